@@ -1,0 +1,19 @@
+//! Which slot a key lies in, who serves that slot, and what to tell a client that asked elsewhere.
+//!
+//! A key hashes to one of 16384 slots: CRC16 of the key, or of its hash tag, modulo 16384
+//! ([`Slot::of_key`]). The rest of a node knows the cluster only as an immutable, published
+//! [`Topology`]; [`route`] turns a slot's [`Ownership`] and what the client may do into a [`Verdict`].
+#![forbid(unsafe_code)]
+
+mod crc16;
+mod ids;
+mod route;
+mod slot;
+mod slot_set;
+mod topology;
+
+pub use ids::{Epoch, NodeId, ParseNodeIdError, ReplOffset};
+pub use route::{Access, Ownership, Redirect, Verdict, route};
+pub use slot::{SLOT_COUNT, Slot, hash_tag};
+pub use slot_set::SlotSet;
+pub use topology::{Endpoint, Member, Role, Topology};

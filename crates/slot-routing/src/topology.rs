@@ -1,0 +1,200 @@
+//! The cluster as the rest of a node sees it: one immutable value, published whole.
+//!
+//! Gossip fills it today. Nothing here says how it was agreed on, so another source may take the
+//! same door.
+
+use std::collections::BTreeMap;
+
+use crate::ids::{Epoch, NodeId, ReplOffset};
+use crate::route::Ownership;
+use crate::slot::{SLOT_COUNT, Slot};
+
+/// Where a node is reached.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Endpoint {
+    /// An IP address as text; empty if it is not known yet.
+    pub ip: String,
+    /// The name that the node announces, or empty.
+    pub hostname: String,
+    /// Port for clients.
+    pub port: u16,
+    /// Port for clients that speak TLS, or 0.
+    pub tls_port: u16,
+    /// Port of the cluster bus.
+    pub bus_port: u16,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Role {
+    Master,
+    /// A copy of this master.
+    Replica(NodeId),
+}
+
+/// One node of the cluster.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Member {
+    pub id: NodeId,
+    /// The shard's id: the same for a master and its replicas.
+    pub shard: NodeId,
+    pub endpoint: Endpoint,
+    pub role: Role,
+    /// The epoch of its claim to its slots; a replica has its master's.
+    pub config_epoch: Epoch,
+    /// What it has produced (master) or processed (replica).
+    pub offset: ReplOffset,
+    /// Agreed to be down (FAIL).
+    pub failed: bool,
+    /// Suspected by this node alone (PFAIL).
+    pub suspected: bool,
+}
+
+/// Who serves which slot, under which epoch, at which address.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Topology {
+    pub myself: NodeId,
+    pub current_epoch: Epoch,
+    /// Whether this node may serve: enough slots covered, and a majority of masters in sight.
+    pub serving: bool,
+    members: Vec<Member>,
+    /// For each slot, the place of its owner in `members`, or [`NOBODY`].
+    owners: Box<[u16]>,
+    migrating: BTreeMap<Slot, NodeId>,
+    importing: BTreeMap<Slot, NodeId>,
+}
+
+const NOBODY: u16 = u16::MAX;
+
+impl Topology {
+    /// A topology of these members, who own nothing yet. `myself` must be one of them.
+    #[must_use]
+    pub fn new(myself: NodeId, current_epoch: Epoch, serving: bool, mut members: Vec<Member>) -> Self {
+        members.sort_by_key(|member| member.id);
+        assert!(members.iter().any(|member| member.id == myself), "a node belongs to its own topology");
+        assert!(members.len() < usize::from(NOBODY), "more members than a cluster can name");
+        Self {
+            myself,
+            current_epoch,
+            serving,
+            members,
+            owners: vec![NOBODY; SLOT_COUNT].into_boxed_slice(),
+            migrating: BTreeMap::new(),
+            importing: BTreeMap::new(),
+        }
+    }
+
+    /// Gives `slot` to `owner`, who must be a member.
+    pub fn assign(&mut self, slot: Slot, owner: NodeId) {
+        let place = self.place(owner).expect("only a member can own a slot");
+        self.owners[slot.index()] = place as u16;
+    }
+
+    /// Marks a slot of ours as on its way to `target`.
+    pub fn mark_migrating(&mut self, slot: Slot, target: NodeId) {
+        self.migrating.insert(slot, target);
+    }
+
+    /// Marks a slot as on its way here from `source`.
+    pub fn mark_importing(&mut self, slot: Slot, source: NodeId) {
+        self.importing.insert(slot, source);
+    }
+
+    /// Every node, in the order of the ids.
+    #[must_use]
+    pub fn members(&self) -> &[Member] {
+        &self.members
+    }
+
+    #[must_use]
+    pub fn member(&self, id: NodeId) -> Option<&Member> {
+        self.place(id).map(|place| &self.members[place])
+    }
+
+    /// This node itself.
+    #[must_use]
+    pub fn me(&self) -> &Member {
+        self.member(self.myself).expect("checked when the topology was made")
+    }
+
+    #[must_use]
+    pub fn owner(&self, slot: Slot) -> Option<&Member> {
+        self.members.get(usize::from(self.owners[slot.index()]))
+    }
+
+    #[must_use]
+    pub fn migrating(&self) -> &BTreeMap<Slot, NodeId> {
+        &self.migrating
+    }
+
+    #[must_use]
+    pub fn importing(&self) -> &BTreeMap<Slot, NodeId> {
+        &self.importing
+    }
+
+    /// The replicas of `master`, in the order of the ids.
+    pub fn replicas_of(&self, master: NodeId) -> impl Iterator<Item = &Member> {
+        self.members.iter().filter(move |member| member.role == Role::Replica(master))
+    }
+
+    /// What this node is to `slot`.
+    #[must_use]
+    pub fn ownership(&self, slot: Slot) -> Ownership {
+        let Some(owner) = self.owner(slot) else {
+            return if self.importing.contains_key(&slot) { Ownership::Importing } else { Ownership::Unassigned };
+        };
+        if owner.id == self.myself {
+            if self.migrating.contains_key(&slot) { Ownership::Migrating } else { Ownership::Mine }
+        } else if self.me().role == Role::Replica(owner.id) {
+            Ownership::MyMasters
+        } else if self.importing.contains_key(&slot) {
+            Ownership::Importing
+        } else {
+            Ownership::Elsewhere
+        }
+    }
+
+    fn place(&self, id: NodeId) -> Option<usize> {
+        self.members.binary_search_by_key(&id, |member| member.id).ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn member(byte: u8, role: Role) -> Member {
+        let id = NodeId::from_random([byte; 20]);
+        Member {
+            id,
+            shard: id,
+            endpoint: Endpoint::default(),
+            role,
+            config_epoch: Epoch(1),
+            offset: ReplOffset(0),
+            failed: false,
+            suspected: false,
+        }
+    }
+
+    #[test]
+    fn ownership_follows_owner_role_and_moves() {
+        let id = |byte| NodeId::from_random([byte; 20]);
+        let slot = |number| Slot::new(number).unwrap();
+        let members = vec![member(1, Role::Master), member(2, Role::Master), member(3, Role::Replica(id(2)))];
+        let mut master = Topology::new(id(1), Epoch(3), true, members.clone());
+        let mut replica = Topology::new(id(3), Epoch(3), true, members);
+        for topology in [&mut master, &mut replica] {
+            topology.assign(slot(0), id(1));
+            topology.assign(slot(1), id(1));
+            topology.assign(slot(2), id(2));
+            topology.assign(slot(3), id(2));
+        }
+        master.mark_migrating(slot(1), id(2));
+        master.mark_importing(slot(3), id(2));
+        let seen = |topology: &Topology| [0, 1, 2, 3, 4].map(|n| topology.ownership(slot(n)));
+        use Ownership::{Elsewhere, Importing, Migrating, Mine, MyMasters, Unassigned};
+        assert_eq!(seen(&master), [Mine, Migrating, Elsewhere, Importing, Unassigned]);
+        assert_eq!(seen(&replica), [Elsewhere, Elsewhere, MyMasters, MyMasters, Unassigned]);
+        assert_eq!(master.replicas_of(id(2)).map(|m| m.id).collect::<Vec<_>>(), [id(3)]);
+    }
+}
