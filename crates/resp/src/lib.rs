@@ -1,1 +1,19 @@
+//! RESP, the Redis serialization protocol, versions 2 and 3.
+//!
+//! Three directions: [`Parser`] cuts requests out of a read buffer without copying, [`Writer`] appends
+//! replies to a write buffer in the client's protocol version, and [`Value`] is a whole reply as a
+//! value, for whoever is the client (replication, sentinel, tests). Nothing here does I/O.
+//!
+//! Source: the protocol specification on redis.io ("RESP protocol spec"); error texts and limits as
+//! Redis gives them.
 #![forbid(unsafe_code)]
+
+mod number;
+mod request;
+mod value;
+mod writer;
+
+pub use number::parse_i64;
+pub use request::{Args, Batch, Limits, Parsed, Parser, ProtocolError, Request, encode_request};
+pub use value::{Value, ValueError, parse_value};
+pub use writer::{Protocol, Writer};

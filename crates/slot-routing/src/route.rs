@@ -62,7 +62,11 @@ pub fn route(ownership: Ownership, access: Access) -> Verdict {
         Ownership::Migrating if access.missing < access.keys => Verdict::TryAgain,
         Ownership::Migrating => Verdict::Ask,
         Ownership::Importing if access.asking => {
-            if access.keys > 1 && access.missing > 0 { Verdict::TryAgain } else { Verdict::Serve }
+            if access.keys > 1 && access.missing > 0 {
+                Verdict::TryAgain
+            } else {
+                Verdict::Serve
+            }
         }
         Ownership::MyMasters if access.replica_read => Verdict::Serve,
         Ownership::Importing | Ownership::MyMasters | Ownership::Elsewhere => Verdict::Moved,

@@ -118,10 +118,7 @@ mod tests {
     #[test]
     fn ranges_join_neighbours() {
         let set: SlotSet = [0, 1, 2, 7, 8, 16383].map(slot).into_iter().collect();
-        assert_eq!(
-            set.ranges(),
-            [(slot(0), slot(2)), (slot(7), slot(8)), (slot(16383), slot(16383))]
-        );
+        assert_eq!(set.ranges(), [(slot(0), slot(2)), (slot(7), slot(8)), (slot(16383), slot(16383))]);
         assert_eq!(set.len(), 6);
     }
 

@@ -140,7 +140,11 @@ impl Topology {
     #[must_use]
     pub fn ownership(&self, slot: Slot) -> Ownership {
         let Some(owner) = self.owner(slot) else {
-            return if self.importing.contains_key(&slot) { Ownership::Importing } else { Ownership::Unassigned };
+            return if self.importing.contains_key(&slot) {
+                Ownership::Importing
+            } else {
+                Ownership::Unassigned
+            };
         };
         if owner.id == self.myself {
             if self.migrating.contains_key(&slot) { Ownership::Migrating } else { Ownership::Mine }

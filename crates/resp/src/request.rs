@@ -1,0 +1,362 @@
+//! Requests: arrays of bulk strings, or inline text.
+//!
+//! One read brings many requests (pipelining), and a request may come in many reads. [`Parser::parse`]
+//! takes what has been read so far and appends every complete request to a [`Batch`], as places in the
+//! buffer: nothing is copied. What is left of an unfinished request stays in the buffer; the parser
+//! remembers how far it got, so that a request of a million arguments is not read again from its start
+//! with every packet.
+//!
+//! Inline requests are unquoted in place, which the parser may do because unquoted text is never longer.
+
+mod inline;
+#[cfg(test)]
+mod tests;
+
+use memchr::memchr;
+
+use crate::number::parse_i64;
+
+/// No line of a request (inline text, a count, a length) may be longer: 64 KiB, as in Redis.
+const MAX_LINE: usize = 64 * 1024;
+/// What a client may send before it has authenticated: that many arguments, each so long.
+const MAX_ARGS_BEFORE_AUTH: i64 = 10;
+const MAX_BULK_BEFORE_AUTH: i64 = 16 * 1024;
+/// Where one argument lies: offset and length in the buffer.
+type Span = (u32, u32);
+
+/// Bounds on what a client may send.
+#[derive(Debug, Clone, Copy)]
+pub struct Limits {
+    /// Longest argument, in bytes (`proto-max-bulk-len`).
+    pub max_bulk_len: i64,
+    /// Whether the client has authenticated, or need not.
+    pub authenticated: bool,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { max_bulk_len: 512 * 1024 * 1024, authenticated: true }
+    }
+}
+
+/// A request that cannot be understood. The connection is to be closed after the error reply, since
+/// nobody knows where the next request starts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ProtocolError {
+    TooBigInlineRequest,
+    UnbalancedQuotes,
+    TooBigCountString,
+    InvalidMultibulkLength,
+    UnauthenticatedMultibulkLength,
+    TooBigBulkCountString,
+    ExpectedDollar(u8),
+    InvalidBulkLength,
+    UnauthenticatedBulkLength,
+}
+
+impl std::fmt::Display for ProtocolError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Protocol error: ")?;
+        match self {
+            Self::TooBigInlineRequest => f.write_str("too big inline request"),
+            Self::UnbalancedQuotes => f.write_str("unbalanced quotes in request"),
+            Self::TooBigCountString => f.write_str("too big mbulk count string"),
+            Self::InvalidMultibulkLength => f.write_str("invalid multibulk length"),
+            Self::UnauthenticatedMultibulkLength => f.write_str("unauthenticated multibulk length"),
+            Self::TooBigBulkCountString => f.write_str("too big bulk count string"),
+            Self::ExpectedDollar(got) => write!(f, "expected '$', got '{}'", char::from(*got)),
+            Self::InvalidBulkLength => f.write_str("invalid bulk length"),
+            Self::UnauthenticatedBulkLength => f.write_str("unauthenticated bulk length"),
+        }
+    }
+}
+
+impl std::error::Error for ProtocolError {}
+
+/// The arguments of one request, the command's name first. Cheap to copy.
+#[derive(Clone, Copy)]
+pub struct Args<'a> {
+    buffer: &'a [u8],
+    spans: &'a [Span],
+}
+
+impl<'a> Args<'a> {
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.spans.len()
+    }
+
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.spans.is_empty()
+    }
+
+    #[must_use]
+    pub fn get(&self, index: usize) -> Option<&'a [u8]> {
+        let &(start, len) = self.spans.get(index)?;
+        Some(&self.buffer[start as usize..start as usize + len as usize])
+    }
+
+    /// The arguments from `first` on.
+    #[must_use]
+    pub fn from(&self, first: usize) -> Self {
+        Self { buffer: self.buffer, spans: &self.spans[first.min(self.spans.len())..] }
+    }
+
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = &'a [u8]> + DoubleEndedIterator + use<'a> {
+        let Self { buffer, spans } = *self;
+        spans.iter().map(move |&(start, len)| &buffer[start as usize..start as usize + len as usize])
+    }
+}
+
+impl std::ops::Index<usize> for Args<'_> {
+    type Output = [u8];
+
+    fn index(&self, index: usize) -> &[u8] {
+        self.get(index).expect("a handler asks only for arguments that its arity promises")
+    }
+}
+
+impl std::fmt::Debug for Args<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_list().entries(self.iter().map(String::from_utf8_lossy)).finish()
+    }
+}
+
+/// The requests of one read, as places in the read buffer.
+#[derive(Debug, Default)]
+pub struct Batch {
+    spans: Vec<Span>,
+    /// Where each request's spans end.
+    ends: Vec<u32>,
+}
+
+impl Batch {
+    /// How many requests there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.ends.len()
+    }
+
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.ends.is_empty()
+    }
+
+    pub fn clear(&mut self) {
+        self.spans.clear();
+        self.ends.clear();
+    }
+
+    /// The arguments of request `index`; `buffer` is what was parsed.
+    #[must_use]
+    pub fn args<'a>(&'a self, index: usize, buffer: &'a [u8]) -> Args<'a> {
+        let start = if index == 0 { 0 } else { self.ends[index - 1] as usize };
+        Args { buffer, spans: &self.spans[start..self.ends[index] as usize] }
+    }
+}
+
+/// A request that owns its bytes: for what is queued, built or read from a log.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Request {
+    bytes: Vec<u8>,
+    spans: Vec<Span>,
+}
+
+impl Request {
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Appends an argument.
+    pub fn push(&mut self, arg: &[u8]) {
+        self.spans.push((self.bytes.len() as u32, arg.len() as u32));
+        self.bytes.extend_from_slice(arg);
+    }
+
+    /// Forgets the arguments and keeps the memory.
+    pub fn clear(&mut self) {
+        self.bytes.clear();
+        self.spans.clear();
+    }
+
+    #[must_use]
+    pub fn args(&self) -> Args<'_> {
+        Args { buffer: &self.bytes, spans: &self.spans }
+    }
+}
+
+impl<A: AsRef<[u8]>> FromIterator<A> for Request {
+    fn from_iter<I: IntoIterator<Item = A>>(args: I) -> Self {
+        let mut request = Self::new();
+        for arg in args {
+            request.push(arg.as_ref());
+        }
+        request
+    }
+}
+
+impl From<Args<'_>> for Request {
+    fn from(args: Args<'_>) -> Self {
+        args.iter().collect()
+    }
+}
+
+/// What [`Parser::parse`] found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Parsed {
+    /// Bytes of the buffer that are done with: every complete request.
+    pub consumed: usize,
+    /// What is wrong with the bytes after that, if anything.
+    pub error: Option<ProtocolError>,
+}
+
+/// Remembers how far an unfinished request was read.
+#[derive(Debug, Default)]
+pub struct Parser {
+    /// Arguments still to come, when a request's count has been read.
+    missing: Option<u32>,
+    /// The arguments already seen and the place to go on from, counted from the request's first byte.
+    spans: Vec<Span>,
+    position: usize,
+}
+
+enum Step {
+    Done,
+    NeedMore,
+}
+
+impl Parser {
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Appends every complete request in `buffer` to `batch`. The buffer must start where the last call
+    /// left off (its `consumed` bytes taken out) and be below 4 GiB.
+    pub fn parse(&mut self, buffer: &mut [u8], batch: &mut Batch, limits: &Limits) -> Parsed {
+        debug_assert!(u32::try_from(buffer.len()).is_ok(), "the query buffer's limit is far below 4 GiB");
+        let mut consumed = 0;
+        while consumed < buffer.len() {
+            let first_span = batch.spans.len();
+            let step = if self.missing.is_some() || buffer[consumed] == b'*' {
+                self.multibulk(&buffer[consumed..], limits)
+            } else {
+                self.inline(&mut buffer[consumed..])
+            };
+            match step {
+                Ok(Step::Done) => {}
+                Ok(Step::NeedMore) => break,
+                Err(error) => return Parsed { consumed, error: Some(error) },
+            }
+            if !self.spans.is_empty() {
+                let base = consumed as u32;
+                batch.spans.extend(self.spans.iter().map(|&(start, len)| (start + base, len)));
+                batch.ends.push(batch.spans.len() as u32);
+                debug_assert!(batch.spans.len() > first_span);
+                self.spans.clear();
+            }
+            consumed += std::mem::take(&mut self.position);
+            self.missing = None;
+        }
+        Parsed { consumed, error: None }
+    }
+
+    /// Reads on in a request that starts with `*`.
+    fn multibulk(&mut self, buffer: &[u8], limits: &Limits) -> Result<Step, ProtocolError> {
+        let mut missing = match self.missing {
+            Some(missing) => missing,
+            None => {
+                let Some(count) = line(buffer, 1, ProtocolError::TooBigCountString)? else {
+                    return Ok(Step::NeedMore);
+                };
+                self.position = 1 + count.len() + 2;
+                let count = parse_i64(count)
+                    .filter(|&count| count <= i64::from(i32::MAX))
+                    .ok_or(ProtocolError::InvalidMultibulkLength)?;
+                if count > MAX_ARGS_BEFORE_AUTH && !limits.authenticated {
+                    return Err(ProtocolError::UnauthenticatedMultibulkLength);
+                }
+                u32::try_from(count).unwrap_or(0)
+            }
+        };
+        while missing > 0 {
+            match self.bulk(buffer, limits)? {
+                Step::Done => missing -= 1,
+                Step::NeedMore => {
+                    self.missing = Some(missing);
+                    return Ok(Step::NeedMore);
+                }
+            }
+        }
+        Ok(Step::Done)
+    }
+
+    /// Reads one argument: `$`, its length, its bytes.
+    fn bulk(&mut self, buffer: &[u8], limits: &Limits) -> Result<Step, ProtocolError> {
+        let Some(&first) = buffer.get(self.position) else { return Ok(Step::NeedMore) };
+        if first != b'$' {
+            return Err(ProtocolError::ExpectedDollar(first));
+        }
+        let Some(length) = line(buffer, self.position + 1, ProtocolError::TooBigBulkCountString)? else {
+            return Ok(Step::NeedMore);
+        };
+        let start = self.position + 1 + length.len() + 2;
+        let length = parse_i64(length)
+            .filter(|length| (0..=limits.max_bulk_len).contains(length))
+            .ok_or(ProtocolError::InvalidBulkLength)?;
+        if length > MAX_BULK_BEFORE_AUTH && !limits.authenticated {
+            return Err(ProtocolError::UnauthenticatedBulkLength);
+        }
+        let length = length as usize;
+        if buffer.len() < start + length + 2 {
+            return Ok(Step::NeedMore);
+        }
+        self.spans.push((start as u32, length as u32));
+        self.position = start + length + 2;
+        Ok(Step::Done)
+    }
+
+    /// Reads a line of words, as people type them.
+    fn inline(&mut self, buffer: &mut [u8]) -> Result<Step, ProtocolError> {
+        let Some(end) = memchr(b'\n', buffer) else {
+            let too_big = buffer.len() > MAX_LINE;
+            return if too_big { Err(ProtocolError::TooBigInlineRequest) } else { Ok(Step::NeedMore) };
+        };
+        let text_end = if end > 0 && buffer[end - 1] == b'\r' { end - 1 } else { end };
+        inline::split(&mut buffer[..text_end], &mut self.spans)?;
+        self.position = end + 1;
+        Ok(Step::Done)
+    }
+}
+
+/// The line of `buffer` that starts at `start`, without its CR LF, once it is there whole.
+fn line(buffer: &[u8], start: usize, too_long: ProtocolError) -> Result<Option<&[u8]>, ProtocolError> {
+    let rest = &buffer[start.min(buffer.len())..];
+    match memchr(b'\r', rest) {
+        Some(end) if end + 1 < rest.len() => Ok(Some(&rest[..end])),
+        None if rest.len() > MAX_LINE => Err(too_long),
+        _ => Ok(None),
+    }
+}
+
+/// Appends a request in wire form.
+pub fn encode_request<'a, I>(out: &mut Vec<u8>, args: I)
+where
+    I: IntoIterator<Item = &'a [u8]>,
+    I::IntoIter: ExactSizeIterator,
+{
+    let args = args.into_iter();
+    let mut digits = itoa::Buffer::new();
+    out.push(b'*');
+    out.extend_from_slice(digits.format(args.len()).as_bytes());
+    out.extend_from_slice(b"\r\n");
+    for arg in args {
+        out.push(b'$');
+        out.extend_from_slice(digits.format(arg.len()).as_bytes());
+        out.extend_from_slice(b"\r\n");
+        out.extend_from_slice(arg);
+        out.extend_from_slice(b"\r\n");
+    }
+}

@@ -1,0 +1,84 @@
+//! Splitting a typed line into words, with the quoting that `redis-cli` and configuration files use:
+//! `"..."` knows `\n \r \t \b \a \xHH` and a backslash before anything else, `'...'` knows only `\'`.
+//! A closing quote must be followed by space or the line's end.
+
+use super::{ProtocolError, Span};
+
+/// Unquotes the words of `line` in place and appends where they lie now.
+pub(super) fn split(line: &mut [u8], words: &mut Vec<Span>) -> Result<(), ProtocolError> {
+    let mut read = 0;
+    loop {
+        while line.get(read).is_some_and(|byte| is_space(*byte)) {
+            read += 1;
+        }
+        if read == line.len() {
+            return Ok(());
+        }
+        let start = read;
+        let mut write = read;
+        while let Some(&byte) = line.get(read) {
+            match byte {
+                _ if is_space(byte) || byte == 0 => break,
+                b'"' | b'\'' => (read, write) = quoted(line, read, write)?,
+                _ => {
+                    line[write] = byte;
+                    read += 1;
+                    write += 1;
+                }
+            }
+        }
+        words.push((start as u32, (write - start) as u32));
+        if line.get(read) == Some(&0) {
+            // Redis handles the line as a C string.
+            return Ok(());
+        }
+    }
+}
+
+/// Unquotes the part that starts with the quote at `read`; returns where to read and write on.
+fn quoted(line: &mut [u8], read: usize, mut write: usize) -> Result<(usize, usize), ProtocolError> {
+    let quote = line[read];
+    let mut read = read + 1;
+    loop {
+        let Some(&byte) = line.get(read) else { return Err(ProtocolError::UnbalancedQuotes) };
+        let next = line.get(read + 1).copied();
+        let (value, taken) = match (byte, next) {
+            (b'\\', Some(b'x')) if quote == b'"' => match hex_pair(line, read + 2) {
+                Some(value) => (value, 4),
+                None => (b'x', 2),
+            },
+            (b'\\', Some(next)) if quote == b'"' => (unescape(next), 2),
+            (b'\\', Some(b'\'')) if quote == b'\'' => (b'\'', 2),
+            _ if byte == quote => {
+                if next.is_some_and(|next| !is_space(next)) {
+                    return Err(ProtocolError::UnbalancedQuotes);
+                }
+                return Ok((read + 1, write));
+            }
+            _ => (byte, 1),
+        };
+        line[write] = value;
+        write += 1;
+        read += taken;
+    }
+}
+
+fn is_space(byte: u8) -> bool {
+    matches!(byte, b' ' | b'\t' | b'\n' | b'\r' | 0x0b | 0x0c)
+}
+
+fn unescape(byte: u8) -> u8 {
+    match byte {
+        b'n' => b'\n',
+        b'r' => b'\r',
+        b't' => b'\t',
+        b'b' => 8,
+        b'a' => 7,
+        other => other,
+    }
+}
+
+fn hex_pair(line: &[u8], at: usize) -> Option<u8> {
+    let digit = |index: usize| char::from(*line.get(index)?).to_digit(16);
+    Some((digit(at)? * 16 + digit(at + 1)?) as u8)
+}

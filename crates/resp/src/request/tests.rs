@@ -1,0 +1,138 @@
+use proptest::prelude::*;
+
+use super::*;
+
+fn parse_all(input: &[u8]) -> (Vec<Vec<Vec<u8>>>, Parsed) {
+    let mut buffer = input.to_vec();
+    let mut batch = Batch::default();
+    let parsed = Parser::new().parse(&mut buffer, &mut batch, &Limits::default());
+    (requests(&batch, &buffer), parsed)
+}
+
+fn requests(batch: &Batch, buffer: &[u8]) -> Vec<Vec<Vec<u8>>> {
+    (0..batch.len()).map(|index| batch.args(index, buffer).iter().map(<[u8]>::to_vec).collect()).collect()
+}
+
+/// Feeds `input` in the given pieces, taking consumed bytes out after each, as a connection does.
+fn parse_pieces<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> (Vec<Vec<Vec<u8>>>, Option<ProtocolError>) {
+    let (mut parser, mut buffer, mut all) = (Parser::new(), Vec::new(), Vec::new());
+    for piece in pieces {
+        buffer.extend_from_slice(piece);
+        let mut batch = Batch::default();
+        let parsed = parser.parse(&mut buffer, &mut batch, &Limits::default());
+        all.extend(requests(&batch, &buffer));
+        buffer.drain(..parsed.consumed);
+        if parsed.error.is_some() {
+            return (all, parsed.error);
+        }
+    }
+    (all, None)
+}
+
+fn words(request: &[&str]) -> Vec<Vec<u8>> {
+    request.iter().map(|word| word.as_bytes().to_vec()).collect()
+}
+
+#[test]
+fn a_pipeline_of_both_forms() {
+    let complete = "*2\r\n$3\r\nGET\r\n$1\r\nk\r\nping\r\n\r\n*0\r\n*-1\r\nset a \"b c\"\r\n";
+    let (found, parsed) = parse_all(format!("{complete}*1\r\n$4\r\nPI").as_bytes());
+    assert_eq!(found, [words(&["GET", "k"]), words(&["ping"]), words(&["set", "a", "b c"])]);
+    assert_eq!(parsed.error, None);
+    assert_eq!(parsed.consumed, complete.len());
+}
+
+#[test]
+fn inline_quoting() {
+    let table: &[(&str, &[&[u8]])] = &[
+        ("set k 'it\\'s'", &[b"set", b"k", b"it's"]),
+        (r#"a "\x41\n\t\"\\\q" b"#, &[b"a", b"A\n\t\"\\q", b"b"]),
+        (r#"pre"quo ted" x"#, &[b"prequo ted", b"x"]),
+        (r#""" e"#, &[b"", b"e"]),
+        (r#""\xzz""#, &[b"xzz"]),
+        ("  a\tb  ", &[b"a", b"b"]),
+    ];
+    for (line, expected) in table {
+        let (found, parsed) = parse_all(format!("{line}\n").as_bytes());
+        assert_eq!(parsed.error, None, "{line}");
+        assert_eq!(found, [expected.iter().map(|word| word.to_vec()).collect::<Vec<_>>()], "{line}");
+    }
+}
+
+#[test]
+fn what_cannot_be_understood_says_so() {
+    use ProtocolError::*;
+    let long = "a".repeat(MAX_LINE + 1);
+    let table: Vec<(String, ProtocolError)> = vec![
+        ("*x\r\n".into(), InvalidMultibulkLength),
+        ("*2147483648\r\n".into(), InvalidMultibulkLength),
+        ("*1\r\n:1\r\n".into(), ExpectedDollar(b':')),
+        ("*1\r\n$-1\r\n".into(), InvalidBulkLength),
+        ("*1\r\n$1000000000000\r\n".into(), InvalidBulkLength),
+        ("*1\r\n$a\r\n".into(), InvalidBulkLength),
+        ("set \"a\n".into(), UnbalancedQuotes),
+        ("set \"a\"b\n".into(), UnbalancedQuotes),
+        (long.clone(), TooBigInlineRequest),
+        (format!("*{long}"), TooBigCountString),
+        (format!("*1\r\n${long}"), TooBigBulkCountString),
+    ];
+    for (input, error) in table {
+        let (found, parsed) = parse_all(format!("*1\r\n$4\r\nPING\r\n{input}").as_bytes());
+        assert_eq!(found, [words(&["PING"])], "what came before is still served");
+        assert_eq!(parsed.error, Some(error), "{}", &input[..input.len().min(30)]);
+    }
+}
+
+#[test]
+fn before_authentication_little_is_accepted() {
+    let limits = Limits { authenticated: false, ..Limits::default() };
+    let parse = |input: &str| {
+        Parser::new().parse(&mut input.as_bytes().to_vec(), &mut Batch::default(), &limits).error
+    };
+    assert_eq!(parse("*11\r\n"), Some(ProtocolError::UnauthenticatedMultibulkLength));
+    assert_eq!(parse("*1\r\n$16385\r\n"), Some(ProtocolError::UnauthenticatedBulkLength));
+    assert_eq!(parse("*10\r\n$16384\r\n"), None);
+}
+
+#[test]
+fn a_huge_promised_count_takes_no_memory() {
+    let mut parser = Parser::new();
+    let parsed = parser.parse(&mut b"*2147483647\r\n".to_vec(), &mut Batch::default(), &Limits::default());
+    assert_eq!(parsed, Parsed { consumed: 0, error: None });
+    assert_eq!(parser.spans.capacity(), 0);
+}
+
+proptest! {
+    #[test]
+    fn a_request_reads_back_the_same_at_every_split_point(
+        sent in proptest::collection::vec(
+            proptest::collection::vec(proptest::collection::vec(any::<u8>(), 0..20), 1..5), 1..4),
+    ) {
+        let mut wire = Vec::new();
+        for request in &sent {
+            encode_request(&mut wire, request.iter().map(Vec::as_slice));
+        }
+        for split in 0..=wire.len() {
+            let (head, tail) = wire.split_at(split);
+            let (found, error) = parse_pieces([head, tail].into_iter());
+            prop_assert_eq!(error, None);
+            prop_assert_eq!(&found, &sent);
+        }
+        let (found, error) = parse_pieces(wire.chunks(1));
+        prop_assert_eq!(error, None);
+        prop_assert_eq!(&found, &sent);
+    }
+
+    #[test]
+    fn any_bytes_in_any_pieces_give_the_same_answer(
+        input in proptest::collection::vec(
+            prop_oneof![Just(b'*'), Just(b'$'), Just(b'\r'), Just(b'\n'), Just(b'"'), b'0'..=b'9', any::<u8>()],
+            0..200),
+        piece in 1usize..20,
+    ) {
+        // Unquoting in place changes bytes only up to a line's end, which is never read again.
+        let whole = parse_pieces(std::iter::once(input.as_slice()));
+        let cut = parse_pieces(input.chunks(piece));
+        prop_assert_eq!(whole, cut);
+    }
+}

@@ -1,0 +1,242 @@
+//! A whole reply as a value: what a client of the protocol reads.
+
+use memchr::memmem;
+
+use crate::number::parse_i64;
+
+/// Replies nest no deeper than this; a bound, so that hostile bytes cannot exhaust the stack.
+const MAX_DEPTH: usize = 32;
+/// Longest line and longest string that a peer may send: 64 KiB and 512 MiB, as Redis limits requests.
+const MAX_LINE: usize = 64 * 1024;
+const MAX_BULK: i64 = 512 * 1024 * 1024;
+
+/// One reply.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Value {
+    Null,
+    Simple(String),
+    Error(String),
+    Integer(i64),
+    Double(f64),
+    Boolean(bool),
+    BigNumber(String),
+    Bulk(Vec<u8>),
+    /// Text with its three-letter format.
+    Verbatim(String, Vec<u8>),
+    Array(Vec<Value>),
+    Set(Vec<Value>),
+    Push(Vec<Value>),
+    Map(Vec<(Value, Value)>),
+}
+
+impl Value {
+    /// The bytes of a string or status.
+    #[must_use]
+    pub fn as_bytes(&self) -> Option<&[u8]> {
+        match self {
+            Self::Bulk(bytes) | Self::Verbatim(_, bytes) => Some(bytes),
+            Self::Simple(text) => Some(text.as_bytes()),
+            _ => None,
+        }
+    }
+
+    #[must_use]
+    pub fn as_integer(&self) -> Option<i64> {
+        match self {
+            Self::Integer(value) => Some(*value),
+            _ => None,
+        }
+    }
+
+    /// The elements of an array, a set or a push message.
+    #[must_use]
+    pub fn as_array(&self) -> Option<&[Value]> {
+        match self {
+            Self::Array(values) | Self::Set(values) | Self::Push(values) => Some(values),
+            _ => None,
+        }
+    }
+}
+
+/// Bytes that are no reply. The link is to be closed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ValueError {
+    UnknownType(u8),
+    BadNumber,
+    NotText,
+    TooLong,
+    TooDeep,
+}
+
+impl std::fmt::Display for ValueError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::UnknownType(byte) => write!(f, "unknown reply type byte 0x{byte:02x}"),
+            Self::BadNumber => f.write_str("a number in a reply cannot be read"),
+            Self::NotText => f.write_str("a status or error reply is not text"),
+            Self::TooLong => f.write_str("a reply is longer than allowed"),
+            Self::TooDeep => f.write_str("a reply nests deeper than allowed"),
+        }
+    }
+}
+
+impl std::error::Error for ValueError {}
+
+/// Reads one reply from the start of `buffer`: the value and its length, or `None` while bytes are
+/// missing.
+pub fn parse_value(buffer: &[u8]) -> Result<Option<(Value, usize)>, ValueError> {
+    let mut reader = Reader { buffer, position: 0 };
+    Ok(reader.value(0)?.map(|value| (value, reader.position)))
+}
+
+struct Reader<'a> {
+    buffer: &'a [u8],
+    position: usize,
+}
+
+impl<'a> Reader<'a> {
+    fn value(&mut self, depth: usize) -> Result<Option<Value>, ValueError> {
+        if depth > MAX_DEPTH {
+            return Err(ValueError::TooDeep);
+        }
+        let Some(&kind) = self.buffer.get(self.position) else { return Ok(None) };
+        if !b"+-:$*_,#(!=~>%".contains(&kind) {
+            return Err(ValueError::UnknownType(kind));
+        }
+        let Some(line) = self.line()? else { return Ok(None) };
+        let value = match kind {
+            b'+' => Value::Simple(text(line)?),
+            b'-' => Value::Error(text(line)?),
+            b':' => Value::Integer(integer(line)?),
+            b'_' => Value::Null,
+            b',' => Value::Double(text(line)?.parse().map_err(|_| ValueError::BadNumber)?),
+            b'#' => Value::Boolean(line == b"t"),
+            b'(' => Value::BigNumber(text(line)?),
+            b'$' | b'!' | b'=' => return self.string(kind, integer(line)?),
+            _ => return self.aggregate(kind, integer(line)?, depth),
+        };
+        Ok(Some(value))
+    }
+
+    fn string(&mut self, kind: u8, len: i64) -> Result<Option<Value>, ValueError> {
+        if len < 0 {
+            return Ok(Some(Value::Null));
+        }
+        if len > MAX_BULK {
+            return Err(ValueError::TooLong);
+        }
+        let (start, len) = (self.position, len as usize);
+        if self.buffer.len() < start + len + 2 {
+            return Ok(None);
+        }
+        let bytes = &self.buffer[start..start + len];
+        self.position = start + len + 2;
+        Ok(Some(match kind {
+            b'!' => Value::Error(text(bytes)?),
+            b'=' if len >= 4 => Value::Verbatim(text(&bytes[..3])?, bytes[4..].to_vec()),
+            b'=' => return Err(ValueError::NotText),
+            _ => Value::Bulk(bytes.to_vec()),
+        }))
+    }
+
+    fn aggregate(&mut self, kind: u8, len: i64, depth: usize) -> Result<Option<Value>, ValueError> {
+        if len < 0 {
+            return Ok(Some(Value::Null));
+        }
+        let count = if kind == b'%' { len.saturating_mul(2) } else { len };
+        // An element takes at least three bytes, so a promised length reserves nothing by itself.
+        let mut values = Vec::with_capacity((count as usize).min(self.buffer.len() / 3));
+        for _ in 0..count {
+            let Some(value) = self.value(depth + 1)? else { return Ok(None) };
+            values.push(value);
+        }
+        Ok(Some(match kind {
+            b'*' => Value::Array(values),
+            b'~' => Value::Set(values),
+            b'>' => Value::Push(values),
+            _ => {
+                let mut pairs = Vec::with_capacity(values.len() / 2);
+                let mut values = values.into_iter();
+                while let (Some(key), Some(value)) = (values.next(), values.next()) {
+                    pairs.push((key, value));
+                }
+                Value::Map(pairs)
+            }
+        }))
+    }
+
+    /// The rest of the current line, without its type byte and CR LF.
+    fn line(&mut self) -> Result<Option<&'a [u8]>, ValueError> {
+        let rest = &self.buffer[self.position + 1..];
+        match memmem::find(&rest[..rest.len().min(MAX_LINE + 2)], b"\r\n") {
+            Some(end) => {
+                self.position += 1 + end + 2;
+                Ok(Some(&rest[..end]))
+            }
+            None if rest.len() > MAX_LINE => Err(ValueError::TooLong),
+            None => Ok(None),
+        }
+    }
+}
+
+fn text(bytes: &[u8]) -> Result<String, ValueError> {
+    String::from_utf8(bytes.to_vec()).map_err(|_| ValueError::NotText)
+}
+
+fn integer(bytes: &[u8]) -> Result<i64, ValueError> {
+    parse_i64(bytes.strip_prefix(b"+").unwrap_or(bytes)).ok_or(ValueError::BadNumber)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn replies_of_every_type() {
+        let bulk = |text: &str| Value::Bulk(text.as_bytes().to_vec());
+        let table: Vec<(&str, Value)> = vec![
+            ("+OK\r\n", Value::Simple("OK".into())),
+            ("-ERR no\r\n", Value::Error("ERR no".into())),
+            (":42\r\n", Value::Integer(42)),
+            ("$2\r\nab\r\n", bulk("ab")),
+            ("$-1\r\n", Value::Null),
+            ("*-1\r\n", Value::Null),
+            ("_\r\n", Value::Null),
+            (",1.5\r\n", Value::Double(1.5)),
+            (",-inf\r\n", Value::Double(f64::NEG_INFINITY)),
+            ("#t\r\n", Value::Boolean(true)),
+            ("(123456789012345678901\r\n", Value::BigNumber("123456789012345678901".into())),
+            ("!3\r\nERR\r\n", Value::Error("ERR".into())),
+            ("=6\r\ntxt:hi\r\n", Value::Verbatim("txt".into(), b"hi".to_vec())),
+            ("*2\r\n:1\r\n$0\r\n\r\n", Value::Array(vec![Value::Integer(1), bulk("")])),
+            ("~1\r\n:1\r\n", Value::Set(vec![Value::Integer(1)])),
+            (">1\r\n:1\r\n", Value::Push(vec![Value::Integer(1)])),
+            ("%1\r\n+a\r\n:1\r\n", Value::Map(vec![(Value::Simple("a".into()), Value::Integer(1))])),
+        ];
+        for (wire, value) in table {
+            assert_eq!(parse_value(wire.as_bytes()), Ok(Some((value, wire.len()))), "{wire:?}");
+            for end in 0..wire.len() {
+                assert_eq!(parse_value(&wire.as_bytes()[..end]), Ok(None), "{wire:?} cut at {end}");
+            }
+        }
+    }
+
+    #[test]
+    fn hostile_replies_are_refused() {
+        assert_eq!(parse_value(b"?\r\n"), Err(ValueError::UnknownType(b'?')));
+        assert_eq!(parse_value(b":x\r\n"), Err(ValueError::BadNumber));
+        assert_eq!(parse_value(b"$1000000000000\r\n"), Err(ValueError::TooLong));
+        assert_eq!(parse_value("*1\r\n".repeat(100).as_bytes()), Err(ValueError::TooDeep));
+        assert_eq!(parse_value(b"*9223372036854775807\r\n"), Ok(None), "a promise alone takes no memory");
+        assert_eq!(parse_value(&[b'+'; MAX_LINE + 10]), Err(ValueError::TooLong));
+    }
+
+    proptest! {
+        #[test]
+        fn no_bytes_make_it_panic(bytes in proptest::collection::vec(any::<u8>(), 0..100)) {
+            let _ = parse_value(&bytes);
+        }
+    }
+}

@@ -1,0 +1,219 @@
+//! Replies, appended to a buffer in the version of the protocol that the client speaks.
+
+/// The version of the protocol that a client speaks (HELLO).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Protocol {
+    #[default]
+    Resp2,
+    Resp3,
+}
+
+/// Appends replies to a connection's output. Where RESP2 lacks a type, it gets what Redis gives:
+/// a map becomes a flat array, a double a bulk string, a boolean an integer, null the null bulk.
+#[derive(Debug)]
+pub struct Writer<'a> {
+    out: &'a mut Vec<u8>,
+    protocol: Protocol,
+}
+
+impl<'a> Writer<'a> {
+    pub fn new(out: &'a mut Vec<u8>, protocol: Protocol) -> Self {
+        Self { out, protocol }
+    }
+
+    #[must_use]
+    pub fn protocol(&self) -> Protocol {
+        self.protocol
+    }
+
+    /// Replies written from now on use `protocol`.
+    pub fn set_protocol(&mut self, protocol: Protocol) {
+        self.protocol = protocol;
+    }
+
+    /// Where the next reply will start; see [`Writer::truncate`].
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.out.len()
+    }
+
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.out.is_empty()
+    }
+
+    /// Takes back what was written after `len`, for a command that fails after it began to reply.
+    pub fn truncate(&mut self, len: usize) {
+        self.out.truncate(len);
+    }
+
+    /// Appends bytes that are already in wire form.
+    pub fn raw(&mut self, bytes: &[u8]) {
+        self.out.extend_from_slice(bytes);
+    }
+
+    pub fn ok(&mut self) {
+        self.raw(b"+OK\r\n");
+    }
+
+    /// A status. Must not hold CR or LF.
+    pub fn simple(&mut self, text: &str) {
+        debug_assert!(!text.bytes().any(|byte| matches!(byte, b'\r' | b'\n')));
+        self.out.push(b'+');
+        self.raw(text.as_bytes());
+        self.crlf();
+    }
+
+    /// An error, its code first ("ERR ..."). A line break in it (it may quote a client) becomes a space.
+    pub fn error(&mut self, text: &str) {
+        self.out.push(b'-');
+        self.out.extend(text.bytes().map(|byte| if matches!(byte, b'\r' | b'\n') { b' ' } else { byte }));
+        self.crlf();
+    }
+
+    pub fn integer(&mut self, value: i64) {
+        self.number(b':', value);
+    }
+
+    pub fn bulk(&mut self, bytes: &[u8]) {
+        self.number(b'$', bytes.len() as i64);
+        self.raw(bytes);
+        self.crlf();
+    }
+
+    /// A bulk string that shows an integer.
+    pub fn bulk_integer(&mut self, value: i64) {
+        let mut digits = itoa::Buffer::new();
+        self.bulk(digits.format(value).as_bytes());
+    }
+
+    pub fn null(&mut self) {
+        match self.protocol {
+            Protocol::Resp2 => self.raw(b"$-1\r\n"),
+            Protocol::Resp3 => self.raw(b"_\r\n"),
+        }
+    }
+
+    /// The null that stands for a missing array.
+    pub fn null_array(&mut self) {
+        match self.protocol {
+            Protocol::Resp2 => self.raw(b"*-1\r\n"),
+            Protocol::Resp3 => self.raw(b"_\r\n"),
+        }
+    }
+
+    /// Starts an array; `len` replies must follow.
+    pub fn array(&mut self, len: usize) {
+        self.number(b'*', len as i64);
+    }
+
+    /// Starts a map; `pairs` times a key and a value must follow.
+    pub fn map(&mut self, pairs: usize) {
+        match self.protocol {
+            Protocol::Resp2 => self.array(pairs * 2),
+            Protocol::Resp3 => self.number(b'%', pairs as i64),
+        }
+    }
+
+    /// Starts a set of `len` replies.
+    pub fn set(&mut self, len: usize) {
+        match self.protocol {
+            Protocol::Resp2 => self.array(len),
+            Protocol::Resp3 => self.number(b'~', len as i64),
+        }
+    }
+
+    /// Starts an out-of-band message of `len` replies.
+    pub fn push(&mut self, len: usize) {
+        match self.protocol {
+            Protocol::Resp2 => self.array(len),
+            Protocol::Resp3 => self.number(b'>', len as i64),
+        }
+    }
+
+    pub fn boolean(&mut self, value: bool) {
+        match (self.protocol, value) {
+            (Protocol::Resp2, value) => self.integer(i64::from(value)),
+            (Protocol::Resp3, true) => self.raw(b"#t\r\n"),
+            (Protocol::Resp3, false) => self.raw(b"#f\r\n"),
+        }
+    }
+
+    /// A double in its shortest form that reads back the same.
+    pub fn double(&mut self, value: f64) {
+        let text = match value {
+            _ if value.is_nan() => "nan".to_owned(),
+            f64::INFINITY => "inf".to_owned(),
+            f64::NEG_INFINITY => "-inf".to_owned(),
+            _ => value.to_string(),
+        };
+        match self.protocol {
+            Protocol::Resp2 => self.bulk(text.as_bytes()),
+            Protocol::Resp3 => {
+                self.out.push(b',');
+                self.raw(text.as_bytes());
+                self.crlf();
+            }
+        }
+    }
+
+    /// Text with a three-letter format (`txt`, `mkd`).
+    pub fn verbatim(&mut self, format: &[u8; 3], text: &[u8]) {
+        match self.protocol {
+            Protocol::Resp2 => self.bulk(text),
+            Protocol::Resp3 => {
+                self.number(b'=', text.len() as i64 + 4);
+                self.raw(format);
+                self.out.push(b':');
+                self.raw(text);
+                self.crlf();
+            }
+        }
+    }
+
+    fn number(&mut self, kind: u8, value: i64) {
+        let mut digits = itoa::Buffer::new();
+        self.out.push(kind);
+        self.raw(digits.format(value).as_bytes());
+        self.crlf();
+    }
+
+    fn crlf(&mut self) {
+        self.raw(b"\r\n");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn written(protocol: Protocol, write: impl Fn(&mut Writer<'_>)) -> String {
+        let mut out = Vec::new();
+        write(&mut Writer::new(&mut out, protocol));
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn each_reply_in_both_versions() {
+        type Case = (&'static str, fn(&mut Writer<'_>), &'static str, &'static str);
+        let table: &[Case] = &[
+            ("ok", |w| w.ok(), "+OK\r\n", "+OK\r\n"),
+            ("error", |w| w.error("ERR a\r\nb"), "-ERR a  b\r\n", "-ERR a  b\r\n"),
+            ("integer", |w| w.integer(-7), ":-7\r\n", ":-7\r\n"),
+            ("bulk", |w| w.bulk(b"ab"), "$2\r\nab\r\n", "$2\r\nab\r\n"),
+            ("null", |w| w.null(), "$-1\r\n", "_\r\n"),
+            ("null array", |w| w.null_array(), "*-1\r\n", "_\r\n"),
+            ("map", |w| w.map(2), "*4\r\n", "%2\r\n"),
+            ("set", |w| w.set(2), "*2\r\n", "~2\r\n"),
+            ("push", |w| w.push(2), "*2\r\n", ">2\r\n"),
+            ("boolean", |w| w.boolean(true), ":1\r\n", "#t\r\n"),
+            ("double", |w| w.double(1.5), "$3\r\n1.5\r\n", ",1.5\r\n"),
+            ("infinity", |w| w.double(f64::NEG_INFINITY), "$4\r\n-inf\r\n", ",-inf\r\n"),
+            ("verbatim", |w| w.verbatim(b"txt", b"hi"), "$2\r\nhi\r\n", "=6\r\ntxt:hi\r\n"),
+        ];
+        for (name, write, resp2, resp3) in table {
+            assert_eq!(written(Protocol::Resp2, write), *resp2, "{name}");
+            assert_eq!(written(Protocol::Resp3, write), *resp3, "{name}");
+        }
+    }
+}
