@@ -1,0 +1,21 @@
+//! The data: 16384 slots, each with its own lock, its own table for each database, its own owner.
+//!
+//! A caller hashes a key once ([`Keyspace::key`]), locks the slots that its command touches
+//! ([`Keyspace::lock`], [`Keyspace::lock_many`]) and works on a slot's [`Table`] through [`Place`]s: a
+//! lookup gives the place of an entry, further calls on that entry need no second lookup.
+//!
+//! Nothing here reads a clock: what is expired is judged by the `now` that the caller passes, and what
+//! to do with an expired entry (a master deletes it, a replica hides it) is the caller's decision.
+mod key;
+mod locked;
+mod slot;
+mod snapshot;
+mod table;
+mod value;
+
+pub use key::Key;
+pub use locked::LockedSlots;
+pub use slot::{Keyspace, SlotData, SlotGuard};
+pub use snapshot::{Snapshot, SnapshotEntry};
+pub use table::{Dropped, Found, Place, ScanItem, Table};
+pub use value::{Kind, NewValue, Str, Value};

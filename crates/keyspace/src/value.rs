@@ -1,0 +1,67 @@
+//! What a key holds.
+
+/// The type of a value, as TYPE names it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Kind {
+    String,
+    List,
+    Set,
+    SortedSet,
+    Hash,
+    Stream,
+}
+
+impl Kind {
+    /// The name that TYPE and SCAN's TYPE option use.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::String => "string",
+            Self::List => "list",
+            Self::Set => "set",
+            Self::SortedSet => "zset",
+            Self::Hash => "hash",
+            Self::Stream => "stream",
+        }
+    }
+}
+
+/// A string and how OBJECT ENCODING names it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Str<'a> {
+    pub bytes: &'a [u8],
+    /// Was edited in place (APPEND, SETRANGE, SETBIT): Redis calls such a string `raw` whatever it holds.
+    pub raw: bool,
+}
+
+/// A value as it is read, borrowed from its slot.
+#[derive(Debug, Clone, Copy)]
+#[non_exhaustive]
+pub enum Value<'a> {
+    String(Str<'a>),
+}
+
+impl Value<'_> {
+    #[must_use]
+    pub fn kind(&self) -> Kind {
+        match self {
+            Self::String(_) => Kind::String,
+        }
+    }
+}
+
+/// A value as it is stored.
+#[derive(Debug, Clone, Copy)]
+#[non_exhaustive]
+pub enum NewValue<'a> {
+    String(Str<'a>),
+}
+
+impl<'a> NewValue<'a> {
+    /// A string that was set whole.
+    #[must_use]
+    pub fn string(bytes: &'a [u8]) -> Self {
+        Self::String(Str { bytes, raw: false })
+    }
+}
