@@ -1,0 +1,41 @@
+# Every target is a script; `make help` lists them. Variables are passed on: PORT, NODE, KEEP, REDOUBT.
+.PHONY: help build up status kill restart down test verify fmt bench bench-failover
+.DEFAULT_GOAL := help
+
+export PORT NODE KEEP REDOUBT CLUSTER_DIR PEERS RUNS
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' Makefile
+
+build: ## Build the server in release mode
+	@scripts/build
+
+up: ## Start a cluster of six nodes here (PORT=7000 is the first port)
+	@scripts/up
+
+status: ## Show its nodes, slots and replicas
+	@scripts/status
+
+kill: ## Kill a node and watch its replica take over (NODE=7000)
+	@scripts/kill
+
+restart: ## Start a node again with its data (NODE=7000)
+	@scripts/restart
+
+down: ## Stop the cluster and remove its data (KEEP=1 leaves it)
+	@scripts/down
+
+test: ## Install what the tests need, then run all of them
+	@scripts/test
+
+verify: ## Look at format, lints and scripts; change nothing
+	@scripts/verify
+
+fmt: ## Format the Rust code
+	@cargo fmt --all
+
+bench: ## CPU per command, beside redis-server and valkey-server if they are here
+	@scripts/bench
+
+bench-failover: ## Time from a master's death to the next accepted write (REDOUBT names another server)
+	@scripts/bench-failover

@@ -1,0 +1,129 @@
+//! A crate may use only those on floors below it.
+
+use crate::File;
+
+/// The floors of `docs/ARCHITECTURE.md`.
+const FLOORS: &[(&str, u8)] = &[
+    ("clock", 0),
+    ("resp", 0),
+    ("slot-routing", 0),
+    ("keyspace", 1),
+    ("consensus", 2),
+    ("gossip", 2),
+    ("persistence", 2),
+    ("replication", 2),
+    ("engine", 3),
+    ("sentinel", 3),
+    ("node", 4),
+    ("redoubt", 5),
+    ("sim", 5),
+];
+
+/// Crates that stand beside the building: they use none of ours, and only the binary uses them.
+const BESIDE: &[&str] = &["lock"];
+
+fn floor(name: &str) -> Option<u8> {
+    FLOORS.iter().find(|(known, _)| *known == name).map(|(_, floor)| *floor)
+}
+
+/// The names of the dependencies in a manifest, of every kind, with their line numbers.
+pub(crate) fn dependencies(manifest: &File) -> Vec<(usize, String, bool)> {
+    let mut found = Vec::new();
+    let mut section = "";
+    for (index, line) in manifest.text.lines().enumerate() {
+        let line = line.trim();
+        if let Some(header) = line.strip_prefix('[') {
+            section = header.trim_end_matches(']');
+            if let Some((kind, name)) = section.rsplit_once("dependencies.") {
+                found.push((index + 1, name.to_owned(), kind.ends_with("dev-")));
+            }
+        } else if section.ends_with("dependencies") && !line.starts_with('#') {
+            let name = line.split(['=', '.', ' ']).next().unwrap_or_default();
+            if !name.is_empty() {
+                found.push((
+                    index + 1,
+                    name.trim_matches('"').to_owned(),
+                    section.ends_with("dev-dependencies"),
+                ));
+            }
+        }
+    }
+    found
+}
+
+/// Complaints about crates that use one on their own floor or above.
+#[must_use]
+pub fn check_floors(files: &[File]) -> Vec<String> {
+    let mut complaints = Vec::new();
+    for manifest in manifests(files) {
+        let name = manifest.crate_name().unwrap_or_default();
+        for (line, dependency, _) in dependencies(manifest) {
+            let ours = floor(&dependency);
+            let upward = match (floor(name), ours) {
+                (Some(own), Some(other)) => other >= own,
+                (None, Some(_)) => BESIDE.contains(&name),
+                _ => false,
+            };
+            if upward {
+                complaints.push(format!("{}:{line}: {name} may not use {dependency}", manifest.path));
+            }
+        }
+    }
+    complaints
+}
+
+/// Complaints about crates that no floor names.
+#[must_use]
+pub fn check_known(files: &[File]) -> Vec<String> {
+    manifests(files)
+        .filter_map(File::crate_name)
+        .filter(|name| floor(name).is_none() && !BESIDE.contains(name))
+        .map(|name| {
+            format!("crates/{name}: give it a floor in docs/ARCHITECTURE.md and tests/tidy/src/layers.rs")
+        })
+        .collect()
+}
+
+pub(crate) fn manifests(files: &[File]) -> impl Iterator<Item = &File> {
+    files.iter().filter(|file| file.crate_name().is_some() && file.path_in_crate() == "Cargo.toml")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_upward_dependency_is_named_in_every_form_that_cargo_allows() {
+        for text in [
+            "[dependencies]\nnode.workspace = true",
+            "[dependencies]\nnode = { workspace = true }",
+            "[dev-dependencies]\nnode.workspace = true",
+            "[target.'cfg(unix)'.dependencies]\nnode = \"1\"",
+            "[package]\n[dependencies.node]",
+        ] {
+            let manifest = File::new("crates/gossip/Cargo.toml", text);
+            assert_eq!(
+                check_floors(&[manifest]),
+                ["crates/gossip/Cargo.toml:2: gossip may not use node"],
+                "{text}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_neighbour_on_the_same_floor_is_upward_too() {
+        let manifest = File::new("crates/gossip/Cargo.toml", "[dependencies]\nreplication.workspace = true");
+        assert_eq!(check_floors(&[manifest]).len(), 1);
+    }
+
+    #[test]
+    fn downward_and_foreign_dependencies_pass() {
+        let text = "[dependencies]\nclock.workspace = true\nredis = \"1\"\n[features]\nnode = []";
+        assert_eq!(check_floors(&[File::new("crates/gossip/Cargo.toml", text)]), Vec::<String>::new());
+    }
+
+    #[test]
+    fn a_crate_without_a_floor_is_named() {
+        assert_eq!(check_known(&[File::new("crates/attic/Cargo.toml", "")]).len(), 1);
+    }
+}

@@ -1,0 +1,119 @@
+//! A pure crate has no sockets, threads, tasks, clock or OS randomness: whoever drives it hands these in.
+
+use crate::File;
+use crate::layers::{dependencies, manifests};
+
+const PURE: &[&str] = &[
+    "clock",
+    "consensus",
+    "engine",
+    "gossip",
+    "keyspace",
+    "persistence",
+    "replication",
+    "resp",
+    "sentinel",
+    "slot-routing",
+];
+
+/// What a shipped line of a pure crate must not say, and why.
+const IMPURE_WORDS: &[(&str, &str)] = &[
+    ("std::net::Tcp", "a socket"),
+    ("std::net::Udp", "a socket"),
+    ("std::os::unix::net", "a socket"),
+    ("TcpStream", "a socket"),
+    ("TcpListener", "a socket"),
+    ("UdpSocket", "a socket"),
+    ("std::thread", "a thread"),
+    ("thread::spawn", "a thread"),
+    ("thread::sleep", "a thread"),
+    ("tokio::", "a task"),
+    ("std::time::Instant", "a clock"),
+    ("Instant::now", "a clock"),
+    ("SystemTime", "a clock"),
+    ("quanta::", "a clock"),
+    ("getrandom", "OS randomness"),
+    ("OsRng", "OS randomness"),
+    ("SysRng", "OS randomness"),
+    ("rand::rng(", "OS randomness"),
+    ("thread_rng", "OS randomness"),
+    ("from_os_rng", "OS randomness"),
+    ("RandomState", "OS randomness"),
+];
+
+/// Libraries that bring such things, which a pure crate may use in its tests only.
+const IMPURE_LIBRARIES: &[&str] =
+    &["tokio", "mio", "socket2", "quanta", "getrandom", "libc", "rustix", "nix", "redis", "rayon"];
+
+fn is_pure(file: &File) -> bool {
+    file.crate_name().is_some_and(|name| PURE.contains(&name))
+}
+
+/// Complaints about shipped lines of pure crates that use a socket, a thread, a clock or OS randomness.
+#[must_use]
+pub fn check_pure_sources(files: &[File]) -> Vec<String> {
+    let mut complaints = Vec::new();
+    for file in files.iter().filter(|file| is_pure(file) && file.path.ends_with(".rs")) {
+        for (number, line) in file.shipped_lines() {
+            for (_, what) in IMPURE_WORDS.iter().filter(|(word, _)| line.contains(word)) {
+                complaints.push(format!("{}:{number}: {what} in a pure crate: {}", file.path, line.trim()));
+            }
+        }
+    }
+    complaints
+}
+
+/// Complaints about pure crates that depend on a library of the shell.
+#[must_use]
+pub fn check_pure_manifests(files: &[File]) -> Vec<String> {
+    let mut complaints = Vec::new();
+    for manifest in manifests(files).filter(|file| is_pure(file)) {
+        for (line, name, for_tests) in dependencies(manifest) {
+            if !for_tests && IMPURE_LIBRARIES.contains(&name.as_str()) {
+                complaints.push(format!("{}:{line}: {name} in a pure crate", manifest.path));
+            }
+        }
+    }
+    complaints
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_clock_in_a_pure_crate_is_named_with_its_line() {
+        let file =
+            File::new("crates/gossip/src/node.rs", "//! No Instant::now here.\nlet now = Instant::now();");
+        assert_eq!(
+            check_pure_sources(&[file]),
+            ["crates/gossip/src/node.rs:2: a clock in a pure crate: let now = Instant::now();"]
+        );
+    }
+
+    #[test]
+    fn tests_and_the_shell_may_use_what_they_like() {
+        let inline = "fn pure() {}\n\n#[cfg(test)]\nmod tests {\n    use std::thread;\n}";
+        let files = [
+            File::new("crates/gossip/src/node.rs", inline),
+            File::new("crates/gossip/src/node/tests.rs", "use std::thread;"),
+            File::new("crates/gossip/tests/pair.rs", "use std::thread;"),
+            File::new("crates/node/src/worker.rs", "use std::thread;"),
+            File::new("crates/gossip/Cargo.toml", "[dev-dependencies]\ntokio.workspace = true"),
+        ];
+        assert_eq!(check_pure_sources(&files), Vec::<String>::new());
+        assert_eq!(check_pure_manifests(&files), Vec::<String>::new());
+    }
+
+    #[test]
+    fn a_declared_test_module_does_not_hide_what_follows() {
+        let text = "#[cfg(test)]\nmod tests;\n\nuse std::thread;";
+        assert_eq!(check_pure_sources(&[File::new("crates/resp/src/lib.rs", text)]).len(), 1);
+    }
+
+    #[test]
+    fn a_shell_library_in_a_pure_manifest_is_named() {
+        let manifest = File::new("crates/resp/Cargo.toml", "[dependencies]\ntokio.workspace = true");
+        assert_eq!(check_pure_manifests(&[manifest]), ["crates/resp/Cargo.toml:2: tokio in a pure crate"]);
+    }
+}
