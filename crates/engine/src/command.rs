@@ -1,0 +1,238 @@
+//! A row of the command table.
+//!
+//! The table is data: routing, COMMAND, access control, statistics and tests all read it, and there is
+//! no second list of commands anywhere. Facts (arity, flags, key places) are those of the Redis and
+//! Valkey command surface; summaries are ours.
+
+use bitflags::bitflags;
+
+use crate::context::Context;
+use crate::error::CommandError;
+use crate::keys::KeySpec;
+
+bitflags! {
+    /// What a command is and where it may run, as COMMAND INFO names it.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub struct Flags: u32 {
+        const WRITE = 1;
+        const READONLY = 1 << 1;
+        /// Refused when memory is over its limit.
+        const DENYOOM = 1 << 2;
+        const ADMIN = 1 << 3;
+        const PUBSUB = 1 << 4;
+        const NOSCRIPT = 1 << 5;
+        const BLOCKING = 1 << 6;
+        /// Runs while data is being loaded.
+        const LOADING = 1 << 7;
+        /// Runs on a replica that has lost its master and must not serve old data.
+        const STALE = 1 << 8;
+        const SKIP_MONITOR = 1 << 9;
+        const SKIP_COMMANDLOG = 1 << 10;
+        /// Stands for ASKING before it.
+        const ASKING = 1 << 11;
+        const FAST = 1 << 12;
+        /// Runs before authentication.
+        const NO_AUTH = 1 << 13;
+        const MAY_REPLICATE = 1 << 14;
+        const NO_MANDATORY_KEYS = 1 << 15;
+        const PROTECTED = 1 << 16;
+        const NO_ASYNC_LOADING = 1 << 17;
+        const NO_MULTI = 1 << 18;
+        /// Runs while a script keeps the server busy.
+        const ALLOW_BUSY = 1 << 19;
+        const TOUCHES_ARBITRARY_KEYS = 1 << 20;
+        const ALL_DBS = 1 << 21;
+    }
+
+    /// Access control categories.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub struct Categories: u32 {
+        const KEYSPACE = 1;
+        const READ = 1 << 1;
+        const WRITE = 1 << 2;
+        const SET = 1 << 3;
+        const SORTEDSET = 1 << 4;
+        const LIST = 1 << 5;
+        const HASH = 1 << 6;
+        const STRING = 1 << 7;
+        const BITMAP = 1 << 8;
+        const HYPERLOGLOG = 1 << 9;
+        const GEO = 1 << 10;
+        const STREAM = 1 << 11;
+        const PUBSUB = 1 << 12;
+        const ADMIN = 1 << 13;
+        const FAST = 1 << 14;
+        const SLOW = 1 << 15;
+        const BLOCKING = 1 << 16;
+        const DANGEROUS = 1 << 17;
+        const CONNECTION = 1 << 18;
+        const TRANSACTION = 1 << 19;
+        const SCRIPTING = 1 << 20;
+    }
+}
+
+/// The chapter of the documentation that a command belongs to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Group {
+    Generic,
+    String,
+    Hash,
+    Connection,
+    Server,
+    Cluster,
+    Replication,
+}
+
+impl Group {
+    /// The name that COMMAND DOCS uses.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Generic => "generic",
+            Self::String => "string",
+            Self::Hash => "hash",
+            Self::Connection => "connection",
+            Self::Server | Self::Replication => "server",
+            Self::Cluster => "cluster",
+        }
+    }
+}
+
+/// A handler: reads its arguments from the context, writes one reply, or fails with nothing changed.
+pub(crate) type Handler = fn(&mut Context<'_>) -> Result<(), CommandError>;
+
+/// Who carries a command out.
+#[derive(Debug, Clone, Copy)]
+pub enum Run {
+    /// The engine, at once, under the locks of the slots that the key specs name.
+    Here(Handler),
+    /// The shell: it needs I/O, time, or something that the engine does not know.
+    Node(NodeCommand),
+    /// Only its subcommands can be run.
+    Container,
+}
+
+/// The commands that the shell carries out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NodeCommand {
+    Shutdown,
+}
+
+/// One command, or one subcommand of a container.
+#[derive(Debug, Clone, Copy)]
+pub struct Command {
+    /// Lower case. A subcommand has only its own word.
+    pub name: &'static str,
+    pub since: &'static str,
+    pub summary: &'static str,
+    pub group: Group,
+    /// Number of words, the name included; at least `-arity` where negative.
+    pub arity: i8,
+    pub flags: Flags,
+    /// Those that flags do not imply; see [`Command::categories`].
+    pub own_categories: Categories,
+    pub keys: &'static [KeySpec],
+    pub tips: &'static [&'static str],
+    pub run: Run,
+    pub subcommands: &'static [Command],
+}
+
+impl Command {
+    /// A row without keys, flags or handler; the other methods fill it in.
+    #[must_use]
+    pub const fn new(
+        name: &'static str,
+        group: Group,
+        since: &'static str,
+        arity: i8,
+        summary: &'static str,
+    ) -> Self {
+        Self {
+            name,
+            since,
+            summary,
+            group,
+            arity,
+            flags: Flags::empty(),
+            own_categories: Categories::empty(),
+            keys: &[],
+            tips: &[],
+            run: Run::Container,
+            subcommands: &[],
+        }
+    }
+
+    #[must_use]
+    pub const fn flags(mut self, flags: Flags) -> Self {
+        self.flags = flags;
+        self
+    }
+
+    #[must_use]
+    pub const fn category(mut self, categories: Categories) -> Self {
+        self.own_categories = categories;
+        self
+    }
+
+    #[must_use]
+    pub const fn keys(mut self, keys: &'static [KeySpec]) -> Self {
+        self.keys = keys;
+        self
+    }
+
+    #[must_use]
+    pub const fn tips(mut self, tips: &'static [&'static str]) -> Self {
+        self.tips = tips;
+        self
+    }
+
+    /// Run by the engine.
+    #[must_use]
+    pub const fn run(mut self, handler: Handler) -> Self {
+        self.run = Run::Here(handler);
+        self
+    }
+
+    /// Run by the shell.
+    #[must_use]
+    pub const fn node(mut self, command: NodeCommand) -> Self {
+        self.run = Run::Node(command);
+        self
+    }
+
+    #[must_use]
+    pub const fn subcommands(mut self, subcommands: &'static [Command]) -> Self {
+        self.subcommands = subcommands;
+        self
+    }
+
+    /// Whether a request of that many words fits the arity.
+    #[must_use]
+    pub fn accepts(&self, words: usize) -> bool {
+        let arity = usize::from(self.arity.unsigned_abs());
+        if self.arity < 0 { words >= arity } else { words == arity }
+    }
+
+    /// All its access control categories: its own and those that its flags imply.
+    #[must_use]
+    pub fn categories(&self) -> Categories {
+        let mut categories = self.own_categories;
+        let implied = [
+            (Flags::WRITE, Categories::WRITE),
+            (Flags::READONLY, Categories::READ),
+            (Flags::ADMIN, Categories::ADMIN.union(Categories::DANGEROUS)),
+            (Flags::PUBSUB, Categories::PUBSUB),
+            (Flags::FAST, Categories::FAST),
+            (Flags::BLOCKING, Categories::BLOCKING),
+        ];
+        for (flag, category) in implied {
+            if self.flags.contains(flag) {
+                categories |= category;
+            }
+        }
+        if !self.flags.contains(Flags::FAST) {
+            categories |= Categories::SLOW;
+        }
+        categories
+    }
+}

@@ -1,0 +1,35 @@
+//! Commands about the connection itself.
+
+use crate::command::{Categories, Command, Flags, Group};
+use crate::context::Context;
+use crate::error::CommandError;
+
+/// Commands that run in any state of the server.
+const ANYTIME: Flags = Flags::LOADING.union(Flags::STALE);
+
+pub(super) const COMMANDS: &[Command] = &[
+    Command::new("echo", Group::Connection, "1.0.0", 2, "Returns its argument.")
+        .flags(ANYTIME.union(Flags::FAST))
+        .category(Categories::CONNECTION)
+        .run(echo),
+    Command::new("ping", Group::Connection, "1.0.0", -1, "Says that the server is there.")
+        .flags(Flags::FAST)
+        .category(Categories::CONNECTION)
+        .tips(&["request_policy:all_shards", "response_policy:all_succeeded"])
+        .run(ping),
+];
+
+fn echo(context: &mut Context<'_>) -> Result<(), CommandError> {
+    let text = context.arg(1);
+    context.reply.bulk(text);
+    Ok(())
+}
+
+fn ping(context: &mut Context<'_>) -> Result<(), CommandError> {
+    match context.args.len() {
+        1 => context.reply.simple("PONG"),
+        2 => context.reply.bulk(context.args.get(1).unwrap_or_default()),
+        _ => return Err(CommandError::WrongArity("ping".to_owned())),
+    }
+    Ok(())
+}

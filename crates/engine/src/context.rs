@@ -1,0 +1,126 @@
+//! What a handler works with.
+
+use std::sync::atomic::Ordering;
+
+use clock::Millis;
+use keyspace::{Dropped, Found, Key, LockedSlots, Place, Str, Table, Value};
+use resp::{Args, Writer};
+
+use crate::dispatch::Engine;
+use crate::effects::Effects;
+use crate::error::CommandError;
+use crate::session::{Origin, Session};
+use crate::stats::{WorkerStats, add};
+
+/// One command on its way: its arguments, its client, the slots it locked, its reply and its effects.
+pub struct Context<'a> {
+    pub engine: &'a Engine,
+    pub session: &'a mut Session,
+    /// The command's name first.
+    pub args: Args<'a>,
+    pub reply: Writer<'a>,
+    /// The slots that the command's key specs name.
+    pub slots: LockedSlots<'a>,
+    /// The wall clock when the batch began.
+    pub now: Millis,
+    pub stats: &'a WorkerStats,
+    pub(crate) effects: &'a mut Effects,
+    /// The key that was hashed when the batch was prepared, and its place.
+    pub(crate) prepared: Option<(usize, Key<'a>)>,
+}
+
+impl std::fmt::Debug for Context<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Context").field("args", &self.args).finish_non_exhaustive()
+    }
+}
+
+impl<'a> Context<'a> {
+    /// Argument `index` as a key.
+    #[must_use]
+    pub fn key(&self, index: usize) -> Key<'a> {
+        match self.prepared {
+            Some((place, key)) if place == index => key,
+            _ => self.engine.keyspace.key(self.arg(index)),
+        }
+    }
+
+    /// Argument `index`, which the arity promises.
+    #[must_use]
+    pub fn arg(&self, index: usize) -> &'a [u8] {
+        self.args.get(index).expect("a handler asks only for arguments that its arity promises")
+    }
+
+    /// Argument `index` as a signed integer.
+    pub fn integer(&self, index: usize) -> Result<i64, CommandError> {
+        resp::parse_i64(self.arg(index)).ok_or(CommandError::NotInteger)
+    }
+
+    /// The keys of `key`'s slot in the client's database.
+    pub fn table(&mut self, key: &Key<'_>) -> &mut Table {
+        self.slots.slot(key.slot()).table(self.session.db)
+    }
+
+    /// The same together with the reply, to write what the table holds without copying it.
+    pub fn table_and_reply(&mut self, key: &Key<'_>) -> (&mut Table, &mut Writer<'a>) {
+        (self.slots.slot(key.slot()).table(self.session.db), &mut self.reply)
+    }
+
+    /// Where `key` lies, if it is there and has not expired. An expired key is deleted on the way, and
+    /// the log told, unless this node is a replica: then it is only hidden.
+    pub fn find(&mut self, key: &Key<'_>) -> Option<Place> {
+        self.find_in(self.session.db, key)
+    }
+
+    /// [`Context::find`] in another database.
+    pub fn find_in(&mut self, db: u16, key: &Key<'_>) -> Option<Place> {
+        let table = self.slots.slot(key.slot()).table(db);
+        match table.find(key, self.now) {
+            Found::Missing => None,
+            Found::Live(place) => Some(place),
+            Found::Expired(place) if self.session.origin == Origin::Master => Some(place),
+            Found::Expired(place) => {
+                if !self.engine.settings.replica.load(Ordering::Relaxed) {
+                    drop(table.remove(place, key));
+                    self.engine.log_expired(db, key.bytes());
+                    add(&self.stats.expired_keys, 1);
+                }
+                None
+            }
+        }
+    }
+
+    /// [`Context::find`] for a command that reads: counts a hit or a miss.
+    pub fn read(&mut self, key: &Key<'_>) -> Option<Place> {
+        let found = self.find(key);
+        let counter = if found.is_some() { &self.stats.keyspace_hits } else { &self.stats.keyspace_misses };
+        add(counter, 1);
+        found
+    }
+
+    /// The string at `place`.
+    pub fn string(&mut self, key: &Key<'_>, place: Place) -> Result<Str<'_>, CommandError> {
+        match self.table(key).value(place) {
+            Value::String(string) => Ok(string),
+            _ => Err(CommandError::WrongType),
+        }
+    }
+
+    /// Says that the command changed `count` things. Unless [`Context::effect`] says otherwise, it is
+    /// appended to the log as the client sent it.
+    pub fn changed(&mut self, count: u64) {
+        self.effects.changes += count;
+    }
+
+    /// Appends this to the log in place of what the client sent, where that would not give the same
+    /// result on another node or at another time. May be called several times.
+    pub fn effect(&mut self, args: &[&[u8]]) {
+        self.effects.rewritten = true;
+        self.effects.push(args.iter().copied());
+    }
+
+    /// Lets go of a value that left its table.
+    pub fn discard(&mut self, dropped: Dropped) {
+        drop(dropped);
+    }
+}

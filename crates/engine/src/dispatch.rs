@@ -1,0 +1,359 @@
+//! The path of a command: found, touched ahead, checked, run, logged, counted.
+//!
+//! A read brings many requests. They are prepared together, [`AHEAD`] at a time: three sweeps ask the
+//! processor for each key's slot, its index line, its entry, so that the cache misses of a batch
+//! overlap. Then each runs to its end under the locks of its slots.
+
+mod admission;
+
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use clock::Millis;
+use keyspace::{Found, Key, Keyspace, LockedSlots};
+use parking_lot::Mutex;
+use resp::{Args, Batch, Writer};
+use slot_routing::{Access, Member, Ownership, Slot, Topology, Verdict, route};
+use smallvec::SmallVec;
+
+use crate::command::{Flags, NodeCommand, Run};
+use crate::context::Context;
+use crate::effects::{EffectLog, Effects};
+use crate::error::CommandError;
+use crate::lookup::{Registered, Registry};
+use crate::session::{Origin, Session};
+use crate::settings::Settings;
+use crate::stats::{WorkerStats, add};
+
+/// How many requests are prepared together: enough to hide memory latency, few enough to stay in the
+/// first-level cache.
+const AHEAD: usize = 32;
+
+/// What every connection of a server shares.
+#[derive(Debug)]
+pub struct Engine {
+    pub keyspace: Keyspace,
+    pub settings: Settings,
+    /// Who serves which slot; `None` without cluster mode.
+    pub topology: Option<ArcSwap<Topology>>,
+    pub log: Box<dyn EffectLog>,
+    /// Held by whoever waits for a slot while holding another (DESIGN: "Locks", rules 2 and 3).
+    pub script_turn: Mutex<()>,
+    registry: &'static Registry,
+    workers: Mutex<Vec<Arc<WorkerStats>>>,
+}
+
+/// What one thread needs to run commands.
+#[derive(Debug)]
+pub struct Worker {
+    pub stats: Arc<WorkerStats>,
+    effects: Effects,
+    /// A monotonic clock in nanoseconds, read once a command for the statistics.
+    nanos: fn() -> u64,
+}
+
+/// Why [`Engine::run`] stopped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Flow {
+    /// All requests have run.
+    Done,
+    /// The shell must carry out this request, then go on with the next.
+    Node(NodeCommand),
+    /// This request must wait until the pause ends.
+    Paused,
+    /// The connection is to be closed after what has been written.
+    Close,
+}
+
+/// A request that may run, or must be handed over or put off.
+struct Admitted {
+    entry: &'static Registered,
+    flow: Flow,
+}
+
+#[derive(Clone, Copy)]
+struct Prepared<'a> {
+    args: Args<'a>,
+    found: Option<&'static Registered>,
+    key: Option<(usize, Key<'a>)>,
+}
+
+impl Engine {
+    #[must_use]
+    pub fn new(keyspace: Keyspace, topology: Option<Topology>, log: Box<dyn EffectLog>) -> Self {
+        Self {
+            keyspace,
+            settings: Settings::default(),
+            topology: topology.map(ArcSwap::from_pointee),
+            log,
+            script_turn: Mutex::new(()),
+            registry: Registry::the(),
+            workers: Mutex::new(Vec::new()),
+        }
+    }
+
+    /// The state for one more thread that runs commands. `nanos` reads a monotonic clock.
+    #[must_use]
+    pub fn worker(&self, nanos: fn() -> u64) -> Worker {
+        let stats = Arc::new(WorkerStats::new(self.registry.all().len()));
+        self.workers.lock().push(stats.clone());
+        Worker { stats, effects: Effects::default(), nanos }
+    }
+
+    /// Every thread's counters.
+    #[must_use]
+    pub fn worker_stats(&self) -> Vec<Arc<WorkerStats>> {
+        self.workers.lock().clone()
+    }
+
+    /// Runs the requests of `batch` from number `from` on and appends their replies to `out`. Returns
+    /// why it stopped and the number of the request that it stopped at (`Node`, `Paused`) or of the next.
+    #[allow(clippy::too_many_arguments, reason = "the one entry point; each is another owner's state")]
+    pub fn run(
+        &self,
+        worker: &mut Worker,
+        session: &mut Session,
+        now: Millis,
+        buffer: &[u8],
+        batch: &Batch,
+        from: usize,
+        out: &mut Vec<u8>,
+    ) -> (usize, Flow) {
+        let mut next = from;
+        let mut clock = (worker.nanos)();
+        while next < batch.len() {
+            let end = batch.len().min(next + AHEAD);
+            let prepared = self.prepare(session.db, buffer, batch, next..end);
+            for request in prepared {
+                match self.step(worker, session, now, request, out, &mut clock) {
+                    Flow::Done => next += 1,
+                    flow @ (Flow::Node(_) | Flow::Paused) => return (next, flow),
+                    Flow::Close => return (next + 1, Flow::Close),
+                }
+            }
+        }
+        (next, Flow::Done)
+    }
+
+    /// Finds the commands, hashes their first keys, and touches ahead what they will need.
+    fn prepare<'a>(
+        &self,
+        db: u16,
+        buffer: &'a [u8],
+        batch: &'a Batch,
+        range: std::ops::Range<usize>,
+    ) -> SmallVec<[Prepared<'a>; AHEAD]> {
+        let mut prepared: SmallVec<[Prepared<'a>; AHEAD]> = SmallVec::new();
+        for index in range {
+            let args = batch.args(index, buffer);
+            let found = self.registry.resolve(args).ok();
+            let place = found.and_then(|entry| entry.single_key);
+            let key = place.and_then(|place| Some((place, self.keyspace.key(args.get(place)?))));
+            if let Some((_, key)) = &key {
+                self.keyspace.touch_slot(key);
+            }
+            prepared.push(Prepared { args, found, key });
+        }
+        if prepared.len() > 1 {
+            for (_, key) in prepared.iter().filter_map(|request| request.key.as_ref()) {
+                self.keyspace.touch_index(db, key);
+            }
+            for (_, key) in prepared.iter().filter_map(|request| request.key.as_ref()) {
+                self.keyspace.touch_entry(db, key);
+            }
+        }
+        prepared
+    }
+
+    /// Runs one request, or says why it cannot run here and now.
+    fn step(
+        &self,
+        worker: &mut Worker,
+        session: &mut Session,
+        now: Millis,
+        request: Prepared<'_>,
+        out: &mut Vec<u8>,
+        clock: &mut u64,
+    ) -> Flow {
+        // ASKING holds for one command.
+        let asked = std::mem::take(&mut session.asking);
+        let entry = match self.admit(session, &request) {
+            Ok(Admitted { entry, flow: Flow::Done }) => entry,
+            Ok(Admitted { flow, .. }) => {
+                session.asking = asked;
+                return flow;
+            }
+            Err(error) => {
+                if let Some(entry) = request.found {
+                    add(&worker.stats.commands[entry.index].rejected, 1);
+                }
+                self.refuse(worker, session, &error, out);
+                return Flow::Done;
+            }
+        };
+        let start = out.len();
+        let outcome = self.execute(worker, session, now, request, entry, asked, out);
+        let end = (worker.nanos)();
+        let stats = &worker.stats.commands[entry.index];
+        add(&stats.calls, 1);
+        add(&stats.nanos, end.saturating_sub(*clock));
+        *clock = end;
+        if let Err(error) = outcome {
+            out.truncate(start);
+            // A redirection is not the command's failure.
+            let counter = if error.is_refusal() { &stats.rejected } else { &stats.failed };
+            add(counter, 1);
+            self.refuse(worker, session, &error, out);
+        }
+        if session.closing { Flow::Close } else { Flow::Done }
+    }
+
+    /// Locks the command's slots, asks whether it may run on them, runs it, and appends its effects
+    /// before the slots are unlocked.
+    #[allow(clippy::too_many_arguments, reason = "each is another owner's state")]
+    fn execute(
+        &self,
+        worker: &mut Worker,
+        session: &mut Session,
+        now: Millis,
+        request: Prepared<'_>,
+        entry: &'static Registered,
+        asked: bool,
+        out: &mut Vec<u8>,
+    ) -> Result<(), CommandError> {
+        let Run::Here(handler) = entry.command.run else {
+            unreachable!("the shell's commands and containers are sorted out on admission")
+        };
+        let (db, origin) = (session.db, session.origin);
+        worker.effects.start(origin == Origin::Client && self.log.wanted());
+        let slots = self.lock(session, &request, entry, asked, now)?;
+        let mut context = Context {
+            engine: self,
+            reply: Writer::new(out, session.protocol),
+            session,
+            args: request.args,
+            slots,
+            now,
+            stats: &worker.stats,
+            effects: &mut worker.effects,
+            prepared: request.key,
+        };
+        let outcome = handler(&mut context);
+        let changes = context.effects.changes;
+        if changes > 0 {
+            add(&context.stats.changes, changes);
+            if context.effects.wanted {
+                context.session.last_write = context.effects.append(&*self.log, db, request.args);
+            }
+        }
+        outcome
+    }
+
+    /// Locks the slots of the command's keys and decides, under their locks, whether they are served here.
+    fn lock(
+        &self,
+        session: &Session,
+        request: &Prepared<'_>,
+        entry: &Registered,
+        asked: bool,
+        now: Millis,
+    ) -> Result<LockedSlots<'_>, CommandError> {
+        let slots: SmallVec<[Slot; 4]> = match &request.key {
+            Some((_, key)) => SmallVec::from_slice(&[key.slot()]),
+            None if entry.command.keys.is_empty() => return Ok(LockedSlots::default()),
+            None => self.slots_of(entry, request.args),
+        };
+        if self.topology.is_some() && slots.iter().any(|slot| *slot != slots[0]) {
+            return Err(CommandError::CrossSlot);
+        }
+        let mut locked = self.keyspace.lock_many(&slots);
+        if let (Some(topology), Some(&slot), Origin::Client) = (&self.topology, slots.first(), session.origin)
+        {
+            let ownership = locked.slot(slot).ownership();
+            if ownership != Ownership::Mine {
+                let access = self.access(session, request.args, entry, asked, &mut locked, now);
+                self.check_route(&topology.load(), slot, ownership, access)?;
+            }
+        }
+        Ok(locked)
+    }
+
+    fn slots_of(&self, entry: &Registered, args: Args<'_>) -> SmallVec<[Slot; 4]> {
+        let mut slots = SmallVec::new();
+        for spec in entry.command.keys {
+            spec.visit(args, &mut |index| slots.push(Slot::of_key(&args[index])));
+        }
+        slots
+    }
+
+    /// What the routing decision needs to know of the command. Looks for its keys only in a slot that
+    /// is on the move.
+    fn access(
+        &self,
+        session: &Session,
+        args: Args<'_>,
+        entry: &Registered,
+        asked: bool,
+        locked: &mut LockedSlots<'_>,
+        now: Millis,
+    ) -> Access {
+        let flags = entry.command.flags;
+        let mut access = Access {
+            asking: asked || flags.contains(Flags::ASKING),
+            replica_read: session.readonly && flags.contains(Flags::READONLY),
+            keys: 0,
+            missing: 0,
+        };
+        for spec in entry.command.keys {
+            spec.visit(args, &mut |index| {
+                let key = self.keyspace.key(&args[index]);
+                let found = locked.slot(key.slot()).table(session.db).find(&key, now);
+                access.keys += 1;
+                access.missing += usize::from(!matches!(found, Found::Live(_)));
+            });
+        }
+        access
+    }
+
+    fn check_route(
+        &self,
+        topology: &Topology,
+        slot: Slot,
+        ownership: Ownership,
+        access: Access,
+    ) -> Result<(), CommandError> {
+        let redirect = |ask: bool, target: Option<&Member>| match target {
+            Some(target) => {
+                let endpoint = &target.endpoint;
+                Err(CommandError::Redirect { ask, slot, host: endpoint.ip.clone(), port: endpoint.port })
+            }
+            None => Err(CommandError::SlotNotServed),
+        };
+        match route(ownership, access) {
+            Verdict::Serve => Ok(()),
+            Verdict::Moved => redirect(false, topology.owner(slot)),
+            Verdict::Ask => {
+                redirect(true, topology.migrating().get(&slot).and_then(|id| topology.member(*id)))
+            }
+            Verdict::TryAgain => Err(CommandError::TryAgain),
+            Verdict::Unserved => Err(CommandError::SlotNotServed),
+        }
+    }
+
+    /// Tells the log that a key is gone because its time came.
+    pub(crate) fn log_expired(&self, db: u16, key: &[u8]) {
+        if self.log.wanted() {
+            let mut wire = Vec::with_capacity(key.len() + 32);
+            resp::encode_request(&mut wire, [&b"DEL"[..], key]);
+            self.log.append(db, &wire);
+        }
+    }
+
+    fn refuse(&self, worker: &Worker, session: &Session, error: &CommandError, out: &mut Vec<u8>) {
+        add(&worker.stats.error_replies, 1);
+        Writer::new(out, session.protocol).error(&error.to_string());
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,75 @@
+//! May this command run at all, before any slot is looked at? In the order in which Redis asks.
+
+use std::sync::atomic::Ordering;
+
+use super::{Admitted, Engine, Flow, Prepared};
+use crate::command::{Flags, Run};
+use crate::error::CommandError;
+use crate::session::{Origin, Session};
+use crate::settings::Gate;
+
+impl Engine {
+    pub(super) fn admit(&self, session: &Session, request: &Prepared<'_>) -> Result<Admitted, CommandError> {
+        let entry = match request.found {
+            Some(entry) => entry,
+            None => self.registry.resolve(request.args)?,
+        };
+        let command = entry.command;
+        if !command.accepts(request.args.len()) || matches!(command.run, Run::Container) {
+            return Err(CommandError::WrongArity(entry.full_name.clone()));
+        }
+        if !session.authenticated && !command.flags.contains(Flags::NO_AUTH) {
+            return Err(CommandError::NoAuth);
+        }
+        let gate = self.settings.gate();
+        if !gate.is_empty() && session.origin == Origin::Client {
+            if paused(gate, command.flags) {
+                return Ok(Admitted { entry, flow: Flow::Paused });
+            }
+            self.check_gate(gate, command.flags, !command.keys.is_empty())?;
+        }
+        let flow = match command.run {
+            Run::Node(node) => Flow::Node(node),
+            Run::Here(_) | Run::Container => Flow::Done,
+        };
+        Ok(Admitted { entry, flow })
+    }
+
+    /// Turns the states that hold into the error that Redis gives for this kind of command.
+    fn check_gate(&self, gate: Gate, flags: Flags, keys: bool) -> Result<(), CommandError> {
+        let writes = flags.contains(Flags::WRITE);
+        if gate.contains(Gate::CLUSTER_DOWN) && keys {
+            if !self.settings.cluster_allow_reads_when_down.load(Ordering::Relaxed) {
+                return Err(CommandError::ClusterDown);
+            }
+            if writes {
+                return Err(CommandError::ClusterDownReadsOnly);
+            }
+        }
+        if gate.contains(Gate::OUT_OF_MEMORY) && flags.contains(Flags::DENYOOM) {
+            return Err(CommandError::OutOfMemory);
+        }
+        if gate.contains(Gate::MISCONF) && writes {
+            return Err(CommandError::MisConf);
+        }
+        if gate.contains(Gate::NO_REPLICAS) && writes {
+            return Err(CommandError::NoReplicas);
+        }
+        // With cluster mode a key's slot says where its writes go: MOVED.
+        if gate.contains(Gate::READ_ONLY_REPLICA) && writes && (self.topology.is_none() || !keys) {
+            return Err(CommandError::ReadOnlyReplica);
+        }
+        if gate.contains(Gate::MASTER_DOWN) && !flags.contains(Flags::STALE) {
+            return Err(CommandError::MasterDown);
+        }
+        if gate.contains(Gate::LOADING) && !flags.contains(Flags::LOADING) {
+            return Err(CommandError::Loading);
+        }
+        Ok(())
+    }
+}
+
+fn paused(gate: Gate, flags: Flags) -> bool {
+    gate.contains(Gate::ALL_PAUSED)
+        || (gate.contains(Gate::WRITES_PAUSED) && flags.intersects(Flags::WRITE | Flags::MAY_REPLICATE))
+}

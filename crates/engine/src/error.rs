@@ -1,0 +1,140 @@
+//! Why a command was refused, and the text that says so.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use slot_routing::Slot;
+
+/// A refused command. One place ([`fmt::Display`]) turns it into the text that Redis users know.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum CommandError {
+    // The client's fault.
+    UnknownCommand {
+        name: Vec<u8>,
+        args: Vec<Vec<u8>>,
+    },
+    UnknownSubcommand {
+        container: &'static str,
+        name: Vec<u8>,
+    },
+    /// The full name, `container|sub` for a subcommand.
+    WrongArity(String),
+    Syntax,
+    WrongType,
+    NotInteger,
+    NotFloat,
+    NoSuchKey,
+    InvalidExpire(&'static str),
+    OutOfRange,
+    StringTooLong,
+    Overflow,
+    NaNOrInfinity,
+    InvalidDbIndex,
+    CrossSlot,
+    NoAuth,
+    /// Any other text, its code first.
+    Text(Cow<'static, str>),
+    // Another node serves it.
+    Redirect {
+        ask: bool,
+        slot: Slot,
+        host: String,
+        port: u16,
+    },
+    TryAgain,
+    // The environment's state.
+    SlotNotServed,
+    ClusterDown,
+    ClusterDownReadsOnly,
+    Loading,
+    ReadOnlyReplica,
+    MasterDown,
+    MisConf,
+    NoReplicas,
+    OutOfMemory,
+}
+
+impl CommandError {
+    /// An error with this text, its code first.
+    #[must_use]
+    pub const fn text(text: &'static str) -> Self {
+        Self::Text(Cow::Borrowed(text))
+    }
+
+    /// Whether the command never began: another node serves its keys, or nobody does just now.
+    #[must_use]
+    pub fn is_refusal(&self) -> bool {
+        matches!(self, Self::Redirect { .. } | Self::TryAgain | Self::SlotNotServed | Self::CrossSlot)
+    }
+}
+
+/// Redis quotes at most this much of what a client sent.
+const QUOTED: usize = 128;
+
+impl fmt::Display for CommandError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let text = match self {
+            Self::UnknownCommand { name, args } => return unknown_command(f, name, args),
+            Self::UnknownSubcommand { container, name } => {
+                let name = String::from_utf8_lossy(&name[..name.len().min(QUOTED)]);
+                return write!(f, "ERR unknown subcommand '{name}'. Try {} HELP.", container.to_uppercase());
+            }
+            Self::WrongArity(name) => {
+                return write!(f, "ERR wrong number of arguments for '{name}' command");
+            }
+            Self::InvalidExpire(name) => return write!(f, "ERR invalid expire time in '{name}' command"),
+            Self::Redirect { ask, slot, host, port } => {
+                return slot_routing::Redirect { ask: *ask, slot: *slot, host, port: *port }.fmt(f);
+            }
+            Self::Text(text) => text,
+            Self::Syntax => "ERR syntax error",
+            Self::WrongType => "WRONGTYPE Operation against a key holding the wrong kind of value",
+            Self::NotInteger => "ERR value is not an integer or out of range",
+            Self::NotFloat => "ERR value is not a valid float",
+            Self::NoSuchKey => "ERR no such key",
+            Self::OutOfRange => "ERR index out of range",
+            Self::StringTooLong => "ERR string exceeds maximum allowed size (proto-max-bulk-len)",
+            Self::Overflow => "ERR increment or decrement would overflow",
+            Self::NaNOrInfinity => "ERR increment would produce NaN or Infinity",
+            Self::InvalidDbIndex => "ERR DB index is out of range",
+            Self::CrossSlot => "CROSSSLOT Keys in request don't hash to the same slot",
+            Self::NoAuth => "NOAUTH Authentication required.",
+            Self::TryAgain => "TRYAGAIN Multiple keys request during rehashing of slot",
+            Self::SlotNotServed => "CLUSTERDOWN Hash slot not served",
+            Self::ClusterDown => "CLUSTERDOWN The cluster is down",
+            Self::ClusterDownReadsOnly => "CLUSTERDOWN The cluster is down and only accepts read commands",
+            Self::Loading => "LOADING Redis is loading the dataset in memory",
+            Self::ReadOnlyReplica => "READONLY You can't write against a read only replica.",
+            Self::MasterDown => {
+                "MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'."
+            }
+            Self::MisConf => {
+                "MISCONF Redis is configured to save RDB snapshots, but it's currently unable to persist to \
+                 disk. Commands that may modify the data set are disabled, because this instance is \
+                 configured to report errors during writes if RDB snapshotting fails \
+                 (stop-writes-on-bgsave-error option). Please check the Redis logs for details about the \
+                 RDB error."
+            }
+            Self::NoReplicas => "NOREPLICAS Not enough good replicas to write.",
+            Self::OutOfMemory => "OOM command not allowed when used memory > 'maxmemory'.",
+        };
+        f.write_str(text)
+    }
+}
+
+impl std::error::Error for CommandError {}
+
+fn unknown_command(f: &mut fmt::Formatter<'_>, name: &[u8], args: &[Vec<u8>]) -> fmt::Result {
+    let name = String::from_utf8_lossy(&name[..name.len().min(QUOTED)]);
+    write!(f, "ERR unknown command '{name}', with args beginning with: ")?;
+    let mut room = QUOTED;
+    for arg in args {
+        if room == 0 {
+            break;
+        }
+        let shown = &arg[..arg.len().min(room)];
+        write!(f, "'{}' ", String::from_utf8_lossy(shown))?;
+        room = room.saturating_sub(shown.len() + 3);
+    }
+    Ok(())
+}

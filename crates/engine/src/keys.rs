@@ -1,0 +1,172 @@
+//! Where a command's keys stand among its arguments.
+//!
+//! A command has key specs: each says where to begin and how to go on, as COMMAND INFO describes it.
+
+use bitflags::bitflags;
+use resp::Args;
+
+bitflags! {
+    /// What a command does with a key, as COMMAND GETKEYSANDFLAGS names it.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub struct KeyFlags: u16 {
+        const RO = 1;
+        const RW = 1 << 1;
+        const OW = 1 << 2;
+        const RM = 1 << 3;
+        const ACCESS = 1 << 4;
+        const UPDATE = 1 << 5;
+        const INSERT = 1 << 6;
+        const DELETE = 1 << 7;
+        const NOT_KEY = 1 << 8;
+        const INCOMPLETE = 1 << 9;
+        const VARIABLE_FLAGS = 1 << 10;
+    }
+}
+
+/// Where the search for keys begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Begin {
+    /// At this argument.
+    Index(u8),
+    /// After this word, looked for from argument `from` on (backwards from the end where negative).
+    Keyword { word: &'static str, from: i8 },
+}
+
+/// Which of the arguments from there on are keys.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Find {
+    /// From the first to `last` after it (counted from the end where negative), each `step`-th; with a
+    /// `limit` above 1 only that part of what is left (1/limit).
+    Range { last: i8, step: u8, limit: u8 },
+    /// A number at `count_at` says how many; the first at `first`.
+    KeyNum { count_at: u8, first: u8, step: u8 },
+}
+
+/// One group of keys.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct KeySpec {
+    pub begin: Begin,
+    pub find: Find,
+    pub flags: KeyFlags,
+}
+
+impl KeySpec {
+    /// A single key at argument `index`.
+    #[must_use]
+    pub const fn one(index: u8, flags: KeyFlags) -> Self {
+        Self::range(index, 0, 1, flags)
+    }
+
+    /// Keys from argument `index` to `last` after it, each `step`-th.
+    #[must_use]
+    pub const fn range(index: u8, last: i8, step: u8, flags: KeyFlags) -> Self {
+        Self { begin: Begin::Index(index), find: Find::Range { last, step, limit: 0 }, flags }
+    }
+
+    /// If this is a single key at a fixed place: that place.
+    #[must_use]
+    pub const fn single(&self) -> Option<usize> {
+        match (self.begin, self.find) {
+            (Begin::Index(index), Find::Range { last: 0, .. }) => Some(index as usize),
+            _ => None,
+        }
+    }
+
+    /// Visits the place of each key in `args`. Arguments that do not fit (a count that is no number,
+    /// or too large) give no keys: the handler will refuse them.
+    pub fn visit(&self, args: Args<'_>, visit: &mut impl FnMut(usize)) {
+        let Some(begin) = self.begin(args) else { return };
+        let (first, count, step) = match self.find {
+            Find::Range { last, step, limit } => {
+                let left = args.len().saturating_sub(begin);
+                let end = match (last, limit) {
+                    (0.., _) => begin + last as usize,
+                    (-1, 2..) => begin + (left / usize::from(limit)).max(1) - 1,
+                    _ => match args.len().checked_sub(usize::from(last.unsigned_abs())) {
+                        Some(end) => end,
+                        None => return,
+                    },
+                };
+                let step = usize::from(step);
+                ((begin), (end + 1).saturating_sub(begin).div_ceil(step), step)
+            }
+            Find::KeyNum { count_at, first, step } => {
+                let count = args.get(begin + usize::from(count_at)).and_then(resp::parse_i64);
+                let Some(count) = count.and_then(|count| usize::try_from(count).ok()) else { return };
+                let (first, step) = (begin + usize::from(first), usize::from(step));
+                if count > args.len().saturating_sub(first).div_ceil(step) {
+                    return;
+                }
+                (first, count, step)
+            }
+        };
+        for index in (0..count).map(|n| first + n * step).take_while(|&index| index < args.len()) {
+            visit(index);
+        }
+    }
+
+    fn begin(&self, args: Args<'_>) -> Option<usize> {
+        match self.begin {
+            Begin::Index(index) => Some(usize::from(index)),
+            Begin::Keyword { word, from } => {
+                let is_word = |index: &usize| args[*index].eq_ignore_ascii_case(word.as_bytes());
+                let found = if from >= 0 {
+                    (from as usize..args.len()).find(is_word)
+                } else {
+                    let end = args.len().checked_sub(usize::from(from.unsigned_abs()))?;
+                    (1..=end).rev().find(is_word)
+                };
+                found.map(|index| index + 1)
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use resp::Request;
+
+    use super::*;
+
+    #[test]
+    fn keys_are_found_by_every_kind_of_spec() {
+        let range = |last, step| KeySpec::range(1, last, step, KeyFlags::RO);
+        let streams = |limit| KeySpec {
+            begin: Begin::Keyword { word: "STREAMS", from: 1 },
+            find: Find::Range { last: -1, step: 1, limit },
+            flags: KeyFlags::RO,
+        };
+        let numkeys = KeySpec {
+            begin: Begin::Index(1),
+            find: Find::KeyNum { count_at: 0, first: 1, step: 1 },
+            flags: KeyFlags::RO,
+        };
+        let migrate = KeySpec {
+            begin: Begin::Keyword { word: "KEYS", from: -2 },
+            find: Find::Range { last: -1, step: 1, limit: 0 },
+            flags: KeyFlags::RW,
+        };
+        let table: &[(KeySpec, &str, &[usize])] = &[
+            (range(0, 1), "get a", &[1]),
+            (range(-1, 1), "del a b c", &[1, 2, 3]),
+            (range(-1, 2), "mset a 1 b 2", &[1, 3]),
+            (range(-1, 2), "mset a 1 b", &[1, 3]),
+            (range(-2, 1), "blpop a b 0", &[1, 2]),
+            (range(1, 1), "lcs a b", &[1, 2]),
+            (range(-1, 1), "del", &[]),
+            (streams(2), "xread count 1 streams a b 0 0", &[4, 5]),
+            (streams(2), "xread count 1", &[]),
+            (numkeys, "msetex 2 a b c", &[2, 3]),
+            (numkeys, "msetex 9 a b", &[]),
+            (numkeys, "msetex x a b", &[]),
+            (migrate, "migrate h 1 nokey 0 9 keys a b", &[7, 8]),
+            (migrate, "migrate h 1 k 0 9", &[]),
+        ];
+        for (spec, line, expected) in table {
+            let request: Request = line.split(' ').collect();
+            let mut found = Vec::new();
+            spec.visit(request.args(), &mut |index| found.push(index));
+            assert_eq!(&found, expected, "{line}");
+        }
+    }
+}

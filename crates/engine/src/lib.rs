@@ -1,0 +1,32 @@
+//! What a server decides, without sockets, threads or a clock.
+//!
+//! [`Engine::run`] takes the requests of one read, finds each command in the [`Command`] table, touches
+//! ahead what they will need, locks the slots that a command names, checks that it may run here, runs
+//! its handler and appends its effects to the log while the slots are still locked. What needs a socket,
+//! a file, time to pass or another node's answer comes back as a [`NodeCommand`] for the shell.
+#![forbid(unsafe_code)]
+
+mod command;
+mod commands;
+mod context;
+mod dispatch;
+mod effects;
+mod error;
+mod keys;
+mod lookup;
+mod session;
+mod settings;
+mod stats;
+#[cfg(test)]
+mod testing;
+
+pub use command::{Categories, Command, Flags, Group, NodeCommand, Run};
+pub use context::Context;
+pub use dispatch::{Engine, Flow, Worker};
+pub use effects::{EffectLog, NoLog};
+pub use error::CommandError;
+pub use keys::{Begin, Find, KeyFlags, KeySpec};
+pub use lookup::{Registered, Registry};
+pub use session::{Origin, Session};
+pub use settings::{Gate, Settings};
+pub use stats::{CommandStats, WorkerStats};

@@ -1,0 +1,77 @@
+//! The settings and the node's state that commands read on their way.
+
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, Ordering};
+
+use arc_swap::ArcSwap;
+use bitflags::bitflags;
+
+bitflags! {
+    /// Why commands may have to be refused just now. One atomic word, read once a command; nearly
+    /// always zero.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub struct Gate: u32 {
+        /// Data is being loaded.
+        const LOADING = 1;
+        /// A replica that does not take writes.
+        const READ_ONLY_REPLICA = 1 << 1;
+        /// A replica without its master that must not serve old data.
+        const MASTER_DOWN = 1 << 2;
+        /// Too few good replicas for a write.
+        const NO_REPLICAS = 1 << 3;
+        /// The last save failed and writes are to stop.
+        const MISCONF = 1 << 4;
+        /// Memory is over its limit.
+        const OUT_OF_MEMORY = 1 << 5;
+        /// The cluster does not serve.
+        const CLUSTER_DOWN = 1 << 6;
+        /// Writes wait (CLIENT PAUSE WRITE, a manual failover).
+        const WRITES_PAUSED = 1 << 7;
+        /// All commands wait (CLIENT PAUSE ALL).
+        const ALL_PAUSED = 1 << 8;
+    }
+}
+
+/// What the configuration and the shell tell the engine. Changed at any time, read without locks.
+#[derive(Debug)]
+pub struct Settings {
+    gate: AtomicU32,
+    /// Whether this node is a replica: it then hides expired keys instead of deleting them.
+    pub replica: AtomicBool,
+    /// Active expiry on (DEBUG SET-ACTIVE-EXPIRE).
+    pub active_expire: AtomicBool,
+    pub cluster_allow_reads_when_down: AtomicBool,
+    /// Longest string, in bytes (`proto-max-bulk-len`).
+    pub proto_max_bulk_len: AtomicI64,
+    /// The password that clients must give, if any (`requirepass`).
+    pub password: ArcSwap<Option<Vec<u8>>>,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            gate: AtomicU32::new(0),
+            replica: AtomicBool::new(false),
+            active_expire: AtomicBool::new(true),
+            cluster_allow_reads_when_down: AtomicBool::new(false),
+            proto_max_bulk_len: AtomicI64::new(512 * 1024 * 1024),
+            password: ArcSwap::default(),
+        }
+    }
+}
+
+impl Settings {
+    /// The states that hold now.
+    #[must_use]
+    pub fn gate(&self) -> Gate {
+        Gate::from_bits_truncate(self.gate.load(Ordering::Acquire))
+    }
+
+    /// Says that a state holds, or no longer holds.
+    pub fn set_gate(&self, state: Gate, holds: bool) {
+        if holds {
+            self.gate.fetch_or(state.bits(), Ordering::AcqRel);
+        } else {
+            self.gate.fetch_and(!state.bits(), Ordering::AcqRel);
+        }
+    }
+}
