@@ -1,0 +1,76 @@
+//! Which messages may reach the `raft` crate.
+//!
+//! That crate trusts its peers: a heartbeat that commits more than the log holds, or an entry that
+//! contradicts a committed one, makes it panic. Whoever can open a link to a sentinel can send bytes,
+//! so a message is checked against the state before it is stepped. What is refused here is what no
+//! honest member sends.
+
+use raft::eraftpb::{Message, MessageType};
+
+use crate::Term;
+use crate::store::Store;
+
+/// Far beyond any term or index that elections can reach; leaves room for `+ 1`.
+const MAX_NUMBER: u64 = 1 << 48;
+
+/// What the checks need to know of the group.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct View<'a> {
+    pub(crate) store: &'a Store,
+    pub(crate) myself: u64,
+    pub(crate) term: u64,
+    pub(crate) leader: u64,
+}
+
+/// Whether an honest member could have sent `message`.
+pub(crate) fn acceptable(view: View<'_>, message: &Message) -> bool {
+    let numbers = [message.term, message.index, message.commit, message.log_term, message.reject_hint];
+    let known = view.store.voters().contains(&message.from);
+    message.to == view.myself
+        && message.from != view.myself
+        && known
+        && message.term > 0
+        && numbers.iter().all(|&number| number < MAX_NUMBER)
+        && match message.get_msg_type() {
+            MessageType::MsgAppend => from_leader(view, message) && append_fits(view.store, message),
+            MessageType::MsgHeartbeat => from_leader(view, message) && message.commit <= view.store.last().1,
+            MessageType::MsgSnapshot => from_leader(view, message) && snapshot_fits(view.store, message),
+            MessageType::MsgAppendResponse => message.index <= view.store.last().1,
+            MessageType::MsgRequestVote
+            | MessageType::MsgRequestPreVote
+            | MessageType::MsgRequestVoteResponse
+            | MessageType::MsgRequestPreVoteResponse
+            | MessageType::MsgHeartbeatResponse => message.entries.is_empty(),
+            _ => false,
+        }
+}
+
+/// A term has one leader.
+fn from_leader(view: View<'_>, message: &Message) -> bool {
+    message.term != view.term || view.leader == 0 || view.leader == message.from
+}
+
+fn append_fits(store: &Store, message: &Message) -> bool {
+    let mut term = message.log_term;
+    for (entry, index) in message.entries.iter().zip(message.index + 1..) {
+        if entry.index != index || entry.term < term || entry.term > message.term {
+            return false;
+        }
+        term = entry.term;
+        let committed = index <= store.saved().commit;
+        if committed && store.term_at(index).is_some_and(|ours| ours != Term(entry.term)) {
+            return false;
+        }
+    }
+    message.log_term <= message.term
+}
+
+fn snapshot_fits(store: &Store, message: &Message) -> bool {
+    let metadata = message.get_snapshot().get_metadata();
+    let committed = metadata.index <= store.saved().commit;
+    metadata.index > 0
+        && metadata.index < MAX_NUMBER
+        && metadata.term > 0
+        && metadata.term <= message.term
+        && !(committed && store.term_at(metadata.index).is_some_and(|ours| ours != Term(metadata.term)))
+}

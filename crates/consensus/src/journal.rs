@@ -1,0 +1,369 @@
+//! What groups keep on disk, byte by byte.
+//!
+//! One file holds the journal of many groups, so that fifty votes cost one sync. It is appended to; when
+//! it has grown, the whole is written anew ([`whole`]) and put in the old one's place.
+//!
+//! ```text
+//! file     "RDBTRAFT"   8 bytes
+//!          version      u32, little endian: 1
+//!          frame, frame, ...
+//!
+//! frame    length       u32, little endian: bytes of payload, at most 16 MiB
+//!          payload crc  u32, little endian: CRC-32C of the payload
+//!          header crc   u32, little endian: CRC-32C of the eight bytes before it
+//!          payload      bincode 2 (standard: little endian, variable-length integers) of a list of
+//!                       `Record { group: String, changes: Vec<Change> }`
+//! ```
+//!
+//! **After a crash.** What the shell writes between two syncs is one frame. Nothing that depends on a
+//! frame has left this machine before its sync returned. So:
+//!
+//! - A damaged frame with no intact frame behind it is the torn end of a write that was never synced:
+//!   it is cut off ([`Journal::intact`] says where) and nobody misses it.
+//! - A damaged frame with an intact one behind it was synced before that one was begun: the disk lost
+//!   something that others may rely on, a vote perhaps. Reading fails, with the offset.
+//! - A file shorter than its head was torn when it was made: it is empty.
+
+use std::collections::BTreeMap;
+
+use crc::{CRC_32_ISCSI, Crc};
+use serde::{Deserialize, Serialize};
+
+use crate::Term;
+
+const MAGIC: &[u8; 8] = b"RDBTRAFT";
+const VERSION: u32 = 1;
+const FILE_HEAD: usize = 12;
+const FRAME_HEAD: usize = 12;
+/// A frame holds a few hundred bytes per group; a length beyond this is damage.
+const MAX_PAYLOAD: usize = 16 << 20;
+const CRC32C: Crc<u32> = Crc::<u32>::new(&CRC_32_ISCSI);
+
+/// An entry of a group's log. Empty data marks the start of a leader's term.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LogEntry {
+    pub term: Term,
+    pub index: u64,
+    pub data: Vec<u8>,
+}
+
+/// One change of what a group has saved.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Change {
+    /// The term, whom this member voted for in it (0: nobody), and how far the log is committed.
+    Ballot { term: Term, vote: u64, commit: u64 },
+    /// These follow one another and replace whatever stood at their places and behind.
+    Entries(Vec<LogEntry>),
+    /// Everything up to `index` is folded into `value`.
+    Snapshot { term: Term, index: u64, value: Vec<u8> },
+    /// The group is gone: what was saved counts no more.
+    Dropped,
+}
+
+/// What one group changed in one step.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Record {
+    pub group: String,
+    pub changes: Vec<Change>,
+}
+
+/// What a group has on disk.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Saved {
+    pub term: Term,
+    pub vote: u64,
+    pub commit: u64,
+    /// Term and index of the snapshot; zero if there is none.
+    pub snapshot: (Term, u64),
+    /// The value that the snapshot holds.
+    pub value: Vec<u8>,
+    /// Follow one another from `snapshot`'s index + 1.
+    pub entries: Vec<LogEntry>,
+}
+
+impl Saved {
+    /// Takes over one change. A bad one (entries that leave a gap) says why.
+    pub fn apply(&mut self, change: Change) -> Result<(), &'static str> {
+        match change {
+            Change::Ballot { term, vote, commit } => {
+                (self.term, self.vote, self.commit) = (term, vote, commit);
+            }
+            Change::Entries(entries) => {
+                let Some(first) = entries.first().map(|entry| entry.index) else { return Ok(()) };
+                let start = self.snapshot.1 + 1;
+                if first < start || first > start + self.entries.len() as u64 {
+                    return Err("log entries that do not follow the ones before");
+                }
+                if entries.iter().zip(first..).any(|(entry, index)| entry.index != index) {
+                    return Err("log entries out of order");
+                }
+                self.entries.truncate((first - start) as usize);
+                self.entries.extend(entries);
+            }
+            Change::Snapshot { term, index, value } => {
+                if index < self.snapshot.1 {
+                    return Err("a snapshot older than the one before");
+                }
+                let covered = (index - self.snapshot.1) as usize;
+                let continues =
+                    covered == 0 || self.entries.get(covered - 1).is_some_and(|entry| entry.term == term);
+                if continues {
+                    self.entries.drain(..covered);
+                } else {
+                    self.entries.clear();
+                }
+                self.snapshot = (term, index);
+                self.value = value;
+                self.commit = self.commit.max(index);
+            }
+            Change::Dropped => *self = Self::default(),
+        }
+        Ok(())
+    }
+
+    /// The changes that make this state from nothing.
+    #[must_use]
+    pub fn changes(&self) -> Vec<Change> {
+        let mut changes = Vec::new();
+        if self.snapshot.1 > 0 {
+            let (term, index) = self.snapshot;
+            changes.push(Change::Snapshot { term, index, value: self.value.clone() });
+        }
+        if !self.entries.is_empty() {
+            changes.push(Change::Entries(self.entries.clone()));
+        }
+        changes.push(Change::Ballot { term: self.term, vote: self.vote, commit: self.commit });
+        changes
+    }
+
+    fn check(&self) -> Result<(), &'static str> {
+        let last = self.snapshot.1 + self.entries.len() as u64;
+        let newest = self.entries.last().map_or(self.snapshot.0, |entry| entry.term);
+        if self.commit > last {
+            return Err("a commit index behind the log's end");
+        }
+        if newest > self.term {
+            return Err("a log entry of a later term than the ballot");
+        }
+        Ok(())
+    }
+}
+
+/// A journal as read.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Journal {
+    pub groups: BTreeMap<String, Saved>,
+    /// How many bytes from the start are good; what follows is a torn write, to be cut off.
+    pub intact: usize,
+}
+
+/// Why a journal cannot be relied on.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("byte {offset}: {reason}")]
+pub struct JournalError {
+    pub offset: usize,
+    pub reason: &'static str,
+}
+
+/// The first bytes of a journal.
+#[must_use]
+pub fn head() -> Vec<u8> {
+    let mut bytes = MAGIC.to_vec();
+    bytes.extend(VERSION.to_le_bytes());
+    bytes
+}
+
+/// What to append for these records: one frame, to be written and synced as one.
+#[must_use]
+pub fn frame(records: &[Record]) -> Vec<u8> {
+    let payload = bincode::serde::encode_to_vec(records, bincode::config::standard())
+        .expect("plain data is always encodable");
+    assert!(payload.len() <= MAX_PAYLOAD, "a frame of {} bytes", payload.len());
+    let mut bytes = Vec::with_capacity(FRAME_HEAD + payload.len());
+    bytes.extend((payload.len() as u32).to_le_bytes());
+    bytes.extend(CRC32C.checksum(&payload).to_le_bytes());
+    bytes.extend(CRC32C.checksum(&bytes).to_le_bytes());
+    bytes.extend(payload);
+    bytes
+}
+
+/// A whole journal of these groups, to take an older file's place.
+#[must_use]
+pub fn whole<'a>(groups: impl IntoIterator<Item = (&'a str, &'a Saved)>) -> Vec<u8> {
+    let mut bytes = head();
+    for (group, saved) in groups {
+        bytes.extend(frame(&[Record { group: group.to_owned(), changes: saved.changes() }]));
+    }
+    bytes
+}
+
+/// Reads a journal.
+pub fn read(bytes: &[u8]) -> Result<Journal, JournalError> {
+    if bytes.len() < FILE_HEAD {
+        return if head().starts_with(bytes) {
+            Ok(Journal::default())
+        } else {
+            Err(JournalError { offset: 0, reason: "not a journal" })
+        };
+    }
+    if !bytes.starts_with(MAGIC) {
+        return Err(JournalError { offset: 0, reason: "not a journal" });
+    }
+    if bytes[8..FILE_HEAD] != VERSION.to_le_bytes() {
+        return Err(JournalError { offset: 8, reason: "an unknown version" });
+    }
+    let mut journal = Journal { groups: BTreeMap::new(), intact: FILE_HEAD };
+    while journal.intact < bytes.len() {
+        let offset = journal.intact;
+        let Some(payload) = intact_frame(&bytes[offset..]) else {
+            let behind = (offset + 1..bytes.len()).any(|at| intact_frame(&bytes[at..]).is_some());
+            if behind {
+                return Err(JournalError { offset, reason: "a damaged frame before intact ones" });
+            }
+            break;
+        };
+        take_records(payload, &mut journal.groups).map_err(|reason| JournalError { offset, reason })?;
+        journal.intact += FRAME_HEAD + payload.len();
+    }
+    for saved in journal.groups.values() {
+        saved.check().map_err(|reason| JournalError { offset: journal.intact, reason })?;
+    }
+    Ok(journal)
+}
+
+/// The payload of the frame that `bytes` starts with, if that frame is whole and unharmed.
+fn intact_frame(bytes: &[u8]) -> Option<&[u8]> {
+    let (head, rest) = bytes.split_at_checked(FRAME_HEAD)?;
+    let number = |at: usize| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
+    if number(8) != CRC32C.checksum(&head[..8]) || number(0) as usize > MAX_PAYLOAD {
+        return None;
+    }
+    let payload = rest.get(..number(0) as usize)?;
+    (number(4) == CRC32C.checksum(payload)).then_some(payload)
+}
+
+fn take_records(payload: &[u8], groups: &mut BTreeMap<String, Saved>) -> Result<(), &'static str> {
+    let config = bincode::config::standard().with_limit::<MAX_PAYLOAD>();
+    let (records, used): (Vec<Record>, usize) = bincode::serde::decode_from_slice(payload, config)
+        .map_err(|_| "a frame that is not a list of records")?;
+    if used != payload.len() {
+        return Err("bytes behind a frame's records");
+    }
+    for record in records {
+        if record.changes.last() == Some(&Change::Dropped) {
+            groups.remove(&record.group);
+            continue;
+        }
+        let saved = groups.entry(record.group).or_default();
+        for change in record.changes {
+            saved.apply(change)?;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn ballot(term: u64, vote: u64) -> Record {
+        Record {
+            group: "mymaster".into(),
+            changes: vec![Change::Ballot { term: Term(term), vote, commit: 0 }],
+        }
+    }
+
+    fn entries(from: u64, terms: &[u64]) -> Change {
+        let entry = |(index, &term)| LogEntry { term: Term(term), index, data: vec![index as u8] };
+        Change::Entries((from..).zip(terms).map(entry).collect())
+    }
+
+    fn three_frames() -> (Vec<u8>, Vec<usize>) {
+        let mut bytes = head();
+        let mut ends = vec![bytes.len()];
+        for term in 1..=3 {
+            bytes.extend(frame(&[ballot(term, 7)]));
+            ends.push(bytes.len());
+        }
+        (bytes, ends)
+    }
+
+    #[test]
+    fn a_file_cut_anywhere_loads_up_to_its_last_whole_frame() {
+        let (bytes, ends) = three_frames();
+        for length in 0..=bytes.len() {
+            let journal = read(&bytes[..length]).unwrap();
+            let whole = ends.iter().filter(|&&end| end <= length).count().saturating_sub(1);
+            let term = journal.groups.get("mymaster").map_or(0, |saved| saved.term.0);
+            assert_eq!(term, whole as u64, "cut at {length}");
+            assert!(length < FILE_HEAD || journal.intact == ends[whole], "cut at {length}");
+        }
+    }
+
+    #[test]
+    fn a_flipped_bit_is_torn_at_the_end_and_damage_before() {
+        let (bytes, ends) = three_frames();
+        for at in FILE_HEAD..bytes.len() {
+            let mut harmed = bytes.clone();
+            harmed[at] ^= 0x10;
+            let frame = ends.iter().filter(|&&end| end <= at).count() - 1;
+            let result = read(&harmed);
+            if frame == 2 {
+                assert_eq!(result.unwrap().intact, ends[2], "bit in byte {at}");
+            } else {
+                assert_eq!(result.unwrap_err().offset, ends[frame], "bit in byte {at}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_file_of_something_else_is_refused() {
+        let message = |bytes: &[u8]| read(bytes).unwrap_err().to_string();
+        assert_eq!(message(b"REDIS0011 and so on"), "byte 0: not a journal");
+        assert_eq!(message(b"x"), "byte 0: not a journal");
+        assert_eq!(message(b"RDBTRAFT\x02\0\0\0"), "byte 8: an unknown version");
+    }
+
+    #[test]
+    fn changes_add_up() {
+        let mut saved = Saved::default();
+        for change in [
+            entries(1, &[1, 1, 2]),
+            entries(3, &[3, 3]),
+            Change::Ballot { term: Term(3), vote: 9, commit: 3 },
+            Change::Snapshot { term: Term(1), index: 2, value: b"two".to_vec() },
+        ] {
+            saved.apply(change).unwrap();
+        }
+        assert_eq!(saved.snapshot, (Term(1), 2));
+        assert_eq!(saved.value, b"two");
+        let kept: Vec<(u64, u64)> = saved.entries.iter().map(|entry| (entry.index, entry.term.0)).collect();
+        assert_eq!(kept, [(3, 3), (4, 3)]);
+        let again = read(&whole([("m", &saved)])).unwrap();
+        assert_eq!(again.groups["m"], saved);
+        // A snapshot of another history replaces the log.
+        saved.apply(Change::Snapshot { term: Term(5), index: 3, value: b"x".to_vec() }).unwrap();
+        assert!(saved.entries.is_empty());
+        assert!(saved.apply(entries(9, &[5])).is_err());
+    }
+
+    #[test]
+    fn a_dropped_group_leaves_nothing() {
+        let mut bytes = head();
+        bytes.extend(frame(&[ballot(4, 1)]));
+        bytes.extend(frame(&[Record { group: "mymaster".into(), changes: vec![Change::Dropped] }]));
+        assert!(read(&bytes).unwrap().groups.is_empty());
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_read_or_refused(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
+            let mut file = head();
+            file.extend(&bytes);
+            let _ = read(&file);
+            let _ = read(&bytes);
+        }
+    }
+}

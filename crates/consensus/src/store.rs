@@ -1,0 +1,124 @@
+//! The log in memory, as the `raft` crate wants to read it.
+//!
+//! What is in here equals what the journal holds once every record has been written: each change goes
+//! through [`Store::change`], which also notes it for the record.
+
+use raft::eraftpb::{ConfState, Entry, HardState, Snapshot};
+use raft::{Error, GetEntriesContext, RaftState, StorageError};
+
+use crate::Term;
+use crate::journal::{Change, LogEntry, Saved};
+
+#[derive(Debug)]
+pub(crate) struct Store {
+    saved: Saved,
+    voters: Vec<u64>,
+    /// Changes since the last record.
+    noted: Vec<Change>,
+}
+
+impl Store {
+    pub(crate) fn new(saved: Saved, voters: Vec<u64>) -> Self {
+        Self { saved, voters, noted: Vec::new() }
+    }
+
+    pub(crate) fn saved(&self) -> &Saved {
+        &self.saved
+    }
+
+    pub(crate) fn voters(&self) -> &[u64] {
+        &self.voters
+    }
+
+    /// Changes the state and notes the change. Only the group itself calls this, so a bad change is a bug.
+    pub(crate) fn change(&mut self, change: Change) {
+        self.noted.push(change.clone());
+        self.saved.apply(change).expect("the raft crate hands over a log without gaps");
+    }
+
+    pub(crate) fn take_noted(&mut self) -> Vec<Change> {
+        std::mem::take(&mut self.noted)
+    }
+
+    pub(crate) fn last(&self) -> (Term, u64) {
+        self.saved.entries.last().map_or(self.saved.snapshot, |entry| (entry.term, entry.index))
+    }
+
+    /// The term of the entry at `index`, if the log still has it.
+    pub(crate) fn term_at(&self, index: u64) -> Option<Term> {
+        let (term, snapshot) = self.saved.snapshot;
+        if index == snapshot {
+            return Some(term);
+        }
+        let place = index.checked_sub(snapshot + 1)?;
+        self.saved.entries.get(usize::try_from(place).ok()?).map(|entry| entry.term)
+    }
+
+    pub(crate) fn conf_state(&self) -> ConfState {
+        ConfState { voters: self.voters.clone(), ..ConfState::default() }
+    }
+}
+
+pub(crate) fn to_raft(entry: &LogEntry) -> Entry {
+    Entry { term: entry.term.0, index: entry.index, data: entry.data.clone().into(), ..Entry::default() }
+}
+
+pub(crate) fn from_raft(entry: &Entry) -> LogEntry {
+    LogEntry { term: Term(entry.term), index: entry.index, data: entry.data.to_vec() }
+}
+
+impl raft::Storage for Store {
+    fn initial_state(&self) -> raft::Result<RaftState> {
+        let hard = HardState {
+            term: self.saved.term.0,
+            vote: self.saved.vote,
+            commit: self.saved.commit,
+            ..HardState::default()
+        };
+        Ok(RaftState::new(hard, self.conf_state()))
+    }
+
+    fn entries(
+        &self,
+        low: u64,
+        high: u64,
+        max_size: impl Into<Option<u64>>,
+        _context: GetEntriesContext,
+    ) -> raft::Result<Vec<Entry>> {
+        let first = self.saved.snapshot.1 + 1;
+        if low < first {
+            return Err(Error::Store(StorageError::Compacted));
+        }
+        let end = first + self.saved.entries.len() as u64;
+        assert!(high <= end, "entries up to {high} of a log that ends at {end}");
+        let range = (low - first) as usize..(high - first) as usize;
+        let mut entries = self.saved.entries[range].iter().map(to_raft).collect();
+        raft::util::limit_size(&mut entries, max_size.into());
+        Ok(entries)
+    }
+
+    fn term(&self, index: u64) -> raft::Result<u64> {
+        match self.term_at(index) {
+            Some(term) => Ok(term.0),
+            None if index < self.saved.snapshot.1 => Err(Error::Store(StorageError::Compacted)),
+            None => Err(Error::Store(StorageError::Unavailable)),
+        }
+    }
+
+    fn first_index(&self) -> raft::Result<u64> {
+        Ok(self.saved.snapshot.1 + 1)
+    }
+
+    fn last_index(&self) -> raft::Result<u64> {
+        Ok(self.last().1)
+    }
+
+    fn snapshot(&self, _request_index: u64, _to: u64) -> raft::Result<Snapshot> {
+        let mut snapshot = Snapshot::default();
+        snapshot.set_data(self.saved.value.clone().into());
+        let metadata = snapshot.mut_metadata();
+        metadata.set_conf_state(self.conf_state());
+        (metadata.term, metadata.index) = (self.saved.snapshot.0.0, self.saved.snapshot.1);
+        Ok(snapshot)
+    }
+}

@@ -1,0 +1,317 @@
+//! Groups on a small simulated network: what is sent arrives a millisecond later, or is lost.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use clock::Instant;
+
+use crate::{Action, Change, Group, Input, PeerId, RecordNumber, Saved, Term};
+
+fn peer(number: u64) -> PeerId {
+    PeerId::new(number).unwrap()
+}
+
+fn peers(numbers: &[u64]) -> BTreeSet<PeerId> {
+    numbers.iter().map(|&number| peer(number)).collect()
+}
+
+struct Net {
+    now: Instant,
+    groups: BTreeMap<PeerId, Group>,
+    wire: Vec<(Instant, PeerId, Vec<u8>)>,
+    /// Who hears nothing and says nothing.
+    cut: BTreeSet<PeerId>,
+    committed: BTreeMap<PeerId, Vec<(Term, Vec<u8>)>>,
+    asked: Vec<(PeerId, PeerId, Term)>,
+    messages: usize,
+    log: Vec<String>,
+}
+
+impl Net {
+    fn new(count: u64, seed: u64) -> Self {
+        let members: BTreeSet<PeerId> = (1..=count).map(peer).collect();
+        let mut net = Self {
+            now: Instant::from_millis(1000),
+            groups: BTreeMap::new(),
+            wire: Vec::new(),
+            cut: BTreeSet::new(),
+            committed: BTreeMap::new(),
+            asked: Vec::new(),
+            messages: 0,
+            log: Vec::new(),
+        };
+        for &id in &members {
+            net.groups.insert(id, Group::new("mymaster", id, Saved::default(), seed + id.number()));
+            net.input(id, Input::Members { voters: members.clone(), foreign: BTreeSet::new() });
+        }
+        net
+    }
+
+    fn input(&mut self, id: PeerId, input: Input<'_>) {
+        let mut out = Vec::new();
+        self.groups.get_mut(&id).unwrap().handle(self.now, input, &mut out);
+        let mut synced = RecordNumber::default();
+        for action in out {
+            self.log.push(format!("{} {id:?} {action:?}", self.now.as_micros()));
+            match action {
+                Action::Persist { number, record } => {
+                    assert!(number > synced);
+                    assert_eq!(record.group, "mymaster");
+                    synced = number;
+                }
+                Action::Send { to, message, .. } => {
+                    self.messages += 1;
+                    self.wire.push((self.now + Duration::from_millis(1), to, message));
+                    if self.cut.contains(&id) {
+                        self.wire.pop();
+                    }
+                }
+                Action::AskVote { to, term, .. } => self.asked.push((id, to, term)),
+                Action::Committed { term, value, .. } => {
+                    self.committed.entry(id).or_default().push((term, value));
+                }
+                Action::Leader { .. } | Action::Unknown { .. } => {}
+            }
+        }
+    }
+
+    fn run(&mut self, millis: u64) {
+        let end = self.now + Duration::from_millis(millis);
+        loop {
+            let timer =
+                self.groups.iter().filter_map(|(&id, group)| Some((group.next_deadline()?, id))).min();
+            let arrival = self.wire.iter().map(|(at, ..)| *at).min();
+            let next = timer.map(|(at, _)| at).into_iter().chain(arrival).min();
+            let Some(next) = next.filter(|at| *at <= end) else { break };
+            self.now = self.now.max(next);
+            if arrival == Some(next) {
+                let place = self.wire.iter().position(|(at, ..)| *at == next).unwrap();
+                let (_, to, bytes) = self.wire.remove(place);
+                if !self.cut.contains(&to) && self.groups.contains_key(&to) {
+                    self.input(to, Input::Message(&bytes));
+                }
+            } else {
+                self.input(timer.unwrap().1, Input::Deadline);
+            }
+        }
+        self.now = end;
+    }
+
+    fn wake(&mut self, ids: &[u64]) {
+        for &id in ids {
+            self.input(peer(id), Input::Wake { past: Term(0) });
+        }
+    }
+
+    fn leaders(&self) -> Vec<u64> {
+        self.groups.values().filter(|group| group.is_leader()).map(|group| group.id().number()).collect()
+    }
+
+    fn restart(&mut self, id: u64) {
+        let old = self.groups.remove(&peer(id)).unwrap();
+        let members = self.groups.keys().copied().chain([peer(id)]).collect();
+        self.groups.insert(peer(id), Group::new("mymaster", peer(id), old.saved().clone(), 99));
+        self.input(peer(id), Input::Members { voters: members, foreign: BTreeSet::new() });
+    }
+}
+
+#[test]
+fn a_group_sleeps_until_woken_and_then_elects_within_round_trips() {
+    let mut net = Net::new(3, 1);
+    net.run(10_000);
+    assert_eq!(net.messages, 0, "a sleeping group is silent");
+    net.wake(&[1, 2, 3]);
+    net.run(10);
+    assert_eq!(net.leaders().len(), 1);
+    let leader = peer(net.leaders()[0]);
+    net.input(leader, Input::Propose(b"six".to_vec()));
+    net.run(10);
+    for id in 1..=3 {
+        assert_eq!(net.committed[&peer(id)], [(Term(1), b"six".to_vec())], "member {id}");
+    }
+    assert_eq!(net.groups[&leader].acknowledged(net.groups[&leader].last_index()), 3);
+    for id in 1..=3 {
+        net.input(peer(id), Input::Sleep);
+    }
+    let before = net.messages;
+    net.run(10_000);
+    assert_eq!(net.messages, before);
+}
+
+#[test]
+fn one_of_three_is_enough_to_wake_the_others_as_voters() {
+    let mut net = Net::new(3, 2);
+    net.wake(&[3]);
+    net.run(80);
+    assert_eq!(net.leaders(), [3]);
+    assert!(!net.groups[&peer(1)].is_awake());
+}
+
+#[test]
+fn a_leader_cut_off_is_replaced_in_a_later_term_and_its_proposal_is_lost() {
+    let mut net = Net::new(3, 3);
+    net.wake(&[1, 2, 3]);
+    net.run(10);
+    let old = peer(net.leaders()[0]);
+    net.cut.insert(old);
+    net.input(old, Input::Propose(b"never".to_vec()));
+    net.run(1000);
+    let new = *net.leaders().iter().find(|&&id| peer(id) != old).unwrap();
+    assert!(net.groups[&peer(new)].term() > net.groups[&old].term());
+    net.input(peer(new), Input::Propose(b"later".to_vec()));
+    net.cut.clear();
+    net.run(1000);
+    assert_eq!(net.leaders(), [new]);
+    for group in net.groups.values() {
+        assert_eq!(group.value(), b"later");
+    }
+}
+
+#[test]
+fn no_majority_no_leader_and_pre_vote_keeps_the_term() {
+    let mut net = Net::new(3, 4);
+    net.cut.extend([peer(2), peer(3)]);
+    net.wake(&[1]);
+    net.run(5000);
+    assert_eq!(net.leaders(), [0; 0]);
+    assert_eq!(net.groups[&peer(1)].term(), Term(0));
+}
+
+#[test]
+fn a_restarted_member_remembers_its_vote_and_the_value() {
+    let mut net = Net::new(3, 5);
+    net.wake(&[1, 2, 3]);
+    net.run(10);
+    let leader = peer(net.leaders()[0]);
+    net.input(leader, Input::Propose(b"kept".to_vec()));
+    net.run(10);
+    for id in 1..=3 {
+        let before = net.groups[&peer(id)].saved().clone();
+        net.restart(id);
+        let group = &net.groups[&peer(id)];
+        assert_eq!(group.saved(), &before);
+        assert_eq!(group.saved().vote, leader.number());
+        assert_eq!(group.value(), b"kept");
+    }
+}
+
+#[test]
+fn a_long_history_is_folded_and_a_newcomer_gets_the_value_alone() {
+    let mut net = Net::new(3, 6);
+    net.wake(&[1, 2, 3]);
+    net.run(10);
+    let leader = peer(net.leaders()[0]);
+    for number in 0..200u32 {
+        net.input(leader, Input::Propose(number.to_string().into_bytes()));
+        net.run(3);
+    }
+    let saved = net.groups[&leader].saved();
+    assert!(saved.entries.len() <= 64 && saved.snapshot.1 > 100, "{saved:?}");
+    for id in 1..=3 {
+        net.input(peer(id), Input::Sleep);
+    }
+    net.groups.insert(peer(4), Group::new("mymaster", peer(4), Saved::default(), 4));
+    for id in 1..=4 {
+        net.input(peer(id), Input::Members { voters: peers(&[1, 2, 3, 4]), foreign: BTreeSet::new() });
+    }
+    net.cut.insert(leader);
+    let others: Vec<u64> = (1..=4).filter(|&id| peer(id) != leader).collect();
+    net.wake(&others);
+    net.run(2000);
+    assert_eq!(net.groups[&peer(4)].value(), b"199");
+    assert_ne!(net.leaders().len(), 0);
+}
+
+#[test]
+fn a_candidate_that_counts_fewer_members_gets_no_vote() {
+    let mut net = Net::new(3, 7);
+    net.input(peer(1), Input::Members { voters: peers(&[1, 2]), foreign: BTreeSet::new() });
+    net.wake(&[1]);
+    net.run(500);
+    assert_eq!(net.leaders(), [0; 0]);
+    let told = "Unknown { candidate: PeerId(1), members: {PeerId(3)} }";
+    assert!(net.log.iter().any(|line| line.ends_with(told)));
+    net.input(peer(1), Input::Members { voters: peers(&[1, 2, 3]), foreign: BTreeSet::new() });
+    net.run(2000);
+    assert_eq!(net.leaders(), [1]);
+}
+
+#[test]
+fn a_foreign_member_votes_in_its_own_protocol() {
+    let mut net = Net::new(3, 8);
+    // Two of three are Redis sentinels; one is out of reach.
+    net.input(peer(1), Input::Members { voters: peers(&[1, 2, 3]), foreign: peers(&[2, 3]) });
+    net.wake(&[1]);
+    net.run(60);
+    assert!(net.asked.contains(&(peer(1), peer(2), Term(1))), "{:?}", net.asked);
+    assert_eq!(net.leaders(), [0; 0]);
+    net.input(peer(1), Input::Vote { from: peer(2), term: Term(1) });
+    assert_eq!(net.leaders(), [1]);
+    net.input(peer(1), Input::Propose(b"mixed".to_vec()));
+    assert_eq!(net.committed[&peer(1)], [(Term(1), b"mixed".to_vec())]);
+}
+
+#[test]
+fn one_vote_per_term_over_both_protocols() {
+    let mut group = Group::new("mymaster", peer(1), Saved::default(), 0);
+    let mut out = Vec::new();
+    let now = Instant::from_millis(1);
+    group.handle(now, Input::Members { voters: peers(&[1, 2, 3]), foreign: peers(&[2, 3]) }, &mut out);
+    out.clear();
+    let (after, term, vote) = group.vote_for(now, peer(2), Term(5), &mut out);
+    assert_eq!((term, vote), (Term(5), Some(peer(2))));
+    let ballot = Change::Ballot { term: Term(5), vote: 2, commit: 0 };
+    let record = crate::Record { group: "mymaster".into(), changes: vec![ballot] };
+    assert_eq!(out[0], Action::Persist { number: after, record });
+    assert_eq!(group.vote_for(now, peer(3), Term(5), &mut out).2, Some(peer(2)), "the vote is given");
+    assert_eq!(group.vote_for(now, peer(3), Term(4), &mut out).1, Term(5), "an old term is over");
+    assert_eq!(
+        group.vote_for(now, peer(3), Term(6), &mut out),
+        (crate::RecordNumber(2), Term(6), Some(peer(3)))
+    );
+    // Its own candidacy then stands in a later term.
+    group.handle(now, Input::Wake { past: Term(6) }, &mut out);
+    group.handle(now + Duration::from_secs(1), Input::Deadline, &mut out);
+    assert!(group.term() > Term(6));
+}
+
+#[test]
+fn the_same_seed_makes_the_same_history() {
+    let history = |seed| {
+        let mut net = Net::new(5, seed);
+        net.cut.insert(peer(4));
+        net.wake(&[1, 2, 3, 4, 5]);
+        net.run(700);
+        net.log
+    };
+    assert_eq!(history(11), history(11));
+    assert_ne!(history(11), history(12));
+}
+
+#[test]
+fn messages_that_no_member_sends_change_nothing() {
+    // Each message of a real history, with every byte harmed in turn, goes to a member of that group.
+    let mut net = Net::new(3, 9);
+    net.wake(&[1, 2, 3]);
+    net.run(1);
+    let mut seen = Vec::new();
+    for _ in 0..40 {
+        seen.extend(net.wire.iter().map(|(_, to, bytes)| (*to, bytes.clone())));
+        let leaders = net.leaders();
+        if let Some(&leader) = leaders.first() {
+            net.input(peer(leader), Input::Propose(b"value".to_vec()));
+        }
+        net.run(1);
+    }
+    assert!(seen.len() > 50);
+    for (to, bytes) in seen {
+        for at in 0..bytes.len() {
+            for flip in [0x01, 0x80, 0xff] {
+                let mut harmed = bytes.clone();
+                harmed[at] ^= flip;
+                net.input(to, Input::Message(&harmed));
+            }
+        }
+        net.wire.clear();
+    }
+}

@@ -1,0 +1,185 @@
+//! Messages between members: a version byte, then bincode 2 of [`Envelope`].
+//!
+//! The `raft` crate's messages are protobuf values with many fields that are never used here; this is
+//! the part that is, in a form that is checked as it is read.
+
+use raft::eraftpb::{Message, MessageType, Snapshot};
+use serde::{Deserialize, Serialize};
+
+use crate::journal::LogEntry;
+use crate::store::{from_raft, to_raft};
+
+const VERSION: u8 = 1;
+/// A message carries at most a short log of short values.
+const MAX_BYTES: usize = 1 << 20;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+enum Kind {
+    PreVote,
+    PreVoteReply,
+    Vote,
+    VoteReply,
+    Append,
+    AppendReply,
+    Snapshot,
+    Heartbeat,
+    HeartbeatReply,
+}
+
+const KINDS: [(Kind, MessageType); 9] = [
+    (Kind::PreVote, MessageType::MsgRequestPreVote),
+    (Kind::PreVoteReply, MessageType::MsgRequestPreVoteResponse),
+    (Kind::Vote, MessageType::MsgRequestVote),
+    (Kind::VoteReply, MessageType::MsgRequestVoteResponse),
+    (Kind::Append, MessageType::MsgAppend),
+    (Kind::AppendReply, MessageType::MsgAppendResponse),
+    (Kind::Snapshot, MessageType::MsgSnapshot),
+    (Kind::Heartbeat, MessageType::MsgHeartbeat),
+    (Kind::HeartbeatReply, MessageType::MsgHeartbeatResponse),
+];
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct Wire {
+    kind: Kind,
+    to: u64,
+    from: u64,
+    term: u64,
+    log_term: u64,
+    index: u64,
+    entries: Vec<LogEntry>,
+    commit: u64,
+    commit_term: u64,
+    /// Term, index and value.
+    snapshot: Option<(u64, u64, Vec<u8>)>,
+    reject: bool,
+    reject_hint: u64,
+    /// Whom the sender counts as members; only with requests for a vote.
+    members: Vec<u64>,
+}
+
+/// A message with what our own rules need beside it.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Envelope {
+    pub(crate) message: Message,
+    pub(crate) members: Vec<u64>,
+}
+
+pub(crate) fn encode(message: &Message, members: &[u64]) -> Vec<u8> {
+    let kind = KINDS.iter().find(|(_, theirs)| *theirs == message.get_msg_type());
+    let (kind, _) = kind.expect("only messages between members are sent");
+    let asks = matches!(kind, Kind::PreVote | Kind::Vote);
+    let snapshot = (*kind == Kind::Snapshot).then(|| {
+        let snapshot = message.get_snapshot();
+        let metadata = snapshot.get_metadata();
+        (metadata.term, metadata.index, snapshot.data.to_vec())
+    });
+    let wire = Wire {
+        kind: *kind,
+        to: message.to,
+        from: message.from,
+        term: message.term,
+        log_term: message.log_term,
+        index: message.index,
+        entries: message.entries.iter().map(from_raft).collect(),
+        commit: message.commit,
+        commit_term: message.commit_term,
+        snapshot,
+        reject: message.reject,
+        reject_hint: message.reject_hint,
+        members: if asks { members.to_vec() } else { Vec::new() },
+    };
+    let mut bytes = vec![VERSION];
+    bincode::serde::encode_into_std_write(&wire, &mut bytes, bincode::config::standard())
+        .expect("plain data is always encodable");
+    bytes
+}
+
+/// The message that `bytes` hold, if they hold one and nothing else.
+pub(crate) fn decode(bytes: &[u8]) -> Option<Envelope> {
+    let (&VERSION, body) = bytes.split_first()? else { return None };
+    if body.len() > MAX_BYTES {
+        return None;
+    }
+    let config = bincode::config::standard().with_limit::<MAX_BYTES>();
+    let (wire, used): (Wire, usize) = bincode::serde::decode_from_slice(body, config).ok()?;
+    if used != body.len() {
+        return None;
+    }
+    let (_, kind) = KINDS.iter().find(|(ours, _)| *ours == wire.kind)?;
+    let mut message = Message {
+        to: wire.to,
+        from: wire.from,
+        term: wire.term,
+        log_term: wire.log_term,
+        index: wire.index,
+        commit: wire.commit,
+        commit_term: wire.commit_term,
+        reject: wire.reject,
+        reject_hint: wire.reject_hint,
+        ..Message::default()
+    };
+    message.set_msg_type(*kind);
+    message.set_entries(wire.entries.iter().map(to_raft).collect::<Vec<_>>().into());
+    if let Some((term, index, value)) = wire.snapshot {
+        let mut snapshot = Snapshot::default();
+        snapshot.set_data(value.into());
+        (snapshot.mut_metadata().term, snapshot.mut_metadata().index) = (term, index);
+        message.set_snapshot(snapshot);
+    }
+    Some(Envelope { message, members: wire.members })
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use raft::eraftpb::Entry;
+
+    use super::*;
+
+    #[test]
+    fn every_kind_survives_the_way() {
+        for (_, kind) in KINDS {
+            let mut message = Message { to: 1, from: 2, term: 3, index: 4, commit: 5, ..Message::default() };
+            message.set_msg_type(kind);
+            message.mut_entries().push(Entry {
+                term: 3,
+                index: 5,
+                data: b"x".to_vec().into(),
+                ..Entry::default()
+            });
+            if kind == MessageType::MsgSnapshot {
+                message.mut_snapshot().mut_metadata().index = 9;
+                message.mut_snapshot().data = b"value".to_vec().into();
+            }
+            let back = decode(&encode(&message, &[1, 2])).unwrap();
+            assert_eq!(back.message, message);
+            assert_eq!(
+                back.members.is_empty(),
+                !matches!(kind, MessageType::MsgRequestVote | MessageType::MsgRequestPreVote)
+            );
+        }
+    }
+
+    #[test]
+    fn another_version_and_trailing_bytes_are_refused() {
+        let mut message = Message::default();
+        message.set_msg_type(MessageType::MsgHeartbeat);
+        let good = encode(&message, &[]);
+        let mut longer = good.clone();
+        longer.push(0);
+        let mut newer = good;
+        newer[0] = 2;
+        assert_eq!(decode(&longer), None);
+        assert_eq!(decode(&newer), None);
+        assert_eq!(decode(b""), None);
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_read_or_refused(mut bytes in proptest::collection::vec(any::<u8>(), 1..200)) {
+            let _ = decode(&bytes);
+            bytes[0] = VERSION;
+            let _ = decode(&bytes);
+        }
+    }
+}
