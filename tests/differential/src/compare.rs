@@ -1,0 +1,114 @@
+//! When two replies to a command are the same.
+
+use harness::Value;
+
+use crate::Command;
+
+/// How closely the replies to a command can be compared.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Closeness {
+    /// To the byte.
+    Exact,
+    /// The same elements in any order.
+    Unordered,
+    /// A cursor, then elements in any order.
+    Scan,
+    /// Positive numbers may differ by this much: time passed between the two servers.
+    Near(i64),
+    /// The same kind of reply; errors to the byte.
+    Kind,
+}
+
+/// Whether a client that sent `command` could take either reply for the other.
+#[must_use]
+pub fn same(command: &Command, ours: &Value, theirs: &Value) -> bool {
+    ours == theirs
+        || match closeness(command) {
+            Closeness::Exact => false,
+            Closeness::Unordered => sorted(ours) == sorted(theirs),
+            Closeness::Scan => same_scan(ours, theirs),
+            Closeness::Near(most) => match (ours, theirs) {
+                (Value::Int(a), Value::Int(b)) => *a > 0 && *b > 0 && a.abs_diff(*b) <= most.unsigned_abs(),
+                _ => false,
+            },
+            Closeness::Kind => same_kind(ours, theirs),
+        }
+}
+
+fn closeness(command: &Command) -> Closeness {
+    let upper = |index: usize| {
+        command.get(index).map(|word| String::from_utf8_lossy(word).to_uppercase()).unwrap_or_default()
+    };
+    match (upper(0).as_str(), upper(1).as_str()) {
+        ("KEYS", _) => Closeness::Unordered,
+        ("CONFIG", "GET") => Closeness::Unordered,
+        ("SCAN", _) => Closeness::Scan,
+        ("TTL" | "EXPIRETIME", _) => Closeness::Near(60),
+        ("PTTL" | "PEXPIRETIME", _) => Closeness::Near(60_000),
+        // A random choice, the clock, an implementation's own figures, or a text that each version words anew.
+        ("RANDOMKEY" | "TIME" | "LASTSAVE" | "LOLWUT" | "DUMP" | "ROLE" | "HELLO" | "INFO", _)
+        | ("OBJECT", "IDLETIME" | "REFCOUNT" | "HELP")
+        | ("CLIENT", "ID" | "INFO" | "LIST" | "HELP")
+        | ("DEBUG", "OBJECT" | "HELP")
+        | ("CONFIG" | "COMMAND", "HELP")
+        | ("COMMAND", "") => Closeness::Kind,
+        _ => Closeness::Exact,
+    }
+}
+
+fn same_kind(ours: &Value, theirs: &Value) -> bool {
+    match (ours, theirs) {
+        (Value::Error(a), Value::Error(b)) => a == b,
+        (Value::Map(a), Value::Map(b)) => a.iter().map(|(key, _)| key).eq(b.iter().map(|(key, _)| key)),
+        _ => std::mem::discriminant(ours) == std::mem::discriminant(theirs),
+    }
+}
+
+fn same_scan(ours: &Value, theirs: &Value) -> bool {
+    match (ours, theirs) {
+        (Value::Array(a), Value::Array(b)) if a.len() == 2 && b.len() == 2 => {
+            a[0] == b[0] && sorted(&a[1]) == sorted(&b[1])
+        }
+        _ => false,
+    }
+}
+
+/// A copy whose elements (for a flat list of CONFIG GET: its pairs too) stand in order.
+fn sorted(value: &Value) -> Value {
+    let mut value = value.clone();
+    match &mut value {
+        Value::Array(items) | Value::Set(items) => items.sort(),
+        Value::Map(pairs) => pairs.sort(),
+        _ => {}
+    }
+    value
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn command(line: &str) -> Command {
+        line.split(' ').map(|word| word.as_bytes().to_vec()).collect()
+    }
+
+    #[test]
+    fn most_replies_are_compared_to_the_byte() {
+        assert!(!same(&command("GET a"), &Value::NullBulk, &Value::Null));
+        assert!(!same(&command("SET a"), &Value::Error("ERR a".into()), &Value::Error("ERR b".into())));
+    }
+
+    #[test]
+    fn a_time_may_have_passed_but_not_come_or_gone() {
+        assert!(same(&command("pttl a"), &Value::Int(99_990), &Value::Int(100_000)));
+        assert!(!same(&command("PTTL a"), &Value::Int(-1), &Value::Int(-2)));
+    }
+
+    #[test]
+    fn keys_come_in_any_order() {
+        let list = |items: &[i64]| Value::Array(items.iter().map(|item| Value::Int(*item)).collect());
+        assert!(same(&command("KEYS *"), &list(&[1, 2]), &list(&[2, 1])));
+        assert!(!same(&command("KEYS *"), &list(&[1, 2]), &list(&[2, 2])));
+        assert!(!same(&command("MGET a b"), &list(&[1, 2]), &list(&[2, 1])));
+    }
+}

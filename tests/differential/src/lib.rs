@@ -1,0 +1,40 @@
+//! Two servers, the same commands, the same replies.
+//!
+//! [`Grammar`] turns a seed into a sequence of commands: valid ones, edges, and some with an argument lost, doubled
+//! or replaced, all over a handful of keys so that they meet. [`Pair`] sends the sequence to both servers and finds
+//! the first reply that differs; what differs for a reason (a time, a random choice, an order that is not promised)
+//! is compared as loosely as it must be ([`same`]). [`Pair::shrink`] then drops commands for as long as some reply
+//! still differs, and what is left is a bug report.
+//!
+//! No sequence depends on how long it takes: what expires is either in the past or hours away.
+#![forbid(unsafe_code)]
+
+mod compare;
+mod generate;
+mod grammar;
+mod pair;
+
+pub use compare::same;
+pub use generate::Generator;
+pub use grammar::Grammar;
+pub use pair::{Difference, Pair, Protocol};
+
+/// A command: its name and arguments.
+pub type Command = Vec<Vec<u8>>;
+
+/// A command as `redis-cli` would take it.
+#[must_use]
+pub fn show(command: &Command) -> String {
+    let words: Vec<String> = command
+        .iter()
+        .map(|word| {
+            let plain = !word.is_empty() && word.iter().all(|byte| byte.is_ascii_graphic() && *byte != b'"');
+            if plain {
+                String::from_utf8_lossy(word).into_owned()
+            } else {
+                format!("\"{}\"", word.escape_ascii())
+            }
+        })
+        .collect();
+    words.join(" ")
+}

@@ -1,0 +1,197 @@
+//! The server under test and the reference, side by side.
+
+use std::fmt;
+use std::io;
+
+use harness::{Connection, Node, Program, Value};
+
+use crate::compare::same;
+use crate::{Command, show};
+
+const OPTIONS: &str = "--save  --appendonly no --enable-debug-command yes";
+
+/// Commands in flight at once: few enough that neither side waits for the other to read.
+const BATCH: usize = 50;
+
+/// How much of a reply a report shows.
+const LONGEST_SHOWN: usize = 400;
+
+/// The RESP version a sequence begins with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Protocol {
+    /// RESP2.
+    V2,
+    /// RESP3.
+    V3,
+}
+
+/// The first reply of a sequence that is not the same.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Difference {
+    /// The commands up to the one whose reply differs.
+    pub commands: Vec<Command>,
+    /// The server under test; none when it closed the link.
+    pub ours: Option<Value>,
+    /// The reference.
+    pub theirs: Option<Value>,
+}
+
+impl Difference {
+    /// The command whose replies differ.
+    ///
+    /// # Panics
+    /// Never: a difference has a command.
+    #[must_use]
+    pub fn command(&self) -> &Command {
+        self.commands.last().expect("a difference has a command")
+    }
+}
+
+impl fmt::Display for Difference {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for command in &self.commands {
+            writeln!(f, "  {}", show(command))?;
+        }
+        let show = |reply: &Option<Value>| match reply {
+            Some(reply) => shortened(&format!("{reply:?}")),
+            None => "the link is closed".to_owned(),
+        };
+        writeln!(f, "    here   {}", show(&self.ours))?;
+        writeln!(f, "    Redis  {}", show(&self.theirs))
+    }
+}
+
+fn shortened(text: &str) -> String {
+    match text.char_indices().nth(LONGEST_SHOWN) {
+        Some((end, _)) => format!("{} ...", &text[..end]),
+        None => text.to_owned(),
+    }
+}
+
+/// Both servers.
+#[derive(Debug)]
+pub struct Pair {
+    ours: Node,
+    theirs: Node,
+}
+
+impl Pair {
+    /// Starts both.
+    ///
+    /// # Panics
+    /// If one does not start.
+    #[must_use]
+    pub fn start(ours: &Program) -> Self {
+        Self { ours: start(ours), theirs: start(&Program::redis()) }
+    }
+
+    /// Serialized values for RESTORE, made by the reference: integers of every width, short, long, compressed.
+    ///
+    /// # Panics
+    /// If the reference does not answer.
+    #[must_use]
+    pub fn payloads(&self) -> Vec<Vec<u8>> {
+        let mut connection = self.theirs.connect();
+        let values =
+            ["", "1", "-300", "70000", "12345678901", "short", &"long and repeated ".repeat(40), "3.14"];
+        values
+            .iter()
+            .map(|value| {
+                connection.call(&["SET", "payload", value]).expect_ok();
+                match connection.run("DUMP payload") {
+                    Value::Bulk(bytes) => bytes,
+                    other => panic!("DUMP gave {other:?}"),
+                }
+            })
+            .collect()
+    }
+
+    /// Runs the sequence on both, emptied first, and gives the first difference.
+    ///
+    /// # Panics
+    /// If a server cannot be reached at all.
+    #[must_use]
+    pub fn compare(&self, protocol: Protocol, commands: &[Command]) -> Option<Difference> {
+        let mut ours = fresh(&self.ours, protocol);
+        let mut theirs = fresh(&self.theirs, protocol);
+        for (number, batch) in commands.chunks(BATCH).enumerate() {
+            // An error in sending shows as a missing reply.
+            let _ = batch.iter().try_for_each(|command| ours.send(command));
+            let _ = batch.iter().try_for_each(|command| theirs.send(command));
+            for (index, command) in batch.iter().enumerate() {
+                let (ours, theirs) = (reply(&mut ours), reply(&mut theirs));
+                let equal = match (&ours, &theirs) {
+                    (Some(ours), Some(theirs)) => same(command, ours, theirs),
+                    (None, None) => return None,
+                    _ => false,
+                };
+                if !equal {
+                    let commands = commands[..=number * BATCH + index].to_vec();
+                    return Some(Difference { commands, ours, theirs });
+                }
+            }
+        }
+        None
+    }
+
+    /// Drops commands for as long as some reply still differs. None if the difference does not come again.
+    #[must_use]
+    pub fn shrink(&self, protocol: Protocol, difference: Difference) -> Option<Difference> {
+        let mut shortest = self.compare(protocol, &difference.commands)?;
+        let mut chunk = shortest.commands.len().div_ceil(2);
+        loop {
+            let mut at = 0;
+            while at < shortest.commands.len() {
+                let mut fewer = shortest.commands.clone();
+                fewer.drain(at..(at + chunk).min(fewer.len()));
+                match self.compare(protocol, &fewer) {
+                    Some(still) => shortest = still,
+                    None => at += chunk,
+                }
+            }
+            if chunk == 1 {
+                return Some(shortest);
+            }
+            chunk = chunk.div_ceil(2);
+        }
+    }
+
+    /// Sends the same bytes to both on new connections, says that no more will come, and gives all that they
+    /// answered until they closed.
+    ///
+    /// # Errors
+    /// When one does not close the link.
+    ///
+    /// # Panics
+    /// If a server cannot be reached.
+    pub fn raw(&self, bytes: &[u8]) -> io::Result<(Vec<u8>, Vec<u8>)> {
+        let answer = |node: &Node| {
+            let mut connection = node.connect();
+            // The server may close before it has read all: what it answered is what counts.
+            let _ = connection.send_raw(bytes);
+            let _ = connection.end_sending();
+            connection.read_to_end()
+        };
+        Ok((answer(&self.ours)?, answer(&self.theirs)?))
+    }
+}
+
+fn start(program: &Program) -> Node {
+    Node::start(program, OPTIONS)
+}
+
+/// An emptied server with its settings as they were, and a new connection to it.
+fn fresh(node: &Node, protocol: Protocol) -> Connection {
+    let mut connection = node.connect();
+    connection.run("FLUSHALL");
+    connection.run("CONFIG SET timeout 0 maxmemory-policy noeviction");
+    connection.run("DEBUG SET-ACTIVE-EXPIRE 1");
+    if protocol == Protocol::V3 {
+        connection.run("HELLO 3");
+    }
+    connection
+}
+
+fn reply(connection: &mut Connection) -> Option<Value> {
+    connection.read().ok()
+}

@@ -1,0 +1,201 @@
+//! Several nodes joined into a cluster, and questions about it.
+
+use crate::{Connection, Node, Program, Value, eventually};
+
+const SLOTS: u32 = 16_384;
+
+/// A cluster: first the masters in the order of their slots, then their replicas.
+#[derive(Debug)]
+pub struct Cluster {
+    /// All nodes. Tests kill and restart them in place.
+    pub nodes: Vec<Node>,
+    /// How many of the nodes began as masters.
+    pub masters: usize,
+}
+
+impl Cluster {
+    /// Starts masters with this many replicas each and joins them; every node then says that the cluster is ok, and
+    /// every replica has its master's data. Node `masters + i` replicates master `i % masters`.
+    ///
+    /// # Panics
+    /// If that does not happen.
+    #[must_use]
+    pub fn start(program: &Program, masters: usize, replicas: usize) -> Self {
+        let count = masters * (1 + replicas);
+        Self::join((0..count).map(|_| Node::start_clustered(program)).collect(), masters)
+    }
+
+    /// Joins running, empty nodes of any kind into a cluster.
+    ///
+    /// # Panics
+    /// If they do not join.
+    #[must_use]
+    pub fn join(nodes: Vec<Node>, masters: usize) -> Self {
+        for (index, node) in nodes.iter().enumerate() {
+            node.run(&format!("CLUSTER SET-CONFIG-EPOCH {}", index + 1)).expect_ok();
+        }
+        for (index, node) in nodes[..masters].iter().enumerate() {
+            let (index, masters) = (index as u32, masters as u32);
+            let (first, last) = (SLOTS * index / masters, SLOTS * (index + 1) / masters - 1);
+            node.run(&format!("CLUSTER ADDSLOTSRANGE {first} {last}")).expect_ok();
+        }
+        for node in &nodes[1..] {
+            node.run(&format!("CLUSTER MEET 127.0.0.1 {}", nodes[0].port)).expect_ok();
+        }
+        let cluster = Self { nodes, masters };
+        cluster.wait_until_known();
+        for index in masters..cluster.nodes.len() {
+            cluster.replicate(index, (index - masters) % masters);
+        }
+        cluster.wait_until_ok();
+        cluster.wait_until_synchronised();
+        cluster
+    }
+
+    /// Makes node `replica` a replica of node `master`, which it must know.
+    ///
+    /// # Panics
+    /// If it refuses.
+    pub fn replicate(&self, replica: usize, master: usize) {
+        let id = self.id(master);
+        self.nodes[replica].run(&format!("CLUSTER REPLICATE {id}")).expect_ok();
+    }
+
+    /// The node's id.
+    ///
+    /// # Panics
+    /// If it does not answer.
+    #[must_use]
+    pub fn id(&self, node: usize) -> String {
+        self.nodes[node].run("CLUSTER MYID").text()
+    }
+
+    /// The nodes whose process runs.
+    pub fn running(&self) -> impl Iterator<Item = &Node> {
+        self.nodes.iter().filter(|node| node.is_running())
+    }
+
+    /// Waits until every running node knows as many nodes as there are.
+    ///
+    /// # Panics
+    /// If that does not happen.
+    pub fn wait_until_known(&self) {
+        let count = self.nodes.len();
+        for node in self.running() {
+            eventually(&format!("{} knows {count} nodes", node.port), || {
+                let nodes = node.run("CLUSTER NODES").text();
+                let met = nodes.lines().filter(|line| !line.contains("handshake")).count();
+                (met == count).then_some(())
+            });
+        }
+    }
+
+    /// Waits until every running node calls the cluster ok.
+    ///
+    /// # Panics
+    /// If that does not happen.
+    pub fn wait_until_ok(&self) {
+        for node in self.running() {
+            eventually(&format!("{} calls the cluster ok", node.port), || {
+                (cluster_field(&mut node.connect(), "cluster_state")? == "ok").then_some(())
+            });
+        }
+    }
+
+    /// Waits until every running node that is a replica has its master's data.
+    ///
+    /// # Panics
+    /// If that does not happen.
+    pub fn wait_until_synchronised(&self) {
+        for node in &self.nodes[self.masters..] {
+            if node.is_running() {
+                eventually(&format!("{} is synchronised", node.port), || {
+                    (node.info("replication", "master_link_status")? == "up").then_some(())
+                });
+            }
+        }
+    }
+
+    /// Waits until every running node agrees on who serves the slot, and that one is `wanted`; gives its port.
+    ///
+    /// # Panics
+    /// If that does not happen.
+    pub fn wait_for_owner(&self, slot: u16, wanted: impl Fn(u16) -> bool) -> u16 {
+        eventually(&format!("all agree on a new owner of slot {slot}"), || {
+            let mut agreed = None;
+            for node in self.running() {
+                let owner = slot_owner(&mut node.try_connect().ok()?, slot)?;
+                if !wanted(owner) || *agreed.get_or_insert(owner) != owner {
+                    return None;
+                }
+            }
+            agreed
+        })
+    }
+
+    /// The node on this port.
+    ///
+    /// # Panics
+    /// If there is none.
+    #[must_use]
+    pub fn on_port(&self, port: u16) -> &Node {
+        self.nodes.iter().find(|node| node.port == port).expect("a node of this cluster")
+    }
+
+    /// The addresses of the running nodes as `redis://` URLs, for cluster clients.
+    #[must_use]
+    pub fn urls(&self) -> Vec<String> {
+        self.running().map(|node| format!("redis://{}", node.address())).collect()
+    }
+
+    /// How many keys the running nodes hold that are masters.
+    ///
+    /// # Panics
+    /// If one does not answer.
+    #[must_use]
+    pub fn key_count(&self) -> i64 {
+        self.running()
+            .filter(|node| node.info("replication", "role").as_deref() == Some("master"))
+            .map(|node| node.run("DBSIZE").int())
+            .sum()
+    }
+}
+
+/// A field of INFO.
+pub fn info_field(connection: &mut Connection, section: &str, field: &str) -> Option<String> {
+    field_of(connection.try_call(&["INFO", section]).ok()?, field)
+}
+
+/// A field of CLUSTER INFO.
+pub fn cluster_field(connection: &mut Connection, field: &str) -> Option<String> {
+    field_of(connection.try_call(&["CLUSTER", "INFO"]).ok()?, field)
+}
+
+fn field_of(reply: Value, field: &str) -> Option<String> {
+    let text = match reply {
+        Value::Error(_) => return None,
+        reply => reply.text(),
+    };
+    text.lines().find_map(|line| Some(line.strip_prefix(field)?.strip_prefix(':')?.trim_end().to_owned()))
+}
+
+/// The port of the master that serves the slot in this node's view; none if there is none, or it is failing.
+pub fn slot_owner(connection: &mut Connection, slot: u16) -> Option<u16> {
+    let nodes = connection.try_call(&["CLUSTER", "NODES"]).ok()?.text();
+    nodes.lines().find_map(|line| {
+        let fields: Vec<&str> = line.split(' ').collect();
+        let serves = fields.get(8..)?.iter().any(|range| {
+            let (first, last) = range.split_once('-').unwrap_or((range, range));
+            match (first.parse::<u16>(), last.parse::<u16>()) {
+                (Ok(first), Ok(last)) => (first..=last).contains(&slot),
+                // A migrating slot in brackets is listed among the ranges as well.
+                _ => false,
+            }
+        });
+        let failing = fields[2].split(',').any(|flag| flag == "fail" || flag == "fail?");
+        if !serves || failing {
+            return None;
+        }
+        fields[1].split('@').next()?.rsplit(':').next()?.parse().ok()
+    })
+}

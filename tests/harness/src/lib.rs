@@ -1,0 +1,29 @@
+//! Real servers for tests: started on free ports, spoken to, killed, frozen, restarted, and always cleaned up.
+//!
+//! ```no_run
+//! use harness::{Cluster, Program};
+//!
+//! let mut cluster = Cluster::start(&Program::redoubt(), 3, 1);
+//! cluster.nodes[0].kill();
+//! let successor = cluster.wait_for_owner(0, |port| port != cluster.nodes[0].port);
+//! ```
+//!
+//! A test that fails panics; every [`Node`] then prints the end of its log, ends its process and removes its folder
+//! as it is dropped. A runner that ends the test from outside ends its process group, and the servers are in it.
+//!
+//! [`Connection`] is a RESP client of its own, so that a fault in the server's codec cannot hide in the test's.
+#![forbid(unsafe_code)]
+
+mod cluster;
+mod node;
+mod ports;
+mod program;
+mod wait;
+mod wire;
+
+pub use cluster::{Cluster, cluster_field, info_field, slot_owner};
+pub use node::Node;
+pub use ports::{PortClaim, claim_port};
+pub use program::{Program, redis_cli};
+pub use wait::{eventually, eventually_within, never_within};
+pub use wire::{Connection, Value};

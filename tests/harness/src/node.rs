@@ -1,0 +1,268 @@
+//! One server process with a folder of its own.
+
+use std::fs;
+use std::io;
+use std::net::TcpStream;
+use std::path::Path;
+use std::process::{Child, ExitStatus, Stdio};
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process};
+use tempfile::TempDir;
+
+use crate::{Connection, PortClaim, Program, Value, claim_port, eventually, eventually_within};
+
+/// How much of a log is worth showing when a test fails.
+const LOG_TAIL: usize = 30;
+
+/// A server, running or not. Dropping it ends the process and removes its folder.
+#[derive(Debug)]
+pub struct Node {
+    /// Where clients connect.
+    pub port: u16,
+    program: Program,
+    options: Vec<String>,
+    child: Option<Child>,
+    folder: TempDir,
+    _claim: PortClaim,
+}
+
+impl Node {
+    /// Starts a server with these options (`"--name value ..."`) and waits until it answers.
+    ///
+    /// # Panics
+    /// If it does not start.
+    #[must_use]
+    pub fn start(program: &Program, options: &str) -> Self {
+        let mut node = Self::prepare(program, options);
+        node.launch();
+        node
+    }
+
+    /// A node of a cluster, not yet joined to any.
+    ///
+    /// # Panics
+    /// If it does not start.
+    #[must_use]
+    pub fn start_clustered(program: &Program) -> Self {
+        Self::start(program, "--cluster-enabled yes --cluster-node-timeout 2000")
+    }
+
+    /// A node that has its port and folder and is not started.
+    ///
+    /// # Panics
+    /// If there is no room for a folder.
+    #[must_use]
+    pub fn prepare(program: &Program, options: &str) -> Self {
+        let claim = claim_port();
+        let folder = tempfile::Builder::new().prefix("redoubt-node-").tempdir().expect("a temporary folder");
+        let mut options: Vec<String> = options.split_whitespace().map(str::to_owned).collect();
+        options.extend(["--port".into(), claim.port.to_string(), "--bind".into(), "127.0.0.1".into()]);
+        Self { port: claim.port, program: program.clone(), options, child: None, folder, _claim: claim }
+    }
+
+    /// Starts the process and waits until it answers.
+    ///
+    /// # Panics
+    /// If it runs already or does not start.
+    pub fn launch(&mut self) {
+        self.spawn();
+        eventually(&format!("{} on {} answers", self.program.name(), self.port), || {
+            if let Some(status) = self.exit_status() {
+                panic!(
+                    "{} on {} ended at its start: {status}\n{}",
+                    self.program.name(),
+                    self.port,
+                    self.log()
+                );
+            }
+            let mut connection = self.try_connect().ok()?;
+            let reply = connection.try_call(&["PING"]).ok()?;
+            (reply == Value::Simple("PONG".into()) || reply.is_error("NOAUTH") || reply.is_error("LOADING"))
+                .then_some(())
+        });
+    }
+
+    /// Starts the process and does not wait.
+    ///
+    /// # Panics
+    /// If it runs already.
+    pub fn spawn(&mut self) {
+        assert!(self.child.is_none(), "the node on {} runs already", self.port);
+        let log = fs::File::options()
+            .create(true)
+            .append(true)
+            .open(self.folder().join("log"))
+            .expect("the folder can be written to");
+        let child = self
+            .program
+            .command()
+            .args(&self.options)
+            .current_dir(self.folder())
+            .stdin(Stdio::null())
+            .stdout(log.try_clone().expect("a file can be shared"))
+            .stderr(log)
+            .spawn()
+            .unwrap_or_else(|error| panic!("{}: {error}", self.program.name()));
+        self.child = Some(child);
+    }
+
+    /// Another option from the next start on.
+    pub fn add_options(&mut self, options: &str) {
+        self.options.extend(options.split_whitespace().map(str::to_owned));
+    }
+
+    /// Where the process runs: its log and data.
+    #[must_use]
+    pub fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// `127.0.0.1:port`
+    #[must_use]
+    pub fn address(&self) -> String {
+        format!("127.0.0.1:{}", self.port)
+    }
+
+    /// The process id.
+    ///
+    /// # Panics
+    /// If it is not running.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.child.as_ref().expect("the node runs").id()
+    }
+
+    /// Whether the process has been started and not stopped by the test.
+    #[must_use]
+    pub fn is_running(&self) -> bool {
+        self.child.is_some()
+    }
+
+    /// A new connection.
+    ///
+    /// # Panics
+    /// If the node does not take it.
+    #[must_use]
+    pub fn connect(&self) -> Connection {
+        self.try_connect().unwrap_or_else(|error| panic!("connecting to {}: {error}", self.port))
+    }
+
+    /// A new connection.
+    ///
+    /// # Errors
+    /// As the system says.
+    pub fn try_connect(&self) -> io::Result<Connection> {
+        Connection::open(("127.0.0.1", self.port))
+    }
+
+    /// Sends one command, of words with a blank between, over a connection of its own.
+    ///
+    /// # Panics
+    /// If no reply comes.
+    pub fn run(&self, line: &str) -> Value {
+        self.connect().run(line)
+    }
+
+    /// SIGKILL, and the process is gone.
+    ///
+    /// # Panics
+    /// If it is not running.
+    pub fn kill(&mut self) {
+        let mut child = self.child.take().expect("the node runs");
+        child.kill().expect("a child can be killed");
+        child.wait().expect("a child can be waited for");
+    }
+
+    /// SIGTERM, and how the process ended.
+    ///
+    /// # Panics
+    /// If it is not running or does not end.
+    pub fn terminate(&mut self) -> ExitStatus {
+        self.signal(Signal::TERM);
+        let status = self.wait_for_exit();
+        self.child = None;
+        status
+    }
+
+    /// SIGSTOP: the process is there and silent.
+    pub fn freeze(&self) {
+        self.signal(Signal::STOP);
+    }
+
+    /// SIGCONT.
+    pub fn thaw(&self) {
+        self.signal(Signal::CONT);
+    }
+
+    /// Waits until the process ends by itself.
+    ///
+    /// # Panics
+    /// If it does not.
+    pub fn wait_for_exit(&mut self) -> ExitStatus {
+        let what = format!("the process on {} ends", self.port);
+        eventually_within(Duration::from_secs(30), &what, || self.exit_status())
+    }
+
+    /// What the process printed.
+    #[must_use]
+    pub fn log(&self) -> String {
+        fs::read(self.folder().join("log"))
+            .map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
+            .unwrap_or_default()
+    }
+
+    /// A field of INFO.
+    ///
+    /// # Panics
+    /// If the node does not answer.
+    #[must_use]
+    pub fn info(&self, section: &str, field: &str) -> Option<String> {
+        crate::info_field(&mut self.connect(), section, field)
+    }
+
+    /// Resident memory in bytes.
+    ///
+    /// # Panics
+    /// If it is not running.
+    #[must_use]
+    pub fn resident_bytes(&self) -> u64 {
+        let status =
+            fs::read_to_string(format!("/proc/{}/status", self.pid())).expect("the process is there");
+        let line = status.lines().find(|line| line.starts_with("VmRSS:")).expect("Linux tells VmRSS");
+        line.split_whitespace().nth(1).and_then(|kib| kib.parse::<u64>().ok()).expect("a number of kB") * 1024
+    }
+
+    /// A TCP connection to the cluster bus.
+    ///
+    /// # Errors
+    /// As the system says.
+    pub fn connect_to_bus(&self) -> io::Result<TcpStream> {
+        TcpStream::connect(("127.0.0.1", self.port + 10_000))
+    }
+
+    fn exit_status(&mut self) -> Option<ExitStatus> {
+        self.child.as_mut()?.try_wait().expect("a child can be waited for")
+    }
+
+    fn signal(&self, signal: Signal) {
+        let pid = Pid::from_child(self.child.as_ref().expect("the node runs"));
+        kill_process(pid, signal).expect("a child can be signalled");
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            // Ends a frozen one too. Nothing is left to do if it fails.
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+        if std::thread::panicking() {
+            let log = self.log();
+            let lines: Vec<&str> = log.lines().collect();
+            let tail = &lines[lines.len().saturating_sub(LOG_TAIL)..];
+            eprintln!("--- {} on {}, end of its log:\n{}", self.program.name(), self.port, tail.join("\n"));
+        }
+    }
+}

@@ -1,0 +1,85 @@
+//! Which binary is started, and in what form its command line is.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// A server binary with redis-server's command-line form.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Program {
+    binary: PathBuf,
+    is_redoubt: bool,
+}
+
+impl Program {
+    /// Our own: what `REDOUBT` names, or the build beside this test's.
+    ///
+    /// # Panics
+    /// If there is none.
+    #[must_use]
+    pub fn redoubt() -> Self {
+        if let Some(named) = std::env::var_os("REDOUBT") {
+            return Self::named(Path::new(&named));
+        }
+        let own = std::env::current_exe().expect("a test knows its binary");
+        let binary = own
+            .ancestors()
+            .skip(1)
+            .take(2)
+            .map(|folder| folder.join("redoubt"))
+            .find(|binary| binary.is_file())
+            .unwrap_or_else(|| {
+                panic!("no redoubt beside {}: run cargo build -p redoubt first", own.display())
+            });
+        Self { binary, is_redoubt: true }
+    }
+
+    /// The real Redis of this machine.
+    #[must_use]
+    pub fn redis() -> Self {
+        Self { binary: "redis-server".into(), is_redoubt: false }
+    }
+
+    /// Any binary. One whose name begins with `redoubt` is started by its `server` subcommand.
+    #[must_use]
+    pub fn named(binary: &Path) -> Self {
+        let is_redoubt = binary.file_name().is_some_and(|name| name.to_string_lossy().starts_with("redoubt"));
+        // Nodes run in folders of their own. A bare name is left to PATH, a link keeps its name.
+        let is_bare = binary.components().count() == 1;
+        let binary =
+            if is_bare { binary.into() } else { std::path::absolute(binary).expect("a current folder") };
+        Self { binary, is_redoubt }
+    }
+
+    /// The command up to where a configuration file or options follow.
+    #[must_use]
+    pub fn command(&self) -> Command {
+        let mut command = Command::new(&self.binary);
+        if self.is_redoubt {
+            command.arg("server");
+        }
+        command
+    }
+
+    /// What to call it in a message.
+    #[must_use]
+    pub fn name(&self) -> String {
+        self.binary.file_name().unwrap_or(self.binary.as_os_str()).to_string_lossy().into_owned()
+    }
+}
+
+/// Runs `redis-cli` with these arguments and gives what it printed.
+///
+/// # Errors
+/// What it printed, if it failed.
+///
+/// # Panics
+/// If it is not installed.
+pub fn redis_cli(arguments: &[&str]) -> Result<String, String> {
+    let output = Command::new("redis-cli")
+        .args(arguments)
+        .output()
+        .expect("redis-cli is installed (scripts/install-test-tools)");
+    let mut text = String::from_utf8_lossy(&output.stdout).into_owned();
+    text.push_str(&String::from_utf8_lossy(&output.stderr));
+    if output.status.success() { Ok(text) } else { Err(text) }
+}

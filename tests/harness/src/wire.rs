@@ -1,0 +1,294 @@
+//! A RESP2 and RESP3 client that does one thing after another and hides nothing.
+
+use std::fmt;
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::net::{TcpStream, ToSocketAddrs};
+use std::time::Duration;
+
+/// Longer than any reply takes, shorter than a test may.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A reply, as it was on the wire: two replies are equal when a client could not tell them apart.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Value {
+    /// `+OK`
+    Simple(String),
+    /// `-ERR message`
+    Error(String),
+    /// `:1`
+    Int(i64),
+    /// `$3`
+    Bulk(Vec<u8>),
+    /// `$-1`, RESP2's absent string.
+    NullBulk,
+    /// `*-1`, RESP2's absent array.
+    NullArray,
+    /// `_`, RESP3's absent anything.
+    Null,
+    /// `*2`
+    Array(Vec<Value>),
+    /// `~2`
+    Set(Vec<Value>),
+    /// `%1`, as pairs.
+    Map(Vec<(Value, Value)>),
+    /// `>2`
+    Push(Vec<Value>),
+    /// `#t`
+    Bool(bool),
+    /// `,1.5`, as it was written.
+    Double(String),
+    /// `(12`, as it was written.
+    BigNumber(String),
+    /// `=7`, with its format.
+    Verbatim(Vec<u8>),
+}
+
+impl Value {
+    /// Whether it is an error whose text begins with `code`.
+    #[must_use]
+    pub fn is_error(&self, code: &str) -> bool {
+        matches!(self, Self::Error(text) if text.starts_with(code))
+    }
+
+    /// The text of a simple string, a bulk string or a verbatim string.
+    ///
+    /// # Panics
+    /// If it is something else.
+    #[must_use]
+    pub fn text(&self) -> String {
+        match self {
+            Self::Simple(text) => text.clone(),
+            Self::Bulk(bytes) => String::from_utf8_lossy(bytes).into_owned(),
+            Self::Verbatim(bytes) => String::from_utf8_lossy(&bytes[4..]).into_owned(),
+            other => panic!("a string was expected, not {other:?}"),
+        }
+    }
+
+    /// The number of an integer reply.
+    ///
+    /// # Panics
+    /// If it is something else.
+    #[must_use]
+    pub fn int(&self) -> i64 {
+        match self {
+            Self::Int(number) => *number,
+            other => panic!("an integer was expected, not {other:?}"),
+        }
+    }
+
+    /// The elements of an array, a set or a push.
+    ///
+    /// # Panics
+    /// If it is something else.
+    #[must_use]
+    pub fn items(&self) -> &[Value] {
+        match self {
+            Self::Array(items) | Self::Set(items) | Self::Push(items) => items,
+            other => panic!("an array was expected, not {other:?}"),
+        }
+    }
+
+    /// Panics unless it is `+OK`.
+    ///
+    /// # Panics
+    /// See above.
+    pub fn expect_ok(&self) {
+        assert_eq!(*self, Self::Simple("OK".into()));
+    }
+}
+
+impl fmt::Debug for Value {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Simple(text) => write!(f, "+{text}"),
+            Self::Error(text) => write!(f, "-{text}"),
+            Self::Int(number) => write!(f, ":{number}"),
+            Self::Bulk(bytes) => write!(f, "\"{}\"", bytes.escape_ascii()),
+            Self::NullBulk => write!(f, "$-1"),
+            Self::NullArray => write!(f, "*-1"),
+            Self::Null => write!(f, "_"),
+            Self::Array(items) => f.debug_list().entries(items).finish(),
+            Self::Set(items) => write!(f, "~").and_then(|()| f.debug_set().entries(items).finish()),
+            Self::Map(pairs) => f.debug_map().entries(pairs.iter().map(|(key, value)| (key, value))).finish(),
+            Self::Push(items) => write!(f, ">").and_then(|()| f.debug_list().entries(items).finish()),
+            Self::Bool(value) => write!(f, "#{value}"),
+            Self::Double(text) => write!(f, ",{text}"),
+            Self::BigNumber(text) => write!(f, "({text}"),
+            Self::Verbatim(bytes) => write!(f, "={}", bytes.escape_ascii()),
+        }
+    }
+}
+
+/// A connection to a server.
+#[derive(Debug)]
+pub struct Connection {
+    reader: BufReader<TcpStream>,
+}
+
+impl Connection {
+    /// Connects.
+    ///
+    /// # Errors
+    /// As the system says.
+    pub fn open(address: impl ToSocketAddrs) -> io::Result<Self> {
+        let stream = TcpStream::connect(address)?;
+        stream.set_nodelay(true)?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_write_timeout(Some(PATIENCE))?;
+        Ok(Self { reader: BufReader::new(stream) })
+    }
+
+    /// Another bound on the wait for a reply.
+    ///
+    /// # Panics
+    /// If the system refuses to set it.
+    pub fn set_patience(&mut self, patience: Duration) {
+        self.reader.get_ref().set_read_timeout(Some(patience)).expect("a timeout can be set");
+    }
+
+    /// Sends bytes as they are.
+    ///
+    /// # Errors
+    /// When the link is broken.
+    pub fn send_raw(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.reader.get_mut().write_all(bytes)
+    }
+
+    /// Says that nothing more will be sent.
+    ///
+    /// # Errors
+    /// When the link is broken.
+    pub fn end_sending(&mut self) -> io::Result<()> {
+        self.reader.get_ref().shutdown(std::net::Shutdown::Write)
+    }
+
+    /// Sends a command without waiting for its reply.
+    ///
+    /// # Errors
+    /// When the link is broken.
+    pub fn send<A: AsRef<[u8]>>(&mut self, arguments: &[A]) -> io::Result<()> {
+        self.send_raw(&encode(arguments))
+    }
+
+    /// Sends a command and gives its reply.
+    ///
+    /// # Errors
+    /// When the link is broken, or no reply comes.
+    pub fn try_call<A: AsRef<[u8]>>(&mut self, arguments: &[A]) -> io::Result<Value> {
+        self.send(arguments)?;
+        self.read()
+    }
+
+    /// The same, from words.
+    ///
+    /// # Panics
+    /// When the link is broken, or no reply comes.
+    pub fn call(&mut self, arguments: &[&str]) -> Value {
+        self.try_call(arguments).unwrap_or_else(|error| panic!("{arguments:?}: {error}"))
+    }
+
+    /// The same, from words with a blank between.
+    ///
+    /// # Panics
+    /// When the link is broken, or no reply comes.
+    pub fn run(&mut self, line: &str) -> Value {
+        self.call(&line.split(' ').collect::<Vec<_>>())
+    }
+
+    /// Reads one reply.
+    ///
+    /// # Errors
+    /// When the link ends, no reply comes in time, or it is no RESP.
+    pub fn read(&mut self) -> io::Result<Value> {
+        let mut line = Vec::new();
+        self.reader.read_until(b'\n', &mut line)?;
+        if line.is_empty() {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        if !line.ends_with(b"\r\n") {
+            return Err(bad(&line));
+        }
+        line.truncate(line.len() - 2);
+        let text = || String::from_utf8_lossy(&line[1..]).into_owned();
+        let number = || text().parse::<i64>().map_err(|_| bad(&line));
+        Ok(match line.first() {
+            Some(b'+') => Value::Simple(text()),
+            Some(b'-') => Value::Error(text()),
+            Some(b':') => Value::Int(number()?),
+            Some(b'_') => Value::Null,
+            Some(b'#') => Value::Bool(line[1..] == *b"t"),
+            Some(b',') => Value::Double(text()),
+            Some(b'(') => Value::BigNumber(text()),
+            Some(b'$') => match number()? {
+                -1 => Value::NullBulk,
+                length => Value::Bulk(self.read_payload(length)?),
+            },
+            Some(b'=') => Value::Verbatim(self.read_payload(number()?)?),
+            Some(b'*') => match number()? {
+                -1 => Value::NullArray,
+                count => Value::Array(self.read_many(count)?),
+            },
+            Some(b'~') => Value::Set(self.read_many(number()?)?),
+            Some(b'>') => Value::Push(self.read_many(number()?)?),
+            Some(b'%') => {
+                let pairs = number()?;
+                Value::Map((0..pairs).map(|_| Ok((self.read()?, self.read()?))).collect::<io::Result<_>>()?)
+            }
+            _ => return Err(bad(&line)),
+        })
+    }
+
+    /// Reads until the server closes the link, and gives what came.
+    ///
+    /// # Errors
+    /// When it does not close the link.
+    pub fn read_to_end(&mut self) -> io::Result<Vec<u8>> {
+        let mut bytes = Vec::new();
+        match self.reader.read_to_end(&mut bytes) {
+            // A server that closes with bytes of ours unread resets the link.
+            Err(error) if error.kind() != io::ErrorKind::ConnectionReset => Err(error),
+            _ => Ok(bytes),
+        }
+    }
+
+    fn read_payload(&mut self, length: i64) -> io::Result<Vec<u8>> {
+        let length = usize::try_from(length).map_err(|_| bad(b"a negative length"))?;
+        let mut bytes = vec![0; length + 2];
+        self.reader.read_exact(&mut bytes)?;
+        if !bytes.ends_with(b"\r\n") {
+            return Err(bad(&bytes));
+        }
+        bytes.truncate(length);
+        Ok(bytes)
+    }
+
+    fn read_many(&mut self, count: i64) -> io::Result<Vec<Value>> {
+        (0..count).map(|_| self.read()).collect()
+    }
+}
+
+/// A command as an array of bulk strings.
+fn encode<A: AsRef<[u8]>>(arguments: &[A]) -> Vec<u8> {
+    let mut bytes = format!("*{}\r\n", arguments.len()).into_bytes();
+    for argument in arguments {
+        let argument = argument.as_ref();
+        bytes.extend_from_slice(format!("${}\r\n", argument.len()).as_bytes());
+        bytes.extend_from_slice(argument);
+        bytes.extend_from_slice(b"\r\n");
+    }
+    bytes
+}
+
+fn bad(bytes: &[u8]) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, format!("no RESP: \"{}\"", bytes.escape_ascii()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_is_an_array_of_bulk_strings() {
+        assert_eq!(encode(&["GET", "a b"]), b"*2\r\n$3\r\nGET\r\n$3\r\na b\r\n");
+    }
+}
