@@ -212,7 +212,7 @@ impl<'a> Generator<'a> {
         let mut commands: Vec<Command> = (0..length).map(|_| self.command()).collect();
         for database in ["0", "1", "2"] {
             commands.push(words(&["SELECT", database]));
-            commands.push(words(&["DBSIZE"]));
+            commands.push(words(&["KEYS", "*"]));
             for key in KEYS {
                 for (name, argument) in [("GET", None), ("PTTL", None), ("OBJECT", Some("ENCODING"))] {
                     let mut command = words(&[name]);
