@@ -39,7 +39,10 @@ fn closeness(command: &Command) -> Closeness {
     let upper = |index: usize| {
         command.get(index).map(|word| String::from_utf8_lossy(word).to_uppercase()).unwrap_or_default()
     };
+    let compares_times = (3..command.len()).any(|index| ["GT", "LT"].contains(&upper(index).as_str()));
     match (upper(0).as_str(), upper(1).as_str()) {
+        // Against a time set by the same command a millisecond ago; PTTL shows what came of it.
+        ("EXPIRE" | "PEXPIRE", _) if compares_times => Closeness::Kind,
         ("KEYS", _) => Closeness::Unordered,
         ("CONFIG", "GET") => Closeness::Unordered,
         ("SCAN", _) => Closeness::Scan,

@@ -136,7 +136,7 @@ impl Pair {
 
     /// Drops commands for as long as some reply still differs. None if the difference does not come again.
     #[must_use]
-    pub fn shrink(&self, protocol: Protocol, difference: Difference) -> Option<Difference> {
+    pub fn shrink(&self, protocol: Protocol, difference: &Difference) -> Option<Difference> {
         let mut shortest = self.compare(protocol, &difference.commands)?;
         let mut chunk = shortest.commands.len().div_ceil(2);
         loop {

@@ -23,7 +23,7 @@ fn replies_are_equal(protocol: Protocol) {
     for seed in first..first + setting("DIFFERENTIAL_SEEDS", 150) {
         let commands = Generator::new(&grammar, &payloads, seed).sequence(LENGTH);
         let Some(difference) = pair.compare(protocol, &commands) else { continue };
-        let Some(short) = pair.shrink(protocol, difference) else { continue };
+        let Some(short) = pair.shrink(protocol, &difference) else { continue };
         let name = String::from_utf8_lossy(&short.command()[0]).to_uppercase();
         let shorter = found.get(&name).is_none_or(|(_, known)| known.commands.len() > short.commands.len());
         if shorter {
