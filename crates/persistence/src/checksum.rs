@@ -1,0 +1,43 @@
+//! CRC64 as RDB files and DUMP payloads end with it: the Jones polynomial, reflected, starting at zero.
+
+use crc::{CRC_64_REDIS, Crc, Digest, Table};
+
+static JONES: Crc<u64, Table<16>> = Crc::<u64, Table<16>>::new(&CRC_64_REDIS);
+
+/// A checksum over bytes that come in pieces.
+pub(crate) struct Checksum(Digest<'static, u64, Table<16>>);
+
+impl Checksum {
+    pub(crate) fn new() -> Self {
+        Self(JONES.digest())
+    }
+
+    pub(crate) fn update(&mut self, bytes: &[u8]) {
+        self.0.update(bytes);
+    }
+
+    pub(crate) fn value(&self) -> u64 {
+        self.0.clone().finalize()
+    }
+}
+
+impl std::fmt::Debug for Checksum {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Checksum({:016x})", self.value())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_catalogue_value_in_any_pieces() {
+        for cut in 0..9 {
+            let mut checksum = Checksum::new();
+            checksum.update(&b"123456789"[..cut]);
+            checksum.update(&b"123456789"[cut..]);
+            assert_eq!(checksum.value(), 0xe9c6_d914_c4b8_d9ca);
+        }
+    }
+}

@@ -1,0 +1,178 @@
+//! LZF, by which RDB shortens long strings.
+//!
+//! Compressed data is a row of literal runs (a byte below 32 that says how many bytes less one, then
+//! the bytes) and references back (three bits of length less two and five bits of distance, one more
+//! byte of length if the three bits are full, the distance's low byte). A reference reaches back at
+//! most 8192 bytes and is 3 to 264 bytes long.
+//!
+//! The `lzf` crate reads it. Its compressor clears a table of half a megabyte for every string, which
+//! costs a hundred times what a short value does; a snapshot compresses millions of those. So the
+//! writing half is here: one table of positions, kept from string to string. Positions count on over
+//! all strings, and one below the current string's start means nothing.
+
+const TABLE_BITS: u32 = 13;
+const MAX_DISTANCE: usize = 1 << 13;
+const MAX_REFERENCE: usize = 264;
+const MAX_LITERALS: usize = 32;
+/// A longest reference of three bytes stands for 264.
+const MAX_RATIO: u64 = 264 / 3;
+/// The bound of the `lzf` crate, which counts in `i32`.
+const MAX_LEN: u64 = i32::MAX as u64;
+
+/// Compresses strings.
+#[derive(Debug)]
+pub(crate) struct Compressor {
+    positions: Box<[u32]>,
+    /// What the current string's first byte is counted as. Never zero, which marks an empty place.
+    base: u32,
+}
+
+impl Default for Compressor {
+    fn default() -> Self {
+        Self { positions: vec![0; 1 << TABLE_BITS].into(), base: 1 }
+    }
+}
+
+impl Compressor {
+    /// Compresses `data`, unless what comes out would be longer than `max_len`.
+    pub(crate) fn compress(&mut self, data: &[u8], max_len: usize) -> Option<Vec<u8>> {
+        let len = u32::try_from(data.len()).ok()?;
+        if self.base.checked_add(len).is_none() {
+            *self = Self::default();
+        }
+        let compressed = self.references(data, max_len);
+        self.base = self.base.saturating_add(len);
+        compressed
+    }
+
+    fn references(&mut self, data: &[u8], max_len: usize) -> Option<Vec<u8>> {
+        let mut out = Vec::with_capacity(max_len.min(data.len()));
+        let (mut at, mut literals_from) = (0, 0);
+        while at + 3 <= data.len() {
+            let found = self.look_up(data, at);
+            let Some(earlier) = found else {
+                at += 1;
+                continue;
+            };
+            literals(&data[literals_from..at], &mut out);
+            let len = common(&data[earlier..], &data[at..]);
+            reference(at - earlier, len, &mut out);
+            // The places inside are worth knowing too, but not each of a long repetition.
+            for inside in (at + 1..at + len.min(8)).take_while(|inside| inside + 3 <= data.len()) {
+                let _ = self.look_up(data, inside);
+            }
+            at += len;
+            literals_from = at;
+            if out.len() > max_len {
+                return None;
+            }
+        }
+        literals(&data[literals_from..], &mut out);
+        (out.len() <= max_len).then_some(out)
+    }
+
+    /// An earlier place within reach with the same three bytes as at `at`; notes `at` in its stead.
+    fn look_up(&mut self, data: &[u8], at: usize) -> Option<usize> {
+        let three = &data[at..at + 3];
+        let word = u32::from_be_bytes([0, three[0], three[1], three[2]]);
+        let hash = word.wrapping_mul(0x9E37_79B1) >> (32 - TABLE_BITS);
+        let before = std::mem::replace(&mut self.positions[hash as usize], self.base + at as u32);
+        let earlier = before.checked_sub(self.base)? as usize;
+        (at - earlier <= MAX_DISTANCE && data[earlier..earlier + 3] == *three).then_some(earlier)
+    }
+}
+
+fn common(earlier: &[u8], here: &[u8]) -> usize {
+    earlier.iter().zip(here).take(MAX_REFERENCE).take_while(|(a, b)| a == b).count()
+}
+
+fn literals(bytes: &[u8], out: &mut Vec<u8>) {
+    for run in bytes.chunks(MAX_LITERALS) {
+        out.push(run.len() as u8 - 1);
+        out.extend_from_slice(run);
+    }
+}
+
+fn reference(distance: usize, len: usize, out: &mut Vec<u8>) {
+    let (distance, len) = (distance - 1, len - 2);
+    let high = (distance >> 8) as u8;
+    if len < 7 {
+        out.push((len as u8) << 5 | high);
+    } else {
+        out.push(7 << 5 | high);
+        out.push((len - 7) as u8);
+    }
+    out.push(distance as u8);
+}
+
+/// Expands `data` to exactly `len` bytes. What cannot be that long takes no memory.
+pub(crate) fn decompress(data: &[u8], len: u64) -> Option<Vec<u8>> {
+    if len > MAX_LEN || len > (data.len() as u64).saturating_mul(MAX_RATIO) {
+        return None;
+    }
+    lzf::decompress(data, len as usize).ok().filter(|expanded| expanded.len() as u64 == len)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn round_trip(compressor: &mut Compressor, data: &[u8]) -> Option<usize> {
+        let compressed = compressor.compress(data, data.len())?;
+        assert_eq!(decompress(&compressed, data.len() as u64).as_deref(), Some(data));
+        Some(compressed.len())
+    }
+
+    #[test]
+    fn what_repeats_gets_short() {
+        let mut compressor = Compressor::default();
+        assert!(round_trip(&mut compressor, &[b'x'; 10_000]).unwrap() < 150);
+        let text = b"the quick brown fox jumps over the lazy dog. ".repeat(20);
+        assert!(round_trip(&mut compressor, &text).unwrap() < 100);
+        assert_eq!(compressor.compress(b"abcdefghijklmnopqrstuvwxyz", 22), None);
+    }
+
+    #[test]
+    fn what_an_earlier_string_left_in_the_table_means_nothing() {
+        let data = b"abcabcabcabcabcabcabcabcabcabc";
+        let fresh = Compressor::default().compress(data, 100);
+        let mut used = Compressor::default();
+        let _ = used.compress(b"zzzabcabcabczzzzzzzzzzzzzzzzzzzz", 100);
+        assert_eq!(used.compress(data, 100), fresh);
+    }
+
+    #[test]
+    fn positions_start_again_before_they_overflow() {
+        let mut compressor = Compressor { base: u32::MAX - 40, ..Compressor::default() };
+        for _ in 0..5 {
+            round_trip(&mut compressor, &[7; 30]);
+        }
+    }
+
+    #[test]
+    fn a_length_that_the_bytes_cannot_hold_is_refused() {
+        assert_eq!(decompress(&[0, 1], u64::MAX), None);
+        assert_eq!(decompress(&[0, 1], 1 << 30), None);
+        assert_eq!(decompress(&[0, 1], 2), None);
+        assert_eq!(decompress(&[], 0), None);
+    }
+
+    proptest! {
+        #[test]
+        fn round_trips(
+            strings in prop::collection::vec(prop::collection::vec(0u8..4, 1..600), 1..5),
+        ) {
+            let mut compressor = Compressor::default();
+            for data in strings {
+                let _ = round_trip(&mut compressor, &data);
+            }
+        }
+
+        #[test]
+        fn no_bytes_make_it_panic(data in prop::collection::vec(any::<u8>(), 0..200), len in 0u64..20_000) {
+            let _ = decompress(&data, len);
+        }
+    }
+}

@@ -1,0 +1,231 @@
+//! Lengths and strings as RDB reads them: the bounded mirror of `encode`.
+//!
+//! Memory for a string grows with the bytes that arrive, never with the length that was promised.
+
+use std::io::{self, Read};
+
+use crate::checksum::Checksum;
+use crate::compress::decompress;
+use crate::encode::{LEN_32_BITS, LEN_64_BITS, STRING_INT8, STRING_INT16, STRING_INT32, STRING_LZF};
+use crate::error::{RdbError, Reason};
+
+/// How much is read at once, and the step by which a string grows.
+const WINDOW: usize = 64 * 1024;
+
+/// What a length's place may hold.
+enum Prefix {
+    Len(u64),
+    /// The string that follows is in this special form.
+    Special(u8),
+}
+
+/// Bytes of an RDB, read forward once.
+#[derive(Debug)]
+pub(crate) struct Source<R> {
+    input: R,
+    window: Box<[u8]>,
+    position: usize,
+    filled: usize,
+    /// Bytes of the input before the window.
+    before: u64,
+    checksum: Option<Checksum>,
+    /// Up to where in the window the checksum has been counted.
+    summed: usize,
+    max_string: u64,
+}
+
+impl<R: Read> Source<R> {
+    pub(crate) fn new(input: R, window: usize, max_string: u64, checksum: bool) -> Self {
+        Self {
+            input,
+            window: vec![0; window.clamp(16, WINDOW)].into(),
+            position: 0,
+            filled: 0,
+            before: 0,
+            checksum: checksum.then(Checksum::new),
+            summed: 0,
+            max_string,
+        }
+    }
+
+    /// Bytes read so far.
+    pub(crate) fn offset(&self) -> u64 {
+        self.before + self.position as u64
+    }
+
+    pub(crate) fn error(&self, reason: Reason) -> RdbError {
+        RdbError { offset: self.offset(), reason }
+    }
+
+    /// The checksum of all that was read so far, if one is counted.
+    pub(crate) fn checksum(&mut self) -> Option<u64> {
+        let checksum = self.checksum.as_mut()?;
+        checksum.update(&self.window[self.summed..self.position]);
+        self.summed = self.position;
+        Some(checksum.value())
+    }
+
+    pub(crate) fn byte(&mut self) -> Result<u8, RdbError> {
+        if self.position == self.filled {
+            self.refill()?;
+        }
+        let byte = self.window[self.position];
+        self.position += 1;
+        Ok(byte)
+    }
+
+    pub(crate) fn array<const N: usize>(&mut self) -> Result<[u8; N], RdbError> {
+        let mut bytes = [0; N];
+        for byte in &mut bytes {
+            *byte = self.byte()?;
+        }
+        Ok(bytes)
+    }
+
+    /// A length, where nothing else may stand.
+    pub(crate) fn len(&mut self) -> Result<u64, RdbError> {
+        match self.prefix()? {
+            Prefix::Len(len) => Ok(len),
+            Prefix::Special(_) => Err(self.error(Reason::NotALength("special string form"))),
+        }
+    }
+
+    fn prefix(&mut self) -> Result<Prefix, RdbError> {
+        let first = self.byte()?;
+        let low = first & 0x3F;
+        Ok(match first >> 6 {
+            0 => Prefix::Len(u64::from(low)),
+            1 => Prefix::Len(u64::from(low) << 8 | u64::from(self.byte()?)),
+            2 if first == LEN_32_BITS => Prefix::Len(u64::from(u32::from_be_bytes(self.array()?))),
+            2 if first == LEN_64_BITS => Prefix::Len(u64::from_be_bytes(self.array()?)),
+            2 => return Err(self.error(Reason::NotALength("reserved byte"))),
+            _ => Prefix::Special(first),
+        })
+    }
+
+    /// Reads a string of any form in place of what `out` holds.
+    pub(crate) fn string(&mut self, out: &mut Vec<u8>) -> Result<(), RdbError> {
+        out.clear();
+        let value = match self.prefix()? {
+            Prefix::Len(len) => return self.append(len, out),
+            Prefix::Special(STRING_LZF) => return self.compressed(out),
+            Prefix::Special(STRING_INT8) => i32::from(i8::from_le_bytes(self.array()?)),
+            Prefix::Special(STRING_INT16) => i32::from(i16::from_le_bytes(self.array()?)),
+            Prefix::Special(STRING_INT32) => i32::from_le_bytes(self.array()?),
+            Prefix::Special(other) => return Err(self.error(Reason::UnknownStringEncoding(other & 0x3F))),
+        };
+        out.extend_from_slice(itoa::Buffer::new().format(value).as_bytes());
+        Ok(())
+    }
+
+    fn compressed(&mut self, out: &mut Vec<u8>) -> Result<(), RdbError> {
+        let compressed_len = self.len()?;
+        let claimed = self.len()?;
+        if claimed > self.max_string {
+            return Err(self.error(Reason::StringTooLong(claimed)));
+        }
+        let mut compressed = Vec::new();
+        self.append(compressed_len, &mut compressed)?;
+        let bad = Reason::BadCompression { compressed: compressed_len, claimed };
+        *out = decompress(&compressed, claimed).ok_or_else(|| self.error(bad))?;
+        Ok(())
+    }
+
+    /// Appends `len` bytes, growing `out` as they arrive.
+    fn append(&mut self, len: u64, out: &mut Vec<u8>) -> Result<(), RdbError> {
+        if len > self.max_string {
+            return Err(self.error(Reason::StringTooLong(len)));
+        }
+        let mut missing = len as usize;
+        while missing > 0 {
+            if self.position == self.filled {
+                self.refill()?;
+            }
+            let taken = missing.min(self.filled - self.position);
+            out.extend_from_slice(&self.window[self.position..self.position + taken]);
+            self.position += taken;
+            missing -= taken;
+        }
+        Ok(())
+    }
+
+    /// Reads the next window once this one is used up.
+    fn refill(&mut self) -> Result<(), RdbError> {
+        debug_assert_eq!(self.position, self.filled);
+        if let Some(checksum) = &mut self.checksum {
+            checksum.update(&self.window[self.summed..self.filled]);
+        }
+        self.before += self.filled as u64;
+        (self.position, self.filled, self.summed) = (0, 0, 0);
+        loop {
+            match self.input.read(&mut self.window) {
+                Ok(0) => return Err(self.error(Reason::UnexpectedEnd)),
+                Ok(read) => {
+                    self.filled = read;
+                    return Ok(());
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(self.error(Reason::Io(error.kind()))),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::encode::Encoder;
+
+    fn decoded(bytes: &[u8]) -> Result<Vec<u8>, Reason> {
+        let mut out = Vec::new();
+        Source::new(bytes, 16, 1000, false).string(&mut out).map(|()| out).map_err(|error| error.reason)
+    }
+
+    #[test]
+    fn strings_come_back_as_they_were() {
+        let strings: [&[u8]; 9] =
+            [b"", b"a", b"0", b"-5", b"300", b"70000", b"-2147483648", b"12345678901", &[b'x'; 900]];
+        for string in strings {
+            let mut encoder = Encoder::new(Vec::new(), true, false);
+            encoder.string(string).unwrap();
+            let bytes = encoder.into_out().unwrap();
+            assert_eq!(decoded(&bytes).as_deref(), Ok(string));
+            for end in 0..bytes.len() {
+                assert!(decoded(&bytes[..end]).is_err(), "cut at {end}");
+            }
+        }
+    }
+
+    #[test]
+    fn bad_lengths_say_what_is_wrong() {
+        let table: &[(&[u8], Reason)] = &[
+            (&[], Reason::UnexpectedEnd),
+            (&[5, 1, 2], Reason::UnexpectedEnd),
+            (&[0x82], Reason::NotALength("reserved byte")),
+            (&[0xC4], Reason::UnknownStringEncoding(4)),
+            (&[0x80, 0xFF, 0, 0, 0], Reason::StringTooLong(0xFF00_0000)),
+            (&[0x81, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF], Reason::StringTooLong(u64::MAX)),
+            (&[0xC3, 0xC0, 1], Reason::NotALength("special string form")),
+            (&[0xC3, 1, 0x80, 0, 1, 0, 0, 0], Reason::StringTooLong(65536)),
+            (&[0xC3, 1, 60, 0], Reason::BadCompression { compressed: 1, claimed: 60 }),
+        ];
+        for (bytes, reason) in table {
+            assert_eq!(decoded(bytes), Err(*reason), "{bytes:?}");
+        }
+    }
+
+    #[test]
+    fn the_checksum_covers_what_was_read_whatever_the_window() {
+        let bytes: Vec<u8> = (0..100).collect();
+        for window in [16, 17, 99, 100, 1000] {
+            let mut source = Source::new(bytes.as_slice(), window, 1000, true);
+            for _ in 0..77 {
+                source.byte().unwrap();
+            }
+            let mut expected = Checksum::new();
+            expected.update(&bytes[..77]);
+            assert_eq!(source.checksum(), Some(expected.value()));
+            assert_eq!(source.offset(), 77);
+        }
+    }
+}

@@ -1,0 +1,133 @@
+//! The payload of DUMP and RESTORE: a type's number, the value, the format's version in two bytes, low
+//! byte first, and the CRC64 of all that.
+
+use keyspace::{NewValue, Value};
+
+use crate::checksum::Checksum;
+use crate::decode::Source;
+use crate::encode::Encoder;
+use crate::value::{self, ValueBuffer};
+use crate::{MAX_REDIS_VERSION, WRITTEN_VERSION};
+
+const VERSION_LEN: usize = 2;
+const CHECKSUM_LEN: usize = 8;
+
+/// Why a payload was refused. Displays as the error that a client gets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum RestoreError {
+    #[error("ERR DUMP payload version or checksum are wrong")]
+    VersionOrChecksum,
+    #[error("ERR Bad data format")]
+    BadData,
+}
+
+/// Serializes a value as DUMP does.
+#[must_use]
+pub fn dump(value: &Value<'_>, compress: bool) -> Vec<u8> {
+    const NEVER: &str = "writing to memory does not fail";
+    let mut encoder = Encoder::new(Vec::new(), compress, true);
+    encoder.byte(value::type_code(value)).expect(NEVER);
+    value::write(value, &mut encoder).expect(NEVER);
+    encoder.bytes(&WRITTEN_VERSION.to_le_bytes()).expect(NEVER);
+    let checksum = encoder.checksum().expect(NEVER);
+    encoder.bytes(&checksum.to_le_bytes()).expect(NEVER);
+    encoder.into_out().expect(NEVER)
+}
+
+/// Reads a payload of DUMP into `buffer` and gives the value there.
+pub fn restore<'a>(
+    payload: &[u8],
+    max_string: u64,
+    buffer: &'a mut ValueBuffer,
+) -> Result<NewValue<'a>, RestoreError> {
+    let body = verified(payload).ok_or(RestoreError::VersionOrChecksum)?;
+    let Some((&code, rest)) = body.split_first() else { return Err(RestoreError::BadData) };
+    let mut source = Source::new(rest, rest.len(), max_string, false);
+    value::read(code, &mut source, buffer).map_err(|_| RestoreError::BadData)?;
+    Ok(buffer.value())
+}
+
+/// The payload without its trailer, if that is right.
+fn verified(payload: &[u8]) -> Option<&[u8]> {
+    let (covered, checksum) = payload.split_last_chunk::<CHECKSUM_LEN>()?;
+    let (body, version) = covered.split_last_chunk::<VERSION_LEN>()?;
+    let mut expected = Checksum::new();
+    expected.update(covered);
+    let sound = u16::from_le_bytes(*version) <= MAX_REDIS_VERSION
+        && u64::from_le_bytes(*checksum) == expected.value();
+    sound.then_some(body)
+}
+
+#[cfg(test)]
+mod tests {
+    use keyspace::Str;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn dumped(bytes: &[u8]) -> Vec<u8> {
+        dump(&Value::String(Str { bytes, raw: false }), true)
+    }
+
+    fn restored(payload: &[u8]) -> Result<Vec<u8>, RestoreError> {
+        match restore(payload, 1 << 29, &mut ValueBuffer::new())? {
+            NewValue::String(string) => Ok(string.bytes.to_vec()),
+            _ => panic!("only strings are tested here"),
+        }
+    }
+
+    /// Puts a right trailer behind any body.
+    fn sealed(body: &[u8], version: u16) -> Vec<u8> {
+        let mut payload = body.to_vec();
+        payload.extend_from_slice(&version.to_le_bytes());
+        let mut checksum = Checksum::new();
+        checksum.update(&payload);
+        payload.extend_from_slice(&checksum.value().to_le_bytes());
+        payload
+    }
+
+    #[test]
+    fn payloads_are_those_of_redis() {
+        // As DUMP of a Redis 7.0 answers.
+        let table: &[(&[u8], &[u8])] = &[
+            (b"10", b"\x00\xc0\n\n\x00n\x9fWE\x0e\xaec\xbb"),
+            (b"hello", b"\x00\x05hello\n\x00cr\xdfve4 \n"),
+        ];
+        for &(value, payload) in table {
+            assert_eq!(dumped(value), payload);
+            assert_eq!(restored(payload).as_deref(), Ok(value));
+        }
+    }
+
+    #[test]
+    fn a_wrong_byte_anywhere_is_noticed() {
+        let payload = dumped(b"some value");
+        for at in 0..payload.len() {
+            let mut wrong = payload.clone();
+            wrong[at] ^= 1;
+            assert_eq!(restored(&wrong), Err(RestoreError::VersionOrChecksum), "byte {at}");
+            assert_eq!(restored(&payload[..at]), Err(RestoreError::VersionOrChecksum), "cut at {at}");
+        }
+    }
+
+    #[test]
+    fn versions_of_the_future_and_bad_bodies_are_refused() {
+        assert_eq!(restored(&sealed(b"\x00\x01a", 12)), Ok(b"a".to_vec()));
+        assert_eq!(restored(&sealed(b"\x00\x01a", 13)), Err(RestoreError::VersionOrChecksum));
+        for body in [&b""[..], b"\x00", b"\x00\x05a", b"\xff\x01a", b"\x07\x01a", b"\x00\xc3\x01\x50\x00"] {
+            assert_eq!(restored(&sealed(body, 10)), Err(RestoreError::BadData), "{body:?}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn round_trips(value in prop::collection::vec(any::<u8>(), 0..200)) {
+            prop_assert_eq!(restored(&dumped(&value)), Ok(value));
+        }
+
+        #[test]
+        fn no_sealed_body_makes_it_panic(body in prop::collection::vec(any::<u8>(), 0..60)) {
+            let _ = restored(&sealed(&body, 10));
+        }
+    }
+}

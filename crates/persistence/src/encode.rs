@@ -1,0 +1,208 @@
+//! Lengths and strings as RDB writes them.
+//!
+//! A length takes one byte (00 and six bits), two (01 and fourteen bits), five (0x80 and 32 bits) or
+//! nine (0x81 and 64 bits), high byte first. A first byte of 11 and six bits is no length but says that
+//! a string follows in a special form: an integer of 1, 2 or 4 bytes, low byte first, or LZF (compressed
+//! length, length, compressed bytes).
+
+use std::io::{self, Write};
+
+use resp::parse_i64;
+
+use crate::checksum::Checksum;
+use crate::compress::Compressor;
+
+pub(crate) const LEN_14_BITS: u8 = 0x40;
+pub(crate) const LEN_32_BITS: u8 = 0x80;
+pub(crate) const LEN_64_BITS: u8 = 0x81;
+pub(crate) const STRING_INT8: u8 = 0xC0;
+pub(crate) const STRING_INT16: u8 = 0xC1;
+pub(crate) const STRING_INT32: u8 = 0xC2;
+pub(crate) const STRING_LZF: u8 = 0xC3;
+
+/// Shorter strings are not worth the try, and a gain must be at least four bytes; both as in Redis.
+const MIN_COMPRESSED: usize = 21;
+const MIN_GAIN: usize = 4;
+/// The longest integer that has a special form: `-2147483648`.
+const MAX_INTEGER_LEN: usize = 11;
+/// What is gathered before it is handed on.
+const BUFFER: usize = 64 * 1024;
+
+/// Writes the parts of an RDB, counting the checksum along.
+#[derive(Debug)]
+pub(crate) struct Encoder<W> {
+    out: W,
+    buffer: Vec<u8>,
+    checksum: Option<Checksum>,
+    compressor: Option<Compressor>,
+    written: u64,
+}
+
+impl<W: Write> Encoder<W> {
+    pub(crate) fn new(out: W, compress: bool, checksum: bool) -> Self {
+        Self {
+            out,
+            buffer: Vec::with_capacity(256),
+            checksum: checksum.then(Checksum::new),
+            compressor: compress.then(Compressor::default),
+            written: 0,
+        }
+    }
+
+    pub(crate) fn byte(&mut self, byte: u8) -> io::Result<()> {
+        self.bytes(&[byte])
+    }
+
+    pub(crate) fn bytes(&mut self, bytes: &[u8]) -> io::Result<()> {
+        if self.buffer.len() + bytes.len() > BUFFER {
+            self.hand_on()?;
+        }
+        if bytes.len() >= BUFFER {
+            return self.emit(bytes);
+        }
+        self.buffer.extend_from_slice(bytes);
+        Ok(())
+    }
+
+    pub(crate) fn len(&mut self, len: u64) -> io::Result<()> {
+        if len < 1 << 6 {
+            self.byte(len as u8)
+        } else if len < 1 << 14 {
+            self.bytes(&[LEN_14_BITS | (len >> 8) as u8, len as u8])
+        } else if let Ok(len) = u32::try_from(len) {
+            self.byte(LEN_32_BITS)?;
+            self.bytes(&len.to_be_bytes())
+        } else {
+            self.byte(LEN_64_BITS)?;
+            self.bytes(&len.to_be_bytes())
+        }
+    }
+
+    /// Writes a string in its shortest form.
+    pub(crate) fn string(&mut self, bytes: &[u8]) -> io::Result<()> {
+        if bytes.len() <= MAX_INTEGER_LEN
+            && let Some(value) = parse_i64(bytes)
+            && let Ok(value) = i32::try_from(value)
+        {
+            return self.integer(value);
+        }
+        if bytes.len() >= MIN_COMPRESSED
+            && let Some(compressor) = &mut self.compressor
+            && let Some(compressed) = compressor.compress(bytes, bytes.len() - MIN_GAIN)
+        {
+            self.byte(STRING_LZF)?;
+            self.len(compressed.len() as u64)?;
+            self.len(bytes.len() as u64)?;
+            return self.bytes(&compressed);
+        }
+        self.len(bytes.len() as u64)?;
+        self.bytes(bytes)
+    }
+
+    fn integer(&mut self, value: i32) -> io::Result<()> {
+        if let Ok(value) = i8::try_from(value) {
+            self.bytes(&[STRING_INT8, value as u8])
+        } else if let Ok(value) = i16::try_from(value) {
+            self.byte(STRING_INT16)?;
+            self.bytes(&value.to_le_bytes())
+        } else {
+            self.byte(STRING_INT32)?;
+            self.bytes(&value.to_le_bytes())
+        }
+    }
+
+    /// How many bytes were written so far.
+    pub(crate) fn written(&self) -> u64 {
+        self.written + self.buffer.len() as u64
+    }
+
+    /// Hands on what is buffered. The checksum covers it from then on.
+    pub(crate) fn hand_on(&mut self) -> io::Result<()> {
+        let buffer = std::mem::take(&mut self.buffer);
+        let result = self.emit(&buffer);
+        self.buffer = buffer;
+        self.buffer.clear();
+        result
+    }
+
+    /// The checksum of all that was written; zero if none is kept.
+    pub(crate) fn checksum(&mut self) -> io::Result<u64> {
+        self.hand_on()?;
+        Ok(self.checksum.as_ref().map_or(0, Checksum::value))
+    }
+
+    pub(crate) fn out_mut(&mut self) -> &mut W {
+        &mut self.out
+    }
+
+    pub(crate) fn into_out(mut self) -> io::Result<W> {
+        self.hand_on()?;
+        Ok(self.out)
+    }
+
+    fn emit(&mut self, bytes: &[u8]) -> io::Result<()> {
+        if let Some(checksum) = &mut self.checksum {
+            checksum.update(bytes);
+        }
+        self.written += bytes.len() as u64;
+        self.out.write_all(bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn encoded(compress: bool, write: impl FnOnce(&mut Encoder<Vec<u8>>) -> io::Result<()>) -> Vec<u8> {
+        let mut encoder = Encoder::new(Vec::new(), compress, true);
+        write(&mut encoder).unwrap();
+        encoder.into_out().unwrap()
+    }
+
+    #[test]
+    fn lengths_take_as_few_bytes_as_they_can() {
+        let table: &[(u64, &[u8])] = &[
+            (0, &[0]),
+            (63, &[63]),
+            (64, &[0x40, 64]),
+            (16383, &[0x7F, 0xFF]),
+            (16384, &[0x80, 0, 0, 0x40, 0]),
+            (u64::from(u32::MAX), &[0x80, 0xFF, 0xFF, 0xFF, 0xFF]),
+            (1 << 32, &[0x81, 0, 0, 0, 1, 0, 0, 0, 0]),
+        ];
+        for &(len, bytes) in table {
+            assert_eq!(encoded(true, |e| e.len(len)), bytes, "{len}");
+        }
+    }
+
+    #[test]
+    fn strings_take_their_shortest_form() {
+        let table: &[(&[u8], &[u8])] = &[
+            (b"", &[0]),
+            (b"ab", &[2, b'a', b'b']),
+            (b"12", &[0xC0, 12]),
+            (b"-128", &[0xC0, 0x80]),
+            (b"128", &[0xC1, 0x80, 0]),
+            (b"-32769", &[0xC2, 0xFF, 0x7F, 0xFF, 0xFF]),
+            (b"2147483648", b"\x0A2147483648"),
+            (b"012", &[3, b'0', b'1', b'2']),
+            (&[b'x'; 21], &[0xC3, 5, 21, 0, b'x', 0xE0, 11, 0]),
+        ];
+        for &(string, bytes) in table {
+            assert_eq!(encoded(true, |e| e.string(string)), bytes, "{string:?}");
+        }
+        assert_eq!(encoded(false, |e| e.string(&[b'x'; 21]))[..2], [21, b'x'], "not if told so");
+    }
+
+    #[test]
+    fn long_strings_pass_the_buffer_by_in_order() {
+        let long = vec![b'q'; 3 * BUFFER];
+        let out = encoded(false, |e| {
+            e.byte(1)?;
+            e.bytes(&long)?;
+            e.byte(2)
+        });
+        assert_eq!(out.len(), long.len() + 2);
+        assert_eq!((out[0], out[1], out[long.len() + 1]), (1, b'q', 2));
+    }
+}

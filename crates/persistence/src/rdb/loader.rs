@@ -1,0 +1,204 @@
+//! Reading an RDB, item by item.
+
+use std::io::Read;
+
+use clock::Millis;
+use keyspace::NewValue;
+
+use super::{
+    AUX, END, EXPIRE_MILLIS, EXPIRE_SECONDS, FREQUENCY, FUNCTION, FUNCTION_BEFORE_7, IDLE, MODULE_AUX,
+    RESIZE_DB, SELECT_DB, SLOT_INFO,
+};
+use crate::decode::Source;
+use crate::error::{RdbError, Reason};
+use crate::value::{self, ValueBuffer};
+use crate::{MAX_REDIS_VERSION, MAX_VALKEY_VERSION, MIN_VALKEY_VERSION};
+
+/// The first version whose files end with a checksum.
+const FIRST_WITH_CHECKSUM: u16 = 5;
+const WINDOW: usize = 64 * 1024;
+
+/// Bounds on what is read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// The longest string.
+    pub max_string: u64,
+    /// Whether a wrong checksum is an error (`rdbchecksum`).
+    pub verify_checksum: bool,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { max_string: 512 * 1024 * 1024, verify_checksum: true }
+    }
+}
+
+/// A key and what belongs to it.
+#[derive(Debug, Clone, Copy)]
+pub struct Entry<'a> {
+    pub db: u16,
+    pub key: &'a [u8],
+    pub value: NewValue<'a>,
+    pub expiry: Option<Millis>,
+}
+
+/// One part of an RDB.
+#[derive(Debug, Clone, Copy)]
+pub enum Item<'a> {
+    /// A field about the file.
+    Aux {
+        name: &'a [u8],
+        value: &'a [u8],
+    },
+    /// How many keys database `db` has, and how many of them expire. A hint, not to be trusted.
+    Sizes {
+        db: u16,
+        keys: u64,
+        volatile: u64,
+    },
+    Entry(Entry<'a>),
+    /// A library of functions, as its source text.
+    Function(&'a [u8]),
+}
+
+/// What is said about a key before the key.
+#[derive(Debug, Default)]
+struct Prelude {
+    expiry: Option<Millis>,
+}
+
+/// Reads an RDB from its start to its end.
+#[derive(Debug)]
+pub struct RdbLoader<R> {
+    source: Source<R>,
+    version: u16,
+    limits: Limits,
+    db: u16,
+    name: Vec<u8>,
+    value: ValueBuffer,
+    text: Vec<u8>,
+    done: bool,
+}
+
+impl<R: Read> RdbLoader<R> {
+    /// Reads the header.
+    pub fn new(input: R, limits: Limits) -> Result<Self, RdbError> {
+        let mut source = Source::new(input, WINDOW, limits.max_string, limits.verify_checksum);
+        let version = header(&mut source)?;
+        Ok(Self {
+            source,
+            version,
+            limits,
+            db: 0,
+            name: Vec::new(),
+            value: ValueBuffer::new(),
+            text: Vec::new(),
+            done: false,
+        })
+    }
+
+    /// The version that the header names.
+    #[must_use]
+    pub fn version(&self) -> u16 {
+        self.version
+    }
+
+    /// Bytes read so far.
+    #[must_use]
+    pub fn offset(&self) -> u64 {
+        self.source.offset()
+    }
+
+    /// The next item; `None` once the end and its checksum have been read.
+    pub fn next_item(&mut self) -> Result<Option<Item<'_>>, RdbError> {
+        let mut prelude = Prelude::default();
+        while !self.done {
+            match self.source.byte()? {
+                END => self.end()?,
+                AUX => {
+                    self.source.string(&mut self.name)?;
+                    self.source.string(&mut self.text)?;
+                    return Ok(Some(Item::Aux { name: &self.name, value: &self.text }));
+                }
+                SELECT_DB => self.db = self.database()?,
+                RESIZE_DB => {
+                    let (keys, volatile) = (self.source.len()?, self.source.len()?);
+                    return Ok(Some(Item::Sizes { db: self.db, keys, volatile }));
+                }
+                SLOT_INFO => {
+                    for _ in 0..3 {
+                        self.source.len()?;
+                    }
+                }
+                EXPIRE_MILLIS => {
+                    prelude.expiry = Some(Millis(i64::from_le_bytes(self.source.array()?)));
+                }
+                EXPIRE_SECONDS => {
+                    let seconds = i32::from_le_bytes(self.source.array()?);
+                    prelude.expiry = Some(Millis(i64::from(seconds) * 1000));
+                }
+                // How long unused and how often used: not kept, so read past.
+                IDLE => drop(self.source.len()?),
+                FREQUENCY => drop(self.source.byte()?),
+                FUNCTION => {
+                    self.source.string(&mut self.text)?;
+                    return Ok(Some(Item::Function(&self.text)));
+                }
+                FUNCTION_BEFORE_7 => {
+                    let reason = Reason::BadValue("functions of a version before the release of Redis 7");
+                    return Err(self.source.error(reason));
+                }
+                MODULE_AUX => return Err(self.source.error(Reason::ModuleData)),
+                code => return self.entry(code, &prelude).map(|entry| Some(Item::Entry(entry))),
+            }
+        }
+        Ok(None)
+    }
+
+    fn entry(&mut self, code: u8, prelude: &Prelude) -> Result<Entry<'_>, RdbError> {
+        value::check_type(code).map_err(|reason| self.source.error(reason))?;
+        self.source.string(&mut self.name)?;
+        value::read(code, &mut self.source, &mut self.value)?;
+        Ok(Entry { db: self.db, key: &self.name, value: self.value.value(), expiry: prelude.expiry })
+    }
+
+    fn database(&mut self) -> Result<u16, RdbError> {
+        let db = self.source.len()?;
+        u16::try_from(db).map_err(|_| self.source.error(Reason::DatabaseOutOfRange(db)))
+    }
+
+    fn end(&mut self) -> Result<(), RdbError> {
+        self.done = true;
+        if self.version < FIRST_WITH_CHECKSUM {
+            return Ok(());
+        }
+        let actual = self.source.checksum();
+        let expected = u64::from_le_bytes(self.source.array()?);
+        match actual {
+            // Zero: whoever wrote it counted none.
+            Some(actual) if expected != 0 && self.limits.verify_checksum && actual != expected => {
+                Err(self.source.error(Reason::WrongChecksum { expected, actual }))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// `REDIS` and four digits, or `VALKEY` and three.
+fn header<R: Read>(source: &mut Source<R>) -> Result<u16, RdbError> {
+    let bytes: [u8; 9] = source.array()?;
+    let (digits, low, high) = match (bytes.strip_prefix(b"REDIS"), bytes.strip_prefix(b"VALKEY")) {
+        (Some(digits), _) => (digits, 1, MAX_REDIS_VERSION),
+        (_, Some(digits)) => (digits, MIN_VALKEY_VERSION, MAX_VALKEY_VERSION),
+        _ => return Err(source.error(Reason::WrongSignature)),
+    };
+    let version =
+        std::str::from_utf8(digits).ok().filter(|digits| digits.bytes().all(|d| d.is_ascii_digit()));
+    let Some(version) = version.and_then(|digits| digits.parse().ok()) else {
+        return Err(source.error(Reason::WrongSignature));
+    };
+    if !(low..=high).contains(&version) {
+        return Err(source.error(Reason::UnknownVersion(version)));
+    }
+    Ok(version)
+}

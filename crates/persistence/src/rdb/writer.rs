@@ -1,0 +1,137 @@
+//! Writing an RDB.
+
+use std::io::{self, Write};
+
+use clock::Millis;
+use keyspace::{SnapshotEntry, Value};
+
+use super::{AUX, END, EXPIRE_MILLIS, RESIZE_DB, SELECT_DB};
+use crate::WRITTEN_VERSION;
+use crate::encode::Encoder;
+use crate::value;
+
+/// How to write.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct WriteOptions {
+    /// Shorten long strings (`rdbcompression`).
+    pub compress: bool,
+    /// End with a checksum (`rdbchecksum`); without, with zeros.
+    pub checksum: bool,
+}
+
+impl Default for WriteOptions {
+    fn default() -> Self {
+        Self { compress: true, checksum: true }
+    }
+}
+
+/// What a file says about itself, as Redis's files do.
+#[derive(Debug, Clone, Copy)]
+pub struct Info<'a> {
+    /// The version of Redis that the server passes for.
+    pub version: &'a str,
+    /// Wall-clock time.
+    pub created: Millis,
+    pub used_memory: u64,
+    /// Where in the replication stream the data stands: identifier, offset, and the database that the
+    /// stream had selected. For a replica that resumes from the file.
+    pub replication: Option<(&'a [u8], u64, u32)>,
+    /// Whether the file is the base of an AOF.
+    pub aof_base: bool,
+}
+
+/// Writes an RDB: the header on creation, then databases and their entries, then the end.
+#[derive(Debug)]
+pub struct RdbWriter<W> {
+    encoder: Encoder<W>,
+    selected: Option<u16>,
+    /// Databases whose sizes have been told.
+    told: Vec<u16>,
+}
+
+impl<W: Write> RdbWriter<W> {
+    /// Starts an RDB. All errors are those of `out`.
+    pub fn new(out: W, options: WriteOptions, info: &Info<'_>) -> io::Result<Self> {
+        let encoder = Encoder::new(out, options.compress, options.checksum);
+        let mut writer = Self { encoder, selected: None, told: Vec::new() };
+        writer.encoder.bytes(format!("REDIS{WRITTEN_VERSION:04}").as_bytes())?;
+        writer.aux("redis-ver", info.version.as_bytes())?;
+        writer.aux_number("redis-bits", 64)?;
+        writer.aux_number("ctime", info.created.secs())?;
+        writer.aux_number("used-mem", info.used_memory as i64)?;
+        if let Some((id, offset, db)) = info.replication {
+            writer.aux_number("repl-stream-db", i64::from(db))?;
+            writer.aux("repl-id", id)?;
+            writer.aux_number("repl-offset", offset as i64)?;
+        }
+        writer.aux_number("aof-base", i64::from(info.aof_base))?;
+        Ok(writer)
+    }
+
+    fn aux_number(&mut self, name: &str, value: i64) -> io::Result<()> {
+        self.aux(name, itoa::Buffer::new().format(value).as_bytes())
+    }
+
+    fn aux(&mut self, name: &str, value: &[u8]) -> io::Result<()> {
+        self.encoder.byte(AUX)?;
+        self.encoder.string(name.as_bytes())?;
+        self.encoder.string(value)
+    }
+
+    /// Writes one key. The database is selected when it changes; `sizes` tells how many keys a database
+    /// has and how many of them expire, and is asked once for each, so that a loader can reserve.
+    pub fn entry(
+        &mut self,
+        entry: &SnapshotEntry<'_>,
+        sizes: impl FnOnce(u16) -> (usize, usize),
+    ) -> io::Result<()> {
+        if self.selected != Some(entry.db) {
+            self.select(entry.db, sizes)?;
+        }
+        if let Some(Millis(expiry)) = entry.expiry {
+            self.encoder.byte(EXPIRE_MILLIS)?;
+            self.encoder.bytes(&expiry.to_le_bytes())?;
+        }
+        self.key_and_value(entry.key, &entry.value)
+    }
+
+    fn select(&mut self, db: u16, sizes: impl FnOnce(u16) -> (usize, usize)) -> io::Result<()> {
+        self.encoder.byte(SELECT_DB)?;
+        self.encoder.len(u64::from(db))?;
+        self.selected = Some(db);
+        if !self.told.contains(&db) {
+            let (keys, volatile) = sizes(db);
+            self.told.push(db);
+            self.encoder.byte(RESIZE_DB)?;
+            self.encoder.len(keys as u64)?;
+            self.encoder.len(volatile as u64)?;
+        }
+        Ok(())
+    }
+
+    fn key_and_value(&mut self, key: &[u8], value: &Value<'_>) -> io::Result<()> {
+        self.encoder.byte(value::type_code(value))?;
+        self.encoder.string(key)?;
+        value::write(value, &mut self.encoder)
+    }
+
+    /// How many bytes have been written so far.
+    #[must_use]
+    pub fn written(&self) -> u64 {
+        self.encoder.written()
+    }
+
+    /// Hands on to `W` what is buffered and gives access to it.
+    pub fn flush(&mut self) -> io::Result<&mut W> {
+        self.encoder.hand_on()?;
+        Ok(self.encoder.out_mut())
+    }
+
+    /// Writes the end. The caller makes it durable.
+    pub fn finish(mut self) -> io::Result<W> {
+        self.encoder.byte(END)?;
+        let checksum = self.encoder.checksum()?;
+        self.encoder.bytes(&checksum.to_le_bytes())?;
+        self.encoder.into_out()
+    }
+}
