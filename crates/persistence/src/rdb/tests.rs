@@ -153,7 +153,8 @@ fn items_of_every_sort_and_what_is_refused() {
         loaded(&bytes).map_err(|error| error.reason)
     };
     let list = Reason::UnsupportedType { code: 18, name: "list as a quicklist of listpacks" };
-    let table: &[(&str, &[u8], Result<Vec<Row>, Reason>)] = &[
+    type Case = (&'static str, &'static [u8], Result<Vec<Row>, Reason>);
+    let table: &[Case] = &[
         ("REDIS0012", b"\xf4\x01\x01\x00\x00\x01k\x01v", Ok(vec![row(0, "k", "v", None)])),
         ("VALKEY080", b"\xf8\x05\xf9\x07\x00\x01k\x01v", Ok(vec![row(0, "k", "v", None)])),
         ("REDIS0006", b"\xfd\x02\x00\x00\x00\x00\x01k\x01v", Ok(vec![row(0, "k", "v", Some(2000))])),
