@@ -115,6 +115,10 @@ pub enum Run {
 /// The commands that the shell carries out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NodeCommand {
+    ConfigGet,
+    ConfigSet,
+    DebugSleep,
+    Info,
     Shutdown,
 }
 

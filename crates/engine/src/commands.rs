@@ -1,9 +1,10 @@
 //! The commands, a file for each family: its rows of the table first, then the handlers.
 
 mod connection;
+mod shell;
 mod string;
 
 use crate::command::Command;
 
 /// Every family's rows.
-pub(crate) const TABLE: &[&[Command]] = &[connection::COMMANDS, string::COMMANDS];
+pub(crate) const TABLE: &[&[Command]] = &[connection::COMMANDS, shell::COMMANDS, string::COMMANDS];

@@ -35,6 +35,12 @@ pub struct WorkerStats {
 }
 
 impl WorkerStats {
+    /// How many commands have run.
+    #[must_use]
+    pub fn calls(&self) -> u64 {
+        self.commands.iter().map(|command| command.calls.load(Ordering::Relaxed)).sum()
+    }
+
     pub(crate) fn new(commands: usize) -> Self {
         Self {
             commands: (0..commands).map(|_| CommandStats::default()).collect(),

@@ -127,8 +127,8 @@ impl std::fmt::Debug for Args<'_> {
 #[derive(Debug, Default)]
 pub struct Batch {
     spans: Vec<Span>,
-    /// Where each request's spans end.
-    ends: Vec<u32>,
+    /// Where each request ends: among the spans, and in the buffer.
+    ends: Vec<(u32, u32)>,
 }
 
 impl Batch {
@@ -151,8 +151,14 @@ impl Batch {
     /// The arguments of request `index`; `buffer` is what was parsed.
     #[must_use]
     pub fn args<'a>(&'a self, index: usize, buffer: &'a [u8]) -> Args<'a> {
-        let start = if index == 0 { 0 } else { self.ends[index - 1] as usize };
-        Args { buffer, spans: &self.spans[start..self.ends[index] as usize] }
+        let start = if index == 0 { 0 } else { self.ends[index - 1].0 as usize };
+        Args { buffer, spans: &self.spans[start..self.ends[index].0 as usize] }
+    }
+
+    /// How many bytes of the buffer the first `count` requests take up.
+    #[must_use]
+    pub fn consumed(&self, count: usize) -> usize {
+        if count == 0 { 0 } else { self.ends[count - 1].1 as usize }
     }
 }
 
@@ -239,7 +245,6 @@ impl Parser {
         debug_assert!(u32::try_from(buffer.len()).is_ok(), "the query buffer's limit is far below 4 GiB");
         let mut consumed = 0;
         while consumed < buffer.len() {
-            let first_span = batch.spans.len();
             let step = if self.missing.is_some() || buffer[consumed] == b'*' {
                 self.multibulk(&buffer[consumed..], limits)
             } else {
@@ -253,8 +258,7 @@ impl Parser {
             if !self.spans.is_empty() {
                 let base = consumed as u32;
                 batch.spans.extend(self.spans.iter().map(|&(start, len)| (start + base, len)));
-                batch.ends.push(batch.spans.len() as u32);
-                debug_assert!(batch.spans.len() > first_span);
+                batch.ends.push((batch.spans.len() as u32, base + self.position as u32));
                 self.spans.clear();
             }
             consumed += std::mem::take(&mut self.position);

@@ -1,0 +1,36 @@
+//! Rows of the commands that the shell carries out: configuration, the process.
+
+use crate::command::{Categories, Command, Flags, Group, NodeCommand};
+
+const ADMIN: Flags = Flags::ADMIN.union(Flags::NOSCRIPT).union(Flags::LOADING).union(Flags::STALE);
+
+pub(super) const COMMANDS: &[Command] = &[
+    Command::new("config", Group::Server, "2.0.0", -2, "Reads and changes the configuration.")
+        .subcommands(CONFIG),
+    Command::new("debug", Group::Server, "1.0.0", -2, "Tools for those who test the server.")
+        .flags(ADMIN.union(Flags::PROTECTED))
+        .subcommands(DEBUG),
+    Command::new("info", Group::Server, "1.0.0", -1, "Returns facts and statistics, section by section.")
+        .flags(Flags::LOADING.union(Flags::STALE))
+        .category(Categories::DANGEROUS)
+        .tips(&["nondeterministic_output", "request_policy:all_shards", "response_policy:special"])
+        .node(NodeCommand::Info),
+    Command::new("shutdown", Group::Server, "1.0.0", -1, "Saves if asked to, and stops the server.")
+        .flags(ADMIN.union(Flags::NO_MULTI).union(Flags::ALLOW_BUSY))
+        .node(NodeCommand::Shutdown),
+];
+
+const CONFIG: &[Command] = &[
+    Command::new("get", Group::Server, "2.0.0", -3, "Returns the parameters that match a pattern.")
+        .flags(ADMIN)
+        .node(NodeCommand::ConfigGet),
+    Command::new("set", Group::Server, "2.0.0", -4, "Changes parameters, all or none.")
+        .flags(ADMIN)
+        .tips(&["request_policy:all_nodes", "response_policy:all_succeeded"])
+        .node(NodeCommand::ConfigSet),
+];
+
+const DEBUG: &[Command] =
+    &[Command::new("sleep", Group::Server, "1.0.0", 3, "Makes this connection wait for so many seconds.")
+        .flags(ADMIN.union(Flags::PROTECTED))
+        .node(NodeCommand::DebugSleep)];

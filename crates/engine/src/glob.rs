@@ -1,0 +1,116 @@
+//! Glob patterns as KEYS, SCAN and CONFIG GET use them: `*`, `?`, `[abc]`, `[^a]`, `[a-z]`, `\x`.
+//!
+//! A `*` that fails is tried again one byte on, and only the last `*` is ever tried again: the time is
+//! at most pattern times text, whatever the pattern, so a hostile one cannot hang the server.
+
+/// Whether all of `text` matches `pattern`.
+#[must_use]
+pub fn glob_matches(pattern: &[u8], text: &[u8]) -> bool {
+    let (mut p, mut t) = (0, 0);
+    // Where to go on if what follows the last `*` fails: the pattern after it, and the text it took.
+    let mut retry: Option<(usize, usize)> = None;
+    loop {
+        if p < pattern.len() && pattern[p] == b'*' {
+            p += 1;
+            retry = Some((p, t));
+            continue;
+        }
+        if t == text.len() {
+            return p == pattern.len();
+        }
+        match one(&pattern[p..], text[t]) {
+            Some(len) => {
+                p += len;
+                t += 1;
+            }
+            None => match retry {
+                Some((after_star, taken)) => {
+                    p = after_star;
+                    t = taken + 1;
+                    retry = Some((after_star, t));
+                }
+                None => return false,
+            },
+        }
+    }
+}
+
+/// If the first element of `pattern` (no `*`) matches `byte`: how long that element is.
+fn one(pattern: &[u8], byte: u8) -> Option<usize> {
+    match *pattern {
+        [] => None,
+        [b'?', ..] => Some(1),
+        [b'[', ..] => class(pattern, byte),
+        [b'\\', escaped, ..] => (escaped == byte).then_some(2),
+        [literal, ..] => (literal == byte).then_some(1),
+    }
+}
+
+/// A class `[...]`. One that is not closed reaches to the pattern's end.
+fn class(pattern: &[u8], byte: u8) -> Option<usize> {
+    let negated = pattern.get(1) == Some(&b'^');
+    let mut at = if negated { 2 } else { 1 };
+    let mut found = false;
+    loop {
+        match pattern[at.min(pattern.len())..] {
+            [] => break,
+            [b'\\', escaped, ..] => {
+                found |= escaped == byte;
+                at += 2;
+            }
+            [b']', ..] => {
+                at += 1;
+                break;
+            }
+            [first, b'-', last, ..] => {
+                found |= (first.min(last)..=first.max(last)).contains(&byte);
+                at += 3;
+            }
+            [literal, ..] => {
+                found |= literal == byte;
+                at += 1;
+            }
+        }
+    }
+    (found != negated).then_some(at)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patterns() {
+        let table = [
+            ("*", "", true),
+            ("*", "anything", true),
+            ("h?llo", "hello", true),
+            ("h?llo", "hllo", false),
+            ("h*llo", "heeeello", true),
+            ("h[ae]llo", "hallo", true),
+            ("h[ae]llo", "hillo", false),
+            ("h[^e]llo", "hallo", true),
+            ("h[^e]llo", "hello", false),
+            ("h[a-c]llo", "hbllo", true),
+            ("h[c-a]llo", "hbllo", true),
+            ("a\\*b", "a*b", true),
+            ("a\\*b", "axb", false),
+            ("*a*b*", "xxaxxbxx", true),
+            ("*a*b", "xxaxxbxx", false),
+            ("[abc", "b", true),
+            ("a[]", "a", false),
+            ("", "", true),
+            ("", "a", false),
+            ("a**", "a", true),
+        ];
+        for (pattern, text, expected) in table {
+            assert_eq!(glob_matches(pattern.as_bytes(), text.as_bytes()), expected, "{pattern} {text}");
+        }
+    }
+
+    #[test]
+    fn a_hostile_pattern_takes_no_long_time() {
+        let pattern = "a*".repeat(1000) + "b";
+        assert!(!glob_matches(pattern.as_bytes(), "a".repeat(10_000).as_bytes()));
+    }
+}

@@ -1,0 +1,193 @@
+//! redis.conf's syntax, and redis-server's command line, which is the same thing in another dress:
+//! `--port 7000 --save ''` is read as the lines `port 7000` and `save ""`.
+
+use std::fmt;
+use std::path::Path;
+
+use resp::{Batch, Limits, Parser};
+
+use super::{Config, SetError};
+
+/// Files include files no deeper than this.
+const MAX_INCLUDE_DEPTH: usize = 16;
+
+/// Where a line stands.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Source {
+    File(String),
+    StandardInput,
+    CommandLine,
+}
+
+/// A line that cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ConfigError {
+    pub source: Source,
+    /// From 1; on the command line, the number of the option.
+    pub line: usize,
+    pub text: String,
+    pub reason: String,
+}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let place = match &self.source {
+            Source::File(path) => format!("Reading the configuration file '{path}'"),
+            Source::StandardInput => "Reading the configuration from standard input".to_owned(),
+            Source::CommandLine => "Reading the options of the command line".to_owned(),
+        };
+        write!(
+            f,
+            "\n*** FATAL CONFIG FILE ERROR (Redis 7.2.4) ***\n{place}, at line {}\n>>> '{}'\n{}",
+            self.line, self.text, self.reason
+        )
+    }
+}
+
+impl std::error::Error for ConfigError {}
+
+impl Config {
+    /// Reads a file's lines.
+    pub fn load_file(&self, path: &str) -> Result<(), ConfigError> {
+        self.load_nested(path, 0)
+    }
+
+    fn load_nested(&self, path: &str, depth: usize) -> Result<(), ConfigError> {
+        let source = Source::File(path.to_owned());
+        let fail =
+            |reason: String| ConfigError { source: source.clone(), line: 0, text: path.to_owned(), reason };
+        if depth > MAX_INCLUDE_DEPTH {
+            return Err(fail("files include each other without end".to_owned()));
+        }
+        let text = std::fs::read_to_string(path)
+            .map_err(|error| fail(format!("can't open config file: {error}")))?;
+        self.load_lines(&text, &source, depth)
+    }
+
+    /// Reads lines that came from `source`.
+    pub fn load_text(&self, text: &str, source: &Source) -> Result<(), ConfigError> {
+        self.load_lines(text, source, 0)
+    }
+
+    fn load_lines(&self, text: &str, source: &Source, depth: usize) -> Result<(), ConfigError> {
+        let mut seen_save = false;
+        for (number, line) in (1..).zip(text.lines()) {
+            let fail = |reason: String| ConfigError {
+                source: source.clone(),
+                line: number,
+                text: line.trim().to_owned(),
+                reason,
+            };
+            let line = line.trim();
+            if line.is_empty() || line.starts_with('#') {
+                continue;
+            }
+            let words =
+                split(line).ok_or_else(|| fail("Unbalanced quotes in configuration line".to_owned()))?;
+            let Some((name, values)) = words.split_first() else { continue };
+            match name.to_ascii_lowercase().as_str() {
+                "include" => {
+                    let [pattern] = values else { return Err(fail(BAD_DIRECTIVE.to_owned())) };
+                    self.load_nested(pattern, depth + 1)?;
+                }
+                // Each line adds to what this source said before; the first replaces the default.
+                "save" if values.len() > 1 => {
+                    let before = if seen_save { self.text("save") } else { String::new() };
+                    seen_save = true;
+                    let all =
+                        before.split_ascii_whitespace().map(str::to_owned).chain(values.iter().cloned());
+                    self.load_one(name, &all.collect::<Vec<_>>()).map_err(fail)?;
+                }
+                _ => self.load_one(name, values).map_err(fail)?,
+            }
+        }
+        Ok(())
+    }
+
+    fn load_one(&self, name: &str, values: &[String]) -> Result<(), String> {
+        self.load(name, values).map_err(|error| match error {
+            SetError::Unknown | SetError::Immutable => BAD_DIRECTIVE.to_owned(),
+            SetError::Invalid(reason) => reason,
+        })
+    }
+}
+
+const BAD_DIRECTIVE: &str = "Bad directive or wrong number of arguments";
+
+/// The words of a line, unquoted as in a typed request.
+fn split(line: &str) -> Option<Vec<String>> {
+    let mut buffer = format!("{line}\n").into_bytes();
+    let mut batch = Batch::default();
+    if buffer[0] == b'*' {
+        return Some(vec![line.to_owned()]);
+    }
+    let parsed = Parser::new().parse(&mut buffer, &mut batch, &Limits::default());
+    if parsed.error.is_some() || batch.is_empty() {
+        return None;
+    }
+    let words = batch.args(0, &buffer).iter();
+    Some(words.map(|word| String::from_utf8_lossy(word).into_owned()).collect())
+}
+
+/// Turns `--name value ... --name value ...` into configuration lines.
+#[must_use]
+pub(crate) fn lines_of_arguments(arguments: &[String]) -> String {
+    let mut lines = String::new();
+    for argument in arguments {
+        match argument.strip_prefix("--") {
+            Some(name) if !name.is_empty() => {
+                lines.push('\n');
+                lines.push_str(name);
+            }
+            _ => {
+                let escaped = argument.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
+                lines.push_str(&format!(" \"{escaped}\""));
+            }
+        }
+    }
+    lines.trim_start_matches('\n').to_owned()
+}
+
+/// Whether `path` names a file rather than an option.
+#[must_use]
+pub(crate) fn is_file_argument(argument: &str) -> bool {
+    !argument.starts_with("--") && !Path::new(argument).as_os_str().is_empty()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_sets_what_it_says() {
+        let config = Config::default();
+        let text =
+            "# comment\nport 7000\n\nbind 127.0.0.1 ::1\nsave 900 1\nsave 60 10\nrequirepass \"a b\"\n";
+        config.load_text(text, &Source::StandardInput).unwrap();
+        assert_eq!(config.port("port"), 7000);
+        assert_eq!(config.text("bind"), "127.0.0.1 ::1");
+        assert_eq!(config.text("save"), "900 1 60 10");
+        assert_eq!(config.text("requirepass"), "a b");
+    }
+
+    #[test]
+    fn a_bad_line_is_named() {
+        let config = Config::default();
+        let error = config.load_text("port 1\nnonsense 1\n", &Source::File("x.conf".into())).unwrap_err();
+        assert_eq!((error.line, error.text.as_str()), (2, "nonsense 1"));
+        assert_eq!(error.reason, BAD_DIRECTIVE);
+        let error = config.load_text("maxmemory lots", &Source::CommandLine).unwrap_err();
+        assert_eq!(error.reason, "argument must be a memory value");
+    }
+
+    #[test]
+    fn the_command_line_reads_as_lines() {
+        let arguments = ["--port", "7000", "--save", "", "--bind", "a", "b", "--requirepass", "x \"y\""];
+        let lines = lines_of_arguments(&arguments.map(str::to_owned));
+        assert_eq!(lines, "port \"7000\"\nsave \"\"\nbind \"a\" \"b\"\nrequirepass \"x \\\"y\\\"\"");
+        let config = Config::default();
+        config.load_text(&lines, &Source::CommandLine).unwrap();
+        assert_eq!(config.text("save"), "");
+        assert_eq!(config.text("requirepass"), "x \"y\"");
+    }
+}

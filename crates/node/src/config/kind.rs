@@ -1,0 +1,199 @@
+//! What a parameter's value must look like, and how it is kept.
+
+/// The kind of a parameter's value.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// `yes` or `no`.
+    Switch,
+    /// A number between these, both inclusive.
+    Integer(i64, i64),
+    /// The same, written in octal (file modes).
+    Octal,
+    /// A number of bytes, with a unit if one likes (`64mb`).
+    Memory(i64, i64),
+    /// Bytes, or a part of `maxmemory` (`5%`).
+    MemoryOrPercent,
+    /// One of these words.
+    Choice(&'static [&'static str]),
+    /// One word, any.
+    Text,
+    /// Several words.
+    Words,
+    /// Pairs of seconds and changes.
+    Save,
+    /// `class hard soft seconds`, once or more.
+    OutputLimits,
+}
+
+impl Kind {
+    /// Checks the words given for a parameter and brings them into the form that CONFIG GET shows.
+    /// `before` is the value so far: some parameters add to it.
+    pub(crate) fn parse(self, words: &[String], before: &str) -> Result<String, String> {
+        let [word] = words else {
+            return match self {
+                Self::Words | Self::Save | Self::OutputLimits => self.parse_many(words, before),
+                _ => Err("wrong number of arguments".to_owned()),
+            };
+        };
+        match self {
+            Self::Switch => switch(word),
+            Self::Integer(min, max) => {
+                let value =
+                    word.parse().map_err(|_| "argument couldn't be parsed into an integer".to_owned());
+                bounded(value?, min, max)
+            }
+            Self::Octal => match i64::from_str_radix(word, 8) {
+                Ok(value) if (0..=0o777).contains(&value) => Ok(format!("{value:o}")),
+                _ => Err("argument couldn't be parsed into an integer".to_owned()),
+            },
+            Self::Memory(min, max) => {
+                bounded(memory(word).ok_or_else(|| "argument must be a memory value".to_owned())?, min, max)
+            }
+            Self::MemoryOrPercent => memory_or_percent(word),
+            Self::Choice(choices) => match choices.iter().find(|choice| choice.eq_ignore_ascii_case(word)) {
+                Some(choice) => Ok((*choice).to_owned()),
+                None => Err(format!("argument(s) must be one of the following: {}", choices.join(", "))),
+            },
+            Self::Text => Ok(word.clone()),
+            Self::Words | Self::Save | Self::OutputLimits => {
+                // CONFIG SET gives several words as one argument.
+                let words: Vec<String> = word.split_ascii_whitespace().map(str::to_owned).collect();
+                self.parse_many(&words, before)
+            }
+        }
+    }
+
+    fn parse_many(self, words: &[String], before: &str) -> Result<String, String> {
+        match self {
+            Self::Save => save(words),
+            Self::OutputLimits => output_limits(words, before),
+            _ => Ok(words.join(" ")),
+        }
+    }
+}
+
+fn switch(word: &str) -> Result<String, String> {
+    match word.to_ascii_lowercase().as_str() {
+        lower @ ("yes" | "no") => Ok(lower.to_owned()),
+        _ => Err("argument must be 'yes' or 'no'".to_owned()),
+    }
+}
+
+fn bounded(value: i64, min: i64, max: i64) -> Result<String, String> {
+    if (min..=max).contains(&value) {
+        Ok(value.to_string())
+    } else {
+        Err(format!("argument must be between {min} and {max} inclusive"))
+    }
+}
+
+/// Reads `10`, `10b`, `1k` (1000), `1kb` (1024), `1m`, `1mb`, `1g`, `1gb`, in any case.
+pub(crate) fn memory(word: &str) -> Option<i64> {
+    let lower = word.to_ascii_lowercase();
+    let digits = lower.find(|c: char| !c.is_ascii_digit()).unwrap_or(lower.len());
+    let unit: i64 = match &lower[digits..] {
+        "" | "b" => 1,
+        "k" => 1000,
+        "kb" => 1024,
+        "m" => 1000 * 1000,
+        "mb" => 1024 * 1024,
+        "g" => 1000 * 1000 * 1000,
+        "gb" => 1024 * 1024 * 1024,
+        _ => return None,
+    };
+    lower[..digits].parse::<i64>().ok()?.checked_mul(unit)
+}
+
+fn memory_or_percent(word: &str) -> Result<String, String> {
+    let fail = || "argument must be a memory or percent value".to_owned();
+    match word.strip_suffix('%') {
+        Some(percent) => match percent.parse::<u8>() {
+            Ok(percent) if percent <= 100 => Ok(format!("{percent}%")),
+            _ => Err(fail()),
+        },
+        None => memory(word).map(|bytes| bytes.to_string()).ok_or_else(fail),
+    }
+}
+
+fn save(words: &[String]) -> Result<String, String> {
+    if !words.len().is_multiple_of(2) {
+        return Err("Invalid save parameters".to_owned());
+    }
+    for pair in words.chunks(2) {
+        let numbers = (pair[0].parse::<i64>(), pair[1].parse::<i64>());
+        if !matches!(numbers, (Ok(1..), Ok(0..))) {
+            return Err("Invalid save parameters".to_owned());
+        }
+    }
+    Ok(words.join(" "))
+}
+
+const CLASSES: [&str; 3] = ["normal", "slave", "pubsub"];
+
+fn output_limits(words: &[String], before: &str) -> Result<String, String> {
+    if words.is_empty() || !words.len().is_multiple_of(4) {
+        return Err("Wrong number of arguments in buffer limit configuration.".to_owned());
+    }
+    let mut limits: Vec<String> = before.split(' ').map(str::to_owned).collect();
+    for limit in words.chunks(4) {
+        let class = match limit[0].to_ascii_lowercase().as_str() {
+            "replica" => "slave".to_owned(),
+            class => class.to_owned(),
+        };
+        let Some(index) = CLASSES.iter().position(|known| *known == class) else {
+            return Err("Invalid client class specified in buffer limit configuration.".to_owned());
+        };
+        let (hard, soft, seconds) = (memory(&limit[1]), memory(&limit[2]), limit[3].parse::<i64>());
+        let (Some(hard), Some(soft), Ok(seconds @ 0..)) = (hard, soft, seconds) else {
+            return Err(
+                "Error in hard, soft or soft_seconds setting in buffer limit configuration.".to_owned()
+            );
+        };
+        let at = index * 4;
+        limits[at + 1..at + 4].clone_from_slice(&[hard, soft, seconds].map(|number| number.to_string()));
+    }
+    Ok(limits.join(" "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_are_read_as_redis_reads_them() {
+        let words = |text: &str| text.split(' ').map(str::to_owned).collect::<Vec<_>>();
+        let limits = "normal 0 0 0 slave 268435456 67108864 60 pubsub 33554432 8388608 60";
+        let table: &[(Kind, &str, Result<&str, &str>)] = &[
+            (Kind::Switch, "YES", Ok("yes")),
+            (Kind::Switch, "1", Err("argument must be 'yes' or 'no'")),
+            (Kind::Integer(0, 9), "7", Ok("7")),
+            (Kind::Integer(0, 9), "10", Err("argument must be between 0 and 9 inclusive")),
+            (Kind::Integer(0, 9), "x", Err("argument couldn't be parsed into an integer")),
+            (Kind::Memory(0, i64::MAX), "2mb", Ok("2097152")),
+            (Kind::Memory(0, i64::MAX), "2m", Ok("2000000")),
+            (Kind::Memory(0, i64::MAX), "2x", Err("argument must be a memory value")),
+            (Kind::MemoryOrPercent, "5%", Ok("5%")),
+            (Kind::Choice(&["a", "b"]), "B", Ok("b")),
+            (Kind::Choice(&["a", "b"]), "c", Err("argument(s) must be one of the following: a, b")),
+            (Kind::Octal, "755", Ok("755")),
+            (Kind::Words, "* -::*", Ok("* -::*")),
+            (Kind::Save, "900 1 60 10", Ok("900 1 60 10")),
+            (Kind::Save, "900", Err("Invalid save parameters")),
+            (Kind::Save, "0 1", Err("Invalid save parameters")),
+            (
+                Kind::OutputLimits,
+                "replica 1mb 2 3",
+                Ok("normal 0 0 0 slave 1048576 2 3 pubsub 33554432 8388608 60"),
+            ),
+            (
+                Kind::OutputLimits,
+                "nobody 1 2 3",
+                Err("Invalid client class specified in buffer limit configuration."),
+            ),
+        ];
+        for (kind, text, expected) in table {
+            let parsed = kind.parse(&words(text), limits);
+            assert_eq!(parsed.as_deref().map_err(String::as_str), *expected, "{kind:?} {text}");
+        }
+    }
+}

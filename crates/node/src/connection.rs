@@ -1,0 +1,340 @@
+//! One client's connection.
+//!
+//! The loop: read what is there, parse every complete request, run them, write all the replies with one
+//! write. It happens inside one poll; the task only awaits when a command needs the shell. An idle
+//! connection holds no buffer: reads go to the thread's scratch memory, and only what is left of an
+//! unfinished request is kept.
+
+use std::future::poll_fn;
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::task::{Context, Poll};
+
+use engine::{Flow, NodeCommand, Origin, Session};
+use resp::{Limits, Parser, Request};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{TcpStream, UnixStream};
+
+use crate::commands;
+use crate::server::Server;
+use crate::worker::{Scratch, with_scratch};
+
+/// A kept buffer larger than this is given back once it is empty.
+const KEEP_BUFFER: usize = 16 * 1024;
+/// An unfinished request gets at least this much room to be read into.
+const MIN_READ: usize = 16 * 1024;
+
+/// A client's socket as it was accepted, on its way to a worker.
+#[derive(Debug)]
+pub(crate) enum Socket {
+    Tcp(std::net::TcpStream),
+    Unix(std::os::unix::net::UnixStream),
+}
+
+/// A socket in its thread's event loop.
+#[derive(Debug)]
+pub(crate) enum Stream {
+    Tcp(TcpStream),
+    Unix(UnixStream),
+}
+
+/// One client.
+#[derive(Debug)]
+pub(crate) struct Connection {
+    pub(crate) server: Arc<Server>,
+    pub(crate) session: Session,
+    stream: Stream,
+    parser: Parser,
+    /// What was read and is not yet parsed or not yet run.
+    input: Vec<u8>,
+    /// What was written and is not yet sent, from `sent` on.
+    output: Vec<u8>,
+    sent: usize,
+    /// `input` may hold whole requests: run them before reading on.
+    unrun: bool,
+}
+
+/// Why the connection's poll ended.
+enum Event {
+    Closed,
+    Node(NodeCommand, Request),
+    Paused,
+}
+
+impl Connection {
+    pub(crate) fn new(server: Arc<Server>, socket: Socket) -> io::Result<Self> {
+        let stream = match socket {
+            Socket::Tcp(stream) => Stream::Tcp(TcpStream::from_std(stream)?),
+            Socket::Unix(stream) => Stream::Unix(UnixStream::from_std(stream)?),
+        };
+        let authenticated = server.engine.settings.password.load().is_none();
+        let session = Session::new(server.client_id(), Origin::Client, authenticated);
+        Ok(Self {
+            server,
+            session,
+            stream,
+            parser: Parser::new(),
+            input: Vec::new(),
+            output: Vec::new(),
+            sent: 0,
+            unrun: false,
+        })
+    }
+
+    /// Serves the client until it leaves. When the server stops, its threads' event loops end and their
+    /// connections with them.
+    pub(crate) async fn run(mut self) {
+        loop {
+            match poll_fn(|context| self.poll(context)).await {
+                Event::Closed => return,
+                Event::Node(command, request) => {
+                    self.flush().await;
+                    commands::run(&mut self, command, &request).await;
+                }
+                Event::Paused => self.server.unpaused().await,
+            }
+            self.unrun = true;
+        }
+    }
+
+    /// Sends what waits to be sent as far as the socket takes it now.
+    async fn flush(&mut self) {
+        // An error shows again when the socket is read.
+        let _ = poll_fn(|context| Poll::Ready(self.poll_send(context))).await;
+    }
+
+    /// The buffer that replies go to.
+    pub(crate) fn output(&mut self) -> &mut Vec<u8> {
+        &mut self.output
+    }
+
+    /// Serves until nothing more can be read or the shell is needed.
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Event> {
+        loop {
+            if std::mem::take(&mut self.unrun)
+                && !self.input.is_empty()
+                && let Some(event) = with_scratch(|scratch| self.run_kept(scratch))
+            {
+                return Poll::Ready(event);
+            }
+            if self.poll_send(context).is_err() || (self.session.closing && self.output.is_empty()) {
+                return Poll::Ready(Event::Closed);
+            }
+            if self.session.closing {
+                return Poll::Pending;
+            }
+            match with_scratch(|scratch| self.poll_read(context, scratch)) {
+                Poll::Pending => return Poll::Pending,
+                Poll::Ready(Err(_)) => return Poll::Ready(Event::Closed),
+                Poll::Ready(Ok(Some(event))) => return Poll::Ready(event),
+                Poll::Ready(Ok(None)) => {}
+            }
+        }
+    }
+
+    /// Reads once and runs what came. `Ok(None)`: go on.
+    fn poll_read(
+        &mut self,
+        context: &mut Context<'_>,
+        scratch: &mut Scratch,
+    ) -> Poll<io::Result<Option<Event>>> {
+        if !self.input.is_empty() {
+            return self.poll_read_on(context, scratch);
+        }
+        // The scratch buffer is taken out while requests in it run, since running needs the scratch too.
+        let mut read = std::mem::take(&mut scratch.read);
+        let mut buffer = ReadBuf::new(&mut read);
+        let polled = self.stream.poll_read(context, &mut buffer);
+        let len = buffer.filled().len();
+        let outcome = match polled {
+            Poll::Pending => Poll::Pending,
+            Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
+            Poll::Ready(Ok(())) if len == 0 => Poll::Ready(Ok(Some(Event::Closed))),
+            Poll::Ready(Ok(())) => {
+                self.count_input(len);
+                let (used, event) = self.run_requests(scratch, &mut read[..len]);
+                self.input.extend_from_slice(&read[used..len]);
+                Poll::Ready(Ok(event))
+            }
+        };
+        scratch.read = read;
+        outcome
+    }
+
+    /// Reads more of an unfinished request into the connection's own buffer.
+    fn poll_read_on(
+        &mut self,
+        context: &mut Context<'_>,
+        scratch: &mut Scratch,
+    ) -> Poll<io::Result<Option<Event>>> {
+        let limit = self.server.limits.query_buffer.load(Ordering::Relaxed);
+        if self.input.len() > limit {
+            self.server.network.query_limit_disconnections.fetch_add(1, Ordering::Relaxed);
+            return Poll::Ready(Ok(Some(Event::Closed)));
+        }
+        // Twice as much each time, so that a large request is copied a few times only, and never more
+        // than was really sent.
+        let room = self.input.len().clamp(MIN_READ, 16 * 1024 * 1024);
+        let before = self.input.len();
+        self.input.resize(before + room, 0);
+        let mut buffer = ReadBuf::new(&mut self.input[before..]);
+        let polled = self.stream.poll_read(context, &mut buffer);
+        let len = buffer.filled().len();
+        self.input.truncate(before + len);
+        match polled {
+            Poll::Pending => Poll::Pending,
+            Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
+            Poll::Ready(Ok(())) if len == 0 => Poll::Ready(Ok(Some(Event::Closed))),
+            Poll::Ready(Ok(())) => {
+                self.count_input(len);
+                Poll::Ready(Ok(self.run_kept(scratch)))
+            }
+        }
+    }
+
+    /// Runs the requests in the connection's own buffer and keeps the rest.
+    fn run_kept(&mut self, scratch: &mut Scratch) -> Option<Event> {
+        let mut input = std::mem::take(&mut self.input);
+        let (used, event) = self.run_requests(scratch, &mut input);
+        input.drain(..used);
+        if input.is_empty() && input.capacity() > KEEP_BUFFER {
+            input = Vec::new();
+        }
+        self.input = input;
+        event
+    }
+
+    /// Parses `buffer` and runs its requests. Returns how many bytes are done with, and what the shell
+    /// must do before the rest can run.
+    fn run_requests(&mut self, scratch: &mut Scratch, buffer: &mut [u8]) -> (usize, Option<Event>) {
+        let settings = &self.server.engine.settings;
+        let limits = Limits {
+            max_bulk_len: settings.proto_max_bulk_len.load(Ordering::Relaxed),
+            authenticated: self.session.authenticated,
+        };
+        scratch.batch.clear();
+        let parsed = self.parser.parse(buffer, &mut scratch.batch, &limits);
+        let now = crate::time::now();
+        // With nothing waiting to be sent, replies are collected in memory that the thread shares.
+        let shared = self.output.is_empty();
+        let mut out = std::mem::take(if shared { &mut scratch.out } else { &mut self.output });
+        let (ran, flow) = self.server.engine.run(
+            &mut scratch.worker,
+            &mut self.session,
+            now,
+            buffer,
+            &scratch.batch,
+            0,
+            &mut out,
+        );
+        let event = match flow {
+            Flow::Done | Flow::Close => None,
+            Flow::Paused => Some((ran, Event::Paused)),
+            Flow::Node(command) => {
+                let request = Request::from(scratch.batch.args(ran, buffer));
+                Some((ran + 1, Event::Node(command, request)))
+            }
+        };
+        if let (Some(error), None) = (parsed.error, &event) {
+            resp::Writer::new(&mut out, self.session.protocol).error(&format!("ERR {error}"));
+            self.session.closing = true;
+        }
+        if shared {
+            self.send_now(&mut out, scratch);
+        } else {
+            self.output = out;
+        }
+        match event {
+            None => (parsed.consumed, None),
+            Some((done, event)) => {
+                // What follows is parsed again when the shell is done.
+                self.parser = Parser::new();
+                (scratch.batch.consumed(done), Some(event))
+            }
+        }
+    }
+
+    /// Sends the replies of a batch with one write; what the socket does not take is kept.
+    fn send_now(&mut self, out: &mut Vec<u8>, scratch: &mut Scratch) {
+        if !out.is_empty() {
+            let sent = match &self.stream {
+                Stream::Tcp(stream) => stream.try_write(out),
+                Stream::Unix(stream) => stream.try_write(out),
+            };
+            // An error will show again when the rest is sent, or when the socket is read.
+            let sent = sent.unwrap_or(0);
+            self.count_output(sent);
+            self.output.extend_from_slice(&out[sent..]);
+            out.clear();
+        }
+        if out.capacity() > 1024 * 1024 {
+            *out = Vec::new();
+        }
+        scratch.out = std::mem::take(out);
+    }
+
+    /// Sends what waits to be sent.
+    fn poll_send(&mut self, context: &mut Context<'_>) -> io::Result<()> {
+        while self.sent < self.output.len() {
+            let polled = match &mut self.stream {
+                Stream::Tcp(stream) => Pin::new(stream).poll_write(context, &self.output[self.sent..]),
+                Stream::Unix(stream) => Pin::new(stream).poll_write(context, &self.output[self.sent..]),
+            };
+            match polled {
+                Poll::Ready(Ok(0)) => return Err(io::ErrorKind::WriteZero.into()),
+                Poll::Ready(Ok(len)) => {
+                    self.count_output(len);
+                    self.sent += len;
+                }
+                Poll::Ready(Err(error)) => return Err(error),
+                Poll::Pending => return self.check_output_limit(),
+            }
+        }
+        self.sent = 0;
+        self.output.clear();
+        if self.output.capacity() > KEEP_BUFFER {
+            self.output = Vec::new();
+        }
+        Ok(())
+    }
+
+    /// A client that does not read its replies is cut off at the limit for its class.
+    fn check_output_limit(&mut self) -> io::Result<()> {
+        let waiting = self.output.len() - self.sent;
+        let limit = self.server.limits.output_buffer.load(Ordering::Relaxed);
+        if limit > 0 && waiting > limit {
+            self.server.network.output_limit_disconnections.fetch_add(1, Ordering::Relaxed);
+            tracing::warn!(
+                "Client id={} scheduled to be closed ASAP for overcoming of output buffer limits.",
+                self.session.id
+            );
+            return Err(io::ErrorKind::OutOfMemory.into());
+        }
+        Ok(())
+    }
+
+    fn count_input(&self, len: usize) {
+        self.server.network.input_bytes.fetch_add(len as u64, Ordering::Relaxed);
+    }
+
+    fn count_output(&self, len: usize) {
+        self.server.network.output_bytes.fetch_add(len as u64, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.server.connected.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Stream {
+    fn poll_read(&mut self, context: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        match self {
+            Self::Tcp(stream) => Pin::new(stream).poll_read(context, buffer),
+            Self::Unix(stream) => Pin::new(stream).poll_read(context, buffer),
+        }
+    }
+}

@@ -1,0 +1,19 @@
+//! The shell around the pure crates: sockets, files, timers, threads, configuration.
+//!
+//! [`start`] brings a server up from its configuration. Worker threads ([`worker`]) each run a tokio
+//! current-thread runtime with their own connections ([`connection`]); what a command needs beyond the
+//! engine is in [`commands`], a file for each family. Everything they share is the [`server::Server`].
+#![forbid(unsafe_code)]
+
+mod commands;
+pub mod config;
+mod connection;
+mod listener;
+mod log;
+mod server;
+mod settings;
+mod startup;
+mod time;
+mod worker;
+
+pub use startup::{Failure, serve};

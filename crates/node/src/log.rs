@@ -1,0 +1,98 @@
+//! The log, in Redis's line format: `pid:role day month year time.millis level message`.
+//!
+//! Levels are Redis's: `.` debug (TRACE), `-` verbose (DEBUG), `*` notice (INFO), `#` warning (WARN and
+//! ERROR). `loglevel` and the role (M master, S replica, X sentinel) change while the server runs.
+
+use std::fs::OpenOptions;
+use std::io::Write;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU8, Ordering};
+
+use time::macros::format_description;
+use time::{OffsetDateTime, UtcOffset};
+use tracing::field::{Field, Visit};
+use tracing::{Event, Level, Subscriber};
+use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
+use tracing_subscriber::registry::LookupSpan;
+
+static LOUDNESS: AtomicU8 = AtomicU8::new(2);
+static ROLE: AtomicU8 = AtomicU8::new(b'M');
+
+/// Says which messages are kept: `debug`, `verbose`, `notice`, `warning` or `nothing`.
+pub(crate) fn set_level(name: &str) {
+    let loudness = match name {
+        "debug" => 0,
+        "verbose" => 1,
+        "notice" => 2,
+        "warning" => 3,
+        _ => 4,
+    };
+    LOUDNESS.store(loudness, Ordering::Relaxed);
+}
+
+/// Says which letter stands for this process's role.
+pub(crate) fn set_role(letter: u8) {
+    ROLE.store(letter, Ordering::Relaxed);
+}
+
+/// Starts logging to `file`, or to standard output if it is empty. To be called before any thread is
+/// started: only then can the local time zone be asked for.
+pub(crate) fn start(file: &str) -> std::io::Result<()> {
+    let sink: Box<dyn Write + Send> = if file.is_empty() {
+        Box::new(std::io::stdout())
+    } else {
+        Box::new(OpenOptions::new().create(true).append(true).open(file)?)
+    };
+    let offset = UtcOffset::current_local_offset().unwrap_or(UtcOffset::UTC);
+    let lines = Lines { sink: Mutex::new(sink), offset, pid: std::process::id() };
+    // A second start in one process (tests) keeps the first log.
+    let _ = tracing::subscriber::set_global_default(tracing_subscriber::registry().with(lines));
+    Ok(())
+}
+
+struct Lines {
+    sink: Mutex<Box<dyn Write + Send>>,
+    offset: UtcOffset,
+    pid: u32,
+}
+
+impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Lines {
+    fn on_event(&self, event: &Event<'_>, _context: Context<'_, S>) {
+        let (loudness, mark) = match *event.metadata().level() {
+            Level::TRACE => (0, '.'),
+            Level::DEBUG => (1, '-'),
+            Level::INFO => (2, '*'),
+            Level::WARN | Level::ERROR => (3, '#'),
+        };
+        let ours = event.metadata().target().starts_with("node");
+        if loudness < LOUDNESS.load(Ordering::Relaxed) || (!ours && loudness < 3) {
+            return;
+        }
+        let mut message = Message::default();
+        event.record(&mut message);
+        let when = OffsetDateTime::now_utc().to_offset(self.offset);
+        let when = when.format(format_description!(
+            "[day] [month repr:short] [year] [hour]:[minute]:[second].[subsecond digits:3]"
+        ));
+        let role = char::from(ROLE.load(Ordering::Relaxed));
+        let line =
+            format!("{}:{role} {} {mark} {}\n", self.pid, when.unwrap_or_default(), message.0.trim_start());
+        // A log that cannot be written must not stop the server.
+        let _ =
+            self.sink.lock().unwrap_or_else(std::sync::PoisonError::into_inner).write_all(line.as_bytes());
+    }
+}
+
+/// An event's message, followed by its other fields as `name=value`.
+#[derive(Default)]
+struct Message(String);
+
+impl Visit for Message {
+    fn record_debug(&mut self, field: &Field, value: &dyn std::fmt::Debug) {
+        if field.name() == "message" {
+            self.0 = format!("{value:?}{}", self.0);
+        } else {
+            self.0.push_str(&format!(" {}={value:?}", field.name()));
+        }
+    }
+}

@@ -1,0 +1,177 @@
+//! From a command line to a serving node, and back down.
+
+use std::sync::Arc;
+
+use anyhow::{Context as _, Result};
+use engine::{Engine, NoLog};
+use keyspace::Keyspace;
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::config::{Config, ConfigError, Source, is_file_argument, lines_of_arguments};
+use crate::server::Server;
+use crate::{listener, log, settings, worker};
+
+/// Why a server did not start.
+#[derive(Debug)]
+pub enum Failure {
+    /// The configuration cannot be used.
+    Config(ConfigError),
+    /// The machine did not give what is needed.
+    Start(anyhow::Error),
+}
+
+impl std::fmt::Display for Failure {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Config(error) => error.fmt(f),
+            Self::Start(error) => write!(f, "{error:#}"),
+        }
+    }
+}
+
+/// Runs a server until it is told to stop. `arguments` are those of `redis-server`: a file or `-`, then
+/// `--option value ...`.
+pub fn serve(arguments: &[String]) -> Result<(), Failure> {
+    let config = configure(arguments).map_err(Failure::Config)?;
+    run(config).map_err(Failure::Start)
+}
+
+fn configure(arguments: &[String]) -> Result<Config, ConfigError> {
+    let config = Config::default();
+    let workers = std::thread::available_parallelism().map_or(1, usize::from);
+    config
+        .load("io-threads", &[workers.min(128).to_string()])
+        .expect("the number of cores is a valid number of workers");
+    let options = match arguments.split_first() {
+        Some((file, options)) if is_file_argument(file) => {
+            if file == "-" {
+                let text = std::io::read_to_string(std::io::stdin()).unwrap_or_default();
+                config.load_text(&text, &Source::StandardInput)?;
+            } else {
+                config.load_file(file)?;
+            }
+            options
+        }
+        _ => arguments,
+    };
+    config.load_text(&lines_of_arguments(options), &Source::CommandLine)?;
+    Ok(config)
+}
+
+fn run(config: Config) -> Result<()> {
+    log::start(&config.text("logfile")).context("the log file cannot be opened")?;
+    log::set_level(&config.text("loglevel"));
+    log::set_role(b'M');
+    let dir = config.text("dir");
+    std::env::set_current_dir(&dir).with_context(|| format!("Can't chdir to '{dir}'"))?;
+    let version = env!("CARGO_PKG_VERSION");
+    tracing::info!(
+        "Redoubt {version} is starting, PID: {}, port {}",
+        std::process::id(),
+        config.port("port")
+    );
+    raise_file_limit(&config);
+    let databases = u16::try_from(config.integer("databases")).unwrap_or(u16::MAX);
+    let keyspace = Keyspace::new(random_u64()?, databases);
+    let engine = Engine::new(keyspace, None, Box::new(NoLog));
+    let server = Server::new(engine, config, random_hex()?);
+    settings::apply(&server);
+    tracing::info!("Server initialized");
+    let count = usize::try_from(server.config.integer("io-threads")).unwrap_or(1);
+    let workers: Vec<_> = (0..count).map(|index| worker::spawn(&server, index)).collect::<Result<_, _>>()?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    worker::install_scratch(&server);
+    let outcome = runtime.block_on(control(&server, &workers));
+    server.stop();
+    for worker in workers {
+        drop(worker.connections);
+        if worker.thread.join().is_err() {
+            tracing::error!("a worker thread panicked");
+        }
+    }
+    remove_files(&server.config);
+    if outcome.is_ok() {
+        tracing::warn!("Redis is now ready to exit, bye bye...");
+    }
+    outcome
+}
+
+/// What the control thread does: accepts clients, keeps time, waits for the end.
+async fn control(server: &Arc<Server>, workers: &[worker::Handle]) -> Result<()> {
+    let senders: Vec<_> = workers.iter().map(|worker| worker.connections.clone()).collect();
+    let config = &server.config;
+    let (port, unix) = (config.port("port"), config.text("unixsocket"));
+    if port != 0 {
+        let backlog = i32::try_from(config.integer("tcp-backlog")).unwrap_or(i32::MAX);
+        for socket in listener::bind(&config.text("bind"), port, backlog)? {
+            let socket = tokio::net::TcpListener::from_std(socket)?;
+            tokio::spawn(listener::accept_tcp(server.clone(), socket, senders.clone()));
+        }
+        tracing::info!("Ready to accept connections tcp");
+    }
+    if !unix.is_empty() {
+        let mode = u32::from_str_radix(&config.text("unixsocketperm"), 8).ok().filter(|mode| *mode != 0);
+        let socket = tokio::net::UnixListener::from_std(listener::bind_unix(&unix, mode)?)?;
+        tokio::spawn(listener::accept_unix(server.clone(), socket, senders));
+        tracing::info!("Ready to accept connections unix");
+    }
+    write_pid_file(config);
+    let (mut term, mut int) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    tokio::select! {
+        _ = term.recv() => tracing::warn!("Received SIGTERM scheduling shutdown..."),
+        _ = int.recv() => tracing::warn!("Received SIGINT scheduling shutdown..."),
+        () = server.stopped() => tracing::warn!("User requested shutdown..."),
+    }
+    Ok(())
+}
+
+/// Asks for as many file descriptors as `maxclients` needs, and lowers `maxclients` if they are refused.
+fn raise_file_limit(config: &Config) {
+    // Listeners, logs, snapshots, links: what a server needs besides its clients.
+    const RESERVED: u64 = 32;
+    let clients = u64::try_from(config.integer("maxclients")).unwrap_or(u64::MAX);
+    let wanted = clients.saturating_add(RESERVED);
+    let granted = match rlimit::increase_nofile_limit(wanted) {
+        Ok(granted) => granted,
+        Err(error) => {
+            tracing::warn!("the limit of open files cannot be raised: {error}");
+            return;
+        }
+    };
+    if granted < wanted {
+        let clients = granted.saturating_sub(RESERVED).max(1);
+        tracing::warn!("Current maximum open files is {granted}. maxclients has been reduced to {clients}.");
+        let set = config.load("maxclients", &[clients.to_string()]);
+        debug_assert_eq!(set, Ok(()));
+    }
+}
+
+fn write_pid_file(config: &Config) {
+    let path = config.text("pidfile");
+    if !path.is_empty()
+        && let Err(error) = std::fs::write(&path, format!("{}\n", std::process::id()))
+    {
+        tracing::warn!("Failed to write PID file '{path}': {error}");
+    }
+}
+
+fn remove_files(config: &Config) {
+    for path in [config.text("pidfile"), config.text("unixsocket")] {
+        if !path.is_empty() {
+            // It may be gone already.
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
+fn random_u64() -> Result<u64> {
+    let mut bytes = [0; 8];
+    getrandom::fill(&mut bytes).map_err(|error| anyhow::anyhow!("no random numbers: {error}"))?;
+    Ok(u64::from_le_bytes(bytes))
+}
+
+fn random_hex() -> Result<String> {
+    let mut bytes = [0; 20];
+    getrandom::fill(&mut bytes).map_err(|error| anyhow::anyhow!("no random numbers: {error}"))?;
+    Ok(slot_routing::NodeId::from_random(bytes).to_string())
+}

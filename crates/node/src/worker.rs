@@ -1,0 +1,80 @@
+//! Worker threads: each runs a tokio current-thread runtime with its own connections. A command runs to
+//! its end on the thread that read it.
+
+use std::cell::RefCell;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use engine::Worker;
+use resp::Batch;
+use tokio::sync::mpsc;
+
+use crate::connection::{Connection, Socket};
+use crate::server::Server;
+
+/// Bytes read at once; also what one idle connection does not cost, since threads share it.
+const READ_SIZE: usize = 64 * 1024;
+
+/// What the connections of one thread take turns in using.
+pub(crate) struct Scratch {
+    pub(crate) worker: Worker,
+    pub(crate) read: Box<[u8]>,
+    pub(crate) batch: Batch,
+    pub(crate) out: Vec<u8>,
+}
+
+thread_local! {
+    static SCRATCH: RefCell<Option<Scratch>> = const { RefCell::new(None) };
+}
+
+/// Runs `f` with this thread's scratch memory.
+pub(crate) fn with_scratch<R>(f: impl FnOnce(&mut Scratch) -> R) -> R {
+    SCRATCH.with_borrow_mut(|scratch| f(scratch.as_mut().expect("connections run on worker threads only")))
+}
+
+/// A worker thread and the way to hand it connections.
+#[derive(Debug)]
+pub(crate) struct Handle {
+    pub(crate) connections: mpsc::UnboundedSender<Socket>,
+    pub(crate) thread: JoinHandle<()>,
+}
+
+/// Starts worker number `index`.
+pub(crate) fn spawn(server: &Arc<Server>, index: usize) -> std::io::Result<Handle> {
+    let (connections, accepted) = mpsc::unbounded_channel();
+    let server = server.clone();
+    let thread = std::thread::Builder::new().name(format!("worker-{index}")).spawn(move || {
+        install_scratch(&server);
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .expect("a thread that cannot get its event loop cannot serve anybody");
+        runtime.block_on(accept(server, accepted));
+    })?;
+    Ok(Handle { connections, thread })
+}
+
+/// Gives the calling thread what it needs to run commands.
+pub(crate) fn install_scratch(server: &Server) {
+    SCRATCH.set(Some(Scratch {
+        worker: server.engine.worker(crate::time::nanos),
+        read: vec![0; READ_SIZE].into_boxed_slice(),
+        batch: Batch::default(),
+        out: Vec::new(),
+    }));
+}
+
+async fn accept(server: Arc<Server>, mut accepted: mpsc::UnboundedReceiver<Socket>) {
+    loop {
+        tokio::select! {
+            socket = accepted.recv() => {
+                let Some(socket) = socket else { return };
+                match Connection::new(server.clone(), socket) {
+                    Ok(connection) => drop(tokio::spawn(connection.run())),
+                    Err(error) => tracing::debug!("a connection was lost before it was served: {error}"),
+                }
+            }
+            () = server.stopped() => return,
+        }
+    }
+}

@@ -1,0 +1,80 @@
+//! The `redoubt` program.
+//!
+//! Called by another name (`redis-server`, `valkey-server`) it behaves as that program does: tools that
+//! start a server by such a name need not know.
+#![forbid(unsafe_code)]
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// Looked for by tools as ` v=7.2.4 `: the Redis version whose behaviour this is.
+const VERSION_LINE: &str = concat!(
+    "Redis server v=7.2.4 sha=00000000:0 malloc=libc bits=64 build=redoubt-",
+    env!("CARGO_PKG_VERSION")
+);
+
+#[derive(Debug, Parser)]
+#[command(name = "redoubt", about = "A Redis-protocol in-memory data server", disable_version_flag = true)]
+struct Cli {
+    /// Say which version this is.
+    #[arg(short = 'v', long)]
+    version: bool,
+    #[command(subcommand)]
+    command: Option<Subcommands>,
+}
+
+#[derive(Debug, Subcommand)]
+enum Subcommands {
+    /// Run a server. Takes what redis-server takes.
+    #[command(disable_help_flag = true)]
+    Server {
+        /// A configuration file or `-` for standard input, then `--option value ...`.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "FILE|- --OPTION VALUE")]
+        arguments: Vec<String>,
+    },
+}
+
+fn main() -> ExitCode {
+    let mut arguments = std::env::args();
+    let called = arguments.next().unwrap_or_default();
+    let name = Path::new(&called).file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    if matches!(name, "redis-server" | "valkey-server") {
+        return server(&arguments.collect::<Vec<_>>());
+    }
+    let cli = Cli::parse();
+    match cli.command {
+        Some(Subcommands::Server { arguments }) => server(&arguments),
+        None if cli.version => {
+            println!("{VERSION_LINE}");
+            ExitCode::SUCCESS
+        }
+        None => {
+            eprintln!("Say what to do: 'redoubt server' starts a server, 'redoubt --help' tells more.");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn server(arguments: &[String]) -> ExitCode {
+    match arguments.first().map(String::as_str) {
+        Some("--version" | "-v") => {
+            println!("{VERSION_LINE}");
+            return ExitCode::SUCCESS;
+        }
+        Some("--help" | "-h") => {
+            println!("Usage: redoubt server [FILE|-] [--option value ...]");
+            println!("Options are the lines of a redis.conf: 'redoubt server --port 7000 --save \"\"'.");
+            return ExitCode::SUCCESS;
+        }
+        _ => {}
+    }
+    match node::serve(arguments) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            eprintln!("{failure}");
+            ExitCode::FAILURE
+        }
+    }
+}
