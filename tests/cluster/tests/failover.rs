@@ -1,0 +1,212 @@
+//! Masters that die, freeze, return, and are replaced on request.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use cluster_tests::{fill, key_for_every_slot, lost, owner_index};
+use harness::{Cluster, Connection, Program, Value, cluster_field, eventually, never_within};
+
+fn cluster() -> Cluster {
+    Cluster::start(&Program::redoubt(), 3, 1)
+}
+
+fn wait_until_replica_of(cluster: &Cluster, node: usize, master: usize) {
+    let port = cluster.nodes[master].port.to_string();
+    eventually(&format!("{} follows {port}", cluster.nodes[node].port), || {
+        let node = &cluster.nodes[node];
+        let role = node.run("ROLE");
+        let role = role.items();
+        let follows = role[0].text() == "slave" && role[2].int().to_string() == port;
+        (follows && node.info("replication", "master_link_status")? == "up").then_some(())
+    });
+}
+
+/// The replica takes over with every key it had, and the old master comes back as its replica.
+#[test]
+fn a_killed_master_is_replaced_and_returns_as_a_replica() {
+    let mut cluster = cluster();
+    let keys = fill(&cluster, "before", 5000);
+
+    cluster.nodes[0].kill();
+    let successor = cluster.wait_for_owner(0, |port| port == cluster.nodes[3].port);
+    assert_eq!(successor, cluster.nodes[3].port);
+    cluster.wait_until_ok();
+    assert_eq!(lost(&cluster, &keys), Vec::<String>::new());
+    let more = fill(&cluster, "between", 1000);
+
+    cluster.nodes[0].launch();
+    wait_until_replica_of(&cluster, 0, 3);
+    cluster.wait_until_ok();
+    let expected = cluster.nodes[3].run("DBSIZE");
+    eventually("the old master has its successor's keys", || {
+        (cluster.nodes[0].run("DBSIZE") == expected).then_some(())
+    });
+    assert_eq!(lost(&cluster, &more), Vec::<String>::new());
+}
+
+/// A frozen process refuses no connection: it is replaced after the node timeout, and no longer takes writes when it
+/// thaws.
+#[test]
+fn a_frozen_master_is_replaced_and_thaws_as_a_replica() {
+    let cluster = cluster();
+    let keys = fill(&cluster, "key", 1000);
+    let frozen = &cluster.nodes[1];
+    let slot = 8000;
+    let key = &key_for_every_slot()[usize::from(slot)];
+
+    frozen.freeze();
+    let witness = &cluster.nodes[0];
+    eventually("the replica takes over", || {
+        let owner = harness::slot_owner(&mut witness.connect(), slot)?;
+        (owner == cluster.nodes[4].port).then_some(())
+    });
+    frozen.thaw();
+    wait_until_replica_of(&cluster, 1, 4);
+    let reply = frozen.run(&format!("SET {key} late"));
+    assert_eq!(reply, Value::Error(format!("MOVED {slot} 127.0.0.1:{}", cluster.nodes[4].port)));
+    cluster.wait_until_ok();
+    assert_eq!(lost(&cluster, &keys), Vec::<String>::new());
+}
+
+/// Manual failover stops the master for the moment of the handover: a client that writes all the while loses nothing
+/// that was acknowledged.
+#[test]
+fn a_manual_failover_loses_no_write() {
+    let cluster = cluster();
+    let key = &key_for_every_slot()[100];
+    let ports: Vec<u16> = cluster.nodes.iter().map(|node| node.port).collect();
+    let over = AtomicBool::new(false);
+
+    let acknowledged = thread::scope(|scope| {
+        let writer = scope.spawn(|| count_up(ports[0], key, &over));
+        eventually("the counter counts", || {
+            let value = cluster.nodes[0].run(&format!("GET {key}"));
+            (value != Value::NullBulk && value.text().parse::<u64>().ok()? > 200).then_some(())
+        });
+        cluster.nodes[3].run("CLUSTER FAILOVER").expect_ok();
+        cluster.wait_for_owner(100, |port| port == ports[3]);
+        wait_until_replica_of(&cluster, 0, 3);
+        // Some more on the new master, so that the counter shows that it went on.
+        let reached: u64 = cluster.nodes[3].run(&format!("GET {key}")).text().parse().expect("a number");
+        eventually("the counter goes on", || {
+            let value: u64 = cluster.nodes[3].run(&format!("GET {key}")).text().parse().ok()?;
+            (value > reached + 200).then_some(())
+        });
+        over.store(true, Ordering::Relaxed);
+        writer.join().expect("the writer ends well")
+    });
+    let value = cluster.nodes[3].run(&format!("GET {key}")).text();
+    assert_eq!(value.parse::<u64>(), Ok(acknowledged), "every acknowledged increment is there, once");
+}
+
+/// Increments until told to stop, following redirections; gives how many were acknowledged.
+fn count_up(port: u16, key: &str, over: &AtomicBool) -> u64 {
+    let mut connection = Connection::open(("127.0.0.1", port)).expect("the master takes connections");
+    let mut acknowledged = 0;
+    while !over.load(Ordering::Relaxed) {
+        match connection.call(&["INCR", key]) {
+            Value::Int(_) => acknowledged += 1,
+            Value::Error(text) if text.starts_with("MOVED") => {
+                let address = text.rsplit(' ').next().expect("an address");
+                connection = Connection::open(address).expect("the new master takes connections");
+            }
+            other => panic!("INCR gave {other:?}"),
+        }
+    }
+    acknowledged
+}
+
+/// FORCE does without the master, TAKEOVER without anybody's vote.
+#[test]
+fn a_replica_takes_over_by_force_and_without_votes() {
+    let mut cluster = cluster();
+    let keys = fill(&cluster, "key", 500);
+
+    cluster.nodes[3].run("CLUSTER FAILOVER FORCE").expect_ok();
+    cluster.wait_for_owner(0, |port| port == cluster.nodes[3].port);
+    wait_until_replica_of(&cluster, 0, 3);
+
+    // Two of three masters gone, with the third's replica: no majority is left to vote.
+    for index in [1, 2, 5] {
+        cluster.nodes[index].kill();
+    }
+    cluster.nodes[4].run("CLUSTER FAILOVER TAKEOVER").expect_ok();
+    eventually("the replica serves its master's slots", || {
+        let owner = harness::slot_owner(&mut cluster.nodes[4].connect(), 8000)?;
+        (owner == cluster.nodes[4].port).then_some(())
+    });
+    cluster.nodes[2].launch();
+    cluster.wait_until_ok();
+    assert_eq!(owner_index(&cluster, 0, 8000), 4);
+    let kept: Vec<String> = keys.into_iter().filter(|key| cluster_tests::slot_of(key) < 10_923).collect();
+    assert_eq!(lost(&cluster, &kept), Vec::<String>::new());
+}
+
+#[test]
+fn failover_is_refused_where_it_makes_no_sense() {
+    let cluster = cluster();
+    let refusal = |node: usize, line: &str| cluster.nodes[node].run(line);
+    assert_eq!(
+        refusal(0, "CLUSTER FAILOVER"),
+        Value::Error("ERR You should send CLUSTER FAILOVER to a replica".into())
+    );
+    assert_eq!(refusal(3, "CLUSTER FAILOVER NOSUCH"), Value::Error("ERR syntax error".into()));
+    let empty = cluster.nodes[0].run("CLUSTER REPLICATE 0123456789012345678901234567890123456789");
+    assert!(empty.is_error("ERR Unknown node"), "{empty:?}");
+}
+
+/// With two of three masters gone, the last one stops taking writes and says why.
+#[test]
+fn a_minority_stops_serving() {
+    let mut cluster = Cluster::start(&Program::redoubt(), 3, 0);
+    let key = &key_for_every_slot()[0];
+    cluster.nodes[0].run(&format!("SET {key} 1")).expect_ok();
+    cluster.nodes[1].kill();
+    cluster.nodes[2].kill();
+    eventually("the last master calls the cluster down", || {
+        (cluster_field(&mut cluster.nodes[0].connect(), "cluster_state")? == "fail").then_some(())
+    });
+    assert_eq!(
+        cluster.nodes[0].run(&format!("SET {key} 2")),
+        Value::Error("CLUSTERDOWN The cluster is down".into())
+    );
+    cluster.nodes[1].launch();
+    cluster.nodes[2].launch();
+    cluster.wait_until_ok();
+    cluster.nodes[0].run(&format!("SET {key} 3")).expect_ok();
+}
+
+/// Ids, slots and roles are on disk: all nodes killed at once come back as the same cluster.
+#[test]
+fn a_cluster_killed_whole_comes_back_as_it_was() {
+    let mut cluster = cluster();
+    let ids: Vec<String> = (0..6).map(|node| cluster.id(node)).collect();
+    for node in &mut cluster.nodes {
+        node.kill();
+    }
+    for node in &mut cluster.nodes {
+        node.launch();
+    }
+    cluster.wait_until_ok();
+    assert_eq!((0..6).map(|node| cluster.id(node)).collect::<Vec<_>>(), ids);
+    for (slot, first_owner) in [(0, 0), (8000, 1), (16_000, 2)] {
+        let owner = owner_index(&cluster, 5, slot);
+        assert!(owner == first_owner || owner == first_owner + 3, "slot {slot} is served by its shard");
+    }
+}
+
+/// A replica whose master only seems slow to it alone must not be elected: nobody fails over while all is well.
+#[test]
+fn nobody_fails_over_while_all_is_well() {
+    let cluster = cluster();
+    let epoch = cluster_field(&mut cluster.nodes[0].connect(), "cluster_current_epoch").expect("an epoch");
+    never_within(Duration::from_secs(5), "a failover without a failure", || {
+        let nodes = cluster.nodes[1].run("CLUSTER NODES").text();
+        nodes.lines().any(|line| line.split(' ').nth(2).is_some_and(|flags| flags.contains("fail")))
+    });
+    assert_eq!(cluster_field(&mut cluster.nodes[0].connect(), "cluster_current_epoch"), Some(epoch));
+    assert!(
+        (0..3).all(|master| cluster.nodes[master].info("replication", "role").as_deref() == Some("master"))
+    );
+}

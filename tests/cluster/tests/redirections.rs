@@ -1,0 +1,102 @@
+//! What a node says about slots it does not serve, or not alone.
+
+use cluster_tests::key_for_every_slot;
+use harness::{Cluster, Node, Program, Value, eventually};
+
+fn error(text: &str) -> Value {
+    Value::Error(text.into())
+}
+
+#[test]
+fn a_key_elsewhere_is_redirected_and_keys_of_two_slots_are_refused() {
+    let cluster = Cluster::start(&Program::redoubt(), 3, 1);
+    let keys = key_for_every_slot();
+    let mut first = cluster.nodes[0].connect();
+    let second_port = cluster.nodes[1].port;
+    assert_eq!(first.call(&["GET", &keys[8000]]), error(&format!("MOVED 8000 127.0.0.1:{second_port}")));
+    assert_eq!(
+        first.call(&["MGET", &keys[0], &keys[1]]),
+        error("CROSSSLOT Keys in request don't hash to the same slot")
+    );
+    first.call(&["MSET", "{key:0}a", "1", "{key:0}b", "2"]);
+    let tagged = cluster_tests::slot_of("key:0");
+    assert_eq!(first.run("CLUSTER KEYSLOT {key:0}anything").int(), i64::from(tagged));
+    assert_eq!(first.run("SELECT 1"), error("ERR SELECT is not allowed in cluster mode"));
+
+    // A replica sends everything to its master until it is told that stale reads are welcome.
+    let mut replica = cluster.nodes[3].connect();
+    first.call(&["SET", &keys[0], "x"]).expect_ok();
+    let moved = error(&format!("MOVED 0 127.0.0.1:{}", cluster.nodes[0].port));
+    assert_eq!(replica.call(&["GET", &keys[0]]), moved);
+    replica.run("READONLY").expect_ok();
+    eventually("the replica has the key", || {
+        (replica.call(&["GET", &keys[0]]) == Value::Bulk(b"x".to_vec())).then_some(())
+    });
+    assert_eq!(replica.call(&["SET", &keys[0], "y"]), moved, "writes still go to the master");
+    assert!(replica.call(&["GET", &keys[8000]]).is_error("MOVED 8000"), "and so do other masters' slots");
+    replica.run("READWRITE").expect_ok();
+    assert_eq!(replica.call(&["GET", &keys[0]]), moved);
+}
+
+/// A slot on its way: what is gone is asked for at the target, what is half gone has to be tried again.
+#[test]
+fn a_slot_in_migration_asks_and_tries_again() {
+    let cluster = Cluster::start(&Program::redoubt(), 2, 0);
+    let (source, target) = (&cluster.nodes[0], &cluster.nodes[1]);
+    let slot = cluster_tests::slot_of("bar");
+    assert!(slot < 8192, "the slot is served by the first node");
+    let mut from = source.connect();
+    let mut to = target.connect();
+    from.run("MSET {bar}1 one {bar}2 two").expect_ok();
+
+    to.run(&format!("CLUSTER SETSLOT {slot} IMPORTING {}", cluster.id(0))).expect_ok();
+    from.run(&format!("CLUSTER SETSLOT {slot} MIGRATING {}", cluster.id(1))).expect_ok();
+    assert_eq!(from.run("GET {bar}1").text(), "one", "what is still here is served here");
+    from.run(&format!("MIGRATE 127.0.0.1 {} {{bar}}1 0 5000", target.port)).expect_ok();
+
+    let ask = error(&format!("ASK {slot} 127.0.0.1:{}", target.port));
+    assert_eq!(from.run("GET {bar}1"), ask);
+    assert_eq!(from.run("SET {bar}new 1"), ask);
+    assert_eq!(
+        from.run("MGET {bar}1 {bar}2"),
+        error("TRYAGAIN Multiple keys request during rehashing of slot")
+    );
+
+    assert_eq!(to.run("GET {bar}1"), error(&format!("MOVED {slot} 127.0.0.1:{}", source.port)));
+    to.run("ASKING").expect_ok();
+    assert_eq!(to.run("GET {bar}1").text(), "one");
+    assert!(to.run("GET {bar}1").is_error("MOVED"), "asking holds for one command");
+    to.run("ASKING").expect_ok();
+    assert_eq!(
+        to.run("MGET {bar}1 {bar}2"),
+        error("TRYAGAIN Multiple keys request during rehashing of slot")
+    );
+
+    from.run(&format!("MIGRATE 127.0.0.1 {} {{bar}}2 0 5000", target.port)).expect_ok();
+    assert_eq!(from.run(&format!("CLUSTER COUNTKEYSINSLOT {slot}")).int(), 0);
+    let to_id = cluster.id(1);
+    to.run(&format!("CLUSTER SETSLOT {slot} NODE {to_id}")).expect_ok();
+    from.run(&format!("CLUSTER SETSLOT {slot} NODE {to_id}")).expect_ok();
+    assert_eq!(from.run("GET {bar}2"), error(&format!("MOVED {slot} 127.0.0.1:{}", target.port)));
+    assert_eq!(to.run("MGET {bar}1 {bar}2").items().len(), 2);
+    assert_eq!(to.run(&format!("CLUSTER GETKEYSINSLOT {slot} 10")).items().len(), 2);
+    cluster.wait_until_ok();
+}
+
+/// A node with no slots at all, and one whose cluster has holes.
+#[test]
+fn unserved_slots_are_named() {
+    let node = Node::start_clustered(&Program::redoubt());
+    assert_eq!(node.run("GET a"), error("CLUSTERDOWN Hash slot not served"));
+    node.run("CLUSTER ADDSLOTSRANGE 0 16382").expect_ok();
+    eventually("a hole takes the cluster down", || {
+        (node.run("GET a") == error("CLUSTERDOWN The cluster is down")).then_some(())
+    });
+    node.run("CONFIG SET cluster-require-full-coverage no").expect_ok();
+    eventually("what is covered is served", || (node.run("GET a") == Value::NullBulk).then_some(()));
+    let key = &key_for_every_slot()[16_383];
+    assert_eq!(node.run(&format!("GET {key}")), error("CLUSTERDOWN Hash slot not served"));
+    assert_eq!(node.run("CLUSTER ADDSLOTS 5"), error("ERR Slot 5 is already busy"));
+    assert_eq!(node.run("CLUSTER ADDSLOTS 16384"), error("ERR Invalid or out of range slot"));
+    assert_eq!(node.run("CLUSTER DELSLOTS 16383"), error("ERR Slot 16383 is already unassigned"));
+}

@@ -1,0 +1,218 @@
+//! Replication between standalone servers: ours, and a real Redis on either side.
+
+use std::time::Duration;
+
+use harness::{Node, Program, Value, eventually, never_within};
+
+/// Writes this many keys and gives the last reply's place in the log.
+fn fill(master: &Node, prefix: &str, count: usize) {
+    let mut connection = master.connect();
+    for number in 0..count {
+        connection
+            .send(&["SET", &format!("{prefix}:{number}"), &"v".repeat(number % 200)])
+            .expect("the master takes it");
+        if number % 500 == 499 {
+            (0..500).for_each(|_| connection.read().expect("the master answers").expect_ok());
+        }
+    }
+    (0..count % 500).for_each(|_| connection.read().expect("the master answers").expect_ok());
+}
+
+fn follow(replica: &Node, master: &Node) {
+    replica.run(&format!("REPLICAOF 127.0.0.1 {}", master.port)).expect_ok();
+    wait_until_linked(replica);
+}
+
+fn wait_until_linked(replica: &Node) {
+    eventually(&format!("{} is linked", replica.port), || {
+        (replica.info("replication", "master_link_status")? == "up").then_some(())
+    });
+}
+
+/// Every key and value is the same on both, as far as DBSIZE and a sample of values tell.
+fn wait_until_equal(replica: &Node, master: &Node, keys: &[String]) {
+    let offset = |node: &Node| node.info("replication", "master_repl_offset");
+    eventually("the replica has the master's offset", || (offset(replica) == offset(master)).then_some(()));
+    assert_eq!(replica.run("DBSIZE"), master.run("DBSIZE"));
+    let (mut ours, mut theirs) = (replica.connect(), master.connect());
+    for key in keys {
+        assert_eq!(ours.call(&["GET", key]), theirs.call(&["GET", key]), "{key}");
+    }
+}
+
+fn sample(prefix: &str, count: usize) -> Vec<String> {
+    (0..count).step_by(7).map(|number| format!("{prefix}:{number}")).collect()
+}
+
+/// A full synchronisation of what is there, then the stream; an effect arrives as what it did, not as what was said.
+fn synchronises_and_streams(master: &Program, replica: &Program) {
+    let master = Node::start(master, "--save ");
+    let replica = Node::start(replica, "--save ");
+    fill(&master, "before", 3000);
+    master.run("SET expiring x PX 3600000").expect_ok();
+    master.call_db(3, "SET elsewhere x");
+    follow(&replica, &master);
+    fill(&master, "after", 2000);
+    for line in ["INCRBYFLOAT float 0.1", "APPEND after:1 more", "GETDEL before:2", "RENAME before:3 renamed"]
+    {
+        master.run(line);
+    }
+    master.run("EXPIRE before:4 5000");
+    master.run("GETEX before:5 EX 5000");
+    master.run("COPY before:6 copied");
+    master.run("SETRANGE before:8 10 xyz");
+    master.run("MOVE before:9 2");
+    wait_until_equal(&replica, &master, &[sample("before", 3000), sample("after", 2000)].concat());
+    for key in ["expiring", "before:4", "before:5"] {
+        let expires = |node: &Node| node.run(&format!("PEXPIRETIME {key}")).int();
+        assert_eq!(expires(&replica), expires(&master), "{key} expires at the same time");
+    }
+    assert_eq!(replica.call_db(3, "GET elsewhere").text(), "x");
+    assert_eq!(replica.call_db(2, "EXISTS before:9").int(), 1);
+    let refusal = replica.run("SET a 1");
+    assert_eq!(refusal, Value::Error("READONLY You can't write against a read only replica.".into()));
+
+    // What expires on the master goes on the replica, and only then.
+    master.run("SET brief x PX 300").expect_ok();
+    eventually("the key expires on both", || {
+        (master.run("EXISTS brief").int() == 0 && replica.run("EXISTS brief").int() == 0).then_some(())
+    });
+    wait_until_equal(&replica, &master, &[]);
+}
+
+/// One command in another database, over a connection of its own.
+trait CallDb {
+    fn call_db(&self, database: u8, line: &str) -> Value;
+}
+
+impl CallDb for Node {
+    fn call_db(&self, database: u8, line: &str) -> Value {
+        let mut connection = self.connect();
+        connection.run(&format!("SELECT {database}")).expect_ok();
+        connection.run(line)
+    }
+}
+
+#[test]
+fn a_replica_synchronises_and_follows_the_stream() {
+    synchronises_and_streams(&Program::redoubt(), &Program::redoubt());
+}
+
+#[test]
+fn a_real_redis_follows_redoubt() {
+    synchronises_and_streams(&Program::redoubt(), &Program::redis());
+}
+
+#[test]
+fn redoubt_follows_a_real_redis() {
+    synchronises_and_streams(&Program::redis(), &Program::redoubt());
+}
+
+/// A broken link is mended from the backlog: no second full synchronisation.
+#[test]
+fn a_broken_link_resumes_from_the_backlog() {
+    let master = Node::start(&Program::redoubt(), "--save ");
+    let replica = Node::start(&Program::redoubt(), "--save ");
+    fill(&master, "before", 1000);
+    follow(&replica, &master);
+    wait_until_equal(&replica, &master, &[]);
+    let full = master.info("stats", "sync_full");
+    for round in 1..=3_u32 {
+        assert!(master.run("CLIENT KILL TYPE replica").int() >= 1);
+        fill(&master, "meanwhile", 500);
+        eventually("the replica resumes", || {
+            let partial: u32 = master.info("stats", "sync_partial_ok")?.parse().ok()?;
+            (partial >= round).then_some(())
+        });
+        wait_until_linked(&replica);
+        wait_until_equal(&replica, &master, &sample("meanwhile", 500));
+    }
+    assert_eq!(master.info("stats", "sync_full"), full);
+}
+
+/// A killed replica comes back with nothing and synchronises whole; the master does not care.
+#[test]
+fn a_killed_replica_synchronises_again() {
+    let master = Node::start(&Program::redoubt(), "--save ");
+    let mut replica = Node::start(&Program::redoubt(), "--save ");
+    replica.add_options(&format!("--replicaof 127.0.0.1 {}", master.port));
+    fill(&master, "before", 2000);
+    follow(&replica, &master);
+    replica.kill();
+    fill(&master, "meanwhile", 2000);
+    replica.launch();
+    wait_until_linked(&replica);
+    wait_until_equal(&replica, &master, &[sample("before", 2000), sample("meanwhile", 2000)].concat());
+}
+
+/// A chain: the last replica follows its master through the change of that one's master, without a full
+/// synchronisation.
+#[test]
+fn a_promoted_replica_keeps_its_own_replicas() {
+    let master = Node::start(&Program::redoubt(), "--save ");
+    let middle = Node::start(&Program::redoubt(), "--save ");
+    let last = Node::start(&Program::redoubt(), "--save ");
+    fill(&master, "before", 500);
+    follow(&middle, &master);
+    follow(&last, &middle);
+    wait_until_equal(&last, &master, &sample("before", 500));
+    let full = middle.info("stats", "sync_full");
+    middle.run("REPLICAOF NO ONE").expect_ok();
+    fill(&middle, "promoted", 500);
+    wait_until_linked(&last);
+    wait_until_equal(&last, &middle, &sample("promoted", 500));
+    assert_eq!(middle.info("stats", "sync_full"), full);
+    // The old master joins behind its successor by its old history.
+    follow(&master, &middle);
+    wait_until_equal(&master, &middle, &sample("promoted", 500));
+    assert_eq!(middle.info("stats", "sync_full"), full, "a partial resynchronisation was enough");
+}
+
+#[test]
+fn wait_counts_replicas_that_have_the_write() {
+    let master = Node::start(&Program::redoubt(), "--save ");
+    let replica = Node::start(&Program::redoubt(), "--save ");
+    follow(&replica, &master);
+    let mut connection = master.connect();
+    connection.run("SET a 1").expect_ok();
+    assert_eq!(connection.run("WAIT 1 20000").int(), 1);
+    replica.freeze();
+    connection.run("SET a 2").expect_ok();
+    assert_eq!(connection.run("WAIT 1 300").int(), 0, "a frozen replica acknowledges nothing");
+    replica.thaw();
+    assert_eq!(connection.run("WAIT 1 20000").int(), 1);
+    assert_eq!(replica.run("WAIT 1 0"), Value::Error("ERR WAIT cannot be used with replica instances. Please also note that since Redis 4.0 if a replica is configured to be writable (which is not the default) writes to replicas are just local and are not propagated.".into()));
+}
+
+#[test]
+fn a_master_without_enough_replicas_refuses_writes() {
+    let master =
+        Node::start(&Program::redoubt(), "--save  --min-replicas-to-write 1 --min-replicas-max-lag 2");
+    let refusal = Value::Error("NOREPLICAS Not enough good replicas to write.".into());
+    assert_eq!(master.run("SET a 1"), refusal);
+    assert_eq!(master.run("GET a"), Value::NullBulk);
+    let replica = Node::start(&Program::redoubt(), "--save ");
+    follow(&replica, &master);
+    eventually("writes are taken", || (master.run("SET a 1") == Value::Simple("OK".into())).then_some(()));
+    replica.freeze();
+    eventually("writes are refused again", || (master.run("SET a 2") == refusal).then_some(()));
+    replica.thaw();
+    eventually("and taken again", || (master.run("SET a 3") == Value::Simple("OK".into())).then_some(()));
+}
+
+/// A replica hides what has expired and leaves the deletion to its master.
+#[test]
+fn a_replica_hides_what_expired_and_does_not_delete_it() {
+    let master = Node::start(&Program::redoubt(), "--save  --enable-debug-command yes");
+    let replica = Node::start(&Program::redoubt(), "--save ");
+    follow(&replica, &master);
+    master.run("DEBUG SET-ACTIVE-EXPIRE 0").expect_ok();
+    master.run("SET brief x PX 200").expect_ok();
+    eventually("the replica has the key", || (replica.run("DBSIZE").int() == 1).then_some(()));
+    eventually("it is hidden", || (replica.run("GET brief") == Value::NullBulk).then_some(()));
+    never_within(Duration::from_millis(500), "the replica deleted a key", || {
+        replica.run("DBSIZE").int() == 0
+    });
+    assert_eq!(master.run("GET brief"), Value::NullBulk, "the master deletes it on access");
+    eventually("so does the replica", || (replica.run("DBSIZE").int() == 0).then_some(()));
+}
