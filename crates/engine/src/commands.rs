@@ -3,6 +3,7 @@
 mod connection;
 mod shell;
 mod string;
+mod time_arg;
 
 use crate::command::Command;
 

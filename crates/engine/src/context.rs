@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use clock::Millis;
-use keyspace::{Dropped, Found, Key, LockedSlots, Place, Str, Table, Value};
+use keyspace::{Dropped, Found, Key, LockedSlots, NewValue, Place, Str, Table, Value};
 use resp::{Args, Writer};
 
 use crate::dispatch::Engine;
@@ -104,6 +104,64 @@ impl<'a> Context<'a> {
             Value::String(string) => Ok(string),
             _ => Err(CommandError::WrongType),
         }
+    }
+
+    /// Puts a value and its expiry under `key`, which was found at `found`.
+    pub fn put(&mut self, key: &Key<'_>, found: Option<Place>, value: NewValue<'_>, expiry: Option<Millis>) {
+        let table = self.table(key);
+        match found {
+            None => {
+                table.insert(key, value, expiry);
+            }
+            Some(place) => {
+                let (_, dropped) = table.replace(place, key, value, expiry);
+                self.discard(dropped);
+            }
+        }
+        self.modified(key);
+    }
+
+    /// Takes out `key`, which lies at `place`.
+    pub fn delete(&mut self, key: &Key<'_>, place: Place) {
+        let dropped = self.table(key).remove(place, key);
+        self.discard(dropped);
+        self.modified(key);
+    }
+
+    /// Makes `key`, which lies at `place`, expire at `at`, and logs that. A time that has come deletes
+    /// the key at once, except on a replica: its master says when keys go.
+    pub fn expire_at(&mut self, key: &Key<'_>, place: Place, at: Millis) {
+        if at <= self.now && self.deletes_expired() {
+            self.delete(key, place);
+            self.effect(&[b"DEL", key.bytes()]);
+            return;
+        }
+        self.table(key).set_expiry(place, key, Some(at));
+        self.modified(key);
+        let mut digits = itoa::Buffer::new();
+        self.effect(&[b"PEXPIREAT", key.bytes(), digits.format(at.0).as_bytes()]);
+    }
+
+    /// Makes `key`, which lies at `place`, stay, and logs that; says whether it would have expired.
+    pub fn persist(&mut self, key: &Key<'_>, place: Place) -> bool {
+        let table = self.table(key);
+        if table.expiry(place).is_none() {
+            return false;
+        }
+        table.set_expiry(place, key, None);
+        self.modified(key);
+        self.effect(&[b"PERSIST", key.bytes()]);
+        true
+    }
+
+    /// Whether a key whose time has come is deleted here: not on a replica.
+    fn deletes_expired(&self) -> bool {
+        self.session.origin == Origin::Client && !self.engine.settings.replica.load(Ordering::Relaxed)
+    }
+
+    /// Says that `key` has another value or another expiry than before.
+    pub fn modified(&mut self, _key: &Key<'_>) {
+        self.changed(1);
     }
 
     /// Says that the command changed `count` things. Unless [`Context::effect`] says otherwise, it is

@@ -14,6 +14,7 @@ mod effects;
 mod error;
 mod glob;
 mod keys;
+mod long_double;
 mod lookup;
 mod session;
 mod settings;

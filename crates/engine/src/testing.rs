@@ -1,31 +1,80 @@
 //! A client without a socket, for the handlers' tests.
 
+use std::sync::Arc;
+
 use clock::Millis;
 use keyspace::Keyspace;
+use parking_lot::Mutex;
 use resp::{Batch, Limits, Parser, Request, Value, parse_value};
+use slot_routing::ReplOffset;
 
 use crate::dispatch::{Engine, Flow, Worker};
-use crate::effects::NoLog;
+use crate::effects::{EffectLog, NoLog};
 use crate::session::{Origin, Session};
+
+/// What a log was told: the database, then the commands in wire form.
+type Told = Vec<(u16, Vec<u8>)>;
+
+/// A log that keeps what it is told.
+#[derive(Debug, Default, Clone)]
+struct Kept(Arc<Mutex<Told>>);
+
+impl EffectLog for Kept {
+    fn wanted(&self) -> bool {
+        true
+    }
+
+    fn append(&self, db: u16, commands: &[u8]) -> ReplOffset {
+        let mut kept = self.0.lock();
+        kept.push((db, commands.to_vec()));
+        ReplOffset(kept.iter().map(|(_, commands)| commands.len() as u64).sum())
+    }
+}
 
 pub(crate) struct Client {
     pub(crate) engine: Engine,
     pub(crate) worker: Worker,
     pub(crate) session: Session,
     pub(crate) now: Millis,
+    log: Kept,
 }
 
 impl Client {
     /// A client of an empty server without cluster mode.
     pub(crate) fn new() -> Self {
-        let engine = Engine::new(Keyspace::new(1, 16), None, Box::new(NoLog));
+        Self::of(Engine::new(Keyspace::new(1, 16), None, Box::new(NoLog)), Kept::default())
+    }
+
+    /// A client of an empty server whose log can be read.
+    pub(crate) fn logged() -> Self {
+        let log = Kept::default();
+        Self::of(Engine::new(Keyspace::new(1, 16), None, Box::new(log.clone())), log)
+    }
+
+    fn of(engine: Engine, log: Kept) -> Self {
         let worker = engine.worker(|| 0);
         Self {
             engine,
             worker,
             session: Session::new(1, Origin::Client, true),
             now: Millis(1_700_000_000_000),
+            log,
         }
+    }
+
+    /// What the log was told so far, each command as its database and its words.
+    pub(crate) fn log(&self) -> Vec<String> {
+        let mut lines = Vec::new();
+        for (db, commands) in self.log.0.lock().iter() {
+            let (mut batch, mut commands) = (Batch::default(), commands.clone());
+            let parsed = Parser::new().parse(&mut commands, &mut batch, &Limits::default());
+            assert_eq!((parsed.consumed, parsed.error), (commands.len(), None));
+            for index in 0..batch.len() {
+                let words = batch.args(index, &commands).iter().map(String::from_utf8_lossy);
+                lines.push(format!("{db} {}", words.collect::<Vec<_>>().join(" ")));
+            }
+        }
+        lines
     }
 
     /// Sends inline text, several lines for a pipeline, and gives back what the server wrote.
@@ -58,7 +107,9 @@ impl Client {
     /// Runs a text table: a line with a command, then its reply on the wire with `\r\n` shown as `|`.
     pub(crate) fn table(&mut self, table: &[(&str, &str)]) {
         for (line, reply) in table {
-            assert_eq!(self.wire(line).trim_end_matches("\r\n").replace("\r\n", "|"), *reply, "{line}");
+            let wire = self.wire(line);
+            let shown = wire.strip_suffix("\r\n").unwrap_or(&wire).replace("\r\n", "|");
+            assert_eq!(shown, *reply, "{line}");
         }
     }
 }

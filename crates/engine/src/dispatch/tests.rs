@@ -1,9 +1,3 @@
-use std::sync::Arc;
-
-use keyspace::Keyspace;
-use parking_lot::Mutex;
-use slot_routing::ReplOffset;
-
 use std::sync::atomic::Ordering;
 
 use super::*;
@@ -43,29 +37,11 @@ fn states_of_the_node_refuse_what_they_must() {
     client.table(&[("get k", "-NOAUTH Authentication required.")]);
 }
 
-/// A log that keeps what it is told.
-#[derive(Debug, Default, Clone)]
-struct Kept(Arc<Mutex<String>>);
-
-impl EffectLog for Kept {
-    fn wanted(&self) -> bool {
-        true
-    }
-
-    fn append(&self, db: u16, commands: &[u8]) -> ReplOffset {
-        let mut kept = self.0.lock();
-        kept.push_str(&format!("{db}:{}", String::from_utf8_lossy(commands)));
-        ReplOffset(kept.len() as u64)
-    }
-}
-
 #[test]
 fn effects_reach_the_log_and_reads_do_not() {
-    let log = Kept::default();
-    let mut client = Client::new();
-    client.engine = Engine::new(Keyspace::new(1, 16), None, Box::new(log.clone()));
+    let mut client = Client::logged();
     client.wire("set k v\nget k");
-    assert_eq!(*log.0.lock(), "0:*3\r\n$3\r\nset\r\n$1\r\nk\r\n$1\r\nv\r\n");
-    assert_eq!(client.session.last_write, ReplOffset(29));
+    assert_eq!(client.log(), ["0 set k v"]);
+    assert_eq!(client.session.last_write, slot_routing::ReplOffset(27));
     assert_eq!(client.call(&["get", "k"]), resp::Value::Bulk(b"v".to_vec()));
 }

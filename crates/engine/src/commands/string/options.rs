@@ -1,0 +1,144 @@
+//! The words after a value: conditions and expiries, as SET, GETEX and MSETEX take them.
+
+use bitflags::bitflags;
+use clock::Millis;
+use resp::Args;
+
+use crate::commands::time_arg::{Base, Unit, parse_expire};
+use crate::context::Context;
+use crate::error::CommandError;
+
+bitflags! {
+    /// Which words a command takes besides EX, PX, EXAT and PXAT.
+    #[derive(Debug, Clone, Copy)]
+    pub(super) struct Words: u8 {
+        const NX_XX = 1;
+        const IFEQ = 1 << 1;
+        const GET = 1 << 2;
+        const KEEPTTL = 1 << 3;
+        const PERSIST = 1 << 4;
+
+        const SET = Self::NX_XX.bits() | Self::IFEQ.bits() | Self::GET.bits() | Self::KEEPTTL.bits();
+        const GETEX = Self::PERSIST.bits();
+        const MSETEX = Self::NX_XX.bits() | Self::KEEPTTL.bits();
+    }
+}
+
+/// When to set a key at all.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) enum Condition<'a> {
+    #[default]
+    Always,
+    /// NX
+    Missing,
+    /// XX
+    Present,
+    /// IFEQ
+    Equals(&'a [u8]),
+}
+
+/// What becomes of a key's time to live.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) enum Expiry<'a> {
+    /// Nothing was said: a key that is set loses it, one that is read keeps it.
+    #[default]
+    Unsaid,
+    Keep,
+    Persist,
+    /// EX, PX, EXAT or PXAT with its number, not yet read.
+    At {
+        number: &'a [u8],
+        unit: Unit,
+        base: Base,
+    },
+}
+
+impl Expiry<'_> {
+    /// The time that was asked for, if one was.
+    pub(super) fn at(
+        &self,
+        context: &Context<'_>,
+        command: &'static str,
+    ) -> Result<Option<Millis>, CommandError> {
+        match *self {
+            Self::At { number, unit, base } => {
+                parse_expire(number, unit, base, context.now, command).map(Some)
+            }
+            _ => Ok(None),
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Options<'a> {
+    pub(super) condition: Condition<'a>,
+    pub(super) expiry: Expiry<'a>,
+    /// GET: reply with what the key held.
+    pub(super) get: bool,
+}
+
+impl<'a> Options<'a> {
+    /// Reads the arguments from number `from` on.
+    pub(super) fn parse(args: Args<'a>, from: usize, allowed: Words) -> Result<Self, CommandError> {
+        let mut options = Self::default();
+        let mut index = from;
+        while let Some(word) = args.get(index) {
+            let is = |name: &str, words: Words| {
+                allowed.contains(words) && word.eq_ignore_ascii_case(name.as_bytes())
+            };
+            let condition = match () {
+                () if is("nx", Words::NX_XX) => Some(Condition::Missing),
+                () if is("xx", Words::NX_XX) => Some(Condition::Present),
+                () if is("ifeq", Words::IFEQ) => {
+                    index += 1;
+                    Some(Condition::Equals(args.get(index).ok_or(CommandError::Syntax)?))
+                }
+                () => None,
+            };
+            if let Some(condition) = condition {
+                // Saying the same once more is allowed; another condition, or a second comparison, is not.
+                let repeated = options.condition == condition && !matches!(condition, Condition::Equals(_));
+                if options.condition != Condition::Always && !repeated {
+                    return Err(CommandError::Syntax);
+                }
+                options.condition = condition;
+            } else if is("get", Words::GET) {
+                options.get = true;
+            } else {
+                let expiry = if is("keepttl", Words::KEEPTTL) {
+                    Expiry::Keep
+                } else if is("persist", Words::PERSIST) {
+                    Expiry::Persist
+                } else {
+                    let (unit, base) = time_word(word).ok_or(CommandError::Syntax)?;
+                    index += 1;
+                    Expiry::At { number: args.get(index).ok_or(CommandError::Syntax)?, unit, base }
+                };
+                options.expiry = merge(options.expiry, expiry)?;
+            }
+            index += 1;
+        }
+        Ok(options)
+    }
+}
+
+fn time_word(word: &[u8]) -> Option<(Unit, Base)> {
+    match () {
+        () if word.eq_ignore_ascii_case(b"ex") => Some((Unit::Seconds, Base::Now)),
+        () if word.eq_ignore_ascii_case(b"px") => Some((Unit::Millis, Base::Now)),
+        () if word.eq_ignore_ascii_case(b"exat") => Some((Unit::Seconds, Base::Epoch)),
+        () if word.eq_ignore_ascii_case(b"pxat") => Some((Unit::Millis, Base::Epoch)),
+        () => None,
+    }
+}
+
+/// The same word may stand twice, the last one counting; two different ones contradict each other.
+fn merge<'a>(before: Expiry<'a>, now: Expiry<'a>) -> Result<Expiry<'a>, CommandError> {
+    let kind = |expiry: Expiry<'_>| match expiry {
+        Expiry::At { unit, base, .. } => Some((unit, base)),
+        _ => None,
+    };
+    let alike =
+        before == Expiry::Unsaid || before == now || (kind(before).is_some() && kind(before) == kind(now));
+    if alike { Ok(now) } else { Err(CommandError::Syntax) }
+}
