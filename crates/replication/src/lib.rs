@@ -1,0 +1,31 @@
+//! Replication: one log with many cursors, on the wire and with the offsets and identifiers of PSYNC.
+//!
+//! [`Log`] is the stream of effects with its identifiers and the part of it that is still kept. Everyone
+//! who reads it has a cursor. [`Replica`] is a machine that follows a master: handshake, full or partial
+//! synchronisation, the stream, acknowledgements, reconnects. [`Master`] is a machine that serves any
+//! number of replicas: who gets a snapshot and when, who is alive, who is good. [`Waiters`] are the
+//! clients of WAIT.
+//!
+//! The machines do no I/O and read no clock. `handle` takes an input and appends actions; `next_deadline`
+//! says when to call with [`replica::Input::Deadline`] or [`master::Input::Deadline`] at the latest; a
+//! call that comes early does no harm.
+//!
+//! Source: the replication protocol as documented on redis.io and spoken by Redis 7 and Valkey.
+#![forbid(unsafe_code)]
+
+mod id;
+mod log;
+pub mod master;
+mod psync;
+pub mod replica;
+mod wait;
+
+#[cfg(test)]
+mod pair_tests;
+
+pub use id::{ParseReplIdError, ReplId};
+pub use log::{CursorId, FellOff, Log, Position, Refusal};
+pub use master::Master;
+pub use psync::{Capabilities, Profile, PsyncRequest, Replconf, ReplconfError};
+pub use replica::Replica;
+pub use wait::Waiters;

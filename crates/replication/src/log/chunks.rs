@@ -1,0 +1,80 @@
+//! The bytes of the log that are kept: a row of chunks that grows at one end and is let go of, chunk by
+//! chunk, at the other. A chunk let go of is filled again, so a steady stream allocates nothing.
+
+use std::collections::VecDeque;
+
+/// Small enough that a backlog of a few hundred kilobytes is cut finely, large enough that a read of a
+/// replica's sender seldom crosses two.
+const CHUNK: usize = 64 * 1024;
+
+#[derive(Debug)]
+pub(super) struct Chunks {
+    chunks: VecDeque<Vec<u8>>,
+    /// Offset of the first byte of the first chunk.
+    start: u64,
+    len: u64,
+    spare: Option<Vec<u8>>,
+}
+
+impl Chunks {
+    /// Nothing, from `start` on.
+    pub(super) fn new(start: u64) -> Self {
+        Self { chunks: VecDeque::new(), start, len: 0, spare: None }
+    }
+
+    /// The offset of the first byte kept.
+    pub(super) fn start(&self) -> u64 {
+        self.start
+    }
+
+    pub(super) fn len(&self) -> u64 {
+        self.len
+    }
+
+    pub(super) fn push(&mut self, mut bytes: &[u8]) {
+        self.len += bytes.len() as u64;
+        while !bytes.is_empty() {
+            let room = self.chunks.back().map_or(0, |chunk| CHUNK - chunk.len());
+            if room == 0 {
+                self.chunks.push_back(self.spare.take().unwrap_or_else(|| Vec::with_capacity(CHUNK)));
+                continue;
+            }
+            let (now, later) = bytes.split_at(room.min(bytes.len()));
+            self.chunks.back_mut().expect("there is room in it").extend_from_slice(now);
+            bytes = later;
+        }
+    }
+
+    /// Lets go of whole chunks that end at or before `offset`.
+    pub(super) fn trim(&mut self, offset: u64) {
+        while let Some(first) = self.chunks.front() {
+            let len = first.len() as u64;
+            // The last chunk is being filled.
+            if self.start + len > offset || self.chunks.len() == 1 {
+                return;
+            }
+            let mut chunk = self.chunks.pop_front().expect("it was just seen");
+            chunk.clear();
+            self.spare = Some(chunk);
+            self.start += len;
+            self.len -= len;
+        }
+    }
+
+    /// Appends to `out` up to `max` bytes from `offset`, which must not lie before the start.
+    pub(super) fn read(&self, offset: u64, max: usize, out: &mut Vec<u8>) -> usize {
+        // Every chunk but the last is full.
+        let from = (offset - self.start) as usize;
+        let (mut chunk, mut within) = (from / CHUNK, from % CHUNK);
+        let mut missing = max;
+        while missing > 0
+            && let Some(bytes) = self.chunks.get(chunk)
+        {
+            let taken = &bytes[within..bytes.len().min(within + missing)];
+            out.extend_from_slice(taken);
+            missing -= taken.len();
+            (chunk, within) = (chunk + 1, 0);
+        }
+        max - missing
+    }
+}

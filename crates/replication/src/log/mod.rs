@@ -1,0 +1,276 @@
+//! The log: what changed, in the order in which it changed, as commands in wire form.
+//!
+//! An offset counts the bytes of the stream since its history began. Offsets go on from one identifier
+//! to the next: a promoted replica takes a new identifier and keeps the old one beside it, good up to
+//! the offset of its promotion, so that those who followed the old master can go on from where they are.
+//!
+//! Nothing is kept and nothing counted until somebody reads ([`Log::open`]), as in Redis. Then the log
+//! keeps the newest [`Log::set_capacity`] bytes (`repl-backlog-size`), and beyond them what a cursor has
+//! still to read, up to a bound after which the cursor falls off.
+//!
+//! Wire offsets: a replica asks for the number of the first byte that it wants, counted from one. Here
+//! a position is the number of bytes before it, so the two differ by one; only [`Log::resume`] and
+//! [`Log::first_byte`] speak of the wire's.
+
+mod chunks;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+
+use slot_routing::ReplOffset;
+
+use crate::id::ReplId;
+use chunks::Chunks;
+
+/// A place in a history.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Position {
+    pub id: ReplId,
+    pub offset: ReplOffset,
+}
+
+/// One reader of the log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct CursorId(u64);
+
+/// The cursor was too slow: what it would read next is gone. Or the history it read was replaced.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("what the cursor would read next is no longer kept")]
+pub struct FellOff;
+
+/// Why a replica cannot go on from where it is and needs everything.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    #[error("it asks for a full resynchronisation")]
+    NothingAsked,
+    #[error("its replication id belongs to neither history")]
+    OtherHistory,
+    #[error("the offset it asks for lies after the end of the older history")]
+    PastSecondHistory,
+    #[error("no backlog is kept")]
+    NoBacklog,
+    #[error("the offset it asks for is outside of the backlog")]
+    OutsideBacklog,
+}
+
+/// The stream of effects. The caller guards it by a lock; an append under it copies bytes and no more.
+#[derive(Debug)]
+pub struct Log {
+    id: ReplId,
+    /// The identifier before this one, and the offset up to which both are the same.
+    second: Option<Position>,
+    end: ReplOffset,
+    /// What is kept; `None` while nobody reads.
+    kept: Option<Chunks>,
+    capacity: u64,
+    /// How far behind the end a cursor may fall before it is given up; zero for no bound.
+    cursor_bound: u64,
+    cursors: BTreeMap<CursorId, ReplOffset>,
+    next_cursor: u64,
+    /// The database that the stream has selected, as far as this node knows.
+    db: Option<u16>,
+}
+
+impl Log {
+    /// A log at offset zero of a new history.
+    #[must_use]
+    pub fn new(id: ReplId, capacity: u64) -> Self {
+        Self {
+            id,
+            second: None,
+            end: ReplOffset(0),
+            kept: None,
+            capacity,
+            cursor_bound: 0,
+            cursors: BTreeMap::new(),
+            next_cursor: 0,
+            db: None,
+        }
+    }
+
+    /// Where the stream ends now.
+    #[must_use]
+    pub fn position(&self) -> Position {
+        Position { id: self.id, offset: self.end }
+    }
+
+    /// The older identifier, and the offset up to which it is good.
+    #[must_use]
+    pub fn second(&self) -> Option<Position> {
+        self.second
+    }
+
+    #[must_use]
+    pub fn capacity(&self) -> u64 {
+        self.capacity
+    }
+
+    /// How many bytes are kept for those who come back.
+    pub fn set_capacity(&mut self, capacity: u64) {
+        self.capacity = capacity;
+        self.trim();
+    }
+
+    /// How many bytes a cursor may be behind before it falls off; zero for no bound. It is never below
+    /// the capacity, since that much is kept anyway.
+    pub fn set_cursor_bound(&mut self, bytes: u64) {
+        self.cursor_bound = bytes;
+    }
+
+    /// Whether the stream is kept and its offset counts.
+    #[must_use]
+    pub fn is_open(&self) -> bool {
+        self.kept.is_some()
+    }
+
+    /// The number of the first kept byte, counted from one, and how many are kept.
+    #[must_use]
+    pub fn first_byte(&self) -> Option<(u64, u64)> {
+        let kept = self.kept.as_ref()?;
+        Some((kept.start() + 1, kept.len()))
+    }
+
+    /// Starts to keep the stream. What changed while it was closed was not counted, so the history
+    /// gets the new identifier. Must happen while nothing is being changed.
+    pub fn open(&mut self, id: ReplId) {
+        if self.kept.is_none() {
+            self.id = id;
+            self.second = None;
+            self.kept = Some(Chunks::new(self.end.0));
+            self.db = None;
+        }
+    }
+
+    /// Stops to keep the stream, since nobody has read it for long.
+    pub fn close(&mut self) {
+        self.kept = None;
+        self.cursors.clear();
+    }
+
+    /// Appends commands in wire form that ran in database `db`; returns where they end. While nobody
+    /// reads, nothing happens.
+    pub fn append(&mut self, db: u16, commands: &[u8]) -> ReplOffset {
+        if self.kept.is_some() && self.db != Some(db) {
+            self.db = Some(db);
+            let mut select = Vec::with_capacity(32);
+            let number = db.to_string();
+            resp::encode_request(&mut select, [&b"SELECT"[..], number.as_bytes()]);
+            self.push(&select);
+        }
+        self.push(commands);
+        self.end
+    }
+
+    /// Appends what the own master sent, byte by byte, so that a replica's log is its master's.
+    pub fn append_raw(&mut self, bytes: &[u8]) -> ReplOffset {
+        self.push(bytes);
+        self.end
+    }
+
+    fn push(&mut self, bytes: &[u8]) {
+        if let Some(kept) = &mut self.kept {
+            kept.push(bytes);
+            self.end.0 += bytes.len() as u64;
+            self.trim();
+        }
+    }
+
+    /// Says that a reader joins who does not know which database is selected: the next effect will say.
+    pub fn forget_db(&mut self) {
+        self.db = None;
+    }
+
+    /// Lets go of what lies before the capacity and before every cursor within the bound.
+    fn trim(&mut self) {
+        let Some(kept) = &mut self.kept else { return };
+        let mut from = self.end.0.saturating_sub(self.capacity);
+        if from <= kept.start() {
+            return;
+        }
+        let bound = match self.cursor_bound {
+            0 => 0,
+            bound => self.end.0.saturating_sub(bound.max(self.capacity)),
+        };
+        for position in self.cursors.values() {
+            from = from.min(position.0.max(bound));
+        }
+        kept.trim(from);
+    }
+
+    /// Where a replica that holds `id` and wants to go on with byte number `first_byte` is to read, if
+    /// it can go on at all.
+    pub fn resume(&self, id: &[u8], first_byte: i64) -> Result<ReplOffset, Refusal> {
+        if id == b"?" {
+            return Err(Refusal::NothingAsked);
+        }
+        let id = ReplId::parse(id).map_err(|_| Refusal::OtherHistory)?;
+        let offset = first_byte.checked_sub(1).and_then(|offset| u64::try_from(offset).ok());
+        let offset = offset.ok_or(Refusal::OutsideBacklog)?;
+        if id != self.id {
+            let second = self.second.filter(|second| second.id == id).ok_or(Refusal::OtherHistory)?;
+            if offset > second.offset.0 {
+                return Err(Refusal::PastSecondHistory);
+            }
+        }
+        let kept = self.kept.as_ref().ok_or(Refusal::NoBacklog)?;
+        if offset < kept.start() || offset > self.end.0 {
+            return Err(Refusal::OutsideBacklog);
+        }
+        Ok(ReplOffset(offset))
+    }
+
+    /// A cursor that reads from `at` on. From now on nothing after `at` is let go of, up to the bound.
+    pub fn add_cursor(&mut self, at: ReplOffset) -> CursorId {
+        self.next_cursor += 1;
+        let cursor = CursorId(self.next_cursor);
+        self.cursors.insert(cursor, at);
+        cursor
+    }
+
+    /// Forgets a cursor. Removing twice does no harm.
+    pub fn remove_cursor(&mut self, cursor: CursorId) {
+        self.cursors.remove(&cursor);
+        self.trim();
+    }
+
+    /// Appends to `out` up to `max` bytes from the cursor on and moves it past them. Nothing is appended
+    /// at the end of the log.
+    pub fn read(&mut self, cursor: CursorId, max: usize, out: &mut Vec<u8>) -> Result<(), FellOff> {
+        let position = self.cursors.get_mut(&cursor).ok_or(FellOff)?;
+        let kept = self.kept.as_ref().filter(|kept| position.0 >= kept.start()).ok_or(FellOff)?;
+        if position.0 > self.end.0 {
+            return Err(FellOff);
+        }
+        position.0 += kept.read(position.0, max, out) as u64;
+        self.trim();
+        Ok(())
+    }
+
+    /// How many bytes the cursor has still to read.
+    pub fn pending(&self, cursor: CursorId) -> Result<u64, FellOff> {
+        let position = self.cursors.get(&cursor).ok_or(FellOff)?;
+        self.end.0.checked_sub(position.0).ok_or(FellOff)
+    }
+
+    /// Takes over a master's history after a full synchronisation: its identifier and offset. Nothing
+    /// that was kept belongs to it, so every cursor falls off.
+    pub fn adopt(&mut self, position: Position) {
+        self.id = position.id;
+        self.second = None;
+        self.end = position.offset;
+        self.kept = Some(Chunks::new(position.offset.0));
+        self.cursors.clear();
+        self.db = None;
+    }
+
+    /// Goes on under another identifier: after a promotion with a new one of our own, after a partial
+    /// resynchronisation with the one that the promoted master took. The old one stays good up to here.
+    pub fn rename(&mut self, id: ReplId) {
+        if id != self.id {
+            self.second = Some(self.position());
+            self.id = id;
+        }
+        self.db = None;
+    }
+}

@@ -1,0 +1,450 @@
+//! Serving replicas.
+//!
+//! A connection that asked PSYNC is a replica from then on. One that can go on from the backlog streams
+//! at once. The others wait for a snapshot: those who wait together share one, after
+//! `repl-diskless-sync-delay` so that more may join; who comes while a snapshot is being sent waits for
+//! the next. After the snapshot a replica streams from the cut: at once if the snapshot's length was told
+//! beforehand, otherwise when it acknowledges that it has loaded, since what follows the end mark in one
+//! packet would hide the mark from a Redis replica.
+//!
+//! The machine decides; the shell takes snapshots, moves bytes and keeps a cursor of the log for each.
+//!
+//! What must hold: of a replica only what it has acknowledged counts (WAIT, `min-replicas-to-write`); at
+//! most one snapshot is on its way at any time; every replica is closed at most once.
+
+mod limit;
+mod peer;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use clock::Instant;
+use slot_routing::ReplOffset;
+
+use crate::id::ReplId;
+use crate::log::Position;
+use crate::psync::Profile;
+pub use limit::OutputLimit;
+use peer::Phase;
+pub use peer::{PeerState, Replica};
+
+/// One replica's connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PeerId(pub u64);
+
+/// One snapshot on its way to some replicas.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct TransferId(pub u64);
+
+/// How often the machine looks at its replicas, and shows life to those who wait for a snapshot.
+const LOOK_PERIOD: Duration = Duration::from_secs(1);
+
+/// The settings, under their names in redis.conf.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Config {
+    /// `repl-ping-replica-period`.
+    pub ping_period: Duration,
+    /// `repl-timeout`.
+    pub timeout: Duration,
+    /// `repl-diskless-sync`.
+    pub diskless: bool,
+    /// `repl-diskless-sync-delay`, `repl-diskless-sync-max-replicas`.
+    pub diskless_delay: Duration,
+    pub diskless_max_replicas: usize,
+    /// `repl-backlog-ttl`; zero keeps the backlog for ever.
+    pub backlog_ttl: Duration,
+    /// `min-replicas-max-lag`.
+    pub max_lag: Duration,
+    /// `client-output-buffer-limit replica`.
+    pub output_limit: OutputLimit,
+}
+
+/// What happens to the machine.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Input {
+    /// Time has passed.
+    Deadline,
+    /// A connection asked PSYNC or SYNC. `resume` is where the log lets it go on, if it can.
+    Joined {
+        peer: PeerId,
+        profile: Profile,
+        resume: Option<Position>,
+    },
+    /// The snapshot was cut here.
+    Cut {
+        transfer: TransferId,
+        position: Position,
+    },
+    /// The snapshot has been sent to this replica.
+    Sent {
+        peer: PeerId,
+    },
+    /// No snapshot could be taken, or it broke.
+    TransferFailed {
+        transfer: TransferId,
+    },
+    Acknowledged {
+        peer: PeerId,
+        offset: ReplOffset,
+    },
+    /// The replica showed life.
+    Heard {
+        peer: PeerId,
+    },
+    /// How many bytes the replica has still to be sent; told before each deadline.
+    Pending {
+        peer: PeerId,
+        bytes: u64,
+    },
+    Closed {
+        peer: PeerId,
+    },
+    /// This node became a master or a replica.
+    Role {
+        master: bool,
+    },
+    /// This node's history was replaced: its replicas must ask again.
+    HistoryReplaced,
+}
+
+/// What the shell is to do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Action {
+    /// Take a snapshot for these replicas and say where it was cut. `eof`: send it while it is made, with
+    /// an end mark; otherwise make it first and send it with its length.
+    Snapshot {
+        transfer: TransferId,
+        peers: Vec<PeerId>,
+        eof: bool,
+    },
+    /// Tell the replica that it gets everything, as of this position, and keep the log for it from there.
+    FullResync {
+        peer: PeerId,
+        position: Position,
+    },
+    /// Nobody waits for the snapshot any more.
+    CancelSnapshot {
+        transfer: TransferId,
+    },
+    /// Tell the replica that it can go on. The identifier is for those who understand a new one.
+    Continue {
+        peer: PeerId,
+        id: Option<ReplId>,
+    },
+    /// Send the log from here on.
+    Stream {
+        peer: PeerId,
+        from: ReplOffset,
+    },
+    /// Send an empty line.
+    ShowLife {
+        peer: PeerId,
+    },
+    /// Append a PING to the log.
+    Ping,
+    Close {
+        peer: PeerId,
+        reason: CloseReason,
+    },
+    /// Nobody has read the log for long: keep it no longer.
+    CloseLog,
+}
+
+/// Why a replica's connection is closed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum CloseReason {
+    #[error("it has been silent for too long")]
+    Silent,
+    #[error("it is too far behind")]
+    TooFarBehind,
+    #[error("the snapshot for it failed")]
+    SnapshotFailed,
+    #[error("it has the snapshot that it came for")]
+    Served,
+    #[error("this node's history was replaced")]
+    HistoryReplaced,
+}
+
+/// The machine.
+#[derive(Debug)]
+pub struct Master {
+    config: Config,
+    /// Whether this node is a master. A replica serves replicas too, but sends no pings of its own.
+    master: bool,
+    peers: BTreeMap<PeerId, Replica>,
+    transfer: Option<TransferId>,
+    next_transfer: u64,
+    next_look: Instant,
+    next_ping: Instant,
+    /// Since when there have been no replicas.
+    alone_since: Option<Instant>,
+}
+
+impl Master {
+    #[must_use]
+    pub fn new(config: Config, master: bool, now: Instant) -> Self {
+        Self {
+            next_ping: now + config.ping_period,
+            config,
+            master,
+            peers: BTreeMap::new(),
+            transfer: None,
+            next_transfer: 0,
+            next_look: now,
+            alone_since: None,
+        }
+    }
+
+    pub fn set_config(&mut self, config: Config) {
+        self.config = config;
+    }
+
+    /// The replicas, in the order in which they came.
+    pub fn peers(&self) -> impl ExactSizeIterator<Item = (PeerId, &Replica)> {
+        self.peers.iter().map(|(id, peer)| (*id, peer))
+    }
+
+    /// How far each replica that gets the stream has acknowledged.
+    pub fn acknowledged(&self) -> Vec<ReplOffset> {
+        self.peers.values().filter(|peer| peer.is_online()).map(|peer| peer.acknowledged).collect()
+    }
+
+    /// How many replicas get the stream and were heard within `min-replicas-max-lag`.
+    #[must_use]
+    pub fn good_replicas(&self, now: Instant) -> usize {
+        let good = |peer: &&Replica| peer.is_online() && peer.lag(now) <= self.config.max_lag.as_secs();
+        self.peers.values().filter(good).count()
+    }
+
+    /// When to call with [`Input::Deadline`].
+    #[must_use]
+    pub fn next_deadline(&self) -> Option<Instant> {
+        if self.peers.is_empty() {
+            let ttl = self.config.backlog_ttl;
+            return self.alone_since.filter(|_| self.master && !ttl.is_zero()).map(|since| since + ttl);
+        }
+        let mut next = self.next_look;
+        if self.master {
+            next = next.min(self.next_ping);
+        }
+        if self.transfer.is_none()
+            && let Some(start) = self.snapshot_due()
+        {
+            next = next.min(start);
+        }
+        Some(next)
+    }
+
+    /// Takes in `input` at `now` and appends what follows from it to `out`.
+    pub fn handle(&mut self, now: Instant, input: Input, out: &mut Vec<Action>) {
+        match input {
+            Input::Deadline => self.on_deadline(now, out),
+            Input::Joined { peer, profile, resume } => self.on_joined(now, peer, profile, resume, out),
+            Input::Cut { transfer, position } => self.on_cut(transfer, position, out),
+            Input::Sent { peer } => self.on_sent(now, peer, out),
+            Input::TransferFailed { transfer } => self.on_failed(now, transfer, out),
+            Input::Acknowledged { peer, offset } => self.on_acknowledged(now, peer, offset, out),
+            Input::Heard { peer } => {
+                if let Some(peer) = self.peers.get_mut(&peer) {
+                    peer.last_heard = now;
+                }
+            }
+            Input::Pending { peer, bytes } => self.on_pending(now, peer, bytes, out),
+            Input::Closed { peer } => self.forget(now, peer, out),
+            Input::Role { master } => {
+                self.master = master;
+                self.next_ping = now + self.config.ping_period;
+                self.alone_since = Some(now).filter(|_| self.peers.is_empty());
+            }
+            Input::HistoryReplaced => {
+                let peers: Vec<PeerId> = self.peers.keys().copied().collect();
+                for peer in peers {
+                    self.close(now, peer, CloseReason::HistoryReplaced, out);
+                }
+            }
+        }
+    }
+
+    fn on_joined(
+        &mut self,
+        now: Instant,
+        peer: PeerId,
+        profile: Profile,
+        resume: Option<Position>,
+        out: &mut Vec<Action>,
+    ) {
+        if self.peers.is_empty() {
+            (self.next_look, self.next_ping) = (now + LOOK_PERIOD, now + self.config.ping_period);
+        }
+        self.alone_since = None;
+        let psync2 = profile.capabilities.psync2;
+        let phase = match resume {
+            Some(position) => {
+                out.push(Action::Continue { peer, id: Some(position.id).filter(|_| psync2) });
+                out.push(Action::Stream { peer, from: position.offset });
+                Phase::Online
+            }
+            None => Phase::Waiting { since: now },
+        };
+        let acknowledged = resume.map_or(ReplOffset(0), |position| position.offset);
+        self.peers.insert(peer, Replica::new(profile, phase, acknowledged, now));
+        self.start_due_snapshot(now, out);
+    }
+
+    /// When the snapshot for those who wait is to be taken: at once, or when the first of them has
+    /// waited long enough, or when enough of them wait.
+    fn snapshot_due(&self) -> Option<Instant> {
+        let waiting = self.peers.values().filter_map(Replica::waiting_since);
+        let first = waiting.clone().min()?;
+        let most = self.config.diskless_max_replicas;
+        let enough = most > 0 && waiting.count() >= most;
+        let at_once = !self.diskless_for_waiting() || enough;
+        Some(if at_once { first } else { first + self.config.diskless_delay })
+    }
+
+    /// Whether those who wait all understand a snapshot without a length.
+    fn diskless_for_waiting(&self) -> bool {
+        let mut waiting = self.peers.values().filter(|peer| peer.waiting_since().is_some());
+        self.config.diskless && waiting.all(|peer| peer.profile.capabilities.eof)
+    }
+
+    fn start_due_snapshot(&mut self, now: Instant, out: &mut Vec<Action>) {
+        if self.transfer.is_some() || self.snapshot_due().is_none_or(|due| due > now) {
+            return;
+        }
+        let eof = self.diskless_for_waiting();
+        self.next_transfer += 1;
+        let transfer = TransferId(self.next_transfer);
+        self.transfer = Some(transfer);
+        let mut peers = Vec::new();
+        for (id, peer) in &mut self.peers {
+            if peer.waiting_since().is_some() {
+                peer.phase = Phase::Sending { transfer, cut: None, eof };
+                peers.push(*id);
+            }
+        }
+        out.push(Action::Snapshot { transfer, peers, eof });
+    }
+
+    fn on_cut(&mut self, transfer: TransferId, position: Position, out: &mut Vec<Action>) {
+        for (id, peer) in &mut self.peers {
+            if let Phase::Sending { transfer: of, cut, .. } = &mut peer.phase
+                && *of == transfer
+            {
+                *cut = Some(position.offset);
+                if !peer.profile.sync {
+                    out.push(Action::FullResync { peer: *id, position });
+                }
+            }
+        }
+    }
+
+    fn on_sent(&mut self, now: Instant, id: PeerId, out: &mut Vec<Action>) {
+        let Some(peer) = self.peers.get_mut(&id) else { return };
+        let Phase::Sending { cut: Some(cut), eof, .. } = peer.phase else { return };
+        peer.last_heard = now;
+        let served = peer.profile.rdb_only;
+        if served || (eof && !peer.profile.sync) {
+            peer.phase = Phase::Loading { cut };
+        } else {
+            peer.phase = Phase::Online;
+            out.push(Action::Stream { peer: id, from: cut });
+        }
+        self.end_transfer(now, out);
+        if served {
+            self.close(now, id, CloseReason::Served, out);
+        }
+    }
+
+    /// Once the last replica has its snapshot, or has gone, the next may begin.
+    fn end_transfer(&mut self, now: Instant, out: &mut Vec<Action>) {
+        let Some(transfer) = self.transfer else { return };
+        if self.peers.values().any(|peer| peer.is_in(transfer)) {
+            return;
+        }
+        self.transfer = None;
+        self.start_due_snapshot(now, out);
+    }
+
+    fn on_failed(&mut self, now: Instant, transfer: TransferId, out: &mut Vec<Action>) {
+        let broken: Vec<PeerId> =
+            self.peers.iter().filter(|(_, peer)| peer.is_in(transfer)).map(|(id, _)| *id).collect();
+        for peer in broken {
+            self.close(now, peer, CloseReason::SnapshotFailed, out);
+        }
+    }
+
+    fn on_acknowledged(&mut self, now: Instant, id: PeerId, offset: ReplOffset, out: &mut Vec<Action>) {
+        let Some(peer) = self.peers.get_mut(&id) else { return };
+        peer.last_heard = now;
+        peer.acknowledged = peer.acknowledged.max(offset);
+        if let Phase::Loading { cut } = peer.phase {
+            peer.phase = Phase::Online;
+            out.push(Action::Stream { peer: id, from: cut });
+        }
+    }
+
+    fn on_pending(&mut self, now: Instant, id: PeerId, bytes: u64, out: &mut Vec<Action>) {
+        let limit = self.config.output_limit;
+        let Some(peer) = self.peers.get_mut(&id) else { return };
+        if limit.exceeded(now, bytes, &mut peer.over_soft_since) {
+            self.close(now, id, CloseReason::TooFarBehind, out);
+        }
+    }
+
+    fn on_deadline(&mut self, now: Instant, out: &mut Vec<Action>) {
+        self.start_due_snapshot(now, out);
+        if self.master && now >= self.next_ping && !self.peers.is_empty() {
+            self.next_ping = now + self.config.ping_period;
+            out.push(Action::Ping);
+        }
+        if now >= self.next_look && !self.peers.is_empty() {
+            self.next_look = now + LOOK_PERIOD;
+            self.look(now, out);
+        }
+        let ttl = self.config.backlog_ttl;
+        if self.master && !ttl.is_zero() && self.alone_since.is_some_and(|since| now >= since + ttl) {
+            self.alone_since = None;
+            out.push(Action::CloseLog);
+        }
+    }
+
+    fn look(&mut self, now: Instant, out: &mut Vec<Action>) {
+        let timeout = self.config.timeout;
+        let mut silent = Vec::new();
+        for (id, peer) in &self.peers {
+            if peer.expects_life() {
+                out.push(Action::ShowLife { peer: *id });
+            } else if peer.must_acknowledge() && now >= peer.last_heard + timeout {
+                silent.push(*id);
+            }
+        }
+        for peer in silent {
+            self.close(now, peer, CloseReason::Silent, out);
+        }
+    }
+
+    fn close(&mut self, now: Instant, peer: PeerId, reason: CloseReason, out: &mut Vec<Action>) {
+        if self.peers.contains_key(&peer) {
+            out.push(Action::Close { peer, reason });
+            self.forget(now, peer, out);
+        }
+    }
+
+    fn forget(&mut self, now: Instant, peer: PeerId, out: &mut Vec<Action>) {
+        if self.peers.remove(&peer).is_none() {
+            return;
+        }
+        if let Some(transfer) = self.transfer
+            && !self.peers.values().any(|peer| peer.is_in(transfer))
+        {
+            out.push(Action::CancelSnapshot { transfer });
+        }
+        self.end_transfer(now, out);
+        if self.peers.is_empty() {
+            self.alone_since = Some(now);
+        }
+    }
+}

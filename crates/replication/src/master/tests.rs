@@ -1,0 +1,211 @@
+use super::*;
+use crate::psync::Capabilities;
+
+fn config() -> Config {
+    Config {
+        ping_period: Duration::from_secs(10),
+        timeout: Duration::from_secs(60),
+        diskless: true,
+        diskless_delay: Duration::from_secs(5),
+        diskless_max_replicas: 0,
+        backlog_ttl: Duration::from_secs(3600),
+        max_lag: Duration::from_secs(10),
+        output_limit: OutputLimit { hard: 1000, soft: 0, soft_for: Duration::ZERO },
+    }
+}
+
+fn modern() -> Profile {
+    Profile { capabilities: Capabilities { eof: true, psync2: true }, ..Profile::default() }
+}
+
+fn at(offset: u64) -> Position {
+    Position { id: ReplId::NONE, offset: ReplOffset(offset) }
+}
+
+const ONE: PeerId = PeerId(1);
+const TWO: PeerId = PeerId(2);
+const FIRST: TransferId = TransferId(1);
+const SECOND: TransferId = TransferId(2);
+
+struct Driven(Master);
+
+impl Driven {
+    fn new(config: Config) -> Self {
+        Self(Master::new(config, true, Instant::ORIGIN))
+    }
+
+    fn give(&mut self, second: u64, input: Input) -> Vec<Action> {
+        let mut out = Vec::new();
+        self.0.handle(Instant::from_millis(second * 1000), input, &mut out);
+        out
+    }
+
+    fn join(&mut self, second: u64, peer: PeerId, profile: Profile, resume: Option<u64>) -> Vec<Action> {
+        self.give(second, Input::Joined { peer, profile, resume: resume.map(at) })
+    }
+
+    fn acknowledge(&mut self, second: u64, peer: PeerId, offset: u64) -> Vec<Action> {
+        self.give(second, Input::Acknowledged { peer, offset: ReplOffset(offset) })
+    }
+
+    fn states(&self) -> Vec<&'static str> {
+        self.0.peers().map(|(_, peer)| peer.state().name()).collect()
+    }
+}
+
+fn stream(peer: PeerId, from: u64) -> Action {
+    Action::Stream { peer, from: ReplOffset(from) }
+}
+
+#[test]
+fn replicas_that_come_together_share_a_snapshot_and_stream_from_its_cut() {
+    let mut master = Driven::new(config());
+    assert_eq!(master.join(0, ONE, modern(), None), []);
+    assert_eq!(master.join(3, TWO, modern(), None), []);
+    assert_eq!(master.states(), ["wait_bgsave"; 2]);
+    let life = |peer| Action::ShowLife { peer };
+    assert_eq!(master.give(4, Input::Deadline), [life(ONE), life(TWO)]);
+    let snapshot = Action::Snapshot { transfer: FIRST, peers: vec![ONE, TWO], eof: true };
+    let actions = master.give(5, Input::Deadline);
+    assert_eq!(actions, [snapshot, life(ONE), life(TWO)]);
+
+    let full = |peer| Action::FullResync { peer, position: at(70) };
+    let cut = Input::Cut { transfer: FIRST, position: at(70) };
+    assert_eq!(master.give(5, cut), [full(ONE), full(TWO)]);
+    assert_eq!(master.states(), ["send_bulk"; 2]);
+    assert_eq!(master.give(6, Input::Sent { peer: ONE }), []);
+    assert_eq!(master.acknowledge(7, ONE, 70), [stream(ONE, 70)]);
+    assert_eq!(master.states(), ["online", "send_bulk"]);
+    assert_eq!(master.give(8, Input::Sent { peer: TWO }), []);
+    assert_eq!(master.acknowledge(8, TWO, 70), [stream(TWO, 70)]);
+    assert_eq!(master.acknowledge(9, TWO, 90), []);
+    assert_eq!(master.0.acknowledged(), [ReplOffset(70), ReplOffset(90)]);
+}
+
+#[test]
+fn who_comes_during_a_snapshot_waits_for_the_next() {
+    let mut master = Driven::new(Config { diskless_delay: Duration::ZERO, ..config() });
+    let first = Action::Snapshot { transfer: FIRST, peers: vec![ONE], eof: true };
+    assert_eq!(master.join(0, ONE, modern(), None), [first]);
+    assert_eq!(master.join(0, TWO, modern(), None), []);
+    master.give(0, Input::Cut { transfer: FIRST, position: at(7) });
+    let second = Action::Snapshot { transfer: SECOND, peers: vec![TWO], eof: true };
+    assert_eq!(master.give(1, Input::Sent { peer: ONE }), [second]);
+}
+
+#[test]
+fn enough_waiting_replicas_start_the_snapshot_early() {
+    let mut master = Driven::new(Config { diskless_max_replicas: 2, ..config() });
+    assert_eq!(master.join(0, ONE, modern(), None), []);
+    let snapshot = Action::Snapshot { transfer: FIRST, peers: vec![ONE, TWO], eof: true };
+    assert_eq!(master.join(0, TWO, modern(), None), [snapshot]);
+}
+
+#[test]
+fn a_replica_that_cannot_find_an_end_mark_gets_the_length_and_streams_at_once() {
+    let mut master = Driven::new(config());
+    let old = Profile::default();
+    let snapshot = Action::Snapshot { transfer: FIRST, peers: vec![ONE], eof: false };
+    assert_eq!(master.join(0, ONE, old, None), [snapshot]);
+    master.give(0, Input::Cut { transfer: FIRST, position: at(7) });
+    assert_eq!(master.give(1, Input::Sent { peer: ONE }), [stream(ONE, 7)]);
+}
+
+#[test]
+fn sync_gets_no_line_and_a_dump_is_closed_after_its_snapshot() {
+    let mut master = Driven::new(Config { diskless: false, ..config() });
+    master.join(0, ONE, Profile { sync: true, ..modern() }, None);
+    assert_eq!(master.give(0, Input::Cut { transfer: FIRST, position: at(7) }), []);
+    assert_eq!(master.give(1, Input::Sent { peer: ONE }), [stream(ONE, 7)]);
+    master.join(1, TWO, Profile { rdb_only: true, ..modern() }, None);
+    master.give(1, Input::Cut { transfer: SECOND, position: at(8) });
+    let served = Action::Close { peer: TWO, reason: CloseReason::Served };
+    assert_eq!(master.give(2, Input::Sent { peer: TWO }), [served]);
+    // SYNC sends no acknowledgements, so its silence means nothing.
+    let silent = master.give(1000, Input::Deadline);
+    assert_eq!(silent, [Action::Ping]);
+}
+
+#[test]
+fn a_replica_that_can_go_on_streams_at_once() {
+    let mut master = Driven::new(config());
+    let go_on = Action::Continue { peer: ONE, id: Some(ReplId::NONE) };
+    assert_eq!(master.join(0, ONE, modern(), Some(40)), [go_on, stream(ONE, 40)]);
+    let old = Action::Continue { peer: TWO, id: None };
+    assert_eq!(master.join(0, TWO, Profile::default(), Some(40)), [old, stream(TWO, 40)]);
+    assert_eq!(master.0.acknowledged(), [ReplOffset(40); 2]);
+}
+
+#[test]
+fn silence_closes_and_lag_makes_a_replica_bad_before() {
+    let mut master = Driven::new(config());
+    master.join(0, ONE, modern(), Some(40));
+    let good = |master: &Driven, second: u64| master.0.good_replicas(Instant::from_millis(second * 1000));
+    assert_eq!(good(&master, 10), 1);
+    assert_eq!(good(&master, 11), 0);
+    master.give(20, Input::Heard { peer: ONE });
+    assert_eq!(good(&master, 25), 1);
+    assert!(!master.give(79, Input::Deadline).iter().any(|action| matches!(action, Action::Close { .. })));
+    let silent = Action::Close { peer: ONE, reason: CloseReason::Silent };
+    assert_eq!(master.give(80, Input::Deadline), [silent]);
+    assert_eq!(good(&master, 80), 0);
+}
+
+#[test]
+fn pings_go_to_the_log_while_there_are_replicas_and_this_node_is_a_master() {
+    let mut master = Driven::new(config());
+    assert_eq!(master.give(100, Input::Deadline), []);
+    master.join(100, ONE, modern(), Some(0));
+    assert_eq!(master.0.next_deadline(), Some(Instant::from_millis(101_000)));
+    assert_eq!(master.give(109, Input::Deadline), []);
+    assert_eq!(master.give(110, Input::Deadline), [Action::Ping]);
+    master.give(111, Input::Role { master: false });
+    assert_eq!(master.give(125, Input::Deadline), []);
+}
+
+#[test]
+fn the_log_is_closed_when_nobody_has_read_it_for_long() {
+    let mut master = Driven::new(config());
+    assert_eq!(master.0.next_deadline(), None);
+    master.join(0, ONE, modern(), Some(0));
+    master.give(10, Input::Closed { peer: ONE });
+    assert_eq!(master.0.next_deadline(), Some(Instant::from_millis(3_610_000)));
+    assert_eq!(master.give(3609, Input::Deadline), []);
+    assert_eq!(master.give(3610, Input::Deadline), [Action::CloseLog]);
+    assert_eq!(master.give(9999, Input::Deadline), []);
+}
+
+#[test]
+fn a_replica_too_far_behind_is_closed() {
+    let mut master = Driven::new(config());
+    master.join(0, ONE, modern(), Some(0));
+    assert_eq!(master.give(1, Input::Pending { peer: ONE, bytes: 1000 }), []);
+    let behind = Action::Close { peer: ONE, reason: CloseReason::TooFarBehind };
+    assert_eq!(master.give(1, Input::Pending { peer: ONE, bytes: 1001 }), [behind]);
+    assert_eq!(master.give(1, Input::Closed { peer: ONE }), [], "once is enough");
+}
+
+#[test]
+fn a_snapshot_that_fails_or_that_nobody_waits_for_makes_room_for_the_next() {
+    let mut master = Driven::new(Config { diskless_delay: Duration::ZERO, ..config() });
+    master.join(0, ONE, modern(), None);
+    master.join(0, TWO, modern(), None);
+    let failed = Action::Close { peer: ONE, reason: CloseReason::SnapshotFailed };
+    let cancelled = Action::CancelSnapshot { transfer: FIRST };
+    let next = Action::Snapshot { transfer: SECOND, peers: vec![TWO], eof: true };
+    let actions = master.give(1, Input::TransferFailed { transfer: FIRST });
+    assert_eq!(actions, [failed, cancelled, next]);
+    let cancelled = Action::CancelSnapshot { transfer: SECOND };
+    assert_eq!(master.give(2, Input::Closed { peer: TWO }), [cancelled]);
+    assert_eq!(master.give(2, Input::Cut { transfer: SECOND, position: at(1) }), [], "too late");
+}
+
+#[test]
+fn a_replaced_history_sends_everybody_away() {
+    let mut master = Driven::new(config());
+    master.join(0, ONE, modern(), Some(0));
+    master.join(0, TWO, modern(), None);
+    let gone = |peer| Action::Close { peer, reason: CloseReason::HistoryReplaced };
+    assert_eq!(master.give(1, Input::HistoryReplaced), [gone(ONE), gone(TWO)]);
+    assert_eq!(master.0.peers().len(), 0);
+}

@@ -1,0 +1,172 @@
+//! What a replica says of itself before it is one: REPLCONF and PSYNC.
+
+use std::fmt;
+
+use resp::{Args, parse_i64};
+use slot_routing::ReplOffset;
+
+/// What a replica's side understands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Capabilities {
+    /// A full synchronisation whose length is not known beforehand.
+    pub eof: bool,
+    /// `+CONTINUE` with another identifier.
+    pub psync2: bool,
+}
+
+/// What a connection has said by REPLCONF.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Profile {
+    /// The port under which clients reach the replica.
+    pub listening_port: u16,
+    /// The address under which clients reach it, if not the one it connects from.
+    pub ip_address: Option<String>,
+    pub capabilities: Capabilities,
+    /// Wants the snapshot and nothing after it (`redis-cli --rdb`).
+    pub rdb_only: bool,
+    /// Came by SYNC: gets no `+FULLRESYNC` line and sends no acknowledgements.
+    pub sync: bool,
+}
+
+/// What REPLCONF asks of the server beyond remembering.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Replconf {
+    /// Answer OK.
+    Ok,
+    /// The replica has applied everything before this offset. No answer.
+    Ack(ReplOffset),
+    /// A master asks its replica to acknowledge. No answer but the acknowledgement.
+    GetAck,
+}
+
+/// A REPLCONF that is not understood. Displays as the client's error.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ReplconfError {
+    Syntax,
+    NotInteger,
+    AddressTooLong,
+    Unrecognized(Vec<u8>),
+}
+
+impl fmt::Display for ReplconfError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Syntax => f.write_str("ERR syntax error"),
+            Self::NotInteger => f.write_str("ERR value is not an integer or out of range"),
+            Self::AddressTooLong => {
+                f.write_str("ERR REPLCONF ip-address provided by replica instance is too long: ")
+            }
+            Self::Unrecognized(option) => {
+                write!(f, "ERR Unrecognized REPLCONF option: {}", String::from_utf8_lossy(option))
+            }
+        }
+    }
+}
+
+impl std::error::Error for ReplconfError {}
+
+/// The longest host name, as everywhere.
+const MAX_ADDRESS: usize = 255;
+
+impl Profile {
+    /// Takes in a REPLCONF; `args` starts with the command's name.
+    pub fn replconf(&mut self, args: Args<'_>) -> Result<Replconf, ReplconfError> {
+        if args.len().is_multiple_of(2) {
+            return Err(ReplconfError::Syntax);
+        }
+        for pair in (1..args.len()).step_by(2) {
+            let (option, value) = (&args[pair], &args[pair + 1]);
+            match option.to_ascii_lowercase().as_slice() {
+                b"listening-port" => self.listening_port = number(value)?,
+                b"ip-address" if value.len() > MAX_ADDRESS => return Err(ReplconfError::AddressTooLong),
+                b"ip-address" => self.ip_address = Some(String::from_utf8_lossy(value).into_owned()),
+                b"capa" => self.capability(value),
+                b"ack" => return number(value).map(|offset| Replconf::Ack(ReplOffset(offset))),
+                b"getack" => return Ok(Replconf::GetAck),
+                b"rdb-only" => self.rdb_only = number::<u8>(value)? == 1,
+                // Who a replica is beyond what it can do is nothing to us.
+                b"version" => {}
+                _ => return Err(ReplconfError::Unrecognized(option.to_vec())),
+            }
+        }
+        Ok(Replconf::Ok)
+    }
+
+    /// Capabilities that are not known are those of a later version: passed over.
+    fn capability(&mut self, name: &[u8]) {
+        if name.eq_ignore_ascii_case(b"eof") {
+            self.capabilities.eof = true;
+        } else if name.eq_ignore_ascii_case(b"psync2") {
+            self.capabilities.psync2 = true;
+        }
+    }
+}
+
+fn number<N: TryFrom<i64>>(text: &[u8]) -> Result<N, ReplconfError> {
+    parse_i64(text).and_then(|value| N::try_from(value).ok()).ok_or(ReplconfError::NotInteger)
+}
+
+/// A PSYNC: the history that the replica has, and the number of the first byte that it wants.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PsyncRequest {
+    pub id: Vec<u8>,
+    pub first_byte: i64,
+}
+
+impl PsyncRequest {
+    /// Reads a PSYNC; `args` starts with the command's name.
+    pub fn parse(args: Args<'_>) -> Result<Self, ReplconfError> {
+        let (Some(id), Some(offset)) = (args.get(1), args.get(2)) else { return Err(ReplconfError::Syntax) };
+        Ok(Self { id: id.to_vec(), first_byte: number(offset)? })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use resp::Request;
+
+    use super::*;
+
+    fn said(line: &str) -> (Result<Replconf, ReplconfError>, Profile) {
+        let request: Request = line.split(' ').collect();
+        let mut profile = Profile::default();
+        (profile.replconf(request.args()), profile)
+    }
+
+    #[test]
+    fn what_replicas_say_of_themselves() {
+        let (reply, profile) = said("REPLCONF listening-port 6380 ip-address 10.0.0.1 capa eof capa psync2");
+        assert_eq!(reply, Ok(Replconf::Ok));
+        let expected = Profile {
+            listening_port: 6380,
+            ip_address: Some("10.0.0.1".into()),
+            capabilities: Capabilities { eof: true, psync2: true },
+            rdb_only: false,
+            sync: false,
+        };
+        assert_eq!(profile, expected);
+
+        let table = [
+            ("REPLCONF ACK 17", Ok(Replconf::Ack(ReplOffset(17)))),
+            ("REPLCONF ACK 17 FACK 3", Ok(Replconf::Ack(ReplOffset(17)))),
+            ("REPLCONF GETACK *", Ok(Replconf::GetAck)),
+            ("REPLCONF capa dual-channel version 9.1.0", Ok(Replconf::Ok)),
+            ("REPLCONF rdb-only 1", Ok(Replconf::Ok)),
+            ("REPLCONF capa", Err(ReplconfError::Syntax)),
+            ("REPLCONF listening-port 70000", Err(ReplconfError::NotInteger)),
+            ("REPLCONF ACK -3", Err(ReplconfError::NotInteger)),
+            ("REPLCONF what 1", Err(ReplconfError::Unrecognized(b"what".to_vec()))),
+        ];
+        for (line, expected) in table {
+            assert_eq!(said(line).0, expected, "{line}");
+        }
+    }
+
+    #[test]
+    fn psync_names_a_history_and_a_byte() {
+        let parse = |line: &str| PsyncRequest::parse(line.split(' ').collect::<Request>().args());
+        assert_eq!(parse("PSYNC ? -1"), Ok(PsyncRequest { id: b"?".to_vec(), first_byte: -1 }));
+        assert_eq!(parse("PSYNC abc x"), Err(ReplconfError::NotInteger));
+        assert_eq!(parse("PSYNC abc"), Err(ReplconfError::Syntax));
+    }
+}

@@ -1,0 +1,255 @@
+use super::*;
+
+fn config() -> Config {
+    Config {
+        listening_port: 6380,
+        announce_ip: None,
+        user: None,
+        password: None,
+        timeout: Duration::from_secs(60),
+    }
+}
+
+fn id(byte: u8) -> ReplId {
+    ReplId::from_random([byte; 20])
+}
+
+fn at(byte: u8, offset: u64) -> Position {
+    Position { id: id(byte), offset: ReplOffset(offset) }
+}
+
+fn ms(millis: u64) -> Instant {
+    Instant::from_millis(millis)
+}
+
+/// A request as the machine sends it.
+fn request(line: &str) -> Vec<u8> {
+    let mut wire = Vec::new();
+    let words: Vec<&[u8]> = line.split(' ').map(str::as_bytes).collect();
+    resp::encode_request(&mut wire, words);
+    wire
+}
+
+fn send(lines: &[&str]) -> Action {
+    Action::Send(lines.iter().flat_map(|line| request(line)).collect())
+}
+
+struct Driven {
+    machine: Replica,
+    now: u64,
+}
+
+impl Driven {
+    fn new(config: Config, position: Option<Position>) -> Self {
+        Self { machine: Replica::new(config, position, ms(0)), now: 0 }
+    }
+
+    fn give(&mut self, input: Input) -> Vec<Action> {
+        let mut out = Vec::new();
+        self.machine.handle(ms(self.now), input, &mut out);
+        out
+    }
+
+    fn receive(&mut self, bytes: &str) -> Vec<Action> {
+        self.give(Input::Received(bytes.as_bytes().to_vec()))
+    }
+
+    fn at(&mut self, now: u64) -> &mut Self {
+        self.now = now;
+        self
+    }
+
+    /// Up to where PSYNC has been asked.
+    fn introduced(config: Config, position: Option<Position>) -> Self {
+        let mut driven = Self::new(config, position);
+        assert_eq!(driven.give(Input::Deadline), [Action::Connect]);
+        driven.give(Input::Connected);
+        driven.receive("+PONG\r\n");
+        driven.receive("+OK\r\n+OK\r\n");
+        assert_eq!(driven.machine.link(), LinkState::Handshake);
+        driven
+    }
+
+    fn streaming(position: Position) -> Self {
+        let mut driven = Self::introduced(config(), Some(position));
+        assert_eq!(driven.receive("+CONTINUE\r\n"), [Action::Resume { id: position.id }, Action::Up]);
+        driven
+    }
+}
+
+#[test]
+fn a_new_replica_takes_a_snapshot_of_known_length_and_then_the_stream() {
+    let mut replica = Driven::new(config(), None);
+    assert_eq!(replica.give(Input::Deadline), [Action::Connect]);
+    assert_eq!(replica.give(Input::Connected), [send(&["PING"])]);
+    let introduction = send(&["REPLCONF listening-port 6380", "REPLCONF capa eof capa psync2"]);
+    assert_eq!(replica.receive("+PONG\r\n"), [introduction]);
+    assert_eq!(replica.receive("+OK\r\n-ERR what?\r\n"), [send(&["PSYNC ? -1"])]);
+    let reply = format!("\n+FULLRESYNC {} 70\r\n", id(1));
+    assert_eq!(replica.receive(&reply), []);
+    assert_eq!(replica.receive("\n\n$5\r"), []);
+    let position = at(1, 70);
+    assert_eq!(
+        replica.receive("\nab"),
+        [Action::BeginTransfer { position, len: Some(5) }, Action::Snapshot(b"ab".to_vec())]
+    );
+    assert_eq!(replica.machine.transfer(), Some((Some(5), 2)));
+    assert_eq!(replica.receive("cde*1\r\n"), [Action::Snapshot(b"cde".to_vec()), Action::Load { position }]);
+    assert_eq!(replica.machine.position(), None, "the data is neither old nor new");
+    let expected = [Action::Up, Action::Stream(b"*1\r\n".to_vec()), send(&["REPLCONF ACK 70"])];
+    assert_eq!(replica.give(Input::Loaded), expected);
+    assert_eq!(replica.machine.position(), Some(position));
+    assert_eq!(replica.machine.down_since(), None);
+}
+
+#[test]
+fn a_snapshot_that_ends_with_its_mark_may_come_in_any_pieces() {
+    let mark = "0123456789".repeat(4);
+    let stream = format!("$EOF:{mark}\r\nbody 0123456789{}{mark}rest", "01234567890123");
+    for cut in 0..=stream.len() {
+        let mut replica = Driven::introduced(config(), None);
+        replica.receive(&format!("+FULLRESYNC {} 0\r\n", id(1)));
+        let mut out = replica.receive(&stream[..cut]);
+        out.extend(replica.receive(&stream[cut..]));
+        let mut body = Vec::new();
+        for action in &out {
+            if let Action::Snapshot(bytes) = action {
+                body.extend_from_slice(bytes);
+            }
+        }
+        assert_eq!(body, b"body 012345678901234567890123", "cut at {cut}");
+        assert!(out.contains(&Action::Load { position: at(1, 0) }));
+        let mut after = replica.give(Input::Loaded);
+        after.retain(|action| matches!(action, Action::Stream(_)));
+        // What came in one piece with the mark, and what came while loading.
+        assert_eq!(after, [Action::Stream(b"rest".to_vec())], "cut at {cut}");
+    }
+}
+
+#[test]
+fn credentials_go_before_the_introduction() {
+    let with = Config {
+        user: Some(b"repl".to_vec()),
+        password: Some(b"secret".to_vec()),
+        announce_ip: Some("10.0.0.9".into()),
+        ..config()
+    };
+    let mut replica = Driven::new(with, Some(at(1, 9)));
+    replica.give(Input::Deadline);
+    replica.give(Input::Connected);
+    let introduction = send(&[
+        "AUTH repl secret",
+        "REPLCONF listening-port 6380",
+        "REPLCONF ip-address 10.0.0.9",
+        "REPLCONF capa eof capa psync2",
+    ]);
+    assert_eq!(replica.receive("-NOAUTH Authentication required.\r\n"), [introduction]);
+    assert_eq!(replica.receive("+OK\r\n+OK\r\n+OK\r\n"), []);
+    let ask = format!("PSYNC {} 10", id(1));
+    assert_eq!(replica.receive("+OK\r\n"), [send(&[&ask])]);
+
+    let mut refused = Driven::new(Config { password: Some(b"wrong".to_vec()), ..config() }, None);
+    refused.give(Input::Deadline);
+    refused.give(Input::Connected);
+    refused.receive("+PONG\r\n");
+    let reason = Reason::Refused("WRONGPASS no".into());
+    assert_eq!(refused.receive("-WRONGPASS no\r\n"), [Action::Close(reason)]);
+    assert_eq!(refused.machine.next_deadline(), Some(ms(1000)));
+}
+
+#[test]
+fn a_partial_resynchronisation_may_bring_a_new_identifier() {
+    let mut replica = Driven::introduced(config(), Some(at(1, 70)));
+    let reply = format!("+CONTINUE {}\r\nabc", id(2));
+    let expected = [Action::Resume { id: id(2) }, Action::Up, Action::Stream(b"abc".to_vec())];
+    assert_eq!(replica.receive(&reply), expected);
+    assert_eq!(replica.machine.position(), Some(at(2, 70)));
+    replica.give(Input::Applied { bytes: 3 });
+    assert_eq!(replica.machine.position(), Some(at(2, 73)));
+    assert_eq!(replica.give(Input::AckWanted), [send(&["REPLCONF ACK 73"])]);
+}
+
+#[test]
+fn it_acknowledges_every_second_and_notices_silence() {
+    let mut replica = Driven::streaming(at(1, 5));
+    assert_eq!(replica.machine.next_deadline(), Some(ms(1000)));
+    assert_eq!(replica.at(999).give(Input::Deadline), []);
+    assert_eq!(replica.at(1000).give(Input::Deadline), [send(&["REPLCONF ACK 5"])]);
+    assert_eq!(replica.at(59_000).receive("\n"), [Action::Stream(b"\n".to_vec())]);
+    assert_eq!(replica.at(118_999).give(Input::Deadline), [send(&["REPLCONF ACK 5"])]);
+    assert_eq!(replica.at(119_000).give(Input::Deadline), [Action::Close(Reason::Silent)]);
+    assert_eq!(replica.machine.down_since(), Some(ms(119_000)));
+    assert_eq!(replica.machine.position(), Some(at(1, 5)), "the data stands where it stood");
+}
+
+#[test]
+fn a_refused_connection_is_tried_again_soon_another_failure_later() {
+    let mut replica = Driven::streaming(at(1, 5));
+    replica.at(50).give(Input::Closed);
+    assert_eq!(replica.machine.next_deadline(), Some(ms(50) + LOST_RETRY));
+    assert_eq!(replica.at(70).give(Input::Deadline), [Action::Connect]);
+    replica.give(Input::ConnectFailed { refused: true });
+    assert_eq!(replica.machine.next_deadline(), Some(ms(70) + REFUSED_RETRY));
+    assert_eq!(replica.at(170).give(Input::Deadline), [Action::Connect]);
+    replica.give(Input::ConnectFailed { refused: false });
+    assert_eq!(replica.machine.next_deadline(), Some(ms(170) + FAILED_RETRY));
+    assert_eq!(replica.machine.down_since(), Some(ms(50)), "since the link was lost, not since the last try");
+    assert_eq!(replica.machine.link(), LinkState::Connect);
+}
+
+#[test]
+fn a_broken_transfer_leaves_the_old_data_and_its_position() {
+    let mut replica = Driven::introduced(config(), Some(at(1, 5)));
+    replica.receive(&format!("+FULLRESYNC {} 70\r\n$100\r\nsome", id(2)));
+    replica.give(Input::Closed);
+    assert_eq!(replica.machine.position(), Some(at(1, 5)));
+    assert_eq!(replica.machine.link(), LinkState::Connect);
+}
+
+#[test]
+fn a_snapshot_that_cannot_be_loaded_leaves_no_position() {
+    let mut replica = Driven::introduced(config(), Some(at(1, 5)));
+    replica.receive(&format!("+FULLRESYNC {} 70\r\n$1\r\nx", id(2)));
+    assert_eq!(replica.give(Input::LoadFailed), [Action::Close(Reason::LoadFailed)]);
+    assert_eq!(replica.machine.position(), None);
+}
+
+#[test]
+fn it_shows_life_while_it_loads() {
+    let mut replica = Driven::introduced(config(), None);
+    replica.receive(&format!("+FULLRESYNC {} 70\r\n$1\r\nx", id(2)));
+    for second in [1000, 2000, 200_000] {
+        assert_eq!(replica.at(second).give(Input::Deadline), [Action::Send(b"\n".to_vec())]);
+    }
+    replica.at(201_000).give(Input::Loaded);
+    assert_eq!(replica.machine.link(), LinkState::Connected);
+}
+
+#[test]
+fn answers_that_make_no_sense_close_the_link() {
+    let good = id(1);
+    let table = [
+        ("-NOMASTERLINK Can't SYNC while not connected with my master\r\n".to_owned(), "refused"),
+        ("-LOADING Redis is loading the dataset in memory\r\n".to_owned(), "refused"),
+        ("+FULLRESYNC short 5\r\n".to_owned(), "nonsense"),
+        (format!("+FULLRESYNC {good} -5\r\n"), "nonsense"),
+        (format!("+FULLRESYNC {good}\r\n"), "nonsense"),
+        ("+CONTINUE short\r\n".to_owned(), "nonsense"),
+        ("+CONTINUE\r\n".to_owned(), "nonsense"),
+        (format!("+FULLRESYNC {good} 5\r\n-ERR no\r\n"), "refused"),
+        (format!("+FULLRESYNC {good} 5\r\n$x\r\n"), "nonsense"),
+        (format!("+FULLRESYNC {good} 5\r\n$-1\r\n"), "nonsense"),
+        (format!("+FULLRESYNC {good} 5\r\n$EOF:short\r\n"), "nonsense"),
+        (format!("+FULLRESYNC {good} 5\r\n{}", "x".repeat(2000)), "nonsense"),
+        ("x".repeat(70_000), "nonsense"),
+    ];
+    for (bytes, kind) in table {
+        let mut replica = Driven::introduced(config(), None);
+        let reason = match replica.receive(&bytes).pop() {
+            Some(Action::Close(Reason::Refused(_))) => "refused",
+            Some(Action::Close(Reason::Nonsense(_))) => "nonsense",
+            other => panic!("{other:?} on {bytes:?}"),
+        };
+        assert_eq!(reason, kind, "{bytes:?}");
+    }
+}

@@ -1,0 +1,145 @@
+//! Taking in a snapshot.
+//!
+//! Either `$<length>` and so many bytes, or `$EOF:` and forty characters that nobody can guess, then
+//! bytes until these forty come again. Empty lines before the first line are signs of life: the master
+//! is preparing. The forty characters may come in pieces, so that many bytes are held back.
+
+use memchr::memchr;
+use memchr::memmem::Finder;
+
+use super::link::{nonsense, refused};
+use super::{Action, Reason};
+use crate::log::Position;
+
+const MARK_LEN: usize = 40;
+const MAX_LINE: usize = 1024;
+
+#[derive(Debug)]
+enum Body {
+    /// The first line has not come whole.
+    Unknown {
+        partial: Vec<u8>,
+    },
+    Length {
+        missing: u64,
+    },
+    Mark {
+        mark: Box<Finder<'static>>,
+        /// The last bytes, which may be the beginning of the mark.
+        held: Vec<u8>,
+    },
+}
+
+#[derive(Debug)]
+pub(super) struct Transfer {
+    position: Position,
+    len: Option<u64>,
+    body: Body,
+}
+
+impl Transfer {
+    pub(super) fn new(position: Position) -> Self {
+        Self { position, len: None, body: Body::Unknown { partial: Vec::new() } }
+    }
+
+    pub(super) fn position(&self) -> Position {
+        self.position
+    }
+
+    /// The snapshot's length, once it is known.
+    pub(super) fn len(&self) -> Option<u64> {
+        self.len
+    }
+
+    /// Takes in what the master sent. Gives what comes after the snapshot once that is whole.
+    pub(super) fn advance(
+        &mut self,
+        bytes: Vec<u8>,
+        out: &mut Vec<Action>,
+    ) -> Result<Option<Vec<u8>>, Reason> {
+        let bytes = match &mut self.body {
+            Body::Unknown { partial } => {
+                partial.extend_from_slice(&bytes);
+                let all = std::mem::take(partial);
+                match self.first_line(all, out)? {
+                    Some(rest) => rest,
+                    None => return Ok(None),
+                }
+            }
+            _ => bytes,
+        };
+        match &mut self.body {
+            Body::Unknown { .. } => unreachable!("the first line is known now"),
+            Body::Length { missing } => {
+                let mut bytes = bytes;
+                let here = usize::try_from(*missing).map_or(bytes.len(), |missing| missing.min(bytes.len()));
+                let rest = bytes.split_off(here);
+                *missing -= here as u64;
+                let done = *missing == 0;
+                hand_on(bytes, out);
+                Ok(done.then_some(rest))
+            }
+            Body::Mark { mark, held } => Ok(until_mark(mark, held, bytes, out)),
+        }
+    }
+
+    /// Reads the first line out of `bytes`; gives what follows it.
+    fn first_line(&mut self, mut bytes: Vec<u8>, out: &mut Vec<Action>) -> Result<Option<Vec<u8>>, Reason> {
+        let start = bytes.iter().take_while(|byte| matches!(byte, b'\r' | b'\n')).count();
+        let Some(len) = memchr(b'\n', &bytes[start..]) else {
+            bytes.drain(..start);
+            if bytes.len() > MAX_LINE {
+                return Err(nonsense(&bytes));
+            }
+            self.body = Body::Unknown { partial: bytes };
+            return Ok(None);
+        };
+        let rest = bytes.split_off(start + len + 1);
+        let line = &bytes[start..start + len];
+        let line = line.strip_suffix(b"\r").unwrap_or(line);
+        let Some(announced) = line.strip_prefix(b"$") else { return Err(refused(line)) };
+        if let Some(mark) = announced.strip_prefix(b"EOF:") {
+            if mark.len() != MARK_LEN {
+                return Err(nonsense(line));
+            }
+            let mark = Box::new(Finder::new(mark).into_owned());
+            self.body = Body::Mark { mark, held: Vec::new() };
+        } else {
+            let len = resp::parse_i64(announced).and_then(|len| u64::try_from(len).ok());
+            let len = len.ok_or_else(|| nonsense(line))?;
+            self.len = Some(len);
+            self.body = Body::Length { missing: len };
+        }
+        out.push(Action::BeginTransfer { position: self.position, len: self.len });
+        Ok(Some(rest))
+    }
+}
+
+fn until_mark(
+    mark: &Finder<'static>,
+    held: &mut Vec<u8>,
+    bytes: Vec<u8>,
+    out: &mut Vec<Action>,
+) -> Option<Vec<u8>> {
+    let mut all = std::mem::take(held);
+    if all.is_empty() {
+        all = bytes;
+    } else {
+        all.extend_from_slice(&bytes);
+    }
+    if let Some(place) = mark.find(&all) {
+        let rest = all.split_off(place + MARK_LEN);
+        all.truncate(place);
+        hand_on(all, out);
+        return Some(rest);
+    }
+    *held = all.split_off(all.len().saturating_sub(MARK_LEN - 1));
+    hand_on(all, out);
+    None
+}
+
+fn hand_on(bytes: Vec<u8>, out: &mut Vec<Action>) {
+    if !bytes.is_empty() {
+        out.push(Action::Snapshot(bytes));
+    }
+}
