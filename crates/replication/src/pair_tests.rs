@@ -137,14 +137,14 @@ impl MasterSide {
         let mut out = Vec::new();
         self.machine.handle(now, input, &mut out);
         for action in out {
-            self.act(now, action);
+            self.act(now, &action);
         }
     }
 
-    fn act(&mut self, now: Instant, action: master::Action) {
+    fn act(&mut self, now: Instant, action: &master::Action) {
         use master::Action;
         let output = self.connection.as_mut().map(|served| &mut served.output);
-        match action {
+        match *action {
             Action::Snapshot { transfer, .. } => {
                 let position = self.log.position();
                 self.log.forget_db();
@@ -355,7 +355,14 @@ impl Pair {
         }
     }
 
-    fn assert_same(&self) {
+    /// A ping may be on its way, so this waits until all is acknowledged.
+    fn assert_same(&mut self) {
+        for _ in 0..2000 {
+            if self.master.machine.acknowledged() == [self.master.log.position().offset] {
+                break;
+            }
+            self.tick();
+        }
         assert_eq!(self.replica.data, self.master.data);
         let acknowledged = self.master.machine.acknowledged();
         assert_eq!(acknowledged, [self.master.log.position().offset], "everything is acknowledged");
