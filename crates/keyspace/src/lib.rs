@@ -6,16 +6,28 @@
 //!
 //! Nothing here reads a clock: what is expired is judged by the `now` that the caller passes, and what
 //! to do with an expired entry (a master deletes it, a replica hides it) is the caller's decision.
+mod chunked;
+mod entry;
+mod hash;
+mod index;
 mod key;
+mod keyspace;
 mod locked;
+mod memory;
+mod outside;
+mod page;
+mod pages;
+mod purge;
 mod slot;
 mod snapshot;
 mod table;
 mod value;
 
 pub use key::Key;
+pub use keyspace::Keyspace;
 pub use locked::LockedSlots;
-pub use slot::{Keyspace, SlotData, SlotGuard};
+pub use memory::{PoolUse, pool_use, purge_pool};
+pub use slot::{SlotData, SlotGuard};
 pub use snapshot::{Snapshot, SnapshotEntry};
 pub use table::{Dropped, Found, Place, ScanItem, Table};
 pub use value::{Kind, NewValue, Str, Value};

@@ -3,7 +3,8 @@
 use slot_routing::Slot;
 use smallvec::SmallVec;
 
-use crate::slot::{Keyspace, SlotData, SlotGuard};
+use crate::keyspace::Keyspace;
+use crate::slot::{SlotData, SlotGuard};
 
 /// Locked slots in rising order. Nearly always one.
 #[derive(Debug, Default)]

@@ -1,20 +1,32 @@
-//! Slots and their locks.
+//! What one slot holds.
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU32, Ordering};
 
 use clock::Millis;
-use parking_lot::{Mutex, MutexGuard};
-use slot_routing::{Ownership, SLOT_COUNT, Slot};
+use parking_lot::MutexGuard;
+use slot_routing::{Ownership, Slot};
 
-use crate::key::Key;
-use crate::locked::LockedSlots;
-use crate::table::Table;
+use crate::page;
+use crate::table::{Table, Visit};
 
-/// What one slot holds. Read and changed under the slot's lock.
+/// What one slot holds. Read and changed under the slot's lock. With the lock it takes two cache lines.
 #[derive(Debug, Default)]
 pub struct SlotData {
+    /// Database 0.
+    table: Table,
+    more: Option<Box<More>>,
+    /// The last snapshot that the slot has been pinned for.
+    pub(crate) seen: u32,
     ownership: Ownership,
+}
+
+/// What few slots have.
+#[derive(Debug, Default)]
+struct More {
+    /// Database 1 and up.
     tables: Vec<Table>,
+    /// Tables that were flushed while a snapshot needed them.
+    parted: Vec<Table>,
 }
 
 impl SlotData {
@@ -29,37 +41,115 @@ impl SlotData {
     }
 
     /// The slot's keys in database `db`.
+    #[inline]
     pub fn table(&mut self, db: u16) -> &mut Table {
-        let db = usize::from(db);
-        if self.tables.len() <= db {
-            self.tables.resize_with(db + 1, Table::default);
+        let Some(other) = usize::from(db).checked_sub(1) else { return &mut self.table };
+        let tables = &mut self.more.get_or_insert_default().tables;
+        if tables.len() <= other {
+            tables.resize_with(other + 1, Table::default);
         }
-        &mut self.tables[db]
+        &mut tables[other]
+    }
+
+    /// The table of database `db`, if it was ever used.
+    pub(crate) fn table_if(&self, db: u16) -> Option<&Table> {
+        match usize::from(db).checked_sub(1) {
+            None => Some(&self.table),
+            Some(other) => self.more.as_ref()?.tables.get(other),
+        }
     }
 
     /// The slot's tables with their databases, in rising order.
     pub fn tables(&mut self) -> impl Iterator<Item = (u16, &mut Table)> {
-        (0..).zip(self.tables.iter_mut())
+        let others = self.more.iter_mut().flat_map(|more| more.tables.iter_mut());
+        (0..).zip(std::iter::once(&mut self.table).chain(others))
     }
 
     /// Exchanges two databases.
     pub fn swap(&mut self, a: u16, b: u16) {
-        self.table(a.max(b));
-        self.tables.swap(usize::from(a), usize::from(b));
+        if a != b {
+            let first = std::mem::take(self.table(a));
+            let second = std::mem::replace(self.table(b), first);
+            *self.table(a) = second;
+        }
     }
 
-    /// Takes all keys of database `db` out; dropping them takes time.
+    /// Takes all keys of database `db` out; dropping them takes time. What a snapshot still needs stays
+    /// until it has been walked.
     pub fn take(&mut self, db: u16) -> Table {
-        std::mem::take(self.table(db))
+        let table = std::mem::take(self.table(db));
+        if table.is_pinned() {
+            self.more.get_or_insert_default().parted.push(table);
+            return Table::default();
+        }
+        table
     }
+
+    /// Pins all tables for a snapshot.
+    pub(crate) fn pin(&mut self, bit: u32) {
+        self.tables().for_each(|(db, table)| table.pin(bit, db));
+    }
+
+    /// Visits a part of what a snapshot holds here; says whether that was the rest.
+    pub(crate) fn walk(&mut self, bit: u32, budget: usize, visit: &mut Visit<'_>) -> bool {
+        self.each_pinned(bit, |table| table.walk(bit, budget, visit))
+    }
+
+    /// Lets go of a part of what a snapshot holds here; says whether that was the rest.
+    pub(crate) fn unpin(&mut self, bit: u32, budget: usize) -> bool {
+        self.each_pinned(bit, |table| table.unpin(bit, budget))
+    }
+
+    fn each_pinned(&mut self, bit: u32, mut step: impl FnMut(&mut Table) -> bool) -> bool {
+        let (others, parted) = match &mut self.more {
+            Some(more) => (more.tables.as_mut_slice(), more.parted.as_mut_slice()),
+            None => (&mut [][..], &mut [][..]),
+        };
+        let tables = std::iter::once(&mut self.table).chain(others).chain(parted);
+        let done = tables.filter(|table| table.is_pinned_for(bit)).all(&mut step);
+        if let Some(more) = &mut self.more {
+            more.parted.retain(Table::is_pinned);
+        }
+        done
+    }
+
+    /// Bytes of entries that are kept for snapshots only.
+    #[must_use]
+    pub fn leftover_bytes(&self) -> usize {
+        let more = self.more.iter().flat_map(|more| more.tables.iter().chain(&more.parted));
+        std::iter::once(&self.table).chain(more).map(Table::leftover_bytes).sum()
+    }
+
+    /// Bytes that the slot takes: pages, index lines and what lies outside.
+    #[must_use]
+    pub fn held_bytes(&self) -> usize {
+        let more = self.more.iter().flat_map(|more| more.tables.iter().chain(&more.parted));
+        std::iter::once(&self.table).chain(more).map(Table::held_bytes).sum()
+    }
+
+    /// The least time at which something in the slot may be due.
+    fn next_due(&self) -> Millis {
+        let others = self.more.iter().flat_map(|more| &more.tables);
+        let due = std::iter::once(&self.table).chain(others).filter_map(Table::next_due);
+        due.min().unwrap_or(page::NEVER)
+    }
+}
+
+/// What of a slot can be read without its lock, as of the last unlock.
+#[derive(Debug)]
+pub(crate) struct Published {
+    /// Keys of database 0.
+    pub(crate) keys: Box<[AtomicU32]>,
+    /// When something may be due, in milliseconds.
+    pub(crate) due: Box<[AtomicI64]>,
 }
 
 /// A locked slot. Counts are published when it is unlocked.
 #[derive(Debug)]
 pub struct SlotGuard<'k> {
-    data: MutexGuard<'k, SlotData>,
-    keys: &'k AtomicU32,
-    slot: Slot,
+    pub(crate) data: MutexGuard<'k, SlotData>,
+    pub(crate) published: &'k Published,
+    pub(crate) slot: Slot,
 }
 
 impl SlotGuard<'_> {
@@ -84,116 +174,28 @@ impl std::ops::DerefMut for SlotGuard<'_> {
 }
 
 impl Drop for SlotGuard<'_> {
+    /// Writes only what changed, so that readers on other cores keep their copies of the lines.
+    #[inline]
     fn drop(&mut self) {
-        let keys = self.data.tables.first().map_or(0, Table::len) as u32;
-        self.keys.store(keys, Ordering::Relaxed);
-    }
-}
-
-/// All slots.
-#[derive(Debug)]
-pub struct Keyspace {
-    slots: Box<[Mutex<SlotData>]>,
-    /// Keys of database 0 by slot, readable without the lock.
-    keys: Box<[AtomicU32]>,
-    seed: u64,
-    databases: u16,
-}
-
-impl Keyspace {
-    /// An empty keyspace of that many databases. `seed` makes the hashes unguessable.
-    #[must_use]
-    pub fn new(seed: u64, databases: u16) -> Self {
-        Self {
-            slots: Slot::all().map(|_| Mutex::default()).collect(),
-            keys: Slot::all().map(|_| AtomicU32::new(0)).collect(),
-            seed,
-            databases,
+        let keys = &self.published.keys[self.slot.index()];
+        let len = self.data.table.len() as u32;
+        if keys.load(Ordering::Relaxed) != len {
+            keys.store(len, Ordering::Relaxed);
+        }
+        let due = &self.published.due[self.slot.index()];
+        let next = self.data.next_due().0;
+        if due.load(Ordering::Relaxed) != next {
+            due.store(next, Ordering::Relaxed);
         }
     }
-
-    #[must_use]
-    pub fn databases(&self) -> u16 {
-        self.databases
-    }
-
-    /// Hashes `bytes` once for everything that follows.
-    #[must_use]
-    pub fn key<'a>(&self, bytes: &'a [u8]) -> Key<'a> {
-        Key {
-            bytes,
-            slot: Slot::of_key(bytes),
-            hash: rapidhash::v3::rapidhash_v3_seeded(bytes, &rapidhash::v3::RapidSecrets::seed(self.seed)),
-        }
-    }
-
-    /// First sweep over a batch: asks the processor for the slot's own memory.
-    pub fn touch_slot(&self, _key: &Key<'_>) {}
-
-    /// Second sweep: asks for the index line of the key.
-    pub fn touch_index(&self, _db: u16, _key: &Key<'_>) {}
-
-    /// Third sweep: asks for the key's entry.
-    pub fn touch_entry(&self, _db: u16, _key: &Key<'_>) {}
-
-    /// Waits for one slot. The caller must hold no other (see [`Keyspace::lock_many`]).
-    #[must_use]
-    pub fn lock(&self, slot: Slot) -> SlotGuard<'_> {
-        self.guard(slot, self.slots[slot.index()].lock())
-    }
-
-    /// Locks the slots all or nothing: never waits for one while it holds another, so two callers
-    /// cannot wait for each other.
-    #[must_use]
-    pub fn lock_many(&self, slots: &[Slot]) -> LockedSlots<'_> {
-        LockedSlots::acquire(self, slots)
-    }
-
-    pub(crate) fn try_lock(&self, slot: Slot) -> Option<SlotGuard<'_>> {
-        self.slots[slot.index()].try_lock().map(|data| self.guard(slot, data))
-    }
-
-    fn guard<'k>(&'k self, slot: Slot, data: MutexGuard<'k, SlotData>) -> SlotGuard<'k> {
-        SlotGuard { data, keys: &self.keys[slot.index()], slot }
-    }
-
-    /// How many keys database 0 has in `slot`, as of the last unlock.
-    #[must_use]
-    pub fn slot_len(&self, slot: Slot) -> usize {
-        self.keys[slot.index()].load(Ordering::Relaxed) as usize
-    }
-
-    /// How many keys database `db` has.
-    #[must_use]
-    pub fn len(&self, db: u16) -> usize {
-        Slot::all().map(|slot| self.lock(slot).table(db).len()).sum()
-    }
-
-    /// Whether database `db` has no keys.
-    #[must_use]
-    pub fn is_empty(&self, db: u16) -> bool {
-        self.len(db) == 0
-    }
-
-    /// The slots that may hold a key whose time has come.
-    pub fn due_slots(&self, now: Millis) -> impl Iterator<Item = Slot> + '_ {
-        Slot::all().filter(move |&slot| {
-            self.lock(slot).tables().any(|(_, table)| table.next_due().is_some_and(|due| due <= now))
-        })
-    }
-
-    /// A slot of database `db` chosen by `random`, a uniform random number, each with a chance in
-    /// proportion to its keys.
-    #[must_use]
-    pub fn random_slot(&self, db: u16, random: u64) -> Option<Slot> {
-        let mut left = random.checked_rem(self.len(db) as u64)? as usize;
-        Slot::all().find(|&slot| {
-            let len = self.lock(slot).table(db).len();
-            let found = left < len;
-            left = left.saturating_sub(len);
-            found
-        })
-    }
 }
 
-const _: () = assert!(SLOT_COUNT <= u16::MAX as usize);
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slot_with_its_lock_takes_two_lines() {
+        assert_eq!(size_of::<parking_lot::Mutex<SlotData>>(), 128);
+    }
+}

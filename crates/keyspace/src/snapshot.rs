@@ -1,12 +1,63 @@
-//! The state at one moment, slot by slot.
+//! The state at one moment, slot by slot, without a copy.
+//!
+//! A cut holds every slot only to write down its number. A slot that is locked afterwards compares that
+//! with the last it has seen and pins its tables before anything can change ([`crate::table`], `pins`).
+//! Walking a slot visits what it held at the cut and lets go of it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use clock::Millis;
-use slot_routing::Slot;
+use slot_routing::{SLOT_COUNT, Slot};
 
+use crate::keyspace::Keyspace;
 use crate::locked::LockedSlots;
-use crate::slot::Keyspace;
-use crate::table::Table;
+use crate::slot::SlotData;
 use crate::value::Value;
+
+/// How many snapshots can be under way: each has a bit in an entry's state.
+const MOST: usize = 3;
+
+/// Bytes of pages that are walked under one lock: some tens of microseconds.
+const BUDGET: usize = 32 << 10;
+
+/// The cuts that slots have to know of.
+#[derive(Debug, Default)]
+pub(crate) struct Cuts {
+    /// The number of the last cut.
+    last: AtomicU32,
+    /// By bit: the number of the cut whose snapshot is under way, or 0.
+    active: [AtomicU32; MOST],
+    /// The bits that are in use. A bit stays so until its snapshot is unpinned everywhere.
+    bits: AtomicU32,
+}
+
+impl Cuts {
+    /// Pins a slot that has just been locked for the cuts that it has not seen.
+    #[inline]
+    pub(crate) fn meet(&self, data: &mut SlotData) {
+        // Relaxed: who cuts holds the slot's lock meanwhile.
+        if data.seen != self.last.load(Ordering::Relaxed) {
+            self.pin(data);
+        }
+    }
+
+    #[cold]
+    fn pin(&self, data: &mut SlotData) {
+        for (number, active) in self.active.iter().enumerate() {
+            if active.load(Ordering::Relaxed) > data.seen {
+                data.pin(1 << number);
+            }
+        }
+        data.seen = self.last.load(Ordering::Relaxed);
+    }
+
+    fn reserve(&self) -> Option<usize> {
+        let free = |bits: u32| (!bits & ((1 << MOST) - 1) != 0).then(|| bits | (bits + 1));
+        let before = self.bits.fetch_update(Ordering::Acquire, Ordering::Relaxed, free).ok()?;
+        Some(before.trailing_ones() as usize)
+    }
+}
 
 /// One key as it was at the cut.
 #[derive(Debug, Clone, Copy)]
@@ -17,20 +68,38 @@ pub struct SnapshotEntry<'a> {
     pub expiry: Option<Millis>,
 }
 
-/// The whole keyspace as it was at the cut.
+/// The whole keyspace as it was at the cut. Dropping it lets go of what was not walked, which takes time
+/// when much was changed since.
 #[derive(Debug)]
 pub struct Snapshot {
-    slots: Vec<Vec<(u16, Table)>>,
+    keyspace: Arc<Keyspace>,
+    number: usize,
+    /// By database: keys, and keys that expire.
+    counts: Vec<(usize, usize)>,
+    walked: Box<[bool]>,
+    left: usize,
 }
 
 impl Keyspace {
-    /// Takes a snapshot. `at_cut` runs while every slot is held, to note what belongs to that moment
-    /// (the log's offset). Only for the holder of the script turn.
-    pub fn cut<R>(&self, at_cut: impl FnOnce() -> R) -> (Snapshot, R) {
+    /// Takes a snapshot, unless three are under way. `at_cut` runs while every slot is held, to note what
+    /// belongs to that moment (the log's offset). Only for the holder of the script turn.
+    pub fn cut<R>(self: &Arc<Self>, at_cut: impl FnOnce() -> R) -> Option<(Snapshot, R)> {
+        let number = self.cuts.reserve()?;
+        let mut counts = vec![(0, 0); usize::from(self.databases()).max(1)];
         let mut locked = LockedSlots::all(self);
+        for slot in locked.iter_mut() {
+            for ((keys, volatile), (_, table)) in counts.iter_mut().zip(slot.tables()) {
+                *keys += table.len();
+                *volatile += table.volatile_len();
+            }
+        }
+        let cut = self.cuts.last.load(Ordering::Relaxed) + 1;
+        self.cuts.active[number].store(cut, Ordering::Relaxed);
+        self.cuts.last.store(cut, Ordering::Relaxed);
         let noted = at_cut();
-        let slots = locked.iter_mut().map(|slot| slot.tables().map(|(db, t)| (db, t.clone())).collect());
-        (Snapshot { slots: slots.collect() }, noted)
+        drop(locked);
+        let walked = vec![false; SLOT_COUNT].into();
+        Some((Snapshot { keyspace: self.clone(), number, counts, walked, left: SLOT_COUNT }, noted))
     }
 }
 
@@ -38,16 +107,38 @@ impl Snapshot {
     /// How many keys the snapshot holds in database `db`, and how many of them expire.
     #[must_use]
     pub fn len(&self, db: u16) -> (usize, usize) {
-        let tables = self.slots.iter().flatten().filter(|(table_db, _)| *table_db == db);
-        tables.fold((0, 0), |(keys, volatile), (_, t)| (keys + t.len(), volatile + t.volatile_len()))
+        self.counts.get(usize::from(db)).copied().unwrap_or_default()
     }
 
-    /// Visits the keys that `slot` held at the cut and lets go of them. Each slot once.
+    /// How many slots are still to be walked.
+    #[must_use]
+    pub fn slots_left(&self) -> usize {
+        self.left
+    }
+
+    /// Visits the keys that `slot` held at the cut and lets go of them. Each slot once. The slot is locked
+    /// for a part at a time, so `visit` must not wait for anything.
     pub fn walk(&mut self, slot: Slot, visit: &mut dyn FnMut(SnapshotEntry<'_>)) {
-        for (db, table) in std::mem::take(&mut self.slots[slot.index()]) {
-            for entry in table.entries() {
-                visit(SnapshotEntry { db, key: &entry.key, value: entry.value(), expiry: entry.expiry });
-            }
+        if std::mem::replace(&mut self.walked[slot.index()], true) {
+            return;
         }
+        self.left -= 1;
+        let mut entry = |db, key: &[u8], value: Value<'_>, expiry: Option<Millis>| {
+            visit(SnapshotEntry { db, key, value, expiry });
+        };
+        while !self.keyspace.lock(slot).walk(1 << self.number, BUDGET, &mut entry) {}
+    }
+}
+
+impl Drop for Snapshot {
+    fn drop(&mut self) {
+        let cuts = &self.keyspace.cuts;
+        // Before the slots are locked here: who locks one after that sees it.
+        cuts.active[self.number].store(0, Ordering::Relaxed);
+        let unwalked = Slot::all().filter(|slot| !self.walked[slot.index()]);
+        for slot in unwalked {
+            while !self.keyspace.lock(slot).unpin(1 << self.number, BUDGET) {}
+        }
+        cuts.bits.fetch_and(!(1 << self.number), Ordering::Release);
     }
 }

@@ -1,11 +1,28 @@
 //! The keys of one slot and one database.
-
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+//!
+//! Entries lie in [`pages`](crate::pages), the [`index`](crate::index) finds them by hash. An entry stays
+//! where it is until its page is compacted or its size changes ([`room`]); while a snapshot has not passed
+//! its page it stays there even when it is overwritten or deleted ([`pins`]). When entries expire is
+//! [`due`]'s matter.
+mod due;
+mod pins;
+mod room;
+#[cfg(test)]
+mod tests;
 
 use clock::Millis;
 
+use crate::entry::{self, DEAD, Draft, FIXED, Header, MAX_KEY, MAX_VALUE, TIME, Where};
+use crate::index::Index;
 use crate::key::Key;
+use crate::memory::Block;
+use crate::outside::{Large, Record, Store};
+use crate::page;
+use crate::pages::{self, Keys, Pages};
 use crate::value::{Kind, NewValue, Str, Value};
+
+use pins::Pin;
+pub(crate) use pins::Visit;
 
 /// Where an entry lies. Good until the next change to its table; after that, use what the change returned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,11 +39,18 @@ pub enum Found {
 
 /// What a removal took out of the table. Dropping it frees the memory, which for a large value takes
 /// time: the caller may drop it elsewhere.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 #[must_use = "dropping a large value takes time: decide where"]
 pub struct Dropped {
-    #[expect(dead_code, reason = "kept only to be dropped")]
-    entry: Option<Entry>,
+    record: Option<Record>,
+}
+
+impl Dropped {
+    /// Bytes of the heap that dropping it gives back.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.record.as_ref().map_or(0, Record::bytes)
+    }
 }
 
 /// One entry that a scan passes.
@@ -37,87 +61,130 @@ pub struct ScanItem<'a> {
     pub expiry: Option<Millis>,
 }
 
-#[derive(Debug, Clone)]
-pub(crate) struct Entry {
-    pub(crate) key: Box<[u8]>,
-    hash: u64,
-    pub(crate) expiry: Option<Millis>,
-    bytes: Vec<u8>,
-    raw: bool,
+/// The keys of one slot and one database.
+#[derive(Debug)]
+pub struct Table {
+    len: u32,
+    volatile: u32,
+    /// Bytes of entries that are alive, and of dead ones, halved: lengths are even.
+    live: u32,
+    dead: u32,
+    /// The page that new entries go to, if there is one.
+    open: u32,
+    /// No entry expires before this.
+    next_due: Millis,
+    index: Index,
+    pages: Pages,
+    rare: Option<Box<Rare>>,
 }
 
-impl Entry {
-    pub(crate) fn value(&self) -> Value<'_> {
-        Value::String(Str { bytes: &self.bytes, raw: self.raw })
+/// What few tables have.
+#[derive(Debug, Default)]
+struct Rare {
+    store: Store,
+    pins: Vec<Pin>,
+    due: Option<due::DueTree>,
+    /// Bytes of entries that are kept for snapshots only.
+    leftover: usize,
+}
+
+const NO_PAGE: u32 = u32::MAX;
+
+/// An entry that is at most this long always lies in a page.
+const ALWAYS_HERE: usize = Block::SMALLEST - page::HEAD;
+/// A longer one does if the table has this many times its bytes: else it would fill its page badly.
+const TABLE_TO_ENTRY: usize = 16;
+
+impl Default for Table {
+    fn default() -> Self {
+        Self {
+            len: 0,
+            volatile: 0,
+            live: 0,
+            dead: 0,
+            open: NO_PAGE,
+            next_due: page::NEVER,
+            index: Index::default(),
+            pages: Pages::default(),
+            rare: None,
+        }
     }
 }
 
-/// The keys of one slot and one database.
-#[derive(Debug, Default, Clone)]
-pub struct Table {
-    places: HashMap<Box<[u8]>, u32>,
-    entries: Vec<Option<Entry>>,
-    free: Vec<u32>,
-    order: BTreeMap<(u64, Box<[u8]>), u32>,
-    due: BTreeSet<(Millis, u32)>,
+/// A value to be stored.
+#[derive(Debug, Clone, Copy)]
+struct Content<'a> {
+    kind: Kind,
+    mark: bool,
+    usage: u16,
+    expiry: Option<Millis>,
+    bytes: &'a [u8],
+    /// The value's length; what lies behind `bytes` is zero.
+    len: usize,
 }
 
 impl Table {
     #[must_use]
     pub fn len(&self) -> usize {
-        self.places.len()
+        self.len as usize
     }
 
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.places.is_empty()
+        self.len == 0
     }
 
     /// How many keys have a time to live.
     #[must_use]
     pub fn volatile_len(&self) -> usize {
-        self.due.len()
+        self.volatile as usize
     }
 
     /// Looks `key` up.
     #[must_use]
+    #[inline]
     pub fn find(&self, key: &Key<'_>, now: Millis) -> Found {
-        match self.places.get(key.bytes) {
-            None => Found::Missing,
-            Some(&place) => match self.entry(Place(place)).expiry {
-                Some(expiry) if expiry <= now => Found::Expired(Place(place)),
-                _ => Found::Live(Place(place)),
-            },
+        let keys = self.keys();
+        let Some(found) = self.index.find(key.hash, |reference| keys.key(reference) == key.bytes) else {
+            return Found::Missing;
+        };
+        match self.expiry(Place(found)) {
+            Some(expiry) if expiry <= now => Found::Expired(Place(found)),
+            _ => Found::Live(Place(found)),
         }
     }
 
     #[must_use]
+    #[inline]
     pub fn value(&self, place: Place) -> Value<'_> {
-        self.entry(place).value()
+        let (header, page, at) = self.pages.entry(place.0);
+        self.value_of(header, page, at)
+    }
+
+    #[inline]
+    fn value_of<'a>(&'a self, header: Header, page: &'a [u8], at: usize) -> Value<'a> {
+        let bytes = match header.outside(page, at) {
+            None => header.value(page, at),
+            Some(number) => match &self.store().record(number).value {
+                Large::Bytes(bytes) => bytes,
+            },
+        };
+        Value::String(Str { bytes, raw: header.mark() })
     }
 
     /// The time at which the entry expires.
     #[must_use]
+    #[inline]
     pub fn expiry(&self, place: Place) -> Option<Millis> {
-        self.entry(place).expiry
+        let (header, page, at) = self.pages.entry(place.0);
+        header.expiry(page, at)
     }
 
     /// Stores a value under a key that is not there.
     pub fn insert(&mut self, key: &Key<'_>, value: NewValue<'_>, expiry: Option<Millis>) -> Place {
-        debug_assert!(!self.places.contains_key(key.bytes), "insert is for a key that is missing");
         let NewValue::String(Str { bytes, raw }) = value;
-        let entry = Entry { key: key.bytes.into(), hash: key.hash, expiry, bytes: bytes.to_vec(), raw };
-        let place = self.free.pop().unwrap_or_else(|| {
-            self.entries.push(None);
-            self.entries.len() as u32 - 1
-        });
-        self.entries[place as usize] = Some(entry);
-        self.places.insert(key.bytes.into(), place);
-        self.order.insert((key.hash, key.bytes.into()), place);
-        if let Some(expiry) = expiry {
-            self.due.insert((expiry, place));
-        }
-        Place(place)
+        let content = Content { kind: Kind::String, mark: raw, usage: 0, expiry, bytes, len: bytes.len() };
+        self.store_new(key, content)
     }
 
     /// Stores another value and expiry under the key that lies at `place`.
@@ -128,99 +195,302 @@ impl Table {
         value: NewValue<'_>,
         expiry: Option<Millis>,
     ) -> (Place, Dropped) {
-        let dropped = self.remove(place, key);
-        (self.insert(key, value, expiry), dropped)
+        let NewValue::String(Str { bytes, raw }) = value;
+        if self.overwrite(place, bytes, raw, expiry) {
+            return (place, Dropped::default());
+        }
+        let (_, page, at) = self.pages.entry(place.0);
+        let usage = entry::read_usage(page, at);
+        let dropped = self.remove_quietly(place, key.hash);
+        let content = Content { kind: Kind::String, mark: raw, usage, expiry, bytes, len: bytes.len() };
+        (self.store_new(key, content), dropped)
+    }
+
+    /// Writes over a string of the same length, if it may be edited where it lies.
+    fn overwrite(&mut self, place: Place, bytes: &[u8], raw: bool, expiry: Option<Millis>) -> bool {
+        let number = pages::split(place.0).0;
+        if self.pinned(number) != 0 {
+            return false;
+        }
+        let (header, page, at) = self.pages.entry_mut(place.0);
+        let fits = header.kind() == Kind::String
+            && header.place() == Where::Here
+            && header.volatile() == expiry.is_some()
+            && header.value(page, at).len() == bytes.len();
+        if fits {
+            header.with_mark(raw).write(page, at);
+            header.value_mut(page, at).copy_from_slice(bytes);
+            if let Some(expiry) = expiry {
+                entry::write_time(page, at + FIXED, expiry);
+                self.note_due(number, expiry);
+            }
+        }
+        fits
     }
 
     /// Changes when the entry expires; `None` makes it stay.
-    pub fn set_expiry(&mut self, place: Place, _key: &Key<'_>, expiry: Option<Millis>) -> Place {
-        let before = std::mem::replace(&mut self.entry_mut(place).expiry, expiry);
-        if let Some(before) = before {
-            self.due.remove(&(before, place.0));
+    pub fn set_expiry(&mut self, place: Place, key: &Key<'_>, expiry: Option<Millis>) -> Place {
+        let place = self.thaw(place, key);
+        let number = pages::split(place.0).0;
+        let (header, page, at) = self.pages.entry_mut(place.0);
+        match expiry {
+            None if !header.volatile() => place,
+            Some(expiry) if header.volatile() => {
+                entry::write_time(page, at + FIXED, expiry);
+                self.note_due(number, expiry);
+                place
+            }
+            _ => {
+                let (kind, mark, usage) = (header.kind(), header.mark(), entry::read_usage(page, at));
+                let value: smallvec::SmallVec<[u8; 512]> = header.value(page, at).into();
+                self.unlink(place, key.hash);
+                self.kill(place);
+                if header.place() == Where::Here {
+                    let content = Content { kind, mark, usage, expiry, bytes: &value, len: value.len() };
+                    return self.store_new(key, content);
+                }
+                let key_here = if header.place() == Where::BothOutside { &[] } else { key.bytes };
+                let draft =
+                    Draft { kind, place: header.place(), mark, usage, expiry, key: key_here, value: &value };
+                self.count_in(expiry);
+                self.put(key.hash, &draft, value.len())
+            }
         }
-        if let Some(expiry) = expiry {
-            self.due.insert((expiry, place.0));
-        }
-        place
     }
 
     /// Makes the string at `place` `len` bytes long, keeping what it has and filling with zeros, and
     /// gives its bytes for editing. The expiry stays. `raw` is the string's new mark.
-    pub fn edit_string(&mut self, place: Place, _key: &Key<'_>, len: usize, raw: bool) -> (Place, &mut [u8]) {
-        let entry = self.entry_mut(place);
-        entry.raw = raw;
-        entry.bytes.resize(len, 0);
-        (place, &mut entry.bytes)
+    pub fn edit_string(&mut self, place: Place, key: &Key<'_>, len: usize, raw: bool) -> (Place, &mut [u8]) {
+        let mut place = self.thaw(place, key);
+        let (header, page, at) = self.pages.entry_mut(place.0);
+        header.with_mark(raw).write(page, at);
+        if header.place() == Where::Here && header.value(page, at).len() != len {
+            let (usage, expiry) = (entry::read_usage(page, at), header.expiry(page, at));
+            let value: smallvec::SmallVec<[u8; 512]> = header.value(page, at).into();
+            self.unlink(place, key.hash);
+            self.kill(place);
+            let bytes = &value[..value.len().min(len)];
+            place =
+                self.store_new(key, Content { kind: header.kind(), mark: raw, usage, expiry, bytes, len });
+        }
+        let (header, page, at) = self.pages.entry(place.0);
+        if let Some(number) = header.outside(page, at) {
+            let number = self.own_record(place, number);
+            let Large::Bytes(bytes) = &mut self.rare().store.record_mut(number).value;
+            bytes.resize(len, 0);
+            if bytes.capacity() > 2 * len + 64 {
+                bytes.shrink_to_fit();
+            }
+            let store = &mut self.rare.as_mut().expect("just used").store;
+            let Large::Bytes(bytes) = &mut store.record_mut(number).value;
+            return (place, bytes);
+        }
+        let (header, page, at) = self.pages.entry_mut(place.0);
+        (place, header.value_mut(page, at))
     }
 
     /// Takes the entry out.
     pub fn remove(&mut self, place: Place, key: &Key<'_>) -> Dropped {
-        let entry = self.entries[place.0 as usize].take().expect("a place is good until the next change");
-        debug_assert_eq!(&*entry.key, key.bytes);
-        self.unlink(place, &entry);
-        Dropped { entry: Some(entry) }
+        let dropped = self.remove_quietly(place, key.hash);
+        self.tidy_after_removal();
+        dropped
     }
 
-    /// Takes out one entry whose time has come and puts its key into `key`; says whether there was one.
-    pub fn pop_due(&mut self, now: Millis, key: &mut Vec<u8>) -> Option<Dropped> {
-        let &(expiry, place) = self.due.first()?;
-        if expiry > now {
-            return None;
-        }
-        let entry = self.entries[place as usize].take().expect("what is due is there");
-        self.unlink(Place(place), &entry);
-        key.clear();
-        key.extend_from_slice(&entry.key);
-        Some(Dropped { entry: Some(entry) })
-    }
-
-    /// When the next entry expires.
-    #[must_use]
-    pub fn next_due(&self) -> Option<Millis> {
-        self.due.first().map(|&(expiry, _)| expiry)
+    fn remove_quietly(&mut self, place: Place, hash: u64) -> Dropped {
+        self.unlink(place, hash);
+        Dropped { record: self.kill_with_record(place) }
     }
 
     /// Visits about `count` entries in the order of their hashes from position `from` on; returns the
     /// position to go on from, or `None` at the end. An entry that stays from the first call to the last
-    /// is visited at least once, however the table grows or shrinks in between.
+    /// is visited at least once, however the table grows or shrinks in between. The low 16 bits of a
+    /// position are zero.
     pub fn scan(&self, from: u64, count: usize, visit: &mut dyn FnMut(ScanItem<'_>)) -> Option<u64> {
-        for (visited, (&(hash, _), &place)) in self.order.range((from, Box::default())..).enumerate() {
-            if visited >= count {
-                return Some(hash);
+        let (mut position, mut visited) = (from, 0);
+        loop {
+            let next = self.index.visit(position, &self.keys(), |reference| {
+                visited += 1;
+                visit(self.item(reference));
+            });
+            match next {
+                Some(next) if visited < count => position = next,
+                next => return next,
             }
-            let entry = self.entry(Place(place));
-            visit(ScanItem { key: &entry.key, kind: entry.value().kind(), expiry: entry.expiry });
         }
-        None
     }
 
     /// An entry chosen by `random`, a uniform random number.
     #[must_use]
     pub fn random(&self, random: u64) -> Option<ScanItem<'_>> {
-        let len = self.places.len() as u64;
-        let place = *self.order.values().nth(random.checked_rem(len)? as usize)?;
-        let entry = self.entry(Place(place));
-        Some(ScanItem { key: &entry.key, kind: entry.value().kind(), expiry: entry.expiry })
+        self.index.pick(random).map(|reference| self.item(reference))
     }
 
-    pub(crate) fn entries(&self) -> impl Iterator<Item = &Entry> {
-        self.entries.iter().flatten()
+    fn item(&self, reference: u32) -> ScanItem<'_> {
+        let (header, page, at) = self.pages.entry(reference);
+        ScanItem { key: self.keys().key(reference), kind: header.kind(), expiry: header.expiry(page, at) }
     }
 
-    fn entry(&self, place: Place) -> &Entry {
-        self.entries[place.0 as usize].as_ref().expect("a place is good until the next change")
+    /// Bytes that deleting the entry gives back, now or with its page's next compaction.
+    #[must_use]
+    pub fn entry_bytes(&self, place: Place) -> usize {
+        let (header, page, at) = self.pages.entry(place.0);
+        let outside = header.outside(page, at).map_or(0, |number| self.store().record(number).bytes());
+        header.len() + outside
     }
 
-    fn entry_mut(&mut self, place: Place) -> &mut Entry {
-        self.entries[place.0 as usize].as_mut().expect("a place is good until the next change")
+    /// Bytes of the entries that are alive, without what large values take outside.
+    #[must_use]
+    pub fn live_bytes(&self) -> usize {
+        self.live as usize * 2
     }
 
-    fn unlink(&mut self, place: Place, entry: &Entry) {
-        self.places.remove(&entry.key);
-        self.order.remove(&(entry.hash, entry.key.clone()));
-        if let Some(expiry) = entry.expiry {
-            self.due.remove(&(expiry, place.0));
+    /// Bytes that the table takes: pages, index, and what lies outside.
+    #[must_use]
+    pub fn held_bytes(&self) -> usize {
+        let rare = self.rare.as_ref().map_or(0, |rare| size_of::<Rare>() + rare.store.bytes());
+        self.pages.bytes() + self.index.bytes() + rare
+    }
+
+    /// Second sweep: asks for the index line.
+    pub(crate) fn prefetch_index(&self, hash: u64) {
+        self.index.prefetch(hash);
+        self.pages.prefetch_list();
+    }
+
+    /// Third sweep: asks for the entry.
+    pub(crate) fn prefetch_entry(&self, hash: u64) {
+        if let Some(reference) = self.index.likely(hash) {
+            self.pages.prefetch(reference);
         }
-        self.free.push(place.0);
+    }
+
+    #[inline]
+    fn keys(&self) -> Keys<'_> {
+        Keys { pages: &self.pages, store: self.rare.as_ref().map(|rare| &rare.store) }
+    }
+
+    fn store(&self) -> &Store {
+        &self.rare.as_ref().expect("an entry with a record is in a table with a store").store
+    }
+
+    fn rare(&mut self) -> &mut Rare {
+        self.rare.get_or_insert_default()
+    }
+
+    /// Stores a value and links it.
+    fn store_new(&mut self, key: &Key<'_>, content: Content<'_>) -> Place {
+        let Content { kind, mark, usage, expiry, bytes, len } = content;
+        self.count_in(expiry);
+        let time = if expiry.is_some() { TIME } else { 0 };
+        let whole = FIXED + time + key.bytes.len() + len;
+        let fits = whole <= ALWAYS_HERE || whole * TABLE_TO_ENTRY <= self.live_bytes() + whole;
+        if key.bytes.len() <= MAX_KEY && len <= MAX_VALUE && fits {
+            let draft = Draft { kind, place: Where::Here, mark, usage, expiry, key: key.bytes, value: bytes };
+            return self.put(key.hash, &draft, len);
+        }
+        let mut value = Vec::with_capacity(len);
+        value.extend_from_slice(bytes);
+        value.resize(len, 0);
+        self.put_outside(key, kind, mark, usage, expiry, Large::Bytes(value))
+    }
+
+    fn put_outside(
+        &mut self,
+        key: &Key<'_>,
+        kind: Kind,
+        mark: bool,
+        usage: u16,
+        expiry: Option<Millis>,
+        value: Large,
+    ) -> Place {
+        let key_here = key.bytes.len() <= MAX_KEY;
+        let record = Record { key: (!key_here).then(|| key.bytes.into()), value, shared: 0 };
+        let number = self.rare().store.put(record).to_le_bytes();
+        let (place, bytes) =
+            if key_here { (Where::ValueOutside, key.bytes) } else { (Where::BothOutside, &[][..]) };
+        let draft = Draft { kind, place, mark, usage, expiry, key: bytes, value: &number };
+        self.put(key.hash, &draft, number.len())
+    }
+
+    /// Writes an entry into a page and links it.
+    fn put(&mut self, hash: u64, draft: &Draft<'_>, value_len: usize) -> Place {
+        let len = draft.header(value_len).len();
+        let (number, at) = self.room_for(len);
+        let page = self.pages.page_mut(number);
+        draft.write(page, at, value_len);
+        page::set_end(page, at + len);
+        self.live += (len / 2) as u32;
+        if let Some(expiry) = draft.expiry {
+            self.note_due(number, expiry);
+        }
+        let reference = pages::reference(number, at);
+        let keys = Keys { pages: &self.pages, store: self.rare.as_ref().map(|rare| &rare.store) };
+        self.index.add(hash, reference, &keys);
+        Place(reference)
+    }
+
+    fn count_in(&mut self, expiry: Option<Millis>) {
+        self.len += 1;
+        self.volatile += u32::from(expiry.is_some());
+    }
+
+    /// Takes an entry out of the index and the counts; it still lies in its page.
+    fn unlink(&mut self, place: Place, hash: u64) {
+        let (header, ..) = self.pages.entry(place.0);
+        self.len -= 1;
+        self.volatile -= u32::from(header.volatile());
+        self.live -= (header.len() / 2) as u32;
+        let keys = Keys { pages: &self.pages, store: self.rare.as_ref().map(|rare| &rare.store) };
+        self.index.remove(hash, place.0, &keys);
+    }
+
+    /// Ends an unlinked entry, and its record if nobody else needs it.
+    fn kill_with_record(&mut self, place: Place) -> Option<Record> {
+        let (header, page, at) = self.pages.entry(place.0);
+        let outside = header.outside(page, at);
+        let died = self.kill(place);
+        outside.filter(|_| died).and_then(|number| self.rare().store.release(number))
+    }
+
+    /// Ends an unlinked entry: dead, or kept for the snapshots that have not passed it. Says whether it is
+    /// dead.
+    fn kill(&mut self, place: Place) -> bool {
+        let (number, at) = pages::split(place.0);
+        let pinned = self.pinned(number);
+        let page = self.pages.page_mut(number);
+        let header = Header::read(page, at);
+        if pinned != 0 {
+            header.with_state(pinned).write(page, at);
+            self.rare().leftover += header.len();
+            return false;
+        }
+        self.bury(number, at);
+        true
+    }
+
+    /// Makes an entry dead bytes of its page; gives the page back if it was the last.
+    fn bury(&mut self, number: usize, at: usize) {
+        let page = self.pages.page_mut(number);
+        let header = Header::read(page, at);
+        let len = header.len();
+        if at + len == page::end(page) {
+            page::set_end(page, at);
+        } else {
+            header.with_state(DEAD).write(page, at);
+            page::set_dead(page, page::dead(page) + len);
+            self.dead += (len / 2) as u32;
+        }
+        if page::live(page) == 0 && self.pinned(number) == 0 {
+            self.free_page(number);
+        }
+    }
+
+    fn free_page(&mut self, number: usize) {
+        self.dead -= (page::dead(self.pages.page(number)) / 2) as u32;
+        self.set_earliest(number, page::NEVER);
+        self.pages.free(number);
+        if self.open as usize == number {
+            self.open = NO_PAGE;
+        }
     }
 }

@@ -1,0 +1,126 @@
+//! What GET and SET cost in process, one by one and in batches that are touched ahead, with one and two
+//! threads.
+//!
+//! `cargo run --release -p keyspace --example speed [keys]`
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use clock::Millis;
+use keyspace::{Found, Key, Keyspace, NewValue, Value};
+
+const BATCH: usize = 16;
+
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0
+    }
+}
+
+fn get(keyspace: &Keyspace, key: &Key<'_>) -> usize {
+    let mut guard = keyspace.lock(key.slot());
+    let table = guard.table(0);
+    match table.find(key, Millis(0)) {
+        Found::Live(place) => match table.value(place) {
+            Value::String(string) => usize::from(string.bytes[0]),
+            _ => 0,
+        },
+        _ => 0,
+    }
+}
+
+fn set(keyspace: &Keyspace, key: &Key<'_>, value: &[u8]) {
+    let mut guard = keyspace.lock(key.slot());
+    let table = guard.table(0);
+    match table.find(key, Millis(0)) {
+        Found::Missing => drop(table.insert(key, NewValue::string(value), None)),
+        Found::Live(place) | Found::Expired(place) => {
+            drop(table.replace(place, key, NewValue::string(value), None));
+        }
+    }
+}
+
+/// Runs `count` commands on random keys; returns nanoseconds for each.
+fn run(keyspace: &Keyspace, keys: u64, count: usize, sweeps: bool, write: bool, seed: u64) -> f64 {
+    let mut random = Random(seed);
+    let mut batch: Vec<[u8; 16]> = vec![[0; 16]; BATCH];
+    let value = [b'w'; 32];
+    let mut sum = 0;
+    let start = Instant::now();
+    for _ in 0..count / BATCH {
+        for key in &mut batch {
+            write_key(key, random.next() % keys);
+        }
+        let hashed: [Key<'_>; BATCH] = std::array::from_fn(|index| keyspace.key(&batch[index]));
+        if sweeps {
+            hashed.iter().for_each(|key| keyspace.touch_slot(key));
+            hashed.iter().for_each(|key| keyspace.touch_index(0, key));
+            hashed.iter().for_each(|key| keyspace.touch_entry(0, key));
+        }
+        for key in &hashed {
+            if write {
+                set(keyspace, key, &value);
+            } else {
+                sum += get(keyspace, key);
+            }
+        }
+    }
+    let elapsed = start.elapsed();
+    assert!(write || sum > 0);
+    elapsed.as_nanos() as f64 / count as f64
+}
+
+fn write_key(key: &mut [u8; 16], mut number: u64) {
+    for digit in key.iter_mut().rev() {
+        *digit = b'0' + (number % 10) as u8;
+        number /= 10;
+    }
+}
+
+fn threads(keyspace: &Arc<Keyspace>, keys: u64, count: usize, write: bool, threads: usize) -> f64 {
+    let handles: Vec<_> = (0..threads)
+        .map(|thread| {
+            let keyspace = keyspace.clone();
+            std::thread::spawn(move || run(&keyspace, keys, count, true, write, 99 + thread as u64))
+        })
+        .collect();
+    handles.into_iter().map(|handle| 1000.0 / handle.join().expect("no panic")).sum()
+}
+
+fn main() {
+    let keys: u64 = std::env::args().nth(1).and_then(|keys| keys.parse().ok()).unwrap_or(2_000_000);
+    let keyspace = Arc::new(Keyspace::new(1, 16));
+    let start = Instant::now();
+    let mut key = [0; 16];
+    let mut longest = 0;
+    for number in 0..keys {
+        write_key(&mut key, number);
+        let before = Instant::now();
+        set(&keyspace, &keyspace.key(&key), &[b'v'; 32]);
+        longest = longest.max(before.elapsed().as_micros());
+    }
+    let each = start.elapsed().as_nanos() as f64 / keys as f64;
+    println!("{keys} keys of 16 + 32 bytes; insert {each:.0} ns (with a clock read), longest {longest} us");
+    let count = 8_000_000;
+    for (name, write) in [("GET", false), ("SET", true)] {
+        let single = run(&keyspace, keys, count, false, write, 7);
+        let swept = run(&keyspace, keys, count, true, write, 8);
+        println!(
+            "{name}: {single:.0} ns one by one, {swept:.0} ns in batches of {BATCH}, {:.1} times",
+            single / swept
+        );
+    }
+    for (name, write) in [("GET", false), ("SET", true)] {
+        let one = threads(&keyspace, keys, count, write, 1);
+        let two = threads(&keyspace, keys, count, write, 2);
+        println!(
+            "{name}: one thread {one:.1}, two threads {two:.1} million a second, {:.2} times",
+            two / one
+        );
+    }
+}

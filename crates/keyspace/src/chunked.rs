@@ -1,0 +1,77 @@
+//! A vector that grows without moving what it has.
+//!
+//! A `Vec` that doubles moves all its elements at once, which takes longer than a command may wait once
+//! there are millions. Here only the first chunk grows by moving; every further chunk is whole from the
+//! start.
+
+const CHUNK: usize = 256;
+
+#[derive(Debug)]
+pub(crate) struct Chunked<T> {
+    chunks: Vec<Vec<T>>,
+}
+
+impl<T> Default for Chunked<T> {
+    fn default() -> Self {
+        Self { chunks: Vec::new() }
+    }
+}
+
+impl<T> Chunked<T> {
+    pub(crate) fn len(&self) -> usize {
+        self.chunks.last().map_or(0, |last| (self.chunks.len() - 1) * CHUNK + last.len())
+    }
+
+    pub(crate) fn push(&mut self, value: T) {
+        match self.chunks.last_mut() {
+            Some(last) if last.len() < CHUNK => last.push(value),
+            None => self.chunks.push(vec![value]),
+            Some(_) => {
+                let mut next = Vec::with_capacity(CHUNK);
+                next.push(value);
+                self.chunks.push(next);
+            }
+        }
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
+        self.chunks.iter().flatten()
+    }
+
+    /// Bytes of the heap that it takes.
+    pub(crate) fn bytes(&self) -> usize {
+        let elements: usize = self.chunks.iter().map(|chunk| chunk.capacity() * size_of::<T>()).sum();
+        elements + self.chunks.capacity() * size_of::<Vec<T>>()
+    }
+}
+
+impl<T> std::ops::Index<u32> for Chunked<T> {
+    type Output = T;
+
+    fn index(&self, index: u32) -> &T {
+        &self.chunks[index as usize / CHUNK][index as usize % CHUNK]
+    }
+}
+
+impl<T> std::ops::IndexMut<u32> for Chunked<T> {
+    fn index_mut(&mut self, index: u32) -> &mut T {
+        &mut self.chunks[index as usize / CHUNK][index as usize % CHUNK]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn behaves_as_a_vector() {
+        let mut chunked = Chunked::default();
+        for number in 0..1000u32 {
+            chunked.push(number);
+            assert_eq!(chunked.len(), number as usize + 1);
+        }
+        chunked[700] = 7;
+        assert_eq!((chunked[255], chunked[256], chunked[700]), (255, 256, 7));
+        assert_eq!(chunked.iter().count(), 1000);
+    }
+}

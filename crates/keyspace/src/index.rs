@@ -1,0 +1,257 @@
+//! From a key's hash to its entry.
+//!
+//! An index is one [`segment::Segment`] of at most 16 buckets, or, for a table of more than about 170 keys,
+//! a directory of segments: its `map` has an element for each value of the hash's first `depth` bits, and
+//! neighbours share a segment that covers both (extendible hashing, Fagin et al. 1979, by the leading bits,
+//! so that hash order is kept). All work is on one segment of at most 176 entries at a time: no insert
+//! waits for a rehash of the table, however large. Only the map doubles at once: four bytes for about a
+//! hundred keys.
+//!
+//! The index knows entries only by number (a reference) and asks its caller for their hashes.
+mod bucket;
+mod segment;
+
+use segment::{Room, Segment, Taken};
+
+use crate::chunked::Chunked;
+use crate::hash::POSITION;
+use crate::purge::A_PART;
+
+/// Gives the hashes of entries.
+pub(crate) trait Hashes {
+    fn hash(&self, reference: u32) -> u64;
+    /// Asks the processor for the entry's memory.
+    fn prefetch(&self, reference: u32);
+}
+
+fn hashes(of: &impl Hashes) -> impl FnMut(&[u32], &mut Taken) {
+    |references, taken| {
+        references.iter().for_each(|&reference| of.prefetch(reference));
+        taken.extend(references.iter().map(|&reference| (of.hash(reference), reference)));
+    }
+}
+
+#[derive(Debug)]
+pub(crate) enum Index {
+    One(Segment),
+    Many(Box<Directory>),
+}
+
+impl Default for Index {
+    fn default() -> Self {
+        Self::One(Segment::default())
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct Directory {
+    depth: u8,
+    map: Vec<u32>,
+    segments: Chunked<Segment>,
+    /// Numbers of segments that nothing leads to.
+    unused: Vec<u32>,
+}
+
+/// Two halves with fewer entries than this become one again.
+const JOIN_BELOW: usize = 80;
+
+impl Directory {
+    #[inline]
+    fn number(&self, hash: u64) -> u32 {
+        self.map[(hash >> (64 - self.depth)) as usize]
+    }
+
+    /// The map's elements that lead to the segment of `hash`.
+    fn range(&self, hash: u64, depth: u8) -> std::ops::Range<usize> {
+        let first = if depth == 0 { 0 } else { (hash >> (64 - depth)) as usize };
+        let width = 1 << (self.depth - depth);
+        first * width..(first + 1) * width
+    }
+
+    fn split(&mut self, hash: u64, of: &impl Hashes) {
+        let number = self.number(hash);
+        let depth = self.segments[number].depth();
+        if depth == self.depth {
+            self.map = self.map.iter().flat_map(|&number| [number, number]).collect();
+            self.depth += 1;
+        }
+        let other = self.segments[number].split(&mut hashes(of));
+        let range = self.range(hash, depth);
+        let half = range.start.midpoint(range.end);
+        let other_number = match self.unused.pop() {
+            Some(number) => {
+                self.segments[number] = other;
+                number
+            }
+            None => {
+                self.segments.push(other);
+                self.segments.len() as u32 - 1
+            }
+        };
+        self.map[half..range.end].fill(other_number);
+    }
+
+    /// Joins the segment of `hash` with its other half, if both are small; says whether it did.
+    fn join(&mut self, hash: u64, of: &impl Hashes) -> bool {
+        let number = self.number(hash);
+        let depth = self.segments[number].depth();
+        if depth == 0 {
+            return false;
+        }
+        let other = self.number(hash ^ 1 << (64 - depth));
+        let together = self.segments[number].len() + self.segments[other].len();
+        if self.segments[other].depth() != depth || together > JOIN_BELOW {
+            return false;
+        }
+        let taken = std::mem::take(&mut self.segments[other]);
+        self.segments[number].join(taken, &mut hashes(of));
+        let range = self.range(hash, depth - 1);
+        self.map[range].fill(number);
+        self.unused.push(other);
+        true
+    }
+}
+
+impl Index {
+    #[inline]
+    fn segment(&self, hash: u64) -> &Segment {
+        match self {
+            Self::One(segment) => segment,
+            Self::Many(directory) => &directory.segments[directory.number(hash)],
+        }
+    }
+
+    #[inline]
+    fn segment_mut(&mut self, hash: u64) -> &mut Segment {
+        match self {
+            Self::One(segment) => segment,
+            Self::Many(directory) => {
+                let number = directory.number(hash);
+                &mut directory.segments[number]
+            }
+        }
+    }
+
+    /// Asks the processor for the line in which a search for `hash` begins.
+    #[inline]
+    pub(crate) fn prefetch(&self, hash: u64) {
+        self.segment(hash).prefetch(hash);
+    }
+
+    /// What a search for `hash` will most likely find. Only a hint.
+    #[inline]
+    pub(crate) fn likely(&self, hash: u64) -> Option<u32> {
+        self.segment(hash).likely(hash)
+    }
+
+    /// The reference to an entry with this hash for which `is` says yes.
+    #[inline]
+    pub(crate) fn find(&self, hash: u64, is: impl FnMut(u32) -> bool) -> Option<u32> {
+        self.segment(hash).find(hash, is)
+    }
+
+    pub(crate) fn add(&mut self, hash: u64, reference: u32, of: &impl Hashes) {
+        loop {
+            match self.segment(hash).room() {
+                Room::Enough => break self.segment_mut(hash).add(hash, reference),
+                Room::Grow => self.segment_mut(hash).grow(&mut hashes(of)),
+                Room::Split => {
+                    if let Self::One(segment) = self {
+                        let mut segments = Chunked::default();
+                        segments.push(std::mem::take(segment));
+                        let unused = Vec::new();
+                        *self =
+                            Self::Many(Box::new(Directory { depth: 1, map: vec![0; 2], segments, unused }));
+                    }
+                    let Self::Many(directory) = self else { unreachable!("made so above") };
+                    directory.split(hash, of);
+                }
+            }
+        }
+    }
+
+    /// Takes the reference of an entry with this hash out.
+    pub(crate) fn remove(&mut self, hash: u64, reference: u32, of: &impl Hashes) {
+        let segment = self.segment_mut(hash);
+        segment.remove(hash, reference);
+        if segment.is_loose() {
+            segment.shrink(&mut hashes(of));
+            if let Self::Many(directory) = self {
+                while directory.join(hash, of) {}
+                if directory.segments.len() - directory.unused.len() == 1 {
+                    let number = directory.map[0];
+                    *self = Self::One(std::mem::take(&mut directory.segments[number]));
+                }
+            }
+        }
+    }
+
+    /// Exchanges the reference to an entry that was moved.
+    pub(crate) fn redirect(&mut self, hash: u64, from: u32, to: u32) {
+        self.segment_mut(hash).redirect(hash, from, to);
+    }
+
+    /// Visits the entries of one bucket, those of `position` and above; returns the position to go on from,
+    /// or `None` at the end.
+    pub(crate) fn visit(&self, position: u64, of: &impl Hashes, visit: impl FnMut(u32)) -> Option<u64> {
+        let segment = self.segment(position);
+        let depth = segment.depth();
+        let start = if depth == 0 { 0 } else { position & !(u64::MAX >> depth) };
+        match segment.visit_bucket(position & POSITION, |reference| of.hash(reference), visit) {
+            Some(offset) => Some(start + offset),
+            None if depth == 0 => None,
+            None => start.checked_add(1 << (64 - depth)),
+        }
+    }
+
+    /// An entry chosen by `random`: each with nearly the same chance.
+    pub(crate) fn pick(&self, random: u64) -> Option<u32> {
+        // A bucket chosen by position, an entry of it by the rest: an entry of a crowded bucket is chosen
+        // a little more seldom.
+        let mut position = random;
+        for _ in 0..100 {
+            if let Some(found) =
+                self.segment(position).pick(position, random.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32)
+            {
+                return Some(found);
+            }
+            position =
+                position.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        }
+        self.first()
+    }
+
+    fn first(&self) -> Option<u32> {
+        match self {
+            Self::One(segment) => segment.any(),
+            Self::Many(directory) => directory.segments.iter().find_map(Segment::any),
+        }
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        match self {
+            Self::One(segment) => segment.bytes(),
+            Self::Many(directory) => {
+                let segments: usize = directory.segments.iter().map(Segment::bytes).sum();
+                segments + directory.map.capacity() * 4 + directory.segments.bytes() + size_of::<Directory>()
+            }
+        }
+    }
+
+    /// Moves a part of the lines to lower chunks of the pool where there is room; says whether there are
+    /// further parts.
+    pub(crate) fn sink(&mut self, part: usize) -> bool {
+        match self {
+            Self::One(segment) => {
+                segment.sink();
+                false
+            }
+            Self::Many(directory) => {
+                let count = directory.segments.len();
+                let some = part * A_PART..count.min((part + 1) * A_PART);
+                some.for_each(|number| directory.segments[number as u32].sink());
+                count > (part + 1) * A_PART
+            }
+        }
+    }
+}

@@ -1,0 +1,122 @@
+//! One line of the index.
+//!
+//! ```text
+//!  0         12       14      16                              64
+//! +---------+--------+-------+-------------------------------+
+//! | 12 tags | passed | 0     | 12 references                 |
+//! +---------+--------+-------+-------------------------------+
+//!  u8 each   u16              u32 each
+//! ```
+//!
+//! A tag is a byte of the key's hash, 0 for an empty place. `passed` counts the entries that belonged here
+//! or before, found every place taken, and lie further on: while it is not 0 a search has to go on.
+
+pub(crate) const PLACES: usize = 12;
+pub(crate) const LINE: usize = 64;
+const PASSED: usize = 12;
+const REFERENCES: usize = 16;
+
+/// A line that is read.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Bucket<'a>(pub(crate) &'a [u8; LINE]);
+
+/// A line that is changed.
+#[derive(Debug)]
+pub(crate) struct BucketMut<'a>(pub(crate) &'a mut [u8; LINE]);
+
+/// The tag of a hash: never 0.
+#[inline]
+pub(crate) fn tag(hash: u64) -> u8 {
+    (hash as u8).max(1)
+}
+
+/// Which of the twelve places have `tag`: the highest bit of each such byte.
+#[inline]
+fn places_with(line: &[u8; LINE], tag: u8) -> u128 {
+    const LOW_BITS: u128 = u128::from_ne_bytes([0x7f; 16]);
+    const PLACES_ONLY: u128 = (1 << (8 * PLACES)) - 1;
+    let tags = u128::from_le_bytes(line[..16].try_into().expect("sixteen bytes"));
+    // A byte that differs has some bit set; adding carries that into its highest bit.
+    let different = tags ^ u128::from_ne_bytes([tag; 16]);
+    let carried = (different & LOW_BITS) + LOW_BITS;
+    !(carried | different | LOW_BITS) & PLACES_ONLY
+}
+
+/// The places whose highest bits are set, rising.
+#[inline]
+fn places(mut bits: u128) -> impl Iterator<Item = usize> {
+    std::iter::from_fn(move || {
+        let place = (bits != 0).then(|| bits.trailing_zeros() as usize / 8)?;
+        bits &= bits - 1;
+        Some(place)
+    })
+}
+
+impl<'a> Bucket<'a> {
+    #[inline]
+    pub(crate) fn reference(self, place: usize) -> u32 {
+        let at = REFERENCES + place * 4;
+        u32::from_le_bytes(self.0[at..at + 4].try_into().expect("four bytes"))
+    }
+
+    #[inline]
+    pub(crate) fn passed(self) -> u16 {
+        u16::from_le_bytes([self.0[PASSED], self.0[PASSED + 1]])
+    }
+
+    /// The places with `tag` and what they refer to.
+    #[inline]
+    pub(crate) fn tagged(self, tag: u8) -> impl Iterator<Item = (usize, u32)> + 'a {
+        places(places_with(self.0, tag)).map(move |place| (place, self.reference(place)))
+    }
+
+    /// What the line refers to.
+    pub(crate) fn references(self) -> impl Iterator<Item = u32> + 'a {
+        (0..PLACES).filter(move |&place| self.0[place] != 0).map(move |place| self.reference(place))
+    }
+
+    #[inline]
+    pub(crate) fn free_place(self) -> Option<usize> {
+        places(places_with(self.0, 0)).next()
+    }
+}
+
+impl BucketMut<'_> {
+    pub(crate) fn set(&mut self, place: usize, tag: u8, reference: u32) {
+        self.0[place] = tag;
+        let at = REFERENCES + place * 4;
+        self.0[at..at + 4].copy_from_slice(&reference.to_le_bytes());
+    }
+
+    pub(crate) fn clear(&mut self, place: usize) {
+        self.0[place] = 0;
+    }
+
+    pub(crate) fn pass(&mut self, by: i32) {
+        let passed = i32::from(u16::from_le_bytes([self.0[PASSED], self.0[PASSED + 1]])) + by;
+        let passed = u16::try_from(passed).expect("a segment has fewer entries, and each leaves as it came");
+        self.0[PASSED..PASSED + 2].copy_from_slice(&passed.to_le_bytes());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_are_found_by_tag() {
+        let mut line = [0; LINE];
+        let mut bucket = BucketMut(&mut line);
+        for place in 0..PLACES {
+            bucket.set(place, [7, 9][place % 2], place as u32 * 1000);
+        }
+        bucket.clear(4);
+        bucket.pass(3);
+        bucket.pass(-1);
+        let bucket = Bucket(&line);
+        assert_eq!(bucket.tagged(7).map(|(place, _)| place).collect::<Vec<_>>(), [0, 2, 6, 8, 10]);
+        assert_eq!(bucket.tagged(9).last(), Some((11, 11_000)));
+        assert_eq!(bucket.references().count(), 11);
+        assert_eq!((bucket.free_place(), bucket.passed()), (Some(4), 2));
+    }
+}

@@ -1,0 +1,304 @@
+//! A run of buckets that covers a range of hash positions.
+//!
+//! A segment of `depth` d covers the positions that share their first d bits. What follows these bits,
+//! scaled to the number of buckets, gives an entry's home bucket: any number of buckets works, and hash
+//! order stays. An entry whose home is full lies in the next bucket with a place, counted in the `passed`
+//! of those it went by. Growth takes another two buckets and lays the entries out anew, at most 176 of
+//! them; past that the segment is split ([`super::Index`]).
+//!
+//! What must hold: `len` places are taken; every entry is reached from its home by buckets whose `passed`
+//! is not 0.
+
+use smallvec::SmallVec;
+
+use super::bucket::{Bucket, BucketMut, LINE, PLACES, tag};
+use crate::hash::POSITION;
+use crate::memory::Block;
+
+/// Buckets in a block.
+const A_BLOCK: usize = Block::SMALLEST / LINE;
+const MOST_BLOCKS: usize = 8;
+pub(super) const MOST_BUCKETS: usize = MOST_BLOCKS * A_BLOCK;
+
+/// References with their hashes, on the stack.
+pub(super) type Taken = SmallVec<[(u64, u32); MOST_BUCKETS * PLACES]>;
+
+#[derive(Debug, Default)]
+pub(crate) struct Segment {
+    blocks: [Option<Block>; MOST_BLOCKS],
+    len: u16,
+    buckets: u8,
+    depth: u8,
+}
+
+/// How many entries so many buckets are let have.
+fn capacity(buckets: usize) -> usize {
+    if buckets == 1 { PLACES } else { buckets * (PLACES - 1) }
+}
+
+/// How many buckets so many entries should have.
+fn buckets_for(len: usize) -> usize {
+    match len {
+        0 => 0,
+        1..=PLACES => 1,
+        _ => len.div_ceil(PLACES - 1).next_multiple_of(A_BLOCK).min(MOST_BUCKETS),
+    }
+}
+
+/// Says what to do for a segment that has to take one entry more.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Room {
+    Enough,
+    Grow,
+    Split,
+}
+
+impl Segment {
+    pub(super) fn of_depth(depth: u8) -> Self {
+        Self { depth, ..Self::default() }
+    }
+
+    pub(super) fn depth(&self) -> u8 {
+        self.depth
+    }
+
+    pub(super) fn len(&self) -> usize {
+        usize::from(self.len)
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        self.blocks.iter().flatten().count() * Block::SMALLEST
+    }
+
+    pub(super) fn sink(&mut self) {
+        self.blocks.iter_mut().flatten().for_each(Block::sink);
+    }
+
+    fn buckets(&self) -> usize {
+        usize::from(self.buckets)
+    }
+
+    /// The bucket in which an entry with this hash belongs. There must be buckets.
+    #[inline]
+    fn home(&self, hash: u64) -> usize {
+        let local = (hash & POSITION) << self.depth;
+        ((u128::from(local) * self.buckets as u128) >> 64) as usize
+    }
+
+    #[inline]
+    fn next(&self, bucket: usize) -> usize {
+        if bucket + 1 == self.buckets() { 0 } else { bucket + 1 }
+    }
+
+    #[inline]
+    fn bucket(&self, number: usize) -> Bucket<'_> {
+        let block = self.blocks[number / A_BLOCK].as_ref().expect("a bucket has its block");
+        let lines: &[[u8; LINE]] = block.bytes().as_chunks().0;
+        Bucket(&lines[number % A_BLOCK])
+    }
+
+    #[inline]
+    fn bucket_mut(&mut self, number: usize) -> BucketMut<'_> {
+        let block = self.blocks[number / A_BLOCK].as_mut().expect("a bucket has its block");
+        let lines: &mut [[u8; LINE]] = block.bytes_mut().as_chunks_mut().0;
+        BucketMut(&mut lines[number % A_BLOCK])
+    }
+
+    /// Asks the processor for the line in which a search begins.
+    #[inline]
+    pub(super) fn prefetch(&self, hash: u64) {
+        if self.buckets > 0 {
+            let home = self.home(hash);
+            let block = self.blocks[home / A_BLOCK].as_ref().expect("a bucket has its block");
+            block.prefetch(home % A_BLOCK * LINE);
+        }
+    }
+
+    /// What the home bucket has under the hash's tag: nearly always the one entry that is looked for.
+    #[inline]
+    pub(super) fn likely(&self, hash: u64) -> Option<u32> {
+        let bucket = (self.buckets > 0).then(|| self.bucket(self.home(hash)))?;
+        bucket.tagged(tag(hash)).next().map(|(_, reference)| reference)
+    }
+
+    /// Where a reference lies: its bucket and place.
+    #[inline]
+    fn locate(&self, hash: u64, mut is: impl FnMut(u32) -> bool) -> Option<(usize, usize, u32)> {
+        if self.buckets == 0 {
+            return None;
+        }
+        let tag = tag(hash);
+        let mut number = self.home(hash);
+        for _ in 0..self.buckets {
+            let bucket = self.bucket(number);
+            if let Some((place, reference)) = bucket.tagged(tag).find(|&(_, reference)| is(reference)) {
+                return Some((number, place, reference));
+            }
+            if bucket.passed() == 0 {
+                return None;
+            }
+            number = self.next(number);
+        }
+        None
+    }
+
+    #[inline]
+    pub(super) fn find(&self, hash: u64, is: impl FnMut(u32) -> bool) -> Option<u32> {
+        self.locate(hash, is).map(|(_, _, reference)| reference)
+    }
+
+    pub(super) fn room(&self) -> Room {
+        match self.buckets() {
+            buckets if buckets > 0 && self.len() < capacity(buckets) => Room::Enough,
+            MOST_BUCKETS => Room::Split,
+            _ => Room::Grow,
+        }
+    }
+
+    /// Adds a reference. There must be room.
+    pub(super) fn add(&mut self, hash: u64, reference: u32) {
+        let mut number = self.home(hash);
+        loop {
+            if let Some(place) = self.bucket(number).free_place() {
+                self.bucket_mut(number).set(place, tag(hash), reference);
+                self.len += 1;
+                return;
+            }
+            self.bucket_mut(number).pass(1);
+            number = self.next(number);
+        }
+    }
+
+    /// Takes a reference out.
+    pub(super) fn remove(&mut self, hash: u64, reference: u32) {
+        let (found, place, _) =
+            self.locate(hash, |other| other == reference).expect("what is alive is indexed");
+        self.bucket_mut(found).clear(place);
+        self.len -= 1;
+        let mut number = self.home(hash);
+        while number != found {
+            self.bucket_mut(number).pass(-1);
+            number = self.next(number);
+        }
+    }
+
+    /// Exchanges a reference for another to the same entry.
+    pub(super) fn redirect(&mut self, hash: u64, from: u32, to: u32) {
+        let (number, place, _) = self.locate(hash, |other| other == from).expect("what is alive is indexed");
+        self.bucket_mut(number).set(place, tag(hash), to);
+    }
+
+    /// Whether it has far more buckets than it needs.
+    pub(super) fn is_loose(&self) -> bool {
+        self.buckets() > buckets_for(self.len() * 2)
+    }
+
+    pub(super) fn grow(&mut self, hash_of: &mut dyn FnMut(&[u32], &mut Taken)) {
+        let more = if self.buckets == 0 { 1 } else { (self.buckets() + 1).next_multiple_of(A_BLOCK) };
+        let more = if more == self.buckets() { more + A_BLOCK } else { more };
+        self.lay_out(more, hash_of);
+    }
+
+    pub(super) fn shrink(&mut self, hash_of: &mut dyn FnMut(&[u32], &mut Taken)) {
+        self.lay_out(buckets_for(self.len()), hash_of);
+    }
+
+    fn lay_out(&mut self, buckets: usize, hash_of: &mut dyn FnMut(&[u32], &mut Taken)) {
+        let taken = self.empty(hash_of);
+        self.fill(buckets, &taken);
+    }
+
+    /// Takes all references out, with their hashes.
+    pub(super) fn empty(&mut self, hash_of: &mut dyn FnMut(&[u32], &mut Taken)) -> Taken {
+        let buckets = (0..self.buckets()).map(|number| self.bucket(number));
+        let references: SmallVec<[u32; MOST_BUCKETS * PLACES]> =
+            buckets.flat_map(Bucket::references).collect();
+        let mut taken = Taken::new();
+        hash_of(&references, &mut taken);
+        self.len = 0;
+        taken
+    }
+
+    /// Lays the references out in so many buckets.
+    pub(super) fn fill(&mut self, buckets: usize, references: &[(u64, u32)]) {
+        for (number, block) in self.blocks.iter_mut().enumerate() {
+            if number * A_BLOCK < buckets {
+                block.get_or_insert_with(|| Block::new(0)).bytes_mut().fill(0);
+            } else {
+                *block = None;
+            }
+        }
+        self.buckets = buckets as u8;
+        references.iter().for_each(|&(hash, reference)| self.add(hash, reference));
+    }
+
+    /// Splits in two by the next bit of the hash.
+    pub(super) fn split(&mut self, hash_of: &mut dyn FnMut(&[u32], &mut Taken)) -> Self {
+        let taken = self.empty(hash_of);
+        let bit = 63 - self.depth;
+        let (low, high): (Taken, Taken) = taken.into_iter().partition(|(hash, _)| hash >> bit & 1 == 0);
+        let mut other = Self::of_depth(self.depth + 1);
+        self.depth += 1;
+        // The other half takes over the blocks at the end.
+        let (for_low, for_high) = (buckets_for(low.len() + 1), buckets_for(high.len() + 1));
+        let own = for_low.div_ceil(A_BLOCK);
+        let rest = self.blocks[own..].iter_mut().filter_map(Option::take);
+        other.blocks.iter_mut().zip(rest).for_each(|(place, block)| *place = Some(block));
+        self.fill(for_low, &low);
+        other.fill(for_high, &high);
+        other
+    }
+
+    /// Takes over the references of its other half.
+    pub(super) fn join(&mut self, mut other: Self, hash_of: &mut dyn FnMut(&[u32], &mut Taken)) {
+        let mut taken = self.empty(hash_of);
+        taken.extend(other.empty(hash_of));
+        self.depth -= 1;
+        self.fill(buckets_for(taken.len()), &taken);
+    }
+
+    /// Visits the references whose home is the bucket of `position` and whose position is not below it;
+    /// returns the position at which the next bucket begins, counted from the segment's start, or `None`
+    /// after the last bucket.
+    pub(super) fn visit_bucket(
+        &self,
+        position: u64,
+        hash_of: impl Fn(u32) -> u64,
+        mut visit: impl FnMut(u32),
+    ) -> Option<u64> {
+        if self.buckets == 0 {
+            return None;
+        }
+        let home = self.home(position);
+        let mut number = home;
+        for _ in 0..self.buckets {
+            let bucket = self.bucket(number);
+            for reference in bucket.references() {
+                let hash = hash_of(reference);
+                if self.home(hash) == home && hash & POSITION >= position {
+                    visit(reference);
+                }
+            }
+            if bucket.passed() == 0 {
+                break;
+            }
+            number = self.next(number);
+        }
+        (home + 1 < self.buckets()).then(|| {
+            let start = ((home as u128 + 1) << 64).div_ceil(self.buckets as u128) as u64;
+            let start = (start >> self.depth) + u64::from(start & ((1 << self.depth) - 1) != 0);
+            start.saturating_add(!POSITION) & POSITION
+        })
+    }
+
+    pub(super) fn any(&self) -> Option<u32> {
+        (0..self.buckets()).find_map(|number| self.bucket(number).references().next())
+    }
+
+    /// A reference from around the bucket that `random` hits.
+    pub(super) fn pick(&self, position: u64, random: u64) -> Option<u32> {
+        let bucket = (self.buckets > 0).then(|| self.bucket(self.home(position)))?;
+        let count = bucket.references().count() as u64;
+        bucket.references().nth(random.checked_rem(count)? as usize)
+    }
+}

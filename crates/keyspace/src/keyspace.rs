@@ -1,0 +1,155 @@
+//! All slots and their locks.
+
+use std::sync::atomic::{AtomicI64, AtomicU32, Ordering};
+
+use clock::Millis;
+use parking_lot::{Mutex, MutexGuard};
+use slot_routing::{SLOT_COUNT, Slot};
+
+use crate::hash;
+use crate::key::Key;
+use crate::locked::LockedSlots;
+use crate::memory::prefetch;
+use crate::page;
+use crate::slot::{Published, SlotData, SlotGuard};
+use crate::snapshot::Cuts;
+use crate::table::Table;
+
+/// A slot on lines of its own.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+struct Aligned(Mutex<SlotData>);
+
+/// All slots.
+#[derive(Debug)]
+pub struct Keyspace {
+    slots: Box<[Aligned]>,
+    published: Published,
+    pub(crate) cuts: Cuts,
+    databases: u16,
+}
+
+impl Keyspace {
+    /// An empty keyspace of that many databases. `seed` makes the hashes unguessable; the first keyspace of
+    /// a process chooses it for all.
+    #[must_use]
+    pub fn new(seed: u64, databases: u16) -> Self {
+        hash::seed(seed);
+        Self {
+            slots: Slot::all().map(|_| Aligned::default()).collect(),
+            published: Published {
+                keys: Slot::all().map(|_| AtomicU32::new(0)).collect(),
+                due: Slot::all().map(|_| AtomicI64::new(page::NEVER.0)).collect(),
+            },
+            cuts: Cuts::default(),
+            databases,
+        }
+    }
+
+    #[must_use]
+    pub fn databases(&self) -> u16 {
+        self.databases
+    }
+
+    /// Hashes `bytes` once for everything that follows.
+    #[must_use]
+    #[inline]
+    pub fn key<'a>(&self, bytes: &'a [u8]) -> Key<'a> {
+        Key { bytes, slot: Slot::of_key(bytes), hash: hash::of(bytes) }
+    }
+
+    /// First sweep over a batch: asks the processor for the slot's own memory.
+    #[inline]
+    pub fn touch_slot(&self, key: &Key<'_>) {
+        let slot = &self.slots[key.slot.index()..];
+        prefetch(slot.as_ptr());
+        prefetch(slot.as_ptr().cast::<u8>().wrapping_add(64));
+    }
+
+    /// Second sweep: asks for the index line of the key. Does nothing if the slot is in use just now.
+    #[inline]
+    pub fn touch_index(&self, db: u16, key: &Key<'_>) {
+        if let Some(data) = self.slots[key.slot.index()].0.try_lock()
+            && let Some(table) = data.table_if(db)
+        {
+            table.prefetch_index(key.hash);
+        }
+    }
+
+    /// Third sweep: asks for the key's entry. Does nothing if the slot is in use just now.
+    #[inline]
+    pub fn touch_entry(&self, db: u16, key: &Key<'_>) {
+        if let Some(data) = self.slots[key.slot.index()].0.try_lock()
+            && let Some(table) = data.table_if(db)
+        {
+            table.prefetch_entry(key.hash);
+        }
+    }
+
+    /// Waits for one slot. The caller must hold no other (see [`Keyspace::lock_many`]).
+    #[must_use]
+    #[inline]
+    pub fn lock(&self, slot: Slot) -> SlotGuard<'_> {
+        self.guard(slot, self.slots[slot.index()].0.lock())
+    }
+
+    /// Locks the slots all or nothing: never waits for one while it holds another, so two callers
+    /// cannot wait for each other.
+    #[must_use]
+    pub fn lock_many(&self, slots: &[Slot]) -> LockedSlots<'_> {
+        LockedSlots::acquire(self, slots)
+    }
+
+    pub(crate) fn try_lock(&self, slot: Slot) -> Option<SlotGuard<'_>> {
+        self.slots[slot.index()].0.try_lock().map(|data| self.guard(slot, data))
+    }
+
+    #[inline]
+    fn guard<'k>(&'k self, slot: Slot, mut data: MutexGuard<'k, SlotData>) -> SlotGuard<'k> {
+        self.cuts.meet(&mut data);
+        SlotGuard { data, published: &self.published, slot }
+    }
+
+    /// How many keys database 0 has in `slot`, as of the last unlock.
+    #[must_use]
+    pub fn slot_len(&self, slot: Slot) -> usize {
+        self.published.keys[slot.index()].load(Ordering::Relaxed) as usize
+    }
+
+    /// How many keys database `db` has in `slot`.
+    fn len_in(&self, db: u16, slot: Slot) -> usize {
+        if db == 0 { self.slot_len(slot) } else { self.lock(slot).table_if(db).map_or(0, Table::len) }
+    }
+
+    /// How many keys database `db` has.
+    #[must_use]
+    pub fn len(&self, db: u16) -> usize {
+        Slot::all().map(|slot| self.len_in(db, slot)).sum()
+    }
+
+    /// Whether database `db` has no keys.
+    #[must_use]
+    pub fn is_empty(&self, db: u16) -> bool {
+        self.len(db) == 0
+    }
+
+    /// The slots that may hold a key whose time has come. Reads no lock.
+    pub fn due_slots(&self, now: Millis) -> impl Iterator<Item = Slot> + '_ {
+        Slot::all().filter(move |slot| self.published.due[slot.index()].load(Ordering::Relaxed) <= now.0)
+    }
+
+    /// A slot of database `db` chosen by `random`, a uniform random number, each with a chance in
+    /// proportion to its keys.
+    #[must_use]
+    pub fn random_slot(&self, db: u16, random: u64) -> Option<Slot> {
+        let mut left = random.checked_rem(self.len(db) as u64)? as usize;
+        Slot::all().find(|&slot| {
+            let len = self.len_in(db, slot);
+            let found = left < len;
+            left = left.saturating_sub(len);
+            found
+        })
+    }
+}
+
+const _: () = assert!(SLOT_COUNT <= u16::MAX as usize);

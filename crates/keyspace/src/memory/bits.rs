@@ -1,0 +1,79 @@
+//! A set of small numbers that finds its first member fast.
+
+/// A bitmap with a second level that says which words are not zero.
+#[derive(Debug)]
+pub(super) struct Bits {
+    words: Vec<u64>,
+    summary: Vec<u64>,
+}
+
+impl Bits {
+    pub(super) const fn new() -> Self {
+        Self { words: Vec::new(), summary: Vec::new() }
+    }
+
+    /// Makes room for the numbers below `len`.
+    pub(super) fn reserve(&mut self, len: usize) {
+        let words = len.div_ceil(64);
+        if self.words.len() < words {
+            self.words.resize(words, 0);
+            self.summary.resize(words.div_ceil(64), 0);
+        }
+    }
+
+    pub(super) fn has(&self, number: usize) -> bool {
+        self.words.get(number / 64).is_some_and(|word| word >> (number % 64) & 1 == 1)
+    }
+
+    pub(super) fn add(&mut self, number: usize) {
+        self.words[number / 64] |= 1 << (number % 64);
+        self.summary[number / 4096] |= 1 << (number / 64 % 64);
+    }
+
+    pub(super) fn remove(&mut self, number: usize) {
+        let word = &mut self.words[number / 64];
+        *word &= !(1 << (number % 64));
+        if *word == 0 {
+            self.summary[number / 4096] &= !(1 << (number / 64 % 64));
+        }
+    }
+
+    /// The lowest member.
+    pub(super) fn first(&self) -> Option<usize> {
+        let (index, summary) = self.summary.iter().enumerate().find(|(_, summary)| **summary != 0)?;
+        let word = index * 64 + summary.trailing_zeros() as usize;
+        Some(word * 64 + self.words[word].trailing_zeros() as usize)
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = usize> + '_ {
+        self.words.iter().enumerate().flat_map(|(index, &word)| {
+            let ones =
+                std::iter::successors((word != 0).then_some(word), |w| Some(w & (w - 1)).filter(|w| *w != 0));
+            ones.map(move |w| index * 64 + w.trailing_zeros() as usize)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn finds_the_lowest_member() {
+        let mut bits = Bits::new();
+        assert_eq!(bits.first(), None);
+        bits.reserve(20_000);
+        for number in [19_999, 4096, 70, 5] {
+            bits.add(number);
+            assert_eq!(bits.first(), Some(number));
+        }
+        assert_eq!(bits.iter().collect::<Vec<_>>(), [5, 70, 4096, 19_999]);
+        for number in [5, 70, 4096, 19_999] {
+            assert!(bits.has(number));
+            assert_eq!(bits.first(), Some(number));
+            bits.remove(number);
+        }
+        assert_eq!(bits.first(), None);
+        assert!(!bits.has(1_000_000));
+    }
+}

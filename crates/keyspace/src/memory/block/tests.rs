@@ -1,0 +1,48 @@
+use super::*;
+use crate::memory::pool::{pool_use, purge_pool};
+
+#[test]
+fn blocks_of_all_sizes_keep_their_bytes() {
+    let mut seed = 7u64;
+    let mut held: Vec<(Block, u8)> = Vec::new();
+    for round in 0..20_000u32 {
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let random = (seed >> 33) as usize;
+        if held.len() > 500 || (random & 1 == 1 && !held.is_empty()) {
+            let (mut block, mark) = held.swap_remove(random / 2 % held.len());
+            assert!(block.bytes().iter().all(|&byte| byte == mark), "another block wrote into this one");
+            block.sink();
+            assert!(block.bytes().iter().all(|&byte| byte == mark), "sinking keeps the bytes");
+        } else {
+            let mut block = Block::new(random / 2 % ORDERS);
+            assert_eq!(block.len(), GRANULE << block.order());
+            block.bytes_mut().fill(round as u8);
+            held.push((block, round as u8));
+        }
+        if round % 1000 == 0 {
+            purge_pool(0, 1);
+        }
+    }
+    for (block, mark) in held {
+        assert!(block.bytes().iter().all(|&byte| byte == mark));
+    }
+}
+
+#[test]
+fn what_is_given_back_joins_and_leaves() {
+    let blocks: Vec<Block> = (0..100_000).map(|_| Block::new(0)).collect();
+    assert!(pool_use().taken >= 100_000 * GRANULE);
+    drop(blocks);
+    let before = pool_use();
+    assert!(purge_pool(0, 1) > 4_000_000, "what was freed in small blocks is given back in whole pages");
+    assert!(pool_use().held < before.held);
+    // And it can be used again.
+    let mut block = Block::new(7);
+    block.bytes_mut().fill(9);
+    assert!(block.bytes().iter().all(|&byte| byte == 9));
+}
+
+#[test]
+fn a_block_is_four_bytes_even_when_it_may_be_missing() {
+    assert_eq!(size_of::<Option<Block>>(), 4);
+}

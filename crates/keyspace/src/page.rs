@@ -1,0 +1,81 @@
+//! A page: entries packed back to back in one block of the pool.
+//!
+//! ```text
+//!  0     2      4          10
+//! +-----+------+----------+---------+---------+-----+------------+
+//! | end | dead | earliest | entry   | entry   | ... | free       |
+//! +-----+------+----------+---------+---------+-----+------------+
+//!  u16   u16    48 bits                             ^ end
+//! ```
+//!
+//! `dead` counts the bytes of dead entries. `earliest` is a time before which no entry of the page expires:
+//! the expiry index costs these six bytes a page.
+
+use clock::Millis;
+
+use crate::entry::{DEAD, Header, read_time, write_time};
+
+pub(crate) const HEAD: usize = 10;
+const EARLIEST: usize = 4;
+/// The `earliest` of a page in which nothing expires.
+pub(crate) const NEVER: Millis = Millis((1 << 47) - 1);
+
+pub(crate) fn format(page: &mut [u8]) {
+    set_end(page, HEAD);
+    set_dead(page, 0);
+    set_earliest(page, NEVER);
+}
+
+#[inline]
+pub(crate) fn end(page: &[u8]) -> usize {
+    usize::from(u16::from_le_bytes([page[0], page[1]]))
+}
+
+pub(crate) fn set_end(page: &mut [u8], end: usize) {
+    page[..2].copy_from_slice(&(end as u16).to_le_bytes());
+}
+
+#[inline]
+pub(crate) fn dead(page: &[u8]) -> usize {
+    usize::from(u16::from_le_bytes([page[2], page[3]]))
+}
+
+pub(crate) fn set_dead(page: &mut [u8], dead: usize) {
+    page[2..4].copy_from_slice(&(dead as u16).to_le_bytes());
+}
+
+/// Bytes of entries that are not dead.
+pub(crate) fn live(page: &[u8]) -> usize {
+    end(page) - HEAD - dead(page)
+}
+
+/// Bytes free at the end.
+#[inline]
+pub(crate) fn room(page: &[u8]) -> usize {
+    page.len() - end(page)
+}
+
+#[inline]
+pub(crate) fn earliest(page: &[u8]) -> Millis {
+    read_time(page, EARLIEST)
+}
+
+pub(crate) fn set_earliest(page: &mut [u8], time: Millis) {
+    write_time(page, EARLIEST, time);
+}
+
+/// The entries from `at` on that are not dead, with their headers.
+pub(crate) fn entries(page: &[u8], at: usize) -> impl Iterator<Item = (usize, Header)> + '_ {
+    let mut at = at;
+    std::iter::from_fn(move || {
+        while at < end(page) {
+            let header = Header::read(page, at);
+            let here = at;
+            at += header.len();
+            if header.state() != DEAD {
+                return Some((here, header));
+            }
+        }
+        None
+    })
+}

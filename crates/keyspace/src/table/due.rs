@@ -1,0 +1,163 @@
+//! Which entries' time has come.
+//!
+//! Each page keeps a time before which none of its entries expires, the table the least of them, and the
+//! keyspace the least of a slot's tables where it can be read without the lock. So finding what is due is a
+//! scan over 16384 numbers, then over a table's pages, then over a page. A table with many pages has a tree
+//! of minima over them, 64 to one. The times are lower bounds: an entry that was removed leaves its time
+//! behind, and the page that turns out to have nothing due gets its exact one.
+
+use clock::Millis;
+
+use super::{Dropped, Place, Table};
+use crate::entry;
+use crate::hash;
+use crate::page;
+use crate::pages;
+
+const FANOUT: usize = 64;
+/// A table with so many pages has a tree.
+const TREE_FROM: usize = 64;
+
+/// The earliest times of pages, and minima of minima of them.
+#[derive(Debug, Default)]
+pub(super) struct DueTree {
+    levels: Vec<Vec<Millis>>,
+}
+
+impl DueTree {
+    fn set(&mut self, number: usize, time: Millis) {
+        let (mut index, mut time) = (number, time);
+        for level in 0.. {
+            if self.levels.len() == level {
+                self.levels.push(Vec::new());
+            }
+            let times = &mut self.levels[level];
+            if times.len() <= index {
+                times.resize(index + 1, page::NEVER);
+            }
+            times[index] = time;
+            if times.len() <= FANOUT {
+                // The top; what was above it before has nothing to say.
+                self.levels.truncate(level + 1);
+                return;
+            }
+            let group = index / FANOUT * FANOUT;
+            time = *times[group..times.len().min(group + FANOUT)].iter().min().expect("a group has a member");
+            if self.levels.len() == level + 1 {
+                let groups = self.levels[level].chunks(FANOUT);
+                let above = groups.map(|group| *group.iter().min().expect("not empty")).collect();
+                self.levels.push(above);
+            }
+            index /= FANOUT;
+        }
+    }
+
+    fn first(&self) -> (usize, Millis) {
+        let mut group = 0;
+        let mut found = (0, page::NEVER);
+        for times in self.levels.iter().rev() {
+            let range = group * FANOUT..times.len().min((group + 1) * FANOUT);
+            found = range.map(|index| (index, times[index])).min_by_key(|&(_, time)| time).unwrap_or(found);
+            group = found.0;
+        }
+        found
+    }
+}
+
+impl Table {
+    /// Takes out one entry whose time has come and puts its key into `key`; says whether there was one.
+    pub fn pop_due(&mut self, now: Millis, key: &mut Vec<u8>) -> Option<Dropped> {
+        while self.next_due <= now {
+            let (number, earliest) = self.earliest_page();
+            self.next_due = earliest;
+            if earliest > now {
+                break;
+            }
+            let page = self.pages.page(number);
+            let mut exact = page::NEVER;
+            let due = page::entries(page, page::HEAD).find(|&(at, header)| {
+                let expiry = header.expiry(page, at).filter(|_| header.state() == entry::ALIVE);
+                exact = exact.min(expiry.unwrap_or(page::NEVER));
+                expiry.is_some_and(|expiry| expiry <= now)
+            });
+            let Some((at, _)) = due else {
+                self.set_earliest(number, exact);
+                self.next_due = self.earliest_page().1;
+                continue;
+            };
+            let reference = pages::reference(number, at);
+            key.clear();
+            key.extend_from_slice(self.keys().key(reference));
+            let dropped = self.remove_quietly(Place(reference), hash::of(key));
+            self.tidy_after_removal();
+            return Some(dropped);
+        }
+        None
+    }
+
+    /// When the next entry expires, or a time before that.
+    #[must_use]
+    pub fn next_due(&self) -> Option<Millis> {
+        (self.volatile > 0).then_some(self.next_due)
+    }
+
+    /// The page with the earliest time.
+    fn earliest_page(&self) -> (usize, Millis) {
+        if let Some(tree) = self.rare.as_ref().and_then(|rare| rare.due.as_ref()) {
+            return tree.first();
+        }
+        let times = (0..self.pages.count()).map(|number| (number, self.pages.page_if(number)));
+        let times = times.map(|(number, page)| (number, page.map_or(page::NEVER, page::earliest)));
+        times.min_by_key(|&(_, time)| time).unwrap_or((0, page::NEVER))
+    }
+
+    /// An entry of the page expires then.
+    pub(super) fn note_due(&mut self, number: usize, expiry: Millis) {
+        let expiry = entry::kept_time(expiry);
+        self.next_due = self.next_due.min(expiry);
+        if expiry < page::earliest(self.pages.page(number)) {
+            self.set_earliest(number, expiry);
+        }
+    }
+
+    pub(super) fn set_earliest(&mut self, number: usize, time: Millis) {
+        page::set_earliest(self.pages.page_mut(number), time);
+        if let Some(tree) = self.rare.as_mut().and_then(|rare| rare.due.as_mut()) {
+            tree.set(number, time);
+        }
+    }
+
+    /// A table that has come to many pages gets its tree.
+    pub(super) fn due_page_added(&mut self, number: usize) {
+        let has_tree = self.rare.as_ref().is_some_and(|rare| rare.due.is_some());
+        if number >= TREE_FROM && !has_tree {
+            let mut tree = DueTree::default();
+            for number in 0..self.pages.count() {
+                tree.set(number, self.pages.page_if(number).map_or(page::NEVER, page::earliest));
+            }
+            self.rare().due = Some(tree);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_tree_knows_the_least_of_many() {
+        let mut tree = DueTree::default();
+        let mut times = vec![page::NEVER; 10_000];
+        let mut seed = 1u64;
+        for _ in 0..30_000 {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            let number = (seed >> 40) as usize % (1 + (seed >> 33) as usize % times.len());
+            let time = if seed >> 63 == 0 { page::NEVER } else { Millis((seed >> 20) as i64 & 0xffff) };
+            times[number] = time;
+            tree.set(number, time);
+            assert_eq!(tree.first().1, *times.iter().min().unwrap());
+            let (first, time) = tree.first();
+            assert_eq!(times[first], time);
+        }
+    }
+}

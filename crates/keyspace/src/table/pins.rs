@@ -1,0 +1,202 @@
+//! What snapshots hold of a table.
+//!
+//! A pin says: the pages from `walked` to `mark` are as they were at the cut. `mark` is how many pages
+//! there were then; from the cut on, new entries go to new pages. In the pages between, no entry is edited
+//! or moved, and one that leaves the index stays, with the pins that need it in its state. So walking the
+//! pages between visits exactly the state at the cut: what is alive was alive then, for nothing was added;
+//! what was removed since is still there. As the walk passes a page, what was kept for it dies, and the
+//! page is as any other.
+//!
+//! Up to three snapshots can hold a table at a time, each with its bit; nobody waits for another's walk.
+
+use clock::Millis;
+
+use super::{NO_PAGE, Place, Rare, Table};
+use crate::entry::{self, ALIVE, Draft, Header, Where};
+use crate::key::Key;
+use crate::page;
+use crate::pages;
+use crate::value::Value;
+
+/// Is shown a database, a key, its value and when it expires.
+pub(crate) type Visit<'v> = dyn FnMut(u16, &[u8], Value<'_>, Option<Millis>) + 'v;
+
+/// What one snapshot holds of a table.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Pin {
+    /// The snapshot's bit in the state of an entry: 1, 2 or 4.
+    pub(crate) bit: u32,
+    /// The database that the table was at the cut.
+    pub(crate) db: u16,
+    walked: u32,
+    mark: u32,
+}
+
+impl Table {
+    /// The snapshots that still need what lies in a page, as bits.
+    #[inline]
+    pub(super) fn pinned(&self, number: usize) -> u32 {
+        self.rare.as_ref().map_or(0, |rare| rare.pinned(number))
+    }
+
+    /// From here on, new pages get at least this number.
+    pub(super) fn first_free_number(&self) -> usize {
+        let pins = self.rare.as_ref().map_or(&[][..], |rare| &rare.pins);
+        pins.iter().map(|pin| pin.mark as usize).max().unwrap_or(0)
+    }
+
+    /// Holds what the table has now for a snapshot.
+    pub(crate) fn pin(&mut self, bit: u32, db: u16) {
+        let mark = self.pages.count() as u32;
+        if mark > 0 {
+            self.rare().pins.push(Pin { bit, db, walked: 0, mark });
+            self.open = NO_PAGE;
+        }
+    }
+
+    fn pin_of(&self, bit: u32) -> Option<Pin> {
+        self.rare.as_ref()?.pins.iter().find(|pin| pin.bit == bit).copied()
+    }
+
+    pub(crate) fn is_pinned_for(&self, bit: u32) -> bool {
+        self.pin_of(bit).is_some()
+    }
+
+    /// Whether any snapshot still needs the table.
+    pub(crate) fn is_pinned(&self) -> bool {
+        self.rare.as_ref().is_some_and(|rare| !rare.pins.is_empty())
+    }
+
+    /// Bytes of entries that are kept for snapshots only.
+    #[must_use]
+    pub fn leftover_bytes(&self) -> usize {
+        self.rare.as_ref().map_or(0, |rare| rare.leftover)
+    }
+
+    /// Visits pages that the pin holds until it has passed `budget` bytes of them, and lets go of them.
+    /// Says whether the pin is done; then it is gone.
+    pub(crate) fn walk(&mut self, bit: u32, budget: usize, visit: &mut Visit<'_>) -> bool {
+        let mut passed = 0;
+        while passed < budget {
+            let Some(pin) = self.pin_of(bit) else { return true };
+            let number = pin.walked as usize;
+            if let Some(page) = self.pages.page_if(number) {
+                passed += page.len();
+                let keys = self.keys();
+                for (at, header) in page::entries(page, page::HEAD) {
+                    if header.state() == ALIVE || header.state() & bit != 0 {
+                        let key = keys.key_of(header, page, at);
+                        visit(pin.db, key, self.value_of(header, page, at), header.expiry(page, at));
+                    }
+                }
+            }
+            self.pass(bit, number);
+        }
+        self.pin_of(bit).is_none()
+    }
+
+    /// Lets go of what the pin holds without a visit, `budget` bytes of pages at a time. Says whether the
+    /// pin is done.
+    pub(crate) fn unpin(&mut self, bit: u32, budget: usize) -> bool {
+        let mut passed = 0;
+        while passed < budget {
+            let Some(pin) = self.pin_of(bit) else { return true };
+            if self.leftover_bytes() == 0 {
+                self.rare().pins.retain(|pin| pin.bit != bit);
+                return true;
+            }
+            passed += self.pages.size_if(pin.walked as usize).unwrap_or(0);
+            self.pass(bit, pin.walked as usize);
+        }
+        self.pin_of(bit).is_none()
+    }
+
+    /// The pin has passed a page.
+    fn pass(&mut self, bit: u32, number: usize) {
+        let rare = self.rare();
+        let index = rare.pins.iter().position(|pin| pin.bit == bit).expect("a pin passes pages");
+        rare.pins[index].walked += 1;
+        if rare.pins[index].walked == rare.pins[index].mark {
+            rare.pins.swap_remove(index);
+        }
+        if self.pages.size_if(number).is_some() {
+            self.let_go(bit, number);
+        }
+    }
+
+    /// Ends the entries of a page that were kept for this pin only.
+    fn let_go(&mut self, bit: u32, number: usize) {
+        if self.rare().leftover == 0 {
+            return;
+        }
+        let mut at = page::HEAD;
+        while let Some((here, header)) =
+            self.pages.page_if(number).and_then(|page| page::entries(page, at).next())
+        {
+            at = here + header.len();
+            if header.state() & bit == 0 || header.state() == entry::DEAD {
+                continue;
+            }
+            let left = header.state() & !bit;
+            if left != 0 {
+                header.with_state(left).write(self.pages.page_mut(number), here);
+                continue;
+            }
+            self.rare().leftover -= header.len();
+            if let Some(record) = header.outside(self.pages.page(number), here) {
+                drop(self.rare().store.release(record));
+            }
+            self.bury(number, here);
+        }
+    }
+
+    /// Makes an entry one that may be edited: if a snapshot needs it as it is, a copy of it.
+    pub(super) fn thaw(&mut self, place: Place, key: &Key<'_>) -> Place {
+        if self.pinned(pages::split(place.0).0) == 0 {
+            return place;
+        }
+        let (header, page, at) = self.pages.entry(place.0);
+        let value: smallvec::SmallVec<[u8; 512]> = header.value(page, at).into();
+        let (usage, expiry) = (entry::read_usage(page, at), header.expiry(page, at));
+        if let Some(number) = header.outside(page, at) {
+            self.rare().store.record_mut(number).shared += 1;
+        }
+        let key_here = if header.place() == Where::BothOutside { &[] } else { key.bytes };
+        let draft = Draft {
+            kind: header.kind(),
+            place: header.place(),
+            mark: header.mark(),
+            usage,
+            expiry,
+            key: key_here,
+            value: &value,
+        };
+        self.unlink(place, key.hash);
+        self.kill(place);
+        self.count_in(expiry);
+        self.put(key.hash, &draft, value.len())
+    }
+
+    /// Makes an entry's record one that may be edited: if another entry has it too, a copy of it. Returns
+    /// its number. The entry itself must be thawed.
+    pub(super) fn own_record(&mut self, place: Place, number: u32) -> u32 {
+        let store = &mut self.rare().store;
+        if store.record(number).shared == 0 {
+            return number;
+        }
+        store.record_mut(number).shared -= 1;
+        let copy = store.record(number).copy();
+        let copied = store.put(copy);
+        let (header, page, at): (Header, _, _) = self.pages.entry_mut(place.0);
+        header.value_mut(page, at).copy_from_slice(&copied.to_le_bytes());
+        copied
+    }
+}
+
+impl Rare {
+    #[inline]
+    fn pinned(&self, number: usize) -> u32 {
+        let holding = self.pins.iter().filter(|pin| (pin.walked..pin.mark).contains(&(number as u32)));
+        holding.fold(0, |bits, pin| bits | pin.bit)
+    }
+}

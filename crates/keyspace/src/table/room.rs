@@ -1,0 +1,187 @@
+//! Room for entries: which page they go to, and getting dead bytes back.
+//!
+//! New entries go to the open page. When that is full, a page with many dead bytes is compacted and becomes
+//! the open one, or a new page is taken. The best size of a page grows with the table: what is lost is half
+//! an entry at the end of each page and half of the open page, and the sum is least at the square root of
+//! (bytes of the table times bytes of an entry). A table that outgrows its pages moves the entries of small
+//! ones into each new large one, so that it never has many. All of this works on one page at a time, at
+//! most 16 KB, so no command waits for more.
+//!
+//! What must hold: no entry of a pinned page is moved.
+
+use super::{NO_PAGE, Table};
+use crate::entry::Header;
+use crate::hash;
+use crate::memory::Block;
+use crate::page;
+use crate::pages::{self, Keys, Pages};
+
+/// How many pages a search for a good one looks at.
+const LOOK_AT: usize = 32;
+
+impl Table {
+    /// The page and the offset at which an entry of `need` bytes is to be written.
+    pub(super) fn room_for(&mut self, need: usize) -> (usize, usize) {
+        if let Some(at) = self.fits(self.open as usize, need) {
+            return (self.open as usize, at);
+        }
+        if self.dead > self.live / 6
+            && let Some(number) = self.victim(need)
+        {
+            self.compact(number);
+            if let Some(at) = self.fits(number, need) {
+                self.open = number as u32;
+                return (number, at);
+            }
+        }
+        let number = self.add_page(need);
+        self.open = number as u32;
+        (number, page::end(self.pages.page(number)))
+    }
+
+    fn fits(&self, number: usize, need: usize) -> Option<usize> {
+        let page = self.pages.page_if(number)?;
+        (page::room(page) >= need && self.pinned(number) == 0).then(|| page::end(page))
+    }
+
+    /// The size of page that suits the table with another `need` bytes, as an order.
+    fn order(&self, need: usize) -> usize {
+        let live = (self.live_bytes() + need) as u64;
+        let best = live / u64::from(self.len.max(1)).isqrt().max(1);
+        // Rounded to the nearest power of two.
+        let order = ((best + best / 3) as usize / Block::SMALLEST).checked_ilog2().unwrap_or(0) as usize;
+        let least = (need + page::HEAD).div_ceil(Block::SMALLEST).next_power_of_two().ilog2() as usize;
+        let most = (Block::LARGEST / Block::SMALLEST).ilog2() as usize;
+        order.clamp(least, most)
+    }
+
+    /// Adds a page with room for `need` bytes, and moves what lies in much smaller pages into it.
+    fn add_page(&mut self, need: usize) -> usize {
+        let order = self.order(need);
+        let from = self.first_free_number();
+        let number = self.pages.add(order, from);
+        self.due_page_added(number);
+        let size = Block::SMALLEST << order;
+        for other in self.others(number) {
+            let small = self.pages.size_if(other).is_some_and(|other_size| other_size <= size / 2);
+            if other != number && small && self.pinned(other) == 0 {
+                let live = page::live(self.pages.page(other));
+                if live + need <= page::room(self.pages.page(number)) {
+                    self.evacuate(other, number);
+                }
+            }
+        }
+        number
+    }
+
+    /// The numbers of some pages behind `number`, in a circle that ends with it.
+    fn others(&self, number: usize) -> impl Iterator<Item = usize> + use<> {
+        let count = self.pages.count();
+        let start = if number < count { number + 1 } else { 0 };
+        (0..count.min(LOOK_AT)).map(move |step| (start + step) % count)
+    }
+
+    /// Among the pages behind the open one, that with the most dead bytes, if it has many.
+    fn victim(&self, need: usize) -> Option<usize> {
+        let open = self.open as usize;
+        let candidates = self.others(open).filter_map(|number| Some((number, self.pages.page_if(number)?)));
+        let (number, page) = candidates
+            .filter(|&(number, _)| self.pinned(number) == 0)
+            .max_by_key(|(_, page)| page::dead(page))?;
+        let dead = page::dead(page);
+        (dead >= page.len() / 8 && dead + page::room(page) >= need).then_some(number)
+    }
+
+    /// Moves the entries of a page together.
+    fn compact(&mut self, number: usize) {
+        debug_assert_eq!(self.pinned(number), 0);
+        let mut block = self.pages.lift(number);
+        let page = block.bytes_mut();
+        let (mut from, mut to, end) = (page::HEAD, page::HEAD, page::end(page));
+        let mut earliest = page::NEVER;
+        while from < end {
+            let header = Header::read(page, from);
+            let len = header.len();
+            if header.state() == crate::entry::ALIVE {
+                if from != to {
+                    page.copy_within(from..from + len, to);
+                    let hash = self.hash_in(header, page, to);
+                    self.index.redirect(hash, pages::reference(number, from), pages::reference(number, to));
+                }
+                earliest = earliest.min(header.expiry(page, to).unwrap_or(page::NEVER));
+                to += len;
+            }
+            from += len;
+        }
+        self.dead -= (page::dead(page) / 2) as u32;
+        page::set_dead(page, 0);
+        page::set_end(page, to);
+        self.pages.put_back(number, block);
+        self.set_earliest(number, earliest);
+    }
+
+    /// Moves the entries of page `from` behind those of page `to`, and gives `from` back.
+    fn evacuate(&mut self, from: usize, to: usize) {
+        debug_assert_eq!(self.pinned(from) | self.pinned(to), 0);
+        let (source, mut target) = (self.pages.lift(from), self.pages.lift(to));
+        let (page, into) = (source.bytes(), target.bytes_mut());
+        let mut end = page::end(into);
+        let mut earliest = page::earliest(into);
+        for (at, header) in page::entries(page, page::HEAD) {
+            let len = header.len();
+            into[end..end + len].copy_from_slice(&page[at..at + len]);
+            let hash = self.hash_in(header, page, at);
+            self.index.redirect(hash, pages::reference(from, at), pages::reference(to, end));
+            earliest = earliest.min(header.expiry(page, at).unwrap_or(page::NEVER));
+            end += len;
+        }
+        page::set_end(into, end);
+        self.pages.put_back(from, source);
+        self.pages.put_back(to, target);
+        self.set_earliest(to, earliest);
+        self.free_page(from);
+    }
+
+    /// The hash of the key of an entry in a page that is lifted out.
+    fn hash_in(&self, header: Header, page: &[u8], at: usize) -> u64 {
+        let nothing = Pages::default();
+        let keys = Keys { pages: &nothing, store: self.rare.as_ref().map(|rare| &rare.store) };
+        hash::of(keys.key_of(header, page, at))
+    }
+
+    /// After a removal: a table that is mostly dead bytes is tidied, a page each time.
+    pub(super) fn tidy_after_removal(&mut self) {
+        if self.dead > self.live / 2 + 512 {
+            self.tidy();
+        }
+    }
+
+    /// Gets the dead bytes of one page back; says whether there was something to do.
+    pub(crate) fn tidy(&mut self) -> bool {
+        let Some(number) = self.victim(0) else { return false };
+        let live = page::live(self.pages.page(number));
+        let open = self.open as usize;
+        if number != open && self.fits(open, live).is_some() {
+            self.evacuate(number, open);
+        } else {
+            self.compact(number);
+            let room = |number| self.pages.page_if(number).map_or(0, page::room);
+            if self.open == NO_PAGE || self.pinned(open) != 0 || room(number) > room(open) {
+                self.open = number as u32;
+            }
+        }
+        true
+    }
+
+    /// Whether so many bytes are dead that a pass over the table is worth its while.
+    #[must_use]
+    pub(crate) fn is_untidy(&self) -> bool {
+        self.dead > self.live / 8 + 64
+    }
+
+    /// Moves a part of the pages and lines to lower chunks of the pool, where there is room; says whether
+    /// there are further parts.
+    pub(crate) fn sink(&mut self, part: usize) -> bool {
+        self.pages.sink(part) | self.index.sink(part)
+    }
+}

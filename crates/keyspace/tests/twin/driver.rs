@@ -1,0 +1,388 @@
+//! Does random things to the keyspace and to its twin, and compares.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use clock::Millis;
+use keyspace::{Found, Keyspace, NewValue, Snapshot, Str, Value};
+use slot_routing::Slot;
+
+use crate::model::{Entry, Model, Scan};
+
+/// What a run is like.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Shape {
+    pub(crate) slots: u64,
+    /// How many different keys there are in a slot.
+    pub(crate) keys: u64,
+    pub(crate) longest: u64,
+    pub(crate) steps: u64,
+}
+
+const DATABASES: u16 = 2;
+
+pub(crate) struct Driver {
+    shape: Shape,
+    random: u64,
+    keyspace: Arc<Keyspace>,
+    model: Model,
+    now: Millis,
+    scans: Vec<Scan>,
+    snapshots: Vec<(Snapshot, Model)>,
+    /// Whether the run adds more than it removes at the moment.
+    growing: bool,
+}
+
+impl Driver {
+    pub(crate) fn new(seed: u64, shape: Shape) -> Self {
+        let keyspace = Arc::new(Keyspace::new(seed, DATABASES));
+        let random = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x2545_f491_4f6c_dd1d;
+        let (model, scans, snapshots) = (Model::new(), Vec::new(), Vec::new());
+        Self { shape, random, keyspace, model, now: Millis(1_000), scans, snapshots, growing: true }
+    }
+
+    fn random(&mut self, below: u64) -> u64 {
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        (self.random.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 32) % below
+    }
+
+    fn any_key(&mut self) -> (u16, Vec<u8>) {
+        let (slot, key) = (self.random(self.shape.slots), self.random(self.shape.keys));
+        let mut bytes = format!("{{{slot}}}{key}").into_bytes();
+        if key % 50 == 49 {
+            bytes.resize(400 + key as usize % 300, b'.');
+        }
+        (u16::from(self.random(8) == 0), bytes)
+    }
+
+    fn any_value(&mut self) -> Vec<u8> {
+        let longest = if self.random(4) == 0 { self.shape.longest } else { 20.min(self.shape.longest) };
+        let (len, fill) = (self.random(longest + 1), self.random(256));
+        vec![fill as u8; len as usize]
+    }
+
+    fn any_expiry(&mut self) -> Option<Millis> {
+        (self.random(3) == 0).then(|| Millis(self.now.0 + 1 + self.random(3000) as i64))
+    }
+
+    pub(crate) fn step(&mut self, step: u64) {
+        if step.is_multiple_of(self.shape.keys * 4) {
+            self.growing = self.random(2) == 0 || step == 0;
+        }
+        match self.random(100) {
+            0..40 if self.growing => self.set(),
+            0..12 => self.set(),
+            12..40 => self.delete(),
+            40..50 => self.set_same_size(),
+            50..58 => self.edit(),
+            58..68 => self.set_expiry(),
+            68..80 => self.check(),
+            80..84 => self.expire(),
+            84..90 => self.scan(),
+            90..92 => self.random_key(),
+            92..93 => self.cut(),
+            93..98 => self.walk(),
+            98..99 => self.drop_snapshot(),
+            _ => self.flush_or_swap(),
+        }
+        if step.is_multiple_of(500) {
+            self.check_counts();
+        }
+    }
+
+    /// Everything is walked, scanned and compared.
+    pub(crate) fn finish(mut self) {
+        while !self.snapshots.is_empty() {
+            self.walk();
+        }
+        while !self.scans.is_empty() {
+            self.scan();
+        }
+        self.check_counts();
+        for ((db, key), _) in self.model.clone() {
+            self.compare(db, &key);
+        }
+        for slot in Slot::all() {
+            assert_eq!(self.keyspace.lock(slot).leftover_bytes(), 0, "nothing is kept for nobody");
+        }
+    }
+
+    /// Compares one key.
+    fn compare(&mut self, db: u16, bytes: &[u8]) {
+        let key = self.keyspace.key(bytes);
+        self.keyspace.touch_slot(&key);
+        self.keyspace.touch_index(db, &key);
+        self.keyspace.touch_entry(db, &key);
+        let mut guard = self.keyspace.lock(key.slot());
+        let table = guard.table(db);
+        let found = table.find(&key, self.now);
+        let expected = self.model.get(&(db, bytes.to_vec()));
+        match (found, expected) {
+            (Found::Missing, None) => {}
+            (Found::Live(place) | Found::Expired(place), Some(expected)) => {
+                let Value::String(Str { bytes, raw }) = table.value(place) else { panic!("not a string") };
+                let entry = Entry { bytes: bytes.to_vec(), raw, expiry: table.expiry(place) };
+                assert_eq!(&entry, expected);
+                let past = expected.expiry.is_some_and(|expiry| expiry <= self.now);
+                assert_eq!(past, matches!(found, Found::Expired(_)));
+            }
+            (found, expected) => panic!("found {found:?}, expected {expected:?}"),
+        }
+    }
+
+    fn check(&mut self) {
+        let (db, key) = self.any_key();
+        self.compare(db, &key);
+    }
+
+    fn note_added(&mut self, db: u16, bytes: &[u8], entry: Entry) {
+        self.model.insert((db, bytes.to_vec()), entry);
+    }
+
+    fn note_removed(&mut self, db: u16, bytes: &[u8]) {
+        self.model.remove(&(db, bytes.to_vec()));
+        for scan in self.scans.iter_mut().filter(|scan| scan.db == db) {
+            scan.stayed.remove(bytes);
+        }
+    }
+
+    fn store(&mut self, db: u16, bytes: &[u8], entry: Entry) {
+        let key = self.keyspace.key(bytes);
+        let mut guard = self.keyspace.lock(key.slot());
+        let table = guard.table(db);
+        let value = NewValue::String(Str { bytes: &entry.bytes, raw: entry.raw });
+        let place = match table.find(&key, self.now) {
+            Found::Missing => table.insert(&key, value, entry.expiry),
+            Found::Live(place) | Found::Expired(place) => table.replace(place, &key, value, entry.expiry).0,
+        };
+        let Value::String(stored) = table.value(place) else { panic!("not a string") };
+        assert_eq!((stored.bytes, stored.raw), (&*entry.bytes, entry.raw));
+        drop(guard);
+        self.note_added(db, bytes, entry);
+    }
+
+    fn set(&mut self) {
+        let (db, key) = self.any_key();
+        let entry = Entry { bytes: self.any_value(), raw: self.random(9) == 0, expiry: self.any_expiry() };
+        self.store(db, &key, entry);
+    }
+
+    fn set_same_size(&mut self) {
+        let (db, key) = self.any_key();
+        if let Some(mut entry) = self.model.get(&(db, key.clone())).cloned() {
+            entry.bytes.fill(self.random(256) as u8);
+            self.store(db, &key, entry);
+        }
+    }
+
+    fn edit(&mut self) {
+        let (db, bytes) = self.any_key();
+        let len = self.random(self.shape.longest + 1) as usize;
+        let mark = self.random(256) as u8;
+        let Some(mut entry) = self.model.get(&(db, bytes.clone())).cloned() else { return };
+        let key = self.keyspace.key(&bytes);
+        let mut guard = self.keyspace.lock(key.slot());
+        let table = guard.table(db);
+        let (Found::Live(place) | Found::Expired(place)) = table.find(&key, self.now) else {
+            panic!("missing")
+        };
+        let (_, edited) = table.edit_string(place, &key, len, true);
+        entry.bytes.resize(len, 0);
+        entry.raw = true;
+        assert_eq!(edited, entry.bytes);
+        if let (Some(byte), Some(twin)) = (edited.last_mut(), entry.bytes.last_mut()) {
+            (*byte, *twin) = (mark, mark);
+        }
+        drop(guard);
+        self.note_added(db, &bytes, entry);
+    }
+
+    fn set_expiry(&mut self) {
+        let (db, bytes) = self.any_key();
+        let expiry = self.any_expiry();
+        let Some(mut entry) = self.model.get(&(db, bytes.clone())).cloned() else { return };
+        let key = self.keyspace.key(&bytes);
+        let mut guard = self.keyspace.lock(key.slot());
+        let table = guard.table(db);
+        let (Found::Live(place) | Found::Expired(place)) = table.find(&key, self.now) else {
+            panic!("missing")
+        };
+        let place = table.set_expiry(place, &key, expiry);
+        assert_eq!(table.expiry(place), expiry);
+        drop(guard);
+        entry.expiry = expiry;
+        self.note_added(db, &bytes, entry);
+    }
+
+    fn delete(&mut self) {
+        let (db, bytes) = self.any_key();
+        let key = self.keyspace.key(&bytes);
+        let mut guard = self.keyspace.lock(key.slot());
+        let table = guard.table(db);
+        let found = table.find(&key, self.now);
+        assert_eq!(found == Found::Missing, !self.model.contains_key(&(db, bytes.clone())));
+        if let Found::Live(place) | Found::Expired(place) = found {
+            drop(table.remove(place, &key));
+            assert_eq!(table.find(&key, self.now), Found::Missing);
+        }
+        drop(guard);
+        self.note_removed(db, &bytes);
+    }
+
+    fn expire(&mut self) {
+        self.now = Millis(self.now.0 + self.random(500) as i64);
+        let slots: Vec<Slot> = self.keyspace.due_slots(self.now).collect();
+        let mut key = Vec::new();
+        for slot in slots {
+            for db in 0..DATABASES {
+                while self.keyspace.lock(slot).table(db).pop_due(self.now, &mut key).is_some() {
+                    let entry = self.model.get(&(db, key.clone())).expect("what expires was there");
+                    assert!(entry.expiry.is_some_and(|expiry| expiry <= self.now));
+                    let key = key.clone();
+                    self.note_removed(db, &key);
+                }
+            }
+        }
+        let late = self.model.values().filter(|entry| entry.expiry.is_some_and(|expiry| expiry <= self.now));
+        assert_eq!(late.count(), 0, "what is due was popped");
+    }
+
+    fn scan(&mut self) {
+        if self.scans.len() < 3 && self.random(4) == 0 {
+            let (db, key) = self.any_key();
+            let slot = Slot::of_key(&key);
+            let here = self.model.keys().filter(|(of, key)| *of == db && Slot::of_key(key) == slot);
+            let stayed = here.map(|(_, key)| key.clone()).collect();
+            self.scans.push(Scan { db, slot, position: 0, stayed, seen: Default::default() });
+        }
+        let (count, which) = (self.random(20), self.random(3) as usize);
+        let Some(which) = which.checked_rem(self.scans.len()) else { return };
+        let scan = &mut self.scans[which];
+        let mut guard = self.keyspace.lock(scan.slot);
+        let next = guard.table(scan.db).scan(scan.position, count as usize, &mut |item| {
+            scan.seen.insert(item.key.to_vec());
+        });
+        match next {
+            Some(next) => {
+                assert!(next > scan.position && next & 0xffff == 0);
+                scan.position = next;
+            }
+            None => {
+                let missed: Vec<_> = scan.stayed.difference(&scan.seen).collect();
+                assert!(missed.is_empty(), "the scan missed {missed:?}");
+                drop(guard);
+                self.scans.swap_remove(which);
+            }
+        }
+    }
+
+    fn random_key(&mut self) {
+        let random = (self.random(u64::from(u32::MAX)) << 32) | self.random(u64::from(u32::MAX));
+        let found = self.keyspace.random_slot(0, random);
+        assert_eq!(found.is_none(), !self.model.keys().any(|(db, _)| *db == 0));
+        if let Some(slot) = found {
+            let mut guard = self.keyspace.lock(slot);
+            let item = guard.table(0).random(random).expect("the slot has keys");
+            assert!(self.model.contains_key(&(0, item.key.to_vec())));
+        }
+    }
+
+    fn cut(&mut self) {
+        match self.keyspace.cut(|| 7) {
+            Some((snapshot, noted)) => {
+                assert_eq!(noted, 7);
+                for db in 0..DATABASES {
+                    let entries = self.model.iter().filter(|((of, _), _)| *of == db);
+                    let volatile = entries.clone().filter(|(_, entry)| entry.expiry.is_some()).count();
+                    assert_eq!(snapshot.len(db), (entries.count(), volatile));
+                }
+                self.snapshots.push((snapshot, self.model.clone()));
+            }
+            None => assert_eq!(self.snapshots.len(), 3),
+        }
+    }
+
+    /// Walks a slot of a snapshot, or all that is left.
+    fn walk(&mut self) {
+        let Some(which) = (self.random(3) as usize).checked_rem(self.snapshots.len()) else { return };
+        if self.random(3) > 0 {
+            let slot = Slot::of_key(&self.any_key().1);
+            let (snapshot, model) = &mut self.snapshots[which];
+            Self::walk_slot(snapshot, model, slot);
+            return;
+        }
+        let (mut snapshot, mut model) = self.snapshots.swap_remove(which);
+        for slot in 0..self.shape.slots {
+            Self::walk_slot(&mut snapshot, &mut model, Slot::of_key(format!("{slot}").as_bytes()));
+        }
+        assert!(model.is_empty(), "the snapshot has everything");
+    }
+
+    fn walk_slot(snapshot: &mut Snapshot, model: &mut Model, slot: Slot) {
+        let mut walked = BTreeMap::new();
+        snapshot.walk(slot, &mut |entry| {
+            let Value::String(Str { bytes, raw }) = entry.value else { panic!("not a string") };
+            let copy = Entry { bytes: bytes.to_vec(), raw, expiry: entry.expiry };
+            let before = walked.insert((entry.db, entry.key.to_vec()), copy);
+            assert_eq!(before, None, "a key is visited once");
+        });
+        if walked.is_empty() {
+            // Nothing there at the cut, or walked before: then the twin was emptied too.
+            assert!(!model.keys().any(|(_, key)| Slot::of_key(key) == slot));
+            return;
+        }
+        let (here, elsewhere) =
+            std::mem::take(model).into_iter().partition(|((_, key), _)| Slot::of_key(key) == slot);
+        *model = elsewhere;
+        assert_eq!(walked, here, "a snapshot is exactly what was there at its cut");
+    }
+
+    fn drop_snapshot(&mut self) {
+        if let Some(which) = (self.random(9) as usize).checked_rem(self.snapshots.len().max(3))
+            && which < self.snapshots.len()
+        {
+            self.snapshots.swap_remove(which);
+        }
+    }
+
+    fn flush_or_swap(&mut self) {
+        let slots = (0..self.shape.slots).map(|slot| Slot::of_key(format!("{slot}").as_bytes()));
+        let slots: Vec<Slot> = slots.collect();
+        match self.random(40) {
+            0 => {
+                let db = self.random(2) as u16;
+                for slot in slots {
+                    drop(self.keyspace.lock(slot).take(db));
+                }
+                self.model.retain(|(of, _), _| *of != db);
+                self.scans.clear();
+            }
+            1 => {
+                for slot in slots {
+                    self.keyspace.lock(slot).swap(0, 1);
+                }
+                let swapped = std::mem::take(&mut self.model).into_iter();
+                self.model = swapped.map(|((db, key), entry)| ((1 - db, key), entry)).collect();
+                self.scans.clear();
+            }
+            2..8 => {
+                let step = slots[0].index() / (16384 / Keyspace::PURGE_STEPS);
+                self.keyspace.purge_step(step);
+            }
+            _ => self.check(),
+        }
+    }
+
+    fn check_counts(&mut self) {
+        for db in 0..DATABASES {
+            let entries = self.model.iter().filter(|((of, _), _)| *of == db);
+            assert_eq!(self.keyspace.len(db), entries.clone().count());
+            let volatile = entries.filter(|(_, entry)| entry.expiry.is_some()).count();
+            let counted: usize =
+                Slot::all().map(|slot| self.keyspace.lock(slot).table(db).volatile_len()).sum();
+            assert_eq!(counted, volatile);
+        }
+    }
+}

@@ -1,0 +1,43 @@
+//! The keyspace beside a naive twin: the same random operations on both, the same answers from both.
+//!
+//! A run is decided by its seed. `KEYSPACE_SEEDS=1000 cargo test -p keyspace --test twin --release` runs
+//! more seeds than CI does.
+mod driver;
+mod model;
+
+use driver::{Driver, Shape};
+
+fn seeds(few: u64) -> std::ops::Range<u64> {
+    let wanted = std::env::var("KEYSPACE_SEEDS").ok().and_then(|count| count.parse().ok());
+    0..wanted.unwrap_or(few)
+}
+
+fn run(shape: Shape, few: u64) {
+    for seed in seeds(few) {
+        let mut driver = Driver::new(seed, shape);
+        for step in 0..shape.steps {
+            driver.step(step);
+        }
+        driver.finish();
+    }
+}
+
+#[test]
+fn a_few_slots_with_small_values() {
+    run(Shape { slots: 3, keys: 300, longest: 40, steps: 4000 }, 20);
+}
+
+#[test]
+fn one_slot_that_grows_and_shrinks() {
+    run(Shape { slots: 1, keys: 6000, longest: 60, steps: 40_000 }, 4);
+}
+
+#[test]
+fn values_of_all_sizes() {
+    run(Shape { slots: 2, keys: 200, longest: 9000, steps: 4000 }, 8);
+}
+
+#[test]
+fn hardly_any_keys() {
+    run(Shape { slots: 2, keys: 4, longest: 300, steps: 3000 }, 20);
+}
