@@ -112,6 +112,17 @@ pub enum Run {
     Container,
 }
 
+/// Which slots a command works on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reach {
+    /// Those of its keys, locked before it runs.
+    Keys,
+    /// Any, one after another, each locked only while the command is at it.
+    EachSlot,
+    /// All, locked before it runs.
+    AllSlots,
+}
+
 /// The commands that the shell carries out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NodeCommand {
@@ -138,6 +149,7 @@ pub struct Command {
     pub keys: &'static [KeySpec],
     pub tips: &'static [&'static str],
     pub run: Run,
+    pub reach: Reach,
     pub subcommands: &'static [Command],
 }
 
@@ -162,6 +174,7 @@ impl Command {
             keys: &[],
             tips: &[],
             run: Run::Container,
+            reach: Reach::Keys,
             subcommands: &[],
         }
     }
@@ -194,6 +207,20 @@ impl Command {
     #[must_use]
     pub const fn run(mut self, handler: Handler) -> Self {
         self.run = Run::Here(handler);
+        self
+    }
+
+    /// Works on any slot, one after another.
+    #[must_use]
+    pub const fn each_slot(mut self) -> Self {
+        self.reach = Reach::EachSlot;
+        self
+    }
+
+    /// Works on all slots at once.
+    #[must_use]
+    pub const fn all_slots(mut self) -> Self {
+        self.reach = Reach::AllSlots;
         self
     }
 

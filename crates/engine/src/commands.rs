@@ -1,6 +1,8 @@
 //! The commands, a file for each family: its rows of the table first, then the handlers.
 
 mod connection;
+mod generic;
+mod help;
 mod shell;
 mod string;
 mod time_arg;
@@ -8,4 +10,5 @@ mod time_arg;
 use crate::command::Command;
 
 /// Every family's rows.
-pub(crate) const TABLE: &[&[Command]] = &[connection::COMMANDS, shell::COMMANDS, string::COMMANDS];
+pub(crate) const TABLE: &[&[Command]] =
+    &[connection::COMMANDS, generic::COMMANDS, shell::COMMANDS, string::COMMANDS];

@@ -3,12 +3,14 @@
 use std::sync::atomic::Ordering;
 
 use clock::Millis;
-use keyspace::{Dropped, Found, Key, LockedSlots, NewValue, Place, Str, Table, Value};
+use keyspace::{Dropped, Found, Key, LockedSlots, NewValue, Place, SlotData, Str, Table, Value};
 use resp::{Args, Writer};
+use slot_routing::Slot;
 
 use crate::dispatch::Engine;
 use crate::effects::Effects;
 use crate::error::CommandError;
+use crate::random::Random;
 use crate::session::{Origin, Session};
 use crate::stats::{WorkerStats, add};
 
@@ -24,6 +26,11 @@ pub struct Context<'a> {
     /// The wall clock when the batch began.
     pub now: Millis,
     pub stats: &'a WorkerStats,
+    /// Whether `slots` are all there are.
+    pub(crate) holds_all: bool,
+    /// Whole tables that were emptied: dropped when the slots are free again, so that nobody waits.
+    pub(crate) garbage: Vec<Table>,
+    pub(crate) random: &'a mut Random,
     pub(crate) effects: &'a mut Effects,
     /// The key that was hashed when the batch was prepared, and its place.
     pub(crate) prepared: Option<(usize, Key<'a>)>,
@@ -108,7 +115,19 @@ impl<'a> Context<'a> {
 
     /// Puts a value and its expiry under `key`, which was found at `found`.
     pub fn put(&mut self, key: &Key<'_>, found: Option<Place>, value: NewValue<'_>, expiry: Option<Millis>) {
-        let table = self.table(key);
+        self.put_in(self.session.db, key, found, value, expiry);
+    }
+
+    /// [`Context::put`] in another database.
+    pub fn put_in(
+        &mut self,
+        db: u16,
+        key: &Key<'_>,
+        found: Option<Place>,
+        value: NewValue<'_>,
+        expiry: Option<Millis>,
+    ) {
+        let table = self.slots.slot(key.slot()).table(db);
         match found {
             None => {
                 table.insert(key, value, expiry);
@@ -155,7 +174,7 @@ impl<'a> Context<'a> {
     }
 
     /// Whether a key whose time has come is deleted here: not on a replica.
-    fn deletes_expired(&self) -> bool {
+    pub(crate) fn deletes_expired(&self) -> bool {
         self.session.origin == Origin::Client && !self.engine.settings.replica.load(Ordering::Relaxed)
     }
 
@@ -175,6 +194,57 @@ impl<'a> Context<'a> {
     pub fn effect(&mut self, args: &[&[u8]]) {
         self.effects.rewritten = true;
         self.effects.push(args.iter().copied());
+    }
+
+    /// A uniform random number.
+    pub fn random(&mut self) -> u64 {
+        self.random.next()
+    }
+
+    /// Visits every slot in rising order, each locked only while it is visited unless the command holds
+    /// them all. Only for commands without keys.
+    pub fn each_slot(&mut self, mut visit: impl FnMut(Slot, &mut SlotData)) {
+        for slot in Slot::all() {
+            self.with_slot(slot, |data| visit(slot, data));
+        }
+    }
+
+    /// Visits one slot as [`Context::each_slot`] does.
+    pub fn with_slot<R>(&mut self, slot: Slot, visit: impl FnOnce(&mut SlotData) -> R) -> R {
+        if self.holds_all {
+            visit(self.slots.slot(slot))
+        } else {
+            visit(&mut self.engine.keyspace.lock(slot))
+        }
+    }
+
+    /// Whether the client's database has no keys in `slot`.
+    pub fn is_slot_empty(&mut self, slot: Slot) -> bool {
+        let db = self.session.db;
+        if db == 0 && !self.holds_all {
+            return self.engine.keyspace.slot_len(slot) == 0;
+        }
+        self.with_slot(slot, |data| data.table(db).is_empty())
+    }
+
+    /// Takes all keys out of a database and says how many there were. The command must hold all slots.
+    pub fn clear(&mut self, db: u16) -> usize {
+        let mut removed = 0;
+        for slot in self.slots.iter_mut() {
+            let table = slot.take(db);
+            if !table.is_empty() {
+                removed += table.len();
+                self.garbage.push(table);
+            }
+        }
+        removed
+    }
+
+    /// Exchanges two databases. The command must hold all slots.
+    pub fn swap(&mut self, a: u16, b: u16) {
+        for slot in self.slots.iter_mut() {
+            slot.swap(a, b);
+        }
     }
 
     /// Lets go of a value that left its table.

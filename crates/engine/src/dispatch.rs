@@ -16,11 +16,12 @@ use resp::{Args, Batch, Writer};
 use slot_routing::{Access, Member, Ownership, Slot, Topology, Verdict, route};
 use smallvec::SmallVec;
 
-use crate::command::{Flags, NodeCommand, Run};
+use crate::command::{Flags, NodeCommand, Reach, Run};
 use crate::context::Context;
 use crate::effects::{EffectLog, Effects};
 use crate::error::CommandError;
 use crate::lookup::{Registered, Registry};
+use crate::random::Random;
 use crate::session::{Origin, Session};
 use crate::settings::Settings;
 use crate::stats::{WorkerStats, add};
@@ -48,6 +49,7 @@ pub struct Engine {
 pub struct Worker {
     pub stats: Arc<WorkerStats>,
     effects: Effects,
+    random: Random,
     /// A monotonic clock in nanoseconds, read once a command for the statistics.
     nanos: fn() -> u64,
 }
@@ -96,8 +98,11 @@ impl Engine {
     #[must_use]
     pub fn worker(&self, nanos: fn() -> u64) -> Worker {
         let stats = Arc::new(WorkerStats::new(self.registry.all().len()));
-        self.workers.lock().push(stats.clone());
-        Worker { stats, effects: Effects::default(), nanos }
+        let mut workers = self.workers.lock();
+        workers.push(stats.clone());
+        // Hashes are seeded by chance, so this one is as good as a random number.
+        let seed = self.keyspace.key(&workers.len().to_le_bytes()).hash();
+        Worker { stats, effects: Effects::default(), random: Random::new(seed), nanos }
     }
 
     /// Every thread's counters.
@@ -234,7 +239,10 @@ impl Engine {
             args: request.args,
             slots,
             now,
+            holds_all: entry.command.reach == Reach::AllSlots,
+            garbage: Vec::new(),
             stats: &worker.stats,
+            random: &mut worker.random,
             effects: &mut worker.effects,
             prepared: request.key,
         };
@@ -258,6 +266,10 @@ impl Engine {
         asked: bool,
         now: Millis,
     ) -> Result<LockedSlots<'_>, CommandError> {
+        if entry.command.reach == Reach::AllSlots {
+            let _turn = self.script_turn.lock();
+            return Ok(LockedSlots::all(&self.keyspace));
+        }
         let slots: SmallVec<[Slot; 4]> = match &request.key {
             Some((_, key)) => SmallVec::from_slice(&[key.slot()]),
             None if entry.command.keys.is_empty() => return Ok(LockedSlots::default()),

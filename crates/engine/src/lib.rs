@@ -16,13 +16,14 @@ mod glob;
 mod keys;
 mod long_double;
 mod lookup;
+mod random;
 mod session;
 mod settings;
 mod stats;
 #[cfg(test)]
 mod testing;
 
-pub use command::{Categories, Command, Flags, Group, NodeCommand, Run};
+pub use command::{Categories, Command, Flags, Group, NodeCommand, Reach, Run};
 pub use context::Context;
 pub use dispatch::{Engine, Flow, Worker};
 pub use effects::{EffectLog, NoLog};

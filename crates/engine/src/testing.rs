@@ -92,6 +92,11 @@ impl Client {
 
     /// Sends one command as words and reads its reply.
     pub(crate) fn call(&mut self, words: &[&str]) -> Value {
+        self.call_bytes(&words.iter().map(|word| word.as_bytes()).collect::<Vec<_>>())
+    }
+
+    /// [`Client::call`] with words that are not text.
+    pub(crate) fn call_bytes(&mut self, words: &[&[u8]]) -> Value {
         let request: Request = words.iter().collect();
         let mut buffer = Vec::new();
         resp::encode_request(&mut buffer, request.args().iter());
@@ -100,7 +105,7 @@ impl Client {
         let mut out = Vec::new();
         self.engine.run(&mut self.worker, &mut self.session, self.now, &buffer, &batch, 0, &mut out);
         let (value, len) = parse_value(&out).expect("a well-formed reply").expect("a whole reply");
-        assert_eq!(len, out.len(), "one reply for one command: {words:?}");
+        assert_eq!(len, out.len(), "one reply for one command: {request:?}");
         value
     }
 

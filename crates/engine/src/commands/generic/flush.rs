@@ -1,0 +1,101 @@
+//! Whole databases at once. These hold every slot.
+
+use resp::Args;
+
+use crate::commands::connection::database;
+use crate::context::Context;
+use crate::error::CommandError;
+
+/// FLUSHALL and FLUSHDB take ASYNC or SYNC. Memory is given back after the slots are free again, so
+/// nobody waits for it but the client itself.
+fn check_options(args: Args<'_>) -> Result<(), CommandError> {
+    match args.get(1) {
+        None => Ok(()),
+        Some(word) if args.len() == 2 && is_mode(word) => Ok(()),
+        Some(_) => Err(CommandError::Syntax),
+    }
+}
+
+fn is_mode(word: &[u8]) -> bool {
+    word.eq_ignore_ascii_case(b"async") || word.eq_ignore_ascii_case(b"sync")
+}
+
+pub(super) fn flushall(context: &mut Context<'_>) -> Result<(), CommandError> {
+    check_options(context.args)?;
+    flush(context, None);
+    Ok(())
+}
+
+pub(super) fn flushdb(context: &mut Context<'_>) -> Result<(), CommandError> {
+    check_options(context.args)?;
+    let db = context.session.db;
+    flush(context, Some(db));
+    Ok(())
+}
+
+/// Empties one database, or all.
+fn flush(context: &mut Context<'_>, only: Option<u16>) {
+    let mut removed = 0;
+    for db in (0..context.engine.keyspace.databases()).filter(|db| only.is_none_or(|only| only == *db)) {
+        removed += context.clear(db);
+    }
+    // Logged even if there was nothing: a replica may have something.
+    context.changed((removed as u64).max(1));
+    context.reply.ok();
+}
+
+pub(super) fn swapdb(context: &mut Context<'_>) -> Result<(), CommandError> {
+    if context.engine.topology.is_some() {
+        return Err(CommandError::text("ERR SWAPDB is not allowed in cluster mode"));
+    }
+    let number = |index, text| context.integer(index).map_err(|_| CommandError::text(text));
+    let first = number(1, "ERR invalid first DB index")?;
+    let second = number(2, "ERR invalid second DB index")?;
+    let (first, second) = (database(context, first)?, database(context, second)?);
+    context.swap(first, second);
+    context.changed(1);
+    context.reply.ok();
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::testing::Client;
+
+    #[test]
+    fn databases_are_emptied_and_exchanged() {
+        let mut client = Client::logged();
+        client.table(&[
+            ("mset a 1 b 2", "+OK"),
+            ("select 1", "+OK"),
+            ("set a 3", "+OK"),
+            ("swapdb 0 1", "+OK"),
+            ("mget a b", "*2|$1|1|$1|2"),
+            ("swapdb 1 1", "+OK"),
+            ("swapdb x 1", "-ERR invalid first DB index"),
+            ("swapdb 1 x", "-ERR invalid second DB index"),
+            ("swapdb 1 99", "-ERR DB index is out of range"),
+            ("flushdb nosuch", "-ERR syntax error"),
+            ("flushdb sync async", "-ERR syntax error"),
+            ("flushdb", "+OK"),
+            ("dbsize", ":0"),
+            ("select 0", "+OK"),
+            ("dbsize", ":1"),
+            ("flushall async", "+OK"),
+            ("dbsize", ":0"),
+            ("flushall", "+OK"),
+        ]);
+        assert_eq!(
+            client.log(),
+            [
+                "0 mset a 1 b 2",
+                "1 set a 3",
+                "1 swapdb 0 1",
+                "1 swapdb 1 1",
+                "1 flushdb",
+                "0 flushall async",
+                "0 flushall"
+            ]
+        );
+    }
+}

@@ -1,0 +1,60 @@
+//! Is it there, what is it, away with it.
+
+use crate::context::Context;
+use crate::error::CommandError;
+
+/// DEL and UNLINK.
+pub(super) fn del(context: &mut Context<'_>) -> Result<(), CommandError> {
+    let mut deleted = 0;
+    for index in 1..context.args.len() {
+        let key = context.key(index);
+        if let Some(place) = context.find(&key) {
+            context.delete(&key, place);
+            deleted += 1;
+        }
+    }
+    context.reply.integer(deleted);
+    Ok(())
+}
+
+/// EXISTS and TOUCH: a key named twice counts twice.
+pub(super) fn exists(context: &mut Context<'_>) -> Result<(), CommandError> {
+    let mut there = 0;
+    for index in 1..context.args.len() {
+        let key = context.key(index);
+        there += i64::from(context.read(&key).is_some());
+    }
+    context.reply.integer(there);
+    Ok(())
+}
+
+pub(super) fn type_of(context: &mut Context<'_>) -> Result<(), CommandError> {
+    let key = context.key(1);
+    let found = context.read(&key);
+    let name = found.map_or("none", |place| context.table(&key).value(place).kind().name());
+    context.reply.simple(name);
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::testing::Client;
+
+    #[test]
+    fn keys_are_counted_named_and_deleted() {
+        let mut client = Client::logged();
+        client.table(&[
+            ("mset a 1 b 2", "+OK"),
+            ("exists a b a nosuch", ":3"),
+            ("touch a nosuch", ":1"),
+            ("type a", "+string"),
+            ("type nosuch", "+none"),
+            ("del a nosuch a", ":1"),
+            ("unlink b", ":1"),
+            ("unlink b", ":0"),
+            ("exists a b", ":0"),
+            ("del", "-ERR wrong number of arguments for 'del' command"),
+        ]);
+        assert_eq!(client.log(), ["0 mset a 1 b 2", "0 del a nosuch a", "0 unlink b"]);
+    }
+}

@@ -1,0 +1,113 @@
+//! OBJECT: how a value is kept, in the words that Redis users know.
+
+use keyspace::{Str, Value};
+
+use crate::commands::help::reply_help;
+use crate::context::Context;
+use crate::error::CommandError;
+
+/// Redis keeps a string of up to this length together with its header.
+const MAX_EMBEDDED: usize = 44;
+/// Integers below this are shared by all keys that hold them; Redis shows that as the largest count.
+const SHARED_INTEGERS: std::ops::Range<i64> = 0..10_000;
+
+/// The name that OBJECT ENCODING gives.
+pub(crate) fn encoding(value: &Value<'_>) -> &'static str {
+    match value {
+        Value::String(Str { raw: true, .. }) => "raw",
+        Value::String(Str { bytes, .. }) if resp::parse_i64(bytes).is_some() => "int",
+        Value::String(Str { bytes, .. }) if bytes.len() <= MAX_EMBEDDED => "embstr",
+        Value::String(_) => "raw",
+        other => panic!("no name for the encoding of a {}", other.kind().name()),
+    }
+}
+
+/// The count that OBJECT REFCOUNT gives: no value has two owners here, but users know that of Redis.
+pub(crate) fn references(value: &Value<'_>) -> i64 {
+    match value {
+        Value::String(Str { bytes, raw: false }) => match resp::parse_i64(bytes) {
+            Some(number) if SHARED_INTEGERS.contains(&number) => i64::from(i32::MAX),
+            _ => 1,
+        },
+        _ => 1,
+    }
+}
+
+pub(super) fn object_encoding(context: &mut Context<'_>) -> Result<(), CommandError> {
+    let key = context.key(2);
+    let found = context.find(&key);
+    let (table, reply) = context.table_and_reply(&key);
+    match found {
+        Some(place) => reply.bulk(encoding(&table.value(place)).as_bytes()),
+        None => reply.null(),
+    }
+    Ok(())
+}
+
+pub(super) fn refcount(context: &mut Context<'_>) -> Result<(), CommandError> {
+    let key = context.key(2);
+    let found = context.find(&key);
+    let (table, reply) = context.table_and_reply(&key);
+    match found {
+        Some(place) => reply.integer(references(&table.value(place))),
+        None => reply.null(),
+    }
+    Ok(())
+}
+
+pub(super) fn freq(context: &mut Context<'_>) -> Result<(), CommandError> {
+    let key = context.key(2);
+    if context.find(&key).is_some() {
+        return Err(CommandError::text(
+            "ERR An LFU maxmemory policy is not selected, access frequency not tracked. Please note that \
+             when switching between policies at runtime LRU and LFU data will take some time to adjust.",
+        ));
+    }
+    context.reply.null();
+    Ok(())
+}
+
+pub(super) fn help(context: &mut Context<'_>) -> Result<(), CommandError> {
+    reply_help(
+        context,
+        "OBJECT",
+        &[
+            "ENCODING <key>",
+            "    Returns how the value of <key> is kept in memory.",
+            "FREQ <key>",
+            "    Returns how often <key> has been used, on a logarithmic scale.",
+            "REFCOUNT <key>",
+            "    Returns how many references the value of <key> has.",
+        ],
+    );
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::testing::Client;
+
+    #[test]
+    fn encodings_have_the_names_that_users_know() {
+        let long = "x".repeat(45);
+        let mut client = Client::new();
+        client.table(&[
+            (&format!("mset int 12345 embstr abc raw {long} small 7"), "+OK"),
+            ("append appended 1", ":1"),
+            ("append appended 2", ":2"),
+            ("object encoding int", "$3|int"),
+            ("object encoding embstr", "$6|embstr"),
+            ("object encoding raw", "$3|raw"),
+            ("object encoding appended", "$3|raw"),
+            ("object encoding nosuch", "$-1"),
+            ("object refcount int", ":1"),
+            ("object refcount small", ":2147483647"),
+            ("object refcount nosuch", "$-1"),
+            ("object freq nosuch", "$-1"),
+            ("object nosuch a", "-ERR unknown subcommand 'nosuch'. Try OBJECT HELP."),
+            ("object encoding", "-ERR wrong number of arguments for 'object|encoding' command"),
+        ]);
+        assert!(client.wire("object freq int").starts_with("-ERR An LFU maxmemory policy is not selected"));
+        assert!(client.wire("object help").starts_with("*9\r\n+OBJECT <subcommand> "));
+    }
+}

@@ -1,0 +1,210 @@
+//! Values that get another name, another database, or a twin.
+
+use keyspace::{Key, NewValue, Place, Str, Value};
+
+use crate::commands::connection::database;
+use crate::context::Context;
+use crate::error::CommandError;
+
+const SAME: CommandError = CommandError::text("ERR source and destination objects are the same");
+
+/// A value outside of any table, on its way into another one.
+struct Owned {
+    bytes: Vec<u8>,
+    raw: bool,
+}
+
+impl Owned {
+    fn copy(context: &mut Context<'_>, key: &Key<'_>, place: Place) -> Self {
+        match context.table(key).value(place) {
+            Value::String(Str { bytes, raw }) => Self { bytes: bytes.to_vec(), raw },
+            other => panic!("no way to copy a {}", other.kind().name()),
+        }
+    }
+
+    fn value(&self) -> NewValue<'_> {
+        NewValue::String(Str { bytes: &self.bytes, raw: self.raw })
+    }
+}
+
+pub(super) fn rename(context: &mut Context<'_>) -> Result<(), CommandError> {
+    rename_key(context, true)?;
+    context.reply.ok();
+    Ok(())
+}
+
+pub(super) fn renamenx(context: &mut Context<'_>) -> Result<(), CommandError> {
+    let renamed = rename_key(context, false)?;
+    context.reply.integer(i64::from(renamed));
+    Ok(())
+}
+
+/// Says whether the key has another name now.
+fn rename_key(context: &mut Context<'_>, replace: bool) -> Result<bool, CommandError> {
+    let (from, to) = (context.key(1), context.key(2));
+    let place = context.find(&from).ok_or(CommandError::NoSuchKey)?;
+    if from.bytes() == to.bytes() {
+        return Ok(false);
+    }
+    let there = context.find(&to);
+    if there.is_some() && !replace {
+        return Ok(false);
+    }
+    // Looking for the other key may have deleted it, expired, and the two may share a table.
+    let place = if there.is_none() { context.find(&from).unwrap_or(place) } else { place };
+    let db = context.session.db;
+    transfer(context, &from, place, db, &to, there);
+    if let Some(place) = context.find(&from) {
+        context.delete(&from, place);
+    }
+    Ok(true)
+}
+
+/// Puts a copy of a value, with its expiry, under a key of database `db`.
+fn transfer(
+    context: &mut Context<'_>,
+    from: &Key<'_>,
+    place: Place,
+    db: u16,
+    to: &Key<'_>,
+    there: Option<Place>,
+) {
+    let expiry = context.table(from).expiry(place);
+    let value = Owned::copy(context, from, place);
+    context.put_in(db, to, there, value.value(), expiry);
+}
+
+pub(super) fn move_key(context: &mut Context<'_>) -> Result<(), CommandError> {
+    if context.engine.topology.is_some() {
+        return Err(CommandError::text("ERR MOVE is not allowed in cluster mode"));
+    }
+    let key = context.key(1);
+    let to = database(context, context.integer(2)?)?;
+    if to == context.session.db {
+        return Err(SAME);
+    }
+    let moved = match context.find(&key) {
+        Some(place) if context.find_in(to, &key).is_none() => {
+            transfer(context, &key, place, to, &key, None);
+            context.delete(&key, place);
+            true
+        }
+        _ => false,
+    };
+    context.reply.integer(i64::from(moved));
+    Ok(())
+}
+
+/// COPY source destination [DB number] [REPLACE]
+pub(super) fn copy(context: &mut Context<'_>) -> Result<(), CommandError> {
+    let (from, to) = (context.key(1), context.key(2));
+    let (mut db, mut replace) = (context.session.db, false);
+    let mut index = 3;
+    while let Some(word) = context.args.get(index) {
+        if word.eq_ignore_ascii_case(b"replace") {
+            replace = true;
+        } else if word.eq_ignore_ascii_case(b"db") && index + 1 < context.args.len() {
+            index += 1;
+            db = database(context, context.integer(index)?)?;
+        } else {
+            return Err(CommandError::Syntax);
+        }
+        index += 1;
+    }
+    if context.engine.topology.is_some() && db != 0 {
+        return Err(CommandError::text("ERR Copying to another database is not allowed in cluster mode"));
+    }
+    if db == context.session.db && from.bytes() == to.bytes() {
+        return Err(SAME);
+    }
+    let there = context.find_in(db, &to);
+    let copied = match context.find(&from) {
+        Some(place) if there.is_none() || replace => {
+            // Looking for the source may have deleted it, expired, and the two may share a table.
+            let there = there.and_then(|_| context.find_in(db, &to));
+            transfer(context, &from, place, db, &to, there);
+            true
+        }
+        _ => false,
+    };
+    context.reply.integer(i64::from(copied));
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::testing::Client;
+
+    #[test]
+    fn keys_get_other_names() {
+        let mut client = Client::logged();
+        client.table(&[
+            ("set a 1 px 1000", "+OK"),
+            ("rename nosuch b", "-ERR no such key"),
+            ("rename nosuch nosuch", "-ERR no such key"),
+            ("rename a a", "+OK"),
+            ("renamenx a a", ":0"),
+            ("set {a}2 2", "+OK"),
+            ("rename a {a}2", "+OK"),
+            ("pttl {a}2", ":1000"),
+            ("exists a", ":0"),
+            ("set b 1", "+OK"),
+            ("renamenx {a}2 b", ":0"),
+            ("renamenx {a}2 c", ":1"),
+            ("mget b c {a}2", "*3|$1|1|$1|1|$-1"),
+        ]);
+        assert_eq!(client.log()[1..], ["0 set {a}2 2", "0 rename a {a}2", "0 set b 1", "0 renamenx {a}2 c"]);
+    }
+
+    #[test]
+    fn an_expired_key_of_the_other_name_is_no_obstacle() {
+        let mut client = Client::new();
+        client.table(&[("set {k}a 1", "+OK"), ("set {k}b 2 px 1", "+OK")]);
+        client.now.0 += 1;
+        client.table(&[("renamenx {k}a {k}b", ":1"), ("get {k}b", "$1|1"), ("copy {k}b {k}a", ":1")]);
+    }
+
+    #[test]
+    fn values_are_copied() {
+        let same = "-ERR source and destination objects are the same";
+        Client::new().table(&[
+            ("set a 1 px 1000", "+OK"),
+            ("copy a b", ":1"),
+            ("pttl b", ":1000"),
+            ("copy a b", ":0"),
+            ("set b 2", "+OK"),
+            ("copy a b replace", ":1"),
+            ("get b", "$1|1"),
+            ("copy nosuch b replace", ":0"),
+            ("get b", "$1|1"),
+            ("copy a a", same),
+            ("copy a a db 0", same),
+            ("copy a a db 1", ":1"),
+            ("copy a a db 1", ":0"),
+            ("copy a a db 99", "-ERR DB index is out of range"),
+            ("copy a a db x", "-ERR value is not an integer or out of range"),
+            ("copy a b nosuch", "-ERR syntax error"),
+            ("copy a b db", "-ERR syntax error"),
+            ("select 1", "+OK"),
+            ("get a", "$1|1"),
+        ]);
+    }
+
+    #[test]
+    fn keys_move_to_other_databases() {
+        Client::new().table(&[
+            ("set a 1 px 1000", "+OK"),
+            ("move a 0", "-ERR source and destination objects are the same"),
+            ("move a 99", "-ERR DB index is out of range"),
+            ("move a x", "-ERR value is not an integer or out of range"),
+            ("move nosuch 1", ":0"),
+            ("move a 1", ":1"),
+            ("exists a", ":0"),
+            ("set a 2", "+OK"),
+            ("move a 1", ":0"),
+            ("select 1", "+OK"),
+            ("get a", "$1|1"),
+            ("pttl a", ":1000"),
+        ]);
+    }
+}

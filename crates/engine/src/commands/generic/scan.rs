@@ -1,0 +1,298 @@
+//! Walking over all keys: one slot at a time, so that nobody waits for the walk.
+
+use keyspace::{Kind, ScanItem, Table};
+use resp::{Protocol, Writer};
+use slot_routing::Slot;
+
+use crate::context::Context;
+use crate::error::CommandError;
+use crate::glob::glob_matches;
+
+/// Keys of a slot that are hidden behind expired ones are found after that many tries, or not at all.
+const RANDOM_TRIES: usize = 100;
+/// The bits of a cursor that name the slot. The position in a slot is one in hash order; its own low
+/// bits do not matter ([`Table::scan`]), so both share one word.
+const SLOT_BITS: u64 = 0x3fff;
+
+pub(super) fn dbsize(context: &mut Context<'_>) -> Result<(), CommandError> {
+    let db = context.session.db;
+    let mut keys = 0;
+    context.each_slot(|_, data| keys += data.table(db).len());
+    context.reply.integer(keys as i64);
+    Ok(())
+}
+
+/// Bulk strings collected before it is known how many there will be.
+#[derive(Default)]
+struct Found {
+    wire: Vec<u8>,
+    count: usize,
+}
+
+impl Found {
+    fn push(&mut self, key: &[u8]) {
+        Writer::new(&mut self.wire, Protocol::Resp2).bulk(key);
+        self.count += 1;
+    }
+
+    fn reply(&self, reply: &mut Writer<'_>) {
+        reply.array(self.count);
+        reply.raw(&self.wire);
+    }
+}
+
+pub(super) fn keys(context: &mut Context<'_>) -> Result<(), CommandError> {
+    let (pattern, db, now) = (context.arg(1), context.session.db, context.now);
+    let all = pattern == b"*";
+    let mut found = Found::default();
+    context.each_slot(|_, data| {
+        data.table(db).scan(0, usize::MAX, &mut |item| {
+            let alive = item.expiry.is_none_or(|at| at > now);
+            if alive && (all || glob_matches(pattern, item.key)) {
+                found.push(item.key);
+            }
+        });
+    });
+    found.reply(&mut context.reply);
+    Ok(())
+}
+
+pub(super) fn randomkey(context: &mut Context<'_>) -> Result<(), CommandError> {
+    let (db, now) = (context.session.db, context.now);
+    for _ in 0..RANDOM_TRIES {
+        let mut sizes = Vec::new();
+        context.each_slot(|slot, data| match data.table(db).len() {
+            0 => {}
+            len => sizes.push((slot, len as u64)),
+        });
+        let total: u64 = sizes.iter().map(|(_, len)| len).sum();
+        let Some(mut left) = context.random().checked_rem(total) else { break };
+        let chosen = sizes.iter().find(|(_, len)| {
+            let here = left < *len;
+            left = left.saturating_sub(*len);
+            here
+        });
+        let Some(&(slot, _)) = chosen else { break };
+        let random = context.random();
+        let key = context.with_slot(slot, |data| {
+            let item = data.table(db).random(random)?;
+            item.expiry.is_none_or(|at| at > now).then(|| item.key.to_vec())
+        });
+        if let Some(key) = key {
+            context.reply.bulk(&key);
+            return Ok(());
+        }
+    }
+    context.reply.null();
+    Ok(())
+}
+
+/// What SCAN was asked for besides the cursor.
+struct Options<'a> {
+    pattern: Option<&'a [u8]>,
+    count: usize,
+    kind: Option<&'a [u8]>,
+}
+
+impl<'a> Options<'a> {
+    fn parse(context: &Context<'a>) -> Result<Self, CommandError> {
+        let mut options = Self { pattern: None, count: 10, kind: None };
+        let mut index = 2;
+        while let Some(word) = context.args.get(index) {
+            let value = context.args.get(index + 1).ok_or(CommandError::Syntax)?;
+            if word.eq_ignore_ascii_case(b"match") {
+                options.pattern = Some(value).filter(|pattern| pattern != b"*");
+            } else if word.eq_ignore_ascii_case(b"count") {
+                let count = context.integer(index + 1)?;
+                options.count = usize::try_from(count).ok().filter(|c| *c > 0).ok_or(CommandError::Syntax)?;
+            } else if word.eq_ignore_ascii_case(b"type") {
+                options.kind = Some(value);
+            } else {
+                return Err(CommandError::Syntax);
+            }
+            index += 2;
+        }
+        Ok(options)
+    }
+
+    fn wants(&self, key: &[u8], kind: Kind) -> bool {
+        self.kind.is_none_or(|name| name.eq_ignore_ascii_case(kind.name().as_bytes()))
+            && self.pattern.is_none_or(|pattern| glob_matches(pattern, key))
+    }
+}
+
+/// A cursor as C's `strtoul` reads it: a sign is allowed, and a minus counts back from 2^64.
+fn parse_cursor(text: &[u8]) -> Option<u64> {
+    let (negative, digits) = match text {
+        [b'-', digits @ ..] => (true, digits),
+        [b'+', digits @ ..] => (false, digits),
+        digits => (false, digits),
+    };
+    if digits.is_empty() {
+        return text.is_empty().then_some(0);
+    }
+    let value = digits.iter().try_fold(0u64, |value, byte| {
+        let digit = char::from(*byte).to_digit(10)?;
+        value.checked_mul(10)?.checked_add(u64::from(digit))
+    })?;
+    Some(if negative { value.wrapping_neg() } else { value })
+}
+
+pub(super) fn scan(context: &mut Context<'_>) -> Result<(), CommandError> {
+    let cursor = parse_cursor(context.arg(1)).ok_or(CommandError::text("ERR invalid cursor"))?;
+    let options = Options::parse(context)?;
+    let (db, now) = (context.session.db, context.now);
+    let mut found = Found::default();
+    let mut left = options.count;
+    let mut position = cursor & !SLOT_BITS;
+    let first = (cursor & SLOT_BITS) as usize;
+    let mut next = 0;
+    for slot in Slot::all().skip(first) {
+        if position == 0 && context.is_slot_empty(slot) {
+            continue;
+        }
+        if left == 0 {
+            next = position | u64::from(slot.number());
+            break;
+        }
+        let mut visited = 0;
+        let mut visit = |item: ScanItem<'_>| {
+            visited += 1;
+            if item.expiry.is_none_or(|at| at > now) && options.wants(item.key, item.kind) {
+                found.push(item.key);
+            }
+        };
+        let count = left.max(1);
+        let went_on = context.with_slot(slot, |data| scan_slot(data.table(db), position, count, &mut visit));
+        if let Some(position) = went_on {
+            next = position | u64::from(slot.number());
+            break;
+        }
+        position = 0;
+        left = left.saturating_sub(visited);
+    }
+    context.reply.array(2);
+    let mut digits = itoa::Buffer::new();
+    context.reply.bulk(digits.format(next).as_bytes());
+    found.reply(&mut context.reply);
+    Ok(())
+}
+
+/// Scans a slot until its end or until the position has moved on by what a cursor can say.
+fn scan_slot(table: &Table, from: u64, count: usize, visit: &mut dyn FnMut(ScanItem<'_>)) -> Option<u64> {
+    let mut count = count;
+    loop {
+        let next = table.scan(from, count, visit)? & !SLOT_BITS;
+        if next != from {
+            return Some(next);
+        }
+        // Keys whose hashes differ in the lowest bits only: all of them in one go.
+        count = count.saturating_mul(2);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use proptest::prelude::*;
+    use resp::Value;
+
+    use crate::testing::Client;
+
+    fn text(value: &Value) -> String {
+        String::from_utf8_lossy(value.as_bytes().expect("text")).into_owned()
+    }
+
+    /// One call; the next cursor and the keys.
+    fn scan(client: &mut Client, words: &[&str]) -> (String, Vec<String>) {
+        let reply = client.call(words);
+        let [cursor, keys] = reply.as_array().expect("two") else { panic!("{reply:?}") };
+        (text(cursor), keys.as_array().expect("keys").iter().map(text).collect())
+    }
+
+    #[test]
+    fn wrong_arguments() {
+        Client::new().table(&[
+            ("scan 0", "*2|$1|0|*0"),
+            ("scan -1", "*2|$1|0|*0"),
+            ("scan x", "-ERR invalid cursor"),
+            ("scan 18446744073709551616", "-ERR invalid cursor"),
+            ("scan 0 match", "-ERR syntax error"),
+            ("scan 0 nosuch 1", "-ERR syntax error"),
+            ("scan 0 count 0", "-ERR syntax error"),
+            ("scan 0 count x", "-ERR value is not an integer or out of range"),
+            ("dbsize", ":0"),
+            ("randomkey", "$-1"),
+            ("keys *", "*0"),
+        ]);
+    }
+
+    #[test]
+    fn patterns_types_and_databases_choose() {
+        let mut client = Client::new();
+        client.table(&[
+            ("mset one 1 two 2 three 3", "+OK"),
+            ("set gone 4 px 1", "+OK"),
+            ("select 1", "+OK"),
+            ("set other 1", "+OK"),
+            ("randomkey", "$5|other"),
+            ("select 0", "+OK"),
+        ]);
+        client.now.0 += 1;
+        client.table(&[
+            ("keys on?", "*1|$3|one"),
+            ("keys other", "*0"),
+            ("keys gone", "*0"),
+            ("scan 0 match on* count 100", "*2|$1|0|*1|$3|one"),
+            ("scan 0 type hash count 100", "*2|$1|0|*0"),
+            ("scan 0 match tw* type STRING count 100", "*2|$1|0|*1|$3|two"),
+            ("dbsize", ":4"),
+        ]);
+        let random = text(&client.call(&["randomkey"]));
+        assert!(["one", "two", "three"].contains(&random.as_str()), "{random}");
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(32))]
+
+        /// What stays from the first call to the last is returned, whatever comes and goes meanwhile,
+        /// spread over slots or all in one.
+        #[test]
+        fn a_scan_misses_nothing_that_stays(
+            stay in 1usize..200,
+            others in 0usize..200,
+            count in 1usize..50,
+            one_slot in any::<bool>(),
+            seed in any::<u64>(),
+        ) {
+            let mut client = Client::new();
+            let tag = if one_slot { "{tag}" } else { "" };
+            let stays: BTreeSet<String> = (0..stay).map(|n| format!("stay{tag}{n}")).collect();
+            for key in &stays {
+                client.call(&["set", key, "v"]);
+            }
+            let (mut cursor, mut seen, mut calls, mut random) = ("0".to_owned(), BTreeSet::new(), 0, seed);
+            loop {
+                let (next, keys) = scan(&mut client, &["scan", &cursor, "count", &count.to_string()]);
+                seen.extend(keys);
+                if next == "0" {
+                    break;
+                }
+                cursor = next;
+                calls += 1;
+                prop_assert!(calls < 20_000, "the scan goes on and on");
+                for _ in 0..others.min(20) {
+                    random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                    let other = format!("other{tag}{}", (random >> 33) as usize % others);
+                    if random >> 32 & 1 == 1 {
+                        client.call(&["set", &other, "v"]);
+                    } else {
+                        client.call(&["del", &other]);
+                    }
+                }
+            }
+            prop_assert!(stays.is_subset(&seen));
+        }
+    }
+}
