@@ -128,8 +128,9 @@ impl Engine {
         let mut clock = (worker.nanos)();
         while next < batch.len() {
             let end = batch.len().min(next + AHEAD);
-            let prepared = self.prepare(session.db, buffer, batch, next..end);
-            for request in prepared {
+            let mut prepared: SmallVec<[Prepared<'_>; AHEAD]> = SmallVec::new();
+            self.prepare(session.db, buffer, batch, next..end, &mut prepared);
+            for request in &prepared {
                 match self.step(worker, session, now, request, out, &mut clock) {
                     Flow::Done => next += 1,
                     flow @ (Flow::Node(_) | Flow::Paused) => return (next, flow),
@@ -147,8 +148,8 @@ impl Engine {
         buffer: &'a [u8],
         batch: &'a Batch,
         range: std::ops::Range<usize>,
-    ) -> SmallVec<[Prepared<'a>; AHEAD]> {
-        let mut prepared: SmallVec<[Prepared<'a>; AHEAD]> = SmallVec::new();
+        prepared: &mut SmallVec<[Prepared<'a>; AHEAD]>,
+    ) {
         for index in range {
             let args = batch.args(index, buffer);
             let found = self.registry.resolve(args).ok();
@@ -167,7 +168,6 @@ impl Engine {
                 self.keyspace.touch_entry(db, key);
             }
         }
-        prepared
     }
 
     /// Runs one request, or says why it cannot run here and now.
@@ -176,13 +176,13 @@ impl Engine {
         worker: &mut Worker,
         session: &mut Session,
         now: Millis,
-        request: Prepared<'_>,
+        request: &Prepared<'_>,
         out: &mut Vec<u8>,
         clock: &mut u64,
     ) -> Flow {
         // ASKING holds for one command.
         let asked = std::mem::take(&mut session.asking);
-        let entry = match self.admit(session, &request) {
+        let entry = match self.admit(session, request) {
             Ok(Admitted { entry, flow: Flow::Done }) => entry,
             Ok(Admitted { flow, .. }) => {
                 session.asking = asked;
@@ -221,7 +221,7 @@ impl Engine {
         worker: &mut Worker,
         session: &mut Session,
         now: Millis,
-        request: Prepared<'_>,
+        request: &Prepared<'_>,
         entry: &'static Registered,
         asked: bool,
         out: &mut Vec<u8>,
@@ -231,7 +231,7 @@ impl Engine {
         };
         let (db, origin) = (session.db, session.origin);
         worker.effects.start(origin == Origin::Client && self.log.wanted());
-        let slots = self.lock(session, &request, entry, asked, now)?;
+        let slots = self.lock(session, request, entry, asked, now)?;
         let mut context = Context {
             engine: self,
             reply: Writer::new(out, session.protocol),

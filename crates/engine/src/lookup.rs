@@ -18,6 +18,7 @@ pub struct Registered {
     pub full_name: String,
     /// The place of its key, if it has one key at a fixed place.
     pub(crate) single_key: Option<usize>,
+    name: Folded,
     subcommands: Vec<&'static Registered>,
 }
 
@@ -47,7 +48,7 @@ impl Registry {
         }
         registry.buckets = vec![None; (registry.top.len() * 4).next_power_of_two()];
         for &entry in &registry.top {
-            let mut bucket = registry.bucket(entry.command.name.as_bytes());
+            let mut bucket = entry.name.bucket(registry.buckets.len());
             while registry.buckets[bucket].is_some() {
                 bucket = (bucket + 1) % registry.buckets.len();
             }
@@ -65,6 +66,7 @@ impl Registry {
             [only] => only.single(),
             _ => None,
         };
+        let name = Folded::of_command(command.name);
         let index = self.all.len();
         let children = command.subcommands.iter();
         // The container's number comes first, so its place is taken before its children's.
@@ -73,6 +75,7 @@ impl Registry {
             index,
             full_name: full_name.clone(),
             single_key,
+            name,
             subcommands: Vec::new(),
         }));
         self.all.push(placeholder);
@@ -80,17 +83,10 @@ impl Registry {
         if subcommands.is_empty() {
             return placeholder;
         }
-        let entry = Box::leak(Box::new(Registered { command, index, full_name, single_key, subcommands }));
+        let entry =
+            Box::leak(Box::new(Registered { command, index, full_name, single_key, name, subcommands }));
         self.all[index] = entry;
         entry
-    }
-
-    fn bucket(&self, name: &[u8]) -> usize {
-        // FNV-1a over the lower-case letters: names are short and few.
-        let hash = name.iter().fold(0xcbf2_9ce4_8422_2325u64, |hash, byte| {
-            (hash ^ u64::from(byte.to_ascii_lowercase())).wrapping_mul(0x0100_0000_01b3)
-        });
-        (hash >> 20) as usize & (self.buckets.len() - 1)
     }
 
     /// Every command and subcommand, in the order of their numbers.
@@ -108,9 +104,10 @@ impl Registry {
     /// The command of that name, in any case.
     #[must_use]
     pub fn find(&self, name: &[u8]) -> Option<&'static Registered> {
-        let mut bucket = self.bucket(name);
+        let folded = Folded::new(name);
+        let mut bucket = folded.bucket(self.buckets.len());
         while let Some(entry) = self.buckets[bucket] {
-            if entry.command.name.as_bytes().eq_ignore_ascii_case(name) {
+            if entry.name == folded && (entry.name.exact || entry.is_named(name)) {
                 return Some(entry);
             }
             bucket = (bucket + 1) % self.buckets.len();
@@ -136,15 +133,78 @@ impl Registry {
     }
 }
 
+/// A name's first eight letters in lower case and its length: all of it for most commands, and enough
+/// to tell nearly all others apart.
+#[derive(Debug, Clone, Copy)]
+struct Folded {
+    head: u64,
+    len: usize,
+    /// The name is short and all letters, so equal folded forms mean equal names.
+    exact: bool,
+}
+
+impl Folded {
+    fn new(name: &[u8]) -> Self {
+        let mut head = [0; 8];
+        let len = name.len().min(8);
+        head[..len].copy_from_slice(&name[..len]);
+        Self {
+            // Sets the bit that makes a letter lower case. Only a letter becomes a letter by that.
+            head: u64::from_le_bytes(head) | 0x2020_2020_2020_2020,
+            len: name.len(),
+            exact: false,
+        }
+    }
+
+    fn of_command(name: &str) -> Self {
+        let exact = name.len() <= 8 && name.bytes().all(|byte| byte.is_ascii_lowercase());
+        Self { exact, ..Self::new(name.as_bytes()) }
+    }
+
+    fn bucket(self, buckets: usize) -> usize {
+        let hash = (self.head ^ self.len as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        (hash >> 40) as usize & (buckets - 1)
+    }
+}
+
+impl PartialEq for Folded {
+    fn eq(&self, other: &Self) -> bool {
+        (self.head, self.len) == (other.head, other.len)
+    }
+}
+
 impl Registered {
+    fn is_named(&self, name: &[u8]) -> bool {
+        self.command.name.as_bytes().eq_ignore_ascii_case(name)
+    }
+
     /// Its subcommand of that name, in any case.
     #[must_use]
     pub fn subcommand(&self, name: &[u8]) -> Option<&'static Registered> {
-        self.subcommands.iter().copied().find(|sub| sub.command.name.as_bytes().eq_ignore_ascii_case(name))
+        self.subcommands.iter().copied().find(|sub| sub.is_named(name))
     }
 
     #[must_use]
     pub fn subcommands(&self) -> &[&'static Registered] {
         &self.subcommands
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_command_is_found_in_any_case_and_nothing_else_is() {
+        let registry = Registry::the();
+        for entry in registry.top() {
+            let name = entry.command.name;
+            assert_eq!(registry.find(name.as_bytes()).unwrap().index, entry.index, "{name}");
+            assert_eq!(registry.find(name.to_uppercase().as_bytes()).unwrap().index, entry.index, "{name}");
+            assert!(registry.find(&name.as_bytes()[1..]).is_none_or(|other| other.index != entry.index));
+        }
+        for name in [&b""[..], b"ge", b"gets", b"ge\0", b"get ", b"\xffet", b"GE\x14"] {
+            assert!(registry.find(name).is_none(), "{name:?}");
+        }
     }
 }

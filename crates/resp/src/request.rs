@@ -228,6 +228,15 @@ pub struct Parser {
     position: usize,
 }
 
+/// One request on its way into a batch.
+struct Cursor<'a> {
+    buffer: &'a [u8],
+    /// Where the request starts, and how far it was read.
+    start: usize,
+    position: usize,
+    spans: &'a mut Vec<Span>,
+}
+
 enum Step {
     Done,
     NeedMore,
@@ -245,94 +254,137 @@ impl Parser {
         debug_assert!(u32::try_from(buffer.len()).is_ok(), "the query buffer's limit is far below 4 GiB");
         let mut consumed = 0;
         while consumed < buffer.len() {
+            let first_span = batch.spans.len();
             let step = if self.missing.is_some() || buffer[consumed] == b'*' {
-                self.multibulk(&buffer[consumed..], limits)
+                self.multibulk(buffer, consumed, &mut batch.spans, limits)
             } else {
-                self.inline(&mut buffer[consumed..])
+                inline(buffer, consumed, &mut batch.spans)
             };
             match step {
-                Ok(Step::Done) => {}
-                Ok(Step::NeedMore) => break,
-                Err(error) => return Parsed { consumed, error: Some(error) },
+                Ok((Step::Done, end)) => consumed = end,
+                Ok((Step::NeedMore, _)) => break,
+                Err(error) => {
+                    batch.spans.truncate(first_span);
+                    return Parsed { consumed, error: Some(error) };
+                }
             }
-            if !self.spans.is_empty() {
-                let base = consumed as u32;
-                batch.spans.extend(self.spans.iter().map(|&(start, len)| (start + base, len)));
-                batch.ends.push((batch.spans.len() as u32, base + self.position as u32));
-                self.spans.clear();
+            if batch.spans.len() > first_span {
+                batch.ends.push((batch.spans.len() as u32, consumed as u32));
             }
-            consumed += std::mem::take(&mut self.position);
-            self.missing = None;
         }
         Parsed { consumed, error: None }
     }
 
-    /// Reads on in a request that starts with `*`.
-    fn multibulk(&mut self, buffer: &[u8], limits: &Limits) -> Result<Step, ProtocolError> {
+    /// Reads on in the request that begins with the `*` at `start`; also says where it stopped.
+    fn multibulk(
+        &mut self,
+        buffer: &[u8],
+        start: usize,
+        spans: &mut Vec<Span>,
+        limits: &Limits,
+    ) -> Result<(Step, usize), ProtocolError> {
+        let first_span = spans.len();
+        spans.extend(self.spans.drain(..).map(|(place, len)| (place + start as u32, len)));
+        let mut cursor = Cursor { buffer, start, position: start + self.position, spans };
         let mut missing = match self.missing {
             Some(missing) => missing,
-            None => {
-                let Some(count) = line(buffer, 1, ProtocolError::TooBigCountString)? else {
-                    return Ok(Step::NeedMore);
-                };
-                self.position = 1 + count.len() + 2;
-                let count = parse_i64(count)
-                    .filter(|&count| count <= i64::from(i32::MAX))
-                    .ok_or(ProtocolError::InvalidMultibulkLength)?;
-                if count > MAX_ARGS_BEFORE_AUTH && !limits.authenticated {
-                    return Err(ProtocolError::UnauthenticatedMultibulkLength);
-                }
-                u32::try_from(count).unwrap_or(0)
-            }
+            None => match cursor.count(limits)? {
+                Some(count) => count,
+                None => return Ok((Step::NeedMore, start)),
+            },
         };
         while missing > 0 {
-            match self.bulk(buffer, limits)? {
+            match cursor.bulk(limits)? {
                 Step::Done => missing -= 1,
                 Step::NeedMore => {
                     self.missing = Some(missing);
-                    return Ok(Step::NeedMore);
+                    self.position = cursor.position - start;
+                    self.spans
+                        .extend(spans.drain(first_span..).map(|(place, len)| (place - start as u32, len)));
+                    return Ok((Step::NeedMore, start));
                 }
             }
         }
-        Ok(Step::Done)
+        self.missing = None;
+        self.position = 0;
+        Ok((Step::Done, cursor.position))
+    }
+}
+
+impl Cursor<'_> {
+    /// Reads how many arguments there are.
+    fn count(&mut self, limits: &Limits) -> Result<Option<u32>, ProtocolError> {
+        let too_long = ProtocolError::TooBigCountString;
+        let Some((count, next)) = number(self.buffer, self.start + 1, too_long)? else { return Ok(None) };
+        let count = count
+            .filter(|&count| count <= i64::from(i32::MAX))
+            .ok_or(ProtocolError::InvalidMultibulkLength)?;
+        if count > MAX_ARGS_BEFORE_AUTH && !limits.authenticated {
+            return Err(ProtocolError::UnauthenticatedMultibulkLength);
+        }
+        self.position = next;
+        Ok(Some(u32::try_from(count).unwrap_or(0)))
     }
 
     /// Reads one argument: `$`, its length, its bytes.
-    fn bulk(&mut self, buffer: &[u8], limits: &Limits) -> Result<Step, ProtocolError> {
-        let Some(&first) = buffer.get(self.position) else { return Ok(Step::NeedMore) };
+    fn bulk(&mut self, limits: &Limits) -> Result<Step, ProtocolError> {
+        let Some(&first) = self.buffer.get(self.position) else { return Ok(Step::NeedMore) };
         if first != b'$' {
             return Err(ProtocolError::ExpectedDollar(first));
         }
-        let Some(length) = line(buffer, self.position + 1, ProtocolError::TooBigBulkCountString)? else {
+        let too_long = ProtocolError::TooBigBulkCountString;
+        let Some((length, start)) = number(self.buffer, self.position + 1, too_long)? else {
             return Ok(Step::NeedMore);
         };
-        let start = self.position + 1 + length.len() + 2;
-        let length = parse_i64(length)
+        let length = length
             .filter(|length| (0..=limits.max_bulk_len).contains(length))
             .ok_or(ProtocolError::InvalidBulkLength)?;
         if length > MAX_BULK_BEFORE_AUTH && !limits.authenticated {
             return Err(ProtocolError::UnauthenticatedBulkLength);
         }
         let length = length as usize;
-        if buffer.len() < start + length + 2 {
+        if self.buffer.len() < start + length + 2 {
             return Ok(Step::NeedMore);
         }
         self.spans.push((start as u32, length as u32));
         self.position = start + length + 2;
         Ok(Step::Done)
     }
+}
 
-    /// Reads a line of words, as people type them.
-    fn inline(&mut self, buffer: &mut [u8]) -> Result<Step, ProtocolError> {
-        let Some(end) = memchr(b'\n', buffer) else {
-            let too_big = buffer.len() > MAX_LINE;
-            return if too_big { Err(ProtocolError::TooBigInlineRequest) } else { Ok(Step::NeedMore) };
-        };
-        let text_end = if end > 0 && buffer[end - 1] == b'\r' { end - 1 } else { end };
-        inline::split(&mut buffer[..text_end], &mut self.spans)?;
-        self.position = end + 1;
-        Ok(Step::Done)
+/// Reads the line of words that starts at `start`, as people type them.
+fn inline(buffer: &mut [u8], start: usize, spans: &mut Vec<Span>) -> Result<(Step, usize), ProtocolError> {
+    let line = &mut buffer[start..];
+    let Some(end) = memchr(b'\n', line) else {
+        let too_big = line.len() > MAX_LINE;
+        return if too_big { Err(ProtocolError::TooBigInlineRequest) } else { Ok((Step::NeedMore, start)) };
+    };
+    let text_end = if end > 0 && line[end - 1] == b'\r' { end - 1 } else { end };
+    inline::split(&mut line[..text_end], start as u32, spans)?;
+    Ok((Step::Done, start + end + 1))
+}
+
+/// Reads the number on the line that starts at `start`: its value (none if it is no number) and where
+/// the next line starts, once the line is there whole.
+fn number(
+    buffer: &[u8],
+    start: usize,
+    too_long: ProtocolError,
+) -> Result<Option<(Option<i64>, usize)>, ProtocolError> {
+    // Nearly every number is short and plain.
+    let mut value = 0i64;
+    for (index, &byte) in buffer.iter().enumerate().skip(start).take(9) {
+        let digit = byte.wrapping_sub(b'0');
+        if digit < 10 {
+            value = value * 10 + i64::from(digit);
+        } else if byte == b'\r' && index > start && index + 1 < buffer.len() && buffer[start] != b'0' {
+            return Ok(Some((Some(value), index + 2)));
+        } else {
+            break;
+        }
     }
+    let line = line(buffer, start, too_long)?;
+    Ok(line.map(|line| (parse_i64(line), start + line.len() + 2)))
 }
 
 /// The line of `buffer` that starts at `start`, without its CR LF, once it is there whole.

@@ -4,8 +4,8 @@
 
 use super::{ProtocolError, Span};
 
-/// Unquotes the words of `line` in place and appends where they lie now.
-pub(super) fn split(line: &mut [u8], words: &mut Vec<Span>) -> Result<(), ProtocolError> {
+/// Unquotes the words of `line` in place and appends where they lie now, counted from `base` before it.
+pub(super) fn split(line: &mut [u8], base: u32, words: &mut Vec<Span>) -> Result<(), ProtocolError> {
     let mut read = 0;
     loop {
         while line.get(read).is_some_and(|byte| is_space(*byte)) {
@@ -27,7 +27,7 @@ pub(super) fn split(line: &mut [u8], words: &mut Vec<Span>) -> Result<(), Protoc
                 }
             }
         }
-        words.push((start as u32, (write - start) as u32));
+        words.push((base + start as u32, (write - start) as u32));
         if line.get(read) == Some(&0) {
             // Redis handles the line as a C string.
             return Ok(());
