@@ -1,0 +1,134 @@
+//! Who serves a slot: the claim with the higher epoch.
+//!
+//! Every master claims its slots in every header, under its own configuration epoch. A claim under a
+//! higher epoch than the present owner's takes the slot; one under a lower is answered with UPDATE, so
+//! that whoever was away learns of it. For this to decide, no two masters may have the same epoch: of
+//! two that do, the one with the smaller id takes a new one.
+
+use slot_routing::{Epoch, NodeId, Slot, SlotSet};
+
+use crate::contract::Action;
+use crate::event::Event;
+use crate::machine::Gossip;
+use crate::node::{Node, Role};
+use crate::wire::{Body, Header, Packet, Update};
+
+impl Gossip {
+    /// What a header claims: for its sender, or, if that is a replica, for its master.
+    pub(crate) fn weigh_claim(&mut self, header: &Header) {
+        let sender = header.sender;
+        let claimant = self.nodes[&sender].master().unwrap_or(sender);
+        let is_news = !self.slots.owns_exactly(claimant, &header.slots);
+        if is_news && self.nodes[&sender].is_master() {
+            self.take_claim(sender, header.config_epoch, &header.slots);
+        }
+        if is_news {
+            self.correct(sender, header);
+        }
+        if self.nodes[&sender].is_master() && self.myself().is_master() {
+            self.resolve_collision(sender, header.config_epoch);
+        }
+    }
+
+    /// Gives the claimant what nobody serves, and what is served under a lower epoch.
+    pub(crate) fn take_claim(&mut self, claimant: NodeId, epoch: Epoch, claimed: &SlotSet) {
+        if claimant == self.me {
+            return;
+        }
+        let shard_head = self.myself().master().unwrap_or(self.me);
+        let mut from_head = 0;
+        let mut lost = SlotSet::new();
+        for slot in claimed.iter() {
+            let owner = self.slots.owner(slot);
+            // A slot that is being imported changes hands by SETSLOT only.
+            if owner == Some(claimant) || self.importing.contains_key(&slot) || !self.outdates(owner, epoch) {
+                continue;
+            }
+            if let Some(owner) = owner {
+                self.timeline.replaced(owner, claimant, epoch, self.wall);
+            }
+            if owner == Some(self.me) {
+                lost.insert(slot);
+                self.migrating.remove(&slot);
+            }
+            from_head += usize::from(owner == Some(shard_head));
+            self.slots.assign(slot, claimant);
+            self.todo.save = true;
+            self.todo.publish = true;
+        }
+        // A master that lost its last slot to one node was replaced by it, and so was the master whose
+        // replica lost the last: both follow. (Unless migration is off and the slots merely moved.)
+        let replaced = from_head > 0 && self.slots.count(shard_head) == 0;
+        let whole = self.slots.count(claimant) == from_head;
+        if replaced && (self.config.allow_replica_migration || whole) {
+            self.log(Event::Following { master: claimant });
+            self.become_replica_of(claimant);
+        } else if !lost.is_empty() {
+            self.out.push(Action::DropSlots(lost));
+        }
+    }
+
+    fn outdates(&self, owner: Option<NodeId>, epoch: Epoch) -> bool {
+        owner.and_then(|owner| self.nodes.get(&owner)).is_none_or(|owner| owner.config_epoch < epoch)
+    }
+
+    /// If the header claims what somebody serves under a higher epoch, tells its sender.
+    fn correct(&mut self, sender: NodeId, header: &Header) {
+        let newer = |slot: Slot| {
+            let owner = self.nodes.get(&self.slots.owner(slot)?)?;
+            (owner.id != sender && owner.config_epoch > header.config_epoch).then_some(owner.id)
+        };
+        if let Some(owner) = header.slots.iter().find_map(newer) {
+            let config_epoch = self.nodes[&owner].config_epoch;
+            let update = Update { config_epoch, id: owner, slots: self.slots.set_of(owner) };
+            let header = self.header();
+            self.send_packet(sender, Packet { header, body: Body::Update(update) });
+        }
+    }
+
+    /// Somebody tells us of a claim that we missed.
+    pub(crate) fn on_update(&mut self, update: &Update) {
+        let Some(node) = self.nodes.get(&update.id).filter(|node| node.handshake.is_none()) else { return };
+        if update.id == self.me || node.config_epoch >= update.config_epoch {
+            return;
+        }
+        self.set_role(update.id, Role::Master);
+        self.nodes.get_mut(&update.id).expect("looked up above").config_epoch = update.config_epoch;
+        self.todo.save = true;
+        self.todo.publish = true;
+        self.take_claim(update.id, update.config_epoch, &update.slots);
+    }
+
+    fn resolve_collision(&mut self, other: NodeId, epoch: Epoch) {
+        if epoch != self.myself().config_epoch || other <= self.me {
+            return;
+        }
+        self.current_epoch = self.current_epoch.next();
+        let epoch = self.current_epoch;
+        self.myself_mut().config_epoch = epoch;
+        self.save_before_sending();
+        self.todo.publish = true;
+        self.log(Event::EpochCollision { with: other, epoch });
+    }
+
+    /// Takes an epoch above all that we know, without asking anybody: for a takeover, and for slots
+    /// that an operator moved here. `None` if ours is already the highest.
+    pub(crate) fn bump_epoch(&mut self) -> Option<Epoch> {
+        let highest = self.highest_epoch();
+        let mine = self.myself().config_epoch;
+        if mine != Epoch(0) && mine == highest {
+            return None;
+        }
+        self.current_epoch = highest.next();
+        let epoch = self.current_epoch;
+        self.myself_mut().config_epoch = epoch;
+        self.save_before_sending();
+        self.todo.publish = true;
+        Some(epoch)
+    }
+
+    fn highest_epoch(&self) -> Epoch {
+        let claims = self.nodes.values().map(|node: &Node| node.config_epoch);
+        claims.max().unwrap_or_default().max(self.current_epoch)
+    }
+}

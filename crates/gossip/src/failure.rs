@@ -1,0 +1,168 @@
+//! When a node is down: suspicion by one, agreement by most.
+//!
+//! A node is *suspected* (PFAIL) here when it has been silent for the node timeout, or when its link
+//! broke and its host refuses new ones for the refused timeout. Suspicion is this node's own view; it is
+//! gossiped at once. It is *failed* (FAIL) when we suspect it and masters with slots, this one included,
+//! make a majority that reported it within twice the node timeout. Whoever notices tells everybody.
+//!
+//! Silence is counted from the last message heard, and a PING must have been out for nine tenths of the
+//! timeout: with ten PINGs per timeout both come due at the same moment, timeout after the last word.
+
+use std::time::Duration;
+
+use clock::Instant;
+use slot_routing::NodeId;
+
+use crate::event::{Event, FailEnd};
+use crate::machine::Gossip;
+use crate::node::{Cause, Condition, Node};
+use crate::timeline::Suspicion;
+use crate::wire::{Body, Packet};
+
+impl Gossip {
+    /// Suspects whoever was silent, or refused, for too long.
+    pub(crate) fn judge_silence(&mut self) {
+        let now = self.now;
+        let overdue = |node: &&Node| self.doubt_deadline(node).is_some_and(|at| at <= now);
+        let overdue: Vec<NodeId> = self.nodes.values().filter(overdue).map(|node| node.id).collect();
+        for &id in &overdue {
+            let refused = self.refused_deadline(&self.nodes[&id]).is_some_and(|at| at <= now);
+            self.suspect(id, if refused { Cause::Refused } else { Cause::Silence });
+        }
+        if overdue.is_empty() {
+            return;
+        }
+        for id in overdue {
+            self.fail_if_agreed(id);
+        }
+        // After the verdicts: those who are failed by now were told so with a FAIL.
+        if self.nodes.values().any(Node::is_suspected) {
+            self.broadcast_pong();
+        }
+    }
+
+    /// When `node` becomes suspect if nothing is heard of it.
+    pub(crate) fn doubt_deadline(&self, node: &Node) -> Option<Instant> {
+        if node.id == self.me || !node.is_well() || node.handshake.is_some() {
+            return None;
+        }
+        let silence = self.silence_deadline(node);
+        let refused = self.refused_deadline(node);
+        silence.into_iter().chain(refused).min()
+    }
+
+    fn silence_deadline(&self, node: &Node) -> Option<Instant> {
+        let asked = node.contact.ping_sent?;
+        let heard = node.contact.heard.unwrap_or(asked);
+        Some((heard + self.config.node_timeout).max(asked + self.config.answer_time()))
+    }
+
+    /// Only for a node whose link has worked since we run: a cluster that starts node by node must not
+    /// take those who are still to come for dead.
+    fn refused_deadline(&self, node: &Node) -> Option<Instant> {
+        let since = node.contact.refused_since?;
+        let on = node.contact.met && !self.config.refused_timeout.is_zero();
+        on.then(|| since + self.config.refused_timeout)
+    }
+
+    fn suspect(&mut self, id: NodeId, cause: Cause) {
+        let (now, wall, me) = (self.now, self.wall, self.me);
+        let node = self.nodes.get_mut(&id).expect("asked for by the caller");
+        node.condition = Condition::Suspected { since: now, cause };
+        self.timeline.suspected(id, Suspicion { by: me, at: wall, cause: Some(cause) });
+        self.log(Event::Suspected { id, cause });
+        self.todo.publish = true;
+    }
+
+    pub(crate) fn clear_suspicion(&mut self, id: NodeId) {
+        let node = self.nodes.get_mut(&id).expect("asked for by the caller");
+        node.condition = Condition::Well;
+        self.timeline.returned(id, self.wall);
+        self.log(Event::SuspicionEnded(id));
+        self.todo.publish = true;
+    }
+
+    /// How many masters reported `id` lately; older reports are dropped.
+    pub(crate) fn count_reports(&mut self, id: NodeId) -> usize {
+        let valid_since = self.now - self.config.report_validity();
+        let Some(node) = self.nodes.get_mut(&id) else { return 0 };
+        node.reports.retain(|_, at| *at >= valid_since);
+        node.reports.len()
+    }
+
+    /// Turns a suspicion into FAIL if a majority shares it.
+    pub(crate) fn fail_if_agreed(&mut self, id: NodeId) {
+        if !self.nodes[&id].is_suspected() {
+            return;
+        }
+        self.count_reports(id);
+        let reporters = self.nodes[&id].reports.keys().filter(|reporter| self.is_voter(**reporter)).count();
+        let mine = usize::from(self.is_voter(self.me));
+        if reporters + mine < self.quorum() {
+            return;
+        }
+        self.log(Event::FailAgreed(id));
+        self.set_failed(id);
+        let packet = Packet { header: self.header(), body: Body::Fail(id) };
+        self.broadcast(&packet);
+    }
+
+    /// Somebody tells that a majority agreed.
+    pub(crate) fn on_fail(&mut self, from: NodeId, about: NodeId) {
+        if about == self.me || self.nodes.get(&about).is_none_or(|node| node.has_failed()) {
+            return;
+        }
+        self.log(Event::FailHeard { id: about, from });
+        self.set_failed(about);
+    }
+
+    fn set_failed(&mut self, id: NodeId) {
+        let now = self.now;
+        let node = self.nodes.get_mut(&id).expect("asked for by the caller");
+        node.condition = Condition::Failed { since: now };
+        self.timeline.agreed(id, self.wall);
+        self.todo.save = true;
+        self.todo.publish = true;
+    }
+
+    /// A failed node answers. One that serves nothing is simply back. One whose slots nobody else serves
+    /// after some time is taken back too; until then its replicas have the first right.
+    pub(crate) fn clear_fail_if_due(&mut self, id: NodeId, since: Instant) {
+        let serves = self.slots.count(id) > 0;
+        let node = self.nodes.get_mut(&id).expect("asked for by the caller");
+        let why = if !node.is_master() || !serves {
+            FailEnd::NoSlots { replica: !node.is_master() }
+        } else if self.now.since(since) > self.config.fail_undo_time() {
+            FailEnd::NotReplaced
+        } else {
+            return;
+        };
+        node.condition = Condition::Well;
+        self.timeline.returned(id, self.wall);
+        self.log(Event::FailEnded { id, why });
+        self.todo.save = true;
+        self.todo.publish = true;
+    }
+
+    /// If this process was not run for a while, the silence of the others was its own. They get their
+    /// full time again, and a master that may have been replaced meanwhile waits until it was told so.
+    pub(crate) fn notice_standstill(&mut self, before: Instant) {
+        let gap = self.now.since(before);
+        if gap < self.config.node_timeout / 2 || self.nodes.len() == 1 {
+            return;
+        }
+        for node in self.nodes.values_mut() {
+            node.contact.shift(gap);
+        }
+        if gap >= self.config.node_timeout * 3 / 4 {
+            self.hold_back();
+            self.log(Event::StoodStill(gap));
+        }
+    }
+
+    /// A node with peers is called at least so often, so that a longer gap means that it stood still.
+    pub(crate) fn heartbeat(&self) -> Option<Instant> {
+        let quarter = self.config.node_timeout / 4;
+        (self.nodes.len() > 1).then(|| self.now + quarter.max(Duration::from_millis(1)))
+    }
+}

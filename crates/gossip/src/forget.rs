@@ -1,0 +1,57 @@
+//! Nodes that leave: removed, and not taken up again from gossip for a while.
+
+use std::time::Duration;
+
+use slot_routing::NodeId;
+
+use crate::handshake::MOST_NODES;
+use crate::machine::Gossip;
+use crate::node::Role;
+
+/// Peers are trusted, but not to make us remember for ever.
+const LONGEST_TTL: Duration = Duration::from_secs(3600);
+
+impl Gossip {
+    pub(crate) fn is_blacklisted(&self, id: NodeId) -> bool {
+        self.blacklist.get(&id).is_some_and(|until| *until > self.now)
+    }
+
+    pub(crate) fn blacklist(&mut self, id: NodeId, ttl: Duration) {
+        let now = self.now;
+        self.blacklist.retain(|_, until| *until > now);
+        if self.blacklist.len() < MOST_NODES {
+            self.blacklist.insert(id, now + ttl.min(LONGEST_TTL));
+        }
+    }
+
+    /// Another node says that the operator had `id` forgotten. Only what we know can be forgotten, so
+    /// the word is not passed round for ever.
+    pub(crate) fn forget_as_told(&mut self, id: NodeId, ttl: Duration) {
+        let mine = id == self.me || self.myself().master() == Some(id);
+        if !mine && self.knows(id) {
+            self.blacklist(id, ttl);
+            self.remove_node(id);
+        }
+    }
+
+    /// Takes a node out of everything that knows of it.
+    pub(crate) fn remove_node(&mut self, id: NodeId) {
+        assert_ne!(id, self.me, "a node stays in its own view");
+        self.close_link(id);
+        self.nodes.remove(&id);
+        self.slots.release_all(id);
+        self.migrating.retain(|_, to| *to != id);
+        self.importing.retain(|_, from| *from != id);
+        for inbound in self.links.theirs.values_mut().filter(|inbound| inbound.node == Some(id)) {
+            inbound.node = None;
+        }
+        for node in self.nodes.values_mut() {
+            node.reports.remove(&id);
+            if node.role == Role::Replica(Some(id)) {
+                node.role = Role::Replica(None);
+            }
+        }
+        self.todo.save = true;
+        self.todo.publish = true;
+    }
+}

@@ -1,0 +1,155 @@
+//! The links: ours to every node we know, and theirs to us.
+//!
+//! We speak on our own links and are answered there; on a link that a peer made it speaks and we
+//! answer. So each pair of nodes has two links, and which node a link of ours belongs to is known.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::time::Duration;
+
+use clock::{Instant, Millis};
+use slot_routing::NodeId;
+
+use crate::contract::{Action, LinkId};
+use crate::machine::Gossip;
+use crate::node::{Link, Node};
+
+/// How long after a failed attempt the next one follows (Redis: its 100 ms cron).
+const RETRY: Duration = Duration::from_millis(100);
+/// How many attempts confirm a refusal within [`Config::refused_timeout`](crate::Config).
+const REFUSALS: u32 = 6;
+
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct Links {
+    next: u64,
+    /// Whose each of our links is.
+    pub(crate) ours: BTreeMap<LinkId, NodeId>,
+    pub(crate) theirs: BTreeMap<LinkId, Inbound>,
+}
+
+/// A link that a peer made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Inbound {
+    pub(crate) peer: IpAddr,
+    pub(crate) local: IpAddr,
+    pub(crate) since: Millis,
+    /// Who spoke on it, once somebody we know did.
+    pub(crate) node: Option<NodeId>,
+}
+
+impl Gossip {
+    pub(crate) fn on_accepted(&mut self, link: LinkId, peer: IpAddr, local: IpAddr) {
+        let since = self.wall;
+        self.links.theirs.insert(link, Inbound { peer, local, since, node: None });
+    }
+
+    pub(crate) fn on_connected(&mut self, link: LinkId) {
+        let now = self.now;
+        let Some(id) = self.links.ours.get(&link).copied() else { return };
+        let node = self.nodes.get_mut(&id).expect("a link of ours has a node");
+        node.link = Link::Up { id: link, since: now };
+        node.contact.refused_since = None;
+        self.greet(id);
+    }
+
+    pub(crate) fn on_connect_failed(&mut self, link: LinkId, refused: bool) {
+        let now = self.now;
+        let refused_timeout = self.config.refused_timeout;
+        let Some(id) = self.links.ours.remove(&link) else { return };
+        let node = self.nodes.get_mut(&id).expect("a link of ours has a node");
+        // Silence counts from here if it did not already.
+        node.contact.ping_sent.get_or_insert(now);
+        let confirming = refused && node.contact.met && node.is_well() && !refused_timeout.is_zero();
+        node.contact.refused_since = if refused { node.contact.refused_since.or(Some(now)) } else { None };
+        let pause = if confirming { (refused_timeout / REFUSALS).min(RETRY) } else { RETRY };
+        node.link = Link::Down { retry_at: now + pause };
+    }
+
+    pub(crate) fn on_closed(&mut self, link: LinkId) {
+        self.links.theirs.remove(&link);
+        let Some(id) = self.links.ours.remove(&link) else { return };
+        self.lose_link(id);
+    }
+
+    /// The link to `id` is gone: try again at once, and count its silence from here.
+    fn lose_link(&mut self, id: NodeId) {
+        let now = self.now;
+        let node = self.nodes.get_mut(&id).expect("a link of ours has a node");
+        // A link that ended within the retry time is not made again at once: a peer that accepts and
+        // closes would have us spin.
+        let retry_at = match node.link {
+            Link::Up { since, .. } | Link::Connecting { since, .. } => now.max(since + RETRY),
+            Link::Down { retry_at } => retry_at,
+        };
+        node.link = Link::Down { retry_at };
+        node.contact.ping_sent.get_or_insert(now);
+    }
+
+    /// Closes our link to `id`, if there is one; it will be made anew.
+    pub(crate) fn close_link(&mut self, id: NodeId) {
+        if let Some(link) = self.nodes.get(&id).and_then(|node| node.link.id()) {
+            self.links.ours.remove(&link);
+            self.out.push(Action::Close { link });
+            self.lose_link(id);
+        }
+    }
+
+    /// The far end's address of `link`, if the peer made it, or the address we connected to.
+    pub(crate) fn peer_ip(&self, link: LinkId) -> Option<IpAddr> {
+        match self.links.theirs.get(&link) {
+            Some(inbound) => Some(inbound.peer),
+            None => self.nodes.get(self.links.ours.get(&link)?)?.address.ip,
+        }
+    }
+
+    /// The nodes that a message can be sent to.
+    pub(crate) fn linked(&self) -> Vec<NodeId> {
+        let up = self.nodes.values().filter(|node| node.link.is_up() && node.handshake.is_none());
+        up.map(|node| node.id).collect()
+    }
+
+    /// Makes missing links, and makes those anew that carry nothing any more.
+    pub(crate) fn tend_links(&mut self) {
+        let now = self.now;
+        let is_due = |node: &&Node| self.link_deadline(node).is_some_and(|at| at <= now);
+        let due: Vec<NodeId> = self.nodes.values().filter(is_due).map(|node| node.id).collect();
+        for id in due {
+            match self.nodes[&id].link {
+                Link::Down { .. } => self.connect(id),
+                Link::Up { .. } | Link::Connecting { .. } => self.close_link(id),
+            }
+        }
+    }
+
+    fn connect(&mut self, id: NodeId) {
+        let link = LinkId::Out(self.links.next);
+        self.links.next += 1;
+        let since = self.now;
+        let node = self.nodes.get_mut(&id).expect("asked for by the caller");
+        let ip = node.address.ip.expect("only nodes with an address are due");
+        node.link = Link::Connecting { id: link, since };
+        let port = node.address.bus_port;
+        self.links.ours.insert(link, id);
+        self.out.push(Action::Connect { link, ip, port });
+    }
+
+    /// When the link to `node` needs attention: a missing one to be made, a dumb one to be dropped.
+    ///
+    /// A link is dumb when a PING on it has had no answer, and nothing else has come, for half the
+    /// node timeout: another half is then left for a new link to prove that only the link was at fault.
+    pub(crate) fn link_deadline(&self, node: &Node) -> Option<Instant> {
+        if node.id == self.me || node.address.ip.is_none() {
+            return None;
+        }
+        let half = self.config.node_timeout / 2;
+        match node.link {
+            Link::Down { retry_at } => Some(retry_at),
+            Link::Connecting { since, .. } => Some(since + half.max(RETRY)),
+            Link::Up { since, .. } => {
+                let asked = node.contact.ping_sent?;
+                let heard = node.contact.heard.unwrap_or(asked);
+                Some(since.max(asked).max(heard) + half.max(RETRY))
+            }
+        }
+    }
+}

@@ -1,0 +1,353 @@
+//! The machine: what a node remembers, and the order in which it works an input off.
+//!
+//! Each input is handled by the file of its noun; then whatever time has made due is done
+//! ([`Gossip::next_deadline`] says when that will be); then the node settles: it decides whether it may
+//! serve, whose copy it is, publishes the topology and saves what changed. A file of this crate adds
+//! its part of the rules as an `impl Gossip`.
+
+use std::collections::BTreeMap;
+
+use clock::{Instant, Millis};
+use rand::{Rng, RngExt};
+use rand_chacha::ChaCha8Rng;
+use slot_routing::{Epoch, NodeId, Slot, SlotSet, Topology};
+
+use crate::config::Config;
+use crate::contract::{Action, Input, Replication};
+use crate::election::Election;
+use crate::event::Event;
+use crate::links::Links;
+use crate::manual_failover::Manual;
+use crate::node::{Address, Node};
+use crate::nodes_conf::{self, ConfError, Saved};
+use crate::role::Following;
+use crate::service::Service;
+use crate::slots::SlotTable;
+use crate::stats::Stats;
+use crate::timeline::Timeline;
+use crate::wire::Body;
+
+/// One node's view of the cluster, and what it does about it.
+#[derive(Debug)]
+pub struct Gossip {
+    pub(crate) config: Config,
+    pub(crate) me: NodeId,
+    pub(crate) nodes: BTreeMap<NodeId, Node>,
+    pub(crate) slots: SlotTable,
+    pub(crate) migrating: BTreeMap<Slot, NodeId>,
+    pub(crate) importing: BTreeMap<Slot, NodeId>,
+    pub(crate) current_epoch: Epoch,
+    pub(crate) last_vote_epoch: Epoch,
+    /// Forgotten nodes, and until when they stay so.
+    pub(crate) blacklist: BTreeMap<NodeId, Instant>,
+    pub(crate) links: Links,
+    pub(crate) service: Service,
+    pub(crate) election: Election,
+    pub(crate) manual: Manual,
+    pub(crate) following: Following,
+    pub(crate) replication: Replication,
+    pub(crate) stats: Stats,
+    pub(crate) timeline: Timeline,
+    pub(crate) todo: Todo,
+    pub(crate) now: Instant,
+    pub(crate) wall: Millis,
+    pub(crate) out: Vec<Action>,
+    /// The claim that our headers carry, as of the slot table's version.
+    pub(crate) claim: Option<(NodeId, u64, SlotSet)>,
+    started: bool,
+    published: Option<Topology>,
+    rng: ChaCha8Rng,
+}
+
+/// What is to be done when the input has been worked off.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Todo {
+    /// `nodes.conf` is behind.
+    pub(crate) save: bool,
+    /// It must reach the disk before anything that was said in this turn leaves.
+    pub(crate) sync: bool,
+    /// The published topology may be behind.
+    pub(crate) publish: bool,
+}
+
+impl Gossip {
+    /// A node that nobody knows, with a new name.
+    #[must_use]
+    pub fn new(config: Config, mut rng: ChaCha8Rng) -> Self {
+        let me = random_id(&mut rng);
+        let saved = Saved {
+            nodes: BTreeMap::from([(me, Node::new(me, Address::default(), Instant::ORIGIN))]),
+            ..Saved::empty(me)
+        };
+        let mut gossip = Self::with(config, rng, saved);
+        gossip.todo.save = true;
+        gossip.todo.sync = true;
+        gossip
+    }
+
+    /// The node that `nodes_conf` remembers.
+    pub fn restore(config: Config, rng: ChaCha8Rng, nodes_conf: &str) -> Result<Self, ConfError> {
+        Ok(Self::with(config, rng, nodes_conf::parse(nodes_conf)?))
+    }
+
+    fn with(config: Config, rng: ChaCha8Rng, saved: Saved) -> Self {
+        let mut gossip = Self {
+            config,
+            me: saved.me,
+            nodes: saved.nodes,
+            slots: saved.slots,
+            migrating: saved.migrating,
+            importing: saved.importing,
+            current_epoch: saved.current_epoch,
+            last_vote_epoch: saved.last_vote_epoch,
+            blacklist: BTreeMap::new(),
+            links: Links::default(),
+            service: Service::default(),
+            election: Election::default(),
+            manual: Manual::default(),
+            following: Following::default(),
+            replication: Replication::default(),
+            stats: Stats::default(),
+            timeline: Timeline::default(),
+            todo: Todo { publish: true, ..Todo::default() },
+            now: Instant::ORIGIN,
+            wall: Millis::default(),
+            out: Vec::new(),
+            claim: None,
+            started: false,
+            published: None,
+            rng,
+        };
+        gossip.apply_announcement();
+        gossip
+    }
+
+    /// Works off one input that happened at `now`, when the wall clock said `wall`; appends what is to
+    /// be done to `out`. `now` never goes back.
+    pub fn handle(&mut self, now: Instant, wall: Millis, input: Input, out: &mut Vec<Action>) {
+        assert!(now >= self.now, "time went back");
+        let before = std::mem::replace(&mut self.now, now);
+        self.wall = wall;
+        if self.started {
+            self.notice_standstill(before);
+        } else {
+            self.started = true;
+            self.wake_up();
+        }
+        self.dispatch(input);
+        self.on_time();
+        self.settle();
+        out.append(&mut self.out);
+    }
+
+    fn dispatch(&mut self, input: Input) {
+        match input {
+            Input::Start | Input::Deadline => {}
+            Input::Accepted { link, peer, local } => self.on_accepted(link, peer, local),
+            Input::Connected { link } => self.on_connected(link),
+            Input::ConnectFailed { link, refused } => self.on_connect_failed(link, refused),
+            Input::Closed { link } => self.on_closed(link),
+            Input::Packet { link, packet } => self.on_packet(link, *packet),
+            Input::Replication(facts) => self.replication = facts,
+            Input::WritesPaused { offset } => self.on_writes_paused(offset),
+            Input::Command { token, command } => {
+                let result = self.on_command(command);
+                self.out.push(Action::Reply { token, result });
+            }
+            Input::Publish(publication) => self.on_publish(publication),
+            Input::Configure(config) => {
+                self.config = *config;
+                self.apply_announcement();
+                self.todo.publish = true;
+            }
+        }
+    }
+
+    /// Everything that time makes due. What is done here moves its own deadline.
+    fn on_time(&mut self) {
+        self.drop_stale_handshakes();
+        self.tend_links();
+        self.send_due_pings();
+        self.judge_silence();
+        self.step_manual_failover();
+        self.step_election();
+    }
+
+    /// When to call again with [`Input::Deadline`], if nothing comes before.
+    #[must_use]
+    pub fn next_deadline(&self) -> Option<Instant> {
+        if !self.started {
+            return Some(self.now);
+        }
+        let peers = self.nodes.values().filter(|node| node.id != self.me);
+        peers
+            .flat_map(|node| [self.link_deadline(node), self.ping_deadline(node), self.doubt_deadline(node)])
+            .chain([
+                self.handshake_deadline(),
+                self.manual_deadline(),
+                self.election_deadline(),
+                self.service_deadline(),
+                self.heartbeat(),
+            ])
+            .flatten()
+            .min()
+    }
+
+    fn settle(&mut self) {
+        self.follow_chains();
+        self.update_service();
+        self.reconcile_role();
+        if std::mem::take(&mut self.todo.publish) {
+            let topology = self.topology();
+            if self.published.as_ref() != Some(&topology) {
+                self.published = Some(topology.clone());
+                self.out.push(Action::Publish(Box::new(topology)));
+            }
+        }
+        let todo = std::mem::take(&mut self.todo);
+        if todo.sync {
+            for action in &mut self.out {
+                if let Action::Send { after_persist, .. } = action {
+                    *after_persist = true;
+                }
+            }
+        }
+        if todo.save || todo.sync {
+            self.out.insert(0, Action::Persist { text: self.nodes_conf(), sync: todo.sync });
+        }
+    }
+
+    /// Something that others may have to be told was decided: on disk first.
+    pub(crate) fn save_before_sending(&mut self) {
+        self.todo.save = true;
+        self.todo.sync = true;
+    }
+
+    pub(crate) fn log(&mut self, event: Event) {
+        self.out.push(Action::Log(event));
+    }
+
+    /// This node itself.
+    #[must_use]
+    pub fn myself(&self) -> &Node {
+        self.nodes.get(&self.me).expect("a node knows itself")
+    }
+
+    pub(crate) fn myself_mut(&mut self) -> &mut Node {
+        self.nodes.get_mut(&self.me).expect("a node knows itself")
+    }
+
+    /// This node's name.
+    #[must_use]
+    pub fn id(&self) -> NodeId {
+        self.me
+    }
+
+    /// Every node, also those in handshake, in the order of their ids.
+    pub fn nodes(&self) -> impl Iterator<Item = &Node> {
+        self.nodes.values()
+    }
+
+    #[must_use]
+    pub fn node(&self, id: NodeId) -> Option<&Node> {
+        self.nodes.get(&id)
+    }
+
+    /// Who serves `slot`, as far as this node knows.
+    #[must_use]
+    pub fn slot_owner(&self, slot: Slot) -> Option<NodeId> {
+        self.slots.owner(slot)
+    }
+
+    #[must_use]
+    pub fn current_epoch(&self) -> Epoch {
+        self.current_epoch
+    }
+
+    #[must_use]
+    pub fn last_vote_epoch(&self) -> Epoch {
+        self.last_vote_epoch
+    }
+
+    /// Whether this node thinks that it may serve.
+    #[must_use]
+    pub fn is_serving(&self) -> bool {
+        self.service.serving
+    }
+
+    #[must_use]
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// What this node saw of the last failovers.
+    #[must_use]
+    pub fn timeline(&self) -> &Timeline {
+        &self.timeline
+    }
+
+    #[must_use]
+    pub fn stats(&self) -> &Stats {
+        &self.stats
+    }
+
+    /// The masters that serve slots: those who vote.
+    pub(crate) fn voters(&self) -> usize {
+        self.slots.owners().count()
+    }
+
+    /// How many voters make a majority.
+    pub(crate) fn quorum(&self) -> usize {
+        self.voters() / 2 + 1
+    }
+
+    /// Whether `id` is a master with slots.
+    pub(crate) fn is_voter(&self, id: NodeId) -> bool {
+        self.slots.count(id) > 0 && self.nodes.get(&id).is_some_and(Node::is_master)
+    }
+
+    pub(crate) fn random_below(&mut self, bound: u64) -> u64 {
+        if bound == 0 { 0 } else { self.rng.random_range(0..bound) }
+    }
+
+    pub(crate) fn fresh_id(&mut self) -> NodeId {
+        random_id(&mut self.rng)
+    }
+
+    /// The wall clock's time at `instant`, near now.
+    pub(crate) fn wall_at(&self, instant: Instant) -> Millis {
+        let ago = i64::try_from(self.now.since(instant).as_millis()).unwrap_or(i64::MAX);
+        Millis(self.wall.0.saturating_sub(ago))
+    }
+
+    /// Takes over what the operator set about this node itself.
+    fn apply_announcement(&mut self) {
+        let announce = self.config.announce.clone();
+        let no_failover = self.config.replica_no_failover;
+        let me = self.myself_mut();
+        me.address.ip = announce.ip.or(me.address.ip);
+        me.address.port = announce.port;
+        me.address.other_port = announce.tls_port;
+        me.address.bus_port = announce.bus_port;
+        me.hostname = announce.hostname;
+        me.human_name = announce.human_name;
+        me.no_failover = no_failover;
+        me.extensions = true;
+        self.todo.save = true;
+    }
+
+    fn on_publish(&mut self, publication: crate::wire::Publication) {
+        let shard = publication.sharded.then(|| self.shard_members());
+        for id in self.linked() {
+            if shard.as_ref().is_none_or(|members| members.contains(&id)) {
+                self.send(id, Body::Publish(publication.clone()));
+            }
+        }
+    }
+}
+
+fn random_id(rng: &mut ChaCha8Rng) -> NodeId {
+    let mut bytes = [0; 20];
+    rng.fill_bytes(&mut bytes);
+    NodeId::from_random(bytes)
+}

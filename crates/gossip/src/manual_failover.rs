@@ -1,0 +1,171 @@
+//! A failover that an operator asked for (CLUSTER FAILOVER).
+//!
+//! ```text
+//! replica (claiming)                    master (yielding)
+//!   MFSTART --------------------------->  pauses writes
+//!   <------------ PING, paused, offset    says where its stream ends
+//!   processes up to the offset
+//!   is elected (masters vote by force), claims the slots
+//!   PONG with the claim --------------->  follows it, resumes writes
+//! ```
+//!
+//! FORCE skips the first three steps, TAKEOVER the election too. Either side gives up at its time.
+
+use std::time::Duration;
+
+use clock::Instant;
+use slot_routing::{NodeId, ReplOffset};
+
+use crate::commands::{CommandError, FailoverMode, Reply};
+use crate::contract::Action;
+use crate::event::Event;
+use crate::machine::Gossip;
+use crate::messages::Talk;
+use crate::wire::{Body, Header};
+
+/// How often the paused master repeats its offset (Redis: its 100 ms cron).
+const REPEAT: Duration = Duration::from_millis(100);
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum Manual {
+    #[default]
+    Idle,
+    /// We are the replica that wants to be master.
+    Claiming {
+        until: Instant,
+        /// Where the paused master's stream ends, once it said so.
+        target: Option<ReplOffset>,
+        ready: bool,
+    },
+    /// We are the master that is to give way.
+    Yielding {
+        until: Instant,
+        to: NodeId,
+        /// Our last offset, once writes are paused.
+        paused_at: Option<ReplOffset>,
+        repeat_at: Instant,
+    },
+}
+
+impl Manual {
+    /// Whether the replica may stand for election now.
+    pub(crate) fn is_ready(self) -> bool {
+        matches!(self, Self::Claiming { ready: true, .. })
+    }
+}
+
+impl Gossip {
+    pub(crate) fn cmd_failover(&mut self, mode: FailoverMode) -> Result<Reply, CommandError> {
+        let me = self.myself();
+        if me.is_master() {
+            return Err(CommandError::FailoverOnMaster);
+        }
+        let master = me.master().and_then(|id| self.nodes.get(&id)).ok_or(CommandError::MasterUnknown)?;
+        let reachable = !master.has_failed() && master.link.is_up();
+        let master = master.id;
+        if mode == FailoverMode::Graceful && !reachable {
+            return Err(CommandError::MasterDown);
+        }
+        self.end_manual_failover();
+        let until = self.now + self.config.manual_failover_timeout;
+        match mode {
+            FailoverMode::Graceful => {
+                self.log(Event::ManualFailoverAccepted);
+                self.manual = Manual::Claiming { until, target: None, ready: false };
+                self.send(master, Body::ManualFailoverStart);
+            }
+            FailoverMode::Force => {
+                self.log(Event::ManualFailoverForced);
+                self.manual = Manual::Claiming { until, target: None, ready: true };
+            }
+            FailoverMode::Takeover => {
+                self.log(Event::ManualFailoverTakeover);
+                self.bump_epoch();
+                let epoch = self.myself().config_epoch;
+                self.take_over(epoch);
+            }
+        }
+        Ok(Reply::Ok)
+    }
+
+    /// One of our replicas wants our place.
+    pub(crate) fn on_manual_failover_start(&mut self, replica: NodeId) {
+        if self.nodes[&replica].master() != Some(self.me) {
+            return;
+        }
+        self.end_manual_failover();
+        let until = self.now + self.config.manual_failover_timeout;
+        self.manual = Manual::Yielding { until, to: replica, paused_at: None, repeat_at: until };
+        self.log(Event::ManualFailoverAsked { by: replica });
+        // Twice the time: better a pause too long than writes that the new master never sees.
+        let until = self.now + self.config.manual_failover_timeout * 2;
+        self.out.push(Action::PauseWrites { until });
+    }
+
+    /// Our clients are paused: tell the replica where the stream ends.
+    pub(crate) fn on_writes_paused(&mut self, offset: ReplOffset) {
+        let now = self.now;
+        if let Manual::Yielding { paused_at, repeat_at, .. } = &mut self.manual {
+            *paused_at = Some(offset);
+            *repeat_at = now;
+            self.replication.offset = offset;
+        }
+    }
+
+    /// Our master says that its clients are paused.
+    pub(crate) fn on_master_paused(&mut self, header: &Header) {
+        if self.myself().master() != Some(header.sender) {
+            return;
+        }
+        if let Manual::Claiming { target: target @ None, ready: false, .. } = &mut self.manual {
+            *target = Some(header.offset);
+            self.out.push(Action::WatchOffset(Some(header.offset)));
+            self.log(Event::ManualOffset(header.offset.0));
+        }
+    }
+
+    pub(crate) fn step_manual_failover(&mut self) {
+        let now = self.now;
+        match &mut self.manual {
+            Manual::Idle => {}
+            Manual::Claiming { until, .. } | Manual::Yielding { until, .. } if now >= *until => {
+                self.end_manual_failover();
+                self.log(Event::ManualFailoverTimedOut);
+            }
+            Manual::Claiming { target: Some(target), ready: ready @ false, .. } => {
+                if self.replication.offset >= *target {
+                    *ready = true;
+                    self.log(Event::ManualFailoverReady);
+                }
+            }
+            Manual::Claiming { .. } => {}
+            Manual::Yielding { to, paused_at: Some(_), repeat_at, .. } if now >= *repeat_at => {
+                *repeat_at = now + REPEAT;
+                let to = *to;
+                self.talk(to, Talk::Ping);
+            }
+            Manual::Yielding { .. } => {}
+        }
+    }
+
+    pub(crate) fn manual_deadline(&self) -> Option<Instant> {
+        match self.manual {
+            Manual::Idle => None,
+            Manual::Claiming { until, .. } => Some(until),
+            Manual::Yielding { until, repeat_at, .. } => Some(until.min(repeat_at)),
+        }
+    }
+
+    /// Ends it, whichever side we are on and however it went.
+    pub(crate) fn end_manual_failover(&mut self) {
+        match std::mem::take(&mut self.manual) {
+            Manual::Idle => {}
+            Manual::Claiming { target, .. } => {
+                if target.is_some() {
+                    self.out.push(Action::WatchOffset(None));
+                }
+            }
+            Manual::Yielding { .. } => self.out.push(Action::ResumeWrites),
+        }
+    }
+}

@@ -1,0 +1,237 @@
+//! What this node knows of one node: who it is, where it is, how it seems to be, and the link to it.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::IpAddr;
+use std::time::Duration;
+
+use clock::Instant;
+use slot_routing::{Epoch, NodeId, ReplOffset};
+
+use crate::contract::LinkId;
+use crate::wire::{Header, NodeFlags};
+
+/// A node of the cluster. This node itself is one of them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Node {
+    pub id: NodeId,
+    pub address: Address,
+    pub role: Role,
+    pub condition: Condition,
+    /// Only while we do not know yet who answers at this address: `id` is then a random stand-in.
+    pub handshake: Option<Handshake>,
+    /// The shard that the node announced, or that its master belongs to.
+    pub shard: NodeId,
+    pub hostname: String,
+    pub human_name: String,
+    /// A replica that does not want to be promoted.
+    pub no_failover: bool,
+    /// It reads extensions.
+    pub extensions: bool,
+    pub config_epoch: Epoch,
+    pub offset: ReplOffset,
+    pub link: Link,
+    pub contact: Contact,
+    /// Which masters reported it as failing, and when last.
+    pub reports: BTreeMap<NodeId, Instant>,
+    /// When we last voted for a replica of this master.
+    pub voted_at: Option<Instant>,
+}
+
+/// Where a node is reached.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Address {
+    pub ip: Option<IpAddr>,
+    pub port: u16,
+    /// The other client port (TLS), or 0.
+    pub other_port: u16,
+    pub bus_port: u16,
+}
+
+/// What a node is to the data.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Role {
+    Master,
+    /// A copy of this master; `None` while we have only heard of it by gossip.
+    Replica(Option<NodeId>),
+}
+
+/// How a node seems to be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Condition {
+    Well,
+    /// PFAIL: this node thinks that it is down.
+    Suspected {
+        since: Instant,
+        cause: Cause,
+    },
+    /// FAIL: a majority of the masters agreed.
+    Failed {
+        since: Instant,
+    },
+}
+
+/// Why a node is suspected.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Cause {
+    /// It did not say a word for the node timeout.
+    Silence,
+    /// Its link broke and its host refuses new ones: the process is gone.
+    Refused,
+}
+
+impl fmt::Display for Cause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Silence => "silence",
+            Self::Refused => "refused",
+        })
+    }
+}
+
+/// A node that has been met by address only.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Handshake {
+    pub since: Instant,
+    /// The operator asked for it here: introduce ourselves with MEET.
+    pub meet: bool,
+}
+
+/// Our link to a node. It is ours to make; the node makes its own to us.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Link {
+    Down { retry_at: Instant },
+    Connecting { id: LinkId, since: Instant },
+    Up { id: LinkId, since: Instant },
+}
+
+impl Link {
+    /// The link's id, if there is one, ready or not.
+    #[must_use]
+    pub fn id(self) -> Option<LinkId> {
+        match self {
+            Self::Down { .. } => None,
+            Self::Connecting { id, .. } | Self::Up { id, .. } => Some(id),
+        }
+    }
+
+    #[must_use]
+    pub fn is_up(self) -> bool {
+        matches!(self, Self::Up { .. })
+    }
+}
+
+/// When we spoke and when we were answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Contact {
+    /// When the PING was sent that is not answered yet. A reconnect does not restart it.
+    pub ping_sent: Option<Instant>,
+    pub pong_received: Option<Instant>,
+    /// When any message came from the node, over whichever link.
+    pub heard: Option<Instant>,
+    /// When the next PING is due, if none is under way.
+    pub ping_due: Option<Instant>,
+    /// Since when every connection attempt has been refused, after a link that worked.
+    pub refused_since: Option<Instant>,
+    /// Whether a link to the node has worked since this process started.
+    pub met: bool,
+}
+
+impl Contact {
+    /// Forgets `gap`, in which this process itself stood still.
+    pub(crate) fn shift(&mut self, gap: Duration) {
+        for time in [&mut self.ping_sent, &mut self.heard, &mut self.refused_since] {
+            if let Some(time) = time {
+                *time += gap;
+            }
+        }
+    }
+}
+
+impl Node {
+    /// A node that is known by name and nothing else.
+    #[must_use]
+    pub(crate) fn new(id: NodeId, address: Address, now: Instant) -> Self {
+        Self {
+            id,
+            address,
+            role: Role::Master,
+            condition: Condition::Well,
+            handshake: None,
+            shard: id,
+            hostname: String::new(),
+            human_name: String::new(),
+            no_failover: false,
+            extensions: false,
+            config_epoch: Epoch(0),
+            offset: ReplOffset(0),
+            link: Link::Down { retry_at: now },
+            contact: Contact::default(),
+            reports: BTreeMap::new(),
+            voted_at: None,
+        }
+    }
+
+    #[must_use]
+    pub fn is_master(&self) -> bool {
+        self.role == Role::Master
+    }
+
+    /// The master that this node copies, if it is a replica and that is known.
+    #[must_use]
+    pub fn master(&self) -> Option<NodeId> {
+        match self.role {
+            Role::Master => None,
+            Role::Replica(master) => master,
+        }
+    }
+
+    #[must_use]
+    pub fn is_suspected(&self) -> bool {
+        matches!(self.condition, Condition::Suspected { .. })
+    }
+
+    #[must_use]
+    pub fn has_failed(&self) -> bool {
+        matches!(self.condition, Condition::Failed { .. })
+    }
+
+    /// Neither suspected nor failed.
+    #[must_use]
+    pub fn is_well(&self) -> bool {
+        self.condition == Condition::Well
+    }
+
+    /// The flags that gossip and headers carry for this node.
+    #[must_use]
+    pub fn flags(&self) -> NodeFlags {
+        let role = if self.is_master() { NodeFlags::MASTER } else { NodeFlags::REPLICA };
+        role | NodeFlags::when(self.is_suspected(), NodeFlags::PFAIL)
+            | NodeFlags::when(self.has_failed(), NodeFlags::FAIL)
+            | NodeFlags::when(self.handshake.is_some(), NodeFlags::HANDSHAKE)
+            | NodeFlags::when(self.address.ip.is_none(), NodeFlags::NO_ADDRESS)
+            | NodeFlags::when(self.no_failover, NodeFlags::NO_FAILOVER)
+            | NodeFlags::when(self.extensions, NodeFlags::EXTENSIONS)
+    }
+
+    /// Takes over what a header says about its sender's own standing, its role aside.
+    pub(crate) fn learn(&mut self, header: &Header) {
+        self.no_failover = header.flags.has(NodeFlags::NO_FAILOVER);
+        self.extensions = header.flags.has(NodeFlags::EXTENSIONS);
+        self.offset = header.offset;
+        self.config_epoch = self.config_epoch.max(header.config_epoch);
+    }
+}
+
+impl Address {
+    /// Where the sender of `header` is reached; `peer` is the far end of the link it came over.
+    #[must_use]
+    pub(crate) fn announced(header: &Header, peer: Option<IpAddr>) -> Self {
+        Self {
+            ip: header.ip.or(peer),
+            port: header.port,
+            other_port: header.other_port,
+            bus_port: header.bus_port,
+        }
+    }
+}

@@ -1,0 +1,255 @@
+//! `nodes.conf`: what a node must remember of the cluster over a restart.
+//!
+//! The format is Redis's, which is that of CLUSTER NODES with one line more, so that operators can read
+//! it and a node can move from one server to the other:
+//!
+//! ```text
+//! <id> <ip>:<port>@<bus>[,<hostname>[,<key>=<value>]...] <flags> <master|-> <ping> <pong> <epoch> <link> [<slots>...]
+//! vars currentEpoch <n> lastVoteEpoch <n>
+//! ```
+//!
+//! The further keys are `shard-id`, `nodename` and `tls-port` (`tcp-port`, which Redis writes too,
+//! repeats what stands before). Unknown keys are passed over. The file is written whole and renamed into
+//! place, so a crash leaves the old or the new one; a line cut short is corruption, not a crash.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use clock::Instant;
+use slot_routing::{Epoch, NodeId, Slot};
+use thiserror::Error;
+
+use crate::machine::Gossip;
+use crate::node::{Address, Condition, Handshake, Node, Role};
+use crate::slots::SlotTable;
+
+/// The file is corrupt; the operator is to look at it.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error("line {line}: {reason}")]
+pub struct ConfError {
+    pub line: usize,
+    pub reason: String,
+}
+
+/// What the file says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Saved {
+    pub(crate) me: NodeId,
+    pub(crate) nodes: BTreeMap<NodeId, Node>,
+    pub(crate) slots: SlotTable,
+    pub(crate) migrating: BTreeMap<Slot, NodeId>,
+    pub(crate) importing: BTreeMap<Slot, NodeId>,
+    pub(crate) current_epoch: Epoch,
+    pub(crate) last_vote_epoch: Epoch,
+}
+
+impl Saved {
+    pub(crate) fn empty(me: NodeId) -> Self {
+        Self {
+            me,
+            nodes: BTreeMap::new(),
+            slots: SlotTable::new(),
+            migrating: BTreeMap::new(),
+            importing: BTreeMap::new(),
+            current_epoch: Epoch(0),
+            last_vote_epoch: Epoch(0),
+        }
+    }
+}
+
+impl Gossip {
+    /// The content of `nodes.conf`.
+    pub(crate) fn nodes_conf(&self) -> String {
+        use std::fmt::Write;
+        let mut text = String::new();
+        for node in self.nodes.values().filter(|node| node.handshake.is_none()) {
+            self.write_address(&mut text, node);
+            let _ = write!(text, ",{},shard-id={}", node.hostname, node.shard);
+            if !node.human_name.is_empty() {
+                let _ = write!(text, ",nodename={}", node.human_name);
+            }
+            if node.address.other_port != 0 {
+                let _ = write!(text, ",tls-port={}", node.address.other_port);
+            }
+            self.write_standing(&mut text, node);
+            text.push('\n');
+        }
+        let _ =
+            writeln!(text, "vars currentEpoch {} lastVoteEpoch {}", self.current_epoch, self.last_vote_epoch);
+        text
+    }
+}
+
+/// Reads the file's content.
+pub(crate) fn parse(text: &str) -> Result<Saved, ConfError> {
+    let mut reader =
+        Reader { saved: Saved::empty(NodeId::from_random([0; 20])), me: None, masters: Vec::new() };
+    for (index, line) in text.lines().enumerate() {
+        let at = |reason: String| ConfError { line: index + 1, reason };
+        if !line.is_empty() {
+            reader.line(line).map_err(at)?;
+        }
+    }
+    let last = text.lines().count().max(1);
+    let at_end = |reason: &str| ConfError { line: last, reason: reason.to_owned() };
+    if !text.ends_with('\n') {
+        return Err(at_end("the last line is cut short"));
+    }
+    let Some(me) = reader.me else { return Err(at_end("no line is marked as myself")) };
+    reader.link_replicas().map_err(|reason| at_end(&reason))?;
+    let mut saved = reader.saved;
+    saved.me = me;
+    // An epoch that a node claims has been seen, whatever the last line says.
+    let claimed = saved.nodes.values().map(|node| node.config_epoch).max().unwrap_or_default();
+    saved.current_epoch = saved.current_epoch.max(claimed);
+    Ok(saved)
+}
+
+struct Reader {
+    saved: Saved,
+    me: Option<NodeId>,
+    /// Which master each replica names; it may stand further down.
+    masters: Vec<(NodeId, NodeId)>,
+}
+
+impl Reader {
+    fn line(&mut self, line: &str) -> Result<(), String> {
+        let words: Vec<&str> = line.split(' ').filter(|word| !word.is_empty()).collect();
+        if words.first() == Some(&"vars") {
+            return self.vars(&words[1..]);
+        }
+        let [id, address, flags, master, _ping, _pong, epoch, _link, slots @ ..] = &words[..] else {
+            return Err("a node takes at least eight fields".to_owned());
+        };
+        let id = parse_id(id)?;
+        if self.saved.nodes.contains_key(&id) {
+            return Err(format!("node {id} stands here twice"));
+        }
+        let mut node = Node::new(id, Address::default(), Instant::ORIGIN);
+        parse_address(&mut node, address)?;
+        for flag in flags.split(',') {
+            self.flag(&mut node, flag)?;
+        }
+        if *master != "-" {
+            self.masters.push((id, parse_id(master)?));
+        }
+        node.config_epoch = parse_epoch(epoch)?;
+        self.saved.nodes.insert(id, node);
+        slots.iter().try_for_each(|word| self.slot_word(id, word))
+    }
+
+    fn vars(&mut self, words: &[&str]) -> Result<(), String> {
+        for pair in words.chunks(2) {
+            let [name, value] = pair else { return Err("a variable without a value".to_owned()) };
+            match *name {
+                "currentEpoch" => self.saved.current_epoch = parse_epoch(value)?,
+                "lastVoteEpoch" => self.saved.last_vote_epoch = parse_epoch(value)?,
+                // As Redis: what a newer version remembers does not stop an older one.
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn flag(&mut self, node: &mut Node, flag: &str) -> Result<(), String> {
+        match flag {
+            "myself" => {
+                if self.me.replace(node.id).is_some() {
+                    return Err("a second line is marked as myself".to_owned());
+                }
+            }
+            "master" => node.role = Role::Master,
+            "slave" => node.role = Role::Replica(None),
+            // A suspicion is of the moment; what was agreed on stays.
+            "fail?" | "noaddr" | "noflags" => {}
+            "fail" => node.condition = Condition::Failed { since: Instant::ORIGIN },
+            "handshake" => node.handshake = Some(Handshake { since: Instant::ORIGIN, meet: false }),
+            "nofailover" => node.no_failover = true,
+            other => return Err(format!("unknown flag '{other}'")),
+        }
+        Ok(())
+    }
+
+    /// `n`, `n-m`, `[n->-id]` or `[n-<-id]`.
+    fn slot_word(&mut self, id: NodeId, word: &str) -> Result<(), String> {
+        if let Some(moving) = word.strip_prefix('[') {
+            let moving = moving.strip_suffix(']').ok_or_else(|| format!("'{word}' is no slot"))?;
+            let (slots, arrow) = if moving.contains("->-") {
+                (&mut self.saved.migrating, "->-")
+            } else {
+                (&mut self.saved.importing, "-<-")
+            };
+            let (slot, other) = moving.split_once(arrow).ok_or_else(|| format!("'{word}' is no slot"))?;
+            slots.insert(parse_slot(slot)?, parse_id(other)?);
+            return Ok(());
+        }
+        let (first, last) = word.split_once('-').unwrap_or((word, word));
+        let (first, last) = (parse_slot(first)?, parse_slot(last)?);
+        for number in first.number()..=last.number() {
+            self.saved.slots.assign(Slot::new(number).expect("below the last"), id);
+        }
+        Ok(())
+    }
+
+    fn link_replicas(&mut self) -> Result<(), String> {
+        for (replica, master) in std::mem::take(&mut self.masters) {
+            if !self.saved.nodes.contains_key(&master) {
+                return Err(format!("node {replica} replicates {master}, which has no line"));
+            }
+            if self.saved.slots.count(replica) > 0 {
+                return Err(format!("replica {replica} owns slots"));
+            }
+            let shard = self.saved.nodes[&master].shard;
+            let node = self.saved.nodes.get_mut(&replica).expect("its line was read");
+            node.role = Role::Replica(Some(master));
+            node.shard = shard;
+        }
+        let known = |id: &NodeId| self.saved.nodes.contains_key(id);
+        if !self.saved.migrating.values().chain(self.saved.importing.values()).all(known) {
+            return Err("a slot moves to or from a node that has no line".to_owned());
+        }
+        self.saved.nodes.retain(|_, node| node.handshake.is_none());
+        Ok(())
+    }
+}
+
+/// `ip:port@bus[,hostname[,key=value]...]`; the ip may itself contain colons.
+fn parse_address(node: &mut Node, text: &str) -> Result<(), String> {
+    let bad = || format!("'{text}' is no address");
+    let mut parts = text.split(',');
+    let address = parts.next().ok_or_else(bad)?;
+    let (ip, ports) = address.rsplit_once(':').ok_or_else(bad)?;
+    let (port, bus_port) = match ports.split_once('@') {
+        Some((port, bus)) => (port.parse().map_err(|_| bad())?, bus.parse().map_err(|_| bad())?),
+        None => {
+            let port: u16 = ports.parse().map_err(|_| bad())?;
+            (port, port.checked_add(10_000).ok_or_else(bad)?)
+        }
+    };
+    let ip: Option<IpAddr> = if ip.is_empty() { None } else { Some(ip.parse().map_err(|_| bad())?) };
+    node.address = Address { ip, port, other_port: 0, bus_port };
+    parts.next().unwrap_or_default().clone_into(&mut node.hostname);
+    for part in parts {
+        let (key, value) = part.split_once('=').ok_or_else(bad)?;
+        match key {
+            "shard-id" => node.shard = parse_id(value)?,
+            "nodename" => value.clone_into(&mut node.human_name),
+            "tls-port" => node.address.other_port = value.parse().map_err(|_| bad())?,
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+fn parse_id(text: &str) -> Result<NodeId, String> {
+    text.parse().map_err(|_| format!("'{text}' is no node id"))
+}
+
+fn parse_epoch(text: &str) -> Result<Epoch, String> {
+    let epoch = text.parse().ok().filter(|epoch| *epoch < crate::wire::MAX_EPOCH);
+    epoch.map(Epoch).ok_or_else(|| format!("'{text}' is no epoch"))
+}
+
+fn parse_slot(text: &str) -> Result<Slot, String> {
+    text.parse().ok().and_then(Slot::new).ok_or_else(|| format!("'{text}' is no slot"))
+}

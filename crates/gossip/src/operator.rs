@@ -1,0 +1,241 @@
+//! The operator's commands.
+
+use slot_routing::{Epoch, NodeId, Slot, SlotSet};
+
+use crate::commands::{Command, CommandError, Reply, SlotChange, parse_name};
+use crate::event::Event;
+use crate::machine::Gossip;
+use crate::node::{Address, Node, Role};
+
+type Answer = Result<Reply, CommandError>;
+
+impl Gossip {
+    pub(crate) fn on_command(&mut self, command: Command) -> Answer {
+        match command {
+            Command::Meet { ip, port, bus_port } => {
+                self.start_handshake(Address { ip: Some(ip), port, other_port: 0, bus_port }, true);
+                Ok(Reply::Ok)
+            }
+            Command::AddSlots(slots) => self.cmd_add_slots(&slots),
+            Command::DelSlots(slots) => self.cmd_del_slots(&slots),
+            Command::FlushSlots { holds_keys } => self.cmd_flush_slots(holds_keys),
+            Command::SetSlot { slot, change, keys_in_slot } => self.cmd_set_slot(slot, &change, keys_in_slot),
+            Command::Replicate { node, holds_keys } => self.cmd_replicate(&node, holds_keys),
+            Command::Failover(mode) => self.cmd_failover(mode),
+            Command::Forget { node } => self.cmd_forget(&node),
+            Command::Reset { hard, holds_keys } => self.cmd_reset(hard, holds_keys),
+            Command::SetConfigEpoch(epoch) => self.cmd_set_config_epoch(epoch),
+            Command::BumpEpoch => Ok(match self.bump_epoch() {
+                Some(epoch) => Reply::Bumped(epoch),
+                None => Reply::Still(self.myself().config_epoch),
+            }),
+            Command::SaveConfig => {
+                self.save_before_sending();
+                Ok(Reply::Ok)
+            }
+        }
+    }
+
+    /// All or none of the slots.
+    fn cmd_add_slots(&mut self, slots: &[Slot]) -> Answer {
+        if let Some(busy) = slots.iter().find(|slot| self.slots.owner(**slot).is_some()) {
+            return Err(CommandError::SlotBusy(*busy));
+        }
+        once_each(slots)?;
+        for &slot in slots {
+            self.importing.remove(&slot);
+            self.slots.assign(slot, self.me);
+        }
+        self.changed()
+    }
+
+    fn cmd_del_slots(&mut self, slots: &[Slot]) -> Answer {
+        if let Some(free) = slots.iter().find(|slot| self.slots.owner(**slot).is_none()) {
+            return Err(CommandError::SlotUnassigned(*free));
+        }
+        once_each(slots)?;
+        for &slot in slots {
+            self.migrating.remove(&slot);
+            self.slots.release(slot);
+        }
+        self.changed()
+    }
+
+    fn cmd_flush_slots(&mut self, holds_keys: bool) -> Answer {
+        if holds_keys {
+            return Err(CommandError::FlushNotEmpty);
+        }
+        self.slots.release_all(self.me);
+        self.migrating.clear();
+        self.changed()
+    }
+
+    fn cmd_set_slot(&mut self, slot: Slot, change: &SlotChange, keys_in_slot: u64) -> Answer {
+        if !self.myself().is_master() {
+            return Err(CommandError::SetSlotOnReplica);
+        }
+        let mine = self.slots.owner(slot) == Some(self.me);
+        match change {
+            SlotChange::Migrating { .. } if !mine => return Err(CommandError::NotOwner(slot)),
+            SlotChange::Importing { .. } if mine => return Err(CommandError::AlreadyOwner(slot)),
+            SlotChange::Migrating { to } => {
+                let to = self.master_named(to, CommandError::DontKnowNode)?;
+                self.migrating.insert(slot, to);
+            }
+            SlotChange::Importing { from } => {
+                let from = self.master_named(from, CommandError::DontKnowNode)?;
+                self.importing.insert(slot, from);
+            }
+            SlotChange::Stable => {
+                self.importing.remove(&slot);
+                self.migrating.remove(&slot);
+            }
+            SlotChange::Node(to) => {
+                let to = self.master_named(to, CommandError::UnknownNode)?;
+                return self.give_slot(slot, to, keys_in_slot);
+            }
+        }
+        self.changed()
+    }
+
+    fn give_slot(&mut self, slot: Slot, to: NodeId, keys_in_slot: u64) -> Answer {
+        let was_mine = self.slots.owner(slot) == Some(self.me);
+        if was_mine && to != self.me && keys_in_slot > 0 {
+            return Err(CommandError::HoldsKeys(slot));
+        }
+        if keys_in_slot == 0 || to != self.me {
+            self.migrating.remove(&slot);
+        }
+        self.slots.assign(slot, to);
+        self.changed()?;
+        let emptied = was_mine && to != self.me && self.slots.count(self.me) == 0;
+        if emptied && self.config.allow_replica_migration {
+            // A master without slots becomes a replica of whoever took the last one.
+            self.log(Event::SlotsLost { to });
+            self.become_replica_of(to);
+        }
+        if to == self.me && self.importing.remove(&slot).is_some() {
+            // A new epoch makes the others believe us over the old owner.
+            if let Some(epoch) = self.bump_epoch() {
+                self.log(Event::ImportedEpoch(epoch));
+            }
+            self.broadcast_pong();
+        }
+        Ok(Reply::Ok)
+    }
+
+    fn cmd_replicate(&mut self, name: &str, holds_keys: bool) -> Answer {
+        let target = self.known_named(name)?;
+        if target == self.me {
+            return Err(CommandError::ReplicateMyself);
+        }
+        if !self.nodes[&target].is_master() {
+            return Err(CommandError::ReplicateReplica);
+        }
+        if self.myself().is_master() && (holds_keys || self.slots.count(self.me) > 0) {
+            return Err(CommandError::ReplicateNotEmpty);
+        }
+        self.become_replica_of(target);
+        self.broadcast_pong();
+        self.changed()
+    }
+
+    fn cmd_forget(&mut self, name: &str) -> Answer {
+        let Some(id) = parse_name(name) else { return Err(CommandError::unknown(name)) };
+        if !self.nodes.contains_key(&id) && self.is_blacklisted(id) {
+            // Another node passed the word to us already.
+            return Ok(Reply::Ok);
+        }
+        let id = self.known_named(name)?;
+        if id == self.me {
+            return Err(CommandError::ForgetMyself);
+        }
+        if self.myself().master() == Some(id) {
+            return Err(CommandError::ForgetMaster);
+        }
+        self.blacklist(id, self.config.blacklist_ttl);
+        self.remove_node(id);
+        Ok(Reply::Ok)
+    }
+
+    fn cmd_reset(&mut self, hard: bool, holds_keys: bool) -> Answer {
+        if self.myself().is_master() && holds_keys {
+            return Err(CommandError::ResetNotEmpty);
+        }
+        self.log(Event::NodeReset);
+        if !self.myself().is_master() {
+            self.set_role(self.me, Role::Master);
+            self.out.push(crate::contract::Action::DropEverything);
+        }
+        self.end_manual_failover();
+        self.election.abandon();
+        let others: Vec<NodeId> = self.nodes.keys().copied().filter(|id| *id != self.me).collect();
+        for id in others {
+            self.remove_node(id);
+        }
+        self.slots.release_all(self.me);
+        self.migrating.clear();
+        self.importing.clear();
+        if hard {
+            self.rename_myself();
+        }
+        self.save_before_sending();
+        self.changed()
+    }
+
+    /// A hard reset: nothing of the old life remains.
+    fn rename_myself(&mut self) {
+        let mut node = self.nodes.remove(&self.me).expect("a node knows itself");
+        self.me = self.fresh_id();
+        node.id = self.me;
+        node.shard = self.me;
+        node.config_epoch = Epoch(0);
+        self.nodes.insert(self.me, node);
+        self.current_epoch = Epoch(0);
+        self.last_vote_epoch = Epoch(0);
+        self.blacklist.clear();
+        self.log(Event::NewIdentity(self.me));
+    }
+
+    fn cmd_set_config_epoch(&mut self, epoch: Epoch) -> Answer {
+        if self.nodes.len() > 1 {
+            return Err(CommandError::EpochNotAlone);
+        }
+        if self.myself().config_epoch != Epoch(0) {
+            return Err(CommandError::EpochAlreadySet);
+        }
+        self.myself_mut().config_epoch = epoch;
+        self.current_epoch = self.current_epoch.max(epoch);
+        self.log(Event::ConfigEpochSet(epoch));
+        self.save_before_sending();
+        self.changed()
+    }
+
+    fn changed(&mut self) -> Answer {
+        self.todo.save = true;
+        self.todo.publish = true;
+        Ok(Reply::Ok)
+    }
+
+    /// The node of that name, handshakes aside.
+    pub(crate) fn known_named(&self, name: &str) -> Result<NodeId, CommandError> {
+        let known = |node: &&Node| node.handshake.is_none();
+        parse_name(name)
+            .and_then(|id| self.nodes.get(&id).filter(known))
+            .map(|node| node.id)
+            .ok_or_else(|| CommandError::unknown(name))
+    }
+
+    fn master_named(&self, name: &str, unknown: fn(String) -> CommandError) -> Result<NodeId, CommandError> {
+        let id = self.known_named(name).map_err(|_| unknown(name.to_owned()))?;
+        if self.nodes[&id].is_master() { Ok(id) } else { Err(CommandError::TargetNotMaster) }
+    }
+}
+
+fn once_each(slots: &[Slot]) -> Result<(), CommandError> {
+    let mut seen = SlotSet::new();
+    match slots.iter().find(|slot| !seen.insert(**slot)) {
+        Some(twice) => Err(CommandError::SlotTwice(*twice)),
+        None => Ok(()),
+    }
+}

@@ -1,0 +1,238 @@
+//! What each message does.
+
+use slot_routing::NodeId;
+
+use crate::contract::{Action, LinkId};
+use crate::event::Event;
+use crate::handshake::{MOST_NODES, announced_role};
+use crate::machine::Gossip;
+use crate::messages::Talk;
+use crate::node::{Address, Condition, Node};
+use crate::timeline::Suspicion;
+use crate::wire::{Body, Extension, Gossip as Section, GossipEntry, Header, MessageFlags, NodeFlags, Packet};
+
+impl Gossip {
+    pub(crate) fn on_packet(&mut self, link: LinkId, packet: Packet) {
+        let Packet { header, body } = packet;
+        if !self.links.theirs.contains_key(&link) && !self.links.ours.contains_key(&link) {
+            // The link was closed while the packet was on its way to us.
+            return;
+        }
+        self.stats.count_received(&body);
+        let known = self.hear(link, &header);
+        match body {
+            Body::Ping(section) => self.on_ping(link, &header, &section, false),
+            Body::Meet(section) => self.on_ping(link, &header, &section, true),
+            Body::Pong(section) => self.on_pong(link, &header, &section),
+            Body::Publish(publication) if known => self.out.push(Action::Deliver(publication)),
+            Body::Fail(about) if known => self.on_fail(header.sender, about),
+            Body::AuthRequest if known => self.on_auth_request(&header),
+            Body::AuthAck if known => self.on_auth_ack(&header),
+            Body::ManualFailoverStart if known => self.on_manual_failover_start(header.sender),
+            Body::Update(update) if known => self.on_update(&update),
+            _ => {}
+        }
+    }
+
+    /// What every message of a node we know tells us, whatever its type; says whether we know it.
+    fn hear(&mut self, link: LinkId, header: &Header) -> bool {
+        let (now, sender) = (self.now, header.sender);
+        let me = self.me;
+        let Some(node) = self.nodes.get_mut(&sender) else { return false };
+        if node.handshake.is_some() || sender == me {
+            return false;
+        }
+        node.contact.heard = Some(now);
+        if header.config_epoch > node.config_epoch {
+            self.todo.save = true;
+            self.todo.publish = true;
+        }
+        node.learn(header);
+        if header.current_epoch > self.current_epoch {
+            self.current_epoch = header.current_epoch;
+            self.todo.save = true;
+        }
+        if let Some(inbound) = self.links.theirs.get_mut(&link) {
+            inbound.node = Some(sender);
+        }
+        if header.message_flags.has(MessageFlags::PAUSED) {
+            self.on_master_paused(header);
+        }
+        true
+    }
+
+    /// PING and MEET want a PONG; MEET also makes an unknown sender an acquaintance.
+    fn on_ping(&mut self, link: LinkId, header: &Header, section: &Section, introduced: bool) {
+        self.learn_my_address(link, introduced);
+        let known = self.knows(header.sender);
+        if introduced && !known && header.sender != self.me {
+            let address = Address::announced(header, self.peer_ip(link));
+            if address.ip.is_some() {
+                self.start_handshake(address, false);
+            }
+            // Whoever may introduce itself is trusted with what it knows.
+            self.learn_entries(None, section);
+        }
+        self.talk_over(link, known.then_some(header.sender), Talk::Pong);
+        if known {
+            if !introduced {
+                self.update_address(header.sender, Address::announced(header, self.peer_ip(link)));
+            }
+            self.learn_from(header, section);
+        }
+    }
+
+    fn on_pong(&mut self, link: LinkId, header: &Header, section: &Section) {
+        let sender = header.sender;
+        if let Some(id) = self.links.ours.get(&link).copied() {
+            if self.nodes[&id].handshake.is_some() {
+                if !self.finish_handshake(link, id, header) {
+                    return;
+                }
+                self.hear(link, header);
+            } else if id != sender {
+                // Somebody else lives there now.
+                self.log(Event::MismatchedSender { expected: id, found: sender });
+                self.close_link(id);
+                let node = self.nodes.get_mut(&id).expect("the link belongs to it");
+                node.address = Address::default();
+                self.todo.save = true;
+                self.todo.publish = true;
+                return;
+            }
+            self.on_answer(sender);
+        }
+        if self.knows(sender) {
+            self.learn_from(header, section);
+        }
+    }
+
+    /// Our PING was answered.
+    fn on_answer(&mut self, id: NodeId) {
+        let now = self.now;
+        let node = self.nodes.get_mut(&id).expect("a link of ours has a node");
+        let contact = &mut node.contact;
+        contact.ping_sent = None;
+        contact.pong_received = Some(now);
+        contact.refused_since = None;
+        contact.met = true;
+        match node.condition {
+            Condition::Well => {}
+            Condition::Suspected { .. } => self.clear_suspicion(id),
+            Condition::Failed { since } => self.clear_fail_if_due(id, since),
+        }
+    }
+
+    pub(crate) fn knows(&self, id: NodeId) -> bool {
+        id != self.me && self.nodes.get(&id).is_some_and(|node| node.handshake.is_none())
+    }
+
+    /// What a PING or PONG of a known node tells: its role, its claim, what it knows of others.
+    fn learn_from(&mut self, header: &Header, section: &Section) {
+        self.learn_role(header);
+        self.weigh_claim(header);
+        if self.knows(header.sender) {
+            self.learn_entries(Some(header.sender), section);
+            self.learn_extensions(header.sender, &section.extensions);
+        }
+    }
+
+    fn learn_extensions(&mut self, sender: NodeId, extensions: &[Extension]) {
+        for extension in extensions {
+            match extension {
+                Extension::Forgotten { id, ttl } => self.forget_as_told(*id, *ttl),
+                Extension::Hostname(name) => self.learn_names(sender, |node| &mut node.hostname, name),
+                Extension::HumanName(name) => self.learn_names(sender, |node| &mut node.human_name, name),
+                Extension::Shard(shard) => self.learn_shard(sender, *shard),
+            }
+        }
+        let announced = |kind: fn(&Extension) -> bool| extensions.iter().any(kind);
+        if !extensions.is_empty() && !announced(|extension| matches!(extension, Extension::Hostname(_))) {
+            self.learn_names(sender, |node| &mut node.hostname, "");
+        }
+    }
+
+    fn learn_names(&mut self, id: NodeId, field: fn(&mut Node) -> &mut String, name: &str) {
+        let Some(node) = self.nodes.get_mut(&id) else { return };
+        let field = field(node);
+        if field != name {
+            name.clone_into(field);
+            self.todo.save = true;
+            self.todo.publish = true;
+        }
+    }
+
+    /// The gossip section. `sender` is `None` for a stranger that introduced itself: it may tell us of
+    /// nodes, but its opinion of those we know counts for nothing.
+    fn learn_entries(&mut self, sender: Option<NodeId>, section: &Section) {
+        for entry in &section.entries {
+            if self.nodes.contains_key(&entry.id) {
+                if let Some(sender) = sender {
+                    self.learn_opinion(sender, entry);
+                }
+            } else {
+                self.learn_stranger(entry);
+            }
+        }
+    }
+
+    fn learn_opinion(&mut self, sender: NodeId, entry: &GossipEntry) {
+        let id = entry.id;
+        if id == self.me {
+            return;
+        }
+        let down = entry.flags.has(NodeFlags::PFAIL) || entry.flags.has(NodeFlags::FAIL);
+        if self.is_voter(sender) {
+            if down {
+                self.on_report(id, sender);
+            } else {
+                self.withdraw_report(id, sender);
+            }
+        }
+        // A node we cannot reach and the sender can: perhaps it moved.
+        let unreachable = !self.nodes[&id].is_well() || self.nodes[&id].address.ip.is_none();
+        if unreachable && !down && !entry.flags.has(NodeFlags::NO_ADDRESS) {
+            self.update_address(id, address_of(entry));
+        }
+    }
+
+    fn on_report(&mut self, id: NodeId, reporter: NodeId) {
+        let (now, wall) = (self.now, self.wall);
+        let node = self.nodes.get_mut(&id).expect("looked up by the caller");
+        if node.reports.insert(reporter, now).is_none() {
+            self.timeline.suspected(id, Suspicion { by: reporter, at: wall, cause: None });
+            self.log(Event::ReportedBy { id, reporter });
+        }
+        self.fail_if_agreed(id);
+    }
+
+    fn withdraw_report(&mut self, id: NodeId, reporter: NodeId) {
+        let node = self.nodes.get_mut(&id).expect("looked up by the caller");
+        if node.reports.remove(&reporter).is_some() {
+            self.log(Event::ReportWithdrawn { id, reporter });
+        }
+    }
+
+    /// A node that we did not know. The sender is trusted, so it is one of us, unless it was forgotten
+    /// lately.
+    fn learn_stranger(&mut self, entry: &GossipEntry) {
+        let unusable = entry.flags.has(NodeFlags::NO_ADDRESS) || entry.flags.has(NodeFlags::HANDSHAKE);
+        let address = address_of(entry);
+        let full = self.nodes.len() >= MOST_NODES;
+        if unusable || full || address.ip.is_none() || self.is_blacklisted(entry.id) {
+            return;
+        }
+        let mut node = Node::new(entry.id, address, self.now);
+        node.role = announced_role(entry.flags);
+        if entry.flags.has(NodeFlags::FAIL) {
+            node.condition = Condition::Failed { since: self.now };
+        }
+        self.nodes.insert(entry.id, node);
+        self.todo.save = true;
+        self.todo.publish = true;
+    }
+}
+
+fn address_of(entry: &GossipEntry) -> Address {
+    Address { ip: entry.ip, port: entry.port, other_port: entry.other_port, bus_port: entry.bus_port }
+}

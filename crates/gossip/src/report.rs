@@ -1,0 +1,246 @@
+//! What operators read: CLUSTER NODES, INFO, LINKS, and the topology for the rest of the node.
+
+use std::fmt::Write;
+
+use clock::{Instant, Millis};
+use slot_routing::{Endpoint, Epoch, Member, NodeId, ReplOffset, Topology};
+
+use crate::commands::CommandError;
+use crate::machine::Gossip;
+use crate::node::{Link, Node};
+use crate::wire::Kind;
+
+/// One link, for CLUSTER LINKS.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LinkReport {
+    /// Whether it is ours, or theirs.
+    pub outbound: bool,
+    pub node: NodeId,
+    pub created: Millis,
+}
+
+impl Gossip {
+    /// The text of CLUSTER NODES: a line per node.
+    #[must_use]
+    pub fn nodes_text(&self) -> String {
+        let mut text = String::new();
+        for node in self.nodes.values() {
+            self.write_node(&mut text, node);
+            text.push('\n');
+        }
+        text
+    }
+
+    /// The lines of CLUSTER REPLICAS.
+    pub fn replicas_text(&self, master: &str) -> Result<Vec<String>, CommandError> {
+        let master = self.known_named(master)?;
+        if !self.nodes[&master].is_master() {
+            return Err(CommandError::NotAMaster);
+        }
+        let replicas = self.nodes.values().filter(|node| node.master() == Some(master));
+        Ok(replicas
+            .map(|node| {
+                let mut line = String::new();
+                self.write_node(&mut line, node);
+                line
+            })
+            .collect())
+    }
+
+    /// How many failure reports there are about a node (CLUSTER COUNT-FAILURE-REPORTS).
+    pub fn failure_reports(&mut self, node: &str) -> Result<usize, CommandError> {
+        let id = self.known_named(node)?;
+        Ok(self.count_reports(id))
+    }
+
+    /// `id ip:port@bus[,hostname] flags master ping pong epoch link slots...`
+    pub(crate) fn write_node(&self, text: &mut String, node: &Node) {
+        self.write_address(text, node);
+        if !node.hostname.is_empty() {
+            let _ = write!(text, ",{}", node.hostname);
+        }
+        self.write_standing(text, node);
+    }
+
+    pub(crate) fn write_address(&self, text: &mut String, node: &Node) {
+        let ip = node.address.ip.map_or_else(String::new, |ip| ip.to_string());
+        let _ = write!(text, "{} {ip}:{}@{}", node.id, node.address.port, node.address.bus_port);
+    }
+
+    pub(crate) fn write_standing(&self, text: &mut String, node: &Node) {
+        let millis = |time: Option<Instant>| time.map_or(0, |time| self.wall_at(time).0);
+        let master = node.master().and_then(|id| self.nodes.get(&id));
+        let epoch = self.claimed_epoch(node);
+        let connected = node.link.is_up() || node.id == self.me;
+        let _ = write!(
+            text,
+            " {} {} {} {} {epoch} {}",
+            self.flag_words(node),
+            master.map_or("-", |master| master.id.as_str()),
+            millis(node.contact.ping_sent),
+            millis(node.contact.pong_received),
+            if connected { "connected" } else { "disconnected" },
+        );
+        for (first, last) in self.slots.set_of(node.id).ranges() {
+            let _ = match first == last {
+                true => write!(text, " {first}"),
+                false => write!(text, " {first}-{last}"),
+            };
+        }
+        if node.id == self.me {
+            for (slot, to) in &self.migrating {
+                let _ = write!(text, " [{slot}->-{to}]");
+            }
+            for (slot, from) in &self.importing {
+                let _ = write!(text, " [{slot}-<-{from}]");
+            }
+        }
+    }
+
+    /// The epoch of the claim that a node stands for: its own, or its master's.
+    fn claimed_epoch(&self, node: &Node) -> Epoch {
+        node.master().and_then(|id| self.nodes.get(&id)).unwrap_or(node).config_epoch
+    }
+
+    fn flag_words(&self, node: &Node) -> String {
+        let words = [
+            (node.id == self.me, "myself"),
+            (node.is_master() && node.handshake.is_none(), "master"),
+            (!node.is_master(), "slave"),
+            (node.is_suspected(), "fail?"),
+            (node.has_failed(), "fail"),
+            (node.handshake.is_some(), "handshake"),
+            (node.address.ip.is_none() && node.id != self.me, "noaddr"),
+            (node.no_failover, "nofailover"),
+        ];
+        let set: Vec<&str> = words.iter().filter(|(set, _)| *set).map(|(_, word)| *word).collect();
+        if set.is_empty() { "noflags".to_owned() } else { set.join(",") }
+    }
+
+    /// The text of CLUSTER INFO.
+    #[must_use]
+    pub fn info_text(&self) -> String {
+        let slots_of = |wanted: fn(&Node) -> bool| -> usize {
+            let owners = self.slots.owners();
+            owners.filter(|(id, _)| self.nodes.get(id).is_some_and(wanted)).map(|(_, count)| count).sum()
+        };
+        let epoch = self.claimed_epoch(self.myself());
+        let mut text = format!(
+            "cluster_state:{}\r\ncluster_slots_assigned:{}\r\ncluster_slots_ok:{}\r\n\
+             cluster_slots_pfail:{}\r\ncluster_slots_fail:{}\r\ncluster_known_nodes:{}\r\n\
+             cluster_size:{}\r\ncluster_current_epoch:{}\r\ncluster_my_epoch:{epoch}\r\n",
+            if self.service.serving { "ok" } else { "fail" },
+            self.slots.assigned(),
+            slots_of(Node::is_well),
+            slots_of(Node::is_suspected),
+            slots_of(Node::has_failed),
+            self.nodes.len(),
+            self.voters(),
+            self.current_epoch,
+        );
+        self.write_messages(&mut text);
+        text.push_str("total_cluster_links_buffer_limit_exceeded:0\r\n");
+        text
+    }
+
+    fn write_messages(&self, text: &mut String) {
+        for (word, count) in
+            [("sent", Self::sent_of as fn(&Self, Kind) -> u64), ("received", Self::received_of)]
+        {
+            let mut total = 0;
+            for kind in Kind::ALL {
+                let messages = count(self, kind);
+                total += messages;
+                if messages > 0 {
+                    let _ = write!(text, "cluster_stats_messages_{}_{word}:{messages}\r\n", kind.word());
+                }
+            }
+            let _ = write!(text, "cluster_stats_messages_{word}:{total}\r\n");
+        }
+    }
+
+    fn sent_of(&self, kind: Kind) -> u64 {
+        self.stats.sent(kind)
+    }
+
+    fn received_of(&self, kind: Kind) -> u64 {
+        self.stats.received(kind)
+    }
+
+    /// Starts the counts of messages anew (CONFIG RESETSTAT).
+    pub fn reset_stats(&mut self) {
+        self.stats.reset();
+    }
+
+    /// Every link whose other end is known.
+    #[must_use]
+    pub fn link_reports(&self) -> Vec<LinkReport> {
+        let mut reports = Vec::new();
+        for node in self.nodes.values() {
+            if let Link::Up { since, .. } = node.link {
+                reports.push(LinkReport { outbound: true, node: node.id, created: self.wall_at(since) });
+            }
+            let theirs = self.links.theirs.values().filter(|inbound| inbound.node == Some(node.id));
+            reports.extend(theirs.map(|inbound| LinkReport {
+                outbound: false,
+                node: node.id,
+                created: inbound.since,
+            }));
+        }
+        reports
+    }
+
+    /// The cluster as the rest of the node is to see it.
+    #[must_use]
+    pub fn topology(&self) -> Topology {
+        let members = self.nodes.values().filter_map(|node| self.member(node)).collect();
+        let mut topology = Topology::new(self.me, self.current_epoch, self.service.serving, members);
+        for (owner, _) in self.slots.owners() {
+            for slot in self.slots.set_of(owner).iter() {
+                topology.assign(slot, owner);
+            }
+        }
+        for (&slot, &to) in &self.migrating {
+            topology.mark_migrating(slot, to);
+        }
+        for (&slot, &from) in &self.importing {
+            topology.mark_importing(slot, from);
+        }
+        topology
+    }
+
+    /// Strangers are no members, nor replicas of nobody we know; this node always is.
+    fn member(&self, node: &Node) -> Option<Member> {
+        let role = match node.role {
+            crate::node::Role::Replica(Some(master)) => slot_routing::Role::Replica(master),
+            crate::node::Role::Replica(None) if node.id != self.me => return None,
+            _ => slot_routing::Role::Master,
+        };
+        if node.handshake.is_some() {
+            return None;
+        }
+        let me = node.id == self.me;
+        Some(Member {
+            id: node.id,
+            shard: node.shard,
+            endpoint: Endpoint {
+                ip: node.address.ip.map_or_else(String::new, |ip| ip.to_string()),
+                hostname: node.hostname.clone(),
+                port: node.address.port,
+                tls_port: node.address.other_port,
+                bus_port: node.address.bus_port,
+            },
+            role,
+            config_epoch: self.claimed_epoch(node),
+            offset: if me { self.replication.offset } else { node.offset },
+            failed: node.has_failed(),
+            suspected: node.is_suspected(),
+        })
+    }
+
+    /// How far this node's data is, as it says on the bus.
+    #[must_use]
+    pub fn offset(&self) -> ReplOffset {
+        self.replication.offset
+    }
+}

@@ -1,0 +1,80 @@
+//! May this node serve?
+//!
+//! It may while every slot is served by a master that is not failed (unless full coverage is not
+//! asked for) and a majority of the masters with slots is within reach. A master waits before it
+//! serves (again): two seconds after its start, and the rejoin delay after it was in a minority or
+//! stood still, so that it hears first that it was replaced. Limits and delays are Redis's.
+
+use std::time::Duration;
+
+use clock::Instant;
+use slot_routing::SLOT_COUNT;
+
+use crate::event::Event;
+use crate::machine::Gossip;
+use crate::node::Node;
+
+/// How long a master waits after its start (Redis: `CLUSTER_WRITABLE_DELAY`).
+const START_DELAY: Duration = Duration::from_secs(2);
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Service {
+    pub(crate) serving: bool,
+    /// A master does not begin to serve before this.
+    not_before: Instant,
+    /// Whether only that is in the way.
+    waiting: bool,
+}
+
+impl Service {
+    /// Elected just now, by a majority: there is nobody to wait for.
+    pub(crate) fn begin_as_new_master(&mut self, now: Instant) {
+        self.not_before = now;
+    }
+}
+
+impl Gossip {
+    /// The first moment after a start.
+    pub(crate) fn wake_up(&mut self) {
+        self.service.not_before = self.now + START_DELAY;
+    }
+
+    /// This node may have been replaced without noticing.
+    pub(crate) fn hold_back(&mut self) {
+        self.service.not_before = self.now + self.config.rejoin_delay();
+        if self.myself().is_master() {
+            self.service.serving = false;
+            self.todo.publish = true;
+        }
+    }
+
+    pub(crate) fn update_service(&mut self) {
+        let in_reach = self.slots.owners().filter(|(id, _)| self.nodes.get(id).is_some_and(Node::is_well));
+        let majority = in_reach.count() >= self.quorum();
+        if !majority {
+            let until = self.now + self.config.rejoin_delay();
+            self.service.not_before = self.service.not_before.max(until);
+        }
+        let may = majority && self.is_covered();
+        let early = self.myself().is_master() && self.now < self.service.not_before;
+        self.service.waiting = may && early && !self.service.serving;
+        let serving = may && !self.service.waiting;
+        if serving != self.service.serving {
+            self.service.serving = serving;
+            self.todo.publish = true;
+            self.log(Event::StateChanged { serving });
+        }
+    }
+
+    fn is_covered(&self) -> bool {
+        if !self.config.require_full_coverage {
+            return true;
+        }
+        let failed = |id| self.nodes.get(&id).is_none_or(Node::has_failed);
+        self.slots.assigned() == SLOT_COUNT && !self.slots.owners().any(|(id, _)| failed(id))
+    }
+
+    pub(crate) fn service_deadline(&self) -> Option<Instant> {
+        self.service.waiting.then_some(self.service.not_before)
+    }
+}

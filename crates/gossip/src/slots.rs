@@ -1,0 +1,151 @@
+//! Who owns which slot, in this node's eyes.
+//!
+//! One small number per slot, and a count per owner: a thousand simulated nodes each keep one of
+//! these, so it stays at 32 KiB whatever the number of owners.
+
+use std::collections::BTreeMap;
+
+use slot_routing::{NodeId, SLOT_COUNT, Slot, SlotSet};
+
+const NOBODY: u16 = u16::MAX;
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct SlotTable {
+    /// For each slot the handle of its owner.
+    owners: Box<[u16]>,
+    /// Handles stand for ids; one that owns nothing any more is given away again.
+    ids: Vec<Option<NodeId>>,
+    handles: BTreeMap<NodeId, u16>,
+    counts: Vec<u16>,
+    assigned: usize,
+    /// Grows with every change, so that what was derived from the table knows when it is stale.
+    version: u64,
+}
+
+impl SlotTable {
+    pub(crate) fn new() -> Self {
+        Self {
+            owners: vec![NOBODY; SLOT_COUNT].into_boxed_slice(),
+            ids: Vec::new(),
+            handles: BTreeMap::new(),
+            counts: Vec::new(),
+            assigned: 0,
+            version: 0,
+        }
+    }
+
+    pub(crate) fn version(&self) -> u64 {
+        self.version
+    }
+
+    pub(crate) fn owner(&self, slot: Slot) -> Option<NodeId> {
+        self.ids.get(usize::from(self.owners[slot.index()])).copied().flatten()
+    }
+
+    /// How many slots `id` owns.
+    pub(crate) fn count(&self, id: NodeId) -> usize {
+        self.handles.get(&id).map_or(0, |&handle| usize::from(self.counts[usize::from(handle)]))
+    }
+
+    /// How many slots have an owner.
+    pub(crate) fn assigned(&self) -> usize {
+        self.assigned
+    }
+
+    /// The owners and how many slots each has, in the order of the ids.
+    pub(crate) fn owners(&self) -> impl Iterator<Item = (NodeId, usize)> + '_ {
+        self.handles.iter().map(|(&id, &handle)| (id, usize::from(self.counts[usize::from(handle)])))
+    }
+
+    pub(crate) fn set_of(&self, id: NodeId) -> SlotSet {
+        let Some(&handle) = self.handles.get(&id) else { return SlotSet::new() };
+        let mut bitmap = [0; SLOT_COUNT / 8];
+        for (byte, owners) in bitmap.iter_mut().zip(self.owners.chunks_exact(8)) {
+            for (bit, &owner) in owners.iter().enumerate() {
+                *byte |= u8::from(owner == handle) << bit;
+            }
+        }
+        SlotSet::from_bitmap(&bitmap)
+    }
+
+    /// Whether `id` owns exactly `slots`.
+    pub(crate) fn owns_exactly(&self, id: NodeId, slots: &SlotSet) -> bool {
+        slots.len() == self.count(id) && self.set_of(id) == *slots
+    }
+
+    /// Gives `slot` to `id`, whoever had it.
+    pub(crate) fn assign(&mut self, slot: Slot, id: NodeId) {
+        self.release(slot);
+        let handle = self.handle(id);
+        self.owners[slot.index()] = handle;
+        self.counts[usize::from(handle)] += 1;
+        self.assigned += 1;
+        self.version += 1;
+    }
+
+    /// Takes `slot` from whoever has it; says who that was.
+    pub(crate) fn release(&mut self, slot: Slot) -> Option<NodeId> {
+        let handle = std::mem::replace(&mut self.owners[slot.index()], NOBODY);
+        let id = self.ids.get(usize::from(handle)).copied().flatten()?;
+        self.assigned -= 1;
+        self.version += 1;
+        let count = &mut self.counts[usize::from(handle)];
+        *count -= 1;
+        if *count == 0 {
+            self.handles.remove(&id);
+            self.ids[usize::from(handle)] = None;
+        }
+        Some(id)
+    }
+
+    /// Takes every slot from `id`; says which they were.
+    pub(crate) fn release_all(&mut self, id: NodeId) -> SlotSet {
+        let slots = self.set_of(id);
+        for slot in slots.iter() {
+            self.release(slot);
+        }
+        slots
+    }
+
+    fn handle(&mut self, id: NodeId) -> u16 {
+        if let Some(&handle) = self.handles.get(&id) {
+            return handle;
+        }
+        let free = self.ids.iter().position(Option::is_none).unwrap_or_else(|| {
+            self.ids.push(None);
+            self.counts.push(0);
+            self.ids.len() - 1
+        });
+        self.ids[free] = Some(id);
+        let handle = u16::try_from(free).expect("no more owners than slots");
+        self.handles.insert(id, handle);
+        handle
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_and_sets_follow_the_owners() {
+        let (one, two) = (NodeId::from_random([1; 20]), NodeId::from_random([2; 20]));
+        let slot = |number| Slot::new(number).unwrap();
+        let mut table = SlotTable::new();
+        for number in 0..10 {
+            table.assign(slot(number), one);
+        }
+        table.assign(slot(3), two);
+        table.assign(slot(3), two);
+        assert_eq!((table.count(one), table.count(two), table.assigned()), (9, 1, 10));
+        assert_eq!(table.set_of(two).ranges(), [(slot(3), slot(3))]);
+        assert!(table.owns_exactly(two, &[slot(3)].into_iter().collect()));
+        assert!(!table.owns_exactly(one, &table.set_of(two)));
+        assert_eq!(table.release(slot(3)), Some(two));
+        assert_eq!(table.release(slot(3)), None);
+        assert_eq!(table.owners().collect::<Vec<_>>(), [(one, 9)]);
+        assert_eq!(table.release_all(one).len(), 9);
+        assert_eq!(table.assigned(), 0);
+        assert_eq!(table.owners().count(), 0);
+    }
+}

@@ -1,0 +1,38 @@
+//! How many messages of each type came and went.
+
+use crate::wire::{Body, Kind};
+
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Stats {
+    sent: [u64; Kind::ALL.len()],
+    received: [u64; Kind::ALL.len()],
+}
+
+impl Stats {
+    pub(crate) fn count_sent(&mut self, body: &Body) {
+        if let Some(kind) = body.kind() {
+            self.sent[kind as usize] += 1;
+        }
+    }
+
+    pub(crate) fn count_received(&mut self, body: &Body) {
+        if let Some(kind) = body.kind() {
+            self.received[kind as usize] += 1;
+        }
+    }
+
+    #[must_use]
+    pub fn sent(&self, kind: Kind) -> u64 {
+        self.sent[kind as usize]
+    }
+
+    #[must_use]
+    pub fn received(&self, kind: Kind) -> u64 {
+        self.received[kind as usize]
+    }
+
+    /// As CONFIG RESETSTAT wants it.
+    pub(crate) fn reset(&mut self) {
+        *self = Self::default();
+    }
+}

@@ -1,0 +1,8 @@
+//! Machines against machines: a small network with a virtual clock.
+
+mod commands;
+mod failover;
+mod membership;
+mod net;
+mod nodes_conf;
+mod single;

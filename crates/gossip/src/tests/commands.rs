@@ -1,0 +1,151 @@
+//! What operators are answered.
+
+use slot_routing::{Epoch, Slot};
+
+use super::net::{Net, config};
+use crate::{Command, CommandError, FailoverMode, Reply, SlotChange};
+
+fn slot(number: u16) -> Slot {
+    Slot::new(number).unwrap()
+}
+
+#[test]
+fn refusals_have_the_texts_that_tools_know() {
+    let mut net = Net::cluster(3, 6, &config(2000), 1);
+    let id = |index: usize| net.id(index).to_string();
+    let (me, other, replica, mine) = (id(0), id(1), id(3), 0);
+    let nobody = "abc".to_owned();
+    let set = |number, change| Command::SetSlot { slot: slot(number), change, keys_in_slot: 3 };
+    let replicate = |node: &str| Command::Replicate { node: node.to_owned(), holds_keys: false };
+    let forget = |node: &str| Command::Forget { node: node.to_owned() };
+    use SlotChange::{Importing, Migrating, Node};
+    // node, command, the error after "ERR "
+    let table = [
+        (0, Command::AddSlots(vec![slot(1)]), "Slot 1 is already busy".to_owned()),
+        (
+            0,
+            Command::FlushSlots { holds_keys: true },
+            "DB must be empty to perform CLUSTER FLUSHSLOTS.".to_owned(),
+        ),
+        (0, set(mine, Migrating { to: nobody.clone() }), "I don't know about node abc".to_owned()),
+        (0, set(mine, Importing { from: other.clone() }), "I'm already the owner of hash slot 0".to_owned()),
+        (0, set(16_000, Migrating { to: other.clone() }), "I'm not the owner of hash slot 16000".to_owned()),
+        (0, set(mine, Migrating { to: replica.clone() }), "Target node is not a master".to_owned()),
+        (0, set(mine, Node(nobody.clone())), "Unknown node abc".to_owned()),
+        (
+            0,
+            set(mine, Node(other.clone())),
+            "Can't assign hashslot 0 to a different node while I still hold keys for this hash slot."
+                .to_owned(),
+        ),
+        (3, set(mine, SlotChange::Stable), "You can use SETSLOT only with masters.".to_owned()),
+        (0, replicate("abc"), "Unknown node abc".to_owned()),
+        (0, replicate(&me), "Can't replicate myself".to_owned()),
+        (4, replicate(&replica), "I can only replicate a master, not a replica.".to_owned()),
+        (
+            0,
+            replicate(&other),
+            "To set a master the node must be empty and without assigned slots.".to_owned(),
+        ),
+        (
+            0,
+            Command::Failover(FailoverMode::Graceful),
+            "You should send CLUSTER FAILOVER to a replica".to_owned(),
+        ),
+        (0, forget("abc"), "Unknown node abc".to_owned()),
+        (0, forget(&me), "I tried hard but I can't forget myself...".to_owned()),
+        (3, forget(&me), "Can't forget my master!".to_owned()),
+        (
+            0,
+            Command::Reset { hard: false, holds_keys: true },
+            "CLUSTER RESET can't be called with master nodes containing keys".to_owned(),
+        ),
+        (
+            0,
+            Command::SetConfigEpoch(Epoch(9)),
+            "The user can assign a config epoch only when the node does not know any other node.".to_owned(),
+        ),
+    ];
+    for (index, command, text) in table {
+        let before = net.hosts[index].gossip.topology();
+        let refusal = net.command(index, command.clone()).expect_err("refused");
+        assert_eq!(refusal.to_string(), text, "{command:?}");
+        let after = net.hosts[index].gossip.topology();
+        assert!(
+            Slot::all().all(|slot| before.owner(slot) == after.owner(slot)),
+            "{command:?} changed something"
+        );
+    }
+}
+
+#[test]
+fn slots_are_added_and_taken_all_or_none() {
+    let mut net = Net::new(1, &config(2000), 2);
+    let twice = net.command(0, Command::AddSlots(vec![slot(1), slot(2), slot(1)]));
+    assert_eq!(twice, Err(CommandError::SlotTwice(slot(1))));
+    assert_eq!(net.owner_of(0, 1), None);
+    net.command(0, Command::AddSlots(vec![slot(1), slot(2)])).unwrap();
+    assert_eq!(
+        net.command(0, Command::DelSlots(vec![slot(2), slot(3)])),
+        Err(CommandError::SlotUnassigned(slot(3)))
+    );
+    assert_eq!(
+        net.command(0, Command::DelSlots(vec![slot(2), slot(2)])),
+        Err(CommandError::SlotTwice(slot(2)))
+    );
+    net.command(0, Command::DelSlots(vec![slot(2)])).unwrap();
+    assert_eq!((net.owner_of(0, 1), net.owner_of(0, 2)), (Some(0), None));
+    net.command(0, Command::FlushSlots { holds_keys: false }).unwrap();
+    assert_eq!(net.owner_of(0, 1), None);
+}
+
+#[test]
+fn epochs_are_set_once_and_bumped_when_behind() {
+    let mut net = Net::new(1, &config(2000), 3);
+    net.command(0, Command::SetConfigEpoch(Epoch(7))).unwrap();
+    assert_eq!(net.command(0, Command::SetConfigEpoch(Epoch(8))), Err(CommandError::EpochAlreadySet));
+    assert_eq!(net.command(0, Command::BumpEpoch), Ok(Reply::Still(Epoch(7))));
+    let mut net = Net::cluster(3, 3, &config(2000), 4);
+    assert_eq!(net.command(0, Command::BumpEpoch), Ok(Reply::Bumped(Epoch(4))));
+    assert_eq!(net.command(0, Command::BumpEpoch), Ok(Reply::Still(Epoch(4))));
+}
+
+#[test]
+fn nodes_and_info_read_as_tools_expect() {
+    let mut net = Net::cluster(3, 6, &config(2000), 5);
+    net.run(std::time::Duration::from_millis(950));
+    let text = net.hosts[3].gossip.nodes_text();
+    assert_eq!(text.lines().count(), 6);
+    let line = |index: usize| text.lines().find(|line| line.starts_with(net.id(index).as_str())).unwrap();
+    let mine: Vec<&str> = line(3).split(' ').collect();
+    assert_eq!(mine[1..5], ["127.0.0.1:7003@17003", "myself,slave", net.id(0).as_str(), "0"]);
+    assert_eq!(mine[6..], ["1", "connected"]);
+    let master: Vec<&str> = line(1).split(' ').collect();
+    assert_eq!(master[1..4], ["127.0.0.1:7001@17001", "master", "-"]);
+    assert!(master[5].parse::<i64>().unwrap() > 1_790_000_000_000);
+    assert_eq!(master[6..], ["2", "connected", "5461-10921"]);
+
+    let info = net.hosts[3].gossip.info_text();
+    for line in [
+        "cluster_state:ok",
+        "cluster_slots_assigned:16384",
+        "cluster_slots_ok:16384",
+        "cluster_slots_pfail:0",
+        "cluster_slots_fail:0",
+        "cluster_known_nodes:6",
+        "cluster_size:3",
+        "cluster_my_epoch:1",
+        "total_cluster_links_buffer_limit_exceeded:0",
+    ] {
+        assert!(info.contains(&format!("{line}\r\n")), "{line} in {info}");
+    }
+    let me = net.id(0).to_string();
+    let replicas = net.hosts[2].gossip.replicas_text(&me).unwrap();
+    assert_eq!(replicas.len(), 1);
+    assert!(replicas[0].starts_with(net.id(3).as_str()));
+    let replica = net.id(3).to_string();
+    assert_eq!(net.hosts[2].gossip.replicas_text(&replica), Err(CommandError::NotAMaster));
+    assert_eq!(net.hosts[2].gossip.failure_reports(&me), Ok(0));
+    // Five of ours, five of theirs.
+    assert_eq!(net.hosts[2].gossip.link_reports().len(), 10);
+}

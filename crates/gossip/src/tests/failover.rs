@@ -1,0 +1,285 @@
+//! Masters that die, freeze and come back.
+
+use std::time::Duration;
+
+use super::net::{Life, Net, config};
+use crate::{Cause, Event, FailoverMode, Reply};
+
+const MS: fn(u64) -> Duration = Duration::from_millis;
+
+fn six(seed: u64) -> Net {
+    Net::cluster(3, 6, &config(2000), seed)
+}
+
+/// The node that took over slot 0, once somebody did.
+fn replaced(net: &Net) -> bool {
+    net.writer_of(0).is_some_and(|writer| writer != 0)
+}
+
+#[test]
+fn a_killed_master_is_replaced_long_before_the_node_timeout() {
+    for seed in 0..20 {
+        let mut net = six(seed);
+        net.run(MS(777 + seed * 13));
+        net.kill(0);
+        let took = net.until("a replica takes over", replaced);
+        assert!(took > MS(150), "not before the refusal was confirmed: {took:?}");
+        assert!(took < MS(400), "{took:?}\n{}", net.story());
+        assert_eq!(net.writer_of(0), Some(3));
+        net.until("all agree", Net::all_agree);
+        let record = net.hosts[3].gossip.timeline().records().last().unwrap().clone();
+        assert_eq!(record.node, net.id(0));
+        assert!(record.agreed.is_some() && record.replaced.is_some());
+        assert_eq!(record.ballots.len(), 1);
+        assert!(record.ballots[0].votes.len() >= 2);
+        let me = net.id(3);
+        let mine = record.suspicions.iter().find(|suspicion| suspicion.by == me);
+        assert!(mine.is_none_or(|suspicion| suspicion.cause == Some(Cause::Refused)));
+    }
+}
+
+#[test]
+fn the_old_master_returns_as_a_replica_of_the_new() {
+    let mut net = six(1);
+    net.kill(0);
+    net.until("a replica takes over", replaced);
+    net.run(MS(3000));
+    net.restart(0);
+    assert!(net.hosts[0].topology.as_ref().is_some_and(|topology| !topology.serving));
+    net.until("the old master follows", |net| net.hosts[0].copies == Some(net.id(3)));
+    net.until("all agree", Net::all_agree);
+    assert_eq!(net.owner_of(0, 0), Some(3));
+    assert!(!net.hosts[0].gossip.node(net.id(0)).unwrap().is_master());
+}
+
+#[test]
+fn a_frozen_master_is_replaced_right_after_the_node_timeout() {
+    for seed in 0..20 {
+        let mut net = six(seed);
+        net.run(MS(500 + seed * 37));
+        net.freeze(0);
+        let took = net.until("a replica takes over", replaced);
+        assert!(took >= MS(1750) && took <= MS(2250), "{took:?}\n{}", net.story());
+    }
+}
+
+#[test]
+fn a_thawed_master_serves_nothing_before_it_hears_that_it_was_replaced() {
+    let mut net = six(3);
+    net.freeze(0);
+    net.until("a replica takes over", replaced);
+    net.run(MS(1000));
+    net.thaw(0);
+    net.until("the old master follows", |net| {
+        let old = net.hosts[0].topology.as_ref().unwrap();
+        assert!(!old.serving || !old.me().role.eq(&slot_routing::Role::Master), "two masters serve one slot");
+        net.hosts[0].copies == Some(net.id(3))
+    });
+    // It did not take its own absence for the others' silence.
+    assert!(!net.hosts[0].logged(|event| matches!(event, Event::Suspected { .. })), "{}", net.story());
+    net.until("all agree", Net::all_agree);
+}
+
+#[test]
+fn a_master_frozen_for_less_than_the_timeout_goes_on() {
+    let mut net = six(4);
+    net.freeze(0);
+    net.run(MS(1200));
+    net.thaw(0);
+    net.run(MS(5000));
+    assert_eq!(net.writer_of(0), Some(0), "{}", net.story());
+    assert!(net.hosts.iter().all(|host| !host.logged(|event| matches!(event, Event::FailAgreed(_)))));
+}
+
+#[test]
+fn a_replica_that_dies_is_marked_and_taken_back() {
+    let mut net = six(5);
+    net.kill(4);
+    net.until("it is failed", |net| net.hosts[0].gossip.node(net.id(4)).unwrap().has_failed());
+    assert!(net.hosts[0].gossip.is_serving());
+    net.restart(4);
+    net.until("all agree again", |net| {
+        net.all_agree() && net.hosts[0].gossip.node(net.id(4)).unwrap().is_well()
+    });
+    assert_eq!(net.hosts[4].copies, Some(net.id(1)));
+}
+
+#[test]
+fn the_replica_with_more_data_goes_first() {
+    for seed in 0..10 {
+        let mut net = Net::cluster(3, 9, &config(2000), seed);
+        // Replicas of node 0: 3 and 6.
+        net.hosts[0].offset = 1000;
+        net.hosts[3].offset = 900;
+        net.hosts[6].offset = 1000;
+        net.kill(0);
+        let took = net.until("a replica takes over", replaced);
+        assert_eq!(net.writer_of(0), Some(6), "{}", net.story());
+        assert!(took < MS(400), "{took:?}");
+        net.until("all agree", Net::all_agree);
+        assert_eq!(net.hosts[3].copies, Some(net.id(6)));
+    }
+}
+
+#[test]
+fn replicas_with_the_same_data_do_not_split_the_vote() {
+    for seed in 0..8 {
+        let mut net = Net::cluster(3, 12, &config(2000), seed);
+        net.kill(0);
+        let took = net.until("a replica takes over", replaced);
+        assert!(took < MS(400), "seed {seed}: {took:?}\n{}", net.story());
+    }
+}
+
+#[test]
+fn two_masters_die_at_once_and_both_are_replaced() {
+    let mut net = Net::cluster(5, 10, &config(2000), 6);
+    net.kill(0);
+    net.kill(1);
+    net.until("both are replaced", |net| net.writer_of(0).is_some() && net.writer_of(4000).is_some());
+    net.until("all agree", Net::all_agree);
+}
+
+#[test]
+fn without_a_majority_of_masters_nobody_is_replaced() {
+    let mut net = six(7);
+    net.kill(0);
+    net.kill(1);
+    net.run(MS(10_000));
+    assert_eq!(net.writer_of(0), None);
+    assert!(net.hosts.iter().filter(|host| host.life == Life::Running).all(|host| !host.gossip.is_serving()));
+    net.restart(0);
+    net.until("the majority is back", |net| net.writer_of(16_000).is_some() && net.writer_of(0).is_some());
+    net.until("node 1 is replaced now", |net| net.writer_of(8000).is_some());
+}
+
+#[test]
+fn a_minority_stops_serving_and_the_majority_goes_on() {
+    let mut net = six(8);
+    // Master 0 alone; its replica 3 is with the majority.
+    net.cut(&[0], &[1, 2, 3, 4, 5]);
+    let stopped = net.until("the minority stops", |net| !net.hosts[0].gossip.is_serving());
+    assert!(stopped <= MS(2100), "{stopped:?}");
+    net.until("the majority replaces it", |net| net.writer_of(0) == Some(3));
+    net.run(MS(5000));
+    net.heal();
+    net.until("all agree", Net::all_agree);
+    assert_eq!(net.hosts[0].copies, Some(net.id(3)));
+}
+
+#[test]
+fn a_minority_with_replicas_elects_nobody() {
+    let mut net = six(9);
+    // Master 0 with the replica of master 1: no majority there.
+    net.cut(&[0, 4], &[1, 2, 3, 5]);
+    net.run(MS(10_000));
+    assert!(!net.hosts[4].gossip.node(net.id(4)).unwrap().is_master());
+    assert_eq!(net.writer_of(0), Some(3), "{}", net.story());
+    net.heal();
+    net.until("all agree", Net::all_agree);
+}
+
+#[test]
+fn a_voter_that_restarts_does_not_vote_twice_in_one_epoch() {
+    let mut net = six(10);
+    net.kill(0);
+    net.until("a replica takes over", replaced);
+    let epoch = net.hosts[1].gossip.last_vote_epoch();
+    assert!(epoch.0 > 0);
+    net.kill(1);
+    net.restart(1);
+    assert_eq!(net.hosts[1].gossip.last_vote_epoch(), epoch);
+}
+
+#[test]
+fn a_graceful_manual_failover_waits_for_the_stream() {
+    let mut net = six(11);
+    net.hosts[0].offset = 500;
+    net.hosts[3].offset = 400;
+    assert_eq!(net.failover(3, FailoverMode::Graceful), Ok(Reply::Ok));
+    net.until("the master pauses", |net| net.hosts[0].paused);
+    net.run(MS(200));
+    assert_eq!(net.owner_of(3, 0), Some(0), "not before the replica has everything");
+    net.hosts[3].offset = 500;
+    let took = net.until("the replica is master", |net| net.writer_of(0) == Some(3));
+    assert!(took < MS(300), "{took:?}");
+    net.until("all agree", Net::all_agree);
+    assert!(!net.hosts[0].paused);
+    assert_eq!(net.hosts[0].copies, Some(net.id(3)));
+    // And back at once.
+    assert_eq!(net.failover(0, FailoverMode::Graceful), Ok(Reply::Ok));
+    net.until("the old master is master again", |net| net.writer_of(0) == Some(0));
+}
+
+#[test]
+fn a_manual_failover_that_does_not_get_there_ends_by_itself() {
+    let mut net = six(12);
+    net.hosts[0].offset = 500;
+    net.hosts[3].offset = 400;
+    net.failover(3, FailoverMode::Graceful).unwrap();
+    net.until("the master pauses", |net| net.hosts[0].paused);
+    net.until("it resumes", |net| !net.hosts[0].paused);
+    assert_eq!(net.writer_of(0), Some(0));
+    net.until("the replica gave up too", |net| {
+        net.hosts[3].logged(|event| matches!(event, Event::ManualFailoverTimedOut))
+    });
+}
+
+#[test]
+fn forced_and_takeover_failovers_do_not_ask_the_master() {
+    let mut net = six(13);
+    net.failover(3, FailoverMode::Force).unwrap();
+    net.until("forced", |net| net.writer_of(0) == Some(3));
+    net.until("all agree", Net::all_agree);
+    net.failover(4, FailoverMode::Takeover).unwrap();
+    assert_eq!(net.writer_of(8000), Some(1), "both serve for the moment that the news takes");
+    net.until("taken over", |net| net.writer_of(8000) == Some(4));
+    net.until("all agree", Net::all_agree);
+}
+
+#[test]
+fn takeover_works_where_no_majority_is_left() {
+    let mut net = six(14);
+    net.kill(0);
+    net.kill(1);
+    net.run(MS(5000));
+    net.failover(3, FailoverMode::Takeover).unwrap();
+    net.until("three owners, two of them well", |net| net.owner_of(2, 0) == Some(3));
+    net.until("serving again", |net| net.writer_of(0) == Some(3));
+}
+
+#[test]
+fn silence_alone_never_suspects_whoever_answers() {
+    let mut net = Net::cluster(3, 6, &config(2000), 15);
+    net.run(Duration::from_secs(50));
+    assert!(net.hosts.iter().all(|host| !host.logged(|event| matches!(event, Event::Suspected { .. }))));
+}
+
+#[test]
+fn a_cluster_that_starts_node_by_node_fails_nobody_over() {
+    let mut net = six(16);
+    for index in 0..6 {
+        net.kill(index);
+    }
+    net.run(MS(1000));
+    for index in 0..6 {
+        net.restart(index);
+        net.run(MS(350));
+    }
+    net.until("all agree", Net::all_agree);
+    assert!(net.hosts.iter().all(|host| !host.logged(|event| matches!(event, Event::ElectionStarted(_)))));
+    assert_eq!(net.writer_of(0), Some(0));
+}
+
+#[test]
+fn the_same_seed_tells_the_same_story() {
+    let story = |seed| {
+        let mut net = six(seed);
+        net.kill(0);
+        net.until("a replica takes over", replaced);
+        net.run(MS(2000));
+        net.story()
+    };
+    assert_eq!(story(42), story(42));
+    assert_ne!(story(42), story(43));
+}

@@ -1,0 +1,155 @@
+//! Nodes that meet, move, collide and are forgotten.
+
+use std::time::Duration;
+
+use slot_routing::{Epoch, Slot};
+
+use super::net::{Net, config};
+use crate::{Command, Event, Reply};
+
+const MS: fn(u64) -> Duration = Duration::from_millis;
+
+fn members(net: &Net, index: usize) -> usize {
+    net.hosts[index].gossip.nodes().filter(|node| node.handshake.is_none()).count()
+}
+
+#[test]
+fn who_meets_one_meets_all() {
+    let mut net = Net::new(5, &config(2000), 1);
+    for index in 1..5 {
+        net.meet(0, index);
+    }
+    let took = net.until("all know all", |net| (0..5).all(|index| members(net, index) == 5));
+    assert!(took < MS(3000), "{took:?}");
+    assert!((0..5).all(|index| net.hosts[index].gossip.nodes().all(|node| node.handshake.is_none())));
+}
+
+#[test]
+fn meeting_nobody_ends_with_the_handshake_timeout() {
+    let mut net = Net::new(1, &config(2000), 2);
+    net.meet(0, 9);
+    assert!(net.hosts[0].gossip.nodes_text().contains(" handshake - "));
+    net.run(MS(2100));
+    assert_eq!(net.hosts[0].gossip.nodes().count(), 1);
+}
+
+#[test]
+fn meeting_oneself_or_somebody_twice_changes_nothing() {
+    let mut net = Net::new(2, &config(2000), 3);
+    net.meet(0, 0);
+    net.meet(0, 1);
+    net.meet(1, 0);
+    net.meet(0, 1);
+    net.run(MS(3000));
+    assert_eq!((members(&net, 0), members(&net, 1)), (2, 2));
+    net.meet(0, 1);
+    net.run(MS(3000));
+    assert_eq!(net.hosts[0].gossip.nodes().count(), 2);
+}
+
+#[test]
+fn masters_of_one_epoch_find_different_ones() {
+    let mut net = Net::new(4, &config(2000), 4);
+    for index in 1..4 {
+        net.meet(0, index);
+    }
+    net.until("epochs differ", |net| {
+        let mut epochs: Vec<Epoch> =
+            (0..4).map(|i| net.hosts[i].gossip.node(net.id(i)).unwrap().config_epoch).collect();
+        epochs.sort_unstable();
+        epochs.dedup();
+        epochs.len() == 4 && members(net, 0) == 4
+    });
+    assert!(net.hosts.iter().any(|host| host.logged(|event| matches!(event, Event::EpochCollision { .. }))));
+}
+
+#[test]
+fn a_forgotten_node_stays_forgotten_by_all() {
+    let mut net = Net::cluster(3, 4, &config(2000), 5);
+    let gone = net.id(3).to_string();
+    // Telling one is enough: the others hear it with the next pings.
+    net.kill(3);
+    assert_eq!(net.command(0, Command::Forget { node: gone.clone() }), Ok(Reply::Ok));
+    net.until("all forgot", |net| (0..3).all(|index| members(net, index) == 3));
+    net.run(MS(5000));
+    assert!((0..3).all(|index| members(&net, index) == 3));
+    assert_eq!(net.command(1, Command::Forget { node: gone }), Ok(Reply::Ok), "already passed on");
+}
+
+#[test]
+fn a_moved_slot_reaches_everybody_through_its_new_epoch() {
+    let mut net = Net::cluster(3, 6, &config(2000), 6);
+    let (slot, from, to) = (Slot::new(100).unwrap(), net.id(0).to_string(), net.id(1).to_string());
+    let set = |change| Command::SetSlot { slot, change, keys_in_slot: 0 };
+    use crate::SlotChange::{Importing, Migrating, Node};
+    net.command(1, set(Importing { from: from.clone() })).unwrap();
+    net.command(0, set(Migrating { to: to.clone() })).unwrap();
+    assert!(net.hosts[0].gossip.nodes_text().contains(&format!("[100->-{to}]")));
+    assert!(net.hosts[1].gossip.nodes_text().contains(&format!("[100-<-{from}]")));
+    net.command(1, set(Node(to.clone()))).unwrap();
+    net.until("all agree", |net| net.all_agree() && (0..6).all(|index| net.owner_of(index, 100) == Some(1)));
+    net.command(0, set(Node(to))).unwrap();
+    assert!(!net.hosts[0].gossip.nodes_text().contains('['));
+}
+
+#[test]
+fn the_master_that_gave_its_last_slot_follows_the_new_owner() {
+    let mut net = Net::new(2, &config(2000), 7);
+    net.command(0, Command::AddSlots(vec![Slot::new(5).unwrap()])).unwrap();
+    net.meet(0, 1);
+    net.until("both know each other", |net| members(net, 0) == 2 && members(net, 1) == 2);
+    let (slot, to) = (Slot::new(5).unwrap(), net.id(1).to_string());
+    let change = crate::SlotChange::Node(to);
+    for index in [1, 0] {
+        net.command(index, Command::SetSlot { slot, change: change.clone(), keys_in_slot: 0 }).unwrap();
+    }
+    net.until("the old owner follows", |net| net.hosts[0].copies == Some(net.id(1)));
+}
+
+#[test]
+fn a_reset_node_knows_nobody_and_a_hard_reset_not_even_itself() {
+    let mut net = Net::cluster(3, 6, &config(2000), 8);
+    let before = net.id(5);
+    net.command(5, Command::Reset { hard: true, holds_keys: true }).unwrap();
+    assert_ne!(net.id(5), before);
+    assert_eq!(net.hosts[5].gossip.nodes().count(), 1);
+    assert_eq!(net.hosts[5].gossip.current_epoch(), Epoch(0));
+    assert_eq!(net.hosts[5].copies, None);
+    let old = before.to_string();
+    net.command(0, Command::Forget { node: old }).unwrap();
+    net.meet(0, 5);
+    net.until("it is back under its new name", |net| {
+        (0..6).all(|index| members(net, index) == 6 && net.hosts[index].gossip.node(net.id(5)).is_some())
+    });
+}
+
+#[test]
+fn announced_names_and_shards_reach_everybody() {
+    let mut base = config(2000);
+    base.announce.hostname = "ignored.example".to_owned();
+    let mut net = Net::cluster(3, 6, &config(2000), 9);
+    let mut announced = net.hosts[2].gossip.config().clone();
+    announced.announce.hostname = "two.example.org".to_owned();
+    net.feed(2, crate::Input::Configure(Box::new(announced)));
+    net.until("all know the name", |net| {
+        net.hosts.iter().all(|host| host.gossip.nodes_text().contains(":7002@17002,two.example.org "))
+    });
+    let shard = |index: usize| net.hosts[0].gossip.node(net.id(index)).unwrap().shard;
+    assert_eq!(shard(2), shard(5));
+    assert_ne!(shard(2), shard(1));
+}
+
+#[test]
+fn what_a_node_saves_it_reads_back() {
+    let mut net = Net::cluster(3, 6, &config(2000), 10);
+    net.run(MS(1000));
+    for index in 0..6 {
+        net.kill(index);
+    }
+    for index in 0..6 {
+        net.restart(index);
+    }
+    net.until("all agree", Net::all_agree);
+    assert_eq!(net.owner_of(5, 16_383), Some(2));
+    assert_eq!(net.hosts[4].copies, Some(net.id(1)));
+}

@@ -1,0 +1,229 @@
+//! One machine, its actions compared whole.
+
+use std::time::Duration;
+
+use clock::{Instant, Millis};
+use rand::SeedableRng;
+use rand_chacha::ChaCha8Rng;
+use slot_routing::{Epoch, NodeId, ReplOffset, SlotSet};
+
+use super::net::LOCALHOST;
+use crate::wire::{Body, Gossip as Section, Header, MessageFlags, NodeFlags, Packet};
+use crate::{Action, Announce, Command, Config, Event, Gossip, Input, LinkId, Reply};
+
+const WALL: Millis = Millis(1_790_000_000_000);
+
+/// A master with a third of the slots that knows a replica of another master, both linked to it, and
+/// that other master as failed.
+fn voter() -> (Gossip, NodeId, NodeId, NodeId) {
+    let id = |byte: u8| NodeId::from_random([byte; 20]);
+    let (me, master, replica) = (id(1), id(2), id(3));
+    let text = format!(
+        "{me} 127.0.0.1:7001@17001 myself,master - 0 0 1 connected 0-100\n\
+         {master} 127.0.0.1:7002@17002 master,fail - 0 0 2 connected 101-200\n\
+         {replica} 127.0.0.1:7003@17003 slave {master} 0 0 2 connected\n\
+         vars currentEpoch 5 lastVoteEpoch 4\n"
+    );
+    let announce = Announce { port: 7001, bus_port: 17001, ..Announce::default() };
+    let config = Config { announce, node_timeout: Duration::from_secs(2), ..Config::default() };
+    let gossip = Gossip::restore(config, ChaCha8Rng::seed_from_u64(1), &text).unwrap();
+    (gossip, me, master, replica)
+}
+
+fn at(ms: u64) -> Instant {
+    Instant::from_millis(ms)
+}
+
+fn handle(gossip: &mut Gossip, ms: u64, input: Input) -> Vec<Action> {
+    let mut out = Vec::new();
+    gossip.handle(at(ms), WALL, input, &mut out);
+    out
+}
+
+/// A header as the replica sends it.
+fn replica_header(replica: NodeId, master: NodeId, epoch: u64) -> Header {
+    let slots = (101..=200).map(|n| slot_routing::Slot::new(n).unwrap()).collect();
+    Header {
+        sender: replica,
+        flags: NodeFlags::REPLICA,
+        message_flags: MessageFlags::default(),
+        serving: false,
+        ip: None,
+        port: 7003,
+        other_port: 0,
+        bus_port: 17003,
+        current_epoch: Epoch(epoch),
+        config_epoch: Epoch(2),
+        offset: ReplOffset(10),
+        slots,
+        replica_of: Some(master),
+    }
+}
+
+fn connect(gossip: &mut Gossip, to: u16) -> LinkId {
+    let out = handle(gossip, 0, Input::Start);
+    let link = out.iter().find_map(|action| match action {
+        Action::Connect { link, port, .. } if *port == to => Some(*link),
+        _ => None,
+    });
+    let link = link.expect("connects to everybody at once");
+    handle(gossip, 1, Input::Connected { link });
+    link
+}
+
+fn without_saved(actions: Vec<Action>) -> Vec<Action> {
+    actions
+        .into_iter()
+        .map(|action| match action {
+            Action::Persist { sync, .. } => Action::Persist { text: String::new(), sync },
+            other => other,
+        })
+        .collect()
+}
+
+#[test]
+fn a_vote_is_saved_before_it_leaves_and_given_once() {
+    let (mut gossip, me, master, replica) = voter();
+    let link = connect(&mut gossip, 17003);
+    let theirs = LinkId::In(0);
+    handle(&mut gossip, 2, Input::Accepted { link: theirs, peer: LOCALHOST, local: LOCALHOST });
+    let header = replica_header(replica, master, 6);
+    let request = Packet { header, body: Body::AuthRequest };
+    let out = handle(&mut gossip, 3, Input::Packet { link: theirs, packet: Box::new(request.clone()) });
+    let vote = Header {
+        sender: me,
+        flags: NodeFlags::MASTER | NodeFlags::MYSELF | NodeFlags::EXTENSIONS,
+        message_flags: MessageFlags::default(),
+        serving: false,
+        ip: None,
+        port: 7001,
+        other_port: 0,
+        bus_port: 17001,
+        current_epoch: Epoch(6),
+        config_epoch: Epoch(1),
+        offset: ReplOffset(0),
+        slots: (0..=100).map(|n| slot_routing::Slot::new(n).unwrap()).collect(),
+        replica_of: None,
+    };
+    let Some(Action::Persist { text, sync: true }) = out.first() else { panic!("{out:?}") };
+    assert!(text.ends_with("vars currentEpoch 6 lastVoteEpoch 6\n"), "{text}");
+    assert_eq!(
+        without_saved(out),
+        [
+            Action::Persist { text: String::new(), sync: true },
+            Action::Log(Event::VoteGranted { candidate: replica, epoch: Epoch(6) }),
+            Action::Send {
+                link,
+                packet: Box::new(Packet { header: vote, body: Body::AuthAck }),
+                after_persist: true
+            },
+        ]
+    );
+    // The same request again: the epoch has its vote.
+    let out = handle(&mut gossip, 4, Input::Packet { link: theirs, packet: Box::new(request) });
+    let why = crate::Denial::AlreadyVoted;
+    assert_eq!(out, [Action::Log(Event::VoteDenied { candidate: replica, epoch: Epoch(6), why })]);
+    // A new epoch, but the same master within twice the timeout.
+    let request = Packet { header: replica_header(replica, master, 7), body: Body::AuthRequest };
+    let out = handle(&mut gossip, 5, Input::Packet { link: theirs, packet: Box::new(request) });
+    let why = crate::Denial::VotedForMasterRecently { wait: Duration::from_millis(3998) };
+    assert_eq!(
+        without_saved(out),
+        [
+            Action::Persist { text: String::new(), sync: false },
+            Action::Log(Event::VoteDenied { candidate: replica, epoch: Epoch(7), why })
+        ]
+    );
+}
+
+#[test]
+fn votes_are_denied_for_a_reason() {
+    use crate::Denial::{MasterIsUp, OldEpoch, StaleSlot};
+    let request = |gossip: &mut Gossip, header: Header| {
+        let theirs = LinkId::In(0);
+        handle(gossip, 2, Input::Accepted { link: theirs, peer: LOCALHOST, local: LOCALHOST });
+        let packet = Box::new(Packet { header, body: Body::AuthRequest });
+        let out = handle(gossip, 3, Input::Packet { link: theirs, packet });
+        out.into_iter().find_map(|action| match action {
+            Action::Log(Event::VoteDenied { why, .. }) => Some(why),
+            _ => None,
+        })
+    };
+    let (mut gossip, _, master, replica) = voter();
+    connect(&mut gossip, 17003);
+    assert_eq!(
+        request(&mut gossip, replica_header(replica, master, 4)),
+        Some(OldEpoch { current: Epoch(5) })
+    );
+
+    let (mut gossip, _, master, replica) = voter();
+    connect(&mut gossip, 17003);
+    let mut stale = replica_header(replica, master, 6);
+    stale.config_epoch = Epoch(0);
+    let slot = slot_routing::Slot::new(101).unwrap();
+    assert_eq!(request(&mut gossip, stale), Some(StaleSlot { slot }));
+
+    // Its master answers: no vote, unless an operator forces it.
+    for (flags, denial) in [(MessageFlags::default(), Some(MasterIsUp)), (MessageFlags::FORCE_ACK, None)] {
+        let (gossip, _, master, replica) = voter();
+        let text = gossip.nodes_conf().replace("master,fail", "master");
+        let config = gossip.config().clone();
+        let mut gossip = Gossip::restore(config, ChaCha8Rng::seed_from_u64(1), &text).unwrap();
+        connect(&mut gossip, 17003);
+        let mut header = replica_header(replica, master, 6);
+        header.message_flags = flags;
+        assert_eq!(request(&mut gossip, header), denial);
+    }
+}
+
+#[test]
+fn a_new_node_saves_itself_first() {
+    let mut gossip = Gossip::new(Config::default(), ChaCha8Rng::seed_from_u64(1));
+    assert_eq!(gossip.next_deadline(), Some(Instant::ORIGIN));
+    let out = handle(&mut gossip, 0, Input::Start);
+    let [Action::Persist { text, sync: true }, Action::Publish(topology)] = &out[..] else {
+        panic!("{out:?}")
+    };
+    let me = gossip.id();
+    assert_eq!(
+        *text,
+        format!(
+            "{me} :0@0,,shard-id={me} myself,master - 0 0 0 connected\nvars currentEpoch 0 lastVoteEpoch 0\n"
+        )
+    );
+    assert!(!topology.serving);
+    assert_eq!(gossip.next_deadline(), None, "alone, there is nothing to do");
+}
+
+#[test]
+fn a_stranger_gets_a_pong_and_no_say() {
+    let (mut gossip, _, master, _) = voter();
+    connect(&mut gossip, 17003);
+    let theirs = LinkId::In(0);
+    handle(&mut gossip, 2, Input::Accepted { link: theirs, peer: LOCALHOST, local: LOCALHOST });
+    let stranger = NodeId::from_random([9; 20]);
+    let mut header = replica_header(stranger, master, 99);
+    header.replica_of = None;
+    header.flags = NodeFlags::MASTER;
+    header.config_epoch = Epoch(99);
+    header.slots = SlotSet::from_iter(slot_routing::Slot::all());
+    for body in [Body::Fail(master), Body::AuthRequest, Body::ManualFailoverStart] {
+        let packet = Box::new(Packet { header: header.clone(), body });
+        assert_eq!(handle(&mut gossip, 3, Input::Packet { link: theirs, packet }), []);
+    }
+    let packet = Box::new(Packet { header, body: Body::Ping(Section::default()) });
+    let out = handle(&mut gossip, 4, Input::Packet { link: theirs, packet });
+    let pongs = out.iter().filter(|action| matches!(action, Action::Send { link, packet, .. } if *link == theirs && matches!(packet.body, Body::Pong(_))));
+    assert_eq!(pongs.count(), 1, "{out:?}");
+    assert_eq!(gossip.current_epoch(), Epoch(5));
+    assert_eq!(gossip.nodes().count(), 3);
+}
+
+#[test]
+fn a_command_is_answered_under_its_token() {
+    let mut gossip = Gossip::new(Config::default(), ChaCha8Rng::seed_from_u64(1));
+    let out = handle(&mut gossip, 0, Input::Command { token: 7, command: Command::BumpEpoch });
+    let reply = Action::Reply { token: 7, result: Ok(Reply::Bumped(Epoch(1))) };
+    assert!(matches!(&out[0], Action::Persist { text, sync: true } if text.contains("currentEpoch 1 ")));
+    assert!(out.contains(&reply));
+}

@@ -1,0 +1,136 @@
+//! What this node saw of the last failovers: the material of a flight recorder.
+//!
+//! A record opens when a node is suspected and takes what happens to it until it answers again or is
+//! replaced. Times are the wall clock's, since records of several nodes will be laid side by side.
+
+use std::collections::VecDeque;
+
+use clock::Millis;
+use slot_routing::{Epoch, NodeId};
+
+use crate::node::Cause;
+
+/// How many records are kept.
+const KEPT: usize = 100;
+/// How many suspicions and votes one record keeps; more than that tells nothing new.
+const KEPT_PER_RECORD: usize = 64;
+
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Timeline {
+    records: VecDeque<FailoverRecord>,
+}
+
+/// One node's failure, as seen from here.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FailoverRecord {
+    pub node: NodeId,
+    pub suspicions: Vec<Suspicion>,
+    /// When the failure was agreed on, here or elsewhere.
+    pub agreed: Option<Millis>,
+    /// Our own candidacies in its place.
+    pub ballots: Vec<Ballot>,
+    /// Whom we voted for.
+    pub voted: Vec<(NodeId, Epoch, Millis)>,
+    /// Who took over its slots, under which epoch.
+    pub replaced: Option<(NodeId, Epoch, Millis)>,
+    /// When it answered again.
+    pub returned: Option<Millis>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Suspicion {
+    pub by: NodeId,
+    pub at: Millis,
+    /// Known for our own suspicions.
+    pub cause: Option<Cause>,
+}
+
+/// One attempt to be elected.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ballot {
+    pub scheduled: Millis,
+    pub rank: u32,
+    pub offset: u64,
+    pub asked: Option<(Epoch, Millis)>,
+    pub votes: Vec<(NodeId, Millis)>,
+}
+
+impl Timeline {
+    /// The records, oldest first.
+    pub fn records(&self) -> impl DoubleEndedIterator<Item = &FailoverRecord> {
+        self.records.iter()
+    }
+
+    /// The open record about `node`; a new one if there is none.
+    pub(crate) fn open(&mut self, node: NodeId) -> &mut FailoverRecord {
+        let open = self.records.iter().rposition(|record| record.node == node && record.is_open());
+        let place = open.unwrap_or_else(|| {
+            if self.records.len() == KEPT {
+                self.records.pop_front();
+            }
+            self.records.push_back(FailoverRecord::new(node));
+            self.records.len() - 1
+        });
+        &mut self.records[place]
+    }
+
+    pub(crate) fn suspected(&mut self, node: NodeId, suspicion: Suspicion) {
+        let record = self.open(node);
+        let known = record.suspicions.iter().any(|other| other.by == suspicion.by);
+        if !known && record.suspicions.len() < KEPT_PER_RECORD {
+            record.suspicions.push(suspicion);
+        }
+    }
+
+    pub(crate) fn agreed(&mut self, node: NodeId, at: Millis) {
+        self.open(node).agreed.get_or_insert(at);
+    }
+
+    pub(crate) fn voted(&mut self, master: NodeId, candidate: NodeId, epoch: Epoch, at: Millis) {
+        let record = self.open(master);
+        if record.voted.len() < KEPT_PER_RECORD {
+            record.voted.push((candidate, epoch, at));
+        }
+    }
+
+    pub(crate) fn returned(&mut self, node: NodeId, at: Millis) {
+        if let Some(record) = self.last_of(node) {
+            record.returned.get_or_insert(at);
+        }
+    }
+
+    /// `by` serves slots of `node` now; only told if there was a failure to be replaced for.
+    pub(crate) fn replaced(&mut self, node: NodeId, by: NodeId, epoch: Epoch, at: Millis) {
+        if let Some(record) = self.last_of(node).filter(|record| record.is_open()) {
+            record.replaced = Some((by, epoch, at));
+        }
+    }
+
+    fn last_of(&mut self, node: NodeId) -> Option<&mut FailoverRecord> {
+        self.records.iter_mut().rev().find(|record| record.node == node)
+    }
+}
+
+impl FailoverRecord {
+    fn new(node: NodeId) -> Self {
+        Self {
+            node,
+            suspicions: Vec::new(),
+            agreed: None,
+            ballots: Vec::new(),
+            voted: Vec::new(),
+            replaced: None,
+            returned: None,
+        }
+    }
+
+    fn is_open(&self) -> bool {
+        self.replaced.is_none() && self.returned.is_none()
+    }
+
+    pub(crate) fn ballot(&mut self, ballot: Ballot) {
+        if self.ballots.len() < KEPT_PER_RECORD {
+            self.ballots.push(ballot);
+        }
+    }
+}

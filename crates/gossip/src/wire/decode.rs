@@ -1,0 +1,196 @@
+//! Bytes to packets: validated whole before anything acts on them.
+
+use std::net::IpAddr;
+
+use slot_routing::{Epoch, NodeId, ReplOffset, SlotSet};
+use thiserror::Error;
+
+use super::{
+    BITMAP_BYTES, Body, ENTRY_BYTES, Gossip, GossipEntry, HEADER_BYTES, Header, ID_BYTES, IP_BYTES, Kind,
+    MessageFlags, NodeFlags, Packet, Publication, SIGNATURE, UPDATE_BYTES, Update, VERSION, at, extension,
+};
+
+/// The longest packet that is read: a published message is a client's argument, and those end at
+/// 512 MB by default; on the bus a tenth of that is already absurd.
+pub const MAX_PACKET_BYTES: usize = 64 << 20;
+
+/// Epochs grow by one per failover; what is beyond this is garbage, and must not make ours overflow.
+pub(crate) const MAX_EPOCH: u64 = 1 << 62;
+
+/// Why bytes are not a packet. The peer is to blame; the link is closed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+pub enum DecodeError {
+    #[error("bad signature")]
+    Signature,
+    #[error("unsupported protocol version {0}")]
+    Version(u16),
+    #[error("length does not fit the message")]
+    Length,
+    #[error("message of {0} bytes is too long")]
+    TooLong(usize),
+    #[error("epoch {0} is beyond any that a cluster can reach")]
+    Epoch(u64),
+    #[error("malformed node id")]
+    Name,
+}
+
+/// The length of the packet that starts `bytes`, once its first eight bytes are there.
+///
+/// A reader keeps collecting until it has so many bytes; a length out of bounds or a wrong signature
+/// is an error at once, before anything is collected for it.
+pub fn frame_len(bytes: &[u8]) -> Result<Option<usize>, DecodeError> {
+    let seen = bytes.len().min(SIGNATURE.len());
+    if bytes[..seen] != SIGNATURE[..seen] {
+        return Err(DecodeError::Signature);
+    }
+    let Some(length) = be32(bytes, at::LENGTH) else { return Ok(None) };
+    let length = length as usize;
+    if length < HEADER_BYTES {
+        return Err(DecodeError::Length);
+    }
+    if length > MAX_PACKET_BYTES {
+        return Err(DecodeError::TooLong(length));
+    }
+    Ok(Some(length))
+}
+
+/// The packet that `bytes` are, from the first to the last.
+pub fn decode(bytes: &[u8]) -> Result<Packet, DecodeError> {
+    if frame_len(bytes)? != Some(bytes.len()) {
+        return Err(DecodeError::Length);
+    }
+    let (head, data) = bytes.split_at(HEADER_BYTES);
+    let field = |place| be16(head, place).expect("inside the header");
+    if field(at::VERSION) != VERSION {
+        return Err(DecodeError::Version(field(at::VERSION)));
+    }
+    let mut header = decode_header(head)?;
+    let body = decode_body(field(at::KIND), head, data)?;
+    // Said by the extensions themselves once they are read.
+    header.message_flags.0 &= !MessageFlags::EXTENSIONS.0;
+    Ok(Packet { header, body })
+}
+
+fn decode_header(head: &[u8]) -> Result<Header, DecodeError> {
+    let short = |place| be16(head, place).expect("inside the header");
+    let long = |place| be64(head, place).expect("inside the header");
+    Ok(Header {
+        sender: id_at(head, at::SENDER)?,
+        flags: NodeFlags(short(at::FLAGS)),
+        message_flags: MessageFlags(head[at::MESSAGE_FLAGS]),
+        serving: head[at::STATE] == 0,
+        ip: ip_at(head, at::IP),
+        port: short(at::PORT),
+        other_port: short(at::OTHER_PORT),
+        bus_port: short(at::BUS_PORT),
+        current_epoch: epoch(long(at::CURRENT_EPOCH))?,
+        config_epoch: epoch(long(at::CONFIG_EPOCH))?,
+        offset: ReplOffset(long(at::OFFSET)),
+        slots: bitmap_at(head, at::SLOTS),
+        replica_of: optional_id_at(head, at::REPLICA_OF)?,
+    })
+}
+
+fn decode_body(number: u16, head: &[u8], data: &[u8]) -> Result<Body, DecodeError> {
+    let exactly = |bytes| if data.len() == bytes { Ok(()) } else { Err(DecodeError::Length) };
+    Ok(match Kind::ALL.get(usize::from(number)) {
+        Some(Kind::Ping) => Body::Ping(decode_gossip(head, data)?),
+        Some(Kind::Pong) => Body::Pong(decode_gossip(head, data)?),
+        Some(Kind::Meet) => Body::Meet(decode_gossip(head, data)?),
+        Some(Kind::Fail) => {
+            exactly(ID_BYTES)?;
+            Body::Fail(id_at(data, 0)?)
+        }
+        Some(Kind::Publish) => Body::Publish(decode_publication(data, false)?),
+        Some(Kind::PublishShard) => Body::Publish(decode_publication(data, true)?),
+        Some(Kind::AuthRequest) => exactly(0).map(|()| Body::AuthRequest)?,
+        Some(Kind::AuthAck) => exactly(0).map(|()| Body::AuthAck)?,
+        Some(Kind::ManualFailoverStart) => exactly(0).map(|()| Body::ManualFailoverStart)?,
+        Some(Kind::Update) => {
+            exactly(UPDATE_BYTES)?;
+            let config_epoch = epoch(be64(data, 0).expect("the length was checked"))?;
+            Body::Update(Update { config_epoch, id: id_at(data, 8)?, slots: bitmap_at(data, 8 + ID_BYTES) })
+        }
+        Some(Kind::Module) | None => Body::Other(number),
+    })
+}
+
+fn decode_gossip(head: &[u8], data: &[u8]) -> Result<Gossip, DecodeError> {
+    let count = usize::from(be16(head, at::COUNT).expect("inside the header"));
+    let entries_end = count * ENTRY_BYTES;
+    if data.len() < entries_end {
+        return Err(DecodeError::Length);
+    }
+    let (entries, rest) = data.split_at(entries_end);
+    let entries = entries.chunks_exact(ENTRY_BYTES).map(decode_entry).collect::<Result<_, _>>()?;
+    let follow = MessageFlags(head[at::MESSAGE_FLAGS]).has(MessageFlags::EXTENSIONS);
+    let count = if follow { be16(head, at::EXTENSIONS).expect("inside the header") } else { 0 };
+    Ok(Gossip { entries, extensions: extension::decode_all(rest, count)? })
+}
+
+fn decode_entry(bytes: &[u8]) -> Result<GossipEntry, DecodeError> {
+    let short = |place| be16(bytes, place).expect("inside the entry");
+    let int = |place| be32(bytes, place).expect("inside the entry");
+    Ok(GossipEntry {
+        id: id_at(bytes, 0)?,
+        ping_sent: int(40),
+        pong_received: int(44),
+        ip: ip_at(bytes, 48),
+        port: short(94),
+        bus_port: short(96),
+        flags: NodeFlags(short(98)),
+        other_port: short(100),
+    })
+}
+
+fn decode_publication(data: &[u8], sharded: bool) -> Result<Publication, DecodeError> {
+    let (Some(channel), Some(message)) = (be32(data, 0), be32(data, 4)) else {
+        return Err(DecodeError::Length);
+    };
+    let text = &data[8..];
+    if u64::from(channel) + u64::from(message) != text.len() as u64 {
+        return Err(DecodeError::Length);
+    }
+    let (channel, message) = text.split_at(channel as usize);
+    Ok(Publication { sharded, channel: channel.to_vec(), message: message.to_vec() })
+}
+
+fn epoch(number: u64) -> Result<Epoch, DecodeError> {
+    if number < MAX_EPOCH { Ok(Epoch(number)) } else { Err(DecodeError::Epoch(number)) }
+}
+
+fn id_at(bytes: &[u8], place: usize) -> Result<NodeId, DecodeError> {
+    NodeId::from_bytes(&bytes[place..place + ID_BYTES]).map_err(|_| DecodeError::Name)
+}
+
+fn optional_id_at(bytes: &[u8], place: usize) -> Result<Option<NodeId>, DecodeError> {
+    if bytes[place..place + ID_BYTES].iter().all(|&byte| byte == 0) {
+        return Ok(None);
+    }
+    id_at(bytes, place).map(Some)
+}
+
+/// An address as text. What is none (a name from an exotic configuration) reads as "not known": a
+/// receiver then falls back to the socket's address, as for an empty field.
+fn ip_at(bytes: &[u8], place: usize) -> Option<IpAddr> {
+    let field = &bytes[place..place + IP_BYTES];
+    let end = field.iter().position(|&byte| byte == 0).unwrap_or(IP_BYTES);
+    std::str::from_utf8(&field[..end]).ok()?.parse().ok()
+}
+
+fn bitmap_at(bytes: &[u8], place: usize) -> SlotSet {
+    let bitmap = bytes[place..place + BITMAP_BYTES].try_into().expect("a slice of that length");
+    SlotSet::from_bitmap(bitmap)
+}
+
+pub(super) fn be16(bytes: &[u8], place: usize) -> Option<u16> {
+    Some(u16::from_be_bytes(bytes.get(place..place + 2)?.try_into().ok()?))
+}
+
+pub(super) fn be32(bytes: &[u8], place: usize) -> Option<u32> {
+    Some(u32::from_be_bytes(bytes.get(place..place + 4)?.try_into().ok()?))
+}
+
+pub(super) fn be64(bytes: &[u8], place: usize) -> Option<u64> {
+    Some(u64::from_be_bytes(bytes.get(place..place + 8)?.try_into().ok()?))
+}

@@ -1,0 +1,118 @@
+//! Packets to bytes.
+
+use std::io::Write;
+use std::net::IpAddr;
+
+use slot_routing::NodeId;
+
+use super::{
+    Body, ENTRY_BYTES, Gossip, GossipEntry, HEADER_BYTES, Header, IP_BYTES, MessageFlags, Packet,
+    Publication, SIGNATURE, VERSION, at,
+};
+
+impl Packet {
+    /// The packet as it goes over the bus.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = vec![0; HEADER_BYTES];
+        self.header.write(&mut out);
+        match &self.body {
+            Body::Ping(gossip) | Body::Pong(gossip) | Body::Meet(gossip) => gossip.append(&mut out),
+            Body::Fail(id) => put_id(&mut out, *id),
+            Body::Publish(publication) => publication.append(&mut out),
+            Body::Update(update) => {
+                out.extend(update.config_epoch.0.to_be_bytes());
+                put_id(&mut out, update.id);
+                out.extend(update.slots.as_bitmap());
+            }
+            Body::AuthRequest | Body::AuthAck | Body::ManualFailoverStart | Body::Other(_) => {}
+        }
+        put16(&mut out, at::KIND, self.body.number());
+        let length = u32::try_from(out.len()).expect("a packet is far below 4 GiB");
+        out[at::LENGTH..at::LENGTH + 4].copy_from_slice(&length.to_be_bytes());
+        out
+    }
+}
+
+impl Header {
+    fn write(&self, out: &mut [u8]) {
+        out[..4].copy_from_slice(SIGNATURE);
+        put16(out, at::VERSION, VERSION);
+        put16(out, at::PORT, self.port);
+        put64(out, at::CURRENT_EPOCH, self.current_epoch.0);
+        put64(out, at::CONFIG_EPOCH, self.config_epoch.0);
+        put64(out, at::OFFSET, self.offset.0);
+        out[at::SENDER..at::SLOTS].copy_from_slice(self.sender.as_bytes());
+        out[at::SLOTS..at::REPLICA_OF].copy_from_slice(self.slots.as_bitmap());
+        if let Some(master) = self.replica_of {
+            out[at::REPLICA_OF..at::IP].copy_from_slice(master.as_bytes());
+        }
+        out[at::IP..at::EXTENSIONS].copy_from_slice(&ip_field(self.ip));
+        put16(out, at::OTHER_PORT, self.other_port);
+        put16(out, at::BUS_PORT, self.bus_port);
+        put16(out, at::FLAGS, self.flags.0);
+        out[at::STATE] = u8::from(!self.serving);
+        out[at::MESSAGE_FLAGS] = self.message_flags.0;
+    }
+}
+
+impl Gossip {
+    fn append(&self, out: &mut Vec<u8>) {
+        out.reserve(self.entries.len() * ENTRY_BYTES);
+        for entry in &self.entries {
+            entry.append(out);
+        }
+        for extension in &self.extensions {
+            extension.encode(out);
+        }
+        put16(out, at::COUNT, u16::try_from(self.entries.len()).expect("gossip is capped when composed"));
+        put16(out, at::EXTENSIONS, u16::try_from(self.extensions.len()).expect("as are extensions"));
+        if !self.extensions.is_empty() {
+            out[at::MESSAGE_FLAGS] |= MessageFlags::EXTENSIONS.0;
+        }
+    }
+}
+
+impl GossipEntry {
+    fn append(&self, out: &mut Vec<u8>) {
+        put_id(out, self.id);
+        out.extend(self.ping_sent.to_be_bytes());
+        out.extend(self.pong_received.to_be_bytes());
+        out.extend(ip_field(self.ip));
+        out.extend(self.port.to_be_bytes());
+        out.extend(self.bus_port.to_be_bytes());
+        out.extend(self.flags.0.to_be_bytes());
+        out.extend(self.other_port.to_be_bytes());
+        out.extend([0; 2]);
+    }
+}
+
+impl Publication {
+    fn append(&self, out: &mut Vec<u8>) {
+        let len = |bytes: &[u8]| u32::try_from(bytes.len()).expect("a bulk string is below 4 GiB");
+        out.extend(len(&self.channel).to_be_bytes());
+        out.extend(len(&self.message).to_be_bytes());
+        out.extend(&self.channel);
+        out.extend(&self.message);
+    }
+}
+
+pub(super) fn put_id(out: &mut Vec<u8>, id: NodeId) {
+    out.extend(id.as_bytes());
+}
+
+fn put16(out: &mut [u8], place: usize, value: u16) {
+    out[place..place + 2].copy_from_slice(&value.to_be_bytes());
+}
+
+fn put64(out: &mut [u8], place: usize, value: u64) {
+    out[place..place + 8].copy_from_slice(&value.to_be_bytes());
+}
+
+fn ip_field(ip: Option<IpAddr>) -> [u8; IP_BYTES] {
+    let mut field = [0; IP_BYTES];
+    if let Some(ip) = ip {
+        write!(&mut field[..], "{ip}").expect("the longest address has 45 characters");
+    }
+    field
+}

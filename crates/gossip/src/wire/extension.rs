@@ -1,0 +1,107 @@
+//! What may follow the gossip entries of a PING, PONG or MEET.
+//!
+//! ```text
+//! length u32 (with this header, padded to 8) | type u16 | unused u16 | payload, zeros up to length
+//! ```
+//!
+//! Texts end in NUL. Types that we do not know are skipped: they are how newer versions talk.
+
+use std::time::Duration;
+
+use slot_routing::NodeId;
+
+use super::decode::{DecodeError, be16, be32, be64};
+use super::{ID_BYTES, encode::put_id};
+
+const HEADER: usize = 8;
+const HOSTNAME: u16 = 0;
+const HUMAN_NAME: u16 = 1;
+const FORGOTTEN: u16 = 2;
+const SHARD: u16 = 3;
+/// A DNS name has at most 253 characters; Redis allows 255 with its NUL.
+const MAX_TEXT_BYTES: usize = 256;
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Extension {
+    /// The name under which clients should reach the sender; may be empty ("no longer").
+    Hostname(String),
+    /// The name that people gave the sender.
+    HumanName(String),
+    /// The operator had this node forgotten; whoever hears it forgets it too, for so long.
+    Forgotten { id: NodeId, ttl: Duration },
+    /// The shard that the sender belongs to.
+    Shard(NodeId),
+}
+
+/// Reads `count` extensions, which must fill `bytes`.
+pub(super) fn decode_all(mut bytes: &[u8], count: u16) -> Result<Vec<Extension>, DecodeError> {
+    let mut extensions = Vec::new();
+    for _ in 0..count {
+        let length = be32(bytes, 0).ok_or(DecodeError::Length)? as usize;
+        if length < HEADER || length % 8 != 0 || length > bytes.len() {
+            return Err(DecodeError::Length);
+        }
+        let kind = be16(bytes, 4).ok_or(DecodeError::Length)?;
+        extensions.extend(decode_one(kind, &bytes[HEADER..length])?);
+        bytes = &bytes[length..];
+    }
+    if bytes.is_empty() { Ok(extensions) } else { Err(DecodeError::Length) }
+}
+
+fn decode_one(kind: u16, payload: &[u8]) -> Result<Option<Extension>, DecodeError> {
+    let id = |bytes: &[u8]| {
+        let id = bytes.get(..ID_BYTES).ok_or(DecodeError::Length)?;
+        NodeId::from_bytes(id).map_err(|_| DecodeError::Name)
+    };
+    Ok(Some(match kind {
+        HOSTNAME => return Ok(text(payload).map(Extension::Hostname)),
+        HUMAN_NAME => return Ok(text(payload).map(Extension::HumanName)),
+        FORGOTTEN => {
+            let ttl = be64(payload, ID_BYTES).ok_or(DecodeError::Length)?;
+            Extension::Forgotten { id: id(payload)?, ttl: Duration::from_secs(ttl) }
+        }
+        SHARD => Extension::Shard(id(payload)?),
+        _ => return Ok(None),
+    }))
+}
+
+/// A text up to its NUL. It will stand in replies and in `nodes.conf`, so what is no plain word is
+/// skipped like an unknown extension.
+fn text(payload: &[u8]) -> Option<String> {
+    let end = payload.iter().position(|&byte| byte == 0)?;
+    let text = &payload[..end];
+    let plain = text.iter().all(|&byte| byte.is_ascii_graphic() && byte != b',' && byte != b'=');
+    (end < MAX_TEXT_BYTES && plain).then(|| String::from_utf8_lossy(text).into_owned())
+}
+
+impl Extension {
+    pub(super) fn encode(&self, out: &mut Vec<u8>) {
+        let start = out.len();
+        out.extend([0; 4]);
+        match self {
+            Self::Hostname(name) => put_text(out, HOSTNAME, name),
+            Self::HumanName(name) => put_text(out, HUMAN_NAME, name),
+            Self::Forgotten { id, ttl } => {
+                out.extend(FORGOTTEN.to_be_bytes());
+                out.extend([0; 2]);
+                put_id(out, *id);
+                out.extend(ttl.as_secs().to_be_bytes());
+            }
+            Self::Shard(id) => {
+                out.extend(SHARD.to_be_bytes());
+                out.extend([0; 2]);
+                put_id(out, *id);
+            }
+        }
+        let length = (out.len() - start).next_multiple_of(8);
+        out.resize(start + length, 0);
+        out[start..start + 4].copy_from_slice(&(length as u32).to_be_bytes());
+    }
+}
+
+fn put_text(out: &mut Vec<u8>, kind: u16, text: &str) {
+    out.extend(kind.to_be_bytes());
+    out.extend([0; 2]);
+    out.extend(text.as_bytes());
+    out.push(0);
+}

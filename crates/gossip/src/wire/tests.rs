@@ -1,0 +1,214 @@
+//! Packets survive their bytes; bytes that are no packets are refused.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::time::Duration;
+
+use proptest::collection::vec;
+use proptest::prelude::*;
+use slot_routing::{Epoch, NodeId, ReplOffset, Slot, SlotSet};
+
+use super::*;
+
+fn ids() -> impl Strategy<Value = NodeId> {
+    any::<[u8; 20]>().prop_map(NodeId::from_random)
+}
+
+fn ips() -> impl Strategy<Value = Option<IpAddr>> {
+    prop_oneof![
+        Just(None),
+        any::<[u8; 4]>().prop_map(|bytes| Some(IpAddr::from(Ipv4Addr::from(bytes)))),
+        any::<[u8; 16]>().prop_map(|bytes| Some(IpAddr::from(Ipv6Addr::from(bytes)))),
+    ]
+}
+
+fn slot_sets() -> impl Strategy<Value = SlotSet> {
+    vec(0..16384_u16, 0..40).prop_map(|slots| slots.into_iter().filter_map(Slot::new).collect())
+}
+
+fn headers() -> impl Strategy<Value = Header> {
+    let whom = (ids(), any::<u16>(), 0..4_u8, any::<bool>(), ips(), any::<[u16; 3]>());
+    let what = ([0..MAX_EPOCH, 0..MAX_EPOCH, 0..u64::MAX], slot_sets(), proptest::option::of(ids()));
+    (whom, what).prop_map(
+        |((sender, flags, message_flags, serving, ip, ports), (numbers, slots, replica_of))| Header {
+            sender,
+            flags: NodeFlags(flags),
+            message_flags: MessageFlags(message_flags),
+            serving,
+            ip,
+            port: ports[0],
+            other_port: ports[1],
+            bus_port: ports[2],
+            current_epoch: Epoch(numbers[0]),
+            config_epoch: Epoch(numbers[1]),
+            offset: ReplOffset(numbers[2]),
+            slots,
+            replica_of,
+        },
+    )
+}
+
+fn entries() -> impl Strategy<Value = GossipEntry> {
+    (ids(), any::<[u32; 2]>(), ips(), any::<[u16; 4]>()).prop_map(|(id, times, ip, shorts)| GossipEntry {
+        id,
+        ping_sent: times[0],
+        pong_received: times[1],
+        ip,
+        port: shorts[0],
+        bus_port: shorts[1],
+        flags: NodeFlags(shorts[2]),
+        other_port: shorts[3],
+    })
+}
+
+fn extensions() -> impl Strategy<Value = Extension> {
+    prop_oneof![
+        "[a-z0-9.-]{0,60}".prop_map(Extension::Hostname),
+        "[a-zA-Z0-9_]{0,60}".prop_map(Extension::HumanName),
+        (ids(), any::<u64>())
+            .prop_map(|(id, ttl)| Extension::Forgotten { id, ttl: Duration::from_secs(ttl) }),
+        ids().prop_map(Extension::Shard),
+    ]
+}
+
+fn bodies() -> impl Strategy<Value = Body> {
+    let gossip = || {
+        (vec(entries(), 0..8), vec(extensions(), 0..4))
+            .prop_map(|(entries, extensions)| Gossip { entries, extensions })
+    };
+    prop_oneof![
+        gossip().prop_map(Body::Ping),
+        gossip().prop_map(Body::Pong),
+        gossip().prop_map(Body::Meet),
+        ids().prop_map(Body::Fail),
+        (any::<bool>(), vec(any::<u8>(), 0..50), vec(any::<u8>(), 0..50))
+            .prop_map(|(sharded, channel, message)| Body::Publish(Publication { sharded, channel, message })),
+        Just(Body::AuthRequest),
+        Just(Body::AuthAck),
+        Just(Body::ManualFailoverStart),
+        (0..MAX_EPOCH, ids(), slot_sets()).prop_map(|(epoch, id, slots)| Body::Update(Update {
+            config_epoch: Epoch(epoch),
+            id,
+            slots
+        })),
+        (11..u16::MAX).prop_map(Body::Other),
+        Just(Body::Other(9)),
+    ]
+}
+
+fn packets() -> impl Strategy<Value = Packet> {
+    (headers(), bodies()).prop_map(|(header, body)| Packet { header, body })
+}
+
+proptest! {
+    #[test]
+    fn what_encodes_decodes_to_the_same(packet in packets()) {
+        let bytes = packet.encode();
+        prop_assert_eq!(frame_len(&bytes), Ok(Some(bytes.len())));
+        prop_assert_eq!(decode(&bytes), Ok(packet));
+    }
+
+    #[test]
+    fn no_cut_of_a_packet_is_a_packet(packet in packets()) {
+        let bytes = packet.encode();
+        for end in (0..bytes.len()).step_by(7).chain(bytes.len().saturating_sub(130)..bytes.len()) {
+            prop_assert!(decode(&bytes[..end]).is_err(), "cut at {}", end);
+            if end < 8 {
+                prop_assert_eq!(frame_len(&bytes[..end]), Ok(None));
+            }
+        }
+    }
+
+    #[test]
+    fn random_bytes_are_refused(bytes in vec(any::<u8>(), 0..4000)) {
+        prop_assert!(decode(&bytes).is_err());
+    }
+
+    #[test]
+    fn a_changed_byte_never_panics(packet in packets(), changes in vec((any::<prop::sample::Index>(), any::<u8>()), 1..6)) {
+        let mut bytes = packet.encode();
+        for (place, byte) in changes {
+            let place = place.index(bytes.len());
+            bytes[place] = byte;
+        }
+        if let Ok(packet) = decode(&bytes) {
+            prop_assert_eq!(decode(&packet.encode()), Ok(packet));
+        }
+    }
+}
+
+fn empty_ping() -> Packet {
+    let header = Header {
+        sender: NodeId::from_random([0xAB; 20]),
+        flags: NodeFlags::MASTER | NodeFlags::MYSELF,
+        message_flags: MessageFlags::default(),
+        serving: false,
+        ip: Some(IpAddr::from([10, 0, 0, 7])),
+        port: 7000,
+        other_port: 7443,
+        bus_port: 17000,
+        current_epoch: Epoch(0x0102),
+        config_epoch: Epoch(0x0304),
+        offset: ReplOffset(0x0506),
+        slots: [Slot::new(10).unwrap()].into_iter().collect(),
+        replica_of: None,
+    };
+    Packet { header, body: Body::Ping(Gossip::default()) }
+}
+
+#[test]
+fn the_header_has_the_places_of_the_specification() {
+    let bytes = empty_ping().encode();
+    assert_eq!(bytes.len(), 2256);
+    assert_eq!(bytes[..16], *b"RCmb\0\0\x08\xd0\0\x01\x1b\x58\0\0\0\0");
+    assert_eq!(bytes[16..40], *b"\0\0\0\0\0\0\x01\x02\0\0\0\0\0\0\x03\x04\0\0\0\0\0\0\x05\x06");
+    assert_eq!(bytes[40..80], *"ab".repeat(20).as_bytes());
+    assert_eq!(bytes[81], 0b100);
+    assert_eq!(bytes[2128..2168], [0; 40]);
+    assert_eq!(bytes[2168..2177], *b"10.0.0.7\0");
+    assert_eq!(bytes[2246..2253], *b"\x1d\x13\x42\x68\0\x11\x01");
+}
+
+#[test]
+fn broken_packets_are_refused_for_what_is_wrong() {
+    let good = empty_ping().encode();
+    let with = |place: usize, bytes: &[u8]| {
+        let mut packet = good.clone();
+        packet[place..place + bytes.len()].copy_from_slice(bytes);
+        packet
+    };
+    // what was changed, the error
+    let table = [
+        (with(0, b"RCmc"), DecodeError::Signature),
+        (with(4, &2257_u32.to_be_bytes()), DecodeError::Length),
+        (with(4, &100_u32.to_be_bytes()), DecodeError::Length),
+        (with(4, &u32::MAX.to_be_bytes()), DecodeError::TooLong(u32::MAX as usize)),
+        (with(8, &[0, 0]), DecodeError::Version(0)),
+        (with(14, &[0, 1]), DecodeError::Length),
+        (with(14, &[255, 255]), DecodeError::Length),
+        (with(16, &[0xFF]), DecodeError::Epoch(0xFF00_0000_0000_0102)),
+        (with(40, b"X"), DecodeError::Name),
+        (with(2128, b"abc"), DecodeError::Name),
+    ];
+    for (bytes, error) in table {
+        assert_eq!(decode(&bytes), Err(error));
+    }
+    // Extensions announced, none there: that is an empty list.
+    assert!(decode(&with(2253, &[4])).is_ok());
+    let mut counted = with(2253, &[4]);
+    counted[at::EXTENSIONS + 1] = 1;
+    assert_eq!(decode(&counted), Err(DecodeError::Length));
+}
+
+#[test]
+fn unknown_extensions_and_odd_texts_are_passed_over() {
+    let mut bytes = empty_ping().encode();
+    bytes[at::MESSAGE_FLAGS] = 4;
+    bytes[at::EXTENSIONS + 1] = 3;
+    bytes.extend(b"\0\0\0\x10\0\x63\0\0whatever");
+    bytes.extend(b"\0\0\0\x10\0\0\0\0new\nline");
+    bytes.extend(b"\0\0\0\x10\0\0\0\0host\0\0\0\0");
+    let length = bytes.len() as u32;
+    bytes[4..8].copy_from_slice(&length.to_be_bytes());
+    let Body::Ping(gossip) = decode(&bytes).unwrap().body else { panic!("a ping") };
+    assert_eq!(gossip.extensions, [Extension::Hostname("host".to_owned())]);
+}

@@ -1,0 +1,227 @@
+//! A fuzz target that runs on the stable toolchain: mutated packets of a known peer, fed to a machine
+//! together with time and link events. `FUZZ_SECONDS` says for how long, `FUZZ_SEED` from where.
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::time::{Duration, Instant as Watch};
+
+use clock::{Instant, Millis};
+use gossip::wire::{
+    self, Body, Extension, GossipEntry, Header, MessageFlags, NodeFlags, Packet, Publication, Update,
+};
+use gossip::{Action, Announce, Config, Gossip, Input, LinkId, Replication, Source};
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use slot_routing::{Epoch, NodeId, ReplOffset, Slot, SlotSet};
+
+const WALL: i64 = 1_790_000_000_000;
+const LOCALHOST: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+const KNOWN: u8 = 6;
+
+struct Fuzz {
+    rng: ChaCha8Rng,
+    gossip: Gossip,
+    now: Instant,
+    links: Vec<LinkId>,
+    epoch: Epoch,
+}
+
+#[test]
+fn mutated_packets_never_bring_the_machine_down() {
+    let number =
+        |name: &str, default: u64| std::env::var(name).ok().and_then(|n| n.parse().ok()).unwrap_or(default);
+    let time = Duration::from_secs(number("FUZZ_SECONDS", 2));
+    let start = Watch::now();
+    let mut seed = number("FUZZ_SEED", 1);
+    while start.elapsed() < time {
+        println!("FUZZ_SEED={seed}");
+        let mut fuzz = Fuzz::new(seed);
+        for _ in 0..500 {
+            fuzz.step();
+        }
+        seed += 1;
+    }
+}
+
+impl Fuzz {
+    fn new(seed: u64) -> Self {
+        let mut rng = ChaCha8Rng::seed_from_u64(seed);
+        let replica = rng.random_bool(0.5);
+        let config = Config {
+            node_timeout: Duration::from_millis(500),
+            announce: Announce { port: 7001, bus_port: 17001, ..Announce::default() },
+            ..Config::default()
+        };
+        let gossip = Gossip::restore(config, ChaCha8Rng::seed_from_u64(seed), &nodes_conf(replica)).unwrap();
+        let mut fuzz = Self { rng, gossip, now: Instant::ORIGIN, links: Vec::new(), epoch: Epoch(0) };
+        fuzz.feed(Input::Start);
+        for number in 0..2 {
+            let link = LinkId::In(number);
+            fuzz.links.push(link);
+            fuzz.feed(Input::Accepted { link, peer: LOCALHOST, local: LOCALHOST });
+        }
+        fuzz
+    }
+
+    fn step(&mut self) {
+        self.now += Duration::from_micros(self.rng.random_range(0..40_000));
+        match self.rng.random_range(0..20) {
+            0 => self.feed(Input::Deadline),
+            1 => {
+                let offset = ReplOffset(self.rng.random_range(0..100));
+                let source = Source::Streaming { last_heard: self.now };
+                self.feed(Input::Replication(Replication { offset, source }));
+            }
+            2 => self.feed(Input::WritesPaused { offset: ReplOffset(7) }),
+            _ => self.packet(),
+        }
+        assert!(self.gossip.current_epoch() >= self.epoch, "epochs do not go back");
+        self.epoch = self.gossip.current_epoch();
+        assert!(self.gossip.nodes().count() <= 10_000);
+        let deadline = self.gossip.next_deadline().expect("a node with peers has plans");
+        self.now = self.now.max(deadline.min(self.now + Duration::from_millis(20)));
+    }
+
+    fn packet(&mut self) {
+        let mut bytes = self.random_packet().encode();
+        if self.rng.random_bool(0.5) {
+            for _ in 0..self.rng.random_range(1..8) {
+                let place = self.rng.random_range(0..bytes.len());
+                bytes[place] = self.rng.random();
+            }
+        }
+        let Ok(packet) = wire::decode(&bytes) else { return };
+        let link = self.links[self.rng.random_range(0..self.links.len())];
+        self.feed(Input::Packet { link, packet: Box::new(packet) });
+    }
+
+    fn feed(&mut self, input: Input) {
+        let mut out = Vec::new();
+        let wall = Millis(WALL + self.now.as_millis() as i64);
+        self.gossip.handle(self.now, wall, input, &mut out);
+        for action in out {
+            match action {
+                Action::Connect { link, .. } => {
+                    if self.rng.random_bool(0.8) {
+                        self.links.push(link);
+                        self.feed(Input::Connected { link });
+                    } else {
+                        let refused = self.rng.random_bool(0.5);
+                        self.feed(Input::ConnectFailed { link, refused });
+                    }
+                }
+                Action::Close { link } => self.links.retain(|other| *other != link),
+                Action::Send { packet, .. } => assert_eq!(wire::decode(&packet.encode()), Ok(*packet)),
+                Action::Persist { text, .. } => {
+                    let config = self.gossip.config().clone();
+                    let restored = Gossip::restore(config, ChaCha8Rng::seed_from_u64(1), &text);
+                    assert!(restored.is_ok(), "{restored:?}\n{text}");
+                }
+                Action::Publish(topology) => assert_eq!(topology.myself, self.gossip.id()),
+                _ => {}
+            }
+        }
+    }
+
+    fn random_packet(&mut self) -> Packet {
+        let header = self.random_header();
+        let body = match self.rng.random_range(0..12) {
+            0..3 => Body::Ping(self.random_gossip()),
+            3..5 => Body::Pong(self.random_gossip()),
+            5 => Body::Meet(self.random_gossip()),
+            6 => Body::Fail(self.random_id()),
+            7 => Body::AuthRequest,
+            8 => Body::AuthAck,
+            9 => Body::ManualFailoverStart,
+            10 => Body::Update(Update {
+                config_epoch: self.random_epoch(),
+                id: self.random_id(),
+                slots: self.random_slots(),
+            }),
+            _ => Body::Publish(Publication { sharded: true, channel: b"c".to_vec(), message: b"m".to_vec() }),
+        };
+        Packet { header, body }
+    }
+
+    fn random_header(&mut self) -> Header {
+        let replica_of = self.rng.random_bool(0.4).then(|| self.random_id());
+        Header {
+            sender: self.random_id(),
+            flags: NodeFlags(self.rng.random()),
+            message_flags: MessageFlags(self.rng.random_range(0..4)),
+            serving: self.rng.random(),
+            ip: self.rng.random_bool(0.2).then_some(LOCALHOST),
+            port: self.rng.random_range(7000..7010),
+            other_port: 0,
+            bus_port: self.rng.random_range(17_000..17_010),
+            current_epoch: self.random_epoch(),
+            config_epoch: self.random_epoch(),
+            offset: ReplOffset(self.rng.random_range(0..100)),
+            slots: self.random_slots(),
+            replica_of,
+        }
+    }
+
+    fn random_gossip(&mut self) -> wire::Gossip {
+        let entries = (0..self.rng.random_range(0..5))
+            .map(|_| GossipEntry {
+                id: self.random_id(),
+                ping_sent: self.rng.random(),
+                pong_received: self.rng.random(),
+                ip: self.rng.random_bool(0.9).then_some(LOCALHOST),
+                port: self.rng.random_range(7000..7010),
+                bus_port: self.rng.random_range(17_000..17_010),
+                flags: NodeFlags(self.rng.random_range(0..128)),
+                other_port: 0,
+            })
+            .collect();
+        let extensions = (0..self.rng.random_range(0..3))
+            .map(|_| match self.rng.random_range(0..3) {
+                0 => Extension::Hostname("host.example".to_owned()),
+                1 => Extension::Shard(self.random_id()),
+                _ => {
+                    Extension::Forgotten { id: self.random_id(), ttl: Duration::from_secs(self.rng.random()) }
+                }
+            })
+            .collect();
+        wire::Gossip { entries, extensions }
+    }
+
+    /// Mostly somebody we know.
+    fn random_id(&mut self) -> NodeId {
+        NodeId::from_random([self.rng.random_range(1..KNOWN + 3); 20])
+    }
+
+    fn random_epoch(&mut self) -> Epoch {
+        if self.rng.random_bool(0.02) {
+            Epoch(self.rng.random())
+        } else {
+            Epoch(self.rng.random_range(0..20))
+        }
+    }
+
+    fn random_slots(&mut self) -> SlotSet {
+        let first = self.rng.random_range(0..16_000_u16);
+        (first..first + 300).filter_map(Slot::new).collect()
+    }
+}
+
+/// We are node 1; odd nodes are masters, each even one copies its predecessor. Or we copy node 3.
+fn nodes_conf(replica: bool) -> String {
+    let id = |number: u8| NodeId::from_random([number; 20]);
+    let mut text = String::new();
+    for number in 1..=KNOWN {
+        let (address, slots) = (format!("127.0.0.1:700{number}@1700{number}"), u32::from(number) * 2000);
+        let me = if number == 1 { "myself," } else { "" };
+        let line = match (number, replica) {
+            (1, true) => format!("{me}slave {} 0 0 1 connected", id(3)),
+            (n, _) if n % 2 == 1 => format!("{me}master - 0 0 {n} connected {slots}-{}", slots + 3000),
+            (n, _) => format!("{me}slave {} 0 0 1 connected", id(n - 1)),
+        };
+        text += &format!("{} {address} {line}\n", id(number));
+    }
+    if replica {
+        // Node 2 copied us; now it copies node 3 as well.
+        text = text.replace(&format!("slave {}", id(1)), &format!("slave {}", id(3)));
+    }
+    text + "vars currentEpoch 6 lastVoteEpoch 0\n"
+}
