@@ -175,10 +175,12 @@ impl Gossip {
         let (wall, master): (Millis, _) = (self.wall, self.myself().master());
         let Some(candidacy) = &mut self.election.candidacy else { return };
         let Some(epoch) = candidacy.epoch else { return };
-        if counts && header.current_epoch >= epoch && candidacy.votes.insert(voter) {
-            if let Some(master) = master {
-                self.update_ballot(master, |ballot| ballot.votes.push((voter, wall)));
-            }
+        if counts
+            && header.current_epoch >= epoch
+            && candidacy.votes.insert(voter)
+            && let Some(master) = master
+        {
+            self.update_ballot(master, |ballot| ballot.votes.push((voter, wall)));
         }
     }
 

@@ -25,7 +25,7 @@ use crate::service::Service;
 use crate::slots::SlotTable;
 use crate::stats::Stats;
 use crate::timeline::Timeline;
-use crate::wire::Body;
+use crate::wire::{Body, Publication};
 
 /// One node's view of the cluster, and what it does about it.
 #[derive(Debug)]
@@ -154,7 +154,7 @@ impl Gossip {
                 let result = self.on_command(command);
                 self.out.push(Action::Reply { token, result });
             }
-            Input::Publish(publication) => self.on_publish(publication),
+            Input::Publish(publication) => self.on_publish(&publication),
             Input::Configure(config) => {
                 self.config = *config;
                 self.apply_announcement();
@@ -336,7 +336,7 @@ impl Gossip {
         self.todo.save = true;
     }
 
-    fn on_publish(&mut self, publication: crate::wire::Publication) {
+    fn on_publish(&mut self, publication: &Publication) {
         let shard = publication.sharded.then(|| self.shard_members());
         for id in self.linked() {
             if shard.as_ref().is_none_or(|members| members.contains(&id)) {

@@ -140,10 +140,8 @@ pub struct Contact {
 impl Contact {
     /// Forgets `gap`, in which this process itself stood still.
     pub(crate) fn shift(&mut self, gap: Duration) {
-        for time in [&mut self.ping_sent, &mut self.heard, &mut self.refused_since] {
-            if let Some(time) = time {
-                *time += gap;
-            }
+        for time in [&mut self.ping_sent, &mut self.heard, &mut self.refused_since].into_iter().flatten() {
+            *time += gap;
         }
     }
 }

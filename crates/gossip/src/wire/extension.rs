@@ -38,7 +38,7 @@ pub(super) fn decode_all(mut bytes: &[u8], count: u16) -> Result<Vec<Extension>,
     let mut extensions = Vec::new();
     for _ in 0..count {
         let length = be32(bytes, 0).ok_or(DecodeError::Length)? as usize;
-        if length < HEADER || length % 8 != 0 || length > bytes.len() {
+        if length < HEADER || !length.is_multiple_of(8) || length > bytes.len() {
             return Err(DecodeError::Length);
         }
         let kind = be16(bytes, 4).ok_or(DecodeError::Length)?;
