@@ -307,12 +307,12 @@ impl Net {
             }
             Action::Send { link, packet, .. } => {
                 let bytes = packet.encode();
-                if let Some(&(peer, theirs)) = self.hosts[index].links.get(&link) {
-                    if !self.cut.contains(&(index, peer)) {
-                        let packet = Box::new(wire::decode(&bytes).expect("what encodes, decodes"));
-                        assert_eq!(wire::frame_len(&bytes), Ok(Some(bytes.len())));
-                        self.post(peer, Input::Packet { link: theirs, packet });
-                    }
+                if let Some(&(peer, theirs)) = self.hosts[index].links.get(&link)
+                    && !self.cut.contains(&(index, peer))
+                {
+                    let packet = Box::new(wire::decode(&bytes).expect("what encodes, decodes"));
+                    assert_eq!(wire::frame_len(&bytes), Ok(Some(bytes.len())));
+                    self.post(peer, Input::Packet { link: theirs, packet });
                 }
             }
             Action::Persist { text, .. } => self.hosts[index].disk = text,
