@@ -116,6 +116,21 @@ impl Cluster {
         }
     }
 
+    /// Waits until every running node has heard that node `replica` replicates node `master`.
+    ///
+    /// # Panics
+    /// If that does not happen.
+    pub fn wait_until_all_see_replica(&self, replica: usize, master: usize) {
+        let (replica, master) = (self.id(replica), self.id(master));
+        for node in self.running() {
+            eventually(&format!("{} knows whom the replica follows", node.port), || {
+                let nodes = node.run("CLUSTER NODES").text();
+                let line = nodes.lines().find(|line| line.starts_with(&replica))?;
+                (line.split(' ').nth(3)? == master).then_some(())
+            });
+        }
+    }
+
     /// Waits until every running node agrees on who serves the slot, and that one is `wanted`; gives its port.
     ///
     /// # Panics

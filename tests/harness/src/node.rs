@@ -107,6 +107,14 @@ impl Node {
         self.child = Some(child);
     }
 
+    /// A configuration file, which the other options override.
+    ///
+    /// # Panics
+    /// If its path is no text.
+    pub fn set_configuration(&mut self, file: &Path) {
+        self.options.insert(0, file.to_str().expect("a path of text").to_owned());
+    }
+
     /// Another option from the next start on.
     pub fn add_options(&mut self, options: &str) {
         self.options.extend(options.split_whitespace().map(str::to_owned));

@@ -26,19 +26,32 @@ pub struct PortClaim {
 /// If none is free.
 #[must_use]
 pub fn claim_port() -> PortClaim {
+    claim_ports(1).remove(0)
+}
+
+/// Claims ports in a row.
+///
+/// # Panics
+/// If there is no such row.
+#[must_use]
+pub fn claim_ports(count: u16) -> Vec<PortClaim> {
     // Start somewhere else in each process, so that they do not all try the same ones first.
     static NEXT: AtomicU16 = AtomicU16::new(0);
     let own = (std::process::id() * 37 % u32::from(COUNT)) as u16;
-    let folder = lock_folder();
     for _ in 0..COUNT {
-        let step = NEXT.fetch_add(1, Ordering::Relaxed);
-        let port = FIRST + (own + step % COUNT) % COUNT;
-        let Ok(lock) = File::create(folder.join(port.to_string())) else { continue };
-        if lock.try_lock().is_ok() && is_free(port) && is_free(port + 10_000) {
-            return PortClaim { port, _lock: lock };
+        let first = FIRST + (own + NEXT.fetch_add(count, Ordering::Relaxed) % COUNT) % COUNT;
+        let claims: Option<Vec<PortClaim>> = (first..first + count).map(try_claim).collect();
+        if let Some(claims) = claims {
+            return claims;
         }
     }
-    panic!("no free port between {FIRST} and {}", FIRST + COUNT);
+    panic!("no {count} free ports between {FIRST} and {}", FIRST + COUNT);
+}
+
+fn try_claim(port: u16) -> Option<PortClaim> {
+    let lock = File::create(lock_folder().join(port.to_string())).ok()?;
+    let free = lock.try_lock().is_ok() && is_free(port) && is_free(port + 10_000);
+    free.then_some(PortClaim { port, _lock: lock })
 }
 
 fn lock_folder() -> PathBuf {

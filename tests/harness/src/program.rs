@@ -60,6 +60,12 @@ impl Program {
         command
     }
 
+    /// The binary.
+    #[must_use]
+    pub fn binary(&self) -> &Path {
+        &self.binary
+    }
+
     /// What to call it in a message.
     #[must_use]
     pub fn name(&self) -> String {

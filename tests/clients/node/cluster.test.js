@@ -1,0 +1,142 @@
+// ioredis's cluster client over all slots, while a master is killed and later comes back.
+
+import assert from 'node:assert/strict';
+import { after, before, test } from 'node:test';
+import calculateSlot from 'cluster-key-slot';
+import Redis from 'ioredis';
+import { LocalCluster } from './local-cluster.js';
+
+const SLOTS = 16384;
+// Commands in flight at once.
+const BATCH = 512;
+
+let cluster;
+
+before(async () => {
+  cluster = await LocalCluster.start();
+});
+
+after(async () => {
+  await cluster?.stop();
+});
+
+function keyForEverySlot() {
+  const keys = new Array(SLOTS);
+  for (let number = 0, missing = SLOTS; missing > 0; number += 1) {
+    const key = `key:${number}`;
+    const slot = calculateSlot(key);
+    if (keys[slot] === undefined) {
+      keys[slot] = key;
+      missing -= 1;
+    }
+  }
+  return keys;
+}
+
+function connect() {
+  const client = new Redis.Cluster(cluster.addresses(), {
+    clusterRetryStrategy: () => 50,
+    retryDelayOnFailover: 50,
+    retryDelayOnClusterDown: 50,
+    maxRedirections: 400,
+    redisOptions: { connectTimeout: 5000 },
+  });
+  // Nodes that are down are reported here; what matters is whether commands succeed.
+  client.on('error', () => {});
+  return client;
+}
+
+// Tries again for as long as a failover may take on a slow machine.
+async function patiently(action) {
+  const end = Date.now() + 60_000;
+  for (;;) {
+    try {
+      return await action();
+    } catch (error) {
+      if (Date.now() > end) throw error;
+      await new Promise((resolve) => setTimeout(resolve, 20));
+    }
+  }
+}
+
+async function inBatches(keys, action) {
+  for (let at = 0; at < keys.length; at += BATCH) {
+    await Promise.all(keys.slice(at, at + BATCH).map((key) => patiently(() => action(key))));
+  }
+}
+
+const writeAll = (client, keys, value) =>
+  inBatches(keys, async (key) => assert.equal(await client.set(key, value), 'OK'));
+
+const readAll = (client, keys, value) =>
+  inBatches(keys, async (key) => assert.equal(await client.get(key), value, key));
+
+async function untilReplicated() {
+  for (const { host, port } of cluster.addresses()) {
+    const node = new Redis(port, host);
+    try {
+      await patiently(async () => {
+        const [role, offset, replicas] = await node.role();
+        if (role === 'master') {
+          assert.ok(replicas.every(([, , replicaOffset]) => Number(replicaOffset) >= offset));
+        }
+      });
+    } finally {
+      node.disconnect();
+    }
+  }
+}
+
+test('every slot through the loss of a master', { timeout: 240_000 }, async () => {
+  const keys = keyForEverySlot();
+  const untouched = keys.filter((_, slot) => slot % 64 !== 0);
+  const touched = keys.filter((_, slot) => slot % 64 === 0);
+  const client = connect();
+  const other = connect();
+  try {
+    await writeAll(client, keys, 'first');
+    await untilReplicated();
+
+    let over = false;
+    let rounds = 0;
+    const writing = (async () => {
+      while (!over) {
+        await writeAll(other, touched, `round ${rounds}`);
+        rounds += 1;
+      }
+    })();
+    try {
+      await cluster.script('kill', { NODE: String(cluster.base) });
+      await readAll(client, untouched, 'first');
+      await writeAll(client, untouched, 'second');
+      await cluster.script('restart', { NODE: String(cluster.base) });
+      await readAll(client, untouched, 'second');
+    } finally {
+      over = true;
+      await writing;
+    }
+    assert.ok(rounds > 0);
+    await readAll(client, touched, `round ${rounds - 1}`);
+
+    const sizes = await Promise.all(client.nodes('master').map((node) => node.dbsize()));
+    assert.equal(sizes.reduce((sum, size) => sum + size, 0), SLOTS);
+  } finally {
+    client.disconnect();
+    other.disconnect();
+  }
+});
+
+test('pipelines and multi-key commands', { timeout: 60_000 }, async () => {
+  const client = connect();
+  try {
+    const pipeline = client.pipeline();
+    for (let number = 0; number < 1000; number += 1) pipeline.set(`{pipe}${number}`, number);
+    const replies = await pipeline.exec();
+    assert.ok(replies.every(([error, reply]) => error === null && reply === 'OK'));
+    assert.deepEqual(await client.mget('{pipe}1', '{pipe}2', '{pipe}none'), ['1', '2', null]);
+    await assert.rejects(client.mget('a', 'b'), /CROSSSLOT|same slot/);
+    assert.equal(await client.del('{pipe}1', '{pipe}2', '{pipe}none'), 2);
+  } finally {
+    client.disconnect();
+  }
+});

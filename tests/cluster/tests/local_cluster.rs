@@ -1,0 +1,154 @@
+//! `make up` and what follows it, as a user types it.
+
+use std::net::TcpListener;
+use std::path::PathBuf;
+use std::process::Command;
+
+use harness::{Connection, PortClaim, Program, claim_ports};
+use tempfile::TempDir;
+
+const NODES: u16 = 6;
+
+/// A place for a local cluster of its own: ports, folder, and `make` in the repository. Takes the cluster down when
+/// it is dropped.
+struct Place {
+    folder: TempDir,
+    base: u16,
+    _claims: Vec<PortClaim>,
+}
+
+impl Place {
+    fn new() -> Self {
+        let claims = claim_ports(NODES);
+        let folder = TempDir::new().expect("a temporary folder");
+        Self { folder, base: claims[0].port, _claims: claims }
+    }
+
+    fn data(&self) -> PathBuf {
+        self.folder.path().join("cluster")
+    }
+
+    /// What `make` printed; an error if it failed.
+    fn make(&self, arguments: &[&str]) -> Result<String, String> {
+        let output = Command::new("make")
+            .arg("--no-print-directory")
+            .args(arguments)
+            .current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
+            .env("CLUSTER_DIR", self.data())
+            .env("REDOUBT", Program::redoubt().binary())
+            // This test may itself run under make.
+            .env_remove("MAKEFLAGS")
+            .env_remove("MAKELEVEL")
+            .output()
+            .expect("make is installed");
+        let mut text = String::from_utf8_lossy(&output.stdout).into_owned();
+        text.push_str(&String::from_utf8_lossy(&output.stderr));
+        if output.status.success() { Ok(text) } else { Err(text) }
+    }
+
+    fn up(&self) -> Result<String, String> {
+        self.make(&["up", &format!("PORT={}", self.base)])
+    }
+
+    fn connect(&self, index: u16) -> Connection {
+        Connection::open(("127.0.0.1", self.base + index)).expect("the node takes connections")
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        if self.data().exists() {
+            let _ = self.make(&["down"]);
+        }
+    }
+}
+
+/// The row of a node in the table.
+fn row(output: &str, port: u16) -> Vec<String> {
+    let line = output.lines().find(|line| line.starts_with(&format!("{port} ")));
+    line.unwrap_or_else(|| panic!("no row for {port}:\n{output}"))
+        .split_whitespace()
+        .map(str::to_owned)
+        .collect()
+}
+
+#[test]
+fn up_kill_restart_down() {
+    let place = Place::new();
+    let base = place.base;
+    let output = place.up().expect("make up works");
+    assert_eq!(row(&output, base), [&base.to_string(), "master", "0-5460", "0", "ok"]);
+    assert_eq!(
+        row(&output, base + 3),
+        [&(base + 3).to_string(), "replica", "-", "0", "ok", &base.to_string()]
+    );
+    assert!(output.contains(&format!("redis-cli -c -p {base}")), "it says what to try next:\n{output}");
+
+    // As in the README: a key is written through the first node, and is still there when its master is gone.
+    let mut first = place.connect(0);
+    first.run("SET hello kept").expect_ok();
+    assert_eq!(first.run("WAIT 1 20000").int(), 1);
+    let output = place.make(&["kill", &format!("NODE={base}")]).expect("make kill works");
+    assert!(output.contains(&format!("{} took over its slots after", base + 3)), "{output}");
+    assert_eq!(
+        row(&output, base + 3)[..4],
+        [(base + 3).to_string(), "master".into(), "0-5460".into(), "1".into()]
+    );
+    assert_eq!(row(&output, base)[4], "down");
+    assert_eq!(place.connect(3).run("GET hello").text(), "kept");
+
+    let output = place.make(&["restart", &format!("NODE={base}")]).expect("make restart works");
+    assert_eq!(row(&output, base)[1..], ["replica", "-", "1", "ok", &(base + 3).to_string()]);
+
+    let again = place.up().expect("make up twice is fine");
+    assert!(again.contains("is up already"), "{again}");
+    let status = place.make(&["status"]).expect("make status works");
+    assert_eq!(row(&status, base + 3)[1], "master");
+
+    let output = place.make(&["down"]).expect("make down works");
+    assert!(output.contains("Stopped 6 nodes"), "{output}");
+    assert!(!place.data().exists());
+    assert!(
+        (0..NODES).all(|index| TcpListener::bind(("127.0.0.1", base + index)).is_ok()),
+        "every port is free"
+    );
+}
+
+/// Each mistake gets a sentence that says what to do.
+#[test]
+fn mistakes_are_explained() {
+    let place = Place::new();
+    let base = place.base;
+    let explains = |arguments: &[&str], words: &str| {
+        let output = place.make(arguments).expect_err("a mistake is an error");
+        assert!(output.contains(words), "make {}: {output}", arguments.join(" "));
+    };
+    explains(&["status"], "Start one with: make up");
+    explains(&["kill", "NODE=1"], "Start one with: make up");
+    explains(&["up", "PORT=banana"], "name a port between");
+    let in_use = TcpListener::bind(("127.0.0.1", base + 2)).expect("the port was claimed");
+    explains(&["up", &format!("PORT={base}")], &format!("Port {} is in use", base + 2));
+    drop(in_use);
+    let bus_in_use = TcpListener::bind(("127.0.0.1", base + 10_001)).expect("the port was claimed");
+    explains(&["up", &format!("PORT={base}")], &format!("Port {} is in use", base + 10_001));
+    drop(bus_in_use);
+
+    std::fs::create_dir_all(place.data().join("7000")).expect("the folder can be made");
+    explains(&["up", &format!("PORT={base}")], "Remove them with: make down");
+    place.make(&["down"]).expect("make down clears what was left");
+
+    place.up().expect("make up works");
+    explains(&["kill"], &format!("make kill NODE={base}"));
+    explains(&["kill", "NODE=1"], "is not one of this cluster's nodes");
+    explains(&["up", "PORT=7100"], "Stop it first (make down)");
+    place.make(&["kill", &format!("NODE={}", base + 5)]).expect("make kill works");
+    explains(&["kill", &format!("NODE={}", base + 5)], "is not running");
+
+    // What was killed comes back by `make up` as well, and a cluster stopped whole comes back with its data.
+    let output = place.up().expect("make up mends");
+    assert_eq!(row(&output, base + 5)[1], "replica");
+    place.make(&["down", "KEEP=1"]).expect("make down works");
+    explains(&["status"], "make up");
+    let output = place.up().expect("make up starts it again");
+    assert!((0..3).all(|index| row(&output, base + index)[4] == "ok"), "{output}");
+}

@@ -1,0 +1,82 @@
+//! Redoubt and a real Redis in one cluster: on one bus, in one shard, voting for each other.
+
+use cluster_tests::{fill, lost};
+use harness::{Cluster, Node, Program, eventually};
+
+/// Three masters of one kind; a node of the other kind joins by MEET and replicates the first.
+fn joined(masters: &Program, newcomer: &Program) -> Cluster {
+    let nodes = (0..3).map(|_| Node::start_clustered(masters)).collect();
+    let mut cluster = Cluster::join(nodes, 3);
+    cluster.nodes.push(Node::start_clustered(newcomer));
+    cluster.nodes[3].run(&format!("CLUSTER MEET 127.0.0.1 {}", cluster.nodes[0].port)).expect_ok();
+    cluster.wait_until_known();
+    cluster
+}
+
+fn replicate_and_wait(cluster: &Cluster) {
+    cluster.replicate(3, 0);
+    cluster.wait_until_synchronised();
+    cluster.wait_until_all_see_replica(3, 0);
+}
+
+/// The newcomer has the first master's keys, is elected by the other two when it dies, serves every key, and gets
+/// the old master back as its replica.
+fn takes_over(masters: &Program, newcomer: &Program) {
+    let mut cluster = joined(masters, newcomer);
+    let before = fill(&cluster, "before", 3000);
+    replicate_and_wait(&cluster);
+    let after = fill(&cluster, "after", 3000);
+    let expected = cluster.nodes[0].run("DBSIZE");
+    assert_eq!(cluster.nodes[3].run("DBSIZE"), expected);
+
+    cluster.nodes[0].kill();
+    cluster.wait_for_owner(0, |port| port == cluster.nodes[3].port);
+    cluster.wait_until_ok();
+    assert_eq!(lost(&cluster, &before), Vec::<String>::new());
+    assert_eq!(lost(&cluster, &after), Vec::<String>::new());
+    fill(&cluster, "promoted", 1000);
+    let expected = cluster.nodes[3].run("DBSIZE");
+
+    cluster.nodes[0].launch();
+    eventually("the old master follows its successor", || {
+        let link = cluster.nodes[0].info("replication", "master_link_status")?;
+        (link == "up" && cluster.nodes[0].run("DBSIZE") == expected).then_some(())
+    });
+    cluster.wait_until_ok();
+}
+
+/// A handover on request, there and back, between the two kinds.
+fn hands_over(masters: &Program, newcomer: &Program) {
+    let cluster = joined(masters, newcomer);
+    replicate_and_wait(&cluster);
+    let keys = fill(&cluster, "key", 1000);
+    for (new, old) in [(3, 0), (0, 3)] {
+        cluster.nodes[new].run("CLUSTER FAILOVER").expect_ok();
+        cluster.wait_for_owner(0, |port| port == cluster.nodes[new].port);
+        eventually("the old master follows", || {
+            (cluster.nodes[old].info("replication", "master_link_status")? == "up").then_some(())
+        });
+        cluster.wait_until_all_see_replica(old, new);
+        assert_eq!(lost(&cluster, &keys), Vec::<String>::new());
+    }
+}
+
+#[test]
+fn a_real_redis_joins_and_takes_over_a_redoubt_master() {
+    takes_over(&Program::redoubt(), &Program::redis());
+}
+
+#[test]
+fn redoubt_joins_and_takes_over_a_real_redis_master() {
+    takes_over(&Program::redis(), &Program::redoubt());
+}
+
+#[test]
+fn a_real_redis_takes_over_from_redoubt_on_request_and_gives_back() {
+    hands_over(&Program::redoubt(), &Program::redis());
+}
+
+#[test]
+fn redoubt_takes_over_from_a_real_redis_on_request_and_gives_back() {
+    hands_over(&Program::redis(), &Program::redoubt());
+}

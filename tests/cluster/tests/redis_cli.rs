@@ -1,0 +1,149 @@
+//! `redis-cli --cluster` as operators use it, with keys in place.
+
+use cluster_tests::{fill, lost};
+use harness::{Cluster, Node, Program, eventually, redis_cli};
+
+/// Runs `redis-cli --cluster` and gives what it said.
+fn cluster_cli(arguments: &[&str]) -> String {
+    redis_cli(&[&["--cluster"], arguments].concat())
+        .unwrap_or_else(|output| panic!("redis-cli --cluster {}:\n{output}", arguments.join(" ")))
+}
+
+fn started(count: usize) -> Vec<Node> {
+    (0..count).map(|_| Node::start_clustered(&Program::redoubt())).collect()
+}
+
+/// Six empty nodes, joined by redis-cli; it decides who replicates whom.
+fn created() -> Cluster {
+    let nodes = started(6);
+    let addresses: Vec<String> = nodes.iter().map(Node::address).collect();
+    let mut arguments = vec!["create"];
+    arguments.extend(addresses.iter().map(String::as_str));
+    arguments.extend(["--cluster-replicas", "1", "--cluster-yes"]);
+    let output = cluster_cli(&arguments);
+    assert!(output.contains("[OK] All 16384 slots covered."), "{output}");
+    let cluster = Cluster { nodes, masters: 3 };
+    cluster.wait_until_ok();
+    cluster.wait_until_synchronised();
+    cluster
+}
+
+fn check(cluster: &Cluster) {
+    // What the last command moved has to be heard by all before they agree.
+    eventually("redis-cli --cluster check is content", || {
+        let output = redis_cli(&["--cluster", "check", &cluster.nodes[0].address()]).ok()?;
+        (output.contains("[OK] All nodes agree about slots configuration.")
+            && output.contains("[OK] All 16384 slots covered."))
+        .then_some(())
+    });
+}
+
+fn slots_served(cluster: &Cluster, node: usize) -> usize {
+    let id = cluster.id(node);
+    let nodes = cluster.nodes[0].run("CLUSTER NODES").text();
+    let line = nodes.lines().find(|line| line.starts_with(&id)).expect("the node is known");
+    line.split(' ')
+        .skip(8)
+        .filter(|range| !range.starts_with('['))
+        .map(|range| {
+            let (first, last) = range.split_once('-').unwrap_or((range, range));
+            last.parse::<usize>().expect("a slot") + 1 - first.parse::<usize>().expect("a slot")
+        })
+        .sum()
+}
+
+#[test]
+fn create_check_reshard_and_rebalance_keep_every_key() {
+    let cluster = created();
+    check(&cluster);
+    let keys = fill(&cluster, "key", 20_000);
+    let address = cluster.nodes[0].address();
+
+    let (from, to) = (cluster.id(0), cluster.id(1));
+    let before = slots_served(&cluster, 1);
+    cluster_cli(&[
+        "reshard",
+        &address,
+        "--cluster-from",
+        &from,
+        "--cluster-to",
+        &to,
+        "--cluster-slots",
+        "1500",
+        "--cluster-yes",
+    ]);
+    check(&cluster);
+    assert_eq!(slots_served(&cluster, 1), before + 1500);
+    assert_eq!(lost(&cluster, &keys), Vec::<String>::new());
+    assert_eq!(cluster.key_count(), keys.len() as i64);
+
+    cluster_cli(&["rebalance", &address, "--cluster-threshold", "1"]);
+    check(&cluster);
+    for master in 0..3 {
+        let slots = slots_served(&cluster, master);
+        assert!((5400..=5520).contains(&slots), "node {master} serves {slots} slots");
+    }
+    assert_eq!(lost(&cluster, &keys), Vec::<String>::new());
+    assert_eq!(cluster.key_count(), keys.len() as i64);
+    let info = cluster_cli(&["info", &address]);
+    assert!(info.contains("[OK] 20000 keys in 3 masters."), "{info}");
+    let called = cluster_cli(&["call", &address, "PING"]);
+    assert_eq!(called.matches("PONG").count(), 6, "{called}");
+}
+
+#[test]
+fn nodes_are_added_filled_emptied_and_deleted() {
+    let mut cluster = created();
+    let keys = fill(&cluster, "key", 5000);
+    let address = cluster.nodes[0].address();
+    cluster.nodes.extend(started(2));
+    let (master, replica) = (cluster.nodes[6].address(), cluster.nodes[7].address());
+
+    cluster_cli(&["add-node", &master, &address]);
+    cluster.nodes[7].run("PING");
+    eventually("the others have met the new node", || {
+        let nodes = cluster.nodes[1].run("CLUSTER NODES").text();
+        (nodes.lines().filter(|line| !line.contains("handshake")).count() == 7).then_some(())
+    });
+    check(&cluster);
+    let id = cluster.id(6);
+    cluster_cli(&["add-node", &replica, &address, "--cluster-slave", "--cluster-master-id", &id]);
+    cluster.wait_until_known();
+    eventually("the new replica is linked", || {
+        (cluster.nodes[7].info("replication", "master_link_status")? == "up").then_some(())
+    });
+
+    cluster_cli(&["rebalance", &address, "--cluster-use-empty-masters"]);
+    check(&cluster);
+    assert_eq!(slots_served(&cluster, 6), 4096);
+    assert_eq!(lost(&cluster, &keys), Vec::<String>::new());
+
+    let replica_id = cluster.id(7);
+    cluster_cli(&["del-node", &address, &replica_id]);
+    let weight = format!("{id}=0");
+    cluster_cli(&["rebalance", &address, "--cluster-weight", &weight]);
+    check(&cluster);
+    cluster_cli(&["del-node", &address, &id]);
+    eventually("the deleted nodes are forgotten", || {
+        let nodes = cluster.nodes[2].run("CLUSTER NODES").text();
+        (nodes.lines().count() == 6).then_some(())
+    });
+    assert_eq!(lost(&cluster, &keys), Vec::<String>::new());
+}
+
+/// A migration that was broken off half way is found by `check` and finished by `fix`.
+#[test]
+fn fix_closes_an_open_slot() {
+    let cluster = created();
+    let keys = fill(&cluster, "key", 3000);
+    let address = cluster.nodes[0].address();
+    cluster.nodes[0].run(&format!("CLUSTER SETSLOT 100 MIGRATING {}", cluster.id(1))).expect_ok();
+    cluster.nodes[1].run(&format!("CLUSTER SETSLOT 100 IMPORTING {}", cluster.id(0))).expect_ok();
+    let found = match redis_cli(&["--cluster", "check", &address]) {
+        Ok(output) | Err(output) => output,
+    };
+    assert!(found.contains("The following slots are open: 100"), "{found}");
+    cluster_cli(&["fix", &address]);
+    check(&cluster);
+    assert_eq!(lost(&cluster, &keys), Vec::<String>::new());
+}

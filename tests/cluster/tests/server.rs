@@ -1,0 +1,263 @@
+//! One server as a user starts it: command line, configuration, log, limits, stopping.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::os::unix::fs::symlink;
+use std::os::unix::net::UnixStream;
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use harness::{Node, Program, Value, eventually};
+use rustix::process::{Pid, Signal, kill_process};
+use tempfile::TempDir;
+
+fn start(options: &str) -> Node {
+    Node::start(&Program::redoubt(), options)
+}
+
+/// Runs the server with these arguments until it ends by itself, which it must.
+fn run(arguments: &[&str]) -> Output {
+    Program::redoubt().command().args(arguments).stdin(Stdio::null()).output().expect("the server runs")
+}
+
+fn printed(output: &Output) -> String {
+    String::from_utf8_lossy(&[output.stdout.as_slice(), &output.stderr].concat()).into_owned()
+}
+
+#[test]
+fn the_version_is_where_tools_look_for_it() {
+    let output = Command::new(Program::redoubt().binary()).arg("--version").output().expect("it runs");
+    assert!(printed(&output).contains(" v=7.2.4 "), "{}", printed(&output));
+    assert!(output.status.success());
+}
+
+/// The lines that test containers and service managers wait for.
+#[test]
+fn the_log_says_what_tooling_waits_for() {
+    let node = start("--save ");
+    let log = node.log();
+    let pid = node.pid();
+    assert!(log.lines().next().expect("a first line").contains(&format!("PID: {pid}")), "{log}");
+    assert!(log.contains("Server initialized"), "{log}");
+    assert!(log.contains("Ready to accept connections tcp"), "{log}");
+    assert!(
+        log.lines().all(|line| line.starts_with(&format!("{pid}:M "))),
+        "pid:role date level message:\n{log}"
+    );
+}
+
+#[test]
+fn signals_stop_it_cleanly() {
+    for signal in [Signal::TERM, Signal::INT] {
+        let mut node = start("--save ");
+        kill_process(Pid::from_raw(node.pid() as i32).expect("a pid"), signal).expect("it can be signalled");
+        let status = node.wait_for_exit();
+        assert!(status.success(), "{signal:?}: {status}\n{}", node.log());
+    }
+}
+
+#[test]
+fn shutdown_stops_it() {
+    let mut node = start("--save ");
+    let mut connection = node.connect();
+    connection.send(&["SHUTDOWN", "NOSAVE"]).expect("it reads");
+    assert_eq!(connection.read_to_end().expect("the link is closed"), b"");
+    assert!(node.wait_for_exit().success());
+}
+
+#[test]
+fn a_link_named_redis_server_is_a_server() {
+    let folder = TempDir::new().expect("a folder");
+    for name in ["redis-server", "valkey-server"] {
+        let link = folder.path().join(name);
+        symlink(Program::redoubt().binary(), &link).expect("a link can be made");
+        let node = Node::start(&Program::named(&link), "--save ");
+        assert_eq!(node.run("PING"), Value::Simple("PONG".into()));
+    }
+}
+
+/// A file, then the command line over it; a file from standard input.
+#[test]
+fn configuration_comes_from_a_file_standard_input_and_the_command_line() {
+    let folder = TempDir::new().expect("a folder");
+    let file = folder.path().join("redis.conf");
+    let text =
+        "# a comment\nmaxmemory-policy allkeys-lru\ntimeout 300\nrequirepass \"a b\\x63\"\n\nsave \"\"\n";
+    fs::write(&file, text).expect("the file can be written");
+
+    let mut node = Node::prepare(&Program::redoubt(), "--timeout 100");
+    node.set_configuration(&file);
+    node.launch();
+    let mut connection = node.connect();
+    assert!(connection.run("GET a").is_error("NOAUTH Authentication required."));
+    assert!(
+        connection
+            .run("AUTH wrong")
+            .is_error("WRONGPASS invalid username-password pair or user is disabled.")
+    );
+    connection.call(&["AUTH", "a bc"]).expect_ok();
+    let mut setting = |name: &str| connection.call(&["CONFIG", "GET", name]).items()[1].text();
+    assert_eq!(setting("maxmemory-policy"), "allkeys-lru");
+    assert_eq!(setting("timeout"), "100");
+
+    let claim = harness::claim_port();
+    let mut child = Program::redoubt()
+        .command()
+        .arg("-")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .spawn()
+        .expect("the server starts");
+    let mut input = child.stdin.take().expect("a pipe");
+    writeln!(input, "port {}\nsave \"\"\ntimeout 77", claim.port).expect("the server reads");
+    drop(input);
+    let reply = std::panic::catch_unwind(|| {
+        let mut connection =
+            eventually("it answers", || harness::Connection::open(("127.0.0.1", claim.port)).ok());
+        connection.run("CONFIG GET timeout").items()[1].text()
+    });
+    child.kill().expect("it can be killed");
+    child.wait().expect("it can be waited for");
+    assert_eq!(reply.expect("it answers"), "77");
+}
+
+#[test]
+fn a_bad_configuration_stops_the_start_with_file_line_and_reason() {
+    let folder = TempDir::new().expect("a folder");
+    let file = folder.path().join("bad.conf");
+    let name = file.to_str().expect("a path of text");
+    for (text, line, reason) in [
+        ("port 0\nnosuchoption 1\n", 2, "Bad directive or wrong number of arguments"),
+        ("port 0\n\ntimeout banana\n", 3, "argument couldn't be parsed into an integer"),
+        ("port 0 1\n", 1, "wrong number of arguments"),
+        ("port 0\nsave \"1\n", 2, "Unbalanced quotes in configuration line"),
+        ("maxmemory-policy sometimes\n", 1, "argument(s) must be one of the following:"),
+    ] {
+        fs::write(&file, text).expect("the file can be written");
+        let output = run(&[name]);
+        let printed = printed(&output);
+        assert!(!output.status.success(), "{text}");
+        assert!(printed.contains("*** FATAL CONFIG FILE ERROR"), "{text}: {printed}");
+        assert!(printed.contains(&format!("at line {line}")), "{text}: {printed}");
+        assert!(printed.contains(reason), "{text}: {printed}");
+    }
+    let output = run(&["/nonexistent/redis.conf"]);
+    assert!(!output.status.success());
+    assert!(printed(&output).contains("can't open config file"), "{}", printed(&output));
+    assert!(!run(&["--nosuchoption", "1"]).status.success());
+}
+
+#[test]
+fn a_port_in_use_stops_the_start() {
+    let node = start("--save ");
+    let output = run(&["--port", &node.port.to_string(), "--bind", "127.0.0.1", "--save", ""]);
+    assert!(!output.status.success());
+    assert!(printed(&output).contains("Address already in use"), "{}", printed(&output));
+}
+
+#[test]
+fn a_corrupt_nodes_conf_stops_the_start() {
+    let whole = {
+        let node = Node::start_clustered(&Program::redoubt());
+        node.run("CLUSTER ADDSLOTSRANGE 0 100").expect_ok();
+        fs::read_to_string(node.folder().join("nodes.conf")).expect("the node wrote its file")
+    };
+    for (what, text) in [
+        ("noise", "\u{1}\u{2}nothing like it\n".to_owned()),
+        ("cut in the middle of a line", whole[..60].to_owned()),
+        ("a slot that is none", whole.replace("0-100", "0-99999")),
+        ("an unknown flag", whole.replace("myself,master", "myself,emperor")),
+        ("no node of our own", whole.replace("myself,", "")),
+    ] {
+        let mut node = Node::prepare(&Program::redoubt(), "--cluster-enabled yes");
+        fs::write(node.folder().join("nodes.conf"), text).expect("the file can be written");
+        node.spawn();
+        let status = node.wait_for_exit();
+        assert!(!status.success(), "{what}");
+        let log = node.log();
+        assert!(log.contains("nodes.conf") || log.contains("corrupted cluster config file"), "{what}: {log}");
+    }
+}
+
+/// Two processes over one nodes.conf would be one node twice.
+#[test]
+fn nodes_conf_is_locked_against_a_second_process() {
+    let node = Node::start_clustered(&Program::redoubt());
+    let claim = harness::claim_port();
+    let output = Program::redoubt()
+        .command()
+        .args(["--cluster-enabled", "yes", "--port", &claim.port.to_string()])
+        .current_dir(node.folder())
+        .output()
+        .expect("the server runs");
+    assert!(!output.status.success());
+    assert!(printed(&output).contains("already used by a different"), "{}", printed(&output));
+}
+
+#[test]
+fn a_unix_socket_is_served() {
+    let node = start("--save  --unixsocket redis.sock --unixsocketperm 700");
+    let mut stream = UnixStream::connect(node.folder().join("redis.sock")).expect("the socket is there");
+    stream.write_all(b"PING\r\n").expect("the server reads");
+    let mut reply = [0; 7];
+    stream.read_exact(&mut reply).expect("the server answers");
+    assert_eq!(&reply, b"+PONG\r\n");
+}
+
+#[test]
+fn an_idle_client_is_closed_after_the_timeout() {
+    let node = start("--save  --timeout 1");
+    let mut idle = node.connect();
+    assert_eq!(idle.read_to_end().expect("the link is closed"), b"");
+}
+
+/// A key is gone, not only hidden, soon after its time, without anybody asking for it: DBSIZE counts what is there.
+#[test]
+fn expired_keys_go_by_themselves() {
+    let node = start("--save ");
+    let mut connection = node.connect();
+    for number in 0..2000 {
+        connection.send(&["SET", &format!("brief:{number}"), "x", "PX", "500"]).expect("it reads");
+    }
+    (0..2000).for_each(|_| connection.read().expect("it answers").expect_ok());
+    let written = Instant::now();
+    connection.run("SET lasting x").expect_ok();
+    eventually("only the lasting key is left", || (connection.run("DBSIZE").int() == 1).then_some(()));
+    let took = written.elapsed();
+    assert!(took < Duration::from_millis(500 + 1000), "{took:?} after they were written");
+}
+
+/// Replies of a pipeline come in order, whatever the sizes, also when the client reads late.
+#[test]
+fn a_long_pipeline_is_answered_in_order() {
+    let node = start("--save ");
+    let mut connection = node.connect();
+    let sizes = [1, 100, 20_000, 0, 70_000, 3];
+    for round in 0..50 {
+        for (index, size) in sizes.iter().enumerate() {
+            connection.send(&["SET", &format!("k{index}"), &"x".repeat(*size)]).expect("it reads");
+            connection.send(&["GET", &format!("k{index}")]).expect("it reads");
+            connection.send(&["ECHO", &format!("{round}.{index}")]).expect("it reads");
+        }
+    }
+    for round in 0..50 {
+        for (index, size) in sizes.iter().enumerate() {
+            connection.read().expect("SET is answered").expect_ok();
+            assert_eq!(connection.read().expect("GET is answered").text().len(), *size);
+            assert_eq!(connection.read().expect("ECHO is answered").text(), format!("{round}.{index}"));
+        }
+    }
+}
+
+/// What was there at a clean stop with SAVE is there after the next start.
+#[test]
+fn a_saved_server_starts_with_its_keys() {
+    let mut node = start("--save ");
+    node.run("SET kept value").expect_ok();
+    node.run("SET expiring value EX 10000").expect_ok();
+    node.run("SAVE").expect_ok();
+    node.kill();
+    node.launch();
+    assert_eq!(node.run("GET kept").text(), "value");
+    assert!(node.run("TTL expiring").int() > 9000);
+}
