@@ -195,7 +195,7 @@ fn raise_file_limit(wanted: u64) -> u64 {
         Rlimit { current: current.maximum.map(|most| most.min(wanted)), maximum: current.maximum },
     ];
     // The first needs privileges; the second does not.
-    let _ = raised.into_iter().find(|limit| setrlimit(Resource::Nofile, limit.clone()).is_ok());
+    let _ = raised.iter().find(|limit| setrlimit(Resource::Nofile, **limit).is_ok());
     getrlimit(Resource::Nofile).current.unwrap_or(wanted)
 }
 
