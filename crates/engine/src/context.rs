@@ -32,6 +32,8 @@ pub struct Context<'a> {
     pub(crate) garbage: Vec<Table>,
     pub(crate) random: &'a mut Random,
     pub(crate) effects: &'a mut Effects,
+    /// The command's number.
+    pub(crate) index: usize,
     /// The key that was hashed when the batch was prepared, and its place.
     pub(crate) prepared: Option<(usize, Key<'a>)>,
 }
@@ -245,6 +247,11 @@ impl<'a> Context<'a> {
         for slot in self.slots.iter_mut() {
             slot.swap(a, b);
         }
+    }
+
+    /// Shows other clients that this command is what the client is doing.
+    pub(crate) fn publish(&self) {
+        self.session.publish(self.now, self.index);
     }
 
     /// Lets go of a value that left its table.

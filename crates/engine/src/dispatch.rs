@@ -16,13 +16,15 @@ use resp::{Args, Batch, Writer};
 use slot_routing::{Access, Member, Ownership, Slot, Topology, Verdict, route};
 use smallvec::SmallVec;
 
+use crate::clients::Clients;
 use crate::command::{Flags, NodeCommand, Reach, Run};
 use crate::context::Context;
 use crate::effects::{EffectLog, Effects};
 use crate::error::CommandError;
 use crate::lookup::{Registered, Registry};
+use crate::pause::Pauses;
 use crate::random::Random;
-use crate::session::{Origin, Session};
+use crate::session::{Mute, Origin, Session};
 use crate::settings::Settings;
 use crate::stats::{WorkerStats, add};
 
@@ -38,6 +40,8 @@ pub struct Engine {
     /// Who serves which slot; `None` without cluster mode.
     pub topology: Option<ArcSwap<Topology>>,
     pub log: Box<dyn EffectLog>,
+    pub clients: Clients,
+    pub pauses: Pauses,
     /// Held by whoever waits for a slot while holding another (DESIGN: "Locks", rules 2 and 3).
     pub script_turn: Mutex<()>,
     registry: &'static Registry,
@@ -88,6 +92,8 @@ impl Engine {
             settings: Settings::default(),
             topology: topology.map(ArcSwap::from_pointee),
             log,
+            clients: Clients::default(),
+            pauses: Pauses::default(),
             script_turn: Mutex::new(()),
             registry: Registry::the(),
             workers: Mutex::new(Vec::new()),
@@ -125,19 +131,25 @@ impl Engine {
         out: &mut Vec<u8>,
     ) -> (usize, Flow) {
         let mut next = from;
+        let mut last = None;
         let mut clock = (worker.nanos)();
         while next < batch.len() {
             let end = batch.len().min(next + AHEAD);
             let mut prepared: SmallVec<[Prepared<'_>; AHEAD]> = SmallVec::new();
             self.prepare(session.db, buffer, batch, next..end, &mut prepared);
             for request in &prepared {
+                last = request.found.or(last);
                 match self.step(worker, session, now, request, out, &mut clock) {
                     Flow::Done => next += 1,
-                    flow @ (Flow::Node(_) | Flow::Paused) => return (next, flow),
+                    flow @ (Flow::Node(_) | Flow::Paused) => {
+                        publish(session, now, last);
+                        return (next, flow);
+                    }
                     Flow::Close => return (next + 1, Flow::Close),
                 }
             }
         }
+        publish(session, now, last);
         (next, Flow::Done)
     }
 
@@ -180,9 +192,50 @@ impl Engine {
         out: &mut Vec<u8>,
         clock: &mut u64,
     ) -> Flow {
+        if session.mute != Mute::Nothing {
+            return self.muted_step(worker, session, now, request, out, clock);
+        }
+        self.audible_step(worker, session, now, request, out, clock)
+    }
+
+    /// Runs a request whose reply, or the next one's, the client does not want (CLIENT REPLY).
+    fn muted_step(
+        &self,
+        worker: &mut Worker,
+        session: &mut Session,
+        now: Millis,
+        request: &Prepared<'_>,
+        out: &mut Vec<u8>,
+        clock: &mut u64,
+    ) -> Flow {
+        if session.mute == Mute::Next {
+            session.mute = Mute::This;
+        }
+        let start = out.len();
+        let flow = self.audible_step(worker, session, now, request, out, clock);
+        if matches!(flow, Flow::Done | Flow::Close) {
+            if matches!(session.mute, Mute::This | Mute::Everything) {
+                out.truncate(start);
+            }
+            if session.mute == Mute::This {
+                session.mute = Mute::Nothing;
+            }
+        }
+        flow
+    }
+
+    fn audible_step(
+        &self,
+        worker: &mut Worker,
+        session: &mut Session,
+        now: Millis,
+        request: &Prepared<'_>,
+        out: &mut Vec<u8>,
+        clock: &mut u64,
+    ) -> Flow {
         // ASKING holds for one command.
         let asked = std::mem::take(&mut session.asking);
-        let entry = match self.admit(session, request) {
+        let entry = match self.admit(session, request, now) {
             Ok(Admitted { entry, flow: Flow::Done }) => entry,
             Ok(Admitted { flow, .. }) => {
                 session.asking = asked;
@@ -244,6 +297,7 @@ impl Engine {
             stats: &worker.stats,
             random: &mut worker.random,
             effects: &mut worker.effects,
+            index: entry.index,
             prepared: request.key,
         };
         let outcome = handler(&mut context);
@@ -364,6 +418,12 @@ impl Engine {
     fn refuse(&self, worker: &Worker, session: &Session, error: &CommandError, out: &mut Vec<u8>) {
         add(&worker.stats.error_replies, 1);
         Writer::new(out, session.protocol).error(&error.to_string());
+    }
+}
+
+fn publish(session: &Session, now: Millis, last: Option<&'static Registered>) {
+    if let Some(entry) = last {
+        session.publish(now, entry.index);
     }
 }
 

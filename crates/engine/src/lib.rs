@@ -6,6 +6,7 @@
 //! a file, time to pass or another node's answer comes back as a [`NodeCommand`] for the shell.
 #![forbid(unsafe_code)]
 
+mod clients;
 mod command;
 mod commands;
 mod context;
@@ -16,6 +17,7 @@ mod glob;
 mod keys;
 mod long_double;
 mod lookup;
+mod pause;
 mod random;
 mod session;
 mod settings;
@@ -23,6 +25,7 @@ mod stats;
 #[cfg(test)]
 mod testing;
 
+pub use clients::{Client, ClientFlags, ClientKind, Clients, Link, Names, Unblock, Wake};
 pub use command::{Categories, Command, Flags, Group, NodeCommand, Reach, Run};
 pub use context::Context;
 pub use dispatch::{Engine, Flow, Worker};
@@ -31,6 +34,7 @@ pub use error::CommandError;
 pub use glob::glob_matches;
 pub use keys::{Begin, Find, KeyFlags, KeySpec};
 pub use lookup::{Registered, Registry};
-pub use session::{Origin, Session};
+pub use pause::{PauseMode, PausePurpose, Pauses};
+pub use session::{Mute, Origin, Session};
 pub use settings::{Gate, Settings};
 pub use stats::{CommandStats, WorkerStats};

@@ -1,9 +1,13 @@
 //! What the server remembers of one client.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
+use clock::Millis;
 use resp::Protocol;
 use slot_routing::ReplOffset;
+
+use crate::clients::{Client, ClientFlags, Link};
 
 /// Where commands come from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -13,6 +17,18 @@ pub enum Origin {
     /// The stream of this node's master: runs whatever a client would be refused, sees expired keys
     /// (the master says when they go), and is not appended to the log as its own effect.
     Master,
+}
+
+/// Which replies the client does not want (CLIENT REPLY).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Mute {
+    #[default]
+    Nothing,
+    /// That of the command after this one.
+    Next,
+    /// That of the command that runs now.
+    This,
+    Everything,
 }
 
 /// One client's state.
@@ -30,20 +46,28 @@ pub struct Session {
     pub readonly: bool,
     /// The connection is to be closed after the replies so far.
     pub closing: bool,
+    /// Replies that the client does not want. The engine drops them; so must the shell with its own.
+    pub mute: Mute,
     /// Where this client's last write ends in the replication stream (WAIT).
     pub last_write: ReplOffset,
-    /// CLIENT SETNAME, SETINFO.
-    pub name: Arc<[u8]>,
-    pub lib_name: Arc<[u8]>,
-    pub lib_version: Arc<[u8]>,
+    /// What other clients see of this one.
+    pub client: Arc<Client>,
 }
 
 impl Session {
+    /// A session that nobody else sees: a replication stream, a test.
     #[must_use]
     pub fn new(id: u64, origin: Origin, authenticated: bool) -> Self {
-        let empty: Arc<[u8]> = Arc::from([]);
+        let client = Client::new(id, Link::default(), Millis(0), Box::new(|| {}));
+        Self::of(Arc::new(client), origin, authenticated)
+    }
+
+    /// The session of a connection that was registered ([`crate::Clients::connect`]).
+    #[must_use]
+    pub fn of(client: Arc<Client>, origin: Origin, authenticated: bool) -> Self {
+        client.set_flag(ClientFlags::MASTER, origin == Origin::Master);
         Self {
-            id,
+            id: client.id,
             origin,
             db: 0,
             protocol: Protocol::default(),
@@ -51,10 +75,36 @@ impl Session {
             asking: false,
             readonly: false,
             closing: false,
+            mute: Mute::default(),
             last_write: ReplOffset(0),
-            name: empty.clone(),
-            lib_name: empty.clone(),
-            lib_version: empty,
+            client,
         }
+    }
+
+    /// Shows others what this client did last and how it stands.
+    pub(crate) fn publish(&self, now: Millis, last_command: usize) {
+        let client = &self.client;
+        client.last_command.store(last_command, Ordering::Relaxed);
+        client.last_active.store(now.0, Ordering::Relaxed);
+        client.db.store(self.db, Ordering::Relaxed);
+    }
+
+    /// READONLY, READWRITE.
+    pub(crate) fn set_readonly(&mut self, readonly: bool) {
+        self.readonly = readonly;
+        self.client.set_flag(ClientFlags::READONLY, readonly);
+    }
+
+    pub(crate) fn set_no_evict(&mut self, on: bool) {
+        self.client.set_flag(ClientFlags::NO_EVICT, on);
+    }
+
+    pub(crate) fn set_no_touch(&mut self, on: bool) {
+        self.client.set_flag(ClientFlags::NO_TOUCH, on);
+    }
+
+    pub(crate) fn set_protocol(&mut self, protocol: Protocol) {
+        self.protocol = protocol;
+        self.client.set_protocol(protocol);
     }
 }

@@ -77,6 +77,15 @@ impl Client {
         lines
     }
 
+    /// Sends inline text and gives back why the engine stopped.
+    pub(crate) fn flow(&mut self, text: &str) -> Flow {
+        let mut buffer = format!("{text}\n").into_bytes();
+        let mut batch = Batch::default();
+        Parser::new().parse(&mut buffer, &mut batch, &Limits::default());
+        let mut out = Vec::new();
+        self.engine.run(&mut self.worker, &mut self.session, self.now, &buffer, &batch, 0, &mut out).1
+    }
+
     /// Sends inline text, several lines for a pipeline, and gives back what the server wrote.
     pub(crate) fn wire(&mut self, text: &str) -> String {
         let mut buffer = format!("{text}\n").into_bytes();

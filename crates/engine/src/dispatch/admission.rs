@@ -2,6 +2,8 @@
 
 use std::sync::atomic::Ordering;
 
+use clock::Millis;
+
 use super::{Admitted, Engine, Flow, Prepared};
 use crate::command::{Flags, Run};
 use crate::error::CommandError;
@@ -9,7 +11,12 @@ use crate::session::{Origin, Session};
 use crate::settings::Gate;
 
 impl Engine {
-    pub(super) fn admit(&self, session: &Session, request: &Prepared<'_>) -> Result<Admitted, CommandError> {
+    pub(super) fn admit(
+        &self,
+        session: &Session,
+        request: &Prepared<'_>,
+        now: Millis,
+    ) -> Result<Admitted, CommandError> {
         let entry = match request.found {
             Some(entry) => entry,
             None => self.registry.resolve(request.args)?,
@@ -21,7 +28,11 @@ impl Engine {
         if !session.authenticated && !command.flags.contains(Flags::NO_AUTH) {
             return Err(CommandError::NoAuth);
         }
-        let gate = self.settings.gate();
+        let mut gate = self.settings.gate();
+        if gate.intersects(Gate::WRITES_PAUSED | Gate::ALL_PAUSED) {
+            self.pauses.settle(&self.settings, now);
+            gate = self.settings.gate();
+        }
         if !gate.is_empty() && session.origin == Origin::Client {
             if paused(gate, command.flags) {
                 return Ok(Admitted { entry, flow: Flow::Paused });

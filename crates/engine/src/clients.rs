@@ -1,0 +1,365 @@
+//! The connections of a server, as they see each other: CLIENT LIST, KILL, UNBLOCK.
+//!
+//! A connection's own thread keeps its [`crate::Session`]; what others may look at or ask of it lies in
+//! its [`Client`], shared and made of atomics. The session publishes what it is at the end of each batch
+//! ([`crate::Engine::run`]). Who wants something of another connection sets a flag and wakes it; the
+//! shell, woken, looks at [`Client::is_killed`] and [`Client::take_unblock`].
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{
+    AtomicBool, AtomicI32, AtomicI64, AtomicU8, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering,
+};
+
+use bitflags::bitflags;
+use clock::Millis;
+use parking_lot::{Mutex, RwLock};
+use resp::Protocol;
+
+use crate::lookup::Registry;
+
+bitflags! {
+    /// What a connection is and does, as the letters of CLIENT LIST say it.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub struct ClientFlags: u32 {
+        const REPLICA = 1;
+        const MASTER = 1 << 1;
+        const PUBSUB = 1 << 2;
+        const MULTI = 1 << 3;
+        const BLOCKED = 1 << 4;
+        /// A watched key has changed.
+        const DIRTY = 1 << 5;
+        const CLOSE_AFTER_REPLY = 1 << 6;
+        const UNIX_SOCKET = 1 << 7;
+        const READONLY = 1 << 8;
+        const NO_EVICT = 1 << 9;
+        const NO_TOUCH = 1 << 10;
+        const MONITOR = 1 << 11;
+    }
+}
+
+const LETTERS: &[(ClientFlags, char)] = &[
+    (ClientFlags::MONITOR, 'O'),
+    (ClientFlags::REPLICA, 'S'),
+    (ClientFlags::MASTER, 'M'),
+    (ClientFlags::PUBSUB, 'P'),
+    (ClientFlags::MULTI, 'x'),
+    (ClientFlags::BLOCKED, 'b'),
+    (ClientFlags::DIRTY, 'd'),
+    (ClientFlags::CLOSE_AFTER_REPLY, 'c'),
+    (ClientFlags::UNIX_SOCKET, 'U'),
+    (ClientFlags::READONLY, 'r'),
+    (ClientFlags::NO_EVICT, 'e'),
+    (ClientFlags::NO_TOUCH, 'T'),
+];
+
+/// The kinds of connections that CLIENT LIST and KILL tell apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ClientKind {
+    Normal,
+    Replica,
+    Master,
+    PubSub,
+}
+
+impl ClientKind {
+    pub(crate) fn parse(name: &[u8]) -> Option<Self> {
+        let kinds = [
+            ("normal", Self::Normal),
+            ("slave", Self::Replica),
+            ("replica", Self::Replica),
+            ("master", Self::Master),
+            ("pubsub", Self::PubSub),
+        ];
+        let found = kinds.iter().find(|(word, _)| name.eq_ignore_ascii_case(word.as_bytes()));
+        found.map(|(_, kind)| *kind)
+    }
+}
+
+/// What a client said of itself.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Names {
+    /// CLIENT SETNAME
+    pub name: Vec<u8>,
+    /// CLIENT SETINFO LIB-NAME
+    pub library: Vec<u8>,
+    /// CLIENT SETINFO LIB-VER
+    pub version: Vec<u8>,
+}
+
+/// Where a connection comes from. Made by the shell when it accepts one.
+#[derive(Debug, Clone, Default)]
+pub struct Link {
+    /// `ip:port`, or `path:0` of a unix socket.
+    pub address: String,
+    pub local_address: String,
+    /// The socket's number in this process.
+    pub descriptor: i32,
+    pub unix_socket: bool,
+}
+
+/// Wakes a connection's task, so that it looks at its [`Client`].
+pub type Wake = Box<dyn Fn() + Send + Sync>;
+
+/// Numbers in the order of [`Client::unblock`]'s protocol.
+const NOT_BLOCKED: u8 = 0;
+const BLOCKED: u8 = 1;
+const UNBLOCKED_AS_TIMEOUT: u8 = 2;
+const UNBLOCKED_WITH_ERROR: u8 = 3;
+
+/// How CLIENT UNBLOCK ended a blocking command.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unblock {
+    /// As if its time were over.
+    Timeout,
+    /// With an UNBLOCKED error.
+    Error,
+}
+
+/// One connection as others see it.
+pub struct Client {
+    pub id: u64,
+    pub link: Link,
+    pub connected_at: Millis,
+    pub names: Mutex<Names>,
+    pub(crate) flags: AtomicU32,
+    pub(crate) db: AtomicU16,
+    pub(crate) resp3: AtomicBool,
+    /// Commands queued by MULTI, or -1.
+    pub(crate) queued: AtomicI32,
+    pub(crate) channels: AtomicU32,
+    pub(crate) patterns: AtomicU32,
+    /// Number of the last command, or `usize::MAX`.
+    pub(crate) last_command: AtomicUsize,
+    pub(crate) last_active: AtomicI64,
+    /// Bytes that were read and not yet run; kept by the shell.
+    pub input_bytes: AtomicUsize,
+    /// Bytes that wait to be sent; kept by the shell.
+    pub output_bytes: AtomicUsize,
+    killed: AtomicBool,
+    blocked: AtomicU8,
+    wake: Wake,
+}
+
+impl fmt::Debug for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Client").field("id", &self.id).field("link", &self.link).finish_non_exhaustive()
+    }
+}
+
+impl Client {
+    pub(crate) fn new(id: u64, link: Link, now: Millis, wake: Wake) -> Self {
+        Self {
+            id,
+            link,
+            connected_at: now,
+            names: Mutex::default(),
+            flags: AtomicU32::new(0),
+            db: AtomicU16::new(0),
+            resp3: AtomicBool::new(false),
+            queued: AtomicI32::new(-1),
+            channels: AtomicU32::new(0),
+            patterns: AtomicU32::new(0),
+            last_command: AtomicUsize::new(usize::MAX),
+            last_active: AtomicI64::new(now.0),
+            input_bytes: AtomicUsize::new(0),
+            output_bytes: AtomicUsize::new(0),
+            killed: AtomicBool::new(false),
+            blocked: AtomicU8::new(NOT_BLOCKED),
+            wake,
+        }
+    }
+
+    pub(crate) fn set_flag(&self, flag: ClientFlags, holds: bool) {
+        if holds {
+            self.flags.fetch_or(flag.bits(), Ordering::Relaxed);
+        } else {
+            self.flags.fetch_and(!flag.bits(), Ordering::Relaxed);
+        }
+    }
+
+    #[must_use]
+    pub fn flags(&self) -> ClientFlags {
+        ClientFlags::from_bits_truncate(self.flags.load(Ordering::Relaxed))
+    }
+
+    #[must_use]
+    pub fn kind(&self) -> ClientKind {
+        let flags = self.flags();
+        if flags.contains(ClientFlags::MASTER) {
+            ClientKind::Master
+        } else if flags.contains(ClientFlags::REPLICA) && !flags.contains(ClientFlags::MONITOR) {
+            ClientKind::Replica
+        } else if flags.contains(ClientFlags::PUBSUB) {
+            ClientKind::PubSub
+        } else {
+            ClientKind::Normal
+        }
+    }
+
+    /// Wakes the connection's task.
+    pub fn wake(&self) {
+        (self.wake)();
+    }
+
+    /// Asks the connection to close.
+    pub fn kill(&self) {
+        self.killed.store(true, Ordering::Release);
+        self.wake();
+    }
+
+    /// Whether somebody wants this connection closed.
+    #[must_use]
+    pub fn is_killed(&self) -> bool {
+        self.killed.load(Ordering::Acquire)
+    }
+
+    /// The connection starts, or stops, waiting in a blocking command.
+    pub fn set_blocked(&self, blocked: bool) {
+        self.set_flag(ClientFlags::BLOCKED, blocked);
+        self.blocked.store(if blocked { BLOCKED } else { NOT_BLOCKED }, Ordering::Release);
+    }
+
+    /// Ends the wait of a blocked connection; says whether it was blocked.
+    pub fn unblock(&self, how: Unblock) -> bool {
+        let state = match how {
+            Unblock::Timeout => UNBLOCKED_AS_TIMEOUT,
+            Unblock::Error => UNBLOCKED_WITH_ERROR,
+        };
+        let done = self.blocked.compare_exchange(BLOCKED, state, Ordering::AcqRel, Ordering::Acquire).is_ok();
+        if done {
+            self.wake();
+        }
+        done
+    }
+
+    /// How somebody ended this connection's wait, if anybody did. It is no longer blocked then.
+    #[must_use]
+    pub fn take_unblock(&self) -> Option<Unblock> {
+        let how = match self.blocked.load(Ordering::Acquire) {
+            UNBLOCKED_AS_TIMEOUT => Unblock::Timeout,
+            UNBLOCKED_WITH_ERROR => Unblock::Error,
+            _ => return None,
+        };
+        self.set_blocked(false);
+        Some(how)
+    }
+
+    /// The line of CLIENT LIST, without the line break at its end.
+    #[must_use]
+    pub fn describe(&self, now: Millis) -> Vec<u8> {
+        let seconds = |since: i64| now.0.saturating_sub(since).max(0) / 1000;
+        let names = self.names.lock().clone();
+        let flags = self.flags();
+        let mut letters: String =
+            LETTERS.iter().filter(|(flag, _)| flags.contains(*flag)).map(|(_, letter)| *letter).collect();
+        if letters.is_empty() {
+            letters.push('N');
+        }
+        let command = Registry::the().all().get(self.last_command.load(Ordering::Relaxed));
+        let (input, output) =
+            (self.input_bytes.load(Ordering::Relaxed), self.output_bytes.load(Ordering::Relaxed));
+        let mut line = format!(
+            "id={} addr={} laddr={} fd={} name=",
+            self.id, self.link.address, self.link.local_address, self.link.descriptor
+        )
+        .into_bytes();
+        line.extend_from_slice(&names.name);
+        let middle = format!(
+            " age={} idle={} flags={letters} db={} sub={} psub={} ssub=0 multi={} qbuf={input} qbuf-free=0 \
+             argv-mem=0 multi-mem=0 rbs={output} rbp={output} obl={output} oll=0 omem=0 tot-mem={} events=r \
+             cmd={} user=default redir=-1 resp={} lib-name=",
+            seconds(self.connected_at.0),
+            seconds(self.last_active.load(Ordering::Relaxed)),
+            self.db.load(Ordering::Relaxed),
+            self.channels.load(Ordering::Relaxed),
+            self.patterns.load(Ordering::Relaxed),
+            self.queued.load(Ordering::Relaxed),
+            size_of::<Self>() + input + output,
+            command.map_or("NULL", |entry| entry.full_name.as_str()),
+            if self.resp3.load(Ordering::Relaxed) { 3 } else { 2 },
+        );
+        line.extend_from_slice(middle.as_bytes());
+        line.extend_from_slice(&names.library);
+        line.extend_from_slice(b" lib-ver=");
+        line.extend_from_slice(&names.version);
+        line
+    }
+
+    pub(crate) fn set_protocol(&self, protocol: Protocol) {
+        self.resp3.store(protocol == Protocol::Resp3, Ordering::Relaxed);
+    }
+}
+
+/// All connections, by number.
+#[derive(Debug)]
+pub struct Clients {
+    by_id: RwLock<BTreeMap<u64, Arc<Client>>>,
+    next_id: AtomicU64,
+}
+
+impl Default for Clients {
+    fn default() -> Self {
+        Self { by_id: RwLock::default(), next_id: AtomicU64::new(1) }
+    }
+}
+
+impl Clients {
+    /// Registers a connection. It stays until [`Clients::disconnect`].
+    #[must_use]
+    pub fn connect(&self, link: Link, now: Millis, wake: Wake) -> Arc<Client> {
+        let id = self.next_id.fetch_add(1, Ordering::Relaxed);
+        let unix_socket = link.unix_socket;
+        let client = Arc::new(Client::new(id, link, now, wake));
+        client.set_flag(ClientFlags::UNIX_SOCKET, unix_socket);
+        self.by_id.write().insert(id, client.clone());
+        client
+    }
+
+    /// Forgets a connection.
+    pub fn disconnect(&self, id: u64) {
+        self.by_id.write().remove(&id);
+    }
+
+    #[must_use]
+    pub fn find(&self, id: u64) -> Option<Arc<Client>> {
+        self.by_id.read().get(&id).cloned()
+    }
+
+    /// Every connection, the oldest first.
+    #[must_use]
+    pub fn all(&self) -> Vec<Arc<Client>> {
+        self.by_id.read().values().cloned().collect()
+    }
+
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.by_id.read().len()
+    }
+
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_unblock_reaches_only_who_is_blocked() {
+        let clients = Clients::default();
+        let client = clients.connect(Link::default(), Millis(0), Box::new(|| {}));
+        assert!(!client.unblock(Unblock::Timeout));
+        client.set_blocked(true);
+        assert!(client.unblock(Unblock::Error));
+        assert!(!client.unblock(Unblock::Timeout), "only once");
+        assert_eq!(client.take_unblock(), Some(Unblock::Error));
+        assert_eq!(client.take_unblock(), None);
+        assert!(!client.flags().contains(ClientFlags::BLOCKED));
+        clients.disconnect(client.id);
+        assert!(clients.is_empty());
+    }
+}

@@ -1,0 +1,213 @@
+//! CLIENT, as far as it concerns the client's own connection.
+
+use crate::commands::help::reply_help;
+use crate::context::Context;
+use crate::error::CommandError;
+use crate::session::Mute;
+
+/// A name that can stand in a line of CLIENT LIST.
+pub(super) fn check_name(name: &[u8]) -> Result<&[u8], CommandError> {
+    if is_plain(name) {
+        return Ok(name);
+    }
+    Err(CommandError::text("ERR Client names cannot contain spaces, newlines or special characters."))
+}
+
+fn is_plain(text: &[u8]) -> bool {
+    text.iter().all(u8::is_ascii_graphic)
+}
+
+pub(super) fn id(context: &mut Context<'_>) -> Result<(), CommandError> {
+    let id = context.session.id;
+    context.reply.integer(id as i64);
+    Ok(())
+}
+
+pub(super) fn getname(context: &mut Context<'_>) -> Result<(), CommandError> {
+    let names = context.session.client.names.lock();
+    if names.name.is_empty() {
+        context.reply.null();
+    } else {
+        context.reply.bulk(&names.name);
+    }
+    Ok(())
+}
+
+pub(super) fn setname(context: &mut Context<'_>) -> Result<(), CommandError> {
+    let name = check_name(context.arg(2))?;
+    context.session.client.names.lock().name = name.to_vec();
+    context.reply.ok();
+    Ok(())
+}
+
+pub(super) fn setinfo(context: &mut Context<'_>) -> Result<(), CommandError> {
+    let (what, text) = (context.arg(2), context.arg(3));
+    let mut names = context.session.client.names.lock();
+    let (name, field) = match () {
+        () if what.eq_ignore_ascii_case(b"lib-name") => ("lib-name", &mut names.library),
+        () if what.eq_ignore_ascii_case(b"lib-ver") => ("lib-ver", &mut names.version),
+        () => {
+            let text = format!("ERR Unrecognized option '{}'", String::from_utf8_lossy(what));
+            return Err(CommandError::Text(text.into()));
+        }
+    };
+    if !is_plain(text) {
+        let text = format!("ERR {name} cannot contain spaces, newlines or special characters.");
+        return Err(CommandError::Text(text.into()));
+    }
+    *field = text.to_vec();
+    context.reply.ok();
+    Ok(())
+}
+
+pub(super) fn info(context: &mut Context<'_>) -> Result<(), CommandError> {
+    context.publish();
+    let mut line = context.session.client.describe(context.now);
+    line.push(b'\n');
+    context.reply.verbatim(b"txt", &line);
+    Ok(())
+}
+
+/// Whether the argument says ON.
+fn switch(context: &Context<'_>) -> Result<bool, CommandError> {
+    match context.arg(2) {
+        word if word.eq_ignore_ascii_case(b"on") => Ok(true),
+        word if word.eq_ignore_ascii_case(b"off") => Ok(false),
+        _ => Err(CommandError::Syntax),
+    }
+}
+
+pub(super) fn no_evict(context: &mut Context<'_>) -> Result<(), CommandError> {
+    let on = switch(context)?;
+    context.session.set_no_evict(on);
+    context.reply.ok();
+    Ok(())
+}
+
+pub(super) fn no_touch(context: &mut Context<'_>) -> Result<(), CommandError> {
+    let on = switch(context)?;
+    context.session.set_no_touch(on);
+    context.reply.ok();
+    Ok(())
+}
+
+pub(super) fn reply(context: &mut Context<'_>) -> Result<(), CommandError> {
+    let word = context.arg(2);
+    if word.eq_ignore_ascii_case(b"on") {
+        context.session.mute = Mute::Nothing;
+        context.reply.ok();
+    } else if word.eq_ignore_ascii_case(b"off") {
+        context.session.mute = Mute::Everything;
+    } else if word.eq_ignore_ascii_case(b"skip") {
+        if context.session.mute != Mute::Everything {
+            context.session.mute = Mute::Next;
+        }
+    } else {
+        return Err(CommandError::Syntax);
+    }
+    Ok(())
+}
+
+pub(super) fn help(context: &mut Context<'_>) -> Result<(), CommandError> {
+    reply_help(
+        context,
+        "CLIENT",
+        &[
+            "GETNAME",
+            "    Returns the name of this connection.",
+            "ID",
+            "    Returns the number of this connection.",
+            "INFO",
+            "    Returns facts about this connection.",
+            "KILL <ip:port>",
+            "    Closes the connection from <ip:port>.",
+            "KILL <option> <value> [<option> <value> [...]]",
+            "    Closes connections. Options are:",
+            "    * ADDR (<ip:port>|<unixsocket>:0)",
+            "      Those from this address.",
+            "    * LADDR (<ip:port>|<unixsocket>:0)",
+            "      Those to this local address.",
+            "    * TYPE (NORMAL|MASTER|REPLICA|PUBSUB)",
+            "      Those of this kind.",
+            "    * USER <username>",
+            "      Those logged in as <username>.",
+            "    * ID <id>",
+            "      The one with this number.",
+            "    * SKIPME (YES|NO)",
+            "      Leave this connection alone (default: yes).",
+            "LIST [options ...]",
+            "    Returns facts about connections. Options:",
+            "    * TYPE (NORMAL|MASTER|REPLICA|PUBSUB)",
+            "      Those of this kind.",
+            "    * ID <id> [<id> ...]",
+            "      Those with these numbers.",
+            "NO-EVICT (ON|OFF)",
+            "    Protects this connection from being closed for memory.",
+            "NO-TOUCH (ON|OFF)",
+            "    Reads of this connection leave no trace in how recently keys were used.",
+            "PAUSE <timeout> [WRITE|ALL]",
+            "    Makes all commands, or only writes, wait for <timeout> milliseconds.",
+            "REPLY (ON|OFF|SKIP)",
+            "    Says which replies this connection wants.",
+            "SETINFO <option> <value>",
+            "    Says which library the client uses. Options are:",
+            "    * LIB-NAME: the library's name.",
+            "    * LIB-VER: the library's version.",
+            "SETNAME <name>",
+            "    Gives this connection a name.",
+            "UNBLOCK <clientid> [TIMEOUT|ERROR]",
+            "    Ends the wait of a blocked connection.",
+            "UNPAUSE",
+            "    Ends what PAUSE began.",
+        ],
+    );
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::testing::Client;
+
+    #[test]
+    fn names_and_libraries() {
+        let mut client = Client::new();
+        client.table(&[
+            ("client id", ":1"),
+            ("client getname", "$-1"),
+            ("client setname me", "+OK"),
+            ("client getname", "$2|me"),
+            (
+                "client setname \"a b\"",
+                "-ERR Client names cannot contain spaces, newlines or special characters.",
+            ),
+            ("client setname \"\"", "+OK"),
+            ("client getname", "$-1"),
+            ("client setinfo lib-name jedis", "+OK"),
+            ("client setinfo LIB-VER 5.1", "+OK"),
+            (
+                "client setinfo lib-ver \"a b\"",
+                "-ERR lib-ver cannot contain spaces, newlines or special characters.",
+            ),
+            ("client setinfo nosuch x", "-ERR Unrecognized option 'nosuch'"),
+            ("client no-evict on", "+OK"),
+            ("client no-evict x", "-ERR syntax error"),
+            ("client no-touch on", "+OK"),
+            ("client nosuch", "-ERR unknown subcommand 'nosuch'. Try CLIENT HELP."),
+            ("client", "-ERR wrong number of arguments for 'client' command"),
+        ]);
+        let info = client.wire("client info");
+        assert!(info.contains(" flags=eT "), "{info}");
+        assert!(info.contains(" cmd=client|info "), "{info}");
+        assert!(info.ends_with(" lib-name=jedis lib-ver=5.1\n\r\n"), "{info}");
+    }
+
+    #[test]
+    fn unwanted_replies_are_left_out() {
+        Client::new().table(&[
+            ("client reply skip\nping\nping", "+PONG"),
+            ("client reply off\nping\nget\nclient reply skip\nping", ""),
+            ("ping\nclient reply on\nping", "+OK|+PONG"),
+            ("client reply x", "-ERR syntax error"),
+        ]);
+    }
+}

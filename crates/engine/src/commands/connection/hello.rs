@@ -1,0 +1,256 @@
+//! How a connection begins, and how it begins anew.
+
+use std::sync::atomic::Ordering;
+
+use resp::Protocol;
+
+use super::client::check_name;
+use crate::context::Context;
+use crate::error::CommandError;
+use crate::session::Mute;
+
+/// The version that clients are told: the command surface and the formats are those of Redis 7.2.
+pub(crate) const VERSION: &str = "7.2.4";
+const DEFAULT_USER: &[u8] = b"default";
+const WRONG_PASS: CommandError =
+    CommandError::text("WRONGPASS invalid username-password pair or user is disabled.");
+
+/// Whether this name and password log a client in. Without a configured password any will do.
+fn is_right(context: &Context<'_>, user: &[u8], password: &[u8]) -> bool {
+    let wanted = context.engine.settings.password.load();
+    let right = (**wanted).as_ref().is_none_or(|wanted| equals_slowly(wanted, password));
+    user == DEFAULT_USER && right
+}
+
+/// Compares in a time that does not tell where two texts begin to differ.
+fn equals_slowly(wanted: &[u8], given: &[u8]) -> bool {
+    let mut difference = wanted.len() ^ given.len();
+    for (index, byte) in given.iter().enumerate() {
+        difference |= usize::from(byte ^ wanted.get(index % wanted.len().max(1)).copied().unwrap_or(0));
+    }
+    difference == 0
+}
+
+/// AUTH [username] password
+pub(super) fn auth(context: &mut Context<'_>) -> Result<(), CommandError> {
+    let (user, password) = match context.args.len() {
+        2 if context.engine.settings.password.load().is_none() => {
+            return Err(CommandError::text(
+                "ERR AUTH <password> called without any password configured for the default user. Are you \
+                 sure your configuration is correct?",
+            ));
+        }
+        2 => (DEFAULT_USER, context.arg(1)),
+        3 => (context.arg(1), context.arg(2)),
+        _ => return Err(CommandError::Syntax),
+    };
+    if !is_right(context, user, password) {
+        return Err(WRONG_PASS);
+    }
+    context.session.authenticated = true;
+    context.reply.ok();
+    Ok(())
+}
+
+/// HELLO [version [AUTH username password] [SETNAME name]]
+pub(super) fn hello(context: &mut Context<'_>) -> Result<(), CommandError> {
+    let protocol = match context.args.get(1).map(resp::parse_i64) {
+        None => context.session.protocol,
+        Some(Some(2)) => Protocol::Resp2,
+        Some(Some(3)) => Protocol::Resp3,
+        Some(Some(_)) => return Err(CommandError::text("NOPROTO unsupported protocol version")),
+        Some(None) => {
+            return Err(CommandError::text("ERR Protocol version is not an integer or out of range"));
+        }
+    };
+    let mut name = None;
+    let mut login = None;
+    let mut index = 2;
+    while let Some(word) = context.args.get(index) {
+        let left = context.args.len() - index - 1;
+        if word.eq_ignore_ascii_case(b"auth") && left >= 2 {
+            login = Some((context.arg(index + 1), context.arg(index + 2)));
+            index += 3;
+        } else if word.eq_ignore_ascii_case(b"setname") && left >= 1 {
+            name = Some(check_name(context.arg(index + 1))?);
+            index += 2;
+        } else {
+            let text = format!("ERR Syntax error in HELLO option '{}'", String::from_utf8_lossy(word));
+            return Err(CommandError::Text(text.into()));
+        }
+    }
+    if let Some((user, password)) = login {
+        if !is_right(context, user, password) {
+            return Err(WRONG_PASS);
+        }
+        context.session.authenticated = true;
+    }
+    if !context.session.authenticated {
+        return Err(CommandError::text(
+            "NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO <proto> \
+             AUTH <user> <pass> option can be used to authenticate the client and select the RESP protocol \
+             version at the same time",
+        ));
+    }
+    if let Some(name) = name {
+        context.session.client.names.lock().name = name.to_vec();
+    }
+    context.session.set_protocol(protocol);
+    context.reply.set_protocol(protocol);
+    introduce(context);
+    Ok(())
+}
+
+fn introduce(context: &mut Context<'_>) {
+    let settings = &context.engine.settings;
+    let mode = if context.engine.topology.is_some() { "cluster" } else { "standalone" };
+    let role = if settings.replica.load(Ordering::Relaxed) { "replica" } else { "master" };
+    let (id, reply) = (context.session.id, &mut context.reply);
+    let protocol = if reply.protocol() == Protocol::Resp3 { 3 } else { 2 };
+    reply.map(7);
+    // Clients look for this name.
+    reply.bulk(b"server");
+    reply.bulk(b"redis");
+    reply.bulk(b"version");
+    reply.bulk(VERSION.as_bytes());
+    reply.bulk(b"proto");
+    reply.integer(protocol);
+    reply.bulk(b"id");
+    reply.integer(id as i64);
+    reply.bulk(b"mode");
+    reply.bulk(mode.as_bytes());
+    reply.bulk(b"role");
+    reply.bulk(role.as_bytes());
+    reply.bulk(b"modules");
+    reply.array(0);
+}
+
+pub(super) fn quit(context: &mut Context<'_>) -> Result<(), CommandError> {
+    context.session.closing = true;
+    context.reply.ok();
+    Ok(())
+}
+
+pub(super) fn reset(context: &mut Context<'_>) -> Result<(), CommandError> {
+    let session = &mut *context.session;
+    session.db = 0;
+    session.authenticated = context.engine.settings.password.load().is_none();
+    session.asking = false;
+    session.mute = Mute::Nothing;
+    session.set_readonly(false);
+    session.set_protocol(Protocol::Resp2);
+    session.set_no_evict(false);
+    session.set_no_touch(false);
+    session.client.names.lock().name.clear();
+    context.reply.set_protocol(Protocol::Resp2);
+    context.reply.simple("RESET");
+    Ok(())
+}
+
+fn check_cluster(context: &Context<'_>) -> Result<(), CommandError> {
+    match context.engine.topology {
+        Some(_) => Ok(()),
+        None => Err(CommandError::text("ERR This instance has cluster support disabled")),
+    }
+}
+
+pub(super) fn asking(context: &mut Context<'_>) -> Result<(), CommandError> {
+    check_cluster(context)?;
+    context.session.asking = true;
+    context.reply.ok();
+    Ok(())
+}
+
+pub(super) fn readonly(context: &mut Context<'_>) -> Result<(), CommandError> {
+    check_cluster(context)?;
+    context.session.set_readonly(true);
+    context.reply.ok();
+    Ok(())
+}
+
+pub(super) fn readwrite(context: &mut Context<'_>) -> Result<(), CommandError> {
+    check_cluster(context)?;
+    context.session.set_readonly(false);
+    context.reply.ok();
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use crate::testing::Client;
+
+    const RIGHT: &str = "*14|$6|server|$5|redis|$7|version|$5|7.2.4|$5|proto|:2|$2|id|:1|$4|mode|$10|standalone\
+                         |$4|role|$6|master|$7|modules|*0";
+
+    #[test]
+    fn hello_in_both_versions() {
+        let mut client = Client::new();
+        let resp3 = RIGHT.replace("*14", "%7").replace(":2|", ":3|");
+        client.table(&[
+            ("hello", RIGHT),
+            ("hello 2", RIGHT),
+            ("hello 3 setname me", &resp3),
+            ("client getname", "$2|me"),
+            ("get nosuch", "_"),
+            ("hello", &resp3),
+            ("hello 2", RIGHT),
+            ("hello 4", "-NOPROTO unsupported protocol version"),
+            ("hello x", "-ERR Protocol version is not an integer or out of range"),
+            ("hello 2 auth default", "-ERR Syntax error in HELLO option 'auth'"),
+            ("hello 2 setname", "-ERR Syntax error in HELLO option 'setname'"),
+            ("hello 2 nosuch", "-ERR Syntax error in HELLO option 'nosuch'"),
+            ("reset", "+RESET"),
+            ("client getname", "$-1"),
+        ]);
+    }
+
+    #[test]
+    fn a_password_is_asked_for() {
+        let mut client = Client::new();
+        client.engine.settings.password.store(Arc::new(Some(b"secret".to_vec())));
+        client.session.authenticated = false;
+        let wrong = "-WRONGPASS invalid username-password pair or user is disabled.";
+        client.table(&[
+            ("get k", "-NOAUTH Authentication required."),
+            ("auth wrong", wrong),
+            ("auth secrets", wrong),
+            ("auth nobody secret", wrong),
+            ("auth a b c", "-ERR syntax error"),
+            ("get k", "-NOAUTH Authentication required."),
+            ("auth secret", "+OK"),
+            ("get k", "$-1"),
+            ("reset", "+RESET"),
+            ("get k", "-NOAUTH Authentication required."),
+            ("hello 2 auth default wrong", wrong),
+            ("hello 2 auth default secret", RIGHT),
+        ]);
+        client.session.authenticated = false;
+        assert!(client.wire("hello 3").starts_with("-NOAUTH HELLO must be called with"));
+    }
+
+    #[test]
+    fn without_a_password_or_a_cluster() {
+        let disabled = "-ERR This instance has cluster support disabled";
+        Client::new().table(&[
+            ("auth default any", "+OK"),
+            ("auth nobody any", "-WRONGPASS invalid username-password pair or user is disabled."),
+            (
+                "auth any",
+                "-ERR AUTH <password> called without any password configured for the default user. Are you \
+                 sure your configuration is correct?",
+            ),
+            ("readonly", disabled),
+            ("readwrite", disabled),
+            ("asking", disabled),
+            ("ping", "+PONG"),
+            ("ping hi", "$2|hi"),
+            ("ping a b", "-ERR wrong number of arguments for 'ping' command"),
+            ("select 15", "+OK"),
+            ("select 16", "-ERR DB index is out of range"),
+            ("select x", "-ERR value is not an integer or out of range"),
+            ("quit", "+OK"),
+        ]);
+    }
+}

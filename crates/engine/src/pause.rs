@@ -1,0 +1,105 @@
+//! Pauses: for a while, writes or all commands wait (CLIENT PAUSE, a manual failover).
+//!
+//! Each purpose has its own pause and ends it by itself; commands wait as the strictest of them says.
+//! The gate ([`crate::Settings::gate`]) shows the outcome, so that a command that runs while nothing is
+//! paused pays nothing. A pause whose time is over ends when somebody asks ([`Pauses::settle`]): every
+//! command that would wait does, and so should the shell that lets connections wait, at [`Pauses::until`].
+
+use clock::Millis;
+use parking_lot::Mutex;
+
+use crate::settings::{Gate, Settings};
+
+/// Who pauses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PausePurpose {
+    /// CLIENT PAUSE
+    Client,
+    /// A manual failover: writes wait until the replica has them all.
+    Failover,
+}
+
+/// What waits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum PauseMode {
+    Writes,
+    All,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Pause {
+    mode: PauseMode,
+    until: Millis,
+}
+
+/// The pauses that hold.
+#[derive(Debug, Default)]
+pub struct Pauses {
+    /// By [`PausePurpose`].
+    held: Mutex<[Option<Pause>; 2]>,
+}
+
+impl Pauses {
+    /// Starts a pause, or replaces the one for the same purpose; one that holds longer is not shortened.
+    pub fn pause(&self, settings: &Settings, purpose: PausePurpose, mode: PauseMode, until: Millis) {
+        let mut held = self.held.lock();
+        let held_for = &mut held[purpose as usize];
+        let until = held_for.map_or(until, |pause| pause.until.max(until));
+        *held_for = Some(Pause { mode, until });
+        show(settings, &held);
+    }
+
+    /// Ends the pause for this purpose.
+    pub fn unpause(&self, settings: &Settings, purpose: PausePurpose) {
+        let mut held = self.held.lock();
+        held[purpose as usize] = None;
+        show(settings, &held);
+    }
+
+    /// Ends the pauses whose time is over. Returns when the next one ends, if any holds.
+    pub fn settle(&self, settings: &Settings, now: Millis) -> Option<Millis> {
+        let mut held = self.held.lock();
+        for held_for in held.iter_mut() {
+            *held_for = held_for.filter(|pause| pause.until > now);
+        }
+        show(settings, &held);
+        held.iter().flatten().map(|pause| pause.until).min()
+    }
+
+    /// When the last of the pauses ends, if any holds, and what they hold back.
+    #[must_use]
+    pub fn until(&self) -> Option<(PauseMode, Millis)> {
+        let held = self.held.lock();
+        let mode = held.iter().flatten().map(|pause| pause.mode).max()?;
+        let until = held.iter().flatten().map(|pause| pause.until).max()?;
+        Some((mode, until))
+    }
+}
+
+fn show(settings: &Settings, held: &[Option<Pause>; 2]) {
+    let holds = |mode| held.iter().flatten().any(|pause| pause.mode == mode);
+    settings.set_gate(Gate::WRITES_PAUSED, holds(PauseMode::Writes));
+    settings.set_gate(Gate::ALL_PAUSED, holds(PauseMode::All));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_strictest_pause_counts_and_each_ends_by_itself() {
+        let (settings, pauses) = (Settings::default(), Pauses::default());
+        pauses.pause(&settings, PausePurpose::Failover, PauseMode::Writes, Millis(50));
+        pauses.pause(&settings, PausePurpose::Client, PauseMode::All, Millis(30));
+        assert_eq!(settings.gate(), Gate::WRITES_PAUSED | Gate::ALL_PAUSED);
+        assert_eq!(pauses.until(), Some((PauseMode::All, Millis(50))));
+        assert_eq!(pauses.settle(&settings, Millis(30)), Some(Millis(50)));
+        assert_eq!(settings.gate(), Gate::WRITES_PAUSED);
+        pauses.unpause(&settings, PausePurpose::Client);
+        assert_eq!(settings.gate(), Gate::WRITES_PAUSED);
+        pauses.pause(&settings, PausePurpose::Failover, PauseMode::Writes, Millis(40));
+        assert_eq!(pauses.settle(&settings, Millis(49)), Some(Millis(50)), "not shortened");
+        assert_eq!(pauses.settle(&settings, Millis(50)), None);
+        assert!(settings.gate().is_empty());
+    }
+}
