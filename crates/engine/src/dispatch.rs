@@ -21,6 +21,7 @@ use crate::command::{Flags, NodeCommand, Reach, Run};
 use crate::context::Context;
 use crate::effects::{EffectLog, Effects};
 use crate::error::CommandError;
+use crate::expiry::ExpiryCursor;
 use crate::lookup::{Registered, Registry};
 use crate::pause::Pauses;
 use crate::random::Random;
@@ -44,6 +45,7 @@ pub struct Engine {
     pub pauses: Pauses,
     /// Held by whoever waits for a slot while holding another (DESIGN: "Locks", rules 2 and 3).
     pub script_turn: Mutex<()>,
+    pub(crate) expiry_cursor: ExpiryCursor,
     registry: &'static Registry,
     workers: Mutex<Vec<Arc<WorkerStats>>>,
 }
@@ -52,10 +54,12 @@ pub struct Engine {
 #[derive(Debug)]
 pub struct Worker {
     pub stats: Arc<WorkerStats>,
-    effects: Effects,
+    pub(crate) effects: Effects,
     random: Random,
+    /// Memory for one key.
+    pub(crate) key: Vec<u8>,
     /// A monotonic clock in nanoseconds, read once a command for the statistics.
-    nanos: fn() -> u64,
+    pub(crate) nanos: fn() -> u64,
 }
 
 /// Why [`Engine::run`] stopped.
@@ -95,6 +99,7 @@ impl Engine {
             clients: Clients::default(),
             pauses: Pauses::default(),
             script_turn: Mutex::new(()),
+            expiry_cursor: ExpiryCursor::default(),
             registry: Registry::the(),
             workers: Mutex::new(Vec::new()),
         }
@@ -108,7 +113,7 @@ impl Engine {
         workers.push(stats.clone());
         // Hashes are seeded by chance, so this one is as good as a random number.
         let seed = self.keyspace.key(&workers.len().to_le_bytes()).hash();
-        Worker { stats, effects: Effects::default(), random: Random::new(seed), nanos }
+        Worker { stats, effects: Effects::default(), random: Random::new(seed), key: Vec::new(), nanos }
     }
 
     /// Every thread's counters.

@@ -13,6 +13,7 @@ mod context;
 mod dispatch;
 mod effects;
 mod error;
+mod expiry;
 mod glob;
 mod keys;
 mod long_double;

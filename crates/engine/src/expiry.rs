@@ -1,0 +1,137 @@
+//! Active expiry: keys go when their time comes, also if nobody asks for them.
+//!
+//! Each slot knows when its next key expires, so nothing is sampled and nothing is searched: a cycle
+//! visits the slots that have something due and takes out what is. It holds a slot's lock for a few keys
+//! at a time, so that no client waits long even if a million keys are due in one second, and it stops
+//! when its time is used up; the next cycle goes on with the slot where it stopped.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use clock::Millis;
+use slot_routing::Slot;
+use smallvec::SmallVec;
+
+use crate::dispatch::{Engine, Worker};
+use crate::settings::Gate;
+use crate::stats::add;
+
+/// Keys taken out of a slot before its lock is given to others: some ten microseconds.
+const KEYS_PER_LOCK: usize = 32;
+
+/// Where the last cycle stopped.
+#[derive(Debug, Default)]
+pub(crate) struct ExpiryCursor(AtomicUsize);
+
+impl Engine {
+    /// Deletes the keys whose time has come, for about as long as `budget`, and logs that. Says whether
+    /// there is more to do. Does nothing on a replica, while loading, and while writes are paused: then
+    /// keys are only hidden.
+    pub fn expire_cycle(&self, worker: &mut Worker, now: Millis, budget: Duration) -> bool {
+        let gate = self.settings.gate();
+        if self.settings.replica.load(Ordering::Relaxed)
+            || !self.settings.active_expire.load(Ordering::Relaxed)
+            || gate.intersects(Gate::LOADING | Gate::WRITES_PAUSED | Gate::ALL_PAUSED)
+        {
+            return false;
+        }
+        let end = (worker.nanos)().saturating_add(u64::try_from(budget.as_nanos()).unwrap_or(u64::MAX));
+        let mut due: Vec<Slot> = self.keyspace.due_slots(now).collect();
+        let start = self.expiry_cursor.0.load(Ordering::Relaxed);
+        let first = due.partition_point(|slot| slot.index() < start);
+        due.rotate_left(first);
+        for slot in due {
+            while self.expire_some(worker, slot, now) {
+                if (worker.nanos)() >= end {
+                    self.expiry_cursor.0.store(slot.index(), Ordering::Relaxed);
+                    return true;
+                }
+            }
+        }
+        false
+    }
+
+    /// Takes a few keys out of a slot; says whether it may have more that are due.
+    fn expire_some(&self, worker: &mut Worker, slot: Slot, now: Millis) -> bool {
+        let mut dropped: SmallVec<[_; KEYS_PER_LOCK]> = SmallVec::new();
+        let mut key = std::mem::take(&mut worker.key);
+        let wanted = self.log.wanted();
+        let mut guard = self.keyspace.lock(slot);
+        for (db, table) in guard.tables() {
+            worker.effects.start(wanted);
+            while dropped.len() < KEYS_PER_LOCK {
+                let Some(value) = table.pop_due(now, &mut key) else { break };
+                dropped.push(value);
+                worker.effects.push([&b"DEL"[..], &key]);
+            }
+            if worker.effects.count > 0 {
+                self.log.append(db, &worker.effects.wire);
+            }
+        }
+        drop(guard);
+        worker.key = key;
+        add(&worker.stats.expired_keys, dropped.len() as u64);
+        dropped.len() == KEYS_PER_LOCK
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering};
+    use std::time::Duration;
+
+    use crate::testing::Client;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    #[test]
+    fn keys_go_at_their_time_and_the_log_is_told() {
+        let mut client = Client::logged();
+        client.table(&[("set a 1 px 10", "+OK"), ("set b 2 px 20", "+OK"), ("set c 3", "+OK")]);
+        client.now.0 += 9;
+        assert!(!client.engine.expire_cycle(&mut client.worker, client.now, SECOND));
+        client.table(&[("dbsize", ":3")]);
+        client.now.0 += 1;
+        assert!(!client.engine.expire_cycle(&mut client.worker, client.now, SECOND));
+        client.table(&[("dbsize", ":2")]);
+        assert_eq!(client.log().last().map(String::as_str), Some("0 DEL a"));
+        assert_eq!(client.worker.stats.expired_keys.load(Ordering::Relaxed), 1);
+    }
+
+    #[test]
+    fn a_replica_and_a_server_told_not_to_leave_them() {
+        let mut client = Client::logged();
+        client.table(&[("set a 1 px 10", "+OK")]);
+        client.now.0 += 10;
+        client.engine.settings.active_expire.store(false, Ordering::Relaxed);
+        client.engine.expire_cycle(&mut client.worker, client.now, SECOND);
+        client.engine.settings.active_expire.store(true, Ordering::Relaxed);
+        client.engine.settings.replica.store(true, Ordering::Relaxed);
+        client.engine.expire_cycle(&mut client.worker, client.now, SECOND);
+        client.table(&[("dbsize", ":1")]);
+    }
+
+    /// A clock that moves by a millisecond whenever it is read.
+    fn ticking() -> u64 {
+        static NANOS: AtomicU64 = AtomicU64::new(0);
+        NANOS.fetch_add(1_000_000, Ordering::Relaxed)
+    }
+
+    #[test]
+    fn a_cycle_stops_at_its_budget_and_the_next_goes_on() {
+        let mut client = Client::new();
+        client.worker = client.engine.worker(ticking);
+        for key in 0..1000 {
+            client.call(&["set", &format!("{{same}}{key}"), "v", "px", "10"]);
+            client.call(&["set", &format!("other{key}"), "v", "px", "10"]);
+        }
+        client.now.0 += 10;
+        let mut cycles = 1;
+        while client.engine.expire_cycle(&mut client.worker, client.now, Duration::from_millis(3)) {
+            cycles += 1;
+            assert!(cycles < 100);
+        }
+        assert!(cycles > 5, "{cycles}");
+        client.table(&[("dbsize", ":0")]);
+    }
+}
