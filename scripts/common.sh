@@ -113,9 +113,10 @@ cluster_ok() { [[ $(field "$1" cluster_state CLUSTER INFO) == ok ]]; }
 server_command() {
     local binary=${REDOUBT:-$ROOT/target/release/redoubt}
     command -v "$binary" >/dev/null || die "There is no server at $binary. Build it with: make build"
-    binary=$(command -v "$binary")
+    # Absolute, as nodes run in folders of their own; a link keeps its name, by which it knows what it is.
+    binary=$(realpath -s "$(command -v "$binary")")
     if [[ ${binary##*/} == redoubt* ]]; then
-        printf '%s\0server\0' "$(realpath "$binary")"
+        printf '%s\0server\0' "$binary"
     else
         printf '%s\0' "$binary"
     fi

@@ -4,10 +4,10 @@ use std::fs;
 use std::io::{Read, Write};
 use std::os::unix::fs::symlink;
 use std::os::unix::net::UnixStream;
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use harness::{Node, Program, Value, eventually};
+use harness::{Node, Program, Value, eventually, run_to_end};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
@@ -15,20 +15,18 @@ fn start(options: &str) -> Node {
     Node::start(&Program::redoubt(), options)
 }
 
-/// Runs the server with these arguments until it ends by itself, which it must.
-fn run(arguments: &[&str]) -> Output {
-    Program::redoubt().command().args(arguments).stdin(Stdio::null()).output().expect("the server runs")
-}
-
-fn printed(output: &Output) -> String {
-    String::from_utf8_lossy(&[output.stdout.as_slice(), &output.stderr].concat()).into_owned()
+/// Runs the server with these arguments until it ends by itself, which it must; whether it ended well, and what it
+/// printed.
+fn run(arguments: &[&str]) -> (bool, String) {
+    let (status, printed) = run_to_end(Program::redoubt().command().args(arguments));
+    (status.success(), printed)
 }
 
 #[test]
 fn the_version_is_where_tools_look_for_it() {
-    let output = Command::new(Program::redoubt().binary()).arg("--version").output().expect("it runs");
-    assert!(printed(&output).contains(" v=7.2.4 "), "{}", printed(&output));
-    assert!(output.status.success());
+    let (status, printed) = run_to_end(Command::new(Program::redoubt().binary()).arg("--version"));
+    assert!(status.success());
+    assert!(printed.contains(" v=7.2.4 "), "{printed}");
 }
 
 /// The lines that test containers and service managers wait for.
@@ -134,25 +132,25 @@ fn a_bad_configuration_stops_the_start_with_file_line_and_reason() {
         ("maxmemory-policy sometimes\n", 1, "argument(s) must be one of the following:"),
     ] {
         fs::write(&file, text).expect("the file can be written");
-        let output = run(&[name]);
-        let printed = printed(&output);
-        assert!(!output.status.success(), "{text}");
+        let (ended_well, printed) = run(&[name]);
+        assert!(!ended_well, "{text}");
         assert!(printed.contains("*** FATAL CONFIG FILE ERROR"), "{text}: {printed}");
         assert!(printed.contains(&format!("at line {line}")), "{text}: {printed}");
         assert!(printed.contains(reason), "{text}: {printed}");
     }
-    let output = run(&["/nonexistent/redis.conf"]);
-    assert!(!output.status.success());
-    assert!(printed(&output).contains("can't open config file"), "{}", printed(&output));
-    assert!(!run(&["--nosuchoption", "1"]).status.success());
+    let (ended_well, printed) = run(&["/nonexistent/redis.conf"]);
+    assert!(!ended_well);
+    assert!(printed.contains("can't open config file"), "{printed}");
+    let (ended_well, _) = run(&["--nosuchoption", "1"]);
+    assert!(!ended_well);
 }
 
 #[test]
 fn a_port_in_use_stops_the_start() {
     let node = start("--save ");
-    let output = run(&["--port", &node.port.to_string(), "--bind", "127.0.0.1", "--save", ""]);
-    assert!(!output.status.success());
-    assert!(printed(&output).contains("Address already in use"), "{}", printed(&output));
+    let (ended_well, printed) = run(&["--port", &node.port.to_string(), "--bind", "127.0.0.1", "--save", ""]);
+    assert!(!ended_well);
+    assert!(printed.contains("Address already in use"), "{printed}");
 }
 
 #[test]
@@ -184,14 +182,11 @@ fn a_corrupt_nodes_conf_stops_the_start() {
 fn nodes_conf_is_locked_against_a_second_process() {
     let node = Node::start_clustered(&Program::redoubt());
     let claim = harness::claim_port();
-    let output = Program::redoubt()
-        .command()
-        .args(["--cluster-enabled", "yes", "--port", &claim.port.to_string()])
-        .current_dir(node.folder())
-        .output()
-        .expect("the server runs");
-    assert!(!output.status.success());
-    assert!(printed(&output).contains("already used by a different"), "{}", printed(&output));
+    let mut second = Program::redoubt().command();
+    second.args(["--cluster-enabled", "yes", "--port", &claim.port.to_string()]).current_dir(node.folder());
+    let (status, printed) = run_to_end(&mut second);
+    assert!(!status.success());
+    assert!(printed.contains("already used by a different"), "{printed}");
 }
 
 #[test]

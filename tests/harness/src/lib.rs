@@ -24,6 +24,6 @@ mod wire;
 pub use cluster::{Cluster, cluster_field, info_field, slot_owner};
 pub use node::Node;
 pub use ports::{PortClaim, claim_port, claim_ports};
-pub use program::{Program, redis_cli};
+pub use program::{Program, redis_cli, run_to_end};
 pub use wait::{eventually, eventually_within, never_within};
 pub use wire::{Connection, Value};

@@ -1,7 +1,10 @@
 //! Which binary is started, and in what form its command line is.
 
+use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, ExitStatus, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
 
 /// A server binary with redis-server's command-line form.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -71,6 +74,41 @@ impl Program {
     pub fn name(&self) -> String {
         self.binary.file_name().unwrap_or(self.binary.as_os_str()).to_string_lossy().into_owned()
     }
+}
+
+/// Runs a server that is to end by itself, within half a minute; gives how it ended and what it printed.
+///
+/// # Panics
+/// If it cannot be started, or goes on running: it is killed then.
+#[must_use]
+pub fn run_to_end(command: &mut Command) -> (ExitStatus, String) {
+    let mut printed = tempfile::tempfile().expect("a temporary file");
+    let writer = || printed.try_clone().expect("a file can be shared");
+    let mut child = command
+        .stdin(Stdio::null())
+        .stdout(writer())
+        .stderr(writer())
+        .spawn()
+        .unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    let start = Instant::now();
+    let status = loop {
+        match child.try_wait().expect("a child can be waited for") {
+            Some(status) => break Some(status),
+            None if start.elapsed() > Duration::from_secs(30) => {
+                child.kill().expect("a child can be killed");
+                child.wait().expect("a child can be waited for");
+                break None;
+            }
+            None => thread::sleep(Duration::from_millis(20)),
+        }
+    };
+    let mut text = Vec::new();
+    printed
+        .seek(SeekFrom::Start(0))
+        .and_then(|_| printed.read_to_end(&mut text))
+        .expect("the file can be read");
+    let text = String::from_utf8_lossy(&text).into_owned();
+    (status.unwrap_or_else(|| panic!("{command:?} goes on running:\n{text}")), text)
 }
 
 /// Runs `redis-cli` with these arguments and gives what it printed.
