@@ -14,6 +14,11 @@ pub struct LockedSlots<'k> {
 
 impl<'k> LockedSlots<'k> {
     pub(crate) fn acquire(keyspace: &'k Keyspace, slots: &[Slot]) -> Self {
+        if let &[only] = slots {
+            let mut guards = SmallVec::new();
+            guards.push(keyspace.lock(only));
+            return Self { guards };
+        }
         let mut wanted: SmallVec<[Slot; 4]> = slots.into();
         wanted.sort_unstable();
         wanted.dedup();

@@ -372,15 +372,17 @@ fn number(
     too_long: ProtocolError,
 ) -> Result<Option<(Option<i64>, usize)>, ProtocolError> {
     // Nearly every number is short and plain.
-    let mut value = 0i64;
-    for (index, &byte) in buffer.iter().enumerate().skip(start).take(9) {
-        let digit = byte.wrapping_sub(b'0');
-        if digit < 10 {
-            value = value * 10 + i64::from(digit);
-        } else if byte == b'\r' && index > start && index + 1 < buffer.len() && buffer[start] != b'0' {
-            return Ok(Some((Some(value), index + 2)));
-        } else {
-            break;
+    if let [first @ b'1'..=b'9', rest @ ..] = &buffer[start.min(buffer.len())..] {
+        let mut value = i64::from(first - b'0');
+        for (index, &byte) in rest.iter().take(8).enumerate() {
+            let digit = byte.wrapping_sub(b'0');
+            if digit < 10 {
+                value = value * 10 + i64::from(digit);
+            } else if byte == b'\r' && index + 1 < rest.len() {
+                return Ok(Some((Some(value), start + index + 3)));
+            } else {
+                break;
+            }
         }
     }
     let line = line(buffer, start, too_long)?;
