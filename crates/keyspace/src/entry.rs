@@ -229,6 +229,11 @@ pub(crate) fn read_usage(page: &[u8], at: usize) -> u16 {
     u16::from_le_bytes([page[at + 4], page[at + 5]])
 }
 
+#[inline]
+pub(crate) fn write_usage(page: &mut [u8], at: usize, usage: u16) {
+    page[at + 4..at + FIXED].copy_from_slice(&usage.to_le_bytes());
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

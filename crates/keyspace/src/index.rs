@@ -14,7 +14,7 @@ mod segment;
 use segment::{Room, Segment, Taken};
 
 use crate::chunked::Chunked;
-use crate::hash::POSITION;
+use crate::hashing::POSITION;
 use crate::purge::A_PART;
 
 /// Gives the hashes of entries.

@@ -6,7 +6,7 @@ use clock::Millis;
 use parking_lot::{Mutex, MutexGuard};
 use slot_routing::{SLOT_COUNT, Slot};
 
-use crate::hash;
+use crate::hashing;
 use crate::key::Key;
 use crate::locked::LockedSlots;
 use crate::memory::prefetch;
@@ -34,7 +34,7 @@ impl Keyspace {
     /// a process chooses it for all.
     #[must_use]
     pub fn new(seed: u64, databases: u16) -> Self {
-        hash::seed(seed);
+        hashing::seed(seed);
         Self {
             slots: Slot::all().map(|_| Aligned::default()).collect(),
             published: Published {
@@ -55,7 +55,7 @@ impl Keyspace {
     #[must_use]
     #[inline]
     pub fn key<'a>(&self, bytes: &'a [u8]) -> Key<'a> {
-        Key { bytes, slot: Slot::of_key(bytes), hash: hash::of(bytes) }
+        Key { bytes, slot: Slot::of_key(bytes), hash: hashing::of(bytes) }
     }
 
     /// First sweep over a batch: asks the processor for the slot's own memory.

@@ -1,18 +1,30 @@
 //! What is too large for a page.
 
 use crate::chunked::Chunked;
+use crate::table::Table;
 
 /// A value that lies outside of the pages.
 #[derive(Debug)]
 pub(crate) enum Large {
     /// A string or a packed collection.
     Bytes(Vec<u8>),
+    /// A large collection: its elements are the keys of a table of its own. A snapshot captures it by a pin
+    /// of that table, whatever its size; it is never copied for one.
+    Fields(Box<Table>),
 }
 
 impl Large {
     fn copy(&self) -> Self {
         match self {
             Self::Bytes(bytes) => Self::Bytes(bytes.clone()),
+            Self::Fields(_) => unreachable!("a table is captured by pins"),
+        }
+    }
+
+    fn flat_bytes(&self) -> usize {
+        match self {
+            Self::Bytes(bytes) => bytes.capacity(),
+            Self::Fields(_) => 0,
         }
     }
 
@@ -20,6 +32,7 @@ impl Large {
     pub(crate) fn bytes(&self) -> usize {
         match self {
             Self::Bytes(bytes) => bytes.capacity(),
+            Self::Fields(table) => table.rough_bytes(),
         }
     }
 }
@@ -50,10 +63,16 @@ impl Record {
 pub(crate) struct Store {
     records: Chunked<Option<Record>>,
     unused: Vec<u32>,
+    /// Bytes of the records' packed values and strings.
+    flat: usize,
+    /// How many records are tables.
+    tables: usize,
 }
 
 impl Store {
     pub(crate) fn put(&mut self, record: Record) -> u32 {
+        self.flat += record.value.flat_bytes();
+        self.tables += usize::from(matches!(record.value, Large::Fields(_)));
         match self.unused.pop() {
             Some(number) => {
                 self.records[number] = Some(record);
@@ -70,6 +89,32 @@ impl Store {
         self.records[number].as_ref().expect("an entry's record is there")
     }
 
+    /// The bytes of a flat value. What changes their capacity goes through [`Store::resize`].
+    pub(crate) fn flat_mut(&mut self, number: u32) -> &mut Vec<u8> {
+        match &mut self.record_mut(number).value {
+            Large::Bytes(bytes) => bytes,
+            Large::Fields(_) => unreachable!("the caller has seen that it is flat"),
+        }
+    }
+
+    /// Changes the length of a flat value.
+    pub(crate) fn resize(&mut self, number: u32, change: impl FnOnce(&mut Vec<u8>)) {
+        let bytes = self.flat_mut(number);
+        let before = bytes.capacity();
+        change(bytes);
+        let after = bytes.capacity();
+        self.flat = self.flat + after - before;
+    }
+
+    pub(crate) fn has_tables(&self) -> bool {
+        self.tables > 0
+    }
+
+    /// Bytes of strings and packed values.
+    pub(crate) fn flat_bytes(&self) -> usize {
+        self.flat
+    }
+
     pub(crate) fn record_mut(&mut self, number: u32) -> &mut Record {
         self.records[number].as_mut().expect("an entry's record is there")
     }
@@ -81,6 +126,10 @@ impl Store {
             record.shared -= 1;
             return None;
         }
+        let value = &self.record(number).value;
+        let (flat, tables) = (value.flat_bytes(), usize::from(matches!(value, Large::Fields(_))));
+        self.flat -= flat;
+        self.tables -= tables;
         self.unused.push(number);
         self.records[number].take()
     }

@@ -6,7 +6,7 @@
 use smallvec::SmallVec;
 
 use crate::entry::{Header, Where};
-use crate::hash;
+use crate::hashing;
 use crate::index::Hashes;
 use crate::memory::{Block, prefetch};
 use crate::outside::Store;
@@ -51,6 +51,10 @@ impl Pages {
     /// The page with this number, if it is there.
     pub(crate) fn page_if(&self, number: usize) -> Option<&[u8]> {
         Some(self.list.get(number)?.as_ref()?.bytes())
+    }
+
+    pub(crate) fn page_mut_if(&mut self, number: usize) -> Option<&mut [u8]> {
+        Some(self.list.get_mut(number)?.as_mut()?.bytes_mut())
     }
 
     /// The size of the page with this number, without a look at it.
@@ -177,7 +181,7 @@ impl<'a> Keys<'a> {
 
 impl Hashes for Keys<'_> {
     fn hash(&self, reference: u32) -> u64 {
-        hash::of(self.key(reference))
+        hashing::of(self.key(reference))
     }
 
     fn prefetch(&self, reference: u32) {

@@ -11,6 +11,7 @@ use slot_routing::{SLOT_COUNT, Slot};
 use crate::keyspace::Keyspace;
 use crate::memory::{pool_use, purge_pool};
 use crate::slot::SlotData;
+use crate::usage::Usage;
 
 /// Pages or segments that are moved under one lock.
 pub(crate) const A_PART: usize = 64;
@@ -20,6 +21,18 @@ const TIDY_AT_ONCE: usize = 16;
 impl Keyspace {
     /// How many steps a purge of everything has.
     pub const PURGE_STEPS: usize = 128;
+
+    /// Lets `age` bring the usage of every key of a share of the slots up to date (see [`Usage`]). A driver
+    /// that comes to every step within two hours is often enough.
+    pub fn age_step(&self, step: usize, age: &mut dyn FnMut(Usage) -> Usage) {
+        let share = SLOT_COUNT / Self::PURGE_STEPS;
+        for slot in Slot::all().skip(step % Self::PURGE_STEPS * share).take(share) {
+            let mut part = 0;
+            while self.lock(slot).age(part, age) {
+                part += 1;
+            }
+        }
+    }
 
     /// Does step `step`, counted round and round, of a purge. Returns how many bytes went back to the
     /// system.
@@ -51,6 +64,10 @@ impl SlotData {
             }
         }
         left == 0
+    }
+
+    fn age(&mut self, part: usize, age: &mut dyn FnMut(Usage) -> Usage) -> bool {
+        self.tables().fold(false, |more, (_, table)| table.age(part, age) | more)
     }
 
     /// Moves a part of the slot's pages and lines to where the pool is fuller; says whether there are

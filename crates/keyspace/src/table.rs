@@ -5,6 +5,8 @@
 //! its page it stays there even when it is overwritten or deleted ([`pins`]). When entries expire is
 //! [`due`]'s matter.
 mod due;
+mod fields;
+mod moving;
 mod pins;
 mod room;
 #[cfg(test)]
@@ -13,16 +15,20 @@ mod tests;
 use clock::Millis;
 
 use crate::entry::{self, DEAD, Draft, FIXED, Header, MAX_KEY, MAX_VALUE, TIME, Where};
+use crate::hash::{HashRef, Shape};
 use crate::index::Index;
 use crate::key::Key;
 use crate::memory::Block;
 use crate::outside::{Large, Record, Store};
 use crate::page;
 use crate::pages::{self, Keys, Pages};
+use crate::purge::A_PART;
+use crate::usage::Usage;
 use crate::value::{Kind, NewValue, Str, Value};
 
-use pins::Pin;
+pub use moving::Detached;
 pub(crate) use pins::Visit;
+use pins::{Pending, Pin};
 
 /// Where an entry lies. Good until the next change to its table; after that, use what the change returned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -83,7 +89,10 @@ pub struct Table {
 struct Rare {
     store: Store,
     pins: Vec<Pin>,
+    /// Large values that a walk has come to and has not finished.
+    pending: Vec<Pending>,
     due: Option<due::DueTree>,
+    fields_due: fields::FieldsDue,
     /// Bytes of entries that are kept for snapshots only.
     leftover: usize,
 }
@@ -93,7 +102,7 @@ const NO_PAGE: u32 = u32::MAX;
 /// An entry that is at most this long always lies in a page.
 const ALWAYS_HERE: usize = Block::SMALLEST - page::HEAD;
 /// A longer one does if the table has this many times its bytes: else it would fill its page badly.
-const TABLE_TO_ENTRY: usize = 16;
+const TABLE_TO_ENTRY: usize = 8;
 
 impl Default for Table {
     fn default() -> Self {
@@ -167,9 +176,15 @@ impl Table {
             None => header.value(page, at),
             Some(number) => match &self.store().record(number).value {
                 Large::Bytes(bytes) => bytes,
+                Large::Fields(table) => {
+                    return Value::Hash(HashRef { shape: Shape::Table(table), named_table: true });
+                }
             },
         };
-        Value::String(Str { bytes, raw: header.mark() })
+        match header.kind() {
+            Kind::Hash => Value::Hash(HashRef { shape: Shape::Packed(bytes), named_table: header.mark() }),
+            _ => Value::String(Str { bytes, raw: header.mark() }),
+        }
     }
 
     /// The time at which the entry expires.
@@ -182,9 +197,23 @@ impl Table {
 
     /// Stores a value under a key that is not there.
     pub fn insert(&mut self, key: &Key<'_>, value: NewValue<'_>, expiry: Option<Millis>) -> Place {
-        let NewValue::String(Str { bytes, raw }) = value;
-        let content = Content { kind: Kind::String, mark: raw, usage: 0, expiry, bytes, len: bytes.len() };
-        self.store_new(key, content)
+        self.insert_used(key, value, expiry, 0)
+    }
+
+    fn insert_used(
+        &mut self,
+        key: &Key<'_>,
+        value: NewValue<'_>,
+        expiry: Option<Millis>,
+        usage: u16,
+    ) -> Place {
+        match value {
+            NewValue::String(Str { bytes, raw: mark }) => {
+                let content = Content { kind: Kind::String, mark, usage, expiry, bytes, len: bytes.len() };
+                self.store_new(key, content)
+            }
+            NewValue::Hash(builder) => self.insert_hash(key, builder, expiry, usage),
+        }
     }
 
     /// Stores another value and expiry under the key that lies at `place`.
@@ -195,15 +224,46 @@ impl Table {
         value: NewValue<'_>,
         expiry: Option<Millis>,
     ) -> (Place, Dropped) {
-        let NewValue::String(Str { bytes, raw }) = value;
-        if self.overwrite(place, bytes, raw, expiry) {
+        if let NewValue::String(Str { bytes, raw }) = value
+            && self.overwrite(place, bytes, raw, expiry)
+        {
             return (place, Dropped::default());
         }
-        let (_, page, at) = self.pages.entry(place.0);
-        let usage = entry::read_usage(page, at);
+        let usage = self.usage(place);
         let dropped = self.remove_quietly(place, key.hash);
-        let content = Content { kind: Kind::String, mark: raw, usage, expiry, bytes, len: bytes.len() };
-        (self.store_new(key, content), dropped)
+        (self.insert_used(key, value, expiry, usage.0), dropped)
+    }
+
+    /// When and how often the entry was used.
+    #[must_use]
+    pub fn usage(&self, place: Place) -> Usage {
+        let (_, page, at) = self.pages.entry(place.0);
+        Usage(entry::read_usage(page, at))
+    }
+
+    /// The entry was used. Writes only a change.
+    #[inline]
+    pub fn set_usage(&mut self, place: Place, usage: Usage) {
+        if self.usage(place) != usage {
+            let (_, page, at) = self.pages.entry_mut(place.0);
+            entry::write_usage(page, at, usage.0);
+        }
+    }
+
+    /// Lets `age` see the usage of all entries of some pages, those of part `part`; says whether there are
+    /// further parts.
+    pub(crate) fn age(&mut self, part: usize, age: &mut dyn FnMut(Usage) -> Usage) -> bool {
+        for number in part * A_PART..(part + 1) * A_PART {
+            let Some(page) = self.pages.page_mut_if(number) else { continue };
+            let mut at = page::HEAD;
+            loop {
+                let Some((here, header)) = page::entries(page, at).next() else { break };
+                let aged = age(Usage(entry::read_usage(page, here)));
+                entry::write_usage(page, here, aged.0);
+                at = here + header.len();
+            }
+        }
+        self.pages.count() > (part + 1) * A_PART
     }
 
     /// Writes over a string of the same length, if it may be edited where it lies.
@@ -276,14 +336,13 @@ impl Table {
         let (header, page, at) = self.pages.entry(place.0);
         if let Some(number) = header.outside(page, at) {
             let number = self.own_record(place, number);
-            let Large::Bytes(bytes) = &mut self.rare().store.record_mut(number).value;
-            bytes.resize(len, 0);
-            if bytes.capacity() > 2 * len + 64 {
-                bytes.shrink_to_fit();
-            }
-            let store = &mut self.rare.as_mut().expect("just used").store;
-            let Large::Bytes(bytes) = &mut store.record_mut(number).value;
-            return (place, bytes);
+            self.rare().store.resize(number, |bytes| {
+                bytes.resize(len, 0);
+                if bytes.capacity() > 2 * len + 64 {
+                    bytes.shrink_to_fit();
+                }
+            });
+            return (place, self.rare().store.flat_mut(number));
         }
         let (header, page, at) = self.pages.entry_mut(place.0);
         (place, header.value_mut(page, at))
@@ -351,6 +410,13 @@ impl Table {
         self.pages.bytes() + self.index.bytes() + rare
     }
 
+    /// About how much dropping the table gives back, without a look at all of it.
+    pub(crate) fn rough_bytes(&self) -> usize {
+        let rare = self.rare.as_ref().map_or(0, |rare| size_of::<Rare>() + rare.store.flat_bytes());
+        let index = self.len() * 64 / 10;
+        size_of::<Self>() + (self.live as usize + self.dead as usize) * 2 + index + rare
+    }
+
     /// Second sweep: asks for the index line.
     pub(crate) fn prefetch_index(&self, hash: u64) {
         self.index.prefetch(hash);
@@ -383,7 +449,8 @@ impl Table {
         self.count_in(expiry);
         let time = if expiry.is_some() { TIME } else { 0 };
         let whole = FIXED + time + key.bytes.len() + len;
-        let fits = whole <= ALWAYS_HERE || whole * TABLE_TO_ENTRY <= self.live_bytes() + whole;
+        let flat = self.rare.as_ref().map_or(0, |rare| rare.store.flat_bytes());
+        let fits = whole <= ALWAYS_HERE || whole * TABLE_TO_ENTRY <= self.live_bytes() + flat + whole;
         if key.bytes.len() <= MAX_KEY && len <= MAX_VALUE && fits {
             let draft = Draft { kind, place: Where::Here, mark, usage, expiry, key: key.bytes, value: bytes };
             return self.put(key.hash, &draft, len);

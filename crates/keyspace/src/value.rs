@@ -1,5 +1,8 @@
 //! What a key holds.
 
+use crate::hash::{HashPart, HashRef};
+use crate::packed::HashBuilder;
+
 /// The type of a value, as TYPE names it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u8)]
@@ -40,6 +43,9 @@ pub struct Str<'a> {
 #[non_exhaustive]
 pub enum Value<'a> {
     String(Str<'a>),
+    Hash(HashRef<'a>),
+    /// Only from a snapshot's walk: some fields of a hash that is too large to be visited at once.
+    HashPart(HashPart<'a>),
 }
 
 impl Value<'_> {
@@ -47,6 +53,7 @@ impl Value<'_> {
     pub fn kind(&self) -> Kind {
         match self {
             Self::String(_) => Kind::String,
+            Self::Hash(_) | Self::HashPart(_) => Kind::Hash,
         }
     }
 }
@@ -56,6 +63,7 @@ impl Value<'_> {
 #[non_exhaustive]
 pub enum NewValue<'a> {
     String(Str<'a>),
+    Hash(&'a HashBuilder),
 }
 
 impl<'a> NewValue<'a> {

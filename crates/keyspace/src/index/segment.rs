@@ -12,7 +12,7 @@
 use smallvec::SmallVec;
 
 use super::bucket::{Bucket, BucketMut, LINE, PLACES, tag};
-use crate::hash::POSITION;
+use crate::hashing::POSITION;
 use crate::memory::Block;
 
 /// Buckets in a block.

@@ -10,7 +10,7 @@ use clock::Millis;
 
 use super::{Dropped, Place, Table};
 use crate::entry;
-use crate::hash;
+use crate::hashing;
 use crate::page;
 use crate::pages;
 
@@ -88,17 +88,19 @@ impl Table {
             let reference = pages::reference(number, at);
             key.clear();
             key.extend_from_slice(self.keys().key(reference));
-            let dropped = self.remove_quietly(Place(reference), hash::of(key));
+            let dropped = self.remove_quietly(Place(reference), hashing::of(key));
             self.tidy_after_removal();
             return Some(dropped);
         }
         None
     }
 
-    /// When the next entry expires, or a time before that.
+    /// When the next entry or field of a hash expires, or a time before that.
     #[must_use]
     pub fn next_due(&self) -> Option<Millis> {
-        (self.volatile > 0).then_some(self.next_due)
+        let fields = self.rare.as_ref().and_then(|rare| rare.fields_due.first());
+        let entries = (self.volatile > 0).then_some(self.next_due);
+        fields.into_iter().chain(entries).min()
     }
 
     /// The page with the earliest time.

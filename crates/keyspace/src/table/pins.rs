@@ -7,13 +7,19 @@
 //! what was removed since is still there. As the walk passes a page, what was kept for it dies, and the
 //! page is as any other.
 //!
+//! A large value is a table of its own, and is pinned in turn: when it is first changed after the cut, or
+//! when its entry is copied, or at the latest when the walk passes its entry. From then on it waits in
+//! `pending`, which keeps it alive, until the walk has gone through its pages too.
+//!
 //! Up to three snapshots can hold a table at a time, each with its bit; nobody waits for another's walk.
 
 use clock::Millis;
 
 use super::{NO_PAGE, Place, Rare, Table};
 use crate::entry::{self, ALIVE, Draft, Header, Where};
+use crate::hash::HashPart;
 use crate::key::Key;
+use crate::outside::Large;
 use crate::page;
 use crate::pages;
 use crate::value::Value;
@@ -25,11 +31,23 @@ pub(crate) type Visit<'v> = dyn FnMut(u16, &[u8], Value<'_>, Option<Millis>) + '
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Pin {
     /// The snapshot's bit in the state of an entry: 1, 2 or 4.
-    pub(crate) bit: u32,
+    bit: u32,
     /// The database that the table was at the cut.
-    pub(crate) db: u16,
+    db: u16,
     walked: u32,
     mark: u32,
+    /// How many entries the table had.
+    len: u32,
+}
+
+/// A large value whose entry a walk has passed.
+#[derive(Debug)]
+pub(super) struct Pending {
+    bit: u32,
+    db: u16,
+    key: Box<[u8]>,
+    expiry: Option<Millis>,
+    record: u32,
 }
 
 impl Table {
@@ -47,9 +65,9 @@ impl Table {
 
     /// Holds what the table has now for a snapshot.
     pub(crate) fn pin(&mut self, bit: u32, db: u16) {
-        let mark = self.pages.count() as u32;
+        let (mark, len) = (self.pages.count() as u32, self.len);
         if mark > 0 {
-            self.rare().pins.push(Pin { bit, db, walked: 0, mark });
+            self.rare().pins.push(Pin { bit, db, walked: 0, mark, len });
             self.open = NO_PAGE;
         }
     }
@@ -59,12 +77,12 @@ impl Table {
     }
 
     pub(crate) fn is_pinned_for(&self, bit: u32) -> bool {
-        self.pin_of(bit).is_some()
+        self.pin_of(bit).is_some() || self.pending_for(bit).is_some()
     }
 
     /// Whether any snapshot still needs the table.
     pub(crate) fn is_pinned(&self) -> bool {
-        self.rare.as_ref().is_some_and(|rare| !rare.pins.is_empty())
+        self.rare.as_ref().is_some_and(|rare| !rare.pins.is_empty() || !rare.pending.is_empty())
     }
 
     /// Bytes of entries that are kept for snapshots only.
@@ -78,21 +96,59 @@ impl Table {
     pub(crate) fn walk(&mut self, bit: u32, budget: usize, visit: &mut Visit<'_>) -> bool {
         let mut passed = 0;
         while passed < budget {
+            if let Some(index) = self.pending_for(bit) {
+                passed += self.walk_pending(index, visit);
+                continue;
+            }
             let Some(pin) = self.pin_of(bit) else { return true };
             let number = pin.walked as usize;
-            if let Some(page) = self.pages.page_if(number) {
-                passed += page.len();
-                let keys = self.keys();
-                for (at, header) in page::entries(page, page::HEAD) {
-                    if header.state() == ALIVE || header.state() & bit != 0 {
-                        let key = keys.key_of(header, page, at);
-                        visit(pin.db, key, self.value_of(header, page, at), header.expiry(page, at));
-                    }
+            passed += self.pages.size_if(number).unwrap_or(0);
+            self.each_pinned_in(bit, number, &mut |key, value, expiry| {
+                if !is_table(&value) {
+                    visit(pin.db, key, value, expiry);
                 }
-            }
-            self.pass(bit, number);
+            });
+            self.pass(bit, pin.db, number);
         }
-        self.pin_of(bit).is_none()
+        !self.is_pinned_for(bit)
+    }
+
+    /// Visits what a page had at the cut.
+    pub(crate) fn each_pinned_in(
+        &self,
+        bit: u32,
+        number: usize,
+        visit: &mut dyn FnMut(&[u8], Value<'_>, Option<Millis>),
+    ) {
+        let Some(page) = self.pages.page_if(number) else { return };
+        let keys = self.keys();
+        for (at, header) in page::entries(page, page::HEAD) {
+            if header.state() == ALIVE || header.state() & bit != 0 {
+                let key = keys.key_of(header, page, at);
+                visit(key, self.value_of(header, page, at), header.expiry(page, at));
+            }
+        }
+    }
+
+    /// Visits a page of a large value; returns its bytes.
+    fn walk_pending(&mut self, index: usize, visit: &mut Visit<'_>) -> usize {
+        let rare = self.rare();
+        let pending = &rare.pending[index];
+        let (bit, record) = (pending.bit, pending.record);
+        let Large::Fields(table) = &mut rare.store.record_mut(record).value else {
+            unreachable!("only tables are pending")
+        };
+        let Some(pin) = table.pin_of(bit) else {
+            let pending = self.rare().pending.swap_remove(index);
+            drop(self.rare().store.release(pending.record));
+            return 0;
+        };
+        let page = pin.walked as usize;
+        let part = HashPart { total: pin.len as usize, first: page == 0, table, page, bit };
+        visit(pending.db, &pending.key, Value::HashPart(part), pending.expiry);
+        let size = table.pages.size_if(page).unwrap_or(0);
+        table.pass(bit, 0, page);
+        size
     }
 
     /// Lets go of what the pin holds without a visit, `budget` bytes of pages at a time. Says whether the
@@ -100,19 +156,32 @@ impl Table {
     pub(crate) fn unpin(&mut self, bit: u32, budget: usize) -> bool {
         let mut passed = 0;
         while passed < budget {
+            if let Some(index) = self.pending_for(bit) {
+                passed += self.walk_pending(index, &mut |_, _, _, _| {});
+                continue;
+            }
             let Some(pin) = self.pin_of(bit) else { return true };
-            if self.leftover_bytes() == 0 {
+            let nothing =
+                self.rare.as_ref().is_none_or(|rare| rare.leftover == 0 && !rare.store.has_tables());
+            if nothing {
                 self.rare().pins.retain(|pin| pin.bit != bit);
                 return true;
             }
             passed += self.pages.size_if(pin.walked as usize).unwrap_or(0);
-            self.pass(bit, pin.walked as usize);
+            self.pass(bit, pin.db, pin.walked as usize);
         }
-        self.pin_of(bit).is_none()
+        !self.is_pinned_for(bit)
+    }
+
+    fn pending_for(&self, bit: u32) -> Option<usize> {
+        self.rare.as_ref()?.pending.iter().position(|pending| pending.bit == bit)
     }
 
     /// The pin has passed a page.
-    fn pass(&mut self, bit: u32, number: usize) {
+    fn pass(&mut self, bit: u32, db: u16, number: usize) {
+        if self.rare().store.has_tables() {
+            self.keep_tables_of(bit, db, number);
+        }
         let rare = self.rare();
         let index = rare.pins.iter().position(|pin| pin.bit == bit).expect("a pin passes pages");
         rare.pins[index].walked += 1;
@@ -121,6 +190,36 @@ impl Table {
         }
         if self.pages.size_if(number).is_some() {
             self.let_go(bit, number);
+        }
+    }
+
+    /// The large values of a page that is being passed are pinned and wait for their walk.
+    fn keep_tables_of(&mut self, bit: u32, db: u16, number: usize) {
+        let Some(page) = self.pages.page_if(number) else { return };
+        let mut pending = Vec::new();
+        for (at, header) in page::entries(page, page::HEAD) {
+            let needed = header.state() == ALIVE || header.state() & bit != 0;
+            let Some(record) = header.outside(page, at).filter(|_| needed) else { continue };
+            if let Large::Fields(_) = self.store().record(record).value {
+                let key = self.keys().key_of(header, page, at).into();
+                pending.push(Pending { bit, db, key, expiry: header.expiry(page, at), record });
+            }
+        }
+        for pending in &pending {
+            self.pin_record(pending.record, bit);
+            self.rare().store.record_mut(pending.record).shared += 1;
+        }
+        self.rare().pending.extend(pending);
+    }
+
+    /// Pins a record that is a table, for each of `bits` that has not.
+    pub(super) fn pin_record(&mut self, record: u32, bits: u32) {
+        if let Large::Fields(table) = &mut self.rare().store.record_mut(record).value {
+            for bit in [1, 2, 4].into_iter().filter(|bit| bits & bit != 0) {
+                if !table.is_pinned_for(bit) {
+                    table.pin(bit, 0);
+                }
+            }
         }
     }
 
@@ -152,13 +251,15 @@ impl Table {
 
     /// Makes an entry one that may be edited: if a snapshot needs it as it is, a copy of it.
     pub(super) fn thaw(&mut self, place: Place, key: &Key<'_>) -> Place {
-        if self.pinned(pages::split(place.0).0) == 0 {
+        let pinned = self.pinned(pages::split(place.0).0);
+        if pinned == 0 {
             return place;
         }
         let (header, page, at) = self.pages.entry(place.0);
         let value: smallvec::SmallVec<[u8; 512]> = header.value(page, at).into();
         let (usage, expiry) = (entry::read_usage(page, at), header.expiry(page, at));
         if let Some(number) = header.outside(page, at) {
+            self.pin_record(number, pinned);
             self.rare().store.record_mut(number).shared += 1;
         }
         let key_here = if header.place() == Where::BothOutside { &[] } else { key.bytes };
@@ -191,6 +292,10 @@ impl Table {
         header.value_mut(page, at).copy_from_slice(&copied.to_le_bytes());
         copied
     }
+}
+
+fn is_table(value: &Value<'_>) -> bool {
+    matches!(value, Value::Hash(hash) if matches!(hash.shape, crate::hash::Shape::Table(_)))
 }
 
 impl Rare {

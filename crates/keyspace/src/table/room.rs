@@ -11,7 +11,7 @@
 
 use super::{NO_PAGE, Table};
 use crate::entry::Header;
-use crate::hash;
+use crate::hashing;
 use crate::memory::Block;
 use crate::page;
 use crate::pages::{self, Keys, Pages};
@@ -146,7 +146,7 @@ impl Table {
     fn hash_in(&self, header: Header, page: &[u8], at: usize) -> u64 {
         let nothing = Pages::default();
         let keys = Keys { pages: &nothing, store: self.rare.as_ref().map(|rare| &rare.store) };
-        hash::of(keys.key_of(header, page, at))
+        hashing::of(keys.key_of(header, page, at))
     }
 
     /// After a removal: a table that is mostly dead bytes is tidied, a page each time.

@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use clock::Millis;
-use keyspace::{Found, Keyspace, NewValue, Snapshot, Str, Value};
+use keyspace::{Found, HashBuilder, HashLimits, Keyspace, NewValue, Place, Snapshot, Str, Table, Value};
 use slot_routing::Slot;
 
-use crate::model::{Entry, Model, Scan};
+use crate::model::{Data, Entry, Fields, Model, Scan};
 
 /// What a run is like.
 #[derive(Debug, Clone, Copy)]
@@ -16,10 +16,14 @@ pub(crate) struct Shape {
     /// How many different keys there are in a slot.
     pub(crate) keys: u64,
     pub(crate) longest: u64,
+    /// How many different fields a hash has at most.
+    pub(crate) fields: u64,
     pub(crate) steps: u64,
 }
 
 const DATABASES: u16 = 2;
+
+mod fields;
 
 pub(crate) struct Driver {
     shape: Shape,
@@ -72,11 +76,16 @@ impl Driver {
             self.growing = self.random(2) == 0 || step == 0;
         }
         match self.random(100) {
-            0..40 if self.growing => self.set(),
-            0..12 => self.set(),
-            12..40 => self.delete(),
-            40..50 => self.set_same_size(),
-            50..58 => self.edit(),
+            0..24 if self.growing => self.set(),
+            24..40 if self.growing => self.hash_set(),
+            0..6 => self.set(),
+            6..12 => self.hash_set(),
+            12..24 => self.delete(),
+            24..40 => self.hash_remove(),
+            40..46 => self.set_same_size(),
+            46..48 => self.rename(),
+            48..53 => self.hash_expiry(),
+            53..58 => self.edit(),
             58..68 => self.set_expiry(),
             68..80 => self.check(),
             80..84 => self.expire(),
@@ -122,8 +131,7 @@ impl Driver {
         match (found, expected) {
             (Found::Missing, None) => {}
             (Found::Live(place) | Found::Expired(place), Some(expected)) => {
-                let Value::String(Str { bytes, raw }) = table.value(place) else { panic!("not a string") };
-                let entry = Entry { bytes: bytes.to_vec(), raw, expiry: table.expiry(place) };
+                let entry = Entry::read(table.value(place), table.expiry(place));
                 assert_eq!(&entry, expected);
                 let past = expected.expiry.is_some_and(|expiry| expiry <= self.now);
                 assert_eq!(past, matches!(found, Found::Expired(_)));
@@ -135,6 +143,42 @@ impl Driver {
     fn check(&mut self) {
         let (db, key) = self.any_key();
         self.compare(db, &key);
+    }
+
+    /// The table of a key and the key's place, if it is there.
+    fn with_key<R>(
+        &self,
+        db: u16,
+        bytes: &[u8],
+        work: impl FnOnce(&mut Table, &keyspace::Key<'_>, Option<Place>) -> R,
+    ) -> R {
+        let key = self.keyspace.key(bytes);
+        let mut guard = self.keyspace.lock(key.slot());
+        let table = guard.table(db);
+        let place = match table.find(&key, self.now) {
+            Found::Missing => None,
+            Found::Live(place) | Found::Expired(place) => Some(place),
+        };
+        work(table, &key, place)
+    }
+
+    /// A value gets another name, in any slot and database.
+    fn rename(&mut self) {
+        let ((from_db, from), (to_db, to)) = (self.any_key(), self.any_key());
+        let source = (from_db, from.clone());
+        let Some(entry) = self.model.get(&source).cloned() else { return };
+        if self.model.contains_key(&(to_db, to.clone())) {
+            return;
+        }
+        let detached =
+            self.with_key(from_db, &from, |table, key, place| table.detach(place.expect("there"), key));
+        let read = self.with_key(to_db, &to, |table, key, _| {
+            let place = table.attach(key, detached, entry.expiry);
+            Entry::read(table.value(place), table.expiry(place))
+        });
+        assert_eq!(read, entry);
+        self.note_removed(from_db, &from);
+        self.note_added(to_db, &to, entry);
     }
 
     fn note_added(&mut self, db: u16, bytes: &[u8], entry: Entry) {
@@ -152,27 +196,40 @@ impl Driver {
         let key = self.keyspace.key(bytes);
         let mut guard = self.keyspace.lock(key.slot());
         let table = guard.table(db);
-        let value = NewValue::String(Str { bytes: &entry.bytes, raw: entry.raw });
+        let mut builder = HashBuilder::new();
+        let value = match &entry.data {
+            Data::String(bytes, raw) => NewValue::String(Str { bytes, raw: *raw }),
+            Data::Hash(fields, named) => {
+                fields.iter().for_each(|(name, (value, expiry))| builder.push(name, value, *expiry));
+                if *named {
+                    builder.name_table();
+                }
+                NewValue::Hash(&builder)
+            }
+        };
         let place = match table.find(&key, self.now) {
             Found::Missing => table.insert(&key, value, entry.expiry),
             Found::Live(place) | Found::Expired(place) => table.replace(place, &key, value, entry.expiry).0,
         };
-        let Value::String(stored) = table.value(place) else { panic!("not a string") };
-        assert_eq!((stored.bytes, stored.raw), (&*entry.bytes, entry.raw));
+        assert_eq!(Entry::read(table.value(place), table.expiry(place)), entry);
         drop(guard);
         self.note_added(db, bytes, entry);
     }
 
     fn set(&mut self) {
         let (db, key) = self.any_key();
-        let entry = Entry { bytes: self.any_value(), raw: self.random(9) == 0, expiry: self.any_expiry() };
+        let entry = Entry::string(self.any_value(), self.random(9) == 0, self.any_expiry());
         self.store(db, &key, entry);
     }
 
     fn set_same_size(&mut self) {
         let (db, key) = self.any_key();
         if let Some(mut entry) = self.model.get(&(db, key.clone())).cloned() {
-            entry.bytes.fill(self.random(256) as u8);
+            let fill = self.random(256) as u8;
+            match &mut entry.data {
+                Data::String(bytes, _) => bytes.fill(fill),
+                Data::Hash(fields, _) => fields.values_mut().for_each(|(value, _)| value.fill(fill)),
+            }
             self.store(db, &key, entry);
         }
     }
@@ -182,6 +239,7 @@ impl Driver {
         let len = self.random(self.shape.longest + 1) as usize;
         let mark = self.random(256) as u8;
         let Some(mut entry) = self.model.get(&(db, bytes.clone())).cloned() else { return };
+        let Data::String(twin, raw) = &mut entry.data else { return };
         let key = self.keyspace.key(&bytes);
         let mut guard = self.keyspace.lock(key.slot());
         let table = guard.table(db);
@@ -189,10 +247,10 @@ impl Driver {
             panic!("missing")
         };
         let (_, edited) = table.edit_string(place, &key, len, true);
-        entry.bytes.resize(len, 0);
-        entry.raw = true;
-        assert_eq!(edited, entry.bytes);
-        if let (Some(byte), Some(twin)) = (edited.last_mut(), entry.bytes.last_mut()) {
+        twin.resize(len, 0);
+        *raw = true;
+        assert_eq!(edited, twin);
+        if let (Some(byte), Some(twin)) = (edited.last_mut(), twin.last_mut()) {
             (*byte, *twin) = (mark, mark);
         }
         drop(guard);
@@ -218,17 +276,21 @@ impl Driver {
 
     fn delete(&mut self) {
         let (db, bytes) = self.any_key();
-        let key = self.keyspace.key(&bytes);
+        self.delete_key(db, &bytes);
+    }
+
+    fn delete_key(&mut self, db: u16, bytes: &[u8]) {
+        let key = self.keyspace.key(bytes);
         let mut guard = self.keyspace.lock(key.slot());
         let table = guard.table(db);
         let found = table.find(&key, self.now);
-        assert_eq!(found == Found::Missing, !self.model.contains_key(&(db, bytes.clone())));
+        assert_eq!(found == Found::Missing, !self.model.contains_key(&(db, bytes.to_vec())));
         if let Found::Live(place) | Found::Expired(place) = found {
             drop(table.remove(place, &key));
             assert_eq!(table.find(&key, self.now), Found::Missing);
         }
         drop(guard);
-        self.note_removed(db, &bytes);
+        self.note_removed(db, bytes);
     }
 
     fn expire(&mut self) {
@@ -245,6 +307,7 @@ impl Driver {
                 }
             }
         }
+        self.expire_fields();
         let late = self.model.values().filter(|entry| entry.expiry.is_some_and(|expiry| expiry <= self.now));
         assert_eq!(late.count(), 0, "what is due was popped");
     }
@@ -321,13 +384,30 @@ impl Driver {
     }
 
     fn walk_slot(snapshot: &mut Snapshot, model: &mut Model, slot: Slot) {
-        let mut walked = BTreeMap::new();
+        let mut walked = Model::new();
+        let mut totals = BTreeMap::new();
         snapshot.walk(slot, &mut |entry| {
-            let Value::String(Str { bytes, raw }) = entry.value else { panic!("not a string") };
-            let copy = Entry { bytes: bytes.to_vec(), raw, expiry: entry.expiry };
-            let before = walked.insert((entry.db, entry.key.to_vec()), copy);
-            assert_eq!(before, None, "a key is visited once");
+            let key = (entry.db, entry.key.to_vec());
+            let Value::HashPart(part) = entry.value else {
+                let before = walked.insert(key, Entry::read(entry.value, entry.expiry));
+                assert_eq!(before, None, "a key is visited once");
+                return;
+            };
+            assert_eq!(part.first, !walked.contains_key(&key));
+            totals.insert(key.clone(), part.total);
+            let empty = Entry { data: Data::Hash(Fields::new(), true), expiry: entry.expiry };
+            let Data::Hash(fields, _) = &mut walked.entry(key).or_insert(empty).data else {
+                panic!("a part of what is not a hash")
+            };
+            part.for_each(&mut |field| {
+                let before = fields.insert(field.name.to_vec(), (field.value.to_vec(), field.expiry));
+                assert_eq!(before, None, "a field is visited once");
+            });
         });
+        for (key, total) in totals {
+            let Data::Hash(fields, _) = &walked[&key].data else { panic!("not a hash") };
+            assert_eq!(fields.len(), total);
+        }
         if walked.is_empty() {
             // Nothing there at the cut, or walked before: then the twin was emptied too.
             assert!(!model.keys().any(|(_, key)| Slot::of_key(key) == slot));

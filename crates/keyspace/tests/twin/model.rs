@@ -3,12 +3,46 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use clock::Millis;
+use keyspace::Value;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Entry {
-    pub(crate) bytes: Vec<u8>,
-    pub(crate) raw: bool,
+    pub(crate) data: Data,
     pub(crate) expiry: Option<Millis>,
+}
+
+pub(crate) type Fields = BTreeMap<Vec<u8>, (Vec<u8>, Option<Millis>)>;
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Data {
+    /// The bytes, and whether they were edited.
+    String(Vec<u8>, bool),
+    /// The fields, and whether it is called a table.
+    Hash(Fields, bool),
+}
+
+impl Entry {
+    pub(crate) fn string(bytes: Vec<u8>, raw: bool, expiry: Option<Millis>) -> Self {
+        Self { data: Data::String(bytes, raw), expiry }
+    }
+
+    /// The entry as the keyspace has it.
+    pub(crate) fn read(value: Value<'_>, expiry: Option<Millis>) -> Self {
+        let data = match value {
+            Value::String(string) => Data::String(string.bytes.to_vec(), string.raw),
+            Value::Hash(hash) => {
+                let mut fields = Fields::new();
+                hash.for_each(&mut |field| {
+                    let copy = (field.value.to_vec(), field.expiry);
+                    assert_eq!(fields.insert(field.name.to_vec(), copy), None, "a field is there once");
+                });
+                assert_eq!(hash.len(), fields.len());
+                Data::Hash(fields, hash.encoding() == "hashtable")
+            }
+            other => panic!("{other:?}"),
+        };
+        Self { data, expiry }
+    }
 }
 
 /// By database and key.

@@ -1,0 +1,24 @@
+//! The hash of a key.
+//!
+//! One number decides where a key lies: its top 48 bits are the key's position in hash order, by which the
+//! index finds it and SCAN walks; its lowest byte is the tag that the index compares first.
+
+use std::sync::OnceLock;
+
+use rapidhash::v3::{RapidSecrets, rapidhash_v3_seeded};
+
+/// Chosen once per process, so that nobody outside can choose keys that collide.
+static SECRETS: OnceLock<RapidSecrets> = OnceLock::new();
+
+/// The part of a hash that is a position. What is left of a position has room for the number of a slot.
+pub(crate) const POSITION: u64 = !0xffff;
+
+/// Chooses the secrets of this process, unless they are chosen.
+pub(crate) fn seed(seed: u64) {
+    SECRETS.get_or_init(|| RapidSecrets::seed(seed));
+}
+
+#[inline]
+pub(crate) fn of(bytes: &[u8]) -> u64 {
+    rapidhash_v3_seeded(bytes, SECRETS.get_or_init(|| RapidSecrets::seed(0)))
+}

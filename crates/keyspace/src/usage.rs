@@ -1,0 +1,140 @@
+//! When and how often a key was used, in the two bytes that an entry has for it.
+//!
+//! What they mean is the eviction policy's choice. For LRU they are the second of the last use, modulo
+//! 2^16. For LFU, as in Redis ("Using Redis as an LRU cache"), the low byte is a counter that grows
+//! logarithmically and the high byte the minute in which it was last brought down, modulo 2^8. Both clocks
+//! come round, after 18 and after 4 hours, so someone has to pass every key more often than that
+//! ([`Usage::aged_lru`], [`Usage::aged_lfu`], through [`crate::Keyspace::age_step`]): then idle times are
+//! exact to the second up to 9 hours, and say at least that beyond.
+
+use clock::Millis;
+
+/// The counter of a key that was just made, so that it is not the first to go.
+const LFU_START: u8 = 5;
+/// Idle times beyond this are not told apart.
+const MOST_IDLE: u16 = 1 << 15;
+
+/// The two bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Usage(pub u16);
+
+/// How the LFU counter moves: `lfu-log-factor` and `lfu-decay-time` (minutes).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LfuSettings {
+    pub log_factor: u32,
+    pub decay_minutes: u32,
+}
+
+fn second(now: Millis) -> u16 {
+    now.secs() as u16
+}
+
+fn minute(now: Millis) -> u8 {
+    now.secs().div_euclid(60) as u8
+}
+
+impl Usage {
+    /// Used now.
+    #[must_use]
+    pub fn lru(now: Millis) -> Self {
+        Self(second(now))
+    }
+
+    /// For how many seconds the key was not used.
+    #[must_use]
+    pub fn idle_seconds(self, now: Millis) -> u64 {
+        u64::from(second(now).wrapping_sub(self.0))
+    }
+
+    /// The same, safe from the clock's coming round for another 9 hours.
+    #[must_use]
+    pub fn aged_lru(self, now: Millis) -> Self {
+        if second(now).wrapping_sub(self.0) > MOST_IDLE {
+            Self(second(now).wrapping_sub(MOST_IDLE))
+        } else {
+            self
+        }
+    }
+
+    /// A new key.
+    #[must_use]
+    pub fn lfu(now: Millis) -> Self {
+        Self::of(LFU_START, now)
+    }
+
+    fn of(counter: u8, now: Millis) -> Self {
+        Self(u16::from(counter) | u16::from(minute(now)) << 8)
+    }
+
+    /// The counter as OBJECT FREQ tells it: brought down by the minutes that passed.
+    #[must_use]
+    pub fn frequency(self, now: Millis, settings: LfuSettings) -> u8 {
+        let passed = u32::from(minute(now).wrapping_sub((self.0 >> 8) as u8));
+        let down = passed.checked_div(settings.decay_minutes).unwrap_or(0);
+        (self.0 as u8).saturating_sub(down.min(255) as u8)
+    }
+
+    /// Used once more. `random` is a uniform random number.
+    #[must_use]
+    pub fn used_lfu(self, now: Millis, settings: LfuSettings, random: u32) -> Self {
+        let counter = self.frequency(now, settings);
+        let above = u64::from(counter.saturating_sub(LFU_START));
+        let chance = u64::from(u32::MAX) / (above * u64::from(settings.log_factor) + 1);
+        let counter = counter.saturating_add(u8::from(u64::from(random) <= chance));
+        Self::of(counter, now)
+    }
+
+    /// The same as of now, safe from the clock's coming round for another 4 hours.
+    #[must_use]
+    pub fn aged_lfu(self, now: Millis, settings: LfuSettings) -> Self {
+        let counter = self.frequency(now, settings);
+        if counter == self.0 as u8 && minute(now).wrapping_sub((self.0 >> 8) as u8) < 128 {
+            return self;
+        }
+        Self::of(counter, now)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SETTINGS: LfuSettings = LfuSettings { log_factor: 10, decay_minutes: 1 };
+
+    #[test]
+    fn idle_times_count_seconds_and_stop_at_nine_hours() {
+        let start = Millis(1_700_000_000_000);
+        let later = |seconds: i64| Millis(start.0 + seconds * 1000);
+        let mut usage = Usage::lru(start);
+        assert_eq!(usage.idle_seconds(start), 0);
+        assert_eq!(usage.idle_seconds(later(30_000)), 30_000);
+        for hour in 1..100 {
+            usage = usage.aged_lru(later(hour * 3600));
+        }
+        let idle = usage.idle_seconds(later(99 * 3600));
+        assert!((32_768..40_000).contains(&idle), "{idle}");
+    }
+
+    #[test]
+    fn the_counter_grows_ever_slower_and_sinks_by_the_minute() {
+        let now = Millis(1_700_000_000_000);
+        let mut usage = Usage::lfu(now);
+        assert_eq!(usage.frequency(now, SETTINGS), 5);
+        let mut random = 1u32;
+        let mut after = Vec::new();
+        for uses in 1..=100_000 {
+            random = random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            usage = usage.used_lfu(now, SETTINGS, random);
+            if [100, 1000, 100_000].contains(&uses) {
+                after.push(usage.frequency(now, SETTINGS));
+            }
+        }
+        // Redis's table for factor 10 says 10, 18, 142.
+        assert!((8..14).contains(&after[0]) && (15..24).contains(&after[1]), "{after:?}");
+        assert!((125..160).contains(&after[2]), "{after:?}");
+        let later = Millis(now.0 + 100 * 60_000);
+        assert_eq!(usage.frequency(later, SETTINGS), after[2] - 100);
+        let aged = usage.aged_lfu(later, SETTINGS);
+        assert_eq!(aged.frequency(later, SETTINGS), after[2] - 100);
+    }
+}

@@ -1,0 +1,153 @@
+//! What is done to hashes.
+
+use std::collections::BTreeSet;
+
+use keyspace::Field;
+
+use super::*;
+
+const LIMITS: HashLimits = HashLimits { fields: 20, value: 30 };
+
+impl Driver {
+    fn any_field(&mut self) -> Vec<u8> {
+        let fields = [3, 30, self.shape.fields][self.random(3) as usize];
+        format!("f{}", self.random(fields)).into_bytes()
+    }
+
+    /// Sets some fields of a hash, which may be new.
+    pub(super) fn hash_set(&mut self) {
+        let (db, bytes) = self.any_key();
+        let id = (db, bytes.clone());
+        let old = self.model.get(&id).cloned();
+        if old.as_ref().is_some_and(|entry| matches!(entry.data, Data::String(..))) {
+            return self.delete_key(db, &bytes);
+        }
+        let mut entry = old.unwrap_or(Entry { data: Data::Hash(Fields::new(), false), expiry: None });
+        let times = if self.random(10) == 0 { self.shape.fields } else { 1 + self.random(3) };
+        for _ in 0..times {
+            let (name, mut value) = (self.any_field(), self.any_value());
+            let expiry = if self.random(4) == 0 { self.any_expiry() } else { None };
+            let Data::Hash(fields, named) = &mut entry.data else { panic!("seen above") };
+            if let Some((old, _)) = fields.get(&name)
+                && value.len() % 2 == 0
+            {
+                value.resize(old.len(), 1);
+            }
+            let field = Field { name: &name, value: &value, expiry };
+            let added = self.with_key(db, &bytes, |table, key, place| {
+                let place =
+                    place.unwrap_or_else(|| table.insert(key, NewValue::Hash(&HashBuilder::new()), None));
+                let (place, added) = table.hash_set(place, key, field, LIMITS);
+                assert_eq!(table.hash(place).and_then(|hash| hash.get(&name)), Some(field));
+                added
+            });
+            let longest = name.len().max(value.len());
+            assert_eq!(fields.insert(name, (value, expiry)).is_none(), added);
+            *named |= longest > LIMITS.value || fields.len() > LIMITS.fields;
+        }
+        self.note_hash(db, &bytes, entry);
+    }
+
+    /// The shape may have changed to a table for its size alone, which the name follows.
+    fn note_hash(&mut self, db: u16, bytes: &[u8], mut entry: Entry) {
+        let encoding = self.with_key(db, bytes, |table, _, place| {
+            table.hash(place.expect("there")).expect("a hash").encoding()
+        });
+        if let Data::Hash(_, named) = &mut entry.data {
+            assert!(!*named || encoding == "hashtable");
+            *named = encoding == "hashtable";
+        }
+        self.note_added(db, bytes, entry);
+    }
+
+    pub(super) fn hash_remove(&mut self) {
+        let (db, bytes) = self.any_key();
+        let id = (db, bytes.clone());
+        let Some(mut entry) = self.model.get(&id).cloned() else { return };
+        let Data::Hash(fields, _) = &mut entry.data else { return self.delete_key(db, &bytes) };
+        let many = if self.random(6) == 0 { self.shape.fields } else { 2 };
+        for _ in 0..many {
+            let name = self.any_field();
+            let name = if self.random(2) == 0 { fields.keys().next().cloned().unwrap_or(name) } else { name };
+            let removed = self.with_key(db, &bytes, |table, key, place| {
+                let (place, removed) = table.hash_remove(place.expect("there"), key, &name);
+                if table.hash(place).is_some_and(|hash| hash.is_empty()) {
+                    drop(table.remove(place, key));
+                }
+                removed
+            });
+            assert_eq!(fields.remove(&name).is_some(), removed);
+            if fields.is_empty() {
+                return self.note_removed(db, &bytes);
+            }
+        }
+        self.note_added(db, &bytes, entry);
+    }
+
+    pub(super) fn hash_expiry(&mut self) {
+        let (db, bytes) = self.any_key();
+        let (name, expiry) = (self.any_field(), self.any_expiry());
+        let Some(mut entry) = self.model.get(&(db, bytes.clone())).cloned() else { return };
+        let Data::Hash(fields, _) = &mut entry.data else { return };
+        let found = self.with_key(db, &bytes, |table, key, place| {
+            let (place, found) = table.hash_set_expiry(place.expect("there"), key, &name, expiry);
+            let read = table.hash(place).and_then(|hash| hash.get(&name)).map(|field| field.expiry);
+            assert_eq!(read, found.then_some(expiry));
+            found
+        });
+        if let Some(field) = fields.get_mut(&name) {
+            field.1 = expiry;
+        }
+        assert_eq!(found, fields.contains_key(&name));
+        self.note_hash(db, &bytes, entry);
+        self.check_hash(db, &bytes);
+    }
+
+    /// Scan and random see what is there.
+    fn check_hash(&mut self, db: u16, bytes: &[u8]) {
+        let count = self.random(10) as usize;
+        let random = self.random(u64::from(u32::MAX)) << 20;
+        let Data::Hash(fields, _) = &self.model[&(db, bytes.to_vec())].data else { return };
+        self.with_key(db, bytes, |table, _, place| {
+            let hash = table.hash(place.expect("there")).expect("a hash");
+            let (mut seen, mut position) = (BTreeSet::new(), Some(0));
+            while let Some(from) = position {
+                position = hash.scan(from, count, &mut |field| assert!(seen.insert(field.name.to_vec())));
+            }
+            assert!(seen.iter().eq(fields.keys()));
+            assert!(hash.random(random).is_some_and(|field| fields.contains_key(field.name)));
+        });
+    }
+
+    pub(super) fn expire_fields(&mut self) {
+        let slots: Vec<Slot> = self.keyspace.due_slots(self.now).collect();
+        let (mut key, mut name) = (Vec::new(), Vec::new());
+        for slot in slots {
+            for db in 0..DATABASES {
+                loop {
+                    let popped =
+                        self.keyspace.lock(slot).table(db).pop_due_field(self.now, &mut key, &mut name);
+                    if popped.is_none() {
+                        break;
+                    }
+                    let Some(Data::Hash(fields, _)) =
+                        self.model.get_mut(&(db, key.clone())).map(|e| &mut e.data)
+                    else {
+                        panic!("a field of no hash")
+                    };
+                    let (_, expiry) = fields.remove(&name).expect("what expires was there");
+                    assert!(expiry.is_some_and(|expiry| expiry <= self.now));
+                    if fields.is_empty() {
+                        let key = key.clone();
+                        self.note_removed(db, &key);
+                    }
+                }
+            }
+        }
+        for entry in self.model.values() {
+            let Data::Hash(fields, _) = &entry.data else { continue };
+            let late = fields.values().filter(|(_, expiry)| expiry.is_some_and(|expiry| expiry <= self.now));
+            assert_eq!(late.count(), 0, "fields that are due were popped");
+        }
+    }
+}
