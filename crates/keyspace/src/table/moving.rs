@@ -1,7 +1,6 @@
 //! Values that go from one key to another.
 
 use clock::Millis;
-use smallvec::SmallVec;
 
 use super::{Content, Place, Table};
 use crate::hash::HashRef;
@@ -22,7 +21,7 @@ pub struct Detached {
 
 #[derive(Debug)]
 enum Loose {
-    Small(SmallVec<[u8; 256]>),
+    Small(Box<[u8]>),
     Large(Large),
 }
 

@@ -27,6 +27,9 @@ use crate::value::Value;
 /// Is shown a database, a key, its value and when it expires.
 pub(crate) type Visit<'v> = dyn FnMut(u16, &[u8], Value<'_>, Option<Millis>) + 'v;
 
+/// Is shown a key, its value and when it expires.
+type VisitEntry<'v> = dyn FnMut(&[u8], Value<'_>, Option<Millis>) + 'v;
+
 /// What one snapshot holds of a table.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Pin {
@@ -114,12 +117,7 @@ impl Table {
     }
 
     /// Visits what a page had at the cut.
-    pub(crate) fn each_pinned_in(
-        &self,
-        bit: u32,
-        number: usize,
-        visit: &mut dyn FnMut(&[u8], Value<'_>, Option<Millis>),
-    ) {
+    pub(crate) fn each_pinned_in(&self, bit: u32, number: usize, visit: &mut VisitEntry<'_>) {
         let Some(page) = self.pages.page_if(number) else { return };
         let keys = self.keys();
         for (at, header) in page::entries(page, page::HEAD) {
