@@ -130,7 +130,12 @@ pub enum NodeCommand {
     ConfigSet,
     DebugSleep,
     Info,
+    Psync,
+    Replconf,
+    Replicaof,
+    Role,
     Shutdown,
+    Wait,
 }
 
 /// One command, or one subcommand of a container.

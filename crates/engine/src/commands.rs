@@ -3,6 +3,7 @@
 mod connection;
 mod generic;
 mod help;
+mod replication;
 mod shell;
 mod string;
 mod time_arg;
@@ -11,4 +12,4 @@ use crate::command::Command;
 
 /// Every family's rows.
 pub(crate) const TABLE: &[&[Command]] =
-    &[connection::COMMANDS, generic::COMMANDS, shell::COMMANDS, string::COMMANDS];
+    &[connection::COMMANDS, generic::COMMANDS, replication::COMMANDS, shell::COMMANDS, string::COMMANDS];

@@ -36,7 +36,7 @@ const AHEAD: usize = 32;
 /// What every connection of a server shares.
 #[derive(Debug)]
 pub struct Engine {
-    pub keyspace: Keyspace,
+    pub keyspace: Arc<Keyspace>,
     pub settings: Settings,
     /// Who serves which slot; `None` without cluster mode.
     pub topology: Option<ArcSwap<Topology>>,
@@ -92,7 +92,7 @@ impl Engine {
     #[must_use]
     pub fn new(keyspace: Keyspace, topology: Option<Topology>, log: Box<dyn EffectLog>) -> Self {
         Self {
-            keyspace,
+            keyspace: Arc::new(keyspace),
             settings: Settings::default(),
             topology: topology.map(ArcSwap::from_pointee),
             log,
@@ -288,8 +288,9 @@ impl Engine {
             unreachable!("the shell's commands and containers are sorted out on admission")
         };
         let (db, origin) = (session.db, session.origin);
-        worker.effects.start(origin == Origin::Client && self.log.wanted());
         let slots = self.lock(session, request, entry, asked, now)?;
+        // Asked under the locks: the log is opened at a cut, while every slot is held.
+        worker.effects.start(origin == Origin::Client && self.log.wanted());
         let mut context = Context {
             engine: self,
             reply: Writer::new(out, session.protocol),

@@ -2,6 +2,7 @@
 
 mod config;
 mod info;
+mod replication;
 mod server;
 
 use engine::NodeCommand;
@@ -16,6 +17,15 @@ pub(crate) async fn run(connection: &mut Connection, command: NodeCommand, reque
     let protocol = connection.session.protocol;
     match command {
         NodeCommand::Info => info::info(&server, args, &mut Writer::new(connection.output(), protocol)),
+        NodeCommand::Psync => replication::psync(connection, args),
+        NodeCommand::Replconf => replication::replconf(connection, args),
+        NodeCommand::Replicaof => {
+            replication::replicaof(&server, args, &mut Writer::new(connection.output(), protocol));
+        }
+        NodeCommand::Role => {
+            crate::replication::role(&server, &mut Writer::new(connection.output(), protocol))
+        }
+        NodeCommand::Wait => replication::wait(connection, args).await,
         NodeCommand::Shutdown => server::shutdown(&server, &mut Writer::new(connection.output(), protocol)),
         NodeCommand::DebugSleep => {
             server::debug_sleep(args).await;

@@ -7,17 +7,21 @@
 
 use std::future::poll_fn;
 use std::io;
+use std::os::fd::AsFd;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use engine::{Flow, NodeCommand, Origin, Session};
 use resp::{Limits, Parser, Request};
+use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
 
 use crate::commands;
+use crate::replication::SessionProfile;
 use crate::server::Server;
 use crate::worker::{Scratch, with_scratch};
 
@@ -25,6 +29,8 @@ use crate::worker::{Scratch, with_scratch};
 const KEEP_BUFFER: usize = 16 * 1024;
 /// An unfinished request gets at least this much room to be read into.
 const MIN_READ: usize = 16 * 1024;
+/// How often a client that waits, and has sent more meanwhile, is looked for.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 /// A client's socket as it was accepted, on its way to a worker.
 #[derive(Debug)]
@@ -40,6 +46,16 @@ pub(crate) enum Stream {
     Unix(UnixStream),
 }
 
+/// A connection's socket and what belongs to it.
+#[derive(Debug)]
+pub(crate) struct HandedOver {
+    pub(crate) socket: Socket,
+    /// Where the client connects from.
+    pub(crate) address: String,
+    pub(crate) input: Vec<u8>,
+    pub(crate) unsent: Vec<u8>,
+}
+
 /// One client.
 #[derive(Debug)]
 pub(crate) struct Connection {
@@ -52,6 +68,8 @@ pub(crate) struct Connection {
     /// What was written and is not yet sent, from `sent` on.
     output: Vec<u8>,
     sent: usize,
+    /// What it has said of itself by REPLCONF.
+    pub(crate) profile: SessionProfile,
     /// `input` may hold whole requests: run them before reading on.
     unrun: bool,
 }
@@ -79,6 +97,7 @@ impl Connection {
             input: Vec::new(),
             output: Vec::new(),
             sent: 0,
+            profile: None,
             unrun: false,
         })
     }
@@ -108,6 +127,39 @@ impl Connection {
     /// The buffer that replies go to.
     pub(crate) fn output(&mut self) -> &mut Vec<u8> {
         &mut self.output
+    }
+
+    /// Gives the socket to somebody else, with what was read and not run, and what was not sent. This
+    /// connection ends.
+    pub(crate) fn hand_over(&mut self) -> io::Result<HandedOver> {
+        let (socket, address) = match &self.stream {
+            Stream::Tcp(stream) => {
+                let address = stream.peer_addr()?.ip().to_canonical().to_string();
+                (Socket::Tcp(stream.as_fd().try_clone_to_owned()?.into()), address)
+            }
+            Stream::Unix(stream) => {
+                (Socket::Unix(stream.as_fd().try_clone_to_owned()?.into()), "unixsocket".to_owned())
+            }
+        };
+        self.session.closing = true;
+        let unsent = std::mem::take(&mut self.output).split_off(std::mem::take(&mut self.sent));
+        Ok(HandedOver { socket, address, input: std::mem::take(&mut self.input), unsent })
+    }
+
+    /// Returns when the client has closed its end and sent nothing before.
+    pub(crate) async fn gone(&self) {
+        let mut byte = [std::mem::MaybeUninit::uninit()];
+        loop {
+            let (ready, read) = match &self.stream {
+                Stream::Tcp(stream) => (stream.readable().await, SockRef::from(stream).peek(&mut byte)),
+                Stream::Unix(stream) => (stream.readable().await, SockRef::from(stream).peek(&mut byte)),
+            };
+            if ready.is_err() || matches!(read, Ok(0)) {
+                return;
+            }
+            // It has sent its next request. There is no telling when it leaves but to look again.
+            tokio::time::sleep(LOOK_AGAIN).await;
+        }
     }
 
     /// Serves until nothing more can be read or the shell is needed.

@@ -10,6 +10,7 @@ pub mod config;
 mod connection;
 mod listener;
 mod log;
+mod replication;
 mod server;
 mod settings;
 mod startup;

@@ -7,6 +7,7 @@ use engine::{Engine, Gate};
 use tokio::sync::{Notify, watch};
 
 use crate::config::Config;
+use crate::replication::{Replication, SharedLog};
 
 /// Counters of the network side, as INFO shows them.
 #[derive(Debug, Default)]
@@ -33,6 +34,7 @@ pub(crate) struct Server {
     pub(crate) config: Config,
     pub(crate) network: NetworkStats,
     pub(crate) limits: Limits,
+    pub(crate) replication: Replication,
     /// How many clients are connected.
     pub(crate) connected: AtomicUsize,
     pub(crate) next_client_id: AtomicU64,
@@ -46,9 +48,10 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    pub(crate) fn new(engine: Engine, config: Config, run_id: String) -> Arc<Self> {
+    pub(crate) fn new(engine: Engine, config: Config, run_id: String, log: Arc<SharedLog>) -> Arc<Self> {
         Arc::new(Self {
             engine,
+            replication: Replication::new(&config, log),
             config,
             network: NetworkStats::default(),
             limits: Limits::default(),

@@ -14,6 +14,7 @@ pub(crate) fn apply(server: &Server) {
     settings
         .cluster_allow_reads_when_down
         .store(config.switch("cluster-allow-reads-when-down"), Ordering::Relaxed);
+    server.replication.apply_config(server);
     let password = config.text("requirepass");
     settings.password.store(Arc::new((!password.is_empty()).then(|| password.into_bytes())));
     let query = usize::try_from(config.integer("client-query-buffer-limit")).unwrap_or(usize::MAX);

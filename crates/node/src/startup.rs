@@ -3,11 +3,12 @@
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result};
-use engine::{Engine, NoLog};
+use engine::Engine;
 use keyspace::Keyspace;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::config::{Config, ConfigError, Source, is_file_argument, lines_of_arguments};
+use crate::replication::{self, LogHandle, SharedLog};
 use crate::server::Server;
 use crate::{listener, log, settings, worker};
 
@@ -73,12 +74,15 @@ fn run(config: Config) -> Result<()> {
     raise_file_limit(&config);
     let databases = u16::try_from(config.integer("databases")).unwrap_or(u16::MAX);
     let keyspace = Keyspace::new(random_u64()?, databases);
-    let engine = Engine::new(keyspace, None, Box::new(NoLog));
-    let server = Server::new(engine, config, random_hex()?);
+    let shared_log = SharedLog::new(config.integer("repl-backlog-size") as u64);
+    let engine = Engine::new(keyspace, None, Box::new(LogHandle(shared_log.clone())));
+    let server = Server::new(engine, config, random_hex()?, shared_log);
     settings::apply(&server);
     tracing::info!("Server initialized");
     let count = usize::try_from(server.config.integer("io-threads")).unwrap_or(1);
     let workers: Vec<_> = (0..count).map(|index| worker::spawn(&server, index)).collect::<Result<_, _>>()?;
+    let replicating = replication::spawn(&server)?;
+    replication::follow_configured(&server)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     worker::install_scratch(&server);
     let outcome = runtime.block_on(control(&server, &workers));
@@ -88,6 +92,9 @@ fn run(config: Config) -> Result<()> {
         if worker.thread.join().is_err() {
             tracing::error!("a worker thread panicked");
         }
+    }
+    if replicating.join().is_err() {
+        tracing::error!("the replication thread panicked");
     }
     remove_files(&server.config);
     if outcome.is_ok() {

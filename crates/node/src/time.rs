@@ -3,12 +3,18 @@
 use std::sync::OnceLock;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use clock::Millis;
+use clock::{Instant, Millis};
 
 /// The wall clock.
 #[must_use]
 pub(crate) fn now() -> Millis {
     Millis(unix_micros() / 1000)
+}
+
+/// The monotonic clock for timeouts.
+#[must_use]
+pub(crate) fn instant() -> Instant {
+    Instant::from_micros(nanos() / 1000)
 }
 
 /// The wall clock in microseconds since the Unix epoch.

@@ -15,6 +15,7 @@ const SECTIONS: &[Section] = &[
     ("Server", server),
     ("Clients", clients),
     ("Stats", stats),
+    ("Replication", crate::replication::info),
     ("Commandstats", commandstats),
     ("Keyspace", keyspace),
 ];
@@ -83,6 +84,7 @@ fn stats(server: &Server, text: &mut String) {
     line(text, "total_commands_processed", sum(engine::WorkerStats::calls));
     line(text, "total_net_input_bytes", network.input_bytes.load(Ordering::Relaxed));
     line(text, "total_net_output_bytes", network.output_bytes.load(Ordering::Relaxed));
+    crate::replication::info_stats(server, text);
     line(text, "rejected_connections", network.connections_rejected.load(Ordering::Relaxed));
     line(text, "expired_keys", sum(|worker| worker.expired_keys.load(Ordering::Relaxed)));
     line(text, "keyspace_hits", sum(|worker| worker.keyspace_hits.load(Ordering::Relaxed)));

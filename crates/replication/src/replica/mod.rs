@@ -180,6 +180,12 @@ impl Replica {
         }
     }
 
+    /// Says where the data stands, before the first connection.
+    pub fn start_from(&mut self, position: Option<Position>) {
+        assert!(matches!(self.state, State::Idle { .. }), "the data is told before it is asked for");
+        self.position = position;
+    }
+
     /// Where the data stands.
     #[must_use]
     pub fn position(&self) -> Option<Position> {

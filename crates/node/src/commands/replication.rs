@@ -1,0 +1,125 @@
+//! REPLICAOF, WAIT, and what replicas say to their masters.
+
+use std::time::Duration;
+
+use replication::{PsyncRequest, Replconf};
+use resp::{Args, Writer};
+
+use crate::connection::Connection;
+use crate::replication::{Event, MasterAddress, Newcomer};
+use crate::server::Server;
+
+/// PSYNC id offset, SYNC: the connection leaves for the replication thread.
+pub(super) fn psync(connection: &mut Connection, args: Args<'_>) {
+    let server = connection.server.clone();
+    let protocol = connection.session.protocol;
+    let mut refuse = |text: &str| Writer::new(connection.output(), protocol).error(text);
+    let request = match args.len() {
+        1 => None,
+        _ => match PsyncRequest::parse(args) {
+            Ok(request) => Some(request),
+            Err(error) => return refuse(&error.to_string()),
+        },
+    };
+    if !server.replication.can_serve() {
+        return refuse("NOMASTERLINK Can't SYNC while not connected with my master");
+    }
+    let profile = connection.profile.take().map(|profile| *profile).unwrap_or_default();
+    let id = connection.session.id;
+    match connection.hand_over() {
+        Ok(given) => {
+            let newcomer = Newcomer {
+                id,
+                socket: given.socket,
+                address: given.address,
+                input: given.input,
+                unsent: given.unsent,
+                profile,
+                request,
+            };
+            server.replication.tell(Event::Joined(Box::new(newcomer)));
+        }
+        Err(error) => {
+            tracing::warn!("A replica was lost before it was served: {error}");
+            connection.session.closing = true;
+        }
+    }
+}
+
+/// REPLCONF option value [option value ...]
+pub(super) fn replconf(connection: &mut Connection, args: Args<'_>) {
+    let outcome = connection.profile.get_or_insert_default().replconf(args);
+    let protocol = connection.session.protocol;
+    let mut reply = Writer::new(connection.output(), protocol);
+    match outcome {
+        Ok(Replconf::Ok) => reply.ok(),
+        // Only a replica says so, and only a master asks so; Redis answers neither.
+        Ok(Replconf::Ack(_) | Replconf::GetAck) => {}
+        Err(error) => reply.error(&error.to_string()),
+    }
+}
+
+/// REPLICAOF host port, REPLICAOF NO ONE
+pub(super) fn replicaof(server: &Server, args: Args<'_>, reply: &mut Writer<'_>) {
+    if server.engine.topology.is_some() {
+        return reply.error("ERR REPLICAOF not allowed in cluster mode.");
+    }
+    let (host, port) = (&args[1], &args[2]);
+    if host.eq_ignore_ascii_case(b"no") && port.eq_ignore_ascii_case(b"one") {
+        if server.replication.become_master(server) {
+            tracing::info!("MASTER MODE enabled (user request)");
+        }
+        return reply.ok();
+    }
+    let Some(port) = resp::parse_i64(port).and_then(|port| u16::try_from(port).ok()) else {
+        return reply.error("ERR Invalid master port");
+    };
+    let master = MasterAddress { host: String::from_utf8_lossy(host).into_owned(), port };
+    tracing::info!("REPLICAOF {}:{port} enabled (user request)", master.host);
+    if server.replication.become_replica_of(server, master) {
+        reply.ok();
+    } else {
+        reply.simple("OK Already connected to specified master");
+    }
+}
+
+/// WAIT numreplicas timeout
+pub(super) async fn wait(connection: &mut Connection, args: Args<'_>) {
+    let server = connection.server.clone();
+    let protocol = connection.session.protocol;
+    let (needed, timeout) = match wait_arguments(&server, args) {
+        Ok(arguments) => arguments,
+        Err(error) => return Writer::new(connection.output(), protocol).error(error),
+    };
+    let offset = connection.session.last_write;
+    let (mut count, woken) = server.replication.wait_for(offset, needed);
+    if let Some((token, woken)) = woken {
+        let long = async {
+            match timeout {
+                Some(timeout) => tokio::time::sleep(timeout).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            reached = woken => count = reached.unwrap_or(count),
+            () = long => count = server.replication.acknowledged(offset),
+            () = connection.gone() => {}
+        }
+        server.replication.stop_waiting(token, offset);
+    }
+    Writer::new(connection.output(), protocol).integer(count as i64);
+}
+
+/// How many replicas, and how long; no time is for ever.
+fn wait_arguments(server: &Server, args: Args<'_>) -> Result<(usize, Option<Duration>), &'static str> {
+    if server.replication.is_replica() {
+        return Err("ERR WAIT cannot be used with replica instances. Please also note that since Redis 4.0 \
+                    if a replica is configured to be writable (which is not the default) writes to replicas \
+                    are just local and are not propagated.");
+    }
+    let needed = resp::parse_i64(&args[1]).ok_or("ERR value is not an integer or out of range")?;
+    let timeout = resp::parse_i64(&args[2]).ok_or("ERR timeout is not an integer or out of range")?;
+    let timeout = u64::try_from(timeout).map_err(|_| "ERR timeout is negative")?;
+    let timeout = (timeout > 0).then(|| Duration::from_millis(timeout));
+    Ok((usize::try_from(needed).unwrap_or(0), timeout))
+}

@@ -1,0 +1,98 @@
+//! The master's stream on its way into the data: its commands run in order, its bytes go to the own log
+//! as they came.
+
+use std::sync::Arc;
+
+use engine::{Flow, Origin, Session};
+use resp::{Batch, Limits, Parser, ProtocolError};
+
+use crate::server::Server;
+use crate::worker::with_scratch;
+
+/// What a piece of the stream did.
+#[derive(Debug, Default)]
+pub(super) struct Applied {
+    /// Bytes of whole commands.
+    pub(super) bytes: u64,
+    /// The master asked to be told how far we are.
+    pub(super) ack_wanted: bool,
+}
+
+/// Applies one master's stream.
+#[derive(Debug)]
+pub(super) struct Applier {
+    server: Arc<Server>,
+    session: Session,
+    parser: Parser,
+    /// The beginning of a command whose end has not come.
+    input: Vec<u8>,
+    complained: bool,
+}
+
+impl Applier {
+    pub(super) fn new(server: Arc<Server>) -> Self {
+        let session = Session::new(server.client_id(), Origin::Master, true);
+        Self { server, session, parser: Parser::new(), input: Vec::new(), complained: false }
+    }
+
+    /// A stream goes on after a break with a whole command; the database that it has selected stays.
+    pub(super) fn reconnected(&mut self) {
+        self.parser = Parser::new();
+        self.input.clear();
+    }
+
+    /// A stream that follows a snapshot begins anew.
+    pub(super) fn restarted(&mut self) {
+        self.reconnected();
+        self.session.db = 0;
+    }
+
+    /// Applies what came.
+    pub(super) fn apply(&mut self, bytes: &[u8]) -> Result<Applied, ProtocolError> {
+        let mut input = std::mem::take(&mut self.input);
+        input.extend_from_slice(bytes);
+        let limits = Limits { max_bulk_len: i64::from(u32::MAX), authenticated: true };
+        let mut batch = Batch::default();
+        let parsed = self.parser.parse(&mut input, &mut batch, &limits);
+        let mut applied = Applied { bytes: parsed.consumed as u64, ack_wanted: false };
+        if parsed.consumed > 0 {
+            let server = self.server.clone();
+            let _turn = server.replication.apply_turn.lock();
+            self.run(&input, &batch, &mut applied);
+            server.replication.log.append_raw(&input[..parsed.consumed]);
+        }
+        input.drain(..parsed.consumed);
+        self.input = input;
+        match parsed.error {
+            Some(error) => Err(error),
+            None => Ok(applied),
+        }
+    }
+
+    fn run(&mut self, input: &[u8], batch: &Batch, applied: &mut Applied) {
+        let now = crate::time::now();
+        let mut next = 0;
+        let mut replies = Vec::new();
+        while next < batch.len() {
+            let flow;
+            (next, flow) = with_scratch(|scratch| {
+                let engine = &self.server.engine;
+                engine.run(&mut scratch.worker, &mut self.session, now, input, batch, next, &mut replies)
+            });
+            if matches!(flow, Flow::Node(_) | Flow::Paused) {
+                let args = batch.args(next, input);
+                let is = |index: usize, word: &[u8]| {
+                    args.get(index).is_some_and(|arg| arg.eq_ignore_ascii_case(word))
+                };
+                applied.ack_wanted |= is(0, b"replconf") && is(1, b"getack");
+                next += 1;
+            }
+            if !self.complained && replies.first() == Some(&b'-') {
+                self.complained = true;
+                let error = String::from_utf8_lossy(&replies[..replies.len().min(200)]).into_owned();
+                tracing::warn!("A command of the master's stream failed here: {}", error.trim_end());
+            }
+            replies.clear();
+        }
+    }
+}

@@ -1,0 +1,265 @@
+//! Following a master: carries out what the replica's machine decides.
+
+use std::io::Write;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use engine::Gate;
+use keyspace::LockedSlots;
+use parking_lot::Mutex;
+use replication::replica::{Action, Input};
+use replication::{Position, Replica};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+use super::apply::Applier;
+use super::serve::Event;
+use super::{MasterAddress, load};
+use crate::server::Server;
+
+/// How much of the master's stream is read at once.
+const READ_SIZE: usize = 64 * 1024;
+
+/// Follows `master` until it is aborted, which it can be wherever it waits.
+pub(super) async fn run(server: Arc<Server>, master: MasterAddress, machine: Arc<Mutex<Replica>>) {
+    tracing::info!("Connecting to MASTER {}:{}", master.host, master.port);
+    // A load that an earlier master's follower began ends first: until then nobody knows what the data is.
+    let loading = server.replication.loading.clone();
+    drop(loading.lock().await);
+    {
+        // Every write that was admitted while this node was a master is in the log after this.
+        let _script_turn = server.engine.script_turn.lock();
+        drop(LockedSlots::all(&server.engine.keyspace));
+        let log = server.replication.log.lock();
+        let position = log.is_open().then(|| log.position());
+        machine.lock().start_from(position);
+    }
+    let applier = Applier::new(server.clone());
+    let mut follower = Follower { server, master, machine, applier, stream: None, snapshot: None };
+    let mut inputs = vec![Input::Deadline];
+    loop {
+        while let Some(input) = inputs.pop() {
+            inputs.extend(follower.give(input).await);
+        }
+        inputs.push(follower.next_input().await);
+    }
+}
+
+struct Follower {
+    server: Arc<Server>,
+    master: MasterAddress,
+    machine: Arc<Mutex<Replica>>,
+    applier: Applier,
+    stream: Option<TcpStream>,
+    /// The file that a snapshot comes into.
+    snapshot: Option<tempfile::NamedTempFile>,
+}
+
+impl Follower {
+    /// Waits for the next thing to happen.
+    async fn next_input(&mut self) -> Input {
+        let deadline = self.machine.lock().next_deadline();
+        let now = crate::time::instant();
+        let wait = deadline.map_or(Duration::from_secs(1), |deadline| deadline.since(now));
+        let Some(stream) = &mut self.stream else {
+            tokio::time::sleep(wait).await;
+            return Input::Deadline;
+        };
+        let mut bytes = Vec::with_capacity(READ_SIZE);
+        tokio::select! {
+            read = stream.read_buf(&mut bytes) => match read {
+                Ok(0) | Err(_) => {
+                    tracing::warn!("Connection with master lost.");
+                    self.stream = None;
+                    Input::Closed
+                }
+                Ok(_) => Input::Received(bytes),
+            },
+            () = tokio::time::sleep(wait) => Input::Deadline,
+        }
+    }
+
+    /// Hands `input` to the machine and does what it says; returns what came of that.
+    async fn give(&mut self, input: Input) -> Vec<Input> {
+        let mut actions = Vec::new();
+        self.machine.lock().handle(crate::time::instant(), input, &mut actions);
+        let mut inputs = Vec::new();
+        for action in actions {
+            inputs.extend(self.act(action).await);
+        }
+        self.server.replication.update_gates(&self.server);
+        // The last is given first.
+        inputs.reverse();
+        inputs
+    }
+
+    async fn act(&mut self, action: Action) -> Vec<Input> {
+        match action {
+            Action::Connect => vec![self.connect().await],
+            Action::Close(reason) => {
+                tracing::warn!("Leaving the master {}:{}: {reason}", self.master.host, self.master.port);
+                self.stream = None;
+                self.snapshot = None;
+                vec![]
+            }
+            Action::Send(bytes) => self.send(&bytes).await.into_iter().collect(),
+            Action::BeginTransfer { position, len } => {
+                let len = len.map_or("to EOF".to_owned(), |len| format!("{len} bytes"));
+                tracing::info!(
+                    "MASTER <-> REPLICA sync: receiving {len} from master, as of {}",
+                    position.offset
+                );
+                self.begin_transfer().into_iter().collect()
+            }
+            Action::Snapshot(bytes) => self.write_snapshot(&bytes).into_iter().collect(),
+            Action::Load { position } => vec![self.load(position).await],
+            Action::Resume { id } => {
+                self.resume(id);
+                vec![]
+            }
+            Action::Up => {
+                tracing::info!("MASTER <-> REPLICA sync: the link is up");
+                vec![]
+            }
+            Action::Stream(bytes) => self.apply(&bytes),
+        }
+    }
+
+    async fn connect(&mut self) -> Input {
+        self.stream = None;
+        let patience = Duration::from_secs(self.server.config.integer("repl-timeout") as u64);
+        let address = (self.master.host.as_str(), self.master.port);
+        match tokio::time::timeout(patience, TcpStream::connect(address)).await {
+            Ok(Ok(stream)) => {
+                let nodelay = !self.server.config.switch("repl-disable-tcp-nodelay");
+                if let Err(error) = stream.set_nodelay(nodelay) {
+                    tracing::debug!("The link to the master may be slow: {error}");
+                }
+                self.applier.reconnected();
+                self.stream = Some(stream);
+                Input::Connected
+            }
+            Ok(Err(error)) => {
+                tracing::debug!("Error condition on socket for SYNC: {error}");
+                Input::ConnectFailed { refused: error.kind() == std::io::ErrorKind::ConnectionRefused }
+            }
+            Err(_) => Input::ConnectFailed { refused: false },
+        }
+    }
+
+    async fn send(&mut self, bytes: &[u8]) -> Option<Input> {
+        let stream = self.stream.as_mut()?;
+        let patience = Duration::from_secs(self.server.config.integer("repl-timeout") as u64);
+        if matches!(tokio::time::timeout(patience, stream.write_all(bytes)).await, Ok(Ok(()))) {
+            return None;
+        }
+        self.stream = None;
+        Some(Input::Closed)
+    }
+
+    fn begin_transfer(&mut self) -> Option<Input> {
+        match tempfile::Builder::new().prefix("temp-sync-").suffix(".rdb").tempfile_in(".") {
+            Ok(file) => {
+                self.snapshot = Some(file);
+                None
+            }
+            Err(error) => self.give_up(&format!("Opening the temp file needed for the sync: {error}")),
+        }
+    }
+
+    fn write_snapshot(&mut self, bytes: &[u8]) -> Option<Input> {
+        let file = self.snapshot.as_mut()?;
+        match file.write_all(bytes) {
+            Ok(()) => None,
+            Err(error) => self.give_up(&format!("Write error writing the sync's temp file: {error}")),
+        }
+    }
+
+    fn give_up(&mut self, why: &str) -> Option<Input> {
+        tracing::warn!("{why}");
+        self.stream = None;
+        self.snapshot = None;
+        Some(Input::Closed)
+    }
+
+    /// Replaces the data by the snapshot, on a helper thread, and shows life to the master meanwhile.
+    async fn load(&mut self, position: Position) -> Input {
+        let Some(file) = self.snapshot.take() else { return Input::LoadFailed };
+        self.server.replication.tell(Event::HistoryReplaced);
+        let server = self.server.clone();
+        let turn = server.replication.loading.clone().lock_owned().await;
+        let mut loading = tokio::task::spawn_blocking(move || {
+            let _turn = turn;
+            replace(&server, file.path(), position)
+        });
+        loop {
+            let wait = self.machine.lock().next_deadline().map(|at| at.since(crate::time::instant()));
+            tokio::select! {
+                loaded = &mut loading => {
+                    self.applier.restarted();
+                    return if loaded.unwrap_or(false) { Input::Loaded } else { Input::LoadFailed };
+                }
+                () = tokio::time::sleep(wait.unwrap_or(Duration::from_secs(1))) => {
+                    let mut actions = Vec::new();
+                    self.machine.lock().handle(crate::time::instant(), Input::Deadline, &mut actions);
+                    for action in actions {
+                        // A link that breaks now is noticed when it is read again.
+                        if let Action::Send(bytes) = action {
+                            let _ = self.send(&bytes).await;
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    fn resume(&mut self, id: replication::ReplId) {
+        let mut log = self.server.replication.log.lock();
+        if log.position().id != id {
+            log.rename(id);
+            drop(log);
+            self.server.replication.tell(Event::HistoryReplaced);
+        }
+        tracing::info!("Successful partial resynchronization with master.");
+    }
+
+    fn apply(&mut self, bytes: &[u8]) -> Vec<Input> {
+        match self.applier.apply(bytes) {
+            Ok(applied) => {
+                let mut inputs = vec![Input::Applied { bytes: applied.bytes }];
+                if applied.ack_wanted {
+                    inputs.push(Input::AckWanted);
+                }
+                inputs
+            }
+            Err(error) => {
+                self.give_up(&format!("The master's stream makes no sense: {error}")).into_iter().collect()
+            }
+        }
+    }
+}
+
+/// Loads the snapshot and takes over its position. Says whether that worked.
+fn replace(server: &Server, path: &std::path::Path, position: Position) -> bool {
+    let _apply_turn = server.replication.apply_turn.lock();
+    tracing::info!("MASTER <-> REPLICA sync: Flushing old data, loading DB in memory");
+    // Until it is loaded, the data belongs to no history.
+    server.replication.log.close();
+    match load::replace_by_file(server, path, false) {
+        Ok(loaded) => {
+            server.replication.log.adopt(position);
+            tracing::info!("MASTER <-> REPLICA sync: Finished with success, {} keys", loaded.keys);
+            if !server.engine.settings.replica.load(Ordering::Acquire) {
+                // Promoted meanwhile: the history goes on under a name of our own.
+                server.replication.log.lock().rename(super::random_id());
+            }
+            true
+        }
+        Err(error) => {
+            tracing::warn!("Failed trying to load the MASTER synchronization DB: {error}");
+            server.engine.settings.set_gate(Gate::LOADING, false);
+            false
+        }
+    }
+}

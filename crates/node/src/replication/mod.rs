@@ -1,0 +1,330 @@
+//! Replication in the shell: what carries the machines of the `replication` crate.
+//!
+//! One thread with its own event loop does it all. A connection that asks PSYNC leaves its worker and
+//! becomes a task of this thread ([`peer`]); [`serve`] drives the master's machine and takes snapshots
+//! ([`snapshot`]) on helper threads; [`follow`] drives the replica's machine, loads what the master sends
+//! ([`load`]) and applies its stream ([`apply`]). The log itself is [`shared_log`].
+//!
+//! What must hold: an effect and its bytes in the log belong together at every cut. Commands see to it by
+//! appending under their slots' locks; the applier, whose bytes go to the log as they came, holds the
+//! apply turn, which a cut takes first (before the script turn, before the slots).
+
+mod apply;
+mod follow;
+mod load;
+mod peer;
+mod report;
+mod serve;
+mod shared_log;
+mod snapshot;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use engine::Gate;
+use parking_lot::Mutex;
+use replication::{Master, Profile, ReplId, Replica, Waiters, master, replica};
+use slot_routing::ReplOffset;
+use tokio::sync::{mpsc, oneshot};
+
+use crate::config::Config;
+use crate::server::Server;
+
+pub(crate) use report::{info, info_stats, role};
+pub(crate) use serve::{Event, Newcomer, spawn};
+pub(crate) use shared_log::{LogHandle, SharedLog};
+
+/// Counters that INFO shows.
+#[derive(Debug, Default)]
+pub(crate) struct SyncStats {
+    pub(crate) full: AtomicU64,
+    pub(crate) partial_ok: AtomicU64,
+    pub(crate) partial_refused: AtomicU64,
+}
+
+/// A master to follow.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct MasterAddress {
+    pub(crate) host: String,
+    pub(crate) port: u16,
+}
+
+/// What this node is to its data.
+#[derive(Debug)]
+enum Role {
+    Master,
+    Replica { master: MasterAddress, machine: Arc<Mutex<Replica>> },
+}
+
+/// A client of WAIT.
+type WaitToken = u64;
+
+/// Clients of WAIT with the way to tell them.
+#[derive(Debug, Default)]
+struct Waiting {
+    waiters: Waiters<WaitToken>,
+    wake: std::collections::HashMap<WaitToken, oneshot::Sender<usize>>,
+    next: WaitToken,
+}
+
+/// What all threads share of replication.
+#[derive(Debug)]
+pub(crate) struct Replication {
+    pub(crate) log: Arc<SharedLog>,
+    pub(crate) stats: SyncStats,
+    master: Mutex<Master>,
+    /// Where the replicas connect from.
+    addresses: Mutex<std::collections::HashMap<master::PeerId, String>>,
+    role: Mutex<Role>,
+    waiting: Mutex<Waiting>,
+    /// Held while a snapshot of a master is being loaded.
+    loading: Arc<tokio::sync::Mutex<()>>,
+    /// Held while the master's stream is applied or its snapshot loaded, and while a cut is made.
+    apply_turn: Mutex<()>,
+    events: mpsc::UnboundedSender<Event>,
+    inbox: Mutex<Option<mpsc::UnboundedReceiver<Event>>>,
+}
+
+impl Replication {
+    pub(crate) fn new(config: &Config, log: Arc<SharedLog>) -> Self {
+        let (events, inbox) = mpsc::unbounded_channel();
+        Self {
+            log,
+            stats: SyncStats::default(),
+            master: Mutex::new(Master::new(master_config(config), true, crate::time::instant())),
+            addresses: Mutex::default(),
+            role: Mutex::new(Role::Master),
+            waiting: Mutex::default(),
+            loading: Arc::default(),
+            apply_turn: Mutex::new(()),
+            events,
+            inbox: Mutex::new(Some(inbox)),
+        }
+    }
+
+    /// Hands an event to the replication thread. After the end of that thread, to nobody.
+    pub(crate) fn tell(&self, event: Event) {
+        let _ = self.events.send(event);
+    }
+
+    /// Brings the machines up to date with the configuration.
+    pub(crate) fn apply_config(&self, server: &Server) {
+        let config = &server.config;
+        let master = master_config(config);
+        {
+            let mut log = self.log.lock();
+            log.set_capacity(config.integer("repl-backlog-size") as u64);
+            log.set_cursor_bound(master.output_limit.hard);
+        }
+        self.master.lock().set_config(master);
+        if let Role::Replica { machine, .. } = &*self.role.lock() {
+            machine.lock().set_config(replica_config(config));
+        }
+        self.update_gates(server);
+    }
+
+    /// How far this node has produced (as a master) or applied (as a replica) its history.
+    pub(crate) fn offset(&self) -> ReplOffset {
+        self.log.lock().position().offset
+    }
+
+    /// The master that this node follows.
+    #[expect(dead_code, reason = "for the cluster's driver")]
+    pub(crate) fn master_address(&self) -> Option<MasterAddress> {
+        match &*self.role.lock() {
+            Role::Master => None,
+            Role::Replica { master, .. } => Some(master.clone()),
+        }
+    }
+
+    pub(crate) fn is_replica(&self) -> bool {
+        matches!(&*self.role.lock(), Role::Replica { .. })
+    }
+
+    /// Since when the link to the master has been down; `None` while it is up, and on a master.
+    #[expect(dead_code, reason = "for the cluster's driver")]
+    pub(crate) fn link_down_since(&self) -> Option<clock::Instant> {
+        match &*self.role.lock() {
+            Role::Master => None,
+            Role::Replica { machine, .. } => machine.lock().down_since(),
+        }
+    }
+
+    /// Whether this node could serve a replica: its data belongs to a history that goes on.
+    pub(crate) fn can_serve(&self) -> bool {
+        match &*self.role.lock() {
+            Role::Master => true,
+            Role::Replica { machine, .. } => machine.lock().link() == replica::LinkState::Connected,
+        }
+    }
+
+    /// Follows `master` from now on. Says whether that changes anything.
+    pub(crate) fn become_replica_of(&self, server: &Server, master: MasterAddress) -> bool {
+        let machine = {
+            let mut role = self.role.lock();
+            if matches!(&*role, Role::Replica { master: current, .. } if *current == master) {
+                return false;
+            }
+            let config = replica_config(&server.config);
+            let machine = Arc::new(Mutex::new(Replica::new(config, None, crate::time::instant())));
+            *role = Role::Replica { master: master.clone(), machine: machine.clone() };
+            machine
+        };
+        server.engine.settings.replica.store(true, Ordering::Release);
+        crate::log::set_role(b'S');
+        self.update_gates(server);
+        self.tell(Event::Follow { master, machine });
+        true
+    }
+
+    /// Takes writes from now on. The history goes on under a new identifier, and those who followed the
+    /// old master as far as this node has can go on here. Says whether that changes anything.
+    pub(crate) fn become_master(&self, server: &Server) -> bool {
+        {
+            let mut role = self.role.lock();
+            if matches!(&*role, Role::Master) {
+                return false;
+            }
+            *role = Role::Master;
+        }
+        {
+            let mut log = self.log.lock();
+            if log.is_open() {
+                log.rename(random_id());
+            }
+        }
+        server.engine.settings.replica.store(false, Ordering::Release);
+        crate::log::set_role(b'M');
+        self.update_gates(server);
+        self.tell(Event::Unfollow);
+        true
+    }
+
+    /// Says to the engine which commands are to be refused for replication's sake.
+    pub(crate) fn update_gates(&self, server: &Server) {
+        let (config, settings) = (&server.config, &server.engine.settings);
+        let (replica, up) = match &*self.role.lock() {
+            Role::Master => (false, true),
+            Role::Replica { machine, .. } => (true, machine.lock().link() == replica::LinkState::Connected),
+        };
+        settings.set_gate(Gate::READ_ONLY_REPLICA, replica && config.switch("replica-read-only"));
+        settings.set_gate(Gate::MASTER_DOWN, replica && !up && !config.switch("replica-serve-stale-data"));
+        let wanted = config.integer("min-replicas-to-write");
+        let lag = config.integer("min-replicas-max-lag");
+        let short = wanted > 0 && lag > 0 && !replica && {
+            let good = self.master.lock().good_replicas(crate::time::instant());
+            (good as i64) < wanted
+        };
+        settings.set_gate(Gate::NO_REPLICAS, short);
+    }
+
+    /// How many replicas have acknowledged `offset`; if they are fewer than `needed`, also the way to
+    /// hear of it when they are enough, and the token to give it up by.
+    pub(crate) fn wait_for(
+        &self,
+        offset: ReplOffset,
+        needed: usize,
+    ) -> (usize, Option<(WaitToken, oneshot::Receiver<usize>)>) {
+        let mut waiting = self.waiting.lock();
+        let acknowledged = self.acknowledged(offset);
+        if acknowledged >= needed {
+            return (acknowledged, None);
+        }
+        waiting.next += 1;
+        let token = waiting.next;
+        let (wake, woken) = oneshot::channel();
+        waiting.wake.insert(token, wake);
+        waiting.waiters.add(token, offset, needed);
+        drop(waiting);
+        self.log.ask_for_acknowledgements();
+        (acknowledged, Some((token, woken)))
+    }
+
+    /// The client waits no longer.
+    pub(crate) fn stop_waiting(&self, token: WaitToken, offset: ReplOffset) {
+        let mut waiting = self.waiting.lock();
+        waiting.waiters.remove(token, offset);
+        waiting.wake.remove(&token);
+    }
+
+    /// How many replicas have acknowledged `offset`.
+    pub(crate) fn acknowledged(&self, offset: ReplOffset) -> usize {
+        self.master.lock().acknowledged().iter().filter(|acked| **acked >= offset).count()
+    }
+
+    /// Wakes the clients of WAIT whose number is reached.
+    fn release_waiters(&self) {
+        let mut waiting = self.waiting.lock();
+        if waiting.waiters.is_empty() {
+            return;
+        }
+        let acknowledged = self.master.lock().acknowledged();
+        for (token, count) in waiting.waiters.release(&acknowledged) {
+            if let Some(wake) = waiting.wake.remove(&token) {
+                // Who is no longer there needs no answer.
+                let _ = wake.send(count);
+            }
+        }
+    }
+}
+
+fn seconds(config: &Config, name: &str) -> Duration {
+    Duration::from_secs(u64::try_from(config.integer(name)).unwrap_or(0))
+}
+
+fn master_config(config: &Config) -> master::Config {
+    let (hard, soft, soft_seconds) = config.output_limit("slave");
+    master::Config {
+        ping_period: seconds(config, "repl-ping-replica-period"),
+        timeout: seconds(config, "repl-timeout"),
+        diskless: config.switch("repl-diskless-sync"),
+        diskless_delay: seconds(config, "repl-diskless-sync-delay"),
+        diskless_max_replicas: config.integer("repl-diskless-sync-max-replicas") as usize,
+        backlog_ttl: seconds(config, "repl-backlog-ttl"),
+        max_lag: seconds(config, "min-replicas-max-lag"),
+        output_limit: master::OutputLimit {
+            hard: hard as u64,
+            soft: soft as u64,
+            soft_for: Duration::from_secs(soft_seconds),
+        },
+    }
+}
+
+fn replica_config(config: &Config) -> replica::Config {
+    let given = |name: &str| Some(config.text(name)).filter(|text| !text.is_empty());
+    let announced = config.port("replica-announce-port");
+    replica::Config {
+        listening_port: if announced == 0 { config.port("port") } else { announced },
+        announce_ip: given("replica-announce-ip"),
+        user: given("masteruser").map(String::into_bytes),
+        password: given("masterauth").map(String::into_bytes),
+        timeout: seconds(config, "repl-timeout"),
+    }
+}
+
+/// Follows the master that the configuration names, if it names one.
+pub(crate) fn follow_configured(server: &Server) -> anyhow::Result<()> {
+    let text = server.config.text("replicaof");
+    let words: Vec<&str> = text.split_ascii_whitespace().collect();
+    match words.as_slice() {
+        [] => {}
+        [no, one] if no.eq_ignore_ascii_case("no") && one.eq_ignore_ascii_case("one") => {}
+        [host, port] => {
+            let port = port.parse().map_err(|_| anyhow::anyhow!("replicaof: '{port}' is no port"))?;
+            server.replication.become_replica_of(server, MasterAddress { host: (*host).to_owned(), port });
+        }
+        _ => anyhow::bail!("replicaof takes a host and a port, not '{text}'"),
+    }
+    Ok(())
+}
+
+/// A new name for a history.
+pub(crate) fn random_id() -> ReplId {
+    let mut bytes = [0; 20];
+    getrandom::fill(&mut bytes).expect("a system without random numbers cannot name a history");
+    ReplId::from_random(bytes)
+}
+
+/// What a connection has said of itself by REPLCONF. Most never do.
+pub(crate) type SessionProfile = Option<Box<Profile>>;

@@ -1,0 +1,151 @@
+//! One replica's connection: a reader of its acknowledgements, and a writer of what it is sent.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use replication::master::PeerId;
+use replication::{CursorId, Profile, Replconf};
+use resp::{Batch, Limits, Parser};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::{TcpStream, UnixStream};
+use tokio::sync::mpsc;
+
+use super::serve::Event;
+use super::snapshot::Piece;
+use crate::connection::Socket;
+use crate::server::Server;
+
+/// How much of the log is sent with one write.
+const CHUNK: usize = 64 * 1024;
+
+/// A socket of either family.
+pub(super) trait Duplex: AsyncRead + AsyncWrite + Unpin + std::marker::Send {}
+
+impl Duplex for TcpStream {}
+impl Duplex for UnixStream {}
+
+pub(super) type Link = Box<dyn Duplex>;
+
+/// Takes a socket into this thread's event loop.
+pub(super) fn open(socket: Socket) -> std::io::Result<Link> {
+    Ok(match socket {
+        Socket::Tcp(stream) => Box::new(TcpStream::from_std(stream)?),
+        Socket::Unix(stream) => Box::new(UnixStream::from_std(stream)?),
+    })
+}
+
+/// What the connection is to send, in order.
+#[derive(Debug)]
+pub(super) enum Send {
+    Line(Vec<u8>),
+    Snapshot(mpsc::Receiver<Piece>),
+    /// The log from this cursor on, for ever.
+    Stream(CursorId),
+}
+
+/// Serves the replica until its connection ends, and tells.
+pub(super) async fn run(
+    server: Arc<Server>,
+    peer: PeerId,
+    stream: Link,
+    input: Vec<u8>,
+    orders: mpsc::UnboundedReceiver<Send>,
+) {
+    let (reader, writer) = tokio::io::split(stream);
+    tokio::select! {
+        () = read(&server, peer, reader, input) => {}
+        () = write(&server, peer, writer, orders) => {}
+    }
+    server.replication.tell(Event::Closed { peer });
+}
+
+async fn read(server: &Server, peer: PeerId, mut reader: tokio::io::ReadHalf<Link>, mut input: Vec<u8>) {
+    let mut parser = Parser::new();
+    let mut profile = Profile::default();
+    // What a replica says is short.
+    const MAX_INPUT: usize = 64 * 1024;
+    loop {
+        let mut batch = Batch::default();
+        let parsed = parser.parse(&mut input, &mut batch, &Limits::default());
+        let mut heard = Event::Heard { peer };
+        for index in 0..batch.len() {
+            let args = batch.args(index, &input);
+            if args.get(0).is_some_and(|name| name.eq_ignore_ascii_case(b"replconf"))
+                && let Ok(Replconf::Ack(offset)) = profile.replconf(args)
+            {
+                heard = Event::Acknowledged { peer, offset };
+            }
+        }
+        server.replication.tell(heard);
+        input.drain(..parsed.consumed);
+        if parsed.error.is_some() || input.len() > MAX_INPUT {
+            return;
+        }
+        match reader.read_buf(&mut input).await {
+            Ok(0) | Err(_) => return,
+            Ok(_) => {}
+        }
+    }
+}
+
+async fn write(
+    server: &Server,
+    peer: PeerId,
+    mut writer: tokio::io::WriteHalf<Link>,
+    mut orders: mpsc::UnboundedReceiver<Send>,
+) {
+    while let Some(order) = orders.recv().await {
+        let sent = match order {
+            Send::Line(line) => writer.write_all(&line).await.is_ok(),
+            Send::Snapshot(pieces) => send_snapshot(server, peer, &mut writer, pieces).await,
+            Send::Stream(cursor) => {
+                send_log(server, &mut writer, cursor).await;
+                false
+            }
+        };
+        if !sent {
+            return;
+        }
+    }
+}
+
+async fn send_snapshot(
+    server: &Server,
+    peer: PeerId,
+    writer: &mut tokio::io::WriteHalf<Link>,
+    mut pieces: mpsc::Receiver<Piece>,
+) -> bool {
+    let patience = Duration::from_secs(server.config.integer("repl-timeout") as u64);
+    while let Some(piece) = pieces.recv().await {
+        match piece {
+            Piece::Bytes(bytes) => {
+                let written = tokio::time::timeout(patience, writer.write_all(&bytes)).await;
+                if !matches!(written, Ok(Ok(()))) {
+                    return false;
+                }
+            }
+            Piece::End => {
+                server.replication.tell(Event::Sent { peer });
+                return true;
+            }
+        }
+    }
+    false
+}
+
+async fn send_log(server: &Server, writer: &mut tokio::io::WriteHalf<Link>, cursor: CursorId) {
+    let log = &server.replication.log;
+    let mut chunk = Vec::with_capacity(CHUNK);
+    loop {
+        chunk.clear();
+        let read = log
+            .when_grown(|| match log.lock().read(cursor, CHUNK, &mut chunk) {
+                Ok(()) if chunk.is_empty() => None,
+                outcome => Some(outcome),
+            })
+            .await;
+        if read.is_err() || writer.write_all(&chunk).await.is_err() {
+            return;
+        }
+    }
+}

@@ -1,0 +1,132 @@
+//! What INFO and ROLE say of replication.
+
+use std::fmt::Write;
+use std::sync::atomic::Ordering;
+
+use replication::replica::LinkState;
+use replication::{ReplId, Replica};
+use resp::Writer;
+
+use super::Role;
+use crate::server::Server;
+
+/// ROLE
+pub(crate) fn role(server: &Server, reply: &mut Writer<'_>) {
+    let replication = &server.replication;
+    let offset = replication.offset();
+    if let Role::Replica { master, machine } = &*replication.role.lock() {
+        let link = machine.lock().link();
+        reply.array(5);
+        reply.bulk(b"slave");
+        reply.bulk(master.host.as_bytes());
+        reply.integer(i64::from(master.port));
+        reply.bulk(link.name().as_bytes());
+        return reply.integer(if link == LinkState::Connected { offset.0 as i64 } else { -1 });
+    }
+    let addresses = replication.addresses.lock();
+    let machine = replication.master.lock();
+    let online: Vec<_> = machine.peers().filter(|(_, peer)| peer.is_online()).collect();
+    reply.array(3);
+    reply.bulk(b"master");
+    reply.integer(offset.0 as i64);
+    reply.array(online.len());
+    for (id, peer) in online {
+        let address = peer.profile.ip_address.as_ref().or(addresses.get(&id));
+        reply.array(3);
+        reply.bulk(address.map_or(&b""[..], |address| address.as_bytes()));
+        reply.bulk_integer(i64::from(peer.profile.listening_port));
+        reply.bulk_integer(peer.acknowledged.0 as i64);
+    }
+}
+
+/// The lines of INFO's section Replication.
+pub(crate) fn info(server: &Server, text: &mut String) {
+    let replication = &server.replication;
+    let offset = replication.offset().0;
+    match &*replication.role.lock() {
+        Role::Master => line(text, "role", "master"),
+        Role::Replica { master, machine } => {
+            line(text, "role", "slave");
+            line(text, "master_host", &master.host);
+            line(text, "master_port", master.port);
+            link(&machine.lock(), offset, text);
+            line(text, "slave_priority", server.config.integer("replica-priority"));
+            line(text, "slave_read_only", u8::from(server.config.switch("replica-read-only")));
+            line(text, "replica_announced", u8::from(server.config.switch("replica-announced")));
+        }
+    }
+    replicas(server, text);
+    line(text, "master_failover_state", "no-failover");
+    let log = replication.log.lock();
+    line(text, "master_replid", log.position().id);
+    line(text, "master_replid2", log.second().map_or(ReplId::NONE, |second| second.id));
+    line(text, "master_repl_offset", offset);
+    let second = log.second().map_or(-1, |second| second.offset.0 as i64 + 1);
+    line(text, "second_repl_offset", second);
+    let (first, len) = log.first_byte().unwrap_or((0, 0));
+    line(text, "repl_backlog_active", u8::from(log.is_open()));
+    line(text, "repl_backlog_size", log.capacity());
+    line(text, "repl_backlog_first_byte_offset", first);
+    line(text, "repl_backlog_histlen", len);
+}
+
+/// Of the link to the master.
+fn link(machine: &Replica, offset: u64, text: &mut String) {
+    let now = crate::time::instant();
+    let up = machine.link() == LinkState::Connected;
+    let since_heard = now.since(machine.last_heard()).as_secs();
+    line(text, "master_link_status", if up { "up" } else { "down" });
+    line(text, "master_last_io_seconds_ago", if up { since_heard as i64 } else { -1 });
+    line(text, "master_sync_in_progress", u8::from(machine.link() == LinkState::Sync));
+    line(text, "slave_read_repl_offset", offset);
+    line(text, "slave_repl_offset", offset);
+    if let Some((len, received)) = machine.transfer() {
+        let total = len.unwrap_or(0);
+        let percent = if total == 0 { 0.0 } else { received as f64 / total as f64 * 100.0 };
+        line(text, "master_sync_total_bytes", total);
+        line(text, "master_sync_read_bytes", received);
+        line(text, "master_sync_left_bytes", total as i64 - received as i64);
+        line(text, "master_sync_perc", format_args!("{percent:.2}"));
+        line(text, "master_sync_last_io_seconds_ago", since_heard);
+    }
+    if let Some(since) = machine.down_since() {
+        line(text, "master_link_down_since_seconds", now.since(since).as_secs());
+    }
+}
+
+/// Of the replicas.
+fn replicas(server: &Server, text: &mut String) {
+    let now = crate::time::instant();
+    let addresses = server.replication.addresses.lock();
+    let machine = server.replication.master.lock();
+    line(text, "connected_slaves", machine.peers().len());
+    if server.config.integer("min-replicas-to-write") > 0 && server.config.integer("min-replicas-max-lag") > 0
+    {
+        line(text, "min_slaves_good_slaves", machine.good_replicas(now));
+    }
+    for (number, (id, peer)) in machine.peers().enumerate() {
+        let address = peer.profile.ip_address.as_ref().or(addresses.get(&id));
+        let value = format!(
+            "ip={},port={},state={},offset={},lag={}",
+            address.map_or("", String::as_str),
+            peer.profile.listening_port,
+            peer.state().name(),
+            peer.acknowledged,
+            peer.lag(now)
+        );
+        line(text, &format!("slave{number}"), value);
+    }
+}
+
+/// The lines of INFO's section Stats.
+pub(crate) fn info_stats(server: &Server, text: &mut String) {
+    let stats = &server.replication.stats;
+    line(text, "sync_full", stats.full.load(Ordering::Relaxed));
+    line(text, "sync_partial_ok", stats.partial_ok.load(Ordering::Relaxed));
+    line(text, "sync_partial_err", stats.partial_refused.load(Ordering::Relaxed));
+}
+
+fn line(text: &mut String, name: &str, value: impl std::fmt::Display) {
+    // Writing to a String cannot fail.
+    let _ = write!(text, "{name}:{value}\r\n");
+}

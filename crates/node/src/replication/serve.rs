@@ -1,0 +1,345 @@
+//! The replication thread: drives the master's machine and carries out what it decides.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use replication::master::{Action, CloseReason, Input, PeerId, TransferId};
+use replication::{CursorId, Position, Profile, PsyncRequest, Refusal, Replica};
+use slot_routing::ReplOffset;
+use tokio::sync::mpsc;
+use tokio::task::AbortHandle;
+
+use super::peer::{self, Send};
+use super::snapshot::{self, Order, PIECES_AHEAD, Piece};
+use super::{MasterAddress, follow};
+use crate::connection::Socket;
+use crate::server::Server;
+
+/// How often pending bytes and gates are looked at.
+const LOOK_PERIOD: Duration = Duration::from_secs(1);
+
+/// A connection that asked to be a replica.
+#[derive(Debug)]
+pub(crate) struct Newcomer {
+    pub(crate) id: u64,
+    pub(crate) socket: Socket,
+    /// Where it connects from.
+    pub(crate) address: String,
+    /// What it sent after its request, and what is still to be sent to it.
+    pub(crate) input: Vec<u8>,
+    pub(crate) unsent: Vec<u8>,
+    pub(crate) profile: Profile,
+    /// `None` for SYNC.
+    pub(crate) request: Option<PsyncRequest>,
+}
+
+/// What the replication thread is told.
+#[derive(Debug)]
+pub(crate) enum Event {
+    Joined(Box<Newcomer>),
+    Acknowledged {
+        peer: PeerId,
+        offset: ReplOffset,
+    },
+    Heard {
+        peer: PeerId,
+    },
+    Closed {
+        peer: PeerId,
+    },
+    Cut {
+        transfer: TransferId,
+        position: Position,
+        cursors: Vec<(PeerId, CursorId)>,
+    },
+    Sent {
+        peer: PeerId,
+    },
+    TransferFailed {
+        transfer: TransferId,
+    },
+    Follow {
+        master: MasterAddress,
+        machine: Arc<Mutex<Replica>>,
+    },
+    Unfollow,
+    /// The data was replaced, or its history got another identifier.
+    HistoryReplaced,
+}
+
+/// Starts the replication thread.
+pub(crate) fn spawn(server: &Arc<Server>) -> std::io::Result<JoinHandle<()>> {
+    let server = server.clone();
+    std::thread::Builder::new().name("replication".to_owned()).spawn(move || {
+        crate::worker::install_scratch(&server);
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .expect("a thread that cannot get its event loop cannot serve anybody");
+        runtime.block_on(run(server));
+        // A snapshot that is being written for nobody need not be waited for.
+        runtime.shutdown_background();
+    })
+}
+
+async fn run(server: Arc<Server>) {
+    let inbox = server.replication.inbox.lock().take();
+    let mut inbox = inbox.expect("there is one replication thread");
+    let mut serving =
+        Serving { server: server.clone(), peers: HashMap::new(), transfers: HashMap::new(), following: None };
+    let mut look = tokio::time::interval(LOOK_PERIOD);
+    let stopped = server.stopped();
+    tokio::pin!(stopped);
+    loop {
+        let deadline = server.replication.master.lock().next_deadline();
+        let wait = deadline.map_or(LOOK_PERIOD, |deadline| deadline.since(crate::time::instant()));
+        tokio::select! {
+            event = inbox.recv() => {
+                let Some(event) = event else { return };
+                serving.on_event(event);
+                // One gate update and one look for released waiters for all that has come.
+                while let Ok(event) = inbox.try_recv() {
+                    serving.on_event(event);
+                }
+            }
+            () = tokio::time::sleep(wait) => serving.give(Input::Deadline),
+            _ = look.tick() => serving.look(),
+            () = &mut stopped => return,
+        }
+        server.replication.release_waiters();
+        server.replication.update_gates(&server);
+    }
+}
+
+/// One replica's task.
+#[derive(Debug)]
+struct Peer {
+    address: String,
+    orders: mpsc::UnboundedSender<Send>,
+    task: AbortHandle,
+    cursor: Option<CursorId>,
+    /// The snapshot on its way to it.
+    pieces: Option<mpsc::Receiver<Piece>>,
+}
+
+struct Serving {
+    server: Arc<Server>,
+    peers: HashMap<PeerId, Peer>,
+    /// The snapshots on their way, to call them off.
+    transfers: HashMap<TransferId, Arc<AtomicBool>>,
+    following: Option<AbortHandle>,
+}
+
+impl Serving {
+    fn on_event(&mut self, event: Event) {
+        match event {
+            Event::Joined(newcomer) => {
+                if let Err(error) = self.join(*newcomer) {
+                    tracing::warn!("A replica was lost before it was served: {error}");
+                }
+            }
+            Event::Acknowledged { peer, offset } => self.give(Input::Acknowledged { peer, offset }),
+            Event::Heard { peer } => self.give(Input::Heard { peer }),
+            Event::Closed { peer } => {
+                if let Some(gone) = self.forget(peer) {
+                    tracing::info!("Connection with replica {} lost.", gone.address);
+                }
+                self.give(Input::Closed { peer });
+            }
+            Event::Cut { transfer, position, cursors } => self.on_cut(transfer, position, cursors),
+            Event::Sent { peer } => self.give(Input::Sent { peer }),
+            Event::TransferFailed { transfer } => {
+                self.transfers.remove(&transfer);
+                self.give(Input::TransferFailed { transfer });
+            }
+            Event::Follow { master, machine } => {
+                self.stop_following();
+                self.give(Input::Role { master: false });
+                let task = tokio::spawn(follow::run(self.server.clone(), master, machine));
+                self.following = Some(task.abort_handle());
+            }
+            Event::Unfollow => {
+                self.stop_following();
+                self.give(Input::Role { master: true });
+                // They come back, and learn the new identifier.
+                self.give(Input::HistoryReplaced);
+            }
+            Event::HistoryReplaced => self.give(Input::HistoryReplaced),
+        }
+    }
+
+    fn stop_following(&mut self) {
+        if let Some(task) = self.following.take() {
+            task.abort();
+        }
+    }
+
+    fn join(&mut self, newcomer: Newcomer) -> std::io::Result<()> {
+        let Newcomer { id, socket, address, input, unsent, mut profile, request } = newcomer;
+        let peer = PeerId(id);
+        let port = profile.listening_port;
+        let host = profile.ip_address.clone().unwrap_or_else(|| address.clone());
+        let (resume, cursor) = match &request {
+            Some(request) => self.resume(request, &format!("{host}:{port}")),
+            None => {
+                profile.sync = true;
+                (None, None)
+            }
+        };
+        if resume.is_none() {
+            self.server.replication.stats.full.fetch_add(1, Ordering::Relaxed);
+        }
+        let (orders, sends) = mpsc::unbounded_channel();
+        let stream = peer::open(socket)?;
+        let _ = orders.send(Send::Line(unsent));
+        let task = tokio::spawn(peer::run(self.server.clone(), peer, stream, input, sends));
+        let task = task.abort_handle();
+        self.peers
+            .insert(peer, Peer { address: format!("{host}:{port}"), orders, task, cursor, pieces: None });
+        self.server.replication.addresses.lock().insert(peer, address);
+        self.give(Input::Joined { peer, profile, resume });
+        Ok(())
+    }
+
+    /// Where the log lets the newcomer go on, with a cursor there.
+    fn resume(&self, request: &PsyncRequest, name: &str) -> (Option<Position>, Option<CursorId>) {
+        let stats = &self.server.replication.stats;
+        let mut log = self.server.replication.log.lock();
+        match log.resume(&request.id, request.first_byte) {
+            Ok(offset) => {
+                stats.partial_ok.fetch_add(1, Ordering::Relaxed);
+                tracing::info!("Partial resynchronization request from {name} accepted.");
+                let position = Position { id: log.position().id, offset };
+                (Some(position), Some(log.add_cursor(offset)))
+            }
+            Err(refusal) => {
+                if refusal == Refusal::NothingAsked {
+                    tracing::info!("Full resync requested by replica {name}");
+                } else {
+                    stats.partial_refused.fetch_add(1, Ordering::Relaxed);
+                    tracing::info!("Partial resynchronization not accepted from {name}: {refusal}");
+                }
+                (None, None)
+            }
+        }
+    }
+
+    fn on_cut(&mut self, transfer: TransferId, position: Position, cursors: Vec<(PeerId, CursorId)>) {
+        for (peer, cursor) in &cursors {
+            match self.peers.get_mut(peer) {
+                Some(peer) => peer.cursor = Some(*cursor),
+                None => self.server.replication.log.lock().remove_cursor(*cursor),
+            }
+        }
+        self.give(Input::Cut { transfer, position });
+        for (peer, _) in cursors {
+            if let Some(peer) = self.peers.get_mut(&peer)
+                && let Some(pieces) = peer.pieces.take()
+            {
+                peer.send(Send::Snapshot(pieces));
+            }
+        }
+    }
+
+    /// What happens every second: who is too far behind?
+    fn look(&mut self) {
+        let pending: Vec<(PeerId, u64)> = {
+            let log = self.server.replication.log.lock();
+            let pending = |(id, peer): (&PeerId, &Peer)| Some((*id, log.pending(peer.cursor?).ok()?));
+            self.peers.iter().filter_map(pending).collect()
+        };
+        for (peer, bytes) in pending {
+            self.give(Input::Pending { peer, bytes });
+        }
+    }
+
+    fn give(&mut self, input: Input) {
+        let mut actions = Vec::new();
+        self.server.replication.master.lock().handle(crate::time::instant(), input, &mut actions);
+        for action in actions {
+            self.act(action);
+        }
+    }
+
+    fn act(&mut self, action: Action) {
+        let log = &self.server.replication.log;
+        match action {
+            Action::Snapshot { transfer, peers, eof } => self.start_snapshot(transfer, &peers, eof),
+            Action::CancelSnapshot { transfer } => {
+                if let Some(cancelled) = self.transfers.remove(&transfer) {
+                    cancelled.store(true, Ordering::Relaxed);
+                }
+            }
+            Action::FullResync { peer, position } => {
+                self.line(peer, format!("+FULLRESYNC {} {}\r\n", position.id, position.offset));
+            }
+            Action::Continue { peer, id: Some(id) } => self.line(peer, format!("+CONTINUE {id}\r\n")),
+            Action::Continue { peer, id: None } => self.line(peer, "+CONTINUE\r\n".to_owned()),
+            Action::Stream { peer, .. } => {
+                if let Some(peer) = self.peers.get(&peer) {
+                    let cursor =
+                        peer.cursor.expect("who streams has a cursor since it joined or since the cut");
+                    tracing::info!("Synchronization with replica {} succeeded", peer.address);
+                    peer.send(Send::Stream(cursor));
+                }
+            }
+            Action::ShowLife { peer } => self.line(peer, "\n".to_owned()),
+            Action::Ping => log.append_raw(b"*1\r\n$4\r\nPING\r\n"),
+            Action::Close { peer, reason } => self.close(peer, reason),
+            Action::CloseLog => {
+                tracing::info!("Replication backlog freed: no replica has been connected for long.");
+                log.close();
+            }
+        }
+    }
+
+    fn start_snapshot(&mut self, transfer: TransferId, peers: &[PeerId], eof: bool) {
+        let mut receivers = Vec::new();
+        for id in peers {
+            if let Some(peer) = self.peers.get_mut(id) {
+                let (sender, pieces) = mpsc::channel(PIECES_AHEAD);
+                peer.pieces = Some(pieces);
+                receivers.push((*id, sender));
+            }
+        }
+        let cancelled = Arc::new(AtomicBool::new(false));
+        self.transfers.retain(|_, flag| !flag.load(Ordering::Relaxed));
+        self.transfers.insert(transfer, cancelled.clone());
+        let order = Order { transfer, eof, receivers, cancelled };
+        let server = self.server.clone();
+        tokio::task::spawn_blocking(move || snapshot::carry_out(&server, order));
+    }
+
+    fn line(&self, peer: PeerId, line: String) {
+        if let Some(peer) = self.peers.get(&peer) {
+            peer.send(Send::Line(line.into_bytes()));
+        }
+    }
+
+    fn close(&mut self, peer: PeerId, reason: CloseReason) {
+        if let Some(gone) = self.forget(peer) {
+            tracing::warn!("Closing the connection with replica {}: {reason}", gone.address);
+            gone.task.abort();
+        }
+    }
+
+    fn forget(&mut self, id: PeerId) -> Option<Peer> {
+        let peer = self.peers.remove(&id)?;
+        self.server.replication.addresses.lock().remove(&id);
+        if let Some(cursor) = peer.cursor {
+            self.server.replication.log.lock().remove_cursor(cursor);
+        }
+        Some(peer)
+    }
+}
+
+impl Peer {
+    /// The task may have ended; its event is then on its way.
+    fn send(&self, order: Send) {
+        let _ = self.orders.send(order);
+    }
+}

@@ -1,0 +1,105 @@
+//! The log as threads share it: a lock around the pure one, and the way to wait for it to grow.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use engine::EffectLog;
+use parking_lot::{Mutex, MutexGuard};
+use replication::{Log, Position};
+use slot_routing::ReplOffset;
+use tokio::sync::Notify;
+
+use super::random_id;
+
+/// The log and those who wait for it.
+#[derive(Debug)]
+pub(crate) struct SharedLog {
+    log: Mutex<Log>,
+    /// Whether the log is open, readable without the lock.
+    wanted: AtomicBool,
+    /// Somebody has read to the end and sleeps.
+    sleepers: AtomicBool,
+    grown: Notify,
+}
+
+impl SharedLog {
+    pub(crate) fn new(capacity: u64) -> Arc<Self> {
+        Arc::new(Self {
+            log: Mutex::new(Log::new(random_id(), capacity)),
+            wanted: AtomicBool::new(false),
+            sleepers: AtomicBool::new(false),
+            grown: Notify::new(),
+        })
+    }
+
+    /// The log itself. To open, adopt or close it, use the methods here.
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Log> {
+        self.log.lock()
+    }
+
+    /// Opens the log if it is closed. The caller holds every slot and the log's guard.
+    pub(super) fn open(&self, log: &mut Log) {
+        if !log.is_open() {
+            log.open(random_id());
+            self.wanted.store(true, Ordering::Release);
+        }
+    }
+
+    pub(super) fn adopt(&self, position: Position) {
+        self.log.lock().adopt(position);
+        self.wanted.store(true, Ordering::Release);
+    }
+
+    pub(super) fn close(&self) {
+        self.wanted.store(false, Ordering::Release);
+        self.log.lock().close();
+    }
+
+    /// Appends bytes that are not an effect of this node.
+    pub(super) fn append_raw(&self, bytes: &[u8]) {
+        self.log.lock().append_raw(bytes);
+        self.wake();
+    }
+
+    /// Has every replica say how far it is.
+    pub(super) fn ask_for_acknowledgements(&self) {
+        self.append_raw(b"*3\r\n$8\r\nREPLCONF\r\n$6\r\nGETACK\r\n$1\r\n*\r\n");
+    }
+
+    fn wake(&self) {
+        if self.sleepers.swap(false, Ordering::AcqRel) {
+            self.grown.notify_waiters();
+        }
+    }
+
+    /// Waits until `read` says that there is something. `read` is called with the log unlocked.
+    pub(super) async fn when_grown<T>(&self, mut read: impl FnMut() -> Option<T>) -> T {
+        loop {
+            let grown = self.grown.notified();
+            tokio::pin!(grown);
+            // From here on a wake-up is not lost: first listen, then say so, then look.
+            grown.as_mut().enable();
+            self.sleepers.store(true, Ordering::Release);
+            if let Some(found) = read() {
+                return found;
+            }
+            grown.await;
+        }
+    }
+}
+
+/// The engine's end of the log.
+#[derive(Debug)]
+pub(crate) struct LogHandle(pub(crate) Arc<SharedLog>);
+
+impl EffectLog for LogHandle {
+    fn wanted(&self) -> bool {
+        self.0.wanted.load(Ordering::Acquire)
+    }
+
+    fn append(&self, db: u16, commands: &[u8]) -> ReplOffset {
+        let end = self.0.log.lock().append(db, commands);
+        self.0.wake();
+        end
+    }
+}

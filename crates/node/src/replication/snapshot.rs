@@ -1,0 +1,149 @@
+//! Snapshots: the cut, and its bytes on their way to replicas.
+//!
+//! A snapshot for replicas is made once and goes to all who asked together. Its pace is that of the
+//! slowest, who loses it if it takes nothing for `repl-timeout`.
+
+use std::io::{self, Seek, SeekFrom, Write};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use anyhow::Context as _;
+use keyspace::Snapshot;
+use persistence::{Info, RdbWriter, WriteOptions};
+use replication::master::{PeerId, TransferId};
+use replication::{CursorId, Log, Position};
+use slot_routing::Slot;
+use tokio::sync::mpsc;
+
+use super::serve::Event;
+use crate::server::Server;
+
+/// The size of a piece of the snapshot on its way, and how many may wait for one replica.
+const PIECE: usize = 64 * 1024;
+pub(super) const PIECES_AHEAD: usize = 16;
+
+/// A part of what is sent for a snapshot; the end is said, so that a break is not taken for it.
+#[derive(Debug, Clone)]
+pub(super) enum Piece {
+    Bytes(Arc<[u8]>),
+    End,
+}
+
+/// What is to be made and who gets it.
+#[derive(Debug)]
+pub(super) struct Order {
+    pub(super) transfer: TransferId,
+    /// With an end mark while it is made; otherwise made first and sent with its length.
+    pub(super) eof: bool,
+    pub(super) receivers: Vec<(PeerId, mpsc::Sender<Piece>)>,
+    pub(super) cancelled: Arc<AtomicBool>,
+}
+
+/// The state of all data at one moment, and what `at_cut` noted of the log at that moment.
+pub(crate) fn cut<R>(server: &Server, at_cut: impl FnOnce(&mut Log) -> R) -> anyhow::Result<(Snapshot, R)> {
+    let _apply_turn = server.replication.apply_turn.lock();
+    let _script_turn = server.engine.script_turn.lock();
+    let cut = server.engine.keyspace.cut(|| at_cut(&mut server.replication.log.lock()));
+    cut.context("too many snapshots are under way")
+}
+
+/// Makes the snapshot and sends it. Runs on a thread of its own; reports by events.
+pub(super) fn carry_out(server: &Server, order: Order) {
+    let transfer = order.transfer;
+    if let Err(error) = try_carry_out(server, order) {
+        tracing::warn!("The snapshot for replicas failed: {error:#}");
+        server.replication.tell(Event::TransferFailed { transfer });
+    }
+}
+
+fn try_carry_out(server: &Server, mut order: Order) -> anyhow::Result<()> {
+    let shared = &server.replication.log;
+    let (mut snapshot, (position, cursors)) = cut(server, |log| {
+        shared.open(log);
+        log.forget_db();
+        let position = log.position();
+        let cursors: Vec<(PeerId, CursorId)> =
+            order.receivers.iter().map(|(peer, _)| (*peer, log.add_cursor(position.offset))).collect();
+        (position, cursors)
+    })?;
+    tracing::info!("Starting a snapshot for {} replicas", order.receivers.len());
+    server.replication.tell(Event::Cut { transfer: order.transfer, position, cursors });
+    if order.eof {
+        let mark = super::random_id();
+        order.send(format!("$EOF:{mark}\r\n").as_bytes())?;
+        write_rdb(server, &mut snapshot, Some(position), &mut order)?;
+        order.send(mark.as_str().as_bytes())?;
+    } else {
+        let mut file = tempfile::tempfile_in(".")?;
+        write_rdb(server, &mut snapshot, Some(position), &mut file)?;
+        let len = file.stream_position()?;
+        file.seek(SeekFrom::Start(0))?;
+        order.send(format!("${len}\r\n").as_bytes())?;
+        io::copy(&mut file, &mut order)?;
+    }
+    for (_, receiver) in order.receivers {
+        // Who has gone needs no end.
+        let _ = receiver.blocking_send(Piece::End);
+    }
+    Ok(())
+}
+
+impl Order {
+    /// Sends to everybody who is still there.
+    fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
+        if self.cancelled.load(Ordering::Relaxed) {
+            return Err(io::Error::other("nobody waits for it any more"));
+        }
+        for piece in bytes.chunks(PIECE) {
+            let piece: Arc<[u8]> = piece.into();
+            let still_there =
+                |receiver: &mpsc::Sender<Piece>| receiver.blocking_send(Piece::Bytes(piece.clone())).is_ok();
+            self.receivers.retain(|(_, receiver)| still_there(receiver));
+        }
+        if self.receivers.is_empty() { Err(io::Error::other("every replica has gone")) } else { Ok(()) }
+    }
+}
+
+impl Write for Order {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.send(bytes).map(|()| bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Writes the snapshot as an RDB. `position` is where the replication stream stood at the cut. A slot is
+/// written to memory while it is locked, and to `out` when it no longer is.
+pub(crate) fn write_rdb(
+    server: &Server,
+    snapshot: &mut Snapshot,
+    position: Option<Position>,
+    out: &mut impl Write,
+) -> io::Result<()> {
+    let options = WriteOptions {
+        compress: server.config.switch("rdbcompression"),
+        checksum: server.config.switch("rdbchecksum"),
+    };
+    let replication = position.as_ref().map(|at| (at.id.as_str().as_bytes(), at.offset.0, 0));
+    let created = crate::time::now();
+    let info = Info { version: "7.2.4", created, used_memory: 0, replication, aof_base: false };
+    let mut writer = RdbWriter::new(Vec::with_capacity(2 * PIECE), options, &info)?;
+    let sizes: Vec<_> = (0..server.engine.keyspace.databases()).map(|db| snapshot.len(db)).collect();
+    for slot in Slot::all() {
+        let mut outcome = Ok(());
+        snapshot.walk(slot, &mut |entry| {
+            if outcome.is_ok() {
+                outcome = writer.entry(&entry, |db| sizes[usize::from(db)]);
+            }
+        });
+        outcome?;
+        let written = writer.flush()?;
+        if written.len() >= PIECE {
+            out.write_all(written)?;
+            written.clear();
+        }
+    }
+    out.write_all(&writer.finish()?)
+}
