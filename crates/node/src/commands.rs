@@ -23,7 +23,7 @@ pub(crate) async fn run(connection: &mut Connection, command: NodeCommand, reque
             replication::replicaof(&server, args, &mut Writer::new(connection.output(), protocol));
         }
         NodeCommand::Role => {
-            crate::replication::role(&server, &mut Writer::new(connection.output(), protocol))
+            crate::replication::role(&server, &mut Writer::new(connection.output(), protocol));
         }
         NodeCommand::Wait => replication::wait(connection, args).await,
         NodeCommand::Shutdown => server::shutdown(&server, &mut Writer::new(connection.output(), protocol)),
