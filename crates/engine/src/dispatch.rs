@@ -246,6 +246,8 @@ impl Engine {
                 session.asking = asked;
                 return flow;
             }
+            // A browser made to talk to this port: its next line may be a command of somebody's choosing.
+            Err(CommandError::UnknownCommand { name, .. }) if is_http(&name) => return Flow::Close,
             Err(error) => {
                 if let Some(entry) = request.found {
                     add(&worker.stats.commands[entry.index].rejected, 1);
@@ -425,6 +427,11 @@ impl Engine {
         add(&worker.stats.error_replies, 1);
         Writer::new(out, session.protocol).error(&error.to_string());
     }
+}
+
+/// The words by which Redis knows a cross-protocol request of HTTP.
+fn is_http(name: &[u8]) -> bool {
+    name.eq_ignore_ascii_case(b"post") || name.eq_ignore_ascii_case(b"host:")
 }
 
 fn publish(session: &Session, now: Millis, last: Option<&'static Registered>) {

@@ -76,7 +76,7 @@ impl fmt::Display for CommandError {
         let text = match self {
             Self::UnknownCommand { name, args } => return unknown_command(f, name, args),
             Self::UnknownSubcommand { container, name } => {
-                let name = String::from_utf8_lossy(&name[..name.len().min(QUOTED)]);
+                let name = quoted(name, QUOTED);
                 return write!(f, "ERR unknown subcommand '{name}'. Try {} HELP.", container.to_uppercase());
             }
             Self::WrongArity(name) => {
@@ -124,15 +124,24 @@ impl fmt::Display for CommandError {
 
 impl std::error::Error for CommandError {}
 
+/// What a client sent, as an error shows it: at most so many bytes, and only up to a NUL.
+pub(crate) fn quoted(bytes: &[u8], most: usize) -> Cow<'_, str> {
+    String::from_utf8_lossy(until_nul(&bytes[..bytes.len().min(most)]))
+}
+
+fn until_nul(bytes: &[u8]) -> &[u8] {
+    bytes.split(|byte| *byte == 0).next().unwrap_or_default()
+}
+
 fn unknown_command(f: &mut fmt::Formatter<'_>, name: &[u8], args: &[Vec<u8>]) -> fmt::Result {
-    let name = String::from_utf8_lossy(&name[..name.len().min(QUOTED)]);
+    let name = quoted(name, QUOTED);
     write!(f, "ERR unknown command '{name}', with args beginning with: ")?;
     let mut room = QUOTED;
     for arg in args {
         if room == 0 {
             break;
         }
-        let shown = &arg[..arg.len().min(room)];
+        let shown = until_nul(&arg[..arg.len().min(room)]);
         write!(f, "'{}' ", String::from_utf8_lossy(shown))?;
         room = room.saturating_sub(shown.len() + 3);
     }

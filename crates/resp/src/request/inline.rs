@@ -11,7 +11,8 @@ pub(super) fn split(line: &mut [u8], base: u32, words: &mut Vec<Span>) -> Result
         while line.get(read).is_some_and(|byte| is_space(*byte)) {
             read += 1;
         }
-        if read == line.len() {
+        // Redis handles the line as a C string.
+        if matches!(line.get(read), None | Some(0)) {
             return Ok(());
         }
         let start = read;
@@ -28,10 +29,6 @@ pub(super) fn split(line: &mut [u8], base: u32, words: &mut Vec<Span>) -> Result
             }
         }
         words.push((base + start as u32, (write - start) as u32));
-        if line.get(read) == Some(&0) {
-            // Redis handles the line as a C string.
-            return Ok(());
-        }
     }
 }
 

@@ -5,7 +5,7 @@ use clock::Millis;
 
 use crate::commands::time_arg::{Base, Unit, absolute};
 use crate::context::Context;
-use crate::error::CommandError;
+use crate::error::{CommandError, quoted};
 
 bitflags! {
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,7 +31,7 @@ impl When {
                 () if word.eq_ignore_ascii_case(b"gt") => Self::GT,
                 () if word.eq_ignore_ascii_case(b"lt") => Self::LT,
                 () => {
-                    let text = format!("ERR Unsupported option {}", String::from_utf8_lossy(word));
+                    let text = format!("ERR Unsupported option {}", quoted(word, word.len()));
                     return Err(CommandError::Text(text.into()));
                 }
             };
