@@ -171,6 +171,13 @@ impl Group {
         self.raw.raft.state == StateRole::Leader
     }
 
+    /// Whether this member leads and knows all that was ever committed: a majority has confirmed its
+    /// leadership by taking an entry of its own term.
+    #[must_use]
+    pub fn is_confirmed(&self) -> bool {
+        self.is_leader() && self.raw.raft.commit_to_current_term()
+    }
+
     #[must_use]
     pub fn is_awake(&self) -> bool {
         self.timer.is_some()
@@ -212,7 +219,7 @@ impl Group {
             Input::Message(bytes) => self.on_message(now, bytes, out),
             Input::Members { voters, foreign } => self.on_members(voters, foreign),
             Input::Wake { past } => self.on_wake(now, past, out),
-            Input::Sleep => self.timer = None,
+            Input::Sleep => self.on_sleep(),
             Input::Propose(value) => {
                 assert!(!value.is_empty() && value.len() <= MAX_VALUE, "a value of {} bytes", value.len());
                 if self.is_leader() {
@@ -286,6 +293,15 @@ impl Group {
         self.timer = Some(now + STAGGER * self.rank());
         self.drain(out);
         self.on_deadline(now, out);
+    }
+
+    /// A leader that goes to sleep leads no more: it would not be heard of.
+    fn on_sleep(&mut self) {
+        self.timer = None;
+        if self.raw.raft.state != StateRole::Follower {
+            let term = self.raw.raft.term;
+            self.raw.raft.become_follower(term, 0);
+        }
     }
 
     /// This member's place in the order of candidates. Each group has another order, so that the work

@@ -1,0 +1,112 @@
+//! Names and places of instances.
+
+use std::fmt;
+
+use consensus::PeerId;
+
+/// Where an instance is reached: an IP address or, if hostnames are allowed, a name; and a port.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Addr {
+    pub host: String,
+    pub port: u16,
+}
+
+impl Addr {
+    #[must_use]
+    pub fn new(host: &str, port: u16) -> Self {
+        Self { host: host.to_owned(), port }
+    }
+
+    /// Whether the host is an IP address rather than a name.
+    #[must_use]
+    pub fn is_ip(&self) -> bool {
+        is_ip(&self.host)
+    }
+}
+
+impl fmt::Display for Addr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.host, self.port)
+    }
+}
+
+pub(crate) fn is_ip(host: &str) -> bool {
+    host.parse::<std::net::IpAddr>().is_ok()
+}
+
+/// A host that may stand in a command, an event and a configuration line: no blanks, nothing unseen.
+pub(crate) fn is_host(text: &str) -> bool {
+    !text.is_empty()
+        && text.len() <= 255
+        && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._:%".contains(&byte))
+}
+
+/// A sentinel's identity for as long as it keeps its configuration file: 40 hexadecimal characters.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RunId(String);
+
+impl RunId {
+    /// An id from random bytes.
+    #[must_use]
+    pub fn from_random(bytes: [u8; 20]) -> Self {
+        Self(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+    }
+
+    /// The id that `text` spells, if it is one.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        let hex = text.bytes().all(|byte| byte.is_ascii_hexdigit());
+        let id = Self(text.to_ascii_lowercase());
+        (text.len() == 40 && hex && id.number().is_some()).then_some(id)
+    }
+
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    fn number(&self) -> Option<PeerId> {
+        u64::from_str_radix(&self.0[..16], 16).ok().and_then(PeerId::new)
+    }
+
+    /// The first 64 bits: this sentinel's number in its consensus groups. Two sentinels of one group
+    /// would share it once in 2^64.
+    #[must_use]
+    pub fn peer(&self) -> PeerId {
+        self.number().expect("checked when the id was made")
+    }
+}
+
+impl fmt::Display for RunId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn run_ids_are_forty_hexadecimal_characters() {
+        assert_eq!(RunId::parse(&"AB".repeat(20)).unwrap().as_str(), "ab".repeat(20));
+        assert_eq!(RunId::parse("ab"), None);
+        assert_eq!(RunId::parse(&"xy".repeat(20)), None);
+        assert_eq!(RunId::parse(&"0".repeat(40)), None, "its number would be nobody's");
+        assert_eq!(RunId::from_random([1; 20]).peer().number(), 0x0101_0101_0101_0101);
+    }
+
+    #[test]
+    fn hosts_hold_nothing_that_could_split_a_line() {
+        for (text, good) in [
+            ("10.0.0.1", true),
+            ("::1", true),
+            ("db-1.local", true),
+            ("a b", false),
+            ("a\nb", false),
+            ("", false),
+        ] {
+            assert_eq!(is_host(text), good, "{text:?}");
+        }
+    }
+}

@@ -1,0 +1,160 @@
+//! What sentinels ask each other: is this master down, and do I have your vote.
+//!
+//! `SENTINEL IS-MASTER-DOWN-BY-ADDR <ip> <port> <epoch> <run id or *>`, answered by
+//! `[down, run id of the vote or *, epoch of the vote]`, is Redis's, so sentinels of both kinds agree
+//! on what is down. With a run id it asks for a vote; Redoubt sentinels ask each other for votes by
+//! Raft messages instead, which carry more.
+
+use consensus::{PeerId, Term};
+use resp::Value;
+
+use crate::addr::{Addr, RunId};
+use crate::event::Level;
+use crate::hello::Hello;
+use crate::instance::Peer;
+use crate::link::Pending;
+use crate::master::Master;
+use crate::shared::Cx;
+
+/// How often to ask while every moment counts.
+const ASK_URGENT: std::time::Duration = std::time::Duration::from_millis(50);
+/// How long a suspicion is that fresh.
+const FRESH: std::time::Duration = std::time::Duration::from_secs(3);
+
+impl Master {
+    pub(crate) fn ask_request(&self, cx: &Cx<'_>, epoch: u64, run_id: &str) -> Vec<Vec<u8>> {
+        let Addr { host, port } = &self.myself.addr;
+        let words = [
+            "SENTINEL",
+            "IS-MASTER-DOWN-BY-ADDR",
+            cx.shared.shown(host),
+            &port.to_string(),
+            &epoch.to_string(),
+            run_id,
+        ];
+        words.map(|word| word.as_bytes().to_vec()).to_vec()
+    }
+
+    /// Asks the others, if this sentinel holds the master for down.
+    pub(crate) fn ask_others(&mut self, cx: &mut Cx<'_>) {
+        let Some(since) = self.myself.sdown else { return };
+        let fresh = cx.now.since(since) < FRESH;
+        let period = if fresh { ASK_URGENT } else { cx.shared.timing.ask_period };
+        let due = |peer: &&Peer| peer.asked.is_none_or(|at| cx.now.since(at) >= period);
+        let ask: Vec<(RunId, _)> = self
+            .peers
+            .values()
+            .filter(due)
+            .filter_map(|peer| Some((peer.run_id.clone(), peer.link?)))
+            .collect();
+        for (run_id, link) in ask {
+            let request = self.ask_request(cx, cx.shared.epoch, "*");
+            if cx.send_after(0, link, Pending::Ask(self.name.clone(), run_id.clone()), request) {
+                let peer = self.peers.get_mut(&run_id).expect("just listed");
+                peer.asked = Some(cx.now);
+            }
+        }
+    }
+
+    /// Another sentinel's answer.
+    pub(crate) fn on_answer(&mut self, cx: &mut Cx<'_>, run_id: &RunId, value: &Value) {
+        let Some([Value::Integer(down), leader, Value::Integer(epoch)]) = value.as_array() else { return };
+        let Some(peer) = self.peers.get_mut(run_id) else { return };
+        peer.master_down = (*down == 1).then_some(cx.now);
+        let leader = leader.as_bytes().and_then(|leader| std::str::from_utf8(leader).ok()).unwrap_or("*");
+        if leader != "*"
+            && let Ok(epoch) = u64::try_from(*epoch)
+        {
+            peer.vote = Some((leader.chars().take(40).collect(), epoch));
+            if RunId::parse(leader).as_ref() == Some(&cx.shared.me) {
+                let from = peer.id();
+                self.drive(cx, consensus::Input::Vote { from, term: Term(epoch) });
+            }
+        }
+        if cx.shared.tilt.is_none() {
+            self.count_votes(cx);
+            self.act(cx);
+        }
+    }
+
+    /// Another sentinel asks, and with a run id wants the vote of `epoch`. Answers whether the master is
+    /// down, whom this sentinel voted for and in which epoch; and which record must be on disk before.
+    pub(crate) fn answer(
+        &mut self,
+        cx: &mut Cx<'_>,
+        epoch: u64,
+        run_id: Option<&RunId>,
+    ) -> (bool, Option<RunId>, u64, u64) {
+        let down = cx.shared.tilt.is_none() && self.myself.sdown.is_some();
+        let Some(run_id) = run_id else { return (down, None, 0, 0) };
+        let mut wants = Vec::new();
+        let (record, term, vote) = self.group.vote_for(cx.now, run_id.peer(), Term(epoch), &mut wants);
+        self.carry_out(cx, wants);
+        let vote = vote.and_then(|vote| self.run_id_of(cx, vote, run_id));
+        (down, vote, term.0, self.record(record))
+    }
+
+    /// A member's run id. The candidate may be one that is not known yet.
+    fn run_id_of(&self, cx: &Cx<'_>, id: PeerId, candidate: &RunId) -> Option<RunId> {
+        if id == cx.shared.my_peer() {
+            return Some(cx.shared.me.clone());
+        }
+        if id == candidate.peer() {
+            return Some(candidate.clone());
+        }
+        self.peer_of(id).map(|peer| peer.run_id.clone())
+    }
+
+    /// A greeting from another sentinel that watches this master.
+    pub(crate) fn on_hello(&mut self, cx: &mut Cx<'_>, hello: &Hello) {
+        if hello.run_id == cx.shared.me {
+            return;
+        }
+        match self.peers.get(&hello.run_id) {
+            None => self.meet(cx, hello),
+            Some(peer) if !cx.shared.same_addr(&peer.addr, &hello.addr) => self.move_peer(cx, hello),
+            Some(_) => {}
+        }
+        self.learn_epoch(cx, hello.epoch);
+        let switch = hello.config_epoch > self.config_epoch;
+        if let Some(peer) = self.peers.get_mut(&hello.run_id) {
+            peer.last_hello = cx.now;
+            peer.config_epoch = Some(hello.config_epoch);
+        }
+        if switch {
+            self.follow_hello(cx, hello);
+        }
+    }
+
+    fn meet(&mut self, cx: &mut Cx<'_>, hello: &Hello) {
+        self.vacate(cx, &hello.addr);
+        self.add_peer(cx, &hello.addr, &hello.run_id);
+        if let Some(peer) = self.peers.get(&hello.run_id) {
+            self.announce_peer(cx, Level::Notice, "+sentinel", peer, "");
+            self.update_members(cx);
+            cx.changed();
+        }
+    }
+
+    /// A known sentinel has another address now.
+    fn move_peer(&mut self, cx: &mut Cx<'_>, hello: &Hello) {
+        self.vacate(cx, &hello.addr);
+        let peer = self.peers.get_mut(&hello.run_id).expect("it is known");
+        peer.addr = hello.addr.clone();
+        peer.relink(cx);
+        let text = format!(" ip {} port {} for {}", hello.addr.host, hello.addr.port, hello.run_id);
+        self.announce(cx, Level::Notice, "+sentinel-address-switch", &text);
+        cx.changed();
+    }
+
+    /// Somebody else sits at this address: whoever was known there is gone. It still counts as a
+    /// sentinel, until an operator says that it does not.
+    fn vacate(&mut self, cx: &mut Cx<'_>, addr: &Addr) {
+        let at = |peer: &&mut Peer| cx.shared.same_addr(&peer.addr, addr);
+        let Some(run_id) = self.peers.values_mut().find(at).map(|peer| peer.run_id.clone()) else { return };
+        self.announce_peer(cx, Level::Warning, "+sentinel-invalid-addr", &self.peers[&run_id], "");
+        let peer = self.peers.get_mut(&run_id).expect("just found");
+        peer.addr.port = 0;
+        peer.relink(cx);
+    }
+}

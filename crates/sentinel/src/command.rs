@@ -1,0 +1,233 @@
+//! The commands of a sentinel: one table, and how a request finds its handler.
+
+use clock::Instant;
+use resp::{Protocol, Writer};
+
+use crate::event::Level;
+use crate::hello::{HELLO_CHANNEL, Hello};
+use crate::machine::{Action, ClientId, Sentinel};
+use crate::master::Master;
+use crate::shared::Cx;
+
+mod describe;
+mod glob;
+mod masters;
+mod operate;
+mod peers;
+mod settings;
+
+/// A request being answered.
+struct Call<'a> {
+    sentinel: &'a mut Sentinel,
+    now: Instant,
+    /// The arguments after the subcommand.
+    args: &'a [&'a [u8]],
+    reply: Writer<'a>,
+    out: &'a mut Vec<Action>,
+    /// The record that must be on disk before the reply leaves.
+    after: u64,
+}
+
+impl Call<'_> {
+    /// An argument as text. What is no text is no name of anything here.
+    fn text(&self, at: usize) -> &str {
+        self.args.get(at).and_then(|arg| std::str::from_utf8(arg).ok()).unwrap_or("\u{fffd}")
+    }
+
+    fn number<T: std::str::FromStr>(&self, at: usize) -> Option<T> {
+        self.text(at).parse().ok()
+    }
+
+    /// The master that an argument names; answers with the error if there is none.
+    fn master(&mut self, at: usize) -> Option<&Master> {
+        let name = self.text(at).to_owned();
+        if !self.sentinel.masters.contains_key(&name) {
+            self.reply.error("ERR No such master with that name");
+        }
+        self.sentinel.masters.get(&name)
+    }
+
+    /// The same, to act on; together with the context to act in.
+    fn act_on(&mut self, at: usize) -> Option<(&mut Master, Cx<'_>)> {
+        let name = self.text(at).to_owned();
+        let Sentinel { masters, shared, .. } = &mut *self.sentinel;
+        let Some(master) = masters.get_mut(&name) else {
+            self.reply.error("ERR No such master with that name");
+            return None;
+        };
+        Some((master, Cx { now: self.now, shared, out: self.out }))
+    }
+
+    fn fields(&mut self, fields: &[(&'static str, String)]) {
+        self.reply.map(fields.len());
+        for (name, value) in fields {
+            self.reply.bulk(name.as_bytes());
+            self.reply.bulk(value.as_bytes());
+        }
+    }
+}
+
+/// A subcommand of SENTINEL.
+struct Subcommand {
+    name: &'static str,
+    /// Words with SENTINEL and the subcommand; negative for "at least".
+    arity: i32,
+    run: fn(&mut Call<'_>),
+    /// As HELP shows it: arguments, then lines.
+    help: &'static [&'static str],
+}
+
+macro_rules! subcommands {
+    ($($name:literal $arity:literal $run:path, [$($help:literal),*];)*) => {
+        &[$(Subcommand { name: $name, arity: $arity, run: $run, help: &[$($help),*] }),*]
+    };
+}
+
+/// In the order in which HELP lists them.
+static SUBCOMMANDS: &[Subcommand] = subcommands! {
+    "ckquorum" 3 peers::ckquorum, ["CKQUORUM <master-name>",
+        "    Check if the current Sentinel configuration is able to reach the quorum",
+        "    needed to failover a master and the majority needed to authorize the",
+        "    failover. Names the Sentinels that are out of reach."];
+    "config" -3 settings::config, ["CONFIG SET <param> <value>",
+        "    Set a global Sentinel configuration parameter.",
+        "CONFIG GET <param>",
+        "    Get global Sentinel configuration parameter."];
+    "debug" -2 settings::debug, ["DEBUG [<param> <value> ...]",
+        "    Show a list of configurable time parameters and their values (milliseconds).",
+        "    Or update current configurable parameters values (one or more)."];
+    "get-master-addr-by-name" 3 masters::address, ["GET-MASTER-ADDR-BY-NAME <master-name>",
+        "    Return the ip and port number of the master with that name."];
+    "failover" -3 operate::failover, ["FAILOVER <master-name> [COORDINATED]",
+        "    Manually failover a master node. A majority of the Sentinels must agree.",
+        "    COORDINATED has the master hand over by itself, without losing a write."];
+    "failovers" -2 masters::failovers, ["FAILOVERS [<master-name>]",
+        "    Show the last failovers step by step, in milliseconds from the first suspicion."];
+    "flushconfig" 2 operate::flushconfig, ["FLUSHCONFIG",
+        "    Force Sentinel to rewrite its configuration on disk, including the current",
+        "    Sentinel state."];
+    "forget-peer" 4 peers::forget, ["FORGET-PEER <master-name> <runid>",
+        "    Stop counting a Sentinel that is gone for good. To be said to every Sentinel."];
+    "info-cache" -3 masters::info_cache, ["INFO-CACHE <master-name>",
+        "    Return last cached INFO output from masters and all its replicas."];
+    "is-master-down-by-addr" 6 peers::is_master_down, ["IS-MASTER-DOWN-BY-ADDR <ip> <port> <current-epoch> <runid>",
+        "    Check if the master specified by ip:port is down from current Sentinel's",
+        "    point of view."];
+    "master" 3 masters::one, ["MASTER <master-name>",
+        "    Show the state and info of the specified master."];
+    "masters" 2 masters::all, ["MASTERS",
+        "    Show a list of monitored masters and their state."];
+    "monitor" 6 operate::monitor, ["MONITOR <name> <ip> <port> <quorum>",
+        "    Start monitoring a new master with the specified name, ip, port and quorum."];
+    "myid" 2 settings::myid, ["MYID", "    Return the ID of the Sentinel instance."];
+    "pending-scripts" 2 settings::pending_scripts, ["PENDING-SCRIPTS", "    Get pending scripts information."];
+    "raft" -2 peers::raft, ["RAFT [<master-name> <message>]",
+        "    What Sentinels say to each other to elect a leader."];
+    "remove" 3 operate::remove, ["REMOVE <master-name>", "    Remove master from Sentinel's monitor list."];
+    "replicas" 3 masters::replicas, ["REPLICAS <master-name>",
+        "    Show a list of replicas for this master and their state."];
+    "reset" 3 operate::reset, ["RESET <pattern>",
+        "    Reset masters for specific master name matching this pattern."];
+    "sentinels" 3 masters::sentinels, ["SENTINELS <master-name>",
+        "    Show a list of Sentinel instances for this master and their state."];
+    "set" -5 settings::set, ["SET <master-name> <option> <value> [<option> <value> ...]",
+        "    Set configuration parameters for certain masters."];
+    "simulate-failure" -3 settings::simulate_failure, ["SIMULATE-FAILURE [CRASH-AFTER-ELECTION] [CRASH-AFTER-PROMOTION] [HELP]",
+        "    Simulate a Sentinel crash."];
+    "slaves" 3 masters::replicas, [];
+    "help" 2 help, ["HELP", "    Prints this help."];
+};
+
+impl Sentinel {
+    /// Answers a client's command.
+    pub(crate) fn on_command(
+        &mut self,
+        now: Instant,
+        client: ClientId,
+        protocol: Protocol,
+        args: &[Vec<u8>],
+        out: &mut Vec<Action>,
+    ) {
+        let mut reply = Vec::new();
+        let words: Vec<&[u8]> = args.iter().map(Vec::as_slice).collect();
+        let rest = words.get(1..).unwrap_or(&[]);
+        let mut call =
+            Call { sentinel: self, now, args: rest, reply: Writer::new(&mut reply, protocol), out, after: 0 };
+        match words.first().map(|word| word.to_ascii_lowercase()).as_deref() {
+            Some(b"sentinel") => run_subcommand(&mut call),
+            Some(b"publish") if words.len() == 3 => publish(&mut call),
+            Some(b"publish") => call.reply.error("ERR wrong number of arguments for 'publish' command"),
+            Some(b"role") if words.len() == 1 => role(&mut call),
+            Some(b"role") => call.reply.error("ERR wrong number of arguments for 'role' command"),
+            _ => call.reply.error("ERR unknown command"),
+        }
+        let after = call.after;
+        out.push(Action::Reply { client, after, reply });
+    }
+
+    /// The section `Sentinel` of INFO.
+    #[must_use]
+    pub fn info(&self, now: Instant) -> String {
+        describe::info(self, now)
+    }
+}
+
+fn run_subcommand(call: &mut Call<'_>) {
+    let Some((name, rest)) = call.args.split_first() else {
+        call.reply.error("ERR wrong number of arguments for 'sentinel' command");
+        return;
+    };
+    let asked = String::from_utf8_lossy(&name[..name.len().min(128)]).into_owned();
+    let lower = asked.to_ascii_lowercase();
+    let Some(found) = SUBCOMMANDS.iter().find(|one| one.name == lower) else {
+        call.reply.error(&format!("ERR unknown subcommand '{asked}'. Try SENTINEL HELP."));
+        return;
+    };
+    let words = call.args.len() as i32 + 1;
+    if (found.arity > 0 && words != found.arity) || words < -found.arity {
+        call.reply.error(&format!("ERR wrong number of arguments for 'sentinel|{}' command", found.name));
+        return;
+    }
+    call.args = rest;
+    (found.run)(call);
+}
+
+fn help(call: &mut Call<'_>) {
+    let lines: Vec<&str> = SUBCOMMANDS.iter().flat_map(|one| one.help).copied().collect();
+    call.reply.array(lines.len() + 1);
+    call.reply.simple("SENTINEL <subcommand> [<arg> [value] [opt] ...]. Subcommands are:");
+    for line in lines {
+        call.reply.simple(line);
+    }
+}
+
+/// Other sentinels greet over the command link, too.
+fn publish(call: &mut Call<'_>) {
+    if call.args[0] != HELLO_CHANNEL.as_bytes() {
+        call.reply.error("ERR Only HELLO messages are accepted by Sentinel instances.");
+        return;
+    }
+    if let Some(hello) = Hello::parse(call.args[1]) {
+        call.sentinel.on_hello(call.now, &hello, call.out);
+    }
+    call.reply.integer(1);
+}
+
+fn role(call: &mut Call<'_>) {
+    let names: Vec<&String> = call.sentinel.masters.keys().collect();
+    call.reply.array(2);
+    call.reply.bulk(b"sentinel");
+    call.reply.array(names.len());
+    for name in names {
+        call.reply.bulk(name.as_bytes());
+    }
+}
+
+/// What SENTINEL SET and MONITOR change is on disk before their answer is.
+fn write_now(call: &mut Call<'_>) {
+    call.sentinel.write_config(call.out);
+}
+
+fn announce_set(master: &Master, cx: &mut Cx<'_>, option: &str, value: &str) {
+    master.announce(cx, Level::Warning, "+set", &format!(" {option} {value}"));
+}

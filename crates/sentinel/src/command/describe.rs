@@ -1,0 +1,201 @@
+//! Instances as SENTINEL MASTER and its like show them, field by field as Redis does.
+
+use std::time::Duration;
+
+use clock::Instant;
+
+use crate::failover::Cause;
+use crate::instance::{Instance, Peer, Reconf};
+use crate::link::{Link, LinkId};
+use crate::machine::Sentinel;
+use crate::master::Master;
+use crate::shared::Shared;
+
+pub(super) type Fields = Vec<(&'static str, String)>;
+
+fn since(now: Instant, at: Instant) -> String {
+    now.since(at).as_millis().to_string()
+}
+
+fn millis(duration: Duration) -> String {
+    duration.as_millis().to_string()
+}
+
+fn push(fields: &mut Fields, name: &'static str, value: impl std::fmt::Display) {
+    fields.push((name, value.to_string()));
+}
+
+/// What every kind begins with.
+fn begin(name: &str, ip: &str, port: u16, run_id: &str, flags: &[&str], link: Option<&Link>) -> Fields {
+    let mut fields = Fields::new();
+    push(&mut fields, "name", name);
+    push(&mut fields, "ip", ip);
+    push(&mut fields, "port", port);
+    push(&mut fields, "runid", run_id);
+    push(&mut fields, "flags", flags.join(","));
+    push(&mut fields, "link-pending-commands", link.map_or(0, |link| link.pending.len()));
+    fields
+}
+
+fn health(fields: &mut Fields, now: Instant, link: Option<&Link>, down_after: Duration) {
+    let sent = link.and_then(|link| link.waiting).map_or_else(|| "0".into(), |at| since(now, at));
+    push(fields, "last-ping-sent", sent);
+    push(fields, "last-ok-ping-reply", link.map_or_else(|| "0".into(), |link| since(now, link.last_good)));
+    push(fields, "last-ping-reply", link.map_or_else(|| "0".into(), |link| since(now, link.last_pong)));
+    push(fields, "down-after-milliseconds", millis(down_after));
+}
+
+fn times_down(fields: &mut Fields, now: Instant, sdown: Option<Instant>, odown: Option<Instant>) {
+    let place = fields.len() - 1;
+    let times = [("s-down-time", sdown), ("o-down-time", odown)];
+    let times = times.into_iter().filter_map(|(name, at)| Some((name, since(now, at?))));
+    // They stand before down-after-milliseconds.
+    let tail = fields.split_off(place);
+    fields.extend(times);
+    fields.extend(tail);
+}
+
+fn data(fields: &mut Fields, now: Instant, instance: &Instance) {
+    let refresh = instance.info_at.map_or_else(|| "0".into(), |at| since(now, at));
+    push(fields, "info-refresh", refresh);
+    push(fields, "role-reported", instance.role.word());
+    push(fields, "role-reported-time", since(now, instance.role_since));
+}
+
+fn disconnected(shared: &Shared, instance: &Instance) -> bool {
+    let up = |link: LinkId| shared.links.at(link).is_up();
+    !up(instance.command) || !up(instance.hello)
+}
+
+/// Those of the words whose condition holds.
+fn flags<'a>(words: &[(&'a str, bool)]) -> Vec<&'a str> {
+    words.iter().filter(|(_, holds)| *holds).map(|(word, _)| *word).collect()
+}
+
+pub(super) fn master(shared: &Shared, now: Instant, master: &Master) -> Fields {
+    let (instance, settings) = (&master.myself, &master.settings);
+    let link = shared.links.at(instance.command);
+    let failover = master.failover.as_ref();
+    let rebooted = |at: Instant| now.since(at) <= settings.reboot_down_after;
+    let flags = flags(&[
+        ("s_down", instance.sdown.is_some()),
+        ("o_down", master.odown.is_some()),
+        ("master", true),
+        ("disconnected", disconnected(shared, instance)),
+        ("failover_in_progress", failover.is_some()),
+        ("force_failover", failover.is_some_and(|failover| failover.cause != Cause::Down)),
+        ("script_kill_sent", instance.script_kill_sent),
+        ("master_reboot", instance.rebooted.is_some_and(rebooted)),
+    ]);
+    let addr = master.current_addr();
+    let mut fields =
+        begin(&master.name, shared.shown(&addr.host), addr.port, &instance.run_id, &flags, Some(link));
+    push(&mut fields, "link-refcount", 1);
+    if let Some(failover) = failover {
+        push(&mut fields, "failover-state", failover.state_name());
+    }
+    health(&mut fields, now, Some(link), settings.down_after);
+    times_down(&mut fields, now, instance.sdown, master.odown);
+    data(&mut fields, now, instance);
+    push(&mut fields, "config-epoch", master.config_epoch);
+    push(&mut fields, "num-slaves", master.replicas.len());
+    push(&mut fields, "num-other-sentinels", master.peers.len());
+    push(&mut fields, "quorum", settings.quorum);
+    push(&mut fields, "failover-timeout", millis(settings.failover_timeout));
+    push(&mut fields, "parallel-syncs", settings.parallel_syncs);
+    let scripts = [
+        ("notification-script", &settings.notification_script),
+        ("client-reconfig-script", &settings.client_reconfig_script),
+    ];
+    for (name, script) in scripts {
+        if let Some(path) = script {
+            push(&mut fields, name, path);
+        }
+    }
+    fields
+}
+
+pub(super) fn replica(shared: &Shared, now: Instant, master: &Master, instance: &Instance) -> Fields {
+    let link = shared.links.at(instance.command);
+    let flags = flags(&[
+        ("s_down", instance.sdown.is_some()),
+        ("slave", true),
+        ("disconnected", disconnected(shared, instance)),
+        ("promoted", instance.promoted),
+        ("reconf_sent", instance.reconf == Reconf::Sent),
+        ("reconf_inprog", instance.reconf == Reconf::InProgress),
+        ("reconf_done", instance.reconf == Reconf::Done),
+        ("script_kill_sent", instance.script_kill_sent),
+    ]);
+    let ip = shared.shown(&instance.addr.host);
+    let port = instance.addr.port;
+    let name = format!("{ip}:{port}");
+    let mut fields = begin(&name, ip, port, &instance.run_id, &flags, Some(link));
+    push(&mut fields, "link-refcount", 1);
+    health(&mut fields, now, Some(link), master.settings.down_after);
+    times_down(&mut fields, now, instance.sdown, None);
+    data(&mut fields, now, instance);
+    push(&mut fields, "master-link-down-time", millis(instance.master_link_down));
+    push(&mut fields, "master-link-status", if instance.master_link_up { "ok" } else { "err" });
+    let of = instance.master.as_ref();
+    push(&mut fields, "master-host", of.map_or("?", |addr| shared.shown(&addr.host)));
+    push(&mut fields, "master-port", of.map_or(0, |addr| addr.port));
+    push(&mut fields, "slave-priority", instance.priority);
+    push(&mut fields, "slave-repl-offset", instance.offset);
+    push(&mut fields, "replica-announced", u8::from(instance.announced));
+    fields
+}
+
+/// Another sentinel. `sharing`: how many masters use the link to it.
+pub(super) fn peer(shared: &Shared, now: Instant, master: &Master, peer: &Peer, sharing: usize) -> Fields {
+    let link = peer.link.map(|link| shared.links.at(link));
+    let flags = flags(&[
+        ("s_down", peer.sdown.is_some()),
+        ("sentinel", true),
+        ("disconnected", link.is_none_or(|link| !link.is_up())),
+        ("master_down", peer.master_down.is_some()),
+    ]);
+    let ip = shared.shown(&peer.addr.host);
+    let id = peer.run_id.as_str();
+    let mut fields = begin(id, ip, peer.addr.port, id, &flags, link);
+    push(&mut fields, "link-refcount", sharing);
+    health(&mut fields, now, link, master.settings.down_after);
+    times_down(&mut fields, now, peer.sdown, None);
+    push(&mut fields, "last-hello-message", since(now, peer.last_hello));
+    let (leader, epoch) = peer.vote.clone().unwrap_or_else(|| ("?".into(), 0));
+    push(&mut fields, "voted-leader", leader);
+    push(&mut fields, "voted-leader-epoch", epoch);
+    fields
+}
+
+pub(super) fn info(sentinel: &Sentinel, now: Instant) -> String {
+    let shared = &sentinel.shared;
+    let tilt = shared.tilt.map_or(-1, |at| now.since(at).as_secs() as i64);
+    let simulated = u8::from(shared.crash_after_election) + 2 * u8::from(shared.crash_after_promotion);
+    let mut text = format!(
+        "# Sentinel\r\nsentinel_masters:{}\r\nsentinel_tilt:{}\r\nsentinel_tilt_since_seconds:{tilt}\r\n\
+         sentinel_running_scripts:{}\r\nsentinel_scripts_queue_length:{}\r\n\
+         sentinel_simulate_failure_flags:{simulated}\r\n",
+        sentinel.masters.len(),
+        u8::from(shared.tilt.is_some()),
+        shared.scripts.running(),
+        shared.scripts.jobs.len(),
+    );
+    for (number, (name, master)) in sentinel.masters.iter().enumerate() {
+        let status = match (master.odown, master.myself.sdown) {
+            (Some(_), _) => "odown",
+            (None, Some(_)) => "sdown",
+            (None, None) => "ok",
+        };
+        let addr = master.current_addr();
+        let line = format!(
+            "master{number}:name={name},status={status},address={}:{},slaves={},sentinels={}\r\n",
+            shared.shown(&addr.host),
+            addr.port,
+            master.replicas.len(),
+            master.voters()
+        );
+        text.push_str(&line);
+    }
+    text
+}

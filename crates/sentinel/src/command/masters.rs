@@ -1,0 +1,112 @@
+//! What is shown of masters, replicas and sentinels.
+
+use super::{Call, describe};
+use crate::instance::Peer;
+use crate::machine::Sentinel;
+use crate::master::Master;
+
+pub(super) fn all(call: &mut Call<'_>) {
+    let Sentinel { masters, shared, .. } = &*call.sentinel;
+    let all: Vec<_> = masters.values().map(|master| describe::master(shared, call.now, master)).collect();
+    call.reply.array(all.len());
+    for fields in all {
+        call.fields(&fields);
+    }
+}
+
+pub(super) fn one(call: &mut Call<'_>) {
+    let now = call.now;
+    if call.master(0).is_none() {
+        return;
+    }
+    let fields = describe::master(&call.sentinel.shared, now, &call.sentinel.masters[call.text(0)]);
+    call.fields(&fields);
+}
+
+pub(super) fn replicas(call: &mut Call<'_>) {
+    list(call, |sentinel, now, master| {
+        let shown = |replica| describe::replica(&sentinel.shared, now, master, replica);
+        master.replicas.values().map(shown).collect()
+    });
+}
+
+pub(super) fn sentinels(call: &mut Call<'_>) {
+    list(call, |sentinel, now, master| {
+        let shown = |peer: &Peer| {
+            let sharing =
+                sentinel.masters.values().filter(|one| one.peers.contains_key(&peer.run_id)).count();
+            describe::peer(&sentinel.shared, now, master, peer, sharing)
+        };
+        master.peers.values().map(shown).collect()
+    });
+}
+
+fn list(call: &mut Call<'_>, describe: fn(&Sentinel, clock::Instant, &Master) -> Vec<describe::Fields>) {
+    let now = call.now;
+    if call.master(0).is_none() {
+        return;
+    }
+    let all = describe(call.sentinel, now, &call.sentinel.masters[call.text(0)]);
+    call.reply.array(all.len());
+    for fields in all {
+        call.fields(&fields);
+    }
+}
+
+pub(super) fn address(call: &mut Call<'_>) {
+    let Some(master) = call.sentinel.masters.get(call.text(0)) else {
+        call.reply.null_array();
+        return;
+    };
+    let addr = master.current_addr();
+    let (host, port) = (call.sentinel.shared.shown(&addr.host), addr.port);
+    call.reply.array(2);
+    call.reply.bulk(host.as_bytes());
+    call.reply.bulk(port.to_string().as_bytes());
+}
+
+pub(super) fn info_cache(call: &mut Call<'_>) {
+    let now = call.now;
+    let named = |name: &[u8]| call.sentinel.masters.get(std::str::from_utf8(name).ok()?);
+    let masters: Vec<&Master> = call.args.iter().filter_map(|name| named(name)).collect();
+    call.reply.map(masters.len());
+    for master in masters {
+        call.reply.bulk(master.name.as_bytes());
+        call.reply.array(1 + master.replicas.len());
+        for instance in std::iter::once(&master.myself).chain(master.replicas.values()) {
+            call.reply.array(2);
+            let age = instance.info_at.map_or(0, |at| now.since(at).as_millis());
+            call.reply.integer(age as i64);
+            if instance.info.is_empty() {
+                call.reply.null();
+            } else {
+                call.reply.bulk(instance.info.as_bytes());
+            }
+        }
+    }
+}
+
+/// The flight recorder, newest last: master, how long ago it began, whether it is over, and the steps.
+pub(super) fn failovers(call: &mut Call<'_>) {
+    let wanted = (!call.args.is_empty()).then(|| call.text(0).to_owned());
+    let flights = &call.sentinel.shared.recorder.flights;
+    let flights: Vec<_> =
+        flights.iter().filter(|flight| wanted.as_ref().is_none_or(|name| *name == flight.master)).collect();
+    call.reply.array(flights.len());
+    for flight in flights {
+        call.reply.map(4);
+        call.reply.bulk(b"master");
+        call.reply.bulk(flight.master.as_bytes());
+        call.reply.bulk(b"began-ms-ago");
+        call.reply.integer(call.now.since(flight.began).as_millis() as i64);
+        call.reply.bulk(b"ended");
+        call.reply.bulk(if flight.ended { b"yes" } else { b"no" });
+        call.reply.bulk(b"steps");
+        call.reply.array(flight.steps.len());
+        for (at, text) in &flight.steps {
+            call.reply.array(2);
+            call.reply.integer(*at as i64);
+            call.reply.bulk(text.as_bytes());
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! What an operator does: watch another master, stop watching, start over, switch by hand.
+
+use consensus::{Change, Record, Saved, Term};
+
+use super::{Call, glob, write_now};
+use crate::addr::{Addr, is_host, is_ip};
+use crate::config::{KnownMaster, is_name};
+use crate::event::Level;
+use crate::failover::Cause;
+use crate::machine::{Action, Sentinel};
+use crate::master::Master;
+use crate::settings::MasterSettings;
+use crate::shared::Cx;
+
+pub(super) fn failover(call: &mut Call<'_>) {
+    let cause = match call.args.len() {
+        1 => Cause::Operator,
+        2 if call.text(1).eq_ignore_ascii_case("coordinated") => Cause::Coordinated,
+        _ => {
+            call.reply.error("ERR syntax error");
+            return;
+        }
+    };
+    let Some((master, mut cx)) = call.act_on(0) else { return };
+    if master.failover.is_some() {
+        call.reply.error("INPROG Failover already in progress");
+        return;
+    }
+    if !master.has_fit_replica(&cx) {
+        call.reply.error("NOGOODSLAVE No suitable replica to promote");
+        return;
+    }
+    let name = master.name.clone();
+    cx.log(Level::Warning, format!("Executing user requested FAILOVER of '{name}'"));
+    master.note(&mut cx, "requested by an operator".into());
+    master.start_failover(&mut cx, cause);
+    master.act(&mut cx);
+    call.reply.ok();
+}
+
+pub(super) fn flushconfig(call: &mut Call<'_>) {
+    write_now(call);
+    call.reply.ok();
+}
+
+pub(super) fn monitor(call: &mut Call<'_>) {
+    let (Some(quorum), Some(port)) = (call.number::<i64>(3), call.number::<i64>(2)) else {
+        let what = if call.number::<i64>(3).is_none() { "ERR Invalid quorum" } else { "ERR Invalid port" };
+        call.reply.error(what);
+        return;
+    };
+    let (name, host) = (call.text(0).to_owned(), call.text(1).to_owned());
+    let names = call.sentinel.shared.global.resolve_hostnames;
+    let quorum = u32::try_from(quorum).unwrap_or(0);
+    let port = u16::try_from(port);
+    let problem = match () {
+        () if quorum == 0 => Some("ERR Quorum must be 1 or greater."),
+        () if !is_name(&name) => Some("ERR Invalid master name"),
+        () if call.sentinel.masters.contains_key(&name) => Some("ERR Duplicate master name."),
+        () if port.is_err() => Some("ERR Invalid port number."),
+        () if !is_host(&host) || (!names && !is_ip(&host)) => {
+            Some("ERR Invalid IP address or hostname specified")
+        }
+        () => None,
+    };
+    if let Some(problem) = problem {
+        call.reply.error(problem);
+        return;
+    }
+    let mut settings = MasterSettings::new(quorum);
+    settings.down_after = call.sentinel.shared.timing.default_down_after;
+    settings.failover_timeout = call.sentinel.shared.timing.default_failover_timeout;
+    let known = KnownMaster {
+        name: name.clone(),
+        addr: Addr { host, port: port.unwrap_or(0) },
+        settings,
+        config_epoch: 0,
+        leader_epoch: 0,
+        replicas: Vec::new(),
+        sentinels: Vec::new(),
+    };
+    let Sentinel { masters, shared, .. } = &mut *call.sentinel;
+    let mut cx = Cx { now: call.now, shared, out: call.out };
+    // If it was watched before, votes may have been given that are forgotten now: none is given again
+    // in an epoch that has been.
+    let saved = Saved { term: Term(cx.shared.epoch + 1), ..Saved::default() };
+    cx.shared.records += 1;
+    let ballot = Change::Ballot { term: saved.term, vote: 0, commit: 0 };
+    let record = Record { group: name.clone(), changes: vec![ballot] };
+    cx.out.push(Action::Persist { number: cx.shared.records, record });
+    cx.resolve(&known.addr.host);
+    let master = Master::new(&mut cx, &known, saved);
+    masters.insert(name, master);
+    write_now(call);
+    call.reply.ok();
+}
+
+pub(super) fn remove(call: &mut Call<'_>) {
+    let name = call.text(0).to_owned();
+    let Some((master, mut cx)) = call.act_on(0) else { return };
+    master.announce(&mut cx, Level::Warning, "-monitor", "");
+    cx.shared.records += 1;
+    let record = Record { group: name.clone(), changes: vec![Change::Dropped] };
+    cx.out.push(Action::Persist { number: cx.shared.records, record });
+    cx.shared.links_changed = true;
+    call.sentinel.masters.remove(&name);
+    write_now(call);
+    call.reply.ok();
+}
+
+pub(super) fn reset(call: &mut Call<'_>) {
+    let pattern = call.args[0];
+    let Sentinel { masters, shared, .. } = &mut *call.sentinel;
+    let mut cx = Cx { now: call.now, shared, out: call.out };
+    let mut count = 0;
+    for master in masters.values_mut().filter(|one| glob::matches(pattern, one.name.as_bytes())) {
+        let addr = master.myself.addr.clone();
+        master.peers.clear();
+        master.start_over(&mut cx, &addr);
+        master.update_members(&mut cx);
+        master.announce(&mut cx, Level::Warning, "+reset-master", "");
+        count += 1;
+    }
+    if count > 0 {
+        write_now(call);
+    }
+    call.reply.integer(count);
+}

@@ -1,0 +1,88 @@
+//! What sentinels ask each other, and what an operator asks about them.
+
+use consensus::Input;
+
+use super::Call;
+use crate::addr::{Addr, RunId};
+use crate::event::Level;
+use crate::machine::Sentinel;
+use crate::shared::Cx;
+
+/// The version of what SENTINEL RAFT carries. A sentinel that answers the question for it with a
+/// number has consensus groups.
+const RAFT_VERSION: i64 = 1;
+
+pub(super) fn raft(call: &mut Call<'_>) {
+    if call.args.is_empty() {
+        call.reply.integer(RAFT_VERSION);
+        return;
+    }
+    if call.args.len() != 2 {
+        call.reply.error("ERR wrong number of arguments for 'sentinel|raft' command");
+        return;
+    }
+    let message = call.args[1];
+    let Some((master, mut cx)) = call.act_on(0) else { return };
+    master.drive(&mut cx, Input::Message(message));
+    master.act(&mut cx);
+    call.reply.ok();
+}
+
+pub(super) fn is_master_down(call: &mut Call<'_>) {
+    let (Some(port), Some(epoch)) = (call.number::<i64>(1), call.number::<i64>(2)) else {
+        call.reply.error("ERR value is not an integer or out of range");
+        return;
+    };
+    let run_id = RunId::parse(call.text(3));
+    let host = call.text(0).to_owned();
+    let Sentinel { masters, shared, .. } = &mut *call.sentinel;
+    let addr = u16::try_from(port).ok().map(|port| Addr { host, port });
+    let asked =
+        addr.and_then(|addr| masters.values_mut().find(|one| shared.same_addr(&one.myself.addr, &addr)));
+    let mut cx = Cx { now: call.now, shared, out: call.out };
+    let epoch = u64::try_from(epoch).unwrap_or(0);
+    let answer = asked.map(|master| master.answer(&mut cx, epoch, run_id.as_ref()));
+    let (down, leader, leader_epoch, after) = answer.unwrap_or((false, None, 0, 0));
+    call.after = after;
+    call.reply.array(3);
+    call.reply.integer(i64::from(down));
+    call.reply.bulk(leader.as_ref().map_or(b"*".as_slice(), |leader| leader.as_str().as_bytes()));
+    call.reply.integer(if leader.is_some() { leader_epoch as i64 } else { 0 });
+}
+
+pub(super) fn ckquorum(call: &mut Call<'_>) {
+    let Some(master) = call.master(0) else { return };
+    let (gone, here): (Vec<_>, Vec<_>) = master.peers.values().partition(|peer| peer.sdown.is_some());
+    let usable = here.len() + 1;
+    let mut reasons = Vec::new();
+    if usable < master.settings.quorum as usize {
+        reasons.push("Not enough available Sentinels to reach the specified quorum for this master");
+    }
+    if usable < master.majority() {
+        reasons.push("Not enough available Sentinels to reach the majority and authorize a failover");
+    }
+    let names: Vec<String> = gone.iter().map(|peer| format!("{} at {}", peer.run_id, peer.addr)).collect();
+    let names =
+        if names.is_empty() { String::new() } else { format!(". Out of reach: {}", names.join(", ")) };
+    if reasons.is_empty() {
+        let text =
+            format!("OK {usable} usable Sentinels. Quorum and failover authorization can be reached{names}");
+        call.reply.simple(&text);
+    } else {
+        call.reply.error(&format!("NOQUORUM {usable} usable Sentinels. {}{names}", reasons.join(". ")));
+    }
+}
+
+pub(super) fn forget(call: &mut Call<'_>) {
+    let run_id = RunId::parse(call.text(1));
+    let Some((master, mut cx)) = call.act_on(0) else { return };
+    let Some(peer) = run_id.and_then(|run_id| master.peers.remove(&run_id)) else {
+        call.reply.error("ERR No such Sentinel with that run id");
+        return;
+    };
+    master.announce_peer(&mut cx, Level::Warning, "-sentinel", &peer, "");
+    master.update_members(&mut cx);
+    cx.shared.links_changed = true;
+    super::write_now(call);
+    call.reply.ok();
+}

@@ -1,0 +1,235 @@
+//! Settings, of the sentinel and of each master.
+
+use std::time::Duration;
+
+use super::{Call, announce_set, glob, write_now};
+use crate::machine::Sentinel;
+use crate::shared::Cx;
+
+pub(super) fn myid(call: &mut Call<'_>) {
+    let id = call.sentinel.my_id().to_string();
+    call.reply.bulk(id.as_bytes());
+}
+
+pub(super) fn pending_scripts(call: &mut Call<'_>) {
+    let jobs = &call.sentinel.shared.scripts.jobs;
+    call.reply.array(jobs.len());
+    for job in jobs {
+        call.reply.map(4);
+        call.reply.bulk(b"argv");
+        call.reply.array(job.argv.len());
+        for word in &job.argv {
+            call.reply.bulk(word.as_bytes());
+        }
+        call.reply.bulk(b"flags");
+        call.reply.bulk(if job.started.is_some() { b"running" } else { b"scheduled" });
+        call.reply.bulk(b"run-time");
+        let ran = job.started.map_or(0, |at| call.now.since(at).as_millis());
+        call.reply.bulk(ran.to_string().as_bytes());
+        call.reply.bulk(b"retry-num");
+        call.reply.bulk(job.retries.to_string().as_bytes());
+    }
+}
+
+pub(super) fn simulate_failure(call: &mut Call<'_>) {
+    let shared = &mut call.sentinel.shared;
+    (shared.crash_after_election, shared.crash_after_promotion) = (false, false);
+    for at in 0..call.args.len() {
+        let word = call.text(at).to_ascii_lowercase();
+        let shared = &mut call.sentinel.shared;
+        match word.as_str() {
+            "crash-after-election" => shared.crash_after_election = true,
+            "crash-after-promotion" => shared.crash_after_promotion = true,
+            "help" => {
+                call.reply.array(2);
+                call.reply.bulk(b"crash-after-election");
+                call.reply.bulk(b"crash-after-promotion");
+                return;
+            }
+            _ => {
+                call.reply.error("ERR Unknown failure simulation specified");
+                return;
+            }
+        }
+    }
+    call.reply.ok();
+}
+
+pub(super) fn debug(call: &mut Call<'_>) {
+    if call.args.is_empty() {
+        let fields: Vec<(&'static str, String)> = {
+            let fields = call.sentinel.shared.timing.fields();
+            fields.map(|(name, value)| (name, value.as_millis().to_string())).into()
+        };
+        call.fields(&fields);
+        return;
+    }
+    for at in (0..call.args.len()).step_by(2) {
+        let (option, value) = (call.text(at).to_owned(), call.text(at + 1).to_owned());
+        let mut fields = call.sentinel.shared.timing.fields();
+        let field = fields.iter_mut().find(|(name, _)| name.eq_ignore_ascii_case(&option));
+        let Some((_, field)) = field.filter(|_| at + 1 < call.args.len()) else {
+            call.reply
+                .error(&format!("ERR Unknown option or number of arguments for SENTINEL DEBUG '{option}'"));
+            return;
+        };
+        let Some(millis) = value.parse::<u64>().ok().filter(|&millis| millis > 0 && millis < 1 << 40) else {
+            call.reply.error(&format!("ERR Invalid argument '{value}' for SENTINEL DEBUG '{option}'"));
+            return;
+        };
+        **field = Duration::from_millis(millis);
+    }
+    call.reply.ok();
+}
+
+pub(super) fn config(call: &mut Call<'_>) {
+    match (call.text(0).to_ascii_lowercase().as_str(), call.args.len()) {
+        ("get", 2) => config_get(call),
+        ("set", 3) => config_set(call),
+        _ => call.reply.error("ERR Only SENTINEL CONFIG GET <option> / SET <option> <value> are supported."),
+    }
+}
+
+fn config_get(call: &mut Call<'_>) {
+    let global = &call.sentinel.shared.global;
+    let word = |flag| if flag { "yes" } else { "no" }.to_owned();
+    let all: [(&'static str, String); 6] = [
+        ("resolve-hostnames", word(global.resolve_hostnames)),
+        ("announce-hostnames", word(global.announce_hostnames)),
+        ("announce-ip", global.announce_ip.clone().unwrap_or_default()),
+        ("announce-port", global.announce_port.to_string()),
+        ("sentinel-user", global.sentinel_user.clone()),
+        ("sentinel-pass", global.sentinel_pass.clone()),
+    ];
+    let pattern = call.args[1].to_ascii_lowercase();
+    let found: Vec<_> =
+        all.into_iter().filter(|(name, _)| glob::matches(&pattern, name.as_bytes())).collect();
+    call.fields(&found);
+}
+
+fn config_set(call: &mut Call<'_>) {
+    let (option, value) = (call.text(1).to_owned(), call.text(2).to_owned());
+    let global = &mut call.sentinel.shared.global;
+    let flag = match value.to_ascii_lowercase().as_str() {
+        "yes" => Some(true),
+        "no" => Some(false),
+        _ => None,
+    };
+    let good = match option.to_ascii_lowercase().as_str() {
+        "resolve-hostnames" => flag.map(|flag| global.resolve_hostnames = flag).is_some(),
+        "announce-hostnames" => flag.map(|flag| global.announce_hostnames = flag).is_some(),
+        "announce-ip" => {
+            let host = value.is_empty() || crate::addr::is_host(&value);
+            if host {
+                global.announce_ip = (!value.is_empty()).then(|| value.clone());
+            }
+            host
+        }
+        "announce-port" => value.parse().map(|port| global.announce_port = port).is_ok(),
+        "sentinel-user" => {
+            global.sentinel_user.clone_from(&value);
+            true
+        }
+        "sentinel-pass" => {
+            global.sentinel_pass.clone_from(&value);
+            true
+        }
+        _ => {
+            call.reply.error(&format!("ERR Invalid argument '{option}' to SENTINEL CONFIG SET"));
+            return;
+        }
+    };
+    if !good {
+        call.reply.error(&format!("ERR Invalid value '{value}' to SENTINEL CONFIG SET '{option}'"));
+        return;
+    }
+    write_now(call);
+    call.reply.ok();
+}
+
+/// SENTINEL SET: option and value in pairs; `rename-command` takes two values.
+pub(super) fn set(call: &mut Call<'_>) {
+    if call.master(0).is_none() {
+        return;
+    }
+    let name = call.text(0).to_owned();
+    let mut at = 1;
+    while at < call.args.len() {
+        let option = call.text(at).to_ascii_lowercase();
+        let wanted = if option == "rename-command" { 2 } else { 1 };
+        let values: Vec<String> = (1..=wanted).map(|next| call.text(at + next).to_owned()).collect();
+        let complete = at + wanted < call.args.len();
+        match if complete { set_one(call, &name, &option, &values) } else { Err(Refused::Unknown) } {
+            Ok(()) => {}
+            Err(refused) => {
+                let asked = call.text(at).to_owned();
+                let text = match refused {
+                    Refused::Unknown => {
+                        format!("ERR Unknown option or number of arguments for SENTINEL SET '{asked}'")
+                    }
+                    Refused::Bad => format!("ERR Invalid argument '{}' for SENTINEL SET '{asked}'", values[0]),
+                    Refused::Scripts => "ERR Reconfiguration of scripts path is denied for security reasons. \
+                        Check the deny-scripts-reconfig configuration directive in your Sentinel configuration"
+                        .to_owned(),
+                };
+                call.reply.error(&text);
+                break;
+            }
+        }
+        at += 1 + wanted;
+    }
+    write_now(call);
+    if call.reply.is_empty() {
+        call.reply.ok();
+    }
+}
+
+enum Refused {
+    Unknown,
+    Bad,
+    Scripts,
+}
+
+fn set_one(call: &mut Call<'_>, name: &str, option: &str, values: &[String]) -> Result<(), Refused> {
+    let Sentinel { masters, shared, .. } = &mut *call.sentinel;
+    let master = masters.get_mut(name).expect("checked by the caller");
+    let mut cx = Cx { now: call.now, shared, out: call.out };
+    let settings = &mut master.settings;
+    let value = values[0].as_str();
+    let millis = |zero: bool| {
+        let millis = value.parse::<u64>().ok().filter(|&millis| (zero || millis > 0) && millis < 1 << 40);
+        millis.map(Duration::from_millis).ok_or(Refused::Bad)
+    };
+    let count = || value.parse::<u32>().ok().filter(|&count| count > 0).ok_or(Refused::Bad);
+    let script = || match (cx.shared.global.deny_scripts_reconfig, value) {
+        (true, _) => Err(Refused::Scripts),
+        (false, "") => Ok(None),
+        (false, path) => Ok(Some(path.to_owned())),
+    };
+    match option {
+        "down-after-milliseconds" => settings.down_after = millis(false)?,
+        "refused-after-milliseconds" => settings.refused_after = millis(true)?,
+        "failover-timeout" => settings.failover_timeout = millis(false)?,
+        "master-reboot-down-after-period" => settings.reboot_down_after = millis(true)?,
+        "parallel-syncs" => settings.parallel_syncs = count()?,
+        "quorum" => settings.quorum = count()?,
+        "notification-script" => settings.notification_script = script()?,
+        "client-reconfig-script" => settings.client_reconfig_script = script()?,
+        "auth-user" => value.clone_into(&mut settings.auth_user),
+        "auth-pass" => value.clone_into(&mut settings.auth_pass),
+        "rename-command" => {
+            let (from, to) = (value.to_ascii_uppercase(), &values[1]);
+            if from.is_empty() || to.is_empty() {
+                return Err(Refused::Bad);
+            }
+            settings.renamed.insert(from, to.clone());
+        }
+        _ => return Err(Refused::Unknown),
+    }
+    let shown = if option == "auth-pass" { "******".to_owned() } else { values.join(" ") };
+    announce_set(master, &mut cx, option, &shown);
+    if option.starts_with("auth-") {
+        master.sign_in_again(&mut cx);
+    }
+    Ok(())
+}

@@ -1,0 +1,132 @@
+//! A master's consensus group, connected: what it wants sent goes over the links between sentinels,
+//! what it agrees on becomes events and switches.
+
+use consensus::{Action as Want, Change, Input, PeerId, RecordNumber, Term};
+
+use crate::event::Level;
+use crate::hello::HELLO_CHANNEL;
+use crate::link::Pending;
+use crate::machine::Action;
+use crate::master::Master;
+use crate::record::Switch;
+use crate::shared::Cx;
+
+/// Records whose numbers are remembered; a group's actions wait for the last one or two.
+const REMEMBERED: usize = 8;
+
+impl Master {
+    /// Gives the group an input and carries out what it wants.
+    pub(crate) fn drive(&mut self, cx: &mut Cx<'_>, input: Input<'_>) {
+        let mut wants = Vec::new();
+        self.group.handle(cx.now, input, &mut wants);
+        self.carry_out(cx, wants);
+    }
+
+    pub(crate) fn carry_out(&mut self, cx: &mut Cx<'_>, wants: Vec<Want>) {
+        for want in wants {
+            match want {
+                Want::Persist { number, record } => {
+                    cx.shared.records += 1;
+                    let number_here = cx.shared.records;
+                    self.synced.push_back((number.0, number_here));
+                    if self.synced.len() > REMEMBERED {
+                        self.synced.pop_front();
+                    }
+                    self.announce_ballots(cx, &record.changes);
+                    cx.out.push(Action::Persist { number: number_here, record });
+                }
+                Want::Send { after, to, message } => self.send_to_peer(cx, after, to, message),
+                Want::AskVote { after, to, term } => self.ask_vote(cx, after, to, term),
+                Want::Leader { term, leader, .. } => self.on_leader(cx, term, leader),
+                Want::Committed { value, .. } => {
+                    if let Some(switch) = Switch::decode(&value) {
+                        self.on_committed(cx, &switch);
+                    }
+                }
+                Want::Unknown { candidate, members } => {
+                    for member in members {
+                        self.introduce(cx, candidate, member);
+                    }
+                }
+            }
+        }
+    }
+
+    /// The sentinel's number for one of the group's records.
+    pub(crate) fn record(&self, number: RecordNumber) -> u64 {
+        let known = self.synced.iter().rev().find(|(theirs, _)| *theirs <= number.0);
+        known.map_or(0, |(_, ours)| *ours)
+    }
+
+    fn send_to_peer(&mut self, cx: &mut Cx<'_>, after: RecordNumber, to: PeerId, message: Vec<u8>) {
+        let after = self.record(after);
+        let Some(link) = self.peer_of(to).and_then(|peer| peer.link) else { return };
+        let words = [b"SENTINEL".to_vec(), b"RAFT".to_vec(), self.name.clone().into_bytes(), message];
+        cx.send_after(after, link, Pending::Ignored, words.to_vec());
+    }
+
+    /// Asks a Redis sentinel for its vote, in its protocol.
+    fn ask_vote(&mut self, cx: &mut Cx<'_>, after: RecordNumber, to: PeerId, term: Term) {
+        let after = self.record(after);
+        let Some(peer) = self.peer_of(to) else { return };
+        let (Some(link), run_id) = (peer.link, peer.run_id.clone()) else { return };
+        let request = self.ask_request(cx, term.0, cx.shared.me.as_str());
+        cx.send_after(after, link, Pending::Ask(self.name.clone(), run_id), request);
+    }
+
+    /// New terms and votes become events, as soon as they are on their way to the disk.
+    fn announce_ballots(&mut self, cx: &mut Cx<'_>, changes: &[Change]) {
+        for change in changes {
+            let Change::Ballot { term, vote, .. } = *change else { continue };
+            let before = std::mem::replace(&mut self.ballot, (term, vote));
+            self.learn_epoch(cx, term.0);
+            if before == (term, vote) || vote == 0 {
+                continue;
+            }
+            let me = cx.shared.my_peer().number() == vote;
+            let run_id = if me {
+                Some(cx.shared.me.clone())
+            } else {
+                PeerId::new(vote).and_then(|id| self.peer_of(id)).map(|peer| peer.run_id.clone())
+            };
+            if me {
+                self.announce(cx, Level::Warning, "+try-failover", "");
+            }
+            self.leader_epoch = term.0;
+            self.leader.clone_from(&run_id);
+            if let Some(run_id) = run_id {
+                let script = self.settings.notification_script.as_deref();
+                cx.event(Level::Warning, "+vote-for-leader", format!("{run_id} {}", term.0), script);
+                if self.odown.is_some() {
+                    self.note(cx, format!("voted for {run_id} in epoch {}", term.0));
+                }
+            }
+            cx.changed();
+        }
+    }
+
+    /// Takes over a newer epoch, wherever it was heard of.
+    pub(crate) fn learn_epoch(&self, cx: &mut Cx<'_>, epoch: u64) {
+        if epoch > cx.shared.epoch {
+            cx.shared.epoch = epoch;
+            cx.changed();
+            let script = self.settings.notification_script.as_deref();
+            cx.event(Level::Warning, "+new-epoch", epoch.to_string(), script);
+        }
+    }
+
+    /// Tells a candidate of a sentinel that it does not count, in that sentinel's name.
+    fn introduce(&mut self, cx: &mut Cx<'_>, candidate: PeerId, member: PeerId) {
+        let Some(link) = self.peer_of(candidate).and_then(|peer| peer.link) else { return };
+        let Some(peer) = self.peer_of(member) else { return };
+        let mut hello = self.hello_of(cx, peer.addr.clone(), peer.run_id.clone());
+        // Only that it exists is said in its name.
+        (hello.epoch, hello.config_epoch) = (0, 0);
+        cx.send(link, Pending::Ignored, &["PUBLISH", HELLO_CHANNEL, &hello.to_string()]);
+    }
+
+    /// A step for the flight recorder.
+    pub(crate) fn note(&self, cx: &mut Cx<'_>, text: String) {
+        cx.shared.recorder.step(cx.now, &self.name, text);
+    }
+}

@@ -1,0 +1,516 @@
+//! A failover, step by step, at the sentinel that tries or leads it.
+//!
+//! | phase | waits for | then |
+//! | --- | --- | --- |
+//! | elect | the group's vote | the leader goes on; the others stay here until they learn of the switch |
+//! | select | fresh words from the replicas | chooses one, proposes it to the group |
+//! | agree | a majority, and the quorum, to hold that entry | promotes the replica |
+//! | promote | the replica to call itself a master | proposes that the switch is done |
+//! | confirm | that entry to be committed | this is the switch: clients are sent to the new master |
+//! | reconf | the other replicas to follow, `parallel-syncs` at a time | ends |
+//!
+//! A leader that loses its term gives up at once, unless the switch is committed. A new leader that
+//! finds a promotion agreed on but not confirmed completes it if that replica has become a master.
+
+use std::time::Duration;
+
+use clock::Instant;
+use consensus::{Input, PeerId, Term};
+use rand::RngExt;
+
+use crate::addr::Addr;
+use crate::event::Level;
+use crate::info::Role;
+use crate::instance::{Instance, Reconf};
+use crate::link::Pending;
+use crate::machine::Action;
+use crate::master::Master;
+use crate::record::Switch;
+use crate::select::{Candidate, Limits, select, unfit};
+use crate::shared::Cx;
+
+/// How long a leader waits for its replicas to tell what they have. They were asked when the master
+/// was first suspected.
+const FRESH_WORD: Duration = Duration::from_millis(200);
+/// After an attempt that found nobody to promote: the first wait, doubled each time.
+const RETRY: Duration = Duration::from_secs(1);
+/// A promotion that has not been answered is asked for again.
+const PROMOTE_AGAIN: Duration = Duration::from_secs(2);
+/// A leader whose switch is committed stays awake this long, to bring it to those that were slow.
+const LINGER: Duration = Duration::from_secs(1);
+
+/// Who wants the failover.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Cause {
+    /// The master is objectively down.
+    Down,
+    /// An operator said so.
+    Operator,
+    /// An operator wants master and replica to hand over to each other.
+    Coordinated,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Phase {
+    Elect,
+    Select,
+    Agree { index: u64 },
+    Promote { sent: Option<Instant> },
+    Confirm,
+    Reconf,
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct Failover {
+    pub(crate) cause: Cause,
+    pub(crate) phase: Phase,
+    /// When the phase began.
+    pub(crate) since: Instant,
+    /// The leader's term.
+    pub(crate) epoch: u64,
+    pub(crate) target: Option<Addr>,
+}
+
+impl Failover {
+    /// As SENTINEL MASTER names it.
+    pub(crate) fn state_name(&self) -> &'static str {
+        match self.phase {
+            Phase::Elect => "wait_start",
+            Phase::Select | Phase::Agree { .. } => "select_slave",
+            Phase::Promote { sent: None } => "send_slaveof_noone",
+            Phase::Promote { .. } | Phase::Confirm => "wait_promotion",
+            Phase::Reconf => "reconf_slaves",
+        }
+    }
+
+    /// The replica that is now the master, once that is agreed.
+    pub(crate) fn switched_to(&self) -> Option<&Addr> {
+        self.target.as_ref().filter(|_| self.phase == Phase::Reconf)
+    }
+
+    /// The replica whose word the next step waits for.
+    pub(crate) fn waits_for(&self) -> Option<&Addr> {
+        self.target.as_ref().filter(|_| matches!(self.phase, Phase::Promote { .. }))
+    }
+}
+
+impl Master {
+    /// Does what the moment calls for. Called after everything that may have changed something.
+    pub(crate) fn act(&mut self, cx: &mut Cx<'_>) {
+        if cx.shared.tilt.is_some() {
+            return;
+        }
+        if self.odown.is_some() && self.failover.is_none() && cx.now >= self.retry_at {
+            self.start_failover(cx, Cause::Down);
+        }
+        self.ask_others(cx);
+        self.advance(cx);
+        if self.failover.is_none() && self.group.is_awake() {
+            self.drive(cx, Input::Sleep);
+        }
+        self.repair(cx);
+    }
+
+    pub(crate) fn start_failover(&mut self, cx: &mut Cx<'_>, cause: Cause) {
+        let (phase, since) = (Phase::Elect, cx.now);
+        self.failover = Some(Failover { cause, phase, since, epoch: 0, target: None });
+        let past = Term(cx.shared.epoch);
+        self.drive(cx, Input::Wake { past });
+    }
+
+    fn enter(&mut self, now: Instant, phase: Phase) {
+        let failover = self.failover.as_mut().expect("a phase is entered during a failover");
+        failover.phase = phase;
+        failover.since = now;
+    }
+
+    /// The group has, or lost, a leader.
+    pub(crate) fn on_leader(&mut self, cx: &mut Cx<'_>, term: Term, leader: Option<PeerId>) {
+        let Some(failover) = &mut self.failover else { return };
+        let elected = leader == Some(cx.shared.my_peer());
+        match failover.phase {
+            Phase::Elect if elected => {
+                failover.epoch = term.0;
+                self.enter(cx.now, Phase::Select);
+                self.note(cx, format!("elected leader in epoch {}", term.0));
+                self.announce(cx, Level::Warning, "+elected-leader", "");
+                if cx.shared.crash_after_election {
+                    cx.out.push(Action::Crash);
+                }
+                self.announce(cx, Level::Warning, "+failover-state-select-slave", "");
+                self.ask_all_replicas(cx);
+            }
+            Phase::Elect | Phase::Reconf => {}
+            _ if elected && failover.epoch == term.0 => {}
+            _ => {
+                self.announce(cx, Level::Warning, "-failover-abort-not-elected", "");
+                self.note(cx, format!("leadership lost to epoch {}", term.0));
+                self.failover = None;
+            }
+        }
+    }
+
+    /// Takes the failover as far as it goes now.
+    fn advance(&mut self, cx: &mut Cx<'_>) {
+        loop {
+            let Some(failover) = &self.failover else { return };
+            let before = failover.phase;
+            match before {
+                Phase::Elect => self.while_electing(cx),
+                Phase::Select => self.while_selecting(cx),
+                Phase::Agree { index } => self.while_agreeing(cx, index),
+                Phase::Promote { sent } => self.while_promoting(cx, sent),
+                Phase::Confirm => self.while_confirming(cx),
+                Phase::Reconf => self.while_reconfiguring(cx),
+            }
+            if self.failover.as_ref().is_none_or(|failover| failover.phase == before) {
+                return;
+            }
+        }
+    }
+
+    fn while_electing(&mut self, cx: &mut Cx<'_>) {
+        let Some(failover) = &mut self.failover else { return };
+        let limit = cx.shared.timing.election_timeout.min(self.settings.failover_timeout);
+        let by_hand = failover.cause != Cause::Down;
+        if !by_hand && self.odown.is_none() {
+            self.failover = None;
+        } else if cx.now.since(failover.since) > limit {
+            // The others are out of reach. Those who are down stay down: the group goes on trying.
+            failover.since = cx.now;
+            self.announce(cx, Level::Warning, "-failover-abort-not-elected", "");
+            if by_hand {
+                self.failover = None;
+            }
+        }
+    }
+
+    fn while_selecting(&mut self, cx: &mut Cx<'_>) {
+        let Some(failover) = &self.failover else { return };
+        if !self.group.is_confirmed() {
+            return;
+        }
+        let (epoch, since) = (failover.epoch, failover.since);
+        if let Some(addr) = self.promoted_by_predecessor(cx) {
+            self.note(cx, format!("{addr} was promoted by an earlier leader"));
+            let failover = self.failover.as_mut().expect("checked above");
+            failover.target = Some(addr);
+            self.confirm(cx);
+            return;
+        }
+        let asked_since = self.myself.sdown.unwrap_or(since);
+        let waits = self.replicas.values().any(|replica| {
+            let up = replica.sdown.is_none() && cx.shared.links.at(replica.command).is_up();
+            up && replica.info_at.is_none_or(|at| at < asked_since)
+        });
+        if waits && cx.now.since(since) < FRESH_WORD {
+            return;
+        }
+        let candidates: Vec<Candidate> =
+            self.replicas.values().map(|replica| candidate(cx, replica)).collect();
+        let limits = self.limits(cx);
+        for candidate in &candidates {
+            let verdict =
+                unfit(candidate, limits).map_or_else(String::new, |why| format!(", not fit: {why}"));
+            let (addr, priority, offset) = (&candidate.addr, candidate.priority, candidate.offset);
+            self.note(cx, format!("candidate {addr} priority {priority} offset {offset}{verdict}"));
+        }
+        let Some(best) = select(&candidates, limits).map(|best| best.addr.clone()) else {
+            self.abort(cx, "-failover-abort-no-good-slave");
+            return;
+        };
+        self.announce_replica(cx, Level::Warning, "+selected-slave", &best, "");
+        let switch = self.switch_to(epoch, &best, false);
+        self.failover.as_mut().expect("checked above").target = Some(best);
+        self.drive(cx, Input::Propose(switch.encode()));
+        let index = self.group.last_index();
+        if self.failover.is_some() {
+            self.enter(cx.now, Phase::Agree { index });
+        }
+    }
+
+    fn switch_to(&self, epoch: u64, to: &Addr, done: bool) -> Switch {
+        let pair = |addr: &Addr| (addr.host.clone(), addr.port);
+        Switch { epoch, from: pair(&self.myself.addr), to: pair(to), done }
+    }
+
+    /// The replica that an earlier leader got agreed on and promoted, if so.
+    fn promoted_by_predecessor(&self, cx: &Cx<'_>) -> Option<Addr> {
+        let switch = Switch::decode(self.group.value())?;
+        let to = Addr::new(&switch.to.0, switch.to.1);
+        let replica = self.replicas.get(&to)?;
+        let ours = switch.epoch > self.config_epoch && switch.from.1 == self.myself.addr.port;
+        let same = ours && switch.from.0 == self.myself.addr.host;
+        let master =
+            replica.role == Role::Master && replica.told_within(cx.now, cx.shared.timing.ping_period * 2);
+        (same && master && replica.sdown.is_none()).then_some(to)
+    }
+
+    /// Whether there is anybody to promote now.
+    pub(crate) fn has_fit_replica(&self, cx: &Cx<'_>) -> bool {
+        let candidates: Vec<Candidate> =
+            self.replicas.values().map(|replica| candidate(cx, replica)).collect();
+        select(&candidates, self.limits(cx)).is_some()
+    }
+
+    fn limits(&self, cx: &Cx<'_>) -> Limits {
+        let timing = &cx.shared.timing;
+        let down = self.myself.sdown;
+        let told = if down.is_some() { timing.ping_period * 5 } else { timing.info_period * 3 };
+        let down_for = down.map_or(Duration::ZERO, |since| cx.now.since(since));
+        Limits {
+            silent_for: timing.ping_period * 5,
+            told,
+            orphaned_for: down_for + self.settings.down_after * 10,
+        }
+    }
+
+    fn while_agreeing(&mut self, cx: &mut Cx<'_>, index: u64) {
+        let Some(failover) = &self.failover else { return };
+        let Some(target) = failover.target.clone() else { return };
+        let quorum = if failover.cause == Cause::Down { self.settings.quorum as usize } else { 0 };
+        let agreed = self.group.value() == self.switch_to(failover.epoch, &target, false).encode();
+        if !agreed || self.group.acknowledged(index) < quorum.max(self.majority()) {
+            if cx.now.since(failover.since) > cx.shared.timing.election_timeout {
+                self.abort(cx, "-failover-abort-not-elected");
+            }
+            return;
+        }
+        self.announce_replica(cx, Level::Notice, "+failover-state-send-slaveof-noone", &target, "");
+        self.enter(cx.now, Phase::Promote { sent: None });
+    }
+
+    fn while_promoting(&mut self, cx: &mut Cx<'_>, sent: Option<Instant>) {
+        let Some(failover) = &self.failover else { return };
+        let Some(target) = failover.target.clone() else { return };
+        let late = cx.now.since(failover.since) > self.settings.failover_timeout;
+        let cause = failover.cause;
+        let Some(replica) = self.replicas.get(&target) else {
+            self.abort(cx, "-failover-abort-slave-timeout");
+            return;
+        };
+        if replica.role == Role::Master && replica.info_at.is_some_and(|at| at >= failover.since) {
+            self.confirm(cx);
+            return;
+        }
+        if late || replica.sdown.is_some() {
+            self.abort(cx, "-failover-abort-slave-timeout");
+            return;
+        }
+        if sent.is_some_and(|at| cx.now.since(at) < PROMOTE_AGAIN) {
+            return;
+        }
+        let link = replica.command;
+        let done = match cause {
+            Cause::Coordinated if sent.is_some() => return,
+            Cause::Coordinated => self.send_coordinated(cx, &target),
+            _ => self.send_replicaof(cx, link, None),
+        };
+        if done {
+            self.ask_info_over(cx, link);
+            if sent.is_none() {
+                self.announce_replica(cx, Level::Notice, "+failover-state-wait-promotion", &target, "");
+            }
+            self.failover.as_mut().expect("checked above").phase = Phase::Promote { sent: Some(cx.now) };
+        }
+    }
+
+    /// Proposes that the switch is done.
+    fn confirm(&mut self, cx: &mut Cx<'_>) {
+        let failover = self.failover.as_ref().expect("a failover is confirmed");
+        let target = failover.target.clone().expect("a target was promoted");
+        let switch = self.switch_to(failover.epoch, &target, true);
+        self.note(cx, format!("{target} is a master"));
+        self.enter(cx.now, Phase::Confirm);
+        self.drive(cx, Input::Propose(switch.encode()));
+    }
+
+    fn while_confirming(&mut self, cx: &mut Cx<'_>) {
+        let Some(failover) = &self.failover else { return };
+        let Some(target) = failover.target.clone() else { return };
+        let epoch = failover.epoch;
+        if self.group.value() != self.switch_to(epoch, &target, true).encode() {
+            return;
+        }
+        self.config_epoch = epoch;
+        self.failures = 0;
+        cx.changed();
+        self.note(cx, format!("switch to {target} committed in epoch {epoch}"));
+        if let Some(replica) = self.replicas.get_mut(&target) {
+            replica.promoted = true;
+        }
+        self.announce_replica(cx, Level::Warning, "+promoted-slave", &target, "");
+        if cx.shared.crash_after_promotion {
+            cx.out.push(Action::Crash);
+        }
+        self.announce(cx, Level::Warning, "+failover-state-reconf-slaves", "");
+        self.call_reconfig_script(cx, "leader", &target);
+        self.enter(cx.now, Phase::Reconf);
+        self.greet_again();
+    }
+
+    fn while_reconfiguring(&mut self, cx: &mut Cx<'_>) {
+        let Some(failover) = &self.failover else { return };
+        let Some(target) = failover.target.clone() else { return };
+        let (since, epoch) = (failover.since, failover.epoch);
+        if self.group.is_awake() && cx.now.since(since) > LINGER {
+            self.drive(cx, Input::Sleep);
+        }
+        let late = cx.now.since(since) > self.settings.failover_timeout;
+        let others: Vec<Addr> = self.replicas.keys().filter(|addr| **addr != target).cloned().collect();
+        let unfinished = |replica: &Instance| replica.sdown.is_none() && replica.reconf != Reconf::Done;
+        let open = others.iter().any(|addr| unfinished(&self.replicas[addr]));
+        if open && !late {
+            self.reconfigure_next(cx, &target, &others);
+            return;
+        }
+        if late {
+            self.announce(cx, Level::Warning, "+failover-end-for-timeout", "");
+            for addr in &others {
+                let replica = &self.replicas[addr];
+                if replica.reconf != Reconf::Done && self.send_replicaof(cx, replica.command, Some(&target)) {
+                    self.announce_replica(cx, Level::Notice, "+slave-reconf-sent-be", addr, "");
+                }
+            }
+        }
+        self.announce(cx, Level::Warning, "+failover-end", "");
+        self.change_address(cx, &target);
+        debug_assert_eq!(self.config_epoch, epoch);
+    }
+
+    /// Sends the next replicas on their way, as many at a time as the operator allows.
+    fn reconfigure_next(&mut self, cx: &mut Cx<'_>, target: &Addr, others: &[Addr]) {
+        let timeout = cx.shared.timing.slave_reconf_timeout;
+        for addr in others {
+            let busy =
+                self.replicas.values().filter(|one| matches!(one.reconf, Reconf::Sent | Reconf::InProgress));
+            let busy = busy.count();
+            let replica = &self.replicas[addr];
+            match replica.reconf {
+                Reconf::Sent if cx.now.since(replica.reconf_since) > timeout => {
+                    self.announce_replica(cx, Level::Notice, "-slave-reconf-sent-timeout", addr, "");
+                    self.set_reconf(cx.now, addr, Reconf::None);
+                }
+                Reconf::None
+                    if busy < self.settings.parallel_syncs as usize
+                        && self.send_replicaof(cx, replica.command, Some(target)) =>
+                {
+                    self.announce_replica(cx, Level::Notice, "+slave-reconf-sent", addr, "");
+                    self.set_reconf(cx.now, addr, Reconf::Sent);
+                    let link = self.replicas[addr].command;
+                    self.ask_info_over(cx, link);
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn set_reconf(&mut self, now: Instant, addr: &Addr, reconf: Reconf) {
+        let replica = self.replicas.get_mut(addr).expect("a replica of this master");
+        replica.reconf = reconf;
+        replica.reconf_since = now;
+    }
+
+    /// A replica told of itself.
+    pub(crate) fn on_replica_info(&mut self, cx: &mut Cx<'_>, addr: &Addr) {
+        if let Some(target) = self.failover.as_ref().and_then(Failover::switched_to).cloned() {
+            let replica = &self.replicas[addr];
+            let follows = replica.role == Role::Replica
+                && replica.master.as_ref().is_some_and(|master| cx.shared.same_addr(master, &target));
+            let synced = replica.master_link_up;
+            if replica.reconf == Reconf::Sent && follows {
+                self.set_reconf(cx.now, addr, Reconf::InProgress);
+                self.announce_replica(cx, Level::Notice, "+slave-reconf-inprog", addr, "");
+            }
+            if self.replicas[addr].reconf == Reconf::InProgress && follows && synced {
+                self.set_reconf(cx.now, addr, Reconf::Done);
+                self.announce_replica(cx, Level::Notice, "+slave-reconf-done", addr, "");
+            }
+        }
+        self.act(cx);
+    }
+
+    /// The master would not hand over.
+    pub(crate) fn on_failover_refused(&mut self, cx: &mut Cx<'_>, text: &str) {
+        let promoting = |failover: &Failover| matches!(failover.phase, Phase::Promote { .. });
+        if self.failover.as_ref().is_some_and(promoting) {
+            self.note(cx, format!("the master refused to hand over: {text}"));
+            self.abort(cx, "-failover-abort-slave-timeout");
+        }
+    }
+
+    /// Gives up, to try again later if the master is still down.
+    fn abort(&mut self, cx: &mut Cx<'_>, event: &str) {
+        self.announce(cx, Level::Warning, event, "");
+        cx.shared.recorder.end(cx.now, &self.name, event);
+        let doubled = RETRY * 2u32.pow(self.failures.min(7));
+        let chance = Duration::from_millis(cx.shared.rng.random_range(0..500));
+        self.failures += 1;
+        self.retry_at = cx.now + doubled.min(self.settings.failover_timeout) + chance;
+        self.failover = None;
+        // Another sentinel may see more.
+        self.drive(cx, Input::Sleep);
+    }
+
+    /// Makes an instance a replica of `to`, or with none a master: in one transaction with what must
+    /// go with it. False if it cannot be reached now.
+    pub(crate) fn send_replicaof(
+        &self,
+        cx: &mut Cx<'_>,
+        link: crate::link::LinkId,
+        to: Option<&Addr>,
+    ) -> bool {
+        let name = |command: &str| self.settings.command(command).to_owned();
+        let renamed = self.settings.renamed.get("REPLICAOF").or_else(|| self.settings.renamed.get("SLAVEOF"));
+        let replicaof = renamed.cloned().unwrap_or_else(|| "REPLICAOF".into());
+        let (host, port) = match to {
+            Some(addr) => (cx.shared.shown(&addr.host).to_owned(), addr.port.to_string()),
+            None => ("NO".into(), "ONE".into()),
+        };
+        let (client, config) = (name("CLIENT"), name("CONFIG"));
+        let (multi, exec) = (name("MULTI"), name("EXEC"));
+        let after = self.synced.back().map_or(0, |(_, number)| *number);
+        let commands: [&[&str]; 6] = [
+            &[&multi],
+            &[&replicaof, &host, &port],
+            &[&config, "REWRITE"],
+            &[&client, "KILL", "TYPE", "normal"],
+            &[&client, "KILL", "TYPE", "pubsub"],
+            &[&exec],
+        ];
+        let state = cx.shared.links.at(link);
+        if !state.is_up() || state.pending.len() + commands.len() > crate::link::MAX_PENDING {
+            return false;
+        }
+        for command in commands {
+            let words = command.iter().map(|word| word.as_bytes().to_vec()).collect();
+            cx.send_after(after, link, Pending::Ignored, words);
+        }
+        true
+    }
+
+    /// Asks the master to hand over to `target`.
+    fn send_coordinated(&self, cx: &mut Cx<'_>, target: &Addr) -> bool {
+        let (host, port) = (cx.shared.shown(&target.host).to_owned(), target.port.to_string());
+        let timeout = self.settings.failover_timeout.as_millis().to_string();
+        let command = self.settings.command("FAILOVER").to_owned();
+        let words = [command.as_str(), "TO", &host, &port, "TIMEOUT", &timeout];
+        let words = words.map(|word| word.as_bytes().to_vec()).to_vec();
+        let after = self.synced.back().map_or(0, |(_, number)| *number);
+        cx.send_after(after, self.myself.command, Pending::Failover(self.name.clone()), words)
+    }
+}
+
+fn candidate(cx: &Cx<'_>, replica: &Instance) -> Candidate {
+    let link = cx.shared.links.at(replica.command);
+    Candidate {
+        addr: replica.addr.clone(),
+        down: replica.sdown.is_some() || !link.is_up(),
+        silent_for: cx.now.since(link.last_good),
+        told: replica.info_at.map(|at| cx.now.since(at)),
+        priority: replica.priority,
+        orphaned_for: replica.master_link_down,
+        offset: replica.offset,
+        run_id: replica.run_id.clone(),
+    }
+}

@@ -1,0 +1,174 @@
+//! Down or not: the judgement of this sentinel alone, and of enough of them together.
+//!
+//! **Subjectively down** is who has owed a good answer to a ping for `down-after-milliseconds`, whose
+//! port refuses connections for `refused-after-milliseconds` after an established link broke (the host
+//! is there and the process is not), who should be a master and keeps calling itself a replica, or who
+//! came back as somebody else within `master-reboot-down-after-period`.
+//!
+//! **Objectively down** is a master that `quorum` sentinels, this one included, hold for down.
+
+use std::time::Duration;
+
+use clock::Instant;
+
+use crate::addr::{Addr, RunId};
+use crate::event::Level;
+use crate::info::Role;
+use crate::instance::Instance;
+use crate::link::Pending;
+use crate::link::{Link, LinkKind};
+use crate::master::Master;
+use crate::settings::{MasterSettings, Timing};
+use crate::shared::Cx;
+
+/// Why an instance counts as down, if it does.
+fn cause(
+    now: Instant,
+    instance: &Instance,
+    is_master: bool,
+    link: &Link,
+    settings: &MasterSettings,
+    timing: &Timing,
+) -> Option<&'static str> {
+    if let Some(cause) = link_cause(now, link, settings) {
+        return Some(cause);
+    }
+    let odd = is_master && instance.role == Role::Replica;
+    if odd && now.since(instance.role_since) > settings.down_after + timing.info_period * 2 {
+        return Some("calls itself a replica");
+    }
+    let rebooted = |since: Instant| now.since(since) <= settings.reboot_down_after;
+    (is_master && instance.rebooted.is_some_and(rebooted)).then_some("was restarted")
+}
+
+fn link_cause(now: Instant, link: &Link, settings: &MasterSettings) -> Option<&'static str> {
+    let refused =
+        |since: Instant| !settings.refused_after.is_zero() && now.since(since) >= settings.refused_after;
+    if link.refused.is_some_and(refused) {
+        return Some("refuses connections");
+    }
+    (link.silent_for(now) > settings.down_after).then_some("is silent")
+}
+
+/// Whether an instance that is down stays so: nothing speaks against it now, but it must have given a
+/// good answer since.
+fn stays_down(since: Instant, link: &Link) -> bool {
+    link.last_good < since
+}
+
+impl Master {
+    /// Judges every instance.
+    pub(crate) fn judge(&mut self, cx: &mut Cx<'_>) {
+        if cx.shared.tilt.is_some() {
+            return;
+        }
+        self.judge_one(cx, None);
+        let replicas: Vec<Addr> = self.replicas.keys().cloned().collect();
+        for addr in &replicas {
+            self.judge_one(cx, Some(addr));
+        }
+        let peers: Vec<RunId> = self.peers.keys().cloned().collect();
+        for run_id in &peers {
+            self.judge_peer(cx, run_id);
+        }
+        self.count_votes(cx);
+    }
+
+    fn judge_one(&mut self, cx: &mut Cx<'_>, addr: Option<&Addr>) {
+        let now = cx.now;
+        let instance = addr.map_or(&self.myself, |addr| &self.replicas[addr]);
+        let link = cx.shared.links.at(instance.command);
+        let cause = cause(now, instance, addr.is_none(), link, &self.settings, &cx.shared.timing);
+        let down = cause.is_some() || instance.sdown.is_some_and(|since| stays_down(since, link));
+        let busy = link.busy;
+        let was = instance.sdown.is_some();
+        let kill = busy && was && !instance.script_kill_sent;
+        let command = instance.command;
+        let instance = match addr {
+            None => &mut self.myself,
+            Some(addr) => self.replicas.get_mut(addr).expect("just read"),
+        };
+        match (was, down) {
+            (false, true) => {
+                instance.sdown = Some(now);
+                instance.script_kill_sent = false;
+                self.announce_at(cx, Level::Warning, "+sdown", addr, "");
+                if addr.is_none() {
+                    self.note(cx, format!("suspected: {}", cause.unwrap_or("is silent")));
+                    // What the replicas have is needed soon.
+                    self.ask_all_replicas(cx);
+                }
+            }
+            (true, false) => {
+                instance.sdown = None;
+                self.announce_at(cx, Level::Warning, "-sdown", addr, "");
+                if addr.is_none() && self.failover.is_none() {
+                    cx.shared.recorder.end(now, &self.name, "the master is back");
+                }
+            }
+            (true, true) if kill => {
+                instance.script_kill_sent = true;
+                let script = self.settings.command("SCRIPT").to_owned();
+                cx.send(command, Pending::Ignored, &[&script, "KILL"]);
+            }
+            _ => {}
+        }
+    }
+
+    fn judge_peer(&mut self, cx: &mut Cx<'_>, run_id: &RunId) {
+        let peer = &self.peers[run_id];
+        let was = peer.sdown.is_some();
+        let down = match peer.link.map(|link| cx.shared.links.at(link)) {
+            None => true,
+            Some(link) => {
+                debug_assert_eq!(link.kind, LinkKind::Command);
+                link_cause(cx.now, link, &self.settings).is_some()
+                    || peer.sdown.is_some_and(|since| stays_down(since, link))
+            }
+        };
+        if was == down {
+            return;
+        }
+        let peer = self.peers.get_mut(run_id).expect("just read");
+        peer.sdown = down.then_some(cx.now);
+        let peer = &self.peers[run_id];
+        self.announce_peer(cx, Level::Warning, if down { "+sdown" } else { "-sdown" }, peer, "");
+    }
+
+    /// How many sentinels hold the master for down.
+    pub(crate) fn votes_for_down(&self) -> usize {
+        let others = self.peers.values().filter(|peer| peer.master_down.is_some()).count();
+        others + usize::from(self.myself.sdown.is_some())
+    }
+
+    /// Objectively down or not, after any change of what is known.
+    pub(crate) fn count_votes(&mut self, cx: &mut Cx<'_>) {
+        let stale = cx.shared.timing.ask_period * 5;
+        for peer in self.peers.values_mut() {
+            if peer.master_down.is_some_and(|at| cx.now.since(at) > stale) {
+                peer.master_down = None;
+            }
+        }
+        let votes = self.votes_for_down();
+        let quorum = self.settings.quorum as usize;
+        let down = self.myself.sdown.is_some() && votes >= quorum;
+        match (self.odown.is_some(), down) {
+            (false, true) => {
+                self.odown = Some(cx.now);
+                self.announce(cx, Level::Warning, "+odown", &format!(" #quorum {votes}/{quorum}"));
+                self.note(cx, format!("agreed to be down by {votes} sentinels, the quorum is {quorum}"));
+            }
+            (true, false) => {
+                self.odown = None;
+                self.announce(cx, Level::Warning, "-odown", "");
+            }
+            _ => {}
+        }
+    }
+
+    /// Whether an instance has been well for `time`.
+    pub(crate) fn well_for(&self, cx: &Cx<'_>, instance: &Instance, time: Duration) -> bool {
+        let link = cx.shared.links.at(instance.command);
+        instance.sdown.is_none() && link.is_up() && link.silent_for(cx.now) < time
+    }
+}

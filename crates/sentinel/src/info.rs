@@ -1,0 +1,135 @@
+//! What an instance says of itself: the reply to INFO.
+
+use crate::addr::{Addr, is_host};
+
+/// A reply longer than this is cut before it is read and kept; a real one has a few kilobytes.
+const MAX_TEXT: usize = 64 * 1024;
+/// Replicas of one master that are taken from its INFO.
+const MAX_REPLICAS: usize = 1024;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Role {
+    Master,
+    Replica,
+}
+
+impl Role {
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            Self::Master => "master",
+            Self::Replica => "slave",
+        }
+    }
+}
+
+/// The fields that a sentinel reads.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct Report {
+    pub(crate) run_id: Option<String>,
+    pub(crate) role: Option<Role>,
+    /// A master's replicas.
+    pub(crate) replicas: Vec<Addr>,
+    pub(crate) master_host: Option<String>,
+    pub(crate) master_port: Option<u16>,
+    pub(crate) link_up: Option<bool>,
+    pub(crate) link_down_secs: Option<u64>,
+    pub(crate) priority: Option<u32>,
+    pub(crate) offset: Option<u64>,
+    pub(crate) announced: Option<bool>,
+}
+
+/// The text as it is kept for SENTINEL INFO-CACHE.
+pub(crate) fn kept(text: &[u8]) -> String {
+    String::from_utf8_lossy(&text[..text.len().min(MAX_TEXT)]).into_owned()
+}
+
+/// Reads the text of an INFO reply. Lines that cannot be understood are passed over.
+pub(crate) fn parse(text: &str) -> Report {
+    let mut report = Report::default();
+    for line in text.lines() {
+        let Some((field, value)) = line.split_once(':') else { continue };
+        match field {
+            "run_id" if value.len() == 40 && value.bytes().all(|byte| byte.is_ascii_hexdigit()) => {
+                report.run_id = Some(value.to_owned());
+            }
+            "role" => {
+                report.role = match value {
+                    "master" => Some(Role::Master),
+                    "slave" => Some(Role::Replica),
+                    _ => None,
+                }
+            }
+            "master_host" if is_host(value) => report.master_host = Some(value.to_owned()),
+            "master_port" => report.master_port = value.parse().ok(),
+            "master_link_status" => report.link_up = Some(value == "up"),
+            "master_link_down_since_seconds" => {
+                report.link_down_secs = value.parse::<i64>().ok().map(|secs| secs.max(0) as u64);
+            }
+            "slave_priority" => report.priority = value.parse().ok(),
+            "slave_repl_offset" => report.offset = value.parse().ok(),
+            "replica_announced" => report.announced = Some(value != "0"),
+            _ if field.starts_with("slave") && report.replicas.len() < MAX_REPLICAS => {
+                report.replicas.extend(replica(field, value));
+            }
+            _ => {}
+        }
+    }
+    report
+}
+
+/// `slave0:ip=127.0.0.1,port=6380,state=online,...`, or in old servers `slave0:127.0.0.1,6380,...`.
+fn replica(field: &str, value: &str) -> Option<Addr> {
+    if !field["slave".len()..].bytes().all(|byte| byte.is_ascii_digit()) {
+        return None;
+    }
+    let named = |key: &str| value.split(',').find_map(|part| part.strip_prefix(key));
+    let (host, port) = if value.starts_with("ip=") {
+        (named("ip=")?, named("port=")?)
+    } else {
+        let mut parts = value.split(',');
+        (parts.next()?, parts.next()?)
+    };
+    let port = port.parse().ok().filter(|&port| port != 0)?;
+    is_host(host).then(|| Addr::new(host, port))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_master_names_its_replicas() {
+        let text = "# Server\r\nrun_id:ee04819195dcbeead59ef7a62ca4ee2996888de0\r\n# Replication\r\nrole:master\r\n\
+            connected_slaves:2\r\nslave0:ip=127.0.0.1,port=6380,state=online,offset=14,lag=0\r\n\
+            slave1:10.0.0.2,6381,online\r\nslave2:ip=,port=1\r\nslave_x:ip=1.2.3.4,port=1\r\nslave3:ip=1.1.1.1,port=0\r\n";
+        let report = parse(text);
+        assert_eq!(report.role, Some(Role::Master));
+        assert_eq!(report.run_id.as_deref(), Some("ee04819195dcbeead59ef7a62ca4ee2996888de0"));
+        assert_eq!(report.replicas, [Addr::new("127.0.0.1", 6380), Addr::new("10.0.0.2", 6381)]);
+    }
+
+    #[test]
+    fn a_replica_tells_of_its_link() {
+        let report = parse(
+            "role:slave\nmaster_host:10.0.0.1\nmaster_port:6379\nmaster_link_status:down\n\
+             master_link_down_since_seconds:-1\nslave_priority:0\nslave_repl_offset:42\nreplica_announced:0\n",
+        );
+        let expected = Report {
+            role: Some(Role::Replica),
+            master_host: Some("10.0.0.1".into()),
+            master_port: Some(6379),
+            link_up: Some(false),
+            link_down_secs: Some(0),
+            priority: Some(0),
+            offset: Some(42),
+            announced: Some(false),
+            ..Report::default()
+        };
+        assert_eq!(report, expected);
+    }
+
+    #[test]
+    fn nonsense_says_nothing() {
+        assert_eq!(parse("role:king\nmaster_port:x\nrun_id:short\n:::\nslave0:\n"), Report::default());
+    }
+}

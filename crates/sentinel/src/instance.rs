@@ -1,0 +1,148 @@
+//! What is known of one instance: a master or replica ([`Instance`]), or another sentinel ([`Peer`]).
+
+use std::time::Duration;
+
+use clock::Instant;
+use consensus::PeerId;
+
+use crate::addr::{Addr, RunId};
+use crate::info::Role;
+use crate::link::{LinkId, LinkKind, Owner};
+use crate::settings::MasterSettings;
+use crate::shared::Cx;
+
+/// How far a replica is on its way to a new master.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Reconf {
+    None,
+    /// It was told.
+    Sent,
+    /// It says so itself, and syncs.
+    InProgress,
+    Done,
+}
+
+/// A master or a replica.
+#[derive(Debug, Clone)]
+pub(crate) struct Instance {
+    pub(crate) addr: Addr,
+    pub(crate) run_id: String,
+    pub(crate) command: LinkId,
+    pub(crate) hello: LinkId,
+    /// Since when it has been subjectively down.
+    pub(crate) sdown: Option<Instant>,
+    pub(crate) published: Option<Instant>,
+    pub(crate) info_asked: Option<Instant>,
+    /// When it last told of itself.
+    pub(crate) info_at: Option<Instant>,
+    pub(crate) info: String,
+    /// What it says to be, and since when.
+    pub(crate) role: Role,
+    pub(crate) role_since: Instant,
+    /// Whom it says to replicate, since when, and how that goes.
+    pub(crate) master: Option<Addr>,
+    pub(crate) master_since: Instant,
+    pub(crate) master_link_up: bool,
+    pub(crate) master_link_down: Duration,
+    pub(crate) priority: u32,
+    pub(crate) offset: u64,
+    pub(crate) announced: bool,
+    pub(crate) reconf: Reconf,
+    pub(crate) reconf_since: Instant,
+    pub(crate) promoted: bool,
+    /// Since when a master with another run id has been in this one's place.
+    pub(crate) rebooted: Option<Instant>,
+    pub(crate) script_kill_sent: bool,
+    /// When a REPLICAOF was last sent to repair its configuration.
+    pub(crate) repaired: Option<Instant>,
+}
+
+impl Instance {
+    pub(crate) fn new(cx: &mut Cx<'_>, addr: &Addr, role: Role, settings: &MasterSettings) -> Self {
+        let now = cx.now;
+        let signed = (settings.auth_user.as_str(), settings.auth_pass.as_str());
+        let mut acquire = |kind| cx.shared.links.acquire(now, addr, kind, Owner::Data, signed);
+        Self {
+            addr: addr.clone(),
+            run_id: String::new(),
+            command: acquire(LinkKind::Command),
+            hello: acquire(LinkKind::Hello),
+            sdown: None,
+            published: None,
+            info_asked: None,
+            info_at: None,
+            info: String::new(),
+            role,
+            role_since: now,
+            master: None,
+            master_since: now,
+            master_link_up: false,
+            master_link_down: Duration::ZERO,
+            priority: 100,
+            offset: 0,
+            announced: true,
+            reconf: Reconf::None,
+            reconf_since: now,
+            promoted: false,
+            rebooted: None,
+            script_kill_sent: false,
+            repaired: None,
+        }
+    }
+
+    /// Whether it told of itself within `limit`.
+    pub(crate) fn told_within(&self, now: Instant, limit: Duration) -> bool {
+        self.info_at.is_some_and(|at| now.since(at) < limit)
+    }
+}
+
+/// Another sentinel that watches the same master.
+#[derive(Debug, Clone)]
+pub(crate) struct Peer {
+    pub(crate) run_id: RunId,
+    /// Port 0 if another sentinel is at its address now: it is gone, but still counts.
+    pub(crate) addr: Addr,
+    pub(crate) link: Option<LinkId>,
+    pub(crate) sdown: Option<Instant>,
+    pub(crate) last_hello: Instant,
+    /// The epoch of the configuration that its last hello showed.
+    pub(crate) config_epoch: Option<u64>,
+    pub(crate) published: Option<Instant>,
+    pub(crate) asked: Option<Instant>,
+    /// When it last said that the master is down.
+    pub(crate) master_down: Option<Instant>,
+    /// Whom it voted for, as far as it said so.
+    pub(crate) vote: Option<(String, u64)>,
+}
+
+impl Peer {
+    pub(crate) fn new(cx: &mut Cx<'_>, addr: &Addr, run_id: &RunId) -> Self {
+        let mut peer = Self {
+            run_id: run_id.clone(),
+            addr: addr.clone(),
+            link: None,
+            sdown: None,
+            last_hello: cx.now,
+            config_epoch: None,
+            published: None,
+            asked: None,
+            master_down: None,
+            vote: None,
+        };
+        peer.relink(cx);
+        peer
+    }
+
+    /// Takes the link that its address calls for.
+    pub(crate) fn relink(&mut self, cx: &mut Cx<'_>) {
+        let (user, pass) = (cx.shared.global.sentinel_user.clone(), cx.shared.global.sentinel_pass.clone());
+        let (now, links) = (cx.now, &mut cx.shared.links);
+        self.link = (self.addr.port != 0)
+            .then(|| links.acquire(now, &self.addr, LinkKind::Command, Owner::Sentinel, (&user, &pass)));
+        cx.shared.links_changed = true;
+    }
+
+    pub(crate) fn id(&self) -> PeerId {
+        self.run_id.peer()
+    }
+}

@@ -1,0 +1,456 @@
+//! One sentinel: what comes in, what goes out.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use clock::Instant;
+use consensus::{Record, Saved};
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use resp::{Protocol, Value};
+
+use crate::addr::{Addr, RunId};
+use crate::config::Config;
+use crate::event::Level;
+use crate::hello::{HELLO_CHANNEL, Hello};
+use crate::link::{LinkId, LinkKind, Links, Owner, Pending};
+use crate::master::Master;
+use crate::script::{JobId, Outcome, Scripts};
+use crate::settings::Timing;
+use crate::shared::{Cx, Shared};
+
+/// How often everything is looked at: at rest, and while something is wrong.
+const CALM: Duration = Duration::from_millis(100);
+const URGENT: Duration = Duration::from_millis(10);
+/// How long a changed configuration may wait for its place on disk. Votes and switches do not wait for
+/// it: they are in the journal.
+const WRITE_DELAY: Duration = Duration::from_millis(100);
+
+/// A connection of a client, named by the shell.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ClientId(pub u64);
+
+/// What happens to a sentinel.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Input {
+    /// The time that [`Sentinel::next_deadline`] named has come.
+    Deadline,
+    /// A link stands; `local_ip` is our end of it.
+    Connected {
+        link: LinkId,
+        local_ip: String,
+    },
+    /// A link could not be made. `refused`: the host is there, and nobody listens.
+    ConnectFailed {
+        link: LinkId,
+        refused: bool,
+    },
+    /// A link that stood broke.
+    Disconnected {
+        link: LinkId,
+    },
+    /// A reply, or on a hello link a message.
+    Reply {
+        link: LinkId,
+        value: Value,
+    },
+    /// A client's command: SENTINEL, PUBLISH, ROLE, or INFO for the sentinel's own section.
+    Command {
+        client: ClientId,
+        protocol: Protocol,
+        args: Vec<Vec<u8>>,
+    },
+    /// The address of a host that was asked for.
+    Resolved {
+        host: String,
+        ip: String,
+    },
+    ScriptDone {
+        job: JobId,
+        outcome: Outcome,
+    },
+}
+
+/// What a sentinel wants done. `after` is the number of the [`Action::Persist`] that must be on disk
+/// before; zero waits for nothing.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Action {
+    Connect {
+        link: LinkId,
+        addr: Addr,
+        kind: LinkKind,
+    },
+    Close(LinkId),
+    Send {
+        link: LinkId,
+        after: u64,
+        request: Vec<Vec<u8>>,
+    },
+    /// Append to the journal and sync.
+    Persist {
+        number: u64,
+        record: Record,
+    },
+    /// Put this text in the configuration file's place, in one step.
+    WriteConfig {
+        text: String,
+    },
+    Reply {
+        client: ClientId,
+        after: u64,
+        reply: Vec<u8>,
+    },
+    /// To the clients that subscribe to this channel.
+    Publish {
+        channel: String,
+        payload: String,
+    },
+    Log {
+        level: Level,
+        text: String,
+    },
+    /// Find out a host's address.
+    Resolve {
+        host: String,
+    },
+    RunScript {
+        job: JobId,
+        argv: Vec<String>,
+    },
+    KillScript(JobId),
+    /// A simulated crash: stop at once.
+    Crash,
+}
+
+/// How a watched master stands.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Status {
+    /// The address that clients are sent to.
+    pub addr: Addr,
+    pub config_epoch: u64,
+    /// The newest epoch heard of.
+    pub epoch: u64,
+    pub replicas: Vec<Addr>,
+    /// How many sentinels are known, this one included.
+    pub sentinels: usize,
+    pub subjectively_down: bool,
+    pub objectively_down: bool,
+    /// The epoch in which this sentinel leads a failover.
+    pub failover_epoch: Option<u64>,
+    /// Whether an operator asked for it.
+    pub by_operator: bool,
+}
+
+/// A sentinel.
+pub struct Sentinel {
+    pub(crate) masters: BTreeMap<String, Master>,
+    pub(crate) shared: Shared,
+    config: Config,
+    next_look: Instant,
+    last_seen: Instant,
+}
+
+impl std::fmt::Debug for Sentinel {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Sentinel").field("me", &self.shared.me).finish_non_exhaustive()
+    }
+}
+
+impl Sentinel {
+    /// A sentinel as its configuration file and its journal describe it. The first actions write the
+    /// file back, with the identity that a new sentinel takes.
+    #[must_use]
+    pub fn new(
+        now: Instant,
+        config: Config,
+        mut journal: BTreeMap<String, Saved>,
+        seed: u64,
+        out: &mut Vec<Action>,
+    ) -> Self {
+        let mut rng = ChaCha8Rng::seed_from_u64(seed);
+        let fresh = RunId::from_random(rng.random());
+        let newest = journal.values().map(|saved| saved.term.0).max().unwrap_or(0);
+        let shared = Shared {
+            me: config.myid.clone().unwrap_or(fresh),
+            global: config.global.clone(),
+            epoch: config.current_epoch.max(newest),
+            links: Links::default(),
+            links_changed: false,
+            timing: Timing::default(),
+            tilt: None,
+            scripts: Scripts::default(),
+            recorder: crate::flight::Recorder::default(),
+            unwritten: Some(now),
+            records: 0,
+            resolved: BTreeMap::new(),
+            crash_after_election: false,
+            crash_after_promotion: false,
+            rng,
+        };
+        let masters = BTreeMap::new();
+        let mut sentinel = Self { masters, shared, config, next_look: now, last_seen: now };
+        let me = sentinel.shared.me.to_string();
+        let known = std::mem::take(&mut sentinel.config.masters);
+        let mut cx = Cx { now, shared: &mut sentinel.shared, out };
+        cx.log(Level::Warning, format!("Sentinel ID is {me}"));
+        for known in known {
+            let saved = journal.remove(&known.name).unwrap_or_default();
+            let master = Master::new(&mut cx, &known, saved);
+            cx.resolve(&known.addr.host);
+            sentinel.masters.insert(known.name, master);
+        }
+        sentinel.write_config(out);
+        sentinel
+    }
+
+    /// This sentinel's identity.
+    #[must_use]
+    pub fn my_id(&self) -> &RunId {
+        &self.shared.me
+    }
+
+    /// What the journal holds, or will once every record is written, to write it anew.
+    pub fn journal(&self) -> impl Iterator<Item = (&str, &Saved)> {
+        self.masters.iter().map(|(name, master)| (name.as_str(), master.group.saved()))
+    }
+
+    /// When [`Input::Deadline`] is due.
+    #[must_use]
+    pub fn next_deadline(&self) -> Option<Instant> {
+        let groups = self.masters.values().filter_map(|master| master.group.next_deadline());
+        groups.chain([self.next_look]).min()
+    }
+
+    /// Takes in what happened; appends what is to be done.
+    pub fn handle(&mut self, now: Instant, input: Input, out: &mut Vec<Action>) {
+        self.watch_the_clock(now, out);
+        let cx = Cx { now, shared: &mut self.shared, out };
+        match input {
+            Input::Deadline => self.on_deadline(now, out),
+            Input::Connected { link, local_ip } => self.on_connected(now, link, local_ip, out),
+            Input::ConnectFailed { link, refused } => {
+                if let Some(state) = cx.shared.links.find(link) {
+                    state.on_down(now, refused);
+                }
+            }
+            Input::Disconnected { link } => self.on_disconnected(now, link, out),
+            Input::Reply { link, value } => self.on_reply(now, link, &value, out),
+            Input::Command { client, protocol, args } => self.on_command(now, client, protocol, &args, out),
+            Input::Resolved { host, ip } => {
+                if host != ip {
+                    cx.shared.resolved.insert(host, ip);
+                }
+            }
+            Input::ScriptDone { job, outcome } => {
+                let Shared { scripts, timing, .. } = cx.shared;
+                scripts.on_done(now, timing, job, outcome);
+            }
+        }
+        self.drop_unused_links(out);
+    }
+
+    /// A step of time so long that this process cannot have run makes every judgement doubtful: for a
+    /// while, nothing is concluded from what is seen (TILT).
+    fn watch_the_clock(&mut self, now: Instant, out: &mut Vec<Action>) {
+        let step = now.since(self.last_seen);
+        self.last_seen = now;
+        let mut cx = Cx { now, shared: &mut self.shared, out };
+        if step > cx.shared.timing.tilt_trigger {
+            cx.shared.tilt = Some(now);
+            cx.event(Level::Warning, "+tilt", "#tilt mode entered".into(), None);
+        } else if cx.shared.tilt.is_some_and(|since| now.since(since) > cx.shared.timing.tilt_period) {
+            cx.shared.tilt = None;
+            cx.event(Level::Warning, "-tilt", "#tilt mode exited".into(), None);
+        }
+    }
+
+    fn on_deadline(&mut self, now: Instant, out: &mut Vec<Action>) {
+        let mut cx = Cx { now, shared: &mut self.shared, out };
+        for master in self.masters.values_mut() {
+            if master.group.next_deadline().is_some_and(|due| due <= now) {
+                master.drive(&mut cx, consensus::Input::Deadline);
+                master.act(&mut cx);
+            }
+        }
+        if now < self.next_look {
+            return;
+        }
+        let mut urgent = false;
+        for master in self.masters.values_mut() {
+            master.look(&mut cx);
+            urgent |= master.is_urgent(&cx);
+        }
+        // Sentinels that were started together do not stay in step.
+        let calm = CALM - Duration::from_micros(cx.shared.rng.random_range(0..20_000));
+        self.next_look = now + if urgent { URGENT } else { calm };
+        let Shared { scripts, timing, .. } = cx.shared;
+        scripts.tick(now, timing, cx.out);
+        if cx.shared.unwritten.is_some_and(|since| now.since(since) >= WRITE_DELAY) {
+            self.write_config(out);
+        }
+    }
+
+    fn on_connected(&mut self, now: Instant, link: LinkId, local_ip: String, out: &mut Vec<Action>) {
+        let mut cx = Cx { now, shared: &mut self.shared, out };
+        let Some(state) = cx.shared.links.find(link) else { return };
+        state.on_up(now, local_ip);
+        let (kind, owner) = (state.kind, state.owner);
+        let (user, pass) = (state.user.clone(), state.pass.clone());
+        if !pass.is_empty() {
+            let words = [b"AUTH".to_vec(), user.into_bytes(), pass.into_bytes()];
+            let words = words.into_iter().filter(|word| !word.is_empty()).collect();
+            cx.send_after(0, link, Pending::Ignored, words);
+        }
+        let suffix = if kind == LinkKind::Command { "cmd" } else { "pubsub" };
+        let name = format!("sentinel-{}-{suffix}", &cx.shared.me.as_str()[..8]);
+        cx.send(link, Pending::Ignored, &["CLIENT", "SETNAME", &name]);
+        match (kind, owner) {
+            (LinkKind::Hello, _) => {
+                cx.send(link, Pending::Ignored, &["SUBSCRIBE", HELLO_CHANNEL]);
+            }
+            (LinkKind::Command, Owner::Data) => {
+                cx.ping(link);
+                for master in self.masters.values_mut() {
+                    master.ask_info_over(&mut cx, link);
+                }
+            }
+            (LinkKind::Command, Owner::Sentinel) => {
+                cx.ping(link);
+                cx.send(link, Pending::Probe, &["SENTINEL", "RAFT"]);
+            }
+        }
+    }
+
+    fn on_disconnected(&mut self, now: Instant, link: LinkId, out: &mut Vec<Action>) {
+        let mut cx = Cx { now, shared: &mut self.shared, out };
+        let Some(state) = cx.shared.links.find(link) else { return };
+        state.on_down(now, false);
+        // The first attempt at once: whether it is refused decides between dead and slow.
+        cx.connect(link);
+        self.next_look = self.next_look.min(now + URGENT);
+    }
+
+    fn on_reply(&mut self, now: Instant, link: LinkId, value: &Value, out: &mut Vec<Action>) {
+        let mut cx = Cx { now, shared: &mut self.shared, out };
+        let Some(state) = cx.shared.links.find(link) else { return };
+        if state.kind == LinkKind::Hello {
+            state.heard = now;
+            if let Some(hello) = published(value).and_then(Hello::parse) {
+                self.on_hello(now, &hello, out);
+            }
+            return;
+        }
+        let Some(pending) = state.pending.pop_front() else { return };
+        match pending {
+            Pending::Ignored => {}
+            Pending::Ping => state.on_pong(now, value),
+            Pending::Probe => {
+                state.native = Some(!matches!(value, Value::Error(_)));
+                for master in self.masters.values_mut() {
+                    if master.peers.values().any(|peer| peer.link == Some(link)) {
+                        master.update_members(&mut cx);
+                    }
+                }
+            }
+            Pending::Info(name) => {
+                if let (Some(master), Some(text)) = (self.masters.get_mut(&name), value.as_bytes()) {
+                    master.on_info(&mut cx, link, text);
+                }
+            }
+            Pending::Ask(name, run_id) => {
+                if let Some(master) = self.masters.get_mut(&name) {
+                    master.on_answer(&mut cx, &run_id, value);
+                }
+            }
+            Pending::Failover(name) => {
+                if let (Some(master), Value::Error(text)) = (self.masters.get_mut(&name), value) {
+                    master.on_failover_refused(&mut cx, text);
+                }
+            }
+        }
+    }
+
+    /// A greeting, from whatever way it came.
+    pub(crate) fn on_hello(&mut self, now: Instant, hello: &Hello, out: &mut Vec<Action>) {
+        let mut cx = Cx { now, shared: &mut self.shared, out };
+        if let Some(master) = self.masters.get_mut(&hello.master) {
+            master.on_hello(&mut cx, hello);
+        }
+    }
+
+    fn drop_unused_links(&mut self, out: &mut Vec<Action>) {
+        if !std::mem::take(&mut self.shared.links_changed) {
+            return;
+        }
+        let used: BTreeSet<LinkId> = self.masters.values().flat_map(Master::links).collect();
+        out.extend(self.shared.links.keep(&used).into_iter().map(Action::Close));
+    }
+
+    /// Puts all that is known into the configuration file, now.
+    pub(crate) fn write_config(&mut self, out: &mut Vec<Action>) {
+        self.shared.unwritten = None;
+        self.config.myid = Some(self.shared.me.clone());
+        self.config.current_epoch = self.shared.epoch;
+        self.config.global = self.shared.global.clone();
+        self.config.masters = self.masters.values().map(Master::known).collect();
+        out.push(Action::WriteConfig { text: self.config.rewritten() });
+    }
+
+    /// How a master stands, for whoever looks on (the simulator, tests).
+    #[must_use]
+    pub fn status(&self, master: &str) -> Option<Status> {
+        let master = self.masters.get(master)?;
+        let failover = master.failover.as_ref();
+        Some(Status {
+            addr: master.current_addr().clone(),
+            config_epoch: master.config_epoch,
+            epoch: self.shared.epoch,
+            replicas: master.replicas.keys().cloned().collect(),
+            sentinels: master.voters(),
+            subjectively_down: master.myself.sdown.is_some(),
+            objectively_down: master.odown.is_some(),
+            failover_epoch: failover.map(|failover| failover.epoch).filter(|&epoch| epoch > 0),
+            by_operator: failover.is_some_and(|failover| failover.cause != crate::failover::Cause::Down),
+        })
+    }
+
+    /// How many links there are; with sentinels that watch many masters together, far fewer than masters
+    /// times sentinels.
+    #[must_use]
+    pub fn link_count(&self) -> usize {
+        self.shared.links.len()
+    }
+}
+
+/// The payload of a message on the hello channel.
+fn published(value: &Value) -> Option<&[u8]> {
+    match value.as_array()? {
+        [kind, channel, payload]
+            if kind.as_bytes() == Some(b"message")
+                && channel.as_bytes() == Some(HELLO_CHANNEL.as_bytes()) =>
+        {
+            payload.as_bytes()
+        }
+        _ => None,
+    }
+}
+
+impl Cx<'_> {
+    pub(crate) fn ping(&mut self, link: LinkId) {
+        if !self.send(link, Pending::Ping, &["PING"]) {
+            return;
+        }
+        let now = self.now;
+        if let Some(state) = self.shared.links.find(link) {
+            state.last_ping = Some(now);
+            state.waiting.get_or_insert(now);
+        }
+    }
+
+    /// Asks for a host's address, if it is a name.
+    pub(crate) fn resolve(&mut self, host: &str) {
+        if self.shared.global.resolve_hostnames && !crate::addr::is_ip(host) {
+            self.out.push(Action::Resolve { host: host.to_owned() });
+        }
+    }
+}

@@ -1,0 +1,198 @@
+//! A watched master: its instances, the sentinels that watch it too, and its consensus group.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use clock::Instant;
+use consensus::{Group, PeerId, Saved, Term};
+use rand::RngExt;
+
+use crate::addr::{Addr, RunId};
+use crate::config::KnownMaster;
+use crate::event::Level;
+use crate::failover::Failover;
+use crate::info::Role;
+use crate::instance::{Instance, Peer};
+use crate::record::Switch;
+use crate::settings::MasterSettings;
+use crate::shared::Cx;
+
+/// Replicas and sentinels of one master that are kept track of; more would be somebody's attack.
+const MAX_KNOWN: usize = 1024;
+
+pub(crate) struct Master {
+    pub(crate) name: String,
+    pub(crate) settings: MasterSettings,
+    pub(crate) myself: Instance,
+    pub(crate) replicas: BTreeMap<Addr, Instance>,
+    pub(crate) peers: BTreeMap<RunId, Peer>,
+    pub(crate) config_epoch: u64,
+    /// The last vote seen from here: whom, and in which epoch.
+    pub(crate) leader: Option<RunId>,
+    pub(crate) leader_epoch: u64,
+    /// Since when enough sentinels have agreed that it is down.
+    pub(crate) odown: Option<Instant>,
+    pub(crate) failover: Option<Failover>,
+    /// No new attempt before this.
+    pub(crate) retry_at: Instant,
+    /// Attempts in a row that came to nothing.
+    pub(crate) failures: u32,
+    pub(crate) group: Group,
+    /// The group's latest journal records: its own number, and the sentinel's.
+    pub(crate) synced: VecDeque<(u64, u64)>,
+    /// The group's term and vote, as last announced.
+    pub(crate) ballot: (Term, u64),
+}
+
+impl Master {
+    /// Starts to watch. `saved` is what the journal held.
+    pub(crate) fn new(cx: &mut Cx<'_>, known: &KnownMaster, saved: Saved) -> Self {
+        let seed = cx.shared.rng.random();
+        let ballot = (saved.term, saved.vote);
+        let group = Group::new(&known.name, cx.shared.my_peer(), saved, seed);
+        let myself = Instance::new(cx, &known.addr, Role::Master, &known.settings);
+        let mut master = Self {
+            name: known.name.clone(),
+            settings: known.settings.clone(),
+            myself,
+            replicas: BTreeMap::new(),
+            peers: BTreeMap::new(),
+            config_epoch: known.config_epoch,
+            leader: None,
+            leader_epoch: known.leader_epoch,
+            odown: None,
+            failover: None,
+            retry_at: cx.now,
+            failures: 0,
+            group,
+            synced: VecDeque::new(),
+            ballot,
+        };
+        master.announce(cx, Level::Warning, "+monitor", &format!(" quorum {}", known.settings.quorum));
+        for addr in &known.replicas {
+            master.add_replica(cx, addr);
+        }
+        for (addr, run_id) in &known.sentinels {
+            master.add_peer(cx, addr, run_id);
+        }
+        master.update_members(cx);
+        // A switch that was agreed on but not yet written to the configuration file.
+        if let Some(switch) = Switch::decode(master.group.value()).filter(|switch| switch.done) {
+            master.learn_switch(cx, &switch);
+        }
+        master
+    }
+
+    pub(crate) fn known(&self) -> KnownMaster {
+        KnownMaster {
+            name: self.name.clone(),
+            addr: self.myself.addr.clone(),
+            settings: self.settings.clone(),
+            config_epoch: self.config_epoch,
+            leader_epoch: self.leader_epoch,
+            replicas: self.replicas.keys().cloned().collect(),
+            sentinels: self.peers.values().map(|peer| (peer.addr.clone(), peer.run_id.clone())).collect(),
+        }
+    }
+
+    /// An event about the master itself.
+    pub(crate) fn announce(&self, cx: &mut Cx<'_>, level: Level, name: &str, extra: &str) {
+        let subject = cx.subject("master", &self.name, &self.myself.addr, None);
+        cx.event(level, name, format!("{subject}{extra}"), self.settings.notification_script.as_deref());
+    }
+
+    /// An event about one of its replicas.
+    pub(crate) fn announce_replica(
+        &self,
+        cx: &mut Cx<'_>,
+        level: Level,
+        name: &str,
+        addr: &Addr,
+        extra: &str,
+    ) {
+        let shown = Addr::new(cx.shared.shown(&addr.host), addr.port);
+        let of = Some((self.name.as_str(), &self.myself.addr));
+        let subject = cx.subject("slave", &shown.to_string(), addr, of);
+        cx.event(level, name, format!("{subject}{extra}"), self.settings.notification_script.as_deref());
+    }
+
+    /// An event about one of the sentinels that watch it too.
+    pub(crate) fn announce_peer(&self, cx: &mut Cx<'_>, level: Level, name: &str, peer: &Peer, extra: &str) {
+        let of = Some((self.name.as_str(), &self.myself.addr));
+        let subject = cx.subject("sentinel", peer.run_id.as_str(), &peer.addr, of);
+        cx.event(level, name, format!("{subject}{extra}"), self.settings.notification_script.as_deref());
+    }
+
+    /// Takes up a replica that was not known; says whether it was new.
+    pub(crate) fn add_replica(&mut self, cx: &mut Cx<'_>, addr: &Addr) -> bool {
+        let known = self.replicas.keys().any(|known| cx.shared.same_addr(known, addr));
+        if known || cx.shared.same_addr(&self.myself.addr, addr) || self.replicas.len() >= MAX_KNOWN {
+            return false;
+        }
+        let replica = Instance::new(cx, addr, Role::Replica, &self.settings);
+        self.replicas.insert(addr.clone(), replica);
+        self.announce_replica(cx, Level::Notice, "+slave", addr, "");
+        cx.changed();
+        true
+    }
+
+    /// Takes up a sentinel that was not known.
+    pub(crate) fn add_peer(&mut self, cx: &mut Cx<'_>, addr: &Addr, run_id: &RunId) {
+        let clash = self.peers.values().any(|peer| peer.run_id != *run_id && peer.id() == run_id.peer());
+        if *run_id == cx.shared.me || run_id.peer() == cx.shared.my_peer() || clash {
+            return;
+        }
+        if self.peers.len() < MAX_KNOWN {
+            let peer = Peer::new(cx, addr, run_id);
+            self.peers.insert(run_id.clone(), peer);
+        }
+    }
+
+    /// How many sentinels there are, this one included.
+    pub(crate) fn voters(&self) -> usize {
+        self.peers.len() + 1
+    }
+
+    pub(crate) fn majority(&self) -> usize {
+        self.voters() / 2 + 1
+    }
+
+    /// Tells the group who belongs to it.
+    pub(crate) fn update_members(&mut self, cx: &mut Cx<'_>) {
+        let mut voters: BTreeSet<PeerId> = self.peers.values().map(Peer::id).collect();
+        voters.insert(cx.shared.my_peer());
+        let links = &cx.shared.links;
+        let foreign = |peer: &&Peer| peer.link.is_some_and(|link| links.at(link).native == Some(false));
+        let foreign = self.peers.values().filter(foreign).map(Peer::id).collect();
+        self.drive(cx, consensus::Input::Members { voters, foreign });
+    }
+
+    pub(crate) fn peer_of(&self, id: PeerId) -> Option<&Peer> {
+        self.peers.values().find(|peer| peer.id() == id)
+    }
+
+    /// The address that clients are to use: during a failover, from the moment of the agreed switch,
+    /// the new master's.
+    pub(crate) fn current_addr(&self) -> &Addr {
+        self.failover.as_ref().and_then(Failover::switched_to).unwrap_or(&self.myself.addr)
+    }
+
+    /// Makes the links to all instances anew, with the credentials that are set now.
+    pub(crate) fn sign_in_again(&self, cx: &mut Cx<'_>) {
+        for instance in std::iter::once(&self.myself).chain(self.replicas.values()) {
+            for link in [instance.command, instance.hello] {
+                if let Some(state) = cx.shared.links.find(link) {
+                    state.user.clone_from(&self.settings.auth_user);
+                    state.pass.clone_from(&self.settings.auth_pass);
+                }
+                cx.reconnect(link);
+            }
+        }
+    }
+
+    /// Every link that this master needs.
+    pub(crate) fn links(&self) -> impl Iterator<Item = crate::link::LinkId> + '_ {
+        let data = std::iter::once(&self.myself).chain(self.replicas.values());
+        let peers = self.peers.values().filter_map(|peer| peer.link);
+        data.flat_map(|instance| [instance.command, instance.hello]).chain(peers)
+    }
+}

@@ -1,0 +1,250 @@
+//! What is done again and again: links kept up, pings, INFO, hello messages.
+
+use std::time::Duration;
+
+use crate::addr::{Addr, RunId};
+use crate::event::Level;
+use crate::failover::Failover;
+use crate::hello::{HELLO_CHANNEL, Hello};
+use crate::info::{self, Report, Role};
+use crate::instance::{Instance, Reconf};
+use crate::link::{LinkId, Owner, Pending, State};
+use crate::master::Master;
+use crate::shared::Cx;
+
+/// INFO while a failover waits for what it says.
+const INFO_URGENT: Duration = Duration::from_millis(100);
+/// INFO while the master is down or a replica has lost it.
+const INFO_TROUBLED: Duration = Duration::from_secs(1);
+/// A failure is fresh for this long: afterwards a dead master without replicas is no reason to hurry.
+const FRESH: Duration = Duration::from_secs(3);
+
+impl Master {
+    /// Looks at everything.
+    pub(crate) fn look(&mut self, cx: &mut Cx<'_>) {
+        self.keep_links(cx);
+        self.send_periodic(cx);
+        self.judge(cx);
+        self.act(cx);
+    }
+
+    /// Whether the next look must come soon.
+    pub(crate) fn is_urgent(&self, cx: &Cx<'_>) -> bool {
+        let link = cx.shared.links.at(self.myself.command);
+        let fresh = self.myself.sdown.is_some_and(|since| cx.now.since(since) < FRESH);
+        fresh || self.failover.is_some() || (self.myself.sdown.is_none() && link.just_lost(cx.now))
+    }
+
+    fn keep_links(&mut self, cx: &mut Cx<'_>) {
+        let lost: Vec<LinkId> = self.links().collect();
+        for link in lost {
+            cx.connect(link);
+            self.break_stuck(cx, link);
+        }
+    }
+
+    /// A link that stands but answers nothing, or hears nothing, is made anew.
+    fn break_stuck(&self, cx: &mut Cx<'_>, link: LinkId) {
+        let (now, timing) = (cx.now, &cx.shared.timing);
+        let state = cx.shared.links.at(link);
+        let State::Up { since } = state.state else { return };
+        if now.since(since) < timing.min_link_reconnect_period {
+            return;
+        }
+        let half = self.settings.down_after / 2;
+        let silent =
+            state.waiting.is_some_and(|since| now.since(since) > half) && now.since(state.last_pong) > half;
+        let deaf =
+            state.kind == crate::link::LinkKind::Hello && now.since(state.heard) > timing.publish_period * 3;
+        if silent || deaf {
+            cx.reconnect(link);
+        }
+    }
+
+    fn send_periodic(&mut self, cx: &mut Cx<'_>) {
+        let ping_period = cx.shared.timing.ping_period_for(self.settings.down_after);
+        let peers = self.peers.values().filter_map(|peer| peer.link);
+        let data = std::iter::once(&self.myself).chain(self.replicas.values()).map(|data| data.command);
+        let links: Vec<LinkId> = data.chain(peers).collect();
+        for link in links {
+            let state = cx.shared.links.at(link);
+            let due = state.last_ping.is_none_or(|last| cx.now.since(last) >= ping_period);
+            if state.is_up() && due {
+                cx.ping(link);
+            }
+        }
+        self.ask_infos(cx);
+        self.greet(cx);
+    }
+
+    fn ask_infos(&mut self, cx: &mut Cx<'_>) {
+        let troubled = self.myself.sdown.is_some() || self.failover.is_some();
+        let waits_for = self.failover.as_ref().and_then(Failover::waits_for).cloned();
+        let calm = cx.shared.timing.info_period;
+        let due = |instance: &Instance, period| {
+            instance.info_asked.is_none_or(|asked| cx.now.since(asked) >= period)
+        };
+        let mut ask = Vec::new();
+        if due(&self.myself, calm.min(if troubled { INFO_TROUBLED } else { calm })) {
+            ask.push(self.myself.command);
+        }
+        for (addr, replica) in &self.replicas {
+            let odd = replica.role == Role::Master || !replica.master_link_up;
+            let syncing = matches!(replica.reconf, Reconf::Sent | Reconf::InProgress);
+            let period = match () {
+                () if waits_for.as_ref() == Some(addr) || syncing => INFO_URGENT,
+                () if troubled || odd => INFO_TROUBLED.min(calm),
+                () => calm,
+            };
+            if due(replica, period) {
+                ask.push(replica.command);
+            }
+        }
+        for link in ask {
+            self.ask_info_over(cx, link);
+        }
+    }
+
+    /// Sends INFO to the instance behind this link, if it is one of ours.
+    pub(crate) fn ask_info_over(&mut self, cx: &mut Cx<'_>, link: LinkId) {
+        let mut all = std::iter::once(&mut self.myself).chain(self.replicas.values_mut());
+        let Some(instance) = all.find(|instance| instance.command == link) else { return };
+        let command = self.settings.command("INFO");
+        if cx.send(link, Pending::Info(self.name.clone()), &[command]) {
+            instance.info_asked = Some(cx.now);
+        }
+    }
+
+    /// Asks every replica to tell of itself.
+    pub(crate) fn ask_all_replicas(&mut self, cx: &mut Cx<'_>) {
+        let links: Vec<LinkId> = self.replicas.values().map(|replica| replica.command).collect();
+        for link in links {
+            self.ask_info_over(cx, link);
+        }
+    }
+
+    /// A sentinel's greeting about this master.
+    pub(crate) fn hello_of(&self, cx: &Cx<'_>, addr: Addr, run_id: RunId) -> Hello {
+        let current = self.current_addr();
+        let master_addr = Addr::new(cx.shared.shown(&current.host), current.port);
+        let config_epoch = self.config_epoch;
+        Hello { addr, run_id, epoch: cx.shared.epoch, master: self.name.clone(), master_addr, config_epoch }
+    }
+
+    fn greet(&mut self, cx: &mut Cx<'_>) {
+        let period = cx.shared.timing.publish_period;
+        let due = |at: Option<clock::Instant>| at.is_none_or(|at| cx.now.since(at) >= period);
+        let data = std::iter::once(&self.myself).chain(self.replicas.values());
+        let mut links: Vec<LinkId> =
+            data.filter(|instance| due(instance.published)).map(|instance| instance.command).collect();
+        links.extend(self.peers.values().filter(|peer| due(peer.published)).filter_map(|peer| peer.link));
+        for link in links {
+            self.greet_over(cx, link);
+        }
+    }
+
+    fn greet_over(&mut self, cx: &mut Cx<'_>, link: LinkId) {
+        let state = cx.shared.links.at(link);
+        let Some(local_ip) = state.local_ip.clone().filter(|_| state.is_up()) else { return };
+        let owner = state.owner;
+        let global = &cx.shared.global;
+        let host = global.announce_ip.clone().unwrap_or(local_ip);
+        let port = if global.announce_port == 0 { global.port } else { global.announce_port };
+        let hello = self.hello_of(cx, Addr { host, port }, cx.shared.me.clone()).to_string();
+        let publish = if owner == Owner::Data { self.settings.command("PUBLISH") } else { "PUBLISH" };
+        if !cx.send(link, Pending::Ignored, &[publish, HELLO_CHANNEL, &hello]) {
+            return;
+        }
+        let mut data = std::iter::once(&mut self.myself).chain(self.replicas.values_mut());
+        if let Some(instance) = data.find(|instance| instance.command == link) {
+            instance.published = Some(cx.now);
+        } else if let Some(peer) = self.peers.values_mut().find(|peer| peer.link == Some(link)) {
+            peer.published = Some(cx.now);
+        }
+    }
+
+    /// Greets everybody at the next look: there is news.
+    pub(crate) fn greet_again(&mut self) {
+        let data = std::iter::once(&mut self.myself).chain(self.replicas.values_mut());
+        data.for_each(|instance| instance.published = None);
+        self.peers.values_mut().for_each(|peer| peer.published = None);
+    }
+
+    /// An instance told of itself.
+    pub(crate) fn on_info(&mut self, cx: &mut Cx<'_>, link: LinkId, text: &[u8]) {
+        let text = info::kept(text);
+        let report = info::parse(&text);
+        if self.myself.command == link {
+            self.take_report(cx, None, &report, text);
+            for addr in &report.replicas {
+                self.add_replica(cx, addr);
+            }
+        } else if let Some(addr) =
+            self.replicas.values().find(|one| one.command == link).map(|one| one.addr.clone())
+        {
+            self.take_report(cx, Some(&addr), &report, text);
+            self.on_replica_info(cx, &addr);
+        }
+    }
+
+    fn take_report(&mut self, cx: &mut Cx<'_>, addr: Option<&Addr>, report: &Report, text: String) {
+        let now = cx.now;
+        let instance = match addr {
+            None => &mut self.myself,
+            Some(addr) => self.replicas.get_mut(addr).expect("found by its link"),
+        };
+        instance.info_at = Some(now);
+        instance.info = text;
+        let mut rebooted = false;
+        if let Some(run_id) = &report.run_id {
+            rebooted = !instance.run_id.is_empty() && instance.run_id != *run_id;
+            instance.run_id.clone_from(run_id);
+        }
+        let before = instance.role;
+        if let Some(role) = report.role.filter(|role| *role != before) {
+            instance.role = role;
+            instance.role_since = now;
+            instance.master_since = now;
+        }
+        if instance.role == Role::Replica {
+            let master = report.master_host.as_deref().zip(report.master_port);
+            let master = master.map(|(host, port)| Addr::new(host, port));
+            if instance.master != master {
+                instance.master = master;
+                instance.master_since = now;
+            }
+            instance.master_link_up = report.link_up.unwrap_or(false);
+            instance.master_link_down = Duration::from_secs(report.link_down_secs.unwrap_or(0));
+            instance.priority = report.priority.unwrap_or(instance.priority);
+            instance.offset = report.offset.unwrap_or(instance.offset);
+            instance.announced = report.announced.unwrap_or(true);
+        }
+        let role = instance.role;
+        if rebooted {
+            if addr.is_none() && !self.settings.reboot_down_after.is_zero() {
+                self.myself.rebooted = Some(now);
+            }
+            self.announce_at(cx, Level::Notice, "+reboot", addr, "");
+        }
+        if role != before {
+            let level = if addr.is_none() == (role == Role::Master) { Level::Debug } else { Level::Warning };
+            let extra = format!(" new reported role is {}", role.word());
+            self.announce_at(cx, level, "+role-change", addr, &extra);
+        }
+    }
+
+    /// An event about one of its replicas, or without an address about the master itself.
+    pub(crate) fn announce_at(
+        &self,
+        cx: &mut Cx<'_>,
+        level: Level,
+        name: &str,
+        addr: Option<&Addr>,
+        extra: &str,
+    ) {
+        match addr {
+            None => self.announce(cx, level, name, extra),
+            Some(addr) => self.announce_replica(cx, level, name, addr, extra),
+        }
+    }
+}

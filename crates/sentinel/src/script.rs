@@ -1,0 +1,153 @@
+//! Scripts of the operator's that are told of events and switches.
+//!
+//! Sixteen run at a time, 256 wait; one that fails with exit code 1 or dies of a signal is tried up to
+//! ten times, each wait twice the one before; one that takes longer than a minute is killed. Redis's
+//! numbers.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use clock::Instant;
+
+use crate::machine::Action;
+use crate::settings::Timing;
+
+const MAX_QUEUE: usize = 256;
+const MAX_RUNNING: usize = 16;
+const MAX_RETRY: u32 = 10;
+
+/// A script's run, named by the sentinel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct JobId(pub u64);
+
+/// How a script's run ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    Exited(i32),
+    /// Killed by a signal, or could not be started.
+    Died,
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct Job {
+    id: JobId,
+    pub(crate) argv: Vec<String>,
+    /// When it was started, while it runs.
+    pub(crate) started: Option<Instant>,
+    /// Not before this.
+    due: Instant,
+    pub(crate) retries: u32,
+    killed: bool,
+}
+
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Scripts {
+    pub(crate) jobs: VecDeque<Job>,
+    next: u64,
+}
+
+impl Scripts {
+    pub(crate) fn running(&self) -> usize {
+        self.jobs.iter().filter(|job| job.started.is_some()).count()
+    }
+
+    /// Queues a script. When too many wait, the oldest that does not run is given up.
+    pub(crate) fn queue(&mut self, now: Instant, argv: Vec<String>) {
+        self.next += 1;
+        self.jobs.push_back(Job {
+            id: JobId(self.next),
+            argv,
+            started: None,
+            due: now,
+            retries: 0,
+            killed: false,
+        });
+        if self.jobs.len() > MAX_QUEUE {
+            let oldest = self.jobs.iter().position(|job| job.started.is_none());
+            oldest.and_then(|place| self.jobs.remove(place));
+        }
+    }
+
+    pub(crate) fn tick(&mut self, now: Instant, timing: &Timing, out: &mut Vec<Action>) {
+        let mut running = self.running();
+        for job in &mut self.jobs {
+            match job.started {
+                Some(started) if !job.killed && now.since(started) > timing.script_max_runtime => {
+                    job.killed = true;
+                    out.push(Action::KillScript(job.id));
+                }
+                None if running < MAX_RUNNING && now >= job.due => {
+                    running += 1;
+                    job.started = Some(now);
+                    job.killed = false;
+                    out.push(Action::RunScript { job: job.id, argv: job.argv.clone() });
+                }
+                _ => {}
+            }
+        }
+    }
+
+    pub(crate) fn on_done(&mut self, now: Instant, timing: &Timing, id: JobId, outcome: Outcome) {
+        let Some(place) = self.jobs.iter().position(|job| job.id == id && job.started.is_some()) else {
+            return;
+        };
+        let job = &mut self.jobs[place];
+        let again = !matches!(outcome, Outcome::Exited(code) if code != 1);
+        if again && job.retries < MAX_RETRY {
+            job.due = now + retry_delay(timing.script_retry_delay, job.retries);
+            job.retries += 1;
+            job.started = None;
+        } else {
+            self.jobs.remove(place);
+        }
+    }
+}
+
+fn retry_delay(first: Duration, retries: u32) -> Duration {
+    first * 2u32.pow(retries)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(scripts: &mut Scripts, now: Instant) -> Vec<Action> {
+        let mut out = Vec::new();
+        scripts.tick(now, &Timing::default(), &mut out);
+        out
+    }
+
+    #[test]
+    fn a_failed_script_is_tried_again_later_and_later() {
+        let mut scripts = Scripts::default();
+        let timing = Timing::default();
+        let mut now = Instant::from_millis(1);
+        scripts.queue(now, vec!["/bin/notify".into()]);
+        for retry in 0..3 {
+            let started = Action::RunScript { job: JobId(1), argv: vec!["/bin/notify".into()] };
+            assert_eq!(run(&mut scripts, now), [started]);
+            scripts.on_done(now, &timing, JobId(1), Outcome::Exited(1));
+            let wait = Duration::from_secs(30 << retry);
+            assert_eq!(run(&mut scripts, now + (wait - Duration::from_millis(1))), []);
+            now += wait;
+        }
+        run(&mut scripts, now);
+        scripts.on_done(now, &timing, JobId(1), Outcome::Exited(2));
+        assert!(scripts.jobs.is_empty(), "an exit code above 1 is final");
+    }
+
+    #[test]
+    fn sixteen_run_and_a_slow_one_is_killed_once() {
+        let mut scripts = Scripts::default();
+        let now = Instant::from_millis(1);
+        for number in 0..300 {
+            scripts.queue(now, vec![number.to_string()]);
+        }
+        assert_eq!(scripts.jobs.len(), MAX_QUEUE);
+        assert_eq!(run(&mut scripts, now).len(), MAX_RUNNING);
+        assert_eq!(run(&mut scripts, now).len(), 0);
+        let late = now + Duration::from_secs(61);
+        assert_eq!(run(&mut scripts, late).len(), MAX_RUNNING);
+        assert_eq!(run(&mut scripts, late).len(), 0);
+    }
+}

@@ -1,0 +1,116 @@
+//! Which replica takes over.
+//!
+//! Redis's rule: of those that are fit, the one with the lowest priority number, then the one that has
+//! read most of its master's stream, then the lowest run id. Fit is who is up, answers, has told of
+//! itself lately, has a priority other than 0, and lost its master no longer ago than the failure can
+//! explain.
+
+use std::time::Duration;
+
+use crate::addr::Addr;
+
+/// What is known of a replica, at the moment of choosing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Candidate {
+    pub(crate) addr: Addr,
+    /// Subjectively down, or without a link.
+    pub(crate) down: bool,
+    /// Since it last answered a ping.
+    pub(crate) silent_for: Duration,
+    /// Since it last told of itself; `None` if it never did.
+    pub(crate) told: Option<Duration>,
+    pub(crate) priority: u32,
+    /// How long it says to have been without its master.
+    pub(crate) orphaned_for: Duration,
+    pub(crate) offset: u64,
+    pub(crate) run_id: String,
+}
+
+/// The limits beyond which a replica is not fit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Limits {
+    pub(crate) silent_for: Duration,
+    pub(crate) told: Duration,
+    pub(crate) orphaned_for: Duration,
+}
+
+/// Why `candidate` cannot be promoted, if so.
+pub(crate) fn unfit(candidate: &Candidate, limits: Limits) -> Option<&'static str> {
+    if candidate.down {
+        return Some("down");
+    }
+    if candidate.silent_for > limits.silent_for {
+        return Some("silent");
+    }
+    if candidate.priority == 0 {
+        return Some("priority 0");
+    }
+    if candidate.told.is_none_or(|told| told > limits.told) {
+        return Some("stale");
+    }
+    (candidate.orphaned_for > limits.orphaned_for).then_some("without its master too long")
+}
+
+/// The best of the fit ones.
+pub(crate) fn select(candidates: &[Candidate], limits: Limits) -> Option<&Candidate> {
+    candidates.iter().filter(|candidate| unfit(candidate, limits).is_none()).min_by(|a, b| {
+        let rank = |candidate: &Candidate| (candidate.priority, std::cmp::Reverse(candidate.offset));
+        // One that never told its run id comes last.
+        let name = |candidate: &Candidate| (candidate.run_id.is_empty(), candidate.run_id.clone());
+        rank(a).cmp(&rank(b)).then_with(|| name(a).cmp(&name(b)))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMITS: Limits = Limits {
+        silent_for: Duration::from_secs(5),
+        told: Duration::from_secs(5),
+        orphaned_for: Duration::from_secs(20),
+    };
+
+    /// One replica a line: port, down, silent s, told s, priority, orphaned s, offset, run id.
+    fn candidates(table: &str) -> Vec<Candidate> {
+        let line = |line: &str| {
+            let words: Vec<&str> = line.split_whitespace().collect();
+            let number = |at: usize| words[at].parse::<u64>().unwrap();
+            Candidate {
+                addr: Addr::new("h", number(0) as u16),
+                down: words[1] == "down",
+                silent_for: Duration::from_secs(number(2)),
+                told: words[3].parse().ok().map(Duration::from_secs),
+                priority: number(4) as u32,
+                orphaned_for: Duration::from_secs(number(5)),
+                offset: number(6),
+                run_id: words.get(7).unwrap_or(&"").to_string(),
+            }
+        };
+        table.lines().map(str::trim).filter(|line| !line.is_empty()).map(line).collect()
+    }
+
+    #[test]
+    fn the_best_replica() {
+        let table = [
+            // Priority before offset, offset before run id.
+            ("1 up 0 0 100 0 50 a\n2 up 0 0 10 0 10 b", Some(2)),
+            ("1 up 0 0 100 0 50 a\n2 up 0 0 100 0 60 b", Some(2)),
+            ("1 up 0 0 100 0 50 b\n2 up 0 0 100 0 50 a", Some(2)),
+            ("1 up 0 0 100 0 50\n2 up 0 0 100 0 50 z", Some(2)),
+            // Who is not fit.
+            ("1 down 0 0 1 0 99 a\n2 up 0 0 100 0 1 b", Some(2)),
+            ("1 up 6 0 1 0 99 a", None),
+            ("1 up 0 6 1 0 99 a", None),
+            ("1 up 0 never 1 0 99 a", None),
+            ("1 up 0 0 0 0 99 a", None),
+            ("1 up 0 0 1 21 99 a", None),
+            ("1 up 5 5 1 20 99 a", Some(1)),
+            ("", None),
+        ];
+        for (text, port) in table {
+            let candidates = candidates(text);
+            assert_eq!(select(&candidates, LIMITS).map(|best| best.addr.port), port, "{text}");
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! A switch that others agreed on: learned from the group's log or from a hello message, followed if
+//! its epoch is newer than what this sentinel has.
+
+use consensus::Input;
+
+use crate::addr::Addr;
+use crate::event::Level;
+use crate::failover::Phase;
+use crate::hello::Hello;
+use crate::info::Role;
+use crate::instance::Instance;
+use crate::master::Master;
+use crate::record::Switch;
+use crate::shared::Cx;
+
+impl Master {
+    /// The group agreed on a switch, or on a replica that a leader is about to promote.
+    pub(crate) fn on_committed(&mut self, cx: &mut Cx<'_>, switch: &Switch) {
+        // The leader itself goes on from where it waits for this.
+        let mine = |phase, epoch| phase == Phase::Confirm && epoch == switch.epoch;
+        let leads = self.failover.as_ref().is_some_and(|failover| mine(failover.phase, failover.epoch));
+        if switch.done && !leads {
+            self.learn_switch(cx, switch);
+        }
+    }
+
+    pub(crate) fn learn_switch(&mut self, cx: &mut Cx<'_>, switch: &Switch) {
+        if switch.epoch <= self.config_epoch {
+            return;
+        }
+        self.config_epoch = switch.epoch;
+        self.learn_epoch(cx, switch.epoch);
+        cx.changed();
+        let to = Addr::new(&switch.to.0, switch.to.1);
+        if cx.shared.same_addr(&to, &self.myself.addr) {
+            return;
+        }
+        let leader = self.leader.as_ref().and_then(|leader| self.peers.get(leader));
+        if let Some(peer) = leader {
+            self.announce_peer(cx, Level::Warning, "+config-update-from", peer, "");
+        }
+        self.call_reconfig_script(cx, "observer", &to);
+        self.change_address(cx, &to);
+    }
+
+    /// Another sentinel knows a newer configuration.
+    pub(crate) fn follow_hello(&mut self, cx: &mut Cx<'_>, hello: &Hello) {
+        self.config_epoch = hello.config_epoch;
+        cx.changed();
+        if cx.shared.same_addr(&hello.master_addr, &self.myself.addr) {
+            return;
+        }
+        if let Some(peer) = self.peers.get(&hello.run_id) {
+            self.announce_peer(cx, Level::Warning, "+config-update-from", peer, "");
+        }
+        self.call_reconfig_script(cx, "observer", &hello.master_addr);
+        self.change_address(cx, &hello.master_addr);
+    }
+
+    /// Watches `to` as the master from now on; who was the master is expected back as a replica.
+    pub(crate) fn change_address(&mut self, cx: &mut Cx<'_>, to: &Addr) {
+        let old = self.myself.addr.clone();
+        let shown = |addr: &Addr| format!("{} {}", cx.shared.shown(&addr.host), addr.port);
+        let payload = format!("{} {} {}", self.name, shown(&old), shown(to));
+        cx.event(Level::Warning, "+switch-master", payload, self.settings.notification_script.as_deref());
+        self.note(cx, format!("switched to {to}"));
+        cx.shared.recorder.end(cx.now, &self.name, "done");
+        let mut replicas: Vec<Addr> =
+            self.replicas.keys().filter(|addr| !cx.shared.same_addr(addr, to)).cloned().collect();
+        replicas.push(old);
+        self.start_over(cx, to);
+        for addr in &replicas {
+            self.add_replica(cx, addr);
+        }
+    }
+
+    /// Forgets all that was seen of the instances; watches `addr` as the master.
+    pub(crate) fn start_over(&mut self, cx: &mut Cx<'_>, addr: &Addr) {
+        self.myself = Instance::new(cx, addr, Role::Master, &self.settings);
+        self.replicas.clear();
+        for peer in self.peers.values_mut() {
+            peer.master_down = None;
+            peer.asked = None;
+            peer.vote = None;
+        }
+        self.odown = None;
+        self.failover = None;
+        self.retry_at = cx.now;
+        self.failures = 0;
+        self.leader = None;
+        self.greet_again();
+        cx.shared.links_changed = true;
+        cx.changed();
+        cx.resolve(&addr.host);
+        self.drive(cx, Input::Sleep);
+        let link = self.myself.command;
+        self.ask_info_over(cx, link);
+    }
+
+    /// Calls the operator's script for a switch: master, role, state, from and to.
+    pub(crate) fn call_reconfig_script(&self, cx: &mut Cx<'_>, role: &str, to: &Addr) {
+        let Some(path) = &self.settings.client_reconfig_script else { return };
+        let from = &self.myself.addr;
+        let shown = |addr: &Addr| cx.shared.shown(&addr.host).to_owned();
+        let (from_host, to_host) = (shown(from), shown(to));
+        let argv = [
+            path,
+            &self.name,
+            role,
+            "start",
+            &from_host,
+            &from.port.to_string(),
+            &to_host,
+            &to.port.to_string(),
+        ];
+        let argv = argv.map(str::to_owned).to_vec();
+        cx.shared.scripts.queue(cx.now, argv);
+    }
+}
