@@ -334,7 +334,7 @@ impl Master {
         }
         self.config_epoch = epoch;
         self.failures = 0;
-        cx.changed();
+        cx.switched();
         self.note(cx, format!("switch to {target} committed in epoch {epoch}"));
         if let Some(replica) = self.replicas.get_mut(&target) {
             replica.promoted = true;

@@ -247,6 +247,9 @@ impl Sentinel {
             }
         }
         self.drop_unused_links(out);
+        if self.shared.unwritten == Some(Instant::ORIGIN) {
+            self.write_config(out);
+        }
     }
 
     /// A step of time so long that this process cannot have run makes every judgement doubtful: for a
@@ -269,7 +272,9 @@ impl Sentinel {
         for master in self.masters.values_mut() {
             if master.group.next_deadline().is_some_and(|due| due <= now) {
                 master.drive(&mut cx, consensus::Input::Deadline);
-                master.act(&mut cx);
+                if now < self.next_look {
+                    master.act(&mut cx);
+                }
             }
         }
         if now < self.next_look {

@@ -82,14 +82,19 @@ impl Master {
         master
     }
 
+    /// The master as the configuration file is to describe it: from the moment of an agreed switch, with
+    /// the new master in the old one's place.
     pub(crate) fn known(&self) -> KnownMaster {
+        let addr = self.current_addr();
+        let old = &self.myself.addr;
+        let replicas = self.replicas.keys().map(|replica| if replica == addr { old } else { replica });
         KnownMaster {
             name: self.name.clone(),
-            addr: self.myself.addr.clone(),
+            addr: addr.clone(),
             settings: self.settings.clone(),
             config_epoch: self.config_epoch,
             leader_epoch: self.leader_epoch,
-            replicas: self.replicas.keys().cloned().collect(),
+            replicas: replicas.cloned().collect(),
             sentinels: self.peers.values().map(|peer| (peer.addr.clone(), peer.run_id.clone())).collect(),
         }
     }

@@ -147,6 +147,12 @@ impl Cx<'_> {
         }
     }
 
+    /// Notes that the configuration file must be written before anything else happens: a switch that was
+    /// followed is not forgotten in a crash.
+    pub(crate) fn switched(&mut self) {
+        self.shared.unwritten = Some(Instant::ORIGIN);
+    }
+
     /// Notes that the configuration file must be written, soon.
     pub(crate) fn changed(&mut self) {
         self.shared.unwritten.get_or_insert(self.now);

@@ -30,9 +30,9 @@ impl Master {
         }
         self.config_epoch = switch.epoch;
         self.learn_epoch(cx, switch.epoch);
-        cx.changed();
+        cx.switched();
         let to = Addr::new(&switch.to.0, switch.to.1);
-        if cx.shared.same_addr(&to, &self.myself.addr) {
+        if cx.shared.same_addr(&to, self.current_addr()) {
             return;
         }
         let leader = self.leader.as_ref().and_then(|leader| self.peers.get(leader));
@@ -46,8 +46,8 @@ impl Master {
     /// Another sentinel knows a newer configuration.
     pub(crate) fn follow_hello(&mut self, cx: &mut Cx<'_>, hello: &Hello) {
         self.config_epoch = hello.config_epoch;
-        cx.changed();
-        if cx.shared.same_addr(&hello.master_addr, &self.myself.addr) {
+        cx.switched();
+        if cx.shared.same_addr(&hello.master_addr, self.current_addr()) {
             return;
         }
         if let Some(peer) = self.peers.get(&hello.run_id) {
@@ -59,15 +59,16 @@ impl Master {
 
     /// Watches `to` as the master from now on; who was the master is expected back as a replica.
     pub(crate) fn change_address(&mut self, cx: &mut Cx<'_>, to: &Addr) {
-        let old = self.myself.addr.clone();
+        // A leader that has not ended its own failover yet may be overtaken by the next one.
+        let current = self.current_addr();
+        let old = if cx.shared.same_addr(current, to) { &self.myself.addr } else { current };
         let shown = |addr: &Addr| format!("{} {}", cx.shared.shown(&addr.host), addr.port);
-        let payload = format!("{} {} {}", self.name, shown(&old), shown(to));
+        let payload = format!("{} {} {}", self.name, shown(old), shown(to));
         cx.event(Level::Warning, "+switch-master", payload, self.settings.notification_script.as_deref());
         self.note(cx, format!("switched to {to}"));
         cx.shared.recorder.end(cx.now, &self.name, "done");
-        let mut replicas: Vec<Addr> =
-            self.replicas.keys().filter(|addr| !cx.shared.same_addr(addr, to)).cloned().collect();
-        replicas.push(old);
+        let all = self.replicas.keys().chain([&self.myself.addr]);
+        let replicas: Vec<Addr> = all.filter(|addr| !cx.shared.same_addr(addr, to)).cloned().collect();
         self.start_over(cx, to);
         for addr in &replicas {
             self.add_replica(cx, addr);

@@ -1,0 +1,49 @@
+//! The real protocol machines on a simulated network, with simulated clocks and disks.
+//!
+//! One seed decides everything: latency, loss, duplication and order of messages, partitions (one-way
+//! ones, too), crashes with and without their disk, restarts, clock jumps, slow nodes, and what an
+//! operator does meanwhile. So a failure is a number, and the number is the failure's replay.
+//!
+//! A run has two phases. In the first, faults happen and only **safety** is asked for: the invariants,
+//! one file each, are checked at every step. Then the network heals, everybody is restarted, and within
+//! a bounded time everything must agree: **liveness**.
+//!
+//! From: TigerBeetle's VOPR, for the two phases; FoundationDB's simulation, for the rest.
+#![forbid(unsafe_code)]
+
+mod chance;
+mod explore;
+pub mod sentinels;
+
+pub use chance::Chance;
+pub use explore::{Explored, explore};
+
+/// What one run is made of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Plan {
+    pub seed: u64,
+    /// Processes of all kinds.
+    pub nodes: usize,
+    /// A known fault, built in to show that the simulator finds it.
+    pub plant: Option<Plant>,
+}
+
+/// Faults that the code does not have, but could.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Plant {
+    /// Votes are not written to disk.
+    ForgottenVotes,
+}
+
+/// How a run went.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Outcome {
+    /// What was violated, and when.
+    pub violation: Option<String>,
+    /// A digest of all that happened: equal for equal plans.
+    pub digest: u64,
+    /// All that happened, if it was asked for.
+    pub trace: Vec<String>,
+    /// Replicas promoted: how much there was to go wrong.
+    pub promotions: usize,
+}

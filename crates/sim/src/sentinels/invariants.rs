@@ -1,0 +1,36 @@
+//! What must hold, one file each.
+
+use sentinel::Sentinel;
+
+pub(super) mod agreement;
+mod authority;
+mod epochs;
+mod one_promotion;
+mod one_vote;
+
+/// What the invariants are told.
+#[derive(Debug)]
+pub(super) enum Seen<'a> {
+    /// A sentinel's ballot for a term is on its way to the disk: whom it votes for.
+    Ballot { voter: &'a str, term: u64, vote: u64 },
+    /// A sentinel tells a server to be a master.
+    Promotion { leader: &'a Sentinel, server: String },
+    /// A sentinel has taken in an input.
+    Step { sentinel: &'a Sentinel },
+}
+
+/// Something that must hold at every step.
+pub(super) trait Invariant {
+    /// The violation, if this is one.
+    fn check(&mut self, seen: &Seen<'_>) -> Result<(), String>;
+}
+
+/// All of them.
+pub(super) fn all() -> Vec<Box<dyn Invariant>> {
+    vec![
+        Box::new(one_vote::OneVote::default()),
+        Box::new(one_promotion::OnePromotion::default()),
+        Box::new(authority::Authority::default()),
+        Box::new(epochs::Epochs::default()),
+    ]
+}

@@ -1,0 +1,42 @@
+//! After healing, everybody agrees: one master, known to all sentinels under one epoch, and every other
+//! server its replica.
+
+use sentinel::Sentinel;
+
+use crate::sentinels::MASTER;
+use crate::sentinels::server::Server;
+
+/// What is not agreed on yet.
+pub(in crate::sentinels) fn disagreement<'a>(
+    sentinels: impl Iterator<Item = &'a Sentinel>,
+    servers: &[&Server],
+) -> Option<String> {
+    let masters: Vec<&&Server> = servers.iter().filter(|server| server.upstream.is_none()).collect();
+    let [master] = masters[..] else {
+        return Some(format!("{} servers are masters", masters.len()));
+    };
+    for server in servers {
+        let follows = server.upstream.as_ref().is_none_or(|(host, _)| *host == master.host);
+        if !follows || (server.upstream.is_some() && !server.link_up) {
+            return Some(format!("{} does not replicate {}", server.host, master.host));
+        }
+    }
+    let mut epoch = None;
+    for sentinel in sentinels {
+        let id = sentinel.my_id();
+        let status = sentinel.status(MASTER)?;
+        if status.addr.host != master.host {
+            return Some(format!("{id} sends clients to {} instead of {}", status.addr, master.host));
+        }
+        if *epoch.get_or_insert(status.config_epoch) != status.config_epoch {
+            return Some(format!("{id} has another configuration epoch"));
+        }
+        if status.subjectively_down || status.failover_epoch.is_some() {
+            return Some(format!("{id} is still busy"));
+        }
+        if status.replicas.len() + 1 != servers.len() {
+            return Some(format!("{id} knows {} replicas", status.replicas.len()));
+        }
+    }
+    None
+}

@@ -1,0 +1,212 @@
+//! Connections between processes: bytes in order, or the end.
+
+use std::collections::VecDeque;
+
+use clock::Instant;
+use sentinel::{Input, LinkId};
+
+use super::{ClientId, Event, Kind, RETRANSMIT, World, parse_value};
+
+#[derive(Debug, Clone)]
+pub(super) enum ToClient {
+    Connected,
+    Bytes(Vec<u8>),
+    Closed,
+}
+
+#[derive(Debug, Clone)]
+pub(super) struct Stream {
+    pub(super) client: usize,
+    pub(super) link: LinkId,
+    pub(super) server: usize,
+    pub(super) subscribed: bool,
+    pub(super) multi: Option<Vec<Vec<Vec<u8>>>>,
+    to_server: Lane<Vec<Vec<u8>>>,
+    to_client: Lane<ToClient>,
+}
+
+/// One direction.
+#[derive(Debug, Clone)]
+struct Lane<T> {
+    items: VecDeque<(Instant, T)>,
+    /// An event that will look at the first item is on its way.
+    planned: bool,
+}
+
+impl<T> Default for Lane<T> {
+    fn default() -> Self {
+        Self { items: VecDeque::new(), planned: false }
+    }
+}
+
+impl<T> Lane<T> {
+    /// Puts an item behind the others; says when to look, if nobody will yet.
+    fn push(&mut self, at: Instant, item: T) -> Option<Instant> {
+        let at = self.items.back().map_or(at, |(last, _)| at.max(*last));
+        self.items.push_back((at, item));
+        (!std::mem::replace(&mut self.planned, true)).then_some(at)
+    }
+
+    fn pop(&mut self, now: Instant) -> Option<T> {
+        self.items.front().filter(|(at, _)| *at <= now)?;
+        self.items.pop_front().map(|(_, item)| item)
+    }
+}
+
+impl World {
+    /// The streams of which something holds.
+    pub(super) fn conns(&self, holds: impl Fn(&Stream) -> bool) -> Vec<u64> {
+        self.streams.iter().filter(|(_, stream)| holds(stream)).map(|(&conn, _)| conn).collect()
+    }
+
+    pub(super) fn connect(&mut self, client: usize, link: LinkId, ip: &str) {
+        let Some(server) = self.find(ip) else { return };
+        self.opened += 1;
+        let conn = self.opened;
+        let (to_server, to_client) = (Lane::default(), Lane::default());
+        let stream = Stream { client, link, server, subscribed: false, multi: None, to_server, to_client };
+        self.streams.insert(conn, stream);
+        self.watcher(client).links.insert(link, conn);
+        let at = self.now + self.latency(client, server);
+        self.at(at, Event::ConnectArrives { conn });
+    }
+
+    /// A connection attempt reaches its host. A stopped process still has its port.
+    pub(super) fn on_connect(&mut self, conn: u64) {
+        let Some(stream) = self.streams.get(&conn) else { return };
+        let (client, server, link) = (stream.client, stream.server, stream.link);
+        if self.cuts.contains(&(client, server)) || self.cuts.contains(&(server, client)) {
+            // Silence; whoever waits will give up.
+            return;
+        }
+        if self.hosts[server].up {
+            self.push_to_client(conn, ToClient::Connected);
+        } else {
+            self.forget(conn);
+            if self.runs(client) {
+                self.feed(client, Input::ConnectFailed { link, refused: true });
+            }
+        }
+    }
+
+    fn forget(&mut self, conn: u64) {
+        let Some(stream) = self.streams.remove(&conn) else { return };
+        if let Kind::Watcher(watcher) = &mut self.hosts[stream.client].kind
+            && watcher.links.get(&stream.link) == Some(&conn)
+        {
+            watcher.links.remove(&stream.link);
+        }
+    }
+
+    pub(super) fn close_link(&mut self, host: usize, link: LinkId) {
+        if let Some(conn) = self.watcher(host).links.get(&link).copied() {
+            self.forget(conn);
+        }
+    }
+
+    /// A sentinel sends a request. Raft messages are tried harder.
+    pub(super) fn send(&mut self, host: usize, link: LinkId, mut request: Vec<Vec<u8>>) {
+        let Some(&conn) = self.watcher(host).links.get(&link) else { return };
+        let Some(server) = self.streams.get(&conn).map(|stream| stream.server) else { return };
+        if request.len() == 4 && request[1] == b"RAFT" && !self.healed {
+            let fate = self.chance.below(100);
+            if fate < 15 && !self.cuts.contains(&(host, server)) {
+                // Doubled, or late.
+                let at = self.now + self.latency(host, server) * 3;
+                self.at(at, Event::Stray { host: server, request: request.clone() });
+            }
+            if fate < 10 {
+                // Lost, or overtaken.
+                request.truncate(2);
+            }
+        }
+        let at = self.now + self.latency(host, server);
+        let planned = self.streams.get_mut(&conn).and_then(|stream| stream.to_server.push(at, request));
+        if let Some(at) = planned {
+            self.at(at, Event::ToServer { conn });
+        }
+    }
+
+    pub(super) fn push_to_client(&mut self, conn: u64, item: ToClient) {
+        let Some(stream) = self.streams.get(&conn) else { return };
+        let (client, server) = (stream.client, stream.server);
+        let at = self.now + self.latency(server, client);
+        let planned = self.streams.get_mut(&conn).and_then(|stream| stream.to_client.push(at, item));
+        if let Some(at) = planned {
+            self.at(at, Event::ToClient { conn });
+        }
+    }
+
+    pub(super) fn pump_to_server(&mut self, conn: u64) {
+        loop {
+            let Some(stream) = self.streams.get(&conn) else { return };
+            let (client, server) = (stream.client, stream.server);
+            let held = self.cuts.contains(&(client, server)) || !self.runs(server);
+            let now = self.now;
+            let Some(stream) = self.streams.get_mut(&conn) else { return };
+            let Some(&(at, _)) = stream.to_server.items.front() else {
+                stream.to_server.planned = false;
+                return;
+            };
+            if held || at > now {
+                self.at(
+                    at.max(now + if held { RETRANSMIT } else { Default::default() }),
+                    Event::ToServer { conn },
+                );
+                return;
+            }
+            let Some(request) = stream.to_server.pop(now) else { return };
+            match self.hosts[server].kind {
+                Kind::Watcher(_) => self.serve_watcher(server, ClientId(conn), request),
+                Kind::Server(_) => self.serve_server(server, conn, &request),
+            }
+        }
+    }
+
+    pub(super) fn pump_to_client(&mut self, conn: u64) {
+        loop {
+            let Some(stream) = self.streams.get(&conn) else { return };
+            let (client, server, link) = (stream.client, stream.server, stream.link);
+            let held = self.cuts.contains(&(server, client)) || !self.runs(client);
+            let now = self.now;
+            let Some(stream) = self.streams.get_mut(&conn) else { return };
+            let Some(&(at, _)) = stream.to_client.items.front() else {
+                stream.to_client.planned = false;
+                return;
+            };
+            if held || at > now {
+                self.at(
+                    at.max(now + if held { RETRANSMIT } else { Default::default() }),
+                    Event::ToClient { conn },
+                );
+                return;
+            }
+            let input = match stream.to_client.pop(now) {
+                None => return,
+                Some(ToClient::Connected) => {
+                    let local_ip = self.hosts[client].ip.clone();
+                    Input::Connected { link, local_ip }
+                }
+                Some(ToClient::Closed) => {
+                    self.forget(conn);
+                    Input::Disconnected { link }
+                }
+                Some(ToClient::Bytes(bytes)) => match parse_value(&bytes) {
+                    Ok(Some((value, _))) => Input::Reply { link, value },
+                    other => unreachable!("a simulated server wrote {bytes:?}: {other:?}"),
+                },
+            };
+            self.feed(client, input);
+        }
+    }
+
+    /// A process is gone: what it was connected to hears of it, if the network lets it.
+    pub(super) fn break_streams(&mut self, host: usize) {
+        for conn in self.conns(|stream| stream.client == host) {
+            self.streams.remove(&conn);
+        }
+        for conn in self.conns(|stream| stream.server == host) {
+            self.push_to_client(conn, ToClient::Closed);
+        }
+    }
+}
