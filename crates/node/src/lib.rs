@@ -11,10 +11,12 @@ mod connection;
 mod listener;
 mod log;
 mod replication;
+mod sentinel;
 mod server;
 mod settings;
 mod startup;
 mod time;
 mod worker;
 
+pub use sentinel::serve_sentinel;
 pub use startup::{Failure, serve};

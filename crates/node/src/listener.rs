@@ -15,7 +15,7 @@ use tokio::sync::mpsc::UnboundedSender;
 use crate::connection::Socket;
 use crate::server::Server;
 
-const PROTECTED: &str = "-DENIED Redis is running in protected mode because protected mode is enabled and no \
+pub(crate) const PROTECTED: &str = "-DENIED Redis is running in protected mode because protected mode is enabled and no \
 password is set for the default user. In this mode connections are only accepted from the loopback \
 interface. If you want to connect from external computers to Redis you may adopt one of the following \
 solutions: 1) Just disable protected mode sending the command 'CONFIG SET protected-mode no' from the \
@@ -112,7 +112,7 @@ pub(crate) async fn accept_unix(
 }
 
 /// With no file descriptor left, accepting fails at once again: give others time to leave.
-async fn wait_after(error: &std::io::Error) {
+pub(crate) async fn wait_after(error: &std::io::Error) {
     tracing::warn!("Accepting client connection: {error}");
     tokio::time::sleep(Duration::from_millis(50)).await;
 }

@@ -153,7 +153,7 @@ fn raise_file_limit(config: &Config) {
     }
 }
 
-fn write_pid_file(config: &Config) {
+pub(crate) fn write_pid_file(config: &Config) {
     let path = config.text("pidfile");
     if !path.is_empty()
         && let Err(error) = std::fs::write(&path, format!("{}\n", std::process::id()))
@@ -171,7 +171,7 @@ fn remove_files(config: &Config) {
     }
 }
 
-fn random_u64() -> Result<u64> {
+pub(crate) fn random_u64() -> Result<u64> {
     let mut bytes = [0; 8];
     getrandom::fill(&mut bytes).map_err(|error| anyhow::anyhow!("no random numbers: {error}"))?;
     Ok(u64::from_le_bytes(bytes))

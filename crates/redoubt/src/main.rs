@@ -34,18 +34,29 @@ enum Subcommands {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "FILE|- --OPTION VALUE")]
         arguments: Vec<String>,
     },
+    /// Watch masters and replace them when they fail. Takes what redis-sentinel takes.
+    #[command(disable_help_flag = true)]
+    Sentinel {
+        /// A configuration file that can be written to, then `--option value ...`.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "FILE --OPTION VALUE")]
+        arguments: Vec<String>,
+    },
 }
 
 fn main() -> ExitCode {
     let mut arguments = std::env::args();
     let called = arguments.next().unwrap_or_default();
     let name = Path::new(&called).file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    if matches!(name, "redis-sentinel" | "valkey-sentinel") {
+        return sentinel(&arguments.collect::<Vec<_>>());
+    }
     if matches!(name, "redis-server" | "valkey-server") {
         return server(&arguments.collect::<Vec<_>>());
     }
     let cli = Cli::parse();
     match cli.command {
         Some(Subcommands::Server { arguments }) => server(&arguments),
+        Some(Subcommands::Sentinel { arguments }) => sentinel(&arguments),
         None if cli.version => {
             println!("{VERSION_LINE}");
             ExitCode::SUCCESS
@@ -57,7 +68,39 @@ fn main() -> ExitCode {
     }
 }
 
+/// What `redis-sentinel` does, and `redis-server --sentinel`.
+fn sentinel(arguments: &[String]) -> ExitCode {
+    match arguments.first().map(String::as_str) {
+        Some("--version" | "-v") => {
+            println!("{VERSION_LINE}");
+            return ExitCode::SUCCESS;
+        }
+        Some("--help" | "-h") => {
+            println!("Usage: redoubt sentinel FILE [--option value ...]");
+            println!("FILE is a sentinel.conf; it is rewritten as what is known changes.");
+            return ExitCode::SUCCESS;
+        }
+        _ => {}
+    }
+    report(node::serve_sentinel(arguments))
+}
+
+fn report(outcome: Result<(), node::Failure>) -> ExitCode {
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            eprintln!("{failure}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
 fn server(arguments: &[String]) -> ExitCode {
+    if arguments.iter().any(|argument| argument == "--sentinel") {
+        let rest: Vec<String> =
+            arguments.iter().filter(|argument| *argument != "--sentinel").cloned().collect();
+        return sentinel(&rest);
+    }
     match arguments.first().map(String::as_str) {
         Some("--version" | "-v") => {
             println!("{VERSION_LINE}");
@@ -70,11 +113,5 @@ fn server(arguments: &[String]) -> ExitCode {
         }
         _ => {}
     }
-    match node::serve(arguments) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(failure) => {
-            eprintln!("{failure}");
-            ExitCode::FAILURE
-        }
-    }
+    report(node::serve(arguments))
 }

@@ -16,6 +16,8 @@ mod operate;
 mod peers;
 mod settings;
 
+pub use glob::matches as pattern_matches;
+
 /// A request being answered.
 struct Call<'a> {
     sentinel: &'a mut Sentinel,

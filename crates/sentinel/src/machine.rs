@@ -209,6 +209,12 @@ impl Sentinel {
         &self.shared.me
     }
 
+    /// The port that clients and other sentinels use.
+    #[must_use]
+    pub fn port(&self) -> u16 {
+        self.shared.global.port
+    }
+
     /// What the journal holds, or will once every record is written, to write it anew.
     pub fn journal(&self) -> impl Iterator<Item = (&str, &Saved)> {
         self.masters.iter().map(|(name, master)| (name.as_str(), master.group.saved()))

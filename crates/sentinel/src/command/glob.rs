@@ -1,7 +1,8 @@
 //! Patterns as in Redis: `*`, `?`, `[a-c]`, `[^a]`, and `\` before what is meant literally.
 
 /// Whether `text` matches `pattern`, as text in which upper and lower case differ.
-pub(super) fn matches(pattern: &[u8], text: &[u8]) -> bool {
+#[must_use]
+pub fn matches(pattern: &[u8], text: &[u8]) -> bool {
     // Where to go on after the last star if what follows it does not match here.
     let (mut p, mut t) = (0, 0);
     let mut star: Option<(usize, usize)> = None;

@@ -1,0 +1,116 @@
+//! A sentinel as a process: the shell around the machine of the `sentinel` crate.
+//!
+//! One thread does everything: a sentinel has little to do and must do it in order. Tasks read sockets
+//! and hand over what came ([`Event`]); the [`center::Center`] gives it to the machine and carries out
+//! what the machine wants. Votes are written and synced before anything that depends on them is sent.
+//!
+//! | part | what it does |
+//! | --- | --- |
+//! | `center` | the loop, and the machine's actions |
+//! | `clients` | connections of clients and of other sentinels: who they are, what they subscribe to |
+//! | `commands` | the commands that need no machine: PING, AUTH, HELLO, SUBSCRIBE, INFO, ... |
+//! | `files` | the configuration file, rewritten in one step, and the journal beside it |
+//! | `links` | connections to masters, replicas and other sentinels |
+//! | `scripts` | the operator's scripts |
+
+mod center;
+mod clients;
+mod commands;
+mod files;
+mod links;
+mod scripts;
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result, bail};
+use resp::Value;
+use sentinel::{JobId, LinkId, Outcome};
+
+use self::clients::Opened;
+use self::files::Files;
+use crate::config::{Config, SetError, Source, lines_of_arguments};
+use crate::log;
+use crate::startup::{Failure, random_u64};
+
+/// What the center is told.
+enum Event {
+    LinkUp { link: LinkId, life: u64, local_ip: String },
+    LinkFailed { link: LinkId, life: u64, refused: bool },
+    LinkDown { link: LinkId, life: u64 },
+    LinkReply { link: LinkId, life: u64, value: Value },
+    ClientOpened(Opened),
+    ClientRequest { client: u64, args: Vec<Vec<u8>> },
+    ClientClosed { client: u64 },
+    Resolved { host: String, ip: String },
+    ScriptDone { job: JobId, outcome: Outcome },
+}
+
+/// Runs a sentinel until it is told to stop. `arguments`: a configuration file, then `--option value ...`.
+pub fn serve_sentinel(arguments: &[String]) -> Result<(), Failure> {
+    run(arguments).map_err(Failure::Start)
+}
+
+fn run(arguments: &[String]) -> Result<()> {
+    let Some((file, options)) = arguments.split_first().filter(|(file, _)| !file.starts_with("--")) else {
+        bail!("Sentinel needs a configuration file that it can write to. Usage: redoubt sentinel FILE");
+    };
+    let path = std::path::absolute(file).with_context(|| format!("no such place: '{file}'"))?;
+    let text = std::fs::read_to_string(&path)
+        .with_context(|| format!("Fatal error, can't open config file '{}'", path.display()))?;
+    let options = lines_of_arguments(options);
+    let text = if options.is_empty() { text } else { text + "\n" + &options };
+    let own = sentinel::Config::parse(&text).map_err(fatal)?;
+    let config = server_config(&own)?;
+    log::start(&config.text("logfile")).context("the log file cannot be opened")?;
+    log::set_level(&config.text("loglevel"));
+    log::set_role(b'X');
+    let dir = config.text("dir");
+    std::env::set_current_dir(&dir).with_context(|| format!("Can't chdir to '{dir}'"))?;
+    let (version, pid, port) = (env!("CARGO_PKG_VERSION"), std::process::id(), own.global.port);
+    tracing::info!("Redoubt {version} is starting as a sentinel, PID: {pid}, port {port}");
+    let (files, groups) = Files::open(path)?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    crate::startup::write_pid_file(&config);
+    let outcome = runtime.block_on(center::run(config, own, files, groups, random_u64()?));
+    runtime.shutdown_background();
+    outcome
+}
+
+fn fatal(error: impl std::fmt::Display) -> anyhow::Error {
+    anyhow::anyhow!("*** FATAL CONFIG FILE ERROR (Redis 7.2.4) ***\n{error}")
+}
+
+/// The directives that are not the sentinel's own.
+fn server_config(own: &sentinel::Config) -> Result<Config> {
+    let config = Config::default();
+    // Redis's sentinel answers from everywhere unless told otherwise.
+    config.load_text("protected-mode no", &Source::CommandLine).map_err(fatal)?;
+    for words in &own.server {
+        // What redis-sentinel writes into every file that it rewrites: the user that everybody is.
+        let everybody = ["user", "default", "on", "nopass"];
+        if words.iter().map(String::as_str).take(4).eq(everybody) {
+            continue;
+        }
+        config.load(&words[0], &words[1..]).map_err(|error| {
+            let reason = match error {
+                SetError::Invalid(reason) => reason,
+                SetError::Unknown | SetError::Immutable => {
+                    "Bad directive or wrong number of arguments".into()
+                }
+            };
+            fatal(format!(
+                ">>> '{}'
+{reason}",
+                words.join(" ")
+            ))
+        })?;
+    }
+    Ok(config)
+}
+
+/// Where a sentinel keeps its journal.
+fn journal_path(config: &Path) -> PathBuf {
+    let mut name = config.as_os_str().to_owned();
+    name.push(".raft");
+    name.into()
+}

@@ -1,0 +1,362 @@
+//! The loop of a sentinel's process.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+use std::time::Duration;
+
+use anyhow::Result;
+use clock::Instant;
+use consensus::{Record, Saved};
+use sentinel::{Action, ClientId, Input, JobId, Level, LinkId, Outcome, Sentinel};
+use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::mpsc::{Sender, channel};
+use tokio::task::JoinHandle;
+
+use super::Event;
+use super::clients::{self, Client, Door};
+use super::commands::{self, Answer};
+use super::files::Files;
+use super::links::LinkHandle;
+use super::scripts;
+use crate::config::Config;
+use crate::listener;
+
+/// Events that are taken in before what follows from them is carried out, with one sync for all.
+const BATCH: usize = 256;
+/// Events that may wait; whoever brings more waits, too.
+const QUEUE: usize = 4096;
+
+pub(super) struct Center {
+    sentinel: Sentinel,
+    config: Config,
+    files: Files,
+    /// Journal records up to this one are on disk.
+    synced: u64,
+    links: BTreeMap<LinkId, LinkHandle>,
+    lives: u64,
+    clients: BTreeMap<u64, Client>,
+    scripts: BTreeMap<JobId, JoinHandle<()>>,
+    events: Sender<Event>,
+    began: std::time::Instant,
+    commands: u64,
+    connections: u64,
+    ends: bool,
+}
+
+/// Runs a sentinel until a signal or SHUTDOWN.
+pub(super) async fn run(
+    config: Config,
+    own: sentinel::Config,
+    files: Files,
+    groups: BTreeMap<String, Saved>,
+    seed: u64,
+) -> Result<()> {
+    let (events, mut queue) = channel(QUEUE);
+    let door = Door {
+        only_local: config.switch("protected-mode") && config.text("requirepass").is_empty(),
+        needs_password: !config.text("requirepass").is_empty(),
+        max_clients: usize::try_from(config.integer("maxclients")).unwrap_or(usize::MAX),
+    };
+    let ids = Arc::new(AtomicUsize::new(1));
+    let backlog = i32::try_from(config.integer("tcp-backlog")).unwrap_or(i32::MAX);
+    for socket in listener::bind(&config.text("bind"), own.global.port, backlog)? {
+        let socket = TcpListener::from_std(socket)?;
+        tokio::spawn(clients::accept(socket, door, ids.clone(), events.clone()));
+    }
+    let began = std::time::Instant::now();
+    let mut out = Vec::new();
+    let sentinel = Sentinel::new(time_since(began), own, groups, seed, &mut out);
+    let mut center = Center {
+        sentinel,
+        config,
+        files,
+        synced: 0,
+        links: BTreeMap::new(),
+        lives: 0,
+        clients: BTreeMap::new(),
+        scripts: BTreeMap::new(),
+        events,
+        began,
+        commands: 0,
+        connections: 0,
+        ends: false,
+    };
+    // An identity that cannot be kept must not be used.
+    let identity = out.iter().rev().find_map(|action| match action {
+        Action::WriteConfig { text } => Some(text),
+        _ => None,
+    });
+    if let Some(text) = identity {
+        center.files.write_config(text).map_err(|error| {
+            let path = center.files.config_path().display();
+            anyhow::anyhow!("Sentinel config file {path} is not writable: {error}. Exiting...")
+        })?;
+    }
+    center.carry_out(out);
+    tracing::info!("Server initialized");
+    tracing::info!("Ready to accept connections tcp");
+    let (mut term, mut int) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    let mut batch = Vec::new();
+    while !center.ends {
+        let due = center.sentinel.next_deadline();
+        let wait = due.map_or(Duration::from_secs(1), |due| due.since(center.now()));
+        tokio::select! {
+            biased;
+            _ = term.recv() => {
+                tracing::warn!("Received SIGTERM scheduling shutdown...");
+                break;
+            }
+            _ = int.recv() => {
+                tracing::warn!("Received SIGINT scheduling shutdown...");
+                break;
+            }
+            _ = queue.recv_many(&mut batch, BATCH) => {}
+            () = tokio::time::sleep(wait) => {}
+        }
+        let mut out = Vec::new();
+        for event in batch.drain(..) {
+            center.take(event, &mut out);
+        }
+        let now = center.now();
+        if center.sentinel.next_deadline().is_some_and(|due| due <= now) {
+            center.sentinel.handle(now, Input::Deadline, &mut out);
+        }
+        center.carry_out(out);
+    }
+    tracing::warn!("Sentinel is now ready to exit, bye bye...");
+    Ok(())
+}
+
+/// The machine's clock begins a while after its origin, so that times before the start exist.
+fn time_since(began: std::time::Instant) -> Instant {
+    const BEFORE: Duration = Duration::from_secs(3600);
+    Instant::ORIGIN + BEFORE + began.elapsed()
+}
+
+impl Center {
+    fn now(&self) -> Instant {
+        time_since(self.began)
+    }
+
+    pub(super) fn password(&self) -> String {
+        self.config.text("requirepass")
+    }
+
+    fn is_current(&self, link: LinkId, life: u64) -> bool {
+        self.links.get(&link).is_some_and(|handle| handle.life == life)
+    }
+
+    fn take(&mut self, event: Event, out: &mut Vec<Action>) {
+        let input = match event {
+            Event::LinkUp { link, life, local_ip } if self.is_current(link, life) => {
+                Input::Connected { link, local_ip }
+            }
+            Event::LinkReply { link, life, value } if self.is_current(link, life) => {
+                Input::Reply { link, value }
+            }
+            Event::LinkFailed { link, life, refused } if self.is_current(link, life) => {
+                self.links.remove(&link);
+                Input::ConnectFailed { link, refused }
+            }
+            Event::LinkDown { link, life } if self.is_current(link, life) => {
+                self.links.remove(&link);
+                Input::Disconnected { link }
+            }
+            Event::LinkUp { .. }
+            | Event::LinkReply { .. }
+            | Event::LinkFailed { .. }
+            | Event::LinkDown { .. } => {
+                return;
+            }
+            Event::ClientOpened(opened) => {
+                self.connections += 1;
+                let authenticated = self.password().is_empty();
+                self.clients.insert(opened.client, Client::new(opened, authenticated));
+                return;
+            }
+            Event::ClientClosed { client } => {
+                self.clients.remove(&client);
+                return;
+            }
+            Event::ClientRequest { client, args } => return self.on_request(client, args, out),
+            Event::Resolved { host, ip } => Input::Resolved { host, ip },
+            Event::ScriptDone { job, outcome } => {
+                self.scripts.remove(&job);
+                Input::ScriptDone { job, outcome }
+            }
+        };
+        self.sentinel.handle(self.now(), input, out);
+    }
+
+    fn on_request(&mut self, id: u64, args: Vec<Vec<u8>>, out: &mut Vec<Action>) {
+        let Some(mut client) = self.clients.remove(&id) else { return };
+        if args.is_empty() {
+            self.clients.insert(id, client);
+            return;
+        }
+        self.commands += 1;
+        let reply = |reply| Action::Reply { client: ClientId(id), after: 0, reply };
+        match commands::answer(self, &mut client, id, &args) {
+            // Through the same door as the machine's, so that replies keep their order.
+            Answer::Reply(bytes) => out.push(reply(bytes)),
+            Answer::Last(bytes) => out.extend([reply(bytes), reply(Vec::new())]),
+            Answer::Machine => {
+                let (now, protocol) = (self.now(), client.protocol);
+                let client = ClientId(id);
+                self.sentinel.handle(now, Input::Command { client, protocol, args }, out);
+            }
+            Answer::Shutdown => {
+                tracing::warn!("User requested shutdown...");
+                self.ends = true;
+            }
+        }
+        self.clients.insert(id, client);
+    }
+
+    fn carry_out(&mut self, out: Vec<Action>) {
+        let (records, rest): (Vec<Action>, Vec<Action>) =
+            out.into_iter().partition(|action| matches!(action, Action::Persist { .. }));
+        self.persist(records);
+        for action in rest {
+            self.act(action);
+        }
+    }
+
+    /// Writes the journal. If that fails, what depends on it stays unsent: the others see a sentinel that
+    /// does not answer, which is what it is.
+    fn persist(&mut self, records: Vec<Action>) {
+        let Some(Action::Persist { number: newest, .. }) = records.last() else { return };
+        let newest = *newest;
+        let records: Vec<Record> = records
+            .into_iter()
+            .filter_map(|action| match action {
+                Action::Persist { record, .. } => Some(record),
+                _ => None,
+            })
+            .collect();
+        // After a failure the file's end is unknown, and it may lack a record: only the whole will do.
+        let complete = self.synced + records.len() as u64 == newest;
+        let appended = complete && !self.files.is_long() && self.files.append(&records).is_ok();
+        if appended {
+            self.synced = newest;
+            return;
+        }
+        match self.files.replace(self.sentinel.journal()) {
+            Ok(()) => self.synced = newest,
+            Err(error) => tracing::error!("the journal cannot be written: {error}; votes are held back"),
+        }
+    }
+
+    fn act(&mut self, action: Action) {
+        match action {
+            Action::Connect { link, addr, .. } => {
+                self.lives += 1;
+                let handle = LinkHandle::open(link, self.lives, addr, self.events.clone());
+                self.links.insert(link, handle);
+            }
+            Action::Close(link) => drop(self.links.remove(&link)),
+            Action::Send { after, .. } | Action::Reply { after, .. } if after > self.synced => {}
+            Action::Send { link, request, .. } => {
+                if let Some(handle) = self.links.get(&link) {
+                    handle.send(&request);
+                }
+            }
+            Action::Reply { client, reply, .. } => {
+                let gone = self.clients.get(&client.0).is_some_and(|client| !client.output.push(reply));
+                if gone {
+                    self.clients.remove(&client.0);
+                }
+            }
+            Action::Publish { channel, payload } => {
+                self.clients.retain(|_, client| client.deliver(&channel, &payload));
+            }
+            Action::WriteConfig { text } => match self.files.write_config(&text) {
+                Ok(()) => tracing::debug!("Sentinel new configuration saved on disk"),
+                Err(error) => {
+                    tracing::warn!(
+                        "WARNING: Sentinel was not able to save the new configuration on disk!!!: {error}"
+                    );
+                }
+            },
+            Action::Log { level, text } => match level {
+                Level::Debug => tracing::debug!("{text}"),
+                Level::Notice => tracing::info!("{text}"),
+                Level::Warning => tracing::warn!("{text}"),
+            },
+            Action::Persist { .. } => unreachable!("records are written before"),
+            Action::Resolve { host } => self.resolve(host),
+            Action::RunScript { job, argv } => {
+                self.scripts.insert(job, scripts::run(job, &argv, self.events.clone()));
+            }
+            Action::KillScript(job) => self.kill_script(job),
+            Action::Crash => {
+                tracing::warn!("simulated failure: exiting");
+                self.ends = true;
+            }
+        }
+    }
+
+    fn kill_script(&mut self, job: JobId) {
+        let Some(task) = self.scripts.remove(&job) else { return };
+        task.abort();
+        let events = self.events.clone();
+        tokio::spawn(async move {
+            let _ = events.send(Event::ScriptDone { job, outcome: Outcome::Died }).await;
+        });
+    }
+
+    fn resolve(&self, host: String) {
+        let events = self.events.clone();
+        tokio::spawn(async move {
+            let found = tokio::net::lookup_host((host.as_str(), 0)).await;
+            match found.map(|mut found| found.next()) {
+                Ok(Some(addr)) => {
+                    let ip = addr.ip().to_string();
+                    let _ = events.send(Event::Resolved { host, ip }).await;
+                }
+                _ => tracing::warn!("Failed to resolve hostname '{host}'"),
+            }
+        });
+    }
+
+    /// CLIENT LIST; `own` is the line of the client that asks.
+    pub(super) fn client_list(&self, id: u64, own: String) -> String {
+        let mut lines: BTreeMap<u64, String> =
+            self.clients.iter().map(|(&id, client)| (id, commands::describe(id, client))).collect();
+        lines.insert(id, own);
+        lines.into_values().collect()
+    }
+
+    /// INFO: the sections asked for, all of them if none is.
+    pub(super) fn info(&self, asked: &[String]) -> String {
+        let uptime = self.began.elapsed().as_secs();
+        let server = format!(
+            "# Server\r\nredis_version:7.2.4\r\nredoubt_version:{}\r\nredis_mode:sentinel\r\narch_bits:64\r\n\
+             process_id:{}\r\nrun_id:{}\r\ntcp_port:{}\r\nuptime_in_seconds:{uptime}\r\nuptime_in_days:{}\r\n\
+             config_file:{}\r\n",
+            env!("CARGO_PKG_VERSION"),
+            std::process::id(),
+            self.sentinel.my_id(),
+            self.sentinel.port(),
+            uptime / 86400,
+            self.files.config_path().display(),
+        );
+        let clients = format!(
+            "# Clients\r\nconnected_clients:{}\r\nmaxclients:{}\r\n",
+            self.clients.len() + 1,
+            self.config.integer("maxclients")
+        );
+        let stats = format!(
+            "# Stats\r\ntotal_connections_received:{}\r\ntotal_commands_processed:{}\r\n",
+            self.connections, self.commands
+        );
+        let sentinel = self.sentinel.info(self.now());
+        let sections = [("server", server), ("clients", clients), ("stats", stats), ("sentinel", sentinel)];
+        let every = asked.is_empty()
+            || asked.iter().any(|name| ["all", "default", "everything"].contains(&name.as_str()));
+        let shown = sections.into_iter().filter(|(name, _)| every || asked.iter().any(|asked| asked == name));
+        shown.map(|(_, text)| text).collect::<Vec<_>>().join("\r\n")
+    }
+}

@@ -1,0 +1,199 @@
+//! Connections of clients, other sentinels among them.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use resp::{Batch, Limits, Parser, Protocol, Writer};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::mpsc::{Sender, UnboundedReceiver, UnboundedSender, unbounded_channel};
+
+use super::Event;
+
+/// Requests are short: names and addresses.
+const MAX_REQUEST: usize = 1024 * 1024;
+/// What may wait to be sent to one client, Redis's hard limit for subscribers.
+const MAX_OUTPUT: usize = 32 * 1024 * 1024;
+
+/// A connection that has been accepted.
+pub(super) struct Opened {
+    pub(super) client: u64,
+    pub(super) peer: String,
+    pub(super) output: Output,
+}
+
+/// The way to a client.
+#[derive(Clone)]
+pub(super) struct Output {
+    queue: UnboundedSender<Vec<u8>>,
+    waiting: Arc<AtomicUsize>,
+}
+
+impl Output {
+    /// Queues bytes; empty ones end the connection when all before them are sent. False if the client
+    /// takes too little of what it is sent, and is to be dropped.
+    pub(super) fn push(&self, bytes: Vec<u8>) -> bool {
+        let waiting = self.waiting.fetch_add(bytes.len(), Ordering::Relaxed) + bytes.len();
+        waiting <= MAX_OUTPUT && self.queue.send(bytes).is_ok()
+    }
+}
+
+/// A client as the sentinel knows it.
+pub(super) struct Client {
+    pub(super) output: Output,
+    pub(super) peer: String,
+    pub(super) name: String,
+    pub(super) protocol: Protocol,
+    pub(super) authenticated: bool,
+    pub(super) channels: BTreeSet<Vec<u8>>,
+    pub(super) patterns: BTreeSet<Vec<u8>>,
+}
+
+impl Client {
+    pub(super) fn new(opened: Opened, authenticated: bool) -> Self {
+        Self {
+            output: opened.output,
+            peer: opened.peer,
+            name: String::new(),
+            protocol: Protocol::Resp2,
+            authenticated,
+            channels: BTreeSet::new(),
+            patterns: BTreeSet::new(),
+        }
+    }
+
+    pub(super) fn subscriptions(&self) -> usize {
+        self.channels.len() + self.patterns.len()
+    }
+
+    /// Delivers a message to this client, once for each of its subscriptions. False as for
+    /// [`Output::push`].
+    pub(super) fn deliver(&self, channel: &str, payload: &str) -> bool {
+        let mut bytes = Vec::new();
+        let mut writer = Writer::new(&mut bytes, self.protocol);
+        if self.channels.contains(channel.as_bytes()) {
+            writer.push(3);
+            writer.bulk(b"message");
+            writer.bulk(channel.as_bytes());
+            writer.bulk(payload.as_bytes());
+        }
+        for pattern in &self.patterns {
+            if sentinel::pattern_matches(pattern, channel.as_bytes()) {
+                writer.push(4);
+                writer.bulk(b"pmessage");
+                writer.bulk(pattern);
+                writer.bulk(channel.as_bytes());
+                writer.bulk(payload.as_bytes());
+            }
+        }
+        bytes.is_empty() || self.output.push(bytes)
+    }
+}
+
+/// What every connection of this sentinel is told at its beginning.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Door {
+    /// Nobody but this machine may come in.
+    pub(super) only_local: bool,
+    pub(super) needs_password: bool,
+    pub(super) max_clients: usize,
+}
+
+/// Accepts clients for ever.
+pub(super) async fn accept(listener: TcpListener, door: Door, ids: Arc<AtomicUsize>, events: Sender<Event>) {
+    let open = Arc::new(AtomicUsize::new(0));
+    loop {
+        let (mut stream, peer) = match listener.accept().await {
+            Ok(accepted) => accepted,
+            Err(error) => {
+                crate::listener::wait_after(&error).await;
+                continue;
+            }
+        };
+        let refusal = if door.only_local && !is_local(peer.ip()) {
+            Some(crate::listener::PROTECTED)
+        } else if open.load(Ordering::Relaxed) >= door.max_clients {
+            Some("-ERR max number of clients reached\r\n")
+        } else {
+            None
+        };
+        if let Some(text) = refusal {
+            // It is closed either way.
+            let _ = stream.try_write(text.as_bytes());
+            let _ = stream.shutdown().await;
+            continue;
+        }
+        let _ = stream.set_nodelay(true);
+        let client = ids.fetch_add(1, Ordering::Relaxed) as u64;
+        let (queue, requests) = unbounded_channel();
+        let waiting = Arc::new(AtomicUsize::new(0));
+        let output = Output { queue, waiting: waiting.clone() };
+        let opened = Opened { client, peer: peer.to_string(), output };
+        let (events, open) = (events.clone(), open.clone());
+        open.fetch_add(1, Ordering::Relaxed);
+        tokio::spawn(async move {
+            if events.send(Event::ClientOpened(opened)).await.is_ok() {
+                let limits = Limits { authenticated: !door.needs_password, ..Limits::default() };
+                converse(stream, client, limits, requests, &waiting, &events).await;
+            }
+            open.fetch_sub(1, Ordering::Relaxed);
+            let _ = events.send(Event::ClientClosed { client }).await;
+        });
+    }
+}
+
+fn is_local(ip: IpAddr) -> bool {
+    ip.to_canonical().is_loopback()
+}
+
+/// Reads requests and writes replies until either side ends.
+async fn converse(
+    stream: TcpStream,
+    client: u64,
+    limits: Limits,
+    mut replies: UnboundedReceiver<Vec<u8>>,
+    waiting: &AtomicUsize,
+    events: &Sender<Event>,
+) {
+    let (mut reader, mut writer) = stream.into_split();
+    let (mut parser, mut batch, mut input) = (Parser::new(), Batch::default(), Vec::new());
+    loop {
+        tokio::select! {
+            read = reader.read_buf(&mut input) => {
+                if !matches!(read, Ok(len) if len > 0) {
+                    return;
+                }
+                batch.clear();
+                let parsed = parser.parse(&mut input, &mut batch, &limits);
+                for index in 0..batch.len() {
+                    let args = batch.args(index, &input).iter().map(<[u8]>::to_vec).collect();
+                    if events.send(Event::ClientRequest { client, args }).await.is_err() {
+                        return;
+                    }
+                }
+                if let Some(error) = parsed.error {
+                    let _ = writer.write_all(format!("-ERR {error}\r\n").as_bytes()).await;
+                    return;
+                }
+                input.drain(..parsed.consumed);
+                if input.len() > MAX_REQUEST {
+                    return;
+                }
+            }
+            reply = replies.recv() => {
+                let Some(mut bytes) = reply else { return };
+                let mut ends = bytes.is_empty();
+                while let Ok(more) = replies.try_recv() {
+                    ends |= more.is_empty();
+                    bytes.extend(more);
+                }
+                waiting.fetch_sub(bytes.len(), Ordering::Relaxed);
+                if writer.write_all(&bytes).await.is_err() || ends {
+                    return;
+                }
+            }
+        }
+    }
+}

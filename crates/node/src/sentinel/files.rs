@@ -1,0 +1,161 @@
+//! A sentinel's two files: the configuration, and beside it the journal of its votes.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result};
+use consensus::{Record, Saved, journal};
+
+/// The journal is written anew when it has grown beyond this.
+const LONG_JOURNAL: u64 = 256 * 1024;
+
+pub(super) struct Files {
+    config: PathBuf,
+    journal: PathBuf,
+    file: File,
+    len: u64,
+}
+
+impl Files {
+    /// Opens the journal of the sentinel with this configuration file; what a crash tore off its end is
+    /// cut. Fails if the journal cannot be relied on.
+    pub(super) fn open(config: PathBuf) -> Result<(Self, BTreeMap<String, Saved>)> {
+        let path = super::journal_path(&config);
+        let bytes = match fs::read(&path) {
+            Ok(bytes) => bytes,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
+            Err(error) => return Err(error).with_context(|| format!("can't read '{}'", path.display())),
+        };
+        let read =
+            journal::read(&bytes).with_context(|| format!("the journal '{}' is damaged", path.display()))?;
+        if read.intact < bytes.len() {
+            tracing::warn!("cut {} torn bytes off the journal", bytes.len() - read.intact);
+        }
+        let mut file = OpenOptions::new()
+            .create(true)
+            .truncate(false)
+            .write(true)
+            .open(&path)
+            .with_context(|| format!("can't write '{}'", path.display()))?;
+        let mut len = read.intact as u64;
+        file.set_len(len)?;
+        if len == 0 {
+            file.write_all(&journal::head())?;
+            len = journal::head().len() as u64;
+        }
+        io::Seek::seek(&mut file, io::SeekFrom::End(0))?;
+        file.sync_all()?;
+        sync_folder(&path)?;
+        Ok((Self { config, journal: path, file, len }, read.groups))
+    }
+
+    /// Writes and syncs records, as one frame.
+    pub(super) fn append(&mut self, records: &[Record]) -> io::Result<()> {
+        let frame = journal::frame(records);
+        self.file.write_all(&frame)?;
+        self.file.sync_data()?;
+        self.len += frame.len() as u64;
+        Ok(())
+    }
+
+    pub(super) fn is_long(&self) -> bool {
+        self.len > LONG_JOURNAL
+    }
+
+    /// Puts a new journal in the old one's place.
+    pub(super) fn replace<'a>(
+        &mut self,
+        groups: impl Iterator<Item = (&'a str, &'a Saved)>,
+    ) -> io::Result<()> {
+        let bytes = journal::whole(groups);
+        write_in_place_of(&self.journal, &bytes)?;
+        self.file = OpenOptions::new().append(true).open(&self.journal)?;
+        self.len = bytes.len() as u64;
+        Ok(())
+    }
+
+    /// Puts a new text in the configuration file's place.
+    pub(super) fn write_config(&self, text: &str) -> io::Result<()> {
+        write_in_place_of(&self.config, text.as_bytes())
+    }
+
+    pub(super) fn config_path(&self) -> &Path {
+        &self.config
+    }
+}
+
+/// After this, either the old file is there or the new one, whole, whatever happens in between.
+fn write_in_place_of(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let mut name = path.as_os_str().to_owned();
+    name.push(format!(".tmp-{}", std::process::id()));
+    let temporary = PathBuf::from(name);
+    let write = || {
+        let mut file = File::create(&temporary)?;
+        if let Ok(metadata) = fs::metadata(path) {
+            file.set_permissions(metadata.permissions())?;
+        }
+        file.write_all(bytes)?;
+        file.sync_all()?;
+        fs::rename(&temporary, path)?;
+        sync_folder(path)
+    };
+    write().inspect_err(|_| {
+        // What is left of the attempt is of no use.
+        let _ = fs::remove_file(&temporary);
+    })
+}
+
+fn sync_folder(path: &Path) -> io::Result<()> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    File::open(folder)?.sync_all()
+}
+
+#[cfg(test)]
+mod tests {
+    use consensus::{Change, Term};
+
+    use super::*;
+
+    fn vote(term: u64) -> Record {
+        let ballot = Change::Ballot { term: Term(term), vote: 9, commit: 0 };
+        Record { group: "mymaster".into(), changes: vec![ballot] }
+    }
+
+    #[test]
+    fn votes_survive_a_restart_and_a_torn_end_does_not() {
+        let folder = tempfile::tempdir().unwrap();
+        let config = folder.path().join("sentinel.conf");
+        let (mut files, groups) = Files::open(config.clone()).unwrap();
+        assert!(groups.is_empty());
+        files.append(&[vote(1)]).unwrap();
+        files.append(&[vote(2)]).unwrap();
+        let journal = folder.path().join("sentinel.conf.raft");
+        let whole = fs::read(&journal).unwrap();
+        fs::write(&journal, &whole[..whole.len() - 1]).unwrap();
+        let (mut files, groups) = Files::open(config.clone()).unwrap();
+        assert_eq!(groups["mymaster"].term, Term(1));
+        files.append(&[vote(3)]).unwrap();
+        let (mut files, groups) = Files::open(config.clone()).unwrap();
+        assert_eq!(groups["mymaster"].term, Term(3));
+        files.replace(groups.iter().map(|(name, saved)| (name.as_str(), saved))).unwrap();
+        files.append(&[vote(4)]).unwrap();
+        assert_eq!(Files::open(config).unwrap().1["mymaster"].term, Term(4));
+    }
+
+    #[test]
+    fn a_journal_damaged_in_the_middle_stops_the_start() {
+        let folder = tempfile::tempdir().unwrap();
+        let config = folder.path().join("sentinel.conf");
+        let (mut files, _) = Files::open(config.clone()).unwrap();
+        files.append(&[vote(1)]).unwrap();
+        files.append(&[vote(2)]).unwrap();
+        let journal = folder.path().join("sentinel.conf.raft");
+        let mut bytes = fs::read(&journal).unwrap();
+        bytes[20] ^= 1;
+        fs::write(&journal, bytes).unwrap();
+        let error = Files::open(config).err().expect("a vote may be lost");
+        assert!(format!("{error:#}").contains("byte 12: a damaged frame before intact ones"), "{error:#}");
+    }
+}
