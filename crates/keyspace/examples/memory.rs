@@ -1,19 +1,33 @@
 //! Resident bytes per key, for the rows of the memory table in docs/keyspace.md.
 //!
-//! `cargo run --release -p keyspace --example memory [keys]`: each row in a process of its own.
+//! `cargo run --release -p keyspace --example memory [percent of the keys]`: each row in a process of its own.
 
 use std::process::Command;
 
 use clock::Millis;
-use keyspace::{Keyspace, NewValue, pool_use};
+use keyspace::{Field, HashBuilder, HashLimits, Key, Keyspace, NewValue, Table, pool_use};
 
-/// Name, bytes of key, bytes of value, whether it expires.
-const ROWS: &[(&str, usize, usize, bool)] = &[
-    ("string 16+32", 16, 32, false),
-    ("string 16+32 with a TTL", 16, 32, true),
-    ("string 10+8", 10, 8, false),
-    ("string 20+300", 20, 300, false),
-    ("string 20+3000", 20, 3000, false),
+#[derive(Clone, Copy)]
+enum Data {
+    /// Bytes of key and value, and whether the key expires.
+    String(usize, usize, bool),
+    /// Eleven fields, 282 bytes in all, one value of 144.
+    SmallHash,
+    /// So many fields of 14 + 75.
+    Hash(usize),
+}
+
+/// Name, data, for each key, keys of a full run, fields by which the bytes are divided.
+const ROWS: &[(&str, Data, u64, usize)] = &[
+    ("string 16+32", Data::String(16, 32, false), 2_000_000, 1),
+    ("string 16+32 with a TTL", Data::String(16, 32, true), 2_000_000, 1),
+    ("string 10+8", Data::String(10, 8, false), 2_000_000, 1),
+    ("string 20+300", Data::String(20, 300, false), 1_000_000, 1),
+    ("string 20+3000", Data::String(20, 3000, false), 200_000, 1),
+    ("hash of 11 fields, 282 bytes", Data::SmallHash, 1_000_000, 1),
+    ("the same, fewer", Data::SmallHash, 200_000, 1),
+    ("hash of 200 fields, a field", Data::Hash(200), 20_000, 200),
+    ("hash of 2000000 fields, a field", Data::Hash(2_000_000), 1, 2_000_000),
 ];
 
 fn resident() -> usize {
@@ -26,23 +40,47 @@ fn key(number: u64, len: usize) -> Vec<u8> {
     format!("{number:0len$}").into_bytes()
 }
 
+fn fill(table: &mut Table, key: &Key<'_>, data: Data, number: u64) {
+    match data {
+        Data::String(_, value, expires) => {
+            let expiry = expires.then(|| Millis(1_700_000_000_000 + number as i64));
+            let _ = table.insert(key, NewValue::string(&vec![b'v'; value]), expiry);
+        }
+        Data::SmallHash => {
+            // Ten fields of 2 + 9 (110 bytes), one of 12 + 144, and a key of 16: 282 in all.
+            let mut hash = HashBuilder::new();
+            (0..10).for_each(|field| hash.push(format!("f{field}").as_bytes(), b"123456789", None));
+            hash.push(b"long-field-0", &[b'v'; 144], None);
+            hash.name_by(HashLimits::default());
+            let _ = table.insert(key, NewValue::Hash(&hash), None);
+        }
+        Data::Hash(fields) => {
+            let mut place = table.insert(key, NewValue::Hash(&HashBuilder::new()), None);
+            for field in 0..fields {
+                let name = format!("field-{field:08}");
+                let field = Field { name: name.as_bytes(), value: &[b'v'; 75], expiry: None };
+                place = table.hash_set(place, key, field, HashLimits::default()).0;
+            }
+        }
+    }
+}
+
 fn measure(row: usize, keys: u64) {
-    let (name, key_len, value_len, expires) = ROWS[row];
-    let value = vec![b'v'; value_len];
+    let (name, data, _, divide) = ROWS[row];
+    let key_len = if let Data::String(len, ..) = data { len } else { 16 };
     let before_all = resident();
     let keyspace = Keyspace::new(1, 16);
     let before = resident();
     for number in 0..keys {
         let bytes = key(number.wrapping_mul(0x9e37_79b1) % 10_000_000_000, key_len);
         let key = keyspace.key(&bytes);
-        let expiry = expires.then(|| Millis(1_700_000_000_000 + number as i64));
-        let _ = keyspace.lock(key.slot()).table(0).insert(&key, NewValue::string(&value), expiry);
+        fill(keyspace.lock(key.slot()).table(0), &key, data, number);
     }
-    let grown = resident() - before;
+    let things = keys as usize * divide;
     println!(
-        "{name:26} {keys:9} keys  {:6.1} resident  {:6.1} taken from the pool  (empty {} KB)",
-        grown as f64 / keys as f64,
-        pool_use().taken as f64 / keys as f64,
+        "{name:32} {keys:9} keys  {:6.1} resident  {:6.1} taken from the pool  (empty {} KB)",
+        (resident() - before) as f64 / things as f64,
+        pool_use().taken as f64 / things as f64,
         (before - before_all) / 1024,
     );
 }
@@ -52,11 +90,11 @@ fn main() {
     match args.as_slice() {
         [_, row, keys] => measure(row.parse().expect("a row"), keys.parse().expect("a number")),
         _ => {
-            let keys = args.get(1).map_or("2000000", String::as_str);
-            for row in 0..ROWS.len() {
-                let keys = if row == 4 { "200000" } else { keys };
+            let percent: u64 = args.get(1).map_or(100, |percent| percent.parse().expect("a number"));
+            for (row, (_, _, keys, _)) in ROWS.iter().enumerate() {
+                let keys = (keys * percent / 100).max(1).to_string();
                 let this = std::env::current_exe().expect("an executable");
-                Command::new(this).args([&row.to_string(), keys]).status().expect("it runs again");
+                Command::new(this).args([&row.to_string(), &keys]).status().expect("it runs again");
             }
         }
     }

@@ -24,8 +24,17 @@ impl<T> Chunked<T> {
 
     pub(crate) fn push(&mut self, value: T) {
         match self.chunks.last_mut() {
-            Some(last) if last.len() < CHUNK => last.push(value),
-            None => self.chunks.push(vec![value]),
+            Some(last) if last.len() < CHUNK => {
+                // By half: most of these are small, and there are many.
+                if last.len() == last.capacity() {
+                    last.reserve_exact(last.len().div_ceil(2));
+                }
+                last.push(value);
+            }
+            None => {
+                self.chunks.reserve_exact(1);
+                self.chunks.push(vec![value]);
+            }
             Some(_) => {
                 let mut next = Vec::with_capacity(CHUNK);
                 next.push(value);

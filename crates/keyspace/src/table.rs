@@ -91,8 +91,8 @@ struct Rare {
     pins: Vec<Pin>,
     /// Large values that a walk has come to and has not finished.
     pending: Vec<Pending>,
-    due: Option<due::DueTree>,
-    fields_due: fields::FieldsDue,
+    due: Option<Box<due::DueTree>>,
+    fields_due: Option<Box<fields::FieldsDue>>,
     /// Bytes of entries that are kept for snapshots only.
     leftover: usize,
 }

@@ -98,7 +98,7 @@ impl Table {
     /// When the next entry or field of a hash expires, or a time before that.
     #[must_use]
     pub fn next_due(&self) -> Option<Millis> {
-        let fields = self.rare.as_ref().and_then(|rare| rare.fields_due.first());
+        let fields = self.rare.as_ref().and_then(|rare| rare.fields_due.as_ref()?.first());
         let entries = (self.volatile > 0).then_some(self.next_due);
         fields.into_iter().chain(entries).min()
     }
@@ -137,7 +137,7 @@ impl Table {
             for number in 0..self.pages.count() {
                 tree.set(number, self.pages.page_if(number).map_or(page::NEVER, page::earliest));
             }
-            self.rare().due = Some(tree);
+            self.rare().due = Some(Box::new(tree));
         }
     }
 }

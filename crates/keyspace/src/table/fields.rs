@@ -298,7 +298,7 @@ impl Table {
     /// Removes one field whose time has come from any hash, and the hash if that was its last; puts the
     /// hash's key into `key` and the field's name into `name`. Says whether there was one.
     pub fn pop_due_field(&mut self, now: Millis, key: &mut Vec<u8>, name: &mut Vec<u8>) -> Option<Dropped> {
-        while let Some(bytes) = self.rare.as_mut()?.fields_due.pop(now) {
+        while let Some(bytes) = self.rare.as_mut()?.fields_due.as_mut()?.pop(now) {
             let hashed = field_key(&bytes);
             let (Found::Live(place) | Found::Expired(place)) = self.find(&hashed, Millis(i64::MIN)) else {
                 continue;
@@ -331,7 +331,7 @@ impl Table {
     /// Notes when the next field of the hash at `place` expires.
     pub(super) fn note_fields_due(&mut self, place: Place, key: &[u8]) {
         if let Some(due) = self.known_hash(place).next_due() {
-            self.rare().fields_due.note(key, due);
+            self.rare().fields_due.get_or_insert_default().note(key, due);
         }
     }
 

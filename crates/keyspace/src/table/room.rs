@@ -2,12 +2,15 @@
 //!
 //! New entries go to the open page. When that is full, a page with many dead bytes is compacted and becomes
 //! the open one, or a new page is taken. The best size of a page grows with the table: what is lost is half
-//! an entry at the end of each page and half of the open page, and the sum is least at the square root of
-//! (bytes of the table times bytes of an entry). A table that outgrows its pages moves the entries of small
-//! ones into each new large one, so that it never has many. All of this works on one page at a time, at
-//! most 16 KB, so no command waits for more.
+//! an entry at the end of each page and a part of the open page, and the sum is least near the square root
+//! of (bytes of the table times bytes of an entry). A new page has a quarter of that size, so that little of
+//! it lies free, and when there are enough small ones for a page of full size their entries move there; so a
+//! table that grows never has many pages. All of this works on one page at a time, at most 16 KB, so no
+//! command waits for more.
 //!
 //! What must hold: no entry of a pinned page is moved.
+
+use smallvec::SmallVec;
 
 use super::{NO_PAGE, Table};
 use crate::entry::Header;
@@ -44,28 +47,34 @@ impl Table {
         (page::room(page) >= need && self.pinned(number) == 0).then(|| page::end(page))
     }
 
-    /// The size of page that suits the table with another `need` bytes, as an order.
+    /// The size that suits full pages of the table with another `need` bytes, as an order.
     fn order(&self, need: usize) -> usize {
         let live = (self.live_bytes() + need) as u64;
-        let best = live / u64::from(self.len.max(1)).isqrt().max(1);
+        let best = 2 * live / u64::from(self.len.max(1)).isqrt().max(1);
         // Rounded to the nearest power of two.
-        let order = ((best + best / 3) as usize / Block::SMALLEST).checked_ilog2().unwrap_or(0) as usize;
-        let least = (need + page::HEAD).div_ceil(Block::SMALLEST).next_power_of_two().ilog2() as usize;
-        let most = (Block::LARGEST / Block::SMALLEST).ilog2() as usize;
-        order.clamp(least, most)
+        let order = ((best + best / 3) as usize / Block::SMALLEST).checked_ilog2().unwrap_or(0);
+        order.min((Block::LARGEST / Block::SMALLEST).ilog2()) as usize
     }
 
-    /// Adds a page with room for `need` bytes, and moves what lies in much smaller pages into it.
+    /// Adds a page with room for `need` bytes: a small one, or, once there are enough of those, one of full
+    /// size for what lies in them.
     fn add_page(&mut self, need: usize) -> usize {
-        let order = self.order(need);
-        let from = self.first_free_number();
-        let number = self.pages.add(order, from);
+        let full = self.order(need);
+        let least = (need + page::HEAD).div_ceil(Block::SMALLEST).next_power_of_two().ilog2() as usize;
+        let small = (Block::SMALLEST << full) / 2;
+        let small: SmallVec<[(usize, usize); LOOK_AT]> = self
+            .others(self.open as usize)
+            .filter(|&number| self.pages.size_if(number).is_some_and(|size| size <= small))
+            .filter(|&number| self.pinned(number) == 0)
+            .map(|number| (number, page::live(self.pages.page(number))))
+            .collect();
+        let together: usize = small.iter().map(|(_, live)| live).sum();
+        let merge = together + need > (Block::SMALLEST << full) / 4 * 3;
+        let order = if merge { full } else { full.saturating_sub(2) }.max(least);
+        let number = self.pages.add(order, self.first_free_number());
         self.due_page_added(number);
-        let size = Block::SMALLEST << order;
-        for other in self.others(number) {
-            let small = self.pages.size_if(other).is_some_and(|other_size| other_size <= size / 2);
-            if other != number && small && self.pinned(other) == 0 {
-                let live = page::live(self.pages.page(other));
+        if merge {
+            for (other, live) in small {
                 if live + need <= page::room(self.pages.page(number)) {
                     self.evacuate(other, number);
                 }
