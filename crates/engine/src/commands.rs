@@ -4,6 +4,7 @@ mod connection;
 mod generic;
 mod help;
 mod replication;
+mod server;
 mod shell;
 mod string;
 mod time_arg;
@@ -11,5 +12,12 @@ mod time_arg;
 use crate::command::Command;
 
 /// Every family's rows.
-pub(crate) const TABLE: &[&[Command]] =
-    &[connection::COMMANDS, generic::COMMANDS, replication::COMMANDS, shell::COMMANDS, string::COMMANDS];
+pub(crate) const TABLE: &[&[Command]] = &[
+    connection::COMMANDS,
+    generic::COMMANDS,
+    replication::COMMANDS,
+    server::COMMANDS,
+    server::DEBUG,
+    shell::COMMANDS,
+    string::COMMANDS,
+];

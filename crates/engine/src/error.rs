@@ -75,6 +75,13 @@ impl fmt::Display for CommandError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let text = match self {
             Self::UnknownCommand { name, args } => return unknown_command(f, name, args),
+            // DEBUG looks for its subcommand by itself in Redis, and says it differently.
+            Self::UnknownSubcommand { container: "debug", name } => {
+                return unknown_debug(f, &quoted(name, QUOTED));
+            }
+            Self::WrongArity(name) if name.starts_with("debug|") => {
+                return unknown_debug(f, &name["debug|".len()..]);
+            }
             Self::UnknownSubcommand { container, name } => {
                 let name = quoted(name, QUOTED);
                 return write!(f, "ERR unknown subcommand '{name}'. Try {} HELP.", container.to_uppercase());
@@ -131,6 +138,10 @@ pub(crate) fn quoted(bytes: &[u8], most: usize) -> Cow<'_, str> {
 
 fn until_nul(bytes: &[u8]) -> &[u8] {
     bytes.split(|byte| *byte == 0).next().unwrap_or_default()
+}
+
+fn unknown_debug(f: &mut fmt::Formatter<'_>, name: &str) -> fmt::Result {
+    write!(f, "ERR unknown subcommand or wrong number of arguments for '{name}'. Try DEBUG HELP.")
 }
 
 fn unknown_command(f: &mut fmt::Formatter<'_>, name: &[u8], args: &[Vec<u8>]) -> fmt::Result {

@@ -115,6 +115,15 @@ impl Registry {
         None
     }
 
+    /// The command with that full name (`container|sub` for a subcommand), in any case.
+    #[must_use]
+    pub fn find_full(&self, name: &[u8]) -> Option<&'static Registered> {
+        match name.iter().position(|byte| *byte == b'|') {
+            None => self.find(name),
+            Some(bar) => self.find(&name[..bar])?.subcommand(&name[bar + 1..]),
+        }
+    }
+
     /// The command or subcommand that a request names.
     pub fn resolve(&self, args: Args<'_>) -> Result<&'static Registered, CommandError> {
         let name = args.get(0).unwrap_or_default();

@@ -9,6 +9,8 @@ mod rename;
 mod scan;
 mod ttl;
 
+pub(super) use object::{encoding, references};
+
 use crate::command::{Categories, Command, Flags, Group};
 use crate::keys::{KeyFlags, KeySpec};
 

@@ -7,9 +7,6 @@ const ADMIN: Flags = Flags::ADMIN.union(Flags::NOSCRIPT).union(Flags::LOADING).u
 pub(super) const COMMANDS: &[Command] = &[
     Command::new("config", Group::Server, "2.0.0", -2, "Reads and changes the configuration.")
         .subcommands(CONFIG),
-    Command::new("debug", Group::Server, "1.0.0", -2, "Tools for those who test the server.")
-        .flags(ADMIN.union(Flags::PROTECTED))
-        .subcommands(DEBUG),
     Command::new("info", Group::Server, "1.0.0", -1, "Returns facts and statistics, section by section.")
         .flags(Flags::LOADING.union(Flags::STALE))
         .category(Categories::DANGEROUS)
@@ -29,8 +26,3 @@ const CONFIG: &[Command] = &[
         .tips(&["request_policy:all_nodes", "response_policy:all_succeeded"])
         .node(NodeCommand::ConfigSet),
 ];
-
-const DEBUG: &[Command] =
-    &[Command::new("sleep", Group::Server, "1.0.0", 3, "Makes this connection wait for so many seconds.")
-        .flags(ADMIN.union(Flags::PROTECTED))
-        .node(NodeCommand::DebugSleep)];

@@ -1,0 +1,90 @@
+//! Commands about the server itself that need nothing but the engine.
+
+mod command;
+mod debug;
+mod digest;
+mod docs;
+
+use crate::command::{Categories, Command, Flags, Group};
+use crate::context::Context;
+use crate::error::CommandError;
+
+pub(super) use debug::COMMANDS as DEBUG;
+
+pub(super) const COMMANDS: &[Command] = &[
+    Command::new("command", Group::Server, "2.8.13", -1, "Returns facts about all commands.")
+        .flags(Flags::LOADING.union(Flags::STALE))
+        .category(Categories::CONNECTION)
+        .tips(&["nondeterministic_output_order"])
+        .run(command::all)
+        .subcommands(COMMAND),
+    Command::new("lolwut", Group::Server, "5.0.0", -1, "Shows the version, with a drawing.")
+        .flags(Flags::READONLY.union(Flags::FAST))
+        .run(lolwut),
+    Command::new("time", Group::Server, "2.6.0", 1, "Returns the server's time.")
+        .flags(Flags::LOADING.union(Flags::STALE).union(Flags::FAST))
+        .tips(&["nondeterministic_output"])
+        .run(time),
+];
+const COMMAND: &[Command] = &[
+    Command::new("count", Group::Server, "2.8.13", 2, "Returns the number of commands.")
+        .flags(Flags::LOADING.union(Flags::STALE))
+        .category(Categories::CONNECTION)
+        .run(command::count),
+    Command::new("docs", Group::Server, "7.0.0", -2, "Returns what commands are for.")
+        .flags(Flags::LOADING.union(Flags::STALE))
+        .category(Categories::CONNECTION)
+        .tips(&["nondeterministic_output_order"])
+        .run(docs::docs),
+    Command::new("getkeys", Group::Server, "2.8.13", -3, "Returns the keys of a request.")
+        .flags(Flags::LOADING.union(Flags::STALE))
+        .category(Categories::CONNECTION)
+        .run(command::getkeys),
+    Command::new(
+        "getkeysandflags",
+        Group::Server,
+        "7.0.0",
+        -3,
+        "Returns the keys of a request and what it does with them.",
+    )
+    .flags(Flags::LOADING.union(Flags::STALE))
+    .category(Categories::CONNECTION)
+    .run(command::getkeys_and_flags),
+    Command::new("help", Group::Server, "5.0.0", 2, "Lists the subcommands.")
+        .flags(Flags::LOADING.union(Flags::STALE))
+        .category(Categories::CONNECTION)
+        .run(command::help),
+    Command::new("info", Group::Server, "2.8.13", -2, "Returns facts about some commands.")
+        .flags(Flags::LOADING.union(Flags::STALE))
+        .category(Categories::CONNECTION)
+        .tips(&["nondeterministic_output_order"])
+        .run(command::info),
+    Command::new("list", Group::Server, "7.0.0", -2, "Returns the names of commands.")
+        .flags(Flags::LOADING.union(Flags::STALE))
+        .category(Categories::CONNECTION)
+        .tips(&["nondeterministic_output_order"])
+        .run(command::list),
+];
+
+/// The wall clock as it was when the batch of this command was read.
+fn time(context: &mut Context<'_>) -> Result<(), CommandError> {
+    let now = context.now;
+    context.reply.array(2);
+    context.reply.bulk_integer(now.secs());
+    context.reply.bulk_integer(now.0.rem_euclid(1000) * 1000);
+    Ok(())
+}
+
+/// A small fortress for whoever asks.
+const DRAWING: &str = "\n    |>        |>\n  _ _ _      _ _ _\n |_|_|_|_  _|_|_|_|\n |  _  |_||_|  _  |\n\
+                       \x20|_|_|_|_||_|_|_|_|\n\nRedoubt ver. ";
+
+/// LOLWUT [VERSION number [...]]
+fn lolwut(context: &mut Context<'_>) -> Result<(), CommandError> {
+    if context.args.get(1).is_some_and(|word| word.eq_ignore_ascii_case(b"version")) && context.args.len() > 2
+    {
+        context.integer(2)?;
+    }
+    context.reply.verbatim(b"txt", format!("{DRAWING}{}\n", env!("CARGO_PKG_VERSION")).as_bytes());
+    Ok(())
+}

@@ -1,0 +1,415 @@
+//! COMMAND: the table tells about itself.
+
+use resp::{Args, Writer};
+
+use crate::command::{Categories, Command, Flags};
+use crate::commands::help::reply_help;
+use crate::context::Context;
+use crate::error::CommandError;
+use crate::glob::glob_matches;
+use crate::keys::{Begin, Find, KeyFlags, KeySpec};
+use crate::lookup::{Registered, Registry};
+
+/// The flags that users see, in Redis's words.
+const FLAGS: &[(Flags, &str)] = &[
+    (Flags::WRITE, "write"),
+    (Flags::READONLY, "readonly"),
+    (Flags::DENYOOM, "denyoom"),
+    (Flags::ADMIN, "admin"),
+    (Flags::PUBSUB, "pubsub"),
+    (Flags::NOSCRIPT, "noscript"),
+    (Flags::BLOCKING, "blocking"),
+    (Flags::LOADING, "loading"),
+    (Flags::STALE, "stale"),
+    (Flags::SKIP_MONITOR, "skip_monitor"),
+    (Flags::SKIP_COMMANDLOG, "skip_slowlog"),
+    (Flags::ASKING, "asking"),
+    (Flags::FAST, "fast"),
+    (Flags::NO_AUTH, "no_auth"),
+    (Flags::NO_MANDATORY_KEYS, "no_mandatory_keys"),
+    (Flags::NO_ASYNC_LOADING, "no_async_loading"),
+    (Flags::NO_MULTI, "no_multi"),
+    (Flags::ALLOW_BUSY, "allow_busy"),
+];
+
+const CATEGORIES: &[(Categories, &str)] = &[
+    (Categories::KEYSPACE, "keyspace"),
+    (Categories::READ, "read"),
+    (Categories::WRITE, "write"),
+    (Categories::SET, "set"),
+    (Categories::SORTEDSET, "sortedset"),
+    (Categories::LIST, "list"),
+    (Categories::HASH, "hash"),
+    (Categories::STRING, "string"),
+    (Categories::BITMAP, "bitmap"),
+    (Categories::HYPERLOGLOG, "hyperloglog"),
+    (Categories::GEO, "geo"),
+    (Categories::STREAM, "stream"),
+    (Categories::PUBSUB, "pubsub"),
+    (Categories::ADMIN, "admin"),
+    (Categories::FAST, "fast"),
+    (Categories::SLOW, "slow"),
+    (Categories::BLOCKING, "blocking"),
+    (Categories::DANGEROUS, "dangerous"),
+    (Categories::CONNECTION, "connection"),
+    (Categories::TRANSACTION, "transaction"),
+    (Categories::SCRIPTING, "scripting"),
+];
+
+const KEY_FLAGS: &[(KeyFlags, &str)] = &[
+    (KeyFlags::RO, "RO"),
+    (KeyFlags::RW, "RW"),
+    (KeyFlags::OW, "OW"),
+    (KeyFlags::RM, "RM"),
+    (KeyFlags::ACCESS, "access"),
+    (KeyFlags::UPDATE, "update"),
+    (KeyFlags::INSERT, "insert"),
+    (KeyFlags::DELETE, "delete"),
+    (KeyFlags::NOT_KEY, "not_key"),
+    (KeyFlags::INCOMPLETE, "incomplete"),
+    (KeyFlags::VARIABLE_FLAGS, "variable_flags"),
+];
+
+pub(super) fn all(context: &mut Context<'_>) -> Result<(), CommandError> {
+    let top = Registry::the().top();
+    context.reply.array(top.len());
+    for entry in top {
+        describe(&mut context.reply, entry);
+    }
+    Ok(())
+}
+
+pub(super) fn count(context: &mut Context<'_>) -> Result<(), CommandError> {
+    context.reply.integer(Registry::the().top().len() as i64);
+    Ok(())
+}
+
+pub(super) fn info(context: &mut Context<'_>) -> Result<(), CommandError> {
+    if context.args.len() == 2 {
+        return all(context);
+    }
+    context.reply.array(context.args.len() - 2);
+    for name in context.args.from(2).iter() {
+        match Registry::the().find_full(name) {
+            Some(entry) => describe(&mut context.reply, entry),
+            None => context.reply.null(),
+        }
+    }
+    Ok(())
+}
+
+/// The names of those flags of `table` for which `has` is true, as a set.
+fn names<F: Copy>(
+    reply: &mut Writer<'_>,
+    table: &[(F, &'static str)],
+    prefix: &str,
+    has: impl Fn(F) -> bool,
+    more: &[&str],
+) {
+    let held =
+        || table.iter().filter(|(flag, _)| has(*flag)).map(|(_, name)| *name).chain(more.iter().copied());
+    reply.set(held().count());
+    for name in held() {
+        reply.simple(&format!("{prefix}{name}"));
+    }
+}
+
+fn describe(reply: &mut Writer<'_>, entry: &Registered) {
+    let command = entry.command;
+    let range = LegacyRange::of(command.keys);
+    reply.array(10);
+    reply.bulk(entry.full_name.as_bytes());
+    reply.integer(command.arity.into());
+    let movable: &[&str] = if range.movable { &["movablekeys"] } else { &[] };
+    names(reply, FLAGS, "", |flag| command.flags.contains(flag), movable);
+    reply.integer(range.first);
+    reply.integer(range.last);
+    reply.integer(range.step);
+    let categories = command.categories();
+    names(reply, CATEGORIES, "@", |category| categories.contains(category), &[]);
+    reply.set(command.tips.len());
+    for tip in command.tips {
+        reply.bulk(tip.as_bytes());
+    }
+    reply.set(command.keys.len());
+    for spec in command.keys {
+        describe_spec(reply, spec);
+    }
+    let subcommands = entry.subcommands();
+    if subcommands.is_empty() {
+        reply.set(0);
+        return;
+    }
+    reply.array(subcommands.len());
+    for entry in subcommands {
+        describe(reply, entry);
+    }
+}
+
+/// The keys as the first versions of COMMAND told them: first, last (negative from the end), step.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct LegacyRange {
+    first: i64,
+    last: i64,
+    step: i64,
+    /// There are keys that this cannot say.
+    movable: bool,
+}
+
+impl LegacyRange {
+    fn of(specs: &[KeySpec]) -> Self {
+        let mut range = Self::default();
+        for spec in specs {
+            let (Begin::Index(begin), Find::Range { last, step, .. }) = (spec.begin, spec.find) else {
+                range.movable = true;
+                continue;
+            };
+            let begin = i64::from(begin);
+            let last = if last >= 0 { begin + i64::from(last) } else { i64::from(last) };
+            if range.first == 0 {
+                range = Self { first: begin, last, step: step.into(), ..range };
+            } else if range.last == begin - 1 {
+                range.last = last;
+            }
+        }
+        range
+    }
+}
+
+fn describe_spec(reply: &mut Writer<'_>, spec: &KeySpec) {
+    reply.map(3);
+    reply.bulk(b"flags");
+    names(reply, KEY_FLAGS, "", |flag| spec.flags.contains(flag), &[]);
+    reply.bulk(b"begin_search");
+    match spec.begin {
+        Begin::Index(index) => {
+            typed(reply, "index", 1);
+            number(reply, "index", index.into());
+        }
+        Begin::Keyword { word, from } => {
+            typed(reply, "keyword", 2);
+            reply.bulk(b"keyword");
+            reply.bulk(word.as_bytes());
+            number(reply, "startfrom", from.into());
+        }
+    }
+    reply.bulk(b"find_keys");
+    match spec.find {
+        Find::Range { last, step, limit } => {
+            typed(reply, "range", 3);
+            number(reply, "lastkey", last.into());
+            number(reply, "keystep", step.into());
+            number(reply, "limit", limit.into());
+        }
+        Find::KeyNum { count_at, first, step } => {
+            typed(reply, "keynum", 3);
+            number(reply, "keynumidx", count_at.into());
+            number(reply, "firstkey", first.into());
+            number(reply, "keystep", step.into());
+        }
+    }
+}
+
+/// Starts a part of a key spec: its type, then `fields` pairs.
+fn typed(reply: &mut Writer<'_>, kind: &str, fields: usize) {
+    reply.map(2);
+    reply.bulk(b"type");
+    reply.bulk(kind.as_bytes());
+    reply.bulk(b"spec");
+    reply.map(fields);
+}
+
+fn number(reply: &mut Writer<'_>, name: &str, value: i64) {
+    reply.bulk(name.as_bytes());
+    reply.integer(value);
+}
+
+/// COMMAND LIST [FILTERBY MODULE name | ACLCAT category | PATTERN pattern]
+pub(super) fn list(context: &mut Context<'_>) -> Result<(), CommandError> {
+    let args = context.args;
+    let wanted: Box<dyn Fn(&Registered) -> bool> = match (args.len(), args.get(2), args.get(3), args.get(4)) {
+        (2, ..) => Box::new(|_| true),
+        (5, Some(word), Some(kind), Some(value)) if word.eq_ignore_ascii_case(b"filterby") => {
+            if kind.eq_ignore_ascii_case(b"module") {
+                Box::new(|_| false)
+            } else if kind.eq_ignore_ascii_case(b"aclcat") {
+                let named = |name: &str| name.as_bytes().eq_ignore_ascii_case(value);
+                let category = CATEGORIES.iter().find(|(_, name)| named(name)).map(|(category, _)| *category);
+                Box::new(move |entry| {
+                    category.is_some_and(|category| entry.command.categories().contains(category))
+                })
+            } else if kind.eq_ignore_ascii_case(b"pattern") {
+                let pattern = value.to_ascii_lowercase();
+                Box::new(move |entry| glob_matches(&pattern, entry.full_name.as_bytes()))
+            } else {
+                return Err(CommandError::Syntax);
+            }
+        }
+        _ => return Err(CommandError::Syntax),
+    };
+    let names: Vec<_> = Registry::the().all().iter().filter(|entry| wanted(entry)).collect();
+    context.reply.array(names.len());
+    for entry in names {
+        context.reply.bulk(entry.full_name.as_bytes());
+    }
+    Ok(())
+}
+
+/// The request that follows in the arguments, with the keys in it and what becomes of them.
+fn keys_of<'a>(context: &Context<'a>) -> Result<(Args<'a>, Vec<(usize, KeyFlags)>), CommandError> {
+    let request = context.args.from(2);
+    let entry = Registry::the().resolve(request);
+    let Command { keys, flags, .. } = match &entry {
+        Ok(entry) if !entry.command.keys.is_empty() => entry.command,
+        Ok(_) => return Err(CommandError::text("ERR The command has no key arguments")),
+        Err(_) => return Err(CommandError::text("ERR Invalid command specified")),
+    };
+    if entry.is_ok_and(|entry| !entry.command.accepts(request.len())) {
+        return Err(CommandError::text("ERR Invalid number of arguments specified for command"));
+    }
+    let mut found = Vec::new();
+    for spec in *keys {
+        let flags = actual_flags(spec, request);
+        spec.visit(request, &mut |index| found.push((index, flags)));
+    }
+    if found.is_empty() && !flags.contains(Flags::NO_MANDATORY_KEYS) {
+        return Err(CommandError::text("ERR Invalid arguments specified for command"));
+    }
+    Ok((request, found))
+}
+
+/// What SET does with its key depends on whether it also returns what was there.
+fn actual_flags(spec: &KeySpec, request: Args<'_>) -> KeyFlags {
+    if !spec.flags.contains(KeyFlags::VARIABLE_FLAGS) {
+        return spec.flags;
+    }
+    if request.from(3).iter().any(|word| word.eq_ignore_ascii_case(b"get")) {
+        KeyFlags::RW | KeyFlags::ACCESS | KeyFlags::UPDATE
+    } else {
+        KeyFlags::OW | KeyFlags::UPDATE
+    }
+}
+
+pub(super) fn getkeys(context: &mut Context<'_>) -> Result<(), CommandError> {
+    let (request, keys) = keys_of(context)?;
+    context.reply.array(keys.len());
+    for (index, _) in keys {
+        context.reply.bulk(&request[index]);
+    }
+    Ok(())
+}
+
+pub(super) fn getkeys_and_flags(context: &mut Context<'_>) -> Result<(), CommandError> {
+    let (request, keys) = keys_of(context)?;
+    context.reply.array(keys.len());
+    for (index, flags) in keys {
+        context.reply.array(2);
+        context.reply.bulk(&request[index]);
+        names(&mut context.reply, KEY_FLAGS, "", |flag| flags.contains(flag), &[]);
+    }
+    Ok(())
+}
+
+pub(super) fn help(context: &mut Context<'_>) -> Result<(), CommandError> {
+    reply_help(
+        context,
+        "COMMAND",
+        &[
+            "(no subcommand)",
+            "    Returns facts about all commands.",
+            "COUNT",
+            "    Returns the number of commands.",
+            "LIST [FILTERBY (MODULE <name>|ACLCAT <category>|PATTERN <pattern>)]",
+            "    Returns the names of commands.",
+            "INFO [<command-name> ...]",
+            "    Returns facts about some commands, or all.",
+            "DOCS [<command-name> ...]",
+            "    Returns what some commands are for, or all.",
+            "GETKEYS <full-command>",
+            "    Returns the keys of a request.",
+            "GETKEYSANDFLAGS <full-command>",
+            "    Returns the keys of a request and what it does with them.",
+        ],
+    );
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::lookup::Registry;
+    use crate::testing::Client;
+
+    /// GET and LCS as Redis 7.0.15 describes them, with this server's key flags.
+    const GET: &str = "*10|$3|get|:2|*2|+readonly|+fast|:1|:1|:1|*3|+@read|+@string|+@fast|*0|*1|*6|$5|flags|*2\
+                       |+RO|+access|$12|begin_search|*4|$4|type|$5|index|$4|spec|*2|$5|index|:1|$9|find_keys\
+                       |*4|$4|type|$5|range|$4|spec|*6|$7|lastkey|:0|$7|keystep|:1|$5|limit|:0|*0";
+
+    #[test]
+    fn commands_describe_themselves() {
+        let mut client = Client::new();
+        client.table(&[
+            ("command info get nosuch", &format!("*2|{GET}|$-1")),
+            ("command info get|x", "*1|$-1"),
+            ("command count", &format!(":{}", Registry::the().top().len())),
+            ("command foo", "-ERR unknown subcommand 'foo'. Try COMMAND HELP."),
+            ("command docs nosuch", "*0"),
+        ]);
+        assert!(client.wire("command info lcs").contains(":1\r\n:2\r\n:1\r\n"), "the keys' old form");
+        assert!(client.wire("command info rename").contains(":1\r\n:2\r\n:1\r\n"));
+        assert!(client.wire("command info msetex").contains("+movablekeys\r\n:0\r\n:0\r\n:0\r\n"));
+        let resp3 = GET.replace("*2|+RO", "~2|+RO").replace("*2|+read", "~2|+read").replace("*3|", "~3|");
+        let resp3 = resp3.replace("*6", "%3").replace("*4|", "%2|").replace("*2|$5", "%1|$5");
+        let resp3 = resp3.replace("*0", "~0").replace("*1|%3", "~1|%3");
+        client.table(&[("hello 3", &client_hello())]);
+        client.table(&[("command info get", &format!("*1|{resp3}"))]);
+        let whole = client.wire("command");
+        assert!(whole.starts_with(&format!("*{}\r\n*10\r\n", Registry::the().top().len())));
+    }
+
+    fn client_hello() -> String {
+        "%7|$6|server|$5|redis|$7|version|$5|7.2.4|$5|proto|:3|$2|id|:1|$4|mode|$10|standalone|$4|role\
+         |$6|master|$7|modules|*0"
+            .to_owned()
+    }
+
+    #[test]
+    fn requests_are_searched_for_keys() {
+        Client::new().table(&[
+            ("command getkeys mset a 1 b 2", "*2|$1|a|$1|b"),
+            ("command getkeys object encoding k", "*1|$1|k"),
+            ("command getkeysandflags set k v", "*1|*2|$1|k|*2|+OW|+update"),
+            ("command getkeysandflags set k v get", "*1|*2|$1|k|*3|+RW|+access|+update"),
+            ("command getkeys nosuch a", "-ERR Invalid command specified"),
+            ("command getkeys ping a", "-ERR The command has no key arguments"),
+            ("command getkeys get a b", "-ERR Invalid number of arguments specified for command"),
+            ("command getkeys msetex 9 a b", "-ERR Invalid arguments specified for command"),
+        ]);
+    }
+
+    #[test]
+    fn names_are_listed_by_filters() {
+        let mut client = Client::new();
+        client.table(&[
+            ("command list filterby pattern incr*", "*3|$4|incr|$6|incrby|$11|incrbyfloat"),
+            ("command list filterby aclcat nosuch", "*0"),
+            ("command list filterby module nosuch", "*0"),
+            ("command list filterby nosuch x", "-ERR syntax error"),
+            ("command list nosuch", "-ERR syntax error"),
+        ]);
+        assert!(client.wire("command list filterby aclcat string").contains("incrbyfloat"));
+        let all = client.wire("command list");
+        assert!(all.starts_with(&format!("*{}\r\n", Registry::the().all().len())));
+    }
+
+    #[test]
+    fn the_table_contradicts_itself_nowhere() {
+        for entry in Registry::the().all() {
+            let command = entry.command;
+            assert_eq!(command.name, command.name.to_ascii_lowercase());
+            assert!(command.arity != 0, "{}", entry.full_name);
+            assert!(!command.summary.is_empty() && command.summary.ends_with('.'), "{}", entry.full_name);
+            let found = Registry::the().find_full(entry.full_name.as_bytes()).expect("found by its name");
+            assert_eq!(found.index, entry.index);
+        }
+    }
+}
