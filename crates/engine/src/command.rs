@@ -126,6 +126,7 @@ pub enum Reach {
 /// The commands that the shell carries out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NodeCommand {
+    Cluster(ClusterCommand),
     ConfigGet,
     ConfigSet,
     DebugSleep,
@@ -136,6 +137,34 @@ pub enum NodeCommand {
     Role,
     Shutdown,
     Wait,
+}
+
+/// Those subcommands of CLUSTER that need to know the cluster.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ClusterCommand {
+    AddSlots,
+    AddSlotsRange,
+    BumpEpoch,
+    CountFailureReports,
+    DelSlots,
+    DelSlotsRange,
+    Failover,
+    FlushSlots,
+    Forget,
+    Info,
+    Links,
+    Meet,
+    MyId,
+    MyShardId,
+    Nodes,
+    Replicas,
+    Replicate,
+    Reset,
+    SaveConfig,
+    SetConfigEpoch,
+    SetSlot,
+    Shards,
+    Slots,
 }
 
 /// One command, or one subcommand of a container.

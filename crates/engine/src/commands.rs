@@ -1,5 +1,6 @@
 //! The commands, a file for each family: its rows of the table first, then the handlers.
 
+mod cluster;
 mod connection;
 mod generic;
 mod help;
@@ -13,6 +14,7 @@ use crate::command::Command;
 
 /// Every family's rows.
 pub(crate) const TABLE: &[&[Command]] = &[
+    cluster::COMMANDS,
     connection::COMMANDS,
     generic::COMMANDS,
     replication::COMMANDS,

@@ -27,7 +27,7 @@ mod stats;
 mod testing;
 
 pub use clients::{Client, ClientFlags, ClientKind, Clients, Link, Names, Unblock, Wake};
-pub use command::{Categories, Command, Flags, Group, NodeCommand, Reach, Run};
+pub use command::{Categories, ClusterCommand, Command, Flags, Group, NodeCommand, Reach, Run};
 pub use context::Context;
 pub use dispatch::{Engine, Flow, Worker};
 pub use effects::{EffectLog, NoLog};

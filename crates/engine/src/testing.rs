@@ -6,7 +6,7 @@ use clock::Millis;
 use keyspace::Keyspace;
 use parking_lot::Mutex;
 use resp::{Batch, Limits, Parser, Request, Value, parse_value};
-use slot_routing::ReplOffset;
+use slot_routing::{Endpoint, Epoch, Member, NodeId, ReplOffset, Role, Slot, Topology};
 
 use crate::dispatch::{Engine, Flow, Worker};
 use crate::effects::{EffectLog, NoLog};
@@ -49,6 +49,24 @@ impl Client {
     pub(crate) fn logged() -> Self {
         let log = Kept::default();
         Self::of(Engine::new(Keyspace::new(1, 16), None, Box::new(log.clone())), log)
+    }
+
+    /// A client of a node that serves every slot of a cluster.
+    pub(crate) fn clustered() -> Self {
+        let me = NodeId::from_random([1; 20]);
+        let member = Member {
+            id: me,
+            shard: me,
+            endpoint: Endpoint::default(),
+            role: Role::Master,
+            config_epoch: Epoch(1),
+            offset: ReplOffset(0),
+            failed: false,
+            suspected: false,
+        };
+        let mut topology = Topology::new(me, Epoch(1), true, vec![member]);
+        Slot::all().for_each(|slot| topology.assign(slot, me));
+        Self::of(Engine::new(Keyspace::new(1, 1), Some(topology), Box::new(NoLog)), Kept::default())
     }
 
     fn of(engine: Engine, log: Kept) -> Self {

@@ -3,9 +3,10 @@
 use std::fmt::Write;
 
 use clock::{Instant, Millis};
-use slot_routing::{Endpoint, Epoch, Member, NodeId, ReplOffset, Topology};
+use slot_routing::{Endpoint, Epoch, Member, NodeId, Topology};
 
 use crate::commands::CommandError;
+use crate::contract::LinkId;
 use crate::machine::Gossip;
 use crate::node::{Link, Node};
 use crate::wire::Kind;
@@ -13,8 +14,7 @@ use crate::wire::Kind;
 /// One link, for CLUSTER LINKS.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LinkReport {
-    /// Whether it is ours, or theirs.
-    pub outbound: bool,
+    pub link: LinkId,
     pub node: NodeId,
     pub created: Millis,
 }
@@ -117,9 +117,10 @@ impl Gossip {
         if set.is_empty() { "noflags".to_owned() } else { set.join(",") }
     }
 
-    /// The text of CLUSTER INFO.
+    /// The text of CLUSTER INFO. The driver knows how many links it closed because their peers did not
+    /// read (`cluster-link-sendbuf-limit`).
     #[must_use]
-    pub fn info_text(&self) -> String {
+    pub fn info_text(&self, overflown_links: u64) -> String {
         let slots_of = |wanted: fn(&Node) -> bool| -> usize {
             let owners = self.slots.owners();
             owners.filter(|(id, _)| self.nodes.get(id).is_some_and(wanted)).map(|(_, count)| count).sum()
@@ -139,7 +140,7 @@ impl Gossip {
             self.current_epoch,
         );
         self.write_messages(&mut text);
-        text.push_str("total_cluster_links_buffer_limit_exceeded:0\r\n");
+        let _ = write!(text, "total_cluster_links_buffer_limit_exceeded:{overflown_links}\r\n");
         text
     }
 
@@ -177,12 +178,12 @@ impl Gossip {
     pub fn link_reports(&self) -> Vec<LinkReport> {
         let mut reports = Vec::new();
         for node in self.nodes.values() {
-            if let Link::Up { since, .. } = node.link {
-                reports.push(LinkReport { outbound: true, node: node.id, created: self.wall_at(since) });
+            if let Link::Up { id, since } = node.link {
+                reports.push(LinkReport { link: id, node: node.id, created: self.wall_at(since) });
             }
-            let theirs = self.links.theirs.values().filter(|inbound| inbound.node == Some(node.id));
-            reports.extend(theirs.map(|inbound| LinkReport {
-                outbound: false,
+            let theirs = self.links.theirs.iter().filter(|(_, inbound)| inbound.node == Some(node.id));
+            reports.extend(theirs.map(|(&link, inbound)| LinkReport {
+                link,
                 node: node.id,
                 created: inbound.since,
             }));
@@ -238,9 +239,9 @@ impl Gossip {
         })
     }
 
-    /// How far this node's data is, as it says on the bus.
+    /// The shard that this node belongs to.
     #[must_use]
-    pub fn offset(&self) -> ReplOffset {
-        self.replication.offset
+    pub fn shard(&self) -> NodeId {
+        self.myself().shard
     }
 }

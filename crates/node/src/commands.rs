@@ -1,5 +1,6 @@
 //! The commands that need the shell, a file for each family.
 
+mod cluster;
 mod config;
 mod info;
 mod replication;
@@ -16,6 +17,7 @@ pub(crate) async fn run(connection: &mut Connection, command: NodeCommand, reque
     let args = request.args();
     let protocol = connection.session.protocol;
     match command {
+        NodeCommand::Cluster(command) => cluster::run(connection, command, args).await,
         NodeCommand::Info => info::info(&server, args, &mut Writer::new(connection.output(), protocol)),
         NodeCommand::Psync => replication::psync(connection, args),
         NodeCommand::Replconf => replication::replconf(connection, args),

@@ -5,6 +5,7 @@
 //! engine is in [`commands`], a file for each family. Everything they share is the [`server::Server`].
 #![forbid(unsafe_code)]
 
+mod cluster;
 mod commands;
 pub mod config;
 mod connection;

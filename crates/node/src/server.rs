@@ -1,11 +1,12 @@
 //! What all threads of a server share.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use engine::{Engine, Gate};
 use tokio::sync::{Notify, watch};
 
+use crate::cluster::Cluster;
 use crate::config::Config;
 use crate::replication::{Replication, SharedLog};
 
@@ -35,6 +36,8 @@ pub(crate) struct Server {
     pub(crate) network: NetworkStats,
     pub(crate) limits: Limits,
     pub(crate) replication: Replication,
+    /// The way to the cluster's driver, in cluster mode.
+    pub(crate) cluster: OnceLock<Cluster>,
     /// How many clients are connected.
     pub(crate) connected: AtomicUsize,
     pub(crate) next_client_id: AtomicU64,
@@ -55,6 +58,7 @@ impl Server {
             config,
             network: NetworkStats::default(),
             limits: Limits::default(),
+            cluster: OnceLock::new(),
             connected: AtomicUsize::new(0),
             next_client_id: AtomicU64::new(1),
             pause_ended: Notify::new(),
@@ -84,6 +88,12 @@ impl Server {
             }
             ended.await;
         }
+    }
+
+    /// Ends a pause, and lets those go on whom it held back.
+    pub(crate) fn resume(&self, pause: Gate) {
+        self.engine.settings.set_gate(pause, false);
+        self.pause_ended.notify_waiters();
     }
 
     pub(crate) fn client_id(&self) -> u64 {

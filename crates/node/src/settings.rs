@@ -21,4 +21,7 @@ pub(crate) fn apply(server: &Server) {
     server.limits.query_buffer.store(query, Ordering::Relaxed);
     let (hard, _, _) = config.output_limit("normal");
     server.limits.output_buffer.store(hard, Ordering::Relaxed);
+    if let Some(cluster) = server.cluster.get() {
+        cluster.configure();
+    }
 }

@@ -10,7 +10,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use crate::config::{Config, ConfigError, Source, is_file_argument, lines_of_arguments};
 use crate::replication::{self, LogHandle, SharedLog};
 use crate::server::Server;
-use crate::{listener, log, settings, worker};
+use crate::{cluster, listener, log, settings, worker};
 
 /// Why a server did not start.
 #[derive(Debug)]
@@ -72,12 +72,19 @@ fn run(config: Config) -> Result<()> {
         config.port("port")
     );
     raise_file_limit(&config);
-    let databases = u16::try_from(config.integer("databases")).unwrap_or(u16::MAX);
-    let keyspace = Keyspace::new(random_u64()?, databases);
+    let clustered = config.switch("cluster-enabled");
+    let databases = config.integer(if clustered { "cluster-databases" } else { "databases" });
+    let keyspace = Keyspace::new(random_u64()?, u16::try_from(databases).unwrap_or(u16::MAX));
+    let cluster = if clustered { Some(cluster::prepare(&config, random_u64()?)?) } else { None };
+    let topology = cluster.as_ref().map(|(_, prepared)| prepared.topology());
     let shared_log = SharedLog::new(config.integer("repl-backlog-size") as u64);
-    let engine = Engine::new(keyspace, None, Box::new(LogHandle(shared_log.clone())));
+    let engine = Engine::new(keyspace, topology, Box::new(LogHandle(shared_log.clone())));
     let server = Server::new(engine, config, random_hex()?, shared_log);
     settings::apply(&server);
+    let prepared = cluster.map(|(cluster, prepared)| {
+        server.cluster.set(cluster).expect("set once, here");
+        prepared
+    });
     tracing::info!("Server initialized");
     let count = usize::try_from(server.config.integer("io-threads")).unwrap_or(1);
     let workers: Vec<_> = (0..count).map(|index| worker::spawn(&server, index)).collect::<Result<_, _>>()?;
@@ -85,7 +92,7 @@ fn run(config: Config) -> Result<()> {
     replication::follow_configured(&server)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     worker::install_scratch(&server);
-    let outcome = runtime.block_on(control(&server, &workers));
+    let outcome = runtime.block_on(control(&server, &workers, prepared));
     server.stop();
     for worker in workers {
         drop(worker.connections);
@@ -104,10 +111,18 @@ fn run(config: Config) -> Result<()> {
 }
 
 /// What the control thread does: accepts clients, keeps time, waits for the end.
-async fn control(server: &Arc<Server>, workers: &[worker::Handle]) -> Result<()> {
+async fn control(
+    server: &Arc<Server>,
+    workers: &[worker::Handle],
+    cluster: Option<cluster::Prepared>,
+) -> Result<()> {
     let senders: Vec<_> = workers.iter().map(|worker| worker.connections.clone()).collect();
     let config = &server.config;
     let (port, unix) = (config.port("port"), config.text("unixsocket"));
+    let cluster = match cluster {
+        Some(prepared) => Some(cluster::Driver::new(server.clone(), prepared)?),
+        None => None,
+    };
     if port != 0 {
         let backlog = i32::try_from(config.integer("tcp-backlog")).unwrap_or(i32::MAX);
         for socket in listener::bind(&config.text("bind"), port, backlog)? {
@@ -124,7 +139,14 @@ async fn control(server: &Arc<Server>, workers: &[worker::Handle]) -> Result<()>
     }
     write_pid_file(config);
     let (mut term, mut int) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    let cluster = async {
+        match cluster {
+            Some(driver) => driver.run().await,
+            None => std::future::pending().await,
+        }
+    };
     tokio::select! {
+        ended = cluster => return ended,
         _ = term.recv() => tracing::warn!("Received SIGTERM scheduling shutdown..."),
         _ = int.recv() => tracing::warn!("Received SIGINT scheduling shutdown..."),
         () = server.stopped() => tracing::warn!("User requested shutdown..."),

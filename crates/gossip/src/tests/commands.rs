@@ -125,7 +125,7 @@ fn nodes_and_info_read_as_tools_expect() {
     assert!(master[5].parse::<i64>().unwrap() > 1_790_000_000_000);
     assert_eq!(master[6..], ["2", "connected", "5461-10921"]);
 
-    let info = net.hosts[3].gossip.info_text();
+    let info = net.hosts[3].gossip.info_text(0);
     for line in [
         "cluster_state:ok",
         "cluster_slots_assigned:16384",

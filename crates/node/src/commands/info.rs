@@ -16,6 +16,7 @@ const SECTIONS: &[Section] = &[
     ("Clients", clients),
     ("Stats", stats),
     ("Replication", crate::replication::info),
+    ("Cluster", cluster),
     ("Commandstats", commandstats),
     ("Keyspace", keyspace),
 ];
@@ -94,6 +95,10 @@ fn stats(server: &Server, text: &mut String) {
     line(text, "client_query_buffer_limit_disconnections", limit.load(Ordering::Relaxed));
     let limit = &network.output_limit_disconnections;
     line(text, "client_output_buffer_limit_disconnections", limit.load(Ordering::Relaxed));
+}
+
+fn cluster(server: &Server, text: &mut String) {
+    line(text, "cluster_enabled", u8::from(server.engine.topology.is_some()));
 }
 
 fn commandstats(server: &Server, text: &mut String) {

@@ -143,7 +143,6 @@ impl Replication {
     }
 
     /// Since when the link to the master has been down; `None` while it is up, and on a master.
-    #[expect(dead_code, reason = "for the cluster's driver")]
     pub(crate) fn link_down_since(&self) -> Option<clock::Instant> {
         match &*self.role.lock() {
             Role::Master => None,

@@ -1,0 +1,123 @@
+//! Cluster mode: the shell around the `gossip` machine.
+//!
+//! [`prepare`] reads `nodes.conf` before anything serves, since the topology decides what this node may
+//! answer. [`Driver`](driver::Driver) is a task of the control thread: it owns the machine, gives it
+//! packets ([`links`]), time and commands, and carries out what it says: sends, writes `nodes.conf`
+//! ([`store`]), publishes the topology ([`publish`]), starts and stops replication. Worker threads reach
+//! it through [`Cluster`].
+
+mod driver;
+mod links;
+mod options;
+mod publish;
+mod store;
+
+use std::path::Path;
+
+use anyhow::{Context as _, Result, anyhow};
+use gossip::{Command, CommandError, Gossip, Reply};
+use rand::SeedableRng;
+use rand_chacha::ChaCha8Rng;
+use slot_routing::Topology;
+use tokio::sync::{mpsc, oneshot};
+
+pub(crate) use driver::Driver;
+
+use crate::config::Config;
+use store::Store;
+
+type Answer = Result<Reply, CommandError>;
+
+/// What worker threads ask of the driver.
+enum Ask {
+    Command {
+        command: Command,
+        answer: oneshot::Sender<Answer>,
+    },
+    Look(Box<dyn FnOnce(&mut Driver) + Send>),
+    /// The configuration changed.
+    Configure,
+}
+
+/// The way to the driver, for every thread.
+#[derive(Debug, Clone)]
+pub(crate) struct Cluster {
+    asks: mpsc::UnboundedSender<Ask>,
+}
+
+/// The machine, before anything runs.
+#[derive(Debug)]
+pub(crate) struct Prepared {
+    gossip: Gossip,
+    store: Store,
+    asks: mpsc::UnboundedReceiver<Ask>,
+}
+
+impl std::fmt::Debug for Ask {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Command { .. } => "Command",
+            Self::Look(_) => "Look",
+            Self::Configure => "Configure",
+        })
+    }
+}
+
+/// Locks and reads `nodes.conf`, or starts a new node's.
+pub(crate) fn prepare(config: &Config, seed: u64) -> Result<(Cluster, Prepared)> {
+    let name = config.text("cluster-config-file");
+    let (store, text) = Store::open(Path::new(&name))?;
+    let (options, rng) = (options::read(config)?, ChaCha8Rng::seed_from_u64(seed));
+    let gossip = if text.is_empty() {
+        let gossip = Gossip::new(options, rng);
+        tracing::info!("No cluster configuration found, I'm {}", gossip.id());
+        gossip
+    } else {
+        let text =
+            std::str::from_utf8(&text).context("nodes.conf is not text").map_err(|e| corrupt(&name, &e))?;
+        let gossip = Gossip::restore(options, rng, text).map_err(|error| corrupt(&name, &error.into()))?;
+        tracing::info!("Node configuration loaded, I'm {}", gossip.id());
+        gossip
+    };
+    let (sender, asks) = mpsc::unbounded_channel();
+    Ok((Cluster { asks: sender }, Prepared { gossip, store, asks }))
+}
+
+fn corrupt(name: &str, error: &anyhow::Error) -> anyhow::Error {
+    anyhow!("Unrecoverable error: corrupted cluster config file \"{name}\": {error}")
+}
+
+impl Prepared {
+    pub(crate) fn topology(&self) -> Topology {
+        self.gossip.topology()
+    }
+}
+
+impl Cluster {
+    /// Has an operator's command carried out. `None` while the server stops.
+    pub(crate) async fn command(&self, command: Command) -> Option<Answer> {
+        let (answer, answered) = oneshot::channel();
+        self.asks.send(Ask::Command { command, answer }).ok()?;
+        answered.await.ok()
+    }
+
+    /// Reads something of the machine. `None` while the server stops.
+    pub(crate) async fn look<T: Send + 'static>(
+        &self,
+        look: impl FnOnce(&mut Driver) -> T + Send + 'static,
+    ) -> Option<T> {
+        let (answer, answered) = oneshot::channel();
+        let ask = Ask::Look(Box::new(move |driver| {
+            // Whoever asked may have left meanwhile.
+            let _ = answer.send(look(driver));
+        }));
+        self.asks.send(ask).ok()?;
+        answered.await.ok()
+    }
+
+    /// Says that the configuration changed.
+    pub(crate) fn configure(&self) {
+        // While the server stops, nobody needs to know.
+        let _ = self.asks.send(Ask::Configure);
+    }
+}

@@ -1,0 +1,84 @@
+//! The `cluster-*` parameters as the machine takes them.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail};
+use gossip::Announce;
+
+use crate::config::Config;
+
+/// The bus is this far above the client port unless `cluster-port` says otherwise.
+const BUS_OFFSET: u16 = 10_000;
+/// Below this the timers would do nothing but fire.
+const SHORTEST_TIMEOUT: Duration = Duration::from_millis(10);
+
+/// The port that the bus listens on.
+pub(crate) fn bus_port(config: &Config) -> Result<u16> {
+    match config.port("cluster-port") {
+        0 => config.port("port").checked_add(BUS_OFFSET).context(
+            "Redis port number too high for cluster mode. The cluster communication port, which is \
+             calculated by adding 10,000 to the data port, is greater than 65535. Setting the port number to \
+             a lower value, or explicitly setting the 'cluster-port' value is required.",
+        ),
+        port => Ok(port),
+    }
+}
+
+pub(super) fn read(config: &Config) -> Result<gossip::Config> {
+    let millis = |name: &str| Duration::from_millis(config.integer(name).unsigned_abs());
+    let seconds = |name: &str| Duration::from_secs(config.integer(name).unsigned_abs());
+    let factor = config.integer("cluster-replica-validity-factor");
+    Ok(gossip::Config {
+        node_timeout: millis("cluster-node-timeout").clamp(SHORTEST_TIMEOUT, Duration::from_secs(86_400)),
+        refused_timeout: millis("cluster-refused-timeout"),
+        replica_validity_factor: u32::try_from(factor).unwrap_or(u32::MAX).min(1_000_000),
+        repl_ping_period: seconds("repl-ping-replica-period"),
+        replica_no_failover: config.switch("cluster-replica-no-failover"),
+        require_full_coverage: config.switch("cluster-require-full-coverage"),
+        allow_replica_migration: config.switch("cluster-allow-replica-migration"),
+        manual_failover_timeout: millis("cluster-manual-failover-timeout"),
+        blacklist_ttl: seconds("cluster-blacklist-ttl"),
+        announce: announce(config)?,
+    })
+}
+
+fn announce(config: &Config) -> Result<Announce> {
+    let or = |name: &str, otherwise: u16| match config.port(name) {
+        0 => otherwise,
+        port => port,
+    };
+    Ok(Announce {
+        ip: announced_ip(&config.text("cluster-announce-ip"))?,
+        port: or("cluster-announce-port", config.port("port")),
+        tls_port: config.port("cluster-announce-tls-port"),
+        bus_port: or("cluster-announce-bus-port", bus_port(config)?),
+        hostname: plain_name(config, "cluster-announce-hostname")?,
+        human_name: plain_name(config, "cluster-announce-human-nodename")?,
+    })
+}
+
+fn announced_ip(text: &str) -> Result<Option<IpAddr>> {
+    if text.is_empty() {
+        return Ok(None);
+    }
+    match text.parse() {
+        Ok(ip) => Ok(Some(ip)),
+        Err(_) => {
+            bail!("cluster-announce-ip '{text}' is no IP address; names go to cluster-announce-hostname")
+        }
+    }
+}
+
+/// A name that may stand in `nodes.conf` and on the bus.
+fn plain_name(config: &Config, parameter: &str) -> Result<String> {
+    let name = config.text(parameter);
+    let plain = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._".contains(&byte));
+    if !plain || name.len() > 255 {
+        bail!(
+            "{parameter}: Hostnames may only contain alphanumeric characters, hyphens, dots or underscores, \
+             and at most 255 of them"
+        );
+    }
+    Ok(name)
+}

@@ -1,0 +1,188 @@
+//! The words of CLUSTER commands that change something. An error is the whole text of the reply.
+
+use std::net::IpAddr;
+
+use engine::ClusterCommand;
+use gossip::{Command, FailoverMode, SlotChange};
+use keyspace::Keyspace;
+use slot_routing::{Epoch, Slot};
+
+const BAD_SLOT: &str = "ERR Invalid or out of range slot";
+const SYNTAX: &str = "ERR syntax error";
+const NOT_INTEGER: &str = "ERR value is not an integer or out of range";
+const BUS_OFFSET: i64 = 10_000;
+
+/// The change that the words ask for, with what the machine needs to know of the keys.
+pub(super) fn change(
+    command: ClusterCommand,
+    words: &[String],
+    keyspace: &Keyspace,
+) -> Result<Command, String> {
+    let name = || words.get(2).cloned().unwrap_or_default();
+    let holds_keys = || (0..keyspace.databases()).any(|db| !keyspace.is_empty(db));
+    Ok(match command {
+        ClusterCommand::AddSlots => Command::AddSlots(slots(&words[2..])?),
+        ClusterCommand::DelSlots => Command::DelSlots(slots(&words[2..])?),
+        ClusterCommand::AddSlotsRange => Command::AddSlots(ranges(words, "addslotsrange")?),
+        ClusterCommand::DelSlotsRange => Command::DelSlots(ranges(words, "delslotsrange")?),
+        ClusterCommand::FlushSlots => Command::FlushSlots { holds_keys: holds_keys() },
+        ClusterCommand::SetSlot => set_slot(words, keyspace)?,
+        ClusterCommand::Replicate if words.len() > 3 => return Err(wrong_words("replicate")),
+        ClusterCommand::Replicate => Command::Replicate { node: name(), holds_keys: holds_keys() },
+        ClusterCommand::Failover => failover(words)?,
+        ClusterCommand::Forget => Command::Forget { node: name() },
+        ClusterCommand::Reset => reset(words, holds_keys())?,
+        ClusterCommand::SetConfigEpoch => set_config_epoch(&words[2])?,
+        ClusterCommand::BumpEpoch => Command::BumpEpoch,
+        ClusterCommand::SaveConfig => Command::SaveConfig,
+        ClusterCommand::Meet => meet(words)?,
+        _ => unreachable!("what only looks is answered before"),
+    })
+}
+
+fn wrong_words(subcommand: &str) -> String {
+    format!("ERR unknown subcommand or wrong number of arguments for '{subcommand}'. Try CLUSTER HELP.")
+}
+
+fn slot(word: &str) -> Result<Slot, String> {
+    integer(word).and_then(|n| Slot::new(u16::try_from(n).ok()?)).ok_or_else(|| BAD_SLOT.to_owned())
+}
+
+fn integer(word: &str) -> Option<i64> {
+    resp::parse_i64(word.as_bytes())
+}
+
+fn slots(words: &[String]) -> Result<Vec<Slot>, String> {
+    words.iter().map(|word| slot(word)).collect()
+}
+
+fn ranges(words: &[String], subcommand: &str) -> Result<Vec<Slot>, String> {
+    let bounds = &words[2..];
+    if !bounds.len().is_multiple_of(2) {
+        return Err(format!("ERR wrong number of arguments for 'cluster|{subcommand}' command"));
+    }
+    let mut all = Vec::new();
+    for pair in bounds.chunks(2) {
+        let (first, last) = (slot(&pair[0])?, slot(&pair[1])?);
+        if first > last {
+            return Err(format!("ERR start slot number {first} is greater than end slot number {last}"));
+        }
+        all.extend((first.number()..=last.number()).filter_map(Slot::new));
+        // Nobody names more slots than there are, unless one twice: the first repetition tells that.
+        all.truncate(2 * slot_routing::SLOT_COUNT);
+    }
+    Ok(all)
+}
+
+fn set_slot(words: &[String], keyspace: &Keyspace) -> Result<Command, String> {
+    let slot = slot(&words[2])?;
+    let action = words[3].to_ascii_lowercase();
+    let change = match (action.as_str(), words.get(4), words.len()) {
+        ("migrating", Some(node), 5) => SlotChange::Migrating { to: node.clone() },
+        ("importing", Some(node), 5) => SlotChange::Importing { from: node.clone() },
+        ("node", Some(node), 5) => SlotChange::Node(node.clone()),
+        ("stable", None, 4) => SlotChange::Stable,
+        _ => {
+            let text = "ERR Invalid CLUSTER SETSLOT action or number of arguments. Try CLUSTER HELP";
+            return Err(text.to_owned());
+        }
+    };
+    let keys_in_slot = u64::try_from(keyspace.slot_len(slot)).unwrap_or(u64::MAX);
+    Ok(Command::SetSlot { slot, change, keys_in_slot })
+}
+
+fn failover(words: &[String]) -> Result<Command, String> {
+    let mode = match words.get(2).map(|word| word.to_ascii_lowercase()).as_deref() {
+        _ if words.len() > 3 => return Err(wrong_words("failover")),
+        None => FailoverMode::Graceful,
+        Some("force") => FailoverMode::Force,
+        Some("takeover") => FailoverMode::Takeover,
+        Some(_) => return Err(SYNTAX.to_owned()),
+    };
+    Ok(Command::Failover(mode))
+}
+
+fn reset(words: &[String], holds_keys: bool) -> Result<Command, String> {
+    let hard = match words.get(2).map(|word| word.to_ascii_lowercase()).as_deref() {
+        _ if words.len() > 3 => return Err(wrong_words("reset")),
+        None | Some("soft") => false,
+        Some("hard") => true,
+        Some(_) => return Err(SYNTAX.to_owned()),
+    };
+    Ok(Command::Reset { hard, holds_keys })
+}
+
+fn set_config_epoch(word: &str) -> Result<Command, String> {
+    let number = integer(word).ok_or(NOT_INTEGER)?;
+    let epoch = u64::try_from(number).map_err(|_| format!("ERR Invalid config epoch specified: {number}"))?;
+    // The machine's epochs must be able to grow.
+    if epoch >= 1 << 62 {
+        return Err(format!("ERR Invalid config epoch specified: {number}"));
+    }
+    Ok(Command::SetConfigEpoch(Epoch(epoch)))
+}
+
+fn meet(words: &[String]) -> Result<Command, String> {
+    if words.len() > 5 {
+        return Err(wrong_words("meet"));
+    }
+    let (ip, base) = (&words[2], &words[3]);
+    let port = integer(base).ok_or_else(|| format!("ERR Invalid TCP base port specified: {base}"))?;
+    let bus_port = match words.get(4) {
+        Some(word) => integer(word).ok_or_else(|| format!("ERR Invalid TCP bus port specified: {word}"))?,
+        None => port.saturating_add(BUS_OFFSET),
+    };
+    let valid = |port: i64| u16::try_from(port).ok().filter(|port| *port > 0);
+    match (ip.parse::<IpAddr>(), valid(port), valid(bus_port)) {
+        (Ok(ip), Some(port), Some(bus_port)) => Ok(Command::Meet { ip, port, bus_port }),
+        _ => Err(format!("ERR Invalid node address specified: {ip}:{base}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_that_ask_for_nothing_get_the_known_texts() {
+        use ClusterCommand as C;
+        let keyspace = Keyspace::new(1, 1);
+        let wrong = "ERR unknown subcommand or wrong number of arguments for";
+        let set_slot = "ERR Invalid CLUSTER SETSLOT action or number of arguments. Try CLUSTER HELP";
+        // the command, its words, the reply
+        let table = [
+            (C::AddSlots, "addslots 99999", BAD_SLOT.to_owned()),
+            (C::DelSlots, "delslots 1 x", BAD_SLOT.to_owned()),
+            (
+                C::AddSlotsRange,
+                "addslotsrange 5 3",
+                "ERR start slot number 5 is greater than end slot number 3".to_owned(),
+            ),
+            (
+                C::DelSlotsRange,
+                "delslotsrange 5 6 7",
+                "ERR wrong number of arguments for 'cluster|delslotsrange' command".to_owned(),
+            ),
+            (C::SetSlot, "setslot 1 foo", set_slot.to_owned()),
+            (C::SetSlot, "setslot 1 stable extra", set_slot.to_owned()),
+            (C::SetSlot, "setslot 99999 stable", BAD_SLOT.to_owned()),
+            (C::Failover, "failover foo", SYNTAX.to_owned()),
+            (C::Failover, "failover force takeover", format!("{wrong} 'failover'. Try CLUSTER HELP.")),
+            (C::Reset, "reset foo", SYNTAX.to_owned()),
+            (C::SetConfigEpoch, "set-config-epoch x", NOT_INTEGER.to_owned()),
+            (C::SetConfigEpoch, "set-config-epoch -1", "ERR Invalid config epoch specified: -1".to_owned()),
+            (C::Meet, "meet foo 123", "ERR Invalid node address specified: foo:123".to_owned()),
+            (C::Meet, "meet 127.0.0.1 x", "ERR Invalid TCP base port specified: x".to_owned()),
+            (C::Meet, "meet 127.0.0.1 1 x", "ERR Invalid TCP bus port specified: x".to_owned()),
+            (
+                C::Meet,
+                "meet 127.0.0.1 60000",
+                "ERR Invalid node address specified: 127.0.0.1:60000".to_owned(),
+            ),
+        ];
+        for (command, line, text) in table {
+            let words: Vec<String> = format!("cluster {line}").split(' ').map(str::to_owned).collect();
+            assert_eq!(change(command, &words, &keyspace), Err(text), "{line}");
+        }
+    }
+}
