@@ -129,15 +129,6 @@ impl Replication {
         self.log.lock().position().offset
     }
 
-    /// The master that this node follows.
-    #[expect(dead_code, reason = "for the cluster's driver")]
-    pub(crate) fn master_address(&self) -> Option<MasterAddress> {
-        match &*self.role.lock() {
-            Role::Master => None,
-            Role::Replica { master, .. } => Some(master.clone()),
-        }
-    }
-
     pub(crate) fn is_replica(&self) -> bool {
         matches!(&*self.role.lock(), Role::Replica { .. })
     }
