@@ -132,6 +132,12 @@ pub struct HashPart<'a> {
 }
 
 impl HashPart<'_> {
+    /// Whether fields of the hash expire now, which need not be so at the cut.
+    #[must_use]
+    pub fn may_expire(&self) -> bool {
+        self.table.volatile_len() > 0
+    }
+
     /// Visits the fields of this part, which may be none.
     pub fn for_each(&self, visit: &mut dyn FnMut(Field<'_>)) {
         self.table.each_pinned_in(self.bit, self.page, &mut |name, value, expiry| {

@@ -26,8 +26,9 @@ pub enum RestoreError {
 pub fn dump(value: &Value<'_>, compress: bool) -> Vec<u8> {
     const NEVER: &str = "writing to memory does not fail";
     let mut encoder = Encoder::new(Vec::new(), compress, true);
-    encoder.byte(value::type_code(value)).expect(NEVER);
-    value::write(value, &mut encoder).expect(NEVER);
+    let code = value::type_code(value);
+    encoder.byte(code).expect(NEVER);
+    value::write(code, value, &mut encoder).expect(NEVER);
     encoder.bytes(&WRITTEN_VERSION.to_le_bytes()).expect(NEVER);
     let checksum = encoder.checksum().expect(NEVER);
     encoder.bytes(&checksum.to_le_bytes()).expect(NEVER);

@@ -260,3 +260,44 @@ proptest! {
         let _ = loaded(&bytes);
     }
 }
+
+/// A large hash comes out of a snapshot in parts; in the file it is one.
+#[test]
+fn a_large_hash_is_written_in_parts_and_read_as_one() {
+    let keyspace = std::sync::Arc::new(keyspace::Keyspace::new(7, 1));
+    let mut builder = keyspace::HashBuilder::new();
+    let field = |number: usize| (format!("field:{number}"), format!("value of {number}").repeat(3));
+    for number in 0..5000 {
+        let expiry = (number % 3 == 0).then_some(Millis(2_000_000_000_000 + number as i64));
+        builder.push(field(number).0.as_bytes(), field(number).1.as_bytes(), expiry);
+    }
+    for name in [&b"large"[..], b"small"] {
+        let key = keyspace.key(name);
+        let value = if name == b"large" { NewValue::Hash(&builder) } else { NewValue::string(b"x") };
+        let mut slot = keyspace.lock(key.slot());
+        let _ = slot.table(0).insert(&key, value, Some(Millis(9)));
+    }
+    let (mut snapshot, ()) = keyspace.cut(|| ()).expect("no other snapshot is under way");
+    let mut writer = RdbWriter::new(Vec::new(), WriteOptions::default(), &info()).unwrap();
+    let mut parts = 0;
+    for slot in slot_routing::Slot::all() {
+        snapshot.walk(slot, &mut |entry| {
+            parts += 1;
+            writer.entry(&entry, |_| (2, 2)).unwrap();
+        });
+    }
+    assert!(parts > 3, "the hash came in parts");
+    let bytes = writer.finish().unwrap();
+    let mut loader = RdbLoader::new(bytes.as_slice(), Limits::default()).unwrap();
+    let mut keys = Vec::new();
+    while let Some(item) = loader.next_item().unwrap() {
+        let Item::Entry(entry) = item else { continue };
+        assert_eq!(entry.expiry, Some(Millis(9)));
+        if let NewValue::Hash(read) = entry.value {
+            assert_eq!(read.len(), 5000);
+        }
+        keys.push(entry.key.to_vec());
+    }
+    keys.sort();
+    assert_eq!(keys, [b"large", b"small"]);
+}

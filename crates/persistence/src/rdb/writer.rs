@@ -45,6 +45,8 @@ pub struct Info<'a> {
 pub struct RdbWriter<W> {
     encoder: Encoder<W>,
     selected: Option<u16>,
+    /// The type of the last key, for a value that comes in parts.
+    begun: u8,
     /// Databases whose sizes have been told.
     told: Vec<u16>,
 }
@@ -53,7 +55,7 @@ impl<W: Write> RdbWriter<W> {
     /// Starts an RDB. All errors are those of `out`.
     pub fn new(out: W, options: WriteOptions, info: &Info<'_>) -> io::Result<Self> {
         let encoder = Encoder::new(out, options.compress, options.checksum);
-        let mut writer = Self { encoder, selected: None, told: Vec::new() };
+        let mut writer = Self { encoder, selected: None, begun: 0, told: Vec::new() };
         writer.encoder.bytes(format!("REDIS{WRITTEN_VERSION:04}").as_bytes())?;
         writer.aux("redis-ver", info.version.as_bytes())?;
         writer.aux_number("redis-bits", 64)?;
@@ -78,13 +80,18 @@ impl<W: Write> RdbWriter<W> {
         self.encoder.string(value)
     }
 
-    /// Writes one key. The database is selected when it changes; `sizes` tells how many keys a database
+    /// Writes one key, or a further part of its value. The database is selected when it changes; `sizes` tells how many keys a database
     /// has and how many of them expire, and is asked once for each, so that a loader can reserve.
     pub fn entry(
         &mut self,
         entry: &SnapshotEntry<'_>,
         sizes: impl FnOnce(u16) -> (usize, usize),
     ) -> io::Result<()> {
+        if let Value::HashPart(part) = &entry.value
+            && !part.first
+        {
+            return value::write_part(self.begun, part, &mut self.encoder);
+        }
         if self.selected != Some(entry.db) {
             self.select(entry.db, sizes)?;
         }
@@ -92,7 +99,14 @@ impl<W: Write> RdbWriter<W> {
             self.encoder.byte(EXPIRE_MILLIS)?;
             self.encoder.bytes(&expiry.to_le_bytes())?;
         }
-        self.key_and_value(entry.key, &entry.value)
+        self.begun = value::type_code(&entry.value);
+        self.encoder.byte(self.begun)?;
+        self.encoder.string(entry.key)?;
+        value::write(self.begun, &entry.value, &mut self.encoder)?;
+        match &entry.value {
+            Value::HashPart(part) => value::write_part(self.begun, part, &mut self.encoder),
+            _ => Ok(()),
+        }
     }
 
     fn select(&mut self, db: u16, sizes: impl FnOnce(u16) -> (usize, usize)) -> io::Result<()> {
@@ -107,12 +121,6 @@ impl<W: Write> RdbWriter<W> {
             self.encoder.len(volatile as u64)?;
         }
         Ok(())
-    }
-
-    fn key_and_value(&mut self, key: &[u8], value: &Value<'_>) -> io::Result<()> {
-        self.encoder.byte(value::type_code(value))?;
-        self.encoder.string(key)?;
-        value::write(value, &mut self.encoder)
     }
 
     /// How many bytes have been written so far.

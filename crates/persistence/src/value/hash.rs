@@ -1,0 +1,203 @@
+//! Hashes.
+//!
+//! Written as pairs of strings behind their number (type 4), which every version reads; one with fields
+//! that expire as Redis 7.4 has it (type 24): a base time, the number of fields, and each field as its
+//! time (0 for none, else from the base on, plus one), name, value.
+//!
+//! | type | form |
+//! | ---: | --- |
+//! | 4 | number of fields; name and value of each |
+//! | 9 | one string that is a zipmap (before Redis 2.6) |
+//! | 13 | one string that is a ziplist: name, value, name, value |
+//! | 16 | one string that is a listpack: name, value, name, value |
+//! | 22 | (Valkey 9) number of fields; name, value and time of each, -1 for none |
+//! | 24 | (Redis 7.4) as above |
+//! | 25 | (Redis 7.4) base time; a listpack: name, value, time, 0 for none |
+
+use std::collections::HashSet;
+use std::io::{self, Read, Write};
+
+use clock::Millis;
+use keyspace::{Field, HashBuilder, HashLimits, HashPart, HashRef};
+
+use super::flat;
+use crate::decode::Source;
+use crate::encode::Encoder;
+use crate::error::{RdbError, Reason};
+
+pub(super) const PAIRS: u8 = 4;
+pub(super) const ZIPMAP: u8 = 9;
+pub(super) const ZIPLIST: u8 = 13;
+pub(super) const LISTPACK: u8 = 16;
+pub(super) const VALKEY_TIMED: u8 = 22;
+pub(super) const TIMED: u8 = 24;
+pub(super) const TIMED_LISTPACK: u8 = 25;
+
+/// The base of times where not all of them are known beforehand.
+const FIRST_MILLISECOND: i64 = 1;
+
+pub(super) fn type_code(hash: &HashRef<'_>) -> u8 {
+    if hash.next_due().is_some() { TIMED } else { PAIRS }
+}
+
+/// A large hash comes in parts, so this is decided by what the hash is now. A hash that has lost its last
+/// time since the cut is written without times: whoever reads the log from the cut on loses them too.
+pub(super) fn type_code_of_part(part: &HashPart<'_>) -> u8 {
+    if part.may_expire() { TIMED } else { PAIRS }
+}
+
+pub(super) fn write<W: Write>(code: u8, hash: &HashRef<'_>, out: &mut Encoder<W>) -> io::Result<()> {
+    let mut base = None;
+    if code == TIMED {
+        hash.for_each(&mut |field| base = base.into_iter().chain(field.expiry).min());
+        write_base(base.map_or(FIRST_MILLISECOND, |Millis(base)| base.max(FIRST_MILLISECOND)), out)?;
+    }
+    let base = base.map(|Millis(base)| base.max(FIRST_MILLISECOND));
+    out.len(hash.len() as u64)?;
+    let mut outcome = Ok(());
+    hash.for_each(&mut |field| {
+        if outcome.is_ok() {
+            outcome = write_field(base, &field, out);
+        }
+    });
+    outcome
+}
+
+/// Writes what comes before the fields of a hash in parts.
+pub(super) fn write_head<W: Write>(code: u8, total: usize, out: &mut Encoder<W>) -> io::Result<()> {
+    if code == TIMED {
+        write_base(FIRST_MILLISECOND, out)?;
+    }
+    out.len(total as u64)
+}
+
+/// Writes the fields of one part.
+pub(super) fn write_part<W: Write>(code: u8, part: &HashPart<'_>, out: &mut Encoder<W>) -> io::Result<()> {
+    let base = (code == TIMED).then_some(FIRST_MILLISECOND);
+    let mut outcome = Ok(());
+    part.for_each(&mut |field| {
+        if outcome.is_ok() {
+            outcome = write_field(base, &field, out);
+        }
+    });
+    outcome
+}
+
+fn write_base<W: Write>(base: i64, out: &mut Encoder<W>) -> io::Result<()> {
+    out.bytes(&base.to_le_bytes())
+}
+
+fn write_field<W: Write>(base: Option<i64>, field: &Field<'_>, out: &mut Encoder<W>) -> io::Result<()> {
+    if let Some(base) = base {
+        // What expired before the base expires with it; both have passed.
+        out.len(field.expiry.map_or(0, |Millis(expiry)| (expiry.max(base) - base + 1) as u64))?;
+    }
+    out.string(field.name)?;
+    out.string(field.value)
+}
+
+/// Reads a hash of any form into `buffer`.
+pub(super) fn read<R: Read>(
+    code: u8,
+    source: &mut Source<R>,
+    limits: HashLimits,
+    buffer: &mut Buffer,
+) -> Result<(), RdbError> {
+    buffer.fields.clear();
+    buffer.seen.clear();
+    match code {
+        PAIRS | VALKEY_TIMED | TIMED => read_fields(code, source, buffer)?,
+        _ => read_flat(code, source, buffer)?,
+    }
+    if buffer.fields.is_empty() {
+        return Err(source.error(Reason::BadValue("a hash without fields")));
+    }
+    buffer.fields.name_by(limits);
+    Ok(())
+}
+
+/// A hash on its way in.
+#[derive(Debug, Default)]
+pub(super) struct Buffer {
+    pub(super) fields: HashBuilder,
+    seen: HashSet<Box<[u8]>>,
+    name: Vec<u8>,
+    value: Vec<u8>,
+}
+
+impl Buffer {
+    fn push(&mut self, name: &[u8], value: &[u8], expiry: Option<Millis>) -> Result<(), Reason> {
+        if !self.seen.insert(name.into()) {
+            return Err(Reason::BadValue("a hash with the same field twice"));
+        }
+        self.fields.push(name, value, expiry);
+        Ok(())
+    }
+}
+
+fn read_fields<R: Read>(code: u8, source: &mut Source<R>, buffer: &mut Buffer) -> Result<(), RdbError> {
+    let base = if code == TIMED { i64::from_le_bytes(source.array()?) } else { 0 };
+    for _ in 0..source.len()? {
+        let mut expiry = None;
+        if code == TIMED {
+            let since = source.len()?;
+            expiry = time(base, since).map_err(|reason| source.error(reason))?;
+        }
+        let (mut name, mut value) = (std::mem::take(&mut buffer.name), std::mem::take(&mut buffer.value));
+        source.string(&mut name)?;
+        source.string(&mut value)?;
+        if code == VALKEY_TIMED {
+            let at = i64::from_le_bytes(source.array()?);
+            expiry = (at >= 0).then_some(Millis(at));
+        }
+        buffer.push(&name, &value, expiry).map_err(|reason| source.error(reason))?;
+        (buffer.name, buffer.value) = (name, value);
+    }
+    Ok(())
+}
+
+/// A time that is written as its distance from `base`, plus one.
+fn time(base: i64, since: u64) -> Result<Option<Millis>, Reason> {
+    let Some(distance) = since.checked_sub(1) else { return Ok(None) };
+    match base.checked_add_unsigned(distance) {
+        Some(at) if base >= 0 => Ok(Some(Millis(at))),
+        _ => Err(Reason::BadValue("a field that expires at an impossible time")),
+    }
+}
+
+fn read_flat<R: Read>(code: u8, source: &mut Source<R>, buffer: &mut Buffer) -> Result<(), RdbError> {
+    if code == TIMED_LISTPACK {
+        // The earliest time; the fields say theirs themselves.
+        let _: [u8; 8] = source.array()?;
+    }
+    let mut blob = std::mem::take(&mut buffer.value);
+    source.string(&mut blob)?;
+    let items = match code {
+        ZIPMAP => flat::zipmap(&blob),
+        ZIPLIST => flat::ziplist(&blob),
+        _ => flat::listpack(&blob),
+    };
+    let outcome = items.ok_or(Reason::BadValue("a packed hash that is broken")).and_then(|items| {
+        let width = if code == TIMED_LISTPACK { 3 } else { 2 };
+        if items.len() % width != 0 {
+            return Err(Reason::BadValue("a packed hash with a field and no value"));
+        }
+        items.chunks(width).try_for_each(|field| {
+            let expiry = match field.get(2) {
+                None => None,
+                Some(time) => {
+                    let time =
+                        time.as_integer().ok_or(Reason::BadValue("a field whose time is no number"))?;
+                    (time > 0).then_some(Millis(time))
+                }
+            };
+            let (mut name, mut value) = (Default::default(), Default::default());
+            buffer.push(field[0].as_bytes(&mut name), field[1].as_bytes(&mut value), expiry)
+        })
+    });
+    buffer.value = blob;
+    outcome.map_err(|reason| source.error(reason))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,128 @@
+use clock::Millis;
+use keyspace::{Found, Keyspace, NewValue, Value};
+use proptest::prelude::*;
+
+use super::*;
+use crate::value::{ValueBuffer, read as read_value, type_code as code_of, write as write_value};
+
+type Row = (Vec<u8>, Vec<u8>, Option<Millis>);
+
+fn row(name: &str, value: &str, expiry: Option<i64>) -> Row {
+    (name.into(), value.into(), expiry.map(Millis))
+}
+
+/// What a table holds after storing `value`: sorted, since a hash has no order.
+fn stored(value: NewValue<'_>, then: impl FnOnce(&Value<'_>)) -> Vec<Row> {
+    let keyspace = Keyspace::new(1, 1);
+    let key = keyspace.key(b"key");
+    let mut slot = keyspace.lock(key.slot());
+    let place = slot.table(0).insert(&key, value, None);
+    assert!(matches!(slot.table(0).find(&key, Millis(0)), Found::Live(_)));
+    let value = slot.table(0).value(place);
+    then(&value);
+    let Value::Hash(hash) = value else { panic!("a hash was stored") };
+    let mut rows = Vec::new();
+    hash.for_each(&mut |field| rows.push((field.name.to_vec(), field.value.to_vec(), field.expiry)));
+    rows.sort();
+    rows
+}
+
+fn decoded(code: u8, body: &[u8]) -> Result<Vec<Row>, Reason> {
+    let mut buffer = ValueBuffer::new();
+    let mut source = Source::new(body, 64, 1 << 20, false);
+    read_value(code, &mut source, &mut buffer).map_err(|error| error.reason)?;
+    Ok(stored(buffer.value(), |_| {}))
+}
+
+/// A short string as RDB writes it.
+fn string(bytes: &[u8]) -> Vec<u8> {
+    [&[bytes.len() as u8][..], bytes].concat()
+}
+
+fn listpack(count: u8, items: &[u8]) -> Vec<u8> {
+    let len = (items.len() as u32 + 7).to_le_bytes();
+    string(&[&len[..], &[count, 0], items, b"\xff"].concat())
+}
+
+#[test]
+fn every_form_is_read() {
+    let timed = vec![row("a", "1", Some(1007)), row("b", "2", None)];
+    let plain = vec![row("a", "1", None), row("b", "2", None)];
+    let base = 1000i64.to_le_bytes();
+    let with_base = |rest: &[u8]| [&base[..], rest].concat();
+    let valkey =
+        [&b"\x02\x01a\xc0\x01"[..], &1007i64.to_le_bytes(), b"\x01b\xc0\x02", &(-1i64).to_le_bytes()];
+    let pairs = b"\x81a\x02\x01\x01\x81b\x02\x02\x01";
+    let triples = b"\x81a\x02\x01\x01\xc3\xef\x02\x81b\x02\x02\x01\0\x01";
+    let timed_pack = with_base(&listpack(6, triples));
+    let zip =
+        string(&[&21u32.to_le_bytes()[..], b"\0\0\0\0\x04\0\0\x01a\x03\xf2\x02\x01b\x03\xf3\xff"].concat());
+    let table: &[(u8, Vec<u8>, &[Row])] = &[
+        (PAIRS, b"\x02\x01a\xc0\x01\x01b\xc0\x02".to_vec(), &plain),
+        (ZIPMAP, string(b"\x02\x01a\x01\x00\x31\x01b\x01\x00\x32\xff"), &plain),
+        (ZIPLIST, zip, &plain),
+        (LISTPACK, listpack(4, pairs), &plain),
+        (TIMED, with_base(b"\x02\x08\x01a\xc0\x01\x00\x01b\xc0\x02"), &timed),
+        (VALKEY_TIMED, valkey.concat(), &timed),
+        (TIMED_LISTPACK, timed_pack, &timed),
+    ];
+    for (code, body, rows) in table {
+        assert_eq!(decoded(*code, body).as_deref(), Ok(*rows), "type {code}");
+        for end in 0..body.len() {
+            assert!(decoded(*code, &body[..end]).is_err(), "type {code} cut at {end}");
+        }
+    }
+}
+
+#[test]
+fn what_no_hash_can_be_is_refused() {
+    let table: &[(u8, &[u8], Reason)] = &[
+        (PAIRS, b"\x00", Reason::BadValue("a hash without fields")),
+        (PAIRS, b"\x02\x01a\x01x\x01a\x01y", Reason::BadValue("a hash with the same field twice")),
+        (LISTPACK, &listpack(2, b"\x05\x01"), Reason::BadValue("a packed hash with a field and no value")),
+        (LISTPACK, &listpack(2, b"\x05\x01\xf9"), Reason::BadValue("a packed hash that is broken")),
+        (PAIRS, b"\x81\xff\xff\xff\xff\xff\xff\xff\xff\x01a\x01x", Reason::UnexpectedEnd),
+    ];
+    for (code, body, reason) in table {
+        assert_eq!(decoded(*code, body), Err(*reason), "type {code} {body:?}");
+    }
+    let too_late = [&i64::MAX.to_le_bytes()[..], b"\x01\x05\x01a\x01b"].concat();
+    assert_eq!(
+        decoded(TIMED, &too_late),
+        Err(Reason::BadValue("a field that expires at an impossible time"))
+    );
+}
+
+fn round_trip(rows: &[Row]) -> Vec<Row> {
+    let mut builder = HashBuilder::new();
+    rows.iter().for_each(|(name, value, expiry)| builder.push(name, value, *expiry));
+    let mut bytes = Vec::new();
+    let mut code = 0;
+    stored(NewValue::Hash(&builder), |value| {
+        code = code_of(value);
+        let mut encoder = Encoder::new(Vec::new(), true, false);
+        write_value(code, value, &mut encoder).unwrap();
+        bytes = encoder.into_out().unwrap();
+    });
+    decoded(code, &bytes).unwrap()
+}
+
+proptest! {
+    #[test]
+    fn what_is_written_is_read(
+        fields in prop::collection::btree_map(
+            prop::collection::vec(any::<u8>(), 0..10),
+            (prop::collection::vec(0u8..3, 0..90), prop::option::of((1i64..4_000_000_000_000).prop_map(Millis))),
+            1..700,
+        ),
+    ) {
+        let rows: Vec<Row> = fields.into_iter().map(|(name, (value, expiry))| (name, value, expiry)).collect();
+        prop_assert_eq!(round_trip(&rows), rows);
+    }
+
+    #[test]
+    fn no_bytes_make_it_panic(code in 0usize..7, body in prop::collection::vec(any::<u8>(), 0..80)) {
+        let codes = [PAIRS, ZIPMAP, ZIPLIST, LISTPACK, VALKEY_TIMED, TIMED, TIMED_LISTPACK];
+        let _ = decoded(codes[code], &body);
+    }
+}
