@@ -183,7 +183,7 @@ fn start(program: &Program) -> Node {
 /// An emptied server with its settings as they were, and a new connection to it.
 fn fresh(node: &Node, protocol: Protocol) -> Connection {
     let mut connection = node.connect();
-    connection.run("FLUSHALL");
+    connection.run("FLUSHALL").expect_ok();
     connection.run("CONFIG SET timeout 0 maxmemory-policy noeviction");
     connection.run("DEBUG SET-ACTIVE-EXPIRE 1");
     if protocol == Protocol::V3 {
