@@ -128,6 +128,8 @@ pub enum Reach {
 pub enum NodeCommand {
     Cluster(ClusterCommand),
     ConfigGet,
+    ConfigResetStat,
+    ConfigRewrite,
     ConfigSet,
     DebugSleep,
     Info,

@@ -424,8 +424,9 @@ impl Engine {
     }
 
     fn refuse(&self, worker: &Worker, session: &Session, error: &CommandError, out: &mut Vec<u8>) {
-        add(&worker.stats.error_replies, 1);
-        Writer::new(out, session.protocol).error(&error.to_string());
+        let text = error.to_string();
+        worker.stats.count_error(&text);
+        Writer::new(out, session.protocol).error(&text);
     }
 }
 

@@ -2,7 +2,13 @@
 //!
 //! A counter is written by its own thread only, so it needs no locked instruction.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::Mutex;
+
+/// Codes of errors beyond this many are counted together: scripts could make up any number of them.
+const MAX_ERROR_CODES: usize = 128;
 
 /// Adds to a counter that only the calling thread writes.
 pub(crate) fn add(counter: &AtomicU64, amount: u64) {
@@ -30,6 +36,8 @@ pub struct WorkerStats {
     pub keyspace_misses: AtomicU64,
     pub expired_keys: AtomicU64,
     pub error_replies: AtomicU64,
+    /// How often each code of an error (`ERR`, `WRONGTYPE`) was replied.
+    errors: Mutex<BTreeMap<String, u64>>,
     /// Changes to the data, as `rdb_changes_since_last_save` counts them.
     pub changes: AtomicU64,
 }
@@ -41,6 +49,32 @@ impl WorkerStats {
         self.commands.iter().map(|command| command.calls.load(Ordering::Relaxed)).sum()
     }
 
+    /// Takes note of a command that the shell carried out, and of the error that it replied, if any.
+    pub fn count_call(&self, index: usize, nanos: u64, error: Option<&str>) {
+        let stats = &self.commands[index];
+        add(&stats.calls, 1);
+        add(&stats.nanos, nanos);
+        if let Some(text) = error {
+            add(&stats.failed, 1);
+            self.count_error(text);
+        }
+    }
+
+    /// Takes note of an error reply.
+    pub fn count_error(&self, text: &str) {
+        add(&self.error_replies, 1);
+        let code = text.split(' ').next().unwrap_or_default();
+        let mut errors = self.errors.lock();
+        let code = if errors.len() < MAX_ERROR_CODES || errors.contains_key(code) { code } else { "OTHER" };
+        *errors.entry(code.to_owned()).or_default() += 1;
+    }
+
+    /// How often each code of an error was replied.
+    #[must_use]
+    pub fn errors(&self) -> BTreeMap<String, u64> {
+        self.errors.lock().clone()
+    }
+
     pub(crate) fn new(commands: usize) -> Self {
         Self {
             commands: (0..commands).map(|_| CommandStats::default()).collect(),
@@ -48,6 +82,7 @@ impl WorkerStats {
             keyspace_misses: AtomicU64::new(0),
             expired_keys: AtomicU64::new(0),
             error_replies: AtomicU64::new(0),
+            errors: Mutex::default(),
             changes: AtomicU64::new(0),
         }
     }

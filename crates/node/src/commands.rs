@@ -7,33 +7,58 @@ mod replication;
 mod server;
 
 use engine::NodeCommand;
-use resp::{Request, Writer};
+use resp::{Args, Request};
 
 use crate::connection::Connection;
+use crate::worker::with_scratch;
 
 /// Carries out a command that the engine handed over and writes its reply.
 pub(crate) async fn run(connection: &mut Connection, command: NodeCommand, request: &Request) {
+    let started = crate::time::nanos();
+    let before = connection.output().len();
+    dispatch(connection, command, request.args()).await;
+    count(connection, request.args(), crate::time::nanos() - started, before);
+}
+
+async fn dispatch(connection: &mut Connection, command: NodeCommand, args: Args<'_>) {
     let server = connection.server.clone();
-    let args = request.args();
-    let protocol = connection.session.protocol;
-    match command {
-        NodeCommand::Cluster(command) => cluster::run(connection, command, args).await,
-        NodeCommand::Info => info::info(&server, args, &mut Writer::new(connection.output(), protocol)),
-        NodeCommand::Psync => replication::psync(connection, args),
-        NodeCommand::Replconf => replication::replconf(connection, args),
-        NodeCommand::Replicaof => {
-            replication::replicaof(&server, args, &mut Writer::new(connection.output(), protocol));
+    let outcome = match command {
+        NodeCommand::ConfigSet => config::set(&server, args, connection.local).await,
+        NodeCommand::ConfigRewrite => config::rewrite(&server),
+        NodeCommand::ConfigResetStat => {
+            server.reset_totals();
+            Ok(())
         }
-        NodeCommand::Role => {
-            crate::replication::role(&server, &mut Writer::new(connection.output(), protocol));
-        }
-        NodeCommand::Wait => replication::wait(connection, args).await,
-        NodeCommand::Shutdown => server::shutdown(&server, &mut Writer::new(connection.output(), protocol)),
-        NodeCommand::DebugSleep => {
-            server::debug_sleep(args).await;
-            Writer::new(connection.output(), protocol).ok();
-        }
-        NodeCommand::ConfigGet => config::get(&server, args, &mut Writer::new(connection.output(), protocol)),
-        NodeCommand::ConfigSet => config::set(&server, args, &mut Writer::new(connection.output(), protocol)),
+        NodeCommand::DebugSleep => server::debug_sleep(args).await,
+        NodeCommand::ConfigGet => return config::get(&server, args, &mut connection.reply()),
+        NodeCommand::Info => return info::info(&server, args, &mut connection.reply()),
+        NodeCommand::Cluster(command) => return cluster::run(connection, command, args).await,
+        NodeCommand::Psync => return replication::psync(connection, args),
+        NodeCommand::Replconf => return replication::replconf(connection, args),
+        NodeCommand::Replicaof => return replication::replicaof(&server, args, &mut connection.reply()),
+        NodeCommand::Role => return crate::replication::role(&server, &mut connection.reply()),
+        NodeCommand::Wait => return replication::wait(connection, args).await,
+        NodeCommand::Shutdown => return server::shutdown(&server, &mut connection.reply()),
+    };
+    match outcome {
+        Ok(()) => connection.reply().ok(),
+        Err(text) => connection.reply().error(&text),
     }
 }
+
+/// Takes the command into the statistics, as the engine does for its own. The reply is what was written
+/// after `before`.
+fn count(connection: &mut Connection, args: Args<'_>, nanos: u64, before: usize) {
+    let Ok(entry) = engine::Registry::the().resolve(args) else { return };
+    let reply = connection.output().get(before..).unwrap_or_default();
+    let error = reply.strip_prefix(b"-").map(|text| String::from_utf8_lossy(text).into_owned());
+    with_scratch(|scratch| scratch.worker.stats.count_call(entry.index, nanos, error.as_deref()));
+}
+
+/// Whether a switch with the values `yes`, `no` and `local` lets this client through.
+fn is_allowed(switch: &str, local: bool) -> bool {
+    switch == "yes" || (switch == "local" && local)
+}
+
+/// What a failed command replies; `Ok` is replied as +OK.
+type Outcome = Result<(), String>;

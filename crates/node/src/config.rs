@@ -4,11 +4,14 @@
 mod file;
 mod kind;
 mod parameters;
+mod rewrite;
+mod unbuilt;
 
 use parking_lot::RwLock;
 
 pub use file::{ConfigError, Source};
 pub(crate) use file::{is_file_argument, lines_of_arguments};
+pub(crate) use unbuilt::warnings;
 
 use parameters::{PARAMETERS, Parameter};
 
@@ -16,6 +19,7 @@ use parameters::{PARAMETERS, Parameter};
 #[derive(Debug)]
 pub struct Config {
     values: RwLock<Vec<String>>,
+    defaults: Vec<String>,
 }
 
 /// Why a value was refused.
@@ -23,13 +27,16 @@ pub struct Config {
 pub enum SetError {
     Unknown,
     Immutable,
+    /// Not from this connection.
+    Protected,
     /// What is wrong with the value.
     Invalid(String),
 }
 
 impl Default for Config {
     fn default() -> Self {
-        Self { values: RwLock::new(PARAMETERS.iter().map(|row| row.default.to_owned()).collect()) }
+        let defaults: Vec<String> = PARAMETERS.iter().map(|row| row.default.to_owned()).collect();
+        Self { values: RwLock::new(defaults.clone()), defaults }
     }
 }
 
@@ -72,29 +79,61 @@ impl Config {
         (number(1) as usize, number(2) as usize, number(3))
     }
 
+    /// Gives a parameter a default that depends on the machine.
+    pub(crate) fn set_default(&mut self, name: &str, value: &str) {
+        let index = find(name).expect("the program knows its own parameters");
+        self.defaults[index] = value.to_owned();
+        self.values.write()[index] = value.to_owned();
+    }
+
     /// Sets a parameter, as a file does: immutable ones too.
     pub fn load(&self, name: &str, words: &[String]) -> Result<(), SetError> {
         let index = find(name).ok_or(SetError::Unknown)?;
         let mut values = self.values.write();
-        values[index] = PARAMETERS[index].kind.parse(words, &values[index]).map_err(SetError::Invalid)?;
+        let value = PARAMETERS[index].kind.parse(words, &values[index]).map_err(SetError::Invalid)?;
+        unbuilt::check(PARAMETERS[index].name, &value).map_err(SetError::Invalid)?;
+        values[index] = value;
         Ok(())
     }
 
-    /// Sets parameters at run time, all or none. An error says which one it is about.
-    pub fn set(&self, changes: &[(String, String)]) -> Result<(), (String, SetError)> {
+    /// Sets parameters at run time, all or none; `trusted` ones may be protected. Gives back the
+    /// parameters that changed, with their values before; an error says which one it is about.
+    pub fn set(
+        &self,
+        changes: &[(String, String)],
+        trusted: bool,
+    ) -> Result<Vec<(&'static str, String)>, (String, SetError)> {
         let mut values = self.values.write();
         let mut changed = values.clone();
+        let mut before = Vec::new();
         for (name, value) in changes {
             let fail = |error| (name.clone(), error);
             let index = find(name).ok_or_else(|| fail(SetError::Unknown))?;
-            if !PARAMETERS[index].mutable {
+            let row = &PARAMETERS[index];
+            if !row.mutable {
                 return Err(fail(SetError::Immutable));
             }
-            let parsed = PARAMETERS[index].kind.parse(std::slice::from_ref(value), &changed[index]);
+            if row.protected && !trusted {
+                return Err(fail(SetError::Protected));
+            }
+            let parsed = row.kind.parse(std::slice::from_ref(value), &changed[index]);
             changed[index] = parsed.map_err(|reason| fail(SetError::Invalid(reason)))?;
+            unbuilt::check(row.name, &changed[index]).map_err(|reason| fail(SetError::Invalid(reason)))?;
+            if changed[index] != values[index] {
+                before.push((row.name, values[index].clone()));
+            }
         }
         *values = changed;
-        Ok(())
+        Ok(before)
+    }
+
+    /// Takes changes back.
+    pub(crate) fn restore(&self, before: Vec<(&'static str, String)>) {
+        let mut values = self.values.write();
+        for (name, value) in before {
+            let index = find(name).expect("it was just set");
+            values[index] = value;
+        }
     }
 
     /// Every name (aliases too) with its value, in the table's order.
@@ -106,17 +145,6 @@ impl Config {
             .flat_map(|(row, value)| {
                 std::iter::once(row.name).chain(row.alias).map(move |name| (name, value.clone()))
             })
-            .collect()
-    }
-
-    /// The parameters that differ from their defaults, by their own names.
-    #[must_use]
-    pub fn changed(&self) -> Vec<(&'static str, String)> {
-        let values = self.values.read();
-        let named = PARAMETERS.iter().zip(values.iter());
-        named
-            .filter(|(row, value)| row.default != **value)
-            .map(|(row, value)| (row.name, value.clone()))
             .collect()
     }
 }
@@ -135,10 +163,10 @@ mod tests {
     #[test]
     fn every_default_fits_its_kind() {
         for row in PARAMETERS {
-            let words: Vec<String> = if row.default.is_empty() {
-                continue;
-            } else {
-                row.default.split(' ').map(str::to_owned).collect()
+            let words: Vec<String> = match row.kind {
+                _ if row.default.is_empty() => continue,
+                kind::Kind::Text => vec![row.default.to_owned()],
+                _ => row.default.split(' ').map(str::to_owned).collect(),
             };
             assert_eq!(row.kind.parse(&words, row.default).as_deref(), Ok(row.default), "{}", row.name);
         }
@@ -148,12 +176,27 @@ mod tests {
     fn several_changes_are_made_together_or_not_at_all() {
         let config = Config::default();
         let change = |name: &str, value: &str| (name.to_owned(), value.to_owned());
-        let failed = config.set(&[change("maxclients", "5"), change("timeout", "x")]);
+        let failed = config.set(&[change("maxclients", "5"), change("timeout", "x")], false);
         assert_eq!(failed.unwrap_err().0, "timeout");
         assert_eq!(config.integer("maxclients"), 10000);
-        assert_eq!(config.set(&[change("port", "1"), change("slave-priority", "7")]), Ok(()));
+        let before = config.set(&[change("port", "1"), change("slave-priority", "7")], false);
+        let before = before.unwrap();
+        assert_eq!(before, [("port", "6379".to_owned()), ("replica-priority", "100".to_owned())]);
         assert_eq!(config.integer("replica-priority"), 7);
-        let immutable = config.set(&[change("databases", "3")]);
-        assert_eq!(immutable, Err(("databases".to_owned(), SetError::Immutable)));
+        config.restore(before);
+        assert_eq!(config.integer("replica-priority"), 100);
+    }
+
+    #[test]
+    fn some_parameters_are_not_for_everybody() {
+        let config = Config::default();
+        let set = |name: &str, value: &str, trusted| {
+            config.set(&[(name.to_owned(), value.to_owned())], trusted).map_err(|(_, error)| error)
+        };
+        assert_eq!(set("databases", "3", true), Err(SetError::Immutable));
+        assert_eq!(set("dir", "/", false), Err(SetError::Protected));
+        assert!(set("dir", "/", true).is_ok());
+        assert_eq!(set("nonsense", "3", true), Err(SetError::Unknown));
+        assert!(matches!(set("appendonly", "yes", true), Err(SetError::Invalid(_))));
     }
 }

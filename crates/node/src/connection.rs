@@ -14,15 +14,17 @@ use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use clock::Instant;
 use engine::{Flow, NodeCommand, Origin, Session};
-use resp::{Limits, Parser, Request};
+use resp::{Limits, Parser, Request, Writer};
 use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
 
 use crate::commands;
+use crate::output::Output;
 use crate::replication::SessionProfile;
-use crate::server::Server;
+use crate::server::{Class, Server};
 use crate::worker::{Scratch, with_scratch};
 
 /// A kept buffer larger than this is given back once it is empty.
@@ -65,9 +67,12 @@ pub(crate) struct Connection {
     parser: Parser,
     /// What was read and is not yet parsed or not yet run.
     input: Vec<u8>,
-    /// What was written and is not yet sent, from `sent` on.
-    output: Vec<u8>,
-    sent: usize,
+    /// What was written and is not yet sent.
+    output: Output,
+    /// When more than the soft limit began to wait.
+    over_soft_limit: Option<Instant>,
+    /// The client is on this machine.
+    pub(crate) local: bool,
     /// What it has said of itself by REPLCONF.
     pub(crate) profile: SessionProfile,
     /// `input` may hold whole requests: run them before reading on.
@@ -83,9 +88,12 @@ enum Event {
 
 impl Connection {
     pub(crate) fn new(server: Arc<Server>, socket: Socket) -> io::Result<Self> {
-        let stream = match socket {
-            Socket::Tcp(stream) => Stream::Tcp(TcpStream::from_std(stream)?),
-            Socket::Unix(stream) => Stream::Unix(UnixStream::from_std(stream)?),
+        let (stream, local) = match socket {
+            Socket::Tcp(stream) => {
+                let local = stream.peer_addr()?.ip().to_canonical().is_loopback();
+                (Stream::Tcp(TcpStream::from_std(stream)?), local)
+            }
+            Socket::Unix(stream) => (Stream::Unix(UnixStream::from_std(stream)?), true),
         };
         let authenticated = server.engine.settings.password.load().is_none();
         let session = Session::new(server.client_id(), Origin::Client, authenticated);
@@ -95,8 +103,9 @@ impl Connection {
             stream,
             parser: Parser::new(),
             input: Vec::new(),
-            output: Vec::new(),
-            sent: 0,
+            output: Output::default(),
+            over_soft_limit: None,
+            local,
             profile: None,
             unrun: false,
         })
@@ -126,7 +135,12 @@ impl Connection {
 
     /// The buffer that replies go to.
     pub(crate) fn output(&mut self) -> &mut Vec<u8> {
-        &mut self.output
+        self.output.buffer()
+    }
+
+    /// Writes a reply.
+    pub(crate) fn reply(&mut self) -> Writer<'_> {
+        Writer::new(self.output.buffer(), self.session.protocol)
     }
 
     /// Gives the socket to somebody else, with what was read and not run, and what was not sent. This
@@ -142,7 +156,7 @@ impl Connection {
             }
         };
         self.session.closing = true;
-        let unsent = std::mem::take(&mut self.output).split_off(std::mem::take(&mut self.sent));
+        let unsent = self.output.take();
         Ok(HandedOver { socket, address, input: std::mem::take(&mut self.input), unsent })
     }
 
@@ -205,7 +219,7 @@ impl Connection {
             Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
             Poll::Ready(Ok(())) if len == 0 => Poll::Ready(Ok(Some(Event::Closed))),
             Poll::Ready(Ok(())) => {
-                self.count_input(len);
+                scratch.traffic.count_read(len);
                 let (used, event) = self.run_requests(scratch, &mut read[..len]);
                 self.input.extend_from_slice(&read[used..len]);
                 Poll::Ready(Ok(event))
@@ -240,7 +254,7 @@ impl Connection {
             Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
             Poll::Ready(Ok(())) if len == 0 => Poll::Ready(Ok(Some(Event::Closed))),
             Poll::Ready(Ok(())) => {
-                self.count_input(len);
+                scratch.traffic.count_read(len);
                 Poll::Ready(Ok(self.run_kept(scratch)))
             }
         }
@@ -271,7 +285,7 @@ impl Connection {
         let now = crate::time::now();
         // With nothing waiting to be sent, replies are collected in memory that the thread shares.
         let shared = self.output.is_empty();
-        let mut out = std::mem::take(if shared { &mut scratch.out } else { &mut self.output });
+        let mut out = std::mem::take(if shared { &mut scratch.out } else { self.output.buffer() });
         let (ran, flow) = self.server.engine.run(
             &mut scratch.worker,
             &mut self.session,
@@ -290,13 +304,13 @@ impl Connection {
             }
         };
         if let (Some(error), None) = (parsed.error, &event) {
-            resp::Writer::new(&mut out, self.session.protocol).error(&format!("ERR {error}"));
+            Writer::new(&mut out, self.session.protocol).error(&format!("ERR {error}"));
             self.session.closing = true;
         }
         if shared {
             self.send_now(&mut out, scratch);
         } else {
-            self.output = out;
+            *self.output.buffer() = out;
         }
         match event {
             None => (parsed.consumed, None),
@@ -317,8 +331,8 @@ impl Connection {
             };
             // An error will show again when the rest is sent, or when the socket is read.
             let sent = sent.unwrap_or(0);
-            self.count_output(sent);
-            self.output.extend_from_slice(&out[sent..]);
+            scratch.traffic.count_write(sent);
+            self.output.buffer().extend_from_slice(&out[sent..]);
             out.clear();
         }
         if out.capacity() > 1024 * 1024 {
@@ -329,50 +343,49 @@ impl Connection {
 
     /// Sends what waits to be sent.
     fn poll_send(&mut self, context: &mut Context<'_>) -> io::Result<()> {
-        while self.sent < self.output.len() {
+        while !self.output.is_empty() {
             let polled = match &mut self.stream {
-                Stream::Tcp(stream) => Pin::new(stream).poll_write(context, &self.output[self.sent..]),
-                Stream::Unix(stream) => Pin::new(stream).poll_write(context, &self.output[self.sent..]),
+                Stream::Tcp(stream) => Pin::new(stream).poll_write(context, self.output.sendable()),
+                Stream::Unix(stream) => Pin::new(stream).poll_write(context, self.output.sendable()),
             };
             match polled {
                 Poll::Ready(Ok(0)) => return Err(io::ErrorKind::WriteZero.into()),
                 Poll::Ready(Ok(len)) => {
-                    self.count_output(len);
-                    self.sent += len;
+                    with_scratch(|scratch| scratch.traffic.count_write(len));
+                    self.output.consume(len);
                 }
                 Poll::Ready(Err(error)) => return Err(error),
                 Poll::Pending => return self.check_output_limit(),
             }
         }
-        self.sent = 0;
-        self.output.clear();
-        if self.output.capacity() > KEEP_BUFFER {
-            self.output = Vec::new();
-        }
+        self.over_soft_limit = None;
         Ok(())
     }
 
     /// A client that does not read its replies is cut off at the limit for its class.
     fn check_output_limit(&mut self) -> io::Result<()> {
-        let waiting = self.output.len() - self.sent;
-        let limit = self.server.limits.output_buffer.load(Ordering::Relaxed);
-        if limit > 0 && waiting > limit {
-            self.server.network.output_limit_disconnections.fetch_add(1, Ordering::Relaxed);
-            tracing::warn!(
-                "Client id={} scheduled to be closed ASAP for overcoming of output buffer limits.",
-                self.session.id
-            );
-            return Err(io::ErrorKind::OutOfMemory.into());
+        let waiting = self.output.len();
+        let limit = &self.server.limits.output[Class::Normal as usize];
+        let (hard, soft) = (limit.hard.load(Ordering::Relaxed), limit.soft.load(Ordering::Relaxed));
+        if soft > 0 && waiting > soft {
+            let since = *self.over_soft_limit.get_or_insert_with(crate::time::instant);
+            let allowed = Duration::from_secs(limit.seconds.load(Ordering::Relaxed));
+            if crate::time::instant().since(since) > allowed {
+                return Err(self.cut_off());
+            }
+        } else {
+            self.over_soft_limit = None;
         }
-        Ok(())
+        if hard > 0 && waiting > hard { Err(self.cut_off()) } else { Ok(()) }
     }
 
-    fn count_input(&self, len: usize) {
-        self.server.network.input_bytes.fetch_add(len as u64, Ordering::Relaxed);
-    }
-
-    fn count_output(&self, len: usize) {
-        self.server.network.output_bytes.fetch_add(len as u64, Ordering::Relaxed);
+    fn cut_off(&self) -> io::Error {
+        self.server.network.output_limit_disconnections.fetch_add(1, Ordering::Relaxed);
+        tracing::warn!(
+            "Client id={} scheduled to be closed ASAP for overcoming of output buffer limits.",
+            self.session.id
+        );
+        io::ErrorKind::OutOfMemory.into()
     }
 }
 

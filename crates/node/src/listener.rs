@@ -3,14 +3,17 @@
 use std::io::Write;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::os::unix::fs::PermissionsExt;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
+use parking_lot::Mutex;
 use socket2::{Domain, Protocol, SockRef, Socket as RawSocket, TcpKeepalive, Type};
 use tokio::net::{TcpListener, UnixListener};
+use tokio::runtime::Handle;
 use tokio::sync::mpsc::UnboundedSender;
+use tokio::task::JoinHandle;
 
 use crate::connection::Socket;
 use crate::server::Server;
@@ -66,7 +69,7 @@ fn listen(address: &str, port: u16, backlog: i32) -> Result<std::net::TcpListene
 }
 
 /// Opens the unix socket at `path`, in place of one that nobody uses any more.
-pub(crate) fn bind_unix(path: &str, mode: Option<u32>) -> Result<std::os::unix::net::UnixListener> {
+fn bind_unix(path: &str, mode: Option<u32>) -> Result<std::os::unix::net::UnixListener> {
     let _ = std::fs::remove_file(path);
     let listener = std::os::unix::net::UnixListener::bind(path)
         .with_context(|| format!("Could not create server unix socket '{path}'"))?;
@@ -77,12 +80,81 @@ pub(crate) fn bind_unix(path: &str, mode: Option<u32>) -> Result<std::os::unix::
     Ok(listener)
 }
 
-/// Accepts TCP clients for ever and hands them to the workers in turn.
-pub(crate) async fn accept_tcp(
-    server: Arc<Server>,
-    listener: TcpListener,
+/// The sockets that clients come in by, and what is needed to open others while the server runs.
+#[derive(Debug, Default)]
+pub(crate) struct Listeners {
+    home: OnceLock<Home>,
+    tcp: Mutex<Vec<JoinHandle<()>>>,
+}
+
+/// The control thread's event loop, which accepts, and the workers that connections go to.
+#[derive(Debug)]
+struct Home {
+    runtime: Handle,
     workers: Vec<UnboundedSender<Socket>>,
-) {
+}
+
+impl Listeners {
+    /// Says where accepting happens: on the calling event loop. Once.
+    pub(crate) fn settle(&self, workers: Vec<UnboundedSender<Socket>>) {
+        let settled = self.home.set(Home { runtime: Handle::current(), workers });
+        assert!(settled.is_ok(), "a server has one control thread");
+    }
+
+    fn home(&self) -> &Home {
+        self.home.get().expect("nobody listens before the control thread runs")
+    }
+}
+
+impl Server {
+    /// Listens on `addresses` and `port` (0: nowhere) in place of where TCP clients came in so far.
+    pub(crate) async fn listen_tcp(self: &Arc<Self>, addresses: &str, port: u16) -> Result<()> {
+        let old = std::mem::take(&mut *self.listeners.tcp.lock());
+        for task in old {
+            task.abort();
+            // Its socket is closed when it has ended.
+            let _ = task.await;
+        }
+        if port == 0 {
+            return Ok(());
+        }
+        let backlog = i32::try_from(self.config.integer("tcp-backlog")).unwrap_or(i32::MAX);
+        let sockets = bind(addresses, port, backlog)?;
+        let home = self.listeners.home();
+        let _loop = home.runtime.enter();
+        for socket in sockets {
+            let accepting = accept_tcp(self.clone(), TcpListener::from_std(socket)?, home.workers.clone());
+            self.listeners.tcp.lock().push(home.runtime.spawn(accepting));
+        }
+        Ok(())
+    }
+
+    /// Listens on the unix socket at `path`.
+    pub(crate) fn listen_unix(self: &Arc<Self>, path: &str, mode: Option<u32>) -> Result<()> {
+        let socket = UnixListener::from_std(bind_unix(path, mode)?)?;
+        tokio::spawn(accept_unix(self.clone(), socket, self.listeners.home().workers.clone()));
+        Ok(())
+    }
+
+    /// What is listened to, as INFO shows it.
+    pub(crate) fn listener_lines(&self) -> Vec<String> {
+        let config = &self.config;
+        let (port, unix) = (config.port("port"), config.text("unixsocket"));
+        let mut lines = Vec::new();
+        if port != 0 {
+            let bind: String =
+                config.text("bind").split_ascii_whitespace().map(|at| format!("bind={at},")).collect();
+            lines.push(format!("name=tcp,{bind}port={port}"));
+        }
+        if !unix.is_empty() {
+            lines.push(format!("name=unix,bind={unix}"));
+        }
+        lines
+    }
+}
+
+/// Accepts TCP clients for ever and hands them to the workers in turn.
+async fn accept_tcp(server: Arc<Server>, listener: TcpListener, workers: Vec<UnboundedSender<Socket>>) {
     loop {
         match listener.accept().await {
             Ok((stream, peer)) => match stream.into_std() {
@@ -95,11 +167,7 @@ pub(crate) async fn accept_tcp(
 }
 
 /// Accepts clients of the unix socket for ever.
-pub(crate) async fn accept_unix(
-    server: Arc<Server>,
-    listener: UnixListener,
-    workers: Vec<UnboundedSender<Socket>>,
-) {
+async fn accept_unix(server: Arc<Server>, listener: UnixListener, workers: Vec<UnboundedSender<Socket>>) {
     loop {
         match listener.accept().await {
             Ok((stream, _)) => match stream.into_std() {
@@ -120,7 +188,7 @@ pub(crate) async fn wait_after(error: &std::io::Error) {
 fn admit(server: &Server, socket: Socket, peer: Option<IpAddr>, workers: &[UnboundedSender<Socket>]) {
     server.network.connections_received.fetch_add(1, Ordering::Relaxed);
     let connected = server.connected.fetch_add(1, Ordering::Relaxed);
-    let limit = usize::try_from(server.config.integer("maxclients")).unwrap_or(usize::MAX);
+    let limit = server.limits.clients.load(Ordering::Relaxed);
     let outside = peer.is_some_and(|ip| !ip.to_canonical().is_loopback());
     let refusal = if connected >= limit {
         Some("-ERR max number of clients reached\r\n")

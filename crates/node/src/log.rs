@@ -5,6 +5,7 @@
 
 use std::fs::OpenOptions;
 use std::io::Write;
+use std::os::unix::net::UnixDatagram;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU8, Ordering};
 
@@ -14,6 +15,8 @@ use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
 use tracing_subscriber::registry::LookupSpan;
+
+use crate::config::Config;
 
 static LOUDNESS: AtomicU8 = AtomicU8::new(2);
 static ROLE: AtomicU8 = AtomicU8::new(b'M');
@@ -35,23 +38,54 @@ pub(crate) fn set_role(letter: u8) {
     ROLE.store(letter, Ordering::Relaxed);
 }
 
-/// Starts logging to `file`, or to standard output if it is empty. To be called before any thread is
-/// started: only then can the local time zone be asked for.
-pub(crate) fn start(file: &str) -> std::io::Result<()> {
+/// Starts logging to where the configuration says: a file or standard output, and syslog besides. To be
+/// called before any thread is started: only then can the local time zone be asked for.
+pub(crate) fn start(config: &Config) -> std::io::Result<()> {
+    let file = config.text("logfile");
     let sink: Box<dyn Write + Send> = if file.is_empty() {
         Box::new(std::io::stdout())
     } else {
         Box::new(OpenOptions::new().create(true).append(true).open(file)?)
     };
     let offset = UtcOffset::current_local_offset().unwrap_or(UtcOffset::UTC);
-    let lines = Lines { sink: Mutex::new(sink), offset, pid: std::process::id() };
+    let syslog = config.switch("syslog-enabled").then(|| Syslog::open(config)).transpose()?;
+    let lines = Lines { sink: Mutex::new(sink), syslog, offset, pid: std::process::id() };
     // A second start in one process (tests) keeps the first log.
     let _ = tracing::subscriber::set_global_default(tracing_subscriber::registry().with(lines));
     Ok(())
 }
 
+/// The system's log, by its datagram socket (RFC 3164 as local daemons read it).
+struct Syslog {
+    socket: UnixDatagram,
+    /// The facility's number times eight.
+    facility: u8,
+    name: String,
+}
+
+impl Syslog {
+    fn open(config: &Config) -> std::io::Result<Self> {
+        let socket = UnixDatagram::unbound()?;
+        socket.connect("/dev/log")?;
+        let facility = match config.text("syslog-facility").strip_prefix("local") {
+            Some(number) => 16 + number.parse::<u8>().unwrap_or(0),
+            None => 1,
+        };
+        Ok(Self { socket, facility: facility * 8, name: config.text("syslog-ident") })
+    }
+
+    fn send(&self, loudness: u8, pid: u32, message: &str) {
+        // Debug, informational, notice, warning.
+        let severity = [7, 6, 5, 4][usize::from(loudness.min(3))];
+        let line = format!("<{}>{}[{pid}]: {message}", self.facility + severity, self.name);
+        // A log that cannot be written must not stop the server.
+        let _ = self.socket.send(line.as_bytes());
+    }
+}
+
 struct Lines {
     sink: Mutex<Box<dyn Write + Send>>,
+    syslog: Option<Syslog>,
     offset: UtcOffset,
     pid: u32,
 }
@@ -70,6 +104,9 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Lines {
         }
         let mut message = Message::default();
         event.record(&mut message);
+        if let Some(syslog) = &self.syslog {
+            syslog.send(loudness, self.pid, message.0.trim_start());
+        }
         let when = OffsetDateTime::now_utc().to_offset(self.offset);
         let when = when.format(format_description!(
             "[day] [month repr:short] [year] [hour]:[minute]:[second].[subsecond digits:3]"

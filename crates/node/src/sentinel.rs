@@ -61,7 +61,7 @@ fn run(arguments: &[String]) -> Result<()> {
     let text = if options.is_empty() { text } else { text + "\n" + &options };
     let own = sentinel::Config::parse(&text).map_err(fatal)?;
     let config = server_config(&own)?;
-    log::start(&config.text("logfile")).context("the log file cannot be opened")?;
+    log::start(&config).context("the log file cannot be opened")?;
     log::set_level(&config.text("loglevel"));
     log::set_role(b'X');
     let dir = config.text("dir");
@@ -94,7 +94,7 @@ fn server_config(own: &sentinel::Config) -> Result<Config> {
         config.load(&words[0], &words[1..]).map_err(|error| {
             let reason = match error {
                 SetError::Invalid(reason) => reason,
-                SetError::Unknown | SetError::Immutable => {
+                SetError::Unknown | SetError::Immutable | SetError::Protected => {
                     "Bad directive or wrong number of arguments".into()
                 }
             };

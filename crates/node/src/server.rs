@@ -2,30 +2,69 @@
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
-use engine::{Engine, Gate};
+use clock::Millis;
+use engine::{Engine, PauseMode, PausePurpose};
+use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
 
 use crate::cluster::Cluster;
 use crate::config::Config;
+use crate::listener::Listeners;
 use crate::replication::{Replication, SharedLog};
+use crate::totals::{Baseline, Traffic};
+use crate::{memory, rates};
 
-/// Counters of the network side, as INFO shows them.
+/// How often a paused connection looks whether it may go on.
+const PAUSE_LOOK: Duration = Duration::from_millis(20);
+
+/// Counters of the network side that are not a thread's own.
 #[derive(Debug, Default)]
 pub(crate) struct NetworkStats {
     pub(crate) connections_received: AtomicU64,
     pub(crate) connections_rejected: AtomicU64,
-    pub(crate) input_bytes: AtomicU64,
-    pub(crate) output_bytes: AtomicU64,
     pub(crate) query_limit_disconnections: AtomicU64,
     pub(crate) output_limit_disconnections: AtomicU64,
 }
 
-/// Bounds on what one client may make the server keep, in bytes; 0 is no bound.
+/// Bounds on what clients may make the server keep.
 #[derive(Debug, Default)]
 pub(crate) struct Limits {
+    /// Bytes of an unfinished request.
     pub(crate) query_buffer: AtomicUsize,
-    pub(crate) output_buffer: AtomicUsize,
+    /// Bytes that wait to be sent, by class.
+    pub(crate) output: [OutputLimit; 3],
+    /// Bytes of memory; 0 is no limit.
+    pub(crate) memory: AtomicUsize,
+    /// Clients.
+    pub(crate) clients: AtomicUsize,
+}
+
+/// A class of clients in `client-output-buffer-limit`, by its place there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Class {
+    Normal,
+}
+
+/// How much may wait to be sent to a client: never more than `hard` bytes, and more than `soft` only for
+/// `seconds`. 0 is no limit.
+#[derive(Debug, Default)]
+pub(crate) struct OutputLimit {
+    pub(crate) hard: AtomicUsize,
+    pub(crate) soft: AtomicUsize,
+    pub(crate) seconds: AtomicU64,
+}
+
+/// What a server is told at its start besides its configuration.
+#[derive(Debug, Default)]
+pub(crate) struct Identity {
+    /// Forty random hexadecimal characters that name this run.
+    pub(crate) run_id: String,
+    /// The program's file.
+    pub(crate) executable: String,
+    /// Where the configuration was read from.
+    pub(crate) config_file: Option<String>,
 }
 
 /// A running server.
@@ -33,39 +72,58 @@ pub(crate) struct Limits {
 pub(crate) struct Server {
     pub(crate) engine: Engine,
     pub(crate) config: Config,
+    pub(crate) identity: Identity,
     pub(crate) network: NetworkStats,
+    /// Every thread's counters.
+    pub(crate) traffic: Mutex<Vec<Arc<Traffic>>>,
+    pub(crate) baseline: Baseline,
+    pub(crate) rates: rates::Rates,
+    pub(crate) memory: memory::Tracker,
     pub(crate) limits: Limits,
+    pub(crate) listeners: Listeners,
+    /// Wakes connections whose commands were paused.
+    pause_ended: Notify,
     pub(crate) replication: Replication,
     /// The way to the cluster's driver, in cluster mode.
     pub(crate) cluster: OnceLock<Cluster>,
     /// How many clients are connected.
     pub(crate) connected: AtomicUsize,
     pub(crate) next_client_id: AtomicU64,
-    /// Wakes connections whose commands were paused.
-    pause_ended: Notify,
-    /// Forty random hexadecimal characters that name this run.
-    pub(crate) run_id: String,
     /// The wall clock at the start, in seconds.
     pub(crate) started: i64,
     stopping: watch::Sender<bool>,
 }
 
 impl Server {
-    pub(crate) fn new(engine: Engine, config: Config, run_id: String, log: Arc<SharedLog>) -> Arc<Self> {
+    pub(crate) fn new(engine: Engine, config: Config, identity: Identity, log: Arc<SharedLog>) -> Arc<Self> {
         Arc::new(Self {
             engine,
             replication: Replication::new(&config, log),
             config,
+            identity,
             network: NetworkStats::default(),
+            traffic: Mutex::default(),
+            baseline: Baseline::default(),
+            rates: rates::Rates::default(),
+            memory: memory::Tracker::default(),
             limits: Limits::default(),
             cluster: OnceLock::new(),
+            listeners: Listeners::default(),
+            pause_ended: Notify::new(),
             connected: AtomicUsize::new(0),
             next_client_id: AtomicU64::new(1),
-            pause_ended: Notify::new(),
-            run_id,
             started: crate::time::now().secs(),
             stopping: watch::Sender::new(false),
         })
+    }
+
+    /// An empty server that nobody can connect to.
+    #[cfg(test)]
+    pub(crate) fn for_tests() -> Arc<Self> {
+        let log = SharedLog::new(1 << 20);
+        let keyspace = keyspace::Keyspace::new(1, 16);
+        let engine = Engine::new(keyspace, None, Box::new(crate::replication::LogHandle(log.clone())));
+        Self::new(engine, Config::default(), Identity::default(), log)
     }
 
     /// Tells every task to come to its end.
@@ -83,16 +141,24 @@ impl Server {
     pub(crate) async fn unpaused(&self) {
         loop {
             let ended = self.pause_ended.notified();
-            if !self.engine.settings.gate().intersects(Gate::WRITES_PAUSED | Gate::ALL_PAUSED) {
-                return;
-            }
-            ended.await;
+            let now = crate::time::now();
+            let Some(next) = self.engine.pauses.settle(&self.engine.settings, now) else { return };
+            let left = Duration::from_millis(u64::try_from(next.0 - now.0).unwrap_or(0));
+            // CLIENT UNPAUSE tells nobody: look again.
+            let _ = tokio::time::timeout(left.min(PAUSE_LOOK), ended).await;
         }
     }
 
-    /// Ends a pause, and lets those go on whom it held back.
-    pub(crate) fn resume(&self, pause: Gate) {
-        self.engine.settings.set_gate(pause, false);
+    /// Holds writes back for a manual failover, for at most so long.
+    pub(crate) fn pause_for_failover(&self, longest: Duration) {
+        let end = crate::time::now().0.saturating_add(i64::try_from(longest.as_millis()).unwrap_or(i64::MAX));
+        let (purpose, mode) = (PausePurpose::Failover, PauseMode::Writes);
+        self.engine.pauses.pause(&self.engine.settings, purpose, mode, Millis(end));
+    }
+
+    /// Ends the pause for a manual failover, and lets those go on whom it held back.
+    pub(crate) fn resume_after_failover(&self) {
+        self.engine.pauses.unpause(&self.engine.settings, PausePurpose::Failover);
         self.pause_ended.notify_waiters();
     }
 

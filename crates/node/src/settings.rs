@@ -3,8 +3,11 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use crate::log;
 use crate::server::Server;
+use crate::{cron, log};
+
+/// What a server needs besides its clients: listeners, logs, snapshots, links.
+pub(crate) const RESERVED_FILES: u64 = 32;
 
 /// Brings everything that reads a parameter up to date with the configuration.
 pub(crate) fn apply(server: &Server) {
@@ -17,11 +20,75 @@ pub(crate) fn apply(server: &Server) {
     server.replication.apply_config(server);
     let password = config.text("requirepass");
     settings.password.store(Arc::new((!password.is_empty()).then(|| password.into_bytes())));
-    let query = usize::try_from(config.integer("client-query-buffer-limit")).unwrap_or(usize::MAX);
-    server.limits.query_buffer.store(query, Ordering::Relaxed);
-    let (hard, _, _) = config.output_limit("normal");
-    server.limits.output_buffer.store(hard, Ordering::Relaxed);
+    let size = |name: &str| usize::try_from(config.integer(name)).unwrap_or(usize::MAX);
+    let limits = &server.limits;
+    limits.query_buffer.store(size("client-query-buffer-limit"), Ordering::Relaxed);
+    limits.clients.store(size("maxclients"), Ordering::Relaxed);
+    limits.memory.store(size("maxmemory"), Ordering::Relaxed);
+    for (limit, class) in limits.output.iter().zip(["normal", "slave", "pubsub"]) {
+        let (hard, soft, seconds) = config.output_limit(class);
+        limit.hard.store(hard, Ordering::Relaxed);
+        limit.soft.store(soft, Ordering::Relaxed);
+        limit.seconds.store(seconds, Ordering::Relaxed);
+    }
     if let Some(cluster) = server.cluster.get() {
         cluster.configure();
     }
+    cron::check_memory(server);
+}
+
+/// CONFIG SET: sees to it that changed parameters take effect. `before` has them with their former values.
+/// An error names the parameter that cannot be had.
+pub(crate) async fn change(
+    server: &Arc<Server>,
+    before: &[(&'static str, String)],
+) -> Result<(), (&'static str, String)> {
+    let changed = |name: &str| before.iter().find(|(changed, _)| *changed == name);
+    if changed("maxclients").is_some() {
+        make_room(server).map_err(|reason| ("maxclients", reason))?;
+    }
+    if changed("dir").is_some() {
+        std::env::set_current_dir(server.config.text("dir")).map_err(|error| ("dir", text_of(&error)))?;
+    }
+    let (bind, port) = (changed("bind"), changed("port"));
+    if bind.is_some() || port.is_some() {
+        let now = (server.config.text("bind"), server.config.port("port"));
+        if let Err(error) = server.listen_tcp(&now.0, now.1).await {
+            tracing::warn!("{error:#}");
+            let old_bind = bind.map_or(now.0, |(_, old)| old.clone());
+            let old_port = port.and_then(|(_, old)| old.parse().ok()).unwrap_or(now.1);
+            if let Err(error) = server.listen_tcp(&old_bind, old_port).await {
+                tracing::warn!("{error:#}");
+            }
+            return Err(match port {
+                Some(_) => ("port", "Unable to listen on this port. Check server logs.".to_owned()),
+                None => ("bind", "Failed to bind to specified addresses.".to_owned()),
+            });
+        }
+    }
+    apply(server);
+    for warning in crate::config::warnings(&server.config) {
+        tracing::warn!("{warning}");
+    }
+    Ok(())
+}
+
+/// Asks the system for as many open files as `maxclients` needs.
+fn make_room(server: &Server) -> Result<(), String> {
+    let clients = u64::try_from(server.config.integer("maxclients")).unwrap_or(u64::MAX);
+    let wanted = clients.saturating_add(RESERVED_FILES);
+    let granted = rlimit::increase_nofile_limit(wanted).unwrap_or(0);
+    if granted >= wanted {
+        return Ok(());
+    }
+    let possible = granted.saturating_sub(RESERVED_FILES);
+    Err(format!(
+        "The operating system is not able to handle the specified number of clients, try with {possible}"
+    ))
+}
+
+/// An error of the system without its number.
+fn text_of(error: &std::io::Error) -> String {
+    let text = error.to_string();
+    text.split(" (os error").next().unwrap_or_default().to_owned()
 }

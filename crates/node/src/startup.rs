@@ -7,10 +7,11 @@ use engine::Engine;
 use keyspace::Keyspace;
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::config::{Config, ConfigError, Source, is_file_argument, lines_of_arguments};
+use crate::config::{self, Config, ConfigError, Source, is_file_argument, lines_of_arguments};
 use crate::replication::{self, LogHandle, SharedLog};
-use crate::server::Server;
-use crate::{cluster, listener, log, settings, worker};
+use crate::server::{Identity, Server};
+use crate::settings::RESERVED_FILES;
+use crate::{cluster, cron, daemon, log, settings, worker};
 
 /// Why a server did not start.
 #[derive(Debug)]
@@ -33,45 +34,72 @@ impl std::fmt::Display for Failure {
 /// Runs a server until it is told to stop. `arguments` are those of `redis-server`: a file or `-`, then
 /// `--option value ...`.
 pub fn serve(arguments: &[String]) -> Result<(), Failure> {
-    let config = configure(arguments).map_err(Failure::Config)?;
-    run(config).map_err(Failure::Start)
+    let configured = configure(arguments).map_err(Failure::Config)?;
+    if daemon::detach(&configured.config, configured.stdin.as_deref()).map_err(Failure::Start)? {
+        return Ok(());
+    }
+    run(configured).map_err(Failure::Start)
 }
 
-fn configure(arguments: &[String]) -> Result<Config, ConfigError> {
-    let config = Config::default();
+/// A configuration and where it came from.
+struct Configured {
+    config: Config,
+    /// The file's whole path.
+    file: Option<String>,
+    /// What standard input said.
+    stdin: Option<String>,
+}
+
+fn configure(arguments: &[String]) -> Result<Configured, ConfigError> {
+    let mut config = Config::default();
     let workers = std::thread::available_parallelism().map_or(1, usize::from);
-    config
-        .load("io-threads", &[workers.min(128).to_string()])
-        .expect("the number of cores is a valid number of workers");
+    config.set_default("io-threads", &workers.min(128).to_string());
+    let (mut file, mut stdin) = (None, None);
     let options = match arguments.split_first() {
-        Some((file, options)) if is_file_argument(file) => {
-            if file == "-" {
+        Some((path, options)) if is_file_argument(path) => {
+            if path == "-" {
                 let text = std::io::read_to_string(std::io::stdin()).unwrap_or_default();
                 config.load_text(&text, &Source::StandardInput)?;
+                stdin = Some(text);
             } else {
-                config.load_file(file)?;
+                config.load_file(path)?;
+                let whole = std::path::absolute(path).unwrap_or_else(|_| path.into());
+                file = Some(whole.to_string_lossy().into_owned());
             }
             options
         }
         _ => arguments,
     };
     config.load_text(&lines_of_arguments(options), &Source::CommandLine)?;
-    Ok(config)
+    Ok(Configured { config, file, stdin })
 }
 
-fn run(config: Config) -> Result<()> {
-    log::start(&config.text("logfile")).context("the log file cannot be opened")?;
+fn run(configured: Configured) -> Result<()> {
+    let config = configured.config;
+    log::start(&config).context("the log file cannot be opened")?;
     log::set_level(&config.text("loglevel"));
     log::set_role(b'M');
-    let dir = config.text("dir");
-    std::env::set_current_dir(&dir).with_context(|| format!("Can't chdir to '{dir}'"))?;
     let version = env!("CARGO_PKG_VERSION");
     tracing::info!(
         "Redoubt {version} is starting, PID: {}, port {}",
         std::process::id(),
         config.port("port")
     );
+    // A daemon has nobody at its terminal: what stops it must be in its log.
+    let outcome = start(config, configured.file);
+    if let Err(error) = &outcome {
+        tracing::warn!("{error:#}");
+    }
+    outcome
+}
+
+fn start(config: Config, config_file: Option<String>) -> Result<()> {
+    let dir = config.text("dir");
+    std::env::set_current_dir(&dir).with_context(|| format!("Can't chdir to '{dir}'"))?;
     raise_file_limit(&config);
+    for warning in config::warnings(&config) {
+        tracing::warn!("{warning}");
+    }
     let clustered = config.switch("cluster-enabled");
     let databases = config.integer(if clustered { "cluster-databases" } else { "databases" });
     let keyspace = Keyspace::new(random_u64()?, u16::try_from(databases).unwrap_or(u16::MAX));
@@ -79,7 +107,10 @@ fn run(config: Config) -> Result<()> {
     let topology = cluster.as_ref().map(|(_, prepared)| prepared.topology());
     let shared_log = SharedLog::new(config.integer("repl-backlog-size") as u64);
     let engine = Engine::new(keyspace, topology, Box::new(LogHandle(shared_log.clone())));
-    let server = Server::new(engine, config, random_hex()?, shared_log);
+    let executable = std::env::current_exe().unwrap_or_default().to_string_lossy().into_owned();
+    let identity = Identity { run_id: random_hex()?, executable, config_file };
+    let server = Server::new(engine, config, identity, shared_log);
+    server.memory.start();
     settings::apply(&server);
     let prepared = cluster.map(|(cluster, prepared)| {
         server.cluster.set(cluster).expect("set once, here");
@@ -116,28 +147,28 @@ async fn control(
     workers: &[worker::Handle],
     cluster: Option<cluster::Prepared>,
 ) -> Result<()> {
-    let senders: Vec<_> = workers.iter().map(|worker| worker.connections.clone()).collect();
+    server.listeners.settle(workers.iter().map(|worker| worker.connections.clone()).collect());
     let config = &server.config;
+    tokio::spawn(cron::run(server.clone()));
+    tokio::spawn(cron::watch_memory(server.clone()));
     let (port, unix) = (config.port("port"), config.text("unixsocket"));
     let cluster = match cluster {
         Some(prepared) => Some(cluster::Driver::new(server.clone(), prepared)?),
         None => None,
     };
+    server.listen_tcp(&config.text("bind"), port).await?;
+    if !unix.is_empty() {
+        let mode = u32::from_str_radix(&config.text("unixsocketperm"), 8).ok().filter(|mode| *mode != 0);
+        server.listen_unix(&unix, mode)?;
+    }
+    write_pid_file(config);
     if port != 0 {
-        let backlog = i32::try_from(config.integer("tcp-backlog")).unwrap_or(i32::MAX);
-        for socket in listener::bind(&config.text("bind"), port, backlog)? {
-            let socket = tokio::net::TcpListener::from_std(socket)?;
-            tokio::spawn(listener::accept_tcp(server.clone(), socket, senders.clone()));
-        }
         tracing::info!("Ready to accept connections tcp");
     }
     if !unix.is_empty() {
-        let mode = u32::from_str_radix(&config.text("unixsocketperm"), 8).ok().filter(|mode| *mode != 0);
-        let socket = tokio::net::UnixListener::from_std(listener::bind_unix(&unix, mode)?)?;
-        tokio::spawn(listener::accept_unix(server.clone(), socket, senders));
         tracing::info!("Ready to accept connections unix");
     }
-    write_pid_file(config);
+    daemon::notify_ready(config);
     let (mut term, mut int) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     let cluster = async {
         match cluster {
@@ -156,10 +187,8 @@ async fn control(
 
 /// Asks for as many file descriptors as `maxclients` needs, and lowers `maxclients` if they are refused.
 fn raise_file_limit(config: &Config) {
-    // Listeners, logs, snapshots, links: what a server needs besides its clients.
-    const RESERVED: u64 = 32;
     let clients = u64::try_from(config.integer("maxclients")).unwrap_or(u64::MAX);
-    let wanted = clients.saturating_add(RESERVED);
+    let wanted = clients.saturating_add(RESERVED_FILES);
     let granted = match rlimit::increase_nofile_limit(wanted) {
         Ok(granted) => granted,
         Err(error) => {
@@ -168,7 +197,7 @@ fn raise_file_limit(config: &Config) {
         }
     };
     if granted < wanted {
-        let clients = granted.saturating_sub(RESERVED).max(1);
+        let clients = granted.saturating_sub(RESERVED_FILES).max(1);
         tracing::warn!("Current maximum open files is {granted}. maxclients has been reduced to {clients}.");
         let set = config.load("maxclients", &[clients.to_string()]);
         debug_assert_eq!(set, Ok(()));
@@ -176,7 +205,7 @@ fn raise_file_limit(config: &Config) {
 }
 
 pub(crate) fn write_pid_file(config: &Config) {
-    let path = config.text("pidfile");
+    let path = daemon::pid_file(config);
     if !path.is_empty()
         && let Err(error) = std::fs::write(&path, format!("{}\n", std::process::id()))
     {
@@ -185,7 +214,7 @@ pub(crate) fn write_pid_file(config: &Config) {
 }
 
 fn remove_files(config: &Config) {
-    for path in [config.text("pidfile"), config.text("unixsocket")] {
+    for path in [daemon::pid_file(config), config.text("unixsocket")] {
         if !path.is_empty() {
             // It may be gone already.
             let _ = std::fs::remove_file(path);

@@ -11,6 +11,7 @@ use tokio::sync::mpsc;
 
 use crate::connection::{Connection, Socket};
 use crate::server::Server;
+use crate::totals::Traffic;
 
 /// Bytes read at once; also what one idle connection does not cost, since threads share it.
 const READ_SIZE: usize = 64 * 1024;
@@ -18,6 +19,7 @@ const READ_SIZE: usize = 64 * 1024;
 /// What the connections of one thread take turns in using.
 pub(crate) struct Scratch {
     pub(crate) worker: Worker,
+    pub(crate) traffic: Arc<Traffic>,
     pub(crate) read: Box<[u8]>,
     pub(crate) batch: Batch,
     pub(crate) out: Vec<u8>,
@@ -58,6 +60,7 @@ pub(crate) fn spawn(server: &Arc<Server>, index: usize) -> std::io::Result<Handl
 pub(crate) fn install_scratch(server: &Server) {
     SCRATCH.set(Some(Scratch {
         worker: server.engine.worker(crate::time::nanos),
+        traffic: server.new_traffic(),
         read: vec![0; READ_SIZE].into_boxed_slice(),
         batch: Batch::default(),
         out: Vec::new(),

@@ -1,6 +1,9 @@
 //! Rows of the commands that the shell carries out: configuration, the process.
 
+use super::help::reply_help;
 use crate::command::{Categories, Command, Flags, Group, NodeCommand};
+use crate::context::Context;
+use crate::error::CommandError;
 
 const ADMIN: Flags = Flags::ADMIN.union(Flags::NOSCRIPT).union(Flags::LOADING).union(Flags::STALE);
 
@@ -21,8 +24,37 @@ const CONFIG: &[Command] = &[
     Command::new("get", Group::Server, "2.0.0", -3, "Returns the parameters that match a pattern.")
         .flags(ADMIN)
         .node(NodeCommand::ConfigGet),
+    Command::new("help", Group::Server, "5.0.0", 2, "Lists the subcommands.")
+        .flags(Flags::LOADING.union(Flags::STALE))
+        .run(config_help),
+    Command::new("resetstat", Group::Server, "2.0.0", 2, "Starts the statistics of INFO anew.")
+        .flags(ADMIN)
+        .tips(&["request_policy:all_nodes", "response_policy:all_succeeded"])
+        .node(NodeCommand::ConfigResetStat),
+    Command::new("rewrite", Group::Server, "2.8.0", 2, "Writes the configuration in force into its file.")
+        .flags(ADMIN)
+        .tips(&["request_policy:all_nodes", "response_policy:all_succeeded"])
+        .node(NodeCommand::ConfigRewrite),
     Command::new("set", Group::Server, "2.0.0", -4, "Changes parameters, all or none.")
         .flags(ADMIN)
         .tips(&["request_policy:all_nodes", "response_policy:all_succeeded"])
         .node(NodeCommand::ConfigSet),
 ];
+
+fn config_help(context: &mut Context<'_>) -> Result<(), CommandError> {
+    reply_help(
+        context,
+        "CONFIG",
+        &[
+            "GET <pattern>",
+            "    Return parameters matching the glob-like <pattern> and their values.",
+            "SET <directive> <value>",
+            "    Set the configuration <directive> to <value>.",
+            "RESETSTAT",
+            "    Reset statistics reported by the INFO command.",
+            "REWRITE",
+            "    Rewrite the configuration file.",
+        ],
+    );
+    Ok(())
+}

@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use clock::Instant;
-use engine::Gate;
 use gossip::wire::Packet;
 use gossip::{Action, Event, Gossip, Input, Level, LinkId, Source};
 use slot_routing::{ReplOffset, Slot, SlotSet};
@@ -241,7 +240,7 @@ impl Driver {
             }
             Action::BecomeReplica { ip, port, .. } => self.follow(ip, port),
             Action::PauseWrites { until } => {
-                self.server.engine.settings.set_gate(Gate::WRITES_PAUSED, true);
+                self.server.pause_for_failover(until.since(self.now()));
                 self.pause = Some(Pause { until, drained_at: Some(self.now() + DRAIN) });
             }
             Action::ResumeWrites => self.resume_writes(),
@@ -284,7 +283,7 @@ impl Driver {
 
     fn resume_writes(&mut self) {
         if self.pause.take().is_some() {
-            self.server.resume(Gate::WRITES_PAUSED);
+            self.server.resume_after_failover();
         }
     }
 

@@ -1,5 +1,8 @@
 //! CONFIG.
 
+use std::path::Path;
+use std::sync::Arc;
+
 use resp::{Args, Writer};
 
 use crate::config::SetError;
@@ -20,34 +23,43 @@ pub(crate) fn get(server: &Server, args: Args<'_>, reply: &mut Writer<'_>) {
     }
 }
 
-/// CONFIG SET name value [name value ...]
-pub(crate) fn set(server: &Server, args: Args<'_>, reply: &mut Writer<'_>) {
+/// CONFIG SET name value [name value ...]. `local`: the client is on this machine.
+pub(crate) async fn set(server: &Arc<Server>, args: Args<'_>, local: bool) -> Result<(), String> {
     let words: Vec<String> =
         args.iter().skip(2).map(|word| String::from_utf8_lossy(word).into_owned()).collect();
     if !words.len().is_multiple_of(2) {
-        return reply.error("ERR wrong number of arguments for 'config|set' command");
+        return Err("ERR wrong number of arguments for 'config|set' command".to_owned());
     }
     let changes: Vec<_> = words.chunks(2).map(|pair| (pair[0].clone(), pair[1].clone())).collect();
     for (index, (name, _)) in changes.iter().enumerate() {
         if changes[..index].iter().any(|(other, _)| other.eq_ignore_ascii_case(name)) {
-            return reply.error(&format!(
-                "ERR CONFIG SET failed (possibly related to argument '{name}') - duplicate parameter"
-            ));
+            return Err(failed(name, "duplicate parameter"));
         }
     }
-    match server.config.set(&changes) {
-        Ok(()) => {
-            settings::apply(server);
-            reply.ok();
-        }
-        Err((name, error)) => reply.error(&match error {
-            SetError::Unknown => {
-                format!("ERR Unknown option or number of arguments for CONFIG SET - '{name}'")
-            }
-            SetError::Immutable => failed(&name, "can't set immutable config"),
-            SetError::Invalid(reason) => failed(&name, &reason),
-        }),
-    }
+    let trusted = super::is_allowed(&server.config.text("enable-protected-configs"), local);
+    let before = server.config.set(&changes, trusted).map_err(|(name, error)| match error {
+        SetError::Unknown => format!("ERR Unknown option or number of arguments for CONFIG SET - '{name}'"),
+        SetError::Immutable => failed(&name, "can't set immutable config"),
+        SetError::Protected => failed(&name, "can't set protected config"),
+        SetError::Invalid(reason) => failed(&name, &reason),
+    })?;
+    settings::change(server, &before).await.map_err(|(name, reason)| {
+        server.config.restore(before.clone());
+        failed(name, &reason)
+    })
+}
+
+/// CONFIG REWRITE
+pub(crate) fn rewrite(server: &Server) -> Result<(), String> {
+    let Some(path) = &server.identity.config_file else {
+        return Err("ERR The server is running without a config file".to_owned());
+    };
+    server.config.rewrite(Path::new(path)).map_err(|error| {
+        tracing::warn!("CONFIG REWRITE failed: {error}");
+        format!("ERR Rewriting config file: {error}")
+    })?;
+    tracing::info!("CONFIG REWRITE executed with success.");
+    Ok(())
 }
 
 fn failed(name: &str, reason: &str) -> String {

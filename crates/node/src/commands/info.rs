@@ -1,139 +1,122 @@
 //! INFO: sections of `name:value` lines. Names are those that dashboards and exporters read.
+//!
+//! Each section is a function in [`SECTIONS`]; a file for each group of them.
 
-use std::fmt::Write;
-use std::sync::atomic::Ordering;
+mod activity;
+mod data;
+mod memory;
+mod process;
+
+use std::fmt::{Display, Write};
 
 use resp::{Args, Writer};
-use slot_routing::Slot;
 
 use crate::server::Server;
 
-type Section = (&'static str, fn(&Server, &mut String));
+/// A section's text so far.
+#[derive(Debug, Default)]
+pub(crate) struct Text(String);
+
+impl Text {
+    /// Appends one line.
+    pub(crate) fn line(&mut self, name: &str, value: impl Display) {
+        // Writing to a String cannot fail.
+        let _ = write!(self.0, "{name}:{value}\r\n");
+    }
+
+    /// Where lines go that somebody else writes.
+    pub(crate) fn raw(&mut self) -> &mut String {
+        &mut self.0
+    }
+}
+
+/// When a section is shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Shown {
+    /// Also when no section is named.
+    ByDefault,
+    /// When named, and with `all` and `everything`.
+    OnRequest,
+    /// When named, and with `everything`.
+    WithModules,
+}
+
+struct Section {
+    name: &'static str,
+    shown: Shown,
+    write: fn(&Server, &mut Text),
+}
+
+const fn section(name: &'static str, shown: Shown, write: fn(&Server, &mut Text)) -> Section {
+    Section { name, shown, write }
+}
 
 /// In the order in which they are shown.
 const SECTIONS: &[Section] = &[
-    ("Server", server),
-    ("Clients", clients),
-    ("Stats", stats),
-    ("Replication", crate::replication::info),
-    ("Cluster", cluster),
-    ("Commandstats", commandstats),
-    ("Keyspace", keyspace),
+    section("Server", Shown::ByDefault, process::server),
+    section("Clients", Shown::ByDefault, process::clients),
+    section("Memory", Shown::ByDefault, memory::memory),
+    section("Persistence", Shown::ByDefault, data::persistence),
+    section("Stats", Shown::ByDefault, activity::stats),
+    section("Replication", Shown::ByDefault, data::replication),
+    section("CPU", Shown::ByDefault, process::cpu),
+    section("Modules", Shown::WithModules, |_, _| {}),
+    section("Commandstats", Shown::OnRequest, activity::commandstats),
+    section("Errorstats", Shown::ByDefault, activity::errorstats),
+    section("Cluster", Shown::ByDefault, process::cluster),
+    section("Keyspace", Shown::ByDefault, data::keyspace),
 ];
-
-/// Shown only when asked for by name, or with `all` and `everything`.
-const EXTRA: &[&str] = &["commandstats"];
 
 /// INFO [section ...]
 pub(crate) fn info(server: &Server, args: Args<'_>, reply: &mut Writer<'_>) {
     let wanted: Vec<String> =
         args.iter().skip(1).map(|word| String::from_utf8_lossy(word).to_lowercase()).collect();
-    let mut text = String::new();
-    for (name, write) in SECTIONS {
-        if is_wanted(&wanted, &name.to_lowercase()) {
-            if !text.is_empty() {
-                text.push_str("\r\n");
-            }
-            let _ = write!(text, "# {name}\r\n");
-            write(server, &mut text);
+    reply.verbatim(b"txt", render(server, &wanted).as_bytes());
+}
+
+fn render(server: &Server, wanted: &[String]) -> String {
+    let mut text = Text::default();
+    for section in SECTIONS.iter().filter(|section| is_wanted(wanted, section)) {
+        if !text.0.is_empty() {
+            text.0.push_str("\r\n");
         }
+        let _ = write!(text.0, "# {}\r\n", section.name);
+        (section.write)(server, &mut text);
     }
-    reply.verbatim(b"txt", text.as_bytes());
+    text.0
 }
 
-fn is_wanted(wanted: &[String], section: &str) -> bool {
-    let everything = |word: &String| matches!(word.as_str(), "all" | "everything");
-    let default = wanted.is_empty() || wanted.iter().any(|word| word == "default");
-    wanted.iter().any(|word| word == section || everything(word)) || (default && !EXTRA.contains(&section))
+fn is_wanted(wanted: &[String], section: &Section) -> bool {
+    let by_default = section.shown == Shown::ByDefault;
+    wanted.is_empty() && by_default
+        || wanted.iter().any(|word| match word.as_str() {
+            "everything" => true,
+            "all" => section.shown != Shown::WithModules,
+            "default" => by_default,
+            name => section.name.eq_ignore_ascii_case(name),
+        })
 }
 
-fn line(text: &mut String, name: &str, value: impl std::fmt::Display) {
-    // Writing to a String cannot fail.
-    let _ = write!(text, "{name}:{value}\r\n");
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-fn server(server: &Server, text: &mut String) {
-    let now = crate::time::unix_micros();
-    let uptime = now / 1_000_000 - server.started;
-    line(text, "redis_version", "7.2.4");
-    line(text, "server_name", "redoubt");
-    line(text, "redoubt_version", env!("CARGO_PKG_VERSION"));
-    line(text, "redis_mode", if server.engine.topology.is_some() { "cluster" } else { "standalone" });
-    line(text, "os", std::env::consts::OS);
-    line(text, "arch_bits", usize::BITS);
-    line(text, "multiplexing_api", "epoll");
-    line(text, "process_id", std::process::id());
-    line(text, "run_id", &server.run_id);
-    line(text, "tcp_port", server.config.port("port"));
-    line(text, "server_time_usec", now);
-    line(text, "uptime_in_seconds", uptime);
-    line(text, "uptime_in_days", uptime / 86400);
-    line(text, "io_threads_active", server.config.integer("io-threads"));
-}
-
-fn clients(server: &Server, text: &mut String) {
-    line(text, "connected_clients", server.connected.load(Ordering::Relaxed));
-    line(text, "maxclients", server.config.integer("maxclients"));
-}
-
-fn stats(server: &Server, text: &mut String) {
-    let network = &server.network;
-    let workers = server.engine.worker_stats();
-    let sum =
-        |counter: fn(&engine::WorkerStats) -> u64| workers.iter().map(|worker| counter(worker)).sum::<u64>();
-    line(text, "total_connections_received", network.connections_received.load(Ordering::Relaxed));
-    line(text, "total_commands_processed", sum(engine::WorkerStats::calls));
-    line(text, "total_net_input_bytes", network.input_bytes.load(Ordering::Relaxed));
-    line(text, "total_net_output_bytes", network.output_bytes.load(Ordering::Relaxed));
-    crate::replication::info_stats(server, text);
-    line(text, "rejected_connections", network.connections_rejected.load(Ordering::Relaxed));
-    line(text, "expired_keys", sum(|worker| worker.expired_keys.load(Ordering::Relaxed)));
-    line(text, "keyspace_hits", sum(|worker| worker.keyspace_hits.load(Ordering::Relaxed)));
-    line(text, "keyspace_misses", sum(|worker| worker.keyspace_misses.load(Ordering::Relaxed)));
-    line(text, "total_error_replies", sum(|worker| worker.error_replies.load(Ordering::Relaxed)));
-    let limit = &network.query_limit_disconnections;
-    line(text, "client_query_buffer_limit_disconnections", limit.load(Ordering::Relaxed));
-    let limit = &network.output_limit_disconnections;
-    line(text, "client_output_buffer_limit_disconnections", limit.load(Ordering::Relaxed));
-}
-
-fn cluster(server: &Server, text: &mut String) {
-    line(text, "cluster_enabled", u8::from(server.engine.topology.is_some()));
-}
-
-fn commandstats(server: &Server, text: &mut String) {
-    let workers = server.engine.worker_stats();
-    for entry in engine::Registry::the().all() {
-        let (mut calls, mut nanos, mut rejected, mut failed) = (0, 0, 0, 0);
-        for stats in workers.iter().map(|worker| &worker.commands[entry.index]) {
-            calls += stats.calls.load(Ordering::Relaxed);
-            nanos += stats.nanos.load(Ordering::Relaxed);
-            rejected += stats.rejected.load(Ordering::Relaxed);
-            failed += stats.failed.load(Ordering::Relaxed);
-        }
-        if calls + rejected > 0 {
-            let micros = nanos / 1000;
-            let each = if calls == 0 { 0.0 } else { nanos as f64 / 1000.0 / calls as f64 };
-            let value = format!(
-                "calls={calls},usec={micros},usec_per_call={each:.2},rejected_calls={rejected},failed_calls={failed}"
-            );
-            line(text, &format!("cmdstat_{}", entry.full_name), value);
-        }
-    }
-}
-
-fn keyspace(server: &Server, text: &mut String) {
-    let keyspace = &server.engine.keyspace;
-    for db in 0..keyspace.databases() {
-        let (mut keys, mut volatile) = (0, 0);
-        for slot in Slot::all() {
-            let mut slot = keyspace.lock(slot);
-            let table = slot.table(db);
-            keys += table.len();
-            volatile += table.volatile_len();
-        }
-        if keys > 0 {
-            line(text, &format!("db{db}"), format!("keys={keys},expires={volatile},avg_ttl=0"));
-        }
+    #[test]
+    fn sections_are_chosen_by_name_and_by_group() {
+        let chosen = |words: &[&str]| {
+            let wanted: Vec<String> = words.iter().map(|&word| word.to_owned()).collect();
+            let names = SECTIONS.iter().filter(|section| is_wanted(&wanted, section));
+            names.map(|section| section.name).collect::<Vec<_>>().join(" ")
+        };
+        let default = "Server Clients Memory Persistence Stats Replication CPU Errorstats Cluster Keyspace";
+        assert_eq!(chosen(&[]), default);
+        assert_eq!(chosen(&["default"]), default);
+        assert_eq!(chosen(&["cpu", "nonsense", "server"]), "Server CPU");
+        assert_eq!(chosen(&["all"]), chosen(&["everything"]).replace("Modules ", ""));
+        assert_eq!(
+            chosen(&["default", "commandstats"]),
+            default.replace("Errorstats", "Commandstats Errorstats")
+        );
+        assert_eq!(chosen(&["nonsense"]), "");
     }
 }

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use resp::{Args, Writer};
 
+use super::Outcome;
 use crate::server::Server;
 
 /// SHUTDOWN: no reply if it is done; the connection just closes.
@@ -12,8 +13,9 @@ pub(crate) fn shutdown(server: &Server, _reply: &mut Writer<'_>) {
 }
 
 /// DEBUG SLEEP seconds: only this connection sleeps.
-pub(crate) async fn debug_sleep(args: Args<'_>) {
+pub(crate) async fn debug_sleep(args: Args<'_>) -> Outcome {
     let seconds = args.get(2).and_then(|text| std::str::from_utf8(text).ok()?.parse::<f64>().ok());
     let duration = Duration::try_from_secs_f64(seconds.unwrap_or(0.0)).unwrap_or_default();
     tokio::time::sleep(duration).await;
+    Ok(())
 }

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use resp::{Batch, Limits, Parser};
 
-use super::{Config, SetError};
+use super::{Config, SetError, unbuilt};
 
 /// Files include files no deeper than this.
 const MAX_INCLUDE_DEPTH: usize = 16;
@@ -88,7 +88,9 @@ impl Config {
             match name.to_ascii_lowercase().as_str() {
                 "include" => {
                     let [pattern] = values else { return Err(fail(BAD_DIRECTIVE.to_owned())) };
-                    self.load_nested(pattern, depth + 1)?;
+                    for path in expand(pattern) {
+                        self.load_nested(&path, depth + 1)?;
+                    }
                 }
                 // Each line adds to what this source said before; the first replaces the default.
                 "save" if values.len() > 1 => {
@@ -106,16 +108,45 @@ impl Config {
 
     fn load_one(&self, name: &str, values: &[String]) -> Result<(), String> {
         self.load(name, values).map_err(|error| match error {
-            SetError::Unknown | SetError::Immutable => BAD_DIRECTIVE.to_owned(),
+            SetError::Unknown => unbuilt::reason(name).unwrap_or(BAD_DIRECTIVE).to_owned(),
+            SetError::Immutable | SetError::Protected => BAD_DIRECTIVE.to_owned(),
             SetError::Invalid(reason) => reason,
         })
     }
 }
 
+/// The files that a pattern of `include` stands for, in order. A name without wildcards is itself, there
+/// or not.
+fn expand(pattern: &str) -> Vec<String> {
+    let is_wild = |part: &str| part.contains(['*', '?', '[']);
+    let mut found = vec![if pattern.starts_with('/') { "/".to_owned() } else { String::new() }];
+    for part in pattern.split('/').filter(|part| !part.is_empty()) {
+        if !is_wild(part) {
+            found.iter_mut().for_each(|path| path.push_str(&format!("{part}/")));
+            continue;
+        }
+        let inside = |folder: &String| {
+            let entries = std::fs::read_dir(if folder.is_empty() { "." } else { folder.as_str() });
+            let names = entries.into_iter().flatten().flatten();
+            let mut names: Vec<String> =
+                names.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+            names.retain(|name| {
+                name.starts_with('.') == part.starts_with('.')
+                    && engine::glob_matches(part.as_bytes(), name.as_bytes())
+            });
+            names.sort_unstable();
+            names.into_iter().map(|name| format!("{folder}{name}/")).collect::<Vec<_>>()
+        };
+        found = found.iter().flat_map(inside).collect();
+    }
+    found.retain(|path| !is_wild(pattern) || Path::new(path.trim_end_matches('/')).exists());
+    found.iter().map(|path| path.trim_end_matches('/').to_owned()).collect()
+}
+
 const BAD_DIRECTIVE: &str = "Bad directive or wrong number of arguments";
 
 /// The words of a line, unquoted as in a typed request.
-fn split(line: &str) -> Option<Vec<String>> {
+pub(super) fn split(line: &str) -> Option<Vec<String>> {
     let mut buffer = format!("{line}\n").into_bytes();
     let mut batch = Batch::default();
     if buffer[0] == b'*' {
@@ -168,6 +199,28 @@ mod tests {
         assert_eq!(config.text("bind"), "127.0.0.1 ::1");
         assert_eq!(config.text("save"), "900 1 60 10");
         assert_eq!(config.text("requirepass"), "a b");
+    }
+
+    #[test]
+    fn includes_are_found_by_pattern() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+        std::fs::create_dir(path("conf.d")).unwrap();
+        std::fs::write(path("conf.d/10-port.conf"), "port 1\n").unwrap();
+        std::fs::write(path("conf.d/20-port.conf"), "port 2\n").unwrap();
+        std::fs::write(path("conf.d/.hidden.conf"), "port 3\n").unwrap();
+        std::fs::write(path("conf.d/other.txt"), "port 4\n").unwrap();
+        let main = format!("include {}\ninclude {}\n", path("conf.d/*.conf"), path("none/*"));
+        std::fs::write(path("main.conf"), main).unwrap();
+        let config = Config::default();
+        config.load_file(&path("main.conf")).unwrap();
+        assert_eq!(config.port("port"), 2);
+        std::fs::write(path("main.conf"), format!("include {}\n", path("missing.conf"))).unwrap();
+        let error = config.load_file(&path("main.conf")).unwrap_err();
+        assert_eq!(error.source, Source::File(path("missing.conf")));
+        std::fs::write(path("main.conf"), format!("include {}\n", path("main.conf"))).unwrap();
+        let error = config.load_file(&path("main.conf")).unwrap_err();
+        assert_eq!(error.reason, "files include each other without end");
     }
 
     #[test]

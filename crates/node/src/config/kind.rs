@@ -17,6 +17,10 @@ pub(crate) enum Kind {
     Choice(&'static [&'static str]),
     /// One word, any.
     Text,
+    /// The name of a file without a path.
+    FileName,
+    /// Three numbers.
+    ScoreAdjustments,
     /// Several words.
     Words,
     /// Pairs of seconds and changes.
@@ -31,7 +35,9 @@ impl Kind {
     pub(crate) fn parse(self, words: &[String], before: &str) -> Result<String, String> {
         let [word] = words else {
             return match self {
-                Self::Words | Self::Save | Self::OutputLimits => self.parse_many(words, before),
+                Self::Words | Self::Save | Self::OutputLimits | Self::ScoreAdjustments => {
+                    self.parse_many(words, before)
+                }
                 _ => Err("wrong number of arguments".to_owned()),
             };
         };
@@ -55,7 +61,11 @@ impl Kind {
                 None => Err(format!("argument(s) must be one of the following: {}", choices.join(", "))),
             },
             Self::Text => Ok(word.clone()),
-            Self::Words | Self::Save | Self::OutputLimits => {
+            Self::FileName if word.contains('/') => {
+                Err("dbfilename can't be a path, just a filename".to_owned())
+            }
+            Self::FileName => Ok(word.clone()),
+            Self::Words | Self::Save | Self::OutputLimits | Self::ScoreAdjustments => {
                 // CONFIG SET gives several words as one argument.
                 let words: Vec<String> = word.split_ascii_whitespace().map(str::to_owned).collect();
                 self.parse_many(&words, before)
@@ -67,6 +77,7 @@ impl Kind {
         match self {
             Self::Save => save(words),
             Self::OutputLimits => output_limits(words, before),
+            Self::ScoreAdjustments => score_adjustments(words),
             _ => Ok(words.join(" ")),
         }
     }
@@ -126,6 +137,18 @@ fn save(words: &[String]) -> Result<String, String> {
         }
     }
     Ok(words.join(" "))
+}
+
+fn score_adjustments(words: &[String]) -> Result<String, String> {
+    if words.len() != 3 {
+        return Err("wrong number of arguments".to_owned());
+    }
+    let fits = |word: &String| word.parse::<i32>().is_ok_and(|value| (-2000..=2000).contains(&value));
+    if words.iter().all(fits) {
+        Ok(words.join(" "))
+    } else {
+        Err("Invalid oom-score-adj-values, elements must be between -2000 and 2000.".to_owned())
+    }
 }
 
 const CLASSES: [&str; 3] = ["normal", "slave", "pubsub"];

@@ -16,11 +16,13 @@ pub(crate) struct Parameter {
     pub(crate) default: &'static str,
     /// Whether CONFIG SET may change it.
     pub(crate) mutable: bool,
+    /// Whether CONFIG SET may change it only where `enable-protected-configs` says so.
+    pub(crate) protected: bool,
 }
 
 impl Parameter {
     const fn new(name: &'static str, kind: Kind, default: &'static str) -> Self {
-        Self { name, alias: None, kind, default, mutable: true }
+        Self { name, alias: None, kind, default, mutable: true, protected: false }
     }
 
     const fn alias(mut self, alias: &'static str) -> Self {
@@ -30,6 +32,11 @@ impl Parameter {
 
     const fn immutable(mut self) -> Self {
         self.mutable = false;
+        self
+    }
+
+    const fn protected(mut self) -> Self {
+        self.protected = true;
         self
     }
 }
@@ -49,6 +56,7 @@ pub(crate) const PARAMETERS: &[Parameter] = &[
     Parameter::new("activedefrag", Kind::Switch, "no"),
     Parameter::new("activerehashing", Kind::Switch, "yes"),
     Parameter::new("always-show-logo", Kind::Switch, "no").immutable(),
+    Parameter::new("aof-disable-auto-gc", Kind::Switch, "no"),
     Parameter::new("aof-load-truncated", Kind::Switch, "yes"),
     Parameter::new("aof-rewrite-cpulist", Kind::Text, "").alias("aof_rewrite_cpulist").immutable(),
     Parameter::new("aof-rewrite-incremental-fsync", Kind::Switch, "yes"),
@@ -119,9 +127,10 @@ pub(crate) const PARAMETERS: &[Parameter] = &[
     Parameter::new("crash-memcheck-enabled", Kind::Switch, "yes"),
     Parameter::new("daemonize", Kind::Switch, "no").immutable(),
     Parameter::new("databases", Kind::Integer(1, i32::MAX as i64), "16").immutable(),
-    Parameter::new("dbfilename", Kind::Text, "dump.rdb"),
-    Parameter::new("dir", Kind::Text, "."),
+    Parameter::new("dbfilename", Kind::FileName, "dump.rdb").protected(),
+    Parameter::new("dir", Kind::Text, ".").protected(),
     Parameter::new("disable-thp", Kind::Switch, "yes").immutable(),
+    Parameter::new("dynamic-hz", Kind::Switch, "yes"),
     Parameter::new("dual-channel-replication-enabled", Kind::Switch, "no"),
     Parameter::new("enable-debug-command", Kind::Choice(&["no", "yes", "local"]), "no").immutable(),
     Parameter::new("enable-module-command", Kind::Choice(&["no", "yes", "local"]), "no").immutable(),
@@ -187,7 +196,7 @@ pub(crate) const PARAMETERS: &[Parameter] = &[
     Parameter::new("no-appendfsync-on-rewrite", Kind::Switch, "no"),
     Parameter::new("notify-keyspace-events", Kind::Text, ""),
     Parameter::new("oom-score-adj", Kind::Choice(&["no", "yes", "relative", "absolute"]), "no"),
-    Parameter::new("oom-score-adj-values", Kind::Words, "0 200 800"),
+    Parameter::new("oom-score-adj-values", Kind::ScoreAdjustments, "0 200 800"),
     Parameter::new("pidfile", Kind::Text, "").immutable(),
     Parameter::new("port", Kind::Integer(0, 65535), "6379"),
     Parameter::new("prefetch-batch-max-size", Kind::Integer(0, i64::MAX), "16"),

@@ -1,0 +1,46 @@
+//! INFO's section Memory.
+
+use super::Text;
+use crate::memory::{human, total_system, usage};
+use crate::server::Server;
+
+pub(super) fn memory(server: &Server, text: &mut Text) {
+    let usage = usage();
+    server.memory.note(usage.used);
+    let (peak, startup) = (server.memory.peak(), server.memory.startup());
+    let dataset = usage.used.saturating_sub(startup);
+    let ratio = |a: usize, b: usize| if b == 0 { 0.0 } else { a as f64 / b as f64 };
+    let difference = |a: usize, b: usize| a as i128 - b as i128;
+    let percent = |a: usize, b: usize| format!("{:.2}%", ratio(a, b) * 100.0);
+    let mut both = |name: &str, bytes: u64| {
+        text.line(name, bytes);
+        text.line(&format!("{name}_human"), human(bytes));
+    };
+    both("used_memory", usage.used as u64);
+    both("used_memory_rss", usage.rss as u64);
+    both("used_memory_peak", peak as u64);
+    text.line("used_memory_peak_perc", percent(usage.used, peak));
+    text.line("used_memory_overhead", startup);
+    text.line("used_memory_startup", startup);
+    text.line("used_memory_dataset", dataset);
+    text.line("used_memory_dataset_perc", percent(dataset, usage.used));
+    text.line("allocator_allocated", usage.allocated);
+    text.line("allocator_active", usage.active);
+    text.line("allocator_resident", usage.resident);
+    let mut both = |name: &str, bytes: u64| {
+        text.line(name, bytes);
+        text.line(&format!("{name}_human"), human(bytes));
+    };
+    both("total_system_memory", total_system());
+    both("maxmemory", u64::try_from(server.config.integer("maxmemory")).unwrap_or(0));
+    text.line("maxmemory_policy", server.config.text("maxmemory-policy"));
+    let mut compared = |name: &str, end: &str, a: usize, b: usize| {
+        text.line(&format!("{name}_ratio"), format!("{:.2}", ratio(a, b)));
+        text.line(&format!("{name}{end}"), difference(a, b));
+    };
+    compared("allocator_frag", "_bytes", usage.active, usage.allocated);
+    compared("allocator_rss", "_bytes", usage.resident, usage.active);
+    compared("rss_overhead", "_bytes", usage.rss, usage.resident);
+    compared("mem_fragmentation", "_bytes", usage.rss, usage.used);
+    text.line("mem_allocator", "jemalloc-5.3.0");
+}

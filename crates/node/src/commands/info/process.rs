@@ -1,0 +1,89 @@
+//! INFO about the process: the sections Server, Clients, CPU and Cluster.
+
+use std::sync::atomic::Ordering;
+
+use engine::PauseMode;
+
+use super::Text;
+use crate::server::Server;
+
+pub(super) fn server(server: &Server, text: &mut Text) {
+    let now = crate::time::unix_micros();
+    let uptime = now / 1_000_000 - server.started;
+    let config = &server.config;
+    let system = rustix::system::uname();
+    let part = |name: &std::ffi::CStr| name.to_string_lossy().into_owned();
+    let hz = config.integer("hz");
+    text.line("redis_version", "7.2.4");
+    text.line("server_name", "redoubt");
+    text.line("redoubt_version", env!("CARGO_PKG_VERSION"));
+    text.line("redis_git_sha1", "00000000");
+    text.line("redis_git_dirty", 0);
+    text.line("redis_build_id", 0);
+    let mode = if server.engine.topology.is_some() { "cluster" } else { "standalone" };
+    text.line("redis_mode", mode);
+    text.line("server_mode", mode);
+    let (name, release, machine) = (part(system.sysname()), part(system.release()), part(system.machine()));
+    text.line("os", format!("{name} {release} {machine}"));
+    text.line("arch_bits", usize::BITS);
+    text.line("monotonic_clock", "quanta");
+    text.line("multiplexing_api", "epoll");
+    text.line("process_id", std::process::id());
+    text.line("process_supervised", config.text("supervised"));
+    text.line("run_id", &server.identity.run_id);
+    text.line("tcp_port", config.port("port"));
+    text.line("server_time_usec", now);
+    text.line("uptime_in_seconds", uptime);
+    text.line("uptime_in_days", uptime / 86400);
+    text.line("hz", hz);
+    text.line("configured_hz", hz);
+    text.line("lru_clock", crate::time::now().secs() & 0xff_ffff);
+    text.line("executable", &server.identity.executable);
+    text.line("config_file", server.identity.config_file.as_deref().unwrap_or_default());
+    text.line("io_threads_active", u8::from(config.integer("io-threads") > 1));
+    text.line("availability_zone", config.text("availability-zone"));
+    for (index, listener) in server.listener_lines().iter().enumerate() {
+        text.line(&format!("listener{index}"), listener);
+    }
+}
+
+pub(super) fn clients(server: &Server, text: &mut Text) {
+    text.line("connected_clients", server.connected.load(Ordering::Relaxed));
+    text.line("maxclients", server.config.integer("maxclients"));
+    text.line("blocked_clients", 0);
+    text.line("tracking_clients", 0);
+    text.line("pubsub_clients", 0);
+    text.line("watching_clients", 0);
+    text.line("clients_in_timeout_table", 0);
+    text.line("total_watched_keys", 0);
+    text.line("total_blocking_keys", 0);
+    text.line("total_blocking_keys_on_nokey", 0);
+    let now = crate::time::now();
+    server.engine.pauses.settle(&server.engine.settings, now);
+    let (actions, left) = match server.engine.pauses.until() {
+        Some((PauseMode::All, until)) => ("all", until.0 - now.0),
+        Some((PauseMode::Writes, until)) => ("write", until.0 - now.0),
+        None => ("none", 0),
+    };
+    text.line("paused_actions", actions);
+    text.line("paused_timeout_milliseconds", left.max(0));
+}
+
+pub(super) fn cpu(_server: &Server, text: &mut Text) {
+    // The system counts in ticks, user and system time of the process (fields 14 and 15), then those of
+    // its children. The name in parentheses before them may hold anything.
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    let after_name = stat.rsplit_once(") ").map_or("", |(_, rest)| rest);
+    let fields: Vec<u64> =
+        after_name.split(' ').skip(11).take(4).map(|field| field.parse().unwrap_or(0)).collect();
+    let ticks = rustix::param::clock_ticks_per_second().max(1) as f64;
+    let seconds = |index: usize| fields.get(index).copied().unwrap_or(0) as f64 / ticks;
+    let names = ["used_cpu_user", "used_cpu_sys", "used_cpu_user_children", "used_cpu_sys_children"];
+    for index in [1, 0, 3, 2] {
+        text.line(names[index], format!("{:.6}", seconds(index)));
+    }
+}
+
+pub(super) fn cluster(server: &Server, text: &mut Text) {
+    text.line("cluster_enabled", u8::from(server.engine.topology.is_some()));
+}

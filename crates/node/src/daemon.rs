@@ -1,0 +1,105 @@
+//! Going into the background, and telling a supervisor that the server is up.
+
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context as _, Result};
+
+use crate::config::Config;
+
+/// Set for the process that runs in the background, so that it does not go there again.
+const MARK: &str = "REDOUBT_IN_BACKGROUND";
+
+/// With `daemonize yes`: starts this program once more, detached from the terminal, and says that the
+/// calling process is done. A server under a supervisor stays where it is.
+pub(crate) fn detach(config: &Config, stdin: Option<&str>) -> Result<bool> {
+    if !config.switch("daemonize") || supervisor(config).is_some() {
+        return Ok(false);
+    }
+    if std::env::var_os(MARK).is_some() {
+        // A session of its own: no terminal can stop it. It is not a group's leader, so this succeeds.
+        let _ = rustix::process::setsid();
+        return Ok(false);
+    }
+    let mut command = Command::new(std::env::current_exe().context("this program's file is not known")?);
+    let mut arguments = std::env::args_os();
+    if let Some(name) = arguments.next() {
+        std::os::unix::process::CommandExt::arg0(&mut command, name);
+    }
+    command.args(arguments).env(MARK, "1").stdout(Stdio::null()).stderr(Stdio::null());
+    command.stdin(if stdin.is_some() { Stdio::piped() } else { Stdio::null() });
+    let mut child = command.spawn().context("the server cannot be started in the background")?;
+    if let (Some(text), Some(mut pipe)) = (stdin, child.stdin.take()) {
+        std::io::Write::write_all(&mut pipe, text.as_bytes())
+            .context("the configuration cannot be handed to the server in the background")?;
+    }
+    Ok(true)
+}
+
+/// Where the process id goes: a daemon always leaves it somewhere.
+pub(crate) fn pid_file(config: &Config) -> String {
+    let path = config.text("pidfile");
+    if path.is_empty() && config.switch("daemonize") && supervisor(config).is_none() {
+        return "/var/run/redis.pid".to_owned();
+    }
+    path
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Supervisor {
+    /// The socket to be notified.
+    Systemd(String),
+    Upstart,
+}
+
+fn supervisor(config: &Config) -> Option<Supervisor> {
+    let environment = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
+    choose(&config.text("supervised"), environment("NOTIFY_SOCKET"), environment("UPSTART_JOB"))
+}
+
+fn choose(supervised: &str, notify: Option<String>, upstart: Option<String>) -> Option<Supervisor> {
+    let systemd = notify.filter(|_| matches!(supervised, "systemd" | "auto")).map(Supervisor::Systemd);
+    let upstart = upstart.filter(|_| matches!(supervised, "upstart" | "auto")).map(|_| Supervisor::Upstart);
+    systemd.or(upstart)
+}
+
+/// Tells the supervisor that clients are served.
+pub(crate) fn notify_ready(config: &Config) {
+    match supervisor(config) {
+        Some(Supervisor::Systemd(socket)) => {
+            if let Err(error) = notify_systemd(&socket) {
+                tracing::warn!("systemd supervision requested, but NOTIFY_SOCKET cannot be used: {error}");
+            }
+        }
+        Some(Supervisor::Upstart) => {
+            tracing::info!("supervised by upstart, will stop to signal readiness");
+            let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::STOP);
+        }
+        None => {}
+    }
+}
+
+fn notify_systemd(path: &str) -> std::io::Result<()> {
+    let socket = UnixDatagram::unbound()?;
+    let address = match path.strip_prefix('@') {
+        Some(name) => SocketAddr::from_abstract_name(name)?,
+        None => SocketAddr::from_pathname(path)?,
+    };
+    socket.send_to_addr(b"STATUS=Ready to accept connections\nREADY=1\n", &address).map(|_| ())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_supervisor_is_there_if_asked_for_and_present() {
+        let some = |text: &str| Some(text.to_owned());
+        assert_eq!(choose("no", some("/run/s"), some("job")), None);
+        assert_eq!(choose("systemd", None, some("job")), None);
+        assert_eq!(choose("systemd", some("/run/s"), None), Some(Supervisor::Systemd("/run/s".into())));
+        assert_eq!(choose("auto", None, some("job")), Some(Supervisor::Upstart));
+        assert_eq!(choose("auto", None, None), None);
+    }
+}

@@ -1,0 +1,116 @@
+//! How much memory is in use: what the general allocator gave, less what the keyspace's pool holds free,
+//! and what the system says the process occupies.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use tikv_jemalloc_ctl::{epoch, stats};
+
+/// One look at the allocator and at the system, in bytes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Usage {
+    /// In use by the server.
+    pub(crate) used: usize,
+    /// Given by the allocator.
+    pub(crate) allocated: usize,
+    /// In pages of the allocator that hold something.
+    pub(crate) active: usize,
+    /// Occupied by the allocator.
+    pub(crate) resident: usize,
+    /// Occupied by the process.
+    pub(crate) rss: usize,
+}
+
+/// Remembers what can only be known over time.
+#[derive(Debug, Default)]
+pub(crate) struct Tracker {
+    peak: AtomicUsize,
+    startup: AtomicUsize,
+}
+
+/// What the allocator gave and did not get back. The allocator keeps its figures by thread; this brings
+/// them together.
+pub(crate) fn used() -> usize {
+    // A process with another allocator (a test) counts nothing.
+    let _ = epoch::advance();
+    stats::allocated::read().unwrap_or(0)
+}
+
+pub(crate) fn usage() -> Usage {
+    let allocated = used();
+    Usage {
+        used: allocated,
+        allocated,
+        active: stats::active::read().unwrap_or(0),
+        resident: stats::resident::read().unwrap_or(0),
+        rss: resident_set(),
+    }
+}
+
+/// The process's resident set; 0 where the system does not say.
+fn resident_set() -> usize {
+    let text = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
+    let pages = text.split(' ').nth(1).and_then(|word| word.parse::<usize>().ok());
+    pages.unwrap_or(0) * rustix::param::page_size()
+}
+
+/// The machine's memory.
+pub(crate) fn total_system() -> u64 {
+    let info = rustix::system::sysinfo();
+    info.totalram as u64 * u64::from(info.mem_unit)
+}
+
+impl Tracker {
+    /// Notes what an empty server uses.
+    pub(crate) fn start(&self) {
+        let used = used();
+        self.startup.store(used, Ordering::Relaxed);
+        self.peak.store(used, Ordering::Relaxed);
+    }
+
+    /// Notes what is used now.
+    pub(crate) fn note(&self, used: usize) {
+        self.peak.fetch_max(used, Ordering::Relaxed);
+    }
+
+    pub(crate) fn peak(&self) -> usize {
+        self.peak.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn startup(&self) -> usize {
+        self.startup.load(Ordering::Relaxed)
+    }
+}
+
+/// `1.50K`, `2.00M`: bytes as Redis shows them to people.
+pub(crate) fn human(bytes: u64) -> String {
+    const UNITS: [&str; 5] = ["K", "M", "G", "T", "P"];
+    if bytes < 1024 {
+        return format!("{bytes}B");
+    }
+    let mut value = bytes as f64 / 1024.0;
+    let mut unit = 0;
+    while value >= 1024.0 && unit + 1 < UNITS.len() {
+        value /= 1024.0;
+        unit += 1;
+    }
+    format!("{value:.2}{}", UNITS[unit])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn people_read_units() {
+        let table = [(0, "0B"), (1023, "1023B"), (1024, "1.00K"), (1_658_848, "1.58M"), (1 << 40, "1.00T")];
+        for (bytes, text) in table {
+            assert_eq!(human(bytes), text);
+        }
+    }
+
+    #[test]
+    fn the_system_knows_this_process() {
+        assert!(usage().rss > 0);
+        assert!(total_system() > usage().rss as u64);
+    }
+}

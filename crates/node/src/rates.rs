@@ -1,0 +1,48 @@
+//! How much happens in a second, as the mean of the last samples.
+
+use std::collections::VecDeque;
+
+use clock::Instant;
+use parking_lot::Mutex;
+
+/// How many samples the mean is taken over: at ten a second, one and a half seconds.
+const SAMPLES: usize = 16;
+
+/// What rates are known of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Rate {
+    Commands,
+    InputBytes,
+    OutputBytes,
+}
+
+const RATES: usize = 3;
+
+/// The counters at one moment.
+type Sample = (Instant, [u64; RATES]);
+
+/// The last samples.
+#[derive(Debug, Default)]
+pub(crate) struct Rates(Mutex<VecDeque<Sample>>);
+
+impl Rates {
+    /// Takes note of the counters, given in the order of [`Rate`].
+    pub(crate) fn sample(&self, now: Instant, counters: [u64; RATES]) {
+        let mut samples = self.0.lock();
+        // After a reset the counters begin anew.
+        if samples.back().is_some_and(|(_, last)| last.iter().zip(&counters).any(|(last, now)| last > now)) {
+            samples.clear();
+        }
+        samples.push_back((now, counters));
+        if samples.len() > SAMPLES {
+            samples.pop_front();
+        }
+    }
+
+    pub(crate) fn per_second(&self, rate: Rate) -> f64 {
+        let samples = self.0.lock();
+        let (Some((from, first)), Some((to, last))) = (samples.front(), samples.back()) else { return 0.0 };
+        let seconds = to.since(*from).as_secs_f64();
+        if seconds > 0.0 { (last[rate as usize] - first[rate as usize]) as f64 / seconds } else { 0.0 }
+    }
+}

@@ -1,0 +1,188 @@
+//! Counters of the whole server: the sums over its threads, as of the last CONFIG RESETSTAT.
+//!
+//! A thread's counter is written by that thread only, so resetting does not write it: it notes the sums
+//! of that moment, and what is shown is what came after.
+
+use std::collections::BTreeMap;
+use std::ops::Index;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::Mutex;
+
+use crate::server::Server;
+
+/// What one thread moved through its sockets. Written by that thread only.
+#[derive(Debug, Default)]
+pub(crate) struct Traffic {
+    input: AtomicU64,
+    output: AtomicU64,
+    reads: AtomicU64,
+    writes: AtomicU64,
+}
+
+impl Traffic {
+    pub(crate) fn count_read(&self, bytes: usize) {
+        add(&self.reads, 1);
+        add(&self.input, bytes as u64);
+    }
+
+    pub(crate) fn count_write(&self, bytes: usize) {
+        add(&self.writes, 1);
+        add(&self.output, bytes as u64);
+    }
+}
+
+/// Adds to a counter that only the calling thread writes.
+fn add(counter: &AtomicU64, amount: u64) {
+    counter.store(counter.load(Ordering::Relaxed) + amount, Ordering::Relaxed);
+}
+
+/// What is counted once for the server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Count {
+    Commands,
+    KeyspaceHits,
+    KeyspaceMisses,
+    ExpiredKeys,
+    ErrorReplies,
+    Connections,
+    RejectedConnections,
+    InputBytes,
+    OutputBytes,
+    Reads,
+    Writes,
+    QueryLimitDisconnections,
+    OutputLimitDisconnections,
+}
+
+const COUNTS: usize = Count::OutputLimitDisconnections as usize + 1;
+
+/// One command's counters.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct CommandTotals {
+    pub(crate) calls: u64,
+    pub(crate) nanos: u64,
+    pub(crate) rejected: u64,
+    pub(crate) failed: u64,
+}
+
+/// The sums at one moment, or the difference of two moments.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Totals {
+    counts: [u64; COUNTS],
+    /// By the command's number.
+    pub(crate) commands: Vec<CommandTotals>,
+    /// By the error's code.
+    pub(crate) errors: BTreeMap<String, u64>,
+}
+
+impl Index<Count> for Totals {
+    type Output = u64;
+
+    fn index(&self, count: Count) -> &u64 {
+        &self.counts[count as usize]
+    }
+}
+
+impl Totals {
+    /// The sums since the start.
+    pub(crate) fn sum(server: &Server) -> Self {
+        let mut totals = Self::default();
+        totals.commands.resize(engine::Registry::the().all().len(), CommandTotals::default());
+        let mut add = |count: Count, value: &AtomicU64| {
+            totals.counts[count as usize] += value.load(Ordering::Relaxed);
+        };
+        let workers = server.engine.worker_stats();
+        for worker in &workers {
+            add(Count::KeyspaceHits, &worker.keyspace_hits);
+            add(Count::KeyspaceMisses, &worker.keyspace_misses);
+            add(Count::ExpiredKeys, &worker.expired_keys);
+            add(Count::ErrorReplies, &worker.error_replies);
+        }
+        for traffic in server.traffic.lock().iter() {
+            add(Count::InputBytes, &traffic.input);
+            add(Count::OutputBytes, &traffic.output);
+            add(Count::Reads, &traffic.reads);
+            add(Count::Writes, &traffic.writes);
+        }
+        let network = &server.network;
+        add(Count::Connections, &network.connections_received);
+        add(Count::RejectedConnections, &network.connections_rejected);
+        add(Count::QueryLimitDisconnections, &network.query_limit_disconnections);
+        add(Count::OutputLimitDisconnections, &network.output_limit_disconnections);
+        for worker in &workers {
+            for (total, stats) in totals.commands.iter_mut().zip(worker.commands.iter()) {
+                total.calls += stats.calls.load(Ordering::Relaxed);
+                total.nanos += stats.nanos.load(Ordering::Relaxed);
+                total.rejected += stats.rejected.load(Ordering::Relaxed);
+                total.failed += stats.failed.load(Ordering::Relaxed);
+            }
+        }
+        for (code, count) in workers.iter().flat_map(|worker| worker.errors()) {
+            *totals.errors.entry(code).or_default() += count;
+        }
+        totals.counts[Count::Commands as usize] = totals.commands.iter().map(|command| command.calls).sum();
+        totals
+    }
+
+    fn since(mut self, base: &Self) -> Self {
+        for (value, base) in self.counts.iter_mut().zip(base.counts) {
+            *value = value.saturating_sub(base);
+        }
+        for (code, count) in &mut self.errors {
+            *count -= base.errors.get(code).copied().unwrap_or(0).min(*count);
+        }
+        self.errors.retain(|_, count| *count > 0);
+        for (command, base) in self.commands.iter_mut().zip(&base.commands) {
+            command.calls = command.calls.saturating_sub(base.calls);
+            command.nanos = command.nanos.saturating_sub(base.nanos);
+            command.rejected = command.rejected.saturating_sub(base.rejected);
+            command.failed = command.failed.saturating_sub(base.failed);
+        }
+        self
+    }
+}
+
+/// What RESETSTAT took away.
+#[derive(Debug, Default)]
+pub(crate) struct Baseline(Mutex<Totals>);
+
+impl Server {
+    /// The counters since the last CONFIG RESETSTAT.
+    pub(crate) fn totals(&self) -> Totals {
+        Totals::sum(self).since(&self.baseline.0.lock())
+    }
+
+    /// CONFIG RESETSTAT: counting starts anew.
+    pub(crate) fn reset_totals(&self) {
+        let now = Totals::sum(self);
+        *self.baseline.0.lock() = now;
+    }
+
+    /// Counters for one more thread that serves connections.
+    pub(crate) fn new_traffic(&self) -> Arc<Traffic> {
+        let traffic = Arc::new(Traffic::default());
+        self.traffic.lock().push(traffic.clone());
+        traffic
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reset_starts_counting_anew() {
+        let with = |hits, calls| {
+            let mut totals = Totals::default();
+            totals.counts[Count::KeyspaceHits as usize] = hits;
+            totals.commands.push(CommandTotals { calls, ..CommandTotals::default() });
+            totals
+        };
+        let shown = with(10, 7).since(&with(4, 2));
+        assert_eq!((shown[Count::KeyspaceHits], shown.commands[0].calls), (6, 5));
+        let before_any_reset = with(10, 7).since(&Totals::default());
+        assert_eq!((before_any_reset[Count::KeyspaceHits], before_any_reset.commands[0].calls), (10, 7));
+    }
+}
