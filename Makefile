@@ -1,8 +1,8 @@
 # Every target is a script; `make help` lists them. Variables are passed on: PORT, NODE, KEEP, REDOUBT.
-.PHONY: help build up status kill restart down test verify fmt bench bench-failover
+.PHONY: help build up up-sentinel down-sentinel status kill restart down test verify fmt bench bench-failover
 .DEFAULT_GOAL := help
 
-export PORT NODE KEEP REDOUBT CLUSTER_DIR PEERS RUNS
+export PORT NODE KEEP REDOUBT CLUSTER_DIR GROUP_DIR PEERS RUNS
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' Makefile
@@ -12,6 +12,12 @@ build: ## Build the server in release mode
 
 up: ## Start a cluster of six nodes here (PORT=7000 is the first port)
 	@scripts/up
+
+up-sentinel: ## Start a master, two replicas and three sentinels here (PORT=7010 is the first port)
+	@scripts/sentinel-group up
+
+down-sentinel: ## Stop them and remove their data
+	@scripts/sentinel-group down
 
 status: ## Show its nodes, slots and replicas
 	@scripts/status

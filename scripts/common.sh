@@ -9,6 +9,8 @@ export LC_ALL=C
 
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 CLUSTER_DIR=${CLUSTER_DIR:-$ROOT/.cluster}
+# Where the group that sentinels watch has its data (scripts/sentinel-group).
+GROUP_DIR=${GROUP_DIR:-$ROOT/.sentinel-group}
 NODES=6
 
 say() { printf '%s\n' "$*"; }
@@ -122,9 +124,10 @@ server_command() {
     fi
 }
 
-# Starts the node on port $1 with configuration file $2, and returns when it answers.
+# Starts the node on port $1 with configuration file $2 and the options that follow, and returns when it answers.
 start_node() {
     local port=$1 config=$2 dir=$CLUSTER_DIR/$1
+    shift 2
     local -a server
     mapfile -d '' -t server < <(server_command)
     ((${#server[@]})) || exit 1
@@ -132,7 +135,7 @@ start_node() {
     (
         cd "$dir"
         # A session of its own, so that Ctrl-C in the terminal does not reach it.
-        setsid "${server[@]}" "$config" --port "$port" </dev/null >>log 2>&1 &
+        setsid "${server[@]}" "$config" --port "$port" "$@" </dev/null >>log 2>&1 &
         printf '%s\n' $! >pid
     )
     wait_for 20 answers "$port" || {

@@ -55,3 +55,6 @@ pub use link::{LinkId, LinkKind};
 pub use machine::{Action, ClientId, Input, Sentinel, Status};
 pub use script::{JobId, Outcome};
 pub use settings::{Global, MasterSettings};
+
+#[cfg(test)]
+mod tests;

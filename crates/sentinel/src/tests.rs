@@ -1,0 +1,224 @@
+//! One sentinel, fed by hand. What many do together is the simulator's business (crate `sim`).
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use clock::Instant;
+use consensus::{Change, Record, Term};
+use resp::{Protocol, Value};
+
+use crate::{Action, Addr, ClientId, Config, Input, LinkId, LinkKind, Sentinel};
+
+const CONFIG: &str = "sentinel myid aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa
+sentinel monitor mymaster 10.0.0.1 6379 2
+sentinel down-after-milliseconds mymaster 1000
+";
+const PEER: &str = "bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb";
+const OTHER: &str = "cccccccccccccccccccccccccccccccccccccccc";
+
+struct Bench {
+    sentinel: Sentinel,
+    now: Instant,
+}
+
+impl Bench {
+    /// A sentinel whose links to its master stand.
+    fn new() -> Self {
+        let now = Instant::from_millis(100_000);
+        let config = Config::parse(CONFIG).unwrap();
+        let mut out = Vec::new();
+        let sentinel = Sentinel::new(now, config, BTreeMap::new(), 1, &mut out);
+        let mut bench = Self { sentinel, now };
+        for (link, kind) in [(1, LinkKind::Command), (2, LinkKind::Hello)] {
+            let addr = Addr::new("10.0.0.1", 6379);
+            let connect = Action::Connect { link: LinkId(link), addr, kind };
+            if link == 1 {
+                out = bench.deadline();
+            }
+            assert!(out.contains(&connect), "{out:?}");
+        }
+        for link in [1, 2] {
+            let local_ip = "10.0.0.9".into();
+            bench.input(Input::Connected { link: LinkId(link), local_ip });
+        }
+        // CLIENT SETNAME, then PING, then INFO.
+        for value in [Value::Simple("OK".into()), Value::Simple("PONG".into()), info("role:master\r\n")] {
+            bench.input(Input::Reply { link: LinkId(1), value });
+        }
+        bench
+    }
+
+    fn input(&mut self, input: Input) -> Vec<Action> {
+        let mut out = Vec::new();
+        self.sentinel.handle(self.now, input, &mut out);
+        out
+    }
+
+    fn deadline(&mut self) -> Vec<Action> {
+        self.input(Input::Deadline)
+    }
+
+    /// Lets time pass as the machine wants it; gives what was published.
+    fn pass(&mut self, millis: u64) -> Vec<String> {
+        let end = self.now + Duration::from_millis(millis);
+        let mut events = Vec::new();
+        while let Some(due) = self.sentinel.next_deadline().filter(|due| *due <= end) {
+            self.now = self.now.max(due);
+            let out = self.deadline();
+            events.extend(published(&out));
+        }
+        self.now = end;
+        events
+    }
+
+    fn command(&mut self, line: &str) -> (u64, String) {
+        let args = line.split(' ').map(|word| word.as_bytes().to_vec()).collect();
+        let (client, protocol) = (ClientId(7), Protocol::Resp2);
+        let out = self.input(Input::Command { client, protocol, args });
+        let reply = out.into_iter().find_map(|action| match action {
+            Action::Reply { after, reply, .. } => Some((after, String::from_utf8(reply).unwrap())),
+            _ => None,
+        });
+        reply.expect("every command is answered")
+    }
+
+    fn meet(&mut self, run_id: &str, port: u16) -> Vec<Action> {
+        self.hello(&format!("10.0.0.8,{port},{run_id},0,mymaster,10.0.0.1,6379,0"))
+    }
+
+    fn hello(&mut self, payload: &str) -> Vec<Action> {
+        let words = ["message", "__sentinel__:hello", payload];
+        let value = Value::Array(words.iter().map(|word| Value::Bulk(word.as_bytes().to_vec())).collect());
+        self.input(Input::Reply { link: LinkId(2), value })
+    }
+}
+
+fn info(text: &str) -> Value {
+    Value::Bulk(text.as_bytes().to_vec())
+}
+
+fn published(out: &[Action]) -> Vec<String> {
+    let line = |action: &Action| match action {
+        Action::Publish { channel, payload } => Some(format!("{channel} {payload}")),
+        _ => None,
+    };
+    out.iter().filter_map(line).collect()
+}
+
+#[test]
+fn a_port_that_refuses_after_the_link_broke_is_down_within_the_refused_time() {
+    let mut bench = Bench::new();
+    let out = bench.input(Input::Disconnected { link: LinkId(1) });
+    let addr = Addr::new("10.0.0.1", 6379);
+    let connect = Action::Connect { link: LinkId(1), addr, kind: LinkKind::Command };
+    assert_eq!(out, [connect], "the first attempt is made at once");
+    bench.input(Input::ConnectFailed { link: LinkId(1), refused: true });
+    assert_eq!(bench.pass(140), Vec::<String>::new());
+    assert_eq!(bench.pass(20), ["+sdown master mymaster 10.0.0.1 6379"]);
+}
+
+#[test]
+fn a_link_that_breaks_without_refusal_gets_its_full_time() {
+    let mut bench = Bench::new();
+    bench.input(Input::Disconnected { link: LinkId(1) });
+    assert_eq!(bench.pass(990), Vec::<String>::new());
+    assert_eq!(bench.pass(100), ["+sdown master mymaster 10.0.0.1 6379"]);
+}
+
+#[test]
+fn a_restart_that_takes_less_than_the_refused_time_is_no_failure() {
+    let mut bench = Bench::new();
+    bench.input(Input::Disconnected { link: LinkId(1) });
+    bench.input(Input::ConnectFailed { link: LinkId(1), refused: true });
+    assert_eq!(bench.pass(100), Vec::<String>::new());
+    bench.input(Input::Connected { link: LinkId(1), local_ip: "10.0.0.9".into() });
+    for value in
+        [Value::Simple("OK".into()), Value::Error("LOADING Redis is loading the dataset in memory".into())]
+    {
+        bench.input(Input::Reply { link: LinkId(1), value });
+    }
+    assert_eq!(bench.pass(90), Vec::<String>::new());
+}
+
+#[test]
+fn a_vote_is_given_once_an_epoch_and_waits_for_the_disk() {
+    let mut bench = Bench::new();
+    bench.meet(PEER, 26380);
+    bench.meet(OTHER, 26381);
+    let ask = |id: &str, epoch: u64| format!("SENTINEL IS-MASTER-DOWN-BY-ADDR 10.0.0.1 6379 {epoch} {id}");
+    let line = ask(PEER, 5);
+    let args = line.split(' ').map(|word| word.as_bytes().to_vec()).collect();
+    let (client, protocol) = (ClientId(1), Protocol::Resp2);
+    let out = bench.input(Input::Command { client, protocol, args });
+    let vote = u64::from_str_radix("bbbbbbbbbbbbbbbb", 16).unwrap();
+    let ballot = Change::Ballot { term: Term(5), vote, commit: 0 };
+    let record = Record { group: "mymaster".into(), changes: vec![ballot] };
+    assert!(out.contains(&Action::Persist { number: 1, record }), "{out:?}");
+    let reply = format!("*3\r\n:0\r\n$40\r\n{PEER}\r\n:5\r\n").into_bytes();
+    assert!(out.contains(&Action::Reply { client, after: 1, reply }), "{out:?}");
+    assert_eq!(published(&out), ["+new-epoch 5".into(), format!("+vote-for-leader {PEER} 5")]);
+    // Somebody else, the same epoch; then an epoch that is over.
+    let taken = format!("*3\r\n:0\r\n$40\r\n{PEER}\r\n:5\r\n");
+    assert_eq!(bench.command(&ask(OTHER, 5)), (1, taken.clone()));
+    assert_eq!(bench.command(&ask(OTHER, 4)), (1, taken));
+    assert_eq!(bench.command(&ask(OTHER, 6)).1, format!("*3\r\n:0\r\n$40\r\n{OTHER}\r\n:6\r\n"));
+}
+
+#[test]
+fn sentinels_meet_by_hello_and_count_until_they_are_forgotten() {
+    let mut bench = Bench::new();
+    let out = bench.meet(PEER, 26380);
+    let event = format!("+sentinel sentinel {PEER} 10.0.0.8 26380 @ mymaster 10.0.0.1 6379");
+    assert_eq!(published(&out), [event]);
+    assert_eq!(published(&bench.meet(PEER, 26380)), Vec::<String>::new());
+    // Another one at the same address: the first is gone, but still counts.
+    let out = bench.meet(OTHER, 26380);
+    assert!(published(&out)[0].starts_with(&format!("+sentinel-invalid-addr sentinel {PEER}")), "{out:?}");
+    bench.pass(1500);
+    let (_, text) = bench.command("SENTINEL CKQUORUM mymaster");
+    assert!(text.starts_with("-NOQUORUM 1 usable Sentinels."), "{text}");
+    assert!(text.contains(&format!("Out of reach: {PEER} at 10.0.0.8:0")), "{text}");
+    assert_eq!(bench.sentinel.status("mymaster").unwrap().sentinels, 3);
+    assert_eq!(bench.command(&format!("SENTINEL FORGET-PEER mymaster {PEER}")).1, "+OK\r\n");
+    assert_eq!(bench.sentinel.status("mymaster").unwrap().sentinels, 2);
+}
+
+#[test]
+fn a_newer_configuration_in_a_hello_is_followed_and_written_at_once() {
+    let mut bench = Bench::new();
+    bench.meet(PEER, 26380);
+    let out = bench.hello(&format!("10.0.0.8,26380,{PEER},3,mymaster,10.0.0.2,6379,3"));
+    let events = published(&out);
+    assert!(events.contains(&"+switch-master mymaster 10.0.0.1 6379 10.0.0.2 6379".to_owned()), "{events:?}");
+    assert!(events.contains(&"+slave slave 10.0.0.1:6379 10.0.0.1 6379 @ mymaster 10.0.0.2 6379".to_owned()));
+    let written = out.iter().any(|action| {
+        matches!(action, Action::WriteConfig { text } if text.contains("sentinel monitor mymaster 10.0.0.2 6379 2"))
+    });
+    assert!(written, "{out:?}");
+    let older = bench.hello(&format!("10.0.0.8,26380,{PEER},3,mymaster,10.0.0.1,6379,2"));
+    assert_eq!(published(&older), Vec::<String>::new());
+}
+
+#[test]
+fn time_that_jumps_makes_everything_doubtful_for_a_while() {
+    let mut bench = Bench::new();
+    bench.now += Duration::from_secs(3);
+    let out = bench.deadline();
+    assert_eq!(published(&out), ["+tilt #tilt mode entered"]);
+    assert_eq!(bench.pass(29_000), Vec::<String>::new(), "silence proves nothing now");
+    let events = bench.pass(3_000);
+    assert_eq!(events[..2], ["-tilt #tilt mode exited", "+sdown master mymaster 10.0.0.1 6379"]);
+}
+
+#[test]
+fn five_hundred_masters_share_one_link_to_each_sentinel() {
+    let mut config = String::new();
+    for number in 0..500 {
+        config += &format!("sentinel monitor m{number} 10.1.{}.{} 6379 2\n", number / 250, number % 250 + 1);
+        config += &format!("sentinel known-sentinel m{number} 10.0.0.8 26380 {PEER}\n");
+        config += &format!("sentinel known-sentinel m{number} 10.0.0.8 26381 {OTHER}\n");
+    }
+    let config = Config::parse(&config).unwrap();
+    let sentinel = Sentinel::new(Instant::from_millis(1000), config, BTreeMap::new(), 1, &mut Vec::new());
+    assert_eq!(sentinel.link_count(), 500 * 2 + 2);
+}

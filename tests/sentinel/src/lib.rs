@@ -1,0 +1,172 @@
+//! A master, its replicas and the sentinels that watch them, as processes.
+#![forbid(unsafe_code)]
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use harness::{Node, Program, Value, eventually, eventually_within};
+
+/// The name under which every group's master is watched.
+pub const MASTER: &str = "mymaster";
+
+/// Generous: tests share two cores with others.
+const BOUND: Duration = Duration::from_secs(60);
+
+/// The processes. The first server begins as the master.
+#[derive(Debug)]
+pub struct Group {
+    pub servers: Vec<Node>,
+    pub sentinels: Vec<Node>,
+}
+
+impl Group {
+    /// Starts a master with two replicas and a sentinel of each of these programs, with a quorum of two
+    /// and `down-after-milliseconds` 2000, and waits until everybody knows everybody.
+    ///
+    /// # Panics
+    /// If that does not come about.
+    #[must_use]
+    pub fn start(server: &Program, sentinels: &[Program]) -> Self {
+        let master = Node::start(server, "--repl-diskless-sync-delay 0");
+        let upstream = format!("--repl-diskless-sync-delay 0 --replicaof 127.0.0.1 {}", master.port);
+        let mut servers = vec![master];
+        servers.extend((0..2).map(|_| Node::start(server, &upstream)));
+        let port = servers[0].port;
+        eventually_within(BOUND, "both replicas are in sync", || {
+            let synced =
+                |node: &Node| node.info("replication", "master_link_status").as_deref() == Some("up");
+            servers[1..].iter().all(synced).then_some(())
+        });
+        let sentinels = sentinels.iter().map(|program| start_sentinel(program, port)).collect();
+        let group = Self { servers, sentinels };
+        if *server == Program::redoubt() {
+            group.introduce();
+        }
+        group.wait_until_known();
+        group
+    }
+
+    /// Redoubt's servers have no channels to meet on yet: every sentinel is greeted in the others' names.
+    fn introduce(&self) {
+        for host in &self.sentinels {
+            for guest in self.sentinels.iter().filter(|guest| guest.port != host.port) {
+                let id = guest.run("SENTINEL MYID").text();
+                let (port, master) = (guest.port, self.servers[0].port);
+                let hello = format!("127.0.0.1,{port},{id},0,{MASTER},127.0.0.1,{master},0");
+                host.run(&format!("PUBLISH __sentinel__:hello {hello}"));
+            }
+        }
+    }
+
+    fn wait_until_known(&self) {
+        eventually_within(BOUND, "every sentinel knows everybody", || {
+            let knows = |node: &Node| {
+                let master = field_map(&node.run(&format!("SENTINEL MASTER {MASTER}")));
+                let peers = (self.sentinels.len() - 1).to_string();
+                master.get("num-other-sentinels") == Some(&peers)
+                    && master.get("num-slaves").is_some_and(|count| count == "2")
+                    && node.run(&format!("SENTINEL CKQUORUM {MASTER}")).text().starts_with("OK 3 usable")
+            };
+            self.sentinels.iter().all(knows).then_some(())
+        });
+    }
+
+    /// Where a sentinel sends clients.
+    ///
+    /// # Panics
+    /// If it does not answer.
+    #[must_use]
+    pub fn master_port(&self, sentinel: usize) -> u16 {
+        let reply = self.sentinels[sentinel].run(&format!("SENTINEL GET-MASTER-ADDR-BY-NAME {MASTER}"));
+        reply.items()[1].text().parse().expect("a port")
+    }
+
+    /// Which server the sentinels that run send clients to, once they agree.
+    ///
+    /// # Panics
+    /// If they do not agree.
+    #[must_use]
+    pub fn master(&self) -> usize {
+        let running = self.running();
+        eventually_within(BOUND, "the sentinels agree", || {
+            let port = self.master_port(running[0]);
+            let agree = running.iter().all(|&sentinel| self.master_port(sentinel) == port);
+            self.servers.iter().position(|node| node.port == port).filter(|_| agree)
+        })
+    }
+
+    fn running(&self) -> Vec<usize> {
+        (0..self.sentinels.len()).filter(|&sentinel| self.sentinels[sentinel].is_running()).collect()
+    }
+
+    /// Waits until a server other than `old` takes a write at an address that a sentinel gives; says which,
+    /// and how long that took.
+    ///
+    /// # Panics
+    /// If it does not come about.
+    pub fn wait_for_successor(&self, old: usize) -> (usize, Duration) {
+        let began = Instant::now();
+        let running = self.running();
+        let successor = eventually_within(BOUND, "another server takes writes", || {
+            running.iter().find_map(|&sentinel| {
+                let port = self.master_port(sentinel);
+                let server = self.servers.iter().position(|node| node.port == port)?;
+                let node = &self.servers[server];
+                if server == old || !node.is_running() {
+                    return None;
+                }
+                let reply = node.try_connect().ok()?.try_call(&["SET", "key", "value"]).ok()?;
+                (reply == Value::Simple("OK".into())).then_some(server)
+            })
+        });
+        (successor, began.elapsed())
+    }
+
+    /// Waits until every running server but the master replicates it.
+    ///
+    /// # Panics
+    /// If that does not come about.
+    pub fn wait_until_whole(&self) {
+        let master = self.servers[self.master()].port.to_string();
+        for node in self.servers.iter().filter(|node| node.is_running() && node.port.to_string() != master) {
+            eventually_within(BOUND, &format!("{} follows {master}", node.port), || {
+                let field = |name| node.info("replication", name);
+                let follows = field("master_port").is_some_and(|port| port == master);
+                (follows && field("master_link_status")? == "up").then_some(())
+            });
+        }
+    }
+}
+
+/// A sentinel of this program that watches the master on `port`.
+fn start_sentinel(program: &Program, port: u16) -> Node {
+    let mut node = Node::prepare(program, "");
+    let file = node.folder().join("sentinel.conf");
+    let text = format!(
+        "# Watches one master.\nsentinel monitor {MASTER} 127.0.0.1 {port} 2\n\
+         sentinel down-after-milliseconds {MASTER} 2000\nsentinel failover-timeout {MASTER} 20000\n"
+    );
+    fs::write(&file, text).expect("the folder can be written to");
+    node.set_configuration(&file);
+    node.add_options("--sentinel");
+    node.launch();
+    node
+}
+
+/// A reply of names and values, as a map.
+#[must_use]
+pub fn field_map(reply: &Value) -> std::collections::BTreeMap<String, String> {
+    reply.items().chunks_exact(2).map(|pair| (pair[0].text(), pair[1].text())).collect()
+}
+
+/// Waits until a sentinel's events show `event`; gives its payload.
+///
+/// # Panics
+/// If it does not come.
+pub fn wait_for_event(events: &mut harness::Connection, event: &str) -> String {
+    eventually(&format!("{event} is published"), || {
+        let message = events.read().ok()?;
+        let items = message.items();
+        (items.len() == 4 && items[2].text() == event).then(|| items[3].text())
+    })
+}

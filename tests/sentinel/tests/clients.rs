@@ -1,0 +1,28 @@
+//! Clients that ask sentinels where the master is.
+
+use harness::{Program, eventually};
+use redis::sentinel::{SentinelClient, SentinelServerType};
+use sentinel_tests::{Group, MASTER};
+
+/// The `redis` crate's sentinel client writes on through five failovers.
+#[test]
+fn the_redis_crate_follows_the_master() {
+    let mut group = Group::start(&Program::redis(), &std::array::from_fn::<_, 3, _>(|_| Program::redoubt()));
+    let sentinels: Vec<String> =
+        group.sentinels.iter().map(|node| format!("redis://{}", node.address())).collect();
+    let mut client =
+        SentinelClient::build(sentinels, MASTER.into(), None, SentinelServerType::Master).unwrap();
+    for round in 0..5 {
+        let master = group.master();
+        group.servers[master].kill();
+        eventually(&format!("the client writes after failover {round}"), || {
+            let mut connection = client.get_connection().ok()?;
+            redis::cmd("SET").arg("round").arg(round).exec(&mut connection).ok()
+        });
+        group.servers[master].launch();
+        group.wait_until_whole();
+        let mut connection = client.get_connection().unwrap();
+        let value: u32 = redis::cmd("GET").arg("round").query(&mut connection).unwrap();
+        assert_eq!(value, round);
+    }
+}

@@ -1,0 +1,138 @@
+//! Masters that die or freeze under Redoubt sentinels, and sentinels that die with them.
+
+use std::fs;
+
+use harness::{Connection, Program, eventually};
+use sentinel_tests::{Group, MASTER, field_map, wait_for_event};
+
+fn redoubt() -> [Program; 3] {
+    std::array::from_fn(|_| Program::redoubt())
+}
+
+/// A real Redis dies three times; each time another takes over, subscribers are told, and the dead one
+/// comes back as a replica.
+#[test]
+fn killed_masters_are_replaced_and_return_as_replicas() {
+    let mut group = Group::start(&Program::redis(), &redoubt());
+    for round in 0..3 {
+        let master = group.master();
+        let mut events = group.sentinels[0].connect();
+        events.call(&["PSUBSCRIBE", "*"]);
+        let old = group.servers[master].port;
+        group.servers[master].kill();
+        let (successor, took) = group.wait_for_successor(master);
+        println!("round {round}: {took:?}");
+        let payload = wait_for_event(&mut events, "+switch-master");
+        let new = group.servers[successor].port;
+        assert_eq!(payload, format!("{MASTER} 127.0.0.1 {old} 127.0.0.1 {new}"));
+        group.servers[master].launch();
+        group.wait_until_whole();
+    }
+}
+
+/// A frozen process refuses nothing: it gets its `down-after-milliseconds`, and thaws into a replica.
+#[test]
+fn a_frozen_master_is_replaced_after_its_time() {
+    let group = Group::start(&Program::redis(), &redoubt());
+    let master = group.master();
+    group.servers[master].freeze();
+    let (_, took) = group.wait_for_successor(master);
+    println!("{took:?}");
+    assert!(took.as_millis() >= 2000, "replaced before its time: {took:?}");
+    group.servers[master].thaw();
+    group.wait_until_whole();
+}
+
+/// The sentinel that led the last failover dies together with the master.
+#[test]
+fn master_and_leader_die_together() {
+    let mut group = Group::start(&Program::redis(), &redoubt());
+    let first = group.master();
+    group.servers[first].kill();
+    let (second, _) = group.wait_for_successor(first);
+    group.servers[first].launch();
+    group.wait_until_whole();
+    let voted = |node: &harness::Node| field_map(&node.run(&format!("SENTINEL MASTER {MASTER}")));
+    assert!(voted(&group.sentinels[0]).contains_key("config-epoch"));
+    let leader = group.sentinels.iter().position(|node| node.log().contains("+elected-leader"));
+    let leader = leader.expect("one sentinel led the failover");
+    group.sentinels[leader].kill();
+    group.servers[second].kill();
+    let (third, took) = group.wait_for_successor(second);
+    println!("{took:?}");
+    assert_ne!(third, second);
+}
+
+/// An operator's failover needs no failure; the old master follows the new one.
+#[test]
+fn an_operator_switches_by_hand() {
+    let group = Group::start(&Program::redis(), &redoubt());
+    let master = group.master();
+    let reply = group.sentinels[1].run(&format!("SENTINEL FAILOVER {MASTER}"));
+    reply.expect_ok();
+    let (successor, _) = group.wait_for_successor(master);
+    assert_ne!(successor, master);
+    group.wait_until_whole();
+    let flights = group.sentinels[1].run(&format!("SENTINEL FAILOVERS {MASTER}"));
+    let steps = flights.items()[0].items().last().expect("the steps come last").items();
+    let said = |what: &str| steps.iter().any(|step| step.items()[1].text().starts_with(what));
+    assert!(said("requested by an operator") && said("switch to 127.0.0.1:"), "{flights:?}");
+}
+
+/// What a sentinel has learned is in its file, beside its owner's comments, and known after a restart.
+#[test]
+fn a_restarted_sentinel_knows_what_it_knew() {
+    let mut group = Group::start(&Program::redis(), &redoubt());
+    let master = group.master();
+    group.servers[master].kill();
+    let (successor, _) = group.wait_for_successor(master);
+    let port = group.servers[successor].port;
+    for sentinel in 0..3 {
+        group.sentinels[sentinel].terminate();
+        let file = group.sentinels[sentinel].folder().join("sentinel.conf");
+        let text = fs::read_to_string(file).unwrap();
+        assert!(text.starts_with("# Watches one master.\n"), "{text}");
+        assert!(text.contains(&format!("sentinel monitor {MASTER} 127.0.0.1 {port} 2")), "{text}");
+        group.sentinels[sentinel].launch();
+        assert_eq!(group.master_port(sentinel), port);
+        let known = field_map(&group.sentinels[sentinel].run(&format!("SENTINEL MASTER {MASTER}")));
+        assert_eq!(known["num-other-sentinels"], "2");
+    }
+}
+
+/// A sentinel says what is wrong with its file and does not start.
+#[test]
+fn a_bad_file_stops_the_start() {
+    let mut node = harness::Node::prepare(&Program::redoubt(), "");
+    let file = node.folder().join("sentinel.conf");
+    fs::write(&file, "port 26379\nsentinel monitor m 127.0.0.1 6379 0\n").unwrap();
+    node.set_configuration(&file);
+    node.add_options("--sentinel");
+    node.spawn();
+    assert!(!node.wait_for_exit().success());
+    let log = node.log();
+    assert!(log.contains("at line 2") && log.contains("Quorum must be 1 or greater."), "{log}");
+}
+
+/// Random bytes, half a request and a promise of too much end their own connection and nothing else.
+#[test]
+fn bad_input_disturbs_nobody() {
+    let group = Group::start(&Program::redis(), &redoubt());
+    let sentinel = &group.sentinels[0];
+    for bytes in
+        [&b"\x00\xff\x13\r\n"[..], b"*2\r\n$8\r\nSENT", b"*1000000000000\r\n", b"*1\r\n$99999999999\r\n"]
+    {
+        let mut connection: Connection = sentinel.connect();
+        connection.send_raw(bytes).unwrap();
+        let _ = connection.end_sending();
+        let _ = connection.read_to_end();
+    }
+    let mut connection = sentinel.connect();
+    let reply = connection.call(&["SENTINEL", "RAFT", MASTER, "\u{1}nonsense"]);
+    reply.expect_ok();
+    connection.call(&["PUBLISH", "__sentinel__:hello", "1,2,3,4,5,6,7,8"]);
+    eventually("the sentinel still answers", || {
+        let reply = sentinel.run(&format!("SENTINEL CKQUORUM {MASTER}"));
+        reply.text().starts_with("OK 3 usable").then_some(())
+    });
+}

@@ -1,0 +1,31 @@
+//! Redoubt's sentinels beside Redis's, and over Redoubt's servers.
+
+use harness::Program;
+use sentinel_tests::Group;
+
+fn survives_a_kill(server: &Program, sentinels: &[Program]) {
+    let mut group = Group::start(server, sentinels);
+    let master = group.master();
+    group.servers[master].kill();
+    let (successor, took) = group.wait_for_successor(master);
+    println!("{took:?}");
+    assert_ne!(successor, master);
+    assert_eq!(group.master(), successor, "all sentinels agree, of whatever kind");
+    group.servers[master].launch();
+    group.wait_until_whole();
+}
+
+#[test]
+fn two_redoubt_sentinels_and_one_of_redis() {
+    survives_a_kill(&Program::redis(), &[Program::redoubt(), Program::redoubt(), Program::redis()]);
+}
+
+#[test]
+fn one_redoubt_sentinel_and_two_of_redis() {
+    survives_a_kill(&Program::redis(), &[Program::redoubt(), Program::redis(), Program::redis()]);
+}
+
+#[test]
+fn redoubt_servers_under_redoubt_sentinels() {
+    survives_a_kill(&Program::redoubt(), &[Program::redoubt(), Program::redoubt(), Program::redoubt()]);
+}
