@@ -36,8 +36,6 @@ pub(crate) struct Driver {
     next_token: u64,
     /// The last time that the machine was told; it must not go back, whatever the processor's clock does.
     last: Instant,
-    /// Whether this node has been in sync with the master that it follows now.
-    synced: bool,
     /// The machine wants to know when this is processed.
     watched: Option<ReplOffset>,
     pause: Option<Pause>,
@@ -74,7 +72,6 @@ impl Driver {
             waiting: BTreeMap::new(),
             next_token: 0,
             last: crate::time::instant(),
-            synced: false,
             watched: None,
             pause: None,
             facts: gossip::Replication::default(),
@@ -261,22 +258,18 @@ impl Driver {
     }
 
     /// How replication stands, as the machine wants to know it.
-    fn standing(&mut self, now: Instant) -> gossip::Replication {
+    fn standing(&self, now: Instant) -> gossip::Replication {
         let replication = &self.server.replication;
         let source = match (replication.is_replica(), replication.link_down_since()) {
             (false, _) => Source::Never,
-            (true, None) => {
-                self.synced = true;
-                Source::Streaming { last_heard: now }
-            }
-            (true, Some(since)) if self.synced => Source::Lost { since },
+            (true, None) => Source::Streaming { last_heard: now },
+            (true, Some(since)) if replication.was_in_sync() => Source::Lost { since },
             (true, Some(_)) => Source::Never,
         };
         gossip::Replication { offset: replication.offset(), source }
     }
 
     fn follow(&mut self, ip: IpAddr, port: u16) {
-        self.synced = false;
         let master = MasterAddress { host: ip.to_string(), port };
         self.server.replication.become_replica_of(&self.server, master);
     }

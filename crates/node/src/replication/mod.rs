@@ -141,6 +141,14 @@ impl Replication {
         }
     }
 
+    /// Whether this node is a replica that has had its master's data at some time.
+    pub(crate) fn was_in_sync(&self) -> bool {
+        match &*self.role.lock() {
+            Role::Master => false,
+            Role::Replica { machine, .. } => machine.lock().was_up(),
+        }
+    }
+
     /// Whether this node could serve a replica: its data belongs to a history that goes on.
     pub(crate) fn can_serve(&self) -> bool {
         match &*self.role.lock() {

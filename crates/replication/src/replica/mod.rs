@@ -162,6 +162,8 @@ pub struct Replica {
     last_heard: Instant,
     /// Since when the link has been down.
     down_since: Option<Instant>,
+    /// Whether the link has been up at any time.
+    was_up: bool,
     /// What the current or last snapshot has brought.
     received: u64,
 }
@@ -176,6 +178,7 @@ impl Replica {
             position,
             last_heard: now,
             down_since: Some(now),
+            was_up: false,
             received: 0,
         }
     }
@@ -207,6 +210,12 @@ impl Replica {
     #[must_use]
     pub fn down_since(&self) -> Option<Instant> {
         self.down_since
+    }
+
+    /// Whether this node has had this master's data, however long ago and for however short a time.
+    #[must_use]
+    pub fn was_up(&self) -> bool {
+        self.was_up
     }
 
     /// When the master was last heard.
@@ -385,6 +394,7 @@ impl Replica {
 
     fn stream(&mut self, now: Instant, rest: Vec<u8>, out: &mut Vec<Action>) {
         self.state = State::Streaming { next_ack: now + ACK_PERIOD };
+        self.was_up = true;
         self.down_since = None;
         out.push(Action::Up);
         if !rest.is_empty() {

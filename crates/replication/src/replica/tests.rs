@@ -221,8 +221,10 @@ fn it_shows_life_while_it_loads() {
     for second in [1000, 2000, 200_000] {
         assert_eq!(replica.at(second).give(Input::Deadline), [Action::Send(b"\n".to_vec())]);
     }
+    assert!(!replica.machine.was_up());
     replica.at(201_000).give(Input::Loaded);
     assert_eq!(replica.machine.link(), LinkState::Connected);
+    assert!(replica.machine.was_up(), "however soon it is lost again");
 }
 
 #[test]
