@@ -104,6 +104,13 @@ impl Keyspace {
         self.slots[slot.index()].0.try_lock().map(|data| self.guard(slot, data))
     }
 
+    /// Lets go of the slot for whoever waits for it, and takes it again after them. Who works on a slot for
+    /// long must do this at times: unlocking and locking again would nearly always win against a waiter.
+    pub(crate) fn let_others(&self, guard: &mut SlotGuard<'_>) {
+        MutexGuard::bump(&mut guard.data);
+        self.cuts.meet(&mut guard.data);
+    }
+
     #[inline]
     fn guard<'k>(&'k self, slot: Slot, mut data: MutexGuard<'k, SlotData>) -> SlotGuard<'k> {
         self.cuts.meet(&mut data);

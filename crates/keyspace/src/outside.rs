@@ -1,7 +1,17 @@
 //! What is too large for a page.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use crate::chunked::Chunked;
 use crate::table::Table;
+
+/// Bytes of all records of the process, without tables and what these have.
+static OUTSIDE: AtomicUsize = AtomicUsize::new(0);
+
+/// How much lies outside of pages, in bytes, but for large collections' own pages.
+pub(crate) fn outside_bytes() -> usize {
+    OUTSIDE.load(Ordering::Relaxed)
+}
 
 /// A value that lies outside of the pages.
 #[derive(Debug)]
@@ -18,13 +28,6 @@ impl Large {
         match self {
             Self::Bytes(bytes) => Self::Bytes(bytes.clone()),
             Self::Fields(_) => unreachable!("a table is captured by pins"),
-        }
-    }
-
-    fn flat_bytes(&self) -> usize {
-        match self {
-            Self::Bytes(bytes) => bytes.capacity(),
-            Self::Fields(_) => 0,
         }
     }
 
@@ -48,6 +51,15 @@ pub(crate) struct Record {
 }
 
 impl Record {
+    /// What is counted for it besides a table's pages.
+    fn flat_bytes(&self) -> usize {
+        let value = match &self.value {
+            Large::Bytes(bytes) => bytes.capacity(),
+            Large::Fields(_) => size_of::<Table>(),
+        };
+        size_of::<Option<Self>>() + self.key.as_ref().map_or(0, |key| key.len()) + value
+    }
+
     /// A record of its own with the same content.
     pub(crate) fn copy(&self) -> Self {
         Self { key: self.key.clone(), value: self.value.copy(), shared: 0 }
@@ -63,7 +75,7 @@ impl Record {
 pub(crate) struct Store {
     records: Chunked<Option<Record>>,
     unused: Vec<u32>,
-    /// Bytes of the records' packed values and strings.
+    /// Bytes of the records, without the pages of tables.
     flat: usize,
     /// How many records are tables.
     tables: usize,
@@ -71,7 +83,7 @@ pub(crate) struct Store {
 
 impl Store {
     pub(crate) fn put(&mut self, record: Record) -> u32 {
-        self.flat += record.value.flat_bytes();
+        self.count(0, record.flat_bytes());
         self.tables += usize::from(matches!(record.value, Large::Fields(_)));
         match self.unused.pop() {
             Some(number) => {
@@ -103,14 +115,20 @@ impl Store {
         let before = bytes.capacity();
         change(bytes);
         let after = bytes.capacity();
-        self.flat = self.flat + after - before;
+        self.count(before, after);
+    }
+
+    fn count(&mut self, less: usize, more: usize) {
+        self.flat = self.flat + more - less;
+        OUTSIDE.fetch_add(more, Ordering::Relaxed);
+        OUTSIDE.fetch_sub(less, Ordering::Relaxed);
     }
 
     pub(crate) fn has_tables(&self) -> bool {
         self.tables > 0
     }
 
-    /// Bytes of strings and packed values.
+    /// Bytes of the records, without the pages of tables.
     pub(crate) fn flat_bytes(&self) -> usize {
         self.flat
     }
@@ -126,9 +144,9 @@ impl Store {
             record.shared -= 1;
             return None;
         }
-        let value = &self.record(number).value;
-        let (flat, tables) = (value.flat_bytes(), usize::from(matches!(value, Large::Fields(_))));
-        self.flat -= flat;
+        let record = self.record(number);
+        let (flat, tables) = (record.flat_bytes(), usize::from(matches!(record.value, Large::Fields(_))));
+        self.count(flat, 0);
         self.tables -= tables;
         self.unused.push(number);
         self.records[number].take()
@@ -137,5 +155,11 @@ impl Store {
     pub(crate) fn bytes(&self) -> usize {
         let records: usize = self.records.iter().flatten().map(Record::bytes).sum();
         records + self.records.bytes() + self.unused.capacity() * 4
+    }
+}
+
+impl Drop for Store {
+    fn drop(&mut self) {
+        self.count(self.flat, 0);
     }
 }

@@ -10,6 +10,7 @@ use slot_routing::{SLOT_COUNT, Slot};
 
 use crate::keyspace::Keyspace;
 use crate::memory::{pool_use, purge_pool};
+use crate::outside::outside_bytes;
 use crate::slot::SlotData;
 use crate::usage::Usage;
 
@@ -21,6 +22,14 @@ const TIDY_AT_ONCE: usize = 16;
 impl Keyspace {
     /// How many steps a purge of everything has.
     pub const PURGE_STEPS: usize = 128;
+
+    /// Bytes that all data takes, counted as they are taken: pages and index lines from the pool, what lies
+    /// outside, and the slots themselves. The pool and what is outside are counted for the whole process.
+    #[must_use]
+    pub fn used_bytes(&self) -> usize {
+        const SLOT: usize = 128 + size_of::<u32>() + size_of::<u64>();
+        pool_use().taken + outside_bytes() + SLOT_COUNT * SLOT
+    }
 
     /// Lets `age` bring the usage of every key of a share of the slots up to date (see [`Usage`]). A driver
     /// that comes to every step within two hours is often enough.

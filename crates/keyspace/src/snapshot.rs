@@ -126,7 +126,10 @@ impl Snapshot {
         let mut entry = |db, key: &[u8], value: Value<'_>, expiry: Option<Millis>| {
             visit(SnapshotEntry { db, key, value, expiry });
         };
-        while !self.keyspace.lock(slot).walk(1 << self.number, BUDGET, &mut entry) {}
+        let mut guard = self.keyspace.lock(slot);
+        while !guard.walk(1 << self.number, BUDGET, &mut entry) {
+            self.keyspace.let_others(&mut guard);
+        }
     }
 }
 
@@ -137,7 +140,10 @@ impl Drop for Snapshot {
         cuts.active[self.number].store(0, Ordering::Relaxed);
         let unwalked = Slot::all().filter(|slot| !self.walked[slot.index()]);
         for slot in unwalked {
-            while !self.keyspace.lock(slot).unpin(1 << self.number, BUDGET) {}
+            let mut guard = self.keyspace.lock(slot);
+            while !guard.unpin(1 << self.number, BUDGET) {
+                self.keyspace.let_others(&mut guard);
+            }
         }
         cuts.bits.fetch_and(!(1 << self.number), Ordering::Release);
     }

@@ -120,6 +120,11 @@ impl Default for Table {
     }
 }
 
+/// A line of 64 bytes has about ten entries.
+const INDEX_SHARE: usize = 6;
+/// About a sixteenth of the pages lies free.
+const PAGES_TO_FREE: usize = 16;
+
 /// A value to be stored.
 #[derive(Debug, Clone, Copy)]
 struct Content<'a> {
@@ -389,12 +394,13 @@ impl Table {
         ScanItem { key: self.keys().key(reference), kind: header.kind(), expiry: header.expiry(page, at) }
     }
 
-    /// Bytes that deleting the entry gives back, now or with its page's next compaction.
+    /// Bytes that deleting the entry gives back, at once or with its page's next compaction: the entry, its
+    /// share of the index and of what lies free in pages, and what it has outside.
     #[must_use]
     pub fn entry_bytes(&self, place: Place) -> usize {
         let (header, page, at) = self.pages.entry(place.0);
         let outside = header.outside(page, at).map_or(0, |number| self.store().record(number).bytes());
-        header.len() + outside
+        header.len() + header.len() / PAGES_TO_FREE + INDEX_SHARE + outside
     }
 
     /// Bytes of the entries that are alive, without what large values take outside.

@@ -15,7 +15,7 @@
 
 use clock::Millis;
 
-use super::{NO_PAGE, Place, Rare, Table};
+use super::{Place, Rare, Table};
 use crate::entry::{self, ALIVE, Draft, Header, Where};
 use crate::hash::HashPart;
 use crate::key::Key;
@@ -71,7 +71,6 @@ impl Table {
         let (mark, len) = (self.pages.count() as u32, self.len);
         if mark > 0 {
             self.rare().pins.push(Pin { bit, db, walked: 0, mark, len });
-            self.open = NO_PAGE;
         }
     }
 

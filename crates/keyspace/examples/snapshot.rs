@@ -1,0 +1,119 @@
+//! What a snapshot costs while one writer overwrites random keys as fast as it can: how long the cut holds
+//! the slots, how much memory is added at the peak, how far the writer falls back, and how long it waits.
+//!
+//! `cargo run --release -p keyspace --example snapshot [keys]`; with `hash` as second argument one hash of
+//! so many fields is written to instead.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use clock::Millis;
+use keyspace::{Field, Found, HashBuilder, HashLimits, Keyspace, NewValue, Value, pool_use};
+use slot_routing::Slot;
+
+fn set(keyspace: &Keyspace, name: &[u8], value: &[u8]) {
+    let key = keyspace.key(name);
+    let mut guard = keyspace.lock(key.slot());
+    let table = guard.table(0);
+    match table.find(&key, Millis(0)) {
+        Found::Missing => drop(table.insert(&key, NewValue::string(value), None)),
+        Found::Live(place) | Found::Expired(place) => {
+            drop(table.replace(place, &key, NewValue::string(value), None));
+        }
+    }
+}
+
+fn hset(keyspace: &Keyspace, name: &[u8], value: &[u8]) {
+    let key = keyspace.key(b"the one hash");
+    let mut guard = keyspace.lock(key.slot());
+    let table = guard.table(0);
+    let place = match table.find(&key, Millis(0)) {
+        Found::Missing => table.insert(&key, NewValue::Hash(&HashBuilder::new()), None),
+        Found::Live(place) | Found::Expired(place) => place,
+    };
+    table.hash_set(place, &key, Field { name, value, expiry: None }, HashLimits::default());
+}
+
+#[derive(Default)]
+struct Writer {
+    stop: AtomicBool,
+    done: AtomicU64,
+    /// Microseconds.
+    longest: AtomicUsize,
+}
+
+impl Writer {
+    fn run(&self, keyspace: &Keyspace, keys: u64, write: fn(&Keyspace, &[u8], &[u8])) {
+        let mut random = 88_172_645_463_325_252u64;
+        while !self.stop.load(Ordering::Relaxed) {
+            random ^= random << 13;
+            random ^= random >> 7;
+            random ^= random << 17;
+            let name = format!("{:016}", random % keys);
+            let start = Instant::now();
+            write(keyspace, name.as_bytes(), &[b'w'; 32]);
+            self.longest.fetch_max(start.elapsed().as_micros() as usize, Ordering::Relaxed);
+            self.done.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Millions a second while `work` runs, and the longest wait.
+    fn rate<R>(&self, work: impl FnOnce() -> R) -> (f64, usize, R) {
+        self.longest.store(0, Ordering::Relaxed);
+        let (before, start) = (self.done.load(Ordering::Relaxed), Instant::now());
+        let result = work();
+        let done = self.done.load(Ordering::Relaxed) - before;
+        (done as f64 / start.elapsed().as_micros() as f64, self.longest.load(Ordering::Relaxed), result)
+    }
+}
+
+fn main() {
+    let keys: u64 = std::env::args().nth(1).and_then(|keys| keys.parse().ok()).unwrap_or(4_000_000);
+    let write = if std::env::args().nth(2).as_deref() == Some("hash") { hset } else { set };
+    let keyspace = Arc::new(Keyspace::new(1, 16));
+    (0..keys).for_each(|number| write(&keyspace, format!("{number:016}").as_bytes(), &[b'v'; 32]));
+    let writer = Arc::new(Writer::default());
+    let handle = {
+        let (keyspace, writer) = (keyspace.clone(), writer.clone());
+        std::thread::spawn(move || writer.run(&keyspace, keys, write))
+    };
+    let (alone, longest_alone, ()) = writer.rate(|| std::thread::sleep(Duration::from_secs(1)));
+    let before = pool_use().taken;
+    let (during, longest, (held, peak, visited, took)) = writer.rate(|| {
+        let start = Instant::now();
+        let (mut snapshot, ()) = keyspace.cut(|| ()).expect("no other snapshot");
+        let held = start.elapsed();
+        let (mut peak, mut visited) = (0, 0);
+        let mut out: Vec<u8> = Vec::new();
+        for slot in Slot::all() {
+            snapshot.walk(slot, &mut |entry| {
+                out.clear();
+                out.extend_from_slice(entry.key);
+                match entry.value {
+                    Value::String(string) => {
+                        out.extend_from_slice(string.bytes);
+                        visited += 1;
+                    }
+                    Value::HashPart(part) => part.for_each(&mut |field| {
+                        out.extend_from_slice(field.value);
+                        visited += 1;
+                    }),
+                    _ => {}
+                }
+            });
+            peak = peak.max(pool_use().taken);
+        }
+        (held, peak, visited, start.elapsed())
+    });
+    writer.stop.store(true, Ordering::Relaxed);
+    handle.join().expect("the writer does not panic");
+    assert_eq!(visited, keys);
+    println!(
+        "{keys} keys or fields: cut {held:?}, walk {took:?}, peak memory +{:.1} %",
+        (peak.saturating_sub(before)) as f64 * 100.0 / before as f64
+    );
+    println!(
+        "writer: {alone:.2} million a second alone (longest wait {longest_alone} us), {during:.2} during ({longest} us)"
+    );
+}

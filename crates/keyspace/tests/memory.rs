@@ -1,0 +1,53 @@
+//! What the keyspace says about its memory, and that it gives it back. One test: the pool is one for the
+//! process.
+
+use clock::Millis;
+use keyspace::{Found, Keyspace, NewValue, pool_use};
+
+const KEYS: usize = 200_000;
+
+fn insert(keyspace: &Keyspace, name: &str, value: &[u8]) -> usize {
+    let key = keyspace.key(name.as_bytes());
+    let mut guard = keyspace.lock(key.slot());
+    let table = guard.table(0);
+    let place = table.insert(&key, NewValue::string(value), None);
+    table.entry_bytes(place)
+}
+
+fn delete(keyspace: &Keyspace, name: &str) {
+    let key = keyspace.key(name.as_bytes());
+    let mut guard = keyspace.lock(key.slot());
+    let table = guard.table(0);
+    if let Found::Live(place) = table.find(&key, Millis(0)) {
+        drop(table.remove(place, &key));
+    }
+}
+
+#[test]
+fn memory_is_counted_and_given_back() {
+    // Few slots, so that each has many keys, as when there are millions.
+    let name = |number: usize| format!("{{{}}}{number:012}", number % 1000);
+    let keyspace = Keyspace::new(1, 16);
+    for len in [8, 32, 200, 5000] {
+        let keys = if len > 1000 { KEYS / 20 } else { KEYS };
+        let value = vec![7; len];
+        let before = keyspace.used_bytes();
+        let said: usize = (0..keys).map(|number| insert(&keyspace, &name(number), &value)).sum();
+        let full = pool_use();
+        let used = keyspace.used_bytes() - before;
+        let off = (said as f64 - used as f64) / used as f64;
+        assert!(off.abs() < 0.08, "keys of {len} bytes say {said}, the keyspace {used}");
+
+        (0..keys).filter(|number| number % 10 != 3).for_each(|number| delete(&keyspace, &name(number)));
+        (0..2 * Keyspace::PURGE_STEPS).for_each(|step| {
+            keyspace.purge_step(step);
+        });
+        let left = pool_use();
+        if len < 1000 {
+            assert!(left.taken < full.taken / 6, "a tenth of the keys takes {left:?} of {full:?}");
+            assert!(left.held < full.held / 3, "the system got back all but {left:?} of {full:?}");
+        }
+        (0..keys).for_each(|number| delete(&keyspace, &name(number)));
+        assert!(keyspace.used_bytes() - before < 100_000, "without keys nothing is left");
+    }
+}
