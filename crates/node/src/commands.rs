@@ -4,6 +4,7 @@ mod cluster;
 mod config;
 mod info;
 mod replication;
+mod saving;
 mod server;
 
 use engine::NodeCommand;
@@ -38,7 +39,11 @@ async fn dispatch(connection: &mut Connection, command: NodeCommand, args: Args<
         NodeCommand::Replicaof => return replication::replicaof(&server, args, &mut connection.reply()),
         NodeCommand::Role => return crate::replication::role(&server, &mut connection.reply()),
         NodeCommand::Wait => return replication::wait(connection, args).await,
-        NodeCommand::Shutdown => return server::shutdown(&server, &mut connection.reply()),
+        NodeCommand::Save => return saving::save(connection).await,
+        NodeCommand::Bgsave => return saving::bgsave(connection, args),
+        NodeCommand::Lastsave => return connection.reply().integer(server.saving.last_save()),
+        NodeCommand::DebugReload => return saving::reload(connection, args).await,
+        NodeCommand::Shutdown => return saving::shutdown(connection, args).await,
     };
     match outcome {
         Ok(()) => connection.reply().ok(),

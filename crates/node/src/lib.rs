@@ -17,6 +17,7 @@ mod memory;
 mod output;
 mod rates;
 mod replication;
+mod saving;
 mod sentinel;
 mod server;
 mod settings;

@@ -13,6 +13,7 @@ use crate::cluster::Cluster;
 use crate::config::Config;
 use crate::listener::Listeners;
 use crate::replication::{Replication, SharedLog};
+use crate::saving::Saving;
 use crate::totals::{Baseline, Traffic};
 use crate::{memory, rates};
 
@@ -84,6 +85,7 @@ pub(crate) struct Server {
     /// Wakes connections whose commands were paused.
     pause_ended: Notify,
     pub(crate) replication: Replication,
+    pub(crate) saving: Saving,
     /// The way to the cluster's driver, in cluster mode.
     pub(crate) cluster: OnceLock<Cluster>,
     /// How many clients are connected.
@@ -99,6 +101,7 @@ impl Server {
         Arc::new(Self {
             engine,
             replication: Replication::new(&config, log),
+            saving: Saving::new(),
             config,
             identity,
             network: NetworkStats::default(),

@@ -18,6 +18,7 @@ pub(crate) fn apply(server: &Server) {
         .cluster_allow_reads_when_down
         .store(config.switch("cluster-allow-reads-when-down"), Ordering::Relaxed);
     server.replication.apply_config(server);
+    crate::saving::update_gate(server);
     let password = config.text("requirepass");
     settings.password.store(Arc::new((!password.is_empty()).then(|| password.into_bytes())));
     let size = |name: &str| usize::try_from(config.integer(name)).unwrap_or(usize::MAX);

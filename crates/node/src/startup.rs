@@ -3,12 +3,13 @@
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result};
-use engine::Engine;
+use engine::{Engine, Gate};
 use keyspace::Keyspace;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::config::{self, Config, ConfigError, Source, is_file_argument, lines_of_arguments};
 use crate::replication::{self, LogHandle, SharedLog};
+use crate::saving::{self, AtEnd};
 use crate::server::{Identity, Server};
 use crate::settings::RESERVED_FILES;
 use crate::{cluster, cron, daemon, log, settings, worker};
@@ -120,7 +121,6 @@ fn start(config: Config, config_file: Option<String>) -> Result<()> {
     let count = usize::try_from(server.config.integer("io-threads")).unwrap_or(1);
     let workers: Vec<_> = (0..count).map(|index| worker::spawn(&server, index)).collect::<Result<_, _>>()?;
     let replicating = replication::spawn(&server)?;
-    replication::follow_configured(&server)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     worker::install_scratch(&server);
     let outcome = runtime.block_on(control(&server, &workers, prepared));
@@ -156,12 +156,18 @@ async fn control(
         Some(prepared) => Some(cluster::Driver::new(server.clone(), prepared)?),
         None => None,
     };
+    // Who connects before the data is loaded is answered LOADING.
+    server.engine.settings.set_gate(Gate::LOADING, true);
     server.listen_tcp(&config.text("bind"), port).await?;
     if !unix.is_empty() {
         let mode = u32::from_str_radix(&config.text("unixsocketperm"), 8).ok().filter(|mode| *mode != 0);
         server.listen_unix(&unix, mode)?;
     }
     write_pid_file(config);
+    saving::load_at_start(server).await?;
+    server.engine.settings.set_gate(Gate::LOADING, false);
+    replication::follow_configured(server)?;
+    tokio::spawn(saving::watch(server.clone()));
     if port != 0 {
         tracing::info!("Ready to accept connections tcp");
     }
@@ -176,13 +182,23 @@ async fn control(
             None => std::future::pending().await,
         }
     };
-    tokio::select! {
-        ended = cluster => return ended,
-        _ = term.recv() => tracing::warn!("Received SIGTERM scheduling shutdown..."),
-        _ = int.recv() => tracing::warn!("Received SIGINT scheduling shutdown..."),
-        () = server.stopped() => tracing::warn!("User requested shutdown..."),
+    tokio::pin!(cluster);
+    loop {
+        tokio::select! {
+            ended = &mut cluster => return ended,
+            _ = term.recv() => tracing::warn!("Received SIGTERM scheduling shutdown..."),
+            _ = int.recv() => tracing::warn!("Received SIGINT scheduling shutdown..."),
+            () = server.stopped() => {
+                tracing::warn!("User requested shutdown...");
+                return Ok(());
+            }
+        }
+        let saver = server.clone();
+        match tokio::task::spawn_blocking(move || saving::finish(&saver, AtEnd::AsConfigured)).await? {
+            Ok(()) => return Ok(()),
+            Err(error) => tracing::warn!("Error trying to save the DB, can't exit: {error}"),
+        }
     }
-    Ok(())
 }
 
 /// Asks for as many file descriptors as `maxclients` needs, and lowers `maxclients` if they are refused.

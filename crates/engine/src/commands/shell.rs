@@ -7,7 +7,12 @@ use crate::error::CommandError;
 
 const ADMIN: Flags = Flags::ADMIN.union(Flags::NOSCRIPT).union(Flags::LOADING).union(Flags::STALE);
 
+const SAVE: Flags = Flags::ADMIN.union(Flags::NOSCRIPT).union(Flags::NO_ASYNC_LOADING);
+
 pub(super) const COMMANDS: &[Command] = &[
+    Command::new("bgsave", Group::Server, "1.0.0", -1, "Saves the data to disk in the background.")
+        .flags(SAVE)
+        .node(NodeCommand::Bgsave),
     Command::new("config", Group::Server, "2.0.0", -2, "Reads and changes the configuration.")
         .subcommands(CONFIG),
     Command::new("info", Group::Server, "1.0.0", -1, "Returns facts and statistics, section by section.")
@@ -15,6 +20,14 @@ pub(super) const COMMANDS: &[Command] = &[
         .category(Categories::DANGEROUS)
         .tips(&["nondeterministic_output", "request_policy:all_shards", "response_policy:special"])
         .node(NodeCommand::Info),
+    Command::new("lastsave", Group::Server, "1.0.0", 1, "Returns when the data was last saved.")
+        .flags(Flags::LOADING.union(Flags::STALE).union(Flags::FAST))
+        .category(Categories::ADMIN.union(Categories::DANGEROUS))
+        .tips(&["nondeterministic_output"])
+        .node(NodeCommand::Lastsave),
+    Command::new("save", Group::Server, "1.0.0", 1, "Saves the data to disk and waits for it.")
+        .flags(SAVE.union(Flags::NO_MULTI))
+        .node(NodeCommand::Save),
     Command::new("shutdown", Group::Server, "1.0.0", -1, "Saves if asked to, and stops the server.")
         .flags(ADMIN.union(Flags::NO_MULTI).union(Flags::ALLOW_BUSY))
         .node(NodeCommand::Shutdown),

@@ -2,15 +2,9 @@
 
 use std::time::Duration;
 
-use resp::{Args, Writer};
+use resp::Args;
 
 use super::Outcome;
-use crate::server::Server;
-
-/// SHUTDOWN: no reply if it is done; the connection just closes.
-pub(crate) fn shutdown(server: &Server, _reply: &mut Writer<'_>) {
-    server.stop();
-}
 
 /// DEBUG SLEEP seconds: only this connection sleeps.
 pub(crate) async fn debug_sleep(args: Args<'_>) -> Outcome {

@@ -2,6 +2,7 @@
 //! as they came.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use engine::{Flow, Origin, Session};
 use resp::{Batch, Limits, Parser, ProtocolError};
@@ -31,7 +32,8 @@ pub(super) struct Applier {
 
 impl Applier {
     pub(super) fn new(server: Arc<Server>) -> Self {
-        let session = Session::new(server.client_id(), Origin::Master, true);
+        let mut session = Session::new(server.client_id(), Origin::Master, true);
+        session.db = server.replication.applied_db.load(Ordering::Relaxed);
         Self { server, session, parser: Parser::new(), input: Vec::new(), complained: false }
     }
 
@@ -41,10 +43,10 @@ impl Applier {
         self.input.clear();
     }
 
-    /// A stream that follows a snapshot begins anew.
+    /// A stream that follows a snapshot begins anew, in the database that the snapshot names.
     pub(super) fn restarted(&mut self) {
         self.reconnected();
-        self.session.db = 0;
+        self.session.db = self.server.replication.applied_db.load(Ordering::Relaxed);
     }
 
     /// Applies what came.
@@ -59,6 +61,7 @@ impl Applier {
             let server = self.server.clone();
             let _turn = server.replication.apply_turn.lock();
             self.run(&input, &batch, &mut applied);
+            server.replication.applied_db.store(self.session.db, Ordering::Relaxed);
             server.replication.log.append_raw(&input[..parsed.consumed]);
         }
         input.drain(..parsed.consumed);

@@ -249,6 +249,7 @@ fn replace(server: &Server, path: &std::path::Path, position: Position) -> bool 
     match load::replace_by_file(server, path, false) {
         Ok(loaded) => {
             server.replication.log.adopt(position);
+            server.replication.applied_db.store(loaded.stream_db.unwrap_or(0), Ordering::Relaxed);
             tracing::info!("MASTER <-> REPLICA sync: Finished with success, {} keys", loaded.keys);
             if !server.engine.settings.replica.load(Ordering::Acquire) {
                 // Promoted meanwhile: the history goes on under a name of our own.

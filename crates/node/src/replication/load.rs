@@ -32,6 +32,8 @@ pub(crate) struct Loaded {
     /// Where the replication stream stood when the file was written.
     pub(crate) repl_id: Option<Vec<u8>>,
     pub(crate) repl_offset: Option<i64>,
+    /// The database that the stream had selected there.
+    pub(crate) stream_db: Option<u16>,
 }
 
 /// Replaces all data by that of a file. Commands get LOADING meanwhile. Keys that are past their time
@@ -79,6 +81,9 @@ fn load(server: &Server, input: impl Read, drop_expired: bool) -> Result<Loaded,
             }
             Item::Aux { name: b"repl-id", value } => loaded.repl_id = Some(value.to_vec()),
             Item::Aux { name: b"repl-offset", value } => loaded.repl_offset = resp::parse_i64(value),
+            Item::Aux { name: b"repl-stream-db", value } => {
+                loaded.stream_db = resp::parse_i64(value).and_then(|db| u16::try_from(db).ok());
+            }
             Item::Aux { .. } | Item::Sizes { .. } => {}
             Item::Function(_) => return Err(LoadError::Functions),
         }

@@ -19,21 +19,23 @@ mod shared_log;
 mod snapshot;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
 use std::time::Duration;
 
 use engine::Gate;
 use parking_lot::Mutex;
-use replication::{Master, Profile, ReplId, Replica, Waiters, master, replica};
+use replication::{Master, Position, Profile, ReplId, Replica, Waiters, master, replica};
 use slot_routing::ReplOffset;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::config::Config;
 use crate::server::Server;
 
+pub(crate) use load::{LoadError, Loaded, replace_by_file};
 pub(crate) use report::{info, info_stats, role};
 pub(crate) use serve::{Event, Newcomer, spawn};
 pub(crate) use shared_log::{LogHandle, SharedLog};
+pub(crate) use snapshot::{cut, write_rdb};
 
 /// Counters that INFO shows.
 #[derive(Debug, Default)]
@@ -78,6 +80,8 @@ pub(crate) struct Replication {
     addresses: Mutex<std::collections::HashMap<master::PeerId, String>>,
     role: Mutex<Role>,
     waiting: Mutex<Waiting>,
+    /// The database that the master's stream has selected. Changes with the apply turn.
+    applied_db: AtomicU16,
     /// Held while a snapshot of a master is being loaded.
     loading: Arc<tokio::sync::Mutex<()>>,
     /// Held while the master's stream is applied or its snapshot loaded, and while a cut is made.
@@ -96,6 +100,7 @@ impl Replication {
             addresses: Mutex::default(),
             role: Mutex::new(Role::Master),
             waiting: Mutex::default(),
+            applied_db: AtomicU16::new(0),
             loading: Arc::default(),
             apply_turn: Mutex::new(()),
             events,
@@ -106,6 +111,23 @@ impl Replication {
     /// Hands an event to the replication thread. After the end of that thread, to nobody.
     pub(crate) fn tell(&self, event: Event) {
         let _ = self.events.send(event);
+    }
+
+    /// On a replica, the database that its master's stream has selected. To be asked at a cut.
+    pub(crate) fn stream_db(&self) -> Option<u16> {
+        self.is_replica().then(|| self.applied_db.load(Ordering::Relaxed))
+    }
+
+    /// Goes on in the history that a file's data belongs to. A node that will be a replica asks its
+    /// master to go on from there. A master takes a new name, since what it wrote after the file may be
+    /// lost; replicas that had nothing more than the file can go on.
+    pub(crate) fn resume_history(&self, position: Position, stream_db: u16, as_replica: bool) {
+        self.log.adopt(position);
+        self.applied_db.store(stream_db, Ordering::Relaxed);
+        if !as_replica {
+            self.log.lock().rename(random_id());
+            self.tell(Event::Unfollow);
+        }
     }
 
     /// Brings the machines up to date with the configuration.

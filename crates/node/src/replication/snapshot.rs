@@ -5,10 +5,10 @@
 
 use std::io::{self, Seek, SeekFrom, Write};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use anyhow::Context as _;
-use keyspace::Snapshot;
+use keyspace::{Snapshot, Value};
 use persistence::{Info, RdbWriter, WriteOptions};
 use replication::master::{PeerId, TransferId};
 use replication::{CursorId, Log, Position};
@@ -58,24 +58,27 @@ pub(super) fn carry_out(server: &Server, order: Order) {
 
 fn try_carry_out(server: &Server, mut order: Order) -> anyhow::Result<()> {
     let shared = &server.replication.log;
-    let (mut snapshot, (position, cursors)) = cut(server, |log| {
+    let (mut snapshot, (position, stream_db, cursors)) = cut(server, |log| {
         shared.open(log);
-        log.forget_db();
+        let stream_db = server.replication.stream_db();
+        if stream_db.is_none() {
+            log.forget_db();
+        }
         let position = log.position();
         let cursors: Vec<(PeerId, CursorId)> =
             order.receivers.iter().map(|(peer, _)| (*peer, log.add_cursor(position.offset))).collect();
-        (position, cursors)
+        (position, stream_db.unwrap_or(0), cursors)
     })?;
     tracing::info!("Starting a snapshot for {} replicas", order.receivers.len());
     server.replication.tell(Event::Cut { transfer: order.transfer, position, cursors });
     if order.eof {
         let mark = super::random_id();
         order.send(format!("$EOF:{mark}\r\n").as_bytes())?;
-        write_rdb(server, &mut snapshot, Some(position), &mut order)?;
+        write_rdb(server, &mut snapshot, Some((position, stream_db)), None, &mut order)?;
         order.send(mark.as_str().as_bytes())?;
     } else {
         let mut file = tempfile::tempfile_in(".")?;
-        write_rdb(server, &mut snapshot, Some(position), &mut file)?;
+        write_rdb(server, &mut snapshot, Some((position, stream_db)), None, &mut file)?;
         let len = file.stream_position()?;
         file.seek(SeekFrom::Start(0))?;
         order.send(format!("${len}\r\n").as_bytes())?;
@@ -114,31 +117,39 @@ impl Write for Order {
     }
 }
 
-/// Writes the snapshot as an RDB. `position` is where the replication stream stood at the cut. A slot is
-/// written to memory while it is locked, and to `out` when it no longer is.
+/// Writes the snapshot as an RDB. `position` is where the replication stream stood at the cut, and the
+/// database that it had selected; `progress` counts the keys. A slot is written to memory while it is
+/// locked, and to `out` when it no longer is.
 pub(crate) fn write_rdb(
     server: &Server,
     snapshot: &mut Snapshot,
-    position: Option<Position>,
+    position: Option<(Position, u16)>,
+    progress: Option<&AtomicU64>,
     out: &mut impl Write,
 ) -> io::Result<()> {
     let options = WriteOptions {
         compress: server.config.switch("rdbcompression"),
         checksum: server.config.switch("rdbchecksum"),
     };
-    let replication = position.as_ref().map(|at| (at.id.as_str().as_bytes(), at.offset.0, 0));
+    let replication = position
+        .as_ref()
+        .map(|(at, stream_db)| (at.id.as_str().as_bytes(), at.offset.0, u32::from(*stream_db)));
     let created = crate::time::now();
     let info = Info { version: "7.2.4", created, used_memory: 0, replication, aof_base: false };
     let mut writer = RdbWriter::new(Vec::with_capacity(2 * PIECE), options, &info)?;
     let sizes: Vec<_> = (0..server.engine.keyspace.databases()).map(|db| snapshot.len(db)).collect();
     for slot in Slot::all() {
-        let mut outcome = Ok(());
+        let (mut outcome, mut keys) = (Ok(()), 0);
         snapshot.walk(slot, &mut |entry| {
+            keys += u64::from(!matches!(entry.value, Value::HashPart(part) if !part.first));
             if outcome.is_ok() {
                 outcome = writer.entry(&entry, |db| sizes[usize::from(db)]);
             }
         });
         outcome?;
+        if let Some(progress) = progress {
+            progress.fetch_add(keys, Ordering::Relaxed);
+        }
         let written = writer.flush()?;
         if written.len() >= PIECE {
             out.write_all(written)?;

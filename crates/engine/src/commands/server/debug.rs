@@ -37,6 +37,7 @@ const DEBUG: &[Command] = &[
         .run(object),
     tool("populate", -3, "Makes many keys.").run(populate).each_slot(),
     tool("set-active-expire", 3, "Switches active expiry on or off.").run(set_active_expire),
+    tool("reload", -2, "Saves the data to disk and loads it from there.").node(NodeCommand::DebugReload),
     tool("sleep", 3, "Makes this connection wait for so many seconds.").node(NodeCommand::DebugSleep),
     tool("stringmatch-len", 4, "Says whether a text of so many letters a matches a pattern.")
         .run(stringmatch),

@@ -1,19 +1,12 @@
 //! INFO about the data: the sections Persistence, Replication and Keyspace.
 
-use std::sync::atomic::Ordering;
-
-use engine::Gate;
 use slot_routing::Slot;
 
 use super::Text;
 use crate::server::Server;
 
 pub(super) fn persistence(server: &Server, text: &mut Text) {
-    let workers = server.engine.worker_stats();
-    let changes: u64 = workers.iter().map(|worker| worker.changes.load(Ordering::Relaxed)).sum();
-    text.line("loading", u8::from(server.engine.settings.gate().contains(Gate::LOADING)));
-    text.line("rdb_changes_since_last_save", changes);
-    text.line("aof_enabled", 0);
+    crate::saving::info(server, text.raw());
 }
 
 pub(super) fn replication(server: &Server, text: &mut Text) {

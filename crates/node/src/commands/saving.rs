@@ -1,0 +1,104 @@
+//! SAVE, BGSAVE, LASTSAVE, SHUTDOWN, DEBUG RELOAD.
+
+use resp::{Args, Writer};
+
+use crate::connection::Connection;
+use crate::saving::{self, AtEnd, SaveError};
+
+/// SAVE: this client waits, the others go on.
+pub(super) async fn save(connection: &mut Connection) {
+    let server = connection.server.clone();
+    let outcome = tokio::task::spawn_blocking(move || saving::save(&server)).await;
+    let protocol = connection.session.protocol;
+    let mut reply = Writer::new(connection.output(), protocol);
+    match outcome {
+        Ok(Ok(())) => reply.ok(),
+        Ok(Err(SaveError::Running)) => reply.error("ERR Background save already in progress"),
+        Ok(Err(SaveError::Failed(error))) => {
+            tracing::warn!("Error saving the DB: {error:#}");
+            reply.error("ERR");
+        }
+        Err(_) => reply.error("ERR"),
+    }
+}
+
+/// BGSAVE [SCHEDULE | CANCEL]
+pub(super) fn bgsave(connection: &mut Connection, args: Args<'_>) {
+    let server = connection.server.clone();
+    let protocol = connection.session.protocol;
+    let mut reply = Writer::new(connection.output(), protocol);
+    let option = args.get(1).map(<[u8]>::to_ascii_lowercase);
+    match option.as_deref() {
+        Some(b"cancel") if args.len() == 2 => {
+            if server.saving.cancel() {
+                reply.simple("Background saving cancelled");
+            } else {
+                reply.error("ERR Background saving is currently not in progress or scheduled");
+            }
+        }
+        // Only a rewrite of an AOF would have to be waited for.
+        None | Some(b"schedule") if args.len() <= 2 => match saving::save_in_background(&server) {
+            Ok(()) => reply.simple("Background saving started"),
+            Err(error) => reply.error(&format!("ERR {error}")),
+        },
+        _ => reply.error("ERR syntax error"),
+    }
+}
+
+/// SHUTDOWN [NOSAVE | SAVE] [NOW] [FORCE] [ABORT]: no reply if it is done; the connection just closes.
+pub(super) async fn shutdown(connection: &mut Connection, args: Args<'_>) {
+    let server = connection.server.clone();
+    let protocol = connection.session.protocol;
+    let mut at_end = AtEnd::AsConfigured;
+    let mut force = false;
+    for word in args.iter().skip(1) {
+        match word.to_ascii_lowercase().as_slice() {
+            b"nosave" if at_end != AtEnd::Save => at_end = AtEnd::NoSave,
+            b"save" if at_end != AtEnd::NoSave => at_end = AtEnd::Save,
+            // Nobody is waited for, so this is how it always is.
+            b"now" => {}
+            b"force" => force = true,
+            b"abort" if args.len() == 2 => {
+                return Writer::new(connection.output(), protocol).error("ERR No shutdown in progress.");
+            }
+            _ => return Writer::new(connection.output(), protocol).error("ERR syntax error"),
+        }
+    }
+    let saver = server.clone();
+    let outcome = tokio::task::spawn_blocking(move || saving::finish(&saver, at_end)).await;
+    match outcome {
+        Ok(Ok(())) => server.stop(),
+        _ if force => server.stop(),
+        Ok(Err(error)) => {
+            tracing::warn!("Error trying to save the DB, can't exit: {error}");
+            Writer::new(connection.output(), protocol).error("ERR Errors trying to SHUTDOWN. Check logs.");
+        }
+        Err(_) => {
+            Writer::new(connection.output(), protocol).error("ERR Errors trying to SHUTDOWN. Check logs.")
+        }
+    }
+}
+
+/// DEBUG RELOAD [NOSAVE]
+pub(super) async fn reload(connection: &mut Connection, args: Args<'_>) {
+    let server = connection.server.clone();
+    let protocol = connection.session.protocol;
+    let save_first = match args.get(2).map(<[u8]>::to_ascii_lowercase).as_deref() {
+        None => true,
+        Some(b"nosave") => false,
+        Some(_) => {
+            let text = "ERR DEBUG RELOAD only supports the MERGE, NOFLUSH and NOSAVE options.";
+            return Writer::new(connection.output(), protocol).error(text);
+        }
+    };
+    let outcome = tokio::task::spawn_blocking(move || saving::reload(&server, save_first)).await;
+    let mut reply = Writer::new(connection.output(), protocol);
+    match outcome {
+        Ok(Ok(())) => reply.ok(),
+        Ok(Err(error)) => {
+            tracing::warn!("DEBUG RELOAD: {error}");
+            reply.error("ERR Error trying to load the RDB dump, check server logs.");
+        }
+        Err(_) => reply.error("ERR Error trying to load the RDB dump, check server logs."),
+    }
+}

@@ -1,0 +1,366 @@
+//! The data on disk: SAVE and BGSAVE, save points, the file at the start and at the end.
+//!
+//! A save cuts a snapshot, writes it beside the file in place, syncs it and renames it over that, so that
+//! a full disk or a crash leaves the old file. Nothing is forked and no command waits but the one that
+//! asked. One save runs at a time.
+
+use std::io::{self, Write};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use clock::Instant;
+use engine::Gate;
+use parking_lot::Mutex;
+use replication::{Position, ReplId};
+use slot_routing::{ReplOffset, Role};
+
+use crate::replication::{LoadError, Loaded, cut, replace_by_file, write_rdb};
+use crate::server::Server;
+
+/// How often save points are looked at.
+const LOOK_PERIOD: Duration = Duration::from_millis(100);
+/// After a save that failed, a save point waits so long before it tries again, as in Redis.
+const RETRY: Duration = Duration::from_secs(5);
+
+/// A save that is under way.
+#[derive(Debug)]
+struct Running {
+    since: Instant,
+    cancelled: Arc<AtomicBool>,
+    background: bool,
+}
+
+/// How saving stands.
+#[derive(Debug)]
+struct Standing {
+    running: Option<Running>,
+    /// Wall clock of the last save that succeeded, or of the start, in seconds.
+    last_save: i64,
+    last_ok: bool,
+    last_try: Option<Instant>,
+    /// How long the last background save took.
+    last_took: Option<Duration>,
+    /// What the counters of changes said when the saved data was cut.
+    changes_saved: u64,
+    saves: u64,
+    loaded: Loaded,
+}
+
+/// What a server keeps about saving.
+#[derive(Debug)]
+pub(crate) struct Saving {
+    standing: Mutex<Standing>,
+    /// Keys written by the save under way, and keys that it will write.
+    progress: (AtomicU64, AtomicU64),
+}
+
+/// Why a save did not happen.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum SaveError {
+    #[error("Background save already in progress")]
+    Running,
+    #[error("{0:#}")]
+    Failed(#[from] anyhow::Error),
+}
+
+impl Saving {
+    pub(crate) fn new() -> Self {
+        let standing = Standing {
+            running: None,
+            last_save: crate::time::now().secs(),
+            last_ok: true,
+            last_try: None,
+            last_took: None,
+            changes_saved: 0,
+            saves: 0,
+            loaded: Loaded::default(),
+        };
+        Self { standing: Mutex::new(standing), progress: (AtomicU64::new(0), AtomicU64::new(0)) }
+    }
+
+    pub(crate) fn last_save(&self) -> i64 {
+        self.standing.lock().last_save
+    }
+
+    /// Calls a background save off. Says whether there was one.
+    pub(crate) fn cancel(&self) -> bool {
+        match &self.standing.lock().running {
+            Some(running) if running.background => {
+                running.cancelled.store(true, Ordering::Relaxed);
+                true
+            }
+            _ => false,
+        }
+    }
+}
+
+/// Saves in the background. Says whether it has begun.
+pub(crate) fn save_in_background(server: &Arc<Server>) -> Result<(), SaveError> {
+    let cancelled = begin(server, true)?;
+    let server = server.clone();
+    std::thread::Builder::new()
+        .name("bgsave".to_owned())
+        .spawn(move || match carry_out(&server, &cancelled) {
+            Ok(()) => tracing::info!("Background saving terminated with success"),
+            Err(error) => tracing::warn!("Background saving error: {error:#}"),
+        })
+        .map_err(|error| SaveError::Failed(error.into()))?;
+    Ok(())
+}
+
+/// Saves and returns when it is done. Blocks the calling thread.
+pub(crate) fn save(server: &Server) -> Result<(), SaveError> {
+    let cancelled = begin(server, false)?;
+    carry_out(server, &cancelled)?;
+    Ok(())
+}
+
+fn begin(server: &Server, background: bool) -> Result<Arc<AtomicBool>, SaveError> {
+    let mut standing = server.saving.standing.lock();
+    if standing.running.is_some() {
+        return Err(SaveError::Running);
+    }
+    let cancelled = Arc::new(AtomicBool::new(false));
+    let since = crate::time::instant();
+    standing.running = Some(Running { since, cancelled: cancelled.clone(), background });
+    standing.last_try = Some(since);
+    Ok(cancelled)
+}
+
+fn carry_out(server: &Server, cancelled: &AtomicBool) -> anyhow::Result<()> {
+    let outcome = write_file(server, cancelled);
+    let mut standing = server.saving.standing.lock();
+    let running = standing.running.take();
+    if let Some(running) = running.filter(|running| running.background) {
+        standing.last_took = Some(crate::time::instant().since(running.since));
+    }
+    match &outcome {
+        Ok(changes) => {
+            standing.last_save = crate::time::now().secs();
+            standing.changes_saved = *changes;
+            standing.saves += 1;
+            standing.last_ok = true;
+        }
+        // Called off: the last save's outcome stands.
+        Err(_) if cancelled.load(Ordering::Relaxed) => {}
+        Err(_) => standing.last_ok = false,
+    }
+    drop(standing);
+    update_gate(server);
+    outcome.map(|_| ())
+}
+
+/// Writes the file; returns the counter of changes at the cut.
+fn write_file(server: &Server, cancelled: &AtomicBool) -> anyhow::Result<u64> {
+    let name = server.config.text("dbfilename");
+    let (mut snapshot, (position, stream_db, changes)) = cut(server, |log| {
+        // The next effect names its database, so whoever resumes from the file need not know it.
+        let stream_db = server.replication.stream_db();
+        if stream_db.is_none() {
+            log.forget_db();
+        }
+        let position = log.is_open().then(|| log.position());
+        (position, stream_db.unwrap_or(0), changes(server))
+    })?;
+    let total: usize = (0..server.engine.keyspace.databases()).map(|db| snapshot.len(db).0).sum();
+    let (written, wanted) = &server.saving.progress;
+    written.store(0, Ordering::Relaxed);
+    wanted.store(total as u64, Ordering::Relaxed);
+    let file = tempfile::Builder::new().prefix("temp-").suffix(".rdb").tempfile_in(".")?;
+    let mut out = Cancellable { file, cancelled };
+    write_rdb(server, &mut snapshot, position.map(|at| (at, stream_db)), Some(written), &mut out)?;
+    out.file.as_file().sync_all()?;
+    out.file.persist(&name)?;
+    // The rename is on disk when the folder is.
+    std::fs::File::open(".")?.sync_all()?;
+    tracing::info!("DB saved on disk");
+    Ok(changes)
+}
+
+/// A file that takes no more once the save is called off.
+struct Cancellable<'a> {
+    file: tempfile::NamedTempFile,
+    cancelled: &'a AtomicBool,
+}
+
+impl Write for Cancellable<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if self.cancelled.load(Ordering::Relaxed) {
+            return Err(io::Error::other("called off"));
+        }
+        self.file.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush()
+    }
+}
+
+/// How many changes this run has made.
+fn changes(server: &Server) -> u64 {
+    server.engine.worker_stats().iter().map(|worker| worker.changes.load(Ordering::Relaxed)).sum()
+}
+
+/// The save points: after so long with so many changes.
+fn save_points(server: &Server) -> Vec<(Duration, u64)> {
+    let text = server.config.text("save");
+    let numbers: Vec<u64> = text.split_ascii_whitespace().filter_map(|word| word.parse().ok()).collect();
+    numbers.chunks_exact(2).map(|pair| (Duration::from_secs(pair[0]), pair[1])).collect()
+}
+
+/// Writes stop when the last save failed, if saves are configured and the configuration says so.
+pub(crate) fn update_gate(server: &Server) {
+    let failed = !server.saving.standing.lock().last_ok;
+    let stop = failed
+        && server.config.switch("stop-writes-on-bgsave-error")
+        && !server.config.text("save").is_empty();
+    server.engine.settings.set_gate(Gate::MISCONF, stop);
+}
+
+/// Starts a background save whenever a save point is reached. Never returns.
+pub(crate) async fn watch(server: Arc<Server>) {
+    loop {
+        tokio::time::sleep(LOOK_PERIOD).await;
+        if let Some((period, needed)) = due(&server) {
+            tracing::info!("{needed} changes in {} seconds. Saving...", period.as_secs());
+            if let Err(error) = save_in_background(&server) {
+                tracing::warn!("Can't save in background: {error}");
+            }
+        }
+    }
+}
+
+fn due(server: &Server) -> Option<(Duration, u64)> {
+    let points = save_points(server);
+    if points.is_empty() || server.engine.settings.gate().contains(Gate::LOADING) {
+        return None;
+    }
+    let standing = server.saving.standing.lock();
+    let recently = |at: Instant| crate::time::instant().since(at) < RETRY;
+    if standing.running.is_some() || (!standing.last_ok && standing.last_try.is_some_and(recently)) {
+        return None;
+    }
+    let changed = changes(server).saturating_sub(standing.changes_saved);
+    let since = u64::try_from(crate::time::now().secs() - standing.last_save).unwrap_or(0);
+    points.into_iter().find(|(period, needed)| changed >= *needed && since > period.as_secs())
+}
+
+/// Loads the file that the configuration names, if it is there. Clients are answered LOADING meanwhile.
+pub(crate) async fn load_at_start(server: &Arc<Server>) -> anyhow::Result<()> {
+    let name = server.config.text("dbfilename");
+    if !Path::new(&name).exists() {
+        return Ok(());
+    }
+    let began = crate::time::instant();
+    let loader = server.clone();
+    let as_replica = will_be_replica(server);
+    let load = move || replace_by_file(&loader, Path::new(&name), !as_replica);
+    let loaded = tokio::task::spawn_blocking(load).await?;
+    let loaded = loaded.map_err(|error| {
+        anyhow::anyhow!("Fatal error loading the DB: {error}. Check the file, or move it away. Exiting.")
+    })?;
+    tracing::info!("Done loading RDB, keys loaded: {}, keys expired: {}.", loaded.keys, loaded.expired);
+    let took = crate::time::instant().since(began);
+    tracing::info!("DB loaded from disk: {:.3} seconds", took.as_secs_f64());
+    if let Some(position) = position_of(&loaded) {
+        server.replication.resume_history(position, loaded.stream_db.unwrap_or(0), as_replica);
+    }
+    server.saving.standing.lock().loaded = loaded;
+    Ok(())
+}
+
+/// Whether the configuration, or the cluster as this node last knew it, makes it a replica.
+fn will_be_replica(server: &Server) -> bool {
+    let of_cluster = server.engine.topology.as_ref().is_some_and(|topology| {
+        let topology = topology.load();
+        topology.member(topology.myself).is_some_and(|me| matches!(me.role, Role::Replica(_)))
+    });
+    of_cluster || !server.config.text("replicaof").is_empty()
+}
+
+fn position_of(loaded: &Loaded) -> Option<Position> {
+    let id = ReplId::parse(loaded.repl_id.as_deref()?).ok()?;
+    let offset = u64::try_from(loaded.repl_offset?).ok()?;
+    Some(Position { id, offset: ReplOffset(offset) })
+}
+
+/// DEBUG RELOAD: saves, and loads what was saved. The history goes on.
+pub(crate) fn reload(server: &Server, save_first: bool) -> Result<(), SaveError> {
+    if save_first {
+        save(server)?;
+    }
+    let name = server.config.text("dbfilename");
+    replace_by_file(server, Path::new(&name), !server.replication.is_replica())
+        .map(|_| ())
+        .map_err(|error: LoadError| SaveError::Failed(error.into()))
+}
+
+/// What is to happen with the data when the server stops.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum AtEnd {
+    /// Save if save points are configured.
+    AsConfigured,
+    Save,
+    NoSave,
+}
+
+/// Saves at the end, if that is wanted. An error says that the server should not stop.
+pub(crate) fn finish(server: &Server, at_end: AtEnd) -> Result<(), SaveError> {
+    let wanted = match at_end {
+        AtEnd::AsConfigured => !server.config.text("save").is_empty(),
+        AtEnd::Save => true,
+        AtEnd::NoSave => false,
+    };
+    // A background save must not finish after the last one.
+    server.saving.cancel();
+    while server.saving.standing.lock().running.is_some() {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    if wanted {
+        tracing::info!("Saving the final RDB snapshot before exiting.");
+        save(server)?;
+    }
+    Ok(())
+}
+
+/// The lines of INFO's section Persistence.
+pub(crate) fn info(server: &Server, text: &mut String) {
+    use std::fmt::Write;
+    let standing = server.saving.standing.lock();
+    let loading = server.engine.settings.gate().contains(Gate::LOADING);
+    let running = standing.running.as_ref().filter(|running| running.background);
+    let current = running.map(|running| crate::time::instant().since(running.since).as_secs() as i64);
+    let (written, wanted) = &server.saving.progress;
+    let progress = |counter: &AtomicU64| if running.is_some() { counter.load(Ordering::Relaxed) } else { 0 };
+    let (written, wanted) = (progress(written), progress(wanted));
+    let percent = if wanted == 0 { 0.0 } else { written as f64 / wanted as f64 * 100.0 };
+    let took = standing.last_took.map_or(-1, |took| took.as_secs() as i64);
+    let lines: [(&str, String); 20] = [
+        ("loading", u8::from(loading).to_string()),
+        ("async_loading", "0".to_owned()),
+        ("current_cow_peak", "0".to_owned()),
+        ("current_cow_size", "0".to_owned()),
+        ("current_cow_size_age", "0".to_owned()),
+        ("current_fork_perc", format!("{percent:.2}")),
+        ("current_save_keys_processed", written.to_string()),
+        ("current_save_keys_total", wanted.to_string()),
+        ("rdb_changes_since_last_save", changes(server).saturating_sub(standing.changes_saved).to_string()),
+        ("rdb_bgsave_in_progress", u8::from(running.is_some()).to_string()),
+        ("rdb_last_save_time", standing.last_save.to_string()),
+        ("rdb_last_bgsave_status", if standing.last_ok { "ok" } else { "err" }.to_owned()),
+        ("rdb_last_bgsave_time_sec", took.to_string()),
+        ("rdb_current_bgsave_time_sec", current.unwrap_or(-1).to_string()),
+        ("rdb_saves", standing.saves.to_string()),
+        ("rdb_last_cow_size", "0".to_owned()),
+        ("rdb_last_load_keys_expired", standing.loaded.expired.to_string()),
+        ("rdb_last_load_keys_loaded", standing.loaded.keys.to_string()),
+        ("aof_enabled", "0".to_owned()),
+        ("aof_rewrite_in_progress", "0".to_owned()),
+    ];
+    for (name, value) in lines {
+        // Writing to a String cannot fail.
+        let _ = write!(text, "{name}:{value}\r\n");
+    }
+}

@@ -1,0 +1,168 @@
+//! The data on disk: what is saved is there after a restart, whoever wrote the file.
+
+use std::fs;
+
+use harness::{Node, Program, Value, eventually};
+
+/// Strings of several forms in two databases, some with a time.
+fn fill(node: &Node) {
+    let mut connection = node.connect();
+    for number in 0..2000 {
+        let (key, value) = (format!("key:{number}"), format!("value {number} ").repeat(number % 7));
+        connection.call(&["SET", &key, &value]).expect_ok();
+    }
+    for line in ["SET number 12345", "SET brief x PX 3600000", "SELECT 5", "SET elsewhere y"] {
+        connection.run(line).expect_ok();
+    }
+}
+
+fn digest(node: &Node) -> Value {
+    node.run("DEBUG DIGEST")
+}
+
+const OPTIONS: &str = "--enable-debug-command yes --appendonly no";
+
+#[test]
+fn what_was_saved_is_there_after_a_kill() {
+    let mut node = Node::start(&Program::redoubt(), &format!("{OPTIONS} --save "));
+    fill(&node);
+    node.run("SAVE").expect_ok();
+    let before = digest(&node);
+    node.run("SET lost x").expect_ok();
+    node.kill();
+    node.launch();
+    eventually("the data is loaded", || (node.run("EXISTS number") == Value::Int(1)).then_some(()));
+    assert_eq!(digest(&node), before);
+    assert_eq!(node.info("persistence", "rdb_last_load_keys_loaded").as_deref(), Some("2003"));
+    node.run("DEBUG RELOAD").expect_ok();
+    assert_eq!(digest(&node), before);
+}
+
+#[test]
+fn a_server_that_is_told_to_stop_saves_if_it_has_save_points() {
+    let mut saving = Node::start(&Program::redoubt(), &format!("{OPTIONS} --save 3600 1000000"));
+    let mut forgetting = Node::start(&Program::redoubt(), &format!("{OPTIONS} --save "));
+    for (node, keys) in [(&mut saving, 1), (&mut forgetting, 0)] {
+        node.run("SET a 1").expect_ok();
+        assert!(node.terminate().success());
+        node.launch();
+        eventually("the server is loaded", || (node.run("DBSIZE") == Value::Int(keys)).then_some(()));
+    }
+}
+
+#[test]
+fn a_save_point_saves_in_the_background() {
+    let node = Node::start(&Program::redoubt(), &format!("{OPTIONS} --save 1 10"));
+    let saves = || node.info("persistence", "rdb_saves");
+    fill(&node);
+    eventually("a save point is reached", || (saves()? != "0").then_some(()));
+    eventually("nothing has changed since", || {
+        (node.info("persistence", "rdb_changes_since_last_save")? == "0").then_some(())
+    });
+    assert_eq!(node.run("BGSAVE"), Value::Simple("Background saving started".into()));
+    eventually("the save ends", || {
+        (node.info("persistence", "rdb_bgsave_in_progress")? == "0").then_some(())
+    });
+    assert_eq!(node.info("persistence", "rdb_last_bgsave_status").as_deref(), Some("ok"));
+}
+
+#[test]
+fn a_save_that_fails_stops_writes_and_leaves_the_old_file() {
+    let node = Node::start(&Program::redoubt(), &format!("{OPTIONS} --save 3600 1000000"));
+    node.run("SET a 1").expect_ok();
+    node.run("SAVE").expect_ok();
+    let file = node.folder().join("dump.rdb");
+    let old = fs::read(&file).expect("the file was saved");
+    // Nothing can be renamed over a folder that has something in it.
+    let moved = node.folder().join("old.rdb");
+    fs::rename(&file, &moved).expect("it can be moved");
+    fs::create_dir_all(file.join("in-the-way")).expect("a folder");
+    node.run("BGSAVE");
+    eventually("the save fails", || {
+        (node.info("persistence", "rdb_last_bgsave_status")? == "err").then_some(())
+    });
+    assert!(node.run("SET a 2").is_error("MISCONF"), "writes are refused");
+    assert_eq!(node.run("GET a").text(), "1");
+    assert_eq!(fs::read(&moved).expect("still there"), old);
+    let leftovers = fs::read_dir(node.folder()).expect("a folder").filter_map(Result::ok);
+    let temporary = leftovers.filter(|entry| entry.file_name().to_string_lossy().starts_with("temp-"));
+    assert_eq!(temporary.count(), 0, "the unfinished file is removed");
+    fs::remove_dir_all(&file).expect("the folder goes");
+    node.run("BGSAVE");
+    eventually("writes are taken again", || {
+        (node.run("SET a 3") == Value::Simple("OK".into())).then_some(())
+    });
+}
+
+#[test]
+fn a_corrupt_file_stops_the_start_with_its_place() {
+    let mut node = Node::start(&Program::redoubt(), &format!("{OPTIONS} --save "));
+    fill(&node);
+    node.run("SAVE").expect_ok();
+    node.kill();
+    let file = node.folder().join("dump.rdb");
+    let mut bytes = fs::read(&file).expect("the file was saved");
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 0xFF;
+    fs::write(&file, bytes).expect("it can be written");
+    node.spawn();
+    assert!(!node.wait_for_exit().success());
+    let log = node.log();
+    assert!(log.contains("at offset ") && log.contains("Fatal error loading the DB"), "{log}");
+}
+
+/// Starts `second` on the file that `first` saved.
+fn hands_over(first: &Program, second: &Program) {
+    let options = "--enable-debug-command yes --save ";
+    let first = Node::start(first, options);
+    fill(&first);
+    first.run("SAVE").expect_ok();
+    let mut second = Node::prepare(second, options);
+    fs::copy(first.folder().join("dump.rdb"), second.folder().join("dump.rdb")).expect("a copy");
+    second.launch();
+    eventually("the data is loaded", || (second.run("DBSIZE") == first.run("DBSIZE")).then_some(()));
+    let (mut ours, mut theirs) = (first.connect(), second.connect());
+    for number in 0..2000 {
+        let get = ["GET", &format!("key:{number}")];
+        assert_eq!(ours.call(&get), theirs.call(&get), "{get:?}");
+    }
+    assert_eq!(ours.run("PEXPIRETIME brief"), theirs.run("PEXPIRETIME brief"));
+}
+
+#[test]
+fn a_real_redis_loads_our_file() {
+    hands_over(&Program::redoubt(), &Program::redis());
+}
+
+#[test]
+fn we_load_the_file_of_a_real_redis() {
+    hands_over(&Program::redis(), &Program::redoubt());
+}
+
+/// The file names its place in the master's history, so a restarted replica only needs what came after.
+#[test]
+fn a_replica_goes_on_from_its_file() {
+    let master = Node::start(&Program::redoubt(), "--save  --repl-diskless-sync-delay 0");
+    let mut replica = Node::start(&Program::redoubt(), "--save 3600 1000000");
+    replica.add_options(&format!("--replicaof 127.0.0.1 {}", master.port));
+    replica.run(&format!("REPLICAOF 127.0.0.1 {}", master.port)).expect_ok();
+    fill(&master);
+    let offset = |node: &Node| node.info("replication", "master_repl_offset");
+    let linked = |node: &Node| node.info("replication", "master_link_status").is_some_and(|is| is == "up");
+    eventually("the replica has it all", || {
+        (linked(&replica) && offset(&replica) == offset(&master)).then_some(())
+    });
+    assert!(replica.terminate().success());
+    let mut connection = master.connect();
+    connection.run("SELECT 5").expect_ok();
+    connection.run("SET elsewhere later").expect_ok();
+    replica.launch();
+    eventually("the replica is back", || {
+        (linked(&replica) && offset(&replica) == offset(&master)).then_some(())
+    });
+    let mut connection = replica.connect();
+    connection.run("SELECT 5").expect_ok();
+    assert_eq!(connection.run("GET elsewhere").text(), "later");
+    assert_eq!(master.info("stats", "sync_full").as_deref(), Some("1"));
+    assert_eq!(master.info("stats", "sync_partial_ok").as_deref(), Some("1"));
+}
