@@ -130,6 +130,7 @@ pub enum Action {
     PauseWrites {
         until: Instant,
     },
+    /// Always after the [`Action::Publish`] that says whose the writes are from now on.
     ResumeWrites,
     /// Tell [`Input::Replication`] as soon as this offset is processed; `None`: no longer.
     WatchOffset(Option<ReplOffset>),

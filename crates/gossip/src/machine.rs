@@ -68,6 +68,8 @@ pub(crate) struct Todo {
     pub(crate) sync: bool,
     /// The published topology may be behind.
     pub(crate) publish: bool,
+    /// Writes may go on; not before it is published who takes them.
+    pub(crate) resume: bool,
 }
 
 impl Gossip {
@@ -205,6 +207,9 @@ impl Gossip {
             }
         }
         let todo = std::mem::take(&mut self.todo);
+        if todo.resume {
+            self.out.push(Action::ResumeWrites);
+        }
         if todo.sync {
             for action in &mut self.out {
                 if let Action::Send { after_persist, .. } = action {

@@ -96,6 +96,8 @@ impl Gossip {
         self.end_manual_failover();
         let until = self.now + self.config.manual_failover_timeout;
         self.manual = Manual::Yielding { until, to: replica, paused_at: None, repeat_at: until };
+        // If writes were paused for another replica, they stay so.
+        self.todo.resume = false;
         self.log(Event::ManualFailoverAsked { by: replica });
         // Twice the time: better a pause too long than writes that the new master never sees.
         let until = self.now + self.config.manual_failover_timeout * 2;
@@ -165,7 +167,7 @@ impl Gossip {
                     self.out.push(Action::WatchOffset(None));
                 }
             }
-            Manual::Yielding { .. } => self.out.push(Action::ResumeWrites),
+            Manual::Yielding { .. } => self.todo.resume = true,
         }
     }
 }

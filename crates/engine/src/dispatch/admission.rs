@@ -2,11 +2,14 @@
 
 use std::sync::atomic::Ordering;
 
+use slot_routing::Topology;
+
 use clock::Millis;
 
 use super::{Admitted, Engine, Flow, Prepared};
 use crate::command::{Flags, Run};
 use crate::error::CommandError;
+use crate::lookup::Registered;
 use crate::session::{Origin, Session};
 use crate::settings::Gate;
 
@@ -37,13 +40,26 @@ impl Engine {
             if paused(gate, command.flags) {
                 return Ok(Admitted { entry, flow: Flow::Paused });
             }
-            self.check_gate(gate, command.flags, !command.keys.is_empty())?;
+            self.check_gate(gate, command.flags, !command.keys.is_empty())
+                .map_err(|error| self.name_hole(error, entry, request))?;
         }
         let flow = match command.run {
             Run::Node(node) => Flow::Node(node),
             Run::Here(_) | Run::Container => Flow::Done,
         };
         Ok(Admitted { entry, flow })
+    }
+
+    /// That nobody serves the slot says more than that the cluster is down for it.
+    fn name_hole(&self, error: CommandError, entry: &Registered, request: &Prepared<'_>) -> CommandError {
+        let down = matches!(error, CommandError::ClusterDown | CommandError::ClusterDownReadsOnly);
+        let hole = |topology: &Topology| {
+            self.slots_of(entry, request.args).iter().any(|slot| topology.owner(*slot).is_none())
+        };
+        match &self.topology {
+            Some(topology) if down && hole(&topology.load()) => CommandError::SlotNotServed,
+            _ => error,
+        }
     }
 
     /// Turns the states that hold into the error that Redis gives for this kind of command.

@@ -327,7 +327,13 @@ impl Net {
                 let offset = ReplOffset(self.hosts[index].offset);
                 self.post(index, Input::WritesPaused { offset });
             }
-            Action::ResumeWrites => self.hosts[index].paused = false,
+            Action::ResumeWrites => {
+                let host = &mut self.hosts[index];
+                let published = host.topology.as_ref().map(|topology| topology.me().role);
+                let role = host.gossip.topology().me().role;
+                assert_eq!(published, Some(role), "writes go on before it is published who takes them");
+                host.paused = false;
+            }
             Action::DropSlots(slots) => self.hosts[index].dropped += slots.len(),
             Action::Reply { token, result } => {
                 self.hosts[index].replies.insert(token, result);

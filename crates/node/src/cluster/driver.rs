@@ -21,7 +21,7 @@ use crate::server::Server;
 /// While an offset is waited for, how often it is looked at.
 const WATCH: Duration = Duration::from_millis(2);
 /// After the gate for writes is closed, how long until those who had passed it are surely through.
-const DRAIN: Duration = Duration::from_millis(5);
+const DRAIN: Duration = Duration::from_millis(10);
 
 /// The machine and everything it moves.
 #[derive(Debug)]
