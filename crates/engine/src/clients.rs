@@ -198,6 +198,12 @@ impl Client {
         }
     }
 
+    /// For how many milliseconds the client has sent nothing.
+    #[must_use]
+    pub fn idle(&self, now: Millis) -> i64 {
+        now.0.saturating_sub(self.last_active.load(Ordering::Relaxed)).max(0)
+    }
+
     /// Wakes the connection's task.
     pub fn wake(&self) {
         (self.wake)();

@@ -7,7 +7,7 @@ mod replication;
 mod saving;
 mod server;
 
-use engine::NodeCommand;
+use engine::{Mute, NodeCommand};
 use resp::{Args, Request};
 
 use crate::connection::Connection;
@@ -19,6 +19,12 @@ pub(crate) async fn run(connection: &mut Connection, command: NodeCommand, reque
     let before = connection.output().len();
     dispatch(connection, command, request.args()).await;
     count(connection, request.args(), crate::time::nanos() - started, before);
+    if matches!(connection.session.mute, Mute::This | Mute::Everything) {
+        connection.output().truncate(before);
+    }
+    if connection.session.mute == Mute::This {
+        connection.session.mute = Mute::Nothing;
+    }
 }
 
 async fn dispatch(connection: &mut Connection, command: NodeCommand, args: Args<'_>) {

@@ -7,15 +7,16 @@
 
 use std::future::poll_fn;
 use std::io;
-use std::os::fd::AsFd;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, AsRawFd};
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::task::{Context, Poll};
+use std::sync::{Arc, OnceLock};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use clock::Instant;
-use engine::{Flow, NodeCommand, Origin, Session};
+use engine::{Client, Flow, Link, NodeCommand, Origin, Session};
 use resp::{Limits, Parser, Request, Writer};
 use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -73,6 +74,8 @@ pub(crate) struct Connection {
     over_soft_limit: Option<Instant>,
     /// The client is on this machine.
     pub(crate) local: bool,
+    /// Wakes this connection's task; set when it first runs.
+    waker: Arc<OnceLock<Waker>>,
     /// What it has said of itself by REPLCONF.
     pub(crate) profile: SessionProfile,
     /// `input` may hold whole requests: run them before reading on.
@@ -88,6 +91,7 @@ enum Event {
 
 impl Connection {
     pub(crate) fn new(server: Arc<Server>, socket: Socket) -> io::Result<Self> {
+        let link = link_of(&socket)?;
         let (stream, local) = match socket {
             Socket::Tcp(stream) => {
                 let local = stream.peer_addr()?.ip().to_canonical().is_loopback();
@@ -96,7 +100,15 @@ impl Connection {
             Socket::Unix(stream) => (Stream::Unix(UnixStream::from_std(stream)?), true),
         };
         let authenticated = server.engine.settings.password.load().is_none();
-        let session = Session::new(server.client_id(), Origin::Client, authenticated);
+        let waker = Arc::new(OnceLock::<Waker>::new());
+        let wake = waker.clone();
+        let wake = move || {
+            if let Some(waker) = wake.get() {
+                waker.wake_by_ref();
+            }
+        };
+        let client = server.engine.clients.connect(link, crate::time::now(), Box::new(wake));
+        let session = Session::of(client, Origin::Client, authenticated);
         Ok(Self {
             server,
             session,
@@ -106,6 +118,7 @@ impl Connection {
             output: Output::default(),
             over_soft_limit: None,
             local,
+            waker,
             profile: None,
             unrun: false,
         })
@@ -114,14 +127,22 @@ impl Connection {
     /// Serves the client until it leaves. When the server stops, its threads' event loops end and their
     /// connections with them.
     pub(crate) async fn run(mut self) {
+        let client = self.session.client.clone();
         loop {
             match poll_fn(|context| self.poll(context)).await {
                 Event::Closed => return,
                 Event::Node(command, request) => {
                     self.flush().await;
-                    commands::run(&mut self, command, &request).await;
+                    tokio::select! {
+                        biased;
+                        () = commands::run(&mut self, command, &request) => {}
+                        () = killed(&client) => return,
+                    }
                 }
-                Event::Paused => self.server.unpaused().await,
+                Event::Paused => tokio::select! {
+                    () = self.server.unpaused() => {}
+                    () = killed(&client) => return,
+                },
             }
             self.unrun = true;
         }
@@ -178,6 +199,16 @@ impl Connection {
 
     /// Serves until nothing more can be read or the shell is needed.
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<Event> {
+        // A task's waker stays the same; others wake it to tell that they killed it.
+        self.waker.get_or_init(|| context.waker().clone());
+        let polled = self.poll_requests(context);
+        let client = &self.session.client;
+        client.input_bytes.store(self.input.len(), Ordering::Relaxed);
+        client.output_bytes.store(self.output.len(), Ordering::Relaxed);
+        if client.is_killed() { Poll::Ready(Event::Closed) } else { polled }
+    }
+
+    fn poll_requests(&mut self, context: &mut Context<'_>) -> Poll<Event> {
         loop {
             if std::mem::take(&mut self.unrun)
                 && !self.input.is_empty()
@@ -389,9 +420,39 @@ impl Connection {
     }
 }
 
+/// Returns when somebody wants the client gone. Whoever does wakes the task.
+async fn killed(client: &Client) {
+    poll_fn(|_| if client.is_killed() { Poll::Ready(()) } else { Poll::Pending }).await;
+}
+
+/// Where a socket comes from and goes to, as CLIENT LIST shows it.
+fn link_of(socket: &Socket) -> io::Result<Link> {
+    Ok(match socket {
+        Socket::Tcp(stream) => {
+            let show = |address: SocketAddr| {
+                SocketAddr::new(address.ip().to_canonical(), address.port()).to_string()
+            };
+            Link {
+                address: show(stream.peer_addr()?),
+                local_address: show(stream.local_addr()?),
+                descriptor: stream.as_raw_fd(),
+                unix_socket: false,
+            }
+        }
+        Socket::Unix(stream) => {
+            let address = stream.local_addr()?;
+            let path = address.as_pathname().map(|path| path.display().to_string()).unwrap_or_default();
+            let address = format!("{path}:0");
+            let local_address = address.clone();
+            Link { address, local_address, descriptor: stream.as_raw_fd(), unix_socket: true }
+        }
+    })
+}
+
 impl Drop for Connection {
     fn drop(&mut self) {
         self.server.connected.fetch_sub(1, Ordering::Relaxed);
+        self.server.engine.clients.disconnect(self.session.id);
     }
 }
 

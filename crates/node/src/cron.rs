@@ -4,13 +4,20 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use engine::Gate;
+use engine::{ClientFlags, ClientKind, Gate};
 use tokio::time::{MissedTickBehavior, interval};
 
 use crate::memory;
 use crate::server::Server;
 use crate::totals::{Count, Totals};
+use crate::worker::with_scratch;
 
+/// Keys are looked for whose time has come.
+const EXPIRE_PERIOD: Duration = Duration::from_millis(50);
+/// How long that may take at once, and the time left to others after that when there is more.
+const EXPIRE_BUDGET: Duration = Duration::from_millis(2);
+const EXPIRE_REST: Duration = Duration::from_millis(2);
+const TURNS_A_SECOND: usize = 10;
 const PERIOD: Duration = Duration::from_millis(100);
 /// Memory is looked at this often while it has a limit.
 const MEMORY_PERIOD: Duration = Duration::from_millis(10);
@@ -19,13 +26,46 @@ const MEMORY_PERIOD: Duration = Duration::from_millis(10);
 pub(crate) async fn run(server: Arc<Server>) {
     let mut ticks = interval(PERIOD);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut turn = 0;
     loop {
         ticks.tick().await;
+        turn += 1;
+        server.engine.keyspace.purge_step(turn);
+        if turn % TURNS_A_SECOND == 0 {
+            close_idle(&server);
+        }
         let now = crate::time::instant();
         server.engine.pauses.settle(&server.engine.settings, crate::time::now());
         let totals = Totals::sum(&server);
         let counts = [Count::Commands, Count::InputBytes, Count::OutputBytes].map(|count| totals[count]);
         server.rates.sample(now, counts);
+    }
+}
+
+/// Deletes keys whose time has come. A cycle takes a part of this thread's time and no more, however
+/// many keys are due; what is left is gone on with at once.
+pub(crate) async fn expire(server: Arc<Server>) {
+    loop {
+        let more = with_scratch(|scratch| {
+            server.engine.expire_cycle(&mut scratch.worker, crate::time::now(), EXPIRE_BUDGET)
+        });
+        tokio::time::sleep(if more { EXPIRE_REST } else { EXPIRE_PERIOD }).await;
+    }
+}
+
+/// Closes the connections that have said nothing for as long as `timeout` says.
+fn close_idle(server: &Server) {
+    let limit = server.config.integer("timeout") * 1000;
+    if limit == 0 {
+        return;
+    }
+    let now = crate::time::now();
+    for client in server.engine.clients.all() {
+        let exempt = client.kind() != ClientKind::Normal || client.flags().contains(ClientFlags::BLOCKED);
+        if !exempt && client.idle(now) > limit {
+            tracing::debug!("Closing idle client {}", client.link.address);
+            client.kill();
+        }
     }
 }
 
