@@ -1,8 +1,8 @@
 # Every target is a script; `make help` lists them. Variables are passed on: PORT, NODE, KEEP, REDOUBT.
-.PHONY: help build up up-sentinel down-sentinel status kill restart down test verify fmt bench bench-failover
+.PHONY: help build bench-sentinel up up-sentinel down-sentinel status kill restart down test verify fmt bench bench-failover
 .DEFAULT_GOAL := help
 
-export PORT NODE KEEP REDOUBT CLUSTER_DIR GROUP_DIR PEERS RUNS
+export PORT NODE KEEP REDOUBT CLUSTER_DIR GROUP_DIR PEERS RUNS SERVERS
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' Makefile
@@ -42,6 +42,9 @@ fmt: ## Format the Rust code
 
 bench: ## CPU per command, beside redis-server and valkey-server if they are here
 	@scripts/bench
+
+bench-sentinel: ## Time failovers under sentinels (RUNS=10; SERVERS=redoubt)
+	@scripts/bench-sentinel
 
 bench-failover: ## Time from a master's death to the next accepted write (REDOUBT names another server)
 	@scripts/bench-failover

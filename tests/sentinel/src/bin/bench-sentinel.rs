@@ -1,0 +1,64 @@
+//! Times failovers under three Redoubt sentinels: from the master's death to the first write that is
+//! accepted at the address that sentinels give. `bench-sentinel [ROUNDS]`; `SERVERS=redoubt` watches
+//! Redoubt's servers instead of Redis's.
+
+use std::time::Duration;
+
+use harness::Program;
+use sentinel_tests::{Group, MASTER, field_map};
+
+fn main() {
+    let rounds = std::env::args().nth(1).and_then(|word| word.parse().ok()).unwrap_or(10);
+    let ours = std::env::var("SERVERS").is_ok_and(|servers| servers == "redoubt");
+    let server = if ours { Program::redoubt() } else { Program::redis() };
+    let mut group = Group::start(&server, &std::array::from_fn::<_, 3, _>(|_| Program::redoubt()));
+    let name = server.name();
+    show(&format!("{name}, SIGKILL of the master"), (0..rounds).map(|_| kill(&mut group)).collect());
+    show(&format!("{name}, SIGSTOP of the master"), (0..rounds).map(|_| stop(&group)).collect());
+    let both = (0..rounds).map(|_| kill_with_leader(&mut group)).collect();
+    show(&format!("{name}, SIGKILL of the master and the leading sentinel"), both);
+}
+
+fn show(what: &str, mut times: Vec<Duration>) {
+    times.sort();
+    let millis: Vec<String> = times.iter().map(|time| time.as_millis().to_string()).collect();
+    let median = millis.get(millis.len() / 2).map_or("-", String::as_str);
+    println!("{what}: median {median} ms of {}", millis.join(" "));
+}
+
+fn kill(group: &mut Group) -> Duration {
+    let master = group.master();
+    group.servers[master].kill();
+    let (_, took) = group.wait_for_successor(master);
+    group.servers[master].launch();
+    group.wait_until_whole();
+    took
+}
+
+fn stop(group: &Group) -> Duration {
+    let master = group.master();
+    group.servers[master].freeze();
+    let (_, took) = group.wait_for_successor(master);
+    group.servers[master].thaw();
+    group.wait_until_whole();
+    took
+}
+
+/// The leader is the sentinel that this one voted for in the last failover.
+fn kill_with_leader(group: &mut Group) -> Duration {
+    let master = group.master();
+    let leads = |node: &harness::Node| {
+        let log = node.log();
+        let epoch = field_map(&node.run(&format!("SENTINEL MASTER {MASTER}")))["config-epoch"].clone();
+        let id = node.run("SENTINEL MYID").text();
+        log.contains(&format!("+vote-for-leader {id} {epoch}"))
+    };
+    let leader = group.sentinels.iter().position(leads).unwrap_or(0);
+    group.sentinels[leader].kill();
+    group.servers[master].kill();
+    let (_, took) = group.wait_for_successor(master);
+    group.sentinels[leader].launch();
+    group.servers[master].launch();
+    group.wait_until_whole();
+    took
+}
