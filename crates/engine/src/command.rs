@@ -136,6 +136,7 @@ pub enum NodeCommand {
     DebugSleep,
     Lastsave,
     Info,
+    Migrate,
     Psync,
     Replconf,
     Replicaof,

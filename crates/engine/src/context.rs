@@ -91,7 +91,7 @@ impl<'a> Context<'a> {
             Found::Expired(place) => {
                 if !self.engine.settings.replica.load(Ordering::Relaxed) {
                     drop(table.remove(place, key));
-                    self.engine.log_expired(db, key.bytes());
+                    self.engine.log_gone(db, key.bytes());
                     add(&self.stats.expired_keys, 1);
                 }
                 None

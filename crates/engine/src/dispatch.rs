@@ -414,8 +414,8 @@ impl Engine {
         }
     }
 
-    /// Tells the log that a key is gone because its time came.
-    pub(crate) fn log_expired(&self, db: u16, key: &[u8]) {
+    /// Tells the log that a key is gone without a command: its time came, or it lives elsewhere now.
+    pub(crate) fn log_gone(&self, db: u16, key: &[u8]) {
         if self.log.wanted() {
             let mut wire = Vec::with_capacity(key.len() + 32);
             resp::encode_request(&mut wire, [&b"DEL"[..], key]);

@@ -3,6 +3,7 @@
 mod cluster;
 mod config;
 mod info;
+mod migrate;
 mod replication;
 mod saving;
 mod server;
@@ -40,6 +41,7 @@ async fn dispatch(connection: &mut Connection, command: NodeCommand, args: Args<
         NodeCommand::ConfigGet => return config::get(&server, args, &mut connection.reply()),
         NodeCommand::Info => return info::info(&server, args, &mut connection.reply()),
         NodeCommand::Cluster(command) => return cluster::run(connection, command, args).await,
+        NodeCommand::Migrate => return migrate::migrate(connection, args).await,
         NodeCommand::Psync => return replication::psync(connection, args),
         NodeCommand::Replconf => return replication::replconf(connection, args),
         NodeCommand::Replicaof => return replication::replicaof(&server, args, &mut connection.reply()),

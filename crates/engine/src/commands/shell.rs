@@ -4,10 +4,12 @@ use super::help::reply_help;
 use crate::command::{Categories, Command, Flags, Group, NodeCommand};
 use crate::context::Context;
 use crate::error::CommandError;
+use crate::keys::{Begin, Find, KeyFlags, KeySpec};
 
 const ADMIN: Flags = Flags::ADMIN.union(Flags::NOSCRIPT).union(Flags::LOADING).union(Flags::STALE);
 
 const SAVE: Flags = Flags::ADMIN.union(Flags::NOSCRIPT).union(Flags::NO_ASYNC_LOADING);
+const MIGRATED: KeyFlags = KeyFlags::RW.union(KeyFlags::ACCESS).union(KeyFlags::DELETE);
 
 pub(super) const COMMANDS: &[Command] = &[
     Command::new("bgsave", Group::Server, "1.0.0", -1, "Saves the data to disk in the background.")
@@ -28,6 +30,19 @@ pub(super) const COMMANDS: &[Command] = &[
     Command::new("save", Group::Server, "1.0.0", 1, "Saves the data to disk and waits for it.")
         .flags(SAVE.union(Flags::NO_MULTI))
         .node(NodeCommand::Save),
+    Command::new("migrate", Group::Generic, "2.6.0", -6, "Moves keys to another server.")
+        .flags(Flags::WRITE)
+        .category(Categories::KEYSPACE.union(Categories::DANGEROUS))
+        .keys(&[
+            KeySpec::one(3, MIGRATED),
+            KeySpec {
+                begin: Begin::Keyword { word: "KEYS", from: -2 },
+                find: Find::Range { last: -1, step: 1, limit: 0 },
+                flags: MIGRATED.union(KeyFlags::INCOMPLETE),
+            },
+        ])
+        .tips(&["nondeterministic_output"])
+        .node(NodeCommand::Migrate),
     Command::new("shutdown", Group::Server, "1.0.0", -1, "Saves if asked to, and stops the server.")
         .flags(ADMIN.union(Flags::NO_MULTI).union(Flags::ALLOW_BUSY))
         .node(NodeCommand::Shutdown),
