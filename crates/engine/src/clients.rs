@@ -171,7 +171,8 @@ impl Client {
         }
     }
 
-    pub(crate) fn set_flag(&self, flag: ClientFlags, holds: bool) {
+    /// Says that a flag holds, or no longer holds.
+    pub fn set_flag(&self, flag: ClientFlags, holds: bool) {
         if holds {
             self.flags.fetch_or(flag.bits(), Ordering::Relaxed);
         } else {

@@ -29,6 +29,7 @@ pub(super) fn psync(connection: &mut Connection, args: Args<'_>) {
     match connection.hand_over() {
         Ok(given) => {
             let newcomer = Newcomer {
+                link: connection.session.client.link.clone(),
                 id,
                 socket: given.socket,
                 address: given.address,

@@ -74,7 +74,7 @@ pub(super) async fn shutdown(connection: &mut Connection, args: Args<'_>) {
             Writer::new(connection.output(), protocol).error("ERR Errors trying to SHUTDOWN. Check logs.");
         }
         Err(_) => {
-            Writer::new(connection.output(), protocol).error("ERR Errors trying to SHUTDOWN. Check logs.")
+            Writer::new(connection.output(), protocol).error("ERR Errors trying to SHUTDOWN. Check logs.");
         }
     }
 }

@@ -3,12 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use engine::{Client, ClientFlags, Link as ClientLink};
 use replication::master::PeerId;
 use replication::{CursorId, Profile, Replconf};
 use resp::{Batch, Limits, Parser};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpStream, UnixStream};
-use tokio::sync::mpsc;
+use tokio::sync::{Notify, mpsc};
 
 use super::serve::Event;
 use super::snapshot::Piece;
@@ -43,10 +44,37 @@ pub(super) enum Send {
     Stream(CursorId),
 }
 
+/// The connection as CLIENT LIST and KILL see it.
+#[derive(Debug)]
+pub(super) struct Seen {
+    pub(super) client: Arc<Client>,
+    woken: Arc<Notify>,
+}
+
+/// Enters the connection into the list of clients, from which [`Clients::disconnect`] takes it.
+///
+/// [`Clients::disconnect`]: engine::Clients::disconnect
+pub(super) fn register(server: &Server, link: ClientLink) -> Seen {
+    let woken = Arc::new(Notify::new());
+    let wake = woken.clone();
+    let client = server.engine.clients.connect(link, crate::time::now(), Box::new(move || wake.notify_one()));
+    client.set_flag(ClientFlags::REPLICA, true);
+    Seen { client, woken }
+}
+
+impl Seen {
+    async fn killed(&self) {
+        while !self.client.is_killed() {
+            self.woken.notified().await;
+        }
+    }
+}
+
 /// Serves the replica until its connection ends, and tells.
 pub(super) async fn run(
     server: Arc<Server>,
     peer: PeerId,
+    seen: Seen,
     stream: Link,
     input: Vec<u8>,
     orders: mpsc::UnboundedReceiver<Send>,
@@ -55,6 +83,7 @@ pub(super) async fn run(
     tokio::select! {
         () = read(&server, peer, reader, input) => {}
         () = write(&server, peer, writer, orders) => {}
+        () = seen.killed() => {}
     }
     server.replication.tell(Event::Closed { peer });
 }

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use engine::Link;
 use parking_lot::Mutex;
 use replication::master::{Action, CloseReason, Input, PeerId, TransferId};
 use replication::{CursorId, Position, Profile, PsyncRequest, Refusal, Replica};
@@ -26,6 +27,8 @@ const LOOK_PERIOD: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(crate) struct Newcomer {
     pub(crate) id: u64,
+    /// What CLIENT LIST says of it.
+    pub(crate) link: Link,
     pub(crate) socket: Socket,
     /// Where it connects from.
     pub(crate) address: String,
@@ -119,6 +122,8 @@ async fn run(server: Arc<Server>) {
 #[derive(Debug)]
 struct Peer {
     address: String,
+    /// Its number in CLIENT LIST.
+    client: u64,
     orders: mpsc::UnboundedSender<Send>,
     task: AbortHandle,
     cursor: Option<CursorId>,
@@ -179,7 +184,7 @@ impl Serving {
     }
 
     fn join(&mut self, newcomer: Newcomer) -> std::io::Result<()> {
-        let Newcomer { id, socket, address, input, unsent, mut profile, request } = newcomer;
+        let Newcomer { id, link, socket, address, input, unsent, mut profile, request } = newcomer;
         let peer = PeerId(id);
         let port = profile.listening_port;
         let host = profile.ip_address.clone().unwrap_or_else(|| address.clone());
@@ -196,10 +201,14 @@ impl Serving {
         let (orders, sends) = mpsc::unbounded_channel();
         let stream = peer::open(socket)?;
         let _ = orders.send(Send::Line(unsent));
-        let task = tokio::spawn(peer::run(self.server.clone(), peer, stream, input, sends));
+        let seen = peer::register(&self.server, link);
+        let client = seen.client.id;
+        let task = tokio::spawn(peer::run(self.server.clone(), peer, seen, stream, input, sends));
         let task = task.abort_handle();
-        self.peers
-            .insert(peer, Peer { address: format!("{host}:{port}"), orders, task, cursor, pieces: None });
+        self.peers.insert(
+            peer,
+            Peer { address: format!("{host}:{port}"), client, orders, task, cursor, pieces: None },
+        );
         self.server.replication.addresses.lock().insert(peer, address);
         self.give(Input::Joined { peer, profile, resume });
         Ok(())
@@ -330,6 +339,7 @@ impl Serving {
     fn forget(&mut self, id: PeerId) -> Option<Peer> {
         let peer = self.peers.remove(&id)?;
         self.server.replication.addresses.lock().remove(&id);
+        self.server.engine.clients.disconnect(peer.client);
         if let Some(cursor) = peer.cursor {
             self.server.replication.log.lock().remove_cursor(cursor);
         }
