@@ -82,6 +82,8 @@ impl Pages {
         let (number, at) = split(reference);
         if let Some(Some(block)) = self.list.get(number) {
             block.prefetch(at);
+            // Most small entries lie on two lines.
+            block.prefetch(at + 48);
         }
     }
 

@@ -45,6 +45,10 @@ impl Bits {
         Some(word * 64 + self.words[word].trailing_zeros() as usize)
     }
 
+    pub(super) fn count(&self) -> usize {
+        self.words.iter().map(|word| word.count_ones() as usize).sum()
+    }
+
     pub(super) fn iter(&self) -> impl Iterator<Item = usize> + '_ {
         self.words.iter().enumerate().flat_map(|(index, &word)| {
             let ones =
@@ -68,6 +72,7 @@ mod tests {
             assert_eq!(bits.first(), Some(number));
         }
         assert_eq!(bits.iter().collect::<Vec<_>>(), [5, 70, 4096, 19_999]);
+        assert_eq!(bits.count(), 4);
         for number in [5, 70, 4096, 19_999] {
             assert!(bits.has(number));
             assert_eq!(bits.first(), Some(number));

@@ -67,7 +67,7 @@ pub(super) fn give_back(granule: u32, order: usize) {
 #[must_use]
 pub fn pool_use() -> PoolUse {
     let pool = POOL.lock();
-    let released: usize = pool.chunks.iter().map(|chunk| chunk.released.iter().count() * 4096).sum();
+    let released: usize = pool.chunks.iter().map(|chunk| chunk.released.count() * 4096).sum();
     PoolUse { taken: pool.taken, held: pool.chunks.len() * CHUNK - released }
 }
 
