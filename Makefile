@@ -1,5 +1,5 @@
 # Every target is a script; `make help` lists them. Variables are passed on: PORT, NODE, KEEP, REDOUBT.
-.PHONY: help build bench-sentinel up up-sentinel down-sentinel status kill restart down test verify fmt bench bench-failover
+.PHONY: help build bench-sentinel up up-sentinel down-sentinel status kill restart down test verify fmt memcheck bench bench-failover
 .DEFAULT_GOAL := help
 
 export PORT NODE KEEP REDOUBT CLUSTER_DIR GROUP_DIR PEERS RUNS SERVERS
@@ -39,6 +39,9 @@ verify: ## Look at format, lints and scripts; change nothing
 
 fmt: ## Format the Rust code
 	@cargo fmt --all
+
+memcheck: ## Run the tests of the one unsafe module under valgrind
+	@scripts/memcheck
 
 bench: ## CPU per command, beside redis-server and valkey-server if they are here
 	@scripts/bench
