@@ -1,4 +1,5 @@
 //! `cargo run -p sim -- --seeds 10000 --nodes 12`
+#![forbid(unsafe_code)]
 
 use std::process::ExitCode;
 

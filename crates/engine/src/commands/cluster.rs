@@ -4,7 +4,7 @@
 
 use slot_routing::Slot;
 
-use crate::command::{Categories, ClusterCommand, Command, Flags, Group, NodeCommand};
+use crate::command::{ClusterCommand, Command, Flags, Group, NodeCommand};
 use crate::commands::help::reply_help;
 use crate::context::Context;
 use crate::error::CommandError;
@@ -14,28 +14,9 @@ const CHANGE: Flags = Flags::ADMIN.union(Flags::STALE).union(Flags::NO_ASYNC_LOA
 const LOOK: Flags = Flags::ADMIN.union(Flags::STALE);
 const NONDETERMINISTIC: &[&str] = &["nondeterministic_output"];
 
-pub(super) const COMMANDS: &[Command] = &[
-    Command::new(
-        "asking",
-        Group::Cluster,
-        "3.0.0",
-        1,
-        "Lets the next command use a slot that is on its way here.",
-    )
-    .flags(Flags::FAST)
-    .category(Categories::CONNECTION)
-    .run(asking),
-    Command::new("cluster", Group::Cluster, "3.0.0", -2, "Tells about the cluster and changes it.")
-        .subcommands(CLUSTER),
-    Command::new("readonly", Group::Cluster, "3.0.0", 1, "Lets this connection read from a replica.")
-        .flags(Flags::FAST.union(QUERY))
-        .category(Categories::CONNECTION)
-        .run(readonly),
-    Command::new("readwrite", Group::Cluster, "3.0.0", 1, "Ends what READONLY began.")
-        .flags(Flags::FAST.union(QUERY))
-        .category(Categories::CONNECTION)
-        .run(readwrite),
-];
+pub(super) const COMMANDS: &[Command] =
+    &[Command::new("cluster", Group::Cluster, "3.0.0", -2, "Tells about the cluster and changes it.")
+        .subcommands(CLUSTER)];
 
 const fn change(
     name: &'static str,
@@ -181,27 +162,6 @@ fn clustered(context: &Context<'_>) -> Result<(), CommandError> {
         Some(_) => Ok(()),
         None => Err(CommandError::text("ERR This instance has cluster support disabled")),
     }
-}
-
-fn asking(context: &mut Context<'_>) -> Result<(), CommandError> {
-    clustered(context)?;
-    context.session.asking = true;
-    context.reply.ok();
-    Ok(())
-}
-
-fn readonly(context: &mut Context<'_>) -> Result<(), CommandError> {
-    clustered(context)?;
-    context.session.readonly = true;
-    context.reply.ok();
-    Ok(())
-}
-
-fn readwrite(context: &mut Context<'_>) -> Result<(), CommandError> {
-    clustered(context)?;
-    context.session.readonly = false;
-    context.reply.ok();
-    Ok(())
 }
 
 fn help(context: &mut Context<'_>) -> Result<(), CommandError> {

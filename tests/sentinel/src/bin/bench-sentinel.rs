@@ -1,6 +1,7 @@
 //! Times failovers under three Redoubt sentinels: from the master's death to the first write that is
 //! accepted at the address that sentinels give. `bench-sentinel [ROUNDS]`; `SERVERS=redoubt` watches
 //! Redoubt's servers instead of Redis's.
+#![forbid(unsafe_code)]
 
 use std::time::Duration;
 
