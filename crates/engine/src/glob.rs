@@ -6,6 +6,10 @@
 /// Whether all of `text` matches `pattern`.
 #[must_use]
 pub fn glob_matches(pattern: &[u8], text: &[u8]) -> bool {
+    // Redis's habit: nothing but the empty pattern and `*` itself matches the empty text.
+    if text.is_empty() {
+        return pattern.is_empty() || pattern == b"*";
+    }
     let (mut p, mut t) = (0, 0);
     // Where to go on if what follows the last `*` fails: the pattern after it, and the text it took.
     let mut retry: Option<(usize, usize)> = None;
@@ -83,6 +87,7 @@ mod tests {
     fn patterns() {
         let table = [
             ("*", "", true),
+            ("**", "", false),
             ("*", "anything", true),
             ("h?llo", "hello", true),
             ("h?llo", "hllo", false),

@@ -65,7 +65,7 @@ impl Client {
             suspected: false,
         };
         let mut topology = Topology::new(me, Epoch(1), true, vec![member]);
-        Slot::all().for_each(|slot| topology.assign(slot, me));
+        topology.assign(Slot::all(), me);
         Self::of(Engine::new(Keyspace::new(1, 1), Some(topology), Box::new(NoLog)), Kept::default())
     }
 

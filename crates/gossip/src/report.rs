@@ -197,9 +197,7 @@ impl Gossip {
         let members = self.nodes.values().filter_map(|node| self.member(node)).collect();
         let mut topology = Topology::new(self.me, self.current_epoch, self.service.serving, members);
         for (owner, _) in self.slots.owners() {
-            for slot in self.slots.set_of(owner).iter() {
-                topology.assign(slot, owner);
-            }
+            topology.assign(self.slots.set_of(owner).iter(), owner);
         }
         for (&slot, &to) in &self.migrating {
             topology.mark_migrating(slot, to);

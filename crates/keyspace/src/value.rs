@@ -40,7 +40,6 @@ pub struct Str<'a> {
 
 /// A value as it is read, borrowed from its slot.
 #[derive(Debug, Clone, Copy)]
-#[non_exhaustive]
 pub enum Value<'a> {
     String(Str<'a>),
     Hash(HashRef<'a>),
@@ -60,7 +59,6 @@ impl Value<'_> {
 
 /// A value as it is stored.
 #[derive(Debug, Clone, Copy)]
-#[non_exhaustive]
 pub enum NewValue<'a> {
     String(Str<'a>),
     Hash(&'a HashBuilder),

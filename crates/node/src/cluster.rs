@@ -22,6 +22,7 @@ use slot_routing::Topology;
 use tokio::sync::{mpsc, oneshot};
 
 pub(crate) use driver::Driver;
+pub(crate) use publish::settle;
 
 use crate::config::Config;
 use store::Store;

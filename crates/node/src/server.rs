@@ -120,15 +120,6 @@ impl Server {
         })
     }
 
-    /// An empty server that nobody can connect to.
-    #[cfg(test)]
-    pub(crate) fn for_tests() -> Arc<Self> {
-        let log = SharedLog::new(1 << 20);
-        let keyspace = keyspace::Keyspace::new(1, 16);
-        let engine = Engine::new(keyspace, None, Box::new(crate::replication::LogHandle(log.clone())));
-        Self::new(engine, Config::default(), Identity::default(), log)
-    }
-
     /// Tells every task to come to its end.
     pub(crate) fn stop(&self) {
         self.stopping.send_replace(true);

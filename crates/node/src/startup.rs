@@ -115,6 +115,7 @@ fn start(config: Config, config_file: Option<String>) -> Result<()> {
     settings::apply(&server);
     let prepared = cluster.map(|(cluster, prepared)| {
         server.cluster.set(cluster).expect("set once, here");
+        cluster::settle(&server);
         prepared
     });
     tracing::info!("Server initialized");

@@ -57,6 +57,9 @@ pub struct Topology {
     /// Whether this node may serve: enough slots covered, and a majority of masters in sight.
     pub serving: bool,
     members: Vec<Member>,
+    /// The places of this node and of its master, if it has one, in `members`.
+    my_place: u16,
+    my_masters_place: Option<u16>,
     /// For each slot, the place of its owner in `members`, or [`NOBODY`].
     owners: Box<[u16]>,
     migrating: BTreeMap<Slot, NodeId>,
@@ -70,9 +73,16 @@ impl Topology {
     #[must_use]
     pub fn new(myself: NodeId, current_epoch: Epoch, serving: bool, mut members: Vec<Member>) -> Self {
         members.sort_by_key(|member| member.id);
-        assert!(members.iter().any(|member| member.id == myself), "a node belongs to its own topology");
         assert!(members.len() < usize::from(NOBODY), "more members than a cluster can name");
+        let place = |id| members.iter().position(|member| member.id == id).map(|place| place as u16);
+        let my_place = place(myself).expect("a node belongs to its own topology");
+        let my_masters_place = match members[usize::from(my_place)].role {
+            Role::Replica(master) => place(master),
+            Role::Master => None,
+        };
         Self {
+            my_place,
+            my_masters_place,
             myself,
             current_epoch,
             serving,
@@ -83,10 +93,12 @@ impl Topology {
         }
     }
 
-    /// Gives `slot` to `owner`, who must be a member.
-    pub fn assign(&mut self, slot: Slot, owner: NodeId) {
-        let place = self.place(owner).expect("only a member can own a slot");
-        self.owners[slot.index()] = place as u16;
+    /// Gives `slots` to `owner`, who must be a member.
+    pub fn assign(&mut self, slots: impl IntoIterator<Item = Slot>, owner: NodeId) {
+        let place = self.place(owner).expect("only a member can own a slot") as u16;
+        for slot in slots {
+            self.owners[slot.index()] = place;
+        }
     }
 
     /// Marks a slot of ours as on its way to `target`.
@@ -113,7 +125,7 @@ impl Topology {
     /// This node itself.
     #[must_use]
     pub fn me(&self) -> &Member {
-        self.member(self.myself).expect("checked when the topology was made")
+        &self.members[usize::from(self.my_place)]
     }
 
     #[must_use]
@@ -139,16 +151,12 @@ impl Topology {
     /// What this node is to `slot`.
     #[must_use]
     pub fn ownership(&self, slot: Slot) -> Ownership {
-        let Some(owner) = self.owner(slot) else {
-            return if self.importing.contains_key(&slot) {
-                Ownership::Importing
-            } else {
-                Ownership::Unassigned
-            };
-        };
-        if owner.id == self.myself {
+        let owner = self.owners[slot.index()];
+        if owner == NOBODY {
+            if self.importing.contains_key(&slot) { Ownership::Importing } else { Ownership::Unassigned }
+        } else if owner == self.my_place {
             if self.migrating.contains_key(&slot) { Ownership::Migrating } else { Ownership::Mine }
-        } else if self.me().role == Role::Replica(owner.id) {
+        } else if Some(owner) == self.my_masters_place {
             Ownership::MyMasters
         } else if self.importing.contains_key(&slot) {
             Ownership::Importing
@@ -188,10 +196,8 @@ mod tests {
         let mut master = Topology::new(id(1), Epoch(3), true, members.clone());
         let mut replica = Topology::new(id(3), Epoch(3), true, members);
         for topology in [&mut master, &mut replica] {
-            topology.assign(slot(0), id(1));
-            topology.assign(slot(1), id(1));
-            topology.assign(slot(2), id(2));
-            topology.assign(slot(3), id(2));
+            topology.assign([slot(0), slot(1)], id(1));
+            topology.assign([slot(2), slot(3)], id(2));
         }
         master.mark_migrating(slot(1), id(2));
         master.mark_importing(slot(3), id(2));

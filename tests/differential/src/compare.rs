@@ -51,7 +51,8 @@ fn closeness(command: &Command) -> Closeness {
         // A random choice, the clock, an implementation's own figures, or a text that each version words anew;
         // and a key whose time is past may still be counted.
         ("DBSIZE" | "RANDOMKEY" | "TIME" | "LASTSAVE" | "LOLWUT" | "DUMP" | "ROLE" | "HELLO" | "INFO", _)
-        | ("OBJECT", "IDLETIME" | "REFCOUNT" | "HELP")
+        // ENCODING: a float's sum that is whole is `embstr` in Redis until it is set anew, and `int` here.
+        | ("OBJECT", "ENCODING" | "IDLETIME" | "REFCOUNT" | "HELP")
         | ("CLIENT", "ID" | "INFO" | "LIST" | "HELP")
         | ("DEBUG", "OBJECT" | "HELP")
         | ("CONFIG" | "COMMAND", "HELP")

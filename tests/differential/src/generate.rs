@@ -96,11 +96,9 @@ const SECONDS: &[&str] = &[
     "1.5",
     "",
 ];
-const MILLISECONDS: &[&str] =
-    &["15000000", "25000000", "35000000", "0", "-1", "9223372036854775807", "-9223372036854775808", "x"];
+const MILLISECONDS: &[&str] = &["15000000", "25000000", "35000000", "0", "-1", "-9223372036854775808", "x"];
 const UNIX_SECONDS: &[&str] = &["4102444800", "4202444800", "1000", "0", "-1", "9223372036854775807", "x"];
-const UNIX_MILLISECONDS: &[&str] =
-    &["4152444800000", "4252444800000", "1000", "0", "-1", "9223372036854775807", "x"];
+const UNIX_MILLISECONDS: &[&str] = &["4152444800000", "99999999999999", "1000", "0", "-1", "x"];
 const RESTORE_TTLS: &[&str] = &["0", "0", "0", "25000000", "4152444800000", "-1", "x"];
 const PATTERNS: &[&str] = &[
     "*", "a", "?", "[a-c]", "[^a]", "key:*", "\\a", "{t}*", "*[", "[c-a]", "**", "*1", "", "h?llo", "[\\a]",
@@ -121,22 +119,19 @@ const PARAMETERS: &[&str] = &[
     "nosuch",
     "cluster-enabled",
     "cluster-node-timeout",
-    "repl-backlog-size",
+    "repl-timeout",
     "maxmemory-sampl?s",
     "min-replicas-*",
     "client-output-buffer-limit",
 ];
 const COMMAND_LINES: &[&[&str]] = &[
     &["GET", "a"],
-    &["GET"],
     &["MSET", "a", "1", "b", "2"],
     &["COPY", "a", "b"],
-    &["PING"],
     &["NOSUCH", "a"],
     &["SET", "a", "b", "EX", "10"],
     &["DEL", "a", "b", "c"],
     &["MIGRATE", "h", "1", "k", "0", "10"],
-    &["MIGRATE", "h", "1", "", "0", "10", "KEYS", "x", "y"],
     &["LCS", "a", "b"],
 ];
 /// What an argument is replaced by. No small positive number: as a time it would expire under the test.

@@ -119,13 +119,18 @@ impl Pair {
             let _ = batch.iter().try_for_each(|command| ours.send(command));
             let _ = batch.iter().try_for_each(|command| theirs.send(command));
             for (index, command) in batch.iter().enumerate() {
-                let (ours, theirs) = (reply(&mut ours), reply(&mut theirs));
-                let equal = match (&ours, &theirs) {
+                let replies = (reply(&mut ours), reply(&mut theirs));
+                let equal = match &replies {
                     (Some(ours), Some(theirs)) => same(command, ours, theirs),
                     (None, None) => return None,
                     _ => false,
                 };
                 if !equal {
+                    // What was sent runs to its end, so that nothing of it reaches the next sequence.
+                    for _ in index + 1..batch.len() {
+                        let _ = (reply(&mut ours), reply(&mut theirs));
+                    }
+                    let (ours, theirs) = replies;
                     let commands = commands[..=number * BATCH + index].to_vec();
                     return Some(Difference { commands, ours, theirs });
                 }

@@ -78,8 +78,7 @@ impl Node {
             }
             let mut connection = self.try_connect().ok()?;
             let reply = connection.try_call(&["PING"]).ok()?;
-            (reply == Value::Simple("PONG".into()) || reply.is_error("NOAUTH") || reply.is_error("LOADING"))
-                .then_some(())
+            (reply == Value::Simple("PONG".into()) || reply.is_error("NOAUTH")).then_some(())
         });
     }
 

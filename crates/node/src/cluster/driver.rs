@@ -191,16 +191,24 @@ impl Driver {
         }
         self.gossip.handle(now, wall, input, &mut actions);
         let mut lost = SlotSet::new();
-        let mut given_up = Vec::new();
+        let (mut given_up, mut replies) = (Vec::new(), Vec::new());
         for action in actions {
             match action {
                 // Deleted when the slots are no longer ours, so that nothing is written after.
                 Action::DropSlots(slots) => lost.extend(slots.iter()),
                 Action::Send { link, packet, .. } => given_up.extend(self.send(link, &packet)),
+                // Told when it holds: whoever reads the reply may ask for the new state at once.
+                Action::Reply { token, result } => replies.push((token, result)),
                 action => self.carry_out(action)?,
             }
         }
         publish::drop_slots(&self.server, &lost);
+        for (token, result) in replies {
+            if let Some(answer) = self.waiting.remove(&token) {
+                // The client may have left.
+                let _ = answer.send(result);
+            }
+        }
         for link in given_up {
             self.links.close(link);
             self.feed(Input::Closed { link })?;
@@ -245,14 +253,10 @@ impl Driver {
             Action::DropEverything => publish::drop_everything(&self.server),
             // Nobody can subscribe yet.
             Action::Deliver(_) => {}
-            Action::Reply { token, result } => {
-                if let Some(answer) = self.waiting.remove(&token) {
-                    // The client may have left.
-                    let _ = answer.send(result);
-                }
-            }
             Action::Log(event) => log(&event),
-            Action::Send { .. } | Action::DropSlots(_) => unreachable!("sorted out by the caller"),
+            Action::Send { .. } | Action::DropSlots(_) | Action::Reply { .. } => {
+                unreachable!("sorted out by the caller")
+            }
         }
         Ok(())
     }

@@ -13,24 +13,28 @@ use crate::server::Server;
 
 pub(super) fn publish(server: &Server, topology: Topology) {
     let Some(published) = &server.engine.topology else { return };
-    let ours = |ownership| matches!(ownership, Ownership::Mine | Ownership::Migrating);
+    let before = published.load_full();
+    let changed = |slot: &Slot| before.ownership(*slot) != topology.ownership(*slot);
+    let (ours, others): (Vec<Slot>, Vec<Slot>) = Slot::all()
+        .filter(changed)
+        .partition(|&slot| matches!(topology.ownership(slot), Ownership::Mine | Ownership::Migrating));
+    let topology = Arc::new(topology);
     flip(server, &topology, ours);
-    let serving = topology.serving;
-    published.store(Arc::new(topology));
-    flip(server, &published.load(), |_| true);
-    server.engine.settings.set_gate(Gate::CLUSTER_DOWN, !serving);
+    published.store(topology.clone());
+    flip(server, &topology, others);
+    server.engine.settings.set_gate(Gate::CLUSTER_DOWN, !topology.serving);
 }
 
-/// Brings the slots up to date whose new ownership is `wanted`.
-fn flip(server: &Server, topology: &Topology, wanted: impl Fn(Ownership) -> bool) {
-    for slot in Slot::all() {
-        let ownership = topology.ownership(slot);
-        if wanted(ownership) {
-            let mut data = server.engine.keyspace.lock(slot);
-            if data.ownership() != ownership {
-                data.set_ownership(ownership);
-            }
-        }
+/// Tells every slot what the topology that the server starts with says of it.
+pub(crate) fn settle(server: &Server) {
+    if let Some(published) = &server.engine.topology {
+        flip(server, &published.load(), Slot::all());
+    }
+}
+
+fn flip(server: &Server, topology: &Topology, slots: impl IntoIterator<Item = Slot>) {
+    for slot in slots {
+        server.engine.keyspace.lock(slot).set_ownership(topology.ownership(slot));
     }
 }
 

@@ -12,13 +12,16 @@ use crate::settings;
 /// CONFIG GET pattern [pattern ...]
 pub(crate) fn get(server: &Server, args: Args<'_>, reply: &mut Writer<'_>) {
     let patterns = args.from(2);
-    let matches = |name: &str| {
-        patterns.iter().any(|pattern| engine::glob_matches(&pattern.to_ascii_lowercase(), name.as_bytes()))
+    let matched = |name: &str| {
+        patterns.iter().find(|pattern| engine::glob_matches(&pattern.to_ascii_lowercase(), name.as_bytes()))
     };
-    let found: Vec<_> = server.config.all().into_iter().filter(|(name, _)| matches(name)).collect();
+    let all = server.config.all();
+    let found: Vec<_> = all.iter().filter_map(|(name, value)| Some((*name, value, matched(name)?))).collect();
     reply.map(found.len());
-    for (name, value) in found {
-        reply.bulk(name.as_bytes());
+    for (name, value, pattern) in found {
+        // A name that was given is given back in its own spelling.
+        let spelt = if pattern.eq_ignore_ascii_case(name.as_bytes()) { pattern } else { name.as_bytes() };
+        reply.bulk(spelt);
         reply.bulk(value.as_bytes());
     }
 }

@@ -205,9 +205,9 @@ impl Target {
     /// Connected, logged in, and in the right database.
     async fn connect(migration: &Migration) -> Result<Self, Failure> {
         let address = format!("{}:{}", migration.host, migration.port);
-        let Ok(Ok(stream)) = timeout(migration.timeout, TcpStream::connect(address)).await else {
-            return Err(Failure::Connecting);
-        };
+        let connected = timeout(migration.timeout, TcpStream::connect(address)).await;
+        // Redis learns of a refusal when it writes, and says so.
+        let stream = connected.map_err(|_| Failure::Connecting)?.map_err(|_| Failure::Writing)?;
         // Without it replies are only a little later.
         let _ = stream.set_nodelay(true);
         let mut target = Self { stream, timeout: migration.timeout, input: Vec::new() };

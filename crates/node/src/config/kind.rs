@@ -44,8 +44,8 @@ impl Kind {
         match self {
             Self::Switch => switch(word),
             Self::Integer(min, max) => {
-                let value =
-                    word.parse().map_err(|_| "argument couldn't be parsed into an integer".to_owned());
+                let value = resp::parse_i64(word.as_bytes())
+                    .ok_or_else(|| "argument couldn't be parsed into an integer".to_owned());
                 bounded(value?, min, max)
             }
             Self::Octal => match i64::from_str_radix(word, 8) {

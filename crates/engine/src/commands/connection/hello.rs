@@ -64,12 +64,14 @@ pub(super) fn hello(context: &mut Context<'_>) -> Result<(), CommandError> {
         }
     };
     let mut name = None;
-    let mut login = None;
     let mut index = 2;
     while let Some(word) = context.args.get(index) {
         let left = context.args.len() - index - 1;
         if word.eq_ignore_ascii_case(b"auth") && left >= 2 {
-            login = Some((context.arg(index + 1), context.arg(index + 2)));
+            if !is_right(context, context.arg(index + 1), context.arg(index + 2)) {
+                return Err(WRONG_PASS);
+            }
+            context.session.authenticated = true;
             index += 3;
         } else if word.eq_ignore_ascii_case(b"setname") && left >= 1 {
             name = Some(check_name(context.arg(index + 1))?);
@@ -78,12 +80,6 @@ pub(super) fn hello(context: &mut Context<'_>) -> Result<(), CommandError> {
             let text = format!("ERR Syntax error in HELLO option '{}'", String::from_utf8_lossy(word));
             return Err(CommandError::Text(text.into()));
         }
-    }
-    if let Some((user, password)) = login {
-        if !is_right(context, user, password) {
-            return Err(WRONG_PASS);
-        }
-        context.session.authenticated = true;
     }
     if !context.session.authenticated {
         return Err(CommandError::text(

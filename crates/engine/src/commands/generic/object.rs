@@ -18,7 +18,8 @@ pub(crate) fn encoding(value: &Value<'_>) -> &'static str {
         Value::String(Str { bytes, .. }) if resp::parse_i64(bytes).is_some() => "int",
         Value::String(Str { bytes, .. }) if bytes.len() <= MAX_EMBEDDED => "embstr",
         Value::String(_) => "raw",
-        other => panic!("no name for the encoding of a {}", other.kind().name()),
+        Value::Hash(hash) => hash.encoding(),
+        Value::HashPart(_) => unreachable!("only a snapshot's walk has parts"),
     }
 }
 

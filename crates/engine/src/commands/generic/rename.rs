@@ -1,6 +1,6 @@
 //! Values that get another name, another database, or a twin.
 
-use keyspace::{Key, NewValue, Place, Str, Value};
+use keyspace::{HashBuilder, Key, NewValue, Place, Str, Value};
 
 use crate::commands::connection::database;
 use crate::context::Context;
@@ -9,21 +9,25 @@ use crate::error::CommandError;
 const SAME: CommandError = CommandError::text("ERR source and destination objects are the same");
 
 /// A value outside of any table, on its way into another one.
-struct Owned {
-    bytes: Vec<u8>,
-    raw: bool,
+enum Owned {
+    String { bytes: Vec<u8>, raw: bool },
+    Hash(HashBuilder),
 }
 
 impl Owned {
     fn copy(context: &mut Context<'_>, key: &Key<'_>, place: Place) -> Self {
         match context.table(key).value(place) {
-            Value::String(Str { bytes, raw }) => Self { bytes: bytes.to_vec(), raw },
-            other => panic!("no way to copy a {}", other.kind().name()),
+            Value::String(Str { bytes, raw }) => Self::String { bytes: bytes.to_vec(), raw },
+            Value::Hash(hash) => Self::Hash(hash.to_builder()),
+            Value::HashPart(_) => unreachable!("only a snapshot's walk has parts"),
         }
     }
 
     fn value(&self) -> NewValue<'_> {
-        NewValue::String(Str { bytes: &self.bytes, raw: self.raw })
+        match self {
+            Self::String { bytes, raw } => NewValue::String(Str { bytes, raw: *raw }),
+            Self::Hash(fields) => NewValue::Hash(fields),
+        }
     }
 }
 

@@ -43,7 +43,13 @@ impl Digest {
         self.mix(&type_number(value.kind()).to_be_bytes());
         match value {
             Value::String(string) => self.mix(string.bytes),
-            other => panic!("no digest of a {}", other.kind().name()),
+            Value::Hash(hash) => hash.for_each(&mut |field| {
+                let mut pair = Self::default();
+                pair.mix(field.name);
+                pair.mix(field.value);
+                self.xor(&pair.0);
+            }),
+            Value::HashPart(_) => unreachable!("only a snapshot's walk has parts"),
         }
         if expires {
             self.xor(b"!!expire!!");
