@@ -33,7 +33,9 @@ pub(crate) async fn set(server: &Arc<Server>, args: Args<'_>, local: bool) -> Re
     if !words.len().is_multiple_of(2) {
         return Err("ERR wrong number of arguments for 'config|set' command".to_owned());
     }
-    let changes: Vec<_> = words.chunks(2).map(|pair| (pair[0].clone(), pair[1].clone())).collect();
+    // As in Redis, a name ends at a NUL.
+    let name = |word: &str| word.split('\0').next().unwrap_or_default().to_owned();
+    let changes: Vec<_> = words.chunks(2).map(|pair| (name(&pair[0]), pair[1].clone())).collect();
     for (index, (name, _)) in changes.iter().enumerate() {
         if changes[..index].iter().any(|(other, _)| other.eq_ignore_ascii_case(name)) {
             return Err(failed(name, "duplicate parameter"));
