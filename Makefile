@@ -1,8 +1,7 @@
-# Every target is a script; `make help` lists them. Variables are passed on: PORT, NODE, KEEP, REDOUBT.
+# Every target is a script; `make help` lists them. Variables given to make (NODE=7000) reach them by themselves;
+# nothing is exported here, since that would also pass on, as empty, what nobody named.
 .PHONY: help build bench-sentinel up up-sentinel down-sentinel status kill restart down test verify fmt memcheck bench bench-failover
 .DEFAULT_GOAL := help
-
-export PORT NODE KEEP REDOUBT CLUSTER_DIR GROUP_DIR PEERS RUNS SERVERS
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' Makefile

@@ -20,7 +20,7 @@ impl Program {
     /// If there is none.
     #[must_use]
     pub fn redoubt() -> Self {
-        if let Some(named) = std::env::var_os("REDOUBT") {
+        if let Some(named) = std::env::var_os("REDOUBT").filter(|named| !named.is_empty()) {
             return Self::named(Path::new(&named));
         }
         let own = std::env::current_exe().expect("a test knows its binary");
