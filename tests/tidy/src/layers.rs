@@ -84,6 +84,29 @@ pub fn check_known(files: &[File]) -> Vec<String> {
         .collect()
 }
 
+/// Complaints about libraries of the workspace that `docs/ARCHITECTURE.md` gives no place.
+#[must_use]
+pub fn check_libraries(files: &[File]) -> Vec<String> {
+    let text = |path| files.iter().find(|file| file.path == path);
+    let (Some(manifest), Some(page)) = (text("Cargo.toml"), text("docs/ARCHITECTURE.md")) else {
+        return vec!["Cargo.toml or docs/ARCHITECTURE.md is missing".to_owned()];
+    };
+    let explained: Vec<&str> = page
+        .text
+        .lines()
+        .filter_map(|line| line.strip_prefix("| ")?.split(" | ").next())
+        .flat_map(|names| names.split(", "))
+        .collect();
+    dependencies(manifest)
+        .into_iter()
+        .filter(|(line, name, _)| {
+            let is_ours = manifest.text.lines().nth(line - 1).is_some_and(|text| text.contains("path = "));
+            !is_ours && !explained.contains(&name.as_str())
+        })
+        .map(|(line, name, _)| format!("Cargo.toml:{line}: say in docs/ARCHITECTURE.md what {name} is for"))
+        .collect()
+}
+
 pub(crate) fn manifests(files: &[File]) -> impl Iterator<Item = &File> {
     files.iter().filter(|file| file.crate_name().is_some() && file.path_in_crate() == "Cargo.toml")
 }
@@ -120,6 +143,17 @@ mod tests {
     fn downward_and_foreign_dependencies_pass() {
         let text = "[dependencies]\nclock.workspace = true\nredis = \"1\"\n[features]\nnode = []";
         assert_eq!(check_floors(&[File::new("crates/gossip/Cargo.toml", text)]), Vec::<String>::new());
+    }
+
+    #[test]
+    fn a_library_without_a_place_is_named() {
+        let manifest =
+            "[workspace.dependencies]\nclock = { path = \"crates/clock\" }\ncrc = \"3\"\nlzf = \"1\"";
+        let page = File::new("docs/ARCHITECTURE.md", "| library | its place |\n| crc, time | sums |");
+        assert_eq!(
+            check_libraries(&[File::new("Cargo.toml", manifest), page]),
+            ["Cargo.toml:4: say in docs/ARCHITECTURE.md what lzf is for"]
+        );
     }
 
     #[test]

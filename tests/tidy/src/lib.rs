@@ -12,7 +12,7 @@ mod text;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-pub use layers::{check_floors, check_known};
+pub use layers::{check_floors, check_known, check_libraries};
 pub use purity::{check_pure_manifests, check_pure_sources};
 pub use text::{check_hosts, check_length, check_unfinished, check_unsafe};
 

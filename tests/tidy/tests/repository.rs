@@ -20,6 +20,11 @@ fn every_crate_has_a_floor() {
 }
 
 #[test]
+fn every_library_has_its_place_in_the_architecture() {
+    expect_none(tidy::check_libraries);
+}
+
+#[test]
 fn pure_crates_use_no_socket_thread_clock_or_os_randomness() {
     expect_none(tidy::check_pure_sources);
 }
