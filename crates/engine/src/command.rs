@@ -81,6 +81,7 @@ pub enum Group {
     Server,
     Cluster,
     Replication,
+    Transactions,
 }
 
 impl Group {
@@ -94,6 +95,7 @@ impl Group {
             Self::Connection => "connection",
             Self::Server | Self::Replication => "server",
             Self::Cluster => "cluster",
+            Self::Transactions => "transactions",
         }
     }
 }
@@ -108,6 +110,8 @@ pub enum Run {
     Here(Handler),
     /// The shell: it needs I/O, time, or something that the engine does not know.
     Node(NodeCommand),
+    /// The engine: the commands that this client has queued.
+    Exec,
     /// Only its subcommands can be run.
     Container,
 }
@@ -127,6 +131,8 @@ pub enum Reach {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NodeCommand {
     Cluster(ClusterCommand),
+    /// Run the requests of [`crate::Session::take_replay`] and reply with all their replies.
+    Exec,
     ConfigGet,
     ConfigResetStat,
     ConfigRewrite,
@@ -262,6 +268,13 @@ impl Command {
     #[must_use]
     pub const fn all_slots(mut self) -> Self {
         self.reach = Reach::AllSlots;
+        self
+    }
+
+    /// Runs what was queued.
+    #[must_use]
+    pub const fn exec(mut self) -> Self {
+        self.run = Run::Exec;
         self
     }
 

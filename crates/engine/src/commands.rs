@@ -9,6 +9,7 @@ mod server;
 mod shell;
 mod string;
 mod time_arg;
+mod transaction;
 
 use crate::command::Command;
 
@@ -22,4 +23,5 @@ pub(crate) const TABLE: &[&[Command]] = &[
     server::DEBUG,
     shell::COMMANDS,
     string::COMMANDS,
+    transaction::COMMANDS,
 ];

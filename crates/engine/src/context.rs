@@ -91,7 +91,7 @@ impl<'a> Context<'a> {
             Found::Expired(place) => {
                 if !self.engine.settings.replica.load(Ordering::Relaxed) {
                     drop(table.remove(place, key));
-                    self.engine.log_gone(db, key.bytes());
+                    self.engine.key_gone(db, key.slot(), key.bytes());
                     add(&self.stats.expired_keys, 1);
                 }
                 None
@@ -139,7 +139,7 @@ impl<'a> Context<'a> {
                 self.discard(dropped);
             }
         }
-        self.modified(key);
+        self.modified_in(db, key);
     }
 
     /// Takes out `key`, which lies at `place`.
@@ -181,7 +181,13 @@ impl<'a> Context<'a> {
     }
 
     /// Says that `key` has another value or another expiry than before.
-    pub fn modified(&mut self, _key: &Key<'_>) {
+    pub fn modified(&mut self, key: &Key<'_>) {
+        self.modified_in(self.session.db, key);
+    }
+
+    /// [`Context::modified`] in another database.
+    pub fn modified_in(&mut self, db: u16, key: &Key<'_>) {
+        self.engine.watches.touch(db, key.slot(), key.bytes());
         self.changed(1);
     }
 
@@ -231,6 +237,7 @@ impl<'a> Context<'a> {
 
     /// Takes all keys out of a database and says how many there were. The command must hold all slots.
     pub fn clear(&mut self, db: u16) -> usize {
+        self.touch_watched(&[db]);
         let mut removed = 0;
         for slot in self.slots.iter_mut() {
             let table = slot.take(db);
@@ -242,8 +249,21 @@ impl<'a> Context<'a> {
         removed
     }
 
+    /// Whoever watches a key of these databases that is there in one of them sees it change.
+    fn touch_watched(&mut self, dbs: &[u16]) {
+        let (engine, slots) = (self.engine, &mut self.slots);
+        for db in dbs {
+            engine.watches.touch_where(*db, |bytes| {
+                let key = engine.keyspace.key(bytes);
+                let slot = slots.slot(key.slot());
+                dbs.iter().any(|db| slot.table(*db).find(&key, Millis(i64::MIN)) != Found::Missing)
+            });
+        }
+    }
+
     /// Exchanges two databases. The command must hold all slots.
     pub fn swap(&mut self, a: u16, b: u16) {
+        self.touch_watched(&[a, b]);
         for slot in self.slots.iter_mut() {
             slot.swap(a, b);
         }

@@ -5,6 +5,7 @@
 //! overlap. Then each runs to its end under the locks of its slots.
 
 mod admission;
+mod transaction;
 
 use std::sync::Arc;
 
@@ -28,6 +29,7 @@ use crate::random::Random;
 use crate::session::{Mute, Origin, Session};
 use crate::settings::Settings;
 use crate::stats::{WorkerStats, add};
+use crate::watch::Watches;
 
 /// How many requests are prepared together: enough to hide memory latency, few enough to stay in the
 /// first-level cache.
@@ -46,6 +48,7 @@ pub struct Engine {
     /// Held by whoever waits for a slot while holding another (DESIGN: "Locks", rules 2 and 3).
     pub script_turn: Mutex<()>,
     pub(crate) expiry_cursor: ExpiryCursor,
+    pub(crate) watches: Watches,
     registry: &'static Registry,
     workers: Mutex<Vec<Arc<WorkerStats>>>,
 }
@@ -100,6 +103,7 @@ impl Engine {
             pauses: Pauses::default(),
             script_turn: Mutex::new(()),
             expiry_cursor: ExpiryCursor::default(),
+            watches: Watches::default(),
             registry: Registry::the(),
             workers: Mutex::new(Vec::new()),
         }
@@ -240,6 +244,15 @@ impl Engine {
     ) -> Flow {
         // ASKING holds for one command.
         let asked = std::mem::take(&mut session.asking);
+        if session.transaction.is_some()
+            && let Some(queued) = self.queue(session, now, request, asked)
+        {
+            match queued {
+                Ok(()) => Writer::new(out, session.protocol).simple("QUEUED"),
+                Err(error) => self.refuse(worker, session, &error, out),
+            }
+            return if session.closing { Flow::Close } else { Flow::Done };
+        }
         let entry = match self.admit(session, request, now) {
             Ok(Admitted { entry, flow: Flow::Done }) => entry,
             Ok(Admitted { flow, .. }) => {
@@ -249,6 +262,7 @@ impl Engine {
             // A browser made to talk to this port: its next line may be a command of somebody's choosing.
             Err(CommandError::UnknownCommand { name, .. }) if is_http(&name) => return Flow::Close,
             Err(error) => {
+                let error = self.refused_exec(session, request, error);
                 if let Some(entry) = request.found {
                     add(&worker.stats.commands[entry.index].rejected, 1);
                 }
@@ -257,7 +271,13 @@ impl Engine {
             }
         };
         let start = out.len();
-        let outcome = self.execute(worker, session, now, request, entry, asked, out);
+        let outcome = match entry.command.run {
+            Run::Exec => self.exec(worker, session, now, asked, out),
+            _ => self.execute(worker, session, now, request, entry, asked, out).map(|()| Flow::Done),
+        };
+        if let Ok(flow @ Flow::Node(_)) = outcome {
+            return flow;
+        }
         let end = (worker.nanos)();
         let stats = &worker.stats.commands[entry.index];
         add(&stats.calls, 1);
@@ -309,11 +329,12 @@ impl Engine {
             prepared: request.key,
         };
         let outcome = handler(&mut context);
-        let changes = context.effects.changes;
+        context.effects.end_command(request.args);
+        let changes = context.effects.total_changes;
         if changes > 0 {
             add(&context.stats.changes, changes);
             if context.effects.wanted {
-                context.session.last_write = context.effects.append(&*self.log, db, request.args);
+                context.session.last_write = context.effects.append(&*self.log, db);
             }
         }
         outcome
@@ -414,8 +435,10 @@ impl Engine {
         }
     }
 
-    /// Tells the log that a key is gone without a command: its time came, or it lives elsewhere now.
-    pub(crate) fn log_gone(&self, db: u16, key: &[u8]) {
+    /// Tells the log, and whoever watches it, that a key is gone without a command: its time came, or it
+    /// lives elsewhere now. The caller holds its slot.
+    pub fn key_gone(&self, db: u16, slot: Slot, key: &[u8]) {
+        self.watches.touch(db, slot, key);
         if self.log.wanted() {
             let mut wire = Vec::with_capacity(key.len() + 32);
             resp::encode_request(&mut wire, [&b"DEL"[..], key]);

@@ -38,6 +38,8 @@ pub(crate) struct Effects {
     /// How many changes the command made; above zero it is appended as the client sent it, unless the
     /// handler said something else.
     pub(crate) changes: u64,
+    /// The same, of all commands since [`Effects::start`].
+    pub(crate) total_changes: u64,
     /// The handler said what to append instead.
     pub(crate) rewritten: bool,
 }
@@ -48,6 +50,7 @@ impl Effects {
         self.count = 0;
         self.wanted = wanted;
         self.changes = 0;
+        self.total_changes = 0;
         self.rewritten = false;
     }
 
@@ -64,12 +67,25 @@ impl Effects {
 }
 
 impl Effects {
-    /// Appends what the command did: what the handler said, or else the command as it was sent. Several
-    /// effects are wrapped in a transaction, so that no reader of the log sees half of them.
-    pub(crate) fn append(&mut self, log: &dyn EffectLog, db: u16, args: Args<'_>) -> ReplOffset {
-        if !self.rewritten {
+    /// A command is done: if it changed something and did not say what to log, it is logged as it was
+    /// sent.
+    pub(crate) fn end_command(&mut self, args: Args<'_>) {
+        if self.changes > 0 && !self.rewritten {
             self.push(args.iter());
         }
+        self.total_changes += self.changes;
+        self.changes = 0;
+        self.rewritten = false;
+    }
+
+    /// What follows happens in another database.
+    pub(crate) fn select(&mut self, db: u16) {
+        self.push([&b"SELECT"[..], itoa::Buffer::new().format(db).as_bytes()]);
+    }
+
+    /// Appends what the commands did in database `db`. Several effects are wrapped in a transaction, so
+    /// that no reader of the log sees half of them.
+    pub(crate) fn append(&mut self, log: &dyn EffectLog, db: u16) -> ReplOffset {
         if self.count > 1 {
             let effects = std::mem::take(&mut self.wire);
             self.push([&b"MULTI"[..]]);

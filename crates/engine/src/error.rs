@@ -66,6 +66,12 @@ impl CommandError {
     pub fn is_refusal(&self) -> bool {
         matches!(self, Self::Redirect { .. } | Self::TryAgain | Self::SlotNotServed | Self::CrossSlot)
     }
+
+    /// Whether it tells where keys are served, or that they are not.
+    #[must_use]
+    pub fn is_about_cluster(&self) -> bool {
+        self.is_refusal() || matches!(self, Self::ClusterDown | Self::ClusterDownReadsOnly)
+    }
 }
 
 /// Redis quotes at most this much of what a client sent.

@@ -62,6 +62,7 @@ impl Engine {
             while dropped.len() < KEYS_PER_LOCK {
                 let Some(value) = table.pop_due(now, &mut key) else { break };
                 dropped.push(value);
+                self.watches.touch(db, slot, &key);
                 worker.effects.push([&b"DEL"[..], &key]);
             }
             if worker.effects.count > 0 {

@@ -26,6 +26,8 @@ mod settings;
 mod stats;
 #[cfg(test)]
 mod testing;
+mod transaction;
+mod watch;
 
 pub use clients::{Client, ClientFlags, ClientKind, Clients, Link, Names, Unblock, Wake};
 pub use command::{Categories, ClusterCommand, Command, Flags, Group, NodeCommand, Reach, Run};

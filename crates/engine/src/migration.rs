@@ -36,7 +36,7 @@ impl Engine {
         let Found::Live(place) = table.find(&handle, now) else { return false };
         let dropped = table.remove(place, &handle);
         add(&worker.stats.changes, 1);
-        self.log_gone(db, key);
+        self.key_gone(db, handle.slot(), key);
         drop(locked);
         // A large value is taken apart when its slot is free again.
         drop(dropped);

@@ -8,6 +8,7 @@ use resp::Protocol;
 use slot_routing::ReplOffset;
 
 use crate::clients::{Client, ClientFlags, Link};
+use crate::transaction::{Transaction, Watching};
 
 /// Where commands come from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -50,6 +51,10 @@ pub struct Session {
     pub mute: Mute,
     /// Where this client's last write ends in the replication stream (WAIT).
     pub last_write: ReplOffset,
+    /// The commands since MULTI, between MULTI and EXEC.
+    pub(crate) transaction: Option<Box<Transaction>>,
+    pub(crate) watching: Watching,
+    pub(crate) replay: Vec<u8>,
     /// What other clients see of this one.
     pub client: Arc<Client>,
 }
@@ -77,8 +82,23 @@ impl Session {
             closing: false,
             mute: Mute::default(),
             last_write: ReplOffset(0),
+            transaction: None,
+            watching: Watching::default(),
+            replay: Vec::new(),
             client,
         }
+    }
+
+    /// The requests, in wire form, of a transaction that the shell must run.
+    #[must_use]
+    pub fn take_replay(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.replay)
+    }
+
+    /// Whether the client said MULTI and neither EXEC nor DISCARD since.
+    #[must_use]
+    pub fn in_transaction(&self) -> bool {
+        self.transaction.is_some()
     }
 
     /// Shows others what this client did last and how it stands.

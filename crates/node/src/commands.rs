@@ -7,6 +7,7 @@ mod migrate;
 mod replication;
 mod saving;
 mod server;
+mod transaction;
 
 use engine::{Mute, NodeCommand};
 use resp::{Args, Request};
@@ -16,16 +17,21 @@ use crate::worker::with_scratch;
 
 /// Carries out a command that the engine handed over and writes its reply.
 pub(crate) async fn run(connection: &mut Connection, command: NodeCommand, request: &Request) {
-    let started = crate::time::nanos();
     let before = connection.output().len();
-    dispatch(connection, command, request.args()).await;
-    count(connection, request.args(), crate::time::nanos() - started, before);
+    run_counted(connection, command, request.args()).await;
     if matches!(connection.session.mute, Mute::This | Mute::Everything) {
         connection.output().truncate(before);
     }
     if connection.session.mute == Mute::This {
         connection.session.mute = Mute::Nothing;
     }
+}
+
+async fn run_counted(connection: &mut Connection, command: NodeCommand, args: Args<'_>) {
+    let started = crate::time::nanos();
+    let before = connection.output().len();
+    dispatch(connection, command, args).await;
+    count(connection, args, crate::time::nanos() - started, before);
 }
 
 async fn dispatch(connection: &mut Connection, command: NodeCommand, args: Args<'_>) {
@@ -39,6 +45,7 @@ async fn dispatch(connection: &mut Connection, command: NodeCommand, args: Args<
         }
         NodeCommand::DebugSleep => server::debug_sleep(args).await,
         NodeCommand::ConfigGet => return config::get(&server, args, &mut connection.reply()),
+        NodeCommand::Exec => return transaction::exec(connection).await,
         NodeCommand::Info => return info::info(&server, args, &mut connection.reply()),
         NodeCommand::Cluster(command) => return cluster::run(connection, command, args).await,
         NodeCommand::Migrate => return migrate::migrate(connection, args).await,

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use clock::Instant;
 use engine::{Client, Flow, Link, NodeCommand, Origin, Session};
-use resp::{Limits, Parser, Request, Writer};
+use resp::{Batch, Limits, Parser, Request, Writer};
 use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
@@ -152,6 +152,14 @@ impl Connection {
     async fn flush(&mut self) {
         // An error shows again when the socket is read.
         let _ = poll_fn(|context| Poll::Ready(self.poll_send(context))).await;
+    }
+
+    /// Runs requests in the engine; the replies go to [`Connection::output`].
+    pub(crate) fn run_in_engine(&mut self, wire: &[u8], batch: &Batch, from: usize) -> (usize, Flow) {
+        let (engine, now) = (&self.server.engine, crate::time::now());
+        with_scratch(|scratch| {
+            engine.run(&mut scratch.worker, &mut self.session, now, wire, batch, from, self.output.buffer())
+        })
     }
 
     /// The buffer that replies go to.
@@ -451,8 +459,8 @@ fn link_of(socket: &Socket) -> io::Result<Link> {
 
 impl Drop for Connection {
     fn drop(&mut self) {
+        self.server.engine.disconnect(&mut self.session);
         self.server.connected.fetch_sub(1, Ordering::Relaxed);
-        self.server.engine.clients.disconnect(self.session.id);
     }
 }
 

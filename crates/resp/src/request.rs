@@ -74,7 +74,7 @@ impl std::fmt::Display for ProtocolError {
 impl std::error::Error for ProtocolError {}
 
 /// The arguments of one request, the command's name first. Cheap to copy.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Default)]
 pub struct Args<'a> {
     buffer: &'a [u8],
     spans: &'a [Span],

@@ -75,7 +75,8 @@ const CLUSTER: &[Command] = &[
     Command::new("getkeysinslot", Group::Cluster, "3.0.0", 4, "Names keys of a slot.")
         .flags(Flags::STALE)
         .tips(NONDETERMINISTIC)
-        .run(keys_in_slot),
+        .run(keys_in_slot)
+        .each_slot(),
     Command::new("help", Group::Cluster, "5.0.0", 2, "Tells what CLUSTER can do.").flags(QUERY).run(help),
     query("info", "3.0.0", 2, C::Info, "Returns facts about the cluster."),
     Command::new("keyslot", Group::Cluster, "3.0.0", 3, "Tells which slot a key lies in.")
@@ -197,11 +198,12 @@ fn keys_in_slot(context: &mut Context<'_>) -> Result<(), CommandError> {
     };
     let mut keys: Vec<Vec<u8>> = Vec::new();
     if count > 0 {
-        let mut data = context.engine.keyspace.lock(slot);
-        data.table(0).scan(0, count, &mut |item| {
-            if keys.len() < count {
-                keys.push(item.key.to_vec());
-            }
+        context.with_slot(slot, |data| {
+            data.table(0).scan(0, count, &mut |item| {
+                if keys.len() < count {
+                    keys.push(item.key.to_vec());
+                }
+            });
         });
     }
     context.reply.array(keys.len());

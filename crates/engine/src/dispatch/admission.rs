@@ -31,21 +31,27 @@ impl Engine {
         if !session.authenticated && !command.flags.contains(Flags::NO_AUTH) {
             return Err(CommandError::NoAuth);
         }
+        // EXEC is what its queue is.
+        let (flags, keys) = match (command.run, &session.transaction) {
+            (Run::Exec, Some(transaction)) => {
+                (transaction.flags_of_exec(command.flags), transaction.has_keys())
+            }
+            _ => (command.flags, !command.keys.is_empty()),
+        };
         let mut gate = self.settings.gate();
         if gate.intersects(Gate::WRITES_PAUSED | Gate::ALL_PAUSED) {
             self.pauses.settle(&self.settings, now);
             gate = self.settings.gate();
         }
         if !gate.is_empty() && session.origin == Origin::Client {
-            if paused(gate, command.flags) {
+            if paused(gate, flags) && (session.transaction.is_none() || matches!(command.run, Run::Exec)) {
                 return Ok(Admitted { entry, flow: Flow::Paused });
             }
-            self.check_gate(gate, command.flags, !command.keys.is_empty())
-                .map_err(|error| self.name_hole(error, entry, request))?;
+            self.check_gate(gate, flags, keys).map_err(|error| self.name_hole(error, entry, request))?;
         }
         let flow = match command.run {
             Run::Node(node) => Flow::Node(node),
-            Run::Here(_) | Run::Container => Flow::Done,
+            Run::Here(_) | Run::Exec | Run::Container => Flow::Done,
         };
         Ok(Admitted { entry, flow })
     }

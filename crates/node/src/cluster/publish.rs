@@ -52,13 +52,8 @@ pub(super) fn drop_slots(server: &Server, slots: &SlotSet) {
         if keys.is_empty() {
             continue;
         }
-        if engine.log.wanted() {
-            let mut wire = Vec::new();
-            for key in &keys {
-                wire.clear();
-                resp::encode_request(&mut wire, [&b"DEL"[..], key]);
-                engine.log.append(0, &wire);
-            }
+        for key in &keys {
+            engine.key_gone(0, slot, key);
         }
         drop(data.take(0));
     }
@@ -72,4 +67,5 @@ pub(super) fn drop_everything(server: &Server) {
             drop(data.take(db));
         }
     }
+    server.engine.touch_all_watched();
 }

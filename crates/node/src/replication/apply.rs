@@ -1,5 +1,9 @@
 //! The master's stream on its way into the data: its commands run in order, its bytes go to the own log
 //! as they came.
+//!
+//! What must hold: the log, and the position that is told to the master, never end within a transaction.
+//! Its commands are queued as they come and run together at EXEC; until then their bytes are held. If the
+//! link breaks in between, the queue is forgotten and the master sends the transaction again from MULTI.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -27,6 +31,8 @@ pub(super) struct Applier {
     parser: Parser,
     /// The beginning of a command whose end has not come.
     input: Vec<u8>,
+    /// The commands of a transaction whose EXEC has not come.
+    held: Vec<u8>,
     complained: bool,
 }
 
@@ -34,13 +40,23 @@ impl Applier {
     pub(super) fn new(server: Arc<Server>) -> Self {
         let mut session = Session::new(server.client_id(), Origin::Master, true);
         session.db = server.replication.applied_db.load(Ordering::Relaxed);
-        Self { server, session, parser: Parser::new(), input: Vec::new(), complained: false }
+        Self {
+            server,
+            session,
+            parser: Parser::new(),
+            input: Vec::new(),
+            held: Vec::new(),
+            complained: false,
+        }
     }
 
-    /// A stream goes on after a break with a whole command; the database that it has selected stays.
+    /// A stream goes on after a break with a whole command, outside of a transaction; the database that it
+    /// has selected stays.
     pub(super) fn reconnected(&mut self) {
         self.parser = Parser::new();
         self.input.clear();
+        self.held.clear();
+        self.server.engine.discard(&mut self.session);
     }
 
     /// A stream that follows a snapshot begins anew, in the database that the snapshot names.
@@ -56,13 +72,13 @@ impl Applier {
         let limits = Limits { max_bulk_len: i64::from(u32::MAX), authenticated: true };
         let mut batch = Batch::default();
         let parsed = self.parser.parse(&mut input, &mut batch, &limits);
-        let mut applied = Applied { bytes: parsed.consumed as u64, ack_wanted: false };
+        let mut applied = Applied::default();
         if parsed.consumed > 0 {
             let server = self.server.clone();
             let _turn = server.replication.apply_turn.lock();
             self.run(&input, &batch, &mut applied);
             server.replication.applied_db.store(self.session.db, Ordering::Relaxed);
-            server.replication.log.append_raw(&input[..parsed.consumed]);
+            applied.bytes = self.log(&input[..parsed.consumed], &batch);
         }
         input.drain(..parsed.consumed);
         self.input = input;
@@ -70,6 +86,29 @@ impl Applier {
             Some(error) => Err(error),
             None => Ok(applied),
         }
+    }
+
+    /// Puts commands that have run into the log, up to a transaction that is not complete; returns how
+    /// many bytes that were.
+    fn log(&mut self, bytes: &[u8], batch: &Batch) -> u64 {
+        let whole = match self.session.in_transaction() {
+            false => bytes.len(),
+            true => begin_of_transaction(bytes, batch),
+        };
+        let log = &self.server.replication.log;
+        let mut done = 0;
+        if whole > 0 {
+            // Whatever was held before has ended within these bytes.
+            if !self.held.is_empty() {
+                log.append_raw(&self.held);
+                done += self.held.len();
+                self.held = Vec::new();
+            }
+            log.append_raw(&bytes[..whole]);
+            done += whole;
+        }
+        self.held.extend_from_slice(&bytes[whole..]);
+        done as u64
     }
 
     fn run(&mut self, input: &[u8], batch: &Batch, applied: &mut Applied) {
@@ -98,4 +137,12 @@ impl Applier {
             replies.clear();
         }
     }
+}
+
+/// Where the last MULTI of these requests stands; at their start if an earlier piece brought it.
+fn begin_of_transaction(bytes: &[u8], batch: &Batch) -> usize {
+    let is_multi = |index: &usize| {
+        batch.args(*index, bytes).get(0).is_some_and(|name| name.eq_ignore_ascii_case(b"multi"))
+    };
+    (0..batch.len()).rev().find(is_multi).map_or(0, |index| batch.consumed(index))
 }

@@ -47,6 +47,7 @@ pub(crate) fn replace_by_file(server: &Server, path: &Path, drop_expired: bool) 
         // Half of a file is nobody's data.
         flush(server);
     }
+    server.engine.touch_all_watched();
     server.engine.settings.set_gate(Gate::LOADING, false);
     outcome
 }

@@ -128,6 +128,7 @@ pub(super) fn quit(context: &mut Context<'_>) -> Result<(), CommandError> {
 }
 
 pub(super) fn reset(context: &mut Context<'_>) -> Result<(), CommandError> {
+    context.engine.discard(context.session);
     let session = &mut *context.session;
     session.db = 0;
     session.authenticated = context.engine.settings.password.load().is_none();

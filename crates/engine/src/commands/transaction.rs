@@ -1,0 +1,246 @@
+//! Transactions. What EXEC does is in `dispatch/transaction.rs`.
+
+use std::sync::atomic::Ordering;
+
+use keyspace::Found;
+
+use crate::clients::ClientFlags;
+use crate::command::{Categories, Command, Flags, Group};
+use crate::context::Context;
+use crate::error::CommandError;
+use crate::keys::{KeyFlags, KeySpec};
+use crate::transaction::Transaction;
+use crate::watch::Watched;
+
+pub(super) const COMMANDS: &[Command] = &[
+    Command::new("exec", Group::Transactions, "1.2.0", 1, "Runs what was queued since MULTI.")
+        .flags(Flags::NOSCRIPT.union(Flags::LOADING).union(Flags::STALE).union(Flags::SKIP_COMMANDLOG))
+        .category(Categories::TRANSACTION)
+        .exec(),
+    Command::new("discard", Group::Transactions, "2.0.0", 1, "Forgets what was queued since MULTI.")
+        .flags(
+            Flags::NOSCRIPT
+                .union(Flags::LOADING)
+                .union(Flags::STALE)
+                .union(Flags::FAST)
+                .union(Flags::ALLOW_BUSY),
+        )
+        .category(Categories::TRANSACTION)
+        .run(discard),
+    Command::new("multi", Group::Transactions, "1.2.0", 1, "Starts a transaction: what follows is queued.")
+        .flags(
+            Flags::NOSCRIPT
+                .union(Flags::LOADING)
+                .union(Flags::STALE)
+                .union(Flags::FAST)
+                .union(Flags::NO_MULTI)
+                .union(Flags::ALLOW_BUSY),
+        )
+        .category(Categories::TRANSACTION)
+        .run(multi),
+    Command::new("unwatch", Group::Transactions, "2.2.0", 1, "Forgets what is watched.")
+        .flags(
+            Flags::NOSCRIPT
+                .union(Flags::LOADING)
+                .union(Flags::STALE)
+                .union(Flags::FAST)
+                .union(Flags::ALLOW_BUSY),
+        )
+        .category(Categories::TRANSACTION)
+        .run(unwatch),
+    Command::new(
+        "watch",
+        Group::Transactions,
+        "2.2.0",
+        -2,
+        "Makes EXEC run only if keys have not changed meanwhile.",
+    )
+    .flags(
+        Flags::NOSCRIPT
+            .union(Flags::LOADING)
+            .union(Flags::STALE)
+            .union(Flags::FAST)
+            .union(Flags::NO_MULTI)
+            .union(Flags::ALLOW_BUSY),
+    )
+    .category(Categories::TRANSACTION)
+    .keys(&[KeySpec::range(1, -1, 1, KeyFlags::RO)])
+    .run(watch),
+];
+
+fn multi(context: &mut Context<'_>) -> Result<(), CommandError> {
+    if context.session.transaction.is_some() {
+        return Err(CommandError::text("ERR MULTI calls can not be nested"));
+    }
+    context.session.transaction = Some(Box::new(Transaction::default()));
+    context.session.client.set_flag(ClientFlags::MULTI, true);
+    context.session.client.queued.store(0, Ordering::Relaxed);
+    context.reply.ok();
+    Ok(())
+}
+
+fn discard(context: &mut Context<'_>) -> Result<(), CommandError> {
+    if context.session.transaction.is_none() {
+        return Err(CommandError::text("ERR DISCARD without MULTI"));
+    }
+    context.engine.discard(context.session);
+    context.reply.ok();
+    Ok(())
+}
+
+fn watch(context: &mut Context<'_>) -> Result<(), CommandError> {
+    if context.session.transaction.is_some() {
+        return Err(CommandError::text("ERR WATCH inside MULTI is not allowed"));
+    }
+    let (db, engine, now) = (context.session.db, context.engine, context.now);
+    for index in 1..context.args.len() {
+        let key = context.key(index);
+        let was_expired = matches!(context.table(&key).find(&key, now), Found::Expired(_));
+        let session = &mut *context.session;
+        if session.watching.keys.iter().any(|watched| watched.db == db && watched.key == key.bytes()) {
+            continue;
+        }
+        engine.watches.watch(db, &key, session.id, &session.watching.dirty);
+        session.watching.keys.push(Watched { db, key: key.bytes().to_vec(), was_expired });
+    }
+    context.reply.ok();
+    Ok(())
+}
+
+fn unwatch(context: &mut Context<'_>) -> Result<(), CommandError> {
+    context.engine.unwatch(context.session);
+    context.reply.ok();
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::command::NodeCommand;
+    use crate::dispatch::Flow;
+    use crate::session::{Origin, Session};
+    use crate::settings::Gate;
+    use crate::testing::Client;
+
+    #[test]
+    fn a_queue_runs_at_exec() {
+        let mut client = Client::logged();
+        client.table(&[
+            ("exec", "-ERR EXEC without MULTI"),
+            ("discard", "-ERR DISCARD without MULTI"),
+            ("multi", "+OK"),
+            ("multi", "-ERR MULTI calls can not be nested"),
+            ("watch k", "-ERR WATCH inside MULTI is not allowed"),
+            ("set k 1", "+QUEUED"),
+            ("incr k", "+QUEUED"),
+            ("lcs k k len idx", "+QUEUED"),
+            ("set e v ex 1", "+QUEUED"),
+            ("dbsize", "+QUEUED"),
+            ("exec", "*5|+OK|:2|-ERR If you want both the length and indexes, please just use IDX.|+OK|:2"),
+            ("multi", "+OK"),
+            ("set k 9", "+QUEUED"),
+            ("discard", "+OK"),
+            ("get k", "$1|2"),
+            ("multi", "+OK"),
+            ("get k", "+QUEUED"),
+            ("exec", "*1|$1|2"),
+            ("multi\nexec", "+OK|*0"),
+        ]);
+        assert_eq!(
+            client.log(),
+            ["0 MULTI", "0 set k 1", "0 incr k", "0 SET e v PXAT 1700000001000", "0 EXEC"]
+        );
+    }
+
+    #[test]
+    fn a_refused_command_aborts() {
+        let mut client = Client::new();
+        let abort = "-EXECABORT Transaction discarded because of previous errors.";
+        client.table(&[
+            ("multi", "+OK"),
+            ("set k", "-ERR wrong number of arguments for 'set' command"),
+            ("set k v", "+QUEUED"),
+            ("exec", abort),
+            ("multi", "+OK"),
+            ("nosuch", "-ERR unknown command 'nosuch', with args beginning with: "),
+            ("exec", abort),
+            ("get k", "$-1"),
+            ("multi", "+OK"),
+            ("set k v", "+QUEUED"),
+        ]);
+        client.engine.settings.set_gate(Gate::READ_ONLY_REPLICA, true);
+        client.table(&[
+            (
+                "exec",
+                "-EXECABORT Transaction discarded because of: READONLY You can't write against a read only replica.",
+            ),
+            ("exec", "-ERR EXEC without MULTI"),
+        ]);
+    }
+
+    #[test]
+    fn databases_can_change_within() {
+        let mut client = Client::logged();
+        client.table(&[
+            ("multi\nset a 1\nselect 1\nset a 2\nexec", "+OK|+QUEUED|+QUEUED|+QUEUED|*3|+OK|+OK|+OK"),
+            ("get a", "$1|2"),
+        ]);
+        assert_eq!(client.log(), ["0 MULTI", "0 set a 1", "0 SELECT 1", "0 set a 2", "0 SELECT 0", "0 EXEC"]);
+    }
+
+    /// Runs a line as another client of the same server.
+    fn other(client: &mut Client, line: &str) {
+        let mut session = Session::new(7, Origin::Client, true);
+        std::mem::swap(&mut session, &mut client.session);
+        client.wire(line);
+        std::mem::swap(&mut session, &mut client.session);
+    }
+
+    #[test]
+    fn a_watched_key_that_changes_stops_exec() {
+        // (watched, what another client does, whether EXEC still runs)
+        let table = [
+            ("k", "get k", true),
+            ("k", "set k 2", false),
+            ("k", "set other 2", true),
+            ("k", "del k", false),
+            ("nosuch", "del nosuch", true),
+            ("k", "expire k 100", false),
+            ("k", "flushall", false),
+            ("nosuch", "flushall", true),
+            ("k", "swapdb 0 1", false),
+            ("k", "rename k l", false),
+            ("l", "rename k l", false),
+            ("k", "append k x", false),
+            ("k", "set k 1 nx", true),
+        ];
+        for (key, change, runs) in table {
+            let mut client = Client::new();
+            client.wire(&format!("set k 1\nwatch {key}"));
+            other(&mut client, change);
+            client.table(&[("multi\nping", "+OK|+QUEUED"), ("exec", if runs { "*1|+PONG" } else { "*-1" })]);
+            client.table(&[("multi\nping", "+OK|+QUEUED"), ("exec", "*1|+PONG")]);
+        }
+    }
+
+    #[test]
+    fn what_is_watched_ends_with_unwatch_and_with_expiry() {
+        let mut client = Client::new();
+        client.wire("set k 1 px 10\nwatch k\nunwatch");
+        other(&mut client, "set k 2 px 10");
+        client.table(&[("multi\nping\nexec", "+OK|+QUEUED|*1|+PONG"), ("watch k", "+OK")]);
+        client.now.0 += 10;
+        client.table(&[("multi\nping\nexec", "+OK|+QUEUED|*-1")]);
+    }
+
+    #[test]
+    fn the_shell_gets_what_it_must_run() {
+        let mut client = Client::new();
+        client.wire("multi\nset k v\nreplicaof no one\nget k");
+        assert_eq!(client.flow("exec"), Flow::Node(NodeCommand::Exec));
+        let replay = String::from_utf8(client.session.take_replay()).unwrap();
+        assert!(
+            replay.starts_with("*3\r\n$3\r\nset\r\n") && replay.ends_with("$3\r\nget\r\n$1\r\nk\r\n"),
+            "{replay}"
+        );
+    }
+}

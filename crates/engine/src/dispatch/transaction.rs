@@ -1,0 +1,280 @@
+//! MULTI and EXEC: commands are queued, then run together while all their slots are held.
+//!
+//! A queue of the engine's own commands runs at once, and what it changed is logged as one transaction.
+//! If the shell must carry out one of them (REPLICAOF, CONFIG SET), the queue is handed to the shell
+//! ([`crate::NodeCommand::Exec`]), which runs it one after another: such commands wait for other things,
+//! and nothing may wait while it holds slots.
+
+use std::sync::atomic::Ordering;
+
+use clock::Millis;
+use keyspace::{Found, LockedSlots};
+use resp::Writer;
+use slot_routing::{Access, Ownership, Slot};
+
+use super::{Admitted, Engine, Flow, Prepared, Worker};
+use crate::clients::ClientFlags;
+use crate::command::{Flags, NodeCommand, Run};
+use crate::context::Context;
+use crate::error::CommandError;
+use crate::lookup::Registered;
+use crate::session::{Origin, Session};
+use crate::stats::add;
+use crate::transaction::{MAX_QUEUED_BYTES, Transaction};
+
+/// Commands that are not queued.
+const AT_ONCE: &[&str] = &["discard", "exec", "multi", "quit", "reset", "watch"];
+
+impl Engine {
+    /// Queues a request of a session that said MULTI; `None` if it is one that runs at once.
+    pub(super) fn queue(
+        &self,
+        session: &mut Session,
+        now: Millis,
+        request: &Prepared<'_>,
+        asked: bool,
+    ) -> Option<Result<(), CommandError>> {
+        if request.found.is_some_and(|entry| AT_ONCE.contains(&entry.command.name)) {
+            return None;
+        }
+        let admitted = self.admit(session, request, now);
+        let queued = admitted.and_then(|admitted| self.check_queued(session, now, request, asked, admitted));
+        let transaction = session.transaction.as_mut()?;
+        let result = match queued {
+            Ok(entry) => {
+                transaction.push(entry, request.args);
+                if transaction.bytes > MAX_QUEUED_BYTES && session.origin == Origin::Client {
+                    session.closing = true;
+                }
+                let queued = transaction.queue.len() as i32;
+                session.client.queued.store(queued, Ordering::Relaxed);
+                Ok(())
+            }
+            Err(error) => {
+                transaction.failed = true;
+                Err(error)
+            }
+        };
+        Some(result)
+    }
+
+    fn check_queued(
+        &self,
+        session: &Session,
+        now: Millis,
+        request: &Prepared<'_>,
+        asked: bool,
+        admitted: Admitted,
+    ) -> Result<&'static Registered, CommandError> {
+        let entry = admitted.entry;
+        if entry.command.flags.contains(Flags::NO_MULTI) {
+            return Err(CommandError::text("ERR Command not allowed inside a transaction"));
+        }
+        if self.topology.is_some() && !entry.command.keys.is_empty() {
+            drop(self.lock(session, request, entry, asked, now)?);
+        }
+        Ok(entry)
+    }
+
+    /// Runs what was queued. Says whether the shell must do it instead.
+    pub(super) fn exec(
+        &self,
+        worker: &mut Worker,
+        session: &mut Session,
+        now: Millis,
+        asked: bool,
+        out: &mut Vec<u8>,
+    ) -> Result<Flow, CommandError> {
+        let transaction = session.transaction.take().ok_or(CommandError::text("ERR EXEC without MULTI"))?;
+        session.leave_transaction();
+        if transaction.failed {
+            self.unwatch(session);
+            return Err(CommandError::text("EXECABORT Transaction discarded because of previous errors."));
+        }
+        let slots = self.lock_transaction(session, &transaction, asked, now);
+        let slots = slots.map(|mut slots| {
+            let changed = session.watching.is_dirty() || self.has_expired_watch(session, &mut slots, now);
+            (!changed).then_some(slots)
+        });
+        self.unwatch(session);
+        let Some(slots) = slots? else {
+            Writer::new(out, session.protocol).null_array();
+            return Ok(Flow::Done);
+        };
+        if transaction.queue.iter().any(|(entry, _)| matches!(entry.command.run, Run::Node(_))) {
+            drop(slots);
+            for (_, request) in &transaction.queue {
+                resp::encode_request(&mut session.replay, request.args().iter());
+            }
+            return Ok(Flow::Node(NodeCommand::Exec));
+        }
+        Writer::new(out, session.protocol).array(transaction.queue.len());
+        self.run_queue(worker, session, now, &transaction, slots, out);
+        Ok(Flow::Done)
+    }
+
+    /// Runs queued commands under slots that are held already, and logs what they did as one.
+    fn run_queue<'a>(
+        &'a self,
+        worker: &'a mut Worker,
+        session: &'a mut Session,
+        now: Millis,
+        transaction: &'a Transaction,
+        slots: LockedSlots<'a>,
+        out: &'a mut Vec<u8>,
+    ) {
+        let (nanos, first_db) = (worker.nanos, session.db);
+        worker.effects.start(session.origin == Origin::Client && self.log.wanted());
+        let mut context = Context {
+            engine: self,
+            reply: Writer::new(out, session.protocol),
+            session,
+            args: resp::Args::default(),
+            slots,
+            now,
+            holds_all: transaction.holds_all(),
+            garbage: Vec::new(),
+            stats: &worker.stats,
+            random: &mut worker.random,
+            effects: &mut worker.effects,
+            index: 0,
+            prepared: None,
+        };
+        let mut logged_db = first_db;
+        for (entry, request) in &transaction.queue {
+            let Run::Here(handler) = entry.command.run else {
+                unreachable!("the shell's commands make the shell run the queue")
+            };
+            if context.session.db != logged_db {
+                logged_db = context.session.db;
+                context.effects.select(logged_db);
+            }
+            (context.args, context.index) = (request.args(), entry.index);
+            let (start, begin) = (context.reply.len(), nanos());
+            let outcome = handler(&mut context);
+            context.effects.end_command(context.args);
+            let stats = &context.stats.commands[entry.index];
+            add(&stats.calls, 1);
+            add(&stats.nanos, nanos().saturating_sub(begin));
+            if let Err(error) = outcome {
+                add(&stats.failed, 1);
+                add(&context.stats.error_replies, 1);
+                context.reply.truncate(start);
+                context.reply.error(&error.to_string());
+            }
+        }
+        let changes = context.effects.total_changes;
+        add(&context.stats.changes, changes);
+        if changes > 0 && context.effects.wanted {
+            if logged_db != first_db {
+                // The log goes on as if nothing had been selected in between.
+                context.effects.select(first_db);
+            }
+            context.session.last_write = context.effects.append(&*self.log, first_db);
+        }
+    }
+
+    /// Locks everything that the queued commands touch and the session watches.
+    fn lock_transaction(
+        &self,
+        session: &Session,
+        transaction: &Transaction,
+        asked: bool,
+        now: Millis,
+    ) -> Result<LockedSlots<'_>, CommandError> {
+        let mut slots: Vec<Slot> = Vec::new();
+        for (entry, request) in &transaction.queue {
+            slots.extend(self.slots_of(entry, request.args()));
+        }
+        let routes = self.topology.is_some() && session.origin == Origin::Client;
+        if routes && slots.iter().any(|slot| *slot != slots[0]) {
+            return Err(CommandError::CrossSlot);
+        }
+        let routed = slots.first().copied();
+        let mut locked = if transaction.holds_all() {
+            let _turn = self.script_turn.lock();
+            LockedSlots::all(&self.keyspace)
+        } else {
+            slots.extend(session.watching.keys.iter().map(|watched| Slot::of_key(&watched.key)));
+            self.keyspace.lock_many(&slots)
+        };
+        let (Some(topology), Some(slot), Origin::Client) = (&self.topology, routed, session.origin) else {
+            return Ok(locked);
+        };
+        let ownership = locked.slot(slot).ownership();
+        if ownership != Ownership::Mine {
+            let mut whole = Access { asking: asked, replica_read: true, keys: 0, missing: 0 };
+            for (entry, request) in &transaction.queue {
+                let access = self.access(session, request.args(), entry, asked, &mut locked, now);
+                whole.replica_read &= access.replica_read || access.keys == 0;
+                whole.keys += access.keys;
+                whole.missing += access.missing;
+            }
+            self.check_route(&topology.load(), slot, ownership, whole)?;
+        }
+        Ok(locked)
+    }
+
+    /// Whether a watched key's time has come since.
+    fn has_expired_watch(&self, session: &Session, slots: &mut LockedSlots<'_>, now: Millis) -> bool {
+        session.watching.keys.iter().filter(|watched| !watched.was_expired).any(|watched| {
+            let key = self.keyspace.key(&watched.key);
+            matches!(slots.slot(key.slot()).table(watched.db).find(&key, now), Found::Expired(_))
+        })
+    }
+
+    /// An EXEC that is refused as a whole ends its transaction, and says so; except that where the keys
+    /// are served is told as for any other command.
+    pub(super) fn refused_exec(
+        &self,
+        session: &mut Session,
+        request: &Prepared<'_>,
+        error: CommandError,
+    ) -> CommandError {
+        let is_exec = request.found.is_some_and(|entry| matches!(entry.command.run, Run::Exec));
+        if !is_exec || session.transaction.is_none() {
+            return error;
+        }
+        self.discard(session);
+        if error.is_about_cluster() {
+            return error;
+        }
+        CommandError::Text(format!("EXECABORT Transaction discarded because of: {error}").into())
+    }
+
+    /// UNWATCH
+    pub(crate) fn unwatch(&self, session: &mut Session) {
+        for watched in session.watching.take() {
+            self.watches.unwatch(&watched, session.id);
+        }
+    }
+
+    /// DISCARD, without the question whether there is a transaction.
+    pub fn discard(&self, session: &mut Session) {
+        session.transaction = None;
+        session.leave_transaction();
+        self.unwatch(session);
+    }
+
+    /// Marks every transaction whose watched keys may have changed: all of them. For whoever replaces the
+    /// whole data without running commands (a full synchronisation).
+    pub fn touch_all_watched(&self) {
+        for db in 0..self.keyspace.databases() {
+            self.watches.touch_where(db, |_| true);
+        }
+    }
+
+    /// Forgets a session: what it watches, subscribes to, and that it is there. To be called when its
+    /// connection is closed.
+    pub fn disconnect(&self, session: &mut Session) {
+        self.discard(session);
+        self.clients.disconnect(session.id);
+    }
+}
+
+impl Session {
+    fn leave_transaction(&self) {
+        self.client.set_flag(ClientFlags::MULTI, false);
+        self.client.queued.store(-1, Ordering::Relaxed);
+    }
+}
