@@ -38,7 +38,7 @@ impl Engine {
             return None;
         }
         let admitted = self.admit(session, request, now);
-        let queued = admitted.and_then(|admitted| self.check_queued(session, now, request, asked, admitted));
+        let queued = admitted.and_then(|admitted| self.check_queued(session, now, request, asked, &admitted));
         let transaction = session.transaction.as_mut()?;
         let result = match queued {
             Ok(entry) => {
@@ -64,7 +64,7 @@ impl Engine {
         now: Millis,
         request: &Prepared<'_>,
         asked: bool,
-        admitted: Admitted,
+        admitted: &Admitted,
     ) -> Result<&'static Registered, CommandError> {
         let entry = admitted.entry;
         if entry.command.flags.contains(Flags::NO_MULTI) {
