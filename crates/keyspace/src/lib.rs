@@ -31,6 +31,7 @@ pub use key::Key;
 pub use keyspace::Keyspace;
 pub use locked::LockedSlots;
 pub use memory::{PoolUse, pool_use, purge_pool};
+pub use outside::kept_bytes;
 pub use packed::{HashBuilder, HashLimits};
 pub use slot::{SlotData, SlotGuard};
 pub use snapshot::{Snapshot, SnapshotEntry};

@@ -8,6 +8,21 @@ use crate::table::Table;
 /// Bytes of all records of the process, without tables and what these have.
 static OUTSIDE: AtomicUsize = AtomicUsize::new(0);
 
+/// Bytes of the process that are kept for snapshots only.
+static KEPT: AtomicUsize = AtomicUsize::new(0);
+
+/// How much is kept for snapshots only: entries in pages, strings and packed collections outside.
+#[must_use]
+pub fn kept_bytes() -> usize {
+    KEPT.load(Ordering::Relaxed)
+}
+
+/// So many bytes more, and so many less, are kept for snapshots only.
+pub(crate) fn count_kept(more: usize, less: usize) {
+    KEPT.fetch_add(more, Ordering::Relaxed);
+    KEPT.fetch_sub(less, Ordering::Relaxed);
+}
+
 /// How much lies outside of pages, in bytes, but for large collections' own pages.
 pub(crate) fn outside_bytes() -> usize {
     OUTSIDE.load(Ordering::Relaxed)
@@ -48,6 +63,8 @@ pub(crate) struct Record {
     /// How many entries beyond one have it: those that are kept for a snapshot while the entry that is
     /// alive got another expiry.
     pub(crate) shared: u8,
+    /// What was counted when only snapshots had it any more, or 0.
+    pub(crate) kept: usize,
 }
 
 impl Record {
@@ -62,7 +79,7 @@ impl Record {
 
     /// A record of its own with the same content.
     pub(crate) fn copy(&self) -> Self {
-        Self { key: self.key.clone(), value: self.value.copy(), shared: 0 }
+        Self { key: self.key.clone(), value: self.value.copy(), shared: 0, kept: 0 }
     }
 
     pub(crate) fn bytes(&self) -> usize {
@@ -137,6 +154,15 @@ impl Store {
         self.records[number].as_mut().expect("an entry's record is there")
     }
 
+    /// From now on only snapshots have the record.
+    pub(crate) fn keep(&mut self, number: u32) {
+        let record = self.record_mut(number);
+        if record.kept == 0 {
+            record.kept = record.flat_bytes();
+            count_kept(record.kept, 0);
+        }
+    }
+
     /// An entry that has the record ends; gives the record if it was the last.
     pub(crate) fn release(&mut self, number: u32) -> Option<Record> {
         let record = self.record_mut(number);
@@ -146,6 +172,7 @@ impl Store {
         }
         let record = self.record(number);
         let (flat, tables) = (record.flat_bytes(), usize::from(matches!(record.value, Large::Fields(_))));
+        count_kept(0, record.kept);
         self.count(flat, 0);
         self.tables -= tables;
         self.unused.push(number);

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicI64, AtomicU32, Ordering};
 use clock::Millis;
 use parking_lot::MutexGuard;
 use slot_routing::{Ownership, Slot};
+use smallvec::SmallVec;
 
 use crate::page;
 use crate::table::{Table, Visit};
@@ -105,8 +106,13 @@ impl SlotData {
             Some(more) => (more.tables.as_mut_slice(), more.parted.as_mut_slice()),
             None => (&mut [][..], &mut [][..]),
         };
-        let tables = std::iter::once(&mut self.table).chain(others).chain(parted);
-        let done = tables.filter(|table| table.is_pinned_for(bit)).all(&mut step);
+        let mut tables: SmallVec<[&mut Table; 2]> =
+            std::iter::once(&mut self.table).chain(others).chain(parted).collect();
+        tables.retain(|table| table.is_pinned_for(bit));
+        // What has been begun comes first: a flush or an exchange may have put its table behind others, and
+        // nothing may come between the parts of a value.
+        tables.sort_by_key(|table| !table.is_within(bit));
+        let done = tables.into_iter().all(&mut step);
         if let Some(more) = &mut self.more {
             more.parted.retain(Table::is_pinned);
         }

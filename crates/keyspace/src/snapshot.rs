@@ -116,20 +116,29 @@ impl Snapshot {
         self.left
     }
 
-    /// Visits the keys that `slot` held at the cut and lets go of them. Each slot once. The slot is locked
-    /// for a part at a time, so `visit` must not wait for anything.
+    /// Visits the keys that `slot` held at the cut and lets go of them.
     pub fn walk(&mut self, slot: Slot, visit: &mut dyn FnMut(SnapshotEntry<'_>)) {
-        if std::mem::replace(&mut self.walked[slot.index()], true) {
-            return;
+        while self.walk_part(slot, visit) {}
+    }
+
+    /// Visits some of the keys that `slot` held at the cut and lets go of them; says whether there are more.
+    /// The slot is locked meanwhile, so `visit` must not wait for anything.
+    pub fn walk_part(&mut self, slot: Slot, visit: &mut dyn FnMut(SnapshotEntry<'_>)) -> bool {
+        if self.walked[slot.index()] {
+            return false;
         }
-        self.left -= 1;
         let mut entry = |db, key: &[u8], value: Value<'_>, expiry: Option<Millis>| {
             visit(SnapshotEntry { db, key, value, expiry });
         };
         let mut guard = self.keyspace.lock(slot);
-        while !guard.walk(1 << self.number, BUDGET, &mut entry) {
+        let more = !guard.walk(1 << self.number, BUDGET, &mut entry);
+        if more {
             self.keyspace.let_others(&mut guard);
+        } else {
+            self.walked[slot.index()] = true;
+            self.left -= 1;
         }
+        more
     }
 }
 

@@ -19,7 +19,7 @@ use crate::hash::{HashRef, Shape};
 use crate::index::Index;
 use crate::key::Key;
 use crate::memory::Block;
-use crate::outside::{Large, Record, Store};
+use crate::outside::{Large, Record, Store, count_kept};
 use crate::page;
 use crate::pages::{self, Keys, Pages};
 use crate::purge::A_PART;
@@ -89,7 +89,7 @@ pub struct Table {
 struct Rare {
     store: Store,
     pins: Vec<Pin>,
-    /// Large values that a walk has come to and has not finished.
+    /// Long values that a walk has come to and has not finished.
     pending: Vec<Pending>,
     due: Option<Box<due::DueTree>>,
     fields_due: Option<Box<fields::FieldsDue>>,
@@ -135,6 +135,14 @@ struct Content<'a> {
     bytes: &'a [u8],
     /// The value's length; what lies behind `bytes` is zero.
     len: usize,
+}
+
+/// The value that an entry has as bytes.
+fn flat_value(header: Header, bytes: &[u8]) -> Value<'_> {
+    match header.kind() {
+        Kind::Hash => Value::Hash(HashRef { shape: Shape::Packed(bytes), named_table: header.mark() }),
+        _ => Value::String(Str { bytes, raw: header.mark() }),
+    }
 }
 
 impl Table {
@@ -186,10 +194,7 @@ impl Table {
                 }
             },
         };
-        match header.kind() {
-            Kind::Hash => Value::Hash(HashRef { shape: Shape::Packed(bytes), named_table: header.mark() }),
-            _ => Value::String(Str { bytes, raw: header.mark() }),
-        }
+        flat_value(header, bytes)
     }
 
     /// The time at which the entry expires.
@@ -477,7 +482,7 @@ impl Table {
         value: Large,
     ) -> Place {
         let key_here = key.bytes.len() <= MAX_KEY;
-        let record = Record { key: (!key_here).then(|| key.bytes.into()), value, shared: 0 };
+        let record = Record { key: (!key_here).then(|| key.bytes.into()), value, shared: 0, kept: 0 };
         let number = self.rare().store.put(record).to_le_bytes();
         let (place, bytes) =
             if key_here { (Where::ValueOutside, key.bytes) } else { (Where::BothOutside, &[][..]) };
@@ -522,7 +527,17 @@ impl Table {
         let (header, page, at) = self.pages.entry(place.0);
         let outside = header.outside(page, at);
         let died = self.kill(place);
-        outside.filter(|_| died).and_then(|number| self.rare().store.release(number))
+        let number = outside?;
+        let store = &mut self.rare().store;
+        if !died {
+            // A snapshot that comes to the entry needs it; so does one that has come to it and waits.
+            store.keep(number);
+            return None;
+        }
+        if store.record(number).shared > 0 {
+            store.keep(number);
+        }
+        store.release(number)
     }
 
     /// Ends an unlinked entry: dead, or kept for the snapshots that have not passed it. Says whether it is
@@ -535,6 +550,7 @@ impl Table {
         if pinned != 0 {
             header.with_state(pinned).write(page, at);
             self.rare().leftover += header.len();
+            count_kept(header.len(), 0);
             return false;
         }
         self.bury(number, at);

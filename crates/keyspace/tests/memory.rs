@@ -1,8 +1,11 @@
 //! What the keyspace says about its memory, and that it gives it back. One test: the pool is one for the
 //! process.
 
+use std::sync::Arc;
+
 use clock::Millis;
-use keyspace::{Found, Keyspace, NewValue, pool_use};
+use keyspace::{Found, Keyspace, NewValue, kept_bytes, pool_use};
+use slot_routing::Slot;
 
 const KEYS: usize = 200_000;
 
@@ -25,6 +28,7 @@ fn delete(keyspace: &Keyspace, name: &str) {
 
 #[test]
 fn memory_is_counted_and_given_back() {
+    what_a_snapshot_keeps_is_counted();
     // Few slots, so that each has many keys, as when there are millions.
     let name = |number: usize| format!("{{{}}}{number:012}", number % 1000);
     let keyspace = Keyspace::new(1, 16);
@@ -50,4 +54,30 @@ fn memory_is_counted_and_given_back() {
         (0..keys).for_each(|number| delete(&keyspace, &name(number)));
         assert!(keyspace.used_bytes() - before < 100_000, "without keys nothing is left");
     }
+}
+
+/// Overwritten and deleted strings are kept until the snapshot has passed them, and no longer.
+fn what_a_snapshot_keeps_is_counted() {
+    let keyspace = Arc::new(Keyspace::new(1, 16));
+    let (small, large) = (vec![1; 40], vec![2; 50_000]);
+    let names: Vec<String> = (0..100).map(|number| format!("{number}")).collect();
+    for name in &names {
+        insert(&keyspace, name, if name.len() == 1 { &large } else { &small });
+    }
+    let (mut snapshot, ()) = keyspace.cut(|| ()).expect("no other");
+    for name in &names {
+        delete(&keyspace, name);
+        insert(&keyspace, name, &small);
+    }
+    let kept = kept_bytes();
+    assert!((10 * 50_000 + 90 * 50..10 * 51_000 + 90 * 60).contains(&kept), "{kept}");
+    assert!(keyspace.used_bytes() > kept);
+    let mut long = 0;
+    Slot::all().for_each(|slot| {
+        snapshot.walk(slot, &mut |entry| {
+            long +=
+                usize::from(matches!(entry.value, keyspace::Value::String(string) if string.bytes == large));
+        });
+    });
+    assert_eq!((long, kept_bytes()), (10, 0));
 }

@@ -1,8 +1,9 @@
-//! How much memory is in use: what the general allocator gave, less what the keyspace's pool holds free,
-//! and what the system says the process occupies.
+//! How much memory is in use: what the general allocator gave, what the keyspace took from its own pool, and
+//! what the system says the process occupies.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use keyspace::pool_use;
 use tikv_jemalloc_ctl::{epoch, stats};
 
 /// One look at the allocator and at the system, in bytes.
@@ -10,11 +11,11 @@ use tikv_jemalloc_ctl::{epoch, stats};
 pub(crate) struct Usage {
     /// In use by the server.
     pub(crate) used: usize,
-    /// Given by the allocator.
+    /// Given by the allocator and the pool.
     pub(crate) allocated: usize,
-    /// In pages of the allocator that hold something.
+    /// In pages of the two that hold something.
     pub(crate) active: usize,
-    /// Occupied by the allocator.
+    /// Occupied by the two.
     pub(crate) resident: usize,
     /// Occupied by the process.
     pub(crate) rss: usize,
@@ -27,21 +28,21 @@ pub(crate) struct Tracker {
     startup: AtomicUsize,
 }
 
-/// What the allocator gave and did not get back. The allocator keeps its figures by thread; this brings
-/// them together.
+/// What the allocator gave and did not get back, and what is taken of the keyspace's pool. The allocator keeps
+/// its figures by thread; this brings them together.
 pub(crate) fn used() -> usize {
-    // A process with another allocator (a test) counts nothing.
+    // A process with another allocator (a test) counts only the pool.
     let _ = epoch::advance();
-    stats::allocated::read().unwrap_or(0)
+    stats::allocated::read().unwrap_or(0) + pool_use().taken
 }
 
 pub(crate) fn usage() -> Usage {
-    let allocated = used();
+    let (used, pool) = (used(), pool_use());
     Usage {
-        used: allocated,
-        allocated,
-        active: stats::active::read().unwrap_or(0),
-        resident: stats::resident::read().unwrap_or(0),
+        used,
+        allocated: used,
+        active: stats::active::read().unwrap_or(0) + pool.held,
+        resident: stats::resident::read().unwrap_or(0) + pool.held,
         rss: resident_set(),
     }
 }

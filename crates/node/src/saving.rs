@@ -2,25 +2,32 @@
 //!
 //! A save cuts a snapshot, writes it beside the file in place, syncs it and renames it over that, so that
 //! a full disk or a crash leaves the old file. Nothing is forked and no command waits but the one that
-//! asked. One save runs at a time.
+//! asked. One save runs at a time. What a crash left half written is removed at the next start; whoever writes a
+//! file holds a lock on it, so that of two servers in one folder neither removes what the other writes.
 
 use std::io::{self, Write};
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use clock::Instant;
 use engine::Gate;
+use keyspace::kept_bytes;
 use parking_lot::Mutex;
 use replication::{Position, ReplId};
 use slot_routing::{ReplOffset, Role};
 
-use crate::replication::{LoadError, Loaded, cut, replace_by_file, write_rdb};
+use crate::replication::{LoadError, Loaded, Loading, cut, replace_by_file, write_rdb};
 use crate::server::Server;
 
 /// How often save points are looked at.
 const LOOK_PERIOD: Duration = Duration::from_millis(100);
+/// A save that takes long says how far it is this often.
+const TELL_PERIOD: Duration = Duration::from_secs(5);
+/// Names of files that are being written.
+const TEMP_PREFIX: &str = "temp-";
+const TEMP_SUFFIX: &str = ".rdb";
 /// After a save that failed, a save point waits so long before it tries again, as in Redis.
 const RETRY: Duration = Duration::from_secs(5);
 
@@ -46,6 +53,8 @@ struct Standing {
     changes_saved: u64,
     saves: u64,
     loaded: Loaded,
+    /// The most that was kept for the last background save at once.
+    last_kept: usize,
 }
 
 /// What a server keeps about saving.
@@ -54,6 +63,11 @@ pub(crate) struct Saving {
     standing: Mutex<Standing>,
     /// Keys written by the save under way, and keys that it will write.
     progress: (AtomicU64, AtomicU64),
+    /// The most that was kept at once for snapshots since the save under way began.
+    kept_peak: AtomicUsize,
+    /// How many snapshots were cut, and how many microseconds the last cut took with all slots held.
+    cuts: (AtomicU64, AtomicU64),
+    pub(crate) loading: Loading,
 }
 
 /// Why a save did not happen.
@@ -76,12 +90,29 @@ impl Saving {
             changes_saved: 0,
             saves: 0,
             loaded: Loaded::default(),
+            last_kept: 0,
         };
-        Self { standing: Mutex::new(standing), progress: (AtomicU64::new(0), AtomicU64::new(0)) }
+        Self {
+            standing: Mutex::new(standing),
+            progress: (AtomicU64::new(0), AtomicU64::new(0)),
+            kept_peak: AtomicUsize::new(0),
+            cuts: (AtomicU64::new(0), AtomicU64::new(0)),
+            loading: Loading::default(),
+        }
     }
 
     pub(crate) fn last_save(&self) -> i64 {
         self.standing.lock().last_save
+    }
+
+    pub(crate) fn count_cut(&self, micros: u64) {
+        self.cuts.0.fetch_add(1, Ordering::Relaxed);
+        self.cuts.1.store(micros, Ordering::Relaxed);
+    }
+
+    /// How many snapshots were cut, and how long the last cut took in microseconds: what INFO calls a fork.
+    pub(crate) fn cuts(&self) -> (u64, u64) {
+        (self.cuts.0.load(Ordering::Relaxed), self.cuts.1.load(Ordering::Relaxed))
     }
 
     /// Calls a background save off. Says whether there was one.
@@ -99,6 +130,7 @@ impl Saving {
 /// Saves in the background. Says whether it has begun.
 pub(crate) fn save_in_background(server: &Arc<Server>) -> Result<(), SaveError> {
     let cancelled = begin(server, true)?;
+    tracing::info!("Background saving started");
     let server = server.clone();
     std::thread::Builder::new()
         .name("bgsave".to_owned())
@@ -135,6 +167,7 @@ fn carry_out(server: &Server, cancelled: &AtomicBool) -> anyhow::Result<()> {
     let running = standing.running.take();
     if let Some(running) = running.filter(|running| running.background) {
         standing.last_took = Some(crate::time::instant().since(running.since));
+        standing.last_kept = server.saving.kept_peak.load(Ordering::Relaxed);
     }
     match &outcome {
         Ok(changes) => {
@@ -168,7 +201,10 @@ fn write_file(server: &Server, cancelled: &AtomicBool) -> anyhow::Result<u64> {
     let (written, wanted) = &server.saving.progress;
     written.store(0, Ordering::Relaxed);
     wanted.store(total as u64, Ordering::Relaxed);
-    let file = tempfile::Builder::new().prefix("temp-").suffix(".rdb").tempfile_in(".")?;
+    server.saving.kept_peak.store(0, Ordering::Relaxed);
+    let file = tempfile::Builder::new().prefix(TEMP_PREFIX).suffix(TEMP_SUFFIX).tempfile_in(".")?;
+    // A file system without locks has to do without.
+    let _ = file.as_file().try_lock();
     let mut out = Cancellable { file, cancelled };
     write_rdb(server, &mut snapshot, position.map(|at| (at, stream_db)), Some(written), &mut out)?;
     out.file.as_file().sync_all()?;
@@ -198,6 +234,20 @@ impl Write for Cancellable<'_> {
     }
 }
 
+/// Removes what a server that was killed left half written in this folder.
+pub(crate) fn remove_leftovers() {
+    let files = std::fs::read_dir(".").into_iter().flatten().filter_map(Result::ok);
+    let is_temporary = |name: &str| name.starts_with(TEMP_PREFIX) && name.ends_with(TEMP_SUFFIX);
+    for path in
+        files.filter(|file| file.file_name().to_str().is_some_and(is_temporary)).map(|file| file.path())
+    {
+        let abandoned = std::fs::File::open(&path).is_ok_and(|file| file.try_lock().is_ok());
+        if abandoned && std::fs::remove_file(&path).is_ok() {
+            tracing::warn!("Removed {}, the unfinished file of a save that was cut short.", path.display());
+        }
+    }
+}
+
 /// How many changes this run has made.
 fn changes(server: &Server) -> u64 {
     server.engine.worker_stats().iter().map(|worker| worker.changes.load(Ordering::Relaxed)).sum()
@@ -221,8 +271,20 @@ pub(crate) fn update_gate(server: &Server) {
 
 /// Starts a background save whenever a save point is reached. Never returns.
 pub(crate) async fn watch(server: Arc<Server>) {
+    let mut told = crate::time::instant();
     loop {
         tokio::time::sleep(LOOK_PERIOD).await;
+        if server.saving.standing.lock().running.is_some() {
+            server.saving.kept_peak.fetch_max(kept_bytes(), Ordering::Relaxed);
+            if crate::time::instant().since(told) >= TELL_PERIOD {
+                told = crate::time::instant();
+                let (written, wanted) = &server.saving.progress;
+                let (written, wanted) = (written.load(Ordering::Relaxed), wanted.load(Ordering::Relaxed));
+                tracing::info!("Saving: {written} of {wanted} keys");
+            }
+        } else {
+            told = crate::time::instant();
+        }
         if let Some((period, needed)) = due(&server) {
             tracing::info!("{needed} changes in {} seconds. Saving...", period.as_secs());
             if let Err(error) = save_in_background(&server) {
@@ -337,11 +399,14 @@ pub(crate) fn info(server: &Server, text: &mut String) {
     let (written, wanted) = (progress(written), progress(wanted));
     let percent = if wanted == 0 { 0.0 } else { written as f64 / wanted as f64 * 100.0 };
     let took = standing.last_took.map_or(-1, |took| took.as_secs() as i64);
+    let kept = if running.is_some() { kept_bytes() } else { 0 };
+    let kept_peak =
+        if running.is_some() { server.saving.kept_peak.load(Ordering::Relaxed).max(kept) } else { 0 };
     let lines: [(&str, String); 20] = [
         ("loading", u8::from(loading).to_string()),
         ("async_loading", "0".to_owned()),
-        ("current_cow_peak", "0".to_owned()),
-        ("current_cow_size", "0".to_owned()),
+        ("current_cow_peak", kept_peak.to_string()),
+        ("current_cow_size", kept.to_string()),
         ("current_cow_size_age", "0".to_owned()),
         ("current_fork_perc", format!("{percent:.2}")),
         ("current_save_keys_processed", written.to_string()),
@@ -353,7 +418,7 @@ pub(crate) fn info(server: &Server, text: &mut String) {
         ("rdb_last_bgsave_time_sec", took.to_string()),
         ("rdb_current_bgsave_time_sec", current.unwrap_or(-1).to_string()),
         ("rdb_saves", standing.saves.to_string()),
-        ("rdb_last_cow_size", "0".to_owned()),
+        ("rdb_last_cow_size", standing.last_kept.to_string()),
         ("rdb_last_load_keys_expired", standing.loaded.expired.to_string()),
         ("rdb_last_load_keys_loaded", standing.loaded.keys.to_string()),
         ("aof_enabled", "0".to_owned()),
@@ -362,5 +427,8 @@ pub(crate) fn info(server: &Server, text: &mut String) {
     for (name, value) in lines {
         // Writing to a String cannot fail.
         let _ = write!(text, "{name}:{value}\r\n");
+    }
+    if loading {
+        server.saving.loading.info(text);
     }
 }

@@ -14,6 +14,9 @@ use crate::server::{Identity, Server};
 use crate::settings::RESERVED_FILES;
 use crate::{cluster, cron, daemon, log, settings, worker};
 
+/// SIGXFSZ.
+const FILE_SIZE_SIGNAL: i32 = rustix::process::Signal::XFSZ.as_raw();
+
 /// Why a server did not start.
 #[derive(Debug)]
 pub enum Failure {
@@ -166,6 +169,9 @@ async fn control(
         server.listen_unix(&unix, mode)?;
     }
     write_pid_file(config);
+    // A file that may grow no further is an error of the write, as a full disk is, and not the end.
+    let _past_file_limit = signal(SignalKind::from_raw(FILE_SIZE_SIGNAL))?;
+    saving::remove_leftovers();
     saving::load_at_start(server).await?;
     server.engine.settings.set_gate(Gate::LOADING, false);
     replication::follow_configured(server)?;

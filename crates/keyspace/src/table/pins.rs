@@ -11,15 +11,18 @@
 //! when its entry is copied, or at the latest when the walk passes its entry. From then on it waits in
 //! `pending`, which keeps it alive, until the walk has gone through its pages too.
 //!
+//! A long string or packed collection outside of the pages waits there as well and is visited by itself, so
+//! that no visit has many of them; it is copied if it is edited meanwhile.
+//!
 //! Up to three snapshots can hold a table at a time, each with its bit; nobody waits for another's walk.
 
 use clock::Millis;
 
-use super::{Place, Rare, Table};
-use crate::entry::{self, ALIVE, Draft, Header, Where};
-use crate::hash::HashPart;
+use super::{Place, Rare, Table, flat_value};
+use crate::entry::{self, ALIVE, Draft, Header, MAX_VALUE, Where};
+use crate::hash::{HashPart, HashRef, Shape};
 use crate::key::Key;
-use crate::outside::Large;
+use crate::outside::{Large, count_kept};
 use crate::page;
 use crate::pages;
 use crate::value::Value;
@@ -43,11 +46,12 @@ pub(super) struct Pin {
     len: u32,
 }
 
-/// A large value whose entry a walk has passed.
+/// A value outside whose entry a walk has passed.
 #[derive(Debug)]
 pub(super) struct Pending {
     bit: u32,
     db: u16,
+    header: Header,
     key: Box<[u8]>,
     expiry: Option<Millis>,
     record: u32,
@@ -82,6 +86,11 @@ impl Table {
         self.pin_of(bit).is_some() || self.pending_for(bit).is_some()
     }
 
+    /// Whether the walk is within the large values of a page.
+    pub(crate) fn is_within(&self, bit: u32) -> bool {
+        self.pending_for(bit).is_some()
+    }
+
     /// Whether any snapshot still needs the table.
     pub(crate) fn is_pinned(&self) -> bool {
         self.rare.as_ref().is_some_and(|rare| !rare.pins.is_empty() || !rare.pending.is_empty())
@@ -106,11 +115,12 @@ impl Table {
             let number = pin.walked as usize;
             passed += self.pages.size_if(number).unwrap_or(0);
             self.each_pinned_in(bit, number, &mut |key, value, expiry| {
-                if !is_table(&value) {
+                if !waits(&value) {
                     visit(pin.db, key, value, expiry);
                 }
             });
-            self.pass(bit, pin.db, number);
+            self.keep_long_of(bit, pin.db, number);
+            self.pass(bit, number);
         }
         !self.is_pinned_for(bit)
     }
@@ -127,25 +137,37 @@ impl Table {
         }
     }
 
-    /// Visits a page of a large value; returns its bytes.
+    /// Visits a long value, or a page of one that is a table; returns its bytes.
     fn walk_pending(&mut self, index: usize, visit: &mut Visit<'_>) -> usize {
         let rare = self.rare();
         let pending = &rare.pending[index];
         let (bit, record) = (pending.bit, pending.record);
-        let Large::Fields(table) = &mut rare.store.record_mut(record).value else {
-            unreachable!("only tables are pending")
+        let table = match &mut rare.store.record_mut(record).value {
+            Large::Fields(table) => table,
+            Large::Bytes(bytes) => {
+                let (len, value) = (bytes.len(), flat_value(pending.header, bytes));
+                visit(pending.db, &pending.key, value, pending.expiry);
+                self.end_pending(index);
+                return len;
+            }
         };
         let Some(pin) = table.pin_of(bit) else {
-            let pending = self.rare().pending.swap_remove(index);
-            drop(self.rare().store.release(pending.record));
+            self.end_pending(index);
             return 0;
         };
         let page = pin.walked as usize;
         let part = HashPart { total: pin.len as usize, first: page == 0, table, page, bit };
         visit(pending.db, &pending.key, Value::HashPart(part), pending.expiry);
         let size = table.pages.size_if(page).unwrap_or(0);
-        table.pass(bit, 0, page);
+        // A part shows long fields with the others.
+        table.pass(bit, page);
         size
+    }
+
+    /// In order: the next of the same snapshot may have been begun.
+    fn end_pending(&mut self, index: usize) {
+        let pending = self.rare().pending.remove(index);
+        drop(self.rare().store.release(pending.record));
     }
 
     /// Lets go of what the pin holds without a visit, `budget` bytes of pages at a time. Says whether the
@@ -164,8 +186,10 @@ impl Table {
                 self.rare().pins.retain(|pin| pin.bit != bit);
                 return true;
             }
-            passed += self.pages.size_if(pin.walked as usize).unwrap_or(0);
-            self.pass(bit, pin.db, pin.walked as usize);
+            let number = pin.walked as usize;
+            passed += self.pages.size_if(number).unwrap_or(0);
+            self.keep_long_of(bit, pin.db, number);
+            self.pass(bit, number);
         }
         !self.is_pinned_for(bit)
     }
@@ -175,10 +199,7 @@ impl Table {
     }
 
     /// The pin has passed a page.
-    fn pass(&mut self, bit: u32, db: u16, number: usize) {
-        if self.rare().store.has_tables() {
-            self.keep_tables_of(bit, db, number);
-        }
+    fn pass(&mut self, bit: u32, number: usize) {
         let rare = self.rare();
         let index = rare.pins.iter().position(|pin| pin.bit == bit).expect("a pin passes pages");
         rare.pins[index].walked += 1;
@@ -190,16 +211,16 @@ impl Table {
         }
     }
 
-    /// The large values of a page that is being passed are pinned and wait for their walk.
-    fn keep_tables_of(&mut self, bit: u32, db: u16, number: usize) {
-        let Some(page) = self.pages.page_if(number) else { return };
+    /// The long values of a page that is being passed are pinned and wait for their walk.
+    fn keep_long_of(&mut self, bit: u32, db: u16, number: usize) {
+        let Some(page) = self.pages.page_if(number).filter(|_| self.rare.is_some()) else { return };
         let mut pending = Vec::new();
         for (at, header) in page::entries(page, page::HEAD) {
             let needed = header.state() == ALIVE || header.state() & bit != 0;
             let Some(record) = header.outside(page, at).filter(|_| needed) else { continue };
-            if let Large::Fields(_) = self.store().record(record).value {
+            if waits(&self.value_of(header, page, at)) {
                 let key = self.keys().key_of(header, page, at).into();
-                pending.push(Pending { bit, db, key, expiry: header.expiry(page, at), record });
+                pending.push(Pending { bit, db, header, key, expiry: header.expiry(page, at), record });
             }
         }
         for pending in &pending {
@@ -239,6 +260,7 @@ impl Table {
                 continue;
             }
             self.rare().leftover -= header.len();
+            count_kept(0, header.len());
             if let Some(record) = header.outside(self.pages.page(number), here) {
                 drop(self.rare().store.release(record));
             }
@@ -285,14 +307,20 @@ impl Table {
         store.record_mut(number).shared -= 1;
         let copy = store.record(number).copy();
         let copied = store.put(copy);
+        store.keep(number);
         let (header, page, at): (Header, _, _) = self.pages.entry_mut(place.0);
         header.value_mut(page, at).copy_from_slice(&copied.to_le_bytes());
         copied
     }
 }
 
-fn is_table(value: &Value<'_>) -> bool {
-    matches!(value, Value::Hash(hash) if matches!(hash.shape, crate::hash::Shape::Table(_)))
+/// Whether the value is visited by itself, after its page. Only what lies outside is that long.
+fn waits(value: &Value<'_>) -> bool {
+    match value {
+        Value::String(string) => string.bytes.len() > MAX_VALUE,
+        Value::Hash(HashRef { shape: Shape::Packed(bytes), .. }) => bytes.len() > MAX_VALUE,
+        Value::Hash(_) | Value::HashPart(_) => true,
+    }
 }
 
 impl Rare {

@@ -1,10 +1,11 @@
 //! Does random things to the keyspace and to its twin, and compares.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use clock::Millis;
-use keyspace::{Found, HashBuilder, HashLimits, Keyspace, NewValue, Place, Snapshot, Str, Table, Value};
+use keyspace::{
+    Found, HashBuilder, HashLimits, Keyspace, NewValue, Place, Snapshot, SnapshotEntry, Str, Table, Value,
+};
 use slot_routing::Slot;
 
 use crate::model::{Data, Entry, Fields, Model, Scan};
@@ -32,9 +33,24 @@ pub(crate) struct Driver {
     model: Model,
     now: Millis,
     scans: Vec<Scan>,
-    snapshots: Vec<(Snapshot, Model)>,
+    snapshots: Vec<Pinned>,
     /// Whether the run adds more than it removes at the moment.
     growing: bool,
+}
+
+/// A snapshot, what it still has to show, and the slot that it is within.
+struct Pinned {
+    snapshot: Snapshot,
+    model: Model,
+    within: Option<(Slot, Walked)>,
+}
+
+/// What a walk has shown of a slot.
+#[derive(Default)]
+struct Walked {
+    model: Model,
+    /// The large hash that was shown last, and how many fields of it are to come.
+    open: Option<((u16, Vec<u8>), usize)>,
 }
 
 impl Driver {
@@ -361,62 +377,29 @@ impl Driver {
                     let volatile = entries.clone().filter(|(_, entry)| entry.expiry.is_some()).count();
                     assert_eq!(snapshot.len(db), (entries.count(), volatile));
                 }
-                self.snapshots.push((snapshot, self.model.clone()));
+                self.snapshots.push(Pinned { snapshot, model: self.model.clone(), within: None });
             }
             None => assert_eq!(self.snapshots.len(), 3),
         }
     }
 
-    /// Walks a slot of a snapshot, or all that is left.
+    /// Walks a part of a slot of a snapshot, or all that is left.
     fn walk(&mut self) {
         let Some(which) = (self.random(3) as usize).checked_rem(self.snapshots.len()) else { return };
         if self.random(3) > 0 {
             let slot = Slot::of_key(&self.any_key().1);
-            let (snapshot, model) = &mut self.snapshots[which];
-            Self::walk_slot(snapshot, model, slot);
+            self.snapshots[which].walk_part(slot);
             return;
         }
-        let (mut snapshot, mut model) = self.snapshots.swap_remove(which);
+        let mut pinned = self.snapshots.swap_remove(which);
         for slot in 0..self.shape.slots {
-            Self::walk_slot(&mut snapshot, &mut model, Slot::of_key(format!("{slot}").as_bytes()));
+            let slot = Slot::of_key(format!("{slot}").as_bytes());
+            while pinned.within.is_some() {
+                pinned.walk_part(slot);
+            }
+            while pinned.walk_part(slot) {}
         }
-        assert!(model.is_empty(), "the snapshot has everything");
-    }
-
-    fn walk_slot(snapshot: &mut Snapshot, model: &mut Model, slot: Slot) {
-        let mut walked = Model::new();
-        let mut totals = BTreeMap::new();
-        snapshot.walk(slot, &mut |entry| {
-            let key = (entry.db, entry.key.to_vec());
-            let Value::HashPart(part) = entry.value else {
-                let before = walked.insert(key, Entry::read(entry.value, entry.expiry));
-                assert_eq!(before, None, "a key is visited once");
-                return;
-            };
-            assert_eq!(part.first, !walked.contains_key(&key));
-            totals.insert(key.clone(), part.total);
-            let empty = Entry { data: Data::Hash(Fields::new(), true), expiry: entry.expiry };
-            let Data::Hash(fields, _) = &mut walked.entry(key).or_insert(empty).data else {
-                panic!("a part of what is not a hash")
-            };
-            part.for_each(&mut |field| {
-                let before = fields.insert(field.name.to_vec(), (field.value.to_vec(), field.expiry));
-                assert_eq!(before, None, "a field is visited once");
-            });
-        });
-        for (key, total) in totals {
-            let Data::Hash(fields, _) = &walked[&key].data else { panic!("not a hash") };
-            assert_eq!(fields.len(), total);
-        }
-        if walked.is_empty() {
-            // Nothing there at the cut, or walked before: then the twin was emptied too.
-            assert!(!model.keys().any(|(_, key)| Slot::of_key(key) == slot));
-            return;
-        }
-        let (here, elsewhere) =
-            std::mem::take(model).into_iter().partition(|((_, key), _)| Slot::of_key(key) == slot);
-        *model = elsewhere;
-        assert_eq!(walked, here, "a snapshot is exactly what was there at its cut");
+        assert!(pinned.model.is_empty(), "the snapshot has everything");
     }
 
     fn drop_snapshot(&mut self) {
@@ -464,5 +447,61 @@ impl Driver {
                 Slot::all().map(|slot| self.keyspace.lock(slot).table(db).volatile_len()).sum();
             assert_eq!(counted, volatile);
         }
+    }
+}
+
+impl Pinned {
+    /// Walks a part of the slot that it is within, or of `slot`. Says whether there is more of it.
+    fn walk_part(&mut self, slot: Slot) -> bool {
+        let (slot, mut walked) = self.within.take().unwrap_or_else(|| (slot, Walked::default()));
+        if self.snapshot.walk_part(slot, &mut |entry| walked.note(entry)) {
+            self.within = Some((slot, walked));
+            return true;
+        }
+        walked.close();
+        let model = walked.model;
+        if model.is_empty() {
+            // Nothing there at the cut, or walked before: then the twin was emptied too.
+            assert!(!self.model.keys().any(|(_, key)| Slot::of_key(key) == slot));
+            return false;
+        }
+        let (here, elsewhere) =
+            std::mem::take(&mut self.model).into_iter().partition(|((_, key), _)| Slot::of_key(key) == slot);
+        self.model = elsewhere;
+        assert_eq!(model, here, "a snapshot is exactly what was there at its cut");
+        false
+    }
+}
+
+impl Walked {
+    fn note(&mut self, entry: SnapshotEntry<'_>) {
+        let key = (entry.db, entry.key.to_vec());
+        let Value::HashPart(part) = entry.value else {
+            self.close();
+            let before = self.model.insert(key, Entry::read(entry.value, entry.expiry));
+            assert_eq!(before, None, "a key is visited once");
+            return;
+        };
+        if part.first {
+            self.close();
+            self.open = Some((key.clone(), part.total));
+        }
+        let (open, left) = self.open.as_mut().expect("the first part comes first");
+        assert_eq!(*open, key, "nothing comes between the parts of a hash");
+        let empty = Entry { data: Data::Hash(Fields::new(), true), expiry: entry.expiry };
+        let Data::Hash(fields, _) = &mut self.model.entry(key).or_insert(empty).data else {
+            panic!("a part of what is not a hash")
+        };
+        part.for_each(&mut |field| {
+            let before = fields.insert(field.name.to_vec(), (field.value.to_vec(), field.expiry));
+            assert_eq!(before, None, "a field is visited once");
+            *left -= 1;
+        });
+    }
+
+    /// What was open has been shown whole.
+    fn close(&mut self) {
+        let open = self.open.take();
+        assert!(open.is_none_or(|(_, left)| left == 0), "the parts add up");
     }
 }

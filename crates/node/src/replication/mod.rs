@@ -31,7 +31,7 @@ use tokio::sync::{mpsc, oneshot};
 use crate::config::Config;
 use crate::server::Server;
 
-pub(crate) use load::{LoadError, Loaded, replace_by_file};
+pub(crate) use load::{LoadError, Loaded, Loading, replace_by_file};
 pub(crate) use report::{info, info_stats, role};
 pub(crate) use serve::{Event, Newcomer, spawn};
 pub(crate) use shared_log::{LogHandle, SharedLog};

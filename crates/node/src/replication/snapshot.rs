@@ -43,7 +43,9 @@ pub(super) struct Order {
 pub(crate) fn cut<R>(server: &Server, at_cut: impl FnOnce(&mut Log) -> R) -> anyhow::Result<(Snapshot, R)> {
     let _apply_turn = server.replication.apply_turn.lock();
     let _script_turn = server.engine.script_turn.lock();
+    let began = crate::time::nanos();
     let cut = server.engine.keyspace.cut(|| at_cut(&mut server.replication.log.lock()));
+    server.saving.count_cut((crate::time::nanos() - began) / 1000);
     cut.context("too many snapshots are under way")
 }
 
@@ -118,8 +120,8 @@ impl Write for Order {
 }
 
 /// Writes the snapshot as an RDB. `position` is where the replication stream stood at the cut, and the
-/// database that it had selected; `progress` counts the keys. A slot is written to memory while it is
-/// locked, and to `out` when it no longer is.
+/// database that it had selected; `progress` counts the keys. A part of a slot, some 32 KB or one long value, is
+/// written to memory while the slot is locked, and to `out` when it no longer is.
 pub(crate) fn write_rdb(
     server: &Server,
     snapshot: &mut Snapshot,
@@ -139,21 +141,25 @@ pub(crate) fn write_rdb(
     let mut writer = RdbWriter::new(Vec::with_capacity(2 * PIECE), options, &info)?;
     let sizes: Vec<_> = (0..server.engine.keyspace.databases()).map(|db| snapshot.len(db)).collect();
     for slot in Slot::all() {
-        let (mut outcome, mut keys) = (Ok(()), 0);
-        snapshot.walk(slot, &mut |entry| {
-            keys += u64::from(!matches!(entry.value, Value::HashPart(part) if !part.first));
-            if outcome.is_ok() {
-                outcome = writer.entry(&entry, |db| sizes[usize::from(db)]);
+        let mut more = true;
+        while more {
+            let (mut outcome, mut keys) = (Ok(()), 0);
+            more = snapshot.walk_part(slot, &mut |entry| {
+                keys += u64::from(!matches!(entry.value, Value::HashPart(part) if !part.first));
+                if outcome.is_ok() {
+                    outcome = writer.entry(&entry, |db| sizes[usize::from(db)]);
+                }
+            });
+            outcome?;
+            if let Some(progress) = progress {
+                progress.fetch_add(keys, Ordering::Relaxed);
             }
-        });
-        outcome?;
-        if let Some(progress) = progress {
-            progress.fetch_add(keys, Ordering::Relaxed);
-        }
-        let written = writer.flush()?;
-        if written.len() >= PIECE {
-            out.write_all(written)?;
-            written.clear();
+            let written = writer.flush()?;
+            if written.len() >= PIECE {
+                out.write_all(written)?;
+                written.clear();
+                written.shrink_to(2 * PIECE);
+            }
         }
     }
     out.write_all(&writer.finish()?)

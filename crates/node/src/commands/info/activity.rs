@@ -20,6 +20,9 @@ pub(super) fn stats(server: &Server, text: &mut Text) {
     text.line("expired_keys", totals[Count::ExpiredKeys]);
     text.line("keyspace_hits", totals[Count::KeyspaceHits]);
     text.line("keyspace_misses", totals[Count::KeyspaceMisses]);
+    let (cuts, micros) = server.saving.cuts();
+    text.line("latest_fork_usec", micros);
+    text.line("total_forks", cuts);
     text.line("total_error_replies", totals[Count::ErrorReplies]);
     text.line("total_reads_processed", totals[Count::Reads]);
     text.line("total_writes_processed", totals[Count::Writes]);

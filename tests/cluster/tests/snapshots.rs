@@ -1,0 +1,247 @@
+//! Snapshots while the server is at work: they are the state at their cut, shared by who asks together, and what
+//! goes wrong with one leaves everything else as it was.
+
+use std::fs;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+
+use harness::{Connection, Node, Program, Value, eventually};
+use rustix::process::{Pid, Resource, Rlimit, prlimit};
+
+const OPTIONS: &str = "--enable-debug-command yes --appendonly no --repl-diskless-sync-delay 0";
+
+fn fill(node: &Node, keys: usize) {
+    assert_eq!(node.run(&format!("DEBUG POPULATE {keys} key 100")), Value::Simple("OK".into()));
+}
+
+fn field(node: &Node, section: &str, name: &str) -> String {
+    node.info(section, name).unwrap_or_default()
+}
+
+fn wait_for_save(node: &Node) {
+    eventually("the save ends", || {
+        (field(node, "persistence", "rdb_bgsave_in_progress") == "0").then_some(())
+    });
+}
+
+fn wait_until_equal(replica: &Node, master: &Node) {
+    let offset = |node: &Node| field(node, "replication", "master_repl_offset");
+    eventually(&format!("{} has all of {}", replica.port, master.port), || {
+        let linked = field(replica, "replication", "master_link_status") == "up";
+        (linked && offset(replica) == offset(master)).then_some(())
+    });
+    assert_eq!(replica.run("DEBUG DIGEST"), master.run("DEBUG DIGEST"));
+    assert_eq!(replica.run("DBSIZE"), master.run("DBSIZE"));
+}
+
+/// A client that changes all sorts of keys until it is told to stop.
+struct Load {
+    stop: Arc<AtomicBool>,
+    thread: JoinHandle<usize>,
+}
+
+impl Load {
+    fn start(node: &Node, keys: usize) -> Self {
+        let (stop, mut connection) = (Arc::new(AtomicBool::new(false)), node.connect());
+        let told = stop.clone();
+        let thread = std::thread::spawn(move || {
+            let (mut number, mut rounds) = (1_usize, 0);
+            while !told.load(Ordering::Relaxed) {
+                for _ in 0..50 {
+                    number = number
+                        .wrapping_mul(6_364_136_223_846_793_005)
+                        .wrapping_add(1_442_695_040_888_963_407);
+                    change(&mut connection, number >> 33, keys);
+                }
+                (0..50).for_each(|_| drop(connection.read().expect("the server answers")));
+                rounds += 1;
+            }
+            rounds
+        });
+        Self { stop, thread }
+    }
+
+    fn end(self) {
+        self.stop.store(true, Ordering::Relaxed);
+        assert!(self.thread.join().expect("the load does not fail") > 0);
+    }
+}
+
+fn change(connection: &mut Connection, number: usize, keys: usize) {
+    let key = format!("key:{}", number % keys);
+    let value = "v".repeat(number % 301);
+    let (field, hash) = (format!("f{}", number % 997), format!("hash:{}", number % 3));
+    let words: &[&str] = match number % 11 {
+        0 => &["DEL", &key],
+        1 => &["APPEND", &key, "more"],
+        2 => &["SETRANGE", &key, "100000", "long"],
+        3 => &["PEXPIRE", &key, "86400000"],
+        4 => &["RENAME", &key, &format!("key:{}", number % keys + 1)],
+        5 => &["SET", &format!("new:{number}"), &value],
+        6..8 => &["HSET", &hash, &field, &value],
+        8 => &["HDEL", &hash, &field],
+        _ => &["SET", &key, &value],
+    };
+    connection.send(words).expect("the server takes it");
+}
+
+/// The file of a save under load and the log from the offset that it names are together the live server.
+#[test]
+fn a_file_taken_under_load_and_the_log_from_its_offset_are_the_live_server() {
+    let master = Node::start(&Program::redoubt(), &format!("{OPTIONS} --save  --repl-backlog-size 256mb"));
+    fill(&master, 20_000);
+    let load = Load::start(&master, 20_000);
+    let synchronised = Node::start(&Program::redoubt(), &format!("{OPTIONS} --save "));
+    synchronised.run(&format!("REPLICAOF 127.0.0.1 {}", master.port)).expect_ok();
+    eventually("the replica is linked", || {
+        (field(&synchronised, "replication", "master_link_status") == "up").then_some(())
+    });
+    assert_eq!(master.run("BGSAVE"), Value::Simple("Background saving started".into()));
+    wait_for_save(&master);
+    assert_eq!(field(&master, "persistence", "rdb_last_bgsave_status"), "ok");
+    assert_eq!(field(&master, "stats", "total_forks"), "2");
+    let mut restarted = Node::prepare(&Program::redoubt(), &format!("{OPTIONS} --save "));
+    fs::copy(master.folder().join("dump.rdb"), restarted.folder().join("dump.rdb")).expect("a copy");
+    restarted.add_options(&format!("--replicaof 127.0.0.1 {}", master.port));
+    restarted.launch();
+    eventually("the restarted server is linked", || {
+        (field(&restarted, "replication", "master_link_status") == "up").then_some(())
+    });
+    load.end();
+    wait_until_equal(&synchronised, &master);
+    wait_until_equal(&restarted, &master);
+    assert_eq!(field(&master, "stats", "sync_full"), "1", "the restarted server needed only the log");
+    assert_eq!(field(&master, "stats", "sync_partial_ok"), "1");
+}
+
+#[test]
+fn replicas_that_ask_together_share_a_snapshot() {
+    let master =
+        Node::start(&Program::redoubt(), "--save  --repl-diskless-sync-delay 2 --enable-debug-command yes");
+    fill(&master, 5000);
+    let replicas: Vec<Node> =
+        (0..3).map(|_| Node::start(&Program::redoubt(), &format!("{OPTIONS} --save "))).collect();
+    for replica in &replicas {
+        replica.run(&format!("REPLICAOF 127.0.0.1 {}", master.port)).expect_ok();
+    }
+    let load = Load::start(&master, 5000);
+    // A save at the same time takes a snapshot of its own.
+    eventually("a replica waits", || {
+        (field(&master, "replication", "connected_slaves") == "3").then_some(())
+    });
+    master.run("BGSAVE");
+    for replica in &replicas {
+        eventually("the replica is linked", || {
+            (field(replica, "replication", "master_link_status") == "up").then_some(())
+        });
+    }
+    wait_for_save(&master);
+    load.end();
+    for replica in &replicas {
+        wait_until_equal(replica, &master);
+    }
+    let log = master.log();
+    assert_eq!(log.matches("Starting a snapshot for ").count(), 1, "{log}");
+    assert!(log.contains("Starting a snapshot for 3 replicas"), "{log}");
+    assert_eq!(field(&master, "persistence", "rdb_last_bgsave_status"), "ok");
+}
+
+/// How far the process may write into a file.
+fn limit_files(node: &Node, most: Option<u64>) {
+    let pid = Pid::from_raw(i32::try_from(node.pid()).expect("a small number"));
+    prlimit(pid, Resource::Fsize, Rlimit { current: most, maximum: None }).expect("it is our child");
+}
+
+fn unfinished(node: &Node) -> usize {
+    let files = fs::read_dir(node.folder()).expect("a folder").filter_map(Result::ok);
+    files.filter(|entry| entry.file_name().to_string_lossy().starts_with("temp-")).count()
+}
+
+/// A disk without room fails the write in the middle of the file.
+#[test]
+fn a_full_disk_leaves_the_old_file_and_stops_writes() {
+    let node = Node::start(&Program::redoubt(), &format!("{OPTIONS} --save 3600 1000000"));
+    node.run("SET a 1").expect_ok();
+    node.run("SAVE").expect_ok();
+    let file = node.folder().join("dump.rdb");
+    let old = fs::read(&file).expect("the file was saved");
+    fill(&node, 20_000);
+    limit_files(&node, Some(500_000));
+    assert_eq!(node.run("BGSAVE"), Value::Simple("Background saving started".into()));
+    eventually("the save fails", || {
+        (field(&node, "persistence", "rdb_last_bgsave_status") == "err").then_some(())
+    });
+    let refused = "MISCONF Redis is configured to save RDB snapshots, but it's currently unable to persist to disk. \
+                   Commands that may modify the data set are disabled, because this instance is configured to report \
+                   errors during writes if RDB snapshotting fails (stop-writes-on-bgsave-error option). Please check \
+                   the Redis logs for details about the RDB error.";
+    assert_eq!(node.run("SET a 2"), Value::Error(refused.into()));
+    assert_eq!(node.run("GET a").text(), "1");
+    assert!(node.run("SAVE").is_error("ERR"));
+    assert_eq!(fs::read(&file).expect("still there"), old);
+    assert_eq!(unfinished(&node), 0, "the unfinished file is removed");
+    node.run("CONFIG SET stop-writes-on-bgsave-error no").expect_ok();
+    node.run("SET a 3").expect_ok();
+    node.run("CONFIG SET stop-writes-on-bgsave-error yes").expect_ok();
+    limit_files(&node, None);
+    node.run("BGSAVE");
+    eventually("writes are taken again", || {
+        (node.run("SET a 4") == Value::Simple("OK".into())).then_some(())
+    });
+    assert!(fs::read(&file).expect("the new file").len() > old.len());
+}
+
+#[test]
+fn a_kill_in_the_middle_of_a_save_leaves_the_old_file() {
+    let mut node = Node::start(&Program::redoubt(), &format!("{OPTIONS} --save  --rdbcompression no"));
+    fill(&node, 1000);
+    node.run("SAVE").expect_ok();
+    let (file, digest) = (node.folder().join("dump.rdb"), node.run("DEBUG DIGEST"));
+    let old = fs::read(&file).expect("the file was saved");
+    assert_eq!(node.run("DEBUG POPULATE 500000 more 200"), Value::Simple("OK".into()));
+    node.run("BGSAVE");
+    eventually("the save has begun to write", || (unfinished(&node) == 1).then_some(()));
+    node.kill();
+    assert_eq!(fs::read(&file).expect("still there"), old);
+    assert_eq!(unfinished(&node), 1, "nobody was there to remove it");
+    node.launch();
+    eventually("the data is loaded", || (node.run("DBSIZE") == Value::Int(1000)).then_some(()));
+    assert_eq!(node.run("DEBUG DIGEST"), digest);
+    assert_eq!(unfinished(&node), 0, "what was left of it goes at the next start");
+}
+
+#[test]
+fn a_save_shows_how_far_it_is_and_can_be_called_off() {
+    let node = Node::start(&Program::redoubt(), &format!("{OPTIONS} --save "));
+    assert_eq!(node.run("BGSAVE CANCEL").text_of_error(), NOT_RUNNING);
+    fill(&node, 300_000);
+    assert_eq!(node.run("BGSAVE SCHEDULE"), Value::Simple("Background saving started".into()));
+    assert_eq!(node.run("BGSAVE").text_of_error(), "ERR Background save already in progress");
+    assert_eq!(field(&node, "persistence", "current_save_keys_total"), "300000");
+    eventually("keys are counted as they are written", || {
+        (field(&node, "persistence", "current_save_keys_processed").parse::<u64>().ok()? > 0).then_some(())
+    });
+    assert_eq!(node.run("BGSAVE CANCEL"), Value::Simple("Background saving cancelled".into()));
+    wait_for_save(&node);
+    assert_eq!(field(&node, "persistence", "rdb_saves"), "0");
+    assert_eq!(field(&node, "persistence", "rdb_last_bgsave_status"), "ok", "that was no failure");
+    assert!(!node.folder().join("dump.rdb").exists());
+    assert_eq!(unfinished(&node), 0);
+    assert_eq!(node.run("BGSAVE CANCEL").text_of_error(), NOT_RUNNING);
+}
+
+const NOT_RUNNING: &str = "ERR Background saving is currently not in progress or scheduled";
+
+trait ErrorText {
+    fn text_of_error(&self) -> String;
+}
+
+impl ErrorText for Value {
+    fn text_of_error(&self) -> String {
+        match self {
+            Self::Error(text) => text.clone(),
+            other => panic!("no error: {other:?}"),
+        }
+    }
+}
