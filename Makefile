@@ -1,10 +1,10 @@
 # Every target is a script; `make help` lists them. Variables given to make (NODE=7000) reach them by themselves;
 # nothing is exported here, since that would also pass on, as empty, what nobody named.
-.PHONY: help build bench-sentinel up up-sentinel down-sentinel status kill restart down test verify fmt memcheck bench bench-failover
+.PHONY: help build bench-sentinel up up-sentinel down-sentinel status kill restart down test verify fmt memcheck bench bench-memory bench-snapshot bench-threads bench-instructions bench-failover
 .DEFAULT_GOAL := help
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-19s %s\n", $$1, $$2 }' Makefile
 
 build: ## Build the server in release mode
 	@scripts/build
@@ -44,6 +44,18 @@ memcheck: ## Run the tests of the one unsafe module under valgrind
 
 bench: ## CPU per command, beside redis-server and valkey-server if they are here
 	@scripts/bench
+
+bench-memory: ## Bytes per key, beside them (SCALE=0.1 for less data)
+	@scripts/bench-memory
+
+bench-snapshot: ## What a snapshot costs under load, beside them (KEYS, FIELDS, RUNS)
+	@scripts/bench-snapshot
+
+bench-threads: ## Two workers beside one, in process
+	@scripts/bench-threads
+
+bench-instructions: ## Instructions per command; fails at 5 % over docs/instructions.tsv
+	@scripts/bench-instructions
 
 bench-sentinel: ## Time failovers under sentinels (RUNS=10; SERVERS=redoubt)
 	@scripts/bench-sentinel

@@ -1,0 +1,119 @@
+//! Two workers beside one, in process and without sockets: GET and SET on uniform keys, INCR on one hot key.
+//! Prints `workload threads millions_a_second` lines, by the wall clock, so it needs idle cores
+//! (`scripts/bench-threads`).
+//!
+//! Usage: `threads KEYS SECONDS`
+
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use clock::Millis;
+use engine::{Engine, NoLog, Origin, Session};
+use keyspace::Keyspace;
+use resp::{Batch, Limits, Parser, encode_request};
+
+const PIPELINE: usize = 16;
+/// Batches prepared for each thread, so that encoding is not measured.
+const PREPARED: usize = 4096;
+const NOW: Millis = Millis(1_700_000_000_000);
+const ROUNDS: usize = 5;
+
+/// One thread's way to the engine.
+struct Client<'e> {
+    engine: &'e Engine,
+    worker: engine::Worker,
+    session: Session,
+    batch: Batch,
+    parser: Parser,
+    out: Vec<u8>,
+}
+
+impl<'e> Client<'e> {
+    fn new(engine: &'e Engine, id: u64) -> Self {
+        Self {
+            engine,
+            worker: engine.worker(|| 0),
+            session: Session::new(id, Origin::Client, true),
+            batch: Batch::default(),
+            parser: Parser::new(),
+            out: Vec::new(),
+        }
+    }
+
+    fn run(&mut self, buffer: &mut [u8]) {
+        self.batch.clear();
+        self.out.clear();
+        let parsed = self.parser.parse(buffer, &mut self.batch, &Limits::default());
+        assert_eq!(parsed.consumed, buffer.len());
+        let (worker, session) = (&mut self.worker, &mut self.session);
+        self.engine.run(worker, session, NOW, buffer, &self.batch, 0, &mut self.out);
+        assert_ne!(self.out.first(), Some(&b'-'));
+    }
+}
+
+fn batch(workload: &str, keys: usize, random: &mut usize) -> Vec<u8> {
+    let mut wire = Vec::new();
+    for _ in 0..PIPELINE {
+        *random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let key = format!("key:{:012}", (*random >> 33) % keys);
+        match workload {
+            "GET" => encode_request(&mut wire, ["get", &key].map(str::as_bytes)),
+            "SET" => encode_request(&mut wire, ["set", &key, &"w".repeat(32)].map(str::as_bytes)),
+            _ => encode_request(&mut wire, ["incr", "hot"].map(str::as_bytes)),
+        }
+    }
+    wire
+}
+
+/// Millions of commands a second.
+fn measure(engine: &Engine, workload: &str, threads: usize, keys: usize, time: Duration) -> f64 {
+    let (stop, start) = (AtomicBool::new(false), Barrier::new(threads + 1));
+    std::thread::scope(|scope| {
+        let work = |id: usize| {
+            let (stop, start) = (&stop, &start);
+            scope.spawn(move || {
+                let mut client = Client::new(engine, id as u64 + 1);
+                let mut random = id + 1;
+                let mut prepared: Vec<_> =
+                    (0..PREPARED).map(|_| batch(workload, keys, &mut random)).collect();
+                start.wait();
+                let mut done = 0;
+                while !stop.load(Ordering::Relaxed) {
+                    client.run(&mut prepared[done % PREPARED]);
+                    done += 1;
+                }
+                done * PIPELINE
+            })
+        };
+        let workers: Vec<_> = (0..threads).map(work).collect();
+        start.wait();
+        let began = Instant::now();
+        std::thread::sleep(time);
+        stop.store(true, Ordering::Relaxed);
+        let took = began.elapsed();
+        let done: usize = workers.into_iter().map(|worker| worker.join().expect("no panic")).sum();
+        done as f64 / took.as_micros() as f64
+    })
+}
+
+fn main() {
+    let mut numbers = std::env::args().skip(1).filter_map(|word| word.parse::<f64>().ok());
+    let (keys, seconds) = (numbers.next().unwrap_or(2e6) as usize, numbers.next().unwrap_or(1.0));
+    let engine = Engine::new(Keyspace::new(1, 16), None, Box::new(NoLog));
+    let mut client = Client::new(&engine, 0);
+    for number in 0..keys {
+        let mut wire = Vec::new();
+        let words = ["set", &format!("key:{number:012}"), &"v".repeat(32)];
+        encode_request(&mut wire, words.map(str::as_bytes));
+        client.run(&mut wire);
+    }
+    for _ in 0..ROUNDS {
+        for workload in ["GET", "SET", "hot"] {
+            for threads in [1, 2] {
+                let rate = measure(&engine, workload, threads, keys, Duration::from_secs_f64(seconds));
+                println!("{workload} {threads} {rate:.3}");
+            }
+        }
+    }
+}

@@ -1,0 +1,255 @@
+"""What the measuring scripts share: servers that are started and stopped, a client, and the report.
+
+Python's standard library only. A report is a section of docs/BENCHMARKS.md between two marks, with the machine
+described, one table and one chart (docs/charts/NAME.svg); running a script again replaces its section.
+"""
+
+import os
+import platform
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+COLOURS = ["#2f6f9f", "#c0504d", "#8a8a8a", "#7a9a3a", "#8064a2"]
+
+
+def die(text):
+    sys.exit(text)
+
+
+def need(*tools):
+    for tool in tools:
+        shutil.which(tool) or die(f"{tool} is missing. Install it with: scripts/install-test-tools")
+
+
+def setting(name, default):
+    """A number from the environment."""
+    return type(default)(os.environ.get(name) or default)
+
+
+def servers():
+    """Ours (REDOUBT names another binary), then the PEERS that are here."""
+    ours = os.environ.get("REDOUBT") or os.path.join(ROOT, "target/release/redoubt")
+    if not os.environ.get("REDOUBT"):
+        subprocess.run([os.path.join(ROOT, "scripts/build")], check=True, stdout=sys.stderr)
+    found = [os.path.abspath(shutil.which(ours) or die(f"There is no server at {ours}."))]
+    for peer in (os.environ.get("PEERS") or "redis-server valkey-server").split():
+        path = shutil.which(peer)
+        if path:
+            found.append(path)
+    return found
+
+
+def name_of(binary):
+    return "Redoubt" if os.path.basename(binary).startswith("redoubt") else version_of(binary).split(" sha=")[0]
+
+
+def version_of(binary):
+    said = subprocess.run([binary, "--version"], capture_output=True, text=True, check=True).stdout.split("\n")[0]
+    found = re.match(r"(\w+) server v=([\d.]+)", said)
+    return f"{found[1]} {found[2]}" if found else said
+
+
+class Server:
+    """A server process in a folder of its own, pinned to some cores."""
+
+    def __init__(self, binary, cores="0", options=()):
+        self.ours = os.path.basename(binary).startswith("redoubt")
+        self.folder = tempfile.TemporaryDirectory(prefix="redoubt-bench-")
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.port = probe.getsockname()[1]
+        command = ["taskset", "-c", cores, binary] + (["server"] if self.ours else [])
+        command += ["--port", str(self.port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no", *options]
+        with open(os.path.join(self.folder.name, "log"), "wb") as log:
+            self.process = subprocess.Popen(command, cwd=self.folder.name, stdout=log, stderr=log)
+        end = time.monotonic() + 20
+        while True:
+            try:
+                self.client = Client(self.port)
+                if self.client.call("PING") == b"PONG":
+                    return
+            except OSError:
+                pass
+            if time.monotonic() > end or self.process.poll() is not None:
+                self.stop()
+                die(f"{binary} did not start.")
+            time.sleep(0.05)
+
+    def resident(self):
+        """Bytes, of the process without its children."""
+        with open(f"/proc/{self.process.pid}/statm") as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+    def cpu_seconds(self):
+        with open(f"/proc/{self.process.pid}/stat") as file:
+            fields = file.read().rsplit(")", 1)[1].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def info(self, section):
+        lines = self.client.call("INFO", section).decode().splitlines()
+        return dict(line.split(":", 1) for line in lines if ":" in line)
+
+    def stop(self):
+        self.process.kill()
+        self.process.wait()
+        self.folder.cleanup()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.stop()
+
+
+class Client:
+    """A client of RESP2, as plain as can be."""
+
+    def __init__(self, port):
+        self.socket = socket.create_connection(("127.0.0.1", port), timeout=120)
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.file = self.socket.makefile("rb", buffering=1 << 16)
+
+    def call(self, *words):
+        self.socket.sendall(encode(*words))
+        return self.read()
+
+    def read(self):
+        line = self.file.readline()
+        if not line:
+            raise ConnectionError("the server has gone")
+        kind, rest = line[:1], line[1:-2]
+        if kind == b"-":
+            raise RuntimeError(rest.decode())
+        if kind == b"$":
+            size = int(rest)
+            return None if size < 0 else self.file.read(size + 2)[:-2]
+        if kind == b"*":
+            return [self.read() for _ in range(int(rest))]
+        return rest
+
+    def pour(self, batches, replies_of):
+        """Sends batches of requests, each of `replies_of` requests that have one line of reply."""
+        waiting = 0
+        for batch in batches:
+            self.socket.sendall(batch)
+            waiting += 1
+            if waiting > 4:
+                self._skip(replies_of)
+                waiting -= 1
+        for _ in range(waiting):
+            self._skip(replies_of)
+
+    def _skip(self, lines):
+        for _ in range(lines):
+            line = self.file.readline()
+            if line[:1] not in (b"+", b":"):
+                raise RuntimeError(line.decode())
+
+
+def encode(*words):
+    words = [word if isinstance(word, bytes) else str(word).encode() for word in words]
+    return b"*%d\r\n" % len(words) + b"".join(b"$%d\r\n%s\r\n" % (len(word), word) for word in words)
+
+
+def batches(count, request, size=500):
+    """The requests of numbers 0 to count, joined; `count` is a multiple of `size`."""
+    assert count % size == 0
+    for start in range(0, count, size):
+        yield b"".join(request(number) for number in range(start, start + size))
+
+
+def median(values):
+    values = sorted(values)
+    middle = len(values) // 2
+    return values[middle] if len(values) % 2 else (values[middle - 1] + values[middle]) / 2
+
+
+def machine():
+    model = "unknown processor"
+    with open("/proc/cpuinfo") as file:
+        for line in file:
+            if line.startswith("model name"):
+                model = line.split(":", 1)[1].strip()
+                break
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / (1 << 30)
+    load = os.getloadavg()[0]
+    return (
+        f"{model}, {os.cpu_count()} cores, {memory:.0f} GB, {platform.system()} {platform.release()}; "
+        f"{time.strftime('%Y-%m-%d', time.gmtime())}, load average {load:.1f} when it ended"
+    )
+
+
+def table(head, rows):
+    widths = [max(len(str(row[index])) for row in [head, *rows]) for index in range(len(head))]
+    line = lambda row: "| " + " | ".join(
+        str(cell).ljust(width) if index == 0 else str(cell).rjust(width)
+        for index, (cell, width) in enumerate(zip(row, widths))
+    ) + " |"
+    rule = "| " + " | ".join("-" * width if index == 0 else "-" * (width - 1) + ":" for index, width in enumerate(widths)) + " |"
+    return "\n".join([line(head), rule, *map(line, rows)])
+
+
+def report(name, title, text, head, rows, chart_unit, chart_rows):
+    """Prints a table, and writes it with its chart into docs/BENCHMARKS.md unless DRY=1.
+
+    `chart_rows` are (label, [(series, value)]).
+    """
+    shown = table(head, rows)
+    print(f"\n{title}\n{machine()}\n\n{shown}\n\n{text}")
+    if os.environ.get("DRY"):
+        return
+    os.makedirs(os.path.join(ROOT, "docs/charts"), exist_ok=True)
+    with open(os.path.join(ROOT, "docs/charts", f"{name}.svg"), "w") as file:
+        file.write(svg(title, chart_unit, chart_rows))
+    path = os.path.join(ROOT, "docs/BENCHMARKS.md")
+    try:
+        with open(path) as file:
+            page = file.read()
+    except FileNotFoundError:
+        page = "# Measured side by side\n\nWritten by the scripts that each section names; run one again and it replaces its section.\n"
+    begin, end = f"<!-- {name} -->", f"<!-- end of {name} -->"
+    section = f"{begin}\n## {title}\n\n{machine()}\n\n{text}\n\n{shown}\n\n![{title}](charts/{name}.svg)\n{end}\n"
+    if begin in page:
+        page = page[: page.index(begin)] + section + page[page.index(end) + len(end) + 1 :]
+    else:
+        page = page.rstrip("\n") + "\n\n" + section
+    with open(path, "w") as file:
+        file.write(page)
+    print(f"\nWritten to docs/BENCHMARKS.md and docs/charts/{name}.svg")
+
+
+def svg(title, unit, rows):
+    """Bars that lie, one group for each row."""
+    left, width, bar, gap = 250, 480, 14, 12
+    series = []
+    for _, values in rows:
+        series += [name for name, _ in values if name not in series]
+    most = max(value for _, values in rows for _, value in values) or 1
+    parts, y = [], 60
+    for index, name in enumerate(series):
+        x = left + index * 150
+        parts.append(f'<rect x="{x}" y="34" width="11" height="11" fill="{COLOURS[index % 5]}"/>')
+        parts.append(f'<text x="{x + 16}" y="44">{escape(name)}</text>')
+    for label, values in rows:
+        parts.append(f'<text x="{left - 8}" y="{y + len(values) * bar / 2 + 4:.0f}" text-anchor="end">{escape(label)}</text>')
+        for name, value in values:
+            colour, long = COLOURS[series.index(name) % 5], max(1, value / most * width)
+            parts.append(f'<rect x="{left}" y="{y}" width="{long:.1f}" height="{bar - 2}" fill="{colour}"/>')
+            parts.append(f'<text x="{left + long + 5:.1f}" y="{y + 10}">{value:.4g}</text>')
+            y += bar
+        y += gap
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{left + width + 80}" height="{y + 8}" '
+        'font-family="sans-serif" font-size="12">\n<rect width="100%" height="100%" fill="white"/>\n'
+        f'<text x="10" y="20" font-size="14">{escape(title)} ({escape(unit)})</text>\n' + "\n".join(parts) + "\n</svg>\n"
+    )
+
+
+def escape(text):
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
