@@ -3,8 +3,10 @@
 mod cluster;
 mod connection;
 mod generic;
+mod hash;
 mod help;
 mod replication;
+mod scanning;
 mod server;
 mod shell;
 mod string;
@@ -18,6 +20,7 @@ pub(crate) const TABLE: &[&[Command]] = &[
     cluster::COMMANDS,
     connection::COMMANDS,
     generic::COMMANDS,
+    hash::COMMANDS,
     replication::COMMANDS,
     server::COMMANDS,
     server::DEBUG,

@@ -7,9 +7,11 @@ use keyspace::{Dropped, Found, Key, LockedSlots, NewValue, Place, SlotData, Str,
 use resp::{Args, Writer};
 use slot_routing::Slot;
 
+use crate::command::Flags;
 use crate::dispatch::Engine;
 use crate::effects::Effects;
 use crate::error::CommandError;
+use crate::lookup::Registry;
 use crate::random::Random;
 use crate::session::{Origin, Session};
 use crate::stats::{WorkerStats, add};
@@ -90,9 +92,14 @@ impl<'a> Context<'a> {
             Found::Expired(place) if self.session.origin == Origin::Master => Some(place),
             Found::Expired(place) => {
                 if !self.engine.settings.replica.load(Ordering::Relaxed) {
-                    drop(table.remove(place, key));
+                    let dropped = table.remove(place, key);
+                    self.discard(dropped);
                     self.engine.key_gone(db, key.slot(), key.bytes());
                     add(&self.stats.expired_keys, 1);
+                } else if Registry::the().all()[self.index].command.flags.contains(Flags::WRITE) {
+                    // A replica that takes writes of its own: one must not come to lie beside the other.
+                    let dropped = table.remove(place, key);
+                    self.discard(dropped);
                 }
                 None
             }
@@ -275,7 +282,7 @@ impl<'a> Context<'a> {
     }
 
     /// Lets go of a value that left its table.
-    pub fn discard(&mut self, dropped: Dropped) {
-        drop(dropped);
+    pub fn discard(&self, dropped: Dropped) {
+        self.engine.bin.discard(dropped);
     }
 }

@@ -17,6 +17,7 @@ use resp::{Args, Batch, Writer};
 use slot_routing::{Access, Member, Ownership, Slot, Topology, Verdict, route};
 use smallvec::SmallVec;
 
+use crate::bin::Bin;
 use crate::clients::Clients;
 use crate::command::{Flags, NodeCommand, Reach, Run};
 use crate::context::Context;
@@ -45,6 +46,8 @@ pub struct Engine {
     pub log: Box<dyn EffectLog>,
     pub clients: Clients,
     pub pauses: Pauses,
+    /// Large values that the shell is to drop.
+    pub bin: Bin,
     /// Held by whoever waits for a slot while holding another (DESIGN: "Locks", rules 2 and 3).
     pub script_turn: Mutex<()>,
     pub(crate) expiry_cursor: ExpiryCursor,
@@ -59,8 +62,9 @@ pub struct Worker {
     pub stats: Arc<WorkerStats>,
     pub(crate) effects: Effects,
     random: Random,
-    /// Memory for one key.
+    /// Memory for one key, and for the name of a part of its value.
     pub(crate) key: Vec<u8>,
+    pub(crate) name: Vec<u8>,
     /// A monotonic clock in nanoseconds, read once a command for the statistics.
     pub(crate) nanos: fn() -> u64,
 }
@@ -101,6 +105,7 @@ impl Engine {
             log,
             clients: Clients::default(),
             pauses: Pauses::default(),
+            bin: Bin::default(),
             script_turn: Mutex::new(()),
             expiry_cursor: ExpiryCursor::default(),
             watches: Watches::default(),
@@ -117,7 +122,8 @@ impl Engine {
         workers.push(stats.clone());
         // Hashes are seeded by chance, so this one is as good as a random number.
         let seed = self.keyspace.key(&workers.len().to_le_bytes()).hash();
-        Worker { stats, effects: Effects::default(), random: Random::new(seed), key: Vec::new(), nanos }
+        let (effects, random) = (Effects::default(), Random::new(seed));
+        Worker { stats, effects, random, key: Vec::new(), name: Vec::new(), nanos }
     }
 
     /// Every thread's counters.

@@ -1,6 +1,6 @@
-//! Active expiry: keys go when their time comes, also if nobody asks for them.
+//! Active expiry: keys and fields of hashes go when their time comes, also if nobody asks for them.
 //!
-//! Each slot knows when its next key expires, so nothing is sampled and nothing is searched: a cycle
+//! Each slot knows when its next key or field expires, so nothing is sampled and nothing is searched: a cycle
 //! visits the slots that have something due and takes out what is. It holds a slot's lock for a few keys
 //! at a time, so that no client waits long even if a million keys are due in one second, and it stops
 //! when its time is used up; the next cycle goes on with the slot where it stopped.
@@ -16,7 +16,7 @@ use crate::dispatch::{Engine, Worker};
 use crate::settings::Gate;
 use crate::stats::add;
 
-/// Keys taken out of a slot before its lock is given to others: some ten microseconds.
+/// Keys and fields taken out of a slot before its lock is given to others: some ten microseconds.
 const KEYS_PER_LOCK: usize = 32;
 
 /// Where the last cycle stopped.
@@ -24,7 +24,7 @@ const KEYS_PER_LOCK: usize = 32;
 pub(crate) struct ExpiryCursor(AtomicUsize);
 
 impl Engine {
-    /// Deletes the keys whose time has come, for about as long as `budget`, and logs that. Says whether
+    /// Deletes the keys and fields whose time has come, for about as long as `budget`, and logs that. Says whether
     /// there is more to do. Does nothing on a replica, while loading, and while writes are paused: then
     /// keys are only hidden.
     pub fn expire_cycle(&self, worker: &mut Worker, now: Millis, budget: Duration) -> bool {
@@ -51,10 +51,11 @@ impl Engine {
         false
     }
 
-    /// Takes a few keys out of a slot; says whether it may have more that are due.
+    /// Takes a few keys and fields out of a slot; says whether it may have more that are due.
     fn expire_some(&self, worker: &mut Worker, slot: Slot, now: Millis) -> bool {
         let mut dropped: SmallVec<[_; KEYS_PER_LOCK]> = SmallVec::new();
-        let mut key = std::mem::take(&mut worker.key);
+        let mut fields = 0;
+        let (mut key, mut name) = (std::mem::take(&mut worker.key), std::mem::take(&mut worker.name));
         let wanted = self.log.wanted();
         let mut guard = self.keyspace.lock(slot);
         for (db, table) in guard.tables() {
@@ -65,14 +66,24 @@ impl Engine {
                 self.watches.touch(db, slot, &key);
                 worker.effects.push([&b"DEL"[..], &key]);
             }
+            while dropped.len() < KEYS_PER_LOCK {
+                let Some(value) = table.pop_due_field(now, &mut key, &mut name) else { break };
+                dropped.push(value);
+                fields += 1;
+                self.watches.touch(db, slot, &key);
+                worker.effects.push([&b"HDEL"[..], &key, &name]);
+            }
             if worker.effects.count > 0 {
                 self.log.append(db, &worker.effects.wire);
             }
         }
         drop(guard);
-        worker.key = key;
-        add(&worker.stats.expired_keys, dropped.len() as u64);
-        dropped.len() == KEYS_PER_LOCK
+        (worker.key, worker.name) = (key, name);
+        let full = dropped.len() == KEYS_PER_LOCK;
+        add(&worker.stats.expired_keys, (dropped.len() - fields) as u64);
+        add(&worker.stats.expired_fields, fields as u64);
+        dropped.into_iter().for_each(|value| self.bin.discard(value));
+        full
     }
 }
 

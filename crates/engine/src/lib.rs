@@ -6,6 +6,7 @@
 //! a file, time to pass or another node's answer comes back as a [`NodeCommand`] for the shell.
 #![forbid(unsafe_code)]
 
+mod bin;
 mod clients;
 mod command;
 mod commands;
@@ -29,6 +30,7 @@ mod testing;
 mod transaction;
 mod watch;
 
+pub use bin::Bin;
 pub use clients::{Client, ClientFlags, ClientKind, Clients, Link, Names, Unblock, Wake};
 pub use command::{Categories, ClusterCommand, Command, Flags, Group, NodeCommand, Reach, Run};
 pub use context::Context;

@@ -59,6 +59,10 @@ impl LongDouble {
         Some(Self::Finite { negative, mantissa, exponent })
     }
 
+    pub(crate) fn is_finite(self) -> bool {
+        matches!(self, Self::Finite { .. })
+    }
+
     /// The sum, or `None` if it is infinite or not a number.
     pub(crate) fn add(self, other: Self) -> Option<Self> {
         let (

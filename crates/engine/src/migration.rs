@@ -38,8 +38,7 @@ impl Engine {
         add(&worker.stats.changes, 1);
         self.key_gone(db, handle.slot(), key);
         drop(locked);
-        // A large value is taken apart when its slot is free again.
-        drop(dropped);
+        self.bin.discard(dropped);
         true
     }
 

@@ -1,9 +1,10 @@
 //! The settings and the node's state that commands read on their way.
 
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicUsize, Ordering};
 
 use arc_swap::ArcSwap;
 use bitflags::bitflags;
+use keyspace::HashLimits;
 
 bitflags! {
     /// Why commands may have to be refused just now. One atomic word, read once a command; nearly
@@ -42,6 +43,8 @@ pub struct Settings {
     pub cluster_allow_reads_when_down: AtomicBool,
     /// Longest string, in bytes (`proto-max-bulk-len`).
     pub proto_max_bulk_len: AtomicI64,
+    hash_fields: AtomicUsize,
+    hash_value: AtomicUsize,
     /// The password that clients must give, if any (`requirepass`).
     pub password: ArcSwap<Option<Vec<u8>>>,
 }
@@ -54,6 +57,8 @@ impl Default for Settings {
             active_expire: AtomicBool::new(true),
             cluster_allow_reads_when_down: AtomicBool::new(false),
             proto_max_bulk_len: AtomicI64::new(512 * 1024 * 1024),
+            hash_fields: AtomicUsize::new(HashLimits::default().fields),
+            hash_value: AtomicUsize::new(HashLimits::default().value),
             password: ArcSwap::default(),
         }
     }
@@ -73,5 +78,20 @@ impl Settings {
         } else {
             self.gate.fetch_and(!state.bits(), Ordering::AcqRel);
         }
+    }
+
+    /// Up to where a hash is called `listpack`.
+    #[must_use]
+    pub fn hash_limits(&self) -> HashLimits {
+        HashLimits {
+            fields: self.hash_fields.load(Ordering::Relaxed),
+            value: self.hash_value.load(Ordering::Relaxed),
+        }
+    }
+
+    /// `hash-max-listpack-entries` and `hash-max-listpack-value`.
+    pub fn set_hash_limits(&self, limits: HashLimits) {
+        self.hash_fields.store(limits.fields, Ordering::Relaxed);
+        self.hash_value.store(limits.value, Ordering::Relaxed);
     }
 }

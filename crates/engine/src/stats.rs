@@ -35,6 +35,7 @@ pub struct WorkerStats {
     pub keyspace_hits: AtomicU64,
     pub keyspace_misses: AtomicU64,
     pub expired_keys: AtomicU64,
+    pub expired_fields: AtomicU64,
     pub error_replies: AtomicU64,
     /// How often each code of an error (`ERR`, `WRONGTYPE`) was replied.
     errors: Mutex<BTreeMap<String, u64>>,
@@ -81,6 +82,7 @@ impl WorkerStats {
             keyspace_hits: AtomicU64::new(0),
             keyspace_misses: AtomicU64::new(0),
             expired_keys: AtomicU64::new(0),
+            expired_fields: AtomicU64::new(0),
             error_replies: AtomicU64::new(0),
             errors: Mutex::default(),
             changes: AtomicU64::new(0),

@@ -14,6 +14,20 @@ pub struct Field<'a> {
     pub expiry: Option<Millis>,
 }
 
+impl Field<'_> {
+    /// Whether its time has not come.
+    #[must_use]
+    pub fn lives_at(&self, now: Millis) -> bool {
+        self.expiry.is_none_or(|expiry| expiry > now)
+    }
+}
+
+/// A field that was set anew: what it was before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Replaced {
+    pub expiry: Option<Millis>,
+}
+
 /// A hash as it is read, borrowed from its slot. Fields whose time has come are there until they are
 /// removed: the caller decides what to do with them.
 #[derive(Debug, Clone, Copy)]
@@ -71,6 +85,17 @@ impl<'a> HashRef<'a> {
         match self.shape {
             Shape::Packed(packed) => packed::records(packed).for_each(|record| visit(record.into())),
             Shape::Table(table) => table.each_field(visit),
+        }
+    }
+
+    /// How many of the fields have a time that has not come, or none. Looks only where some may be due.
+    #[must_use]
+    pub fn len_at(&self, now: Millis) -> usize {
+        match self.shape {
+            Shape::Packed(packed) => {
+                packed::records(packed).filter(|record| Field::from(*record).lives_at(now)).count()
+            }
+            Shape::Table(table) => table.len() - table.count_due(now),
         }
     }
 

@@ -26,7 +26,7 @@ mod table;
 mod usage;
 mod value;
 
-pub use hash::{Field, HashPart, HashRef};
+pub use hash::{Field, HashPart, HashRef, Replaced};
 pub use key::Key;
 pub use keyspace::Keyspace;
 pub use locked::LockedSlots;

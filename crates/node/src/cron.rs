@@ -53,6 +53,19 @@ pub(crate) async fn expire(server: Arc<Server>) {
     }
 }
 
+/// Drops large values that were deleted, on a thread that nobody waits for.
+pub(crate) async fn empty_bin(server: Arc<Server>) {
+    loop {
+        if server.engine.bin.pending() > 0 {
+            let server = server.clone();
+            if let Err(error) = tokio::task::spawn_blocking(move || server.engine.bin.empty()).await {
+                tracing::warn!("Deleted values were not dropped: {error}");
+            }
+        }
+        tokio::time::sleep(PERIOD).await;
+    }
+}
+
 /// Closes the connections that have said nothing for as long as `timeout` says.
 fn close_idle(server: &Server) {
     let limit = server.config.integer("timeout") * 1000;

@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use keyspace::HashLimits;
+
 use crate::server::Server;
 use crate::{cron, log};
 
@@ -22,6 +24,10 @@ pub(crate) fn apply(server: &Server) {
     let password = config.text("requirepass");
     settings.password.store(Arc::new((!password.is_empty()).then(|| password.into_bytes())));
     let size = |name: &str| usize::try_from(config.integer(name)).unwrap_or(usize::MAX);
+    settings.set_hash_limits(HashLimits {
+        fields: size("hash-max-listpack-entries"),
+        value: size("hash-max-listpack-value"),
+    });
     let limits = &server.limits;
     limits.query_buffer.store(size("client-query-buffer-limit"), Ordering::Relaxed);
     limits.clients.store(size("maxclients"), Ordering::Relaxed);

@@ -156,6 +156,7 @@ async fn control(
     tokio::spawn(cron::run(server.clone()));
     tokio::spawn(cron::watch_memory(server.clone()));
     tokio::spawn(cron::expire(server.clone()));
+    tokio::spawn(cron::empty_bin(server.clone()));
     let (port, unix) = (config.port("port"), config.text("unixsocket"));
     let cluster = match cluster {
         Some(prepared) => Some(cluster::Driver::new(server.clone(), prepared)?),

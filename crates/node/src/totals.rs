@@ -45,6 +45,7 @@ pub(crate) enum Count {
     KeyspaceHits,
     KeyspaceMisses,
     ExpiredKeys,
+    ExpiredFields,
     ErrorReplies,
     Connections,
     RejectedConnections,
@@ -98,6 +99,7 @@ impl Totals {
             add(Count::KeyspaceHits, &worker.keyspace_hits);
             add(Count::KeyspaceMisses, &worker.keyspace_misses);
             add(Count::ExpiredKeys, &worker.expired_keys);
+            add(Count::ExpiredFields, &worker.expired_fields);
             add(Count::ErrorReplies, &worker.error_replies);
         }
         for traffic in server.traffic.lock().iter() {

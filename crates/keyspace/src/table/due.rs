@@ -103,6 +103,19 @@ impl Table {
         fields.into_iter().chain(entries).min()
     }
 
+    /// How many entries' time has come.
+    pub(crate) fn count_due(&self, now: Millis) -> usize {
+        if self.volatile == 0 || self.next_due > now {
+            return 0;
+        }
+        let pages = (0..self.pages.count()).filter_map(|number| self.pages.page_if(number));
+        let due = pages.filter(|page| page::earliest(page) <= now).map(|page| {
+            let alive = page::entries(page, page::HEAD).filter(|(_, header)| header.state() == entry::ALIVE);
+            alive.filter(|&(at, header)| header.expiry(page, at).is_some_and(|expiry| expiry <= now)).count()
+        });
+        due.sum()
+    }
+
     /// The page with the earliest time.
     fn earliest_page(&self) -> (usize, Millis) {
         if let Some(tree) = self.rare.as_ref().and_then(|rare| rare.due.as_ref()) {

@@ -18,7 +18,7 @@ use smallvec::SmallVec;
 
 use super::{Content, Dropped, Found, Place, Table};
 use crate::entry::{self, Where};
-use crate::hash::{Field, HashRef, Shape};
+use crate::hash::{Field, HashRef, Replaced, Shape};
 use crate::hashing;
 use crate::key::Key;
 use crate::outside::Large;
@@ -122,16 +122,17 @@ impl Table {
         self.insert(&field_key(field.name), NewValue::string(field.value), field.expiry);
     }
 
-    fn set_field(&mut self, name: &[u8], value: &[u8], expiry: Option<Millis>) -> bool {
+    fn set_field(&mut self, name: &[u8], value: &[u8], expiry: Option<Millis>) -> Option<Replaced> {
         let key = field_key(name);
         match self.find(&key, Millis(i64::MIN)) {
             Found::Live(place) | Found::Expired(place) => {
+                let replaced = Replaced { expiry: self.expiry(place) };
                 drop(self.replace(place, &key, NewValue::string(value), expiry));
-                false
+                Some(replaced)
             }
             Found::Missing => {
                 self.insert(&key, NewValue::string(value), expiry);
-                true
+                None
             }
         }
     }
@@ -178,31 +179,29 @@ impl Table {
         place
     }
 
-    /// Sets a field of the hash at `place`, and when it expires. Says whether the field is new.
+    /// Sets a field of the hash at `place`, and when it expires. Says what was there.
     pub fn hash_set(
         &mut self,
         place: Place,
         key: &Key<'_>,
         field: Field<'_>,
         limits: HashLimits,
-    ) -> (Place, bool) {
+    ) -> (Place, Option<Replaced>) {
         let Field { name, value, expiry } = field;
         let hash = self.known_hash(place);
         let Shape::Packed(packed) = hash.shape else {
-            let new = self.table_of(place).set_field(name, value, expiry);
+            let replaced = self.table_of(place).set_field(name, value, expiry);
             if expiry.is_some() {
                 self.note_fields_due(place, key.bytes);
             }
-            return (place, new);
+            return (place, replaced);
         };
         let found = packed::find(packed, name);
         let count = packed::count(packed) + usize::from(found.is_none());
         let named_table =
             hash.named_table || name.len().max(value.len()) > limits.value || count > limits.fields;
-        let (range, new) = match found {
-            Some(record) => (record.start..record.end, false),
-            None => (packed.len()..packed.len(), true),
-        };
+        let replaced = found.map(|record| Replaced { expiry: record.expiry });
+        let range = found.map_or(packed.len()..packed.len(), |record| record.start..record.end);
         let place = match found {
             Some(record)
                 if record.value.len() == value.len() && record.expiry.is_some() == expiry.is_some() =>
@@ -232,7 +231,7 @@ impl Table {
         if expiry.is_some() {
             self.note_fields_due(place, key.bytes);
         }
-        (place, new)
+        (place, replaced)
     }
 
     /// Removes a field of the hash at `place`; says whether it was there. A hash without fields must not

@@ -157,6 +157,7 @@ fn read(
 ) -> Result<Loaded, LoadError> {
     let limits = Limits { verify_checksum: server.config.switch("rdbchecksum"), ..Limits::default() };
     let mut loader = RdbLoader::new(input, limits)?;
+    loader.set_hash_limits(server.engine.settings.hash_limits());
     let databases = server.engine.keyspace.databases();
     let now = crate::time::now();
     let mut loaded = Loaded::default();

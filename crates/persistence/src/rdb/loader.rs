@@ -3,7 +3,7 @@
 use std::io::Read;
 
 use clock::Millis;
-use keyspace::NewValue;
+use keyspace::{HashLimits, NewValue};
 
 use super::{
     AUX, END, EXPIRE_MILLIS, EXPIRE_SECONDS, FREQUENCY, FUNCTION, FUNCTION_BEFORE_7, IDLE, MODULE_AUX,
@@ -95,6 +95,11 @@ impl<R: Read> RdbLoader<R> {
             text: Vec::new(),
             done: false,
         })
+    }
+
+    /// Decides up to where OBJECT ENCODING will call a hash `listpack`.
+    pub fn set_hash_limits(&mut self, limits: HashLimits) {
+        self.value.set_hash_limits(limits);
     }
 
     /// The version that the header names.

@@ -1,9 +1,9 @@
 //! Walking over all keys: one slot at a time, so that nobody waits for the walk.
 
-use keyspace::{Kind, ScanItem, Table};
-use resp::{Protocol, Writer};
+use keyspace::{ScanItem, Table};
 use slot_routing::Slot;
 
+use crate::commands::scanning::{Found, Options, Words, parse_cursor, reply_page};
 use crate::context::Context;
 use crate::error::CommandError;
 use crate::glob::glob_matches;
@@ -20,25 +20,6 @@ pub(super) fn dbsize(context: &mut Context<'_>) -> Result<(), CommandError> {
     context.each_slot(|_, data| keys += data.table(db).len());
     context.reply.integer(keys as i64);
     Ok(())
-}
-
-/// Bulk strings collected before it is known how many there will be.
-#[derive(Default)]
-struct Found {
-    wire: Vec<u8>,
-    count: usize,
-}
-
-impl Found {
-    fn push(&mut self, key: &[u8]) {
-        Writer::new(&mut self.wire, Protocol::Resp2).bulk(key);
-        self.count += 1;
-    }
-
-    fn reply(&self, reply: &mut Writer<'_>) {
-        reply.array(self.count);
-        reply.raw(&self.wire);
-    }
 }
 
 pub(super) fn keys(context: &mut Context<'_>) -> Result<(), CommandError> {
@@ -87,60 +68,13 @@ pub(super) fn randomkey(context: &mut Context<'_>) -> Result<(), CommandError> {
     Ok(())
 }
 
-/// What SCAN was asked for besides the cursor.
-struct Options<'a> {
-    pattern: Option<&'a [u8]>,
-    count: usize,
-    kind: Option<&'a [u8]>,
-}
-
-impl<'a> Options<'a> {
-    fn parse(context: &Context<'a>) -> Result<Self, CommandError> {
-        let mut options = Self { pattern: None, count: 10, kind: None };
-        let mut index = 2;
-        while let Some(word) = context.args.get(index) {
-            let value = context.args.get(index + 1).ok_or(CommandError::Syntax)?;
-            if word.eq_ignore_ascii_case(b"match") {
-                options.pattern = Some(value).filter(|pattern| pattern != b"*");
-            } else if word.eq_ignore_ascii_case(b"count") {
-                let count = context.integer(index + 1)?;
-                options.count = usize::try_from(count).ok().filter(|c| *c > 0).ok_or(CommandError::Syntax)?;
-            } else if word.eq_ignore_ascii_case(b"type") {
-                options.kind = Some(value);
-            } else {
-                return Err(CommandError::Syntax);
-            }
-            index += 2;
-        }
-        Ok(options)
-    }
-
-    fn wants(&self, key: &[u8], kind: Kind) -> bool {
-        self.kind.is_none_or(|name| name.eq_ignore_ascii_case(kind.name().as_bytes()))
-            && self.pattern.is_none_or(|pattern| glob_matches(pattern, key))
-    }
-}
-
-/// A cursor as C's `strtoul` reads it: a sign is allowed, and a minus counts back from 2^64.
-fn parse_cursor(text: &[u8]) -> Option<u64> {
-    let (negative, digits) = match text {
-        [b'-', digits @ ..] => (true, digits),
-        [b'+', digits @ ..] => (false, digits),
-        digits => (false, digits),
-    };
-    if digits.is_empty() {
-        return text.is_empty().then_some(0);
-    }
-    let value = digits.iter().try_fold(0u64, |value, byte| {
-        let digit = char::from(*byte).to_digit(10)?;
-        value.checked_mul(10)?.checked_add(u64::from(digit))
-    })?;
-    Some(if negative { value.wrapping_neg() } else { value })
-}
-
 pub(super) fn scan(context: &mut Context<'_>) -> Result<(), CommandError> {
-    let cursor = parse_cursor(context.arg(1)).ok_or(CommandError::text("ERR invalid cursor"))?;
-    let options = Options::parse(context)?;
+    let cursor = parse_cursor(context.arg(1))?;
+    let options = Options::parse(context, 2, Words::TYPE)?;
+    let wants = |item: &ScanItem<'_>| {
+        options.kind.is_none_or(|name| name.eq_ignore_ascii_case(item.kind.name().as_bytes()))
+            && options.matches(item.key)
+    };
     let (db, now) = (context.session.db, context.now);
     let mut found = Found::default();
     let mut left = options.count;
@@ -158,7 +92,7 @@ pub(super) fn scan(context: &mut Context<'_>) -> Result<(), CommandError> {
         let mut visited = 0;
         let mut visit = |item: ScanItem<'_>| {
             visited += 1;
-            if item.expiry.is_none_or(|at| at > now) && options.wants(item.key, item.kind) {
+            if item.expiry.is_none_or(|at| at > now) && wants(&item) {
                 found.push(item.key);
             }
         };
@@ -171,10 +105,7 @@ pub(super) fn scan(context: &mut Context<'_>) -> Result<(), CommandError> {
         position = 0;
         left = left.saturating_sub(visited);
     }
-    context.reply.array(2);
-    let mut digits = itoa::Buffer::new();
-    context.reply.bulk(digits.format(next).as_bytes());
-    found.reply(&mut context.reply);
+    reply_page(&mut context.reply, next, &found);
     Ok(())
 }
 

@@ -34,15 +34,15 @@ impl Driver {
                 value.resize(old.len(), 1);
             }
             let field = Field { name: &name, value: &value, expiry };
-            let added = self.with_key(db, &bytes, |table, key, place| {
+            let replaced = self.with_key(db, &bytes, |table, key, place| {
                 let place =
                     place.unwrap_or_else(|| table.insert(key, NewValue::Hash(&HashBuilder::new()), None));
-                let (place, added) = table.hash_set(place, key, field, LIMITS);
+                let (place, replaced) = table.hash_set(place, key, field, LIMITS);
                 assert_eq!(table.hash(place).and_then(|hash| hash.get(&name)), Some(field));
-                added
+                replaced.map(|replaced| replaced.expiry)
             });
             let longest = name.len().max(value.len());
-            assert_eq!(fields.insert(name, (value, expiry)).is_none(), added);
+            assert_eq!(fields.insert(name, (value, expiry)).map(|(_, expiry)| expiry), replaced);
             *named |= longest > LIMITS.value || fields.len() > LIMITS.fields;
         }
         self.note_hash(db, &bytes, entry);
@@ -107,6 +107,7 @@ impl Driver {
     fn check_hash(&mut self, db: u16, bytes: &[u8]) {
         let count = self.random(10) as usize;
         let random = self.random(u64::from(u32::MAX)) << 20;
+        let now = self.now;
         let Data::Hash(fields, _) = &self.model[&(db, bytes.to_vec())].data else { return };
         self.with_key(db, bytes, |table, _, place| {
             let hash = table.hash(place.expect("there")).expect("a hash");
@@ -115,6 +116,8 @@ impl Driver {
                 position = hash.scan(from, count, &mut |field| assert!(seen.insert(field.name.to_vec())));
             }
             assert!(seen.iter().eq(fields.keys()));
+            let live = fields.values().filter(|(_, expiry)| expiry.is_none_or(|expiry| expiry > now));
+            assert_eq!(hash.len_at(now), live.count());
             assert!(hash.random(random).is_some_and(|field| fields.contains_key(field.name)));
         });
     }

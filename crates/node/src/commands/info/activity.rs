@@ -18,6 +18,7 @@ pub(super) fn stats(server: &Server, text: &mut Text) {
     crate::replication::info_stats(server, text.raw());
     text.line("rejected_connections", totals[Count::RejectedConnections]);
     text.line("expired_keys", totals[Count::ExpiredKeys]);
+    text.line("expired_fields", totals[Count::ExpiredFields]);
     text.line("keyspace_hits", totals[Count::KeyspaceHits]);
     text.line("keyspace_misses", totals[Count::KeyspaceMisses]);
     let (cuts, micros) = server.saving.cuts();

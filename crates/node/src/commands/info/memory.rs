@@ -43,4 +43,6 @@ pub(super) fn memory(server: &Server, text: &mut Text) {
     compared("rss_overhead", "_bytes", usage.rss, usage.resident);
     compared("mem_fragmentation", "_bytes", usage.rss, usage.used);
     text.line("mem_allocator", "jemalloc-5.3.0");
+    text.line("lazyfree_pending_objects", server.engine.bin.pending());
+    text.line("lazyfreed_objects", server.engine.bin.freed());
 }

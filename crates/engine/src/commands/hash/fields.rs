@@ -1,0 +1,60 @@
+//! What every hash command does: find the hash, see its fields as of now, set one.
+
+use clock::Millis;
+use keyspace::{Field, HashBuilder, HashRef, Key, NewValue, Place, Replaced};
+
+use crate::context::Context;
+use crate::error::CommandError;
+use crate::session::Origin;
+
+impl Context<'_> {
+    /// Where the hash under `key` lies, for a command that changes it.
+    pub(super) fn find_hash(&mut self, key: &Key<'_>) -> Result<Option<Place>, CommandError> {
+        let found = self.find(key);
+        self.check_hash(key, found)
+    }
+
+    /// The same for a command that reads: counts a hit or a miss.
+    pub(super) fn read_hash(&mut self, key: &Key<'_>) -> Result<Option<Place>, CommandError> {
+        let found = self.read(key);
+        self.check_hash(key, found)
+    }
+
+    fn check_hash(&mut self, key: &Key<'_>, found: Option<Place>) -> Result<Option<Place>, CommandError> {
+        match found {
+            Some(place) if self.table(key).hash(place).is_none() => Err(CommandError::WrongType),
+            found => Ok(found),
+        }
+    }
+
+    /// The hash at `place`, which [`Context::find_hash`] or [`Context::read_hash`] gave.
+    pub(super) fn hash(&mut self, key: &Key<'_>, place: Place) -> HashRef<'_> {
+        self.table(key).hash(place).expect("a hash was found there")
+    }
+
+    /// Fields that expire up to then are nobody's. For a master's command, none: it has decided already.
+    pub(super) fn fields_now(&self) -> Millis {
+        if self.session.origin == Origin::Master { Millis(i64::MIN) } else { self.now }
+    }
+
+    /// Sets a field of the hash under `key`, which lies at `found`, or makes the hash. Says what was there.
+    pub(super) fn set_field(
+        &mut self,
+        key: &Key<'_>,
+        found: Option<Place>,
+        field: Field<'_>,
+    ) -> (Place, Option<Replaced>) {
+        let limits = self.engine.settings.hash_limits();
+        let table = self.table(key);
+        let place = found.unwrap_or_else(|| table.insert(key, NewValue::Hash(&HashBuilder::new()), None));
+        table.hash_set(place, key, field, limits)
+    }
+
+    /// Deletes the hash at `place` if no field is left.
+    pub(super) fn drop_if_empty(&mut self, key: &Key<'_>, place: Place) {
+        if self.hash(key, place).is_empty() {
+            let dropped = self.table(key).remove(place, key);
+            self.discard(dropped);
+        }
+    }
+}
