@@ -1,8 +1,12 @@
 //! Times as clients write them.
 
+use std::ops::Range;
+
+use bitflags::bitflags;
 use clock::Millis;
 
-use crate::error::CommandError;
+use crate::context::Context;
+use crate::error::{CommandError, quoted};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Unit {
@@ -42,5 +46,67 @@ pub(super) fn absolute(number: i64, unit: Unit, base: Base, now: Millis) -> Opti
     match base {
         Base::Now => now.0.checked_add(millis).map(Millis),
         Base::Epoch => Some(Millis(millis)),
+    }
+}
+
+/// EX, PX, EXAT, PXAT.
+pub(super) fn time_word(word: &[u8]) -> Option<(Unit, Base)> {
+    match () {
+        () if word.eq_ignore_ascii_case(b"ex") => Some((Unit::Seconds, Base::Now)),
+        () if word.eq_ignore_ascii_case(b"px") => Some((Unit::Millis, Base::Now)),
+        () if word.eq_ignore_ascii_case(b"exat") => Some((Unit::Seconds, Base::Epoch)),
+        () if word.eq_ignore_ascii_case(b"pxat") => Some((Unit::Millis, Base::Epoch)),
+        () => None,
+    }
+}
+
+bitflags! {
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub(super) struct When: u8 {
+        /// Only if the key or field does not expire yet.
+        const NX = 1;
+        /// Only if it does.
+        const XX = 1 << 1;
+        /// Only if it then expires later.
+        const GT = 1 << 2;
+        /// Only if it then expires earlier.
+        const LT = 1 << 3;
+    }
+}
+
+impl When {
+    /// Reads the words at these arguments.
+    pub(super) fn parse(context: &Context<'_>, words: Range<usize>) -> Result<Self, CommandError> {
+        let mut when = Self::empty();
+        for word in words.filter_map(|index| context.args.get(index)) {
+            when |= match () {
+                () if word.eq_ignore_ascii_case(b"nx") => Self::NX,
+                () if word.eq_ignore_ascii_case(b"xx") => Self::XX,
+                () if word.eq_ignore_ascii_case(b"gt") => Self::GT,
+                () if word.eq_ignore_ascii_case(b"lt") => Self::LT,
+                () => {
+                    let text = format!("ERR Unsupported option {}", quoted(word, word.len()));
+                    return Err(CommandError::Text(text.into()));
+                }
+            };
+        }
+        if when.contains(Self::NX) && when != Self::NX {
+            return Err(CommandError::text(
+                "ERR NX and XX, GT or LT options at the same time are not compatible",
+            ));
+        }
+        if when.contains(Self::GT | Self::LT) {
+            return Err(CommandError::text("ERR GT and LT options at the same time are not compatible"));
+        }
+        Ok(when)
+    }
+
+    /// Whether an expiry `before` may become `after`. No expiry counts as the latest of all.
+    pub(super) fn allows(self, before: Option<Millis>, after: Millis) -> bool {
+        let refused = self.contains(Self::NX) && before.is_some()
+            || self.contains(Self::XX) && before.is_none()
+            || self.contains(Self::GT) && before.is_none_or(|before| after <= before)
+            || self.contains(Self::LT) && before.is_some_and(|before| after >= before);
+        !refused
     }
 }

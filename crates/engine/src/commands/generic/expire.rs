@@ -1,64 +1,11 @@
 //! When keys go: EXPIRE and its kin.
 
-use bitflags::bitflags;
-use clock::Millis;
-
-use crate::commands::time_arg::{Base, Unit, absolute};
+use crate::commands::time_arg::{Base, Unit, When, absolute};
 use crate::context::Context;
-use crate::error::{CommandError, quoted};
-
-bitflags! {
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-    struct When: u8 {
-        /// Only if the key does not expire yet.
-        const NX = 1;
-        /// Only if it does.
-        const XX = 1 << 1;
-        /// Only if it then expires later.
-        const GT = 1 << 2;
-        /// Only if it then expires earlier.
-        const LT = 1 << 3;
-    }
-}
-
-impl When {
-    fn parse(context: &Context<'_>) -> Result<Self, CommandError> {
-        let mut when = Self::empty();
-        for word in context.args.from(3).iter() {
-            when |= match () {
-                () if word.eq_ignore_ascii_case(b"nx") => Self::NX,
-                () if word.eq_ignore_ascii_case(b"xx") => Self::XX,
-                () if word.eq_ignore_ascii_case(b"gt") => Self::GT,
-                () if word.eq_ignore_ascii_case(b"lt") => Self::LT,
-                () => {
-                    let text = format!("ERR Unsupported option {}", quoted(word, word.len()));
-                    return Err(CommandError::Text(text.into()));
-                }
-            };
-        }
-        if when.contains(Self::NX) && when != Self::NX {
-            return Err(CommandError::text(
-                "ERR NX and XX, GT or LT options at the same time are not compatible",
-            ));
-        }
-        if when.contains(Self::GT | Self::LT) {
-            return Err(CommandError::text("ERR GT and LT options at the same time are not compatible"));
-        }
-        Ok(when)
-    }
-
-    /// Whether an expiry `before` may become `after`. No expiry counts as the latest of all.
-    fn allows(self, before: Option<Millis>, after: Millis) -> bool {
-        let refused = self.contains(Self::NX) && before.is_some()
-            || self.contains(Self::XX) && before.is_none()
-            || self.contains(Self::GT) && before.is_none_or(|before| after <= before)
-            || self.contains(Self::LT) && before.is_some_and(|before| after >= before);
-        !refused
-    }
-}
+use crate::error::CommandError;
 
 fn change(context: &mut Context<'_>, unit: Unit, base: Base, name: &'static str) -> Result<(), CommandError> {
-    let when = When::parse(context)?;
+    let when = When::parse(context, 3..context.args.len())?;
     let number = context.integer(2)?;
     let at = absolute(number, unit, base, context.now).ok_or(CommandError::InvalidExpire(name))?;
     let key = context.key(1);

@@ -37,6 +37,33 @@ impl Context<'_> {
         if self.session.origin == Origin::Master { Millis(i64::MIN) } else { self.now }
     }
 
+    /// A field of the hash under `key`, which lies at `found`: whether it is there, and when it expires.
+    pub(super) fn field(
+        &mut self,
+        key: &Key<'_>,
+        found: Option<Place>,
+        name: &[u8],
+    ) -> Option<Option<Millis>> {
+        self.hash(key, found?).get(name).map(|field| field.expiry)
+    }
+
+    /// Replies with a field's value or null; says whether it is somebody's, and when it expires.
+    pub(super) fn reply_field(
+        &mut self,
+        key: &Key<'_>,
+        found: Option<Place>,
+        name: &[u8],
+    ) -> Option<Option<Millis>> {
+        let now = self.fields_now();
+        let (table, reply) = self.table_and_reply(key);
+        let field = found.and_then(|place| table.hash(place)?.get(name)).filter(|field| field.lives_at(now));
+        match field {
+            Some(field) => reply.bulk(field.value),
+            None => reply.null(),
+        }
+        field.map(|field| field.expiry)
+    }
+
     /// Sets a field of the hash under `key`, which lies at `found`, or makes the hash. Says what was there.
     pub(super) fn set_field(
         &mut self,

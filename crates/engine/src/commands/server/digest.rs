@@ -2,7 +2,8 @@
 //!
 //! Facts of DEBUG DIGEST, as its replies show them: everything is hashed with SHA-1. Parts whose order
 //! does not matter are hashed and xored into the digest; parts whose order does matter are xored in the
-//! same way, and the digest is then hashed itself. Whether a key expires counts, when it does does not.
+//! same way, and the digest is then hashed itself. Whether a key or a field expires counts, when it does
+//! does not.
 
 use keyspace::{Kind, Value};
 use sha1::{Digest as _, Sha1};
@@ -47,6 +48,9 @@ impl Digest {
                 let mut pair = Self::default();
                 pair.mix(field.name);
                 pair.mix(field.value);
+                if field.expiry.is_some() {
+                    pair.xor(b"!!hexpire!!");
+                }
                 self.xor(&pair.0);
             }),
             Value::HashPart(_) => unreachable!("only a snapshot's walk has parts"),

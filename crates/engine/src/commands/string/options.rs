@@ -4,7 +4,7 @@ use bitflags::bitflags;
 use clock::Millis;
 use resp::Args;
 
-use crate::commands::time_arg::{Base, Unit, parse_expire};
+use crate::commands::time_arg::{Base, Unit, parse_expire, time_word};
 use crate::context::Context;
 use crate::error::CommandError;
 
@@ -119,16 +119,6 @@ impl<'a> Options<'a> {
             index += 1;
         }
         Ok(options)
-    }
-}
-
-fn time_word(word: &[u8]) -> Option<(Unit, Base)> {
-    match () {
-        () if word.eq_ignore_ascii_case(b"ex") => Some((Unit::Seconds, Base::Now)),
-        () if word.eq_ignore_ascii_case(b"px") => Some((Unit::Millis, Base::Now)),
-        () if word.eq_ignore_ascii_case(b"exat") => Some((Unit::Seconds, Base::Epoch)),
-        () if word.eq_ignore_ascii_case(b"pxat") => Some((Unit::Millis, Base::Epoch)),
-        () => None,
     }
 }
 
