@@ -4,14 +4,12 @@
 //!
 //! Usage: `command_path COMMAND BATCHES`
 
-use clock::Millis;
-use engine::{Engine, Flow, NoLog, Origin, Session};
-use keyspace::Keyspace;
-use resp::{Batch, Limits, Parser, encode_request};
+#[path = "../tests/path/mod.rs"]
+mod path;
+
+use path::{PIPELINE, Path, encoded};
 
 const KEYS: usize = 20_000;
-const PIPELINE: usize = 16;
-const NOW: Millis = Millis(1_700_000_000_000);
 
 /// The words of the command for key number `n`; the key and its slot differ from one to the next.
 fn request(command: &str, n: usize) -> Vec<String> {
@@ -38,24 +36,12 @@ fn main() {
         eprintln!("usage: command_path COMMAND BATCHES");
         std::process::exit(2);
     };
-    let engine = Engine::new(Keyspace::new(1, 16), None, Box::new(NoLog));
-    let mut worker = engine.worker(|| 0);
-    let mut session = Session::new(1, Origin::Client, true);
-    let (mut batch, mut parser, mut out) = (Batch::default(), Parser::new(), Vec::new());
-    let mut run = |buffer: &mut [u8]| {
-        batch.clear();
-        out.clear();
-        let parsed = parser.parse(buffer, &mut batch, &Limits::default());
-        assert_eq!((parsed.consumed, parsed.error), (buffer.len(), None));
-        let (_, flow) = engine.run(&mut worker, &mut session, NOW, buffer, &batch, 0, &mut out);
-        assert_eq!(flow, Flow::Done);
-        assert_ne!(out.first(), Some(&b'-'), "{}", String::from_utf8_lossy(&out));
-    };
+    let mut path = Path::new();
     // Any order will do that is not the order of the slots.
     let mut order = (0..).map(|n: usize| n.wrapping_mul(7919) % KEYS);
     for n in 0..KEYS {
         for command in ["set", if command.starts_with('h') { "hset" } else { "set" }] {
-            run(&mut encoded(&request(command, n)));
+            path.run(&mut encoded(&request(command, n)));
         }
     }
     let mut buffers: Vec<Vec<u8>> = (0..KEYS / PIPELINE)
@@ -63,12 +49,6 @@ fn main() {
         .collect();
     let count = buffers.len();
     for number in 0..batches {
-        run(&mut buffers[number % count]);
+        path.run(&mut buffers[number % count]);
     }
-}
-
-fn encoded(words: &[String]) -> Vec<u8> {
-    let mut wire = Vec::new();
-    encode_request(&mut wire, words.iter().map(String::as_bytes).collect::<Vec<_>>());
-    wire
 }

@@ -97,6 +97,8 @@ pub struct Link {
     /// The socket's number in this process.
     pub descriptor: i32,
     pub unix_socket: bool,
+    /// Whether the client is on this machine.
+    pub local: bool,
 }
 
 /// Wakes a connection's task, so that it looks at its [`Client`].

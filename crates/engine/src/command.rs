@@ -5,10 +5,11 @@
 //! Valkey command surface; summaries are ours.
 
 use bitflags::bitflags;
+use resp::Args;
 
 use crate::context::Context;
 use crate::error::CommandError;
-use crate::keys::KeySpec;
+use crate::keys::{KeyFlags, KeySpec};
 
 bitflags! {
     /// What a command is and where it may run, as COMMAND INFO names it.
@@ -138,6 +139,8 @@ pub enum NodeCommand {
     ConfigRewrite,
     ConfigSet,
     Bgsave,
+    DebugChangeReplId,
+    DebugLog,
     DebugReload,
     DebugSleep,
     Lastsave,
@@ -289,6 +292,26 @@ impl Command {
     pub const fn subcommands(mut self, subcommands: &'static [Command]) -> Self {
         self.subcommands = subcommands;
         self
+    }
+
+    /// Visits each key in `args`: its place, and what the command does with it. A spec that is called
+    /// incomplete (MIGRATE's KEYS) takes the place of the others: they must be empty where it is used.
+    pub fn visit_keys(&self, args: Args<'_>, visit: &mut impl FnMut(usize, &'static KeySpec)) {
+        if let [first, .., instead] = self.keys
+            && instead.flags.contains(KeyFlags::INCOMPLETE)
+        {
+            let (mut used, mut contradicted) = (false, false);
+            instead.visit(args, &mut |_| used = true);
+            first.visit(args, &mut |index| contradicted = used && !args[index].is_empty());
+            let meant = if used { instead } else { first };
+            if !contradicted {
+                meant.visit(args, &mut |index| visit(index, meant));
+            }
+            return;
+        }
+        for spec in self.keys {
+            spec.visit(args, &mut |index| visit(index, spec));
+        }
     }
 
     /// Whether a request of that many words fits the arity.

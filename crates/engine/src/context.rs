@@ -38,6 +38,8 @@ pub struct Context<'a> {
     pub(crate) index: usize,
     /// The key that was hashed when the batch was prepared, and its place.
     pub(crate) prepared: Option<(usize, Key<'a>)>,
+    /// The thread's monotonic clock, in nanoseconds.
+    pub(crate) nanos: fn() -> u64,
 }
 
 impl std::fmt::Debug for Context<'_> {

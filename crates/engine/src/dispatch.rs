@@ -8,6 +8,7 @@ mod admission;
 mod transaction;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
 
 use arc_swap::ArcSwap;
 use clock::Millis;
@@ -20,10 +21,13 @@ use smallvec::SmallVec;
 use crate::bin::Bin;
 use crate::clients::Clients;
 use crate::command::{Flags, NodeCommand, Reach, Run};
+use crate::command_log::CommandLogs;
 use crate::context::Context;
 use crate::effects::{EffectLog, Effects};
 use crate::error::CommandError;
 use crate::expiry::ExpiryCursor;
+use crate::histogram::Distribution;
+use crate::latency::LatencyMonitor;
 use crate::lookup::{Registered, Registry};
 use crate::pause::Pauses;
 use crate::random::Random;
@@ -48,10 +52,14 @@ pub struct Engine {
     pub pauses: Pauses,
     /// Large values that the shell is to drop.
     pub bin: Bin,
+    pub logs: CommandLogs,
+    pub latency: LatencyMonitor,
     /// Held by whoever waits for a slot while holding another (DESIGN: "Locks", rules 2 and 3).
     pub script_turn: Mutex<()>,
     pub(crate) expiry_cursor: ExpiryCursor,
     pub(crate) watches: Watches,
+    /// What makes the threads' monotonic clock the wall clock, in microseconds.
+    pub(crate) wall_base: AtomicI64,
     registry: &'static Registry,
     workers: Mutex<Vec<Arc<WorkerStats>>>,
 }
@@ -82,6 +90,16 @@ pub enum Flow {
     Close,
 }
 
+/// A command that has run: what it cost.
+#[derive(Debug)]
+pub struct Ran<'a> {
+    pub entry: &'static Registered,
+    pub args: Args<'a>,
+    pub nanos: u64,
+    /// Bytes of its reply.
+    pub reply_len: usize,
+}
+
 /// A request that may run, or must be handed over or put off.
 struct Admitted {
     entry: &'static Registered,
@@ -106,9 +124,12 @@ impl Engine {
             clients: Clients::default(),
             pauses: Pauses::default(),
             bin: Bin::default(),
+            logs: CommandLogs::default(),
+            latency: LatencyMonitor::default(),
             script_turn: Mutex::new(()),
             expiry_cursor: ExpiryCursor::default(),
             watches: Watches::default(),
+            wall_base: AtomicI64::new(0),
             registry: Registry::the(),
             workers: Mutex::new(Vec::new()),
         }
@@ -124,6 +145,12 @@ impl Engine {
         let seed = self.keyspace.key(&workers.len().to_le_bytes()).hash();
         let (effects, random) = (Effects::default(), Random::new(seed));
         Worker { stats, effects, random, key: Vec::new(), name: Vec::new(), nanos }
+    }
+
+    /// Says that a worker's monotonic clock showed `nanos` when it was `micros` since the epoch. To be said
+    /// again at times: the wall clock may be set.
+    pub fn set_wall_clock(&self, nanos: u64, micros: i64) {
+        self.wall_base.store(micros - (nanos / 1000) as i64, Ordering::Relaxed);
     }
 
     /// Every thread's counters.
@@ -285,9 +312,9 @@ impl Engine {
             return flow;
         }
         let end = (worker.nanos)();
+        let (nanos, reply_len) = (end.saturating_sub(*clock), out.len().saturating_sub(start));
+        self.account(&worker.stats, session, now, &Ran { entry, args: request.args, nanos, reply_len });
         let stats = &worker.stats.commands[entry.index];
-        add(&stats.calls, 1);
-        add(&stats.nanos, end.saturating_sub(*clock));
         *clock = end;
         if let Err(error) = outcome {
             out.truncate(start);
@@ -297,6 +324,40 @@ impl Engine {
             self.refuse(worker, session, &error, out);
         }
         if session.closing { Flow::Close } else { Flow::Done }
+    }
+
+    /// Takes a command that has run into the statistics, and into the logs if it was slow or large.
+    #[inline]
+    pub fn account(&self, stats: &WorkerStats, session: &Session, now: Millis, ran: &Ran<'_>) {
+        let command = &stats.commands[ran.entry.index];
+        add(&command.calls, 1);
+        add(&command.nanos, ran.nanos);
+        if self.settings.latency_tracking.load(Ordering::Relaxed) {
+            command.times.count(ran.nanos);
+        }
+        let flags = ran.entry.command.flags;
+        let event = if flags.contains(Flags::FAST) { "fast-command" } else { "command" };
+        self.latency.sample(event, now, ran.nanos);
+        let measures = [
+            (&self.logs.slow, ran.nanos / 1000),
+            (&self.logs.large_request, ran.args.span() as u64),
+            (&self.logs.large_reply, ran.reply_len as u64),
+        ];
+        for (log, measure) in measures {
+            if log.wants(measure) && !flags.contains(Flags::SKIP_COMMANDLOG) {
+                log.add(session, now, measure, ran.args);
+            }
+        }
+    }
+
+    /// How long a command has taken, on all threads.
+    #[must_use]
+    pub fn latency_of(&self, index: usize) -> Distribution {
+        let mut all = Distribution::default();
+        for worker in self.workers.lock().iter() {
+            all.add(&worker.commands[index].times);
+        }
+        all
     }
 
     /// Locks the command's slots, asks whether it may run on them, runs it, and appends its effects
@@ -333,6 +394,7 @@ impl Engine {
             effects: &mut worker.effects,
             index: entry.index,
             prepared: request.key,
+            nanos: worker.nanos,
         };
         let outcome = handler(&mut context);
         context.effects.end_command(request.args);
@@ -381,9 +443,7 @@ impl Engine {
 
     fn slots_of(&self, entry: &Registered, args: Args<'_>) -> SmallVec<[Slot; 4]> {
         let mut slots = SmallVec::new();
-        for spec in entry.command.keys {
-            spec.visit(args, &mut |index| slots.push(Slot::of_key(&args[index])));
-        }
+        entry.command.visit_keys(args, &mut |index, _| slots.push(Slot::of_key(&args[index])));
         slots
     }
 
@@ -405,14 +465,12 @@ impl Engine {
             keys: 0,
             missing: 0,
         };
-        for spec in entry.command.keys {
-            spec.visit(args, &mut |index| {
-                let key = self.keyspace.key(&args[index]);
-                let found = locked.slot(key.slot()).table(session.db).find(&key, now);
-                access.keys += 1;
-                access.missing += usize::from(!matches!(found, Found::Live(_)));
-            });
-        }
+        entry.command.visit_keys(args, &mut |index, _| {
+            let key = self.keyspace.key(&args[index]);
+            let found = locked.slot(key.slot()).table(session.db).find(&key, now);
+            access.keys += 1;
+            access.missing += usize::from(!matches!(found, Found::Live(_)));
+        });
         access
     }
 

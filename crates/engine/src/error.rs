@@ -32,6 +32,11 @@ pub enum CommandError {
     InvalidDbIndex,
     CrossSlot,
     NoAuth,
+    /// A protected command that the configuration keeps from this client.
+    NotAllowed {
+        command: &'static str,
+        option: &'static str,
+    },
     /// Any other text, its code first.
     Text(Cow<'static, str>),
     // Another node serves it.
@@ -95,6 +100,14 @@ impl fmt::Display for CommandError {
             Self::WrongArity(name) => {
                 return write!(f, "ERR wrong number of arguments for '{name}' command");
             }
+            Self::NotAllowed { command, option } => {
+                return write!(
+                    f,
+                    "ERR {command} command not allowed. If the {option} option is set to \"local\", you can run \
+                     it from a local connection, otherwise you need to set this option in the configuration file, \
+                     and then restart the server."
+                );
+            }
             Self::InvalidExpire(name) => return write!(f, "ERR invalid expire time in '{name}' command"),
             Self::Redirect { ask, slot, host, port } => {
                 return slot_routing::Redirect { ask: *ask, slot: *slot, host, port: *port }.fmt(f);
@@ -142,7 +155,8 @@ pub(crate) fn quoted(bytes: &[u8], most: usize) -> Cow<'_, str> {
     String::from_utf8_lossy(until_nul(&bytes[..bytes.len().min(most)]))
 }
 
-fn until_nul(bytes: &[u8]) -> &[u8] {
+/// As Redis reads a text that it takes for a string of C.
+pub(crate) fn until_nul(bytes: &[u8]) -> &[u8] {
     bytes.split(|byte| *byte == 0).next().unwrap_or_default()
 }
 

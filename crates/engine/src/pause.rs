@@ -66,6 +66,15 @@ impl Pauses {
         held.iter().flatten().map(|pause| pause.until).min()
     }
 
+    /// Who pauses; of several, the one that holds back most.
+    #[must_use]
+    pub fn purpose(&self) -> Option<PausePurpose> {
+        let held = self.held.lock();
+        let purposes = [PausePurpose::Client, PausePurpose::Failover];
+        let modes = purposes.into_iter().filter_map(|purpose| Some((held[purpose as usize]?.mode, purpose)));
+        modes.max_by_key(|(mode, _)| *mode).map(|(_, purpose)| purpose)
+    }
+
     /// When the last of the pauses ends, if any holds, and what they hold back.
     #[must_use]
     pub fn until(&self) -> Option<(PauseMode, Millis)> {

@@ -1,6 +1,6 @@
 //! The settings and the node's state that commands read on their way.
 
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU32, AtomicUsize, Ordering};
 
 use arc_swap::ArcSwap;
 use bitflags::bitflags;
@@ -32,6 +32,36 @@ bitflags! {
     }
 }
 
+/// A parameter that is `no`, `yes` or `local`: whether something may be done, by anybody or only by
+/// clients on this machine.
+#[derive(Debug, Default)]
+pub struct Permission(AtomicU8);
+
+const YES: u8 = 1;
+const LOCAL: u8 = 2;
+
+impl Permission {
+    /// Takes the parameter's value.
+    pub fn set(&self, word: &str) {
+        let value = match word {
+            "yes" => YES,
+            "local" => LOCAL,
+            _ => 0,
+        };
+        self.0.store(value, Ordering::Relaxed);
+    }
+
+    /// Whether a client, on this machine or not, may.
+    #[must_use]
+    pub fn allows(&self, local: bool) -> bool {
+        match self.0.load(Ordering::Relaxed) {
+            YES => true,
+            LOCAL => local,
+            _ => false,
+        }
+    }
+}
+
 /// What the configuration and the shell tell the engine. Changed at any time, read without locks.
 #[derive(Debug)]
 pub struct Settings {
@@ -41,10 +71,18 @@ pub struct Settings {
     /// Active expiry on (DEBUG SET-ACTIVE-EXPIRE).
     pub active_expire: AtomicBool,
     pub cluster_allow_reads_when_down: AtomicBool,
+    /// Whether it is counted how long commands take, as a distribution.
+    pub latency_tracking: AtomicBool,
     /// Longest string, in bytes (`proto-max-bulk-len`).
     pub proto_max_bulk_len: AtomicI64,
     hash_fields: AtomicUsize,
     hash_value: AtomicUsize,
+    /// DEBUG (`enable-debug-command`).
+    pub debug_command: Permission,
+    /// MODULE LOAD and its kin (`enable-module-command`).
+    pub module_command: Permission,
+    /// CONFIG SET of protected parameters (`enable-protected-configs`).
+    pub protected_configs: Permission,
     /// The password that clients must give, if any (`requirepass`).
     pub password: ArcSwap<Option<Vec<u8>>>,
 }
@@ -56,9 +94,13 @@ impl Default for Settings {
             replica: AtomicBool::new(false),
             active_expire: AtomicBool::new(true),
             cluster_allow_reads_when_down: AtomicBool::new(false),
+            latency_tracking: AtomicBool::new(true),
             proto_max_bulk_len: AtomicI64::new(512 * 1024 * 1024),
             hash_fields: AtomicUsize::new(HashLimits::default().fields),
             hash_value: AtomicUsize::new(HashLimits::default().value),
+            debug_command: Permission::default(),
+            module_command: Permission::default(),
+            protected_configs: Permission::default(),
             password: ArcSwap::default(),
         }
     }

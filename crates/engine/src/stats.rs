@@ -7,6 +7,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 
+use crate::histogram::Histogram;
+
 /// Codes of errors beyond this many are counted together: scripts could make up any number of them.
 const MAX_ERROR_CODES: usize = 128;
 
@@ -21,6 +23,8 @@ pub struct CommandStats {
     pub calls: AtomicU64,
     /// Time spent in it, in nanoseconds.
     pub nanos: AtomicU64,
+    /// How those times are spread.
+    pub times: Histogram,
     /// Refused before it ran.
     pub rejected: AtomicU64,
     /// Failed while it ran.
@@ -50,15 +54,15 @@ impl WorkerStats {
         self.commands.iter().map(|command| command.calls.load(Ordering::Relaxed)).sum()
     }
 
-    /// Takes note of a command that the shell carried out, and of the error that it replied, if any.
-    pub fn count_call(&self, index: usize, nanos: u64, error: Option<&str>) {
-        let stats = &self.commands[index];
-        add(&stats.calls, 1);
-        add(&stats.nanos, nanos);
-        if let Some(text) = error {
-            add(&stats.failed, 1);
-            self.count_error(text);
-        }
+    /// Takes note of the error that a command of the shell replied.
+    pub fn count_failure(&self, index: usize, text: &str) {
+        add(&self.commands[index].failed, 1);
+        self.count_error(text);
+    }
+
+    /// Forgets how long commands have taken.
+    pub fn reset_times(&self) {
+        self.commands.iter().for_each(|command| command.times.reset());
     }
 
     /// Takes note of an error reply.

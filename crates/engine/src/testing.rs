@@ -71,6 +71,7 @@ impl Client {
 
     fn of(engine: Engine, log: Kept) -> Self {
         let worker = engine.worker(|| 0);
+        engine.settings.debug_command.set("yes");
         Self {
             engine,
             worker,

@@ -53,7 +53,8 @@ impl SlotData {
     }
 
     /// The table of database `db`, if it was ever used.
-    pub(crate) fn table_if(&self, db: u16) -> Option<&Table> {
+    #[must_use]
+    pub fn table_if(&self, db: u16) -> Option<&Table> {
         match usize::from(db).checked_sub(1) {
             None => Some(&self.table),
             Some(other) => self.more.as_ref()?.tables.get(other),

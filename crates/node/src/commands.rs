@@ -9,7 +9,7 @@ mod saving;
 mod server;
 mod transaction;
 
-use engine::{Mute, NodeCommand};
+use engine::{Flags, Mute, NodeCommand, Ran};
 use resp::{Args, Request};
 
 use crate::connection::Connection;
@@ -37,10 +37,18 @@ async fn run_counted(connection: &mut Connection, command: NodeCommand, args: Ar
 async fn dispatch(connection: &mut Connection, command: NodeCommand, args: Args<'_>) {
     let server = connection.server.clone();
     let outcome = match command {
-        NodeCommand::ConfigSet => config::set(&server, args, connection.local).await,
+        NodeCommand::ConfigSet => config::set(&server, args, connection.session.client.link.local).await,
         NodeCommand::ConfigRewrite => config::rewrite(&server),
         NodeCommand::ConfigResetStat => {
             server.reset_totals();
+            Ok(())
+        }
+        NodeCommand::DebugChangeReplId => {
+            server.replication.change_id();
+            Ok(())
+        }
+        NodeCommand::DebugLog => {
+            tracing::warn!("DEBUG LOG: {}", String::from_utf8_lossy(&args[2]).escape_debug());
             Ok(())
         }
         NodeCommand::DebugSleep => server::debug_sleep(args).await,
@@ -71,13 +79,17 @@ async fn dispatch(connection: &mut Connection, command: NodeCommand, args: Args<
 fn count(connection: &mut Connection, args: Args<'_>, nanos: u64, before: usize) {
     let Ok(entry) = engine::Registry::the().resolve(args) else { return };
     let reply = connection.output().get(before..).unwrap_or_default();
+    let reply_len = reply.len();
     let error = reply.strip_prefix(b"-").map(|text| String::from_utf8_lossy(text).into_owned());
-    with_scratch(|scratch| scratch.worker.stats.count_call(entry.index, nanos, error.as_deref()));
-}
-
-/// Whether a switch with the values `yes`, `no` and `local` lets this client through.
-fn is_allowed(switch: &str, local: bool) -> bool {
-    switch == "yes" || (switch == "local" && local)
+    // The time that a client chose to wait is not the command's.
+    let nanos = if entry.command.flags.contains(Flags::BLOCKING) { 0 } else { nanos };
+    with_scratch(|scratch| {
+        let (stats, ran) = (&scratch.worker.stats, Ran { entry, args, nanos, reply_len });
+        connection.server.engine.account(stats, &connection.session, crate::time::now(), &ran);
+        if let Some(text) = error {
+            stats.count_failure(entry.index, &text);
+        }
+    });
 }
 
 /// What a failed command replies; `Ok` is replied as +OK.

@@ -11,7 +11,7 @@ use parking_lot::RwLock;
 
 pub use file::{ConfigError, Source};
 pub(crate) use file::{is_file_argument, lines_of_arguments};
-pub(crate) use unbuilt::warnings;
+pub(crate) use unbuilt::{notes, warnings};
 
 use parameters::{PARAMETERS, Parameter};
 
@@ -77,6 +77,12 @@ impl Config {
         let at = words.iter().position(|word| *word == class).expect("the classes are fixed");
         let number = |offset: usize| words[at + offset].parse::<u64>().expect("checked when it was set");
         (number(1) as usize, number(2) as usize, number(3))
+    }
+
+    /// Whether a parameter has the value that it has without a configuration.
+    pub(crate) fn is_default(&self, name: &str) -> bool {
+        let index = find(name).expect("the program knows its own parameters");
+        self.values.read()[index] == self.defaults[index]
     }
 
     /// Gives a parameter a default that depends on the machine.

@@ -72,8 +72,6 @@ pub(crate) struct Connection {
     output: Output,
     /// When more than the soft limit began to wait.
     over_soft_limit: Option<Instant>,
-    /// The client is on this machine.
-    pub(crate) local: bool,
     /// Wakes this connection's task; set when it first runs.
     waker: Arc<OnceLock<Waker>>,
     /// What it has said of itself by REPLCONF.
@@ -92,12 +90,9 @@ enum Event {
 impl Connection {
     pub(crate) fn new(server: Arc<Server>, socket: Socket) -> io::Result<Self> {
         let link = link_of(&socket)?;
-        let (stream, local) = match socket {
-            Socket::Tcp(stream) => {
-                let local = stream.peer_addr()?.ip().to_canonical().is_loopback();
-                (Stream::Tcp(TcpStream::from_std(stream)?), local)
-            }
-            Socket::Unix(stream) => (Stream::Unix(UnixStream::from_std(stream)?), true),
+        let stream = match socket {
+            Socket::Tcp(stream) => Stream::Tcp(TcpStream::from_std(stream)?),
+            Socket::Unix(stream) => Stream::Unix(UnixStream::from_std(stream)?),
         };
         let authenticated = server.engine.settings.password.load().is_none();
         let waker = Arc::new(OnceLock::<Waker>::new());
@@ -117,7 +112,6 @@ impl Connection {
             input: Vec::new(),
             output: Output::default(),
             over_soft_limit: None,
-            local,
             waker,
             profile: None,
             unrun: false,
@@ -445,6 +439,7 @@ fn link_of(socket: &Socket) -> io::Result<Link> {
                 local_address: show(stream.local_addr()?),
                 descriptor: stream.as_raw_fd(),
                 unix_socket: false,
+                local: stream.peer_addr()?.ip().to_canonical().is_loopback(),
             }
         }
         Socket::Unix(stream) => {
@@ -452,7 +447,7 @@ fn link_of(socket: &Socket) -> io::Result<Link> {
             let path = address.as_pathname().map(|path| path.display().to_string()).unwrap_or_default();
             let address = format!("{path}:0");
             let local_address = address.clone();
-            Link { address, local_address, descriptor: stream.as_raw_fd(), unix_socket: true }
+            Link { address, local_address, descriptor: stream.as_raw_fd(), unix_socket: true, local: true }
         }
     })
 }

@@ -7,17 +7,18 @@ use std::time::Duration;
 use engine::{ClientFlags, ClientKind, Gate};
 use tokio::time::{MissedTickBehavior, interval};
 
-use crate::memory;
 use crate::server::Server;
 use crate::totals::{Count, Totals};
 use crate::worker::with_scratch;
+use crate::{memory, oom};
 
 /// Keys are looked for whose time has come.
 const EXPIRE_PERIOD: Duration = Duration::from_millis(50);
 /// How long that may take at once, and the time left to others after that when there is more.
 const EXPIRE_BUDGET: Duration = Duration::from_millis(2);
 const EXPIRE_REST: Duration = Duration::from_millis(2);
-const TURNS_A_SECOND: usize = 10;
+/// Clients are looked at every so many turns.
+pub(crate) const TURNS_A_SECOND: usize = 10;
 const PERIOD: Duration = Duration::from_millis(100);
 /// Memory is looked at this often while it has a limit.
 const MEMORY_PERIOD: Duration = Duration::from_millis(10);
@@ -30,14 +31,23 @@ pub(crate) async fn run(server: Arc<Server>) {
     loop {
         ticks.tick().await;
         turn += 1;
+        server.engine.set_wall_clock(crate::time::nanos(), crate::time::unix_micros());
         server.engine.keyspace.purge_step(turn);
         if turn % TURNS_A_SECOND == 0 {
             close_idle(&server);
+            oom::settle(&server);
         }
         let now = crate::time::instant();
         server.engine.pauses.settle(&server.engine.settings, crate::time::now());
         let totals = Totals::sum(&server);
-        let counts = [Count::Commands, Count::InputBytes, Count::OutputBytes].map(|count| totals[count]);
+        let replicated = &server.replication.stats;
+        let counts = [
+            totals[Count::Commands],
+            totals[Count::InputBytes],
+            totals[Count::OutputBytes],
+            replicated.input_bytes.load(Ordering::Relaxed),
+            replicated.output_bytes.load(Ordering::Relaxed),
+        ];
         server.rates.sample(now, counts);
     }
 }
@@ -46,9 +56,13 @@ pub(crate) async fn run(server: Arc<Server>) {
 /// many keys are due; what is left is gone on with at once.
 pub(crate) async fn expire(server: Arc<Server>) {
     loop {
-        let more = with_scratch(|scratch| {
-            server.engine.expire_cycle(&mut scratch.worker, crate::time::now(), EXPIRE_BUDGET)
-        });
+        let (begun, now) = (crate::time::nanos(), crate::time::now());
+        let more =
+            with_scratch(|scratch| server.engine.expire_cycle(&mut scratch.worker, now, EXPIRE_BUDGET));
+        let nanos = crate::time::nanos().saturating_sub(begun);
+        server.expiry.nanos.fetch_add(nanos, Ordering::Relaxed);
+        server.expiry.capped.fetch_add(u64::from(more), Ordering::Relaxed);
+        server.engine.latency.sample("expire-cycle", now, nanos);
         tokio::time::sleep(if more { EXPIRE_REST } else { EXPIRE_PERIOD }).await;
     }
 }

@@ -14,9 +14,11 @@ pub(crate) enum Rate {
     Commands,
     InputBytes,
     OutputBytes,
+    ReplicaInputBytes,
+    ReplicaOutputBytes,
 }
 
-const RATES: usize = 3;
+const RATES: usize = 5;
 
 /// The counters at one moment.
 type Sample = (Instant, [u64; RATES]);

@@ -14,8 +14,9 @@ use crate::config::Config;
 use crate::listener::Listeners;
 use crate::replication::{Replication, SharedLog};
 use crate::saving::Saving;
+use crate::shutdown::Shutdown;
 use crate::totals::{Baseline, Traffic};
-use crate::{memory, rates};
+use crate::{memory, oom, rates};
 
 /// How often a paused connection looks whether it may go on.
 const PAUSE_LOOK: Duration = Duration::from_millis(20);
@@ -27,6 +28,17 @@ pub(crate) struct NetworkStats {
     pub(crate) connections_rejected: AtomicU64,
     pub(crate) query_limit_disconnections: AtomicU64,
     pub(crate) output_limit_disconnections: AtomicU64,
+    /// Links of the cluster bus, as its driver last counted them.
+    pub(crate) bus_links: AtomicUsize,
+}
+
+/// What active expiry did.
+#[derive(Debug, Default)]
+pub(crate) struct ExpiryStats {
+    /// Time spent.
+    pub(crate) nanos: AtomicU64,
+    /// Cycles that ended with their time and not with their work.
+    pub(crate) capped: AtomicU64,
 }
 
 /// Bounds on what clients may make the server keep.
@@ -75,6 +87,7 @@ pub(crate) struct Server {
     pub(crate) config: Config,
     pub(crate) identity: Identity,
     pub(crate) network: NetworkStats,
+    pub(crate) expiry: ExpiryStats,
     /// Every thread's counters.
     pub(crate) traffic: Mutex<Vec<Arc<Traffic>>>,
     pub(crate) baseline: Baseline,
@@ -86,6 +99,8 @@ pub(crate) struct Server {
     pause_ended: Notify,
     pub(crate) replication: Replication,
     pub(crate) saving: Saving,
+    pub(crate) shutdown: Shutdown,
+    pub(crate) oom_score: oom::Score,
     /// The way to the cluster's driver, in cluster mode.
     pub(crate) cluster: OnceLock<Cluster>,
     /// How many clients are connected.
@@ -102,9 +117,12 @@ impl Server {
             engine,
             replication: Replication::new(&config, log),
             saving: Saving::new(),
+            shutdown: Shutdown::default(),
+            oom_score: oom::Score::default(),
             config,
             identity,
             network: NetworkStats::default(),
+            expiry: ExpiryStats::default(),
             traffic: Mutex::default(),
             baseline: Baseline::default(),
             rates: rates::Rates::default(),

@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 
 use keyspace::HashLimits;
 
+use crate::config::Config;
 use crate::server::Server;
 use crate::{cron, log};
 
@@ -21,17 +22,29 @@ pub(crate) fn apply(server: &Server) {
         .store(config.switch("cluster-allow-reads-when-down"), Ordering::Relaxed);
     server.replication.apply_config(server);
     crate::saving::update_gate(server);
+    settings.latency_tracking.store(config.switch("latency-tracking"), Ordering::Relaxed);
+    server.engine.latency.configure(config.integer("latency-monitor-threshold").unsigned_abs());
+    let logs = &server.engine.logs;
+    for (log, threshold, len) in [
+        (&logs.slow, "commandlog-execution-slower-than", "commandlog-slow-execution-max-len"),
+        (&logs.large_request, "commandlog-request-larger-than", "commandlog-large-request-max-len"),
+        (&logs.large_reply, "commandlog-reply-larger-than", "commandlog-large-reply-max-len"),
+    ] {
+        log.configure(config.integer(threshold), size(config, len));
+    }
+    settings.debug_command.set(&config.text("enable-debug-command"));
+    settings.module_command.set(&config.text("enable-module-command"));
+    settings.protected_configs.set(&config.text("enable-protected-configs"));
     let password = config.text("requirepass");
     settings.password.store(Arc::new((!password.is_empty()).then(|| password.into_bytes())));
-    let size = |name: &str| usize::try_from(config.integer(name)).unwrap_or(usize::MAX);
     settings.set_hash_limits(HashLimits {
-        fields: size("hash-max-listpack-entries"),
-        value: size("hash-max-listpack-value"),
+        fields: size(config, "hash-max-listpack-entries"),
+        value: size(config, "hash-max-listpack-value"),
     });
     let limits = &server.limits;
-    limits.query_buffer.store(size("client-query-buffer-limit"), Ordering::Relaxed);
-    limits.clients.store(size("maxclients"), Ordering::Relaxed);
-    limits.memory.store(size("maxmemory"), Ordering::Relaxed);
+    limits.query_buffer.store(size(config, "client-query-buffer-limit"), Ordering::Relaxed);
+    limits.clients.store(size(config, "maxclients"), Ordering::Relaxed);
+    limits.memory.store(size(config, "maxmemory"), Ordering::Relaxed);
     for (limit, class) in limits.output.iter().zip(["normal", "slave", "pubsub"]) {
         let (hard, soft, seconds) = config.output_limit(class);
         limit.hard.store(hard, Ordering::Relaxed);
@@ -42,6 +55,10 @@ pub(crate) fn apply(server: &Server) {
         cluster.configure();
     }
     cron::check_memory(server);
+}
+
+fn size(config: &Config, name: &str) -> usize {
+    usize::try_from(config.integer(name)).unwrap_or(usize::MAX)
 }
 
 /// CONFIG SET: sees to it that changed parameters take effect. `before` has them with their former values.

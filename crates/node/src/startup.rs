@@ -9,9 +9,10 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::config::{self, Config, ConfigError, Source, is_file_argument, lines_of_arguments};
 use crate::replication::{self, LogHandle, SharedLog};
-use crate::saving::{self, AtEnd};
+use crate::saving;
 use crate::server::{Identity, Server};
 use crate::settings::RESERVED_FILES;
+use crate::shutdown::{self, Plan};
 use crate::{cluster, cron, daemon, log, settings, worker};
 
 /// SIGXFSZ.
@@ -104,6 +105,9 @@ fn start(config: Config, config_file: Option<String>) -> Result<()> {
     for warning in config::warnings(&config) {
         tracing::warn!("{warning}");
     }
+    for note in config::notes(&config) {
+        tracing::debug!("{note}");
+    }
     let clustered = config.switch("cluster-enabled");
     let databases = config.integer(if clustered { "cluster-databases" } else { "databases" });
     let keyspace = Keyspace::new(random_u64()?, u16::try_from(databases).unwrap_or(u16::MAX));
@@ -193,19 +197,28 @@ async fn control(
     };
     tokio::pin!(cluster);
     loop {
-        tokio::select! {
+        let parameter = tokio::select! {
             ended = &mut cluster => return ended,
-            _ = term.recv() => tracing::warn!("Received SIGTERM scheduling shutdown..."),
-            _ = int.recv() => tracing::warn!("Received SIGINT scheduling shutdown..."),
+            _ = term.recv() => {
+                tracing::warn!("Received SIGTERM scheduling shutdown...");
+                "shutdown-on-sigterm"
+            }
+            _ = int.recv() => {
+                tracing::warn!("Received SIGINT scheduling shutdown...");
+                "shutdown-on-sigint"
+            }
             () = server.stopped() => {
                 tracing::warn!("User requested shutdown...");
                 return Ok(());
             }
-        }
-        let saver = server.clone();
-        match tokio::task::spawn_blocking(move || saving::finish(&saver, AtEnd::AsConfigured)).await? {
-            Ok(()) => return Ok(()),
-            Err(error) => tracing::warn!("Error trying to save the DB, can't exit: {error}"),
+        };
+        let plan = Plan::on_signal(server, parameter);
+        tokio::select! {
+            stopped = shutdown::run(server, plan) => if stopped.is_ok() {
+                return Ok(());
+            },
+            // The cluster goes on meanwhile.
+            ended = &mut cluster => return ended,
         }
     }
 }

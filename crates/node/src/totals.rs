@@ -160,6 +160,7 @@ impl Server {
     pub(crate) fn reset_totals(&self) {
         let now = Totals::sum(self);
         *self.baseline.0.lock() = now;
+        self.engine.worker_stats().iter().for_each(|worker| worker.reset_times());
     }
 
     /// Counters for one more thread that serves connections.

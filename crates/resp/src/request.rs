@@ -97,6 +97,15 @@ impl<'a> Args<'a> {
         Some(&self.buffer[start as usize..start as usize + len as usize])
     }
 
+    /// How many bytes they took where they were read.
+    #[must_use]
+    pub fn span(&self) -> usize {
+        match (self.spans.first(), self.spans.last()) {
+            (Some((start, _)), Some((last, len))) => (last + len - start) as usize,
+            _ => 0,
+        }
+    }
+
     /// The arguments from `first` on.
     #[must_use]
     pub fn from(&self, first: usize) -> Self {

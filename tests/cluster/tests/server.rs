@@ -74,6 +74,142 @@ fn a_link_named_redis_server_is_a_server() {
     }
 }
 
+/// The text of the file that Debian installs. Only root and the server's own user may read it.
+fn debians_configuration() -> Vec<u8> {
+    let path = "/etc/redis/redis.conf";
+    fs::read(path).unwrap_or_else(|error| {
+        let read = Command::new("sudo").args(["-n", "cat", path]).output().expect("sudo can be started");
+        assert!(read.status.success(), "{path}, which redis-server brings, cannot be read: {error}");
+        read.stdout
+    })
+}
+
+/// Debian's file as it is, with this test's own port and places over it.
+#[test]
+fn debians_configuration_file_works_unchanged() {
+    let mut node = Node::prepare(
+        &Program::redoubt(),
+        "--daemonize no --dir . --logfile server.log --pidfile server.pid",
+    );
+    let file = node.folder().join("redis.conf");
+    fs::write(&file, debians_configuration()).expect("the folder can be written to");
+    node.set_configuration(&file);
+    node.launch();
+    let log = fs::read_to_string(node.folder().join("server.log")).expect("the log is where it was told");
+    assert!(log.contains("Ready to accept connections tcp"), "{log}");
+    assert!(!log.contains("no effect"), "{log}");
+    let get = |name: &str| node.run(&format!("CONFIG GET {name}"));
+    let pair =
+        |name: &str, value: &str| Value::Array(vec![Value::Bulk(name.into()), Value::Bulk(value.into())]);
+    for (name, value) in [
+        ("tcp-keepalive", "300"),
+        ("appendfilename", "appendonly.aof"),
+        ("client-output-buffer-limit", "normal 0 0 0 slave 268435456 67108864 60 pubsub 33554432 8388608 60"),
+        ("lazyfree-lazy-user-del", "no"),
+        ("replica-priority", "100"),
+    ] {
+        assert_eq!(get(name), pair(name, value));
+    }
+}
+
+/// DEBUG, MODULE LOAD and protected parameters are for those whom the configuration lets.
+#[test]
+fn what_is_protected_is_refused_with_redis_words() {
+    let protected = "CONFIG SET dir .";
+    let node = start("--save ");
+    for (line, expected) in [
+        ("DEBUG JMAP", "ERR DEBUG command not allowed. If the enable-debug-command option is set to"),
+        ("DEBUG NOSUCH", "ERR DEBUG command not allowed."),
+        ("MODULE LOAD x.so", "ERR MODULE command not allowed. If the enable-module-command option is set to"),
+        (
+            protected,
+            "ERR CONFIG SET failed (possibly related to argument 'dir') - can't set protected config",
+        ),
+    ] {
+        let reply = node.run(line);
+        assert!(reply.is_error(expected), "{line}: {reply:?}");
+    }
+    let node = start("--save  --enable-debug-command local --enable-protected-configs yes");
+    node.run("DEBUG SLEEP 0").expect_ok();
+    node.run(protected).expect_ok();
+    assert!(node.run("MODULE LOAD x.so").is_error("ERR MODULE command not allowed."));
+}
+
+/// What the shell carries out is muted, slow and counted like any other command.
+#[test]
+fn commands_of_the_shell_are_treated_like_others() {
+    let node = start(
+        "--save  --enable-debug-command yes --slowlog-log-slower-than 5000 --latency-monitor-threshold 5",
+    );
+    let mut connection = node.connect();
+    for line in
+        ["CLIENT REPLY SKIP", "INFO", "CLIENT REPLY OFF", "CONFIG GET maxclients", "PING", "CLIENT REPLY ON"]
+    {
+        connection.send(&line.split(' ').collect::<Vec<_>>()).expect("it reads");
+    }
+    assert_eq!(connection.read().expect("a reply"), Value::Simple("OK".into()));
+    connection.run("DEBUG SLEEP 0.02").expect_ok();
+    let shown = |reply: Value| format!("{reply:?}");
+    let slow = shown(connection.run("SLOWLOG GET"));
+    assert!(slow.contains("SLEEP") && slow.contains("0.02"), "{slow}");
+    assert!(shown(connection.run("LATENCY LATEST")).contains("command"));
+    assert!(shown(connection.run("LATENCY HISTOGRAM debug|sleep")).contains("histogram_usec"));
+    let info = connection.run("INFO latencystats commandstats").text();
+    assert!(info.contains("latency_percentiles_usec_debug|sleep:p50="), "{info}");
+    assert!(info.contains("cmdstat_debug|sleep:calls=1,usec="), "{info}");
+    connection.run("CONFIG RESETSTAT").expect_ok();
+    assert!(!shown(connection.run("LATENCY HISTOGRAM debug|sleep")).contains("histogram_usec"));
+    let Value::Array(time) = connection.run("TIME") else { panic!("TIME replies with two numbers") };
+    assert_eq!(time.len(), 2);
+}
+
+/// The fields that exporters and dashboards read, besides those that tell of replicas or a running save.
+const INFO_FIELDS: &str = "redis_version redis_mode os arch_bits monotonic_clock multiplexing_api gcc_version \
+    process_id process_supervised run_id tcp_port server_time_usec uptime_in_seconds uptime_in_days hz \
+    configured_hz lru_clock executable config_file io_threads_active listener0 connected_clients \
+    cluster_connections maxclients client_recent_max_input_buffer client_recent_max_output_buffer \
+    blocked_clients tracking_clients clients_in_timeout_table paused_reason paused_actions \
+    paused_timeout_milliseconds used_memory used_memory_human used_memory_rss used_memory_peak \
+    used_memory_startup used_memory_dataset total_system_memory maxmemory maxmemory_policy mem_fragmentation_ratio \
+    mem_allocator loading async_loading rdb_changes_since_last_save rdb_bgsave_in_progress rdb_last_save_time \
+    rdb_last_bgsave_status rdb_last_bgsave_time_sec rdb_saves aof_enabled total_connections_received \
+    total_commands_processed instantaneous_ops_per_sec total_net_input_bytes total_net_output_bytes \
+    total_net_repl_input_bytes total_net_repl_output_bytes instantaneous_input_kbps instantaneous_output_kbps \
+    instantaneous_input_repl_kbps instantaneous_output_repl_kbps rejected_connections sync_full sync_partial_ok \
+    sync_partial_err expired_keys expired_stale_perc expired_time_cap_reached_count \
+    expire_cycle_cpu_milliseconds evicted_keys evicted_clients total_eviction_exceeded_time \
+    current_eviction_exceeded_time keyspace_hits keyspace_misses latest_fork_usec total_forks \
+    migrate_cached_sockets slave_expires_tracked_keys active_defrag_hits active_defrag_misses \
+    active_defrag_key_hits active_defrag_key_misses total_active_defrag_time current_active_defrag_time \
+    unexpected_error_replies total_error_replies dump_payload_sanitizations total_reads_processed \
+    total_writes_processed io_threaded_reads_processed io_threaded_writes_processed reply_buffer_shrinks \
+    reply_buffer_expands acl_access_denied_auth acl_access_denied_cmd acl_access_denied_key \
+    acl_access_denied_channel role connected_slaves master_failover_state master_replid master_replid2 \
+    master_repl_offset second_repl_offset repl_backlog_active repl_backlog_size repl_backlog_first_byte_offset \
+    repl_backlog_histlen used_cpu_sys used_cpu_user used_cpu_sys_children used_cpu_user_children \
+    used_cpu_sys_main_thread used_cpu_user_main_thread cmdstat_set errorstat_ERR latency_percentiles_usec_set \
+    cluster_enabled db0";
+
+#[test]
+fn info_has_every_field_and_true_values() {
+    let node = start("--save ");
+    node.run("SET k v EX 1000").expect_ok();
+    assert!(node.run("NOSUCH").is_error("ERR unknown command"));
+    let info = node.run("INFO everything").text();
+    let value = |name: &str| {
+        let line = info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+        line.unwrap_or_else(|| panic!("no {name} in\n{info}")).to_owned()
+    };
+    INFO_FIELDS.split_whitespace().for_each(|name| drop(value(name)));
+    let keyspace = value("db0");
+    let ttl = keyspace.strip_prefix("keys=1,expires=1,avg_ttl=").and_then(|text| text.parse::<u64>().ok());
+    assert!(ttl.is_some_and(|ttl| (900_000..=1_000_000).contains(&ttl)), "{keyspace}");
+    assert_eq!(value("errorstat_ERR"), "count=1");
+    assert!(value("cmdstat_set").starts_with("calls=1,usec="));
+    assert!(value("used_cpu_user_main_thread").parse::<f64>().is_ok());
+    assert_eq!(value("paused_reason"), "none");
+}
+
 /// A file, then the command line over it; a file from standard input.
 #[test]
 fn configuration_comes_from_a_file_standard_input_and_the_command_line() {

@@ -121,6 +121,8 @@ const PARAMETERS: &[&str] = &[
     "cluster-node-timeout",
     "repl-timeout",
     "maxmemory-sampl?s",
+    "hz",
+    "repl-backlog-size",
     "min-replicas-*",
     "client-output-buffer-limit",
 ];
@@ -132,6 +134,9 @@ const COMMAND_LINES: &[&[&str]] = &[
     &["SET", "a", "b", "EX", "10"],
     &["DEL", "a", "b", "c"],
     &["MIGRATE", "h", "1", "k", "0", "10"],
+    &["MIGRATE", "h", "1", "", "0", "10"],
+    &["MIGRATE", "h", "1", "", "0", "10", "COPY", "KEYS", "a", "b"],
+    &["MIGRATE", "h", "1", "k", "0", "10", "KEYS", "a", "b"],
     &["LCS", "a", "b"],
 ];
 /// What an argument is replaced by. No small positive number: as a time it would expire under the test.

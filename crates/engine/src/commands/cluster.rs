@@ -4,7 +4,7 @@
 
 use slot_routing::Slot;
 
-use crate::command::{ClusterCommand, Command, Flags, Group, NodeCommand};
+use crate::command::{ClusterCommand as C, Command, Flags, Group, NodeCommand};
 use crate::commands::help::reply_help;
 use crate::context::Context;
 use crate::error::CommandError;
@@ -18,86 +18,77 @@ pub(super) const COMMANDS: &[Command] =
     &[Command::new("cluster", Group::Cluster, "3.0.0", -2, "Tells about the cluster and changes it.")
         .subcommands(CLUSTER)];
 
-const fn change(
+/// A subcommand that the shell carries out.
+const fn row(
     name: &'static str,
     since: &'static str,
     arity: i8,
-    command: ClusterCommand,
+    command: C,
     summary: &'static str,
 ) -> Command {
-    Command::new(name, Group::Cluster, since, arity, summary)
-        .flags(CHANGE)
-        .node(NodeCommand::Cluster(command))
+    Command::new(name, Group::Cluster, since, arity, summary).node(NodeCommand::Cluster(command))
 }
-
-const fn query(
-    name: &'static str,
-    since: &'static str,
-    arity: i8,
-    command: ClusterCommand,
-    summary: &'static str,
-) -> Command {
-    Command::new(name, Group::Cluster, since, arity, summary)
-        .flags(QUERY)
-        .tips(NONDETERMINISTIC)
-        .node(NodeCommand::Cluster(command))
-}
-
-use ClusterCommand as C;
 
 const CLUSTER: &[Command] = &[
-    change("addslots", "3.0.0", -3, C::AddSlots, "Gives free slots to this node."),
-    change("addslotsrange", "7.0.0", -4, C::AddSlotsRange, "Gives ranges of free slots to this node."),
-    change("bumpepoch", "3.0.0", 2, C::BumpEpoch, "Gives this node's claims the highest epoch.")
+    row("addslots", "3.0.0", -3, C::AddSlots, "Gives free slots to this node.").flags(CHANGE),
+    row("addslotsrange", "7.0.0", -4, C::AddSlotsRange, "Gives ranges of free slots to this node.")
+        .flags(CHANGE),
+    row("bumpepoch", "3.0.0", 2, C::BumpEpoch, "Gives this node's claims the highest epoch.")
+        .flags(CHANGE)
         .tips(NONDETERMINISTIC),
-    query(
-        "count-failure-reports",
-        "3.0.0",
-        3,
-        C::CountFailureReports,
-        "Counts who reports a node as failing.",
-    )
-    .flags(LOOK),
+    row("count-failure-reports", "3.0.0", 3, C::CountFailureReports, "Counts who reports a node as failing.")
+        .tips(NONDETERMINISTIC)
+        .flags(LOOK),
     Command::new("countkeysinslot", Group::Cluster, "3.0.0", 3, "Counts a slot's keys.")
         .flags(Flags::STALE)
         .run(count_keys_in_slot),
-    change(
-        "delslots",
-        "3.0.0",
-        -3,
-        C::DelSlots,
-        "Takes slots from whoever serves them, as this node sees it.",
-    ),
-    change("delslotsrange", "7.0.0", -4, C::DelSlotsRange, "Takes ranges of slots from whoever serves them."),
-    change("failover", "3.0.0", -2, C::Failover, "Makes this replica take its master's place."),
-    change("flushslots", "3.0.0", 2, C::FlushSlots, "Takes all slots from this node."),
-    change("forget", "3.0.0", 3, C::Forget, "Removes a node."),
+    row("delslots", "3.0.0", -3, C::DelSlots, "Takes slots from whoever serves them, as this node sees it.")
+        .flags(CHANGE),
+    row("delslotsrange", "7.0.0", -4, C::DelSlotsRange, "Takes ranges of slots from whoever serves them.")
+        .flags(CHANGE),
+    row("failover", "3.0.0", -2, C::Failover, "Makes this replica take its master's place.").flags(CHANGE),
+    row("flushslots", "3.0.0", 2, C::FlushSlots, "Takes all slots from this node.").flags(CHANGE),
+    row("forget", "3.0.0", 3, C::Forget, "Removes a node.").flags(CHANGE),
     Command::new("getkeysinslot", Group::Cluster, "3.0.0", 4, "Names keys of a slot.")
         .flags(Flags::STALE)
         .tips(NONDETERMINISTIC)
         .run(keys_in_slot)
         .each_slot(),
     Command::new("help", Group::Cluster, "5.0.0", 2, "Tells what CLUSTER can do.").flags(QUERY).run(help),
-    query("info", "3.0.0", 2, C::Info, "Returns facts about the cluster."),
+    row("info", "3.0.0", 2, C::Info, "Returns facts about the cluster.").flags(QUERY).tips(NONDETERMINISTIC),
     Command::new("keyslot", Group::Cluster, "3.0.0", 3, "Tells which slot a key lies in.")
         .flags(Flags::STALE)
         .run(key_slot),
-    query("links", "7.0.0", 2, C::Links, "Lists the links to other nodes.").flags(Flags::STALE),
-    change("meet", "3.0.0", -4, C::Meet, "Makes a node known to this one."),
-    query("myid", "3.0.0", 2, C::MyId, "Tells this node's name.").tips(&[]),
-    query("myshardid", "7.2.0", 2, C::MyShardId, "Tells the name of this node's shard."),
-    query("nodes", "3.0.0", 2, C::Nodes, "Lists the nodes as this one sees them."),
-    query("replicas", "5.0.0", 3, C::Replicas, "Lists the replicas of a master.").flags(LOOK),
-    change("replicate", "3.0.0", -3, C::Replicate, "Makes this node a replica of a master."),
-    change("reset", "3.0.0", -2, C::Reset, "Makes this node forget the cluster.")
+    row("links", "7.0.0", 2, C::Links, "Lists the links to other nodes.")
+        .tips(NONDETERMINISTIC)
+        .flags(Flags::STALE),
+    row("meet", "3.0.0", -4, C::Meet, "Makes a node known to this one.").flags(CHANGE),
+    row("myid", "3.0.0", 2, C::MyId, "Tells this node's name.").flags(QUERY),
+    row("myshardid", "7.2.0", 2, C::MyShardId, "Tells the name of this node's shard.")
+        .flags(QUERY)
+        .tips(NONDETERMINISTIC),
+    row("nodes", "3.0.0", 2, C::Nodes, "Lists the nodes as this one sees them.")
+        .flags(QUERY)
+        .tips(NONDETERMINISTIC),
+    row("replicas", "5.0.0", 3, C::Replicas, "Lists the replicas of a master.")
+        .tips(NONDETERMINISTIC)
+        .flags(LOOK),
+    row("replicate", "3.0.0", -3, C::Replicate, "Makes this node a replica of a master.").flags(CHANGE),
+    row("reset", "3.0.0", -2, C::Reset, "Makes this node forget the cluster.")
         .flags(LOOK.union(Flags::NOSCRIPT)),
-    change("saveconfig", "3.0.0", 2, C::SaveConfig, "Writes the cluster's file."),
-    change("set-config-epoch", "3.0.0", 3, C::SetConfigEpoch, "Sets the epoch of a new node."),
-    change("setslot", "3.0.0", -4, C::SetSlot, "Begins, ends or undoes the move of a slot.")
+    row("saveconfig", "3.0.0", 2, C::SaveConfig, "Writes the cluster's file.").flags(CHANGE),
+    row("set-config-epoch", "3.0.0", 3, C::SetConfigEpoch, "Sets the epoch of a new node.").flags(CHANGE),
+    row("setslot", "3.0.0", -4, C::SetSlot, "Begins, ends or undoes the move of a slot.")
         .flags(CHANGE.union(Flags::MAY_REPLICATE)),
-    query("shards", "7.0.0", 2, C::Shards, "Lists the shards: their slots and nodes."),
-    query("slaves", "3.0.0", 3, C::Replicas, "Lists the replicas of a master.").flags(LOOK),
-    query("slots", "3.0.0", 2, C::Slots, "Lists ranges of slots with their nodes."),
+    row("shards", "7.0.0", 2, C::Shards, "Lists the shards: their slots and nodes.")
+        .flags(QUERY)
+        .tips(NONDETERMINISTIC),
+    row("slaves", "3.0.0", 3, C::Replicas, "Lists the replicas of a master.")
+        .tips(NONDETERMINISTIC)
+        .flags(LOOK),
+    row("slots", "3.0.0", 2, C::Slots, "Lists ranges of slots with their nodes.")
+        .flags(QUERY)
+        .tips(NONDETERMINISTIC),
 ];
 
 const HELP: &[&str] = &[

@@ -4,12 +4,21 @@ mod command;
 mod debug;
 mod digest;
 mod docs;
+mod latency;
+mod logs;
+mod module;
+mod protocol;
+
+use std::sync::atomic::Ordering;
 
 use crate::command::{Categories, Command, Flags, Group};
 use crate::context::Context;
 use crate::error::CommandError;
 
 pub(super) use debug::COMMANDS as DEBUG;
+pub(super) use latency::COMMANDS as LATENCY;
+pub(super) use logs::COMMANDS as LOGS;
+pub(super) use module::COMMANDS as MODULE;
 
 pub(super) const COMMANDS: &[Command] = &[
     Command::new("command", Group::Server, "2.8.13", -1, "Returns facts about all commands.")
@@ -66,12 +75,16 @@ const COMMAND: &[Command] = &[
         .run(command::list),
 ];
 
-/// The wall clock as it was when the batch of this command was read.
+/// The wall clock, to the microsecond.
 fn time(context: &mut Context<'_>) -> Result<(), CommandError> {
-    let now = context.now;
+    let micros = match context.engine.wall_base.load(Ordering::Relaxed) {
+        // Nobody said how the clocks go together: when the batch of this command was read.
+        0 => context.now.0 * 1000,
+        base => base + ((context.nanos)() / 1000) as i64,
+    };
     context.reply.array(2);
-    context.reply.bulk_integer(now.secs());
-    context.reply.bulk_integer(now.0.rem_euclid(1000) * 1000);
+    context.reply.bulk_integer(micros.div_euclid(1_000_000));
+    context.reply.bulk_integer(micros.rem_euclid(1_000_000));
     Ok(())
 }
 

@@ -22,10 +22,22 @@ impl Engine {
     ) -> Result<Admitted, CommandError> {
         let entry = match request.found {
             Some(entry) => entry,
-            None => self.registry.resolve(request.args)?,
+            None => self.registry.resolve(request.args).map_err(|error| match error {
+                // In Redis DEBUG is one command and looks for its subcommand when it runs.
+                CommandError::UnknownSubcommand { container: "debug", .. } => {
+                    self.check_permission(session, "debug").err().unwrap_or(error)
+                }
+                error => error,
+            })?,
         };
         let command = entry.command;
-        if !command.accepts(request.args.len()) || matches!(command.run, Run::Container) {
+        // DEBUG is one command in Redis: it has words enough once it has a subcommand.
+        let fits = command.accepts(request.args.len());
+        let runs = fits || entry.full_name.starts_with("debug|");
+        if command.flags.contains(Flags::PROTECTED) && runs {
+            self.check_permission(session, &entry.full_name)?;
+        }
+        if !fits || matches!(command.run, Run::Container) {
             return Err(CommandError::WrongArity(entry.full_name.clone()));
         }
         if !session.authenticated && !command.flags.contains(Flags::NO_AUTH) {
@@ -54,6 +66,20 @@ impl Engine {
             Run::Here(_) | Run::Exec | Run::Container => Flow::Done,
         };
         Ok(Admitted { entry, flow })
+    }
+
+    /// Whether the configuration lets this client run a protected command.
+    fn check_permission(&self, session: &Session, name: &str) -> Result<(), CommandError> {
+        let settings = &self.settings;
+        let (permission, command, option) = if name.starts_with("module") {
+            (&settings.module_command, "MODULE", "enable-module-command")
+        } else {
+            (&settings.debug_command, "DEBUG", "enable-debug-command")
+        };
+        if session.origin == Origin::Master || permission.allows(session.client.link.local) {
+            return Ok(());
+        }
+        Err(CommandError::NotAllowed { command, option })
     }
 
     /// That nobody serves the slot says more than that the cluster is down for it.

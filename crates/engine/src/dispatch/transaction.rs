@@ -12,7 +12,7 @@ use keyspace::{Found, LockedSlots};
 use resp::Writer;
 use slot_routing::{Access, Ownership, Slot};
 
-use super::{Admitted, Engine, Flow, Prepared, Worker};
+use super::{Admitted, Engine, Flow, Prepared, Ran, Worker};
 use crate::clients::ClientFlags;
 use crate::command::{Flags, NodeCommand, Run};
 use crate::context::Context;
@@ -139,6 +139,7 @@ impl Engine {
             effects: &mut worker.effects,
             index: 0,
             prepared: None,
+            nanos: worker.nanos,
         };
         let mut logged_db = first_db;
         for (entry, request) in &transaction.queue {
@@ -153,14 +154,15 @@ impl Engine {
             let (start, begin) = (context.reply.len(), nanos());
             let outcome = handler(&mut context);
             context.effects.end_command(context.args);
-            let stats = &context.stats.commands[entry.index];
-            add(&stats.calls, 1);
-            add(&stats.nanos, nanos().saturating_sub(begin));
+            let (nanos, reply_len) =
+                (nanos().saturating_sub(begin), context.reply.len().saturating_sub(start));
+            let ran = Ran { entry, args: context.args, nanos, reply_len };
+            self.account(context.stats, context.session, now, &ran);
             if let Err(error) = outcome {
-                add(&stats.failed, 1);
-                add(&context.stats.error_replies, 1);
+                let text = error.to_string();
+                context.stats.count_failure(entry.index, &text);
                 context.reply.truncate(start);
-                context.reply.error(&error.to_string());
+                context.reply.error(&text);
             }
         }
         let changes = context.effects.total_changes;

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
@@ -103,6 +104,7 @@ impl Driver {
                 }
                 () = timer => self.on_timer()?,
             }
+            self.server.network.bus_links.store(self.links.len(), Ordering::Relaxed);
         }
     }
 

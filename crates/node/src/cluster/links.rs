@@ -63,6 +63,11 @@ impl Drop for Open {
 }
 
 impl Links {
+    /// How many links there are, those that are being made too.
+    pub(super) fn len(&self) -> usize {
+        self.open.len()
+    }
+
     pub(super) fn new(events: mpsc::Sender<LinkEvent>) -> Self {
         Self { open: BTreeMap::new(), events, next_in: 0, accepted: 0, overflown: 0 }
     }

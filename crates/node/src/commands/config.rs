@@ -41,7 +41,7 @@ pub(crate) async fn set(server: &Arc<Server>, args: Args<'_>, local: bool) -> Re
             return Err(failed(name, "duplicate parameter"));
         }
     }
-    let trusted = super::is_allowed(&server.config.text("enable-protected-configs"), local);
+    let trusted = server.engine.settings.protected_configs.allows(local);
     let before = server.config.set(&changes, trusted).map_err(|(name, error)| match error {
         SetError::Unknown => format!("ERR Unknown option or number of arguments for CONFIG SET - '{name}'"),
         SetError::Immutable => failed(&name, "can't set immutable config"),

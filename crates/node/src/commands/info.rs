@@ -63,6 +63,7 @@ const SECTIONS: &[Section] = &[
     section("Modules", Shown::WithModules, |_, _| {}),
     section("Commandstats", Shown::OnRequest, activity::commandstats),
     section("Errorstats", Shown::ByDefault, activity::errorstats),
+    section("Latencystats", Shown::OnRequest, activity::latencystats),
     section("Cluster", Shown::ByDefault, process::cluster),
     section("Keyspace", Shown::ByDefault, data::keyspace),
 ];

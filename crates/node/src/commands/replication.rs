@@ -70,6 +70,7 @@ pub(super) fn replicaof(server: &Server, args: Args<'_>, reply: &mut Writer<'_>)
         if server.replication.become_master(server) {
             tracing::info!("MASTER MODE enabled (user request)");
         }
+        configure(server, &[]);
         return reply.ok();
     }
     let Some(port) = resp::parse_i64(port).and_then(|port| u16::try_from(port).ok()) else {
@@ -77,11 +78,18 @@ pub(super) fn replicaof(server: &Server, args: Args<'_>, reply: &mut Writer<'_>)
     };
     let master = MasterAddress { host: String::from_utf8_lossy(host).into_owned(), port };
     tracing::info!("REPLICAOF {}:{port} enabled (user request)", master.host);
+    configure(server, &[master.host.clone(), port.to_string()]);
     if server.replication.become_replica_of(server, master) {
         reply.ok();
     } else {
         reply.simple("OK Already connected to specified master");
     }
+}
+
+/// CONFIG GET shows, and CONFIG REWRITE writes, whom this server follows now.
+fn configure(server: &Server, master: &[String]) {
+    let set = server.config.load("replicaof", master);
+    debug_assert_eq!(set, Ok(()));
 }
 
 /// WAIT numreplicas timeout

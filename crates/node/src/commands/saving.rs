@@ -3,7 +3,8 @@
 use resp::{Args, Writer};
 
 use crate::connection::Connection;
-use crate::saving::{self, AtEnd, SaveError};
+use crate::saving::{self, SaveError};
+use crate::shutdown::{self, Order};
 
 /// SAVE: this client waits, the others go on.
 pub(super) async fn save(connection: &mut Connection) {
@@ -48,34 +49,19 @@ pub(super) fn bgsave(connection: &mut Connection, args: Args<'_>) {
 /// SHUTDOWN [NOSAVE | SAVE] [NOW] [FORCE] [ABORT]: no reply if it is done; the connection just closes.
 pub(super) async fn shutdown(connection: &mut Connection, args: Args<'_>) {
     let server = connection.server.clone();
-    let protocol = connection.session.protocol;
-    let mut at_end = AtEnd::AsConfigured;
-    let mut force = false;
-    for word in args.iter().skip(1) {
-        match word.to_ascii_lowercase().as_slice() {
-            b"nosave" if at_end != AtEnd::Save => at_end = AtEnd::NoSave,
-            b"save" if at_end != AtEnd::NoSave => at_end = AtEnd::Save,
-            // Nobody is waited for, so this is how it always is.
-            b"now" => {}
-            b"force" => force = true,
-            b"abort" if args.len() == 2 => {
-                return Writer::new(connection.output(), protocol).error("ERR No shutdown in progress.");
-            }
-            _ => return Writer::new(connection.output(), protocol).error("ERR syntax error"),
-        }
-    }
-    let saver = server.clone();
-    let outcome = tokio::task::spawn_blocking(move || saving::finish(&saver, at_end)).await;
+    let outcome = match Order::parse(args.iter().skip(1)) {
+        None => Err("ERR syntax error"),
+        Some(Order::Abort) if shutdown::abort(&server) => Ok(true),
+        Some(Order::Abort) => Err("ERR No shutdown in progress."),
+        Some(Order::Stop(plan)) => match shutdown::run(&server, plan).await {
+            Ok(()) => Ok(false),
+            Err(_) => Err("ERR Errors trying to SHUTDOWN. Check logs."),
+        },
+    };
     match outcome {
-        Ok(Ok(())) => server.stop(),
-        _ if force => server.stop(),
-        Ok(Err(error)) => {
-            tracing::warn!("Error trying to save the DB, can't exit: {error}");
-            Writer::new(connection.output(), protocol).error("ERR Errors trying to SHUTDOWN. Check logs.");
-        }
-        Err(_) => {
-            Writer::new(connection.output(), protocol).error("ERR Errors trying to SHUTDOWN. Check logs.");
-        }
+        Ok(true) => connection.reply().ok(),
+        Ok(false) => {}
+        Err(text) => connection.reply().error(text),
     }
 }
 

@@ -7,6 +7,8 @@ pub(crate) enum Kind {
     Switch,
     /// A number between these, both inclusive.
     Integer(i64, i64),
+    /// A number that is brought to the nearest between these.
+    Clamped(i64, i64),
     /// The same, written in octal (file modes).
     Octal,
     /// A number of bytes, with a unit if one likes (`64mb`).
@@ -15,10 +17,14 @@ pub(crate) enum Kind {
     MemoryOrPercent,
     /// One of these words.
     Choice(&'static [&'static str]),
+    /// One or more of these words.
+    Choices(&'static [&'static str]),
     /// One word, any.
     Text,
     /// The name of a file without a path.
     FileName,
+    /// Numbers from 0 to 100.
+    Percentiles,
     /// Three numbers.
     ScoreAdjustments,
     /// Several words.
@@ -34,19 +40,17 @@ impl Kind {
     /// `before` is the value so far: some parameters add to it.
     pub(crate) fn parse(self, words: &[String], before: &str) -> Result<String, String> {
         let [word] = words else {
-            return match self {
-                Self::Words | Self::Save | Self::OutputLimits | Self::ScoreAdjustments => {
-                    self.parse_many(words, before)
-                }
-                _ => Err("wrong number of arguments".to_owned()),
+            return match self.takes_many() {
+                true => self.parse_many(words, before),
+                false => Err("wrong number of arguments".to_owned()),
             };
         };
         match self {
             Self::Switch => switch(word),
-            Self::Integer(min, max) => {
-                let value = resp::parse_i64(word.as_bytes())
-                    .ok_or_else(|| "argument couldn't be parsed into an integer".to_owned());
-                bounded(value?, min, max)
+            Self::Integer(min, max) => bounded(integer(word)?, min, max),
+            Self::Clamped(min, max) => {
+                bounded(integer(word)?, 0, i64::from(i32::MAX))?;
+                Ok(integer(word)?.clamp(min, max).to_string())
             }
             Self::Octal => match i64::from_str_radix(word, 8) {
                 Ok(value) if (0..=0o777).contains(&value) => Ok(format!("{value:o}")),
@@ -56,16 +60,13 @@ impl Kind {
                 bounded(memory(word).ok_or_else(|| "argument must be a memory value".to_owned())?, min, max)
             }
             Self::MemoryOrPercent => memory_or_percent(word),
-            Self::Choice(choices) => match choices.iter().find(|choice| choice.eq_ignore_ascii_case(word)) {
-                Some(choice) => Ok((*choice).to_owned()),
-                None => Err(format!("argument(s) must be one of the following: {}", choices.join(", "))),
-            },
+            Self::Choice(choices) => choice(word, choices),
             Self::Text => Ok(word.clone()),
             Self::FileName if word.contains('/') => {
                 Err("dbfilename can't be a path, just a filename".to_owned())
             }
             Self::FileName => Ok(word.clone()),
-            Self::Words | Self::Save | Self::OutputLimits | Self::ScoreAdjustments => {
+            _ => {
                 // CONFIG SET gives several words as one argument.
                 let words: Vec<String> = word.split_ascii_whitespace().map(str::to_owned).collect();
                 self.parse_many(&words, before)
@@ -73,9 +74,28 @@ impl Kind {
         }
     }
 
+    /// Whether a value may have several words.
+    fn takes_many(self) -> bool {
+        matches!(
+            self,
+            Self::Words
+                | Self::Choices(_)
+                | Self::Percentiles
+                | Self::Save
+                | Self::OutputLimits
+                | Self::ScoreAdjustments
+        )
+    }
+
     fn parse_many(self, words: &[String], before: &str) -> Result<String, String> {
         match self {
             Self::Save => save(words),
+            Self::Percentiles => percentiles(words),
+            Self::Choices(choices) => {
+                let words: Result<Vec<String>, String> =
+                    words.iter().map(|word| choice(word, choices)).collect();
+                words.map(|words| words.join(" "))
+            }
             Self::OutputLimits => output_limits(words, before),
             Self::ScoreAdjustments => score_adjustments(words),
             _ => Ok(words.join(" ")),
@@ -87,6 +107,26 @@ fn switch(word: &str) -> Result<String, String> {
     match word.to_ascii_lowercase().as_str() {
         lower @ ("yes" | "no") => Ok(lower.to_owned()),
         _ => Err("argument must be 'yes' or 'no'".to_owned()),
+    }
+}
+
+fn integer(word: &str) -> Result<i64, String> {
+    resp::parse_i64(word.as_bytes()).ok_or_else(|| "argument couldn't be parsed into an integer".to_owned())
+}
+
+fn percentiles(words: &[String]) -> Result<String, String> {
+    let values: Result<Vec<f64>, _> = words.iter().map(|word| word.parse()).collect();
+    let values = values.map_err(|_| "Invalid latency-tracking-info-percentiles parameters".to_owned())?;
+    if values.iter().all(|value| (0.0..=100.0).contains(value)) {
+        return Ok(values.iter().map(f64::to_string).collect::<Vec<_>>().join(" "));
+    }
+    Err("latency-tracking-info-percentiles parameters should sit between [0.0,100.0]".to_owned())
+}
+
+fn choice(word: &str, choices: &[&str]) -> Result<String, String> {
+    match choices.iter().find(|choice| choice.eq_ignore_ascii_case(word)) {
+        Some(choice) => Ok((*choice).to_owned()),
+        None => Err(format!("argument(s) must be one of the following: {}", choices.join(", "))),
     }
 }
 
@@ -192,6 +232,9 @@ mod tests {
             (Kind::Integer(0, 9), "7", Ok("7")),
             (Kind::Integer(0, 9), "10", Err("argument must be between 0 and 9 inclusive")),
             (Kind::Integer(0, 9), "x", Err("argument couldn't be parsed into an integer")),
+            (Kind::Clamped(1, 500), "10000", Ok("500")),
+            (Kind::Clamped(1, 500), "0", Ok("1")),
+            (Kind::Clamped(1, 500), "-1", Err("argument must be between 0 and 2147483647 inclusive")),
             (Kind::Memory(0, i64::MAX), "2mb", Ok("2097152")),
             (Kind::Memory(0, i64::MAX), "2m", Ok("2000000")),
             (Kind::Memory(0, i64::MAX), "2x", Err("argument must be a memory value")),

@@ -41,6 +41,8 @@ impl Parameter {
     }
 }
 
+const SHUTDOWN_WORDS: &[&str] = &["default", "save", "nosave", "now", "force"];
+
 pub(crate) const PARAMETERS: &[Parameter] = &[
     Parameter::new("acl-pubsub-default", Kind::Choice(&["allchannels", "resetchannels"]), "resetchannels"),
     Parameter::new("aclfile", Kind::Text, "").immutable(),
@@ -119,8 +121,8 @@ pub(crate) const PARAMETERS: &[Parameter] = &[
         .alias("slowlog-log-slower-than"),
     Parameter::new("commandlog-large-reply-max-len", Kind::Integer(0, i64::MAX), "128"),
     Parameter::new("commandlog-large-request-max-len", Kind::Integer(0, i64::MAX), "128"),
-    Parameter::new("commandlog-reply-larger-than", Kind::Integer(0, i64::MAX), "1048576"),
-    Parameter::new("commandlog-request-larger-than", Kind::Integer(0, i64::MAX), "1048576"),
+    Parameter::new("commandlog-reply-larger-than", Kind::Integer(-1, i64::MAX), "1048576"),
+    Parameter::new("commandlog-request-larger-than", Kind::Integer(-1, i64::MAX), "1048576"),
     Parameter::new("commandlog-slow-execution-max-len", Kind::Integer(0, i64::MAX), "128")
         .alias("slowlog-max-len"),
     Parameter::new("crash-log-enabled", Kind::Switch, "yes"),
@@ -143,7 +145,7 @@ pub(crate) const PARAMETERS: &[Parameter] = &[
     Parameter::new("hash-seed", Kind::Text, "").immutable(),
     Parameter::new("hide-user-data-from-log", Kind::Switch, "yes"),
     Parameter::new("hll-sparse-max-bytes", Kind::Memory(0, i64::MAX), "3000"),
-    Parameter::new("hz", Kind::Integer(1, 500), "10"),
+    Parameter::new("hz", Kind::Clamped(1, 500), "10"),
     Parameter::new("ignore-warnings", Kind::Text, "").immutable(),
     Parameter::new("import-mode", Kind::Switch, "no"),
     Parameter::new("io-threads", Kind::Integer(1, 128), "1").immutable(),
@@ -151,7 +153,7 @@ pub(crate) const PARAMETERS: &[Parameter] = &[
     Parameter::new("jemalloc-bg-thread", Kind::Switch, "yes"),
     Parameter::new("latency-monitor-threshold", Kind::Integer(0, i64::MAX), "0"),
     Parameter::new("latency-tracking", Kind::Switch, "yes"),
-    Parameter::new("latency-tracking-info-percentiles", Kind::Words, "50 99 99.9"),
+    Parameter::new("latency-tracking-info-percentiles", Kind::Percentiles, "50 99 99.9"),
     Parameter::new("lazyfree-lazy-eviction", Kind::Switch, "yes"),
     Parameter::new("lazyfree-lazy-expire", Kind::Switch, "yes"),
     Parameter::new("lazyfree-lazy-server-del", Kind::Switch, "yes"),
@@ -246,8 +248,8 @@ pub(crate) const PARAMETERS: &[Parameter] = &[
     Parameter::new("set-max-listpack-entries", Kind::Integer(0, i64::MAX), "128"),
     Parameter::new("set-max-listpack-value", Kind::Integer(0, i64::MAX), "64"),
     Parameter::new("set-proc-title", Kind::Switch, "yes").immutable(),
-    Parameter::new("shutdown-on-sigint", Kind::Text, "default"),
-    Parameter::new("shutdown-on-sigterm", Kind::Text, "default"),
+    Parameter::new("shutdown-on-sigint", Kind::Choices(SHUTDOWN_WORDS), "default"),
+    Parameter::new("shutdown-on-sigterm", Kind::Choices(SHUTDOWN_WORDS), "default"),
     Parameter::new("shutdown-timeout", Kind::Integer(0, i64::MAX), "10"),
     Parameter::new("slot-migration-max-failover-repl-bytes", Kind::Memory(0, i64::MAX), "0"),
     Parameter::new("socket-mark-id", Kind::Integer(0, i64::MAX), "0").immutable(),

@@ -105,7 +105,9 @@ fn lines(name: &str, kind: Kind, value: &str) -> Vec<String> {
         Kind::OutputLimits => words.chunks(4).map(|limit| format!("{name} {}", limit.join(" "))).collect(),
         // Without a word there is nothing to replicate from; the line would be wrong.
         Kind::Words if value.is_empty() && name == "replicaof" => Vec::new(),
-        Kind::Words | Kind::ScoreAdjustments if !value.is_empty() => vec![format!("{name} {value}")],
+        Kind::Words | Kind::Choices(_) | Kind::Percentiles | Kind::ScoreAdjustments if !value.is_empty() => {
+            vec![format!("{name} {value}")]
+        }
         _ => vec![format!("{name} {}", quoted(value))],
     }
 }

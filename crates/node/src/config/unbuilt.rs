@@ -9,7 +9,7 @@ struct Unbuilt {
     reason: &'static str,
 }
 
-/// Without these the server would not be what its owner relies on.
+/// Without these the server would not be what its owner relies on: it does not start.
 const REFUSED: &[Unbuilt] = &[
     Unbuilt {
         name: "appendonly",
@@ -39,18 +39,155 @@ const REFUSED: &[Unbuilt] = &[
     },
 ];
 
-/// Without these the server does less than it could.
-const WARNED: &[Unbuilt] = &[
-    Unbuilt {
-        name: "notify-keyspace-events",
-        is_asked_for: |value| !value.is_empty(),
-        reason: "'notify-keyspace-events' has no effect yet: this version publishes no events",
-    },
-    Unbuilt {
-        name: "maxmemory-clients",
-        is_asked_for: |value| value != "0",
-        reason: "'maxmemory-clients' has no effect yet: clients are not evicted",
-    },
+/// What these ask for is not there yet. Where one differs from its default, the log says so.
+const WITHOUT_EFFECT: &[&str] = &[
+    "acl-pubsub-default",
+    "acllog-max-len",
+    "activedefrag",
+    "aof-rewrite-cpulist",
+    "bgsave-cpulist",
+    "bind-source-addr",
+    "bio-cpulist",
+    "busy-reply-threshold",
+    "cluster-allow-pubsubshard-when-down",
+    "cluster-announce-client-ipv4",
+    "cluster-announce-client-ipv6",
+    "cluster-announce-client-port",
+    "cluster-announce-client-tls-port",
+    "cluster-config-save-behavior",
+    "cluster-migration-barrier",
+    "cluster-slot-migration-log-max-len",
+    "cluster-slot-stats-enabled",
+    "dual-channel-replication-enabled",
+    "extended-redis-compatibility",
+    "hash-seed",
+    "hide-user-data-from-log",
+    "hll-sparse-max-bytes",
+    "import-mode",
+    "lfu-decay-time",
+    "lfu-log-factor",
+    "list-compress-depth",
+    "list-max-listpack-size",
+    "locale-collate",
+    "log-format",
+    "log-timestamp-format",
+    "maxmemory-clients",
+    "mptcp",
+    "notify-keyspace-events",
+    "proc-title-template",
+    "propagation-error-behavior",
+    "rdb-version-check",
+    "rdma-bind",
+    "rdma-completion-vector",
+    "rdma-port",
+    "rdma-rx-size",
+    "repl-diskless-load",
+    "repl-mptcp",
+    "replica-ignore-disk-write-errors",
+    "replica-ignore-maxmemory",
+    "sanitize-dump-payload",
+    "server-cpulist",
+    "set-max-intset-entries",
+    "set-max-listpack-entries",
+    "set-max-listpack-value",
+    "set-proc-title",
+    "slot-migration-max-failover-repl-bytes",
+    "socket-mark-id",
+    "stream-node-max-bytes",
+    "stream-node-max-entries",
+    "tracking-table-max-keys",
+    "unixsocketgroup",
+    "zset-max-listpack-entries",
+    "zset-max-listpack-value",
+];
+
+/// Nothing is missing without these: they tune what this server does in another way or has no need to do,
+/// or what another parameter, refused above, would have to switch on.
+const WITHOUT_PURPOSE: &[(&str, &[&str])] = &[
+    (
+        "memory is compacted, indexed and given back a slot at a time, always",
+        &[
+            "active-defrag-cycle-max",
+            "active-defrag-cycle-min",
+            "active-defrag-cycle-us",
+            "active-defrag-ignore-bytes",
+            "active-defrag-max-scan-fields",
+            "active-defrag-threshold-lower",
+            "active-defrag-threshold-upper",
+            "activerehashing",
+            "jemalloc-bg-thread",
+        ],
+    ),
+    (
+        "expiry has an index and needs no samples, and nothing is evicted (maxmemory-policy)",
+        &["active-expire-effort", "maxmemory-eviction-tenacity", "maxmemory-samples"],
+    ),
+    (
+        "large values are always freed in the background",
+        &[
+            "lazyfree-lazy-eviction",
+            "lazyfree-lazy-expire",
+            "lazyfree-lazy-server-del",
+            "lazyfree-lazy-user-del",
+            "lazyfree-lazy-user-flush",
+            "replica-lazy-flush",
+        ],
+    ),
+    (
+        "there is no append-only file (appendonly)",
+        &[
+            "aof-disable-auto-gc",
+            "aof-load-truncated",
+            "aof-rewrite-incremental-fsync",
+            "aof-timestamp-enabled",
+            "aof-use-rdb-preamble",
+            "appenddirname",
+            "appendfilename",
+            "appendfsync",
+            "auto-aof-rewrite-min-size",
+            "auto-aof-rewrite-percentage",
+            "no-appendfsync-on-rewrite",
+        ],
+    ),
+    (
+        "there is no TLS (tls-port, tls-replication, tls-cluster)",
+        &[
+            "max-new-tls-connections-per-cycle",
+            "tls-auth-clients",
+            "tls-auth-clients-user",
+            "tls-auto-reload-interval",
+            "tls-ca-cert-dir",
+            "tls-ca-cert-file",
+            "tls-cert-file",
+            "tls-ciphers",
+            "tls-ciphersuites",
+            "tls-client-cert-file",
+            "tls-client-key-file",
+            "tls-client-key-file-pass",
+            "tls-dh-params-file",
+            "tls-key-file",
+            "tls-key-file-pass",
+            "tls-prefer-server-ciphers",
+            "tls-protocols",
+            "tls-session-cache-size",
+            "tls-session-cache-timeout",
+            "tls-session-caching",
+        ],
+    ),
+    (
+        "every worker reads, looks keys up ahead and accepts at its own pace",
+        &["io-threads-do-reads", "max-new-connections-per-cycle", "prefetch-batch-max-size"],
+    ),
+    ("timers fire when they are due", &["dynamic-hz"]),
+    ("no transparent huge page costs a fork here", &["disable-thp"]),
+    (
+        "a full sync leaves no file behind, and a file reaches the disk as it is written",
+        &["rdb-del-sync-files", "rdb-save-incremental-fsync"],
+    ),
+    (
+        "a crash says where it was by itself; there is no logo",
+        &["always-show-logo", "crash-log-enabled", "crash-memcheck-enabled", "ignore-warnings"],
+    ),
 ];
 
 /// Directives that are no parameters.
@@ -76,8 +213,12 @@ pub(super) fn reason(directive: &str) -> Option<&'static str> {
 
 /// What the log should say about this configuration.
 pub(crate) fn warnings(config: &Config) -> Vec<String> {
-    let rows = WARNED.iter().filter(|row| (row.is_asked_for)(&config.text(row.name)));
-    let mut warnings: Vec<String> = rows.map(|row| row.reason.to_owned()).collect();
+    let asked: Vec<&str> = WITHOUT_EFFECT.iter().copied().filter(|name| !config.is_default(name)).collect();
+    let mut warnings = Vec::new();
+    if !asked.is_empty() {
+        warnings
+            .push(format!("The configuration sets what has no effect in this version: {}", asked.join(", ")));
+    }
     let policy = config.text("maxmemory-policy");
     if config.integer("maxmemory") > 0 && policy != "noeviction" {
         warnings.push(format!(
@@ -88,17 +229,77 @@ pub(crate) fn warnings(config: &Config) -> Vec<String> {
     warnings
 }
 
+/// What the log may say, for those who look closely, about parameters that change nothing here.
+pub(crate) fn notes(config: &Config) -> Vec<String> {
+    let mut notes = Vec::new();
+    for (reason, names) in WITHOUT_PURPOSE {
+        for name in names.iter().filter(|name| !config.is_default(name)) {
+            notes.push(format!("'{name}' changes nothing: {reason}"));
+        }
+    }
+    notes
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn every_row_is_about_a_parameter_and_its_default_is_fine() {
+    fn a_configuration_as_it_comes_is_fine() {
         let config = Config::default();
-        for row in REFUSED.iter().chain(WARNED) {
+        for row in REFUSED {
             assert!(!(row.is_asked_for)(&config.text(row.name)), "{}", row.name);
         }
         assert_eq!(warnings(&config), [""; 0]);
+    }
+
+    #[test]
+    fn what_has_no_effect_is_named_once_in_one_line() {
+        let config = Config::default();
+        for (name, value) in [("notify-keyspace-events", "KEA"), ("mptcp", "yes"), ("dynamic-hz", "no")] {
+            config.load(name, &[value.to_owned()]).unwrap();
+        }
+        let expected =
+            "The configuration sets what has no effect in this version: mptcp, notify-keyspace-events";
+        assert_eq!(warnings(&config), [expected]);
+        assert_eq!(notes(&config), ["'dynamic-hz' changes nothing: timers fire when they are due"]);
+    }
+
+    /// The program's text without its tests and the tables of parameters.
+    fn program() -> String {
+        fn read(folder: &std::path::Path, text: &mut String) {
+            for entry in std::fs::read_dir(folder).unwrap() {
+                let path = entry.unwrap().path();
+                if path.is_dir() {
+                    read(&path, text);
+                } else if !path.ends_with("config/parameters.rs") && !path.ends_with("config/unbuilt.rs") {
+                    let file = std::fs::read_to_string(&path).unwrap();
+                    text.push_str(file.split("#[cfg(test)]").next().unwrap());
+                }
+            }
+        }
+        let mut text = String::new();
+        read(&std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src"), &mut text);
+        text
+    }
+
+    /// No parameter is taken and then ignored in silence: somebody reads it, or it stands above.
+    #[test]
+    fn every_parameter_has_an_effect_or_a_reason_for_none() {
+        let program = program();
+        let reasoned: Vec<&str> =
+            WITHOUT_PURPOSE.iter().flat_map(|(_, names)| names.iter().copied()).collect();
+        let mut odd = Vec::new();
+        for row in super::super::PARAMETERS {
+            let is_read = program.contains(&format!("\"{}\"", row.name));
+            let is_refused = REFUSED.iter().any(|refused| refused.name == row.name);
+            let places =
+                [is_read || is_refused, WITHOUT_EFFECT.contains(&row.name), reasoned.contains(&row.name)];
+            if places.iter().filter(|there| **there).count() != 1 {
+                odd.push(format!("{}: {places:?}", row.name));
+            }
+        }
+        assert!(odd.is_empty(), "has an effect, has none yet, has no purpose: {odd:#?}");
     }
 
     #[test]

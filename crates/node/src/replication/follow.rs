@@ -1,11 +1,12 @@
 //! Following a master: carries out what the replica's machine decides.
 
 use std::io::Write;
+use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use engine::Gate;
+use engine::{ClientFlags, Gate, Link};
 use keyspace::LockedSlots;
 use parking_lot::Mutex;
 use replication::replica::{Action, Input};
@@ -15,7 +16,7 @@ use tokio::net::TcpStream;
 
 use super::apply::Applier;
 use super::serve::Event;
-use super::{MasterAddress, load};
+use super::{MasterAddress, load, peer};
 use crate::server::Server;
 
 /// How much of the master's stream is read at once.
@@ -36,7 +37,7 @@ pub(super) async fn run(server: Arc<Server>, master: MasterAddress, machine: Arc
         machine.lock().start_from(position);
     }
     let applier = Applier::new(server.clone());
-    let mut follower = Follower { server, master, machine, applier, stream: None, snapshot: None };
+    let mut follower = Follower { server, master, machine, applier, link: None, snapshot: None };
     let mut inputs = vec![Input::Deadline];
     loop {
         while let Some(input) = inputs.pop() {
@@ -51,9 +52,37 @@ struct Follower {
     master: MasterAddress,
     machine: Arc<Mutex<Replica>>,
     applier: Applier,
-    stream: Option<TcpStream>,
+    link: Option<MasterLink>,
     /// The file that a snapshot comes into.
     snapshot: Option<tempfile::NamedTempFile>,
+}
+
+/// The connection to the master, which CLIENT LIST shows for as long as it lives.
+struct MasterLink {
+    server: Arc<Server>,
+    stream: TcpStream,
+    seen: peer::Seen,
+}
+
+impl MasterLink {
+    fn new(server: &Arc<Server>, stream: TcpStream) -> std::io::Result<Self> {
+        let remote = stream.peer_addr()?;
+        let link = Link {
+            address: remote.to_string(),
+            local_address: stream.local_addr()?.to_string(),
+            descriptor: stream.as_raw_fd(),
+            unix_socket: false,
+            local: remote.ip().to_canonical().is_loopback(),
+        };
+        let seen = peer::register(server, link, ClientFlags::MASTER);
+        Ok(Self { server: server.clone(), stream, seen })
+    }
+}
+
+impl Drop for MasterLink {
+    fn drop(&mut self) {
+        self.server.engine.clients.disconnect(self.seen.client.id);
+    }
 }
 
 impl Follower {
@@ -62,7 +91,7 @@ impl Follower {
         let deadline = self.machine.lock().next_deadline();
         let now = crate::time::instant();
         let wait = deadline.map_or(Duration::from_secs(1), |deadline| deadline.since(now));
-        let Some(stream) = &mut self.stream else {
+        let Some(MasterLink { stream, seen, .. }) = &mut self.link else {
             tokio::time::sleep(wait).await;
             return Input::Deadline;
         };
@@ -71,11 +100,20 @@ impl Follower {
             read = stream.read_buf(&mut bytes) => match read {
                 Ok(0) | Err(_) => {
                     tracing::warn!("Connection with master lost.");
-                    self.stream = None;
+                    self.link = None;
                     Input::Closed
                 }
-                Ok(_) => Input::Received(bytes),
+                Ok(len) => {
+                    let counted = &self.server.replication.stats.input_bytes;
+                    counted.fetch_add(len as u64, Ordering::Relaxed);
+                    Input::Received(bytes)
+                }
             },
+            () = seen.killed() => {
+                tracing::warn!("Connection with master closed by a client.");
+                self.link = None;
+                Input::Closed
+            }
             () = tokio::time::sleep(wait) => Input::Deadline,
         }
     }
@@ -99,7 +137,7 @@ impl Follower {
             Action::Connect => vec![self.connect().await],
             Action::Close(reason) => {
                 tracing::warn!("Leaving the master {}:{}: {reason}", self.master.host, self.master.port);
-                self.stream = None;
+                self.link = None;
                 self.snapshot = None;
                 vec![]
             }
@@ -127,7 +165,7 @@ impl Follower {
     }
 
     async fn connect(&mut self) -> Input {
-        self.stream = None;
+        self.link = None;
         let patience = Duration::from_secs(self.server.config.integer("repl-timeout") as u64);
         let address = (self.master.host.as_str(), self.master.port);
         match tokio::time::timeout(patience, TcpStream::connect(address)).await {
@@ -136,9 +174,14 @@ impl Follower {
                 if let Err(error) = stream.set_nodelay(nodelay) {
                     tracing::debug!("The link to the master may be slow: {error}");
                 }
-                self.applier.reconnected();
-                self.stream = Some(stream);
-                Input::Connected
+                match MasterLink::new(&self.server, stream) {
+                    Ok(link) => {
+                        self.applier.reconnected();
+                        self.link = Some(link);
+                        Input::Connected
+                    }
+                    Err(_) => Input::ConnectFailed { refused: false },
+                }
             }
             Ok(Err(error)) => {
                 tracing::debug!("Error condition on socket for SYNC: {error}");
@@ -149,12 +192,12 @@ impl Follower {
     }
 
     async fn send(&mut self, bytes: &[u8]) -> Option<Input> {
-        let stream = self.stream.as_mut()?;
+        let stream = &mut self.link.as_mut()?.stream;
         let patience = Duration::from_secs(self.server.config.integer("repl-timeout") as u64);
         if matches!(tokio::time::timeout(patience, stream.write_all(bytes)).await, Ok(Ok(()))) {
             return None;
         }
-        self.stream = None;
+        self.link = None;
         Some(Input::Closed)
     }
 
@@ -178,7 +221,7 @@ impl Follower {
 
     fn give_up(&mut self, why: &str) -> Option<Input> {
         tracing::warn!("{why}");
-        self.stream = None;
+        self.link = None;
         self.snapshot = None;
         Some(Input::Closed)
     }

@@ -43,6 +43,9 @@ pub(crate) struct SyncStats {
     pub(crate) full: AtomicU64,
     pub(crate) partial_ok: AtomicU64,
     pub(crate) partial_refused: AtomicU64,
+    /// Bytes that came from a master, and that went to replicas.
+    pub(crate) input_bytes: AtomicU64,
+    pub(crate) output_bytes: AtomicU64,
 }
 
 /// A master to follow.
@@ -221,6 +224,16 @@ impl Replication {
         true
     }
 
+    /// Gives the history another name; replicas come back and go on under it.
+    pub(crate) fn change_id(&self) {
+        let mut log = self.log.lock();
+        if log.is_open() {
+            log.rename(random_id());
+            drop(log);
+            self.tell(Event::HistoryReplaced);
+        }
+    }
+
     /// Says to the engine which commands are to be refused for replication's sake.
     pub(crate) fn update_gates(&self, server: &Server) {
         let (config, settings) = (&server.config, &server.engine.settings);
@@ -271,6 +284,11 @@ impl Replication {
     /// How many replicas have acknowledged `offset`.
     pub(crate) fn acknowledged(&self, offset: ReplOffset) -> usize {
         self.master.lock().acknowledged().iter().filter(|acked| **acked >= offset).count()
+    }
+
+    /// How many replicas can acknowledge anything.
+    pub(crate) fn replicas(&self) -> usize {
+        self.master.lock().acknowledged().len()
     }
 
     /// Wakes the clients of WAIT whose number is reached.

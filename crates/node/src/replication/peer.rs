@@ -1,6 +1,7 @@
 //! One replica's connection: a reader of its acknowledgements, and a writer of what it is sent.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use engine::{Client, ClientFlags, Link as ClientLink};
@@ -54,16 +55,17 @@ pub(super) struct Seen {
 /// Enters the connection into the list of clients, from which [`Clients::disconnect`] takes it.
 ///
 /// [`Clients::disconnect`]: engine::Clients::disconnect
-pub(super) fn register(server: &Server, link: ClientLink) -> Seen {
+pub(super) fn register(server: &Server, link: ClientLink, kind: ClientFlags) -> Seen {
     let woken = Arc::new(Notify::new());
     let wake = woken.clone();
     let client = server.engine.clients.connect(link, crate::time::now(), Box::new(move || wake.notify_one()));
-    client.set_flag(ClientFlags::REPLICA, true);
+    client.set_flag(kind, true);
     Seen { client, woken }
 }
 
 impl Seen {
-    async fn killed(&self) {
+    /// Returns when somebody wants the connection gone.
+    pub(super) async fn killed(&self) {
         while !self.client.is_killed() {
             self.woken.notified().await;
         }
@@ -125,7 +127,7 @@ async fn write(
 ) {
     while let Some(order) = orders.recv().await {
         let sent = match order {
-            Send::Line(line) => writer.write_all(&line).await.is_ok(),
+            Send::Line(line) => write_counted(server, &mut writer, &line).await,
             Send::Snapshot(pieces) => send_snapshot(server, peer, &mut writer, pieces).await,
             Send::Stream(cursor) => {
                 send_log(server, &mut writer, cursor).await;
@@ -138,6 +140,15 @@ async fn write(
     }
 }
 
+/// Sends all of that; says whether it could.
+async fn write_counted(server: &Server, writer: &mut tokio::io::WriteHalf<Link>, bytes: &[u8]) -> bool {
+    let sent = writer.write_all(bytes).await.is_ok();
+    if sent {
+        server.replication.stats.output_bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+    }
+    sent
+}
+
 async fn send_snapshot(
     server: &Server,
     peer: PeerId,
@@ -148,8 +159,8 @@ async fn send_snapshot(
     while let Some(piece) = pieces.recv().await {
         match piece {
             Piece::Bytes(bytes) => {
-                let written = tokio::time::timeout(patience, writer.write_all(&bytes)).await;
-                if !matches!(written, Ok(Ok(()))) {
+                let written = tokio::time::timeout(patience, write_counted(server, writer, &bytes)).await;
+                if written != Ok(true) {
                     return false;
                 }
             }
@@ -173,7 +184,7 @@ async fn send_log(server: &Server, writer: &mut tokio::io::WriteHalf<Link>, curs
                 outcome => Some(outcome),
             })
             .await;
-        if read.is_err() || writer.write_all(&chunk).await.is_err() {
+        if read.is_err() || !write_counted(server, writer, &chunk).await {
             return;
         }
     }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use engine::Link;
+use engine::{ClientFlags, Link};
 use parking_lot::Mutex;
 use replication::master::{Action, CloseReason, Input, PeerId, TransferId};
 use replication::{CursorId, Position, Profile, PsyncRequest, Refusal, Replica};
@@ -201,7 +201,7 @@ impl Serving {
         let (orders, sends) = mpsc::unbounded_channel();
         let stream = peer::open(socket)?;
         let _ = orders.send(Send::Line(unsent));
-        let seen = peer::register(&self.server, link);
+        let seen = peer::register(&self.server, link, ClientFlags::REPLICA);
         let client = seen.client.id;
         let task = tokio::spawn(peer::run(self.server.clone(), peer, seen, stream, input, sends));
         let task = task.abort_handle();

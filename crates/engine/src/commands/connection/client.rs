@@ -2,7 +2,7 @@
 
 use crate::commands::help::reply_help;
 use crate::context::Context;
-use crate::error::CommandError;
+use crate::error::{CommandError, quoted};
 use crate::session::Mute;
 
 /// A name that can stand in a line of CLIENT LIST.
@@ -47,7 +47,7 @@ pub(super) fn setinfo(context: &mut Context<'_>) -> Result<(), CommandError> {
         () if what.eq_ignore_ascii_case(b"lib-name") => ("lib-name", &mut names.library),
         () if what.eq_ignore_ascii_case(b"lib-ver") => ("lib-ver", &mut names.version),
         () => {
-            let text = format!("ERR Unrecognized option '{}'", String::from_utf8_lossy(what));
+            let text = format!("ERR Unrecognized option '{}'", quoted(what, what.len()));
             return Err(CommandError::Text(text.into()));
         }
     };

@@ -6,7 +6,7 @@ use resp::Protocol;
 
 use super::client::check_name;
 use crate::context::Context;
-use crate::error::CommandError;
+use crate::error::{CommandError, quoted};
 use crate::session::Mute;
 
 /// The version that clients are told: the command surface and the formats are those of Redis 7.2.
@@ -77,7 +77,7 @@ pub(super) fn hello(context: &mut Context<'_>) -> Result<(), CommandError> {
             name = Some(check_name(context.arg(index + 1))?);
             index += 2;
         } else {
-            let text = format!("ERR Syntax error in HELLO option '{}'", String::from_utf8_lossy(word));
+            let text = format!("ERR Syntax error in HELLO option '{}'", quoted(word, word.len()));
             return Err(CommandError::Text(text.into()));
         }
     }

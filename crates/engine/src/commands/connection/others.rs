@@ -6,12 +6,12 @@ use clock::Millis;
 
 use crate::clients::{Client, ClientKind, Unblock};
 use crate::context::Context;
-use crate::error::CommandError;
+use crate::error::{CommandError, quoted};
 use crate::pause::{PauseMode, PausePurpose};
 
 fn parse_kind(name: &[u8]) -> Result<ClientKind, CommandError> {
     ClientKind::parse(name).ok_or_else(|| {
-        let text = format!("ERR Unknown client type '{}'", String::from_utf8_lossy(name));
+        let text = format!("ERR Unknown client type '{}'", quoted(name, name.len()));
         CommandError::Text(text.into())
     })
 }
@@ -77,7 +77,7 @@ impl<'a> Filter<'a> {
                 filter.local_address = Some(value);
             } else if is(b"user") {
                 if value != b"default" {
-                    let text = format!("ERR No such user '{}'", String::from_utf8_lossy(value));
+                    let text = format!("ERR No such user '{}'", quoted(value, value.len()));
                     return Err(CommandError::Text(text.into()));
                 }
             } else if is(b"maxage") {

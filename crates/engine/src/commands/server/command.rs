@@ -2,7 +2,7 @@
 
 use resp::{Args, Writer};
 
-use crate::command::{Categories, Command, Flags};
+use crate::command::{Categories, Flags};
 use crate::commands::help::reply_help;
 use crate::context::Context;
 use crate::error::CommandError;
@@ -259,20 +259,20 @@ pub(super) fn list(context: &mut Context<'_>) -> Result<(), CommandError> {
 fn keys_of<'a>(context: &Context<'a>) -> Result<(Args<'a>, Vec<(usize, KeyFlags)>), CommandError> {
     let request = context.args.from(2);
     let entry = Registry::the().resolve(request);
-    let Command { keys, flags, .. } = match &entry {
+    let command = match &entry {
         Ok(entry) if !entry.command.keys.is_empty() => entry.command,
         Ok(_) => return Err(CommandError::text("ERR The command has no key arguments")),
         Err(_) => return Err(CommandError::text("ERR Invalid command specified")),
     };
-    if entry.is_ok_and(|entry| !entry.command.accepts(request.len())) {
+    if !command.accepts(request.len()) {
         return Err(CommandError::text("ERR Invalid number of arguments specified for command"));
     }
     let mut found = Vec::new();
-    for spec in *keys {
-        let flags = actual_flags(spec, request);
-        spec.visit(request, &mut |index| found.push((index, flags)));
-    }
-    if found.is_empty() && !flags.contains(Flags::NO_MANDATORY_KEYS) {
+    command.visit_keys(request, &mut |index, spec| {
+        // Of the keys that were found, all is known.
+        found.push((index, actual_flags(spec, request).difference(KeyFlags::INCOMPLETE)));
+    });
+    if found.is_empty() && !command.flags.contains(Flags::NO_MANDATORY_KEYS) {
         return Err(CommandError::text("ERR Invalid arguments specified for command"));
     }
     Ok((request, found))
@@ -382,6 +382,10 @@ mod tests {
             ("command getkeys nosuch a", "-ERR Invalid command specified"),
             ("command getkeys ping a", "-ERR The command has no key arguments"),
             ("command getkeys get a b", "-ERR Invalid number of arguments specified for command"),
+            ("command getkeys migrate h 1 k 0 10", "*1|$1|k"),
+            ("command getkeys migrate h 1 \"\" 0 10", "*1|$0|"),
+            ("command getkeys migrate h 1 \"\" 0 10 keys a b", "*2|$1|a|$1|b"),
+            ("command getkeys migrate h 1 k 0 10 keys a b", "-ERR Invalid arguments specified for command"),
             ("command getkeys msetex 9 a b", "-ERR Invalid arguments specified for command"),
         ]);
     }

@@ -10,7 +10,7 @@ use crate::command::{Command, Flags, Group, NodeCommand};
 use crate::commands::generic::{encoding, references};
 use crate::commands::help::reply_help;
 use crate::context::Context;
-use crate::error::CommandError;
+use crate::error::{CommandError, until_nul};
 use crate::keys::{KeyFlags, KeySpec};
 
 const ADMIN: Flags =
@@ -30,8 +30,12 @@ const DEBUG: &[Command] = &[
     tool("digest-value", -2, "Returns digests of keys' values.")
         .keys(&[KeySpec::range(2, -1, 1, KeyFlags::RO)])
         .run(digest_value),
+    tool("change-repl-id", 2, "Gives the replication history another name.")
+        .node(NodeCommand::DebugChangeReplId),
     tool("error", 3, "Replies with an error.").run(error),
     tool("help", 2, "Lists the subcommands.").run(help),
+    tool("log", 3, "Writes a line into the log.").node(NodeCommand::DebugLog),
+    tool("protocol", 3, "Replies with a value of a type.").run(super::protocol::protocol),
     tool("object", 3, "Returns facts about a key's value.")
         .keys(&[KeySpec::one(2, KeyFlags::RO)])
         .run(object),
@@ -105,6 +109,9 @@ fn object(context: &mut Context<'_>) -> Result<(), CommandError> {
     Ok(())
 }
 
+/// Redis writes such a name into a buffer of this length, and cuts off what is longer.
+const MAX_POPULATED_NAME: usize = 127;
+
 /// DEBUG POPULATE count [prefix] [size]. As in Redis, these keys are not logged, and a key that is there
 /// stays as it is.
 fn populate(context: &mut Context<'_>) -> Result<(), CommandError> {
@@ -114,7 +121,7 @@ fn populate(context: &mut Context<'_>) -> Result<(), CommandError> {
         number.ok_or(out_of_range.clone())
     };
     let count = positive(2)?;
-    let prefix = context.args.get(3).unwrap_or(b"key").to_vec();
+    let prefix = until_nul(context.args.get(3).unwrap_or(b"key")).to_vec();
     let size = if context.args.len() > 4 { Some(positive(4)? as usize) } else { None };
     let most = context.engine.settings.proto_max_bulk_len.load(Ordering::Relaxed);
     if context.args.len() > 5 || size.is_some_and(|size| size as u64 > most as u64) {
@@ -124,6 +131,7 @@ fn populate(context: &mut Context<'_>) -> Result<(), CommandError> {
     for number in 0..count {
         let mut name = prefix.clone();
         name.extend_from_slice(format!(":{number}").as_bytes());
+        name.truncate(MAX_POPULATED_NAME);
         let mut value = format!("value:{number}").into_bytes();
         if let Some(size) = size {
             value.resize(size, 0);
@@ -165,6 +173,8 @@ fn help(context: &mut Context<'_>) -> Result<(), CommandError> {
         let arguments = match tool.name {
             "digest-value" => " <key> [<key> ...]",
             "error" => " <string>",
+            "log" => " <message>",
+            "protocol" => " <type>",
             "object" => " <key>",
             "populate" => " <count> [<prefix>] [<size>]",
             "set-active-expire" => " <0|1>",
@@ -238,5 +248,8 @@ mod tests {
             ("lolwut version x", "-ERR value is not an integer or out of range"),
         ]);
         assert!(client.wire("lolwut").contains("Redoubt ver. "));
+        // The test's monotonic clock stands still at 0.
+        client.engine.set_wall_clock(0, 1_700_000_000_000_042);
+        client.table(&[("time", "*2|$10|1700000000|$2|42")]);
     }
 }

@@ -1,4 +1,8 @@
-//! INFO about what was done: the sections Stats, Commandstats and Errorstats.
+//! INFO about what was done: the sections Stats, Commandstats, Errorstats and Latencystats.
+
+use std::sync::atomic::Ordering;
+
+use slot_routing::SLOT_COUNT;
 
 use super::Text;
 use crate::rates::Rate;
@@ -13,22 +17,64 @@ pub(super) fn stats(server: &Server, text: &mut Text) {
     text.line("instantaneous_ops_per_sec", rate(Rate::Commands).round());
     text.line("total_net_input_bytes", totals[Count::InputBytes]);
     text.line("total_net_output_bytes", totals[Count::OutputBytes]);
-    text.line("instantaneous_input_kbps", format!("{:.2}", rate(Rate::InputBytes) / 1024.0));
-    text.line("instantaneous_output_kbps", format!("{:.2}", rate(Rate::OutputBytes) / 1024.0));
-    crate::replication::info_stats(server, text.raw());
+    let replicated = &server.replication.stats;
+    text.line("total_net_repl_input_bytes", replicated.input_bytes.load(Ordering::Relaxed));
+    text.line("total_net_repl_output_bytes", replicated.output_bytes.load(Ordering::Relaxed));
+    let kilobytes = |name| format!("{:.2}", rate(name) / 1024.0);
+    text.line("instantaneous_input_kbps", kilobytes(Rate::InputBytes));
+    text.line("instantaneous_output_kbps", kilobytes(Rate::OutputBytes));
+    text.line("instantaneous_input_repl_kbps", kilobytes(Rate::ReplicaInputBytes));
+    text.line("instantaneous_output_repl_kbps", kilobytes(Rate::ReplicaOutputBytes));
     text.line("rejected_connections", totals[Count::RejectedConnections]);
+    crate::replication::info_stats(server, text.raw());
     text.line("expired_keys", totals[Count::ExpiredKeys]);
     text.line("expired_fields", totals[Count::ExpiredFields]);
+    text.line("expired_stale_perc", format!("{:.2}", stale_percent(server)));
+    text.line("expired_time_cap_reached_count", server.expiry.capped.load(Ordering::Relaxed));
+    text.line("expire_cycle_cpu_milliseconds", server.expiry.nanos.load(Ordering::Relaxed) / 1_000_000);
+    // Nothing is evicted, and a replica expires nothing by itself.
+    for name in ["evicted_keys", "evicted_clients", "evicted_scripts", "total_eviction_exceeded_time"] {
+        text.line(name, 0);
+    }
+    text.line("current_eviction_exceeded_time", 0);
     text.line("keyspace_hits", totals[Count::KeyspaceHits]);
     text.line("keyspace_misses", totals[Count::KeyspaceMisses]);
     let (cuts, micros) = server.saving.cuts();
     text.line("latest_fork_usec", micros);
     text.line("total_forks", cuts);
+    text.line("migrate_cached_sockets", 0);
+    text.line("slave_expires_tracked_keys", 0);
+    // Slots are compacted as they change; there is no pass over the data that would be counted here.
+    for name in ["hits", "misses", "key_hits", "key_misses"] {
+        text.line(&format!("active_defrag_{name}"), 0);
+    }
+    text.line("total_active_defrag_time", 0);
+    text.line("current_active_defrag_time", 0);
+    text.line("unexpected_error_replies", 0);
     text.line("total_error_replies", totals[Count::ErrorReplies]);
-    text.line("total_reads_processed", totals[Count::Reads]);
-    text.line("total_writes_processed", totals[Count::Writes]);
+    text.line("dump_payload_sanitizations", 0);
+    let (reads, writes) = (totals[Count::Reads], totals[Count::Writes]);
+    text.line("total_reads_processed", reads);
+    text.line("total_writes_processed", writes);
+    // Every worker reads and writes for its own clients.
+    let threaded = u64::from(server.config.integer("io-threads") > 1);
+    text.line("io_threaded_reads_processed", reads * threaded);
+    text.line("io_threaded_writes_processed", writes * threaded);
     text.line("client_query_buffer_limit_disconnections", totals[Count::QueryLimitDisconnections]);
     text.line("client_output_buffer_limit_disconnections", totals[Count::OutputLimitDisconnections]);
+    // A reply grows its buffer when it must, and the buffer is given back when it has been sent.
+    text.line("reply_buffer_shrinks", 0);
+    text.line("reply_buffer_expands", 0);
+    text.line("acl_access_denied_auth", totals.errors.get("WRONGPASS").copied().unwrap_or(0));
+    for what in ["cmd", "key", "channel"] {
+        text.line(&format!("acl_access_denied_{what}"), 0);
+    }
+}
+
+/// How many of a hundred slots have keys whose time has come. After a cycle of active expiry that came to
+/// its end, none has.
+fn stale_percent(server: &Server) -> f64 {
+    server.engine.keyspace.due_slots(crate::time::now()).count() as f64 * 100.0 / SLOT_COUNT as f64
 }
 
 pub(super) fn commandstats(server: &Server, text: &mut Text) {
@@ -50,5 +96,26 @@ pub(super) fn commandstats(server: &Server, text: &mut Text) {
 pub(super) fn errorstats(server: &Server, text: &mut Text) {
     for (code, count) in &server.totals().errors {
         text.line(&format!("errorstat_{code}"), format!("count={count}"));
+    }
+}
+
+/// Percentiles of what each command took, in microseconds.
+pub(super) fn latencystats(server: &Server, text: &mut Text) {
+    let wanted = server.config.text("latency-tracking-info-percentiles");
+    let percents: Vec<(&str, f64)> =
+        wanted.split_ascii_whitespace().filter_map(|word| Some((word, word.parse().ok()?))).collect();
+    if percents.is_empty() || !server.config.switch("latency-tracking") {
+        return;
+    }
+    for entry in engine::Registry::the().all() {
+        let times = server.engine.latency_of(entry.index);
+        if times.calls() == 0 {
+            continue;
+        }
+        let values: Vec<String> = percents
+            .iter()
+            .map(|(word, percent)| format!("p{word}={:.3}", times.percentile(*percent) as f64 / 1000.0))
+            .collect();
+        text.line(&format!("latency_percentiles_usec_{}", entry.full_name), values.join(","));
     }
 }

@@ -1,9 +1,14 @@
 //! INFO about the data: the sections Persistence, Replication and Keyspace.
 
-use slot_routing::Slot;
+use slot_routing::{SLOT_COUNT, Slot};
 
 use super::Text;
 use crate::server::Server;
+
+/// The mean time to live is taken from so many keys, so many of them from one slot.
+const SAMPLES: usize = 128;
+const SAMPLES_A_SLOT: usize = 8;
+const SAMPLE_STEP: usize = 7919;
 
 pub(super) fn persistence(server: &Server, text: &mut Text) {
     crate::saving::info(server, text.raw());
@@ -25,6 +30,31 @@ pub(super) fn keyspace(server: &Server, text: &mut Text) {
         }
     }
     for (db, (keys, volatile)) in counts.into_iter().enumerate().filter(|(_, (keys, _))| *keys > 0) {
-        text.line(&format!("db{db}"), format!("keys={keys},expires={volatile},avg_ttl=0"));
+        let ttl = if volatile == 0 { 0 } else { average_ttl(server, db as u16) };
+        text.line(&format!("db{db}"), format!("keys={keys},expires={volatile},avg_ttl={ttl}"));
     }
+}
+
+/// What keys that expire have left, in milliseconds, as the mean of a sample from slots all over.
+fn average_ttl(server: &Server, db: u16) -> i64 {
+    let (keyspace, now) = (&server.engine.keyspace, crate::time::now());
+    let (mut sum, mut sampled) = (0i128, 0usize);
+    // A step that has no divisor in common with the number of slots visits them all.
+    let mut slot = 0;
+    for _ in 0..SLOT_COUNT {
+        slot = (slot + SAMPLE_STEP) % SLOT_COUNT;
+        let Some(number) = u16::try_from(slot).ok().and_then(Slot::new) else { continue };
+        let data = keyspace.lock(number);
+        let Some(table) = data.table_if(db) else { continue };
+        table.scan(0, SAMPLES_A_SLOT, &mut |item| {
+            if let Some(at) = item.expiry.filter(|at| *at > now) {
+                sum += i128::from(at.0) - i128::from(now.0);
+                sampled += 1;
+            }
+        });
+        if sampled >= SAMPLES {
+            break;
+        }
+    }
+    i64::try_from(sum / sampled.max(1) as i128).unwrap_or(i64::MAX)
 }

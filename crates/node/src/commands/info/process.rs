@@ -1,8 +1,8 @@
 //! INFO about the process: the sections Server, Clients, CPU and Cluster.
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
-use engine::PauseMode;
+use engine::{Client, ClientFlags, PauseMode, PausePurpose};
 
 use super::Text;
 use crate::server::Server;
@@ -13,7 +13,6 @@ pub(super) fn server(server: &Server, text: &mut Text) {
     let config = &server.config;
     let system = rustix::system::uname();
     let part = |name: &std::ffi::CStr| name.to_string_lossy().into_owned();
-    let hz = config.integer("hz");
     text.line("redis_version", "7.2.4");
     text.line("server_name", "redoubt");
     text.line("redoubt_version", env!("CARGO_PKG_VERSION"));
@@ -28,6 +27,8 @@ pub(super) fn server(server: &Server, text: &mut Text) {
     text.line("arch_bits", usize::BITS);
     text.line("monotonic_clock", "quanta");
     text.line("multiplexing_api", "epoll");
+    // As Redis says it of another compiler.
+    text.line("gcc_version", "0.0.0");
     text.line("process_id", std::process::id());
     text.line("process_supervised", config.text("supervised"));
     text.line("run_id", &server.identity.run_id);
@@ -35,8 +36,10 @@ pub(super) fn server(server: &Server, text: &mut Text) {
     text.line("server_time_usec", now);
     text.line("uptime_in_seconds", uptime);
     text.line("uptime_in_days", uptime / 86400);
-    text.line("hz", hz);
-    text.line("configured_hz", hz);
+    // What happens by itself happens when it is due; this is how often the rest is looked at.
+    text.line("hz", crate::cron::TURNS_A_SECOND);
+    text.line("configured_hz", config.integer("hz"));
+    text.line("clients_hz", 1);
     text.line("lru_clock", crate::time::now().secs() & 0xff_ffff);
     text.line("executable", &server.identity.executable);
     text.line("config_file", server.identity.config_file.as_deref().unwrap_or_default());
@@ -49,8 +52,16 @@ pub(super) fn server(server: &Server, text: &mut Text) {
 
 pub(super) fn clients(server: &Server, text: &mut Text) {
     text.line("connected_clients", server.connected.load(Ordering::Relaxed));
+    text.line("cluster_connections", server.network.bus_links.load(Ordering::Relaxed));
     text.line("maxclients", server.config.integer("maxclients"));
-    text.line("blocked_clients", 0);
+    let clients = server.engine.clients.all();
+    let most = |bytes: fn(&Client) -> &AtomicUsize| {
+        clients.iter().map(|client| bytes(client).load(Ordering::Relaxed)).max().unwrap_or(0)
+    };
+    text.line("client_recent_max_input_buffer", most(|client| &client.input_bytes));
+    text.line("client_recent_max_output_buffer", most(|client| &client.output_bytes));
+    let blocked = clients.iter().filter(|client| client.flags().contains(ClientFlags::BLOCKED)).count();
+    text.line("blocked_clients", blocked);
     text.line("tracking_clients", 0);
     text.line("pubsub_clients", 0);
     text.line("watching_clients", 0);
@@ -65,23 +76,35 @@ pub(super) fn clients(server: &Server, text: &mut Text) {
         Some((PauseMode::Writes, until)) => ("write", until.0 - now.0),
         None => ("none", 0),
     };
+    let reason = match server.engine.pauses.purpose() {
+        Some(PausePurpose::Client) => "client_pause",
+        Some(PausePurpose::Failover) => "failover_in_progress",
+        None => "none",
+    };
+    text.line("paused_reason", reason);
     text.line("paused_actions", actions);
     text.line("paused_timeout_milliseconds", left.max(0));
 }
 
 pub(super) fn cpu(_server: &Server, text: &mut Text) {
-    // The system counts in ticks, user and system time of the process (fields 14 and 15), then those of
-    // its children. The name in parentheses before them may hold anything.
-    let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    let process = cpu_seconds("/proc/self/stat");
+    text.line("used_cpu_sys", format!("{:.6}", process[1]));
+    text.line("used_cpu_user", format!("{:.6}", process[0]));
+    text.line("used_cpu_sys_children", format!("{:.6}", process[3]));
+    text.line("used_cpu_user_children", format!("{:.6}", process[2]));
+    let main = cpu_seconds(&format!("/proc/self/task/{}/stat", std::process::id()));
+    text.line("used_cpu_sys_main_thread", format!("{:.6}", main[1]));
+    text.line("used_cpu_user_main_thread", format!("{:.6}", main[0]));
+}
+
+/// User and system time of a process or thread, then those of its children that have ended.
+fn cpu_seconds(path: &str) -> [f64; 4] {
+    // The system counts in ticks, fields 14 to 17. The name in parentheses before them may hold anything.
+    let stat = std::fs::read_to_string(path).unwrap_or_default();
     let after_name = stat.rsplit_once(") ").map_or("", |(_, rest)| rest);
-    let fields: Vec<u64> =
-        after_name.split(' ').skip(11).take(4).map(|field| field.parse().unwrap_or(0)).collect();
     let ticks = rustix::param::clock_ticks_per_second().max(1) as f64;
-    let seconds = |index: usize| fields.get(index).copied().unwrap_or(0) as f64 / ticks;
-    let names = ["used_cpu_user", "used_cpu_sys", "used_cpu_user_children", "used_cpu_sys_children"];
-    for index in [1, 0, 3, 2] {
-        text.line(names[index], format!("{:.6}", seconds(index)));
-    }
+    let mut fields = after_name.split(' ').skip(11).map(|field| field.parse().unwrap_or(0.0) / ticks);
+    std::array::from_fn(|_| fields.next().unwrap_or(0.0))
 }
 
 pub(super) fn cluster(server: &Server, text: &mut Text) {

@@ -1,0 +1,64 @@
+//! How willing the system should be to end this process when memory runs out (`oom-score-adj`).
+
+use parking_lot::Mutex;
+
+use crate::server::Server;
+
+const FILE: &str = "/proc/self/oom_score_adj";
+/// The least and the most that the system knows.
+const SCORES: std::ops::RangeInclusive<i64> = -1000..=1000;
+
+/// What the system was told.
+#[derive(Debug, Default)]
+pub(crate) struct Score(Mutex<Told>);
+
+#[derive(Debug, Default)]
+struct Told {
+    /// The score before anything was told.
+    first: Option<i64>,
+    last: Option<i64>,
+}
+
+/// Tells the system what the configuration wants for a master or a replica, if that is news.
+pub(crate) fn settle(server: &Server) {
+    let mut told = server.oom_score.0.lock();
+    let mode = server.config.text("oom-score-adj");
+    if mode == "no" && told.first.is_none() {
+        return;
+    }
+    let read = || std::fs::read_to_string(FILE).ok().and_then(|text| text.trim().parse().ok()).unwrap_or(0);
+    let first = *told.first.get_or_insert_with(read);
+    let values = server.config.text("oom-score-adj-values");
+    let number = usize::from(server.replication.is_replica());
+    let value = values.split(' ').nth(number).and_then(|value| value.parse().ok()).unwrap_or(0);
+    let wanted = score(&mode, first, value);
+    if told.last == Some(wanted) {
+        return;
+    }
+    told.last = Some(wanted);
+    if let Err(error) = std::fs::write(FILE, wanted.to_string()) {
+        tracing::warn!("Unable to write to {FILE}: {error}");
+    }
+}
+
+fn score(mode: &str, first: i64, value: i64) -> i64 {
+    let wanted = match mode {
+        "absolute" => value,
+        "no" => first,
+        _ => first.saturating_add(value),
+    };
+    wanted.clamp(*SCORES.start(), *SCORES.end())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::score;
+
+    #[test]
+    fn a_score_is_added_or_taken_as_it_is() {
+        assert_eq!(score("yes", 100, 200), 300);
+        assert_eq!(score("relative", 900, 200), 1000);
+        assert_eq!(score("absolute", 100, 200), 200);
+        assert_eq!(score("no", 100, 200), 100);
+    }
+}

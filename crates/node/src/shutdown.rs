@@ -1,0 +1,186 @@
+//! Stopping on purpose: SHUTDOWN and the signals.
+//!
+//! First nobody may write any more, and the replicas get `shutdown-timeout` seconds to have all that was
+//! written; then the data is saved, if that is wanted; then the server stops. Until the save begins,
+//! SHUTDOWN ABORT makes everything as it was.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+
+use crate::saving::{self, AtEnd};
+use crate::server::Server;
+
+/// How to stop.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Plan {
+    pub(crate) at_end: AtEnd,
+    /// Replicas are not waited for.
+    now: bool,
+    /// Also when the data cannot be saved.
+    force: bool,
+}
+
+/// What SHUTDOWN asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Order {
+    Stop(Plan),
+    Abort,
+}
+
+/// The stops that wait for replicas just now.
+#[derive(Debug, Default)]
+pub(crate) struct Shutdown {
+    waiting: AtomicUsize,
+    aborted: Notify,
+}
+
+/// Counted in [`Shutdown::waiting`] for as long as it lives.
+struct Waiting<'a>(&'a Shutdown);
+
+impl<'a> Waiting<'a> {
+    fn new(shutdown: &'a Shutdown) -> Self {
+        shutdown.waiting.fetch_add(1, Ordering::AcqRel);
+        Self(shutdown)
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.waiting.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+/// Why the server goes on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Refusal {
+    Aborted,
+    NotSaved,
+}
+
+impl Order {
+    /// The words after SHUTDOWN; `None` if they make no sense.
+    pub(crate) fn parse<'a>(words: impl Iterator<Item = &'a [u8]>) -> Option<Self> {
+        let mut plan = Plan { at_end: AtEnd::AsConfigured, now: false, force: false };
+        let (mut aborts, mut count) = (false, 0);
+        for word in words {
+            count += 1;
+            match word.to_ascii_lowercase().as_slice() {
+                b"nosave" if plan.at_end != AtEnd::Save => plan.at_end = AtEnd::NoSave,
+                b"save" if plan.at_end != AtEnd::NoSave => plan.at_end = AtEnd::Save,
+                b"now" => plan.now = true,
+                b"force" => plan.force = true,
+                b"abort" => aborts = true,
+                _ => return None,
+            }
+        }
+        match (aborts, count) {
+            (true, 1) => Some(Self::Abort),
+            (true, _) => None,
+            (false, _) => Some(Self::Stop(plan)),
+        }
+    }
+}
+
+impl Plan {
+    /// How `shutdown-on-sigterm` or `shutdown-on-sigint` wants it.
+    pub(crate) fn on_signal(server: &Server, parameter: &str) -> Self {
+        let words = server.config.text(parameter);
+        let words = words.split(' ').filter(|word| *word != "default").map(str::as_bytes);
+        match Order::parse(words) {
+            Some(Order::Stop(plan)) => plan,
+            _ => Self { at_end: AtEnd::AsConfigured, now: false, force: false },
+        }
+    }
+}
+
+/// Carries out a plan. When it is done the server stops.
+pub(crate) async fn run(server: &Arc<Server>, plan: Plan) -> Result<(), Refusal> {
+    if !plan.now && !wait_for_replicas(server).await {
+        tracing::warn!("Shutdown manually aborted.");
+        return Err(Refusal::Aborted);
+    }
+    finish(server, plan).await
+}
+
+/// SHUTDOWN ABORT; says whether there was something to abort.
+pub(crate) fn abort(server: &Server) -> bool {
+    let waiting = server.shutdown.waiting.load(Ordering::Acquire) > 0;
+    server.shutdown.aborted.notify_waiters();
+    waiting
+}
+
+/// Holds writes back until the replicas have them all, or their time is over. `false`: aborted, and
+/// writes go on.
+async fn wait_for_replicas(server: &Arc<Server>) -> bool {
+    let longest = Duration::from_secs(u64::try_from(server.config.integer("shutdown-timeout")).unwrap_or(0));
+    let replicas = server.replication.replicas();
+    if server.replication.is_replica() || replicas == 0 || longest.is_zero() {
+        return true;
+    }
+    let aborted = server.shutdown.aborted.notified();
+    let _waiting = Waiting::new(&server.shutdown);
+    server.pause_for_failover(longest);
+    let offset = server.replication.offset();
+    let (mut in_sync, woken) = server.replication.wait_for(offset, replicas);
+    let mut go_on = true;
+    if let Some((token, woken)) = woken {
+        tracing::info!("Waiting for replicas before shutting down.");
+        tokio::select! {
+            reached = woken => in_sync = reached.unwrap_or(in_sync),
+            () = tokio::time::sleep(longest) => in_sync = server.replication.acknowledged(offset),
+            () = aborted => go_on = false,
+        }
+        server.replication.stop_waiting(token, offset);
+    }
+    if go_on {
+        tracing::info!("{in_sync} of {replicas} replicas are in sync when shutting down.");
+    } else {
+        server.resume_after_failover();
+    }
+    go_on
+}
+
+/// Saves as the plan says and stops the server.
+async fn finish(server: &Arc<Server>, plan: Plan) -> Result<(), Refusal> {
+    let saver = server.clone();
+    let saved = tokio::task::spawn_blocking(move || saving::finish(&saver, plan.at_end)).await;
+    match &saved {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => tracing::warn!("Error trying to save the DB, can't exit: {error}"),
+        Err(_) => tracing::warn!("Error trying to save the DB, can't exit"),
+    }
+    if matches!(saved, Ok(Ok(()))) || plan.force {
+        server.stop();
+        return Ok(());
+    }
+    server.resume_after_failover();
+    Err(Refusal::NotSaved)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_words_of_shutdown() {
+        let parse = |line: &str| Order::parse(line.split_ascii_whitespace().map(str::as_bytes));
+        let plan = |at_end, now, force| Some(Order::Stop(Plan { at_end, now, force }));
+        let table = [
+            ("", plan(AtEnd::AsConfigured, false, false)),
+            ("NOSAVE", plan(AtEnd::NoSave, false, false)),
+            ("save now FORCE", plan(AtEnd::Save, true, true)),
+            ("save save now now", plan(AtEnd::Save, true, false)),
+            ("abort", Some(Order::Abort)),
+            ("save nosave", None),
+            ("abort now", None),
+            ("abort abort", None),
+            ("nonsense", None),
+        ];
+        for (line, expected) in table {
+            assert_eq!(parse(line), expected, "{line}");
+        }
+    }
+}
