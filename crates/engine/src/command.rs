@@ -143,6 +143,7 @@ pub enum NodeCommand {
     DebugLog,
     DebugReload,
     DebugSleep,
+    Failover,
     Lastsave,
     Info,
     Migrate,

@@ -51,6 +51,7 @@ async fn dispatch(connection: &mut Connection, command: NodeCommand, args: Args<
             tracing::warn!("DEBUG LOG: {}", String::from_utf8_lossy(&args[2]).escape_debug());
             Ok(())
         }
+        NodeCommand::Failover => replication::failover(&server, args),
         NodeCommand::DebugSleep => server::debug_sleep(args).await,
         NodeCommand::ConfigGet => return config::get(&server, args, &mut connection.reply()),
         NodeCommand::Exec => return transaction::exec(connection).await,

@@ -11,6 +11,7 @@ pub mod config;
 mod connection;
 mod cron;
 mod daemon;
+mod failover;
 mod listener;
 mod log;
 mod memory;

@@ -11,6 +11,7 @@ use tokio::sync::{Notify, watch};
 
 use crate::cluster::Cluster;
 use crate::config::Config;
+use crate::failover::Failover;
 use crate::listener::Listeners;
 use crate::replication::{Replication, SharedLog};
 use crate::saving::Saving;
@@ -100,6 +101,7 @@ pub(crate) struct Server {
     pub(crate) replication: Replication,
     pub(crate) saving: Saving,
     pub(crate) shutdown: Shutdown,
+    pub(crate) failover: Failover,
     pub(crate) oom_score: oom::Score,
     /// The way to the cluster's driver, in cluster mode.
     pub(crate) cluster: OnceLock<Cluster>,
@@ -118,6 +120,7 @@ impl Server {
             replication: Replication::new(&config, log),
             saving: Saving::new(),
             shutdown: Shutdown::default(),
+            failover: Failover::default(),
             oom_score: oom::Score::default(),
             config,
             identity,

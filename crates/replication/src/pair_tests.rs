@@ -214,6 +214,7 @@ impl ReplicaSide {
             user: None,
             password: None,
             timeout: Duration::from_secs(20),
+            failover: false,
         };
         Self {
             machine: Replica::new(config, None, Instant::ORIGIN),

@@ -111,13 +111,16 @@ fn number<N: TryFrom<i64>>(text: &[u8]) -> Result<N, ReplconfError> {
 pub struct PsyncRequest {
     pub id: Vec<u8>,
     pub first_byte: i64,
+    /// A master asks its replica to take its place.
+    pub failover: bool,
 }
 
 impl PsyncRequest {
     /// Reads a PSYNC; `args` starts with the command's name.
     pub fn parse(args: Args<'_>) -> Result<Self, ReplconfError> {
         let (Some(id), Some(offset)) = (args.get(1), args.get(2)) else { return Err(ReplconfError::Syntax) };
-        Ok(Self { id: id.to_vec(), first_byte: number(offset)? })
+        let failover = args.get(3).is_some_and(|word| word.eq_ignore_ascii_case(b"failover"));
+        Ok(Self { id: id.to_vec(), first_byte: number(offset)?, failover })
     }
 }
 
@@ -165,7 +168,10 @@ mod tests {
     #[test]
     fn psync_names_a_history_and_a_byte() {
         let parse = |line: &str| PsyncRequest::parse(line.split(' ').collect::<Request>().args());
-        assert_eq!(parse("PSYNC ? -1"), Ok(PsyncRequest { id: b"?".to_vec(), first_byte: -1 }));
+        assert_eq!(
+            parse("PSYNC ? -1"),
+            Ok(PsyncRequest { id: b"?".to_vec(), first_byte: -1, failover: false })
+        );
         assert_eq!(parse("PSYNC abc x"), Err(ReplconfError::NotInteger));
         assert_eq!(parse("PSYNC abc"), Err(ReplconfError::Syntax));
     }

@@ -216,3 +216,43 @@ fn a_replica_hides_what_expired_and_does_not_delete_it() {
     assert_eq!(master.run("GET brief"), Value::NullBulk, "the master deletes it on access");
     eventually("so does the replica", || (replica.run("DBSIZE").int() == 0).then_some(()));
 }
+
+/// The replica takes over at its master's word, writes go on there, and neither copies all its data again.
+fn hands_over(master: &Program, replica: &Program) {
+    let master = Node::start(master, "--save ");
+    let replica = Node::start(replica, "--save ");
+    fill(&master, "before", 500);
+    follow(&replica, &master);
+    assert!(master.run("FAILOVER ABORT").is_error("ERR No failover in progress."));
+    let nowhere = master.run("FAILOVER TO 127.0.0.1 1");
+    assert!(nowhere.is_error("ERR FAILOVER target HOST and PORT is not a replica."), "{nowhere:?}");
+    assert!(replica.run("FAILOVER").is_error("ERR FAILOVER is not valid when server is a replica."));
+    master.run("SET k 1").expect_ok();
+    master.run(&format!("FAILOVER TO 127.0.0.1 {} TIMEOUT 20000", replica.port)).expect_ok();
+    eventually("the replica is the master", || {
+        (replica.info("replication", "role")? == "master").then_some(())
+    });
+    wait_until_linked(&master);
+    eventually("the failover is over", || {
+        (master.info("replication", "master_failover_state")? == "no-failover").then_some(())
+    });
+    replica.run("SET k 2").expect_ok();
+    wait_until_equal(&master, &replica, &["k".to_owned(), "before:7".to_owned()]);
+    assert_eq!(replica.info("stats", "sync_full").as_deref(), Some("0"));
+    assert!(master.run("SET k 3").is_error("READONLY"));
+}
+
+#[test]
+fn a_master_hands_its_place_to_its_replica() {
+    hands_over(&Program::redoubt(), &Program::redoubt());
+    let lonely = Node::start(&Program::redoubt(), "--save ");
+    assert!(lonely.run("FAILOVER").is_error("ERR FAILOVER requires connected replicas."));
+    let forced = lonely.run("FAILOVER FORCE");
+    assert!(forced.is_error("ERR FAILOVER with force option requires both a timeout"), "{forced:?}");
+}
+
+#[test]
+fn places_are_handed_over_between_redoubt_and_redis() {
+    hands_over(&Program::redoubt(), &Program::redis());
+    hands_over(&Program::redis(), &Program::redoubt());
+}

@@ -7,6 +7,9 @@ const SYNC: Flags = ADMIN.union(Flags::NO_ASYNC_LOADING).union(Flags::NO_MULTI);
 const FOLLOW: Flags = ADMIN.union(Flags::NO_ASYNC_LOADING).union(Flags::STALE);
 
 pub(super) const COMMANDS: &[Command] = &[
+    Command::new("failover", Group::Replication, "6.2.0", -1, "Hands this master's place to a replica.")
+        .flags(ADMIN.union(Flags::STALE))
+        .node(NodeCommand::Failover),
     Command::new(
         "psync",
         Group::Replication,

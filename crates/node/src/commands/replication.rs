@@ -1,11 +1,14 @@
 //! REPLICAOF, WAIT, and what replicas say to their masters.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use replication::{PsyncRequest, Replconf};
 use resp::{Args, Writer};
 
+use super::Outcome;
 use crate::connection::Connection;
+use crate::failover;
 use crate::replication::{Event, MasterAddress, Newcomer};
 use crate::server::Server;
 
@@ -21,6 +24,11 @@ pub(super) fn psync(connection: &mut Connection, args: Args<'_>) {
             Err(error) => return refuse(&error.to_string()),
         },
     };
+    if let Some(request) = request.as_ref().filter(|request| request.failover)
+        && let Err(text) = take_over(&server, request)
+    {
+        return refuse(text);
+    }
     if !server.replication.can_serve() {
         return refuse("NOMASTERLINK Can't SYNC while not connected with my master");
     }
@@ -45,6 +53,26 @@ pub(super) fn psync(connection: &mut Connection, args: Args<'_>) {
             connection.session.closing = true;
         }
     }
+}
+
+/// A master that hands its place over asks this replica to take it.
+fn take_over(server: &Server, request: &PsyncRequest) -> Result<(), &'static str> {
+    if !server.replication.is_replica() {
+        return Err("ERR PSYNC FAILOVER can't be sent to a master.");
+    }
+    if server.replication.log.lock().position().id.as_str().as_bytes() != request.id.as_slice() {
+        return Err("ERR PSYNC FAILOVER replid must match my replid.");
+    }
+    tracing::info!("Failover request was accepted: this node is the master now.");
+    server.replication.become_master(server);
+    configure(server, &[]);
+    Ok(())
+}
+
+/// FAILOVER [TO host port [FORCE]] [ABORT] [TIMEOUT milliseconds]
+pub(super) fn failover(server: &Arc<Server>, args: Args<'_>) -> Outcome {
+    let words: Vec<&[u8]> = args.iter().skip(1).collect();
+    failover::run(server, failover::Order::parse(&words)?).map_err(str::to_owned)
 }
 
 /// REPLCONF option value [option value ...]

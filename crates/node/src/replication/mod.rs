@@ -184,12 +184,21 @@ impl Replication {
 
     /// Follows `master` from now on. Says whether that changes anything.
     pub(crate) fn become_replica_of(&self, server: &Server, master: MasterAddress) -> bool {
+        self.follow(server, master, false)
+    }
+
+    /// Follows a replica of this node and asks it to be the master, until [`Replication::apply_config`].
+    pub(crate) fn hand_over_to(&self, server: &Server, replica: MasterAddress) {
+        self.follow(server, replica, true);
+    }
+
+    fn follow(&self, server: &Server, master: MasterAddress, failover: bool) -> bool {
         let machine = {
             let mut role = self.role.lock();
             if matches!(&*role, Role::Replica { master: current, .. } if *current == master) {
                 return false;
             }
-            let config = replica_config(&server.config);
+            let config = replica::Config { failover, ..replica_config(&server.config) };
             let machine = Arc::new(Mutex::new(Replica::new(config, None, crate::time::instant())));
             *role = Role::Replica { master: master.clone(), machine: machine.clone() };
             machine
@@ -286,6 +295,33 @@ impl Replication {
         self.master.lock().acknowledged().iter().filter(|acked| **acked >= offset).count()
     }
 
+    /// The replicas, and whether they get the stream.
+    pub(crate) fn replica_addresses(&self) -> Vec<(MasterAddress, bool)> {
+        self.each_replica(|peer| peer.is_online())
+    }
+
+    /// The replicas that have everything.
+    pub(crate) fn replicas_in_sync(&self) -> Vec<MasterAddress> {
+        let offset = self.offset();
+        let all = self.each_replica(|peer| peer.is_online() && peer.acknowledged >= offset);
+        all.into_iter().filter(|(_, synced)| *synced).map(|(address, _)| address).collect()
+    }
+
+    fn each_replica(&self, is: impl Fn(&master::Replica) -> bool) -> Vec<(MasterAddress, bool)> {
+        let addresses = self.addresses.lock();
+        let machine = self.master.lock();
+        let each = machine.peers().map(|(id, peer)| {
+            let host = peer.profile.ip_address.as_ref().or(addresses.get(&id)).cloned().unwrap_or_default();
+            (MasterAddress { host, port: peer.profile.listening_port }, is(peer))
+        });
+        each.collect()
+    }
+
+    /// Asks the replicas how far they are.
+    pub(crate) fn ask_for_acknowledgements(&self) {
+        self.log.ask_for_acknowledgements();
+    }
+
     /// How many replicas can acknowledge anything.
     pub(crate) fn replicas(&self) -> usize {
         self.master.lock().acknowledged().len()
@@ -338,6 +374,7 @@ fn replica_config(config: &Config) -> replica::Config {
         user: given("masteruser").map(String::into_bytes),
         password: given("masterauth").map(String::into_bytes),
         timeout: seconds(config, "repl-timeout"),
+        failover: false,
     }
 }
 

@@ -56,7 +56,7 @@ pub(crate) fn info(server: &Server, text: &mut String) {
         }
     }
     replicas(server, text);
-    line(text, "master_failover_state", "no-failover");
+    line(text, "master_failover_state", server.failover.name());
     let log = replication.log.lock();
     line(text, "master_replid", log.position().id);
     line(text, "master_replid2", log.second().map_or(ReplId::NONE, |second| second.id));

@@ -112,7 +112,7 @@ impl Handshake {
             }
             Waiting::Replconf(_) => {
                 self.waiting = Waiting::Psync;
-                ask(position, send);
+                ask(config, position, send);
                 Step::More
             }
             Waiting::Psync => on_psync(line, position.is_some(), rest),
@@ -148,11 +148,13 @@ fn pong(line: &[u8]) -> bool {
 }
 
 /// Asks for the first byte that is not here yet.
-fn ask(position: Option<Position>, send: &mut Vec<u8>) {
+fn ask(config: &Config, position: Option<Position>, send: &mut Vec<u8>) {
     match position {
         Some(Position { id, offset }) => {
             let first_byte = (offset.0 + 1).to_string();
-            resp::encode_request(send, [&b"PSYNC"[..], id.as_str().as_bytes(), first_byte.as_bytes()]);
+            let words = [&b"PSYNC"[..], id.as_str().as_bytes(), first_byte.as_bytes(), b"FAILOVER"];
+            let count = if config.failover { words.len() } else { words.len() - 1 };
+            resp::encode_request(send, words[..count].iter().copied());
         }
         None => resp::encode_request(send, [&b"PSYNC"[..], b"?", b"-1"]),
     }

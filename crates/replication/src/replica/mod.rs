@@ -47,6 +47,8 @@ pub struct Config {
     pub password: Option<Vec<u8>>,
     /// `repl-timeout`.
     pub timeout: Duration,
+    /// The master is a replica of this node's and is asked to take its place (FAILOVER).
+    pub failover: bool,
 }
 
 /// What happens to the machine. Everything but `Deadline` answers an action.

@@ -7,6 +7,7 @@ fn config() -> Config {
         user: None,
         password: None,
         timeout: Duration::from_secs(60),
+        failover: false,
     }
 }
 
