@@ -65,7 +65,7 @@ pub enum CommandError {
     SlotTwice(Slot),
     #[error("DB must be empty to perform CLUSTER FLUSHSLOTS.")]
     FlushNotEmpty,
-    #[error("You can use SETSLOT only with masters.")]
+    #[error("Please use SETSLOT only with masters.")]
     SetSlotOnReplica,
     #[error("Target node is not a master")]
     TargetNotMaster,

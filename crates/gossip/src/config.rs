@@ -19,8 +19,12 @@ pub struct Config {
     pub replica_no_failover: bool,
     /// `cluster-require-full-coverage`: serve only while every slot is served by somebody.
     pub require_full_coverage: bool,
-    /// `cluster-allow-replica-migration`: a master that loses its last slot follows the new owner.
+    /// `cluster-allow-replica-migration`: a master that loses its last slot follows the new owner, and
+    /// replicas go to masters that have none left.
     pub allow_replica_migration: bool,
+    /// `cluster-migration-barrier`: how many working replicas a master keeps when one of its own goes
+    /// to another.
+    pub migration_barrier: usize,
     /// `cluster-manual-failover-timeout`: how long a manual failover may take.
     pub manual_failover_timeout: Duration,
     /// `cluster-blacklist-ttl`: how long a forgotten node stays forgotten.
@@ -53,6 +57,7 @@ impl Default for Config {
             replica_no_failover: false,
             require_full_coverage: true,
             allow_replica_migration: true,
+            migration_barrier: 1,
             manual_failover_timeout: Duration::from_secs(5),
             blacklist_ttl: Duration::from_secs(60),
             announce: Announce::default(),

@@ -35,6 +35,7 @@ pub enum Event {
     EpochCollision { with: NodeId, epoch: Epoch },
     SlotsLost { to: NodeId },
     Following { master: NodeId },
+    Migrating { to: NodeId },
     ImportedEpoch(Epoch),
     SlotMovedAway { slot: Slot, to: NodeId },
     ElectionScheduled { delay: Duration, rank: u32, offset: u64 },
@@ -147,6 +148,7 @@ impl fmt::Display for Event {
             Self::Following { master } => {
                 write!(f, "Configuration change detected. Reconfiguring myself as a replica of {master}")
             }
+            Self::Migrating { to } => write!(f, "Migrating to orphaned master {to}"),
             Self::ImportedEpoch(epoch) => {
                 write!(f, "configEpoch updated after importing slot: {epoch}")
             }

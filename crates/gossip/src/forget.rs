@@ -38,7 +38,7 @@ impl Gossip {
     pub(crate) fn remove_node(&mut self, id: NodeId) {
         assert_ne!(id, self.me, "a node stays in its own view");
         self.close_link(id);
-        self.nodes.remove(&id);
+        let role = self.nodes.remove(&id).map(|node| node.role);
         self.slots.release_all(id);
         self.migrating.retain(|_, to| *to != id);
         self.importing.retain(|_, from| *from != id);
@@ -50,6 +50,9 @@ impl Gossip {
             if node.role == Role::Replica(Some(id)) {
                 node.role = Role::Replica(None);
             }
+        }
+        if let Some(role) = role {
+            self.note_node_gone(id, role);
         }
         self.todo.save = true;
         self.todo.publish = true;

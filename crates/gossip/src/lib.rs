@@ -35,6 +35,7 @@ mod node;
 mod nodes_conf;
 mod operator;
 mod packets;
+mod replica_migration;
 mod report;
 mod role;
 mod service;

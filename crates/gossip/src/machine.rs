@@ -20,6 +20,7 @@ use crate::links::Links;
 use crate::manual_failover::Manual;
 use crate::node::{Address, Node};
 use crate::nodes_conf::{self, ConfError, Saved};
+use crate::replica_migration::Orphans;
 use crate::role::Following;
 use crate::service::Service;
 use crate::slots::SlotTable;
@@ -45,6 +46,7 @@ pub struct Gossip {
     pub(crate) election: Election,
     pub(crate) manual: Manual,
     pub(crate) following: Following,
+    pub(crate) orphans: Orphans,
     pub(crate) replication: Replication,
     pub(crate) stats: Stats,
     pub(crate) timeline: Timeline,
@@ -93,6 +95,7 @@ impl Gossip {
     }
 
     fn with(config: Config, rng: ChaCha8Rng, saved: Saved) -> Self {
+        let orphans = Orphans::of(&saved.nodes);
         let mut gossip = Self {
             config,
             me: saved.me,
@@ -108,6 +111,7 @@ impl Gossip {
             election: Election::default(),
             manual: Manual::default(),
             following: Following::default(),
+            orphans,
             replication: Replication::default(),
             stats: Stats::default(),
             timeline: Timeline::default(),
@@ -173,6 +177,7 @@ impl Gossip {
         self.judge_silence();
         self.step_manual_failover();
         self.step_election();
+        self.step_replica_migration();
     }
 
     /// When to call again with [`Input::Deadline`], if nothing comes before.
@@ -188,6 +193,7 @@ impl Gossip {
                 self.handshake_deadline(),
                 self.manual_deadline(),
                 self.election_deadline(),
+                self.orphan_deadline(),
                 self.service_deadline(),
                 self.heartbeat(),
             ])

@@ -39,6 +39,7 @@ impl Gossip {
             return;
         }
         node.role = role;
+        self.note_role_change(id, before);
         if before == Role::Master {
             // A replica owns nothing.
             self.slots.release_all(id);

@@ -5,4 +5,5 @@ mod failover;
 mod membership;
 mod net;
 mod nodes_conf;
+mod replica_migration;
 mod single;

@@ -38,7 +38,7 @@ fn refusals_have_the_texts_that_tools_know() {
             "Can't assign hashslot 0 to a different node while I still hold keys for this hash slot."
                 .to_owned(),
         ),
-        (3, set(mine, SlotChange::Stable), "You can use SETSLOT only with masters.".to_owned()),
+        (3, set(mine, SlotChange::Stable), "Please use SETSLOT only with masters.".to_owned()),
         (0, replicate("abc"), "Unknown node abc".to_owned()),
         (0, replicate(&me), "Can't replicate myself".to_owned()),
         (4, replicate(&replica), "I can only replicate a master, not a replica.".to_owned()),

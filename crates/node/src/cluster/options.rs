@@ -37,6 +37,7 @@ pub(super) fn read(config: &Config) -> Result<gossip::Config> {
         replica_no_failover: config.switch("cluster-replica-no-failover"),
         require_full_coverage: config.switch("cluster-require-full-coverage"),
         allow_replica_migration: config.switch("cluster-allow-replica-migration"),
+        migration_barrier: usize::try_from(config.integer("cluster-migration-barrier")).unwrap_or(usize::MAX),
         manual_failover_timeout: millis("cluster-manual-failover-timeout"),
         blacklist_ttl: seconds("cluster-blacklist-ttl"),
         announce: announce(config)?,
