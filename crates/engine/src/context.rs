@@ -14,6 +14,7 @@ use crate::error::CommandError;
 use crate::lookup::Registry;
 use crate::random::Random;
 use crate::session::{Origin, Session};
+use crate::settings::Gate;
 use crate::stats::{WorkerStats, add};
 
 /// One command on its way: its arguments, its client, the slots it locked, its reply and its effects.
@@ -80,7 +81,7 @@ impl<'a> Context<'a> {
     }
 
     /// Where `key` lies, if it is there and has not expired. An expired key is deleted on the way, and
-    /// the log told, unless this node is a replica: then it is only hidden.
+    /// the log told, unless this node is a replica or writes are paused: then it is only hidden.
     pub fn find(&mut self, key: &Key<'_>) -> Option<Place> {
         self.find_in(self.session.db, key)
     }
@@ -93,7 +94,10 @@ impl<'a> Context<'a> {
             Found::Live(place) => Some(place),
             Found::Expired(place) if self.session.origin == Origin::Master => Some(place),
             Found::Expired(place) => {
-                if !self.engine.settings.replica.load(Ordering::Relaxed) {
+                let settings = &self.engine.settings;
+                let hides =
+                    settings.replica.load(Ordering::Relaxed) || settings.gate().intersects(Gate::PAUSED);
+                if !hides {
                     let dropped = table.remove(place, key);
                     self.discard(dropped);
                     self.engine.key_gone(db, key.slot(), key.bytes());

@@ -15,7 +15,7 @@ use clock::Millis;
 use keyspace::{Found, Key, Keyspace, LockedSlots};
 use parking_lot::Mutex;
 use resp::{Args, Batch, Writer};
-use slot_routing::{Access, Member, Ownership, Slot, Topology, Verdict, route};
+use slot_routing::{Access, Member, Ownership, ReplOffset, Slot, Topology, Verdict, route};
 use smallvec::SmallVec;
 
 use crate::bin::Bin;
@@ -35,6 +35,7 @@ use crate::session::{Mute, Origin, Session};
 use crate::settings::Settings;
 use crate::stats::{WorkerStats, add};
 use crate::watch::Watches;
+use admission::paused;
 
 /// How many requests are prepared together: enough to hide memory latency, few enough to stay in the
 /// first-level cache.
@@ -306,9 +307,10 @@ impl Engine {
         let start = out.len();
         let outcome = match entry.command.run {
             Run::Exec => self.exec(worker, session, now, asked, out),
-            _ => self.execute(worker, session, now, request, entry, asked, out).map(|()| Flow::Done),
+            _ => self.execute(worker, session, now, request, entry, asked, out),
         };
-        if let Ok(flow @ Flow::Node(_)) = outcome {
+        if let Ok(flow @ (Flow::Node(_) | Flow::Paused)) = outcome {
+            session.asking = asked && flow == Flow::Paused;
             return flow;
         }
         let end = (worker.nanos)();
@@ -361,7 +363,8 @@ impl Engine {
     }
 
     /// Locks the command's slots, asks whether it may run on them, runs it, and appends its effects
-    /// before the slots are unlocked.
+    /// before the slots are unlocked. A pause that began since the command was admitted stops it here: who
+    /// pauses need only see each slot free once to know that nothing more will happen.
     #[allow(clippy::too_many_arguments, reason = "each is another owner's state")]
     fn execute(
         &self,
@@ -372,12 +375,15 @@ impl Engine {
         entry: &'static Registered,
         asked: bool,
         out: &mut Vec<u8>,
-    ) -> Result<(), CommandError> {
+    ) -> Result<Flow, CommandError> {
         let Run::Here(handler) = entry.command.run else {
             unreachable!("the shell's commands and containers are sorted out on admission")
         };
         let (db, origin) = (session.db, session.origin);
         let slots = self.lock(session, request, entry, asked, now)?;
+        if origin == Origin::Client && paused(self.settings.gate(), entry.command.flags) {
+            return Ok(Flow::Paused);
+        }
         // Asked under the locks: the log is opened at a cut, while every slot is held.
         worker.effects.start(origin == Origin::Client && self.log.wanted());
         let mut context = Context {
@@ -405,7 +411,7 @@ impl Engine {
                 context.session.last_write = context.effects.append(&*self.log, db);
             }
         }
-        outcome
+        outcome.map(|()| Flow::Done)
     }
 
     /// Locks the slots of the command's keys and decides, under their locks, whether they are served here.
@@ -474,7 +480,7 @@ impl Engine {
         access
     }
 
-    fn check_route(
+    pub(crate) fn check_route(
         &self,
         topology: &Topology,
         slot: Slot,
@@ -500,14 +506,15 @@ impl Engine {
     }
 
     /// Tells the log, and whoever watches it, that a key is gone without a command: its time came, or it
-    /// lives elsewhere now. The caller holds its slot.
-    pub fn key_gone(&self, db: u16, slot: Slot, key: &[u8]) {
+    /// lives elsewhere now. The caller holds its slot. Says where that ends in the log, if anybody reads it.
+    pub fn key_gone(&self, db: u16, slot: Slot, key: &[u8]) -> Option<ReplOffset> {
         self.watches.touch(db, slot, key);
-        if self.log.wanted() {
-            let mut wire = Vec::with_capacity(key.len() + 32);
-            resp::encode_request(&mut wire, [&b"DEL"[..], key]);
-            self.log.append(db, &wire);
+        if !self.log.wanted() {
+            return None;
         }
+        let mut wire = Vec::with_capacity(key.len() + 32);
+        resp::encode_request(&mut wire, [&b"DEL"[..], key]);
+        Some(self.log.append(db, &wire))
     }
 
     fn refuse(&self, worker: &Worker, session: &Session, error: &CommandError, out: &mut Vec<u8>) {

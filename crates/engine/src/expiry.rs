@@ -31,7 +31,7 @@ impl Engine {
         let gate = self.settings.gate();
         if self.settings.replica.load(Ordering::Relaxed)
             || !self.settings.active_expire.load(Ordering::Relaxed)
-            || gate.intersects(Gate::LOADING | Gate::WRITES_PAUSED | Gate::ALL_PAUSED)
+            || gate.intersects(Gate::LOADING | Gate::PAUSED)
         {
             return false;
         }
@@ -58,7 +58,9 @@ impl Engine {
         let (mut key, mut name) = (std::mem::take(&mut worker.key), std::mem::take(&mut worker.name));
         let wanted = self.log.wanted();
         let mut guard = self.keyspace.lock(slot);
-        for (db, table) in guard.tables() {
+        // Asked again under the lock: who pauses waits for each slot once.
+        let paused = self.settings.gate().intersects(Gate::PAUSED);
+        for (db, table) in guard.tables().filter(|_| !paused) {
             worker.effects.start(wanted);
             while dropped.len() < KEYS_PER_LOCK {
                 let Some(value) = table.pop_due(now, &mut key) else { break };

@@ -46,7 +46,7 @@ pub use histogram::Distribution;
 pub use keys::{Begin, Find, KeyFlags, KeySpec};
 pub use latency::LatencyMonitor;
 pub use lookup::{Registered, Registry};
-pub use migration::Captured;
+pub use migration::{Captured, Release};
 pub use pause::{PauseMode, PausePurpose, Pauses};
 pub use session::{Mute, Origin, Session};
 pub use settings::{Gate, Permission, Settings};

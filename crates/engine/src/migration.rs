@@ -2,12 +2,16 @@
 //!
 //! No slot is held while another server is spoken to, so a key may change between the two. Who migrates
 //! captures the key, has it restored elsewhere, and releases it; if that says that the key is another by
-//! now, it begins again with what is there.
+//! now, it begins again with what is there. That the keys are this node's to move is asked before, and
+//! again before each is let go of: a failover may have come between.
 
 use clock::Millis;
 use keyspace::{Found, LockedSlots};
+use slot_routing::{Access, Ownership, ReplOffset, Slot};
 
 use crate::dispatch::{Engine, Worker};
+use crate::error::CommandError;
+use crate::settings::Gate;
 use crate::stats::add;
 
 /// A key's value and time, taken at one moment.
@@ -18,28 +22,77 @@ pub struct Captured {
     pub expiry: Option<Millis>,
 }
 
+/// What became of a key that was to be let go of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Release {
+    /// It is gone; where that ends in the log, if anybody reads it.
+    Gone(Option<ReplOffset>),
+    /// It is not what was captured.
+    Changed,
+    /// Writes wait, so this must too.
+    Paused,
+}
+
 impl Engine {
+    /// Whether a client may move `keys` away from here: they lie in one slot, which this node serves or
+    /// which is on the move to or from it.
+    pub fn may_migrate(&self, keys: &[Vec<u8>]) -> Result<(), CommandError> {
+        let mut slots = keys.iter().map(|key| Slot::of_key(key));
+        let Some(slot) = slots.next().filter(|_| self.topology.is_some()) else {
+            return self.may_release(&mut self.keyspace.lock_many(&[]), None);
+        };
+        if slots.any(|other| other != slot) {
+            return Err(CommandError::CrossSlot);
+        }
+        self.may_release(&mut self.keyspace.lock_many(&[slot]), Some(slot))
+    }
+
+    fn may_release(&self, locked: &mut LockedSlots<'_>, slot: Option<Slot>) -> Result<(), CommandError> {
+        let (Some(topology), Some(slot)) = (&self.topology, slot) else {
+            let replica = self.settings.gate().contains(Gate::READ_ONLY_REPLICA);
+            return if replica { Err(CommandError::ReadOnlyReplica) } else { Ok(()) };
+        };
+        match locked.slot(slot).ownership() {
+            Ownership::Mine | Ownership::Migrating | Ownership::Importing => Ok(()),
+            other => {
+                let access = Access { asking: false, replica_read: false, keys: 1, missing: 0 };
+                self.check_route(&topology.load(), slot, other, access)
+            }
+        }
+    }
+
     /// The key as it is now, if it is there.
     #[must_use]
     pub fn capture(&self, db: u16, key: &[u8], now: Millis) -> Option<Captured> {
         self.captured(&mut self.keyspace.lock_many(&[self.keyspace.key(key).slot()]), db, key, now)
     }
 
-    /// Deletes the key, and logs that, if it is still as it was captured.
-    pub fn release(&self, worker: &Worker, db: u16, key: &[u8], now: Millis, captured: &Captured) -> bool {
+    /// Deletes the key, and logs that, if it is still as it was captured and this node's to delete.
+    pub fn release(
+        &self,
+        worker: &Worker,
+        db: u16,
+        key: &[u8],
+        now: Millis,
+        captured: &Captured,
+    ) -> Result<Release, CommandError> {
         let handle = self.keyspace.key(key);
         let mut locked = self.keyspace.lock_many(&[handle.slot()]);
+        if self.settings.gate().intersects(Gate::PAUSED) {
+            return Ok(Release::Paused);
+        }
+        self.may_release(&mut locked, self.topology.as_ref().map(|_| handle.slot()))?;
         if self.captured(&mut locked, db, key, now).as_ref() != Some(captured) {
-            return false;
+            return Ok(Release::Changed);
         }
         let table = locked.slot(handle.slot()).table(db);
-        let Found::Live(place) = table.find(&handle, now) else { return false };
+        let Found::Live(place) = table.find(&handle, now) else { return Ok(Release::Changed) };
         let dropped = table.remove(place, &handle);
         add(&worker.stats.changes, 1);
-        self.key_gone(db, handle.slot(), key);
+        let end = self.key_gone(db, handle.slot(), key);
         drop(locked);
         self.bin.discard(dropped);
-        true
+        Ok(Release::Gone(end))
     }
 
     fn captured(&self, locked: &mut LockedSlots<'_>, db: u16, key: &[u8], now: Millis) -> Option<Captured> {
@@ -57,6 +110,9 @@ impl Engine {
 
 #[cfg(test)]
 mod tests {
+    use slot_routing::ReplOffset;
+
+    use super::*;
     use crate::testing::Client;
 
     #[test]
@@ -64,18 +120,48 @@ mod tests {
         let mut client = Client::logged();
         client.table(&[("set k v px 5000", "+OK")]);
         let now = client.now;
+        let release = |client: &Client, captured: &Captured| {
+            client.engine.release(&client.worker, 0, b"k", now, captured)
+        };
         let captured = client.engine.capture(0, b"k", now).unwrap();
         assert_eq!(captured.expiry.unwrap().0, now.0 + 5000);
         client.table(&[("append k w", ":2")]);
-        assert!(!client.engine.release(&client.worker, 0, b"k", now, &captured));
+        assert_eq!(release(&client, &captured), Ok(Release::Changed));
         let captured = client.engine.capture(0, b"k", now).unwrap();
         client.table(&[("pexpire k 6000", ":1")]);
-        assert!(!client.engine.release(&client.worker, 0, b"k", now, &captured), "its time counts too");
+        assert_eq!(release(&client, &captured), Ok(Release::Changed), "its time counts too");
         let captured = client.engine.capture(0, b"k", now).unwrap();
-        assert!(client.engine.release(&client.worker, 0, b"k", now, &captured));
-        assert!(!client.engine.release(&client.worker, 0, b"k", now, &captured));
+        client.engine.settings.set_gate(Gate::WRITES_PAUSED, true);
+        assert_eq!(release(&client, &captured), Ok(Release::Paused));
+        client.engine.settings.set_gate(Gate::WRITES_PAUSED, false);
+        client.engine.settings.set_gate(Gate::READ_ONLY_REPLICA, true);
+        assert_eq!(release(&client, &captured), Err(CommandError::ReadOnlyReplica));
+        client.engine.settings.set_gate(Gate::READ_ONLY_REPLICA, false);
+        let Ok(Release::Gone(Some(end))) = release(&client, &captured) else { panic!("it is as captured") };
+        assert!(end > client.session.last_write && end > ReplOffset(0));
+        assert_eq!(release(&client, &captured), Ok(Release::Changed));
         client.table(&[("exists k", ":0")]);
         assert_eq!(client.log().last().map(String::as_str), Some("0 DEL k"));
         assert_eq!(client.engine.capture(0, b"k", now), None);
+    }
+
+    #[test]
+    fn only_slots_of_ours_or_on_the_move_are_left() {
+        let client = Client::clustered();
+        let keys = |names: &[&str]| names.iter().map(|name| name.as_bytes().to_vec()).collect::<Vec<_>>();
+        assert_eq!(client.engine.may_migrate(&keys(&["a{t}", "b{t}"])), Ok(()));
+        assert_eq!(client.engine.may_migrate(&keys(&["a", "b"])), Err(CommandError::CrossSlot));
+        let slot = Slot::of_key(b"a");
+        let table = [
+            (Ownership::Migrating, Ok(())),
+            (Ownership::Importing, Ok(())),
+            (Ownership::Unassigned, Err(CommandError::SlotNotServed)),
+        ];
+        for (ownership, verdict) in table {
+            client.engine.keyspace.lock(slot).set_ownership(ownership);
+            assert_eq!(client.engine.may_migrate(&keys(&["a"])), verdict);
+        }
+        client.engine.keyspace.lock(slot).set_ownership(Ownership::MyMasters);
+        assert!(matches!(client.engine.may_migrate(&keys(&["a"])), Err(CommandError::Redirect { .. })));
     }
 }

@@ -32,6 +32,11 @@ bitflags! {
     }
 }
 
+impl Gate {
+    /// Any pause: nothing may be appended to the log but what a replica's master says.
+    pub const PAUSED: Self = Self::WRITES_PAUSED.union(Self::ALL_PAUSED);
+}
+
 /// A parameter that is `no`, `yes` or `local`: whether something may be done, by anybody or only by
 /// clients on this machine.
 #[derive(Debug, Default)]

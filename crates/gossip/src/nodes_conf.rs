@@ -62,6 +62,7 @@ impl Gossip {
     pub(crate) fn nodes_conf(&self) -> String {
         use std::fmt::Write;
         let mut text = String::new();
+        let ranges = self.ranges();
         for node in self.nodes.values().filter(|node| node.handshake.is_none()) {
             self.write_address(&mut text, node);
             let _ = write!(text, ",{},shard-id={}", node.hostname, node.shard);
@@ -71,7 +72,7 @@ impl Gossip {
             if node.address.other_port != 0 {
                 let _ = write!(text, ",tls-port={}", node.address.other_port);
             }
-            self.write_standing(&mut text, node);
+            self.write_standing(&mut text, node, &ranges);
             text.push('\n');
         }
         let _ =

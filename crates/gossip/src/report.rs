@@ -1,15 +1,19 @@
 //! What operators read: CLUSTER NODES, INFO, LINKS, and the topology for the rest of the node.
 
+use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use clock::{Instant, Millis};
-use slot_routing::{Endpoint, Epoch, Member, NodeId, Topology};
+use slot_routing::{Endpoint, Epoch, Member, NodeId, Slot, Topology};
 
 use crate::commands::CommandError;
 use crate::contract::LinkId;
 use crate::machine::Gossip;
 use crate::node::{Link, Node};
 use crate::wire::Kind;
+
+/// Runs of slots by their owner.
+pub(crate) type Ranges = BTreeMap<NodeId, Vec<(Slot, Slot)>>;
 
 /// One link, for CLUSTER LINKS.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,11 +28,21 @@ impl Gossip {
     #[must_use]
     pub fn nodes_text(&self) -> String {
         let mut text = String::new();
+        let ranges = self.ranges();
         for node in self.nodes.values() {
-            self.write_node(&mut text, node);
+            self.write_node(&mut text, node, &ranges);
             text.push('\n');
         }
         text
+    }
+
+    /// Which runs of slots each owner has.
+    pub(crate) fn ranges(&self) -> Ranges {
+        let mut ranges = Ranges::new();
+        for (first, last, owner) in self.slots.runs() {
+            ranges.entry(owner).or_default().push((first, last));
+        }
+        ranges
     }
 
     /// The lines of CLUSTER REPLICAS.
@@ -37,11 +51,12 @@ impl Gossip {
         if !self.nodes[&master].is_master() {
             return Err(CommandError::NotAMaster);
         }
+        let ranges = self.ranges();
         let replicas = self.nodes.values().filter(|node| node.master() == Some(master));
         Ok(replicas
             .map(|node| {
                 let mut line = String::new();
-                self.write_node(&mut line, node);
+                self.write_node(&mut line, node, &ranges);
                 line
             })
             .collect())
@@ -54,12 +69,12 @@ impl Gossip {
     }
 
     /// `id ip:port@bus[,hostname] flags master ping pong epoch link slots...`
-    pub(crate) fn write_node(&self, text: &mut String, node: &Node) {
+    pub(crate) fn write_node(&self, text: &mut String, node: &Node, ranges: &Ranges) {
         self.write_address(text, node);
         if !node.hostname.is_empty() {
             let _ = write!(text, ",{}", node.hostname);
         }
-        self.write_standing(text, node);
+        self.write_standing(text, node, ranges);
     }
 
     pub(crate) fn write_address(&self, text: &mut String, node: &Node) {
@@ -67,7 +82,7 @@ impl Gossip {
         let _ = write!(text, "{} {ip}:{}@{}", node.id, node.address.port, node.address.bus_port);
     }
 
-    pub(crate) fn write_standing(&self, text: &mut String, node: &Node) {
+    pub(crate) fn write_standing(&self, text: &mut String, node: &Node, ranges: &Ranges) {
         let millis = |time: Option<Instant>| time.map_or(0, |time| self.wall_at(time).0);
         let master = node.master().and_then(|id| self.nodes.get(&id));
         let epoch = self.claimed_epoch(node);
@@ -81,7 +96,7 @@ impl Gossip {
             millis(node.contact.pong_received),
             if connected { "connected" } else { "disconnected" },
         );
-        for (first, last) in self.slots.set_of(node.id).ranges() {
+        for (first, last) in ranges.get(&node.id).into_iter().flatten() {
             let _ = match first == last {
                 true => write!(text, " {first}"),
                 false => write!(text, " {first}-{last}"),
@@ -196,8 +211,8 @@ impl Gossip {
     pub fn topology(&self) -> Topology {
         let members = self.nodes.values().filter_map(|node| self.member(node)).collect();
         let mut topology = Topology::new(self.me, self.current_epoch, self.service.serving, members);
-        for (owner, _) in self.slots.owners() {
-            topology.assign(self.slots.set_of(owner).iter(), owner);
+        for (first, last, owner) in self.slots.runs() {
+            topology.assign_run(first, last, owner);
         }
         for (&slot, &to) in &self.migrating {
             topology.mark_migrating(slot, to);

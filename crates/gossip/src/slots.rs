@@ -60,12 +60,28 @@ impl SlotTable {
     pub(crate) fn set_of(&self, id: NodeId) -> SlotSet {
         let Some(&handle) = self.handles.get(&id) else { return SlotSet::new() };
         let mut bitmap = [0; SLOT_COUNT / 8];
-        for (byte, owners) in bitmap.iter_mut().zip(self.owners.chunks_exact(8)) {
-            for (bit, &owner) in owners.iter().enumerate() {
-                *byte |= u8::from(owner == handle) << bit;
-            }
+        for (bytes, owners) in bitmap.chunks_exact_mut(8).zip(self.owners.chunks_exact(64)) {
+            // Slots come in runs: most stretches are all of one owner's, or none.
+            let word = match owners.iter().map(|&owner| u8::from(owner == handle)).sum::<u8>() {
+                0 => 0,
+                64 => u64::MAX,
+                _ => owners.iter().rev().fold(0, |word, &owner| (word << 1) | u64::from(owner == handle)),
+            };
+            bytes.copy_from_slice(&word.to_le_bytes());
         }
         SlotSet::from_bitmap(&bitmap)
+    }
+
+    /// Runs of neighbouring slots with one owner, as (first, last, owner), in rising order.
+    pub(crate) fn runs(&self) -> impl Iterator<Item = (Slot, Slot, NodeId)> + '_ {
+        let slot = |index: usize| Slot::new(index as u16).expect("within the table");
+        let mut start = 0;
+        self.owners.chunk_by(|one, next| one == next).filter_map(move |run| {
+            let first = start;
+            start += run.len();
+            let owner = self.ids.get(usize::from(run[0])).copied().flatten()?;
+            Some((slot(first), slot(start - 1), owner))
+        })
     }
 
     /// Whether `id` owns exactly `slots`.
@@ -141,6 +157,9 @@ mod tests {
         assert_eq!(table.set_of(two).ranges(), [(slot(3), slot(3))]);
         assert!(table.owns_exactly(two, &[slot(3)].into_iter().collect()));
         assert!(!table.owns_exactly(one, &table.set_of(two)));
+        let runs: Vec<_> =
+            table.runs().map(|(first, last, id)| (first.number(), last.number(), id)).collect();
+        assert_eq!(runs, [(0, 2, one), (3, 3, two), (4, 9, one)]);
         assert_eq!(table.release(slot(3)), Some(two));
         assert_eq!(table.release(slot(3)), None);
         assert_eq!(table.owners().collect::<Vec<_>>(), [(one, 9)]);

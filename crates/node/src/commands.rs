@@ -15,6 +15,8 @@ use resp::{Args, Request};
 use crate::connection::Connection;
 use crate::worker::with_scratch;
 
+pub(crate) use migrate::Pool;
+
 /// Carries out a command that the engine handed over and writes its reply.
 pub(crate) async fn run(connection: &mut Connection, command: NodeCommand, request: &Request) {
     let before = connection.output().len();

@@ -36,6 +36,7 @@ pub(crate) async fn run(server: Arc<Server>) {
         if turn % TURNS_A_SECOND == 0 {
             close_idle(&server);
             oom::settle(&server);
+            server.migration_targets.sweep(crate::time::instant());
         }
         let now = crate::time::instant();
         server.engine.pauses.settle(&server.engine.settings, crate::time::now());

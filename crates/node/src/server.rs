@@ -10,6 +10,7 @@ use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
 
 use crate::cluster::Cluster;
+use crate::commands::Pool;
 use crate::config::Config;
 use crate::failover::Failover;
 use crate::listener::Listeners;
@@ -103,6 +104,8 @@ pub(crate) struct Server {
     pub(crate) shutdown: Shutdown,
     pub(crate) failover: Failover,
     pub(crate) oom_score: oom::Score,
+    /// Links to the servers that keys were moved to lately.
+    pub(crate) migration_targets: Pool,
     /// The way to the cluster's driver, in cluster mode.
     pub(crate) cluster: OnceLock<Cluster>,
     /// How many clients are connected.
@@ -122,6 +125,7 @@ impl Server {
             shutdown: Shutdown::default(),
             failover: Failover::default(),
             oom_score: oom::Score::default(),
+            migration_targets: Pool::default(),
             config,
             identity,
             network: NetworkStats::default(),

@@ -58,7 +58,14 @@ impl SlotSet {
 
     /// The slots in rising order.
     pub fn iter(&self) -> impl Iterator<Item = Slot> + '_ {
-        Slot::all().filter(|&slot| self.contains(slot))
+        self.0.chunks_exact(8).enumerate().flat_map(|(index, bytes)| {
+            let mut word = u64::from_le_bytes(bytes.try_into().expect("chunks of eight"));
+            std::iter::from_fn(move || {
+                let bit = (word != 0).then(|| word.trailing_zeros() as u16)?;
+                word &= word - 1;
+                Slot::new(index as u16 * 64 + bit)
+            })
+        })
     }
 
     /// Runs of neighbouring slots as (first, last), both inclusive, in rising order.

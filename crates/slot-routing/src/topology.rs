@@ -101,6 +101,12 @@ impl Topology {
         }
     }
 
+    /// Gives the slots from `first` to `last` to `owner`, who must be a member.
+    pub fn assign_run(&mut self, first: Slot, last: Slot, owner: NodeId) {
+        let place = self.place(owner).expect("only a member can own a slot") as u16;
+        self.owners[first.index()..=last.index()].fill(place);
+    }
+
     /// Marks a slot of ours as on its way to `target`.
     pub fn mark_migrating(&mut self, slot: Slot, target: NodeId) {
         self.migrating.insert(slot, target);
@@ -165,6 +171,23 @@ impl Topology {
         }
     }
 
+    /// [`Topology::ownership`] of every slot, in their order.
+    #[must_use]
+    pub fn ownerships(&self) -> Vec<Ownership> {
+        // Few slots are on the move; of the others the owner's place says it.
+        let settled = |&owner: &u16| match owner {
+            NOBODY => Ownership::Unassigned,
+            owner if owner == self.my_place => Ownership::Mine,
+            owner if Some(owner) == self.my_masters_place => Ownership::MyMasters,
+            _ => Ownership::Elsewhere,
+        };
+        let mut all: Vec<Ownership> = self.owners.iter().map(settled).collect();
+        for slot in self.migrating.keys().chain(self.importing.keys()) {
+            all[slot.index()] = self.ownership(*slot);
+        }
+        all
+    }
+
     fn place(&self, id: NodeId) -> Option<usize> {
         self.members.binary_search_by_key(&id, |member| member.id).ok()
     }
@@ -204,6 +227,10 @@ mod tests {
         let seen = |topology: &Topology| [0, 1, 2, 3, 4].map(|n| topology.ownership(slot(n)));
         use Ownership::{Elsewhere, Importing, Migrating, Mine, MyMasters, Unassigned};
         assert_eq!(seen(&master), [Mine, Migrating, Elsewhere, Importing, Unassigned]);
+        for topology in [&master, &replica] {
+            let each: Vec<Ownership> = Slot::all().map(|slot| topology.ownership(slot)).collect();
+            assert_eq!(topology.ownerships(), each);
+        }
         assert_eq!(seen(&replica), [Elsewhere, Elsewhere, MyMasters, MyMasters, Unassigned]);
         assert_eq!(master.replicas_of(id(2)).map(|m| m.id).collect::<Vec<_>>(), [id(3)]);
     }

@@ -83,6 +83,55 @@ fn a_slot_in_migration_asks_and_tries_again() {
     cluster.wait_until_ok();
 }
 
+/// MIGRATE asks who serves the keys as any write does, takes one link for many keys, finds a new one when the target
+/// was away, and counts for WAIT.
+#[test]
+fn migrate_moves_what_is_ours_over_one_link() {
+    let mut cluster = Cluster::start(&Program::redoubt(), 2, 1);
+    let slot = cluster_tests::slot_of("bar");
+    let mut from = cluster.nodes[0].connect();
+    let target = cluster.nodes[1].port;
+    let migrate = |key: &str| format!("MIGRATE 127.0.0.1 {target} {key} 0 5000");
+    let moved = error(&format!("MOVED {slot} 127.0.0.1:{}", cluster.nodes[0].port));
+    assert_eq!(cluster.nodes[1].run(&migrate("{bar}1")), moved);
+    assert_eq!(cluster.nodes[2].run(&migrate("{bar}1")), moved, "a replica moves nothing");
+    let two_slots = ["MIGRATE", "127.0.0.1", &target.to_string(), "", "0", "5000", "KEYS", "bar", "foo"];
+    assert!(from.call(&two_slots).is_error("CROSSSLOT"));
+    for key in 0..40 {
+        from.run(&format!("SET {{bar}}{key} {key}")).expect_ok();
+    }
+    let importing = format!("CLUSTER SETSLOT {slot} IMPORTING {}", cluster.id(0));
+    cluster.nodes[1].run(&importing).expect_ok();
+    from.run(&format!("CLUSTER SETSLOT {slot} MIGRATING {}", cluster.id(1))).expect_ok();
+    let received = |cluster: &Cluster| -> i64 {
+        cluster.nodes[1]
+            .info("stats", "total_connections_received")
+            .expect("a field")
+            .parse()
+            .expect("a number")
+    };
+    let before = received(&cluster);
+    for key in 0..20 {
+        from.run(&migrate(&format!("{{bar}}{key}"))).expect_ok();
+    }
+    // One for the keys and one for the question, and a few if another thread took a look.
+    let made = received(&cluster) - before;
+    assert!(made <= 4, "{made} connections for 20 keys");
+    assert_eq!(from.run("WAIT 1 20000").int(), 1, "the deletions count as this client's writes");
+    let replica = &cluster.nodes[2];
+    assert_eq!(replica.run(&format!("CLUSTER COUNTKEYSINSLOT {slot}")).int(), 20);
+
+    cluster.nodes[1].kill();
+    cluster.nodes[1].launch();
+    cluster.wait_until_ok();
+    let mut from = cluster.nodes[0].connect();
+    cluster.nodes[1].run(&importing).expect_ok();
+    for key in 20..40 {
+        from.run(&migrate(&format!("{{bar}}{key}"))).expect_ok();
+    }
+    assert_eq!(from.run(&format!("CLUSTER COUNTKEYSINSLOT {slot}")).int(), 0);
+}
+
 /// A node with no slots at all, and one whose cluster has holes.
 #[test]
 fn unserved_slots_are_named() {

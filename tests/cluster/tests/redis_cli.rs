@@ -95,7 +95,7 @@ fn create_check_reshard_and_rebalance_keep_every_key() {
 }
 
 #[test]
-fn nodes_are_added_and_filled() {
+fn nodes_are_added_filled_emptied_and_deleted() {
     let mut cluster = created();
     let keys = fill(&cluster, "key", 5000);
     let address = cluster.nodes[0].address();
@@ -119,6 +119,18 @@ fn nodes_are_added_and_filled() {
     cluster_cli(&["rebalance", &address, "--cluster-use-empty-masters"]);
     check(&cluster);
     assert_eq!(slots_served(&cluster, 6), 4096);
+    assert_eq!(lost(&cluster, &keys), Vec::<String>::new());
+
+    let replica_id = cluster.id(7);
+    cluster_cli(&["del-node", &address, &replica_id]);
+    let weight = format!("{id}=0");
+    cluster_cli(&["rebalance", &address, "--cluster-weight", &weight]);
+    check(&cluster);
+    cluster_cli(&["del-node", &address, &id]);
+    eventually("the deleted nodes are forgotten", || {
+        let nodes = cluster.nodes[2].run("CLUSTER NODES").text();
+        (nodes.lines().count() == 6).then_some(())
+    });
     assert_eq!(lost(&cluster, &keys), Vec::<String>::new());
 }
 

@@ -51,7 +51,7 @@ impl Engine {
             _ => (command.flags, !command.keys.is_empty()),
         };
         let mut gate = self.settings.gate();
-        if gate.intersects(Gate::WRITES_PAUSED | Gate::ALL_PAUSED) {
+        if gate.intersects(Gate::PAUSED) {
             self.pauses.settle(&self.settings, now);
             gate = self.settings.gate();
         }
@@ -128,7 +128,8 @@ impl Engine {
     }
 }
 
-fn paused(gate: Gate, flags: Flags) -> bool {
+/// Whether such a command waits while `gate` holds.
+pub(super) fn paused(gate: Gate, flags: Flags) -> bool {
     gate.contains(Gate::ALL_PAUSED)
         || (gate.contains(Gate::WRITES_PAUSED) && flags.intersects(Flags::WRITE | Flags::MAY_REPLICATE))
 }

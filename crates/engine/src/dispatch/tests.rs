@@ -1,6 +1,7 @@
 use std::sync::atomic::Ordering;
 
 use super::*;
+use crate::pause::{PauseMode, PausePurpose};
 use crate::settings::Gate;
 use crate::testing::Client;
 
@@ -44,4 +45,56 @@ fn effects_reach_the_log_and_reads_do_not() {
     assert_eq!(client.log(), ["0 set k v"]);
     assert_eq!(client.session.last_write, slot_routing::ReplOffset(27));
     assert_eq!(client.call(&["get", "k"]), resp::Value::Bulk(b"v".to_vec()));
+}
+
+/// A pause says where the log ends once each slot has been free: whoever was let in before and comes to
+/// its slot after that must not write any more.
+#[test]
+fn a_command_admitted_before_a_pause_stops_at_its_slot() {
+    let mut client = Client::logged();
+    let buffer = b"set k v\nget k\nflushall\n".to_vec();
+    let mut batch = Batch::default();
+    resp::Parser::new().parse(&mut buffer.clone(), &mut batch, &resp::Limits::default());
+    let engine = &client.engine;
+    let mut prepared = SmallVec::new();
+    engine.prepare(0, &buffer, &batch, 0..3, &mut prepared);
+    for (request, runs) in prepared.iter().zip([false, true, false]) {
+        let admitted = engine.admit(&client.session, request, client.now).unwrap();
+        assert_eq!(admitted.flow, Flow::Done);
+        engine.settings.set_gate(Gate::WRITES_PAUSED, true);
+        let (worker, session, mut out) = (&mut client.worker, &mut client.session, Vec::new());
+        let flow = engine.execute(worker, session, client.now, request, admitted.entry, false, &mut out);
+        assert_eq!(flow, Ok(if runs { Flow::Done } else { Flow::Paused }));
+        engine.settings.set_gate(Gate::WRITES_PAUSED, false);
+    }
+    assert_eq!(client.log(), Vec::<String>::new());
+}
+
+#[test]
+fn a_transaction_admitted_before_a_pause_stops_too_and_runs_after_it() {
+    let mut client = Client::logged();
+    client.wire("multi\nset k v\nget k");
+    let engine = &client.engine;
+    engine.settings.set_gate(Gate::WRITES_PAUSED, true);
+    let mut out = Vec::new();
+    let flow = engine.exec(&mut client.worker, &mut client.session, client.now, false, &mut out);
+    assert_eq!((flow, out.as_slice()), (Ok(Flow::Paused), &b""[..]));
+    assert_eq!(client.log(), Vec::<String>::new());
+    client.engine.settings.set_gate(Gate::WRITES_PAUSED, false);
+    client.table(&[("exec", "*2|+OK|$1|v")]);
+}
+
+/// Reading a key whose time has come deletes it, which is a write too.
+#[test]
+fn nothing_expires_into_the_log_while_writes_are_paused() {
+    let mut client = Client::logged();
+    client.wire("set k v px 10");
+    client.now.0 += 11;
+    let (engine, until) = (&client.engine, Millis(client.now.0 + 1000));
+    engine.pauses.pause(&engine.settings, PausePurpose::Failover, PauseMode::Writes, until);
+    client.table(&[("get k", "$-1")]);
+    assert_eq!(client.log().len(), 1);
+    client.engine.pauses.unpause(&client.engine.settings, PausePurpose::Failover);
+    client.table(&[("get k", "$-1")]);
+    assert_eq!(client.log().last().map(String::as_str), Some("0 DEL k"));
 }

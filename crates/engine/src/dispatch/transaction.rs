@@ -12,6 +12,7 @@ use keyspace::{Found, LockedSlots};
 use resp::Writer;
 use slot_routing::{Access, Ownership, Slot};
 
+use super::admission::paused;
 use super::{Admitted, Engine, Flow, Prepared, Ran, Worker};
 use crate::clients::ClientFlags;
 use crate::command::{Flags, NodeCommand, Run};
@@ -86,12 +87,20 @@ impl Engine {
         out: &mut Vec<u8>,
     ) -> Result<Flow, CommandError> {
         let transaction = session.transaction.take().ok_or(CommandError::text("ERR EXEC without MULTI"))?;
-        session.leave_transaction();
         if transaction.failed {
+            session.leave_transaction();
             self.unwatch(session);
             return Err(CommandError::text("EXECABORT Transaction discarded because of previous errors."));
         }
         let slots = self.lock_transaction(session, &transaction, asked, now);
+        // As for any command: a pause may have begun since this was admitted.
+        let flags = transaction.flags_of_exec(Flags::empty());
+        if slots.is_ok() && session.origin == Origin::Client && paused(self.settings.gate(), flags) {
+            drop(slots);
+            session.transaction = Some(transaction);
+            return Ok(Flow::Paused);
+        }
+        session.leave_transaction();
         let slots = slots.map(|mut slots| {
             let changed = session.watching.is_dirty() || self.has_expired_watch(session, &mut slots, now);
             (!changed).then_some(slots)

@@ -19,10 +19,11 @@ use super::{Answer, Ask, Prepared, options, publish};
 use crate::replication::MasterAddress;
 use crate::server::Server;
 
+/// What was learned from others is written this much later, together with what else was learned by then: they
+/// would tell it again.
+const SAVE_LATER: Duration = Duration::from_millis(100);
 /// While an offset is waited for, how often it is looked at.
 const WATCH: Duration = Duration::from_millis(2);
-/// After the gate for writes is closed, how long until those who had passed it are surely through.
-const DRAIN: Duration = Duration::from_millis(10);
 
 /// The machine and everything it moves.
 #[derive(Debug)]
@@ -40,6 +41,8 @@ pub(crate) struct Driver {
     /// The machine wants to know when this is processed.
     watched: Option<ReplOffset>,
     pause: Option<Pause>,
+    /// What is to be written into `nodes.conf`, and when.
+    unsaved: Option<(String, Instant)>,
     /// What the machine was last told.
     facts: gossip::Replication,
 }
@@ -48,8 +51,8 @@ pub(crate) struct Driver {
 #[derive(Debug, Clone, Copy)]
 struct Pause {
     until: Instant,
-    /// When the offset can be told, if it has not been.
-    drained_at: Option<Instant>,
+    /// When the offset is told, if it has not been.
+    tell_at: Option<Instant>,
 }
 
 impl Driver {
@@ -75,6 +78,7 @@ impl Driver {
             last: crate::time::instant(),
             watched: None,
             pause: None,
+            unsaved: None,
             facts: gossip::Replication::default(),
         })
     }
@@ -114,17 +118,21 @@ impl Driver {
 
     fn next_deadline(&self) -> Option<Instant> {
         let watch = self.watched.map(|_| self.now() + WATCH);
-        let pause = self.pause.map(|pause| pause.drained_at.unwrap_or(pause.until));
-        [self.gossip.next_deadline(), watch, pause].into_iter().flatten().min()
+        let pause = self.pause.map(|pause| pause.tell_at.unwrap_or(pause.until));
+        let save = self.unsaved.as_ref().map(|(_, at)| *at);
+        [self.gossip.next_deadline(), watch, pause, save].into_iter().flatten().min()
     }
 
     fn on_timer(&mut self) -> Result<()> {
         let now = self.now();
+        if self.unsaved.as_ref().is_some_and(|(_, at)| now >= *at) {
+            self.save_now()?;
+        }
         if let Some(pause) = &mut self.pause {
             if now >= pause.until {
                 self.resume_writes();
-            } else if pause.drained_at.is_some_and(|at| now >= at) {
-                pause.drained_at = None;
+            } else if pause.tell_at.is_some_and(|at| now >= at) {
+                pause.tell_at = None;
                 let offset = self.drained_offset();
                 return self.feed(Input::WritesPaused { offset });
             }
@@ -186,6 +194,7 @@ impl Driver {
         let mut actions = Vec::new();
         let (now, wall) = (self.now(), crate::time::now());
         self.last = now;
+        let asked_for = matches!(input, Input::Command { .. } | Input::Configure(_) | Input::Start);
         let facts = self.standing(now);
         if facts != self.facts {
             self.facts = facts;
@@ -201,6 +210,10 @@ impl Driver {
                 Action::Send { link, packet, .. } => given_up.extend(self.send(link, &packet)),
                 // Told when it holds: whoever reads the reply may ask for the new state at once.
                 Action::Reply { token, result } => replies.push((token, result)),
+                Action::Persist { text, sync } if sync || asked_for => {
+                    self.unsaved = None;
+                    self.save(&text, sync)?;
+                }
                 action => self.carry_out(action)?,
             }
         }
@@ -238,8 +251,9 @@ impl Driver {
                 self.links.connect(link, ip, port, patience);
             }
             Action::Close { link } => self.links.close(link),
-            Action::Persist { text, sync } => {
-                self.store.write(&text, sync).context("Fatal: can't update cluster config file")?;
+            Action::Persist { text, .. } => {
+                let at = self.unsaved.take().map_or(self.now() + SAVE_LATER, |(_, at)| at);
+                self.unsaved = Some((text, at));
             }
             Action::Publish(topology) => publish::publish(&self.server, *topology),
             Action::BecomeMaster => {
@@ -248,7 +262,7 @@ impl Driver {
             Action::BecomeReplica { ip, port, .. } => self.follow(ip, port),
             Action::PauseWrites { until } => {
                 self.server.pause_for_failover(until.since(self.now()));
-                self.pause = Some(Pause { until, drained_at: Some(self.now() + DRAIN) });
+                self.pause = Some(Pause { until, tell_at: Some(self.now()) });
             }
             Action::ResumeWrites => self.resume_writes(),
             Action::WatchOffset(offset) => self.watched = offset,
@@ -261,6 +275,17 @@ impl Driver {
             }
         }
         Ok(())
+    }
+
+    fn save(&mut self, text: &str, sync: bool) -> Result<()> {
+        self.store.write(text, sync).context("Fatal: can't update cluster config file")
+    }
+
+    fn save_now(&mut self) -> Result<()> {
+        match self.unsaved.take() {
+            Some((text, _)) => self.save(&text, false),
+            None => Ok(()),
+        }
     }
 
     /// How replication stands, as the machine wants to know it.
@@ -286,8 +311,8 @@ impl Driver {
         }
     }
 
-    /// Where the stream ends once no write is under way any more: each slot has been free once since
-    /// the gate closed.
+    /// Where the stream ends once no write is under way any more: each slot has been free once since the
+    /// gate closed, and whoever locks one now sees that it is.
     fn drained_offset(&mut self) -> ReplOffset {
         for slot in Slot::all() {
             drop(self.server.engine.keyspace.lock(slot));
@@ -303,6 +328,15 @@ impl Driver {
     /// How many bytes wait to be sent on a link.
     pub(crate) fn queued(&self, link: LinkId) -> usize {
         self.links.queued(link)
+    }
+}
+
+impl Drop for Driver {
+    /// The server stops.
+    fn drop(&mut self) {
+        if let Err(error) = self.save_now() {
+            tracing::warn!("{error:#}");
+        }
     }
 }
 

@@ -14,7 +14,8 @@ use crate::server::Server;
 pub(super) fn publish(server: &Server, topology: Topology) {
     let Some(published) = &server.engine.topology else { return };
     let before = published.load_full();
-    let changed = |slot: &Slot| before.ownership(*slot) != topology.ownership(*slot);
+    let (were, are) = (before.ownerships(), topology.ownerships());
+    let changed = |slot: &Slot| were[slot.index()] != are[slot.index()];
     let (ours, others): (Vec<Slot>, Vec<Slot>) = Slot::all()
         .filter(changed)
         .partition(|&slot| matches!(topology.ownership(slot), Ownership::Mine | Ownership::Migrating));

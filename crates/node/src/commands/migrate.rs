@@ -4,18 +4,21 @@
 //! has, it is sent again. Other clients are served all the while. The target's ASKING form is used in
 //! cluster mode, where the slot is on its way and not yet the target's.
 
+mod target;
+
 use std::time::Duration;
 
 use clock::Millis;
-use engine::Captured;
-use resp::{Args, Request, Value, encode_request, parse_value};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
-use tokio::time::timeout;
+use engine::{Captured, CommandError, Release};
+use resp::{Args, Value, encode_request};
+use slot_routing::ReplOffset;
 
 use crate::connection::Connection;
 use crate::server::Server;
 use crate::worker::with_scratch;
+
+pub(crate) use target::Pool;
+use target::{Place, Target};
 
 /// Redis's, for a timeout that is not above zero.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(1);
@@ -23,28 +26,22 @@ const NOT_INTEGER: &str = "ERR value is not an integer or out of range";
 
 /// MIGRATE host port key|"" db timeout [COPY] [REPLACE] [AUTH password | AUTH2 user password] [KEYS key ...]
 struct Migration {
-    host: String,
-    port: String,
+    place: Place,
     keys: Vec<Vec<u8>>,
-    target_db: i64,
     timeout: Duration,
     copy: bool,
     replace: bool,
-    auth: Vec<Vec<u8>>,
 }
 
 impl Migration {
     fn parse(args: Args<'_>) -> Result<Self, &'static str> {
         let text = |index: usize| String::from_utf8_lossy(&args[index]).into_owned();
         let mut migration = Self {
-            host: text(1),
-            port: text(2),
+            place: Place { host: text(1), port: text(2), db: 0, auth: Vec::new() },
             keys: vec![args[3].to_vec()],
-            target_db: 0,
             timeout: DEFAULT_TIMEOUT,
             copy: false,
             replace: false,
-            auth: Vec::new(),
         };
         let mut index = 6;
         while index < args.len() {
@@ -59,7 +56,7 @@ impl Migration {
                 if more < words {
                     return Err("ERR syntax error");
                 }
-                migration.auth = (index + 1..=index + words).map(|at| args[at].to_vec()).collect();
+                migration.place.auth = (index + 1..=index + words).map(|at| args[at].to_vec()).collect();
                 index += words;
             } else if is(b"keys") {
                 if !args[3].is_empty() {
@@ -75,7 +72,7 @@ impl Migration {
             index += 1;
         }
         let millis = resp::parse_i64(&args[5]).ok_or(NOT_INTEGER)?;
-        migration.target_db = resp::parse_i64(&args[4]).ok_or(NOT_INTEGER)?;
+        migration.place.db = resp::parse_i64(&args[4]).ok_or(NOT_INTEGER)?;
         if millis > 0 {
             migration.timeout = Duration::from_millis(millis.unsigned_abs());
         }
@@ -87,10 +84,14 @@ impl Migration {
 pub(super) async fn migrate(connection: &mut Connection, args: Args<'_>) {
     let server = connection.server.clone();
     let db = connection.session.db;
+    let mut released = None;
     let reply = match Migration::parse(args) {
-        Ok(migration) => migration.run(&server, db).await.map_err(|error| error.to_string()),
+        Ok(migration) => migration.run(&server, db, &mut released).await.map_err(|error| error.to_string()),
         Err(text) => Err(text.to_owned()),
     };
+    if let Some(end) = released {
+        connection.session.last_write = end;
+    }
     match reply {
         Ok(text) => connection.reply().simple(text),
         Err(text) => connection.reply().error(&text),
@@ -108,13 +109,23 @@ enum Failure {
     Reading,
     #[error("ERR Target instance replied with error: {0}")]
     Refused(String),
+    /// The keys are not this node's to move.
+    #[error("{0}")]
+    NotOurs(CommandError),
 }
 
 /// A key on its way; `None`: it has gone from here since it was restored there.
 type Parcel<'a> = (&'a [u8], Option<Captured>);
 
 impl Migration {
-    async fn run(&self, server: &Server, db: u16) -> Result<&'static str, Failure> {
+    /// `released` is set to where the last key that left ends in the log.
+    async fn run(
+        &self,
+        server: &Server,
+        db: u16,
+        released: &mut Option<ReplOffset>,
+    ) -> Result<&'static str, Failure> {
+        server.engine.may_migrate(&self.keys).map_err(Failure::NotOurs)?;
         let now = crate::time::now();
         let mut parcels: Vec<Parcel<'_>> = Vec::new();
         for key in &self.keys {
@@ -125,13 +136,22 @@ impl Migration {
         if parcels.is_empty() {
             return Ok("NOKEY");
         }
-        let mut target = Target::connect(self).await?;
+        let mut target = Target::reach(&server.migration_targets, &self.place, self.timeout).await?;
         let mut replace = self.replace;
         while !parcels.is_empty() {
-            parcels = self.send(&mut target, server, db, parcels, replace).await?;
+            let sent = self.send(&mut target, server, db, &parcels, replace, released).await;
+            parcels = match sent {
+                // A link that was kept open had been closed by the other end: nothing was done there.
+                Err(Failure::Writing | Failure::Reading) if target.is_kept() && !target.has_answered() => {
+                    target = Target::connect(&self.place, self.timeout).await?;
+                    continue;
+                }
+                sent => sent?,
+            };
             // What is sent again replaces what was sent before.
             replace = true;
         }
+        target.keep(&server.migration_targets, &self.place);
         Ok("OK")
     }
 
@@ -141,12 +161,13 @@ impl Migration {
         target: &mut Target,
         server: &Server,
         db: u16,
-        parcels: Vec<Parcel<'a>>,
+        parcels: &[Parcel<'a>],
         replace: bool,
+        released: &mut Option<ReplOffset>,
     ) -> Result<Vec<Parcel<'a>>, Failure> {
         let asking = server.engine.topology.is_some();
         let mut wire = Vec::new();
-        for (key, captured) in &parcels {
+        for (key, captured) in parcels {
             match captured {
                 Some(captured) => restore(&mut wire, key, captured, asking, replace),
                 None => {
@@ -158,27 +179,35 @@ impl Migration {
             }
         }
         target.write(&wire).await?;
-        let (mut changed, mut refused) = (Vec::new(), None);
+        let (mut changed, mut failure) = (Vec::new(), None);
         for (key, captured) in parcels {
             if captured.is_none() && asking {
                 target.read().await?;
             }
             if let Value::Error(text) = target.read().await? {
-                refused.get_or_insert(text);
+                failure.get_or_insert(Failure::Refused(text));
                 continue;
             }
-            let Some(captured) = captured.filter(|_| !self.copy) else { continue };
-            let now = crate::time::now();
-            let released =
-                with_scratch(|scratch| server.engine.release(&scratch.worker, db, key, now, &captured));
-            if !released {
-                changed.push((key, server.engine.capture(db, key, now)));
+            let Some(captured) = captured.as_ref().filter(|_| !self.copy) else { continue };
+            match release(server, db, key, captured).await {
+                Ok(Release::Gone(end)) => *released = end.or(*released),
+                Ok(_) => changed.push((*key, server.engine.capture(db, key, crate::time::now()))),
+                Err(error) => drop(failure.get_or_insert(Failure::NotOurs(error))),
             }
         }
-        match refused {
-            Some(text) => Err(Failure::Refused(text)),
-            None => Ok(changed),
+        failure.map_or(Ok(changed), Err)
+    }
+}
+
+/// Lets go of a key that has arrived, when no pause forbids it.
+async fn release(server: &Server, db: u16, key: &[u8], captured: &Captured) -> Result<Release, CommandError> {
+    loop {
+        let now = crate::time::now();
+        let released = with_scratch(|scratch| server.engine.release(&scratch.worker, db, key, now, captured));
+        if released != Ok(Release::Paused) {
+            return released;
         }
+        server.unpaused().await;
     }
 }
 
@@ -192,66 +221,4 @@ fn restore(wire: &mut Vec<u8>, key: &[u8], captured: &Captured, asking: bool, re
         request.push(b"REPLACE");
     }
     encode_request(wire, request);
-}
-
-/// The server that the keys go to.
-struct Target {
-    stream: TcpStream,
-    timeout: Duration,
-    input: Vec<u8>,
-}
-
-impl Target {
-    /// Connected, logged in, and in the right database.
-    async fn connect(migration: &Migration) -> Result<Self, Failure> {
-        let address = format!("{}:{}", migration.host, migration.port);
-        let connected = timeout(migration.timeout, TcpStream::connect(address)).await;
-        // Redis learns of a refusal when it writes, and says so.
-        let stream = connected.map_err(|_| Failure::Connecting)?.map_err(|_| Failure::Writing)?;
-        // Without it replies are only a little later.
-        let _ = stream.set_nodelay(true);
-        let mut target = Self { stream, timeout: migration.timeout, input: Vec::new() };
-        if !migration.auth.is_empty() {
-            let words = std::iter::once(&b"AUTH"[..]).chain(migration.auth.iter().map(Vec::as_slice));
-            target.ask(words.collect()).await?;
-        }
-        if migration.target_db != 0 {
-            target.ask([b"SELECT", migration.target_db.to_string().as_bytes()].into_iter().collect()).await?;
-        }
-        Ok(target)
-    }
-
-    async fn ask(&mut self, request: Request) -> Result<(), Failure> {
-        let mut wire = Vec::new();
-        encode_request(&mut wire, request.args().iter());
-        self.write(&wire).await?;
-        match self.read().await? {
-            Value::Error(text) => Err(Failure::Refused(text)),
-            _ => Ok(()),
-        }
-    }
-
-    async fn write(&mut self, bytes: &[u8]) -> Result<(), Failure> {
-        match timeout(self.timeout, self.stream.write_all(bytes)).await {
-            Ok(Ok(())) => Ok(()),
-            _ => Err(Failure::Writing),
-        }
-    }
-
-    async fn read(&mut self) -> Result<Value, Failure> {
-        loop {
-            match parse_value(&self.input) {
-                Ok(Some((value, length))) => {
-                    self.input.drain(..length);
-                    return Ok(value);
-                }
-                Ok(None) => {}
-                Err(_) => return Err(Failure::Reading),
-            }
-            match timeout(self.timeout, self.stream.read_buf(&mut self.input)).await {
-                Ok(Ok(read)) if read > 0 => {}
-                _ => return Err(Failure::Reading),
-            }
-        }
-    }
 }

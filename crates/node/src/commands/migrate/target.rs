@@ -1,0 +1,188 @@
+//! The server that keys go to, and the links that are kept open for the next keys.
+//!
+//! A reshard is thousands of MIGRATEs to one place, so a link that has done its work goes back to the
+//! server's [`Pool`] and is closed there when nobody has wanted it for ten seconds. Kept links are plain
+//! sockets: whichever thread takes one out registers it with its own event loop.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use clock::Instant;
+use parking_lot::Mutex;
+use resp::{Request, Value, encode_request, parse_value};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+use super::Failure;
+
+/// How many links are kept, and how long one that nobody wants (Redis: `MIGRATE_SOCKET_CACHE_ITEMS`,
+/// `MIGRATE_SOCKET_CACHE_TTL`).
+const MOST_KEPT: usize = 64;
+const KEPT_FOR: Duration = Duration::from_secs(10);
+
+/// Where a link leads: to a database of a server, as a user.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Place {
+    pub(super) host: String,
+    pub(super) port: String,
+    pub(super) db: i64,
+    /// What follows AUTH, if anything.
+    pub(super) auth: Vec<Vec<u8>>,
+}
+
+/// The links that wait for the next keys, one a place, and since when.
+#[derive(Debug, Default)]
+pub(crate) struct Pool(Mutex<BTreeMap<Place, (std::net::TcpStream, Instant)>>);
+
+impl Pool {
+    /// Closes the links that nobody has wanted for a while.
+    pub(crate) fn sweep(&self, now: Instant) {
+        self.0.lock().retain(|_, (_, since)| *since + KEPT_FOR > now);
+    }
+
+    fn take(&self, place: &Place) -> Option<std::net::TcpStream> {
+        let (stream, _) = self.0.lock().remove(place)?;
+        // Whatever can be read is its end, or nothing that we asked for.
+        let silent = stream.peek(&mut [0]).is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock);
+        silent.then_some(stream)
+    }
+
+    fn put(&self, place: &Place, stream: std::net::TcpStream, now: Instant) {
+        let mut kept = self.0.lock();
+        if kept.len() < MOST_KEPT {
+            kept.insert(place.clone(), (stream, now));
+        }
+    }
+}
+
+/// A link to the server that the keys go to.
+pub(super) struct Target {
+    stream: TcpStream,
+    timeout: Duration,
+    input: Vec<u8>,
+    kept: bool,
+    answered: bool,
+}
+
+impl Target {
+    /// A link that was kept, or a new one.
+    pub(super) async fn reach(pool: &Pool, place: &Place, timeout: Duration) -> Result<Self, Failure> {
+        match pool.take(place).map(TcpStream::from_std) {
+            Some(Ok(stream)) => Ok(Self { stream, timeout, input: Vec::new(), kept: true, answered: false }),
+            _ => Self::connect(place, timeout).await,
+        }
+    }
+
+    /// Connected, logged in, and in the right database.
+    pub(super) async fn connect(place: &Place, patience: Duration) -> Result<Self, Failure> {
+        let address = format!("{}:{}", place.host, place.port);
+        let connected = timeout(patience, TcpStream::connect(address)).await;
+        // Redis learns of a refusal when it writes, and says so.
+        let stream = connected.map_err(|_| Failure::Connecting)?.map_err(|_| Failure::Writing)?;
+        // Without it replies are only a little later.
+        let _ = stream.set_nodelay(true);
+        let mut target = Self { stream, timeout: patience, input: Vec::new(), kept: false, answered: false };
+        if !place.auth.is_empty() {
+            let words = std::iter::once(&b"AUTH"[..]).chain(place.auth.iter().map(Vec::as_slice));
+            target.ask(words.collect()).await?;
+        }
+        if place.db != 0 {
+            target.ask([b"SELECT", place.db.to_string().as_bytes()].into_iter().collect()).await?;
+        }
+        Ok(target)
+    }
+
+    /// Keeps the link for the next keys. Only for one on which nothing is under way.
+    pub(super) fn keep(self, pool: &Pool, place: &Place) {
+        if self.input.is_empty()
+            && let Ok(stream) = self.stream.into_std()
+        {
+            pool.put(place, stream, crate::time::instant());
+        }
+    }
+
+    /// Whether others have used this link before.
+    pub(super) fn is_kept(&self) -> bool {
+        self.kept
+    }
+
+    /// Whether anything has come back in this turn.
+    pub(super) fn has_answered(&self) -> bool {
+        self.answered
+    }
+
+    async fn ask(&mut self, request: Request) -> Result<(), Failure> {
+        let mut wire = Vec::new();
+        encode_request(&mut wire, request.args().iter());
+        self.write(&wire).await?;
+        match self.read().await? {
+            Value::Error(text) => Err(Failure::Refused(text)),
+            _ => Ok(()),
+        }
+    }
+
+    pub(super) async fn write(&mut self, bytes: &[u8]) -> Result<(), Failure> {
+        match timeout(self.timeout, self.stream.write_all(bytes)).await {
+            Ok(Ok(())) => Ok(()),
+            _ => Err(Failure::Writing),
+        }
+    }
+
+    pub(super) async fn read(&mut self) -> Result<Value, Failure> {
+        loop {
+            match parse_value(&self.input) {
+                Ok(Some((value, length))) => {
+                    self.input.drain(..length);
+                    self.answered = true;
+                    return Ok(value);
+                }
+                Ok(None) => {}
+                Err(_) => return Err(Failure::Reading),
+            }
+            match timeout(self.timeout, self.stream.read_buf(&mut self.input)).await {
+                Ok(Ok(read)) if read > 0 => {}
+                // Late is not gone: what was sent may still be done.
+                late => {
+                    self.answered |= late.is_err();
+                    return Err(Failure::Reading);
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use super::*;
+
+    #[test]
+    fn a_kept_link_is_taken_once_and_not_after_its_end() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let link = || {
+            let ours = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+            ours.set_nonblocking(true).unwrap();
+            (ours, listener.accept().unwrap().0)
+        };
+        let place = |db| Place { host: "h".into(), port: "1".into(), db, auth: Vec::new() };
+        let (pool, now) = (Pool::default(), Instant::ORIGIN);
+        let ((first, _theirs), (second, their_second)) = (link(), link());
+        pool.put(&place(0), first, now);
+        assert!(pool.take(&place(1)).is_none(), "another database is another place");
+        let first = pool.take(&place(0)).expect("it was kept");
+        assert!(pool.take(&place(0)).is_none());
+        pool.put(&place(0), first, now);
+        pool.sweep(now + KEPT_FOR / 2);
+        assert!(pool.take(&place(0)).is_some());
+        pool.put(&place(0), second, now);
+        drop(their_second);
+        let ended = pool.take(&place(0));
+        assert!(ended.is_none(), "the other end closed it");
+        let (third, _theirs) = link();
+        pool.put(&place(0), third, now);
+        pool.sweep(now + KEPT_FOR);
+        assert!(pool.take(&place(0)).is_none());
+    }
+}
