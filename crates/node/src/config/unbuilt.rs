@@ -55,7 +55,6 @@ const WITHOUT_EFFECT: &[&str] = &[
     "cluster-announce-client-port",
     "cluster-announce-client-tls-port",
     "cluster-config-save-behavior",
-    "cluster-migration-barrier",
     "cluster-slot-migration-log-max-len",
     "cluster-slot-stats-enabled",
     "dual-channel-replication-enabled",
