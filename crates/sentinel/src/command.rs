@@ -10,13 +10,10 @@ use crate::master::Master;
 use crate::shared::Cx;
 
 mod describe;
-mod glob;
 mod masters;
 mod operate;
 mod peers;
 mod settings;
-
-pub use glob::matches as pattern_matches;
 
 /// A request being answered.
 struct Call<'a> {

@@ -47,7 +47,6 @@ mod shared;
 mod switch;
 
 pub use addr::{Addr, RunId};
-pub use command::pattern_matches;
 pub use config::{Config, ConfigError, KnownMaster};
 pub use event::Level;
 pub use hello::HELLO_CHANNEL;

@@ -5,6 +5,7 @@ use crate::File;
 /// The floors of `docs/ARCHITECTURE.md`.
 const FLOORS: &[(&str, u8)] = &[
     ("clock", 0),
+    ("glob", 0),
     ("resp", 0),
     ("slot-routing", 0),
     ("keyspace", 1),

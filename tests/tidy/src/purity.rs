@@ -5,6 +5,7 @@ use crate::layers::{dependencies, manifests};
 
 const PURE: &[&str] = &[
     "clock",
+    "glob",
     "consensus",
     "engine",
     "gossip",

@@ -13,7 +13,7 @@ use crate::settings;
 pub(crate) fn get(server: &Server, args: Args<'_>, reply: &mut Writer<'_>) {
     let patterns = args.from(2);
     let matched = |name: &str| {
-        patterns.iter().find(|pattern| engine::glob_matches(&pattern.to_ascii_lowercase(), name.as_bytes()))
+        patterns.iter().find(|pattern| glob::matches(&pattern.to_ascii_lowercase(), name.as_bytes()))
     };
     let all = server.config.all();
     let found: Vec<_> = all.iter().filter_map(|(name, value)| Some((*name, value, matched(name)?))).collect();

@@ -132,7 +132,7 @@ fn expand(pattern: &str) -> Vec<String> {
                 names.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
             names.retain(|name| {
                 name.starts_with('.') == part.starts_with('.')
-                    && engine::glob_matches(part.as_bytes(), name.as_bytes())
+                    && glob::matches(part.as_bytes(), name.as_bytes())
             });
             names.sort_unstable();
             names.into_iter().map(|name| format!("{folder}{name}/")).collect::<Vec<_>>()

@@ -80,7 +80,7 @@ impl Client {
             writer.bulk(payload.as_bytes());
         }
         for pattern in &self.patterns {
-            if sentinel::pattern_matches(pattern, channel.as_bytes()) {
+            if glob::matches(pattern, channel.as_bytes()) {
                 writer.push(4);
                 writer.bulk(b"pmessage");
                 writer.bulk(pattern);

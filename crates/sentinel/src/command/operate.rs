@@ -2,7 +2,7 @@
 
 use consensus::{Change, Record, Saved, Term};
 
-use super::{Call, glob, write_now};
+use super::{Call, write_now};
 use crate::addr::{Addr, is_host, is_ip};
 use crate::config::{KnownMaster, is_name};
 use crate::event::Level;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Call, announce_set, glob, write_now};
+use super::{Call, announce_set, write_now};
 use crate::machine::Sentinel;
 use crate::shared::Cx;
 

@@ -6,7 +6,6 @@ use slot_routing::Slot;
 use crate::commands::scanning::{Found, Options, Words, parse_cursor, reply_page};
 use crate::context::Context;
 use crate::error::CommandError;
-use crate::glob::glob_matches;
 
 /// Keys of a slot that are hidden behind expired ones are found after that many tries, or not at all.
 const RANDOM_TRIES: usize = 100;
@@ -29,7 +28,7 @@ pub(super) fn keys(context: &mut Context<'_>) -> Result<(), CommandError> {
     context.each_slot(|_, data| {
         data.table(db).scan(0, usize::MAX, &mut |item| {
             let alive = item.expiry.is_none_or(|at| at > now);
-            if alive && (all || glob_matches(pattern, item.key)) {
+            if alive && (all || glob::matches(pattern, item.key)) {
                 found.push(item.key);
             }
         });

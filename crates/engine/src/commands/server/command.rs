@@ -6,7 +6,6 @@ use crate::command::{Categories, Flags};
 use crate::commands::help::reply_help;
 use crate::context::Context;
 use crate::error::CommandError;
-use crate::glob::glob_matches;
 use crate::keys::{Begin, Find, KeyFlags, KeySpec};
 use crate::lookup::{Registered, Registry};
 
@@ -240,7 +239,7 @@ pub(super) fn list(context: &mut Context<'_>) -> Result<(), CommandError> {
                 })
             } else if kind.eq_ignore_ascii_case(b"pattern") {
                 let pattern = value.to_ascii_lowercase();
-                Box::new(move |entry| glob_matches(&pattern, entry.full_name.as_bytes()))
+                Box::new(move |entry| glob::matches(&pattern, entry.full_name.as_bytes()))
             } else {
                 return Err(CommandError::Syntax);
             }

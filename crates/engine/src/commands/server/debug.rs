@@ -161,7 +161,7 @@ fn stringmatch(context: &mut Context<'_>) -> Result<(), CommandError> {
     if len as u64 > most as u64 {
         return Err(CommandError::OutOfRange);
     }
-    let matches = crate::glob::glob_matches(context.arg(3), &vec![b'a'; len]);
+    let matches = glob::matches(context.arg(3), &vec![b'a'; len]);
     context.reply.integer(i64::from(matches));
     Ok(())
 }
