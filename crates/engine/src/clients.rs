@@ -18,6 +18,7 @@ use parking_lot::{Mutex, RwLock};
 use resp::Protocol;
 
 use crate::lookup::Registry;
+use crate::pubsub::inbox::Inbox;
 
 bitflags! {
     /// What a connection is and does, as the letters of CLIENT LIST say it.
@@ -132,6 +133,13 @@ pub struct Client {
     pub(crate) queued: AtomicI32,
     pub(crate) channels: AtomicU32,
     pub(crate) patterns: AtomicU32,
+    pub(crate) shard_channels: AtomicU32,
+    /// Keys that it watches.
+    pub(crate) watched: AtomicU32,
+    /// What it subscribes to, if it does.
+    pub(crate) inbox: Mutex<Option<Box<Inbox>>>,
+    /// It was killed because too much waited in its inbox.
+    pub(crate) overflown: AtomicBool,
     /// Number of the last command, or `usize::MAX`.
     pub(crate) last_command: AtomicUsize,
     pub(crate) last_active: AtomicI64,
@@ -163,6 +171,10 @@ impl Client {
             queued: AtomicI32::new(-1),
             channels: AtomicU32::new(0),
             patterns: AtomicU32::new(0),
+            shard_channels: AtomicU32::new(0),
+            watched: AtomicU32::new(0),
+            inbox: Mutex::default(),
+            overflown: AtomicBool::new(false),
             last_command: AtomicUsize::new(usize::MAX),
             last_active: AtomicI64::new(now.0),
             input_bytes: AtomicUsize::new(0),
@@ -276,7 +288,7 @@ impl Client {
         .into_bytes();
         line.extend_from_slice(&names.name);
         let middle = format!(
-            " age={} idle={} flags={letters} db={} sub={} psub={} ssub=0 multi={} qbuf={input} qbuf-free=0 \
+            " age={} idle={} flags={letters} db={} sub={} psub={} ssub={} multi={} watch={} qbuf={input} qbuf-free=0 \
              argv-mem=0 multi-mem=0 rbs={output} rbp={output} obl={output} oll=0 omem=0 tot-mem={} events=r \
              cmd={} user=default redir=-1 resp={} lib-name=",
             seconds(self.connected_at.0),
@@ -284,7 +296,9 @@ impl Client {
             self.db.load(Ordering::Relaxed),
             self.channels.load(Ordering::Relaxed),
             self.patterns.load(Ordering::Relaxed),
+            self.shard_channels.load(Ordering::Relaxed),
             self.queued.load(Ordering::Relaxed),
+            self.watched.load(Ordering::Relaxed),
             size_of::<Self>() + input + output,
             command.map_or("NULL", |entry| entry.full_name.as_str()),
             if self.resp3.load(Ordering::Relaxed) { 3 } else { 2 },

@@ -83,6 +83,7 @@ pub enum Group {
     Cluster,
     Replication,
     Transactions,
+    Pubsub,
 }
 
 impl Group {
@@ -97,6 +98,7 @@ impl Group {
             Self::Server | Self::Replication => "server",
             Self::Cluster => "cluster",
             Self::Transactions => "transactions",
+            Self::Pubsub => "pubsub",
         }
     }
 }
@@ -126,6 +128,9 @@ pub enum Reach {
     EachSlot,
     /// All, locked before it runs.
     AllSlots,
+    /// That of its first argument, though that is no key: so that what it logs has its place in the log's
+    /// order. Only where the log has it, which is without cluster mode.
+    FirstArgument,
 }
 
 /// The commands that the shell carries out.
@@ -265,6 +270,13 @@ impl Command {
     #[must_use]
     pub const fn each_slot(mut self) -> Self {
         self.reach = Reach::EachSlot;
+        self
+    }
+
+    /// Is logged in the order of its first argument's slot.
+    #[must_use]
+    pub const fn first_argument(mut self) -> Self {
+        self.reach = Reach::FirstArgument;
         self
     }
 

@@ -5,6 +5,7 @@ mod connection;
 mod generic;
 mod hash;
 mod help;
+mod pubsub;
 mod replication;
 mod scanning;
 mod server;
@@ -21,6 +22,7 @@ pub(crate) const TABLE: &[&[Command]] = &[
     connection::COMMANDS,
     generic::COMMANDS,
     hash::COMMANDS,
+    pubsub::COMMANDS,
     replication::COMMANDS,
     server::COMMANDS,
     server::DEBUG,

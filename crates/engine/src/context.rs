@@ -217,6 +217,15 @@ impl<'a> Context<'a> {
         self.effects.push(args.iter().copied());
     }
 
+    /// Appends the command to the log as the client sent it, though it changes no key. A replica's log has
+    /// what its master sends.
+    pub fn replicate(&mut self) {
+        if self.deletes_expired() {
+            self.effects.rewritten = true;
+            self.effects.push(self.args.iter());
+        }
+    }
+
     /// A uniform random number.
     pub fn random(&mut self) -> u64 {
         self.random.next()

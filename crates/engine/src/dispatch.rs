@@ -30,6 +30,7 @@ use crate::histogram::Distribution;
 use crate::latency::LatencyMonitor;
 use crate::lookup::{Registered, Registry};
 use crate::pause::Pauses;
+use crate::pubsub::PubSub;
 use crate::random::Random;
 use crate::session::{Mute, Origin, Session};
 use crate::settings::Settings;
@@ -55,6 +56,7 @@ pub struct Engine {
     pub bin: Bin,
     pub logs: CommandLogs,
     pub latency: LatencyMonitor,
+    pub pubsub: PubSub,
     /// Held by whoever waits for a slot while holding another (DESIGN: "Locks", rules 2 and 3).
     pub script_turn: Mutex<()>,
     pub(crate) expiry_cursor: ExpiryCursor,
@@ -127,6 +129,7 @@ impl Engine {
             bin: Bin::default(),
             logs: CommandLogs::default(),
             latency: LatencyMonitor::default(),
+            pubsub: PubSub::default(),
             script_turn: Mutex::new(()),
             expiry_cursor: ExpiryCursor::default(),
             watches: Watches::default(),
@@ -182,7 +185,11 @@ impl Engine {
             self.prepare(session.db, buffer, batch, next..end, &mut prepared);
             for request in &prepared {
                 last = request.found.or(last);
-                match self.step(worker, session, now, request, out, &mut clock) {
+                let flow = self.step(worker, session, now, request, out, &mut clock);
+                if session.subscriber {
+                    session.client.take_messages(out);
+                }
+                match flow {
                     Flow::Done => next += 1,
                     flow @ (Flow::Node(_) | Flow::Paused) => {
                         publish(session, now, last);
@@ -404,12 +411,9 @@ impl Engine {
         };
         let outcome = handler(&mut context);
         context.effects.end_command(request.args);
-        let changes = context.effects.total_changes;
-        if changes > 0 {
-            add(&context.stats.changes, changes);
-            if context.effects.wanted {
-                context.session.last_write = context.effects.append(&*self.log, db);
-            }
+        add(&context.stats.changes, context.effects.total_changes);
+        if context.effects.any {
+            context.session.last_write = context.effects.append(&*self.log, db);
         }
         outcome.map(|()| Flow::Done)
     }
@@ -429,7 +433,9 @@ impl Engine {
         }
         let slots: SmallVec<[Slot; 4]> = match &request.key {
             Some((_, key)) => SmallVec::from_slice(&[key.slot()]),
-            None if entry.command.keys.is_empty() => return Ok(LockedSlots::default()),
+            None if entry.command.keys.is_empty() && entry.command.reach != Reach::FirstArgument => {
+                return Ok(LockedSlots::default());
+            }
             None => self.slots_of(entry, request.args),
         };
         if self.topology.is_some() && slots.iter().any(|slot| *slot != slots[0]) {
@@ -450,6 +456,9 @@ impl Engine {
     fn slots_of(&self, entry: &Registered, args: Args<'_>) -> SmallVec<[Slot; 4]> {
         let mut slots = SmallVec::new();
         entry.command.visit_keys(args, &mut |index, _| slots.push(Slot::of_key(&args[index])));
+        if entry.command.reach == Reach::FirstArgument && self.topology.is_none() {
+            slots.extend(args.get(1).map(Slot::of_key));
+        }
         slots
     }
 
@@ -465,12 +474,17 @@ impl Engine {
         now: Millis,
     ) -> Access {
         let flags = entry.command.flags;
+        // A channel is heard on replicas too, and it does not lie in the slot.
+        let channels = flags.contains(Flags::PUBSUB);
         let mut access = Access {
             asking: asked || flags.contains(Flags::ASKING),
-            replica_read: session.readonly && flags.contains(Flags::READONLY),
+            replica_read: channels || (session.readonly && flags.contains(Flags::READONLY)),
             keys: 0,
             missing: 0,
         };
+        if channels {
+            return access;
+        }
         entry.command.visit_keys(args, &mut |index, _| {
             let key = self.keyspace.key(&args[index]);
             let found = locked.slot(key.slot()).table(session.db).find(&key, now);

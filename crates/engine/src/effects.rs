@@ -40,6 +40,8 @@ pub(crate) struct Effects {
     pub(crate) changes: u64,
     /// The same, of all commands since [`Effects::start`].
     pub(crate) total_changes: u64,
+    /// There is something to append: not just which database it would be in.
+    pub(crate) any: bool,
     /// The handler said what to append instead.
     pub(crate) rewritten: bool,
 }
@@ -51,9 +53,11 @@ impl Effects {
         self.wanted = wanted;
         self.changes = 0;
         self.total_changes = 0;
+        self.any = false;
         self.rewritten = false;
     }
 
+    /// Adds a command.
     pub(crate) fn push<'a, I>(&mut self, args: I)
     where
         I: IntoIterator<Item = &'a [u8]>,
@@ -62,6 +66,7 @@ impl Effects {
         if self.wanted {
             resp::encode_request(&mut self.wire, args);
             self.count += 1;
+            self.any = true;
         }
     }
 }
@@ -80,7 +85,9 @@ impl Effects {
 
     /// What follows happens in another database.
     pub(crate) fn select(&mut self, db: u16) {
+        let any = self.any;
         self.push([&b"SELECT"[..], itoa::Buffer::new().format(db).as_bytes()]);
+        self.any = any;
     }
 
     /// Appends what the commands did in database `db`. Several effects are wrapped in a transaction, so

@@ -54,6 +54,8 @@ pub struct Session {
     /// The commands since MULTI, between MULTI and EXEC.
     pub(crate) transaction: Option<Box<Transaction>>,
     pub(crate) watching: Watching,
+    /// It has subscribed since it connected or said RESET: messages may wait for it.
+    pub(crate) subscriber: bool,
     pub(crate) replay: Vec<u8>,
     /// What other clients see of this one.
     pub client: Arc<Client>,
@@ -84,6 +86,7 @@ impl Session {
             last_write: ReplOffset(0),
             transaction: None,
             watching: Watching::default(),
+            subscriber: false,
             replay: Vec::new(),
             client,
         }
@@ -93,6 +96,21 @@ impl Session {
     #[must_use]
     pub fn take_replay(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.replay)
+    }
+
+    /// Appends the messages that the client has subscribed to and that wait.
+    pub fn take_messages(&self, out: &mut Vec<u8>) {
+        if self.subscriber {
+            self.client.take_messages(out);
+        }
+    }
+
+    /// Whether it may do nothing but change its subscriptions: version 2 of the protocol cannot tell
+    /// messages from replies.
+    pub(crate) fn only_listens(&self) -> bool {
+        self.subscriber
+            && self.protocol == Protocol::Resp2
+            && self.client.flags().contains(ClientFlags::PUBSUB)
     }
 
     /// Whether the client said MULTI and neither EXEC nor DISCARD since.

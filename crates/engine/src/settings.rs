@@ -78,6 +78,7 @@ pub struct Settings {
     pub cluster_allow_reads_when_down: AtomicBool,
     /// Whether it is counted how long commands take, as a distribution.
     pub latency_tracking: AtomicBool,
+    pub cluster_allow_pubsubshard_when_down: AtomicBool,
     /// Longest string, in bytes (`proto-max-bulk-len`).
     pub proto_max_bulk_len: AtomicI64,
     hash_fields: AtomicUsize,
@@ -100,6 +101,7 @@ impl Default for Settings {
             active_expire: AtomicBool::new(true),
             cluster_allow_reads_when_down: AtomicBool::new(false),
             latency_tracking: AtomicBool::new(true),
+            cluster_allow_pubsubshard_when_down: AtomicBool::new(true),
             proto_max_bulk_len: AtomicI64::new(512 * 1024 * 1024),
             hash_fields: AtomicUsize::new(HashLimits::default().fields),
             hash_value: AtomicUsize::new(HashLimits::default().value),

@@ -39,7 +39,8 @@ impl Transaction {
 
     /// Whether it needs all slots: a command in it goes through them.
     pub(crate) fn holds_all(&self) -> bool {
-        self.queue.iter().any(|(entry, _)| entry.command.reach != Reach::Keys)
+        let through_them = |reach| matches!(reach, Reach::EachSlot | Reach::AllSlots);
+        self.queue.iter().any(|(entry, _)| through_them(entry.command.reach))
     }
 
     pub(crate) fn has_keys(&self) -> bool {

@@ -29,11 +29,13 @@ struct Shard {
 #[derive(Debug)]
 pub(crate) struct Watches {
     shards: [Shard; SHARDS],
+    /// Sessions that watch anything.
+    clients: AtomicUsize,
 }
 
 impl Default for Watches {
     fn default() -> Self {
-        Self { shards: std::array::from_fn(|_| Shard::default()) }
+        Self { shards: std::array::from_fn(|_| Shard::default()), clients: AtomicUsize::new(0) }
     }
 }
 
@@ -49,6 +51,24 @@ pub(crate) struct Watched {
 impl Watches {
     fn shard(&self, slot: Slot) -> &Shard {
         &self.shards[slot.index() % SHARDS]
+    }
+
+    /// A session that watched nothing begins to.
+    pub(crate) fn started(&self) {
+        self.clients.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// A session stops watching.
+    pub(crate) fn stopped(&self) {
+        self.clients.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn clients(&self) -> usize {
+        self.clients.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn keys(&self) -> usize {
+        self.shards.iter().map(|shard| shard.count.load(Ordering::Relaxed)).sum()
     }
 
     /// The caller holds the key's slot.

@@ -6,6 +6,7 @@
 //! ([`store`]), publishes the topology ([`publish`]), starts and stops replication. Worker threads reach
 //! it through [`Cluster`].
 
+mod bus;
 mod driver;
 mod links;
 mod options;
@@ -15,6 +16,7 @@ mod store;
 use std::path::Path;
 
 use anyhow::{Context as _, Result, anyhow};
+use gossip::wire::Publication;
 use gossip::{Command, CommandError, Gossip, Reply};
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
@@ -38,6 +40,11 @@ enum Ask {
     Look(Box<dyn FnOnce(&mut Driver) + Send>),
     /// The configuration changed.
     Configure,
+    /// A client published.
+    Publish {
+        publication: Publication,
+        ticket: bus::Ticket,
+    },
 }
 
 /// The way to the driver, for every thread.
@@ -60,6 +67,7 @@ impl std::fmt::Debug for Ask {
             Self::Command { .. } => "Command",
             Self::Look(_) => "Look",
             Self::Configure => "Configure",
+            Self::Publish { .. } => "Publish",
         })
     }
 }
@@ -114,6 +122,11 @@ impl Cluster {
         }));
         self.asks.send(ask).ok()?;
         answered.await.ok()
+    }
+
+    /// The way for what clients publish.
+    pub(crate) fn outbox(&self) -> bus::Outbox {
+        bus::Outbox::new(self.asks.clone())
     }
 
     /// Says that the configuration changed.

@@ -16,7 +16,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use clock::Instant;
-use engine::{Client, Flow, Link, NodeCommand, Origin, Session};
+use engine::{Client, ClientKind, Flow, Link, NodeCommand, Origin, Session};
 use resp::{Batch, Limits, Parser, Request, Writer};
 use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -203,11 +203,18 @@ impl Connection {
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<Event> {
         // A task's waker stays the same; others wake it to tell that they killed it.
         self.waker.get_or_init(|| context.waker().clone());
+        self.session.take_messages(self.output.buffer());
         let polled = self.poll_requests(context);
         let client = &self.session.client;
         client.input_bytes.store(self.input.len(), Ordering::Relaxed);
         client.output_bytes.store(self.output.len(), Ordering::Relaxed);
-        if client.is_killed() { Poll::Ready(Event::Closed) } else { polled }
+        if !client.is_killed() {
+            return polled;
+        }
+        if client.is_overflown() {
+            self.cut_off();
+        }
+        Poll::Ready(Event::Closed)
     }
 
     fn poll_requests(&mut self, context: &mut Context<'_>) -> Poll<Event> {
@@ -398,7 +405,11 @@ impl Connection {
     /// A client that does not read its replies is cut off at the limit for its class.
     fn check_output_limit(&mut self) -> io::Result<()> {
         let waiting = self.output.len();
-        let limit = &self.server.limits.output[Class::Normal as usize];
+        let class = match self.session.client.kind() {
+            ClientKind::PubSub => Class::PubSub,
+            _ => Class::Normal,
+        };
+        let limit = &self.server.limits.output[class as usize];
         let (hard, soft) = (limit.hard.load(Ordering::Relaxed), limit.soft.load(Ordering::Relaxed));
         if soft > 0 && waiting > soft {
             let since = *self.over_soft_limit.get_or_insert_with(crate::time::instant);

@@ -59,7 +59,8 @@ pub(crate) struct Limits {
 /// A class of clients in `client-output-buffer-limit`, by its place there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Class {
-    Normal,
+    Normal = 0,
+    PubSub = 2,
 }
 
 /// How much may wait to be sent to a client: never more than `hard` bytes, and more than `soft` only for

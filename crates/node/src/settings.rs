@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use keyspace::HashLimits;
 
 use crate::config::Config;
-use crate::server::Server;
+use crate::server::{Class, Server};
 use crate::{cron, log};
 
 /// What a server needs besides its clients: listeners, logs, snapshots, links.
@@ -20,6 +20,9 @@ pub(crate) fn apply(server: &Server) {
     settings
         .cluster_allow_reads_when_down
         .store(config.switch("cluster-allow-reads-when-down"), Ordering::Relaxed);
+    settings
+        .cluster_allow_pubsubshard_when_down
+        .store(config.switch("cluster-allow-pubsubshard-when-down"), Ordering::Relaxed);
     server.replication.apply_config(server);
     crate::saving::update_gate(server);
     settings.latency_tracking.store(config.switch("latency-tracking"), Ordering::Relaxed);
@@ -51,6 +54,8 @@ pub(crate) fn apply(server: &Server) {
         limit.soft.store(soft, Ordering::Relaxed);
         limit.seconds.store(seconds, Ordering::Relaxed);
     }
+    let limit = &limits.output[Class::PubSub as usize];
+    server.engine.pubsub.output_limit.store(limit.hard.load(Ordering::Relaxed), Ordering::Relaxed);
     if let Some(cluster) = server.cluster.get() {
         cluster.configure();
     }

@@ -121,6 +121,7 @@ fn start(config: Config, config_file: Option<String>) -> Result<()> {
     server.memory.start();
     settings::apply(&server);
     let prepared = cluster.map(|(cluster, prepared)| {
+        server.engine.pubsub.set_bus(Box::new(cluster.outbox()));
         server.cluster.set(cluster).expect("set once, here");
         cluster::settle(&server);
         prepared

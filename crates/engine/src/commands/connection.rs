@@ -108,6 +108,11 @@ fn echo(context: &mut Context<'_>) -> Result<(), CommandError> {
 
 fn ping(context: &mut Context<'_>) -> Result<(), CommandError> {
     match context.args.len() {
+        1 | 2 if context.session.only_listens() => {
+            context.reply.array(2);
+            context.reply.bulk(b"pong");
+            context.reply.bulk(context.args.get(1).unwrap_or_default());
+        }
         1 => context.reply.simple("PONG"),
         2 => context.reply.bulk(context.args.get(1).unwrap_or_default()),
         _ => return Err(CommandError::WrongArity("ping".to_owned())),

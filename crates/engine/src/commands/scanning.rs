@@ -5,7 +5,6 @@ use resp::{Protocol, Writer};
 
 use crate::context::Context;
 use crate::error::CommandError;
-use crate::glob::glob_matches;
 
 bitflags! {
     /// Which words a command takes besides MATCH and COUNT.
@@ -52,7 +51,7 @@ impl<'a> Options<'a> {
     }
 
     pub(super) fn matches(&self, name: &[u8]) -> bool {
-        self.pattern.is_none_or(|pattern| glob_matches(pattern, name))
+        self.pattern.is_none_or(|pattern| glob::matches(pattern, name))
     }
 }
 

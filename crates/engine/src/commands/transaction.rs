@@ -100,8 +100,13 @@ fn watch(context: &mut Context<'_>) -> Result<(), CommandError> {
         if session.watching.keys.iter().any(|watched| watched.db == db && watched.key == key.bytes()) {
             continue;
         }
+        if session.watching.keys.is_empty() {
+            engine.watches.started();
+        }
         engine.watches.watch(db, &key, session.id, &session.watching.dirty);
         session.watching.keys.push(Watched { db, key: key.bytes().to_vec(), was_expired });
+        let watched = u32::try_from(session.watching.keys.len()).unwrap_or(u32::MAX);
+        session.client.watched.store(watched, Ordering::Relaxed);
     }
     context.reply.ok();
     Ok(())

@@ -13,6 +13,19 @@ use crate::lookup::Registered;
 use crate::session::{Origin, Session};
 use crate::settings::Gate;
 
+/// What a subscriber may say in version 2 of the protocol.
+const WHILE_LISTENING: &[&str] = &[
+    "ping",
+    "psubscribe",
+    "punsubscribe",
+    "quit",
+    "reset",
+    "ssubscribe",
+    "subscribe",
+    "sunsubscribe",
+    "unsubscribe",
+];
+
 impl Engine {
     pub(super) fn admit(
         &self,
@@ -59,7 +72,18 @@ impl Engine {
             if paused(gate, flags) && (session.transaction.is_none() || matches!(command.run, Run::Exec)) {
                 return Ok(Admitted { entry, flow: Flow::Paused });
             }
+            let keys = keys && !self.serves_channels_when_down(flags);
             self.check_gate(gate, flags, keys).map_err(|error| self.name_hole(error, entry, request))?;
+        }
+        if session.only_listens() && !WHILE_LISTENING.contains(&command.name) {
+            let name = &entry.full_name;
+            return Err(CommandError::Text(
+                format!(
+                    "ERR Can't execute '{name}': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET \
+                     are allowed in this context"
+                )
+                .into(),
+            ));
         }
         let flow = match command.run {
             Run::Node(node) => Flow::Node(node),
@@ -80,6 +104,12 @@ impl Engine {
             return Ok(());
         }
         Err(CommandError::NotAllowed { command, option })
+    }
+
+    /// Whether the command is about a shard's channels, and these are served by a cluster that is down.
+    fn serves_channels_when_down(&self, flags: Flags) -> bool {
+        flags.contains(Flags::PUBSUB)
+            && self.settings.cluster_allow_pubsubshard_when_down.load(Ordering::Relaxed)
     }
 
     /// That nobody serves the slot says more than that the cluster is down for it.

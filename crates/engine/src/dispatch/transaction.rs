@@ -174,9 +174,8 @@ impl Engine {
                 context.reply.error(&text);
             }
         }
-        let changes = context.effects.total_changes;
-        add(&context.stats.changes, changes);
-        if changes > 0 && context.effects.wanted {
+        add(&context.stats.changes, context.effects.total_changes);
+        if context.effects.any {
             if logged_db != first_db {
                 // The log goes on as if nothing had been selected in between.
                 context.effects.select(first_db);
@@ -255,6 +254,11 @@ impl Engine {
 
     /// UNWATCH
     pub(crate) fn unwatch(&self, session: &mut Session) {
+        if session.watching.keys.is_empty() {
+            return;
+        }
+        self.watches.stopped();
+        session.client.watched.store(0, Ordering::Relaxed);
         for watched in session.watching.take() {
             self.watches.unwatch(&watched, session.id);
         }
@@ -265,6 +269,16 @@ impl Engine {
         session.transaction = None;
         session.leave_transaction();
         self.unwatch(session);
+    }
+
+    /// How many clients watch keys.
+    pub fn watching_clients(&self) -> usize {
+        self.watches.clients()
+    }
+
+    /// How many keys are watched, each as often as it is.
+    pub fn watched_keys(&self) -> usize {
+        self.watches.keys()
     }
 
     /// Marks every transaction whose watched keys may have changed: all of them. For whoever replaces the
@@ -279,6 +293,7 @@ impl Engine {
     /// connection is closed.
     pub fn disconnect(&self, session: &mut Session) {
         self.discard(session);
+        self.pubsub.unsubscribe_all(&session.client);
         self.clients.disconnect(session.id);
     }
 }

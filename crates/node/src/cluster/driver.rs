@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use clock::Instant;
-use gossip::wire::Packet;
+use gossip::wire::{Packet, Publication};
 use gossip::{Action, Event, Gossip, Input, Level, LinkId, Source};
 use slot_routing::{ReplOffset, Slot, SlotSet};
 use tokio::sync::{mpsc, oneshot};
@@ -175,6 +175,10 @@ impl Driver {
                 self.waiting.insert(token, answer);
                 self.feed(Input::Command { token, command })
             }
+            Ask::Publish { publication, ticket } => {
+                drop(ticket);
+                self.feed(Input::Publish(publication))
+            }
             Ask::Look(look) => {
                 look(self);
                 Ok(())
@@ -267,8 +271,10 @@ impl Driver {
             Action::ResumeWrites => self.resume_writes(),
             Action::WatchOffset(offset) => self.watched = offset,
             Action::DropEverything => publish::drop_everything(&self.server),
-            // Nobody can subscribe yet.
-            Action::Deliver(_) => {}
+            Action::Deliver(publication) => {
+                let Publication { sharded, channel, message } = &publication;
+                self.server.engine.pubsub.deliver(*sharded, channel, message);
+            }
             Action::Log(event) => log(&event),
             Action::Send { .. } | Action::DropSlots(_) | Action::Reply { .. } => {
                 unreachable!("sorted out by the caller")

@@ -23,6 +23,11 @@ pub(super) fn publish(server: &Server, topology: Topology) {
     flip(server, &topology, ours);
     published.store(topology.clone());
     flip(server, &topology, others);
+    let of_my_shard = |topology: &Topology, slot: Slot| {
+        topology.owner(slot).is_some_and(|owner| owner.shard == topology.me().shard)
+    };
+    let left = |slot: Slot| of_my_shard(&before, slot) && !of_my_shard(&topology, slot);
+    server.engine.pubsub.leave_slots(left);
     server.engine.settings.set_gate(Gate::CLUSTER_DOWN, !topology.serving);
 }
 

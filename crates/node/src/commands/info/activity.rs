@@ -51,6 +51,9 @@ pub(super) fn stats(server: &Server, text: &mut Text) {
     text.line("total_active_defrag_time", 0);
     text.line("current_active_defrag_time", 0);
     text.line("unexpected_error_replies", 0);
+    text.line("pubsub_channels", server.engine.pubsub.channels());
+    text.line("pubsub_patterns", server.engine.pubsub.patterns());
+    text.line("pubsubshard_channels", server.engine.pubsub.shard_channels());
     text.line("total_error_replies", totals[Count::ErrorReplies]);
     text.line("dump_payload_sanitizations", 0);
     let (reads, writes) = (totals[Count::Reads], totals[Count::Writes]);

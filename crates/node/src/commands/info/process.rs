@@ -63,10 +63,10 @@ pub(super) fn clients(server: &Server, text: &mut Text) {
     let blocked = clients.iter().filter(|client| client.flags().contains(ClientFlags::BLOCKED)).count();
     text.line("blocked_clients", blocked);
     text.line("tracking_clients", 0);
-    text.line("pubsub_clients", 0);
-    text.line("watching_clients", 0);
+    text.line("pubsub_clients", server.engine.pubsub.clients());
+    text.line("watching_clients", server.engine.watching_clients());
     text.line("clients_in_timeout_table", 0);
-    text.line("total_watched_keys", 0);
+    text.line("total_watched_keys", server.engine.watched_keys());
     text.line("total_blocking_keys", 0);
     text.line("total_blocking_keys_on_nokey", 0);
     let now = crate::time::now();

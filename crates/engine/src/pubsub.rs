@@ -1,0 +1,287 @@
+//! Publishing and subscribing: who hears what.
+//!
+//! Channels, patterns and shard channels each have a table from their name to their subscribers, split
+//! into shards by name. A publisher holds the one shard of its channel for reading, and appends the
+//! message, encoded once for each version of the protocol, to every subscriber's inbox ([`inbox`]): it
+//! never waits for a socket. The subscriber's own thread, woken, takes the messages from there.
+//!
+//! What must hold: a client is in the table of a name exactly as long as the name is in the client's
+//! inbox; both change under the lock of the table's shard. Locks are taken in that order: shard, inbox.
+
+pub(crate) mod inbox;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use parking_lot::RwLock;
+use resp::{Protocol, Writer};
+use slot_routing::Slot;
+
+use crate::clients::Client;
+
+/// How many locks a table of names has.
+const SHARDS: usize = 64;
+
+/// What a client subscribes to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Channel,
+    Pattern,
+    ShardChannel,
+}
+
+impl Kind {
+    pub(crate) const ALL: [Self; 3] = [Self::Channel, Self::Pattern, Self::ShardChannel];
+
+    pub(crate) fn subscribed(self) -> &'static [u8] {
+        match self {
+            Self::Channel => b"subscribe",
+            Self::Pattern => b"psubscribe",
+            Self::ShardChannel => b"ssubscribe",
+        }
+    }
+
+    pub(crate) fn unsubscribed(self) -> &'static [u8] {
+        match self {
+            Self::Channel => b"unsubscribe",
+            Self::Pattern => b"punsubscribe",
+            Self::ShardChannel => b"sunsubscribe",
+        }
+    }
+}
+
+/// The way to the other nodes of a cluster. The shell gives the engine one.
+pub trait Bus: Send + Sync + fmt::Debug {
+    /// Sends a client's message to all nodes, or to those of this shard. Must not wait.
+    fn publish(&self, sharded: bool, channel: &[u8], message: &[u8]);
+}
+
+type Subscribers = BTreeMap<u64, Arc<Client>>;
+type Shard = RwLock<BTreeMap<Vec<u8>, Subscribers>>;
+
+/// Names and their subscribers.
+#[derive(Debug)]
+struct Table {
+    shards: Vec<Shard>,
+    /// How many names there are.
+    names: AtomicUsize,
+}
+
+impl Table {
+    fn new(shards: usize) -> Self {
+        Self { shards: (0..shards).map(|_| Shard::default()).collect(), names: AtomicUsize::new(0) }
+    }
+
+    fn len(&self) -> usize {
+        self.names.load(Ordering::Relaxed)
+    }
+
+    fn shard(&self, name: &[u8]) -> &Shard {
+        match self.shards.len() {
+            1 => &self.shards[0],
+            count => &self.shards[Slot::of_key(name).index() % count],
+        }
+    }
+}
+
+/// Everybody's subscriptions.
+#[derive(Debug)]
+pub struct PubSub {
+    channels: Table,
+    patterns: Table,
+    shard_channels: Table,
+    /// Clients with any subscription.
+    clients: AtomicUsize,
+    /// A subscriber for whom more bytes than this wait is cut off; 0 is no limit
+    /// (`client-output-buffer-limit pubsub`).
+    pub output_limit: AtomicUsize,
+    bus: OnceLock<Box<dyn Bus>>,
+}
+
+impl Default for PubSub {
+    fn default() -> Self {
+        Self {
+            channels: Table::new(SHARDS),
+            // Every message is compared with all of them.
+            patterns: Table::new(1),
+            shard_channels: Table::new(SHARDS),
+            clients: AtomicUsize::new(0),
+            output_limit: AtomicUsize::new(0),
+            bus: OnceLock::new(),
+        }
+    }
+}
+
+impl PubSub {
+    fn table(&self, kind: Kind) -> &Table {
+        match kind {
+            Kind::Channel => &self.channels,
+            Kind::Pattern => &self.patterns,
+            Kind::ShardChannel => &self.shard_channels,
+        }
+    }
+
+    /// What clients publish in a cluster goes here too.
+    ///
+    /// # Panics
+    /// If called twice.
+    pub fn set_bus(&self, bus: Box<dyn Bus>) {
+        assert!(self.bus.set(bus).is_ok(), "a node has one bus");
+    }
+
+    pub(crate) fn forward(&self, sharded: bool, channel: &[u8], message: &[u8]) {
+        if let Some(bus) = self.bus.get() {
+            bus.publish(sharded, channel, message);
+        }
+    }
+
+    /// Makes the client hear what is published under this name; returns how many subscriptions of this
+    /// kind's reply it has now.
+    pub(crate) fn subscribe(&self, kind: Kind, name: &[u8], client: &Arc<Client>) -> usize {
+        let table = self.table(kind);
+        let mut names = table.shard(name).write();
+        if !names.contains_key(name) {
+            table.names.fetch_add(1, Ordering::Relaxed);
+            names.insert(name.to_vec(), Subscribers::new());
+        }
+        let subscribers = names.get_mut(name).expect("it was put in if it was missing");
+        if subscribers.insert(client.id, client.clone()).is_none() && client.subscribed_to(kind, name) {
+            self.clients.fetch_add(1, Ordering::Relaxed);
+        }
+        client.subscriptions_beside(kind)
+    }
+
+    /// The opposite of [`PubSub::subscribe`].
+    pub(crate) fn unsubscribe(&self, kind: Kind, name: &[u8], client: &Client) -> usize {
+        let table = self.table(kind);
+        let mut names = table.shard(name).write();
+        let subscribers = names.get_mut(name);
+        if let Some(subscribers) = subscribers
+            && subscribers.remove(&client.id).is_some()
+        {
+            if subscribers.is_empty() {
+                names.remove(name);
+                table.names.fetch_sub(1, Ordering::Relaxed);
+            }
+            self.left(kind, name, client);
+        }
+        client.subscriptions_beside(kind)
+    }
+
+    fn left(&self, kind: Kind, name: &[u8], client: &Client) {
+        if client.unsubscribed_from(kind, name) {
+            self.clients.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    pub(crate) fn unsubscribe_all(&self, client: &Client) {
+        for kind in Kind::ALL {
+            for name in client.names_of(kind) {
+                self.unsubscribe(kind, &name, client);
+            }
+        }
+    }
+
+    /// Gives a message to this node's subscribers and says how many times it was given.
+    pub fn deliver(&self, sharded: bool, channel: &[u8], message: &[u8]) -> usize {
+        let kind = if sharded { Kind::ShardChannel } else { Kind::Channel };
+        let word: &[u8] = if sharded { b"smessage" } else { b"message" };
+        let mut receivers = 0;
+        let table = self.table(kind);
+        if table.len() > 0
+            && let Some(subscribers) = table.shard(channel).read().get(channel)
+        {
+            receivers += self.give(subscribers, &[word, channel, message]);
+        }
+        if !sharded && self.patterns.len() > 0 {
+            for (pattern, subscribers) in self.patterns.shards[0].read().iter() {
+                if glob::matches(pattern, channel) {
+                    receivers += self.give(subscribers, &[b"pmessage", pattern, channel, message]);
+                }
+            }
+        }
+        receivers
+    }
+
+    fn give(&self, subscribers: &Subscribers, words: &[&[u8]]) -> usize {
+        let limit = self.output_limit.load(Ordering::Relaxed);
+        let mut encoded: [Option<Vec<u8>>; 2] = [None, None];
+        for client in subscribers.values() {
+            let protocol = client.protocol();
+            let bytes = encoded[usize::from(protocol == Protocol::Resp3)].get_or_insert_with(|| {
+                let mut bytes = Vec::new();
+                let mut writer = Writer::new(&mut bytes, protocol);
+                writer.push(words.len());
+                words.iter().for_each(|word| writer.bulk(word));
+                bytes
+            });
+            client.push_message(bytes, limit);
+        }
+        subscribers.len()
+    }
+
+    /// Ends the subscriptions to shard channels of slots that are served elsewhere now, and tells the
+    /// subscribers.
+    pub fn leave_slots(&self, left: impl Fn(Slot) -> bool) {
+        if self.shard_channels.len() == 0 {
+            return;
+        }
+        let limit = self.output_limit.load(Ordering::Relaxed);
+        for shard in &self.shard_channels.shards {
+            let mut names = shard.write();
+            let gone: Vec<Vec<u8>> = names.keys().filter(|name| left(Slot::of_key(name))).cloned().collect();
+            for name in gone {
+                let subscribers = names.remove(&name).unwrap_or_default();
+                self.shard_channels.names.fetch_sub(1, Ordering::Relaxed);
+                for client in subscribers.values() {
+                    self.left(Kind::ShardChannel, &name, client);
+                    let mut bytes = Vec::new();
+                    let mut writer = Writer::new(&mut bytes, client.protocol());
+                    writer.push(3);
+                    writer.bulk(Kind::ShardChannel.unsubscribed());
+                    writer.bulk(&name);
+                    writer.integer(client.subscriptions_beside(Kind::ShardChannel) as i64);
+                    client.push_message(&bytes, limit);
+                }
+            }
+        }
+    }
+
+    /// The names of this kind that match, in order.
+    pub(crate) fn names(&self, kind: Kind, pattern: Option<&[u8]>) -> Vec<Vec<u8>> {
+        let mut found: Vec<Vec<u8>> = Vec::new();
+        for shard in &self.table(kind).shards {
+            let names = shard.read();
+            let matching = names.keys().filter(|name| pattern.is_none_or(|it| glob::matches(it, name)));
+            found.extend(matching.cloned());
+        }
+        found.sort_unstable();
+        found
+    }
+
+    pub(crate) fn subscribers(&self, kind: Kind, name: &[u8]) -> usize {
+        self.table(kind).shard(name).read().get(name).map_or(0, BTreeMap::len)
+    }
+
+    /// Channels that somebody subscribes to.
+    pub fn channels(&self) -> usize {
+        self.channels.len()
+    }
+
+    /// Patterns that somebody subscribes to.
+    pub fn patterns(&self) -> usize {
+        self.patterns.len()
+    }
+
+    /// Shard channels that somebody subscribes to.
+    pub fn shard_channels(&self) -> usize {
+        self.shard_channels.len()
+    }
+
+    /// Clients that subscribe to anything.
+    pub fn clients(&self) -> usize {
+        self.clients.load(Ordering::Relaxed)
+    }
+}

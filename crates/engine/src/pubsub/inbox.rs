@@ -1,0 +1,126 @@
+//! A subscriber's end: what it listens to, and the messages that wait for its own thread.
+
+use std::collections::BTreeSet;
+use std::sync::atomic::Ordering;
+
+use resp::Protocol;
+
+use super::Kind;
+use crate::clients::{Client, ClientFlags};
+
+/// An empty inbox larger than this is given back.
+const KEEP: usize = 16 * 1024;
+
+/// What a client that subscribes has; others have none.
+#[derive(Debug, Default)]
+pub(crate) struct Inbox {
+    channels: BTreeSet<Vec<u8>>,
+    patterns: BTreeSet<Vec<u8>>,
+    shard_channels: BTreeSet<Vec<u8>>,
+    /// Messages in wire form.
+    messages: Vec<u8>,
+}
+
+impl Inbox {
+    fn names(&mut self, kind: Kind) -> &mut BTreeSet<Vec<u8>> {
+        match kind {
+            Kind::Channel => &mut self.channels,
+            Kind::Pattern => &mut self.patterns,
+            Kind::ShardChannel => &mut self.shard_channels,
+        }
+    }
+
+    fn has_no_names(&self) -> bool {
+        self.channels.is_empty() && self.patterns.is_empty() && self.shard_channels.is_empty()
+    }
+}
+
+impl Client {
+    /// Notes a subscription; says whether it is the first.
+    pub(super) fn subscribed_to(&self, kind: Kind, name: &[u8]) -> bool {
+        let mut inbox = self.inbox.lock();
+        let inbox = inbox.get_or_insert_default();
+        let first = inbox.has_no_names();
+        inbox.names(kind).insert(name.to_vec());
+        self.show(inbox);
+        first
+    }
+
+    /// Forgets a subscription; says whether it was the last.
+    pub(super) fn unsubscribed_from(&self, kind: Kind, name: &[u8]) -> bool {
+        let mut inbox = self.inbox.lock();
+        let Some(inbox) = inbox.as_mut() else { return false };
+        inbox.names(kind).remove(name);
+        self.show(inbox);
+        inbox.has_no_names()
+    }
+
+    fn show(&self, inbox: &Inbox) {
+        let count = |names: &BTreeSet<Vec<u8>>| u32::try_from(names.len()).unwrap_or(u32::MAX);
+        self.channels.store(count(&inbox.channels), Ordering::Relaxed);
+        self.patterns.store(count(&inbox.patterns), Ordering::Relaxed);
+        self.shard_channels.store(count(&inbox.shard_channels), Ordering::Relaxed);
+        self.set_flag(ClientFlags::PUBSUB, !inbox.has_no_names());
+    }
+
+    /// How many subscriptions the reply to one of this kind counts: shard channels for themselves, the
+    /// other kinds together.
+    pub(crate) fn subscriptions_beside(&self, kind: Kind) -> usize {
+        let count = match kind {
+            Kind::ShardChannel => self.shard_channels.load(Ordering::Relaxed),
+            _ => self.channels.load(Ordering::Relaxed) + self.patterns.load(Ordering::Relaxed),
+        };
+        count as usize
+    }
+
+    pub(crate) fn names_of(&self, kind: Kind) -> Vec<Vec<u8>> {
+        self.inbox.lock().as_mut().map_or_else(Vec::new, |inbox| inbox.names(kind).iter().cloned().collect())
+    }
+
+    pub(super) fn protocol(&self) -> Protocol {
+        if self.resp3.load(Ordering::Relaxed) { Protocol::Resp3 } else { Protocol::Resp2 }
+    }
+
+    /// Leaves a message for the client's thread, or has the client cut off if it does not read.
+    pub(super) fn push_message(&self, bytes: &[u8], limit: usize) {
+        let mut guard = self.inbox.lock();
+        let Some(inbox) = guard.as_mut() else { return };
+        if self.is_killed() {
+            return;
+        }
+        let unsent = inbox.messages.len() + self.output_bytes.load(Ordering::Relaxed);
+        if limit > 0 && unsent + bytes.len() > limit {
+            inbox.messages = Vec::new();
+            drop(guard);
+            self.overflown.store(true, Ordering::Release);
+            self.kill();
+            return;
+        }
+        let first = inbox.messages.is_empty();
+        inbox.messages.extend_from_slice(bytes);
+        drop(guard);
+        if first {
+            self.wake();
+        }
+    }
+
+    /// Appends the messages that wait to `out`. For the client's own thread.
+    pub(crate) fn take_messages(&self, out: &mut Vec<u8>) {
+        let mut guard = self.inbox.lock();
+        let Some(inbox) = guard.as_mut() else { return };
+        out.extend_from_slice(&inbox.messages);
+        inbox.messages.clear();
+        if inbox.messages.capacity() > KEEP {
+            inbox.messages = Vec::new();
+        }
+        if inbox.has_no_names() {
+            *guard = None;
+        }
+    }
+
+    /// Whether the client was killed because it did not read what it subscribed to.
+    #[must_use]
+    pub fn is_overflown(&self) -> bool {
+        self.overflown.load(Ordering::Acquire)
+    }
+}
