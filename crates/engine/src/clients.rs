@@ -19,6 +19,7 @@ use resp::Protocol;
 
 use crate::lookup::Registry;
 use crate::pubsub::inbox::Inbox;
+use crate::tracking::Tracking;
 
 bitflags! {
     /// What a connection is and does, as the letters of CLIENT LIST say it.
@@ -37,6 +38,12 @@ bitflags! {
         const NO_EVICT = 1 << 9;
         const NO_TOUCH = 1 << 10;
         const MONITOR = 1 << 11;
+        /// It is told when keys change that it may have copies of.
+        const TRACKING = 1 << 12;
+        /// Who should be told in its place is gone.
+        const BROKEN_REDIRECT = 1 << 13;
+        /// It is told of keys by their prefixes.
+        const BROADCAST = 1 << 14;
     }
 }
 
@@ -49,6 +56,9 @@ const LETTERS: &[(ClientFlags, char)] = &[
     (ClientFlags::BLOCKED, 'b'),
     (ClientFlags::DIRTY, 'd'),
     (ClientFlags::CLOSE_AFTER_REPLY, 'c'),
+    (ClientFlags::TRACKING, 't'),
+    (ClientFlags::BROKEN_REDIRECT, 'R'),
+    (ClientFlags::BROADCAST, 'B'),
     (ClientFlags::UNIX_SOCKET, 'U'),
     (ClientFlags::READONLY, 'r'),
     (ClientFlags::NO_EVICT, 'e'),
@@ -140,6 +150,8 @@ pub struct Client {
     pub(crate) inbox: Mutex<Option<Box<Inbox>>>,
     /// It was killed because too much waited in its inbox.
     pub(crate) overflown: AtomicBool,
+    /// How it tracks keys, if it does.
+    pub(crate) tracking: Mutex<Option<Tracking>>,
     /// Number of the last command, or `usize::MAX`.
     pub(crate) last_command: AtomicUsize,
     pub(crate) last_active: AtomicI64,
@@ -175,6 +187,7 @@ impl Client {
             watched: AtomicU32::new(0),
             inbox: Mutex::default(),
             overflown: AtomicBool::new(false),
+            tracking: Mutex::default(),
             last_command: AtomicUsize::new(usize::MAX),
             last_active: AtomicI64::new(now.0),
             input_bytes: AtomicUsize::new(0),
@@ -217,6 +230,14 @@ impl Client {
     #[must_use]
     pub fn idle(&self, now: Millis) -> i64 {
         now.0.saturating_sub(self.last_active.load(Ordering::Relaxed)).max(0)
+    }
+
+    /// Who is told of changed keys in its place: -1 if it does not track, 0 if nobody is.
+    pub(crate) fn redirect(&self) -> i64 {
+        match &*self.tracking.lock() {
+            None => -1,
+            Some(tracking) => tracking.redirect.map_or(0, |id| id as i64),
+        }
     }
 
     /// Wakes the connection's task.
@@ -290,7 +311,7 @@ impl Client {
         let middle = format!(
             " age={} idle={} flags={letters} db={} sub={} psub={} ssub={} multi={} watch={} qbuf={input} qbuf-free=0 \
              argv-mem=0 multi-mem=0 rbs={output} rbp={output} obl={output} oll=0 omem=0 tot-mem={} events=r \
-             cmd={} user=default redir=-1 resp={} lib-name=",
+             cmd={} user=default redir={} resp={} lib-name=",
             seconds(self.connected_at.0),
             seconds(self.last_active.load(Ordering::Relaxed)),
             self.db.load(Ordering::Relaxed),
@@ -301,6 +322,7 @@ impl Client {
             self.watched.load(Ordering::Relaxed),
             size_of::<Self>() + input + output,
             command.map_or("NULL", |entry| entry.full_name.as_str()),
+            self.redirect(),
             if self.resp3.load(Ordering::Relaxed) { 3 } else { 2 },
         );
         line.extend_from_slice(middle.as_bytes());

@@ -7,7 +7,7 @@ use keyspace::{Dropped, Found, Key, LockedSlots, NewValue, Place, SlotData, Str,
 use resp::{Args, Writer};
 use slot_routing::Slot;
 
-use crate::command::Flags;
+use crate::command::{Command, Flags};
 use crate::dispatch::Engine;
 use crate::effects::Effects;
 use crate::error::CommandError;
@@ -200,7 +200,7 @@ impl<'a> Context<'a> {
 
     /// [`Context::modified`] in another database.
     pub fn modified_in(&mut self, db: u16, key: &Key<'_>) {
-        self.engine.watches.touch(db, key.slot(), key.bytes());
+        self.engine.changed(db, key.slot(), key.bytes(), Some(self.session.id));
         self.changed(1);
     }
 
@@ -224,6 +224,20 @@ impl<'a> Context<'a> {
             self.effects.rewritten = true;
             self.effects.push(self.args.iter());
         }
+    }
+
+    /// Notes the keys that a client which tracks them has read.
+    #[cold]
+    pub(crate) fn note_reads(&mut self, command: &'static Command) {
+        let client = &self.session.client;
+        if !command.flags.contains(Flags::READONLY) || !client.notes_reads() {
+            return;
+        }
+        let (engine, args) = (self.engine, self.args);
+        command.visit_keys(args, &mut |index, _| {
+            let key = &args[index];
+            engine.tracking.note(&engine.clients, Slot::of_key(key), key, client.id);
+        });
     }
 
     /// A uniform random number.

@@ -35,6 +35,7 @@ use crate::random::Random;
 use crate::session::{Mute, Origin, Session};
 use crate::settings::Settings;
 use crate::stats::{WorkerStats, add};
+use crate::tracking::TrackingTable;
 use crate::watch::Watches;
 use admission::paused;
 
@@ -57,6 +58,7 @@ pub struct Engine {
     pub logs: CommandLogs,
     pub latency: LatencyMonitor,
     pub pubsub: PubSub,
+    pub tracking: TrackingTable,
     /// Held by whoever waits for a slot while holding another (DESIGN: "Locks", rules 2 and 3).
     pub script_turn: Mutex<()>,
     pub(crate) expiry_cursor: ExpiryCursor,
@@ -130,6 +132,7 @@ impl Engine {
             logs: CommandLogs::default(),
             latency: LatencyMonitor::default(),
             pubsub: PubSub::default(),
+            tracking: TrackingTable::default(),
             script_turn: Mutex::new(()),
             expiry_cursor: ExpiryCursor::default(),
             watches: Watches::default(),
@@ -186,6 +189,9 @@ impl Engine {
             for request in &prepared {
                 last = request.found.or(last);
                 let flow = self.step(worker, session, now, request, out, &mut clock);
+                if session.tracks && matches!(flow, Flow::Done) {
+                    session.end_exception(request.found);
+                }
                 if session.subscriber {
                     session.client.take_messages(out);
                 }
@@ -410,6 +416,9 @@ impl Engine {
             nanos: worker.nanos,
         };
         let outcome = handler(&mut context);
+        if context.session.tracks {
+            context.note_reads(entry.command);
+        }
         context.effects.end_command(request.args);
         add(&context.stats.changes, context.effects.total_changes);
         if context.effects.any {
@@ -519,10 +528,18 @@ impl Engine {
         }
     }
 
+    /// Tells those who watch a key or may have a copy of it that it has changed; `by` is the session that
+    /// did it. The caller holds its slot.
+    #[inline]
+    pub(crate) fn changed(&self, db: u16, slot: Slot, key: &[u8], by: Option<u64>) {
+        self.watches.touch(db, slot, key);
+        self.tracking.changed(&self.clients, slot, key, by);
+    }
+
     /// Tells the log, and whoever watches it, that a key is gone without a command: its time came, or it
     /// lives elsewhere now. The caller holds its slot. Says where that ends in the log, if anybody reads it.
     pub fn key_gone(&self, db: u16, slot: Slot, key: &[u8]) -> Option<ReplOffset> {
-        self.watches.touch(db, slot, key);
+        self.changed(db, slot, key, None);
         if !self.log.wanted() {
             return None;
         }

@@ -65,14 +65,14 @@ impl Engine {
             while dropped.len() < KEYS_PER_LOCK {
                 let Some(value) = table.pop_due(now, &mut key) else { break };
                 dropped.push(value);
-                self.watches.touch(db, slot, &key);
+                self.changed(db, slot, &key, None);
                 worker.effects.push([&b"DEL"[..], &key]);
             }
             while dropped.len() < KEYS_PER_LOCK {
                 let Some(value) = table.pop_due_field(now, &mut key, &mut name) else { break };
                 dropped.push(value);
                 fields += 1;
-                self.watches.touch(db, slot, &key);
+                self.changed(db, slot, &key, None);
                 worker.effects.push([&b"HDEL"[..], &key, &name]);
             }
             if worker.effects.count > 0 {

@@ -30,6 +30,7 @@ mod settings;
 mod stats;
 #[cfg(test)]
 mod testing;
+mod tracking;
 mod transaction;
 mod watch;
 
@@ -51,3 +52,4 @@ pub use pubsub::{Bus, PubSub};
 pub use session::{Mute, Origin, Session};
 pub use settings::{Gate, Permission, Settings};
 pub use stats::{CommandStats, WorkerStats};
+pub use tracking::TrackingTable;

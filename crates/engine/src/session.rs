@@ -56,6 +56,8 @@ pub struct Session {
     pub(crate) watching: Watching,
     /// It has subscribed since it connected or said RESET: messages may wait for it.
     pub(crate) subscriber: bool,
+    /// What it reads is noted, to tell it when that changes.
+    pub(crate) tracks: bool,
     pub(crate) replay: Vec<u8>,
     /// What other clients see of this one.
     pub client: Arc<Client>,
@@ -87,6 +89,7 @@ impl Session {
             transaction: None,
             watching: Watching::default(),
             subscriber: false,
+            tracks: false,
             replay: Vec::new(),
             client,
         }

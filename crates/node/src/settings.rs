@@ -35,6 +35,9 @@ pub(crate) fn apply(server: &Server) {
     ] {
         log.configure(config.integer(threshold), size(config, len));
     }
+    let tracking = &server.engine.tracking;
+    tracking.max_keys.store(size(config, "tracking-table-max-keys"), Ordering::Relaxed);
+    tracking.output_limit.store(config.output_limit("pubsub").0, Ordering::Relaxed);
     settings.debug_command.set(&config.text("enable-debug-command"));
     settings.module_command.set(&config.text("enable-module-command"));
     settings.protected_configs.set(&config.text("enable-protected-configs"));

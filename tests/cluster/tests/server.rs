@@ -179,7 +179,7 @@ const INFO_FIELDS: &str = "redis_version redis_mode os arch_bits monotonic_clock
     sync_partial_err expired_keys expired_stale_perc expired_time_cap_reached_count \
     expire_cycle_cpu_milliseconds evicted_keys evicted_clients total_eviction_exceeded_time \
     current_eviction_exceeded_time keyspace_hits keyspace_misses latest_fork_usec total_forks \
-    migrate_cached_sockets slave_expires_tracked_keys active_defrag_hits active_defrag_misses \
+    tracking_total_keys tracking_total_items tracking_total_prefixes migrate_cached_sockets slave_expires_tracked_keys active_defrag_hits active_defrag_misses \
     active_defrag_key_hits active_defrag_key_misses total_active_defrag_time current_active_defrag_time \
     unexpected_error_replies total_error_replies dump_payload_sanitizations total_reads_processed \
     total_writes_processed io_threaded_reads_processed io_threaded_writes_processed reply_buffer_shrinks \

@@ -3,6 +3,7 @@
 mod client;
 mod hello;
 mod others;
+mod tracking;
 
 use crate::command::{Categories, Command, Flags, Group};
 use crate::context::Context;
@@ -53,6 +54,18 @@ pub(super) const COMMANDS: &[Command] = &[
 ];
 
 const CLIENT: &[Command] = &[
+    row("caching", "6.0.0", 3, "Makes the next command an exception from how keys are tracked.")
+        .flags(ITSELF)
+        .run(tracking::caching),
+    row("getredir", "6.0.0", 2, "Returns who is told of changed keys in this connection's place.")
+        .flags(ITSELF)
+        .run(tracking::getredir),
+    row("tracking", "6.0.0", -3, "Tells this connection when keys change that it has read.")
+        .flags(ANYTIME.union(Flags::NOSCRIPT))
+        .run(tracking::tracking),
+    row("trackinginfo", "6.2.0", 2, "Returns how this connection tracks keys.")
+        .flags(ANYTIME.union(Flags::NOSCRIPT))
+        .run(tracking::trackinginfo),
     row("getname", "2.6.9", 2, "Returns the name of this connection.").flags(ITSELF).run(client::getname),
     row("help", "5.0.0", 2, "Lists the subcommands.").flags(ANYTIME).run(client::help),
     row("id", "5.0.0", 2, "Returns the number of this connection.").flags(ITSELF).run(client::id),

@@ -162,6 +162,9 @@ impl Engine {
             (context.args, context.index) = (request.args(), entry.index);
             let (start, begin) = (context.reply.len(), nanos());
             let outcome = handler(&mut context);
+            if context.session.tracks {
+                context.note_reads(entry.command);
+            }
             context.effects.end_command(context.args);
             let (nanos, reply_len) =
                 (nanos().saturating_sub(begin), context.reply.len().saturating_sub(start));
@@ -284,6 +287,7 @@ impl Engine {
     /// Marks every transaction whose watched keys may have changed: all of them. For whoever replaces the
     /// whole data without running commands (a full synchronisation).
     pub fn touch_all_watched(&self) {
+        self.tracking.all_changed(&self.clients);
         for db in 0..self.keyspace.databases() {
             self.watches.touch_where(db, |_| true);
         }
@@ -294,6 +298,7 @@ impl Engine {
     pub fn disconnect(&self, session: &mut Session) {
         self.discard(session);
         self.pubsub.unsubscribe_all(&session.client);
+        self.tracking.stop(&session.client);
         self.clients.disconnect(session.id);
     }
 }

@@ -19,6 +19,8 @@ pub(crate) struct Inbox {
     shard_channels: BTreeSet<Vec<u8>>,
     /// Messages in wire form.
     messages: Vec<u8>,
+    /// The client also hears of keys that it may have copies of.
+    tracks: bool,
 }
 
 impl Inbox {
@@ -77,12 +79,12 @@ impl Client {
         self.inbox.lock().as_mut().map_or_else(Vec::new, |inbox| inbox.names(kind).iter().cloned().collect())
     }
 
-    pub(super) fn protocol(&self) -> Protocol {
+    pub(crate) fn protocol(&self) -> Protocol {
         if self.resp3.load(Ordering::Relaxed) { Protocol::Resp3 } else { Protocol::Resp2 }
     }
 
     /// Leaves a message for the client's thread, or has the client cut off if it does not read.
-    pub(super) fn push_message(&self, bytes: &[u8], limit: usize) {
+    pub(crate) fn push_message(&self, bytes: &[u8], limit: usize) {
         let mut guard = self.inbox.lock();
         let Some(inbox) = guard.as_mut() else { return };
         if self.is_killed() {
@@ -113,8 +115,18 @@ impl Client {
         if inbox.messages.capacity() > KEEP {
             inbox.messages = Vec::new();
         }
-        if inbox.has_no_names() {
+        if inbox.has_no_names() && !inbox.tracks {
             *guard = None;
+        }
+    }
+
+    /// The client starts, or stops, to hear of keys that it may have copies of.
+    pub(crate) fn keep_inbox(&self, tracks: bool) {
+        let mut guard = self.inbox.lock();
+        if tracks {
+            guard.get_or_insert_default().tracks = true;
+        } else if let Some(inbox) = guard.as_mut() {
+            inbox.tracks = false;
         }
     }
 

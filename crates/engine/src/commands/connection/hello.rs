@@ -130,11 +130,13 @@ pub(super) fn quit(context: &mut Context<'_>) -> Result<(), CommandError> {
 pub(super) fn reset(context: &mut Context<'_>) -> Result<(), CommandError> {
     context.engine.discard(context.session);
     context.engine.pubsub.unsubscribe_all(&context.session.client);
+    context.engine.tracking.stop(&context.session.client);
     let mut waiting = Vec::new();
     context.session.take_messages(&mut waiting);
     context.reply.raw(&waiting);
     let session = &mut *context.session;
     session.subscriber = false;
+    session.tracks = false;
     session.db = 0;
     session.authenticated = context.engine.settings.password.load().is_none();
     session.asking = false;

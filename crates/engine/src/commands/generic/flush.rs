@@ -39,6 +39,7 @@ fn flush(context: &mut Context<'_>, only: Option<u16>) {
     for db in (0..context.engine.keyspace.databases()).filter(|db| only.is_none_or(|only| only == *db)) {
         removed += context.clear(db);
     }
+    context.engine.tracking.all_changed(&context.engine.clients);
     // Logged even if there was nothing: a replica may have something.
     context.changed((removed as u64).max(1));
     context.reply.ok();
@@ -53,6 +54,7 @@ pub(super) fn swapdb(context: &mut Context<'_>) -> Result<(), CommandError> {
     let second = number(2, "ERR invalid second DB index")?;
     let (first, second) = (database(context, first)?, database(context, second)?);
     context.swap(first, second);
+    context.engine.tracking.all_changed(&context.engine.clients);
     context.changed(1);
     context.reply.ok();
     Ok(())

@@ -50,6 +50,10 @@ pub(super) fn stats(server: &Server, text: &mut Text) {
     }
     text.line("total_active_defrag_time", 0);
     text.line("current_active_defrag_time", 0);
+    let tracking = &server.engine.tracking;
+    text.line("tracking_total_keys", tracking.keys());
+    text.line("tracking_total_items", tracking.items());
+    text.line("tracking_total_prefixes", tracking.prefixes());
     text.line("unexpected_error_replies", 0);
     text.line("pubsub_channels", server.engine.pubsub.channels());
     text.line("pubsub_patterns", server.engine.pubsub.patterns());

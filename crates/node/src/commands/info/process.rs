@@ -62,7 +62,7 @@ pub(super) fn clients(server: &Server, text: &mut Text) {
     text.line("client_recent_max_output_buffer", most(|client| &client.output_bytes));
     let blocked = clients.iter().filter(|client| client.flags().contains(ClientFlags::BLOCKED)).count();
     text.line("blocked_clients", blocked);
-    text.line("tracking_clients", 0);
+    text.line("tracking_clients", server.engine.tracking.clients());
     text.line("pubsub_clients", server.engine.pubsub.clients());
     text.line("watching_clients", server.engine.watching_clients());
     text.line("clients_in_timeout_table", 0);

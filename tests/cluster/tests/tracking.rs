@@ -1,0 +1,125 @@
+//! Client side caching: who has read a key hears that it changed.
+
+use harness::{Connection, Node, Program, Value};
+
+fn start() -> Node {
+    Node::start(&Program::redoubt(), "--save ")
+}
+
+/// A connection that speaks version 3 of the protocol.
+fn modern(node: &Node) -> Connection {
+    let mut connection = node.connect();
+    assert!(matches!(connection.run("HELLO 3"), Value::Map(_)));
+    connection
+}
+
+fn invalidation(keys: &[&str]) -> Value {
+    let keys = keys.iter().map(|key| Value::Bulk(key.as_bytes().to_vec())).collect();
+    Value::Push(vec![Value::Bulk(b"invalidate".to_vec()), Value::Array(keys)])
+}
+
+fn next(connection: &mut Connection) -> Value {
+    connection.read().expect("a message comes")
+}
+
+#[test]
+fn who_has_read_a_key_hears_once_that_it_changed() {
+    let node = start();
+    let (mut reader, mut writer) = (modern(&node), node.connect());
+    reader.run("CLIENT TRACKING ON").expect_ok();
+    writer.run("MSET a 1 b 1 c 1").expect_ok();
+    reader.run("MGET a b");
+    assert_eq!(node.info("clients", "tracking_clients").as_deref(), Some("1"));
+    assert_eq!(node.info("stats", "tracking_total_keys").as_deref(), Some("2"));
+    // Nobody has read c, and a is told of once.
+    writer.run("MSET c 2 a 2").expect_ok();
+    writer.run("SET a 3").expect_ok();
+    writer.run("DEL b");
+    assert_eq!(next(&mut reader), invalidation(&["a"]));
+    assert_eq!(next(&mut reader), invalidation(&["b"]));
+    // One's own change is told after its reply, unless that is not wanted.
+    reader.run("GET a");
+    reader.run("SET a 4").expect_ok();
+    assert_eq!(next(&mut reader), invalidation(&["a"]));
+    reader.run("CLIENT TRACKING ON NOLOOP").expect_ok();
+    reader.run("GET a");
+    reader.run("SET a 5").expect_ok();
+    assert_eq!(reader.run("PING"), Value::Simple("PONG".into()));
+    // A key whose time comes, a transaction, all keys.
+    writer.run("SET short 1 PX 60").expect_ok();
+    reader.run("GET short");
+    assert_eq!(next(&mut reader), invalidation(&["short"]));
+    reader.run("MULTI").expect_ok();
+    reader.run("GET c");
+    reader.run("EXEC");
+    writer.run("MULTI").expect_ok();
+    writer.run("INCR c");
+    writer.run("EXEC");
+    assert_eq!(next(&mut reader), invalidation(&["c"]));
+    writer.run("FLUSHALL").expect_ok();
+    assert_eq!(next(&mut reader), Value::Push(vec![Value::Bulk(b"invalidate".to_vec()), Value::Null]));
+    reader.run("CLIENT TRACKING OFF").expect_ok();
+    assert_eq!(node.info("clients", "tracking_clients").as_deref(), Some("0"));
+}
+
+#[test]
+fn exceptions_hold_for_the_next_command() {
+    let node = start();
+    let (mut reader, mut writer) = (modern(&node), node.connect());
+    reader.run("CLIENT TRACKING ON OPTIN").expect_ok();
+    reader.run("GET a");
+    reader.run("CLIENT CACHING YES").expect_ok();
+    reader.run("GET b");
+    reader.run("GET c");
+    writer.run("MSET a 1 c 1 b 1").expect_ok();
+    assert_eq!(next(&mut reader), invalidation(&["b"]));
+    reader.run("CLIENT TRACKING OFF").expect_ok();
+    reader.run("CLIENT TRACKING ON OPTOUT").expect_ok();
+    reader.run("GET a");
+    reader.run("CLIENT CACHING NO").expect_ok();
+    reader.run("GET b");
+    writer.run("MSET b 2 a 2").expect_ok();
+    assert_eq!(next(&mut reader), invalidation(&["a"]));
+    assert_eq!(reader.run("PING"), Value::Simple("PONG".into()));
+}
+
+#[test]
+fn prefixes_are_heard_of_without_reading() {
+    let node = start();
+    let (mut listener, mut writer) = (modern(&node), node.connect());
+    listener.run("CLIENT TRACKING ON BCAST PREFIX user: PREFIX item:").expect_ok();
+    assert_eq!(node.info("stats", "tracking_total_prefixes").as_deref(), Some("2"));
+    for key in ["other", "user:1", "item:7", "user:1"] {
+        writer.run(&format!("SET {key} x")).expect_ok();
+    }
+    for key in ["user:1", "item:7", "user:1"] {
+        assert_eq!(next(&mut listener), invalidation(&[key]));
+    }
+    drop(listener);
+    harness::eventually("nobody tracks", || {
+        (node.info("stats", "tracking_total_prefixes")? == "0").then_some(())
+    });
+}
+
+/// With version 2 another connection listens, as to a channel.
+#[test]
+fn another_connection_is_told() {
+    let node = start();
+    let (mut reader, mut listener, mut writer) = (node.connect(), node.connect(), node.connect());
+    let id = listener.run("CLIENT ID").int();
+    listener.run("SUBSCRIBE __redis__:invalidate");
+    reader.run(&format!("CLIENT TRACKING ON REDIRECT {id}")).expect_ok();
+    assert_eq!(reader.run("CLIENT GETREDIR"), Value::Int(id));
+    reader.run("GET a");
+    writer.run("SET a 1").expect_ok();
+    let bulk = |text: &str| Value::Bulk(text.as_bytes().to_vec());
+    let message =
+        Value::Array(vec![bulk("message"), bulk("__redis__:invalidate"), Value::Array(vec![bulk("a")])]);
+    assert_eq!(next(&mut listener), message);
+    drop(listener);
+    harness::eventually("the listener is gone", || {
+        reader.run("GET a");
+        writer.run("SET a 2");
+        reader.run("CLIENT INFO").text().contains("flags=tR").then_some(())
+    });
+}
