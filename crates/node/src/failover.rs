@@ -105,9 +105,6 @@ pub(crate) fn run(server: &Arc<Server>, order: Order) -> Result<(), &'static str
         Order::Abort => return abort(server),
         Order::Start { target, force, timeout } => (target, force, timeout),
     };
-    if force && (target.is_none() || timeout.is_none()) {
-        return Err("ERR FAILOVER with force option requires both a timeout and target HOST and IP.");
-    }
     if *server.failover.state.lock() != State::None {
         return Err("ERR FAILOVER already in progress.");
     }
@@ -117,6 +114,9 @@ pub(crate) fn run(server: &Arc<Server>, order: Order) -> Result<(), &'static str
     let replicas = server.replication.replica_addresses();
     if replicas.is_empty() {
         return Err("ERR FAILOVER requires connected replicas.");
+    }
+    if force && (target.is_none() || timeout.is_none()) {
+        return Err("ERR FAILOVER with force option requires both a timeout and target HOST and IP.");
     }
     let target = match target {
         None => None,

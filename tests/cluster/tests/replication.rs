@@ -224,6 +224,8 @@ fn hands_over(master: &Program, replica: &Program) {
     fill(&master, "before", 500);
     follow(&replica, &master);
     assert!(master.run("FAILOVER ABORT").is_error("ERR No failover in progress."));
+    let forced = master.run("FAILOVER FORCE");
+    assert!(forced.is_error("ERR FAILOVER with force option requires both a timeout"), "{forced:?}");
     let nowhere = master.run("FAILOVER TO 127.0.0.1 1");
     assert!(nowhere.is_error("ERR FAILOVER target HOST and PORT is not a replica."), "{nowhere:?}");
     assert!(replica.run("FAILOVER").is_error("ERR FAILOVER is not valid when server is a replica."));
@@ -247,8 +249,6 @@ fn a_master_hands_its_place_to_its_replica() {
     hands_over(&Program::redoubt(), &Program::redoubt());
     let lonely = Node::start(&Program::redoubt(), "--save ");
     assert!(lonely.run("FAILOVER").is_error("ERR FAILOVER requires connected replicas."));
-    let forced = lonely.run("FAILOVER FORCE");
-    assert!(forced.is_error("ERR FAILOVER with force option requires both a timeout"), "{forced:?}");
 }
 
 #[test]

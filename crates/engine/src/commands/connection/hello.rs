@@ -63,7 +63,6 @@ pub(super) fn hello(context: &mut Context<'_>) -> Result<(), CommandError> {
             return Err(CommandError::text("ERR Protocol version is not an integer or out of range"));
         }
     };
-    let mut name = None;
     let mut index = 2;
     while let Some(word) = context.args.get(index) {
         let left = context.args.len() - index - 1;
@@ -74,7 +73,9 @@ pub(super) fn hello(context: &mut Context<'_>) -> Result<(), CommandError> {
             context.session.authenticated = true;
             index += 3;
         } else if word.eq_ignore_ascii_case(b"setname") && left >= 1 {
-            name = Some(check_name(context.arg(index + 1))?);
+            // As in Redis at once, whatever comes of the rest.
+            let name = check_name(context.arg(index + 1))?;
+            context.session.client.names.lock().name = name.to_vec();
             index += 2;
         } else {
             let text = format!("ERR Syntax error in HELLO option '{}'", quoted(word, word.len()));
@@ -87,9 +88,6 @@ pub(super) fn hello(context: &mut Context<'_>) -> Result<(), CommandError> {
              AUTH <user> <pass> option can be used to authenticate the client and select the RESP protocol \
              version at the same time",
         ));
-    }
-    if let Some(name) = name {
-        context.session.client.names.lock().name = name.to_vec();
     }
     context.session.set_protocol(protocol);
     context.reply.set_protocol(protocol);
