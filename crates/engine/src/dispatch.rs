@@ -95,6 +95,16 @@ pub enum Flow {
     Close,
 }
 
+/// What the requests of one batch work with, each another owner's state.
+struct Turn<'r> {
+    worker: &'r mut Worker,
+    session: &'r mut Session,
+    now: Millis,
+    out: &'r mut Vec<u8>,
+    /// When the command before ended.
+    clock: u64,
+}
+
 /// A command that has run: what it cost.
 #[derive(Debug)]
 pub struct Ran<'a> {
@@ -181,31 +191,32 @@ impl Engine {
     ) -> (usize, Flow) {
         let mut next = from;
         let mut last = None;
-        let mut clock = (worker.nanos)();
+        let clock = (worker.nanos)();
+        let mut turn = Turn { worker, session, now, out, clock };
         while next < batch.len() {
             let end = batch.len().min(next + AHEAD);
             let mut prepared: SmallVec<[Prepared<'_>; AHEAD]> = SmallVec::new();
-            self.prepare(session.db, buffer, batch, next..end, &mut prepared);
+            self.prepare(turn.session.db, buffer, batch, next..end, &mut prepared);
             for request in &prepared {
                 last = request.found.or(last);
-                let flow = self.step(worker, session, now, request, out, &mut clock);
-                if session.tracks && matches!(flow, Flow::Done) {
-                    session.end_exception(request.found);
+                let flow = self.step(&mut turn, request);
+                if turn.session.tracks && matches!(flow, Flow::Done) {
+                    turn.session.end_exception(request.found);
                 }
-                if session.subscriber {
-                    session.client.take_messages(out);
+                if turn.session.subscriber {
+                    turn.session.client.take_messages(turn.out);
                 }
                 match flow {
                     Flow::Done => next += 1,
                     flow @ (Flow::Node(_) | Flow::Paused) => {
-                        publish(session, now, last);
+                        publish(turn.session, now, last);
                         return (next, flow);
                     }
                     Flow::Close => return (next + 1, Flow::Close),
                 }
             }
         }
-        publish(session, now, last);
+        publish(turn.session, now, last);
         (next, Flow::Done)
     }
 
@@ -239,106 +250,87 @@ impl Engine {
     }
 
     /// Runs one request, or says why it cannot run here and now.
-    fn step(
-        &self,
-        worker: &mut Worker,
-        session: &mut Session,
-        now: Millis,
-        request: &Prepared<'_>,
-        out: &mut Vec<u8>,
-        clock: &mut u64,
-    ) -> Flow {
-        if session.mute != Mute::Nothing {
-            return self.muted_step(worker, session, now, request, out, clock);
+    fn step(&self, turn: &mut Turn<'_>, request: &Prepared<'_>) -> Flow {
+        if turn.session.mute != Mute::Nothing {
+            return self.muted_step(turn, request);
         }
-        self.audible_step(worker, session, now, request, out, clock)
+        self.audible_step(turn, request)
     }
 
     /// Runs a request whose reply, or the next one's, the client does not want (CLIENT REPLY).
-    fn muted_step(
-        &self,
-        worker: &mut Worker,
-        session: &mut Session,
-        now: Millis,
-        request: &Prepared<'_>,
-        out: &mut Vec<u8>,
-        clock: &mut u64,
-    ) -> Flow {
-        if session.mute == Mute::Next {
-            session.mute = Mute::This;
+    fn muted_step(&self, turn: &mut Turn<'_>, request: &Prepared<'_>) -> Flow {
+        if turn.session.mute == Mute::Next {
+            turn.session.mute = Mute::This;
         }
-        let start = out.len();
-        let flow = self.audible_step(worker, session, now, request, out, clock);
+        let start = turn.out.len();
+        let flow = self.audible_step(turn, request);
         if matches!(flow, Flow::Done | Flow::Close) {
-            if matches!(session.mute, Mute::This | Mute::Everything) {
-                out.truncate(start);
+            if matches!(turn.session.mute, Mute::This | Mute::Everything) {
+                turn.out.truncate(start);
             }
-            if session.mute == Mute::This {
-                session.mute = Mute::Nothing;
+            if turn.session.mute == Mute::This {
+                turn.session.mute = Mute::Nothing;
             }
         }
         flow
     }
 
-    fn audible_step(
-        &self,
-        worker: &mut Worker,
-        session: &mut Session,
-        now: Millis,
-        request: &Prepared<'_>,
-        out: &mut Vec<u8>,
-        clock: &mut u64,
-    ) -> Flow {
+    fn audible_step(&self, turn: &mut Turn<'_>, request: &Prepared<'_>) -> Flow {
         // ASKING holds for one command.
-        let asked = std::mem::take(&mut session.asking);
-        if session.transaction.is_some()
-            && let Some(queued) = self.queue(session, now, request, asked)
+        let asked = std::mem::take(&mut turn.session.asking);
+        if turn.session.transaction.is_some()
+            && let Some(queued) = self.queue(turn.session, turn.now, request, asked)
         {
             match queued {
-                Ok(()) => Writer::new(out, session.protocol).simple("QUEUED"),
-                Err(error) => self.refuse(worker, session, &error, out),
+                Ok(()) => Writer::new(turn.out, turn.session.protocol).simple("QUEUED"),
+                Err(error) => self.refuse(turn.worker, turn.session, &error, turn.out),
             }
-            return if session.closing { Flow::Close } else { Flow::Done };
+            return if turn.session.closing { Flow::Close } else { Flow::Done };
         }
-        let entry = match self.admit(session, request, now) {
+        let entry = match self.admit(turn.session, request, turn.now) {
             Ok(Admitted { entry, flow: Flow::Done }) => entry,
             Ok(Admitted { flow, .. }) => {
-                session.asking = asked;
+                turn.session.asking = asked;
                 return flow;
             }
             // A browser made to talk to this port: its next line may be a command of somebody's choosing.
             Err(CommandError::UnknownCommand { name, .. }) if is_http(&name) => return Flow::Close,
             Err(error) => {
-                let error = self.refused_exec(session, request, error);
+                let error = self.refused_exec(turn.session, request, error);
                 if let Some(entry) = request.found {
-                    add(&worker.stats.commands[entry.index].rejected, 1);
+                    add(&turn.worker.stats.commands[entry.index].rejected, 1);
                 }
-                self.refuse(worker, session, &error, out);
+                self.refuse(turn.worker, turn.session, &error, turn.out);
                 return Flow::Done;
             }
         };
-        let start = out.len();
+        let start = turn.out.len();
         let outcome = match entry.command.run {
-            Run::Exec => self.exec(worker, session, now, asked, out),
-            _ => self.execute(worker, session, now, request, entry, asked, out),
+            Run::Exec => self.exec(turn.worker, turn.session, turn.now, asked, turn.out),
+            _ => self.execute(turn, request, entry, asked),
         };
         if let Ok(flow @ (Flow::Node(_) | Flow::Paused)) = outcome {
-            session.asking = asked && flow == Flow::Paused;
+            turn.session.asking = asked && flow == Flow::Paused;
             return flow;
         }
-        let end = (worker.nanos)();
-        let (nanos, reply_len) = (end.saturating_sub(*clock), out.len().saturating_sub(start));
-        self.account(&worker.stats, session, now, &Ran { entry, args: request.args, nanos, reply_len });
-        let stats = &worker.stats.commands[entry.index];
-        *clock = end;
+        let end = (turn.worker.nanos)();
+        let (nanos, reply_len) = (end.saturating_sub(turn.clock), turn.out.len().saturating_sub(start));
+        self.account(
+            &turn.worker.stats,
+            turn.session,
+            turn.now,
+            &Ran { entry, args: request.args, nanos, reply_len },
+        );
+        let stats = &turn.worker.stats.commands[entry.index];
+        turn.clock = end;
         if let Err(error) = outcome {
-            out.truncate(start);
+            turn.out.truncate(start);
             // A redirection is not the command's failure.
             let counter = if error.is_refusal() { &stats.rejected } else { &stats.failed };
             add(counter, 1);
-            self.refuse(worker, session, &error, out);
+            self.refuse(turn.worker, turn.session, &error, turn.out);
         }
-        if session.closing { Flow::Close } else { Flow::Done }
+        if turn.session.closing { Flow::Close } else { Flow::Done }
     }
 
     /// Takes a command that has run into the statistics, and into the logs if it was slow or large.
@@ -378,20 +370,18 @@ impl Engine {
     /// Locks the command's slots, asks whether it may run on them, runs it, and appends its effects
     /// before the slots are unlocked. A pause that began since the command was admitted stops it here: who
     /// pauses need only see each slot free once to know that nothing more will happen.
-    #[allow(clippy::too_many_arguments, reason = "each is another owner's state")]
     fn execute(
         &self,
-        worker: &mut Worker,
-        session: &mut Session,
-        now: Millis,
+        turn: &mut Turn<'_>,
         request: &Prepared<'_>,
         entry: &'static Registered,
         asked: bool,
-        out: &mut Vec<u8>,
     ) -> Result<Flow, CommandError> {
         let Run::Here(handler) = entry.command.run else {
             unreachable!("the shell's commands and containers are sorted out on admission")
         };
+        let Turn { worker, session, now, out, .. } = turn;
+        let now = *now;
         let (db, origin) = (session.db, session.origin);
         let slots = self.lock(session, request, entry, asked, now)?;
         if origin == Origin::Client && paused(self.settings.gate(), entry.command.flags) {

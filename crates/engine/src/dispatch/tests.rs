@@ -63,7 +63,8 @@ fn a_command_admitted_before_a_pause_stops_at_its_slot() {
         assert_eq!(admitted.flow, Flow::Done);
         engine.settings.set_gate(Gate::WRITES_PAUSED, true);
         let (worker, session, mut out) = (&mut client.worker, &mut client.session, Vec::new());
-        let flow = engine.execute(worker, session, client.now, request, admitted.entry, false, &mut out);
+        let mut turn = Turn { worker, session, now: client.now, out: &mut out, clock: 0 };
+        let flow = engine.execute(&mut turn, request, admitted.entry, false);
         assert_eq!(flow, Ok(if runs { Flow::Done } else { Flow::Paused }));
         engine.settings.set_gate(Gate::WRITES_PAUSED, false);
     }
