@@ -102,7 +102,7 @@ wait_for() {
     shift
     until "$@"; do
         ((SECONDS < end)) || return 1
-        sleep 0.1
+        sleep 0.05
     done
 }
 

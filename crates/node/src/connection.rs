@@ -129,7 +129,9 @@ impl Connection {
                     self.flush().await;
                     tokio::select! {
                         biased;
-                        () = commands::run(&mut self, command, &request) => {}
+                        // Boxed: what such a command keeps while it waits is not to be every idle
+                        // connection's size.
+                        () = Box::pin(commands::run(&mut self, command, &request)) => {}
                         () = killed(&client) => return,
                     }
                 }

@@ -2,10 +2,12 @@
 
 use std::fmt;
 
-/// Forty hexadecimal characters that name one history of the data. Two nodes with the same identifier
-/// and the same offset hold the same data.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct ReplId([u8; 40]);
+use slot_routing::Name;
+
+/// Names one history of the data. Two nodes with the same identifier and the same offset hold the same
+/// data.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ReplId(Name);
 
 /// Bytes that are not an identifier.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -14,41 +16,28 @@ pub struct ParseReplIdError;
 
 impl ReplId {
     /// What is shown where there is none.
-    pub const NONE: Self = Self([b'0'; 40]);
+    pub const NONE: Self = Self(Name::ZEROS);
 
     /// An identifier from 20 random bytes.
     #[must_use]
     pub fn from_random(bytes: [u8; 20]) -> Self {
-        const DIGITS: &[u8; 16] = b"0123456789abcdef";
-        let mut id = [0; 40];
-        for (pair, byte) in id.chunks_exact_mut(2).zip(bytes) {
-            pair[0] = DIGITS[usize::from(byte >> 4)];
-            pair[1] = DIGITS[usize::from(byte & 15)];
-        }
-        Self(id)
+        Self(Name::from_random(bytes))
     }
 
     /// Reads forty characters. Peers only compare them, so any letters and digits are taken.
     pub fn parse(bytes: &[u8]) -> Result<Self, ParseReplIdError> {
-        let id: [u8; 40] = bytes.try_into().map_err(|_| ParseReplIdError)?;
-        if id.iter().all(u8::is_ascii_alphanumeric) { Ok(Self(id)) } else { Err(ParseReplIdError) }
+        Name::from_bytes(bytes).map(Self).ok_or(ParseReplIdError)
     }
 
     #[must_use]
     pub fn as_str(&self) -> &str {
-        std::str::from_utf8(&self.0).expect("an identifier is ASCII by construction")
+        self.0.as_str()
     }
 }
 
 impl fmt::Display for ReplId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.as_str())
-    }
-}
-
-impl fmt::Debug for ReplId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "ReplId({}..)", &self.as_str()[..8])
+        self.0.fmt(f)
     }
 }
 

@@ -3,32 +3,31 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// A node's name: 40 lower-case hexadecimal characters, kept as the characters that the bus carries.
+/// Forty letters and digits, the form in which Redis names nodes, shards and histories of the data.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct NodeId([u8; 40]);
+pub struct Name([u8; 40]);
 
-/// Bytes that are not a node's name.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ParseNodeIdError;
+impl Name {
+    /// What is shown where there is none.
+    pub const ZEROS: Self = Self([b'0'; 40]);
 
-impl NodeId {
-    /// A name from 20 random bytes.
+    /// Twenty random bytes in lower-case hexadecimal.
     #[must_use]
     pub fn from_random(bytes: [u8; 20]) -> Self {
         const DIGITS: &[u8; 16] = b"0123456789abcdef";
-        let mut id = [0; 40];
-        for (pair, byte) in id.chunks_exact_mut(2).zip(bytes) {
+        let mut name = [0; 40];
+        for (pair, byte) in name.chunks_exact_mut(2).zip(bytes) {
             pair[0] = DIGITS[usize::from(byte >> 4)];
             pair[1] = DIGITS[usize::from(byte & 15)];
         }
-        Self(id)
+        Self(name)
     }
 
-    /// The name spelt by `bytes`, if it is one.
-    pub fn from_bytes(bytes: &[u8]) -> Result<Self, ParseNodeIdError> {
-        let id: [u8; 40] = bytes.try_into().map_err(|_| ParseNodeIdError)?;
-        let hex = id.iter().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
-        if hex { Ok(Self(id)) } else { Err(ParseNodeIdError) }
+    /// The name spelt by `bytes`, if they are forty letters and digits.
+    #[must_use]
+    pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        let name: [u8; 40] = bytes.try_into().ok()?;
+        name.iter().all(u8::is_ascii_alphanumeric).then_some(Self(name))
     }
 
     #[must_use]
@@ -38,7 +37,52 @@ impl NodeId {
 
     #[must_use]
     pub fn as_str(&self) -> &str {
-        std::str::from_utf8(&self.0).expect("a node id is ASCII by construction")
+        std::str::from_utf8(&self.0).expect("a name is ASCII by construction")
+    }
+}
+
+impl fmt::Display for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
+/// Short: enough to tell one from the other.
+impl fmt::Debug for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}..", &self.as_str()[..8])
+    }
+}
+
+/// A node's name: lower-case hexadecimal, kept as the characters that the bus carries.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct NodeId(Name);
+
+/// Bytes that are not a node's name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ParseNodeIdError;
+
+impl NodeId {
+    /// A name from 20 random bytes.
+    #[must_use]
+    pub fn from_random(bytes: [u8; 20]) -> Self {
+        Self(Name::from_random(bytes))
+    }
+
+    /// The name spelt by `bytes`, if it is one.
+    pub fn from_bytes(bytes: &[u8]) -> Result<Self, ParseNodeIdError> {
+        let hex = bytes.iter().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
+        Name::from_bytes(bytes).filter(|_| hex).map(Self).ok_or(ParseNodeIdError)
+    }
+
+    #[must_use]
+    pub fn as_bytes(&self) -> &[u8; 40] {
+        self.0.as_bytes()
+    }
+
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        self.0.as_str()
     }
 }
 
@@ -52,13 +96,7 @@ impl FromStr for NodeId {
 
 impl fmt::Display for NodeId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.as_str())
-    }
-}
-
-impl fmt::Debug for NodeId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "NodeId({}..)", &self.as_str()[..8])
+        self.0.fmt(f)
     }
 }
 

@@ -12,7 +12,7 @@ mod slot;
 mod slot_set;
 mod topology;
 
-pub use ids::{Epoch, NodeId, ParseNodeIdError, ReplOffset};
+pub use ids::{Epoch, Name, NodeId, ParseNodeIdError, ReplOffset};
 pub use route::{Access, Ownership, Redirect, Verdict, route};
 pub use slot::{SLOT_COUNT, Slot, hash_tag};
 pub use slot_set::SlotSet;

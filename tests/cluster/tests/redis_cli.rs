@@ -72,11 +72,11 @@ fn create_check_reshard_and_rebalance_keep_every_key() {
         "--cluster-to",
         &to,
         "--cluster-slots",
-        "1500",
+        "400",
         "--cluster-yes",
     ]);
     check(&cluster);
-    assert_eq!(slots_served(&cluster, 1), before + 1500);
+    assert_eq!(slots_served(&cluster, 1), before + 400);
     assert_eq!(lost(&cluster, &keys), Vec::<String>::new());
     assert_eq!(cluster.key_count(), keys.len() as i64);
 
@@ -116,9 +116,11 @@ fn nodes_are_added_filled_emptied_and_deleted() {
         (cluster.nodes[7].info("replication", "master_link_status")? == "up").then_some(())
     });
 
-    cluster_cli(&["rebalance", &address, "--cluster-use-empty-masters"]);
+    // A fifteenth of what the three others have together, to be quick.
+    let weight = format!("{id}=0.2");
+    cluster_cli(&["rebalance", &address, "--cluster-use-empty-masters", "--cluster-weight", &weight]);
     check(&cluster);
-    assert_eq!(slots_served(&cluster, 6), 4096);
+    assert_eq!(slots_served(&cluster, 6), 1024);
     assert_eq!(lost(&cluster, &keys), Vec::<String>::new());
 
     let replica_id = cluster.id(7);
@@ -132,6 +134,48 @@ fn nodes_are_added_filled_emptied_and_deleted() {
         (nodes.lines().count() == 6).then_some(())
     });
     assert_eq!(lost(&cluster, &keys), Vec::<String>::new());
+}
+
+/// `set-timeout` sets the parameter on every node and has it written into its file; `import` fetches what a server
+/// outside holds; `backup` saves the masters' data beside a description of the cluster.
+#[test]
+fn timeouts_are_set_and_data_is_imported_and_backed_up() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let nodes: Vec<Node> = (0..3)
+        .map(|number| {
+            let mut node = Node::prepare(&Program::redoubt(), "");
+            let file = folder.path().join(format!("{number}.conf"));
+            std::fs::write(&file, "save \"\"\ncluster-enabled yes\ncluster-node-timeout 2000\n")
+                .expect("a file");
+            node.set_configuration(&file);
+            node.launch();
+            node
+        })
+        .collect();
+    let cluster = Cluster::join(nodes, 3);
+    cluster.wait_until_ok();
+    let address = cluster.nodes[0].address();
+    let output = cluster_cli(&["set-timeout", &address, "3000"]);
+    assert!(output.contains("New node timeout set. 3 OK, 0 ERR."), "{output}");
+    for (number, node) in cluster.nodes.iter().enumerate() {
+        assert_eq!(node.run("CONFIG GET cluster-node-timeout").items()[1].text(), "3000");
+        let file = std::fs::read_to_string(folder.path().join(format!("{number}.conf"))).expect("a file");
+        assert!(file.contains("cluster-node-timeout 3000"), "{file}");
+    }
+
+    let outside = Node::start(&Program::redoubt(), "--save ");
+    for number in 0..200 {
+        outside.run(&format!("SET outside:{number} {number}")).expect_ok();
+    }
+    cluster_cli(&["import", &address, "--cluster-from", &outside.address()]);
+    assert_eq!((cluster.key_count(), outside.run("DBSIZE").int()), (200, 0));
+
+    let saved = folder.path().join("backup");
+    std::fs::create_dir(&saved).expect("a folder");
+    let output = cluster_cli(&["backup", &address, saved.to_str().expect("a plain path")]);
+    assert!(output.contains("[OK] Backup created"), "{output}");
+    let files = std::fs::read_dir(&saved).expect("the folder").count();
+    assert_eq!(files, 4, "three masters and nodes.json");
 }
 
 /// A migration that was broken off half way is found by `check` and finished by `fix`.
