@@ -4,6 +4,10 @@
 //! asked for) and a majority of the masters with slots is within reach. A master waits before it
 //! serves (again): two seconds after its start, and the rejoin delay after it was in a minority or
 //! stood still, so that it hears first that it was replaced. Limits and delays are Redis's.
+//!
+//! A failed master whose replica is about to take its place does not stop the other shards: for the
+//! node timeout its slots count as covered. (Redis answers CLUSTERDOWN everywhere until the replica is
+//! promoted.) Full coverage is a policy against a cluster with holes, not what keeps two masters apart.
 
 use std::time::Duration;
 
@@ -12,7 +16,7 @@ use slot_routing::SLOT_COUNT;
 
 use crate::event::Event;
 use crate::machine::Gossip;
-use crate::node::Node;
+use crate::node::{Condition, Node};
 
 /// How long a master waits after its start (Redis: `CLUSTER_WRITABLE_DELAY`).
 const START_DELAY: Duration = Duration::from_secs(2);
@@ -70,11 +74,24 @@ impl Gossip {
         if !self.config.require_full_coverage {
             return true;
         }
-        let failed = |id| self.nodes.get(&id).is_none_or(Node::has_failed);
-        self.slots.assigned() == SLOT_COUNT && !self.slots.owners().any(|(id, _)| failed(id))
+        let covers = |id| {
+            let Some(node) = self.nodes.get(&id) else { return false };
+            !node.has_failed() || self.replaced_by(node).is_some_and(|at| self.now < at)
+        };
+        self.slots.assigned() == SLOT_COUNT && self.slots.owners().all(|(id, _)| covers(id))
+    }
+
+    /// Until when a replica of the failed master `node` is waited for, if it has one that could stand.
+    fn replaced_by(&self, node: &Node) -> Option<Instant> {
+        let Condition::Failed { since } = node.condition else { return None };
+        let heir =
+            |other: &Node| other.master() == Some(node.id) && !other.has_failed() && !other.no_failover;
+        self.nodes.values().any(heir).then(|| since + self.config.node_timeout)
     }
 
     pub(crate) fn service_deadline(&self) -> Option<Instant> {
-        self.service.waiting.then_some(self.service.not_before)
+        let begin = self.service.waiting.then_some(self.service.not_before);
+        let awaited = self.slots.owners().filter_map(|(id, _)| self.replaced_by(self.nodes.get(&id)?));
+        begin.into_iter().chain(awaited.filter(|at| *at > self.now)).min()
     }
 }
