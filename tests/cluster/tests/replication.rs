@@ -256,3 +256,33 @@ fn places_are_handed_over_between_redoubt_and_redis() {
     hands_over(&Program::redoubt(), &Program::redis());
     hands_over(&Program::redis(), &Program::redoubt());
 }
+
+/// A replica that does not answer holds the stop back, until an operator thinks better of it; then writes go on, and
+/// the next stop has the replica in sync.
+#[test]
+fn a_shutdown_waits_for_its_replicas_and_can_be_aborted() {
+    let mut master = Node::start(&Program::redoubt(), "--save  --shutdown-timeout 600");
+    let replica = Node::start(&Program::redoubt(), "--save ");
+    follow(&replica, &master);
+    let link = replica.run("CLIENT LIST TYPE master").text();
+    assert!(
+        link.contains(&format!("addr=127.0.0.1:{} ", master.port)) && link.contains(" flags=M "),
+        "{link}"
+    );
+    assert!(format!("{:?}", replica.run("CONFIG GET replicaof")).contains(&master.port.to_string()));
+    assert!(master.run("SHUTDOWN ABORT").is_error("ERR No shutdown in progress."));
+    replica.freeze();
+    master.run("SET k 1").expect_ok();
+    let mut stopping = master.connect();
+    stopping.send(&["SHUTDOWN", "NOSAVE"]).expect("it reads");
+    eventually("the shutdown is aborted", || {
+        (master.run("SHUTDOWN ABORT") == Value::Simple("OK".into())).then_some(())
+    });
+    let refused = stopping.read().expect("a reply");
+    assert!(refused.is_error("ERR Errors trying to SHUTDOWN. Check logs."), "{refused:?}");
+    master.run("SET k 2").expect_ok();
+    replica.thaw();
+    stopping.send(&["SHUTDOWN", "NOSAVE"]).expect("it reads");
+    assert!(master.wait_for_exit().success());
+    assert_eq!(replica.run("GET k"), Value::Bulk(b"2".to_vec()));
+}
