@@ -1,7 +1,7 @@
 //! One key and its value, as they lie in a page.
 //!
 //! ```text
-//!  0        4      6          12 (6 without a time)
+//!  0        4      6          12 (6 without a time; two less for a field)
 //! +--------+------+-----------+---------+-----------+---+
 //! | header | use  | time      | key     | value     | 0 |   padded to an even length
 //! +--------+------+-----------+---------+-----------+---+
@@ -9,7 +9,8 @@
 //!
 //! header, from its lowest bit:
 //!   4 state     0 alive; 1 to 7 out of the index, kept for these snapshots; 8 dead
-//!   3 kind      string, list, set, sorted set, hash, stream
+//!   3 kind      string, list, set, sorted set, hash, stream; 6: a field of a large hash, which is a string
+//!               and has no `use`
 //!   2 where     0 all here; 1 the value lies outside; 2 key and value lie outside
 //!   1 time      whether the 6 bytes of the expiry time are there
 //!   1 mark      a bit of the kind's own (a string that was edited)
@@ -24,7 +25,9 @@ use clock::Millis;
 
 use crate::value::Kind;
 
-pub(crate) const FIXED: usize = 6;
+/// The header, and when the entry was used.
+const FIXED: usize = 6;
+const FIXED_OF_FIELD: usize = 4;
 pub(crate) const TIME: usize = 6;
 pub(crate) const MAX_KEY: usize = (1 << 9) - 1;
 pub(crate) const MAX_VALUE: usize = (1 << 12) - 1;
@@ -42,13 +45,32 @@ pub(crate) enum Where {
     BothOutside,
 }
 
+/// The code of a field among those of the kinds.
+const FIELD: u32 = 6;
+
+/// What an entry is: a key's value, or a field of a hash.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Form {
+    Key(Kind),
+    Field,
+}
+
+impl Form {
+    fn code(self) -> u32 {
+        match self {
+            Self::Key(kind) => kind as u32,
+            Self::Field => FIELD,
+        }
+    }
+}
+
 /// The header of an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Header(u32);
 
 impl Header {
     pub(crate) fn new(
-        kind: Kind,
+        form: Form,
         place: Where,
         volatile: bool,
         mark: bool,
@@ -57,7 +79,7 @@ impl Header {
     ) -> Self {
         debug_assert!(key <= MAX_KEY && value <= MAX_VALUE);
         Self(
-            (kind as u32) << 4
+            form.code() << 4
                 | (place as u32) << 7
                 | u32::from(volatile) << 9
                 | u32::from(mark) << 10
@@ -86,13 +108,24 @@ impl Header {
 
     pub(crate) fn kind(self) -> Kind {
         match self.0 >> 4 & 7 {
-            0 => Kind::String,
+            0 | FIELD => Kind::String,
             1 => Kind::List,
             2 => Kind::Set,
             3 => Kind::SortedSet,
             4 => Kind::Hash,
             _ => Kind::Stream,
         }
+    }
+
+    #[inline]
+    fn is_field(self) -> bool {
+        self.0 >> 4 & 7 == FIELD
+    }
+
+    /// Where the time is, if there is one.
+    #[inline]
+    fn time_start(self) -> usize {
+        if self.is_field() { FIXED_OF_FIELD } else { FIXED }
     }
 
     #[inline]
@@ -130,7 +163,13 @@ impl Header {
 
     #[inline]
     fn key_start(self) -> usize {
-        FIXED + if self.volatile() { TIME } else { 0 }
+        self.time_start() + if self.volatile() { TIME } else { 0 }
+    }
+
+    /// Bytes of an entry all of which lies in its page, before padding.
+    pub(crate) fn entry_len(form: Form, volatile: bool, key: usize, value: usize) -> usize {
+        let fixed = if form == Form::Field { FIXED_OF_FIELD } else { FIXED };
+        fixed + if volatile { TIME } else { 0 } + key + value
     }
 
     /// Bytes of the page that the entry takes.
@@ -159,7 +198,26 @@ impl Header {
 
     #[inline]
     pub(crate) fn expiry(self, page: &[u8], at: usize) -> Option<Millis> {
-        self.volatile().then(|| read_time(page, at + FIXED))
+        self.volatile().then(|| read_time(page, at + self.time_start()))
+    }
+
+    /// Writes another time into an entry that has one.
+    #[inline]
+    pub(crate) fn set_expiry(self, page: &mut [u8], at: usize, expiry: Millis) {
+        write_time(page, at + self.time_start(), expiry);
+    }
+
+    /// When the entry was used; a field does not say.
+    #[inline]
+    pub(crate) fn usage(self, page: &[u8], at: usize) -> u16 {
+        if self.is_field() { 0 } else { u16::from_le_bytes([page[at + 4], page[at + 5]]) }
+    }
+
+    #[inline]
+    pub(crate) fn set_usage(self, page: &mut [u8], at: usize, usage: u16) {
+        if !self.is_field() {
+            page[at + 4..at + FIXED].copy_from_slice(&usage.to_le_bytes());
+        }
     }
 
     /// The number of what lies outside.
@@ -172,7 +230,7 @@ impl Header {
 /// What an entry is made of.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Draft<'a> {
-    pub(crate) kind: Kind,
+    pub(crate) form: Form,
     pub(crate) place: Where,
     pub(crate) mark: bool,
     pub(crate) usage: u16,
@@ -184,7 +242,7 @@ pub(crate) struct Draft<'a> {
 
 impl Draft<'_> {
     pub(crate) fn header(&self, value_len: usize) -> Header {
-        Header::new(self.kind, self.place, self.expiry.is_some(), self.mark, self.key.len(), value_len)
+        Header::new(self.form, self.place, self.expiry.is_some(), self.mark, self.key.len(), value_len)
     }
 
     /// Writes the entry with a value of `value_len` bytes, of which the first are the draft's and the
@@ -193,9 +251,9 @@ impl Draft<'_> {
         let header = self.header(value_len);
         let entry = &mut page[at..at + header.len()];
         header.write(entry, 0);
-        entry[4..FIXED].copy_from_slice(&self.usage.to_le_bytes());
+        header.set_usage(entry, 0, self.usage);
         if let Some(expiry) = self.expiry {
-            write_time(entry, FIXED, expiry);
+            header.set_expiry(entry, 0, expiry);
         }
         let start = header.key_start();
         entry[start..start + self.key.len()].copy_from_slice(self.key);
@@ -224,16 +282,6 @@ pub(crate) fn kept_time(time: Millis) -> Millis {
     Millis(time.0.clamp(-TIME_LIMIT, TIME_LIMIT))
 }
 
-#[inline]
-pub(crate) fn read_usage(page: &[u8], at: usize) -> u16 {
-    u16::from_le_bytes([page[at + 4], page[at + 5]])
-}
-
-#[inline]
-pub(crate) fn write_usage(page: &mut [u8], at: usize, usage: u16) {
-    page[at + 4..at + FIXED].copy_from_slice(&usage.to_le_bytes());
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -247,15 +295,17 @@ mod tests {
             (&[7; MAX_KEY], b"x", Some(Millis(-5)), false),
             (b"key", &[9; 300], Some(Millis(TIME_LIMIT)), true),
         ] {
-            let draft = Draft { kind: Kind::Hash, place: Where::Here, mark, usage: 513, expiry, key, value };
+            let form = if mark { Form::Field } else { Form::Key(Kind::Hash) };
+            let draft = Draft { form, place: Where::Here, mark, usage: 513, expiry, key, value };
             draft.write(&mut page, 10, value.len());
             let header = Header::read(&page, 10);
             assert_eq!(header, draft.header(value.len()));
             assert_eq!(header.len() % 2, 0);
             assert_eq!((header.key(&page, 10), header.value(&page, 10)), (key, value));
             assert_eq!((header.expiry(&page, 10), header.mark()), (expiry, mark));
-            assert_eq!((header.kind(), header.place(), header.state()), (Kind::Hash, Where::Here, ALIVE));
-            assert_eq!(read_usage(&page, 10), 513);
+            let (kind, usage) = if mark { (Kind::String, 0) } else { (Kind::Hash, 513) };
+            assert_eq!((header.kind(), header.place(), header.state()), (kind, Where::Here, ALIVE));
+            assert_eq!(header.usage(&page, 10), usage);
         }
     }
 

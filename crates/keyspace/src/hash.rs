@@ -68,7 +68,7 @@ impl<'a> HashRef<'a> {
     /// The name that OBJECT ENCODING gives it.
     #[must_use]
     pub fn encoding(&self) -> &'static str {
-        if self.named_table || matches!(self.shape, Shape::Table(_)) { "hashtable" } else { "listpack" }
+        if self.named_table { "hashtable" } else { "listpack" }
     }
 
     #[must_use]

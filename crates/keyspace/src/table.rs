@@ -14,7 +14,7 @@ mod tests;
 
 use clock::Millis;
 
-use crate::entry::{self, DEAD, Draft, FIXED, Header, MAX_KEY, MAX_VALUE, TIME, Where};
+use crate::entry::{DEAD, Draft, Form, Header, MAX_KEY, MAX_VALUE, Where};
 use crate::hash::{HashRef, Shape};
 use crate::index::Index;
 use crate::key::Key;
@@ -79,6 +79,8 @@ pub struct Table {
     open: u32,
     /// No entry expires before this.
     next_due: Millis,
+    /// The keys are the fields of a hash.
+    of_fields: bool,
     index: Index,
     pages: Pages,
     rare: Option<Box<Rare>>,
@@ -113,6 +115,7 @@ impl Default for Table {
             dead: 0,
             open: NO_PAGE,
             next_due: page::NEVER,
+            of_fields: false,
             index: Index::default(),
             pages: Pages::default(),
             rare: None,
@@ -146,6 +149,15 @@ fn flat_value(header: Header, bytes: &[u8]) -> Value<'_> {
 }
 
 impl Table {
+    /// For the fields of a hash.
+    fn for_fields() -> Self {
+        Self { of_fields: true, ..Self::default() }
+    }
+
+    fn form(&self, kind: Kind) -> Form {
+        if self.of_fields { Form::Field } else { Form::Key(kind) }
+    }
+
     #[must_use]
     pub fn len(&self) -> usize {
         self.len as usize
@@ -190,7 +202,8 @@ impl Table {
             Some(number) => match &self.store().record(number).value {
                 Large::Bytes(bytes) => bytes,
                 Large::Fields(table) => {
-                    return Value::Hash(HashRef { shape: Shape::Table(table), named_table: true });
+                    let named_table = header.mark();
+                    return Value::Hash(HashRef { shape: Shape::Table(table), named_table });
                 }
             },
         };
@@ -247,16 +260,16 @@ impl Table {
     /// When and how often the entry was used.
     #[must_use]
     pub fn usage(&self, place: Place) -> Usage {
-        let (_, page, at) = self.pages.entry(place.0);
-        Usage(entry::read_usage(page, at))
+        let (header, page, at) = self.pages.entry(place.0);
+        Usage(header.usage(page, at))
     }
 
     /// The entry was used. Writes only a change.
     #[inline]
     pub fn set_usage(&mut self, place: Place, usage: Usage) {
         if self.usage(place) != usage {
-            let (_, page, at) = self.pages.entry_mut(place.0);
-            entry::write_usage(page, at, usage.0);
+            let (header, page, at) = self.pages.entry_mut(place.0);
+            header.set_usage(page, at, usage.0);
         }
     }
 
@@ -268,8 +281,8 @@ impl Table {
             let mut at = page::HEAD;
             loop {
                 let Some((here, header)) = page::entries(page, at).next() else { break };
-                let aged = age(Usage(entry::read_usage(page, here)));
-                entry::write_usage(page, here, aged.0);
+                let aged = age(Usage(header.usage(page, here)));
+                header.set_usage(page, here, aged.0);
                 at = here + header.len();
             }
         }
@@ -291,7 +304,7 @@ impl Table {
             header.with_mark(raw).write(page, at);
             header.value_mut(page, at).copy_from_slice(bytes);
             if let Some(expiry) = expiry {
-                entry::write_time(page, at + FIXED, expiry);
+                header.set_expiry(page, at, expiry);
                 self.note_due(number, expiry);
             }
         }
@@ -306,12 +319,12 @@ impl Table {
         match expiry {
             None if !header.volatile() => place,
             Some(expiry) if header.volatile() => {
-                entry::write_time(page, at + FIXED, expiry);
+                header.set_expiry(page, at, expiry);
                 self.note_due(number, expiry);
                 place
             }
             _ => {
-                let (kind, mark, usage) = (header.kind(), header.mark(), entry::read_usage(page, at));
+                let (kind, mark, usage) = (header.kind(), header.mark(), header.usage(page, at));
                 let value: smallvec::SmallVec<[u8; 512]> = header.value(page, at).into();
                 self.unlink(place, key.hash);
                 self.kill(place);
@@ -320,8 +333,9 @@ impl Table {
                     return self.store_new(key, content);
                 }
                 let key_here = if header.place() == Where::BothOutside { &[] } else { key.bytes };
+                let form = self.form(kind);
                 let draft =
-                    Draft { kind, place: header.place(), mark, usage, expiry, key: key_here, value: &value };
+                    Draft { form, place: header.place(), mark, usage, expiry, key: key_here, value: &value };
                 self.count_in(expiry);
                 self.put(key.hash, &draft, value.len())
             }
@@ -335,7 +349,7 @@ impl Table {
         let (header, page, at) = self.pages.entry_mut(place.0);
         header.with_mark(raw).write(page, at);
         if header.place() == Where::Here && header.value(page, at).len() != len {
-            let (usage, expiry) = (entry::read_usage(page, at), header.expiry(page, at));
+            let (usage, expiry) = (header.usage(page, at), header.expiry(page, at));
             let value: smallvec::SmallVec<[u8; 512]> = header.value(page, at).into();
             self.unlink(place, key.hash);
             self.kill(place);
@@ -458,12 +472,12 @@ impl Table {
     fn store_new(&mut self, key: &Key<'_>, content: Content<'_>) -> Place {
         let Content { kind, mark, usage, expiry, bytes, len } = content;
         self.count_in(expiry);
-        let time = if expiry.is_some() { TIME } else { 0 };
-        let whole = FIXED + time + key.bytes.len() + len;
+        let form = self.form(kind);
+        let whole = Header::entry_len(form, expiry.is_some(), key.bytes.len(), len);
         let flat = self.rare.as_ref().map_or(0, |rare| rare.store.flat_bytes());
         let fits = whole <= ALWAYS_HERE || whole * TABLE_TO_ENTRY <= self.live_bytes() + flat + whole;
         if key.bytes.len() <= MAX_KEY && len <= MAX_VALUE && fits {
-            let draft = Draft { kind, place: Where::Here, mark, usage, expiry, key: key.bytes, value: bytes };
+            let draft = Draft { form, place: Where::Here, mark, usage, expiry, key: key.bytes, value: bytes };
             return self.put(key.hash, &draft, len);
         }
         let mut value = Vec::with_capacity(len);
@@ -486,7 +500,8 @@ impl Table {
         let number = self.rare().store.put(record).to_le_bytes();
         let (place, bytes) =
             if key_here { (Where::ValueOutside, key.bytes) } else { (Where::BothOutside, &[][..]) };
-        let draft = Draft { kind, place, mark, usage, expiry, key: bytes, value: &number };
+        let form = self.form(kind);
+        let draft = Draft { form, place, mark, usage, expiry, key: bytes, value: &number };
         self.put(key.hash, &draft, number.len())
     }
 

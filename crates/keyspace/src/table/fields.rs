@@ -17,7 +17,7 @@ use slot_routing::Slot;
 use smallvec::SmallVec;
 
 use super::{Content, Dropped, Found, Place, Table};
-use crate::entry::{self, Where};
+use crate::entry::Where;
 use crate::hash::{Field, HashRef, Replaced, Shape};
 use crate::hashing;
 use crate::key::Key;
@@ -168,7 +168,7 @@ impl Table {
             bytes.extend_from_slice(&builder.records);
             self.store_new(key, Content { kind: Kind::Hash, mark, usage, expiry, bytes: &bytes, len })
         } else {
-            let mut table = Box::<Table>::default();
+            let mut table = Box::new(Table::for_fields());
             for record in packed::records_from(&builder.records, 0) {
                 table.set_field(record.field, record.value, record.expiry);
             }
@@ -190,7 +190,11 @@ impl Table {
         let Field { name, value, expiry } = field;
         let hash = self.known_hash(place);
         let Shape::Packed(packed) = hash.shape else {
-            let replaced = self.table_of(place).set_field(name, value, expiry);
+            let known = hash.named_table || name.len().max(value.len()) > limits.value;
+            let table = self.table_of(place);
+            let replaced = table.set_field(name, value, expiry);
+            let named_table = known || table.len() > limits.fields;
+            self.set_mark(place, named_table);
             if expiry.is_some() {
                 self.note_fields_due(place, key.bytes);
             }
@@ -220,7 +224,7 @@ impl Table {
                 let mut bytes = SmallVec::<[u8; 256]>::new();
                 packed::push(&mut bytes, name, value, expiry);
                 if packed.len() - range.len() + bytes.len() > MOST_BYTES || count > MOST_FIELDS {
-                    let place = self.unpack(place, key);
+                    let place = self.unpack(place, key, named_table);
                     self.table_of(place).set_field(name, value, expiry);
                     place
                 } else {
@@ -348,6 +352,8 @@ impl Table {
         }
     }
 
+    /// Gives an entry its mark. That a snapshot may need it does not matter: a mark says only how a value is
+    /// called, and is not written.
     fn set_mark(&mut self, place: Place, mark: bool) {
         let (header, page, at) = self.pages.entry_mut(place.0);
         if header.mark() != mark {
@@ -382,7 +388,7 @@ impl Table {
     ) -> Place {
         let (header, page, at) = self.pages.entry(place.0);
         if header.place() == Where::Here {
-            let (usage, expiry) = (entry::read_usage(page, at), header.expiry(page, at));
+            let (usage, expiry) = (header.usage(page, at), header.expiry(page, at));
             let old = header.value(page, at);
             let mut bytes: SmallVec<[u8; 1024]> = SmallVec::with_capacity(old.len() + with.len());
             bytes.extend_from_slice(&old[..range.start]);
@@ -412,14 +418,14 @@ impl Table {
     }
 
     /// Makes a packed hash a table.
-    fn unpack(&mut self, place: Place, key: &Key<'_>) -> Place {
-        let mut table = Box::<Table>::default();
+    fn unpack(&mut self, place: Place, key: &Key<'_>, mark: bool) -> Place {
+        let mut table = Box::new(Table::for_fields());
         self.known_hash(place).for_each(&mut |field| {
             table.set_field(field.name, field.value, field.expiry);
         });
         let (usage, expiry) = (self.usage(place).0, self.expiry(place));
         drop(self.remove_quietly(place, key.hash));
         self.count_in(expiry);
-        self.put_outside(key, Kind::Hash, true, usage, expiry, Large::Fields(table))
+        self.put_outside(key, Kind::Hash, mark, usage, expiry, Large::Fields(table))
     }
 }

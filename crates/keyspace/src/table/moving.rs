@@ -81,7 +81,7 @@ fn copy(value: &Large) -> Large {
     match value {
         Large::Bytes(bytes) => Large::Bytes(bytes.clone()),
         Large::Fields(table) => {
-            let mut copy = Box::<Table>::default();
+            let mut copy = Box::new(Table::for_fields());
             table.each_field(&mut |field| copy.add_field(field));
             Large::Fields(copy)
         }

@@ -276,14 +276,14 @@ impl Table {
         }
         let (header, page, at) = self.pages.entry(place.0);
         let value: smallvec::SmallVec<[u8; 512]> = header.value(page, at).into();
-        let (usage, expiry) = (entry::read_usage(page, at), header.expiry(page, at));
+        let (usage, expiry) = (header.usage(page, at), header.expiry(page, at));
         if let Some(number) = header.outside(page, at) {
             self.pin_record(number, pinned);
             self.rare().store.record_mut(number).shared += 1;
         }
         let key_here = if header.place() == Where::BothOutside { &[] } else { key.bytes };
         let draft = Draft {
-            kind: header.kind(),
+            form: self.form(header.kind()),
             place: header.place(),
             mark: header.mark(),
             usage,

@@ -48,14 +48,13 @@ impl Driver {
         self.note_hash(db, &bytes, entry);
     }
 
-    /// The shape may have changed to a table for its size alone, which the name follows.
-    fn note_hash(&mut self, db: u16, bytes: &[u8], mut entry: Entry) {
+    /// The name follows the limits, whatever the shape.
+    fn note_hash(&mut self, db: u16, bytes: &[u8], entry: Entry) {
         let encoding = self.with_key(db, bytes, |table, _, place| {
             table.hash(place.expect("there")).expect("a hash").encoding()
         });
-        if let Data::Hash(_, named) = &mut entry.data {
-            assert!(!*named || encoding == "hashtable");
-            *named = encoding == "hashtable";
+        if let Data::Hash(_, named) = &entry.data {
+            assert_eq!(*named, encoding == "hashtable");
         }
         self.note_added(db, bytes, entry);
     }
