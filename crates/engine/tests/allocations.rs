@@ -24,8 +24,17 @@ fn common_commands_allocate_nothing() {
         "get missing",
         "expire key 1000",
         "incr counter",
+        "hset hash field value-of-32-bytes-000000000000000",
+        "hget hash field",
+        "hget hash missing",
+        "hset large field:77 value-of-32-bytes-000000000000000",
+        "hget large field:77",
         "ping",
     ];
+    // A hash that is no longer packed.
+    for field in 0..1000 {
+        run(&mut pipeline(&format!("hset large field:{field} value-of-32-bytes-111111111111111")));
+    }
     for line in lines {
         let mut buffer = pipeline(line);
         path.run(&mut buffer);

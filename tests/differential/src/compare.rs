@@ -11,8 +11,14 @@ enum Closeness {
     Exact,
     /// The same elements in any order.
     Unordered,
+    /// The same pairs in any order: a map, or a flat list of names and values.
+    Pairs,
     /// A cursor, then elements in any order.
     Scan,
+    /// A cursor, then pairs in any order.
+    ScanPairs,
+    /// As many elements.
+    Count,
     /// Positive numbers may differ by this much: time passed between the two servers.
     Near(i64),
     /// The same kind of reply; errors to the byte.
@@ -30,7 +36,10 @@ pub fn same(command: &Command, ours: &Value, theirs: &Value) -> bool {
         || match closeness(command) {
             Closeness::Exact => false,
             Closeness::Unordered => sorted(ours) == sorted(theirs),
-            Closeness::Scan => same_scan(ours, theirs),
+            Closeness::Pairs => paired(ours) == paired(theirs),
+            Closeness::Scan => same_scan(ours, theirs, sorted),
+            Closeness::ScanPairs => same_scan(ours, theirs, paired),
+            Closeness::Count => same_count(ours, theirs),
             Closeness::Near(most) => match (ours, theirs) {
                 (Value::Int(a), Value::Int(b)) => *a > 0 && *b > 0 && a.abs_diff(*b) <= most.unsigned_abs(),
                 _ => false,
@@ -51,7 +60,10 @@ fn closeness(command: &Command) -> Closeness {
         ("EXPIRE" | "PEXPIRE", _) if compares_times => Closeness::Kind,
         // Redis 7.0 wants a word more than 7.2 before it looks at what was asked.
         ("COMMAND", "GETKEYS" | "GETKEYSANDFLAGS") if command.len() == 3 => Closeness::Refused,
-        ("KEYS", _) => Closeness::Unordered,
+        ("KEYS" | "HKEYS" | "HVALS", _) => Closeness::Unordered,
+        ("HGETALL", _) => Closeness::Pairs,
+        ("HSCAN", _) => Closeness::ScanPairs,
+        ("HRANDFIELD", _) => Closeness::Count,
         ("CONFIG", "GET") => Closeness::Unordered,
         ("SCAN", _) => Closeness::Scan,
         ("OBJECT", "ENCODING") => Closeness::WholeFloat,
@@ -81,12 +93,31 @@ fn same_kind(ours: &Value, theirs: &Value) -> bool {
     }
 }
 
-fn same_scan(ours: &Value, theirs: &Value) -> bool {
+fn same_scan(ours: &Value, theirs: &Value, in_order: fn(&Value) -> Value) -> bool {
     match (ours, theirs) {
         (Value::Array(a), Value::Array(b)) if a.len() == 2 && b.len() == 2 => {
-            a[0] == b[0] && sorted(&a[1]) == sorted(&b[1])
+            a[0] == b[0] && in_order(&a[1]) == in_order(&b[1])
         }
         _ => false,
+    }
+}
+
+fn same_count(ours: &Value, theirs: &Value) -> bool {
+    match (ours, theirs) {
+        (Value::Array(a), Value::Array(b)) => a.len() == b.len(),
+        _ => same_kind(ours, theirs),
+    }
+}
+
+/// A copy whose pairs stand in order.
+fn paired(value: &Value) -> Value {
+    match value {
+        Value::Array(items) if items.len().is_multiple_of(2) => {
+            let mut pairs: Vec<Vec<Value>> = items.chunks(2).map(<[Value]>::to_vec).collect();
+            pairs.sort();
+            Value::Array(pairs.concat())
+        }
+        other => sorted(other),
     }
 }
 
@@ -119,6 +150,13 @@ mod tests {
     fn a_time_may_have_passed_but_not_come_or_gone() {
         assert!(same(&command("pttl a"), &Value::Int(99_990), &Value::Int(100_000)));
         assert!(!same(&command("PTTL a"), &Value::Int(-1), &Value::Int(-2)));
+    }
+
+    #[test]
+    fn fields_come_in_any_order_with_their_values() {
+        let list = |items: &[i64]| Value::Array(items.iter().map(|item| Value::Int(*item)).collect());
+        assert!(same(&command("HGETALL h"), &list(&[1, 2, 3, 4]), &list(&[3, 4, 1, 2])));
+        assert!(!same(&command("HGETALL h"), &list(&[1, 2, 3, 4]), &list(&[1, 4, 3, 2])));
     }
 
     #[test]

@@ -7,8 +7,23 @@ use rand_chacha::ChaCha8Rng;
 use crate::Command;
 use crate::grammar::{Form, Grammar, Part};
 
-/// Few, so that commands meet; among them an empty one, one with a hash tag, one that is no text.
-const KEYS: &[&[u8]] = &[b"a", b"b", b"c", b"{t}1", b"{t}2", b"", b"\x00\xff\r\n", b"key:1"];
+/// Few, so that commands meet; among them an empty one, one with a hash tag, one that is no text, and two that
+/// are mostly hashes.
+const KEYS: &[&[u8]] = &[b"a", b"b", b"c", b"{t}1", b"{t}2", b"", b"\x00\xff\r\n", b"key:1", b"h", b"{t}h"];
+const HASHES: &[&[u8]] = &[b"h", b"h", b"h", b"h", b"{t}h", b"{t}h", b"{t}h", b"a", b"{t}1"];
+/// The last one is longer than what Redis keeps in a listpack.
+const FIELDS: &[&[u8]] = &[
+    b"f",
+    b"g",
+    b"field",
+    b"n",
+    b"n",
+    b"1",
+    b"-5",
+    b"",
+    b"\x00\xff\r\n",
+    b"sixty-four bytes are the most that a listpack takes for a field's name",
+];
 const DATABASES: &[&str] = &["0", "1", "2", "0", "1", "15", "16", "-1", "x", "1.5", "9999999999999999999"];
 const VALUES: &[&str] = &[
     "",
@@ -103,7 +118,7 @@ const RESTORE_TTLS: &[&str] = &["0", "0", "0", "25000000", "4152444800000", "-1"
 const PATTERNS: &[&str] = &[
     "*", "a", "?", "[a-c]", "[^a]", "key:*", "\\a", "{t}*", "*[", "[c-a]", "**", "*1", "", "h?llo", "[\\a]",
 ];
-const TYPES: &[&str] = &["string", "list", "STRING", "nosuchtype"];
+const TYPES: &[&str] = &["string", "hash", "list", "STRING", "nosuchtype"];
 /// None of them is one.
 const CURSORS: &[&str] = &["x", "1.5", "18446744073709551616", " 0", "0x"];
 const NAMES: &[&str] = &["app", "an app", "app\n", "", "name-1"];
@@ -164,6 +179,8 @@ const NONSENSE: &[&str] = &[
 
 const KINDS: &[&str] = &[
     "key",
+    "hash",
+    "field",
     "value",
     "int",
     "float",
@@ -214,7 +231,8 @@ impl<'a> Generator<'a> {
             commands.push(words(&["SELECT", database]));
             commands.push(words(&["KEYS", "*"]));
             for key in KEYS {
-                for (name, argument) in [("GET", None), ("PTTL", None), ("OBJECT", Some("ENCODING"))] {
+                let looks = [("GET", None), ("HGETALL", None), ("PTTL", None), ("OBJECT", Some("ENCODING"))];
+                for (name, argument) in looks {
                     let mut command = words(&[name]);
                     command.extend(argument.map(|argument| argument.as_bytes().to_vec()));
                     command.push(key.to_vec());
@@ -282,6 +300,14 @@ impl<'a> Generator<'a> {
         let from = match kind {
             "key" => {
                 out.push(KEYS.choose(&mut self.random).expect("not empty").to_vec());
+                return;
+            }
+            "hash" => {
+                out.push(HASHES.choose(&mut self.random).expect("not empty").to_vec());
+                return;
+            }
+            "field" => {
+                out.push(FIELDS.choose(&mut self.random).expect("not empty").to_vec());
                 return;
             }
             "value" => {

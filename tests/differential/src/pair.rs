@@ -87,7 +87,8 @@ impl Pair {
         Self { ours: start(ours), theirs: start(&Program::redis()) }
     }
 
-    /// Serialized values for RESTORE, made by the reference: integers of every width, short, long, compressed.
+    /// Serialized values for RESTORE, made by the reference: integers of every width, short, long, compressed, and
+    /// hashes in both encodings.
     ///
     /// # Panics
     /// If the reference does not answer.
@@ -96,16 +97,30 @@ impl Pair {
         let mut connection = self.theirs.connect();
         let values =
             ["", "1", "-300", "70000", "12345678901", "short", &"long and repeated ".repeat(40), "3.14"];
-        values
-            .iter()
-            .map(|value| {
-                connection.call(&["SET", "payload", value]).expect_ok();
-                match connection.run("DUMP payload") {
-                    Value::Bulk(bytes) => bytes,
-                    other => panic!("DUMP gave {other:?}"),
-                }
-            })
-            .collect()
+        let mut dumped = |make: &[&str]| {
+            connection.call(&["DEL", "payload"]);
+            connection.call(make);
+            match connection.run("DUMP payload") {
+                Value::Bulk(bytes) => bytes,
+                other => panic!("DUMP gave {other:?}"),
+            }
+        };
+        let mut payloads: Vec<_> = values.iter().map(|value| dumped(&["SET", "payload", value])).collect();
+        let long = "a value of more than sixty-four bytes ".repeat(3);
+        payloads.push(dumped(&[
+            "HSET",
+            "payload",
+            "f",
+            "v",
+            "n",
+            "12",
+            "",
+            "",
+            "-70000",
+            &"long ".repeat(12),
+        ]));
+        payloads.push(dumped(&["HSET", "payload", "f", "v", "n", "12", "long", &long]));
+        payloads
     }
 
     /// Runs the sequence on both, emptied first, and gives the first difference.

@@ -1,0 +1,190 @@
+//! Hashes between servers: written while a replica synchronises and afterwards, reloaded from disk.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use harness::{Connection, Node, Program, Value, eventually};
+
+const OPTIONS: &str = "--save  --enable-debug-command yes";
+
+fn call(connection: &mut Connection, words: &[&str]) -> Value {
+    let reply = connection.call(words);
+    assert!(!matches!(reply, Value::Error(_)), "{words:?}: {reply:?}");
+    reply
+}
+
+fn set_fields(connection: &mut Connection, key: &str, fields: std::ops::Range<usize>, value: &str) {
+    let names: Vec<String> = fields.map(|number| format!("field:{number:08}")).collect();
+    for names in names.chunks(200) {
+        let mut words = vec!["HSET", key];
+        words.extend(names.iter().flat_map(|name| [name.as_str(), value]));
+        call(connection, &words);
+    }
+}
+
+/// Small hashes, some of hundreds of fields, a large one, and all kinds of changes to them.
+fn write(connection: &mut Connection, prefix: &str) {
+    for number in 0..200 {
+        let key = format!("{prefix}:small:{number}");
+        set_fields(connection, &key, 0..1 + number % 12, &"s".repeat(number));
+        call(connection, &["HINCRBY", &key, "count", &number.to_string()]);
+        call(connection, &["HINCRBYFLOAT", &key, "sum", "0.1"]);
+        call(connection, &["HDEL", &key, "field:00000000"]);
+    }
+    for number in 0..10 {
+        set_fields(connection, &format!("{prefix}:medium:{number}"), 0..100 + number * 60, "medium value");
+    }
+    let large = format!("{prefix}:large");
+    set_fields(connection, &large, 0..5000, "a value of a large hash");
+    set_fields(connection, &large, 2000..2200, "another value");
+    call(connection, &["HDEL", &large, "field:00000001", "field:00004999"]);
+    call(connection, &["COPY", &large, &format!("{prefix}:copy")]);
+    call(connection, &["RENAME", &large, &format!("{prefix}:renamed")]);
+    call(connection, &["HSETNX", &format!("{prefix}:renamed"), "new", "field"]);
+    call(connection, &["DEL", &format!("{prefix}:small:7"), &format!("{prefix}:medium:3")]);
+}
+
+/// Times on fields: some in an hour, some within the test.
+fn write_times(connection: &mut Connection, prefix: &str) {
+    for key in [format!("{prefix}:renamed"), format!("{prefix}:medium:1"), format!("{prefix}:small:50")] {
+        set_fields(connection, &key, 0..40, "a value that expires");
+        for (number, time) in [(1, "50"), (2, "300"), (3, "3600000"), (4, "0")] {
+            let (a, b) = (format!("field:{number:08}"), format!("field:{:08}", number + 20));
+            call(connection, &["HPEXPIRE", &key, time, "FIELDS", "2", &a, &b]);
+        }
+        call(connection, &["HSETEX", &key, "EX", "3600", "FIELDS", "2", "x", "1", "y", "2"]);
+        call(connection, &["HGETEX", &key, "PERSIST", "FIELDS", "1", "y"]);
+        call(connection, &["HINCRBYFLOAT", &key, "x", "1.5"]);
+        call(connection, &["HGETDEL", &key, "FIELDS", "1", "field:00000010"]);
+    }
+}
+
+fn digest(node: &Node) -> String {
+    node.run("DEBUG DIGEST").text()
+}
+
+fn wait_until_equal(replica: &Node, master: &Node) {
+    eventually("the replica has what its master has", || {
+        let same = replica.run("DBSIZE") == master.run("DBSIZE") && digest(replica) == digest(master);
+        same.then_some(())
+    });
+}
+
+fn follow(replica: &Node, master: &Node) {
+    replica.run(&format!("REPLICAOF 127.0.0.1 {}", master.port)).expect_ok();
+    eventually("the replica is linked", || {
+        (replica.info("replication", "master_link_status")? == "up").then_some(())
+    });
+}
+
+fn replicates(master: &Program, replica: &Program, times: bool) -> (Node, Node) {
+    let (master, replica) = (Node::start(master, OPTIONS), Node::start(replica, OPTIONS));
+    let mut connection = master.connect();
+    write(&mut connection, "before");
+    if times {
+        write_times(&mut connection, "before");
+    }
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        // Writes from before the synchronisation begins until after it has ended.
+        scope.spawn(|| {
+            let mut connection = master.connect();
+            for round in 0..1000 {
+                let over = done.load(Ordering::Relaxed);
+                write(&mut connection, &format!("meanwhile:{}", round % 2));
+                if times {
+                    write_times(&mut connection, &format!("meanwhile:{}", round % 2));
+                }
+                if over {
+                    break;
+                }
+            }
+        });
+        follow(&replica, &master);
+        done.store(true, Ordering::Relaxed);
+    });
+    write(&mut connection, "after");
+    if times {
+        write_times(&mut connection, "after");
+    }
+    wait_until_equal(&replica, &master);
+    (master, replica)
+}
+
+#[test]
+fn a_replica_gets_hashes_of_every_size_and_their_times() {
+    let (master, replica) = replicates(&Program::redoubt(), &Program::redoubt(), true);
+    for key in ["before:renamed", "after:medium:1", "meanwhile:0:small:50"] {
+        // Those that had a short time are gone on both, the others have the same time on both.
+        let line = format!("HPEXPIRETIME {key} FIELDS 5 field:00000001 field:00000022 field:00000003 x y");
+        eventually("the fields go at their time", || {
+            let times: Vec<i64> = master.run(&line).items().iter().map(Value::int).collect();
+            assert_eq!(times[4], -1, "y was made to stay");
+            assert!(times[2] > 0 && times[3] > 0, "{key}: {times:?}");
+            (times[0] == -2 && times[1] == -2 && replica.run(&line) == master.run(&line)).then_some(())
+        });
+    }
+    wait_until_equal(&replica, &master);
+    // Saved and loaded, on both sides.
+    let before = digest(&master);
+    master.run("DEBUG RELOAD").expect_ok();
+    assert_eq!(digest(&master), before);
+}
+
+#[test]
+fn a_real_redis_gets_hashes_from_redoubt() {
+    let (master, replica) = replicates(&Program::redoubt(), &Program::redis(), false);
+    for key in ["before:small:3", "after:medium:9", "after:renamed"] {
+        let line = format!("OBJECT ENCODING {key}");
+        assert_eq!(replica.run(&line), master.run(&line), "{key}");
+    }
+}
+
+#[test]
+fn redoubt_gets_hashes_from_a_real_redis() {
+    let (master, replica) = replicates(&Program::redis(), &Program::redoubt(), false);
+    for key in ["before:small:3", "after:medium:9", "after:renamed"] {
+        let line = format!("OBJECT ENCODING {key}");
+        assert_eq!(replica.run(&line), master.run(&line), "{key}");
+    }
+}
+
+/// A key goes to another server and comes back as it was, whichever of the two is a real Redis.
+#[test]
+fn hashes_migrate_there_and_back() {
+    let (ours, theirs) = (Node::start(&Program::redoubt(), OPTIONS), Node::start(&Program::redis(), OPTIONS));
+    write(&mut ours.connect(), "k");
+    for key in ["k:small:40", "k:medium:9", "k:renamed"] {
+        let value = |node: &Node| node.run(&format!("DEBUG DIGEST-VALUE {key}"));
+        let before = value(&ours);
+        for (from, to) in [(&ours, &theirs), (&theirs, &ours)] {
+            from.run(&format!("MIGRATE 127.0.0.1 {} {key} 0 5000", to.port)).expect_ok();
+            assert_eq!(value(to), before, "{key}");
+            assert_eq!(from.run(&format!("EXISTS {key}")).int(), 0);
+        }
+    }
+}
+
+/// Times that are due together by the thousand, in one large hash.
+#[test]
+fn a_large_hash_loses_its_fields_at_their_time() {
+    let node = Node::start(&Program::redoubt(), OPTIONS);
+    let mut connection = node.connect();
+    set_fields(&mut connection, "h", 0..10_000, "v");
+    let names: Vec<String> = (0..10_000).map(|number| format!("field:{number:08}")).collect();
+    for names in names.chunks(500) {
+        let count = names.len().to_string();
+        let mut words = vec!["HPEXPIRE", "h", "400", "FIELDS", &count];
+        words.extend(names.iter().map(String::as_str));
+        call(&mut connection, &words);
+    }
+    eventually("the hash goes with its last field", || (node.run("EXISTS h").int() == 0).then_some(()));
+    assert_eq!(node.info("stats", "expired_fields").as_deref(), Some("10000"));
+    let pending = || node.info("memory", "lazyfree_pending_objects");
+    set_fields(&mut connection, "h", 0..10_000, "v");
+    call(&mut connection, &["UNLINK", "h"]);
+    harness::eventually_within(Duration::from_secs(10), "what was deleted is freed", || {
+        (pending().as_deref() == Some("0")).then_some(())
+    });
+    assert_ne!(node.info("memory", "lazyfreed_objects").as_deref(), Some("0"));
+}
