@@ -33,7 +33,7 @@ fn common_commands_allocate_nothing() {
     ];
     // A hash that is no longer packed.
     for field in 0..1000 {
-        run(&mut pipeline(&format!("hset large field:{field} value-of-32-bytes-111111111111111")));
+        path.run(&mut pipeline(&format!("hset large field:{field} value-of-32-bytes-111111111111111")));
     }
     for line in lines {
         let mut buffer = pipeline(line);
