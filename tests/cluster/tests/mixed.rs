@@ -1,7 +1,10 @@
 //! Redoubt and a real Redis in one cluster: on one bus, in one shard, voting for each other.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
 use cluster_tests::{fill, lost};
-use harness::{Cluster, Node, Program, eventually};
+use harness::{Cluster, Connection, Node, Program, eventually};
 
 /// Three masters of one kind; a node of the other kind joins by MEET and replicates the first.
 fn joined(masters: &Program, newcomer: &Program) -> Cluster {
@@ -59,6 +62,86 @@ fn hands_over(masters: &Program, newcomer: &Program) {
         cluster.wait_until_all_see_replica(old, new);
         assert_eq!(lost(&cluster, &keys), Vec::<String>::new());
     }
+}
+
+/// Writes keys one by one wherever they are accepted until told to stop; gives back those that a replica had when
+/// their writer went on.
+fn write_until(stop: &AtomicBool, ports: &[u16]) -> Vec<String> {
+    let mut replicated = Vec::new();
+    let mut open: Vec<Option<Connection>> = ports.iter().map(|_| None).collect();
+    for number in 0.. {
+        if stop.load(Ordering::Relaxed) {
+            break;
+        }
+        let key = format!("load:{number}");
+        for (port, kept) in ports.iter().zip(&mut open) {
+            let Some(mut connection) = kept.take().or_else(|| {
+                let mut connection = Connection::open(("127.0.0.1", *port)).ok()?;
+                connection.set_patience(Duration::from_secs(2));
+                Some(connection)
+            }) else {
+                continue;
+            };
+            let Ok(reply) = connection.try_call(&["SET", &key, &key]) else { continue };
+            let accepted = !matches!(reply, harness::Value::Error(_));
+            let copied =
+                accepted && connection.try_call(&["WAIT", "1", "1000"]).is_ok_and(|reply| reply.int() >= 1);
+            *kept = Some(connection);
+            if copied {
+                replicated.push(key.clone());
+            }
+            if accepted {
+                break;
+            }
+        }
+    }
+    replicated
+}
+
+/// Tells the writer to stop, also when the test fails.
+struct Stop<'a>(&'a AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Masters of both kinds, each with a replica of the other, under writes: whichever dies, its replica takes over and
+/// has what it said it had.
+#[test]
+fn masters_of_both_kinds_die_under_load_and_nothing_replicated_is_lost() {
+    let (redoubt, redis) = (Program::redoubt(), Program::redis());
+    let kinds = [&redoubt, &redis, &redoubt, &redis, &redoubt, &redis];
+    let mut cluster = Cluster::join(kinds.map(Node::start_clustered).into(), 3);
+    for master in 0..3 {
+        cluster.replicate(master + 3, master);
+    }
+    cluster.wait_until_synchronised();
+    for master in 0..3 {
+        cluster.wait_until_all_see_replica(master + 3, master);
+    }
+    cluster.wait_until_ok();
+    let ports: Vec<u16> = cluster.nodes.iter().map(|node| node.port).collect();
+    let stop = AtomicBool::new(false);
+    let replicated = std::thread::scope(|scope| {
+        let writer = scope.spawn(|| write_until(&stop, &ports));
+        let stopped = Stop(&stop);
+        for (master, slot) in [(0, 0), (1, 8000)] {
+            cluster.nodes[master].kill();
+            cluster.wait_for_owner(slot, |port| port == ports[master + 3]);
+            cluster.wait_until_ok();
+            cluster.nodes[master].launch();
+            eventually("the old master follows", || {
+                (cluster.nodes[master].info("replication", "master_link_status")? == "up").then_some(())
+            });
+            cluster.wait_until_ok();
+        }
+        drop(stopped);
+        writer.join().expect("the writer does not fail")
+    });
+    assert!(replicated.len() > 100, "{} keys were replicated", replicated.len());
+    assert_eq!(lost(&cluster, &replicated), Vec::<String>::new());
 }
 
 #[test]
