@@ -1,0 +1,97 @@
+"""redis-py against one server: transactions and messages."""
+
+import os
+import pathlib
+import subprocess
+import time
+
+import pytest
+import redis
+
+from conftest import ROOT, free_base
+
+
+@pytest.fixture
+def server(tmp_path):
+    binary = os.environ.get("REDOUBT") or str(pathlib.Path(ROOT) / "target" / "debug" / "redoubt")
+    port = free_base()
+    command = [binary, "server", "--port", str(port), "--save", "", "--dir", str(tmp_path)]
+    with open(tmp_path / "log", "w", encoding="utf-8") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=log)
+    try:
+        patience = time.monotonic() + 30
+        while True:
+            try:
+                redis.Redis(port=port).ping()
+                break
+            except redis.exceptions.RedisError:
+                assert process.poll() is None and time.monotonic() < patience
+                time.sleep(0.02)
+        yield port
+    finally:
+        process.kill()
+        process.wait()
+
+
+@pytest.fixture(params=[2, 3])
+def client(server, request):
+    with redis.Redis(port=server, protocol=request.param, decode_responses=True) as client:
+        yield client
+
+
+def test_a_pipeline_is_a_transaction(client):
+    with client.pipeline(transaction=True) as pipe:
+        assert pipe.set("a", 1).incr("a").get("a").execute() == [True, 2, "2"]
+        with pytest.raises(redis.exceptions.ResponseError, match="value is not an integer"):
+            pipe.set("a", "x").incr("a").set("b", 1).execute()
+    assert (client.get("a"), client.get("b")) == ("x", "1")
+
+
+def test_a_watched_key_that_changes_stops_the_transaction(client):
+    client.set("balance", 10)
+    tries = []
+
+    def withdraw(pipe):
+        balance = int(pipe.get("balance"))
+        if not tries:
+            client.set("balance", 7)
+        tries.append(balance)
+        pipe.multi()
+        pipe.set("balance", balance - 1)
+
+    assert client.transaction(withdraw, "balance") == [True]
+    assert (tries, client.get("balance")) == ([10, 7], "6")
+
+
+def next_message(subscription):
+    end = time.monotonic() + 30
+    while time.monotonic() < end:
+        message = subscription.get_message(timeout=1)
+        if message:
+            return message
+    raise AssertionError("no message came")
+
+
+def test_messages(client):
+    with client.pubsub() as subscription:
+        subscription.subscribe("news")
+        subscription.psubscribe("n*")
+        assert [next_message(subscription)["type"] for _ in range(2)] == ["subscribe", "psubscribe"]
+        assert client.pubsub_numsub("news") == [("news", 1)]
+        assert client.publish("news", "hi") == 2
+        expected = {"type": "message", "pattern": None, "channel": "news", "data": "hi"}
+        assert next_message(subscription) == expected
+        assert next_message(subscription)["type"] == "pmessage"
+        subscription.unsubscribe()
+        assert next_message(subscription)["type"] == "unsubscribe"
+        assert client.publish("news", "again") == 1
+        assert next_message(subscription)["data"] == "again"
+
+
+def test_messages_of_a_shard(client):
+    with client.pubsub() as subscription:
+        subscription.ssubscribe("orders")
+        assert next_message(subscription)["type"] == "ssubscribe"
+        assert client.spublish("orders", "hi") == 1
+        message = next_message(subscription)
+        assert (message["type"], message["data"]) == ("smessage", "hi")
