@@ -39,23 +39,8 @@ impl Group {
         });
         let sentinels = sentinels.iter().map(|program| start_sentinel(program, port)).collect();
         let group = Self { servers, sentinels };
-        if *server == Program::redoubt() {
-            group.introduce();
-        }
         group.wait_until_known();
         group
-    }
-
-    /// Redoubt's servers have no channels to meet on yet: every sentinel is greeted in the others' names.
-    fn introduce(&self) {
-        for host in &self.sentinels {
-            for guest in self.sentinels.iter().filter(|guest| guest.port != host.port) {
-                let id = guest.run("SENTINEL MYID").text();
-                let (port, master) = (guest.port, self.servers[0].port);
-                let hello = format!("127.0.0.1,{port},{id},0,{MASTER},127.0.0.1,{master},0");
-                host.run(&format!("PUBLISH __sentinel__:hello {hello}"));
-            }
-        }
     }
 
     fn wait_until_known(&self) {

@@ -1,4 +1,4 @@
-//! Redoubt's sentinels beside Redis's, and over Redoubt's servers.
+//! Redoubt's sentinels beside Redis's, and each over Redoubt's servers.
 
 use harness::Program;
 use sentinel_tests::Group;
@@ -28,4 +28,11 @@ fn one_redoubt_sentinel_and_two_of_redis() {
 #[test]
 fn redoubt_servers_under_redoubt_sentinels() {
     survives_a_kill(&Program::redoubt(), &[Program::redoubt(), Program::redoubt(), Program::redoubt()]);
+}
+
+/// Sentinels of Redis find each other over a Redoubt master's channel, promote a Redoubt replica by their MULTI,
+/// and turn the old master into a replica when it comes back.
+#[test]
+fn redoubt_servers_under_redis_sentinels() {
+    survives_a_kill(&Program::redoubt(), &[Program::redis(), Program::redis(), Program::redis()]);
 }
