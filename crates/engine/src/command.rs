@@ -314,11 +314,12 @@ impl Command {
             && instead.flags.contains(KeyFlags::INCOMPLETE)
         {
             let (mut used, mut contradicted) = (false, false);
-            instead.visit(args, &mut |_| used = true);
+            let least = usize::from(self.arity.unsigned_abs());
+            instead.visit_behind(least, args, &mut |_| used = true);
             first.visit(args, &mut |index| contradicted = used && !args[index].is_empty());
             let meant = if used { instead } else { first };
             if !contradicted {
-                meant.visit(args, &mut |index| visit(index, meant));
+                meant.visit_behind(least, args, &mut |index| visit(index, meant));
             }
             return;
         }

@@ -75,7 +75,12 @@ impl KeySpec {
     /// Visits the place of each key in `args`. Arguments that do not fit (a count that is no number,
     /// or too large) give no keys: the handler will refuse them.
     pub fn visit(&self, args: Args<'_>, visit: &mut impl FnMut(usize)) {
-        let Some(begin) = self.begin(args) else { return };
+        self.visit_behind(1, args, visit);
+    }
+
+    /// The same, where words before number `least` are no keywords.
+    pub fn visit_behind(&self, least: usize, args: Args<'_>, visit: &mut impl FnMut(usize)) {
+        let Some(begin) = self.begin(least, args) else { return };
         let (first, count, step) = match self.find {
             Find::Range { last, step, limit } => {
                 let left = args.len().saturating_sub(begin);
@@ -105,7 +110,7 @@ impl KeySpec {
         }
     }
 
-    fn begin(&self, args: Args<'_>) -> Option<usize> {
+    fn begin(&self, least: usize, args: Args<'_>) -> Option<usize> {
         match self.begin {
             Begin::Index(index) => Some(usize::from(index)),
             Begin::Keyword { word, from } => {
@@ -114,7 +119,7 @@ impl KeySpec {
                     (from as usize..args.len()).find(is_word)
                 } else {
                     let end = args.len().checked_sub(usize::from(from.unsigned_abs()))?;
-                    (1..=end).rev().find(is_word)
+                    (least..=end).find(is_word)
                 };
                 found.map(|index| index + 1)
             }

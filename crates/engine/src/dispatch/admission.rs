@@ -75,7 +75,7 @@ impl Engine {
             let keys = keys && !self.serves_channels_when_down(flags);
             self.check_gate(gate, flags, keys).map_err(|error| self.name_hole(error, entry, request))?;
         }
-        if session.only_listens() && !WHILE_LISTENING.contains(&command.name) {
+        if session.only_listens() && !WHILE_LISTENING.contains(&entry.full_name.as_str()) {
             let name = &entry.full_name;
             return Err(CommandError::Text(
                 format!(

@@ -35,7 +35,7 @@ impl Engine {
         request: &Prepared<'_>,
         asked: bool,
     ) -> Option<Result<(), CommandError>> {
-        if request.found.is_some_and(|entry| AT_ONCE.contains(&entry.command.name)) {
+        if request.found.is_some_and(|entry| AT_ONCE.contains(&entry.full_name.as_str())) {
             return None;
         }
         let admitted = self.admit(session, request, now);
@@ -245,14 +245,16 @@ impl Engine {
         error: CommandError,
     ) -> CommandError {
         let is_exec = request.found.is_some_and(|entry| matches!(entry.command.run, Run::Exec));
-        if !is_exec || session.transaction.is_none() {
+        if !is_exec {
             return error;
         }
         self.discard(session);
         if error.is_about_cluster() {
             return error;
         }
-        CommandError::Text(format!("EXECABORT Transaction discarded because of: {error}").into())
+        let text = error.to_string();
+        let reason = text.strip_prefix("ERR ").unwrap_or(&text);
+        CommandError::Text(format!("EXECABORT Transaction discarded because of: {reason}").into())
     }
 
     /// UNWATCH
