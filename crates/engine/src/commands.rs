@@ -5,6 +5,7 @@ mod connection;
 mod generic;
 mod hash;
 mod help;
+mod memory;
 mod pubsub;
 mod replication;
 mod scanning;
@@ -21,6 +22,7 @@ pub(crate) const TABLE: &[&[Command]] = &[
     cluster::COMMANDS,
     connection::COMMANDS,
     generic::COMMANDS,
+    memory::COMMANDS,
     hash::COMMANDS,
     pubsub::COMMANDS,
     replication::COMMANDS,

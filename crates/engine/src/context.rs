@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use clock::Millis;
-use keyspace::{Dropped, Found, Key, LockedSlots, NewValue, Place, SlotData, Str, Table, Value};
+use keyspace::{Dropped, Found, Key, LockedSlots, NewValue, Place, SlotData, Str, Table, Usage, Value};
 use resp::{Args, Writer};
 use slot_routing::Slot;
 
@@ -82,12 +82,38 @@ impl<'a> Context<'a> {
 
     /// Where `key` lies, if it is there and has not expired. An expired key is deleted on the way, and
     /// the log told, unless this node is a replica or writes are paused: then it is only hidden.
+    /// The key is used by that.
     pub fn find(&mut self, key: &Key<'_>) -> Option<Place> {
         self.find_in(self.session.db, key)
     }
 
+    /// [`Context::find`] for a command that looks at a key without using it.
+    pub fn peek(&mut self, key: &Key<'_>) -> Option<Place> {
+        self.look_in(self.session.db, key)
+    }
+
+    /// The key at `place` is used.
+    pub(crate) fn mark_used(&mut self, db: u16, key: &Key<'_>, place: Place) {
+        let random = self.engine.settings.lfu().map(|settings| (settings, self.random.next() as u32));
+        let now = self.now;
+        let table = self.slots.slot(key.slot()).table(db);
+        let usage = match random {
+            None => Usage::lru(now),
+            Some((settings, random)) => table.usage(place).used_lfu(now, settings, random),
+        };
+        table.set_usage(place, usage);
+    }
+
     /// [`Context::find`] in another database.
     pub fn find_in(&mut self, db: u16, key: &Key<'_>) -> Option<Place> {
+        let found = self.look_in(db, key);
+        if let Some(place) = found.filter(|_| !self.session.no_touch()) {
+            self.mark_used(db, key, place);
+        }
+        found
+    }
+
+    fn look_in(&mut self, db: u16, key: &Key<'_>) -> Option<Place> {
         let table = self.slots.slot(key.slot()).table(db);
         match table.find(key, self.now) {
             Found::Missing => None,
@@ -115,6 +141,16 @@ impl<'a> Context<'a> {
     /// [`Context::find`] for a command that reads: counts a hit or a miss.
     pub fn read(&mut self, key: &Key<'_>) -> Option<Place> {
         let found = self.find(key);
+        self.count_read(found)
+    }
+
+    /// [`Context::peek`] for a command that reads: counts a hit or a miss.
+    pub fn glance(&mut self, key: &Key<'_>) -> Option<Place> {
+        let found = self.peek(key);
+        self.count_read(found)
+    }
+
+    fn count_read(&mut self, found: Option<Place>) -> Option<Place> {
         let counter = if found.is_some() { &self.stats.keyspace_hits } else { &self.stats.keyspace_misses };
         add(counter, 1);
         found

@@ -116,6 +116,11 @@ impl Session {
             && self.client.flags().contains(ClientFlags::PUBSUB)
     }
 
+    /// Whether what the client reads does not count as used (CLIENT NO-TOUCH).
+    pub(crate) fn no_touch(&self) -> bool {
+        self.client.flags().contains(ClientFlags::NO_TOUCH)
+    }
+
     /// Whether the client said MULTI and neither EXEC nor DISCARD since.
     #[must_use]
     pub fn in_transaction(&self) -> bool {

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU32, AtomicUsize,
 
 use arc_swap::ArcSwap;
 use bitflags::bitflags;
-use keyspace::HashLimits;
+use keyspace::{HashLimits, LfuSettings};
 
 bitflags! {
     /// Why commands may have to be refused just now. One atomic word, read once a command; nearly
@@ -81,6 +81,11 @@ pub struct Settings {
     pub cluster_allow_pubsubshard_when_down: AtomicBool,
     /// Longest string, in bytes (`proto-max-bulk-len`).
     pub proto_max_bulk_len: AtomicI64,
+    /// Whether keys remember how often they were used (`maxmemory-policy` is one of LFU), not when.
+    pub count_uses: AtomicBool,
+    /// `lfu-log-factor` and `lfu-decay-time`.
+    pub lfu_log_factor: AtomicU32,
+    pub lfu_decay_minutes: AtomicU32,
     hash_fields: AtomicUsize,
     hash_value: AtomicUsize,
     /// DEBUG (`enable-debug-command`).
@@ -103,6 +108,9 @@ impl Default for Settings {
             latency_tracking: AtomicBool::new(true),
             cluster_allow_pubsubshard_when_down: AtomicBool::new(true),
             proto_max_bulk_len: AtomicI64::new(512 * 1024 * 1024),
+            count_uses: AtomicBool::new(false),
+            lfu_log_factor: AtomicU32::new(10),
+            lfu_decay_minutes: AtomicU32::new(1),
             hash_fields: AtomicUsize::new(HashLimits::default().fields),
             hash_value: AtomicUsize::new(HashLimits::default().value),
             debug_command: Permission::default(),
@@ -114,6 +122,15 @@ impl Default for Settings {
 }
 
 impl Settings {
+    /// How keys count their uses, if they do.
+    #[must_use]
+    pub fn lfu(&self) -> Option<LfuSettings> {
+        self.count_uses.load(Ordering::Relaxed).then(|| LfuSettings {
+            log_factor: self.lfu_log_factor.load(Ordering::Relaxed),
+            decay_minutes: self.lfu_decay_minutes.load(Ordering::Relaxed),
+        })
+    }
+
     /// The states that hold now.
     #[must_use]
     pub fn gate(&self) -> Gate {

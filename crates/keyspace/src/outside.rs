@@ -77,6 +77,15 @@ impl Record {
         size_of::<Option<Self>>() + self.key.as_ref().map_or(0, |key| key.len()) + value
     }
 
+    /// All that it takes.
+    pub(crate) fn held_bytes(&self) -> usize {
+        let table = match &self.value {
+            Large::Bytes(_) => 0,
+            Large::Fields(table) => table.held_bytes(),
+        };
+        self.flat_bytes() + table
+    }
+
     /// A record of its own with the same content.
     pub(crate) fn copy(&self) -> Self {
         Self { key: self.key.clone(), value: self.value.copy(), shared: 0, kept: 0 }

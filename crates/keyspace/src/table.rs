@@ -123,11 +123,6 @@ impl Default for Table {
     }
 }
 
-/// A line of 64 bytes has about ten entries.
-const INDEX_SHARE: usize = 6;
-/// About a sixteenth of the pages lies free.
-const PAGES_TO_FREE: usize = 16;
-
 /// A value to be stored.
 #[derive(Debug, Clone, Copy)]
 struct Content<'a> {
@@ -220,7 +215,7 @@ impl Table {
 
     /// Stores a value under a key that is not there.
     pub fn insert(&mut self, key: &Key<'_>, value: NewValue<'_>, expiry: Option<Millis>) -> Place {
-        self.insert_used(key, value, expiry, 0)
+        self.insert_used(key, value, expiry, Usage::of_new().0)
     }
 
     fn insert_used(
@@ -414,12 +409,15 @@ impl Table {
     }
 
     /// Bytes that deleting the entry gives back, at once or with its page's next compaction: the entry, its
-    /// share of the index and of what lies free in pages, and what it has outside.
+    /// share of the index and of what lies free in pages, and what it has outside. Those of all entries add
+    /// up to what the table holds, without its dead bytes.
     #[must_use]
     pub fn entry_bytes(&self, place: Place) -> usize {
         let (header, page, at) = self.pages.entry(place.0);
-        let outside = header.outside(page, at).map_or(0, |number| self.store().record(number).bytes());
-        header.len() + header.len() / PAGES_TO_FREE + INDEX_SHARE + outside
+        let outside = header.outside(page, at).map_or(0, |number| self.store().record(number).held_bytes());
+        let pages = self.pages.bytes().saturating_sub(self.dead as usize * 2);
+        let here = header.len() * pages / self.live_bytes().max(1);
+        here + self.index.bytes() / self.len().max(1) + outside
     }
 
     /// Bytes of the entries that are alive, without what large values take outside.

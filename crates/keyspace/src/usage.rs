@@ -7,7 +7,12 @@
 //! ([`Usage::aged_lru`], [`Usage::aged_lfu`], through [`crate::Keyspace::age_step`]): then idle times are
 //! exact to the second up to 9 hours, and say at least that beyond.
 
+use std::sync::atomic::{AtomicU16, Ordering};
+
 use clock::Millis;
+
+/// What a key gets that is stored and was not there.
+static OF_NEW: AtomicU16 = AtomicU16::new(0);
 
 /// The counter of a key that was just made, so that it is not the first to go.
 const LFU_START: u8 = 5;
@@ -38,6 +43,32 @@ impl Usage {
     #[must_use]
     pub fn lru(now: Millis) -> Self {
         Self(second(now))
+    }
+
+    /// Not used for so long.
+    #[must_use]
+    pub fn idle(now: Millis, seconds: u64) -> Self {
+        Self(
+            second(now)
+                .wrapping_sub(u16::try_from(seconds).map_or(MOST_IDLE, |seconds| seconds.min(MOST_IDLE))),
+        )
+    }
+
+    /// Used so often.
+    #[must_use]
+    pub fn frequent(now: Millis, counter: u8) -> Self {
+        Self::of(counter, now)
+    }
+
+    /// What a key has that is made now: to be told often enough, since nothing here reads a clock.
+    #[must_use]
+    pub fn of_new() -> Self {
+        Self(OF_NEW.load(Ordering::Relaxed))
+    }
+
+    /// From now on, keys that are made get this.
+    pub fn set_of_new(self) {
+        OF_NEW.store(self.0, Ordering::Relaxed);
     }
 
     /// For how many seconds the key was not used.

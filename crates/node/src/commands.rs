@@ -3,6 +3,7 @@
 mod cluster;
 mod config;
 mod info;
+mod memory;
 mod migrate;
 mod replication;
 mod saving;
@@ -59,6 +60,13 @@ async fn dispatch(connection: &mut Connection, command: NodeCommand, args: Args<
         NodeCommand::Exec => return transaction::exec(connection).await,
         NodeCommand::Info => return info::info(&server, args, &mut connection.reply()),
         NodeCommand::Cluster(command) => return cluster::run(connection, command, args).await,
+        NodeCommand::MemoryDoctor => return memory::doctor(&server, &mut connection.reply()),
+        NodeCommand::MemoryMallocStats => return memory::malloc_stats(&mut connection.reply()),
+        NodeCommand::MemoryPurge => {
+            memory::purge(&server).await;
+            Ok(())
+        }
+        NodeCommand::MemoryStats => return memory::stats(&server, &mut connection.reply()),
         NodeCommand::Migrate => return migrate::migrate(connection, args).await,
         NodeCommand::Psync => return replication::psync(connection, args),
         NodeCommand::Replconf => return replication::replconf(connection, args),

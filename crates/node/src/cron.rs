@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use engine::{ClientFlags, ClientKind, Gate};
+use keyspace::Usage;
 use tokio::time::{MissedTickBehavior, interval};
 
 use crate::server::Server;
@@ -20,6 +21,8 @@ const EXPIRE_REST: Duration = Duration::from_millis(2);
 /// Clients are looked at every so many turns.
 pub(crate) const TURNS_A_SECOND: usize = 10;
 const PERIOD: Duration = Duration::from_millis(100);
+/// Every so many turns a share of the keys is aged: all of them within 43 minutes.
+const AGE_TURNS: usize = 200;
 /// Memory is looked at this often while it has a limit.
 const MEMORY_PERIOD: Duration = Duration::from_millis(10);
 
@@ -33,6 +36,10 @@ pub(crate) async fn run(server: Arc<Server>) {
         turn += 1;
         server.engine.set_wall_clock(crate::time::nanos(), crate::time::unix_micros());
         server.engine.keyspace.purge_step(turn);
+        tell_new_keys(&server);
+        if turn % AGE_TURNS == 0 {
+            age(&server, turn / AGE_TURNS);
+        }
         if turn % TURNS_A_SECOND == 0 {
             close_idle(&server);
             oom::settle(&server);
@@ -79,6 +86,22 @@ pub(crate) async fn empty_bin(server: Arc<Server>) {
         }
         tokio::time::sleep(PERIOD).await;
     }
+}
+
+/// Says what a key that is made from now on has as its age or its count of uses.
+pub(crate) fn tell_new_keys(server: &Server) {
+    let now = crate::time::now();
+    let usage = if server.engine.settings.lfu().is_some() { Usage::lfu(now) } else { Usage::lru(now) };
+    usage.set_of_new();
+}
+
+/// Brings the ages of a share of the keys up to date, before their clocks come round.
+fn age(server: &Server, step: usize) {
+    let (now, lfu) = (crate::time::now(), server.engine.settings.lfu());
+    server.engine.keyspace.age_step(step, &mut |usage| match lfu {
+        None => usage.aged_lru(now),
+        Some(settings) => usage.aged_lfu(now, settings),
+    });
 }
 
 /// Closes the connections that have said nothing for as long as `timeout` says.

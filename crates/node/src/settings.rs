@@ -47,6 +47,11 @@ pub(crate) fn apply(server: &Server) {
         fields: size(config, "hash-max-listpack-entries"),
         value: size(config, "hash-max-listpack-value"),
     });
+    settings.count_uses.store(config.text("maxmemory-policy").ends_with("-lfu"), Ordering::Relaxed);
+    let number = |name: &str| u32::try_from(config.integer(name)).unwrap_or(u32::MAX);
+    settings.lfu_log_factor.store(number("lfu-log-factor"), Ordering::Relaxed);
+    settings.lfu_decay_minutes.store(number("lfu-decay-time"), Ordering::Relaxed);
+    cron::tell_new_keys(server);
     let limits = &server.limits;
     limits.query_buffer.store(size(config, "client-query-buffer-limit"), Ordering::Relaxed);
     limits.clients.store(size(config, "maxclients"), Ordering::Relaxed);

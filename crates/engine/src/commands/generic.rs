@@ -195,7 +195,7 @@ pub(super) const COMMANDS: &[Command] = &[
     .category(Categories::KEYSPACE)
     .keys(&[KeySpec::range(1, -1, 1, KeyFlags::RO)])
     .tips(&["request_policy:multi_shard", "response_policy:agg_sum"])
-    .run(keys::exists),
+    .run(keys::touch),
     Command::new("ttl", Group::Generic, "1.0.0", 2, "Returns for how many seconds a key will stay.")
         .flags(Flags::READONLY.union(Flags::FAST))
         .category(Categories::KEYSPACE)
@@ -238,6 +238,18 @@ const OBJECT: &[Command] = &[
         .flags(Flags::LOADING.union(Flags::STALE))
         .category(Categories::KEYSPACE)
         .run(object::help),
+    Command::new(
+        "idletime",
+        Group::Generic,
+        "2.2.3",
+        3,
+        "Returns for how many seconds a key has not been used.",
+    )
+    .flags(Flags::READONLY)
+    .category(Categories::KEYSPACE)
+    .keys(&[KeySpec::one(2, KeyFlags::RO)])
+    .tips(&["nondeterministic_output"])
+    .run(object::idletime),
     Command::new("refcount", Group::Generic, "2.2.3", 3, "Returns how many references a key's value has.")
         .flags(Flags::READONLY)
         .category(Categories::KEYSPACE)

@@ -1,6 +1,7 @@
 //! Values in serialized form.
 
 use clock::Millis;
+use keyspace::Usage;
 use persistence::ValueBuffer;
 use std::sync::atomic::Ordering;
 
@@ -90,6 +91,15 @@ pub(super) fn restore(context: &mut Context<'_>) -> Result<(), CommandError> {
         return Ok(());
     }
     context.put(&key, found, value, expiry);
+    let (now, lfu) = (context.now, context.engine.settings.lfu().is_some());
+    let usage = match (lfu, options.idle, options.frequency) {
+        (false, Some(idle), _) => Some(Usage::idle(now, idle.unsigned_abs())),
+        (true, _, Some(counter)) => Some(Usage::frequent(now, counter as u8)),
+        _ => None,
+    };
+    if let Some((usage, place)) = usage.zip(context.peek(&key)) {
+        context.table(&key).set_usage(place, usage);
+    }
     log(context, payload, expiry, &options);
     context.reply.ok();
     Ok(())
@@ -133,6 +143,8 @@ mod tests {
         assert_eq!(restore(&mut client, "t", "100", &payload, &[]), ok);
         assert_eq!(restore(&mut client, "a", "1800000000000", &payload, &["absttl"]), ok);
         client.table(&[("get t", "$5|hello"), ("pttl t", ":100"), ("pexpiretime a", ":1800000000000")]);
+        assert_eq!(restore(&mut client, "i", "0", &payload, &["idletime", "77"]), ok);
+        client.table(&[("object idletime i", ":77")]);
         // A time that has come: the key goes.
         assert_eq!(restore(&mut client, "k", "1", &payload, &["absttl", "replace"]), ok);
         client.table(&[("exists k", ":0")]);

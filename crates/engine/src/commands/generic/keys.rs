@@ -1,5 +1,7 @@
 //! Is it there, what is it, away with it.
 
+use keyspace::{Key, Place};
+
 use crate::context::Context;
 use crate::error::CommandError;
 
@@ -17,12 +19,30 @@ pub(super) fn del(context: &mut Context<'_>) -> Result<(), CommandError> {
     Ok(())
 }
 
-/// EXISTS and TOUCH: a key named twice counts twice.
+/// A key named twice counts twice.
 pub(super) fn exists(context: &mut Context<'_>) -> Result<(), CommandError> {
+    count(context, |context, key| context.glance(key))
+}
+
+/// EXISTS that uses the keys, whoever asks.
+pub(super) fn touch(context: &mut Context<'_>) -> Result<(), CommandError> {
+    count(context, |context, key| {
+        let found = context.glance(key);
+        if let Some(place) = found {
+            context.mark_used(context.session.db, key, place);
+        }
+        found
+    })
+}
+
+fn count(
+    context: &mut Context<'_>,
+    mut look: impl FnMut(&mut Context<'_>, &Key<'_>) -> Option<Place>,
+) -> Result<(), CommandError> {
     let mut there = 0;
     for index in 1..context.args.len() {
         let key = context.key(index);
-        there += i64::from(context.read(&key).is_some());
+        there += i64::from(look(context, &key).is_some());
     }
     context.reply.integer(there);
     Ok(())
@@ -30,7 +50,7 @@ pub(super) fn exists(context: &mut Context<'_>) -> Result<(), CommandError> {
 
 pub(super) fn type_of(context: &mut Context<'_>) -> Result<(), CommandError> {
     let key = context.key(1);
-    let found = context.read(&key);
+    let found = context.glance(&key);
     let name = found.map_or("none", |place| context.table(&key).value(place).kind().name());
     context.reply.simple(name);
     Ok(())

@@ -12,7 +12,7 @@ const STAYS: i64 = -1;
 
 fn reply(context: &mut Context<'_>, show: impl Fn(Millis, Millis) -> i64) -> Result<(), CommandError> {
     let key = context.key(1);
-    let shown = match context.read(&key) {
+    let shown = match context.glance(&key) {
         None => MISSING,
         Some(place) => match context.table(&key).expiry(place) {
             None => STAYS,

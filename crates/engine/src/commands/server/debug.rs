@@ -78,7 +78,7 @@ fn digest_value(context: &mut Context<'_>) -> Result<(), CommandError> {
     for index in 2..context.args.len() {
         let key = context.key(index);
         let mut digest = Digest::default();
-        if let Some(place) = context.find(&key) {
+        if let Some(place) = context.peek(&key) {
             let table = context.table(&key);
             digest.mix_value(&table.value(place), table.expiry(place).is_some());
         }
@@ -96,7 +96,7 @@ const AROUND_DUMP: usize = 1 + 2 + 8;
 
 fn object(context: &mut Context<'_>) -> Result<(), CommandError> {
     let key = context.key(2);
-    let place = context.find(&key).ok_or(CommandError::NoSuchKey)?;
+    let place = context.peek(&key).ok_or(CommandError::NoSuchKey)?;
     let (table, reply) = context.table_and_reply(&key);
     let value = table.value(place);
     let length = persistence::dump(&value, true).len() - AROUND_DUMP;
