@@ -66,6 +66,8 @@ impl Gossip {
             return;
         };
         if !manual && self.is_data_too_old() {
+            // Also what was planned for a manual failover that ended meanwhile.
+            self.election.candidacy = None;
             return;
         }
         let now = self.now;

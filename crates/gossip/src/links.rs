@@ -137,6 +137,9 @@ impl Gossip {
     ///
     /// A link is dumb when a PING on it has had no answer, and nothing else has come, for half the
     /// node timeout: another half is then left for a new link to prove that only the link was at fault.
+    /// It is dumb, too, when a PING on it has had no answer for the whole node timeout, although the node
+    /// is heard on its own link: something between us swallows what this one carries, and nobody would
+    /// ever be asked again.
     pub(crate) fn link_deadline(&self, node: &Node) -> Option<Instant> {
         if node.id == self.me || node.address.ip.is_none() {
             return None;
@@ -148,7 +151,9 @@ impl Gossip {
             Link::Up { since, .. } => {
                 let asked = node.contact.ping_sent?;
                 let heard = node.contact.heard.unwrap_or(asked);
-                Some(since.max(asked).max(heard) + half.max(RETRY))
+                let asked = since.max(asked);
+                let silent = asked.max(heard) + half.max(RETRY);
+                Some(silent.min(asked + self.config.node_timeout.max(RETRY)))
             }
         }
     }

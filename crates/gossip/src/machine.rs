@@ -313,7 +313,8 @@ impl Gossip {
     }
 
     /// Whether `id` is a master with slots.
-    pub(crate) fn is_voter(&self, id: NodeId) -> bool {
+    #[must_use]
+    pub fn is_voter(&self, id: NodeId) -> bool {
         self.slots.count(id) > 0 && self.nodes.get(&id).is_some_and(Node::is_master)
     }
 

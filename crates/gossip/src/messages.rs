@@ -193,11 +193,11 @@ impl Gossip {
             extensions.push(Extension::HumanName(me.human_name.clone()));
         }
         extensions.push(Extension::Shard(me.shard));
-        for (&id, &until) in
-            self.blacklist.iter().filter(|(_, until)| **until > self.now).take(MOST_FORGOTTEN)
-        {
-            // Rounded up: a receiver must not remember it again before we would.
-            let ttl = Duration::from_secs(until.since(self.now).as_secs() + 1);
+        let left = |until: &Instant| Duration::from_secs(until.since(self.now).as_secs());
+        let forgotten = self.blacklist.iter().map(|(&id, until)| (id, left(until)));
+        // Rounded down: a receiver passes the word on with the time that it was told, so a time that grew
+        // on its way would keep the node forgotten for ever.
+        for (id, ttl) in forgotten.filter(|(_, ttl)| !ttl.is_zero()).take(MOST_FORGOTTEN) {
             extensions.push(Extension::Forgotten { id, ttl });
         }
         extensions

@@ -119,6 +119,9 @@ impl Gossip {
             if let Some(epoch) = self.bump_epoch() {
                 self.log(Event::ImportedEpoch(epoch));
             }
+            // The old owner gives the slot away when it hears that it is ours: on disk first, or a power
+            // failure leaves it to nobody.
+            self.save_before_sending();
             self.broadcast_pong();
         }
         Ok(Reply::Ok)

@@ -12,7 +12,7 @@
 use std::time::Duration;
 
 use clock::Instant;
-use slot_routing::SLOT_COUNT;
+use slot_routing::{NodeId, SLOT_COUNT};
 
 use crate::event::Event;
 use crate::machine::Gossip;
@@ -41,10 +41,18 @@ impl Gossip {
     /// The first moment after a start.
     pub(crate) fn wake_up(&mut self) {
         self.service.not_before = self.now + START_DELAY;
+        // Silence counts from the start, also of those who cannot even be asked, for want of an address.
+        for node in self.nodes.values_mut().filter(|node| node.id != self.me) {
+            node.contact.ping_sent = Some(self.now);
+        }
     }
 
-    /// This node may have been replaced without noticing.
+    /// This node may have been replaced without noticing: nobody counts as reached before they were heard
+    /// again.
     pub(crate) fn hold_back(&mut self) {
+        for node in self.nodes.values_mut() {
+            node.contact.heard = None;
+        }
         self.service.not_before = self.now + self.config.rejoin_delay();
         if self.myself().is_master() {
             self.service.serving = false;
@@ -53,8 +61,7 @@ impl Gossip {
     }
 
     pub(crate) fn update_service(&mut self) {
-        let in_reach = self.slots.owners().filter(|(id, _)| self.nodes.get(id).is_some_and(Node::is_well));
-        let majority = in_reach.count() >= self.quorum();
+        let majority = self.slots.owners().filter(|(id, _)| self.is_in_reach(*id)).count() >= self.quorum();
         if !majority {
             let until = self.now + self.config.rejoin_delay();
             self.service.not_before = self.service.not_before.max(until);
@@ -68,6 +75,13 @@ impl Gossip {
             self.todo.publish = true;
             self.log(Event::StateChanged { serving });
         }
+    }
+
+    /// After a start nobody is suspected yet: who has not been heard since does not count as reached, or
+    /// a master that comes back into a minority would serve until the node timeout.
+    fn is_in_reach(&self, id: NodeId) -> bool {
+        let heard = |node: &Node| node.is_well() && node.contact.heard.is_some();
+        id == self.me || self.nodes.get(&id).is_some_and(heard)
     }
 
     fn is_covered(&self) -> bool {

@@ -315,3 +315,32 @@ fn the_same_seed_tells_the_same_story() {
     assert_eq!(story(42), story(42));
     assert_ne!(story(42), story(43));
 }
+
+#[test]
+fn a_master_that_restarts_alone_serves_nothing() {
+    // The node timeout is longer than the delay after a start, so nobody is suspected when that ends.
+    let mut net = Net::cluster(3, 3, &config(15_000), 13);
+    net.kill(0);
+    net.cut(&[0], &[1, 2]);
+    net.restart(0);
+    for _ in 0..40 {
+        net.run(MS(500));
+        assert!(!net.hosts[0].gossip.is_serving(), "at {:?}", net.now);
+    }
+}
+
+#[test]
+fn a_master_that_thaws_alone_serves_nothing() {
+    // It was stopped for long, and when it runs again its network is gone: what it heard before counts
+    // for nothing, however long it waits.
+    let mut net = six(14);
+    net.freeze(0);
+    net.run(MS(4000));
+    net.cut(&[0], &[1, 2, 3, 4, 5]);
+    net.hosts[0].forget_backlog();
+    net.thaw(0);
+    for _ in 0..100 {
+        net.run(MS(50));
+        assert!(!net.hosts[0].gossip.is_serving(), "at {:?}", net.now);
+    }
+}

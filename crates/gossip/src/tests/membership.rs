@@ -5,7 +5,7 @@ use std::time::Duration;
 use slot_routing::{Epoch, Slot};
 
 use super::net::{Net, config};
-use crate::{Command, Event, Reply};
+use crate::{Command, Config, Event, Reply};
 
 const MS: fn(u64) -> Duration = Duration::from_millis;
 
@@ -152,4 +152,34 @@ fn what_a_node_saves_it_reads_back() {
     net.until("all agree", Net::all_agree);
     assert_eq!(net.owner_of(5, 16_383), Some(2));
     assert_eq!(net.hosts[4].copies, Some(net.id(1)));
+}
+
+#[test]
+fn a_link_that_swallows_everything_is_made_anew() {
+    // A firewall forgot one of the two connections: node 1's own words still reach node 0, so there is
+    // no silence to notice.
+    let mut net = Net::cluster(3, 3, &config(2000), 9);
+    net.mute(0, 1);
+    net.run(MS(5000));
+    let node = net.hosts[0].gossip.node(net.id(1)).unwrap();
+    let answered = node.contact.pong_received.unwrap();
+    assert!(node.is_well() && net.now.since(answered) < MS(1000), "{:?}", node.contact);
+}
+
+#[test]
+fn a_forgotten_node_that_is_met_again_is_not_forgotten_for_ever() {
+    // The word to forget node 2 goes round, and so does, again and again, the operator's MEET. The
+    // word must die with the time that the first FORGET set.
+    let forgetful = Config { blacklist_ttl: Duration::from_secs(3), ..config(1000) };
+    let mut net = Net::cluster(3, 4, &forgetful, 10);
+    let node = net.id(3).to_string();
+    net.command(1, Command::Forget { node }).unwrap();
+    for _ in 0..16 {
+        net.run(MS(250));
+        net.meet(1, 3);
+        net.meet(2, 3);
+    }
+    net.until("all know all again", |net| (0..4).all(|index| members(net, index) == 4));
+    net.run(MS(5000));
+    assert!((0..4).all(|index| members(&net, index) == 4), "{}", net.story());
 }

@@ -56,6 +56,8 @@ pub(super) struct Net {
     sequence: u64,
     /// Pairs of hosts between which nothing gets through.
     cut: BTreeSet<(usize, usize)>,
+    /// Links of hosts that swallow what is sent over them; nobody is told.
+    mute: BTreeSet<(usize, LinkId)>,
     seed: u64,
 }
 
@@ -73,6 +75,7 @@ impl Net {
             queue: BTreeMap::new(),
             sequence: 0,
             cut: BTreeSet::new(),
+            mute: BTreeSet::new(),
             seed,
         };
         for index in 0..hosts {
@@ -208,6 +211,12 @@ impl Net {
         }
     }
 
+    /// The present link from `one` to `other` swallows everything from now on.
+    pub(super) fn mute(&mut self, one: usize, other: usize) {
+        let link = self.hosts[one].gossip.node(self.id(other)).and_then(|node| node.link.id());
+        self.mute.insert((one, link.expect("there is a link")));
+    }
+
     pub(super) fn heal(&mut self) {
         self.cut.clear();
     }
@@ -309,6 +318,7 @@ impl Net {
                 let bytes = packet.encode();
                 if let Some(&(peer, theirs)) = self.hosts[index].links.get(&link)
                     && !self.cut.contains(&(index, peer))
+                    && !self.mute.contains(&(index, link))
                 {
                     let packet = Box::new(wire::decode(&bytes).expect("what encodes, decodes"));
                     assert_eq!(wire::frame_len(&bytes), Ok(Some(bytes.len())));
@@ -395,6 +405,11 @@ impl Host {
         let source =
             if self.copies.is_some() { Source::Streaming { last_heard: now } } else { Source::Never };
         Replication { offset: ReplOffset(self.offset), source }
+    }
+
+    /// What arrived while it was frozen got lost.
+    pub(super) fn forget_backlog(&mut self) {
+        self.backlog.clear();
     }
 
     pub(super) fn logged(&self, wanted: impl Fn(&Event) -> bool) -> bool {

@@ -9,7 +9,9 @@ use slot_routing::{Epoch, NodeId, ReplOffset, SlotSet};
 
 use super::net::LOCALHOST;
 use crate::wire::{Body, Gossip as Section, Header, MessageFlags, NodeFlags, Packet};
-use crate::{Action, Announce, Command, Config, Event, Gossip, Input, LinkId, Reply};
+use crate::{
+    Action, Announce, Command, Config, Event, FailoverMode, Gossip, Input, LinkId, Reply, SlotChange,
+};
 
 const WALL: Millis = Millis(1_790_000_000_000);
 
@@ -226,4 +228,46 @@ fn a_command_is_answered_under_its_token() {
     let reply = Action::Reply { token: 7, result: Ok(Reply::Bumped(Epoch(1))) };
     assert!(matches!(&out[0], Action::Persist { text, sync: true } if text.contains("currentEpoch 1 ")));
     assert!(out.contains(&reply));
+}
+
+#[test]
+fn a_slot_that_was_imported_is_on_disk_before_its_old_owner_hears_of_it() {
+    // Ours is the highest epoch already, so no new one is taken, which would be saved anyway.
+    let (mut gossip, me, master, _) = voter();
+    let theirs = slot_routing::Slot::all().find(|slot| gossip.slot_owner(*slot) == Some(master));
+    let slot = theirs.expect("the other master has slots");
+    let set = |change| Command::SetSlot { slot, change, keys_in_slot: 0 };
+    handle(&mut gossip, 0, Input::Command { token: 0, command: Command::BumpEpoch });
+    let from = SlotChange::Importing { from: master.to_string() };
+    handle(&mut gossip, 1, Input::Command { token: 1, command: set(from) });
+    let take = set(SlotChange::Node(me.to_string()));
+    let out = handle(&mut gossip, 2, Input::Command { token: 2, command: take });
+    assert!(matches!(out.first(), Some(Action::Persist { sync: true, .. })), "{out:?}");
+}
+
+#[test]
+fn a_candidacy_left_by_a_manual_failover_does_not_stop_time() {
+    // A replica that never had data stands only because an operator forces it. When that has timed out
+    // without votes, nothing may stay due that will never be done.
+    let id = |byte| NodeId::from_random([byte; 20]);
+    let (me, master, other) = (id(1), id(2), id(3));
+    let text = format!(
+        "{me} 127.0.0.1:7001@17001 myself,slave {master} 0 0 2 connected\n\
+         {master} 127.0.0.1:7002@17002 master,fail - 0 0 2 connected 0-100\n\
+         {other} 127.0.0.1:7003@17003 master - 0 0 3 connected 101-200\n\
+         vars currentEpoch 5 lastVoteEpoch 4\n"
+    );
+    let announce = Announce { port: 7001, bus_port: 17001, ..Announce::default() };
+    let config = Config { announce, node_timeout: Duration::from_secs(2), ..Config::default() };
+    let mut gossip = Gossip::restore(config, ChaCha8Rng::seed_from_u64(1), &text).unwrap();
+    handle(&mut gossip, 0, Input::Start);
+    let force = Command::Failover(FailoverMode::Force);
+    handle(&mut gossip, 1, Input::Command { token: 0, command: force });
+    for ms in (1..10_000).step_by(50) {
+        // What is done may make something else due at once, but not for ever.
+        for _ in 0..5 {
+            handle(&mut gossip, ms, Input::Deadline);
+        }
+        assert!(gossip.next_deadline() > Some(at(ms)), "{:?} at {ms} ms", gossip.next_deadline());
+    }
 }
