@@ -1,10 +1,12 @@
 //! Many seeds, on every core.
 
+use std::any::Any;
 use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use crate::{Plan, sentinels};
+use crate::{Plan, run};
 
 /// How a search went.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -25,7 +27,7 @@ pub fn explore(seeds: Range<u64>, plan: impl Fn(u64) -> Plan + Sync) -> Explored
             if seed >= seeds.end {
                 return;
             }
-            let outcome = sentinels::run(plan(seed), false);
+            let outcome = run(plan(seed), false);
             promotions.fetch_add(outcome.promotions, Ordering::Relaxed);
             if let Some(violation) = outcome.violation {
                 failed.lock().expect("no run panics").get_or_insert((seed, violation));
@@ -39,4 +41,14 @@ pub fn explore(seeds: Range<u64>, plan: impl Fn(u64) -> Plan + Sync) -> Explored
         }
     });
     Explored { failed: failed.into_inner().expect("no run panics"), promotions: promotions.into_inner() }
+}
+
+/// Does a part of a run. A panic in a machine is a finding like any other, to be told with its seed.
+pub(crate) fn caught(part: impl FnOnce()) -> Result<(), String> {
+    catch_unwind(AssertUnwindSafe(part)).map_err(|panic| format!("panicked: {}", said(panic.as_ref())))
+}
+
+fn said(panic: &(dyn Any + Send)) -> &str {
+    let text = panic.downcast_ref::<&str>().copied();
+    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("without a word")
 }

@@ -6,21 +6,26 @@
 //!
 //! A run has two phases. In the first, faults happen and only **safety** is asked for: the invariants,
 //! one file each, are checked at every step. Then the network heals, everybody is restarted, and within
-//! a bounded time everything must agree: **liveness**.
+//! a bounded time everything must agree: **liveness**. A panic inside a machine is a violation, too.
 //!
 //! From: TigerBeetle's VOPR, for the two phases; FoundationDB's simulation, for the rest.
 #![forbid(unsafe_code)]
 
 mod chance;
+mod cluster;
 mod explore;
-pub mod sentinels;
+mod lane;
+mod sentinels;
+mod trace;
 
-pub use chance::Chance;
+pub(crate) use chance::Chance;
+pub(crate) use explore::caught;
 pub use explore::{Explored, explore};
 
 /// What one run is made of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Plan {
+    pub machine: Machine,
     pub seed: u64,
     /// Processes of all kinds.
     pub nodes: usize,
@@ -28,11 +33,22 @@ pub struct Plan {
     pub plant: Option<Plant>,
 }
 
+/// Whose processes are simulated.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Machine {
+    /// `gossip`: masters and replicas of a cluster.
+    Cluster,
+    /// `sentinel` with `consensus`: sentinels that watch a master and its replicas.
+    Sentinel,
+}
+
 /// Faults that the code does not have, but could.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Plant {
     /// Votes are not written to disk.
     ForgottenVotes,
+    /// A process panics when a replica is to be promoted.
+    Panic,
 }
 
 /// How a run went.
@@ -46,4 +62,13 @@ pub struct Outcome {
     pub trace: Vec<String>,
     /// Replicas promoted: how much there was to go wrong.
     pub promotions: usize,
+}
+
+/// Runs one plan; with `traced`, the outcome holds all that happened.
+#[must_use]
+pub fn run(plan: Plan, traced: bool) -> Outcome {
+    match plan.machine {
+        Machine::Cluster => cluster::run(plan, traced),
+        Machine::Sentinel => sentinels::run(plan, traced),
+    }
 }

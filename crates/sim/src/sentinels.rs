@@ -16,7 +16,8 @@ use self::disk::Disk;
 use self::invariants::{Invariant, Seen};
 use self::server::{Effect, Server};
 use self::stream::{Stream, ToClient};
-use crate::{Chance, Outcome, Plan};
+use crate::trace::{START, Trace, micros};
+use crate::{Chance, Outcome, Plan, Plant, caught};
 
 mod disk;
 mod faults;
@@ -28,7 +29,7 @@ pub(crate) const MASTER: &str = "mymaster";
 
 /// Without faults, until everybody knows everybody.
 const SETTLE: Duration = Duration::from_secs(6);
-const FAULTS: Duration = Duration::from_secs(20);
+const FAULTS: Duration = Duration::from_secs(12);
 /// After healing: the longest TILT (30 s), then the slowest repair.
 const CONVERGE: Duration = Duration::from_secs(120);
 const CHECK: Duration = Duration::from_millis(500);
@@ -40,6 +41,7 @@ const RETRANSMIT: Duration = Duration::from_millis(20);
 
 #[derive(Debug, Clone)]
 enum Event {
+    Begin,
     Tick {
         host: usize,
         life: u64,
@@ -121,31 +123,36 @@ struct World {
     agreed: usize,
     disagreement: Option<String>,
     invariants: Vec<Box<dyn Invariant>>,
-    outcome: Outcome,
-    traced: bool,
+    violation: Option<String>,
+    promotions: usize,
+    trace: Trace,
 }
 
 /// Runs one plan; with `traced`, the outcome holds all that happened.
-#[must_use]
-pub fn run(plan: Plan, traced: bool) -> Outcome {
+pub(crate) fn run(plan: Plan, traced: bool) -> Outcome {
     let mut world = World::new(plan, traced);
-    let start = world.now;
-    world.at(start + SETTLE, Event::Fault);
-    world.at(start + SETTLE + FAULTS, Event::Heal);
-    let end = start + SETTLE + FAULTS + CONVERGE;
+    world.at(START, Event::Begin);
+    world.at(START + SETTLE, Event::Fault);
+    world.at(START + SETTLE + FAULTS, Event::Heal);
     while let Some(((at, _), event)) = world.queue.pop_first() {
         world.now = at;
-        world.happen(event);
-        if world.outcome.violation.is_some() || world.agreed >= STABLE {
-            return world.outcome;
+        if let Err(panic) = caught(|| world.happen(event)) {
+            world.violate(&panic);
         }
-        if at > end {
+        if at > START + SETTLE + FAULTS + CONVERGE {
             let why = world.disagreement.clone().unwrap_or_default();
-            world.outcome.violation = Some(format!("no agreement {CONVERGE:?} after healing: {why}"));
-            return world.outcome;
+            world.violate(&format!("no agreement {CONVERGE:?} after healing: {why}"));
+        }
+        if world.violation.is_some() || world.agreed >= STABLE {
+            break;
         }
     }
-    unreachable!("timers never end")
+    Outcome {
+        violation: world.violation,
+        digest: world.trace.digest,
+        trace: world.trace.take_lines(),
+        promotions: world.promotions,
+    }
 }
 
 impl World {
@@ -155,7 +162,7 @@ impl World {
         let servers = plan.nodes.saturating_sub(watchers).max(2);
         let longest_latency = chance.pick(&[1, 3, 10, 30]);
         let mut world = Self {
-            now: Instant::from_millis(1_000_000),
+            now: START,
             plan,
             chance,
             queue: BTreeMap::new(),
@@ -170,13 +177,9 @@ impl World {
             agreed: 0,
             disagreement: None,
             invariants: invariants::all(),
-            outcome: Outcome {
-                violation: None,
-                digest: 0xcbf2_9ce4_8422_2325,
-                trace: Vec::new(),
-                promotions: 0,
-            },
-            traced,
+            violation: None,
+            promotions: 0,
+            trace: Trace::new(traced),
         };
         for number in 0..watchers {
             let disk = Disk::new(first_config(watchers));
@@ -197,11 +200,6 @@ impl World {
             let server = Server::new(&ip, world.run_id(), upstream);
             world.add_host(ip, Kind::Server(server));
         }
-        for host in 0..watchers {
-            world.start(host);
-        }
-        let now = world.now;
-        world.at(now, Event::Replicate);
         world
     }
 
@@ -220,17 +218,27 @@ impl World {
     }
 
     fn note(&mut self, text: impl FnOnce() -> String) {
-        let text = text();
-        for byte in text.bytes().chain(self.now.as_micros().to_le_bytes()) {
-            self.outcome.digest = (self.outcome.digest ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+        self.trace.note(self.now, &text());
+    }
+
+    /// Something that must not happen did. The first of it is what counts.
+    fn violate(&mut self, what: &str) {
+        let at = micros(self.now);
+        self.violation.get_or_insert_with(|| format!("at {at} us: {what}"));
+    }
+
+    fn begin(&mut self) {
+        for host in 0..self.hosts.len() {
+            if matches!(self.hosts[host].kind, Kind::Watcher(_)) {
+                self.start(host);
+            }
         }
-        if self.traced {
-            self.outcome.trace.push(format!("{:>10} {text}", self.now.as_micros() - 1_000_000_000));
-        }
+        self.replicate();
     }
 
     fn happen(&mut self, event: Event) {
         match event {
+            Event::Begin => self.begin(),
             Event::Tick { host, life } => self.on_tick(host, life),
             Event::ConnectArrives { conn } => self.on_connect(conn),
             Event::ToServer { conn } => self.pump_to_server(conn),
@@ -286,7 +294,7 @@ impl World {
         let groups = match watcher.disk.load() {
             Ok(groups) => groups,
             Err(error) => {
-                self.outcome.violation = Some(format!("a journal that a crash left unreadable: {error}"));
+                self.violate(&format!("a journal that a crash left unreadable: {error}"));
                 return;
             }
         };
@@ -366,7 +374,8 @@ impl World {
                     let conn = self.watcher(host).links.get(link).copied();
                     let server = conn.and_then(|conn| self.streams.get(&conn)).map(|stream| stream.server);
                     if let Some(server) = server {
-                        self.outcome.promotions += 1;
+                        assert_ne!(self.plan.plant, Some(Plant::Panic), "planted");
+                        self.promotions += 1;
                         seen.push(Seen::Promotion {
                             leader: sentinel,
                             server: self.hosts[server].ip.clone(),
@@ -376,13 +385,10 @@ impl World {
                 _ => {}
             }
         }
-        for seen in &seen {
-            for invariant in &mut self.invariants {
-                if let Err(violation) = invariant.check(seen) {
-                    let at = self.now.as_micros() - 1_000_000_000;
-                    self.outcome.violation.get_or_insert(format!("at {at} us: {violation}"));
-                }
-            }
+        let invariants = &mut self.invariants;
+        let check = |seen: &Seen<'_>| invariants.iter_mut().find_map(|invariant| invariant.check(seen).err());
+        if let Some(violation) = seen.iter().find_map(check) {
+            self.violate(&violation);
         }
     }
 

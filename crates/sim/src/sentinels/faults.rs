@@ -7,6 +7,7 @@ use sentinel::{ClientId, Input};
 
 use super::disk::Disk;
 use super::{CHECK, Event, Host, Kind, MASTER, World, first_config};
+use crate::trace::micros;
 
 impl World {
     /// One fault, and the time of the next.
@@ -106,7 +107,7 @@ impl World {
     fn freeze(&mut self, host: usize) {
         if self.runs(host) {
             let until = self.now + self.chance.millis(200, 6000);
-            self.note(|| format!("host {host} stops until {}", until.as_micros() - 1_000_000_000));
+            self.note(|| format!("host {host} stops until {}", micros(until)));
             self.hosts[host].frozen = Some(until);
         }
     }

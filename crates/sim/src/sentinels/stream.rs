@@ -1,11 +1,9 @@
 //! Connections between processes: bytes in order, or the end.
 
-use std::collections::VecDeque;
-
-use clock::Instant;
 use sentinel::{Input, LinkId};
 
 use super::{ClientId, Event, Kind, RETRANSMIT, World, parse_value};
+use crate::lane::Lane;
 
 #[derive(Debug, Clone)]
 pub(super) enum ToClient {
@@ -23,34 +21,6 @@ pub(super) struct Stream {
     pub(super) multi: Option<Vec<Vec<Vec<u8>>>>,
     to_server: Lane<Vec<Vec<u8>>>,
     to_client: Lane<ToClient>,
-}
-
-/// One direction.
-#[derive(Debug, Clone)]
-struct Lane<T> {
-    items: VecDeque<(Instant, T)>,
-    /// An event that will look at the first item is on its way.
-    planned: bool,
-}
-
-impl<T> Default for Lane<T> {
-    fn default() -> Self {
-        Self { items: VecDeque::new(), planned: false }
-    }
-}
-
-impl<T> Lane<T> {
-    /// Puts an item behind the others; says when to look, if nobody will yet.
-    fn push(&mut self, at: Instant, item: T) -> Option<Instant> {
-        let at = self.items.back().map_or(at, |(last, _)| at.max(*last));
-        self.items.push_back((at, item));
-        (!std::mem::replace(&mut self.planned, true)).then_some(at)
-    }
-
-    fn pop(&mut self, now: Instant) -> Option<T> {
-        self.items.front().filter(|(at, _)| *at <= now)?;
-        self.items.pop_front().map(|(_, item)| item)
-    }
 }
 
 impl World {
@@ -144,10 +114,7 @@ impl World {
             let held = self.cuts.contains(&(client, server)) || !self.runs(server);
             let now = self.now;
             let Some(stream) = self.streams.get_mut(&conn) else { return };
-            let Some(&(at, _)) = stream.to_server.items.front() else {
-                stream.to_server.planned = false;
-                return;
-            };
+            let Some(at) = stream.to_server.first() else { return };
             if held || at > now {
                 self.at(
                     at.max(now + if held { RETRANSMIT } else { Default::default() }),
@@ -155,7 +122,7 @@ impl World {
                 );
                 return;
             }
-            let Some(request) = stream.to_server.pop(now) else { return };
+            let Some(request) = stream.to_server.pop() else { return };
             match self.hosts[server].kind {
                 Kind::Watcher(_) => self.serve_watcher(server, ClientId(conn), request),
                 Kind::Server(_) => self.serve_server(server, conn, &request),
@@ -170,10 +137,7 @@ impl World {
             let held = self.cuts.contains(&(server, client)) || !self.runs(client);
             let now = self.now;
             let Some(stream) = self.streams.get_mut(&conn) else { return };
-            let Some(&(at, _)) = stream.to_client.items.front() else {
-                stream.to_client.planned = false;
-                return;
-            };
+            let Some(at) = stream.to_client.first() else { return };
             if held || at > now {
                 self.at(
                     at.max(now + if held { RETRANSMIT } else { Default::default() }),
@@ -181,7 +145,7 @@ impl World {
                 );
                 return;
             }
-            let input = match stream.to_client.pop(now) {
+            let input = match stream.to_client.pop() {
                 None => return,
                 Some(ToClient::Connected) => {
                     let local_ip = self.hosts[client].ip.clone();

@@ -1,8 +1,7 @@
-use super::*;
-use crate::{Plant, explore};
+use crate::{Machine, Plan, Plant, explore, run};
 
 fn plan(seed: u64) -> Plan {
-    Plan { seed, nodes: 6, plant: None }
+    Plan { machine: Machine::Sentinel, seed, nodes: 6, plant: None }
 }
 
 #[test]
@@ -21,10 +20,21 @@ fn a_forgotten_vote_is_found() {
 }
 
 #[test]
+fn a_panic_is_told_with_its_seed() {
+    let explored = explore(0..100, |seed| Plan { plant: Some(Plant::Panic), ..plan(seed) });
+    let (seed, violation) = explored.failed.expect("there is a promotion in a hundred seeds");
+    assert!(violation.contains("panicked: ") && violation.contains("planted"), "{violation}");
+    // And replayed, with all that led to it.
+    let replayed = run(Plan { plant: Some(Plant::Panic), ..plan(seed) }, true);
+    assert_eq!(replayed.violation, Some(violation));
+    assert!(replayed.trace.len() > 10);
+}
+
+#[test]
 fn two_thousand_seeds_violate_nothing() {
     let explored = explore(0..1800, plan);
-    assert_eq!(explored.failed, None, "replay: cargo run -p sim -- --nodes 6 --seed N");
-    assert!(explored.promotions > 1800, "{} promotions", explored.promotions);
+    assert_eq!(explored.failed, None, "replay: cargo run -p sim -- --machine sentinel --nodes 6 --seed N");
+    assert!(explored.promotions > 1500, "{} promotions", explored.promotions);
     let larger = explore(1800..2000, |seed| Plan { nodes: 12, ..plan(seed) });
-    assert_eq!(larger.failed, None, "replay: cargo run -p sim -- --nodes 12 --seed N");
+    assert_eq!(larger.failed, None, "replay: cargo run -p sim -- --machine sentinel --nodes 12 --seed N");
 }

@@ -1,0 +1,66 @@
+//! The cluster that a run begins with: who is whose replica, and everybody's `nodes.conf`.
+
+use std::fmt::Write;
+use std::net::IpAddr;
+use std::time::Duration;
+
+use gossip::{Announce, Config};
+use slot_routing::{NodeId, SLOT_COUNT, Slot};
+
+use super::{NODE_TIMEOUT, ip_of};
+use crate::Chance;
+
+pub(super) const PORT: u16 = 6379;
+pub(super) const BUS_PORT: u16 = 16379;
+/// How many slots of each master stand for all.
+const SAMPLES: usize = 3;
+
+pub(super) struct Formation {
+    pub(super) nodes_confs: Vec<String>,
+    pub(super) samples: Vec<Slot>,
+}
+
+pub(super) fn config(ip: IpAddr) -> Config {
+    let announce = Announce { ip: Some(ip), port: PORT, bus_port: BUS_PORT, ..Announce::default() };
+    Config {
+        node_timeout: NODE_TIMEOUT,
+        // Shorter than a run, so that the forgotten are met again in it.
+        blacklist_ttl: Duration::from_secs(5),
+        manual_failover_timeout: Duration::from_secs(2),
+        announce,
+        ..Config::default()
+    }
+}
+
+/// Masters first, at least three; the other nodes are their replicas in turn.
+pub(super) fn form(nodes: usize, chance: &mut Chance) -> Formation {
+    let nodes = nodes.max(4);
+    let masters = (nodes / 2).clamp(3, 5);
+    let ids: Vec<NodeId> = (0..nodes).map(|_| chance.id()).collect();
+    let first = |master: usize| SLOT_COUNT * master / masters;
+    let line = |text: &mut String, me: usize, number: usize| {
+        let master = number % masters;
+        let (id, shard, ip) = (ids[number], ids[master], ip_of(number));
+        let myself = if me == number { "myself," } else { "" };
+        let _ = write!(text, "{id} {ip}:{PORT}@{BUS_PORT},,shard-id={shard} {myself}");
+        let epoch = master + 1;
+        let _ = if number == master {
+            let last = first(master + 1) - 1;
+            writeln!(text, "master - 0 0 {epoch} connected {}-{last}", first(master))
+        } else {
+            writeln!(text, "slave {shard} 0 0 {epoch} connected")
+        };
+    };
+    let nodes_conf = |me: usize| {
+        let mut text = String::new();
+        (0..nodes).for_each(|number| line(&mut text, me, number));
+        let _ = writeln!(text, "vars currentEpoch {masters} lastVoteEpoch 0");
+        text
+    };
+    let sample = |master: usize| (0..SAMPLES).map(move |place| first(master) + place);
+    let slot = |number: usize| Slot::new(u16::try_from(number).ok()?);
+    Formation {
+        nodes_confs: (0..nodes).map(nodes_conf).collect(),
+        samples: (0..masters).flat_map(sample).filter_map(slot).collect(),
+    }
+}

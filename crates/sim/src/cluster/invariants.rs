@@ -1,0 +1,45 @@
+//! What must hold, one file each.
+
+use gossip::Gossip;
+use slot_routing::{Epoch, NodeId, Topology};
+
+pub(super) mod coverage;
+mod epochs;
+mod minority;
+mod one_owner;
+mod one_promotion;
+mod one_vote;
+
+/// What the invariants are told.
+#[derive(Debug)]
+pub(super) enum Seen<'a> {
+    /// A vote leaves its voter.
+    Voted { voter: NodeId, epoch: Epoch, candidate: NodeId },
+    /// A replica was elected.
+    Won { winner: NodeId, epoch: Epoch },
+    /// A node routes and claims by this from now on.
+    Published { topology: &'a Topology },
+    /// A node's machine failed, and may have lost what was not synced.
+    PowerFailed { id: NodeId },
+}
+
+/// Something that must hold at every step.
+pub(super) trait Invariant {
+    /// The violation, if this is one.
+    fn check(&mut self, seen: &Seen<'_>) -> Result<(), String>;
+}
+
+/// All of them that look at steps; `minority` and `coverage` look at states.
+pub(super) fn all() -> Vec<Box<dyn Invariant>> {
+    vec![
+        Box::new(one_vote::OneVote::default()),
+        Box::new(one_promotion::OnePromotion::default()),
+        Box::new(one_owner::OneOwner::default()),
+        Box::new(epochs::Epochs::default()),
+    ]
+}
+
+/// The masters with slots, as a node sees them.
+fn voters(gossip: &Gossip) -> impl Iterator<Item = NodeId> + '_ {
+    gossip.nodes().map(|node| node.id).filter(|id| gossip.is_voter(*id))
+}

@@ -1,0 +1,71 @@
+//! After healing every slot is served again, by one master, and everybody knows by whom.
+
+use clock::Instant;
+use gossip::Node;
+use slot_routing::{Epoch, NodeId, Role, Slot};
+
+use crate::cluster::Host;
+
+/// What is not agreed on yet.
+pub(in crate::cluster) fn disagreement(hosts: &[Host], samples: &[Slot], now: Instant) -> Option<String> {
+    for &slot in samples {
+        let takers = hosts.iter().filter(|host| host.takes_writes(slot, now)).count();
+        if takers != 1 {
+            return Some(format!("{takers} nodes take writes for slot {slot}"));
+        }
+    }
+    let ids: Vec<NodeId> = hosts.iter().filter_map(|host| Some(host.gossip.as_ref()?.id())).collect();
+    let mut first = None;
+    for (number, host) in hosts.iter().enumerate() {
+        let view = view(host, samples)?;
+        let mut known: Vec<NodeId> = view.nodes.iter().map(|node| node.0).collect();
+        known.retain(|id| ids.contains(id));
+        if known.len() != ids.len() || view.nodes.len() != ids.len() {
+            return Some(format!(
+                "host {number} knows {} nodes, {} of them real",
+                view.nodes.len(),
+                known.len()
+            ));
+        }
+        if view.doubts > 0 || view.moving {
+            return Some(format!("host {number} has doubts about {} nodes or moves slots", view.doubts));
+        }
+        if !host.gossip.as_ref()?.myself().is_master() && !host.data.is_in_sync() {
+            return Some(format!("host {number} is a replica and not in sync"));
+        }
+        if first.get_or_insert_with(|| view.clone()) != &view {
+            return Some(format!("host {number} and host 0 see different clusters"));
+        }
+        let mut epochs: Vec<Epoch> = view.nodes.iter().filter_map(|(_, claim)| claim.ok()).collect();
+        epochs.sort_unstable();
+        if epochs.windows(2).any(|pair| pair[0] == pair[1]) {
+            return Some(format!("two masters have the same epoch: {epochs:?}"));
+        }
+    }
+    None
+}
+
+/// The cluster in the eyes of a node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct View {
+    /// A master's epoch, or a replica's master.
+    nodes: Vec<(NodeId, Result<Epoch, Option<NodeId>>)>,
+    owners: Vec<Option<NodeId>>,
+    doubts: usize,
+    moving: bool,
+}
+
+fn view(host: &Host, samples: &[Slot]) -> Option<View> {
+    let (gossip, topology) = (host.gossip.as_ref()?, host.topology.as_ref()?);
+    let standing = |node: &Node| {
+        let claim = if node.is_master() { Ok(node.config_epoch) } else { Err(node.master()) };
+        (node.id, claim)
+    };
+    debug_assert!(topology.me().role == Role::Master || !gossip.myself().is_master());
+    Some(View {
+        nodes: gossip.nodes().map(standing).collect(),
+        owners: samples.iter().map(|slot| gossip.slot_owner(*slot)).collect(),
+        doubts: gossip.nodes().filter(|node| !node.is_well() || node.handshake.is_some()).count(),
+        moving: !topology.migrating().is_empty() || !topology.importing().is_empty(),
+    })
+}

@@ -1,0 +1,31 @@
+//! A master that has not heard from a majority of the masters for a while takes no writes.
+//!
+//! A while: the node timeout, the time in which a PING must have been unanswered before silence counts,
+//! and what a slow network adds.
+
+use std::time::Duration;
+
+use super::voters;
+use crate::cluster::{NODE_TIMEOUT, World};
+
+const LIMIT: Duration = Duration::from_millis(2 * NODE_TIMEOUT.as_millis() as u64 + 300);
+
+impl World {
+    pub(in crate::cluster) fn check_reach(&mut self, host: usize) {
+        let (now, looked_at) = (self.now, &self.hosts[host]);
+        if !self.samples.iter().any(|&slot| looked_at.takes_writes(slot, now)) {
+            return;
+        }
+        let gossip = self.gossip(host);
+        let recent =
+            |id| id == gossip.id() || looked_at.heard.get(&id).is_some_and(|at| now.since(*at) < LIMIT);
+        let (mut all, mut heard) = (0, 0);
+        for id in voters(gossip) {
+            all += 1;
+            heard += usize::from(recent(id));
+        }
+        if heard <= all / 2 {
+            self.violate(&format!("host {host} takes writes and has heard {heard} of {all} masters"));
+        }
+    }
+}

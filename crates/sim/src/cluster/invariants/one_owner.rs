@@ -1,0 +1,48 @@
+//! One owner per slot and epoch.
+//!
+//! For epochs that were agreed on: given by an election, or by the cluster's first configuration. An
+//! epoch that a node takes without asking (for a slot that an operator moved to it, a takeover, a
+//! collision) may coincide with another until the two nodes meet, and must not for long: that is
+//! `coverage`'s matter.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use slot_routing::{Epoch, NodeId, Ownership, Role, SLOT_COUNT, Slot};
+
+use super::{Invariant, Seen};
+
+/// Looked at: enough to meet every master's slots, moved ones among them.
+const STEP: usize = SLOT_COUNT / 60;
+
+#[derive(Debug, Default)]
+pub(super) struct OneOwner {
+    elected: BTreeSet<(NodeId, Epoch)>,
+    owners: BTreeMap<(Slot, Epoch), NodeId>,
+}
+
+impl Invariant for OneOwner {
+    fn check(&mut self, seen: &Seen<'_>) -> Result<(), String> {
+        match seen {
+            Seen::Won { winner, epoch } => {
+                self.elected.insert((*winner, *epoch));
+            }
+            Seen::Published { topology } => {
+                let me = topology.me();
+                let (id, epoch) = (me.id, me.config_epoch);
+                if me.role != Role::Master || !self.elected.contains(&(id, epoch)) {
+                    return Ok(());
+                }
+                for slot in
+                    Slot::all().step_by(STEP).filter(|slot| topology.ownership(*slot) == Ownership::Mine)
+                {
+                    let owner = *self.owners.entry((slot, epoch)).or_insert(id);
+                    if owner != id {
+                        return Err(format!("{owner} and {id} both own slot {slot} in epoch {epoch}"));
+                    }
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+}

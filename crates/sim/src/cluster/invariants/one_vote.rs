@@ -1,0 +1,22 @@
+//! A node votes once per epoch, also over restarts.
+
+use std::collections::BTreeMap;
+
+use slot_routing::{Epoch, NodeId};
+
+use super::{Invariant, Seen};
+
+#[derive(Debug, Default)]
+pub(super) struct OneVote {
+    votes: BTreeMap<(NodeId, Epoch), NodeId>,
+}
+
+impl Invariant for OneVote {
+    fn check(&mut self, seen: &Seen<'_>) -> Result<(), String> {
+        let Seen::Voted { voter, epoch, candidate } = seen else { return Ok(()) };
+        match self.votes.insert((*voter, *epoch), *candidate) {
+            None => Ok(()),
+            Some(first) => Err(format!("{voter} voted for {first} and {candidate} in epoch {epoch}")),
+        }
+    }
+}

@@ -1,0 +1,203 @@
+//! An operator: fails over, moves slots, forgets and introduces nodes; after the faults, repairs what
+//! only an operator can.
+
+use std::time::Duration;
+
+use gossip::{Command, CommandError, FailoverMode, Gossip, Input, Reply, SlotChange};
+use slot_routing::{NodeId, Slot};
+
+use super::formation::{BUS_PORT, PORT};
+use super::{Event, World};
+
+/// One slot at a time is moved, as redis-cli does: of two moves in opposite directions between the same
+/// nodes, one may undo the other half way (as in Redis).
+const LONGEST_MOVE: Duration = Duration::from_secs(2);
+
+/// One command of several that belong together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Step {
+    Failover(usize, FailoverMode),
+    /// As redis-cli moves a slot: the target is told first, so that nobody is without it.
+    Import(Move),
+    Export(Move),
+    TakeAtTarget(Move),
+    GiveAtSource(Move),
+    Forget {
+        host: usize,
+        id: NodeId,
+    },
+    Meet {
+        host: usize,
+        other: usize,
+    },
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Move {
+    slot: Slot,
+    from: usize,
+    to: usize,
+}
+
+impl World {
+    /// Decides what the operator does next.
+    pub(super) fn plan_operation(&mut self) {
+        let (host, other) = (self.chance.below(self.hosts.len()), self.chance.below(self.hosts.len()));
+        let step = match self.chance.below(10) {
+            0..5 => {
+                let replicas: Vec<usize> =
+                    (0..self.hosts.len()).filter(|&host| self.is_replica(host)).collect();
+                if replicas.is_empty() {
+                    return;
+                }
+                let modes = [FailoverMode::Graceful, FailoverMode::Graceful, FailoverMode::Force];
+                Step::Failover(self.chance.pick(&replicas), self.chance.pick(&modes))
+            }
+            5..8 => {
+                let slots = self.samples.clone();
+                let slot = self.chance.pick(&slots);
+                let Some(from) = (0..self.hosts.len()).find(|&host| self.owns(host, slot)) else { return };
+                if self.now < self.moving_until {
+                    return;
+                }
+                self.moving_until = self.now + LONGEST_MOVE;
+                Step::Import(Move { slot, from, to: host })
+            }
+            8 => {
+                if !self.is_replica(other) {
+                    return;
+                }
+                Step::Forget { host, id: self.gossip(other).id() }
+            }
+            _ => Step::Meet { host, other },
+        };
+        self.operate(step);
+    }
+
+    fn is_replica(&self, host: usize) -> bool {
+        self.hosts[host].gossip.as_ref().is_some_and(|gossip| !gossip.myself().is_master())
+    }
+
+    fn owns(&self, host: usize, slot: Slot) -> bool {
+        self.hosts[host].gossip.as_ref().is_some_and(|gossip| gossip.slot_owner(slot) == Some(gossip.id()))
+    }
+
+    pub(super) fn operate(&mut self, step: Step) {
+        let id = |host: usize| self.hosts[host].gossip.as_ref().map(|gossip| gossip.id().to_string());
+        let set_slot = |slot, change| Command::SetSlot { slot, change, keys_in_slot: 0 };
+        let (host, command, next) = match step {
+            Step::Failover(host, mode) => (host, Some(Command::Failover(mode)), None),
+            Step::Import(Move { slot, from, to }) => {
+                let change = id(from).map(|from| SlotChange::Importing { from });
+                (to, change.map(|change| set_slot(slot, change)), Some(Step::Export(Move { slot, from, to })))
+            }
+            Step::Export(it) => {
+                let change = id(it.to).map(|to| SlotChange::Migrating { to });
+                (it.from, change.map(|change| set_slot(it.slot, change)), Some(Step::TakeAtTarget(it)))
+            }
+            Step::TakeAtTarget(it) => {
+                let change = id(it.to).map(SlotChange::Node);
+                (it.to, change.map(|change| set_slot(it.slot, change)), Some(Step::GiveAtSource(it)))
+            }
+            Step::GiveAtSource(it) => {
+                let change = id(it.to).map(SlotChange::Node);
+                (it.from, change.map(|change| set_slot(it.slot, change)), None)
+            }
+            Step::Forget { host, id } => (host, Some(Command::Forget { node: id.to_string() }), None),
+            Step::Meet { host, other } => (host, Some(self.meet(other)), None),
+        };
+        let Some(command) = command else { return };
+        self.ask(host, command, next);
+    }
+
+    /// A command was answered. Whoever gets no answer, or a refusal, does not go on.
+    pub(super) fn on_answer(&mut self, host: usize, token: u64, result: &Result<Reply, CommandError>) {
+        self.note(|| format!("answer of {host}: {result:?}"));
+        if let Some(next) = self.hosts[host].next_steps.remove(&token).filter(|_| result.is_ok()) {
+            let time = self.chance.millis(5, 400);
+            self.after(time, Event::Operate(next));
+        }
+    }
+
+    fn meet(&self, other: usize) -> Command {
+        Command::Meet { ip: self.hosts[other].ip, port: PORT, bus_port: BUS_PORT }
+    }
+
+    /// Gives a node a command, and notes what is to follow.
+    fn ask(&mut self, host: usize, command: Command, next: Option<Step>) {
+        if !self.runs(host) {
+            return;
+        }
+        self.note(|| format!("operator at {host}: {command:?}"));
+        self.hosts[host].tokens += 1;
+        let token = self.hosts[host].tokens;
+        self.hosts[host].next_steps.extend(next.map(|next| (token, next)));
+        self.feed(host, Input::Command { token, command });
+    }
+
+    /// What an operator does about a cluster that does not come together by itself: the forgotten are
+    /// introduced again, those who came back under a new name replace the old, moves that stopped in the
+    /// middle are given up.
+    pub(super) fn repair(&mut self) {
+        let ids: Vec<NodeId> = (0..self.hosts.len()).map(|host| self.gossip(host).id()).collect();
+        for host in 0..self.hosts.len() {
+            let gossip = self.gossip(host);
+            let strangers = |gossip: &Gossip| {
+                let known = |id: &NodeId| gossip.node(*id).is_some_and(|node| node.address.ip.is_some());
+                (0..ids.len()).filter(|&other| !known(&ids[other])).collect::<Vec<_>>()
+            };
+            let gone = |node: &&gossip::Node| node.handshake.is_none() && !ids.contains(&node.id);
+            let gone: Vec<NodeId> = gossip.nodes().filter(gone).map(|node| node.id).collect();
+            let strangers = strangers(gossip);
+            let open: Vec<Slot> = self.open_moves(host);
+            let myself = self.gossip(host).myself();
+            let idle = myself.is_master() && !self.gossip(host).is_voter(myself.id);
+            let orphan = myself.master().is_some_and(|master| !ids.contains(&master));
+            for other in strangers {
+                let meet = self.meet(other);
+                self.ask(host, meet, None);
+            }
+            for id in gone {
+                self.ask(host, Command::Forget { node: id.to_string() }, None);
+            }
+            for slot in open {
+                let change = SlotChange::Stable;
+                self.ask(host, Command::SetSlot { slot, change, keys_in_slot: 0 }, None);
+            }
+            if idle {
+                self.give_work(host);
+            } else if orphan {
+                self.ask(host, Command::Failover(FailoverMode::Takeover), None);
+            }
+        }
+        self.adopt_orphans();
+    }
+
+    /// A slot that nobody takes for its own goes to a master, as `redis-cli --cluster fix` does it.
+    fn adopt_orphans(&mut self) {
+        let hosts = 0..self.hosts.len();
+        let owned = |slot: &Slot| hosts.clone().any(|host| self.owns(host, *slot));
+        let orphans: Vec<Slot> = self.samples.iter().copied().filter(|slot| !owned(slot)).collect();
+        let leads = |host: &usize| self.gossip(*host).is_voter(self.gossip(*host).id());
+        let Some(master) = hosts.clone().find(leads) else { return };
+        for slot in orphans {
+            let change = SlotChange::Node(self.gossip(master).id().to_string());
+            self.ask(master, Command::SetSlot { slot, change, keys_in_slot: 0 }, None);
+            self.ask(master, Command::BumpEpoch, None);
+        }
+    }
+
+    fn open_moves(&self, host: usize) -> Vec<Slot> {
+        let Some(topology) = &self.hosts[host].topology else { return Vec::new() };
+        topology.migrating().keys().chain(topology.importing().keys()).copied().collect()
+    }
+
+    /// A node without slots is to copy one that has some.
+    fn give_work(&mut self, host: usize) {
+        let gossip = self.gossip(host);
+        let master = gossip.nodes().find(|node| gossip.is_voter(node.id)).map(|node| node.id);
+        if let Some(master) = master {
+            self.ask(host, Command::Replicate { node: master.to_string(), holds_keys: false }, None);
+        }
+    }
+}

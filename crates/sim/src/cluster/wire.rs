@@ -1,0 +1,188 @@
+//! The links of the bus: packets in order, or the end; and what the network does to them.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use gossip::wire::{Body, Packet};
+use gossip::{Input, LinkId};
+
+use super::{Event, World};
+use crate::lane::Lane;
+
+/// A held-back lane looks again after this long.
+const RETRANSMIT: Duration = Duration::from_millis(40);
+
+/// A connection. Side 0 made it, side 1 accepted it.
+#[derive(Debug, Clone)]
+pub(super) struct Wire {
+    hosts: [usize; 2],
+    /// What each side calls it; `None` once that side is gone (or not there yet).
+    ends: [Option<LinkId>; 2],
+    /// What is on its way to each side.
+    lanes: [Lane<Item>; 2],
+}
+
+#[derive(Debug, Clone)]
+enum Item {
+    Accepted,
+    Connected,
+    Packet(Box<Packet>),
+    Closed,
+}
+
+impl World {
+    pub(super) fn dial(&mut self, host: usize, link: LinkId, ip: IpAddr) {
+        let Some(to) = self.hosts.iter().position(|other| other.ip == ip) else { return };
+        self.dialled += 1;
+        let wire = self.dialled;
+        self.hosts[host].links.insert(link, (wire, 0));
+        let lanes = [Lane::default(), Lane::default()];
+        self.wires.insert(wire, Wire { hosts: [host, to], ends: [Some(link), None], lanes });
+        let time = self.latency(host, to);
+        self.after(time, Event::Dialled { wire });
+    }
+
+    /// A connection attempt reaches its host. A stopped process still has its port.
+    pub(super) fn on_dialled(&mut self, wire: u64) {
+        let Some(&Wire { hosts: [from, to], ends: [Some(link), _], .. }) = self.wires.get(&wire) else {
+            self.wires.remove(&wire);
+            return;
+        };
+        let silent = self.cuts.contains(&(from, to)) || self.cuts.contains(&(to, from));
+        if silent || !self.hosts[to].powered {
+            // Whoever waits will give up.
+        } else if self.hosts[to].up {
+            self.put(wire, 1, Item::Accepted);
+            self.put(wire, 0, Item::Connected);
+        } else {
+            self.wires.remove(&wire);
+            self.hosts[from].links.remove(&link);
+            if self.runs(from) {
+                self.feed(from, Input::ConnectFailed { link, refused: true });
+            }
+        }
+    }
+
+    /// Sends something towards a side.
+    fn put(&mut self, wire: u64, side: usize, item: Item) {
+        let Some(hosts) = self.wires.get(&wire).map(|wire| wire.hosts) else { return };
+        let at = self.now + self.latency(hosts[1 - side], hosts[side]);
+        let planned = self.wires.get_mut(&wire).and_then(|wire| wire.lanes[side].push(at, item));
+        if let Some(at) = planned {
+            self.at(at, Event::Arrives { wire, side });
+        }
+    }
+
+    /// A host sends a packet; the network may lose it, double it, or let others overtake it.
+    pub(super) fn send(&mut self, host: usize, link: LinkId, packet: Box<Packet>) {
+        let Some(&(wire, mine)) = self.hosts[host].links.get(&link) else { return };
+        let side = 1 - mine;
+        let Some(to) = self.wires.get(&wire).map(|wire| wire.hosts[side]) else { return };
+        self.examine(&packet, host, to);
+        if !self.healed {
+            // What asks for votes is tried harder.
+            let doubled = if matches!(packet.body, Body::AuthRequest) { 20 } else { self.loss };
+            if self.chance.percent(doubled) && !self.cuts.contains(&(host, to)) {
+                let late = self.latency(host, to) * 3 + self.chance.millis(0, 300);
+                self.after(late, Event::Stray { from: host, to, packet: packet.clone() });
+            }
+            if self.chance.percent(self.loss) {
+                return;
+            }
+        }
+        self.put(wire, side, Item::Packet(packet));
+    }
+
+    /// A host closes a link.
+    pub(super) fn hang_up(&mut self, host: usize, link: LinkId) {
+        let Some((wire, side)) = self.hosts[host].links.remove(&link) else { return };
+        self.let_go(wire, side);
+        self.put(wire, 1 - side, Item::Closed);
+    }
+
+    /// One side is gone; with both, so is the wire.
+    fn let_go(&mut self, wire: u64, side: usize) {
+        let Some(ends) = self.wires.get_mut(&wire).map(|wire| &mut wire.ends) else { return };
+        ends[side] = None;
+    }
+
+    /// A process is gone: its peers hear of it, unless its machine went with it.
+    pub(super) fn break_wires(&mut self, host: usize, told: bool) {
+        for (wire, side) in std::mem::take(&mut self.hosts[host].links).into_values() {
+            self.let_go(wire, side);
+            if told {
+                self.put(wire, 1 - side, Item::Closed);
+            }
+        }
+    }
+
+    /// Hands a side what has arrived for it.
+    pub(super) fn pump(&mut self, wire: u64, side: usize) {
+        loop {
+            let Some(hosts) = self.wires.get(&wire).map(|wire| wire.hosts) else { return };
+            let (from, to, now) = (hosts[1 - side], hosts[side], self.now);
+            let frozen = self.hosts[to].up && !self.runs(to);
+            let held = self.cuts.contains(&(from, to)) || frozen;
+            let Some(lane) = self.wires.get_mut(&wire).map(|wire| &mut wire.lanes[side]) else { return };
+            let Some(at) = lane.first() else { return };
+            if held || at > now {
+                let again = if held { at.max(now + RETRANSMIT) } else { at };
+                return self.at(again, Event::Arrives { wire, side });
+            }
+            match lane.pop() {
+                None => return,
+                Some(Item::Packet(packet)) => self.deliver_packet(wire, side, packet),
+                Some(item) => self.deliver(wire, side, &item),
+            }
+        }
+    }
+
+    fn deliver(&mut self, wire: u64, side: usize, item: &Item) {
+        let Some(Wire { hosts, ends, .. }) = self.wires.get(&wire) else { return };
+        let (here, there, end) = (hosts[side], hosts[1 - side], ends[side]);
+        match (item, end) {
+            (Item::Accepted, _) if self.hosts[here].up => {
+                self.hosts[here].accepted += 1;
+                let link = LinkId::In(self.hosts[here].accepted);
+                self.hosts[here].links.insert(link, (wire, side));
+                if let Some(wire) = self.wires.get_mut(&wire) {
+                    wire.ends[side] = Some(link);
+                }
+                let (peer, local) = (self.hosts[there].ip, self.hosts[here].ip);
+                self.feed(here, Input::Accepted { link, peer, local });
+            }
+            (Item::Connected, Some(link)) => self.feed(here, Input::Connected { link }),
+            (Item::Closed, end) => {
+                self.wires.remove(&wire);
+                if let Some(link) = end {
+                    self.hosts[here].links.remove(&link);
+                    self.feed(here, Input::Closed { link });
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// A late packet comes over whichever connection there is by then.
+    pub(super) fn deliver_stray(&mut self, from: usize, to: usize, packet: Box<Packet>) {
+        let theirs = |wire: &Wire| wire.hosts == [from, to] && wire.ends[1].is_some();
+        let wire = self.wires.iter().find(|(_, wire)| theirs(wire)).map(|(&number, _)| number);
+        if let Some(wire) = wire {
+            self.deliver_packet(wire, 1, packet);
+        }
+    }
+
+    fn deliver_packet(&mut self, wire: u64, side: usize, packet: Box<Packet>) {
+        let Some(Wire { hosts, ends, .. }) = self.wires.get(&wire) else { return };
+        let here = hosts[side];
+        if let Some(link) = ends[side] {
+            if self.runs(here) {
+                self.hosts[here].heard.insert(packet.header.sender, self.now);
+                self.feed(here, Input::Packet { link, packet });
+            }
+        } else if self.hosts[here].up {
+            // Nobody has this connection any more, and the kernel says so.
+            self.put(wire, 1 - side, Item::Closed);
+        }
+    }
+}

@@ -1,0 +1,37 @@
+//! What happened in a run: its digest always, its text if somebody wants to read it.
+
+use clock::Instant;
+
+/// When simulated time begins. Not at the origin, so that "a while before the start" exists.
+pub(crate) const START: Instant = Instant::from_millis(1_000_000);
+
+#[derive(Debug)]
+pub(crate) struct Trace {
+    pub(crate) digest: u64,
+    lines: Option<Vec<String>>,
+}
+
+impl Trace {
+    pub(crate) fn new(kept: bool) -> Self {
+        // FNV-1a: its offset here, its prime below.
+        Self { digest: 0xcbf2_9ce4_8422_2325, lines: kept.then(Vec::new) }
+    }
+
+    pub(crate) fn note(&mut self, now: Instant, text: &str) {
+        for byte in text.bytes().chain(now.as_micros().to_le_bytes()) {
+            self.digest = (self.digest ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+        }
+        if let Some(lines) = &mut self.lines {
+            lines.push(format!("{:>10} {text}", micros(now)));
+        }
+    }
+
+    pub(crate) fn take_lines(&mut self) -> Vec<String> {
+        self.lines.take().unwrap_or_default()
+    }
+}
+
+/// Microseconds since the start of the run.
+pub(crate) fn micros(at: Instant) -> u64 {
+    at.as_micros() - START.as_micros()
+}
