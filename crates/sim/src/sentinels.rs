@@ -102,6 +102,8 @@ struct Watcher {
     /// Actions that wait for the disk, and those behind them.
     waiting: VecDeque<Action>,
     synced: u64,
+    /// Votes on their way to the disk, with the records that hold them: (record, term, vote).
+    ballots: Vec<(u64, u64, u64)>,
     tick_at: Option<Instant>,
     links: BTreeMap<LinkId, u64>,
 }
@@ -189,6 +191,7 @@ impl World {
                 skew: Duration::ZERO,
                 waiting: VecDeque::new(),
                 synced: 0,
+                ballots: Vec::new(),
                 tick_at: None,
                 links: BTreeMap::new(),
             };
@@ -303,6 +306,7 @@ impl World {
         watcher.sentinel = Some(sentinel);
         watcher.waiting.clear();
         watcher.synced = 0;
+        watcher.ballots.clear();
         watcher.tick_at = None;
         watcher.links.clear();
         self.carry_out(host, out);
@@ -399,6 +403,11 @@ impl World {
                 Action::Persist { number, record } => {
                     let vote = |change: &Change| matches!(change, Change::Ballot { vote, .. } if *vote != 0);
                     let voted = record.changes.iter().any(vote);
+                    let ballots = record.changes.iter().filter_map(|change| match change {
+                        Change::Ballot { term, vote, .. } => Some((number, term.0, *vote)),
+                        _ => None,
+                    });
+                    self.watcher(host).ballots.extend(ballots);
                     self.watcher(host).disk.append(record, plant);
                     let at = self.now + self.chance.millis(0, 4);
                     self.at(at, Event::Synced { host, life, number, voted });
@@ -444,6 +453,14 @@ impl World {
         let watcher = self.watcher(host);
         watcher.disk.sync();
         watcher.synced = watcher.synced.max(number);
+        let given: Vec<_> = watcher.ballots.extract_if(.., |(record, ..)| *record <= number).collect();
+        let voter =
+            watcher.sentinel.as_ref().map(|sentinel| sentinel.my_id().to_string()).unwrap_or_default();
+        for (_, term, vote) in given {
+            let seen = Seen::Given { voter: &voter, term, vote };
+            let found = self.invariants.iter_mut().find_map(|invariant| invariant.check(&seen).err());
+            found.iter().for_each(|violation| self.violate(violation));
+        }
         self.release(host);
         // The worst moment to die, and to be back before the election is over.
         if voted && !self.healed && self.chance.percent(3) {

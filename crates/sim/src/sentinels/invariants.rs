@@ -13,6 +13,8 @@ mod one_vote;
 pub(super) enum Seen<'a> {
     /// A sentinel's ballot for a term is on its way to the disk: whom it votes for.
     Ballot { voter: &'a str, term: u64, vote: u64 },
+    /// A ballot is on disk, so that it counts: what was lost with a crash before has told nobody.
+    Given { voter: &'a str, term: u64, vote: u64 },
     /// A sentinel tells a server to be a master.
     Promotion { leader: &'a Sentinel, server: String },
     /// A sentinel has taken in an input.

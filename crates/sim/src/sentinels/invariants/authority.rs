@@ -36,6 +36,7 @@ impl Invariant for Authority {
                 }
                 Ok(())
             }
+            Seen::Given { .. } => Ok(()),
             Seen::Promotion { leader, .. } => {
                 let status = leader.status(MASTER).ok_or("a promotion without a master")?;
                 let epoch = status.failover_epoch.ok_or("a promotion without a failover")?;

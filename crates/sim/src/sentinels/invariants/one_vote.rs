@@ -11,7 +11,7 @@ pub(super) struct OneVote {
 
 impl Invariant for OneVote {
     fn check(&mut self, seen: &Seen<'_>) -> Result<(), String> {
-        let Seen::Ballot { voter, term, vote } = seen else { return Ok(()) };
+        let Seen::Given { voter, term, vote } = seen else { return Ok(()) };
         if *vote == 0 {
             return Ok(());
         }
