@@ -1,9 +1,12 @@
 //! The keyspace beside a naive twin: the same random operations on both, the same answers from both.
 //!
 //! A run is decided by its seed. `KEYSPACE_SEEDS=1000 cargo test -p keyspace --test twin --release` runs
-//! more seeds than CI does.
+//! more seeds than CI does. The fuzz target goes on with seeds and shapes of its own for `FUZZ_SECONDS` from
+//! `FUZZ_SEED` on, on the stable toolchain.
 mod driver;
 mod model;
+
+use std::time::{Duration, Instant};
 
 use driver::{Driver, Shape};
 
@@ -40,4 +43,30 @@ fn values_of_all_sizes() {
 #[test]
 fn hardly_any_keys() {
     run(Shape { slots: 2, keys: 4, longest: 300, fields: 1500, steps: 3000 }, 20);
+}
+
+#[test]
+fn shapes_by_chance() {
+    let setting = |name: &str, default: u64| {
+        std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
+    };
+    let (time, start) = (Duration::from_secs(setting("FUZZ_SECONDS", 2)), Instant::now());
+    let mut seed = setting("FUZZ_SEED", 1_000_000);
+    while start.elapsed() < time {
+        println!("FUZZ_SEED={seed}");
+        let choose = |shift: u32, few: u64, many: u64| {
+            few + (seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> shift) % (many - few)
+        };
+        let shape = Shape {
+            slots: choose(40, 1, 6),
+            keys: choose(30, 3, 2000),
+            longest: choose(20, 10, 10_000),
+            fields: choose(10, 5, 1500),
+            steps: 2000,
+        };
+        let mut driver = Driver::new(seed, shape);
+        (0..shape.steps).for_each(|step| driver.step(step));
+        driver.finish();
+        seed += 1;
+    }
 }
