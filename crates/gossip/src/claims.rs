@@ -4,6 +4,9 @@
 //! higher epoch than the present owner's takes the slot; one under a lower is answered with UPDATE, so
 //! that whoever was away learns of it. For this to decide, no two masters may have the same epoch: of
 //! two that do, the one with the smaller id takes a new one.
+//!
+//! An owner that no longer claims a slot has given it away, perhaps to a node whose epoch is below its own:
+//! whoever claims that slot next has it, under any epoch, and nobody is told that it is the old owner's.
 
 use slot_routing::{Epoch, NodeId, Slot, SlotSet};
 
@@ -30,18 +33,19 @@ impl Gossip {
         }
     }
 
-    /// Gives the claimant what nobody serves, and what is served under a lower epoch.
+    /// Gives the claimant what nobody claims, and what is claimed under a lower epoch.
     pub(crate) fn take_claim(&mut self, claimant: NodeId, epoch: Epoch, claimed: &SlotSet) {
         if claimant == self.me {
             return;
         }
+        self.slots.note_claim(claimant, claimed);
         let shard_head = self.myself().master().unwrap_or(self.me);
         let mut from_head = 0;
         let mut lost = SlotSet::new();
         for slot in claimed.iter() {
             let owner = self.slots.owner(slot);
             // A slot that is being imported changes hands by SETSLOT only.
-            if owner == Some(claimant) || self.importing.contains_key(&slot) || !self.outdates(owner, epoch) {
+            if owner == Some(claimant) || self.importing.contains_key(&slot) || !self.outdates(slot, epoch) {
                 continue;
             }
             if let Some(owner) = owner {
@@ -68,14 +72,15 @@ impl Gossip {
         }
     }
 
-    fn outdates(&self, owner: Option<NodeId>, epoch: Epoch) -> bool {
-        owner.and_then(|owner| self.nodes.get(&owner)).is_none_or(|owner| owner.config_epoch < epoch)
+    fn outdates(&self, slot: Slot, epoch: Epoch) -> bool {
+        let claimant = self.slots.claimant(slot).and_then(|claimant| self.nodes.get(&claimant));
+        claimant.is_none_or(|claimant| claimant.config_epoch < epoch)
     }
 
     /// If the header claims what somebody serves under a higher epoch, tells its sender.
     fn correct(&mut self, sender: NodeId, header: &Header) {
         let newer = |slot: Slot| {
-            let owner = self.nodes.get(&self.slots.owner(slot)?)?;
+            let owner = self.nodes.get(&self.slots.claimant(slot)?)?;
             (owner.id != sender && owner.config_epoch > header.config_epoch).then_some(owner.id)
         };
         if let Some(owner) = header.slots.iter().find_map(newer) {

@@ -18,6 +18,9 @@ pub(crate) struct SlotTable {
     handles: BTreeMap<NodeId, u16>,
     counts: Vec<u16>,
     assigned: usize,
+    /// Slots whose owner no longer claims them: it gave them to somebody whose claim has not come yet. They
+    /// stay with it, since it answers with a redirection, until anybody claims them.
+    disclaimed: SlotSet,
     /// Grows with every change, so that what was derived from the table knows when it is stale.
     version: u64,
 }
@@ -30,6 +33,7 @@ impl SlotTable {
             handles: BTreeMap::new(),
             counts: Vec::new(),
             assigned: 0,
+            disclaimed: SlotSet::new(),
             version: 0,
         }
     }
@@ -40,6 +44,22 @@ impl SlotTable {
 
     pub(crate) fn owner(&self, slot: Slot) -> Option<NodeId> {
         self.ids.get(usize::from(self.owners[slot.index()])).copied().flatten()
+    }
+
+    /// The owner of `slot`, unless it has given the slot away.
+    pub(crate) fn claimant(&self, slot: Slot) -> Option<NodeId> {
+        self.owner(slot).filter(|_| !self.disclaimed.contains(slot))
+    }
+
+    /// `owner` says which slots it claims: it has given away what it owns beyond these.
+    pub(crate) fn note_claim(&mut self, owner: NodeId, claimed: &SlotSet) {
+        for slot in self.set_of(owner).iter() {
+            if claimed.contains(slot) {
+                self.disclaimed.remove(slot);
+            } else {
+                self.disclaimed.insert(slot);
+            }
+        }
     }
 
     /// How many slots `id` owns.
@@ -84,9 +104,11 @@ impl SlotTable {
         })
     }
 
-    /// Whether `id` owns exactly `slots`.
+    /// Whether `id` owns exactly `slots`, and was not thought to have given any of them away.
     pub(crate) fn owns_exactly(&self, id: NodeId, slots: &SlotSet) -> bool {
-        slots.len() == self.count(id) && self.set_of(id) == *slots
+        slots.len() == self.count(id)
+            && self.set_of(id) == *slots
+            && (self.disclaimed.is_empty() || !slots.iter().any(|slot| self.disclaimed.contains(slot)))
     }
 
     /// Gives `slot` to `id`, whoever had it.
@@ -103,6 +125,7 @@ impl SlotTable {
     pub(crate) fn release(&mut self, slot: Slot) -> Option<NodeId> {
         let handle = std::mem::replace(&mut self.owners[slot.index()], NOBODY);
         let id = self.ids.get(usize::from(handle)).copied().flatten()?;
+        self.disclaimed.remove(slot);
         self.assigned -= 1;
         self.version += 1;
         let count = &mut self.counts[usize::from(handle)];
@@ -160,8 +183,14 @@ mod tests {
         let runs: Vec<_> =
             table.runs().map(|(first, last, id)| (first.number(), last.number(), id)).collect();
         assert_eq!(runs, [(0, 2, one), (3, 3, two), (4, 9, one)]);
+        table.note_claim(two, &SlotSet::new());
+        assert_eq!((table.owner(slot(3)), table.claimant(slot(3))), (Some(two), None));
+        table.note_claim(two, &table.set_of(two));
+        assert_eq!(table.claimant(slot(3)), Some(two));
+        table.note_claim(two, &SlotSet::new());
         assert_eq!(table.release(slot(3)), Some(two));
         assert_eq!(table.release(slot(3)), None);
+        assert!(table.disclaimed.is_empty());
         assert_eq!(table.owners().collect::<Vec<_>>(), [(one, 9)]);
         assert_eq!(table.release_all(one).len(), 9);
         assert_eq!(table.assigned(), 0);

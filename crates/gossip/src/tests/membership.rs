@@ -5,7 +5,7 @@ use std::time::Duration;
 use slot_routing::{Epoch, Slot};
 
 use super::net::{Net, config};
-use crate::{Command, Config, Event, Reply};
+use crate::{Command, Config, Event, Reply, SlotChange};
 
 const MS: fn(u64) -> Duration = Duration::from_millis;
 
@@ -61,6 +61,30 @@ fn masters_of_one_epoch_find_different_ones() {
         epochs.len() == 4 && members(net, 0) == 4
     });
     assert!(net.hosts.iter().any(|host| host.logged(|event| matches!(event, Event::EpochCollision { .. }))));
+}
+
+#[test]
+fn a_slot_given_to_a_lower_epoch_is_its_new_owners_in_all_eyes() {
+    let mut net = Net::cluster(3, 3, &config(2000), 6);
+    let set = |change| Command::SetSlot { slot: Slot::new(0).unwrap(), change, keys_in_slot: 0 };
+    // While node 1 hears of nothing, the others take new epochs.
+    net.cut(&[1], &[0, 2]);
+    for _ in 0..3 {
+        for index in [2, 0] {
+            net.command(index, Command::BumpEpoch).unwrap();
+            net.run(MS(200));
+        }
+    }
+    // So the one that node 1 takes with the slot is below that of the slot's old owner.
+    let (old, new) = (net.id(0).to_string(), net.id(1).to_string());
+    net.command(1, set(SlotChange::Importing { from: old })).unwrap();
+    net.command(1, set(SlotChange::Node(new.clone()))).unwrap();
+    net.command(0, set(SlotChange::Node(new))).unwrap();
+    let epoch = |index: usize| net.hosts[index].gossip.node(net.id(index)).unwrap().config_epoch;
+    assert!(epoch(1) < epoch(0), "{:?} {:?}", epoch(1), epoch(0));
+    net.run(MS(100));
+    net.heal();
+    net.until("all agree", |net| net.all_agree() && (0..3).all(|index| net.owner_of(index, 0) == Some(1)));
 }
 
 #[test]
