@@ -62,8 +62,6 @@ const WITHOUT_EFFECT: &[&str] = &[
     "hide-user-data-from-log",
     "hll-sparse-max-bytes",
     "import-mode",
-    "lfu-decay-time",
-    "lfu-log-factor",
     "list-compress-depth",
     "list-max-listpack-size",
     "locale-collate",
