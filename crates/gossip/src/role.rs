@@ -41,8 +41,10 @@ impl Gossip {
         node.role = role;
         self.note_role_change(id, before);
         if before == Role::Master {
-            // A replica owns nothing.
+            // A replica owns nothing, and what we voted about its place is settled: if it is elected and fails
+            // again at once, its replicas need not wait.
             self.slots.release_all(id);
+            self.nodes.get_mut(&id).expect("indexed above").voted_at = None;
         }
         self.todo.save = true;
         self.todo.publish = true;

@@ -39,6 +39,20 @@ fn a_killed_master_is_replaced_long_before_the_node_timeout() {
 }
 
 #[test]
+fn masters_that_die_in_turn_are_each_replaced_at_once() {
+    for seed in 0..5 {
+        let mut net = six(seed);
+        for (victim, heir) in [(0, 3), (3, 0), (0, 3), (3, 0)] {
+            net.kill(victim);
+            let took = net.until("the other takes over", |net| net.writer_of(0) == Some(heir));
+            assert!(took < MS(400), "{took:?}\n{}", net.story());
+            net.restart(victim);
+            net.until("it comes back as a replica", Net::all_agree);
+        }
+    }
+}
+
+#[test]
 fn the_other_shards_serve_while_a_master_is_replaced() {
     for seed in 0..5 {
         let mut net = six(seed);
