@@ -30,6 +30,9 @@ fn commands_of_the_shell_run_within_exec() {
     let mut other = replica.connect();
     assert_eq!(other.run("PING"), Value::Simple("PONG".into()));
     let mut sentinel = replica.connect();
+    eventually("those who asked for INFO are gone", || {
+        (sentinel.run("CLIENT LIST TYPE normal").text().lines().count() == 2).then_some(())
+    });
     sentinel.run("MULTI").expect_ok();
     let lines =
         ["REPLICAOF NO ONE", "CONFIG REWRITE", "CLIENT KILL TYPE normal", "CLIENT KILL TYPE pubsub", "ROLE"];
