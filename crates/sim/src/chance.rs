@@ -45,6 +45,25 @@ impl Chance {
         NodeId::from_random(self.0.random())
     }
 
+    /// From whom to whom nothing gets through among `hosts`: one of them cut off, two halves, or one way only.
+    pub(crate) fn partition(&mut self, hosts: usize) -> Vec<(usize, usize)> {
+        let pairs = (0..hosts).flat_map(|a| (0..hosts).map(move |b| (a, b)));
+        match self.below(3) {
+            0 => {
+                let alone = self.below(hosts);
+                pairs.filter(|&(a, b)| (a == alone) != (b == alone)).collect()
+            }
+            1 => {
+                let side: Vec<bool> = (0..hosts).map(|_| self.percent(50)).collect();
+                pairs.filter(|&(a, b)| side[a] != side[b]).collect()
+            }
+            _ => {
+                let (from, to) = (self.below(hosts), self.below(hosts));
+                if from == to { Vec::new() } else { vec![(from, to)] }
+            }
+        }
+    }
+
     /// One of these, which must not be none.
     pub(crate) fn pick<T: Copy>(&mut self, of: &[T]) -> T {
         of[self.below(of.len())]

@@ -113,24 +113,9 @@ impl World {
         }
     }
 
-    /// Cuts the network: one host off, in two halves, or one way only.
+    /// Cuts the network.
     fn partition(&mut self) {
-        let count = self.hosts.len();
-        let pairs = (0..count).flat_map(|a| (0..count).map(move |b| (a, b)));
-        let cut: Vec<(usize, usize)> = match self.chance.below(3) {
-            0 => {
-                let alone = self.chance.below(count);
-                pairs.filter(|&(a, b)| (a == alone) != (b == alone)).collect()
-            }
-            1 => {
-                let side: Vec<bool> = (0..count).map(|_| self.chance.percent(50)).collect();
-                pairs.filter(|&(a, b)| side[a] != side[b]).collect()
-            }
-            _ => {
-                let (from, to) = (self.chance.below(count), self.chance.below(count));
-                if from == to { Vec::new() } else { vec![(from, to)] }
-            }
-        };
+        let cut = self.chance.partition(self.hosts.len());
         self.note(|| format!("cut {cut:?}"));
         self.cuts.extend(cut);
     }

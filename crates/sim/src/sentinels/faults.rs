@@ -112,31 +112,9 @@ impl World {
         }
     }
 
-    /// Cuts the network: one host off, in two halves, or one way only.
+    /// Cuts the network.
     fn partition(&mut self) {
-        let count = self.hosts.len();
-        let mut cut = Vec::new();
-        match self.chance.below(3) {
-            0 => {
-                let alone = self.chance.below(count);
-                cut.extend(
-                    (0..count)
-                        .filter(|&other| other != alone)
-                        .flat_map(|other| [(alone, other), (other, alone)]),
-                );
-            }
-            1 => {
-                let side: Vec<bool> = (0..count).map(|_| self.chance.percent(50)).collect();
-                let pairs = (0..count).flat_map(|a| (0..count).map(move |b| (a, b)));
-                cut.extend(pairs.filter(|&(a, b)| side[a] != side[b]));
-            }
-            _ => {
-                let (from, to) = (self.chance.below(count), self.chance.below(count));
-                if from != to {
-                    cut.push((from, to));
-                }
-            }
-        }
+        let cut = self.chance.partition(self.hosts.len());
         self.note(|| format!("cut {cut:?}"));
         self.cuts.extend(cut);
     }
