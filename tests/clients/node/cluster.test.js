@@ -4,7 +4,7 @@ import assert from 'node:assert/strict';
 import { after, before, test } from 'node:test';
 import calculateSlot from 'cluster-key-slot';
 import Redis from 'ioredis';
-import { LocalCluster } from './local-cluster.js';
+import { LocalCluster } from './local.js';
 
 const SLOTS = 16384;
 // Commands in flight at once.
@@ -34,7 +34,7 @@ function keyForEverySlot() {
 }
 
 function connect() {
-  const client = new Redis.Cluster(cluster.addresses(), {
+  const client = new Redis.Cluster(cluster.nodes(), {
     clusterRetryStrategy: () => 50,
     retryDelayOnFailover: 50,
     retryDelayOnClusterDown: 50,
@@ -72,7 +72,7 @@ const readAll = (client, keys, value) =>
   inBatches(keys, async (key) => assert.equal(await client.get(key), value, key));
 
 async function untilReplicated() {
-  for (const { host, port } of cluster.addresses()) {
+  for (const { host, port } of cluster.nodes()) {
     const node = new Redis(port, host);
     try {
       await patiently(async () => {
@@ -106,10 +106,10 @@ test('every slot through the loss of a master', { timeout: 240_000 }, async () =
       }
     })();
     try {
-      await cluster.script('kill', { NODE: String(cluster.base) });
+      await cluster.script(['kill'], { NODE: String(cluster.base) });
       await readAll(client, untouched, 'first');
       await writeAll(client, untouched, 'second');
-      await cluster.script('restart', { NODE: String(cluster.base) });
+      await cluster.script(['restart'], { NODE: String(cluster.base) });
       await readAll(client, untouched, 'second');
     } finally {
       over = true;

@@ -1,7 +1,8 @@
-"""A cluster for the tests: started and stopped by the scripts that users have."""
+"""What the tests need running: started and stopped by the scripts that users have."""
 
 import os
 import pathlib
+import signal
 import socket
 import subprocess
 
@@ -10,19 +11,20 @@ import pytest
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 
 
-class LocalCluster:
-    """Six nodes of `scripts/up` on six free ports, in a folder of their own."""
+class Scripted:
+    """Six processes on six free ports, with their data in a folder that a variable of the scripts names."""
 
-    def __init__(self, folder):
+    def __init__(self, variable, folder):
         self.base = free_base()
+        self.folder = folder
         server = os.environ.get("REDOUBT", str(ROOT / "target" / "debug" / "redoubt"))
-        self.environment = dict(os.environ, CLUSTER_DIR=str(folder), REDOUBT=server)
-        self.script("up", PORT=str(self.base))
+        self.environment = dict(os.environ, REDOUBT=server, **{variable: str(folder)})
 
-    def script(self, name, **variables):
-        """Runs a script and gives what it printed; raises if it failed."""
+    def script(self, *words, **variables):
+        """Runs a script with its arguments and gives what it printed; raises if it failed."""
+        name, *arguments = words
         result = subprocess.run(
-            [ROOT / "scripts" / name],
+            [ROOT / "scripts" / name, *arguments],
             env={**self.environment, **variables},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -30,8 +32,43 @@ class LocalCluster:
             timeout=180,
             check=False,
         )
-        assert result.returncode == 0, f"{name}:\n{result.stdout}"
+        assert result.returncode == 0, f"{' '.join(words)}:\n{result.stdout}"
         return result.stdout
+
+
+class LocalCluster(Scripted):
+    """Six nodes of `scripts/up`."""
+
+    def __init__(self, folder):
+        super().__init__("CLUSTER_DIR", folder)
+
+    def up(self):
+        self.script("up", PORT=str(self.base))
+
+    def down(self):
+        self.script("down")
+
+
+class LocalGroup(Scripted):
+    """A master, two replicas and three sentinels of `scripts/sentinel-group`."""
+
+    def __init__(self, folder):
+        super().__init__("GROUP_DIR", folder)
+        self.servers = [self.base + index for index in range(3)]
+        self.sentinels = [self.base + index for index in range(3, 6)]
+
+    def up(self):
+        self.script("sentinel-group", "up", PORT=str(self.base))
+
+    def down(self):
+        self.script("sentinel-group", "down")
+
+    def kill(self, port):
+        """SIGKILL; says nothing to anybody."""
+        os.kill(int((self.folder / str(port) / "pid").read_text()), signal.SIGKILL)
+
+    def restart(self, port):
+        self.script("sentinel-group", "restart", NODE=str(port))
 
 
 def free_base():
@@ -54,14 +91,20 @@ def is_free(port):
         return True
 
 
+def standing(place):
+    try:
+        place.up()
+        yield place
+    finally:
+        if place.folder.exists():
+            place.down()
+
+
 @pytest.fixture
 def cluster(tmp_path):
-    cluster = None
-    folder = tmp_path / "cluster"
-    try:
-        cluster = LocalCluster(folder)
-        yield cluster
-    finally:
-        if folder.exists():
-            environment = dict(os.environ, CLUSTER_DIR=str(folder))
-            subprocess.run([ROOT / "scripts" / "down"], env=environment, check=False)
+    yield from standing(LocalCluster(tmp_path / "cluster"))
+
+
+@pytest.fixture
+def group(tmp_path):
+    yield from standing(LocalGroup(tmp_path / "group"))
