@@ -10,9 +10,10 @@
 //! header, from its lowest bit:
 //!   4 state     0 alive; 1 to 7 out of the index, kept for these snapshots; 8 dead
 //!   3 kind      string, list, set, sorted set, hash, stream; 6: a field of a large hash, which is a string
-//!               and has no `use`
-//!   2 where     0 all here; 1 the value lies outside; 2 key and value lie outside
-//!   1 time      whether the 6 bytes of the expiry time are there
+//!               and has no `use`; 7: a string that is a sum of floats
+//!   2 where     0 all here; 1 the value lies outside; 2 key and value lie outside; 3 the same, and the time
+//!               has eight bytes
+//!   1 time      whether the bytes of the expiry time are there
 //!   1 mark      a bit of the kind's own (a string that was edited)
 //!   9 klen
 //!  12 vlen
@@ -20,10 +21,13 @@
 //!
 //! What lies outside is in the table's store ([`crate::outside`]); the entry then has its number, four
 //! bytes, as its value.
+//!
+//! Six bytes of time reach to the year 6429. A key that expires later is so rare that it may cost more: it
+//! lies outside, and its entry has the whole time.
 
 use clock::Millis;
 
-use crate::value::Kind;
+use crate::value::{Kind, Naming};
 
 /// The header, and when the entry was used.
 const FIXED: usize = 6;
@@ -32,7 +36,11 @@ pub(crate) const TIME: usize = 6;
 pub(crate) const MAX_KEY: usize = (1 << 9) - 1;
 pub(crate) const MAX_VALUE: usize = (1 << 12) - 1;
 
-/// Expiry times are kept in 48 bits; what is earlier or later is kept as the nearest that fits.
+/// The bytes of a time that six do not hold.
+const WIDE_TIME: usize = 8;
+
+/// What six bytes of time hold; for the page's earliest time and for a packed field, what is earlier or later
+/// is kept as the nearest that fits.
 const TIME_LIMIT: i64 = (1 << 47) - 1;
 
 pub(crate) const ALIVE: u32 = 0;
@@ -42,11 +50,64 @@ pub(crate) const DEAD: u32 = 8;
 pub(crate) enum Where {
     Here,
     ValueOutside,
+    /// The only form with room for a time that [`is_wide`].
     BothOutside,
 }
 
-/// The code of a field among those of the kinds.
+/// The code of [`Where::BothOutside`] with a wide time.
+const WIDE: u32 = 3;
+
+/// Whether the time needs more than six bytes.
+#[inline]
+pub(crate) fn is_wide(expiry: Option<Millis>) -> bool {
+    expiry.is_some_and(|time| kept_time(time) != time)
+}
+
+/// The codes, among those of the kinds, of a field and of a string that is [`Mark::Sum`].
 const FIELD: u32 = 6;
+const SUM: u32 = 7;
+
+/// What the kinds note of themselves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Mark {
+    Off,
+    /// A string was edited, a hash is called a table.
+    On,
+    /// A string is a sum of floats.
+    Sum,
+}
+
+impl Mark {
+    pub(crate) fn is_on(self) -> bool {
+        self == Self::On
+    }
+}
+
+impl From<bool> for Mark {
+    fn from(on: bool) -> Self {
+        if on { Self::On } else { Self::Off }
+    }
+}
+
+impl From<Naming> for Mark {
+    fn from(naming: Naming) -> Self {
+        match naming {
+            Naming::ByContent => Self::Off,
+            Naming::Raw => Self::On,
+            Naming::NeverInt => Self::Sum,
+        }
+    }
+}
+
+impl From<Mark> for Naming {
+    fn from(mark: Mark) -> Self {
+        match mark {
+            Mark::Off => Self::ByContent,
+            Mark::On => Self::Raw,
+            Mark::Sum => Self::NeverInt,
+        }
+    }
+}
 
 /// What an entry is: a key's value, or a field of a hash.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -72,17 +133,20 @@ impl Header {
     pub(crate) fn new(
         form: Form,
         place: Where,
-        volatile: bool,
-        mark: bool,
+        expiry: Option<Millis>,
+        mark: Mark,
         key: usize,
         value: usize,
     ) -> Self {
         debug_assert!(key <= MAX_KEY && value <= MAX_VALUE);
+        debug_assert!(mark != Mark::Sum || form == Form::Key(Kind::String));
+        let wide = is_wide(expiry);
+        assert!(!wide || place == Where::BothOutside, "a wide time is with what lies outside");
         Self(
-            form.code() << 4
-                | (place as u32) << 7
-                | u32::from(volatile) << 9
-                | u32::from(mark) << 10
+            if mark == Mark::Sum { SUM } else { form.code() } << 4
+                | if wide { WIDE } else { place as u32 } << 7
+                | u32::from(expiry.is_some()) << 9
+                | u32::from(mark.is_on()) << 10
                 | (key as u32) << 11
                 | (value as u32) << 20,
         )
@@ -108,7 +172,7 @@ impl Header {
 
     pub(crate) fn kind(self) -> Kind {
         match self.0 >> 4 & 7 {
-            0 | FIELD => Kind::String,
+            0 | FIELD | SUM => Kind::String,
             1 => Kind::List,
             2 => Kind::Set,
             3 => Kind::SortedSet,
@@ -142,13 +206,39 @@ impl Header {
         self.0 >> 9 & 1 == 1
     }
 
+    /// Whether the time is one of eight bytes.
     #[inline]
-    pub(crate) fn mark(self) -> bool {
-        self.0 >> 10 & 1 == 1
+    fn wide(self) -> bool {
+        self.0 >> 7 & 3 == WIDE
     }
 
-    pub(crate) fn with_mark(self, mark: bool) -> Self {
-        Self(self.0 & !(1 << 10) | u32::from(mark) << 10)
+    /// Whether the entry has room for this expiry, as it is.
+    #[inline]
+    pub(crate) fn holds(self, expiry: Option<Millis>) -> bool {
+        self.volatile() == expiry.is_some() && (self.wide() || !is_wide(expiry))
+    }
+
+    #[inline]
+    fn time_len(self) -> usize {
+        match (self.volatile(), self.wide()) {
+            (false, _) => 0,
+            (true, false) => TIME,
+            (true, true) => WIDE_TIME,
+        }
+    }
+
+    #[inline]
+    pub(crate) fn mark(self) -> Mark {
+        if self.0 >> 4 & 7 == SUM { Mark::Sum } else { Mark::from(self.0 >> 10 & 1 == 1) }
+    }
+
+    pub(crate) fn with_mark(self, mark: Mark) -> Self {
+        let code = match (self.0 >> 4 & 7, mark) {
+            (0 | SUM, Mark::Sum) => SUM,
+            (SUM, _) => Kind::String as u32,
+            (code, _) => code,
+        };
+        Self(self.0 & !(7 << 4 | 1 << 10) | code << 4 | u32::from(mark.is_on()) << 10)
     }
 
     #[inline]
@@ -163,7 +253,7 @@ impl Header {
 
     #[inline]
     fn key_start(self) -> usize {
-        self.time_start() + if self.volatile() { TIME } else { 0 }
+        self.time_start() + self.time_len()
     }
 
     /// Bytes of an entry all of which lies in its page, before padding.
@@ -198,13 +288,22 @@ impl Header {
 
     #[inline]
     pub(crate) fn expiry(self, page: &[u8], at: usize) -> Option<Millis> {
-        self.volatile().then(|| read_time(page, at + self.time_start()))
+        self.volatile().then(|| {
+            let start = at + self.time_start();
+            if self.wide() { read_wide_time(page, start) } else { read_time(page, start) }
+        })
     }
 
-    /// Writes another time into an entry that has one.
+    /// Writes another time into an entry that [`holds`](Self::holds) it.
     #[inline]
     pub(crate) fn set_expiry(self, page: &mut [u8], at: usize, expiry: Millis) {
-        write_time(page, at + self.time_start(), expiry);
+        debug_assert!(self.holds(Some(expiry)));
+        let start = at + self.time_start();
+        if self.wide() {
+            page[start..start + WIDE_TIME].copy_from_slice(&expiry.0.to_le_bytes());
+        } else {
+            write_time(page, start, expiry);
+        }
     }
 
     /// When the entry was used; a field does not say.
@@ -232,7 +331,7 @@ impl Header {
 pub(crate) struct Draft<'a> {
     pub(crate) form: Form,
     pub(crate) place: Where,
-    pub(crate) mark: bool,
+    pub(crate) mark: Mark,
     pub(crate) usage: u16,
     pub(crate) expiry: Option<Millis>,
     /// Empty when it lies outside.
@@ -242,7 +341,7 @@ pub(crate) struct Draft<'a> {
 
 impl Draft<'_> {
     pub(crate) fn header(&self, value_len: usize) -> Header {
-        Header::new(self.form, self.place, self.expiry.is_some(), self.mark, self.key.len(), value_len)
+        Header::new(self.form, self.place, self.expiry, self.mark, self.key.len(), value_len)
     }
 
     /// Writes the entry with a value of `value_len` bytes, of which the first are the draft's and the
@@ -277,7 +376,12 @@ pub(crate) fn write_time(page: &mut [u8], at: usize, time: Millis) {
     page[at..at + TIME].copy_from_slice(&bytes[2..]);
 }
 
-/// The time as it is kept: to about the years -2490 and 6429.
+#[cold]
+fn read_wide_time(page: &[u8], at: usize) -> Millis {
+    Millis(i64::from_le_bytes(page[at..at + WIDE_TIME].try_into().expect("eight bytes")))
+}
+
+/// The time as six bytes keep it: to about the years -2490 and 6429.
 pub(crate) fn kept_time(time: Millis) -> Millis {
     Millis(time.0.clamp(-TIME_LIMIT, TIME_LIMIT))
 }
@@ -289,13 +393,14 @@ mod tests {
     #[test]
     fn an_entry_reads_back_as_it_was_written() {
         let mut page = vec![0xff; 600];
-        for (key, value, expiry, mark) in [
+        for (key, value, expiry, field) in [
             (&b"k"[..], &b"value"[..], None, false),
             (b"", b"", Some(Millis(1)), true),
             (&[7; MAX_KEY], b"x", Some(Millis(-5)), false),
             (b"key", &[9; 300], Some(Millis(TIME_LIMIT)), true),
         ] {
-            let form = if mark { Form::Field } else { Form::Key(Kind::Hash) };
+            let form = if field { Form::Field } else { Form::Key(Kind::Hash) };
+            let mark = Mark::from(field);
             let draft = Draft { form, place: Where::Here, mark, usage: 513, expiry, key, value };
             draft.write(&mut page, 10, value.len());
             let header = Header::read(&page, 10);
@@ -303,9 +408,46 @@ mod tests {
             assert_eq!(header.len() % 2, 0);
             assert_eq!((header.key(&page, 10), header.value(&page, 10)), (key, value));
             assert_eq!((header.expiry(&page, 10), header.mark()), (expiry, mark));
-            let (kind, usage) = if mark { (Kind::String, 0) } else { (Kind::Hash, 513) };
+            let (kind, usage) = if field { (Kind::String, 0) } else { (Kind::Hash, 513) };
             assert_eq!((header.kind(), header.place(), header.state()), (kind, Where::Here, ALIVE));
             assert_eq!(header.usage(&page, 10), usage);
+        }
+    }
+
+    #[test]
+    fn a_string_can_be_marked_in_any_way_and_stays_a_string() {
+        let marks = [Mark::Off, Mark::On, Mark::Sum];
+        for (before, after) in marks.into_iter().flat_map(|before| marks.map(|after| (before, after))) {
+            let header = Header::new(Form::Key(Kind::String), Where::Here, None, before, 3, 4);
+            let changed = header.with_mark(after);
+            assert_eq!((header.mark(), changed.mark()), (before, after));
+            assert_eq!((changed.kind(), changed.len()), (Kind::String, header.len()));
+        }
+    }
+
+    #[test]
+    fn a_wide_time_is_kept_whole_and_gives_way_to_any_other() {
+        let mut page = vec![0xff; 100];
+        let number = 77u32.to_le_bytes();
+        for time in [i64::MAX, i64::MIN, TIME_LIMIT + 1, -TIME_LIMIT - 1] {
+            let draft = Draft {
+                form: Form::Key(Kind::Hash),
+                place: Where::BothOutside,
+                mark: Mark::On,
+                usage: 513,
+                expiry: Some(Millis(time)),
+                key: b"",
+                value: &number,
+            };
+            draft.write(&mut page, 10, number.len());
+            let header = Header::read(&page, 10);
+            assert_eq!((header.place(), header.outside(&page, 10)), (Where::BothOutside, Some(77)));
+            assert_eq!((header.expiry(&page, 10), header.usage(&page, 10)), (Some(Millis(time)), 513));
+            assert!(header.holds(Some(Millis(1))) && !header.holds(None));
+            header.set_expiry(&mut page, 10, Millis(5));
+            assert_eq!(header.expiry(&page, 10), Some(Millis(5)));
+            let narrow = Draft { expiry: Some(Millis(5)), ..draft }.header(number.len());
+            assert!(!narrow.holds(Some(Millis(time))) && narrow.len() == header.len() - 2);
         }
     }
 

@@ -37,4 +37,4 @@ pub use slot::{SlotData, SlotGuard};
 pub use snapshot::{Snapshot, SnapshotEntry};
 pub use table::{Detached, Dropped, Found, Place, ScanItem, Table};
 pub use usage::{LfuSettings, Usage};
-pub use value::{Kind, NewValue, Str, Value};
+pub use value::{Kind, Naming, NewValue, Str, Value};

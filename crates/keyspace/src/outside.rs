@@ -163,6 +163,16 @@ impl Store {
         self.records[number].as_mut().expect("an entry's record is there")
     }
 
+    /// The key lies outside as well from now on. Entries that are kept for a snapshot and share the record
+    /// still have it themselves.
+    pub(crate) fn set_key(&mut self, number: u32, key: &[u8]) {
+        let record = self.record_mut(number);
+        let before = record.flat_bytes();
+        record.key = Some(key.into());
+        let after = record.flat_bytes();
+        self.count(before, after);
+    }
+
     /// From now on only snapshots have the record.
     pub(crate) fn keep(&mut self, number: u32) {
         let record = self.record_mut(number);

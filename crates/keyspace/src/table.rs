@@ -14,7 +14,7 @@ mod tests;
 
 use clock::Millis;
 
-use crate::entry::{DEAD, Draft, Form, Header, MAX_KEY, MAX_VALUE, Where};
+use crate::entry::{DEAD, Draft, Form, Header, MAX_KEY, MAX_VALUE, Mark, Where, is_wide};
 use crate::hash::{HashRef, Shape};
 use crate::index::Index;
 use crate::key::Key;
@@ -24,7 +24,7 @@ use crate::page;
 use crate::pages::{self, Keys, Pages};
 use crate::purge::A_PART;
 use crate::usage::Usage;
-use crate::value::{Kind, NewValue, Str, Value};
+use crate::value::{Kind, Naming, NewValue, Str, Value};
 
 pub use moving::Detached;
 pub(crate) use pins::Visit;
@@ -127,7 +127,7 @@ impl Default for Table {
 #[derive(Debug, Clone, Copy)]
 struct Content<'a> {
     kind: Kind,
-    mark: bool,
+    mark: Mark,
     usage: u16,
     expiry: Option<Millis>,
     bytes: &'a [u8],
@@ -138,8 +138,10 @@ struct Content<'a> {
 /// The value that an entry has as bytes.
 fn flat_value(header: Header, bytes: &[u8]) -> Value<'_> {
     match header.kind() {
-        Kind::Hash => Value::Hash(HashRef { shape: Shape::Packed(bytes), named_table: header.mark() }),
-        _ => Value::String(Str { bytes, raw: header.mark() }),
+        Kind::Hash => {
+            Value::Hash(HashRef { shape: Shape::Packed(bytes), named_table: header.mark().is_on() })
+        }
+        _ => Value::String(Str { bytes, naming: header.mark().into() }),
     }
 }
 
@@ -197,7 +199,7 @@ impl Table {
             Some(number) => match &self.store().record(number).value {
                 Large::Bytes(bytes) => bytes,
                 Large::Fields(table) => {
-                    let named_table = header.mark();
+                    let named_table = header.mark().is_on();
                     return Value::Hash(HashRef { shape: Shape::Table(table), named_table });
                 }
             },
@@ -226,7 +228,8 @@ impl Table {
         usage: u16,
     ) -> Place {
         match value {
-            NewValue::String(Str { bytes, raw: mark }) => {
+            NewValue::String(Str { bytes, naming }) => {
+                let mark = naming.into();
                 let content = Content { kind: Kind::String, mark, usage, expiry, bytes, len: bytes.len() };
                 self.store_new(key, content)
             }
@@ -242,8 +245,8 @@ impl Table {
         value: NewValue<'_>,
         expiry: Option<Millis>,
     ) -> (Place, Dropped) {
-        if let NewValue::String(Str { bytes, raw }) = value
-            && self.overwrite(place, bytes, raw, expiry)
+        if let NewValue::String(string) = value
+            && self.overwrite(place, string, expiry)
         {
             return (place, Dropped::default());
         }
@@ -285,7 +288,8 @@ impl Table {
     }
 
     /// Writes over a string of the same length, if it may be edited where it lies.
-    fn overwrite(&mut self, place: Place, bytes: &[u8], raw: bool, expiry: Option<Millis>) -> bool {
+    fn overwrite(&mut self, place: Place, string: Str<'_>, expiry: Option<Millis>) -> bool {
+        let Str { bytes, naming } = string;
         let number = pages::split(place.0).0;
         if self.pinned(number) != 0 {
             return false;
@@ -293,10 +297,10 @@ impl Table {
         let (header, page, at) = self.pages.entry_mut(place.0);
         let fits = header.kind() == Kind::String
             && header.place() == Where::Here
-            && header.volatile() == expiry.is_some()
+            && header.holds(expiry)
             && header.value(page, at).len() == bytes.len();
         if fits {
-            header.with_mark(raw).write(page, at);
+            header.with_mark(naming.into()).write(page, at);
             header.value_mut(page, at).copy_from_slice(bytes);
             if let Some(expiry) = expiry {
                 header.set_expiry(page, at, expiry);
@@ -313,7 +317,7 @@ impl Table {
         let (header, page, at) = self.pages.entry_mut(place.0);
         match expiry {
             None if !header.volatile() => place,
-            Some(expiry) if header.volatile() => {
+            Some(expiry) if header.holds(Some(expiry)) => {
                 header.set_expiry(page, at, expiry);
                 self.note_due(number, expiry);
                 place
@@ -327,10 +331,15 @@ impl Table {
                     let content = Content { kind, mark, usage, expiry, bytes: &value, len: value.len() };
                     return self.store_new(key, content);
                 }
-                let key_here = if header.place() == Where::BothOutside { &[] } else { key.bytes };
+                let mut place = header.place();
+                if place == Where::ValueOutside && is_wide(expiry) {
+                    let number = u32::from_le_bytes(value[..].try_into().expect("a number is four bytes"));
+                    self.rare().store.set_key(number, key.bytes);
+                    place = Where::BothOutside;
+                }
+                let key_here = if place == Where::BothOutside { &[] } else { key.bytes };
                 let form = self.form(kind);
-                let draft =
-                    Draft { form, place: header.place(), mark, usage, expiry, key: key_here, value: &value };
+                let draft = Draft { form, place, mark, usage, expiry, key: key_here, value: &value };
                 self.count_in(expiry);
                 self.put(key.hash, &draft, value.len())
             }
@@ -338,19 +347,25 @@ impl Table {
     }
 
     /// Makes the string at `place` `len` bytes long, keeping what it has and filling with zeros, and
-    /// gives its bytes for editing. The expiry stays. `raw` is the string's new mark.
-    pub fn edit_string(&mut self, place: Place, key: &Key<'_>, len: usize, raw: bool) -> (Place, &mut [u8]) {
+    /// gives its bytes for editing. The expiry stays.
+    pub fn edit_string(
+        &mut self,
+        place: Place,
+        key: &Key<'_>,
+        len: usize,
+        naming: Naming,
+    ) -> (Place, &mut [u8]) {
+        let mark = naming.into();
         let mut place = self.thaw(place, key);
         let (header, page, at) = self.pages.entry_mut(place.0);
-        header.with_mark(raw).write(page, at);
+        header.with_mark(mark).write(page, at);
         if header.place() == Where::Here && header.value(page, at).len() != len {
             let (usage, expiry) = (header.usage(page, at), header.expiry(page, at));
             let value: smallvec::SmallVec<[u8; 512]> = header.value(page, at).into();
             self.unlink(place, key.hash);
             self.kill(place);
             let bytes = &value[..value.len().min(len)];
-            place =
-                self.store_new(key, Content { kind: header.kind(), mark: raw, usage, expiry, bytes, len });
+            place = self.store_new(key, Content { kind: header.kind(), mark, usage, expiry, bytes, len });
         }
         let (header, page, at) = self.pages.entry(place.0);
         if let Some(number) = header.outside(page, at) {
@@ -474,7 +489,7 @@ impl Table {
         let whole = Header::entry_len(form, expiry.is_some(), key.bytes.len(), len);
         let flat = self.rare.as_ref().map_or(0, |rare| rare.store.flat_bytes());
         let fits = whole <= ALWAYS_HERE || whole * TABLE_TO_ENTRY <= self.live_bytes() + flat + whole;
-        if key.bytes.len() <= MAX_KEY && len <= MAX_VALUE && fits {
+        if key.bytes.len() <= MAX_KEY && len <= MAX_VALUE && fits && !is_wide(expiry) {
             let draft = Draft { form, place: Where::Here, mark, usage, expiry, key: key.bytes, value: bytes };
             return self.put(key.hash, &draft, len);
         }
@@ -488,12 +503,12 @@ impl Table {
         &mut self,
         key: &Key<'_>,
         kind: Kind,
-        mark: bool,
+        mark: Mark,
         usage: u16,
         expiry: Option<Millis>,
         value: Large,
     ) -> Place {
-        let key_here = key.bytes.len() <= MAX_KEY;
+        let key_here = key.bytes.len() <= MAX_KEY && !is_wide(expiry);
         let record = Record { key: (!key_here).then(|| key.bytes.into()), value, shared: 0, kept: 0 };
         let number = self.rare().store.put(record).to_le_bytes();
         let (place, bytes) =

@@ -34,8 +34,19 @@ impl Kind {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Str<'a> {
     pub bytes: &'a [u8],
-    /// Was edited in place (APPEND, SETRANGE, SETBIT): Redis calls such a string `raw` whatever it holds.
-    pub raw: bool,
+    pub naming: Naming,
+}
+
+/// What OBJECT ENCODING goes by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub enum Naming {
+    /// The string was set whole: what it holds says what it is called.
+    #[default]
+    ByContent,
+    /// It was edited in place (APPEND, SETRANGE, SETBIT): Redis calls it `raw` whatever it holds.
+    Raw,
+    /// It is a sum of floats (INCRBYFLOAT): Redis does not call it `int` even if it is whole.
+    NeverInt,
 }
 
 /// A value as it is read, borrowed from its slot.
@@ -68,6 +79,6 @@ impl<'a> NewValue<'a> {
     /// A string that was set whole.
     #[must_use]
     pub fn string(bytes: &'a [u8]) -> Self {
-        Self::String(Str { bytes, raw: false })
+        Self::String(Str { bytes, naming: Naming::ByContent })
     }
 }

@@ -61,13 +61,13 @@ fn verified(payload: &[u8]) -> Option<&[u8]> {
 
 #[cfg(test)]
 mod tests {
-    use keyspace::Str;
+    use keyspace::{Naming, Str};
     use proptest::prelude::*;
 
     use super::*;
 
     fn dumped(bytes: &[u8]) -> Vec<u8> {
-        dump(&Value::String(Str { bytes, raw: false }), true)
+        dump(&Value::String(Str { bytes, naming: Naming::ByContent }), true)
     }
 
     fn restored(payload: &[u8]) -> Result<Vec<u8>, RestoreError> {

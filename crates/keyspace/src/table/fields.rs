@@ -17,7 +17,7 @@ use slot_routing::Slot;
 use smallvec::SmallVec;
 
 use super::{Content, Dropped, Found, Place, Table};
-use crate::entry::Where;
+use crate::entry::{Mark, Where, kept_time};
 use crate::hash::{Field, HashRef, Replaced, Shape};
 use crate::hashing;
 use crate::key::Key;
@@ -123,6 +123,7 @@ impl Table {
     }
 
     fn set_field(&mut self, name: &[u8], value: &[u8], expiry: Option<Millis>) -> Option<Replaced> {
+        let expiry = expiry.map(kept_time);
         let key = field_key(name);
         match self.find(&key, Millis(i64::MIN)) {
             Found::Live(place) | Found::Expired(place) => {
@@ -160,7 +161,7 @@ impl Table {
         expiry: Option<Millis>,
         usage: u16,
     ) -> Place {
-        let mark = builder.named_table;
+        let mark = builder.named_table.into();
         let len = COUNT + builder.records.len();
         let place = if len <= MOST_BYTES && builder.count <= MOST_FIELDS {
             let mut bytes: SmallVec<[u8; 1024]> = SmallVec::with_capacity(len);
@@ -287,7 +288,7 @@ impl Table {
                 let table = self.table_of(place);
                 let field = field_key(name);
                 if let Found::Live(at) | Found::Expired(at) = table.find(&field, Millis(i64::MIN)) {
-                    table.set_expiry(at, &field, expiry);
+                    table.set_expiry(at, &field, expiry.map(kept_time));
                 }
                 place
             }
@@ -354,7 +355,8 @@ impl Table {
 
     /// Gives an entry its mark. That a snapshot may need it does not matter: a mark says only how a value is
     /// called, and is not written.
-    fn set_mark(&mut self, place: Place, mark: bool) {
+    fn set_mark(&mut self, place: Place, named_table: bool) {
+        let mark = Mark::from(named_table);
         let (header, page, at) = self.pages.entry_mut(place.0);
         if header.mark() != mark {
             header.with_mark(mark).write(page, at);
@@ -384,7 +386,7 @@ impl Table {
         range: Range<usize>,
         with: &[u8],
         count: usize,
-        mark: bool,
+        named_table: bool,
     ) -> Place {
         let (header, page, at) = self.pages.entry(place.0);
         if header.place() == Where::Here {
@@ -397,12 +399,12 @@ impl Table {
             packed::set_count(&mut bytes, count);
             self.unlink(place, key.hash);
             self.kill(place);
-            let content =
-                Content { kind: header.kind(), mark, usage, expiry, bytes: &bytes, len: bytes.len() };
+            let (mark, len) = (named_table.into(), bytes.len());
+            let content = Content { kind: header.kind(), mark, usage, expiry, bytes: &bytes, len };
             return self.store_new(key, content);
         }
         let place = self.thaw(place, key);
-        self.set_mark(place, mark);
+        self.set_mark(place, named_table);
         let (header, page, at) = self.pages.entry(place.0);
         let number = header.outside(page, at).expect("it lies outside");
         let number = self.own_record(place, number);
@@ -418,7 +420,7 @@ impl Table {
     }
 
     /// Makes a packed hash a table.
-    fn unpack(&mut self, place: Place, key: &Key<'_>, mark: bool) -> Place {
+    fn unpack(&mut self, place: Place, key: &Key<'_>, named_table: bool) -> Place {
         let mut table = Box::new(Table::for_fields());
         self.known_hash(place).for_each(&mut |field| {
             table.set_field(field.name, field.value, field.expiry);
@@ -426,6 +428,6 @@ impl Table {
         let (usage, expiry) = (self.usage(place).0, self.expiry(place));
         drop(self.remove_quietly(place, key.hash));
         self.count_in(expiry);
-        self.put_outside(key, Kind::Hash, mark, usage, expiry, Large::Fields(table))
+        self.put_outside(key, Kind::Hash, named_table.into(), usage, expiry, Large::Fields(table))
     }
 }

@@ -3,6 +3,7 @@
 use clock::Millis;
 
 use super::{Content, Place, Table};
+use crate::entry::Mark;
 use crate::hash::HashRef;
 use crate::key::Key;
 use crate::outside::Large;
@@ -14,7 +15,7 @@ use crate::value::Kind;
 #[must_use = "the value lies nowhere else"]
 pub struct Detached {
     kind: Kind,
-    mark: bool,
+    mark: Mark,
     usage: u16,
     value: Loose,
 }

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use clock::Millis;
 use keyspace::{
-    Found, HashBuilder, HashLimits, Keyspace, NewValue, Place, Snapshot, SnapshotEntry, Str, Table, Value,
+    Found, HashBuilder, HashLimits, Keyspace, Naming, NewValue, Place, Snapshot, SnapshotEntry, Str, Table,
+    Value,
 };
 use slot_routing::Slot;
 
@@ -85,6 +86,12 @@ impl Driver {
 
     fn any_expiry(&mut self) -> Option<Millis> {
         (self.random(3) == 0).then(|| Millis(self.now.0 + 1 + self.random(3000) as i64))
+    }
+
+    /// A key's may be far beyond what six bytes hold.
+    fn any_key_expiry(&mut self) -> Option<Millis> {
+        let far = if self.random(40) == 0 { i64::MAX / 2 } else { 0 };
+        self.any_expiry().map(|time| Millis(time.0 + far))
     }
 
     pub(crate) fn step(&mut self, step: u64) {
@@ -214,7 +221,7 @@ impl Driver {
         let table = guard.table(db);
         let mut builder = HashBuilder::new();
         let value = match &entry.data {
-            Data::String(bytes, raw) => NewValue::String(Str { bytes, raw: *raw }),
+            Data::String(bytes, naming) => NewValue::String(Str { bytes, naming: *naming }),
             Data::Hash(fields, named) => {
                 fields.iter().for_each(|(name, (value, expiry))| builder.push(name, value, *expiry));
                 if *named {
@@ -234,7 +241,12 @@ impl Driver {
 
     fn set(&mut self) {
         let (db, key) = self.any_key();
-        let entry = Entry::string(self.any_value(), self.random(9) == 0, self.any_expiry());
+        let naming = match self.random(9) {
+            0 => Naming::Raw,
+            1 => Naming::NeverInt,
+            _ => Naming::ByContent,
+        };
+        let entry = Entry::string(self.any_value(), naming, self.any_key_expiry());
         self.store(db, &key, entry);
     }
 
@@ -255,16 +267,16 @@ impl Driver {
         let len = self.random(self.shape.longest + 1) as usize;
         let mark = self.random(256) as u8;
         let Some(mut entry) = self.model.get(&(db, bytes.clone())).cloned() else { return };
-        let Data::String(twin, raw) = &mut entry.data else { return };
+        let Data::String(twin, naming) = &mut entry.data else { return };
         let key = self.keyspace.key(&bytes);
         let mut guard = self.keyspace.lock(key.slot());
         let table = guard.table(db);
         let (Found::Live(place) | Found::Expired(place)) = table.find(&key, self.now) else {
             panic!("missing")
         };
-        let (_, edited) = table.edit_string(place, &key, len, true);
+        let (_, edited) = table.edit_string(place, &key, len, Naming::Raw);
         twin.resize(len, 0);
-        *raw = true;
+        *naming = Naming::Raw;
         assert_eq!(edited, twin);
         if let (Some(byte), Some(twin)) = (edited.last_mut(), twin.last_mut()) {
             (*byte, *twin) = (mark, mark);
@@ -275,7 +287,7 @@ impl Driver {
 
     fn set_expiry(&mut self) {
         let (db, bytes) = self.any_key();
-        let expiry = self.any_expiry();
+        let expiry = self.any_key_expiry();
         let Some(mut entry) = self.model.get(&(db, bytes.clone())).cloned() else { return };
         let key = self.keyspace.key(&bytes);
         let mut guard = self.keyspace.lock(key.slot());

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use clock::Millis;
-use keyspace::Value;
+use keyspace::{Naming, Value};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Entry {
@@ -15,21 +15,20 @@ pub(crate) type Fields = BTreeMap<Vec<u8>, (Vec<u8>, Option<Millis>)>;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Data {
-    /// The bytes, and whether they were edited.
-    String(Vec<u8>, bool),
+    String(Vec<u8>, Naming),
     /// The fields, and whether it is called a table.
     Hash(Fields, bool),
 }
 
 impl Entry {
-    pub(crate) fn string(bytes: Vec<u8>, raw: bool, expiry: Option<Millis>) -> Self {
-        Self { data: Data::String(bytes, raw), expiry }
+    pub(crate) fn string(bytes: Vec<u8>, naming: Naming, expiry: Option<Millis>) -> Self {
+        Self { data: Data::String(bytes, naming), expiry }
     }
 
     /// The entry as the keyspace has it.
     pub(crate) fn read(value: Value<'_>, expiry: Option<Millis>) -> Self {
         let data = match value {
-            Value::String(string) => Data::String(string.bytes.to_vec(), string.raw),
+            Value::String(string) => Data::String(string.bytes.to_vec(), string.naming),
             Value::Hash(hash) => {
                 let mut fields = Fields::new();
                 hash.for_each(&mut |field| {

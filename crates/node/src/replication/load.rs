@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use clock::Millis;
 use engine::Gate;
-use keyspace::{Found, HashBuilder, Keyspace, LockedSlots, NewValue};
+use keyspace::{Found, HashBuilder, Keyspace, LockedSlots, Naming, NewValue};
 use persistence::{Entry, Item, Limits, RdbError, RdbLoader};
 use slot_routing::Slot;
 
@@ -225,7 +225,7 @@ struct Loose {
     end: usize,
     /// A string's bytes lie behind the key.
     hash: Option<Box<HashBuilder>>,
-    raw: bool,
+    naming: Naming,
     expiry: Option<Millis>,
 }
 
@@ -234,14 +234,14 @@ impl Lane {
         let Batch { bytes, keys } = &mut self.batch;
         bytes.extend_from_slice(entry.key);
         let key_end = bytes.len();
-        let (hash, raw) = match entry.value {
+        let (hash, naming) = match entry.value {
             NewValue::String(string) => {
                 bytes.extend_from_slice(string.bytes);
-                (None, string.raw)
+                (None, string.naming)
             }
-            NewValue::Hash(builder) => (Some(Box::new(builder.clone())), false),
+            NewValue::Hash(builder) => (Some(Box::new(builder.clone())), Naming::ByContent),
         };
-        keys.push(Loose { db: entry.db, key_end, end: bytes.len(), hash, raw, expiry: entry.expiry });
+        keys.push(Loose { db: entry.db, key_end, end: bytes.len(), hash, naming, expiry: entry.expiry });
         if bytes.len() >= BATCH_BYTES || keys.len() >= BATCH_KEYS {
             self.send();
         }
@@ -277,7 +277,7 @@ fn store(keyspace: &Keyspace, bytes: &[u8], key_len: usize, loose: &Loose) {
     let (key, string) = bytes.split_at(key_len);
     let value = match &loose.hash {
         Some(builder) => NewValue::Hash(builder),
-        None => NewValue::String(keyspace::Str { bytes: string, raw: loose.raw }),
+        None => NewValue::String(keyspace::Str { bytes: string, naming: loose.naming }),
     };
     let key = keyspace.key(key);
     let mut slot = keyspace.lock(key.slot());

@@ -1,7 +1,7 @@
 use std::io::{self, Read, Write};
 
 use clock::Millis;
-use keyspace::{NewValue, SnapshotEntry, Str, Value};
+use keyspace::{Naming, NewValue, SnapshotEntry, Str, Value};
 use proptest::prelude::*;
 
 use super::*;
@@ -28,7 +28,7 @@ fn info() -> Info<'static> {
 fn written(rows: &[Row], options: WriteOptions) -> Vec<u8> {
     let mut writer = RdbWriter::new(Vec::new(), options, &info()).unwrap();
     for (db, key, value, expiry) in rows {
-        let value = Value::String(Str { bytes: value, raw: false });
+        let value = Value::String(Str { bytes: value, naming: Naming::ByContent });
         let entry = SnapshotEntry { db: *db, key, value, expiry: *expiry };
         writer.entry(&entry, |db| (rows.iter().filter(|row| row.0 == db).count(), 0)).unwrap();
     }

@@ -1,6 +1,6 @@
 //! OBJECT: how a value is kept, in the words that Redis users know.
 
-use keyspace::{Str, Value};
+use keyspace::{Naming, Str, Value};
 
 use crate::commands::help::reply_help;
 use crate::context::Context;
@@ -14,8 +14,8 @@ const SHARED_INTEGERS: std::ops::Range<i64> = 0..10_000;
 /// The name that OBJECT ENCODING gives.
 pub(crate) fn encoding(value: &Value<'_>) -> &'static str {
     match value {
-        Value::String(Str { raw: true, .. }) => "raw",
-        Value::String(Str { bytes, .. }) if resp::parse_i64(bytes).is_some() => "int",
+        Value::String(Str { naming: Naming::Raw, .. }) => "raw",
+        Value::String(Str { bytes, naming: Naming::ByContent }) if resp::parse_i64(bytes).is_some() => "int",
         Value::String(Str { bytes, .. }) if bytes.len() <= MAX_EMBEDDED => "embstr",
         Value::String(_) => "raw",
         Value::Hash(hash) => hash.encoding(),
@@ -26,7 +26,7 @@ pub(crate) fn encoding(value: &Value<'_>) -> &'static str {
 /// The count that OBJECT REFCOUNT gives: no value has two owners here, but users know that of Redis.
 pub(crate) fn references(value: &Value<'_>) -> i64 {
     match value {
-        Value::String(Str { bytes, raw: false }) => match resp::parse_i64(bytes) {
+        Value::String(Str { bytes, naming: Naming::ByContent }) => match resp::parse_i64(bytes) {
             Some(number) if SHARED_INTEGERS.contains(&number) => i64::from(i32::MAX),
             _ => 1,
         },

@@ -1,6 +1,6 @@
 //! Values that get another name, another database, or a twin.
 
-use keyspace::{HashBuilder, Key, NewValue, Place, Str, Value};
+use keyspace::{HashBuilder, Key, Naming, NewValue, Place, Str, Value};
 
 use crate::commands::connection::database;
 use crate::context::Context;
@@ -10,14 +10,14 @@ const SAME: CommandError = CommandError::text("ERR source and destination object
 
 /// A value outside of any table, on its way into another one.
 enum Owned {
-    String { bytes: Vec<u8>, raw: bool },
+    String { bytes: Vec<u8>, naming: Naming },
     Hash(HashBuilder),
 }
 
 impl Owned {
     fn copy(context: &mut Context<'_>, key: &Key<'_>, place: Place) -> Self {
         match context.table(key).value(place) {
-            Value::String(Str { bytes, raw }) => Self::String { bytes: bytes.to_vec(), raw },
+            Value::String(Str { bytes, naming }) => Self::String { bytes: bytes.to_vec(), naming },
             Value::Hash(hash) => Self::Hash(hash.to_builder()),
             Value::HashPart(_) => unreachable!("only a snapshot's walk has parts"),
         }
@@ -25,7 +25,7 @@ impl Owned {
 
     fn value(&self) -> NewValue<'_> {
         match self {
-            Self::String { bytes, raw } => NewValue::String(Str { bytes, raw: *raw }),
+            Self::String { bytes, naming } => NewValue::String(Str { bytes, naming: *naming }),
             Self::Hash(fields) => NewValue::Hash(fields),
         }
     }

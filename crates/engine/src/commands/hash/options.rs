@@ -32,6 +32,9 @@ pub(super) fn fields_at<'a>(
     }
 }
 
+/// The latest time at which a field may expire, Redis's limit: 46 bits of milliseconds, the year 4199.
+const LATEST: Millis = Millis((1 << 46) - 1);
+
 /// A time at which fields are to expire. It may have passed: then they go at once.
 pub(super) fn parse_time(
     context: &Context<'_>,
@@ -45,7 +48,7 @@ pub(super) fn parse_time(
     if number < 0 {
         return Err(invalid);
     }
-    absolute(number, unit, base, context.now).ok_or(invalid)
+    absolute(number, unit, base, context.now).filter(|&at| at <= LATEST).ok_or(invalid)
 }
 
 bitflags! {

@@ -1,6 +1,6 @@
 //! Strings that are numbers.
 
-use keyspace::{NewValue, Place, Str};
+use keyspace::{Naming, NewValue, Place, Str};
 
 use crate::context::Context;
 use crate::error::CommandError;
@@ -34,7 +34,7 @@ fn add(context: &mut Context<'_>, amount: i64) -> Result<(), CommandError> {
     };
     let sum = before.checked_add(amount).ok_or(CommandError::Overflow)?;
     let mut digits = itoa::Buffer::new();
-    put_number(context, found, digits.format(sum).as_bytes());
+    put_number(context, found, digits.format(sum).as_bytes(), Naming::ByContent);
     context.reply.integer(sum);
     Ok(())
 }
@@ -49,7 +49,7 @@ pub(super) fn incrbyfloat(context: &mut Context<'_>) -> Result<(), CommandError>
     let amount = LongDouble::parse(context.arg(2)).ok_or(CommandError::NotFloat)?;
     let sum = before.add(amount).ok_or(CommandError::NaNOrInfinity)?;
     let text = sum.to_string();
-    put_number(context, found, text.as_bytes());
+    put_number(context, found, text.as_bytes(), Naming::NeverInt);
     // Another machine's floating point must not have a say.
     context.effect(&[b"SET", key.bytes(), text.as_bytes(), b"KEEPTTL"]);
     context.reply.bulk(text.as_bytes());
@@ -57,10 +57,10 @@ pub(super) fn incrbyfloat(context: &mut Context<'_>) -> Result<(), CommandError>
 }
 
 /// Stores a number under argument 1; the key keeps its time to live.
-fn put_number(context: &mut Context<'_>, found: Option<Place>, digits: &[u8]) {
+fn put_number(context: &mut Context<'_>, found: Option<Place>, digits: &[u8], naming: Naming) {
     let key = context.key(1);
     let expiry = found.and_then(|place| context.table(&key).expiry(place));
-    context.put(&key, found, NewValue::String(Str { bytes: digits, raw: false }), expiry);
+    context.put(&key, found, NewValue::String(Str { bytes: digits, naming }), expiry);
 }
 
 #[cfg(test)]
@@ -87,6 +87,27 @@ mod tests {
             ("incr n", not_integer),
             ("set n 01", "+OK"),
             ("incr n", not_integer),
+        ]);
+    }
+
+    #[test]
+    fn a_whole_sum_of_floats_is_not_called_an_integer() {
+        Client::new().table(&[
+            ("incrbyfloat f 3", "$1|3"),
+            ("object encoding f", "$6|embstr"),
+            ("object refcount f", ":1"),
+            ("expire f 1000", ":1"),
+            ("copy f g", ":1"),
+            ("rename g h", "+OK"),
+            ("object encoding h", "$6|embstr"),
+            ("incrbyfloat h 1e50", "$51|100000000000000000003583830118858923890798487404544"),
+            ("object encoding h", "$3|raw"),
+            ("append f 5", ":2"),
+            ("object encoding f", "$3|raw"),
+            ("incrbyfloat f -30", "$1|5"),
+            ("object encoding f", "$6|embstr"),
+            ("incr f", ":6"),
+            ("object encoding f", "$3|int"),
         ]);
     }
 

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use keyspace::{NewValue, Str};
+use keyspace::{Naming, NewValue};
 
 use crate::context::Context;
 use crate::error::CommandError;
@@ -27,7 +27,7 @@ pub(super) fn append(context: &mut Context<'_>) -> Result<(), CommandError> {
         Some(place) => {
             let len = context.string(&key, place)?.bytes.len();
             let total = check_len(context, len, tail.len())?;
-            let (_, bytes) = context.table(&key).edit_string(place, &key, total, true);
+            let (_, bytes) = context.table(&key).edit_string(place, &key, total, Naming::Raw);
             bytes[len..].copy_from_slice(tail);
             context.modified(&key);
             total
@@ -54,9 +54,9 @@ pub(super) fn setrange(context: &mut Context<'_>) -> Result<(), CommandError> {
     let total = len.max(end);
     let place = match found {
         Some(place) => place,
-        None => context.table(&key).insert(&key, NewValue::String(Str { bytes: &[], raw: true }), None),
+        None => context.table(&key).insert(&key, NewValue::string(b""), None),
     };
-    let (_, bytes) = context.table(&key).edit_string(place, &key, total, true);
+    let (_, bytes) = context.table(&key).edit_string(place, &key, total, Naming::Raw);
     bytes[offset..end].copy_from_slice(part);
     context.modified(&key);
     context.reply.integer(total as i64);
