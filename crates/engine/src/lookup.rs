@@ -4,7 +4,7 @@ use std::sync::LazyLock;
 
 use resp::Args;
 
-use crate::command::Command;
+use crate::command::{Command, Flags};
 use crate::commands::TABLE;
 use crate::error::CommandError;
 
@@ -99,6 +99,11 @@ impl Registry {
     #[must_use]
     pub fn top(&self) -> &[&'static Registered] {
         &self.top
+    }
+
+    /// What COMMAND shows, each command's subcommands behind it.
+    pub fn shown(&self) -> impl Iterator<Item = &'static Registered> {
+        self.top.iter().flat_map(|entry| std::iter::once(entry).chain(entry.shown_subcommands())).copied()
     }
 
     /// The command of that name, in any case.
@@ -196,6 +201,12 @@ impl Registered {
     #[must_use]
     pub fn subcommands(&self) -> &[&'static Registered] {
         &self.subcommands
+    }
+
+    /// Its subcommands as COMMAND shows them. A tool's are not part of the surface: DEBUG is one command.
+    #[must_use]
+    pub fn shown_subcommands(&self) -> &[&'static Registered] {
+        if self.command.flags.contains(Flags::PROTECTED) { &[] } else { &self.subcommands }
     }
 }
 

@@ -134,7 +134,7 @@ fn describe(reply: &mut Writer<'_>, entry: &Registered) {
     for spec in command.keys {
         describe_spec(reply, spec);
     }
-    let subcommands = entry.subcommands();
+    let subcommands = entry.shown_subcommands();
     if subcommands.is_empty() {
         reply.set(0);
         return;
@@ -246,7 +246,7 @@ pub(super) fn list(context: &mut Context<'_>) -> Result<(), CommandError> {
         }
         _ => return Err(CommandError::Syntax),
     };
-    let names: Vec<_> = Registry::the().all().iter().filter(|entry| wanted(entry)).collect();
+    let names: Vec<_> = Registry::the().shown().filter(|entry| wanted(entry)).collect();
     context.reply.array(names.len());
     for entry in names {
         context.reply.bulk(entry.full_name.as_bytes());
@@ -401,7 +401,8 @@ mod tests {
         ]);
         assert!(client.wire("command list filterby aclcat string").contains("incrbyfloat"));
         let all = client.wire("command list");
-        assert!(all.starts_with(&format!("*{}\r\n", Registry::the().all().len())));
+        assert!(all.starts_with(&format!("*{}\r\n", Registry::the().shown().count())));
+        assert!(all.contains("\r\nconfig|get\r\n") && !all.contains("debug|"), "DEBUG is one command");
     }
 
     #[test]

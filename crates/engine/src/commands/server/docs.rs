@@ -21,7 +21,7 @@ pub(super) fn docs(context: &mut Context<'_>) -> Result<(), CommandError> {
 fn reply_docs(reply: &mut Writer<'_>, entries: &[&'static Registered]) {
     reply.map(entries.len());
     for entry in entries {
-        let (command, subcommands) = (entry.command, entry.subcommands());
+        let (command, subcommands) = (entry.command, entry.shown_subcommands());
         reply.bulk(entry.full_name.as_bytes());
         reply.map(if subcommands.is_empty() { 3 } else { 4 });
         for (name, value) in
