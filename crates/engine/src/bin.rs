@@ -3,16 +3,38 @@
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use keyspace::Dropped;
+use keyspace::{Dropped, Table};
 use parking_lot::Mutex;
 
 /// Smaller ones are dropped where they are: about what handing them over costs.
 const LARGE: usize = 64 << 10;
 
+/// Tables with less than this in all are as good as nothing.
+const LARGE_TABLES: usize = 16 * LARGE;
+
+#[derive(Debug)]
+enum Waste {
+    /// Only to be dropped.
+    Value {
+        _dropped: Dropped,
+    },
+    Tables(Vec<Table>),
+}
+
+impl Waste {
+    /// As how many values it counts.
+    fn values(&self) -> usize {
+        match self {
+            Self::Value { .. } => 1,
+            Self::Tables(tables) => tables.iter().map(Table::len).sum(),
+        }
+    }
+}
+
 /// What waits to be dropped.
 #[derive(Debug, Default)]
 pub struct Bin {
-    waiting: Mutex<Vec<Dropped>>,
+    waiting: Mutex<Vec<Waste>>,
     pending: AtomicUsize,
     freed: AtomicU64,
 }
@@ -21,9 +43,22 @@ impl Bin {
     /// Lets go of a value that left its table.
     pub(crate) fn discard(&self, dropped: Dropped) {
         if dropped.bytes() >= LARGE {
-            self.waiting.lock().push(dropped);
-            self.pending.fetch_add(1, Ordering::Relaxed);
+            self.throw(Waste::Value { _dropped: dropped });
         }
+    }
+
+    /// Lets go of what a flush took out; gives it back if it is so little that the caller may drop it.
+    pub(crate) fn discard_tables(&self, tables: Vec<Table>) -> Vec<Table> {
+        if tables.iter().map(Table::rough_bytes).sum::<usize>() < LARGE_TABLES {
+            return tables;
+        }
+        self.throw(Waste::Tables(tables));
+        Vec::new()
+    }
+
+    fn throw(&self, waste: Waste) {
+        self.pending.fetch_add(waste.values(), Ordering::Relaxed);
+        self.waiting.lock().push(waste);
     }
 
     /// How many values wait or are being dropped.
@@ -41,10 +76,11 @@ impl Bin {
     /// Drops what waits. Takes as long as it takes.
     pub fn empty(&self) {
         let waiting = std::mem::take(&mut *self.waiting.lock());
-        for dropped in waiting {
-            drop(dropped);
-            self.pending.fetch_sub(1, Ordering::Relaxed);
-            self.freed.fetch_add(1, Ordering::Relaxed);
+        for waste in waiting {
+            let values = waste.values();
+            drop(waste);
+            self.pending.fetch_sub(values, Ordering::Relaxed);
+            self.freed.fetch_add(values as u64, Ordering::Relaxed);
         }
     }
 }
@@ -68,5 +104,20 @@ mod tests {
         assert_eq!((client.engine.bin.pending(), client.engine.bin.freed()), (1, 0));
         client.engine.bin.empty();
         assert_eq!((client.engine.bin.pending(), client.engine.bin.freed()), (0, 1));
+    }
+
+    #[test]
+    fn a_flush_leaves_much_to_the_bin_unless_the_client_waits() {
+        let mut client = Client::new();
+        let value = "v".repeat(1000);
+        for (flush, waiting) in [("flushall", 2000), ("flushdb async", 2000), ("flushall sync", 0)] {
+            (0..2000).for_each(|key| drop(client.call(&["set", &format!("k{key}"), &value])));
+            client.table(&[("dbsize", ":2000"), (flush, "+OK"), ("dbsize", ":0"), ("get k1", "$-1")]);
+            assert_eq!(client.engine.bin.pending(), waiting, "{flush}");
+            client.engine.bin.empty();
+        }
+        assert_eq!((client.engine.bin.pending(), client.engine.bin.freed()), (0, 4000));
+        client.table(&[("set k v", "+OK"), ("flushall", "+OK")]);
+        assert_eq!(client.engine.bin.pending(), 0, "what is little is dropped at once");
     }
 }

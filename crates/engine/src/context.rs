@@ -304,19 +304,27 @@ impl<'a> Context<'a> {
         if db == 0 && !self.holds_all {
             return self.engine.keyspace.slot_len(slot) == 0;
         }
-        self.with_slot(slot, |data| data.table(db).is_empty())
+        self.with_slot(slot, |data| data.table_if(db).is_none_or(Table::is_empty))
     }
 
-    /// Takes all keys out of a database and says how many there were. The command must hold all slots.
-    pub fn clear(&mut self, db: u16) -> usize {
-        self.touch_watched(&[db]);
-        let mut removed = 0;
+    /// Takes all keys out of one database, or of all, and says how many there were. The command must hold all
+    /// slots. They are dropped when the slots are free again, by this thread if the client waits for that.
+    pub fn clear(&mut self, only: Option<u16>, wait: bool) -> usize {
+        for db in (0..self.engine.keyspace.databases()).filter(|db| only.is_none_or(|only| only == *db)) {
+            self.touch_watched(&[db]);
+        }
+        let (mut removed, mut tables) = (0, Vec::new());
         for slot in self.slots.iter_mut() {
-            let table = slot.take(db);
-            if !table.is_empty() {
-                removed += table.len();
-                self.garbage.push(table);
+            for db in only.map_or_else(|| slot.databases(), |db| db..db + 1) {
+                let taken = slot.take(db);
+                removed += taken.keys;
+                tables.extend(taken.table);
             }
+        }
+        if wait {
+            self.garbage.append(&mut tables);
+        } else {
+            self.garbage.append(&mut self.engine.bin.discard_tables(tables));
         }
         removed
     }

@@ -33,7 +33,7 @@ pub use locked::LockedSlots;
 pub use memory::{PoolUse, pool_use, purge_pool};
 pub use outside::kept_bytes;
 pub use packed::{HashBuilder, HashLimits};
-pub use slot::{SlotData, SlotGuard};
+pub use slot::{SlotData, SlotGuard, Taken};
 pub use snapshot::{Snapshot, SnapshotEntry};
 pub use table::{Detached, Dropped, Found, Place, ScanItem, Table};
 pub use usage::{LfuSettings, Usage};

@@ -76,19 +76,26 @@ impl SlotData {
         }
     }
 
-    /// Takes all keys of database `db` out; dropping them takes time. What a snapshot still needs stays
-    /// until it has been walked.
-    pub fn take(&mut self, db: u16) -> Table {
-        if self.table_if(db).is_none() {
-            // Looking at a database must not make its table, for all slots at once.
-            return Table::default();
+    /// The databases that were ever used here, and maybe some between them.
+    #[must_use]
+    pub fn databases(&self) -> std::ops::Range<u16> {
+        0..1 + self.more.as_ref().map_or(0, |more| more.tables.len()) as u16
+    }
+
+    /// Takes all keys of database `db` out, if it has anything; dropping them takes time. What a snapshot
+    /// still needs stays until it has been walked.
+    pub fn take(&mut self, db: u16) -> Taken {
+        // Most have nothing, and this is asked of all slots at once: it must not make a table, nor touch one.
+        if self.table_if(db).is_none_or(Table::is_vacant) {
+            return Taken::default();
         }
         let table = std::mem::take(self.table(db));
+        let keys = table.len();
         if table.is_pinned() {
             self.more.get_or_insert_default().parted.push(table);
-            return Table::default();
+            return Taken { keys, table: None };
         }
-        table
+        Taken { keys, table: Some(table) }
     }
 
     /// Pins all tables for a snapshot.
@@ -144,6 +151,15 @@ impl SlotData {
         let due = std::iter::once(&self.table).chain(others).filter_map(Table::next_due);
         due.min().unwrap_or(page::NEVER)
     }
+}
+
+/// What a database had in a slot.
+#[derive(Debug, Default)]
+pub struct Taken {
+    /// How many keys there were.
+    pub keys: usize,
+    /// What is to be dropped.
+    pub table: Option<Table>,
 }
 
 /// What of a slot can be read without its lock, as of the last unlock.
@@ -213,7 +229,7 @@ mod tests {
     #[test]
     fn taking_what_was_never_used_makes_nothing() {
         let mut slot = SlotData::default();
-        assert!((0..16).all(|db| slot.take(db).is_empty()));
+        assert!((0..16).all(|db| slot.take(db).table.is_none()));
         assert!(slot.more.is_none());
     }
 }

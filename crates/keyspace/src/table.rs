@@ -165,6 +165,12 @@ impl Table {
         self.len == 0
     }
 
+    /// Whether the table has nothing at all, no page and no line: it is as it was made.
+    #[must_use]
+    pub(crate) fn is_vacant(&self) -> bool {
+        self.len == 0 && self.rare.is_none() && self.pages.count() == 0 && self.index.bytes() == 0
+    }
+
     /// How many keys have a time to live.
     #[must_use]
     pub fn volatile_len(&self) -> usize {
@@ -449,7 +455,8 @@ impl Table {
     }
 
     /// About how much dropping the table gives back, without a look at all of it.
-    pub(crate) fn rough_bytes(&self) -> usize {
+    #[must_use]
+    pub fn rough_bytes(&self) -> usize {
         let rare = self.rare.as_ref().map_or(0, |rare| size_of::<Rare>() + rare.store.flat_bytes());
         let index = self.len() * 64 / 10;
         size_of::<Self>() + (self.live as usize + self.dead as usize) * 2 + index + rare

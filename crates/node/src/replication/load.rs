@@ -122,9 +122,7 @@ fn flush(server: &Server) {
     let keyspace = &server.engine.keyspace;
     let mut taken = Vec::new();
     for slot in LockedSlots::all(keyspace).iter_mut() {
-        for db in 0..keyspace.databases() {
-            taken.push(slot.take(db));
-        }
+        taken.extend(slot.databases().filter_map(|db| slot.take(db).table));
     }
     // The tables are dropped here, with no slot locked.
     drop(taken);

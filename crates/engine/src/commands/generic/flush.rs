@@ -6,43 +6,36 @@ use crate::commands::connection::database;
 use crate::context::Context;
 use crate::error::CommandError;
 
-/// FLUSHALL and FLUSHDB take ASYNC or SYNC. Memory is given back after the slots are free again, so
-/// nobody waits for it but the client itself.
-fn check_options(args: Args<'_>) -> Result<(), CommandError> {
+/// FLUSHALL and FLUSHDB take ASYNC or SYNC: whether the client itself waits until the memory is given back.
+/// Nobody else does, for that is after the slots are free again. Without a word it does not, as
+/// `lazyfree-lazy-user-flush yes` has it.
+fn waits(args: Args<'_>) -> Result<bool, CommandError> {
     match args.get(1) {
-        None => Ok(()),
-        Some(word) if args.len() == 2 && is_mode(word) => Ok(()),
+        None => Ok(false),
+        Some(word) if args.len() == 2 && word.eq_ignore_ascii_case(b"async") => Ok(false),
+        Some(word) if args.len() == 2 && word.eq_ignore_ascii_case(b"sync") => Ok(true),
         Some(_) => Err(CommandError::Syntax),
     }
 }
 
-fn is_mode(word: &[u8]) -> bool {
-    word.eq_ignore_ascii_case(b"async") || word.eq_ignore_ascii_case(b"sync")
-}
-
 pub(super) fn flushall(context: &mut Context<'_>) -> Result<(), CommandError> {
-    check_options(context.args)?;
-    flush(context, None);
-    Ok(())
+    flush(context, None)
 }
 
 pub(super) fn flushdb(context: &mut Context<'_>) -> Result<(), CommandError> {
-    check_options(context.args)?;
     let db = context.session.db;
-    flush(context, Some(db));
-    Ok(())
+    flush(context, Some(db))
 }
 
 /// Empties one database, or all.
-fn flush(context: &mut Context<'_>, only: Option<u16>) {
-    let mut removed = 0;
-    for db in (0..context.engine.keyspace.databases()).filter(|db| only.is_none_or(|only| only == *db)) {
-        removed += context.clear(db);
-    }
+fn flush(context: &mut Context<'_>, only: Option<u16>) -> Result<(), CommandError> {
+    let wait = waits(context.args)?;
+    let removed = context.clear(only, wait);
     context.engine.tracking.all_changed(&context.engine.clients);
     // Logged even if there was nothing: a replica may have something.
     context.changed((removed as u64).max(1));
     context.reply.ok();
+    Ok(())
 }
 
 pub(super) fn swapdb(context: &mut Context<'_>) -> Result<(), CommandError> {

@@ -16,7 +16,11 @@ const SLOT_BITS: u64 = 0x3fff;
 pub(super) fn dbsize(context: &mut Context<'_>) -> Result<(), CommandError> {
     let db = context.session.db;
     let mut keys = 0;
-    context.each_slot(|_, data| keys += data.table(db).len());
+    if db == 0 && !context.holds_all {
+        keys = context.engine.keyspace.len(db);
+    } else {
+        context.each_slot(|_, data| keys += data.table_if(db).map_or(0, Table::len));
+    }
     context.reply.integer(keys as i64);
     Ok(())
 }
@@ -26,7 +30,8 @@ pub(super) fn keys(context: &mut Context<'_>) -> Result<(), CommandError> {
     let all = pattern == b"*";
     let mut found = Found::default();
     context.each_slot(|_, data| {
-        data.table(db).scan(0, usize::MAX, &mut |item| {
+        let Some(table) = data.table_if(db) else { return };
+        table.scan(0, usize::MAX, &mut |item| {
             let alive = item.expiry.is_none_or(|at| at > now);
             if alive && (all || glob::matches(pattern, item.key)) {
                 found.push(item.key);
@@ -41,7 +46,7 @@ pub(super) fn randomkey(context: &mut Context<'_>) -> Result<(), CommandError> {
     let (db, now) = (context.session.db, context.now);
     for _ in 0..RANDOM_TRIES {
         let mut sizes = Vec::new();
-        context.each_slot(|slot, data| match data.table(db).len() {
+        context.each_slot(|slot, data| match data.table_if(db).map_or(0, Table::len) {
             0 => {}
             len => sizes.push((slot, len as u64)),
         });
