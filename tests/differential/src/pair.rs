@@ -5,7 +5,7 @@ use std::io;
 
 use harness::{Connection, Node, Program, Value};
 
-use crate::compare::same;
+use crate::compare::Queue;
 use crate::{Command, show};
 
 /// Nothing is slow, however long it takes; the size of the backlog is Valkey's by default, ten times that of Redis.
@@ -131,6 +131,7 @@ impl Pair {
     pub fn compare(&self, protocol: Protocol, commands: &[Command]) -> Option<Difference> {
         let mut ours = fresh(&self.ours, protocol);
         let mut theirs = fresh(&self.theirs, protocol);
+        let mut queue = Queue::default();
         for (number, batch) in commands.chunks(BATCH).enumerate() {
             // An error in sending shows as a missing reply.
             let _ = batch.iter().try_for_each(|command| ours.send(command));
@@ -138,7 +139,7 @@ impl Pair {
             for (index, command) in batch.iter().enumerate() {
                 let replies = (reply(&mut ours), reply(&mut theirs));
                 let equal = match &replies {
-                    (Some(ours), Some(theirs)) => same(command, ours, theirs),
+                    (Some(ours), Some(theirs)) => queue.same(command, ours, theirs),
                     (None, None) => return None,
                     _ => false,
                 };
