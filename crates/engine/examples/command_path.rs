@@ -2,13 +2,16 @@
 //! a read buffer, prepared in a batch of sixteen, run, its reply written. For counting instructions
 //! (`scripts/bench-instructions`) and for profiling.
 //!
-//! Usage: `command_path COMMAND BATCHES`
+//! Usage: `command_path COMMAND BATCHES [KEYS]`
+
+use std::time::Instant;
 
 #[path = "../tests/path/mod.rs"]
 mod path;
 
 use path::{PIPELINE, Path, encoded};
 
+/// Few enough that valgrind is soon done.
 const KEYS: usize = 20_000;
 
 /// The words of the command for key number `n`; the key and its slot differ from one to the next.
@@ -33,22 +36,25 @@ fn main() {
     let (command, batches) = (arguments.next(), arguments.next());
     let (Some(command), Some(batches)) = (command, batches.and_then(|text| text.parse::<usize>().ok()))
     else {
-        eprintln!("usage: command_path COMMAND BATCHES");
+        eprintln!("usage: command_path COMMAND BATCHES [KEYS]");
         std::process::exit(2);
     };
+    let keys = arguments.next().and_then(|text| text.parse().ok()).unwrap_or(KEYS);
     let mut path = Path::new();
     // Any order will do that is not the order of the slots.
-    let mut order = (0..).map(|n: usize| n.wrapping_mul(7919) % KEYS);
-    for n in 0..KEYS {
+    let mut order = (0..).map(|n: usize| n.wrapping_mul(7919) % keys);
+    for n in 0..keys {
         for command in ["set", if command.starts_with('h') { "hset" } else { "set" }] {
             path.run(&mut encoded(&request(command, n)));
         }
     }
-    let mut buffers: Vec<Vec<u8>> = (0..KEYS / PIPELINE)
+    let mut buffers: Vec<Vec<u8>> = (0..keys / PIPELINE)
         .map(|_| order.by_ref().take(PIPELINE).flat_map(|n| encoded(&request(&command, n))).collect())
         .collect();
     let count = buffers.len();
+    let start = Instant::now();
     for number in 0..batches {
         path.run(&mut buffers[number % count]);
     }
+    println!("{:.1} ns a command", start.elapsed().as_nanos() as f64 / (batches * PIPELINE) as f64);
 }

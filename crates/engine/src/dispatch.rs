@@ -231,7 +231,7 @@ impl Engine {
     ) {
         for index in range {
             let args = batch.args(index, buffer);
-            let found = self.registry.resolve(args).ok();
+            let found = self.registry.lookup(args);
             let place = found.and_then(|entry| entry.single_key);
             let key = place.and_then(|place| Some((place, self.keyspace.key(args.get(place)?))));
             if let Some((_, key)) = &key {
@@ -309,9 +309,12 @@ impl Engine {
             Run::Exec => self.exec(turn.worker, turn.session, turn.now, asked, turn.out),
             _ => self.execute(turn, request, entry, asked),
         };
-        if let Ok(flow @ (Flow::Node(_) | Flow::Paused)) = outcome {
-            turn.session.asking = asked && flow == Flow::Paused;
-            return flow;
+        match outcome {
+            Ok(Flow::Done) | Err(_) => {}
+            Ok(flow) => {
+                turn.session.asking = asked && flow == Flow::Paused;
+                return flow;
+            }
         }
         let end = (turn.worker.nanos)();
         let (nanos, reply_len) = (end.saturating_sub(turn.clock), turn.out.len().saturating_sub(start));
@@ -430,19 +433,20 @@ impl Engine {
             let _turn = self.script_turn.lock();
             return Ok(LockedSlots::all(&self.keyspace));
         }
-        let slots: SmallVec<[Slot; 4]> = match &request.key {
-            Some((_, key)) => SmallVec::from_slice(&[key.slot()]),
+        let (first, mut locked) = match &request.key {
+            Some((_, key)) => (Some(key.slot()), self.keyspace.lock_one(key.slot())),
             None if entry.command.keys.is_empty() && entry.command.reach != Reach::FirstArgument => {
                 return Ok(LockedSlots::default());
             }
-            None => self.slots_of(entry, request.args),
+            None => {
+                let slots = self.slots_of(entry, request.args);
+                if self.topology.is_some() && slots.iter().any(|slot| *slot != slots[0]) {
+                    return Err(CommandError::CrossSlot);
+                }
+                (slots.first().copied(), self.keyspace.lock_many(&slots))
+            }
         };
-        if self.topology.is_some() && slots.iter().any(|slot| *slot != slots[0]) {
-            return Err(CommandError::CrossSlot);
-        }
-        let mut locked = self.keyspace.lock_many(&slots);
-        if let (Some(topology), Some(&slot), Origin::Client) = (&self.topology, slots.first(), session.origin)
-        {
+        if let (Some(topology), Some(slot), Origin::Client) = (&self.topology, first, session.origin) {
             let ownership = locked.slot(slot).ownership();
             if ownership != Ownership::Mine {
                 let access = self.access(session, request.args, entry, asked, &mut locked, now);

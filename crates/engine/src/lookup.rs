@@ -130,20 +130,30 @@ impl Registry {
     }
 
     /// The command or subcommand that a request names.
-    pub fn resolve(&self, args: Args<'_>) -> Result<&'static Registered, CommandError> {
-        let name = args.get(0).unwrap_or_default();
-        let Some(entry) = self.find(name) else {
-            return Err(CommandError::UnknownCommand {
-                name: name.to_vec(),
-                args: args.iter().skip(1).take(20).map(<[u8]>::to_vec).collect(),
-            });
-        };
+    #[inline]
+    #[must_use]
+    pub(crate) fn lookup(&self, args: Args<'_>) -> Option<&'static Registered> {
+        let entry = self.find(args.get(0)?)?;
         match args.get(1) {
-            Some(name) if !entry.subcommands.is_empty() => entry.subcommand(name).ok_or_else(|| {
-                CommandError::UnknownSubcommand { container: entry.command.name, name: name.to_vec() }
-            }),
-            _ => Ok(entry),
+            Some(name) if !entry.subcommands.is_empty() => entry.subcommand(name),
+            _ => Some(entry),
         }
+    }
+
+    /// [`Registry::lookup`], or what to reply where there is none.
+    pub fn resolve(&self, args: Args<'_>) -> Result<&'static Registered, CommandError> {
+        self.lookup(args).ok_or_else(|| {
+            let name = args.get(0).unwrap_or_default();
+            match (self.find(name), args.get(1)) {
+                (Some(entry), Some(sub)) => {
+                    CommandError::UnknownSubcommand { container: entry.command.name, name: sub.to_vec() }
+                }
+                _ => CommandError::UnknownCommand {
+                    name: name.to_vec(),
+                    args: args.iter().skip(1).take(20).map(<[u8]>::to_vec).collect(),
+                },
+            }
+        })
     }
 }
 
@@ -159,12 +169,9 @@ struct Folded {
 
 impl Folded {
     fn new(name: &[u8]) -> Self {
-        let mut head = [0; 8];
-        let len = name.len().min(8);
-        head[..len].copy_from_slice(&name[..len]);
         Self {
             // Sets the bit that makes a letter lower case. Only a letter becomes a letter by that.
-            head: u64::from_le_bytes(head) | 0x2020_2020_2020_2020,
+            head: head(name) | 0x2020_2020_2020_2020,
             len: name.len(),
             exact: false,
         }
@@ -178,6 +185,17 @@ impl Folded {
     fn bucket(self, buckets: usize) -> usize {
         let hash = (self.head ^ self.len as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         (hash >> 40) as usize & (buckets - 1)
+    }
+}
+
+/// The first eight bytes of `name`, those that it lacks zero. Read in two pieces that may overlap.
+#[inline]
+fn head(name: &[u8]) -> u64 {
+    let four = |bytes: &[u8; 4]| u64::from(u32::from_le_bytes(*bytes));
+    match (name.first_chunk::<8>(), name.first_chunk::<4>(), name.last_chunk::<4>()) {
+        (Some(eight), ..) => u64::from_le_bytes(*eight),
+        (None, Some(first), Some(last)) => four(first) | four(last) << (8 * (name.len() - 4)),
+        _ => name.iter().rev().fold(0, |head, &byte| head << 8 | u64::from(byte)),
     }
 }
 

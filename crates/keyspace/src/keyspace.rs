@@ -93,6 +93,13 @@ impl Keyspace {
         self.guard(slot, self.slots[slot.index()].0.lock())
     }
 
+    /// [`Keyspace::lock_many`] for one slot.
+    #[must_use]
+    #[inline]
+    pub fn lock_one(&self, slot: Slot) -> LockedSlots<'_> {
+        LockedSlots::one(self, slot)
+    }
+
     /// Locks the slots all or nothing: never waits for one while it holds another, so two callers
     /// cannot wait for each other.
     #[must_use]
@@ -107,14 +114,17 @@ impl Keyspace {
     /// Lets go of the slot for whoever waits for it, and takes it again after them. Who works on a slot for
     /// long must do this at times: unlocking and locking again would nearly always win against a waiter.
     pub(crate) fn let_others(&self, guard: &mut SlotGuard<'_>) {
+        guard.publish();
         MutexGuard::bump(&mut guard.data);
         self.cuts.meet(&mut guard.data);
+        guard.told = guard.data.tidings();
     }
 
     #[inline]
     fn guard<'k>(&'k self, slot: Slot, mut data: MutexGuard<'k, SlotData>) -> SlotGuard<'k> {
         self.cuts.meet(&mut data);
-        SlotGuard { data, published: &self.published, slot }
+        let told = data.tidings();
+        SlotGuard { data, published: &self.published, slot, told }
     }
 
     /// How many keys database 0 has in `slot`, as of the last unlock.

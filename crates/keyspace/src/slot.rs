@@ -145,11 +145,14 @@ impl SlotData {
         std::iter::once(&self.table).chain(more).map(Table::held_bytes).sum()
     }
 
-    /// The least time at which something in the slot may be due.
-    fn next_due(&self) -> Millis {
-        let others = self.more.iter().flat_map(|more| &more.tables);
-        let due = std::iter::once(&self.table).chain(others).filter_map(Table::next_due);
-        due.min().unwrap_or(page::NEVER)
+    /// What others read of the slot without its lock.
+    #[inline]
+    pub(crate) fn tidings(&self) -> Tidings {
+        let mut due = self.table.next_due().unwrap_or(page::NEVER);
+        if let Some(more) = &self.more {
+            due = more.tables.iter().filter_map(Table::next_due).fold(due, Millis::min);
+        }
+        Tidings { keys: self.table.len() as u32, due }
     }
 }
 
@@ -160,6 +163,15 @@ pub struct Taken {
     pub keys: usize,
     /// What is to be dropped.
     pub table: Option<Table>,
+}
+
+/// What of a slot can be read without its lock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Tidings {
+    /// Keys of database 0.
+    keys: u32,
+    /// The least time at which something may be due.
+    due: Millis,
 }
 
 /// What of a slot can be read without its lock, as of the last unlock.
@@ -177,12 +189,25 @@ pub struct SlotGuard<'k> {
     pub(crate) data: MutexGuard<'k, SlotData>,
     pub(crate) published: &'k Published,
     pub(crate) slot: Slot,
+    /// What is published: as it was when the slot was locked.
+    pub(crate) told: Tidings,
 }
 
 impl SlotGuard<'_> {
     #[must_use]
     pub fn slot(&self) -> Slot {
         self.slot
+    }
+
+    /// Publishes what changed, and only then writes, so that neither this core nor another has to fetch the
+    /// lines for nothing.
+    #[inline]
+    pub(crate) fn publish(&self) {
+        let tidings = self.data.tidings();
+        if tidings != self.told {
+            self.published.keys[self.slot.index()].store(tidings.keys, Ordering::Relaxed);
+            self.published.due[self.slot.index()].store(tidings.due.0, Ordering::Relaxed);
+        }
     }
 }
 
@@ -201,19 +226,9 @@ impl std::ops::DerefMut for SlotGuard<'_> {
 }
 
 impl Drop for SlotGuard<'_> {
-    /// Writes only what changed, so that readers on other cores keep their copies of the lines.
     #[inline]
     fn drop(&mut self) {
-        let keys = &self.published.keys[self.slot.index()];
-        let len = self.data.table.len() as u32;
-        if keys.load(Ordering::Relaxed) != len {
-            keys.store(len, Ordering::Relaxed);
-        }
-        let due = &self.published.due[self.slot.index()];
-        let next = self.data.next_due().0;
-        if due.load(Ordering::Relaxed) != next {
-            due.store(next, Ordering::Relaxed);
-        }
+        self.publish();
     }
 }
 

@@ -182,12 +182,19 @@ impl Table {
     #[inline]
     pub fn find(&self, key: &Key<'_>, now: Millis) -> Found {
         let keys = self.keys();
-        let Some(found) = self.index.find(key.hash, |reference| keys.key(reference) == key.bytes) else {
-            return Found::Missing;
-        };
-        match self.expiry(Place(found)) {
-            Some(expiry) if expiry <= now => Found::Expired(Place(found)),
-            _ => Found::Live(Place(found)),
+        let mut expiry = None;
+        let found = self.index.find(key.hash, |reference| {
+            let (header, page, at) = self.pages.entry(reference);
+            let is = keys.key_of(header, page, at) == key.bytes;
+            if is && header.volatile() {
+                expiry = header.expiry(page, at);
+            }
+            is
+        });
+        match found {
+            None => Found::Missing,
+            Some(found) if expiry.is_some_and(|expiry| expiry <= now) => Found::Expired(Place(found)),
+            Some(found) => Found::Live(Place(found)),
         }
     }
 
@@ -271,8 +278,8 @@ impl Table {
     /// The entry was used. Writes only a change.
     #[inline]
     pub fn set_usage(&mut self, place: Place, usage: Usage) {
-        if self.usage(place) != usage {
-            let (header, page, at) = self.pages.entry_mut(place.0);
+        let (header, page, at) = self.pages.entry_mut(place.0);
+        if header.usage(page, at) != usage.0 {
             header.set_usage(page, at, usage.0);
         }
     }

@@ -293,7 +293,9 @@ impl Parser {
         limits: &Limits,
     ) -> Result<(Step, usize), ProtocolError> {
         let first_span = spans.len();
-        spans.extend(self.spans.drain(..).map(|(place, len)| (place + start as u32, len)));
+        if !self.spans.is_empty() {
+            spans.extend(self.spans.drain(..).map(|(place, len)| (place + start as u32, len)));
+        }
         let mut cursor = Cursor { buffer, start, position: start + self.position, spans };
         let mut missing = match self.missing {
             Some(missing) => missing,
@@ -303,6 +305,12 @@ impl Parser {
             },
         };
         while missing > 0 {
+            if let Some((start, length)) = short_bulk(buffer, cursor.position) {
+                cursor.spans.push((start as u32, length as u32));
+                cursor.position = start + length + 2;
+                missing -= 1;
+                continue;
+            }
             match cursor.bulk(limits)? {
                 Step::Done => missing -= 1,
                 Step::NeedMore => {
@@ -323,6 +331,12 @@ impl Parser {
 impl Cursor<'_> {
     /// Reads how many arguments there are.
     fn count(&mut self, limits: &Limits) -> Result<Option<u32>, ProtocolError> {
+        if let Some((count, next)) = short_line(self.buffer, self.start)
+            && limits.authenticated
+        {
+            self.position = next;
+            return Ok(Some(count as u32));
+        }
         let too_long = ProtocolError::TooBigCountString;
         let Some((count, next)) = number(self.buffer, self.start + 1, too_long)? else { return Ok(None) };
         let count = count
@@ -373,6 +387,34 @@ fn inline(buffer: &mut [u8], start: usize, spans: &mut Vec<Span>) -> Result<(Ste
     Ok((Step::Done, start + end + 1))
 }
 
+/// The number on the line that starts at `start`, behind a mark of one byte, and where the next line starts:
+/// if the number is one from 1 to 999, which nearly every count and length is. They are within every limit of
+/// a client that has authenticated. `None` says nothing: the line may be of another form, or not yet there.
+#[inline]
+fn short_line(buffer: &[u8], start: usize) -> Option<(usize, usize)> {
+    let &[_, first @ b'1'..=b'9', second, third, fourth] = buffer.get(start..)?.first_chunk()? else {
+        return None;
+    };
+    let first = usize::from(first - b'0');
+    if second == b'\r' {
+        return Some((first, start + 4));
+    }
+    let digit = |byte: u8| Some(usize::from(byte.wrapping_sub(b'0'))).filter(|digit| *digit < 10);
+    let two = first * 10 + digit(second)?;
+    if third == b'\r' {
+        return Some((two, start + 5));
+    }
+    let three = two * 10 + digit(third)?;
+    (fourth == b'\r').then_some((three, start + 6))
+}
+
+/// Where the argument at `position` starts and how long it is, if its length is short and it is there whole.
+#[inline]
+fn short_bulk(buffer: &[u8], position: usize) -> Option<(usize, usize)> {
+    let (length, start) = short_line(buffer, position)?;
+    (buffer[position] == b'$' && start + length + 2 <= buffer.len()).then_some((start, length))
+}
+
 /// Reads the number on the line that starts at `start`: its value (none if it is no number) and where
 /// the next line starts, once the line is there whole.
 fn number(
@@ -380,20 +422,6 @@ fn number(
     start: usize,
     too_long: ProtocolError,
 ) -> Result<Option<(Option<i64>, usize)>, ProtocolError> {
-    // Nearly every number is short and plain.
-    if let [first @ b'1'..=b'9', rest @ ..] = &buffer[start.min(buffer.len())..] {
-        let mut value = i64::from(first - b'0');
-        for (index, &byte) in rest.iter().take(8).enumerate() {
-            let digit = byte.wrapping_sub(b'0');
-            if digit < 10 {
-                value = value * 10 + i64::from(digit);
-            } else if byte == b'\r' && index + 1 < rest.len() {
-                return Ok(Some((Some(value), start + index + 3)));
-            } else {
-                break;
-            }
-        }
-    }
     let line = line(buffer, start, too_long)?;
     Ok(line.map(|line| (parse_i64(line), start + line.len() + 2)))
 }

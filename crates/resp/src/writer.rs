@@ -171,7 +171,18 @@ impl<'a> Writer<'a> {
         }
     }
 
+    #[inline]
     fn number(&mut self, kind: u8, value: i64) {
+        // Nearly every number is short: written with its line in one piece.
+        let digit = |value: i64| b'0' + (value % 10) as u8;
+        match value {
+            0..10 => self.raw(&[kind, digit(value), b'\r', b'\n']),
+            10..100 => self.raw(&[kind, digit(value / 10), digit(value), b'\r', b'\n']),
+            _ => self.long_number(kind, value),
+        }
+    }
+
+    fn long_number(&mut self, kind: u8, value: i64) {
         let mut digits = itoa::Buffer::new();
         self.out.push(kind);
         self.raw(digits.format(value).as_bytes());

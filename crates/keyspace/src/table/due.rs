@@ -97,7 +97,11 @@ impl Table {
 
     /// When the next entry or field of a hash expires, or a time before that.
     #[must_use]
+    #[inline]
     pub fn next_due(&self) -> Option<Millis> {
+        if self.volatile == 0 && self.rare.is_none() {
+            return None;
+        }
         let fields = self.rare.as_ref().and_then(|rare| rare.fields_due.as_ref()?.first());
         let entries = (self.volatile > 0).then_some(self.next_due);
         fields.into_iter().chain(entries).min()
