@@ -107,8 +107,19 @@ impl SlotTable {
     /// Whether `id` owns exactly `slots`, and was not thought to have given any of them away.
     pub(crate) fn owns_exactly(&self, id: NodeId, slots: &SlotSet) -> bool {
         slots.len() == self.count(id)
-            && self.set_of(id) == *slots
-            && (self.disclaimed.is_empty() || !slots.iter().any(|slot| self.disclaimed.contains(slot)))
+            && self.owns_all(id, slots)
+            && slots.words().zip(self.disclaimed.words()).all(|(slots, disclaimed)| slots & disclaimed == 0)
+    }
+
+    /// Asked with every packet of a master: nothing is built for it, and stretches of one owner's are
+    /// compared whole.
+    fn owns_all(&self, id: NodeId, slots: &SlotSet) -> bool {
+        let Some(&handle) = self.handles.get(&id) else { return slots.is_empty() };
+        slots.words().zip(self.owners.chunks_exact(64)).all(|(word, owners)| match word {
+            0 => true,
+            u64::MAX => owners.iter().all(|&owner| owner == handle),
+            _ => owners.iter().enumerate().all(|(bit, &owner)| word >> bit & 1 == 0 || owner == handle),
+        })
     }
 
     /// Gives `slot` to `id`, whoever had it.

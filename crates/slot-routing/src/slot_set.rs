@@ -48,18 +48,23 @@ impl SlotSet {
 
     #[must_use]
     pub fn len(&self) -> usize {
-        self.0.iter().map(|byte| byte.count_ones() as usize).sum()
+        self.words().map(|word| word.count_ones() as usize).sum()
     }
 
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.0.iter().all(|&byte| byte == 0)
+        self.words().all(|word| word == 0)
+    }
+
+    /// Sixty-four slots each, in rising order: bit `slot & 63` of word `slot >> 6`.
+    pub fn words(&self) -> impl Iterator<Item = u64> + '_ {
+        let (words, _) = self.0.as_chunks();
+        words.iter().map(|bytes| u64::from_le_bytes(*bytes))
     }
 
     /// The slots in rising order.
     pub fn iter(&self) -> impl Iterator<Item = Slot> + '_ {
-        self.0.chunks_exact(8).enumerate().flat_map(|(index, bytes)| {
-            let mut word = u64::from_le_bytes(bytes.try_into().expect("chunks of eight"));
+        self.words().enumerate().flat_map(|(index, mut word)| {
             std::iter::from_fn(move || {
                 let bit = (word != 0).then(|| word.trailing_zeros() as u16)?;
                 word &= word - 1;
