@@ -43,6 +43,8 @@ bitflags! {
         const ALLOW_BUSY = 1 << 19;
         const TOUCHES_ARBITRARY_KEYS = 1 << 20;
         const ALL_DBS = 1 << 21;
+        /// Is not queued after MULTI but runs at once.
+        const AT_ONCE = 1 << 22;
     }
 
     /// Access control categories.

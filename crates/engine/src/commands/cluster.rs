@@ -29,16 +29,30 @@ const fn row(
     Command::new(name, Group::Cluster, since, arity, summary).node(NodeCommand::Cluster(command))
 }
 
+/// One whose reply depends on more than the data.
+const fn view(
+    name: &'static str,
+    since: &'static str,
+    arity: i8,
+    command: C,
+    summary: &'static str,
+) -> Command {
+    row(name, since, arity, command, summary).tips(NONDETERMINISTIC)
+}
+
 const CLUSTER: &[Command] = &[
     row("addslots", "3.0.0", -3, C::AddSlots, "Gives free slots to this node.").flags(CHANGE),
     row("addslotsrange", "7.0.0", -4, C::AddSlotsRange, "Gives ranges of free slots to this node.")
         .flags(CHANGE),
-    row("bumpepoch", "3.0.0", 2, C::BumpEpoch, "Gives this node's claims the highest epoch.")
-        .flags(CHANGE)
-        .tips(NONDETERMINISTIC),
-    row("count-failure-reports", "3.0.0", 3, C::CountFailureReports, "Counts who reports a node as failing.")
-        .tips(NONDETERMINISTIC)
-        .flags(LOOK),
+    view("bumpepoch", "3.0.0", 2, C::BumpEpoch, "Gives this node's claims the highest epoch.").flags(CHANGE),
+    view(
+        "count-failure-reports",
+        "3.0.0",
+        3,
+        C::CountFailureReports,
+        "Counts who reports a node as failing.",
+    )
+    .flags(LOOK),
     Command::new("countkeysinslot", Group::Cluster, "3.0.0", 3, "Counts a slot's keys.")
         .flags(Flags::STALE)
         .run(count_keys_in_slot),
@@ -55,24 +69,16 @@ const CLUSTER: &[Command] = &[
         .run(keys_in_slot)
         .each_slot(),
     Command::new("help", Group::Cluster, "5.0.0", 2, "Tells what CLUSTER can do.").flags(QUERY).run(help),
-    row("info", "3.0.0", 2, C::Info, "Returns facts about the cluster.").flags(QUERY).tips(NONDETERMINISTIC),
+    view("info", "3.0.0", 2, C::Info, "Returns facts about the cluster.").flags(QUERY),
     Command::new("keyslot", Group::Cluster, "3.0.0", 3, "Tells which slot a key lies in.")
         .flags(Flags::STALE)
         .run(key_slot),
-    row("links", "7.0.0", 2, C::Links, "Lists the links to other nodes.")
-        .tips(NONDETERMINISTIC)
-        .flags(Flags::STALE),
+    view("links", "7.0.0", 2, C::Links, "Lists the links to other nodes.").flags(Flags::STALE),
     row("meet", "3.0.0", -4, C::Meet, "Makes a node known to this one.").flags(CHANGE),
     row("myid", "3.0.0", 2, C::MyId, "Tells this node's name.").flags(QUERY),
-    row("myshardid", "7.2.0", 2, C::MyShardId, "Tells the name of this node's shard.")
-        .flags(QUERY)
-        .tips(NONDETERMINISTIC),
-    row("nodes", "3.0.0", 2, C::Nodes, "Lists the nodes as this one sees them.")
-        .flags(QUERY)
-        .tips(NONDETERMINISTIC),
-    row("replicas", "5.0.0", 3, C::Replicas, "Lists the replicas of a master.")
-        .tips(NONDETERMINISTIC)
-        .flags(LOOK),
+    view("myshardid", "7.2.0", 2, C::MyShardId, "Tells the name of this node's shard.").flags(QUERY),
+    view("nodes", "3.0.0", 2, C::Nodes, "Lists the nodes as this one sees them.").flags(QUERY),
+    view("replicas", "5.0.0", 3, C::Replicas, "Lists the replicas of a master.").flags(LOOK),
     row("replicate", "3.0.0", -3, C::Replicate, "Makes this node a replica of a master.").flags(CHANGE),
     row("reset", "3.0.0", -2, C::Reset, "Makes this node forget the cluster.")
         .flags(LOOK.union(Flags::NOSCRIPT)),
@@ -80,15 +86,9 @@ const CLUSTER: &[Command] = &[
     row("set-config-epoch", "3.0.0", 3, C::SetConfigEpoch, "Sets the epoch of a new node.").flags(CHANGE),
     row("setslot", "3.0.0", -4, C::SetSlot, "Begins, ends or undoes the move of a slot.")
         .flags(CHANGE.union(Flags::MAY_REPLICATE)),
-    row("shards", "7.0.0", 2, C::Shards, "Lists the shards: their slots and nodes.")
-        .flags(QUERY)
-        .tips(NONDETERMINISTIC),
-    row("slaves", "3.0.0", 3, C::Replicas, "Lists the replicas of a master.")
-        .tips(NONDETERMINISTIC)
-        .flags(LOOK),
-    row("slots", "3.0.0", 2, C::Slots, "Lists ranges of slots with their nodes.")
-        .flags(QUERY)
-        .tips(NONDETERMINISTIC),
+    view("shards", "7.0.0", 2, C::Shards, "Lists the shards: their slots and nodes.").flags(QUERY),
+    view("slaves", "3.0.0", 3, C::Replicas, "Lists the replicas of a master.").flags(LOOK),
+    view("slots", "3.0.0", 2, C::Slots, "Lists ranges of slots with their nodes.").flags(QUERY),
 ];
 
 const HELP: &[&str] = &[

@@ -40,13 +40,15 @@ pub(super) const COMMANDS: &[Command] = &[
         .flags(Flags::FAST)
         .tips(&["request_policy:all_shards", "response_policy:all_succeeded"])
         .run(ping),
-    row("quit", "1.0.0", -1, "Closes the connection.").flags(BEFORE_LOGIN).run(hello::quit),
+    row("quit", "1.0.0", -1, "Closes the connection.")
+        .flags(BEFORE_LOGIN.union(Flags::AT_ONCE))
+        .run(hello::quit),
     routing("readonly", "Lets this connection read from a replica.")
         .flags(ANYTIME.union(Flags::FAST))
         .run(hello::readonly),
     routing("readwrite", "Ends what READONLY began.").flags(ANYTIME.union(Flags::FAST)).run(hello::readwrite),
     row("reset", "6.2.0", 1, "Makes the connection as it was when it was new.")
-        .flags(BEFORE_LOGIN)
+        .flags(BEFORE_LOGIN.union(Flags::AT_ONCE))
         .run(hello::reset),
     row("select", "1.0.0", 2, "Chooses the database of this connection.")
         .flags(ANYTIME.union(Flags::FAST).union(Flags::ALLOW_BUSY))

@@ -12,60 +12,29 @@ use crate::keys::{KeyFlags, KeySpec};
 use crate::transaction::Transaction;
 use crate::watch::Watched;
 
+const ANYTIME: Flags = Flags::NOSCRIPT.union(Flags::LOADING).union(Flags::STALE);
+/// What all but EXEC have in common.
+const MARKS: Flags = ANYTIME.union(Flags::FAST).union(Flags::ALLOW_BUSY);
+
+const fn row(name: &'static str, since: &'static str, arity: i8, summary: &'static str) -> Command {
+    Command::new(name, Group::Transactions, since, arity, summary).category(Categories::TRANSACTION)
+}
+
 pub(super) const COMMANDS: &[Command] = &[
-    Command::new("exec", Group::Transactions, "1.2.0", 1, "Runs what was queued since MULTI.")
-        .flags(Flags::NOSCRIPT.union(Flags::LOADING).union(Flags::STALE).union(Flags::SKIP_COMMANDLOG))
-        .category(Categories::TRANSACTION)
+    row("exec", "1.2.0", 1, "Runs what was queued since MULTI.")
+        .flags(ANYTIME.union(Flags::SKIP_COMMANDLOG).union(Flags::AT_ONCE))
         .exec(),
-    Command::new("discard", Group::Transactions, "2.0.0", 1, "Forgets what was queued since MULTI.")
-        .flags(
-            Flags::NOSCRIPT
-                .union(Flags::LOADING)
-                .union(Flags::STALE)
-                .union(Flags::FAST)
-                .union(Flags::ALLOW_BUSY),
-        )
-        .category(Categories::TRANSACTION)
+    row("discard", "2.0.0", 1, "Forgets what was queued since MULTI.")
+        .flags(MARKS.union(Flags::AT_ONCE))
         .run(discard),
-    Command::new("multi", Group::Transactions, "1.2.0", 1, "Starts a transaction: what follows is queued.")
-        .flags(
-            Flags::NOSCRIPT
-                .union(Flags::LOADING)
-                .union(Flags::STALE)
-                .union(Flags::FAST)
-                .union(Flags::NO_MULTI)
-                .union(Flags::ALLOW_BUSY),
-        )
-        .category(Categories::TRANSACTION)
+    row("multi", "1.2.0", 1, "Starts a transaction: what follows is queued.")
+        .flags(MARKS.union(Flags::NO_MULTI).union(Flags::AT_ONCE))
         .run(multi),
-    Command::new("unwatch", Group::Transactions, "2.2.0", 1, "Forgets what is watched.")
-        .flags(
-            Flags::NOSCRIPT
-                .union(Flags::LOADING)
-                .union(Flags::STALE)
-                .union(Flags::FAST)
-                .union(Flags::ALLOW_BUSY),
-        )
-        .category(Categories::TRANSACTION)
-        .run(unwatch),
-    Command::new(
-        "watch",
-        Group::Transactions,
-        "2.2.0",
-        -2,
-        "Makes EXEC run only if keys have not changed meanwhile.",
-    )
-    .flags(
-        Flags::NOSCRIPT
-            .union(Flags::LOADING)
-            .union(Flags::STALE)
-            .union(Flags::FAST)
-            .union(Flags::NO_MULTI)
-            .union(Flags::ALLOW_BUSY),
-    )
-    .category(Categories::TRANSACTION)
-    .keys(&[KeySpec::range(1, -1, 1, KeyFlags::RO)])
-    .run(watch),
+    row("unwatch", "2.2.0", 1, "Forgets what is watched.").flags(MARKS).run(unwatch),
+    row("watch", "2.2.0", -2, "Makes EXEC run only if keys have not changed meanwhile.")
+        .flags(MARKS.union(Flags::NO_MULTI).union(Flags::AT_ONCE))
+        .keys(&[KeySpec::range(1, -1, 1, KeyFlags::RO)])
+        .run(watch),
 ];
 
 fn multi(context: &mut Context<'_>) -> Result<(), CommandError> {

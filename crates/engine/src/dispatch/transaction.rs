@@ -23,9 +23,6 @@ use crate::session::{Origin, Session};
 use crate::stats::add;
 use crate::transaction::{MAX_QUEUED_BYTES, Transaction};
 
-/// Commands that are not queued.
-const AT_ONCE: &[&str] = &["discard", "exec", "multi", "quit", "reset", "watch"];
-
 impl Engine {
     /// Queues a request of a session that said MULTI; `None` if it is one that runs at once.
     pub(super) fn queue(
@@ -35,7 +32,7 @@ impl Engine {
         request: &Prepared<'_>,
         asked: bool,
     ) -> Option<Result<(), CommandError>> {
-        if request.found.is_some_and(|entry| AT_ONCE.contains(&entry.full_name.as_str())) {
+        if request.found.is_some_and(|entry| entry.command.flags.contains(Flags::AT_ONCE)) {
             return None;
         }
         let admitted = self.admit(session, request, now);
