@@ -116,14 +116,17 @@ pub(super) fn copy(context: &mut Context<'_>) -> Result<(), CommandError> {
             replace = true;
         } else if word.eq_ignore_ascii_case(b"db") && index + 1 < context.args.len() {
             index += 1;
-            db = database(context, context.integer(index)?)?;
+            let number = context.integer(index)?;
+            if context.engine.topology.is_some() && number != 0 {
+                return Err(CommandError::text(
+                    "ERR Copying to another database is not allowed in cluster mode",
+                ));
+            }
+            db = database(context, number)?;
         } else {
             return Err(CommandError::Syntax);
         }
         index += 1;
-    }
-    if context.engine.topology.is_some() && db != 0 {
-        return Err(CommandError::text("ERR Copying to another database is not allowed in cluster mode"));
     }
     if db == context.session.db && from.bytes() == to.bytes() {
         return Err(SAME);

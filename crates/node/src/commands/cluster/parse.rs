@@ -27,7 +27,7 @@ pub(super) fn change(
         ClusterCommand::DelSlotsRange => Command::DelSlots(ranges(words, "delslotsrange")?),
         ClusterCommand::FlushSlots => Command::FlushSlots { holds_keys: holds_keys() },
         ClusterCommand::SetSlot => set_slot(words, keyspace)?,
-        ClusterCommand::Replicate if words.len() > 3 => return Err(wrong_words("replicate")),
+        ClusterCommand::Replicate if words.len() > 3 => return Err(wrong_words(words)),
         ClusterCommand::Replicate => Command::Replicate { node: name(), holds_keys: holds_keys() },
         ClusterCommand::Failover => failover(words)?,
         ClusterCommand::Forget => Command::Forget { node: name() },
@@ -40,7 +40,9 @@ pub(super) fn change(
     })
 }
 
-fn wrong_words(subcommand: &str) -> String {
+/// Names the subcommand as the client wrote it, up to Redis's 128 letters.
+fn wrong_words(words: &[String]) -> String {
+    let subcommand: String = words[1].chars().take(128).collect();
     format!("ERR unknown subcommand or wrong number of arguments for '{subcommand}'. Try CLUSTER HELP.")
 }
 
@@ -93,7 +95,7 @@ fn set_slot(words: &[String], keyspace: &Keyspace) -> Result<Command, String> {
 
 fn failover(words: &[String]) -> Result<Command, String> {
     let mode = match words.get(2).map(|word| word.to_ascii_lowercase()).as_deref() {
-        _ if words.len() > 3 => return Err(wrong_words("failover")),
+        _ if words.len() > 3 => return Err(wrong_words(words)),
         None => FailoverMode::Graceful,
         Some("force") => FailoverMode::Force,
         Some("takeover") => FailoverMode::Takeover,
@@ -104,7 +106,7 @@ fn failover(words: &[String]) -> Result<Command, String> {
 
 fn reset(words: &[String], holds_keys: bool) -> Result<Command, String> {
     let hard = match words.get(2).map(|word| word.to_ascii_lowercase()).as_deref() {
-        _ if words.len() > 3 => return Err(wrong_words("reset")),
+        _ if words.len() > 3 => return Err(wrong_words(words)),
         None | Some("soft") => false,
         Some("hard") => true,
         Some(_) => return Err(SYNTAX.to_owned()),
@@ -124,7 +126,7 @@ fn set_config_epoch(word: &str) -> Result<Command, String> {
 
 fn meet(words: &[String]) -> Result<Command, String> {
     if words.len() > 5 {
-        return Err(wrong_words("meet"));
+        return Err(wrong_words(words));
     }
     let (ip, base) = (&words[2], &words[3]);
     let port = integer(base).ok_or_else(|| format!("ERR Invalid TCP base port specified: {base}"))?;
@@ -167,7 +169,7 @@ mod tests {
             (C::SetSlot, "setslot 1 stable extra", set_slot.to_owned()),
             (C::SetSlot, "setslot 99999 stable", BAD_SLOT.to_owned()),
             (C::Failover, "failover foo", SYNTAX.to_owned()),
-            (C::Failover, "failover force takeover", format!("{wrong} 'failover'. Try CLUSTER HELP.")),
+            (C::Failover, "FailOver force takeover", format!("{wrong} 'FailOver'. Try CLUSTER HELP.")),
             (C::Reset, "reset foo", SYNTAX.to_owned()),
             (C::SetConfigEpoch, "set-config-epoch x", NOT_INTEGER.to_owned()),
             (C::SetConfigEpoch, "set-config-epoch -1", "ERR Invalid config epoch specified: -1".to_owned()),
