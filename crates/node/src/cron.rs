@@ -13,7 +13,7 @@ use crate::totals::{Count, Totals};
 use crate::worker::with_scratch;
 use crate::{memory, oom};
 
-/// Keys are looked for whose time has come.
+/// Keys are looked for whose time has come: twice in a turn of `hz`, and at least this often.
 const EXPIRE_PERIOD: Duration = Duration::from_millis(50);
 /// How long that may take at once, and the time left to others after that when there is more.
 const EXPIRE_BUDGET: Duration = Duration::from_millis(2);
@@ -71,8 +71,14 @@ pub(crate) async fn expire(server: Arc<Server>) {
         server.expiry.nanos.fetch_add(nanos, Ordering::Relaxed);
         server.expiry.capped.fetch_add(u64::from(more), Ordering::Relaxed);
         server.engine.latency.sample("expire-cycle", now, nanos);
-        tokio::time::sleep(if more { EXPIRE_REST } else { EXPIRE_PERIOD }).await;
+        tokio::time::sleep(if more { EXPIRE_REST } else { expire_period(server.config.integer("hz")) }).await;
     }
+}
+
+/// A key must be gone within a tenth of a second of its time, so a low `hz` does not make this rare.
+fn expire_period(hz: i64) -> Duration {
+    let hz = u64::try_from(hz).unwrap_or(0).max(1);
+    Duration::from_micros(500_000 / hz).min(EXPIRE_PERIOD)
 }
 
 /// Drops large values that were deleted, on a thread that nobody waits for.
@@ -137,5 +143,17 @@ pub(crate) fn check_memory(server: &Server) {
     let over = limit > 0 && used > limit;
     if over != server.engine.settings.gate().contains(Gate::OUT_OF_MEMORY) {
         server.engine.settings.set_gate(Gate::OUT_OF_MEMORY, over);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_high_hz_looks_for_due_keys_more_often_and_a_low_one_not_less() {
+        for (hz, millis) in [(1, 50), (10, 50), (100, 5), (500, 1)] {
+            assert_eq!(expire_period(hz), Duration::from_millis(millis), "hz {hz}");
+        }
     }
 }

@@ -228,6 +228,7 @@ impl Driver {
                 let _ = answer.send(result);
             }
         }
+        self.store.close_replaced();
         for link in given_up {
             self.links.close(link);
             self.feed(Input::Closed { link })?;

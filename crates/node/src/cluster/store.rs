@@ -13,6 +13,8 @@ pub(super) struct Store {
     path: PathBuf,
     /// The file as it is now, locked.
     locked: File,
+    /// Those that it took the place of.
+    replaced: Vec<File>,
 }
 
 impl Store {
@@ -43,7 +45,7 @@ impl Store {
         }
         let mut text = Vec::new();
         Read::by_ref(&mut file).take(LONGEST).read_to_end(&mut text).with_context(fail)?;
-        Ok((Self { path: path.to_owned(), locked: file }, text))
+        Ok((Self { path: path.to_owned(), locked: file, replaced: Vec::new() }, text))
     }
 
     /// Makes `text` the content of the file. With `sync` it has reached the disk on return.
@@ -61,8 +63,14 @@ impl Store {
             let folder = self.path.parent().filter(|folder| !folder.as_os_str().is_empty());
             File::open(folder.unwrap_or(Path::new(".")))?.sync_all()?;
         }
-        self.locked = file;
+        self.replaced.push(std::mem::replace(&mut self.locked, file));
         Ok(())
+    }
+
+    /// Closes the files whose place others took. The last one to close a file gives its blocks back, which
+    /// takes as long as all of a write: to be called when nobody waits for what was written.
+    pub(super) fn close_replaced(&mut self) {
+        self.replaced.clear();
     }
 }
 

@@ -37,7 +37,7 @@ pub(super) fn server(server: &Server, text: &mut Text) {
     text.line("uptime_in_seconds", uptime);
     text.line("uptime_in_days", uptime / 86400);
     // What happens by itself happens when it is due; this is how often the rest is looked at.
-    text.line("hz", crate::cron::TURNS_A_SECOND);
+    text.line("hz", config.integer("hz"));
     text.line("configured_hz", config.integer("hz"));
     text.line("clients_hz", 1);
     text.line("lru_clock", crate::time::now().secs() & 0xff_ffff);
