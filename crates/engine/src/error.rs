@@ -46,6 +46,8 @@ pub enum CommandError {
         host: String,
         port: u16,
     },
+    /// The master of this replica does, at `host:port`.
+    ToMaster(String),
     TryAgain,
     // The environment's state.
     SlotNotServed,
@@ -69,7 +71,14 @@ impl CommandError {
     /// Whether the command never began: another node serves its keys, or nobody does just now.
     #[must_use]
     pub fn is_refusal(&self) -> bool {
-        matches!(self, Self::Redirect { .. } | Self::TryAgain | Self::SlotNotServed | Self::CrossSlot)
+        matches!(
+            self,
+            Self::Redirect { .. }
+                | Self::ToMaster(_)
+                | Self::TryAgain
+                | Self::SlotNotServed
+                | Self::CrossSlot
+        )
     }
 
     /// Whether it tells where keys are served, or that they are not.
@@ -112,6 +121,7 @@ impl fmt::Display for CommandError {
             Self::Redirect { ask, slot, host, port } => {
                 return slot_routing::Redirect { ask: *ask, slot: *slot, host, port: *port }.fmt(f);
             }
+            Self::ToMaster(address) => return write!(f, "REDIRECT {address}"),
             Self::Text(text) => text,
             Self::Syntax => "ERR syntax error",
             Self::WrongType => "WRONGTYPE Operation against a key holding the wrong kind of value",

@@ -45,6 +45,8 @@ pub struct Session {
     pub asking: bool,
     /// The client said READONLY: it takes reads from a replica.
     pub readonly: bool,
+    /// The client said that it knows what REDIRECT means (CLIENT CAPA).
+    pub(crate) knows_redirect: bool,
     /// The connection is to be closed after the replies so far.
     pub closing: bool,
     /// Replies that the client does not want. The engine drops them; so must the shell with its own.
@@ -83,6 +85,7 @@ impl Session {
             authenticated,
             asking: false,
             readonly: false,
+            knows_redirect: false,
             closing: false,
             mute: Mute::default(),
             last_write: ReplOffset(0),

@@ -29,6 +29,8 @@ bitflags! {
         const WRITES_PAUSED = 1 << 7;
         /// All commands wait (CLIENT PAUSE ALL).
         const ALL_PAUSED = 1 << 8;
+        /// A replica without cluster mode: clients that know REDIRECT are sent to its master.
+        const REDIRECTS = 1 << 9;
     }
 }
 
@@ -96,6 +98,8 @@ pub struct Settings {
     pub protected_configs: Permission,
     /// The password that clients must give, if any (`requirepass`).
     pub password: ArcSwap<Option<Vec<u8>>>,
+    /// The master's `host:port`, while [`Gate::REDIRECTS`] holds.
+    pub redirect_to: ArcSwap<String>,
 }
 
 impl Default for Settings {
@@ -117,6 +121,7 @@ impl Default for Settings {
             module_command: Permission::default(),
             protected_configs: Permission::default(),
             password: ArcSwap::default(),
+            redirect_to: ArcSwap::default(),
         }
     }
 }

@@ -50,6 +50,7 @@ fn synchronises_and_streams(master: &Program, replica: &Program) {
     let replica = Node::start(replica, "--save ");
     fill(&master, "before", 3000);
     master.run("SET expiring x PX 3600000").expect_ok();
+    master.run("SET far x PXAT 9223372036854775807").expect_ok();
     master.call_db(3, "SET elsewhere x");
     follow(&replica, &master);
     fill(&master, "after", 2000);
@@ -62,8 +63,9 @@ fn synchronises_and_streams(master: &Program, replica: &Program) {
     master.run("COPY before:6 copied");
     master.run("SETRANGE before:8 10 xyz");
     master.run("MOVE before:9 2");
+    master.run("PEXPIREAT before:10 9000000000000000000");
     wait_until_equal(&replica, &master, &[sample("before", 3000), sample("after", 2000)].concat());
-    for key in ["expiring", "before:4", "before:5"] {
+    for key in ["expiring", "far", "before:4", "before:5", "before:10"] {
         let expires = |node: &Node| node.run(&format!("PEXPIRETIME {key}")).int();
         assert_eq!(expires(&replica), expires(&master), "{key} expires at the same time");
     }
@@ -215,6 +217,45 @@ fn a_replica_hides_what_expired_and_does_not_delete_it() {
     });
     assert_eq!(master.run("GET brief"), Value::NullBulk, "the master deletes it on access");
     eventually("so does the replica", || (replica.run("DBSIZE").int() == 0).then_some(()));
+}
+
+/// What waits for a replica that reads nothing is bounded by its class's limit, and then the link is cut.
+#[test]
+fn a_replica_that_does_not_read_is_cut_off() {
+    let master = Node::start(&Program::redoubt(), "--save ");
+    let mut client = master.connect();
+    client.call(&["CONFIG", "SET", "client-output-buffer-limit", "replica 4mb 0 0"]).expect_ok();
+    let mut stuck = master.connect();
+    stuck.send(&["PSYNC", "?", "-1"]).expect("the master takes it");
+    let replicas = || master.info("replication", "connected_slaves");
+    eventually("it is a replica", || (replicas()? == "1").then_some(()));
+    let value = "v".repeat(200_000);
+    let mut written = 0;
+    eventually("the link is cut", || {
+        client.call(&["SET", "k", &value]).expect_ok();
+        written += 1;
+        (replicas()? == "0").then_some(())
+    });
+    assert!(written > 20, "not before its limit: {written}");
+    drop(stuck);
+}
+
+/// A client that says that it knows REDIRECT needs no list of servers to find the master.
+#[test]
+fn a_replica_redirects_who_knows_it() {
+    let master = Node::start(&Program::redoubt(), "--save ");
+    let replica = Node::start(&Program::redoubt(), "--save ");
+    follow(&replica, &master);
+    let mut client = replica.connect();
+    client.run("CLIENT CAPA redirect").expect_ok();
+    let there = Value::Error(format!("REDIRECT 127.0.0.1:{}", master.port));
+    assert_eq!(client.run("SET a 1"), there);
+    assert_eq!(client.run("GET a"), there);
+    client.run("READONLY").expect_ok();
+    assert_eq!(client.run("GET a"), Value::NullBulk);
+    client.run("READWRITE").expect_ok();
+    replica.run("REPLICAOF NO ONE").expect_ok();
+    client.run("SET a 1").expect_ok();
 }
 
 /// The replica takes over at its master's word, writes go on there, and neither copies all its data again.

@@ -59,6 +59,9 @@ const CLIENT: &[Command] = &[
     row("caching", "6.0.0", 3, "Makes the next command an exception from how keys are tracked.")
         .flags(ITSELF)
         .run(tracking::caching),
+    row("capa", "8.0.0", -3, "Says what this client can do beyond what every client can.")
+        .flags(ITSELF)
+        .run(client::capa),
     row("getredir", "6.0.0", 2, "Returns who is told of changed keys in this connection's place.")
         .flags(ITSELF)
         .run(tracking::getredir),

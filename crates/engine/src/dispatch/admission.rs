@@ -72,6 +72,10 @@ impl Engine {
             if paused(gate, flags) && (session.transaction.is_none() || matches!(command.run, Run::Exec)) {
                 return Ok(Admitted { entry, flow: Flow::Paused });
             }
+            let moves = flags.contains(Flags::WRITE) || flags.contains(Flags::READONLY) && !session.readonly;
+            if gate.contains(Gate::REDIRECTS) && session.knows_redirect && moves {
+                return Err(CommandError::ToMaster(self.settings.redirect_to.load().to_string()));
+            }
             let keys = keys && !self.serves_channels_when_down(flags);
             self.check_gate(gate, flags, keys).map_err(|error| self.name_hole(error, entry, request))?;
         }

@@ -248,8 +248,14 @@ impl Replication {
         let (config, settings) = (&server.config, &server.engine.settings);
         let (replica, up) = match &*self.role.lock() {
             Role::Master => (false, true),
-            Role::Replica { machine, .. } => (true, machine.lock().link() == replica::LinkState::Connected),
+            Role::Replica { machine, master } => {
+                // The address first: who sees the gate reads it.
+                let MasterAddress { host, port } = master;
+                settings.redirect_to.store(Arc::new(format!("{host}:{port}")));
+                (true, machine.lock().link() == replica::LinkState::Connected)
+            }
         };
+        settings.set_gate(Gate::REDIRECTS, replica && server.engine.topology.is_none());
         settings.set_gate(Gate::READ_ONLY_REPLICA, replica && config.switch("replica-read-only"));
         settings.set_gate(Gate::MASTER_DOWN, replica && !up && !config.switch("replica-serve-stale-data"));
         let wanted = config.integer("min-replicas-to-write");

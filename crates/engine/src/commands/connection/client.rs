@@ -40,6 +40,14 @@ pub(super) fn setname(context: &mut Context<'_>) -> Result<(), CommandError> {
     Ok(())
 }
 
+/// CLIENT CAPA capability [capability ...]: what is not known is no error, for newer servers know more.
+pub(super) fn capa(context: &mut Context<'_>) -> Result<(), CommandError> {
+    let redirect = context.args.from(2).iter().any(|word| word.eq_ignore_ascii_case(b"redirect"));
+    context.session.knows_redirect |= redirect;
+    context.reply.ok();
+    Ok(())
+}
+
 pub(super) fn setinfo(context: &mut Context<'_>) -> Result<(), CommandError> {
     let (what, text) = (context.arg(2), context.arg(3));
     let mut names = context.session.client.names.lock();
@@ -147,6 +155,8 @@ pub(super) fn help(context: &mut Context<'_>) -> Result<(), CommandError> {
             "      Those with these numbers.",
             "NO-EVICT (ON|OFF)",
             "    Protects this connection from being closed for memory.",
+            "CAPA <option> [<option> ...]",
+            "    Says what this client can do: redirect.",
             "NO-TOUCH (ON|OFF)",
             "    Reads of this connection leave no trace in how recently keys were used.",
             "PAUSE <timeout> [WRITE|ALL]",
@@ -175,7 +185,38 @@ pub(super) fn help(context: &mut Context<'_>) -> Result<(), CommandError> {
 
 #[cfg(test)]
 mod tests {
+    use crate::settings::Gate;
     use crate::testing::Client;
+
+    #[test]
+    fn who_knows_redirect_is_sent_from_a_replica_to_its_master() {
+        let mut client = Client::new();
+        let settings = &client.engine.settings;
+        settings.redirect_to.store(std::sync::Arc::new("10.0.0.1:6379".to_owned()));
+        settings.set_gate(Gate::REDIRECTS | Gate::READ_ONLY_REPLICA, true);
+        client.table(&[
+            ("get k", "$-1"),
+            ("set k v", "-READONLY You can't write against a read only replica."),
+            ("readonly", "-ERR This instance has cluster support disabled"),
+            ("client capa", "-ERR wrong number of arguments for 'client|capa' command"),
+            ("client capa nosuch", "+OK"),
+            ("get k", "$-1"),
+            ("client capa Nosuch REDIRECT", "+OK"),
+            ("get k", "-REDIRECT 10.0.0.1:6379"),
+            ("set k v", "-REDIRECT 10.0.0.1:6379"),
+            ("ping", "+PONG"),
+            ("multi", "+OK"),
+            ("get k", "-REDIRECT 10.0.0.1:6379"),
+            ("exec", "-EXECABORT Transaction discarded because of previous errors."),
+            ("readonly", "+OK"),
+            ("get k", "$-1"),
+            ("set k v", "-REDIRECT 10.0.0.1:6379"),
+            ("readwrite", "+OK"),
+            ("get k", "-REDIRECT 10.0.0.1:6379"),
+            ("reset", "+RESET"),
+            ("get k", "$-1"),
+        ]);
+    }
 
     #[test]
     fn names_and_libraries() {

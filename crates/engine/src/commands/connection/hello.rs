@@ -140,6 +140,7 @@ pub(super) fn reset(context: &mut Context<'_>) -> Result<(), CommandError> {
     session.asking = false;
     session.mute = Mute::Nothing;
     session.set_readonly(false);
+    session.knows_redirect = false;
     session.set_protocol(Protocol::Resp2);
     session.set_no_evict(false);
     session.set_no_touch(false);
@@ -163,15 +164,20 @@ pub(super) fn asking(context: &mut Context<'_>) -> Result<(), CommandError> {
     Ok(())
 }
 
+/// Reads from a replica: also of use to a client that would else be redirected.
+fn check_readonly(context: &Context<'_>) -> Result<(), CommandError> {
+    if context.session.knows_redirect { Ok(()) } else { check_cluster(context) }
+}
+
 pub(super) fn readonly(context: &mut Context<'_>) -> Result<(), CommandError> {
-    check_cluster(context)?;
+    check_readonly(context)?;
     context.session.set_readonly(true);
     context.reply.ok();
     Ok(())
 }
 
 pub(super) fn readwrite(context: &mut Context<'_>) -> Result<(), CommandError> {
-    check_cluster(context)?;
+    check_readonly(context)?;
     context.session.set_readonly(false);
     context.reply.ok();
     Ok(())
