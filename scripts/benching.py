@@ -15,6 +15,8 @@ import tempfile
 import time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+# The server that does nothing.
+FLOOR = "floor"
 COLOURS = ["#2f6f9f", "#c0504d", "#8a8a8a", "#7a9a3a", "#8064a2"]
 
 
@@ -45,7 +47,18 @@ def servers():
     return found
 
 
+def floor():
+    """The server that does nothing, built if it is not there."""
+    subprocess.run(
+        ["cargo", "build", "--quiet", "--release", "--locked", "--package", "node", "--example", FLOOR],
+        cwd=ROOT, check=True, stdout=sys.stderr,
+    )
+    return os.path.join(ROOT, "target/release/examples", FLOOR)
+
+
 def name_of(binary):
+    if os.path.basename(binary) == FLOOR:
+        return FLOOR
     return "Redoubt" if os.path.basename(binary).startswith("redoubt") else version_of(binary).split(" sha=")[0]
 
 
@@ -64,15 +77,19 @@ class Server:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             self.port = probe.getsockname()[1]
-        command = ["taskset", "-c", cores, binary] + (["server"] if self.ours else [])
-        command += ["--port", str(self.port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no", *options]
+        command = ["taskset", "-c", cores, binary]
+        if os.path.basename(binary) == FLOOR:
+            command.append(str(self.port))
+        else:
+            command += ["server"] if self.ours else []
+            command += ["--port", str(self.port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no", *options]
         with open(os.path.join(self.folder.name, "log"), "wb") as log:
             self.process = subprocess.Popen(command, cwd=self.folder.name, stdout=log, stderr=log)
         end = time.monotonic() + 20
         while True:
             try:
                 self.client = Client(self.port)
-                if self.client.call("PING") == b"PONG":
+                if self.client.call("PING") in (b"PONG", b"OK"):
                     return
             except OSError:
                 pass

@@ -1,0 +1,64 @@
+//! A server that does nothing: reads, parses, answers every request with +OK, on one thread of tokio. What
+//! any server written this way costs at least; `scripts/bench` runs it beside the others.
+//!
+//! Usage: `floor PORT`
+
+use std::future::poll_fn;
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use resp::{Batch, Limits, Parser};
+use tokio::io::{AsyncRead, ReadBuf};
+use tokio::net::{TcpListener, TcpStream};
+
+struct Connection {
+    stream: TcpStream,
+    parser: Parser,
+    batch: Batch,
+    /// What is left of an unfinished request.
+    input: Vec<u8>,
+}
+
+impl Connection {
+    /// Answers what comes until nothing more is there; ready when the client has gone.
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        loop {
+            let mut read = [0; 16 * 1024];
+            let mut buffer = ReadBuf::new(&mut read);
+            match Pin::new(&mut self.stream).poll_read(context, &mut buffer) {
+                Poll::Ready(Ok(())) if buffer.filled().is_empty() => return Poll::Ready(Ok(())),
+                Poll::Ready(Ok(())) => {}
+                other => return other,
+            }
+            self.input.extend_from_slice(buffer.filled());
+            self.batch.clear();
+            let parsed = self.parser.parse(&mut self.input, &mut self.batch, &Limits::default());
+            self.input.drain(..parsed.consumed);
+            self.stream.try_write(&b"+OK\r\n".repeat(self.batch.len()))?;
+        }
+    }
+}
+
+async fn serve(port: u16) -> io::Result<()> {
+    let listener = TcpListener::bind(("127.0.0.1", port)).await?;
+    loop {
+        let (stream, _) = listener.accept().await?;
+        stream.set_nodelay(true)?;
+        let (parser, batch, input) = (Parser::new(), Batch::default(), Vec::new());
+        let mut connection = Connection { stream, parser, batch, input };
+        tokio::task::spawn_local(async move {
+            // A client that has gone is all that can be told from an error.
+            let _ = poll_fn(|context| connection.poll(context)).await;
+        });
+    }
+}
+
+fn main() -> io::Result<()> {
+    let Some(port) = std::env::args().nth(1).and_then(|text| text.parse().ok()) else {
+        eprintln!("usage: floor PORT");
+        std::process::exit(2);
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
+    tokio::task::LocalSet::new().block_on(&runtime, serve(port))
+}
