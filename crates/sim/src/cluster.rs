@@ -8,7 +8,7 @@
 //! A link is a stream, as with TCP. Packets on it may be lost, come twice or late all the same: the bus
 //! must bear it.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
@@ -19,10 +19,12 @@ use slot_routing::{NodeId, Slot, Topology};
 
 use self::data::Data;
 use self::disk::Disk;
-use self::invariants::{Invariant, Seen};
+use self::invariants::Seen;
 use self::wire::Wire;
-use crate::trace::{START, Trace, micros};
-use crate::{Chance, Outcome, Plan, Plant, caught};
+use crate::invariant::Invariant;
+use crate::stage::{Phases, Play, Stage, plan_tick, play};
+use crate::trace::START;
+use crate::{Chance, Outcome, Plan, Plant};
 
 mod data;
 mod disk;
@@ -33,27 +35,9 @@ mod operator;
 mod wire;
 
 const NODE_TIMEOUT: Duration = Duration::from_secs(1);
-/// Until the masters serve: they wait two seconds after their start.
-const SETTLE: Duration = Duration::from_millis(2500);
-const FAULTS: Duration = Duration::from_secs(5);
-/// After healing: the longest blacklist, then an election that had to be repeated.
-const CONVERGE: Duration = Duration::from_secs(60);
-const CHECK: Duration = Duration::from_millis(500);
-/// So many checks in a row must find agreement.
-const STABLE: usize = 3;
-/// How often the data moves, and how often it is looked at who takes writes.
-const BEAT: Duration = Duration::from_millis(50);
-
-/// More than this at one moment is no coincidence.
-const MOST_AT_ONCE: usize = 10_000;
 
 #[derive(Debug, Clone)]
 enum Event {
-    Begin,
-    Tick {
-        host: usize,
-        life: u64,
-    },
     Dialled {
         wire: u64,
     },
@@ -77,40 +61,22 @@ enum Event {
         host: usize,
         life: u64,
     },
-    Beat,
-    Fault,
     Operate(operator::Step),
-    Heal,
-    Check,
     Die {
-        host: usize,
-        life: u64,
-    },
-    Restart {
         host: usize,
         life: u64,
     },
 }
 
-/// A process and the machine that it runs on.
+/// What a process of the cluster has of its own.
 struct Host {
     ip: IpAddr,
-    up: bool,
-    /// Without power a host does not even refuse connections.
-    powered: bool,
-    /// Stopped, as by SIGSTOP, until then.
-    frozen: Option<Instant>,
-    slow: Duration,
-    /// Counts restarts.
-    life: u64,
-    /// How far its clocks have jumped ahead: the one that only grows, and the wall's.
-    skew: Duration,
+    /// How far its wall clock has been set ahead.
     wall_skew: i64,
     gossip: Option<Gossip>,
     disk: Disk,
     /// Actions behind a write that has not reached the disk.
     waiting: VecDeque<Action>,
-    tick_at: Option<Instant>,
     links: BTreeMap<LinkId, (u64, usize)>,
     accepted: u64,
     topology: Option<Topology>,
@@ -123,192 +89,134 @@ struct Host {
 }
 
 struct World {
-    now: Instant,
-    plan: Plan,
-    chance: Chance,
-    queue: BTreeMap<(Instant, u64), Event>,
-    events: u64,
+    stage: Stage<Event>,
     hosts: Vec<Host>,
     wires: BTreeMap<u64, Wire>,
     dialled: u64,
-    /// From whom to whom nothing gets through.
-    cuts: BTreeSet<(usize, usize)>,
-    longest_latency: u64,
-    /// How much has happened at the present moment.
-    stuck: (Instant, usize),
     /// Packets lost, in a hundred.
     loss: u32,
     /// Slots that stand for all: some of each first master.
     samples: Vec<Slot>,
-    disks_lost: usize,
     /// A slot is on its way until then.
     moving_until: Instant,
-    healed: bool,
-    agreed: usize,
-    disagreement: Option<String>,
-    invariants: Vec<Box<dyn Invariant>>,
-    violation: Option<String>,
-    promotions: usize,
-    trace: Trace,
+    invariants: Vec<Box<dyn for<'a> Invariant<Seen<'a>>>>,
 }
 
 /// Runs one plan; with `traced`, the outcome holds all that happened.
 pub(crate) fn run(plan: Plan, traced: bool) -> Outcome {
-    let mut world = World::new(plan, traced);
-    world.at(START, Event::Begin);
-    world.at(START + SETTLE, Event::Fault);
-    world.at(START + SETTLE + FAULTS, Event::Heal);
-    while let Some(((at, _), event)) = world.queue.pop_first() {
-        world.now = at;
-        if let Err(panic) = caught(|| world.happen(event)) {
-            world.violate(&panic);
-        }
-        if at > START + SETTLE + FAULTS + CONVERGE {
-            let why = world.disagreement.clone().unwrap_or_default();
-            world.note_views();
-            world.violate(&format!("no agreement {CONVERGE:?} after healing: {why}"));
-        }
-        if world.violation.is_some() || world.agreed >= STABLE {
-            break;
-        }
-    }
-    Outcome {
-        violation: world.violation,
-        digest: world.trace.digest,
-        trace: world.trace.take_lines(),
-        promotions: world.promotions,
-    }
+    play(World::new(plan, traced))
 }
 
-impl World {
-    fn new(plan: Plan, traced: bool) -> Self {
-        let mut chance = Chance::new(plan.seed);
-        let longest_latency = chance.pick(&[1, 3, 10, 30]);
-        let loss = chance.pick(&[0, 0, 2, 8]);
-        let formation = formation::form(plan.nodes, &mut chance);
-        let host = |(number, nodes_conf)| Host::new(ip_of(number), Disk::holding(nodes_conf));
-        Self {
-            now: START,
-            plan,
-            chance,
-            queue: BTreeMap::new(),
-            events: 0,
-            hosts: formation.nodes_confs.into_iter().enumerate().map(host).collect(),
-            wires: BTreeMap::new(),
-            dialled: 0,
-            cuts: BTreeSet::new(),
-            longest_latency,
-            stuck: (START, 0),
-            loss,
-            samples: formation.samples,
-            disks_lost: 0,
-            moving_until: START,
-            healed: false,
-            agreed: 0,
-            disagreement: None,
-            invariants: invariants::all(),
-            violation: None,
-            promotions: 0,
-            trace: Trace::new(traced),
-        }
+impl Play for World {
+    const PHASES: Phases = Phases {
+        // Masters wait two seconds after their start.
+        settle: Duration::from_millis(2500),
+        faults: Duration::from_secs(5),
+        fault_gap: (50, 1000),
+        // The longest blacklist, then an election that had to be repeated.
+        converge: Duration::from_secs(60),
+        stable: 3,
+    };
+    type Event = Event;
+
+    fn stage(&mut self) -> &mut Stage<Event> {
+        &mut self.stage
     }
 
-    fn at(&mut self, at: Instant, event: Event) {
-        self.events += 1;
-        self.queue.insert((at, self.events), event);
-    }
-
-    fn after(&mut self, delay: Duration, event: Event) {
-        self.at(self.now + delay, event);
-    }
-
-    fn note(&mut self, text: impl FnOnce() -> String) {
-        self.trace.note(self.now, &text());
-    }
-
-    /// How everybody sees the cluster.
-    fn note_views(&mut self) {
-        for host in 0..self.hosts.len() {
-            if let Some(gossip) = &self.hosts[host].gossip {
-                let text = gossip.nodes_text();
-                text.lines().for_each(|line| self.note(|| format!("host {host} sees {line}")));
-            }
-        }
-    }
-
-    /// Something that must not happen did. The first of it is what counts.
-    fn violate(&mut self, what: &str) {
-        let at = micros(self.now);
-        self.violation.get_or_insert_with(|| format!("at {at} us: {what}"));
-    }
-
-    fn tell(&mut self, seen: &Seen<'_>) {
-        let found = self.invariants.iter_mut().find_map(|invariant| invariant.check(seen).err());
-        if let Some(violation) = found {
-            self.violate(&violation);
-        }
+    fn begin(&mut self) {
+        (0..self.hosts.len()).for_each(|host| self.start(host));
     }
 
     fn happen(&mut self, event: Event) {
-        self.check_progress(&event);
         match event {
-            Event::Begin => {
-                (0..self.hosts.len()).for_each(|host| self.start(host));
-                self.beat();
-            }
-            Event::Tick { host, life } => self.on_tick(host, life),
             Event::Dialled { wire } => self.on_dialled(wire),
             Event::Arrives { wire, side } => self.pump(wire, side),
             Event::Stray { from, to, packet } => self.deliver_stray(from, to, packet),
             Event::Synced { host, life } => {
-                if self.lives(host, life) {
+                if self.stage.lives(host, life) {
                     self.hosts[host].disk.sync();
                     self.release(host);
                 }
             }
             Event::Drained { host, life } => self.on_drained(host, life),
-            Event::Beat => self.beat(),
-            Event::Fault => self.fault(),
             Event::Operate(step) => self.operate(step),
-            Event::Heal => self.heal(),
-            Event::Check => self.check_agreement(),
             Event::Die { host, life } => {
-                if self.lives(host, life) {
+                if self.stage.lives(host, life) {
                     self.crash(host, 40);
                 }
             }
-            Event::Restart { host, life } => {
-                if self.hosts[host].life == life && !self.hosts[host].up {
-                    self.restart(host);
-                }
-            }
         }
     }
 
-    /// A machine whose deadline stays due although it was called would stop time.
-    fn check_progress(&mut self, event: &Event) {
-        if self.now > self.stuck.0 {
-            self.stuck = (self.now, 0);
+    fn beat(&mut self) {
+        self.replicate();
+    }
+
+    fn fault(&mut self) {
+        self.go_wrong();
+    }
+
+    fn deadline(&mut self, host: usize) -> Option<Instant> {
+        self.hosts[host].gossip.as_ref().and_then(Gossip::next_deadline)
+    }
+
+    fn on_deadline(&mut self, host: usize) {
+        self.feed(host, Input::Deadline);
+    }
+
+    fn restart(&mut self, host: usize) {
+        self.stage.revive(host);
+        self.start(host);
+    }
+
+    fn go_on(&mut self, host: usize) {
+        // Whoever was stopped notices the time first.
+        self.feed(host, Input::Deadline);
+    }
+
+    fn disagreement(&mut self) -> Option<String> {
+        invariants::coverage::disagreement(&self.hosts, &self.samples, self.stage.now)
+    }
+
+    fn repair(&mut self) {
+        self.set_right();
+    }
+
+    fn note_views(&mut self) {
+        for (host, seer) in self.hosts.iter().enumerate() {
+            let text = seer.gossip.as_ref().map(Gossip::nodes_text).unwrap_or_default();
+            text.lines().for_each(|line| self.stage.note(|| format!("host {host} sees {line}")));
         }
-        self.stuck.1 += 1;
-        if self.stuck.1 > MOST_AT_ONCE {
-            self.violate(&format!("time stands still, with {event:?}"));
+    }
+}
+
+impl World {
+    /// A cluster that stands.
+    fn new(plan: Plan, traced: bool) -> Self {
+        let mut chance = Chance::new(plan.seed);
+        let longest_latency = chance.pick(&[1, 3, 10, 30]);
+        let loss = chance.pick(&[0, 0, 2, 8]);
+        let formation = formation::form(plan.nodes, &mut chance);
+        let mut stage = Stage::new(plan, chance, longest_latency, traced);
+        formation.nodes_confs.iter().for_each(|_| stage.add_process());
+        let host = |(number, nodes_conf)| Host::new(ip_of(number), Disk::holding(nodes_conf));
+        Self {
+            stage,
+            hosts: formation.nodes_confs.into_iter().enumerate().map(host).collect(),
+            wires: BTreeMap::new(),
+            dialled: 0,
+            loss,
+            samples: formation.samples,
+            moving_until: START,
+            invariants: invariants::all(),
         }
     }
 
-    fn lives(&self, host: usize, life: u64) -> bool {
-        self.hosts[host].life == life && self.hosts[host].up
-    }
-
-    /// Whether a host takes in anything now.
-    fn runs(&self, host: usize) -> bool {
-        let host = &self.hosts[host];
-        host.up && host.frozen.is_none_or(|until| until <= self.now)
-    }
-
-    fn latency(&mut self, from: usize, to: usize) -> Duration {
-        let slow = self.hosts[from].slow + self.hosts[to].slow;
-        self.chance.millis(0, self.longest_latency) + slow
+    fn tell(&mut self, seen: &Seen<'_>) {
+        let found = self.invariants.iter_mut().find_map(|invariant| invariant.check(seen).err());
+        if let Some(violation) = found {
+            self.stage.violate(&violation);
+        }
     }
 
     /// The machine of a host that is up.
@@ -318,71 +226,42 @@ impl World {
 
     /// Starts a node from what its disk holds.
     fn start(&mut self, host: usize) {
-        let rng = self.chance.split();
+        let rng = self.stage.chance.split();
         let config = formation::config(self.hosts[host].ip);
         let gossip = match self.hosts[host].disk.load() {
             Some(text) => match Gossip::restore(config, rng, text) {
                 Ok(gossip) => gossip,
-                Err(error) => return self.violate(&format!("a node cannot read what it wrote: {error}")),
+                Err(error) => {
+                    return self.stage.violate(&format!("a node cannot read what it wrote: {error}"));
+                }
             },
             None => Gossip::new(config, rng),
         };
         let id = gossip.id();
         self.hosts[host].gossip = Some(gossip);
-        self.note(|| format!("host {host} starts as {id}"));
+        self.stage.note(|| format!("host {host} starts as {id}"));
         self.feed(host, Input::Start);
-    }
-
-    fn plan_tick(&mut self, host: usize) {
-        let (now, life) = (self.now, self.hosts[host].life);
-        let host_now = &mut self.hosts[host];
-        let Some(due) = host_now.gossip.as_ref().and_then(Gossip::next_deadline) else { return };
-        let due = (due - host_now.skew).max(now);
-        if host_now.tick_at.is_none_or(|at| due < at || at < now) {
-            host_now.tick_at = Some(due);
-            self.at(due, Event::Tick { host, life });
-        }
-    }
-
-    fn on_tick(&mut self, host: usize, life: u64) {
-        if !self.lives(host, life) {
-            return;
-        }
-        if let Some(until) = self.hosts[host].frozen.filter(|&until| until > self.now) {
-            return self.at(until, Event::Tick { host, life });
-        }
-        let host_now = &mut self.hosts[host];
-        if host_now.tick_at.is_some_and(|at| at > self.now) {
-            return;
-        }
-        host_now.tick_at = None;
-        let due = host_now.gossip.as_ref().and_then(Gossip::next_deadline);
-        if due.is_some_and(|due| due - host_now.skew <= self.now) {
-            self.feed(host, Input::Deadline);
-        } else {
-            self.plan_tick(host);
-        }
     }
 
     /// Gives a machine an input, after what replication has to say, and carries out its answer.
     fn feed(&mut self, host: usize, input: Input) {
-        let now = self.now;
+        let (now, skew) = (self.stage.now, self.stage.processes[host].skew);
         let host_now = &mut self.hosts[host];
         let Some(gossip) = &mut host_now.gossip else { return };
         let wall = Millis(WALL + now.as_millis() as i64 + host_now.wall_skew);
         let mut out = Vec::new();
-        if let Some(facts) = host_now.data.news(host_now.skew) {
-            gossip.handle(now + host_now.skew, wall, Input::Replication(facts), &mut out);
+        if let Some(facts) = host_now.data.news(skew) {
+            gossip.handle(now + skew, wall, Input::Replication(facts), &mut out);
         }
-        gossip.handle(now + host_now.skew, wall, input, &mut out);
+        gossip.handle(now + skew, wall, input, &mut out);
         host_now.waiting.extend(out);
         self.release(host);
-        self.plan_tick(host);
+        plan_tick(self, host);
     }
 
     /// Carries out, in order, what does not wait for the disk.
     fn release(&mut self, host: usize) {
-        while self.hosts[host].up && !self.hosts[host].disk.is_busy() {
+        while self.stage.processes[host].up && !self.hosts[host].disk.is_busy() {
             let Some(action) = self.hosts[host].waiting.pop_front() else { return };
             self.carry_out(host, action);
         }
@@ -399,19 +278,20 @@ impl World {
                 self.hosts[host].topology = Some(*topology);
             }
             Action::BecomeMaster => {
-                assert_ne!(self.plan.plant, Some(Plant::Panic), "planted");
-                self.note(|| format!("host {host} becomes a master"));
+                assert_ne!(self.stage.plan.plant, Some(Plant::Panic), "planted");
+                self.stage.note(|| format!("host {host} becomes a master"));
                 self.hosts[host].data.lead();
             }
             Action::BecomeReplica { ip, .. } => {
-                self.note(|| format!("host {host} follows {ip}"));
+                self.stage.note(|| format!("host {host} follows {ip}"));
                 self.hosts[host].data.follow(ip);
             }
             Action::PauseWrites { until } => {
-                let (life, until) = (self.hosts[host].life, until - self.hosts[host].skew);
+                let (life, until) =
+                    (self.stage.processes[host].life, until - self.stage.processes[host].skew);
                 self.hosts[host].data.paused = Some(until);
-                let drained = self.chance.millis(0, 20);
-                self.after(drained, Event::Drained { host, life });
+                let drained = self.stage.chance.millis(0, 20);
+                self.stage.after(drained, Event::Drained { host, life });
             }
             Action::ResumeWrites => self.hosts[host].data.paused = None,
             Action::WatchOffset(offset) => self.hosts[host].data.watched = offset,
@@ -424,20 +304,20 @@ impl World {
     }
 
     fn persist(&mut self, host: usize, mut text: String, sync: bool) {
-        if self.plan.plant == Some(Plant::ForgottenVotes) {
+        if self.stage.plan.plant == Some(Plant::ForgottenVotes) {
             text = disk::without_votes(&text);
         }
         self.hosts[host].disk.write(text, sync);
         if sync {
-            let (life, time) = (self.hosts[host].life, self.chance.millis(0, 4));
-            self.after(time, Event::Synced { host, life });
+            let (life, time) = (self.stage.processes[host].life, self.stage.chance.millis(0, 4));
+            self.stage.after(time, Event::Synced { host, life });
         }
     }
 
     fn on_told(&mut self, host: usize, told: &Told) {
-        self.note(|| format!("host {host}: {told}"));
+        self.stage.note(|| format!("host {host}: {told}"));
         if let Told::ElectionWon(epoch) = *told {
-            self.promotions += 1;
+            self.stage.promotions += 1;
             let winner = self.gossip(host).id();
             self.tell(&Seen::Won { winner, epoch });
         }
@@ -448,24 +328,17 @@ impl World {
         if matches!(packet.body, Body::AuthAck) {
             let candidate = self.hosts[to].gossip.as_ref().map(Gossip::id);
             let (voter, epoch) = (packet.header.sender, packet.header.current_epoch);
-            self.note(|| format!("{voter} votes for host {to} in epoch {epoch}"));
+            self.stage.note(|| format!("{voter} votes for host {to} in epoch {epoch}"));
             if let Some(candidate) = candidate {
                 self.tell(&Seen::Voted { voter, epoch, candidate });
             }
             // The worst moment to die, and to be back before the election is over.
-            if !self.healed && self.chance.percent(5) {
-                let life = self.hosts[from].life;
-                let soon = self.chance.millis(0, 5);
-                self.after(soon, Event::Die { host: from, life });
+            if !self.stage.healed && self.stage.chance.percent(5) {
+                let life = self.stage.processes[from].life;
+                let soon = self.stage.chance.millis(0, 5);
+                self.stage.after(soon, Event::Die { host: from, life });
             }
         }
-    }
-
-    fn check_agreement(&mut self) {
-        self.disagreement = invariants::coverage::disagreement(&self.hosts, &self.samples, self.now);
-        self.agreed = if self.disagreement.is_none() { self.agreed + 1 } else { 0 };
-        self.repair();
-        self.after(CHECK, Event::Check);
     }
 }
 
@@ -473,17 +346,10 @@ impl Host {
     fn new(ip: IpAddr, disk: Disk) -> Self {
         Self {
             ip,
-            up: true,
-            powered: true,
-            frozen: None,
-            slow: Duration::ZERO,
-            life: 0,
-            skew: Duration::ZERO,
             wall_skew: 0,
             gossip: None,
             disk,
             waiting: VecDeque::new(),
-            tick_at: None,
             links: BTreeMap::new(),
             accepted: 0,
             topology: None,
@@ -499,9 +365,7 @@ impl Host {
         let routed = |topology: &Topology| {
             topology.serving && topology.ownership(slot) == slot_routing::Ownership::Mine
         };
-        self.up
-            && self.topology.as_ref().is_some_and(routed)
-            && self.data.paused.is_none_or(|until| until <= now)
+        self.topology.as_ref().is_some_and(routed) && self.data.paused.is_none_or(|until| until <= now)
     }
 }
 
@@ -511,6 +375,3 @@ const WALL: i64 = 1_790_000_000_000;
 fn ip_of(number: usize) -> IpAddr {
     IpAddr::V4(Ipv4Addr::new(10, 0, 1, u8::try_from(number + 1).expect("a small cluster")))
 }
-
-#[cfg(test)]
-mod tests;

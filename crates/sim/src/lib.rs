@@ -14,9 +14,14 @@
 mod chance;
 mod cluster;
 mod explore;
+mod invariant;
 mod lane;
 mod sentinels;
+mod stage;
 mod trace;
+
+#[cfg(test)]
+mod tests;
 
 pub(crate) use chance::Chance;
 pub(crate) use explore::caught;

@@ -4,7 +4,7 @@
 //! A cut network holds bytes back until it heals. Raft messages may also be lost, doubled and overtaken,
 //! because the protocol must bear it.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use clock::Instant;
@@ -13,11 +13,12 @@ use resp::{Protocol, parse_value};
 use sentinel::{Action, ClientId, Config, Input, LinkId, Sentinel};
 
 use self::disk::Disk;
-use self::invariants::{Invariant, Seen};
+use self::invariants::Seen;
 use self::server::{Effect, Server};
 use self::stream::{Stream, ToClient};
-use crate::trace::{START, Trace, micros};
-use crate::{Chance, Outcome, Plan, Plant, caught};
+use crate::invariant::Invariant;
+use crate::stage::{Phases, Play, Stage, plan_tick, play};
+use crate::{Chance, Outcome, Plan, Plant};
 
 mod disk;
 mod faults;
@@ -27,25 +28,11 @@ mod stream;
 
 pub(crate) const MASTER: &str = "mymaster";
 
-/// Without faults, until everybody knows everybody.
-const SETTLE: Duration = Duration::from_secs(6);
-const FAULTS: Duration = Duration::from_secs(12);
-/// After healing: the longest TILT (30 s), then the slowest repair.
-const CONVERGE: Duration = Duration::from_secs(120);
-const CHECK: Duration = Duration::from_millis(500);
-/// So many checks in a row must find agreement.
-const STABLE: usize = 4;
-const REPLICATE: Duration = Duration::from_millis(50);
 /// A held-back stream looks again after this long.
 const RETRANSMIT: Duration = Duration::from_millis(20);
 
 #[derive(Debug, Clone)]
 enum Event {
-    Begin,
-    Tick {
-        host: usize,
-        life: u64,
-    },
     ConnectArrives {
         conn: u64,
     },
@@ -66,25 +53,11 @@ enum Event {
         host: usize,
         request: Vec<Vec<u8>>,
     },
-    Replicate,
-    Fault,
-    Heal,
-    Check,
-    Restart {
-        host: usize,
-        life: u64,
-    },
 }
 
 /// A process that may be a sentinel or a server.
 struct Host {
     ip: String,
-    up: bool,
-    /// Stopped, as by SIGSTOP, until then.
-    frozen: Option<Instant>,
-    slow: Duration,
-    /// Counts restarts.
-    life: u64,
     kind: Kind,
 }
 
@@ -97,104 +70,118 @@ enum Kind {
 struct Watcher {
     sentinel: Option<Sentinel>,
     disk: Disk,
-    /// How far its clock has jumped ahead.
-    skew: Duration,
     /// Actions that wait for the disk, and those behind them.
     waiting: VecDeque<Action>,
     synced: u64,
     /// Votes on their way to the disk, with the records that hold them: (record, term, vote).
     ballots: Vec<(u64, u64, u64)>,
-    tick_at: Option<Instant>,
     links: BTreeMap<LinkId, u64>,
 }
 
 struct World {
-    now: Instant,
-    plan: Plan,
-    chance: Chance,
-    queue: BTreeMap<(Instant, u64), Event>,
-    events: u64,
+    stage: Stage<Event>,
     hosts: Vec<Host>,
     streams: BTreeMap<u64, Stream>,
     opened: u64,
-    /// From whom to whom nothing gets through.
-    cuts: BTreeSet<(usize, usize)>,
-    longest_latency: u64,
-    disks_lost: usize,
-    healed: bool,
-    agreed: usize,
-    disagreement: Option<String>,
-    invariants: Vec<Box<dyn Invariant>>,
-    violation: Option<String>,
-    promotions: usize,
-    trace: Trace,
+    invariants: Vec<Box<dyn for<'a> Invariant<Seen<'a>>>>,
 }
 
 /// Runs one plan; with `traced`, the outcome holds all that happened.
 pub(crate) fn run(plan: Plan, traced: bool) -> Outcome {
-    let mut world = World::new(plan, traced);
-    world.at(START, Event::Begin);
-    world.at(START + SETTLE, Event::Fault);
-    world.at(START + SETTLE + FAULTS, Event::Heal);
-    while let Some(((at, _), event)) = world.queue.pop_first() {
-        world.now = at;
-        if let Err(panic) = caught(|| world.happen(event)) {
-            world.violate(&panic);
-        }
-        if at > START + SETTLE + FAULTS + CONVERGE {
-            let why = world.disagreement.clone().unwrap_or_default();
-            world.violate(&format!("no agreement {CONVERGE:?} after healing: {why}"));
-        }
-        if world.violation.is_some() || world.agreed >= STABLE {
-            break;
+    play(World::new(plan, traced))
+}
+
+impl Play for World {
+    const PHASES: Phases = Phases {
+        settle: Duration::from_secs(6),
+        faults: Duration::from_secs(12),
+        fault_gap: (100, 1500),
+        // The longest TILT (30 s), then the slowest repair.
+        converge: Duration::from_secs(120),
+        stable: 4,
+    };
+    type Event = Event;
+
+    fn stage(&mut self) -> &mut Stage<Event> {
+        &mut self.stage
+    }
+
+    fn begin(&mut self) {
+        self.hosts_of(true).into_iter().for_each(|host| self.start(host));
+    }
+
+    fn happen(&mut self, event: Event) {
+        match event {
+            Event::ConnectArrives { conn } => self.on_connect(conn),
+            Event::ToServer { conn } => self.pump_to_server(conn),
+            Event::ToClient { conn } => self.pump_to_client(conn),
+            Event::Synced { host, life, number, voted } => self.on_synced(host, life, number, voted),
+            Event::Stray { host, request } => {
+                if self.stage.runs(host) {
+                    self.serve_watcher(host, ClientId(0), request);
+                }
+            }
         }
     }
-    Outcome {
-        violation: world.violation,
-        digest: world.trace.digest,
-        trace: world.trace.take_lines(),
-        promotions: world.promotions,
+
+    fn beat(&mut self) {
+        self.replicate();
+    }
+
+    fn fault(&mut self) {
+        self.go_wrong();
+    }
+
+    fn deadline(&mut self, host: usize) -> Option<Instant> {
+        match &self.hosts[host].kind {
+            Kind::Watcher(watcher) => watcher.sentinel.as_ref().and_then(Sentinel::next_deadline),
+            Kind::Server(_) => None,
+        }
+    }
+
+    fn on_deadline(&mut self, host: usize) {
+        self.feed(host, Input::Deadline);
+    }
+
+    fn restart(&mut self, host: usize) {
+        self.start_again(host);
+    }
+
+    fn go_on(&mut self, _host: usize) {}
+
+    fn disagreement(&mut self) -> Option<String> {
+        let sentinels = self.hosts.iter().filter_map(|host| match &host.kind {
+            Kind::Watcher(watcher) => watcher.sentinel.as_ref(),
+            Kind::Server(_) => None,
+        });
+        let servers: Vec<&Server> = self
+            .hosts
+            .iter()
+            .filter_map(|host| match &host.kind {
+                Kind::Server(server) => Some(server),
+                Kind::Watcher(_) => None,
+            })
+            .collect();
+        invariants::agreement::disagreement(sentinels, &servers)
     }
 }
 
 impl World {
+    /// Sentinels that know only the master, and servers that replicate it.
     fn new(plan: Plan, traced: bool) -> Self {
         let mut chance = Chance::new(plan.seed);
         let watchers = if plan.nodes >= 10 { 5 } else { 3 };
         let servers = plan.nodes.saturating_sub(watchers).max(2);
         let longest_latency = chance.pick(&[1, 3, 10, 30]);
         let mut world = Self {
-            now: START,
-            plan,
-            chance,
-            queue: BTreeMap::new(),
-            events: 0,
+            stage: Stage::new(plan, chance, longest_latency, traced),
             hosts: Vec::new(),
             streams: BTreeMap::new(),
             opened: 0,
-            cuts: BTreeSet::new(),
-            longest_latency,
-            disks_lost: 0,
-            healed: false,
-            agreed: 0,
-            disagreement: None,
             invariants: invariants::all(),
-            violation: None,
-            promotions: 0,
-            trace: Trace::new(traced),
         };
         for number in 0..watchers {
-            let disk = Disk::new(first_config(watchers));
-            let watcher = Watcher {
-                sentinel: None,
-                disk,
-                skew: Duration::ZERO,
-                waiting: VecDeque::new(),
-                synced: 0,
-                ballots: Vec::new(),
-                tick_at: None,
-                links: BTreeMap::new(),
-            };
+            let watcher = Watcher::new(Disk::new(first_config(watchers)));
             world.add_host(format!("10.0.0.{}", number + 1), Kind::Watcher(Box::new(watcher)));
         }
         for number in 0..servers {
@@ -207,72 +194,12 @@ impl World {
     }
 
     fn add_host(&mut self, ip: String, kind: Kind) {
-        let frozen = None;
-        self.hosts.push(Host { ip, up: true, frozen, slow: Duration::ZERO, life: 0, kind });
+        self.stage.add_process();
+        self.hosts.push(Host { ip, kind });
     }
 
     fn run_id(&mut self) -> String {
-        (0..5).map(|_| format!("{:08x}", self.chance.number() as u32)).collect()
-    }
-
-    fn at(&mut self, at: Instant, event: Event) {
-        self.events += 1;
-        self.queue.insert((at, self.events), event);
-    }
-
-    fn note(&mut self, text: impl FnOnce() -> String) {
-        self.trace.note(self.now, &text());
-    }
-
-    /// Something that must not happen did. The first of it is what counts.
-    fn violate(&mut self, what: &str) {
-        let at = micros(self.now);
-        self.violation.get_or_insert_with(|| format!("at {at} us: {what}"));
-    }
-
-    fn begin(&mut self) {
-        for host in 0..self.hosts.len() {
-            if matches!(self.hosts[host].kind, Kind::Watcher(_)) {
-                self.start(host);
-            }
-        }
-        self.replicate();
-    }
-
-    fn happen(&mut self, event: Event) {
-        match event {
-            Event::Begin => self.begin(),
-            Event::Tick { host, life } => self.on_tick(host, life),
-            Event::ConnectArrives { conn } => self.on_connect(conn),
-            Event::ToServer { conn } => self.pump_to_server(conn),
-            Event::ToClient { conn } => self.pump_to_client(conn),
-            Event::Synced { host, life, number, voted } => self.on_synced(host, life, number, voted),
-            Event::Stray { host, request } => {
-                if self.runs(host) {
-                    self.serve_watcher(host, ClientId(0), request);
-                }
-            }
-            Event::Replicate => self.replicate(),
-            Event::Fault => self.fault(),
-            Event::Heal => self.heal(),
-            Event::Check => self.check_agreement(),
-            Event::Restart { host, life } => {
-                if self.hosts[host].life == life && !self.hosts[host].up {
-                    self.restart(host);
-                }
-            }
-        }
-    }
-
-    /// Whether a host takes in anything now.
-    fn runs(&self, host: usize) -> bool {
-        let host = &self.hosts[host];
-        host.up && host.frozen.is_none_or(|until| until <= self.now)
-    }
-
-    fn latency(&mut self, from: usize, to: usize) -> Duration {
-        let slow = self.hosts[from].slow + self.hosts[to].slow;
-        self.chance.millis(0, self.longest_latency) + slow
+        (0..5).map(|_| format!("{:08x}", self.stage.chance.number() as u32)).collect()
     }
 
     fn watcher(&mut self, host: usize) -> &mut Watcher {
@@ -291,73 +218,38 @@ impl World {
 
     /// Starts a sentinel's process from what its disk holds.
     fn start(&mut self, host: usize) {
-        let seed = self.chance.number();
-        let (now, watcher) = (self.now, self.watcher(host));
+        let seed = self.stage.chance.number();
+        let now = self.stage.now + self.stage.processes[host].skew;
+        let watcher = self.watcher(host);
         let config = Config::parse(&watcher.disk.config).expect("a sentinel reads what it wrote");
         let groups = match watcher.disk.load() {
             Ok(groups) => groups,
             Err(error) => {
-                self.violate(&format!("a journal that a crash left unreadable: {error}"));
+                self.stage.violate(&format!("a journal that a crash left unreadable: {error}"));
                 return;
             }
         };
         let mut out = Vec::new();
-        let sentinel = Sentinel::new(now + watcher.skew, config, groups, seed, &mut out);
+        let sentinel = Sentinel::new(now, config, groups, seed, &mut out);
         watcher.sentinel = Some(sentinel);
         watcher.waiting.clear();
         watcher.synced = 0;
         watcher.ballots.clear();
-        watcher.tick_at = None;
         watcher.links.clear();
         self.carry_out(host, out);
-        self.plan_tick(host);
-    }
-
-    fn plan_tick(&mut self, host: usize) {
-        let life = self.hosts[host].life;
-        let now = self.now;
-        let watcher = self.watcher(host);
-        let Some(due) = watcher.sentinel.as_ref().and_then(Sentinel::next_deadline) else { return };
-        let due = (due - watcher.skew).max(now);
-        if watcher.tick_at.is_none_or(|at| due < at || at < now) {
-            watcher.tick_at = Some(due);
-            self.at(due, Event::Tick { host, life });
-        }
-    }
-
-    fn on_tick(&mut self, host: usize, life: u64) {
-        if self.hosts[host].life != life || !self.hosts[host].up {
-            return;
-        }
-        if let Some(until) = self.hosts[host].frozen.filter(|&until| until > self.now) {
-            self.at(until, Event::Tick { host, life });
-            return;
-        }
-        let now = self.now;
-        let watcher = self.watcher(host);
-        if watcher.tick_at.is_some_and(|at| at > now) {
-            return;
-        }
-        watcher.tick_at = None;
-        let due = watcher.sentinel.as_ref().and_then(Sentinel::next_deadline);
-        if due.is_some_and(|due| due - watcher.skew <= now) {
-            self.feed(host, Input::Deadline);
-        } else {
-            self.plan_tick(host);
-        }
+        plan_tick(self, host);
     }
 
     /// Gives a sentinel an input, looks at what it makes of it, and carries that out.
     fn feed(&mut self, host: usize, input: Input) {
-        let now = self.now;
-        let watcher = self.watcher(host);
-        let Some(mut sentinel) = watcher.sentinel.take() else { return };
+        let now = self.stage.now + self.stage.processes[host].skew;
+        let Some(mut sentinel) = self.watcher(host).sentinel.take() else { return };
         let mut out = Vec::new();
-        sentinel.handle(now + watcher.skew, input, &mut out);
+        sentinel.handle(now, input, &mut out);
         self.examine(host, &sentinel, &out);
         self.watcher(host).sentinel = Some(sentinel);
         self.carry_out(host, out);
-        self.plan_tick(host);
+        plan_tick(self, host);
     }
 
     fn examine(&mut self, host: usize, sentinel: &Sentinel, out: &[Action]) {
@@ -378,8 +270,8 @@ impl World {
                     let conn = self.watcher(host).links.get(link).copied();
                     let server = conn.and_then(|conn| self.streams.get(&conn)).map(|stream| stream.server);
                     if let Some(server) = server {
-                        assert_ne!(self.plan.plant, Some(Plant::Panic), "planted");
-                        self.promotions += 1;
+                        assert_ne!(self.stage.plan.plant, Some(Plant::Panic), "planted");
+                        self.stage.promotions += 1;
                         seen.push(Seen::Promotion {
                             leader: sentinel,
                             server: self.hosts[server].ip.clone(),
@@ -392,12 +284,12 @@ impl World {
         let invariants = &mut self.invariants;
         let check = |seen: &Seen<'_>| invariants.iter_mut().find_map(|invariant| invariant.check(seen).err());
         if let Some(violation) = seen.iter().find_map(check) {
-            self.violate(&violation);
+            self.stage.violate(&violation);
         }
     }
 
     fn carry_out(&mut self, host: usize, out: Vec<Action>) {
-        let (life, plant) = (self.hosts[host].life, self.plan.plant);
+        let (life, plant) = (self.stage.processes[host].life, self.stage.plan.plant);
         for action in out {
             match action {
                 Action::Persist { number, record } => {
@@ -409,11 +301,11 @@ impl World {
                     });
                     self.watcher(host).ballots.extend(ballots);
                     self.watcher(host).disk.append(record, plant);
-                    let at = self.now + self.chance.millis(0, 4);
-                    self.at(at, Event::Synced { host, life, number, voted });
+                    let time = self.stage.chance.millis(0, 4);
+                    self.stage.after(time, Event::Synced { host, life, number, voted });
                 }
                 Action::WriteConfig { text } => self.watcher(host).disk.config = text,
-                Action::Log { text, .. } => self.note(|| format!("sentinel {host}: {text}")),
+                Action::Log { text, .. } => self.stage.note(|| format!("sentinel {host}: {text}")),
                 Action::Publish { .. } | Action::Resolve { .. } | Action::KillScript(_) | Action::Crash => {}
                 Action::RunScript { .. } => {}
                 action => self.watcher(host).waiting.push_back(action),
@@ -447,7 +339,7 @@ impl World {
     }
 
     fn on_synced(&mut self, host: usize, life: u64, number: u64, voted: bool) {
-        if self.hosts[host].life != life || !self.hosts[host].up {
+        if !self.stage.lives(host, life) {
             return;
         }
         let watcher = self.watcher(host);
@@ -459,11 +351,11 @@ impl World {
         for (_, term, vote) in given {
             let seen = Seen::Given { voter: &voter, term, vote };
             let found = self.invariants.iter_mut().find_map(|invariant| invariant.check(&seen).err());
-            found.iter().for_each(|violation| self.violate(violation));
+            found.iter().for_each(|violation| self.stage.violate(violation));
         }
         self.release(host);
         // The worst moment to die, and to be back before the election is over.
-        if voted && !self.healed && self.chance.percent(3) {
+        if voted && !self.stage.healed && self.stage.chance.percent(3) {
             self.crash(host, 1, 40);
         }
     }
@@ -504,7 +396,7 @@ impl World {
     }
 
     fn execute(&mut self, host: usize, conn: u64, request: &[Vec<u8>]) -> Vec<u8> {
-        let now = self.now;
+        let now = self.stage.now;
         let replicas = self.replicas_of(host);
         let (reply, effect) = self.server(host).answer(now, request, &replicas);
         match effect {
@@ -527,7 +419,7 @@ impl World {
                 }
             }
             Effect::Follow(upstream) => {
-                self.note(|| format!("server {host} follows {upstream:?}"));
+                self.stage.note(|| format!("server {host} follows {upstream:?}"));
                 self.server(host).follow(now, upstream);
             }
             Effect::HandOver(ip, port) => self.hand_over(host, &ip, port),
@@ -537,11 +429,11 @@ impl World {
 
     fn hand_over(&mut self, host: usize, ip: &str, port: u16) {
         let Some(to) = self.find(ip) else { return };
-        if !self.server(to).link_up || !self.runs(to) {
+        if !self.server(to).link_up || !self.stage.runs(to) {
             return;
         }
-        let now = self.now;
-        self.note(|| format!("server {host} hands over to {to}"));
+        let now = self.stage.now;
+        self.stage.note(|| format!("server {host} hands over to {to}"));
         self.server(to).follow(now, None);
         self.server(host).follow(now, Some((ip.to_owned(), port)));
     }
@@ -580,20 +472,18 @@ impl World {
         for host in 0..self.hosts.len() {
             let Kind::Server(server) = &self.hosts[host].kind else { continue };
             let upstream = server.upstream.clone();
-            if !self.runs(host) {
+            if !self.stage.runs(host) {
                 continue;
             }
             let Some((ip, _)) = upstream else {
                 self.server(host).offset += 5;
                 continue;
             };
-            let master = self.find(&ip).filter(|&master| {
-                self.runs(master)
-                    && !self.cuts.contains(&(host, master))
-                    && !self.cuts.contains(&(master, host))
-            });
+            let master = self
+                .find(&ip)
+                .filter(|&master| self.stage.runs(master) && !self.stage.is_apart(host, master));
             let offset = master.map(|master| self.server(master).offset);
-            let now = self.now;
+            let now = self.stage.now;
             let server = self.server(host);
             if let Some(offset) = offset {
                 server.link_up = true;
@@ -603,27 +493,19 @@ impl World {
                 server.link_lost = now;
             }
         }
-        let next = self.now + REPLICATE;
-        self.at(next, Event::Replicate);
     }
+}
 
-    fn check_agreement(&mut self) {
-        let watchers = self.hosts.iter().filter_map(|host| match &host.kind {
-            Kind::Watcher(watcher) => watcher.sentinel.as_ref(),
-            Kind::Server(_) => None,
-        });
-        let servers: Vec<&Server> = self
-            .hosts
-            .iter()
-            .filter_map(|host| match &host.kind {
-                Kind::Server(server) => Some(server),
-                Kind::Watcher(_) => None,
-            })
-            .collect();
-        self.disagreement = invariants::agreement::disagreement(watchers, &servers);
-        self.agreed = if self.disagreement.is_none() { self.agreed + 1 } else { 0 };
-        let next = self.now + CHECK;
-        self.at(next, Event::Check);
+impl Watcher {
+    fn new(disk: Disk) -> Self {
+        Self {
+            sentinel: None,
+            disk,
+            waiting: VecDeque::new(),
+            synced: 0,
+            ballots: Vec::new(),
+            links: BTreeMap::new(),
+        }
     }
 }
 
@@ -640,6 +522,3 @@ fn first_config(watchers: usize) -> String {
         server_ip(0)
     )
 }
-
-#[cfg(test)]
-mod tests;

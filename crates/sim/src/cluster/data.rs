@@ -7,7 +7,7 @@ use clock::Instant;
 use gossip::{Input, Replication, Source};
 use slot_routing::ReplOffset;
 
-use super::{BEAT, Event, World};
+use super::World;
 
 #[derive(Debug, Clone, Default)]
 pub(super) struct Data {
@@ -59,29 +59,30 @@ impl Data {
 impl World {
     /// Masters take writes, replicas that reach their master have them; and it is looked at who takes
     /// writes.
-    pub(super) fn beat(&mut self) {
+    pub(super) fn replicate(&mut self) {
         for host in 0..self.hosts.len() {
-            if !self.runs(host) {
+            if !self.stage.runs(host) {
                 continue;
             }
             match self.hosts[host].data.upstream {
                 None => {
                     let writes =
-                        self.samples.iter().any(|&slot| self.hosts[host].takes_writes(slot, self.now));
+                        self.samples.iter().any(|&slot| self.hosts[host].takes_writes(slot, self.stage.now));
                     self.hosts[host].data.offset += if writes { 5 } else { 0 };
                 }
                 Some(upstream) => self.copy(host, upstream),
             }
             self.check_reach(host);
         }
-        self.after(BEAT, Event::Beat);
     }
 
     fn copy(&mut self, host: usize, upstream: IpAddr) {
-        let now = self.now;
-        let reached = self.hosts.iter().position(|other| other.ip == upstream).filter(|&master| {
-            self.runs(master) && !self.cuts.contains(&(host, master)) && !self.cuts.contains(&(master, host))
-        });
+        let now = self.stage.now;
+        let reached = self
+            .hosts
+            .iter()
+            .position(|other| other.ip == upstream)
+            .filter(|&master| self.stage.runs(master) && !self.stage.is_apart(host, master));
         let offset = reached.map(|master| self.hosts[master].data.offset);
         let data = &mut self.hosts[host].data;
         if let Some(offset) = offset {
@@ -96,7 +97,7 @@ impl World {
     }
 
     pub(super) fn on_drained(&mut self, host: usize, life: u64) {
-        if self.lives(host, life) {
+        if self.stage.lives(host, life) {
             let offset = ReplOffset(self.hosts[host].data.offset);
             self.feed(host, Input::WritesPaused { offset });
         }

@@ -3,6 +3,8 @@
 use gossip::Gossip;
 use slot_routing::{Epoch, NodeId, Topology};
 
+use crate::invariant::Invariant;
+
 pub(super) mod coverage;
 mod epochs;
 mod minority;
@@ -23,14 +25,8 @@ pub(super) enum Seen<'a> {
     PowerFailed { id: NodeId },
 }
 
-/// Something that must hold at every step.
-pub(super) trait Invariant {
-    /// The violation, if this is one.
-    fn check(&mut self, seen: &Seen<'_>) -> Result<(), String>;
-}
-
 /// All of them that look at steps; `minority` and `coverage` look at states.
-pub(super) fn all() -> Vec<Box<dyn Invariant>> {
+pub(super) fn all() -> Vec<Box<dyn for<'a> Invariant<Seen<'a>>>> {
     vec![
         Box::new(one_vote::OneVote::default()),
         Box::new(one_promotion::OnePromotion::default()),

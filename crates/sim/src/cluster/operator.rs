@@ -42,8 +42,9 @@ pub(super) struct Move {
 impl World {
     /// Decides what the operator does next.
     pub(super) fn plan_operation(&mut self) {
-        let (host, other) = (self.chance.below(self.hosts.len()), self.chance.below(self.hosts.len()));
-        let step = match self.chance.below(10) {
+        let (host, other) =
+            (self.stage.chance.below(self.hosts.len()), self.stage.chance.below(self.hosts.len()));
+        let step = match self.stage.chance.below(10) {
             0..5 => {
                 let replicas: Vec<usize> =
                     (0..self.hosts.len()).filter(|&host| self.is_replica(host)).collect();
@@ -51,16 +52,16 @@ impl World {
                     return;
                 }
                 let modes = [FailoverMode::Graceful, FailoverMode::Graceful, FailoverMode::Force];
-                Step::Failover(self.chance.pick(&replicas), self.chance.pick(&modes))
+                Step::Failover(self.stage.chance.pick(&replicas), self.stage.chance.pick(&modes))
             }
             5..8 => {
                 let slots = self.samples.clone();
-                let slot = self.chance.pick(&slots);
+                let slot = self.stage.chance.pick(&slots);
                 let Some(from) = (0..self.hosts.len()).find(|&host| self.owns(host, slot)) else { return };
-                if self.now < self.moving_until {
+                if self.stage.now < self.moving_until {
                     return;
                 }
-                self.moving_until = self.now + LONGEST_MOVE;
+                self.moving_until = self.stage.now + LONGEST_MOVE;
                 Step::Import(Move { slot, from, to: host })
             }
             8 => {
@@ -112,10 +113,10 @@ impl World {
 
     /// A command was answered. Whoever gets no answer, or a refusal, does not go on.
     pub(super) fn on_answer(&mut self, host: usize, token: u64, result: &Result<Reply, CommandError>) {
-        self.note(|| format!("answer of {host}: {result:?}"));
+        self.stage.note(|| format!("answer of {host}: {result:?}"));
         if let Some(next) = self.hosts[host].next_steps.remove(&token).filter(|_| result.is_ok()) {
-            let time = self.chance.millis(5, 400);
-            self.after(time, Event::Operate(next));
+            let time = self.stage.chance.millis(5, 400);
+            self.stage.after(time, Event::Operate(next));
         }
     }
 
@@ -125,10 +126,10 @@ impl World {
 
     /// Gives a node a command, and notes what is to follow.
     fn ask(&mut self, host: usize, command: Command, next: Option<Step>) {
-        if !self.runs(host) {
+        if !self.stage.runs(host) {
             return;
         }
-        self.note(|| format!("operator at {host}: {command:?}"));
+        self.stage.note(|| format!("operator at {host}: {command:?}"));
         self.hosts[host].tokens += 1;
         let token = self.hosts[host].tokens;
         self.hosts[host].next_steps.extend(next.map(|next| (token, next)));
@@ -138,7 +139,7 @@ impl World {
     /// What an operator does about a cluster that does not come together by itself: the forgotten are
     /// introduced again, those who came back under a new name replace the old, moves that stopped in the
     /// middle are given up.
-    pub(super) fn repair(&mut self) {
+    pub(super) fn set_right(&mut self) {
         let ids: Vec<NodeId> = (0..self.hosts.len()).map(|host| self.gossip(host).id()).collect();
         for host in 0..self.hosts.len() {
             let gossip = self.gossip(host);

@@ -38,8 +38,8 @@ impl World {
         self.hosts[host].links.insert(link, (wire, 0));
         let lanes = [Lane::default(), Lane::default()];
         self.wires.insert(wire, Wire { hosts: [host, to], ends: [Some(link), None], lanes });
-        let time = self.latency(host, to);
-        self.after(time, Event::Dialled { wire });
+        let time = self.stage.latency(host, to);
+        self.stage.after(time, Event::Dialled { wire });
     }
 
     /// A connection attempt reaches its host. A stopped process still has its port.
@@ -48,16 +48,16 @@ impl World {
             self.wires.remove(&wire);
             return;
         };
-        let silent = self.cuts.contains(&(from, to)) || self.cuts.contains(&(to, from));
-        if silent || !self.hosts[to].powered {
+        let silent = self.stage.is_apart(from, to);
+        if silent || !self.stage.processes[to].powered {
             // Whoever waits will give up.
-        } else if self.hosts[to].up {
+        } else if self.stage.processes[to].up {
             self.put(wire, 1, Item::Accepted);
             self.put(wire, 0, Item::Connected);
         } else {
             self.wires.remove(&wire);
             self.hosts[from].links.remove(&link);
-            if self.runs(from) {
+            if self.stage.runs(from) {
                 self.feed(from, Input::ConnectFailed { link, refused: true });
             }
         }
@@ -66,10 +66,10 @@ impl World {
     /// Sends something towards a side.
     fn put(&mut self, wire: u64, side: usize, item: Item) {
         let Some(hosts) = self.wires.get(&wire).map(|wire| wire.hosts) else { return };
-        let at = self.now + self.latency(hosts[1 - side], hosts[side]);
+        let at = self.stage.now + self.stage.latency(hosts[1 - side], hosts[side]);
         let planned = self.wires.get_mut(&wire).and_then(|wire| wire.lanes[side].push(at, item));
         if let Some(at) = planned {
-            self.at(at, Event::Arrives { wire, side });
+            self.stage.at(at, Event::Arrives { wire, side });
         }
     }
 
@@ -79,14 +79,14 @@ impl World {
         let side = 1 - mine;
         let Some(to) = self.wires.get(&wire).map(|wire| wire.hosts[side]) else { return };
         self.examine(&packet, host, to);
-        if !self.healed {
+        if !self.stage.healed {
             // What asks for votes is tried harder.
             let doubled = if matches!(packet.body, Body::AuthRequest) { 20 } else { self.loss };
-            if self.chance.percent(doubled) && !self.cuts.contains(&(host, to)) {
-                let late = self.latency(host, to) * 3 + self.chance.millis(0, 300);
-                self.after(late, Event::Stray { from: host, to, packet: packet.clone() });
+            if self.stage.chance.percent(doubled) && !self.stage.is_cut(host, to) {
+                let late = self.stage.latency(host, to) * 3 + self.stage.chance.millis(0, 300);
+                self.stage.after(late, Event::Stray { from: host, to, packet: packet.clone() });
             }
-            if self.chance.percent(self.loss) {
+            if self.stage.chance.percent(self.loss) {
                 return;
             }
         }
@@ -120,14 +120,14 @@ impl World {
     pub(super) fn pump(&mut self, wire: u64, side: usize) {
         loop {
             let Some(hosts) = self.wires.get(&wire).map(|wire| wire.hosts) else { return };
-            let (from, to, now) = (hosts[1 - side], hosts[side], self.now);
-            let frozen = self.hosts[to].up && !self.runs(to);
-            let held = self.cuts.contains(&(from, to)) || frozen;
+            let (from, to, now) = (hosts[1 - side], hosts[side], self.stage.now);
+            let frozen = self.stage.processes[to].up && !self.stage.runs(to);
+            let held = self.stage.is_cut(from, to) || frozen;
             let Some(lane) = self.wires.get_mut(&wire).map(|wire| &mut wire.lanes[side]) else { return };
             let Some(at) = lane.first() else { return };
             if held || at > now {
                 let again = if held { at.max(now + RETRANSMIT) } else { at };
-                return self.at(again, Event::Arrives { wire, side });
+                return self.stage.at(again, Event::Arrives { wire, side });
             }
             match lane.pop() {
                 None => return,
@@ -141,7 +141,7 @@ impl World {
         let Some(Wire { hosts, ends, .. }) = self.wires.get(&wire) else { return };
         let (here, there, end) = (hosts[side], hosts[1 - side], ends[side]);
         match (item, end) {
-            (Item::Accepted, _) if self.hosts[here].up => {
+            (Item::Accepted, _) if self.stage.processes[here].up => {
                 self.hosts[here].accepted += 1;
                 let link = LinkId::In(self.hosts[here].accepted);
                 self.hosts[here].links.insert(link, (wire, side));
@@ -176,11 +176,11 @@ impl World {
         let Some(Wire { hosts, ends, .. }) = self.wires.get(&wire) else { return };
         let here = hosts[side];
         if let Some(link) = ends[side] {
-            if self.runs(here) {
-                self.hosts[here].heard.insert(packet.header.sender, self.now);
+            if self.stage.runs(here) {
+                self.hosts[here].heard.insert(packet.header.sender, self.stage.now);
                 self.feed(here, Input::Packet { link, packet });
             }
-        } else if self.hosts[here].up {
+        } else if self.stage.processes[here].up {
             // Nobody has this connection any more, and the kernel says so.
             self.put(wire, 1 - side, Item::Closed);
         }

@@ -2,6 +2,8 @@
 
 use sentinel::Sentinel;
 
+use crate::invariant::Invariant;
+
 pub(super) mod agreement;
 mod authority;
 mod epochs;
@@ -21,14 +23,8 @@ pub(super) enum Seen<'a> {
     Step { sentinel: &'a Sentinel },
 }
 
-/// Something that must hold at every step.
-pub(super) trait Invariant {
-    /// The violation, if this is one.
-    fn check(&mut self, seen: &Seen<'_>) -> Result<(), String>;
-}
-
 /// All of them.
-pub(super) fn all() -> Vec<Box<dyn Invariant>> {
+pub(super) fn all() -> Vec<Box<dyn for<'a> Invariant<Seen<'a>>>> {
     vec![
         Box::new(one_vote::OneVote::default()),
         Box::new(one_promotion::OnePromotion::default()),

@@ -37,23 +37,23 @@ impl World {
         let stream = Stream { client, link, server, subscribed: false, multi: None, to_server, to_client };
         self.streams.insert(conn, stream);
         self.watcher(client).links.insert(link, conn);
-        let at = self.now + self.latency(client, server);
-        self.at(at, Event::ConnectArrives { conn });
+        let at = self.stage.now + self.stage.latency(client, server);
+        self.stage.at(at, Event::ConnectArrives { conn });
     }
 
     /// A connection attempt reaches its host. A stopped process still has its port.
     pub(super) fn on_connect(&mut self, conn: u64) {
         let Some(stream) = self.streams.get(&conn) else { return };
         let (client, server, link) = (stream.client, stream.server, stream.link);
-        if self.cuts.contains(&(client, server)) || self.cuts.contains(&(server, client)) {
+        if self.stage.is_apart(client, server) {
             // Silence; whoever waits will give up.
             return;
         }
-        if self.hosts[server].up {
+        if self.stage.processes[server].up {
             self.push_to_client(conn, ToClient::Connected);
         } else {
             self.forget(conn);
-            if self.runs(client) {
+            if self.stage.runs(client) {
                 self.feed(client, Input::ConnectFailed { link, refused: true });
             }
         }
@@ -78,32 +78,32 @@ impl World {
     pub(super) fn send(&mut self, host: usize, link: LinkId, mut request: Vec<Vec<u8>>) {
         let Some(&conn) = self.watcher(host).links.get(&link) else { return };
         let Some(server) = self.streams.get(&conn).map(|stream| stream.server) else { return };
-        if request.len() == 4 && request[1] == b"RAFT" && !self.healed {
-            let fate = self.chance.below(100);
-            if fate < 15 && !self.cuts.contains(&(host, server)) {
+        if request.len() == 4 && request[1] == b"RAFT" && !self.stage.healed {
+            let fate = self.stage.chance.below(100);
+            if fate < 15 && !self.stage.is_cut(host, server) {
                 // Doubled, or late.
-                let at = self.now + self.latency(host, server) * 3;
-                self.at(at, Event::Stray { host: server, request: request.clone() });
+                let at = self.stage.now + self.stage.latency(host, server) * 3;
+                self.stage.at(at, Event::Stray { host: server, request: request.clone() });
             }
             if fate < 10 {
                 // Lost, or overtaken.
                 request.truncate(2);
             }
         }
-        let at = self.now + self.latency(host, server);
+        let at = self.stage.now + self.stage.latency(host, server);
         let planned = self.streams.get_mut(&conn).and_then(|stream| stream.to_server.push(at, request));
         if let Some(at) = planned {
-            self.at(at, Event::ToServer { conn });
+            self.stage.at(at, Event::ToServer { conn });
         }
     }
 
     pub(super) fn push_to_client(&mut self, conn: u64, item: ToClient) {
         let Some(stream) = self.streams.get(&conn) else { return };
         let (client, server) = (stream.client, stream.server);
-        let at = self.now + self.latency(server, client);
+        let at = self.stage.now + self.stage.latency(server, client);
         let planned = self.streams.get_mut(&conn).and_then(|stream| stream.to_client.push(at, item));
         if let Some(at) = planned {
-            self.at(at, Event::ToClient { conn });
+            self.stage.at(at, Event::ToClient { conn });
         }
     }
 
@@ -111,12 +111,12 @@ impl World {
         loop {
             let Some(stream) = self.streams.get(&conn) else { return };
             let (client, server) = (stream.client, stream.server);
-            let held = self.cuts.contains(&(client, server)) || !self.runs(server);
-            let now = self.now;
+            let held = self.stage.is_cut(client, server) || !self.stage.runs(server);
+            let now = self.stage.now;
             let Some(stream) = self.streams.get_mut(&conn) else { return };
             let Some(at) = stream.to_server.first() else { return };
             if held || at > now {
-                self.at(
+                self.stage.at(
                     at.max(now + if held { RETRANSMIT } else { Default::default() }),
                     Event::ToServer { conn },
                 );
@@ -134,12 +134,12 @@ impl World {
         loop {
             let Some(stream) = self.streams.get(&conn) else { return };
             let (client, server, link) = (stream.client, stream.server, stream.link);
-            let held = self.cuts.contains(&(server, client)) || !self.runs(client);
-            let now = self.now;
+            let held = self.stage.is_cut(server, client) || !self.stage.runs(client);
+            let now = self.stage.now;
             let Some(stream) = self.streams.get_mut(&conn) else { return };
             let Some(at) = stream.to_client.first() else { return };
             if held || at > now {
-                self.at(
+                self.stage.at(
                     at.max(now + if held { RETRANSMIT } else { Default::default() }),
                     Event::ToClient { conn },
                 );

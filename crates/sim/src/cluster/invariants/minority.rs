@@ -12,7 +12,7 @@ const LIMIT: Duration = Duration::from_millis(2 * NODE_TIMEOUT.as_millis() as u6
 
 impl World {
     pub(in crate::cluster) fn check_reach(&mut self, host: usize) {
-        let (now, looked_at) = (self.now, &self.hosts[host]);
+        let (now, looked_at) = (self.stage.now, &self.hosts[host]);
         if !self.samples.iter().any(|&slot| looked_at.takes_writes(slot, now)) {
             return;
         }
@@ -25,7 +25,7 @@ impl World {
             heard += usize::from(recent(id));
         }
         if heard <= all / 2 {
-            self.violate(&format!("host {host} takes writes and has heard {heard} of {all} masters"));
+            self.stage.violate(&format!("host {host} takes writes and has heard {heard} of {all} masters"));
         }
     }
 }

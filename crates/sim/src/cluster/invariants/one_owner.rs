@@ -5,11 +5,12 @@
 //! collision) may coincide with another until the two nodes meet, and must not for long: that is
 //! `coverage`'s matter.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use slot_routing::{Epoch, NodeId, Ownership, Role, SLOT_COUNT, Slot};
 
-use super::{Invariant, Seen};
+use super::Seen;
+use crate::invariant::{Invariant, Once};
 
 /// Looked at: enough to meet every master's slots, moved ones among them.
 const STEP: usize = SLOT_COUNT / 60;
@@ -17,10 +18,10 @@ const STEP: usize = SLOT_COUNT / 60;
 #[derive(Debug, Default)]
 pub(super) struct OneOwner {
     elected: BTreeSet<(NodeId, Epoch)>,
-    owners: BTreeMap<(Slot, Epoch), NodeId>,
+    owners: Once<(Slot, Epoch), NodeId>,
 }
 
-impl Invariant for OneOwner {
+impl Invariant<Seen<'_>> for OneOwner {
     fn check(&mut self, seen: &Seen<'_>) -> Result<(), String> {
         match seen {
             Seen::Won { winner, epoch } => {
@@ -35,10 +36,9 @@ impl Invariant for OneOwner {
                 for slot in
                     Slot::all().step_by(STEP).filter(|slot| topology.ownership(*slot) == Ownership::Mine)
                 {
-                    let owner = *self.owners.entry((slot, epoch)).or_insert(id);
-                    if owner != id {
-                        return Err(format!("{owner} and {id} both own slot {slot} in epoch {epoch}"));
-                    }
+                    self.owners
+                        .settle((slot, epoch), &id)
+                        .map_err(|owner| format!("{owner} and {id} both own slot {slot} in epoch {epoch}"))?;
                 }
             }
             _ => {}

@@ -4,14 +4,15 @@ use std::collections::BTreeMap;
 
 use slot_routing::{Epoch, NodeId};
 
-use super::{Invariant, Seen};
+use super::Seen;
+use crate::invariant::Invariant;
 
 #[derive(Debug, Default)]
 pub(super) struct OneVote {
     votes: BTreeMap<(NodeId, Epoch), NodeId>,
 }
 
-impl Invariant for OneVote {
+impl Invariant<Seen<'_>> for OneVote {
     fn check(&mut self, seen: &Seen<'_>) -> Result<(), String> {
         let Seen::Voted { voter, epoch, candidate } = seen else { return Ok(()) };
         match self.votes.insert((*voter, *epoch), *candidate) {

@@ -5,7 +5,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Invariant, Seen};
+use super::Seen;
+use crate::invariant::Invariant;
 use crate::sentinels::MASTER;
 
 #[derive(Debug, Default)]
@@ -18,7 +19,7 @@ pub(super) struct Authority {
     down: BTreeMap<String, u64>,
 }
 
-impl Invariant for Authority {
+impl Invariant<Seen<'_>> for Authority {
     fn check(&mut self, seen: &Seen<'_>) -> Result<(), String> {
         match seen {
             Seen::Ballot { voter, term, vote } => {

@@ -1,24 +1,20 @@
 //! A sentinel votes once per term, also over restarts.
 
-use std::collections::BTreeMap;
-
-use super::{Invariant, Seen};
+use super::Seen;
+use crate::invariant::{Invariant, Once};
 
 #[derive(Debug, Default)]
 pub(super) struct OneVote {
-    votes: BTreeMap<(String, u64), u64>,
+    votes: Once<(String, u64), u64>,
 }
 
-impl Invariant for OneVote {
+impl Invariant<Seen<'_>> for OneVote {
     fn check(&mut self, seen: &Seen<'_>) -> Result<(), String> {
         let Seen::Given { voter, term, vote } = seen else { return Ok(()) };
         if *vote == 0 {
             return Ok(());
         }
-        let first = *self.votes.entry(((*voter).to_owned(), *term)).or_insert(*vote);
-        if first == *vote {
-            return Ok(());
-        }
-        Err(format!("{voter} voted for {first:016x} and {vote:016x} in epoch {term}"))
+        let settled = self.votes.settle(((*voter).to_owned(), *term), vote);
+        settled.map_err(|first| format!("{voter} voted for {first:016x} and {vote:016x} in epoch {term}"))
     }
 }
