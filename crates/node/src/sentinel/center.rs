@@ -11,7 +11,7 @@ use consensus::{Record, Saved};
 use sentinel::{Action, ClientId, Input, JobId, Level, LinkId, Outcome, Sentinel};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::mpsc::{Sender, channel};
+use tokio::sync::mpsc::{Receiver, Sender, channel};
 use tokio::task::JoinHandle;
 
 use super::Event;
@@ -53,18 +53,8 @@ pub(super) async fn run(
     groups: BTreeMap<String, Saved>,
     seed: u64,
 ) -> Result<()> {
-    let (events, mut queue) = channel(QUEUE);
-    let door = Door {
-        only_local: config.switch("protected-mode") && config.text("requirepass").is_empty(),
-        needs_password: !config.text("requirepass").is_empty(),
-        max_clients: usize::try_from(config.integer("maxclients")).unwrap_or(usize::MAX),
-    };
-    let ids = Arc::new(AtomicUsize::new(1));
-    let backlog = i32::try_from(config.integer("tcp-backlog")).unwrap_or(i32::MAX);
-    for socket in listener::bind(&config.text("bind"), own.global.port, backlog)? {
-        let socket = TcpListener::from_std(socket)?;
-        tokio::spawn(clients::accept(socket, door, ids.clone(), events.clone()));
-    }
+    let (events, queue) = channel(QUEUE);
+    listen(&config, own.global.port, &events)?;
     let began = std::time::Instant::now();
     let mut out = Vec::new();
     let sentinel = Sentinel::new(time_since(began), own, groups, seed, &mut out);
@@ -83,49 +73,28 @@ pub(super) async fn run(
         connections: 0,
         ends: false,
     };
-    // An identity that cannot be kept must not be used.
-    let identity = out.iter().rev().find_map(|action| match action {
-        Action::WriteConfig { text } => Some(text),
-        _ => None,
-    });
-    if let Some(text) = identity {
-        center.files.write_config(text).map_err(|error| {
-            let path = center.files.config_path().display();
-            anyhow::anyhow!("Sentinel config file {path} is not writable: {error}. Exiting...")
-        })?;
-    }
+    center.keep_identity(&out)?;
     center.carry_out(out);
     tracing::info!("Server initialized");
     tracing::info!("Ready to accept connections tcp");
-    let (mut term, mut int) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
-    let mut batch = Vec::new();
-    while !center.ends {
-        let due = center.sentinel.next_deadline();
-        let wait = due.map_or(Duration::from_secs(1), |due| due.since(center.now()));
-        tokio::select! {
-            biased;
-            _ = term.recv() => {
-                tracing::warn!("Received SIGTERM scheduling shutdown...");
-                break;
-            }
-            _ = int.recv() => {
-                tracing::warn!("Received SIGINT scheduling shutdown...");
-                break;
-            }
-            _ = queue.recv_many(&mut batch, BATCH) => {}
-            () = tokio::time::sleep(wait) => {}
-        }
-        let mut out = Vec::new();
-        for event in batch.drain(..) {
-            center.take(event, &mut out);
-        }
-        let now = center.now();
-        if center.sentinel.next_deadline().is_some_and(|due| due <= now) {
-            center.sentinel.handle(now, Input::Deadline, &mut out);
-        }
-        center.carry_out(out);
-    }
+    center.work(queue).await?;
     tracing::warn!("Sentinel is now ready to exit, bye bye...");
+    Ok(())
+}
+
+/// Opens the sockets on which clients and other sentinels come.
+fn listen(config: &Config, port: u16, events: &Sender<Event>) -> Result<()> {
+    let door = Door {
+        only_local: config.switch("protected-mode") && config.text("requirepass").is_empty(),
+        needs_password: !config.text("requirepass").is_empty(),
+        max_clients: usize::try_from(config.integer("maxclients")).unwrap_or(usize::MAX),
+    };
+    let ids = Arc::new(AtomicUsize::new(1));
+    let backlog = i32::try_from(config.integer("tcp-backlog")).unwrap_or(i32::MAX);
+    for socket in listener::bind(&config.text("bind"), port, backlog)? {
+        let socket = TcpListener::from_std(socket)?;
+        tokio::spawn(clients::accept(socket, door, ids.clone(), events.clone()));
+    }
     Ok(())
 }
 
@@ -138,6 +107,52 @@ fn time_since(began: std::time::Instant) -> Instant {
 impl Center {
     fn now(&self) -> Instant {
         time_since(self.began)
+    }
+
+    /// An identity that cannot be kept must not be used.
+    fn keep_identity(&self, out: &[Action]) -> Result<()> {
+        let text = out.iter().rev().find_map(|action| match action {
+            Action::WriteConfig { text } => Some(text),
+            _ => None,
+        });
+        let Some(text) = text else { return Ok(()) };
+        self.files.write_config(text).map_err(|error| {
+            let path = self.files.config_path().display();
+            anyhow::anyhow!("Sentinel config file {path} is not writable: {error}. Exiting...")
+        })
+    }
+
+    /// Takes in what happens and carries out what follows, until the end.
+    async fn work(&mut self, mut queue: Receiver<Event>) -> Result<()> {
+        let (mut term, mut int) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+        let mut batch = Vec::new();
+        while !self.ends {
+            let due = self.sentinel.next_deadline();
+            let wait = due.map_or(Duration::from_secs(1), |due| due.since(self.now()));
+            tokio::select! {
+                biased;
+                _ = term.recv() => {
+                    tracing::warn!("Received SIGTERM scheduling shutdown...");
+                    return Ok(());
+                }
+                _ = int.recv() => {
+                    tracing::warn!("Received SIGINT scheduling shutdown...");
+                    return Ok(());
+                }
+                _ = queue.recv_many(&mut batch, BATCH) => {}
+                () = tokio::time::sleep(wait) => {}
+            }
+            let mut out = Vec::new();
+            for event in batch.drain(..) {
+                self.take(event, &mut out);
+            }
+            let now = self.now();
+            if self.sentinel.next_deadline().is_some_and(|due| due <= now) {
+                self.sentinel.handle(now, Input::Deadline, &mut out);
+            }
+            self.carry_out(out);
+        }
+        Ok(())
     }
 
     pub(super) fn password(&self) -> String {

@@ -176,52 +176,10 @@ fn auth(call: &mut Call<'_>) {
 }
 
 fn hello(call: &mut Call<'_>) {
-    let mut protocol = call.client.protocol;
-    if let Some(version) = call.args.get(1) {
-        protocol = match version.as_slice() {
-            b"2" => Protocol::Resp2,
-            b"3" => Protocol::Resp3,
-            word if word.iter().all(u8::is_ascii_digit) => {
-                call.reply().error("NOPROTO unsupported protocol version");
-                return;
-            }
-            _ => {
-                call.reply().error("ERR Protocol version is not an integer or out of range");
-                return;
-            }
-        };
-    }
-    let mut at = 2;
-    while at < call.args.len() {
-        let rest = call.args.len() - at - 1;
-        match call.word(at).as_str() {
-            "auth" if rest >= 2 => {
-                let (user, pass) = (call.args[at + 1].clone(), call.args[at + 2].clone());
-                if let Err(text) = sign_in(call, &user, &pass) {
-                    call.reply().error(text);
-                    return;
-                }
-                at += 3;
-            }
-            "setname" if rest >= 1 => {
-                call.client.name = String::from_utf8_lossy(&call.args[at + 1]).into_owned();
-                at += 2;
-            }
-            _ => {
-                let option = String::from_utf8_lossy(&call.args[at]).into_owned();
-                call.reply().error(&format!("ERR Syntax error in HELLO option '{option}'"));
-                return;
-            }
-        }
-    }
-    if !call.client.authenticated {
-        call.reply().error(
-            "NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO <proto> \
-             AUTH <user> <pass> option can be used to authenticate the client and select the RESP protocol \
-             version at the same time",
-        );
-        return;
-    }
+    let protocol = match take_hello(call) {
+        Ok(protocol) => protocol,
+        Err(text) => return call.reply().error(&text),
+    };
     call.client.protocol = protocol;
     let id = call.id as i64;
     let mut reply = call.reply();
@@ -238,6 +196,45 @@ fn hello(call: &mut Call<'_>) {
     reply.bulk(b"sentinel");
     reply.bulk(b"modules");
     reply.array(0);
+}
+
+/// Does what HELLO's options ask for; says which protocol is to be spoken.
+fn take_hello(call: &mut Call<'_>) -> Result<Protocol, String> {
+    let protocol = match call.args.get(1).map(Vec::as_slice) {
+        None => call.client.protocol,
+        Some(b"2") => Protocol::Resp2,
+        Some(b"3") => Protocol::Resp3,
+        Some(word) if word.iter().all(u8::is_ascii_digit) => {
+            return Err("NOPROTO unsupported protocol version".into());
+        }
+        Some(_) => return Err("ERR Protocol version is not an integer or out of range".into()),
+    };
+    let mut at = 2;
+    while at < call.args.len() {
+        let rest = call.args.len() - at - 1;
+        match call.word(at).as_str() {
+            "auth" if rest >= 2 => {
+                let (user, pass) = (call.args[at + 1].clone(), call.args[at + 2].clone());
+                sign_in(call, &user, &pass)?;
+                at += 3;
+            }
+            "setname" if rest >= 1 => {
+                call.client.name = String::from_utf8_lossy(&call.args[at + 1]).into_owned();
+                at += 2;
+            }
+            _ => {
+                let option = String::from_utf8_lossy(&call.args[at]);
+                return Err(format!("ERR Syntax error in HELLO option '{option}'"));
+            }
+        }
+    }
+    if call.client.authenticated {
+        return Ok(protocol);
+    }
+    Err("NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO <proto> AUTH \
+         <user> <pass> option can be used to authenticate the client and select the RESP protocol version at \
+         the same time"
+        .into())
 }
 
 fn acl(call: &mut Call<'_>) {

@@ -7,10 +7,17 @@ use slot_routing::SLOT_COUNT;
 use super::Text;
 use crate::rates::Rate;
 use crate::server::Server;
-use crate::totals::Count;
+use crate::totals::{Count, Totals};
 
 pub(super) fn stats(server: &Server, text: &mut Text) {
     let totals = server.totals();
+    traffic(server, &totals, text);
+    crate::replication::info_stats(server, text.raw());
+    keys(server, &totals, text);
+    clients(server, &totals, text);
+}
+
+fn traffic(server: &Server, totals: &Totals, text: &mut Text) {
     let rate = |rate| server.rates.per_second(rate);
     text.line("total_connections_received", totals[Count::Connections]);
     text.line("total_commands_processed", totals[Count::Commands]);
@@ -26,7 +33,9 @@ pub(super) fn stats(server: &Server, text: &mut Text) {
     text.line("instantaneous_input_repl_kbps", kilobytes(Rate::ReplicaInputBytes));
     text.line("instantaneous_output_repl_kbps", kilobytes(Rate::ReplicaOutputBytes));
     text.line("rejected_connections", totals[Count::RejectedConnections]);
-    crate::replication::info_stats(server, text.raw());
+}
+
+fn keys(server: &Server, totals: &Totals, text: &mut Text) {
     text.line("expired_keys", totals[Count::ExpiredKeys]);
     text.line("expired_fields", totals[Count::ExpiredFields]);
     text.line("expired_stale_perc", format!("{:.2}", stale_percent(server)));
@@ -50,6 +59,9 @@ pub(super) fn stats(server: &Server, text: &mut Text) {
     }
     text.line("total_active_defrag_time", 0);
     text.line("current_active_defrag_time", 0);
+}
+
+fn clients(server: &Server, totals: &Totals, text: &mut Text) {
     let tracking = &server.engine.tracking;
     text.line("tracking_total_keys", tracking.keys());
     text.line("tracking_total_items", tracking.items());
