@@ -3,7 +3,10 @@
 //! The candidate side: when our master is FAIL (or a manual failover is ready), wait the election delay
 //! in which the FAIL spreads and the replicas tell each other their offsets, plus a delay per better
 //! replica; then take a new epoch, save it, and ask every master for its vote. A majority of the masters
-//! with slots makes us the new owner of our master's slots under that epoch.
+//! with slots makes us the new owner of our master's slots under that epoch: of those when we asked, and of
+//! those when the votes are counted. (Redis looks at the latter only. Two masters that were replaced while
+//! we ask are briefly replicas whose slots are nobody's here; with their two votes a candidate would pass
+//! three that are left, and another candidate be elected by those in the same epoch.)
 //!
 //! The voter side: one vote per epoch, saved before it leaves; none for a replica whose master is not
 //! FAIL here (unless forced), none about the same master within twice the node timeout, none for a claim
@@ -37,8 +40,9 @@ pub(crate) struct Candidacy {
     at: Instant,
     rank: u32,
     manual: bool,
-    /// The epoch that we asked under, once we did.
+    /// The epoch that we asked under, once we did, and how many votes made a majority then.
     epoch: Option<Epoch>,
+    quorum: usize,
     votes: BTreeSet<NodeId>,
     expired: bool,
 }
@@ -91,12 +95,12 @@ impl Gossip {
             self.ask_for_votes(master);
             return;
         };
-        let needed = self.quorum();
-        if candidacy.votes.len() >= needed {
+        let needed = self.quorum().max(candidacy.quorum);
+        let votes = candidacy.votes.iter().filter(|voter| self.is_voter(**voter)).count();
+        if votes >= needed {
             self.log(Event::ElectionWon(epoch));
             self.take_over(epoch);
         } else if self.now >= candidacy.at + self.config.auth_timeout() {
-            let votes = candidacy.votes.len();
             self.log(Event::CannotStand(Hindrance::NotConfirmed { votes, needed }));
             self.log(Event::ElectionExpired(epoch));
             self.election.candidacy.as_mut().expect("read above").expired = true;
@@ -115,8 +119,9 @@ impl Gossip {
         };
         let at = self.now + delay;
         self.election.hindered = false;
+        let votes = BTreeSet::new();
         self.election.candidacy =
-            Some(Candidacy { at, rank, manual, epoch: None, votes: BTreeSet::new(), expired: false });
+            Some(Candidacy { at, rank, manual, epoch: None, quorum: 0, votes, expired: false });
         let offset = self.replication.offset.0;
         let scheduled = self.wall;
         self.timeline.open(master).ballot(Ballot { scheduled, rank, offset, asked: None, votes: Vec::new() });
@@ -156,10 +161,10 @@ impl Gossip {
 
     fn ask_for_votes(&mut self, master: NodeId) {
         self.current_epoch = self.current_epoch.next();
-        let epoch = self.current_epoch;
+        let (epoch, quorum) = (self.current_epoch, self.quorum());
         self.save_before_sending();
         let candidacy = self.election.candidacy.as_mut().expect("the caller has it");
-        candidacy.epoch = Some(epoch);
+        (candidacy.epoch, candidacy.quorum) = (Some(epoch), quorum);
         let manual = candidacy.manual;
         let wall = self.wall;
         self.update_ballot(master, |ballot| ballot.asked = Some((epoch, wall)));

@@ -271,3 +271,71 @@ fn a_candidacy_left_by_a_manual_failover_does_not_stop_time() {
         assert!(gossip.next_deadline() > Some(at(ms)), "{:?} at {ms} ms", gossip.next_deadline());
     }
 }
+
+/// Five masters of which one failed, as its replica sees them: nodes 1 to 5, 6 and 7 as replicas of 1 and 2,
+/// and ourselves as that of 5.
+fn candidate() -> (Gossip, impl Fn(u8) -> NodeId) {
+    let id = |byte: u8| NodeId::from_random([byte; 20]);
+    let mut text = String::new();
+    for node in 1..=5u8 {
+        let (id, fail, first) = (id(node), if node == 5 { ",fail" } else { "" }, u32::from(node) * 100);
+        let port = 7000 + u32::from(node);
+        let last = first + 99;
+        text +=
+            &format!("{id} 127.0.0.1:{port}@1{port} master{fail} - 0 0 {node} connected {first}-{last}\n");
+    }
+    for (node, master, myself) in [(6, 1, ""), (7, 2, ""), (9, 5, "myself,")] {
+        let (id, its) = (id(node), id(master));
+        text += &format!("{id} 127.0.0.1:700{node}@1700{node} {myself}slave {its} 0 0 {master} connected\n");
+    }
+    text += "vars currentEpoch 5 lastVoteEpoch 0\n";
+    let config = Config { node_timeout: Duration::from_secs(2), ..Config::default() };
+    (Gossip::restore(config, ChaCha8Rng::seed_from_u64(1), &text).unwrap(), id)
+}
+
+/// Found by the simulator: two masters had voted for a candidate and were then replaced. As replicas they
+/// shrank its count of voters, so that their two votes were a majority; in the same epoch another candidate
+/// had the votes of the rest.
+#[test]
+fn votes_of_masters_that_were_replaced_meanwhile_do_not_elect() {
+    let (mut gossip, id) = candidate();
+    handle(&mut gossip, 0, Input::Start);
+    let source = crate::Source::Streaming { last_heard: at(0) };
+    let facts = crate::Replication { offset: ReplOffset(10), source };
+    let mut out = handle(&mut gossip, 0, Input::Replication(facts));
+    let started = |out: &[Action]| {
+        out.iter().find_map(|action| match action {
+            Action::Log(Event::ElectionStarted(epoch)) => Some(*epoch),
+            _ => None,
+        })
+    };
+    let mut now = 0;
+    while started(&out).is_none() {
+        now += 1;
+        assert!(now < 10_000, "it never stood");
+        out = handle(&mut gossip, now, Input::Deadline);
+    }
+    let epoch = started(&out).unwrap();
+    let mut say = |node: u8, body: Body, master: Option<u8>| {
+        let slots = (0..100).map(|n| slot_routing::Slot::new(u16::from(node) * 100 + n).unwrap());
+        let header = Header {
+            sender: id(node),
+            flags: if master.is_some() { NodeFlags::REPLICA } else { NodeFlags::MASTER },
+            current_epoch: epoch,
+            config_epoch: Epoch(u64::from(node)),
+            slots: if master.is_some() { SlotSet::new() } else { slots.collect() },
+            replica_of: master.map(&id),
+            ..replica_header(id(node), id(node), 0)
+        };
+        let link = LinkId::In(u64::from(node));
+        handle(&mut gossip, now, Input::Accepted { link, peer: LOCALHOST, local: LOCALHOST });
+        let packet = Box::new(Packet { header, body });
+        let out = handle(&mut gossip, now, Input::Packet { link, packet });
+        out.contains(&Action::Log(Event::ElectionWon(epoch)))
+    };
+    assert!(!say(1, Body::AuthAck, None) && !say(2, Body::AuthAck, None), "two of five");
+    let ping = || Body::Ping(Section::default());
+    assert!(!say(1, ping(), Some(6)) && !say(2, ping(), Some(7)), "two, who are masters no more");
+    assert!(!say(3, Body::AuthAck, None), "one of three who are left, and two who are not");
+    assert!(!say(4, Body::AuthAck, None), "two of the five who were asked");
+}
