@@ -118,6 +118,12 @@ mod tests {
             ("get k", "+QUEUED"),
             ("exec", "*1|$1|2"),
             ("multi\nexec", "+OK|*0"),
+            ("multi", "+OK"),
+            ("multi 0", "-ERR wrong number of arguments for 'multi' command"),
+            ("exec", "-EXECABORT Transaction discarded because of previous errors."),
+            ("multi", "+OK"),
+            ("watch", "-ERR wrong number of arguments for 'watch' command"),
+            ("exec", "-EXECABORT Transaction discarded because of previous errors."),
         ]);
         assert_eq!(
             client.log(),

@@ -234,7 +234,7 @@ impl Engine {
     }
 
     /// An EXEC that is refused as a whole ends its transaction, and says so; except that where the keys
-    /// are served is told as for any other command.
+    /// are served is told as for any other command. Any other command that is refused makes EXEC fail.
     pub(super) fn refused_exec(
         &self,
         session: &mut Session,
@@ -243,6 +243,9 @@ impl Engine {
     ) -> CommandError {
         let is_exec = request.found.is_some_and(|entry| matches!(entry.command.run, Run::Exec));
         if !is_exec {
+            if let Some(transaction) = &mut session.transaction {
+                transaction.failed = true;
+            }
             return error;
         }
         self.discard(session);
