@@ -18,7 +18,7 @@ use crate::election::Election;
 use crate::event::Event;
 use crate::links::Links;
 use crate::manual_failover::Manual;
-use crate::node::{Address, Node};
+use crate::node::{Address, Node, has_data};
 use crate::nodes_conf::{self, ConfError, Saved};
 use crate::replica_migration::Orphans;
 use crate::role::Following;
@@ -154,7 +154,10 @@ impl Gossip {
             Input::ConnectFailed { link, refused } => self.on_connect_failed(link, refused),
             Input::Closed { link } => self.on_closed(link),
             Input::Packet { link, packet } => self.on_packet(link, *packet),
-            Input::Replication(facts) => self.replication = facts,
+            Input::Replication(facts) => {
+                self.todo.publish |= has_data(self.replication.offset) != has_data(facts.offset);
+                self.replication = facts;
+            }
             Input::WritesPaused { offset } => self.on_writes_paused(offset),
             Input::Command { token, command } => {
                 let result = self.on_command(command);

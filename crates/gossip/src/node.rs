@@ -11,6 +11,12 @@ use slot_routing::{Epoch, NodeId, ReplOffset};
 use crate::contract::LinkId;
 use crate::wire::{Header, NodeFlags};
 
+/// Whether a replica that has come to this offset has anything: before that it is of no use to clients, and
+/// CLUSTER SLOTS does not name it. When that changes, it is published.
+pub(crate) fn has_data(offset: ReplOffset) -> bool {
+    offset > ReplOffset(0)
+}
+
 /// A node of the cluster. This node itself is one of them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Node {

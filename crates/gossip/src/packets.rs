@@ -7,7 +7,7 @@ use crate::event::Event;
 use crate::handshake::{MOST_NODES, announced_role};
 use crate::machine::Gossip;
 use crate::messages::Talk;
-use crate::node::{Address, Condition, Node};
+use crate::node::{Address, Condition, Node, has_data};
 use crate::timeline::Suspicion;
 use crate::wire::{Body, Extension, Gossip as Section, GossipEntry, Header, MessageFlags, NodeFlags, Packet};
 
@@ -47,6 +47,7 @@ impl Gossip {
             self.todo.save = true;
             self.todo.publish = true;
         }
+        self.todo.publish |= has_data(node.offset) != has_data(header.offset);
         node.learn(header);
         if header.current_epoch > self.current_epoch {
             self.current_epoch = header.current_epoch;

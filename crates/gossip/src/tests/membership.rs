@@ -24,6 +24,22 @@ fn who_meets_one_meets_all() {
     assert!((0..5).all(|index| net.hosts[index].gossip.nodes().all(|node| node.handshake.is_none())));
 }
 
+/// Clients are not sent to a replica without data. So it is told at once when that changes, and not with the next
+/// change of something else.
+#[test]
+fn everybody_publishes_that_a_replica_has_got_data() {
+    let mut net = Net::cluster(2, 3, &config(2000), 11);
+    net.run(MS(3000));
+    let has_data = |net: &Net, index: usize| {
+        let topology = net.hosts[index].topology.as_ref().expect("it is published");
+        topology.replicas_of(net.id(0)).next().map(|replica| replica.offset.0 > 0)
+    };
+    assert!((0..3).all(|index| has_data(&net, index) == Some(false)));
+    net.hosts[2].offset = 5;
+    let took = net.until("all see it", |net| (0..3).all(|index| has_data(net, index) == Some(true)));
+    assert!(took < MS(2000), "{took:?}");
+}
+
 #[test]
 fn meeting_nobody_ends_with_the_handshake_timeout() {
     let mut net = Net::new(1, &config(2000), 2);

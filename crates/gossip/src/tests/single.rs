@@ -89,6 +89,10 @@ fn a_vote_is_saved_before_it_leaves_and_given_once() {
     let link = connect(&mut gossip, 17003);
     let theirs = LinkId::In(0);
     handle(&mut gossip, 2, Input::Accepted { link: theirs, peer: LOCALHOST, local: LOCALHOST });
+    // That the replica has data is published when it is first heard of, and no more with its request.
+    let ping = Packet { header: replica_header(replica, master, 5), body: Body::Ping(Section::default()) };
+    let out = handle(&mut gossip, 2, Input::Packet { link: theirs, packet: Box::new(ping) });
+    assert!(out.iter().any(|action| matches!(action, Action::Publish(_))), "{out:?}");
     let header = replica_header(replica, master, 6);
     let request = Packet { header, body: Body::AuthRequest };
     let out = handle(&mut gossip, 3, Input::Packet { link: theirs, packet: Box::new(request.clone()) });

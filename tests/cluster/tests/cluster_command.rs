@@ -1,0 +1,339 @@
+//! CLUSTER and its errors, and what commands say in cluster mode: compared with a real Redis in the same state.
+//!
+//! Two nodes of each kind go through the same lines. Names and ports differ between the two kinds, so they stand as
+//! `<me>`, `<other>`, `<port>` in what is sent and in what is compared. Not here: what Redis 7.2 changed since 7.0
+//! (CLUSTER REPLICATE with more than a name, MYSHARDID, LINKS' and SHARDS' fields).
+
+use std::fmt::Write as _;
+
+use harness::{Connection, Node, Program, eventually};
+
+/// Two nodes of one kind. The first is `<me>`, the second `<other>`.
+struct Side {
+    nodes: [Node; 2],
+    links: [Connection; 2],
+    names: Vec<(String, &'static str)>,
+}
+
+impl Side {
+    fn start(program: &Program) -> Self {
+        let nodes = [Node::start_clustered(program), Node::start_clustered(program)];
+        let mut names = Vec::new();
+        for (node, (id, bus, port)) in
+            nodes.iter().zip([("<me>", "<mybus>", "<myport>"), ("<other>", "<bus>", "<port>")])
+        {
+            names.push((node.run("CLUSTER MYID").text(), id));
+            // The longer number first: it may contain the shorter one.
+            names.push(((u32::from(node.port) + 10_000).to_string(), bus));
+            names.push((node.port.to_string(), port));
+        }
+        let links = [nodes[0].connect(), nodes[1].connect()];
+        Self { nodes, links, names }
+    }
+
+    /// What node `index` answers. `""` is an empty word.
+    fn answer(&mut self, index: usize, line: &str) -> String {
+        let line = self.names.iter().fold(line.to_owned(), |line, (name, sign)| line.replace(sign, name));
+        let words: Vec<&str> = line.split(' ').map(|word| if word == "\"\"" { "" } else { word }).collect();
+        let reply = format!("{:?}", self.links[index].call(&words));
+        self.names.iter().fold(reply, |reply, (name, sign)| reply.replace(name, sign))
+    }
+
+    fn wait(&self, index: usize, line: &str, wanted: &str) {
+        eventually(&format!("{line} on {} shows {wanted}", self.nodes[index].port), || {
+            format!("{:?}", self.nodes[index].run(line)).contains(wanted).then_some(())
+        });
+    }
+}
+
+/// Redoubt and Redis, and what was different so far.
+struct Pair {
+    ours: Side,
+    theirs: Side,
+    report: String,
+}
+
+impl Pair {
+    fn start() -> Self {
+        Self {
+            ours: Side::start(&Program::redoubt()),
+            theirs: Side::start(&Program::redis()),
+            report: String::new(),
+        }
+    }
+
+    /// Compares line by line. `2: ` before one sends it to the second node.
+    fn compare(&mut self, lines: &str) {
+        for line in lines.lines().map(str::trim).filter(|line| !line.is_empty()) {
+            let (index, sent) = line.strip_prefix("2: ").map_or((0, line), |sent| (1, sent));
+            let (ours, theirs) = (self.ours.answer(index, sent), self.theirs.answer(index, sent));
+            if ours != theirs {
+                let _ = write!(self.report, "{line}\n    here   {ours}\n    Redis  {theirs}\n");
+            }
+        }
+    }
+
+    /// Until the node says so, on both sides.
+    fn wait(&self, index: usize, line: &str, wanted: &str) {
+        self.ours.wait(index, line, wanted);
+        self.theirs.wait(index, line, wanted);
+    }
+
+    fn end(&self) {
+        assert!(self.report.is_empty(), "answers differ from Redis:\n{}", self.report);
+    }
+}
+
+const ARITY_AND_WORDS: &str = r#"
+CLUSTER
+CLUSTER NOSUCH
+CLUSTER NOSUCH a b
+CLUSTER ADDSLOTS
+CLUSTER ADDSLOTS x
+CLUSTER ADDSLOTS -1
+CLUSTER ADDSLOTS 16384
+CLUSTER ADDSLOTS 1 1
+CLUSTER ADDSLOTS 99999999999999999999
+CLUSTER ADDSLOTS 1.5
+CLUSTER ADDSLOTSRANGE
+CLUSTER ADDSLOTSRANGE 1
+CLUSTER ADDSLOTSRANGE 1 2 3
+CLUSTER ADDSLOTSRANGE 5 1
+CLUSTER ADDSLOTSRANGE 1 16384
+CLUSTER ADDSLOTSRANGE a 2
+CLUSTER ADDSLOTSRANGE 1 5 3 8
+CLUSTER DELSLOTS
+CLUSTER DELSLOTS 5
+CLUSTER DELSLOTS x
+CLUSTER DELSLOTSRANGE 5
+CLUSTER DELSLOTSRANGE 1 2
+CLUSTER DELSLOTSRANGE 2 1
+CLUSTER BUMPEPOCH x
+CLUSTER BUMPEPOCH
+CLUSTER BUMPEPOCH
+CLUSTER SET-CONFIG-EPOCH
+CLUSTER SET-CONFIG-EPOCH x
+CLUSTER SET-CONFIG-EPOCH -1
+CLUSTER SET-CONFIG-EPOCH 0
+CLUSTER SET-CONFIG-EPOCH 5
+2: CLUSTER SET-CONFIG-EPOCH -1
+2: CLUSTER SET-CONFIG-EPOCH x
+2: CLUSTER SET-CONFIG-EPOCH 0
+2: CLUSTER SET-CONFIG-EPOCH 5
+2: CLUSTER SET-CONFIG-EPOCH 6
+CLUSTER COUNT-FAILURE-REPORTS
+CLUSTER COUNT-FAILURE-REPORTS nosuch
+CLUSTER COUNT-FAILURE-REPORTS <me>
+CLUSTER COUNTKEYSINSLOT
+CLUSTER COUNTKEYSINSLOT x
+CLUSTER COUNTKEYSINSLOT -1
+CLUSTER COUNTKEYSINSLOT 16384
+CLUSTER COUNTKEYSINSLOT 0
+CLUSTER GETKEYSINSLOT
+CLUSTER GETKEYSINSLOT 0
+CLUSTER GETKEYSINSLOT x 1
+CLUSTER GETKEYSINSLOT 0 x
+CLUSTER GETKEYSINSLOT 0 -1
+CLUSTER GETKEYSINSLOT 16384 1
+CLUSTER GETKEYSINSLOT 0 10
+CLUSTER KEYSLOT
+CLUSTER KEYSLOT a b
+CLUSTER KEYSLOT foo
+CLUSTER KEYSLOT {a}b
+CLUSTER KEYSLOT ""
+CLUSTER FAILOVER
+CLUSTER FAILOVER FORCE
+CLUSTER FAILOVER NOSUCH
+CLUSTER FAILOVER FORCE x
+CLUSTER FORGET
+CLUSTER FORGET nosuch
+CLUSTER FORGET <me>
+CLUSTER MEET
+CLUSTER MEET a
+CLUSTER MEET 127.0.0.1 x
+CLUSTER MEET 127.0.0.1 0
+CLUSTER MEET 127.0.0.1 70000
+CLUSTER MEET 127.0.0.1 -5
+CLUSTER MEET nosuchhost 7000
+CLUSTER MEET 127.0.0.1 7000 x
+CLUSTER MEET 127.0.0.1 7000 70000
+CLUSTER MEET 127.0.0.1 7000 17000 5
+CLUSTER MEET 300.0.0.1 7000
+CLUSTER MYID x
+CLUSTER MYID
+CLUSTER NODES x
+CLUSTER INFO x
+CLUSTER REPLICAS
+CLUSTER REPLICAS nosuch
+CLUSTER REPLICAS <me>
+CLUSTER SLAVES <me>
+CLUSTER REPLICATE
+CLUSTER REPLICATE nosuch
+CLUSTER REPLICATE <me>
+CLUSTER RESET nosuch
+CLUSTER RESET soft x
+CLUSTER SAVECONFIG x
+CLUSTER SAVECONFIG
+CLUSTER SETSLOT
+CLUSTER SETSLOT x
+CLUSTER SETSLOT 1
+CLUSTER SETSLOT 1 NOSUCH
+CLUSTER SETSLOT 1 MIGRATING
+CLUSTER SETSLOT x STABLE
+CLUSTER SETSLOT 16384 STABLE
+CLUSTER SETSLOT 1 STABLE
+CLUSTER SETSLOT 1 STABLE x
+CLUSTER SETSLOT 1 MIGRATING nosuch
+CLUSTER SETSLOT 1 MIGRATING <me>
+CLUSTER SETSLOT 1 IMPORTING nosuch
+CLUSTER SETSLOT 1 IMPORTING <me>
+CLUSTER SETSLOT 1 NODE nosuch
+CLUSTER SETSLOT 1 NODE
+CLUSTER SETSLOT 1 NODE <me> x
+CLUSTER SHARDS x
+CLUSTER SLOTS x
+CLUSTER LINKS x
+CLUSTER LINKS
+CLUSTER FLUSHSLOTS x
+CLUSTER FLUSHSLOTS
+CLUSTER SLOTS
+GET foo
+SET foo bar
+EXISTS
+"#;
+
+const ONE_NODE: &str = r"
+SET foo bar
+CLUSTER COUNTKEYSINSLOT 12182
+CLUSTER GETKEYSINSLOT 12182 0
+CLUSTER GETKEYSINSLOT 12182 10
+MGET foo bar
+MSET {a}1 1 {a}2 2
+SELECT 1
+SELECT 0
+SWAPDB 0 1
+COPY foo {foo}2 DB 1
+MOVE foo 1
+ASKING
+READONLY
+READWRITE
+ASKING x
+READONLY x
+CLUSTER SLOTS
+CLUSTER FLUSHSLOTS
+CLUSTER RESET
+CLUSTER RESET HARD
+CLUSTER REPLICATE <me>
+REPLICAOF 127.0.0.1 7000
+SLAVEOF NO ONE
+CLUSTER DELSLOTS 5 5
+CLUSTER DELSLOTS 5
+CLUSTER DELSLOTS 5
+CLUSTER ADDSLOTS 5
+";
+
+const MOVING_A_SLOT: &str = r"
+CLUSTER COUNT-FAILURE-REPORTS <other>
+CLUSTER SETSLOT 5 MIGRATING <me>
+CLUSTER SETSLOT 5 MIGRATING nosuch
+CLUSTER SETSLOT 5 IMPORTING <other>
+CLUSTER SETSLOT 5 IMPORTING <me>
+2: CLUSTER SETSLOT 5 IMPORTING <other>
+2: CLUSTER SETSLOT 5 MIGRATING <me>
+2: CLUSTER SETSLOT 5 IMPORTING nosuch
+2: CLUSTER ADDSLOTS 5
+2: CLUSTER REPLICATE <other>
+2: CLUSTER FAILOVER
+2: CLUSTER ADDSLOTS 5
+2: CLUSTER SETSLOT 5 NODE <me>
+CLUSTER SETSLOT 12182 MIGRATING <other>
+2: CLUSTER SETSLOT 12182 IMPORTING <me>
+GET foo
+GET {foo}nosuch
+MGET foo {foo}nosuch
+SET {foo}nosuch 1
+2: GET foo
+2: ASKING
+2: GET foo
+2: ASKING
+2: MGET foo {foo}2
+2: GET foo
+CLUSTER SETSLOT 12182 NODE <other>
+CLUSTER SETSLOT 12182 STABLE
+CLUSTER FORGET <other> x
+2: SELECT 1
+2: GET bar
+2: CLUSTER KEYSLOT bar
+";
+
+const A_REPLICA: &str = r"
+2: CLUSTER REPLICATE <me>
+2: CLUSTER REPLICATE <other>
+CLUSTER REPLICATE <other>
+2: CLUSTER FORGET <me>
+2: CLUSTER REPLICAS <other>
+2: CLUSTER SETSLOT 5 STABLE
+2: CLUSTER SETSLOT 5 NODE <other>
+2: CLUSTER ADDSLOTS 5
+2: CLUSTER FLUSHSLOTS
+2: CLUSTER FAILOVER NOSUCH
+2: CLUSTER FAILOVER FORCE TAKEOVER
+2: GET foo
+2: READONLY
+2: GET foo
+2: SET foo 2
+2: READWRITE
+2: GET foo
+2: REPLICAOF NO ONE
+2: CLUSTER RESET x
+2: CLUSTER SET-CONFIG-EPOCH 9
+CLUSTER SET-CONFIG-EPOCH 9
+CLUSTER REPLICAS <other>
+2: CLUSTER COUNTKEYSINSLOT 12182
+2: CLUSTER GETKEYSINSLOT 12182 5
+2: CLUSTER SLOTS
+CLUSTER SLOTS
+2: CLUSTER BUMPEPOCH
+CLUSTER FAILOVER
+CLUSTER DELSLOTSRANGE 0 5
+CLUSTER RESET
+FLUSHALL
+CLUSTER RESET
+";
+
+#[test]
+fn a_node_by_itself_answers_as_redis_does() {
+    let mut pair = Pair::start();
+    pair.compare(ARITY_AND_WORDS);
+    pair.compare(
+        "CLUSTER ADDSLOTSRANGE 0 16000\nCLUSTER ADDSLOTS 5\nCLUSTER ADDSLOTSRANGE 16001 16383 5 6\nGET foo",
+    );
+    pair.compare("CLUSTER ADDSLOTSRANGE 16001 16383");
+    pair.wait(0, "CLUSTER INFO", "cluster_state:ok");
+    pair.compare(ONE_NODE);
+    pair.end();
+}
+
+#[test]
+fn two_nodes_answer_as_redis_does() {
+    let mut pair = Pair::start();
+    pair.compare(
+        "CLUSTER ADDSLOTSRANGE 0 16383\n2: CLUSTER SET-CONFIG-EPOCH 5\nCLUSTER MEET 127.0.0.1 <port>",
+    );
+    for index in [0, 1] {
+        pair.wait(index, "CLUSTER INFO", "cluster_known_nodes:2");
+        pair.wait(index, "CLUSTER INFO", "cluster_state:ok");
+    }
+    pair.compare("SET foo bar");
+    pair.compare(MOVING_A_SLOT);
+    pair.compare("2: CLUSTER REPLICATE <me>");
+    pair.wait(1, "ROLE", "connected");
+    pair.wait(0, "CLUSTER NODES", "slave");
+    for index in [0, 1] {
+        let second = |side: &Side| side.nodes[1].port.to_string();
+        pair.ours.wait(index, "CLUSTER SLOTS", &second(&pair.ours));
+        pair.theirs.wait(index, "CLUSTER SLOTS", &second(&pair.theirs));
+    }
+    pair.compare(A_REPLICA);
+    pair.end();
+}
