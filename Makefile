@@ -1,6 +1,6 @@
 # Every target is a script; `make help` lists them. Variables given to make (NODE=7000) reach them by themselves;
 # nothing is exported here, since that would also pass on, as empty, what nobody named.
-.PHONY: help build bench-sentinel up up-sentinel down-sentinel status kill restart down test verify fmt memcheck bench bench-memory bench-snapshot bench-threads bench-instructions bench-failover
+.PHONY: help build bench-sentinel up up-sentinel down-sentinel status kill restart down test verify fmt memcheck bench bench-memory bench-snapshot bench-expiry bench-loading bench-threads bench-instructions bench-failover
 .DEFAULT_GOAL := help
 
 help: ## Show this list
@@ -50,6 +50,12 @@ bench-memory: ## Bytes per key, beside them (SCALE=0.1 for less data)
 
 bench-snapshot: ## What a snapshot costs under load, beside them (KEYS, FIELDS, RUNS)
 	@scripts/bench-snapshot
+
+bench-expiry: ## A million keys due in one second: who waits, and how long they stay (KEYS, RUNS)
+	@scripts/bench-expiry
+
+bench-loading: ## How long loading an RDB takes, beside them (KEYS, HASHES, RUNS)
+	@scripts/bench-loading
 
 bench-threads: ## Two workers beside one, in process
 	@scripts/bench-threads

@@ -4,6 +4,7 @@ Python's standard library only. A report is a section of docs/BENCHMARKS.md betw
 described, one table and one chart (docs/charts/NAME.svg); running a script again replaces its section.
 """
 
+import multiprocessing
 import os
 import platform
 import re
@@ -167,6 +168,40 @@ class Client:
             line = self.file.readline()
             if line[:1] not in (b"+", b":"):
                 raise RuntimeError(line.decode())
+
+
+class Prober:
+    """A process that asks a server for one thing after another and notes the longest wait."""
+
+    def __init__(self, server, ask):
+        self.longest = multiprocessing.Value("d", 0.0)
+        self.stopped = multiprocessing.Value("b", 0)
+        self.process = multiprocessing.Process(target=self._run, args=(server.port, ask))
+        self.process.start()
+
+    def _run(self, port, ask):
+        try:
+            # It must not wait for the processor behind those whose effect it measures.
+            os.nice(-10)
+        except PermissionError:
+            pass
+        client = Client(port)
+        while not self.stopped.value:
+            request = ask()
+            start = time.perf_counter()
+            client.socket.sendall(request)
+            client.read()
+            self.longest.value = max(self.longest.value, time.perf_counter() - start)
+
+    def longest_since(self):
+        """The longest wait since this was last asked, in milliseconds."""
+        value, self.longest.value = self.longest.value, 0.0
+        return value * 1000
+
+    def stop(self):
+        self.stopped.value = 1
+        self.process.join(10)
+        self.process.kill()
 
 
 def encode(*words):
