@@ -3,7 +3,9 @@
 use std::sync::atomic::Ordering;
 
 use clock::Millis;
-use keyspace::{Dropped, Found, Key, LockedSlots, NewValue, Place, SlotData, Str, Table, Usage, Value};
+use keyspace::{
+    Detached, Dropped, Found, Key, LockedSlots, NewValue, Place, SlotData, Str, Table, Usage, Value,
+};
 use resp::{Args, Writer};
 use slot_routing::Slot;
 
@@ -189,6 +191,16 @@ impl<'a> Context<'a> {
             }
         }
         self.modified_in(db, key);
+    }
+
+    /// [`Context::put`] of a value that was made before.
+    pub fn put_made(&mut self, key: &Key<'_>, found: Option<Place>, value: Detached, expiry: Option<Millis>) {
+        if let Some(place) = found {
+            let dropped = self.table(key).remove(place, key);
+            self.discard(dropped);
+        }
+        self.table(key).attach(key, value, expiry);
+        self.modified(key);
     }
 
     /// Takes out `key`, which lies at `place`.

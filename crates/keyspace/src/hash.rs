@@ -2,6 +2,7 @@
 
 use clock::Millis;
 
+use crate::captured::PageView;
 use crate::packed;
 use crate::table::Table;
 use crate::value::Value;
@@ -151,21 +152,15 @@ pub struct HashPart<'a> {
     pub total: usize,
     /// Whether this is the hash's first part. The others follow with no other key between them.
     pub first: bool,
-    pub(crate) table: &'a Table,
-    pub(crate) page: usize,
-    pub(crate) bit: u32,
+    /// Whether fields of the hash expire, which is known as of now: it need not be so at the cut.
+    pub may_expire: bool,
+    pub(crate) page: PageView<'a>,
 }
 
 impl HashPart<'_> {
-    /// Whether fields of the hash expire now, which need not be so at the cut.
-    #[must_use]
-    pub fn may_expire(&self) -> bool {
-        self.table.volatile_len() > 0
-    }
-
     /// Visits the fields of this part, which may be none.
     pub fn for_each(&self, visit: &mut dyn FnMut(Field<'_>)) {
-        self.table.each_pinned_in(self.bit, self.page, &mut |name, value, expiry| {
+        self.page.for_each(&mut |name, value, expiry, _| {
             if let Value::String(string) = value {
                 visit(Field { name, value: string.bytes, expiry });
             }

@@ -15,6 +15,9 @@ use crate::slot::{Published, SlotData, SlotGuard};
 use crate::snapshot::Cuts;
 use crate::table::Table;
 
+/// How many slots ahead memory is asked for while all are locked one after another.
+const LOCKS_AHEAD: usize = 16;
+
 /// A slot on lines of its own.
 #[derive(Debug, Default)]
 #[repr(align(128))]
@@ -107,6 +110,22 @@ impl Keyspace {
         LockedSlots::acquire(self, slots)
     }
 
+    /// Runs `at_that_moment` while every slot is held, and looks into none of them: of each slot, only the line
+    /// with its lock is needed. Only for the holder of the script turn.
+    pub(crate) fn with_all_held<R>(&self, at_that_moment: impl FnOnce() -> R) -> R {
+        // Memory is made ready before the first slot is held.
+        let mut held: Vec<Option<MutexGuard<'_, SlotData>>> = Slot::all().map(|_| None).collect();
+        for (number, guard) in held.iter_mut().enumerate() {
+            if let Some(ahead) = self.slots.get(number + LOCKS_AHEAD) {
+                prefetch(ahead);
+            }
+            *guard = Some(self.slots[number].0.lock());
+        }
+        let outcome = at_that_moment();
+        held.iter_mut().for_each(|guard| *guard = None);
+        outcome
+    }
+
     pub(crate) fn try_lock(&self, slot: Slot) -> Option<SlotGuard<'_>> {
         self.slots[slot.index()].0.try_lock().map(|data| self.guard(slot, data))
     }
@@ -142,6 +161,20 @@ impl Keyspace {
     #[must_use]
     pub fn len(&self, db: u16) -> usize {
         Slot::all().map(|slot| self.len_in(db, slot)).sum()
+    }
+
+    /// By database: its keys, and those of them that expire. One slot is counted after another, so others may
+    /// write meanwhile.
+    #[must_use]
+    pub fn sizes(&self) -> Vec<(usize, usize)> {
+        let mut sizes = vec![(0, 0); usize::from(self.databases())];
+        for slot in Slot::all() {
+            for ((keys, volatile), (_, table)) in sizes.iter_mut().zip(self.lock(slot).tables()) {
+                *keys += table.len();
+                *volatile += table.volatile_len();
+            }
+        }
+        sizes
     }
 
     /// Whether database `db` has no keys.

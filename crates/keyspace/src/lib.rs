@@ -6,6 +6,7 @@
 //!
 //! Nothing here reads a clock: what is expired is judged by the `now` that the caller passes, and what
 //! to do with an expired entry (a master deletes it, a replica hides it) is the caller's decision.
+mod captured;
 mod chunked;
 mod entry;
 mod hash;

@@ -155,9 +155,24 @@ impl HashBuilder {
         self.count == 0
     }
 
+    /// The fields that were added.
+    pub fn fields(&self) -> impl Iterator<Item = &[u8]> {
+        records_from(&self.records, 0).map(|record| record.field)
+    }
+
+    /// How many bytes they take.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.records.len()
+    }
+
     /// Decides how OBJECT ENCODING will call it.
     pub fn name_by(&mut self, limits: HashLimits) {
-        self.named_table |= self.count > limits.fields || self.longest > limits.value;
+        self.named_table |= self.passes(limits);
+    }
+
+    pub(crate) fn passes(&self, limits: HashLimits) -> bool {
+        self.count > limits.fields || self.longest > limits.value
     }
 
     /// Makes OBJECT ENCODING call it `hashtable`.

@@ -7,8 +7,10 @@ use parking_lot::MutexGuard;
 use slot_routing::{Ownership, Slot};
 use smallvec::SmallVec;
 
+use crate::captured::Captured;
+use crate::outside::Record;
 use crate::page;
-use crate::table::{Table, Visit};
+use crate::table::Table;
 
 /// What one slot holds. Read and changed under the slot's lock. With the lock it takes two cache lines.
 #[derive(Debug, Default)]
@@ -103,14 +105,14 @@ impl SlotData {
         self.tables().for_each(|(db, table)| table.pin(bit, db));
     }
 
-    /// Visits a part of what a snapshot holds here; says whether that was the rest.
-    pub(crate) fn walk(&mut self, bit: u32, budget: usize, visit: &mut Visit<'_>) -> bool {
-        self.each_pinned(bit, |table| table.walk(bit, budget, visit))
+    /// Copies a part of what a snapshot holds here; says whether that was the rest.
+    pub(crate) fn walk(&mut self, bit: u32, budget: usize, captured: &mut Captured) -> bool {
+        self.each_pinned(bit, |table| table.walk(bit, budget, captured))
     }
 
     /// Lets go of a part of what a snapshot holds here; says whether that was the rest.
-    pub(crate) fn unpin(&mut self, bit: u32, budget: usize) -> bool {
-        self.each_pinned(bit, |table| table.unpin(bit, budget))
+    pub(crate) fn unpin(&mut self, bit: u32, budget: usize, dropped: &mut Vec<Record>) -> bool {
+        self.each_pinned(bit, |table| table.unpin(bit, budget, dropped))
     }
 
     fn each_pinned(&mut self, bit: u32, mut step: impl FnMut(&mut Table) -> bool) -> bool {

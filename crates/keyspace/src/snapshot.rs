@@ -1,7 +1,8 @@
 //! The state at one moment, slot by slot, without a copy.
 //!
-//! A cut holds every slot only to write down its number. A slot that is locked afterwards compares that
-//! with the last it has seen and pins its tables before anything can change ([`crate::table`], `pins`).
+//! A cut holds every slot only to write down its number: it looks into none of them. A slot that is locked
+//! afterwards compares that with the last it has seen and pins its tables before anything can change
+//! ([`crate::table`], `pins`).
 //! Walking a slot visits what it held at the cut and lets go of it.
 
 use std::sync::Arc;
@@ -10,15 +11,16 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use clock::Millis;
 use slot_routing::{SLOT_COUNT, Slot};
 
+use crate::captured::Captured;
 use crate::keyspace::Keyspace;
-use crate::locked::LockedSlots;
 use crate::slot::SlotData;
+use crate::usage::Usage;
 use crate::value::Value;
 
 /// How many snapshots can be under way: each has a bit in an entry's state.
 const MOST: usize = 3;
 
-/// Bytes of pages that are walked under one lock: some tens of microseconds.
+/// Bytes of pages that are copied under one lock: some microseconds.
 const BUDGET: usize = 32 << 10;
 
 /// The cuts that slots have to know of.
@@ -66,6 +68,8 @@ pub struct SnapshotEntry<'a> {
     pub key: &'a [u8],
     pub value: Value<'a>,
     pub expiry: Option<Millis>,
+    /// When and how often it was used, as of about now.
+    pub usage: Usage,
 }
 
 /// The whole keyspace as it was at the cut. Dropping it lets go of what was not walked, which takes time
@@ -74,10 +78,8 @@ pub struct SnapshotEntry<'a> {
 pub struct Snapshot {
     keyspace: Arc<Keyspace>,
     number: usize,
-    /// By database: keys, and keys that expire.
-    counts: Vec<(usize, usize)>,
     walked: Box<[bool]>,
-    left: usize,
+    captured: Captured,
 }
 
 impl Keyspace {
@@ -85,59 +87,41 @@ impl Keyspace {
     /// belongs to that moment (the log's offset). Only for the holder of the script turn.
     pub fn cut<R>(self: &Arc<Self>, at_cut: impl FnOnce() -> R) -> Option<(Snapshot, R)> {
         let number = self.cuts.reserve()?;
-        let mut counts = vec![(0, 0); usize::from(self.databases()).max(1)];
-        let mut locked = LockedSlots::all(self);
-        for slot in locked.iter_mut() {
-            for ((keys, volatile), (_, table)) in counts.iter_mut().zip(slot.tables()) {
-                *keys += table.len();
-                *volatile += table.volatile_len();
-            }
-        }
-        let cut = self.cuts.last.load(Ordering::Relaxed) + 1;
-        self.cuts.active[number].store(cut, Ordering::Relaxed);
-        self.cuts.last.store(cut, Ordering::Relaxed);
-        let noted = at_cut();
-        drop(locked);
         let walked = vec![false; SLOT_COUNT].into();
-        Some((Snapshot { keyspace: self.clone(), number, counts, walked, left: SLOT_COUNT }, noted))
+        let noted = self.with_all_held(|| {
+            let cut = self.cuts.last.load(Ordering::Relaxed) + 1;
+            self.cuts.active[number].store(cut, Ordering::Relaxed);
+            self.cuts.last.store(cut, Ordering::Relaxed);
+            at_cut()
+        });
+        let (keyspace, captured) = (self.clone(), Captured::default());
+        Some((Snapshot { keyspace, number, walked, captured }, noted))
     }
 }
 
 impl Snapshot {
-    /// How many keys the snapshot holds in database `db`, and how many of them expire.
-    #[must_use]
-    pub fn len(&self, db: u16) -> (usize, usize) {
-        self.counts.get(usize::from(db)).copied().unwrap_or_default()
-    }
-
-    /// How many slots are still to be walked.
-    #[must_use]
-    pub fn slots_left(&self) -> usize {
-        self.left
-    }
-
     /// Visits the keys that `slot` held at the cut and lets go of them.
     pub fn walk(&mut self, slot: Slot, visit: &mut dyn FnMut(SnapshotEntry<'_>)) {
         while self.walk_part(slot, visit) {}
     }
 
     /// Visits some of the keys that `slot` held at the cut and lets go of them; says whether there are more.
-    /// The slot is locked meanwhile, so `visit` must not wait for anything.
+    /// Nothing is locked while `visit` runs.
     pub fn walk_part(&mut self, slot: Slot, visit: &mut dyn FnMut(SnapshotEntry<'_>)) -> bool {
         if self.walked[slot.index()] {
             return false;
         }
-        let mut entry = |db, key: &[u8], value: Value<'_>, expiry: Option<Millis>| {
-            visit(SnapshotEntry { db, key, value, expiry });
-        };
         let mut guard = self.keyspace.lock(slot);
-        let more = !guard.walk(1 << self.number, BUDGET, &mut entry);
-        if more {
+        let mut more = !guard.walk(1 << self.number, BUDGET, &mut self.captured);
+        while self.captured.within_value {
             self.keyspace.let_others(&mut guard);
-        } else {
-            self.walked[slot.index()] = true;
-            self.left -= 1;
+            more = !guard.walk(1 << self.number, BUDGET, &mut self.captured);
         }
+        drop(guard);
+        if !more {
+            self.walked[slot.index()] = true;
+        }
+        self.captured.show(visit);
         more
     }
 }
@@ -150,9 +134,11 @@ impl Drop for Snapshot {
         let unwalked = Slot::all().filter(|slot| !self.walked[slot.index()]);
         for slot in unwalked {
             let mut guard = self.keyspace.lock(slot);
-            while !guard.unpin(1 << self.number, BUDGET) {
+            while !guard.unpin(1 << self.number, BUDGET, &mut self.captured.dropped) {
                 self.keyspace.let_others(&mut guard);
             }
+            drop(guard);
+            self.captured.clear();
         }
         cuts.bits.fetch_and(!(1 << self.number), Ordering::Release);
     }

@@ -27,7 +27,6 @@ use crate::usage::Usage;
 use crate::value::{Kind, Naming, NewValue, Str, Value};
 
 pub use moving::Detached;
-pub(crate) use pins::Visit;
 use pins::{Pending, Pin};
 
 /// Where an entry lies. Good until the next change to its table; after that, use what the change returned.
@@ -136,7 +135,7 @@ struct Content<'a> {
 }
 
 /// The value that an entry has as bytes.
-fn flat_value(header: Header, bytes: &[u8]) -> Value<'_> {
+pub(crate) fn flat_value(header: Header, bytes: &[u8]) -> Value<'_> {
     match header.kind() {
         Kind::Hash => {
             Value::Hash(HashRef { shape: Shape::Packed(bytes), named_table: header.mark().is_on() })

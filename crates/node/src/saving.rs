@@ -14,7 +14,7 @@ use std::time::Duration;
 use clock::Instant;
 use engine::Gate;
 use keyspace::kept_bytes;
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 use replication::{Position, ReplId};
 use slot_routing::{ReplOffset, Role};
 
@@ -64,6 +64,8 @@ struct Standing {
 #[derive(Debug)]
 pub(crate) struct Saving {
     standing: Mutex<Standing>,
+    /// A save has ended.
+    ended: Condvar,
     /// Keys written by the save under way, and keys that it will write.
     progress: (AtomicU64, AtomicU64),
     /// The most that was kept at once for snapshots since the save under way began.
@@ -97,6 +99,7 @@ impl Saving {
         };
         Self {
             standing: Mutex::new(standing),
+            ended: Condvar::new(),
             progress: (AtomicU64::new(0), AtomicU64::new(0)),
             kept_peak: AtomicUsize::new(0),
             cuts: (AtomicU64::new(0), AtomicU64::new(0)),
@@ -134,22 +137,21 @@ impl Saving {
 pub(crate) fn save_in_background(server: &Arc<Server>) -> Result<(), SaveError> {
     let cancelled = begin(server, true)?;
     tracing::info!("Background saving started");
-    let server = server.clone();
-    std::thread::Builder::new()
-        .name("bgsave".to_owned())
-        .spawn(move || {
-            yield_to_commands();
-            match carry_out(&server, &cancelled) {
-                Ok(()) => tracing::info!("Background saving terminated with success"),
-                Err(error) => tracing::warn!("Background saving error: {error:#}"),
-            }
-        })
-        .map_err(|error| SaveError::Failed(error.into()))?;
-    Ok(())
+    let saver = server.clone();
+    let work = move || match carry_out(&saver, &cancelled, true) {
+        Ok(()) => tracing::info!("Background saving terminated with success"),
+        Err(error) => tracing::warn!("Background saving error: {error:#}"),
+    };
+    std::thread::Builder::new().name("bgsave".to_owned()).spawn(work).map(drop).map_err(|error| {
+        server.saving.standing.lock().running = None;
+        server.saving.ended.notify_all();
+        SaveError::Failed(error.into())
+    })
 }
 
-/// Where cores are scarce, the workers go first: on Linux the calling thread alone gets another priority.
-fn yield_to_commands() {
+/// Where cores are scarce, the workers go first: on Linux the calling thread alone gets another priority. Not
+/// before the cut, for as long as that lasts nobody else works.
+pub(crate) fn yield_to_commands() {
     // A system that refuses leaves the thread as it is.
     let _ = rustix::process::setpriority_process(Some(rustix::thread::gettid()), SAVER_NICENESS);
 }
@@ -157,7 +159,7 @@ fn yield_to_commands() {
 /// Saves and returns when it is done. Blocks the calling thread.
 pub(crate) fn save(server: &Server) -> Result<(), SaveError> {
     let cancelled = begin(server, false)?;
-    carry_out(server, &cancelled)?;
+    carry_out(server, &cancelled, false)?;
     Ok(())
 }
 
@@ -173,8 +175,8 @@ fn begin(server: &Server, background: bool) -> Result<Arc<AtomicBool>, SaveError
     Ok(cancelled)
 }
 
-fn carry_out(server: &Server, cancelled: &AtomicBool) -> anyhow::Result<()> {
-    let outcome = write_file(server, cancelled);
+fn carry_out(server: &Server, cancelled: &AtomicBool, background: bool) -> anyhow::Result<()> {
+    let outcome = write_file(server, cancelled, background);
     let mut standing = server.saving.standing.lock();
     let running = standing.running.take();
     if let Some(running) = running.filter(|running| running.background) {
@@ -193,14 +195,15 @@ fn carry_out(server: &Server, cancelled: &AtomicBool) -> anyhow::Result<()> {
         Err(_) => standing.last_ok = false,
     }
     drop(standing);
+    server.saving.ended.notify_all();
     update_gate(server);
     outcome.map(|_| ())
 }
 
 /// Writes the file; returns the counter of changes at the cut.
-fn write_file(server: &Server, cancelled: &AtomicBool) -> anyhow::Result<u64> {
+fn write_file(server: &Server, cancelled: &AtomicBool, background: bool) -> anyhow::Result<u64> {
     let name = server.config.text("dbfilename");
-    let (mut snapshot, (position, stream_db, changes)) = cut(server, |log| {
+    let (state, (position, stream_db, changes)) = cut(server, |log| {
         // The next effect names its database, so whoever resumes from the file need not know it.
         let stream_db = server.replication.stream_db();
         if stream_db.is_none() {
@@ -209,16 +212,18 @@ fn write_file(server: &Server, cancelled: &AtomicBool) -> anyhow::Result<u64> {
         let position = log.is_open().then(|| log.position());
         (position, stream_db.unwrap_or(0), changes(server))
     })?;
-    let total: usize = (0..server.engine.keyspace.databases()).map(|db| snapshot.len(db).0).sum();
+    if background {
+        yield_to_commands();
+    }
     let (written, wanted) = &server.saving.progress;
     written.store(0, Ordering::Relaxed);
-    wanted.store(total as u64, Ordering::Relaxed);
+    wanted.store(state.keys() as u64, Ordering::Relaxed);
     server.saving.kept_peak.store(0, Ordering::Relaxed);
     let file = tempfile::Builder::new().prefix(TEMP_PREFIX).suffix(TEMP_SUFFIX).tempfile_in(".")?;
     // A file system without locks has to do without.
     let _ = file.as_file().try_lock();
     let mut out = Cancellable { file, cancelled };
-    write_rdb(server, &mut snapshot, position.map(|at| (at, stream_db)), Some(written), &mut out)?;
+    write_rdb(server, state, position.map(|at| (at, stream_db)), Some(written), &mut out)?;
     out.file.as_file().sync_all()?;
     out.file.persist(&name)?;
     // The rename is on disk when the folder is.
@@ -389,9 +394,9 @@ pub(crate) fn finish(server: &Server, at_end: AtEnd) -> Result<(), SaveError> {
     };
     // A background save must not finish after the last one.
     server.saving.cancel();
-    while server.saving.standing.lock().running.is_some() {
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    let mut standing = server.saving.standing.lock();
+    server.saving.ended.wait_while(&mut standing, |standing| standing.running.is_some());
+    drop(standing);
     if wanted {
         tracing::info!("Saving the final RDB snapshot before exiting.");
         save(server)?;

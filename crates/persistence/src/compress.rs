@@ -34,19 +34,20 @@ impl Default for Compressor {
 }
 
 impl Compressor {
-    /// Compresses `data`, unless what comes out would be longer than `max_len`.
-    pub(crate) fn compress(&mut self, data: &[u8], max_len: usize) -> Option<Vec<u8>> {
-        let len = u32::try_from(data.len()).ok()?;
+    /// Compresses `data` into `out` in place of what that has, unless what comes out would be longer than `max_len`:
+    /// says whether it is not.
+    pub(crate) fn compress(&mut self, data: &[u8], max_len: usize, out: &mut Vec<u8>) -> bool {
+        let Ok(len) = u32::try_from(data.len()) else { return false };
         if self.base.checked_add(len).is_none() {
             *self = Self::default();
         }
-        let compressed = self.references(data, max_len);
+        out.clear();
+        let fits = self.references(data, max_len, out);
         self.base = self.base.saturating_add(len);
-        compressed
+        fits
     }
 
-    fn references(&mut self, data: &[u8], max_len: usize) -> Option<Vec<u8>> {
-        let mut out = Vec::with_capacity(max_len.min(data.len()));
+    fn references(&mut self, data: &[u8], max_len: usize, out: &mut Vec<u8>) -> bool {
         let (mut at, mut literals_from) = (0, 0);
         while at + 3 <= data.len() {
             let found = self.look_up(data, at);
@@ -54,9 +55,9 @@ impl Compressor {
                 at += 1;
                 continue;
             };
-            literals(&data[literals_from..at], &mut out);
+            literals(&data[literals_from..at], out);
             let len = common(&data[earlier..], &data[at..]);
-            reference(at - earlier, len, &mut out);
+            reference(at - earlier, len, out);
             // The places inside are worth knowing too, but not each of a long repetition.
             for inside in (at + 1..at + len.min(8)).take_while(|inside| inside + 3 <= data.len()) {
                 let _ = self.look_up(data, inside);
@@ -64,11 +65,11 @@ impl Compressor {
             at += len;
             literals_from = at;
             if out.len() > max_len {
-                return None;
+                return false;
             }
         }
-        literals(&data[literals_from..], &mut out);
-        (out.len() <= max_len).then_some(out)
+        literals(&data[literals_from..], out);
+        out.len() <= max_len
     }
 
     /// An earlier place within reach with the same three bytes as at `at`; notes `at` in its stead.
@@ -119,8 +120,13 @@ mod tests {
 
     use super::*;
 
+    fn compressed(compressor: &mut Compressor, data: &[u8], max_len: usize) -> Option<Vec<u8>> {
+        let mut out = b"what was there".to_vec();
+        compressor.compress(data, max_len, &mut out).then_some(out)
+    }
+
     fn round_trip(compressor: &mut Compressor, data: &[u8]) -> Option<usize> {
-        let compressed = compressor.compress(data, data.len())?;
+        let compressed = compressed(compressor, data, data.len())?;
         assert_eq!(decompress(&compressed, data.len() as u64).as_deref(), Some(data));
         Some(compressed.len())
     }
@@ -131,16 +137,16 @@ mod tests {
         assert!(round_trip(&mut compressor, &[b'x'; 10_000]).unwrap() < 150);
         let text = b"the quick brown fox jumps over the lazy dog. ".repeat(20);
         assert!(round_trip(&mut compressor, &text).unwrap() < 100);
-        assert_eq!(compressor.compress(b"abcdefghijklmnopqrstuvwxyz", 22), None);
+        assert_eq!(compressed(&mut compressor, b"abcdefghijklmnopqrstuvwxyz", 22), None);
     }
 
     #[test]
     fn what_an_earlier_string_left_in_the_table_means_nothing() {
         let data = b"abcabcabcabcabcabcabcabcabcabc";
-        let fresh = Compressor::default().compress(data, 100);
+        let fresh = compressed(&mut Compressor::default(), data, 100);
         let mut used = Compressor::default();
-        let _ = used.compress(b"zzzabcabcabczzzzzzzzzzzzzzzzzzzz", 100);
-        assert_eq!(used.compress(data, 100), fresh);
+        let _ = compressed(&mut used, b"zzzabcabcabczzzzzzzzzzzzzzzzzzzz", 100);
+        assert_eq!(compressed(&mut used, data, 100), fresh);
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! The payload of DUMP and RESTORE: a type's number, the value, the format's version in two bytes, low
 //! byte first, and the CRC64 of all that.
 
-use keyspace::{NewValue, Value};
+use keyspace::{Detached, HashLimits, NewValue, Value};
 
 use crate::checksum::Checksum;
 use crate::decode::Source;
@@ -35,17 +35,40 @@ pub fn dump(value: &Value<'_>, compress: bool) -> Vec<u8> {
     encoder.into_out().expect(NEVER)
 }
 
-/// Reads a payload of DUMP into `buffer` and gives the value there.
+/// A value as it comes out of a payload.
+#[derive(Debug)]
+pub enum Restored<'a> {
+    Whole(NewValue<'a>),
+    /// A hash that is too large to be held once more on its way.
+    Large(Detached),
+}
+
+/// Reads a payload of DUMP, by way of `buffer`. `limits` decides how OBJECT ENCODING will call a hash.
 pub fn restore<'a>(
     payload: &[u8],
     max_string: u64,
+    limits: HashLimits,
     buffer: &'a mut ValueBuffer,
-) -> Result<NewValue<'a>, RestoreError> {
+) -> Result<Restored<'a>, RestoreError> {
+    buffer.set_hash_limits(limits);
     let body = verified(payload).ok_or(RestoreError::VersionOrChecksum)?;
     let Some((&code, rest)) = body.split_first() else { return Err(RestoreError::BadData) };
     let mut source = Source::new(rest, rest.len(), max_string, false);
     value::read(code, &mut source, buffer).map_err(|_| RestoreError::BadData)?;
-    Ok(buffer.value())
+    if !buffer.is_part() {
+        return Ok(Restored::Whole(buffer.value()));
+    }
+    let mut hash = Detached::large_hash();
+    loop {
+        let NewValue::Hash(fields) = buffer.value() else { unreachable!("only hashes come in parts") };
+        if !hash.add_fields(fields, limits) {
+            return Err(RestoreError::BadData);
+        }
+        if !buffer.is_part() {
+            return Ok(Restored::Large(hash));
+        }
+        value::read_more(&mut source, buffer).map_err(|_| RestoreError::BadData)?;
+    }
 }
 
 /// The payload without its trailer, if that is right.
@@ -71,8 +94,8 @@ mod tests {
     }
 
     fn restored(payload: &[u8]) -> Result<Vec<u8>, RestoreError> {
-        match restore(payload, 1 << 29, &mut ValueBuffer::new())? {
-            NewValue::String(string) => Ok(string.bytes.to_vec()),
+        match restore(payload, 1 << 29, HashLimits::default(), &mut ValueBuffer::new())? {
+            Restored::Whole(NewValue::String(string)) => Ok(string.bytes.to_vec()),
             _ => panic!("only strings are tested here"),
         }
     }
@@ -118,6 +141,49 @@ mod tests {
         for body in [&b""[..], b"\x00", b"\x00\x05a", b"\xff\x01a", b"\x07\x01a", b"\x00\xc3\x01\x50\x00"] {
             assert_eq!(restored(&sealed(body, 10)), Err(RestoreError::BadData), "{body:?}");
         }
+    }
+
+    /// A payload of a hash with so many fields, the last with this name.
+    fn of_hash(fields: u32, last: &str) -> Vec<u8> {
+        let mut encoder = Encoder::new(Vec::new(), true, false);
+        encoder.byte(4).unwrap();
+        encoder.len(u64::from(fields)).unwrap();
+        for number in 1..=fields {
+            let name = if number == fields { last.to_owned() } else { format!("field:{number}") };
+            encoder.string(name.as_bytes()).unwrap();
+            encoder.string(&[&number.to_le_bytes()[..]; 20].concat()).unwrap();
+        }
+        sealed(&encoder.into_out().unwrap(), 10)
+    }
+
+    #[test]
+    fn a_large_hash_is_restored_by_parts_and_has_each_field_once() {
+        let keyspace = keyspace::Keyspace::new(1, 1);
+        let key = keyspace.key(b"key");
+        let payload = of_hash(20_000, "last");
+        let mut buffer = ValueBuffer::new();
+        let Ok(Restored::Large(hash)) = restore(&payload, 1 << 29, HashLimits::default(), &mut buffer) else {
+            panic!("it is large")
+        };
+        let mut slot = keyspace.lock(key.slot());
+        let place = slot.table(0).attach(&key, hash, None);
+        let hash = slot.table(0).hash(place).expect("a hash was put there");
+        assert_eq!((hash.len(), hash.encoding()), (20_000, "hashtable"));
+        for number in [1, 700, 19_999, 20_000u32] {
+            let name = if number == 20_000 { "last".to_owned() } else { format!("field:{number}") };
+            let field = hash.get(name.as_bytes()).expect("the field is there");
+            assert_eq!(field.value, [&number.to_le_bytes()[..]; 20].concat());
+        }
+        let twice = of_hash(20_000, "field:1");
+        let refused = restore(&twice, 1 << 29, HashLimits::default(), &mut buffer).map(|_| ());
+        assert_eq!(refused, Err(RestoreError::BadData));
+        let few = HashLimits { fields: 1 << 20, value: 100 };
+        let Ok(Restored::Large(hash)) = restore(&payload, 1 << 29, few, &mut buffer) else {
+            panic!("it is large")
+        };
+        let other = keyspace.key(b"{key}2");
+        let place = slot.table(0).attach(&other, hash, None);
+        assert_eq!(slot.table(0).hash(place).map(|hash| hash.encoding()), Some("listpack"));
     }
 
     proptest! {

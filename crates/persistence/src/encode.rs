@@ -23,6 +23,10 @@ pub(crate) const STRING_LZF: u8 = 0xC3;
 /// Shorter strings are not worth the try, and a gain must be at least four bytes; both as in Redis.
 const MIN_COMPRESSED: usize = 21;
 const MIN_GAIN: usize = 4;
+/// After so many tries in vain, one of so many strings is tried that are shorter than this.
+const MISSES: u32 = 64;
+const ONE_OF: u32 = 8;
+const ALWAYS_TRIED: usize = 512;
 /// The longest integer that has a special form: `-2147483648`.
 const MAX_INTEGER_LEN: usize = 11;
 /// What is gathered before it is handed on.
@@ -35,6 +39,11 @@ pub(crate) struct Encoder<W> {
     buffer: Vec<u8>,
     checksum: Option<Checksum>,
     compressor: Option<Compressor>,
+    /// What the compressor wrote last; kept for its memory.
+    compressed: Vec<u8>,
+    /// How many tries in a row made nothing shorter, and how many strings were passed by since the last try.
+    misses: u32,
+    passed: u32,
     written: u64,
 }
 
@@ -45,6 +54,9 @@ impl<W: Write> Encoder<W> {
             buffer: Vec::with_capacity(256),
             checksum: checksum.then(Checksum::new),
             compressor: compress.then(Compressor::default),
+            compressed: Vec::new(),
+            misses: 0,
+            passed: 0,
             written: 0,
         }
     }
@@ -87,16 +99,36 @@ impl<W: Write> Encoder<W> {
             return self.integer(value);
         }
         if bytes.len() >= MIN_COMPRESSED
+            && self.is_worth_a_try(bytes.len())
             && let Some(compressor) = &mut self.compressor
-            && let Some(compressed) = compressor.compress(bytes, bytes.len() - MIN_GAIN)
         {
-            self.byte(STRING_LZF)?;
-            self.len(compressed.len() as u64)?;
-            self.len(bytes.len() as u64)?;
-            return self.bytes(&compressed);
+            let mut compressed = std::mem::take(&mut self.compressed);
+            let shrinks = compressor.compress(bytes, bytes.len() - MIN_GAIN, &mut compressed);
+            self.misses = if shrinks { 0 } else { self.misses.saturating_add(1) };
+            let outcome = if shrinks { self.lzf(&compressed, bytes.len()) } else { Ok(()) };
+            self.compressed = compressed;
+            if shrinks {
+                return outcome;
+            }
         }
         self.len(bytes.len() as u64)?;
         self.bytes(bytes)
+    }
+
+    fn lzf(&mut self, compressed: &[u8], len: usize) -> io::Result<()> {
+        self.byte(STRING_LZF)?;
+        self.len(compressed.len() as u64)?;
+        self.len(len as u64)?;
+        self.bytes(compressed)
+    }
+
+    /// Short strings of one server are much alike: where the last ones did not shrink, only some are tried.
+    fn is_worth_a_try(&mut self, len: usize) -> bool {
+        if self.misses < MISSES || len >= ALWAYS_TRIED {
+            return true;
+        }
+        self.passed = (self.passed + 1) % ONE_OF;
+        self.passed == 0
     }
 
     fn integer(&mut self, value: i32) -> io::Result<()> {
@@ -117,7 +149,7 @@ impl<W: Write> Encoder<W> {
     }
 
     /// Hands on what is buffered. The checksum covers it from then on.
-    pub(crate) fn hand_on(&mut self) -> io::Result<()> {
+    fn hand_on(&mut self) -> io::Result<()> {
         let buffer = std::mem::take(&mut self.buffer);
         let result = self.emit(&buffer);
         self.buffer = buffer;
@@ -129,10 +161,6 @@ impl<W: Write> Encoder<W> {
     pub(crate) fn checksum(&mut self) -> io::Result<u64> {
         self.hand_on()?;
         Ok(self.checksum.as_ref().map_or(0, Checksum::value))
-    }
-
-    pub(crate) fn out_mut(&mut self) -> &mut W {
-        &mut self.out
     }
 
     pub(crate) fn into_out(mut self) -> io::Result<W> {
@@ -192,6 +220,20 @@ mod tests {
             assert_eq!(encoded(true, |e| e.string(string)), bytes, "{string:?}");
         }
         assert_eq!(encoded(false, |e| e.string(&[b'x'; 21]))[..2], [21, b'x'], "not if told so");
+    }
+
+    #[test]
+    fn what_shrinks_is_found_again_after_much_that_does_not() {
+        let mut encoder = Encoder::new(Vec::new(), true, false);
+        for number in 0..1000u64 {
+            let bytes: Vec<u8> = (1..6)
+                .flat_map(|seed| (number * 5 + seed).wrapping_mul(0x9E37_79B9_7F4A_7C15).to_le_bytes())
+                .collect();
+            encoder.string(&bytes).unwrap();
+        }
+        let before = encoder.written();
+        (0..1000).for_each(|_| encoder.string(&[b'x'; 40]).unwrap());
+        assert!(encoder.written() - before < 9 * 1000 + 40 * u64::from(ONE_OF));
     }
 
     #[test]

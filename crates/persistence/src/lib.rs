@@ -20,9 +20,9 @@ mod error;
 mod rdb;
 mod value;
 
-pub use dump::{RestoreError, dump, restore};
+pub use dump::{RestoreError, Restored, dump, restore};
 pub use error::{RdbError, Reason};
-pub use rdb::{Entry, Info, Item, Limits, RdbLoader, RdbWriter, WriteOptions};
+pub use rdb::{Entry, Info, Item, Limits, RdbLoader, RdbWriter, Used, Uses, WriteOptions};
 pub use value::ValueBuffer;
 
 /// The version that is written. Files and DUMP payloads of version 10 are read by every Redis since

@@ -122,7 +122,12 @@ impl Table {
         self.insert(&field_key(field.name), NewValue::string(field.value), field.expiry);
     }
 
-    fn set_field(&mut self, name: &[u8], value: &[u8], expiry: Option<Millis>) -> Option<Replaced> {
+    pub(super) fn set_field(
+        &mut self,
+        name: &[u8],
+        value: &[u8],
+        expiry: Option<Millis>,
+    ) -> Option<Replaced> {
         let expiry = expiry.map(kept_time);
         let key = field_key(name);
         match self.find(&key, Millis(i64::MIN)) {

@@ -7,10 +7,12 @@ use crate::entry::Mark;
 use crate::hash::HashRef;
 use crate::key::Key;
 use crate::outside::Large;
-use crate::packed::HashBuilder;
+use crate::packed::{self, HashBuilder, HashLimits};
+use crate::usage::Usage;
 use crate::value::Kind;
 
-/// A value that was taken out of one table to be put into another: RENAME, MOVE.
+/// A value that lies in no table: it was taken out of one to be put into another (RENAME, MOVE), or is being made
+/// before its key is (RESTORE, loading).
 #[derive(Debug)]
 #[must_use = "the value lies nowhere else"]
 pub struct Detached {
@@ -24,6 +26,31 @@ pub struct Detached {
 enum Loose {
     Small(Box<[u8]>),
     Large(Large),
+}
+
+impl Detached {
+    /// A hash without fields, to be filled with more than a packed one can have.
+    pub fn large_hash() -> Self {
+        let value = Loose::Large(Large::Fields(Box::new(Table::for_fields())));
+        Self { kind: Kind::Hash, mark: Mark::Off, usage: Usage::of_new().0, value }
+    }
+
+    /// Adds fields to a large hash; says whether all of them were new. `limits` decides how OBJECT ENCODING will
+    /// call it.
+    #[must_use]
+    pub fn add_fields(&mut self, fields: &HashBuilder, limits: HashLimits) -> bool {
+        let Loose::Large(Large::Fields(table)) = &mut self.value else {
+            unreachable!("only a large hash is added to")
+        };
+        let before = table.len();
+        for record in packed::records_from(&fields.records, 0) {
+            table.set_field(record.field, record.value, record.expiry);
+        }
+        if fields.passes(limits) || table.len() > limits.fields {
+            self.mark = Mark::On;
+        }
+        table.len() == before + fields.count
+    }
 }
 
 impl HashRef<'_> {

@@ -11,27 +11,28 @@
 //! when its entry is copied, or at the latest when the walk passes its entry. From then on it waits in
 //! `pending`, which keeps it alive, until the walk has gone through its pages too.
 //!
-//! A long string or packed collection outside of the pages waits there as well and is visited by itself, so
-//! that no visit has many of them; it is copied if it is edited meanwhile.
+//! A long string or packed collection outside of the pages waits there as well and is walked by itself, a piece
+//! at a time; it is copied if it is edited meanwhile.
+//!
+//! A walk copies what it passes ([`Captured`]); it is shown when the slot is no longer held.
 //!
 //! Up to three snapshots can hold a table at a time, each with its bit; nobody waits for another's walk.
 
 use clock::Millis;
 
-use super::{Place, Rare, Table, flat_value};
-use crate::entry::{self, ALIVE, Draft, Header, MAX_VALUE, Where};
-use crate::hash::{HashPart, HashRef, Shape};
+use super::{Place, Rare, Table};
+use crate::captured::{Beside, Captured, Owner, PartOf, is_needed};
+use crate::entry::{self, Draft, Header, MAX_VALUE, Where};
+use crate::hash::{HashRef, Shape};
 use crate::key::Key;
-use crate::outside::{Large, count_kept};
+use crate::outside::{Large, Record, count_kept};
 use crate::page;
 use crate::pages;
+use crate::usage::Usage;
 use crate::value::Value;
 
-/// Is shown a database, a key, its value and when it expires.
-pub(crate) type Visit<'v> = dyn FnMut(u16, &[u8], Value<'_>, Option<Millis>) + 'v;
-
-/// Is shown a key, its value and when it expires.
-type VisitEntry<'v> = dyn FnMut(&[u8], Value<'_>, Option<Millis>) + 'v;
+/// How much of a long value is copied under one lock.
+const PIECE: usize = 64 << 10;
 
 /// What one snapshot holds of a table.
 #[derive(Debug, Clone, Copy)]
@@ -54,7 +55,10 @@ pub(super) struct Pending {
     header: Header,
     key: Box<[u8]>,
     expiry: Option<Millis>,
+    usage: Usage,
     record: u32,
+    /// How much of a long value has been walked.
+    walked: usize,
 }
 
 impl Table {
@@ -102,81 +106,102 @@ impl Table {
         self.rare.as_ref().map_or(0, |rare| rare.leftover)
     }
 
-    /// Visits pages that the pin holds until it has passed `budget` bytes of them, and lets go of them.
-    /// Says whether the pin is done; then it is gone.
-    pub(crate) fn walk(&mut self, bit: u32, budget: usize, visit: &mut Visit<'_>) -> bool {
+    /// Copies pages that the pin holds until it has passed `budget` bytes, and lets go of them. Says whether the
+    /// pin is done; then it is gone.
+    pub(crate) fn walk(&mut self, bit: u32, budget: usize, captured: &mut Captured) -> bool {
         let mut passed = 0;
         while passed < budget {
             if let Some(index) = self.pending_for(bit) {
-                passed += self.walk_pending(index, visit);
+                passed += self.walk_pending(index, captured);
                 continue;
             }
             let Some(pin) = self.pin_of(bit) else { return true };
             let number = pin.walked as usize;
-            passed += self.pages.size_if(number).unwrap_or(0);
-            self.each_pinned_in(bit, number, &mut |key, value, expiry| {
-                if !waits(&value) {
-                    visit(pin.db, key, value, expiry);
-                }
-            });
+            if let Some(page) = self.pages.page_if(number) {
+                passed += captured.add_page(pin.db, bit, page, |at, header| self.beside(page, at, header));
+            }
             self.keep_long_of(bit, pin.db, number);
-            self.pass(bit, number);
+            self.pass(bit, number, &mut captured.dropped);
         }
         !self.is_pinned_for(bit)
     }
 
-    /// Visits what a page had at the cut.
-    pub(crate) fn each_pinned_in(&self, bit: u32, number: usize, visit: &mut VisitEntry<'_>) {
-        let Some(page) = self.pages.page_if(number) else { return };
-        let keys = self.keys();
-        for (at, header) in page::entries(page, page::HEAD) {
-            if header.state() == ALIVE || header.state() & bit != 0 {
-                let key = keys.key_of(header, page, at);
-                visit(key, self.value_of(header, page, at), header.expiry(page, at));
+    /// What an entry has outside of its page, unless it is shown by itself. Long fields are not.
+    fn beside<'a>(&'a self, page: &'a [u8], at: usize, header: Header) -> Option<Beside<'a>> {
+        let record = self.store().record(header.outside(page, at)?);
+        match &record.value {
+            Large::Bytes(bytes) if self.of_fields || bytes.len() <= MAX_VALUE => {
+                Some(Beside { key: record.key.as_deref(), value: bytes })
             }
+            _ => None,
         }
     }
 
-    /// Visits a long value, or a page of one that is a table; returns its bytes.
-    fn walk_pending(&mut self, index: usize, visit: &mut Visit<'_>) -> usize {
+    /// Copies a piece of a long value, or a page of one that is a table; returns its bytes.
+    fn walk_pending(&mut self, index: usize, captured: &mut Captured) -> usize {
         let rare = self.rare();
-        let pending = &rare.pending[index];
+        let pending = &mut rare.pending[index];
         let (bit, record) = (pending.bit, pending.record);
         let table = match &mut rare.store.record_mut(record).value {
             Large::Fields(table) => table,
             Large::Bytes(bytes) => {
-                let (len, value) = (bytes.len(), flat_value(pending.header, bytes));
-                visit(pending.db, &pending.key, value, pending.expiry);
-                self.end_pending(index);
-                return len;
+                let left = &bytes[pending.walked..];
+                let (piece, left) = left.split_at(left.len().min(PIECE));
+                captured.add_long_part(piece, left.len());
+                pending.walked += piece.len();
+                let copied = piece.len();
+                if left.is_empty() {
+                    captured.complete_long(pending.db, pending.header, pending.owner(), pending.walked);
+                    self.end_pending(index, &mut captured.dropped);
+                }
+                return copied;
             }
         };
         let Some(pin) = table.pin_of(bit) else {
-            self.end_pending(index);
+            self.end_pending(index, &mut captured.dropped);
             return 0;
         };
-        let page = pin.walked as usize;
-        let part = HashPart { total: pin.len as usize, first: page == 0, table, page, bit };
-        visit(pending.db, &pending.key, Value::HashPart(part), pending.expiry);
-        let size = table.pages.size_if(page).unwrap_or(0);
-        // A part shows long fields with the others.
-        table.pass(bit, page);
-        size
+        let number = pin.walked as usize;
+        let part = PartOf { total: pin.len as usize, first: number == 0, may_expire: table.volatile > 0 };
+        // The first part is there in any case: it says what follows.
+        let mut empty = [0; page::HEAD];
+        page::format(&mut empty);
+        let page = table.pages.page_if(number).unwrap_or(&empty);
+        let beside = |at, header| table.beside(page, at, header);
+        let copied = captured.add_fields(pending.db, bit, page, beside, pending.owner(), &part);
+        table.pass(bit, number, &mut captured.dropped);
+        copied
     }
 
     /// In order: the next of the same snapshot may have been begun.
-    fn end_pending(&mut self, index: usize) {
+    fn end_pending(&mut self, index: usize, dropped: &mut Vec<Record>) {
         let pending = self.rare().pending.remove(index);
-        drop(self.rare().store.release(pending.record));
+        dropped.extend(self.rare().store.release(pending.record));
     }
 
-    /// Lets go of what the pin holds without a visit, `budget` bytes of pages at a time. Says whether the
+    /// Lets go of a long value, or of a page of one that is a table; returns its bytes.
+    fn skip_pending(&mut self, index: usize, dropped: &mut Vec<Record>) -> usize {
+        let rare = self.rare();
+        let Pending { bit, record, .. } = rare.pending[index];
+        if let Large::Fields(table) = &mut rare.store.record_mut(record).value
+            && let Some(pin) = table.pin_of(bit)
+        {
+            let number = pin.walked as usize;
+            let size = table.pages.size_if(number).unwrap_or(0);
+            table.pass(bit, number, dropped);
+            return size;
+        }
+        self.end_pending(index, dropped);
+        0
+    }
+
+    /// Lets go of what the pin holds without copying it, `budget` bytes of pages at a time. Says whether the
     /// pin is done.
-    pub(crate) fn unpin(&mut self, bit: u32, budget: usize) -> bool {
+    pub(crate) fn unpin(&mut self, bit: u32, budget: usize, dropped: &mut Vec<Record>) -> bool {
         let mut passed = 0;
         while passed < budget {
             if let Some(index) = self.pending_for(bit) {
-                passed += self.walk_pending(index, &mut |_, _, _, _| {});
+                passed += self.skip_pending(index, dropped);
                 continue;
             }
             let Some(pin) = self.pin_of(bit) else { return true };
@@ -189,7 +214,7 @@ impl Table {
             let number = pin.walked as usize;
             passed += self.pages.size_if(number).unwrap_or(0);
             self.keep_long_of(bit, pin.db, number);
-            self.pass(bit, number);
+            self.pass(bit, number, dropped);
         }
         !self.is_pinned_for(bit)
     }
@@ -199,7 +224,7 @@ impl Table {
     }
 
     /// The pin has passed a page.
-    fn pass(&mut self, bit: u32, number: usize) {
+    fn pass(&mut self, bit: u32, number: usize, dropped: &mut Vec<Record>) {
         let rare = self.rare();
         let index = rare.pins.iter().position(|pin| pin.bit == bit).expect("a pin passes pages");
         rare.pins[index].walked += 1;
@@ -207,7 +232,7 @@ impl Table {
             rare.pins.swap_remove(index);
         }
         if self.pages.size_if(number).is_some() {
-            self.let_go(bit, number);
+            self.let_go(bit, number, dropped);
         }
     }
 
@@ -216,11 +241,11 @@ impl Table {
         let Some(page) = self.pages.page_if(number).filter(|_| self.rare.is_some()) else { return };
         let mut pending = Vec::new();
         for (at, header) in page::entries(page, page::HEAD) {
-            let needed = header.state() == ALIVE || header.state() & bit != 0;
-            let Some(record) = header.outside(page, at).filter(|_| needed) else { continue };
+            let Some(record) = header.outside(page, at).filter(|_| is_needed(header, bit)) else { continue };
             if waits(&self.value_of(header, page, at)) {
                 let key = self.keys().key_of(header, page, at).into();
-                pending.push(Pending { bit, db, header, key, expiry: header.expiry(page, at), record });
+                let (expiry, usage) = (header.expiry(page, at), Usage(header.usage(page, at)));
+                pending.push(Pending { bit, db, header, key, expiry, usage, record, walked: 0 });
             }
         }
         for pending in &pending {
@@ -242,7 +267,7 @@ impl Table {
     }
 
     /// Ends the entries of a page that were kept for this pin only.
-    fn let_go(&mut self, bit: u32, number: usize) {
+    fn let_go(&mut self, bit: u32, number: usize, dropped: &mut Vec<Record>) {
         if self.rare().leftover == 0 {
             return;
         }
@@ -262,7 +287,7 @@ impl Table {
             self.rare().leftover -= header.len();
             count_kept(0, header.len());
             if let Some(record) = header.outside(self.pages.page(number), here) {
-                drop(self.rare().store.release(record));
+                dropped.extend(self.rare().store.release(record));
             }
             self.bury(number, here);
         }
@@ -314,12 +339,18 @@ impl Table {
     }
 }
 
-/// Whether the value is visited by itself, after its page. Only what lies outside is that long.
+/// Whether the value is walked by itself, after its page. Only what lies outside is that long.
 fn waits(value: &Value<'_>) -> bool {
     match value {
         Value::String(string) => string.bytes.len() > MAX_VALUE,
         Value::Hash(HashRef { shape: Shape::Packed(bytes), .. }) => bytes.len() > MAX_VALUE,
         Value::Hash(_) | Value::HashPart(_) => true,
+    }
+}
+
+impl Pending {
+    fn owner(&self) -> Owner<'_> {
+        Owner { key: &self.key, expiry: self.expiry, usage: self.usage }
     }
 }
 

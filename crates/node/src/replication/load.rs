@@ -1,30 +1,25 @@
 //! A snapshot on its way into the data.
 //!
-//! One thread reads and decodes the file; as many as there are workers store what it found, each the keys of
-//! its own slots, so that they never wait for each other and a key's parts stay in order. What is on its way
-//! between them is bounded.
+//! One thread reads and decodes the file; as many as there are workers store what it found ([`lanes`]), each the
+//! keys of its own slots, so that they never wait for each other and a key's parts stay in order. What is on its
+//! way between them is bounded, and so is what is held of a large hash beside the hash itself.
 
 use std::io::Read;
 use std::path::Path;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::Duration;
 
 use clock::Millis;
 use engine::Gate;
-use keyspace::{Found, HashBuilder, Keyspace, LockedSlots, Naming, NewValue};
-use persistence::{Entry, Item, Limits, RdbError, RdbLoader};
+use keyspace::{LockedSlots, Usage};
+use persistence::{Entry, Item, Limits, RdbError, RdbLoader, Reason};
 use slot_routing::Slot;
 
+use super::lanes::{Faults, Lane, lane};
 use crate::server::Server;
 
-/// A batch goes to its thread when it has so many bytes or keys.
-const BATCH_BYTES: usize = 64 * 1024;
-const BATCH_KEYS: usize = 1024;
-/// Batches that may wait for a thread.
-const BATCHES_AHEAD: usize = 4;
-/// Keys whose memory is asked for at once.
-const SWEEP: usize = 16;
+/// How far the load is is noted after so many items.
+const ITEMS_PER_LOOK: usize = 1024;
 /// A load that takes long says how far it is this often.
 const TELL_PERIOD: Duration = Duration::from_secs(5);
 
@@ -129,13 +124,14 @@ fn flush(server: &Server) {
 }
 
 fn load(server: &Server, input: impl Read, drop_expired: bool) -> Result<Loaded, LoadError> {
-    let keyspace = &server.engine.keyspace;
+    let (keyspace, limits) = (&server.engine.keyspace, server.engine.settings.hash_limits());
     let threads = usize::try_from(server.config.integer("io-threads")).unwrap_or(1).max(1);
-    std::thread::scope(|scope| {
+    let faults = Faults::default();
+    let loaded = std::thread::scope(|scope| {
         let lanes = (0..threads).map(|_| {
-            let (sender, batches) = sync_channel(BATCHES_AHEAD);
-            scope.spawn(move || store_all(keyspace, &batches));
-            Lane { sender, batch: Batch::default() }
+            let (lane, storing) = lane(keyspace, limits, &faults);
+            scope.spawn(move || storing.run());
+            lane
         });
         let mut lanes: Vec<Lane> = lanes.collect();
         let outcome = read(server, input, drop_expired, &mut lanes);
@@ -143,7 +139,14 @@ fn load(server: &Server, input: impl Read, drop_expired: bool) -> Result<Loaded,
         lanes.iter_mut().for_each(Lane::send);
         outcome
         // The scope ends when the threads have stored everything.
-    })
+    })?;
+    match faults.first() {
+        None => Ok(loaded),
+        Some(offset) => {
+            let reason = Reason::BadValue("a hash with the same field twice");
+            Err(RdbError { offset, reason }.into())
+        }
+    }
 }
 
 /// Reads the file to its end and gives each key to the thread of its slot.
@@ -157,14 +160,14 @@ fn read(
     let mut loader = RdbLoader::new(input, limits)?;
     loader.set_hash_limits(server.engine.settings.hash_limits());
     let databases = server.engine.keyspace.databases();
-    let now = crate::time::now();
+    let (now, by_frequency) = (crate::time::now(), server.engine.settings.lfu().is_some());
     let mut loaded = Loaded::default();
     let mut told = crate::time::instant();
     let progress = &server.saving.loading;
-    let mut since_look = 0;
+    let (mut since_look, mut lane) = (0, None);
     loop {
         since_look += 1;
-        if since_look == BATCH_KEYS {
+        if since_look == ITEMS_PER_LOOK {
             since_look = 0;
             progress.read.store(loader.offset(), Ordering::Relaxed);
             if crate::time::instant().since(told) >= TELL_PERIOD {
@@ -173,17 +176,26 @@ fn read(
                 tracing::info!("Loading: {percent:.1} %, {} keys, about {left} seconds left", loaded.keys);
             }
         }
+        let offset = loader.offset();
         let Some(item) = loader.next_item()? else { break };
         match item {
             Item::Entry(entry) if drop_expired && entry.expiry.is_some_and(|expiry| expiry <= now) => {
                 loaded.expired += 1;
+                lane = None;
             }
             Item::Entry(entry) if entry.db >= databases => {
                 return Err(LoadError::Database(entry.db, databases));
             }
             Item::Entry(entry) => {
-                lanes[Slot::of_key(entry.key).index() % lanes.len()].add(&entry);
+                let number = Slot::of_key(entry.key).index() % lanes.len();
+                lanes[number].add(&entry, usage_of(&entry, now, by_frequency));
+                lane = Some(number);
                 loaded.keys += 1;
+            }
+            Item::Fields { fields, is_last } => {
+                if let Some(number) = lane {
+                    lanes[number].add_fields(fields, is_last, offset);
+                }
             }
             Item::Aux { name: b"repl-id", value } => loaded.repl_id = Some(value.to_vec()),
             Item::Aux { name: b"repl-offset", value } => loaded.repl_offset = resp::parse_i64(value),
@@ -202,89 +214,11 @@ fn read(
     Ok(loaded)
 }
 
-/// The way to one of the storing threads.
-struct Lane {
-    sender: SyncSender<Batch>,
-    batch: Batch,
-}
-
-/// Keys on their way to a thread; keys and strings lie in `bytes`.
-#[derive(Default)]
-struct Batch {
-    bytes: Vec<u8>,
-    keys: Vec<Loose>,
-}
-
-/// A key that was read.
-struct Loose {
-    db: u16,
-    /// Where in the batch the key ends; it starts where the one before it ended.
-    key_end: usize,
-    end: usize,
-    /// A string's bytes lie behind the key.
-    hash: Option<Box<HashBuilder>>,
-    naming: Naming,
-    expiry: Option<Millis>,
-}
-
-impl Lane {
-    fn add(&mut self, entry: &Entry<'_>) {
-        let Batch { bytes, keys } = &mut self.batch;
-        bytes.extend_from_slice(entry.key);
-        let key_end = bytes.len();
-        let (hash, naming) = match entry.value {
-            NewValue::String(string) => {
-                bytes.extend_from_slice(string.bytes);
-                (None, string.naming)
-            }
-            NewValue::Hash(builder) => (Some(Box::new(builder.clone())), Naming::ByContent),
-        };
-        keys.push(Loose { db: entry.db, key_end, end: bytes.len(), hash, naming, expiry: entry.expiry });
-        if bytes.len() >= BATCH_BYTES || keys.len() >= BATCH_KEYS {
-            self.send();
-        }
-    }
-
-    fn send(&mut self) {
-        let batch = std::mem::take(&mut self.batch);
-        if !batch.keys.is_empty() {
-            self.sender.send(batch).expect("a storing thread ends after its sender");
-        }
-    }
-}
-
-/// Stores batches until no more come.
-fn store_all(keyspace: &Keyspace, batches: &Receiver<Batch>) {
-    while let Ok(batch) = batches.recv() {
-        let mut start = 0;
-        for part in batch.keys.chunks(SWEEP) {
-            let mut at = start;
-            for loose in part {
-                keyspace.touch_slot(&keyspace.key(&batch.bytes[at..loose.key_end]));
-                at = loose.end;
-            }
-            for loose in part {
-                store(keyspace, &batch.bytes[start..loose.end], loose.key_end - start, loose);
-                start = loose.end;
-            }
-        }
-    }
-}
-
-fn store(keyspace: &Keyspace, bytes: &[u8], key_len: usize, loose: &Loose) {
-    let (key, string) = bytes.split_at(key_len);
-    let value = match &loose.hash {
-        Some(builder) => NewValue::Hash(builder),
-        None => NewValue::String(keyspace::Str { bytes: string, naming: loose.naming }),
-    };
-    let key = keyspace.key(key);
-    let mut slot = keyspace.lock(key.slot());
-    let table = slot.table(loose.db);
-    // A file names a key once, but nothing makes it.
-    match table.find(&key, Millis(i64::MIN)) {
-        Found::Missing => drop(table.insert(&key, value, loose.expiry)),
-        Found::Live(place) | Found::Expired(place) => {
-            drop(table.replace(place, &key, value, loose.expiry));
-        }
+/// What the file says of a key's use, if that is what this server goes by.
+fn usage_of(entry: &Entry<'_>, now: Millis, by_frequency: bool) -> Option<Usage> {
+    if by_frequency {
+        entry.used.frequency.map(|counter| Usage::frequent(now, counter))
+    } else {
+        entry.used.idle_seconds.map(|seconds| Usage::idle(now, seconds))
     }
 }

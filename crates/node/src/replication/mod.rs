@@ -11,6 +11,7 @@
 
 mod apply;
 mod follow;
+mod lanes;
 mod load;
 mod peer;
 mod report;

@@ -320,7 +320,12 @@ impl Serving {
         self.transfers.insert(transfer, cancelled.clone());
         let order = Order { transfer, eof, receivers, cancelled };
         let server = self.server.clone();
-        tokio::task::spawn_blocking(move || snapshot::carry_out(&server, order));
+        // A thread of its own, for it takes another priority.
+        let work = move || snapshot::carry_out(&server, order);
+        if let Err(error) = std::thread::Builder::new().name("sync".to_owned()).spawn(work) {
+            tracing::warn!("Can't start a thread for a snapshot: {error}");
+            self.server.replication.tell(Event::TransferFailed { transfer });
+        }
     }
 
     fn line(&self, peer: PeerId, line: String) {

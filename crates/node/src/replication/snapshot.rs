@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use anyhow::Context as _;
 use keyspace::{Snapshot, Value};
-use persistence::{Info, RdbWriter, WriteOptions};
+use persistence::{Info, RdbWriter, Uses, WriteOptions};
 use replication::master::{PeerId, TransferId};
 use replication::{CursorId, Log, Position};
 use slot_routing::Slot;
@@ -39,14 +39,32 @@ pub(super) struct Order {
     pub(super) cancelled: Arc<AtomicBool>,
 }
 
-/// The state of all data at one moment, and what `at_cut` noted of the log at that moment.
-pub(crate) fn cut<R>(server: &Server, at_cut: impl FnOnce(&mut Log) -> R) -> anyhow::Result<(Snapshot, R)> {
+/// The state of all data at one moment.
+#[derive(Debug)]
+pub(crate) struct State {
+    snapshot: Snapshot,
+    /// By database: about how many keys it has, and how many of them expire.
+    sizes: Vec<(usize, usize)>,
+}
+
+impl State {
+    /// About how many keys it has.
+    pub(crate) fn keys(&self) -> usize {
+        self.sizes.iter().map(|(keys, _)| keys).sum()
+    }
+}
+
+/// The state of all data now, and what `at_cut` noted of the log at that moment.
+pub(crate) fn cut<R>(server: &Server, at_cut: impl FnOnce(&mut Log) -> R) -> anyhow::Result<(State, R)> {
     let _apply_turn = server.replication.apply_turn.lock();
     let _script_turn = server.engine.script_turn.lock();
+    // Before anything is held: it looks at every slot.
+    let sizes = server.engine.keyspace.sizes();
     let began = crate::time::nanos();
     let cut = server.engine.keyspace.cut(|| at_cut(&mut server.replication.log.lock()));
     server.saving.count_cut((crate::time::nanos() - began) / 1000);
-    cut.context("too many snapshots are under way")
+    let (snapshot, noted) = cut.context("too many snapshots are under way")?;
+    Ok((State { snapshot, sizes }, noted))
 }
 
 /// Makes the snapshot and sends it. Runs on a thread of its own; reports by events.
@@ -60,7 +78,7 @@ pub(super) fn carry_out(server: &Server, order: Order) {
 
 fn try_carry_out(server: &Server, mut order: Order) -> anyhow::Result<()> {
     let shared = &server.replication.log;
-    let (mut snapshot, (position, stream_db, cursors)) = cut(server, |log| {
+    let (state, (position, stream_db, cursors)) = cut(server, |log| {
         shared.open(log);
         let stream_db = server.replication.stream_db();
         if stream_db.is_none() {
@@ -71,16 +89,17 @@ fn try_carry_out(server: &Server, mut order: Order) -> anyhow::Result<()> {
             order.receivers.iter().map(|(peer, _)| (*peer, log.add_cursor(position.offset))).collect();
         (position, stream_db.unwrap_or(0), cursors)
     })?;
+    crate::saving::yield_to_commands();
     tracing::info!("Starting a snapshot for {} replicas", order.receivers.len());
     server.replication.tell(Event::Cut { transfer: order.transfer, position, cursors });
     if order.eof {
         let mark = super::random_id();
         order.send(format!("$EOF:{mark}\r\n").as_bytes())?;
-        write_rdb(server, &mut snapshot, Some((position, stream_db)), None, &mut order)?;
+        write_rdb(server, state, Some((position, stream_db)), None, &mut order)?;
         order.send(mark.as_str().as_bytes())?;
     } else {
         let mut file = tempfile::tempfile_in(".")?;
-        write_rdb(server, &mut snapshot, Some((position, stream_db)), None, &mut file)?;
+        write_rdb(server, state, Some((position, stream_db)), None, &mut file)?;
         let len = file.stream_position()?;
         file.seek(SeekFrom::Start(0))?;
         order.send(format!("${len}\r\n").as_bytes())?;
@@ -120,11 +139,10 @@ impl Write for Order {
 }
 
 /// Writes the snapshot as an RDB. `position` is where the replication stream stood at the cut, and the
-/// database that it had selected; `progress` counts the keys. A part of a slot, some 32 KB or one long value, is
-/// written to memory while the slot is locked, and to `out` when it no longer is.
+/// database that it had selected; `progress` counts the keys. No slot is held while anything is written.
 pub(crate) fn write_rdb(
     server: &Server,
-    snapshot: &mut Snapshot,
+    state: State,
     position: Option<(Position, u16)>,
     progress: Option<&AtomicU64>,
     out: &mut impl Write,
@@ -132,14 +150,15 @@ pub(crate) fn write_rdb(
     let options = WriteOptions {
         compress: server.config.switch("rdbcompression"),
         checksum: server.config.switch("rdbchecksum"),
+        uses: uses(server),
     };
     let replication = position
         .as_ref()
         .map(|(at, stream_db)| (at.id.as_str().as_bytes(), at.offset.0, u32::from(*stream_db)));
     let created = crate::time::now();
     let info = Info { version: "7.2.4", created, used_memory: 0, replication, aof_base: false };
-    let mut writer = RdbWriter::new(Vec::with_capacity(2 * PIECE), options, &info)?;
-    let sizes: Vec<_> = (0..server.engine.keyspace.databases()).map(|db| snapshot.len(db)).collect();
+    let mut writer = RdbWriter::new(out, options, &info)?;
+    let State { mut snapshot, sizes } = state;
     for slot in Slot::all() {
         let mut more = true;
         while more {
@@ -154,13 +173,17 @@ pub(crate) fn write_rdb(
             if let Some(progress) = progress {
                 progress.fetch_add(keys, Ordering::Relaxed);
             }
-            let written = writer.flush()?;
-            if written.len() >= PIECE {
-                out.write_all(written)?;
-                written.clear();
-                written.shrink_to(2 * PIECE);
-            }
         }
     }
-    out.write_all(&writer.finish()?)
+    writer.finish().map(drop)
+}
+
+/// What the file says of each key's use, as in Redis: what the policy evicts by.
+fn uses(server: &Server) -> Uses {
+    let now = crate::time::now();
+    match server.engine.settings.lfu() {
+        Some(settings) => Uses::Frequency(now, settings),
+        None if server.config.text("maxmemory-policy").ends_with("-lru") => Uses::Idle(now),
+        None => Uses::NotKept,
+    }
 }

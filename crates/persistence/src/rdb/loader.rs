@@ -3,7 +3,7 @@
 use std::io::Read;
 
 use clock::Millis;
-use keyspace::{HashLimits, NewValue};
+use keyspace::{HashBuilder, HashLimits, NewValue};
 
 use super::{
     AUX, END, EXPIRE_MILLIS, EXPIRE_SECONDS, FREQUENCY, FUNCTION, FUNCTION_BEFORE_7, IDLE, MODULE_AUX,
@@ -38,8 +38,21 @@ impl Default for Limits {
 pub struct Entry<'a> {
     pub db: u16,
     pub key: &'a [u8],
+    /// The value, or its first part.
     pub value: NewValue<'a>,
+    /// Whether further parts follow, as [`Item::Fields`].
+    pub is_part: bool,
     pub expiry: Option<Millis>,
+    pub used: Used,
+}
+
+/// What a file says of a key's use. Nothing, unless the server that wrote it evicts by that.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Used {
+    /// For how many seconds it was not used (LRU).
+    pub idle_seconds: Option<u64>,
+    /// The counter of its uses (LFU).
+    pub frequency: Option<u8>,
 }
 
 /// One part of an RDB.
@@ -57,6 +70,11 @@ pub enum Item<'a> {
         volatile: u64,
     },
     Entry(Entry<'a>),
+    /// Further fields of the hash that came last. Whether a field was in an earlier part is for the caller to see.
+    Fields {
+        fields: &'a HashBuilder,
+        is_last: bool,
+    },
     /// A library of functions, as its source text.
     Function(&'a [u8]),
 }
@@ -65,6 +83,7 @@ pub enum Item<'a> {
 #[derive(Debug, Default)]
 struct Prelude {
     expiry: Option<Millis>,
+    used: Used,
 }
 
 /// Reads an RDB from its start to its end.
@@ -116,6 +135,13 @@ impl<R: Read> RdbLoader<R> {
 
     /// The next item; `None` once the end and its checksum have been read.
     pub fn next_item(&mut self) -> Result<Option<Item<'_>>, RdbError> {
+        if self.value.is_part() {
+            value::read_more(&mut self.source, &mut self.value)?;
+            let NewValue::Hash(fields) = self.value.value() else {
+                unreachable!("only hashes come in parts")
+            };
+            return Ok(Some(Item::Fields { fields, is_last: !self.value.is_part() }));
+        }
         let mut prelude = Prelude::default();
         while !self.done {
             match self.source.byte()? {
@@ -142,9 +168,8 @@ impl<R: Read> RdbLoader<R> {
                     let seconds = i32::from_le_bytes(self.source.array()?);
                     prelude.expiry = Some(Millis(i64::from(seconds) * 1000));
                 }
-                // How long unused and how often used: not kept, so read past.
-                IDLE => drop(self.source.len()?),
-                FREQUENCY => drop(self.source.byte()?),
+                IDLE => prelude.used.idle_seconds = Some(self.source.len()?),
+                FREQUENCY => prelude.used.frequency = Some(self.source.byte()?),
                 FUNCTION => {
                     self.source.string(&mut self.text)?;
                     return Ok(Some(Item::Function(&self.text)));
@@ -164,7 +189,14 @@ impl<R: Read> RdbLoader<R> {
         value::check_type(code).map_err(|reason| self.source.error(reason))?;
         self.source.string(&mut self.name)?;
         value::read(code, &mut self.source, &mut self.value)?;
-        Ok(Entry { db: self.db, key: &self.name, value: self.value.value(), expiry: prelude.expiry })
+        Ok(Entry {
+            db: self.db,
+            key: &self.name,
+            value: self.value.value(),
+            is_part: self.value.is_part(),
+            expiry: prelude.expiry,
+            used: prelude.used,
+        })
     }
 
     fn database(&mut self) -> Result<u16, RdbError> {

@@ -16,8 +16,8 @@ mod loader;
 mod tests;
 mod writer;
 
-pub use loader::{Entry, Item, Limits, RdbLoader};
-pub use writer::{Info, RdbWriter, WriteOptions};
+pub use loader::{Entry, Item, Limits, RdbLoader, Used};
+pub use writer::{Info, RdbWriter, Uses, WriteOptions};
 
 const SLOT_INFO: u8 = 244;
 const FUNCTION: u8 = 245;

@@ -1,7 +1,7 @@
 use std::io::{self, Read, Write};
 
 use clock::Millis;
-use keyspace::{Naming, NewValue, SnapshotEntry, Str, Value};
+use keyspace::{LfuSettings, Naming, NewValue, SnapshotEntry, Str, Usage, Value};
 use proptest::prelude::*;
 
 use super::*;
@@ -29,7 +29,7 @@ fn written(rows: &[Row], options: WriteOptions) -> Vec<u8> {
     let mut writer = RdbWriter::new(Vec::new(), options, &info()).unwrap();
     for (db, key, value, expiry) in rows {
         let value = Value::String(Str { bytes: value, naming: Naming::ByContent });
-        let entry = SnapshotEntry { db: *db, key, value, expiry: *expiry };
+        let entry = SnapshotEntry { db: *db, key, value, expiry: *expiry, usage: Usage(0) };
         writer.entry(&entry, |db| (rows.iter().filter(|row| row.0 == db).count(), 0)).unwrap();
     }
     writer.finish().unwrap()
@@ -39,7 +39,7 @@ fn loaded_from(input: impl Read, limits: Limits) -> Result<Vec<Row>, RdbError> {
     let mut loader = RdbLoader::new(input, limits)?;
     let mut rows = Vec::new();
     while let Some(item) = loader.next_item()? {
-        if let Item::Entry(Entry { db, key, value, expiry }) = item {
+        if let Item::Entry(Entry { db, key, value, expiry, .. }) = item {
             let NewValue::String(string) = value else { panic!("only strings were written") };
             rows.push((db, key.to_vec(), string.bytes.to_vec(), expiry));
         }
@@ -249,7 +249,7 @@ proptest! {
         ),
         compress: bool,
     ) {
-        let bytes = written(&rows, WriteOptions { compress, checksum: true });
+        let bytes = written(&rows, WriteOptions { compress, ..WriteOptions::default() });
         prop_assert_eq!(loaded(&bytes), Ok(rows));
     }
 
@@ -289,15 +289,159 @@ fn a_large_hash_is_written_in_parts_and_read_as_one() {
     assert!(parts > 3, "the hash came in parts");
     let bytes = writer.finish().unwrap();
     let mut loader = RdbLoader::new(bytes.as_slice(), Limits::default()).unwrap();
-    let mut keys = Vec::new();
+    let (mut keys, mut fields, mut parts, mut largest) = (Vec::new(), 0, 0, 0);
     while let Some(item) = loader.next_item().unwrap() {
-        let Item::Entry(entry) = item else { continue };
-        assert_eq!(entry.expiry, Some(Millis(9)));
-        if let NewValue::Hash(read) = entry.value {
-            assert_eq!(read.len(), 5000);
-        }
-        keys.push(entry.key.to_vec());
+        let part = match item {
+            Item::Entry(entry) => {
+                assert_eq!(entry.expiry, Some(Millis(9)));
+                keys.push(entry.key.to_vec());
+                let NewValue::Hash(part) = entry.value else { continue };
+                assert!(entry.is_part);
+                part
+            }
+            Item::Fields { fields: part, is_last } => {
+                assert_eq!(is_last, fields + part.len() == 5000);
+                part
+            }
+            _ => continue,
+        };
+        (fields, parts, largest) = (fields + part.len(), parts + 1, largest.max(part.bytes()));
     }
     keys.sort();
     assert_eq!(keys, [b"large", b"small"]);
+    assert_eq!(fields, 5000);
+    assert!(parts > 1 && largest < 200_000, "{parts} parts of at most {largest} bytes");
+}
+
+/// A file with a string that is compressed and hashes in every form that is read, with expiry, idle time and
+/// frequency before keys; its right checksum at the end.
+fn of_every_form() -> Vec<u8> {
+    let string = |bytes: &[u8]| [&[bytes.len() as u8][..], bytes].concat();
+    let listpack = |count: u8, items: &[u8]| {
+        let len = (items.len() as u32 + 7).to_le_bytes();
+        string(&[&len[..], &[count, 0], items, b"\xff"].concat())
+    };
+    let base = 1000i64.to_le_bytes();
+    let zip = [&21u32.to_le_bytes()[..], b"\0\0\0\0\x04\0\0\x01a\x03\xf2\x02\x01b\x03\xf3\xff"].concat();
+    let timed = listpack(6, b"\x81a\x02\x01\x01\xc3\xef\x02\x81b\x02\x02\x01\0\x01");
+    let minus_one = (-1i64).to_le_bytes();
+    let bodies: [(u8, Vec<u8>); 8] = [
+        (0, [&[0xC3, 5, 21, 0, b'x', 0xE0, 11, 0][..]].concat()),
+        (4, b"\x02\x01a\xc0\x01\x01b\xc0\x02".to_vec()),
+        (9, string(b"\x02\x01a\x01\x00\x31\x01b\x01\x00\x32\xff")),
+        (13, string(&zip)),
+        (16, listpack(4, b"\x81a\x02\x01\x01\x81b\x02\x02\x01")),
+        (22, [&b"\x02\x01a\xc0\x01"[..], &1007i64.to_le_bytes(), b"\x01b\xc0\x02", &minus_one].concat()),
+        (24, [&base[..], b"\x02\x08\x01a\xc0\x01\x00\x01b\xc0\x02"].concat()),
+        (25, [&base[..], &timed].concat()),
+    ];
+    let mut bytes = b"REDIS0012\xfa\x04name\x05value\xfe\x00\xfb\x08\x01".to_vec();
+    bytes.extend_from_slice(b"\xfc\x05\0\0\0\0\0\0\0");
+    for (number, (code, body)) in bodies.iter().enumerate() {
+        // By turns: nothing, an idle time, a frequency.
+        bytes.extend_from_slice([&b""[..], b"\xf8\x40\x64", b"\xf9\x2a"][number % 3]);
+        bytes.extend_from_slice(&[*code, 1, b'0' + number as u8]);
+        bytes.extend_from_slice(body);
+    }
+    bytes.push(END);
+    let mut checksum = Checksum::new();
+    checksum.update(&bytes);
+    bytes.extend_from_slice(&checksum.value().to_le_bytes());
+    bytes
+}
+
+/// Fields, each with its value and its time.
+type Fields = Vec<(String, String, Option<i64>)>;
+
+/// Reads a file to its end, storing every hash; gives its keys with what is said of their use.
+fn stored(
+    keyspace: &keyspace::Keyspace,
+    bytes: &[u8],
+    limits: Limits,
+) -> Result<Vec<(String, Used, Fields)>, RdbError> {
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let mut loader = RdbLoader::new(bytes, limits)?;
+    let mut keys = Vec::new();
+    while let Some(item) = loader.next_item()? {
+        let Item::Entry(entry) = item else { continue };
+        let key = keyspace.key(entry.key);
+        let mut slot = keyspace.lock(key.slot());
+        let place = slot.table(0).insert(&key, entry.value, entry.expiry);
+        let mut fields = Fields::new();
+        if let Value::Hash(hash) = slot.table(0).value(place) {
+            hash.for_each(&mut |field| {
+                fields.push((text(field.name), text(field.value), field.expiry.map(|Millis(at)| at)));
+            });
+        }
+        drop(slot.table(0).remove(place, &key));
+        keys.push((text(entry.key), entry.used, fields));
+    }
+    Ok(keys)
+}
+
+/// Where keys go by their use, that is written as well.
+#[test]
+fn what_is_written_of_a_keys_use_is_read() {
+    let now = Millis(1_700_000_000_000);
+    let said = |uses: Uses, usage: Usage| {
+        let options = WriteOptions { uses, ..WriteOptions::default() };
+        let mut writer = RdbWriter::new(Vec::new(), options, &info()).unwrap();
+        let value = Value::String(Str { bytes: b"v", naming: Naming::ByContent });
+        writer.entry(&SnapshotEntry { db: 0, key: b"k", value, expiry: None, usage }, |_| (1, 0)).unwrap();
+        let bytes = writer.finish().unwrap();
+        stored(&keyspace::Keyspace::new(1, 1), &bytes, Limits::default()).unwrap()[0].1
+    };
+    let settings = LfuSettings { log_factor: 10, decay_minutes: 1 };
+    assert_eq!(said(Uses::NotKept, Usage::idle(now, 7)), Used::default());
+    let idle = Used { idle_seconds: Some(7000), frequency: None };
+    assert_eq!(said(Uses::Idle(now), Usage::idle(now, 7000)), idle);
+    let often = Used { idle_seconds: None, frequency: Some(198) };
+    let later = Millis(now.0 + 120_000);
+    assert_eq!(said(Uses::Frequency(later, settings), Usage::frequent(now, 200)), often);
+}
+
+#[test]
+fn every_form_of_a_hash_and_what_is_said_of_its_use_are_read() {
+    let keyspace = keyspace::Keyspace::new(1, 1);
+    let read = stored(&keyspace, &of_every_form(), Limits::default()).unwrap();
+    let used = [
+        Used::default(),
+        Used { idle_seconds: Some(100), frequency: None },
+        Used { idle_seconds: None, frequency: Some(42) },
+    ];
+    for (number, (key, said, fields)) in read.iter().enumerate() {
+        assert_eq!((key.as_str(), *said), (number.to_string().as_str(), used[number % 3]));
+        let time = (number >= 5).then_some(1007);
+        let expected = [("a".to_owned(), "1".to_owned(), time), ("b".to_owned(), "2".to_owned(), None)];
+        assert_eq!(fields.as_slice(), if number == 0 { &[][..] } else { &expected[..] }, "{key}");
+    }
+    assert_eq!(read.len(), 8);
+}
+
+/// With the checksum every change is an error; where it is not looked at, none makes it panic, and what is an
+/// error has a place within the file.
+#[test]
+fn a_corrupt_byte_in_any_form_of_a_hash_is_an_error_or_another_value() {
+    let keyspace = keyspace::Keyspace::new(1, 1);
+    let bytes = of_every_form();
+    let unchecked = Limits { verify_checksum: false, ..Limits::default() };
+    for at in 0..bytes.len() {
+        let cut = stored(&keyspace, &bytes[..at], Limits::default()).unwrap_err();
+        assert_eq!(cut, RdbError { offset: at as u64, reason: Reason::UnexpectedEnd });
+        for value in 0..=u8::MAX {
+            let mut wrong = bytes.clone();
+            wrong[at] = value;
+            // The first versions had no checksum yet.
+            let version: Option<u16> =
+                std::str::from_utf8(&wrong[5..9]).ok().and_then(|text| text.parse().ok());
+            if wrong != bytes && version.is_none_or(|version| version >= 5) {
+                let error =
+                    stored(&keyspace, &wrong, Limits::default()).expect_err("the checksum sees every change");
+                assert!(error.offset <= bytes.len() as u64);
+            }
+            if let Err(error) = stored(&keyspace, &wrong, unchecked) {
+                assert!(error.offset <= bytes.len() as u64);
+            }
+        }
+    }
 }

@@ -3,9 +3,9 @@
 use std::io::{self, Write};
 
 use clock::Millis;
-use keyspace::{SnapshotEntry, Value};
+use keyspace::{LfuSettings, SnapshotEntry, Value};
 
-use super::{AUX, END, EXPIRE_MILLIS, RESIZE_DB, SELECT_DB};
+use super::{AUX, END, EXPIRE_MILLIS, FREQUENCY, IDLE, RESIZE_DB, SELECT_DB};
 use crate::WRITTEN_VERSION;
 use crate::encode::Encoder;
 use crate::value;
@@ -17,11 +17,22 @@ pub struct WriteOptions {
     pub compress: bool,
     /// End with a checksum (`rdbchecksum`); without, with zeros.
     pub checksum: bool,
+    pub uses: Uses,
+}
+
+/// What is said of each key's use: whatever the server evicts by (`maxmemory-policy`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Uses {
+    NotKept,
+    /// For how long it was not used (LRU).
+    Idle(Millis),
+    /// How often it was used (LFU).
+    Frequency(Millis, LfuSettings),
 }
 
 impl Default for WriteOptions {
     fn default() -> Self {
-        Self { compress: true, checksum: true }
+        Self { compress: true, checksum: true, uses: Uses::NotKept }
     }
 }
 
@@ -44,6 +55,7 @@ pub struct Info<'a> {
 #[derive(Debug)]
 pub struct RdbWriter<W> {
     encoder: Encoder<W>,
+    uses: Uses,
     selected: Option<u16>,
     /// The type of the last key, for a value that comes in parts.
     begun: u8,
@@ -55,7 +67,7 @@ impl<W: Write> RdbWriter<W> {
     /// Starts an RDB. All errors are those of `out`.
     pub fn new(out: W, options: WriteOptions, info: &Info<'_>) -> io::Result<Self> {
         let encoder = Encoder::new(out, options.compress, options.checksum);
-        let mut writer = Self { encoder, selected: None, begun: 0, told: Vec::new() };
+        let mut writer = Self { encoder, uses: options.uses, selected: None, begun: 0, told: Vec::new() };
         writer.encoder.bytes(format!("REDIS{WRITTEN_VERSION:04}").as_bytes())?;
         writer.aux("redis-ver", info.version.as_bytes())?;
         writer.aux_number("redis-bits", 64)?;
@@ -99,6 +111,16 @@ impl<W: Write> RdbWriter<W> {
             self.encoder.byte(EXPIRE_MILLIS)?;
             self.encoder.bytes(&expiry.to_le_bytes())?;
         }
+        match self.uses {
+            Uses::NotKept => {}
+            Uses::Idle(now) => {
+                self.encoder.byte(IDLE)?;
+                self.encoder.len(entry.usage.idle_seconds(now))?;
+            }
+            Uses::Frequency(now, settings) => {
+                self.encoder.bytes(&[FREQUENCY, entry.usage.frequency(now, settings)])?;
+            }
+        }
         self.begun = value::type_code(&entry.value);
         self.encoder.byte(self.begun)?;
         self.encoder.string(entry.key)?;
@@ -127,12 +149,6 @@ impl<W: Write> RdbWriter<W> {
     #[must_use]
     pub fn written(&self) -> u64 {
         self.encoder.written()
-    }
-
-    /// Hands on to `W` what is buffered and gives access to it.
-    pub fn flush(&mut self) -> io::Result<&mut W> {
-        self.encoder.hand_on()?;
-        Ok(self.encoder.out_mut())
     }
 
     /// Writes the end. The caller makes it durable.

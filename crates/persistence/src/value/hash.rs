@@ -35,6 +35,10 @@ pub(super) const TIMED_LISTPACK: u8 = 25;
 
 /// The base of times where not all of them are known beforehand.
 const FIRST_MILLISECOND: i64 = 1;
+/// A hash with more bytes than this is read in parts, so that it is not held twice as it is stored.
+const PART: usize = 128 << 10;
+/// Among so many names, one is looked for by looking at each.
+const FEW: usize = 24;
 
 pub(super) fn type_code(hash: &HashRef<'_>) -> u8 {
     if hash.next_due().is_some() { TIMED } else { PAIRS }
@@ -43,7 +47,7 @@ pub(super) fn type_code(hash: &HashRef<'_>) -> u8 {
 /// A large hash comes in parts, so this is decided by what the hash is now. A hash that has lost its last
 /// time since the cut is written without times: whoever reads the log from the cut on loses them too.
 pub(super) fn type_code_of_part(part: &HashPart<'_>) -> u8 {
-    if part.may_expire() { TIMED } else { PAIRS }
+    if part.may_expire { TIMED } else { PAIRS }
 }
 
 pub(super) fn write<W: Write>(code: u8, hash: &HashRef<'_>, out: &mut Encoder<W>) -> io::Result<()> {
@@ -96,7 +100,7 @@ fn write_field<W: Write>(base: Option<i64>, field: &Field<'_>, out: &mut Encoder
     out.string(field.value)
 }
 
-/// Reads a hash of any form into `buffer`.
+/// Reads a hash of any form into `buffer`: all of it, or the first part of a large one.
 pub(super) fn read<R: Read>(
     code: u8,
     source: &mut Source<R>,
@@ -105,8 +109,14 @@ pub(super) fn read<R: Read>(
 ) -> Result<(), RdbError> {
     buffer.fields.clear();
     buffer.seen.clear();
+    buffer.rest = Rest::default();
     match code {
-        PAIRS | VALKEY_TIMED | TIMED => read_fields(code, source, buffer)?,
+        PAIRS | VALKEY_TIMED | TIMED => {
+            let base = if code == TIMED { i64::from_le_bytes(source.array()?) } else { 0 };
+            let fields = source.len()?;
+            buffer.rest = Rest { code, base, fields };
+            read_fields(source, buffer)?;
+        }
         _ => read_flat(code, source, buffer)?,
     }
     if buffer.fields.is_empty() {
@@ -116,18 +126,49 @@ pub(super) fn read<R: Read>(
     Ok(())
 }
 
-/// A hash on its way in.
+/// Reads the next part of a large hash in place of the one before.
+pub(super) fn read_more<R: Read>(source: &mut Source<R>, buffer: &mut Buffer) -> Result<(), RdbError> {
+    buffer.fields.clear();
+    buffer.seen.clear();
+    read_fields(source, buffer)
+}
+
+/// A hash on its way in, or a part of it.
 #[derive(Debug, Default)]
 pub(super) struct Buffer {
     pub(super) fields: HashBuilder,
+    /// The names of `fields`, once they are many. Whoever puts parts together looks for names that are in two of
+    /// them.
     seen: HashSet<Box<[u8]>>,
     name: Vec<u8>,
     value: Vec<u8>,
+    rest: Rest,
+}
+
+/// What of a hash is still to be read.
+#[derive(Debug, Default)]
+struct Rest {
+    code: u8,
+    base: i64,
+    fields: u64,
 }
 
 impl Buffer {
+    /// Whether further parts follow.
+    pub(super) fn is_part(&self) -> bool {
+        self.rest.fields > 0
+    }
+
     fn push(&mut self, name: &[u8], value: &[u8], expiry: Option<Millis>) -> Result<(), Reason> {
-        if !self.seen.insert(name.into()) {
+        if self.fields.len() == FEW {
+            self.seen.extend(self.fields.fields().map(Box::from));
+        }
+        let is_new = if self.fields.len() < FEW {
+            self.fields.fields().all(|known| known != name)
+        } else {
+            self.seen.insert(name.into())
+        };
+        if !is_new {
             return Err(Reason::BadValue("a hash with the same field twice"));
         }
         self.fields.push(name, value, expiry);
@@ -135,9 +176,11 @@ impl Buffer {
     }
 }
 
-fn read_fields<R: Read>(code: u8, source: &mut Source<R>, buffer: &mut Buffer) -> Result<(), RdbError> {
-    let base = if code == TIMED { i64::from_le_bytes(source.array()?) } else { 0 };
-    for _ in 0..source.len()? {
+/// Reads fields until there are enough for a part.
+fn read_fields<R: Read>(source: &mut Source<R>, buffer: &mut Buffer) -> Result<(), RdbError> {
+    let Rest { code, base, .. } = buffer.rest;
+    while buffer.rest.fields > 0 && buffer.fields.bytes() < PART {
+        buffer.rest.fields -= 1;
         let mut expiry = None;
         if code == TIMED {
             let since = source.len()?;

@@ -57,7 +57,7 @@ pub struct ValueBuffer {
 }
 
 /// What was read last.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, PartialEq, Eq)]
 enum Held {
     #[default]
     String,
@@ -75,7 +75,13 @@ impl ValueBuffer {
         self.limits = limits;
     }
 
-    /// The value that was read last.
+    /// Whether what was read last is a part of a hash, and others follow.
+    #[must_use]
+    pub fn is_part(&self) -> bool {
+        self.held == Held::Hash && self.hash.is_part()
+    }
+
+    /// The value that was read last, or the first part of it.
     #[must_use]
     pub fn value(&self) -> NewValue<'_> {
         match self.held {
@@ -122,7 +128,13 @@ pub(crate) fn check_type(code: u8) -> Result<(), Reason> {
     }
 }
 
-/// Reads what follows the key.
+/// Reads the next part of a value, while [`ValueBuffer::is_part`] says that there is one.
+pub(crate) fn read_more<R: Read>(source: &mut Source<R>, buffer: &mut ValueBuffer) -> Result<(), RdbError> {
+    debug_assert!(buffer.is_part());
+    hash::read_more(source, &mut buffer.hash)
+}
+
+/// Reads what follows the key: all of it, or the first part of a large value.
 pub(crate) fn read<R: Read>(
     code: u8,
     source: &mut Source<R>,

@@ -2,7 +2,7 @@
 
 use clock::Millis;
 use keyspace::Usage;
-use persistence::ValueBuffer;
+use persistence::{Restored, ValueBuffer};
 use std::sync::atomic::Ordering;
 
 use crate::context::Context;
@@ -74,8 +74,8 @@ pub(super) fn restore(context: &mut Context<'_>) -> Result<(), CommandError> {
     }
     let longest = context.engine.settings.proto_max_bulk_len.load(Ordering::Relaxed) as u64;
     let mut buffer = ValueBuffer::new();
-    buffer.set_hash_limits(context.engine.settings.hash_limits());
-    let value = persistence::restore(payload, longest, &mut buffer)
+    let limits = context.engine.settings.hash_limits();
+    let value = persistence::restore(payload, longest, limits, &mut buffer)
         .map_err(|error| CommandError::Text(error.to_string().into()))?;
     let expiry = match (ttl, options.absolute) {
         (0, _) => None,
@@ -90,7 +90,10 @@ pub(super) fn restore(context: &mut Context<'_>) -> Result<(), CommandError> {
         context.reply.ok();
         return Ok(());
     }
-    context.put(&key, found, value, expiry);
+    match value {
+        Restored::Whole(value) => context.put(&key, found, value, expiry),
+        Restored::Large(hash) => context.put_made(&key, found, hash, expiry),
+    }
     let (now, lfu) = (context.now, context.engine.settings.lfu().is_some());
     let usage = match (lfu, options.idle, options.frequency) {
         (false, Some(idle), _) => Some(Usage::idle(now, idle.unsigned_abs())),

@@ -1,0 +1,265 @@
+//! What a walk copies of a slot while it holds it, to be shown once the slot is free.
+//!
+//! Copying a page takes a small part of the time in which its entries are written out, and whoever walks may be
+//! sent away from its processor at any moment. So the slot is held for the copying only: pages as they are, and
+//! beside them what their entries have outside. A value that is long is copied by pieces, over several locks:
+//! nobody edits it meanwhile ([`crate::table`], `pins`).
+
+use std::ops::Range;
+
+use clock::Millis;
+
+use crate::entry::{ALIVE, Header};
+use crate::hash::HashPart;
+use crate::outside::Record;
+use crate::page;
+use crate::snapshot::SnapshotEntry;
+use crate::table::flat_value;
+use crate::usage::Usage;
+use crate::value::Value;
+
+/// Buffers that have grown beyond this for a long value are not kept.
+const KEPT_CAPACITY: usize = 256 << 10;
+
+/// Copies, in the order in which they are shown.
+#[derive(Debug, Default)]
+pub(crate) struct Captured {
+    bytes: Vec<u8>,
+    outside: Vec<Outside>,
+    pieces: Vec<Piece>,
+    /// What was kept for the snapshot alone. Dropping it takes time.
+    pub(crate) dropped: Vec<Record>,
+    /// A part of a long value is the last in `bytes`, the others are to follow.
+    pub(crate) within_value: bool,
+}
+
+/// Where in `bytes` an entry's key and value are that lie outside of its page.
+#[derive(Debug)]
+struct Outside {
+    /// The entry's offset in its page.
+    at: usize,
+    key: Option<Range<usize>>,
+    value: Range<usize>,
+}
+
+#[derive(Debug)]
+struct Piece {
+    db: u16,
+    content: Content,
+}
+
+#[derive(Debug)]
+enum Content {
+    /// Keys.
+    Page(Copied),
+    /// Fields of a hash.
+    Fields {
+        page: Copied,
+        of: Whole,
+        total: usize,
+        first: bool,
+        may_expire: bool,
+    },
+    Long {
+        header: Header,
+        of: Whole,
+        value: Range<usize>,
+    },
+}
+
+/// A page that was copied.
+#[derive(Debug)]
+struct Copied {
+    /// The snapshot's bit in the state of an entry.
+    bit: u32,
+    page: Range<usize>,
+    outside: Range<usize>,
+}
+
+/// The key that a value belongs to.
+#[derive(Debug)]
+struct Whole {
+    key: Range<usize>,
+    expiry: Option<Millis>,
+    usage: Usage,
+}
+
+/// What a value that is walked by itself belongs to.
+#[derive(Clone, Copy)]
+pub(crate) struct Owner<'a> {
+    pub(crate) key: &'a [u8],
+    pub(crate) expiry: Option<Millis>,
+    pub(crate) usage: Usage,
+}
+
+/// What is said of a part of a hash.
+pub(crate) struct PartOf {
+    pub(crate) total: usize,
+    pub(crate) first: bool,
+    pub(crate) may_expire: bool,
+}
+
+/// What an entry has outside of its page.
+pub(crate) struct Beside<'a> {
+    pub(crate) key: Option<&'a [u8]>,
+    pub(crate) value: &'a [u8],
+}
+
+/// Whether the snapshot with this bit has the entry.
+pub(crate) fn is_needed(header: Header, bit: u32) -> bool {
+    header.state() == ALIVE || header.state() & bit != 0
+}
+
+impl Captured {
+    /// Copies a page of keys. `beside` gives what lies outside, or `None` for what is not shown with the page.
+    /// Returns how many bytes were copied.
+    pub(crate) fn add_page<'a>(
+        &mut self,
+        db: u16,
+        bit: u32,
+        page: &'a [u8],
+        beside: impl Fn(usize, Header) -> Option<Beside<'a>>,
+    ) -> usize {
+        let before = self.bytes.len();
+        let page = self.copy(bit, page, beside);
+        self.pieces.push(Piece { db, content: Content::Page(page) });
+        self.bytes.len() - before
+    }
+
+    /// Copies a page of a hash.
+    pub(crate) fn add_fields<'a>(
+        &mut self,
+        db: u16,
+        bit: u32,
+        page: &'a [u8],
+        beside: impl Fn(usize, Header) -> Option<Beside<'a>>,
+        owner: Owner<'_>,
+        part: &PartOf,
+    ) -> usize {
+        let before = self.bytes.len();
+        let page = self.copy(bit, page, beside);
+        let of = self.whole(owner);
+        let (total, first, may_expire) = (part.total, part.first, part.may_expire);
+        self.pieces.push(Piece { db, content: Content::Fields { page, of, total, first, may_expire } });
+        self.bytes.len() - before
+    }
+
+    /// Copies the next part of a long value; the last completes it.
+    pub(crate) fn add_long_part(&mut self, part: &[u8], left: usize) {
+        self.bytes.reserve(part.len() + left);
+        self.bytes.extend_from_slice(part);
+        self.within_value = left > 0;
+    }
+
+    /// What was copied last are all parts of a value of `len` bytes.
+    pub(crate) fn complete_long(&mut self, db: u16, header: Header, owner: Owner<'_>, len: usize) {
+        let value = self.bytes.len() - len..self.bytes.len();
+        let of = self.whole(owner);
+        self.pieces.push(Piece { db, content: Content::Long { header, of, value } });
+    }
+
+    fn whole(&mut self, owner: Owner<'_>) -> Whole {
+        Whole { key: self.keep(owner.key), expiry: owner.expiry, usage: owner.usage }
+    }
+
+    fn keep(&mut self, bytes: &[u8]) -> Range<usize> {
+        let start = self.bytes.len();
+        self.bytes.extend_from_slice(bytes);
+        start..self.bytes.len()
+    }
+
+    fn copy<'a>(
+        &mut self,
+        bit: u32,
+        page: &'a [u8],
+        beside: impl Fn(usize, Header) -> Option<Beside<'a>>,
+    ) -> Copied {
+        let first = self.outside.len();
+        let copy = self.keep(&page[..page::end(page)]);
+        for (at, header) in page::entries(page, page::HEAD).filter(|(_, header)| is_needed(*header, bit)) {
+            if let Some(beside) = beside(at, header) {
+                let key = beside.key.map(|key| self.keep(key));
+                let value = self.keep(beside.value);
+                self.outside.push(Outside { at, key, value });
+            }
+        }
+        Copied { bit, page: copy, outside: first..self.outside.len() }
+    }
+
+    /// Shows what was copied, and is empty then.
+    pub(crate) fn show(&mut self, visit: &mut dyn FnMut(SnapshotEntry<'_>)) {
+        for Piece { db, content } in &self.pieces {
+            let mut show = |of: &Whole, value| {
+                let (key, expiry, usage) = (&self.bytes[of.key.clone()], of.expiry, of.usage);
+                visit(SnapshotEntry { db: *db, key, value, expiry, usage });
+            };
+            match content {
+                Content::Page(page) => self.view(page).for_each(&mut |key, value, expiry, usage| {
+                    visit(SnapshotEntry { db: *db, key, value, expiry, usage });
+                }),
+                Content::Fields { page, of, total, first, may_expire } => {
+                    let part = HashPart {
+                        total: *total,
+                        first: *first,
+                        may_expire: *may_expire,
+                        page: self.view(page),
+                    };
+                    show(of, Value::HashPart(part));
+                }
+                Content::Long { header, of, value } => {
+                    show(of, flat_value(*header, &self.bytes[value.clone()]));
+                }
+            }
+        }
+        self.clear();
+    }
+
+    /// Drops everything.
+    pub(crate) fn clear(&mut self) {
+        self.pieces.clear();
+        self.outside.clear();
+        self.bytes.clear();
+        self.bytes.shrink_to(KEPT_CAPACITY);
+        self.dropped.clear();
+        self.within_value = false;
+    }
+
+    fn view(&self, copied: &Copied) -> PageView<'_> {
+        PageView {
+            bit: copied.bit,
+            page: &self.bytes[copied.page.clone()],
+            outside: &self.outside[copied.outside.clone()],
+            bytes: &self.bytes,
+        }
+    }
+}
+
+/// The copy of a page.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct PageView<'a> {
+    bit: u32,
+    page: &'a [u8],
+    outside: &'a [Outside],
+    bytes: &'a [u8],
+}
+
+impl PageView<'_> {
+    /// Visits what the page had at the cut.
+    pub(crate) fn for_each(&self, visit: &mut dyn FnMut(&[u8], Value<'_>, Option<Millis>, Usage)) {
+        let mut outside = self.outside.iter().peekable();
+        for (at, header) in page::entries(self.page, page::HEAD) {
+            if !is_needed(header, self.bit) {
+                continue;
+            }
+            let (mut key, mut value) = (header.key(self.page, at), header.value(self.page, at));
+            if header.outside(self.page, at).is_some() {
+                // What is not there is shown by itself.
+                let Some(beside) = outside.next_if(|beside| beside.at == at) else { continue };
+                key = beside.key.clone().map_or(key, |key| &self.bytes[key]);
+                value = &self.bytes[beside.value.clone()];
+            }
+            let (expiry, usage) = (header.expiry(self.page, at), Usage(header.usage(self.page, at)));
+            visit(key, flat_value(header, value), expiry, usage);
+        }
+    }
+}

@@ -1,0 +1,77 @@
+//! Several snapshots at a time, and what nobody holds while a walk shows it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use clock::Millis;
+use keyspace::{Found, Keyspace, NewValue, Snapshot, Value};
+use slot_routing::Slot;
+
+fn set(keyspace: &Keyspace, name: &str, value: &[u8]) {
+    let key = keyspace.key(name.as_bytes());
+    let mut guard = keyspace.lock(key.slot());
+    let table = guard.table(0);
+    match table.find(&key, Millis(0)) {
+        Found::Missing => drop(table.insert(&key, NewValue::string(value), None)),
+        Found::Live(place) | Found::Expired(place) => {
+            drop(table.replace(place, &key, NewValue::string(value), None));
+        }
+    }
+}
+
+fn all(snapshot: &mut Snapshot) -> BTreeMap<Vec<u8>, Vec<u8>> {
+    let mut seen = BTreeMap::new();
+    for slot in Slot::all() {
+        snapshot.walk(slot, &mut |entry| {
+            let Value::String(string) = entry.value else { panic!("only strings were stored") };
+            assert!(seen.insert(entry.key.to_vec(), string.bytes.to_vec()).is_none());
+        });
+    }
+    seen
+}
+
+/// Nobody waits for another's walk: a slot that is pinned for one snapshot is pinned for the next as well.
+#[test]
+fn a_second_snapshot_that_meets_pinned_slots_has_a_cut_of_its_own() {
+    let keyspace = Arc::new(Keyspace::new(1, 1));
+    let names: Vec<String> = (0..3000).map(|number| format!("{{{}}}{number}", number % 7)).collect();
+    let (mut snapshots, mut states) = (Vec::new(), Vec::new());
+    for round in 0..3u8 {
+        for (number, name) in names.iter().enumerate().filter(|(number, _)| number % 3 >= usize::from(round))
+        {
+            set(&keyspace, name, &vec![round; 1 + number % 300]);
+        }
+        let (snapshot, ()) = keyspace.cut(|| ()).expect("three at a time");
+        snapshots.push(snapshot);
+        let state = names.iter().enumerate().map(|(number, name)| {
+            (name.clone().into_bytes(), vec![round.min((number % 3) as u8); 1 + number % 300])
+        });
+        states.push(state.collect::<BTreeMap<_, _>>());
+    }
+    assert!(keyspace.cut(|| ()).is_none(), "a fourth is refused, not waited for");
+    names.iter().for_each(|name| set(&keyspace, name, b"later"));
+    for which in [1, 0, 2] {
+        assert_eq!(all(&mut snapshots[which]), states[which]);
+    }
+    snapshots.pop();
+    assert!(keyspace.cut(|| ()).is_some());
+}
+
+/// What a walk shows was copied: whoever is shown it may use the very slot, and long values come whole.
+#[test]
+fn the_slot_is_free_while_its_keys_are_shown() {
+    let keyspace = Arc::new(Keyspace::new(1, 1));
+    let long: Vec<u8> = (0..1_000_000u32).map(|number| (number % 251) as u8).collect();
+    set(&keyspace, "{a}short", b"value");
+    set(&keyspace, "{a}long", &long);
+    let (mut snapshot, ()) = keyspace.cut(|| ()).expect("no other snapshot");
+    let mut seen = Vec::new();
+    snapshot.walk(Slot::of_key(b"a"), &mut |entry| {
+        set(&keyspace, "{a}short", b"other");
+        set(&keyspace, "{a}long", b"no longer");
+        let Value::String(string) = entry.value else { panic!("only strings were stored") };
+        seen.push((entry.key.to_vec(), string.bytes.to_vec()));
+    });
+    seen.sort();
+    assert_eq!(seen, [(b"{a}long".to_vec(), long), (b"{a}short".to_vec(), b"value".to_vec())]);
+}

@@ -1,0 +1,141 @@
+//! Loading a file: it shows how far it is, takes what the file says of each key's use, and holds nothing twice.
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use harness::{Node, Program, Value, eventually};
+
+const OPTIONS: &str = "--enable-debug-command yes --appendonly no --save ";
+
+/// The file comes through a pipe, so the test decides how fast.
+#[test]
+fn a_load_shows_how_far_it_is() {
+    let first = Node::start(&Program::redoubt(), OPTIONS);
+    assert_eq!(first.run("DEBUG POPULATE 40000 key 10"), Value::Simple("OK".into()));
+    first.run("SAVE").expect_ok();
+    let bytes = fs::read(first.folder().join("dump.rdb")).expect("the file was saved");
+    let mut second = Node::prepare(&Program::redoubt(), OPTIONS);
+    let pipe = second.folder().join("dump.rdb");
+    assert!(Command::new("mkfifo").arg(&pipe).status().expect("mkfifo is there").success());
+    second.spawn();
+    let mut writer = File::options().write(true).open(&pipe).expect("the server opens the other end");
+    let (half, mut rest) = bytes.split_at(bytes.len() / 4);
+    writer.write_all(half).expect("the server reads it");
+    let field = |name: &str| second.info("persistence", name).unwrap_or_default();
+    let loaded = || field("loading_loaded_bytes").parse::<u64>().unwrap_or(0);
+    eventually("the server answers while it loads", || {
+        second.try_connect().ok()?.try_call(&["PING"]).ok()?.is_error("LOADING").then_some(())
+    });
+    assert_eq!(field("loading"), "1");
+    let before = eventually("bytes are counted as they are read", || Some(loaded()).filter(|&read| read > 0));
+    assert!(before <= half.len() as u64);
+    assert!(field("loading_start_time").parse::<i64>().is_ok_and(|at| at > 1_500_000_000));
+    let mut fed = Instant::now();
+    eventually("the log says how far it is", || {
+        if fed.elapsed() > Duration::from_millis(500) {
+            fed = Instant::now();
+            let (piece, after) = rest.split_at(rest.len().min(40_000));
+            writer.write_all(piece).expect("the server reads it");
+            rest = after;
+        }
+        second.log().contains("Loading: ").then_some(())
+    });
+    assert!(loaded() > before);
+    writer.write_all(rest).expect("the server reads it");
+    drop(writer);
+    eventually("the data is loaded", || (second.run("DBSIZE") == Value::Int(40_000)).then_some(()));
+    assert_eq!(second.run("DEBUG DIGEST"), first.run("DEBUG DIGEST"));
+    assert!(second.log().contains("Done loading RDB, keys loaded: 40000, keys expired: 0."));
+    assert_eq!(second.info("persistence", "loading_loaded_bytes"), None, "no longer of interest");
+}
+
+/// The most memory that the process had resident, in bytes.
+fn peak(node: &Node) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{}/status", node.pid())).expect("the process runs");
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("Linux says it");
+    line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") * 1024
+}
+
+#[test]
+fn a_huge_hash_is_not_held_twice_on_its_way_in() {
+    const FIELDS: usize = 400_000;
+    let mut node = Node::start(&Program::redoubt(), OPTIONS);
+    let empty = node.resident_bytes();
+    let mut connection = node.connect();
+    for start in (0..FIELDS).step_by(2000) {
+        let mut words = vec!["HSET".to_owned(), "hash".to_owned()];
+        for field in start..start + 2000 {
+            words.extend([format!("field:{field:010}"), format!("{:>60}", field * 7919)]);
+        }
+        connection.send(&words).expect("the server takes it");
+        assert_eq!(connection.read().expect("the server answers"), Value::Int(2000));
+    }
+    let digest = node.run("DEBUG DIGEST");
+    node.run("SAVE").expect_ok();
+    // Loaded at the start, and by a replica.
+    let replica = Node::start(&Program::redoubt(), OPTIONS);
+    replica.run(&format!("REPLICAOF 127.0.0.1 {}", node.port)).expect_ok();
+    eventually("the replica has it", || {
+        (replica.run("HLEN hash") == Value::Int(FIELDS as i64)).then_some(())
+    });
+    node.kill();
+    node.launch();
+    eventually("the data is loaded", || (node.run("HLEN hash") == Value::Int(FIELDS as i64)).then_some(()));
+    for node in [&node, &replica] {
+        let (peak, has) = (peak(node), node.resident_bytes());
+        let (grown, held) = (peak.saturating_sub(empty), has.saturating_sub(empty));
+        assert!(
+            grown < held * 3 / 2 + (8 << 20),
+            "at most {peak} bytes, {has} at the end, {empty} when empty"
+        );
+        assert_eq!(node.run("DEBUG DIGEST"), digest);
+    }
+    let Value::Bulk(payload) = connection_of(&node).call(&["DUMP", "hash"]) else { panic!("no payload") };
+    let restore = [&b"RESTORE"[..], b"copy", b"0", &payload];
+    assert_eq!(connection_of(&node).try_call(&restore).ok(), Some(Value::Simple("OK".into())));
+    assert_eq!(node.run("HLEN copy"), Value::Int(FIELDS as i64));
+    assert_eq!(node.run("HGET copy field:0000399999"), node.run("HGET hash field:0000399999"));
+}
+
+fn connection_of(node: &Node) -> harness::Connection {
+    let mut connection = node.connect();
+    connection.set_patience(Duration::from_secs(60));
+    connection
+}
+
+/// Starts `second` on the file of `first`, both with this policy.
+fn use_is_handed_over(first: &Program, second: &Program, policy: &str) -> Node {
+    let options = format!("--save  --maxmemory-policy {policy}");
+    let first = Node::start(first, &options);
+    first.run("SET key value").expect_ok();
+    let Value::Bulk(payload) = first.run("DUMP key") else { panic!("no payload") };
+    for (name, option, number) in [("idle", "IDLETIME", "5000"), ("often", "FREQ", "200")] {
+        let restore =
+            [&b"RESTORE"[..], name.as_bytes(), b"0", &payload, option.as_bytes(), number.as_bytes()];
+        assert_eq!(first.connect().try_call(&restore).ok(), Some(Value::Simple("OK".into())));
+    }
+    first.run("SAVE").expect_ok();
+    let mut second = Node::prepare(second, &options);
+    fs::copy(first.folder().join("dump.rdb"), second.folder().join("dump.rdb")).expect("a copy");
+    second.launch();
+    eventually("the data is loaded", || (second.run("DBSIZE") == Value::Int(3)).then_some(()));
+    second
+}
+
+/// A file says for how long a key was not used if its writer evicts by that, and how often if by that.
+#[test]
+fn what_a_file_says_of_a_keys_use_is_taken_over() {
+    let (ours, theirs) = (Program::redoubt(), Program::redis());
+    for (first, second) in [(&theirs, &ours), (&ours, &ours), (&ours, &theirs)] {
+        let node = use_is_handed_over(first, second, "allkeys-lru");
+        let idle = node.run("OBJECT IDLETIME idle").int();
+        assert!((5000..5120).contains(&idle), "{idle}");
+        assert!(node.run("OBJECT IDLETIME key").int() < 120);
+        let node = use_is_handed_over(first, second, "allkeys-lfu");
+        let frequency = node.run("OBJECT FREQ often").int();
+        assert!((195..=200).contains(&frequency), "{frequency}");
+        assert!(node.run("OBJECT FREQ key").int() < 20);
+    }
+}
