@@ -15,6 +15,7 @@
 #![forbid(unsafe_code)]
 
 mod cluster;
+mod network;
 mod node;
 mod ports;
 mod program;
@@ -22,6 +23,7 @@ mod wait;
 mod wire;
 
 pub use cluster::{Cluster, cluster_field, info_field, slot_owner};
+pub use network::{Host, Network};
 pub use node::Node;
 pub use ports::{PortClaim, claim_port, claim_ports};
 pub use program::{Program, redis_cli, run_to_end};

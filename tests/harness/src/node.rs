@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io;
-use std::net::TcpStream;
+use std::net::{IpAddr, Ipv4Addr, TcpStream};
 use std::path::Path;
 use std::process::{Child, ExitStatus, Stdio};
 use std::time::Duration;
@@ -10,7 +10,7 @@ use std::time::Duration;
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
-use crate::{Connection, PortClaim, Program, Value, claim_port, eventually, eventually_within};
+use crate::{Connection, Host, PortClaim, Program, Value, claim_port, eventually, eventually_within};
 
 /// How much of a log is worth showing when a test fails.
 const LOG_TAIL: usize = 30;
@@ -24,6 +24,7 @@ pub struct Node {
     options: Vec<String>,
     child: Option<Child>,
     folder: TempDir,
+    host: Option<Host>,
     _claim: PortClaim,
 }
 
@@ -58,7 +59,27 @@ impl Node {
         let folder = tempfile::Builder::new().prefix("redoubt-node-").tempdir().expect("a temporary folder");
         let mut options: Vec<String> = options.split_whitespace().map(str::to_owned).collect();
         options.extend(["--port".into(), claim.port.to_string(), "--bind".into(), "127.0.0.1".into()]);
-        Self { port: claim.port, program: program.clone(), options, child: None, folder, _claim: claim }
+        Self {
+            port: claim.port,
+            program: program.clone(),
+            options,
+            child: None,
+            folder,
+            host: None,
+            _claim: claim,
+        }
+    }
+
+    /// The same on a host of a network that the test made; it also listens there.
+    ///
+    /// # Panics
+    /// If there is no room for a folder.
+    #[must_use]
+    pub fn prepare_on(host: &Host, program: &Program, options: &str) -> Self {
+        let mut node = Self::prepare(program, options);
+        node.add_options(&format!("--bind {} 127.0.0.1 --protected-mode no", host.ip));
+        node.host = Some(host.clone());
+        node
     }
 
     /// Starts the process and waits until it answers.
@@ -95,7 +116,7 @@ impl Node {
             .expect("the folder can be written to");
         let child = self
             .program
-            .command()
+            .command_on(self.host.as_ref())
             .args(&self.options)
             .current_dir(self.folder())
             .stdin(Stdio::null())
@@ -125,10 +146,16 @@ impl Node {
         self.folder.path()
     }
 
-    /// `127.0.0.1:port`
+    /// Its IP address for other nodes.
+    #[must_use]
+    pub fn ip(&self) -> IpAddr {
+        self.host.as_ref().map_or(Ipv4Addr::LOCALHOST.into(), |host| host.ip)
+    }
+
+    /// `ip:port`
     #[must_use]
     pub fn address(&self) -> String {
-        format!("127.0.0.1:{}", self.port)
+        format!("{}:{}", self.ip(), self.port)
     }
 
     /// The process id.
@@ -160,7 +187,10 @@ impl Node {
     /// # Errors
     /// As the system says.
     pub fn try_connect(&self) -> io::Result<Connection> {
-        Connection::open(("127.0.0.1", self.port))
+        match &self.host {
+            Some(host) => host.connect(self.port),
+            None => Connection::open(("127.0.0.1", self.port)),
+        }
     }
 
     /// Sends one command, of words with a blank between, over a connection of its own.

@@ -6,6 +6,8 @@ use std::process::{Command, ExitStatus, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use crate::Host;
+
 /// A server binary with redis-server's command-line form.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Program {
@@ -56,7 +58,19 @@ impl Program {
     /// The command up to where a configuration file or options follow.
     #[must_use]
     pub fn command(&self) -> Command {
-        let mut command = Command::new(&self.binary);
+        self.command_on(None)
+    }
+
+    /// The same, on a host of a network that the test made.
+    pub(crate) fn command_on(&self, host: Option<&Host>) -> Command {
+        let mut command = match host.map(Host::prefix) {
+            Some([first, rest @ ..]) => {
+                let mut command = Command::new(first);
+                command.args(rest).arg(&self.binary);
+                command
+            }
+            None => Command::new(&self.binary),
+        };
         if self.is_redoubt {
             command.arg("server");
         }

@@ -4,10 +4,12 @@
 use std::fs;
 use std::time::{Duration, Instant};
 
-use harness::{Node, Program, Value, eventually, eventually_within};
+use harness::{Network, Node, Program, Value, eventually, eventually_within};
 
 /// The name under which every group's master is watched.
 pub const MASTER: &str = "mymaster";
+
+const SERVERS: usize = 3;
 
 /// Generous: tests share two cores with others.
 const BOUND: Duration = Duration::from_secs(60);
@@ -27,20 +29,54 @@ impl Group {
     /// If that does not come about.
     #[must_use]
     pub fn start(server: &Program, sentinels: &[Program]) -> Self {
-        let master = Node::start(server, "--repl-diskless-sync-delay 0");
-        let upstream = format!("--repl-diskless-sync-delay 0 --replicaof 127.0.0.1 {}", master.port);
-        let mut servers = vec![master];
-        servers.extend((0..2).map(|_| Node::start(server, &upstream)));
-        let port = servers[0].port;
+        Self::assemble(server, sentinels, |_, program| Node::prepare(program, ""))
+    }
+
+    /// The same, each on a host of its own: first the servers, then the sentinels.
+    ///
+    /// # Panics
+    /// If that does not come about.
+    #[must_use]
+    pub fn start_on(network: &Network, server: &Program, sentinels: &[Program]) -> Self {
+        let prepare = |place: usize, program: &Program| Node::prepare_on(&network.hosts[place], program, "");
+        Self::assemble(server, sentinels, prepare)
+    }
+
+    fn assemble(server: &Program, sentinels: &[Program], prepare: impl Fn(usize, &Program) -> Node) -> Self {
+        let mut servers: Vec<Node> = (0..SERVERS).map(|place| prepare(place, server)).collect();
+        let (ip, port) = (servers[0].ip(), servers[0].port);
+        for (place, node) in servers.iter_mut().enumerate() {
+            node.add_options("--repl-diskless-sync-delay 0");
+            if place > 0 {
+                node.add_options(&format!("--replicaof {ip} {port}"));
+            }
+            node.launch();
+        }
         eventually_within(BOUND, "both replicas are in sync", || {
             let synced =
                 |node: &Node| node.info("replication", "master_link_status").as_deref() == Some("up");
             servers[1..].iter().all(synced).then_some(())
         });
-        let sentinels = sentinels.iter().map(|program| start_sentinel(program, port)).collect();
-        let group = Self { servers, sentinels };
+        let sentinels = sentinels.iter().enumerate().map(|(place, program)| {
+            let mut node = prepare(SERVERS + place, program);
+            watch(&mut node, &servers[0]);
+            node
+        });
+        let group = Self { sentinels: sentinels.collect(), servers };
         group.wait_until_known();
         group
+    }
+
+    /// Has failures be noticed, and a master that comes back be told whom to follow, in less than the
+    /// seconds that this takes by default.
+    ///
+    /// # Panics
+    /// If a sentinel will not.
+    pub fn hurry(&self) {
+        for node in &self.sentinels {
+            node.run("SENTINEL DEBUG publish-period 500").expect_ok();
+            node.run(&format!("SENTINEL SET {MASTER} down-after-milliseconds 500")).expect_ok();
+        }
     }
 
     fn wait_until_known(&self) {
@@ -123,19 +159,19 @@ impl Group {
     }
 }
 
-/// A sentinel of this program that watches the master on `port`.
-fn start_sentinel(program: &Program, port: u16) -> Node {
-    let mut node = Node::prepare(program, "");
+/// Starts a sentinel that watches this master.
+fn watch(node: &mut Node, master: &Node) {
     let file = node.folder().join("sentinel.conf");
     let text = format!(
-        "# Watches one master.\nsentinel monitor {MASTER} 127.0.0.1 {port} 2\n\
-         sentinel down-after-milliseconds {MASTER} 2000\nsentinel failover-timeout {MASTER} 20000\n"
+        "# Watches one master.\nsentinel monitor {MASTER} {} {} 2\n\
+         sentinel down-after-milliseconds {MASTER} 2000\nsentinel failover-timeout {MASTER} 20000\n",
+        master.ip(),
+        master.port
     );
     fs::write(&file, text).expect("the folder can be written to");
     node.set_configuration(&file);
     node.add_options("--sentinel");
     node.launch();
-    node
 }
 
 /// A reply of names and values, as a map.
