@@ -22,7 +22,9 @@ impl Master {
         self.carry_out(cx, wants);
     }
 
+    /// Carries out what the group wants after whatever was done to it.
     pub(crate) fn carry_out(&mut self, cx: &mut Cx<'_>, wants: Vec<Want>) {
+        cx.shared.groups_changed = true;
         for want in wants {
             match want {
                 Want::Persist { number, record } => {

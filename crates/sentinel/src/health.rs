@@ -14,7 +14,7 @@ use clock::Instant;
 use crate::addr::{Addr, RunId};
 use crate::event::Level;
 use crate::info::Role;
-use crate::instance::Instance;
+use crate::instance::{Instance, Peer};
 use crate::link::Pending;
 use crate::link::{Link, LinkKind};
 use crate::master::Master;
@@ -67,9 +67,10 @@ impl Master {
         for addr in &replicas {
             self.judge_one(cx, Some(addr));
         }
-        let peers: Vec<RunId> = self.peers.keys().cloned().collect();
+        let changed = |peer: &&Peer| self.is_peer_down(cx, peer) != peer.sdown.is_some();
+        let peers: Vec<RunId> = self.peers.values().filter(changed).map(|peer| peer.run_id.clone()).collect();
         for run_id in &peers {
-            self.judge_peer(cx, run_id);
+            self.turn_peer(cx, run_id);
         }
         self.count_votes(cx);
     }
@@ -115,24 +116,26 @@ impl Master {
         }
     }
 
-    fn judge_peer(&mut self, cx: &mut Cx<'_>, run_id: &RunId) {
+    fn is_peer_down(&self, cx: &Cx<'_>, peer: &Peer) -> bool {
+        let Some(link) = peer.link.map(|link| cx.shared.links.at(link)) else { return true };
+        debug_assert_eq!(link.kind, LinkKind::Command);
+        link_cause(cx.now, link, &self.settings).is_some()
+            || peer.sdown.is_some_and(|since| stays_down(since, link))
+    }
+
+    /// From up to down, or back.
+    fn turn_peer(&mut self, cx: &mut Cx<'_>, run_id: &RunId) {
+        let peer = self.peers.get_mut(run_id).expect("just listed");
+        peer.sdown = peer.sdown.is_none().then_some(cx.now);
         let peer = &self.peers[run_id];
-        let was = peer.sdown.is_some();
-        let down = match peer.link.map(|link| cx.shared.links.at(link)) {
-            None => true,
-            Some(link) => {
-                debug_assert_eq!(link.kind, LinkKind::Command);
-                link_cause(cx.now, link, &self.settings).is_some()
-                    || peer.sdown.is_some_and(|since| stays_down(since, link))
-            }
-        };
-        if was == down {
-            return;
-        }
-        let peer = self.peers.get_mut(run_id).expect("just read");
-        peer.sdown = down.then_some(cx.now);
-        let peer = &self.peers[run_id];
-        self.announce_peer(cx, Level::Warning, if down { "+sdown" } else { "-sdown" }, peer, "");
+        let event = if peer.sdown.is_some() { "+sdown" } else { "-sdown" };
+        self.announce_peer(cx, Level::Warning, event, peer, "");
+    }
+
+    /// When the master, if it stays silent, has been so for too long.
+    pub(crate) fn silence_ends(&self, cx: &Cx<'_>) -> Option<Instant> {
+        let since = cx.shared.links.at(self.myself.command).silent_since()?;
+        self.myself.sdown.is_none().then(|| since + self.settings.down_after + Duration::from_millis(1))
     }
 
     /// How many sentinels hold the master for down.

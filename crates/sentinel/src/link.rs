@@ -122,13 +122,14 @@ impl Link {
         matches!(self.state, State::Up { .. })
     }
 
+    /// Since when this instance has owed a good answer, if it does.
+    pub(crate) fn silent_since(&self) -> Option<Instant> {
+        self.waiting.or_else(|| (!self.is_up()).then_some(self.last_good))
+    }
+
     /// How long this instance has owed a good answer.
     pub(crate) fn silent_for(&self, now: Instant) -> Duration {
-        match (self.waiting, self.is_up()) {
-            (Some(since), _) => now.since(since),
-            (None, false) => now.since(self.last_good),
-            (None, true) => Duration::ZERO,
-        }
+        self.silent_since().map_or(Duration::ZERO, |since| now.since(since))
     }
 
     /// Whether the link was lost so recently that every moment counts.

@@ -20,7 +20,7 @@ use crate::settings::Timing;
 use crate::shared::{Cx, Shared};
 
 /// How often everything is looked at: at rest, and while something is wrong.
-const CALM: Duration = Duration::from_millis(100);
+pub(crate) const CALM: Duration = Duration::from_millis(100);
 const URGENT: Duration = Duration::from_millis(10);
 /// How long a changed configuration may wait for its place on disk. Votes and switches do not wait for
 /// it: they are in the journal.
@@ -147,6 +147,8 @@ pub struct Sentinel {
     pub(crate) shared: Shared,
     config: Config,
     next_look: Instant,
+    /// The earliest deadline of any master's consensus group.
+    groups_due: Option<Instant>,
     last_seen: Instant,
 }
 
@@ -176,6 +178,7 @@ impl Sentinel {
             epoch: config.current_epoch.max(newest),
             links: Links::default(),
             links_changed: false,
+            groups_changed: true,
             timing: Timing::default(),
             tilt: None,
             scripts: Scripts::default(),
@@ -188,7 +191,7 @@ impl Sentinel {
             rng,
         };
         let masters = BTreeMap::new();
-        let mut sentinel = Self { masters, shared, config, next_look: now, last_seen: now };
+        let mut sentinel = Self { masters, shared, config, next_look: now, groups_due: None, last_seen: now };
         let me = sentinel.shared.me.to_string();
         let known = std::mem::take(&mut sentinel.config.masters);
         let mut cx = Cx { now, shared: &mut sentinel.shared, out };
@@ -223,8 +226,7 @@ impl Sentinel {
     /// When [`Input::Deadline`] is due.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Instant> {
-        let groups = self.masters.values().filter_map(|master| master.group.next_deadline());
-        groups.chain([self.next_look]).min()
+        self.groups_due.into_iter().chain([self.next_look]).min()
     }
 
     /// Takes in what happened; appends what is to be done.
@@ -253,6 +255,9 @@ impl Sentinel {
             }
         }
         self.drop_unused_links(out);
+        if std::mem::take(&mut self.shared.groups_changed) {
+            self.groups_due = self.masters.values().filter_map(|master| master.group.next_deadline()).min();
+        }
         if self.shared.unwritten == Some(Instant::ORIGIN) {
             self.write_config(out);
         }
@@ -275,6 +280,8 @@ impl Sentinel {
 
     fn on_deadline(&mut self, now: Instant, out: &mut Vec<Action>) {
         let mut cx = Cx { now, shared: &mut self.shared, out };
+        // Also where the master is gone that the deadline was for.
+        cx.shared.groups_changed = true;
         for master in self.masters.values_mut() {
             if master.group.next_deadline().is_some_and(|due| due <= now) {
                 master.drive(&mut cx, consensus::Input::Deadline);
@@ -287,13 +294,18 @@ impl Sentinel {
             return;
         }
         let mut urgent = false;
+        let mut silence_ends = None;
         for master in self.masters.values_mut() {
             master.look(&mut cx);
             urgent |= master.is_urgent(&cx);
+            // The moment at which it is down is not left to the next look's chance.
+            let ends = master.silence_ends(&cx).filter(|&ends| ends > now);
+            silence_ends = ends.into_iter().chain(silence_ends).min();
         }
         // Sentinels that were started together do not stay in step.
         let calm = CALM - Duration::from_micros(cx.shared.rng.random_range(0..20_000));
-        self.next_look = now + if urgent { URGENT } else { calm };
+        let next_look = now + if urgent { URGENT } else { calm };
+        self.next_look = silence_ends.map_or(next_look, |ends| ends.min(next_look));
         let Shared { scripts, timing, .. } = cx.shared;
         scripts.tick(now, timing, cx.out);
         if cx.shared.unwritten.is_some_and(|since| now.since(since) >= WRITE_DELAY) {

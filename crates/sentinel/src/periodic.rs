@@ -9,6 +9,7 @@ use crate::hello::{HELLO_CHANNEL, Hello};
 use crate::info::{self, Report, Role};
 use crate::instance::{Instance, Reconf};
 use crate::link::{LinkId, Owner, Pending, State};
+use crate::machine::CALM;
 use crate::master::Master;
 use crate::shared::Cx;
 
@@ -36,42 +37,44 @@ impl Master {
     }
 
     fn keep_links(&mut self, cx: &mut Cx<'_>) {
-        let lost: Vec<LinkId> = self.links().collect();
-        for link in lost {
-            cx.connect(link);
-            self.break_stuck(cx, link);
+        let care: Vec<LinkId> = self.links().filter(|&link| self.needs_care(cx, link)).collect();
+        for link in care {
+            if cx.shared.links.at(link).is_up() {
+                cx.reconnect(link);
+            } else {
+                cx.connect(link);
+            }
         }
     }
 
-    /// A link that stands but answers nothing, or hears nothing, is made anew.
-    fn break_stuck(&self, cx: &mut Cx<'_>, link: LinkId) {
+    /// A link that is down, or stands but answers nothing, or hears nothing.
+    fn needs_care(&self, cx: &Cx<'_>, link: LinkId) -> bool {
         let (now, timing) = (cx.now, &cx.shared.timing);
         let state = cx.shared.links.at(link);
-        let State::Up { since } = state.state else { return };
+        let State::Up { since } = state.state else { return true };
         if now.since(since) < timing.min_link_reconnect_period {
-            return;
+            return false;
         }
         let half = self.settings.down_after / 2;
         let silent =
             state.waiting.is_some_and(|since| now.since(since) > half) && now.since(state.last_pong) > half;
         let deaf =
             state.kind == crate::link::LinkKind::Hello && now.since(state.heard) > timing.publish_period * 3;
-        if silent || deaf {
-            cx.reconnect(link);
-        }
+        silent || deaf
     }
 
     fn send_periodic(&mut self, cx: &mut Cx<'_>) {
         let ping_period = cx.shared.timing.ping_period_for(self.settings.down_after);
         let peers = self.peers.values().filter_map(|peer| peer.link);
         let data = std::iter::once(&self.myself).chain(self.replicas.values()).map(|data| data.command);
-        let links: Vec<LinkId> = data.chain(peers).collect();
+        // Looks do not come when a ping is due: half of them a little early, half of them a little late.
+        let due = |link: &LinkId| {
+            let state = cx.shared.links.at(*link);
+            state.is_up() && state.last_ping.is_none_or(|last| cx.now.since(last) + CALM / 2 >= ping_period)
+        };
+        let links: Vec<LinkId> = data.chain(peers).filter(due).collect();
         for link in links {
-            let state = cx.shared.links.at(link);
-            let due = state.last_ping.is_none_or(|last| cx.now.since(last) >= ping_period);
-            if state.is_up() && due {
-                cx.ping(link);
-            }
+            cx.ping(link);
         }
         self.ask_infos(cx);
         self.greet(cx);

@@ -22,6 +22,8 @@ pub(crate) struct Shared {
     pub(crate) links: Links,
     /// Somebody may have let go of a link.
     pub(crate) links_changed: bool,
+    /// A consensus group may have another deadline than it had.
+    pub(crate) groups_changed: bool,
     pub(crate) timing: Timing,
     /// Since when time has not been trusted.
     pub(crate) tilt: Option<Instant>,

@@ -1,5 +1,8 @@
 //! One sentinel, fed by hand. What many do together is the simulator's business (crate `sim`).
 
+mod surface;
+mod world;
+
 use std::collections::BTreeMap;
 use std::time::Duration;
 

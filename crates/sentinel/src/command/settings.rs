@@ -147,6 +147,32 @@ fn config_set(call: &mut Call<'_>) {
     call.reply.ok();
 }
 
+impl Sentinel {
+    /// The scripts that a SENTINEL SET would have called from now on, as option and path: whether there are
+    /// such files is for the shell to say, before the command is given to [`Sentinel::handle`].
+    #[must_use]
+    pub fn scripts_to_set(&self, args: &[Vec<u8>]) -> Vec<(&'static str, String)> {
+        let is =
+            |at: usize, word: &str| args.get(at).is_some_and(|arg| arg.eq_ignore_ascii_case(word.as_bytes()));
+        let known = || {
+            let name = args.get(2).and_then(|name| std::str::from_utf8(name).ok());
+            name.is_some_and(|name| self.masters.contains_key(name))
+        };
+        if self.shared.global.deny_scripts_reconfig || !is(0, "sentinel") || !is(1, "set") || !known() {
+            return Vec::new();
+        }
+        let named = |at: usize| {
+            let option = SCRIPTS.into_iter().find(|option| is(at, option))?;
+            let path = String::from_utf8_lossy(args.get(at + 1)?).into_owned();
+            (!path.is_empty()).then_some((option, path))
+        };
+        (3..args.len()).filter_map(named).collect()
+    }
+}
+
+/// The options that name scripts.
+const SCRIPTS: [&str; 2] = ["notification-script", "client-reconfig-script"];
+
 /// SENTINEL SET: option and value in pairs; `rename-command` takes two values.
 pub(super) fn set(call: &mut Call<'_>) {
     if call.master(0).is_none() {
@@ -167,7 +193,7 @@ pub(super) fn set(call: &mut Call<'_>) {
                     Refused::Unknown => {
                         format!("ERR Unknown option or number of arguments for SENTINEL SET '{asked}'")
                     }
-                    Refused::Bad => format!("ERR Invalid argument '{}' for SENTINEL SET '{asked}'", values[0]),
+                    Refused::Bad(value) => format!("ERR Invalid argument '{value}' for SENTINEL SET '{asked}'"),
                     Refused::Scripts => "ERR Reconfiguration of scripts path is denied for security reasons. \
                         Check the deny-scripts-reconfig configuration directive in your Sentinel configuration"
                         .to_owned(),
@@ -186,7 +212,7 @@ pub(super) fn set(call: &mut Call<'_>) {
 
 enum Refused {
     Unknown,
-    Bad,
+    Bad(String),
     Scripts,
 }
 
@@ -196,11 +222,12 @@ fn set_one(call: &mut Call<'_>, name: &str, option: &str, values: &[String]) -> 
     let mut cx = Cx { now: call.now, shared, out: call.out };
     let settings = &mut master.settings;
     let value = values[0].as_str();
+    let bad = || Refused::Bad(value.to_owned());
     let millis = |zero: bool| {
         let millis = value.parse::<u64>().ok().filter(|&millis| (zero || millis > 0) && millis < 1 << 40);
-        millis.map(Duration::from_millis).ok_or(Refused::Bad)
+        millis.map(Duration::from_millis).ok_or_else(bad)
     };
-    let count = || value.parse::<u32>().ok().filter(|&count| count > 0).ok_or(Refused::Bad);
+    let count = || value.parse::<u32>().ok().filter(|&count| count > 0).ok_or_else(bad);
     let script = || match (cx.shared.global.deny_scripts_reconfig, value) {
         (true, _) => Err(Refused::Scripts),
         (false, "") => Ok(None),
@@ -220,7 +247,7 @@ fn set_one(call: &mut Call<'_>, name: &str, option: &str, values: &[String]) -> 
         "rename-command" => {
             let (from, to) = (value.to_ascii_uppercase(), &values[1]);
             if from.is_empty() || to.is_empty() {
-                return Err(Refused::Bad);
+                return Err(Refused::Bad(String::new()));
             }
             settings.renamed.insert(from, to.clone());
         }

@@ -1,0 +1,271 @@
+//! What operators set and ask for, each told as a short story.
+
+use super::world::{World, server};
+use crate::{Input, Outcome};
+
+const PEER: &str = "bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb";
+const SWITCHED: &str = "+switch-master mymaster 10.0.0.1 6379 10.0.0.2 6379";
+
+/// The replica with the lowest run id takes over, told in one transaction; then the other follows it.
+#[test]
+fn a_failover_from_its_beginning_to_its_end() {
+    let mut world = World::new("");
+    world.kill(&server(1));
+    world.pass(3000);
+    assert!(world.has_event(SWITCHED), "{:?}", world.events);
+    let promotion = [
+        "MULTI",
+        "REPLICAOF NO ONE",
+        "CONFIG REWRITE",
+        "CLIENT KILL TYPE normal",
+        "CLIENT KILL TYPE pubsub",
+        "EXEC",
+    ];
+    assert_eq!(world.sent_to(&server(2))[1..], promotion, "after SUBSCRIBE");
+    assert!(world.sent_to(&server(3)).contains(&"REPLICAOF 10.0.0.2 6379"));
+}
+
+/// A frozen master is down when its time is over, and what a ping is late by is all that comes on top: not the wait
+/// for the next look, too.
+#[test]
+fn silence_is_noticed_when_its_time_is_over() {
+    let mut late = Vec::new();
+    for wait in (0..100).step_by(10) {
+        let mut world = World::new("");
+        world.pass(wait);
+        world.servers.get_mut(&server(1)).unwrap().frozen = true;
+        let frozen = world.now;
+        while !world.has_event("+sdown master mymaster 10.0.0.1 6379") {
+            world.pass(1);
+        }
+        late.push(world.now.since(frozen).as_millis() - 1000);
+    }
+    // A ping every tenth of down-after-milliseconds, give or take half a look.
+    assert!(late.iter().all(|late| *late <= 155), "{late:?}");
+}
+
+/// Another sentinel leads a later failover to the same replica while this one still reconfigures under its own,
+/// earlier epoch: it goes on to its end, and the later epoch stays.
+#[test]
+fn a_later_epoch_with_the_same_master_does_not_disturb_a_leader() {
+    let mut world = World::new("");
+    world.servers.get_mut(&server(3)).unwrap().synced = false;
+    world.kill(&server(1));
+    world.pass(1000);
+    assert!(
+        world.has_event("+failover-state-reconf-slaves master mymaster 10.0.0.1 6379"),
+        "{:?}",
+        world.events
+    );
+    assert!(!world.has_event(SWITCHED), "a replica is still to follow");
+    let epoch = world.sentinel.status("mymaster").unwrap().config_epoch;
+    let later = epoch + 5;
+    let hello = format!("10.0.0.8,26380,{PEER},{later},mymaster,10.0.0.2,6379,{later}");
+    assert_eq!(world.command(&format!("PUBLISH __sentinel__:hello {hello}")), ":1\r\n");
+    assert_eq!(world.sentinel.status("mymaster").unwrap().config_epoch, later);
+    assert!(!world.has_event(SWITCHED));
+    world.servers.get_mut(&server(3)).unwrap().synced = true;
+    world.pass(2000);
+    assert!(world.has_event("+failover-end master mymaster 10.0.0.1 6379"), "{:?}", world.events);
+    assert!(world.has_event(SWITCHED), "{:?}", world.events);
+    assert_eq!(world.sentinel.status("mymaster").unwrap().config_epoch, later);
+}
+
+/// The notification script gets an event's name and its payload; the other one gets what clients need to know.
+#[test]
+fn scripts_are_told_what_happened() {
+    let mut world = World::new(
+        "sentinel notification-script mymaster /bin/notify\nsentinel client-reconfig-script mymaster /bin/reconfig\n",
+    );
+    world.kill(&server(1));
+    world.pass(3000);
+    let argv: Vec<Vec<&str>> =
+        world.scripts.iter().map(|(_, argv)| argv.iter().map(String::as_str).collect()).collect();
+    for wanted in [
+        vec!["/bin/notify", "+sdown", "master mymaster 10.0.0.1 6379"],
+        vec!["/bin/notify", "+odown", "master mymaster 10.0.0.1 6379 #quorum 1/1"],
+        vec!["/bin/notify", "+selected-slave", "slave 10.0.0.2:6379 10.0.0.2 6379 @ mymaster 10.0.0.1 6379"],
+        vec!["/bin/reconfig", "mymaster", "leader", "start", "10.0.0.1", "6379", "10.0.0.2", "6379"],
+        vec!["/bin/notify", "+switch-master", "mymaster 10.0.0.1 6379 10.0.0.2 6379"],
+    ] {
+        assert_eq!(argv.iter().filter(|argv| **argv == wanted).count(), 1, "{wanted:?} in {argv:?}");
+    }
+    assert!(!argv.iter().any(|argv| argv[1] == "+slave"), "only what is a warning goes to the script");
+}
+
+/// PENDING-SCRIPTS shows what runs and what waits for another try; one that hangs is killed.
+#[test]
+fn pending_scripts_are_shown_and_end() {
+    let mut world = World::new("sentinel notification-script mymaster /bin/notify\n");
+    for (job, argv) in std::mem::take(&mut world.scripts) {
+        assert_eq!(argv[1], "+monitor");
+        world.input(Input::ScriptDone { job, outcome: Outcome::Exited(0) });
+    }
+    world.kill(&server(2));
+    world.pass(400);
+    assert_eq!(world.scripts.len(), 1);
+    let (job, _) = world.scripts[0].clone();
+    let shown = |state: &str, retry: u32| {
+        let text = "slave 10.0.0.2:6379 10.0.0.2 6379 @ mymaster 10.0.0.1 6379";
+        let argv = format!("*3\r\n$11\r\n/bin/notify\r\n$6\r\n+sdown\r\n${}\r\n{text}\r\n", text.len());
+        let flags = format!("$5\r\nflags\r\n${}\r\n{state}\r\n", state.len());
+        let retries = format!("$9\r\nretry-num\r\n$1\r\n{retry}\r\n");
+        (format!("*1\r\n*8\r\n$4\r\nargv\r\n{argv}{flags}$8\r\nrun-time\r\n"), retries)
+    };
+    let like = |reply: &str, state: &str, retry: u32| {
+        let (head, tail) = shown(state, retry);
+        assert!(reply.starts_with(&head) && reply.ends_with(&tail), "{reply:?} {head:?}");
+    };
+    like(&world.command("SENTINEL PENDING-SCRIPTS"), "running", 0);
+    world.input(Input::ScriptDone { job, outcome: Outcome::Exited(1) });
+    like(&world.command("SENTINEL PENDING-SCRIPTS"), "scheduled", 1);
+    world.pass(31_000);
+    like(&world.command("SENTINEL PENDING-SCRIPTS"), "running", 1);
+    world.pass(61_000);
+    assert_eq!(world.killed_scripts, [job]);
+    world.input(Input::ScriptDone { job, outcome: Outcome::Exited(0) });
+    assert_eq!(world.command("SENTINEL PENDING-SCRIPTS"), "*0\r\n");
+}
+
+/// Masters whose commands go by other names are promoted by those.
+#[test]
+fn renamed_commands_are_called_by_their_names() {
+    let mut world = World::new(
+        "sentinel rename-command mymaster REPLICAOF follow\nsentinel rename-command mymaster CONFIG cfg-1\n",
+    );
+    world.renamed = [("REPLICAOF", "follow"), ("CONFIG", "cfg-1")].into();
+    world.kill(&server(1));
+    world.pass(3000);
+    assert!(world.has_event(SWITCHED), "{:?}", world.events);
+    let sent = world.sent_to(&server(2));
+    assert!(sent.contains(&"follow NO ONE") && sent.contains(&"cfg-1 REWRITE"), "{sent:?}");
+    assert!(
+        !sent.iter().any(|line| line.starts_with("REPLICAOF") || line.starts_with("CONFIG ")),
+        "{sent:?}"
+    );
+}
+
+/// Every link begins by signing in: at servers with what the master is set to, at sentinels with their own.
+#[test]
+fn links_sign_in() {
+    let mut world = World::new(&format!(
+        "sentinel auth-user mymaster watcher\nsentinel auth-pass mymaster secret\nsentinel sentinel-user peer\n\
+         sentinel sentinel-pass hidden\nsentinel known-sentinel mymaster 10.0.0.3 6379 {PEER}\n"
+    ));
+    // The third server stands in for a sentinel, too: the link to it is another one.
+    for number in 1..=2 {
+        let sent = world.sent_to(&server(number));
+        assert_eq!(sent.iter().filter(|line| **line == "AUTH watcher secret").count(), 2, "{sent:?}");
+    }
+    let sent = world.sent_to(&server(3));
+    assert_eq!(sent.iter().filter(|line| **line == "AUTH peer hidden").count(), 1, "{sent:?}");
+    assert!(world.command("SENTINEL SET mymaster auth-pass other").starts_with("+OK"));
+    world.pass(2000);
+    assert!(world.sent_to(&server(1)).contains(&"AUTH watcher other"), "the links are made anew");
+    let events = world.events.join("\n");
+    assert!(!events.contains("other"), "a password is shown to nobody: {events}");
+}
+
+/// A coordinated failover is the master's own work.
+#[test]
+fn a_coordinated_failover_asks_the_master_to_hand_over() {
+    let mut world = World::new("sentinel failover-timeout mymaster 5000\n");
+    assert_eq!(world.command("SENTINEL FAILOVER mymaster COORDINATED"), "+OK\r\n");
+    world.pass(3000);
+    assert!(world.has_event(SWITCHED), "{:?}", world.events);
+    assert!(world.sent_to(&server(1)).contains(&"FAILOVER TO 10.0.0.2 6379 TIMEOUT 5000"));
+    assert!(!world.sent_to(&server(2)).contains(&"REPLICAOF NO ONE"));
+    assert_eq!(world.servers[&server(1)].master, Some(server(2)));
+}
+
+#[test]
+fn simulated_crashes_come_when_they_were_asked_for() {
+    let elected = "+elected-leader master mymaster 10.0.0.1 6379";
+    let promoted = "+promoted-slave slave 10.0.0.2:6379 10.0.0.2 6379 @ mymaster 10.0.0.1 6379";
+    for (when, comes_after, comes_before) in [
+        ("crash-after-election", elected, "+selected-slave"),
+        ("crash-after-promotion", promoted, "+failover-end"),
+    ] {
+        let mut world = World::new("");
+        assert_eq!(world.command(&format!("SENTINEL SIMULATE-FAILURE {when}")), "+OK\r\n");
+        world.kill(&server(1));
+        while !world.crashed {
+            world.pass(10);
+        }
+        assert!(world.has_event(comes_after), "{when}: {:?}", world.events);
+        let before = world.events.iter().position(|line| line.starts_with(comes_before));
+        let after = world.events.iter().position(|line| line == comes_after);
+        assert!(before.is_none_or(|before| before > after.unwrap()), "{when}: {:?}", world.events);
+    }
+}
+
+/// A master that came back as another process within the set time has lost what it had: it counts as down.
+#[test]
+fn a_master_that_was_restarted_is_down_for_its_set_time() {
+    let restart = |world: &mut World| {
+        world.servers.get_mut(&server(1)).unwrap().run_id = "f".repeat(40);
+        world.pass(11_000);
+    };
+    let mut world = World::new("");
+    restart(&mut world);
+    assert!(world.has_event("+reboot master mymaster 10.0.0.1 6379"), "{:?}", world.events);
+    assert!(!world.has_event("+sdown master mymaster 10.0.0.1 6379"), "not set, not down");
+    let mut world = World::new("sentinel master-reboot-down-after-period mymaster 5000\n");
+    restart(&mut world);
+    assert!(world.has_event("+sdown master mymaster 10.0.0.1 6379"), "{:?}", world.events);
+    assert!(world.has_event(SWITCHED), "{:?}", world.events);
+}
+
+/// Masters may be named by their hosts. Clients are sent to addresses, or to names if those are announced.
+#[test]
+fn hosts_by_name() {
+    let config = "sentinel resolve-hostnames yes\nsentinel myid aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa\n\
+        sentinel monitor mymaster db.example 6379 1\n";
+    let question = "SENTINEL GET-MASTER-ADDR-BY-NAME mymaster";
+    let mut world = World::of(config);
+    assert_eq!(world.resolves, ["db.example"]);
+    world.input(Input::Resolved { host: "db.example".into(), ip: "10.0.0.1".into() });
+    assert_eq!(world.command(question), "*2\r\n$8\r\n10.0.0.1\r\n$4\r\n6379\r\n");
+    assert_eq!(world.command("SENTINEL CONFIG SET announce-hostnames yes"), "+OK\r\n");
+    assert_eq!(world.command(question), "*2\r\n$10\r\ndb.example\r\n$4\r\n6379\r\n");
+    let down = "SENTINEL IS-MASTER-DOWN-BY-ADDR 10.0.0.1 6379 0 *";
+    assert!(world.command(down).starts_with("*3\r\n:"), "known by its address, too");
+}
+
+/// Behind a translated address, a sentinel says where it is reached instead of where it seems to be.
+#[test]
+fn an_announced_address_goes_into_the_greetings() {
+    let mut world = World::new("");
+    assert!(world.hellos.iter().all(|hello| hello.starts_with("10.0.0.9,26379,")), "{:?}", world.hellos);
+    for set in ["announce-ip 192.0.2.7", "announce-port 5000"] {
+        assert_eq!(world.command(&format!("SENTINEL CONFIG SET {set}")), "+OK\r\n");
+    }
+    world.hellos.clear();
+    world.pass(2100);
+    assert!(!world.hellos.is_empty());
+    assert!(world.hellos.iter().all(|hello| hello.starts_with("192.0.2.7,5000,")), "{:?}", world.hellos);
+}
+
+/// INFO-CACHE gives what each instance last said, and how long ago that was.
+#[test]
+fn the_info_cache() {
+    let mut world = World::new("");
+    let reply = world.command("SENTINEL INFO-CACHE mymaster");
+    assert!(reply.starts_with("*2\r\n$8\r\nmymaster\r\n*3\r\n*2\r\n:"), "{reply}");
+    assert_eq!(reply.matches("run_id:").count(), 3, "{reply}");
+}
+
+/// A period that SENTINEL DEBUG sets is the one in force.
+#[test]
+fn debug_sets_periods() {
+    let mut world = World::new("");
+    world.pass(5000);
+    assert_eq!(world.command("SENTINEL DEBUG publish-period 10000"), "+OK\r\n");
+    world.pass(9000);
+    world.hellos.clear();
+    world.pass(900);
+    let quiet = world.hellos.len();
+    assert_eq!(world.command("SENTINEL DEBUG publish-period 100"), "+OK\r\n");
+    world.pass(900);
+    assert!(world.hellos.len() > quiet + 9, "{} then {}", quiet, world.hellos.len());
+}

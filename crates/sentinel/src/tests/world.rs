@@ -1,0 +1,246 @@
+//! A sentinel among servers that answer: enough of a master and its replicas to lead a failover to its end.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Duration;
+
+use clock::Instant;
+use resp::{Protocol, Value};
+
+use crate::{Action, Addr, ClientId, Config, Input, JobId, LinkId, LinkKind, Sentinel};
+
+/// A server, as far as a sentinel can tell.
+#[derive(Debug, Clone)]
+pub(super) struct Fake {
+    pub(super) master: Option<Addr>,
+    pub(super) alive: bool,
+    /// Takes requests and answers none.
+    pub(super) frozen: bool,
+    pub(super) run_id: String,
+    /// Whether a replica has its master's data.
+    pub(super) synced: bool,
+}
+
+pub(super) struct World {
+    pub(super) sentinel: Sentinel,
+    pub(super) now: Instant,
+    pub(super) servers: BTreeMap<Addr, Fake>,
+    links: BTreeMap<LinkId, (Addr, LinkKind)>,
+    up: BTreeSet<LinkId>,
+    /// Names of commands that the servers know by another one.
+    pub(super) renamed: BTreeMap<&'static str, &'static str>,
+    /// What was published: channel and payload.
+    pub(super) events: Vec<String>,
+    /// What was sent, and to whom, but for what is sent all the time.
+    pub(super) sent: Vec<(Addr, String)>,
+    pub(super) hellos: Vec<String>,
+    pub(super) scripts: Vec<(JobId, Vec<String>)>,
+    pub(super) killed_scripts: Vec<JobId>,
+    pub(super) resolves: Vec<String>,
+    pub(super) crashed: bool,
+}
+
+pub(super) fn server(number: u8) -> Addr {
+    Addr::new(&format!("10.0.0.{number}"), 6379)
+}
+
+impl World {
+    /// A sentinel alone, with a master at 10.0.0.1 and replicas at 10.0.0.2 and 10.0.0.3, and these further lines in
+    /// its configuration.
+    pub(super) fn new(lines: &str) -> Self {
+        let text = format!(
+            "sentinel myid aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa\nsentinel monitor mymaster 10.0.0.1 6379 1\n\
+             sentinel down-after-milliseconds mymaster 1000\n{lines}"
+        );
+        Self::of(&text)
+    }
+
+    /// The same with a whole configuration of one's own.
+    pub(super) fn of(text: &str) -> Self {
+        let now = Instant::from_millis(100_000);
+        let mut out = Vec::new();
+        let config = Config::parse(text).unwrap();
+        let sentinel = Sentinel::new(now, config, BTreeMap::new(), 1, &mut out);
+        let fake = |number: u8| Fake {
+            master: (number > 1).then(|| server(1)),
+            alive: true,
+            frozen: false,
+            run_id: format!("{number:040x}"),
+            synced: true,
+        };
+        let mut world = Self {
+            sentinel,
+            now,
+            servers: (1..=3).map(|number| (server(number), fake(number))).collect(),
+            links: BTreeMap::new(),
+            up: BTreeSet::new(),
+            renamed: BTreeMap::new(),
+            events: Vec::new(),
+            sent: Vec::new(),
+            hellos: Vec::new(),
+            scripts: Vec::new(),
+            killed_scripts: Vec::new(),
+            resolves: Vec::new(),
+            crashed: false,
+        };
+        world.carry_out(out);
+        world.pass(500);
+        world
+    }
+
+    pub(super) fn input(&mut self, input: Input) {
+        let mut out = Vec::new();
+        self.sentinel.handle(self.now, input, &mut out);
+        self.carry_out(out);
+    }
+
+    /// Lets time pass as the machine wants it.
+    pub(super) fn pass(&mut self, millis: u64) {
+        let end = self.now + Duration::from_millis(millis);
+        while let Some(due) = self.sentinel.next_deadline().filter(|due| *due <= end) {
+            self.now = self.now.max(due);
+            self.input(Input::Deadline);
+        }
+        self.now = end;
+    }
+
+    /// Its process dies: what stood breaks, what comes is refused.
+    pub(super) fn kill(&mut self, addr: &Addr) {
+        self.servers.get_mut(addr).unwrap().alive = false;
+        for link in self.up.clone() {
+            if self.links[&link].0 == *addr {
+                self.up.remove(&link);
+                self.input(Input::Disconnected { link });
+            }
+        }
+    }
+
+    /// A client's command; gives the reply as it is sent.
+    pub(super) fn command(&mut self, line: &str) -> String {
+        let args = line.split(' ').map(|word| word.as_bytes().to_vec()).collect();
+        let mut out = Vec::new();
+        let (client, protocol) = (ClientId(7), Protocol::Resp2);
+        self.sentinel.handle(self.now, Input::Command { client, protocol, args }, &mut out);
+        let replies = out.iter().filter_map(|action| match action {
+            Action::Reply { reply, .. } => Some(String::from_utf8(reply.clone()).unwrap()),
+            _ => None,
+        });
+        let reply = replies.collect();
+        self.carry_out(out);
+        reply
+    }
+
+    pub(super) fn has_event(&self, event: &str) -> bool {
+        self.events.iter().any(|line| line == event)
+    }
+
+    /// What was sent to this server.
+    pub(super) fn sent_to(&self, addr: &Addr) -> Vec<&str> {
+        self.sent.iter().filter(|(to, _)| to == addr).map(|(_, line)| line.as_str()).collect()
+    }
+
+    fn carry_out(&mut self, out: Vec<Action>) {
+        let mut queue: VecDeque<Action> = out.into();
+        while let Some(action) = queue.pop_front() {
+            let input = match action {
+                Action::Connect { link, addr, kind } => {
+                    self.links.insert(link, (addr.clone(), kind));
+                    if self.servers.get(&addr).is_some_and(|server| server.alive) {
+                        self.up.insert(link);
+                        Some(Input::Connected { link, local_ip: "10.0.0.9".into() })
+                    } else {
+                        Some(Input::ConnectFailed { link, refused: true })
+                    }
+                }
+                Action::Close(link) => {
+                    self.up.remove(&link);
+                    None
+                }
+                Action::Send { link, request, .. } => self.answer(link, &request),
+                Action::Publish { channel, payload } => {
+                    self.events.push(format!("{channel} {payload}"));
+                    None
+                }
+                Action::RunScript { job, argv } => {
+                    self.scripts.push((job, argv));
+                    None
+                }
+                Action::KillScript(job) => {
+                    self.killed_scripts.push(job);
+                    None
+                }
+                Action::Resolve { host } => {
+                    self.resolves.push(host);
+                    None
+                }
+                Action::Crash => {
+                    self.crashed = true;
+                    None
+                }
+                Action::Persist { .. }
+                | Action::WriteConfig { .. }
+                | Action::Reply { .. }
+                | Action::Log { .. } => None,
+            };
+            if let Some(input) = input {
+                let mut more = Vec::new();
+                self.sentinel.handle(self.now, input, &mut more);
+                queue.extend(more);
+            }
+        }
+    }
+
+    fn answer(&mut self, link: LinkId, request: &[Vec<u8>]) -> Option<Input> {
+        let (addr, kind) = self.links[&link].clone();
+        let words: Vec<&str> = request.iter().map(|word| std::str::from_utf8(word).unwrap()).collect();
+        let asked = self.renamed.iter().find(|(_, new)| **new == words[0]).map_or(words[0], |(old, _)| *old);
+        match asked {
+            "PING" | "INFO" | "CLIENT" if words.get(1) != Some(&"KILL") => {}
+            "PUBLISH" => self.hellos.push(words[2].to_owned()),
+            _ => self.sent.push((addr.clone(), words.join(" "))),
+        }
+        if kind == LinkKind::Hello || !self.up.contains(&link) || self.servers[&addr].frozen {
+            return None;
+        }
+        let value = match (asked, &words[1..]) {
+            ("PING", _) => Value::Simple("PONG".into()),
+            ("INFO", _) => Value::Bulk(self.info(&addr).into_bytes()),
+            ("REPLICAOF", ["NO", "ONE"]) => {
+                self.servers.get_mut(&addr)?.master = None;
+                Value::Simple("OK".into())
+            }
+            ("REPLICAOF", [host, port]) => {
+                let master = Addr::new(host, port.parse().unwrap());
+                self.servers.get_mut(&addr)?.master = Some(master);
+                Value::Simple("OK".into())
+            }
+            ("FAILOVER", ["TO", host, port, ..]) => {
+                let to = Addr::new(host, port.parse().unwrap());
+                self.servers.get_mut(&addr)?.master = Some(to.clone());
+                self.servers.get_mut(&to)?.master = None;
+                Value::Simple("OK".into())
+            }
+            _ => Value::Simple("OK".into()),
+        };
+        Some(Input::Reply { link, value })
+    }
+
+    fn info(&self, addr: &Addr) -> String {
+        let own = &self.servers[addr];
+        let mut text = format!("run_id:{}\r\n", own.run_id);
+        match &own.master {
+            Some(Addr { host, port }) => {
+                let status = if own.synced { "up" } else { "down" };
+                text += &format!(
+                    "role:slave\r\nmaster_host:{host}\r\nmaster_port:{port}\r\nmaster_link_status:{status}\r\n\
+                     slave_repl_offset:1\r\nslave_priority:100\r\n"
+                );
+            }
+            None => text += "role:master\r\n",
+        }
+        let replicas = self.servers.iter().filter(|(_, server)| server.master.as_ref() == Some(addr));
+        for (index, (replica, _)) in replicas.enumerate() {
+            text += &format!("slave{index}:ip={},port={},state=online\r\n", replica.host, replica.port);
+        }
+        text
+    }
+}
