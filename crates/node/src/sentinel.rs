@@ -60,6 +60,7 @@ fn run(arguments: &[String]) -> Result<()> {
     let options = lines_of_arguments(options);
     let text = if options.is_empty() { text } else { text + "\n" + &options };
     let own = sentinel::Config::parse(&text).map_err(fatal)?;
+    check_scripts(&own)?;
     let config = server_config(&own)?;
     log::start(&config).context("the log file cannot be opened")?;
     log::set_level(&config.text("loglevel"));
@@ -68,6 +69,7 @@ fn run(arguments: &[String]) -> Result<()> {
     std::env::set_current_dir(&dir).with_context(|| format!("Can't chdir to '{dir}'"))?;
     let (version, pid, port) = (env!("CARGO_PKG_VERSION"), std::process::id(), own.global.port);
     tracing::info!("Redoubt {version} is starting as a sentinel, PID: {pid}, port {port}");
+    crate::startup::raise_file_limit(&config);
     let (files, groups) = Files::open(path)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     crate::startup::write_pid_file(&config);
@@ -78,6 +80,25 @@ fn run(arguments: &[String]) -> Result<()> {
 
 fn fatal(error: impl std::fmt::Display) -> anyhow::Error {
     anyhow::anyhow!("*** FATAL CONFIG FILE ERROR (Redis 7.2.4) ***\n{error}")
+}
+
+/// A script that cannot be called would be missed when it matters.
+fn check_scripts(own: &sentinel::Config) -> Result<()> {
+    for master in &own.masters {
+        let (name, settings) = (&master.name, &master.settings);
+        for (option, path) in [
+            ("notification-script", &settings.notification_script),
+            ("client-reconfig-script", &settings.client_reconfig_script),
+        ] {
+            let objection = path.as_ref().and_then(|path| Some((path, scripts::objection(option, path)?)));
+            if let Some((path, objection)) = objection {
+                return Err(fatal(format!(
+                    "Reading the configuration file\n>>> 'sentinel {option} {name} {path}'\n{objection}."
+                )));
+            }
+        }
+    }
+    Ok(())
 }
 
 /// The directives that are not the sentinel's own.

@@ -225,7 +225,7 @@ async fn control(
 }
 
 /// Asks for as many file descriptors as `maxclients` needs, and lowers `maxclients` if they are refused.
-fn raise_file_limit(config: &Config) {
+pub(crate) fn raise_file_limit(config: &Config) {
     let clients = u64::try_from(config.integer("maxclients")).unwrap_or(u64::MAX);
     let wanted = clients.saturating_add(RESERVED_FILES);
     let granted = match rlimit::increase_nofile_limit(wanted) {

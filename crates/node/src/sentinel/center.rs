@@ -218,6 +218,13 @@ impl Center {
             Answer::Reply(bytes) => out.push(reply(bytes)),
             Answer::Last(bytes) => out.extend([reply(bytes), reply(Vec::new())]),
             Answer::Machine => {
+                let scripts = self.sentinel.scripts_to_set(&args);
+                let objections = scripts.iter().find_map(|(option, path)| scripts::objection(option, path));
+                if let Some(objection) = objections {
+                    out.push(reply(format!("-ERR {objection}\r\n").into_bytes()));
+                    self.clients.insert(id, client);
+                    return;
+                }
                 let (now, protocol) = (self.now(), client.protocol);
                 let client = ClientId(id);
                 self.sentinel.handle(now, Input::Command { client, protocol, args }, out);
@@ -375,3 +382,6 @@ impl Center {
         shown.map(|(_, text)| text).collect::<Vec<_>>().join("\r\n")
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -32,6 +32,12 @@ pub(super) struct Output {
 }
 
 impl Output {
+    /// A way to a client, and its other end.
+    pub(super) fn channel() -> (Self, UnboundedReceiver<Vec<u8>>) {
+        let (queue, replies) = unbounded_channel();
+        (Self { queue, waiting: Arc::new(AtomicUsize::new(0)) }, replies)
+    }
+
     /// Queues bytes; empty ones end the connection when all before them are sent. False if the client
     /// takes too little of what it is sent, and is to be dropped.
     pub(super) fn push(&self, bytes: Vec<u8>) -> bool {
@@ -127,16 +133,15 @@ pub(super) async fn accept(listener: TcpListener, door: Door, ids: Arc<AtomicUsi
         }
         let _ = stream.set_nodelay(true);
         let client = ids.fetch_add(1, Ordering::Relaxed) as u64;
-        let (queue, requests) = unbounded_channel();
-        let waiting = Arc::new(AtomicUsize::new(0));
-        let output = Output { queue, waiting: waiting.clone() };
+        let (output, replies) = Output::channel();
+        let waiting = output.waiting.clone();
         let opened = Opened { client, peer: peer.to_string(), output };
         let (events, open) = (events.clone(), open.clone());
         open.fetch_add(1, Ordering::Relaxed);
         tokio::spawn(async move {
             if events.send(Event::ClientOpened(opened)).await.is_ok() {
                 let limits = Limits { authenticated: !door.needs_password, ..Limits::default() };
-                converse(stream, client, limits, requests, &waiting, &events).await;
+                converse(stream, client, limits, replies, &waiting, &events).await;
             }
             open.fetch_sub(1, Ordering::Relaxed);
             let _ = events.send(Event::ClientClosed { client }).await;

@@ -40,6 +40,12 @@ impl Call<'_> {
         Writer::new(self.out, self.client.protocol)
     }
 
+    /// Says that this command has no such subcommand.
+    fn unknown_subcommand(&mut self, command: &str) {
+        let asked: String = String::from_utf8_lossy(&self.args[1]).chars().take(128).collect();
+        self.reply().error(&format!("ERR unknown subcommand '{asked}'. Try {command} HELP."));
+    }
+
     fn word(&self, at: usize) -> String {
         self.args.get(at).map(|word| String::from_utf8_lossy(word).to_ascii_lowercase()).unwrap_or_default()
     }
@@ -240,10 +246,7 @@ fn take_hello(call: &mut Call<'_>) -> Result<Protocol, String> {
 fn acl(call: &mut Call<'_>) {
     match (call.word(1).as_str(), call.args.len()) {
         ("whoami", 2) => call.reply().bulk(b"default"),
-        (word, _) => {
-            let text = format!("ERR unknown subcommand '{word}'. Try ACL HELP.");
-            call.reply().error(&text);
-        }
+        _ => call.unknown_subcommand("ACL"),
     }
 }
 
@@ -281,10 +284,7 @@ fn client(call: &mut Call<'_>) {
             let text = format!("ERR wrong number of arguments for 'client|{}' command", call.word(1));
             call.reply().error(&text);
         }
-        (word, _) => {
-            let text = format!("ERR unknown subcommand '{word}'. Try CLIENT HELP.");
-            call.reply().error(&text);
-        }
+        _ => call.unknown_subcommand("CLIENT"),
     }
 }
 
@@ -321,10 +321,7 @@ fn list(call: &mut Call<'_>) {
             }
         }
         ("docs", _) => call.reply().map(0),
-        (word, _) => {
-            let text = format!("ERR unknown subcommand '{word}'. Try COMMAND HELP.");
-            call.reply().error(&text);
-        }
+        _ => call.unknown_subcommand("COMMAND"),
     }
 }
 

@@ -81,6 +81,12 @@ impl Files {
         write_in_place_of(&self.config, text.as_bytes())
     }
 
+    /// Has the open journal fail as on a full disk.
+    #[cfg(test)]
+    pub(super) fn fill_disk(&mut self) {
+        self.file = OpenOptions::new().write(true).open("/dev/full").expect("Linux has it");
+    }
+
     pub(super) fn config_path(&self) -> &Path {
         &self.config
     }

@@ -1,5 +1,6 @@
 //! The operator's scripts, as processes of their own.
 
+use std::os::unix::fs::PermissionsExt;
 use std::process::Stdio;
 
 use sentinel::{JobId, Outcome};
@@ -8,6 +9,17 @@ use tokio::sync::mpsc::Sender;
 use tokio::task::JoinHandle;
 
 use super::Event;
+
+/// What speaks against a script that an option names, if anything does.
+pub(super) fn objection(option: &str, path: &str) -> Option<&'static str> {
+    let executable = std::fs::metadata(path)
+        .is_ok_and(|metadata| metadata.is_file() && metadata.permissions().mode() & 0o111 != 0);
+    match option {
+        _ if executable => None,
+        "notification-script" => Some("Notification script seems non existing or non executable"),
+        _ => Some("Client reconfiguration script seems non existing or non executable"),
+    }
+}
 
 /// Starts a script; its end comes as an event. Aborting the task kills the process.
 pub(super) fn run(job: JobId, argv: &[String], events: Sender<Event>) -> JoinHandle<()> {
