@@ -1,6 +1,8 @@
 //! A master, its replicas and the sentinels that watch them, as processes.
 #![forbid(unsafe_code)]
 
+pub mod farm;
+
 use std::fs;
 use std::time::{Duration, Instant};
 

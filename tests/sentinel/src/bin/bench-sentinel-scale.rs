@@ -1,0 +1,60 @@
+//! What many masters cost three Redoubt sentinels: CPU at rest under five hundred, and the time from the death of
+//! fifty in one moment until every sentinel sends clients to their replicas. The masters are stubs in this process.
+#![forbid(unsafe_code)]
+
+use std::fs;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use harness::Node;
+use sentinel_tests::farm::{Farm, address, current, sentinels, wait_until_known};
+
+const MANY: usize = 500;
+const KILLED: usize = 50;
+const SPAN: Duration = Duration::from_secs(10);
+/// Of `/proc/PID/stat`, on Linux for every architecture.
+const TICKS_PER_SECOND: f64 = 100.0;
+
+fn main() {
+    at_rest();
+    killed_at_once();
+}
+
+fn at_rest() {
+    let farm = Farm::start(MANY, false);
+    let sentinels = sentinels(&farm, MANY);
+    wait_until_known(&sentinels);
+    // What the meeting itself costs is over.
+    sleep(Duration::from_secs(3));
+    let before: Vec<u64> = sentinels.iter().map(ticks).collect();
+    sleep(SPAN);
+    let used = sentinels.iter().zip(before).map(|(node, before)| ticks(node) - before);
+    let shares: Vec<String> = used
+        .map(|ticks| format!("{:.1} %", ticks as f64 / TICKS_PER_SECOND / SPAN.as_secs_f64() * 100.0))
+        .collect();
+    println!("{MANY} masters at rest: each sentinel uses {} of a core", shares.join(", "));
+}
+
+/// User and system time so far.
+fn ticks(node: &Node) -> u64 {
+    let stat = fs::read_to_string(format!("/proc/{}/stat", node.pid())).expect("the sentinel runs");
+    let (_, fields) = stat.rsplit_once(") ").expect("the name is in parentheses");
+    let fields: Vec<&str> = fields.split(' ').collect();
+    [11, 12].map(|at| fields[at].parse::<u64>().expect("a count of ticks")).iter().sum()
+}
+
+fn killed_at_once() {
+    let farm = Farm::start(KILLED, true);
+    let sentinels = sentinels(&farm, KILLED);
+    wait_until_known(&sentinels);
+    farm.wait_until_replicas_are_watched(KILLED, &sentinels);
+    farm.kill(0..KILLED);
+    let began = Instant::now();
+    for number in 0..KILLED {
+        let replica = address(KILLED + number).to_string();
+        while !current(&sentinels, number).iter().all(|ip| *ip == replica) {
+            sleep(Duration::from_millis(5));
+        }
+    }
+    println!("{KILLED} masters killed at once: all switched after {} ms", began.elapsed().as_millis());
+}

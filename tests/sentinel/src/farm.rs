@@ -1,0 +1,292 @@
+//! Many servers that only seem to be some: what a sentinel asks of a master or replica, and nothing else.
+//!
+//! Each has an address of its own in 127.77.0.0/16, all the same port, and is a listener in this process. It answers
+//! PING and INFO, delivers what is published, and becomes a master or a replica when it is told to. A killed one
+//! breaks its connections and refuses new ones, as a killed process does.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::Ipv4Addr;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::thread::JoinHandle;
+
+use harness::{Node, PortClaim, Program, claim_port, eventually};
+use resp::{Protocol, Value, Writer, parse_value};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
+use tokio::sync::watch;
+
+use crate::field_map;
+
+/// Three Redoubt sentinels that watch the first `masters` servers of a farm, as `m0`, `m1` and so on, with Redis's
+/// defaults.
+///
+/// # Panics
+/// If one does not start.
+#[must_use]
+pub fn sentinels(farm: &Farm, masters: usize) -> [Node; 3] {
+    std::array::from_fn(|_| {
+        let mut node = Node::prepare(&Program::redoubt(), "");
+        let monitor = |number| format!("sentinel monitor m{number} {} {} 2\n", address(number), farm.port());
+        let file = node.folder().join("sentinel.conf");
+        std::fs::write(&file, (0..masters).map(monitor).collect::<String>()).expect("a folder of its own");
+        node.set_configuration(&file);
+        node.add_options("--sentinel");
+        node.launch();
+        node
+    })
+}
+
+/// Waits until every sentinel knows the two others for every master.
+///
+/// # Panics
+/// If it does not come about.
+pub fn wait_until_known(sentinels: &[Node]) {
+    for node in sentinels {
+        eventually("every master has three sentinels", || {
+            let reply = node.run("SENTINEL MASTERS");
+            let known = |fields: &harness::Value| field_map(fields)["num-other-sentinels"] == "2";
+            reply.items().iter().all(known).then_some(())
+        });
+    }
+}
+
+/// Which server each sentinel sends the clients of master `number` to.
+///
+/// # Panics
+/// If one does not answer.
+#[must_use]
+pub fn current(sentinels: &[Node], number: usize) -> Vec<String> {
+    let question = format!("SENTINEL GET-MASTER-ADDR-BY-NAME m{number}");
+    sentinels.iter().map(|node| node.run(&question).items()[0].text()).collect()
+}
+
+/// The address of the server with this number.
+#[must_use]
+pub fn address(number: usize) -> Ipv4Addr {
+    Ipv4Addr::new(127, 77, (number / 250) as u8, (number % 250 + 1) as u8)
+}
+
+#[derive(Debug)]
+struct Server {
+    number: usize,
+    port: u16,
+    master: Option<Ipv4Addr>,
+    /// The connections that stand, by a number of their own; with a way to those that listen.
+    connections: BTreeMap<u64, Option<UnboundedSender<Vec<u8>>>>,
+    accepted: u64,
+    alive: watch::Sender<bool>,
+}
+
+type Servers = Arc<Mutex<BTreeMap<Ipv4Addr, Server>>>;
+
+fn lock(servers: &Servers) -> MutexGuard<'_, BTreeMap<Ipv4Addr, Server>> {
+    servers.lock().expect("no stub panics")
+}
+
+/// The servers. Dropping it ends them.
+#[derive(Debug)]
+pub struct Farm {
+    claim: PortClaim,
+    servers: Servers,
+    end: Option<tokio::sync::oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Farm {
+    /// Starts so many masters, numbered from 0, and with `replicas` one for each, numbered on.
+    ///
+    /// # Panics
+    /// If the system has no room for their listeners.
+    #[must_use]
+    pub fn start(masters: usize, replicas: bool) -> Self {
+        let claim = claim_port();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.expect("a runtime for the stubs");
+        let servers = Servers::default();
+        for number in 0..masters * (1 + usize::from(replicas)) {
+            let master = (number >= masters).then(|| address(number - masters));
+            let (alive, watched) = watch::channel(true);
+            let ip = address(number);
+            let port = claim.port;
+            let server = Server { number, port, master, connections: BTreeMap::new(), accepted: 0, alive };
+            lock(&servers).insert(ip, server);
+            let listener = runtime.block_on(TcpListener::bind((ip, claim.port)));
+            let listener = listener.unwrap_or_else(|error| panic!("{ip}:{}: {error}", claim.port));
+            runtime.spawn(accept(listener, ip, servers.clone(), watched));
+        }
+        let (end, ended) = tokio::sync::oneshot::channel();
+        let thread = std::thread::spawn(move || {
+            // Ended by its sender's end.
+            let _ = runtime.block_on(ended);
+        });
+        Self { claim, servers, end: Some(end), thread: Some(thread) }
+    }
+
+    /// The port of them all.
+    #[must_use]
+    pub fn port(&self) -> u16 {
+        self.claim.port
+    }
+
+    /// Waits until these sentinels watch the replicas of so many masters.
+    ///
+    /// # Panics
+    /// If it does not come about.
+    pub fn wait_until_replicas_are_watched(&self, masters: usize, sentinels: &[Node]) {
+        eventually("the replicas are watched", || {
+            let watched = |number| self.connections(number).0 == 2 * sentinels.len();
+            (masters..2 * masters).all(watched).then_some(())
+        });
+    }
+
+    /// Kills the servers with these numbers, all at once.
+    pub fn kill(&self, numbers: impl Iterator<Item = usize>) {
+        let servers = lock(&self.servers);
+        for number in numbers {
+            servers[&address(number)].alive.send_replace(false);
+        }
+    }
+
+    /// How many connections stand to this server, and how many there have been.
+    #[must_use]
+    pub fn connections(&self, number: usize) -> (usize, u64) {
+        let server = &lock(&self.servers)[&address(number)];
+        (server.connections.len(), server.accepted)
+    }
+
+    /// Whether this server takes itself for a master.
+    #[must_use]
+    pub fn is_master(&self, number: usize) -> bool {
+        lock(&self.servers)[&address(number)].master.is_none()
+    }
+}
+
+impl Drop for Farm {
+    fn drop(&mut self) {
+        drop(self.end.take());
+        if let Some(thread) = self.thread.take() {
+            // What it has to say it has said.
+            let _ = thread.join();
+        }
+    }
+}
+
+async fn accept(listener: TcpListener, ip: Ipv4Addr, servers: Servers, mut alive: watch::Receiver<bool>) {
+    loop {
+        let stream = tokio::select! {
+            accepted = listener.accept() => match accepted {
+                Ok((stream, _)) => stream,
+                Err(error) => panic!("{ip}: {error}"),
+            },
+            _ = alive.changed() => return,
+        };
+        let id = {
+            let mut servers = lock(&servers);
+            let server = servers.get_mut(&ip).expect("it is one of them");
+            server.accepted += 1;
+            server.connections.insert(server.accepted, None);
+            server.accepted
+        };
+        let (servers, mut alive) = (servers.clone(), alive.clone());
+        tokio::spawn(async move {
+            tokio::select! {
+                // How a connection ends is the sentinel's business.
+                _ = serve(stream, ip, id, &servers) => {}
+                _ = alive.changed() => {}
+            }
+            lock(&servers).get_mut(&ip).expect("it is one of them").connections.remove(&id);
+        });
+    }
+}
+
+async fn serve(mut stream: TcpStream, ip: Ipv4Addr, id: u64, servers: &Servers) -> io::Result<()> {
+    let (queue, mut messages) = unbounded_channel();
+    let mut input = Vec::new();
+    loop {
+        tokio::select! {
+            read = stream.read_buf(&mut input) => {
+                if read? == 0 {
+                    return Ok(());
+                }
+                let mut out = Vec::new();
+                let mut used = 0;
+                while let Ok(Some((request, len))) = parse_value(&input[used..]) {
+                    used += len;
+                    answer(&request, ip, id, &queue, servers, &mut out);
+                }
+                input.drain(..used);
+                stream.write_all(&out).await?;
+            }
+            message = messages.recv() => {
+                stream.write_all(&message.expect("this function holds a sender")).await?;
+            }
+        }
+    }
+}
+
+fn answer(
+    request: &Value,
+    ip: Ipv4Addr,
+    id: u64,
+    queue: &UnboundedSender<Vec<u8>>,
+    servers: &Servers,
+    out: &mut Vec<u8>,
+) {
+    let words: Vec<&[u8]> =
+        request.as_array().unwrap_or_default().iter().filter_map(Value::as_bytes).collect();
+    let mut servers = lock(servers);
+    let mut reply = Writer::new(out, Protocol::Resp2);
+    match words.as_slice() {
+        [b"PING"] => reply.simple("PONG"),
+        [b"INFO", ..] => reply.bulk(info(&servers, ip).as_bytes()),
+        [b"SUBSCRIBE", channel] => {
+            let server = servers.get_mut(&ip).expect("it is one of them");
+            server.connections.insert(id, Some(queue.clone()));
+            reply.array(3);
+            reply.bulk(b"subscribe");
+            reply.bulk(channel);
+            reply.integer(1);
+        }
+        [b"PUBLISH", channel, payload] => {
+            let mut message = Vec::new();
+            let mut writer = Writer::new(&mut message, Protocol::Resp2);
+            writer.array(3);
+            writer.bulk(b"message");
+            writer.bulk(channel);
+            writer.bulk(payload);
+            let listeners = servers[&ip].connections.values().flatten();
+            // One that has just gone hears nothing.
+            let heard = listeners.filter(|listener| listener.send(message.clone()).is_ok()).count();
+            reply.integer(heard as i64);
+        }
+        [b"REPLICAOF", host, _port] => {
+            let host = std::str::from_utf8(host).expect("a sentinel names addresses");
+            servers.get_mut(&ip).expect("it is one of them").master = host.parse().ok();
+            reply.ok();
+        }
+        _ => reply.ok(),
+    }
+}
+
+fn info(servers: &BTreeMap<Ipv4Addr, Server>, ip: Ipv4Addr) -> String {
+    let own = &servers[&ip];
+    let (number, port) = (own.number, own.port);
+    let mut text = format!("# Server\r\nrun_id:{number:040x}\r\n# Replication\r\n");
+    match own.master {
+        Some(master) => {
+            let status = if *servers[&master].alive.borrow() { "up" } else { "down" };
+            text += &format!(
+                "role:slave\r\nmaster_host:{master}\r\nmaster_port:{port}\r\nmaster_link_status:{status}\r\n\
+                 slave_repl_offset:100\r\nslave_priority:100\r\n"
+            );
+        }
+        None => text += "role:master\r\n",
+    }
+    let replicas = servers.iter().filter(|(_, server)| server.master == Some(ip));
+    for (index, (replica, _)) in replicas.enumerate() {
+        text += &format!("slave{index}:ip={replica},port={port},state=online,offset=100,lag=0\r\n");
+    }
+    text
+}

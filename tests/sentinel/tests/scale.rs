@@ -1,0 +1,45 @@
+//! Many masters under one set of sentinels.
+
+use harness::eventually;
+use sentinel_tests::farm::{Farm, address, current, sentinels, wait_until_known};
+
+const MANY: usize = 500;
+
+/// A sentinel holds two connections to each instance (requests; messages) and one to each other sentinel, however
+/// many masters they watch together; and none of them is made anew all the time.
+#[test]
+fn one_link_to_an_instance_not_one_per_master() {
+    let farm = Farm::start(MANY, false);
+    let sentinels = sentinels(&farm, MANY);
+    wait_until_known(&sentinels);
+    for number in 0..MANY {
+        assert_eq!(farm.connections(number), (2 * sentinels.len(), 2 * sentinels.len() as u64), "m{number}");
+    }
+    for node in &sentinels {
+        eventually("each of the others has one connection", || {
+            let clients = node.run("CLIENT LIST").text();
+            let others = clients.lines().filter(|line| line.contains(" name=sentinel-")).count();
+            (others == sentinels.len() - 1).then_some(())
+        });
+    }
+}
+
+/// Fifty masters die in one moment: each is replaced by its own replica, and all sentinels say so.
+#[test]
+fn fifty_masters_killed_at_once() {
+    const MASTERS: usize = 50;
+    let farm = Farm::start(MASTERS, true);
+    let sentinels = sentinels(&farm, MASTERS);
+    wait_until_known(&sentinels);
+    farm.wait_until_replicas_are_watched(MASTERS, &sentinels);
+    farm.kill(0..MASTERS);
+    let began = std::time::Instant::now();
+    for number in 0..MASTERS {
+        let replica = address(MASTERS + number).to_string();
+        eventually(&format!("m{number} is served by its replica"), || {
+            current(&sentinels, number).iter().all(|ip| *ip == replica).then_some(())
+        });
+        assert!(farm.is_master(MASTERS + number));
+    }
+    println!("all switched after {:?}", began.elapsed());
+}
