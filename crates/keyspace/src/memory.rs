@@ -1,11 +1,11 @@
 //! The memory that pages and index lines lie in.
 //!
 //! All slots grow in step, so whatever a general allocator gets back while they grow stays behind half
-//! used. Therefore blocks of a few fixed sizes come from a pool of our own ([`pool`], bookkeeping in safe
+//! used. Therefore blocks of a few sizes come from a pool of our own ([`pool`], bookkeeping in safe
 //! code), and [`block`] turns a place in the pool into bytes (the crate's only unsafe code).
 mod bits;
 mod block;
 mod pool;
 
-pub(crate) use block::{Block, prefetch};
+pub(crate) use block::{Block, Line, prefetch};
 pub use pool::{PoolUse, pool_use, purge_pool};

@@ -29,7 +29,7 @@ pub(crate) fn split(reference: u32) -> (usize, usize) {
 /// A table's pages by number. A number without a page may be given to a new one.
 #[derive(Debug, Default)]
 pub(crate) struct Pages {
-    list: SmallVec<[Option<Block>; 4]>,
+    list: SmallVec<[Option<Block>; 3]>,
 }
 
 impl Pages {
@@ -103,9 +103,9 @@ impl Pages {
         self.list[number] = Some(block);
     }
 
-    /// Adds an empty page under a number of at least `from`.
-    pub(crate) fn add(&mut self, order: usize, from: usize) -> usize {
-        let mut block = Block::new(order);
+    /// Adds an empty page of `len` bytes under a number of at least `from`.
+    pub(crate) fn add(&mut self, len: usize, from: usize) -> usize {
+        let mut block = Block::new(len);
         page::format(block.bytes_mut());
         let unused = self.list.iter().skip(from).take(64).position(Option::is_none);
         match unused {
@@ -121,13 +121,21 @@ impl Pages {
         }
     }
 
+    /// Makes a page longer. Its entries keep their references.
+    pub(crate) fn grow(&mut self, number: usize, len: usize) {
+        let mut block = Block::new(len);
+        let page = self.page(number);
+        block.bytes_mut()[..page::end(page)].copy_from_slice(&page[..page::end(page)]);
+        self.put_back(number, block);
+    }
+
     /// Gives a page back, and forgets the numbers at the end that have none.
     pub(crate) fn free(&mut self, number: usize) {
         self.list[number] = None;
         while matches!(self.list.last(), Some(None)) {
             self.list.pop();
         }
-        if self.list.spilled() && self.list.len() <= 4 {
+        if self.list.spilled() && self.list.len() <= 3 {
             self.list.shrink_to_fit();
         }
     }

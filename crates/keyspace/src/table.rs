@@ -100,8 +100,9 @@ struct Rare {
 
 const NO_PAGE: u32 = u32::MAX;
 
-/// An entry that is at most this long always lies in a page.
-const ALWAYS_HERE: usize = Block::SMALLEST - page::HEAD;
+/// An entry that is at most this long always lies in a page: outside it would cost as much beside its bytes as
+/// a page of its own.
+const ALWAYS_HERE: usize = 4 * Block::STEP - page::HEAD;
 /// A longer one does if the table has this many times its bytes: else it would fill its page badly.
 const TABLE_TO_ENTRY: usize = 8;
 

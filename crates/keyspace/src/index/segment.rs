@@ -13,10 +13,10 @@ use smallvec::SmallVec;
 
 use super::bucket::{Bucket, BucketMut, LINE, PLACES, tag};
 use crate::hashing::POSITION;
-use crate::memory::Block;
+use crate::memory::Line;
 
 /// Buckets in a block.
-const A_BLOCK: usize = Block::SMALLEST / LINE;
+const A_BLOCK: usize = Line::LEN / LINE;
 const MOST_BLOCKS: usize = 8;
 pub(super) const MOST_BUCKETS: usize = MOST_BLOCKS * A_BLOCK;
 
@@ -25,7 +25,7 @@ pub(super) type Taken = SmallVec<[(u64, u32); MOST_BUCKETS * PLACES]>;
 
 #[derive(Debug, Default)]
 pub(crate) struct Segment {
-    blocks: [Option<Block>; MOST_BLOCKS],
+    blocks: [Option<Line>; MOST_BLOCKS],
     len: u16,
     buckets: u8,
     depth: u8,
@@ -67,11 +67,11 @@ impl Segment {
     }
 
     pub(super) fn bytes(&self) -> usize {
-        self.blocks.iter().flatten().count() * Block::SMALLEST
+        self.blocks.iter().flatten().count() * Line::LEN
     }
 
     pub(super) fn sink(&mut self) {
-        self.blocks.iter_mut().flatten().for_each(Block::sink);
+        self.blocks.iter_mut().flatten().for_each(Line::sink);
     }
 
     fn buckets(&self) -> usize {
@@ -223,7 +223,7 @@ impl Segment {
     pub(super) fn fill(&mut self, buckets: usize, references: &[(u64, u32)]) {
         for (number, block) in self.blocks.iter_mut().enumerate() {
             if number * A_BLOCK < buckets {
-                block.get_or_insert_with(|| Block::new(0)).bytes_mut().fill(0);
+                block.get_or_insert_with(Line::new).bytes_mut().fill(0);
             } else {
                 *block = None;
             }

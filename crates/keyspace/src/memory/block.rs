@@ -1,84 +1,85 @@
 //! Blocks of the pool as bytes. The only unsafe code of the workspace.
 //!
 //! A [`Block`] is to the pool what a `Box<[u8]>` is to the allocator: the one owner of its bytes, given
-//! back when dropped. It is four bytes instead of sixteen, because a slot has many: the block's first
-//! granule and its order in one number, `(granule >> order) * 2 + 1 << order` (the lowest one bit tells
-//! the order, which works because a block's place is a multiple of its size).
+//! back when dropped. It is five bytes instead of sixteen, because a slot has many; a [`Line`], a block of
+//! one granule, is four.
 //!
 //! What must hold: a chunk, once mapped, is never unmapped or moved; the pool never hands out overlapping
-//! blocks; a `Block` is made only from what the pool handed out, and is not copied.
+//! blocks; a `Block` or `Line` is made only from what the pool handed out, and is not copied.
 #![allow(unsafe_code)]
 
 use std::alloc::Layout;
-use std::num::NonZeroU32;
+use std::num::{NonZeroU8, NonZeroU32};
 use std::ptr::{NonNull, null_mut};
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-use super::pool::{self, CHUNK, CHUNK_GRANULES, GRANULE, MAX_CHUNKS, ORDERS};
+use super::pool::{self, CHUNK, CHUNK_GRANULES, GRANULE, MAX_CHUNKS, MOST_GRANULES};
 
 /// Where each chunk lies. Written once, under the pool's lock, before a block of it is handed out.
 static CHUNKS: [AtomicPtr<u8>; MAX_CHUNKS] = [const { AtomicPtr::new(null_mut()) }; MAX_CHUNKS];
 
-/// A block of the pool: 128 bytes to 16 KB.
+/// Where a granule that was handed out lies.
+#[inline]
+fn start(granule: u32) -> NonNull<u8> {
+    let (chunk, granule) = (granule as usize / CHUNK_GRANULES, granule as usize % CHUNK_GRANULES);
+    let chunk = CHUNKS[chunk].load(Ordering::Acquire);
+    // SAFETY: the chunk was mapped before the pool handed out a block of it and stays so; the granule lies
+    // in it, so the offset is below the chunk's size, and the pointer is not null.
+    unsafe { NonNull::new_unchecked(chunk.add(granule * GRANULE)) }
+}
+
+/// A block of the pool: 128 bytes to 16 KB, in steps of 128.
 #[derive(Debug)]
-pub(crate) struct Block(NonZeroU32);
+pub(crate) struct Block {
+    granules: NonZeroU8,
+    first: [u8; 4],
+}
 
 impl Block {
-    pub(crate) const SMALLEST: usize = GRANULE;
-    pub(crate) const LARGEST: usize = GRANULE << (ORDERS - 1);
+    /// The step between sizes, and the smallest.
+    pub(crate) const STEP: usize = GRANULE;
+    pub(crate) const LARGEST: usize = GRANULE * MOST_GRANULES;
 
-    /// A block of `GRANULE << order` bytes, with what its last owner left in them.
-    pub(crate) fn new(order: usize) -> Self {
-        assert!(order < ORDERS, "no block is that large");
-        let granule = pool::take(order);
-        let coded = (granule >> order) * 2 + 1;
-        Self(NonZeroU32::new(coded << order).expect("the lowest bit was set before the shift"))
+    /// A block of `len` bytes, a multiple of [`Block::STEP`], with what its last owner left in them.
+    pub(crate) fn new(len: usize) -> Self {
+        assert!(len.is_multiple_of(GRANULE) && len <= Self::LARGEST, "no block has {len} bytes");
+        let granules = NonZeroU8::new((len / GRANULE) as u8).expect("a block is not empty");
+        Self { granules, first: pool::take(len / GRANULE).to_le_bytes() }
     }
 
-    pub(crate) fn order(&self) -> usize {
-        self.0.trailing_zeros() as usize
-    }
-
+    #[inline]
     pub(crate) fn len(&self) -> usize {
-        GRANULE << self.order()
+        GRANULE * usize::from(self.granules.get())
     }
 
-    fn granule(&self) -> usize {
-        let order = self.order();
-        (self.0.get() as usize >> (order + 1)) << order
-    }
-
-    fn start(&self) -> NonNull<u8> {
-        let granule = self.granule();
-        let chunk = CHUNKS[granule / CHUNK_GRANULES].load(Ordering::Acquire);
-        // SAFETY: the chunk was mapped before the pool handed out a block of it and stays so; the
-        // granule lies in it, so the offset is below the chunk's size, and the pointer is not null.
-        unsafe { NonNull::new_unchecked(chunk.add(granule % CHUNK_GRANULES * GRANULE)) }
+    #[inline]
+    fn granule(&self) -> u32 {
+        u32::from_le_bytes(self.first)
     }
 
     #[inline]
     pub(crate) fn bytes(&self) -> &[u8] {
         // SAFETY: the block's bytes lie in one mapped chunk, are initialized (the system zeroes them) and
         // belong to this block alone; the borrow of the block guards them as with a `Box<[u8]>`.
-        unsafe { std::slice::from_raw_parts(self.start().as_ptr(), self.len()) }
+        unsafe { std::slice::from_raw_parts(start(self.granule()).as_ptr(), self.len()) }
     }
 
     #[inline]
     pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
         // SAFETY: as in `bytes`, and the borrow is exclusive.
-        unsafe { std::slice::from_raw_parts_mut(self.start().as_ptr(), self.len()) }
+        unsafe { std::slice::from_raw_parts_mut(start(self.granule()).as_ptr(), self.len()) }
     }
 
     /// Asks the processor for the line at `offset`.
     #[inline]
     pub(crate) fn prefetch(&self, offset: usize) {
-        prefetch(self.start().as_ptr().wrapping_add(offset));
+        prefetch(start(self.granule()).as_ptr().wrapping_add(offset));
     }
 
     /// Moves the block to a lower chunk if the pool has room there.
     pub(crate) fn sink(&mut self) {
-        let mut lower = Self::new(self.order());
-        if lower.granule() / CHUNK_GRANULES < self.granule() / CHUNK_GRANULES {
+        let mut lower = Self::new(self.len());
+        if is_lower(lower.granule(), self.granule()) {
             lower.bytes_mut().copy_from_slice(self.bytes());
             *self = lower;
         }
@@ -87,7 +88,63 @@ impl Block {
 
 impl Drop for Block {
     fn drop(&mut self) {
-        pool::give_back(self.granule() as u32, self.order());
+        pool::give_back(self.granule(), usize::from(self.granules.get()));
+    }
+}
+
+/// Whether one granule lies in a lower chunk than another.
+fn is_lower(one: u32, other: u32) -> bool {
+    one as usize / CHUNK_GRANULES < other as usize / CHUNK_GRANULES
+}
+
+/// A block of the smallest size: the number of its granule, plus one.
+#[derive(Debug)]
+pub(crate) struct Line(NonZeroU32);
+
+impl Line {
+    pub(crate) const LEN: usize = GRANULE;
+
+    /// A block with what its last owner left in it.
+    pub(crate) fn new() -> Self {
+        Self(NonZeroU32::MIN.saturating_add(pool::take(1)))
+    }
+
+    #[inline]
+    fn granule(&self) -> u32 {
+        self.0.get() - 1
+    }
+
+    #[inline]
+    pub(crate) fn bytes(&self) -> &[u8; GRANULE] {
+        // SAFETY: as in `Block::bytes`; a granule is as long as the array.
+        unsafe { start(self.granule()).cast().as_ref() }
+    }
+
+    #[inline]
+    pub(crate) fn bytes_mut(&mut self) -> &mut [u8; GRANULE] {
+        // SAFETY: as in `bytes`, and the borrow is exclusive.
+        unsafe { start(self.granule()).cast().as_mut() }
+    }
+
+    /// Asks the processor for the line at `offset`.
+    #[inline]
+    pub(crate) fn prefetch(&self, offset: usize) {
+        prefetch(start(self.granule()).as_ptr().wrapping_add(offset));
+    }
+
+    /// Moves the line to a lower chunk if the pool has room there.
+    pub(crate) fn sink(&mut self) {
+        let mut lower = Self::new();
+        if is_lower(lower.granule(), self.granule()) {
+            *lower.bytes_mut() = *self.bytes();
+            *self = lower;
+        }
+    }
+}
+
+impl Drop for Line {
+    fn drop(&mut self) {
+        pool::give_back(self.granule(), 1);
     }
 }
 

@@ -1,9 +1,10 @@
 //! Which parts of the pool are taken.
 //!
-//! The pool grows by chunks of 2 MB. A chunk is cut into blocks of 128 bytes to 16 KB by halves (a buddy
-//! system): a block's place is a multiple of its size, and a freed block joins its other half when that is
-//! free too. A block comes from the lowest chunk that has a free one of its size, so that what is in use
-//! drifts together and the rest can be given back to the system ([`purge_pool`]).
+//! The pool grows by chunks of 2 MB. A chunk is cut by halves (a buddy system) into pieces of 128 bytes to
+//! 16 KB: a piece's place is a multiple of its size, and a freed one joins its other half when that is free
+//! too. A block is any number of granules of 128 bytes: the begin of the smallest piece in which it fits, of
+//! which the rest is free at once, in smaller pieces. It comes from the lowest chunk that has such a piece,
+//! so that what is in use drifts together and the rest can be given back to the system ([`purge_pool`]).
 //!
 //! What must hold: no two blocks that are taken overlap. [`super::block`] relies on it.
 use parking_lot::Mutex;
@@ -13,8 +14,10 @@ use super::block;
 
 /// The smallest block.
 pub(super) const GRANULE: usize = 128;
-/// Blocks are `GRANULE << order` bytes, order 0 to 7: 128 bytes to 16 KB.
-pub(super) const ORDERS: usize = 8;
+/// Pieces are `GRANULE << order` bytes, order 0 to 7: 128 bytes to 16 KB.
+const ORDERS: usize = 8;
+/// Granules of the largest block.
+pub(super) const MOST_GRANULES: usize = 1 << (ORDERS - 1);
 pub(super) const CHUNK: usize = 2 << 20;
 pub(super) const CHUNK_GRANULES: usize = CHUNK / GRANULE;
 /// 2^31 granules: 256 GB.
@@ -41,7 +44,6 @@ struct Chunk {
     free: [Bits; ORDERS],
     /// The system's pages that were given back and not used since.
     released: Bits,
-    taken: usize,
 }
 
 /// How much of the pool is in use, in bytes.
@@ -53,14 +55,14 @@ pub struct PoolUse {
     pub held: usize,
 }
 
-/// Takes a block; returns the number of its first granule.
-pub(super) fn take(order: usize) -> u32 {
-    POOL.lock().take(order)
+/// Takes a block of so many granules; returns the number of its first.
+pub(super) fn take(granules: usize) -> u32 {
+    POOL.lock().take(granules)
 }
 
 /// Gives a taken block back.
-pub(super) fn give_back(granule: u32, order: usize) {
-    POOL.lock().give_back(granule as usize, order);
+pub(super) fn give_back(granule: u32, granules: usize) {
+    POOL.lock().give_back(granule as usize, granules);
 }
 
 /// How much is in use.
@@ -78,8 +80,14 @@ pub fn purge_pool(part: usize, parts: usize) -> usize {
     (0..count).filter(|index| index % parts == part).map(|index| POOL.lock().purge(index)).sum()
 }
 
+/// The order of the smallest piece with so many granules.
+fn order_of(granules: usize) -> usize {
+    granules.next_power_of_two().ilog2() as usize
+}
+
 impl Pool {
-    fn take(&mut self, order: usize) -> u32 {
+    fn take(&mut self, granules: usize) -> u32 {
+        let order = order_of(granules);
         let found = (order..ORDERS).find_map(|from| Some((from, self.available[from].first()?)));
         let (mut from, index) = found.unwrap_or_else(|| (ORDERS - 1, self.grow()));
         let mut number = self.chunks[index].free[from].first().expect("the chunk was said to have one");
@@ -89,21 +97,36 @@ impl Pool {
             number *= 2;
             self.add_free(index, from, number + 1);
         }
-        self.taken += GRANULE << order;
+        let (first, end) = (number << order, (number + 1) << order);
+        let mut rest = first + granules;
+        while rest < end {
+            let order = rest.trailing_zeros() as usize;
+            self.add_free(index, order, rest >> order);
+            rest += 1 << order;
+        }
+        self.taken += GRANULE * granules;
         let chunk = &mut self.chunks[index];
-        chunk.taken += 1 << order;
-        let first = number << order;
-        for page in first / SYSTEM_PAGE_GRANULES..=(first + (1 << order) - 1) / SYSTEM_PAGE_GRANULES {
+        for page in first / SYSTEM_PAGE_GRANULES..=(first + granules - 1) / SYSTEM_PAGE_GRANULES {
             chunk.released.remove(page);
         }
         (index * CHUNK_GRANULES + first) as u32
     }
 
-    fn give_back(&mut self, granule: usize, order: usize) {
-        let (index, first) = (granule / CHUNK_GRANULES, granule % CHUNK_GRANULES);
-        self.taken -= GRANULE << order;
-        self.chunks[index].taken -= 1 << order;
-        let (mut number, mut order) = (first >> order, order);
+    fn give_back(&mut self, granule: usize, granules: usize) {
+        let (index, mut first) = (granule / CHUNK_GRANULES, granule % CHUNK_GRANULES);
+        self.taken -= GRANULE * granules;
+        let mut left = granules;
+        while left > 0 {
+            // The block begins where a piece does in which it fits, so these are pieces.
+            let order = left.ilog2() as usize;
+            self.add_joined(index, order, first >> order);
+            first += 1 << order;
+            left -= 1 << order;
+        }
+    }
+
+    /// Adds a free piece, joined with its other half as often as that is free.
+    fn add_joined(&mut self, index: usize, mut order: usize, mut number: usize) {
         assert!(!self.chunks[index].free[order].has(number), "a block is given back once");
         while order + 1 < ORDERS && self.chunks[index].free[order].has(number ^ 1) {
             self.remove_free(index, order, number ^ 1);
@@ -125,7 +148,7 @@ impl Pool {
         let mut released = Bits::new();
         released.reserve(CHUNK_GRANULES / SYSTEM_PAGE_GRANULES);
         (0..CHUNK_GRANULES / SYSTEM_PAGE_GRANULES).for_each(|page| released.add(page));
-        self.chunks.push(Chunk { free, released, taken: 0 });
+        self.chunks.push(Chunk { free, released });
         for available in &mut self.available {
             available.reserve(index + 1);
         }

@@ -14,8 +14,9 @@ fn blocks_of_all_sizes_keep_their_bytes() {
             block.sink();
             assert!(block.bytes().iter().all(|&byte| byte == mark), "sinking keeps the bytes");
         } else {
-            let mut block = Block::new(random / 2 % ORDERS);
-            assert_eq!(block.len(), GRANULE << block.order());
+            let len = (1 + random / 2 % MOST_GRANULES) * GRANULE;
+            let mut block = Block::new(len);
+            assert_eq!(block.len(), len);
             block.bytes_mut().fill(round as u8);
             held.push((block, round as u8));
         }
@@ -30,19 +31,19 @@ fn blocks_of_all_sizes_keep_their_bytes() {
 
 #[test]
 fn what_is_given_back_joins_and_leaves() {
-    let blocks: Vec<Block> = (0..100_000).map(|_| Block::new(0)).collect();
+    let lines: Vec<Line> = (0..100_000).map(|_| Line::new()).collect();
     assert!(pool_use().taken >= 100_000 * GRANULE);
-    drop(blocks);
+    drop(lines);
     let before = pool_use();
     assert!(purge_pool(0, 1) > 4_000_000, "what was freed in small blocks is given back in whole pages");
     assert!(pool_use().held < before.held);
     // And it can be used again.
-    let mut block = Block::new(7);
+    let mut block = Block::new(Block::LARGEST);
     block.bytes_mut().fill(9);
     assert!(block.bytes().iter().all(|&byte| byte == 9));
 }
 
 #[test]
-fn a_block_is_four_bytes_even_when_it_may_be_missing() {
-    assert_eq!(size_of::<Option<Block>>(), 4);
+fn blocks_are_small_even_when_they_may_be_missing() {
+    assert_eq!((size_of::<Option<Block>>(), size_of::<Option<Line>>()), (5, 4));
 }
