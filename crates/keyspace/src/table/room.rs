@@ -1,14 +1,18 @@
 //! Room for entries: which page they go to, and getting dead bytes back.
 //!
 //! New entries go to the open page. When that is full, a page with many dead bytes is compacted and becomes
-//! the open one, or the page grows by about an eighth, or, when it has its full size, another page that has
-//! not grows instead, or a new one is taken, as long as the entry. A page that grows keeps its number, so
-//! references to it stay good. What is lost is half an entry at the end of each page and half a step of the
-//! open one; the sum is least near a full size of four times the square root of (bytes of the table times
-//! bytes of an entry), and a power of two leaves no holes in the pool. All of this works on one page at a
-//! time, at most 16 KB, so no command waits for more.
+//! the open one, or a new page is taken. The best size of a page grows with the table: what is lost is half
+//! an entry at the end of each page and a part of the open one, and the sum is least near a few times the
+//! square root of (bytes of the table times bytes of an entry), [`HALVES`]. A new page is as long as its
+//! entry and grows with those that follow, up to a quarter of that size; it keeps its number, so references
+//! to it stay good. When there are enough small ones for a page of full size their entries move there; so a
+//! table that grows never has many pages. That most pages are small until they are full is what keeps the
+//! pool dense: all slots grow in step, and small pages lie where larger ones left holes. All of this works
+//! on one page at a time, at most 16 KB, so no command waits for more.
 //!
 //! What must hold: no entry of a pinned page is moved.
+
+use smallvec::SmallVec;
 
 use super::{NO_PAGE, Table};
 use crate::entry::Header;
@@ -20,8 +24,12 @@ use crate::pages::{self, Keys, Pages};
 /// How many pages a search for a good one looks at.
 const LOOK_AT: usize = 32;
 
-/// What is lost with a page besides half an entry: its head, and its place in the list.
-const LOST: u64 = 2 * (page::HEAD + size_of::<Block>()) as u64;
+/// The best size of a page in halves of the square root of (bytes of the table times bytes of an entry). Larger
+/// ones have shorter tails in sum, but when all slots merge their small pages at about the same time, what these
+/// leave lies free for a while.
+const HALVES: u64 = 5;
+/// Hashes do not grow in step.
+const HALVES_OF_FIELDS: u64 = 10;
 
 /// The size of a page in which `len` bytes are used: sixteen steps to a power of two.
 fn page_size(len: usize) -> usize {
@@ -43,7 +51,7 @@ impl Table {
                 return (number, at);
             }
         }
-        let number = self.longer_page(need).unwrap_or_else(|| self.add_page(need));
+        let number = self.grow_open(need).unwrap_or_else(|| self.add_page(need));
         self.open = number as u32;
         (number, page::end(self.pages.page(number)))
     }
@@ -56,33 +64,45 @@ impl Table {
     /// The size that suits full pages of the table with another `need` bytes.
     fn full_size(&self, need: usize) -> usize {
         let live = (self.live_bytes() + need) as u64;
-        let entry = live / (u64::from(self.len).max(1));
-        let best = 4 * (live * (entry + LOST)).isqrt();
+        let halves = if self.of_fields { HALVES_OF_FIELDS } else { HALVES };
+        let best = halves * (live * (live / u64::from(self.len).max(1))).isqrt() / 2;
         // Rounded to the nearest power of two.
         let steps = ((best + best / 3) as usize / Block::STEP).max(1);
         Block::LARGEST.min(Block::STEP << steps.ilog2())
     }
 
-    /// A page that was made long enough for another `need` bytes, if there is one that should be longer.
-    fn longer_page(&mut self, need: usize) -> Option<usize> {
-        let full = self.full_size(need);
-        let open = self.open as usize;
-        let end = |number| self.pages.page_if(number).map(|page| page::end(page) + need);
-        let mut others = self.others(open).filter(|&number| {
-            // Most are full, and this is seen without a look at them.
-            self.pages.size_if(number).is_some_and(|size| size <= full / 2)
-        });
-        let fits = |number: &usize| self.pinned(*number) == 0 && end(*number).is_some_and(|end| end <= full);
-        let number = Some(open).filter(fits).or_else(|| others.find(fits))?;
-        let end = end(number).expect("it was looked at");
-        self.pages.grow(number, page_size(end).min(full.max(end.next_multiple_of(Block::STEP))));
+    /// Makes the open page long enough for another `need` bytes, if it is small enough to grow.
+    fn grow_open(&mut self, need: usize) -> Option<usize> {
+        let number = self.open as usize;
+        let end = page::end(self.pages.page_if(number)?) + need;
+        let grows = end <= self.full_size(need) / 4 && self.pinned(number) == 0;
+        grows.then(|| self.pages.grow(number, page_size(end)))?;
         Some(number)
     }
 
-    /// Adds a page with room for `need` bytes.
+    /// Adds a page with room for `need` bytes: a small one, or, once there are enough of those, one of full
+    /// size for what lies in them.
     fn add_page(&mut self, need: usize) -> usize {
-        let number = self.pages.add(page_size(page::HEAD + need), self.first_free_number());
+        let full = self.full_size(need);
+        let small: SmallVec<[(usize, usize); LOOK_AT]> = self
+            .others(self.open as usize)
+            .filter(|&number| self.pages.size_if(number).is_some_and(|size| size <= full / 2))
+            .filter(|&number| self.pinned(number) == 0)
+            .map(|number| (number, page::live(self.pages.page(number))))
+            .collect();
+        let together: usize = small.iter().map(|(_, live)| live).sum();
+        let merge = together + need > full / 8 * 7;
+        let least = page_size(page::HEAD + need);
+        let len = if merge { full.max(least) } else { least };
+        let number = self.pages.add(len, self.first_free_number());
         self.due_page_added(number);
+        if merge {
+            for (other, live) in small {
+                if live + need <= page::room(self.pages.page(number)) {
+                    self.evacuate(other, number);
+                }
+            }
+        }
         number
     }
 
