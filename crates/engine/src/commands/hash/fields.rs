@@ -77,6 +77,20 @@ impl Context<'_> {
         table.hash_set(place, key, field, limits)
     }
 
+    /// Sets fields one after another, as [`Context::set_field`] does each; `told` hears what was there.
+    pub(super) fn set_fields<'f>(
+        &mut self,
+        key: &Key<'_>,
+        found: Option<Place>,
+        fields: impl Iterator<Item = Field<'f>>,
+        told: impl FnMut(Option<Replaced>),
+    ) {
+        let limits = self.engine.settings.hash_limits();
+        let table = self.table(key);
+        let place = found.unwrap_or_else(|| table.insert(key, NewValue::Hash(&HashBuilder::new()), None));
+        table.hash_set_all(place, key, fields, limits, told);
+    }
+
     /// Deletes the hash at `place` if no field is left.
     pub(super) fn drop_if_empty(&mut self, key: &Key<'_>, place: Place) {
         if self.hash(key, place).is_empty() {

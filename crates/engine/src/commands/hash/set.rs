@@ -23,15 +23,16 @@ fn set_pairs(context: &mut Context<'_>, name: &'static str) -> Result<i64, Comma
         return Err(CommandError::WrongArity(name.to_owned()));
     }
     let (key, now) = (context.key(1), context.fields_now());
-    let mut found = context.find_hash(&key)?;
+    let found = context.find_hash(&key)?;
+    let args = context.args;
+    let word = |index| args.get(index).expect("words up to the last, which come in pairs");
+    let pairs = (2..args.len()).step_by(2);
+    let fields = pairs.map(|index| Field { name: word(index), value: word(index + 1), expiry: None });
     let mut new = 0;
-    for index in (2..context.args.len()).step_by(2) {
-        let field = Field { name: context.arg(index), value: context.arg(index + 1), expiry: None };
-        let (place, replaced) = context.set_field(&key, found, field);
-        found = Some(place);
+    context.set_fields(&key, found, fields, |replaced| {
         let hidden = replaced.and_then(|replaced| replaced.expiry).is_some_and(|expiry| expiry <= now);
         new += i64::from(replaced.is_none() || hidden);
-    }
+    });
     context.modified(&key);
     Ok(new)
 }

@@ -23,6 +23,9 @@ impl Driver {
             return self.delete_key(db, &bytes);
         }
         let mut entry = old.unwrap_or(Entry { data: Data::Hash(Fields::new(), false), expiry: None });
+        if self.random(3) == 0 {
+            return self.hash_set_all(db, &bytes, entry);
+        }
         let times = if self.random(10) == 0 { self.shape.fields } else { 1 + self.random(3) };
         for _ in 0..times {
             let (name, mut value) = (self.any_field(), self.any_value());
@@ -46,6 +49,32 @@ impl Driver {
             *named |= longest > LIMITS.value || fields.len() > LIMITS.fields;
         }
         self.note_hash(db, &bytes, entry);
+    }
+
+    /// Sets many fields at once, some of them twice.
+    fn hash_set_all(&mut self, db: u16, bytes: &[u8], mut entry: Entry) {
+        let Data::Hash(fields, named) = &mut entry.data else { panic!("seen by the caller") };
+        let times = if self.random(5) == 0 { 2 * self.shape.fields } else { 1 + self.random(8) };
+        let mut new = Vec::new();
+        for _ in 0..times {
+            let expiry = if self.random(4) == 0 { self.any_expiry() } else { None };
+            new.push((self.any_field(), self.any_value(), expiry));
+        }
+        let told = self.with_key(db, bytes, |table, key, place| {
+            let place = place.unwrap_or_else(|| table.insert(key, NewValue::Hash(&HashBuilder::new()), None));
+            let fields = new.iter().map(|(name, value, expiry)| Field { name, value, expiry: *expiry });
+            let mut told = Vec::new();
+            table.hash_set_all(place, key, fields, LIMITS, |replaced| {
+                told.push(replaced.map(|old| old.expiry));
+            });
+            told
+        });
+        for ((name, value, expiry), told) in new.into_iter().zip(told) {
+            let longest = name.len().max(value.len());
+            assert_eq!(fields.insert(name, (value, expiry)).map(|(_, expiry)| expiry), told);
+            *named |= longest > LIMITS.value || fields.len() > LIMITS.fields;
+        }
+        self.note_hash(db, bytes, entry);
     }
 
     /// The name follows the limits, whatever the shape.
