@@ -1,6 +1,7 @@
 //! Two workers beside one, in process and without sockets: GET and SET on uniform keys, INCR on one hot key.
-//! Prints `workload threads millions_a_second` lines, by the wall clock, so it needs idle cores
-//! (`scripts/bench-threads`).
+//! Prints `workload threads by_the_clock by_the_processor` lines, in millions a second: what was done in the
+//! time that passed, which needs idle cores, and the sum of what each thread did in the time that it was on
+//! a processor, which does not (`scripts/bench-threads`).
 //!
 //! Usage: `threads KEYS SECONDS`
 
@@ -66,8 +67,15 @@ fn batch(workload: &str, keys: usize, random: &mut usize) -> Vec<u8> {
     wire
 }
 
-/// Millions of commands a second.
-fn measure(engine: &Engine, workload: &str, threads: usize, keys: usize, time: Duration) -> f64 {
+/// How long this thread has been on a processor.
+fn on_processor() -> Duration {
+    let said = std::fs::read_to_string("/proc/thread-self/schedstat").expect("Linux says");
+    let nanos = said.split(' ').next().and_then(|nanos| nanos.parse().ok()).expect("a number first");
+    Duration::from_nanos(nanos)
+}
+
+/// Millions of commands a second, by the clock and by the processor.
+fn measure(engine: &Engine, workload: &str, threads: usize, keys: usize, time: Duration) -> (f64, f64) {
     let (stop, start) = (AtomicBool::new(false), Barrier::new(threads + 1));
     std::thread::scope(|scope| {
         let work = |id: usize| {
@@ -78,12 +86,12 @@ fn measure(engine: &Engine, workload: &str, threads: usize, keys: usize, time: D
                 let mut prepared: Vec<_> =
                     (0..PREPARED).map(|_| batch(workload, keys, &mut random)).collect();
                 start.wait();
-                let mut done = 0;
+                let (mut done, began) = (0, on_processor());
                 while !stop.load(Ordering::Relaxed) {
                     client.run(&mut prepared[done % PREPARED]);
                     done += 1;
                 }
-                done * PIPELINE
+                (done * PIPELINE, on_processor() - began)
             })
         };
         let workers: Vec<_> = (0..threads).map(work).collect();
@@ -92,8 +100,10 @@ fn measure(engine: &Engine, workload: &str, threads: usize, keys: usize, time: D
         std::thread::sleep(time);
         stop.store(true, Ordering::Relaxed);
         let took = began.elapsed();
-        let done: usize = workers.into_iter().map(|worker| worker.join().expect("no panic")).sum();
-        done as f64 / took.as_micros() as f64
+        let rate = |done: usize, time: Duration| done as f64 / time.as_micros() as f64;
+        let done: Vec<_> = workers.into_iter().map(|worker| worker.join().expect("no panic")).collect();
+        let by_clock = rate(done.iter().map(|(done, _)| done).sum(), took);
+        (by_clock, done.iter().map(|&(done, time)| rate(done, time)).sum())
     })
 }
 
@@ -111,8 +121,9 @@ fn main() {
     for _ in 0..ROUNDS {
         for workload in ["GET", "SET", "hot"] {
             for threads in [1, 2] {
-                let rate = measure(&engine, workload, threads, keys, Duration::from_secs_f64(seconds));
-                println!("{workload} {threads} {rate:.3}");
+                let time = Duration::from_secs_f64(seconds);
+                let (by_clock, by_processor) = measure(&engine, workload, threads, keys, time);
+                println!("{workload} {threads} {by_clock:.3} {by_processor:.3}");
             }
         }
     }
