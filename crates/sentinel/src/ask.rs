@@ -49,18 +49,22 @@ impl Master {
             .collect();
         for (run_id, link) in ask {
             let request = self.ask_request(cx, cx.shared.epoch, "*");
-            if cx.send_after(0, link, Pending::Ask(self.name.clone(), run_id.clone()), request) {
+            let pending = Pending::Ask(self.name.clone(), self.myself.addr.clone(), run_id.clone());
+            if cx.send_after(0, link, pending, request) {
                 let peer = self.peers.get_mut(&run_id).expect("just listed");
                 peer.asked = Some(cx.now);
             }
         }
     }
 
-    /// Another sentinel's answer.
-    pub(crate) fn on_answer(&mut self, cx: &mut Cx<'_>, run_id: &RunId, value: &Value) {
+    /// Another sentinel's answer about the master at `addr`. If that was replaced meanwhile, its being down
+    /// is no reason to doubt the new one.
+    pub(crate) fn on_answer(&mut self, cx: &mut Cx<'_>, addr: &Addr, run_id: &RunId, value: &Value) {
         let Some([Value::Integer(down), leader, Value::Integer(epoch)]) = value.as_array() else { return };
         let Some(peer) = self.peers.get_mut(run_id) else { return };
-        peer.master_down = (*down == 1).then_some(cx.now);
+        if *addr == self.myself.addr {
+            peer.master_down = (*down == 1).then_some(cx.now);
+        }
         let leader = leader.as_bytes().and_then(|leader| std::str::from_utf8(leader).ok()).unwrap_or("*");
         if leader != "*"
             && let Ok(epoch) = u64::try_from(*epoch)

@@ -73,7 +73,8 @@ impl Master {
         let Some(peer) = self.peer_of(to) else { return };
         let (Some(link), run_id) = (peer.link, peer.run_id.clone()) else { return };
         let request = self.ask_request(cx, term.0, cx.shared.me.as_str());
-        cx.send_after(after, link, Pending::Ask(self.name.clone(), run_id), request);
+        let pending = Pending::Ask(self.name.clone(), self.myself.addr.clone(), run_id);
+        cx.send_after(after, link, pending, request);
     }
 
     /// New terms and votes become events, as soon as they are on their way to the disk.

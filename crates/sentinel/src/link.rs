@@ -51,8 +51,8 @@ pub(crate) enum Pending {
     Ping,
     /// INFO, for this master's sake.
     Info(String),
-    /// SENTINEL IS-MASTER-DOWN-BY-ADDR about this master, to this sentinel.
-    Ask(String, RunId),
+    /// SENTINEL IS-MASTER-DOWN-BY-ADDR about this master at this address, to this sentinel.
+    Ask(String, Addr, RunId),
     /// Whether this sentinel speaks our protocol.
     Probe,
     /// FAILOVER at this master.

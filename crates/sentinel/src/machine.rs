@@ -380,9 +380,9 @@ impl Sentinel {
                     master.on_info(&mut cx, link, text);
                 }
             }
-            Pending::Ask(name, run_id) => {
+            Pending::Ask(name, addr, run_id) => {
                 if let Some(master) = self.masters.get_mut(&name) {
-                    master.on_answer(&mut cx, &run_id, value);
+                    master.on_answer(&mut cx, &addr, &run_id, value);
                 }
             }
             Pending::Failover(name) => {

@@ -202,6 +202,43 @@ fn a_newer_configuration_in_a_hello_is_followed_and_written_at_once() {
     assert_eq!(published(&older), Vec::<String>::new());
 }
 
+/// Found by the simulator: a question about the old master was answered after the switch, and with that
+/// answer one sentinel alone held the new master for objectively down.
+#[test]
+fn an_answer_about_a_master_that_was_replaced_says_nothing_about_the_new_one() {
+    let mut bench = Bench::new();
+    let mut out = bench.meet(PEER, 26380);
+    let mut peer = None;
+    let mut requests = Vec::new();
+    let is_question =
+        |request: &Vec<Vec<u8>>| request.get(1).is_some_and(|word| word == b"IS-MASTER-DOWN-BY-ADDR");
+    let began = bench.now;
+    while !requests.iter().any(is_question) {
+        for action in std::mem::take(&mut out) {
+            match action {
+                Action::Connect { link, addr, .. } if addr.host == "10.0.0.8" => {
+                    peer = Some(link);
+                    out.extend(bench.input(Input::Connected { link, local_ip: "10.0.0.9".into() }));
+                }
+                Action::Send { link, request, .. } if Some(link) == peer => requests.push(request),
+                _ => {}
+            }
+        }
+        assert!(bench.now.since(began) < Duration::from_secs(10), "the other was never asked");
+        bench.now = bench.now.max(bench.sentinel.next_deadline().expect("it always looks again"));
+        out.extend(bench.deadline());
+    }
+    bench.hello(&format!("10.0.0.8,26380,{PEER},3,mymaster,10.0.0.2,6379,3"));
+    for request in requests {
+        let down = Value::Array(vec![Value::Integer(1), Value::Bulk(b"*".to_vec()), Value::Integer(0)]);
+        let value = if is_question(&request) { down } else { Value::Simple("OK".into()) };
+        bench.input(Input::Reply { link: peer.expect("it was asked"), value });
+    }
+    let events = bench.pass(1500);
+    assert!(events.contains(&"+sdown master mymaster 10.0.0.2 6379".to_owned()), "{events:?}");
+    assert!(!events.iter().any(|event| event.starts_with("+odown")), "{events:?}");
+}
+
 #[test]
 fn time_that_jumps_makes_everything_doubtful_for_a_while() {
     let mut bench = Bench::new();
