@@ -1,8 +1,8 @@
 //! The path of a command: found, touched ahead, checked, run, logged, counted.
 //!
 //! A read brings many requests. They are prepared together, [`AHEAD`] at a time: three sweeps ask the
-//! processor for each key's slot, its index line, its entry, so that the cache misses of a batch
-//! overlap. Then each runs to its end under the locks of its slots.
+//! processor for each key's slot, its index line, its entry (and two more for a field of a large hash), so
+//! that the cache misses of a batch overlap. Then each runs to its end under the locks of its slots.
 
 mod admission;
 mod transaction;
@@ -229,9 +229,11 @@ impl Engine {
         range: std::ops::Range<usize>,
         prepared: &mut SmallVec<[Prepared<'a>; AHEAD]>,
     ) {
+        let mut parts = false;
         for index in range {
             let args = batch.args(index, buffer);
             let found = self.registry.lookup(args);
+            parts |= found.is_some_and(|entry| entry.part.is_some());
             let place = found.and_then(|entry| entry.single_key);
             let key = place.and_then(|place| Some((place, self.keyspace.key(args.get(place)?))));
             if let Some((_, key)) = &key {
@@ -246,7 +248,23 @@ impl Engine {
             for (_, key) in prepared.iter().filter_map(|request| request.key.as_ref()) {
                 self.keyspace.touch_entry(db, key);
             }
+            if parts {
+                self.touch_parts(db, prepared);
+            }
         }
+    }
+
+    /// Touches ahead the parts of large values that requests are about.
+    fn touch_parts(&self, db: u16, prepared: &[Prepared<'_>]) {
+        let large: SmallVec<[(Key<'_>, u64); AHEAD]> = prepared
+            .iter()
+            .filter_map(|request| {
+                let (_, key) = request.key?;
+                let part = self.keyspace.hash_part(request.args.get(request.found?.part?)?);
+                self.keyspace.touch_part_index(db, &key, part).then_some((key, part))
+            })
+            .collect();
+        large.iter().for_each(|(key, part)| self.keyspace.touch_part(db, key, *part));
     }
 
     /// Runs one request, or says why it cannot run here and now.

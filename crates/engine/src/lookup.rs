@@ -4,7 +4,7 @@ use std::sync::LazyLock;
 
 use resp::Args;
 
-use crate::command::{Command, Flags};
+use crate::command::{Command, Flags, Group};
 use crate::commands::TABLE;
 use crate::error::CommandError;
 
@@ -18,6 +18,8 @@ pub struct Registered {
     pub full_name: String,
     /// The place of its key, if it has one key at a fixed place.
     pub(crate) single_key: Option<usize>,
+    /// Where the name of a part of that key's value most likely stands: a hint for what to touch ahead.
+    pub(crate) part: Option<usize>,
     name: Folded,
     subcommands: Vec<&'static Registered>,
 }
@@ -66,6 +68,7 @@ impl Registry {
             [only] => only.single(),
             _ => None,
         };
+        let part = single_key.filter(|_| command.group == Group::Hash).map(|key| key + 1);
         let name = Folded::of_command(command.name);
         let index = self.all.len();
         let children = command.subcommands.iter();
@@ -75,6 +78,7 @@ impl Registry {
             index,
             full_name: full_name.clone(),
             single_key,
+            part,
             name,
             subcommands: Vec::new(),
         }));
@@ -83,8 +87,15 @@ impl Registry {
         if subcommands.is_empty() {
             return placeholder;
         }
-        let entry =
-            Box::leak(Box::new(Registered { command, index, full_name, single_key, name, subcommands }));
+        let entry = Box::leak(Box::new(Registered {
+            command,
+            index,
+            full_name,
+            single_key,
+            part,
+            name,
+            subcommands,
+        }));
         self.all[index] = entry;
         entry
     }

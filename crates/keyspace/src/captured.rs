@@ -234,6 +234,9 @@ impl Captured {
     }
 }
 
+/// Sees an entry: its key (or field), value, expiry and usage.
+type VisitEntry<'a> = dyn FnMut(&[u8], Value<'_>, Option<Millis>, Usage) + 'a;
+
 /// The copy of a page.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct PageView<'a> {
@@ -245,7 +248,7 @@ pub(crate) struct PageView<'a> {
 
 impl PageView<'_> {
     /// Visits what the page had at the cut.
-    pub(crate) fn for_each(&self, visit: &mut dyn FnMut(&[u8], Value<'_>, Option<Millis>, Usage)) {
+    pub(crate) fn for_each(&self, visit: &mut VisitEntry<'_>) {
         let mut outside = self.outside.iter().peekable();
         for (at, header) in page::entries(self.page, page::HEAD) {
             if !is_needed(header, self.bit) {

@@ -9,7 +9,7 @@ use slot_routing::{SLOT_COUNT, Slot};
 use crate::hashing;
 use crate::key::Key;
 use crate::locked::LockedSlots;
-use crate::memory::prefetch;
+use crate::memory::{FullChunk, prefetch};
 use crate::page;
 use crate::slot::{Published, SlotData, SlotGuard};
 use crate::snapshot::Cuts;
@@ -26,7 +26,7 @@ struct Aligned(Mutex<SlotData>);
 /// All slots.
 #[derive(Debug)]
 pub struct Keyspace {
-    slots: Box<[Aligned]>,
+    slots: FullChunk<Aligned>,
     published: Published,
     pub(crate) cuts: Cuts,
     databases: u16,
@@ -39,7 +39,7 @@ impl Keyspace {
     pub fn new(seed: u64, databases: u16) -> Self {
         hashing::seed(seed);
         Self {
-            slots: Slot::all().map(|_| Aligned::default()).collect(),
+            slots: FullChunk::default(),
             published: Published {
                 keys: Slot::all().map(|_| AtomicU32::new(0)).collect(),
                 due: Slot::all().map(|_| AtomicI64::new(page::NEVER.0)).collect(),
@@ -87,6 +87,33 @@ impl Keyspace {
         {
             table.prefetch_entry(key.hash);
         }
+    }
+
+    /// Hashes the name of a part of a value, a field of a hash.
+    #[must_use]
+    #[inline]
+    pub fn hash_part(&self, name: &[u8]) -> u64 {
+        hashing::of(name)
+    }
+
+    /// Fourth sweep, where a command names a part of the value: asks for the index line of the part, if the
+    /// value is large; says whether it is.
+    #[inline]
+    pub fn touch_part_index(&self, db: u16, key: &Key<'_>, part: u64) -> bool {
+        self.with_likely_parts(db, key, |parts| parts.prefetch_index(part))
+    }
+
+    /// Fifth sweep: asks for the part.
+    #[inline]
+    pub fn touch_part(&self, db: u16, key: &Key<'_>, part: u64) {
+        self.with_likely_parts(db, key, |parts| parts.prefetch_entry(part));
+    }
+
+    #[inline]
+    fn with_likely_parts(&self, db: u16, key: &Key<'_>, visit: impl FnOnce(&Table)) -> bool {
+        let data = self.slots[key.slot.index()].0.try_lock();
+        let table = data.as_ref().and_then(|data| data.table_if(db));
+        table.and_then(|table| table.likely_parts(key.hash)).map(visit).is_some()
     }
 
     /// Waits for one slot. The caller must hold no other (see [`Keyspace::lock_many`]).
@@ -202,4 +229,4 @@ impl Keyspace {
     }
 }
 
-const _: () = assert!(SLOT_COUNT <= u16::MAX as usize);
+const _: () = assert!(SLOT_COUNT <= u16::MAX as usize && FullChunk::<Aligned>::LEN == SLOT_COUNT);

@@ -7,5 +7,5 @@ mod bits;
 mod block;
 mod pool;
 
-pub(crate) use block::{Block, Line, prefetch};
+pub(crate) use block::{Block, FullChunk, Line, prefetch};
 pub use pool::{PoolUse, pool_use, purge_pool};

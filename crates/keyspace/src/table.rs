@@ -482,6 +482,18 @@ impl Table {
         }
     }
 
+    /// The large collection that is most likely under a key with this hash. Only a hint.
+    #[inline]
+    pub(crate) fn likely_parts(&self, hash: u64) -> Option<&Table> {
+        // Without records nothing here is large.
+        let store = &self.rare.as_ref()?.store;
+        let (header, page, at) = self.pages.entry(self.index.likely(hash)?);
+        match &store.record(header.outside(page, at)?).value {
+            Large::Fields(table) => Some(table),
+            Large::Bytes(_) => None,
+        }
+    }
+
     #[inline]
     fn keys(&self) -> Keys<'_> {
         Keys { pages: &self.pages, store: self.rare.as_ref().map(|rare| &rare.store) }

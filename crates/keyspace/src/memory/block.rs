@@ -160,10 +160,21 @@ pub(crate) fn prefetch<T>(at: *const T) {
     let _ = at;
 }
 
-/// Gets chunk `index` from the system, aligned to its size. `large` asks for the system's large pages:
-/// with them a lookup misses the translation buffer far less often, and nothing forks here, which is why
-/// others advise against them.
+/// Gets chunk `index` from the system. `large` asks for the system's large pages: with them a lookup misses
+/// the translation buffer far less often, and nothing forks here, which is why others advise against them.
 pub(super) fn map_chunk(index: usize, large: bool) {
+    CHUNKS[index].store(map(large).as_ptr(), Ordering::Release);
+}
+
+/// Asks the system to make one large page of a chunk that has many small ones. It may decline.
+pub(super) fn make_large(index: usize) {
+    let chunk = CHUNKS[index].load(Ordering::Acquire);
+    // SAFETY: the chunk is mapped, and its bytes stay as they are.
+    unsafe { libc::madvise(chunk.cast(), CHUNK, libc::MADV_COLLAPSE) };
+}
+
+/// Maps memory of a chunk's size and alignment.
+fn map(large: bool) -> NonNull<u8> {
     let (read_write, private) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
     // SAFETY: a new anonymous mapping touches no memory that the program has.
     let mapped = unsafe { libc::mmap(null_mut(), 2 * CHUNK, read_write, private, -1, 0) };
@@ -174,9 +185,9 @@ pub(super) fn map_chunk(index: usize, large: bool) {
     }
     let mapped = mapped.cast::<u8>();
     let before = mapped.align_offset(CHUNK);
-    // SAFETY: twice the size was mapped, so an aligned chunk lies in it, and what lies before and behind
-    // it belongs to nobody.
-    let chunk = unsafe {
+    // SAFETY: twice the size was mapped, so an aligned chunk lies in it, it is not null, and what lies before
+    // and behind it belongs to nobody.
+    unsafe {
         let chunk = mapped.add(before);
         if before > 0 {
             libc::munmap(mapped.cast(), before);
@@ -185,9 +196,54 @@ pub(super) fn map_chunk(index: usize, large: bool) {
         if large {
             libc::madvise(chunk.cast(), CHUNK, libc::MADV_HUGEPAGE);
         }
-        chunk
-    };
-    CHUNKS[index].store(chunk, Ordering::Release);
+        NonNull::new_unchecked(chunk)
+    }
+}
+
+/// As many `T` as fill a chunk, on one of the system's large pages where it has them: for what every command
+/// looks at, at a place that nobody can foretell.
+#[derive(Debug)]
+pub(crate) struct FullChunk<T>(NonNull<T>);
+
+// SAFETY: it owns its `T`s as a `Box<[T]>` would.
+unsafe impl<T: Send> Send for FullChunk<T> {}
+// SAFETY: as above.
+unsafe impl<T: Sync> Sync for FullChunk<T> {}
+
+impl<T: Default> Default for FullChunk<T> {
+    fn default() -> Self {
+        const { assert!(CHUNK.is_multiple_of(size_of::<T>()) && align_of::<T>() <= CHUNK) };
+        let start = map(true).cast::<T>();
+        for number in 0..Self::LEN {
+            // SAFETY: `LEN` of them lie in the new mapping, which is aligned for them and is nobody else's.
+            unsafe { start.add(number).write(T::default()) };
+        }
+        Self(start)
+    }
+}
+
+impl<T> FullChunk<T> {
+    pub(crate) const LEN: usize = CHUNK / size_of::<T>();
+}
+
+impl<T> std::ops::Deref for FullChunk<T> {
+    type Target = [T];
+
+    #[inline]
+    fn deref(&self) -> &[T] {
+        // SAFETY: `LEN` of them were written when it was made, and live as long as it does.
+        unsafe { std::slice::from_raw_parts(self.0.as_ptr(), Self::LEN) }
+    }
+}
+
+impl<T> Drop for FullChunk<T> {
+    fn drop(&mut self) {
+        // SAFETY: they are dropped once, here, and the mapping was made in `default` with this size.
+        unsafe {
+            std::ptr::slice_from_raw_parts_mut(self.0.as_ptr(), Self::LEN).drop_in_place();
+            libc::munmap(self.0.as_ptr().cast(), CHUNK);
+        }
+    }
 }
 
 /// Gives `len` bytes of a chunk back to the system; they read as zeros afterwards. Called by the pool, under

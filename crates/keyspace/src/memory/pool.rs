@@ -140,6 +140,10 @@ impl Pool {
         let index = self.chunks.len();
         assert!(index < MAX_CHUNKS, "the pool for small values is limited to 256 GB");
         block::map_chunk(index, index >= SMALL_CHUNKS);
+        // The chunk before is full.
+        if (1..=SMALL_CHUNKS).contains(&index) {
+            block::make_large(index - 1);
+        }
         let free: [Bits; ORDERS] = std::array::from_fn(|order| {
             let mut bits = Bits::new();
             bits.reserve(CHUNK_GRANULES >> order);
