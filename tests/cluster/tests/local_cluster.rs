@@ -1,67 +1,8 @@
 //! `make up` and what follows it, as a user types it.
 
 use std::net::TcpListener;
-use std::path::PathBuf;
-use std::process::Command;
 
-use harness::{Connection, PortClaim, Program, claim_ports};
-use tempfile::TempDir;
-
-const NODES: u16 = 6;
-
-/// A place for a local cluster of its own: ports, folder, and `make` in the repository. Takes the cluster down when
-/// it is dropped.
-struct Place {
-    folder: TempDir,
-    base: u16,
-    _claims: Vec<PortClaim>,
-}
-
-impl Place {
-    fn new() -> Self {
-        let claims = claim_ports(NODES);
-        let folder = TempDir::new().expect("a temporary folder");
-        Self { folder, base: claims[0].port, _claims: claims }
-    }
-
-    fn data(&self) -> PathBuf {
-        self.folder.path().join("cluster")
-    }
-
-    /// What `make` printed; an error if it failed.
-    fn make(&self, arguments: &[&str]) -> Result<String, String> {
-        let output = Command::new("make")
-            .arg("--no-print-directory")
-            .args(arguments)
-            .current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
-            .env("CLUSTER_DIR", self.data())
-            .env("REDOUBT", Program::redoubt().binary())
-            // This test may itself run under make.
-            .env_remove("MAKEFLAGS")
-            .env_remove("MAKELEVEL")
-            .output()
-            .expect("make is installed");
-        let mut text = String::from_utf8_lossy(&output.stdout).into_owned();
-        text.push_str(&String::from_utf8_lossy(&output.stderr));
-        if output.status.success() { Ok(text) } else { Err(text) }
-    }
-
-    fn up(&self) -> Result<String, String> {
-        self.make(&["up", &format!("PORT={}", self.base)])
-    }
-
-    fn connect(&self, index: u16) -> Connection {
-        Connection::open(("127.0.0.1", self.base + index)).expect("the node takes connections")
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        if self.data().exists() {
-            let _ = self.make(&["down"]);
-        }
-    }
-}
+use harness::{Local, Place};
 
 /// The row of a node in the table.
 fn row(output: &str, port: u16) -> Vec<String> {
@@ -74,7 +15,7 @@ fn row(output: &str, port: u16) -> Vec<String> {
 
 #[test]
 fn up_kill_restart_down() {
-    let place = Place::new();
+    let place = Place::new(Local::Cluster);
     let base = place.base;
     let output = place.up().expect("make up works");
     assert_eq!(row(&output, base), [&base.to_string(), "master", "0-5460", "0", "ok"]);
@@ -109,7 +50,7 @@ fn up_kill_restart_down() {
     assert!(output.contains("Stopped 6 nodes"), "{output}");
     assert!(!place.data().exists());
     assert!(
-        (0..NODES).all(|index| TcpListener::bind(("127.0.0.1", base + index)).is_ok()),
+        (0..Place::SERVERS).all(|index| TcpListener::bind(("127.0.0.1", base + index)).is_ok()),
         "every port is free"
     );
 }
@@ -117,7 +58,7 @@ fn up_kill_restart_down() {
 /// Each mistake gets a sentence that says what to do.
 #[test]
 fn mistakes_are_explained() {
-    let place = Place::new();
+    let place = Place::new(Local::Cluster);
     let base = place.base;
     let explains = |arguments: &[&str], words: &str| {
         let output = place.make(arguments).expect_err("a mistake is an error");

@@ -17,6 +17,7 @@
 mod cluster;
 mod network;
 mod node;
+mod place;
 mod ports;
 mod program;
 mod wait;
@@ -25,6 +26,7 @@ mod wire;
 pub use cluster::{Cluster, cluster_field, info_field, slot_owner};
 pub use network::{Host, Network};
 pub use node::Node;
+pub use place::{Local, Place};
 pub use ports::{PortClaim, claim_port, claim_ports};
 pub use program::{Program, redis_cli, run_to_end};
 pub use wait::{eventually, eventually_within, never_within};

@@ -1,77 +1,18 @@
 //! `make up-sentinel` and what follows it, as a user types it.
 
 use std::net::TcpListener;
-use std::path::{Path, PathBuf};
-use std::process::Command;
 
-use harness::{Connection, PortClaim, Program, Value, claim_ports, eventually};
-use tempfile::TempDir;
+use harness::{Connection, Local, Place, Value, eventually};
 
-const MEMBERS: u16 = 6;
-
-/// A place for a local group of its own. Takes it down when it is dropped.
-struct Place {
-    folder: TempDir,
-    base: u16,
-    _claims: Vec<PortClaim>,
-}
-
-fn root() -> &'static Path {
-    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
-}
-
-impl Place {
-    fn new() -> Self {
-        let claims = claim_ports(MEMBERS);
-        let folder = TempDir::new().expect("a temporary folder");
-        Self { folder, base: claims[0].port, _claims: claims }
-    }
-
-    fn data(&self) -> PathBuf {
-        self.folder.path().join("group")
-    }
-
-    /// What `make` printed; an error if it failed.
-    fn make(&self, arguments: &[&str]) -> Result<String, String> {
-        let output = Command::new("make")
-            .arg("--no-print-directory")
-            .args(arguments)
-            .current_dir(root())
-            .env("GROUP_DIR", self.data())
-            .env("CLUSTER_DIR", self.folder.path().join("cluster"))
-            .env("REDOUBT", Program::redoubt().binary())
-            // This test may itself run under make.
-            .env_remove("MAKEFLAGS")
-            .env_remove("MAKELEVEL")
-            .output()
-            .expect("make is installed");
-        let mut text = String::from_utf8_lossy(&output.stdout).into_owned();
-        text.push_str(&String::from_utf8_lossy(&output.stderr));
-        if output.status.success() { Ok(text) } else { Err(text) }
-    }
-
-    /// What a server says to be; nothing while the sentinels have it break its connections.
-    fn role(&self, index: u16) -> Option<Vec<String>> {
-        let mut connection = Connection::open(("127.0.0.1", self.base + index)).ok()?;
-        let reply = connection.try_call(&["ROLE"]).ok()?;
-        let word = |value: &Value| match value {
-            Value::Bulk(_) => value.text(),
-            _ => String::new(),
-        };
-        Some(reply.items().iter().map(word).collect())
-    }
-
-    fn connect(&self, index: u16) -> Connection {
-        Connection::open(("127.0.0.1", self.base + index)).expect("the member takes connections")
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        if self.data().exists() {
-            let _ = self.make(&["down-sentinel"]);
-        }
-    }
+/// What a server says to be; nothing while the sentinels have it break its connections.
+fn role(place: &Place, index: u16) -> Option<Vec<String>> {
+    let mut connection = Connection::open(("127.0.0.1", place.base + index)).ok()?;
+    let reply = connection.try_call(&["ROLE"]).ok()?;
+    let word = |value: &Value| match value {
+        Value::Bulk(_) => value.text(),
+        _ => String::new(),
+    };
+    Some(reply.items().iter().map(word).collect())
 }
 
 /// What the table says of a member.
@@ -82,19 +23,20 @@ fn state(output: &str, port: u16) -> String {
 }
 
 fn configurations() -> Vec<String> {
-    let read = |name: &str| std::fs::read_to_string(root().join("cluster-configs/sentinel").join(name));
+    let read =
+        |name: &str| std::fs::read_to_string(Place::root().join("cluster-configs/sentinel").join(name));
     ["server.conf", "sentinel.conf"].map(|name| read(name).expect("it is in the repository")).into()
 }
 
 #[test]
 fn up_kill_restart_down() {
     let before = configurations();
-    let place = Place::new();
+    let place = Place::new(Local::Group);
     let base = place.base;
-    let output = place.make(&["up-sentinel", &format!("PORT={base}")]).expect("make up-sentinel works");
+    let output = place.up().expect("make up-sentinel works");
     let states: Vec<String> = (0..3).map(|index| state(&output, base + index)).collect();
     assert_eq!(states, ["master", "slave", "slave"]);
-    for index in 3..MEMBERS {
+    for index in 3..Place::SERVERS {
         assert_eq!(state(&output, base + index), format!("sends clients to 127.0.0.1 {base}"));
     }
     assert!(
@@ -108,13 +50,13 @@ fn up_kill_restart_down() {
     assert!(output.contains(&format!("Killed the master {base}; the sentinels send clients to")), "{output}");
     assert_eq!(state(&output, base), "down");
     let successor = eventually("one of the others is the master", || {
-        (1..3).find(|&index| place.role(index).is_some_and(|role| role[0] == "master"))
+        (1..3).find(|&index| role(&place, index).is_some_and(|role| role[0] == "master"))
     });
     assert_eq!(place.connect(successor).run("GET hello").text(), "kept");
 
     place.make(&["restart", &format!("NODE={base}")]).expect("make restart works");
     eventually("the old master follows the new one", || {
-        let role = place.role(0)?;
+        let role = role(&place, 0)?;
         (role[0] == "slave" && role[3] == "connected").then_some(())
     });
     let again = place.make(&["up-sentinel"]).expect("make up-sentinel twice is fine");
@@ -126,7 +68,7 @@ fn up_kill_restart_down() {
     assert!(output.contains("Stopped the group"), "{output}");
     assert!(!place.data().exists());
     assert!(
-        (0..MEMBERS).all(|index| TcpListener::bind(("127.0.0.1", base + index)).is_ok()),
+        (0..Place::SERVERS).all(|index| TcpListener::bind(("127.0.0.1", base + index)).is_ok()),
         "every port is free"
     );
     assert_eq!(configurations(), before, "nobody wrote into the repository");
@@ -134,7 +76,7 @@ fn up_kill_restart_down() {
 
 #[test]
 fn mistakes_are_explained() {
-    let place = Place::new();
+    let place = Place::new(Local::Group);
     let explains = |arguments: &[&str], words: &str| {
         let output = place.make(arguments).expect_err("a mistake is an error");
         assert!(output.contains(words), "make {}: {output}", arguments.join(" "));
