@@ -34,6 +34,7 @@ pub struct Node {
     pub no_failover: bool,
     /// It reads extensions.
     pub extensions: bool,
+    /// Under which it claims its slots, or last claimed some. A replica claims nothing of its own.
     pub config_epoch: Epoch,
     pub offset: ReplOffset,
     pub link: Link,
@@ -223,7 +224,14 @@ impl Node {
         self.no_failover = header.flags.has(NodeFlags::NO_FAILOVER);
         self.extensions = header.flags.has(NodeFlags::EXTENSIONS);
         self.offset = header.offset;
-        self.config_epoch = self.config_epoch.max(header.config_epoch);
+        self.config_epoch = self.config_epoch.max(header.own_epoch());
+    }
+
+    /// Whether `header` was sent before what we know of its sender's claim: nobody claims under an epoch
+    /// that it has not seen, not even after a power failure. A packet may be read after younger ones that
+    /// came over the other link between the two nodes.
+    pub(crate) fn outdates(&self, header: &Header) -> bool {
+        header.current_epoch < self.config_epoch
     }
 }
 

@@ -134,7 +134,10 @@ impl Reader {
         if *master != "-" {
             self.masters.push((id, parse_id(master)?));
         }
-        node.config_epoch = parse_epoch(epoch)?;
+        let epoch = parse_epoch(epoch)?;
+        // A replica's line has its master's epoch. Taken for its own, it would outlast a promotion under a
+        // lower one that we miss.
+        node.config_epoch = if node.is_master() { epoch } else { Epoch(0) };
         self.saved.nodes.insert(id, node);
         slots.iter().try_for_each(|word| self.slot_word(id, word))
     }

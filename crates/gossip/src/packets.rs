@@ -43,7 +43,7 @@ impl Gossip {
             return false;
         }
         node.contact.heard = Some(now);
-        if header.config_epoch > node.config_epoch {
+        if header.own_epoch() > node.config_epoch {
             self.todo.save = true;
             self.todo.publish = true;
         }
@@ -130,6 +130,9 @@ impl Gossip {
 
     /// What a PING or PONG of a known node tells: its role, its claim, what it knows of others.
     fn learn_from(&mut self, header: &Header, section: &Section) {
+        if self.nodes[&header.sender].outdates(header) {
+            return;
+        }
         self.learn_role(header);
         self.weigh_claim(header);
         if self.knows(header.sender) {

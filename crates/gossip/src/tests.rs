@@ -7,3 +7,4 @@ mod net;
 mod nodes_conf;
 mod replica_migration;
 mod single;
+mod stale;

@@ -100,6 +100,14 @@ pub struct Header {
     pub replica_of: Option<NodeId>,
 }
 
+impl Header {
+    /// The epoch of the sender's own claim: a replica has none.
+    #[must_use]
+    pub fn own_epoch(&self) -> Epoch {
+        if self.replica_of.is_none() { self.config_epoch } else { Epoch(0) }
+    }
+}
+
 /// What a message is for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Body {

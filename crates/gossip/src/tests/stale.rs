@@ -1,0 +1,113 @@
+//! What a node was told before is not newer for coming later, nor its master's epoch its own.
+
+use std::time::Duration;
+
+use clock::{Instant, Millis};
+use rand::SeedableRng;
+use rand_chacha::ChaCha8Rng;
+use slot_routing::{Epoch, NodeId, ReplOffset, Slot, SlotSet};
+
+use super::net::LOCALHOST;
+use crate::node::Role;
+use crate::wire::{Body, Gossip as Section, Header, MessageFlags, NodeFlags, Packet};
+use crate::{Command, Config, FailoverMode, Gossip, Input, LinkId};
+
+fn id(byte: u8) -> NodeId {
+    NodeId::from_random([byte; 20])
+}
+
+fn slots(first: u16, last: u16) -> SlotSet {
+    (first..=last).filter_map(Slot::new).collect()
+}
+
+/// The node whose `nodes.conf` has these lines, with a link that `from` made to it.
+fn node(lines: &str) -> Gossip {
+    let config = Config { node_timeout: Duration::from_secs(2), ..Config::default() };
+    let mut gossip = Gossip::restore(config, ChaCha8Rng::seed_from_u64(1), lines).unwrap();
+    let accepted = Input::Accepted { link: LinkId::In(0), peer: LOCALHOST, local: LOCALHOST };
+    for input in [Input::Start, accepted] {
+        gossip.handle(Instant::from_millis(0), Millis(0), input, &mut Vec::new());
+    }
+    gossip
+}
+
+/// `from` says who it is, and under which epochs.
+fn hear(gossip: &mut Gossip, from: u8, current: u64, claim: u64, master: Option<u8>, claimed: &SlotSet) {
+    let header = Header {
+        sender: id(from),
+        flags: if master.is_some() { NodeFlags::REPLICA } else { NodeFlags::MASTER },
+        message_flags: MessageFlags::default(),
+        serving: true,
+        ip: None,
+        port: 7000 + u16::from(from),
+        other_port: 0,
+        bus_port: 17000 + u16::from(from),
+        current_epoch: Epoch(current),
+        config_epoch: Epoch(claim),
+        offset: ReplOffset(10),
+        slots: claimed.clone(),
+        replica_of: master.map(id),
+    };
+    let packet = Box::new(Packet { header, body: Body::Ping(Section::default()) });
+    let input = Input::Packet { link: LinkId::In(0), packet };
+    gossip.handle(Instant::from_millis(1), Millis(1), input, &mut Vec::new());
+}
+
+/// Found by the simulator (cluster, seed 52307): node 2 was promoted in the place of node 1, which was
+/// stopped; when it ran again it followed, and only then read from the other link what node 2 had said as
+/// its replica. That made node 2 a replica without slots again; it died before it spoke once more, and
+/// node 1 did not stand in its place, having nothing to take over.
+#[test]
+fn a_promoted_master_does_not_become_a_replica_again_by_an_old_packet() {
+    let (one, two, three) = (id(1), id(2), id(3));
+    let mut gossip = node(&format!(
+        "{one} 127.0.0.1:7001@17001 myself,master - 0 0 1 connected 0-99\n\
+         {two} 127.0.0.1:7002@17002 slave {one} 0 0 1 connected\n\
+         {three} 127.0.0.1:7003@17003 master - 0 0 3 connected 100-199\n\
+         vars currentEpoch 3 lastVoteEpoch 0\n"
+    ));
+    hear(&mut gossip, 2, 4, 4, None, &slots(0, 99));
+    assert_eq!(gossip.myself().role, Role::Replica(Some(two)));
+    hear(&mut gossip, 2, 3, 1, Some(1), &slots(0, 99));
+    assert_eq!(gossip.node(two).unwrap().role, Role::Master);
+    assert_eq!(gossip.slot_owner(Slot::new(0).unwrap()), Some(two));
+    // Once it is a replica, it has seen the epoch of whoever replaced it.
+    hear(&mut gossip, 2, 5, 5, Some(3), &slots(100, 199));
+    assert_eq!(gossip.node(two).unwrap().role, Role::Replica(Some(three)));
+}
+
+/// Found by the simulator (cluster, seed 50419): node 3 followed another master under epoch 6 and said so,
+/// while here node 2 was still taken for its replica. So node 2's line came to say 6; after a power
+/// failure that was read as node 2's own epoch, and its real one, 5, never came through again.
+#[test]
+fn a_replica_has_no_epoch_of_its_own() {
+    let (one, two, three, four) = (id(1), id(2), id(3), id(4));
+    let mut gossip = node(&format!(
+        "{one} 127.0.0.1:7001@17001 myself,master - 0 0 1 connected 100-199\n\
+         {two} 127.0.0.1:7002@17002 slave {three} 0 0 4 connected\n\
+         {three} 127.0.0.1:7003@17003 master - 0 0 4 connected 0-98\n\
+         {four} 127.0.0.1:7004@17004 master - 0 0 6 connected 99\n\
+         vars currentEpoch 6 lastVoteEpoch 0\n"
+    ));
+    hear(&mut gossip, 3, 6, 6, Some(4), &slots(99, 99));
+    assert_eq!(gossip.node(three).unwrap().config_epoch, Epoch(4), "its last claim");
+    let mut gossip = node(&gossip.nodes_conf());
+    hear(&mut gossip, 2, 6, 5, None, &slots(0, 98));
+    assert_eq!(gossip.node(two).unwrap().config_epoch, Epoch(5));
+    assert_eq!(gossip.slot_owner(Slot::new(0).unwrap()), Some(two));
+}
+
+/// With its master's epoch for its own, it would claim under that, and nobody would believe it over the
+/// master that is gone.
+#[test]
+fn a_replica_that_was_restarted_takes_over_under_a_new_epoch() {
+    let (one, two) = (id(1), id(2));
+    let mut gossip = node(&format!(
+        "{one} 127.0.0.1:7001@17001 myself,slave {two} 0 0 4 connected\n\
+         {two} 127.0.0.1:7002@17002 master,fail - 0 0 4 connected 0-16383\n\
+         vars currentEpoch 4 lastVoteEpoch 0\n"
+    ));
+    let input = Input::Command { token: 1, command: Command::Failover(FailoverMode::Takeover) };
+    gossip.handle(Instant::from_millis(1), Millis(1), input, &mut Vec::new());
+    assert_eq!((gossip.myself().role, gossip.myself().config_epoch), (Role::Master, Epoch(5)));
+}
