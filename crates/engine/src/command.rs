@@ -4,6 +4,8 @@
 //! no second list of commands anywhere. Facts (arity, flags, key places) are those of the Redis and
 //! Valkey command surface; summaries are ours.
 
+use std::ops::RangeInclusive;
+
 use bitflags::bitflags;
 use resp::Args;
 
@@ -337,8 +339,13 @@ impl Command {
     /// Whether a request of that many words fits the arity.
     #[must_use]
     pub fn accepts(&self, words: usize) -> bool {
+        self.words().contains(&words)
+    }
+
+    /// How many words a request may have, the command's name among them.
+    pub(crate) fn words(&self) -> RangeInclusive<usize> {
         let arity = usize::from(self.arity.unsigned_abs());
-        if self.arity < 0 { words >= arity } else { words == arity }
+        arity..=if self.arity < 0 { usize::MAX } else { arity }
     }
 
     /// All its access control categories: its own and those that its flags imply.

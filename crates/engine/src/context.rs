@@ -34,7 +34,7 @@ pub struct Context<'a> {
     /// Whether `slots` are all there are.
     pub(crate) holds_all: bool,
     /// Whole tables that were emptied: dropped when the slots are free again, so that nobody waits.
-    pub(crate) garbage: Vec<Table>,
+    pub(crate) garbage: &'a mut Vec<Table>,
     pub(crate) random: &'a mut Random,
     pub(crate) effects: &'a mut Effects,
     /// The command's number.
@@ -53,6 +53,7 @@ impl std::fmt::Debug for Context<'_> {
 
 impl<'a> Context<'a> {
     /// Argument `index` as a key.
+    #[inline]
     #[must_use]
     pub fn key(&self, index: usize) -> Key<'a> {
         match self.prepared {
@@ -73,11 +74,13 @@ impl<'a> Context<'a> {
     }
 
     /// The keys of `key`'s slot in the client's database.
+    #[inline]
     pub fn table(&mut self, key: &Key<'_>) -> &mut Table {
         self.slots.slot(key.slot()).table(self.session.db)
     }
 
     /// The same together with the reply, to write what the table holds without copying it.
+    #[inline]
     pub fn table_and_reply(&mut self, key: &Key<'_>) -> (&mut Table, &mut Writer<'a>) {
         (self.slots.slot(key.slot()).table(self.session.db), &mut self.reply)
     }
@@ -91,56 +94,64 @@ impl<'a> Context<'a> {
 
     /// [`Context::find`] for a command that looks at a key without using it.
     pub fn peek(&mut self, key: &Key<'_>) -> Option<Place> {
-        self.look_in(self.session.db, key)
-    }
-
-    /// The key at `place` is used.
-    pub(crate) fn mark_used(&mut self, db: u16, key: &Key<'_>, place: Place) {
-        let random = self.engine.settings.lfu().map(|settings| (settings, self.random.next() as u32));
-        let now = self.now;
-        let table = self.slots.slot(key.slot()).table(db);
-        let usage = match random {
-            None => Usage::lru(now),
-            Some((settings, random)) => table.usage(place).used_lfu(now, settings, random),
-        };
-        table.set_usage(place, usage);
+        self.look_in(self.session.db, key).map(|(place, _)| place)
     }
 
     /// [`Context::find`] in another database.
+    #[inline]
     pub fn find_in(&mut self, db: u16, key: &Key<'_>) -> Option<Place> {
-        let found = self.look_in(db, key);
-        if let Some(place) = found.filter(|_| !self.session.no_touch()) {
-            self.mark_used(db, key, place);
+        let (place, usage) = self.look_in(db, key)?;
+        if !self.session.no_touch() {
+            self.mark_used(db, key, place, usage);
         }
-        found
+        Some(place)
     }
 
-    fn look_in(&mut self, db: u16, key: &Key<'_>) -> Option<Place> {
-        let table = self.slots.slot(key.slot()).table(db);
-        match table.find(key, self.now) {
-            Found::Missing => None,
-            Found::Live(place) => Some(place),
-            Found::Expired(place) if self.session.origin == Origin::Master => Some(place),
-            Found::Expired(place) => {
-                let settings = &self.engine.settings;
-                let hides =
-                    settings.replica.load(Ordering::Relaxed) || settings.gate().intersects(Gate::PAUSED);
-                if !hides {
-                    let dropped = table.remove(place, key);
-                    self.discard(dropped);
-                    self.engine.key_gone(db, key.slot(), key.bytes());
-                    add(&self.stats.expired_keys, 1);
-                } else if Registry::the().all()[self.index].command.flags.contains(Flags::WRITE) {
-                    // A replica that takes writes of its own: one must not come to lie beside the other.
-                    let dropped = table.remove(place, key);
-                    self.discard(dropped);
-                }
-                None
-            }
+    /// The key at `place` is used; `before` is how it had been.
+    #[inline]
+    pub(crate) fn mark_used(&mut self, db: u16, key: &Key<'_>, place: Place, before: Usage) {
+        let usage = match self.engine.settings.lfu() {
+            None => Usage::lru(self.now),
+            Some(settings) => before.used_lfu(self.now, settings, self.random.next() as u32),
+        };
+        if usage != before {
+            self.slots.slot(key.slot()).table(db).set_usage(place, usage);
         }
+    }
+
+    #[inline]
+    fn look_in(&mut self, db: u16, key: &Key<'_>) -> Option<(Place, Usage)> {
+        let table = self.slots.slot(key.slot()).table(db);
+        match table.find_with_usage(key, self.now) {
+            (Found::Missing, _) => None,
+            (Found::Live(place), usage) => Some((place, usage)),
+            (Found::Expired(place), usage) => self.look_at_expired(db, key, place).then_some((place, usage)),
+        }
+    }
+
+    /// Deals with a key whose time has come; says whether the command sees it all the same.
+    #[cold]
+    fn look_at_expired(&mut self, db: u16, key: &Key<'_>, place: Place) -> bool {
+        if self.session.origin == Origin::Master {
+            return true;
+        }
+        let settings = &self.engine.settings;
+        let hides = settings.replica.load(Ordering::Relaxed) || settings.gate().intersects(Gate::PAUSED);
+        // A replica that takes writes of its own: one must not come to lie beside the other.
+        let replaces = || Registry::the().all()[self.index].command.flags.contains(Flags::WRITE);
+        if !hides || replaces() {
+            let dropped = self.slots.slot(key.slot()).table(db).remove(place, key);
+            self.discard(dropped);
+        }
+        if !hides {
+            self.engine.key_gone(db, key.slot(), key.bytes());
+            add(&self.stats.expired_keys, 1);
+        }
+        false
     }
 
     /// [`Context::find`] for a command that reads: counts a hit or a miss.
+    #[inline]
     pub fn read(&mut self, key: &Key<'_>) -> Option<Place> {
         let found = self.find(key);
         self.count_read(found)
@@ -152,6 +163,7 @@ impl<'a> Context<'a> {
         self.count_read(found)
     }
 
+    #[inline]
     fn count_read(&mut self, found: Option<Place>) -> Option<Place> {
         let counter = if found.is_some() { &self.stats.keyspace_hits } else { &self.stats.keyspace_misses };
         add(counter, 1);

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 
 use arc_swap::ArcSwap;
 use clock::Millis;
-use keyspace::{Found, Key, Keyspace, LockedSlots};
+use keyspace::{Found, Key, Keyspace, LockedSlots, Table};
 use parking_lot::Mutex;
 use resp::{Args, Batch, Writer};
 use slot_routing::{Access, Member, Ownership, ReplOffset, Slot, Topology, Verdict, route};
@@ -20,7 +20,7 @@ use smallvec::SmallVec;
 
 use crate::bin::Bin;
 use crate::clients::Clients;
-use crate::command::{Flags, NodeCommand, Reach, Run};
+use crate::command::{Flags, Handler, NodeCommand, Reach, Run};
 use crate::command_log::CommandLogs;
 use crate::context::Context;
 use crate::effects::{EffectLog, Effects};
@@ -78,6 +78,8 @@ pub struct Worker {
     /// Memory for one key, and for the name of a part of its value.
     pub(crate) key: Vec<u8>,
     pub(crate) name: Vec<u8>,
+    /// Tables that a command emptied, until its slots are free again.
+    garbage: Vec<Table>,
     /// A monotonic clock in nanoseconds, read once a command for the statistics.
     pub(crate) nanos: fn() -> u64,
 }
@@ -161,7 +163,7 @@ impl Engine {
         // Hashes are seeded by chance, so this one is as good as a random number.
         let seed = self.keyspace.key(&workers.len().to_le_bytes()).hash();
         let (effects, random) = (Effects::default(), Random::new(seed));
-        Worker { stats, effects, random, key: Vec::new(), name: Vec::new(), nanos }
+        Worker { stats, effects, random, key: Vec::new(), name: Vec::new(), garbage: Vec::new(), nanos }
     }
 
     /// Says that a worker's monotonic clock showed `nanos` when it was `micros` since the epoch. To be said
@@ -242,12 +244,8 @@ impl Engine {
             prepared.push(Prepared { args, found, key });
         }
         if prepared.len() > 1 {
-            for (_, key) in prepared.iter().filter_map(|request| request.key.as_ref()) {
-                self.keyspace.touch_index(db, key);
-            }
-            for (_, key) in prepared.iter().filter_map(|request| request.key.as_ref()) {
-                self.keyspace.touch_entry(db, key);
-            }
+            let keys = prepared.iter().filter_map(|request| request.key.as_ref().map(|(_, key)| key));
+            self.keyspace.touch_entries(db, keys);
             if parts {
                 self.touch_parts(db, prepared);
             }
@@ -256,15 +254,14 @@ impl Engine {
 
     /// Touches ahead the parts of large values that requests are about.
     fn touch_parts(&self, db: u16, prepared: &[Prepared<'_>]) {
-        let large: SmallVec<[(Key<'_>, u64); AHEAD]> = prepared
+        let parts: SmallVec<[(Key<'_>, u64); AHEAD]> = prepared
             .iter()
             .filter_map(|request| {
-                let (_, key) = request.key?;
-                let part = self.keyspace.hash_part(request.args.get(request.found?.part?)?);
-                self.keyspace.touch_part_index(db, &key, part).then_some((key, part))
+                let part = request.args.get(request.found?.part?)?;
+                Some((request.key?.1, self.keyspace.hash_part(part)))
             })
             .collect();
-        large.iter().for_each(|(key, part)| self.keyspace.touch_part(db, key, *part));
+        self.keyspace.touch_parts(db, parts.iter().copied());
     }
 
     /// Runs one request, or says why it cannot run here and now.
@@ -296,37 +293,28 @@ impl Engine {
     fn audible_step(&self, turn: &mut Turn<'_>, request: &Prepared<'_>) -> Flow {
         // ASKING holds for one command.
         let asked = std::mem::take(&mut turn.session.asking);
-        if turn.session.transaction.is_some()
-            && let Some(queued) = self.queue(turn.session, turn.now, request, asked)
-        {
-            match queued {
-                Ok(()) => Writer::new(turn.out, turn.session.protocol).simple("QUEUED"),
-                Err(error) => self.refuse(turn.worker, turn.session, &error, turn.out),
+        // Nearly always neither command nor client nor server asks for a closer look.
+        let plain = request.found.and_then(|entry| Some((entry, entry.plain(request.args)?)));
+        let (entry, run) = match plain {
+            Some((entry, handler)) if turn.session.is_plain() && self.settings.gate().is_empty() => {
+                (entry, Run::Here(handler))
             }
-            return if turn.session.closing { Flow::Close } else { Flow::Done };
-        }
-        let entry = match self.admit(turn.session, request, turn.now) {
-            Ok(Admitted { entry, flow: Flow::Done }) => entry,
-            Ok(Admitted { flow, .. }) => {
-                turn.session.asking = asked;
-                return flow;
-            }
-            // A browser made to talk to this port: its next line may be a command of somebody's choosing.
-            Err(CommandError::UnknownCommand { name, .. }) if is_http(&name) => return Flow::Close,
-            Err(error) => {
-                let error = self.refused_exec(turn.session, request, error);
-                if let Some(entry) = request.found {
-                    add(&turn.worker.stats.commands[entry.index].rejected, 1);
-                }
-                self.refuse(turn.worker, turn.session, &error, turn.out);
-                return Flow::Done;
-            }
+            _ => match self.examine(turn, request, asked) {
+                Ok(entry) => (entry, entry.command.run),
+                Err(flow) => return flow,
+            },
         };
         let start = turn.out.len();
-        let outcome = match entry.command.run {
+        let outcome = match run {
+            Run::Here(handler) => self.execute(turn, request, entry, handler, asked),
             Run::Exec => self.exec(turn.worker, turn.session, turn.now, asked, turn.out),
-            _ => self.execute(turn, request, entry, asked),
+            Run::Node(_) | Run::Container => {
+                unreachable!("the shell's commands and containers are sorted out on admission")
+            }
         };
+        if !turn.worker.garbage.is_empty() {
+            turn.worker.garbage.clear();
+        }
         match outcome {
             Ok(Flow::Done) | Err(_) => {}
             Ok(flow) => {
@@ -336,22 +324,54 @@ impl Engine {
         }
         let end = (turn.worker.nanos)();
         let (nanos, reply_len) = (end.saturating_sub(turn.clock), turn.out.len().saturating_sub(start));
-        self.account(
-            &turn.worker.stats,
-            turn.session,
-            turn.now,
-            &Ran { entry, args: request.args, nanos, reply_len },
-        );
-        let stats = &turn.worker.stats.commands[entry.index];
         turn.clock = end;
+        let ran = Ran { entry, args: request.args, nanos, reply_len };
+        self.account(&turn.worker.stats, turn.session, turn.now, &ran);
         if let Err(error) = outcome {
             turn.out.truncate(start);
+            let stats = &turn.worker.stats.commands[entry.index];
             // A redirection is not the command's failure.
             let counter = if error.is_refusal() { &stats.rejected } else { &stats.failed };
             add(counter, 1);
             self.refuse(turn.worker, turn.session, &error, turn.out);
         }
         if turn.session.closing { Flow::Close } else { Flow::Done }
+    }
+
+    /// Queues the request if its client said MULTI, or asks everything that may keep it from running here and
+    /// now: then the flow says what is to be done instead.
+    fn examine(
+        &self,
+        turn: &mut Turn<'_>,
+        request: &Prepared<'_>,
+        asked: bool,
+    ) -> Result<&'static Registered, Flow> {
+        if turn.session.transaction.is_some()
+            && let Some(queued) = self.queue(turn.session, turn.now, request, asked)
+        {
+            match queued {
+                Ok(()) => Writer::new(turn.out, turn.session.protocol).simple("QUEUED"),
+                Err(error) => self.refuse(turn.worker, turn.session, &error, turn.out),
+            }
+            return Err(if turn.session.closing { Flow::Close } else { Flow::Done });
+        }
+        match self.admit(turn.session, request, turn.now) {
+            Ok(Admitted { entry, flow: Flow::Done }) => Ok(entry),
+            Ok(Admitted { flow, .. }) => {
+                turn.session.asking = asked;
+                Err(flow)
+            }
+            // A browser made to talk to this port: its next line may be a command of somebody's choosing.
+            Err(CommandError::UnknownCommand { name, .. }) if is_http(&name) => Err(Flow::Close),
+            Err(error) => {
+                let error = self.refused_exec(turn.session, request, error);
+                if let Some(entry) = request.found {
+                    add(&turn.worker.stats.commands[entry.index].rejected, 1);
+                }
+                self.refuse(turn.worker, turn.session, &error, turn.out);
+                Err(Flow::Done)
+            }
+        }
     }
 
     /// Takes a command that has run into the statistics, and into the logs if it was slow or large.
@@ -396,11 +416,9 @@ impl Engine {
         turn: &mut Turn<'_>,
         request: &Prepared<'_>,
         entry: &'static Registered,
+        handler: Handler,
         asked: bool,
     ) -> Result<Flow, CommandError> {
-        let Run::Here(handler) = entry.command.run else {
-            unreachable!("the shell's commands and containers are sorted out on admission")
-        };
         let Turn { worker, session, now, out, .. } = turn;
         let now = *now;
         let (db, origin) = (session.db, session.origin);
@@ -418,7 +436,7 @@ impl Engine {
             slots,
             now,
             holds_all: entry.command.reach == Reach::AllSlots,
-            garbage: Vec::new(),
+            garbage: &mut worker.garbage,
             stats: &worker.stats,
             random: &mut worker.random,
             effects: &mut worker.effects,
@@ -439,6 +457,7 @@ impl Engine {
     }
 
     /// Locks the slots of the command's keys and decides, under their locks, whether they are served here.
+    #[inline]
     fn lock(
         &self,
         session: &Session,
@@ -447,22 +466,9 @@ impl Engine {
         asked: bool,
         now: Millis,
     ) -> Result<LockedSlots<'_>, CommandError> {
-        if entry.command.reach == Reach::AllSlots {
-            let _turn = self.script_turn.lock();
-            return Ok(LockedSlots::all(&self.keyspace));
-        }
         let (first, mut locked) = match &request.key {
             Some((_, key)) => (Some(key.slot()), self.keyspace.lock_one(key.slot())),
-            None if entry.command.keys.is_empty() && entry.command.reach != Reach::FirstArgument => {
-                return Ok(LockedSlots::default());
-            }
-            None => {
-                let slots = self.slots_of(entry, request.args);
-                if self.topology.is_some() && slots.iter().any(|slot| *slot != slots[0]) {
-                    return Err(CommandError::CrossSlot);
-                }
-                (slots.first().copied(), self.keyspace.lock_many(&slots))
-            }
+            None => self.lock_found(entry, request.args)?,
         };
         if let (Some(topology), Some(slot), Origin::Client) = (&self.topology, first, session.origin) {
             let ownership = locked.slot(slot).ownership();
@@ -472,6 +478,26 @@ impl Engine {
             }
         }
         Ok(locked)
+    }
+
+    /// Locks the slots of a command that has not one key at a fixed place; says which of them it is routed by.
+    fn lock_found(
+        &self,
+        entry: &Registered,
+        args: Args<'_>,
+    ) -> Result<(Option<Slot>, LockedSlots<'_>), CommandError> {
+        if entry.command.reach == Reach::AllSlots {
+            let _turn = self.script_turn.lock();
+            return Ok((None, LockedSlots::all(&self.keyspace)));
+        }
+        if entry.command.keys.is_empty() && entry.command.reach != Reach::FirstArgument {
+            return Ok((None, LockedSlots::default()));
+        }
+        let slots = self.slots_of(entry, args);
+        if self.topology.is_some() && slots.iter().any(|slot| *slot != slots[0]) {
+            return Err(CommandError::CrossSlot);
+        }
+        Ok((slots.first().copied(), self.keyspace.lock_many(&slots)))
     }
 
     fn slots_of(&self, entry: &Registered, args: Args<'_>) -> SmallVec<[Slot; 4]> {

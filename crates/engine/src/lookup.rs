@@ -1,10 +1,11 @@
 //! Finding a command by name, and numbering all commands for statistics.
 
+use std::ops::RangeInclusive;
 use std::sync::LazyLock;
 
 use resp::Args;
 
-use crate::command::{Command, Flags, Group};
+use crate::command::{Command, Flags, Group, Handler, Run};
 use crate::commands::TABLE;
 use crate::error::CommandError;
 
@@ -20,6 +21,10 @@ pub struct Registered {
     pub(crate) single_key: Option<usize>,
     /// Where the name of a part of that key's value most likely stands: a hint for what to touch ahead.
     pub(crate) part: Option<usize>,
+    /// What runs it, if that is the engine, and the configuration lets everybody run it.
+    plain: Option<Handler>,
+    /// How many words a request may have.
+    words: RangeInclusive<usize>,
     name: Folded,
     subcommands: Vec<&'static Registered>,
 }
@@ -69,6 +74,11 @@ impl Registry {
             _ => None,
         };
         let part = single_key.filter(|_| command.group == Group::Hash).map(|key| key + 1);
+        let plain = match command.run {
+            Run::Here(handler) if !command.flags.contains(Flags::PROTECTED) => Some(handler),
+            _ => None,
+        };
+        let words = command.words();
         let name = Folded::of_command(command.name);
         let index = self.all.len();
         let children = command.subcommands.iter();
@@ -79,6 +89,8 @@ impl Registry {
             full_name: full_name.clone(),
             single_key,
             part,
+            plain,
+            words: words.clone(),
             name,
             subcommands: Vec::new(),
         }));
@@ -93,6 +105,8 @@ impl Registry {
             full_name,
             single_key,
             part,
+            plain,
+            words,
             name,
             subcommands,
         }));
@@ -118,6 +132,7 @@ impl Registry {
     }
 
     /// The command of that name, in any case.
+    #[inline(always)]
     #[must_use]
     pub fn find(&self, name: &[u8]) -> Option<&'static Registered> {
         let folded = Folded::new(name);
@@ -141,14 +156,14 @@ impl Registry {
     }
 
     /// The command or subcommand that a request names.
-    #[inline]
+    #[inline(always)]
     #[must_use]
     pub(crate) fn lookup(&self, args: Args<'_>) -> Option<&'static Registered> {
         let entry = self.find(args.get(0)?)?;
-        match args.get(1) {
-            Some(name) if !entry.subcommands.is_empty() => entry.subcommand(name),
-            _ => Some(entry),
+        if entry.subcommands.is_empty() {
+            return Some(entry);
         }
+        args.get(1).map_or(Some(entry), |name| entry.subcommand(name))
     }
 
     /// [`Registry::lookup`], or what to reply where there is none.
@@ -217,6 +232,12 @@ impl PartialEq for Folded {
 }
 
 impl Registered {
+    /// What runs such a request here, if nothing about it may keep it from that.
+    #[inline]
+    pub(crate) fn plain(&self, args: Args<'_>) -> Option<Handler> {
+        self.plain.filter(|_| self.words.contains(&args.len()))
+    }
+
     fn is_named(&self, name: &[u8]) -> bool {
         self.command.name.as_bytes().eq_ignore_ascii_case(name)
     }
@@ -242,6 +263,14 @@ impl Registered {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::command::Reach;
+
+    #[test]
+    fn a_command_with_one_key_needs_its_slot_only() {
+        let registry = Registry::the();
+        let mut with_key = registry.all().iter().filter(|entry| entry.single_key.is_some());
+        assert!(with_key.all(|entry| entry.command.reach == Reach::Keys));
+    }
 
     #[test]
     fn every_command_is_found_in_any_case_and_nothing_else_is() {

@@ -111,6 +111,12 @@ impl Session {
         }
     }
 
+    /// Whether nothing about it may keep a command from running.
+    #[inline]
+    pub(crate) fn is_plain(&self) -> bool {
+        self.authenticated && !self.subscriber && self.transaction.is_none()
+    }
+
     /// Whether it may do nothing but change its subscriptions: version 2 of the protocol cannot tell
     /// messages from replies.
     pub(crate) fn only_listens(&self) -> bool {

@@ -65,8 +65,7 @@ fn run(keyspace: &Keyspace, keys: u64, count: usize, sweeps: bool, write: bool, 
         let hashed: [Key<'_>; BATCH] = std::array::from_fn(|index| keyspace.key(&batch[index]));
         if sweeps {
             hashed.iter().for_each(|key| keyspace.touch_slot(key));
-            hashed.iter().for_each(|key| keyspace.touch_index(0, key));
-            hashed.iter().for_each(|key| keyspace.touch_entry(0, key));
+            keyspace.touch_entries(0, hashed.iter());
         }
         for key in &hashed {
             if write {

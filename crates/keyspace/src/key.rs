@@ -27,3 +27,39 @@ impl<'a> Key<'a> {
         self.hash
     }
 }
+
+/// Whether both are the same. Most keys are short enough that a call would cost more than the comparison.
+#[inline]
+pub(crate) fn same(one: &[u8], other: &[u8]) -> bool {
+    if one.len() != other.len() {
+        return false;
+    }
+    match one.len() {
+        8..=16 => {
+            one.first_chunk::<8>() == other.first_chunk() && one.last_chunk::<8>() == other.last_chunk()
+        }
+        17..=32 => {
+            one.first_chunk::<16>() == other.first_chunk() && one.last_chunk::<16>() == other.last_chunk()
+        }
+        _ => one == other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_byte_of_keys_of_all_lengths_is_compared() {
+        for len in 0..50 {
+            let key: Vec<u8> = (0..len).collect();
+            assert!(same(&key, &key.clone()));
+            assert!(!same(&key, &[&key[..], b"x"].concat()));
+            for at in 0..key.len() {
+                let mut other = key.clone();
+                other[at] ^= 0x80;
+                assert!(!same(&key, &other), "byte {at} of {len}");
+            }
+        }
+    }
+}

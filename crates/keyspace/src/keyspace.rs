@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicI64, AtomicU32, Ordering};
 use clock::Millis;
 use parking_lot::{Mutex, MutexGuard};
 use slot_routing::{SLOT_COUNT, Slot};
+use smallvec::SmallVec;
 
 use crate::hashing;
 use crate::key::Key;
@@ -17,6 +18,9 @@ use crate::table::Table;
 
 /// How many slots ahead memory is asked for while all are locked one after another.
 const LOCKS_AHEAD: usize = 16;
+
+/// For so many keys at once sweeping takes no memory.
+const AT_ONCE: usize = 32;
 
 /// A slot on lines of its own.
 #[derive(Debug, Default)]
@@ -69,23 +73,21 @@ impl Keyspace {
         prefetch(slot.as_ptr().cast::<u8>().wrapping_add(64));
     }
 
-    /// Second sweep: asks for the index line of the key. Does nothing if the slot is in use just now.
-    #[inline]
-    pub fn touch_index(&self, db: u16, key: &Key<'_>) {
-        if let Some(data) = self.slots[key.slot.index()].0.try_lock()
-            && let Some(table) = data.table_if(db)
-        {
-            table.prefetch_index(key.hash);
+    /// Second and third sweep: asks for the keys' index lines, then for their entries. A slot stays locked from
+    /// one to the other. Passes over what is in use just now.
+    pub fn touch_entries<'a>(&self, db: u16, keys: impl Iterator<Item = &'a Key<'a>>) {
+        let mut held: SmallVec<[(MutexGuard<'_, SlotData>, u64); AT_ONCE]> = SmallVec::new();
+        for key in keys {
+            let Some(data) = self.slots[key.slot.index()].0.try_lock() else { continue };
+            if let Some(table) = data.table_if(db) {
+                table.prefetch_index(key.hash);
+                held.push((data, key.hash));
+            }
         }
-    }
-
-    /// Third sweep: asks for the key's entry. Does nothing if the slot is in use just now.
-    #[inline]
-    pub fn touch_entry(&self, db: u16, key: &Key<'_>) {
-        if let Some(data) = self.slots[key.slot.index()].0.try_lock()
-            && let Some(table) = data.table_if(db)
-        {
-            table.prefetch_entry(key.hash);
+        for (data, hash) in held {
+            if let Some(table) = data.table_if(db) {
+                table.prefetch_entry(hash);
+            }
         }
     }
 
@@ -96,24 +98,36 @@ impl Keyspace {
         hashing::of(name)
     }
 
-    /// Fourth sweep, where a command names a part of the value: asks for the index line of the part, if the
-    /// value is large; says whether it is.
-    #[inline]
-    pub fn touch_part_index(&self, db: u16, key: &Key<'_>, part: u64) -> bool {
-        self.with_likely_parts(db, key, |parts| parts.prefetch_index(part))
+    /// Fourth and fifth sweep, where commands name parts of values: asks for the index lines of those whose
+    /// values are large, then for the parts.
+    pub fn touch_parts<'a>(&self, db: u16, parts: impl Iterator<Item = (Key<'a>, u64)> + Clone) {
+        let mut any = false;
+        self.visit_parts(db, parts.clone(), |large, part| {
+            any = true;
+            large.prefetch_index(part);
+        });
+        if any {
+            self.visit_parts(db, parts, Table::prefetch_entry);
+        }
     }
 
-    /// Fifth sweep: asks for the part.
-    #[inline]
-    pub fn touch_part(&self, db: u16, key: &Key<'_>, part: u64) {
-        self.with_likely_parts(db, key, |parts| parts.prefetch_entry(part));
-    }
-
-    #[inline]
-    fn with_likely_parts(&self, db: u16, key: &Key<'_>, visit: impl FnOnce(&Table)) -> bool {
-        let data = self.slots[key.slot.index()].0.try_lock();
-        let table = data.as_ref().and_then(|data| data.table_if(db));
-        table.and_then(|table| table.likely_parts(key.hash)).map(visit).is_some()
+    /// Visits the values that are large. Many commands in a row are often about one: its slot is locked once.
+    fn visit_parts<'a>(
+        &self,
+        db: u16,
+        parts: impl Iterator<Item = (Key<'a>, u64)>,
+        mut visit: impl FnMut(&Table, u64),
+    ) {
+        let mut held: Option<(Slot, Option<MutexGuard<'_, SlotData>>)> = None;
+        for (key, part) in parts {
+            if held.as_ref().is_none_or(|(slot, _)| *slot != key.slot) {
+                held = Some((key.slot, self.slots[key.slot.index()].0.try_lock()));
+            }
+            let table = held.as_ref().and_then(|(_, data)| data.as_ref()?.table_if(db));
+            if let Some(large) = table.and_then(|table| table.likely_parts(key.hash)) {
+                visit(large, part);
+            }
+        }
     }
 
     /// Waits for one slot. The caller must hold no other (see [`Keyspace::lock_many`]).
@@ -127,7 +141,7 @@ impl Keyspace {
     #[must_use]
     #[inline]
     pub fn lock_one(&self, slot: Slot) -> LockedSlots<'_> {
-        LockedSlots::one(self, slot)
+        LockedSlots::One(self.lock(slot))
     }
 
     /// Locks the slots all or nothing: never waits for one while it holds another, so two callers

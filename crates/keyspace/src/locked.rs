@@ -6,23 +6,24 @@ use smallvec::SmallVec;
 use crate::keyspace::Keyspace;
 use crate::slot::{SlotData, SlotGuard};
 
-/// Locked slots in rising order. Nearly always one.
-#[derive(Debug, Default)]
-pub struct LockedSlots<'k> {
-    /// The only one, if it is.
-    only: Option<SlotGuard<'k>>,
-    several: Vec<SlotGuard<'k>>,
+/// Locked slots in rising order.
+#[derive(Debug)]
+pub enum LockedSlots<'k> {
+    /// Nearly always.
+    One(SlotGuard<'k>),
+    Several(Vec<SlotGuard<'k>>),
+}
+
+impl Default for LockedSlots<'_> {
+    fn default() -> Self {
+        Self::Several(Vec::new())
+    }
 }
 
 impl<'k> LockedSlots<'k> {
-    #[inline]
-    pub(crate) fn one(keyspace: &'k Keyspace, slot: Slot) -> Self {
-        Self { only: Some(keyspace.lock(slot)), several: Vec::new() }
-    }
-
     pub(crate) fn acquire(keyspace: &'k Keyspace, slots: &[Slot]) -> Self {
         if let &[only] = slots {
-            return Self::one(keyspace, only);
+            return Self::One(keyspace.lock(only));
         }
         let mut wanted: SmallVec<[Slot; 4]> = slots.into();
         wanted.sort_unstable();
@@ -43,25 +44,25 @@ impl<'k> LockedSlots<'k> {
                 }
             }
             several.sort_unstable_by_key(SlotGuard::slot);
-            return Self { only: None, several };
+            return Self::Several(several);
         }
     }
 
     /// Locks every slot in rising order. Only for the holder of the script turn.
     #[must_use]
     pub fn all(keyspace: &'k Keyspace) -> Self {
-        Self { only: None, several: Slot::all().map(|slot| keyspace.lock(slot)).collect() }
+        Self::Several(Slot::all().map(|slot| keyspace.lock(slot)).collect())
     }
 
     /// The data of `slot`, which must be among the locked ones.
     #[inline]
     pub fn slot(&mut self, slot: Slot) -> &mut SlotData {
-        match &mut self.only {
-            Some(only) => {
+        match self {
+            Self::One(only) => {
                 assert_eq!(only.slot(), slot, "a command touches only the slots it locked");
                 only
             }
-            None => Self::among(&mut self.several, slot),
+            Self::Several(several) => Self::among(several, slot),
         }
     }
 
@@ -74,6 +75,10 @@ impl<'k> LockedSlots<'k> {
 
     /// The locked slots in rising order.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut SlotGuard<'k>> {
-        self.only.iter_mut().chain(&mut self.several)
+        let slots = match self {
+            Self::One(only) => std::slice::from_mut(only),
+            Self::Several(several) => several,
+        };
+        slots.iter_mut()
     }
 }

@@ -17,7 +17,7 @@ use clock::Millis;
 use crate::entry::{DEAD, Draft, Form, Header, MAX_KEY, MAX_VALUE, Mark, Where, is_wide};
 use crate::hash::{HashRef, Shape};
 use crate::index::Index;
-use crate::key::Key;
+use crate::key::{self, Key};
 use crate::memory::Block;
 use crate::outside::{Large, Record, Store, count_kept};
 use crate::page;
@@ -181,21 +181,30 @@ impl Table {
     #[must_use]
     #[inline]
     pub fn find(&self, key: &Key<'_>, now: Millis) -> Found {
+        self.find_with_usage(key, now).0
+    }
+
+    /// Looks `key` up, and says when and how often it was used, if it is there.
+    #[must_use]
+    #[inline]
+    pub fn find_with_usage(&self, key: &Key<'_>, now: Millis) -> (Found, Usage) {
         let keys = self.keys();
-        let mut expiry = None;
+        let (mut expiry, mut usage) = (None, 0);
         let found = self.index.find(key.hash, |reference| {
             let (header, page, at) = self.pages.entry(reference);
-            let is = keys.key_of(header, page, at) == key.bytes;
-            if is && header.volatile() {
+            let is = key::same(keys.key_of(header, page, at), key.bytes);
+            if is {
+                usage = header.usage(page, at);
                 expiry = header.expiry(page, at);
             }
             is
         });
-        match found {
+        let found = match found {
             None => Found::Missing,
             Some(found) if expiry.is_some_and(|expiry| expiry <= now) => Found::Expired(Place(found)),
             Some(found) => Found::Live(Place(found)),
-        }
+        };
+        (found, Usage(usage))
     }
 
     #[must_use]

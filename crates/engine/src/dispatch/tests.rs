@@ -64,7 +64,8 @@ fn a_command_admitted_before_a_pause_stops_at_its_slot() {
         engine.settings.set_gate(Gate::WRITES_PAUSED, true);
         let (worker, session, mut out) = (&mut client.worker, &mut client.session, Vec::new());
         let mut turn = Turn { worker, session, now: client.now, out: &mut out, clock: 0 };
-        let flow = engine.execute(&mut turn, request, admitted.entry, false);
+        let Run::Here(handler) = admitted.entry.command.run else { panic!("the engine's own command") };
+        let flow = engine.execute(&mut turn, request, admitted.entry, handler, false);
         assert_eq!(flow, Ok(if runs { Flow::Done } else { Flow::Paused }));
         engine.settings.set_gate(Gate::WRITES_PAUSED, false);
     }

@@ -139,7 +139,7 @@ impl Engine {
             slots,
             now,
             holds_all: transaction.holds_all(),
-            garbage: Vec::new(),
+            garbage: &mut worker.garbage,
             stats: &worker.stats,
             random: &mut worker.random,
             effects: &mut worker.effects,

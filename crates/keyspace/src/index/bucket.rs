@@ -11,6 +11,8 @@
 //! A tag is a byte of the key's hash, 0 for an empty place. `passed` counts the entries that belonged here
 //! or before, found every place taken, and lie further on: while it is not 0 a search has to go on.
 
+use wide::u8x16;
+
 pub(crate) const PLACES: usize = 12;
 pub(crate) const LINE: usize = 64;
 const PASSED: usize = 12;
@@ -30,23 +32,18 @@ pub(crate) fn tag(hash: u64) -> u8 {
     (hash as u8).max(1)
 }
 
-/// Which of the twelve places have `tag`: the highest bit of each such byte.
+/// Which of the twelve places have `tag`: a bit each.
 #[inline]
-fn places_with(line: &[u8; LINE], tag: u8) -> u128 {
-    const LOW_BITS: u128 = u128::from_ne_bytes([0x7f; 16]);
-    const PLACES_ONLY: u128 = (1 << (8 * PLACES)) - 1;
-    let tags = u128::from_le_bytes(line[..16].try_into().expect("sixteen bytes"));
-    // A byte that differs has some bit set; adding carries that into its highest bit.
-    let different = tags ^ u128::from_ne_bytes([tag; 16]);
-    let carried = (different & LOW_BITS) + LOW_BITS;
-    !(carried | different | LOW_BITS) & PLACES_ONLY
+fn places_with(line: &[u8; LINE], tag: u8) -> u32 {
+    let head: [u8; 16] = *line.first_chunk().expect("a line is longer");
+    u8x16::new(head).simd_eq(u8x16::splat(tag)).to_bitmask() & ((1 << PLACES) - 1)
 }
 
-/// The places whose highest bits are set, rising.
+/// The places whose bits are set, rising.
 #[inline]
-fn places(mut bits: u128) -> impl Iterator<Item = usize> {
+fn places(mut bits: u32) -> impl Iterator<Item = usize> {
     std::iter::from_fn(move || {
-        let place = (bits != 0).then(|| bits.trailing_zeros() as usize / 8)?;
+        let place = (bits != 0).then(|| bits.trailing_zeros() as usize)?;
         bits &= bits - 1;
         Some(place)
     })

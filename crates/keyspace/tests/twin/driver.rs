@@ -145,8 +145,7 @@ impl Driver {
     fn compare(&mut self, db: u16, bytes: &[u8]) {
         let key = self.keyspace.key(bytes);
         self.keyspace.touch_slot(&key);
-        self.keyspace.touch_index(db, &key);
-        self.keyspace.touch_entry(db, &key);
+        self.keyspace.touch_entries(db, std::iter::once(&key));
         let mut guard = self.keyspace.lock(key.slot());
         let table = guard.table(db);
         let found = table.find(&key, self.now);

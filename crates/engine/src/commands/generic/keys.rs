@@ -29,7 +29,8 @@ pub(super) fn touch(context: &mut Context<'_>) -> Result<(), CommandError> {
     count(context, |context, key| {
         let found = context.glance(key);
         if let Some(place) = found {
-            context.mark_used(context.session.db, key, place);
+            let before = context.table(key).usage(place);
+            context.mark_used(context.session.db, key, place, before);
         }
         found
     })
