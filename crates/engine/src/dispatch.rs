@@ -261,7 +261,7 @@ impl Engine {
                 Some((request.key?.1, self.keyspace.hash_part(part)))
             })
             .collect();
-        self.keyspace.touch_parts(db, parts.iter().copied());
+        self.keyspace.touch_parts(db, &parts);
     }
 
     /// Runs one request, or says why it cannot run here and now.

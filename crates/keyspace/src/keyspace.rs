@@ -100,9 +100,9 @@ impl Keyspace {
 
     /// Fourth and fifth sweep, where commands name parts of values: asks for the index lines of those whose
     /// values are large, then for the parts.
-    pub fn touch_parts<'a>(&self, db: u16, parts: impl Iterator<Item = (Key<'a>, u64)> + Clone) {
+    pub fn touch_parts(&self, db: u16, parts: &[(Key<'_>, u64)]) {
         let mut any = false;
-        self.visit_parts(db, parts.clone(), |large, part| {
+        self.visit_parts(db, parts, |large, part| {
             any = true;
             large.prefetch_index(part);
         });
@@ -111,21 +111,15 @@ impl Keyspace {
         }
     }
 
-    /// Visits the values that are large. Many commands in a row are often about one: its slot is locked once.
-    fn visit_parts<'a>(
-        &self,
-        db: u16,
-        parts: impl Iterator<Item = (Key<'a>, u64)>,
-        mut visit: impl FnMut(&Table, u64),
-    ) {
-        let mut held: Option<(Slot, Option<MutexGuard<'_, SlotData>>)> = None;
-        for (key, part) in parts {
-            if held.as_ref().is_none_or(|(slot, _)| *slot != key.slot) {
-                held = Some((key.slot, self.slots[key.slot.index()].0.try_lock()));
-            }
-            let table = held.as_ref().and_then(|(_, data)| data.as_ref()?.table_if(db));
+    /// Visits those of the values that are large. Many commands in a row are often about one: it is found once.
+    fn visit_parts(&self, db: u16, parts: &[(Key<'_>, u64)], mut visit: impl FnMut(&Table, u64)) {
+        for of_one in parts.chunk_by(|(one, _), (other, _)| (one.slot, one.hash) == (other.slot, other.hash))
+        {
+            let key = of_one[0].0;
+            let data = self.slots[key.slot.index()].0.try_lock();
+            let table = data.as_ref().and_then(|data| data.table_if(db));
             if let Some(large) = table.and_then(|table| table.likely_parts(key.hash)) {
-                visit(large, part);
+                of_one.iter().for_each(|(_, part)| visit(large, *part));
             }
         }
     }

@@ -326,8 +326,9 @@ impl Table {
             let named = hash.named_table;
             let table = self.table_of(place);
             let replaced = table.set_field(name, value, expiry);
-            let named_table = named || passes(&field, table.len(), limits);
-            self.set_mark(place, named_table);
+            if !named && passes(&field, table.len(), limits) {
+                self.set_mark(place, true);
+            }
             if expiry.is_some() {
                 self.note_fields_due(place, key.bytes);
             }
