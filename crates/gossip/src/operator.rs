@@ -99,7 +99,8 @@ impl Gossip {
     }
 
     fn give_slot(&mut self, slot: Slot, to: NodeId, keys_in_slot: u64) -> Answer {
-        let was_mine = self.slots.owner(slot) == Some(self.me);
+        let owner = self.slots.owner(slot);
+        let was_mine = owner == Some(self.me);
         if was_mine && to != self.me && keys_in_slot > 0 {
             return Err(CommandError::HoldsKeys(slot));
         }
@@ -114,8 +115,11 @@ impl Gossip {
             self.log(Event::SlotsLost { to });
             self.become_replica_of(to);
         }
-        if to == self.me && self.importing.remove(&slot).is_some() {
-            // A new epoch makes the others believe us over the old owner.
+        let imported = to == self.me && self.importing.remove(&slot).is_some();
+        if imported || (to == self.me && owner.is_some_and(|owner| owner != self.me)) {
+            // A new epoch makes the others believe us over the old owner. Redis takes one only for an import;
+            // where that was forgotten in a power failure, the slot would fall back, and be nobody's when its
+            // old owner is told to give it.
             if let Some(epoch) = self.bump_epoch() {
                 self.log(Event::ImportedEpoch(epoch));
             }

@@ -249,6 +249,22 @@ fn a_slot_that_was_imported_is_on_disk_before_its_old_owner_hears_of_it() {
     assert!(matches!(out.first(), Some(Action::Persist { sync: true, .. })), "{out:?}");
 }
 
+/// Found by the simulator (cluster, seed 7482): a power failure made the target forget that it imported the
+/// slot. It took it under its old epoch and lost it to the old owner's claim, who gave it away then.
+#[test]
+fn a_slot_taken_from_another_is_claimed_under_a_new_epoch_even_if_the_import_was_forgotten() {
+    let (mut gossip, me, master, _) = voter();
+    let slot = slot_routing::Slot::new(101).unwrap();
+    assert_eq!(gossip.slot_owner(slot), Some(master));
+    let change = SlotChange::Node(me.to_string());
+    let take = || Command::SetSlot { slot, change: change.clone(), keys_in_slot: 0 };
+    handle(&mut gossip, 0, Input::Command { token: 0, command: take() });
+    assert_eq!((gossip.slot_owner(slot), gossip.myself().config_epoch), (Some(me), Epoch(6)));
+    // What is ours already needs none.
+    handle(&mut gossip, 1, Input::Command { token: 1, command: take() });
+    assert_eq!(gossip.current_epoch(), Epoch(6));
+}
+
 #[test]
 fn a_candidacy_left_by_a_manual_failover_does_not_stop_time() {
     // A replica that never had data stands only because an operator forces it. When that has timed out
