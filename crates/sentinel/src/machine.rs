@@ -127,6 +127,9 @@ pub enum Action {
 pub struct Status {
     /// The address that clients are sent to.
     pub addr: Addr,
+    /// The address that is watched, and held for down or not: a leader's is the old master's until its
+    /// failover has ended.
+    pub watched: Addr,
     pub config_epoch: u64,
     /// The newest epoch heard of.
     pub epoch: u64,
@@ -275,6 +278,10 @@ impl Sentinel {
         } else if cx.shared.tilt.is_some_and(|since| now.since(since) > cx.shared.timing.tilt_period) {
             cx.shared.tilt = None;
             cx.event(Level::Warning, "-tilt", "#tilt mode exited".into(), None);
+            // Before anything is done by what was thought of them when it began.
+            for master in self.masters.values_mut() {
+                master.judge(&mut cx);
+            }
         }
     }
 
@@ -426,6 +433,7 @@ impl Sentinel {
         let failover = master.failover.as_ref();
         Some(Status {
             addr: master.current_addr().clone(),
+            watched: master.myself.addr.clone(),
             config_epoch: master.config_epoch,
             epoch: self.shared.epoch,
             replicas: master.replicas.keys().cloned().collect(),

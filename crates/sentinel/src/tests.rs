@@ -250,6 +250,24 @@ fn time_that_jumps_makes_everything_doubtful_for_a_while() {
     assert_eq!(events[..2], ["-tilt #tilt mode exited", "+sdown master mymaster 10.0.0.1 6379"]);
 }
 
+/// Found by the simulator (6 nodes, seed 2969): the first that came after TILT was an INFO, and a leader
+/// selected by who had been down when it began.
+#[test]
+fn the_end_of_tilt_is_judged_before_anything_is_done() {
+    let mut bench = Bench::new();
+    bench.now += Duration::from_secs(3);
+    bench.deadline();
+    bench.pass(29_900);
+    bench.now += Duration::from_millis(300);
+    let out = bench.meet(PEER, 26380);
+    let events = published(&out);
+    assert_eq!(
+        events[..2],
+        ["-tilt #tilt mode exited", "+sdown master mymaster 10.0.0.1 6379"],
+        "{events:?}"
+    );
+}
+
 #[test]
 fn five_hundred_masters_share_one_link_to_each_sentinel() {
     let mut config = String::new();
