@@ -8,12 +8,12 @@
 //! A link is a stream, as with TCP. Packets on it may be lost, come twice or late all the same: the bus
 //! must bear it.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
 use clock::{Instant, Millis};
-use gossip::wire::{Body, Packet};
+use gossip::wire::{Body, Header, Packet};
 use gossip::{Action, Event as Told, Gossip, Input, LinkId};
 use slot_routing::{NodeId, Slot, Topology};
 
@@ -23,7 +23,6 @@ use self::invariants::Seen;
 use self::wire::Wire;
 use crate::invariant::Invariant;
 use crate::stage::{Phases, Play, Stage, plan_tick, play};
-use crate::trace::START;
 use crate::{Chance, Outcome, Plan, Plant};
 
 mod data;
@@ -81,11 +80,22 @@ struct Host {
     accepted: u64,
     topology: Option<Topology>,
     data: Data,
-    /// When each node was last heard.
-    heard: BTreeMap<NodeId, Instant>,
+    /// What each node last said.
+    heard: BTreeMap<NodeId, Heard>,
+    /// The rank of its candidacy, unless an operator wants it.
+    rank: Option<u32>,
+    /// In whose place it stands.
+    contested: Option<NodeId>,
     tokens: u64,
     /// What the operator does next, once a command has been answered well.
     next_steps: BTreeMap<u64, operator::Step>,
+}
+
+/// The last word of a node.
+#[derive(Debug, Clone)]
+struct Heard {
+    at: Instant,
+    header: Header,
 }
 
 struct World {
@@ -97,8 +107,14 @@ struct World {
     loss: u32,
     /// Slots that stand for all: some of each first master.
     samples: Vec<Slot>,
-    /// A slot is on its way until then.
-    moving_until: Instant,
+    /// Slots on their way, each until it must have arrived or be given up.
+    moves: Vec<(operator::Move, Instant)>,
+    /// Who lost its disk.
+    lost: Option<NodeId>,
+    /// Masters whose replica an operator has sent elsewhere.
+    deserted: BTreeSet<NodeId>,
+    /// Since when two that can talk have both served a slot.
+    rivals: BTreeMap<(Slot, usize, usize), Instant>,
     invariants: Vec<Box<dyn for<'a> Invariant<Seen<'a>>>>,
 }
 
@@ -150,6 +166,7 @@ impl Play for World {
 
     fn beat(&mut self) {
         self.replicate();
+        self.check_claims();
     }
 
     fn fault(&mut self) {
@@ -207,7 +224,10 @@ impl World {
             dialled: 0,
             loss,
             samples: formation.samples,
-            moving_until: START,
+            moves: Vec::new(),
+            lost: None,
+            deserted: BTreeSet::new(),
+            rivals: BTreeMap::new(),
             invariants: invariants::all(),
         }
     }
@@ -254,7 +274,8 @@ impl World {
             gossip.handle(now + skew, wall, Input::Replication(facts), &mut out);
         }
         gossip.handle(now + skew, wall, input, &mut out);
-        host_now.waiting.extend(out);
+        self.watch_candidacy(host, &out);
+        self.hosts[host].waiting.extend(out);
         self.release(host);
         plan_tick(self, host);
     }
@@ -316,11 +337,7 @@ impl World {
 
     fn on_told(&mut self, host: usize, told: &Told) {
         self.stage.note(|| format!("host {host}: {told}"));
-        if let Told::ElectionWon(epoch) = *told {
-            self.stage.promotions += 1;
-            let winner = self.gossip(host).id();
-            self.tell(&Seen::Won { winner, epoch });
-        }
+        self.stage.promotions += usize::from(matches!(told, Told::ElectionWon(_)));
     }
 
     /// A packet leaves a host.
@@ -355,6 +372,8 @@ impl Host {
             topology: None,
             data: Data::default(),
             heard: BTreeMap::new(),
+            rank: None,
+            contested: None,
             tokens: 0,
             next_steps: BTreeMap::new(),
         }

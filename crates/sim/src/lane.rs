@@ -1,6 +1,7 @@
 //! One direction of a connection: what is sent arrives in order, each thing at its time.
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
 use clock::Instant;
 
@@ -9,6 +10,15 @@ pub(crate) struct Lane<T> {
     items: VecDeque<(Instant, T)>,
     /// An event that will look at the first item is on its way.
     planned: bool,
+}
+
+/// What comes out of a lane.
+#[derive(Debug, Clone)]
+pub(crate) enum Next<T> {
+    Item(T),
+    /// Look again then.
+    At(Instant),
+    Nothing,
 }
 
 impl<T> Default for Lane<T> {
@@ -25,14 +35,16 @@ impl<T> Lane<T> {
         (!std::mem::replace(&mut self.planned, true)).then_some(at)
     }
 
-    /// When the first item arrives; without one, nobody looks any more until the next is pushed.
-    pub(crate) fn first(&mut self) -> Option<Instant> {
+    /// What has arrived by now; or, if whoever it is for takes nothing in, when to look again: after
+    /// `held`. With nothing on its way, nobody looks any more until the next is pushed.
+    pub(crate) fn next(&mut self, now: Instant, held: Option<Duration>) -> Next<T> {
         let first = self.items.front().map(|(at, _)| *at);
         self.planned = first.is_some();
-        first
-    }
-
-    pub(crate) fn pop(&mut self) -> Option<T> {
-        self.items.pop_front().map(|(_, item)| item)
+        match (first, held) {
+            (None, _) => Next::Nothing,
+            (Some(at), Some(pause)) => Next::At(at.max(now + pause)),
+            (Some(at), None) if at > now => Next::At(at),
+            (Some(_), None) => self.items.pop_front().map_or(Next::Nothing, |(_, item)| Next::Item(item)),
+        }
     }
 }

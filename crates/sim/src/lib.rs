@@ -52,6 +52,8 @@ pub enum Machine {
 pub enum Plant {
     /// Votes are not written to disk.
     ForgottenVotes,
+    /// Who stands for election, or suspects the master, needs nobody's consent.
+    IgnoredQuorum,
     /// A process panics when a replica is to be promoted.
     Panic,
 }

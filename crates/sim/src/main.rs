@@ -24,9 +24,9 @@ struct Options {
     /// The first seed.
     #[arg(long, default_value_t = 0)]
     from: u64,
-    /// Build in a known fault: votes that are not written to disk.
-    #[arg(long)]
-    forget_votes: bool,
+    /// Build in a known fault.
+    #[arg(long, value_enum)]
+    plant: Option<Fault>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -34,6 +34,23 @@ enum Which {
     Both,
     Cluster,
     Sentinel,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Fault {
+    ForgottenVotes,
+    IgnoredQuorum,
+    Panic,
+}
+
+impl Fault {
+    fn plant(self) -> Plant {
+        match self {
+            Self::ForgottenVotes => Plant::ForgottenVotes,
+            Self::IgnoredQuorum => Plant::IgnoredQuorum,
+            Self::Panic => Plant::Panic,
+        }
+    }
 }
 
 fn main() -> ExitCode {
@@ -50,7 +67,7 @@ fn main() -> ExitCode {
 
 /// Tries one machine, and tells.
 fn holds(options: &Options, machine: Machine) -> bool {
-    let plant = options.forget_votes.then_some(Plant::ForgottenVotes);
+    let plant = options.plant.map(Fault::plant);
     let plan = |seed| Plan { machine, seed, nodes: options.nodes, plant };
     let name = format!("{machine:?}").to_lowercase();
     if let Some(seed) = options.seed {
@@ -74,7 +91,8 @@ fn holds(options: &Options, machine: Machine) -> bool {
 fn report(options: &Options, name: &str, seed: u64, violation: Option<String>) -> bool {
     let Some(violation) = violation else { return true };
     println!("{name}: seed {seed}: {violation}");
-    let plant = if options.forget_votes { " --forget-votes" } else { "" };
+    let named = options.plant.and_then(|fault| fault.to_possible_value());
+    let plant = named.map_or_else(String::new, |fault| format!(" --plant {}", fault.get_name()));
     let nodes = options.nodes;
     println!("replay: cargo run -p sim -- --machine {name} --nodes {nodes} --seed {seed}{plant}");
     false

@@ -14,12 +14,13 @@ use sentinel::{Action, ClientId, Config, Input, LinkId, Sentinel};
 
 use self::disk::Disk;
 use self::invariants::Seen;
-use self::server::{Effect, Server};
+use self::server::{Server, Told};
 use self::stream::{Stream, ToClient};
 use crate::invariant::Invariant;
 use crate::stage::{Phases, Play, Stage, plan_tick, play};
 use crate::{Chance, Outcome, Plan, Plant};
 
+mod data;
 mod disk;
 mod faults;
 mod invariants;
@@ -76,6 +77,8 @@ struct Watcher {
     /// Votes on their way to the disk, with the records that hold them: (record, term, vote).
     ballots: Vec<(u64, u64, u64)>,
     links: BTreeMap<LinkId, u64>,
+    /// What each server last told of itself.
+    told: BTreeMap<usize, Told>,
 }
 
 struct World {
@@ -178,10 +181,10 @@ impl World {
             hosts: Vec::new(),
             streams: BTreeMap::new(),
             opened: 0,
-            invariants: invariants::all(),
+            invariants: invariants::all(quorum(watchers)),
         };
         for number in 0..watchers {
-            let watcher = Watcher::new(Disk::new(first_config(watchers)));
+            let watcher = Watcher::new(Disk::new(first_config(watchers, plan.plant)));
             world.add_host(format!("10.0.0.{}", number + 1), Kind::Watcher(Box::new(watcher)));
         }
         for number in 0..servers {
@@ -236,6 +239,7 @@ impl World {
         watcher.synced = 0;
         watcher.ballots.clear();
         watcher.links.clear();
+        watcher.told.clear();
         self.carry_out(host, out);
         plan_tick(self, host);
     }
@@ -254,9 +258,15 @@ impl World {
 
     fn examine(&mut self, host: usize, sentinel: &Sentinel, out: &[Action]) {
         let id = sentinel.my_id().to_string();
-        let mut seen = vec![Seen::Step { sentinel }];
+        let mut seen = Vec::new();
+        let status = sentinel.status(MASTER);
+        let watched = status.as_ref().map(|status| status.watched.clone());
+        seen.extend(status.map(|status| Seen::Step { sentinel, status }));
         for action in out {
             match action {
+                Action::Log { text, .. } if text.contains("+selected-slave") => {
+                    self.check_choice(host, watched.as_ref(), text);
+                }
                 Action::Persist { record, .. } => {
                     let ballots = record.changes.iter().filter_map(|change| match change {
                         Change::Ballot { term, vote, .. } => {
@@ -374,125 +384,8 @@ impl World {
         }
     }
 
-    fn serve_server(&mut self, host: usize, conn: u64, request: &[Vec<u8>]) {
-        let Some(stream) = self.streams.get_mut(&conn) else { return };
-        let exec = request.first().is_some_and(|word| word.eq_ignore_ascii_case(b"EXEC"));
-        if let Some(queued) = stream.multi.as_mut().filter(|_| !exec) {
-            queued.push(request.to_vec());
-            self.push_to_client(conn, ToClient::Bytes(b"+QUEUED\r\n".to_vec()));
-            return;
-        }
-        let queued = stream.multi.take().unwrap_or_default();
-        if exec {
-            let mut reply = format!("*{}\r\n", queued.len()).into_bytes();
-            for request in queued {
-                reply.extend(self.execute(host, conn, &request));
-            }
-            self.push_to_client(conn, ToClient::Bytes(reply));
-        } else {
-            let reply = self.execute(host, conn, request);
-            self.push_to_client(conn, ToClient::Bytes(reply));
-        }
-    }
-
-    fn execute(&mut self, host: usize, conn: u64, request: &[Vec<u8>]) -> Vec<u8> {
-        let now = self.stage.now;
-        let replicas = self.replicas_of(host);
-        let (reply, effect) = self.server(host).answer(now, request, &replicas);
-        match effect {
-            Effect::None | Effect::Exec => {}
-            Effect::Multi => {
-                if let Some(stream) = self.streams.get_mut(&conn) {
-                    stream.multi = Some(Vec::new());
-                }
-            }
-            Effect::Subscribe => {
-                if let Some(stream) = self.streams.get_mut(&conn) {
-                    stream.subscribed = true;
-                }
-            }
-            Effect::Publish(payload) => self.publish(host, &payload),
-            Effect::Kill { subscribed } => {
-                let conns = self.conns(|stream| stream.server == host && stream.subscribed == subscribed);
-                for other in conns.into_iter().filter(|&other| other != conn) {
-                    self.push_to_client(other, ToClient::Closed);
-                }
-            }
-            Effect::Follow(upstream) => {
-                self.stage.note(|| format!("server {host} follows {upstream:?}"));
-                self.server(host).follow(now, upstream);
-            }
-            Effect::HandOver(ip, port) => self.hand_over(host, &ip, port),
-        }
-        reply
-    }
-
-    fn hand_over(&mut self, host: usize, ip: &str, port: u16) {
-        let Some(to) = self.find(ip) else { return };
-        if !self.server(to).link_up || !self.stage.runs(to) {
-            return;
-        }
-        let now = self.stage.now;
-        self.stage.note(|| format!("server {host} hands over to {to}"));
-        self.server(to).follow(now, None);
-        self.server(host).follow(now, Some((ip.to_owned(), port)));
-    }
-
-    fn publish(&mut self, host: usize, payload: &[u8]) {
-        let mut message = Vec::new();
-        let mut writer = resp::Writer::new(&mut message, Protocol::Resp2);
-        writer.array(3);
-        writer.bulk(b"message");
-        writer.bulk(sentinel::HELLO_CHANNEL.as_bytes());
-        writer.bulk(payload);
-        for conn in self.conns(|stream| stream.server == host && stream.subscribed) {
-            self.push_to_client(conn, ToClient::Bytes(message.clone()));
-        }
-    }
-
     fn find(&self, ip: &str) -> Option<usize> {
         self.hosts.iter().position(|host| host.ip == ip)
-    }
-
-    fn replicas_of(&self, host: usize) -> Vec<(String, u64)> {
-        let ip = &self.hosts[host].ip;
-        let connected = |other: &Host| match &other.kind {
-            Kind::Server(server)
-                if server.link_up && server.upstream.as_ref().is_some_and(|(at, _)| at == ip) =>
-            {
-                Some((other.ip.clone(), server.offset))
-            }
-            _ => None,
-        };
-        self.hosts.iter().filter_map(connected).collect()
-    }
-
-    /// Masters take writes, replicas that reach their master have them.
-    fn replicate(&mut self) {
-        for host in 0..self.hosts.len() {
-            let Kind::Server(server) = &self.hosts[host].kind else { continue };
-            let upstream = server.upstream.clone();
-            if !self.stage.runs(host) {
-                continue;
-            }
-            let Some((ip, _)) = upstream else {
-                self.server(host).offset += 5;
-                continue;
-            };
-            let master = self
-                .find(&ip)
-                .filter(|&master| self.stage.runs(master) && !self.stage.is_apart(host, master));
-            let offset = master.map(|master| self.server(master).offset);
-            let now = self.stage.now;
-            let server = self.server(host);
-            if let Some(offset) = offset {
-                server.link_up = true;
-                server.offset = offset;
-            } else if server.link_up {
-                server.link_up = false;
-                server.link_lost = now;
-            }
-        }
     }
 }
 
@@ -505,6 +398,7 @@ impl Watcher {
             synced: 0,
             ballots: Vec::new(),
             links: BTreeMap::new(),
+            told: BTreeMap::new(),
         }
     }
 }
@@ -513,8 +407,13 @@ fn server_ip(number: usize) -> String {
     format!("10.0.1.{}", number + 1)
 }
 
-fn first_config(watchers: usize) -> String {
-    let quorum = watchers / 2 + 1;
+/// So many must hold the master for down.
+fn quorum(watchers: usize) -> usize {
+    watchers / 2 + 1
+}
+
+fn first_config(watchers: usize, plant: Option<Plant>) -> String {
+    let quorum = if plant == Some(Plant::IgnoredQuorum) { 1 } else { quorum(watchers) };
     format!(
         "sentinel monitor {MASTER} {} 6379 {quorum}\n\
          sentinel down-after-milliseconds {MASTER} 1000\n\

@@ -106,6 +106,8 @@ pub(crate) struct Stage<E> {
     pub(crate) processes: Vec<Process>,
     /// From whom to whom nothing gets through.
     pub(crate) cuts: BTreeSet<(usize, usize)>,
+    /// Since when each pair, the lower first, has been able to talk.
+    contacts: BTreeMap<(usize, usize), Instant>,
     longest_latency: u64,
     pub(crate) disks_lost: usize,
     pub(crate) healed: bool,
@@ -173,6 +175,7 @@ fn happen<P: Play>(play: &mut P, event: Event<P::Event>) {
 }
 
 fn beat<P: Play>(play: &mut P) {
+    play.stage().note_contacts();
     play.beat();
     let stage = play.stage();
     stage.plan(stage.now + BEAT, Event::Beat);
@@ -262,6 +265,7 @@ impl<E: Debug> Stage<E> {
             at_once: (START, 0),
             processes: Vec::new(),
             cuts: BTreeSet::new(),
+            contacts: BTreeMap::new(),
             longest_latency,
             disks_lost: 0,
             healed: false,
@@ -344,6 +348,23 @@ impl<E: Debug> Stage<E> {
     /// Whether two cannot talk: a stream needs both directions.
     pub(crate) fn is_apart(&self, one: usize, other: usize) -> bool {
         self.is_cut(one, other) || self.is_cut(other, one)
+    }
+
+    fn note_contacts(&mut self) {
+        let hosts = 0..self.processes.len();
+        for (one, other) in hosts.flat_map(|one| (0..one).map(move |other| (other, one))) {
+            if self.runs(one) && self.runs(other) && !self.is_apart(one, other) {
+                self.contacts.entry((one, other)).or_insert(self.now);
+            } else {
+                self.contacts.remove(&(one, other));
+            }
+        }
+    }
+
+    /// For how long two have been able to talk, as looked at with every beat; slow hosts talk, too.
+    pub(crate) fn in_touch(&self, one: usize, other: usize) -> Duration {
+        let since = self.contacts.get(&(one.min(other), one.max(other)));
+        since.map_or(Duration::ZERO, |since| self.now.since(*since))
     }
 
     /// Cuts the network.

@@ -36,6 +36,14 @@ fn a_forgotten_vote_is_found() {
 }
 
 #[test]
+fn an_ignored_quorum_is_found() {
+    let (_, violation) = found(Machine::Cluster, Plant::IgnoredQuorum);
+    assert!(violation.contains("was elected in epoch"), "{violation}");
+    let (_, violation) = found(Machine::Sentinel, Plant::IgnoredQuorum);
+    assert!(violation.contains("of 2 have suspected it"), "{violation}");
+}
+
+#[test]
 fn a_panic_is_told_with_its_seed() {
     for machine in MACHINES {
         let (plan, violation) = found(machine, Plant::Panic);

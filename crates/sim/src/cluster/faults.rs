@@ -62,6 +62,7 @@ impl World {
         crashed.waiting.clear();
         crashed.next_steps.clear();
         crashed.heard.clear();
+        crashed.rank = None;
         crashed.data.restart(kept);
         if powered {
             crashed.disk.process_died(&mut self.stage.chance);
@@ -72,6 +73,7 @@ impl World {
         if loses_disk {
             self.stage.note(|| format!("host {host} loses its disk"));
             self.stage.disks_lost += 1;
+            self.lost = Some(id);
             self.hosts[host].disk = Disk::default();
             self.hosts[host].data = Data::default();
         }

@@ -5,8 +5,11 @@ use slot_routing::{Epoch, NodeId, Topology};
 
 use crate::invariant::Invariant;
 
+mod claims;
 pub(super) mod coverage;
 mod epochs;
+mod freshness;
+mod majority;
 mod minority;
 mod one_owner;
 mod one_promotion;
@@ -17,18 +20,19 @@ mod one_vote;
 pub(super) enum Seen<'a> {
     /// A vote leaves its voter.
     Voted { voter: NodeId, epoch: Epoch, candidate: NodeId },
-    /// A replica was elected.
-    Won { winner: NodeId, epoch: Epoch },
+    /// A replica was elected; `voters` are the masters with slots in its eyes.
+    Won { winner: NodeId, epoch: Epoch, voters: Vec<NodeId> },
     /// A node routes and claims by this from now on.
     Published { topology: &'a Topology },
     /// A node's machine failed, and may have lost what was not synced.
     PowerFailed { id: NodeId },
 }
 
-/// All of them that look at steps; `minority` and `coverage` look at states.
+/// All of them that look at steps; `claims`, `freshness`, `minority` and `coverage` look at states.
 pub(super) fn all() -> Vec<Box<dyn for<'a> Invariant<Seen<'a>>>> {
     vec![
         Box::new(one_vote::OneVote::default()),
+        Box::new(majority::Majority::default()),
         Box::new(one_promotion::OnePromotion::default()),
         Box::new(one_owner::OneOwner::default()),
         Box::new(epochs::Epochs::default()),
@@ -36,6 +40,6 @@ pub(super) fn all() -> Vec<Box<dyn for<'a> Invariant<Seen<'a>>>> {
 }
 
 /// The masters with slots, as a node sees them.
-fn voters(gossip: &Gossip) -> impl Iterator<Item = NodeId> + '_ {
+pub(super) fn voters(gossip: &Gossip) -> impl Iterator<Item = NodeId> + '_ {
     gossip.nodes().map(|node| node.id).filter(|id| gossip.is_voter(*id))
 }

@@ -3,20 +3,26 @@
 
 use std::time::Duration;
 
+use clock::Instant;
 use gossip::{Command, CommandError, FailoverMode, Gossip, Input, Reply, SlotChange};
 use slot_routing::{NodeId, Slot};
 
 use super::formation::{BUS_PORT, PORT};
 use super::{Event, World};
 
-/// One slot at a time is moved, as redis-cli does: of two moves in opposite directions between the same
-/// nodes, one may undo the other half way (as in Redis).
+/// Several slots may be on their way at once, but none against another: of two moves in opposite directions
+/// between the same nodes, one may undo the other half way (as in Redis).
 const LONGEST_MOVE: Duration = Duration::from_secs(2);
 
 /// One command of several that belong together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Step {
     Failover(usize, FailoverMode),
+    /// A replica is to copy another master.
+    Replicate {
+        host: usize,
+        master: NodeId,
+    },
     /// As redis-cli moves a slot: the target is told first, so that nobody is without it.
     Import(Move),
     Export(Move),
@@ -44,35 +50,55 @@ impl World {
     pub(super) fn plan_operation(&mut self) {
         let (host, other) =
             (self.stage.chance.below(self.hosts.len()), self.stage.chance.below(self.hosts.len()));
-        let step = match self.stage.chance.below(10) {
-            0..5 => {
-                let replicas: Vec<usize> =
-                    (0..self.hosts.len()).filter(|&host| self.is_replica(host)).collect();
-                if replicas.is_empty() {
-                    return;
-                }
-                let modes = [FailoverMode::Graceful, FailoverMode::Graceful, FailoverMode::Force];
-                Step::Failover(self.stage.chance.pick(&replicas), self.stage.chance.pick(&modes))
+        match self.stage.chance.below(12) {
+            0..5 => self.plan_failover(),
+            5..9 => self.plan_moves(host),
+            9 if self.is_replica(host) => self.plan_replication(host),
+            10 if self.is_replica(other) => {
+                self.operate(Step::Forget { host, id: self.gossip(other).id() });
             }
-            5..8 => {
-                let slots = self.samples.clone();
-                let slot = self.stage.chance.pick(&slots);
-                let Some(from) = (0..self.hosts.len()).find(|&host| self.owns(host, slot)) else { return };
-                if self.stage.now < self.moving_until {
-                    return;
-                }
-                self.moving_until = self.stage.now + LONGEST_MOVE;
-                Step::Import(Move { slot, from, to: host })
+            11 => self.operate(Step::Meet { host, other }),
+            _ => {}
+        }
+    }
+
+    fn plan_failover(&mut self) {
+        let replicas: Vec<usize> = (0..self.hosts.len()).filter(|&host| self.is_replica(host)).collect();
+        if !replicas.is_empty() {
+            use FailoverMode::{Force, Graceful, Takeover};
+            let mode = self.stage.chance.pick(&[Graceful, Graceful, Graceful, Force, Force, Takeover]);
+            let replica = self.stage.chance.pick(&replicas);
+            self.operate(Step::Failover(replica, mode));
+        }
+    }
+
+    /// One slot, or all that stand for its owner's, begin their way to `to`.
+    fn plan_moves(&mut self, to: usize) {
+        let slot = self.stage.chance.pick(&self.samples);
+        let Some(from) = (0..self.hosts.len()).find(|&host| self.owns(host, slot)) else { return };
+        let now = self.stage.now;
+        self.moves.retain(|(_, until)| *until > now);
+        let whole = self.stage.chance.percent(40);
+        let range: Vec<Slot> =
+            self.samples.iter().copied().filter(|one| whole && self.owns(from, *one)).collect();
+        for slot in if range.is_empty() { vec![slot] } else { range } {
+            let step = Move { slot, from, to };
+            let hindered =
+                |(other, _): &(Move, Instant)| other.slot == slot || (other.from, other.to) == (to, from);
+            if !self.moves.iter().any(hindered) {
+                self.moves.push((step, now + LONGEST_MOVE));
+                self.operate(Step::Import(step));
             }
-            8 => {
-                if !self.is_replica(other) {
-                    return;
-                }
-                Step::Forget { host, id: self.gossip(other).id() }
-            }
-            _ => Step::Meet { host, other },
-        };
-        self.operate(step);
+        }
+    }
+
+    fn plan_replication(&mut self, host: usize) {
+        let gossip = self.gossip(host);
+        let masters: Vec<NodeId> = super::invariants::voters(gossip).collect();
+        if !masters.is_empty() {
+            let master = self.stage.chance.pick(&masters);
+            self.operate(Step::Replicate { host, master });
+        }
     }
 
     fn is_replica(&self, host: usize) -> bool {
@@ -88,6 +114,10 @@ impl World {
         let set_slot = |slot, change| Command::SetSlot { slot, change, keys_in_slot: 0 };
         let (host, command, next) = match step {
             Step::Failover(host, mode) => (host, Some(Command::Failover(mode)), None),
+            Step::Replicate { host, master } => {
+                self.deserted.extend(self.hosts[host].gossip.as_ref().and_then(|one| one.myself().master()));
+                (host, Some(Command::Replicate { node: master.to_string(), holds_keys: false }), None)
+            }
             Step::Import(Move { slot, from, to }) => {
                 let change = id(from).map(|from| SlotChange::Importing { from });
                 (to, change.map(|change| set_slot(slot, change)), Some(Step::Export(Move { slot, from, to })))
@@ -174,23 +204,32 @@ impl World {
         self.adopt_orphans();
     }
 
-    /// A slot that nobody takes for its own goes to a master, as `redis-cli --cluster fix` does it.
+    /// A master that lost its disk when an operator had sent its replica elsewhere is gone for ever, and nobody
+    /// has its slots: they go to another, as `redis-cli --cluster fix` gives them. Whatever else goes wrong,
+    /// every slot must find its owner by itself.
     fn adopt_orphans(&mut self) {
+        if self.lost.is_none_or(|lost| !self.deserted.contains(&lost)) {
+            return;
+        }
         let hosts = 0..self.hosts.len();
-        let owned = |slot: &Slot| hosts.clone().any(|host| self.owns(host, *slot));
-        let orphans: Vec<Slot> = self.samples.iter().copied().filter(|slot| !owned(slot)).collect();
         let leads = |host: &usize| self.gossip(*host).is_voter(self.gossip(*host).id());
         let Some(master) = hosts.clone().find(leads) else { return };
-        for slot in orphans {
-            let change = SlotChange::Node(self.gossip(master).id().to_string());
-            self.ask(master, Command::SetSlot { slot, change, keys_in_slot: 0 }, None);
+        let free = |slot: &Slot| self.gossip(master).slot_owner(*slot).is_none();
+        let owned = |slot: &Slot| hosts.clone().any(|host| self.owns(host, *slot));
+        let orphans: Vec<Slot> = Slot::all().filter(|slot| free(slot) && !owned(slot)).collect();
+        if !orphans.is_empty() {
+            self.ask(master, Command::AddSlots(orphans), None);
             self.ask(master, Command::BumpEpoch, None);
         }
     }
 
+    /// Moves that stopped in the middle. One that is given up while its next command is on its way would leave
+    /// its slot to nobody: the target takes it without a new epoch, and the source gives it away.
     fn open_moves(&self, host: usize) -> Vec<Slot> {
         let Some(topology) = &self.hosts[host].topology else { return Vec::new() };
-        topology.migrating().keys().chain(topology.importing().keys()).copied().collect()
+        let stopped =
+            |slot: &Slot| !self.moves.iter().any(|(it, until)| it.slot == *slot && *until > self.stage.now);
+        topology.migrating().keys().chain(topology.importing().keys()).copied().filter(stopped).collect()
     }
 
     /// A node without slots is to copy one that has some.

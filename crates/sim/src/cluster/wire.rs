@@ -3,11 +3,12 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use gossip::wire::{Body, Packet};
+use gossip::wire::{Body, Header, Packet};
 use gossip::{Input, LinkId};
 
-use super::{Event, World};
-use crate::lane::Lane;
+use super::{Event, Heard, World};
+use crate::Plant;
+use crate::lane::{Lane, Next};
 
 /// A held-back lane looks again after this long.
 const RETRANSMIT: Duration = Duration::from_millis(40);
@@ -79,6 +80,9 @@ impl World {
         let side = 1 - mine;
         let Some(to) = self.wires.get(&wire).map(|wire| wire.hosts[side]) else { return };
         self.examine(&packet, host, to);
+        if self.stage.plan.plant == Some(Plant::IgnoredQuorum) && matches!(packet.body, Body::AuthRequest) {
+            self.feign_votes(host, &packet);
+        }
         if !self.stage.healed {
             // What asks for votes is tried harder.
             let doubled = if matches!(packet.body, Body::AuthRequest) { 20 } else { self.loss };
@@ -91,6 +95,23 @@ impl World {
             }
         }
         self.put(wire, side, Item::Packet(packet));
+    }
+
+    /// The planted fault: every node that a candidate has heard of gives it its vote.
+    fn feign_votes(&mut self, candidate: usize, request: &Packet) {
+        let voters: Vec<Header> =
+            self.hosts[candidate].heard.values().map(|heard| heard.header.clone()).collect();
+        for voter in voters {
+            let from = self
+                .hosts
+                .iter()
+                .position(|host| host.gossip.as_ref().is_some_and(|one| one.id() == voter.sender));
+            let header = Header { current_epoch: request.header.current_epoch, ..voter };
+            let packet = Box::new(Packet { header, body: Body::AuthAck });
+            if let Some(from) = from {
+                self.stage.after(Duration::ZERO, Event::Stray { from, to: candidate, packet });
+            }
+        }
     }
 
     /// A host closes a link.
@@ -122,17 +143,13 @@ impl World {
             let Some(hosts) = self.wires.get(&wire).map(|wire| wire.hosts) else { return };
             let (from, to, now) = (hosts[1 - side], hosts[side], self.stage.now);
             let frozen = self.stage.processes[to].up && !self.stage.runs(to);
-            let held = self.stage.is_cut(from, to) || frozen;
+            let held = (self.stage.is_cut(from, to) || frozen).then_some(RETRANSMIT);
             let Some(lane) = self.wires.get_mut(&wire).map(|wire| &mut wire.lanes[side]) else { return };
-            let Some(at) = lane.first() else { return };
-            if held || at > now {
-                let again = if held { at.max(now + RETRANSMIT) } else { at };
-                return self.stage.at(again, Event::Arrives { wire, side });
-            }
-            match lane.pop() {
-                None => return,
-                Some(Item::Packet(packet)) => self.deliver_packet(wire, side, packet),
-                Some(item) => self.deliver(wire, side, &item),
+            match lane.next(now, held) {
+                Next::Nothing => return,
+                Next::At(at) => return self.stage.at(at, Event::Arrives { wire, side }),
+                Next::Item(Item::Packet(packet)) => self.deliver_packet(wire, side, packet),
+                Next::Item(item) => self.deliver(wire, side, &item),
             }
         }
     }
@@ -177,7 +194,8 @@ impl World {
         let here = hosts[side];
         if let Some(link) = ends[side] {
             if self.stage.runs(here) {
-                self.hosts[here].heard.insert(packet.header.sender, self.stage.now);
+                let heard = Heard { at: self.stage.now, header: packet.header.clone() };
+                self.hosts[here].heard.insert(heard.header.sender, heard);
                 self.feed(here, Input::Packet { link, packet });
             }
         } else if self.stage.processes[here].up {

@@ -3,7 +3,7 @@
 use sentinel::{ClientId, Input};
 
 use super::disk::Disk;
-use super::{Host, Kind, MASTER, World, first_config};
+use super::{Host, Kind, MASTER, World, first_config, quorum};
 
 impl World {
     /// One fault, or an operator's deed.
@@ -63,7 +63,7 @@ impl World {
         self.stage.note(|| format!("host {host} crashes"));
         self.stage.kill(host, true);
         let loses_disk = self.stage.disks_lost == 0 && self.stage.chance.percent(10);
-        let fresh = first_config(self.hosts_of(true).len());
+        let fresh = first_config(self.hosts_of(true).len(), self.stage.plan.plant);
         if let Kind::Watcher(watcher) = &mut self.hosts[host].kind {
             watcher.sentinel = None;
             watcher.waiting.clear();
@@ -104,12 +104,21 @@ impl World {
             &["SENTINEL", "FLUSHCONFIG"],
         ];
         let command = self.stage.chance.pick(&commands);
-        if !self.stage.runs(watcher) {
+        if !self.stage.runs(watcher) || (command[1] == "FAILOVER" && !self.knows_enough(watcher)) {
             return;
         }
         self.stage.note(|| format!("operator at {watcher}: {}", command.join(" ")));
         let args = command.iter().map(|word| word.as_bytes().to_vec()).collect();
         let protocol = resp::Protocol::Resp3;
         self.feed(watcher, Input::Command { client: ClientId(0), protocol, args });
+    }
+
+    /// Whether a sentinel knows as many as the quorum wants, as CKQUORUM tells. One that lost its disk and has
+    /// met nobody yet is a majority of those it knows, so it would switch by itself, in an epoch that has been.
+    /// (Redis's asks nobody in any case.)
+    fn knows_enough(&mut self, watcher: usize) -> bool {
+        let enough = quorum(self.hosts_of(true).len());
+        let status = self.watcher(watcher).sentinel.as_ref().and_then(|sentinel| sentinel.status(MASTER));
+        status.is_some_and(|status| status.sentinels >= enough)
     }
 }

@@ -1,12 +1,13 @@
 //! What must hold, one file each.
 
-use sentinel::Sentinel;
+use sentinel::{Sentinel, Status};
 
 use crate::invariant::Invariant;
 
 pub(super) mod agreement;
 mod authority;
 mod epochs;
+mod freshness;
 mod one_promotion;
 mod one_vote;
 
@@ -20,15 +21,16 @@ pub(super) enum Seen<'a> {
     /// A sentinel tells a server to be a master.
     Promotion { leader: &'a Sentinel, server: String },
     /// A sentinel has taken in an input.
-    Step { sentinel: &'a Sentinel },
+    Step { sentinel: &'a Sentinel, status: Status },
 }
 
-/// All of them.
-pub(super) fn all() -> Vec<Box<dyn for<'a> Invariant<Seen<'a>>>> {
+/// All of them that look at steps; `quorum` sentinels must hold a master for down. `agreement` and
+/// `freshness` look at states.
+pub(super) fn all(quorum: usize) -> Vec<Box<dyn for<'a> Invariant<Seen<'a>>>> {
     vec![
         Box::new(one_vote::OneVote::default()),
         Box::new(one_promotion::OnePromotion::default()),
-        Box::new(authority::Authority::default()),
+        Box::new(authority::Authority::new(quorum)),
         Box::new(epochs::Epochs::default()),
     ]
 }

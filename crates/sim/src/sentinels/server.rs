@@ -36,6 +36,31 @@ pub(super) enum Effect {
     HandOver(String, u16),
 }
 
+/// A replica's word about itself, in INFO.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Told {
+    pub(super) at: Instant,
+    pub(super) master: String,
+    /// Since how many seconds it has been without its master.
+    pub(super) orphaned_secs: u64,
+    pub(super) offset: u64,
+}
+
+impl Told {
+    /// What an INFO text says, if it is a replica's.
+    pub(super) fn parse(at: Instant, text: &[u8]) -> Option<Self> {
+        let text = std::str::from_utf8(text).ok()?;
+        let field = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+        Some(Self {
+            at,
+            master: field("master_host")?.to_owned(),
+            orphaned_secs: field("master_link_down_since_seconds")
+                .map_or(Some(0), |secs| secs.parse().ok())?,
+            offset: field("slave_repl_offset")?.parse().ok()?,
+        })
+    }
+}
+
 impl Server {
     pub(super) fn new(host: &str, run_id: String, upstream: Upstream) -> Self {
         let saved = upstream.clone();

@@ -1,9 +1,12 @@
 //! Connections between processes: bytes in order, or the end.
 
+use std::time::Duration;
+
 use sentinel::{Input, LinkId};
 
+use super::server::Told;
 use super::{ClientId, Event, Kind, RETRANSMIT, World, parse_value};
-use crate::lane::Lane;
+use crate::lane::{Lane, Next};
 
 #[derive(Debug, Clone)]
 pub(super) enum ToClient {
@@ -108,21 +111,15 @@ impl World {
     }
 
     pub(super) fn pump_to_server(&mut self, conn: u64) {
-        loop {
-            let Some(stream) = self.streams.get(&conn) else { return };
-            let (client, server) = (stream.client, stream.server);
-            let held = self.stage.is_cut(client, server) || !self.stage.runs(server);
-            let now = self.stage.now;
+        while let Some(Stream { client, server, .. }) = self.streams.get(&conn) {
+            let (now, held) = (self.stage.now, self.held(*client, *server));
+            let server = *server;
             let Some(stream) = self.streams.get_mut(&conn) else { return };
-            let Some(at) = stream.to_server.first() else { return };
-            if held || at > now {
-                self.stage.at(
-                    at.max(now + if held { RETRANSMIT } else { Default::default() }),
-                    Event::ToServer { conn },
-                );
-                return;
-            }
-            let Some(request) = stream.to_server.pop() else { return };
+            let request = match stream.to_server.next(now, held) {
+                Next::Nothing => return,
+                Next::At(at) => return self.stage.at(at, Event::ToServer { conn }),
+                Next::Item(request) => request,
+            };
             match self.hosts[server].kind {
                 Kind::Watcher(_) => self.serve_watcher(server, ClientId(conn), request),
                 Kind::Server(_) => self.serve_server(server, conn, &request),
@@ -131,37 +128,41 @@ impl World {
     }
 
     pub(super) fn pump_to_client(&mut self, conn: u64) {
-        loop {
-            let Some(stream) = self.streams.get(&conn) else { return };
-            let (client, server, link) = (stream.client, stream.server, stream.link);
-            let held = self.stage.is_cut(server, client) || !self.stage.runs(client);
-            let now = self.stage.now;
+        while let Some(Stream { client, server, link, .. }) = self.streams.get(&conn) {
+            let (now, held) = (self.stage.now, self.held(*server, *client));
+            let (client, server, link) = (*client, *server, *link);
             let Some(stream) = self.streams.get_mut(&conn) else { return };
-            let Some(at) = stream.to_client.first() else { return };
-            if held || at > now {
-                self.stage.at(
-                    at.max(now + if held { RETRANSMIT } else { Default::default() }),
-                    Event::ToClient { conn },
-                );
-                return;
-            }
-            let input = match stream.to_client.pop() {
-                None => return,
-                Some(ToClient::Connected) => {
+            let item = match stream.to_client.next(now, held) {
+                Next::Nothing => return,
+                Next::At(at) => return self.stage.at(at, Event::ToClient { conn }),
+                Next::Item(item) => item,
+            };
+            let input = match item {
+                ToClient::Connected => {
                     let local_ip = self.hosts[client].ip.clone();
                     Input::Connected { link, local_ip }
                 }
-                Some(ToClient::Closed) => {
+                ToClient::Closed => {
                     self.forget(conn);
                     Input::Disconnected { link }
                 }
-                Some(ToClient::Bytes(bytes)) => match parse_value(&bytes) {
+                ToClient::Bytes(bytes) => match parse_value(&bytes) {
                     Ok(Some((value, _))) => Input::Reply { link, value },
                     other => unreachable!("a simulated server wrote {bytes:?}: {other:?}"),
                 },
             };
+            if let Input::Reply { value, .. } = &input
+                && let Some(told) = value.as_bytes().and_then(|text| Told::parse(now, text))
+            {
+                self.watcher(client).told.insert(server, told);
+            }
             self.feed(client, input);
         }
+    }
+
+    /// Whether what is sent stays on its way for now, and when to look again.
+    fn held(&self, from: usize, to: usize) -> Option<Duration> {
+        (self.stage.is_cut(from, to) || !self.stage.runs(to)).then_some(RETRANSMIT)
     }
 
     /// A process is gone: what it was connected to hears of it, if the network lets it.

@@ -17,8 +17,9 @@ impl World {
             return;
         }
         let gossip = self.gossip(host);
-        let recent =
-            |id| id == gossip.id() || looked_at.heard.get(&id).is_some_and(|at| now.since(*at) < LIMIT);
+        let recent = |id| {
+            id == gossip.id() || looked_at.heard.get(&id).is_some_and(|heard| now.since(heard.at) < LIMIT)
+        };
         let (mut all, mut heard) = (0, 0);
         for id in voters(gossip) {
             all += 1;

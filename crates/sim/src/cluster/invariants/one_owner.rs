@@ -1,9 +1,8 @@
 //! One owner per slot and epoch.
 //!
-//! For epochs that were agreed on: given by an election, or by the cluster's first configuration. An
-//! epoch that a node takes without asking (for a slot that an operator moved to it, a takeover, a
-//! collision) may coincide with another until the two nodes meet, and must not for long: that is
-//! `coverage`'s matter.
+//! For epochs that an election gave. An epoch that a node takes without asking (for a slot that an operator
+//! moved to it, a takeover, a collision) may coincide with another until the two nodes meet: that is
+//! `claims`' matter.
 
 use std::collections::BTreeSet;
 
@@ -24,7 +23,7 @@ pub(super) struct OneOwner {
 impl Invariant<Seen<'_>> for OneOwner {
     fn check(&mut self, seen: &Seen<'_>) -> Result<(), String> {
         match seen {
-            Seen::Won { winner, epoch } => {
+            Seen::Won { winner, epoch, .. } => {
                 self.elected.insert((*winner, *epoch));
             }
             Seen::Published { topology } => {

@@ -1,9 +1,12 @@
-//! Nothing is promoted without a majority's votes, and not by itself without the quorum's suspicion.
+//! Nothing is promoted without a majority's votes, and not by itself without the quorum's suspicion: no
+//! sentinel holds a master for objectively down that fewer than the quorum have held for subjectively down.
 //!
 //! A majority of those whom the leader counted when it was elected: a sentinel that lost its disk comes
 //! back as a new one, who may be met in the middle of a failover.
 
 use std::collections::{BTreeMap, BTreeSet};
+
+use sentinel::{Addr, RunId, Status};
 
 use super::Seen;
 use crate::invariant::Invariant;
@@ -17,6 +20,40 @@ pub(super) struct Authority {
     electorates: BTreeMap<(u64, u64), usize>,
     /// Sentinels that have seen the master objectively down since they last followed a switch.
     down: BTreeMap<String, u64>,
+    quorum: usize,
+    /// Who holds which address for objectively down now.
+    convinced: BTreeMap<String, Addr>,
+    /// Which sentinels have held an address for down. Their word may be long on its way.
+    suspects: BTreeMap<Addr, BTreeSet<String>>,
+}
+
+impl Authority {
+    pub(super) fn new(quorum: usize) -> Self {
+        Self { quorum, ..Self::default() }
+    }
+
+    fn on_step(&mut self, id: &RunId, status: &Status) -> Result<(), String> {
+        if let Some(epoch) = status.failover_epoch {
+            self.electorates.entry((epoch, id.peer().number())).or_insert(status.sentinels);
+        }
+        if status.subjectively_down {
+            self.suspects.entry(status.watched.clone()).or_default().insert(id.to_string());
+        }
+        if !status.objectively_down {
+            self.convinced.remove(id.as_str());
+            return Ok(());
+        }
+        self.down.insert(id.to_string(), status.config_epoch);
+        if self.convinced.insert(id.to_string(), status.watched.clone()).as_ref() == Some(&status.watched) {
+            return Ok(());
+        }
+        let suspects = self.suspects.get(&status.watched).map_or(0, BTreeSet::len);
+        if suspects >= self.quorum {
+            return Ok(());
+        }
+        let (addr, quorum) = (&status.watched, self.quorum);
+        Err(format!("{id} holds {addr} for objectively down, and {suspects} of {quorum} have suspected it"))
+    }
 }
 
 impl Invariant<Seen<'_>> for Authority {
@@ -26,17 +63,7 @@ impl Invariant<Seen<'_>> for Authority {
                 self.votes.entry((*term, *vote)).or_default().insert((*voter).to_owned());
                 Ok(())
             }
-            Seen::Step { sentinel } => {
-                let Some(status) = sentinel.status(MASTER) else { return Ok(()) };
-                if let Some(epoch) = status.failover_epoch {
-                    let leader = (epoch, sentinel.my_id().peer().number());
-                    self.electorates.entry(leader).or_insert(status.sentinels);
-                }
-                if status.objectively_down {
-                    self.down.insert(sentinel.my_id().to_string(), status.config_epoch);
-                }
-                Ok(())
-            }
+            Seen::Step { sentinel, status } => self.on_step(sentinel.my_id(), status),
             Seen::Given { .. } => Ok(()),
             Seen::Promotion { leader, .. } => {
                 let status = leader.status(MASTER).ok_or("a promotion without a master")?;

@@ -5,7 +5,6 @@ use sentinel::Addr;
 
 use super::Seen;
 use crate::invariant::{Invariant, Once, Rising};
-use crate::sentinels::MASTER;
 
 #[derive(Debug, Default)]
 pub(super) struct Epochs {
@@ -15,8 +14,7 @@ pub(super) struct Epochs {
 
 impl Invariant<Seen<'_>> for Epochs {
     fn check(&mut self, seen: &Seen<'_>) -> Result<(), String> {
-        let Seen::Step { sentinel } = seen else { return Ok(()) };
-        let Some(status) = sentinel.status(MASTER) else { return Ok(()) };
+        let Seen::Step { sentinel, status } = seen else { return Ok(()) };
         let id = sentinel.my_id().to_string();
         self.newest.see(&id, status.config_epoch, "configuration epoch")?;
         let epoch = status.config_epoch;

@@ -1,0 +1,74 @@
+//! A replica that stands for election gives way to those of its siblings that are ahead of it.
+//!
+//! The rule is Redis's: a better one goes first by a delay, no more, so the one promoted may be behind
+//! another that was slower all the same, or that it could not hear. What must hold is that it counted: at
+//! the moment when it asks for votes, its rank is not below the number of siblings that it holds for well
+//! and whose last word to it showed a higher offset. And that word is not old: a sibling that could talk to
+//! it has done so.
+
+use std::time::Duration;
+
+use gossip::wire::{Body, MessageFlags};
+use gossip::{Action, Event as Told, Node};
+
+use super::{Seen, voters};
+use crate::cluster::{NODE_TIMEOUT, World};
+
+/// Between two words of a sibling there is half a node timeout, and perhaps a lost packet.
+const SILENCE: Duration = Duration::from_millis(3 * NODE_TIMEOUT.as_millis() as u64);
+
+impl World {
+    /// Looks at what a machine decided, when it decided it.
+    pub(in crate::cluster) fn watch_candidacy(&mut self, host: usize, out: &[Action]) {
+        for action in out {
+            match action {
+                Action::Log(Told::ElectionScheduled { rank, .. } | Told::RankChanged { rank, .. }) => {
+                    self.hosts[host].rank = Some(*rank);
+                }
+                Action::Send { packet, .. } if matches!(packet.body, Body::AuthRequest) => {
+                    self.hosts[host].contested = self.gossip(host).myself().master();
+                    let rank = self.hosts[host].rank.take();
+                    let by_operator = packet.header.message_flags.has(MessageFlags::FORCE_ACK);
+                    if let Some(rank) = rank.filter(|_| !by_operator) {
+                        self.check_rank(host, rank);
+                    }
+                }
+                Action::Log(Told::ElectionWon(epoch)) => {
+                    let gossip = self.gossip(host);
+                    // As of before it took its master's place, which may have voted for it.
+                    let (winner, contested) = (gossip.id(), self.hosts[host].contested);
+                    let voters = voters(gossip).filter(|id| *id != winner).chain(contested).collect();
+                    self.tell(&Seen::Won { winner, epoch: *epoch, voters });
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn check_rank(&mut self, host: usize, rank: u32) {
+        let gossip = self.gossip(host);
+        let master = gossip.myself().master();
+        let mine = self.hosts[host].data.offset;
+        let sibling = |node: &&Node| {
+            node.id != gossip.id() && node.master() == master && node.is_well() && node.handshake.is_none()
+        };
+        let mut ahead = 0;
+        let mut unheard = None;
+        for node in gossip.nodes().filter(sibling) {
+            let heard = self.hosts[host].heard.get(&node.id);
+            ahead += u32::from(heard.is_some_and(|heard| heard.header.offset.0 > mine));
+            let silent = heard.is_none_or(|heard| self.stage.now.since(heard.at) > SILENCE);
+            let there = (0..self.hosts.len()).find(|other| {
+                self.hosts[*other].gossip.as_ref().is_some_and(|gossip| gossip.id() == node.id)
+            });
+            let there = there.filter(|other| self.stage.in_touch(host, *other) > SILENCE);
+            unheard = unheard.or(there.filter(|_| silent));
+        }
+        if rank < ahead {
+            self.stage.violate(&format!("host {host} stands with rank {rank} and {ahead} are ahead of it"));
+        }
+        if let Some(other) = unheard {
+            self.stage.violate(&format!("host {host} stands and has not heard host {other} for {SILENCE:?}"));
+        }
+    }
+}
