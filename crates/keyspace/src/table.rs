@@ -9,6 +9,7 @@ mod fields;
 mod moving;
 mod pins;
 mod room;
+mod setting;
 #[cfg(test)]
 mod tests;
 
