@@ -136,6 +136,8 @@ pub struct Client {
     pub link: Link,
     pub connected_at: Millis,
     pub names: Mutex<Names>,
+    /// Whom it is logged in as.
+    pub user: Mutex<Vec<u8>>,
     pub(crate) flags: AtomicU32,
     pub(crate) db: AtomicU16,
     pub(crate) resp3: AtomicBool,
@@ -177,6 +179,7 @@ impl Client {
             link,
             connected_at: now,
             names: Mutex::default(),
+            user: Mutex::new(acl::DEFAULT.to_vec()),
             flags: AtomicU32::new(0),
             db: AtomicU16::new(0),
             resp3: AtomicBool::new(false),
@@ -240,6 +243,14 @@ impl Client {
         }
     }
 
+    /// Shows to how much it listens, for whoever keeps its subscriptions elsewhere than
+    /// [`crate::PubSub`].
+    pub fn set_subscriptions(&self, channels: usize, patterns: usize) {
+        self.channels.store(channels as u32, Ordering::Relaxed);
+        self.patterns.store(patterns as u32, Ordering::Relaxed);
+        self.set_flag(ClientFlags::PUBSUB, channels + patterns > 0);
+    }
+
     /// Wakes the connection's task.
     pub fn wake(&self) {
         (self.wake)();
@@ -290,7 +301,7 @@ impl Client {
 
     /// The line of CLIENT LIST, without the line break at its end.
     #[must_use]
-    pub fn describe(&self, now: Millis) -> Vec<u8> {
+    pub fn describe(&self, now: Millis, registry: &Registry) -> Vec<u8> {
         let seconds = |since: i64| now.0.saturating_sub(since).max(0) / 1000;
         let names = self.names.lock().clone();
         let flags = self.flags();
@@ -299,7 +310,7 @@ impl Client {
         if letters.is_empty() {
             letters.push('N');
         }
-        let command = Registry::the().all().get(self.last_command.load(Ordering::Relaxed));
+        let command = registry.all().get(self.last_command.load(Ordering::Relaxed));
         let (input, output) =
             (self.input_bytes.load(Ordering::Relaxed), self.output_bytes.load(Ordering::Relaxed));
         let mut line = format!(
@@ -311,7 +322,7 @@ impl Client {
         let middle = format!(
             " age={} idle={} flags={letters} db={} sub={} psub={} ssub={} multi={} watch={} qbuf={input} qbuf-free=0 \
              argv-mem=0 multi-mem=0 rbs={output} rbp={output} obl={output} oll=0 omem=0 tot-mem={} events=r \
-             cmd={} user=default redir={} resp={} lib-name=",
+             cmd={} user=",
             seconds(self.connected_at.0),
             seconds(self.last_active.load(Ordering::Relaxed)),
             self.db.load(Ordering::Relaxed),
@@ -322,10 +333,11 @@ impl Client {
             self.watched.load(Ordering::Relaxed),
             size_of::<Self>() + input + output,
             command.map_or("NULL", |entry| entry.full_name.as_str()),
-            self.redirect(),
-            if self.resp3.load(Ordering::Relaxed) { 3 } else { 2 },
         );
         line.extend_from_slice(middle.as_bytes());
+        line.extend_from_slice(&self.user.lock());
+        let resp = if self.resp3.load(Ordering::Relaxed) { 3 } else { 2 };
+        line.extend_from_slice(format!(" redir={} resp={resp} lib-name=", self.redirect()).as_bytes());
         line.extend_from_slice(&names.library);
         line.extend_from_slice(b" lib-ver=");
         line.extend_from_slice(&names.version);

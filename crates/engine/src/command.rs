@@ -6,6 +6,7 @@
 
 use std::ops::RangeInclusive;
 
+pub use acl::Categories;
 use bitflags::bitflags;
 use resp::Args;
 
@@ -48,32 +49,6 @@ bitflags! {
         /// Is not queued after MULTI but runs at once.
         const AT_ONCE = 1 << 22;
     }
-
-    /// Access control categories.
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-    pub struct Categories: u32 {
-        const KEYSPACE = 1;
-        const READ = 1 << 1;
-        const WRITE = 1 << 2;
-        const SET = 1 << 3;
-        const SORTEDSET = 1 << 4;
-        const LIST = 1 << 5;
-        const HASH = 1 << 6;
-        const STRING = 1 << 7;
-        const BITMAP = 1 << 8;
-        const HYPERLOGLOG = 1 << 9;
-        const GEO = 1 << 10;
-        const STREAM = 1 << 11;
-        const PUBSUB = 1 << 12;
-        const ADMIN = 1 << 13;
-        const FAST = 1 << 14;
-        const SLOW = 1 << 15;
-        const BLOCKING = 1 << 16;
-        const DANGEROUS = 1 << 17;
-        const CONNECTION = 1 << 18;
-        const TRANSACTION = 1 << 19;
-        const SCRIPTING = 1 << 20;
-    }
 }
 
 /// The chapter of the documentation that a command belongs to.
@@ -88,6 +63,7 @@ pub enum Group {
     Replication,
     Transactions,
     Pubsub,
+    Sentinel,
 }
 
 impl Group {
@@ -103,6 +79,7 @@ impl Group {
             Self::Cluster => "cluster",
             Self::Transactions => "transactions",
             Self::Pubsub => "pubsub",
+            Self::Sentinel => "sentinel",
         }
     }
 }

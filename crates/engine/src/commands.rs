@@ -9,11 +9,16 @@ mod memory;
 mod pubsub;
 mod replication;
 mod scanning;
+pub(crate) mod sentinel;
 mod server;
 mod shell;
 mod string;
 mod time_arg;
 mod transaction;
+
+pub use connection::CLIENT_HELP;
+pub use help::write_help;
+pub use server::answer_command;
 
 use crate::command::Command;
 

@@ -10,10 +10,11 @@ mod transaction;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
+use acl::Users;
 use arc_swap::ArcSwap;
 use clock::Millis;
 use keyspace::{Found, Key, Keyspace, LockedSlots, Table};
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 use resp::{Args, Batch, Writer};
 use slot_routing::{Access, Member, Ownership, ReplOffset, Slot, Topology, Verdict, route};
 use smallvec::SmallVec;
@@ -23,7 +24,7 @@ use crate::clients::Clients;
 use crate::command::{Flags, Handler, NodeCommand, Reach, Run};
 use crate::command_log::CommandLogs;
 use crate::context::Context;
-use crate::effects::{EffectLog, Effects};
+use crate::effects::{EffectLog, Effects, NoLog};
 use crate::error::CommandError;
 use crate::expiry::ExpiryCursor;
 use crate::histogram::Distribution;
@@ -59,13 +60,15 @@ pub struct Engine {
     pub latency: LatencyMonitor,
     pub pubsub: PubSub,
     pub tracking: TrackingTable,
+    /// Who may log in, and as whom.
+    pub users: RwLock<Users>,
     /// Held by whoever waits for a slot while holding another (DESIGN: "Locks", rules 2 and 3).
     pub script_turn: Mutex<()>,
     pub(crate) expiry_cursor: ExpiryCursor,
     pub(crate) watches: Watches,
     /// What makes the threads' monotonic clock the wall clock, in microseconds.
     pub(crate) wall_base: AtomicI64,
-    registry: &'static Registry,
+    pub(crate) registry: &'static Registry,
     workers: Mutex<Vec<Arc<WorkerStats>>>,
 }
 
@@ -133,6 +136,22 @@ struct Prepared<'a> {
 impl Engine {
     #[must_use]
     pub fn new(keyspace: Keyspace, topology: Option<Topology>, log: Box<dyn EffectLog>) -> Self {
+        Self::with(Registry::the(), keyspace, topology, log)
+    }
+
+    /// What a sentinel's connections share: no data, and a sentinel's commands. Of these the engine runs
+    /// what concerns only connections.
+    #[must_use]
+    pub fn of_sentinel(seed: u64) -> Self {
+        Self::with(Registry::of_sentinel(), Keyspace::new(seed, 1), None, Box::new(NoLog))
+    }
+
+    fn with(
+        registry: &'static Registry,
+        keyspace: Keyspace,
+        topology: Option<Topology>,
+        log: Box<dyn EffectLog>,
+    ) -> Self {
         Self {
             keyspace: Arc::new(keyspace),
             settings: Settings::default(),
@@ -149,7 +168,8 @@ impl Engine {
             expiry_cursor: ExpiryCursor::default(),
             watches: Watches::default(),
             wall_base: AtomicI64::new(0),
-            registry: Registry::the(),
+            users: RwLock::new(Users::new(registry.catalogue())),
+            registry,
             workers: Mutex::new(Vec::new()),
         }
     }

@@ -38,6 +38,7 @@ pub use bin::Bin;
 pub use clients::{Client, ClientFlags, ClientKind, Clients, Link, Names, Unblock, Wake};
 pub use command::{Categories, ClusterCommand, Command, Flags, Group, NodeCommand, Reach, Run};
 pub use command_log::{CommandLog, CommandLogs};
+pub use commands::{CLIENT_HELP, answer_command, write_help};
 pub use context::Context;
 pub use dispatch::{Engine, Flow, Ran, Worker};
 pub use effects::{EffectLog, NoLog};

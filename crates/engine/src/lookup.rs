@@ -6,7 +6,7 @@ use std::sync::LazyLock;
 use resp::Args;
 
 use crate::command::{Command, Flags, Group, Handler, Run};
-use crate::commands::TABLE;
+use crate::commands::{TABLE, sentinel};
 use crate::error::CommandError;
 
 /// A command of the table with what is derived from its row once.
@@ -38,18 +38,34 @@ pub struct Registry {
     buckets: Vec<Option<&'static Registered>>,
 }
 
-static REGISTRY: LazyLock<Registry> = LazyLock::new(Registry::build);
+static SERVER: LazyLock<Registry> =
+    LazyLock::new(|| Registry::build(TABLE.iter().flat_map(|family| family.iter())));
+static SENTINEL: LazyLock<Registry> = LazyLock::new(|| Registry::build(sentinel::rows()));
 
 impl Registry {
-    /// The registry of this program's command table.
+    /// The registry of a server's commands.
     #[must_use]
     pub fn the() -> &'static Self {
-        &REGISTRY
+        &SERVER
     }
 
-    fn build() -> Self {
+    /// The registry of a sentinel's commands.
+    #[must_use]
+    pub fn of_sentinel() -> &'static Self {
+        &SENTINEL
+    }
+
+    /// The commands as access control sees them, with the same numbers.
+    #[must_use]
+    pub fn catalogue(&self) -> acl::Catalogue {
+        acl::Catalogue::new(
+            self.all.iter().map(|entry| (entry.full_name.clone(), entry.command.categories())),
+        )
+    }
+
+    fn build(rows: impl Iterator<Item = &'static Command>) -> Self {
         let mut registry = Self { all: Vec::new(), top: Vec::new(), buckets: Vec::new() };
-        for command in TABLE.iter().flat_map(|family| family.iter()) {
+        for command in rows {
             let top = registry.register(command, None);
             registry.top.push(top);
         }

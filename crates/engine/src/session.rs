@@ -137,7 +137,7 @@ impl Session {
     }
 
     /// Shows others what this client did last and how it stands.
-    pub(crate) fn publish(&self, now: Millis, last_command: usize) {
+    pub fn publish(&self, now: Millis, last_command: usize) {
         let client = &self.client;
         client.last_command.store(last_command, Ordering::Relaxed);
         client.last_active.store(now.0, Ordering::Relaxed);
@@ -158,7 +158,8 @@ impl Session {
         self.client.set_flag(ClientFlags::NO_TOUCH, on);
     }
 
-    pub(crate) fn set_protocol(&mut self, protocol: Protocol) {
+    /// Which version of the protocol the client speaks from now on.
+    pub fn set_protocol(&mut self, protocol: Protocol) {
         self.protocol = protocol;
         self.client.set_protocol(protocol);
     }

@@ -6,16 +6,20 @@
 //!
 //! | part | what it does |
 //! | --- | --- |
+//! | `access` | users: AUTH, HELLO, ACL, and what a client may do |
 //! | `center` | the loop, and the machine's actions |
-//! | `clients` | connections of clients and of other sentinels: who they are, what they subscribe to |
-//! | `commands` | the commands that need no machine: PING, AUTH, HELLO, SUBSCRIBE, INFO, ... |
+//! | `client` | a client, or another sentinel: who it is, what it subscribes to |
+//! | `commands` | the commands that need no machine: PING, SUBSCRIBE, INFO, ... |
+//! | `connection` | sockets of clients and of other sentinels |
 //! | `files` | the configuration file, rewritten in one step, and the journal beside it |
 //! | `links` | connections to masters, replicas and other sentinels |
 //! | `scripts` | the operator's scripts |
 
+mod access;
 mod center;
-mod clients;
+mod client;
 mod commands;
+mod connection;
 mod files;
 mod links;
 mod scripts;
@@ -26,9 +30,9 @@ use anyhow::{Context as _, Result, bail};
 use resp::Value;
 use sentinel::{JobId, LinkId, Outcome};
 
-use self::clients::Opened;
+use self::connection::Opened;
 use self::files::Files;
-use crate::config::{Config, SetError, Source, lines_of_arguments};
+use crate::config::{Config, ConfigError, SetError, Source, lines_of_arguments};
 use crate::log;
 use crate::startup::{Failure, random_u64};
 
@@ -58,10 +62,16 @@ fn run(arguments: &[String]) -> Result<()> {
     let text = std::fs::read_to_string(&path)
         .with_context(|| format!("Fatal error, can't open config file '{}'", path.display()))?;
     let options = lines_of_arguments(options);
-    let text = if options.is_empty() { text } else { text + "\n" + &options };
-    let own = sentinel::Config::parse(&text).map_err(fatal)?;
-    check_scripts(&own)?;
-    let config = server_config(&own)?;
+    let lines_in_file = text.lines().count();
+    let text =
+        if options.is_empty() { text } else { text.trim_end_matches('\n').to_owned() + "\n" + &options };
+    let place = Place { path: &path, lines: lines_in_file };
+    let mut own = sentinel::Config::parse(&text)
+        .map_err(|error| place.fault(error.line, &error.text, error.reason.clone()))?;
+    check_scripts(&own, &place)?;
+    let config = server_config(&own, &place)?;
+    let engine = engine::Engine::of_sentinel(random_u64()?);
+    set_users(&engine, &mut own, &config, &place)?;
     log::start(&config).context("the log file cannot be opened")?;
     log::set_level(&config.text("loglevel"));
     log::set_role(b'X');
@@ -73,17 +83,36 @@ fn run(arguments: &[String]) -> Result<()> {
     let (files, groups) = Files::open(path)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     crate::startup::write_pid_file(&config);
-    let outcome = runtime.block_on(center::run(config, own, files, groups, random_u64()?));
+    let outcome = runtime.block_on(center::run(config, own, files, groups, engine, random_u64()?));
     runtime.shutdown_background();
     outcome
 }
 
-fn fatal(error: impl std::fmt::Display) -> anyhow::Error {
-    anyhow::anyhow!("*** FATAL CONFIG FILE ERROR (Redis 7.2.4) ***\n{error}")
+/// Where the lines of the configuration stand.
+struct Place<'a> {
+    path: &'a Path,
+    /// What comes after them is from the command line.
+    lines: usize,
+}
+
+impl Place<'_> {
+    fn fault(&self, line: usize, text: &str, reason: String) -> anyhow::Error {
+        let (source, line) = match line.checked_sub(self.lines) {
+            None | Some(0) => (Source::File(self.path.display().to_string()), line),
+            Some(option) => (Source::CommandLine, option),
+        };
+        ConfigError { source, line, text: text.to_owned(), reason }.into()
+    }
+
+    /// The same for the line that has these words.
+    fn fault_of(&self, own: &sentinel::Config, words: &[&str], reason: String) -> anyhow::Error {
+        let (line, text) = own.line_of(words).unwrap_or_default();
+        self.fault(line, text, reason)
+    }
 }
 
 /// A script that cannot be called would be missed when it matters.
-fn check_scripts(own: &sentinel::Config) -> Result<()> {
+fn check_scripts(own: &sentinel::Config, place: &Place<'_>) -> Result<()> {
     for master in &own.masters {
         let (name, settings) = (&master.name, &master.settings);
         for (option, path) in [
@@ -92,26 +121,37 @@ fn check_scripts(own: &sentinel::Config) -> Result<()> {
         ] {
             let objection = path.as_ref().and_then(|path| Some((path, scripts::objection(option, path)?)));
             if let Some((path, objection)) = objection {
-                return Err(fatal(format!(
-                    "Reading the configuration file\n>>> 'sentinel {option} {name} {path}'\n{objection}."
-                )));
+                return Err(place.fault_of(own, &["sentinel", option, name, path], format!("{objection}.")));
             }
         }
     }
     Ok(())
 }
 
+/// Makes the users that the file describes, and has it describe them without their passwords.
+fn set_users(
+    engine: &engine::Engine,
+    own: &mut sentinel::Config,
+    config: &Config,
+    place: &Place<'_>,
+) -> Result<()> {
+    let required = config.text("requirepass");
+    access::load(engine, &required, &own.users).map_err(|(line, reason)| {
+        let words: Vec<&str> =
+            std::iter::once("user").chain(own.users[line].iter().map(String::as_str)).collect();
+        place.fault_of(own, &words, reason)
+    })?;
+    let had_default = own.users.iter().any(|line| line[0].as_bytes() == acl::DEFAULT);
+    own.users = access::lines(engine, &required, had_default);
+    Ok(())
+}
+
 /// The directives that are not the sentinel's own.
-fn server_config(own: &sentinel::Config) -> Result<Config> {
+fn server_config(own: &sentinel::Config, place: &Place<'_>) -> Result<Config> {
     let config = Config::default();
     // Redis's sentinel answers from everywhere unless told otherwise.
-    config.load_text("protected-mode no", &Source::CommandLine).map_err(fatal)?;
+    config.load_text("protected-mode no", &Source::CommandLine)?;
     for words in &own.server {
-        // What redis-sentinel writes into every file that it rewrites: the user that everybody is.
-        let everybody = ["user", "default", "on", "nopass"];
-        if words.iter().map(String::as_str).take(4).eq(everybody) {
-            continue;
-        }
         config.load(&words[0], &words[1..]).map_err(|error| {
             let reason = match error {
                 SetError::Invalid(reason) => reason,
@@ -119,11 +159,8 @@ fn server_config(own: &sentinel::Config) -> Result<Config> {
                     "Bad directive or wrong number of arguments".into()
                 }
             };
-            fatal(format!(
-                ">>> '{}'
-{reason}",
-                words.join(" ")
-            ))
+            let words: Vec<&str> = words.iter().map(String::as_str).collect();
+            place.fault_of(own, &words, reason)
         })?;
     }
     Ok(config)

@@ -137,6 +137,11 @@ static SUBCOMMANDS: &[Subcommand] = subcommands! {
     "help" 2 help, ["HELP", "    Prints this help."];
 };
 
+/// The subcommands of SENTINEL with their arities, in any order.
+pub fn subcommands() -> impl Iterator<Item = (&'static str, i32)> {
+    SUBCOMMANDS.iter().map(|one| (one.name, one.arity))
+}
+
 impl Sentinel {
     /// Answers a client's command.
     pub(crate) fn on_command(

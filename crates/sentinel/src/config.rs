@@ -35,6 +35,8 @@ pub struct Config {
     pub myid: Option<RunId>,
     pub current_epoch: u64,
     pub masters: Vec<KnownMaster>,
+    /// The users' lines, each the words after `user`, for the shell.
+    pub users: Vec<Vec<String>>,
     /// Directives that are not the sentinel's own (bind, dir, logfile, ...), for the shell.
     pub server: Vec<Vec<String>>,
     lines: Vec<String>,
@@ -84,6 +86,10 @@ impl Config {
         if directive == "sentinel" {
             let words: Vec<&str> = words[1..].iter().map(String::as_str).collect();
             return self.take_own(&words);
+        }
+        if directive == "user" && words.len() > 1 {
+            self.users.push(words[1..].to_vec());
+            return Ok(());
         }
         if directive == "port" {
             let port = words.get(1).and_then(|word| word.parse().ok());
@@ -280,6 +286,18 @@ impl KnownMaster {
 }
 
 impl Config {
+    /// Which line, counted from one, has these words, and its text: for what only the shell can judge.
+    #[must_use]
+    pub fn line_of(&self, words: &[&str]) -> Option<(usize, &str)> {
+        let same = |line: &String| {
+            split_line(line).is_some_and(|found| {
+                found.len() == words.len() && found.iter().zip(words).all(|(a, b)| a.eq_ignore_ascii_case(b))
+            })
+        };
+        let place = self.lines.iter().position(same)?;
+        Some((place + 1, self.lines[place].trim()))
+    }
+
     /// Every line that holds now, by what identifies it: its option, its master, and for lists nothing
     /// more, since their lines are interchangeable.
     fn current(&self) -> Vec<(String, String)> {
@@ -317,7 +335,13 @@ impl Config {
                 lines.push(format!("sentinel {option} {}", quoted(value)));
             }
         }
-        lines.into_iter().map(|line| (rewrite::identity(&line).expect("a sentinel line"), line)).collect()
+        let users = self.users.iter().map(|words| {
+            let words: Vec<String> = words.iter().map(|word| quoted(word)).collect();
+            format!("user {}", words.join(" "))
+        });
+        lines.extend(users);
+        let identified = |line: String| (rewrite::identity(&line).expect("a line that is rewritten"), line);
+        lines.into_iter().map(identified).collect()
     }
 
     /// The file's text with everything that holds now.

@@ -47,6 +47,7 @@ mod shared;
 mod switch;
 
 pub use addr::{Addr, RunId};
+pub use command::subcommands;
 pub use config::{Config, ConfigError, KnownMaster};
 pub use event::Level;
 pub use hello::HELLO_CHANNEL;

@@ -416,6 +416,12 @@ impl Sentinel {
         out.extend(self.shared.links.keep(&used).into_iter().map(Action::Close));
     }
 
+    /// Puts these lines of users, each the words after `user`, into the configuration file.
+    pub fn keep_users(&mut self, users: Vec<Vec<String>>, out: &mut Vec<Action>) {
+        self.config.users = users;
+        self.write_config(out);
+    }
+
     /// Puts all that is known into the configuration file, now.
     pub(crate) fn write_config(&mut self, out: &mut Vec<Action>) {
         self.shared.unwritten = None;

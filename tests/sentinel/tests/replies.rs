@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use harness::{Node, Program, Value, eventually};
+use harness::{Connection, Node, Program, Value, eventually};
 use sentinel_tests::{Group, MASTER, field_map};
 
 /// Questions whose answers do not depend on time or identity.
@@ -115,6 +115,102 @@ const SAME: &[&str] = &[
     "SUBSCRIBE",
     "ROLE",
     "ACL WHOAMI",
+    "SENTINEL SET mymaster quorum 2 notification-script /nope quorum 3",
+    "SENTINEL FAILOVER mymaster foo",
+    "SENTINEL FAILOVER nope foo",
+    "SHUTDOWN foo",
+    "SHUTDOWN NOSAVE SAVE",
+    "SHUTDOWN ABORT",
+    "SHUTDOWN ABORT NOW",
+    "SHUTDOWN SAVE NOW foo",
+    "CLIENT KILL 1.2.3.4:5",
+    "CLIENT KILL ID x",
+    "CLIENT KILL ID 99999",
+    "CLIENT KILL TYPE foo",
+    "CLIENT KILL TYPE replica SKIPME no",
+    "CLIENT KILL USER foo",
+    "CLIENT KILL foo bar",
+    "CLIENT PAUSE",
+    "CLIENT PAUSE x",
+    "CLIENT PAUSE -1",
+    "CLIENT PAUSE 100 foo",
+    "CLIENT UNPAUSE",
+    "CLIENT REPLY foo",
+    "CLIENT REPLY on",
+    "CLIENT NO-EVICT on",
+    "CLIENT NO-EVICT foo",
+    "CLIENT TRACKING",
+    "CLIENT TRACKING on",
+    "CLIENT TRACKING on foo",
+    "CLIENT TRACKING on PREFIX a",
+    "CLIENT TRACKING on REDIRECT 99999",
+    "CLIENT TRACKINGINFO",
+    "CLIENT GETREDIR",
+    "CLIENT CACHING yes",
+    "CLIENT LIST foo",
+    "CLIENT LIST TYPE foo",
+    "CLIENT LIST ID 99999",
+    "CLIENT UNBLOCK 99999",
+    "CLIENT UNBLOCK x",
+    "CLIENT GETNAME",
+    "CLIENT ID x",
+    "CLIENT",
+    "COMMAND COUNT x",
+    "COMMAND INFO foo sentinel|foo",
+    "COMMAND INFO auth hello ping subscribe",
+    "COMMAND INFO acl|log acl|cat client|kill sentinel|set sentinel|help",
+    "COMMAND LIST x",
+    "COMMAND LIST FILTERBY foo x",
+    "COMMAND LIST FILTERBY MODULE x",
+    "COMMAND LIST FILTERBY PATTERN s[h]*",
+    "COMMAND GETKEYS ping a",
+    "ACL",
+    "ACL CAT",
+    "ACL CAT foo",
+    "ACL CAT a b",
+    "ACL WHOAMI x",
+    "ACL SETUSER",
+    "ACL SETUSER u on >p -@all +ping &foo",
+    "ACL SETUSER u (+ping ~a) (~b %R~c -@all)",
+    "ACL SETUSER w NOPASS ~x ~y ~x %R~z %W~z &a &b allcommands -@dangerous -PING",
+    "ACL GETUSER u",
+    "ACL GETUSER nobody",
+    "ACL GETUSER default",
+    "ACL LIST",
+    "ACL USERS",
+    "ACL SETUSER u +foo",
+    "ACL SETUSER u +@foo",
+    "ACL SETUSER u foo",
+    "ACL SETUSER u <nope",
+    "ACL SETUSER u #zz",
+    "ACL SETUSER u !zz",
+    "ACL SETUSER u (+ping",
+    "ACL SETUSER u (on)",
+    "ACL SETUSER u ~* ~a",
+    "ACL SETUSER u &* &a",
+    "ACL SETUSER u %~r",
+    "ACL SETUSER u +ping|",
+    "ACL SETUSER u -ping|foo",
+    "ACL SETUSER u +client|list|x",
+    "ACL DRYRUN u ping",
+    "ACL DRYRUN u info",
+    "ACL DRYRUN u client kill 1",
+    "ACL DRYRUN u subscribe foo bar",
+    "ACL DRYRUN u sentinel foo",
+    "ACL DRYRUN u sentinel",
+    "ACL DRYRUN nobody ping",
+    "ACL GENPASS 0",
+    "ACL GENPASS x",
+    "ACL GENPASS 1 2",
+    "ACL LOG x",
+    "ACL LOG 1 2",
+    "ACL LOAD",
+    "ACL SAVE",
+    "ACL DELUSER",
+    "ACL DELUSER default",
+    "ACL DELUSER u nobody",
+    "ACL DELUSER w",
+    "ACL LIST",
 ];
 
 fn group() -> Group {
@@ -127,6 +223,118 @@ fn the_same_answers() {
     let (ours, theirs) = (&group.sentinels[0], &group.sentinels[2]);
     for question in SAME {
         assert_eq!(ours.run(question), theirs.run(question), "{question}");
+    }
+}
+
+/// Conversations: who speaks (two connections, `a` and `b`), and what. Of a log, only what does not depend
+/// on time and identity.
+const SAME_CONVERSATIONS: &[&str] = &[
+    "a ACL SETUSER u on >p -@all +ping +subscribe +psubscribe +hello &foo",
+    "b AUTH u bad",
+    "b AUTH u p",
+    "b PING",
+    "b ACL WHOAMI",
+    "b SENTINEL MASTERS",
+    "b SENTINEL foo",
+    "b INFO",
+    "b SUBSCRIBE foo bar",
+    "b PSUBSCRIBE fo*",
+    "b HELLO 2 AUTH u bad",
+    "a ACL LOG",
+    "a ACL LOG RESET",
+    "a ACL LOG",
+    "b SUBSCRIBE foo",
+    "b INFO",
+    "a ACL SETUSER u resetchannels",
+    "b PING",
+    "a ACL SETUSER default off",
+    "b PING",
+    "b AUTH u p",
+    "b PING",
+    "a ACL SETUSER default on >secret",
+    "b AUTH nope",
+    "b AUTH secret",
+    "b ACL WHOAMI",
+    "a ACL DELUSER u",
+    "b AUTH u p",
+    "b HELLO 2 AUTH default secret SETNAME me",
+    "b CLIENT GETNAME",
+    "a ACL SETUSER default resetpass nopass",
+    "a ACL SETUSER k on nopass +@all",
+    "b AUTH k any",
+    "a CLIENT KILL USER k",
+    "b PING",
+    "b CLIENT TRACKING on BCAST PREFIX a PREFIX b",
+    "b CLIENT TRACKINGINFO",
+    "b CLIENT TRACKING on",
+    "b CLIENT TRACKING off",
+    "b CLIENT TRACKING on OPTIN",
+    "b CLIENT CACHING no",
+    "b CLIENT CACHING yes",
+    "b CLIENT GETREDIR",
+    "b SUBSCRIBE x",
+    "a CLIENT KILL TYPE pubsub",
+    "b PING",
+    "a CLIENT PAUSE 300",
+    "b PING",
+    "a CLIENT PAUSE 300 WRITE",
+    "b PING",
+    "b PUBLISH __sentinel__:hello foo",
+    "a CLIENT UNPAUSE",
+    "b CLIENT REPLY SKIP|PING|ECHO",
+    "b CLIENT REPLY OFF|PING|CLIENT REPLY SKIP|PING|CLIENT REPLY ON",
+    "b PING",
+    "b PING",
+];
+
+/// What does not depend on time and identity in a reply.
+fn steady(reply: &Value) -> String {
+    let Value::Array(items) = reply else { return format!("{reply:?}") };
+    match items.first() {
+        Some(Value::Array(_)) => {
+            let shown = ["count", "reason", "context", "object", "username"];
+            let fields = items.iter().flat_map(|entry| entry.items().chunks_exact(2));
+            let kept = fields.filter(|pair| shown.contains(&pair[0].text().as_str()));
+            format!("{:?}", kept.collect::<Vec<_>>())
+        }
+        Some(Value::Bulk(first)) if first == b"server" => "hello".to_owned(),
+        _ => format!("{reply:?}"),
+    }
+}
+
+/// The last reply that a connection gets to these requests, sent at once. A new connection takes a closed
+/// one's place.
+fn converse(node: &Node, connection: &mut Connection, requests: &str) -> String {
+    let (last, before) = requests.rsplit_once('|').map_or((requests, ""), |(before, last)| (last, before));
+    for request in before.split('|').filter(|request| !request.is_empty()) {
+        connection.send(&words(request)).expect("the connection stands");
+    }
+    match connection.try_call(&words(last)) {
+        Ok(reply) => steady(&reply),
+        Err(_) => {
+            *connection = node.connect();
+            // So that the node has taken it in, whatever another connection says next.
+            let _ = connection.try_call(&["PING"]);
+            "closed".to_owned()
+        }
+    }
+}
+
+fn words(line: &str) -> Vec<&str> {
+    line.split(' ').collect()
+}
+
+#[test]
+fn the_same_conversations() {
+    let group = group();
+    let nodes = [&group.sentinels[0], &group.sentinels[2]];
+    let mut connections = nodes.map(|node| [node.connect(), node.connect()]);
+    for line in SAME_CONVERSATIONS {
+        let (who, requests) = line.split_once(' ').unwrap();
+        let answers: Vec<String> = (0..2)
+            .map(|place| converse(nodes[place], &mut connections[place][usize::from(who == "b")], requests))
+            .collect();
+        assert_eq!(answers[0], answers[1], "{line}");
     }
 }
 

@@ -8,6 +8,7 @@ const FLOORS: &[(&str, u8)] = &[
     ("glob", 0),
     ("resp", 0),
     ("slot-routing", 0),
+    ("acl", 1),
     ("keyspace", 1),
     ("consensus", 2),
     ("gossip", 2),

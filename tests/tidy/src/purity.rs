@@ -4,6 +4,7 @@ use crate::File;
 use crate::layers::{dependencies, manifests};
 
 const PURE: &[&str] = &[
+    "acl",
     "clock",
     "glob",
     "consensus",

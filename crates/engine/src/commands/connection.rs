@@ -5,6 +5,8 @@ mod hello;
 mod others;
 mod tracking;
 
+pub use client::CLIENT_HELP;
+
 use crate::command::{Categories, Command, Flags, Group};
 use crate::context::Context;
 use crate::error::CommandError;

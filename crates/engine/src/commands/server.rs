@@ -15,6 +15,7 @@ use crate::command::{Categories, Command, Flags, Group};
 use crate::context::Context;
 use crate::error::CommandError;
 
+pub use command::answer_command;
 pub(super) use debug::COMMANDS as DEBUG;
 pub(super) use latency::COMMANDS as LATENCY;
 pub(super) use logs::COMMANDS as LOGS;
@@ -25,7 +26,7 @@ pub(super) const COMMANDS: &[Command] = &[
         .flags(Flags::LOADING.union(Flags::STALE))
         .category(Categories::CONNECTION)
         .tips(&["nondeterministic_output_order"])
-        .run(command::all)
+        .run(command::command)
         .subcommands(COMMAND),
     Command::new("lolwut", Group::Server, "5.0.0", -1, "Shows the version, with a drawing.")
         .flags(Flags::READONLY.union(Flags::FAST))
@@ -39,16 +40,16 @@ const COMMAND: &[Command] = &[
     Command::new("count", Group::Server, "2.8.13", 2, "Returns the number of commands.")
         .flags(Flags::LOADING.union(Flags::STALE))
         .category(Categories::CONNECTION)
-        .run(command::count),
+        .run(command::command),
     Command::new("docs", Group::Server, "7.0.0", -2, "Returns what commands are for.")
         .flags(Flags::LOADING.union(Flags::STALE))
         .category(Categories::CONNECTION)
         .tips(&["nondeterministic_output_order"])
-        .run(docs::docs),
+        .run(command::command),
     Command::new("getkeys", Group::Server, "2.8.13", -3, "Returns the keys of a request.")
         .flags(Flags::LOADING.union(Flags::STALE))
         .category(Categories::CONNECTION)
-        .run(command::getkeys),
+        .run(command::command),
     Command::new(
         "getkeysandflags",
         Group::Server,
@@ -58,21 +59,21 @@ const COMMAND: &[Command] = &[
     )
     .flags(Flags::LOADING.union(Flags::STALE))
     .category(Categories::CONNECTION)
-    .run(command::getkeys_and_flags),
+    .run(command::command),
     Command::new("help", Group::Server, "5.0.0", 2, "Lists the subcommands.")
         .flags(Flags::LOADING.union(Flags::STALE))
         .category(Categories::CONNECTION)
-        .run(command::help),
+        .run(command::command),
     Command::new("info", Group::Server, "2.8.13", -2, "Returns facts about some commands.")
         .flags(Flags::LOADING.union(Flags::STALE))
         .category(Categories::CONNECTION)
         .tips(&["nondeterministic_output_order"])
-        .run(command::info),
+        .run(command::command),
     Command::new("list", Group::Server, "7.0.0", -2, "Returns the names of commands.")
         .flags(Flags::LOADING.union(Flags::STALE))
         .category(Categories::CONNECTION)
         .tips(&["nondeterministic_output_order"])
-        .run(command::list),
+        .run(command::command),
 ];
 
 /// The wall clock, to the microsecond.

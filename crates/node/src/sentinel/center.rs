@@ -8,6 +8,7 @@ use std::time::Duration;
 use anyhow::Result;
 use clock::Instant;
 use consensus::{Record, Saved};
+use engine::{Engine, Gate, Origin, Session, Worker};
 use sentinel::{Action, ClientId, Input, JobId, Level, LinkId, Outcome, Sentinel};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
@@ -15,8 +16,10 @@ use tokio::sync::mpsc::{Receiver, Sender, channel};
 use tokio::task::JoinHandle;
 
 use super::Event;
-use super::clients::{self, Client, Door};
+use super::access;
+use super::client::Client;
 use super::commands::{self, Answer};
+use super::connection::{self, Door};
 use super::files::Files;
 use super::links::LinkHandle;
 use super::scripts;
@@ -36,7 +39,15 @@ pub(super) struct Center {
     synced: u64,
     links: BTreeMap<LinkId, LinkHandle>,
     lives: u64,
-    clients: BTreeMap<u64, Client>,
+    pub(super) clients: BTreeMap<u64, Client>,
+    /// Whom the clients are, and what they ask of each other.
+    pub(super) engine: Engine,
+    pub(super) worker: Worker,
+    pub(super) acl_log: acl::Log,
+    /// The users are others than in the configuration file.
+    pub(super) users_changed: bool,
+    /// The file had a line for the user `default`.
+    names_default: bool,
     scripts: BTreeMap<JobId, JoinHandle<()>>,
     events: Sender<Event>,
     began: std::time::Instant,
@@ -51,10 +62,12 @@ pub(super) async fn run(
     own: sentinel::Config,
     files: Files,
     groups: BTreeMap<String, Saved>,
+    engine: Engine,
     seed: u64,
 ) -> Result<()> {
     let (events, queue) = channel(QUEUE);
-    listen(&config, own.global.port, &events)?;
+    let names_default = own.users.iter().any(|line| line[0].as_bytes() == acl::DEFAULT);
+    listen(&config, &engine, own.global.port, &events)?;
     let began = std::time::Instant::now();
     let mut out = Vec::new();
     let sentinel = Sentinel::new(time_since(began), own, groups, seed, &mut out);
@@ -66,6 +79,11 @@ pub(super) async fn run(
         links: BTreeMap::new(),
         lives: 0,
         clients: BTreeMap::new(),
+        worker: engine.worker(crate::time::nanos),
+        engine,
+        acl_log: acl::Log::default(),
+        users_changed: false,
+        names_default,
         scripts: BTreeMap::new(),
         events,
         began,
@@ -83,17 +101,18 @@ pub(super) async fn run(
 }
 
 /// Opens the sockets on which clients and other sentinels come.
-fn listen(config: &Config, port: u16, events: &Sender<Event>) -> Result<()> {
+fn listen(config: &Config, engine: &Engine, port: u16, events: &Sender<Event>) -> Result<()> {
+    let default_user = engine.users.read().default_user().clone();
     let door = Door {
-        only_local: config.switch("protected-mode") && config.text("requirepass").is_empty(),
-        needs_password: !config.text("requirepass").is_empty(),
+        only_local: config.switch("protected-mode") && default_user.has_no_password(),
+        needs_password: !default_user.is_open(),
         max_clients: usize::try_from(config.integer("maxclients")).unwrap_or(usize::MAX),
     };
     let ids = Arc::new(AtomicUsize::new(1));
     let backlog = i32::try_from(config.integer("tcp-backlog")).unwrap_or(i32::MAX);
     for socket in listener::bind(&config.text("bind"), port, backlog)? {
         let socket = TcpListener::from_std(socket)?;
-        tokio::spawn(clients::accept(socket, door, ids.clone(), events.clone()));
+        tokio::spawn(connection::accept(socket, door, ids.clone(), events.clone()));
     }
     Ok(())
 }
@@ -129,6 +148,7 @@ impl Center {
         while !self.ends {
             let due = self.sentinel.next_deadline();
             let wait = due.map_or(Duration::from_secs(1), |due| due.since(self.now()));
+            let wait = self.until_resumed().map_or(wait, |until| until.min(wait));
             tokio::select! {
                 biased;
                 _ = term.recv() => {
@@ -146,6 +166,7 @@ impl Center {
             for event in batch.drain(..) {
                 self.take(event, &mut out);
             }
+            self.resume(&mut out);
             let now = self.now();
             if self.sentinel.next_deadline().is_some_and(|due| due <= now) {
                 self.sentinel.handle(now, Input::Deadline, &mut out);
@@ -153,10 +174,6 @@ impl Center {
             self.carry_out(out);
         }
         Ok(())
-    }
-
-    pub(super) fn password(&self) -> String {
-        self.config.text("requirepass")
     }
 
     fn is_current(&self, link: LinkId, life: u64) -> bool {
@@ -187,12 +204,15 @@ impl Center {
             }
             Event::ClientOpened(opened) => {
                 self.connections += 1;
-                let authenticated = self.password().is_empty();
-                self.clients.insert(opened.client, Client::new(opened, authenticated));
+                let open = self.engine.users.read().default_user().is_open();
+                let client =
+                    self.engine.clients.connect(opened.link.clone(), crate::time::now(), Box::new(|| {}));
+                let session = Session::of(client, Origin::Client, open);
+                self.clients.insert(opened.client, Client::new(opened, session));
                 return;
             }
             Event::ClientClosed { client } => {
-                self.clients.remove(&client);
+                self.forget(client);
                 return;
             }
             Event::ClientRequest { client, args } => return self.on_request(client, args, out),
@@ -205,36 +225,119 @@ impl Center {
         self.sentinel.handle(self.now(), input, out);
     }
 
+    fn forget(&mut self, id: u64) {
+        if let Some(client) = self.clients.remove(&id) {
+            self.engine.clients.disconnect(client.session.id);
+        }
+    }
+
     fn on_request(&mut self, id: u64, args: Vec<Vec<u8>>, out: &mut Vec<Action>) {
         let Some(mut client) = self.clients.remove(&id) else { return };
-        if args.is_empty() {
-            self.clients.insert(id, client);
-            return;
+        let stays = match () {
+            () if args.is_empty() || client.session.closing => true,
+            () if client.has_deferred() => client.defer(args),
+            () => self.serve(id, &mut client, args, out),
+        };
+        self.clients.insert(id, client);
+        if !stays {
+            self.forget(id);
         }
-        self.commands += 1;
+        self.drop_killed();
+        if std::mem::take(&mut self.users_changed) {
+            let required = self.config.text("requirepass");
+            let lines = access::lines(&self.engine, &required, self.names_default);
+            self.sentinel.keep_users(lines, out);
+        }
+    }
+
+    /// Answers a request, or puts it off. False if the client has sent too much during a pause.
+    fn serve(&mut self, id: u64, client: &mut Client, args: Vec<Vec<u8>>, out: &mut Vec<Action>) -> bool {
         let reply = |reply| Action::Reply { client: ClientId(id), after: 0, reply };
-        match commands::answer(self, &mut client, id, &args) {
+        let muted = client.begin_muted();
+        let answered = out.len();
+        match commands::answer(self, client, &args) {
             // Through the same door as the machine's, so that replies keep their order.
-            Answer::Reply(bytes) => out.push(reply(bytes)),
-            Answer::Last(bytes) => out.extend([reply(bytes), reply(Vec::new())]),
+            Answer::Reply(bytes) if !muted => out.push(reply(bytes)),
+            Answer::Reply(_) => {}
+            Answer::Engine(bytes) if bytes.is_empty() => {}
+            Answer::Engine(bytes) => out.push(reply(bytes)),
             Answer::Machine => {
-                let scripts = self.sentinel.scripts_to_set(&args);
-                let objections = scripts.iter().find_map(|(option, path)| scripts::objection(option, path));
-                if let Some(objection) = objections {
-                    out.push(reply(format!("-ERR {objection}\r\n").into_bytes()));
-                    self.clients.insert(id, client);
-                    return;
+                self.ask_machine(id, client, args, out);
+                if muted {
+                    let unwanted = |action: &Action| matches!(action, Action::Reply { .. });
+                    let actions = out.split_off(answered);
+                    out.extend(actions.into_iter().filter(|action| !unwanted(action)));
                 }
-                let (now, protocol) = (self.now(), client.protocol);
-                let client = ClientId(id);
-                self.sentinel.handle(now, Input::Command { client, protocol, args }, out);
+            }
+            Answer::Wait => {
+                client.unmute();
+                return client.defer(args);
             }
             Answer::Shutdown => {
                 tracing::warn!("User requested shutdown...");
                 self.ends = true;
             }
         }
-        self.clients.insert(id, client);
+        client.end_muted();
+        self.commands += 1;
+        if client.session.closing {
+            // What is sent after nothing ends the connection.
+            out.push(reply(Vec::new()));
+        }
+        true
+    }
+
+    fn ask_machine(&mut self, id: u64, client: &Client, mut args: Vec<Vec<u8>>, out: &mut Vec<Action>) {
+        let scripts = self.sentinel.scripts_to_set(&args);
+        let objection = |(at, option, path): &(usize, &'static str, String)| {
+            scripts::objection(option, path).map(|objection| (*at, objection))
+        };
+        let objection = scripts.iter().find_map(objection);
+        let (now, protocol, client) = (self.now(), client.session.protocol, ClientId(id));
+        let Some((at, objection)) = objection else {
+            return self.sentinel.handle(now, Input::Command { client, protocol, args }, out);
+        };
+        // The options before it hold, as in Redis, unless one of them is wrong by itself.
+        let refusal = format!("-ERR {objection}\r\n").into_bytes();
+        args.truncate(at);
+        if args.len() == 3 {
+            return out.push(Action::Reply { client, after: 0, reply: refusal });
+        }
+        let begin = out.len();
+        self.sentinel.handle(now, Input::Command { client, protocol, args }, out);
+        for action in &mut out[begin..] {
+            match action {
+                Action::Reply { reply, .. } if reply.starts_with(b"+OK") => reply.clone_from(&refusal),
+                _ => {}
+            }
+        }
+    }
+
+    /// Closes the connections that a client wants closed.
+    fn drop_killed(&mut self) {
+        let killed = |(&id, client): (&u64, &Client)| client.session.client.is_killed().then_some(id);
+        let gone: Vec<u64> = self.clients.iter().filter_map(killed).collect();
+        gone.into_iter().for_each(|id| self.forget(id));
+    }
+
+    /// How long it is until a pause ends, if there is one.
+    fn until_resumed(&self) -> Option<Duration> {
+        let (_, until) = self.engine.pauses.until()?;
+        Some(Duration::from_millis(u64::try_from(until.0 - crate::time::now().0).unwrap_or(0)))
+    }
+
+    /// Answers what was put off, if the pause is over.
+    fn resume(&mut self, out: &mut Vec<Action>) {
+        self.engine.pauses.settle(&self.engine.settings, crate::time::now());
+        let all = self.engine.settings.gate().contains(Gate::ALL_PAUSED);
+        let waiting = |(&id, client): (&u64, &Client)| client.has_deferred().then_some(id);
+        let waiting: Vec<u64> = self.clients.iter().filter_map(waiting).filter(|_| !all).collect();
+        for id in waiting {
+            let requests = self.clients.get_mut(&id).map(Client::take_deferred).unwrap_or_default();
+            for args in requests {
+                self.on_request(id, args, out);
+            }
+        }
     }
 
     fn carry_out(&mut self, out: Vec<Action>) {
@@ -341,14 +444,6 @@ impl Center {
                 _ => tracing::warn!("Failed to resolve hostname '{host}'"),
             }
         });
-    }
-
-    /// CLIENT LIST; `own` is the line of the client that asks.
-    pub(super) fn client_list(&self, id: u64, own: String) -> String {
-        let mut lines: BTreeMap<u64, String> =
-            self.clients.iter().map(|(&id, client)| (id, commands::describe(id, client))).collect();
-        lines.insert(id, own);
-        lines.into_values().collect()
     }
 
     /// INFO: the sections asked for, all of them if none is.

@@ -16,8 +16,9 @@ pub(super) fn failover(call: &mut Call<'_>) {
     let cause = match call.args.len() {
         1 => Cause::Operator,
         2 if call.text(1).eq_ignore_ascii_case("coordinated") => Cause::Coordinated,
+        // What Redis says, which knows no further word.
         _ => {
-            call.reply.error("ERR syntax error");
+            call.reply.error("ERR wrong number of arguments for 'sentinel|failover' command");
             return;
         }
     };

@@ -148,10 +148,11 @@ fn config_set(call: &mut Call<'_>) {
 }
 
 impl Sentinel {
-    /// The scripts that a SENTINEL SET would have called from now on, as option and path: whether there are
-    /// such files is for the shell to say, before the command is given to [`Sentinel::handle`].
+    /// The scripts that a SENTINEL SET would have called from now on, each with the place of its option in
+    /// `args`: whether there are such files is for the shell to say, before the command is given to
+    /// [`Sentinel::handle`].
     #[must_use]
-    pub fn scripts_to_set(&self, args: &[Vec<u8>]) -> Vec<(&'static str, String)> {
+    pub fn scripts_to_set(&self, args: &[Vec<u8>]) -> Vec<(usize, &'static str, String)> {
         let is =
             |at: usize, word: &str| args.get(at).is_some_and(|arg| arg.eq_ignore_ascii_case(word.as_bytes()));
         let known = || {
@@ -161,13 +162,21 @@ impl Sentinel {
         if self.shared.global.deny_scripts_reconfig || !is(0, "sentinel") || !is(1, "set") || !known() {
             return Vec::new();
         }
-        let named = |at: usize| {
-            let option = SCRIPTS.into_iter().find(|option| is(at, option))?;
-            let path = String::from_utf8_lossy(args.get(at + 1)?).into_owned();
-            (!path.is_empty()).then_some((option, path))
-        };
-        (3..args.len()).filter_map(named).collect()
+        let (mut found, mut at) = (Vec::new(), 3);
+        while at + 1 < args.len() {
+            if let Some(option) = SCRIPTS.into_iter().find(|option| is(at, option)) {
+                let path = String::from_utf8_lossy(&args[at + 1]).into_owned();
+                found.extend((!path.is_empty()).then_some((at, option, path)));
+            }
+            at += 1 + values(&args[at].to_ascii_lowercase());
+        }
+        found
     }
+}
+
+/// How many values an option of SENTINEL SET takes.
+fn values(option: &[u8]) -> usize {
+    if option == b"rename-command" { 2 } else { 1 }
 }
 
 /// The options that name scripts.
@@ -182,7 +191,7 @@ pub(super) fn set(call: &mut Call<'_>) {
     let mut at = 1;
     while at < call.args.len() {
         let option = call.text(at).to_ascii_lowercase();
-        let wanted = if option == "rename-command" { 2 } else { 1 };
+        let wanted = values(option.as_bytes());
         let values: Vec<String> = (1..=wanted).map(|next| call.text(at + next).to_owned()).collect();
         let complete = at + wanted < call.args.len();
         match if complete { set_one(call, &name, &option, &values) } else { Err(Refused::Unknown) } {

@@ -58,7 +58,7 @@ fn escaped(chars: &mut std::iter::Peekable<std::str::Chars<'_>>) -> Option<char>
 
 /// `word` so that [`split_line`] reads it back as one.
 pub(super) fn quoted(word: &str) -> String {
-    let plain = |char: char| char.is_ascii_graphic() && !matches!(char, '"' | '\'' | '\\' | '#');
+    let plain = |char: char| char.is_ascii_graphic() && !matches!(char, '"' | '\'' | '\\');
     if !word.is_empty() && word.chars().all(plain) {
         return word.to_owned();
     }

@@ -19,9 +19,13 @@ const OWN: [&str; 9] = [
     "sentinel-pass",
 ];
 
-/// What a `sentinel` line is about: lines of the same identity replace each other. `None` for other lines.
+/// What a `sentinel` or `user` line is about: lines of the same identity replace each other. `None` for
+/// other lines.
 pub(super) fn identity(line: &str) -> Option<String> {
     let words = split_line(line)?;
+    if words.len() > 1 && words[0].eq_ignore_ascii_case("user") {
+        return Some(format!("user {}", words[1]));
+    }
     if words.len() < 2 || !words[0].eq_ignore_ascii_case("sentinel") {
         return None;
     }

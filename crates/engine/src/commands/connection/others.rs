@@ -38,7 +38,7 @@ pub(super) fn list(context: &mut Context<'_>) -> Result<(), CommandError> {
     context.publish();
     let mut text = Vec::new();
     for client in chosen {
-        text.extend_from_slice(&client.describe(context.now));
+        text.extend_from_slice(&client.describe(context.now, context.engine.registry));
         text.push(b'\n');
     }
     context.reply.verbatim(b"txt", &text);
@@ -52,6 +52,7 @@ struct Filter<'a> {
     address: Option<&'a [u8]>,
     local_address: Option<&'a [u8]>,
     kind: Option<ClientKind>,
+    user: Option<&'a [u8]>,
     include_me: bool,
     /// Longer connected than this many seconds.
     min_age: Option<i64>,
@@ -76,10 +77,11 @@ impl<'a> Filter<'a> {
             } else if is(b"laddr") {
                 filter.local_address = Some(value);
             } else if is(b"user") {
-                if value != b"default" {
+                if context.engine.users.read().find(value).is_none() {
                     let text = format!("ERR No such user '{}'", quoted(value, value.len()));
                     return Err(CommandError::Text(text.into()));
                 }
+                filter.user = Some(value);
             } else if is(b"maxage") {
                 let age = resp::parse_i64(value)
                     .ok_or(CommandError::text("ERR maxage is not an integer or out of range"))?;
@@ -104,6 +106,7 @@ impl<'a> Filter<'a> {
             && self.address.is_none_or(|address| address == client.link.address.as_bytes())
             && self.local_address.is_none_or(|address| address == client.link.local_address.as_bytes())
             && self.kind.is_none_or(|kind| kind == client.kind())
+            && self.user.is_none_or(|user| user == client.user.lock().as_slice())
             && (self.include_me || client.id != me)
             && self.min_age.is_none_or(|age| now.0.saturating_sub(client.connected_at.0) / 1000 >= age)
     }

@@ -2,8 +2,9 @@
 
 use resp::{Args, Writer};
 
+use super::docs::docs;
 use crate::command::{Categories, Flags};
-use crate::commands::help::reply_help;
+use crate::commands::help::write_help;
 use crate::context::Context;
 use crate::error::CommandError;
 use crate::keys::{Begin, Find, KeyFlags, KeySpec};
@@ -31,30 +32,6 @@ const FLAGS: &[(Flags, &str)] = &[
     (Flags::ALLOW_BUSY, "allow_busy"),
 ];
 
-const CATEGORIES: &[(Categories, &str)] = &[
-    (Categories::KEYSPACE, "keyspace"),
-    (Categories::READ, "read"),
-    (Categories::WRITE, "write"),
-    (Categories::SET, "set"),
-    (Categories::SORTEDSET, "sortedset"),
-    (Categories::LIST, "list"),
-    (Categories::HASH, "hash"),
-    (Categories::STRING, "string"),
-    (Categories::BITMAP, "bitmap"),
-    (Categories::HYPERLOGLOG, "hyperloglog"),
-    (Categories::GEO, "geo"),
-    (Categories::STREAM, "stream"),
-    (Categories::PUBSUB, "pubsub"),
-    (Categories::ADMIN, "admin"),
-    (Categories::FAST, "fast"),
-    (Categories::SLOW, "slow"),
-    (Categories::BLOCKING, "blocking"),
-    (Categories::DANGEROUS, "dangerous"),
-    (Categories::CONNECTION, "connection"),
-    (Categories::TRANSACTION, "transaction"),
-    (Categories::SCRIPTING, "scripting"),
-];
-
 const KEY_FLAGS: &[(KeyFlags, &str)] = &[
     (KeyFlags::RO, "RO"),
     (KeyFlags::RW, "RW"),
@@ -69,32 +46,50 @@ const KEY_FLAGS: &[(KeyFlags, &str)] = &[
     (KeyFlags::VARIABLE_FLAGS, "variable_flags"),
 ];
 
-pub(super) fn all(context: &mut Context<'_>) -> Result<(), CommandError> {
-    let top = Registry::the().top();
-    context.reply.array(top.len());
-    for entry in top {
-        describe(&mut context.reply, entry);
+/// COMMAND and its subcommands.
+pub(super) fn command(context: &mut Context<'_>) -> Result<(), CommandError> {
+    answer_command(Registry::the(), context.args, &mut context.reply)
+}
+
+/// Answers COMMAND, or a subcommand of it that exists and has as many words as it takes, about the
+/// commands of this registry.
+pub fn answer_command(
+    registry: &Registry,
+    args: Args<'_>,
+    reply: &mut Writer<'_>,
+) -> Result<(), CommandError> {
+    let subcommand = args.get(1).map(<[u8]>::to_ascii_lowercase);
+    match subcommand.as_deref() {
+        None => all(registry, reply),
+        Some(b"count") => reply.integer(registry.top().len() as i64),
+        Some(b"docs") => docs(registry, args, reply),
+        Some(b"getkeys") => return getkeys(registry, args, reply),
+        Some(b"getkeysandflags") => return getkeys_and_flags(registry, args, reply),
+        Some(b"info") => info(registry, args, reply),
+        Some(b"list") => return list(registry, args, reply),
+        _ => write_help(reply, "COMMAND", HELP),
     }
     Ok(())
 }
 
-pub(super) fn count(context: &mut Context<'_>) -> Result<(), CommandError> {
-    context.reply.integer(Registry::the().top().len() as i64);
-    Ok(())
+fn all(registry: &Registry, reply: &mut Writer<'_>) {
+    reply.array(registry.top().len());
+    for entry in registry.top() {
+        describe(reply, entry);
+    }
 }
 
-pub(super) fn info(context: &mut Context<'_>) -> Result<(), CommandError> {
-    if context.args.len() == 2 {
-        return all(context);
+fn info(registry: &Registry, args: Args<'_>, reply: &mut Writer<'_>) {
+    if args.len() == 2 {
+        return all(registry, reply);
     }
-    context.reply.array(context.args.len() - 2);
-    for name in context.args.from(2).iter() {
-        match Registry::the().find_full(name) {
-            Some(entry) => describe(&mut context.reply, entry),
-            None => context.reply.null(),
+    reply.array(args.len() - 2);
+    for name in args.from(2).iter() {
+        match registry.find_full(name) {
+            Some(entry) => describe(reply, entry),
+            None => reply.null(),
         }
     }
-    Ok(())
 }
 
 /// The names of those flags of `table` for which `has` is true, as a set.
@@ -125,7 +120,7 @@ fn describe(reply: &mut Writer<'_>, entry: &Registered) {
     reply.integer(range.last);
     reply.integer(range.step);
     let categories = command.categories();
-    names(reply, CATEGORIES, "@", |category| categories.contains(category), &[]);
+    names(reply, Categories::NAMED, "@", |category| categories.contains(category), &[]);
     reply.set(command.tips.len());
     for tip in command.tips {
         reply.bulk(tip.as_bytes());
@@ -224,16 +219,14 @@ fn number(reply: &mut Writer<'_>, name: &str, value: i64) {
 }
 
 /// COMMAND LIST [FILTERBY MODULE name | ACLCAT category | PATTERN pattern]
-pub(super) fn list(context: &mut Context<'_>) -> Result<(), CommandError> {
-    let args = context.args;
+fn list(registry: &Registry, args: Args<'_>, reply: &mut Writer<'_>) -> Result<(), CommandError> {
     let wanted: Box<dyn Fn(&Registered) -> bool> = match (args.len(), args.get(2), args.get(3), args.get(4)) {
         (2, ..) => Box::new(|_| true),
         (5, Some(word), Some(kind), Some(value)) if word.eq_ignore_ascii_case(b"filterby") => {
             if kind.eq_ignore_ascii_case(b"module") {
                 Box::new(|_| false)
             } else if kind.eq_ignore_ascii_case(b"aclcat") {
-                let named = |name: &str| name.as_bytes().eq_ignore_ascii_case(value);
-                let category = CATEGORIES.iter().find(|(_, name)| named(name)).map(|(category, _)| *category);
+                let category = Categories::named(value);
                 Box::new(move |entry| {
                     category.is_some_and(|category| entry.command.categories().contains(category))
                 })
@@ -246,18 +239,21 @@ pub(super) fn list(context: &mut Context<'_>) -> Result<(), CommandError> {
         }
         _ => return Err(CommandError::Syntax),
     };
-    let names: Vec<_> = Registry::the().shown().filter(|entry| wanted(entry)).collect();
-    context.reply.array(names.len());
+    let names: Vec<_> = registry.shown().filter(|entry| wanted(entry)).collect();
+    reply.array(names.len());
     for entry in names {
-        context.reply.bulk(entry.full_name.as_bytes());
+        reply.bulk(entry.full_name.as_bytes());
     }
     Ok(())
 }
 
 /// The request that follows in the arguments, with the keys in it and what becomes of them.
-fn keys_of<'a>(context: &Context<'a>) -> Result<(Args<'a>, Vec<(usize, KeyFlags)>), CommandError> {
-    let request = context.args.from(2);
-    let entry = Registry::the().resolve(request);
+fn keys_of<'a>(
+    registry: &Registry,
+    args: Args<'a>,
+) -> Result<(Args<'a>, Vec<(usize, KeyFlags)>), CommandError> {
+    let request = args.from(2);
+    let entry = registry.resolve(request);
     let command = match &entry {
         Ok(entry) if !entry.command.keys.is_empty() => entry.command,
         Ok(_) => return Err(CommandError::text("ERR The command has no key arguments")),
@@ -289,49 +285,46 @@ fn actual_flags(spec: &KeySpec, request: Args<'_>) -> KeyFlags {
     }
 }
 
-pub(super) fn getkeys(context: &mut Context<'_>) -> Result<(), CommandError> {
-    let (request, keys) = keys_of(context)?;
-    context.reply.array(keys.len());
+fn getkeys(registry: &Registry, args: Args<'_>, reply: &mut Writer<'_>) -> Result<(), CommandError> {
+    let (request, keys) = keys_of(registry, args)?;
+    reply.array(keys.len());
     for (index, _) in keys {
-        context.reply.bulk(&request[index]);
+        reply.bulk(&request[index]);
     }
     Ok(())
 }
 
-pub(super) fn getkeys_and_flags(context: &mut Context<'_>) -> Result<(), CommandError> {
-    let (request, keys) = keys_of(context)?;
-    context.reply.array(keys.len());
+fn getkeys_and_flags(
+    registry: &Registry,
+    args: Args<'_>,
+    reply: &mut Writer<'_>,
+) -> Result<(), CommandError> {
+    let (request, keys) = keys_of(registry, args)?;
+    reply.array(keys.len());
     for (index, flags) in keys {
-        context.reply.array(2);
-        context.reply.bulk(&request[index]);
-        names(&mut context.reply, KEY_FLAGS, "", |flag| flags.contains(flag), &[]);
+        reply.array(2);
+        reply.bulk(&request[index]);
+        names(reply, KEY_FLAGS, "", |flag| flags.contains(flag), &[]);
     }
     Ok(())
 }
 
-pub(super) fn help(context: &mut Context<'_>) -> Result<(), CommandError> {
-    reply_help(
-        context,
-        "COMMAND",
-        &[
-            "(no subcommand)",
-            "    Returns facts about all commands.",
-            "COUNT",
-            "    Returns the number of commands.",
-            "LIST [FILTERBY (MODULE <name>|ACLCAT <category>|PATTERN <pattern>)]",
-            "    Returns the names of commands.",
-            "INFO [<command-name> ...]",
-            "    Returns facts about some commands, or all.",
-            "DOCS [<command-name> ...]",
-            "    Returns what some commands are for, or all.",
-            "GETKEYS <full-command>",
-            "    Returns the keys of a request.",
-            "GETKEYSANDFLAGS <full-command>",
-            "    Returns the keys of a request and what it does with them.",
-        ],
-    );
-    Ok(())
-}
+const HELP: &[&str] = &[
+    "(no subcommand)",
+    "    Returns facts about all commands.",
+    "COUNT",
+    "    Returns the number of commands.",
+    "LIST [FILTERBY (MODULE <name>|ACLCAT <category>|PATTERN <pattern>)]",
+    "    Returns the names of commands.",
+    "INFO [<command-name> ...]",
+    "    Returns facts about some commands, or all.",
+    "DOCS [<command-name> ...]",
+    "    Returns what some commands are for, or all.",
+    "GETKEYS <full-command>",
+    "    Returns the keys of a request.",
+    "GETKEYSANDFLAGS <full-command>",
+    "    Returns the keys of a request and what it does with them.",
+];
 
 #[cfg(test)]
 mod tests {

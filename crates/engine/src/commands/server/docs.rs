@@ -1,21 +1,17 @@
 //! COMMAND DOCS: what commands are for.
 
-use resp::Writer;
+use resp::{Args, Writer};
 
-use crate::context::Context;
-use crate::error::CommandError;
 use crate::lookup::{Registered, Registry};
 
-pub(super) fn docs(context: &mut Context<'_>) -> Result<(), CommandError> {
-    let registry = Registry::the();
-    let chosen: Vec<_> = if context.args.len() == 2 {
+pub(super) fn docs(registry: &Registry, args: Args<'_>, reply: &mut Writer<'_>) {
+    let chosen: Vec<_> = if args.len() == 2 {
         registry.top().to_vec()
     } else {
         // What does not exist is left out.
-        context.args.from(2).iter().filter_map(|name| registry.find_full(name)).collect()
+        args.from(2).iter().filter_map(|name| registry.find_full(name)).collect()
     };
-    reply_docs(&mut context.reply, &chosen);
-    Ok(())
+    reply_docs(reply, &chosen);
 }
 
 fn reply_docs(reply: &mut Writer<'_>, entries: &[&'static Registered]) {

@@ -5,9 +5,10 @@ use std::fs;
 use tokio::sync::mpsc::UnboundedReceiver;
 
 use super::*;
-use crate::sentinel::clients::{Opened, Output};
+use crate::sentinel::connection::{Opened, Output};
 
-const CONFIG: &str = "sentinel myid aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa
+const CONFIG: &str = "sentinel deny-scripts-reconfig no
+sentinel myid aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa
 sentinel monitor mymaster 127.0.0.1 1 2
 ";
 const CANDIDATE: &str = "bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb";
@@ -18,6 +19,7 @@ fn center(folder: &std::path::Path) -> (Center, UnboundedReceiver<Vec<u8>>) {
     let own = sentinel::Config::parse(CONFIG).unwrap();
     let began = std::time::Instant::now();
     let sentinel = Sentinel::new(time_since(began), own, groups, 1, &mut Vec::new());
+    let engine = Engine::of_sentinel(1);
     let mut center = Center {
         sentinel,
         config: Config::default(),
@@ -26,6 +28,11 @@ fn center(folder: &std::path::Path) -> (Center, UnboundedReceiver<Vec<u8>>) {
         links: BTreeMap::new(),
         lives: 0,
         clients: BTreeMap::new(),
+        worker: engine.worker(|| 0),
+        engine,
+        acl_log: acl::Log::default(),
+        users_changed: false,
+        names_default: false,
         scripts: BTreeMap::new(),
         events: channel(16).0,
         began,
@@ -34,8 +41,10 @@ fn center(folder: &std::path::Path) -> (Center, UnboundedReceiver<Vec<u8>>) {
         ends: false,
     };
     let (output, replies) = Output::channel();
-    center
-        .take(Event::ClientOpened(Opened { client: 1, peer: "127.0.0.1:2".into(), output }), &mut Vec::new());
+    center.take(
+        Event::ClientOpened(Opened { client: 1, link: engine::Link::default(), output }),
+        &mut Vec::new(),
+    );
     (center, replies)
 }
 
@@ -80,4 +89,71 @@ fn a_vote_that_cannot_be_written_is_not_given() {
     drop(center);
     let (_, groups) = Files::open(folder.path().join("sentinel.conf")).unwrap();
     assert_eq!(groups["mymaster"].term.0, 3);
+}
+
+/// What is said to a center and answered by it, line breaks as `|`.
+fn talk(center: &mut Center, replies: &mut UnboundedReceiver<Vec<u8>>, line: &str) -> String {
+    ask(center, line);
+    let mut all = Vec::new();
+    while let Ok(bytes) = replies.try_recv() {
+        all.extend(bytes);
+    }
+    String::from_utf8(all).unwrap().trim_end().replace("\r\n", "|")
+}
+
+/// An operator makes a user. The file has it at once, without the password, and a sentinel that starts with
+/// that file knows the user. `default`, whom nobody changed, has no line.
+#[test]
+fn users_are_in_the_file_before_their_maker_is_answered() {
+    let folder = tempfile::tempdir().unwrap();
+    let (mut center, mut replies) = center(folder.path());
+    let hash = "148de9c5a7a44d19e56cd9ae1a554bf67847afb0c58f6e12fa29ac7ddfca9940";
+    let set = "ACL SETUSER alice on >p +@all -sentinel|set";
+    assert_eq!(talk(&mut center, &mut replies, set), "+OK");
+    let text = fs::read_to_string(folder.path().join("sentinel.conf")).unwrap();
+    let line = format!("user alice on #{hash} resetchannels +@all -sentinel|set");
+    assert!(text.lines().any(|found| found == line), "{text}");
+    assert!(!text.contains("user default"), "{text}");
+    let again = Engine::of_sentinel(2);
+    access::load(&again, "", &sentinel::Config::parse(&text).unwrap().users).unwrap();
+    assert!(again.users.read().admits(b"alice", b"p"));
+    assert_eq!(talk(&mut center, &mut replies, "AUTH alice p"), "+OK");
+    let refused = talk(&mut center, &mut replies, "SENTINEL SET mymaster quorum 1");
+    assert_eq!(refused, "-NOPERM this user has no permissions to run the 'sentinel|set' command");
+    assert_eq!(talk(&mut center, &mut replies, "ACL DELUSER alice"), ":1");
+    assert!(!fs::read_to_string(folder.path().join("sentinel.conf")).unwrap().contains("user alice"));
+}
+
+/// A script that is not there ends SENTINEL SET: what was said before holds, what comes after does not.
+#[test]
+fn a_missing_script_stops_between_the_options() {
+    let folder = tempfile::tempdir().unwrap();
+    let (mut center, mut replies) = center(folder.path());
+    let quorum = |center: &mut Center, replies: &mut _| {
+        let fields = talk(center, replies, "SENTINEL MASTER mymaster");
+        fields.split("|quorum|").nth(1).unwrap().split('|').nth(1).unwrap().to_owned()
+    };
+    let set = "SENTINEL SET mymaster quorum 3 notification-script /nope quorum 4";
+    let missing = "-ERR Notification script seems non existing or non executable";
+    assert_eq!(talk(&mut center, &mut replies, set), missing);
+    assert_eq!(quorum(&mut center, &mut replies), "3");
+    let both = "SENTINEL SET mymaster quorum 0 notification-script /nope";
+    assert!(talk(&mut center, &mut replies, both).starts_with("-ERR Invalid argument '0'"));
+}
+
+/// During a pause requests wait, in order, and are answered when it is over.
+#[test]
+fn a_pause_puts_requests_off() {
+    let folder = tempfile::tempdir().unwrap();
+    let (mut center, mut replies) = center(folder.path());
+    assert_eq!(talk(&mut center, &mut replies, "CLIENT PAUSE 3600000"), "+OK");
+    assert_eq!(talk(&mut center, &mut replies, "PING"), "");
+    assert_eq!(talk(&mut center, &mut replies, "SENTINEL MYID"), "");
+    let (settings, pauses) = (&center.engine.settings, &center.engine.pauses);
+    pauses.unpause(settings, engine::PausePurpose::Client);
+    let mut out = Vec::new();
+    center.resume(&mut out);
+    center.carry_out(out);
+    assert_eq!(received(&mut replies), Some("+PONG\r\n".to_owned()));
+    assert!(received(&mut replies).is_some_and(|id| id.starts_with("$40\r\n")));
 }

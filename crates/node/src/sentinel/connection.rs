@@ -1,11 +1,12 @@
 //! Connections of clients, other sentinels among them.
 
-use std::collections::BTreeSet;
 use std::net::IpAddr;
+use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use resp::{Batch, Limits, Parser, Protocol, Writer};
+use engine::Link;
+use resp::{Batch, Limits, Parser};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc::{Sender, UnboundedReceiver, UnboundedSender, unbounded_channel};
@@ -20,7 +21,7 @@ const MAX_OUTPUT: usize = 32 * 1024 * 1024;
 /// A connection that has been accepted.
 pub(super) struct Opened {
     pub(super) client: u64,
-    pub(super) peer: String,
+    pub(super) link: Link,
     pub(super) output: Output,
 }
 
@@ -43,58 +44,6 @@ impl Output {
     pub(super) fn push(&self, bytes: Vec<u8>) -> bool {
         let waiting = self.waiting.fetch_add(bytes.len(), Ordering::Relaxed) + bytes.len();
         waiting <= MAX_OUTPUT && self.queue.send(bytes).is_ok()
-    }
-}
-
-/// A client as the sentinel knows it.
-pub(super) struct Client {
-    pub(super) output: Output,
-    pub(super) peer: String,
-    pub(super) name: String,
-    pub(super) protocol: Protocol,
-    pub(super) authenticated: bool,
-    pub(super) channels: BTreeSet<Vec<u8>>,
-    pub(super) patterns: BTreeSet<Vec<u8>>,
-}
-
-impl Client {
-    pub(super) fn new(opened: Opened, authenticated: bool) -> Self {
-        Self {
-            output: opened.output,
-            peer: opened.peer,
-            name: String::new(),
-            protocol: Protocol::Resp2,
-            authenticated,
-            channels: BTreeSet::new(),
-            patterns: BTreeSet::new(),
-        }
-    }
-
-    pub(super) fn subscriptions(&self) -> usize {
-        self.channels.len() + self.patterns.len()
-    }
-
-    /// Delivers a message to this client, once for each of its subscriptions. False as for
-    /// [`Output::push`].
-    pub(super) fn deliver(&self, channel: &str, payload: &str) -> bool {
-        let mut bytes = Vec::new();
-        let mut writer = Writer::new(&mut bytes, self.protocol);
-        if self.channels.contains(channel.as_bytes()) {
-            writer.push(3);
-            writer.bulk(b"message");
-            writer.bulk(channel.as_bytes());
-            writer.bulk(payload.as_bytes());
-        }
-        for pattern in &self.patterns {
-            if glob::matches(pattern, channel.as_bytes()) {
-                writer.push(4);
-                writer.bulk(b"pmessage");
-                writer.bulk(pattern);
-                writer.bulk(channel.as_bytes());
-                writer.bulk(payload.as_bytes());
-            }
-        }
-        bytes.is_empty() || self.output.push(bytes)
     }
 }
 
@@ -135,7 +84,14 @@ pub(super) async fn accept(listener: TcpListener, door: Door, ids: Arc<AtomicUsi
         let client = ids.fetch_add(1, Ordering::Relaxed) as u64;
         let (output, replies) = Output::channel();
         let waiting = output.waiting.clone();
-        let opened = Opened { client, peer: peer.to_string(), output };
+        let link = Link {
+            address: peer.to_string(),
+            local_address: stream.local_addr().map_or_else(|_| String::new(), |addr| addr.to_string()),
+            descriptor: stream.as_raw_fd(),
+            unix_socket: false,
+            local: is_local(peer.ip()),
+        };
+        let opened = Opened { client, link, output };
         let (events, open) = (events.clone(), open.clone());
         open.fetch_add(1, Ordering::Relaxed);
         tokio::spawn(async move {

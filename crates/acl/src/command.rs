@@ -1,0 +1,242 @@
+//! The ACL command, the same for servers and sentinels.
+
+use clock::Instant;
+use resp::Writer;
+
+use crate::category::Categories;
+use crate::log::Log;
+use crate::password::hex;
+use crate::selector::{Denial, Request, Selector};
+use crate::users::{DEFAULT, Users};
+
+/// Who asks, and when.
+#[derive(Debug, Clone, Copy)]
+pub struct Asker<'a> {
+    /// The user that the client is.
+    pub user: &'a [u8],
+    pub now: Instant,
+}
+
+/// What whoever runs the ACL command knows and this crate does not.
+pub trait Host {
+    /// What a request is about.
+    fn resolve<'a>(&self, request: &[&'a [u8]]) -> Result<Request<'a>, Unresolved>;
+
+    /// Fills `bytes` with what nobody can guess.
+    fn random(&mut self, bytes: &mut [u8]);
+}
+
+/// Why a request cannot be looked at.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Unresolved {
+    /// There is no such command.
+    NoSuchCommand,
+    /// It has too few or too many words; the command's full name.
+    Arity(String),
+}
+
+/// What a command changed, for whoever must act on it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Effect {
+    Nothing,
+    /// This user's rules are others than before: who listens to what it may no longer hear is to go.
+    Changed(Vec<u8>),
+    /// These users are no more: whoever is one of them is to go.
+    Deleted(Vec<Vec<u8>>),
+}
+
+/// HELP, subcommands with what they do.
+pub const HELP: &[&str] = &[
+    "CAT [<category>]",
+    "    Names the categories, or the commands of one.",
+    "DELUSER <username> [<username> ...]",
+    "    Deletes users and closes their connections.",
+    "DRYRUN <username> <command> [<arg> ...]",
+    "    Says whether the user may run the command, and does not run it.",
+    "GETUSER <username>",
+    "    Returns a user's rules.",
+    "GENPASS [<bits>]",
+    "    Makes up a password, of 256 bits unless told otherwise.",
+    "LIST",
+    "    Returns all users as lines of a configuration file.",
+    "LOAD",
+    "    Reads the users from the ACL file.",
+    "LOG [<count> | RESET]",
+    "    Returns, or forgets, what was refused lately.",
+    "SAVE",
+    "    Writes the users to the ACL file.",
+    "SETUSER <username> <attribute> [<attribute> ...]",
+    "    Makes a user, or changes one.",
+    "USERS",
+    "    Returns the users' names.",
+    "WHOAMI",
+    "    Returns this connection's user.",
+];
+
+const NO_FILE: &str = "ERR This Redis instance is not configured to use an ACL file. You may want to specify \
+                       users via the ACL SETUSER command and then issue a CONFIG REWRITE (assuming you have a \
+                       Redis configuration file set) in order to store users in the Redis configuration.";
+
+/// Answers `ACL subcommand ...`; `request` is the whole, and its number of words fits the subcommand's
+/// arity. HELP is the host's to answer, as for its other commands.
+pub fn answer(
+    users: &mut Users,
+    log: &mut Log,
+    asker: Asker<'_>,
+    host: &mut impl Host,
+    request: &[&[u8]],
+    reply: &mut Writer<'_>,
+) -> Effect {
+    let (name, args) = (request[1].to_ascii_lowercase(), &request[2..]);
+    match (name.as_slice(), args) {
+        (b"cat", []) => names(reply, Categories::NAMED.iter().map(|(_, name)| name.as_bytes())),
+        (b"cat", [category]) => cat(users, category, reply),
+        (b"deluser", names) => return deluser(users, names, reply),
+        (b"dryrun", [user, request @ ..]) => dryrun(users, host, user, request, reply),
+        (b"genpass", [] | [_]) => genpass(host, args.first().copied(), reply),
+        (b"getuser", [user]) => getuser(users, user, reply),
+        (b"list", []) => {
+            let lines: Vec<Vec<u8>> =
+                users.iter().map(|(name, user)| [b"user ", name, b" ", &user.describe()].concat()).collect();
+            names(reply, lines.iter().map(Vec::as_slice));
+        }
+        (b"load" | b"save", []) => reply.error(NO_FILE),
+        (b"log", []) => log.reply(asker.now, 10, reply),
+        (b"log", [word]) if word.eq_ignore_ascii_case(b"reset") => {
+            log.clear();
+            reply.ok();
+        }
+        (b"log", [count]) => match resp::parse_i64(count) {
+            Some(count) => log.reply(asker.now, usize::try_from(count).unwrap_or(0), reply),
+            None => reply.error("ERR value is not an integer or out of range"),
+        },
+        (b"setuser", [user, rules @ ..]) => return setuser(users, user, rules, reply),
+        (b"users", []) => names(reply, users.iter().map(|(name, _)| name)),
+        (b"whoami", []) => reply.bulk(asker.user),
+        _ => reply.error(&format!(
+            "ERR unknown subcommand or wrong number of arguments for '{}'. Try ACL HELP.",
+            String::from_utf8_lossy(&request[1][..request[1].len().min(128)])
+        )),
+    }
+    Effect::Nothing
+}
+
+fn names<'a>(reply: &mut Writer<'_>, names: impl Iterator<Item = &'a [u8]> + Clone) {
+    reply.array(names.clone().count());
+    for name in names {
+        reply.bulk(name);
+    }
+}
+
+fn cat(users: &Users, category: &[u8], reply: &mut Writer<'_>) {
+    let Some(found) = Categories::named(category) else {
+        let shown = String::from_utf8_lossy(&category[..category.len().min(128)]);
+        return reply.error(&format!("ERR Unknown category '{shown}'"));
+    };
+    let catalogue = users.catalogue();
+    let within: Vec<&[u8]> = catalogue.of(found).map(|id| catalogue.name(id).as_bytes()).collect();
+    names(reply, within.into_iter());
+}
+
+fn deluser(users: &mut Users, names: &[&[u8]], reply: &mut Writer<'_>) -> Effect {
+    if names.contains(&DEFAULT) {
+        reply.error("ERR The 'default' user cannot be removed");
+        return Effect::Nothing;
+    }
+    let gone: Vec<Vec<u8>> =
+        names.iter().filter(|name| users.delete(name)).map(|name| name.to_vec()).collect();
+    reply.integer(gone.len() as i64);
+    if gone.is_empty() { Effect::Nothing } else { Effect::Deleted(gone) }
+}
+
+fn setuser(users: &mut Users, user: &[u8], rules: &[&[u8]], reply: &mut Writer<'_>) -> Effect {
+    match users.set(user, rules) {
+        Ok(()) => {
+            reply.ok();
+            Effect::Changed(user.to_vec())
+        }
+        Err(error) => {
+            reply.error(&format!("ERR {error}"));
+            Effect::Nothing
+        }
+    }
+}
+
+fn dryrun(users: &Users, host: &impl Host, user: &[u8], request: &[&[u8]], reply: &mut Writer<'_>) {
+    let shown = |bytes: &[u8]| String::from_utf8_lossy(&bytes[..bytes.len().min(128)]).into_owned();
+    let Some(user) = users.find(user) else {
+        return reply.error(&format!("ERR User '{}' not found", shown(user)));
+    };
+    let resolved = match host.resolve(request) {
+        Ok(resolved) => resolved,
+        Err(Unresolved::NoSuchCommand) => {
+            return reply.error(&format!("ERR Command '{}' not found", shown(request[0])));
+        }
+        Err(Unresolved::Arity(name)) => {
+            return reply.error(&format!("ERR wrong number of arguments for '{name}' command"));
+        }
+    };
+    let text = match user.check(&resolved) {
+        Ok(()) => return reply.ok(),
+        Err(Denial::Command) => {
+            let name = resolved.command.map_or("", |id| users.catalogue().name(id));
+            format!("This user has no permissions to run the '{name}' command")
+        }
+        Err(Denial::Key(place)) => {
+            format!("This user has no permissions to access the '{}' key", shown(resolved.keys[place].name))
+        }
+        Err(Denial::Channel(place)) => {
+            let channel = shown(resolved.channels[place].name);
+            format!("This user has no permissions to access the '{channel}' channel")
+        }
+    };
+    reply.bulk(text.as_bytes());
+}
+
+/// GENPASS: as many hexadecimal digits as hold that many bits.
+fn genpass(host: &mut impl Host, bits: Option<&[u8]>, reply: &mut Writer<'_>) {
+    let bits = match bits.map_or(Some(256), resp::parse_i64) {
+        None => return reply.error("ERR value is not an integer or out of range"),
+        Some(bits @ 1..=4096) => bits as usize,
+        Some(_) => {
+            return reply.error(
+                "ERR ACL GENPASS argument must be the number of bits for the output password, a positive \
+                 number up to 4096",
+            );
+        }
+    };
+    let mut bytes = vec![0; bits.div_ceil(8)];
+    host.random(&mut bytes);
+    let digits = hex(&bytes);
+    reply.bulk(&digits.as_bytes()[..bits.div_ceil(4)]);
+}
+
+fn getuser(users: &Users, name: &[u8], reply: &mut Writer<'_>) {
+    let Some(user) = users.find(name) else { return reply.null() };
+    reply.map(6);
+    reply.bulk(b"flags");
+    let flags = user.flags();
+    reply.set(flags.len());
+    for flag in flags {
+        reply.bulk(flag.as_bytes());
+    }
+    reply.bulk(b"passwords");
+    let passwords: Vec<String> = user.passwords().collect();
+    names(reply, passwords.iter().map(String::as_bytes));
+    describe(user.first(), reply);
+    reply.bulk(b"selectors");
+    reply.array(user.further().len());
+    for selector in user.further() {
+        reply.map(3);
+        describe(selector, reply);
+    }
+}
+
+fn describe(selector: &Selector, reply: &mut Writer<'_>) {
+    reply.bulk(b"commands");
+    reply.bulk(selector.commands().as_bytes());
+    reply.bulk(b"keys");
+    reply.bulk(&selector.key_patterns());
+    reply.bulk(b"channels");
+    reply.bulk(&selector.channel_patterns());
+}

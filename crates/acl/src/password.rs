@@ -1,0 +1,43 @@
+//! Passwords. Only their SHA-256 sums are kept, so a configuration file gives none away.
+
+use sha2::{Digest, Sha256};
+
+/// The SHA-256 sum of a password.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Hashed([u8; 32]);
+
+impl Hashed {
+    pub(crate) fn of(password: &[u8]) -> Self {
+        Self(Sha256::digest(password).into())
+    }
+
+    /// Reads the sum as rules and files have it: 64 lower-case hexadecimal digits.
+    pub(crate) fn from_hex(text: &[u8]) -> Option<Self> {
+        let digit = |byte: u8| match byte {
+            b'0'..=b'9' => Some(byte - b'0'),
+            b'a'..=b'f' => Some(byte - b'a' + 10),
+            _ => None,
+        };
+        let mut sum = [0; 32];
+        if text.len() != 2 * sum.len() {
+            return None;
+        }
+        for (byte, pair) in sum.iter_mut().zip(text.chunks_exact(2)) {
+            *byte = digit(pair[0])? << 4 | digit(pair[1])?;
+        }
+        Some(Self(sum))
+    }
+
+    pub(crate) fn to_hex(&self) -> String {
+        hex(&self.0)
+    }
+
+    /// Compares without telling by its time how much is right.
+    pub(crate) fn is(&self, other: &Self) -> bool {
+        self.0.iter().zip(other.0).fold(0, |sum, (a, b)| sum | (a ^ b)) == 0
+    }
+}
+
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}

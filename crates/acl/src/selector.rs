@@ -1,0 +1,343 @@
+//! One set of rules: which commands, on which keys, with which channels.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::catalogue::{Catalogue, CommandId};
+use crate::category::Categories;
+use crate::user::RuleError;
+
+/// What a request is about, as access control sees it.
+#[derive(Debug, Clone, Default)]
+pub struct Request<'a> {
+    /// `None` for a command that everybody may run, whoever they are (AUTH, HELLO, QUIT).
+    pub command: Option<CommandId>,
+    /// The word after the command's name.
+    pub first_argument: Option<&'a [u8]>,
+    pub keys: Vec<Key<'a>>,
+    pub channels: Vec<Channel<'a>>,
+}
+
+/// A key of a request.
+#[derive(Debug, Clone, Copy)]
+pub struct Key<'a> {
+    pub name: &'a [u8],
+    pub need: Need,
+}
+
+/// What a request does with a key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Need {
+    pub read: bool,
+    pub write: bool,
+}
+
+/// A channel of a request.
+#[derive(Debug, Clone, Copy)]
+pub struct Channel<'a> {
+    pub name: &'a [u8],
+    /// It stands for all channels that it matches (PSUBSCRIBE).
+    pub is_pattern: bool,
+}
+
+/// Why a request is refused; the later is the nearer to being allowed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Denial {
+    Command,
+    /// The key at this place of [`Request::keys`].
+    Key(usize),
+    /// The channel at this place of [`Request::channels`].
+    Channel(usize),
+}
+
+/// What of the keys, or of the channels, is open.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Patterns<P> {
+    All,
+    Some(Vec<P>),
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct KeyPattern {
+    pattern: Vec<u8>,
+    need: Need,
+}
+
+impl KeyPattern {
+    /// As a rule has it.
+    fn describe(&self) -> Vec<u8> {
+        let prefix: &[u8] = match (self.need.read, self.need.write) {
+            (true, true) => b"~",
+            (true, false) => b"%R~",
+            (false, _) => b"%W~",
+        };
+        [prefix, &self.pattern].concat()
+    }
+}
+
+/// What a rule about commands names.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Target {
+    Category(Categories),
+    Command(CommandId),
+    /// A command, if this word follows it.
+    FirstArgument(CommandId, Vec<u8>),
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Rule {
+    allow: bool,
+    target: Target,
+    text: String,
+}
+
+/// A set of rules.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Selector {
+    /// What holds for commands that no rule names: `+@all` or `-@all`.
+    every: bool,
+    rules: Vec<Rule>,
+    /// By number, what the rules come to; empty as long as there are none.
+    allowed: Vec<bool>,
+    first_arguments: BTreeMap<CommandId, BTreeSet<Vec<u8>>>,
+    keys: Patterns<KeyPattern>,
+    channels: Patterns<Vec<u8>>,
+}
+
+impl Default for Selector {
+    /// One that admits nothing.
+    fn default() -> Self {
+        Self {
+            every: false,
+            rules: Vec::new(),
+            allowed: Vec::new(),
+            first_arguments: BTreeMap::new(),
+            keys: Patterns::Some(Vec::new()),
+            channels: Patterns::Some(Vec::new()),
+        }
+    }
+}
+
+impl Selector {
+    /// Applies one rule; `None` if it is none about commands, keys or channels.
+    pub(crate) fn apply(&mut self, catalogue: &Catalogue, rule: &[u8]) -> Option<Result<(), RuleError>> {
+        let word = rule.to_ascii_lowercase();
+        match word.as_slice() {
+            b"allcommands" | b"+@all" => self.set_every(true),
+            b"nocommands" | b"-@all" => self.set_every(false),
+            b"allkeys" | b"~*" => self.keys = Patterns::All,
+            b"resetkeys" => self.keys = Patterns::Some(Vec::new()),
+            b"allchannels" | b"&*" => self.channels = Patterns::All,
+            b"resetchannels" => self.channels = Patterns::Some(Vec::new()),
+            _ => {
+                return match rule.split_first()? {
+                    (b'~' | b'%', _) => Some(self.add_key_pattern(rule)),
+                    (b'&', pattern) => Some(self.add_channel(pattern)),
+                    (b'+' | b'-', target) => Some(self.add_rule(catalogue, rule[0] == b'+', target)),
+                    _ => None,
+                };
+            }
+        }
+        Some(Ok(()))
+    }
+
+    fn set_every(&mut self, every: bool) {
+        self.every = every;
+        self.rules.clear();
+        self.first_arguments.clear();
+        self.allowed.clear();
+    }
+
+    fn add_key_pattern(&mut self, rule: &[u8]) -> Result<(), RuleError> {
+        let (need, pattern) = parse_key_pattern(rule).ok_or(RuleError::Syntax)?;
+        if pattern == b"*" && need.read && need.write {
+            self.keys = Patterns::All;
+            return Ok(());
+        }
+        let Patterns::Some(patterns) = &mut self.keys else { return Err(RuleError::KeysAfterAll) };
+        match patterns.iter_mut().find(|known| known.pattern == pattern) {
+            Some(known) => {
+                known.need =
+                    Need { read: known.need.read || need.read, write: known.need.write || need.write };
+            }
+            None => patterns.push(KeyPattern { pattern: pattern.to_vec(), need }),
+        }
+        Ok(())
+    }
+
+    fn add_channel(&mut self, pattern: &[u8]) -> Result<(), RuleError> {
+        if has_blank(pattern) {
+            return Err(RuleError::Syntax);
+        }
+        let Patterns::Some(patterns) = &mut self.channels else { return Err(RuleError::ChannelsAfterAll) };
+        if !patterns.iter().any(|known| known == pattern) {
+            patterns.push(pattern.to_vec());
+        }
+        Ok(())
+    }
+
+    /// `+` or `-` and the name of a category, of a command, or of a command with its first argument.
+    fn add_rule(&mut self, catalogue: &Catalogue, allow: bool, target: &[u8]) -> Result<(), RuleError> {
+        let target = match target.strip_prefix(b"@") {
+            Some(name) => Target::Category(Categories::named(name).ok_or(RuleError::Unknown)?),
+            None => parse_command(catalogue, allow, target)?,
+        };
+        if self.allowed.is_empty() {
+            self.allowed = vec![self.every; catalogue.len()];
+        }
+        let text = match &target {
+            Target::Category(category) => {
+                let named = Categories::NAMED.iter().find(|(known, _)| known == category);
+                format!("@{}", named.map_or("", |(_, name)| *name))
+            }
+            Target::Command(id) => catalogue.name(*id).to_owned(),
+            Target::FirstArgument(id, word) => {
+                format!("{}|{}", catalogue.name(*id), String::from_utf8_lossy(word))
+            }
+        };
+        // What this rule overrides says nothing any more.
+        self.rules.retain(|old| match (&old.target, &target) {
+            (Target::Command(old), Target::Command(new)) => {
+                old != new && !catalogue.subcommands(*new).contains(old)
+            }
+            (Target::FirstArgument(old, _), Target::Command(new)) => old != new,
+            (old, new) => old != new,
+        });
+        self.take(catalogue, allow, &target);
+        self.rules.push(Rule { allow, target, text });
+        Ok(())
+    }
+
+    fn take(&mut self, catalogue: &Catalogue, allow: bool, target: &Target) {
+        let commands: Vec<CommandId> = match target {
+            Target::Category(category) => catalogue.of(*category).collect(),
+            Target::Command(id) => {
+                std::iter::once(*id).chain(catalogue.subcommands(*id).iter().copied()).collect()
+            }
+            Target::FirstArgument(id, word) => {
+                self.first_arguments.entry(*id).or_default().insert(word.clone());
+                return;
+            }
+        };
+        for id in commands {
+            self.allowed[id.0] = allow;
+            self.first_arguments.remove(&id);
+        }
+    }
+
+    /// Whether the request is admitted, and if not, why.
+    pub(crate) fn check(&self, request: &Request<'_>) -> Result<(), Denial> {
+        if let Some(id) = request.command
+            && !self.allowed.get(id.0).copied().unwrap_or(self.every)
+        {
+            let words = self.first_arguments.get(&id);
+            let first = request.first_argument.unwrap_or_default().to_ascii_lowercase();
+            if !words.is_some_and(|words| words.contains(&first)) {
+                return Err(Denial::Command);
+            }
+        }
+        if let Some(place) = request.keys.iter().position(|key| !self.opens_key(key)) {
+            return Err(Denial::Key(place));
+        }
+        match request.channels.iter().position(|channel| !self.opens_channel(*channel)) {
+            Some(place) => Err(Denial::Channel(place)),
+            None => Ok(()),
+        }
+    }
+
+    fn opens_key(&self, key: &Key<'_>) -> bool {
+        let Patterns::Some(patterns) = &self.keys else { return true };
+        let enough = |need: Need| (need.read || !key.need.read) && (need.write || !key.need.write);
+        patterns.iter().any(|known| enough(known.need) && glob::matches(&known.pattern, key.name))
+    }
+
+    /// A pattern is open only if it is one of those that were given: what else it may match nobody can say.
+    pub(crate) fn opens_channel(&self, channel: Channel<'_>) -> bool {
+        let Patterns::Some(patterns) = &self.channels else { return true };
+        patterns.iter().any(|known| {
+            if channel.is_pattern { known == channel.name } else { glob::matches(known, channel.name) }
+        })
+    }
+
+    /// The rules about commands.
+    pub(crate) fn commands(&self) -> String {
+        let mut text = if self.every { "+@all" } else { "-@all" }.to_owned();
+        for rule in &self.rules {
+            text.push_str(if rule.allow { " +" } else { " -" });
+            text.push_str(&rule.text);
+        }
+        text
+    }
+
+    /// The patterns of keys, as rules.
+    pub(crate) fn key_patterns(&self) -> Vec<u8> {
+        match &self.keys {
+            Patterns::All => b"~*".to_vec(),
+            Patterns::Some(patterns) => {
+                patterns.iter().map(KeyPattern::describe).collect::<Vec<_>>().join(&b' ')
+            }
+        }
+    }
+
+    /// The patterns of channels, as rules.
+    pub(crate) fn channel_patterns(&self) -> Vec<u8> {
+        match &self.channels {
+            Patterns::All => b"&*".to_vec(),
+            Patterns::Some(patterns) => patterns
+                .iter()
+                .map(|pattern| [b"&", pattern.as_slice()].concat())
+                .collect::<Vec<_>>()
+                .join(&b' '),
+        }
+    }
+
+    /// All of it as rules that make it from one that admits nothing.
+    pub(crate) fn describe(&self) -> Vec<u8> {
+        let mut parts: Vec<Vec<u8>> = vec![self.key_patterns()];
+        if self.channels != Patterns::All {
+            parts.push(b"resetchannels".to_vec());
+        }
+        parts.extend([self.channel_patterns(), self.commands().into_bytes()]);
+        parts.retain(|part| !part.is_empty());
+        parts.join(&b' ')
+    }
+}
+
+fn has_blank(pattern: &[u8]) -> bool {
+    pattern.iter().any(|byte| byte.is_ascii_whitespace() || matches!(byte, 0 | 11))
+}
+
+/// `~pattern`, or `%` with `R`, `W` or both and then the pattern.
+fn parse_key_pattern(rule: &[u8]) -> Option<(Need, &[u8])> {
+    let (mut need, mut at) = (Need { read: true, write: true }, 1);
+    if rule[0] == b'%' {
+        need = Need { read: false, write: false };
+        // Without the tilde the pattern is empty, which Redis takes, too.
+        while rule.get(at).is_some_and(|byte| *byte != b'~') {
+            match rule[at].to_ascii_uppercase() {
+                b'R' => need.read = true,
+                b'W' => need.write = true,
+                _ => return None,
+            }
+            at += 1;
+        }
+        at += 1;
+    }
+    let pattern = rule.get(at..).unwrap_or_default();
+    ((need.read || need.write) && !has_blank(pattern)).then_some((need, pattern))
+}
+
+fn parse_command(catalogue: &Catalogue, allow: bool, name: &[u8]) -> Result<Target, RuleError> {
+    if let Some(id) = catalogue.find(name) {
+        return Ok(Target::Command(id));
+    }
+    let bar = name.iter().rposition(|byte| *byte == b'|').ok_or(RuleError::Unknown)?;
+    let (command, word) = (&name[..bar], &name[bar + 1..]);
+    let id = catalogue.find(command).ok_or(RuleError::Unknown)?;
+    match () {
+        () if !allow => Err(RuleError::Unknown),
+        () if command.contains(&b'|') => Err(RuleError::FirstArgumentOfSubcommand),
+        () if word.is_empty() => Err(RuleError::Syntax),
+        () if !catalogue.subcommands(id).is_empty() => Err(RuleError::Unknown),
+        () => Ok(Target::FirstArgument(id, word.to_ascii_lowercase())),
+    }
+}

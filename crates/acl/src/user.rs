@@ -1,0 +1,203 @@
+//! A user: flags, passwords, a first selector, and further ones that admit what the first does not.
+
+use crate::catalogue::Catalogue;
+use crate::password::Hashed;
+use crate::selector::{Channel, Denial, Request, Selector};
+
+/// Why a rule was refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum RuleError {
+    #[error("Syntax error")]
+    Syntax,
+    #[error("Unknown command or category name in ACL")]
+    Unknown,
+    #[error("Allowing first-arg of a subcommand is not supported")]
+    FirstArgumentOfSubcommand,
+    #[error(
+        "Adding a pattern after the * pattern (or the 'allkeys' flag) is not valid and does not have any \
+         effect. Try 'resetkeys' to start with an empty list of patterns"
+    )]
+    KeysAfterAll,
+    #[error(
+        "Adding a pattern after the * pattern (or the 'allchannels' flag) is not valid and does not have any \
+         effect. Try 'resetchannels' to start with an empty list of channels"
+    )]
+    ChannelsAfterAll,
+    #[error("The password you are trying to remove from the user does not exist")]
+    NoSuchPassword,
+    #[error(
+        "The password hash must be exactly 64 characters and contain only lowercase hexadecimal characters"
+    )]
+    BadHash,
+}
+
+/// A user.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct User {
+    enabled: bool,
+    /// Any password will do.
+    no_password: bool,
+    passwords: Vec<Hashed>,
+    /// Whether what RESTORE gets from this user is looked at closely; as configured unless it says so.
+    sanitize: Option<bool>,
+    first: Selector,
+    more: Vec<Selector>,
+}
+
+impl User {
+    /// The user `default` of a new server: everybody, and allowed everything.
+    #[must_use]
+    pub fn everybody(catalogue: &Catalogue) -> Self {
+        let mut user = Self::default();
+        for rule in [&b"on"[..], b"nopass", b"~*", b"&*", b"+@all"] {
+            user.apply(catalogue, rule).expect("these are rules");
+        }
+        user
+    }
+
+    /// Applies one rule. What is refused may still have changed the user: the caller works on a copy.
+    pub fn apply(&mut self, catalogue: &Catalogue, rule: &[u8]) -> Result<(), RuleError> {
+        match rule.to_ascii_lowercase().as_slice() {
+            b"" => {}
+            b"on" => self.enabled = true,
+            b"off" => self.enabled = false,
+            b"nopass" => {
+                self.no_password = true;
+                self.passwords.clear();
+            }
+            b"resetpass" => {
+                self.no_password = false;
+                self.passwords.clear();
+            }
+            b"sanitize-payload" => self.sanitize = Some(true),
+            b"skip-sanitize-payload" => self.sanitize = Some(false),
+            b"clearselectors" => self.more.clear(),
+            b"reset" => *self = Self { sanitize: Some(true), ..Self::default() },
+            _ => return self.apply_marked(catalogue, rule),
+        }
+        Ok(())
+    }
+
+    /// A rule that begins with a mark.
+    fn apply_marked(&mut self, catalogue: &Catalogue, rule: &[u8]) -> Result<(), RuleError> {
+        let from_hex = |text| Hashed::from_hex(text).ok_or(RuleError::BadHash);
+        match (rule[0], &rule[1..]) {
+            (b'>', password) => self.add_password(Hashed::of(password)),
+            (b'#', hash) => self.add_password(from_hex(hash)?),
+            (b'<', password) => return self.remove_password(&Hashed::of(password)),
+            (b'!', hash) => return self.remove_password(&from_hex(hash)?),
+            (b'(', rules) if rule.ends_with(b")") => {
+                let mut selector = Selector::default();
+                let words = rules[..rules.len() - 1].split(u8::is_ascii_whitespace);
+                for word in words.filter(|word| !word.is_empty()) {
+                    selector.apply(catalogue, word).unwrap_or(Err(RuleError::Syntax))?;
+                }
+                self.more.push(selector);
+            }
+            _ => return self.first.apply(catalogue, rule).unwrap_or(Err(RuleError::Syntax)),
+        }
+        Ok(())
+    }
+
+    fn add_password(&mut self, password: Hashed) {
+        self.no_password = false;
+        if !self.passwords.contains(&password) {
+            self.passwords.push(password);
+        }
+    }
+
+    fn remove_password(&mut self, password: &Hashed) -> Result<(), RuleError> {
+        let place = self.passwords.iter().position(|known| known == password);
+        self.passwords.remove(place.ok_or(RuleError::NoSuchPassword)?);
+        Ok(())
+    }
+
+    /// Has this password, or none, admit the user: `requirepass`.
+    pub fn set_only_password(&mut self, password: &[u8]) {
+        self.no_password = password.is_empty();
+        self.passwords.clear();
+        if !password.is_empty() {
+            self.add_password(Hashed::of(password));
+        }
+    }
+
+    /// Whether whoever comes is this user without a word.
+    #[must_use]
+    pub fn is_open(&self) -> bool {
+        self.enabled && self.no_password
+    }
+
+    /// Whether no password is asked for.
+    #[must_use]
+    pub fn has_no_password(&self) -> bool {
+        self.no_password
+    }
+
+    pub(crate) fn admits(&self, password: &[u8]) -> bool {
+        if !self.enabled {
+            return false;
+        }
+        let given = Hashed::of(password);
+        // All are compared, so that the time does not tell which it was.
+        let known = self.passwords.iter().fold(false, |found, known| found | known.is(&given));
+        self.no_password || known
+    }
+
+    fn selectors(&self) -> impl Iterator<Item = &Selector> {
+        std::iter::once(&self.first).chain(&self.more)
+    }
+
+    /// Whether one of the user's selectors admits the request; if none does, the reason that came nearest.
+    pub fn check(&self, request: &Request<'_>) -> Result<(), Denial> {
+        let mut nearest = Denial::Command;
+        for selector in self.selectors() {
+            match selector.check(request) {
+                Ok(()) => return Ok(()),
+                Err(denial) => nearest = nearest.max(denial),
+            }
+        }
+        Err(nearest)
+    }
+
+    /// Whether the user may still listen to this channel.
+    #[must_use]
+    pub fn may_hear(&self, channel: Channel<'_>) -> bool {
+        self.selectors().any(|selector| selector.opens_channel(channel))
+    }
+
+    /// The flags, in words.
+    pub(crate) fn flags(&self) -> Vec<&'static str> {
+        let mut flags = vec![if self.enabled { "on" } else { "off" }];
+        if self.no_password {
+            flags.push("nopass");
+        }
+        match self.sanitize {
+            Some(true) => flags.push("sanitize-payload"),
+            Some(false) => flags.push("skip-sanitize-payload"),
+            None => {}
+        }
+        flags
+    }
+
+    pub(crate) fn passwords(&self) -> impl Iterator<Item = String> {
+        self.passwords.iter().map(Hashed::to_hex)
+    }
+
+    pub(crate) fn first(&self) -> &Selector {
+        &self.first
+    }
+
+    pub(crate) fn further(&self) -> &[Selector] {
+        &self.more
+    }
+
+    /// The rules that make this user from a new one, as ACL LIST and files have them.
+    #[must_use]
+    pub fn describe(&self) -> Vec<u8> {
+        let mut parts: Vec<Vec<u8>> = self.flags().into_iter().map(Vec::from).collect();
+        parts.extend(self.passwords().map(|hash| format!("#{hash}").into_bytes()));
+        parts.push(self.first.describe());
+        parts.extend(self.more.iter().map(|selector| [b"(", selector.describe().as_slice(), b")"].concat()));
+        parts.join(&b' ')
+    }
+}

@@ -1,0 +1,91 @@
+//! What a sentinel has instead of a server's commands: some of them, and its own. Rows only: the
+//! sentinel's shell carries them out.
+
+use super::TABLE;
+use crate::command::{Command, Flags, Group};
+
+/// The rows of a sentinel's table.
+pub(crate) fn rows() -> impl Iterator<Item = &'static Command> {
+    let shared = TABLE.iter().flat_map(|family| family.iter()).filter(|row| SHARED.contains(&row.name));
+    COMMANDS.iter().chain(shared)
+}
+
+/// Those of a server's commands that a sentinel has, too.
+const SHARED: &[&str] = &[
+    "auth",
+    "client",
+    "command",
+    "hello",
+    "info",
+    "ping",
+    "psubscribe",
+    "publish",
+    "punsubscribe",
+    "role",
+    "shutdown",
+    "subscribe",
+    "unsubscribe",
+];
+
+const ANYTIME: Flags = Flags::LOADING.union(Flags::STALE);
+const NOSCRIPT: Flags = ANYTIME.union(Flags::NOSCRIPT);
+const ADMIN: Flags = NOSCRIPT.union(Flags::ADMIN);
+const ALL_NODES: &[&str] = &["request_policy:all_nodes", "response_policy:all_succeeded"];
+
+const COMMANDS: &[Command] = &[
+    Command::new("acl", Group::Server, "6.0.0", -2, "Looks at users and changes them.").subcommands(ACL),
+    own("sentinel", "2.8.4", -2, "Looks at watched masters and steers their sentinels.")
+        .subcommands(SENTINEL),
+];
+
+const fn acl(name: &'static str, since: &'static str, arity: i8, summary: &'static str) -> Command {
+    Command::new(name, Group::Server, since, arity, summary)
+}
+
+const ACL: &[Command] = &[
+    acl("cat", "6.0.0", -2, "Names the categories of commands, or the commands of one.").flags(NOSCRIPT),
+    acl("deluser", "6.0.0", -3, "Deletes users and closes their connections.").flags(ADMIN).tips(ALL_NODES),
+    acl("dryrun", "7.0.0", -4, "Says whether a user may run a command, and does not run it.").flags(ADMIN),
+    acl("genpass", "6.0.0", -2, "Makes up a password.").flags(NOSCRIPT),
+    acl("getuser", "6.0.0", 3, "Returns a user's rules.").flags(ADMIN),
+    acl("help", "6.0.0", 2, "Lists the subcommands.").flags(ANYTIME),
+    acl("list", "6.0.0", 2, "Returns all users as lines of a configuration file.").flags(ADMIN),
+    acl("load", "6.0.0", 2, "Reads the users from the ACL file.").flags(ADMIN),
+    acl("log", "6.0.0", -2, "Returns, or forgets, what was refused lately.").flags(ADMIN),
+    acl("save", "6.0.0", 2, "Writes the users to the ACL file.").flags(ADMIN).tips(ALL_NODES),
+    acl("setuser", "6.0.0", -3, "Makes a user, or changes one.").flags(ADMIN).tips(ALL_NODES),
+    acl("users", "6.0.0", 2, "Returns the users' names.").flags(ADMIN),
+    acl("whoami", "6.0.0", 2, "Returns this connection's user.").flags(NOSCRIPT),
+];
+
+const fn own(name: &'static str, since: &'static str, arity: i8, summary: &'static str) -> Command {
+    Command::new(name, Group::Sentinel, since, arity, summary).flags(Flags::ADMIN)
+}
+
+/// With their arities as the sentinel's machine has them.
+const SENTINEL: &[Command] = &[
+    own("ckquorum", "2.8.4", 3, "Says whether enough sentinels are within reach to replace a master."),
+    own("config", "6.2.0", -3, "Returns or changes settings of this sentinel."),
+    own("debug", "7.0.0", -2, "Returns or changes this sentinel's periods."),
+    own("failover", "2.8.4", -3, "Replaces a master that need not have failed."),
+    own("failovers", "1.0.0", -2, "Tells the latest failovers step by step."),
+    own("flushconfig", "2.8.4", 2, "Writes the configuration file."),
+    own("forget-peer", "1.0.0", 4, "Stops counting a sentinel that is gone for good."),
+    own("get-master-addr-by-name", "2.8.4", 3, "Returns where a master is."),
+    Command::new("help", Group::Sentinel, "6.2.0", 2, "Lists the subcommands.").flags(ANYTIME),
+    own("info-cache", "3.2.0", -3, "Returns what watched servers last said of themselves."),
+    own("is-master-down-by-addr", "2.8.4", 6, "Says whether this sentinel sees a master down, and votes."),
+    own("master", "2.8.4", 3, "Tells how a master stands."),
+    own("masters", "2.8.4", 2, "Tells how all masters stand."),
+    own("monitor", "2.8.4", 6, "Starts watching a master."),
+    own("myid", "6.2.0", 2, "Returns this sentinel's identity."),
+    own("pending-scripts", "2.8.4", 2, "Tells which scripts wait or run."),
+    own("raft", "1.0.0", -2, "What sentinels say to each other to elect a leader."),
+    own("remove", "2.8.4", 3, "Stops watching a master."),
+    own("replicas", "5.0.0", 3, "Tells how a master's replicas stand."),
+    own("reset", "2.8.4", 3, "Forgets what is known of masters, and finds it out anew."),
+    own("sentinels", "2.8.4", 3, "Tells how a master's other sentinels stand."),
+    own("set", "2.8.4", -5, "Changes how a master is watched."),
+    own("simulate-failure", "3.2.0", -3, "Has this sentinel crash at a chosen step."),
+    own("slaves", "2.8.0", 3, "Tells how a master's replicas stand."),
+];

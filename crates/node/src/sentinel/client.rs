@@ -1,0 +1,110 @@
+//! A client as the sentinel knows it.
+
+use std::collections::{BTreeSet, VecDeque};
+
+use engine::{Mute, Session};
+use resp::Writer;
+
+use super::connection::{Opened, Output};
+
+/// What a client may have sent during a pause; beyond it the connection ends.
+const MAX_DEFERRED: usize = 32 * 1024 * 1024;
+
+pub(super) struct Client {
+    pub(super) output: Output,
+    /// Who it is, as CLIENT LIST shows it and CLIENT changes it.
+    pub(super) session: Session,
+    pub(super) channels: BTreeSet<Vec<u8>>,
+    pub(super) patterns: BTreeSet<Vec<u8>>,
+    /// Requests that wait for the end of a pause.
+    deferred: VecDeque<Vec<Vec<u8>>>,
+    deferred_bytes: usize,
+}
+
+impl Client {
+    pub(super) fn new(opened: Opened, session: Session) -> Self {
+        Self {
+            output: opened.output,
+            session,
+            channels: BTreeSet::new(),
+            patterns: BTreeSet::new(),
+            deferred: VecDeque::new(),
+            deferred_bytes: 0,
+        }
+    }
+
+    pub(super) fn user(&self) -> Vec<u8> {
+        self.session.client.user.lock().clone()
+    }
+
+    pub(super) fn log_in(&mut self, user: &[u8]) {
+        *self.session.client.user.lock() = user.to_vec();
+        self.session.authenticated = true;
+    }
+
+    pub(super) fn subscriptions(&self) -> usize {
+        self.channels.len() + self.patterns.len()
+    }
+
+    /// Delivers a message to this client, once for each of its subscriptions. False as for
+    /// [`Output::push`].
+    pub(super) fn deliver(&self, channel: &str, payload: &str) -> bool {
+        let mut bytes = Vec::new();
+        let mut writer = Writer::new(&mut bytes, self.session.protocol);
+        if self.channels.contains(channel.as_bytes()) {
+            writer.push(3);
+            writer.bulk(b"message");
+            writer.bulk(channel.as_bytes());
+            writer.bulk(payload.as_bytes());
+        }
+        for pattern in &self.patterns {
+            if glob::matches(pattern, channel.as_bytes()) {
+                writer.push(4);
+                writer.bulk(b"pmessage");
+                writer.bulk(pattern);
+                writer.bulk(channel.as_bytes());
+                writer.bulk(payload.as_bytes());
+            }
+        }
+        bytes.is_empty() || self.output.push(bytes)
+    }
+
+    pub(super) fn has_deferred(&self) -> bool {
+        !self.deferred.is_empty()
+    }
+
+    /// Puts a request off. False if the client has sent too much to wait any longer.
+    pub(super) fn defer(&mut self, args: Vec<Vec<u8>>) -> bool {
+        self.deferred_bytes += args.iter().map(|arg| arg.len() + size_of::<Vec<u8>>()).sum::<usize>();
+        self.deferred.push_back(args);
+        self.deferred_bytes <= MAX_DEFERRED
+    }
+
+    /// What was put off, in order.
+    pub(super) fn take_deferred(&mut self) -> VecDeque<Vec<Vec<u8>>> {
+        self.deferred_bytes = 0;
+        std::mem::take(&mut self.deferred)
+    }
+
+    /// A request begins: says whether its reply is unwanted (CLIENT REPLY).
+    pub(super) fn begin_muted(&mut self) -> bool {
+        if self.session.mute == Mute::Next {
+            self.session.mute = Mute::This;
+        }
+        matches!(self.session.mute, Mute::This | Mute::Everything)
+    }
+
+    /// Takes back [`Client::begin_muted`], for somebody else to do the same.
+    pub(super) fn unmute(&mut self) {
+        if self.session.mute == Mute::This {
+            self.session.mute = Mute::Next;
+        }
+    }
+
+    /// The request is done.
+    pub(super) fn end_muted(&mut self) {
+        if self.session.mute == Mute::This {
+            self.session.mute = Mute::Nothing;
+        }
+    }
+}
