@@ -322,13 +322,13 @@ impl<'a> Context<'a> {
         }
     }
 
-    /// Whether the client's database has no keys in `slot`.
-    pub fn is_slot_empty(&mut self, slot: Slot) -> bool {
+    /// How many keys the client's database has in `slot`.
+    pub fn slot_len(&mut self, slot: Slot) -> usize {
         let db = self.session.db;
         if db == 0 && !self.holds_all {
-            return self.engine.keyspace.slot_len(slot) == 0;
+            return self.engine.keyspace.slot_len(slot);
         }
-        self.with_slot(slot, |data| data.table_if(db).is_none_or(Table::is_empty))
+        self.with_slot(slot, |data| data.table_if(db).map_or(0, Table::len))
     }
 
     /// Takes all keys out of one database, or of all, and says how many there were. The command must hold all

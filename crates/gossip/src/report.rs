@@ -183,11 +183,6 @@ impl Gossip {
         self.stats.received(kind)
     }
 
-    /// Starts the counts of messages anew (CONFIG RESETSTAT).
-    pub fn reset_stats(&mut self) {
-        self.stats.reset();
-    }
-
     /// Every link whose other end is known.
     #[must_use]
     pub fn link_reports(&self) -> Vec<LinkReport> {

@@ -30,9 +30,4 @@ impl Stats {
     pub fn received(&self, kind: Kind) -> u64 {
         self.received[kind as usize]
     }
-
-    /// As CONFIG RESETSTAT wants it.
-    pub(crate) fn reset(&mut self) {
-        *self = Self::default();
-    }
 }

@@ -222,19 +222,6 @@ impl Keyspace {
     pub fn due_slots(&self, now: Millis) -> impl Iterator<Item = Slot> + '_ {
         Slot::all().filter(move |slot| self.published.due[slot.index()].load(Ordering::Relaxed) <= now.0)
     }
-
-    /// A slot of database `db` chosen by `random`, a uniform random number, each with a chance in
-    /// proportion to its keys.
-    #[must_use]
-    pub fn random_slot(&self, db: u16, random: u64) -> Option<Slot> {
-        let mut left = random.checked_rem(self.len(db) as u64)? as usize;
-        Slot::all().find(|&slot| {
-            let len = self.len_in(db, slot);
-            let found = left < len;
-            left = left.saturating_sub(len);
-            found
-        })
-    }
 }
 
 const _: () = assert!(SLOT_COUNT <= u16::MAX as usize && FullChunk::<Aligned>::LEN == SLOT_COUNT);

@@ -45,19 +45,17 @@ pub(super) fn keys(context: &mut Context<'_>) -> Result<(), CommandError> {
 pub(super) fn randomkey(context: &mut Context<'_>) -> Result<(), CommandError> {
     let (db, now) = (context.session.db, context.now);
     for _ in 0..RANDOM_TRIES {
-        let mut sizes = Vec::new();
-        context.each_slot(|slot, data| match data.table_if(db).map_or(0, Table::len) {
-            0 => {}
-            len => sizes.push((slot, len as u64)),
-        });
-        let total: u64 = sizes.iter().map(|(_, len)| len).sum();
-        let Some(mut left) = context.random().checked_rem(total) else { break };
-        let chosen = sizes.iter().find(|(_, len)| {
-            let here = left < *len;
-            left = left.saturating_sub(*len);
+        let total: usize = Slot::all().map(|slot| context.slot_len(slot)).sum();
+        let Some(left) = context.random().checked_rem(total as u64) else { break };
+        let mut left = left as usize;
+        let chosen = Slot::all().find(|&slot| {
+            let len = context.slot_len(slot);
+            let here = left < len;
+            left = left.saturating_sub(len);
             here
         });
-        let Some(&(slot, _)) = chosen else { break };
+        // Keys may have gone in between.
+        let Some(slot) = chosen else { continue };
         let random = context.random();
         let key = context.with_slot(slot, |data| {
             let item = data.table(db).random(random)?;
@@ -86,7 +84,7 @@ pub(super) fn scan(context: &mut Context<'_>) -> Result<(), CommandError> {
     let first = (cursor & SLOT_BITS) as usize;
     let mut next = 0;
     for slot in Slot::all().skip(first) {
-        if position == 0 && context.is_slot_empty(slot) {
+        if position == 0 && context.slot_len(slot) == 0 {
             continue;
         }
         if left == 0 {
