@@ -349,8 +349,10 @@ impl World {
             if let Some(candidate) = candidate {
                 self.tell(&Seen::Voted { voter, epoch, candidate });
             }
-            // The worst moment to die, and to be back before the election is over.
-            if !self.stage.healed && self.stage.chance.percent(5) {
+            // The worst moment to die, and to be back before the election is over. With the fault that this
+            // finds built in, it comes often: the test asks whether it is found, not how rare it is.
+            let often = if self.stage.plan.plant == Some(Plant::ForgottenVotes) { 50 } else { 5 };
+            if !self.stage.healed && self.stage.chance.percent(often) {
                 let life = self.stage.processes[from].life;
                 let soon = self.stage.chance.millis(0, 5);
                 self.stage.after(soon, Event::Die { host: from, life });
