@@ -105,20 +105,23 @@ pub(crate) struct Beside<'a> {
     pub(crate) value: &'a [u8],
 }
 
+/// Gives what an entry has outside, by its offset and header; `None` for what is not shown with its page.
+pub(crate) type FindBeside<'f, 'a> = dyn Fn(usize, Header) -> Option<Beside<'a>> + 'f;
+
 /// Whether the snapshot with this bit has the entry.
 pub(crate) fn is_needed(header: Header, bit: u32) -> bool {
     header.state() == ALIVE || header.state() & bit != 0
 }
 
 impl Captured {
-    /// Copies a page of keys. `beside` gives what lies outside, or `None` for what is not shown with the page.
-    /// Returns how many bytes were copied.
+    /// Copies a page of keys. `beside` is for a table that has something outside. Returns how many bytes were
+    /// copied.
     pub(crate) fn add_page<'a>(
         &mut self,
         db: u16,
         bit: u32,
         page: &'a [u8],
-        beside: impl Fn(usize, Header) -> Option<Beside<'a>>,
+        beside: Option<&FindBeside<'_, 'a>>,
     ) -> usize {
         let before = self.bytes.len();
         let page = self.copy(bit, page, beside);
@@ -132,7 +135,7 @@ impl Captured {
         db: u16,
         bit: u32,
         page: &'a [u8],
-        beside: impl Fn(usize, Header) -> Option<Beside<'a>>,
+        beside: Option<&FindBeside<'_, 'a>>,
         owner: Owner<'_>,
         part: &PartOf,
     ) -> usize {
@@ -168,14 +171,10 @@ impl Captured {
         start..self.bytes.len()
     }
 
-    fn copy<'a>(
-        &mut self,
-        bit: u32,
-        page: &'a [u8],
-        beside: impl Fn(usize, Header) -> Option<Beside<'a>>,
-    ) -> Copied {
+    fn copy<'a>(&mut self, bit: u32, page: &'a [u8], beside: Option<&FindBeside<'_, 'a>>) -> Copied {
         let first = self.outside.len();
         let copy = self.keep(&page[..page::end(page)]);
+        let Some(beside) = beside else { return Copied { bit, page: copy, outside: first..first } };
         for (at, header) in page::entries(page, page::HEAD).filter(|(_, header)| is_needed(*header, bit)) {
             if let Some(beside) = beside(at, header) {
                 let key = beside.key.map(|key| self.keep(key));

@@ -150,6 +150,10 @@ impl Store {
         OUTSIDE.fetch_sub(less, Ordering::Relaxed);
     }
 
+    pub(crate) fn is_empty(&self) -> bool {
+        self.records.len() == self.unused.len()
+    }
+
     pub(crate) fn has_tables(&self) -> bool {
         self.tables > 0
     }

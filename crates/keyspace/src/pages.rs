@@ -14,6 +14,8 @@ use crate::page;
 use crate::purge::A_PART;
 
 const OFFSET_BITS: u32 = 13;
+/// How much of a page is asked for ahead of its being read from begin to end.
+const PREFETCHED: usize = 512;
 const MOST_PAGES: usize = 1 << (32 - OFFSET_BITS);
 
 #[inline]
@@ -84,6 +86,13 @@ impl Pages {
             block.prefetch(at);
             // Most small entries lie on two lines.
             block.prefetch(at + 48);
+        }
+    }
+
+    /// Asks the processor for the begin of a page; reading on, it asks for the rest by itself.
+    pub(crate) fn prefetch_page(&self, number: usize) {
+        if let Some(Some(block)) = self.list.get(number) {
+            (0..block.len().min(PREFETCHED)).step_by(64).for_each(|at| block.prefetch(at));
         }
     }
 

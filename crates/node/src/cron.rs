@@ -21,8 +21,10 @@ const EXPIRE_REST: Duration = Duration::from_millis(2);
 /// Clients are looked at every so many turns.
 pub(crate) const TURNS_A_SECOND: usize = 10;
 const PERIOD: Duration = Duration::from_millis(100);
-/// Every so many turns a share of the keys is aged: all of them within 43 minutes.
-const AGE_TURNS: usize = 200;
+/// Memory is tidied and given back this often, everywhere within 13 seconds.
+const PURGE_PERIOD: Duration = Duration::from_millis(25);
+/// Every so many turns a share of the keys is aged: all of them within 41 minutes.
+const AGE_TURNS: usize = 12;
 /// Memory is looked at this often while it has a limit.
 const MEMORY_PERIOD: Duration = Duration::from_millis(10);
 
@@ -35,7 +37,6 @@ pub(crate) async fn run(server: Arc<Server>) {
         ticks.tick().await;
         turn += 1;
         server.engine.set_wall_clock(crate::time::nanos(), crate::time::unix_micros());
-        server.engine.keyspace.purge_step(turn);
         tell_new_keys(&server);
         if turn % AGE_TURNS == 0 {
             age(&server, turn / AGE_TURNS);
@@ -57,6 +58,16 @@ pub(crate) async fn run(server: Arc<Server>) {
             replicated.output_bytes.load(Ordering::Relaxed),
         ];
         server.rates.sample(now, counts);
+    }
+}
+
+/// Gives back to the system what lies free, a little at a time. Never returns.
+pub(crate) async fn purge(server: Arc<Server>) {
+    let mut ticks = interval(PURGE_PERIOD);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    for step in 0.. {
+        ticks.tick().await;
+        server.engine.keyspace.purge_step(step);
     }
 }
 

@@ -17,6 +17,7 @@ mod log;
 mod memory;
 mod oom;
 mod output;
+mod pace;
 mod rates;
 mod replication;
 mod saving;

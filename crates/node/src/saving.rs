@@ -18,12 +18,10 @@ use parking_lot::{Condvar, Mutex};
 use replication::{Position, ReplId};
 use slot_routing::{ReplOffset, Role};
 
+use crate::pace::Pace;
 use crate::replication::{LoadError, Loaded, Loading, cut, replace_by_file, write_rdb};
 use crate::server::Server;
 
-/// How the thread that saves in the background stands behind the workers: a tenth of their share of a core that
-/// both want.
-const SAVER_NICENESS: i32 = 10;
 /// How often save points are looked at.
 const LOOK_PERIOD: Duration = Duration::from_millis(100);
 /// A save that takes long says how far it is this often.
@@ -149,13 +147,6 @@ pub(crate) fn save_in_background(server: &Arc<Server>) -> Result<(), SaveError> 
     })
 }
 
-/// Where cores are scarce, the workers go first: on Linux the calling thread alone gets another priority. Not
-/// before the cut, for as long as that lasts nobody else works.
-pub(crate) fn yield_to_commands() {
-    // A system that refuses leaves the thread as it is.
-    let _ = rustix::process::setpriority_process(Some(rustix::thread::gettid()), SAVER_NICENESS);
-}
-
 /// Saves and returns when it is done. Blocks the calling thread.
 pub(crate) fn save(server: &Server) -> Result<(), SaveError> {
     let cancelled = begin(server, false)?;
@@ -212,9 +203,9 @@ fn write_file(server: &Server, cancelled: &AtomicBool, background: bool) -> anyh
         let position = log.is_open().then(|| log.position());
         (position, stream_db.unwrap_or(0), changes(server))
     })?;
-    if background {
-        yield_to_commands();
-    }
+    // Not before the cut: for as long as that lasts nobody else works.
+    let used = server.engine.keyspace.used_bytes();
+    let pace = if background { Pace::behind_commands(used) } else { Pace::full() };
     let (written, wanted) = &server.saving.progress;
     written.store(0, Ordering::Relaxed);
     wanted.store(state.keys() as u64, Ordering::Relaxed);
@@ -223,7 +214,7 @@ fn write_file(server: &Server, cancelled: &AtomicBool, background: bool) -> anyh
     // A file system without locks has to do without.
     let _ = file.as_file().try_lock();
     let mut out = Cancellable { file, cancelled };
-    write_rdb(server, state, position.map(|at| (at, stream_db)), Some(written), &mut out)?;
+    write_rdb(server, state, position.map(|at| (at, stream_db)), Some(written), pace, &mut out)?;
     out.file.as_file().sync_all()?;
     out.file.persist(&name)?;
     // The rename is on disk when the folder is.

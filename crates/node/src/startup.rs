@@ -160,6 +160,7 @@ async fn control(
     let config = &server.config;
     tokio::spawn(cron::run(server.clone()));
     tokio::spawn(cron::watch_memory(server.clone()));
+    tokio::spawn(cron::purge(server.clone()));
     tokio::spawn(cron::expire(server.clone()));
     tokio::spawn(cron::empty_bin(server.clone()));
     let (port, unix) = (config.port("port"), config.text("unixsocket"));

@@ -11,6 +11,11 @@
 //! all strings, and one below the current string's start means nothing.
 
 const TABLE_BITS: u32 = 13;
+/// A short string uses the begin of the table, which then stays in the nearest cache.
+const FEW_BITS: u32 = 9;
+const SHORT: usize = 1 << FEW_BITS;
+/// So many places inside of a repetition are noted: of a long one, not each is worth it.
+const NOTED_INSIDE: usize = 2;
 const MAX_DISTANCE: usize = 1 << 13;
 const MAX_REFERENCE: usize = 264;
 const MAX_LITERALS: usize = 32;
@@ -48,9 +53,10 @@ impl Compressor {
     }
 
     fn references(&mut self, data: &[u8], max_len: usize, out: &mut Vec<u8>) -> bool {
+        let shift = 32 - if data.len() <= SHORT { FEW_BITS } else { TABLE_BITS };
         let (mut at, mut literals_from) = (0, 0);
         while at + 3 <= data.len() {
-            let found = self.look_up(data, at);
+            let found = self.look_up(data, at, shift);
             let Some(earlier) = found else {
                 at += 1;
                 continue;
@@ -58,9 +64,8 @@ impl Compressor {
             literals(&data[literals_from..at], out);
             let len = common(&data[earlier..], &data[at..]);
             reference(at - earlier, len, out);
-            // The places inside are worth knowing too, but not each of a long repetition.
-            for inside in (at + 1..at + len.min(8)).take_while(|inside| inside + 3 <= data.len()) {
-                let _ = self.look_up(data, inside);
+            for inside in at + 1..=(at + NOTED_INSIDE).min(data.len() - 3) {
+                self.note(data, inside, shift);
             }
             at += len;
             literals_from = at;
@@ -73,18 +78,36 @@ impl Compressor {
     }
 
     /// An earlier place within reach with the same three bytes as at `at`; notes `at` in its stead.
-    fn look_up(&mut self, data: &[u8], at: usize) -> Option<usize> {
-        let three = &data[at..at + 3];
-        let word = u32::from_be_bytes([0, three[0], three[1], three[2]]);
-        let hash = word.wrapping_mul(0x9E37_79B1) >> (32 - TABLE_BITS);
-        let before = std::mem::replace(&mut self.positions[hash as usize], self.base + at as u32);
-        let earlier = before.checked_sub(self.base)? as usize;
-        (at - earlier <= MAX_DISTANCE && data[earlier..earlier + 3] == *three).then_some(earlier)
+    #[inline]
+    fn look_up(&mut self, data: &[u8], at: usize, shift: u32) -> Option<usize> {
+        let earlier = self.note(data, at, shift).checked_sub(self.base)? as usize;
+        (at - earlier <= MAX_DISTANCE && data[earlier..earlier + 3] == data[at..at + 3]).then_some(earlier)
+    }
+
+    /// Notes a place by its three bytes; gives what was noted there before.
+    #[inline]
+    fn note(&mut self, data: &[u8], at: usize, shift: u32) -> u32 {
+        let word = u32::from_be_bytes([0, data[at], data[at + 1], data[at + 2]]);
+        let hash = word.wrapping_mul(0x9E37_79B1) >> shift;
+        std::mem::replace(&mut self.positions[hash as usize], self.base + at as u32)
     }
 }
 
+/// How long the two begin alike, as far as one reference reaches. The first may run into the second.
 fn common(earlier: &[u8], here: &[u8]) -> usize {
-    earlier.iter().zip(here).take(MAX_REFERENCE).take_while(|(a, b)| a == b).count()
+    let most = here.len().min(MAX_REFERENCE);
+    let (earlier, here) = (&earlier[..most], &here[..most]);
+    let (mut of_earlier, mut of_here) = (earlier.chunks_exact(8), here.chunks_exact(8));
+    let mut same = 0;
+    for (a, b) in (&mut of_earlier).zip(&mut of_here) {
+        let word = |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().expect("chunks of eight"));
+        let differs = word(a) ^ word(b);
+        if differs != 0 {
+            return same + differs.trailing_zeros() as usize / 8;
+        }
+        same += 8;
+    }
+    same + of_earlier.remainder().iter().zip(of_here.remainder()).take_while(|(a, b)| a == b).count()
 }
 
 fn literals(bytes: &[u8], out: &mut Vec<u8>) {

@@ -21,7 +21,7 @@
 use clock::Millis;
 
 use super::{Place, Rare, Table};
-use crate::captured::{Beside, Captured, Owner, PartOf, is_needed};
+use crate::captured::{Beside, Captured, FindBeside, Owner, PartOf, is_needed};
 use crate::entry::{self, Draft, Header, MAX_VALUE, Where};
 use crate::hash::{HashRef, Shape};
 use crate::key::Key;
@@ -117,13 +117,21 @@ impl Table {
             }
             let Some(pin) = self.pin_of(bit) else { return true };
             let number = pin.walked as usize;
+            self.pages.prefetch_page(number + 1);
             if let Some(page) = self.pages.page_if(number) {
-                passed += captured.add_page(pin.db, bit, page, |at, header| self.beside(page, at, header));
+                let beside = |at, header| self.beside(page, at, header);
+                let beside: Option<&FindBeside<'_, '_>> =
+                    if self.has_outside() { Some(&beside) } else { None };
+                passed += captured.add_page(pin.db, bit, page, beside);
             }
             self.keep_long_of(bit, pin.db, number);
             self.pass(bit, number, &mut captured.dropped);
         }
         !self.is_pinned_for(bit)
+    }
+
+    fn has_outside(&self) -> bool {
+        self.rare.as_ref().is_some_and(|rare| !rare.store.is_empty())
     }
 
     /// What an entry has outside of its page, unless it is shown by itself. Long fields are not.
@@ -168,7 +176,9 @@ impl Table {
         page::format(&mut empty);
         let page = table.pages.page_if(number).unwrap_or(&empty);
         let beside = |at, header| table.beside(page, at, header);
+        let beside: Option<&FindBeside<'_, '_>> = if table.has_outside() { Some(&beside) } else { None };
         let copied = captured.add_fields(pending.db, bit, page, beside, pending.owner(), &part);
+        table.pages.prefetch_page(number + 1);
         table.pass(bit, number, &mut captured.dropped);
         copied
     }
@@ -238,7 +248,7 @@ impl Table {
 
     /// The long values of a page that is being passed are pinned and wait for their walk.
     fn keep_long_of(&mut self, bit: u32, db: u16, number: usize) {
-        let Some(page) = self.pages.page_if(number).filter(|_| self.rare.is_some()) else { return };
+        let Some(page) = self.pages.page_if(number).filter(|_| self.has_outside()) else { return };
         let mut pending = Vec::new();
         for (at, header) in page::entries(page, page::HEAD) {
             let Some(record) = header.outside(page, at).filter(|_| is_needed(header, bit)) else { continue };

@@ -16,6 +16,7 @@ use slot_routing::Slot;
 use tokio::sync::mpsc;
 
 use super::serve::Event;
+use crate::pace::Pace;
 use crate::server::Server;
 
 /// The size of a piece of the snapshot on its way, and how many may wait for one replica.
@@ -89,17 +90,17 @@ fn try_carry_out(server: &Server, mut order: Order) -> anyhow::Result<()> {
             order.receivers.iter().map(|(peer, _)| (*peer, log.add_cursor(position.offset))).collect();
         (position, stream_db.unwrap_or(0), cursors)
     })?;
-    crate::saving::yield_to_commands();
+    let pace = Pace::behind_commands(server.engine.keyspace.used_bytes());
     tracing::info!("Starting a snapshot for {} replicas", order.receivers.len());
     server.replication.tell(Event::Cut { transfer: order.transfer, position, cursors });
     if order.eof {
         let mark = super::random_id();
         order.send(format!("$EOF:{mark}\r\n").as_bytes())?;
-        write_rdb(server, state, Some((position, stream_db)), None, &mut order)?;
+        write_rdb(server, state, Some((position, stream_db)), None, pace, &mut order)?;
         order.send(mark.as_str().as_bytes())?;
     } else {
         let mut file = tempfile::tempfile_in(".")?;
-        write_rdb(server, state, Some((position, stream_db)), None, &mut file)?;
+        write_rdb(server, state, Some((position, stream_db)), None, pace, &mut file)?;
         let len = file.stream_position()?;
         file.seek(SeekFrom::Start(0))?;
         order.send(format!("${len}\r\n").as_bytes())?;
@@ -145,6 +146,7 @@ pub(crate) fn write_rdb(
     state: State,
     position: Option<(Position, u16)>,
     progress: Option<&AtomicU64>,
+    mut pace: Pace,
     out: &mut impl Write,
 ) -> io::Result<()> {
     let options = WriteOptions {
@@ -173,6 +175,7 @@ pub(crate) fn write_rdb(
             if let Some(progress) = progress {
                 progress.fetch_add(keys, Ordering::Relaxed);
             }
+            pace.step_back();
         }
     }
     writer.finish().map(drop)
