@@ -81,8 +81,9 @@ fn main() {
     let (alone, longest_alone, ()) = writer.rate(|| std::thread::sleep(Duration::from_secs(1)));
     let before = pool_use().taken;
     let (during, longest, (held, peak, visited, took)) = writer.rate(|| {
+        let ready = keyspace.ready_to_cut();
         let start = Instant::now();
-        let (mut snapshot, ()) = keyspace.cut(|| ()).expect("no other snapshot");
+        let (mut snapshot, ()) = ready.cut(|| ()).expect("no other snapshot");
         let held = start.elapsed();
         let (mut peak, mut visited) = (0, 0);
         let mut out: Vec<u8> = Vec::new();

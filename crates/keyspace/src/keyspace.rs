@@ -21,6 +21,8 @@ const LOCKS_AHEAD: usize = 16;
 
 /// For so many keys at once sweeping takes no memory.
 const AT_ONCE: usize = 32;
+/// Room for the guards of all slots.
+pub(crate) type Holding<'k> = Vec<Option<MutexGuard<'k, SlotData>>>;
 
 /// A slot on lines of its own.
 #[derive(Debug, Default)]
@@ -145,16 +147,23 @@ impl Keyspace {
         LockedSlots::acquire(self, slots)
     }
 
-    /// Runs `at_that_moment` while every slot is held, and looks into none of them: of each slot, only the line
-    /// with its lock is needed. Only for the holder of the script turn.
-    pub(crate) fn with_all_held<R>(&self, at_that_moment: impl FnOnce() -> R) -> R {
-        // Memory is made ready, and the locks' lines are fetched to this core, before the first slot is held: it
-        // is not the locking that takes time but the lines' way here.
-        let mut held: Vec<Option<MutexGuard<'_, SlotData>>> = Slot::all().map(|_| None).collect();
-        for number in 0..held.len() {
+    /// Makes ready for holding every slot at once: the memory that takes, and the locks' lines on this core. It is
+    /// not the locking that takes time but the lines' way here from others.
+    pub(crate) fn ready_to_hold_all(&self) -> Holding<'_> {
+        for number in 0..self.slots.len() {
             self.touch_lock(number + LOCKS_AHEAD);
             drop(self.slots[number].0.try_lock());
         }
+        Slot::all().map(|_| None).collect()
+    }
+
+    /// Runs `at_that_moment` while every slot is held, and looks into none of them: of each slot, only the line
+    /// with its lock is needed. Only for the holder of the script turn.
+    pub(crate) fn with_all_held<'k, R>(
+        &'k self,
+        mut held: Holding<'k>,
+        at_that_moment: impl FnOnce() -> R,
+    ) -> R {
         for (number, guard) in held.iter_mut().enumerate() {
             self.touch_lock(number + LOCKS_AHEAD);
             *guard = Some(self.slots[number].0.lock());

@@ -35,7 +35,7 @@ pub use memory::{PoolUse, pool_use, purge_pool};
 pub use outside::kept_bytes;
 pub use packed::{HashBuilder, HashLimits};
 pub use slot::{SlotData, SlotGuard, Taken};
-pub use snapshot::{Snapshot, SnapshotEntry};
+pub use snapshot::{ReadyToCut, Snapshot, SnapshotEntry};
 pub use table::{Detached, Dropped, Found, Place, ScanItem, Table};
 pub use usage::{LfuSettings, Usage};
 pub use value::{Kind, Naming, NewValue, Str, Value};

@@ -12,7 +12,7 @@ use clock::Millis;
 use slot_routing::{SLOT_COUNT, Slot};
 
 use crate::captured::Captured;
-use crate::keyspace::Keyspace;
+use crate::keyspace::{Holding, Keyspace};
 use crate::slot::SlotData;
 use crate::usage::Usage;
 use crate::value::Value;
@@ -82,19 +82,36 @@ pub struct Snapshot {
     captured: Captured,
 }
 
+/// All that a snapshot needs before any slot is held.
+#[derive(Debug)]
+pub struct ReadyToCut<'k> {
+    keyspace: &'k Arc<Keyspace>,
+    walked: Box<[bool]>,
+    held: Holding<'k>,
+}
+
 impl Keyspace {
+    /// Makes ready for a snapshot. Nobody waits for this.
+    #[must_use]
+    pub fn ready_to_cut(self: &Arc<Self>) -> ReadyToCut<'_> {
+        ReadyToCut { keyspace: self, walked: vec![false; SLOT_COUNT].into(), held: self.ready_to_hold_all() }
+    }
+}
+
+impl ReadyToCut<'_> {
     /// Takes a snapshot, unless three are under way. `at_cut` runs while every slot is held, to note what
     /// belongs to that moment (the log's offset). Only for the holder of the script turn.
-    pub fn cut<R>(self: &Arc<Self>, at_cut: impl FnOnce() -> R) -> Option<(Snapshot, R)> {
-        let number = self.cuts.reserve()?;
-        let walked = vec![false; SLOT_COUNT].into();
-        let noted = self.with_all_held(|| {
-            let cut = self.cuts.last.load(Ordering::Relaxed) + 1;
-            self.cuts.active[number].store(cut, Ordering::Relaxed);
-            self.cuts.last.store(cut, Ordering::Relaxed);
+    pub fn cut<R>(self, at_cut: impl FnOnce() -> R) -> Option<(Snapshot, R)> {
+        let Self { keyspace, walked, held } = self;
+        let cuts = &keyspace.cuts;
+        let number = cuts.reserve()?;
+        let noted = keyspace.with_all_held(held, || {
+            let cut = cuts.last.load(Ordering::Relaxed) + 1;
+            cuts.active[number].store(cut, Ordering::Relaxed);
+            cuts.last.store(cut, Ordering::Relaxed);
             at_cut()
         });
-        let (keyspace, captured) = (self.clone(), Captured::default());
+        let (keyspace, captured) = (keyspace.clone(), Captured::default());
         Some((Snapshot { keyspace, number, walked, captured }, noted))
     }
 }

@@ -379,7 +379,7 @@ impl Driver {
     }
 
     fn cut(&mut self) {
-        match self.keyspace.cut(|| 7) {
+        match self.keyspace.ready_to_cut().cut(|| 7) {
             Some((snapshot, noted)) => {
                 assert_eq!(noted, 7);
                 self.snapshots.push(Pinned { snapshot, model: self.model.clone(), within: None });

@@ -61,8 +61,9 @@ pub(crate) fn cut<R>(server: &Server, at_cut: impl FnOnce(&mut Log) -> R) -> any
     let _script_turn = server.engine.script_turn.lock();
     // Before anything is held: it looks at every slot.
     let sizes = server.engine.keyspace.sizes();
+    let ready = server.engine.keyspace.ready_to_cut();
     let began = crate::time::nanos();
-    let cut = server.engine.keyspace.cut(|| at_cut(&mut server.replication.log.lock()));
+    let cut = ready.cut(|| at_cut(&mut server.replication.log.lock()));
     server.saving.count_cut((crate::time::nanos() - began) / 1000);
     let (snapshot, noted) = cut.context("too many snapshots are under way")?;
     Ok((State { snapshot, sizes }, noted))

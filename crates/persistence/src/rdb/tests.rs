@@ -277,7 +277,7 @@ fn a_large_hash_is_written_in_parts_and_read_as_one() {
         let mut slot = keyspace.lock(key.slot());
         let _ = slot.table(0).insert(&key, value, Some(Millis(9)));
     }
-    let (mut snapshot, ()) = keyspace.cut(|| ()).expect("no other snapshot is under way");
+    let (mut snapshot, ()) = keyspace.ready_to_cut().cut(|| ()).expect("no other snapshot is under way");
     let mut writer = RdbWriter::new(Vec::new(), WriteOptions::default(), &info()).unwrap();
     let mut parts = 0;
     for slot in slot_routing::Slot::all() {
