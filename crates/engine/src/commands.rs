@@ -2,6 +2,7 @@
 
 mod cluster;
 mod connection;
+mod facts;
 mod generic;
 mod hash;
 mod help;

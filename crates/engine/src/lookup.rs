@@ -171,6 +171,16 @@ impl Registry {
         }
     }
 
+    /// The same, of those that COMMAND shows.
+    #[must_use]
+    pub fn find_shown(&self, name: &[u8]) -> Option<&'static Registered> {
+        let found = self.find_full(name)?;
+        let container = name.split(|byte| *byte == b'|').next().and_then(|name| self.find(name))?;
+        let shown = found.index == container.index
+            || container.shown_subcommands().iter().any(|sub| sub.index == found.index);
+        shown.then_some(found)
+    }
+
     /// The command or subcommand that a request names.
     #[inline(always)]
     #[must_use]

@@ -81,6 +81,8 @@ pub struct Settings {
     /// Whether it is counted how long commands take, as a distribution.
     pub latency_tracking: AtomicBool,
     pub cluster_allow_pubsubshard_when_down: AtomicBool,
+    /// Whether FLUSHALL and FLUSHDB mean ASYNC where they do not say (`lazyfree-lazy-user-flush`).
+    pub flush_async: AtomicBool,
     /// Longest string, in bytes (`proto-max-bulk-len`).
     pub proto_max_bulk_len: AtomicI64,
     /// Whether keys remember how often they were used (`maxmemory-policy` is one of LFU), not when.
@@ -111,6 +113,7 @@ impl Default for Settings {
             cluster_allow_reads_when_down: AtomicBool::new(false),
             latency_tracking: AtomicBool::new(true),
             cluster_allow_pubsubshard_when_down: AtomicBool::new(true),
+            flush_async: AtomicBool::new(true),
             proto_max_bulk_len: AtomicI64::new(512 * 1024 * 1024),
             count_uses: AtomicBool::new(false),
             lfu_log_factor: AtomicU32::new(10),

@@ -17,6 +17,7 @@ pub(crate) fn apply(server: &Server) {
     let (config, settings) = (&server.config, &server.engine.settings);
     log::set_level(&config.text("loglevel"));
     settings.proto_max_bulk_len.store(config.integer("proto-max-bulk-len"), Ordering::Relaxed);
+    settings.flush_async.store(config.switch("lazyfree-lazy-user-flush"), Ordering::Relaxed);
     settings
         .cluster_allow_reads_when_down
         .store(config.switch("cluster-allow-reads-when-down"), Ordering::Relaxed);

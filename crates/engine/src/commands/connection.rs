@@ -96,7 +96,7 @@ const CLIENT: &[Command] = &[
     )
     .flags(ITSELF)
     .run(client::no_touch),
-    row("pause", "3.0.0", -3, "Makes commands, or only writes, wait for a while.")
+    row("pause", "2.9.50", -3, "Makes commands, or only writes, wait for a while.")
         .flags(ADMIN)
         .run(others::pause),
     row("reply", "3.2.0", 3, "Says which replies this connection wants.")

@@ -124,7 +124,6 @@ const WITHOUT_PURPOSE: &[(&str, &[&str])] = &[
             "lazyfree-lazy-expire",
             "lazyfree-lazy-server-del",
             "lazyfree-lazy-user-del",
-            "lazyfree-lazy-user-flush",
             "replica-lazy-flush",
         ],
     ),

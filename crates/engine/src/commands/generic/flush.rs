@@ -1,17 +1,20 @@
 //! Whole databases at once. These hold every slot.
 
+use std::sync::atomic::Ordering;
+
 use resp::Args;
 
 use crate::commands::connection::database;
 use crate::context::Context;
 use crate::error::CommandError;
+use crate::settings::Settings;
 
 /// FLUSHALL and FLUSHDB take ASYNC or SYNC: whether the client itself waits until the memory is given back.
-/// Nobody else does, for that is after the slots are free again. Without a word it does not, as
-/// `lazyfree-lazy-user-flush yes` has it.
-fn waits(args: Args<'_>) -> Result<bool, CommandError> {
+/// Nobody else does, for that is after the slots are free again. Without a word it is as
+/// `lazyfree-lazy-user-flush` has it.
+fn waits(args: Args<'_>, settings: &Settings) -> Result<bool, CommandError> {
     match args.get(1) {
-        None => Ok(false),
+        None => Ok(!settings.flush_async.load(Ordering::Relaxed)),
         Some(word) if args.len() == 2 && word.eq_ignore_ascii_case(b"async") => Ok(false),
         Some(word) if args.len() == 2 && word.eq_ignore_ascii_case(b"sync") => Ok(true),
         Some(_) => Err(CommandError::Syntax),
@@ -29,7 +32,7 @@ pub(super) fn flushdb(context: &mut Context<'_>) -> Result<(), CommandError> {
 
 /// Empties one database, or all.
 fn flush(context: &mut Context<'_>, only: Option<u16>) -> Result<(), CommandError> {
-    let wait = waits(context.args)?;
+    let wait = waits(context.args, &context.engine.settings)?;
     let removed = context.clear(only, wait);
     context.engine.tracking.all_changed(&context.engine.clients);
     // Logged even if there was nothing: a replica may have something.
@@ -55,7 +58,30 @@ pub(super) fn swapdb(context: &mut Context<'_>) -> Result<(), CommandError> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::Ordering;
+
     use crate::testing::Client;
+
+    /// Who gives the memory back shows in what waits in the bin, which the shell has emptied elsewhere.
+    #[test]
+    fn without_a_word_the_setting_says_who_gives_the_memory_back() {
+        let mut client = Client::new();
+        for (flush, lazy, elsewhere) in [
+            ("flushall", true, true),
+            ("flushall", false, false),
+            ("flushdb", false, false),
+            ("flushall async", false, true),
+            ("flushdb sync", true, false),
+        ] {
+            client.engine.settings.flush_async.store(lazy, Ordering::Relaxed);
+            for key in 0..20_000 {
+                client.wire(&format!("set {key} v"));
+            }
+            client.table(&[(flush, "+OK"), ("dbsize", ":0")]);
+            assert_eq!(client.engine.bin.pending() > 0, elsewhere, "{flush}, {lazy}");
+            client.engine.bin.empty();
+        }
+    }
 
     #[test]
     fn databases_are_emptied_and_exchanged() {

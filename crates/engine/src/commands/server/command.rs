@@ -85,7 +85,7 @@ fn info(registry: &Registry, args: Args<'_>, reply: &mut Writer<'_>) {
     }
     reply.array(args.len() - 2);
     for name in args.from(2).iter() {
-        match registry.find_full(name) {
+        match registry.find_shown(name) {
             Some(entry) => describe(reply, entry),
             None => reply.null(),
         }
@@ -342,6 +342,8 @@ mod tests {
         client.table(&[
             ("command info get nosuch", &format!("*2|{GET}|$-1")),
             ("command info get|x", "*1|$-1"),
+            ("command info debug|digest debug|nosuch", "*2|$-1|$-1"),
+            ("command docs debug|digest", "*0"),
             ("command count", &format!(":{}", Registry::the().top().len())),
             ("command foo", "-ERR unknown subcommand 'foo'. Try COMMAND HELP."),
             ("command docs nosuch", "*0"),

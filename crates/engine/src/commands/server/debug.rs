@@ -40,6 +40,8 @@ const DEBUG: &[Command] = &[
         .keys(&[KeySpec::one(2, KeyFlags::RO)])
         .run(object),
     tool("populate", -3, "Makes many keys.").run(populate).each_slot(),
+    tool("quicklist-packed-threshold", 3, "Refuses a size of list nodes that could not be.")
+        .run(quicklist_packed_threshold),
     tool("set-active-expire", 3, "Switches active expiry on or off.").run(set_active_expire),
     tool("reload", -2, "Saves the data to disk and loads it from there.").node(NodeCommand::DebugReload),
     tool("sleep", 3, "Makes this connection wait for so many seconds.").node(NodeCommand::DebugSleep),
@@ -166,6 +168,39 @@ fn stringmatch(context: &mut Context<'_>) -> Result<(), CommandError> {
     Ok(())
 }
 
+/// DEBUG QUICKLIST-PACKED-THRESHOLD size: from which size on an element of a list has a node to itself.
+/// Lists whose nodes it could concern are not there; a size that could not be is still an error.
+fn quicklist_packed_threshold(context: &mut Context<'_>) -> Result<(), CommandError> {
+    // What Redis leaves below four gigabytes for a node's own fields.
+    const MOST: u64 = (4 << 30) - (1 << 20);
+    match memory_size(context.arg(2)) {
+        Some(size) if size <= MOST => {
+            context.reply.ok();
+            Ok(())
+        }
+        _ => {
+            Err(CommandError::text("ERR argument must be a memory value bigger than 1 and smaller than 4gb"))
+        }
+    }
+}
+
+/// Reads `10`, `1k` (1000), `1kb` (1024), ..., in any case; without digits it is zero, as in Redis.
+fn memory_size(word: &[u8]) -> Option<u64> {
+    let digits = word.iter().position(|byte| !byte.is_ascii_digit()).unwrap_or(word.len());
+    let unit: u64 = match word[digits..].to_ascii_lowercase().as_slice() {
+        b"" | b"b" => 1,
+        b"k" => 1000,
+        b"kb" => 1 << 10,
+        b"m" => 1_000_000,
+        b"mb" => 1 << 20,
+        b"g" => 1_000_000_000,
+        b"gb" => 1 << 30,
+        _ => return None,
+    };
+    let number = std::str::from_utf8(&word[..digits]).ok()?;
+    if number.is_empty() { Some(0) } else { number.parse::<u64>().ok()?.checked_mul(unit) }
+}
+
 fn help(context: &mut Context<'_>) -> Result<(), CommandError> {
     let mut lines = Vec::new();
     for tool in DEBUG.iter().filter(|tool| tool.name != "help") {
@@ -177,6 +212,7 @@ fn help(context: &mut Context<'_>) -> Result<(), CommandError> {
             "protocol" => " <type>",
             "object" => " <key>",
             "populate" => " <count> [<prefix>] [<size>]",
+            "quicklist-packed-threshold" => " <size>",
             "set-active-expire" => " <0|1>",
             "sleep" => " <seconds>",
             "stringmatch-len" => " <len> <pattern>",
@@ -222,6 +258,24 @@ mod tests {
             ("debug set-active-expire 0", "+OK"),
             ("debug error \"MY error\"", "-MY error"),
             ("debug stringmatch-len 100 a*a", ":1"),
+            // Taken from Redis 7.0.15.
+            ("debug quicklist-packed-threshold 100b", "+OK"),
+            ("debug quicklist-packed-threshold 0", "+OK"),
+            ("debug quicklist-packed-threshold k", "+OK"),
+            ("debug quicklist-packed-threshold 4G", "+OK"),
+            ("debug quicklist-packed-threshold 4293918720", "+OK"),
+            (
+                "debug quicklist-packed-threshold 4293918721",
+                "-ERR argument must be a memory value bigger than 1 and smaller than 4gb",
+            ),
+            (
+                "debug quicklist-packed-threshold 1.5",
+                "-ERR argument must be a memory value bigger than 1 and smaller than 4gb",
+            ),
+            (
+                "debug jmap",
+                "-ERR unknown subcommand or wrong number of arguments for 'jmap'. Try DEBUG HELP.",
+            ),
             ("debug object nosuch", "-ERR no such key"),
             ("debug", "-ERR wrong number of arguments for 'debug' command"),
             (
