@@ -485,11 +485,10 @@ impl Table {
         self.pages.prefetch_list();
     }
 
-    /// Third sweep: asks for the entry.
+    /// Third sweep: asks for the entry, or, if there is none, for the page that a new one would go to.
     pub(crate) fn prefetch_entry(&self, hash: u64) {
-        if let Some(reference) = self.index.likely(hash) {
-            self.pages.prefetch(reference);
-        }
+        let reference = self.index.likely(hash).unwrap_or_else(|| pages::reference(self.open as usize, 0));
+        self.pages.prefetch(reference);
     }
 
     /// The large collection that is most likely under a key with this hash. Only a hint.

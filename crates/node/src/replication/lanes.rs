@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
 use clock::Millis;
-use keyspace::{Detached, Found, HashBuilder, HashLimits, Keyspace, Naming, NewValue, Str, Usage};
+use keyspace::{Detached, Found, HashBuilder, HashLimits, Key, Keyspace, Naming, NewValue, Str, Usage};
 use persistence::Entry;
 
 /// A batch goes to its thread when it has so many bytes or keys.
@@ -155,26 +155,25 @@ impl Storing<'_> {
         let mut open = None;
         while let Ok(Batch { bytes, keys, .. }) = self.batches.recv() {
             let mut start = 0;
+            let mut names = Vec::with_capacity(SWEEP);
             for part in keys.chunks(SWEEP) {
+                names.clear();
                 let mut at = start;
                 for loose in part {
-                    self.keyspace.touch_slot(&self.keyspace.key(&bytes[at..loose.key_end]));
+                    names.push(self.keyspace.key(&bytes[at..loose.key_end]));
                     at = loose.end;
                 }
-                for loose in part {
-                    self.store(
-                        &bytes[start..loose.key_end],
-                        &bytes[loose.key_end..loose.end],
-                        loose,
-                        &mut open,
-                    );
-                    start = loose.end;
+                names.iter().for_each(|name| self.keyspace.touch_slot(name));
+                self.keyspace.touch_entries(part[0].db, names.iter());
+                for (loose, name) in part.iter().zip(&names) {
+                    self.store(name, &bytes[loose.key_end..loose.end], loose, &mut open);
                 }
+                start = at;
             }
         }
     }
 
-    fn store(&self, key: &[u8], string: &[u8], loose: &Loose, open: &mut Option<Open>) {
+    fn store(&self, key: &Key<'_>, string: &[u8], loose: &Loose, open: &mut Option<Open>) {
         let (db, expiry, usage) = (loose.db, loose.expiry, loose.usage);
         match &loose.content {
             Content::String { naming } => {
@@ -184,7 +183,7 @@ impl Storing<'_> {
             Content::First(fields) => {
                 let mut hash = Detached::large_hash();
                 let _ = hash.add_fields(fields, self.limits);
-                *open = Some(Open { db, key: key.into(), expiry, usage, hash });
+                *open = Some(Open { db, key: key.bytes().into(), expiry, usage, hash });
             }
             Content::More { fields, is_last, offset } => {
                 let hash = &mut open.as_mut().expect("the first part comes first").hash;
@@ -198,14 +197,13 @@ impl Storing<'_> {
         }
     }
 
-    fn put(&self, db: u16, key: &[u8], value: NewValue<'_>, expiry: Option<Millis>, usage: Option<Usage>) {
-        let key = self.keyspace.key(key);
+    fn put(&self, db: u16, key: &Key<'_>, value: NewValue<'_>, expiry: Option<Millis>, usage: Option<Usage>) {
         let mut slot = self.keyspace.lock(key.slot());
         let table = slot.table(db);
         // A file names a key once, but nothing makes it.
-        let place = match table.find(&key, Millis(i64::MIN)) {
-            Found::Missing => table.insert(&key, value, expiry),
-            Found::Live(place) | Found::Expired(place) => table.replace(place, &key, value, expiry).0,
+        let place = match table.find(key, Millis(i64::MIN)) {
+            Found::Missing => table.insert(key, value, expiry),
+            Found::Live(place) | Found::Expired(place) => table.replace(place, key, value, expiry).0,
         };
         if let Some(usage) = usage {
             table.set_usage(place, usage);
