@@ -5,6 +5,9 @@
 //! that whoever was away learns of it. For this to decide, no two masters may have the same epoch: of
 //! two that do, the one with the smaller id takes a new one.
 //!
+//! A header whose sender had not seen the epoch of its own claim yet was sent before that claim, and says
+//! nothing. A replica's header carries its master's epoch and slots: they are no claim of its own.
+//!
 //! An owner that no longer claims a slot has given it away, perhaps to a node whose epoch is below its own:
 //! whoever claims that slot next has it, under any epoch, and nobody is told that it is the old owner's.
 
