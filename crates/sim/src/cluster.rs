@@ -19,7 +19,7 @@ use slot_routing::{NodeId, Slot, Topology};
 
 use self::data::Data;
 use self::disk::Disk;
-use self::invariants::Seen;
+use self::invariants::{Seen, Takeovers};
 use self::wire::Wire;
 use crate::invariant::Invariant;
 use crate::stage::{Phases, Play, Stage, plan_tick, play};
@@ -109,6 +109,7 @@ struct World {
     samples: Vec<Slot>,
     /// Slots on their way, each until it must have arrived or be given up.
     moves: Vec<(operator::Move, Instant)>,
+    takeovers: Takeovers,
     /// Who lost its disk.
     lost: Option<NodeId>,
     /// Masters whose replica an operator has sent elsewhere.
@@ -225,6 +226,7 @@ impl World {
             loss,
             samples: formation.samples,
             moves: Vec::new(),
+            takeovers: Takeovers::default(),
             lost: None,
             deserted: BTreeSet::new(),
             rivals: BTreeMap::new(),
@@ -347,6 +349,7 @@ impl World {
             let (voter, epoch) = (packet.header.sender, packet.header.current_epoch);
             self.stage.note(|| format!("{voter} votes for host {to} in epoch {epoch}"));
             if let Some(candidate) = candidate {
+                self.takeovers.vote(voter, candidate);
                 self.tell(&Seen::Voted { voter, epoch, candidate });
             }
             // The worst moment to die, and to be back before the election is over. With the fault that this

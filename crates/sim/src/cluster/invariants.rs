@@ -14,14 +14,18 @@ mod minority;
 mod one_owner;
 mod one_promotion;
 mod one_vote;
+mod takeovers;
+
+pub(super) use takeovers::Takeovers;
 
 /// What the invariants are told.
 #[derive(Debug)]
 pub(super) enum Seen<'a> {
     /// A vote leaves its voter.
     Voted { voter: NodeId, epoch: Epoch, candidate: NodeId },
-    /// A replica was elected; `voters` are the masters with slots in its eyes.
-    Won { winner: NodeId, epoch: Epoch, voters: Vec<NodeId> },
+    /// A replica was elected; `voters` are the masters with slots in its eyes. `agreed`: without the vote
+    /// of one that an operator made a master.
+    Won { winner: NodeId, epoch: Epoch, voters: Vec<NodeId>, agreed: bool },
     /// A node routes and claims by this from now on.
     Published { topology: &'a Topology },
     /// A node's machine failed, and may have lost what was not synced.

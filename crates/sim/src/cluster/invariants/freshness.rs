@@ -33,12 +33,17 @@ impl World {
                         self.check_rank(host, rank);
                     }
                 }
+                Action::Log(Told::ManualFailoverTakeover) => {
+                    let id = self.gossip(host).id();
+                    self.takeovers.take_over(id);
+                }
                 Action::Log(Told::ElectionWon(epoch)) => {
                     let gossip = self.gossip(host);
                     // As of before it took its master's place, which may have voted for it.
                     let (winner, contested) = (gossip.id(), self.hosts[host].contested);
                     let voters = voters(gossip).filter(|id| *id != winner).chain(contested).collect();
-                    self.tell(&Seen::Won { winner, epoch: *epoch, voters });
+                    let agreed = self.takeovers.elect(winner);
+                    self.tell(&Seen::Won { winner, epoch: *epoch, voters, agreed });
                 }
                 _ => {}
             }

@@ -23,7 +23,7 @@ impl Invariant<Seen<'_>> for Majority {
                 self.votes.entry(*candidate).or_default().insert(*voter, *epoch);
                 Ok(())
             }
-            Seen::Won { winner, epoch, voters } => {
+            Seen::Won { winner, epoch, voters, .. } => {
                 let given = self.votes.entry(*winner).or_default().iter();
                 let given: BTreeSet<&NodeId> = given
                     .filter(|(voter, under)| *under >= epoch && voters.contains(voter))

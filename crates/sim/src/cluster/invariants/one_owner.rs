@@ -1,6 +1,6 @@
 //! One owner per slot and epoch.
 //!
-//! For epochs that an election gave. An epoch that a node takes without asking (for a slot that an operator
+//! For epochs that an election gave (but for what `takeovers` says). An epoch that a node takes without asking (for a slot that an operator
 //! moved to it, a takeover, a collision) may coincide with another until the two nodes meet: that is
 //! `claims`' matter.
 
@@ -23,7 +23,7 @@ pub(super) struct OneOwner {
 impl Invariant<Seen<'_>> for OneOwner {
     fn check(&mut self, seen: &Seen<'_>) -> Result<(), String> {
         match seen {
-            Seen::Won { winner, epoch, .. } => {
+            Seen::Won { winner, epoch, agreed: true, .. } => {
                 self.elected.insert((*winner, *epoch));
             }
             Seen::Published { topology } => {

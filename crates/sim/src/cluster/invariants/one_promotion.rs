@@ -1,4 +1,4 @@
-//! At most one replica is elected in an epoch, whichever master failed.
+//! At most one replica is elected in an epoch, whichever master failed (but for what `takeovers` says).
 
 use slot_routing::{Epoch, NodeId};
 
@@ -12,7 +12,7 @@ pub(super) struct OnePromotion {
 
 impl Invariant<Seen<'_>> for OnePromotion {
     fn check(&mut self, seen: &Seen<'_>) -> Result<(), String> {
-        let Seen::Won { winner, epoch, .. } = seen else { return Ok(()) };
+        let Seen::Won { winner, epoch, agreed: true, .. } = seen else { return Ok(()) };
         let settled = self.winners.settle(*epoch, winner);
         settled.map_err(|first| format!("{first} and {winner} were both elected in epoch {epoch}"))
     }

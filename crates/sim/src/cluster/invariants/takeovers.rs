@@ -1,0 +1,41 @@
+//! Who is a master because an operator said so, without anybody's vote.
+//!
+//! TAKEOVER gives up what the elections promise. If a network is cut, the replica's side counts it among the
+//! masters and the other side still counts the one whose place it took: both may have a majority, and elect
+//! in one epoch. Two such majorities have no voter in common, so one of them has needed the vote of the
+//! replica, or of somebody whom its vote made a master. What holds of elections is asked of all others.
+
+use std::collections::BTreeSet;
+
+use slot_routing::NodeId;
+
+#[derive(Debug, Default)]
+pub(in crate::cluster) struct Takeovers {
+    /// Masters by an operator's word, and those elected with the vote of one.
+    forced: BTreeSet<NodeId>,
+    /// Candidates that have had the vote of one of them.
+    helped: BTreeSet<NodeId>,
+}
+
+impl Takeovers {
+    pub(in crate::cluster) fn take_over(&mut self, id: NodeId) {
+        self.forced.insert(id);
+    }
+
+    pub(in crate::cluster) fn vote(&mut self, voter: NodeId, candidate: NodeId) {
+        if self.forced.contains(&voter) {
+            self.helped.insert(candidate);
+        }
+    }
+
+    /// Whether who was elected now was elected by masters that had been elected, too.
+    pub(in crate::cluster) fn elect(&mut self, winner: NodeId) -> bool {
+        let agreed = !self.helped.contains(&winner);
+        if agreed {
+            self.forced.remove(&winner)
+        } else {
+            self.forced.insert(winner)
+        };
+        agreed
+    }
+}
