@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use acl::Users;
 use arc_swap::ArcSwap;
 use clock::Millis;
-use keyspace::{Found, Key, Keyspace, LockedSlots, Table};
+use keyspace::{Found, Key, Keyspace, LockedSlots, SlotGuard, Table};
 use parking_lot::{Mutex, RwLock};
 use resp::{Args, Batch, Writer};
 use slot_routing::{Access, Member, Ownership, ReplOffset, Slot, Topology, Verdict, route};
@@ -108,6 +108,8 @@ struct Turn<'r> {
     out: &'r mut Vec<u8>,
     /// When the command before ended.
     clock: u64,
+    /// The slot of the command before, if this one is about it too: then it is not unlocked in between.
+    held: Option<SlotGuard<'r>>,
 }
 
 /// A command that has run: what it cost.
@@ -131,6 +133,8 @@ struct Prepared<'a> {
     args: Args<'a>,
     found: Option<&'static Registered>,
     key: Option<(usize, Key<'a>)>,
+    /// The next request's key lies in the same slot.
+    holds_on: bool,
 }
 
 impl Engine {
@@ -214,7 +218,7 @@ impl Engine {
         let mut next = from;
         let mut last = None;
         let clock = (worker.nanos)();
-        let mut turn = Turn { worker, session, now, out, clock };
+        let mut turn = Turn { worker, session, now, out, clock, held: None };
         while next < batch.len() {
             let end = batch.len().min(next + AHEAD);
             let mut prepared: SmallVec<[Prepared<'_>; AHEAD]> = SmallVec::new();
@@ -259,9 +263,14 @@ impl Engine {
             let place = found.and_then(|entry| entry.single_key);
             let key = place.and_then(|place| Some((place, self.keyspace.key(args.get(place)?))));
             if let Some((_, key)) = &key {
-                self.keyspace.touch_slot(key);
+                match prepared.last_mut() {
+                    Some(before) if before.key.is_some_and(|(_, before)| before.slot() == key.slot()) => {
+                        before.holds_on = true;
+                    }
+                    _ => self.keyspace.touch_slot(key),
+                }
             }
-            prepared.push(Prepared { args, found, key });
+            prepared.push(Prepared { args, found, key, holds_on: false });
         }
         if prepared.len() > 1 {
             let keys = prepared.iter().filter_map(|request| request.key.as_ref().map(|(_, key)| key));
@@ -285,7 +294,7 @@ impl Engine {
     }
 
     /// Runs one request, or says why it cannot run here and now.
-    fn step(&self, turn: &mut Turn<'_>, request: &Prepared<'_>) -> Flow {
+    fn step<'r>(&'r self, turn: &mut Turn<'r>, request: &Prepared<'_>) -> Flow {
         if turn.session.mute != Mute::Nothing {
             return self.muted_step(turn, request);
         }
@@ -293,7 +302,7 @@ impl Engine {
     }
 
     /// Runs a request whose reply, or the next one's, the client does not want (CLIENT REPLY).
-    fn muted_step(&self, turn: &mut Turn<'_>, request: &Prepared<'_>) -> Flow {
+    fn muted_step<'r>(&'r self, turn: &mut Turn<'r>, request: &Prepared<'_>) -> Flow {
         if turn.session.mute == Mute::Next {
             turn.session.mute = Mute::This;
         }
@@ -310,7 +319,7 @@ impl Engine {
         flow
     }
 
-    fn audible_step(&self, turn: &mut Turn<'_>, request: &Prepared<'_>) -> Flow {
+    fn audible_step<'r>(&'r self, turn: &mut Turn<'r>, request: &Prepared<'_>) -> Flow {
         // ASKING holds for one command.
         let asked = std::mem::take(&mut turn.session.asking);
         // Nearly always neither command nor client nor server asks for a closer look.
@@ -319,10 +328,13 @@ impl Engine {
             Some((entry, handler)) if turn.session.is_plain() && self.settings.gate().is_empty() => {
                 (entry, Run::Here(handler))
             }
-            _ => match self.examine(turn, request, asked) {
-                Ok(entry) => (entry, entry.command.run),
-                Err(flow) => return flow,
-            },
+            _ => {
+                turn.held = None;
+                match self.examine(turn, request, asked) {
+                    Ok(entry) => (entry, entry.command.run),
+                    Err(flow) => return flow,
+                }
+            }
         };
         let start = turn.out.len();
         let outcome = match run {
@@ -332,6 +344,9 @@ impl Engine {
                 unreachable!("the shell's commands and containers are sorted out on admission")
             }
         };
+        if !request.holds_on {
+            turn.held = None;
+        }
         if !turn.worker.garbage.is_empty() {
             turn.worker.garbage.clear();
         }
@@ -431,18 +446,18 @@ impl Engine {
     /// Locks the command's slots, asks whether it may run on them, runs it, and appends its effects
     /// before the slots are unlocked. A pause that began since the command was admitted stops it here: who
     /// pauses need only see each slot free once to know that nothing more will happen.
-    fn execute(
-        &self,
-        turn: &mut Turn<'_>,
+    fn execute<'r>(
+        &'r self,
+        turn: &mut Turn<'r>,
         request: &Prepared<'_>,
         entry: &'static Registered,
         handler: Handler,
         asked: bool,
     ) -> Result<Flow, CommandError> {
-        let Turn { worker, session, now, out, .. } = turn;
+        let Turn { worker, session, now, out, held, .. } = turn;
         let now = *now;
         let (db, origin) = (session.db, session.origin);
-        let slots = self.lock(session, request, entry, asked, now)?;
+        let slots = self.lock(held, session, request, entry, asked, now)?;
         if origin == Origin::Client && paused(self.settings.gate(), entry.command.flags) {
             return Ok(Flow::Paused);
         }
@@ -478,17 +493,21 @@ impl Engine {
 
     /// Locks the slots of the command's keys and decides, under their locks, whether they are served here.
     #[inline]
-    fn lock(
-        &self,
+    fn lock<'t, 'r: 't>(
+        &'r self,
+        held: &'t mut Option<SlotGuard<'r>>,
         session: &Session,
         request: &Prepared<'_>,
         entry: &Registered,
         asked: bool,
         now: Millis,
-    ) -> Result<LockedSlots<'_>, CommandError> {
+    ) -> Result<LockedSlots<'t>, CommandError> {
         let (first, mut locked) = match &request.key {
-            Some((_, key)) => (Some(key.slot()), self.keyspace.lock_one(key.slot())),
-            None => self.lock_found(entry, request.args)?,
+            Some((_, key)) => (Some(key.slot()), self.lock_one(held, key.slot())),
+            None => {
+                *held = None;
+                self.lock_found(entry, request.args)?
+            }
         };
         if let (Some(topology), Some(slot), Origin::Client) = (&self.topology, first, session.origin) {
             let ownership = locked.slot(slot).ownership();
@@ -498,6 +517,18 @@ impl Engine {
             }
         }
         Ok(locked)
+    }
+
+    /// Locks one slot, unless it is held already.
+    #[inline]
+    fn lock_one<'t, 'r: 't>(&'r self, held: &'t mut Option<SlotGuard<'r>>, slot: Slot) -> LockedSlots<'t> {
+        if held.as_ref().is_none_or(|held| held.slot() != slot) {
+            // Nobody waits for one while holding another.
+            *held = None;
+            *held = Some(self.keyspace.lock(slot));
+        }
+        let guard = held.as_mut().expect("it is held now");
+        LockedSlots::Borrowed(slot, guard)
     }
 
     /// Locks the slots of a command that has not one key at a fixed place; says which of them it is routed by.

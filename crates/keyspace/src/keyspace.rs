@@ -133,13 +133,6 @@ impl Keyspace {
         self.guard(slot, self.slots[slot.index()].0.lock())
     }
 
-    /// [`Keyspace::lock_many`] for one slot.
-    #[must_use]
-    #[inline]
-    pub fn lock_one(&self, slot: Slot) -> LockedSlots<'_> {
-        LockedSlots::One(self.lock(slot))
-    }
-
     /// Locks the slots all or nothing: never waits for one while it holds another, so two callers
     /// cannot wait for each other.
     #[must_use]

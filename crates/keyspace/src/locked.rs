@@ -9,21 +9,21 @@ use crate::slot::{SlotData, SlotGuard};
 /// Locked slots in rising order.
 #[derive(Debug)]
 pub enum LockedSlots<'k> {
-    /// Nearly always.
-    One(SlotGuard<'k>),
-    Several(Vec<SlotGuard<'k>>),
+    /// One that somebody else has locked and will unlock. Nearly always.
+    Borrowed(Slot, &'k mut SlotData),
+    Own(SmallVec<[SlotGuard<'k>; 1]>),
 }
 
 impl Default for LockedSlots<'_> {
     fn default() -> Self {
-        Self::Several(Vec::new())
+        Self::Own(SmallVec::new())
     }
 }
 
 impl<'k> LockedSlots<'k> {
     pub(crate) fn acquire(keyspace: &'k Keyspace, slots: &[Slot]) -> Self {
         if let &[only] = slots {
-            return Self::One(keyspace.lock(only));
+            return Self::Own([keyspace.lock(only)].into());
         }
         let mut wanted: SmallVec<[Slot; 4]> = slots.into();
         wanted.sort_unstable();
@@ -32,7 +32,7 @@ impl<'k> LockedSlots<'k> {
         let mut first = 0;
         'again: loop {
             let Some(&waited_for) = wanted.get(first) else { return Self::default() };
-            let mut several = Vec::with_capacity(wanted.len());
+            let mut several = SmallVec::with_capacity(wanted.len());
             several.push(keyspace.lock(waited_for));
             for (index, &slot) in wanted.iter().enumerate().filter(|&(index, _)| index != first) {
                 match keyspace.try_lock(slot) {
@@ -44,25 +44,25 @@ impl<'k> LockedSlots<'k> {
                 }
             }
             several.sort_unstable_by_key(SlotGuard::slot);
-            return Self::Several(several);
+            return Self::Own(several);
         }
     }
 
     /// Locks every slot in rising order. Only for the holder of the script turn.
     #[must_use]
     pub fn all(keyspace: &'k Keyspace) -> Self {
-        Self::Several(Slot::all().map(|slot| keyspace.lock(slot)).collect())
+        Self::Own(Slot::all().map(|slot| keyspace.lock(slot)).collect())
     }
 
     /// The data of `slot`, which must be among the locked ones.
     #[inline]
     pub fn slot(&mut self, slot: Slot) -> &mut SlotData {
         match self {
-            Self::One(only) => {
-                assert_eq!(only.slot(), slot, "a command touches only the slots it locked");
-                only
+            Self::Borrowed(only, data) => {
+                assert_eq!(*only, slot, "a command touches only the slots it locked");
+                data
             }
-            Self::Several(several) => Self::among(several, slot),
+            Self::Own(guards) => Self::among(guards, slot),
         }
     }
 
@@ -74,11 +74,11 @@ impl<'k> LockedSlots<'k> {
     }
 
     /// The locked slots in rising order.
-    pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut SlotGuard<'k>> {
-        let slots = match self {
-            Self::One(only) => std::slice::from_mut(only),
-            Self::Several(several) => several,
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut SlotData> {
+        let (borrowed, guards) = match self {
+            Self::Borrowed(_, data) => (Some(&mut **data), &mut [][..]),
+            Self::Own(guards) => (None, guards.as_mut_slice()),
         };
-        slots.iter_mut()
+        borrowed.into_iter().chain(guards.iter_mut().map(|guard| &mut **guard))
     }
 }

@@ -148,7 +148,7 @@ impl SlotData {
     }
 
     /// What others read of the slot without its lock.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn tidings(&self) -> Tidings {
         let mut due = self.table.next_due().unwrap_or(page::NEVER);
         if let Some(more) = &self.more {

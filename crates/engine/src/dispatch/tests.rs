@@ -63,7 +63,7 @@ fn a_command_admitted_before_a_pause_stops_at_its_slot() {
         assert_eq!(admitted.flow, Flow::Done);
         engine.settings.set_gate(Gate::WRITES_PAUSED, true);
         let (worker, session, mut out) = (&mut client.worker, &mut client.session, Vec::new());
-        let mut turn = Turn { worker, session, now: client.now, out: &mut out, clock: 0 };
+        let mut turn = Turn { worker, session, now: client.now, out: &mut out, clock: 0, held: None };
         let Run::Here(handler) = admitted.entry.command.run else { panic!("the engine's own command") };
         let flow = engine.execute(&mut turn, request, admitted.entry, handler, false);
         assert_eq!(flow, Ok(if runs { Flow::Done } else { Flow::Paused }));
@@ -99,4 +99,19 @@ fn nothing_expires_into_the_log_while_writes_are_paused() {
     client.engine.pauses.unpause(&client.engine.settings, PausePurpose::Failover);
     client.table(&[("get k", "$-1")]);
     assert_eq!(client.log().last().map(String::as_str), Some("0 DEL k"));
+}
+
+/// The slot of commands in a row is held from one to the next; whatever else comes, it is free again before.
+#[test]
+fn a_slot_that_is_held_for_the_next_command_is_let_go_of() {
+    for mut client in [Client::new(), Client::logged(), Client::clustered()] {
+        let several = "set k 1\nincr k\nget k\nmulti\nincr k\nget k\nexec\nincr k\nincr k x\nget k\nwatch k\n\
+                       mget k k\nget k\nlpos k\nget k\ndbsize\nget k\nflushall\nincr k\nincr {k}2\nget k\n\
+                       client reply skip\nget k\nget k";
+        let said = client.wire(several);
+        assert_eq!(said.lines().filter(|line| line.starts_with('-')).count(), 2, "{said}");
+        assert!(said.ends_with("$1\r\n1\r\n"), "{said}");
+        // All are free, or this would wait for ever.
+        drop(LockedSlots::all(&client.engine.keyspace));
+    }
 }

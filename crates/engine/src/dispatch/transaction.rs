@@ -69,7 +69,7 @@ impl Engine {
             return Err(CommandError::text("ERR Command not allowed inside a transaction"));
         }
         if self.topology.is_some() && !entry.command.keys.is_empty() {
-            drop(self.lock(session, request, entry, asked, now)?);
+            drop(self.lock(&mut None, session, request, entry, asked, now)?);
         }
         Ok(entry)
     }
