@@ -271,6 +271,10 @@ fn hands_over(master: &Program, replica: &Program) {
     assert!(nowhere.is_error("ERR FAILOVER target HOST and PORT is not a replica."), "{nowhere:?}");
     assert!(replica.run("FAILOVER").is_error("ERR FAILOVER is not valid when server is a replica."));
     master.run("SET k 1").expect_ok();
+    // The replica knows that it has all before the master, to which it has yet to say so.
+    eventually("the master knows that its replica is in sync", || {
+        master.info("replication", "slave0")?.contains("state=online").then_some(())
+    });
     master.run(&format!("FAILOVER TO 127.0.0.1 {} TIMEOUT 20000", replica.port)).expect_ok();
     eventually("the replica is the master", || {
         (replica.info("replication", "role")? == "master").then_some(())
