@@ -4,6 +4,7 @@ Python's standard library only. A report is a section of docs/BENCHMARKS.md betw
 described, one table and one chart (docs/charts/NAME.svg); running a script again replaces its section.
 """
 
+import gc
 import multiprocessing
 import os
 import platform
@@ -199,6 +200,8 @@ class Prober:
             os.nice(-10)
         except PermissionError:
             pass
+        # Nor behind its own housekeeping.
+        gc.disable()
         client = Client(port)
         while not self.stopped.value:
             request = ask()
