@@ -299,6 +299,13 @@ impl Client {
         Some(how)
     }
 
+    /// Bytes that the client takes: what is known of it, what came and was not run, what was not yet sent.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        let (input, output) = (&self.input_bytes, &self.output_bytes);
+        size_of::<Self>() + input.load(Ordering::Relaxed) + output.load(Ordering::Relaxed)
+    }
+
     /// The line of CLIENT LIST, without the line break at its end.
     #[must_use]
     pub fn describe(&self, now: Millis, registry: &Registry) -> Vec<u8> {
@@ -331,7 +338,7 @@ impl Client {
             self.shard_channels.load(Ordering::Relaxed),
             self.queued.load(Ordering::Relaxed),
             self.watched.load(Ordering::Relaxed),
-            size_of::<Self>() + input + output,
+            self.bytes(),
             command.map_or("NULL", |entry| entry.full_name.as_str()),
         );
         line.extend_from_slice(middle.as_bytes());

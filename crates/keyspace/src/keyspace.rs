@@ -223,6 +223,13 @@ impl Keyspace {
         sizes
     }
 
+    /// Bytes of what finds the keys of database `db`. Looks at every slot.
+    #[must_use]
+    pub fn overhead_bytes(&self, db: u16) -> usize {
+        let of = |slot| self.lock(slot).table_if(db).map_or(0, Table::overhead_bytes);
+        Slot::all().map(of).sum()
+    }
+
     /// Whether database `db` has no keys.
     #[must_use]
     pub fn is_empty(&self, db: u16) -> bool {

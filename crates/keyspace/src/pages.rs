@@ -155,8 +155,11 @@ impl Pages {
 
     /// Bytes of pages and of their list.
     pub(crate) fn bytes(&self) -> usize {
-        let list = if self.list.spilled() { self.list.capacity() * size_of::<Option<Block>>() } else { 0 };
-        list + self.sizes().sum::<usize>()
+        self.list_bytes() + self.sizes().sum::<usize>()
+    }
+
+    pub(crate) fn list_bytes(&self) -> usize {
+        if self.list.spilled() { self.list.capacity() * size_of::<Option<Block>>() } else { 0 }
     }
 
     /// Moves a part of the pages to lower chunks of the pool where there is room; says whether there are

@@ -471,6 +471,12 @@ impl Table {
         self.pages.bytes() + self.index.bytes() + rare
     }
 
+    /// Bytes of what finds the entries: the index and the list of pages.
+    #[must_use]
+    pub fn overhead_bytes(&self) -> usize {
+        self.index.bytes() + self.pages.list_bytes()
+    }
+
     /// About how much dropping the table gives back, without a look at all of it.
     #[must_use]
     pub fn rough_bytes(&self) -> usize {

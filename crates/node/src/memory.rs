@@ -3,8 +3,11 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use engine::ClientKind;
 use keyspace::pool_use;
 use tikv_jemalloc_ctl::{epoch, stats};
+
+use crate::server::Server;
 
 /// One look at the allocator and at the system, in bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -19,6 +22,36 @@ pub(crate) struct Usage {
     pub(crate) resident: usize,
     /// Occupied by the process.
     pub(crate) rss: usize,
+}
+
+/// What is in use besides the data, in bytes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Overhead {
+    /// When the server had started.
+    pub(crate) startup: usize,
+    /// The replication backlog.
+    pub(crate) backlog: usize,
+    /// Connections of replicas.
+    pub(crate) replicas: usize,
+    /// Other clients'.
+    pub(crate) clients: usize,
+}
+
+impl Overhead {
+    pub(crate) fn of(server: &Server) -> Self {
+        let startup = server.memory.startup();
+        let backlog = server.replication.log.lock().first_byte().map_or(0, |(_, len)| len as usize);
+        let mut overhead = Self { startup, backlog, ..Self::default() };
+        for client in server.engine.clients.all() {
+            let replica = client.kind() == ClientKind::Replica;
+            *(if replica { &mut overhead.replicas } else { &mut overhead.clients }) += client.bytes();
+        }
+        overhead
+    }
+
+    pub(crate) fn total(&self) -> usize {
+        self.startup + self.backlog + self.replicas + self.clients
+    }
 }
 
 /// Remembers what can only be known over time.

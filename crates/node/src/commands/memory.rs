@@ -3,7 +3,7 @@
 use keyspace::{Keyspace, pool_use};
 use resp::Writer;
 
-use crate::memory::{Usage, usage};
+use crate::memory::{Overhead, Usage, usage};
 use crate::server::Server;
 
 /// Below this much, ratios say nothing.
@@ -21,14 +21,25 @@ fn ratio(a: usize, b: usize) -> f64 {
 pub(super) fn stats(server: &Server, reply: &mut Writer<'_>) {
     let usage = usage();
     server.memory.note(usage.used);
-    let (peak, startup) = (server.memory.peak(), server.memory.startup());
+    let (peak, overhead) = (server.memory.peak(), Overhead::of(server));
     let keyspace = &server.engine.keyspace;
     let keys: usize = (0..keyspace.databases()).map(|db| keyspace.len(db)).sum();
-    let dataset = usage.used.saturating_sub(startup);
-    let numbers: [(&str, usize); 9] = [
+    let databases: Vec<(u16, usize)> = (0..keyspace.databases())
+        .filter(|&db| !keyspace.is_empty(db))
+        .map(|db| (db, keyspace.overhead_bytes(db)))
+        .collect();
+    let total = overhead.total() + databases.iter().map(|(_, bytes)| bytes).sum::<usize>();
+    let dataset = usage.used.saturating_sub(total);
+    let parts = [
         ("peak.allocated", peak),
         ("total.allocated", usage.used),
-        ("startup.allocated", startup),
+        ("startup.allocated", overhead.startup),
+        ("replication.backlog", overhead.backlog),
+        ("clients.slaves", overhead.replicas),
+        ("clients.normal", overhead.clients),
+    ];
+    let numbers = [
+        ("overhead.total", total),
         ("keys.count", keys),
         ("keys.bytes-per-key", dataset.checked_div(keys).unwrap_or(0)),
         ("dataset.bytes", dataset),
@@ -45,7 +56,18 @@ pub(super) fn stats(server: &Server, reply: &mut Writer<'_>) {
         ("allocator-rss", usage.resident, usage.active),
         ("rss-overhead", usage.rss, usage.resident),
     ];
-    reply.map(numbers.len() + percentages.len() + 2 * compared.len() + 2);
+    reply.map(parts.len() + databases.len() + numbers.len() + percentages.len() + 2 * compared.len() + 2);
+    for (name, bytes) in parts {
+        reply.bulk(name.as_bytes());
+        reply.integer(bytes as i64);
+    }
+    for (db, bytes) in databases {
+        reply.bulk(format!("db.{db}").as_bytes());
+        // The index of expiry times is six bytes a page, and slots need none of their keys.
+        reply.map(1);
+        reply.bulk(b"overhead.hashtable.main");
+        reply.integer(bytes as i64);
+    }
     for (name, bytes) in numbers {
         reply.bulk(name.as_bytes());
         reply.integer(bytes as i64);

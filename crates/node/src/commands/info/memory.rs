@@ -1,14 +1,14 @@
 //! INFO's section Memory.
 
 use super::Text;
-use crate::memory::{human, total_system, usage};
+use crate::memory::{Overhead, human, total_system, usage};
 use crate::server::Server;
 
 pub(super) fn memory(server: &Server, text: &mut Text) {
     let usage = usage();
     server.memory.note(usage.used);
-    let (peak, startup) = (server.memory.peak(), server.memory.startup());
-    let dataset = usage.used.saturating_sub(startup);
+    let (peak, overhead) = (server.memory.peak(), Overhead::of(server));
+    let dataset = usage.used.saturating_sub(overhead.total());
     let ratio = |a: usize, b: usize| if b == 0 { 0.0 } else { a as f64 / b as f64 };
     let difference = |a: usize, b: usize| a as i128 - b as i128;
     let percent = |a: usize, b: usize| format!("{:.2}%", ratio(a, b) * 100.0);
@@ -20,8 +20,8 @@ pub(super) fn memory(server: &Server, text: &mut Text) {
     both("used_memory_rss", usage.rss as u64);
     both("used_memory_peak", peak as u64);
     text.line("used_memory_peak_perc", percent(usage.used, peak));
-    text.line("used_memory_overhead", startup);
-    text.line("used_memory_startup", startup);
+    text.line("used_memory_overhead", overhead.total());
+    text.line("used_memory_startup", overhead.startup);
     text.line("used_memory_dataset", dataset);
     text.line("used_memory_dataset_perc", percent(dataset, usage.used));
     text.line("allocator_allocated", usage.allocated);
@@ -42,6 +42,11 @@ pub(super) fn memory(server: &Server, text: &mut Text) {
     compared("allocator_rss", "_bytes", usage.resident, usage.active);
     compared("rss_overhead", "_bytes", usage.rss, usage.resident);
     compared("mem_fragmentation", "_bytes", usage.rss, usage.used);
+    text.line("mem_not_counted_for_evict", overhead.replicas);
+    text.line("mem_replication_backlog", overhead.backlog);
+    text.line("mem_total_replication_buffers", overhead.backlog + overhead.replicas);
+    text.line("mem_clients_slaves", overhead.replicas);
+    text.line("mem_clients_normal", overhead.clients);
     text.line("mem_allocator", "jemalloc-5.3.0");
     text.line("lazyfree_pending_objects", server.engine.bin.pending());
     text.line("lazyfreed_objects", server.engine.bin.freed());

@@ -1,0 +1,35 @@
+//! What memory is used for besides the data: MEMORY STATS and INFO.
+
+use harness::{Node, Program, Value, eventually};
+
+fn field(stats: &Value, name: &str) -> Value {
+    let pairs = stats.items().chunks(2).find(|pair| pair[0].text() == name);
+    pairs.map(|pair| pair[1].clone()).unwrap_or_else(|| panic!("no {name} in {stats:?}"))
+}
+
+#[test]
+fn clients_replicas_the_backlog_and_databases_are_told_apart() {
+    let program = Program::redoubt();
+    let master = Node::start(&program, "--save ");
+    let number = |name: &str| -> i64 {
+        master.info("memory", name).and_then(|text| text.parse().ok()).unwrap_or_else(|| panic!("no {name}"))
+    };
+    assert_eq!((number("mem_replication_backlog"), number("mem_clients_slaves")), (0, 0));
+    let replica = Node::start(&program, &format!("--save  --replicaof 127.0.0.1 {}", master.port));
+    eventually("the replica has its data", || {
+        (replica.info("replication", "master_link_status").as_deref() == Some("up")).then_some(())
+    });
+    let mut connection = master.connect();
+    connection.call(&["SELECT", "3"]).expect_ok();
+    connection.call(&["SET", "k", "v"]).expect_ok();
+    assert!(number("mem_replication_backlog") > 0 && number("mem_clients_slaves") > 0);
+    assert!(number("mem_clients_normal") > 0);
+
+    let stats = master.run("MEMORY STATS");
+    for name in ["startup.allocated", "replication.backlog", "clients.slaves", "clients.normal"] {
+        assert!(field(&stats, name).int() > 0, "{name}");
+    }
+    assert!(field(&field(&stats, "db.3"), "overhead.hashtable.main").int() > 0);
+    assert!(!format!("{stats:?}").contains("db.0"), "an empty database takes nothing");
+    assert!(field(&stats, "overhead.total").int() > field(&stats, "startup.allocated").int());
+}
