@@ -114,6 +114,8 @@ struct World {
     lost: Option<NodeId>,
     /// Masters whose replica an operator has sent elsewhere.
     deserted: BTreeSet<NodeId>,
+    /// Slots that an operator gave to masters.
+    given: BTreeSet<(NodeId, Slot)>,
     /// Since when two that can talk have both served a slot.
     rivals: BTreeMap<(Slot, usize, usize), Instant>,
     invariants: Vec<Box<dyn for<'a> Invariant<Seen<'a>>>>,
@@ -229,6 +231,7 @@ impl World {
             takeovers: Takeovers::default(),
             lost: None,
             deserted: BTreeSet::new(),
+            given: BTreeSet::new(),
             rivals: BTreeMap::new(),
             invariants: invariants::all(),
         }

@@ -10,8 +10,9 @@ use slot_routing::{NodeId, Slot};
 use super::formation::{BUS_PORT, PORT};
 use super::{Event, World};
 
-/// Several slots may be on their way at once, but none against another: of two moves in opposite directions
-/// between the same nodes, one may undo the other half way (as in Redis).
+/// Several slots may be on their way at once, but no node gives some away while it takes others: what it takes
+/// raises its epoch, and what it has given but still claims is then taken back from its new owner (as in Redis,
+/// whose redis-cli begins no move while others are open).
 const LONGEST_MOVE: Duration = Duration::from_secs(2);
 
 /// One command of several that belong together.
@@ -84,7 +85,7 @@ impl World {
         for slot in if range.is_empty() { vec![slot] } else { range } {
             let step = Move { slot, from, to };
             let hindered =
-                |(other, _): &(Move, Instant)| other.slot == slot || (other.from, other.to) == (to, from);
+                |(other, _): &(Move, Instant)| other.slot == slot || other.from == to || other.to == from;
             if !self.moves.iter().any(hindered) {
                 self.moves.push((step, now + LONGEST_MOVE));
                 self.operate(Step::Import(step));
@@ -134,6 +135,8 @@ impl World {
                 (it.from, change.map(|change| set_slot(it.slot, change)), Some(Step::TakeAtTarget(it)))
             }
             Step::TakeAtTarget(it) => {
+                let target = self.hosts[it.to].gossip.as_ref().map(|target| target.id());
+                self.given.extend(target.map(|target| (target, it.slot)));
                 let change = id(it.to).map(SlotChange::Node);
                 (it.to, change.map(|change| set_slot(it.slot, change)), Some(Step::GiveAtSource(it)))
             }
@@ -212,18 +215,19 @@ impl World {
     }
 
     /// A master that lost its disk when an operator had sent its replica elsewhere is gone for ever, and nobody
-    /// has its slots: they go to another, as `redis-cli --cluster fix` gives them. Whatever else goes wrong,
-    /// every slot must find its owner by itself.
+    /// has its slots; nor has anybody one that it was given, if the node that gave it had heard of that and its
+    /// replica had not. They go to another, as `redis-cli --cluster fix` gives them. Whatever else goes wrong, every
+    /// slot must find its owner by itself.
     fn adopt_orphans(&mut self) {
-        if self.lost.is_none_or(|lost| !self.deserted.contains(&lost)) {
-            return;
-        }
+        let Some(lost) = self.lost else { return };
+        let forgotten = |slot: &Slot| self.deserted.contains(&lost) || self.given.contains(&(lost, *slot));
         let hosts = 0..self.hosts.len();
         let leads = |host: &usize| self.gossip(*host).is_voter(self.gossip(*host).id());
         let Some(master) = hosts.clone().find(leads) else { return };
         let free = |slot: &Slot| self.gossip(master).slot_owner(*slot).is_none();
         let owned = |slot: &Slot| hosts.clone().any(|host| self.owns(host, *slot));
-        let orphans: Vec<Slot> = Slot::all().filter(|slot| free(slot) && !owned(slot)).collect();
+        let orphans: Vec<Slot> =
+            Slot::all().filter(|slot| forgotten(slot) && free(slot) && !owned(slot)).collect();
         if !orphans.is_empty() {
             self.ask(master, Command::AddSlots(orphans), None);
             self.ask(master, Command::BumpEpoch, None);

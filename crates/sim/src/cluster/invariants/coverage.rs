@@ -27,6 +27,9 @@ pub(in crate::cluster) fn disagreement(hosts: &[Host], samples: &[Slot], now: In
                 known.len()
             ));
         }
+        if !view.published {
+            return Some(format!("host {number} is a master and has not said so"));
+        }
         if view.doubts > 0 || view.moving {
             return Some(format!("host {number} has doubts about {} nodes or moves slots", view.doubts));
         }
@@ -53,6 +56,8 @@ struct View {
     owners: Vec<Option<NodeId>>,
     doubts: usize,
     moving: bool,
+    /// Whether the rest of the node knows of its role.
+    published: bool,
 }
 
 fn view(host: &Host, samples: &[Slot]) -> Option<View> {
@@ -61,11 +66,11 @@ fn view(host: &Host, samples: &[Slot]) -> Option<View> {
         let claim = if node.is_master() { Ok(node.config_epoch) } else { Err(node.master()) };
         (node.id, claim)
     };
-    debug_assert!(topology.me().role == Role::Master || !gossip.myself().is_master());
     Some(View {
         nodes: gossip.nodes().map(standing).collect(),
         owners: samples.iter().map(|slot| gossip.slot_owner(*slot)).collect(),
         doubts: gossip.nodes().filter(|node| !node.is_well() || node.handshake.is_some()).count(),
+        published: topology.me().role == Role::Master || !gossip.myself().is_master(),
         moving: !topology.migrating().is_empty() || !topology.importing().is_empty(),
     })
 }
