@@ -7,7 +7,7 @@ use crate::checksum::Checksum;
 use crate::decode::Source;
 use crate::encode::Encoder;
 use crate::value::{self, ValueBuffer};
-use crate::{MAX_REDIS_VERSION, WRITTEN_VERSION};
+use crate::{REDIS_VERSIONS, VALKEY_VERSIONS, WRITTEN_VERSION};
 
 const VERSION_LEN: usize = 2;
 const CHECKSUM_LEN: usize = 8;
@@ -77,7 +77,8 @@ fn verified(payload: &[u8]) -> Option<&[u8]> {
     let (body, version) = covered.split_last_chunk::<VERSION_LEN>()?;
     let mut expected = Checksum::new();
     expected.update(covered);
-    let sound = u16::from_le_bytes(*version) <= MAX_REDIS_VERSION
+    let version = u16::from_le_bytes(*version);
+    let sound = (REDIS_VERSIONS.contains(&version) || VALKEY_VERSIONS.contains(&version))
         && u64::from_le_bytes(*checksum) == expected.value();
     sound.then_some(body)
 }
@@ -121,6 +122,14 @@ mod tests {
             assert_eq!(dumped(value), payload);
             assert_eq!(restored(payload).as_deref(), Ok(value));
         }
+        // As Redis 8.0 and Valkey 9.1 answer.
+        let newer: [&[u8]; 2] = [
+            b"\x00\x05hello\x0c\x00\xa8\x04\xeb\xb6\x9f\x1e\xbeC",
+            b"\x00\x05helloP\x00\xacX\x16\xe7\xfbfG\xfe",
+        ];
+        for payload in newer {
+            assert_eq!(restored(payload).as_deref(), Ok(&b"hello"[..]));
+        }
     }
 
     #[test]
@@ -137,7 +146,9 @@ mod tests {
     #[test]
     fn versions_of_the_future_and_bad_bodies_are_refused() {
         assert_eq!(restored(&sealed(b"\x00\x01a", 12)), Ok(b"a".to_vec()));
-        assert_eq!(restored(&sealed(b"\x00\x01a", 13)), Err(RestoreError::VersionOrChecksum));
+        for version in [13, 79, 81] {
+            assert_eq!(restored(&sealed(b"\x00\x01a", version)), Err(RestoreError::VersionOrChecksum));
+        }
         for body in [&b""[..], b"\x00", b"\x00\x05a", b"\xff\x01a", b"\x07\x01a", b"\x00\xc3\x01\x50\x00"] {
             assert_eq!(restored(&sealed(body, 10)), Err(RestoreError::BadData), "{body:?}");
         }

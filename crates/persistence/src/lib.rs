@@ -11,6 +11,8 @@
 //! Source: the RDB file format as documented for Redis 7 and as its tools read it.
 #![forbid(unsafe_code)]
 
+use std::ops::RangeInclusive;
+
 mod checksum;
 mod compress;
 mod decode;
@@ -29,9 +31,7 @@ pub use value::ValueBuffer;
 /// 7.0 and every Valkey, and hold every encoding that this crate writes; a higher number would only
 /// make Redis 7.0 refuse to replicate from us.
 pub const WRITTEN_VERSION: u16 = 10;
-/// The highest version of Redis's own numbering that is read (Redis 8).
-pub const MAX_REDIS_VERSION: u16 = 12;
-/// Valkey numbers its own format from here on; the file then starts with `VALKEY`.
-pub const MIN_VALKEY_VERSION: u16 = 80;
-/// The highest version of Valkey's numbering that is read (Valkey 9).
-pub const MAX_VALKEY_VERSION: u16 = 80;
+/// The versions of Redis's own numbering that are read (the last is that of Redis 8).
+pub(crate) const REDIS_VERSIONS: RangeInclusive<u16> = 1..=12;
+/// Valkey numbers its own format from 80 on (Valkey 9); the file then starts with `VALKEY`.
+pub(crate) const VALKEY_VERSIONS: RangeInclusive<u16> = 80..=80;

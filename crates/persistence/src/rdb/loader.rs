@@ -12,7 +12,7 @@ use super::{
 use crate::decode::Source;
 use crate::error::{RdbError, Reason};
 use crate::value::{self, ValueBuffer};
-use crate::{MAX_REDIS_VERSION, MAX_VALKEY_VERSION, MIN_VALKEY_VERSION};
+use crate::{REDIS_VERSIONS, VALKEY_VERSIONS};
 
 /// The first version whose files end with a checksum.
 const FIRST_WITH_CHECKSUM: u16 = 5;
@@ -224,9 +224,9 @@ impl<R: Read> RdbLoader<R> {
 /// `REDIS` and four digits, or `VALKEY` and three.
 fn header<R: Read>(source: &mut Source<R>) -> Result<u16, RdbError> {
     let bytes: [u8; 9] = source.array()?;
-    let (digits, low, high) = match (bytes.strip_prefix(b"REDIS"), bytes.strip_prefix(b"VALKEY")) {
-        (Some(digits), _) => (digits, 1, MAX_REDIS_VERSION),
-        (_, Some(digits)) => (digits, MIN_VALKEY_VERSION, MAX_VALKEY_VERSION),
+    let (digits, versions) = match (bytes.strip_prefix(b"REDIS"), bytes.strip_prefix(b"VALKEY")) {
+        (Some(digits), _) => (digits, REDIS_VERSIONS),
+        (_, Some(digits)) => (digits, VALKEY_VERSIONS),
         _ => return Err(source.error(Reason::WrongSignature)),
     };
     let version =
@@ -234,7 +234,7 @@ fn header<R: Read>(source: &mut Source<R>) -> Result<u16, RdbError> {
     let Some(version) = version.and_then(|digits| digits.parse().ok()) else {
         return Err(source.error(Reason::WrongSignature));
     };
-    if !(low..=high).contains(&version) {
+    if !versions.contains(&version) {
         return Err(source.error(Reason::UnknownVersion(version)));
     }
     Ok(version)

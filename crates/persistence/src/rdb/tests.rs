@@ -418,6 +418,48 @@ fn every_form_of_a_hash_and_what_is_said_of_its_use_are_read() {
     assert_eq!(read.len(), 8);
 }
 
+/// Written by Redis 8.0.6 and by Valkey 9.1.2 after the same commands: strings, one with an expiry; hashes with and
+/// without fields that expire, packed and not.
+#[test]
+fn files_of_redis_8_and_valkey_9_are_read() {
+    let files = [
+        &include_bytes!("../../testdata/redis-8.0-hashes.rdb")[..],
+        &include_bytes!("../../testdata/valkey-9.1-hashes.rdb")[..],
+    ];
+    let later = Some(4_102_444_800_000);
+    let field = |name: &str, value: &str, at| (name.to_owned(), value.to_owned(), at);
+    let expected = [
+        ("e", vec![]),
+        ("h", vec![field("a", "1", None), field("b", "2", None)]),
+        ("l", vec![field("a", "1", later), field("b", "2", None)]),
+        (
+            "m",
+            vec![field("a", "1", None), field("big", "a-value-that-is-longer", later), field("c", "3", None)],
+        ),
+        ("n", vec![]),
+        ("s", vec![]),
+    ];
+    for bytes in files {
+        let mut read = stored(&keyspace::Keyspace::new(1, 1), bytes, Limits::default()).unwrap();
+        read.sort_by(|(key, ..), (other, ..)| key.cmp(other));
+        for ((key, _, fields), (name, wanted)) in read.iter_mut().zip(&expected) {
+            fields.sort();
+            assert_eq!((key.as_str(), &*fields), (*name, wanted));
+        }
+        assert_eq!(read.len(), expected.len());
+    }
+}
+
+/// A type that is not there yet stops with its name, also where Valkey wrote it.
+#[test]
+fn a_list_of_valkey_9_is_refused_by_its_name() {
+    let error = loaded(include_bytes!("../../testdata/valkey-9.1-list.rdb")).unwrap_err();
+    assert_eq!(
+        error.reason.to_string(),
+        "values of type 18 (list as a quicklist of listpacks) are not supported"
+    );
+}
+
 /// With the checksum every change is an error; where it is not looked at, none makes it panic, and what is an
 /// error has a place within the file.
 #[test]
