@@ -7,6 +7,7 @@
 
 use clock::Millis;
 use keyspace::{Found, LockedSlots};
+use persistence::Dialect;
 use slot_routing::{Access, Ownership, ReplOffset, Slot};
 
 use crate::dispatch::{Engine, Worker};
@@ -17,8 +18,9 @@ use crate::stats::add;
 /// A key's value and time, taken at one moment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Captured {
-    /// As DUMP gives it.
+    /// As DUMP gives it, in this dialect.
     pub payload: Vec<u8>,
+    pub dialect: Dialect,
     pub expiry: Option<Millis>,
 }
 
@@ -63,8 +65,9 @@ impl Engine {
 
     /// The key as it is now, if it is there.
     #[must_use]
-    pub fn capture(&self, db: u16, key: &[u8], now: Millis) -> Option<Captured> {
-        self.captured(&mut self.keyspace.lock_many(&[self.keyspace.key(key).slot()]), db, key, now)
+    pub fn capture(&self, db: u16, key: &[u8], now: Millis, dialect: Dialect) -> Option<Captured> {
+        let slot = self.keyspace.key(key).slot();
+        self.captured(&mut self.keyspace.lock_many(&[slot]), db, key, now, dialect)
     }
 
     /// Deletes the key, and logs that, if it is still as it was captured and this node's to delete.
@@ -82,7 +85,7 @@ impl Engine {
             return Ok(Release::Paused);
         }
         self.may_release(&mut locked, self.topology.as_ref().map(|_| handle.slot()))?;
-        if self.captured(&mut locked, db, key, now).as_ref() != Some(captured) {
+        if self.captured(&mut locked, db, key, now, captured.dialect).as_ref() != Some(captured) {
             return Ok(Release::Changed);
         }
         let table = locked.slot(handle.slot()).table(db);
@@ -95,13 +98,20 @@ impl Engine {
         Ok(Release::Gone(end))
     }
 
-    fn captured(&self, locked: &mut LockedSlots<'_>, db: u16, key: &[u8], now: Millis) -> Option<Captured> {
+    fn captured(
+        &self,
+        locked: &mut LockedSlots<'_>,
+        db: u16,
+        key: &[u8],
+        now: Millis,
+        dialect: Dialect,
+    ) -> Option<Captured> {
         let handle = self.keyspace.key(key);
         let table = locked.slot(handle.slot()).table(db);
         match table.find(&handle, now) {
             Found::Live(place) => {
-                let payload = persistence::dump(&table.value(place), true);
-                Some(Captured { payload, expiry: table.expiry(place) })
+                let payload = persistence::dump(&table.value(place), dialect, true);
+                Some(Captured { payload, dialect, expiry: table.expiry(place) })
             }
             _ => None,
         }
@@ -123,14 +133,14 @@ mod tests {
         let release = |client: &Client, captured: &Captured| {
             client.engine.release(&client.worker, 0, b"k", now, captured)
         };
-        let captured = client.engine.capture(0, b"k", now).unwrap();
+        let captured = client.engine.capture(0, b"k", now, Dialect::Redis).unwrap();
         assert_eq!(captured.expiry.unwrap().0, now.0 + 5000);
         client.table(&[("append k w", ":2")]);
         assert_eq!(release(&client, &captured), Ok(Release::Changed));
-        let captured = client.engine.capture(0, b"k", now).unwrap();
+        let captured = client.engine.capture(0, b"k", now, Dialect::Redis).unwrap();
         client.table(&[("pexpire k 6000", ":1")]);
         assert_eq!(release(&client, &captured), Ok(Release::Changed), "its time counts too");
-        let captured = client.engine.capture(0, b"k", now).unwrap();
+        let captured = client.engine.capture(0, b"k", now, Dialect::Redis).unwrap();
         client.engine.settings.set_gate(Gate::WRITES_PAUSED, true);
         assert_eq!(release(&client, &captured), Ok(Release::Paused));
         client.engine.settings.set_gate(Gate::WRITES_PAUSED, false);
@@ -142,7 +152,7 @@ mod tests {
         assert_eq!(release(&client, &captured), Ok(Release::Changed));
         client.table(&[("exists k", ":0")]);
         assert_eq!(client.log().last().map(String::as_str), Some("0 DEL k"));
-        assert_eq!(client.engine.capture(0, b"k", now), None);
+        assert_eq!(client.engine.capture(0, b"k", now, Dialect::Redis), None);
     }
 
     #[test]

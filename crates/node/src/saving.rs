@@ -15,6 +15,7 @@ use clock::Instant;
 use engine::Gate;
 use keyspace::kept_bytes;
 use parking_lot::{Condvar, Mutex};
+use persistence::Dialect;
 use replication::{Position, ReplId};
 use slot_routing::{ReplOffset, Role};
 
@@ -214,7 +215,15 @@ fn write_file(server: &Server, cancelled: &AtomicBool, background: bool) -> anyh
     // A file system without locks has to do without.
     let _ = file.as_file().try_lock();
     let mut out = Cancellable { file, cancelled };
-    write_rdb(server, state, position.map(|at| (at, stream_db)), Some(written), pace, &mut out)?;
+    write_rdb(
+        server,
+        state,
+        position.map(|at| (at, stream_db)),
+        Dialect::Redis,
+        Some(written),
+        pace,
+        &mut out,
+    )?;
     out.file.as_file().sync_all()?;
     out.file.persist(&name)?;
     // The rename is on disk when the folder is.

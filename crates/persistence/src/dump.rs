@@ -7,7 +7,7 @@ use crate::checksum::Checksum;
 use crate::decode::Source;
 use crate::encode::Encoder;
 use crate::value::{self, ValueBuffer};
-use crate::{REDIS_VERSIONS, VALKEY_VERSIONS, WRITTEN_VERSION};
+use crate::{Dialect, REDIS_VERSIONS, VALKEY_VERSIONS};
 
 const VERSION_LEN: usize = 2;
 const CHECKSUM_LEN: usize = 8;
@@ -23,13 +23,13 @@ pub enum RestoreError {
 
 /// Serializes a value as DUMP does.
 #[must_use]
-pub fn dump(value: &Value<'_>, compress: bool) -> Vec<u8> {
+pub fn dump(value: &Value<'_>, dialect: Dialect, compress: bool) -> Vec<u8> {
     const NEVER: &str = "writing to memory does not fail";
     let mut encoder = Encoder::new(Vec::new(), compress, true);
-    let code = value::type_code(value);
+    let code = value::type_code(value, dialect);
     encoder.byte(code).expect(NEVER);
     value::write(code, value, &mut encoder).expect(NEVER);
-    encoder.bytes(&WRITTEN_VERSION.to_le_bytes()).expect(NEVER);
+    encoder.bytes(&dialect.written_version().to_le_bytes()).expect(NEVER);
     let checksum = encoder.checksum().expect(NEVER);
     encoder.bytes(&checksum.to_le_bytes()).expect(NEVER);
     encoder.into_out().expect(NEVER)
@@ -91,7 +91,7 @@ mod tests {
     use super::*;
 
     fn dumped(bytes: &[u8]) -> Vec<u8> {
-        dump(&Value::String(Str { bytes, naming: Naming::ByContent }), true)
+        dump(&Value::String(Str { bytes, naming: Naming::ByContent }), Dialect::Redis, true)
     }
 
     fn restored(payload: &[u8]) -> Result<Vec<u8>, RestoreError> {

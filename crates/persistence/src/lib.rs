@@ -31,7 +31,27 @@ pub use value::ValueBuffer;
 /// 7.0 and every Valkey, and hold every encoding that this crate writes; a higher number would only
 /// make Redis 7.0 refuse to replicate from us.
 pub const WRITTEN_VERSION: u16 = 10;
+/// The first version of Valkey's own numbering, which is what is written in that dialect.
+const VALKEY_WRITTEN_VERSION: u16 = 80;
 /// The versions of Redis's own numbering that are read (the last is that of Redis 8).
 pub(crate) const REDIS_VERSIONS: RangeInclusive<u16> = 1..=12;
 /// Valkey numbers its own format from 80 on (Valkey 9); the file then starts with `VALKEY`.
-pub(crate) const VALKEY_VERSIONS: RangeInclusive<u16> = 80..=80;
+pub(crate) const VALKEY_VERSIONS: RangeInclusive<u16> = VALKEY_WRITTEN_VERSION..=80;
+
+/// Since Redis 7.4 and Valkey 9 there are two formats, and neither server reads what the other has added:
+/// here, hashes with fields that expire. What both had before is the same in both.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Dialect {
+    #[default]
+    Redis,
+    Valkey,
+}
+
+impl Dialect {
+    pub(crate) fn written_version(self) -> u16 {
+        match self {
+            Self::Redis => WRITTEN_VERSION,
+            Self::Valkey => VALKEY_WRITTEN_VERSION,
+        }
+    }
+}

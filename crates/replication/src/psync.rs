@@ -12,6 +12,8 @@ pub struct Capabilities {
     pub eof: bool,
     /// `+CONTINUE` with another identifier.
     pub psync2: bool,
+    /// A snapshot in Valkey's own format, which Valkey has since version 9.
+    pub valkey_format: bool,
 }
 
 /// What a connection has said by REPLCONF.
@@ -65,6 +67,8 @@ impl fmt::Display for ReplconfError {
 
 impl std::error::Error for ReplconfError {}
 
+/// The first major version of Valkey with a snapshot format of its own.
+const FIRST_WITH_FORMAT: i64 = 9;
 /// The longest host name, as everywhere.
 const MAX_ADDRESS: usize = 255;
 
@@ -84,8 +88,11 @@ impl Profile {
                 b"ack" => return number(value).map(|offset| Replconf::Ack(ReplOffset(offset))),
                 b"getack" => return Ok(Replconf::GetAck),
                 b"rdb-only" => self.rdb_only = number::<u8>(value)? == 1,
-                // Who a replica is beyond what it can do is nothing to us.
-                b"version" => {}
+                // Only Valkey's replicas say so, and ours.
+                b"version" => {
+                    let major = value.split(|byte| *byte == b'.').next().and_then(parse_i64);
+                    self.capabilities.valkey_format = major.is_some_and(|major| major >= FIRST_WITH_FORMAT);
+                }
                 _ => return Err(ReplconfError::Unrecognized(option.to_vec())),
             }
         }
@@ -143,7 +150,7 @@ mod tests {
         let expected = Profile {
             listening_port: 6380,
             ip_address: Some("10.0.0.1".into()),
-            capabilities: Capabilities { eof: true, psync2: true },
+            capabilities: Capabilities { eof: true, psync2: true, valkey_format: false },
             rdb_only: false,
             sync: false,
         };
@@ -162,6 +169,19 @@ mod tests {
         ];
         for (line, expected) in table {
             assert_eq!(said(line).0, expected, "{line}");
+        }
+    }
+
+    #[test]
+    fn a_valkey_since_9_reads_its_own_format() {
+        let table = [("9.1.2", true), ("10.0.0", true), ("8.1.4", false), ("", false), ("x.9", false)];
+        for (version, expected) in table {
+            let (reply, profile) = said(&format!("REPLCONF version {version}"));
+            assert_eq!(
+                (reply, profile.capabilities.valkey_format),
+                (Ok(Replconf::Ok), expected),
+                "{version}"
+            );
         }
     }
 

@@ -1,5 +1,7 @@
 //! Hashes between servers: written while a replica synchronises and afterwards, reloaded from disk.
 
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpListener;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -187,4 +189,47 @@ fn a_large_hash_loses_its_fields_at_their_time() {
         (pending().as_deref() == Some("0")).then_some(())
     });
     assert_ne!(node.info("memory", "lazyfreed_objects").as_deref(), Some("0"));
+}
+
+/// The words of the next request that a client sends.
+fn next_request(reader: &mut impl BufRead) -> Vec<Vec<u8>> {
+    let number = |reader: &mut dyn BufRead| -> usize {
+        let mut line = String::new();
+        reader.read_line(&mut line).expect("a line of RESP");
+        line[1..].trim_end().parse().expect("a length")
+    };
+    (0..number(reader))
+        .map(|_| {
+            let mut word = vec![0; number(reader) + 2];
+            reader.read_exact(&mut word).expect("a word");
+            word.truncate(word.len() - 2);
+            word
+        })
+        .collect()
+}
+
+/// Redis and Valkey write a hash with fields that expire differently. A target that says it cannot read the one gets
+/// the other, and the hash has moved.
+#[test]
+fn a_target_that_cannot_read_a_hash_gets_it_as_valkey_writes_it() {
+    let node = Node::start(&Program::redoubt(), OPTIONS);
+    assert_eq!(node.run("HSET h f v").int(), 1);
+    node.run("HPEXPIREAT h 4102444800000 FIELDS 1 f");
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let port = listener.local_addr().expect("it is bound").port();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let (mut stream, _) = listener.accept().expect("the node connects");
+            let mut reader = BufReader::new(stream.try_clone().expect("a socket can be shared"));
+            for (kind, version, answer) in [(24, 10, "-ERR Bad data format\r\n"), (22, 80, "+OK\r\n")] {
+                let request = next_request(&mut reader);
+                let payload = &request[3];
+                assert_eq!((request[0].as_slice(), request[1].as_slice()), (&b"RESTORE"[..], &b"h"[..]));
+                assert_eq!((payload[0], payload[payload.len() - 10]), (kind, version));
+                stream.write_all(answer.as_bytes()).expect("the node reads");
+            }
+        });
+        node.run(&format!("MIGRATE 127.0.0.1 {port} h 0 5000")).expect_ok();
+    });
+    assert_eq!(node.run("EXISTS h").int(), 0);
 }

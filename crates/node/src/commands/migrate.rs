@@ -1,7 +1,8 @@
 //! MIGRATE: keys move to another server.
 //!
 //! Each key is captured, restored at the target, and released here if it has not changed meanwhile; if it
-//! has, it is sent again. Other clients are served all the while. The target's ASKING form is used in
+//! has, it is sent again. A target that cannot read what Redis has added to the format gets the key once more
+//! as Valkey writes it. Other clients are served all the while. The target's ASKING form is used in
 //! cluster mode, where the slot is on its way and not yet the target's.
 
 mod target;
@@ -10,6 +11,7 @@ use std::time::Duration;
 
 use clock::Millis;
 use engine::{Captured, CommandError, Release};
+use persistence::Dialect;
 use resp::{Args, Value, encode_request};
 use slot_routing::ReplOffset;
 
@@ -22,6 +24,8 @@ use target::{Place, Target};
 
 /// Redis's, for a timeout that is not above zero.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(1);
+/// What a target says that lacks the form of a value.
+const UNREADABLE: &str = "ERR Bad data format";
 const NOT_INTEGER: &str = "ERR value is not an integer or out of range";
 
 /// MIGRATE host port key|"" db timeout [COPY] [REPLACE] [AUTH password | AUTH2 user password] [KEYS key ...]
@@ -129,7 +133,7 @@ impl Migration {
         let now = crate::time::now();
         let mut parcels: Vec<Parcel<'_>> = Vec::new();
         for key in &self.keys {
-            if let Some(captured) = server.engine.capture(db, key, now) {
+            if let Some(captured) = server.engine.capture(db, key, now, Dialect::Redis) {
                 parcels.push((key, Some(captured)));
             }
         }
@@ -179,19 +183,25 @@ impl Migration {
             }
         }
         target.write(&wire).await?;
+        let capture = |key, dialect| server.engine.capture(db, key, crate::time::now(), dialect);
         let (mut changed, mut failure) = (Vec::new(), None);
         for (key, captured) in parcels {
             if captured.is_none() && asking {
                 target.read().await?;
             }
+            let dialect = captured.as_ref().map_or(Dialect::Redis, |captured| captured.dialect);
             if let Value::Error(text) = target.read().await? {
+                if text == UNREADABLE && dialect == Dialect::Redis {
+                    changed.push((*key, capture(key, Dialect::Valkey)));
+                    continue;
+                }
                 failure.get_or_insert(Failure::Refused(text));
                 continue;
             }
             let Some(captured) = captured.as_ref().filter(|_| !self.copy) else { continue };
             match release(server, db, key, captured).await {
                 Ok(Release::Gone(end)) => *released = end.or(*released),
-                Ok(_) => changed.push((*key, server.engine.capture(db, key, crate::time::now()))),
+                Ok(_) => changed.push((*key, capture(key, dialect))),
                 Err(error) => drop(failure.get_or_insert(Failure::NotOurs(error))),
             }
         }

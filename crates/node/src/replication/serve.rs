@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use engine::{ClientFlags, Link};
 use parking_lot::Mutex;
+use persistence::Dialect;
 use replication::master::{Action, CloseReason, Input, PeerId, TransferId};
 use replication::{CursorId, Position, Profile, PsyncRequest, Refusal, Replica};
 use slot_routing::ReplOffset;
@@ -277,7 +278,10 @@ impl Serving {
     fn act(&mut self, action: Action) {
         let log = &self.server.replication.log;
         match action {
-            Action::Snapshot { transfer, peers, eof } => self.start_snapshot(transfer, &peers, eof),
+            Action::Snapshot { transfer, peers, eof, valkey_format } => {
+                let dialect = if valkey_format { Dialect::Valkey } else { Dialect::Redis };
+                self.start_snapshot(transfer, &peers, eof, dialect);
+            }
             Action::CancelSnapshot { transfer } => {
                 if let Some(cancelled) = self.transfers.remove(&transfer) {
                     cancelled.store(true, Ordering::Relaxed);
@@ -306,7 +310,7 @@ impl Serving {
         }
     }
 
-    fn start_snapshot(&mut self, transfer: TransferId, peers: &[PeerId], eof: bool) {
+    fn start_snapshot(&mut self, transfer: TransferId, peers: &[PeerId], eof: bool, dialect: Dialect) {
         let mut receivers = Vec::new();
         for id in peers {
             if let Some(peer) = self.peers.get_mut(id) {
@@ -318,7 +322,7 @@ impl Serving {
         let cancelled = Arc::new(AtomicBool::new(false));
         self.transfers.retain(|_, flag| !flag.load(Ordering::Relaxed));
         self.transfers.insert(transfer, cancelled.clone());
-        let order = Order { transfer, eof, receivers, cancelled };
+        let order = Order { transfer, eof, dialect, receivers, cancelled };
         let server = self.server.clone();
         // A thread of its own, for it takes another priority.
         let work = move || snapshot::carry_out(&server, order);

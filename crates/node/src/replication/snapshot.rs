@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use anyhow::Context as _;
 use keyspace::{Snapshot, Value};
-use persistence::{Info, RdbWriter, Uses, WriteOptions};
+use persistence::{Dialect, Info, RdbWriter, Uses, WriteOptions};
 use replication::master::{PeerId, TransferId};
 use replication::{CursorId, Log, Position};
 use slot_routing::Slot;
@@ -36,6 +36,7 @@ pub(super) struct Order {
     pub(super) transfer: TransferId,
     /// With an end mark while it is made; otherwise made first and sent with its length.
     pub(super) eof: bool,
+    pub(super) dialect: Dialect,
     pub(super) receivers: Vec<(PeerId, mpsc::Sender<Piece>)>,
     pub(super) cancelled: Arc<AtomicBool>,
 }
@@ -97,11 +98,11 @@ fn try_carry_out(server: &Server, mut order: Order) -> anyhow::Result<()> {
     if order.eof {
         let mark = super::random_id();
         order.send(format!("$EOF:{mark}\r\n").as_bytes())?;
-        write_rdb(server, state, Some((position, stream_db)), None, pace, &mut order)?;
+        write_rdb(server, state, Some((position, stream_db)), order.dialect, None, pace, &mut order)?;
         order.send(mark.as_str().as_bytes())?;
     } else {
         let mut file = tempfile::tempfile_in(".")?;
-        write_rdb(server, state, Some((position, stream_db)), None, pace, &mut file)?;
+        write_rdb(server, state, Some((position, stream_db)), order.dialect, None, pace, &mut file)?;
         let len = file.stream_position()?;
         file.seek(SeekFrom::Start(0))?;
         order.send(format!("${len}\r\n").as_bytes())?;
@@ -146,6 +147,7 @@ pub(crate) fn write_rdb(
     server: &Server,
     state: State,
     position: Option<(Position, u16)>,
+    dialect: Dialect,
     progress: Option<&AtomicU64>,
     mut pace: Pace,
     out: &mut impl Write,
@@ -154,6 +156,7 @@ pub(crate) fn write_rdb(
         compress: server.config.switch("rdbcompression"),
         checksum: server.config.switch("rdbchecksum"),
         uses: uses(server),
+        dialect,
     };
     let replication = position
         .as_ref()

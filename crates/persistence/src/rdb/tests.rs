@@ -5,6 +5,7 @@ use keyspace::{LfuSettings, Naming, NewValue, SnapshotEntry, Str, Usage, Value};
 use proptest::prelude::*;
 
 use super::*;
+use crate::Dialect;
 use crate::checksum::Checksum;
 use crate::error::{RdbError, Reason};
 
@@ -264,6 +265,12 @@ proptest! {
 /// A large hash comes out of a snapshot in parts; in the file it is one.
 #[test]
 fn a_large_hash_is_written_in_parts_and_read_as_one() {
+    for dialect in [Dialect::Redis, Dialect::Valkey] {
+        large_hash_in_parts(dialect);
+    }
+}
+
+fn large_hash_in_parts(dialect: Dialect) {
     let keyspace = std::sync::Arc::new(keyspace::Keyspace::new(7, 1));
     let mut builder = keyspace::HashBuilder::new();
     let field = |number: usize| (format!("field:{number}"), format!("value of {number}").repeat(3));
@@ -278,7 +285,8 @@ fn a_large_hash_is_written_in_parts_and_read_as_one() {
         let _ = slot.table(0).insert(&key, value, Some(Millis(9)));
     }
     let (mut snapshot, ()) = keyspace.ready_to_cut().cut(|| ()).expect("no other snapshot is under way");
-    let mut writer = RdbWriter::new(Vec::new(), WriteOptions::default(), &info()).unwrap();
+    let mut writer =
+        RdbWriter::new(Vec::new(), WriteOptions { dialect, ..WriteOptions::default() }, &info()).unwrap();
     let mut parts = 0;
     for slot in slot_routing::Slot::all() {
         snapshot.walk(slot, &mut |entry| {

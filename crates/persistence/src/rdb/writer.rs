@@ -6,7 +6,7 @@ use clock::Millis;
 use keyspace::{LfuSettings, SnapshotEntry, Value};
 
 use super::{AUX, END, EXPIRE_MILLIS, FREQUENCY, IDLE, RESIZE_DB, SELECT_DB};
-use crate::WRITTEN_VERSION;
+use crate::Dialect;
 use crate::encode::Encoder;
 use crate::value;
 
@@ -18,6 +18,8 @@ pub struct WriteOptions {
     /// End with a checksum (`rdbchecksum`); without, with zeros.
     pub checksum: bool,
     pub uses: Uses,
+    /// For whom.
+    pub dialect: Dialect,
 }
 
 /// What is said of each key's use: whatever the server evicts by (`maxmemory-policy`).
@@ -32,7 +34,7 @@ pub enum Uses {
 
 impl Default for WriteOptions {
     fn default() -> Self {
-        Self { compress: true, checksum: true, uses: Uses::NotKept }
+        Self { compress: true, checksum: true, uses: Uses::NotKept, dialect: Dialect::Redis }
     }
 }
 
@@ -56,6 +58,7 @@ pub struct Info<'a> {
 pub struct RdbWriter<W> {
     encoder: Encoder<W>,
     uses: Uses,
+    dialect: Dialect,
     selected: Option<u16>,
     /// The type of the last key, for a value that comes in parts.
     begun: u8,
@@ -67,8 +70,14 @@ impl<W: Write> RdbWriter<W> {
     /// Starts an RDB. All errors are those of `out`.
     pub fn new(out: W, options: WriteOptions, info: &Info<'_>) -> io::Result<Self> {
         let encoder = Encoder::new(out, options.compress, options.checksum);
-        let mut writer = Self { encoder, uses: options.uses, selected: None, begun: 0, told: Vec::new() };
-        writer.encoder.bytes(format!("REDIS{WRITTEN_VERSION:04}").as_bytes())?;
+        let WriteOptions { uses, dialect, .. } = options;
+        let mut writer = Self { encoder, uses, dialect, selected: None, begun: 0, told: Vec::new() };
+        let version = dialect.written_version();
+        let signature = match dialect {
+            Dialect::Redis => format!("REDIS{version:04}"),
+            Dialect::Valkey => format!("VALKEY{version:03}"),
+        };
+        writer.encoder.bytes(signature.as_bytes())?;
         writer.aux("redis-ver", info.version.as_bytes())?;
         writer.aux_number("redis-bits", 64)?;
         writer.aux_number("ctime", info.created.secs())?;
@@ -121,7 +130,7 @@ impl<W: Write> RdbWriter<W> {
                 self.encoder.bytes(&[FREQUENCY, entry.usage.frequency(now, settings)])?;
             }
         }
-        self.begun = value::type_code(&entry.value);
+        self.begun = value::type_code(&entry.value, self.dialect);
         self.encoder.byte(self.begun)?;
         self.encoder.string(entry.key)?;
         value::write(self.begun, &entry.value, &mut self.encoder)?;

@@ -1,8 +1,9 @@
 //! Hashes.
 //!
-//! Written as pairs of strings behind their number (type 4), which every version reads; one with fields
-//! that expire as Redis 7.4 has it (type 24): a base time, the number of fields, and each field as its
-//! time (0 for none, else from the base on, plus one), name, value.
+//! Written as pairs of strings behind their number (type 4), which every version reads. One with fields
+//! that expire has a form that Redis 7.4 reads and Valkey does not (type 24): a base time, the number of
+//! fields, and each field as its time (0 for none, else from the base on, plus one), name, value; and one
+//! that is the other way round (type 22).
 //!
 //! | type | form |
 //! | ---: | --- |
@@ -21,6 +22,7 @@ use clock::Millis;
 use keyspace::{Field, HashBuilder, HashLimits, HashPart, HashRef};
 
 use super::flat;
+use crate::Dialect;
 use crate::decode::Source;
 use crate::encode::Encoder;
 use crate::error::{RdbError, Reason};
@@ -40,28 +42,37 @@ const PART: usize = 128 << 10;
 /// Among so many names, one is looked for by looking at each.
 const FEW: usize = 24;
 
-pub(super) fn type_code(hash: &HashRef<'_>) -> u8 {
-    if hash.next_due().is_some() { TIMED } else { PAIRS }
+pub(super) fn type_code(hash: &HashRef<'_>, dialect: Dialect) -> u8 {
+    code(hash.next_due().is_some(), dialect)
 }
 
 /// A large hash comes in parts, so this is decided by what the hash is now. A hash that has lost its last
 /// time since the cut is written without times: whoever reads the log from the cut on loses them too.
-pub(super) fn type_code_of_part(part: &HashPart<'_>) -> u8 {
-    if part.may_expire { TIMED } else { PAIRS }
+pub(super) fn type_code_of_part(part: &HashPart<'_>, dialect: Dialect) -> u8 {
+    code(part.may_expire, dialect)
+}
+
+fn code(is_timed: bool, dialect: Dialect) -> u8 {
+    match (is_timed, dialect) {
+        (false, _) => PAIRS,
+        (true, Dialect::Redis) => TIMED,
+        (true, Dialect::Valkey) => VALKEY_TIMED,
+    }
 }
 
 pub(super) fn write<W: Write>(code: u8, hash: &HashRef<'_>, out: &mut Encoder<W>) -> io::Result<()> {
-    let mut base = None;
+    let mut base = FIRST_MILLISECOND;
     if code == TIMED {
-        hash.for_each(&mut |field| base = base.into_iter().chain(field.expiry).min());
-        write_base(base.map_or(FIRST_MILLISECOND, |Millis(base)| base.max(FIRST_MILLISECOND)), out)?;
+        let mut first = None;
+        hash.for_each(&mut |field| first = first.into_iter().chain(field.expiry).min());
+        base = first.map_or(base, |Millis(first)| first.max(base));
+        write_base(base, out)?;
     }
-    let base = base.map(|Millis(base)| base.max(FIRST_MILLISECOND));
     out.len(hash.len() as u64)?;
     let mut outcome = Ok(());
     hash.for_each(&mut |field| {
         if outcome.is_ok() {
-            outcome = write_field(base, &field, out);
+            outcome = write_field(code, base, &field, out);
         }
     });
     outcome
@@ -77,11 +88,10 @@ pub(super) fn write_head<W: Write>(code: u8, total: usize, out: &mut Encoder<W>)
 
 /// Writes the fields of one part.
 pub(super) fn write_part<W: Write>(code: u8, part: &HashPart<'_>, out: &mut Encoder<W>) -> io::Result<()> {
-    let base = (code == TIMED).then_some(FIRST_MILLISECOND);
     let mut outcome = Ok(());
     part.for_each(&mut |field| {
         if outcome.is_ok() {
-            outcome = write_field(base, &field, out);
+            outcome = write_field(code, FIRST_MILLISECOND, &field, out);
         }
     });
     outcome
@@ -91,13 +101,17 @@ fn write_base<W: Write>(base: i64, out: &mut Encoder<W>) -> io::Result<()> {
     out.bytes(&base.to_le_bytes())
 }
 
-fn write_field<W: Write>(base: Option<i64>, field: &Field<'_>, out: &mut Encoder<W>) -> io::Result<()> {
-    if let Some(base) = base {
+fn write_field<W: Write>(code: u8, base: i64, field: &Field<'_>, out: &mut Encoder<W>) -> io::Result<()> {
+    if code == TIMED {
         // What expired before the base expires with it; both have passed.
         out.len(field.expiry.map_or(0, |Millis(expiry)| (expiry.max(base) - base + 1) as u64))?;
     }
     out.string(field.name)?;
-    out.string(field.value)
+    out.string(field.value)?;
+    if code == VALKEY_TIMED {
+        out.bytes(&field.expiry.map_or(-1, |Millis(expiry)| expiry).to_le_bytes())?;
+    }
+    Ok(())
 }
 
 /// Reads a hash of any form into `buffer`: all of it, or the first part of a large one.

@@ -11,6 +11,7 @@ use std::io::{self, Read, Write};
 
 use keyspace::{HashLimits, HashPart, NewValue, Value};
 
+use crate::Dialect;
 use crate::decode::Source;
 use crate::encode::Encoder;
 use crate::error::{RdbError, Reason};
@@ -92,11 +93,11 @@ impl ValueBuffer {
 }
 
 /// The number of the type and encoding that [`write()`] uses for `value`.
-pub(crate) fn type_code(value: &Value<'_>) -> u8 {
+pub(crate) fn type_code(value: &Value<'_>, dialect: Dialect) -> u8 {
     match value {
         Value::String(_) => STRING,
-        Value::Hash(hash) => hash::type_code(hash),
-        Value::HashPart(part) => hash::type_code_of_part(part),
+        Value::Hash(hash) => hash::type_code(hash, dialect),
+        Value::HashPart(part) => hash::type_code_of_part(part, dialect),
     }
 }
 

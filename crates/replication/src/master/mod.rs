@@ -3,7 +3,7 @@
 //! A connection that asked PSYNC is a replica from then on. One that can go on from the backlog streams
 //! at once. The others wait for a snapshot: those who wait together share one, after
 //! `repl-diskless-sync-delay` so that more may join; who comes while a snapshot is being sent waits for
-//! the next. After the snapshot a replica streams from the cut: at once if the snapshot's length was told
+//! the next, and so do those who read another format than the one who has waited longest. After the snapshot a replica streams from the cut: at once if the snapshot's length was told
 //! beforehand, otherwise when it acknowledges that it has loaded, since what follows the end mark in one
 //! packet would hide the mark from a Redis replica.
 //!
@@ -113,11 +113,13 @@ pub enum Input {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Action {
     /// Take a snapshot for these replicas and say where it was cut. `eof`: send it while it is made, with
-    /// an end mark; otherwise make it first and send it with its length.
+    /// an end mark; otherwise make it first and send it with its length. `valkey_format`: in the format
+    /// that Valkey has since version 9.
     Snapshot {
         transfer: TransferId,
         peers: Vec<PeerId>,
         eof: bool,
+        valkey_format: bool,
     },
     /// Tell the replica that it gets everything, as of this position, and keep the log for it from there.
     FullResync {
@@ -315,17 +317,22 @@ impl Master {
             return;
         }
         let eof = self.diskless_for_waiting();
+        let waiting = self.peers.values().filter(|peer| peer.waiting_since().is_some());
+        let first =
+            waiting.min_by_key(|peer| peer.waiting_since()).expect("somebody waits, since one is due");
+        let valkey_format = first.profile.capabilities.valkey_format;
         self.next_transfer += 1;
         let transfer = TransferId(self.next_transfer);
         self.transfer = Some(transfer);
         let mut peers = Vec::new();
         for (id, peer) in &mut self.peers {
-            if peer.waiting_since().is_some() {
+            let same_format = peer.profile.capabilities.valkey_format == valkey_format;
+            if same_format && peer.waiting_since().is_some() {
                 peer.phase = Phase::Sending { transfer, cut: None, eof };
                 peers.push(*id);
             }
         }
-        out.push(Action::Snapshot { transfer, peers, eof });
+        out.push(Action::Snapshot { transfer, peers, eof, valkey_format });
     }
 
     fn on_cut(&mut self, transfer: TransferId, position: Position, out: &mut Vec<Action>) {

@@ -15,7 +15,10 @@ fn config() -> Config {
 }
 
 fn modern() -> Profile {
-    Profile { capabilities: Capabilities { eof: true, psync2: true }, ..Profile::default() }
+    Profile {
+        capabilities: Capabilities { eof: true, psync2: true, valkey_format: false },
+        ..Profile::default()
+    }
 }
 
 fn at(offset: u64) -> Position {
@@ -65,7 +68,8 @@ fn replicas_that_come_together_share_a_snapshot_and_stream_from_its_cut() {
     assert_eq!(master.states(), ["wait_bgsave"; 2]);
     let life = |peer| Action::ShowLife { peer };
     assert_eq!(master.give(4, Input::Deadline), [life(ONE), life(TWO)]);
-    let snapshot = Action::Snapshot { transfer: FIRST, peers: vec![ONE, TWO], eof: true };
+    let snapshot =
+        Action::Snapshot { transfer: FIRST, peers: vec![ONE, TWO], eof: true, valkey_format: false };
     let actions = master.give(5, Input::Deadline);
     assert_eq!(actions, [snapshot, life(ONE), life(TWO)]);
 
@@ -85,11 +89,11 @@ fn replicas_that_come_together_share_a_snapshot_and_stream_from_its_cut() {
 #[test]
 fn who_comes_during_a_snapshot_waits_for_the_next() {
     let mut master = Driven::new(Config { diskless_delay: Duration::ZERO, ..config() });
-    let first = Action::Snapshot { transfer: FIRST, peers: vec![ONE], eof: true };
+    let first = Action::Snapshot { transfer: FIRST, peers: vec![ONE], eof: true, valkey_format: false };
     assert_eq!(master.join(0, ONE, modern(), None), [first]);
     assert_eq!(master.join(0, TWO, modern(), None), []);
     master.give(0, Input::Cut { transfer: FIRST, position: at(7) });
-    let second = Action::Snapshot { transfer: SECOND, peers: vec![TWO], eof: true };
+    let second = Action::Snapshot { transfer: SECOND, peers: vec![TWO], eof: true, valkey_format: false };
     assert_eq!(master.give(1, Input::Sent { peer: ONE }), [second]);
 }
 
@@ -97,7 +101,8 @@ fn who_comes_during_a_snapshot_waits_for_the_next() {
 fn enough_waiting_replicas_start_the_snapshot_early() {
     let mut master = Driven::new(Config { diskless_max_replicas: 2, ..config() });
     assert_eq!(master.join(0, ONE, modern(), None), []);
-    let snapshot = Action::Snapshot { transfer: FIRST, peers: vec![ONE, TWO], eof: true };
+    let snapshot =
+        Action::Snapshot { transfer: FIRST, peers: vec![ONE, TWO], eof: true, valkey_format: false };
     assert_eq!(master.join(0, TWO, modern(), None), [snapshot]);
 }
 
@@ -105,7 +110,7 @@ fn enough_waiting_replicas_start_the_snapshot_early() {
 fn a_replica_that_cannot_find_an_end_mark_gets_the_length_and_streams_at_once() {
     let mut master = Driven::new(config());
     let old = Profile::default();
-    let snapshot = Action::Snapshot { transfer: FIRST, peers: vec![ONE], eof: false };
+    let snapshot = Action::Snapshot { transfer: FIRST, peers: vec![ONE], eof: false, valkey_format: false };
     assert_eq!(master.join(0, ONE, old, None), [snapshot]);
     master.give(0, Input::Cut { transfer: FIRST, position: at(7) });
     assert_eq!(master.give(1, Input::Sent { peer: ONE }), [stream(ONE, 7)]);
@@ -192,7 +197,7 @@ fn a_snapshot_that_fails_or_that_nobody_waits_for_makes_room_for_the_next() {
     master.join(0, TWO, modern(), None);
     let failed = Action::Close { peer: ONE, reason: CloseReason::SnapshotFailed };
     let cancelled = Action::CancelSnapshot { transfer: FIRST };
-    let next = Action::Snapshot { transfer: SECOND, peers: vec![TWO], eof: true };
+    let next = Action::Snapshot { transfer: SECOND, peers: vec![TWO], eof: true, valkey_format: false };
     let actions = master.give(1, Input::TransferFailed { transfer: FIRST });
     assert_eq!(actions, [failed, cancelled, next]);
     let cancelled = Action::CancelSnapshot { transfer: SECOND };
@@ -208,4 +213,24 @@ fn a_replaced_history_sends_everybody_away() {
     let gone = |peer| Action::Close { peer, reason: CloseReason::HistoryReplaced };
     assert_eq!(master.give(1, Input::HistoryReplaced), [gone(ONE), gone(TWO)]);
     assert_eq!(master.0.peers().len(), 0);
+}
+
+/// Redis and Valkey 9 each have a format that the other cannot read: who waits with others for another one than
+/// they read gets the next.
+#[test]
+fn replicas_of_two_formats_get_a_snapshot_each() {
+    let mut master = Driven::new(config());
+    let mut valkey = modern();
+    valkey.capabilities.valkey_format = true;
+    let three = PeerId(3);
+    assert_eq!(master.join(0, ONE, valkey.clone(), None), []);
+    assert_eq!(master.join(1, TWO, modern(), None), []);
+    assert_eq!(master.join(2, three, valkey, None), []);
+    let actions = master.give(5, Input::Deadline);
+    let first = Action::Snapshot { transfer: FIRST, peers: vec![ONE, three], eof: true, valkey_format: true };
+    assert_eq!(actions[0], first);
+    master.give(5, Input::Cut { transfer: FIRST, position: at(70) });
+    master.give(6, Input::Sent { peer: ONE });
+    let second = Action::Snapshot { transfer: SECOND, peers: vec![TWO], eof: true, valkey_format: false };
+    assert_eq!(master.give(7, Input::Sent { peer: three }), [second]);
 }

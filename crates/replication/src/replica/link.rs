@@ -4,7 +4,7 @@
 //! | --- | --- |
 //! | PING | `+PONG`; `-NOAUTH`, `-NOPERM`, `-ERR operation not permitted` (it wants AUTH first) |
 //! | AUTH | `+OK` |
-//! | REPLCONF, one for the port, one for the address if announced, one for what we can do | any |
+//! | REPLCONF, one for the port, one for the address if announced, two for what we can do | any |
 //! | PSYNC | `+FULLRESYNC id offset`; `+CONTINUE`; `+CONTINUE id` |
 
 use memchr::memchr;
@@ -14,6 +14,9 @@ use super::{Config, Reason};
 use crate::id::ReplId;
 use crate::log::Position;
 
+/// The version of Valkey whose snapshots are read. Without it a Valkey writes for the versions before 8, which have no
+/// hashes with fields that expire, and gives up when it meets one.
+const READS_AS_VALKEY: &[u8] = b"9.0.0";
 /// No answer's line is longer.
 const MAX_LINE: usize = 64 * 1024;
 
@@ -130,12 +133,14 @@ impl Handshake {
         }
         let port = config.listening_port.to_string();
         resp::encode_request(send, [&b"REPLCONF"[..], b"listening-port", port.as_bytes()]);
-        self.replconfs = 2;
+        self.replconfs = 3;
         if let Some(address) = &config.announce_ip {
             resp::encode_request(send, [&b"REPLCONF"[..], b"ip-address", address.as_bytes()]);
             self.replconfs += 1;
         }
         resp::encode_request(send, [&b"REPLCONF"[..], b"capa", b"eof", b"capa", b"psync2"]);
+        // Says to a Valkey which snapshots are read; others may refuse it.
+        resp::encode_request(send, [&b"REPLCONF"[..], b"version", READS_AS_VALKEY]);
         if self.waiting != Waiting::Auth {
             self.waiting = Waiting::Replconf(self.replconfs);
         }

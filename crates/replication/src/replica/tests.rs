@@ -66,7 +66,7 @@ impl Driven {
         assert_eq!(driven.give(Input::Deadline), [Action::Connect]);
         driven.give(Input::Connected);
         driven.receive("+PONG\r\n");
-        driven.receive("+OK\r\n+OK\r\n");
+        driven.receive("+OK\r\n+OK\r\n-ERR what?\r\n");
         assert_eq!(driven.machine.link(), LinkState::Handshake);
         driven
     }
@@ -83,9 +83,10 @@ fn a_new_replica_takes_a_snapshot_of_known_length_and_then_the_stream() {
     let mut replica = Driven::new(config(), None);
     assert_eq!(replica.give(Input::Deadline), [Action::Connect]);
     assert_eq!(replica.give(Input::Connected), [send(&["PING"])]);
-    let introduction = send(&["REPLCONF listening-port 6380", "REPLCONF capa eof capa psync2"]);
+    let introduction =
+        send(&["REPLCONF listening-port 6380", "REPLCONF capa eof capa psync2", "REPLCONF version 9.0.0"]);
     assert_eq!(replica.receive("+PONG\r\n"), [introduction]);
-    assert_eq!(replica.receive("+OK\r\n-ERR what?\r\n"), [send(&["PSYNC ? -1"])]);
+    assert_eq!(replica.receive("+OK\r\n+OK\r\n-ERR what?\r\n"), [send(&["PSYNC ? -1"])]);
     let reply = format!("\n+FULLRESYNC {} 70\r\n", id(1));
     assert_eq!(replica.receive(&reply), []);
     assert_eq!(replica.receive("\n\n$5\r"), []);
@@ -143,9 +144,10 @@ fn credentials_go_before_the_introduction() {
         "REPLCONF listening-port 6380",
         "REPLCONF ip-address 10.0.0.9",
         "REPLCONF capa eof capa psync2",
+        "REPLCONF version 9.0.0",
     ]);
     assert_eq!(replica.receive("-NOAUTH Authentication required.\r\n"), [introduction]);
-    assert_eq!(replica.receive("+OK\r\n+OK\r\n+OK\r\n"), []);
+    assert_eq!(replica.receive(&"+OK\r\n".repeat(4)), []);
     let ask = format!("PSYNC {} 10", id(1));
     assert_eq!(replica.receive("+OK\r\n"), [send(&[&ask])]);
 

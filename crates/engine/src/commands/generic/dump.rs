@@ -2,7 +2,7 @@
 
 use clock::Millis;
 use keyspace::Usage;
-use persistence::{Restored, ValueBuffer};
+use persistence::{Dialect, Restored, ValueBuffer};
 use std::sync::atomic::Ordering;
 
 use crate::context::Context;
@@ -13,7 +13,7 @@ pub(super) fn dump(context: &mut Context<'_>) -> Result<(), CommandError> {
     let found = context.read(&key);
     let (table, reply) = context.table_and_reply(&key);
     match found {
-        Some(place) => reply.bulk(&persistence::dump(&table.value(place), true)),
+        Some(place) => reply.bulk(&persistence::dump(&table.value(place), Dialect::Redis, true)),
         None => reply.null(),
     }
     Ok(())

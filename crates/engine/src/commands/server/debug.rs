@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 use std::sync::atomic::Ordering;
 
 use keyspace::{Found, NewValue};
+use persistence::Dialect;
 
 use super::digest::Digest;
 use crate::command::{Command, Flags, Group, NodeCommand};
@@ -101,7 +102,7 @@ fn object(context: &mut Context<'_>) -> Result<(), CommandError> {
     let place = context.peek(&key).ok_or(CommandError::NoSuchKey)?;
     let (table, reply) = context.table_and_reply(&key);
     let value = table.value(place);
-    let length = persistence::dump(&value, true).len() - AROUND_DUMP;
+    let length = persistence::dump(&value, Dialect::Redis, true).len() - AROUND_DUMP;
     reply.simple(&format!(
         "Value at:slot-{} refcount:{} encoding:{} serializedlength:{length}",
         key.slot(),
