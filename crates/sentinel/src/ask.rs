@@ -62,6 +62,7 @@ impl Master {
     pub(crate) fn on_answer(&mut self, cx: &mut Cx<'_>, addr: &Addr, run_id: &RunId, value: &Value) {
         let Some([Value::Integer(down), leader, Value::Integer(epoch)]) = value.as_array() else { return };
         let Some(peer) = self.peers.get_mut(run_id) else { return };
+        cx.shared.agenda.soon(&self.name);
         if *addr == self.myself.addr {
             peer.master_down = (*down == 1).then_some(cx.now);
         }
@@ -146,6 +147,7 @@ impl Master {
         let peer = self.peers.get_mut(&hello.run_id).expect("it is known");
         peer.addr = hello.addr.clone();
         peer.relink(cx);
+        cx.shared.agenda.soon(&self.name);
         let text = format!(" ip {} port {} for {}", hello.addr.host, hello.addr.port, hello.run_id);
         self.announce(cx, Level::Notice, "+sentinel-address-switch", &text);
         cx.changed();

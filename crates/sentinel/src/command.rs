@@ -54,6 +54,7 @@ impl Call<'_> {
             self.reply.error("ERR No such master with that name");
             return None;
         };
+        shared.agenda.soon(&name);
         Some((master, Cx { now: self.now, shared, out: self.out }))
     }
 

@@ -24,7 +24,6 @@ impl Master {
 
     /// Carries out what the group wants after whatever was done to it.
     pub(crate) fn carry_out(&mut self, cx: &mut Cx<'_>, wants: Vec<Want>) {
-        cx.shared.groups_changed = true;
         for want in wants {
             match want {
                 Want::Persist { number, record } => {
@@ -51,6 +50,10 @@ impl Master {
                     }
                 }
             }
+        }
+        cx.shared.agenda.soon(&self.name);
+        if let Some(deadline) = self.group.next_deadline() {
+            cx.shared.agenda.alarms.set_sooner(&self.name, deadline);
         }
     }
 

@@ -23,6 +23,7 @@
 #![forbid(unsafe_code)]
 
 mod addr;
+mod agenda;
 mod ask;
 mod command;
 mod config;
@@ -38,6 +39,7 @@ mod link;
 mod machine;
 mod master;
 mod periodic;
+mod plan;
 mod record;
 mod repair;
 mod script;

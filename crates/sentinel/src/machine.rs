@@ -10,6 +10,7 @@ use rand_chacha::ChaCha8Rng;
 use resp::{Protocol, Value};
 
 use crate::addr::{Addr, RunId};
+use crate::agenda::Agenda;
 use crate::config::Config;
 use crate::event::Level;
 use crate::hello::{HELLO_CHANNEL, Hello};
@@ -19,9 +20,12 @@ use crate::script::{JobId, Outcome, Scripts};
 use crate::settings::Timing;
 use crate::shared::{Cx, Shared};
 
-/// How often everything is looked at: at rest, and while something is wrong.
+/// How often a master is looked at with which something is wrong, and while every moment counts. One at
+/// rest is looked at when something is due.
 pub(crate) const CALM: Duration = Duration::from_millis(100);
-const URGENT: Duration = Duration::from_millis(10);
+pub(crate) const URGENT: Duration = Duration::from_millis(10);
+/// What is due this much later is done now, so that few looks do much.
+pub(crate) const SLACK: Duration = Duration::from_millis(50);
 /// How long a changed configuration may wait for its place on disk. Votes and switches do not wait for
 /// it: they are in the journal.
 const WRITE_DELAY: Duration = Duration::from_millis(100);
@@ -149,9 +153,8 @@ pub struct Sentinel {
     pub(crate) masters: BTreeMap<String, Master>,
     pub(crate) shared: Shared,
     config: Config,
-    next_look: Instant,
-    /// The earliest deadline of any master's consensus group.
-    groups_due: Option<Instant>,
+    /// When rounds are taken next.
+    next_tick: Instant,
     last_seen: Instant,
 }
 
@@ -181,7 +184,7 @@ impl Sentinel {
             epoch: config.current_epoch.max(newest),
             links: Links::default(),
             links_changed: false,
-            groups_changed: true,
+            agenda: Agenda::default(),
             timing: Timing::default(),
             tilt: None,
             scripts: Scripts::default(),
@@ -194,7 +197,7 @@ impl Sentinel {
             rng,
         };
         let masters = BTreeMap::new();
-        let mut sentinel = Self { masters, shared, config, next_look: now, groups_due: None, last_seen: now };
+        let mut sentinel = Self { masters, shared, config, next_tick: now, last_seen: now };
         let me = sentinel.shared.me.to_string();
         let known = std::mem::take(&mut sentinel.config.masters);
         let mut cx = Cx { now, shared: &mut sentinel.shared, out };
@@ -229,7 +232,7 @@ impl Sentinel {
     /// When [`Input::Deadline`] is due.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Instant> {
-        self.groups_due.into_iter().chain([self.next_look]).min()
+        self.shared.agenda.alarms.first().into_iter().chain([self.next_tick]).min()
     }
 
     /// Takes in what happened; appends what is to be done.
@@ -250,6 +253,7 @@ impl Sentinel {
             Input::Resolved { host, ip } => {
                 if host != ip {
                     cx.shared.resolved.insert(host, ip);
+                    self.look_at_all();
                 }
             }
             Input::ScriptDone { job, outcome } => {
@@ -258,9 +262,6 @@ impl Sentinel {
             }
         }
         self.drop_unused_links(out);
-        if std::mem::take(&mut self.shared.groups_changed) {
-            self.groups_due = self.masters.values().filter_map(|master| master.group.next_deadline()).min();
-        }
         if self.shared.unwritten == Some(Instant::ORIGIN) {
             self.write_config(out);
         }
@@ -281,38 +282,31 @@ impl Sentinel {
             // Before anything is done by what was thought of them when it began.
             for master in self.masters.values_mut() {
                 master.judge(&mut cx);
+                cx.shared.agenda.soon(&master.name);
             }
+        }
+    }
+
+    /// Has every master looked at in the next tick: what any of them goes by has changed.
+    pub(crate) fn look_at_all(&mut self) {
+        for name in self.masters.keys() {
+            self.shared.agenda.soon(name);
         }
     }
 
     fn on_deadline(&mut self, now: Instant, out: &mut Vec<Action>) {
         let mut cx = Cx { now, shared: &mut self.shared, out };
-        // Also where the master is gone that the deadline was for.
-        cx.shared.groups_changed = true;
-        for master in self.masters.values_mut() {
-            if master.group.next_deadline().is_some_and(|due| due <= now) {
-                master.drive(&mut cx, consensus::Input::Deadline);
-                if now < self.next_look {
-                    master.act(&mut cx);
-                }
+        let mut due = cx.shared.agenda.alarms.take_until(now);
+        if now >= self.next_tick {
+            due.extend(cx.shared.agenda.rounds.take_until(now + SLACK));
+            // Sentinels that were started together do not stay in step.
+            self.next_tick = now + CALM - Duration::from_micros(cx.shared.rng.random_range(0..20_000));
+        }
+        for name in due {
+            if let Some(master) = self.masters.get_mut(&*name) {
+                master.look(&mut cx);
             }
         }
-        if now < self.next_look {
-            return;
-        }
-        let mut urgent = false;
-        let mut silence_ends = None;
-        for master in self.masters.values_mut() {
-            master.look(&mut cx);
-            urgent |= master.is_urgent(&cx);
-            // The moment at which it is down is not left to the next look's chance.
-            let ends = master.silence_ends(&cx).filter(|&ends| ends > now);
-            silence_ends = ends.into_iter().chain(silence_ends).min();
-        }
-        // Sentinels that were started together do not stay in step.
-        let calm = CALM - Duration::from_micros(cx.shared.rng.random_range(0..20_000));
-        let next_look = now + if urgent { URGENT } else { calm };
-        self.next_look = silence_ends.map_or(next_look, |ends| ends.min(next_look));
         let Shared { scripts, timing, .. } = cx.shared;
         scripts.tick(now, timing, cx.out);
         if cx.shared.unwritten.is_some_and(|since| now.since(since) >= WRITE_DELAY) {
@@ -357,7 +351,9 @@ impl Sentinel {
         state.on_down(now, false);
         // The first attempt at once: whether it is refused decides between dead and slow.
         cx.connect(link);
-        self.next_look = self.next_look.min(now + URGENT);
+        for master in self.masters.values().filter(|master| master.links().any(|held| held == link)) {
+            cx.shared.agenda.alarms.set_sooner(&master.name, now + URGENT);
+        }
     }
 
     fn on_reply(&mut self, now: Instant, link: LinkId, value: &Value, out: &mut Vec<Action>) {

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use clock::Instant;
+
 use crate::addr::{Addr, RunId};
 use crate::event::Level;
 use crate::failover::Failover;
@@ -9,7 +11,7 @@ use crate::hello::{HELLO_CHANNEL, Hello};
 use crate::info::{self, Report, Role};
 use crate::instance::{Instance, Reconf};
 use crate::link::{LinkId, Owner, Pending, State};
-use crate::machine::CALM;
+use crate::machine::SLACK;
 use crate::master::Master;
 use crate::shared::Cx;
 
@@ -17,23 +19,18 @@ use crate::shared::Cx;
 const INFO_URGENT: Duration = Duration::from_millis(100);
 /// INFO while the master is down or a replica has lost it.
 const INFO_TROUBLED: Duration = Duration::from_secs(1);
-/// A failure is fresh for this long: afterwards a dead master without replicas is no reason to hurry.
-const FRESH: Duration = Duration::from_secs(3);
 
 impl Master {
     /// Looks at everything.
     pub(crate) fn look(&mut self, cx: &mut Cx<'_>) {
+        if self.group.next_deadline().is_some_and(|due| due <= cx.now) {
+            self.drive(cx, consensus::Input::Deadline);
+        }
         self.keep_links(cx);
         self.send_periodic(cx);
         self.judge(cx);
         self.act(cx);
-    }
-
-    /// Whether the next look must come soon.
-    pub(crate) fn is_urgent(&self, cx: &Cx<'_>) -> bool {
-        let link = cx.shared.links.at(self.myself.command);
-        let fresh = self.myself.sdown.is_some_and(|since| cx.now.since(since) < FRESH);
-        fresh || self.failover.is_some() || (self.myself.sdown.is_none() && link.just_lost(cx.now))
+        self.plan(cx);
     }
 
     fn keep_links(&mut self, cx: &mut Cx<'_>) {
@@ -63,43 +60,55 @@ impl Master {
         silent || deaf
     }
 
+    /// Pings, and what goes along with them in the same packet.
     fn send_periodic(&mut self, cx: &mut Cx<'_>) {
         let ping_period = cx.shared.timing.ping_period_for(self.settings.down_after);
-        let peers = self.peers.values().filter_map(|peer| peer.link);
-        let data = std::iter::once(&self.myself).chain(self.replicas.values()).map(|data| data.command);
-        // Looks do not come when a ping is due: half of them a little early, half of them a little late.
-        let due = |link: &LinkId| {
-            let state = cx.shared.links.at(*link);
-            state.is_up() && state.last_ping.is_none_or(|last| cx.now.since(last) + CALM / 2 >= ping_period)
+        let due = |cx: &Cx<'_>, link: LinkId, early: Duration| {
+            let state = cx.shared.links.at(link);
+            state.is_up() && state.last_ping.is_none_or(|last| cx.now.since(last) + early >= ping_period)
         };
-        let links: Vec<LinkId> = data.chain(peers).filter(due).collect();
+        // The replicas' pings keep step with the master's.
+        let joint = due(cx, self.myself.command, SLACK);
+        let early = if joint { ping_period / 2 } else { SLACK };
+        let data = std::iter::once(&self.myself).chain(self.replicas.values()).map(|data| data.command);
+        let data = data.filter(|&link| due(cx, link, early));
+        let peers = self.peers.values().filter_map(|peer| peer.link).filter(|&link| due(cx, link, SLACK));
+        let links: Vec<LinkId> = data.chain(peers).collect();
         for link in links {
             cx.ping(link);
         }
-        self.ask_infos(cx);
-        self.greet(cx);
+        self.ask_infos(cx, early);
+        self.greet(cx, joint);
     }
 
-    fn ask_infos(&mut self, cx: &mut Cx<'_>) {
-        let troubled = self.myself.sdown.is_some() || self.failover.is_some();
-        let waits_for = self.failover.as_ref().and_then(Failover::waits_for).cloned();
+    /// How often an instance is asked for INFO: the master, or the replica at this address.
+    pub(crate) fn info_period(&self, cx: &Cx<'_>, replica: Option<(&Addr, &Instance)>) -> Duration {
         let calm = cx.shared.timing.info_period;
-        let due = |instance: &Instance, period| {
-            instance.info_asked.is_none_or(|asked| cx.now.since(asked) >= period)
+        let troubled = self.myself.sdown.is_some() || self.failover.is_some();
+        let Some((addr, replica)) = replica else {
+            return if troubled { INFO_TROUBLED.min(calm) } else { calm };
+        };
+        let waited_for = self.failover.as_ref().and_then(Failover::waits_for) == Some(addr);
+        let syncing = matches!(replica.reconf, Reconf::Sent | Reconf::InProgress);
+        let odd = replica.role == Role::Master || !replica.master_link_up;
+        match () {
+            () if waited_for || syncing => INFO_URGENT,
+            () if troubled || odd => INFO_TROUBLED.min(calm),
+            () => calm,
+        }
+    }
+
+    fn ask_infos(&mut self, cx: &mut Cx<'_>, early: Duration) {
+        let due = |instance: &Instance, period: Duration| {
+            let early = early.min(period / 20);
+            instance.info_asked.is_none_or(|asked| cx.now.since(asked) + early >= period)
         };
         let mut ask = Vec::new();
-        if due(&self.myself, calm.min(if troubled { INFO_TROUBLED } else { calm })) {
+        if due(&self.myself, self.info_period(cx, None)) {
             ask.push(self.myself.command);
         }
         for (addr, replica) in &self.replicas {
-            let odd = replica.role == Role::Master || !replica.master_link_up;
-            let syncing = matches!(replica.reconf, Reconf::Sent | Reconf::InProgress);
-            let period = match () {
-                () if waits_for.as_ref() == Some(addr) || syncing => INFO_URGENT,
-                () if troubled || odd => INFO_TROUBLED.min(calm),
-                () => calm,
-            };
-            if due(replica, period) {
+            if due(replica, self.info_period(cx, Some((addr, replica)))) {
                 ask.push(replica.command);
             }
         }
@@ -134,9 +143,21 @@ impl Master {
         Hello { addr, run_id, epoch: cx.shared.epoch, master: self.name.clone(), master_addr, config_epoch }
     }
 
-    fn greet(&mut self, cx: &mut Cx<'_>) {
+    /// How long a greeting may wait for the master's next ping, to go with it. None for one that is far.
+    pub(crate) fn greeting_waits(&self, cx: &Cx<'_>) -> Option<Duration> {
+        let link = cx.shared.links.at(self.myself.command);
+        let last = link.last_ping.filter(|_| link.is_up())?;
+        let wait = (last + cx.shared.timing.ping_period_for(self.settings.down_after)).since(cx.now);
+        (wait <= cx.shared.timing.publish_period / 8).then_some(wait)
+    }
+
+    /// `joint`: the master is pinged now, which greetings keep step with.
+    fn greet(&mut self, cx: &mut Cx<'_>, joint: bool) {
         let period = cx.shared.timing.publish_period;
-        let due = |at: Option<clock::Instant>| at.is_none_or(|at| cx.now.since(at) >= period);
+        let early = cx.shared.timing.ping_period_for(self.settings.down_after).min(period) / 2;
+        let waits = !joint && self.greeting_waits(cx).is_some();
+        let early = if joint { early } else { SLACK };
+        let due = |at: Option<Instant>| at.is_none_or(|at| !waits && cx.now.since(at) + early >= period);
         let data = std::iter::once(&self.myself).chain(self.replicas.values());
         let mut links: Vec<LinkId> =
             data.filter(|instance| due(instance.published)).map(|instance| instance.command).collect();
@@ -175,6 +196,7 @@ impl Master {
 
     /// An instance told of itself.
     pub(crate) fn on_info(&mut self, cx: &mut Cx<'_>, link: LinkId, text: &[u8]) {
+        cx.shared.agenda.soon(&self.name);
         let text = info::kept(text);
         let report = info::parse(&text);
         if self.myself.command == link {

@@ -7,6 +7,7 @@ use consensus::PeerId;
 use rand_chacha::ChaCha8Rng;
 
 use crate::addr::{Addr, RunId};
+use crate::agenda::Agenda;
 use crate::event::{Level, Subject};
 use crate::flight::Recorder;
 use crate::link::{Due, LinkId, Links, MAX_PENDING, Pending};
@@ -22,8 +23,7 @@ pub(crate) struct Shared {
     pub(crate) links: Links,
     /// Somebody may have let go of a link.
     pub(crate) links_changed: bool,
-    /// A consensus group may have another deadline than it had.
-    pub(crate) groups_changed: bool,
+    pub(crate) agenda: Agenda,
     pub(crate) timing: Timing,
     /// Since when time has not been trusted.
     pub(crate) tilt: Option<Instant>,

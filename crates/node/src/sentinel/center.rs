@@ -341,12 +341,14 @@ impl Center {
     }
 
     fn carry_out(&mut self, out: Vec<Action>) {
-        let (records, rest): (Vec<Action>, Vec<Action>) =
-            out.into_iter().partition(|action| matches!(action, Action::Persist { .. }));
-        self.persist(records);
-        for action in rest {
-            self.act(action);
+        let is_record = |action: &Action| matches!(action, Action::Persist { .. });
+        if !out.iter().any(is_record) {
+            out.into_iter().for_each(|action| self.act(action));
+            return;
         }
+        let (records, rest): (Vec<Action>, Vec<Action>) = out.into_iter().partition(is_record);
+        self.persist(records);
+        rest.into_iter().for_each(|action| self.act(action));
     }
 
     /// Writes the journal. If that fails, what depends on it stays unsent: the others see a sentinel that

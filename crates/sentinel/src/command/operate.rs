@@ -104,6 +104,7 @@ pub(super) fn remove(call: &mut Call<'_>) {
     let record = Record { group: name.clone(), changes: vec![Change::Dropped] };
     cx.out.push(Action::Persist { number: cx.shared.records, record });
     cx.shared.links_changed = true;
+    cx.shared.agenda.forget(&name);
     call.sentinel.masters.remove(&name);
     write_now(call);
     call.reply.ok();

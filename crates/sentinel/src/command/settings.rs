@@ -79,6 +79,7 @@ pub(super) fn debug(call: &mut Call<'_>) {
         };
         **field = Duration::from_millis(millis);
     }
+    call.sentinel.look_at_all();
     call.reply.ok();
 }
 
@@ -143,6 +144,7 @@ fn config_set(call: &mut Call<'_>) {
         call.reply.error(&format!("ERR Invalid value '{value}' to SENTINEL CONFIG SET '{option}'"));
         return;
     }
+    call.sentinel.look_at_all();
     write_now(call);
     call.reply.ok();
 }
@@ -264,6 +266,7 @@ fn set_one(call: &mut Call<'_>, name: &str, option: &str, values: &[String]) -> 
     }
     let shown = if option == "auth-pass" { "******".to_owned() } else { values.join(" ") };
     announce_set(master, &mut cx, option, &shown);
+    cx.shared.agenda.soon(&master.name);
     if option.starts_with("auth-") {
         master.sign_in_again(&mut cx);
     }

@@ -44,6 +44,30 @@ fn silence_is_noticed_when_its_time_is_over() {
     assert!(late.iter().all(|late| *late <= 155), "{late:?}");
 }
 
+/// With all at rest everybody is pinged each second, greeted every two and asked for INFO every ten; and all that is due
+/// at one time leaves together.
+#[test]
+fn what_is_due_leaves_together() {
+    let mut world = World::new("sentinel down-after-milliseconds mymaster 30000\n");
+    world.pass(15_000);
+    world.routine.clear();
+    world.pass(60_000);
+    let times = |word: &str, number: u8| -> Vec<u64> {
+        let to = world.routine.iter().filter(|(_, addr, said)| *said == word && *addr == server(number));
+        to.map(|(at, ..)| at.as_millis()).collect()
+    };
+    for (word, period, count) in [("PING", 1000, 60), ("PUBLISH", 2000, 30), ("INFO", 10_000, 6)] {
+        for number in 1..=3 {
+            let times = times(word, number);
+            assert!(times.len().abs_diff(count) <= 1, "{word}: {times:?}");
+            let odd = times.windows(2).find(|pair| (pair[1] - pair[0]).abs_diff(period) > period / 10 + 60);
+            assert_eq!(odd, None, "{word}: {times:?}");
+        }
+    }
+    let pings = times("PING", 1);
+    assert!(world.routine.iter().all(|(at, ..)| pings.contains(&at.as_millis())), "{:?}", world.routine);
+}
+
 /// Another sentinel leads a later failover to the same replica while this one still reconfigures under its own,
 /// earlier epoch: it goes on to its end, and the later epoch stays.
 #[test]

@@ -33,6 +33,8 @@ pub(super) struct World {
     /// What was sent, and to whom, but for what is sent all the time.
     pub(super) sent: Vec<(Addr, String)>,
     pub(super) hellos: Vec<String>,
+    /// What is sent all the time (PING, INFO, PUBLISH): when, and to whom.
+    pub(super) routine: Vec<(Instant, Addr, &'static str)>,
     pub(super) scripts: Vec<(JobId, Vec<String>)>,
     pub(super) killed_scripts: Vec<JobId>,
     pub(super) resolves: Vec<String>,
@@ -77,6 +79,7 @@ impl World {
             events: Vec::new(),
             sent: Vec::new(),
             hellos: Vec::new(),
+            routine: Vec::new(),
             scripts: Vec::new(),
             killed_scripts: Vec::new(),
             resolves: Vec::new(),
@@ -193,6 +196,8 @@ impl World {
         let (addr, kind) = self.links[&link].clone();
         let words: Vec<&str> = request.iter().map(|word| std::str::from_utf8(word).unwrap()).collect();
         let asked = self.renamed.iter().find(|(_, new)| **new == words[0]).map_or(words[0], |(old, _)| *old);
+        let routine = ["PING", "INFO", "PUBLISH"].into_iter().find(|word| *word == asked);
+        self.routine.extend(routine.map(|word| (self.now, addr.clone(), word)));
         match asked {
             "PING" | "INFO" | "CLIENT" if words.get(1) != Some(&"KILL") => {}
             "PUBLISH" => self.hellos.push(words[2].to_owned()),
