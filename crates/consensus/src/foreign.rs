@@ -45,6 +45,9 @@ impl Group {
             message.set_msg_type(MessageType::MsgRequestVote);
             self.step(message);
             self.handle(now, crate::Input::Deadline, out);
+            if self.saved().vote == candidate.number() {
+                self.settled = Some(now);
+            }
         }
         (self.number, self.saved().term, PeerId::new(self.saved().vote))
     }

@@ -106,6 +106,9 @@ pub struct Group {
     /// Elections in a row that brought no leader.
     attempts: u32,
     leader: (Term, Option<PeerId>),
+    /// When this member last gave its vote away, heard its leader, or as a leader was heard: an election
+    /// is on or over, and whoever stood for the next one now would undo it.
+    pub(crate) settled: Option<Instant>,
     /// The last value committed.
     value: Vec<u8>,
     applied: u64,
@@ -144,6 +147,7 @@ impl Group {
             timer: None,
             attempts: 0,
             leader: (term, None),
+            settled: None,
             value,
             applied,
             number: RecordNumber::default(),
@@ -249,6 +253,9 @@ impl Group {
         let kind = message.get_msg_type();
         let from = message.from;
         if matches!(kind, MessageType::MsgRequestVote | MessageType::MsgRequestPreVote) {
+            if kind == MessageType::MsgRequestPreVote && self.is_settled_without(now, from) {
+                return;
+            }
             let missing = self.uncounted(&members);
             if !missing.is_empty() {
                 let candidate = PeerId::new(from).expect("a voter's number is not zero");
@@ -261,14 +268,37 @@ impl Group {
             let conf_state = self.raw.store().conf_state();
             message.mut_snapshot().mut_metadata().set_conf_state(conf_state);
         }
+        let before = self.raw.raft.state;
         self.step(message);
         let raft = &self.raw.raft;
         let voted = kind == MessageType::MsgRequestVote && raft.vote == from;
         let led = raft.leader_id == from;
-        if self.timer.is_some() && (voted || led) && raft.state == StateRole::Follower {
-            self.attempts = 0;
-            self.timer = Some(now + self.election_timeout());
+        match raft.state {
+            StateRole::Follower if voted || led => {
+                self.settled = Some(now);
+                if self.timer.is_some() {
+                    self.attempts = 0;
+                    self.timer = Some(now + self.election_timeout());
+                }
+            }
+            // The votes have their own time, whatever the question for them took.
+            StateRole::Candidate if before == StateRole::PreCandidate => {
+                self.timer = Some(now + self.election_timeout());
+            }
+            StateRole::Leader => self.settled = Some(now),
+            _ => {}
         }
+    }
+
+    /// Whether somebody other than this candidate was elected, or was about to be, a moment ago.
+    fn is_settled_without(&self, now: Instant, candidate: u64) -> bool {
+        let raft = &self.raw.raft;
+        let theirs = raft.vote == candidate || raft.leader_id == candidate;
+        !theirs && self.has_settled(now)
+    }
+
+    fn has_settled(&self, now: Instant) -> bool {
+        self.settled.is_some_and(|at| now.since(at) < ELECTION_TIMEOUT)
     }
 
     /// Members that this one counts and the candidate does not.
@@ -290,7 +320,9 @@ impl Group {
             return;
         }
         self.attempts = 0;
-        self.timer = Some(now + STAGGER * self.rank());
+        // Members wake when they learn that the master is down, some of them after they have voted.
+        let wait = if self.has_settled(now) { self.election_timeout() } else { STAGGER * self.rank() };
+        self.timer = Some(now + wait);
         self.drain(out);
         self.on_deadline(now, out);
     }
@@ -331,7 +363,8 @@ impl Group {
     }
 
     fn election_timeout(&mut self) -> Duration {
-        let base = ELECTION_TIMEOUT * 2u32.pow(self.attempts.min(LONGEST_DOUBLING));
+        // One split vote is chance, and repeated at once.
+        let base = ELECTION_TIMEOUT * 2u32.pow(self.attempts.saturating_sub(1).min(LONGEST_DOUBLING));
         let chance = self.rng.random_range(0..base.as_micros() as u64);
         base + Duration::from_micros(chance)
     }

@@ -138,6 +138,39 @@ fn a_group_sleeps_until_woken_and_then_elects_within_round_trips() {
     assert_eq!(net.messages, before);
 }
 
+/// Three learn one after another that the master is down. Whoever learns it after it has voted does not stand against
+/// the one that it voted for, even if it has not heard of the outcome yet.
+#[test]
+fn who_has_just_voted_does_not_stand_against_the_winner() {
+    // Two that stand within a round trip of each other may split the vote; members that wake with one of these
+    // gaps do not.
+    for gap in (0..60).filter(|gap| ![12, 13, 25].contains(gap)) {
+        for order in [[1, 2, 3], [1, 3, 2], [2, 1, 3], [2, 3, 1], [3, 1, 2], [3, 2, 1]] {
+            let mut net = Net::new(3, 1);
+            for id in order {
+                net.wake(&[id]);
+                net.run(gap);
+            }
+            net.run(1000);
+            let terms: Vec<Term> = net.groups.values().map(Group::term).collect();
+            assert_eq!((net.leaders().len(), terms), (1, vec![Term(1); 3]), "{order:?}, {gap} ms");
+        }
+    }
+}
+
+/// The first two elections are lost to chance: the third is on its way within half a second.
+#[test]
+fn a_second_split_vote_is_repeated_as_soon_as_the_first() {
+    for seed in 0..50 {
+        let mut net = Net::new(3, seed);
+        net.cut = peers(&[2, 3]);
+        net.wake(&[1]);
+        net.run(620);
+        let candidacies = net.log.iter().filter(|line| line.contains("to: PeerId(2)")).count();
+        assert!(candidacies >= 3, "{candidacies} with seed {seed}");
+    }
+}
+
 #[test]
 fn one_of_three_is_enough_to_wake_the_others_as_voters() {
     let mut net = Net::new(3, 2);

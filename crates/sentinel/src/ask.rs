@@ -18,6 +18,8 @@ use crate::shared::Cx;
 
 /// How often to ask while every moment counts.
 const ASK_URGENT: std::time::Duration = std::time::Duration::from_millis(50);
+/// How soon to ask again who has not suspected the master yet: it is about to.
+const ASK_AGAIN: std::time::Duration = std::time::Duration::from_millis(20);
 /// How long a suspicion is that fresh.
 const FRESH: std::time::Duration = std::time::Duration::from_secs(3);
 
@@ -65,6 +67,9 @@ impl Master {
         cx.shared.agenda.soon(&self.name);
         if *addr == self.myself.addr {
             peer.master_down = (*down == 1).then_some(cx.now);
+            if *down == 0 {
+                peer.asked = Some(cx.now - (ASK_URGENT - ASK_AGAIN));
+            }
         }
         let leader = leader.as_bytes().and_then(|leader| std::str::from_utf8(leader).ok()).unwrap_or("*");
         if leader != "*"

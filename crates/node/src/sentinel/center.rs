@@ -37,6 +37,8 @@ pub(super) struct Center {
     files: Files,
     /// Journal records up to this one are on disk.
     synced: u64,
+    /// The disk was waited for, and nothing else was done in that time.
+    stood_still: bool,
     links: BTreeMap<LinkId, LinkHandle>,
     lives: u64,
     pub(super) clients: BTreeMap<u64, Client>,
@@ -76,6 +78,7 @@ pub(super) async fn run(
         config,
         files,
         synced: 0,
+        stood_still: false,
         links: BTreeMap::new(),
         lives: 0,
         clients: BTreeMap::new(),
@@ -146,6 +149,10 @@ impl Center {
         let (mut term, mut int) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
         let mut batch = Vec::new();
         while !self.ends {
+            if std::mem::take(&mut self.stood_still) {
+                // What came meanwhile is taken in before anybody is held to be late.
+                tokio::task::yield_now().await;
+            }
             let due = self.sentinel.next_deadline();
             let wait = due.map_or(Duration::from_secs(1), |due| due.since(self.now()));
             let wait = self.until_resumed().map_or(wait, |until| until.min(wait));
@@ -356,6 +363,7 @@ impl Center {
     fn persist(&mut self, records: Vec<Action>) {
         let Some(Action::Persist { number: newest, .. }) = records.last() else { return };
         let newest = *newest;
+        self.stood_still = true;
         let records: Vec<Record> = records
             .into_iter()
             .filter_map(|action| match action {
@@ -399,14 +407,7 @@ impl Center {
             Action::Publish { channel, payload } => {
                 self.clients.retain(|_, client| client.deliver(&channel, &payload));
             }
-            Action::WriteConfig { text } => match self.files.write_config(&text) {
-                Ok(()) => tracing::debug!("Sentinel new configuration saved on disk"),
-                Err(error) => {
-                    tracing::warn!(
-                        "WARNING: Sentinel was not able to save the new configuration on disk!!!: {error}"
-                    );
-                }
-            },
+            Action::WriteConfig { text } => self.write_config(&text),
             Action::Log { level, text } => match level {
                 Level::Debug => tracing::debug!("{text}"),
                 Level::Notice => tracing::info!("{text}"),
@@ -422,6 +423,16 @@ impl Center {
                 tracing::warn!("simulated failure: exiting");
                 self.ends = true;
             }
+        }
+    }
+
+    fn write_config(&mut self, text: &str) {
+        self.stood_still = true;
+        match self.files.write_config(text) {
+            Ok(()) => tracing::debug!("Sentinel new configuration saved on disk"),
+            Err(error) => tracing::warn!(
+                "WARNING: Sentinel was not able to save the new configuration on disk!!!: {error}"
+            ),
         }
     }
 

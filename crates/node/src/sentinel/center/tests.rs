@@ -25,6 +25,7 @@ fn center(folder: &std::path::Path) -> (Center, UnboundedReceiver<Vec<u8>>) {
         config: Config::default(),
         files,
         synced: 0,
+        stood_still: false,
         links: BTreeMap::new(),
         lives: 0,
         clients: BTreeMap::new(),
