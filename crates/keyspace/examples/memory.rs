@@ -5,7 +5,7 @@
 use std::process::Command;
 
 use clock::Millis;
-use keyspace::{Field, HashBuilder, HashLimits, Key, Keyspace, NewValue, Table, pool_use};
+use keyspace::{Field, HashBuilder, HashLimits, Key, Keyspace, NewValue, PackedHash, Table, pool_use};
 
 #[derive(Clone, Copy)]
 enum Data {
@@ -52,10 +52,10 @@ fn fill(table: &mut Table, key: &Key<'_>, data: Data, number: u64) {
             (0..10).for_each(|field| hash.push(format!("f{field}").as_bytes(), b"123456789", None));
             hash.push(b"long-field-0", &[b'v'; 144], None);
             hash.name_by(HashLimits::default());
-            let _ = table.insert(key, NewValue::Hash(&hash), None);
+            let _ = table.insert(key, NewValue::Hash(hash.packed()), None);
         }
         Data::Hash(fields) => {
-            let mut place = table.insert(key, NewValue::Hash(&HashBuilder::new()), None);
+            let mut place = table.insert(key, NewValue::Hash(PackedHash::default()), None);
             for field in 0..fields {
                 let name = format!("field-{field:08}");
                 let field = Field { name: name.as_bytes(), value: &[b'v'; 75], expiry: None };

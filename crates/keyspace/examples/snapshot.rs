@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use clock::Millis;
-use keyspace::{Field, Found, HashBuilder, HashLimits, Keyspace, NewValue, Value, pool_use};
+use keyspace::{Field, Found, HashLimits, Keyspace, NewValue, PackedHash, Value, pool_use};
 use slot_routing::Slot;
 
 fn set(keyspace: &Keyspace, name: &[u8], value: &[u8]) {
@@ -29,7 +29,7 @@ fn hset(keyspace: &Keyspace, name: &[u8], value: &[u8]) {
     let mut guard = keyspace.lock(key.slot());
     let table = guard.table(0);
     let place = match table.find(&key, Millis(0)) {
-        Found::Missing => table.insert(&key, NewValue::Hash(&HashBuilder::new()), None),
+        Found::Missing => table.insert(&key, NewValue::Hash(PackedHash::default()), None),
         Found::Live(place) | Found::Expired(place) => place,
     };
     table.hash_set(place, &key, Field { name, value, expiry: None }, HashLimits::default());

@@ -150,6 +150,13 @@ impl Index {
         self.segment(hash).find(hash, is)
     }
 
+    /// Makes room for so many entries in all, as far as one segment has it.
+    pub(crate) fn reserve(&mut self, entries: usize, of: &impl Hashes) {
+        if let Self::One(segment) = self {
+            segment.reserve(entries, &mut hashes(of));
+        }
+    }
+
     pub(crate) fn add(&mut self, hash: u64, reference: u32, of: &impl Hashes) {
         loop {
             match self.segment(hash).room() {

@@ -67,6 +67,14 @@ impl Keyspace {
         Key { bytes, slot: Slot::of_key(bytes), hash: hashing::of(bytes) }
     }
 
+    /// The same, for whoever knows the key's slot.
+    #[must_use]
+    #[inline]
+    pub fn key_in<'a>(&self, slot: Slot, bytes: &'a [u8]) -> Key<'a> {
+        debug_assert_eq!(slot, Slot::of_key(bytes));
+        Key { bytes, slot, hash: hashing::of(bytes) }
+    }
+
     /// First sweep over a batch: asks the processor for the slot's own memory.
     #[inline]
     pub fn touch_slot(&self, key: &Key<'_>) {

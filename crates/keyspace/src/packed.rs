@@ -13,6 +13,7 @@
 //! exchange them ([`crate::table`], `splice`).
 
 use clock::Millis;
+use smallvec::{Array, SmallVec};
 
 use crate::entry::{TIME, read_time, write_time};
 
@@ -47,12 +48,34 @@ fn varint(bytes: &[u8], at: &mut usize) -> usize {
     }
 }
 
-fn push_varint(out: &mut impl Extend<u8>, mut value: usize) {
+/// Bytes that grow at their end.
+pub(crate) trait Bytes {
+    fn append(&mut self, bytes: &[u8]);
+}
+
+impl Bytes for Vec<u8> {
+    fn append(&mut self, bytes: &[u8]) {
+        self.extend_from_slice(bytes);
+    }
+}
+
+impl<A: Array<Item = u8>> Bytes for SmallVec<A> {
+    fn append(&mut self, bytes: &[u8]) {
+        self.extend_from_slice(bytes);
+    }
+}
+
+/// What a record has at most before its field.
+const MOST_HEAD: usize = 2 * usize::BITS.div_ceil(7) as usize + TIME;
+
+fn put_varint(out: &mut [u8; MOST_HEAD], at: &mut usize, mut value: usize) {
     while value >= 0x80 {
-        out.extend([value as u8 | 0x80]);
+        out[*at] = value as u8 | 0x80;
+        *at += 1;
         value >>= 7;
     }
-    out.extend([value as u8]);
+    out[*at] = value as u8;
+    *at += 1;
 }
 
 pub(crate) fn count(packed: &[u8]) -> usize {
@@ -77,12 +100,7 @@ pub(crate) fn record(packed: &[u8], start: usize) -> Record<'_> {
 /// The fields of a packed hash, its count in front.
 #[inline]
 pub(crate) fn records(packed: &[u8]) -> impl Iterator<Item = Record<'_>> {
-    records_from(packed, COUNT)
-}
-
-#[inline]
-pub(crate) fn records_from(packed: &[u8], start: usize) -> impl Iterator<Item = Record<'_>> {
-    let mut at = start;
+    let mut at = COUNT;
     std::iter::from_fn(move || {
         let record = (at < packed.len()).then(|| record(packed, at))?;
         at = record.end;
@@ -95,16 +113,17 @@ pub(crate) fn find<'a>(packed: &'a [u8], field: &[u8]) -> Option<Record<'a>> {
     records(packed).find(|record| record.field == field)
 }
 
-pub(crate) fn push(out: &mut impl Extend<u8>, field: &[u8], value: &[u8], expiry: Option<Millis>) {
-    push_varint(out, field.len() * 2 + usize::from(expiry.is_some()));
-    push_varint(out, value.len());
+pub(crate) fn push(out: &mut impl Bytes, field: &[u8], value: &[u8], expiry: Option<Millis>) {
+    let (mut head, mut len) = ([0; MOST_HEAD], 0);
+    put_varint(&mut head, &mut len, field.len() * 2 + usize::from(expiry.is_some()));
+    put_varint(&mut head, &mut len, value.len());
     if let Some(expiry) = expiry {
-        let mut time = [0; TIME];
-        write_time(&mut time, 0, expiry);
-        out.extend(time);
+        write_time(&mut head, len, expiry);
+        len += TIME;
     }
-    out.extend(field.iter().copied());
-    out.extend(value.iter().copied());
+    out.append(&head[..len]);
+    out.append(field);
+    out.append(value);
 }
 
 /// Writes another time into a record that has one.
@@ -118,11 +137,35 @@ pub(crate) fn set_time(packed: &mut [u8], record_start: usize, expiry: Millis) {
 /// A hash on its way into a table: from a dump, a copy.
 #[derive(Debug, Clone, Default)]
 pub struct HashBuilder {
-    /// Records without a count in front.
-    pub(crate) records: Vec<u8>,
-    pub(crate) count: usize,
-    longest: usize,
-    pub(crate) named_table: bool,
+    /// Nothing before the first field comes.
+    packed: Vec<u8>,
+    about: AboutHash,
+}
+
+/// What belongs to the bytes of a [`PackedHash`].
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct AboutHash {
+    count: u32,
+    /// Of the longest name or value.
+    longest: u32,
+    /// Whether a field expires.
+    timed: bool,
+    named_table: bool,
+}
+
+/// A hash, or a part of one, that is to be stored.
+#[derive(Debug, Clone, Copy)]
+pub struct PackedHash<'a> {
+    /// As above, but what stands as count is only true of a hash that may stay packed.
+    packed: &'a [u8],
+    about: AboutHash,
+}
+
+/// A hash without fields.
+impl Default for PackedHash<'_> {
+    fn default() -> Self {
+        Self { packed: &[0; COUNT], about: AboutHash::default() }
+    }
 }
 
 impl HashBuilder {
@@ -133,51 +176,92 @@ impl HashBuilder {
 
     /// Forgets the fields and keeps the memory.
     pub fn clear(&mut self) {
-        self.records.clear();
-        (self.count, self.longest, self.named_table) = (0, 0, false);
+        self.packed.clear();
+        self.about = AboutHash::default();
     }
 
     /// Adds a field that is not there yet.
     pub fn push(&mut self, field: &[u8], value: &[u8], expiry: Option<Millis>) {
-        push(&mut self.records, field, value, expiry);
-        self.count += 1;
-        self.longest = self.longest.max(field.len()).max(value.len());
-    }
-
-    /// How many fields were added.
-    #[must_use]
-    pub fn len(&self) -> usize {
-        self.count
-    }
-
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.count == 0
-    }
-
-    /// The fields that were added.
-    pub fn fields(&self) -> impl Iterator<Item = &[u8]> {
-        records_from(&self.records, 0).map(|record| record.field)
-    }
-
-    /// How many bytes they take.
-    #[must_use]
-    pub fn bytes(&self) -> usize {
-        self.records.len()
+        if self.packed.is_empty() {
+            self.packed.extend_from_slice(&[0; COUNT]);
+        }
+        push(&mut self.packed, field, value, expiry);
+        let about = &mut self.about;
+        about.count += 1;
+        about.longest = about.longest.max(field.len().max(value.len()) as u32);
+        about.timed |= expiry.is_some();
+        set_count(&mut self.packed, about.count as usize);
     }
 
     /// Decides how OBJECT ENCODING will call it.
     pub fn name_by(&mut self, limits: HashLimits) {
-        self.named_table |= self.passes(limits);
-    }
-
-    pub(crate) fn passes(&self, limits: HashLimits) -> bool {
-        self.count > limits.fields || self.longest > limits.value
+        self.about.named_table |= self.packed().passes(limits);
     }
 
     /// Makes OBJECT ENCODING call it `hashtable`.
     pub fn name_table(&mut self) {
-        self.named_table = true;
+        self.about.named_table = true;
+    }
+
+    /// What has been built.
+    #[must_use]
+    pub fn packed(&self) -> PackedHash<'_> {
+        let about = self.about;
+        if self.packed.is_empty() {
+            return PackedHash { about, ..PackedHash::default() };
+        }
+        PackedHash { packed: &self.packed, about }
+    }
+}
+
+impl<'a> PackedHash<'a> {
+    /// Puts one together again from what [`bytes`](Self::bytes) and [`about`](Self::about) gave.
+    #[must_use]
+    pub fn of(packed: &'a [u8], about: AboutHash) -> Self {
+        Self { packed, about }
+    }
+
+    /// How many fields there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.about.count as usize
+    }
+
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.about.count == 0
+    }
+
+    /// The names of the fields.
+    pub fn names(&self) -> impl Iterator<Item = &'a [u8]> {
+        self.fields().map(|record| record.field)
+    }
+
+    pub(crate) fn fields(&self) -> impl Iterator<Item = Record<'a>> + use<'a> {
+        records(self.packed)
+    }
+
+    /// The fields as they are stored.
+    #[must_use]
+    pub fn bytes(&self) -> &'a [u8] {
+        self.packed
+    }
+
+    #[must_use]
+    pub fn about(&self) -> AboutHash {
+        self.about
+    }
+
+    pub(crate) fn timed(&self) -> bool {
+        self.about.timed
+    }
+
+    pub(crate) fn named_table(&self) -> bool {
+        self.about.named_table
+    }
+
+    pub(crate) fn passes(&self, limits: HashLimits) -> bool {
+        self.len() > limits.fields || self.about.longest as usize > limits.value
     }
 }
 

@@ -6,6 +6,7 @@
 //! [`due`]'s matter.
 mod due;
 mod fields;
+mod loading;
 mod moving;
 mod pins;
 mod room;
@@ -27,6 +28,7 @@ use crate::purge::A_PART;
 use crate::usage::Usage;
 use crate::value::{Kind, Naming, NewValue, Str, Value};
 
+pub use loading::NewEntry;
 pub use moving::Detached;
 use pins::{Pending, Pin};
 
@@ -81,6 +83,8 @@ pub struct Table {
     next_due: Millis,
     /// The keys are the fields of a hash.
     of_fields: bool,
+    /// About so many bytes of entries follow at once ([`loading`]).
+    coming: u16,
     index: Index,
     pages: Pages,
     rare: Option<Box<Rare>>,
@@ -117,6 +121,7 @@ impl Default for Table {
             open: NO_PAGE,
             next_due: page::NEVER,
             of_fields: false,
+            coming: 0,
             index: Index::default(),
             pages: Pages::default(),
             rare: None,
@@ -256,7 +261,7 @@ impl Table {
                 let content = Content { kind: Kind::String, mark, usage, expiry, bytes, len: bytes.len() };
                 self.store_new(key, content)
             }
-            NewValue::Hash(builder) => self.insert_hash(key, builder, expiry, usage),
+            NewValue::Hash(hash) => self.insert_hash(key, hash, expiry, usage),
         }
     }
 

@@ -1,7 +1,7 @@
 //! What a key holds.
 
 use crate::hash::{HashPart, HashRef};
-use crate::packed::HashBuilder;
+use crate::packed::PackedHash;
 
 /// The type of a value, as TYPE names it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -72,7 +72,7 @@ impl Value<'_> {
 #[derive(Debug, Clone, Copy)]
 pub enum NewValue<'a> {
     String(Str<'a>),
-    Hash(&'a HashBuilder),
+    Hash(PackedHash<'a>),
 }
 
 impl<'a> NewValue<'a> {

@@ -32,6 +32,8 @@ pub(crate) struct Source<R> {
     /// Up to where in the window the checksum has been counted.
     summed: usize,
     max_string: u64,
+    /// A compressed string, before it is expanded.
+    compressed: Vec<u8>,
 }
 
 impl<R: Read> Source<R> {
@@ -45,6 +47,7 @@ impl<R: Read> Source<R> {
             checksum: checksum.then(Checksum::new),
             summed: 0,
             max_string,
+            compressed: Vec::new(),
         }
     }
 
@@ -124,11 +127,14 @@ impl<R: Read> Source<R> {
         if claimed > self.max_string {
             return Err(self.error(Reason::StringTooLong(claimed)));
         }
-        let mut compressed = Vec::new();
+        let mut compressed = std::mem::take(&mut self.compressed);
+        compressed.clear();
         self.append(compressed_len, &mut compressed)?;
+        let sound = decompress(&compressed, claimed, out);
+        compressed.shrink_to(WINDOW);
+        self.compressed = compressed;
         let bad = Reason::BadCompression { compressed: compressed_len, claimed };
-        *out = decompress(&compressed, claimed).ok_or_else(|| self.error(bad))?;
-        Ok(())
+        if sound { Ok(()) } else { Err(self.error(bad)) }
     }
 
     /// Appends `len` bytes, growing `out` as they arrive.

@@ -199,6 +199,14 @@ impl Segment {
         self.lay_out(more, hash_of);
     }
 
+    /// Takes as many buckets as so many entries should have.
+    pub(super) fn reserve(&mut self, entries: usize, hash_of: &mut dyn FnMut(&[u32], &mut Taken)) {
+        let buckets = buckets_for(entries);
+        if buckets > self.buckets() {
+            self.lay_out(buckets, hash_of);
+        }
+    }
+
     pub(super) fn shrink(&mut self, hash_of: &mut dyn FnMut(&[u32], &mut Taken)) {
         self.lay_out(buckets_for(self.len()), hash_of);
     }

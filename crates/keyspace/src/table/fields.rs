@@ -21,7 +21,7 @@ use crate::hash::{Field, HashRef, Replaced, Shape};
 use crate::hashing;
 use crate::key::Key;
 use crate::outside::Large;
-use crate::packed::{self, COUNT, HashBuilder, HashLimits, MOST_BYTES, MOST_FIELDS};
+use crate::packed::{self, HashLimits, MOST_BYTES, MOST_FIELDS, PackedHash};
 use crate::pages;
 use crate::value::{Kind, NewValue, Value};
 
@@ -161,26 +161,25 @@ impl Table {
     pub(super) fn insert_hash(
         &mut self,
         key: &Key<'_>,
-        builder: &HashBuilder,
+        hash: PackedHash<'_>,
         expiry: Option<Millis>,
         usage: u16,
     ) -> Place {
-        let mark = builder.named_table.into();
-        let len = COUNT + builder.records.len();
-        let place = if len <= MOST_BYTES && builder.count <= MOST_FIELDS {
-            let mut bytes: SmallVec<[u8; 1024]> = SmallVec::with_capacity(len);
-            bytes.extend_from_slice(&(builder.count as u16).to_le_bytes());
-            bytes.extend_from_slice(&builder.records);
-            self.store_new(key, Content { kind: Kind::Hash, mark, usage, expiry, bytes: &bytes, len })
+        let mark = hash.named_table().into();
+        let bytes = hash.bytes();
+        let place = if bytes.len() <= MOST_BYTES && hash.len() <= MOST_FIELDS {
+            self.store_new(key, Content { kind: Kind::Hash, mark, usage, expiry, bytes, len: bytes.len() })
         } else {
             let mut table = Box::new(Table::for_fields());
-            for record in packed::records_from(&builder.records, 0) {
+            for record in hash.fields() {
                 table.set_field(record.field, record.value, record.expiry);
             }
             self.count_in(expiry);
             self.put_outside(key, Kind::Hash, mark, usage, expiry, Large::Fields(table))
         };
-        self.note_fields_due(place, key.bytes);
+        if hash.timed() {
+            self.note_fields_due(place, key.bytes);
+        }
         place
     }
 

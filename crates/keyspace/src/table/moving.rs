@@ -7,7 +7,7 @@ use crate::entry::Mark;
 use crate::hash::HashRef;
 use crate::key::Key;
 use crate::outside::Large;
-use crate::packed::{self, HashBuilder, HashLimits};
+use crate::packed::{HashBuilder, HashLimits, PackedHash};
 use crate::usage::Usage;
 use crate::value::Kind;
 
@@ -38,18 +38,18 @@ impl Detached {
     /// Adds fields to a large hash; says whether all of them were new. `limits` decides how OBJECT ENCODING will
     /// call it.
     #[must_use]
-    pub fn add_fields(&mut self, fields: &HashBuilder, limits: HashLimits) -> bool {
+    pub fn add_fields(&mut self, fields: PackedHash<'_>, limits: HashLimits) -> bool {
         let Loose::Large(Large::Fields(table)) = &mut self.value else {
             unreachable!("only a large hash is added to")
         };
         let before = table.len();
-        for record in packed::records_from(&fields.records, 0) {
+        for record in fields.fields() {
             table.set_field(record.field, record.value, record.expiry);
         }
         if fields.passes(limits) || table.len() > limits.fields {
             self.mark = Mark::On;
         }
-        table.len() == before + fields.count
+        table.len() == before + fields.len()
     }
 }
 
@@ -59,7 +59,9 @@ impl HashRef<'_> {
     pub fn to_builder(&self) -> HashBuilder {
         let mut builder = HashBuilder::new();
         self.for_each(&mut |field| builder.push(field.name, field.value, field.expiry));
-        builder.named_table = self.named_table;
+        if self.named_table {
+            builder.name_table();
+        }
         builder
     }
 }

@@ -63,20 +63,34 @@ impl Table {
 
     /// The size that suits full pages of the table with another `need` bytes.
     fn full_size(&self, need: usize) -> usize {
-        let live = (self.live_bytes() + need) as u64;
+        let ahead = self.ahead(need);
+        let live = (self.live_bytes() + ahead) as u64;
+        let entries = self.len() + ahead / need.max(1) - 1;
         let halves = if self.of_fields { HALVES_OF_FIELDS } else { HALVES };
-        let best = halves * (live * (live / u64::from(self.len).max(1))).isqrt() / 2;
+        let best = halves * (live * (live / entries.max(1) as u64)).isqrt() / 2;
         // Rounded to the nearest power of two.
         let steps = ((best + best / 3) as usize / Block::STEP).max(1);
         Block::LARGEST.min(Block::STEP << steps.ilog2())
     }
 
+    /// An entry's bytes and those of what follows at once.
+    fn ahead(&self, need: usize) -> usize {
+        need.max(usize::from(self.coming))
+    }
+
+    /// Makes the index ready for so many entries.
+    pub(super) fn reserve(&mut self, entries: usize) {
+        let keys = Keys { pages: &self.pages, store: self.rare.as_ref().map(|rare| &rare.store) };
+        self.index.reserve(entries, &keys);
+    }
+
     /// Makes the open page long enough for another `need` bytes, if it is small enough to grow.
     fn grow_open(&mut self, need: usize) -> Option<usize> {
         let number = self.open as usize;
-        let end = page::end(self.pages.page_if(number)?) + need;
-        let grows = end <= self.full_size(need) / 4 && self.pinned(number) == 0;
-        grows.then(|| self.pages.grow(number, page_size(end)))?;
+        let end = page::end(self.pages.page_if(number)?);
+        let most = self.full_size(need) / 4;
+        let grows = end + need <= most && self.pinned(number) == 0;
+        grows.then(|| self.pages.grow(number, page_size((end + self.ahead(need)).min(most))))?;
         Some(number)
     }
 
@@ -92,7 +106,7 @@ impl Table {
             .collect();
         let together: usize = small.iter().map(|(_, live)| live).sum();
         let merge = together + need > full / 8 * 7;
-        let least = page_size(page::HEAD + need);
+        let least = page_size((page::HEAD + self.ahead(need)).min(full.max(page::HEAD + need)));
         let len = if merge { full.max(least) } else { least };
         let number = self.pages.add(len, self.first_free_number());
         self.due_page_added(number);

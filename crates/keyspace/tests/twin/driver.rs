@@ -226,7 +226,7 @@ impl Driver {
                 if *named {
                     builder.name_table();
                 }
-                NewValue::Hash(&builder)
+                NewValue::Hash(builder.packed())
             }
         };
         let place = match table.find(&key, self.now) {

@@ -1,24 +1,25 @@
 //! The threads that store what a load has read.
 //!
-//! Each has a lane: a short queue of batches of keys. A large hash comes in parts; it is put together before its
-//! key is made, so that no slot is held meanwhile, and what of it is on its way is one part.
+//! Each has a lane, by which it gets batches of keys. A batch has several keys of many slots; they are sorted by slot
+//! and stored together, so that a slot's lines are fetched once for all of them, and its table is told how many it
+//! will have in the end, so that it makes room at once. A large hash comes in parts; it is put together before its key is made, so
+//! that no slot is held meanwhile, and what of it is on its way are a batch's parts.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 
 use clock::Millis;
-use keyspace::{Detached, Found, HashBuilder, HashLimits, Key, Keyspace, Naming, NewValue, Str, Usage};
+use keyspace::{
+    AboutHash, Detached, Found, HashLimits, Keyspace, Naming, NewEntry, NewValue, PackedHash, Str, Usage,
+};
 use persistence::Entry;
+use slot_routing::Slot;
+use smallvec::SmallVec;
 
-/// A batch goes to its thread when it has so many bytes or keys.
-const BATCH_BYTES: usize = 64 * 1024;
-const BATCH_KEYS: usize = 1024;
-/// Batches that may wait for a thread.
-const BATCHES_AHEAD: usize = 4;
 /// Keys whose memory is asked for at once.
-const SWEEP: usize = 16;
+const SWEEP: usize = 32;
 
-/// Hashes that had the same field in two of their parts.
+/// Large hashes that had a field twice.
 #[derive(Debug)]
 pub(super) struct Faults(AtomicU64);
 
@@ -38,7 +39,13 @@ impl Faults {
 /// The way to a storing thread.
 pub(super) struct Lane {
     sender: SyncSender<Batch>,
+    /// Batches that were stored, for their memory.
+    spare: Receiver<Batch>,
     batch: Batch,
+    /// A batch goes to its thread when it has so many bytes.
+    share: usize,
+    /// Keys that a slot will have.
+    expected: usize,
 }
 
 /// What a storing thread works with.
@@ -47,39 +54,47 @@ pub(super) struct Storing<'a> {
     limits: HashLimits,
     faults: &'a Faults,
     batches: Receiver<Batch>,
+    emptied: Sender<Batch>,
+    share: usize,
 }
 
-/// Keys on their way to a thread; keys and strings lie in `bytes`.
+/// Keys on their way to a thread; they and their values lie in `bytes`.
 #[derive(Default)]
 struct Batch {
     bytes: Vec<u8>,
     keys: Vec<Loose>,
-    /// Bytes of hashes.
-    fields: usize,
+    /// How many keys a slot may have in the end.
+    expected: usize,
 }
+
+/// Database, slot and number in its batch of a key.
+type Ordered = (u16, Slot, u32);
 
 /// A key that was read, or a further part of its value.
 struct Loose {
     db: u16,
+    slot: Slot,
     /// Where in the batch the key ends; it starts where the one before it ended.
-    key_end: usize,
-    end: usize,
+    key_end: u32,
+    end: u32,
     content: Content,
     expiry: Option<Millis>,
     usage: Option<Usage>,
 }
 
+/// What the bytes behind the key are.
+#[derive(Clone, Copy)]
 enum Content {
-    /// Its bytes lie behind the key.
-    String {
-        naming: Naming,
+    String(Naming),
+    Hash(AboutHash),
+    /// The first part of a large hash, and where in the file the key begins.
+    First {
+        about: AboutHash,
+        offset: u64,
     },
-    Hash(Box<HashBuilder>),
-    /// The first part of a large hash.
-    First(Box<HashBuilder>),
-    /// A further part, and where in the file it begins.
+    /// A further part, and where it begins.
     More {
-        fields: Box<HashBuilder>,
+        about: AboutHash,
         is_last: bool,
         offset: u64,
     },
@@ -94,119 +109,173 @@ struct Open {
     hash: Detached,
 }
 
-/// A lane and what is at its end.
+/// A lane and what is at its end. `share` is how much of all that is on its way may be on this one.
 pub(super) fn lane<'a>(
     keyspace: &'a Keyspace,
     limits: HashLimits,
     faults: &'a Faults,
+    share: usize,
 ) -> (Lane, Storing<'a>) {
-    let (sender, batches) = sync_channel(BATCHES_AHEAD);
-    (Lane { sender, batch: Batch::default() }, Storing { keyspace, limits, faults, batches })
+    let ((sender, batches), (emptied, spare)) = (sync_channel(0), channel());
+    let batch = Batch::default();
+    (
+        Lane { sender, spare, batch, share, expected: 0 },
+        Storing { keyspace, limits, faults, batches, emptied, share },
+    )
 }
 
 impl Lane {
-    /// Adds a key with its value, or with the first part of it.
-    pub(super) fn add(&mut self, entry: &Entry<'_>, usage: Option<Usage>) {
-        let Batch { bytes, fields, .. } = &mut self.batch;
+    /// Adds a key with its value, or with the first part of it. `offset` is where in the file it begins.
+    pub(super) fn add(&mut self, slot: Slot, entry: &Entry<'_>, usage: Option<Usage>, offset: u64) {
+        let bytes = &mut self.batch.bytes;
         bytes.extend_from_slice(entry.key);
-        let key_end = bytes.len();
+        let key_end = bytes.len() as u32;
         let content = match entry.value {
             NewValue::String(string) => {
                 bytes.extend_from_slice(string.bytes);
-                Content::String { naming: string.naming }
+                Content::String(string.naming)
             }
-            NewValue::Hash(builder) => {
-                *fields += builder.bytes();
-                let hash = Box::new(builder.clone());
-                if entry.is_part { Content::First(hash) } else { Content::Hash(hash) }
+            NewValue::Hash(hash) => {
+                bytes.extend_from_slice(hash.bytes());
+                let about = hash.about();
+                if entry.is_part { Content::First { about, offset } } else { Content::Hash(about) }
             }
         };
-        let end = bytes.len();
-        self.push(Loose { db: entry.db, key_end, end, content, expiry: entry.expiry, usage });
+        let end = bytes.len() as u32;
+        self.push(Loose { db: entry.db, slot, key_end, end, content, expiry: entry.expiry, usage });
     }
 
     /// Adds a further part of the hash that came last.
-    pub(super) fn add_fields(&mut self, fields: &HashBuilder, is_last: bool, offset: u64) {
-        self.batch.fields += fields.bytes();
-        let end = self.batch.bytes.len();
-        let content = Content::More { fields: Box::new(fields.clone()), is_last, offset };
-        self.push(Loose { db: 0, key_end: end, end, content, expiry: None, usage: None });
+    pub(super) fn add_fields(&mut self, fields: PackedHash<'_>, is_last: bool, offset: u64) {
+        let key_end = self.batch.bytes.len() as u32;
+        self.batch.bytes.extend_from_slice(fields.bytes());
+        let content = Content::More { about: fields.about(), is_last, offset };
+        let (end, slot) = (self.batch.bytes.len() as u32, Slot::of_key(b""));
+        self.push(Loose { db: 0, slot, key_end, end, content, expiry: None, usage: None });
+    }
+
+    /// From here on, a slot will have about so many keys of a database.
+    pub(super) fn expect(&mut self, keys: usize) {
+        self.send();
+        self.expected = keys;
     }
 
     fn push(&mut self, loose: Loose) {
-        let Batch { bytes, keys, fields } = &mut self.batch;
-        keys.push(loose);
-        if bytes.len() + *fields >= BATCH_BYTES || keys.len() >= BATCH_KEYS {
+        self.batch.keys.push(loose);
+        if self.batch.bytes.len() >= self.share {
             self.send();
         }
     }
 
     pub(super) fn send(&mut self) {
-        let batch = std::mem::take(&mut self.batch);
-        if !batch.keys.is_empty() {
+        if !self.batch.keys.is_empty() {
+            let spare = self.spare.try_recv().unwrap_or_default();
+            let mut batch = std::mem::replace(&mut self.batch, spare);
+            batch.expected = self.expected;
             self.sender.send(batch).expect("a storing thread ends after its sender");
         }
+    }
+}
+
+impl Batch {
+    /// Where a key begins.
+    fn start(&self, number: usize) -> usize {
+        number.checked_sub(1).map_or(0, |before| self.keys[before].end as usize)
+    }
+
+    /// A key and the bytes behind it.
+    fn parts(&self, number: usize) -> (&[u8], &[u8]) {
+        let loose = &self.keys[number];
+        let (key_end, end) = (loose.key_end as usize, loose.end as usize);
+        (&self.bytes[self.start(number)..key_end], &self.bytes[key_end..end])
+    }
+
+    /// The numbers of the keys whose values are whole, sorted by database and slot.
+    fn sort(&self, order: &mut Vec<Ordered>) {
+        order.clear();
+        let whole = self.keys.iter().enumerate().filter(|(_, loose)| loose.content.is_whole());
+        order.extend(whole.map(|(number, loose)| (loose.db, loose.slot, number as u32)));
+        order.sort_unstable();
+    }
+
+    fn clear(&mut self, share: usize) {
+        self.keys.clear();
+        self.bytes.clear();
+        // One long string needs not be there for ever.
+        self.bytes.shrink_to(2 * share);
+    }
+}
+
+impl Content {
+    fn is_whole(&self) -> bool {
+        matches!(self, Self::String(_) | Self::Hash(_))
     }
 }
 
 impl Storing<'_> {
     /// Stores batches until no more come.
     pub(super) fn run(self) {
-        let mut open = None;
-        while let Ok(Batch { bytes, keys, .. }) = self.batches.recv() {
-            let mut start = 0;
-            let mut names = Vec::with_capacity(SWEEP);
-            for part in keys.chunks(SWEEP) {
-                names.clear();
-                let mut at = start;
-                for loose in part {
-                    names.push(self.keyspace.key(&bytes[at..loose.key_end]));
-                    at = loose.end;
-                }
-                names.iter().for_each(|name| self.keyspace.touch_slot(name));
-                self.keyspace.touch_entries(part[0].db, names.iter());
-                for (loose, name) in part.iter().zip(&names) {
-                    self.store(name, &bytes[loose.key_end..loose.end], loose, &mut open);
-                }
-                start = at;
-            }
+        let (mut open, mut order) = (None, Vec::new());
+        while let Ok(mut batch) = self.batches.recv() {
+            self.put_together(&batch, &mut open);
+            batch.sort(&mut order);
+            order.chunks(SWEEP).for_each(|some| self.store(&batch, some));
+            batch.clear(self.share);
+            // Nobody takes it back at the end.
+            let _ = self.emptied.send(batch);
         }
     }
 
-    fn store(&self, key: &Key<'_>, string: &[u8], loose: &Loose, open: &mut Option<Open>) {
-        let (db, expiry, usage) = (loose.db, loose.expiry, loose.usage);
-        match &loose.content {
-            Content::String { naming } => {
-                self.put(db, key, NewValue::String(Str { bytes: string, naming: *naming }), expiry, usage);
-            }
-            Content::Hash(builder) => self.put(db, key, NewValue::Hash(builder), expiry, usage),
-            Content::First(fields) => {
-                let mut hash = Detached::large_hash();
-                let _ = hash.add_fields(fields, self.limits);
-                *open = Some(Open { db, key: key.bytes().into(), expiry, usage, hash });
-            }
-            Content::More { fields, is_last, offset } => {
-                let hash = &mut open.as_mut().expect("the first part comes first").hash;
-                if !hash.add_fields(fields, self.limits) {
-                    self.faults.0.fetch_min(*offset, Ordering::Relaxed);
-                }
-                if *is_last && let Some(whole) = open.take() {
-                    self.put_made(whole);
-                }
-            }
-        }
-    }
-
-    fn put(&self, db: u16, key: &Key<'_>, value: NewValue<'_>, expiry: Option<Millis>, usage: Option<Usage>) {
-        let mut slot = self.keyspace.lock(key.slot());
-        let table = slot.table(db);
-        // A file names a key once, but nothing makes it.
-        let place = match table.find(key, Millis(i64::MIN)) {
-            Found::Missing => table.insert(key, value, expiry),
-            Found::Live(place) | Found::Expired(place) => table.replace(place, key, value, expiry).0,
+    /// Stores some keys, those of one slot together.
+    fn store(&self, batch: &Batch, some: &[Ordered]) {
+        let entry = |&(_, slot, number): &Ordered| {
+            let loose = &batch.keys[number as usize];
+            let (key, bytes) = batch.parts(number as usize);
+            let value = match loose.content {
+                Content::String(naming) => NewValue::String(Str { bytes, naming }),
+                Content::Hash(about) => NewValue::Hash(PackedHash::of(bytes, about)),
+                Content::First { .. } | Content::More { .. } => unreachable!("only whole values are sorted"),
+            };
+            NewEntry { key: self.keyspace.key_in(slot, key), value, expiry: loose.expiry, usage: loose.usage }
         };
-        if let Some(usage) = usage {
-            table.set_usage(place, usage);
+        let entries: SmallVec<[NewEntry<'_>; SWEEP]> = some.iter().map(entry).collect();
+        entries.iter().for_each(|entry| self.keyspace.touch_slot(&entry.key));
+        self.keyspace.touch_entries(some[0].0, entries.iter().map(|entry| &entry.key));
+        let mut at = 0;
+        for of_one in some.chunk_by(|one, other| (one.0, one.1) == (other.0, other.1)) {
+            let (db, slot, _) = of_one[0];
+            let entries = &entries[at..at + of_one.len()];
+            self.keyspace.lock(slot).table(db).load(entries, batch.expected);
+            at += of_one.len();
+        }
+    }
+
+    /// Puts large hashes together from their parts. One is made before its key is.
+    fn put_together(&self, batch: &Batch, open: &mut Option<Open>) {
+        for (number, loose) in batch.keys.iter().enumerate() {
+            let (key, bytes) = batch.parts(number);
+            match loose.content {
+                Content::String(_) | Content::Hash(_) => {}
+                Content::First { about, offset } => {
+                    let mut hash = Detached::large_hash();
+                    self.add_fields(&mut hash, PackedHash::of(bytes, about), offset);
+                    let (db, expiry, usage) = (loose.db, loose.expiry, loose.usage);
+                    *open = Some(Open { db, key: key.into(), expiry, usage, hash });
+                }
+                Content::More { about, is_last, offset } => {
+                    let hash = &mut open.as_mut().expect("the first part comes first").hash;
+                    self.add_fields(hash, PackedHash::of(bytes, about), offset);
+                    if is_last && let Some(whole) = open.take() {
+                        self.put_made(whole);
+                    }
+                }
+            }
+        }
+    }
+
+    fn add_fields(&self, hash: &mut Detached, fields: PackedHash<'_>, offset: u64) {
+        if !hash.add_fields(fields, self.limits) {
+            self.faults.0.fetch_min(offset, Ordering::Relaxed);
         }
     }
 

@@ -13,11 +13,15 @@ use clock::Millis;
 use engine::Gate;
 use keyspace::{LockedSlots, Usage};
 use persistence::{Entry, Item, Limits, RdbError, RdbLoader, Reason};
-use slot_routing::Slot;
+use slot_routing::{SLOT_COUNT, Slot};
 
 use super::lanes::{Faults, Lane, lane};
 use crate::server::Server;
 
+/// Bytes that may be on their way to the storing threads, and as many again that they are working on.
+const ON_THEIR_WAY: usize = 2 << 20;
+/// A key with its value has so many bytes in a file at least: what is promised beyond that is a lie.
+const LEAST_OF_A_KEY: u64 = 4;
 /// How far the load is is noted after so many items.
 const ITEMS_PER_LOOK: usize = 1024;
 /// A load that takes long says how far it is this often.
@@ -126,10 +130,10 @@ fn flush(server: &Server) {
 fn load(server: &Server, input: impl Read, drop_expired: bool) -> Result<Loaded, LoadError> {
     let (keyspace, limits) = (&server.engine.keyspace, server.engine.settings.hash_limits());
     let threads = usize::try_from(server.config.integer("io-threads")).unwrap_or(1).max(1);
-    let faults = Faults::default();
+    let (faults, share) = (Faults::default(), ON_THEIR_WAY / threads);
     let loaded = std::thread::scope(|scope| {
         let lanes = (0..threads).map(|_| {
-            let (lane, storing) = lane(keyspace, limits, &faults);
+            let (lane, storing) = lane(keyspace, limits, &faults, share);
             scope.spawn(move || storing.run());
             lane
         });
@@ -187,8 +191,9 @@ fn read(
                 return Err(LoadError::Database(entry.db, databases));
             }
             Item::Entry(entry) => {
-                let number = Slot::of_key(entry.key).index() % lanes.len();
-                lanes[number].add(&entry, usage_of(&entry, now, by_frequency));
+                let slot = Slot::of_key(entry.key);
+                let number = slot.index() % lanes.len();
+                lanes[number].add(slot, &entry, usage_of(&entry, now, by_frequency), offset);
                 lane = Some(number);
                 loaded.keys += 1;
             }
@@ -206,12 +211,23 @@ fn read(
                 let used = resp::parse_i64(value).and_then(|used| u64::try_from(used).ok());
                 progress.used_memory.store(used.unwrap_or(0), Ordering::Relaxed);
             }
-            Item::Aux { .. } | Item::Sizes { .. } => {}
+            Item::Sizes { keys, .. } => {
+                let keys = keys.min(progress.total.load(Ordering::Relaxed) / LEAST_OF_A_KEY);
+                lanes.iter_mut().for_each(|lane| lane.expect(a_slots_share(keys)));
+            }
+            Item::Aux { .. } => {}
             Item::Function(_) => return Err(LoadError::Functions),
         }
     }
     progress.read.store(loader.offset(), Ordering::Relaxed);
     Ok(loaded)
+}
+
+/// How many of so many keys nearly every slot will have. A few more cost one step of growth, a few less would leave
+/// lines of the index empty.
+fn a_slots_share(keys: u64) -> usize {
+    let mean = keys / SLOT_COUNT as u64;
+    (mean - mean.isqrt()) as usize
 }
 
 /// What the file says of a key's use, if that is what this server goes by.

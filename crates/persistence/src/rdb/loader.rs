@@ -3,7 +3,7 @@
 use std::io::Read;
 
 use clock::Millis;
-use keyspace::{HashBuilder, HashLimits, NewValue};
+use keyspace::{HashLimits, NewValue, PackedHash};
 
 use super::{
     AUX, END, EXPIRE_MILLIS, EXPIRE_SECONDS, FREQUENCY, FUNCTION, FUNCTION_BEFORE_7, IDLE, MODULE_AUX,
@@ -72,7 +72,7 @@ pub enum Item<'a> {
     Entry(Entry<'a>),
     /// Further fields of the hash that came last. Whether a field was in an earlier part is for the caller to see.
     Fields {
-        fields: &'a HashBuilder,
+        fields: PackedHash<'a>,
         is_last: bool,
     },
     /// A library of functions, as its source text.

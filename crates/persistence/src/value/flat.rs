@@ -3,6 +3,8 @@
 //! Each reader goes forward once, looks at no byte outside of the string, and gives `None` where anything
 //! does not fit: an item that passes the end, an unknown form, a missing end mark.
 
+use smallvec::SmallVec;
+
 /// One item: a string, or a number that stands for its digits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Item<'a> {
@@ -28,6 +30,9 @@ impl<'a> Item<'a> {
         }
     }
 }
+
+/// The items of a string; no memory is taken for those of a small one.
+pub(super) type Items<'a> = SmallVec<[Item<'a>; 64]>;
 
 const END: u8 = 0xFF;
 
@@ -76,11 +81,11 @@ impl<'a> Reader<'a> {
 
 /// A listpack: its length in 4 bytes, the number of items in 2, the items, 0xFF. An item is followed by
 /// its own length, for those who read backwards.
-pub(super) fn listpack(bytes: &[u8]) -> Option<Vec<Item<'_>>> {
+pub(super) fn listpack(bytes: &[u8]) -> Option<Items<'_>> {
     let mut reader = Reader(bytes);
     let len = u32::from_le_bytes(reader.array()?);
     let _: [u8; 2] = reader.array()?;
-    let mut items = Vec::new();
+    let mut items = Items::new();
     loop {
         let before = reader.0.len();
         let first = reader.byte()?;
@@ -122,11 +127,11 @@ pub(super) fn listpack(bytes: &[u8]) -> Option<Vec<Item<'_>>> {
 
 /// A ziplist: its length and the place of its last item in 4 bytes each, the number of items in 2, the
 /// items, 0xFF. An item begins with the length of the one before it.
-pub(super) fn ziplist(bytes: &[u8]) -> Option<Vec<Item<'_>>> {
+pub(super) fn ziplist(bytes: &[u8]) -> Option<Items<'_>> {
     let mut reader = Reader(bytes);
     let len = u32::from_le_bytes(reader.array()?);
     let _: [u8; 6] = reader.array()?;
-    let mut items = Vec::new();
+    let mut items = Items::new();
     loop {
         match reader.byte()? {
             END => return (len as usize == bytes.len() && reader.0.is_empty()).then_some(items),
@@ -158,10 +163,10 @@ pub(super) fn ziplist(bytes: &[u8]) -> Option<Vec<Item<'_>>> {
 
 /// A zipmap: the number of its fields in one byte, then name and value in turn, each after its length
 /// (one byte, or 254 and four); behind a value's length, how many unused bytes follow the value; 0xFF.
-pub(super) fn zipmap(bytes: &[u8]) -> Option<Vec<Item<'_>>> {
+pub(super) fn zipmap(bytes: &[u8]) -> Option<Items<'_>> {
     let mut reader = Reader(bytes);
     reader.byte()?;
-    let mut items = Vec::new();
+    let mut items = Items::new();
     while let Some(name) = zipmap_len(&mut reader)? {
         items.push(reader.bytes(name)?);
         let value = zipmap_len(&mut reader)??;
@@ -209,7 +214,7 @@ mod tests {
         bytes.extend_from_slice(&[forms.len() as u8, 0]);
         bytes.extend_from_slice(&body);
         bytes.push(END);
-        let items: Vec<_> = forms.iter().map(|(_, item)| *item).collect();
+        let items: Items<'_> = forms.iter().map(|(_, item)| *item).collect();
         assert_eq!(listpack(&bytes), Some(items));
         for end in 0..bytes.len() {
             assert_eq!(listpack(&bytes[..end]), None, "cut at {end}");
@@ -238,17 +243,17 @@ mod tests {
         bytes.extend_from_slice(&[0, 0, 0, 0, forms.len() as u8, 0]);
         bytes.extend_from_slice(&body);
         bytes.push(END);
-        let items: Vec<_> = forms.iter().map(|(_, item)| *item).collect();
+        let items: Items<'_> = forms.iter().map(|(_, item)| *item).collect();
         assert_eq!(ziplist(&bytes), Some(items));
     }
 
     #[test]
     fn zipmaps_with_unused_bytes() {
         let bytes = b"\x02\x01a\x01\x02x..\xfe\x01\x00\x00\x00b\x00\x00\xff";
-        let expected: Vec<_> = [&b"a"[..], b"x", b"b", b""].map(Item::Bytes).to_vec();
+        let expected: Items<'_> = [&b"a"[..], b"x", b"b", b""].map(Item::Bytes).into_iter().collect();
         assert_eq!(zipmap(bytes), Some(expected));
         assert_eq!(zipmap(b"\x01\x01a\xff"), None);
-        assert_eq!(zipmap(b"\x00\xff"), Some(vec![]));
+        assert_eq!(zipmap(b"\x00\xff"), Some(Items::new()));
     }
 
     proptest! {

@@ -15,11 +15,10 @@
 //! | 24 | (Redis 7.4) as above |
 //! | 25 | (Redis 7.4) base time; a listpack: name, value, time, 0 for none |
 
-use std::collections::HashSet;
 use std::io::{self, Read, Write};
 
 use clock::Millis;
-use keyspace::{Field, HashBuilder, HashLimits, HashPart, HashRef};
+use keyspace::{Field, HashBuilder, HashLimits, HashPart, HashRef, PackedHash};
 
 use super::flat;
 use crate::Dialect;
@@ -39,8 +38,9 @@ pub(super) const TIMED_LISTPACK: u8 = 25;
 const FIRST_MILLISECOND: i64 = 1;
 /// A hash with more bytes than this is read in parts, so that it is not held twice as it is stored.
 const PART: usize = 128 << 10;
-/// Among so many names, one is looked for by looking at each.
-const FEW: usize = 24;
+/// Among so many names, one is looked for by looking at the tags of all.
+const FEW: usize = 32;
+const TWICE: Reason = Reason::BadValue("a hash with the same field twice");
 
 pub(super) fn type_code(hash: &HashRef<'_>, dialect: Dialect) -> u8 {
     code(hash.next_due().is_some(), dialect)
@@ -122,7 +122,6 @@ pub(super) fn read<R: Read>(
     buffer: &mut Buffer,
 ) -> Result<(), RdbError> {
     buffer.fields.clear();
-    buffer.seen.clear();
     buffer.rest = Rest::default();
     match code {
         PAIRS | VALKEY_TIMED | TIMED => {
@@ -133,8 +132,12 @@ pub(super) fn read<R: Read>(
         }
         _ => read_flat(code, source, buffer)?,
     }
-    if buffer.fields.is_empty() {
+    if buffer.fields.packed().is_empty() {
         return Err(source.error(Reason::BadValue("a hash without fields")));
+    }
+    // Whoever puts parts together looks for names that come twice.
+    if !buffer.is_part() && names_one_twice(buffer.fields.packed()) {
+        return Err(source.error(TWICE));
     }
     buffer.fields.name_by(limits);
     Ok(())
@@ -143,7 +146,6 @@ pub(super) fn read<R: Read>(
 /// Reads the next part of a large hash in place of the one before.
 pub(super) fn read_more<R: Read>(source: &mut Source<R>, buffer: &mut Buffer) -> Result<(), RdbError> {
     buffer.fields.clear();
-    buffer.seen.clear();
     read_fields(source, buffer)
 }
 
@@ -151,9 +153,6 @@ pub(super) fn read_more<R: Read>(source: &mut Source<R>, buffer: &mut Buffer) ->
 #[derive(Debug, Default)]
 pub(super) struct Buffer {
     pub(super) fields: HashBuilder,
-    /// The names of `fields`, once they are many. Whoever puts parts together looks for names that are in two of
-    /// them.
-    seen: HashSet<Box<[u8]>>,
     name: Vec<u8>,
     value: Vec<u8>,
     rest: Rest,
@@ -172,43 +171,52 @@ impl Buffer {
     pub(super) fn is_part(&self) -> bool {
         self.rest.fields > 0
     }
+}
 
-    fn push(&mut self, name: &[u8], value: &[u8], expiry: Option<Millis>) -> Result<(), Reason> {
-        if self.fields.len() == FEW {
-            self.seen.extend(self.fields.fields().map(Box::from));
-        }
-        let is_new = if self.fields.len() < FEW {
-            self.fields.fields().all(|known| known != name)
-        } else {
-            self.seen.insert(name.into())
-        };
-        if !is_new {
-            return Err(Reason::BadValue("a hash with the same field twice"));
-        }
-        self.fields.push(name, value, expiry);
-        Ok(())
+/// Whether two of the fields have the same name.
+fn names_one_twice(hash: PackedHash<'_>) -> bool {
+    if hash.len() > FEW {
+        let mut names: Vec<_> = hash.names().collect();
+        names.sort_unstable();
+        return names.windows(2).any(|pair| pair[0] == pair[1]);
     }
+    let mut tags = [0; FEW];
+    for (count, name) in hash.names().enumerate() {
+        let tag = tag(name);
+        if tags[..count].contains(&tag) && hash.names().take(count).any(|other| other == name) {
+            return true;
+        }
+        tags[count] = tag;
+    }
+    false
+}
+
+/// The begin and the end of a name, and its length: what mostly differs.
+fn tag(name: &[u8]) -> u64 {
+    let (begin, end) = match (name.first_chunk(), name.last_chunk()) {
+        (Some(begin), Some(end)) => (u32::from_le_bytes(*begin), u32::from_le_bytes(*end)),
+        _ => (name.iter().fold(0, |word, byte| word << 8 | u32::from(*byte)), 0),
+    };
+    (u64::from(begin) << 32 | u64::from(end)) ^ (name.len() as u64) << 24
 }
 
 /// Reads fields until there are enough for a part.
 fn read_fields<R: Read>(source: &mut Source<R>, buffer: &mut Buffer) -> Result<(), RdbError> {
     let Rest { code, base, .. } = buffer.rest;
-    while buffer.rest.fields > 0 && buffer.fields.bytes() < PART {
+    while buffer.rest.fields > 0 && buffer.fields.packed().bytes().len() < PART {
         buffer.rest.fields -= 1;
         let mut expiry = None;
         if code == TIMED {
             let since = source.len()?;
             expiry = time(base, since).map_err(|reason| source.error(reason))?;
         }
-        let (mut name, mut value) = (std::mem::take(&mut buffer.name), std::mem::take(&mut buffer.value));
-        source.string(&mut name)?;
-        source.string(&mut value)?;
+        source.string(&mut buffer.name)?;
+        source.string(&mut buffer.value)?;
         if code == VALKEY_TIMED {
             let at = i64::from_le_bytes(source.array()?);
             expiry = (at >= 0).then_some(Millis(at));
         }
-        buffer.push(&name, &value, expiry).map_err(|reason| source.error(reason))?;
-        (buffer.name, buffer.value) = (name, value);
+        buffer.fields.push(&buffer.name, &buffer.value, expiry);
     }
     Ok(())
 }
@@ -227,12 +235,12 @@ fn read_flat<R: Read>(code: u8, source: &mut Source<R>, buffer: &mut Buffer) -> 
         // The earliest time; the fields say theirs themselves.
         let _: [u8; 8] = source.array()?;
     }
-    let mut blob = std::mem::take(&mut buffer.value);
-    source.string(&mut blob)?;
+    let Buffer { fields, value: blob, .. } = buffer;
+    source.string(blob)?;
     let items = match code {
-        ZIPMAP => flat::zipmap(&blob),
-        ZIPLIST => flat::ziplist(&blob),
-        _ => flat::listpack(&blob),
+        ZIPMAP => flat::zipmap(blob),
+        ZIPLIST => flat::ziplist(blob),
+        _ => flat::listpack(blob),
     };
     let outcome = items.ok_or(Reason::BadValue("a packed hash that is broken")).and_then(|items| {
         let width = if code == TIMED_LISTPACK { 3 } else { 2 };
@@ -249,10 +257,10 @@ fn read_flat<R: Read>(code: u8, source: &mut Source<R>, buffer: &mut Buffer) -> 
                 }
             };
             let (mut name, mut value) = (Default::default(), Default::default());
-            buffer.push(field[0].as_bytes(&mut name), field[1].as_bytes(&mut value), expiry)
+            fields.push(field[0].as_bytes(&mut name), field[1].as_bytes(&mut value), expiry);
+            Ok(())
         })
     });
-    buffer.value = blob;
     outcome.map_err(|reason| source.error(reason))
 }
 

@@ -87,7 +87,7 @@ impl ValueBuffer {
     pub fn value(&self) -> NewValue<'_> {
         match self.held {
             Held::String => NewValue::string(&self.string),
-            Held::Hash => NewValue::Hash(&self.hash.fields),
+            Held::Hash => NewValue::Hash(self.hash.fields.packed()),
         }
     }
 }

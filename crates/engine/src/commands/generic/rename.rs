@@ -26,7 +26,7 @@ impl Owned {
     fn value(&self) -> NewValue<'_> {
         match self {
             Self::String { bytes, naming } => NewValue::String(Str { bytes, naming: *naming }),
-            Self::Hash(fields) => NewValue::Hash(fields),
+            Self::Hash(fields) => NewValue::Hash(fields.packed()),
         }
     }
 }

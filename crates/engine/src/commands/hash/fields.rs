@@ -1,7 +1,7 @@
 //! What every hash command does: find the hash, see its fields as of now, set one.
 
 use clock::Millis;
-use keyspace::{Field, HashBuilder, HashRef, Key, NewValue, Place, Replaced};
+use keyspace::{Field, HashRef, Key, NewValue, PackedHash, Place, Replaced};
 
 use crate::context::Context;
 use crate::error::CommandError;
@@ -73,7 +73,7 @@ impl Context<'_> {
     ) -> (Place, Option<Replaced>) {
         let limits = self.engine.settings.hash_limits();
         let table = self.table(key);
-        let place = found.unwrap_or_else(|| table.insert(key, NewValue::Hash(&HashBuilder::new()), None));
+        let place = found.unwrap_or_else(|| table.insert(key, NewValue::Hash(PackedHash::default()), None));
         table.hash_set(place, key, field, limits)
     }
 
@@ -87,7 +87,7 @@ impl Context<'_> {
     ) {
         let limits = self.engine.settings.hash_limits();
         let table = self.table(key);
-        let place = found.unwrap_or_else(|| table.insert(key, NewValue::Hash(&HashBuilder::new()), None));
+        let place = found.unwrap_or_else(|| table.insert(key, NewValue::Hash(PackedHash::default()), None));
         table.hash_set_all(place, key, fields, limits, told);
     }
 

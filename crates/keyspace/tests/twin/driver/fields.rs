@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use keyspace::Field;
+use keyspace::{Field, PackedHash};
 
 use super::*;
 
@@ -39,7 +39,7 @@ impl Driver {
             let field = Field { name: &name, value: &value, expiry };
             let replaced = self.with_key(db, &bytes, |table, key, place| {
                 let place =
-                    place.unwrap_or_else(|| table.insert(key, NewValue::Hash(&HashBuilder::new()), None));
+                    place.unwrap_or_else(|| table.insert(key, NewValue::Hash(PackedHash::default()), None));
                 let (place, replaced) = table.hash_set(place, key, field, LIMITS);
                 assert_eq!(table.hash(place).and_then(|hash| hash.get(&name)), Some(field));
                 replaced.map(|replaced| replaced.expiry)
@@ -61,7 +61,8 @@ impl Driver {
             new.push((self.any_field(), self.any_value(), expiry));
         }
         let told = self.with_key(db, bytes, |table, key, place| {
-            let place = place.unwrap_or_else(|| table.insert(key, NewValue::Hash(&HashBuilder::new()), None));
+            let place =
+                place.unwrap_or_else(|| table.insert(key, NewValue::Hash(PackedHash::default()), None));
             let fields = new.iter().map(|(name, value, expiry)| Field { name, value, expiry: *expiry });
             let mut told = Vec::new();
             table.hash_set_all(place, key, fields, LIMITS, |replaced| {

@@ -98,7 +98,7 @@ fn round_trip(rows: &[Row], dialect: Dialect) -> Vec<Row> {
     rows.iter().for_each(|(name, value, expiry)| builder.push(name, value, *expiry));
     let mut bytes = Vec::new();
     let mut code = 0;
-    stored(NewValue::Hash(&builder), |value| {
+    stored(NewValue::Hash(builder.packed()), |value| {
         code = code_of(value, dialect);
         let mut encoder = Encoder::new(Vec::new(), true, false);
         write_value(code, value, &mut encoder).unwrap();

@@ -1,0 +1,124 @@
+//! Many entries at once, as a load has them.
+//!
+//! Storing them one by one, a table lays its index out anew every twenty entries, and its pages grow in steps. When
+//! it is known what comes, both get room for it at once.
+
+use clock::Millis;
+
+use super::{ALWAYS_HERE, Found, Table};
+use crate::entry::{Form, Header};
+use crate::key::Key;
+use crate::usage::Usage;
+use crate::value::{Kind, NewValue, Str};
+
+/// An entry that is to be stored.
+#[derive(Debug, Clone, Copy)]
+pub struct NewEntry<'a> {
+    pub key: Key<'a>,
+    pub value: NewValue<'a>,
+    pub expiry: Option<Millis>,
+    pub usage: Option<Usage>,
+}
+
+impl NewEntry<'_> {
+    /// Bytes of a page that it will take, if it is sure to lie in one.
+    fn bytes_here(&self) -> usize {
+        let value = match self.value {
+            NewValue::String(Str { bytes, .. }) => bytes.len(),
+            NewValue::Hash(hash) => hash.bytes().len(),
+        };
+        // How strings and other kinds lie does not differ.
+        let form = Form::Key(Kind::String);
+        let whole = Header::entry_len(form, self.expiry.is_some(), self.key.bytes.len(), value);
+        if whole <= ALWAYS_HERE { whole.next_multiple_of(2) } else { 0 }
+    }
+}
+
+impl Table {
+    /// Stores entries, most of whose keys are not there; of those that come twice, the last stays. `expected` is how
+    /// many entries the table may have in the end. A table that gets fewer keeps some room for nothing.
+    pub fn load(&mut self, entries: &[NewEntry<'_>], expected: usize) {
+        self.reserve(expected.max(self.len() + entries.len()));
+        entries.iter().for_each(|entry| self.prefetch_index(entry.key.hash));
+        let mut coming: usize = entries.iter().map(NewEntry::bytes_here).sum();
+        let mean = coming / entries.len().max(1);
+        for &NewEntry { key, value, expiry, usage } in entries {
+            let in_the_end = expected.saturating_sub(self.len()).saturating_mul(mean);
+            self.coming = u16::try_from(coming.max(in_the_end)).unwrap_or(u16::MAX);
+            let place = match self.find(&key, Millis(i64::MIN)) {
+                Found::Missing => self.insert(&key, value, expiry),
+                Found::Live(place) | Found::Expired(place) => self.replace(place, &key, value, expiry).0,
+            };
+            if let Some(usage) = usage {
+                self.set_usage(place, usage);
+            }
+            coming -= NewEntry { key, value, expiry, usage }.bytes_here();
+        }
+        self.coming = 0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Keyspace;
+    use crate::packed::{HashBuilder, HashLimits};
+    use crate::value::Value;
+
+    /// What lies under a key, in a form that can be compared.
+    fn told(keyspace: &Keyspace, name: &[u8]) -> (Vec<u8>, Option<Millis>, Usage) {
+        let key = keyspace.key(name);
+        let mut slot = keyspace.lock(key.slot());
+        let table = slot.table(0);
+        let Found::Live(place) = table.find(&key, Millis(i64::MIN)) else { panic!("{name:?} is there") };
+        let value = match table.value(place) {
+            Value::String(string) => string.bytes.to_vec(),
+            Value::Hash(hash) => hash.to_builder().packed().bytes().to_vec(),
+            Value::HashPart(_) => unreachable!("no snapshot walks"),
+        };
+        (value, table.expiry(place), table.usage(place))
+    }
+
+    /// Entries of all sorts, some of whose keys come twice, are told that there will be none, just as many, and far
+    /// more than there are; they end up as they do one by one.
+    #[test]
+    fn what_is_loaded_at_once_is_as_if_stored_one_by_one() {
+        let names: Vec<Vec<u8>> =
+            (0..900).map(|n| format!("{{of one slot}}{}", n % 800).into_bytes()).collect();
+        let values: Vec<Vec<u8>> = (0..900).map(|n: usize| vec![n as u8; n * n % 1700]).collect();
+        let hashes: Vec<HashBuilder> = (0..900)
+            .map(|n| {
+                let mut hash = HashBuilder::new();
+                (0..n % 40).for_each(|field| hash.push(&[field as u8], &values[field], Some(Millis(9))));
+                hash.name_by(HashLimits::default());
+                hash
+            })
+            .collect();
+        for expected in [0, 800, 1_000_000] {
+            let (at_once, singly) = (Keyspace::new(1, 1), Keyspace::new(1, 1));
+            let entry = |number: usize| NewEntry {
+                key: at_once.key(&names[number]),
+                value: match number % 3 {
+                    1 => NewValue::Hash(hashes[number].packed()),
+                    _ => NewValue::string(&values[number]),
+                },
+                expiry: number.is_multiple_of(5).then_some(Millis(7_000 + number as i64)),
+                usage: number.is_multiple_of(7).then_some(Usage::idle(Millis(1 << 40), 1000)),
+            };
+            let entries: Vec<_> = (0..900).map(entry).collect();
+            for some in entries.chunks(70) {
+                at_once.lock(some[0].key.slot()).table(0).load(some, expected);
+            }
+            for entry in &entries {
+                singly.lock(entry.key.slot()).table(0).load(std::slice::from_ref(entry), 0);
+            }
+            let slot = entries[0].key.slot();
+            assert_eq!((at_once.slot_len(slot), singly.slot_len(slot)), (800, 800));
+            for name in &names {
+                assert_eq!(told(&at_once, name), told(&singly, name));
+            }
+            let held = [at_once, singly].map(|keyspace| keyspace.lock(slot).held_bytes());
+            assert!(held[0] < held[1] + 40_000, "{held:?} bytes when {expected} were expected");
+        }
+    }
+}
