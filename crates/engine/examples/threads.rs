@@ -3,7 +3,9 @@
 //! time that passed, which needs idle cores, and the sum of what each thread did in the time that it was on
 //! a processor, which does not (`scripts/bench-threads`).
 //!
-//! Usage: `threads KEYS SECONDS`
+//! One worker and two take turns in short rounds, so that what else runs disturbs both alike.
+//!
+//! Usage: `threads KEYS SECONDS ROUNDS`, the seconds of a round
 
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,7 +20,6 @@ const PIPELINE: usize = 16;
 /// Batches prepared for each thread, so that encoding is not measured.
 const PREPARED: usize = 4096;
 const NOW: Millis = Millis(1_700_000_000_000);
-const ROUNDS: usize = 5;
 
 /// One thread's way to the engine.
 struct Client<'e> {
@@ -109,7 +110,8 @@ fn measure(engine: &Engine, workload: &str, threads: usize, keys: usize, time: D
 
 fn main() {
     let mut numbers = std::env::args().skip(1).filter_map(|word| word.parse::<f64>().ok());
-    let (keys, seconds) = (numbers.next().unwrap_or(2e6) as usize, numbers.next().unwrap_or(1.0));
+    let (keys, seconds) = (numbers.next().unwrap_or(2e6) as usize, numbers.next().unwrap_or(0.5));
+    let rounds = numbers.next().unwrap_or(20.0) as usize;
     let engine = Engine::new(Keyspace::new(1, 16), None, Box::new(NoLog));
     let mut client = Client::new(&engine, 0);
     for number in 0..keys {
@@ -118,8 +120,8 @@ fn main() {
         encode_request(&mut wire, words.map(str::as_bytes));
         client.run(&mut wire);
     }
-    for _ in 0..ROUNDS {
-        for workload in ["GET", "SET", "hot"] {
+    for workload in ["GET", "SET", "hot"] {
+        for _ in 0..rounds {
             for threads in [1, 2] {
                 let time = Duration::from_secs_f64(seconds);
                 let (by_clock, by_processor) = measure(&engine, workload, threads, keys, time);
