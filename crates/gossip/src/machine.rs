@@ -18,7 +18,7 @@ use crate::election::Election;
 use crate::event::Event;
 use crate::links::Links;
 use crate::manual_failover::Manual;
-use crate::node::{Address, Node, has_data};
+use crate::node::{Address, Extensions, Node, has_data};
 use crate::nodes_conf::{self, ConfError, Saved};
 use crate::replica_migration::Orphans;
 use crate::role::Following;
@@ -347,7 +347,7 @@ impl Gossip {
         me.hostname = announce.hostname;
         me.human_name = announce.human_name;
         me.no_failover = no_failover;
-        me.extensions = true;
+        me.extensions = Extensions::All;
         self.todo.save = true;
     }
 

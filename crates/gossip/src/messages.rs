@@ -8,7 +8,7 @@ use slot_routing::{NodeId, SlotSet};
 use crate::contract::{Action, LinkId};
 use crate::machine::Gossip;
 use crate::manual_failover::Manual;
-use crate::node::{Link, Node};
+use crate::node::{Extensions, Link, Node};
 use crate::wire::{Body, Extension, Gossip as Section, GossipEntry, Header, MessageFlags, NodeFlags, Packet};
 
 /// How many nodes a PING tells of at least (Redis: 3, or a tenth of the nodes if that is more).
@@ -134,7 +134,9 @@ impl Gossip {
             Talk::Pong => Body::Pong(section),
             Talk::Meet => Body::Meet(section),
         };
-        let header = self.header();
+        let mut header = self.header();
+        // Without it a Redis sends us none.
+        header.message_flags |= MessageFlags::EXTENSIONS;
         self.send_over(link, Packet { header, body });
     }
 
@@ -161,8 +163,8 @@ impl Gossip {
         }
         others.truncate(wanted);
         let entries = others.iter().chain(&suspects).take(MOST_ENTRIES).map(|id| self.entry(*id)).collect();
-        let reads_extensions = to.and_then(|id| self.nodes.get(&id)).is_some_and(|node| node.extensions);
-        let extensions = if reads_extensions { self.extensions() } else { Vec::new() };
+        let reads = to.and_then(|id| self.nodes.get(&id)).map_or(Extensions::None, |node| node.extensions);
+        let extensions = self.extensions(reads);
         Section { entries, extensions }
     }
 
@@ -183,11 +185,14 @@ impl Gossip {
         }
     }
 
-    fn extensions(&self) -> Vec<Extension> {
+    fn extensions(&self, reads: Extensions) -> Vec<Extension> {
         let me = self.myself();
         let mut extensions = Vec::new();
-        if !me.hostname.is_empty() {
+        if reads >= Extensions::Hostname && !me.hostname.is_empty() {
             extensions.push(Extension::Hostname(me.hostname.clone()));
+        }
+        if reads < Extensions::All {
+            return extensions;
         }
         if !me.human_name.is_empty() {
             extensions.push(Extension::HumanName(me.human_name.clone()));

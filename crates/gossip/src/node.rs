@@ -9,7 +9,7 @@ use clock::Instant;
 use slot_routing::{Epoch, NodeId, ReplOffset};
 
 use crate::contract::LinkId;
-use crate::wire::{Header, NodeFlags};
+use crate::wire::{Header, MessageFlags, NodeFlags};
 
 /// Whether a replica that has come to this offset has anything: before that it is of no use to clients, and
 /// CLUSTER SLOTS does not name it. When that changes, it is published.
@@ -32,8 +32,8 @@ pub struct Node {
     pub human_name: String,
     /// A replica that does not want to be promoted.
     pub no_failover: bool,
-    /// It reads extensions.
-    pub extensions: bool,
+    /// What it reads after the gossip entries.
+    pub extensions: Extensions,
     /// Under which it claims its slots, or last claimed some. A replica claims nothing of its own.
     pub config_epoch: Epoch,
     pub offset: ReplOffset,
@@ -167,7 +167,7 @@ impl Node {
             hostname: String::new(),
             human_name: String::new(),
             no_failover: false,
-            extensions: false,
+            extensions: Extensions::None,
             config_epoch: Epoch(0),
             offset: ReplOffset(0),
             link: Link::Down { retry_at: now },
@@ -216,13 +216,13 @@ impl Node {
             | NodeFlags::when(self.handshake.is_some(), NodeFlags::HANDSHAKE)
             | NodeFlags::when(self.address.ip.is_none(), NodeFlags::NO_ADDRESS)
             | NodeFlags::when(self.no_failover, NodeFlags::NO_FAILOVER)
-            | NodeFlags::when(self.extensions, NodeFlags::EXTENSIONS)
+            | NodeFlags::when(self.extensions != Extensions::None, NodeFlags::EXTENSIONS)
     }
 
     /// Takes over what a header says about its sender's own standing, its role aside.
     pub(crate) fn learn(&mut self, header: &Header) {
         self.no_failover = header.flags.has(NodeFlags::NO_FAILOVER);
-        self.extensions = header.flags.has(NodeFlags::EXTENSIONS);
+        self.extensions = self.extensions.max(Extensions::said_by(header));
         self.offset = header.offset;
         self.config_epoch = self.config_epoch.max(header.own_epoch());
     }
@@ -232,6 +232,28 @@ impl Node {
     /// came over the other link between the two nodes.
     pub(crate) fn outdates(&self, header: &Header) -> bool {
         header.current_epoch < self.config_epoch
+    }
+}
+
+/// Which extensions a node reads. More is learned, less is not: only some messages tell.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Extensions {
+    None,
+    /// Redis since 7.0, which complains in its log of every other.
+    Hostname,
+    /// Valkey, Redis since 7.2 (which shows it by naming its shard), and whoever skips what it does not know.
+    All,
+}
+
+impl Extensions {
+    fn said_by(header: &Header) -> Self {
+        if header.flags.has(NodeFlags::EXTENSIONS) {
+            Self::All
+        } else if header.message_flags.has(MessageFlags::EXTENSIONS) {
+            Self::Hostname
+        } else {
+            Self::None
+        }
     }
 }
 

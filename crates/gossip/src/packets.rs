@@ -7,7 +7,7 @@ use crate::event::Event;
 use crate::handshake::{MOST_NODES, announced_role};
 use crate::machine::Gossip;
 use crate::messages::Talk;
-use crate::node::{Address, Condition, Node, has_data};
+use crate::node::{Address, Condition, Extensions, Node, has_data};
 use crate::timeline::Suspicion;
 use crate::wire::{Body, Extension, Gossip as Section, GossipEntry, Header, MessageFlags, NodeFlags, Packet};
 
@@ -147,7 +147,12 @@ impl Gossip {
                 Extension::Forgotten { id, ttl } => self.forget_as_told(*id, *ttl),
                 Extension::Hostname(name) => self.learn_names(sender, |node| &mut node.hostname, name),
                 Extension::HumanName(name) => self.learn_names(sender, |node| &mut node.human_name, name),
-                Extension::Shard(shard) => self.learn_shard(sender, *shard),
+                Extension::Shard(shard) => {
+                    self.learn_shard(sender, *shard);
+                    if let Some(node) = self.nodes.get_mut(&sender) {
+                        node.extensions = Extensions::All;
+                    }
+                }
             }
         }
         let announced = |kind: fn(&Extension) -> bool| extensions.iter().any(kind);

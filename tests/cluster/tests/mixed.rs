@@ -144,6 +144,22 @@ fn masters_of_both_kinds_die_under_load_and_nothing_replicated_is_lost() {
     assert_eq!(lost(&cluster, &replicated), Vec::<String>::new());
 }
 
+/// What Redis sends only to those who say that they read it: the name under which clients should reach a node.
+#[test]
+fn hostnames_are_told_from_one_kind_to_the_other() {
+    let options = "--cluster-enabled yes --cluster-node-timeout 2000 --cluster-announce-hostname";
+    let start = |program, name: &str| Node::start(program, &format!("{options} {name}"));
+    let nodes = vec![start(&Program::redoubt(), "ours.example"), start(&Program::redis(), "theirs.example")];
+    let cluster = Cluster::join(nodes, 2);
+    for node in &cluster.nodes {
+        eventually("both names are known", || {
+            let nodes = node.run("CLUSTER NODES").text();
+            (nodes.contains(",ours.example ") && nodes.contains(",theirs.example ")).then_some(())
+        });
+    }
+    assert!(!cluster.nodes[1].log().contains("unknown extension"), "{}", cluster.nodes[1].log());
+}
+
 #[test]
 fn a_real_redis_joins_and_takes_over_a_redoubt_master() {
     takes_over(&Program::redoubt(), &Program::redis());

@@ -8,7 +8,7 @@ use rand_chacha::ChaCha8Rng;
 use slot_routing::{Epoch, NodeId, ReplOffset, SlotSet};
 
 use super::net::LOCALHOST;
-use crate::wire::{Body, Gossip as Section, Header, MessageFlags, NodeFlags, Packet};
+use crate::wire::{Body, Extension, Gossip as Section, Header, MessageFlags, NodeFlags, Packet};
 use crate::{
     Action, Announce, Command, Config, Event, FailoverMode, Gossip, Input, LinkId, Reply, SlotChange,
 };
@@ -139,6 +139,39 @@ fn a_vote_is_saved_before_it_leaves_and_given_once() {
             Action::Persist { text: String::new(), sync: false },
             Action::Log(Event::VoteDenied { candidate: replica, epoch: Epoch(7), why })
         ]
+    );
+}
+
+/// Redis sends extensions to whoever says with each message, empty or not, that it reads them, and says so itself in
+/// the same place; Redis 7.0 complains of all but the hostname. So the rest comes once it has sent its own shard.
+#[test]
+fn a_redis_hears_that_extensions_are_read_and_gets_those_that_it_reads() {
+    let (mut gossip, me, master, replica) = voter();
+    let link = LinkId::In(0);
+    handle(&mut gossip, 0, Input::Accepted { link, peer: LOCALHOST, local: LOCALHOST });
+    let mut pong = |flags: MessageFlags, extensions: Vec<Extension>| {
+        let header = Header { message_flags: flags, ..replica_header(replica, master, 5) };
+        let body = Body::Ping(Section { entries: Vec::new(), extensions });
+        let packet = Box::new(Packet { header, body });
+        handle(&mut gossip, 2, Input::Packet { link, packet: packet.clone() });
+        // What the first taught is known when the second is answered.
+        let out = handle(&mut gossip, 2, Input::Packet { link, packet });
+        let answer = out.into_iter().find_map(|action| match action {
+            Action::Send { packet, .. } => Some(*packet),
+            _ => None,
+        });
+        let Some(Packet { header, body: Body::Pong(section) }) = answer else { panic!("a PING is answered") };
+        assert!(header.message_flags.has(MessageFlags::EXTENSIONS));
+        section.extensions
+    };
+    assert_eq!(pong(MessageFlags::default(), vec![]), []);
+    assert_eq!(pong(MessageFlags::EXTENSIONS, vec![Extension::Hostname("there".into())]), []);
+    assert_eq!(pong(MessageFlags::EXTENSIONS, vec![Extension::Shard(master)]), [Extension::Shard(me)]);
+    let there = gossip.nodes().find(|node| node.id == replica).expect("it is known");
+    assert_eq!(
+        (there.hostname.as_str(), there.shard),
+        ("", master),
+        "a hostname that is sent no more is none"
     );
 }
 

@@ -64,10 +64,8 @@ pub fn decode(bytes: &[u8]) -> Result<Packet, DecodeError> {
     if field(at::VERSION) != VERSION {
         return Err(DecodeError::Version(field(at::VERSION)));
     }
-    let mut header = decode_header(head)?;
+    let header = decode_header(head)?;
     let body = decode_body(field(at::KIND), head, data)?;
-    // Said by the extensions themselves once they are read.
-    header.message_flags.0 &= !MessageFlags::EXTENSIONS.0;
     Ok(Packet { header, body })
 }
 

@@ -20,7 +20,8 @@ impl NodeFlags {
     pub const MEET: Self = Self(128);
     /// A replica that will not stand for election.
     pub const NO_FAILOVER: Self = Self(512);
-    /// The node reads the extensions after the gossip entries.
+    /// The node reads the extensions after the gossip entries. Valkey's nodes say so here, Redis's in
+    /// [`MessageFlags::EXTENSIONS`].
     pub const EXTENSIONS: Self = Self(1024);
 
     #[must_use]
@@ -58,7 +59,7 @@ impl MessageFlags {
     pub const PAUSED: Self = Self(1);
     /// Vote even though the master is not down: a manual failover.
     pub const FORCE_ACK: Self = Self(2);
-    /// Extensions follow the gossip entries.
+    /// Extensions may follow the gossip entries, and the sender reads those of others.
     pub const EXTENSIONS: Self = Self(4);
 
     #[must_use]

@@ -26,7 +26,7 @@ fn slot_sets() -> impl Strategy<Value = SlotSet> {
 }
 
 fn headers() -> impl Strategy<Value = Header> {
-    let whom = (ids(), any::<u16>(), 0..4_u8, any::<bool>(), ips(), any::<[u16; 3]>());
+    let whom = (ids(), any::<u16>(), 0..8_u8, any::<bool>(), ips(), any::<[u16; 3]>());
     let what = ([0..MAX_EPOCH, 0..MAX_EPOCH, 0..u64::MAX], slot_sets(), proptest::option::of(ids()));
     (whom, what).prop_map(
         |((sender, flags, message_flags, serving, ip, ports), (numbers, slots, replica_of))| Header {
@@ -96,7 +96,14 @@ fn bodies() -> impl Strategy<Value = Body> {
 }
 
 fn packets() -> impl Strategy<Value = Packet> {
-    (headers(), bodies()).prop_map(|(header, body)| Packet { header, body })
+    (headers(), bodies()).prop_map(|(mut header, body)| {
+        if let Body::Ping(gossip) | Body::Pong(gossip) | Body::Meet(gossip) = &body
+            && !gossip.extensions.is_empty()
+        {
+            header.message_flags |= MessageFlags::EXTENSIONS;
+        }
+        Packet { header, body }
+    })
 }
 
 proptest! {
