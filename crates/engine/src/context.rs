@@ -10,16 +10,15 @@ use resp::{Args, Writer};
 use slot_routing::Slot;
 
 use crate::command::{Command, Flags};
-use crate::dispatch::Engine;
-use crate::effects::Effects;
+use crate::engine::{Engine, Worker};
 use crate::error::CommandError;
 use crate::lookup::Registry;
-use crate::random::Random;
-use crate::session::{Origin, Session};
+use crate::session::{Mute, Origin, Session};
 use crate::settings::Gate;
-use crate::stats::{WorkerStats, add};
+use crate::stats::add;
 
-/// One command on its way: its arguments, its client, the slots it locked, its reply and its effects.
+/// Commands on their way, one after another: the client, the slots that are locked, and of the one that runs
+/// its arguments, its reply and its effects.
 pub struct Context<'a> {
     pub engine: &'a Engine,
     pub session: &'a mut Session,
@@ -30,19 +29,17 @@ pub struct Context<'a> {
     pub slots: LockedSlots<'a>,
     /// The wall clock when the batch began.
     pub now: Millis,
-    pub stats: &'a WorkerStats,
     /// Whether `slots` are all there are.
     pub(crate) holds_all: bool,
-    /// Whole tables that were emptied: dropped when the slots are free again, so that nobody waits.
-    pub(crate) garbage: &'a mut Vec<Table>,
-    pub(crate) random: &'a mut Random,
-    pub(crate) effects: &'a mut Effects,
+    pub(crate) worker: &'a mut Worker,
     /// The command's number.
     pub(crate) index: usize,
     /// The key that was hashed when the batch was prepared, and its place.
-    pub(crate) prepared: Option<(usize, Key<'a>)>,
-    /// The thread's monotonic clock, in nanoseconds.
-    pub(crate) nanos: fn() -> u64,
+    pub(crate) prepared: Option<&'a (usize, Key<'a>)>,
+    /// When the command before ended, by the worker's clock.
+    pub(crate) clock: u64,
+    /// How a key is that is used now, unless it matters how often (LFU).
+    used_now: Usage,
 }
 
 impl std::fmt::Debug for Context<'_> {
@@ -52,12 +49,36 @@ impl std::fmt::Debug for Context<'_> {
 }
 
 impl<'a> Context<'a> {
+    /// For commands of which none is known yet.
+    pub(crate) fn new(
+        engine: &'a Engine,
+        worker: &'a mut Worker,
+        session: &'a mut Session,
+        now: Millis,
+        reply: Writer<'a>,
+    ) -> Self {
+        Self {
+            engine,
+            session,
+            args: Args::default(),
+            reply,
+            slots: LockedSlots::default(),
+            now,
+            holds_all: false,
+            clock: (worker.nanos)(),
+            used_now: Usage::lru(now),
+            worker,
+            index: 0,
+            prepared: None,
+        }
+    }
+
     /// Argument `index` as a key.
     #[inline]
     #[must_use]
     pub fn key(&self, index: usize) -> Key<'a> {
         match self.prepared {
-            Some((place, key)) if place == index => key,
+            Some(&(place, key)) if place == index => key,
             _ => self.engine.keyspace.key(self.arg(index)),
         }
     }
@@ -111,15 +132,15 @@ impl<'a> Context<'a> {
     #[inline]
     pub(crate) fn mark_used(&mut self, db: u16, key: &Key<'_>, place: Place, before: Usage) {
         let usage = match self.engine.settings.lfu() {
-            None => Usage::lru(self.now),
-            Some(settings) => before.used_lfu(self.now, settings, self.random.next() as u32),
+            None => self.used_now,
+            Some(settings) => before.used_lfu(self.now, settings, self.worker.random.next() as u32),
         };
         if usage != before {
             self.slots.slot(key.slot()).table(db).set_usage(place, usage);
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn look_in(&mut self, db: u16, key: &Key<'_>) -> Option<(Place, Usage)> {
         let table = self.slots.slot(key.slot()).table(db);
         match table.find_with_usage(key, self.now) {
@@ -145,7 +166,7 @@ impl<'a> Context<'a> {
         }
         if !hides {
             self.engine.key_gone(db, key.slot(), key.bytes());
-            add(&self.stats.expired_keys, 1);
+            add(&self.worker.stats.expired_keys, 1);
         }
         false
     }
@@ -165,7 +186,11 @@ impl<'a> Context<'a> {
 
     #[inline]
     fn count_read(&mut self, found: Option<Place>) -> Option<Place> {
-        let counter = if found.is_some() { &self.stats.keyspace_hits } else { &self.stats.keyspace_misses };
+        let counter = if found.is_some() {
+            &self.worker.stats.keyspace_hits
+        } else {
+            &self.worker.stats.keyspace_misses
+        };
         add(counter, 1);
         found
     }
@@ -267,22 +292,49 @@ impl<'a> Context<'a> {
     /// Says that the command changed `count` things. Unless [`Context::effect`] says otherwise, it is
     /// appended to the log as the client sent it.
     pub fn changed(&mut self, count: u64) {
-        self.effects.changes += count;
+        self.worker.effects.changes += count;
     }
 
     /// Appends this to the log in place of what the client sent, where that would not give the same
     /// result on another node or at another time. May be called several times.
     pub fn effect(&mut self, args: &[&[u8]]) {
-        self.effects.rewritten = true;
-        self.effects.push(args.iter().copied());
+        self.worker.effects.rewritten = true;
+        self.worker.effects.push(args.iter().copied());
     }
 
     /// Appends the command to the log as the client sent it, though it changes no key. A replica's log has
     /// what its master sends.
     pub fn replicate(&mut self) {
         if self.deletes_expired() {
-            self.effects.rewritten = true;
-            self.effects.push(self.args.iter());
+            self.worker.effects.rewritten = true;
+            self.worker.effects.push(self.args.iter());
+        }
+    }
+
+    /// Appends what the command changed, in database `db`.
+    pub(crate) fn append_effects(&mut self, db: u16) {
+        let Worker { effects, stats, .. } = &mut *self.worker;
+        add(&stats.changes, effects.total_changes);
+        if effects.any {
+            self.session.last_write = effects.append(&*self.engine.log, db);
+        }
+        effects.clear();
+    }
+
+    /// Replies with an error and counts it.
+    pub(crate) fn refuse(&mut self, error: &CommandError) {
+        let text = error.to_string();
+        self.worker.stats.count_error(&text);
+        self.reply.error(&text);
+    }
+
+    /// Takes back a reply that began at `start` if the client does not want it (CLIENT REPLY).
+    pub(crate) fn keep_reply_from(&mut self, start: usize) {
+        if matches!(self.session.mute, Mute::This | Mute::Everything) {
+            self.reply.truncate(start);
+        }
+        if self.session.mute == Mute::This {
+            self.session.mute = Mute::Nothing;
         }
     }
 
@@ -302,7 +354,7 @@ impl<'a> Context<'a> {
 
     /// A uniform random number.
     pub fn random(&mut self) -> u64 {
-        self.random.next()
+        self.worker.random.next()
     }
 
     /// Visits every slot in rising order, each locked only while it is visited unless the command holds
@@ -346,9 +398,9 @@ impl<'a> Context<'a> {
             }
         }
         if wait {
-            self.garbage.append(&mut tables);
+            self.worker.garbage.append(&mut tables);
         } else {
-            self.garbage.append(&mut self.engine.bin.discard_tables(tables));
+            self.worker.garbage.append(&mut self.engine.bin.discard_tables(tables));
         }
         removed
     }

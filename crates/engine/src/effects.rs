@@ -38,7 +38,7 @@ pub(crate) struct Effects {
     /// How many changes the command made; above zero it is appended as the client sent it, unless the
     /// handler said something else.
     pub(crate) changes: u64,
-    /// The same, of all commands since [`Effects::start`].
+    /// The same, of all commands that have ended since [`Effects::clear`].
     pub(crate) total_changes: u64,
     /// There is something to append: not just which database it would be in.
     pub(crate) any: bool,
@@ -47,14 +47,23 @@ pub(crate) struct Effects {
 }
 
 impl Effects {
+    /// A command begins; `wanted` says whether anybody reads the log. Nothing is left from the one before.
     pub(crate) fn start(&mut self, wanted: bool) {
+        debug_assert!(self.is_empty(), "whoever collects effects appends or clears them");
+        self.wanted = wanted;
+    }
+
+    /// Whether nothing was changed and nothing is to be appended.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.total_changes == 0 && self.count == 0
+    }
+
+    /// Forgets what was collected.
+    pub(crate) fn clear(&mut self) {
         self.wire.clear();
         self.count = 0;
-        self.wanted = wanted;
-        self.changes = 0;
         self.total_changes = 0;
         self.any = false;
-        self.rewritten = false;
     }
 
     /// Adds a command.

@@ -12,7 +12,7 @@ use clock::Millis;
 use slot_routing::Slot;
 use smallvec::SmallVec;
 
-use crate::dispatch::{Engine, Worker};
+use crate::engine::{Engine, Worker};
 use crate::settings::Gate;
 use crate::stats::add;
 
@@ -82,6 +82,7 @@ impl Engine {
             }
             if worker.effects.count > 0 {
                 self.log.append(db, &worker.effects.wire);
+                worker.effects.clear();
             }
         }
         drop(guard);

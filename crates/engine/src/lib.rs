@@ -14,6 +14,7 @@ mod commands;
 mod context;
 mod dispatch;
 mod effects;
+mod engine;
 mod error;
 mod expiry;
 mod histogram;
@@ -40,8 +41,9 @@ pub use command::{Categories, ClusterCommand, Command, Flags, Group, NodeCommand
 pub use command_log::{CommandLog, CommandLogs};
 pub use commands::{CLIENT_HELP, answer_command, write_help};
 pub use context::Context;
-pub use dispatch::{Engine, Flow, Ran, Worker};
+pub use dispatch::{Flow, Ran};
 pub use effects::{EffectLog, NoLog};
+pub use engine::{Engine, Worker};
 pub use error::CommandError;
 pub use histogram::Distribution;
 pub use keys::{Begin, Find, KeyFlags, KeySpec};

@@ -244,10 +244,13 @@ impl Folded {
 #[inline]
 fn head(name: &[u8]) -> u64 {
     let four = |bytes: &[u8; 4]| u64::from(u32::from_le_bytes(*bytes));
-    match (name.first_chunk::<8>(), name.first_chunk::<4>(), name.last_chunk::<4>()) {
+    match (name.first_chunk::<8>(), name.first_chunk::<4>(), name.last_chunk::<4>(), name) {
         (Some(eight), ..) => u64::from_le_bytes(*eight),
-        (None, Some(first), Some(last)) => four(first) | four(last) << (8 * (name.len() - 4)),
-        _ => name.iter().rev().fold(0, |head, &byte| head << 8 | u64::from(byte)),
+        (None, Some(first), Some(last), _) => four(first) | four(last) << (8 * (name.len() - 4)),
+        (.., &[a, b, c]) => four(&[a, b, c, 0]),
+        (.., &[a, b]) => four(&[a, b, 0, 0]),
+        (.., &[a]) => u64::from(a),
+        _ => 0,
     }
 }
 

@@ -10,7 +10,7 @@ use keyspace::{Found, LockedSlots};
 use persistence::Dialect;
 use slot_routing::{Access, Ownership, ReplOffset, Slot};
 
-use crate::dispatch::{Engine, Worker};
+use crate::engine::{Engine, Worker};
 use crate::error::CommandError;
 use crate::settings::Gate;
 use crate::stats::add;

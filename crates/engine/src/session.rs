@@ -111,10 +111,12 @@ impl Session {
         }
     }
 
-    /// Whether nothing about it may keep a command from running.
-    #[inline]
+    /// Whether nothing about it asks for more than to run its commands. Only commands without a key change that.
     pub(crate) fn is_plain(&self) -> bool {
-        self.authenticated && !self.subscriber && self.transaction.is_none()
+        self.authenticated
+            && !(self.asking || self.closing || self.subscriber || self.tracks)
+            && self.mute == Mute::Nothing
+            && self.transaction.is_none()
     }
 
     /// Whether it may do nothing but change its subscriptions: version 2 of the protocol cannot tell

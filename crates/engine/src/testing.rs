@@ -8,8 +8,9 @@ use parking_lot::Mutex;
 use resp::{Batch, Limits, Parser, Request, Value, parse_value};
 use slot_routing::{Endpoint, Epoch, Member, NodeId, ReplOffset, Role, Slot, Topology};
 
-use crate::dispatch::{Engine, Flow, Worker};
+use crate::dispatch::Flow;
 use crate::effects::{EffectLog, NoLog};
+use crate::engine::{Engine, Worker};
 use crate::session::{Origin, Session};
 
 /// What a log was told: the database, then the commands in wire form.

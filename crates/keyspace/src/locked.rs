@@ -7,23 +7,18 @@ use crate::keyspace::Keyspace;
 use crate::slot::{SlotData, SlotGuard};
 
 /// Locked slots in rising order.
-#[derive(Debug)]
-pub enum LockedSlots<'k> {
-    /// One that somebody else has locked and will unlock. Nearly always.
-    Borrowed(Slot, &'k mut SlotData),
-    Own(SmallVec<[SlotGuard<'k>; 1]>),
-}
-
-impl Default for LockedSlots<'_> {
-    fn default() -> Self {
-        Self::Own(SmallVec::new())
-    }
+#[derive(Debug, Default)]
+pub struct LockedSlots<'k> {
+    /// Nearly always the only one.
+    one: Option<SlotGuard<'k>>,
+    /// All of them, if there are several.
+    several: Vec<SlotGuard<'k>>,
 }
 
 impl<'k> LockedSlots<'k> {
     pub(crate) fn acquire(keyspace: &'k Keyspace, slots: &[Slot]) -> Self {
         if let &[only] = slots {
-            return Self::Own([keyspace.lock(only)].into());
+            return Self { one: Some(keyspace.lock(only)), several: Vec::new() };
         }
         let mut wanted: SmallVec<[Slot; 4]> = slots.into();
         wanted.sort_unstable();
@@ -32,7 +27,7 @@ impl<'k> LockedSlots<'k> {
         let mut first = 0;
         'again: loop {
             let Some(&waited_for) = wanted.get(first) else { return Self::default() };
-            let mut several = SmallVec::with_capacity(wanted.len());
+            let mut several = Vec::with_capacity(wanted.len());
             several.push(keyspace.lock(waited_for));
             for (index, &slot) in wanted.iter().enumerate().filter(|&(index, _)| index != first) {
                 match keyspace.try_lock(slot) {
@@ -44,25 +39,43 @@ impl<'k> LockedSlots<'k> {
                 }
             }
             several.sort_unstable_by_key(SlotGuard::slot);
-            return Self::Own(several);
+            return Self { one: None, several };
         }
     }
 
     /// Locks every slot in rising order. Only for the holder of the script turn.
     #[must_use]
     pub fn all(keyspace: &'k Keyspace) -> Self {
-        Self::Own(Slot::all().map(|slot| keyspace.lock(slot)).collect())
+        Self { one: None, several: Slot::all().map(|slot| keyspace.lock(slot)).collect() }
+    }
+
+    /// Unlocks them.
+    #[inline]
+    pub fn release(&mut self) {
+        self.one = None;
+        self.several.clear();
+    }
+
+    /// Makes `slot` the only one that is locked, which it may have been before.
+    #[inline]
+    pub fn lock_only(&mut self, keyspace: &'k Keyspace, slot: Slot) {
+        if self.one.as_ref().is_some_and(|guard| guard.slot() == slot) {
+            return;
+        }
+        // Nobody waits for one while holding another.
+        self.release();
+        self.one = Some(keyspace.lock(slot));
     }
 
     /// The data of `slot`, which must be among the locked ones.
     #[inline]
     pub fn slot(&mut self, slot: Slot) -> &mut SlotData {
-        match self {
-            Self::Borrowed(only, data) => {
-                assert_eq!(*only, slot, "a command touches only the slots it locked");
-                data
+        match &mut self.one {
+            Some(guard) => {
+                assert_eq!(guard.slot(), slot, "a command touches only the slots it locked");
+                guard
             }
-            Self::Own(guards) => Self::among(guards, slot),
+            None => Self::among(&mut self.several, slot),
         }
     }
 
@@ -75,10 +88,6 @@ impl<'k> LockedSlots<'k> {
 
     /// The locked slots in rising order.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut SlotData> {
-        let (borrowed, guards) = match self {
-            Self::Borrowed(_, data) => (Some(&mut **data), &mut [][..]),
-            Self::Own(guards) => (None, guards.as_mut_slice()),
-        };
-        borrowed.into_iter().chain(guards.iter_mut().map(|guard| &mut **guard))
+        self.one.iter_mut().chain(&mut self.several).map(|guard| &mut **guard)
     }
 }

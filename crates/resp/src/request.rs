@@ -164,6 +164,20 @@ impl Batch {
         Args { buffer, spans: &self.spans[start..self.ends[index].0 as usize] }
     }
 
+    /// The arguments of one request after another, from number `range.start` on.
+    pub fn requests<'a>(
+        &'a self,
+        range: std::ops::Range<usize>,
+        buffer: &'a [u8],
+    ) -> impl ExactSizeIterator<Item = Args<'a>> {
+        let mut start = if range.start == 0 { 0 } else { self.ends[range.start - 1].0 as usize };
+        self.ends[range].iter().map(move |&(end, _)| {
+            let spans = &self.spans[start..end as usize];
+            start = end as usize;
+            Args { buffer, spans }
+        })
+    }
+
     /// How many bytes of the buffer the first `count` requests take up.
     #[must_use]
     pub fn consumed(&self, count: usize) -> usize {

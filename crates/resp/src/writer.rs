@@ -21,6 +21,11 @@ impl<'a> Writer<'a> {
         Self { out, protocol }
     }
 
+    /// The same for a shorter time.
+    pub fn reborrow(&mut self) -> Writer<'_> {
+        Writer { out: self.out, protocol: self.protocol }
+    }
+
     #[must_use]
     pub fn protocol(&self) -> Protocol {
         self.protocol
@@ -29,6 +34,11 @@ impl<'a> Writer<'a> {
     /// Replies written from now on use `protocol`.
     pub fn set_protocol(&mut self, protocol: Protocol) {
         self.protocol = protocol;
+    }
+
+    /// What the replies are appended to.
+    pub fn buffer(&mut self) -> &mut Vec<u8> {
+        self.out
     }
 
     /// Where the next reply will start; see [`Writer::truncate`].

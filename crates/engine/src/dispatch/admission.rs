@@ -6,8 +6,9 @@ use slot_routing::Topology;
 
 use clock::Millis;
 
-use super::{Admitted, Engine, Flow, Prepared};
+use super::{Admitted, Flow, Prepared};
 use crate::command::{Flags, Run};
+use crate::engine::Engine;
 use crate::error::CommandError;
 use crate::lookup::Registered;
 use crate::session::{Origin, Session};

@@ -1,6 +1,9 @@
 use std::sync::atomic::Ordering;
 
+use keyspace::LockedSlots;
+
 use super::*;
+use crate::lookup::Registry;
 use crate::pause::{PauseMode, PausePurpose};
 use crate::settings::Gate;
 use crate::testing::Client;
@@ -57,16 +60,17 @@ fn a_command_admitted_before_a_pause_stops_at_its_slot() {
     resp::Parser::new().parse(&mut buffer.clone(), &mut batch, &resp::Limits::default());
     let engine = &client.engine;
     let mut prepared = SmallVec::new();
-    engine.prepare(0, &buffer, &batch, 0..3, &mut prepared);
+    engine.prepare(0, batch.requests(0..3, &buffer), &mut prepared);
     for (request, runs) in prepared.iter().zip([false, true, false]) {
         let admitted = engine.admit(&client.session, request, client.now).unwrap();
         assert_eq!(admitted.flow, Flow::Done);
         engine.settings.set_gate(Gate::WRITES_PAUSED, true);
         let (worker, session, mut out) = (&mut client.worker, &mut client.session, Vec::new());
-        let mut turn = Turn { worker, session, now: client.now, out: &mut out, clock: 0, held: None };
+        let reply = Writer::new(&mut out, session.protocol);
+        let mut context = Context::new(engine, worker, session, client.now, reply);
         let Run::Here(handler) = admitted.entry.command.run else { panic!("the engine's own command") };
-        let flow = engine.execute(&mut turn, request, admitted.entry, handler, false);
-        assert_eq!(flow, Ok(if runs { Flow::Done } else { Flow::Paused }));
+        let flow = engine.perform(&mut context, request, admitted.entry, handler, false);
+        assert_eq!(flow, if runs { Flow::Done } else { Flow::Paused });
         engine.settings.set_gate(Gate::WRITES_PAUSED, false);
     }
     assert_eq!(client.log(), Vec::<String>::new());
@@ -79,7 +83,9 @@ fn a_transaction_admitted_before_a_pause_stops_too_and_runs_after_it() {
     let engine = &client.engine;
     engine.settings.set_gate(Gate::WRITES_PAUSED, true);
     let mut out = Vec::new();
-    let flow = engine.exec(&mut client.worker, &mut client.session, client.now, false, &mut out);
+    let reply = Writer::new(&mut out, client.session.protocol);
+    let (worker, session) = (&mut client.worker, &mut client.session);
+    let flow = engine.exec(&mut Context::new(engine, worker, session, client.now, reply), false);
     assert_eq!((flow, out.as_slice()), (Ok(Flow::Paused), &b""[..]));
     assert_eq!(client.log(), Vec::<String>::new());
     client.engine.settings.set_gate(Gate::WRITES_PAUSED, false);

@@ -9,34 +9,33 @@ use std::sync::atomic::Ordering;
 
 use clock::Millis;
 use keyspace::{Found, LockedSlots};
-use resp::Writer;
 use slot_routing::{Access, Ownership, Slot};
 
 use super::admission::paused;
-use super::{Admitted, Engine, Flow, Prepared, Ran, Worker};
+use super::{Admitted, Flow, Prepared, Ran};
 use crate::clients::ClientFlags;
 use crate::command::{Flags, NodeCommand, Run};
 use crate::context::Context;
+use crate::engine::Engine;
 use crate::error::CommandError;
 use crate::lookup::Registered;
 use crate::session::{Origin, Session};
-use crate::stats::add;
 use crate::transaction::{MAX_QUEUED_BYTES, Transaction};
 
 impl Engine {
     /// Queues a request of a session that said MULTI; `None` if it is one that runs at once.
-    pub(super) fn queue(
-        &self,
-        session: &mut Session,
-        now: Millis,
-        request: &Prepared<'_>,
+    pub(super) fn queue<'r>(
+        &'r self,
+        context: &mut Context<'r>,
+        request: &'r Prepared<'r>,
         asked: bool,
     ) -> Option<Result<(), CommandError>> {
         if request.found.is_some_and(|entry| entry.command.flags.contains(Flags::AT_ONCE)) {
             return None;
         }
-        let admitted = self.admit(session, request, now);
-        let queued = admitted.and_then(|admitted| self.check_queued(session, now, request, asked, &admitted));
+        let admitted = self.admit(context.session, request, context.now);
+        let queued = admitted.and_then(|admitted| self.check_queued(context, request, asked, &admitted));
+        let session = &mut *context.session;
         let transaction = session.transaction.as_mut()?;
         let result = match queued {
             Ok(entry) => {
@@ -56,11 +55,10 @@ impl Engine {
         Some(result)
     }
 
-    fn check_queued(
-        &self,
-        session: &Session,
-        now: Millis,
-        request: &Prepared<'_>,
+    fn check_queued<'r>(
+        &'r self,
+        context: &mut Context<'r>,
+        request: &'r Prepared<'r>,
         asked: bool,
         admitted: &Admitted,
     ) -> Result<&'static Registered, CommandError> {
@@ -69,27 +67,23 @@ impl Engine {
             return Err(CommandError::text("ERR Command not allowed inside a transaction"));
         }
         if self.topology.is_some() && !entry.command.keys.is_empty() {
-            drop(self.lock(&mut None, session, request, entry, asked, now)?);
+            let served = self.lock(context, request, entry, asked);
+            context.slots.release();
+            served?;
         }
         Ok(entry)
     }
 
     /// Runs what was queued. Says whether the shell must do it instead.
-    pub(super) fn exec(
-        &self,
-        worker: &mut Worker,
-        session: &mut Session,
-        now: Millis,
-        asked: bool,
-        out: &mut Vec<u8>,
-    ) -> Result<Flow, CommandError> {
+    pub(super) fn exec(&self, context: &mut Context<'_>, asked: bool) -> Result<Flow, CommandError> {
+        let Context { session, reply, now, .. } = context;
         let transaction = session.transaction.take().ok_or(CommandError::text("ERR EXEC without MULTI"))?;
         if transaction.failed {
             session.leave_transaction();
             self.unwatch(session);
             return Err(CommandError::text("EXECABORT Transaction discarded because of previous errors."));
         }
-        let slots = self.lock_transaction(session, &transaction, asked, now);
+        let slots = self.lock_transaction(session, &transaction, asked, *now);
         // As for any command: a pause may have begun since this was admitted.
         let flags = transaction.flags_of_exec(Flags::empty());
         if slots.is_ok() && session.origin == Origin::Client && paused(self.settings.gate(), flags) {
@@ -99,12 +93,12 @@ impl Engine {
         }
         session.leave_transaction();
         let slots = slots.map(|mut slots| {
-            let changed = session.watching.is_dirty() || self.has_expired_watch(session, &mut slots, now);
+            let changed = session.watching.is_dirty() || self.has_expired_watch(session, &mut slots, *now);
             (!changed).then_some(slots)
         });
         self.unwatch(session);
         let Some(slots) = slots? else {
-            Writer::new(out, session.protocol).null_array();
+            reply.null_array();
             return Ok(Flow::Done);
         };
         if transaction.queue.iter().any(|(entry, _)| matches!(entry.command.run, Run::Node(_))) {
@@ -114,39 +108,23 @@ impl Engine {
             }
             return Ok(Flow::Node(NodeCommand::Exec));
         }
-        Writer::new(out, session.protocol).array(transaction.queue.len());
-        self.run_queue(worker, session, now, &transaction, slots, out);
+        reply.array(transaction.queue.len());
+        self.run_queue(context, &transaction, slots);
         Ok(Flow::Done)
     }
 
     /// Runs queued commands under slots that are held already, and logs what they did as one.
     fn run_queue<'a>(
         &'a self,
-        worker: &'a mut Worker,
-        session: &'a mut Session,
-        now: Millis,
+        outer: &'a mut Context<'_>,
         transaction: &'a Transaction,
         slots: LockedSlots<'a>,
-        out: &'a mut Vec<u8>,
     ) {
-        let (nanos, first_db) = (worker.nanos, session.db);
-        worker.effects.start(session.origin == Origin::Client && self.log.wanted());
-        let mut context = Context {
-            engine: self,
-            reply: Writer::new(out, session.protocol),
-            session,
-            args: resp::Args::default(),
-            slots,
-            now,
-            holds_all: transaction.holds_all(),
-            garbage: &mut worker.garbage,
-            stats: &worker.stats,
-            random: &mut worker.random,
-            effects: &mut worker.effects,
-            index: 0,
-            prepared: None,
-            nanos: worker.nanos,
-        };
+        let reply = outer.reply.reborrow();
+        let mut context = Context::new(self, outer.worker, outer.session, outer.now, reply);
+        (context.slots, context.holds_all) = (slots, transaction.holds_all());
+        let (nanos, first_db) = (context.worker.nanos, context.session.db);
+        context.worker.effects.start(context.session.origin == Origin::Client && self.log.wanted());
         let mut logged_db = first_db;
         for (entry, request) in &transaction.queue {
             let Run::Here(handler) = entry.command.run else {
@@ -154,7 +132,7 @@ impl Engine {
             };
             if context.session.db != logged_db {
                 logged_db = context.session.db;
-                context.effects.select(logged_db);
+                context.worker.effects.select(logged_db);
             }
             (context.args, context.index) = (request.args(), entry.index);
             let (start, begin) = (context.reply.len(), nanos());
@@ -162,26 +140,23 @@ impl Engine {
             if context.session.tracks {
                 context.note_reads(entry.command);
             }
-            context.effects.end_command(context.args);
+            context.worker.effects.end_command(context.args);
             let (nanos, reply_len) =
                 (nanos().saturating_sub(begin), context.reply.len().saturating_sub(start));
             let ran = Ran { entry, args: context.args, nanos, reply_len };
-            self.account(context.stats, context.session, now, &ran);
+            self.account(&context.worker.stats, context.session, context.now, &ran);
             if let Err(error) = outcome {
                 let text = error.to_string();
-                context.stats.count_failure(entry.index, &text);
+                context.worker.stats.count_failure(entry.index, &text);
                 context.reply.truncate(start);
                 context.reply.error(&text);
             }
         }
-        add(&context.stats.changes, context.effects.total_changes);
-        if context.effects.any {
-            if logged_db != first_db {
-                // The log goes on as if nothing had been selected in between.
-                context.effects.select(first_db);
-            }
-            context.session.last_write = context.effects.append(&*self.log, first_db);
+        if logged_db != first_db && context.worker.effects.any {
+            // The log goes on as if nothing had been selected in between.
+            context.worker.effects.select(first_db);
         }
+        context.append_effects(first_db);
     }
 
     /// Locks everything that the queued commands touch and the session watches.

@@ -1,0 +1,165 @@
+//! What every connection of a server shares, and what each thread needs to run commands.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+
+use acl::Users;
+use arc_swap::ArcSwap;
+use keyspace::{Keyspace, Table};
+use parking_lot::{Mutex, RwLock};
+use slot_routing::{ReplOffset, Slot, Topology};
+
+use crate::bin::Bin;
+use crate::clients::Clients;
+use crate::command_log::CommandLogs;
+use crate::effects::{EffectLog, Effects, NoLog};
+use crate::expiry::ExpiryCursor;
+use crate::histogram::Distribution;
+use crate::latency::LatencyMonitor;
+use crate::lookup::Registry;
+use crate::pause::Pauses;
+use crate::pubsub::PubSub;
+use crate::random::Random;
+use crate::settings::Settings;
+use crate::stats::WorkerStats;
+use crate::tracking::TrackingTable;
+use crate::watch::Watches;
+
+/// What every connection of a server shares.
+#[derive(Debug)]
+pub struct Engine {
+    pub keyspace: Arc<Keyspace>,
+    pub settings: Settings,
+    /// Who serves which slot; `None` without cluster mode.
+    pub topology: Option<ArcSwap<Topology>>,
+    pub log: Box<dyn EffectLog>,
+    pub clients: Clients,
+    pub pauses: Pauses,
+    /// Large values that the shell is to drop.
+    pub bin: Bin,
+    pub logs: CommandLogs,
+    pub latency: LatencyMonitor,
+    pub pubsub: PubSub,
+    pub tracking: TrackingTable,
+    /// Who may log in, and as whom.
+    pub users: RwLock<Users>,
+    /// Held by whoever waits for a slot while holding another (DESIGN: "Locks", rules 2 and 3).
+    pub script_turn: Mutex<()>,
+    pub(crate) expiry_cursor: ExpiryCursor,
+    pub(crate) watches: Watches,
+    /// What makes the threads' monotonic clock the wall clock, in microseconds.
+    pub(crate) wall_base: AtomicI64,
+    pub(crate) registry: &'static Registry,
+    workers: Mutex<Vec<Arc<WorkerStats>>>,
+}
+
+/// What one thread needs to run commands.
+#[derive(Debug)]
+pub struct Worker {
+    pub stats: Arc<WorkerStats>,
+    pub(crate) effects: Effects,
+    pub(crate) random: Random,
+    /// Memory for one key, and for the name of a part of its value.
+    pub(crate) key: Vec<u8>,
+    pub(crate) name: Vec<u8>,
+    /// Tables that a command emptied, until its slots are free again.
+    pub(crate) garbage: Vec<Table>,
+    /// A monotonic clock in nanoseconds, read once a command for the statistics.
+    pub(crate) nanos: fn() -> u64,
+}
+
+impl Engine {
+    #[must_use]
+    pub fn new(keyspace: Keyspace, topology: Option<Topology>, log: Box<dyn EffectLog>) -> Self {
+        Self::with(Registry::the(), keyspace, topology, log)
+    }
+
+    /// What a sentinel's connections share: no data, and a sentinel's commands. Of these the engine runs
+    /// what concerns only connections.
+    #[must_use]
+    pub fn of_sentinel(seed: u64) -> Self {
+        Self::with(Registry::of_sentinel(), Keyspace::new(seed, 1), None, Box::new(NoLog))
+    }
+
+    fn with(
+        registry: &'static Registry,
+        keyspace: Keyspace,
+        topology: Option<Topology>,
+        log: Box<dyn EffectLog>,
+    ) -> Self {
+        Self {
+            keyspace: Arc::new(keyspace),
+            settings: Settings::default(),
+            topology: topology.map(ArcSwap::from_pointee),
+            log,
+            clients: Clients::default(),
+            pauses: Pauses::default(),
+            bin: Bin::default(),
+            logs: CommandLogs::default(),
+            latency: LatencyMonitor::default(),
+            pubsub: PubSub::default(),
+            tracking: TrackingTable::default(),
+            script_turn: Mutex::new(()),
+            expiry_cursor: ExpiryCursor::default(),
+            watches: Watches::default(),
+            wall_base: AtomicI64::new(0),
+            users: RwLock::new(Users::new(registry.catalogue())),
+            registry,
+            workers: Mutex::new(Vec::new()),
+        }
+    }
+
+    /// The state for one more thread that runs commands. `nanos` reads a monotonic clock.
+    #[must_use]
+    pub fn worker(&self, nanos: fn() -> u64) -> Worker {
+        let stats = Arc::new(WorkerStats::new(self.registry.all().len()));
+        let mut workers = self.workers.lock();
+        workers.push(stats.clone());
+        // Hashes are seeded by chance, so this one is as good as a random number.
+        let seed = self.keyspace.key(&workers.len().to_le_bytes()).hash();
+        let (effects, random) = (Effects::default(), Random::new(seed));
+        Worker { stats, effects, random, key: Vec::new(), name: Vec::new(), garbage: Vec::new(), nanos }
+    }
+
+    /// Says that a worker's monotonic clock showed `nanos` when it was `micros` since the epoch. To be said
+    /// again at times: the wall clock may be set.
+    pub fn set_wall_clock(&self, nanos: u64, micros: i64) {
+        self.wall_base.store(micros - (nanos / 1000) as i64, Ordering::Relaxed);
+    }
+
+    /// Every thread's counters.
+    #[must_use]
+    pub fn worker_stats(&self) -> Vec<Arc<WorkerStats>> {
+        self.workers.lock().clone()
+    }
+
+    /// How long a command has taken, on all threads.
+    #[must_use]
+    pub fn latency_of(&self, index: usize) -> Distribution {
+        let mut all = Distribution::default();
+        for worker in self.workers.lock().iter() {
+            all.add(&worker.commands[index].times);
+        }
+        all
+    }
+
+    /// Tells those who watch a key or may have a copy of it that it has changed; `by` is the session that
+    /// did it. The caller holds its slot.
+    #[inline]
+    pub(crate) fn changed(&self, db: u16, slot: Slot, key: &[u8], by: Option<u64>) {
+        self.watches.touch(db, slot, key);
+        self.tracking.changed(&self.clients, slot, key, by);
+    }
+
+    /// Tells the log, and whoever watches it, that a key is gone without a command: its time came, or it
+    /// lives elsewhere now. The caller holds its slot. Says where that ends in the log, if anybody reads it.
+    pub fn key_gone(&self, db: u16, slot: Slot, key: &[u8]) -> Option<ReplOffset> {
+        self.changed(db, slot, key, None);
+        if !self.log.wanted() {
+            return None;
+        }
+        let mut wire = Vec::with_capacity(key.len() + 32);
+        resp::encode_request(&mut wire, [&b"DEL"[..], key]);
+        Some(self.log.append(db, &wire))
+    }
+}
