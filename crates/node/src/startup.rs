@@ -157,25 +157,16 @@ async fn control(
     cluster: Option<cluster::Prepared>,
 ) -> Result<()> {
     server.listeners.settle(workers.iter().map(|worker| worker.connections.clone()).collect());
-    let config = &server.config;
     tokio::spawn(cron::run(server.clone()));
     tokio::spawn(cron::watch_memory(server.clone()));
     tokio::spawn(cron::purge(server.clone()));
     tokio::spawn(cron::expire(server.clone()));
     tokio::spawn(cron::empty_bin(server.clone()));
-    let (port, unix) = (config.port("port"), config.text("unixsocket"));
-    let cluster = match cluster {
-        Some(prepared) => Some(cluster::Driver::new(server.clone(), prepared)?),
-        None => None,
-    };
+    let cluster = cluster.map(|prepared| cluster::Driver::new(server.clone(), prepared)).transpose()?;
     // Who connects before the data is loaded is answered LOADING.
     server.engine.settings.set_gate(Gate::LOADING, true);
-    server.listen_tcp(&config.text("bind"), port).await?;
-    if !unix.is_empty() {
-        let mode = u32::from_str_radix(&config.text("unixsocketperm"), 8).ok().filter(|mode| *mode != 0);
-        server.listen_unix(&unix, mode)?;
-    }
-    write_pid_file(config);
+    listen(server).await?;
+    write_pid_file(&server.config);
     // A file that may grow no further is an error of the write, as a full disk is, and not the end.
     let _past_file_limit = signal(SignalKind::from_raw(FILE_SIZE_SIGNAL))?;
     saving::remove_leftovers();
@@ -183,13 +174,30 @@ async fn control(
     server.engine.settings.set_gate(Gate::LOADING, false);
     replication::follow_configured(server)?;
     tokio::spawn(saving::watch(server.clone()));
-    if port != 0 {
+    if server.config.port("port") != 0 {
         tracing::info!("Ready to accept connections tcp");
     }
-    if !unix.is_empty() {
+    if !server.config.text("unixsocket").is_empty() {
         tracing::info!("Ready to accept connections unix");
     }
-    daemon::notify_ready(config);
+    daemon::notify_ready(&server.config);
+    until_stopped(server, cluster).await
+}
+
+async fn listen(server: &Arc<Server>) -> Result<()> {
+    let config = &server.config;
+    server.listen_tcp(&config.text("bind"), config.port("port")).await?;
+    let unix = config.text("unixsocket");
+    if !unix.is_empty() {
+        let mode = u32::from_str_radix(&config.text("unixsocketperm"), 8).ok().filter(|mode| *mode != 0);
+        server.listen_unix(&unix, mode)?;
+    }
+    Ok(())
+}
+
+/// Drives the cluster until a signal or a client has stopped the server. A shutdown that was refused or aborted
+/// leaves it as it was.
+async fn until_stopped(server: &Arc<Server>, cluster: Option<cluster::Driver>) -> Result<()> {
     let (mut term, mut int) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     let cluster = async {
         match cluster {
