@@ -228,7 +228,10 @@ impl Driver {
                 let _ = answer.send(result);
             }
         }
-        self.store.close_replaced();
+        let replaced = self.store.take_replaced();
+        if !replaced.is_empty() {
+            tokio::task::spawn_blocking(move || drop(replaced));
+        }
         for link in given_up {
             self.links.close(link);
             self.feed(Input::Closed { link })?;

@@ -67,10 +67,10 @@ impl Store {
         Ok(())
     }
 
-    /// Closes the files whose place others took. The last one to close a file gives its blocks back, which
-    /// takes as long as all of a write: to be called when nobody waits for what was written.
-    pub(super) fn close_replaced(&mut self) {
-        self.replaced.clear();
+    /// The files whose place others took, to be closed. The last one to close a file gives its blocks back, which
+    /// can take longer than all of a write: to be done where nobody waits for it.
+    pub(super) fn take_replaced(&mut self) -> Vec<File> {
+        std::mem::take(&mut self.replaced)
     }
 }
 
