@@ -65,6 +65,8 @@ impl<A: Array<Item = u8>> Bytes for SmallVec<A> {
     }
 }
 
+/// Up to here a record is short.
+const SHORT: usize = 96;
 /// What a record has at most before its field.
 const MOST_HEAD: usize = 2 * usize::BITS.div_ceil(7) as usize + TIME;
 
@@ -121,9 +123,37 @@ pub(crate) fn push(out: &mut impl Bytes, field: &[u8], value: &[u8], expiry: Opt
         write_time(&mut head, len, expiry);
         len += TIME;
     }
-    out.append(&head[..len]);
-    out.append(field);
-    out.append(value);
+    let (value_at, end) = (len + field.len(), len + field.len() + value.len());
+    let mut record = [0; SHORT];
+    if end <= SHORT {
+        // Put together here it is copied once: three calls would cost more than what they copy.
+        record[..MOST_HEAD].copy_from_slice(&head);
+        copy(&mut record[len..value_at], field);
+        copy(&mut record[value_at..end], value);
+        out.append(&record[..end]);
+    } else {
+        out.append(&head[..len]);
+        out.append(field);
+        out.append(value);
+    }
+}
+
+/// Copies as many bytes as there are, few of them without a call.
+#[inline]
+fn copy(to: &mut [u8], from: &[u8]) {
+    fn ends<const N: usize>(to: &mut [u8], from: &[u8]) {
+        if let (Some(first), Some(last)) = (from.first_chunk::<N>(), from.last_chunk::<N>()) {
+            to[..N].copy_from_slice(first);
+            let at = to.len() - N;
+            to[at..].copy_from_slice(last);
+        }
+    }
+    match from.len() {
+        4..8 => ends::<4>(to, from),
+        8..16 => ends::<8>(to, from),
+        16..32 => ends::<16>(to, from),
+        _ => to.copy_from_slice(from),
+    }
 }
 
 /// Writes another time into a record that has one.
@@ -289,6 +319,8 @@ mod tests {
             (b"", b"", None),
             (b"field", b"value", Some(Millis(12_345))),
             (&[1; 63], &[2; 127], None),
+            (b"5", b"12345678901234567", None),
+            (b"seven..", b"twelve bytes", Some(Millis(1))),
             (&[3; 64], &[4; 128], Some(Millis(-1))),
             (b"long", &long, None),
         ];
@@ -297,7 +329,7 @@ mod tests {
             push(&mut packed, field, value, *expiry);
         }
         set_count(&mut packed, fields.len());
-        assert_eq!(count(&packed), 5);
+        assert_eq!(count(&packed), fields.len());
         let read: Vec<_> = records(&packed).map(|r| (r.field, r.value, r.expiry)).collect();
         assert_eq!(read, fields);
         let start = find(&packed, b"field").expect("there").start;

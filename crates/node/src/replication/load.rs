@@ -19,7 +19,7 @@ use super::lanes::{Faults, Lane, lane};
 use crate::server::Server;
 
 /// Bytes that may be on their way to the storing threads, and as many again that they are working on.
-const ON_THEIR_WAY: usize = 2 << 20;
+const ON_THEIR_WAY: usize = 1 << 20;
 /// A key with its value has so many bytes in a file at least: what is promised beyond that is a lie.
 const LEAST_OF_A_KEY: u64 = 4;
 /// How far the load is is noted after so many items.
