@@ -68,6 +68,26 @@ impl Writer {
     }
 }
 
+/// The longest that a slot is held when a second snapshot meets it, pinned as it is for the first: by pinning it once
+/// more, and by writing it out for the first at once.
+fn meet(keyspace: &Arc<Keyspace>) -> (Duration, Duration) {
+    let longest = |step: &mut dyn FnMut(Slot)| {
+        let timed = Slot::all().map(|slot| {
+            let start = Instant::now();
+            step(slot);
+            start.elapsed()
+        });
+        timed.max().expect("there are slots")
+    };
+    let (mut first, ()) = keyspace.ready_to_cut().cut(|| ()).expect("no other snapshot");
+    longest(&mut |slot| drop(keyspace.lock(slot)));
+    let (second, ()) = keyspace.ready_to_cut().cut(|| ()).expect("only one other");
+    let pinned = longest(&mut |slot| drop(keyspace.lock(slot)));
+    let written = longest(&mut |slot| first.walk(slot, &mut |_| {}));
+    drop(second);
+    (pinned, written)
+}
+
 fn main() {
     let keys: u64 = std::env::args().nth(1).and_then(|keys| keys.parse().ok()).unwrap_or(4_000_000);
     let write = if std::env::args().nth(2).as_deref() == Some("hash") { hset } else { set };
@@ -116,5 +136,9 @@ fn main() {
     );
     println!(
         "writer: {alone:.2} million a second alone (longest wait {longest_alone} us), {during:.2} during ({longest} us)"
+    );
+    let (pinned, written) = meet(&keyspace);
+    println!(
+        "a second snapshot meets a slot: held {pinned:?} to pin it again, {written:?} to write it out instead"
     );
 }

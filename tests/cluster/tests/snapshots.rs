@@ -147,6 +147,35 @@ fn replicas_that_ask_together_share_a_snapshot() {
     assert_eq!(field(&master, "persistence", "rdb_last_bgsave_status"), "ok");
 }
 
+/// Each asks when the one before has begun, while a save goes on: nobody is refused, and nobody shares.
+#[test]
+fn replicas_that_ask_one_after_another_while_a_save_runs_are_all_served() {
+    let master = Node::start(&Program::redoubt(), &format!("{OPTIONS} --save  --rdbcompression no"));
+    fill(&master, 150_000);
+    let replicas: Vec<Node> =
+        (0..3).map(|_| Node::start(&Program::redoubt(), &format!("{OPTIONS} --save "))).collect();
+    let load = Load::start(&master, 5000);
+    assert_eq!(master.run("BGSAVE"), Value::Simple("Background saving started".into()));
+    for (count, replica) in replicas.iter().enumerate() {
+        replica.run(&format!("REPLICAOF 127.0.0.1 {}", master.port)).expect_ok();
+        eventually("its snapshot has begun", || {
+            (master.log().matches("Starting a snapshot for ").count() > count).then_some(())
+        });
+    }
+    wait_for_save(&master);
+    assert_eq!(field(&master, "persistence", "rdb_last_bgsave_status"), "ok");
+    for replica in &replicas {
+        eventually("the replica is linked", || {
+            (field(replica, "replication", "master_link_status") == "up").then_some(())
+        });
+    }
+    load.end();
+    for replica in &replicas {
+        wait_until_equal(replica, &master);
+    }
+    assert_eq!(field(&master, "stats", "sync_full"), "3");
+}
+
 /// How far the process may write into a file.
 fn limit_files(node: &Node, most: Option<u64>) {
     let pid = Pid::from_raw(i32::try_from(node.pid()).expect("a small number"));
