@@ -59,13 +59,14 @@ fn run(arguments: &[String]) -> Result<()> {
         bail!("Sentinel needs a configuration file that it can write to. Usage: redoubt sentinel FILE");
     };
     let path = std::path::absolute(file).with_context(|| format!("no such place: '{file}'"))?;
-    let text = std::fs::read_to_string(&path)
+    let mut text = std::fs::read(&path)
         .with_context(|| format!("Fatal error, can't open config file '{}'", path.display()))?;
     let options = lines_of_arguments(options);
-    let lines_in_file = text.lines().count();
-    let text =
-        if options.is_empty() { text } else { text.trim_end_matches('\n').to_owned() + "\n" + &options };
-    let place = Place { path: &path, lines: lines_in_file };
+    if !text.is_empty() && !text.ends_with(b"\n") {
+        text.push(b'\n');
+    }
+    let place = Place { path: &path, lines: text.iter().filter(|byte| **byte == b'\n').count() };
+    text.extend(options.into_bytes());
     let mut own = sentinel::Config::parse(&text)
         .map_err(|error| place.fault(error.line, &error.text, error.reason.clone()))?;
     check_scripts(&own, &place)?;
@@ -105,9 +106,9 @@ impl Place<'_> {
     }
 
     /// The same for the line that has these words.
-    fn fault_of(&self, own: &sentinel::Config, words: &[&str], reason: String) -> anyhow::Error {
+    fn fault_of(&self, own: &sentinel::Config, words: &[&[u8]], reason: String) -> anyhow::Error {
         let (line, text) = own.line_of(words).unwrap_or_default();
-        self.fault(line, text, reason)
+        self.fault(line, &text, reason)
     }
 }
 
@@ -121,7 +122,8 @@ fn check_scripts(own: &sentinel::Config, place: &Place<'_>) -> Result<()> {
         ] {
             let objection = path.as_ref().and_then(|path| Some((path, scripts::objection(option, path)?)));
             if let Some((path, objection)) = objection {
-                return Err(place.fault_of(own, &["sentinel", option, name, path], format!("{objection}.")));
+                let words = ["sentinel", option, name, path].map(str::as_bytes);
+                return Err(place.fault_of(own, &words, format!("{objection}.")));
             }
         }
     }
@@ -137,11 +139,11 @@ fn set_users(
 ) -> Result<()> {
     let required = config.text("requirepass");
     access::load(engine, &required, &own.users).map_err(|(line, reason)| {
-        let words: Vec<&str> =
-            std::iter::once("user").chain(own.users[line].iter().map(String::as_str)).collect();
+        let words: Vec<&[u8]> =
+            std::iter::once(&b"user"[..]).chain(own.users[line].iter().map(Vec::as_slice)).collect();
         place.fault_of(own, &words, reason)
     })?;
-    let had_default = own.users.iter().any(|line| line[0].as_bytes() == acl::DEFAULT);
+    let had_default = own.users.iter().any(|line| line[0] == acl::DEFAULT);
     own.users = access::lines(engine, &required, had_default);
     Ok(())
 }
@@ -159,7 +161,7 @@ fn server_config(own: &sentinel::Config, place: &Place<'_>) -> Result<Config> {
                     "Bad directive or wrong number of arguments".into()
                 }
             };
-            let words: Vec<&str> = words.iter().map(String::as_str).collect();
+            let words: Vec<&[u8]> = words.iter().map(String::as_bytes).collect();
             place.fault_of(own, &words, reason)
         })?;
     }

@@ -36,10 +36,10 @@ pub struct Config {
     pub current_epoch: u64,
     pub masters: Vec<KnownMaster>,
     /// The users' lines, each the words after `user`, for the shell.
-    pub users: Vec<Vec<String>>,
+    pub users: Vec<Vec<Vec<u8>>>,
     /// Directives that are not the sentinel's own (bind, dir, logfile, ...), for the shell.
     pub server: Vec<Vec<String>>,
-    lines: Vec<String>,
+    lines: Vec<Vec<u8>>,
 }
 
 /// Why a configuration file was refused.
@@ -53,20 +53,22 @@ pub struct ConfigError {
 
 impl Config {
     /// Reads a file's text.
-    pub fn parse(text: &str) -> Result<Self, ConfigError> {
-        let mut config = Self { lines: text.lines().map(str::to_owned).collect(), ..Self::default() };
+    pub fn parse(text: impl AsRef<[u8]>) -> Result<Self, ConfigError> {
+        let mut config = Self { lines: lines(text.as_ref()), ..Self::default() };
+        let fault = |number: usize, line: &[u8], reason: &str| ConfigError {
+            line: number + 1,
+            text: shown(line),
+            reason: reason.to_owned(),
+        };
         // What other lines depend on comes first, wherever it stands: whether names of hosts are
         // allowed, then the masters.
-        let mut order: Vec<(u8, usize, Vec<String>)> = Vec::new();
-        for (number, line) in text.lines().enumerate() {
-            let words = split_line(line).ok_or_else(|| ConfigError {
-                line: number + 1,
-                text: line.trim().to_owned(),
-                reason: "Unbalanced quotes in configuration line".to_owned(),
-            })?;
+        let mut order: Vec<(u8, usize, Vec<Vec<u8>>)> = Vec::new();
+        for (number, line) in config.lines.iter().enumerate() {
+            let words = split_line(line)
+                .ok_or_else(|| fault(number, line, "Unbalanced quotes in configuration line"))?;
             let rank = match words.get(1).map(|word| word.to_ascii_lowercase()).as_deref() {
-                Some("resolve-hostnames") => 0,
-                Some("monitor") => 1,
+                Some(b"resolve-hostnames") => 0,
+                Some(b"monitor") => 1,
                 _ => 2,
             };
             if !words.is_empty() {
@@ -75,27 +77,28 @@ impl Config {
         }
         order.sort();
         for (_, number, words) in order {
-            let text = config.lines[number].trim().to_owned();
-            config.take(&words).map_err(|reason| ConfigError { line: number + 1, text, reason })?;
+            config.take(&words).map_err(|reason| fault(number, &config.lines[number], &reason))?;
         }
         Ok(config)
     }
 
-    fn take(&mut self, words: &[String]) -> Result<(), String> {
+    fn take(&mut self, words: &[Vec<u8>]) -> Result<(), String> {
         let directive = words[0].to_ascii_lowercase();
-        if directive == "sentinel" {
-            let words: Vec<&str> = words[1..].iter().map(String::as_str).collect();
-            return self.take_own(&words);
-        }
-        if directive == "user" && words.len() > 1 {
+        if directive == b"user" && words.len() > 1 {
             self.users.push(words[1..].to_vec());
             return Ok(());
         }
-        if directive == "port" {
-            let port = words.get(1).and_then(|word| word.parse().ok());
-            self.global.port = port.filter(|_| words.len() == 2).ok_or("Invalid port")?;
+        let texts = words.iter().map(|word| std::str::from_utf8(word).ok());
+        let texts: Option<Vec<&str>> = texts.collect();
+        if directive == b"sentinel" {
+            return self.take_own(&texts.ok_or(UNKNOWN)?[1..]);
         }
-        self.server.push(words.to_vec());
+        let texts = texts.ok_or("Bad directive or wrong number of arguments")?;
+        if let ("port", [_, port]) = (texts[0].to_ascii_lowercase().as_str(), texts.as_slice()) {
+            // What is no port is for the shell to say, as of every directive of a server.
+            self.global.port = port.parse().unwrap_or(self.global.port);
+        }
+        self.server.push(texts.into_iter().map(str::to_owned).collect());
         Ok(())
     }
 
@@ -119,9 +122,15 @@ impl Config {
                 self.global.announce_port = number(port)?;
                 Ok(())
             }
-            ("deny-scripts-reconfig", [word]) => set_flag(&mut self.global.deny_scripts_reconfig, word),
-            ("resolve-hostnames", [word]) => set_flag(&mut self.global.resolve_hostnames, word),
-            ("announce-hostnames", [word]) => set_flag(&mut self.global.announce_hostnames, word),
+            ("deny-scripts-reconfig", [word]) => {
+                set_flag(&mut self.global.deny_scripts_reconfig, word, "deny-scripts-reconfig options")
+            }
+            ("resolve-hostnames", [word]) => {
+                set_flag(&mut self.global.resolve_hostnames, word, "resolve-hostnames option")
+            }
+            ("announce-hostnames", [word]) => {
+                set_flag(&mut self.global.announce_hostnames, word, "announce-hostnames option")
+            }
             ("sentinel-user", [user]) => {
                 self.global.sentinel_user = (*user).to_owned();
                 Ok(())
@@ -134,25 +143,36 @@ impl Config {
                 if !MASTER_OPTIONS.contains(&option) {
                     return Err(UNKNOWN.into());
                 }
-                let master = self.masters.iter_mut().find(|master| master.name == *name);
-                master.ok_or("No such master with specified name.")?.take(option, args)
+                let place = self.masters.iter().position(|master| master.name == *name);
+                let place = place.ok_or("No such master with specified name.")?;
+                match (option, args) {
+                    ("known-replica" | "known-slave", [host, port]) | ("known-sentinel", [host, port, _]) => {
+                        let addr = self.addr(host, port)?;
+                        self.masters[place].take_known(addr, args.get(2).copied())
+                    }
+                    _ => self.masters[place].take(option, args),
+                }
             }
             _ => Err(UNKNOWN.into()),
         }
     }
 
-    fn monitor(&mut self, name: &str, host: &str, port: &str, quorum: &str) -> Result<(), String> {
-        let quorum: u32 = number(quorum)?;
-        if quorum == 0 {
-            return Err("Quorum must be 1 or greater.".into());
-        }
-        if self.masters.iter().any(|master| master.name == name) {
-            return Err("Duplicate master name.".into());
-        }
-        let addr = Addr { host: host.to_owned(), port: number(port).map_err(|_| "Invalid port number.")? };
+    /// An instance's address, by name only where names are allowed.
+    fn addr(&self, host: &str, port: &str) -> Result<Addr, String> {
+        let port = port.parse().map_err(|_| "Invalid port number.")?;
         if !is_host(host) || (!self.global.resolve_hostnames && !is_ip(host)) {
             return Err("Can't resolve instance hostname.".into());
         }
+        Ok(Addr { host: host.to_owned(), port })
+    }
+
+    fn monitor(&mut self, name: &str, host: &str, port: &str, quorum: &str) -> Result<(), String> {
+        let quorum = quorum.parse().ok().filter(|&quorum: &u32| quorum > 0);
+        let quorum = quorum.ok_or("Quorum must be 1 or greater.")?;
+        if self.masters.iter().any(|master| master.name == name) {
+            return Err("Duplicate master name.".into());
+        }
+        let addr = self.addr(host, port)?;
         if !is_name(name) {
             return Err(
                 "A master's name may not be empty or hold blanks, commas or control characters.".into()
@@ -214,26 +234,29 @@ impl KnownMaster {
             ("auth-user", [user]) => settings.auth_user = (*user).to_owned(),
             ("auth-pass", [pass]) => settings.auth_pass = (*pass).to_owned(),
             ("master-reboot-down-after-period", [ms]) => {
-                settings.reboot_down_after = Duration::from_millis(number(ms)?);
+                let ms = ms.parse().map_err(|_| "negative time parameter.")?;
+                settings.reboot_down_after = Duration::from_millis(ms);
             }
             ("config-epoch", [epoch]) => self.config_epoch = number(epoch)?,
             ("leader-epoch", [epoch]) => self.leader_epoch = number(epoch)?,
-            ("known-replica" | "known-slave", [host, port]) => {
-                let addr = Addr { host: (*host).to_owned(), port: number(port)? };
-                if !self.replicas.contains(&addr) {
-                    self.replicas.push(addr);
+            ("rename-command", [from, to]) => {
+                if settings.renamed.insert(from.to_ascii_uppercase(), (*to).to_owned()).is_some() {
+                    return Err("Same command renamed multiple times with rename-command.".into());
                 }
             }
-            ("known-sentinel", [host, port, id]) => {
-                let addr = Addr { host: (*host).to_owned(), port: number(port)? };
-                let id = RunId::parse(id).ok_or("Wrong hostname or port for sentinel.")?;
-                self.sentinels.retain(|(_, known)| *known != id);
-                self.sentinels.push((addr, id));
-            }
-            ("rename-command", [from, to]) => {
-                settings.renamed.insert(from.to_ascii_uppercase(), (*to).to_owned());
-            }
             _ => return Err(UNKNOWN.into()),
+        }
+        Ok(())
+    }
+
+    /// A replica, or with an id a sentinel, that was there before.
+    fn take_known(&mut self, addr: Addr, id: Option<&str>) -> Result<(), String> {
+        if let Some(id) = id {
+            let id = RunId::parse(id).ok_or("Wrong hostname or port for sentinel.")?;
+            self.sentinels.retain(|(_, known)| *known != id);
+            self.sentinels.push((addr, id));
+        } else if !self.replicas.contains(&addr) {
+            self.replicas.push(addr);
         }
         Ok(())
     }
@@ -288,14 +311,14 @@ impl KnownMaster {
 impl Config {
     /// Which line, counted from one, has these words, and its text: for what only the shell can judge.
     #[must_use]
-    pub fn line_of(&self, words: &[&str]) -> Option<(usize, &str)> {
-        let same = |line: &String| {
+    pub fn line_of(&self, words: &[&[u8]]) -> Option<(usize, String)> {
+        let same = |line: &Vec<u8>| {
             split_line(line).is_some_and(|found| {
                 found.len() == words.len() && found.iter().zip(words).all(|(a, b)| a.eq_ignore_ascii_case(b))
             })
         };
-        let place = self.lines.iter().position(same)?;
-        Some((place + 1, self.lines[place].trim()))
+        let place = self.lines.iter().rposition(same)?;
+        Some((place + 1, shown(&self.lines[place])))
     }
 
     /// Every line that holds now, by what identifies it: its option, its master, and for lists nothing
@@ -336,19 +359,32 @@ impl Config {
             }
         }
         let users = self.users.iter().map(|words| {
-            let words: Vec<String> = words.iter().map(|word| quoted(word)).collect();
+            let words: Vec<String> = words.iter().map(quoted).collect();
             format!("user {}", words.join(" "))
         });
         lines.extend(users);
-        let identified = |line: String| (rewrite::identity(&line).expect("a line that is rewritten"), line);
+        let identified =
+            |line: String| (rewrite::identity(line.as_bytes()).expect("a line that is rewritten"), line);
         lines.into_iter().map(identified).collect()
     }
 
     /// The file's text with everything that holds now.
     #[must_use]
-    pub fn rewritten(&self) -> String {
+    pub fn rewritten(&self) -> Vec<u8> {
         rewrite::rewrite(&self.lines, self.current())
     }
+}
+
+/// A file's lines, without what ends them.
+fn lines(text: &[u8]) -> Vec<Vec<u8>> {
+    let text = text.strip_suffix(b"\n").unwrap_or(text);
+    let line = |line: &[u8]| line.strip_suffix(b"\r").unwrap_or(line).to_vec();
+    if text.is_empty() { Vec::new() } else { text.split(|&byte| byte == b'\n').map(line).collect() }
+}
+
+/// A line as an error shows it.
+fn shown(line: &[u8]) -> String {
+    String::from_utf8_lossy(line.trim_ascii()).into_owned()
 }
 
 fn some(text: &str) -> Option<String> {
@@ -360,17 +396,15 @@ fn number<T: std::str::FromStr>(text: &str) -> Result<T, String> {
 }
 
 fn positive(text: &str) -> Result<Duration, String> {
-    match number(text)? {
-        0u64 => Err("negative or zero time parameter.".into()),
-        ms => Ok(Duration::from_millis(ms)),
-    }
+    let millis = text.parse().ok().filter(|&millis: &u64| millis > 0);
+    millis.map(Duration::from_millis).ok_or_else(|| "negative or zero time parameter.".into())
 }
 
-fn set_flag(flag: &mut bool, word: &str) -> Result<(), String> {
+fn set_flag(flag: &mut bool, word: &str, option: &str) -> Result<(), String> {
     *flag = match word.to_ascii_lowercase().as_str() {
         "yes" => true,
         "no" => false,
-        _ => return Err("argument must be 'yes' or 'no'".into()),
+        _ => return Err(format!("Please specify yes or no for the {option}.")),
     };
     Ok(())
 }

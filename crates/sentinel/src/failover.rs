@@ -33,7 +33,7 @@ use crate::shared::Cx;
 /// was first suspected.
 const FRESH_WORD: Duration = Duration::from_millis(200);
 /// After an attempt that found nobody to promote: the first wait, doubled each time.
-const RETRY: Duration = Duration::from_secs(1);
+const RETRY: Duration = Duration::from_millis(250);
 /// A promotion that has not been answered is asked for again.
 const PROMOTE_AGAIN: Duration = Duration::from_secs(2);
 /// A leader whose switch is committed stays awake this long, to bring it to those that were slow.
@@ -444,8 +444,8 @@ impl Master {
     fn abort(&mut self, cx: &mut Cx<'_>, event: &str) {
         self.announce(cx, Level::Warning, event, "");
         cx.shared.recorder.end(cx.now, &self.name, event);
-        let doubled = RETRY * 2u32.pow(self.failures.min(7));
-        let chance = Duration::from_millis(cx.shared.rng.random_range(0..500));
+        let doubled = RETRY * 2u32.pow(self.failures.min(9));
+        let chance = Duration::from_millis(cx.shared.rng.random_range(0..250));
         self.failures += 1;
         self.retry_at = cx.now + doubled.min(self.settings.failover_timeout) + chance;
         self.failover = None;

@@ -97,7 +97,7 @@ pub enum Action {
     },
     /// Put this text in the configuration file's place, in one step.
     WriteConfig {
-        text: String,
+        text: Vec<u8>,
     },
     Reply {
         client: ClientId,
@@ -413,7 +413,7 @@ impl Sentinel {
     }
 
     /// Puts these lines of users, each the words after `user`, into the configuration file.
-    pub fn keep_users(&mut self, users: Vec<Vec<String>>, out: &mut Vec<Action>) {
+    pub fn keep_users(&mut self, users: Vec<Vec<Vec<u8>>>, out: &mut Vec<Action>) {
         self.config.users = users;
         self.write_config(out);
     }

@@ -195,7 +195,7 @@ fn a_newer_configuration_in_a_hello_is_followed_and_written_at_once() {
     assert!(events.contains(&"+switch-master mymaster 10.0.0.1 6379 10.0.0.2 6379".to_owned()), "{events:?}");
     assert!(events.contains(&"+slave slave 10.0.0.1:6379 10.0.0.1 6379 @ mymaster 10.0.0.2 6379".to_owned()));
     let written = out.iter().any(|action| {
-        matches!(action, Action::WriteConfig { text } if text.contains("sentinel monitor mymaster 10.0.0.2 6379 2"))
+        matches!(action, Action::WriteConfig { text } if std::str::from_utf8(text).unwrap().contains("sentinel monitor mymaster 10.0.0.2 6379 2"))
     });
     assert!(written, "{out:?}");
     let older = bench.hello(&format!("10.0.0.8,26380,{PEER},3,mymaster,10.0.0.1,6379,2"));

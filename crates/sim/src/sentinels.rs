@@ -184,7 +184,7 @@ impl World {
             invariants: invariants::all(quorum(watchers)),
         };
         for number in 0..watchers {
-            let watcher = Watcher::new(Disk::new(first_config(watchers, plan.plant)));
+            let watcher = Watcher::new(Disk::new(first_config(watchers, plan.plant).into_bytes()));
             world.add_host(format!("10.0.0.{}", number + 1), Kind::Watcher(Box::new(watcher)));
         }
         for number in 0..servers {

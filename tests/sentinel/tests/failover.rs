@@ -100,18 +100,49 @@ fn a_restarted_sentinel_knows_what_it_knew() {
     }
 }
 
-/// A sentinel says what is wrong with its file and does not start.
+/// A sentinel says what is wrong with its file, where, and does not start; in the words of redis-sentinel 7.0.
 #[test]
 fn a_bad_file_stops_the_start() {
-    let mut node = harness::Node::prepare(&Program::redoubt(), "");
-    let file = node.folder().join("sentinel.conf");
-    fs::write(&file, "port 26379\nsentinel monitor m 127.0.0.1 6379 0\n").unwrap();
-    node.set_configuration(&file);
-    node.add_options("--sentinel");
-    node.spawn();
-    assert!(!node.wait_for_exit().success());
-    let log = node.log();
-    assert!(log.contains("at line 2") && log.contains("Quorum must be 1 or greater."), "{log}");
+    const MONITOR: &str = "sentinel monitor m 127.0.0.1 6379 1";
+    let table: [(&[u8], &str, &str); 9] = [
+        (b"sentinel monitor m 127.0.0.1 6379 0", "", "Quorum must be 1 or greater."),
+        (b"sentinel down-after-milliseconds nobody 5", "", "No such master with specified name."),
+        (b"sentinel frobnicate m 1", "", "Unrecognized sentinel configuration statement."),
+        (b"frobnicate 1", "", "Bad directive or wrong number of arguments"),
+        (b"\xff\xfe 1", "\u{fffd}\u{fffd} 1", "Bad directive or wrong number of arguments"),
+        (
+            b"sentinel notification-script m /nope",
+            "",
+            "Notification script seems non existing or non executable.",
+        ),
+        (
+            b"sentinel client-reconfig-script m /nope",
+            "",
+            "Client reconfiguration script seems non existing or non executable.",
+        ),
+        (b"maxclients 0", "", "argument must be between 1 and 4294967295 inclusive"),
+        (
+            b"user a off",
+            "",
+            "Error in user declaration 'a': Duplicate user found. A user can only be defined once in config files",
+        ),
+    ];
+    for (line, shown, reason) in table {
+        let mut node = harness::Node::prepare(&Program::redoubt(), "");
+        let file = node.folder().join("sentinel.conf");
+        node.set_configuration(&file);
+        node.add_options("--sentinel");
+        fs::write(&file, [b"user a on\n", MONITOR.as_bytes(), b"\n", line, b"\n"].concat()).unwrap();
+        let shown = if shown.is_empty() { std::str::from_utf8(line).unwrap() } else { shown };
+        node.spawn();
+        assert!(!node.wait_for_exit().success());
+        let expected = format!(
+            "\n*** FATAL CONFIG FILE ERROR (Redis 7.2.4) ***\nReading the configuration file '{}', at line 3\n\
+             >>> '{shown}'\n{reason}\n",
+            file.display()
+        );
+        assert!(node.log().contains(&expected), "{}\n{expected}", node.log());
+    }
 }
 
 /// Random bytes, half a request and a promise of too much end their own connection and nothing else.

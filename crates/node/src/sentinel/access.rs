@@ -212,14 +212,13 @@ fn hears_too_much(center: &super::center::Center, client: &Client) -> bool {
 
 /// The users' lines for the configuration file, each the words after `user`. The user `default` has none as
 /// long as `requirepass` alone says what it is.
-pub(super) fn lines(engine: &engine::Engine, required: &str, had_default: bool) -> Vec<Vec<String>> {
+pub(super) fn lines(engine: &engine::Engine, required: &str, had_default: bool) -> Vec<Vec<Vec<u8>>> {
     let users = engine.users.read();
     let mut plain = acl::Users::new(Registry::of_sentinel().catalogue());
     plain.set_default_password(required.as_bytes());
     let line = |(name, user): (&[u8], &acl::User)| {
-        let rules = String::from_utf8_lossy(&user.describe()).into_owned();
-        let name = String::from_utf8_lossy(name).into_owned();
-        std::iter::once(name).chain(rules.split(' ').map(str::to_owned)).collect()
+        let rules = user.describe();
+        std::iter::once(name).chain(rules.split(|byte| *byte == b' ')).map(<[u8]>::to_vec).collect()
     };
     let silent =
         |name: &[u8], user: &acl::User| name == DEFAULT && !had_default && *user == **plain.default_user();
@@ -230,15 +229,16 @@ pub(super) fn lines(engine: &engine::Engine, required: &str, had_default: bool) 
 pub(super) fn load(
     engine: &engine::Engine,
     required: &str,
-    lines: &[Vec<String>],
+    lines: &[Vec<Vec<u8>>],
 ) -> Result<(), (usize, String)> {
     let mut users = engine.users.write();
     users.set_default_password(required.as_bytes());
     for (place, line) in lines.iter().enumerate() {
-        let rules: Vec<&[u8]> = line[1..].iter().map(String::as_bytes).collect();
-        users
-            .load(line[0].as_bytes(), &rules)
-            .map_err(|error| (place, format!("Error in user declaration '{}': {error}", line[0])))?;
+        let rules: Vec<&[u8]> = line[1..].iter().map(Vec::as_slice).collect();
+        users.load(&line[0], &rules).map_err(|error| {
+            let name = String::from_utf8_lossy(&line[0]);
+            (place, format!("Error in user declaration '{name}': {error}"))
+        })?;
     }
     Ok(())
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use anyhow::Result;
@@ -43,7 +43,7 @@ pub(super) struct Center {
     lives: u64,
     pub(super) clients: BTreeMap<u64, Client>,
     /// Whom the clients are, and what they ask of each other.
-    pub(super) engine: Engine,
+    pub(super) engine: Arc<Engine>,
     pub(super) worker: Worker,
     pub(super) acl_log: acl::Log,
     /// The users are others than in the configuration file.
@@ -68,7 +68,8 @@ pub(super) async fn run(
     seed: u64,
 ) -> Result<()> {
     let (events, queue) = channel(QUEUE);
-    let names_default = own.users.iter().any(|line| line[0].as_bytes() == acl::DEFAULT);
+    let names_default = own.users.iter().any(|line| line[0] == acl::DEFAULT);
+    let engine = Arc::new(engine);
     listen(&config, &engine, own.global.port, &events)?;
     let began = std::time::Instant::now();
     let mut out = Vec::new();
@@ -104,18 +105,17 @@ pub(super) async fn run(
 }
 
 /// Opens the sockets on which clients and other sentinels come.
-fn listen(config: &Config, engine: &Engine, port: u16, events: &Sender<Event>) -> Result<()> {
-    let default_user = engine.users.read().default_user().clone();
+fn listen(config: &Config, engine: &Arc<Engine>, port: u16, events: &Sender<Event>) -> Result<()> {
     let door = Door {
-        only_local: config.switch("protected-mode") && default_user.has_no_password(),
-        needs_password: !default_user.is_open(),
+        protected: config.switch("protected-mode"),
         max_clients: usize::try_from(config.integer("maxclients")).unwrap_or(usize::MAX),
+        engine: engine.clone(),
     };
     let ids = Arc::new(AtomicUsize::new(1));
     let backlog = i32::try_from(config.integer("tcp-backlog")).unwrap_or(i32::MAX);
     for socket in listener::bind(&config.text("bind"), port, backlog)? {
         let socket = TcpListener::from_std(socket)?;
-        tokio::spawn(connection::accept(socket, door, ids.clone(), events.clone()));
+        tokio::spawn(connection::accept(socket, door.clone(), ids.clone(), events.clone()));
     }
     Ok(())
 }
@@ -211,7 +211,7 @@ impl Center {
             }
             Event::ClientOpened(opened) => {
                 self.connections += 1;
-                let open = self.engine.users.read().default_user().is_open();
+                let open = opened.known.load(Ordering::Relaxed);
                 let client =
                     self.engine.clients.connect(opened.link.clone(), crate::time::now(), Box::new(|| {}));
                 let session = Session::of(client, Origin::Client, open);
@@ -426,7 +426,7 @@ impl Center {
         }
     }
 
-    fn write_config(&mut self, text: &str) {
+    fn write_config(&mut self, text: &[u8]) {
         self.stood_still = true;
         match self.files.write_config(text) {
             Ok(()) => tracing::debug!("Sentinel new configuration saved on disk"),

@@ -1,6 +1,8 @@
 //! A client as the sentinel knows it.
 
 use std::collections::{BTreeSet, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use engine::{Mute, Session};
 use resp::Writer;
@@ -14,6 +16,7 @@ pub(super) struct Client {
     pub(super) output: Output,
     /// Who it is, as CLIENT LIST shows it and CLIENT changes it.
     pub(super) session: Session,
+    known: Arc<AtomicBool>,
     pub(super) channels: BTreeSet<Vec<u8>>,
     pub(super) patterns: BTreeSet<Vec<u8>>,
     /// Requests that wait for the end of a pause.
@@ -26,6 +29,7 @@ impl Client {
         Self {
             output: opened.output,
             session,
+            known: opened.known,
             channels: BTreeSet::new(),
             patterns: BTreeSet::new(),
             deferred: VecDeque::new(),
@@ -40,6 +44,7 @@ impl Client {
     pub(super) fn log_in(&mut self, user: &[u8]) {
         *self.session.client.user.lock() = user.to_vec();
         self.session.authenticated = true;
+        self.known.store(true, Ordering::Relaxed);
     }
 
     pub(super) fn subscriptions(&self) -> usize {

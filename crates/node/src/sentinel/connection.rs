@@ -3,9 +3,9 @@
 use std::net::IpAddr;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use engine::Link;
+use engine::{Engine, Link};
 use resp::{Batch, Limits, Parser};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -23,6 +23,8 @@ pub(super) struct Opened {
     pub(super) client: u64,
     pub(super) link: Link,
     pub(super) output: Output,
+    /// Whether it has said who it is, which whoever reads its requests must know.
+    pub(super) known: Arc<AtomicBool>,
 }
 
 /// The way to a client.
@@ -48,12 +50,26 @@ impl Output {
 }
 
 /// What every connection of this sentinel is told at its beginning.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(super) struct Door {
-    /// Nobody but this machine may come in.
-    pub(super) only_local: bool,
-    pub(super) needs_password: bool,
+    /// Nobody but this machine may come in while the user `default` has no password.
+    pub(super) protected: bool,
     pub(super) max_clients: usize,
+    /// Has the users as they are now.
+    pub(super) engine: Arc<Engine>,
+}
+
+impl Door {
+    fn is_closed_to(&self, ip: IpAddr) -> bool {
+        self.protected && !is_local(ip) && self.engine.users.read().default_user().has_no_password()
+    }
+
+    /// What a client may send now.
+    fn limits(&self, known: &AtomicBool) -> Limits {
+        let known = known.load(Ordering::Relaxed);
+        let authenticated = known || self.engine.users.read().default_user().is_open();
+        Limits { authenticated, ..Limits::default() }
+    }
 }
 
 /// Accepts clients for ever.
@@ -67,7 +83,7 @@ pub(super) async fn accept(listener: TcpListener, door: Door, ids: Arc<AtomicUsi
                 continue;
             }
         };
-        let refusal = if door.only_local && !is_local(peer.ip()) {
+        let refusal = if door.is_closed_to(peer.ip()) {
             Some(crate::listener::PROTECTED)
         } else if open.load(Ordering::Relaxed) >= door.max_clients {
             Some("-ERR max number of clients reached\r\n")
@@ -91,13 +107,13 @@ pub(super) async fn accept(listener: TcpListener, door: Door, ids: Arc<AtomicUsi
             unix_socket: false,
             local: is_local(peer.ip()),
         };
-        let opened = Opened { client, link, output };
-        let (events, open) = (events.clone(), open.clone());
+        let known = Arc::new(AtomicBool::new(door.engine.users.read().default_user().is_open()));
+        let opened = Opened { client, link, output, known: known.clone() };
+        let (events, open, door) = (events.clone(), open.clone(), door.clone());
         open.fetch_add(1, Ordering::Relaxed);
         tokio::spawn(async move {
             if events.send(Event::ClientOpened(opened)).await.is_ok() {
-                let limits = Limits { authenticated: !door.needs_password, ..Limits::default() };
-                converse(stream, client, limits, replies, &waiting, &events).await;
+                converse(stream, client, || door.limits(&known), replies, &waiting, &events).await;
             }
             open.fetch_sub(1, Ordering::Relaxed);
             let _ = events.send(Event::ClientClosed { client }).await;
@@ -113,7 +129,7 @@ fn is_local(ip: IpAddr) -> bool {
 async fn converse(
     stream: TcpStream,
     client: u64,
-    limits: Limits,
+    limits: impl Fn() -> Limits,
     mut replies: UnboundedReceiver<Vec<u8>>,
     waiting: &AtomicUsize,
     events: &Sender<Event>,
@@ -127,7 +143,7 @@ async fn converse(
                     return;
                 }
                 batch.clear();
-                let parsed = parser.parse(&mut input, &mut batch, &limits);
+                let parsed = parser.parse(&mut input, &mut batch, &limits());
                 for index in 0..batch.len() {
                     let args = batch.args(index, &input).iter().map(<[u8]>::to_vec).collect();
                     if events.send(Event::ClientRequest { client, args }).await.is_err() {
@@ -156,5 +172,29 @@ async fn converse(
                 }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An operator gives the user `default` a password, and takes it away again: whoever comes next, or has
+    /// come without saying who it is, is treated by what holds now.
+    #[test]
+    fn the_door_goes_by_the_present_default_user() {
+        let engine = Arc::new(Engine::of_sentinel(1));
+        let door = Door { protected: true, max_clients: 1, engine: engine.clone() };
+        let (near, far) = (IpAddr::from([127, 0, 0, 1]), IpAddr::from([10, 0, 0, 1]));
+        let (stranger, known) = (AtomicBool::new(false), AtomicBool::new(true));
+        let look = || {
+            let limits = [&stranger, &known].map(|known| door.limits(known).authenticated);
+            (door.is_closed_to(near), door.is_closed_to(far), limits)
+        };
+        assert_eq!(look(), (false, true, [true, true]));
+        engine.users.write().set_default_password(b"secret");
+        assert_eq!(look(), (false, false, [false, true]));
+        engine.users.write().set_default_password(b"");
+        assert_eq!(look(), (false, true, [true, true]));
     }
 }

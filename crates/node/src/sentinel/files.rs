@@ -77,8 +77,8 @@ impl Files {
     }
 
     /// Puts a new text in the configuration file's place.
-    pub(super) fn write_config(&self, text: &str) -> io::Result<()> {
-        write_in_place_of(&self.config, text.as_bytes())
+    pub(super) fn write_config(&self, text: &[u8]) -> io::Result<()> {
+        write_in_place_of(&self.config, text)
     }
 
     /// Has the open journal fail as on a full disk.

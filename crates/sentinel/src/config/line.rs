@@ -1,78 +1,102 @@
-//! One line of redis.conf syntax.
+//! One line of redis.conf syntax. Lines are bytes: names and passwords need not be text.
 
 /// The words of a line; `None` if a quote is left open or stuck to a following word. Double quotes know
 /// `\n \r \t \b \a \xHH` and an escaped character, single quotes only `\'`.
-pub(super) fn split_line(line: &str) -> Option<Vec<String>> {
+pub(super) fn split_line(line: &[u8]) -> Option<Vec<Vec<u8>>> {
     let mut words = Vec::new();
-    let mut chars = line.trim().chars().peekable();
-    if chars.peek() == Some(&'#') {
+    let mut rest = line;
+    if line.trim_ascii().first() == Some(&b'#') {
         return Some(words);
     }
     loop {
-        while chars.next_if(|char| char.is_whitespace()).is_some() {}
-        let Some(&first) = chars.peek() else { return Some(words) };
-        let mut word = String::new();
-        if first == '"' || first == '\'' {
-            chars.next();
-            loop {
-                match chars.next()? {
-                    char if char == first => break,
-                    '\\' if first == '"' => word.push(escaped(&mut chars)?),
-                    '\\' if chars.peek() == Some(&'\'') => word.push(chars.next()?),
-                    char => word.push(char),
-                }
-            }
-            if chars.peek().is_some_and(|char| !char.is_whitespace()) {
-                return None;
-            }
-        } else {
-            while let Some(char) = chars.next_if(|char| !char.is_whitespace()) {
-                word.push(char);
-            }
+        let blanks = rest.iter().take_while(|byte| is_blank(**byte)).count();
+        rest = &rest[blanks..];
+        if rest.is_empty() {
+            return Some(words);
         }
+        let (word, after) = take_word(rest)?;
         words.push(word);
+        rest = after;
     }
 }
 
-fn escaped(chars: &mut std::iter::Peekable<std::str::Chars<'_>>) -> Option<char> {
-    Some(match chars.next()? {
-        'n' => '\n',
-        'r' => '\r',
-        't' => '\t',
-        'b' => '\u{8}',
-        'a' => '\u{7}',
-        'x' => {
-            let mut code = chars.clone();
-            let digits: String = code.by_ref().take(2).collect();
-            match u8::from_str_radix(&digits, 16) {
-                Ok(byte) if digits.len() == 2 => {
-                    *chars = code;
-                    char::from(byte)
-                }
-                _ => 'x',
+fn is_blank(byte: u8) -> bool {
+    byte.is_ascii_whitespace() || byte == 0x0b
+}
+
+/// The first word, and what follows it. A quote opens anywhere in a word, and ends it where it closes.
+fn take_word(mut rest: &[u8]) -> Option<(Vec<u8>, &[u8])> {
+    let mut word = Vec::new();
+    while let Some((&byte, after)) = rest.split_first() {
+        if is_blank(byte) {
+            break;
+        }
+        rest = after;
+        if byte == b'"' || byte == b'\'' {
+            rest = take_quoted(byte, rest, &mut word)?;
+            let ends = rest.first().is_none_or(|byte| is_blank(*byte));
+            return ends.then_some((word, rest));
+        }
+        word.push(byte);
+    }
+    Some((word, rest))
+}
+
+/// Reads up to the closing quote; what follows it.
+fn take_quoted<'a>(quote: u8, mut rest: &'a [u8], word: &mut Vec<u8>) -> Option<&'a [u8]> {
+    loop {
+        let (&byte, after) = rest.split_first()?;
+        rest = after;
+        match byte {
+            byte if byte == quote => return Some(rest),
+            b'\\' if quote == b'"' => rest = take_escaped(rest, word)?,
+            b'\\' if rest.first() == Some(&b'\'') => {
+                word.push(b'\'');
+                rest = &rest[1..];
+            }
+            byte => word.push(byte),
+        }
+    }
+}
+
+fn take_escaped<'a>(rest: &'a [u8], word: &mut Vec<u8>) -> Option<&'a [u8]> {
+    let (&byte, after) = rest.split_first()?;
+    let code = after.get(..2).filter(|code| code.iter().all(u8::is_ascii_hexdigit));
+    if let (b'x', Some(code)) = (byte, code) {
+        let code = std::str::from_utf8(code).expect("hexadecimal digits");
+        word.push(u8::from_str_radix(code, 16).expect("hexadecimal digits"));
+        return Some(&after[2..]);
+    }
+    word.push(match byte {
+        b'n' => b'\n',
+        b'r' => b'\r',
+        b't' => b'\t',
+        b'b' => 8,
+        b'a' => 7,
+        byte => byte,
+    });
+    Some(after)
+}
+
+/// `word` so that [`split_line`] reads it back as one; always text.
+pub(super) fn quoted(word: impl AsRef<[u8]>) -> String {
+    let word = word.as_ref();
+    let plain = |byte: &u8| byte.is_ascii_graphic() && !matches!(byte, b'"' | b'\'' | b'\\');
+    let mut text = String::new();
+    let bare = !word.is_empty() && word.iter().all(plain);
+    for chunk in word.utf8_chunks() {
+        for char in chunk.valid().chars() {
+            match char {
+                char if bare => text.push(char),
+                '\n' => text.push_str("\\n"),
+                '\r' => text.push_str("\\r"),
+                '\t' => text.push_str("\\t"),
+                '"' | '\\' => text.extend(['\\', char]),
+                char if char.is_ascii_control() => text.push_str(&format!("\\x{:02x}", char as u32)),
+                char => text.push(char),
             }
         }
-        char => char,
-    })
-}
-
-/// `word` so that [`split_line`] reads it back as one.
-pub(super) fn quoted(word: &str) -> String {
-    let plain = |char: char| char.is_ascii_graphic() && !matches!(char, '"' | '\'' | '\\');
-    if !word.is_empty() && word.chars().all(plain) {
-        return word.to_owned();
+        chunk.invalid().iter().for_each(|byte| text.push_str(&format!("\\x{byte:02x}")));
     }
-    let mut text = String::from('"');
-    for char in word.chars() {
-        match char {
-            '\n' => text.push_str("\\n"),
-            '\r' => text.push_str("\\r"),
-            '\t' => text.push_str("\\t"),
-            '"' | '\\' => text.extend(['\\', char]),
-            char if char.is_ascii_control() => text.push_str(&format!("\\x{:02x}", char as u32)),
-            char => text.push(char),
-        }
-    }
-    text.push('"');
-    text
+    if bare { text } else { format!("\"{text}\"") }
 }

@@ -33,7 +33,7 @@ fn rewriting_keeps_comments_and_places() {
     master.replicas = vec![Addr::new("127.0.0.1", 6379), Addr::new("127.0.0.1", 6381)];
     master.settings.failover_timeout = FAILOVER_TIMEOUT;
     master.settings.auth_pass = "two words".into();
-    let text = config.rewritten();
+    let text = String::from_utf8(config.rewritten()).unwrap();
     let expected = format!(
         "# our sentinel
 port 26380
@@ -56,26 +56,64 @@ sentinel current-epoch 7
     );
     assert_eq!(text, expected);
     let again = Config::parse(&text).unwrap();
-    assert_eq!(again.rewritten(), text, "a second rewrite changes nothing");
+    assert_eq!(again.rewritten(), text.as_bytes(), "a second rewrite changes nothing");
     assert_eq!(again.masters, config.masters);
 }
 
+/// Each with what redis-sentinel 7.0.15 says, where it says something; `M` is a line that watches `m`. What it reads as
+/// zero (a number of letters) is refused as well.
 #[test]
 fn bad_lines_are_refused_with_their_number() {
     let table = [
         ("sentinel monitor m 127.0.0.1 6379 0", 1, "Quorum must be 1 or greater."),
+        ("SENTINEL MONITOR m 127.0.0.1 6379 -1", 1, "Quorum must be 1 or greater."),
+        ("sentinel monitor m 127.0.0.1 6379 two", 1, "Quorum must be 1 or greater."),
         ("\nsentinel monitor m some.host 6379 1", 2, "Can't resolve instance hostname."),
-        ("sentinel parallel-syncs nobody 1", 1, "No such master with specified name."),
-        ("sentinel frobnicate m 1", 1, UNKNOWN),
-        ("sentinel", 1, UNKNOWN),
-        ("dir \"/tmp", 1, "Unbalanced quotes in configuration line"),
         ("sentinel monitor m 127.0.0.1 99999 1", 1, "Invalid port number."),
-        ("sentinel monitor m 127.0.0.1 1 1\nsentinel monitor m 127.0.0.1 2 1", 2, "Duplicate master name."),
+        ("sentinel monitor m 127.0.0.1 x 1", 1, "Invalid port number."),
+        ("sentinel monitor m 127.0.0.1", 1, UNKNOWN),
+        ("sentinel monitor", 1, UNKNOWN),
+        ("M\nsentinel monitor m 127.0.0.1 2 1", 2, "Duplicate master name."),
+        ("sentinel frobnicate m 1", 1, UNKNOWN),
+        ("M\nsentinel quorum m 1", 2, UNKNOWN),
+        ("sentinel", 1, UNKNOWN),
+        ("sentinel parallel-syncs nobody 1", 1, "No such master with specified name."),
+        ("sentinel auth-pass nobody x", 1, "No such master with specified name."),
+        ("sentinel down-after-milliseconds", 1, UNKNOWN),
+        ("M\nsentinel down-after-milliseconds m", 2, UNKNOWN),
+        ("M\nsentinel down-after-milliseconds m 1 2", 2, UNKNOWN),
+        ("M\nsentinel down-after-milliseconds m soon", 2, "negative or zero time parameter."),
+        ("M\nsentinel failover-timeout m 0", 2, "negative or zero time parameter."),
+        ("M\nsentinel failover-timeout m -1", 2, "negative or zero time parameter."),
+        ("M\nsentinel master-reboot-down-after-period m -1", 2, "negative time parameter."),
+        ("M\nsentinel parallel-syncs m x", 2, "Invalid number 'x'."),
+        ("M\nsentinel config-epoch m 99999999999999999999", 2, "Invalid number '99999999999999999999'."),
+        ("M\nsentinel known-replica m 127.0.0.1", 2, UNKNOWN),
+        ("M\nsentinel known-replica m some.host 1", 2, "Can't resolve instance hostname."),
+        ("M\nsentinel known-sentinel m 127.0.0.1 99999 x", 2, "Invalid port number."),
+        ("M\nsentinel rename-command m GET", 2, UNKNOWN),
         (
-            "sentinel monitor m 127.0.0.1 1 1\nsentinel failover-timeout m 0",
-            2,
-            "negative or zero time parameter.",
+            "M\nsentinel rename-command m SLAVEOF a\nsentinel rename-command m slaveof b",
+            3,
+            "Same command renamed multiple times with rename-command.",
         ),
+        ("sentinel myid abc", 1, "Malformed Sentinel id in myid option."),
+        ("sentinel current-epoch x", 1, "Invalid number 'x'."),
+        ("sentinel announce-port 99999", 1, "Invalid number '99999'."),
+        ("sentinel resolve-hostnames maybe", 1, "Please specify yes or no for the resolve-hostnames option."),
+        (
+            "sentinel announce-hostnames maybe",
+            1,
+            "Please specify yes or no for the announce-hostnames option.",
+        ),
+        (
+            "sentinel deny-scripts-reconfig maybe",
+            1,
+            "Please specify yes or no for the deny-scripts-reconfig options.",
+        ),
+        ("sentinel sentinel-pass", 1, UNKNOWN),
+        ("dir \"/tmp", 1, "Unbalanced quotes in configuration line"),
+        ("dir \"/tmp\"x", 1, "Unbalanced quotes in configuration line"),
         (
             "sentinel monitor a,b 127.0.0.1 1 1",
             1,
@@ -83,9 +121,37 @@ fn bad_lines_are_refused_with_their_number() {
         ),
     ];
     for (text, line, reason) in table {
-        let error = Config::parse(text).unwrap_err();
+        let text = text.replace("M\n", "sentinel monitor m 127.0.0.1 1 1\n");
+        let error = Config::parse(&text).unwrap_err();
         assert_eq!((error.line, error.reason.as_str()), (line, reason), "{text}");
+        assert_eq!(error.text, text.lines().nth(line - 1).unwrap());
     }
+}
+
+#[test]
+fn lines_of_any_bytes_are_refused_or_kept() {
+    for (text, line, reason) in [
+        (&b"port 1\n\xff\xfe\x00\x01 1"[..], 2, "Bad directive or wrong number of arguments"),
+        (b"sentinel \xff m 1", 1, UNKNOWN),
+        (b"sentinel monitor \xff 127.0.0.1 1 1", 1, UNKNOWN),
+        (b"\n\n\"\xff", 3, "Unbalanced quotes in configuration line"),
+    ] {
+        let error = Config::parse(text).unwrap_err();
+        assert_eq!((error.line, error.reason.as_str()), (line, reason), "{text:?}");
+    }
+    let long = format!("sentinel {} 1", "x".repeat(1 << 20));
+    let error = Config::parse(format!("port 1\n{long}\n")).unwrap_err();
+    assert_eq!((error.line, error.reason.as_str(), error.text.as_str()), (2, UNKNOWN, long.as_str()));
+
+    // A comment in another encoding, and users whose names are no text.
+    let mut config = Config::parse(b"# gr\xfc\xdfe\nuser \xff\xfe on &\xff*\nuser \"\\xff\" off\n").unwrap();
+    assert_eq!(config.users[0], [&b"\xff\xfe"[..], b"on", b"&\xff*"]);
+    assert_eq!(config.users[1], [&b"\xff"[..], b"off"]);
+    config.users.push(vec![b"\xfd".to_vec(), b"on".to_vec()]);
+    let text = config.rewritten();
+    let expected = &b"# gr\xfc\xdfe\nuser \"\\xff\\xfe\" on \"&\\xff*\"\nuser \"\\xff\" off\n"[..];
+    assert!(text.starts_with(expected), "{}", text.escape_ascii());
+    assert_eq!(Config::parse(&text).unwrap().users, config.users);
 }
 
 #[test]
@@ -98,22 +164,25 @@ fn hostnames_are_allowed_wherever_the_switch_stands() {
 fn words_survive_quoting() {
     for word in ["plain", "two words", "", "a\"b", "back\\slash", "tab\there", "#hash", "\u{7f}"] {
         let line = format!("x {}", quoted(word));
-        assert_eq!(split_line(&line).unwrap(), ["x", word]);
+        assert_eq!(split_line(line.as_bytes()).unwrap(), [b"x", word.as_bytes()]);
     }
-    assert_eq!(split_line("a 'single \\' quote' \"\\x41\"").unwrap(), ["a", "single ' quote", "A"]);
-    assert_eq!(split_line("\"a\"b"), None);
+    assert_eq!(
+        split_line(b"a 'single \\' quote' \"\\x41\" b\"c d\"").unwrap(),
+        [&b"a"[..], b"single ' quote", b"A", b"bc d"]
+    );
+    assert_eq!(split_line(b"\"a\"b"), None);
 }
 
 #[test]
 fn users_keep_their_places_and_new_ones_go_to_the_end() {
     let hash = "2bb80d537b1da3e38bd30361aa855686bde0eacd7162fef6a25fe97bf527a25b";
     let mut config = Config::parse("user alice on >secret +@all\nport 1\nuser bob off\n").unwrap();
-    assert_eq!(config.users, [vec!["alice", "on", ">secret", "+@all"], vec!["bob", "off"]]);
-    assert_eq!(config.line_of(&["USER", "bob", "off"]), Some((3, "user bob off")));
-    let words = |line: &str| line.split(' ').map(str::to_owned).collect();
+    assert_eq!(config.users, [vec![&b"alice"[..], b"on", b">secret", b"+@all"], vec![b"bob", b"off"]]);
+    assert_eq!(config.line_of(&[b"USER", b"bob", b"off"]), Some((3, "user bob off".to_owned())));
+    let words = |line: &str| line.split(' ').map(|word| word.as_bytes().to_vec()).collect();
     config.users =
         vec![words(&format!("alice on #{hash} resetchannels +@all")), words("carol off -@all (~a -@all)")];
-    let text = config.rewritten();
+    let text = String::from_utf8(config.rewritten()).unwrap();
     let expected = format!(
         "user alice on #{hash} resetchannels +@all\nport 1\n\n# Generated by CONFIG REWRITE\n\
          sentinel current-epoch 0\nuser carol off -@all (~a -@all)\n"

@@ -10,13 +10,13 @@ use crate::{Chance, Plant};
 
 #[derive(Debug, Clone)]
 pub(super) struct Disk {
-    pub(super) config: String,
+    pub(super) config: Vec<u8>,
     journal: Vec<u8>,
     synced: usize,
 }
 
 impl Disk {
-    pub(super) fn new(config: String) -> Self {
+    pub(super) fn new(config: Vec<u8>) -> Self {
         let journal = journal::head();
         let synced = journal.len();
         Self { config, journal, synced }

@@ -70,7 +70,7 @@ impl World {
             watcher.disk.crash(&mut self.stage.chance);
             if loses_disk {
                 self.stage.disks_lost += 1;
-                watcher.disk = Disk::new(fresh);
+                watcher.disk = Disk::new(fresh.into_bytes());
             }
         }
         self.break_streams(host);

@@ -19,7 +19,7 @@ fn center(folder: &std::path::Path) -> (Center, UnboundedReceiver<Vec<u8>>) {
     let own = sentinel::Config::parse(CONFIG).unwrap();
     let began = std::time::Instant::now();
     let sentinel = Sentinel::new(time_since(began), own, groups, 1, &mut Vec::new());
-    let engine = Engine::of_sentinel(1);
+    let engine = Arc::new(Engine::of_sentinel(1));
     let mut center = Center {
         sentinel,
         config: Config::default(),
@@ -42,10 +42,8 @@ fn center(folder: &std::path::Path) -> (Center, UnboundedReceiver<Vec<u8>>) {
         ends: false,
     };
     let (output, replies) = Output::channel();
-    center.take(
-        Event::ClientOpened(Opened { client: 1, link: engine::Link::default(), output }),
-        &mut Vec::new(),
-    );
+    let opened = Opened { client: 1, link: engine::Link::default(), output, known: Arc::new(true.into()) };
+    center.take(Event::ClientOpened(opened), &mut Vec::new());
     (center, replies)
 }
 
@@ -123,6 +121,28 @@ fn users_are_in_the_file_before_their_maker_is_answered() {
     assert_eq!(refused, "-NOPERM this user has no permissions to run the 'sentinel|set' command");
     assert_eq!(talk(&mut center, &mut replies, "ACL DELUSER alice"), ":1");
     assert!(!fs::read_to_string(folder.path().join("sentinel.conf")).unwrap().contains("user alice"));
+}
+
+/// A user's name may be any bytes but blanks; the file has them all.
+#[test]
+fn users_whose_names_are_no_text_survive_a_restart() {
+    let folder = tempfile::tempdir().unwrap();
+    let (mut center, mut replies) = center(folder.path());
+    for name in [&b"\xff\xfe"[..], b"\xff"] {
+        let args = [b"ACL", &b"SETUSER"[..], name, b"on", b">p", b"&\xfd*", b"+@all"].map(<[u8]>::to_vec);
+        let mut out = Vec::new();
+        center.take(Event::ClientRequest { client: 1, args: args.into() }, &mut out);
+        center.carry_out(out);
+        assert_eq!(received(&mut replies).as_deref(), Some("+OK\r\n"));
+    }
+    let text = fs::read(folder.path().join("sentinel.conf")).unwrap();
+    let again = Engine::of_sentinel(2);
+    access::load(&again, "", &sentinel::Config::parse(&text).unwrap().users).unwrap();
+    for name in [&b"\xff\xfe"[..], b"\xff"] {
+        assert!(again.users.read().admits(name, b"p"));
+        let user = center.engine.users.read().find(name).unwrap().describe();
+        assert_eq!(again.users.read().find(name).unwrap().describe(), user);
+    }
 }
 
 /// A script that is not there ends SENTINEL SET: what was said before holds, what comes after does not.
