@@ -179,8 +179,76 @@ class Client:
                 raise RuntimeError(line.decode())
 
 
+class Timeline:
+    """Stretches of time that a process of its own notes: when each began and ended, if it was long."""
+
+    WORTH_NOTING = 0.0005
+    MOST = 100_000
+
+    def __init__(self, run, *args):
+        self.spans = multiprocessing.Array("d", 2 * self.MOST, lock=False)
+        self.count = multiprocessing.Value("i", 0, lock=False)
+        self.stopped = multiprocessing.Value("b", 0, lock=False)
+        self.process = multiprocessing.Process(target=run, args=(self, *args))
+        self.process.start()
+
+    def note(self, begin, end):
+        if end - begin > self.WORTH_NOTING and self.count.value < self.MOST:
+            self.spans[2 * self.count.value], self.spans[2 * self.count.value + 1] = begin, end
+            self.count.value += 1
+
+    def since(self, start):
+        """The noted stretches that ended after `start`, in rising order."""
+        noted = [(self.spans[2 * i], self.spans[2 * i + 1]) for i in range(self.count.value)]
+        return [span for span in noted if span[1] > start]
+
+    def stop(self):
+        self.stopped.value = 1
+        self.process.join(10)
+        self.process.kill()
+
+
+class Pauses:
+    """When the machine itself let nobody run on a core: a process of the highest priority on each only sleeps, and
+    notes when it woke up late. What takes its time is the host of a virtual machine, or the kernel."""
+
+    REST = 0.0005
+
+    def __init__(self):
+        self.cores = [Timeline(self._run, core) for core in sorted(os.sched_getaffinity(0))]
+
+    def _run(self, timeline, core):
+        os.sched_setaffinity(0, {core})
+        try:
+            os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(50))
+        except PermissionError:
+            os._exit(0)
+        gc.disable()
+        while not timeline.stopped.value:
+            before = time.perf_counter()
+            time.sleep(self.REST)
+            timeline.note(before + self.REST, time.perf_counter())
+
+    def longest_without(self, waits, start):
+        """The longest of `waits`, in milliseconds, less the time for which some core was away meanwhile."""
+        away = sorted(span for core in self.cores for span in core.since(start))
+        longest = 0
+        for begin, end in waits:
+            left, reached = end - begin, begin
+            for gone, back in away:
+                lost = min(back, end) - max(gone, reached)
+                if lost > 0:
+                    left, reached = left - lost, min(back, end)
+            longest = max(longest, left)
+        return longest * 1000
+
+    def stop(self):
+        for core in self.cores:
+            core.stop()
+
+
 class Prober:
-    """A process that asks a server for one thing after another and notes the longest wait.
+    """A process that asks a server for one thing after another and notes the long waits.
 
     It rests for a moment after each answer. Without that it would take a core, and on a machine with two what it
     measures would be how three busy processes share them.
@@ -189,12 +257,9 @@ class Prober:
     REST = 0.0003
 
     def __init__(self, server, ask):
-        self.longest = multiprocessing.Value("d", 0.0)
-        self.stopped = multiprocessing.Value("b", 0)
-        self.process = multiprocessing.Process(target=self._run, args=(server.port, ask))
-        self.process.start()
+        self.waits = Timeline(self._run, server.port, ask)
 
-    def _run(self, port, ask):
+    def _run(self, timeline, port, ask):
         try:
             # It must not wait for the processor behind those whose effect it measures.
             os.nice(-10)
@@ -203,23 +268,23 @@ class Prober:
         # Nor behind its own housekeeping.
         gc.disable()
         client = Client(port)
-        while not self.stopped.value:
+        while not timeline.stopped.value:
             request = ask()
-            start = time.perf_counter()
+            begin = time.perf_counter()
             client.socket.sendall(request)
             client.read()
-            self.longest.value = max(self.longest.value, time.perf_counter() - start)
+            timeline.note(begin, time.perf_counter())
             time.sleep(self.REST)
 
-    def longest_since(self):
-        """The longest wait since this was last asked, in milliseconds."""
-        value, self.longest.value = self.longest.value, 0.0
-        return value * 1000
+    def waits_since(self, start):
+        return self.waits.since(start)
+
+    def longest_since(self, start):
+        """The longest wait since then, in milliseconds."""
+        return max((end - begin for begin, end in self.waits.since(start)), default=0) * 1000
 
     def stop(self):
-        self.stopped.value = 1
-        self.process.join(10)
-        self.process.kill()
+        self.waits.stop()
 
 
 def encode(*words):
