@@ -119,8 +119,12 @@ impl<'a> Context<'a> {
     }
 
     /// [`Context::find`] in another database.
-    #[inline]
     pub fn find_in(&mut self, db: u16, key: &Key<'_>) -> Option<Place> {
+        self.use_in(db, key)
+    }
+
+    #[inline(always)]
+    fn use_in(&mut self, db: u16, key: &Key<'_>) -> Option<Place> {
         let (place, usage) = self.look_in(db, key)?;
         if !self.session.no_touch() {
             self.mark_used(db, key, place, usage);
@@ -129,7 +133,7 @@ impl<'a> Context<'a> {
     }
 
     /// The key at `place` is used; `before` is how it had been.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn mark_used(&mut self, db: u16, key: &Key<'_>, place: Place, before: Usage) {
         let usage = match self.engine.settings.lfu() {
             None => self.used_now,
@@ -174,7 +178,7 @@ impl<'a> Context<'a> {
     /// [`Context::find`] for a command that reads: counts a hit or a miss.
     #[inline]
     pub fn read(&mut self, key: &Key<'_>) -> Option<Place> {
-        let found = self.find(key);
+        let found = self.use_in(self.session.db, key);
         self.count_read(found)
     }
 

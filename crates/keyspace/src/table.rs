@@ -220,7 +220,7 @@ impl Table {
         self.value_of(header, page, at)
     }
 
-    #[inline]
+    #[inline(always)]
     fn value_of<'a>(&'a self, header: Header, page: &'a [u8], at: usize) -> Value<'a> {
         let bytes = match header.outside(page, at) {
             None => header.value(page, at),

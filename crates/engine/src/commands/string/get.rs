@@ -7,7 +7,7 @@ use crate::context::Context;
 use crate::error::CommandError;
 
 /// Replies with the string under `key` or null, and says where it lies.
-#[inline]
+#[inline(always)]
 pub(super) fn reply_string(context: &mut Context<'_>, key: &Key<'_>) -> Result<Option<Place>, CommandError> {
     let found = context.read(key);
     let (table, reply) = context.table_and_reply(key);
