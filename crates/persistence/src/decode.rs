@@ -130,11 +130,12 @@ impl<R: Read> Source<R> {
         let mut compressed = std::mem::take(&mut self.compressed);
         compressed.clear();
         self.append(compressed_len, &mut compressed)?;
-        let sound = decompress(&compressed, claimed, out);
+        let expanded = decompress(&compressed, claimed);
         compressed.shrink_to(WINDOW);
         self.compressed = compressed;
         let bad = Reason::BadCompression { compressed: compressed_len, claimed };
-        if sound { Ok(()) } else { Err(self.error(bad)) }
+        *out = expanded.ok_or_else(|| self.error(bad))?;
+        Ok(())
     }
 
     /// Appends `len` bytes, growing `out` as they arrive.
