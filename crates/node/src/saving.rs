@@ -30,6 +30,8 @@ const TELL_PERIOD: Duration = Duration::from_secs(5);
 /// Names of files that are being written.
 const TEMP_PREFIX: &str = "temp-";
 const TEMP_SUFFIX: &str = ".rdb";
+/// With `rdb-save-incremental-fsync`, so many bytes are written before they are brought to the disk: as many as in Redis.
+const SYNC_STEP: usize = 4 << 20;
 /// After a save that failed, a save point waits so long before it tries again, as in Redis.
 const RETRY: Duration = Duration::from_secs(5);
 
@@ -214,7 +216,8 @@ fn write_file(server: &Server, cancelled: &AtomicBool, background: bool) -> anyh
     let file = tempfile::Builder::new().prefix(TEMP_PREFIX).suffix(TEMP_SUFFIX).tempfile_in(".")?;
     // A file system without locks has to do without.
     let _ = file.as_file().try_lock();
-    let mut out = Cancellable { file, cancelled };
+    let by_steps = server.config.switch("rdb-save-incremental-fsync");
+    let mut out = Cancellable { file, cancelled, by_steps, unsynced: 0 };
     write_rdb(
         server,
         state,
@@ -236,6 +239,10 @@ fn write_file(server: &Server, cancelled: &AtomicBool, background: bool) -> anyh
 struct Cancellable<'a> {
     file: tempfile::NamedTempFile,
     cancelled: &'a AtomicBool,
+    /// Whether what was written is brought to the disk every few megabytes, not all of it at the end.
+    by_steps: bool,
+    /// Bytes that may not be on the disk yet.
+    unsynced: usize,
 }
 
 impl Write for Cancellable<'_> {
@@ -243,7 +250,13 @@ impl Write for Cancellable<'_> {
         if self.cancelled.load(Ordering::Relaxed) {
             return Err(io::Error::other("called off"));
         }
-        self.file.write(bytes)
+        let count = self.file.write(bytes)?;
+        self.unsynced += count;
+        if self.by_steps && self.unsynced >= SYNC_STEP {
+            self.file.as_file().sync_data()?;
+            self.unsynced = 0;
+        }
+        Ok(count)
     }
 
     fn flush(&mut self) -> io::Result<()> {

@@ -174,10 +174,7 @@ const WITHOUT_PURPOSE: &[(&str, &[&str])] = &[
     ),
     ("timers fire when they are due", &["dynamic-hz"]),
     ("no transparent huge page costs a fork here", &["disable-thp"]),
-    (
-        "a full sync leaves no file behind, and a file reaches the disk as it is written",
-        &["rdb-del-sync-files", "rdb-save-incremental-fsync"],
-    ),
+    ("a full sync leaves no file behind", &["rdb-del-sync-files"]),
     (
         "a crash says where it was by itself; there is no logo",
         &["always-show-logo", "crash-log-enabled", "crash-memcheck-enabled", "ignore-warnings"],
