@@ -176,12 +176,14 @@ impl Engine {
             return self.perform(context, request, entry, handler, false);
         }
         context.slots.release();
+        // What asks for silence (CLIENT REPLY) is not itself silenced.
+        let muted = context.session.mute != Mute::Nothing;
         if context.session.mute == Mute::Next {
             context.session.mute = Mute::This;
         }
         let start = context.reply.len();
         let flow = self.careful_step(context, request);
-        if matches!(flow, Flow::Done | Flow::Close) {
+        if muted && matches!(flow, Flow::Done | Flow::Close) {
             context.keep_reply_from(start);
         }
         flow

@@ -301,6 +301,15 @@ mod tests {
         assert!(with_key.all(|entry| entry.command.reach == Reach::Keys));
     }
 
+    /// What the session of a batch is like is asked again only after commands without a key.
+    #[test]
+    fn no_command_with_one_key_changes_its_session() {
+        for entry in Registry::the().all().iter().filter(|entry| entry.single_key.is_some()) {
+            let of_session = matches!(entry.command.group, Group::Connection | Group::Transactions);
+            assert!(!of_session, "{}", entry.full_name);
+        }
+    }
+
     #[test]
     fn every_command_is_found_in_any_case_and_nothing_else_is() {
         let registry = Registry::the();
