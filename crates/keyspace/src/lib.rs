@@ -31,7 +31,7 @@ pub use hash::{Field, HashPart, HashRef, Replaced};
 pub use key::Key;
 pub use keyspace::Keyspace;
 pub use locked::LockedSlots;
-pub use memory::{PoolUse, pool_use, purge_pool};
+pub use memory::{PoolUse, keep_chunk_ready, pool_use, purge_pool};
 pub use outside::kept_bytes;
 pub use packed::{AboutHash, HashBuilder, HashLimits, PackedHash};
 pub use slot::{SlotData, SlotGuard, Taken};

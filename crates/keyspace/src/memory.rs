@@ -8,4 +8,4 @@ mod block;
 mod pool;
 
 pub(crate) use block::{Block, FullChunk, Line, prefetch};
-pub use pool::{PoolUse, pool_use, purge_pool};
+pub use pool::{PoolUse, keep_chunk_ready, pool_use, purge_pool};

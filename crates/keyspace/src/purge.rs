@@ -49,7 +49,7 @@ impl Keyspace {
     pub fn purge_step(&self, step: usize) -> usize {
         let step = step % Self::PURGE_STEPS;
         let pool = pool_use();
-        let sparse = pool.taken < pool.held / 8 * 7;
+        let sparse = pool.taken < (pool.held - pool.ready) / 8 * 7;
         for slot in share(step, Self::PURGE_STEPS) {
             while self.lock(slot).tidy(TIDY_AT_ONCE) {}
             if sparse {

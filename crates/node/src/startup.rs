@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, Result};
 use engine::{Engine, Gate};
-use keyspace::Keyspace;
+use keyspace::{Keyspace, keep_chunk_ready};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::config::{self, Config, ConfigError, Source, is_file_argument, lines_of_arguments};
@@ -126,6 +126,12 @@ fn start(config: Config, config_file: Option<String>) -> Result<()> {
         cluster::settle(&server);
         prepared
     });
+    // Never ends, and holds nothing that would have to be let go of.
+    std::thread::Builder::new().name("pool".to_owned()).spawn(|| {
+        loop {
+            keep_chunk_ready();
+        }
+    })?;
     tracing::info!("Server initialized");
     let count = usize::try_from(server.config.integer("io-threads")).unwrap_or(1);
     let workers: Vec<_> = (0..count).map(|index| worker::spawn(&server, index)).collect::<Result<_, _>>()?;

@@ -12,6 +12,13 @@ impl Bits {
         Self { words: Vec::new(), summary: Vec::new() }
     }
 
+    /// An empty set with room for the numbers below `len`.
+    pub(super) fn below(len: usize) -> Self {
+        let mut bits = Self::new();
+        bits.reserve(len);
+        bits
+    }
+
     /// Makes room for the numbers below `len`.
     pub(super) fn reserve(&mut self, len: usize) {
         let words = len.div_ceil(64);
@@ -36,6 +43,12 @@ impl Bits {
         if *word == 0 {
             self.summary[number / 4096] &= !(1 << (number / 64 % 64));
         }
+    }
+
+    /// Removes all members.
+    pub(super) fn clear(&mut self) {
+        self.words.fill(0);
+        self.summary.fill(0);
     }
 
     /// The lowest member.

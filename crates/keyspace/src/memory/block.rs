@@ -166,11 +166,14 @@ pub(super) fn map_chunk(index: usize, large: bool) {
     CHUNKS[index].store(map(large).as_ptr(), Ordering::Release);
 }
 
-/// Asks the system to make one large page of a chunk that has many small ones. It may decline.
-pub(super) fn make_large(index: usize) {
+/// Lets the system give a chunk its memory, which it does where that is first touched. For a chunk of which the
+/// pool has handed nothing out, called by whoever is about to hand it over.
+pub(super) fn touch(index: usize) {
     let chunk = CHUNKS[index].load(Ordering::Acquire);
-    // SAFETY: the chunk is mapped, and its bytes stay as they are.
-    unsafe { libc::madvise(chunk.cast(), CHUNK, libc::MADV_COLLAPSE) };
+    for page in (0..CHUNK).step_by(4096) {
+        // SAFETY: the offset is below the size of the mapped chunk, and no block that is taken lies in it.
+        unsafe { chunk.add(page).write_volatile(0) };
+    }
 }
 
 /// Maps memory of a chunk's size and alignment.

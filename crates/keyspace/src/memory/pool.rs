@@ -6,8 +6,13 @@
 //! which the rest is free at once, in smaller pieces. It comes from the lowest chunk that has such a piece,
 //! so that what is in use drifts together and the rest can be given back to the system ([`purge_pool`]).
 //!
+//! The system zeroes a chunk's large page when it is first touched, which takes a virtual machine up to ten
+//! milliseconds. So that no command waits for that, a thread that nobody waits for touches the next chunk when
+//! the last one is nearly full ([`keep_chunk_ready`]). A chunk is *open* (blocks are cut from it), *ready* (its
+//! memory is there) or *closed* (the system has its memory back).
+//!
 //! What must hold: no two blocks that are taken overlap. [`super::block`] relies on it.
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use super::bits::Bits;
 use super::block;
@@ -24,17 +29,33 @@ pub(super) const CHUNK_GRANULES: usize = CHUNK / GRANULE;
 pub(super) const MAX_CHUNKS: usize = (1 << 31) / CHUNK_GRANULES;
 /// What the system takes back, in granules.
 const SYSTEM_PAGE_GRANULES: usize = 4096 / GRANULE;
-/// Chunks that are backed by the system's small pages, so that a nearly empty server stays small.
-const SMALL_CHUNKS: usize = 4;
+/// The system's pages in a chunk.
+const SYSTEM_PAGES: usize = CHUNK_GRANULES / SYSTEM_PAGE_GRANULES;
+/// The largest pieces of a chunk.
+const PIECES: usize = CHUNK_GRANULES / MOST_GRANULES;
+/// With fewer of the largest pieces left in all open chunks, the next chunk is made ready.
+const FEW_PIECES: usize = PIECES / 4;
 
-static POOL: Mutex<Pool> =
-    Mutex::new(Pool { chunks: Vec::new(), available: [const { Bits::new() }; ORDERS], taken: 0 });
+static POOL: Mutex<Pool> = Mutex::new(Pool {
+    chunks: Vec::new(),
+    available: [const { Bits::new() }; ORDERS],
+    pieces: 0,
+    closed: Bits::new(),
+    ready: None,
+    taken: 0,
+});
+/// The pool has few pieces left.
+static RUNS_LOW: Condvar = Condvar::new();
 
 #[derive(Debug)]
 struct Pool {
     chunks: Vec<Chunk>,
     /// By order: the chunks that have a free block of it.
     available: [Bits; ORDERS],
+    /// How many of the largest pieces are free.
+    pieces: usize,
+    closed: Bits,
+    ready: Option<usize>,
     taken: usize,
 }
 
@@ -53,6 +74,8 @@ pub struct PoolUse {
     pub taken: usize,
     /// Got from the system and not given back.
     pub held: usize,
+    /// Of what is held: the chunk that nothing has been put into yet.
+    pub ready: usize,
 }
 
 /// Takes a block of so many granules; returns the number of its first.
@@ -70,7 +93,20 @@ pub(super) fn give_back(granule: u32, granules: usize) {
 pub fn pool_use() -> PoolUse {
     let pool = POOL.lock();
     let released: usize = pool.chunks.iter().map(|chunk| chunk.released.count() * 4096).sum();
-    PoolUse { taken: pool.taken, held: pool.chunks.len() * CHUNK - released }
+    let ready = pool.ready.map_or(0, |_| CHUNK);
+    PoolUse { taken: pool.taken, held: pool.chunks.len() * CHUNK - released, ready }
+}
+
+/// Waits until the pool runs low and makes its next chunk ready: what the driver's thread for this does over
+/// and over. Without such a thread whoever opens a chunk waits for its memory.
+pub fn keep_chunk_ready() {
+    let mut pool = POOL.lock();
+    RUNS_LOW.wait_while(&mut pool, |pool| !pool.runs_low());
+    let index = pool.take_closed();
+    // Nobody else knows of the chunk now.
+    MutexGuard::unlocked(&mut pool, || block::touch(index));
+    pool.chunks[index].released.clear();
+    pool.ready = Some(index);
 }
 
 /// Gives what lies free in whole pages of the system back to it, for a share of the chunks (`part` of
@@ -136,36 +172,56 @@ impl Pool {
         self.add_free(index, order, number);
     }
 
+    /// Opens a chunk.
     fn grow(&mut self) -> usize {
-        let index = self.chunks.len();
-        assert!(index < MAX_CHUNKS, "the pool for small values is limited to 256 GB");
-        block::map_chunk(index, index >= SMALL_CHUNKS);
-        // The chunk before is full.
-        if (1..=SMALL_CHUNKS).contains(&index) {
-            block::make_large(index - 1);
-        }
-        let free: [Bits; ORDERS] = std::array::from_fn(|order| {
-            let mut bits = Bits::new();
-            bits.reserve(CHUNK_GRANULES >> order);
-            bits
-        });
-        let mut released = Bits::new();
-        released.reserve(CHUNK_GRANULES / SYSTEM_PAGE_GRANULES);
-        (0..CHUNK_GRANULES / SYSTEM_PAGE_GRANULES).for_each(|page| released.add(page));
-        self.chunks.push(Chunk { free, released });
-        for available in &mut self.available {
-            available.reserve(index + 1);
-        }
-        (0..CHUNK_GRANULES >> (ORDERS - 1)).for_each(|number| self.add_free(index, ORDERS - 1, number));
+        let index = self.ready.take().unwrap_or_else(|| self.take_closed());
+        (0..PIECES).for_each(|number| self.add_free(index, ORDERS - 1, number));
         index
     }
 
+    /// A chunk that is not open, whose memory may not be there.
+    fn take_closed(&mut self) -> usize {
+        if let Some(index) = self.closed.first() {
+            self.closed.remove(index);
+            return index;
+        }
+        let index = self.chunks.len();
+        assert!(index < MAX_CHUNKS, "the pool for small values is limited to 256 GB");
+        // With small pages in the first, a nearly empty server stays small.
+        block::map_chunk(index, index > 0);
+        let free: [Bits; ORDERS] = std::array::from_fn(|order| Bits::below(CHUNK_GRANULES >> order));
+        let mut released = Bits::below(SYSTEM_PAGES);
+        (0..SYSTEM_PAGES).for_each(|page| released.add(page));
+        self.chunks.push(Chunk { free, released });
+        for chunks in self.available.iter_mut().chain([&mut self.closed]) {
+            chunks.reserve(index + 1);
+        }
+        index
+    }
+
+    /// Closes a chunk that nothing lies in and that the system has back.
+    fn close(&mut self, index: usize) {
+        (0..PIECES).for_each(|number| self.remove_free(index, ORDERS - 1, number));
+        self.closed.add(index);
+    }
+
+    fn runs_low(&self) -> bool {
+        self.pieces < FEW_PIECES && self.ready.is_none() && !self.chunks.is_empty()
+    }
+
     fn add_free(&mut self, index: usize, order: usize, number: usize) {
+        self.pieces += usize::from(order == ORDERS - 1);
         self.chunks[index].free[order].add(number);
         self.available[order].add(index);
     }
 
     fn remove_free(&mut self, index: usize, order: usize, number: usize) {
+        if order == ORDERS - 1 {
+            self.pieces -= 1;
+            if self.pieces + 1 == FEW_PIECES {
+                RUNS_LOW.notify_one();
+            }
+        }
         let free = &mut self.chunks[index].free[order];
         free.remove(number);
         if free.first().is_none() {
@@ -188,6 +244,9 @@ impl Pool {
                 (first..first + count).for_each(|page| chunk.released.add(page));
                 given += count * 4096;
             }
+        }
+        if self.chunks[index].free[ORDERS - 1].count() == PIECES {
+            self.close(index);
         }
         given
     }

@@ -1,5 +1,5 @@
 use super::*;
-use crate::memory::pool::{pool_use, purge_pool};
+use crate::memory::pool::{keep_chunk_ready, pool_use, purge_pool};
 
 #[test]
 fn blocks_of_all_sizes_keep_their_bytes() {
@@ -41,6 +41,43 @@ fn what_is_given_back_joins_and_leaves() {
     let mut block = Block::new(Block::LARGEST);
     block.bytes_mut().fill(9);
     assert!(block.bytes().iter().all(|&byte| byte == 9));
+}
+
+#[test]
+fn the_next_chunk_is_made_ready_when_the_last_is_nearly_full() {
+    std::thread::spawn(|| {
+        loop {
+            keep_chunk_ready();
+        }
+    });
+    let mut held: Vec<Block> = Vec::new();
+    let most = 100 * CHUNK / Block::LARGEST;
+    while pool_use().ready == 0 && held.len() < most {
+        held.push(marked(held.len()));
+        std::thread::sleep(std::time::Duration::from_micros(100));
+    }
+    assert_eq!(pool_use().ready, CHUNK, "a chunk lies ready");
+    let before = pool_use();
+    while held.len() < most {
+        held.push(marked(held.len()));
+    }
+    assert!(pool_use().taken > before.taken && pool_use().held > before.held);
+    for (number, block) in held.iter().enumerate() {
+        assert!(block.bytes().iter().all(|&byte| byte == number as u8), "another block wrote into this one");
+    }
+    drop(held);
+    purge_pool(0, 1);
+    let closed = pool_use();
+    assert!(closed.held < before.held + CHUNK, "chunks without blocks are closed: {closed:?}");
+    let again: Vec<_> = (0..most).map(marked).collect();
+    assert!(again.iter().enumerate().all(|(number, block)| block.bytes()[0] == number as u8));
+}
+
+/// A block of the largest size, full of the number's last byte.
+fn marked(number: usize) -> Block {
+    let mut block = Block::new(Block::LARGEST);
+    block.bytes_mut().fill(number as u8);
+    block
 }
 
 #[test]
