@@ -48,6 +48,8 @@ bitflags! {
         const ALL_DBS = 1 << 21;
         /// Is not queued after MULTI but runs at once.
         const AT_ONCE = 1 << 22;
+        /// Takes no longer than its arguments are long, as [`Flags::FAST`] does, though it is not called so.
+        const BRIEF = 1 << 23;
     }
 }
 

@@ -10,6 +10,7 @@ use resp::{Args, Writer};
 use slot_routing::Slot;
 
 use crate::command::{Command, Flags};
+use crate::dispatch::Ahead;
 use crate::engine::{Engine, Worker};
 use crate::error::CommandError;
 use crate::lookup::Registry;
@@ -36,6 +37,8 @@ pub struct Context<'a> {
     pub(crate) index: usize,
     /// The key that was hashed when the batch was prepared, and its place.
     pub(crate) prepared: Option<&'a (usize, Key<'a>)>,
+    /// What is locked for commands to come.
+    pub(crate) ahead: Ahead<'a>,
     /// When the command before ended, by the worker's clock.
     pub(crate) clock: u64,
     /// How a key is that is used now, unless it matters how often (LFU).
@@ -70,6 +73,7 @@ impl<'a> Context<'a> {
             worker,
             index: 0,
             prepared: None,
+            ahead: Ahead::new(),
         }
     }
 
@@ -97,13 +101,19 @@ impl<'a> Context<'a> {
     /// The keys of `key`'s slot in the client's database.
     #[inline]
     pub fn table(&mut self, key: &Key<'_>) -> &mut Table {
-        self.slots.slot(key.slot()).table(self.session.db)
+        self.slots.slot_mut(key.slot()).table(self.session.db)
+    }
+
+    /// The same, only to be looked at.
+    #[inline]
+    pub fn view(&self, key: &Key<'_>) -> &Table {
+        self.slots.slot(key.slot()).view(self.session.db)
     }
 
     /// The same together with the reply, to write what the table holds without copying it.
     #[inline]
-    pub fn table_and_reply(&mut self, key: &Key<'_>) -> (&mut Table, &mut Writer<'a>) {
-        (self.slots.slot(key.slot()).table(self.session.db), &mut self.reply)
+    pub fn view_and_reply(&mut self, key: &Key<'_>) -> (&Table, &mut Writer<'a>) {
+        (self.slots.slot(key.slot()).view(self.session.db), &mut self.reply)
     }
 
     /// Where `key` lies, if it is there and has not expired. An expired key is deleted on the way, and
@@ -140,14 +150,13 @@ impl<'a> Context<'a> {
             Some(settings) => before.used_lfu(self.now, settings, self.worker.random.next() as u32),
         };
         if usage != before {
-            self.slots.slot(key.slot()).table(db).set_usage(place, usage);
+            self.slots.slot_mut(key.slot()).table(db).set_usage(place, usage);
         }
     }
 
     #[inline(always)]
     fn look_in(&mut self, db: u16, key: &Key<'_>) -> Option<(Place, Usage)> {
-        let table = self.slots.slot(key.slot()).table(db);
-        match table.find_with_usage(key, self.now) {
+        match self.slots.find(db, key, self.now) {
             (Found::Missing, _) => None,
             (Found::Live(place), usage) => Some((place, usage)),
             (Found::Expired(place), usage) => self.look_at_expired(db, key, place).then_some((place, usage)),
@@ -165,7 +174,7 @@ impl<'a> Context<'a> {
         // A replica that takes writes of its own: one must not come to lie beside the other.
         let replaces = || Registry::the().all()[self.index].command.flags.contains(Flags::WRITE);
         if !hides || replaces() {
-            let dropped = self.slots.slot(key.slot()).table(db).remove(place, key);
+            let dropped = self.slots.slot_mut(key.slot()).table(db).remove(place, key);
             self.discard(dropped);
         }
         if !hides {
@@ -200,8 +209,8 @@ impl<'a> Context<'a> {
     }
 
     /// The string at `place`.
-    pub fn string(&mut self, key: &Key<'_>, place: Place) -> Result<Str<'_>, CommandError> {
-        match self.table(key).value(place) {
+    pub fn string(&self, key: &Key<'_>, place: Place) -> Result<Str<'_>, CommandError> {
+        match self.view(key).value(place) {
             Value::String(string) => Ok(string),
             _ => Err(CommandError::WrongType),
         }
@@ -221,7 +230,7 @@ impl<'a> Context<'a> {
         value: NewValue<'_>,
         expiry: Option<Millis>,
     ) {
-        let table = self.slots.slot(key.slot()).table(db);
+        let table = self.slots.slot_mut(key.slot()).table(db);
         match found {
             None => {
                 table.insert(key, value, expiry);
@@ -372,7 +381,7 @@ impl<'a> Context<'a> {
     /// Visits one slot as [`Context::each_slot`] does.
     pub fn with_slot<R>(&mut self, slot: Slot, visit: impl FnOnce(&mut SlotData) -> R) -> R {
         if self.holds_all {
-            visit(self.slots.slot(slot))
+            visit(self.slots.slot_mut(slot))
         } else {
             visit(&mut self.engine.keyspace.lock(slot))
         }
@@ -415,7 +424,7 @@ impl<'a> Context<'a> {
         for db in dbs {
             engine.watches.touch_where(*db, |bytes| {
                 let key = engine.keyspace.key(bytes);
-                let slot = slots.slot(key.slot());
+                let slot = slots.slot_mut(key.slot());
                 dbs.iter().any(|db| slot.table(*db).find(&key, Millis(i64::MIN)) != Found::Missing)
             });
         }

@@ -3,6 +3,10 @@
 //! A read brings many requests. They are prepared together, [`AHEAD`] at a time: three sweeps ask the
 //! processor for each key's slot, its index line, its entry (and two more for a field of a large hash), so
 //! that the cache misses of a batch overlap. Then each runs to its end under the locks of its slots.
+//!
+//! A slot that was locked to be touched stays so until its command has run: it is locked once, and what was found
+//! there on the way still holds. Whoever has slots locked ahead must not wait for another, so they are let go of
+//! before anything waits, and before a command that may take long.
 
 mod admission;
 mod slots;
@@ -11,7 +15,7 @@ mod transaction;
 use std::sync::atomic::Ordering;
 
 use clock::Millis;
-use keyspace::Key;
+use keyspace::{Key, Touched};
 use resp::{Args, Batch, Writer};
 use slot_routing::Slot;
 use smallvec::SmallVec;
@@ -28,6 +32,8 @@ use admission::paused;
 /// How many requests are prepared together: enough to hide memory latency, few enough to stay in the
 /// first-level cache.
 const AHEAD: usize = 32;
+/// With more bytes of requests than this, no slot stays locked for a command behind others: they take too long.
+const LONG: usize = 64 << 10;
 
 /// Why [`Engine::run`] stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -60,6 +66,8 @@ struct Admitted {
 
 #[derive(Clone, Copy)]
 struct Prepared<'a> {
+    /// Its number among those that are prepared together.
+    number: usize,
     args: Args<'a>,
     found: Option<&'static Registered>,
     key: Option<(usize, Key<'a>)>,
@@ -70,6 +78,17 @@ impl Prepared<'_> {
     fn slot(&self) -> Option<Slot> {
         self.key.as_ref().map(|(_, key)| key.slot())
     }
+}
+
+/// The slots of the requests that are prepared together, those that were locked ahead: by the request's number.
+pub(crate) type Ahead<'a> = SmallVec<[Option<Touched<'a>>; AHEAD]>;
+
+/// A part of a large value that a request is about.
+struct Part<'a> {
+    key: Key<'a>,
+    hash: u64,
+    /// The number of the request that holds the slot.
+    holder: usize,
 }
 
 impl Engine {
@@ -91,9 +110,12 @@ impl Engine {
         while next < batch.len() {
             let end = batch.len().min(next + AHEAD);
             let mut prepared: SmallVec<[Prepared<'_>; AHEAD]> = SmallVec::new();
-            self.prepare(session.db, batch.requests(next..end, buffer), &mut prepared);
             let reply = Writer::new(out, session.protocol);
             let mut context = Context::new(self, worker, session, now, reply);
+            self.prepare(&mut context, batch.requests(next..end, buffer), &mut prepared);
+            if buffer.len() > LONG {
+                context.ahead.clear();
+            }
             let mut plain = context.session.is_plain();
             let prepared = prepared.as_slice();
             for (index, request) in prepared.iter().enumerate() {
@@ -125,43 +147,69 @@ impl Engine {
         (next, Flow::Done)
     }
 
-    /// Finds the commands, hashes their first keys, and touches ahead what they will need.
-    fn prepare<'a>(
-        &self,
-        db: u16,
-        requests: impl Iterator<Item = Args<'a>>,
-        prepared: &mut SmallVec<[Prepared<'a>; AHEAD]>,
+    /// Finds the commands, hashes their first keys, and touches ahead what they will need. The keys' slots, those
+    /// that nobody else has, are locked from then on until their commands have run.
+    fn prepare<'a, 'p>(
+        &'a self,
+        context: &mut Context<'a>,
+        requests: impl Iterator<Item = Args<'p>>,
+        prepared: &mut SmallVec<[Prepared<'p>; AHEAD]>,
     ) {
-        let mut parts = false;
-        prepared.extend(requests.map(|args| {
+        let (mut keys, mut parts) = (0, false);
+        prepared.extend(requests.enumerate().map(|(number, args)| {
             let found = self.registry.lookup(args);
             parts |= found.is_some_and(|entry| entry.part.is_some());
             let place = found.and_then(|entry| entry.single_key);
             let key = place.and_then(|place| Some((place, self.keyspace.key(args.get(place)?))));
             if let Some((_, key)) = &key {
+                keys += 1;
                 self.keyspace.touch_slot(key);
             }
-            Prepared { args, found, key }
+            Prepared { number, args, found, key }
         }));
-        if prepared.len() > 1 {
-            let keys = prepared.iter().filter_map(|request| request.key.as_ref().map(|(_, key)| key));
-            self.keyspace.touch_entries(db, keys);
+        if keys > 1 {
+            let db = context.session.db;
+            let touch_index = |request: &Prepared<'_>| self.keyspace.touch_index(db, &request.key?.1);
+            context.ahead.extend(prepared.iter().map(touch_index));
+            for (touched, request) in context.ahead.iter_mut().zip(prepared.iter()) {
+                if let (Some(touched), Some((_, key))) = (touched, &request.key) {
+                    touched.touch_entry(db, key);
+                }
+            }
             if parts {
-                self.touch_parts(db, prepared);
+                self.touch_parts(db, prepared, &context.ahead);
             }
         }
     }
 
     /// Touches ahead the parts of large values that requests are about.
-    fn touch_parts(&self, db: u16, prepared: &[Prepared<'_>]) {
-        let parts: SmallVec<[(Key<'_>, u64); AHEAD]> = prepared
-            .iter()
-            .filter_map(|request| {
-                let part = request.args.get(request.found?.part?)?;
-                Some((request.key?.1, self.keyspace.hash_part(part)))
-            })
-            .collect();
-        self.keyspace.touch_parts(db, &parts);
+    fn touch_parts(&self, db: u16, prepared: &[Prepared<'_>], ahead: &Ahead<'_>) {
+        let mut parts: SmallVec<[Part<'_>; AHEAD]> = SmallVec::new();
+        for request in prepared {
+            let (Some(entry), Some((_, key))) = (request.found, request.key) else { continue };
+            let Some(part) = entry.part.and_then(|part| request.args.get(part)) else { continue };
+            // Many in a row are often about one value.
+            let same = parts.last().filter(|last| last.key.slot() == key.slot()).map(|last| last.holder);
+            let holds =
+                |other: &Prepared<'_>| other.slot() == Some(key.slot()) && ahead[other.number].is_some();
+            if let Some(holder) = same.or_else(|| prepared.iter().position(holds)) {
+                parts.push(Part { key, hash: self.keyspace.hash_part(part), holder });
+            }
+        }
+        let of_one = |one: &Part<'_>, other: &Part<'_>| {
+            (one.key.slot(), one.key.hash()) == (other.key.slot(), other.key.hash())
+        };
+        let mut large = false;
+        for some in parts.chunk_by(of_one) {
+            if let Some(touched) = &ahead[some[0].holder] {
+                large |= touched.touch_part_indexes(db, &some[0].key, some.iter().map(|part| part.hash));
+            }
+        }
+        for some in parts.chunk_by(of_one).filter(|_| large) {
+            if let Some(touched) = &ahead[some[0].holder] {
+                touched.touch_parts(db, &some[0].key, some.iter().map(|part| part.hash));
+            }
+        }
     }
 
     /// Runs one request, or says why it cannot run here and now. Nearly always neither command nor client nor
@@ -176,6 +224,7 @@ impl Engine {
             return self.perform(context, request, entry, handler, false);
         }
         context.slots.release();
+        context.ahead.clear();
         // What asks for silence (CLIENT REPLY) is not itself silenced.
         let muted = context.session.mute != Mute::Nothing;
         if context.session.mute == Mute::Next {
@@ -228,6 +277,9 @@ impl Engine {
         asked: bool,
     ) -> Flow {
         let start = context.reply.len();
+        if !entry.command.flags.intersects(Flags::BRIEF.union(Flags::FAST)) {
+            context.ahead.clear();
+        }
         if let Err(error) = self.lock(context, request, entry, asked) {
             return self.fail(context, entry, request.args, start, &error);
         }

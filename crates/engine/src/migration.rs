@@ -88,7 +88,7 @@ impl Engine {
         if self.captured(&mut locked, db, key, now, captured.dialect).as_ref() != Some(captured) {
             return Ok(Release::Changed);
         }
-        let table = locked.slot(handle.slot()).table(db);
+        let table = locked.slot_mut(handle.slot()).table(db);
         let Found::Live(place) = table.find(&handle, now) else { return Ok(Release::Changed) };
         let dropped = table.remove(place, &handle);
         add(&worker.stats.changes, 1);
@@ -107,7 +107,7 @@ impl Engine {
         dialect: Dialect,
     ) -> Option<Captured> {
         let handle = self.keyspace.key(key);
-        let table = locked.slot(handle.slot()).table(db);
+        let table = locked.slot_mut(handle.slot()).table(db);
         match table.find(&handle, now) {
             Found::Live(place) => {
                 let payload = persistence::dump(&table.value(place), dialect, true);

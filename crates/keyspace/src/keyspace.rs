@@ -15,6 +15,7 @@ use crate::page;
 use crate::slot::{Published, SlotData, SlotGuard};
 use crate::snapshot::Cuts;
 use crate::table::Table;
+use crate::touched::Touched;
 
 /// How many slots ahead memory is asked for while all are locked one after another.
 const LOCKS_AHEAD: usize = 16;
@@ -83,22 +84,19 @@ impl Keyspace {
         prefetch(slot.as_ptr().cast::<u8>().wrapping_add(64));
     }
 
-    /// Second and third sweep: asks for the keys' index lines, then for their entries. A slot stays locked from
-    /// one to the other. Passes over what is in use just now.
+    /// Second sweep: asks for the key's index line. The slot is locked from then on; `None` if it is in use.
+    #[inline]
+    pub fn touch_index(&self, db: u16, key: &Key<'_>) -> Option<Touched<'_>> {
+        let data = self.slots[key.slot.index()].0.try_lock()?;
+        data.table_if(db)?.prefetch_index(key.hash);
+        Some(Touched { data, likely: None })
+    }
+
+    /// Second and third sweep over keys whose slots are not to stay locked.
     pub fn touch_entries<'a>(&self, db: u16, keys: impl Iterator<Item = &'a Key<'a>>) {
-        let mut held: SmallVec<[(MutexGuard<'_, SlotData>, u64); AT_ONCE]> = SmallVec::new();
-        for key in keys {
-            let Some(data) = self.slots[key.slot.index()].0.try_lock() else { continue };
-            if let Some(table) = data.table_if(db) {
-                table.prefetch_index(key.hash);
-                held.push((data, key.hash));
-            }
-        }
-        for (data, hash) in held {
-            if let Some(table) = data.table_if(db) {
-                table.prefetch_entry(hash);
-            }
-        }
+        let touched = keys.filter_map(|key| Some((self.touch_index(db, key)?, key)));
+        let touched: SmallVec<[(Touched<'_>, &Key<'_>); AT_ONCE]> = touched.collect();
+        touched.into_iter().for_each(|(mut touched, key)| touched.touch_entry(db, key));
     }
 
     /// Hashes the name of a part of a value, a field of a hash.
@@ -106,32 +104,6 @@ impl Keyspace {
     #[inline]
     pub fn hash_part(&self, name: &[u8]) -> u64 {
         hashing::of(name)
-    }
-
-    /// Fourth and fifth sweep, where commands name parts of values: asks for the index lines of those whose
-    /// values are large, then for the parts.
-    pub fn touch_parts(&self, db: u16, parts: &[(Key<'_>, u64)]) {
-        let mut any = false;
-        self.visit_parts(db, parts, |large, part| {
-            any = true;
-            large.prefetch_index(part);
-        });
-        if any {
-            self.visit_parts(db, parts, Table::prefetch_entry);
-        }
-    }
-
-    /// Visits those of the values that are large. Many commands in a row are often about one: it is found once.
-    fn visit_parts(&self, db: u16, parts: &[(Key<'_>, u64)], mut visit: impl FnMut(&Table, u64)) {
-        for of_one in parts.chunk_by(|(one, _), (other, _)| (one.slot, one.hash) == (other.slot, other.hash))
-        {
-            let key = of_one[0].0;
-            let data = self.slots[key.slot.index()].0.try_lock();
-            let table = data.as_ref().and_then(|data| data.table_if(db));
-            if let Some(large) = table.and_then(|table| table.likely_parts(key.hash)) {
-                of_one.iter().for_each(|(_, part)| visit(large, *part));
-            }
-        }
     }
 
     /// Waits for one slot. The caller must hold no other (see [`Keyspace::lock_many`]).
@@ -190,14 +162,19 @@ impl Keyspace {
         guard.publish();
         MutexGuard::bump(&mut guard.data);
         self.cuts.meet(&mut guard.data);
-        guard.told = guard.data.tidings();
+        guard.told = None;
     }
 
     #[inline]
-    fn guard<'k>(&'k self, slot: Slot, mut data: MutexGuard<'k, SlotData>) -> SlotGuard<'k> {
+    fn guard<'k>(&'k self, slot: Slot, data: MutexGuard<'k, SlotData>) -> SlotGuard<'k> {
+        self.guard_touched(slot, Touched { data, likely: None })
+    }
+
+    #[inline(always)]
+    pub(crate) fn guard_touched<'k>(&'k self, slot: Slot, touched: Touched<'k>) -> SlotGuard<'k> {
+        let Touched { mut data, likely } = touched;
         self.cuts.meet(&mut data);
-        let told = data.tidings();
-        SlotGuard { data, published: &self.published, slot, told }
+        SlotGuard { data, published: &self.published, slot, told: None, likely }
     }
 
     /// How many keys database 0 has in `slot`, as of the last unlock.

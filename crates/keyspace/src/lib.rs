@@ -24,6 +24,7 @@ mod purge;
 mod slot;
 mod snapshot;
 mod table;
+mod touched;
 mod usage;
 mod value;
 
@@ -37,5 +38,6 @@ pub use packed::{AboutHash, HashBuilder, HashLimits, PackedHash};
 pub use slot::{SlotData, SlotGuard, Taken};
 pub use snapshot::{ReadyToCut, Snapshot, SnapshotEntry};
 pub use table::{Detached, Dropped, Found, NewEntry, Place, ScanItem, Table};
+pub use touched::Touched;
 pub use usage::{LfuSettings, Usage};
 pub use value::{Kind, Naming, NewValue, Str, Value};

@@ -1,10 +1,15 @@
 //! The slots that one command holds.
 
+use clock::Millis;
 use slot_routing::Slot;
 use smallvec::SmallVec;
 
+use crate::key::Key;
 use crate::keyspace::Keyspace;
 use crate::slot::{SlotData, SlotGuard};
+use crate::table::Found;
+use crate::touched::Touched;
+use crate::usage::Usage;
 
 /// Locked slots in rising order.
 #[derive(Debug, Default)]
@@ -56,34 +61,75 @@ impl<'k> LockedSlots<'k> {
         self.several.clear();
     }
 
-    /// Makes `slot` the only one that is locked, which it may have been before.
-    #[inline]
-    pub fn lock_only(&mut self, keyspace: &'k Keyspace, slot: Slot) {
+    /// Makes `slot` the only one that is locked here, which it may have been before or, since it was touched,
+    /// elsewhere. Does not wait for it: says whether it is locked.
+    #[inline(always)]
+    pub fn try_lock_only(
+        &mut self,
+        keyspace: &'k Keyspace,
+        slot: Slot,
+        touched: Option<Touched<'k>>,
+    ) -> bool {
         if self.one.as_ref().is_some_and(|guard| guard.slot() == slot) {
-            return;
+            return true;
         }
-        // Nobody waits for one while holding another.
         self.release();
+        self.one = match touched {
+            Some(touched) => Some(keyspace.guard_touched(slot, touched)),
+            None => keyspace.try_lock(slot),
+        };
+        self.one.is_some()
+    }
+
+    /// Waits for `slot`. Nothing may be locked, here or elsewhere.
+    #[cold]
+    pub fn wait_for(&mut self, keyspace: &'k Keyspace, slot: Slot) {
+        debug_assert!(self.one.is_none() && self.several.is_empty());
         self.one = Some(keyspace.lock(slot));
     }
 
+    #[inline(always)]
+    fn guard(&self, slot: Slot) -> &SlotGuard<'k> {
+        match &self.one {
+            Some(guard) => {
+                assert_eq!(guard.slot(), slot, "a command touches only the slots it locked");
+                guard
+            }
+            None => &self.several[Self::place_among(&self.several, slot)],
+        }
+    }
+
+    fn place_among(several: &[SlotGuard<'k>], slot: Slot) -> usize {
+        several
+            .binary_search_by_key(&slot, SlotGuard::slot)
+            .expect("a command touches only the slots it locked")
+    }
+
     /// The data of `slot`, which must be among the locked ones.
+    #[inline(always)]
+    pub fn slot(&self, slot: Slot) -> &SlotData {
+        self.guard(slot)
+    }
+
+    /// The same, to be changed.
     #[inline]
-    pub fn slot(&mut self, slot: Slot) -> &mut SlotData {
+    pub fn slot_mut(&mut self, slot: Slot) -> &mut SlotData {
         match &mut self.one {
             Some(guard) => {
                 assert_eq!(guard.slot(), slot, "a command touches only the slots it locked");
                 guard
             }
-            None => Self::among(&mut self.several, slot),
+            None => {
+                let place = Self::place_among(&self.several, slot);
+                &mut self.several[place]
+            }
         }
     }
 
-    fn among<'s>(several: &'s mut [SlotGuard<'k>], slot: Slot) -> &'s mut SlotData {
-        let index = several
-            .binary_search_by_key(&slot, SlotGuard::slot)
-            .expect("a command touches only the slots it locked");
-        &mut several[index]
+    /// Looks a key of a locked slot up in database `db`, and says when and how often it was used.
+    #[inline(always)]
+    pub fn find(&self, db: u16, key: &Key<'_>, now: Millis) -> (Found, Usage) {
+        self.guard(key.slot()).find(db, key, now)
     }
 
     /// The locked slots in rising order.

@@ -1,5 +1,6 @@
 //! What one slot holds.
 
+use std::sync::LazyLock;
 use std::sync::atomic::{AtomicI64, AtomicU32, Ordering};
 
 use clock::Millis;
@@ -8,9 +9,12 @@ use slot_routing::{Ownership, Slot};
 use smallvec::SmallVec;
 
 use crate::captured::Captured;
+use crate::key::Key;
 use crate::outside::Record;
 use crate::page;
-use crate::table::Table;
+use crate::table::{Found, Table};
+use crate::touched::Likely;
+use crate::usage::Usage;
 
 /// What one slot holds. Read and changed under the slot's lock. With the lock it takes two cache lines.
 #[derive(Debug, Default)]
@@ -52,6 +56,14 @@ impl SlotData {
             tables.resize_with(other + 1, Table::default);
         }
         &mut tables[other]
+    }
+
+    /// The slot's keys in database `db`, to be looked at.
+    #[inline(always)]
+    #[must_use]
+    pub fn view(&self, db: u16) -> &Table {
+        static NO_KEYS: LazyLock<Table> = LazyLock::new(Table::default);
+        self.table_if(db).unwrap_or_else(|| &NO_KEYS)
     }
 
     /// The table of database `db`, if it was ever used.
@@ -191,8 +203,10 @@ pub struct SlotGuard<'k> {
     pub(crate) data: MutexGuard<'k, SlotData>,
     pub(crate) published: &'k Published,
     pub(crate) slot: Slot,
-    /// What is published: as it was when the slot was locked.
-    pub(crate) told: Tidings,
+    /// What is published, if the slot may have changed since.
+    pub(crate) told: Option<Tidings>,
+    /// What the key most likely is for which the slot was touched ahead.
+    pub(crate) likely: Option<Likely>,
 }
 
 impl SlotGuard<'_> {
@@ -201,12 +215,20 @@ impl SlotGuard<'_> {
         self.slot
     }
 
+    /// Looks `key` up in database `db`, and says when and how often it was used, if it is there.
+    #[inline(always)]
+    pub(crate) fn find(&self, db: u16, key: &Key<'_>, now: Millis) -> (Found, Usage) {
+        let likely = self.likely.filter(|likely| likely.db == db);
+        self.data.view(db).find_likely(likely.map(|likely| likely.reference), key, now)
+    }
+
     /// Publishes what changed, and only then writes, so that neither this core nor another has to fetch the
     /// lines for nothing.
     #[inline]
     pub(crate) fn publish(&self) {
+        let Some(told) = self.told else { return };
         let tidings = self.data.tidings();
-        if tidings != self.told {
+        if tidings != told {
             self.published.keys[self.slot.index()].store(tidings.keys, Ordering::Relaxed);
             self.published.due[self.slot.index()].store(tidings.due.0, Ordering::Relaxed);
         }
@@ -216,13 +238,19 @@ impl SlotGuard<'_> {
 impl std::ops::Deref for SlotGuard<'_> {
     type Target = SlotData;
 
+    #[inline]
     fn deref(&self) -> &SlotData {
         &self.data
     }
 }
 
 impl std::ops::DerefMut for SlotGuard<'_> {
+    #[inline]
     fn deref_mut(&mut self) -> &mut SlotData {
+        self.likely = None;
+        if self.told.is_none() {
+            self.told = Some(self.data.tidings());
+        }
         &mut self.data
     }
 }

@@ -194,23 +194,37 @@ impl Table {
     #[must_use]
     #[inline]
     pub fn find_with_usage(&self, key: &Key<'_>, now: Millis) -> (Found, Usage) {
-        let keys = self.keys();
-        let (mut expiry, mut usage) = (None, 0);
-        let found = self.index.find(key.hash, |reference| {
-            let (header, page, at) = self.pages.entry(reference);
-            let is = key::same(keys.key_of(header, page, at), key.bytes);
-            if is {
-                usage = header.usage(page, at);
-                expiry = header.expiry(page, at);
+        let mut found = (Found::Missing, Usage(0));
+        self.index.find(key.hash, |reference| match self.seen_at(reference, key, now) {
+            None => false,
+            Some(seen) => {
+                found = seen;
+                true
             }
-            is
         });
-        let found = match found {
-            None => Found::Missing,
-            Some(found) if expiry.is_some_and(|expiry| expiry <= now) => Found::Expired(Place(found)),
-            Some(found) => Found::Live(Place(found)),
-        };
-        (found, Usage(usage))
+        found
+    }
+
+    /// The same, where an entry is known that it most likely is.
+    #[inline(always)]
+    pub(crate) fn find_likely(&self, likely: Option<u32>, key: &Key<'_>, now: Millis) -> (Found, Usage) {
+        match likely.and_then(|reference| self.seen_at(reference, key, now)) {
+            Some(found) => found,
+            None => self.find_with_usage(key, now),
+        }
+    }
+
+    /// What a lookup of `key` finds if its entry is this one.
+    #[inline(always)]
+    fn seen_at(&self, reference: u32, key: &Key<'_>, now: Millis) -> Option<(Found, Usage)> {
+        let (header, page, at) = self.pages.entry(reference);
+        if !key::same(self.keys().key_of(header, page, at), key.bytes) {
+            return None;
+        }
+        let place = Place(reference);
+        let expired = header.expiry(page, at).is_some_and(|expiry| expiry <= now);
+        let found = if expired { Found::Expired(place) } else { Found::Live(place) };
+        Some((found, Usage(header.usage(page, at))))
     }
 
     #[must_use]
@@ -496,10 +510,12 @@ impl Table {
         self.pages.prefetch_list();
     }
 
-    /// Third sweep: asks for the entry, or, if there is none, for the page that a new one would go to.
-    pub(crate) fn prefetch_entry(&self, hash: u64) {
-        let reference = self.index.likely(hash).unwrap_or_else(|| pages::reference(self.open as usize, 0));
-        self.pages.prefetch(reference);
+    /// Third sweep: asks for the entry, or, if there is none, for the page that a new one would go to. Returns the
+    /// entry's reference.
+    pub(crate) fn prefetch_entry(&self, hash: u64) -> Option<u32> {
+        let likely = self.index.likely(hash);
+        self.pages.prefetch(likely.unwrap_or_else(|| pages::reference(self.open as usize, 0)));
+        likely
     }
 
     /// The large collection that is most likely under a key with this hash. Only a hint.

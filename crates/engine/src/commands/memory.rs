@@ -52,7 +52,7 @@ fn usage(context: &mut Context<'_>) -> Result<(), CommandError> {
     }
     let key = context.key(2);
     let found = context.peek(&key);
-    let (table, reply) = context.table_and_reply(&key);
+    let (table, reply) = context.view_and_reply(&key);
     match found {
         Some(place) => reply.integer(table.entry_bytes(place) as i64),
         None => reply.null(),

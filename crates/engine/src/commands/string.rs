@@ -165,12 +165,12 @@ pub(super) const COMMANDS: &[Command] = &[
         4,
         "Sets a key to a string that expires after some milliseconds.",
     )
-    .flags(Flags::WRITE.union(Flags::DENYOOM))
+    .flags(Flags::WRITE.union(Flags::DENYOOM).union(Flags::BRIEF))
     .category(Categories::STRING)
     .keys(&[KeySpec::one(1, KeyFlags::OW.union(KeyFlags::UPDATE))])
     .run(set::psetex),
     Command::new("set", Group::String, "1.0.0", -3, "Sets a key to a string, whatever it held.")
-        .flags(Flags::WRITE.union(Flags::DENYOOM))
+        .flags(Flags::WRITE.union(Flags::DENYOOM).union(Flags::BRIEF))
         .category(Categories::STRING)
         .keys(&[KeySpec::one(
             1,
@@ -184,7 +184,7 @@ pub(super) const COMMANDS: &[Command] = &[
         4,
         "Sets a key to a string that expires after some seconds.",
     )
-    .flags(Flags::WRITE.union(Flags::DENYOOM))
+    .flags(Flags::WRITE.union(Flags::DENYOOM).union(Flags::BRIEF))
     .category(Categories::STRING)
     .keys(&[KeySpec::one(1, KeyFlags::OW.union(KeyFlags::UPDATE))])
     .run(set::setex),

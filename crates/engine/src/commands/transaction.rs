@@ -64,7 +64,7 @@ fn watch(context: &mut Context<'_>) -> Result<(), CommandError> {
     let (db, engine, now) = (context.session.db, context.engine, context.now);
     for index in 1..context.args.len() {
         let key = context.key(index);
-        let was_expired = matches!(context.table(&key).find(&key, now), Found::Expired(_));
+        let was_expired = matches!(context.view(&key).find(&key, now), Found::Expired(_));
         let session = &mut *context.session;
         if session.watching.keys.iter().any(|watched| watched.db == db && watched.key == key.bytes()) {
             continue;

@@ -20,16 +20,23 @@ impl Engine {
     pub(super) fn lock<'r>(
         &'r self,
         context: &mut Context<'r>,
-        request: &Prepared<'_>,
+        request: &Prepared<'r>,
         entry: &Registered,
         asked: bool,
     ) -> Result<(), CommandError> {
         let first = match request.slot() {
             Some(slot) => {
-                context.slots.lock_only(&self.keyspace, slot);
+                let touched = context.ahead.get_mut(request.number).and_then(Option::take);
+                if !context.slots.try_lock_only(&self.keyspace, slot, touched) {
+                    context.ahead.clear();
+                    context.slots.wait_for(&self.keyspace, slot);
+                }
                 Some(slot)
             }
-            None => self.lock_found(&mut context.slots, entry, request.args)?,
+            None => {
+                context.ahead.clear();
+                self.lock_found(&mut context.slots, entry, request.args)?
+            }
         };
         if let (Some(topology), Some(slot), Origin::Client) = (&self.topology, first, context.session.origin)
             && context.slots.slot(slot).ownership() != Ownership::Mine
@@ -112,7 +119,7 @@ impl Engine {
         }
         entry.command.visit_keys(args, &mut |index, _| {
             let key = self.keyspace.key(&args[index]);
-            let found = locked.slot(key.slot()).table(session.db).find(&key, now);
+            let found = locked.slot_mut(key.slot()).table(session.db).find(&key, now);
             access.keys += 1;
             access.missing += usize::from(!matches!(found, Found::Live(_)));
         });

@@ -1,6 +1,7 @@
 use std::sync::atomic::Ordering;
 
 use keyspace::LockedSlots;
+use resp::Protocol;
 
 use super::*;
 use crate::lookup::Registry;
@@ -60,7 +61,16 @@ fn a_command_admitted_before_a_pause_stops_at_its_slot() {
     resp::Parser::new().parse(&mut buffer.clone(), &mut batch, &resp::Limits::default());
     let engine = &client.engine;
     let mut prepared = SmallVec::new();
-    engine.prepare(0, batch.requests(0..3, &buffer), &mut prepared);
+    let reply = &mut Vec::new();
+    let mut context = Context::new(
+        engine,
+        &mut client.worker,
+        &mut client.session,
+        client.now,
+        Writer::new(reply, Protocol::Resp2),
+    );
+    engine.prepare(&mut context, batch.requests(0..3, &buffer), &mut prepared);
+    drop(context);
     for (request, runs) in prepared.iter().zip([false, true, false]) {
         let admitted = engine.admit(&client.session, request, client.now).unwrap();
         assert_eq!(admitted.flow, Flow::Done);
@@ -119,5 +129,77 @@ fn a_slot_that_is_held_for_the_next_command_is_let_go_of() {
         assert!(said.ends_with("$1\r\n1\r\n"), "{said}");
         // All are free, or this would wait for ever.
         drop(LockedSlots::all(&client.engine.keyspace));
+    }
+}
+
+/// What is locked ahead for later commands of a batch is let go of before one that may take long.
+#[test]
+fn no_slot_is_locked_ahead_behind_a_command_that_may_take_long() {
+    let mut client = Client::new();
+    client.wire("mset a 1 b 2 c 3 d 4");
+    let buffer = b"get a\nset b 5\ngetrange c 0 1\nget d\n".to_vec();
+    let mut batch = Batch::default();
+    resp::Parser::new().parse(&mut buffer.clone(), &mut batch, &resp::Limits::default());
+    let (engine, mut out, mut prepared) = (&client.engine, Vec::new(), SmallVec::new());
+    let reply = Writer::new(&mut out, Protocol::Resp2);
+    let mut context = Context::new(engine, &mut client.worker, &mut client.session, client.now, reply);
+    engine.prepare(&mut context, batch.requests(0..4, &buffer), &mut prepared);
+    let held = |context: &Context<'_>| context.ahead.iter().filter(|touched| touched.is_some()).count();
+    assert_eq!(held(&context), 4);
+    for (request, held_after) in prepared.iter().zip([3, 2, 0, 0]) {
+        assert_eq!(engine.step(&mut context, request, true), Flow::Done);
+        assert_eq!(held(&context), held_after);
+    }
+    drop(context);
+    assert_eq!(out, b"$1\r\n1\r\n+OK\r\n$1\r\n3\r\n$1\r\n4\r\n");
+}
+
+/// Threads lock slots ahead that others wait for, and come upon slots that others locked ahead, in any order.
+#[test]
+fn batches_of_threads_that_want_the_same_slots_end_and_count_right() {
+    const THREADS: u64 = 4;
+    const BATCHES: u64 = 300;
+    const REQUESTS: u64 = 40;
+    let mut client = Client::new();
+    let engine = &client.engine;
+    std::thread::scope(|scope| {
+        for thread in 0..THREADS {
+            scope.spawn(move || {
+                let (mut worker, mut session) =
+                    (engine.worker(|| 0), Session::new(thread + 2, Origin::Client, true));
+                let mut random = crate::random::Random::new(thread);
+                for _ in 0..BATCHES {
+                    let mut lines = String::new();
+                    for _ in 0..REQUESTS {
+                        let random = random.next();
+                        let (one, other) = (random >> 8 & 7, random >> 16 & 7);
+                        lines += &match random & 7 {
+                            0 => format!("mget key:{one} key:{other}\n"),
+                            1 => format!("getrange key:{one} 0 -1\n"),
+                            2 => "dbsize\n".to_owned(),
+                            _ => format!("hincrby hash:{one} f 1\nincr key:{other}\n"),
+                        };
+                    }
+                    let mut buffer = lines.into_bytes();
+                    let mut batch = Batch::default();
+                    resp::Parser::new().parse(&mut buffer, &mut batch, &resp::Limits::default());
+                    let mut out = Vec::new();
+                    let ran = engine.run(&mut worker, &mut session, Millis(1), &buffer, &batch, 0, &mut out);
+                    assert_eq!(ran, (batch.len(), Flow::Done));
+                }
+            });
+        }
+    });
+    for (command, made) in [("get key", "incr"), ("hget hash", "hincrby")] {
+        let entry = Registry::the().find(made.as_bytes()).unwrap();
+        let stats = client.engine.worker_stats();
+        let calls: u64 =
+            stats.iter().map(|worker| worker.commands[entry.index].calls.load(Ordering::Relaxed)).sum();
+        let field = if made == "incr" { "" } else { " f" };
+        let counted = (0..8).map(|number| {
+            let said = client.wire(&format!("{command}:{number}{field}"));
+            said.lines().nth(1).and_then(|count| count.parse::<u64>().ok()).unwrap_or(0)
+        });
+        assert_eq!(counted.sum::<u64>(), calls, "{made}");
     }
 }

@@ -204,7 +204,7 @@ impl Engine {
     fn has_expired_watch(&self, session: &Session, slots: &mut LockedSlots<'_>, now: Millis) -> bool {
         session.watching.keys.iter().filter(|watched| !watched.was_expired).any(|watched| {
             let key = self.keyspace.key(&watched.key);
-            matches!(slots.slot(key.slot()).table(watched.db).find(&key, now), Found::Expired(_))
+            matches!(slots.slot_mut(key.slot()).table(watched.db).find(&key, now), Found::Expired(_))
         })
     }
 

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use clock::Millis;
 use keyspace::{
-    Found, HashBuilder, HashLimits, Keyspace, Naming, NewValue, Place, Snapshot, SnapshotEntry, Str, Table,
-    Value,
+    Found, HashBuilder, HashLimits, Keyspace, LockedSlots, Naming, NewValue, Place, Snapshot, SnapshotEntry,
+    Str, Table, Value,
 };
 use slot_routing::Slot;
 
@@ -145,10 +145,14 @@ impl Driver {
     fn compare(&mut self, db: u16, bytes: &[u8]) {
         let key = self.keyspace.key(bytes);
         self.keyspace.touch_slot(&key);
-        self.keyspace.touch_entries(db, std::iter::once(&key));
-        let mut guard = self.keyspace.lock(key.slot());
-        let table = guard.table(db);
-        let found = table.find(&key, self.now);
+        let mut touched = self.keyspace.touch_index(db, &key);
+        touched.iter_mut().for_each(|touched| touched.touch_entry(db, &key));
+        let mut locked = LockedSlots::default();
+        assert!(locked.try_lock_only(&self.keyspace, key.slot(), touched), "nobody else has it");
+        let (found, usage) = locked.find(db, &key, self.now);
+        let table = locked.slot_mut(key.slot()).table(db);
+        // What was found on the way there is what is found without it.
+        assert_eq!((found, usage), table.find_with_usage(&key, self.now));
         let expected = self.model.get(&(db, bytes.to_vec()));
         match (found, expected) {
             (Found::Missing, None) => {}

@@ -11,7 +11,7 @@ use crate::error::CommandError;
 pub(super) fn dump(context: &mut Context<'_>) -> Result<(), CommandError> {
     let key = context.key(1);
     let found = context.read(&key);
-    let (table, reply) = context.table_and_reply(&key);
+    let (table, reply) = context.view_and_reply(&key);
     match found {
         Some(place) => reply.bulk(&persistence::dump(&table.value(place), Dialect::Redis, true)),
         None => reply.null(),

@@ -11,7 +11,7 @@ fn change(context: &mut Context<'_>, unit: Unit, base: Base, name: &'static str)
     let key = context.key(1);
     let mut done = false;
     if let Some(place) = context.find(&key)
-        && when.allows(context.table(&key).expiry(place), at)
+        && when.allows(context.view(&key).expiry(place), at)
     {
         context.expire_at(&key, place, at);
         done = true;

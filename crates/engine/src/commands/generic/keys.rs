@@ -29,7 +29,7 @@ pub(super) fn touch(context: &mut Context<'_>) -> Result<(), CommandError> {
     count(context, |context, key| {
         let found = context.glance(key);
         if let Some(place) = found {
-            let before = context.table(key).usage(place);
+            let before = context.view(key).usage(place);
             context.mark_used(context.session.db, key, place, before);
         }
         found
@@ -52,7 +52,7 @@ fn count(
 pub(super) fn type_of(context: &mut Context<'_>) -> Result<(), CommandError> {
     let key = context.key(1);
     let found = context.glance(&key);
-    let name = found.map_or("none", |place| context.table(&key).value(place).kind().name());
+    let name = found.map_or("none", |place| context.view(&key).value(place).kind().name());
     context.reply.simple(name);
     Ok(())
 }

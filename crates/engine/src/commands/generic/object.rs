@@ -37,7 +37,7 @@ pub(crate) fn references(value: &Value<'_>) -> i64 {
 pub(super) fn object_encoding(context: &mut Context<'_>) -> Result<(), CommandError> {
     let key = context.key(2);
     let found = context.peek(&key);
-    let (table, reply) = context.table_and_reply(&key);
+    let (table, reply) = context.view_and_reply(&key);
     match found {
         Some(place) => reply.bulk(encoding(&table.value(place)).as_bytes()),
         None => reply.null(),
@@ -48,7 +48,7 @@ pub(super) fn object_encoding(context: &mut Context<'_>) -> Result<(), CommandEr
 pub(super) fn refcount(context: &mut Context<'_>) -> Result<(), CommandError> {
     let key = context.key(2);
     let found = context.peek(&key);
-    let (table, reply) = context.table_and_reply(&key);
+    let (table, reply) = context.view_and_reply(&key);
     match found {
         Some(place) => reply.integer(references(&table.value(place))),
         None => reply.null(),
@@ -59,7 +59,7 @@ pub(super) fn refcount(context: &mut Context<'_>) -> Result<(), CommandError> {
 pub(super) fn freq(context: &mut Context<'_>) -> Result<(), CommandError> {
     let key = context.key(2);
     let (found, now, lfu) = (context.peek(&key), context.now, context.engine.settings.lfu());
-    let (table, reply) = context.table_and_reply(&key);
+    let (table, reply) = context.view_and_reply(&key);
     match (found, lfu) {
         (None, _) => reply.null(),
         (Some(place), Some(settings)) => {
@@ -78,7 +78,7 @@ pub(super) fn freq(context: &mut Context<'_>) -> Result<(), CommandError> {
 pub(super) fn idletime(context: &mut Context<'_>) -> Result<(), CommandError> {
     let key = context.key(2);
     let (found, now, lfu) = (context.peek(&key), context.now, context.engine.settings.lfu());
-    let (table, reply) = context.table_and_reply(&key);
+    let (table, reply) = context.view_and_reply(&key);
     match (found, lfu) {
         (None, _) => reply.null(),
         (Some(place), None) => reply.integer(table.usage(place).idle_seconds(now) as i64),

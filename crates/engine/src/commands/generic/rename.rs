@@ -16,7 +16,7 @@ enum Owned {
 
 impl Owned {
     fn copy(context: &mut Context<'_>, key: &Key<'_>, place: Place) -> Self {
-        match context.table(key).value(place) {
+        match context.view(key).value(place) {
             Value::String(Str { bytes, naming }) => Self::String { bytes: bytes.to_vec(), naming },
             Value::Hash(hash) => Self::Hash(hash.to_builder()),
             Value::HashPart(_) => unreachable!("only a snapshot's walk has parts"),
@@ -59,7 +59,7 @@ fn rename_key(context: &mut Context<'_>, replace: bool) -> Result<bool, CommandE
 /// is, this takes no time.
 fn carry(context: &mut Context<'_>, from: &Key<'_>, db: u16, to: &Key<'_>) {
     if let Some(there) = context.find_in(db, to) {
-        let dropped = context.slots.slot(to.slot()).table(db).remove(there, to);
+        let dropped = context.slots.slot_mut(to.slot()).table(db).remove(there, to);
         context.discard(dropped);
     }
     // Looked for now: the two may share a table, and the other one's removal may have moved it.
@@ -67,7 +67,7 @@ fn carry(context: &mut Context<'_>, from: &Key<'_>, db: u16, to: &Key<'_>) {
     let table = context.table(from);
     let expiry = table.expiry(place);
     let value = table.detach(place, from);
-    context.slots.slot(to.slot()).table(db).attach(to, value, expiry);
+    context.slots.slot_mut(to.slot()).table(db).attach(to, value, expiry);
     context.modified(from);
     context.modified_in(db, to);
 }

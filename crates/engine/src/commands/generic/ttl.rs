@@ -14,7 +14,7 @@ fn reply(context: &mut Context<'_>, show: impl Fn(Millis, Millis) -> i64) -> Res
     let key = context.key(1);
     let shown = match context.glance(&key) {
         None => MISSING,
-        Some(place) => match context.table(&key).expiry(place) {
+        Some(place) => match context.view(&key).expiry(place) {
             None => STAYS,
             Some(at) => show(at, context.now),
         },

@@ -20,16 +20,16 @@ impl Context<'_> {
         self.check_hash(key, found)
     }
 
-    fn check_hash(&mut self, key: &Key<'_>, found: Option<Place>) -> Result<Option<Place>, CommandError> {
+    fn check_hash(&self, key: &Key<'_>, found: Option<Place>) -> Result<Option<Place>, CommandError> {
         match found {
-            Some(place) if self.table(key).hash(place).is_none() => Err(CommandError::WrongType),
+            Some(place) if self.view(key).hash(place).is_none() => Err(CommandError::WrongType),
             found => Ok(found),
         }
     }
 
     /// The hash at `place`, which [`Context::find_hash`] or [`Context::read_hash`] gave.
-    pub(super) fn hash(&mut self, key: &Key<'_>, place: Place) -> HashRef<'_> {
-        self.table(key).hash(place).expect("a hash was found there")
+    pub(super) fn hash(&self, key: &Key<'_>, place: Place) -> HashRef<'_> {
+        self.view(key).hash(place).expect("a hash was found there")
     }
 
     /// Fields that expire up to then are nobody's. For a master's command, none: it has decided already.
@@ -38,12 +38,7 @@ impl Context<'_> {
     }
 
     /// A field of the hash under `key`, which lies at `found`: whether it is there, and when it expires.
-    pub(super) fn field(
-        &mut self,
-        key: &Key<'_>,
-        found: Option<Place>,
-        name: &[u8],
-    ) -> Option<Option<Millis>> {
+    pub(super) fn field(&self, key: &Key<'_>, found: Option<Place>, name: &[u8]) -> Option<Option<Millis>> {
         self.hash(key, found?).get(name).map(|field| field.expiry)
     }
 
@@ -55,7 +50,7 @@ impl Context<'_> {
         name: &[u8],
     ) -> Option<Option<Millis>> {
         let now = self.fields_now();
-        let (table, reply) = self.table_and_reply(key);
+        let (table, reply) = self.view_and_reply(key);
         let field = found.and_then(|place| table.hash(place)?.get(name)).filter(|field| field.lives_at(now));
         match field {
             Some(field) => reply.bulk(field.value),

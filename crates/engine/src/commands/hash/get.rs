@@ -13,7 +13,7 @@ fn with_field(
 ) -> Result<(), CommandError> {
     let (key, name, now) = (context.key(1), context.arg(2), context.fields_now());
     let found = context.read_hash(&key)?;
-    let (table, out) = context.table_and_reply(&key);
+    let (table, out) = context.view_and_reply(&key);
     let field = found.and_then(|place| table.hash(place)?.get(name));
     reply(out, field.filter(|field| field.lives_at(now)));
     Ok(())
@@ -37,7 +37,7 @@ pub(super) fn hstrlen(context: &mut Context<'_>) -> Result<(), CommandError> {
 pub(super) fn hmget(context: &mut Context<'_>) -> Result<(), CommandError> {
     let (key, now, names) = (context.key(1), context.fields_now(), context.args.from(2));
     let found = context.read_hash(&key)?;
-    let (table, reply) = context.table_and_reply(&key);
+    let (table, reply) = context.view_and_reply(&key);
     let hash = found.and_then(|place| table.hash(place));
     reply.array(names.len());
     for name in names.iter() {
@@ -64,7 +64,7 @@ fn reply_all(
 ) -> Result<(), CommandError> {
     let (key, now) = (context.key(1), context.fields_now());
     let found = context.read_hash(&key)?;
-    let (table, reply) = context.table_and_reply(&key);
+    let (table, reply) = context.view_and_reply(&key);
     let Some(hash) = found.and_then(|place| table.hash(place)) else {
         head(reply, 0);
         return Ok(());

@@ -25,7 +25,7 @@ pub(super) fn hrandfield(context: &mut Context<'_>) -> Result<(), CommandError> 
     let (key, now) = (context.key(1), context.fields_now());
     let found = context.read_hash(&key)?;
     let mut random = Random::new(context.random());
-    let (table, reply) = context.table_and_reply(&key);
+    let (table, reply) = context.view_and_reply(&key);
     let mut out = Out { reply, values };
     let Some(hash) = found.and_then(|place| table.hash(place)).filter(|_| count != 0) else {
         out.begin(0);
@@ -70,7 +70,7 @@ fn one(context: &mut Context<'_>) -> Result<(), CommandError> {
     let (key, now) = (context.key(1), context.fields_now());
     let found = context.read_hash(&key)?;
     let mut random = Random::new(context.random());
-    let (table, reply) = context.table_and_reply(&key);
+    let (table, reply) = context.view_and_reply(&key);
     let field = found.and_then(|place| table.hash(place)).and_then(|hash| any(&hash, now, &mut random));
     match field {
         Some(field) => reply.bulk(field.name),

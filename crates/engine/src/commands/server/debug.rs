@@ -100,7 +100,7 @@ const AROUND_DUMP: usize = 1 + 2 + 8;
 fn object(context: &mut Context<'_>) -> Result<(), CommandError> {
     let key = context.key(2);
     let place = context.peek(&key).ok_or(CommandError::NoSuchKey)?;
-    let (table, reply) = context.table_and_reply(&key);
+    let (table, reply) = context.view_and_reply(&key);
     let value = table.value(place);
     let length = persistence::dump(&value, Dialect::Redis, true).len() - AROUND_DUMP;
     reply.simple(&format!(

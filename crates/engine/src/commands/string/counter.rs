@@ -59,7 +59,7 @@ pub(super) fn incrbyfloat(context: &mut Context<'_>) -> Result<(), CommandError>
 /// Stores a number under argument 1; the key keeps its time to live.
 fn put_number(context: &mut Context<'_>, found: Option<Place>, digits: &[u8], naming: Naming) {
     let key = context.key(1);
-    let expiry = found.and_then(|place| context.table(&key).expiry(place));
+    let expiry = found.and_then(|place| context.view(&key).expiry(place));
     context.put(&key, found, NewValue::String(Str { bytes: digits, naming }), expiry);
 }
 

@@ -10,7 +10,7 @@ use crate::error::CommandError;
 #[inline(always)]
 pub(super) fn reply_string(context: &mut Context<'_>, key: &Key<'_>) -> Result<Option<Place>, CommandError> {
     let found = context.read(key);
-    let (table, reply) = context.table_and_reply(key);
+    let (table, reply) = context.view_and_reply(key);
     match found.map(|place| table.value(place)) {
         None => reply.null(),
         Some(Value::String(string)) => reply.bulk(string.bytes),
@@ -43,7 +43,7 @@ pub(super) fn getex(context: &mut Context<'_>) -> Result<(), CommandError> {
     };
     context.string(&key, place)?;
     let at = options.expiry.at(context, "getex")?;
-    let (table, reply) = context.table_and_reply(&key);
+    let (table, reply) = context.view_and_reply(&key);
     if let Value::String(string) = table.value(place) {
         reply.bulk(string.bytes);
     }

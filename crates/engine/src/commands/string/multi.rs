@@ -13,7 +13,7 @@ pub(super) fn mget(context: &mut Context<'_>) -> Result<(), CommandError> {
     for index in 1..context.args.len() {
         let key = context.key(index);
         let found = context.read(&key);
-        let (table, reply) = context.table_and_reply(&key);
+        let (table, reply) = context.view_and_reply(&key);
         match found.map(|place| table.value(place)) {
             Some(Value::String(string)) => reply.bulk(string.bytes),
             _ => reply.null(),
@@ -80,7 +80,7 @@ pub(super) fn msetex(context: &mut Context<'_>) -> Result<(), CommandError> {
         let (key, value) = (context.key(index), context.arg(index + 1));
         let found = context.find(&key);
         let kept = found.filter(|_| options.expiry == Expiry::Keep);
-        let expiry = at.or(kept.and_then(|place| context.table(&key).expiry(place)));
+        let expiry = at.or(kept.and_then(|place| context.view(&key).expiry(place)));
         context.put(&key, found, NewValue::string(value), expiry);
         log_expiring(context, &key, value, expiry);
     }

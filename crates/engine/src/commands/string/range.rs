@@ -71,7 +71,7 @@ pub(super) fn getrange(context: &mut Context<'_>) -> Result<(), CommandError> {
         return Ok(());
     };
     context.string(&key, place)?;
-    let (table, reply) = context.table_and_reply(&key);
+    let (table, reply) = context.view_and_reply(&key);
     if let keyspace::Value::String(string) = table.value(place) {
         reply.bulk(slice(string.bytes, start, end));
     }

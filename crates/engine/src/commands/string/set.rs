@@ -31,7 +31,7 @@ pub(super) fn set(context: &mut Context<'_>) -> Result<(), CommandError> {
         return Ok(());
     }
     if let (Expiry::Keep, Some(place)) = (options.expiry, found) {
-        expiry = context.table(&key).expiry(place);
+        expiry = context.view(&key).expiry(place);
     }
     context.put(&key, found, NewValue::string(value), expiry);
     log(context, &key, value, &options, expiry);

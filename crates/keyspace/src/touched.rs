@@ -1,0 +1,54 @@
+//! A slot that a batch has locked ahead of the command that works on it.
+
+use parking_lot::MutexGuard;
+
+use crate::key::Key;
+use crate::slot::SlotData;
+use crate::table::Table;
+
+/// A slot that is locked since one of its keys was touched. Whoever has one must not wait for any other slot.
+#[derive(Debug)]
+pub struct Touched<'k> {
+    pub(crate) data: MutexGuard<'k, SlotData>,
+    pub(crate) likely: Option<Likely>,
+}
+
+/// The entry that the index has for a key by all that was looked at: right nearly always. Good until the slot
+/// changes.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Likely {
+    pub(crate) db: u16,
+    pub(crate) reference: u32,
+}
+
+impl Touched<'_> {
+    /// Third sweep: asks for the key's entry.
+    #[inline]
+    pub fn touch_entry(&mut self, db: u16, key: &Key<'_>) {
+        let reference = self.data.table_if(db).and_then(|table| table.prefetch_entry(key.hash));
+        self.likely = reference.map(|reference| Likely { db, reference });
+    }
+
+    /// Fourth sweep, where commands name parts of a value: asks for the index lines of these, if the value is
+    /// large. Says whether it is.
+    pub fn touch_part_indexes(&self, db: u16, key: &Key<'_>, parts: impl Iterator<Item = u64>) -> bool {
+        let large = self.large(db, key);
+        if let Some(large) = large {
+            parts.for_each(|part| large.prefetch_index(part));
+        }
+        large.is_some()
+    }
+
+    /// Fifth sweep: asks for the parts.
+    pub fn touch_parts(&self, db: u16, key: &Key<'_>, parts: impl Iterator<Item = u64>) {
+        if let Some(large) = self.large(db, key) {
+            parts.for_each(|part| {
+                large.prefetch_entry(part);
+            });
+        }
+    }
+
+    fn large(&self, db: u16, key: &Key<'_>) -> Option<&Table> {
+        self.data.table_if(db)?.likely_parts(key.hash)
+    }
+}
