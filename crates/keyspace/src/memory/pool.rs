@@ -8,8 +8,8 @@
 //!
 //! The system zeroes a chunk's large page when it is first touched, which takes a virtual machine up to ten
 //! milliseconds. So that no command waits for that, a thread that nobody waits for touches the next chunk when
-//! the last one is nearly full ([`keep_chunk_ready`]). A chunk is *open* (blocks are cut from it), *ready* (its
-//! memory is there) or *closed* (the system has its memory back).
+//! the last one is nearly full ([`keep_chunk_ready`]), where that is less than 2 % of the pool. A chunk is
+//! *open* (blocks are cut from it), *ready* (its memory is there) or *closed* (the system has its memory back).
 //!
 //! What must hold: no two blocks that are taken overlap. [`super::block`] relies on it.
 use parking_lot::{Condvar, Mutex, MutexGuard};
@@ -35,6 +35,8 @@ const SYSTEM_PAGES: usize = CHUNK_GRANULES / SYSTEM_PAGE_GRANULES;
 const PIECES: usize = CHUNK_GRANULES / MOST_GRANULES;
 /// With fewer of the largest pieces left in all open chunks, the next chunk is made ready.
 const FEW_PIECES: usize = PIECES / 4;
+/// In a pool of fewer chunks none is made ready: a small server stays small.
+const MANY_CHUNKS: usize = 64;
 
 static POOL: Mutex<Pool> = Mutex::new(Pool {
     chunks: Vec::new(),
@@ -206,7 +208,7 @@ impl Pool {
     }
 
     fn runs_low(&self) -> bool {
-        self.pieces < FEW_PIECES && self.ready.is_none() && !self.chunks.is_empty()
+        self.pieces < FEW_PIECES && self.ready.is_none() && self.chunks.len() >= MANY_CHUNKS
     }
 
     fn add_free(&mut self, index: usize, order: usize, number: usize) {

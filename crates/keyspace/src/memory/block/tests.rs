@@ -51,7 +51,7 @@ fn the_next_chunk_is_made_ready_when_the_last_is_nearly_full() {
         }
     });
     let mut held: Vec<Block> = Vec::new();
-    let most = 100 * CHUNK / Block::LARGEST;
+    let most = 150 * CHUNK / Block::LARGEST;
     while pool_use().ready == 0 && held.len() < most {
         held.push(marked(held.len()));
         std::thread::sleep(std::time::Duration::from_micros(100));
@@ -68,7 +68,7 @@ fn the_next_chunk_is_made_ready_when_the_last_is_nearly_full() {
     drop(held);
     purge_pool(0, 1);
     let closed = pool_use();
-    assert!(closed.held < before.held + CHUNK, "chunks without blocks are closed: {closed:?}");
+    assert!(closed.held <= 2 * CHUNK, "chunks without blocks are closed: {closed:?}");
     let again: Vec<_> = (0..most).map(marked).collect();
     assert!(again.iter().enumerate().all(|(number, block)| block.bytes()[0] == number as u8));
 }
