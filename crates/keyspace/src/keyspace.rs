@@ -162,7 +162,7 @@ impl Keyspace {
         guard.publish();
         MutexGuard::bump(&mut guard.data);
         self.cuts.meet(&mut guard.data);
-        guard.told = None;
+        (guard.told, guard.likely) = (None, None);
     }
 
     #[inline]
