@@ -157,7 +157,14 @@ stop_node() {
     rm -f "$CLUSTER_DIR/$1/pid"
 }
 
-gone() { ! kill -0 "$1" 2>/dev/null; }
+# Whether nothing of the process runs any more. A dead process that nobody has asked for yet (a zombie) still has its
+# number, but none of its threads has a folder.
+gone() {
+    local folder
+    for folder in "/proc/$1/task/"*/cwd; do
+        [[ ! -e $folder ]] || return 1
+    done
+}
 
 # The first node that answers, to ask about all.
 any_node() {
