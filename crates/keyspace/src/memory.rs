@@ -6,6 +6,8 @@
 mod bits;
 mod block;
 mod pool;
+mod runs;
 
 pub(crate) use block::{Block, FullChunk, Line, prefetch};
 pub use pool::{PoolUse, keep_chunk_ready, pool_use, purge_pool};
+pub(crate) use pool::{begin_round, is_sinking};

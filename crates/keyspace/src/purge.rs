@@ -9,7 +9,7 @@
 use slot_routing::{SLOT_COUNT, Slot};
 
 use crate::keyspace::Keyspace;
-use crate::memory::{pool_use, purge_pool};
+use crate::memory::{begin_round, is_sinking, pool_use, purge_pool};
 use crate::outside::outside_bytes;
 use crate::slot::SlotData;
 use crate::usage::Usage;
@@ -48,11 +48,10 @@ impl Keyspace {
     /// system.
     pub fn purge_step(&self, step: usize) -> usize {
         let step = step % Self::PURGE_STEPS;
-        let pool = pool_use();
-        let sparse = pool.taken < (pool.held - pool.ready) / 8 * 7;
+        let sinking = if step == 0 { begin_round() } else { is_sinking() };
         for slot in share(step, Self::PURGE_STEPS) {
             while self.lock(slot).tidy(TIDY_AT_ONCE) {}
-            if sparse {
+            if sinking {
                 let mut part = 0;
                 while self.lock(slot).sink(part) {
                     part += 1;

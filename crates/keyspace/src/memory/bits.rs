@@ -61,14 +61,6 @@ impl Bits {
     pub(super) fn count(&self) -> usize {
         self.words.iter().map(|word| word.count_ones() as usize).sum()
     }
-
-    pub(super) fn iter(&self) -> impl Iterator<Item = usize> + '_ {
-        self.words.iter().enumerate().flat_map(|(index, &word)| {
-            let ones =
-                std::iter::successors((word != 0).then_some(word), |w| Some(w & (w - 1)).filter(|w| *w != 0));
-            ones.map(move |w| index * 64 + w.trailing_zeros() as usize)
-        })
-    }
 }
 
 #[cfg(test)]
@@ -84,7 +76,6 @@ mod tests {
             bits.add(number);
             assert_eq!(bits.first(), Some(number));
         }
-        assert_eq!(bits.iter().collect::<Vec<_>>(), [5, 70, 4096, 19_999]);
         assert_eq!(bits.count(), 4);
         for number in [5, 70, 4096, 19_999] {
             assert!(bits.has(number));

@@ -44,7 +44,11 @@ impl Block {
     pub(crate) fn new(len: usize) -> Self {
         assert!(len.is_multiple_of(GRANULE) && len <= Self::LARGEST, "no block has {len} bytes");
         let granules = NonZeroU8::new((len / GRANULE) as u8).expect("a block is not empty");
-        Self { granules, first: pool::take(len / GRANULE).to_le_bytes() }
+        Self::at(pool::take(len / GRANULE), granules)
+    }
+
+    fn at(first: u32, granules: NonZeroU8) -> Self {
+        Self { granules, first: first.to_le_bytes() }
     }
 
     #[inline]
@@ -78,8 +82,8 @@ impl Block {
 
     /// Moves the block to a lower chunk if the pool has room there.
     pub(crate) fn sink(&mut self) {
-        let mut lower = Self::new(self.len());
-        if is_lower(lower.granule(), self.granule()) {
+        if let Some(first) = pool::take_lower(self.granule(), usize::from(self.granules.get())) {
+            let mut lower = Self::at(first, self.granules);
             lower.bytes_mut().copy_from_slice(self.bytes());
             *self = lower;
         }
@@ -92,11 +96,6 @@ impl Drop for Block {
     }
 }
 
-/// Whether one granule lies in a lower chunk than another.
-fn is_lower(one: u32, other: u32) -> bool {
-    one as usize / CHUNK_GRANULES < other as usize / CHUNK_GRANULES
-}
-
 /// A block of the smallest size: the number of its granule, plus one.
 #[derive(Debug)]
 pub(crate) struct Line(NonZeroU32);
@@ -106,7 +105,11 @@ impl Line {
 
     /// A block with what its last owner left in it.
     pub(crate) fn new() -> Self {
-        Self(NonZeroU32::MIN.saturating_add(pool::take(1)))
+        Self::at(pool::take(1))
+    }
+
+    fn at(granule: u32) -> Self {
+        Self(NonZeroU32::MIN.saturating_add(granule))
     }
 
     #[inline]
@@ -134,8 +137,8 @@ impl Line {
 
     /// Moves the line to a lower chunk if the pool has room there.
     pub(crate) fn sink(&mut self) {
-        let mut lower = Self::new();
-        if is_lower(lower.granule(), self.granule()) {
+        if let Some(granule) = pool::take_lower(self.granule(), 1) {
+            let mut lower = Self::at(granule);
             *lower.bytes_mut() = *self.bytes();
             *self = lower;
         }

@@ -1,5 +1,5 @@
 use super::*;
-use crate::memory::pool::{keep_chunk_ready, pool_use, purge_pool};
+use crate::memory::pool::{PoolUse, begin_round, keep_chunk_ready, pool_use, purge_pool};
 
 #[test]
 fn blocks_of_all_sizes_keep_their_bytes() {
@@ -41,6 +41,28 @@ fn what_is_given_back_joins_and_leaves() {
     let mut block = Block::new(Block::LARGEST);
     block.bytes_mut().fill(9);
     assert!(block.bytes().iter().all(|&byte| byte == 9));
+}
+
+#[test]
+fn blocks_sink_while_that_helps() {
+    let block = || Some(Block::new(Block::LARGEST));
+    let mut held: Vec<Option<Block>> = (0..20 * CHUNK / Block::LARGEST).map(|_| block()).collect();
+    assert!(!begin_round(), "next to nothing lies free");
+    held.iter_mut().step_by(2).for_each(|block| *block = None);
+    assert!(begin_round(), "half of the pool lies free");
+    held.iter_mut().flatten().for_each(Block::sink);
+    purge_pool(0, 1);
+    let PoolUse { taken, held: resident, .. } = pool_use();
+    assert!(resident <= taken + CHUNK, "the upper half is given back: {resident} for {taken}");
+    // Every second granule is free now, which no larger block wants.
+    let lines: Vec<Line> = (0..20 * CHUNK_GRANULES).map(|_| Line::new()).collect();
+    let lines: Vec<Line> =
+        lines.into_iter().enumerate().filter_map(|(i, line)| (i % 2 == 0).then_some(line)).collect();
+    assert!(begin_round());
+    held.iter_mut().flatten().for_each(Block::sink);
+    assert!(!begin_round(), "a round in vain is not repeated");
+    drop(lines);
+    assert!(begin_round(), "there is something new to do");
 }
 
 #[test]

@@ -1,0 +1,162 @@
+use super::*;
+
+/// What a chunk's granules say for themselves: its free runs, by begin.
+fn runs_in(free: &[bool]) -> Vec<Run> {
+    let mut runs: Vec<Run> = Vec::new();
+    for (granule, _) in free.iter().enumerate().filter(|(_, free)| **free) {
+        match runs.last_mut() {
+            Some(run) if run.end() == granule => run.len += 1,
+            _ => runs.push(Run { start: granule, len: 1 }),
+        }
+    }
+    runs
+}
+
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, limit: usize) -> usize {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) as usize % limit
+    }
+}
+
+struct Twin {
+    runs: Runs,
+    /// By chunk: whether each granule is free.
+    free: Vec<Vec<bool>>,
+    held: Vec<(usize, Run)>,
+}
+
+impl Twin {
+    fn new(chunks: usize) -> Self {
+        let mut runs = Runs::new();
+        for chunk in 0..chunks {
+            runs.add_chunk();
+            runs.open(chunk);
+        }
+        Self { runs, free: vec![vec![true; CHUNK_GRANULES]; chunks], held: Vec::new() }
+    }
+
+    fn mark(&mut self, chunk: usize, run: Run, free: bool) {
+        for granule in &mut self.free[chunk][run.start..run.end()] {
+            assert_ne!(*granule, free, "blocks do not overlap");
+            *granule = free;
+        }
+    }
+
+    /// Length class, chunk and begin of the best fit.
+    fn best(&self, granules: usize) -> Option<(usize, usize)> {
+        let all = (0..self.free.len())
+            .flat_map(|chunk| runs_in(&self.free[chunk]).into_iter().map(move |run| (run, chunk)));
+        all.filter(|(run, _)| run.len >= granules).map(|(run, chunk)| (run.length(), chunk)).min()
+    }
+
+    fn take(&mut self, granules: usize) {
+        let best = self.best(granules);
+        let taken = self.runs.take(granules);
+        assert_eq!(taken.is_some(), best.is_some());
+        let Some((chunk, start)) = taken else { return };
+        let run = runs_in(&self.free[chunk])
+            .into_iter()
+            .find(|run| run.start == start)
+            .expect("a run's begin is taken");
+        assert_eq!(best, Some((run.length(), chunk)), "the best fit is taken");
+        self.hold(chunk, Run { start, len: granules });
+    }
+
+    fn take_below(&mut self, limit: usize, granules: usize) {
+        let lowest = (0..self.free.len())
+            .find(|&chunk| runs_in(&self.free[chunk]).iter().any(|run| run.len >= granules))
+            .filter(|&chunk| chunk < limit);
+        let taken = self.runs.take_below(limit, granules);
+        assert_eq!(taken.map(|(chunk, _)| chunk), lowest);
+        if let Some((chunk, start)) = taken {
+            self.hold(chunk, Run { start, len: granules });
+        }
+    }
+
+    fn hold(&mut self, chunk: usize, run: Run) {
+        self.mark(chunk, run, false);
+        self.held.push((chunk, run));
+    }
+
+    fn give_back(&mut self, which: usize) {
+        let (chunk, run) = self.held.swap_remove(which);
+        self.runs.give_back(chunk, run.start, run.len);
+        self.mark(chunk, run, true);
+    }
+
+    /// What can be found is what there is.
+    fn check(&self) {
+        let (mut lengths, mut whole) = (0, 0);
+        for (chunk, free) in self.free.iter().enumerate() {
+            let mut parts = [0; LENGTHS];
+            for run in runs_in(free) {
+                parts[run.length()] |= 1 << run.part();
+                lengths |= 1 << run.length();
+            }
+            assert_eq!(self.runs.chunks[chunk].parts, parts);
+            for (length, parts) in parts.iter().enumerate() {
+                assert_eq!(self.runs.having[length].has(chunk), *parts != 0);
+            }
+            whole += free.chunks(64).filter(|word| word.iter().all(|free| *free)).count();
+            assert_eq!(self.runs.is_empty(chunk), free.iter().all(|free| *free));
+            for (page, free) in free.chunks(SYSTEM_PAGE_GRANULES).enumerate() {
+                assert_eq!(self.runs.is_page_free(chunk, page), free.iter().all(|free| *free));
+            }
+        }
+        assert_eq!((self.runs.lengths, self.runs.room()), (lengths, whole * 64));
+    }
+}
+
+#[test]
+fn blocks_come_from_the_best_fit_and_join_when_given_back() {
+    // Small blocks make many runs in a part, large ones fill the chunks.
+    for (seed, most) in [3, 8, 30, 128, 128, 128].into_iter().enumerate() {
+        let mut random = Random(seed as u64);
+        let mut twin = Twin::new(2);
+        for step in 0..3000 {
+            let granules = 1 + random.below(most);
+            match random.below(10) {
+                0..=4 => twin.take(granules),
+                5 => twin.take_below(random.below(3), granules),
+                _ if twin.held.is_empty() => {}
+                _ => twin.give_back(random.below(twin.held.len())),
+            }
+            if step % 100 == 0 {
+                twin.check();
+            }
+        }
+        while !twin.held.is_empty() {
+            twin.give_back(0);
+        }
+        twin.check();
+        assert_eq!(twin.runs.room(), 2 * CHUNK_GRANULES);
+    }
+}
+
+#[test]
+fn a_closed_chunk_is_not_taken_from_until_it_is_opened() {
+    let mut runs = Runs::new();
+    runs.add_chunk();
+    assert_eq!(runs.take(1), None);
+    runs.open(0);
+    assert_eq!(runs.take(1), Some((0, 0)));
+    runs.give_back(0, 0, 1);
+    runs.close(0);
+    assert_eq!((runs.take(1), runs.room()), (None, 0));
+    runs.open(0);
+    assert_eq!(runs.take(128), Some((0, 0)));
+}
+
+#[test]
+#[should_panic(expected = "given back once")]
+fn a_block_is_given_back_once() {
+    let mut runs = Runs::new();
+    runs.add_chunk();
+    runs.open(0);
+    let (chunk, start) = runs.take(3).expect("there is room");
+    runs.give_back(chunk, start, 3);
+    runs.give_back(chunk, start, 3);
+}
