@@ -116,7 +116,7 @@ fn blocks_come_from_the_best_fit_and_join_when_given_back() {
     for (seed, most) in [3, 8, 30, 128, 128, 128].into_iter().enumerate() {
         let mut random = Random(seed as u64);
         let mut twin = Twin::new(2);
-        for step in 0..3000 {
+        for step in 0..1000 {
             let granules = 1 + random.below(most);
             match random.below(10) {
                 0..=4 => twin.take(granules),
