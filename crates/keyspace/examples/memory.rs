@@ -23,6 +23,7 @@ const ROWS: &[(&str, Data, u64, usize)] = &[
     ("string 16+32 with a TTL", Data::String(16, 32, true), 2_000_000, 1),
     ("string 10+8", Data::String(10, 8, false), 2_000_000, 1),
     ("string 20+300", Data::String(20, 300, false), 1_000_000, 1),
+    ("string 20+1000", Data::String(20, 1000, false), 400_000, 1),
     ("string 20+3000", Data::String(20, 3000, false), 200_000, 1),
     ("hash of 11 fields, 282 bytes", Data::SmallHash, 1_000_000, 1),
     ("the same, fewer", Data::SmallHash, 200_000, 1),

@@ -138,6 +138,13 @@ impl Pages {
         self.put_back(number, block);
     }
 
+    /// Gives back what a page has free at its end.
+    pub(crate) fn trim(&mut self, number: usize) {
+        if let Some(Some(block)) = self.list.get_mut(number) {
+            block.truncate(page::end(block.bytes()).next_multiple_of(Block::STEP));
+        }
+    }
+
     /// Gives a page back, and forgets the numbers at the end that have none.
     pub(crate) fn free(&mut self, number: usize) {
         self.list[number] = None;

@@ -90,10 +90,11 @@ struct Rare {
 
 const NO_PAGE: u32 = u32::MAX;
 
-/// An entry that is at most this long always lies in a page: outside it would cost as much beside its bytes as
-/// a page of its own.
+/// A packed collection that is at most this long always lies in a page: outside it would cost as much beside its bytes
+/// as a page of its own.
 const ALWAYS_HERE: usize = 4 * Block::STEP - page::HEAD;
-/// A longer one does if the table has this many times its bytes: else it would fill its page badly.
+/// A longer one does if the table has this many times its bytes: it grows, and what it leaves behind when it moves on
+/// must be little beside the rest.
 const TABLE_TO_ENTRY: usize = 8;
 
 impl Default for Table {
@@ -396,7 +397,9 @@ impl Table {
         let form = self.form(kind);
         let whole = Header::entry_len(form, expiry.is_some(), key.bytes.len(), len);
         let flat = self.rare.as_ref().map_or(0, |rare| rare.store.flat_bytes());
-        let fits = whole <= ALWAYS_HERE || whole * TABLE_TO_ENTRY <= self.live_bytes() + flat + whole;
+        let fits = kind == Kind::String
+            || whole <= ALWAYS_HERE
+            || whole * TABLE_TO_ENTRY <= self.live_bytes() + flat + whole;
         if key.bytes.len() <= MAX_KEY && len <= MAX_VALUE && fits && !is_wide(expiry) {
             let draft = Draft { form, place: Where::Here, mark, usage, expiry, key: key.bytes, value: bytes };
             return self.put(key.hash, &draft, len);
@@ -507,6 +510,8 @@ impl Table {
         }
         if page::live(page) == 0 && self.pinned(number) == 0 {
             self.free_page(number);
+        } else if self.open as usize != number {
+            self.pages.trim(number);
         }
     }
 

@@ -80,6 +80,19 @@ impl Block {
         prefetch(start(self.granule()).as_ptr().wrapping_add(offset));
     }
 
+    /// Gives back what lies behind the first `len` bytes, a multiple of [`Block::STEP`].
+    pub(crate) fn truncate(&mut self, len: usize) {
+        let (all, left) = (usize::from(self.granules.get()), len / GRANULE);
+        assert!(
+            len.is_multiple_of(GRANULE) && left <= all,
+            "no block of {all} granules can be cut to {len} bytes"
+        );
+        self.granules = NonZeroU8::new(left as u8).expect("a block is not empty");
+        if left < all {
+            pool::give_back(self.granule() + left as u32, all - left);
+        }
+    }
+
     /// Moves the block to a lower chunk if the pool has room there.
     pub(crate) fn sink(&mut self) {
         if let Some(first) = pool::take_lower(self.granule(), usize::from(self.granules.get())) {

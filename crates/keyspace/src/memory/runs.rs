@@ -24,7 +24,7 @@ const MOST_SEEN: usize = 2 * LENGTHS;
 
 #[derive(Debug)]
 pub(super) struct Runs {
-    chunks: Vec<Box<Chunk>>,
+    chunks: Vec<Chunk>,
     /// By length, less one: the chunks that have such a run.
     having: [Bits; LENGTHS],
     /// The lengths that some chunk has, a bit each.
@@ -36,9 +36,9 @@ pub(super) struct Runs {
 #[derive(Debug)]
 struct Chunk {
     /// A bit for each free granule, with words before and behind that say that nothing is.
-    free: [u64; BEFORE + WORDS + BEHIND],
+    free: Box<[u64; BEFORE + WORDS + BEHIND]>,
     /// By length, less one: a bit for each part in which such a run begins.
-    parts: [u64; LENGTHS],
+    parts: Box<[u64; LENGTHS]>,
 }
 
 /// Free granules of a chunk, side by side.
@@ -77,7 +77,7 @@ impl Runs {
     pub(super) fn add_chunk(&mut self) {
         let mut free = [0; BEFORE + WORDS + BEHIND];
         free[BEFORE..BEFORE + WORDS].fill(u64::MAX);
-        self.chunks.push(Box::new(Chunk { free, parts: [0; LENGTHS] }));
+        self.chunks.push(Chunk { free: Box::new(free), parts: Box::new([0; LENGTHS]) });
         let count = self.chunks.len();
         self.having.iter_mut().for_each(|chunks| chunks.reserve(count));
     }

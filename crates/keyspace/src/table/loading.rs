@@ -6,7 +6,7 @@
 use clock::Millis;
 
 use super::{ALWAYS_HERE, Found, Table};
-use crate::entry::{Form, Header};
+use crate::entry::{Form, Header, MAX_KEY, MAX_VALUE};
 use crate::key::Key;
 use crate::usage::Usage;
 use crate::value::{Kind, NewValue, Str};
@@ -23,14 +23,18 @@ pub struct NewEntry<'a> {
 impl NewEntry<'_> {
     /// Bytes of a page that it will take, if it is sure to lie in one.
     fn bytes_here(&self) -> usize {
-        let value = match self.value {
-            NewValue::String(Str { bytes, .. }) => bytes.len(),
-            NewValue::Hash(hash) => hash.bytes().len(),
+        let (value, most) = match self.value {
+            NewValue::String(Str { bytes, .. }) => (bytes.len(), usize::MAX),
+            NewValue::Hash(hash) => (hash.bytes().len(), ALWAYS_HERE),
         };
+        let key = self.key.bytes.len();
+        if key > MAX_KEY || value > MAX_VALUE {
+            return 0;
+        }
         // How strings and other kinds lie does not differ.
         let form = Form::Key(Kind::String);
-        let whole = Header::entry_len(form, self.expiry.is_some(), self.key.bytes.len(), value);
-        if whole <= ALWAYS_HERE { whole.next_multiple_of(2) } else { 0 }
+        let whole = Header::entry_len(form, self.expiry.is_some(), key, value);
+        if whole <= most { whole.next_multiple_of(2) } else { 0 }
     }
 }
 

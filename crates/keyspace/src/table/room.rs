@@ -1,18 +1,13 @@
 //! Room for entries: which page they go to, and getting dead bytes back.
 //!
 //! New entries go to the open page. When that is full, a page with many dead bytes is compacted and becomes
-//! the open one, or a new page is taken. The best size of a page grows with the table: what is lost is half
-//! an entry at the end of each page and a part of the open one, and the sum is least near a few times the
-//! square root of (bytes of the table times bytes of an entry), [`HALVES`]. A new page is as long as its
-//! entry and grows with those that follow, up to a quarter of that size; it keeps its number, so references
-//! to it stay good. When there are enough small ones for a page of full size their entries move there; so a
-//! table that grows never has many pages. That most pages are small until they are full is what keeps the
-//! pool dense: all slots grow in step, and small pages lie where larger ones left holes. All of this works
-//! on one page at a time, at most 16 KB, so no command waits for more.
+//! the open one, or a new page is taken. A new page is as long as its first entry and grows with those that
+//! follow; it keeps its number, so references to it stay good. When another becomes the open one it gives back what
+//! it has free. How far a page grows depends on the table ([`SQUARE`]): the more there are, the more is lost for
+//! their heads and to rounding, and the longer they are, the larger the holes that they leave in the pool as they
+//! grow. All of this works on one page at a time, at most 16 KB, so no command waits for more.
 //!
 //! What must hold: no entry of a pinned page is moved.
-
-use smallvec::SmallVec;
 
 use super::{NO_PAGE, Table};
 use crate::entry::Header;
@@ -24,12 +19,11 @@ use crate::pages::{self, Keys, Pages};
 /// How many pages a search for a good one looks at.
 const LOOK_AT: usize = 32;
 
-/// The best size of a page in halves of the square root of (bytes of the table times bytes of an entry). Larger
-/// ones have shorter tails in sum, but when all slots merge their small pages at about the same time, what these
-/// leave lies free for a while.
-const HALVES: u64 = 5;
-/// Hashes do not grow in step.
-const HALVES_OF_FIELDS: u64 = 10;
+/// A page grows to the square root of this many times the table's bytes: with more keys there are both more and
+/// longer pages. Measured with strings of 18 to 3000 bytes and with hashes, 15 to 170 a slot.
+const SQUARE: u64 = 450;
+/// Large hashes do not grow in step, so the holes that their pages leave find a taker at once.
+const SQUARE_OF_FIELDS: u64 = 4800;
 
 /// The size of a page in which `len` bytes are used: sixteen steps to a power of two.
 fn page_size(len: usize) -> usize {
@@ -47,13 +41,21 @@ impl Table {
         {
             self.compact(number);
             if let Some(at) = self.fits(number, need) {
-                self.open = number as u32;
+                self.set_open(number);
                 return (number, at);
             }
         }
         let number = self.grow_open(need).unwrap_or_else(|| self.add_page(need));
-        self.open = number as u32;
+        self.set_open(number);
         (number, page::end(self.pages.page(number)))
+    }
+
+    /// New entries go to this page from now on. The last one keeps no room for them.
+    fn set_open(&mut self, number: usize) {
+        if self.open as usize != number {
+            self.pages.trim(self.open as usize);
+            self.open = number as u32;
+        }
     }
 
     fn fits(&self, number: usize, need: usize) -> Option<usize> {
@@ -61,16 +63,11 @@ impl Table {
         (page::room(page) >= need && self.pinned(number) == 0).then(|| page::end(page))
     }
 
-    /// The size that suits full pages of the table with another `need` bytes.
-    fn full_size(&self, need: usize) -> usize {
-        let ahead = self.ahead(need);
-        let live = (self.live_bytes() + ahead) as u64;
-        let entries = self.len() + ahead / need.max(1) - 1;
-        let halves = if self.of_fields { HALVES_OF_FIELDS } else { HALVES };
-        let best = halves * (live * (live / entries.max(1) as u64)).isqrt() / 2;
-        // Rounded to the nearest power of two.
-        let steps = ((best + best / 3) as usize / Block::STEP).max(1);
-        Block::LARGEST.min(Block::STEP << steps.ilog2())
+    /// How long a page may grow, in a table with another `need` bytes.
+    fn longest_page(&self, need: usize) -> usize {
+        let live = (self.live_bytes() + self.ahead(need)) as u64;
+        let square = if self.of_fields { SQUARE_OF_FIELDS } else { SQUARE };
+        Block::LARGEST.min((square * live).isqrt() as usize)
     }
 
     /// An entry's bytes and those of what follows at once.
@@ -84,39 +81,22 @@ impl Table {
         self.index.reserve(entries, &keys);
     }
 
-    /// Makes the open page long enough for another `need` bytes, if it is small enough to grow.
+    /// Makes the open page long enough for another `need` bytes, if it may grow so long.
     fn grow_open(&mut self, need: usize) -> Option<usize> {
         let number = self.open as usize;
         let end = page::end(self.pages.page_if(number)?);
-        let most = self.full_size(need) / 4;
+        let most = self.longest_page(need);
         let grows = end + need <= most && self.pinned(number) == 0;
         grows.then(|| self.pages.grow(number, page_size((end + self.ahead(need)).min(most))))?;
         Some(number)
     }
 
-    /// Adds a page with room for `need` bytes: a small one, or, once there are enough of those, one of full
-    /// size for what lies in them.
+    /// Adds a page with room for `need` bytes, and for what is known to follow.
     fn add_page(&mut self, need: usize) -> usize {
-        let full = self.full_size(need);
-        let small: SmallVec<[(usize, usize); LOOK_AT]> = self
-            .others(self.open as usize)
-            .filter(|&number| self.pages.size_if(number).is_some_and(|size| size <= full / 2))
-            .filter(|&number| self.pinned(number) == 0)
-            .map(|number| (number, page::live(self.pages.page(number))))
-            .collect();
-        let together: usize = small.iter().map(|(_, live)| live).sum();
-        let merge = together + need > full / 8 * 7;
-        let least = page_size((page::HEAD + self.ahead(need)).min(full.max(page::HEAD + need)));
-        let len = if merge { full.max(least) } else { least };
+        let most = self.longest_page(need).max(page::HEAD + need);
+        let len = page_size((page::HEAD + self.ahead(need)).min(most));
         let number = self.pages.add(len, self.first_free_number());
         self.due_page_added(number);
-        if merge {
-            for (other, live) in small {
-                if live + need <= page::room(self.pages.page(number)) {
-                    self.evacuate(other, number);
-                }
-            }
-        }
         number
     }
 
@@ -213,7 +193,9 @@ impl Table {
             self.compact(number);
             let room = |number| self.pages.page_if(number).map_or(0, page::room);
             if self.open == NO_PAGE || self.pinned(open) != 0 || room(number) > room(open) {
-                self.open = number as u32;
+                self.set_open(number);
+            } else {
+                self.pages.trim(number);
             }
         }
         true

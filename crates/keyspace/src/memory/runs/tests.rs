@@ -96,7 +96,7 @@ impl Twin {
                 parts[run.length()] |= 1 << run.part();
                 lengths |= 1 << run.length();
             }
-            assert_eq!(self.runs.chunks[chunk].parts, parts);
+            assert_eq!(*self.runs.chunks[chunk].parts, parts);
             for (length, parts) in parts.iter().enumerate() {
                 assert_eq!(self.runs.having[length].has(chunk), *parts != 0);
             }
