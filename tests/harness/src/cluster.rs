@@ -102,7 +102,7 @@ impl Cluster {
         }
     }
 
-    /// Waits until every running node that is a replica has its master's data.
+    /// Waits until every running node that is a replica has its master's data, and its master sends it what is new.
     ///
     /// # Panics
     /// If that does not happen.
@@ -110,7 +110,13 @@ impl Cluster {
         for node in &self.nodes[self.masters..] {
             if node.is_running() {
                 eventually(&format!("{} is synchronised", node.port), || {
-                    (node.info("replication", "master_link_status")? == "up").then_some(())
+                    (node.info("replication", "master_link_status")? == "up").then_some(())?;
+                    let port = node.info("replication", "master_port")?;
+                    let master = self.running().find(|master| master.port.to_string() == port)?;
+                    // The replica has loaded the data before its master hears of that.
+                    let told = format!("port={},state=online", node.port);
+                    let replica = |index| master.info("replication", &format!("slave{index}"));
+                    (0..self.nodes.len()).filter_map(replica).any(|line| line.contains(&told)).then_some(())
                 });
             }
         }
