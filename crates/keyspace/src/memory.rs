@@ -1,8 +1,8 @@
 //! The memory that pages and index lines lie in.
 //!
 //! All slots grow in step, so whatever a general allocator gets back while they grow stays behind half
-//! used. Therefore blocks of a few sizes come from a pool of our own ([`pool`], bookkeeping in safe
-//! code), and [`block`] turns a place in the pool into bytes (the crate's only unsafe code).
+//! used. Therefore they come from a pool of our own ([`pool`], which finds room among its free [`runs`]; both in
+//! safe code), and [`block`] turns a place in the pool into bytes (the crate's only unsafe code).
 mod bits;
 mod block;
 mod pool;

@@ -47,6 +47,7 @@ impl Block {
         Self::at(pool::take(len / GRANULE), granules)
     }
 
+    /// The block that the pool has just handed out there.
     fn at(first: u32, granules: NonZeroU8) -> Self {
         Self { granules, first: first.to_le_bytes() }
     }
@@ -121,6 +122,7 @@ impl Line {
         Self::at(pool::take(1))
     }
 
+    /// The line that the pool has just handed out there.
     fn at(granule: u32) -> Self {
         Self(NonZeroU32::MIN.saturating_add(granule))
     }

@@ -13,6 +13,13 @@ fn blocks_of_all_sizes_keep_their_bytes() {
             assert!(block.bytes().iter().all(|&byte| byte == mark), "another block wrote into this one");
             block.sink();
             assert!(block.bytes().iter().all(|&byte| byte == mark), "sinking keeps the bytes");
+            let len = (block.len() / 2).next_multiple_of(GRANULE);
+            block.truncate(len);
+            assert_eq!(block.len(), len);
+            assert!(block.bytes().iter().all(|&byte| byte == mark), "cutting keeps what is left");
+            if round % 4 == 0 {
+                held.push((block, mark));
+            }
         } else {
             let len = (1 + random / 2 % MOST_GRANULES) * GRANULE;
             let mut block = Block::new(len);
