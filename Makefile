@@ -1,6 +1,6 @@
 # Every target is a script; `make help` lists them. Variables given to make (NODE=7000) reach them by themselves;
 # nothing is exported here, since that would also pass on, as empty, what nobody named.
-.PHONY: help build bench-sentinel up up-sentinel down-sentinel status kill restart down test verify fmt memcheck bench bench-memory bench-snapshot bench-expiry bench-loading bench-threads bench-instructions bench-failover
+.PHONY: help build bench-sentinel up up-sentinel down-sentinel status kill restart down test verify fmt memcheck fuzz bench bench-memory bench-snapshot bench-expiry bench-loading bench-threads bench-instructions bench-failover
 .DEFAULT_GOAL := help
 
 help: ## Show this list
@@ -41,6 +41,9 @@ fmt: ## Format the Rust code
 
 memcheck: ## Run the tests of the one unsafe module under valgrind
 	@scripts/memcheck
+
+fuzz: ## Look for inputs that show a fault (TARGET=rdb, SECONDS_EACH=60)
+	@scripts/fuzz
 
 bench: ## CPU per command, beside redis-server and valkey-server if they are here
 	@scripts/bench

@@ -9,7 +9,8 @@ use keyspace::{
 };
 use slot_routing::Slot;
 
-use crate::model::{Data, Entry, Fields, Model, Scan};
+use super::choices::Choices;
+use super::model::{Data, Entry, Fields, Model, Scan};
 
 /// What a run is like.
 #[derive(Debug, Clone, Copy)]
@@ -23,13 +24,20 @@ pub(crate) struct Shape {
     pub(crate) steps: u64,
 }
 
+impl Shape {
+    /// Where its keys are.
+    fn slots(self) -> impl Iterator<Item = Slot> {
+        (0..self.slots).map(|slot| Slot::of_key(format!("{slot}").as_bytes()))
+    }
+}
+
 const DATABASES: u16 = 2;
 
 mod fields;
 
 pub(crate) struct Driver {
     shape: Shape,
-    random: u64,
+    choices: Choices,
     keyspace: Arc<Keyspace>,
     model: Model,
     now: Millis,
@@ -55,18 +63,26 @@ struct Walked {
 }
 
 impl Driver {
-    pub(crate) fn new(seed: u64, shape: Shape) -> Self {
+    /// `seed` decides where keys lie, `choices` all that is done.
+    pub(crate) fn new(seed: u64, choices: Choices, shape: Shape) -> Self {
         let keyspace = Arc::new(Keyspace::new(seed, DATABASES));
-        let random = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x2545_f491_4f6c_dd1d;
         let (model, scans, snapshots) = (Model::new(), Vec::new(), Vec::new());
-        Self { shape, random, keyspace, model, now: Millis(1_000), scans, snapshots, growing: true }
+        Self { shape, choices, keyspace, model, now: Millis(1_000), scans, snapshots, growing: true }
     }
 
     fn random(&mut self, below: u64) -> u64 {
-        self.random ^= self.random << 13;
-        self.random ^= self.random >> 7;
-        self.random ^= self.random << 17;
-        (self.random.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 32) % below
+        self.choices.below(below)
+    }
+
+    /// All steps of the shape, or as many as there are choices for; then everything is compared.
+    pub(crate) fn run(mut self) {
+        for step in 0..self.shape.steps {
+            if self.choices.are_over() {
+                break;
+            }
+            self.step(step);
+        }
+        self.finish();
     }
 
     fn any_key(&mut self) -> (u16, Vec<u8>) {
@@ -94,7 +110,7 @@ impl Driver {
         self.any_expiry().map(|time| Millis(time.0 + far))
     }
 
-    pub(crate) fn step(&mut self, step: u64) {
+    fn step(&mut self, step: u64) {
         if step.is_multiple_of(self.shape.keys * 4) {
             self.growing = self.random(2) == 0 || step == 0;
         }
@@ -119,13 +135,13 @@ impl Driver {
             98..99 => self.drop_snapshot(),
             _ => self.flush_or_swap(),
         }
-        if step.is_multiple_of(500) {
+        if step % 500 == 499 {
             self.check_counts();
         }
     }
 
     /// Everything is walked, scanned and compared.
-    pub(crate) fn finish(mut self) {
+    fn finish(mut self) {
         while !self.snapshots.is_empty() {
             self.walk();
         }
@@ -136,7 +152,7 @@ impl Driver {
         for ((db, key), _) in self.model.clone() {
             self.compare(db, &key);
         }
-        for slot in Slot::all() {
+        for slot in self.shape.slots() {
             assert_eq!(self.keyspace.lock(slot).leftover_bytes(), 0, "nothing is kept for nobody");
         }
     }
@@ -401,8 +417,7 @@ impl Driver {
             return;
         }
         let mut pinned = self.snapshots.swap_remove(which);
-        for slot in 0..self.shape.slots {
-            let slot = Slot::of_key(format!("{slot}").as_bytes());
+        for slot in self.shape.slots() {
             while pinned.within.is_some() {
                 pinned.walk_part(slot);
             }
@@ -420,8 +435,7 @@ impl Driver {
     }
 
     fn flush_or_swap(&mut self) {
-        let slots = (0..self.shape.slots).map(|slot| Slot::of_key(format!("{slot}").as_bytes()));
-        let slots: Vec<Slot> = slots.collect();
+        let slots: Vec<Slot> = self.shape.slots().collect();
         match self.random(40) {
             0 => {
                 let db = self.random(2) as u16;
@@ -447,12 +461,16 @@ impl Driver {
         }
     }
 
-    fn check_counts(&mut self) {
-        for db in 0..DATABASES {
-            let entries = self.model.iter().filter(|((of, _), _)| *of == db);
-            assert_eq!(self.keyspace.len(db), entries.clone().count());
-            let volatile = entries.filter(|(_, entry)| entry.expiry.is_some()).count();
-            assert_eq!(self.keyspace.sizes()[usize::from(db)].1, volatile);
+    fn check_counts(&self) {
+        let mut sizes = vec![(0, 0); usize::from(DATABASES)];
+        for ((db, _), entry) in &self.model {
+            let (keys, volatile) = &mut sizes[usize::from(*db)];
+            *keys += 1;
+            *volatile += usize::from(entry.expiry.is_some());
+        }
+        assert_eq!(self.keyspace.sizes(), sizes);
+        for (db, (keys, _)) in (0..DATABASES).zip(sizes) {
+            assert_eq!(self.keyspace.len(db), keys);
         }
     }
 }

@@ -1,0 +1,26 @@
+//! The decisions of a run, made out of bytes: those of a seed, without end, or those that a fuzzer has chosen.
+
+use std::iter::Peekable;
+
+pub(crate) struct Choices(Peekable<Box<dyn Iterator<Item = u8>>>);
+
+impl Choices {
+    pub(crate) fn new(bytes: impl Iterator<Item = u8> + 'static) -> Self {
+        let bytes: Box<dyn Iterator<Item = u8>> = Box::new(bytes);
+        Self(bytes.peekable())
+    }
+
+    /// A number below `bound`, which is at most 2^32, from as few bytes as can tell it. Zero once they are over.
+    pub(crate) fn below(&mut self, bound: u64) -> u64 {
+        let (mut number, mut told) = (0, 1);
+        while told < bound {
+            number = number << 8 | u64::from(self.0.next().unwrap_or(0));
+            told <<= 8;
+        }
+        number * bound / told
+    }
+
+    pub(crate) fn are_over(&mut self) -> bool {
+        self.0.peek().is_none()
+    }
+}

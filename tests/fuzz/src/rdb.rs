@@ -1,0 +1,44 @@
+//! A file: whatever its bytes are it is read or refused, and where reads end makes no difference.
+
+use std::io::{self, Read};
+
+use persistence::{Limits, RdbError, RdbLoader};
+
+pub fn run(file: &[u8]) {
+    let whole = read(file);
+    for len in crate::PIECES {
+        assert_eq!(read(Pieces { left: file, len }), whole);
+    }
+    if let Err(error) = whole.1 {
+        assert!(error.offset <= file.len() as u64, "an error is at a place of the file");
+    }
+}
+
+/// All items as text, and how it ended.
+fn read(input: impl Read) -> (Vec<String>, Result<(), RdbError>) {
+    let mut items = Vec::new();
+    let outcome = read_into(input, &mut items);
+    (items, outcome)
+}
+
+fn read_into(input: impl Read, items: &mut Vec<String>) -> Result<(), RdbError> {
+    let limits = Limits { verify_checksum: false, ..Limits::default() };
+    let mut loader = RdbLoader::new(input, limits)?;
+    while let Some(item) = loader.next_item()? {
+        items.push(format!("{item:?}"));
+    }
+    Ok(())
+}
+
+/// Gives no more than so many bytes a read.
+struct Pieces<'a> {
+    left: &'a [u8],
+    len: usize,
+}
+
+impl Read for Pieces<'_> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let len = self.len.min(into.len());
+        self.left.read(&mut into[..len])
+    }
+}

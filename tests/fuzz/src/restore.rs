@@ -1,0 +1,37 @@
+//! A payload of RESTORE, whose trailer is always right: what is stored from it and dumped is the same again.
+
+use clock::Millis;
+use crc::{CRC_64_REDIS, Crc};
+use keyspace::{Found, HashLimits, Keyspace};
+use persistence::{Dialect, Restored, ValueBuffer};
+
+const CHECKSUM: Crc<u64> = Crc::<u64>::new(&CRC_64_REDIS);
+const LIMITS: HashLimits = HashLimits { fields: 16, value: 64 };
+const KEY: &[u8] = b"key";
+
+pub fn run(value: &[u8]) {
+    let Some(first) = dumped_again(&payload(value)) else { return };
+    assert_eq!(dumped_again(&first).as_ref(), Some(&first));
+}
+
+fn payload(value: &[u8]) -> Vec<u8> {
+    let mut payload = [value, &persistence::WRITTEN_VERSION.to_le_bytes()].concat();
+    payload.extend_from_slice(&CHECKSUM.checksum(&payload).to_le_bytes());
+    payload
+}
+
+/// What DUMP makes of the value after RESTORE has taken it.
+fn dumped_again(payload: &[u8]) -> Option<Vec<u8>> {
+    let mut buffer = ValueBuffer::new();
+    let restored = persistence::restore(payload, 1 << 20, LIMITS, &mut buffer).ok()?;
+    let keyspace = Keyspace::new(1, 1);
+    let key = keyspace.key(KEY);
+    let mut guard = keyspace.lock(key.slot());
+    let table = guard.table(0);
+    match restored {
+        Restored::Whole(value) => table.insert(&key, value, None),
+        Restored::Large(hash) => table.attach(&key, hash, None),
+    };
+    let Found::Live(place) = table.find(&key, Millis(0)) else { panic!("it was put there") };
+    Some(persistence::dump(&table.value(place), Dialect::Redis, true))
+}

@@ -1,0 +1,91 @@
+//! The targets on the stable toolchain: their seeds, whole, cut and changed anywhere, and then with bytes changed,
+//! dropped, doubled and spliced by chance. `FUZZ_SECONDS` says for how long, `FUZZ_SEED` from where.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use rand::seq::IndexedRandom;
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+#[test]
+fn bus() {
+    check(fuzz::bus::run, "seeds/bus");
+}
+
+#[test]
+fn rdb() {
+    check(fuzz::rdb::run, "../../crates/persistence/testdata");
+}
+
+#[test]
+fn requests() {
+    check(fuzz::requests::run, "seeds/requests");
+}
+
+#[test]
+fn restore() {
+    check(fuzz::restore::run, "seeds/restore");
+}
+
+fn check(target: fn(&[u8]), seeds: &str) {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join(seeds);
+    let files = folder.read_dir().expect("the target has seeds");
+    let seeds: Vec<Vec<u8>> = files.map(|file| std::fs::read(file.unwrap().path()).unwrap()).collect();
+    seeds.iter().for_each(|seed| near(target, seed));
+    let setting = |name: &str, default: u64| {
+        std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
+    };
+    let (time, start) = (Duration::from_secs(setting("FUZZ_SECONDS", 2)), Instant::now());
+    let mut seed = setting("FUZZ_SEED", 1);
+    while start.elapsed() < time {
+        println!("FUZZ_SEED={seed}");
+        let mut random = ChaCha8Rng::seed_from_u64(seed);
+        (0..1000).for_each(|_| target(&mutated(&mut random, &seeds)));
+        seed += 1;
+    }
+}
+
+/// The input, cut at every place and with every byte changed.
+fn near(target: fn(&[u8]), input: &[u8]) {
+    target(input);
+    for at in 0..input.len() {
+        target(&input[..at]);
+        let mut changed = input.to_vec();
+        changed[at] ^= 0x55;
+        target(&changed);
+    }
+}
+
+/// One or two of the seeds, with up to ten changes.
+fn mutated(random: &mut ChaCha8Rng, seeds: &[Vec<u8>]) -> Vec<u8> {
+    let mut bytes = pick(random, seeds).to_vec();
+    if random.random_ratio(1, 3) {
+        bytes.extend_from_slice(pick(random, seeds));
+    }
+    for _ in 0..random.random_range(0..10) {
+        if bytes.is_empty() {
+            break;
+        }
+        let at = random.random_range(0..bytes.len());
+        match random.random_range(0..6) {
+            0 => bytes[at] = random.random(),
+            1 => bytes[at] = *b"*$+-:\r\n0123456789\"'\\ ,#(!=~>%_".choose(random).expect("not empty"),
+            2 => {
+                bytes.remove(at);
+            }
+            3 => bytes.insert(at, bytes[at]),
+            4 => bytes.truncate(at),
+            _ => {
+                let other = pick(random, seeds);
+                let from = random.random_range(0..other.len());
+                bytes.splice(at..at, other[from..].iter().copied());
+            }
+        }
+    }
+    bytes
+}
+
+fn pick<'a>(random: &mut ChaCha8Rng, seeds: &'a [Vec<u8>]) -> &'a [u8] {
+    seeds.choose(random).expect("there are seeds")
+}
