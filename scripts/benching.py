@@ -313,6 +313,16 @@ def median(values):
     return values[middle] if len(values) % 2 else (values[middle - 1] + values[middle]) / 2
 
 
+def processor_time():
+    """Of all cores since the machine started, in ticks: while somebody wanted to run, and what of that the host took."""
+    with open("/proc/stat") as file:
+        user, nice, system, _idle, _waiting, irq, softirq, stolen = map(int, file.readline().split()[1:9])
+    return user + nice + system + irq + softirq + stolen, stolen
+
+
+BEFORE = processor_time()
+
+
 def machine():
     model = "unknown processor"
     with open("/proc/cpuinfo") as file:
@@ -322,9 +332,11 @@ def machine():
                 break
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / (1 << 30)
     load = os.getloadavg()[0]
+    wanted, stolen = (now - before for now, before in zip(processor_time(), BEFORE))
     return (
         f"{model}, {os.cpu_count()} cores, {memory:.0f} GB, {platform.system()} {platform.release()}; "
-        f"{time.strftime('%Y-%m-%d', time.gmtime())}, load average {load:.1f} when it ended"
+        f"{time.strftime('%Y-%m-%d', time.gmtime())}, load average {load:.1f} when it ended, "
+        f"of the processor time that was wanted the host took {100 * stolen / max(wanted, 1):.0f} %"
     )
 
 

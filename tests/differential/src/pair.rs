@@ -144,9 +144,10 @@ impl Pair {
                     _ => false,
                 };
                 if !equal {
-                    // What was sent runs to its end, so that nothing of it reaches the next sequence.
-                    for _ in index + 1..batch.len() {
-                        let _ = (reply(&mut ours), reply(&mut theirs));
+                    // What was sent runs to its end, so that nothing of it reaches the next sequence. Who is silent once
+                    // has answered all: the difference may be in how many replies there are.
+                    for side in [&mut ours, &mut theirs] {
+                        let _ = (index + 1..batch.len()).try_for_each(|_| reply(side).map(drop));
                     }
                     let (ours, theirs) = replies;
                     let commands = commands[..=number * BATCH + index].to_vec();

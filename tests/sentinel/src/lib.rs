@@ -145,11 +145,19 @@ impl Group {
         (successor, began.elapsed())
     }
 
-    /// Waits until every running server but the master replicates it.
+    /// Waits until every running server but the master replicates it, and no sentinel is at a failover still.
     ///
     /// # Panics
     /// If that does not come about.
     pub fn wait_until_whole(&self) {
+        eventually_within(BOUND, "no failover goes on", || {
+            let flags = |sentinel: usize| {
+                let reply = self.sentinels[sentinel].run(&format!("SENTINEL MASTER {MASTER}"));
+                field_map(&reply).get("flags").cloned()
+            };
+            let at_rest = |sentinel| flags(sentinel).is_some_and(|flags| !flags.contains("failover"));
+            self.running().into_iter().all(at_rest).then_some(())
+        });
         let master = self.servers[self.master()].port.to_string();
         for node in self.servers.iter().filter(|node| node.is_running() && node.port.to_string() != master) {
             eventually_within(BOUND, &format!("{} follows {master}", node.port), || {
