@@ -26,7 +26,7 @@
 
 use std::collections::BTreeMap;
 
-use crc::{CRC_32_ISCSI, Crc};
+use crc_fast::{CrcAlgorithm, checksum};
 use serde::{Deserialize, Serialize};
 
 use crate::Term;
@@ -37,7 +37,6 @@ const FILE_HEAD: usize = 12;
 const FRAME_HEAD: usize = 12;
 /// A frame holds a few hundred bytes per group; a length beyond this is damage.
 const MAX_PAYLOAD: usize = 16 << 20;
-const CRC32C: Crc<u32> = Crc::<u32>::new(&CRC_32_ISCSI);
 
 /// An entry of a group's log. Empty data marks the start of a leader's term.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -181,8 +180,8 @@ pub fn frame(records: &[Record]) -> Vec<u8> {
     assert!(payload.len() <= MAX_PAYLOAD, "a frame of {} bytes", payload.len());
     let mut bytes = Vec::with_capacity(FRAME_HEAD + payload.len());
     bytes.extend((payload.len() as u32).to_le_bytes());
-    bytes.extend(CRC32C.checksum(&payload).to_le_bytes());
-    bytes.extend(CRC32C.checksum(&bytes).to_le_bytes());
+    bytes.extend(crc32c(&payload).to_le_bytes());
+    bytes.extend(crc32c(&bytes).to_le_bytes());
     bytes.extend(payload);
     bytes
 }
@@ -231,15 +230,19 @@ pub fn read(bytes: &[u8]) -> Result<Journal, JournalError> {
     Ok(journal)
 }
 
+fn crc32c(bytes: &[u8]) -> u32 {
+    checksum(CrcAlgorithm::Crc32Iscsi, bytes) as u32
+}
+
 /// The payload of the frame that `bytes` starts with, if that frame is whole and unharmed.
 fn intact_frame(bytes: &[u8]) -> Option<&[u8]> {
     let (head, rest) = bytes.split_at_checked(FRAME_HEAD)?;
     let number = |at: usize| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
-    if number(8) != CRC32C.checksum(&head[..8]) || number(0) as usize > MAX_PAYLOAD {
+    if number(8) != crc32c(&head[..8]) || number(0) as usize > MAX_PAYLOAD {
         return None;
     }
     let payload = rest.get(..number(0) as usize)?;
-    (number(4) == CRC32C.checksum(payload)).then_some(payload)
+    (number(4) == crc32c(payload)).then_some(payload)
 }
 
 fn take_records(payload: &[u8], groups: &mut BTreeMap<String, Saved>) -> Result<(), &'static str> {

@@ -1,15 +1,13 @@
 //! CRC64 as RDB files and DUMP payloads end with it: the Jones polynomial, reflected, starting at zero.
 
-use crc::{CRC_64_REDIS, Crc, Digest, Table};
-
-static JONES: Crc<u64, Table<16>> = Crc::<u64, Table<16>>::new(&CRC_64_REDIS);
+use crc_fast::{CrcAlgorithm, Digest};
 
 /// A checksum over bytes that come in pieces.
-pub(crate) struct Checksum(Digest<'static, u64, Table<16>>);
+pub(crate) struct Checksum(Digest);
 
 impl Checksum {
     pub(crate) fn new() -> Self {
-        Self(JONES.digest())
+        Self(Digest::new(CrcAlgorithm::Crc64Redis))
     }
 
     pub(crate) fn update(&mut self, bytes: &[u8]) {
@@ -17,7 +15,7 @@ impl Checksum {
     }
 
     pub(crate) fn value(&self) -> u64 {
-        self.0.clone().finalize()
+        self.0.finalize()
     }
 }
 

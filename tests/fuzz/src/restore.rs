@@ -1,11 +1,10 @@
 //! A payload of RESTORE, whose trailer is always right: what is stored from it and dumped is the same again.
 
 use clock::Millis;
-use crc::{CRC_64_REDIS, Crc};
+use crc_fast::{CrcAlgorithm, checksum};
 use keyspace::{Found, HashLimits, Keyspace};
 use persistence::{Dialect, Restored, ValueBuffer};
 
-const CHECKSUM: Crc<u64> = Crc::<u64>::new(&CRC_64_REDIS);
 const LIMITS: HashLimits = HashLimits { fields: 16, value: 64 };
 const KEY: &[u8] = b"key";
 
@@ -16,7 +15,7 @@ pub fn run(value: &[u8]) {
 
 fn payload(value: &[u8]) -> Vec<u8> {
     let mut payload = [value, &persistence::WRITTEN_VERSION.to_le_bytes()].concat();
-    payload.extend_from_slice(&CHECKSUM.checksum(&payload).to_le_bytes());
+    payload.extend_from_slice(&checksum(CrcAlgorithm::Crc64Redis, &payload).to_le_bytes());
     payload
 }
 
