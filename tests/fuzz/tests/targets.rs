@@ -1,5 +1,6 @@
 //! The targets on the stable toolchain: their seeds, whole, cut and changed anywhere, and then with bytes changed,
-//! dropped, doubled and spliced by chance. `FUZZ_SECONDS` says for how long, `FUZZ_SEED` from where.
+//! dropped, doubled and spliced by chance; the keyspace and its twin get any bytes. `FUZZ_SECONDS` says for how
+//! long, `FUZZ_SEED` from where.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -28,11 +29,23 @@ fn restore() {
     check(fuzz::restore::run, "seeds/restore");
 }
 
+#[test]
+fn twin() {
+    for_a_while(|random| {
+        let bytes: Vec<u8> = (0..random.random_range(0..40_000)).map(|_| random.random()).collect();
+        fuzz::twin::run(&bytes);
+    });
+}
+
 fn check(target: fn(&[u8]), seeds: &str) {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join(seeds);
     let files = folder.read_dir().expect("the target has seeds");
     let seeds: Vec<Vec<u8>> = files.map(|file| std::fs::read(file.unwrap().path()).unwrap()).collect();
     seeds.iter().for_each(|seed| near(target, seed));
+    for_a_while(|random| (0..1000).for_each(|_| target(&mutated(random, &seeds))));
+}
+
+fn for_a_while(mut round: impl FnMut(&mut ChaCha8Rng)) {
     let setting = |name: &str, default: u64| {
         std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
     };
@@ -40,8 +53,7 @@ fn check(target: fn(&[u8]), seeds: &str) {
     let mut seed = setting("FUZZ_SEED", 1);
     while start.elapsed() < time {
         println!("FUZZ_SEED={seed}");
-        let mut random = ChaCha8Rng::seed_from_u64(seed);
-        (0..1000).for_each(|_| target(&mutated(&mut random, &seeds)));
+        round(&mut ChaCha8Rng::seed_from_u64(seed));
         seed += 1;
     }
 }

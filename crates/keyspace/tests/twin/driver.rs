@@ -128,6 +128,7 @@ impl Driver {
             58..68 => self.set_expiry(),
             68..80 => self.check(),
             80..84 => self.expire(),
+            84..90 if self.scans.len() < 3 && self.random(4) == 0 => self.begin_scan(),
             84..90 => self.scan(),
             90..92 => self.random_key(),
             92..93 => self.cut(),
@@ -359,14 +360,16 @@ impl Driver {
         assert_eq!(late.count(), 0, "what is due was popped");
     }
 
+    fn begin_scan(&mut self) {
+        let (db, key) = self.any_key();
+        let slot = Slot::of_key(&key);
+        let here = self.model.keys().filter(|(of, key)| *of == db && Slot::of_key(key) == slot);
+        let stayed = here.map(|(_, key)| key.clone()).collect();
+        self.scans.push(Scan { db, slot, position: 0, stayed, seen: Default::default() });
+    }
+
+    /// Goes on with one of the scans.
     fn scan(&mut self) {
-        if self.scans.len() < 3 && self.random(4) == 0 {
-            let (db, key) = self.any_key();
-            let slot = Slot::of_key(&key);
-            let here = self.model.keys().filter(|(of, key)| *of == db && Slot::of_key(key) == slot);
-            let stayed = here.map(|(_, key)| key.clone()).collect();
-            self.scans.push(Scan { db, slot, position: 0, stayed, seen: Default::default() });
-        }
         let (count, which) = (self.random(20), self.random(3) as usize);
         let Some(which) = which.checked_rem(self.scans.len()) else { return };
         let scan = &mut self.scans[which];

@@ -1,8 +1,7 @@
 //! The keyspace beside a naive twin: the same random operations on both, the same answers from both.
 //!
 //! A run is decided by its seed. `KEYSPACE_SEEDS=1000 cargo test -p keyspace --test twin --release` runs
-//! more seeds than CI does; `shapes_by_chance` goes on with seeds and shapes of its own for `FUZZ_SECONDS` from
-//! `FUZZ_SEED` on. In `make fuzz` the bytes that libFuzzer chooses decide.
+//! more seeds than CI does. `tests/fuzz` has runs whose shape too is by chance, or chosen by libFuzzer.
 mod choices;
 mod driver;
 mod model;
@@ -13,25 +12,19 @@ use driver::{Driver, Shape};
 /// Every decision is taken from `bytes`, the shape first. It ends with them.
 pub(crate) fn run_given(bytes: &[u8]) {
     let mut choices = Choices::new(Vec::from(bytes).into_iter());
-    let shape = shape_by(&mut choices, 4000);
-    Driver::new(1, choices, shape).run();
-}
-
-fn shape_by(choices: &mut Choices, steps: u64) -> Shape {
     let mut between = |few: u64, many: u64| few + choices.below(many - few);
-    Shape {
+    let shape = Shape {
         slots: between(1, 6),
         keys: between(3, 2000),
         longest: between(10, 10_000),
         fields: between(5, 1500),
-        steps,
-    }
+        steps: 4000,
+    };
+    Driver::new(1, choices, shape).run();
 }
 
 #[cfg(test)]
 mod tests {
-    use std::time::{Duration, Instant};
-
     use super::*;
 
     fn choices(seed: u64) -> Choices {
@@ -73,22 +66,6 @@ mod tests {
     #[test]
     fn hardly_any_keys() {
         run(Shape { slots: 2, keys: 4, longest: 300, fields: 1500, steps: 3000 }, 20);
-    }
-
-    #[test]
-    fn shapes_by_chance() {
-        let setting = |name: &str, default: u64| {
-            std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
-        };
-        let (time, start) = (Duration::from_secs(setting("FUZZ_SECONDS", 2)), Instant::now());
-        let mut seed = setting("FUZZ_SEED", 1_000_000);
-        while start.elapsed() < time {
-            println!("FUZZ_SEED={seed}");
-            let mut choices = choices(seed);
-            let shape = shape_by(&mut choices, 2000);
-            Driver::new(seed, choices, shape).run();
-            seed += 1;
-        }
     }
 
     #[test]
