@@ -7,7 +7,7 @@
 //! | agree | a majority, and the quorum, to hold that entry | promotes the replica |
 //! | promote | the replica to call itself a master | proposes that the switch is done |
 //! | confirm | that entry to be committed | this is the switch: clients are sent to the new master |
-//! | reconf | the other replicas to follow, `parallel-syncs` at a time | ends |
+//! | reconf | the other replicas to follow, `parallel-syncs` at a time, or the new master to die | ends |
 //!
 //! A leader that loses its term gives up at once, unless the switch is committed. A new leader that
 //! finds a promotion agreed on but not confirmed completes it if that replica has become a master.
@@ -360,7 +360,10 @@ impl Master {
         let others: Vec<Addr> = self.replicas.keys().filter(|addr| **addr != target).cloned().collect();
         let unfinished = |replica: &Instance| replica.sdown.is_none() && replica.reconf != Reconf::Done;
         let open = others.iter().any(|addr| unfinished(&self.replicas[addr]));
-        if open && !late {
+        // Nobody can follow a master that is down: only once this failover has ended is it watched as the master, and
+        // replaced.
+        let lost = self.replicas.get(&target).is_some_and(|promoted| promoted.sdown.is_some());
+        if open && !late && !lost {
             self.reconfigure_next(cx, &target, &others);
             return;
         }

@@ -95,6 +95,21 @@ fn a_later_epoch_with_the_same_master_does_not_disturb_a_leader() {
     assert_eq!(world.sentinel.status("mymaster").unwrap().config_epoch, later);
 }
 
+/// The new master dies while a replica still syncs with it: that failover ends, and the next one takes the replica.
+#[test]
+fn a_new_master_that_dies_before_all_follow_it_is_replaced() {
+    let mut world = World::new("");
+    world.servers.get_mut(&server(3)).unwrap().synced = false;
+    world.kill(&server(1));
+    world.pass(1000);
+    assert!(!world.has_event(SWITCHED), "a replica is still to follow");
+    world.kill(&server(2));
+    world.pass(3000);
+    assert!(world.has_event(SWITCHED), "{:?}", world.events);
+    assert!(world.has_event("+switch-master mymaster 10.0.0.2 6379 10.0.0.3 6379"), "{:?}", world.events);
+    assert_eq!(world.sent_to(&server(3)).iter().filter(|line| **line == "REPLICAOF NO ONE").count(), 1);
+}
+
 /// The notification script gets an event's name and its payload; the other one gets what clients need to know.
 #[test]
 fn scripts_are_told_what_happened() {
