@@ -20,6 +20,9 @@ use crate::touched::Touched;
 /// How many slots ahead memory is asked for while all are locked one after another.
 const LOCKS_AHEAD: usize = 16;
 
+/// How often a slot that is in use is looked at before its waiter goes to sleep: about as long as a worker has it for
+/// all commands of a batch.
+const SPINS: usize = 200;
 /// For so many keys at once sweeping takes no memory.
 const AT_ONCE: usize = 32;
 /// Room for the guards of all slots.
@@ -110,6 +113,18 @@ impl Keyspace {
     #[must_use]
     #[inline]
     pub fn lock(&self, slot: Slot) -> SlotGuard<'_> {
+        self.try_lock(slot).unwrap_or_else(|| self.wait_for(slot))
+    }
+
+    /// Whoever has a slot has it for a few microseconds: to sleep and to be woken takes both sides longer than that.
+    #[cold]
+    fn wait_for(&self, slot: Slot) -> SlotGuard<'_> {
+        for _ in 0..SPINS {
+            std::hint::spin_loop();
+            if let Some(guard) = self.try_lock(slot) {
+                return guard;
+            }
+        }
         self.guard(slot, self.slots[slot.index()].0.lock())
     }
 
