@@ -15,9 +15,11 @@ use crate::{memory, oom};
 
 /// Keys are looked for whose time has come: twice in a turn of `hz`, and at least this often.
 const EXPIRE_PERIOD: Duration = Duration::from_millis(50);
-/// How long that may take at once, and the time left to others after that when there is more.
-const EXPIRE_BUDGET: Duration = Duration::from_millis(2);
-const EXPIRE_REST: Duration = Duration::from_millis(2);
+/// How long that may take before workers that share the processor are let first, how often it then goes on if there is
+/// more, and the time left to what else this thread does after that.
+const EXPIRE_STINT: Duration = Duration::from_micros(500);
+const EXPIRE_STINTS: usize = 8;
+const EXPIRE_REST: Duration = Duration::from_millis(1);
 /// Clients are looked at every so many turns.
 pub(crate) const TURNS_A_SECOND: usize = 10;
 const PERIOD: Duration = Duration::from_millis(100);
@@ -71,19 +73,30 @@ pub(crate) async fn purge(server: Arc<Server>) {
     }
 }
 
-/// Deletes keys whose time has come. A cycle takes a part of this thread's time and no more, however
-/// many keys are due; what is left is gone on with at once.
+/// Deletes keys whose time has come. However many keys are due, no cycle is longer than a few milliseconds, and those
+/// who answer commands do not wait for its end; what is left is gone on with at once.
 pub(crate) async fn expire(server: Arc<Server>) {
     loop {
-        let (begun, now) = (crate::time::nanos(), crate::time::now());
-        let more =
-            with_scratch(|scratch| server.engine.expire_cycle(&mut scratch.worker, now, EXPIRE_BUDGET));
-        let nanos = crate::time::nanos().saturating_sub(begun);
-        server.expiry.nanos.fetch_add(nanos, Ordering::Relaxed);
+        let more = (0..EXPIRE_STINTS).all(|_| {
+            let more = expire_for_a_stint(&server);
+            if more {
+                std::thread::yield_now();
+            }
+            more
+        });
         server.expiry.capped.fetch_add(u64::from(more), Ordering::Relaxed);
-        server.engine.latency.sample("expire-cycle", now, nanos);
         tokio::time::sleep(if more { EXPIRE_REST } else { expire_period(server.config.integer("hz")) }).await;
     }
+}
+
+/// Says whether there is more.
+fn expire_for_a_stint(server: &Server) -> bool {
+    let (begun, now) = (crate::time::nanos(), crate::time::now());
+    let more = with_scratch(|scratch| server.engine.expire_cycle(&mut scratch.worker, now, EXPIRE_STINT));
+    let nanos = crate::time::nanos().saturating_sub(begun);
+    server.expiry.nanos.fetch_add(nanos, Ordering::Relaxed);
+    server.engine.latency.sample("expire-cycle", now, nanos);
+    more
 }
 
 /// A key must be gone within a tenth of a second of its time, so a low `hz` does not make this rare.
