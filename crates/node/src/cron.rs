@@ -15,10 +15,10 @@ use crate::{memory, oom};
 
 /// Keys are looked for whose time has come: twice in a turn of `hz`, and at least this often.
 const EXPIRE_PERIOD: Duration = Duration::from_millis(50);
-/// How long that may take before workers that share the processor are let first, how often it then goes on if there is
-/// more, and the time left to what else this thread does after that.
+/// How long that may take before workers that share the processor are let first, how long it goes on like that if there
+/// is more, and the time left to what else this thread does after that.
 const EXPIRE_STINT: Duration = Duration::from_micros(500);
-const EXPIRE_STINTS: usize = 8;
+const EXPIRE_CYCLE: Duration = Duration::from_millis(4);
 const EXPIRE_REST: Duration = Duration::from_millis(1);
 /// Clients are looked at every so many turns.
 pub(crate) const TURNS_A_SECOND: usize = 10;
@@ -77,13 +77,12 @@ pub(crate) async fn purge(server: Arc<Server>) {
 /// who answer commands do not wait for its end; what is left is gone on with at once.
 pub(crate) async fn expire(server: Arc<Server>) {
     loop {
-        let more = (0..EXPIRE_STINTS).all(|_| {
-            let more = expire_for_a_stint(&server);
-            if more {
-                std::thread::yield_now();
-            }
-            more
-        });
+        let end = crate::time::instant() + EXPIRE_CYCLE;
+        let mut more = expire_for_a_stint(&server);
+        while more && crate::time::instant() < end {
+            std::thread::yield_now();
+            more = expire_for_a_stint(&server);
+        }
         server.expiry.capped.fetch_add(u64::from(more), Ordering::Relaxed);
         tokio::time::sleep(if more { EXPIRE_REST } else { expire_period(server.config.integer("hz")) }).await;
     }
