@@ -43,6 +43,15 @@ impl<T> Chunked<T> {
         }
     }
 
+    pub(crate) fn pop(&mut self) -> Option<T> {
+        let last = self.chunks.last_mut()?;
+        let value = last.pop();
+        if last.is_empty() {
+            self.chunks.pop();
+        }
+        value
+    }
+
     pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
         self.chunks.iter().flatten()
     }
@@ -82,5 +91,13 @@ mod tests {
         chunked[700] = 7;
         assert_eq!((chunked[255], chunked[256], chunked[700]), (255, 256, 7));
         assert_eq!(chunked.iter().count(), 1000);
+        for number in (500..1000).rev() {
+            assert_eq!(chunked.pop(), Some(if number == 700 { 7 } else { number }));
+            assert_eq!(chunked.len(), number as usize);
+        }
+        chunked.push(1);
+        assert_eq!((chunked[499], chunked[500]), (499, 1));
+        assert_eq!(std::iter::from_fn(|| chunked.pop()).count(), 501);
+        assert_eq!((chunked.pop(), chunked.len()), (None, 0));
     }
 }

@@ -1,16 +1,17 @@
 //! From a key's hash to its entry.
 //!
 //! An index is one [`segment::Segment`] of at most 16 buckets, or, for a table of more than about 170 keys,
-//! a directory of segments: its `map` has an element for each value of the hash's first `depth` bits, and
-//! neighbours share a segment that covers both (extendible hashing, Fagin et al. 1979, by the leading bits,
-//! so that hash order is kept). All work is on one segment of at most 176 entries at a time: no insert
-//! waits for a rehash of the table, however large. Only the map doubles at once: four bytes for about a
-//! hundred keys.
+//! a directory of segments: its [`map::Map`] leads from the hash's first bits to the segment that covers it
+//! (extendible hashing, Fagin et al. 1979, by the leading bits, so that hash order is kept). All work is on
+//! one segment of at most 176 entries and on a small part of the map at a time: no insert waits for a rehash
+//! of the table, however large.
 //!
 //! The index knows entries only by number (a reference) and asks its caller for their hashes.
 mod bucket;
+mod map;
 mod segment;
 
+use map::Map;
 use segment::{Room, Segment, Taken};
 
 use crate::chunked::Chunked;
@@ -45,40 +46,21 @@ impl Default for Index {
 
 #[derive(Debug)]
 pub(crate) struct Directory {
-    depth: u8,
-    map: Vec<u32>,
+    map: Map,
     segments: Chunked<Segment>,
     /// Numbers of segments that nothing leads to.
-    unused: Vec<u32>,
+    unused: Chunked<u32>,
 }
 
 /// Two halves with fewer entries than this become one again.
 const JOIN_BELOW: usize = 80;
 
 impl Directory {
-    #[inline]
-    fn number(&self, hash: u64) -> u32 {
-        self.map[(hash >> (64 - self.depth)) as usize]
-    }
-
-    /// The map's elements that lead to the segment of `hash`.
-    fn range(&self, hash: u64, depth: u8) -> std::ops::Range<usize> {
-        let first = if depth == 0 { 0 } else { (hash >> (64 - depth)) as usize };
-        let width = 1 << (self.depth - depth);
-        first * width..(first + 1) * width
-    }
-
     fn split(&mut self, hash: u64, of: &impl Hashes) {
-        let number = self.number(hash);
+        let number = self.map.number(hash);
         let depth = self.segments[number].depth();
-        if depth == self.depth {
-            self.map = self.map.iter().flat_map(|&number| [number, number]).collect();
-            self.depth += 1;
-        }
         let other = self.segments[number].split(&mut hashes(of));
-        let range = self.range(hash, depth);
-        let half = range.start.midpoint(range.end);
-        let other_number = match self.unused.pop() {
+        let upper = match self.unused.pop() {
             Some(number) => {
                 self.segments[number] = other;
                 number
@@ -88,25 +70,24 @@ impl Directory {
                 self.segments.len() as u32 - 1
             }
         };
-        self.map[half..range.end].fill(other_number);
+        self.map.divide(hash, depth, upper);
     }
 
     /// Joins the segment of `hash` with its other half, if both are small; says whether it did.
     fn join(&mut self, hash: u64, of: &impl Hashes) -> bool {
-        let number = self.number(hash);
+        let number = self.map.number(hash);
         let depth = self.segments[number].depth();
         if depth == 0 {
             return false;
         }
-        let other = self.number(hash ^ 1 << (64 - depth));
+        let other = self.map.number(hash ^ 1 << (64 - depth));
         let together = self.segments[number].len() + self.segments[other].len();
         if self.segments[other].depth() != depth || together > JOIN_BELOW {
             return false;
         }
         let taken = std::mem::take(&mut self.segments[other]);
         self.segments[number].join(taken, &mut hashes(of));
-        let range = self.range(hash, depth - 1);
-        self.map[range].fill(number);
+        self.map.unite(hash, depth - 1, number);
         self.unused.push(other);
         true
     }
@@ -117,7 +98,7 @@ impl Index {
     fn segment(&self, hash: u64) -> &Segment {
         match self {
             Self::One(segment) => segment,
-            Self::Many(directory) => &directory.segments[directory.number(hash)],
+            Self::Many(directory) => &directory.segments[directory.map.number(hash)],
         }
     }
 
@@ -126,7 +107,7 @@ impl Index {
         match self {
             Self::One(segment) => segment,
             Self::Many(directory) => {
-                let number = directory.number(hash);
+                let number = directory.map.number(hash);
                 &mut directory.segments[number]
             }
         }
@@ -166,9 +147,8 @@ impl Index {
                     if let Self::One(segment) = self {
                         let mut segments = Chunked::default();
                         segments.push(std::mem::take(segment));
-                        let unused = Vec::new();
-                        *self =
-                            Self::Many(Box::new(Directory { depth: 1, map: vec![0; 2], segments, unused }));
+                        let (map, unused) = (Map::new(), Chunked::default());
+                        *self = Self::Many(Box::new(Directory { map, segments, unused }));
                     }
                     let Self::Many(directory) = self else { unreachable!("made so above") };
                     directory.split(hash, of);
@@ -186,7 +166,7 @@ impl Index {
             if let Self::Many(directory) = self {
                 while directory.join(hash, of) {}
                 if directory.segments.len() - directory.unused.len() == 1 {
-                    let number = directory.map[0];
+                    let number = directory.map.number(0);
                     *self = Self::One(std::mem::take(&mut directory.segments[number]));
                 }
             }
@@ -240,7 +220,8 @@ impl Index {
             Self::One(segment) => segment.bytes(),
             Self::Many(directory) => {
                 let segments: usize = directory.segments.iter().map(Segment::bytes).sum();
-                segments + directory.map.capacity() * 4 + directory.segments.bytes() + size_of::<Directory>()
+                let lists = directory.segments.bytes() + directory.unused.bytes();
+                segments + directory.map.bytes() + lists + size_of::<Directory>()
             }
         }
     }

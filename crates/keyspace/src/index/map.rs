@@ -1,0 +1,179 @@
+//! Which segment covers which positions.
+//!
+//! A map has an element for each value of a position's first `depth` bits; neighbours lead to one segment if that
+//! covers both. It doubles when a segment is split that has only one element. In a table of many millions that takes
+//! longer than a command may wait, so the doubled map is made ready before, a few elements with each split.
+
+use std::ops::Range;
+
+/// Elements that are doubled with each split. A map is doubled when nearly every element has a segment of its own, so
+/// from [`Map::is_nearly_full`] on there are four times as many splits to come as this takes.
+const AT_ONCE: usize = 16;
+/// A map of fewer elements is doubled at once.
+const MANY: usize = 4096;
+
+#[derive(Debug)]
+pub(super) struct Map {
+    depth: u8,
+    numbers: Vec<u32>,
+    /// The begin of the doubled map.
+    next: Vec<u32>,
+    segments: usize,
+}
+
+impl Map {
+    /// Everything leads to segment 0.
+    pub(super) fn new() -> Self {
+        Self { depth: 1, numbers: vec![0; 2], next: Vec::new(), segments: 1 }
+    }
+
+    #[inline]
+    pub(super) fn number(&self, position: u64) -> u32 {
+        self.numbers[(position >> (64 - self.depth)) as usize]
+    }
+
+    /// The positions that share `depth` bits with this one lead to one segment: from now on the upper half of them
+    /// leads to another.
+    pub(super) fn divide(&mut self, position: u64, depth: u8, upper: u32) {
+        if depth == self.depth {
+            self.make_ready(self.numbers.len());
+            self.numbers = std::mem::take(&mut self.next);
+            self.depth += 1;
+        } else if self.is_nearly_full() {
+            self.make_ready(AT_ONCE);
+        }
+        let range = self.range(position, depth);
+        self.lead(range.start.midpoint(range.end)..range.end, upper);
+        self.segments += 1;
+    }
+
+    /// From now on all positions that share `depth` bits with this one, two segments' before, lead to that segment.
+    pub(super) fn unite(&mut self, position: u64, depth: u8, number: u32) {
+        self.lead(self.range(position, depth), number);
+        self.segments -= 1;
+    }
+
+    fn is_nearly_full(&self) -> bool {
+        self.numbers.len() >= MANY && self.segments > self.numbers.len() / 4 * 3
+    }
+
+    /// Doubles so many elements more.
+    fn make_ready(&mut self, elements: usize) {
+        self.next.reserve_exact(self.numbers.len() * 2 - self.next.len());
+        let done = self.next.len() / 2;
+        self.next.extend(self.numbers.iter().skip(done).take(elements).flat_map(|&number| [number, number]));
+    }
+
+    /// The elements of the positions that share `depth` bits with this one.
+    fn range(&self, position: u64, depth: u8) -> Range<usize> {
+        let first = if depth == 0 { 0 } else { (position >> (64 - depth)) as usize };
+        let width = 1 << (self.depth - depth);
+        first * width..(first + 1) * width
+    }
+
+    fn lead(&mut self, elements: Range<usize>, number: u32) {
+        let ready = self.next.len();
+        self.next[ready.min(elements.start * 2)..ready.min(elements.end * 2)].fill(number);
+        self.numbers[elements].fill(number);
+    }
+
+    /// Bytes of the heap that it takes.
+    pub(super) fn bytes(&self) -> usize {
+        (self.numbers.capacity() + self.next.capacity()) * size_of::<u32>()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+
+    /// The segments by where they begin: depth and number.
+    struct Twin(BTreeMap<u64, (u8, u32)>);
+
+    impl Twin {
+        fn of(&self, position: u64) -> (u64, u8, u32) {
+            let (&start, &(depth, number)) = self.0.range(..=position).next_back().unwrap();
+            (start, depth, number)
+        }
+    }
+
+    /// Chance enough for a test.
+    fn next(random: &mut u64) -> u64 {
+        *random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        *random ^ *random >> 29
+    }
+
+    fn check(map: &Map, twin: &Twin) {
+        for (&start, &(depth, number)) in &twin.0 {
+            let last = start | u64::MAX >> depth;
+            assert_eq!([map.number(start), map.number(last)], [number; 2], "{start:x} of depth {depth}");
+        }
+    }
+
+    /// Segments split and joined by chance, until there are ten thousand and until there is one again: every position
+    /// leads where it should, whatever the map looks like.
+    #[test]
+    fn every_position_leads_to_the_segment_that_covers_it() {
+        let mut map = Map::new();
+        let mut twin = Twin(BTreeMap::from([(0, (0, 0))]));
+        let (mut random, mut made) = (7, 0);
+        for goal in [10_000, 5000, 12_000, 20, 12_000, 1] {
+            while twin.0.len() < goal {
+                let position = next(&mut random);
+                let (start, depth, number) = twin.of(position);
+                made += 1;
+                map.divide(position, depth, made);
+                twin.0.insert(start, (depth + 1, number));
+                twin.0.insert(start | 1 << (63 - depth), (depth + 1, made));
+            }
+            while twin.0.len() > goal {
+                let starts: Vec<u64> = twin.0.keys().copied().collect();
+                for start in starts {
+                    let Some(&(depth @ 1.., number)) = twin.0.get(&start) else { continue };
+                    let other = start ^ 1 << (64 - depth);
+                    let halves = twin.0.get(&other).is_some_and(|other| other.0 == depth);
+                    if halves && next(&mut random).is_multiple_of(2) && twin.0.len() > goal {
+                        twin.0.remove(&start.max(other));
+                        twin.0.insert(start.min(other), (depth - 1, number));
+                        map.unite(start, depth - 1, number);
+                    }
+                }
+            }
+            check(&map, &twin);
+        }
+    }
+
+    /// All segments are about equally full, so all of one depth are split before the next: a large map is ready when it
+    /// is needed, whatever was split and joined while it was made.
+    #[test]
+    fn a_large_map_is_doubled_before_that_is_needed() {
+        let mut map = Map::new();
+        let mut twin = Twin(BTreeMap::from([(0, (0, 0))]));
+        let mut made = 0;
+        for depth in 0..16u8 {
+            if depth == map.depth && map.numbers.len() >= MANY {
+                assert_eq!(map.next.len(), 2 * map.numbers.len());
+            }
+            let count = 1u64 << depth;
+            for turn in 0..count {
+                // Every one of them, in no order.
+                let number = turn.wrapping_mul(0x9e37_79b9) % count;
+                let start = if depth == 0 { 0 } else { number << (64 - depth) };
+                let lower = twin.0[&start].1;
+                made += 1;
+                map.divide(start, depth, made);
+                if turn.is_multiple_of(3) {
+                    map.unite(start | 1 << (63 - depth), depth, made);
+                    map.divide(start, depth, made);
+                    map.unite(start, depth, lower);
+                    map.divide(start, depth, made);
+                }
+                twin.0.insert(start, (depth + 1, lower));
+                twin.0.insert(start | 1 << (63 - depth), (depth + 1, made));
+            }
+            check(&map, &twin);
+        }
+    }
+}
