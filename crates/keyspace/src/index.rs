@@ -165,7 +165,7 @@ impl Index {
             segment.shrink(&mut hashes(of));
             if let Self::Many(directory) = self {
                 while directory.join(hash, of) {}
-                if directory.segments.len() - directory.unused.len() == 1 {
+                if directory.map.segments() == 1 {
                     let number = directory.map.number(0);
                     *self = Self::One(std::mem::take(&mut directory.segments[number]));
                 }

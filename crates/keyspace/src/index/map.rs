@@ -53,6 +53,11 @@ impl Map {
         self.segments -= 1;
     }
 
+    /// How many segments it leads to.
+    pub(super) fn segments(&self) -> usize {
+        self.segments
+    }
+
     fn is_nearly_full(&self) -> bool {
         self.numbers.len() >= MANY && self.segments > self.numbers.len() / 4 * 3
     }
