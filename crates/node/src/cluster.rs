@@ -26,7 +26,7 @@ use tokio::sync::{mpsc, oneshot};
 pub(crate) use driver::Driver;
 pub(crate) use publish::settle;
 
-use crate::config::Config;
+use config::Config;
 use store::Store;
 
 type Answer = Result<Reply, CommandError>;

@@ -13,8 +13,8 @@ mod transaction;
 use engine::{Flags, Mute, NodeCommand, Ran};
 use resp::{Args, Request};
 
-use crate::connection::Connection;
-use crate::worker::with_scratch;
+use crate::net::connection::Connection;
+use crate::net::worker::with_scratch;
 
 pub(crate) use migrate::Pool;
 
@@ -31,10 +31,10 @@ pub(crate) async fn run(connection: &mut Connection, command: NodeCommand, reque
 }
 
 async fn run_counted(connection: &mut Connection, command: NodeCommand, args: Args<'_>) {
-    let started = crate::time::nanos();
+    let started = crate::process::time::nanos();
     let before = connection.output().len();
     dispatch(connection, command, args).await;
-    count(connection, args, crate::time::nanos() - started, before);
+    count(connection, args, crate::process::time::nanos() - started, before);
 }
 
 async fn dispatch(connection: &mut Connection, command: NodeCommand, args: Args<'_>) {
@@ -96,7 +96,7 @@ fn count(connection: &mut Connection, args: Args<'_>, nanos: u64, before: usize)
     let nanos = if entry.command.flags.contains(Flags::BLOCKING) { 0 } else { nanos };
     with_scratch(|scratch| {
         let (stats, ran) = (&scratch.worker.stats, Ran { entry, args, nanos, reply_len });
-        connection.server.engine.account(stats, &connection.session, crate::time::now(), &ran);
+        connection.server.engine.account(stats, &connection.session, crate::process::time::now(), &ran);
         if let Some(text) = error {
             stats.count_failure(entry.index, &text);
         }

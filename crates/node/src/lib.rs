@@ -1,34 +1,19 @@
-//! The shell around the pure crates: sockets, files, timers, threads, configuration.
+//! The shell around the pure crates: sockets, files, timers, threads.
 //!
-//! [`start`] brings a server up from its configuration. Worker threads ([`worker`]) each run a tokio
-//! current-thread runtime with their own connections ([`connection`]); what a command needs beyond the
-//! engine is in [`commands`], a file for each family. Everything they share is the [`server::Server`].
+//! [`serve`] brings a server up from its configuration ([`process`]). Worker threads each run a tokio current-thread
+//! runtime with their own connections ([`net`]); what a command needs beyond the engine is in [`commands`], a file for
+//! each family. What is on disk is in [`durability`], the log and its followers in [`replication`], the bus in
+//! [`cluster`]; [`sentinel`] is another program. Everything that threads share is the [`server::Server`].
 #![forbid(unsafe_code)]
 
 mod cluster;
 mod commands;
-pub mod config;
-mod connection;
-mod cron;
-mod daemon;
-mod failover;
-mod listener;
-mod log;
-mod memory;
-mod oom;
-mod output;
-mod pace;
-mod rates;
+mod durability;
+mod net;
+mod process;
 mod replication;
-mod saving;
 mod sentinel;
 mod server;
-mod settings;
-mod shutdown;
-mod startup;
-mod time;
-mod totals;
-mod worker;
 
+pub use process::startup::{Failure, serve};
 pub use sentinel::serve_sentinel;
-pub use startup::{Failure, serve};

@@ -32,9 +32,9 @@ use sentinel::{JobId, LinkId, Outcome};
 
 use self::connection::Opened;
 use self::files::Files;
-use crate::config::{Config, ConfigError, SetError, Source, lines_of_arguments};
-use crate::log;
-use crate::startup::{Failure, random_u64};
+use crate::process::log;
+use crate::process::startup::{Failure, random_u64};
+use config::{Config, ConfigError, SetError, Source, lines_of_arguments};
 
 /// What the center is told.
 enum Event {
@@ -80,10 +80,10 @@ fn run(arguments: &[String]) -> Result<()> {
     std::env::set_current_dir(&dir).with_context(|| format!("Can't chdir to '{dir}'"))?;
     let (version, pid, port) = (env!("CARGO_PKG_VERSION"), std::process::id(), own.global.port);
     tracing::info!("Redoubt {version} is starting as a sentinel, PID: {pid}, port {port}");
-    crate::startup::raise_file_limit(&config);
+    crate::process::startup::raise_file_limit(&config);
     let (files, groups) = Files::open(path)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    crate::startup::write_pid_file(&config);
+    crate::process::startup::write_pid_file(&config);
     let outcome = runtime.block_on(center::run(config, own, files, groups, engine, random_u64()?));
     runtime.shutdown_background();
     outcome

@@ -11,14 +11,14 @@ use tokio::sync::{Notify, watch};
 
 use crate::cluster::Cluster;
 use crate::commands::Pool;
-use crate::config::Config;
-use crate::failover::Failover;
-use crate::listener::Listeners;
+use crate::durability::saving::Saving;
+use crate::net::listener::Listeners;
+use crate::process::shutdown::Shutdown;
+use crate::process::totals::{Baseline, Traffic};
+use crate::process::{memory, oom, rates};
+use crate::replication::failover::Failover;
 use crate::replication::{Replication, SharedLog};
-use crate::saving::Saving;
-use crate::shutdown::Shutdown;
-use crate::totals::{Baseline, Traffic};
-use crate::{memory, oom, rates};
+use config::Config;
 
 /// How often a paused connection looks whether it may go on.
 const PAUSE_LOOK: Duration = Duration::from_millis(20);
@@ -141,7 +141,7 @@ impl Server {
             pause_ended: Notify::new(),
             connected: AtomicUsize::new(0),
             next_client_id: AtomicU64::new(1),
-            started: crate::time::now().secs(),
+            started: crate::process::time::now().secs(),
             stopping: watch::Sender::new(false),
         })
     }
@@ -161,7 +161,7 @@ impl Server {
     pub(crate) async fn unpaused(&self) {
         loop {
             let ended = self.pause_ended.notified();
-            let now = crate::time::now();
+            let now = crate::process::time::now();
             let Some(next) = self.engine.pauses.settle(&self.engine.settings, now) else { return };
             let left = Duration::from_millis(u64::try_from(next.0 - now.0).unwrap_or(0));
             // CLIENT UNPAUSE tells nobody: look again.
@@ -171,7 +171,9 @@ impl Server {
 
     /// Holds writes back for a manual failover, for at most so long.
     pub(crate) fn pause_for_failover(&self, longest: Duration) {
-        let end = crate::time::now().0.saturating_add(i64::try_from(longest.as_millis()).unwrap_or(i64::MAX));
+        let end = crate::process::time::now()
+            .0
+            .saturating_add(i64::try_from(longest.as_millis()).unwrap_or(i64::MAX));
         let (purpose, mode) = (PausePurpose::Failover, PauseMode::Writes);
         self.engine.pauses.pause(&self.engine.settings, purpose, mode, Millis(end));
     }

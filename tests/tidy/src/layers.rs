@@ -9,6 +9,7 @@ const FLOORS: &[(&str, u8)] = &[
     ("resp", 0),
     ("slot-routing", 0),
     ("acl", 1),
+    ("config", 1),
     ("keyspace", 1),
     ("consensus", 2),
     ("gossip", 2),

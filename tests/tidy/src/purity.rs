@@ -6,6 +6,7 @@ use crate::layers::{dependencies, manifests};
 const PURE: &[&str] = &[
     "acl",
     "clock",
+    "config",
     "glob",
     "consensus",
     "engine",

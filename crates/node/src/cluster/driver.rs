@@ -61,7 +61,7 @@ impl Driver {
         let (sender, events) = mpsc::channel(links::WAITING_EVENTS);
         let config = &server.config;
         let port = options::bus_port(config)?;
-        for socket in crate::listener::bind(&config.text("bind"), port, 511)? {
+        for socket in crate::net::listener::bind(&config.text("bind"), port, 511)? {
             let socket = tokio::net::TcpListener::from_std(socket)?;
             tokio::spawn(links::listen(socket, sender.clone()));
         }
@@ -75,7 +75,7 @@ impl Driver {
             asks,
             waiting: BTreeMap::new(),
             next_token: 0,
-            last: crate::time::instant(),
+            last: crate::process::time::instant(),
             watched: None,
             pause: None,
             unsaved: None,
@@ -113,7 +113,7 @@ impl Driver {
     }
 
     fn now(&self) -> Instant {
-        crate::time::instant().max(self.last)
+        crate::process::time::instant().max(self.last)
     }
 
     fn next_deadline(&self) -> Option<Instant> {
@@ -196,7 +196,7 @@ impl Driver {
     /// Gives the machine an input, after what replication has to say, and does what it answers.
     fn feed(&mut self, input: Input) -> Result<()> {
         let mut actions = Vec::new();
-        let (now, wall) = (self.now(), crate::time::now());
+        let (now, wall) = (self.now(), crate::process::time::now());
         self.last = now;
         let asked_for = matches!(input, Input::Command { .. } | Input::Configure(_) | Input::Start);
         let facts = self.standing(now);

@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail};
 use gossip::Announce;
 
-use crate::config::Config;
+use config::Config;
 
 /// The bus is this far above the client port unless `cluster-port` says otherwise.
 const BUS_OFFSET: u16 = 10_000;

@@ -8,7 +8,7 @@ use gossip::{Command, LinkId, Reply};
 use resp::{Args, Writer};
 
 use crate::cluster::Cluster;
-use crate::connection::Connection;
+use crate::net::connection::Connection;
 use crate::server::Server;
 
 /// Carries out a CLUSTER command and writes its reply.

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use resp::{Args, Writer};
 
-use crate::config::SetError;
+use crate::process::settings;
 use crate::server::Server;
-use crate::settings;
+use config::SetError;
 
 /// CONFIG GET pattern [pattern ...]
 pub(crate) fn get(server: &Server, args: Args<'_>, reply: &mut Writer<'_>) {

@@ -3,7 +3,7 @@
 use keyspace::{Keyspace, pool_use};
 use resp::Writer;
 
-use crate::memory::{Overhead, Usage, usage};
+use crate::process::memory::{Overhead, Usage, usage};
 use crate::server::Server;
 
 /// Below this much, ratios say nothing.

@@ -15,9 +15,9 @@ use persistence::Dialect;
 use resp::{Args, Value, encode_request};
 use slot_routing::ReplOffset;
 
-use crate::connection::Connection;
+use crate::net::connection::Connection;
+use crate::net::worker::with_scratch;
 use crate::server::Server;
-use crate::worker::with_scratch;
 
 pub(crate) use target::Pool;
 use target::{Place, Target};
@@ -130,7 +130,7 @@ impl Migration {
         released: &mut Option<ReplOffset>,
     ) -> Result<&'static str, Failure> {
         server.engine.may_migrate(&self.keys).map_err(Failure::NotOurs)?;
-        let now = crate::time::now();
+        let now = crate::process::time::now();
         let mut parcels: Vec<Parcel<'_>> = Vec::new();
         for key in &self.keys {
             if let Some(captured) = server.engine.capture(db, key, now, Dialect::Redis) {
@@ -183,7 +183,7 @@ impl Migration {
             }
         }
         target.write(&wire).await?;
-        let capture = |key, dialect| server.engine.capture(db, key, crate::time::now(), dialect);
+        let capture = |key, dialect| server.engine.capture(db, key, crate::process::time::now(), dialect);
         let (mut changed, mut failure) = (Vec::new(), None);
         for (key, captured) in parcels {
             if captured.is_none() && asking {
@@ -212,7 +212,7 @@ impl Migration {
 /// Lets go of a key that has arrived, when no pause forbids it.
 async fn release(server: &Server, db: u16, key: &[u8], captured: &Captured) -> Result<Release, CommandError> {
     loop {
-        let now = crate::time::now();
+        let now = crate::process::time::now();
         let released = with_scratch(|scratch| server.engine.release(&scratch.worker, db, key, now, captured));
         if released != Ok(Release::Paused) {
             return released;
@@ -223,7 +223,7 @@ async fn release(server: &Server, db: u16, key: &[u8], captured: &Captured) -> R
 
 fn restore(wire: &mut Vec<u8>, key: &[u8], captured: &Captured, asking: bool, replace: bool) {
     let name: &[u8] = if asking { b"RESTORE-ASKING" } else { b"RESTORE" };
-    let Millis(now) = crate::time::now();
+    let Millis(now) = crate::process::time::now();
     // 0 would mean that it stays.
     let ttl = captured.expiry.map_or(0, |at| (at.0 - now).max(1)).to_string();
     let mut request = vec![name, key, ttl.as_bytes(), &captured.payload];

@@ -7,8 +7,8 @@ use replication::{PsyncRequest, Replconf};
 use resp::{Args, Writer};
 
 use super::Outcome;
-use crate::connection::Connection;
-use crate::failover;
+use crate::net::connection::Connection;
+use crate::replication::failover;
 use crate::replication::{Event, MasterAddress, Newcomer};
 use crate::server::Server;
 

@@ -2,9 +2,9 @@
 
 use resp::{Args, Writer};
 
-use crate::connection::Connection;
-use crate::saving::{self, SaveError};
-use crate::shutdown::{self, Order};
+use crate::durability::saving::{self, SaveError};
+use crate::net::connection::Connection;
+use crate::process::shutdown::{self, Order};
 
 /// SAVE: this client waits, the others go on.
 pub(super) async fn save(connection: &mut Connection) {

@@ -6,7 +6,7 @@
 use engine::Flow;
 use resp::{Batch, Limits, Parser};
 
-use crate::connection::Connection;
+use crate::net::connection::Connection;
 
 pub(super) async fn exec(connection: &mut Connection) {
     let mut wire = connection.session.take_replay();

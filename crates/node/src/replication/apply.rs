@@ -11,8 +11,8 @@ use std::sync::atomic::Ordering;
 use engine::{Flow, Origin, Session};
 use resp::{Batch, Limits, Parser, ProtocolError};
 
+use crate::net::worker::with_scratch;
 use crate::server::Server;
-use crate::worker::with_scratch;
 
 /// What a piece of the stream did.
 #[derive(Debug, Default)]
@@ -112,7 +112,7 @@ impl Applier {
     }
 
     fn run(&mut self, input: &[u8], batch: &Batch, applied: &mut Applied) {
-        let now = crate::time::now();
+        let now = crate::process::time::now();
         let mut next = 0;
         let mut replies = Vec::new();
         while next < batch.len() {

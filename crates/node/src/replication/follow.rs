@@ -16,7 +16,8 @@ use tokio::net::TcpStream;
 
 use super::apply::Applier;
 use super::serve::Event;
-use super::{MasterAddress, load, peer};
+use super::{MasterAddress, peer};
+use crate::durability::loading;
 use crate::server::Server;
 
 /// How much of the master's stream is read at once.
@@ -89,7 +90,7 @@ impl Follower {
     /// Waits for the next thing to happen.
     async fn next_input(&mut self) -> Input {
         let deadline = self.machine.lock().next_deadline();
-        let now = crate::time::instant();
+        let now = crate::process::time::instant();
         let wait = deadline.map_or(Duration::from_secs(1), |deadline| deadline.since(now));
         let Some(MasterLink { stream, seen, .. }) = &mut self.link else {
             tokio::time::sleep(wait).await;
@@ -121,7 +122,7 @@ impl Follower {
     /// Hands `input` to the machine and does what it says; returns what came of that.
     async fn give(&mut self, input: Input) -> Vec<Input> {
         let mut actions = Vec::new();
-        self.machine.lock().handle(crate::time::instant(), input, &mut actions);
+        self.machine.lock().handle(crate::process::time::instant(), input, &mut actions);
         let mut inputs = Vec::new();
         for action in actions {
             inputs.extend(self.act(action).await);
@@ -237,7 +238,8 @@ impl Follower {
             replace(&server, file.path(), position)
         });
         loop {
-            let wait = self.machine.lock().next_deadline().map(|at| at.since(crate::time::instant()));
+            let wait =
+                self.machine.lock().next_deadline().map(|at| at.since(crate::process::time::instant()));
             tokio::select! {
                 loaded = &mut loading => {
                     self.applier.restarted();
@@ -245,7 +247,7 @@ impl Follower {
                 }
                 () = tokio::time::sleep(wait.unwrap_or(Duration::from_secs(1))) => {
                     let mut actions = Vec::new();
-                    self.machine.lock().handle(crate::time::instant(), Input::Deadline, &mut actions);
+                    self.machine.lock().handle(crate::process::time::instant(), Input::Deadline, &mut actions);
                     for action in actions {
                         // A link that breaks now is noticed when it is read again.
                         if let Action::Send(bytes) = action {
@@ -289,7 +291,7 @@ fn replace(server: &Server, path: &std::path::Path, position: Position) -> bool 
     tracing::info!("MASTER <-> REPLICA sync: Flushing old data, loading DB in memory");
     // Until it is loaded, the data belongs to no history.
     server.replication.log.close();
-    match load::replace_by_file(server, path, false) {
+    match loading::replace_by_file(server, path, false) {
         Ok(loaded) => {
             server.replication.log.adopt(position);
             server.replication.applied_db.store(loaded.stream_db.unwrap_or(0), Ordering::Relaxed);

@@ -2,22 +2,21 @@
 //!
 //! One thread with its own event loop does it all. A connection that asks PSYNC leaves its worker and
 //! becomes a task of this thread ([`peer`]); [`serve`] drives the master's machine and takes snapshots
-//! ([`snapshot`]) on helper threads; [`follow`] drives the replica's machine, loads what the master sends
-//! ([`load`]) and applies its stream ([`apply`]). The log itself is [`shared_log`].
+//! ([`crate::durability::snapshot`]) on helper threads; [`follow`] drives the replica's machine, loads what the
+//! master sends ([`crate::durability::loading`]) and applies its stream ([`apply`]). [`failover`] is FAILOVER, a
+//! master that hands over. The log itself is [`shared_log`].
 //!
 //! What must hold: an effect and its bytes in the log belong together at every cut. Commands see to it by
 //! appending under their slots' locks; the applier, whose bytes go to the log as they came, holds the
 //! apply turn, which a cut takes first (before the script turn, before the slots).
 
 mod apply;
+pub(crate) mod failover;
 mod follow;
-mod lanes;
-mod load;
 mod peer;
 mod report;
 mod serve;
 mod shared_log;
-mod snapshot;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
@@ -29,14 +28,12 @@ use replication::{Master, Position, Profile, ReplId, Replica, Waiters, master, r
 use slot_routing::ReplOffset;
 use tokio::sync::{mpsc, oneshot};
 
-use crate::config::Config;
 use crate::server::Server;
+use config::Config;
 
-pub(crate) use load::{LoadError, Loaded, Loading, replace_by_file};
 pub(crate) use report::{info, info_stats, role};
 pub(crate) use serve::{Event, Newcomer, spawn};
 pub(crate) use shared_log::{LogHandle, SharedLog};
-pub(crate) use snapshot::{cut, write_rdb};
 
 /// Counters that INFO shows.
 #[derive(Debug, Default)]
@@ -89,7 +86,7 @@ pub(crate) struct Replication {
     /// Held while a snapshot of a master is being loaded.
     loading: Arc<tokio::sync::Mutex<()>>,
     /// Held while the master's stream is applied or its snapshot loaded, and while a cut is made.
-    apply_turn: Mutex<()>,
+    pub(crate) apply_turn: Mutex<()>,
     events: mpsc::UnboundedSender<Event>,
     inbox: Mutex<Option<mpsc::UnboundedReceiver<Event>>>,
 }
@@ -100,7 +97,7 @@ impl Replication {
         Self {
             log,
             stats: SyncStats::default(),
-            master: Mutex::new(Master::new(master_config(config), true, crate::time::instant())),
+            master: Mutex::new(Master::new(master_config(config), true, crate::process::time::instant())),
             addresses: Mutex::default(),
             role: Mutex::new(Role::Master),
             waiting: Mutex::default(),
@@ -200,12 +197,12 @@ impl Replication {
                 return false;
             }
             let config = replica::Config { failover, ..replica_config(&server.config) };
-            let machine = Arc::new(Mutex::new(Replica::new(config, None, crate::time::instant())));
+            let machine = Arc::new(Mutex::new(Replica::new(config, None, crate::process::time::instant())));
             *role = Role::Replica { master: master.clone(), machine: machine.clone() };
             machine
         };
         server.engine.settings.replica.store(true, Ordering::Release);
-        crate::log::set_role(b'S');
+        crate::process::log::set_role(b'S');
         self.update_gates(server);
         self.tell(Event::Follow { master, machine });
         true
@@ -228,7 +225,7 @@ impl Replication {
             }
         }
         server.engine.settings.replica.store(false, Ordering::Release);
-        crate::log::set_role(b'M');
+        crate::process::log::set_role(b'M');
         self.update_gates(server);
         self.tell(Event::Unfollow);
         true
@@ -262,7 +259,7 @@ impl Replication {
         let wanted = config.integer("min-replicas-to-write");
         let lag = config.integer("min-replicas-max-lag");
         let short = wanted > 0 && lag > 0 && !replica && {
-            let good = self.master.lock().good_replicas(crate::time::instant());
+            let good = self.master.lock().good_replicas(crate::process::time::instant());
             (good as i64) < wanted
         };
         settings.set_gate(Gate::NO_REPLICAS, short);

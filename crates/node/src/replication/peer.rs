@@ -13,8 +13,8 @@ use tokio::net::{TcpStream, UnixStream};
 use tokio::sync::{Notify, mpsc};
 
 use super::serve::Event;
-use super::snapshot::Piece;
-use crate::connection::Socket;
+use crate::durability::snapshot::Piece;
+use crate::net::connection::Socket;
 use crate::server::Server;
 
 /// How much of the log is sent with one write.
@@ -58,7 +58,8 @@ pub(super) struct Seen {
 pub(super) fn register(server: &Server, link: ClientLink, kind: ClientFlags) -> Seen {
     let woken = Arc::new(Notify::new());
     let wake = woken.clone();
-    let client = server.engine.clients.connect(link, crate::time::now(), Box::new(move || wake.notify_one()));
+    let client =
+        server.engine.clients.connect(link, crate::process::time::now(), Box::new(move || wake.notify_one()));
     client.set_flag(kind, true);
     Seen { client, woken }
 }

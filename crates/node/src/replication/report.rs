@@ -72,7 +72,7 @@ pub(crate) fn info(server: &Server, text: &mut String) {
 
 /// Of the link to the master.
 fn link(machine: &Replica, offset: u64, text: &mut String) {
-    let now = crate::time::instant();
+    let now = crate::process::time::instant();
     let up = machine.link() == LinkState::Connected;
     let since_heard = now.since(machine.last_heard()).as_secs();
     line(text, "master_link_status", if up { "up" } else { "down" });
@@ -96,7 +96,7 @@ fn link(machine: &Replica, offset: u64, text: &mut String) {
 
 /// Of the replicas.
 fn replicas(server: &Server, text: &mut String) {
-    let now = crate::time::instant();
+    let now = crate::process::time::instant();
     let addresses = server.replication.addresses.lock();
     let machine = server.replication.master.lock();
     line(text, "connected_slaves", machine.peers().len());

@@ -16,9 +16,9 @@ use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 
 use super::peer::{self, Send};
-use super::snapshot::{self, Order, PIECES_AHEAD, Piece};
 use super::{MasterAddress, follow};
-use crate::connection::Socket;
+use crate::durability::snapshot::{self, Order, PIECES_AHEAD, Piece};
+use crate::net::connection::Socket;
 use crate::server::Server;
 
 /// How often pending bytes and gates are looked at.
@@ -79,7 +79,7 @@ pub(crate) enum Event {
 pub(crate) fn spawn(server: &Arc<Server>) -> std::io::Result<JoinHandle<()>> {
     let server = server.clone();
     std::thread::Builder::new().name("replication".to_owned()).spawn(move || {
-        crate::worker::install_scratch(&server);
+        crate::net::worker::install_scratch(&server);
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
@@ -100,7 +100,7 @@ async fn run(server: Arc<Server>) {
     tokio::pin!(stopped);
     loop {
         let deadline = server.replication.master.lock().next_deadline();
-        let wait = deadline.map_or(LOOK_PERIOD, |deadline| deadline.since(crate::time::instant()));
+        let wait = deadline.map_or(LOOK_PERIOD, |deadline| deadline.since(crate::process::time::instant()));
         tokio::select! {
             event = inbox.recv() => {
                 let Some(event) = event else { return };
@@ -269,7 +269,7 @@ impl Serving {
 
     fn give(&mut self, input: Input) {
         let mut actions = Vec::new();
-        self.server.replication.master.lock().handle(crate::time::instant(), input, &mut actions);
+        self.server.replication.master.lock().handle(crate::process::time::instant(), input, &mut actions);
         for action in actions {
             self.act(action);
         }

@@ -38,7 +38,7 @@ impl SharedLog {
     }
 
     /// Opens the log if it is closed. The caller holds every slot and the log's guard.
-    pub(super) fn open(&self, log: &mut Log) {
+    pub(crate) fn open(&self, log: &mut Log) {
         if !log.is_open() {
             log.open(random_id());
             self.wanted.store(true, Ordering::Release);

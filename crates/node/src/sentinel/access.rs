@@ -54,10 +54,10 @@ pub(super) fn objection(call: &mut Call<'_>, entry: &Registered) -> Option<Strin
 }
 
 fn note(call: &mut Call<'_>, reason: Reason, object: Vec<u8>, username: Vec<u8>) {
-    let line = call.client.session.client.describe(crate::time::now(), Registry::of_sentinel());
+    let line = call.client.session.client.describe(crate::process::time::now(), Registry::of_sentinel());
     let client = String::from_utf8_lossy(&line).into_owned();
     let incident = Incident { reason, context: "toplevel", object, username, client };
-    call.center.acl_log.add(crate::time::instant(), incident);
+    call.center.acl_log.add(crate::process::time::instant(), incident);
 }
 
 /// Logs a client in; says what is wrong if it cannot be.
@@ -177,7 +177,7 @@ pub(super) fn acl(call: &mut Call<'_>) {
         return engine::write_help(&mut call.reply(), "ACL", acl::HELP);
     }
     let user = call.client.user();
-    let asker = Asker { user: &user, now: crate::time::instant() };
+    let asker = Asker { user: &user, now: crate::process::time::instant() };
     let effect = {
         let mut reply = Writer::new(call.out, call.client.session.protocol);
         let mut users = call.center.engine.users.write();

@@ -23,8 +23,8 @@ use super::connection::{self, Door};
 use super::files::Files;
 use super::links::LinkHandle;
 use super::scripts;
-use crate::config::Config;
-use crate::listener;
+use crate::net::listener;
+use config::Config;
 
 /// Events that are taken in before what follows from them is carried out, with one sync for all.
 const BATCH: usize = 256;
@@ -83,7 +83,7 @@ pub(super) async fn run(
         links: BTreeMap::new(),
         lives: 0,
         clients: BTreeMap::new(),
-        worker: engine.worker(crate::time::nanos),
+        worker: engine.worker(crate::process::time::nanos),
         engine,
         acl_log: acl::Log::default(),
         users_changed: false,
@@ -212,8 +212,11 @@ impl Center {
             Event::ClientOpened(opened) => {
                 self.connections += 1;
                 let open = opened.known.load(Ordering::Relaxed);
-                let client =
-                    self.engine.clients.connect(opened.link.clone(), crate::time::now(), Box::new(|| {}));
+                let client = self.engine.clients.connect(
+                    opened.link.clone(),
+                    crate::process::time::now(),
+                    Box::new(|| {}),
+                );
                 let session = Session::of(client, Origin::Client, open);
                 self.clients.insert(opened.client, Client::new(opened, session));
                 return;
@@ -330,12 +333,12 @@ impl Center {
     /// How long it is until a pause ends, if there is one.
     fn until_resumed(&self) -> Option<Duration> {
         let (_, until) = self.engine.pauses.until()?;
-        Some(Duration::from_millis(u64::try_from(until.0 - crate::time::now().0).unwrap_or(0)))
+        Some(Duration::from_millis(u64::try_from(until.0 - crate::process::time::now().0).unwrap_or(0)))
     }
 
     /// Answers what was put off, if the pause is over.
     fn resume(&mut self, out: &mut Vec<Action>) {
-        self.engine.pauses.settle(&self.engine.settings, crate::time::now());
+        self.engine.pauses.settle(&self.engine.settings, crate::process::time::now());
         let all = self.engine.settings.gate().contains(Gate::ALL_PAUSED);
         let waiting = |(&id, client): (&u64, &Client)| client.has_deferred().then_some(id);
         let waiting: Vec<u64> = self.clients.iter().filter_map(waiting).filter(|_| !all).collect();

@@ -52,7 +52,7 @@ pub(super) fn answer(center: &mut Center, client: &mut Client, args: &[Vec<u8>])
         Ok(entry) => entry,
         Err(error) => return refusal(&error.to_string()),
     };
-    client.session.publish(crate::time::now(), entry.index);
+    client.session.publish(crate::process::time::now(), entry.index);
     let mut out = Vec::new();
     let mut call = Call { center, client, args, out: &mut out };
     if let Some(text) = access::objection(&mut call, entry) {
@@ -108,7 +108,7 @@ fn admit(center: &Center, client: &Client, args: &[Vec<u8>]) -> Result<&'static 
 /// Whether CLIENT PAUSE has this command wait.
 fn is_paused(center: &Center, entry: &Registered) -> bool {
     let settings = &center.engine.settings;
-    center.engine.pauses.settle(settings, crate::time::now());
+    center.engine.pauses.settle(settings, crate::process::time::now());
     let gate = settings.gate();
     gate.contains(Gate::ALL_PAUSED)
         || gate.contains(Gate::WRITES_PAUSED) && entry.command.flags.contains(Flags::MAY_REPLICATE)
@@ -131,7 +131,7 @@ fn run_by_engine(center: &mut Center, client: &mut Client, args: &[Vec<u8>]) -> 
     center.engine.run(
         &mut center.worker,
         &mut client.session,
-        crate::time::now(),
+        crate::process::time::now(),
         &buffer,
         &batch,
         0,

@@ -79,12 +79,12 @@ pub(super) async fn accept(listener: TcpListener, door: Door, ids: Arc<AtomicUsi
         let (mut stream, peer) = match listener.accept().await {
             Ok(accepted) => accepted,
             Err(error) => {
-                crate::listener::wait_after(&error).await;
+                crate::net::listener::wait_after(&error).await;
                 continue;
             }
         };
         let refusal = if door.is_closed_to(peer.ip()) {
-            Some(crate::listener::PROTECTED)
+            Some(crate::net::listener::PROTECTED)
         } else if open.load(Ordering::Relaxed) >= door.max_clients {
             Some("-ERR max number of clients reached\r\n")
         } else {

@@ -5,9 +5,9 @@ use std::sync::atomic::Ordering;
 use slot_routing::SLOT_COUNT;
 
 use super::Text;
-use crate::rates::Rate;
+use crate::process::rates::Rate;
+use crate::process::totals::{Count, Totals};
 use crate::server::Server;
-use crate::totals::{Count, Totals};
 
 pub(super) fn stats(server: &Server, text: &mut Text) {
     let totals = server.totals();
@@ -93,7 +93,7 @@ fn clients(server: &Server, totals: &Totals, text: &mut Text) {
 /// How many of a hundred slots have keys whose time has come. After a cycle of active expiry that came to
 /// its end, none has.
 fn stale_percent(server: &Server) -> f64 {
-    server.engine.keyspace.due_slots(crate::time::now()).count() as f64 * 100.0 / SLOT_COUNT as f64
+    server.engine.keyspace.due_slots(crate::process::time::now()).count() as f64 * 100.0 / SLOT_COUNT as f64
 }
 
 pub(super) fn commandstats(server: &Server, text: &mut Text) {

@@ -11,7 +11,7 @@ const SAMPLES_A_SLOT: usize = 8;
 const SAMPLE_STEP: usize = 7919;
 
 pub(super) fn persistence(server: &Server, text: &mut Text) {
-    crate::saving::info(server, text.raw());
+    crate::durability::saving::info(server, text.raw());
 }
 
 pub(super) fn replication(server: &Server, text: &mut Text) {
@@ -37,7 +37,7 @@ pub(super) fn keyspace(server: &Server, text: &mut Text) {
 
 /// What keys that expire have left, in milliseconds, as the mean of a sample from slots all over.
 fn average_ttl(server: &Server, db: u16) -> i64 {
-    let (keyspace, now) = (&server.engine.keyspace, crate::time::now());
+    let (keyspace, now) = (&server.engine.keyspace, crate::process::time::now());
     let (mut sum, mut sampled) = (0i128, 0usize);
     // A step that has no divisor in common with the number of slots visits them all.
     let mut slot = 0;

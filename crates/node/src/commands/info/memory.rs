@@ -1,7 +1,7 @@
 //! INFO's section Memory.
 
 use super::Text;
-use crate::memory::{Overhead, human, total_system, usage};
+use crate::process::memory::{Overhead, human, total_system, usage};
 use crate::server::Server;
 
 pub(super) fn memory(server: &Server, text: &mut Text) {

@@ -8,7 +8,7 @@ use super::Text;
 use crate::server::Server;
 
 pub(super) fn server(server: &Server, text: &mut Text) {
-    let now = crate::time::unix_micros();
+    let now = crate::process::time::unix_micros();
     let uptime = now / 1_000_000 - server.started;
     let config = &server.config;
     let system = rustix::system::uname();
@@ -40,7 +40,7 @@ pub(super) fn server(server: &Server, text: &mut Text) {
     text.line("hz", config.integer("hz"));
     text.line("configured_hz", config.integer("hz"));
     text.line("clients_hz", 1);
-    text.line("lru_clock", crate::time::now().secs() & 0xff_ffff);
+    text.line("lru_clock", crate::process::time::now().secs() & 0xff_ffff);
     text.line("executable", &server.identity.executable);
     text.line("config_file", server.identity.config_file.as_deref().unwrap_or_default());
     text.line("io_threads_active", u8::from(config.integer("io-threads") > 1));
@@ -69,7 +69,7 @@ pub(super) fn clients(server: &Server, text: &mut Text) {
     text.line("total_watched_keys", server.engine.watched_keys());
     text.line("total_blocking_keys", 0);
     text.line("total_blocking_keys_on_nokey", 0);
-    let now = crate::time::now();
+    let now = crate::process::time::now();
     server.engine.pauses.settle(&server.engine.settings, now);
     let (actions, left) = match server.engine.pauses.until() {
         Some((PauseMode::All, until)) => ("all", until.0 - now.0),

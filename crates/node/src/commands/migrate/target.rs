@@ -98,7 +98,7 @@ impl Target {
         if self.input.is_empty()
             && let Ok(stream) = self.stream.into_std()
         {
-            pool.put(place, stream, crate::time::instant());
+            pool.put(place, stream, crate::process::time::instant());
         }
     }
 

@@ -9,9 +9,9 @@ use engine::Worker;
 use resp::Batch;
 use tokio::sync::mpsc;
 
-use crate::connection::{Connection, Socket};
+use crate::net::connection::{Connection, Socket};
+use crate::process::totals::Traffic;
 use crate::server::Server;
-use crate::totals::Traffic;
 
 /// Bytes read at once; also what one idle connection does not cost, since threads share it.
 const READ_SIZE: usize = 64 * 1024;
@@ -59,7 +59,7 @@ pub(crate) fn spawn(server: &Arc<Server>, index: usize) -> std::io::Result<Handl
 /// Gives the calling thread what it needs to run commands.
 pub(crate) fn install_scratch(server: &Server) {
     SCRATCH.set(Some(Scratch {
-        worker: server.engine.worker(crate::time::nanos),
+        worker: server.engine.worker(crate::process::time::nanos),
         traffic: server.new_traffic(),
         read: vec![0; READ_SIZE].into_boxed_slice(),
         batch: Batch::default(),

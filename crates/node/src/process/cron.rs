@@ -8,10 +8,10 @@ use engine::{ClientFlags, ClientKind, Gate};
 use keyspace::Usage;
 use tokio::time::{MissedTickBehavior, interval};
 
+use crate::net::worker::with_scratch;
+use crate::process::totals::{Count, Totals};
+use crate::process::{memory, oom};
 use crate::server::Server;
-use crate::totals::{Count, Totals};
-use crate::worker::with_scratch;
-use crate::{memory, oom};
 
 /// Keys are looked for whose time has come: twice in a turn of `hz`, and at least this often.
 const EXPIRE_PERIOD: Duration = Duration::from_millis(50);
@@ -38,7 +38,7 @@ pub(crate) async fn run(server: Arc<Server>) {
     loop {
         ticks.tick().await;
         turn += 1;
-        server.engine.set_wall_clock(crate::time::nanos(), crate::time::unix_micros());
+        server.engine.set_wall_clock(crate::process::time::nanos(), crate::process::time::unix_micros());
         tell_new_keys(&server);
         if turn % AGE_TURNS == 0 {
             age(&server, turn / AGE_TURNS);
@@ -46,10 +46,10 @@ pub(crate) async fn run(server: Arc<Server>) {
         if turn % TURNS_A_SECOND == 0 {
             close_idle(&server);
             oom::settle(&server);
-            server.migration_targets.sweep(crate::time::instant());
+            server.migration_targets.sweep(crate::process::time::instant());
         }
-        let now = crate::time::instant();
-        server.engine.pauses.settle(&server.engine.settings, crate::time::now());
+        let now = crate::process::time::instant();
+        server.engine.pauses.settle(&server.engine.settings, crate::process::time::now());
         let totals = Totals::sum(&server);
         let replicated = &server.replication.stats;
         let counts = [
@@ -77,9 +77,9 @@ pub(crate) async fn purge(server: Arc<Server>) {
 /// who answer commands do not wait for its end; what is left is gone on with at once.
 pub(crate) async fn expire(server: Arc<Server>) {
     loop {
-        let end = crate::time::instant() + EXPIRE_CYCLE;
+        let end = crate::process::time::instant() + EXPIRE_CYCLE;
         let mut more = expire_for_a_stint(&server);
-        while more && crate::time::instant() < end {
+        while more && crate::process::time::instant() < end {
             std::thread::yield_now();
             more = expire_for_a_stint(&server);
         }
@@ -90,9 +90,9 @@ pub(crate) async fn expire(server: Arc<Server>) {
 
 /// Says whether there is more.
 fn expire_for_a_stint(server: &Server) -> bool {
-    let (begun, now) = (crate::time::nanos(), crate::time::now());
+    let (begun, now) = (crate::process::time::nanos(), crate::process::time::now());
     let more = with_scratch(|scratch| server.engine.expire_cycle(&mut scratch.worker, now, EXPIRE_STINT));
-    let nanos = crate::time::nanos().saturating_sub(begun);
+    let nanos = crate::process::time::nanos().saturating_sub(begun);
     server.expiry.nanos.fetch_add(nanos, Ordering::Relaxed);
     server.engine.latency.sample("expire-cycle", now, nanos);
     more
@@ -119,14 +119,14 @@ pub(crate) async fn empty_bin(server: Arc<Server>) {
 
 /// Says what a key that is made from now on has as its age or its count of uses.
 pub(crate) fn tell_new_keys(server: &Server) {
-    let now = crate::time::now();
+    let now = crate::process::time::now();
     let usage = if server.engine.settings.lfu().is_some() { Usage::lfu(now) } else { Usage::lru(now) };
     usage.set_of_new();
 }
 
 /// Brings the ages of a share of the keys up to date, before their clocks come round.
 fn age(server: &Server, step: usize) {
-    let (now, lfu) = (crate::time::now(), server.engine.settings.lfu());
+    let (now, lfu) = (crate::process::time::now(), server.engine.settings.lfu());
     server.engine.keyspace.age_step(step, &mut |usage| match lfu {
         None => usage.aged_lru(now),
         Some(settings) => usage.aged_lfu(now, settings),
@@ -139,7 +139,7 @@ fn close_idle(server: &Server) {
     if limit == 0 {
         return;
     }
-    let now = crate::time::now();
+    let now = crate::process::time::now();
     for client in server.engine.clients.all() {
         let exempt = client.kind() != ClientKind::Normal || client.flags().contains(ClientFlags::BLOCKED);
         if !exempt && client.idle(now) > limit {

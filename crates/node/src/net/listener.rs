@@ -15,7 +15,7 @@ use tokio::runtime::Handle;
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::task::JoinHandle;
 
-use crate::connection::Socket;
+use crate::net::connection::Socket;
 use crate::server::Server;
 
 pub(crate) const PROTECTED: &str = "-DENIED Redis is running in protected mode because protected mode is enabled and no \

@@ -7,13 +7,15 @@ use engine::{Engine, Gate};
 use keyspace::{Keyspace, keep_chunk_ready};
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::config::{self, Config, ConfigError, Source, is_file_argument, lines_of_arguments};
+use crate::cluster;
+use crate::durability::saving;
+use crate::net::worker;
+use crate::process::settings::RESERVED_FILES;
+use crate::process::shutdown::{self, Plan};
+use crate::process::{cron, daemon, log, settings};
 use crate::replication::{self, LogHandle, SharedLog};
-use crate::saving;
 use crate::server::{Identity, Server};
-use crate::settings::RESERVED_FILES;
-use crate::shutdown::{self, Plan};
-use crate::{cluster, cron, daemon, log, settings, worker};
+use config::{Config, ConfigError, Source, is_file_argument, lines_of_arguments};
 
 /// SIGXFSZ.
 const FILE_SIZE_SIGNAL: i32 = rustix::process::Signal::XFSZ.as_raw();

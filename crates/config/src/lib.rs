@@ -10,8 +10,8 @@ mod unbuilt;
 use parking_lot::RwLock;
 
 pub use file::{ConfigError, Source};
-pub(crate) use file::{is_file_argument, lines_of_arguments};
-pub(crate) use unbuilt::{notes, warnings};
+pub use file::{is_file_argument, lines_of_arguments};
+pub use unbuilt::{notes, warnings};
 
 use parameters::{PARAMETERS, Parameter};
 
@@ -80,13 +80,14 @@ impl Config {
     }
 
     /// Whether a parameter has the value that it has without a configuration.
-    pub(crate) fn is_default(&self, name: &str) -> bool {
+    #[must_use]
+    pub fn is_default(&self, name: &str) -> bool {
         let index = find(name).expect("the program knows its own parameters");
         self.values.read()[index] == self.defaults[index]
     }
 
     /// Gives a parameter a default that depends on the machine.
-    pub(crate) fn set_default(&mut self, name: &str, value: &str) {
+    pub fn set_default(&mut self, name: &str, value: &str) {
         let index = find(name).expect("the program knows its own parameters");
         self.defaults[index] = value.to_owned();
         self.values.write()[index] = value.to_owned();
@@ -134,7 +135,7 @@ impl Config {
     }
 
     /// Takes changes back.
-    pub(crate) fn restore(&self, before: Vec<(&'static str, String)>) {
+    pub fn restore(&self, before: Vec<(&'static str, String)>) {
         let mut values = self.values.write();
         for (name, value) in before {
             let index = find(name).expect("it was just set");

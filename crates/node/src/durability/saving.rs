@@ -19,8 +19,9 @@ use persistence::Dialect;
 use replication::{Position, ReplId};
 use slot_routing::{ReplOffset, Role};
 
-use crate::pace::Pace;
-use crate::replication::{LoadError, Loaded, Loading, cut, replace_by_file, write_rdb};
+use crate::durability::loading::{LoadError, Loaded, Loading, replace_by_file};
+use crate::durability::pace::Pace;
+use crate::durability::snapshot::{cut, write_rdb};
 use crate::server::Server;
 
 /// How often save points are looked at.
@@ -89,7 +90,7 @@ impl Saving {
     pub(crate) fn new() -> Self {
         let standing = Standing {
             running: None,
-            last_save: crate::time::now().secs(),
+            last_save: crate::process::time::now().secs(),
             last_ok: true,
             last_try: None,
             last_took: None,
@@ -163,7 +164,7 @@ fn begin(server: &Server, background: bool) -> Result<Arc<AtomicBool>, SaveError
         return Err(SaveError::Running);
     }
     let cancelled = Arc::new(AtomicBool::new(false));
-    let since = crate::time::instant();
+    let since = crate::process::time::instant();
     standing.running = Some(Running { since, cancelled: cancelled.clone(), background });
     standing.last_try = Some(since);
     Ok(cancelled)
@@ -174,12 +175,12 @@ fn carry_out(server: &Server, cancelled: &AtomicBool, background: bool) -> anyho
     let mut standing = server.saving.standing.lock();
     let running = standing.running.take();
     if let Some(running) = running.filter(|running| running.background) {
-        standing.last_took = Some(crate::time::instant().since(running.since));
+        standing.last_took = Some(crate::process::time::instant().since(running.since));
         standing.last_kept = server.saving.kept_peak.load(Ordering::Relaxed);
     }
     match &outcome {
         Ok(changes) => {
-            standing.last_save = crate::time::now().secs();
+            standing.last_save = crate::process::time::now().secs();
             standing.changes_saved = *changes;
             standing.saves += 1;
             standing.last_ok = true;
@@ -301,19 +302,19 @@ pub(crate) fn update_gate(server: &Server) {
 
 /// Starts a background save whenever a save point is reached. Never returns.
 pub(crate) async fn watch(server: Arc<Server>) {
-    let mut told = crate::time::instant();
+    let mut told = crate::process::time::instant();
     loop {
         tokio::time::sleep(LOOK_PERIOD).await;
         if server.saving.standing.lock().running.is_some() {
             server.saving.kept_peak.fetch_max(kept_bytes(), Ordering::Relaxed);
-            if crate::time::instant().since(told) >= TELL_PERIOD {
-                told = crate::time::instant();
+            if crate::process::time::instant().since(told) >= TELL_PERIOD {
+                told = crate::process::time::instant();
                 let (written, wanted) = &server.saving.progress;
                 let (written, wanted) = (written.load(Ordering::Relaxed), wanted.load(Ordering::Relaxed));
                 tracing::info!("Saving: {written} of {wanted} keys");
             }
         } else {
-            told = crate::time::instant();
+            told = crate::process::time::instant();
         }
         if let Some((period, needed)) = due(&server) {
             tracing::info!("{needed} changes in {} seconds. Saving...", period.as_secs());
@@ -330,12 +331,12 @@ fn due(server: &Server) -> Option<(Duration, u64)> {
         return None;
     }
     let standing = server.saving.standing.lock();
-    let recently = |at: Instant| crate::time::instant().since(at) < RETRY;
+    let recently = |at: Instant| crate::process::time::instant().since(at) < RETRY;
     if standing.running.is_some() || (!standing.last_ok && standing.last_try.is_some_and(recently)) {
         return None;
     }
     let changed = changes(server).saturating_sub(standing.changes_saved);
-    let since = u64::try_from(crate::time::now().secs() - standing.last_save).unwrap_or(0);
+    let since = u64::try_from(crate::process::time::now().secs() - standing.last_save).unwrap_or(0);
     points.into_iter().find(|(period, needed)| changed >= *needed && since > period.as_secs())
 }
 
@@ -345,7 +346,7 @@ pub(crate) async fn load_at_start(server: &Arc<Server>) -> anyhow::Result<()> {
     if !Path::new(&name).exists() {
         return Ok(());
     }
-    let began = crate::time::instant();
+    let began = crate::process::time::instant();
     let loader = server.clone();
     let as_replica = will_be_replica(server);
     let load = move || replace_by_file(&loader, Path::new(&name), !as_replica);
@@ -354,7 +355,7 @@ pub(crate) async fn load_at_start(server: &Arc<Server>) -> anyhow::Result<()> {
         anyhow::anyhow!("Fatal error loading the DB: {error}. Check the file, or move it away. Exiting.")
     })?;
     tracing::info!("Done loading RDB, keys loaded: {}, keys expired: {}.", loaded.keys, loaded.expired);
-    let took = crate::time::instant().since(began);
+    let took = crate::process::time::instant().since(began);
     tracing::info!("DB loaded from disk: {:.3} seconds", took.as_secs_f64());
     if let Some(position) = position_of(&loaded) {
         server.replication.resume_history(position, loaded.stream_db.unwrap_or(0), as_replica);
@@ -423,7 +424,8 @@ pub(crate) fn info(server: &Server, text: &mut String) {
     let standing = server.saving.standing.lock();
     let loading = server.engine.settings.gate().contains(Gate::LOADING);
     let running = standing.running.as_ref().filter(|running| running.background);
-    let current = running.map(|running| crate::time::instant().since(running.since).as_secs() as i64);
+    let current =
+        running.map(|running| crate::process::time::instant().since(running.since).as_secs() as i64);
     let (written, wanted) = &server.saving.progress;
     let progress = |counter: &AtomicU64| if running.is_some() { counter.load(Ordering::Relaxed) } else { 0 };
     let (written, wanted) = (progress(written), progress(wanted));

@@ -203,7 +203,8 @@ pub(super) fn reason(directive: &str) -> Option<&'static str> {
 }
 
 /// What the log should say about this configuration.
-pub(crate) fn warnings(config: &Config) -> Vec<String> {
+#[must_use]
+pub fn warnings(config: &Config) -> Vec<String> {
     let asked: Vec<&str> = WITHOUT_EFFECT.iter().copied().filter(|name| !config.is_default(name)).collect();
     let mut warnings = Vec::new();
     if !asked.is_empty() {
@@ -221,7 +222,8 @@ pub(crate) fn warnings(config: &Config) -> Vec<String> {
 }
 
 /// What the log may say, for those who look closely, about parameters that change nothing here.
-pub(crate) fn notes(config: &Config) -> Vec<String> {
+#[must_use]
+pub fn notes(config: &Config) -> Vec<String> {
     let mut notes = Vec::new();
     for (reason, names) in WITHOUT_PURPOSE {
         for name in names.iter().filter(|name| !config.is_default(name)) {
@@ -263,14 +265,17 @@ mod tests {
                 let path = entry.unwrap().path();
                 if path.is_dir() {
                     read(&path, text);
-                } else if !path.ends_with("config/parameters.rs") && !path.ends_with("config/unbuilt.rs") {
+                } else if !path.ends_with("parameters.rs") && !path.ends_with("unbuilt.rs") {
                     let file = std::fs::read_to_string(&path).unwrap();
                     text.push_str(file.split("#[cfg(test)]").next().unwrap());
                 }
             }
         }
+        let crates = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
         let mut text = String::new();
-        read(&std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src"), &mut text);
+        for name in ["config", "node"] {
+            read(&crates.join(name).join("src"), &mut text);
+        }
         text
     }
 

@@ -66,7 +66,7 @@ pub(crate) struct Loading {
 
 impl Loading {
     fn begin(&self, total: u64) {
-        self.began.store(crate::time::now().0, Ordering::Relaxed);
+        self.began.store(crate::process::time::now().0, Ordering::Relaxed);
         self.total.store(total, Ordering::Relaxed);
         self.read.store(0, Ordering::Relaxed);
         self.used_memory.store(0, Ordering::Relaxed);
@@ -75,7 +75,8 @@ impl Loading {
     /// Percent done, and the seconds that the rest will take.
     fn estimate(&self) -> (f64, u64) {
         let (read, total) = (self.read.load(Ordering::Relaxed), self.total.load(Ordering::Relaxed));
-        let took = (crate::time::now().0 - self.began.load(Ordering::Relaxed)).max(0) as f64 / 1000.0;
+        let took =
+            (crate::process::time::now().0 - self.began.load(Ordering::Relaxed)).max(0) as f64 / 1000.0;
         let done = if total == 0 { 0.0 } else { read as f64 / total as f64 };
         let left = if done == 0.0 { 1.0 } else { took / done * (1.0 - done) };
         (done * 100.0, left.ceil() as u64)
@@ -164,9 +165,9 @@ fn read(
     let mut loader = RdbLoader::new(input, limits)?;
     loader.set_hash_limits(server.engine.settings.hash_limits());
     let databases = server.engine.keyspace.databases();
-    let (now, by_frequency) = (crate::time::now(), server.engine.settings.lfu().is_some());
+    let (now, by_frequency) = (crate::process::time::now(), server.engine.settings.lfu().is_some());
     let mut loaded = Loaded::default();
-    let mut told = crate::time::instant();
+    let mut told = crate::process::time::instant();
     let progress = &server.saving.loading;
     let (mut since_look, mut lane) = (0, None);
     loop {
@@ -174,8 +175,8 @@ fn read(
         if since_look == ITEMS_PER_LOOK {
             since_look = 0;
             progress.read.store(loader.offset(), Ordering::Relaxed);
-            if crate::time::instant().since(told) >= TELL_PERIOD {
-                told = crate::time::instant();
+            if crate::process::time::instant().since(told) >= TELL_PERIOD {
+                told = crate::process::time::instant();
                 let (percent, left) = progress.estimate();
                 tracing::info!("Loading: {percent:.1} %, {} keys, about {left} seconds left", loaded.keys);
             }

@@ -23,10 +23,10 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
 
 use crate::commands;
-use crate::output::Output;
+use crate::net::output::Output;
+use crate::net::worker::{Scratch, with_scratch};
 use crate::replication::SessionProfile;
 use crate::server::{Class, Server};
-use crate::worker::{Scratch, with_scratch};
 
 /// A kept buffer larger than this is given back once it is empty.
 const KEEP_BUFFER: usize = 16 * 1024;
@@ -102,7 +102,7 @@ impl Connection {
                 waker.wake_by_ref();
             }
         };
-        let client = server.engine.clients.connect(link, crate::time::now(), Box::new(wake));
+        let client = server.engine.clients.connect(link, crate::process::time::now(), Box::new(wake));
         let session = Session::of(client, Origin::Client, authenticated);
         Ok(Self {
             server,
@@ -152,7 +152,7 @@ impl Connection {
 
     /// Runs requests in the engine; the replies go to [`Connection::output`].
     pub(crate) fn run_in_engine(&mut self, wire: &[u8], batch: &Batch, from: usize) -> (usize, Flow) {
-        let (engine, now) = (&self.server.engine, crate::time::now());
+        let (engine, now) = (&self.server.engine, crate::process::time::now());
         with_scratch(|scratch| {
             engine.run(&mut scratch.worker, &mut self.session, now, wire, batch, from, self.output.buffer())
         })
@@ -324,7 +324,7 @@ impl Connection {
         };
         scratch.batch.clear();
         let parsed = self.parser.parse(buffer, &mut scratch.batch, &limits);
-        let now = crate::time::now();
+        let now = crate::process::time::now();
         // With nothing waiting to be sent, replies are collected in memory that the thread shares.
         let shared = self.output.is_empty();
         let mut out = std::mem::take(if shared { &mut scratch.out } else { self.output.buffer() });
@@ -414,9 +414,9 @@ impl Connection {
         let limit = &self.server.limits.output[class as usize];
         let (hard, soft) = (limit.hard.load(Ordering::Relaxed), limit.soft.load(Ordering::Relaxed));
         if soft > 0 && waiting > soft {
-            let since = *self.over_soft_limit.get_or_insert_with(crate::time::instant);
+            let since = *self.over_soft_limit.get_or_insert_with(crate::process::time::instant);
             let allowed = Duration::from_secs(limit.seconds.load(Ordering::Relaxed));
-            if crate::time::instant().since(since) > allowed {
+            if crate::process::time::instant().since(since) > allowed {
                 return Err(self.cut_off());
             }
         } else {

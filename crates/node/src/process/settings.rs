@@ -5,9 +5,9 @@ use std::sync::atomic::Ordering;
 
 use keyspace::HashLimits;
 
-use crate::config::Config;
+use crate::process::{cron, log};
 use crate::server::{Class, Server};
-use crate::{cron, log};
+use config::Config;
 
 /// What a server needs besides its clients: listeners, logs, snapshots, links.
 pub(crate) const RESERVED_FILES: u64 = 32;
@@ -25,7 +25,7 @@ pub(crate) fn apply(server: &Server) {
         .cluster_allow_pubsubshard_when_down
         .store(config.switch("cluster-allow-pubsubshard-when-down"), Ordering::Relaxed);
     server.replication.apply_config(server);
-    crate::saving::update_gate(server);
+    crate::durability::saving::update_gate(server);
     settings.latency_tracking.store(config.switch("latency-tracking"), Ordering::Relaxed);
     server.engine.latency.configure(config.integer("latency-monitor-threshold").unsigned_abs());
     let logs = &server.engine.logs;
@@ -105,7 +105,7 @@ pub(crate) async fn change(
         }
     }
     apply(server);
-    for warning in crate::config::warnings(&server.config) {
+    for warning in config::warnings(&server.config) {
         tracing::warn!("{warning}");
     }
     Ok(())

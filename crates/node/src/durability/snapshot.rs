@@ -15,30 +15,30 @@ use replication::{CursorId, Log, Position};
 use slot_routing::Slot;
 use tokio::sync::mpsc;
 
-use super::serve::Event;
-use crate::pace::Pace;
+use crate::durability::pace::Pace;
+use crate::replication::{Event, random_id};
 use crate::server::Server;
 
 /// The size of a piece of the snapshot on its way, and how many may wait for one replica.
 const PIECE: usize = 64 * 1024;
-pub(super) const PIECES_AHEAD: usize = 16;
+pub(crate) const PIECES_AHEAD: usize = 16;
 
 /// A part of what is sent for a snapshot; the end is said, so that a break is not taken for it.
 #[derive(Debug, Clone)]
-pub(super) enum Piece {
+pub(crate) enum Piece {
     Bytes(Arc<[u8]>),
     End,
 }
 
 /// What is to be made and who gets it.
 #[derive(Debug)]
-pub(super) struct Order {
-    pub(super) transfer: TransferId,
+pub(crate) struct Order {
+    pub(crate) transfer: TransferId,
     /// With an end mark while it is made; otherwise made first and sent with its length.
-    pub(super) eof: bool,
-    pub(super) dialect: Dialect,
-    pub(super) receivers: Vec<(PeerId, mpsc::Sender<Piece>)>,
-    pub(super) cancelled: Arc<AtomicBool>,
+    pub(crate) eof: bool,
+    pub(crate) dialect: Dialect,
+    pub(crate) receivers: Vec<(PeerId, mpsc::Sender<Piece>)>,
+    pub(crate) cancelled: Arc<AtomicBool>,
 }
 
 /// The state of all data at one moment.
@@ -63,15 +63,15 @@ pub(crate) fn cut<R>(server: &Server, at_cut: impl FnOnce(&mut Log) -> R) -> any
     // Before anything is held: it looks at every slot.
     let sizes = server.engine.keyspace.sizes();
     let ready = server.engine.keyspace.ready_to_cut();
-    let began = crate::time::nanos();
+    let began = crate::process::time::nanos();
     let cut = ready.cut(|| at_cut(&mut server.replication.log.lock()));
-    server.saving.count_cut((crate::time::nanos() - began) / 1000);
+    server.saving.count_cut((crate::process::time::nanos() - began) / 1000);
     let (snapshot, noted) = cut.context("too many snapshots are under way")?;
     Ok((State { snapshot, sizes }, noted))
 }
 
 /// Makes the snapshot and sends it. Runs on a thread of its own; reports by events.
-pub(super) fn carry_out(server: &Server, order: Order) {
+pub(crate) fn carry_out(server: &Server, order: Order) {
     let transfer = order.transfer;
     if let Err(error) = try_carry_out(server, order) {
         tracing::warn!("The snapshot for replicas failed: {error:#}");
@@ -96,7 +96,7 @@ fn try_carry_out(server: &Server, mut order: Order) -> anyhow::Result<()> {
     tracing::info!("Starting a snapshot for {} replicas", order.receivers.len());
     server.replication.tell(Event::Cut { transfer: order.transfer, position, cursors });
     if order.eof {
-        let mark = super::random_id();
+        let mark = random_id();
         order.send(format!("$EOF:{mark}\r\n").as_bytes())?;
         write_rdb(server, state, Some((position, stream_db)), order.dialect, None, pace, &mut order)?;
         order.send(mark.as_str().as_bytes())?;
@@ -161,7 +161,7 @@ pub(crate) fn write_rdb(
     let replication = position
         .as_ref()
         .map(|(at, stream_db)| (at.id.as_str().as_bytes(), at.offset.0, u32::from(*stream_db)));
-    let created = crate::time::now();
+    let created = crate::process::time::now();
     let info = Info { version: "7.2.4", created, used_memory: 0, replication, aof_base: false };
     let mut writer = RdbWriter::new(out, options, &info)?;
     let State { mut snapshot, sizes } = state;
@@ -187,7 +187,7 @@ pub(crate) fn write_rdb(
 
 /// What the file says of each key's use, as in Redis: what the policy evicts by.
 fn uses(server: &Server) -> Uses {
-    let now = crate::time::now();
+    let now = crate::process::time::now();
     match server.engine.settings.lfu() {
         Some(settings) => Uses::Frequency(now, settings),
         None if server.config.text("maxmemory-policy").ends_with("-lru") => Uses::Idle(now),

@@ -162,7 +162,7 @@ pub(super) fn split(line: &str) -> Option<Vec<String>> {
 
 /// Turns `--name value ... --name value ...` into configuration lines.
 #[must_use]
-pub(crate) fn lines_of_arguments(arguments: &[String]) -> String {
+pub fn lines_of_arguments(arguments: &[String]) -> String {
     let mut lines = String::new();
     for argument in arguments {
         match argument.strip_prefix("--") {
@@ -181,7 +181,7 @@ pub(crate) fn lines_of_arguments(arguments: &[String]) -> String {
 
 /// Whether `path` names a file rather than an option.
 #[must_use]
-pub(crate) fn is_file_argument(argument: &str) -> bool {
+pub fn is_file_argument(argument: &str) -> bool {
     !argument.starts_with("--") && !Path::new(argument).as_os_str().is_empty()
 }
 

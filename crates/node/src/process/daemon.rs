@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, Result};
 
-use crate::config::Config;
+use config::Config;
 
 /// Set for the process that runs in the background, so that it does not go there again.
 const MARK: &str = "REDOUBT_IN_BACKGROUND";

@@ -1,8 +1,8 @@
 //! Every parameter of a configuration file: its name, what its value must be, its default.
 //!
 //! The names and defaults are those that Redis and Valkey users have in their files. Where a parameter
-//! has a meaning here, whoever needs it reads it from [`super::Config`] or applies a change in
-//! `crate::settings`.
+//! has a meaning here, whoever needs it reads it from [`crate::Config`] or applies a change in
+//! `process/settings.rs` of the node.
 
 use super::kind::Kind;
 

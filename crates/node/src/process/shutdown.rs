@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 
-use crate::saving::{self, AtEnd};
+use crate::durability::saving::{self, AtEnd};
 use crate::server::Server;
 
 /// How to stop.
