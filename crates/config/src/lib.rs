@@ -1,5 +1,6 @@
 //! The configuration: one table of parameters, their values, and where values come from: a file in
 //! redis.conf's syntax, the command line in redis-server's form, CONFIG SET.
+#![forbid(unsafe_code)]
 
 mod file;
 mod kind;
