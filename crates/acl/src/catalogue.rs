@@ -51,6 +51,7 @@ impl Catalogue {
         self.by_name.get(&name).copied()
     }
 
+    /// The full name of a command, in lower case.
     #[must_use]
     pub fn name(&self, id: CommandId) -> &str {
         &self.commands[id.0].name

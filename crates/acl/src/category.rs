@@ -6,26 +6,47 @@ bitflags! {
     /// Access control categories.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct Categories: u32 {
+        /// Keys as such: DEL, EXPIRE, SCAN.
         const KEYSPACE = 1;
+        /// Values are read.
         const READ = 1 << 1;
+        /// Values are written.
         const WRITE = 1 << 2;
+        /// Sets.
         const SET = 1 << 3;
+        /// Sorted sets.
         const SORTEDSET = 1 << 4;
+        /// Lists.
         const LIST = 1 << 5;
+        /// Hashes.
         const HASH = 1 << 6;
+        /// Strings.
         const STRING = 1 << 7;
+        /// Bits of strings.
         const BITMAP = 1 << 8;
+        /// Estimated counts of different elements.
         const HYPERLOGLOG = 1 << 9;
+        /// Places on the earth.
         const GEO = 1 << 10;
+        /// Streams.
         const STREAM = 1 << 11;
+        /// Channels.
         const PUBSUB = 1 << 12;
+        /// What only operators do.
         const ADMIN = 1 << 13;
+        /// Takes constant or logarithmic time.
         const FAST = 1 << 14;
+        /// Everything that is not fast.
         const SLOW = 1 << 15;
+        /// May wait.
         const BLOCKING = 1 << 16;
+        /// Can harm a running server or its other clients.
         const DANGEROUS = 1 << 17;
+        /// The client's own connection.
         const CONNECTION = 1 << 18;
+        /// MULTI and what belongs to it.
         const TRANSACTION = 1 << 19;
+        /// Scripts and functions.
         const SCRIPTING = 1 << 20;
     }
 }

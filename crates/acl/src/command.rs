@@ -14,6 +14,7 @@ use crate::users::{DEFAULT, Users};
 pub struct Asker<'a> {
     /// The user that the client is.
     pub user: &'a [u8],
+    /// The moment of the request; ages of log entries are counted from it.
     pub now: Instant,
 }
 
@@ -38,6 +39,7 @@ pub enum Unresolved {
 /// What a command changed, for whoever must act on it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Effect {
+    /// No user changed.
     Nothing,
     /// This user's rules are others than before: who listens to what it may no longer hear is to go.
     Changed(Vec<u8>),

@@ -14,9 +14,13 @@ const TOGETHER: Duration = Duration::from_secs(60);
 /// Why something was refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reason {
+    /// A wrong user name or password.
     Auth,
+    /// The command.
     Command,
+    /// A key that the command names.
     Key,
+    /// A channel that the command names.
     Channel,
 }
 
@@ -34,11 +38,13 @@ impl Reason {
 /// A refusal.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Incident {
+    /// What the user lacked.
     pub reason: Reason,
     /// `toplevel`, `multi`, `lua` or `module`.
     pub context: &'static str,
     /// The command, key or channel.
     pub object: Vec<u8>,
+    /// The user, or the name that a failed login gave.
     pub username: Vec<u8>,
     /// The client's line of CLIENT LIST.
     pub client: String,
@@ -65,6 +71,7 @@ pub struct Log {
 }
 
 impl Log {
+    /// Takes an incident down, together with a like one of the last minute if there is one.
     pub fn add(&mut self, now: Instant, incident: Incident) {
         let like = |entry: &Entry| now.since(entry.at) <= TOGETHER && entry.incident.is_like(&incident);
         let before = self.entries.iter().position(like).and_then(|place| self.entries.remove(place));

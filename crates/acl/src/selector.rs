@@ -13,27 +13,34 @@ pub struct Request<'a> {
     pub command: Option<CommandId>,
     /// The word after the command's name.
     pub first_argument: Option<&'a [u8]>,
+    /// The keys it names.
     pub keys: Vec<Key<'a>>,
+    /// The channels it names.
     pub channels: Vec<Channel<'a>>,
 }
 
 /// A key of a request.
 #[derive(Debug, Clone, Copy)]
 pub struct Key<'a> {
+    /// The key's bytes.
     pub name: &'a [u8],
+    /// What the command does with it.
     pub need: Need,
 }
 
 /// What a request does with a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Need {
+    /// Its value is read.
     pub read: bool,
+    /// Its value is written.
     pub write: bool,
 }
 
 /// A channel of a request.
 #[derive(Debug, Clone, Copy)]
 pub struct Channel<'a> {
+    /// The channel's name or pattern.
     pub name: &'a [u8],
     /// It stands for all channels that it matches (PSUBSCRIBE).
     pub is_pattern: bool,
@@ -42,6 +49,7 @@ pub struct Channel<'a> {
 /// Why a request is refused; the later is the nearer to being allowed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Denial {
+    /// The command itself.
     Command,
     /// The key at this place of [`Request::keys`].
     Key(usize),

@@ -7,24 +7,31 @@ use crate::selector::{Channel, Denial, Request, Selector};
 /// Why a rule was refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum RuleError {
+    /// It has no meaning.
     #[error("Syntax error")]
     Syntax,
+    /// It names no command and no category there is.
     #[error("Unknown command or category name in ACL")]
     Unknown,
+    /// It allows a first argument of a subcommand.
     #[error("Allowing first-arg of a subcommand is not supported")]
     FirstArgumentOfSubcommand,
+    /// It adds a key pattern where all keys are allowed.
     #[error(
         "Adding a pattern after the * pattern (or the 'allkeys' flag) is not valid and does not have any \
          effect. Try 'resetkeys' to start with an empty list of patterns"
     )]
     KeysAfterAll,
+    /// It adds a channel pattern where all channels are allowed.
     #[error(
         "Adding a pattern after the * pattern (or the 'allchannels' flag) is not valid and does not have any \
          effect. Try 'resetchannels' to start with an empty list of channels"
     )]
     ChannelsAfterAll,
+    /// It takes away a password that the user does not have.
     #[error("The password you are trying to remove from the user does not exist")]
     NoSuchPassword,
+    /// It gives a password's sum that is none.
     #[error(
         "The password hash must be exactly 64 characters and contain only lowercase hexadecimal characters"
     )]

@@ -19,14 +19,26 @@ pub struct Users {
 /// Why a user's rules were refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum LineError {
+    /// The name has a space or a null character.
     #[error("Usernames can't contain spaces or null characters")]
     Name,
+    /// The user stands in the file already.
     #[error("Duplicate user found. A user can only be defined once in config files")]
     Duplicate,
+    /// A selector has no closing parenthesis.
     #[error("Unmatched parenthesis in acl selector starting at '{start}'.")]
-    Unmatched { start: String },
+    Unmatched {
+        /// The selector's first words.
+        start: String,
+    },
+    /// A rule was refused.
     #[error("Error in ACL SETUSER modifier '{rule}': {reason}")]
-    Rule { rule: String, reason: RuleError },
+    Rule {
+        /// The rule.
+        rule: String,
+        /// What is wrong with it.
+        reason: RuleError,
+    },
 }
 
 impl Users {
@@ -37,11 +49,13 @@ impl Users {
         Self { catalogue, by_name: BTreeMap::from([(DEFAULT.to_vec(), everybody)]) }
     }
 
+    /// The commands that rules may name.
     #[must_use]
     pub fn catalogue(&self) -> &Catalogue {
         &self.catalogue
     }
 
+    /// The user of this name.
     #[must_use]
     pub fn find(&self, name: &[u8]) -> Option<&Arc<User>> {
         self.by_name.get(name)
@@ -56,6 +70,7 @@ impl Users {
         &self.by_name[DEFAULT]
     }
 
+    /// All users in the order of their names.
     pub fn iter(&self) -> impl Iterator<Item = (&[u8], &User)> + Clone {
         self.by_name.iter().map(|(name, user)| (name.as_slice(), &**user))
     }

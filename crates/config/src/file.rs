@@ -14,18 +14,24 @@ const MAX_INCLUDE_DEPTH: usize = 16;
 /// Where a line stands.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Source {
+    /// A file, by the path that was given.
     File(String),
+    /// Standard input.
     StandardInput,
+    /// The command line's options.
     CommandLine,
 }
 
 /// A line that cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConfigError {
+    /// Where the line stands.
     pub source: Source,
     /// From 1; on the command line, the number of the option.
     pub line: usize,
+    /// The line as it was read, without blanks at its ends.
     pub text: String,
+    /// What is wrong with it.
     pub reason: String,
 }
 

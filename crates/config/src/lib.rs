@@ -26,7 +26,9 @@ pub struct Config {
 /// Why a value was refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SetError {
+    /// There is no parameter of that name.
     Unknown,
+    /// It can only be set at the start.
     Immutable,
     /// Not from this connection.
     Protected,

@@ -37,15 +37,28 @@ pub enum Input<'a> {
     Message(&'a [u8]),
     /// Who belongs to the group, this member included, and who of them speaks Redis's protocol. Takes
     /// effect at once, except for a leader: once it leads no more.
-    Members { voters: BTreeSet<PeerId>, foreign: BTreeSet<PeerId> },
+    Members {
+        /// All members.
+        voters: BTreeSet<PeerId>,
+        /// Those of them that speak Redis's protocol.
+        foreign: BTreeSet<PeerId>,
+    },
     /// Elect a leader, in a term after `past`.
-    Wake { past: Term },
+    Wake {
+        /// A term that is over.
+        past: Term,
+    },
     /// Nothing is left to do: be quiet.
     Sleep,
     /// Replace the value. Only a leader can; from others it is dropped.
     Propose(Vec<u8>),
     /// A foreign member gave this one its vote.
-    Vote { from: PeerId, term: Term },
+    Vote {
+        /// Who votes.
+        from: PeerId,
+        /// For which term.
+        term: Term,
+    },
     /// The time that [`Group::next_deadline`] named has come.
     Deadline,
 }
@@ -55,36 +68,54 @@ pub enum Input<'a> {
 pub enum Action {
     /// Append to the journal and sync.
     Persist {
+        /// The number that later actions wait for.
         number: RecordNumber,
+        /// What to append.
         record: Record,
     },
+    /// Send a message to a member.
     Send {
+        /// The record that must be on disk before.
         after: RecordNumber,
+        /// The member.
         to: PeerId,
+        /// Bytes for its [`Input::Message`].
         message: Vec<u8>,
     },
     /// Ask a foreign member for its vote, in its own protocol.
     AskVote {
+        /// The record that must be on disk before.
         after: RecordNumber,
+        /// The foreign member.
         to: PeerId,
+        /// The term to ask for.
         term: Term,
     },
     /// Who leads has changed, as far as this member knows.
     Leader {
+        /// The record that must be on disk before.
         after: RecordNumber,
+        /// The term it is about.
         term: Term,
+        /// The leader, if one is known.
         leader: Option<PeerId>,
     },
     /// A majority holds this value.
     Committed {
+        /// The record that must be on disk before.
         after: RecordNumber,
+        /// The term of the entry.
         term: Term,
+        /// The entry's place in the log.
         index: u64,
+        /// The value.
         value: Vec<u8>,
     },
     /// This candidate got no vote because it does not count these members.
     Unknown {
+        /// The candidate.
         candidate: PeerId,
+        /// The members that it does not count.
         members: BTreeSet<PeerId>,
     },
 }
@@ -160,16 +191,19 @@ impl Group {
         group
     }
 
+    /// This member.
     #[must_use]
     pub fn id(&self) -> PeerId {
         self.id
     }
 
+    /// The term this member is in.
     #[must_use]
     pub fn term(&self) -> Term {
         Term(self.raw.raft.term)
     }
 
+    /// Whether this member leads.
     #[must_use]
     pub fn is_leader(&self) -> bool {
         self.raw.raft.state == StateRole::Leader
@@ -182,6 +216,7 @@ impl Group {
         self.is_leader() && self.raw.raft.commit_to_current_term()
     }
 
+    /// Whether an election or a leader keeps the group busy.
     #[must_use]
     pub fn is_awake(&self) -> bool {
         self.timer.is_some()

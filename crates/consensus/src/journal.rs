@@ -41,8 +41,11 @@ const MAX_PAYLOAD: usize = 16 << 20;
 /// An entry of a group's log. Empty data marks the start of a leader's term.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LogEntry {
+    /// The term of the leader that made it.
     pub term: Term,
+    /// Its place in the log, from 1.
     pub index: u64,
+    /// What the leader proposed.
     pub data: Vec<u8>,
 }
 
@@ -50,11 +53,25 @@ pub struct LogEntry {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Change {
     /// The term, whom this member voted for in it (0: nobody), and how far the log is committed.
-    Ballot { term: Term, vote: u64, commit: u64 },
+    Ballot {
+        /// The term.
+        term: Term,
+        /// The member voted for; 0 is nobody.
+        vote: u64,
+        /// The index up to which the log is committed.
+        commit: u64,
+    },
     /// These follow one another and replace whatever stood at their places and behind.
     Entries(Vec<LogEntry>),
     /// Everything up to `index` is folded into `value`.
-    Snapshot { term: Term, index: u64, value: Vec<u8> },
+    Snapshot {
+        /// The term of the last entry that is folded in.
+        term: Term,
+        /// The index of that entry.
+        index: u64,
+        /// The group's value then.
+        value: Vec<u8>,
+    },
     /// The group is gone: what was saved counts no more.
     Dropped,
 }
@@ -62,15 +79,20 @@ pub enum Change {
 /// What one group changed in one step.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Record {
+    /// The group's name.
     pub group: String,
+    /// The changes, in order.
     pub changes: Vec<Change>,
 }
 
 /// What a group has on disk.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Saved {
+    /// The term.
     pub term: Term,
+    /// The member voted for in it; 0 is nobody.
     pub vote: u64,
+    /// The index up to which the log is committed.
     pub commit: u64,
     /// Term and index of the snapshot; zero if there is none.
     pub snapshot: (Term, u64),
@@ -151,6 +173,7 @@ impl Saved {
 /// A journal as read.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Journal {
+    /// What each group has saved, by its name.
     pub groups: BTreeMap<String, Saved>,
     /// How many bytes from the start are good; what follows is a torn write, to be cut off.
     pub intact: usize,
@@ -160,7 +183,9 @@ pub struct Journal {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("byte {offset}: {reason}")]
 pub struct JournalError {
+    /// Bytes from the journal's start.
     pub offset: usize,
+    /// What is wrong there.
     pub reason: &'static str,
 }
 

@@ -46,6 +46,7 @@ impl PeerId {
         if number == 0 { None } else { Some(Self(number)) }
     }
 
+    /// The number; never zero.
     #[must_use]
     pub const fn number(self) -> u64 {
         self.0

@@ -43,14 +43,23 @@ impl Default for Limits {
 /// nobody knows where the next request starts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ProtocolError {
+    /// A line without an end.
     TooBigInlineRequest,
+    /// An inline request with a quote that is not closed.
     UnbalancedQuotes,
+    /// A count of arguments without an end.
     TooBigCountString,
+    /// A count of arguments that is no number or too large.
     InvalidMultibulkLength,
+    /// More arguments than a client that has not signed in may send.
     UnauthenticatedMultibulkLength,
+    /// A length of an argument without an end.
     TooBigBulkCountString,
+    /// An argument that begins with this byte and not with `$`.
     ExpectedDollar(u8),
+    /// A length of an argument that is no number or too large.
     InvalidBulkLength,
+    /// A longer argument than a client that has not signed in may send.
     UnauthenticatedBulkLength,
 }
 
@@ -81,16 +90,19 @@ pub struct Args<'a> {
 }
 
 impl<'a> Args<'a> {
+    /// How many arguments there are, the command's name included.
     #[must_use]
     pub fn len(&self) -> usize {
         self.spans.len()
     }
 
+    /// Whether there is none.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.spans.is_empty()
     }
 
+    /// Argument `index`; 0 is the command's name.
     #[must_use]
     pub fn get(&self, index: usize) -> Option<&'a [u8]> {
         let &(start, len) = self.spans.get(index)?;
@@ -112,6 +124,7 @@ impl<'a> Args<'a> {
         Self { buffer: self.buffer, spans: &self.spans[first.min(self.spans.len())..] }
     }
 
+    /// The arguments in order.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = &'a [u8]> + DoubleEndedIterator + use<'a> {
         let Self { buffer, spans } = *self;
         spans.iter().map(move |&(start, len)| &buffer[start as usize..start as usize + len as usize])
@@ -147,11 +160,13 @@ impl Batch {
         self.ends.len()
     }
 
+    /// Whether it holds no request.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.ends.is_empty()
     }
 
+    /// Forgets its requests.
     pub fn clear(&mut self) {
         self.spans.clear();
         self.ends.clear();
@@ -193,6 +208,7 @@ pub struct Request {
 }
 
 impl Request {
+    /// A request without arguments.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
@@ -210,6 +226,7 @@ impl Request {
         self.spans.clear();
     }
 
+    /// Its arguments.
     #[must_use]
     pub fn args(&self) -> Args<'_> {
         Args { buffer: &self.bytes, spans: &self.spans }
@@ -266,6 +283,7 @@ enum Step {
 }
 
 impl Parser {
+    /// A parser at the start of a request.
     #[must_use]
     pub fn new() -> Self {
         Self::default()

@@ -13,19 +13,31 @@ const MAX_BULK: i64 = 512 * 1024 * 1024;
 /// One reply.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Value {
+    /// Null, in each of its forms.
     Null,
+    /// A status: `+OK`.
     Simple(String),
+    /// An error without its leading `-`.
     Error(String),
+    /// A signed number of 64 bits.
     Integer(i64),
+    /// A floating-point number.
     Double(f64),
+    /// True or false.
     Boolean(bool),
+    /// Digits of a number of any size.
     BigNumber(String),
+    /// A string of bytes.
     Bulk(Vec<u8>),
     /// Text with its three-letter format.
     Verbatim(String, Vec<u8>),
+    /// A list.
     Array(Vec<Value>),
+    /// A list of different elements.
     Set(Vec<Value>),
+    /// A message that no request asked for.
     Push(Vec<Value>),
+    /// Pairs of keys and values, as they came.
     Map(Vec<(Value, Value)>),
 }
 
@@ -40,6 +52,7 @@ impl Value {
         }
     }
 
+    /// The number of an integer reply.
     #[must_use]
     pub fn as_integer(&self) -> Option<i64> {
         match self {
@@ -61,10 +74,15 @@ impl Value {
 /// Bytes that are no reply. The link is to be closed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ValueError {
+    /// A first byte that stands for no type.
     UnknownType(u8),
+    /// A number, length or count that is none.
     BadNumber,
+    /// A line that is not UTF-8.
     NotText,
+    /// A line or string beyond the bound.
     TooLong,
+    /// Replies nested too deep.
     TooDeep,
 }
 

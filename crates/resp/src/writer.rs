@@ -3,8 +3,10 @@
 /// The version of the protocol that a client speaks (HELLO).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Protocol {
+    /// What every client understands.
     #[default]
     Resp2,
+    /// With maps, sets, doubles and pushes, after HELLO 3.
     Resp3,
 }
 
@@ -17,6 +19,7 @@ pub struct Writer<'a> {
 }
 
 impl<'a> Writer<'a> {
+    /// A writer that appends to `out`.
     pub fn new(out: &'a mut Vec<u8>, protocol: Protocol) -> Self {
         Self { out, protocol }
     }
@@ -26,6 +29,7 @@ impl<'a> Writer<'a> {
         Writer { out: self.out, protocol: self.protocol }
     }
 
+    /// The protocol in which it writes.
     #[must_use]
     pub fn protocol(&self) -> Protocol {
         self.protocol
@@ -47,6 +51,7 @@ impl<'a> Writer<'a> {
         self.out.len()
     }
 
+    /// Whether nothing has been written.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.out.is_empty()
@@ -62,6 +67,7 @@ impl<'a> Writer<'a> {
         self.out.extend_from_slice(bytes);
     }
 
+    /// `+OK`.
     pub fn ok(&mut self) {
         self.raw(b"+OK\r\n");
     }
@@ -81,10 +87,12 @@ impl<'a> Writer<'a> {
         self.crlf();
     }
 
+    /// An integer.
     pub fn integer(&mut self, value: i64) {
         self.number(b':', value);
     }
 
+    /// A string.
     pub fn bulk(&mut self, bytes: &[u8]) {
         self.number(b'$', bytes.len() as i64);
         self.raw(bytes);
@@ -97,6 +105,7 @@ impl<'a> Writer<'a> {
         self.bulk(digits.format(value).as_bytes());
     }
 
+    /// Null: a null string in RESP2.
     pub fn null(&mut self) {
         match self.protocol {
             Protocol::Resp2 => self.raw(b"$-1\r\n"),
@@ -141,6 +150,7 @@ impl<'a> Writer<'a> {
         }
     }
 
+    /// A truth value; 1 or 0 in RESP2.
     pub fn boolean(&mut self, value: bool) {
         match (self.protocol, value) {
             (Protocol::Resp2, value) => self.integer(i64::from(value)),

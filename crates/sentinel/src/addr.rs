@@ -7,11 +7,14 @@ use consensus::PeerId;
 /// Where an instance is reached: an IP address or, if hostnames are allowed, a name; and a port.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Addr {
+    /// An IP address or a host name.
     pub host: String,
+    /// The port.
     pub port: u16,
 }
 
 impl Addr {
+    /// The address made of these.
     #[must_use]
     pub fn new(host: &str, port: u16) -> Self {
         Self { host: host.to_owned(), port }
@@ -60,6 +63,7 @@ impl RunId {
         (text.len() == 40 && hex && id.number().is_some()).then_some(id)
     }
 
+    /// Its forty hexadecimal characters.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0

@@ -18,22 +18,32 @@ use line::{quoted, split_line};
 /// A master as the file describes it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KnownMaster {
+    /// The name that clients ask for.
     pub name: String,
+    /// Its address when the file was written.
     pub addr: Addr,
+    /// Its settings.
     pub settings: MasterSettings,
+    /// The epoch of the last failover that was heard of.
     pub config_epoch: u64,
+    /// The epoch in which this sentinel last voted.
     pub leader_epoch: u64,
+    /// The replicas that were known.
     pub replicas: Vec<Addr>,
+    /// The other sentinels that were known.
     pub sentinels: Vec<(Addr, RunId)>,
 }
 
 /// A configuration file's contents.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Config {
+    /// What is not about one master.
     pub global: Global,
     /// Missing until the first start.
     pub myid: Option<RunId>,
+    /// The newest epoch heard of.
     pub current_epoch: u64,
+    /// The masters to watch.
     pub masters: Vec<KnownMaster>,
     /// The users' lines, each the words after `user`, for the shell.
     pub users: Vec<Vec<Vec<u8>>>,
@@ -46,8 +56,11 @@ pub struct Config {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("Reading the configuration file, at line {line}\n>>> '{text}'\n{reason}")]
 pub struct ConfigError {
+    /// The line's number, from 1.
     pub line: usize,
+    /// The line.
     pub text: String,
+    /// What is wrong with it.
     pub reason: String,
 }
 

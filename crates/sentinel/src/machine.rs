@@ -41,36 +41,51 @@ pub enum Input {
     Deadline,
     /// A link stands; `local_ip` is our end of it.
     Connected {
+        /// The link.
         link: LinkId,
+        /// The address of our end.
         local_ip: String,
     },
     /// A link could not be made. `refused`: the host is there, and nobody listens.
     ConnectFailed {
+        /// The link.
         link: LinkId,
+        /// Whether the host answered that nobody listens there.
         refused: bool,
     },
     /// A link that stood broke.
     Disconnected {
+        /// The link.
         link: LinkId,
     },
     /// A reply, or on a hello link a message.
     Reply {
+        /// The link.
         link: LinkId,
+        /// The reply or message.
         value: Value,
     },
     /// A client's command: SENTINEL, PUBLISH, ROLE, or INFO for the sentinel's own section.
     Command {
+        /// The client.
         client: ClientId,
+        /// The protocol in which it wants its reply.
         protocol: Protocol,
+        /// The command's words.
         args: Vec<Vec<u8>>,
     },
     /// The address of a host that was asked for.
     Resolved {
+        /// The name that was asked for.
         host: String,
+        /// Its address.
         ip: String,
     },
+    /// A script has ended.
     ScriptDone {
+        /// The run.
         job: JobId,
+        /// How it ended.
         outcome: Outcome,
     },
 }
@@ -79,48 +94,74 @@ pub enum Input {
 /// before; zero waits for nothing.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Action {
+    /// Open a link.
     Connect {
+        /// The link's number.
         link: LinkId,
+        /// Where to.
         addr: Addr,
+        /// What it is for.
         kind: LinkKind,
     },
+    /// Close a link.
     Close(LinkId),
+    /// Send a request over a link.
     Send {
+        /// The link.
         link: LinkId,
+        /// The record that must be on disk before.
         after: u64,
+        /// The request's words.
         request: Vec<Vec<u8>>,
     },
     /// Append to the journal and sync.
     Persist {
+        /// The number that later actions wait for.
         number: u64,
+        /// What to append.
         record: Record,
     },
     /// Put this text in the configuration file's place, in one step.
     WriteConfig {
+        /// The whole text.
         text: Vec<u8>,
     },
+    /// Answer a client.
     Reply {
+        /// The client.
         client: ClientId,
+        /// The record that must be on disk before.
         after: u64,
+        /// The reply's bytes.
         reply: Vec<u8>,
     },
     /// To the clients that subscribe to this channel.
     Publish {
+        /// The channel.
         channel: String,
+        /// The message.
         payload: String,
     },
+    /// Write a line to the log.
     Log {
+        /// How important it is.
         level: Level,
+        /// The line.
         text: String,
     },
     /// Find out a host's address.
     Resolve {
+        /// The host's name.
         host: String,
     },
+    /// Start a script.
     RunScript {
+        /// The run's number.
         job: JobId,
+        /// The program and its arguments.
         argv: Vec<String>,
     },
+    /// Kill a script that runs too long.
     KillScript(JobId),
     /// A simulated crash: stop at once.
     Crash,
@@ -134,13 +175,17 @@ pub struct Status {
     /// The address that is watched, and held for down or not: a leader's is the old master's until its
     /// failover has ended.
     pub watched: Addr,
+    /// The epoch of the last failover that was heard of.
     pub config_epoch: u64,
     /// The newest epoch heard of.
     pub epoch: u64,
+    /// The known replicas.
     pub replicas: Vec<Addr>,
     /// How many sentinels are known, this one included.
     pub sentinels: usize,
+    /// Whether this sentinel holds it for down.
     pub subjectively_down: bool,
+    /// Whether enough sentinels do.
     pub objectively_down: bool,
     /// The epoch in which this sentinel leads a failover.
     pub failover_epoch: Option<u64>,

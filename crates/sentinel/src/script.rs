@@ -23,6 +23,7 @@ pub struct JobId(pub u64);
 /// How a script's run ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
+    /// By itself, with this status.
     Exited(i32),
     /// Killed by a signal, or could not be started.
     Died,

@@ -12,12 +12,15 @@ pub struct Global {
     pub announce_ip: Option<String>,
     /// Announced instead of `port`; 0 for none.
     pub announce_port: u16,
+    /// Whether addresses may be host names.
     pub resolve_hostnames: bool,
+    /// Whether clients are told host names where there are any.
     pub announce_hostnames: bool,
     /// Whether SENTINEL SET may not change scripts.
     pub deny_scripts_reconfig: bool,
     /// With what to sign in at other sentinels.
     pub sentinel_user: String,
+    /// The password for that.
     pub sentinel_pass: String,
 }
 
@@ -39,16 +42,24 @@ impl Default for Global {
 /// Settings of one watched master.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MasterSettings {
+    /// How many sentinels must agree that it is down.
     pub quorum: u32,
+    /// How long it may be silent.
     pub down_after: Duration,
     /// A port that refuses connections this long after its link broke means: down. Zero turns the
     /// rule off. 150 ms is what a connection attempt and its repetition need with room to spare.
     pub refused_after: Duration,
+    /// How long a failover may take before another is tried, as Redis counts it.
     pub failover_timeout: Duration,
+    /// How many replicas may synchronise with the new master at once.
     pub parallel_syncs: u32,
+    /// The program that is told of warnings.
     pub notification_script: Option<String>,
+    /// The program that is told of a new master.
     pub client_reconfig_script: Option<String>,
+    /// The user to sign in as at the master and its replicas.
     pub auth_user: String,
+    /// The password for that.
     pub auth_pass: String,
     /// A master that came back with another run id counts as down for this long. Zero: not at all.
     pub reboot_down_after: Duration,
@@ -63,6 +74,7 @@ pub(crate) const FAILOVER_TIMEOUT: Duration = Duration::from_secs(180);
 pub(crate) const PARALLEL_SYNCS: u32 = 1;
 
 impl MasterSettings {
+    /// Redis's defaults with this quorum.
     #[must_use]
     pub fn new(quorum: u32) -> Self {
         Self {

@@ -30,11 +30,13 @@ impl Name {
         name.iter().all(u8::is_ascii_alphanumeric).then_some(Self(name))
     }
 
+    /// Its forty characters, as bytes.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8; 40] {
         &self.0
     }
 
+    /// Its forty characters.
     #[must_use]
     pub fn as_str(&self) -> &str {
         std::str::from_utf8(&self.0).expect("a name is ASCII by construction")
@@ -75,11 +77,13 @@ impl NodeId {
         Name::from_bytes(bytes).filter(|_| hex).map(Self).ok_or(ParseNodeIdError)
     }
 
+    /// Its forty hexadecimal characters, as bytes.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8; 40] {
         self.0.as_bytes()
     }
 
+    /// Its forty hexadecimal characters.
     #[must_use]
     pub fn as_str(&self) -> &str {
         self.0.as_str()
@@ -105,6 +109,7 @@ impl fmt::Display for NodeId {
 pub struct Epoch(pub u64);
 
 impl Epoch {
+    /// The epoch after this one.
     #[must_use]
     pub const fn next(self) -> Self {
         Self(self.0 + 1)

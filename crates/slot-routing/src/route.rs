@@ -42,6 +42,7 @@ pub struct Access {
 /// What to do with the command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
+    /// Run it here.
     Serve,
     /// The slot's owner serves it: MOVED.
     Moved,
@@ -77,10 +78,13 @@ pub fn route(ownership: Ownership, access: Access) -> Verdict {
 /// The text of a redirection, without the leading `-`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Redirect<'a> {
+    /// ASK, for the next command alone; otherwise MOVED.
     pub ask: bool,
+    /// The slot of the command's keys.
     pub slot: Slot,
     /// Address or name of the other node; empty for "the one you are talking to".
     pub host: &'a str,
+    /// The other node's port for clients.
     pub port: u16,
 }
 

@@ -33,11 +33,13 @@ impl Slot {
         (0..SLOT_COUNT as u16).map(Self)
     }
 
+    /// Its number, 0 to 16383.
     #[must_use]
     pub const fn number(self) -> u16 {
         self.0
     }
 
+    /// Its number as an index.
     #[must_use]
     pub const fn index(self) -> usize {
         self.0 as usize

@@ -11,6 +11,7 @@ const BYTES: usize = SLOT_COUNT / 8;
 pub struct SlotSet(Box<[u8; BYTES]>);
 
 impl SlotSet {
+    /// No slot.
     #[must_use]
     pub fn new() -> Self {
         Self(Box::new([0; BYTES]))
@@ -22,11 +23,13 @@ impl SlotSet {
         Self(Box::new(*bitmap))
     }
 
+    /// One bit a slot, the first slot in the lowest bit of the first byte, as on the bus.
     #[must_use]
     pub fn as_bitmap(&self) -> &[u8; BYTES] {
         &self.0
     }
 
+    /// Whether `slot` is in it.
     #[must_use]
     pub fn contains(&self, slot: Slot) -> bool {
         self.0[slot.index() / 8] & (1 << (slot.index() % 8)) != 0
@@ -46,11 +49,13 @@ impl SlotSet {
         there
     }
 
+    /// How many slots it has.
     #[must_use]
     pub fn len(&self) -> usize {
         self.words().map(|word| word.count_ones() as usize).sum()
     }
 
+    /// Whether it has none.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.words().all(|word| word == 0)

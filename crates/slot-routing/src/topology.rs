@@ -24,8 +24,10 @@ pub struct Endpoint {
     pub bus_port: u16,
 }
 
+/// What a node is to its shard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
+    /// It serves its shard's slots, if it has any.
     Master,
     /// A copy of this master.
     Replica(NodeId),
@@ -34,10 +36,13 @@ pub enum Role {
 /// One node of the cluster.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Member {
+    /// The node.
     pub id: NodeId,
     /// The shard's id: the same for a master and its replicas.
     pub shard: NodeId,
+    /// Where to reach it.
     pub endpoint: Endpoint,
+    /// What it is to its shard.
     pub role: Role,
     /// The epoch of its claim to its slots; a replica has its master's.
     pub config_epoch: Epoch,
@@ -52,7 +57,9 @@ pub struct Member {
 /// Who serves which slot, under which epoch, at which address.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Topology {
+    /// This node.
     pub myself: NodeId,
+    /// The newest epoch heard of.
     pub current_epoch: Epoch,
     /// Whether this node may serve: enough slots covered, and a majority of masters in sight.
     pub serving: bool,
@@ -123,6 +130,7 @@ impl Topology {
         &self.members
     }
 
+    /// The node with this id.
     #[must_use]
     pub fn member(&self, id: NodeId) -> Option<&Member> {
         self.place(id).map(|place| &self.members[place])
@@ -134,16 +142,19 @@ impl Topology {
         &self.members[usize::from(self.my_place)]
     }
 
+    /// Who serves `slot`.
     #[must_use]
     pub fn owner(&self, slot: Slot) -> Option<&Member> {
         self.members.get(usize::from(self.owners[slot.index()]))
     }
 
+    /// The slots that leave this node, and where to.
     #[must_use]
     pub fn migrating(&self) -> &BTreeMap<Slot, NodeId> {
         &self.migrating
     }
 
+    /// The slots that come to this node, and from where.
     #[must_use]
     pub fn importing(&self) -> &BTreeMap<Slot, NodeId> {
         &self.importing

@@ -19,7 +19,9 @@ const BOUND: Duration = Duration::from_secs(60);
 /// The processes. The first server begins as the master.
 #[derive(Debug)]
 pub struct Group {
+    /// The master first, then its replicas.
     pub servers: Vec<Node>,
+    /// The sentinels.
     pub sentinels: Vec<Node>,
 }
 
