@@ -9,26 +9,78 @@ use thiserror::Error;
 /// with it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Command {
-    Meet { ip: IpAddr, port: u16, bus_port: u16 },
+    /// MEET: get to know a node.
+    Meet {
+        /// Its address.
+        ip: IpAddr,
+        /// Its port for clients.
+        port: u16,
+        /// Its port of the bus.
+        bus_port: u16,
+    },
+    /// ADDSLOTS and ADDSLOTSRANGE.
     AddSlots(Vec<Slot>),
+    /// DELSLOTS and DELSLOTSRANGE.
     DelSlots(Vec<Slot>),
-    FlushSlots { holds_keys: bool },
-    SetSlot { slot: Slot, change: SlotChange, keys_in_slot: u64 },
-    Replicate { node: String, holds_keys: bool },
+    /// FLUSHSLOTS.
+    FlushSlots {
+        /// Whether this node has any key.
+        holds_keys: bool,
+    },
+    /// SETSLOT.
+    SetSlot {
+        /// The slot.
+        slot: Slot,
+        /// What becomes of it.
+        change: SlotChange,
+        /// How many keys this node holds of it.
+        keys_in_slot: u64,
+    },
+    /// REPLICATE.
+    Replicate {
+        /// The master, as the operator typed it.
+        node: String,
+        /// Whether this node has any key.
+        holds_keys: bool,
+    },
+    /// FAILOVER.
     Failover(FailoverMode),
-    Forget { node: String },
-    Reset { hard: bool, holds_keys: bool },
+    /// FORGET.
+    Forget {
+        /// The node, as the operator typed it.
+        node: String,
+    },
+    /// RESET.
+    Reset {
+        /// HARD: also a new name and epoch 0.
+        hard: bool,
+        /// Whether this node has any key.
+        holds_keys: bool,
+    },
+    /// SET-CONFIG-EPOCH.
     SetConfigEpoch(Epoch),
+    /// BUMPEPOCH.
     BumpEpoch,
+    /// SAVECONFIG.
     SaveConfig,
 }
 
 /// What SETSLOT does to a slot. Nodes are named as the operator typed them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SlotChange {
-    Migrating { to: String },
-    Importing { from: String },
+    /// It is handed to another node.
+    Migrating {
+        /// That node.
+        to: String,
+    },
+    /// It comes from another node.
+    Importing {
+        /// That node.
+        from: String,
+    },
+    /// It is no longer on the move.
     Stable,
+    /// It belongs to this node from now on.
     Node(String),
 }
 
@@ -43,60 +95,87 @@ pub enum FailoverMode {
     Takeover,
 }
 
+/// What a command that was carried out answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reply {
+    /// +OK.
     Ok,
+    /// The epoch was raised to this one.
     Bumped(Epoch),
+    /// The epoch was the highest already.
     Still(Epoch),
 }
 
 /// Why a command was refused; the texts are Redis's, to go after `-ERR `.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum CommandError {
+    /// No node has this name.
     #[error("Unknown node {0}")]
     UnknownNode(String),
+    /// FORGET or REPLICATE of a node that is not known.
     #[error("I don't know about node {0}")]
     DontKnowNode(String),
+    /// ADDSLOTS of a slot that has an owner.
     #[error("Slot {0} is already busy")]
     SlotBusy(Slot),
+    /// DELSLOTS of a slot that has none.
     #[error("Slot {0} is already unassigned")]
     SlotUnassigned(Slot),
+    /// A slot is named twice.
     #[error("Slot {0} specified multiple times")]
     SlotTwice(Slot),
+    /// FLUSHSLOTS with keys.
     #[error("DB must be empty to perform CLUSTER FLUSHSLOTS.")]
     FlushNotEmpty,
+    /// SETSLOT at a replica.
     #[error("Please use SETSLOT only with masters.")]
     SetSlotOnReplica,
+    /// The slot would go to a replica.
     #[error("Target node is not a master")]
     TargetNotMaster,
+    /// MIGRATING of a slot of somebody else.
     #[error("I'm not the owner of hash slot {0}")]
     NotOwner(Slot),
+    /// IMPORTING of a slot of one's own.
     #[error("I'm already the owner of hash slot {0}")]
     AlreadyOwner(Slot),
+    /// The slot would be given away while its keys are here.
     #[error("Can't assign hashslot {0} to a different node while I still hold keys for this hash slot.")]
     HoldsKeys(Slot),
+    /// REPLICATE of oneself.
     #[error("Can't replicate myself")]
     ReplicateMyself,
+    /// REPLICATE of a replica.
     #[error("I can only replicate a master, not a replica.")]
     ReplicateReplica,
+    /// REPLICATE at a master with slots or keys.
     #[error("To set a master the node must be empty and without assigned slots.")]
     ReplicateNotEmpty,
+    /// FAILOVER at a master.
     #[error("You should send CLUSTER FAILOVER to a replica")]
     FailoverOnMaster,
+    /// FAILOVER at a replica that does not know its master.
     #[error("I'm a replica but my master is unknown to me")]
     MasterUnknown,
+    /// FAILOVER without FORCE while the master cannot agree.
     #[error("Master is down or failed, please use CLUSTER FAILOVER FORCE")]
     MasterDown,
+    /// FORGET of oneself.
     #[error("I tried hard but I can't forget myself...")]
     ForgetMyself,
+    /// FORGET of one's own master.
     #[error("Can't forget my master!")]
     ForgetMaster,
+    /// RESET at a master with keys.
     #[error("CLUSTER RESET can't be called with master nodes containing keys")]
     ResetNotEmpty,
+    /// SET-CONFIG-EPOCH where other nodes are known.
     #[error("The user can assign a config epoch only when the node does not know any other node.")]
     EpochNotAlone,
+    /// SET-CONFIG-EPOCH where an epoch is set.
     #[error("Node config epoch is already non-zero")]
     EpochAlreadySet,
+    /// A node that must be a master is none.
     #[error("The specified node is not a master")]
     NotAMaster,
 }

@@ -29,6 +29,7 @@ pub struct Config {
     pub manual_failover_timeout: Duration,
     /// `cluster-blacklist-ttl`: how long a forgotten node stays forgotten.
     pub blacklist_ttl: Duration,
+    /// What this node tells others of where it is reached.
     pub announce: Announce,
 }
 
@@ -37,9 +38,11 @@ pub struct Config {
 pub struct Announce {
     /// `cluster-announce-ip`; without it, whoever is met says it.
     pub ip: Option<IpAddr>,
+    /// The port for clients.
     pub port: u16,
     /// The TLS port, or 0.
     pub tls_port: u16,
+    /// The port of the bus.
     pub bus_port: u16,
     /// `cluster-announce-hostname`, or empty.
     pub hostname: String,

@@ -30,25 +30,35 @@ pub enum Input {
     Start,
     /// A peer connected; the socket's two addresses.
     Accepted {
+        /// The link's number, chosen by the shell.
         link: LinkId,
+        /// The other end's address.
         peer: IpAddr,
+        /// This end's address.
         local: IpAddr,
     },
     /// A link that was asked for is up.
     Connected {
+        /// The link.
         link: LinkId,
     },
     /// A link that was asked for could not be made; `refused` if the host said that nobody listens.
     ConnectFailed {
+        /// The link.
         link: LinkId,
+        /// Whether the host answered that nobody listens there.
         refused: bool,
     },
     /// A link broke, ended, or brought what is no packet.
     Closed {
+        /// The link.
         link: LinkId,
     },
+    /// A message came.
     Packet {
+        /// The link it came over.
         link: LinkId,
+        /// The message.
         packet: Box<Packet>,
     },
     /// The time that [`next_deadline`](crate::Gossip::next_deadline) named has come.
@@ -57,11 +67,14 @@ pub enum Input {
     Replication(Replication),
     /// Writes are paused as asked for; the stream will not grow beyond this offset meanwhile.
     WritesPaused {
+        /// The end of the stream.
         offset: ReplOffset,
     },
     /// The operator says; the answer carries the same token.
     Command {
+        /// Names the answer.
         token: u64,
+        /// What is asked for.
         command: Command,
     },
     /// A client published; the other nodes are to hear it.
@@ -75,6 +88,7 @@ pub enum Input {
 pub struct Replication {
     /// Produced, as a master, or processed, as a replica.
     pub offset: ReplOffset,
+    /// Where the data comes from, on a replica.
     pub source: Source,
 }
 
@@ -86,9 +100,12 @@ pub enum Source {
     Never,
     /// In sync; when the master was last heard.
     Streaming {
+        /// The master's last word.
         last_heard: Instant,
     },
+    /// The link broke.
     Lost {
+        /// When it broke.
         since: Instant,
     },
 }
@@ -96,23 +113,34 @@ pub enum Source {
 /// Something to do.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Action {
+    /// Open a link.
     Connect {
+        /// Its number.
         link: LinkId,
+        /// Where to.
         ip: IpAddr,
+        /// The bus port there.
         port: u16,
     },
     /// Close the link; the machine has already forgotten it.
     Close {
+        /// The link.
         link: LinkId,
     },
+    /// Send a message over a link.
     Send {
+        /// The link.
         link: LinkId,
+        /// The message.
         packet: Box<Packet>,
+        /// Whether it must wait until the last [`Action::Persist`] is on disk.
         after_persist: bool,
     },
     /// Make this the content of `nodes.conf`, atomically; `sync` asks for it to reach the disk.
     Persist {
+        /// The whole text.
         text: String,
+        /// Whether it must be on disk before messages that ask for it leave.
         sync: bool,
     },
     /// The rest of the node is to route by this from now on.
@@ -121,13 +149,17 @@ pub enum Action {
     BecomeMaster,
     /// Copy this master.
     BecomeReplica {
+        /// The master's name.
         master: NodeId,
+        /// Its address.
         ip: IpAddr,
+        /// Its port for replication.
         port: u16,
     },
     /// Hold back writes, then tell the offset with [`Input::WritesPaused`]. Ends with
     /// [`Action::ResumeWrites`], or by itself at `until`.
     PauseWrites {
+        /// When the pause ends by itself.
         until: Instant,
     },
     /// Always after the [`Action::Publish`] that says whose the writes are from now on.
@@ -140,9 +172,13 @@ pub enum Action {
     DropEverything,
     /// A client of another node published this.
     Deliver(Publication),
+    /// Answer an operator's command.
     Reply {
+        /// The command's token.
         token: u64,
+        /// What became of it.
         result: Result<Reply, CommandError>,
     },
+    /// Say this in the log.
     Log(Event),
 }

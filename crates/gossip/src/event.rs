@@ -11,50 +11,178 @@ use crate::node::Cause;
 /// How much a line matters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Level {
+    /// For developers.
     Debug,
+    /// Much detail.
     Verbose,
+    /// What operators want to know.
     Notice,
+    /// What operators must know.
     Warning,
 }
 
+/// Something the log should tell.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
-    AddressUpdated { id: NodeId, ip: IpAddr, port: u16 },
+    /// A node is reached elsewhere from now on.
+    AddressUpdated {
+        /// The node.
+        id: NodeId,
+        /// Its new address.
+        ip: IpAddr,
+        /// Its new port.
+        port: u16,
+    },
+    /// Others see this node at this address.
     MyAddress(IpAddr),
+    /// A node that was met by address has told its name.
     HandshakeDone(NodeId),
-    MismatchedSender { expected: NodeId, found: NodeId },
-    Suspected { id: NodeId, cause: Cause },
+    /// Another node than expected answers at an address.
+    MismatchedSender {
+        /// Who was expected.
+        expected: NodeId,
+        /// Who is there.
+        found: NodeId,
+    },
+    /// This node suspects another.
+    Suspected {
+        /// The suspect.
+        id: NodeId,
+        /// Why.
+        cause: Cause,
+    },
+    /// A suspect answered.
     SuspicionEnded(NodeId),
-    ReportedBy { id: NodeId, reporter: NodeId },
-    ReportWithdrawn { id: NodeId, reporter: NodeId },
+    /// A master reports a node as failing.
+    ReportedBy {
+        /// The suspect.
+        id: NodeId,
+        /// The master.
+        reporter: NodeId,
+    },
+    /// A master takes its report back.
+    ReportWithdrawn {
+        /// The suspect.
+        id: NodeId,
+        /// The master.
+        reporter: NodeId,
+    },
+    /// With this node's view a majority of the masters holds the node for failed.
     FailAgreed(NodeId),
-    FailHeard { id: NodeId, from: NodeId },
-    FailEnded { id: NodeId, why: FailEnd },
-    StateChanged { serving: bool },
+    /// Another node says that a node failed.
+    FailHeard {
+        /// The failed node.
+        id: NodeId,
+        /// Who says so.
+        from: NodeId,
+    },
+    /// A failed node counts as well again.
+    FailEnded {
+        /// The node.
+        id: NodeId,
+        /// Why.
+        why: FailEnd,
+    },
+    /// The cluster serves, or no longer does, as this node sees it.
+    StateChanged {
+        /// Whether it serves.
+        serving: bool,
+    },
+    /// This process was not run for so long.
     StoodStill(Duration),
-    EpochCollision { with: NodeId, epoch: Epoch },
-    SlotsLost { to: NodeId },
-    Following { master: NodeId },
-    Migrating { to: NodeId },
+    /// Another node has this node's epoch, and this node takes a new one.
+    EpochCollision {
+        /// The other node.
+        with: NodeId,
+        /// The epoch that both had.
+        epoch: Epoch,
+    },
+    /// All of this node's slots belong to another.
+    SlotsLost {
+        /// The new owner.
+        to: NodeId,
+    },
+    /// This node follows another master.
+    Following {
+        /// The master.
+        master: NodeId,
+    },
+    /// This replica goes to a master that has none.
+    Migrating {
+        /// The master.
+        to: NodeId,
+    },
+    /// A slot was imported under this new epoch.
     ImportedEpoch(Epoch),
-    SlotMovedAway { slot: Slot, to: NodeId },
-    ElectionScheduled { delay: Duration, rank: u32, offset: u64 },
-    RankChanged { rank: u32, added: Duration },
+    /// A slot that this node was handing over has arrived.
+    SlotMovedAway {
+        /// The slot.
+        slot: Slot,
+        /// Its new owner.
+        to: NodeId,
+    },
+    /// An election will be held.
+    ElectionScheduled {
+        /// In how long.
+        delay: Duration,
+        /// How many replicas have more data.
+        rank: u32,
+        /// The replication offset to stand with.
+        offset: u64,
+    },
+    /// Other replicas turned out to have more data, or less.
+    RankChanged {
+        /// How many have more.
+        rank: u32,
+        /// By how much the election was put off.
+        added: Duration,
+    },
+    /// An election began, in this epoch.
     ElectionStarted(Epoch),
+    /// This node won the election of this epoch.
     ElectionWon(Epoch),
+    /// The election of this epoch found no majority in time.
     ElectionExpired(Epoch),
+    /// This node may not stand for election.
     CannotStand(Hindrance),
-    VoteGranted { candidate: NodeId, epoch: Epoch },
-    VoteDenied { candidate: NodeId, epoch: Epoch, why: Denial },
-    ManualFailoverAsked { by: NodeId },
+    /// This node voted.
+    VoteGranted {
+        /// For whom.
+        candidate: NodeId,
+        /// In which epoch.
+        epoch: Epoch,
+    },
+    /// This node refused to vote.
+    VoteDenied {
+        /// The candidate.
+        candidate: NodeId,
+        /// The election's epoch.
+        epoch: Epoch,
+        /// Why.
+        why: Denial,
+    },
+    /// A replica of this master asks for a manual failover.
+    ManualFailoverAsked {
+        /// The replica.
+        by: NodeId,
+    },
+    /// This replica begins a manual failover.
     ManualFailoverAccepted,
+    /// It begins one without its master.
     ManualFailoverForced,
+    /// It takes over without asking anybody.
     ManualFailoverTakeover,
+    /// It has all its master's data and stands for election.
     ManualFailoverReady,
+    /// A manual failover took too long.
     ManualFailoverTimedOut,
+    /// The master's offset, up to which this replica must come.
     ManualOffset(u64),
+    /// The operator set this node's epoch.
     ConfigEpochSet(Epoch),
+    /// The operator reset this node.
     NodeReset,
+    /// This node has a new name.
     NewIdentity(NodeId),
 }
 
@@ -62,7 +190,10 @@ pub enum Event {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FailEnd {
     /// It serves nothing, and is reachable again.
-    NoSlots { replica: bool },
+    NoSlots {
+        /// Whether it is a replica.
+        replica: bool,
+    },
     /// Nobody replaced it for long enough, and it is reachable again.
     NotReplaced,
 }
@@ -70,23 +201,50 @@ pub enum FailEnd {
 /// Why a replica of a failed master does not stand for election.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Hindrance {
-    DataTooOld { age: Option<Duration> },
-    NotConfirmed { votes: usize, needed: usize },
+    /// Its data is too old.
+    DataTooOld {
+        /// How old; `None` if it never had any.
+        age: Option<Duration>,
+    },
+    /// The other masters have not confirmed its last election.
+    NotConfirmed {
+        /// Votes so far.
+        votes: usize,
+        /// Votes needed.
+        needed: usize,
+    },
 }
 
 /// Why a vote was not given.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Denial {
-    OldEpoch { current: Epoch },
+    /// The election is of an epoch that is over.
+    OldEpoch {
+        /// This node's epoch.
+        current: Epoch,
+    },
+    /// This node voted in that epoch.
     AlreadyVoted,
+    /// The candidate is a master.
     NotAReplica,
+    /// The candidate's master is not known.
     MasterUnknown,
+    /// The candidate's master is not failed.
     MasterIsUp,
-    VotedForMasterRecently { wait: Duration },
-    StaleSlot { slot: Slot },
+    /// This node voted for a replica of that master a moment ago.
+    VotedForMasterRecently {
+        /// How long until it would again.
+        wait: Duration,
+    },
+    /// The candidate claims a slot under an older epoch than its owner's.
+    StaleSlot {
+        /// The slot.
+        slot: Slot,
+    },
 }
 
 impl Event {
+    /// How loud the log should tell it.
     #[must_use]
     pub fn level(&self) -> Level {
         match self {

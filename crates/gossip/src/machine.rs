@@ -262,6 +262,7 @@ impl Gossip {
         self.nodes.values()
     }
 
+    /// What is known of a node.
     #[must_use]
     pub fn node(&self, id: NodeId) -> Option<&Node> {
         self.nodes.get(&id)
@@ -273,11 +274,13 @@ impl Gossip {
         self.slots.owner(slot)
     }
 
+    /// The newest epoch heard of.
     #[must_use]
     pub fn current_epoch(&self) -> Epoch {
         self.current_epoch
     }
 
+    /// The epoch in which this node last voted.
     #[must_use]
     pub fn last_vote_epoch(&self) -> Epoch {
         self.last_vote_epoch
@@ -289,6 +292,7 @@ impl Gossip {
         self.service.serving
     }
 
+    /// The settings in force.
     #[must_use]
     pub fn config(&self) -> &Config {
         &self.config
@@ -300,6 +304,7 @@ impl Gossip {
         &self.timeline
     }
 
+    /// How many messages came and went.
     #[must_use]
     pub fn stats(&self) -> &Stats {
         &self.stats

@@ -20,15 +20,21 @@ pub(crate) fn has_data(offset: ReplOffset) -> bool {
 /// A node of the cluster. This node itself is one of them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Node {
+    /// Its name.
     pub id: NodeId,
+    /// Where it is reached.
     pub address: Address,
+    /// What it is to the data.
     pub role: Role,
+    /// How it seems to be.
     pub condition: Condition,
     /// Only while we do not know yet who answers at this address: `id` is then a random stand-in.
     pub handshake: Option<Handshake>,
     /// The shard that the node announced, or that its master belongs to.
     pub shard: NodeId,
+    /// The name under which clients should reach it; may be empty.
     pub hostname: String,
+    /// The name that people gave it; may be empty.
     pub human_name: String,
     /// A replica that does not want to be promoted.
     pub no_failover: bool,
@@ -36,8 +42,11 @@ pub struct Node {
     pub extensions: Extensions,
     /// Under which it claims its slots, or last claimed some. A replica claims nothing of its own.
     pub config_epoch: Epoch,
+    /// How far it has produced or processed its shard's stream.
     pub offset: ReplOffset,
+    /// Our link to it.
     pub link: Link,
+    /// When it was last spoken to and heard.
     pub contact: Contact,
     /// Which masters reported it as failing, and when last.
     pub reports: BTreeMap<NodeId, Instant>,
@@ -48,16 +57,20 @@ pub struct Node {
 /// Where a node is reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Address {
+    /// Its address; `None` if nobody told it yet.
     pub ip: Option<IpAddr>,
+    /// The port for clients.
     pub port: u16,
     /// The other client port (TLS), or 0.
     pub other_port: u16,
+    /// The port of the bus.
     pub bus_port: u16,
 }
 
 /// What a node is to the data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
+    /// It serves slots, or may.
     Master,
     /// A copy of this master; `None` while we have only heard of it by gossip.
     Replica(Option<NodeId>),
@@ -66,14 +79,18 @@ pub enum Role {
 /// How a node seems to be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Condition {
+    /// It answers.
     Well,
     /// PFAIL: this node thinks that it is down.
     Suspected {
+        /// Since when.
         since: Instant,
+        /// Why.
         cause: Cause,
     },
     /// FAIL: a majority of the masters agreed.
     Failed {
+        /// Since when.
         since: Instant,
     },
 }
@@ -99,6 +116,7 @@ impl fmt::Display for Cause {
 /// A node that has been met by address only.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Handshake {
+    /// When it was met.
     pub since: Instant,
     /// The operator asked for it here: introduce ourselves with MEET.
     pub meet: bool,
@@ -107,9 +125,25 @@ pub struct Handshake {
 /// Our link to a node. It is ours to make; the node makes its own to us.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Link {
-    Down { retry_at: Instant },
-    Connecting { id: LinkId, since: Instant },
-    Up { id: LinkId, since: Instant },
+    /// There is none.
+    Down {
+        /// When the next attempt is due.
+        retry_at: Instant,
+    },
+    /// It is being made.
+    Connecting {
+        /// Its number.
+        id: LinkId,
+        /// Since when.
+        since: Instant,
+    },
+    /// It stands.
+    Up {
+        /// Its number.
+        id: LinkId,
+        /// Since when.
+        since: Instant,
+    },
 }
 
 impl Link {
@@ -122,6 +156,7 @@ impl Link {
         }
     }
 
+    /// Whether messages can be sent over it.
     #[must_use]
     pub fn is_up(self) -> bool {
         matches!(self, Self::Up { .. })
@@ -133,6 +168,7 @@ impl Link {
 pub struct Contact {
     /// When the PING was sent that is not answered yet. A reconnect does not restart it.
     pub ping_sent: Option<Instant>,
+    /// When the last PONG came.
     pub pong_received: Option<Instant>,
     /// When any message came from the node, over whichever link.
     pub heard: Option<Instant>,
@@ -177,6 +213,7 @@ impl Node {
         }
     }
 
+    /// Whether it is a master.
     #[must_use]
     pub fn is_master(&self) -> bool {
         self.role == Role::Master
@@ -191,11 +228,13 @@ impl Node {
         }
     }
 
+    /// Whether this node suspects it.
     #[must_use]
     pub fn is_suspected(&self) -> bool {
         matches!(self.condition, Condition::Suspected { .. })
     }
 
+    /// Whether it is agreed to be down.
     #[must_use]
     pub fn has_failed(&self) -> bool {
         matches!(self.condition, Condition::Failed { .. })

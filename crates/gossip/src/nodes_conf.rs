@@ -27,7 +27,9 @@ use crate::slots::SlotTable;
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("line {line}: {reason}")]
 pub struct ConfError {
+    /// The line's number, from 1.
     pub line: usize,
+    /// What is wrong with it.
     pub reason: String,
 }
 

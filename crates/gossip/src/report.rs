@@ -18,8 +18,11 @@ pub(crate) type Ranges = BTreeMap<NodeId, Vec<(Slot, Slot)>>;
 /// One link, for CLUSTER LINKS.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LinkReport {
+    /// The link's number.
     pub link: LinkId,
+    /// The node at its other end.
     pub node: NodeId,
+    /// When it was made.
     pub created: Millis,
 }
 

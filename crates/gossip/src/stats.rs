@@ -2,6 +2,7 @@
 
 use crate::wire::{Body, Kind};
 
+/// Messages by type since the start.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Stats {
     sent: [u64; Kind::ALL.len()],
@@ -21,11 +22,13 @@ impl Stats {
         }
     }
 
+    /// How many of a type were sent.
     #[must_use]
     pub fn sent(&self, kind: Kind) -> u64 {
         self.sent[kind as usize]
     }
 
+    /// How many of a type were received.
     #[must_use]
     pub fn received(&self, kind: Kind) -> u64 {
         self.received[kind as usize]

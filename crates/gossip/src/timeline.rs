@@ -15,6 +15,7 @@ const KEPT: usize = 100;
 /// How many suspicions and votes one record keeps; more than that tells nothing new.
 const KEPT_PER_RECORD: usize = 64;
 
+/// The failures that this node saw, the newest hundred of them.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Timeline {
     records: VecDeque<FailoverRecord>,
@@ -23,7 +24,9 @@ pub struct Timeline {
 /// One node's failure, as seen from here.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FailoverRecord {
+    /// Who failed.
     pub node: NodeId,
+    /// Who suspected it, in the order in which this node heard of it.
     pub suspicions: Vec<Suspicion>,
     /// When the failure was agreed on, here or elsewhere.
     pub agreed: Option<Millis>,
@@ -37,9 +40,12 @@ pub struct FailoverRecord {
     pub returned: Option<Millis>,
 }
 
+/// One node's opinion that another is down.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Suspicion {
+    /// Whose opinion.
     pub by: NodeId,
+    /// When it was heard here.
     pub at: Millis,
     /// Known for our own suspicions.
     pub cause: Option<Cause>,
@@ -48,10 +54,15 @@ pub struct Suspicion {
 /// One attempt to be elected.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ballot {
+    /// When the election was put on the agenda.
     pub scheduled: Millis,
+    /// How many replicas had more data.
     pub rank: u32,
+    /// The replication offset it stood with.
     pub offset: u64,
+    /// The epoch in which votes were asked for, and when.
     pub asked: Option<(Epoch, Millis)>,
+    /// Who voted for this node, and when.
     pub votes: Vec<(NodeId, Millis)>,
 }
 

@@ -20,16 +20,22 @@ pub(crate) const MAX_EPOCH: u64 = 1 << 62;
 /// Why bytes are not a packet. The peer is to blame; the link is closed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum DecodeError {
+    /// It does not begin with the bus's signature.
     #[error("bad signature")]
     Signature,
+    /// Another version of the protocol.
     #[error("unsupported protocol version {0}")]
     Version(u16),
+    /// A length that does not fit what it holds.
     #[error("length does not fit the message")]
     Length,
+    /// Longer than any message may be.
     #[error("message of {0} bytes is too long")]
     TooLong(usize),
+    /// An epoch that no cluster reaches.
     #[error("epoch {0} is beyond any that a cluster can reach")]
     Epoch(u64),
+    /// A name that is no node's.
     #[error("malformed node id")]
     Name,
 }

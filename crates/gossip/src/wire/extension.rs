@@ -21,6 +21,7 @@ const SHARD: u16 = 3;
 /// A DNS name has at most 253 characters; Redis allows 255 with its NUL.
 const MAX_TEXT_BYTES: usize = 256;
 
+/// What a message says besides its gossip entries.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Extension {
     /// The name under which clients should reach the sender; may be empty ("no longer").
@@ -28,7 +29,12 @@ pub enum Extension {
     /// The name that people gave the sender.
     HumanName(String),
     /// The operator had this node forgotten; whoever hears it forgets it too, for so long.
-    Forgotten { id: NodeId, ttl: Duration },
+    Forgotten {
+        /// The node.
+        id: NodeId,
+        /// For how long.
+        ttl: Duration,
+    },
     /// The shard that the sender belongs to.
     Shard(NodeId),
 }

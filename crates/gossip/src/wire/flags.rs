@@ -7,16 +7,21 @@ use std::ops::{BitOr, BitOrAssign};
 pub struct NodeFlags(pub u16);
 
 impl NodeFlags {
+    /// A master.
     pub const MASTER: Self = Self(1);
+    /// A replica.
     pub const REPLICA: Self = Self(2);
     /// Suspected by the sender.
     pub const PFAIL: Self = Self(4);
     /// Agreed to be down.
     pub const FAIL: Self = Self(8);
+    /// The sender itself.
     pub const MYSELF: Self = Self(16);
+    /// Its name is not known yet.
     pub const HANDSHAKE: Self = Self(32);
     /// The sender does not know where the node is.
     pub const NO_ADDRESS: Self = Self(64);
+    /// It was introduced by an operator and has not been met.
     pub const MEET: Self = Self(128);
     /// A replica that will not stand for election.
     pub const NO_FAILOVER: Self = Self(512);
@@ -24,6 +29,7 @@ impl NodeFlags {
     /// [`MessageFlags::EXTENSIONS`].
     pub const EXTENSIONS: Self = Self(1024);
 
+    /// Whether any bit of `flag` is set.
     #[must_use]
     pub const fn has(self, flag: Self) -> bool {
         self.0 & flag.0 != 0
@@ -62,6 +68,7 @@ impl MessageFlags {
     /// Extensions may follow the gossip entries, and the sender reads those of others.
     pub const EXTENSIONS: Self = Self(4);
 
+    /// Whether any bit of `flag` is set.
     #[must_use]
     pub const fn has(self, flag: Self) -> bool {
         self.0 & flag.0 != 0

@@ -72,31 +72,40 @@ pub(crate) mod at {
 /// One message of the bus.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Packet {
+    /// What the sender says of itself.
     pub header: Header,
+    /// What the message is for.
     pub body: Body,
 }
 
 /// What every message says about its sender.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Header {
+    /// The sender's name.
     pub sender: NodeId,
+    /// What the sender is.
     pub flags: NodeFlags,
+    /// What this message says beyond its type.
     pub message_flags: MessageFlags,
     /// Whether the sender's cluster state is ok.
     pub serving: bool,
     /// Announced address; `None` means: take the socket's.
     pub ip: Option<IpAddr>,
+    /// The port for clients.
     pub port: u16,
     /// TLS port where `port` is TCP, and the reverse; or 0.
     pub other_port: u16,
+    /// The port of the bus.
     pub bus_port: u16,
     /// The highest epoch that the sender knows.
     pub current_epoch: Epoch,
     /// The epoch of the sender's claim to its slots, or of its master's.
     pub config_epoch: Epoch,
+    /// How far the sender has produced or processed its shard's stream.
     pub offset: ReplOffset,
     /// The sender's slots, or its master's.
     pub slots: SlotSet,
+    /// The sender's master, if it is a replica.
     pub replica_of: Option<NodeId>,
 }
 
@@ -111,15 +120,23 @@ impl Header {
 /// What a message is for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Body {
+    /// Are you there?
     Ping(Gossip),
+    /// I am here.
     Pong(Gossip),
+    /// Let us know each other.
     Meet(Gossip),
     /// This node is agreed to be down.
     Fail(NodeId),
+    /// For subscribers.
     Publish(Publication),
+    /// Will you vote for me?
     AuthRequest,
+    /// I vote for you.
     AuthAck,
+    /// You missed a claim.
     Update(Update),
+    /// Hold writes back: I am to take over from you.
     ManualFailoverStart,
     /// A type that this version does not know or use (modules). It is counted and let pass.
     Other(u16),
@@ -128,21 +145,30 @@ pub enum Body {
 /// What a PING, PONG or MEET carries.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Gossip {
+    /// What the sender knows of some other nodes.
     pub entries: Vec<GossipEntry>,
+    /// What it says besides, if the receiver reads it.
     pub extensions: Vec<Extension>,
 }
 
 /// What the sender knows of a third node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GossipEntry {
+    /// The node.
     pub id: NodeId,
     /// Seconds since the Unix epoch, or 0 if no ping is under way.
     pub ping_sent: u32,
+    /// When it last answered the sender, in seconds since the Unix epoch.
     pub pong_received: u32,
+    /// Its address, if the sender knows it.
     pub ip: Option<IpAddr>,
+    /// Its port for clients.
     pub port: u16,
+    /// Its port of the bus.
     pub bus_port: u16,
+    /// What it is, and how the sender thinks that it is.
     pub flags: NodeFlags,
+    /// Its other port for clients, or 0.
     pub other_port: u16,
 }
 
@@ -151,31 +177,47 @@ pub struct GossipEntry {
 pub struct Publication {
     /// For the subscribers of a shard channel.
     pub sharded: bool,
+    /// The channel.
     pub channel: Vec<u8>,
+    /// The message.
     pub message: Vec<u8>,
 }
 
 /// A newer claim that the receiver has missed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Update {
+    /// The epoch of the claim.
     pub config_epoch: Epoch,
+    /// Whose claim it is.
     pub id: NodeId,
+    /// The slots it claims.
     pub slots: SlotSet,
 }
 
 /// The types of message, for counting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
+    /// PING.
     Ping,
+    /// PONG.
     Pong,
+    /// MEET.
     Meet,
+    /// FAIL.
     Fail,
+    /// PUBLISH, to a channel of all nodes.
     Publish,
+    /// A candidate asks for a vote.
     AuthRequest,
+    /// A vote.
     AuthAck,
+    /// A claim that the receiver missed.
     Update,
+    /// A replica asks for a manual failover.
     ManualFailoverStart,
+    /// Modules' own messages.
     Module,
+    /// PUBLISH to a shard's channel.
     PublishShard,
 }
 
