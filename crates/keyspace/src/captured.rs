@@ -58,7 +58,7 @@ enum Content {
         of: Whole,
         total: usize,
         first: bool,
-        may_expire: bool,
+        any_expires: bool,
     },
     Long {
         header: Header,
@@ -96,7 +96,7 @@ pub(crate) struct Owner<'a> {
 pub(crate) struct PartOf {
     pub(crate) total: usize,
     pub(crate) first: bool,
-    pub(crate) may_expire: bool,
+    pub(crate) any_expires: bool,
 }
 
 /// What an entry has outside of its page.
@@ -142,8 +142,8 @@ impl Captured {
         let before = self.bytes.len();
         let page = self.copy(bit, page, beside);
         let of = self.whole(owner);
-        let (total, first, may_expire) = (part.total, part.first, part.may_expire);
-        self.pieces.push(Piece { db, content: Content::Fields { page, of, total, first, may_expire } });
+        let (total, first, any_expires) = (part.total, part.first, part.any_expires);
+        self.pieces.push(Piece { db, content: Content::Fields { page, of, total, first, any_expires } });
         self.bytes.len() - before
     }
 
@@ -196,11 +196,11 @@ impl Captured {
                 Content::Page(page) => self.view(page).for_each(&mut |key, value, expiry, usage| {
                     visit(SnapshotEntry { db: *db, key, value, expiry, usage });
                 }),
-                Content::Fields { page, of, total, first, may_expire } => {
+                Content::Fields { page, of, total, first, any_expires } => {
                     let part = HashPart {
                         total: *total,
                         first: *first,
-                        may_expire: *may_expire,
+                        any_expires: *any_expires,
                         page: self.view(page),
                     };
                     show(of, Value::HashPart(part));

@@ -152,8 +152,8 @@ pub struct HashPart<'a> {
     pub total: usize,
     /// Whether this is the hash's first part. The others follow with no other key between them.
     pub first: bool,
-    /// Whether fields of the hash expire, which is known as of now: it need not be so at the cut.
-    pub may_expire: bool,
+    /// Whether fields of the hash expired at the cut, here or in other parts.
+    pub any_expires: bool,
     pub(crate) page: PageView<'a>,
 }
 

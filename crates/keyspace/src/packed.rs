@@ -282,7 +282,9 @@ impl<'a> PackedHash<'a> {
         self.about
     }
 
-    pub(crate) fn timed(&self) -> bool {
+    /// Whether one of the fields expires.
+    #[must_use]
+    pub fn any_expires(&self) -> bool {
         self.about.timed
     }
 

@@ -177,7 +177,7 @@ impl Table {
             self.count_in(expiry);
             self.put_outside(key, Kind::Hash, mark, usage, expiry, Large::Fields(table))
         };
-        if hash.timed() {
+        if hash.any_expires() {
             self.note_fields_due(place, key.bytes);
         }
         place

@@ -43,8 +43,10 @@ pub(super) struct Pin {
     db: u16,
     walked: u32,
     mark: u32,
-    /// How many entries the table had.
+    /// How many entries the table had, and how many of them expire: a pin is made before the first change after the
+    /// cut.
     len: u32,
+    volatile: u32,
 }
 
 /// A value outside whose entry a walk has passed.
@@ -76,9 +78,9 @@ impl Table {
 
     /// Holds what the table has now for a snapshot.
     pub(crate) fn pin(&mut self, bit: u32, db: u16) {
-        let (mark, len) = (self.pages.count() as u32, self.len);
+        let (mark, len, volatile) = (self.pages.count() as u32, self.len, self.volatile);
         if mark > 0 {
-            self.rare().pins.push(Pin { bit, db, walked: 0, mark, len });
+            self.rare().pins.push(Pin { bit, db, walked: 0, mark, len, volatile });
         }
     }
 
@@ -170,7 +172,7 @@ impl Table {
             return 0;
         };
         let number = pin.walked as usize;
-        let part = PartOf { total: pin.len as usize, first: number == 0, may_expire: table.volatile > 0 };
+        let part = PartOf { total: pin.len as usize, first: number == 0, any_expires: pin.volatile > 0 };
         // The first part is there in any case: it says what follows.
         let mut empty = [0; page::HEAD];
         page::format(&mut empty);

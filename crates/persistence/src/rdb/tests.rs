@@ -321,6 +321,41 @@ fn large_hash_in_parts(dialect: Dialect) {
     assert!(parts > 1 && largest < 200_000, "{parts} parts of at most {largest} bytes");
 }
 
+/// The story: a large hash has one field that expires, a save begins, the field loses its time, and only then does
+/// the walk come to the hash. The file is the state at the cut: the field still expires there.
+#[test]
+fn a_large_hash_that_loses_its_last_time_after_the_cut_is_saved_with_it() {
+    for dialect in [Dialect::Redis, Dialect::Valkey] {
+        let keyspace = std::sync::Arc::new(keyspace::Keyspace::new(7, 1));
+        let mut builder = keyspace::HashBuilder::new();
+        let time = Some(Millis(2_000_000_000_000));
+        for number in 0..5000 {
+            builder.push(format!("field:{number}").as_bytes(), b"value", time.filter(|_| number == 4321));
+        }
+        let key = keyspace.key(b"large");
+        let place = keyspace.lock(key.slot()).table(0).insert(&key, NewValue::Hash(builder.packed()), None);
+        let (mut snapshot, ()) = keyspace.ready_to_cut().cut(|| ()).expect("no other snapshot is under way");
+        let mut slot = keyspace.lock(key.slot());
+        assert!(slot.table(0).hash_set_expiry(place, &key, b"field:4321", None).1);
+        drop(slot);
+        let options = WriteOptions { dialect, ..WriteOptions::default() };
+        let mut writer = RdbWriter::new(Vec::new(), options, &info()).unwrap();
+        snapshot.walk(key.slot(), &mut |entry| writer.entry(&entry, |_| (1, 0)).unwrap());
+        let bytes = writer.finish().unwrap();
+        let mut loader = RdbLoader::new(bytes.as_slice(), Limits::default()).unwrap();
+        let mut timed = 0;
+        while let Some(item) = loader.next_item().unwrap() {
+            let (Item::Entry(Entry { value: NewValue::Hash(fields), .. }) | Item::Fields { fields, .. }) =
+                item
+            else {
+                continue;
+            };
+            timed += usize::from(fields.any_expires());
+        }
+        assert_eq!(timed, 1, "one part of the hash has the field with its time");
+    }
+}
+
 /// A file with a string that is compressed and hashes in every form that is read, with expiry, idle time and
 /// frequency before keys; its right checksum at the end.
 fn of_every_form() -> Vec<u8> {

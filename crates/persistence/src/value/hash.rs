@@ -46,10 +46,9 @@ pub(super) fn type_code(hash: &HashRef<'_>, dialect: Dialect) -> u8 {
     code(hash.next_due().is_some(), dialect)
 }
 
-/// A large hash comes in parts, so this is decided by what the hash is now. A hash that has lost its last
-/// time since the cut is written without times: whoever reads the log from the cut on loses them too.
+/// A large hash comes in parts, so this is decided by what it was at the cut.
 pub(super) fn type_code_of_part(part: &HashPart<'_>, dialect: Dialect) -> u8 {
-    code(part.may_expire, dialect)
+    code(part.any_expires, dialect)
 }
 
 fn code(is_timed: bool, dialect: Dialect) -> u8 {
