@@ -11,7 +11,7 @@ use clap::{Parser, Subcommand};
 
 /// The general allocator, for what does not lie in the keyspace's own pages. Chosen by measurement; see
 /// docs/ARCHITECTURE.md.
-#[allow(dead_code)]
+#[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 /// Looked for by tools as ` v=7.2.4 `: the Redis version whose behaviour this is.

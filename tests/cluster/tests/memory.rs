@@ -33,3 +33,24 @@ fn clients_replicas_the_backlog_and_databases_are_told_apart() {
     assert!(!format!("{stats:?}").contains("db.0"), "an empty database takes nothing");
     assert!(field(&stats, "overhead.total").int() > field(&stats, "startup.allocated").int());
 }
+
+/// Values outside of the keyspace's pages come from the general allocator, and only the one that the binary is
+/// meant to have says what it gave.
+#[test]
+fn values_outside_of_pages_are_counted() {
+    let node = Node::start(&Program::redoubt(), "--save ");
+    let used =
+        || -> u64 { node.info("memory", "used_memory").and_then(|text| text.parse().ok()).expect("it") };
+    let before = used();
+    let mut connection = node.connect();
+    let value = "x".repeat(20 << 20);
+    for key in ["a", "b"] {
+        connection.call(&["SET", key, &value]).expect_ok();
+    }
+    assert!(used() >= before + 2 * value.len() as u64, "two large values in {} to {}", before, used());
+
+    connection.call(&["CONFIG", "SET", "maxmemory", "50mb"]).expect_ok();
+    connection.call(&["SET", "c", &value]).expect_ok();
+    let refused = format!("{:?}", connection.call(&["SET", "d", &value]));
+    assert!(refused.contains("OOM"), "{refused}");
+}
