@@ -12,7 +12,7 @@
 //! repeats what stands before). Unknown keys are passed over. The file is written whole and renamed into
 //! place, so a crash leaves the old or the new one; a line cut short is corruption, not a crash.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use clock::Instant;
@@ -214,7 +214,22 @@ impl Reader {
         if !self.saved.migrating.values().chain(self.saved.importing.values()).all(known) {
             return Err("a slot moves to or from a node that has no line".to_owned());
         }
-        self.saved.nodes.retain(|_, node| node.handshake.is_none());
+        self.drop_handshakes()
+    }
+
+    /// Who was met by address only is met again. It stood under a name of our own making, so nothing can have
+    /// been its.
+    fn drop_handshakes(&mut self) -> Result<(), String> {
+        let saved = &mut self.saved;
+        let ends = saved.migrating.values().chain(saved.importing.values());
+        let masters = saved.nodes.values().filter_map(Node::master);
+        let named: BTreeSet<NodeId> = ends.copied().chain(masters).chain(self.me).collect();
+        for node in saved.nodes.values().filter(|node| node.handshake.is_some()) {
+            if named.contains(&node.id) || saved.slots.count(node.id) > 0 {
+                return Err(format!("node {} is in handshake and has a part in the cluster", node.id));
+            }
+        }
+        saved.nodes.retain(|_, node| node.handshake.is_none());
         Ok(())
     }
 }

@@ -69,6 +69,33 @@ fn corrupt_files_are_refused_with_the_line() {
 }
 
 #[test]
+fn a_node_in_handshake_has_no_part_in_the_cluster() {
+    let (me, shaken) =
+        ("682a4b5ef8e804ea0760a8b55c5618c413389cd8", "5a7c447d705c0e804da1dc53ca2c9f3242f23910");
+    let other = "99cb0968f2c8ad88166327301e316267b2acc4a7";
+    let line = |id: &str, flags: &str, rest: &str| format!("{id} 127.0.0.1:7000@17000 {flags} {rest}\n");
+    let vars = "vars currentEpoch 3 lastVoteEpoch 2\n";
+    let alone = line(me, "myself,master", "- 0 0 1 connected");
+    let met = line(shaken, "handshake", "- 0 0 0 connected");
+    // By itself it is passed over: it will be met again.
+    assert_eq!(restore(&format!("{alone}{met}{vars}")).unwrap().nodes().count(), 1);
+    // the file's lines
+    let table = [
+        format!("{alone}{}", line(shaken, "handshake", "- 0 0 0 connected 0-100")),
+        format!("{}{met}", line(me, "myself,master", &format!("- 0 0 1 connected 5 [5->-{shaken}]"))),
+        format!("{alone}{met}{}", line(other, "slave", &format!("{shaken} 0 0 1 connected"))),
+        line(shaken, "myself,handshake", "- 0 0 0 connected"),
+    ];
+    for lines in table {
+        let error = restore(&format!("{lines}{vars}")).expect_err(&lines);
+        assert!(
+            error.ends_with(&format!("node {shaken} is in handshake and has a part in the cluster")),
+            "{error}"
+        );
+    }
+}
+
+#[test]
 fn every_cut_of_a_file_is_refused() {
     for end in 0..REDIS_7_0.len() {
         if let Ok(gossip) = restore(&REDIS_7_0[..end]) {
