@@ -11,6 +11,8 @@
 //! An owner that no longer claims a slot has given it away, perhaps to a node whose epoch is below its own:
 //! whoever claims that slot next has it, under any epoch, and nobody is told that it is the old owner's.
 
+use std::collections::BTreeSet;
+
 use slot_routing::{Epoch, NodeId, Slot, SlotSet};
 
 use crate::contract::Action;
@@ -45,13 +47,15 @@ impl Gossip {
         let shard_head = self.myself().master().unwrap_or(self.me);
         let mut from_head = 0;
         let mut lost = SlotSet::new();
+        let mut losers = BTreeSet::new();
         for slot in claimed.iter() {
             let owner = self.slots.owner(slot);
-            // A slot that is being imported changes hands by SETSLOT only.
-            if owner == Some(claimant) || self.importing.contains_key(&slot) || !self.outdates(slot, epoch) {
+            if owner == Some(claimant) || !self.outdates(slot, epoch) {
                 continue;
             }
+            self.settle_import(slot, claimant);
             if let Some(owner) = owner {
+                losers.insert(owner);
                 self.timeline.replaced(owner, claimant, epoch, self.wall);
             }
             if owner == Some(self.me) {
@@ -62,6 +66,11 @@ impl Gossip {
             self.slots.assign(slot, claimant);
             self.todo.save = true;
             self.todo.publish = true;
+        }
+        for loser in losers {
+            if self.slots.count(loser) == 0 && self.are_of_one_shard(loser, claimant) {
+                self.redirect_moves(loser, claimant);
+            }
         }
         // A master that lost its last slot to one node was replaced by it, and so was the master whose
         // replica lost the last: both follow. (Unless migration is off and the slots merely moved.)

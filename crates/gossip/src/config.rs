@@ -107,6 +107,13 @@ impl Config {
         self.node_timeout.max(Duration::from_secs(1))
     }
 
+    /// How long a link that a peer made may stay silent while nobody that we know has spoken on it: twice what a
+    /// handshake may take.
+    #[must_use]
+    pub(crate) fn stranger_patience(&self) -> Duration {
+        self.handshake_timeout() * 2
+    }
+
     /// How long a candidate waits for votes (Redis: twice the node timeout, at least two seconds).
     #[must_use]
     pub(crate) fn auth_timeout(&self) -> Duration {

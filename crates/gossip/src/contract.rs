@@ -70,6 +70,12 @@ pub enum Input {
         /// The end of the stream.
         offset: ReplOffset,
     },
+    /// These slots are others', or nobody's, and this node holds keys in them. What it lost a moment ago and is
+    /// to drop is not meant. `at_start`: it loaded them.
+    KeysFound {
+        slots: SlotSet,
+        at_start: bool,
+    },
     /// The operator says; the answer carries the same token.
     Command {
         /// Names the answer.

@@ -114,12 +114,24 @@ pub enum Event {
     },
     /// A slot was imported under this new epoch.
     ImportedEpoch(Epoch),
-    /// A slot that this node was handing over has arrived.
-    SlotMovedAway {
+    /// This node holds keys of a slot that is another's.
+    KeysOfOther {
         /// The slot.
         slot: Slot,
-        /// Its new owner.
-        to: NodeId,
+        /// Its owner.
+        owner: NodeId,
+    },
+    /// This node loaded keys of a slot that is nobody's, and claims it.
+    KeysOfNobody {
+        /// The slot.
+        slot: Slot,
+    },
+    /// A message was passed over because of its epoch.
+    UnbelievableEpoch {
+        /// Who it claims to be from.
+        sender: NodeId,
+        /// The epoch.
+        epoch: Epoch,
     },
     /// An election will be held.
     ElectionScheduled {
@@ -310,7 +322,19 @@ impl fmt::Display for Event {
             Self::ImportedEpoch(epoch) => {
                 write!(f, "configEpoch updated after importing slot: {epoch}")
             }
-            Self::SlotMovedAway { slot, to } => write!(f, "Slot {slot} moved to {to} while keys were here"),
+            Self::KeysOfOther { slot, owner } => write!(
+                f,
+                "I have keys for slot {slot}, but the slot is assigned to {owner}. Setting it to importing state."
+            ),
+            Self::KeysOfNobody { slot } => {
+                write!(f, "I have keys for unassigned slot {slot}. Taking responsibility for it.")
+            }
+            Self::UnbelievableEpoch { sender, epoch } => {
+                write!(
+                    f,
+                    "A packet that claims to be of {sender} is passed over: nobody can be at epoch {epoch}"
+                )
+            }
             Self::ElectionScheduled { delay, rank, offset } => write!(
                 f,
                 "Start of election delayed for {} milliseconds (rank #{rank}, offset {offset}).",

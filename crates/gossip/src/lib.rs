@@ -39,6 +39,7 @@ mod replica_migration;
 mod report;
 mod role;
 mod service;
+mod slot_moves;
 mod slots;
 mod stats;
 #[cfg(test)]

@@ -16,6 +16,8 @@ use crate::node::{Link, Node};
 
 /// How long after a failed attempt the next one follows (Redis: its 100 ms cron).
 const RETRY: Duration = Duration::from_millis(100);
+/// How many links peers may have made at once: two for each node of the largest cluster, and some.
+const MOST_INBOUND: usize = 4096;
 /// How many attempts confirm a refusal within [`Config::refused_timeout`](crate::Config).
 const REFUSALS: u32 = 6;
 
@@ -25,6 +27,8 @@ pub(crate) struct Links {
     /// Whose each of our links is.
     pub(crate) ours: BTreeMap<LinkId, NodeId>,
     pub(crate) theirs: BTreeMap<LinkId, Inbound>,
+    /// When to look for links of strangers on which nothing comes; never while there are no strangers.
+    look_at: Option<Instant>,
 }
 
 /// A link that a peer made.
@@ -35,12 +39,54 @@ pub(crate) struct Inbound {
     pub(crate) since: Millis,
     /// Who spoke on it, once somebody we know did.
     pub(crate) node: Option<NodeId>,
+    /// When anything came over it.
+    pub(crate) heard: Instant,
+    /// It brought an epoch that nobody believes, and that was said.
+    pub(crate) doubted: bool,
 }
 
 impl Gossip {
     pub(crate) fn on_accepted(&mut self, link: LinkId, peer: IpAddr, local: IpAddr) {
-        let since = self.wall;
-        self.links.theirs.insert(link, Inbound { peer, local, since, node: None });
+        if self.links.theirs.len() >= MOST_INBOUND {
+            // Whoever is in earnest becomes known with its first words: a stranger that says nothing gives way.
+            let strangers = self.links.theirs.iter().filter(|(_, inbound)| inbound.node.is_none());
+            let quietest = strangers.min_by_key(|(_, inbound)| inbound.heard).map(|(&link, _)| link);
+            let Some(quietest) = quietest else {
+                self.out.push(Action::Close { link });
+                return;
+            };
+            self.close_theirs(quietest);
+        }
+        let (since, heard) = (self.wall, self.now);
+        self.links.theirs.insert(link, Inbound { peer, local, since, node: None, heard, doubted: false });
+        let look_at = self.now + self.config.stranger_patience();
+        self.links.look_at.get_or_insert(look_at);
+    }
+
+    fn close_theirs(&mut self, link: LinkId) {
+        self.links.theirs.remove(&link);
+        self.out.push(Action::Close { link });
+    }
+
+    /// Closes links on which nobody has introduced himself for a while, nor says anything else.
+    pub(crate) fn drop_silent_strangers(&mut self) {
+        if self.links.look_at.is_none_or(|at| self.now < at) {
+            return;
+        }
+        let patience = self.config.stranger_patience();
+        let now = self.now;
+        let strangers = self.links.theirs.iter().filter(|(_, inbound)| inbound.node.is_none());
+        let (silent, others): (Vec<_>, Vec<_>) = strangers
+            .map(|(&link, inbound)| (link, inbound.heard))
+            .partition(|(_, at)| *at + patience <= now);
+        self.links.look_at = (!others.is_empty()).then(|| now + patience);
+        for (link, _) in silent {
+            self.close_theirs(link);
+        }
+    }
+
+    pub(crate) fn strangers_deadline(&self) -> Option<Instant> {
+        self.links.look_at
     }
 
     pub(crate) fn on_connected(&mut self, link: LinkId) {

@@ -159,6 +159,7 @@ impl Gossip {
                 self.replication = facts;
             }
             Input::WritesPaused { offset } => self.on_writes_paused(offset),
+            Input::KeysFound { slots, at_start } => self.on_keys_found(&slots, at_start),
             Input::Command { token, command } => {
                 let result = self.on_command(command);
                 self.out.push(Action::Reply { token, result });
@@ -175,6 +176,7 @@ impl Gossip {
     /// Everything that time makes due. What is done here moves its own deadline.
     fn on_time(&mut self) {
         self.drop_stale_handshakes();
+        self.drop_silent_strangers();
         self.tend_links();
         self.send_due_pings();
         self.judge_silence();
@@ -194,6 +196,7 @@ impl Gossip {
             .flat_map(|node| [self.link_deadline(node), self.ping_deadline(node), self.doubt_deadline(node)])
             .chain([
                 self.handshake_deadline(),
+                self.strangers_deadline(),
                 self.manual_deadline(),
                 self.election_deadline(),
                 self.orphan_deadline(),

@@ -140,19 +140,22 @@ impl Gossip {
         self.send_over(link, Packet { header, body });
     }
 
-    /// Some nodes by chance, and every node that we suspect: a suspicion must not wait for its luck.
+    /// Some nodes by chance, and every node that we suspect: a suspicion must not wait for its luck. Whom we
+    /// speak to is among them if we hold it for failing.
     fn compose(&mut self, to: Option<NodeId>) -> Section {
         let worth_telling = |node: &&Node| {
             let known = node.link.is_up() || node.is_suspected() || self.slots.count(node.id) > 0;
             node.id != self.me
-                && Some(node.id) != to
+                && (Some(node.id) != to || !node.is_well())
                 && node.handshake.is_none()
                 && node.address.ip.is_some()
                 && known
         };
         let (suspects, mut others): (Vec<NodeId>, Vec<NodeId>) = {
             let told: Vec<&Node> = self.nodes.values().filter(worth_telling).collect();
-            let (suspects, others): (Vec<_>, Vec<_>) = told.into_iter().partition(|node| node.is_suspected());
+            // Whom we speak to is to know that we hold it for failing.
+            let urgent = |node: &&Node| node.is_suspected() || Some(node.id) == to;
+            let (suspects, others): (Vec<_>, Vec<_>) = told.into_iter().partition(urgent);
             (ids(&suspects), ids(&others))
         };
         let wanted = LEAST_ENTRIES.max(self.nodes.len() / 10).min(others.len());

@@ -1,6 +1,6 @@
 //! What each message does.
 
-use slot_routing::NodeId;
+use slot_routing::{Epoch, NodeId};
 
 use crate::contract::{Action, LinkId};
 use crate::event::Event;
@@ -11,6 +11,9 @@ use crate::node::{Address, Condition, Extensions, Node, has_data};
 use crate::timeline::Suspicion;
 use crate::wire::{Body, Extension, Gossip as Section, GossipEntry, Header, MessageFlags, NodeFlags, Packet};
 
+/// By so much no node is ahead of another: a failover a millisecond for seven weeks.
+const LARGEST_STEP: u64 = 1 << 32;
+
 impl Gossip {
     pub(crate) fn on_packet(&mut self, link: LinkId, packet: Packet) {
         let Packet { header, body } = packet;
@@ -19,6 +22,16 @@ impl Gossip {
             return;
         }
         self.stats.count_received(&body);
+        if let Some(inbound) = self.links.theirs.get_mut(&link) {
+            inbound.heard = self.now;
+        }
+        if let Some(epoch) = self.unbelievable_epoch(&header, &body) {
+            let inbound = self.links.theirs.get_mut(&link);
+            if inbound.is_none_or(|inbound| !std::mem::replace(&mut inbound.doubted, true)) {
+                self.log(Event::UnbelievableEpoch { sender: header.sender, epoch });
+            }
+            return;
+        }
         let known = self.hear(link, &header);
         match body {
             Body::Ping(section) => self.on_ping(link, &header, &section, false),
@@ -32,6 +45,20 @@ impl Gossip {
             Body::Update(update) if known => self.on_update(&update),
             _ => {}
         }
+    }
+
+    /// An epoch in the packet that nobody can have reached by honest means.
+    ///
+    /// Epochs grow by one per failover or move, so another node may be ahead of us by as many as there were
+    /// while we were away, and never by [`LARGEST_STEP`]. Believed, a forged one would be the highest for ever:
+    /// the next election would be held in one beyond what the bus carries, and no vote given any more. Nor does
+    /// anybody claim under an epoch that it has not seen.
+    fn unbelievable_epoch(&self, header: &Header, body: &Body) -> Option<Epoch> {
+        let update = if let Body::Update(update) = body { update.config_epoch } else { Epoch(0) };
+        let highest = header.current_epoch.max(header.own_epoch()).max(update);
+        let too_far = highest.0 > self.current_epoch.0.saturating_add(LARGEST_STEP);
+        let unseen = header.own_epoch() > header.current_epoch;
+        (too_far || unseen).then_some(highest)
     }
 
     /// What every message of a node we know tells us, whatever its type; says whether we know it.
@@ -69,10 +96,9 @@ impl Gossip {
         if introduced && !known && header.sender != self.me {
             let address = Address::announced(header, self.peer_ip(link));
             if address.ip.is_some() {
+                // What it knows of others counts once we have got acquainted: anybody can send this.
                 self.start_handshake(address, false);
             }
-            // Whoever may introduce itself is trusted with what it knows.
-            self.learn_entries(None, section);
         }
         self.talk_over(link, known.then_some(header.sender), Talk::Pong);
         if known {
@@ -101,7 +127,7 @@ impl Gossip {
                 self.todo.publish = true;
                 return;
             }
-            self.on_answer(sender);
+            self.on_answer(header, section);
         }
         if self.knows(sender) {
             self.learn_from(header, section);
@@ -109,8 +135,9 @@ impl Gossip {
     }
 
     /// Our PING was answered.
-    fn on_answer(&mut self, id: NodeId) {
-        let now = self.now;
+    fn on_answer(&mut self, header: &Header, section: &Section) {
+        let (now, id) = (self.now, header.sender);
+        self.note_vouching(header, section);
         let node = self.nodes.get_mut(&id).expect("a link of ours has a node");
         let contact = &mut node.contact;
         contact.ping_sent = None;
@@ -136,7 +163,7 @@ impl Gossip {
         self.learn_role(header);
         self.weigh_claim(header);
         if self.knows(header.sender) {
-            self.learn_entries(Some(header.sender), section);
+            self.learn_entries(header.sender, section);
             self.learn_extensions(header.sender, &section.extensions);
         }
     }
@@ -171,14 +198,10 @@ impl Gossip {
         }
     }
 
-    /// The gossip section. `sender` is `None` for a stranger that introduced itself: it may tell us of
-    /// nodes, but its opinion of those we know counts for nothing.
-    fn learn_entries(&mut self, sender: Option<NodeId>, section: &Section) {
+    fn learn_entries(&mut self, sender: NodeId, section: &Section) {
         for entry in &section.entries {
             if self.nodes.contains_key(&entry.id) {
-                if let Some(sender) = sender {
-                    self.learn_opinion(sender, entry);
-                }
+                self.learn_opinion(sender, entry);
             } else {
                 self.learn_stranger(entry);
             }

@@ -45,6 +45,12 @@ impl Gossip {
             // again at once, its replicas need not wait.
             self.slots.release_all(id);
             self.nodes.get_mut(&id).expect("indexed above").voted_at = None;
+            if let Role::Replica(Some(master)) = role
+                && master != self.me
+                && self.are_of_one_shard(id, master)
+            {
+                self.redirect_moves(id, master);
+            }
         }
         self.todo.save = true;
         self.todo.publish = true;

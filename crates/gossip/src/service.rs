@@ -5,6 +5,12 @@
 //! serves (again): two seconds after its start, and the rejoin delay after it was in a minority or
 //! stood still, so that it hears first that it was replaced. Limits and delays are Redis's.
 //!
+//! One that stood still need not wait so long: it asks the other masters over new links, on which nothing
+//! lies that was said before, and serves as soon as a majority, itself included, vouches for it: has answered,
+//! knows of no epoch that it did not know when it woke (whoever was elected meanwhile was elected in one, by a
+//! majority) and does not hold it for failing (or it may be about to vote). A node tells that by naming whom
+//! it speaks to among the nodes that it gossips about; one of Redis names nobody there, and counts as content.
+//!
 //! A failed master whose replica is about to take its place does not stop the other shards: for the
 //! node timeout its slots count as covered. (Redis answers CLUSTERDOWN everywhere until the replica is
 //! promoted.) Full coverage is a policy against a cluster with holes, not what keeps two masters apart.
@@ -12,11 +18,12 @@
 use std::time::Duration;
 
 use clock::Instant;
-use slot_routing::{NodeId, SLOT_COUNT};
+use slot_routing::{Epoch, NodeId, SLOT_COUNT};
 
 use crate::event::Event;
 use crate::machine::Gossip;
-use crate::node::{Condition, Node};
+use crate::node::{Condition, Link, Node};
+use crate::wire::{Gossip as Section, GossipEntry, Header, NodeFlags};
 
 /// How long a master waits after its start (Redis: `CLUSTER_WRITABLE_DELAY`).
 const START_DELAY: Duration = Duration::from_secs(2);
@@ -28,6 +35,8 @@ pub(crate) struct Service {
     not_before: Instant,
     /// Whether only that is in the way.
     waiting: bool,
+    /// This node stood still and asks the others: the highest epoch that it knew when it woke.
+    asked_at: Option<Epoch>,
 }
 
 impl Service {
@@ -52,11 +61,37 @@ impl Gossip {
     pub(crate) fn hold_back(&mut self) {
         for node in self.nodes.values_mut() {
             node.contact.heard = None;
+            node.contact.vouches = false;
         }
         self.service.not_before = self.now + self.config.rejoin_delay();
         if self.myself().is_master() {
             self.service.serving = false;
             self.todo.publish = true;
+            self.ask_for_vouching();
+        }
+    }
+
+    /// Greets every other voter over a new link.
+    fn ask_for_vouching(&mut self) {
+        self.service.asked_at = Some(self.current_epoch);
+        let voters: Vec<NodeId> = self.slots.owners().map(|(id, _)| id).filter(|id| *id != self.me).collect();
+        for id in voters {
+            self.close_link(id);
+            if let Some(node) = self.nodes.get_mut(&id) {
+                node.link = Link::Down { retry_at: self.now };
+            }
+        }
+    }
+
+    /// A PING of ours was answered, over a link that was made since we woke.
+    pub(crate) fn note_vouching(&mut self, header: &Header, section: &Section) {
+        let Some(asked_at) = self.service.asked_at else { return };
+        let failing =
+            |entry: &GossipEntry| entry.flags.has(NodeFlags::PFAIL) || entry.flags.has(NodeFlags::FAIL);
+        let doubts_me = section.entries.iter().any(|entry| entry.id == self.me && failing(entry));
+        let vouches = header.current_epoch <= asked_at && !doubts_me;
+        if let Some(node) = self.nodes.get_mut(&header.sender) {
+            node.contact.vouches = vouches;
         }
     }
 
@@ -65,6 +100,15 @@ impl Gossip {
         if !majority {
             let until = self.now + self.config.rejoin_delay();
             self.service.not_before = self.service.not_before.max(until);
+        }
+        if self.service.asked_at.is_some() && majority {
+            let vouches = |id| id == self.me || self.nodes.get(&id).is_some_and(|node| node.contact.vouches);
+            if self.slots.owners().filter(|(id, _)| vouches(*id)).count() >= self.quorum() {
+                self.service.not_before = self.now;
+            }
+            if self.now >= self.service.not_before {
+                self.service.asked_at = None;
+            }
         }
         let may = majority && self.is_covered();
         let early = self.myself().is_master() && self.now < self.service.not_before;

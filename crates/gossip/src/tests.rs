@@ -7,4 +7,6 @@ mod net;
 mod nodes_conf;
 mod replica_migration;
 mod single;
+mod slot_moves;
 mod stale;
+mod strangers;

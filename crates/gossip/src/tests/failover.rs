@@ -344,6 +344,33 @@ fn a_master_that_restarts_alone_serves_nothing() {
 }
 
 #[test]
+fn a_thawed_master_serves_as_soon_as_a_majority_vouches_for_it() {
+    for seed in 0..10 {
+        let mut net = six(seed);
+        net.run(MS(seed * 31));
+        net.freeze(0);
+        net.run(MS(1650));
+        net.thaw(0);
+        assert!(!net.hosts[0].gossip.is_serving(), "what lay in its queue says nothing of now");
+        let took = net.until("it serves again", |net| net.writer_of(0) == Some(0));
+        assert!(took <= MS(50), "{took:?}\n{}", net.story());
+        net.until("all agree", Net::all_agree);
+    }
+}
+
+#[test]
+fn a_thawed_master_that_is_held_for_failing_waits() {
+    // Nobody can take its place, but it cannot know that.
+    let mut net = Net::cluster(3, 3, &config(2000), 6);
+    net.freeze(0);
+    net.until("the others fail it", |net| net.hosts[1].gossip.node(net.id(0)).unwrap().has_failed());
+    net.run(MS(500));
+    net.thaw(0);
+    let took = net.until("it serves again", |net| net.writer_of(0) == Some(0));
+    assert!(took >= MS(1900), "{took:?}\n{}", net.story());
+}
+
+#[test]
 fn a_master_that_thaws_alone_serves_nothing() {
     // It was stopped for long, and when it runs again its network is gone: what it heard before counts
     // for nothing, however long it waits.

@@ -1,0 +1,158 @@
+//! What anybody can send who reaches the port of the bus.
+
+use std::time::Duration;
+
+use clock::{Instant, Millis};
+use rand::SeedableRng;
+use rand_chacha::ChaCha8Rng;
+use slot_routing::{Epoch, NodeId, ReplOffset, SlotSet};
+
+use super::net::{LOCALHOST, Net, config};
+use crate::wire::{Body, Gossip as Section, GossipEntry, Header, MessageFlags, NodeFlags, Packet, Update};
+use crate::{Action, Config, Event, FailoverMode, Gossip, Input, LinkId};
+
+fn id(byte: u8) -> NodeId {
+    NodeId::from_random([byte; 20])
+}
+
+/// A master with all slots that knows another node; with a link that a peer made to it.
+fn node() -> Gossip {
+    let text = format!(
+        "{} 127.0.0.1:7001@17001 myself,master - 0 0 1 connected 0-16383\n\
+         {} 127.0.0.1:7002@17002 master - 0 0 2 connected\n\
+         vars currentEpoch 5 lastVoteEpoch 4\n",
+        id(1),
+        id(2)
+    );
+    let config = Config { node_timeout: Duration::from_secs(2), ..Config::default() };
+    let mut gossip = Gossip::restore(config, ChaCha8Rng::seed_from_u64(1), &text).unwrap();
+    handle(&mut gossip, 0, Input::Start);
+    accept(&mut gossip, 0, 0);
+    gossip
+}
+
+fn handle(gossip: &mut Gossip, ms: u64, input: Input) -> Vec<Action> {
+    let mut out = Vec::new();
+    gossip.handle(Instant::from_millis(ms), Millis(0), input, &mut out);
+    out
+}
+
+fn accept(gossip: &mut Gossip, ms: u64, number: u64) -> Vec<Action> {
+    handle(gossip, ms, Input::Accepted { link: LinkId::In(number), peer: LOCALHOST, local: LOCALHOST })
+}
+
+fn header(sender: u8, current: u64, claim: u64) -> Header {
+    Header {
+        sender: id(sender),
+        flags: NodeFlags::MASTER,
+        message_flags: MessageFlags::default(),
+        serving: true,
+        ip: None,
+        port: 7000 + u16::from(sender),
+        other_port: 0,
+        bus_port: 17000 + u16::from(sender),
+        current_epoch: Epoch(current),
+        config_epoch: Epoch(claim),
+        offset: ReplOffset(10),
+        slots: SlotSet::new(),
+        replica_of: None,
+    }
+}
+
+fn say(gossip: &mut Gossip, ms: u64, header: Header, body: Body) -> Vec<Action> {
+    let packet = Box::new(Packet { header, body });
+    handle(gossip, ms, Input::Packet { link: LinkId::In(0), packet })
+}
+
+#[test]
+fn a_stranger_that_introduces_itself_introduces_nobody_else() {
+    let mut gossip = node();
+    let entry = |number: u16| GossipEntry {
+        id: NodeId::from_random([(number % 251) as u8, (number / 251) as u8].repeat(10).try_into().unwrap()),
+        ping_sent: 0,
+        pong_received: 0,
+        ip: Some(LOCALHOST),
+        port: number,
+        bus_port: 10_000 + number,
+        flags: NodeFlags::MASTER,
+        other_port: 0,
+    };
+    let section = Section { entries: (1000..3000).map(entry).collect(), extensions: Vec::new() };
+    say(&mut gossip, 1, header(9, 5, 0), Body::Meet(section));
+    // The stranger itself, in handshake; that is all.
+    assert_eq!(gossip.nodes().count(), 3);
+    assert_eq!(gossip.nodes().filter(|node| node.handshake.is_some()).count(), 1);
+}
+
+#[test]
+fn an_epoch_that_nobody_can_have_reached_is_not_believed() {
+    let mut gossip = node();
+    let last = (1 << 62) - 1;
+    let update = Update { config_epoch: Epoch(last), id: id(2), slots: SlotSet::new() };
+    // A known node's name; the highest epoch, its claim under it, or somebody else's.
+    let forged = [
+        (header(2, last, 2), Body::Ping(Section::default())),
+        (header(2, last, last), Body::Fail(id(2))),
+        (header(2, 5, last), Body::Ping(Section::default())),
+        (header(2, 5, 2), Body::Update(update)),
+    ];
+    let mut said = 0;
+    for (header, body) in forged {
+        let out = say(&mut gossip, 1, header, body);
+        said += out
+            .iter()
+            .filter(|action| matches!(action, Action::Log(Event::UnbelievableEpoch { .. })))
+            .count();
+        assert!(!out.iter().any(|action| matches!(action, Action::Send { .. })), "{out:?}");
+    }
+    assert_eq!(said, 1, "once a link");
+    assert_eq!(gossip.current_epoch(), Epoch(5));
+    assert_eq!(gossip.node(id(2)).unwrap().config_epoch, Epoch(2));
+    // What the node itself says still counts, also after it was away for long.
+    say(&mut gossip, 2, header(2, 1_000_000, 900_000), Body::Ping(Section::default()));
+    assert_eq!(gossip.current_epoch(), Epoch(1_000_000));
+    assert_eq!(gossip.node(id(2)).unwrap().config_epoch, Epoch(900_000));
+}
+
+#[test]
+fn a_cluster_elects_after_somebody_forged_the_highest_epoch() {
+    let mut net = Net::cluster(3, 6, &config(2000), 7);
+    let header = Header { current_epoch: Epoch((1 << 62) - 1), ..header(0, 0, 0) };
+    let header = Header { sender: net.id(1), ..header };
+    let packet = Box::new(Packet { header, body: Body::Ping(Section::default()) });
+    let link = LinkId::In(u64::MAX);
+    for index in 0..6 {
+        net.feed(index, Input::Accepted { link, peer: LOCALHOST, local: LOCALHOST });
+        net.feed(index, Input::Packet { link, packet: packet.clone() });
+    }
+    net.failover(3, FailoverMode::Force).unwrap();
+    net.until("a replica takes over", |net| net.writer_of(0) == Some(3));
+    net.until("all agree", Net::all_agree);
+}
+
+#[test]
+fn links_on_which_nobody_speaks_make_room() {
+    let mut gossip = node();
+    say(&mut gossip, 1, header(2, 5, 2), Body::Ping(Section::default()));
+    let close = |number| Action::Close { link: LinkId::In(number) };
+    for number in 1..4096 {
+        assert!(
+            !accept(&mut gossip, 1 + number / 100, number)
+                .iter()
+                .any(|out| matches!(out, Action::Close { .. }))
+        );
+    }
+    // All are taken: whoever has been silent longest gives way, and never a node that we know.
+    assert!(accept(&mut gossip, 50, 5000).contains(&close(1)));
+    assert!(accept(&mut gossip, 50, 5001).contains(&close(2)));
+    // In time all the others go, too, and nothing is left to look for.
+    let mut closed = Vec::new();
+    for ms in (100..12_000).step_by(100) {
+        closed.extend(handle(&mut gossip, ms, Input::Deadline).into_iter().filter_map(|out| match out {
+            Action::Close { link: LinkId::In(number) } => Some(number),
+            _ => None,
+        }));
+    }
+    assert_eq!(closed.len(), 4095, "all but the one of a known node");
+    assert!(!closed.contains(&0));
+}
