@@ -9,6 +9,8 @@
 //! before anything waits, and before a command that may take long.
 
 mod admission;
+pub(crate) mod context;
+mod pipeline;
 mod slots;
 mod transaction;
 
@@ -21,13 +23,14 @@ use slot_routing::Slot;
 use smallvec::SmallVec;
 
 use crate::command::{Flags, Handler, NodeCommand, Reach, Run};
-use crate::context::Context;
 use crate::engine::{Engine, Worker};
 use crate::error::CommandError;
 use crate::lookup::Registered;
 use crate::session::{Mute, Origin, Session};
 use crate::stats::{WorkerStats, add};
 use admission::paused;
+use context::Context;
+use pipeline::Pipeline;
 
 /// How many requests are prepared together: enough to hide memory latency, few enough to stay in the
 /// first-level cache.
@@ -81,7 +84,7 @@ impl Prepared<'_> {
 }
 
 /// The slots of the requests that are prepared together, those that were locked ahead: by the request's number.
-pub(crate) type Ahead<'a> = SmallVec<[Option<Touched<'a>>; AHEAD]>;
+type Ahead<'a> = SmallVec<[Option<Touched<'a>>; AHEAD]>;
 
 /// A part of a large value that a request is about.
 struct Part<'a> {
@@ -111,30 +114,34 @@ impl Engine {
             let end = batch.len().min(next + AHEAD);
             let mut prepared: SmallVec<[Prepared<'_>; AHEAD]> = SmallVec::new();
             let reply = Writer::new(out, session.protocol);
-            let mut context = Context::new(self, worker, session, now, reply);
-            self.prepare(&mut context, batch.requests(next..end, buffer), &mut prepared);
+            let mut pipeline = Pipeline::new(self, worker, session, now, reply);
+            self.prepare(&mut pipeline, batch.requests(next..end, buffer), &mut prepared);
             if buffer.len() > LONG {
-                context.ahead.clear();
+                pipeline.ahead.clear();
             }
-            let mut plain = context.session.is_plain();
+            let mut plain = pipeline.context.session.is_plain();
             let prepared = prepared.as_slice();
             for (index, request) in prepared.iter().enumerate() {
-                let mut flow = self.step(&mut context, request, plain);
+                let mut flow = self.step(&mut pipeline, request, plain);
                 // The slot stays locked if the next command is about it too.
                 if prepared.get(index + 1).is_none_or(|next| next.slot() != request.slot()) {
-                    context.slots.release();
+                    pipeline.context.slots.release();
                 }
                 if !plain || request.key.is_none() {
-                    context.worker.garbage.clear();
-                    plain = context.session.is_plain();
+                    pipeline.context.worker.garbage.clear();
+                    plain = pipeline.context.session.is_plain();
                     if !plain {
-                        flow = context.session.after(request.found, flow, context.reply.buffer());
+                        flow = pipeline.context.session.after(
+                            request.found,
+                            flow,
+                            pipeline.context.reply.buffer(),
+                        );
                     }
                 }
                 match flow {
                     Flow::Done => {}
                     flow @ (Flow::Node(_) | Flow::Paused) => {
-                        publish(context.session, now, last_found(&prepared[..=index]).or(last));
+                        publish(pipeline.context.session, now, last_found(&prepared[..=index]).or(last));
                         return (next + index, flow);
                     }
                     Flow::Close => return (next + index + 1, Flow::Close),
@@ -151,7 +158,7 @@ impl Engine {
     /// that nobody else has, are locked from then on until their commands have run.
     fn prepare<'a, 'p>(
         &'a self,
-        context: &mut Context<'a>,
+        pipeline: &mut Pipeline<'a>,
         requests: impl Iterator<Item = Args<'p>>,
         prepared: &mut SmallVec<[Prepared<'p>; AHEAD]>,
     ) {
@@ -168,16 +175,16 @@ impl Engine {
             Prepared { number, args, found, key }
         }));
         if keys > 1 {
-            let db = context.session.db;
+            let db = pipeline.context.session.db;
             let touch_index = |request: &Prepared<'_>| self.keyspace.touch_index(db, &request.key?.1);
-            context.ahead.extend(prepared.iter().map(touch_index));
-            for (touched, request) in context.ahead.iter_mut().zip(prepared.iter()) {
+            pipeline.ahead.extend(prepared.iter().map(touch_index));
+            for (touched, request) in pipeline.ahead.iter_mut().zip(prepared.iter()) {
                 if let (Some(touched), Some((_, key))) = (touched, &request.key) {
                     touched.touch_entry(db, key);
                 }
             }
             if parts {
-                self.touch_parts(db, prepared, &context.ahead);
+                self.touch_parts(db, prepared, &pipeline.ahead);
             }
         }
     }
@@ -215,52 +222,52 @@ impl Engine {
     /// Runs one request, or says why it cannot run here and now. Nearly always neither command nor client nor
     /// server asks for a closer look: `plain` says so of the client.
     #[inline]
-    fn step<'r>(&'r self, context: &mut Context<'r>, request: &'r Prepared<'r>, plain: bool) -> Flow {
+    fn step<'r>(&'r self, pipeline: &mut Pipeline<'r>, request: &'r Prepared<'r>, plain: bool) -> Flow {
         if plain
             && let Some(entry) = request.found
             && let Some(handler) = entry.plain(request.args)
             && self.settings.gate().is_empty()
         {
-            return self.perform(context, request, entry, handler, false);
+            return self.perform(pipeline, request, entry, handler, false);
         }
-        context.slots.release();
-        context.ahead.clear();
+        pipeline.context.slots.release();
+        pipeline.ahead.clear();
         // What asks for silence (CLIENT REPLY) is not itself silenced.
-        let muted = context.session.mute != Mute::Nothing;
-        if context.session.mute == Mute::Next {
-            context.session.mute = Mute::This;
+        let muted = pipeline.context.session.mute != Mute::Nothing;
+        if pipeline.context.session.mute == Mute::Next {
+            pipeline.context.session.mute = Mute::This;
         }
-        let start = context.reply.len();
-        let flow = self.careful_step(context, request);
+        let start = pipeline.context.reply.len();
+        let flow = self.careful_step(pipeline, request);
         if muted && matches!(flow, Flow::Done | Flow::Close) {
-            context.keep_reply_from(start);
+            pipeline.keep_reply_from(start);
         }
         flow
     }
 
     /// Runs a request that something may keep from running.
-    fn careful_step<'r>(&'r self, context: &mut Context<'r>, request: &'r Prepared<'r>) -> Flow {
+    fn careful_step<'r>(&'r self, pipeline: &mut Pipeline<'r>, request: &'r Prepared<'r>) -> Flow {
         // ASKING holds for one command.
-        let asked = std::mem::take(&mut context.session.asking);
-        let entry = match self.examine(context, request, asked) {
+        let asked = std::mem::take(&mut pipeline.context.session.asking);
+        let entry = match self.examine(pipeline, request, asked) {
             Ok(entry) => entry,
             Err(flow) => return flow,
         };
         let flow = match entry.command.run {
-            Run::Here(handler) => self.perform(context, request, entry, handler, asked),
+            Run::Here(handler) => self.perform(pipeline, request, entry, handler, asked),
             Run::Exec => {
-                let start = context.reply.len();
-                match self.exec(context, asked) {
-                    Ok(Flow::Done) => self.count(context, entry, request.args, start),
+                let start = pipeline.context.reply.len();
+                match self.exec(&mut pipeline.context, asked) {
+                    Ok(Flow::Done) => self.count(pipeline, entry, request.args, start),
                     Ok(flow) => flow,
-                    Err(error) => self.fail(context, entry, request.args, start, &error),
+                    Err(error) => self.fail(pipeline, entry, request.args, start, &error),
                 }
             }
             Run::Node(_) | Run::Container => {
                 unreachable!("the shell's commands and containers are sorted out on admission")
             }
         };
-        context.session.asking |= asked && flow == Flow::Paused;
+        pipeline.context.session.asking |= asked && flow == Flow::Paused;
         flow
     }
 
@@ -270,19 +277,20 @@ impl Engine {
     #[inline]
     fn perform<'r>(
         &'r self,
-        context: &mut Context<'r>,
+        pipeline: &mut Pipeline<'r>,
         request: &'r Prepared<'r>,
         entry: &'static Registered,
         handler: Handler,
         asked: bool,
     ) -> Flow {
-        let start = context.reply.len();
+        let start = pipeline.context.reply.len();
         if !entry.command.flags.intersects(Flags::BRIEF.union(Flags::FAST)) {
-            context.ahead.clear();
+            pipeline.ahead.clear();
         }
-        if let Err(error) = self.lock(context, request, entry, asked) {
-            return self.fail(context, entry, request.args, start, &error);
+        if let Err(error) = self.lock(pipeline, request, entry, asked) {
+            return self.fail(pipeline, entry, request.args, start, &error);
         }
+        let context = &mut pipeline.context;
         let from_client = context.session.origin == Origin::Client;
         if from_client && paused(self.settings.gate(), entry.command.flags) {
             return Flow::Paused;
@@ -290,9 +298,8 @@ impl Engine {
         let db = context.session.db;
         // Asked under the locks: the log is opened at a cut, while every slot is held.
         context.worker.effects.start(from_client && self.log.wanted());
-        (context.args, context.index) = (request.args, entry.index);
-        context.prepared = request.key.as_ref();
-        context.holds_all = entry.command.reach == Reach::AllSlots;
+        let holds_all = entry.command.reach == Reach::AllSlots;
+        context.begin(entry, request.args, request.key.as_ref(), holds_all);
         let outcome = handler(context);
         if context.session.tracks {
             context.note_reads(entry.command);
@@ -302,8 +309,8 @@ impl Engine {
             context.append_effects(db);
         }
         match outcome {
-            Ok(()) => self.count(context, entry, request.args, start),
-            Err(error) => self.fail(context, entry, request.args, start, &error),
+            Ok(()) => self.count(pipeline, entry, request.args, start),
+            Err(error) => self.fail(pipeline, entry, request.args, start, &error),
         }
     }
 
@@ -311,16 +318,16 @@ impl Engine {
     #[inline(always)]
     fn count(
         &self,
-        context: &mut Context<'_>,
+        pipeline: &mut Pipeline<'_>,
         entry: &'static Registered,
         args: Args<'_>,
         start: usize,
     ) -> Flow {
-        let end = (context.worker.nanos)();
-        let nanos = end.saturating_sub(context.clock);
-        context.clock = end;
-        let ran = Ran { entry, args, nanos, reply_len: context.reply.len().saturating_sub(start) };
-        self.account(&context.worker.stats, context.session, context.now, &ran);
+        let end = (pipeline.context.worker.nanos)();
+        let nanos = end.saturating_sub(pipeline.clock);
+        pipeline.clock = end;
+        let ran = Ran { entry, args, nanos, reply_len: pipeline.context.reply.len().saturating_sub(start) };
+        self.account(&pipeline.context.worker.stats, pipeline.context.session, pipeline.context.now, &ran);
         Flow::Done
     }
 
@@ -328,18 +335,18 @@ impl Engine {
     #[cold]
     fn fail(
         &self,
-        context: &mut Context<'_>,
+        pipeline: &mut Pipeline<'_>,
         entry: &'static Registered,
         args: Args<'_>,
         start: usize,
         error: &CommandError,
     ) -> Flow {
-        let flow = self.count(context, entry, args, start);
-        context.reply.truncate(start);
-        let stats = &context.worker.stats.commands[entry.index];
+        let flow = self.count(pipeline, entry, args, start);
+        pipeline.context.reply.truncate(start);
+        let stats = &pipeline.context.worker.stats.commands[entry.index];
         // A redirection is not the command's failure.
         add(if error.is_refusal() { &stats.rejected } else { &stats.failed }, 1);
-        context.refuse(error);
+        pipeline.refuse(error);
         flow
     }
 
@@ -347,33 +354,33 @@ impl Engine {
     /// now: then the flow says what is to be done instead.
     fn examine<'r>(
         &'r self,
-        context: &mut Context<'r>,
+        pipeline: &mut Pipeline<'r>,
         request: &'r Prepared<'r>,
         asked: bool,
     ) -> Result<&'static Registered, Flow> {
-        if context.session.transaction.is_some()
-            && let Some(queued) = self.queue(context, request, asked)
+        if pipeline.context.session.transaction.is_some()
+            && let Some(queued) = self.queue(pipeline, request, asked)
         {
             match queued {
-                Ok(()) => context.reply.simple("QUEUED"),
-                Err(error) => context.refuse(&error),
+                Ok(()) => pipeline.context.reply.simple("QUEUED"),
+                Err(error) => pipeline.refuse(&error),
             }
             return Err(Flow::Done);
         }
-        match self.admit(context.session, request, context.now) {
+        match self.admit(pipeline.context.session, request, pipeline.context.now) {
             Ok(Admitted { entry, flow: Flow::Done }) => Ok(entry),
             Ok(Admitted { flow, .. }) => {
-                context.session.asking = asked;
+                pipeline.context.session.asking = asked;
                 Err(flow)
             }
             // A browser made to talk to this port: its next line may be a command of somebody's choosing.
             Err(CommandError::UnknownCommand { name, .. }) if is_http(&name) => Err(Flow::Close),
             Err(error) => {
-                let error = self.refused_exec(context.session, request, error);
+                let error = self.refused_exec(pipeline.context.session, request, error);
                 if let Some(entry) = request.found {
-                    add(&context.worker.stats.commands[entry.index].rejected, 1);
+                    add(&pipeline.context.worker.stats.commands[entry.index].rejected, 1);
                 }
-                context.refuse(&error);
+                pipeline.refuse(&error);
                 Err(Flow::Done)
             }
         }

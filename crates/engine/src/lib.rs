@@ -11,7 +11,6 @@ mod clients;
 mod command;
 mod command_log;
 mod commands;
-mod context;
 mod dispatch;
 mod effects;
 mod engine;
@@ -35,12 +34,15 @@ mod tracking;
 mod transaction;
 mod watch;
 
+// It lies where only the dispatcher reaches what handlers must not.
+use dispatch::context;
+
 pub use bin::Bin;
 pub use clients::{Client, ClientFlags, ClientKind, Clients, Link, Names, Unblock, Wake};
 pub use command::{Categories, ClusterCommand, Command, Flags, Group, NodeCommand, Reach, Run};
 pub use command_log::{CommandLog, CommandLogs};
 pub use commands::{CLIENT_HELP, answer_command, write_help};
-pub use context::Context;
+pub use dispatch::context::Context;
 pub use dispatch::{Flow, Ran};
 pub use effects::{EffectLog, NoLog};
 pub use engine::{Engine, Worker};

@@ -81,7 +81,7 @@ fn time(context: &mut Context<'_>) -> Result<(), CommandError> {
     let micros = match context.engine.wall_base.load(Ordering::Relaxed) {
         // Nobody said how the clocks go together: when the batch of this command was read.
         0 => context.now.0 * 1000,
-        base => base + ((context.worker.nanos)() / 1000) as i64,
+        base => base + (context.nanos() / 1000) as i64,
     };
     context.reply.array(2);
     context.reply.bulk_integer(micros.div_euclid(1_000_000));

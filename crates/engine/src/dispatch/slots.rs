@@ -6,9 +6,9 @@ use resp::Args;
 use slot_routing::{Access, Member, Ownership, Slot, Topology, Verdict, route};
 use smallvec::SmallVec;
 
-use super::Prepared;
+use super::pipeline::Pipeline;
+use super::{Context, Prepared};
 use crate::command::{Flags, Reach};
-use crate::context::Context;
 use crate::engine::Engine;
 use crate::error::CommandError;
 use crate::lookup::Registered;
@@ -19,29 +19,37 @@ impl Engine {
     #[inline(always)]
     pub(super) fn lock<'r>(
         &'r self,
-        context: &mut Context<'r>,
+        pipeline: &mut Pipeline<'r>,
         request: &Prepared<'r>,
         entry: &Registered,
         asked: bool,
     ) -> Result<(), CommandError> {
         let first = match request.slot() {
             Some(slot) => {
-                let touched = context.ahead.get_mut(request.number).and_then(Option::take);
-                if !context.slots.try_lock_only(&self.keyspace, slot, touched) {
-                    context.ahead.clear();
-                    context.slots.wait_for(&self.keyspace, slot);
+                let touched = pipeline.ahead.get_mut(request.number).and_then(Option::take);
+                if !pipeline.context.slots.try_lock_only(&self.keyspace, slot, touched) {
+                    pipeline.ahead.clear();
+                    pipeline.context.slots.wait_for(&self.keyspace, slot);
                 }
                 Some(slot)
             }
             None => {
-                context.ahead.clear();
-                self.lock_found(&mut context.slots, entry, request.args)?
+                pipeline.ahead.clear();
+                self.lock_found(&mut pipeline.context.slots, entry, request.args)?
             }
         };
-        if let (Some(topology), Some(slot), Origin::Client) = (&self.topology, first, context.session.origin)
-            && context.slots.slot(slot).ownership() != Ownership::Mine
+        if let (Some(topology), Some(slot), Origin::Client) =
+            (&self.topology, first, pipeline.context.session.origin)
+            && pipeline.context.slots.slot(slot).ownership() != Ownership::Mine
         {
-            return self.check_served(context, request.args, entry, asked, slot, &topology.load());
+            return self.check_served(
+                &mut pipeline.context,
+                request.args,
+                entry,
+                asked,
+                slot,
+                &topology.load(),
+            );
         }
         Ok(())
     }

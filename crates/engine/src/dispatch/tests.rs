@@ -62,24 +62,24 @@ fn a_command_admitted_before_a_pause_stops_at_its_slot() {
     let engine = &client.engine;
     let mut prepared = SmallVec::new();
     let reply = &mut Vec::new();
-    let mut context = Context::new(
+    let mut pipeline = Pipeline::new(
         engine,
         &mut client.worker,
         &mut client.session,
         client.now,
         Writer::new(reply, Protocol::Resp2),
     );
-    engine.prepare(&mut context, batch.requests(0..3, &buffer), &mut prepared);
-    drop(context);
+    engine.prepare(&mut pipeline, batch.requests(0..3, &buffer), &mut prepared);
+    drop(pipeline);
     for (request, runs) in prepared.iter().zip([false, true, false]) {
         let admitted = engine.admit(&client.session, request, client.now).unwrap();
         assert_eq!(admitted.flow, Flow::Done);
         engine.settings.set_gate(Gate::WRITES_PAUSED, true);
         let (worker, session, mut out) = (&mut client.worker, &mut client.session, Vec::new());
         let reply = Writer::new(&mut out, session.protocol);
-        let mut context = Context::new(engine, worker, session, client.now, reply);
+        let mut pipeline = Pipeline::new(engine, worker, session, client.now, reply);
         let Run::Here(handler) = admitted.entry.command.run else { panic!("the engine's own command") };
-        let flow = engine.perform(&mut context, request, admitted.entry, handler, false);
+        let flow = engine.perform(&mut pipeline, request, admitted.entry, handler, false);
         assert_eq!(flow, if runs { Flow::Done } else { Flow::Paused });
         engine.settings.set_gate(Gate::WRITES_PAUSED, false);
     }
@@ -142,15 +142,15 @@ fn no_slot_is_locked_ahead_behind_a_command_that_may_take_long() {
     resp::Parser::new().parse(&mut buffer.clone(), &mut batch, &resp::Limits::default());
     let (engine, mut out, mut prepared) = (&client.engine, Vec::new(), SmallVec::new());
     let reply = Writer::new(&mut out, Protocol::Resp2);
-    let mut context = Context::new(engine, &mut client.worker, &mut client.session, client.now, reply);
-    engine.prepare(&mut context, batch.requests(0..4, &buffer), &mut prepared);
-    let held = |context: &Context<'_>| context.ahead.iter().filter(|touched| touched.is_some()).count();
-    assert_eq!(held(&context), 4);
+    let mut pipeline = Pipeline::new(engine, &mut client.worker, &mut client.session, client.now, reply);
+    engine.prepare(&mut pipeline, batch.requests(0..4, &buffer), &mut prepared);
+    let held = |pipeline: &Pipeline<'_>| pipeline.ahead.iter().filter(|touched| touched.is_some()).count();
+    assert_eq!(held(&pipeline), 4);
     for (request, held_after) in prepared.iter().zip([3, 2, 0, 0]) {
-        assert_eq!(engine.step(&mut context, request, true), Flow::Done);
-        assert_eq!(held(&context), held_after);
+        assert_eq!(engine.step(&mut pipeline, request, true), Flow::Done);
+        assert_eq!(held(&pipeline), held_after);
     }
-    drop(context);
+    drop(pipeline);
     assert_eq!(out, b"$1\r\n1\r\n+OK\r\n$1\r\n3\r\n$1\r\n4\r\n");
 }
 

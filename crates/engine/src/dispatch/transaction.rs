@@ -12,10 +12,10 @@ use keyspace::{Found, LockedSlots};
 use slot_routing::{Access, Ownership, Slot};
 
 use super::admission::paused;
-use super::{Admitted, Flow, Prepared, Ran};
+use super::pipeline::Pipeline;
+use super::{Admitted, Context, Flow, Prepared, Ran};
 use crate::clients::ClientFlags;
 use crate::command::{Flags, NodeCommand, Run};
-use crate::context::Context;
 use crate::engine::Engine;
 use crate::error::CommandError;
 use crate::lookup::Registered;
@@ -26,16 +26,16 @@ impl Engine {
     /// Queues a request of a session that said MULTI; `None` if it is one that runs at once.
     pub(super) fn queue<'r>(
         &'r self,
-        context: &mut Context<'r>,
+        pipeline: &mut Pipeline<'r>,
         request: &'r Prepared<'r>,
         asked: bool,
     ) -> Option<Result<(), CommandError>> {
         if request.found.is_some_and(|entry| entry.command.flags.contains(Flags::AT_ONCE)) {
             return None;
         }
-        let admitted = self.admit(context.session, request, context.now);
-        let queued = admitted.and_then(|admitted| self.check_queued(context, request, asked, &admitted));
-        let session = &mut *context.session;
+        let admitted = self.admit(pipeline.context.session, request, pipeline.context.now);
+        let queued = admitted.and_then(|admitted| self.check_queued(pipeline, request, asked, &admitted));
+        let session = &mut *pipeline.context.session;
         let transaction = session.transaction.as_mut()?;
         let result = match queued {
             Ok(entry) => {
@@ -57,7 +57,7 @@ impl Engine {
 
     fn check_queued<'r>(
         &'r self,
-        context: &mut Context<'r>,
+        pipeline: &mut Pipeline<'r>,
         request: &'r Prepared<'r>,
         asked: bool,
         admitted: &Admitted,
@@ -67,8 +67,8 @@ impl Engine {
             return Err(CommandError::text("ERR Command not allowed inside a transaction"));
         }
         if self.topology.is_some() && !entry.command.keys.is_empty() {
-            let served = self.lock(context, request, entry, asked);
-            context.slots.release();
+            let served = self.lock(pipeline, request, entry, asked);
+            pipeline.context.slots.release();
             served?;
         }
         Ok(entry)
@@ -122,7 +122,8 @@ impl Engine {
     ) {
         let reply = outer.reply.reborrow();
         let mut context = Context::new(self, outer.worker, outer.session, outer.now, reply);
-        (context.slots, context.holds_all) = (slots, transaction.holds_all());
+        let holds_all = transaction.holds_all();
+        context.slots = slots;
         let (nanos, first_db) = (context.worker.nanos, context.session.db);
         context.worker.effects.start(context.session.origin == Origin::Client && self.log.wanted());
         let mut logged_db = first_db;
@@ -134,7 +135,7 @@ impl Engine {
                 logged_db = context.session.db;
                 context.worker.effects.select(logged_db);
             }
-            (context.args, context.index) = (request.args(), entry.index);
+            context.begin(entry, request.args(), None, holds_all);
             let (start, begin) = (context.reply.len(), nanos());
             let outcome = handler(&mut context);
             if context.session.tracks {

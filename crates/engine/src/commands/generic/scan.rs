@@ -16,7 +16,7 @@ const SLOT_BITS: u64 = 0x3fff;
 pub(super) fn dbsize(context: &mut Context<'_>) -> Result<(), CommandError> {
     let db = context.session.db;
     let mut keys = 0;
-    if db == 0 && !context.holds_all {
+    if db == 0 && !context.holds_all() {
         keys = context.engine.keyspace.len(db);
     } else {
         context.each_slot(|_, data| keys += data.table_if(db).map_or(0, Table::len));

@@ -1,0 +1,184 @@
+//! What a handler works with: the client, the command's arguments and reply, the keys of its slots, and the way to
+//! say what it changed.
+//!
+//! What the dispatcher keeps from one command to the next is its own ([`super::Pipeline`]); what it sets here for
+//! each command handlers cannot reach.
+
+mod keys;
+mod slots;
+
+use clock::Millis;
+use keyspace::{Key, LockedSlots, Usage};
+use resp::{Args, Writer};
+use slot_routing::Slot;
+
+use crate::command::{Command, Flags};
+use crate::engine::{Engine, Worker};
+use crate::error::CommandError;
+use crate::lookup::Registered;
+use crate::session::Session;
+use crate::stats::add;
+
+/// A command on its way: the client, the slots that are locked, its arguments, its reply and its effects.
+pub struct Context<'a> {
+    pub engine: &'a Engine,
+    pub session: &'a mut Session,
+    /// The command's name first.
+    pub args: Args<'a>,
+    pub reply: Writer<'a>,
+    /// The slots that the command's key specs name.
+    pub slots: LockedSlots<'a>,
+    /// The wall clock when the batch began.
+    pub now: Millis,
+    pub(in crate::dispatch) worker: &'a mut Worker,
+    /// The command's number.
+    index: usize,
+    /// The key that was hashed when the batch was prepared, and its place.
+    prepared: Option<&'a (usize, Key<'a>)>,
+    /// Whether `slots` are all there are.
+    holds_all: bool,
+    /// How a key is that is used now, unless it matters how often (LFU).
+    used_now: Usage,
+}
+
+impl std::fmt::Debug for Context<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Context").field("args", &self.args).finish_non_exhaustive()
+    }
+}
+
+impl<'a> Context<'a> {
+    /// For commands of which none is known yet.
+    pub(in crate::dispatch) fn new(
+        engine: &'a Engine,
+        worker: &'a mut Worker,
+        session: &'a mut Session,
+        now: Millis,
+        reply: Writer<'a>,
+    ) -> Self {
+        Self {
+            engine,
+            session,
+            args: Args::default(),
+            reply,
+            slots: LockedSlots::default(),
+            now,
+            worker,
+            index: 0,
+            prepared: None,
+            holds_all: false,
+            used_now: Usage::lru(now),
+        }
+    }
+
+    /// A command begins whose slots are locked, all of them if `holds_all`; `key` is the one that was hashed
+    /// when its batch was prepared.
+    #[inline(always)]
+    pub(in crate::dispatch) fn begin(
+        &mut self,
+        entry: &Registered,
+        args: Args<'a>,
+        key: Option<&'a (usize, Key<'a>)>,
+        holds_all: bool,
+    ) {
+        (self.index, self.args, self.prepared, self.holds_all) = (entry.index, args, key, holds_all);
+    }
+
+    /// Argument `index` as a key.
+    #[inline]
+    #[must_use]
+    pub fn key(&self, index: usize) -> Key<'a> {
+        match self.prepared {
+            Some(&(place, key)) if place == index => key,
+            _ => self.engine.keyspace.key(self.arg(index)),
+        }
+    }
+
+    /// Argument `index`, which the arity promises.
+    #[must_use]
+    pub fn arg(&self, index: usize) -> &'a [u8] {
+        self.args.get(index).expect("a handler asks only for arguments that its arity promises")
+    }
+
+    /// Argument `index` as a signed integer.
+    pub fn integer(&self, index: usize) -> Result<i64, CommandError> {
+        resp::parse_i64(self.arg(index)).ok_or(CommandError::NotInteger)
+    }
+
+    /// Says that `key` has another value or another expiry than before.
+    pub fn modified(&mut self, key: &Key<'_>) {
+        self.modified_in(self.session.db, key);
+    }
+
+    /// [`Context::modified`] in another database.
+    pub fn modified_in(&mut self, db: u16, key: &Key<'_>) {
+        self.engine.changed(db, key.slot(), key.bytes(), Some(self.session.id));
+        self.changed(1);
+    }
+
+    /// Says that the command changed `count` things. Unless [`Context::effect`] says otherwise, it is
+    /// appended to the log as the client sent it.
+    pub fn changed(&mut self, count: u64) {
+        self.worker.effects.changes += count;
+    }
+
+    /// Appends this to the log in place of what the client sent, where that would not give the same
+    /// result on another node or at another time. May be called several times.
+    pub fn effect(&mut self, args: &[&[u8]]) {
+        self.worker.effects.rewritten = true;
+        self.worker.effects.push(args.iter().copied());
+    }
+
+    /// Appends the command to the log as the client sent it, though it changes no key. A replica's log has
+    /// what its master sends.
+    pub fn replicate(&mut self) {
+        if self.deletes_expired() {
+            self.worker.effects.rewritten = true;
+            self.worker.effects.push(self.args.iter());
+        }
+    }
+
+    /// Appends what the command changed, in database `db`.
+    pub(in crate::dispatch) fn append_effects(&mut self, db: u16) {
+        let Worker { effects, stats, .. } = &mut *self.worker;
+        add(&stats.changes, effects.total_changes);
+        if effects.any {
+            self.session.last_write = effects.append(&*self.engine.log, db);
+        }
+        effects.clear();
+    }
+
+    /// Notes the keys that a client which tracks them has read.
+    #[cold]
+    pub(in crate::dispatch) fn note_reads(&mut self, command: &'static Command) {
+        let client = &self.session.client;
+        if !command.flags.contains(Flags::READONLY) || !client.notes_reads() {
+            return;
+        }
+        let (engine, args) = (self.engine, self.args);
+        command.visit_keys(args, &mut |index, _| {
+            let key = &args[index];
+            engine.tracking.note(&engine.clients, Slot::of_key(key), key, client.id);
+        });
+    }
+
+    /// A uniform random number.
+    pub fn random(&mut self) -> u64 {
+        self.worker.random.next()
+    }
+
+    /// The worker's monotonic clock, in nanoseconds.
+    pub fn nanos(&self) -> u64 {
+        (self.worker.nanos)()
+    }
+
+    /// Whether the command holds every slot.
+    pub fn holds_all(&self) -> bool {
+        self.holds_all
+    }
+
+    /// Shows other clients that this command is what the client is doing.
+    pub(crate) fn publish(&self) {
+        self.session.publish(self.now, self.index);
+    }
+}

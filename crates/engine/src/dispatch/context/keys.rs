@@ -1,0 +1,214 @@
+//! Keys as handlers use them: found, read, put, deleted, made to expire.
+
+use std::sync::atomic::Ordering;
+
+use clock::Millis;
+use keyspace::{Detached, Dropped, Found, Key, NewValue, Place, Str, Table, Usage, Value};
+use resp::Writer;
+
+use super::Context;
+use crate::command::Flags;
+use crate::error::CommandError;
+use crate::session::Origin;
+use crate::settings::Gate;
+use crate::stats::add;
+
+impl<'a> Context<'a> {
+    /// The keys of `key`'s slot in the client's database.
+    #[inline]
+    pub fn table(&mut self, key: &Key<'_>) -> &mut Table {
+        self.slots.slot_mut(key.slot()).table(self.session.db)
+    }
+
+    /// The same, only to be looked at.
+    #[inline]
+    pub fn view(&self, key: &Key<'_>) -> &Table {
+        self.slots.slot(key.slot()).view(self.session.db)
+    }
+
+    /// The same together with the reply, to write what the table holds without copying it.
+    #[inline]
+    pub fn view_and_reply(&mut self, key: &Key<'_>) -> (&Table, &mut Writer<'a>) {
+        (self.slots.slot(key.slot()).view(self.session.db), &mut self.reply)
+    }
+
+    /// Where `key` lies, if it is there and has not expired. An expired key is deleted on the way, and
+    /// the log told, unless this node is a replica or writes are paused: then it is only hidden.
+    /// The key is used by that.
+    pub fn find(&mut self, key: &Key<'_>) -> Option<Place> {
+        self.find_in(self.session.db, key)
+    }
+
+    /// [`Context::find`] for a command that looks at a key without using it.
+    pub fn peek(&mut self, key: &Key<'_>) -> Option<Place> {
+        self.look_in(self.session.db, key).map(|(place, _)| place)
+    }
+
+    /// [`Context::find`] in another database.
+    pub fn find_in(&mut self, db: u16, key: &Key<'_>) -> Option<Place> {
+        self.use_in(db, key)
+    }
+
+    #[inline(always)]
+    fn use_in(&mut self, db: u16, key: &Key<'_>) -> Option<Place> {
+        let (place, usage) = self.look_in(db, key)?;
+        if !self.session.no_touch() {
+            self.mark_used(db, key, place, usage);
+        }
+        Some(place)
+    }
+
+    /// The key at `place` is used; `before` is how it had been.
+    #[inline(always)]
+    pub(crate) fn mark_used(&mut self, db: u16, key: &Key<'_>, place: Place, before: Usage) {
+        let usage = match self.engine.settings.lfu() {
+            None => self.used_now,
+            Some(settings) => before.used_lfu(self.now, settings, self.worker.random.next() as u32),
+        };
+        if usage != before {
+            self.slots.slot_mut(key.slot()).table(db).set_usage(place, usage);
+        }
+    }
+
+    #[inline(always)]
+    fn look_in(&mut self, db: u16, key: &Key<'_>) -> Option<(Place, Usage)> {
+        match self.slots.find(db, key, self.now) {
+            (Found::Missing, _) => None,
+            (Found::Live(place), usage) => Some((place, usage)),
+            (Found::Expired(place), usage) => self.look_at_expired(db, key, place).then_some((place, usage)),
+        }
+    }
+
+    /// Deals with a key whose time has come; says whether the command sees it all the same.
+    #[cold]
+    fn look_at_expired(&mut self, db: u16, key: &Key<'_>, place: Place) -> bool {
+        if self.session.origin == Origin::Master {
+            return true;
+        }
+        let settings = &self.engine.settings;
+        let hides = settings.replica.load(Ordering::Relaxed) || settings.gate().intersects(Gate::PAUSED);
+        // A replica that takes writes of its own: one must not come to lie beside the other.
+        let replaces = || self.engine.registry.all()[self.index].command.flags.contains(Flags::WRITE);
+        if !hides || replaces() {
+            let dropped = self.slots.slot_mut(key.slot()).table(db).remove(place, key);
+            self.discard(dropped);
+        }
+        if !hides {
+            self.engine.key_gone(db, key.slot(), key.bytes());
+            add(&self.worker.stats.expired_keys, 1);
+        }
+        false
+    }
+
+    /// [`Context::find`] for a command that reads: counts a hit or a miss.
+    #[inline]
+    pub fn read(&mut self, key: &Key<'_>) -> Option<Place> {
+        let found = self.use_in(self.session.db, key);
+        self.count_read(found)
+    }
+
+    /// [`Context::peek`] for a command that reads: counts a hit or a miss.
+    pub fn glance(&mut self, key: &Key<'_>) -> Option<Place> {
+        let found = self.peek(key);
+        self.count_read(found)
+    }
+
+    #[inline]
+    fn count_read(&mut self, found: Option<Place>) -> Option<Place> {
+        let counter = if found.is_some() {
+            &self.worker.stats.keyspace_hits
+        } else {
+            &self.worker.stats.keyspace_misses
+        };
+        add(counter, 1);
+        found
+    }
+
+    /// The string at `place`.
+    pub fn string(&self, key: &Key<'_>, place: Place) -> Result<Str<'_>, CommandError> {
+        match self.view(key).value(place) {
+            Value::String(string) => Ok(string),
+            _ => Err(CommandError::WrongType),
+        }
+    }
+
+    /// Puts a value and its expiry under `key`, which was found at `found`.
+    pub fn put(&mut self, key: &Key<'_>, found: Option<Place>, value: NewValue<'_>, expiry: Option<Millis>) {
+        self.put_in(self.session.db, key, found, value, expiry);
+    }
+
+    /// [`Context::put`] in another database.
+    pub fn put_in(
+        &mut self,
+        db: u16,
+        key: &Key<'_>,
+        found: Option<Place>,
+        value: NewValue<'_>,
+        expiry: Option<Millis>,
+    ) {
+        let table = self.slots.slot_mut(key.slot()).table(db);
+        match found {
+            None => {
+                table.insert(key, value, expiry);
+            }
+            Some(place) => {
+                let (_, dropped) = table.replace(place, key, value, expiry);
+                self.discard(dropped);
+            }
+        }
+        self.modified_in(db, key);
+    }
+
+    /// [`Context::put`] of a value that was made before.
+    pub fn put_made(&mut self, key: &Key<'_>, found: Option<Place>, value: Detached, expiry: Option<Millis>) {
+        if let Some(place) = found {
+            let dropped = self.table(key).remove(place, key);
+            self.discard(dropped);
+        }
+        self.table(key).attach(key, value, expiry);
+        self.modified(key);
+    }
+
+    /// Takes out `key`, which lies at `place`.
+    pub fn delete(&mut self, key: &Key<'_>, place: Place) {
+        let dropped = self.table(key).remove(place, key);
+        self.discard(dropped);
+        self.modified(key);
+    }
+
+    /// Makes `key`, which lies at `place`, expire at `at`, and logs that. A time that has come deletes
+    /// the key at once, except on a replica: its master says when keys go.
+    pub fn expire_at(&mut self, key: &Key<'_>, place: Place, at: Millis) {
+        if at <= self.now && self.deletes_expired() {
+            self.delete(key, place);
+            self.effect(&[b"DEL", key.bytes()]);
+            return;
+        }
+        self.table(key).set_expiry(place, key, Some(at));
+        self.modified(key);
+        let mut digits = itoa::Buffer::new();
+        self.effect(&[b"PEXPIREAT", key.bytes(), digits.format(at.0).as_bytes()]);
+    }
+
+    /// Makes `key`, which lies at `place`, stay, and logs that; says whether it would have expired.
+    pub fn persist(&mut self, key: &Key<'_>, place: Place) -> bool {
+        let table = self.table(key);
+        if table.expiry(place).is_none() {
+            return false;
+        }
+        table.set_expiry(place, key, None);
+        self.modified(key);
+        self.effect(&[b"PERSIST", key.bytes()]);
+        true
+    }
+
+    /// Whether a key whose time has come is deleted here: not on a replica.
+    pub(crate) fn deletes_expired(&self) -> bool {
+        self.session.origin == Origin::Client && !self.engine.settings.replica.load(Ordering::Relaxed)
+    }
+
+    /// Lets go of a value that left its table.
+    pub fn discard(&self, dropped: Dropped) {
+        self.engine.bin.discard(dropped);
+    }
+}

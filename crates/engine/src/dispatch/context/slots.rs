@@ -1,0 +1,77 @@
+//! What commands without keys do to slots: visit them one by one, flush and exchange databases.
+
+use clock::Millis;
+use keyspace::{Found, SlotData, Table};
+use slot_routing::Slot;
+
+use super::Context;
+
+impl Context<'_> {
+    /// Visits every slot in rising order, each locked only while it is visited unless the command holds
+    /// them all. Only for commands without keys.
+    pub fn each_slot(&mut self, mut visit: impl FnMut(Slot, &mut SlotData)) {
+        for slot in Slot::all() {
+            self.with_slot(slot, |data| visit(slot, data));
+        }
+    }
+
+    /// Visits one slot as [`Context::each_slot`] does.
+    pub fn with_slot<R>(&mut self, slot: Slot, visit: impl FnOnce(&mut SlotData) -> R) -> R {
+        if self.holds_all {
+            visit(self.slots.slot_mut(slot))
+        } else {
+            visit(&mut self.engine.keyspace.lock(slot))
+        }
+    }
+
+    /// How many keys the client's database has in `slot`.
+    pub fn slot_len(&mut self, slot: Slot) -> usize {
+        let db = self.session.db;
+        if db == 0 && !self.holds_all {
+            return self.engine.keyspace.slot_len(slot);
+        }
+        self.with_slot(slot, |data| data.table_if(db).map_or(0, Table::len))
+    }
+
+    /// Takes all keys out of one database, or of all, and says how many there were. The command must hold all
+    /// slots. They are dropped when the slots are free again, by this thread if the client waits for that.
+    pub fn clear(&mut self, only: Option<u16>, wait: bool) -> usize {
+        for db in (0..self.engine.keyspace.databases()).filter(|db| only.is_none_or(|only| only == *db)) {
+            self.touch_watched(&[db]);
+        }
+        let (mut removed, mut tables) = (0, Vec::new());
+        for slot in self.slots.iter_mut() {
+            for db in only.map_or_else(|| slot.databases(), |db| db..db + 1) {
+                let taken = slot.take(db);
+                removed += taken.keys;
+                tables.extend(taken.table);
+            }
+        }
+        if wait {
+            self.worker.garbage.append(&mut tables);
+        } else {
+            self.worker.garbage.append(&mut self.engine.bin.discard_tables(tables));
+        }
+        removed
+    }
+
+    /// Whoever watches a key of these databases that is there in one of them sees it change.
+    fn touch_watched(&mut self, dbs: &[u16]) {
+        let (engine, slots) = (self.engine, &mut self.slots);
+        for db in dbs {
+            engine.watches.touch_where(*db, |bytes| {
+                let key = engine.keyspace.key(bytes);
+                let slot = slots.slot_mut(key.slot());
+                dbs.iter().any(|db| slot.table(*db).find(&key, Millis(i64::MIN)) != Found::Missing)
+            });
+        }
+    }
+
+    /// Exchanges two databases. The command must hold all slots.
+    pub fn swap(&mut self, a: u16, b: u16) {
+        self.touch_watched(&[a, b]);
+        for slot in self.slots.iter_mut() {
+            slot.swap(a, b);
+        }
+    }
+}
