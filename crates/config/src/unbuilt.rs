@@ -46,7 +46,6 @@ const WITHOUT_EFFECT: &[&str] = &[
     "activedefrag",
     "aof-rewrite-cpulist",
     "bgsave-cpulist",
-    "bind-source-addr",
     "bio-cpulist",
     "busy-reply-threshold",
     "cluster-announce-client-ipv4",

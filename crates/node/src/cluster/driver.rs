@@ -1,7 +1,7 @@
 //! The task that owns the machine: feeds it and does what it says.
 
 use std::collections::BTreeMap;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -16,6 +16,8 @@ use tokio::sync::{mpsc, oneshot};
 use super::links::{self, LinkEvent, Links};
 use super::store::Store;
 use super::{Answer, Ask, Prepared, options, publish};
+use crate::net::dialer::Dialer;
+use crate::net::transport::Options;
 use crate::replication::MasterAddress;
 use crate::server::Server;
 
@@ -61,11 +63,13 @@ impl Driver {
         let (sender, events) = mpsc::channel(links::WAITING_EVENTS);
         let config = &server.config;
         let port = options::bus_port(config)?;
-        for socket in crate::net::listener::bind(&config.text("bind"), port, 511)? {
-            let socket = tokio::net::TcpListener::from_std(socket)?;
-            tokio::spawn(links::listen(socket, sender.clone()));
-        }
         let Prepared { gossip, store, asks } = prepared;
+        // A peer that vanished is not waited for long (Redis: twice the node timeout).
+        let keepalive = Some(2 * gossip.config().node_timeout);
+        for listener in crate::net::listener::bind(&config.text("bind"), port, 511)? {
+            let options = Options { nodelay: true, keepalive };
+            tokio::spawn(links::listen(listener, options, sender.clone()));
+        }
         Ok(Self {
             gossip,
             server,
@@ -256,7 +260,8 @@ impl Driver {
         match action {
             Action::Connect { link, ip, port } => {
                 let patience = self.gossip.config().node_timeout;
-                self.links.connect(link, ip, port, patience);
+                let dialer = Dialer::new(&self.server.config);
+                self.links.connect(link, SocketAddr::new(ip, port), patience, dialer);
             }
             Action::Close { link } => self.links.close(link),
             Action::Persist { text, .. } => {

@@ -4,7 +4,6 @@
 //! more slowly. A link whose peer does not read is closed at `cluster-link-sendbuf-limit`.
 
 use std::collections::BTreeMap;
-use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -12,17 +11,18 @@ use std::time::Duration;
 
 use gossip::LinkId;
 use gossip::wire::{self, Packet};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf};
 use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
+
+use crate::net::dialer::Dialer;
+use crate::net::transport::{Listener, Options, Stream};
 
 /// What happened on a link.
 #[derive(Debug)]
 pub(super) enum LinkEvent {
-    Accepted { stream: TcpStream, peer: IpAddr, local: IpAddr },
-    Connected { link: LinkId, stream: TcpStream },
+    Accepted { stream: Stream, peer: IpAddr, local: IpAddr },
+    Connected { link: LinkId, stream: Stream },
     ConnectFailed { link: LinkId, refused: bool },
     Packet { link: LinkId, packet: Box<Packet> },
     Closed { link: LinkId },
@@ -73,16 +73,12 @@ impl Links {
     }
 
     /// Starts to make a link.
-    pub(super) fn connect(&mut self, link: LinkId, ip: IpAddr, port: u16, patience: Duration) {
+    pub(super) fn connect(&mut self, link: LinkId, to: SocketAddr, patience: Duration, dialer: Dialer) {
         let events = self.events.clone();
         let task = tokio::spawn(async move {
-            let event = match tokio::time::timeout(patience, TcpStream::connect((ip, port))).await {
-                Ok(Ok(stream)) => LinkEvent::Connected { link, stream },
-                Ok(Err(error)) => LinkEvent::ConnectFailed {
-                    link,
-                    refused: error.kind() == io::ErrorKind::ConnectionRefused,
-                },
-                Err(_) => LinkEvent::ConnectFailed { link, refused: false },
+            let event = match dialer.dial(to, patience).await {
+                Ok(stream) => LinkEvent::Connected { link, stream },
+                Err(error) => LinkEvent::ConnectFailed { link, refused: error.is_refused() },
             };
             // Without a driver there is nobody to tell.
             let _ = events.send(event).await;
@@ -93,7 +89,7 @@ impl Links {
 
     /// A link that was asked for is made: it is read and written from here on. `false` if it is not
     /// wanted any more.
-    pub(super) fn begin(&mut self, link: LinkId, stream: TcpStream) -> bool {
+    pub(super) fn begin(&mut self, link: LinkId, stream: Stream) -> bool {
         if !self.open.contains_key(&link) {
             return false;
         }
@@ -102,7 +98,7 @@ impl Links {
     }
 
     /// Takes a link that a peer made, if there is room for one more.
-    pub(super) fn accept(&mut self, stream: TcpStream) -> Option<LinkId> {
+    pub(super) fn accept(&mut self, stream: Stream) -> Option<LinkId> {
         if self.accepted >= MOST_ACCEPTED {
             return None;
         }
@@ -113,13 +109,12 @@ impl Links {
         Some(link)
     }
 
-    fn run(&mut self, link: LinkId, stream: TcpStream) {
-        // Packets are small and awaited.
-        let _ = stream.set_nodelay(true);
-        let (reading, writing) = stream.into_split();
+    fn run(&mut self, link: LinkId, stream: Stream) {
+        let peer = stream.addresses().ok().flatten().map(|(peer, _)| peer);
+        let (reading, writing) = tokio::io::split(stream);
         let (writer, packets) = mpsc::unbounded_channel();
         let queued = Arc::new(AtomicUsize::new(0));
-        let read = tokio::spawn(read(link, reading, self.events.clone()));
+        let read = tokio::spawn(read(link, peer, reading, self.events.clone()));
         let write = tokio::spawn(write(writing, packets, queued.clone()));
         let tasks = vec![read.abort_handle(), write.abort_handle()];
         self.open.insert(link, Open { writer: Some(writer), queued, tasks });
@@ -153,28 +148,28 @@ impl Links {
 }
 
 /// Accepts links of peers for ever.
-pub(super) async fn listen(listener: TcpListener, events: mpsc::Sender<LinkEvent>) {
+pub(super) async fn listen(listener: Listener, options: Options, events: mpsc::Sender<LinkEvent>) {
     loop {
-        match listener.accept().await {
-            Ok((stream, peer)) => {
-                let Ok(local) = stream.local_addr() else { continue };
-                let ip = |address: SocketAddr| address.ip().to_canonical();
-                let event = LinkEvent::Accepted { peer: ip(peer), local: ip(local), stream };
-                if events.send(event).await.is_err() {
-                    return;
-                }
-            }
-            Err(error) => {
-                tracing::debug!("Error accepting cluster node: {error}");
-                tokio::time::sleep(Duration::from_millis(50)).await;
-            }
+        let (stream, _) = listener.accept("cluster node").await;
+        let Ok(Some((peer, local))) = stream.addresses() else { continue };
+        if stream.set_options(options).is_err() {
+            continue;
+        }
+        let event = LinkEvent::Accepted { peer: peer.ip(), local: local.ip(), stream };
+        if events.send(event).await.is_err() {
+            return;
         }
     }
 }
 
-async fn read(link: LinkId, mut stream: OwnedReadHalf, events: mpsc::Sender<LinkEvent>) {
+async fn read(
+    link: LinkId,
+    peer: Option<SocketAddr>,
+    mut stream: ReadHalf<Stream>,
+    events: mpsc::Sender<LinkEvent>,
+) {
     if let Err(reason) = read_packets(link, &mut stream, &events).await {
-        let peer = stream.peer_addr().map_or_else(|_| "a peer".to_owned(), |peer| peer.to_string());
+        let peer = peer.map_or_else(|| "a peer".to_owned(), |peer| peer.to_string());
         tracing::warn!("Bad message on the cluster bus from {peer}: {reason}; the link is closed");
     }
     let _ = events.send(LinkEvent::Closed { link }).await;
@@ -183,7 +178,7 @@ async fn read(link: LinkId, mut stream: OwnedReadHalf, events: mpsc::Sender<Link
 /// Cuts the stream into packets until it ends. The buffer grows with what was really sent.
 async fn read_packets(
     link: LinkId,
-    stream: &mut OwnedReadHalf,
+    stream: &mut ReadHalf<Stream>,
     events: &mpsc::Sender<LinkEvent>,
 ) -> Result<(), wire::DecodeError> {
     let mut buffer = Vec::new();
@@ -205,7 +200,7 @@ async fn read_packets(
 }
 
 async fn write(
-    mut stream: OwnedWriteHalf,
+    mut stream: WriteHalf<Stream>,
     mut packets: mpsc::UnboundedReceiver<Vec<u8>>,
     queued: Arc<AtomicUsize>,
 ) {

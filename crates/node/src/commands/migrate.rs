@@ -16,6 +16,7 @@ use resp::{Args, Value, encode_request};
 use slot_routing::ReplOffset;
 
 use crate::net::connection::Connection;
+use crate::net::dialer::Dialer;
 use crate::net::worker::with_scratch;
 use crate::server::Server;
 
@@ -140,14 +141,14 @@ impl Migration {
         if parcels.is_empty() {
             return Ok("NOKEY");
         }
-        let mut target = Target::reach(&server.migration_targets, &self.place, self.timeout).await?;
+        let mut target = Target::reach(server, &self.place, self.timeout).await?;
         let mut replace = self.replace;
         while !parcels.is_empty() {
             let sent = self.send(&mut target, server, db, &parcels, replace, released).await;
             parcels = match sent {
                 // A link that was kept open had been closed by the other end: nothing was done there.
                 Err(Failure::Writing | Failure::Reading) if target.is_kept() && !target.has_answered() => {
-                    target = Target::connect(&self.place, self.timeout).await?;
+                    target = Target::connect(&Dialer::new(&server.config), &self.place, self.timeout).await?;
                     continue;
                 }
                 sent => sent?,

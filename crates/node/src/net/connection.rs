@@ -7,8 +7,6 @@
 
 use std::future::poll_fn;
 use std::io;
-use std::net::SocketAddr;
-use std::os::fd::{AsFd, AsRawFd};
 use std::pin::Pin;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
@@ -16,14 +14,13 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use clock::Instant;
-use engine::{Client, ClientKind, Flow, Link, NodeCommand, Origin, Session};
+use engine::{Client, ClientKind, Flow, NodeCommand, Origin, Session};
 use resp::{Batch, Limits, Parser, Request, Writer};
-use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::{TcpStream, UnixStream};
 
 use crate::commands;
 use crate::net::output::Output;
+use crate::net::transport::{Socket, Stream};
 use crate::net::worker::{Scratch, with_scratch};
 use crate::replication::SessionProfile;
 use crate::server::{Class, Server};
@@ -34,20 +31,6 @@ const KEEP_BUFFER: usize = 16 * 1024;
 const MIN_READ: usize = 16 * 1024;
 /// How often a client that waits, and has sent more meanwhile, is looked for.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
-
-/// A client's socket as it was accepted, on its way to a worker.
-#[derive(Debug)]
-pub(crate) enum Socket {
-    Tcp(std::net::TcpStream),
-    Unix(std::os::unix::net::UnixStream),
-}
-
-/// A socket in its thread's event loop.
-#[derive(Debug)]
-pub(crate) enum Stream {
-    Tcp(TcpStream),
-    Unix(UnixStream),
-}
 
 /// A connection's socket and what belongs to it.
 #[derive(Debug)]
@@ -89,11 +72,8 @@ enum Event {
 
 impl Connection {
     pub(crate) fn new(server: Arc<Server>, socket: Socket) -> io::Result<Self> {
-        let link = link_of(&socket)?;
-        let stream = match socket {
-            Socket::Tcp(stream) => Stream::Tcp(TcpStream::from_std(stream)?),
-            Socket::Unix(stream) => Stream::Unix(UnixStream::from_std(stream)?),
-        };
+        let stream = Stream::open(socket)?;
+        let link = stream.link()?;
         let authenticated = server.engine.settings.password.load().is_none();
         let waker = Arc::new(OnceLock::<Waker>::new());
         let wake = waker.clone();
@@ -171,15 +151,9 @@ impl Connection {
     /// Gives the socket to somebody else, with what was read and not run, and what was not sent. This
     /// connection ends.
     pub(crate) fn hand_over(&mut self) -> io::Result<HandedOver> {
-        let (socket, address) = match &self.stream {
-            Stream::Tcp(stream) => {
-                let address = stream.peer_addr()?.ip().to_canonical().to_string();
-                (Socket::Tcp(stream.as_fd().try_clone_to_owned()?.into()), address)
-            }
-            Stream::Unix(stream) => {
-                (Socket::Unix(stream.as_fd().try_clone_to_owned()?.into()), "unixsocket".to_owned())
-            }
-        };
+        let addresses = self.stream.addresses()?;
+        let address = addresses.map_or_else(|| "unixsocket".to_owned(), |(peer, _)| peer.ip().to_string());
+        let socket = self.stream.detach()?;
         self.session.closing = true;
         let unsent = self.output.take();
         Ok(HandedOver { socket, address, input: std::mem::take(&mut self.input), unsent })
@@ -187,15 +161,7 @@ impl Connection {
 
     /// Returns when the client has closed its end and sent nothing before.
     pub(crate) async fn gone(&self) {
-        let mut byte = [std::mem::MaybeUninit::uninit()];
-        loop {
-            let (ready, read) = match &self.stream {
-                Stream::Tcp(stream) => (stream.readable().await, SockRef::from(stream).peek(&mut byte)),
-                Stream::Unix(stream) => (stream.readable().await, SockRef::from(stream).peek(&mut byte)),
-            };
-            if ready.is_err() || matches!(read, Ok(0)) {
-                return;
-            }
+        while !self.stream.is_at_end().await {
             // It has sent its next request. There is no telling when it leaves but to look again.
             tokio::time::sleep(LOOK_AGAIN).await;
         }
@@ -254,7 +220,7 @@ impl Connection {
         // The scratch buffer is taken out while requests in it run, since running needs the scratch too.
         let mut read = std::mem::take(&mut scratch.read);
         let mut buffer = ReadBuf::new(&mut read);
-        let polled = self.stream.poll_read(context, &mut buffer);
+        let polled = Pin::new(&mut self.stream).poll_read(context, &mut buffer);
         let len = buffer.filled().len();
         let outcome = match polled {
             Poll::Pending => Poll::Pending,
@@ -288,7 +254,7 @@ impl Connection {
         let before = self.input.len();
         self.input.resize(before + room, 0);
         let mut buffer = ReadBuf::new(&mut self.input[before..]);
-        let polled = self.stream.poll_read(context, &mut buffer);
+        let polled = Pin::new(&mut self.stream).poll_read(context, &mut buffer);
         let len = buffer.filled().len();
         self.input.truncate(before + len);
         match polled {
@@ -367,12 +333,7 @@ impl Connection {
     /// Sends the replies of a batch with one write; what the socket does not take is kept.
     fn send_now(&mut self, out: &mut Vec<u8>, scratch: &mut Scratch) {
         if !out.is_empty() {
-            let sent = match &self.stream {
-                Stream::Tcp(stream) => stream.try_write(out),
-                Stream::Unix(stream) => stream.try_write(out),
-            };
-            // An error will show again when the rest is sent, or when the socket is read.
-            let sent = sent.unwrap_or(0);
+            let sent = self.stream.write_now(out);
             scratch.traffic.count_write(sent);
             self.output.buffer().extend_from_slice(&out[sent..]);
             out.clear();
@@ -386,11 +347,7 @@ impl Connection {
     /// Sends what waits to be sent.
     fn poll_send(&mut self, context: &mut Context<'_>) -> io::Result<()> {
         while !self.output.is_empty() {
-            let polled = match &mut self.stream {
-                Stream::Tcp(stream) => Pin::new(stream).poll_write(context, self.output.sendable()),
-                Stream::Unix(stream) => Pin::new(stream).poll_write(context, self.output.sendable()),
-            };
-            match polled {
+            match Pin::new(&mut self.stream).poll_write(context, self.output.sendable()) {
                 Poll::Ready(Ok(0)) => return Err(io::ErrorKind::WriteZero.into()),
                 Poll::Ready(Ok(len)) => {
                     with_scratch(|scratch| scratch.traffic.count_write(len));
@@ -440,43 +397,9 @@ async fn killed(client: &Client) {
     poll_fn(|_| if client.is_killed() { Poll::Ready(()) } else { Poll::Pending }).await;
 }
 
-/// Where a socket comes from and goes to, as CLIENT LIST shows it.
-fn link_of(socket: &Socket) -> io::Result<Link> {
-    Ok(match socket {
-        Socket::Tcp(stream) => {
-            let show = |address: SocketAddr| {
-                SocketAddr::new(address.ip().to_canonical(), address.port()).to_string()
-            };
-            Link {
-                address: show(stream.peer_addr()?),
-                local_address: show(stream.local_addr()?),
-                descriptor: stream.as_raw_fd(),
-                unix_socket: false,
-                local: stream.peer_addr()?.ip().to_canonical().is_loopback(),
-            }
-        }
-        Socket::Unix(stream) => {
-            let address = stream.local_addr()?;
-            let path = address.as_pathname().map(|path| path.display().to_string()).unwrap_or_default();
-            let address = format!("{path}:0");
-            let local_address = address.clone();
-            Link { address, local_address, descriptor: stream.as_raw_fd(), unix_socket: true, local: true }
-        }
-    })
-}
-
 impl Drop for Connection {
     fn drop(&mut self) {
         self.server.engine.disconnect(&mut self.session);
         self.server.connected.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
-impl Stream {
-    fn poll_read(&mut self, context: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        match self {
-            Self::Tcp(stream) => Pin::new(stream).poll_read(context, buffer),
-            Self::Unix(stream) => Pin::new(stream).poll_read(context, buffer),
-        }
     }
 }

@@ -1,21 +1,19 @@
 //! Listening sockets, and the decision whether to let a client in.
 
-use std::io::Write;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::os::unix::fs::PermissionsExt;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 use parking_lot::Mutex;
-use socket2::{Domain, Protocol, SockRef, Socket as RawSocket, TcpKeepalive, Type};
+use socket2::{Domain, Protocol, Type};
 use tokio::net::{TcpListener, UnixListener};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::task::JoinHandle;
 
-use crate::net::connection::Socket;
+use crate::net::transport::{Listener, Options, Socket, Stream};
 use crate::server::Server;
 
 pub(crate) const PROTECTED: &str = "-DENIED Redis is running in protected mode because protected mode is enabled and no \
@@ -30,9 +28,9 @@ just for testing, restart it with the '--protected-mode no' option. 4) Setup a a
 for the default user. NOTE: You only need to do one of the above things in order for the server to start \
 accepting connections from the outside.\r\n";
 
-/// Opens the TCP sockets that `bind` and `port` ask for. An address with a leading `-` may be missing on
-/// this machine.
-pub(crate) fn bind(addresses: &str, port: u16, backlog: i32) -> Result<Vec<std::net::TcpListener>> {
+/// Opens the TCP sockets that `bind` and `port` ask for, in the calling thread's event loop. An address with a
+/// leading `-` may be missing on this machine.
+pub(crate) fn bind(addresses: &str, port: u16, backlog: i32) -> Result<Vec<Listener>> {
     let mut listeners = Vec::new();
     for address in addresses.split_ascii_whitespace() {
         let (address, optional) = match address.strip_prefix('-') {
@@ -51,13 +49,13 @@ pub(crate) fn bind(addresses: &str, port: u16, backlog: i32) -> Result<Vec<std::
     Ok(listeners)
 }
 
-fn listen(address: &str, port: u16, backlog: i32) -> Result<std::net::TcpListener> {
+fn listen(address: &str, port: u16, backlog: i32) -> Result<Listener> {
     let address = match address {
         "*" => SocketAddr::from(([0, 0, 0, 0], port)),
         "::*" => SocketAddr::from(([0u16; 8], port)),
         name => (name, port).to_socket_addrs()?.next().context("the name has no address")?,
     };
-    let socket = RawSocket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+    let socket = socket2::Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
     if address.is_ipv6() {
         socket.set_only_v6(true)?;
     }
@@ -65,11 +63,11 @@ fn listen(address: &str, port: u16, backlog: i32) -> Result<std::net::TcpListene
     socket.set_nonblocking(true)?;
     socket.bind(&address.into())?;
     socket.listen(backlog)?;
-    Ok(socket.into())
+    Ok(Listener::Tcp(TcpListener::from_std(socket.into())?))
 }
 
 /// Opens the unix socket at `path`, in place of one that nobody uses any more.
-fn bind_unix(path: &str, mode: Option<u32>) -> Result<std::os::unix::net::UnixListener> {
+fn bind_unix(path: &str, mode: Option<u32>) -> Result<Listener> {
     let _ = std::fs::remove_file(path);
     let listener = std::os::unix::net::UnixListener::bind(path)
         .with_context(|| format!("Could not create server unix socket '{path}'"))?;
@@ -77,7 +75,7 @@ fn bind_unix(path: &str, mode: Option<u32>) -> Result<std::os::unix::net::UnixLi
     if let Some(mode) = mode {
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode))?;
     }
-    Ok(listener)
+    Ok(Listener::Unix(UnixListener::from_std(listener)?))
 }
 
 /// The sockets that clients come in by, and what is needed to open others while the server runs.
@@ -119,11 +117,10 @@ impl Server {
             return Ok(());
         }
         let backlog = i32::try_from(self.config.integer("tcp-backlog")).unwrap_or(i32::MAX);
-        let sockets = bind(addresses, port, backlog)?;
         let home = self.listeners.home();
         let _loop = home.runtime.enter();
-        for socket in sockets {
-            let accepting = accept_tcp(self.clone(), TcpListener::from_std(socket)?, home.workers.clone());
+        for listener in bind(addresses, port, backlog)? {
+            let accepting = accept(self.clone(), listener, home.workers.clone());
             self.listeners.tcp.lock().push(home.runtime.spawn(accepting));
         }
         Ok(())
@@ -131,8 +128,7 @@ impl Server {
 
     /// Listens on the unix socket at `path`.
     pub(crate) fn listen_unix(self: &Arc<Self>, path: &str, mode: Option<u32>) -> Result<()> {
-        let socket = UnixListener::from_std(bind_unix(path, mode)?)?;
-        tokio::spawn(accept_unix(self.clone(), socket, self.listeners.home().workers.clone()));
+        tokio::spawn(accept(self.clone(), bind_unix(path, mode)?, self.listeners.home().workers.clone()));
         Ok(())
     }
 
@@ -153,43 +149,19 @@ impl Server {
     }
 }
 
-/// Accepts TCP clients for ever and hands them to the workers in turn.
-async fn accept_tcp(server: Arc<Server>, listener: TcpListener, workers: Vec<UnboundedSender<Socket>>) {
+/// Accepts clients for ever and hands them to the workers in turn.
+async fn accept(server: Arc<Server>, listener: Listener, workers: Vec<UnboundedSender<Socket>>) {
     loop {
-        match listener.accept().await {
-            Ok((stream, peer)) => match stream.into_std() {
-                Ok(stream) => admit(&server, Socket::Tcp(stream), Some(peer.ip()), &workers),
-                Err(error) => tracing::debug!("Accepting client connection: {error}"),
-            },
-            Err(error) => wait_after(&error).await,
-        }
+        let (stream, peer) = listener.accept("client connection").await;
+        admit(&server, stream, peer, &workers);
     }
 }
 
-/// Accepts clients of the unix socket for ever.
-async fn accept_unix(server: Arc<Server>, listener: UnixListener, workers: Vec<UnboundedSender<Socket>>) {
-    loop {
-        match listener.accept().await {
-            Ok((stream, _)) => match stream.into_std() {
-                Ok(stream) => admit(&server, Socket::Unix(stream), None, &workers),
-                Err(error) => tracing::debug!("Accepting client connection: {error}"),
-            },
-            Err(error) => wait_after(&error).await,
-        }
-    }
-}
-
-/// With no file descriptor left, accepting fails at once again: give others time to leave.
-pub(crate) async fn wait_after(error: &std::io::Error) {
-    tracing::warn!("Accepting client connection: {error}");
-    tokio::time::sleep(Duration::from_millis(50)).await;
-}
-
-fn admit(server: &Server, socket: Socket, peer: Option<IpAddr>, workers: &[UnboundedSender<Socket>]) {
+fn admit(server: &Server, mut stream: Stream, peer: Option<IpAddr>, workers: &[UnboundedSender<Socket>]) {
     server.network.connections_received.fetch_add(1, Ordering::Relaxed);
     let connected = server.connected.fetch_add(1, Ordering::Relaxed);
     let limit = server.limits.clients.load(Ordering::Relaxed);
-    let outside = peer.is_some_and(|ip| !ip.to_canonical().is_loopback());
+    let outside = peer.is_some_and(|ip| !ip.is_loopback());
     let refusal = if connected >= limit {
         Some("-ERR max number of clients reached\r\n")
     } else if outside
@@ -202,8 +174,9 @@ fn admit(server: &Server, socket: Socket, peer: Option<IpAddr>, workers: &[Unbou
     };
     if let Some(text) = refusal {
         server.network.connections_rejected.fetch_add(1, Ordering::Relaxed);
-        refuse(socket, text);
-    } else if prepare(server, &socket).is_ok() {
+        // The client is told if its socket takes the text at once; nobody waits for it.
+        stream.write_now(text.as_bytes());
+    } else if let Ok(socket) = prepare(server, stream) {
         let turn = server.network.connections_received.load(Ordering::Relaxed) as usize % workers.len();
         if workers[turn].send(socket).is_ok() {
             return;
@@ -212,23 +185,7 @@ fn admit(server: &Server, socket: Socket, peer: Option<IpAddr>, workers: &[Unbou
     server.connected.fetch_sub(1, Ordering::Relaxed);
 }
 
-fn refuse(socket: Socket, text: &str) {
-    // The client is told if its socket takes the text at once; nobody waits for it.
-    let _ = match socket {
-        Socket::Tcp(mut stream) => stream.write_all(text.as_bytes()),
-        Socket::Unix(mut stream) => stream.write_all(text.as_bytes()),
-    };
-}
-
-fn prepare(server: &Server, socket: &Socket) -> std::io::Result<()> {
-    let Socket::Tcp(stream) = socket else { return Ok(()) };
-    stream.set_nodelay(true)?;
-    if let Ok(seconds @ 1..) = u64::try_from(server.config.integer("tcp-keepalive")) {
-        let keepalive = TcpKeepalive::new()
-            .with_time(Duration::from_secs(seconds))
-            .with_interval(Duration::from_secs((seconds / 3).max(1)))
-            .with_retries(3);
-        SockRef::from(stream).set_tcp_keepalive(&keepalive)?;
-    }
-    Ok(())
+fn prepare(server: &Server, mut stream: Stream) -> std::io::Result<Socket> {
+    stream.set_options(Options::new(&server.config))?;
+    stream.detach()
 }

@@ -1,6 +1,9 @@
-//! Clients' connections: the sockets that listen, the threads that serve, and one file for what a connection does.
+//! Connections: what carries them, how others are reached, the sockets that listen, the threads that serve clients, and
+//! one file for what a client's connection does.
 
 pub(crate) mod connection;
+pub(crate) mod dialer;
 pub(crate) mod listener;
 pub(crate) mod output;
+pub(crate) mod transport;
 pub(crate) mod worker;

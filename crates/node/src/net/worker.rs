@@ -9,7 +9,8 @@ use engine::Worker;
 use resp::Batch;
 use tokio::sync::mpsc;
 
-use crate::net::connection::{Connection, Socket};
+use crate::net::connection::Connection;
+use crate::net::transport::Socket;
 use crate::process::totals::Traffic;
 use crate::server::Server;
 

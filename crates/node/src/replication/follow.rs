@@ -1,23 +1,23 @@
 //! Following a master: carries out what the replica's machine decides.
 
 use std::io::Write;
-use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use engine::{ClientFlags, Gate, Link};
+use engine::{ClientFlags, Gate};
 use keyspace::LockedSlots;
 use parking_lot::Mutex;
 use replication::replica::{Action, Input};
 use replication::{Position, Replica};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
 
 use super::apply::Applier;
 use super::serve::Event;
 use super::{MasterAddress, peer};
 use crate::durability::loading;
+use crate::net::dialer::Dialer;
+use crate::net::transport::Stream;
 use crate::server::Server;
 
 /// How much of the master's stream is read at once.
@@ -61,21 +61,13 @@ struct Follower {
 /// The connection to the master, which CLIENT LIST shows for as long as it lives.
 struct MasterLink {
     server: Arc<Server>,
-    stream: TcpStream,
+    stream: Stream,
     seen: peer::Seen,
 }
 
 impl MasterLink {
-    fn new(server: &Arc<Server>, stream: TcpStream) -> std::io::Result<Self> {
-        let remote = stream.peer_addr()?;
-        let link = Link {
-            address: remote.to_string(),
-            local_address: stream.local_addr()?.to_string(),
-            descriptor: stream.as_raw_fd(),
-            unix_socket: false,
-            local: remote.ip().to_canonical().is_loopback(),
-        };
-        let seen = peer::register(server, link, ClientFlags::MASTER);
+    fn new(server: &Arc<Server>, stream: Stream) -> std::io::Result<Self> {
+        let seen = peer::register(server, stream.link()?, ClientFlags::MASTER);
         Ok(Self { server: server.clone(), stream, seen })
     }
 }
@@ -169,26 +161,17 @@ impl Follower {
         self.link = None;
         let patience = Duration::from_secs(self.server.config.integer("repl-timeout") as u64);
         let address = (self.master.host.as_str(), self.master.port);
-        match tokio::time::timeout(patience, TcpStream::connect(address)).await {
-            Ok(Ok(stream)) => {
-                let nodelay = !self.server.config.switch("repl-disable-tcp-nodelay");
-                if let Err(error) = stream.set_nodelay(nodelay) {
-                    tracing::debug!("The link to the master may be slow: {error}");
-                }
-                match MasterLink::new(&self.server, stream) {
-                    Ok(link) => {
-                        self.applier.reconnected();
-                        self.link = Some(link);
-                        Input::Connected
-                    }
-                    Err(_) => Input::ConnectFailed { refused: false },
-                }
+        let dialed = Dialer::new(&self.server.config).dial(address, patience).await;
+        match dialed.and_then(|stream| Ok(MasterLink::new(&self.server, stream)?)) {
+            Ok(link) => {
+                self.applier.reconnected();
+                self.link = Some(link);
+                Input::Connected
             }
-            Ok(Err(error)) => {
+            Err(error) => {
                 tracing::debug!("Error condition on socket for SYNC: {error}");
-                Input::ConnectFailed { refused: error.kind() == std::io::ErrorKind::ConnectionRefused }
+                Input::ConnectFailed { refused: error.is_refused() }
             }
-            Err(_) => Input::ConnectFailed { refused: false },
         }
     }
 

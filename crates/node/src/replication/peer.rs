@@ -8,32 +8,23 @@ use engine::{Client, ClientFlags, Link as ClientLink};
 use replication::master::PeerId;
 use replication::{CursorId, Profile, Replconf};
 use resp::{Batch, Limits, Parser};
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
-use tokio::net::{TcpStream, UnixStream};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf};
 use tokio::sync::{Notify, mpsc};
 
 use super::serve::Event;
 use crate::durability::snapshot::Piece;
-use crate::net::connection::Socket;
+use crate::net::transport::{Options, Socket, Stream};
 use crate::server::Server;
 
 /// How much of the log is sent with one write.
 const CHUNK: usize = 64 * 1024;
 
-/// A socket of either family.
-pub(super) trait Duplex: AsyncRead + AsyncWrite + Unpin + std::marker::Send {}
-
-impl Duplex for TcpStream {}
-impl Duplex for UnixStream {}
-
-pub(super) type Link = Box<dyn Duplex>;
-
-/// Takes a socket into this thread's event loop.
-pub(super) fn open(socket: Socket) -> std::io::Result<Link> {
-    Ok(match socket {
-        Socket::Tcp(stream) => Box::new(TcpStream::from_std(stream)?),
-        Socket::Unix(stream) => Box::new(UnixStream::from_std(stream)?),
-    })
+/// Takes a replica's socket into this thread's event loop. What it is sent may be delayed, to be sent in fewer pieces.
+pub(super) fn open(server: &Server, socket: Socket) -> std::io::Result<Stream> {
+    let stream = Stream::open(socket)?;
+    let nodelay = !server.config.switch("repl-disable-tcp-nodelay");
+    stream.set_options(Options { nodelay, ..Options::new(&server.config) })?;
+    Ok(stream)
 }
 
 /// What the connection is to send, in order.
@@ -78,7 +69,7 @@ pub(super) async fn run(
     server: Arc<Server>,
     peer: PeerId,
     seen: Seen,
-    stream: Link,
+    stream: Stream,
     input: Vec<u8>,
     orders: mpsc::UnboundedReceiver<Send>,
 ) {
@@ -91,7 +82,7 @@ pub(super) async fn run(
     server.replication.tell(Event::Closed { peer });
 }
 
-async fn read(server: &Server, peer: PeerId, mut reader: tokio::io::ReadHalf<Link>, mut input: Vec<u8>) {
+async fn read(server: &Server, peer: PeerId, mut reader: ReadHalf<Stream>, mut input: Vec<u8>) {
     let mut parser = Parser::new();
     let mut profile = Profile::default();
     // What a replica says is short.
@@ -123,7 +114,7 @@ async fn read(server: &Server, peer: PeerId, mut reader: tokio::io::ReadHalf<Lin
 async fn write(
     server: &Server,
     peer: PeerId,
-    mut writer: tokio::io::WriteHalf<Link>,
+    mut writer: WriteHalf<Stream>,
     mut orders: mpsc::UnboundedReceiver<Send>,
 ) {
     while let Some(order) = orders.recv().await {
@@ -142,7 +133,7 @@ async fn write(
 }
 
 /// Sends all of that; says whether it could.
-async fn write_counted(server: &Server, writer: &mut tokio::io::WriteHalf<Link>, bytes: &[u8]) -> bool {
+async fn write_counted(server: &Server, writer: &mut WriteHalf<Stream>, bytes: &[u8]) -> bool {
     let sent = writer.write_all(bytes).await.is_ok();
     if sent {
         server.replication.stats.output_bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
@@ -153,7 +144,7 @@ async fn write_counted(server: &Server, writer: &mut tokio::io::WriteHalf<Link>,
 async fn send_snapshot(
     server: &Server,
     peer: PeerId,
-    writer: &mut tokio::io::WriteHalf<Link>,
+    writer: &mut WriteHalf<Stream>,
     mut pieces: mpsc::Receiver<Piece>,
 ) -> bool {
     let patience = Duration::from_secs(server.config.integer("repl-timeout") as u64);
@@ -174,7 +165,7 @@ async fn send_snapshot(
     false
 }
 
-async fn send_log(server: &Server, writer: &mut tokio::io::WriteHalf<Link>, cursor: CursorId) {
+async fn send_log(server: &Server, writer: &mut WriteHalf<Stream>, cursor: CursorId) {
     let log = &server.replication.log;
     let mut chunk = Vec::with_capacity(CHUNK);
     loop {

@@ -18,7 +18,7 @@ use tokio::task::AbortHandle;
 use super::peer::{self, Send};
 use super::{MasterAddress, follow};
 use crate::durability::snapshot::{self, Order, PIECES_AHEAD, Piece};
-use crate::net::connection::Socket;
+use crate::net::transport::Socket;
 use crate::server::Server;
 
 /// How often pending bytes and gates are looked at.
@@ -200,7 +200,7 @@ impl Serving {
             self.server.replication.stats.full.fetch_add(1, Ordering::Relaxed);
         }
         let (orders, sends) = mpsc::unbounded_channel();
-        let stream = peer::open(socket)?;
+        let stream = peer::open(&self.server, socket)?;
         let _ = orders.send(Send::Line(unsent));
         let seen = peer::register(&self.server, link, ClientFlags::REPLICA);
         let client = seen.client.id;

@@ -10,7 +10,6 @@ use clock::Instant;
 use consensus::{Record, Saved};
 use engine::{Engine, Gate, Origin, Session, Worker};
 use sentinel::{Action, ClientId, Input, JobId, Level, LinkId, Outcome, Sentinel};
-use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 use tokio::task::JoinHandle;
@@ -23,7 +22,9 @@ use super::connection::{self, Door};
 use super::files::Files;
 use super::links::LinkHandle;
 use super::scripts;
+use crate::net::dialer::Dialer;
 use crate::net::listener;
+use crate::net::transport::Options;
 use config::Config;
 
 /// Events that are taken in before what follows from them is carried out, with one sync for all.
@@ -109,13 +110,13 @@ fn listen(config: &Config, engine: &Arc<Engine>, port: u16, events: &Sender<Even
     let door = Door {
         protected: config.switch("protected-mode"),
         max_clients: usize::try_from(config.integer("maxclients")).unwrap_or(usize::MAX),
+        options: Options::new(config),
         engine: engine.clone(),
     };
     let ids = Arc::new(AtomicUsize::new(1));
     let backlog = i32::try_from(config.integer("tcp-backlog")).unwrap_or(i32::MAX);
-    for socket in listener::bind(&config.text("bind"), port, backlog)? {
-        let socket = TcpListener::from_std(socket)?;
-        tokio::spawn(connection::accept(socket, door.clone(), ids.clone(), events.clone()));
+    for listener in listener::bind(&config.text("bind"), port, backlog)? {
+        tokio::spawn(connection::accept(listener, door.clone(), ids.clone(), events.clone()));
     }
     Ok(())
 }
@@ -391,7 +392,8 @@ impl Center {
         match action {
             Action::Connect { link, addr, .. } => {
                 self.lives += 1;
-                let handle = LinkHandle::open(link, self.lives, addr, self.events.clone());
+                let handle =
+                    LinkHandle::open(link, self.lives, addr, Dialer::new(&self.config), self.events.clone());
                 self.links.insert(link, handle);
             }
             Action::Close(link) => drop(self.links.remove(&link)),

@@ -1,17 +1,16 @@
 //! Connections of clients, other sentinels among them.
 
 use std::net::IpAddr;
-use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use engine::{Engine, Link};
 use resp::{Batch, Limits, Parser};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc::{Sender, UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use super::Event;
+use crate::net::transport::{Listener, Options, Stream};
 
 /// Requests are short: names and addresses.
 const MAX_REQUEST: usize = 1024 * 1024;
@@ -55,13 +54,14 @@ pub(super) struct Door {
     /// Nobody but this machine may come in while the user `default` has no password.
     pub(super) protected: bool,
     pub(super) max_clients: usize,
+    pub(super) options: Options,
     /// Has the users as they are now.
     pub(super) engine: Arc<Engine>,
 }
 
 impl Door {
     fn is_closed_to(&self, ip: IpAddr) -> bool {
-        self.protected && !is_local(ip) && self.engine.users.read().default_user().has_no_password()
+        self.protected && !ip.is_loopback() && self.engine.users.read().default_user().has_no_password()
     }
 
     /// What a client may send now.
@@ -73,17 +73,11 @@ impl Door {
 }
 
 /// Accepts clients for ever.
-pub(super) async fn accept(listener: TcpListener, door: Door, ids: Arc<AtomicUsize>, events: Sender<Event>) {
+pub(super) async fn accept(listener: Listener, door: Door, ids: Arc<AtomicUsize>, events: Sender<Event>) {
     let open = Arc::new(AtomicUsize::new(0));
     loop {
-        let (mut stream, peer) = match listener.accept().await {
-            Ok(accepted) => accepted,
-            Err(error) => {
-                crate::net::listener::wait_after(&error).await;
-                continue;
-            }
-        };
-        let refusal = if door.is_closed_to(peer.ip()) {
+        let (mut stream, peer) = listener.accept("client connection").await;
+        let refusal = if peer.is_some_and(|peer| door.is_closed_to(peer)) {
             Some(crate::net::listener::PROTECTED)
         } else if open.load(Ordering::Relaxed) >= door.max_clients {
             Some("-ERR max number of clients reached\r\n")
@@ -92,21 +86,15 @@ pub(super) async fn accept(listener: TcpListener, door: Door, ids: Arc<AtomicUsi
         };
         if let Some(text) = refusal {
             // It is closed either way.
-            let _ = stream.try_write(text.as_bytes());
+            stream.write_now(text.as_bytes());
             let _ = stream.shutdown().await;
             continue;
         }
-        let _ = stream.set_nodelay(true);
+        let link = stream.set_options(door.options).and_then(|()| stream.link());
+        let Ok(link) = link else { continue };
         let client = ids.fetch_add(1, Ordering::Relaxed) as u64;
         let (output, replies) = Output::channel();
         let waiting = output.waiting.clone();
-        let link = Link {
-            address: peer.to_string(),
-            local_address: stream.local_addr().map_or_else(|_| String::new(), |addr| addr.to_string()),
-            descriptor: stream.as_raw_fd(),
-            unix_socket: false,
-            local: is_local(peer.ip()),
-        };
         let known = Arc::new(AtomicBool::new(door.engine.users.read().default_user().is_open()));
         let opened = Opened { client, link, output, known: known.clone() };
         let (events, open, door) = (events.clone(), open.clone(), door.clone());
@@ -121,24 +109,19 @@ pub(super) async fn accept(listener: TcpListener, door: Door, ids: Arc<AtomicUsi
     }
 }
 
-fn is_local(ip: IpAddr) -> bool {
-    ip.to_canonical().is_loopback()
-}
-
 /// Reads requests and writes replies until either side ends.
 async fn converse(
-    stream: TcpStream,
+    mut stream: Stream,
     client: u64,
     limits: impl Fn() -> Limits,
     mut replies: UnboundedReceiver<Vec<u8>>,
     waiting: &AtomicUsize,
     events: &Sender<Event>,
 ) {
-    let (mut reader, mut writer) = stream.into_split();
     let (mut parser, mut batch, mut input) = (Parser::new(), Batch::default(), Vec::new());
     loop {
         tokio::select! {
-            read = reader.read_buf(&mut input) => {
+            read = stream.read_buf(&mut input) => {
                 if !matches!(read, Ok(len) if len > 0) {
                     return;
                 }
@@ -151,7 +134,7 @@ async fn converse(
                     }
                 }
                 if let Some(error) = parsed.error {
-                    let _ = writer.write_all(format!("-ERR {error}\r\n").as_bytes()).await;
+                    let _ = stream.write_all(format!("-ERR {error}\r\n").as_bytes()).await;
                     return;
                 }
                 input.drain(..parsed.consumed);
@@ -167,7 +150,7 @@ async fn converse(
                     bytes.extend(more);
                 }
                 waiting.fetch_sub(bytes.len(), Ordering::Relaxed);
-                if writer.write_all(&bytes).await.is_err() || ends {
+                if stream.write_all(&bytes).await.is_err() || ends {
                     return;
                 }
             }
@@ -184,7 +167,8 @@ mod tests {
     #[test]
     fn the_door_goes_by_the_present_default_user() {
         let engine = Arc::new(Engine::of_sentinel(1));
-        let door = Door { protected: true, max_clients: 1, engine: engine.clone() };
+        let options = Options { nodelay: true, keepalive: None };
+        let door = Door { protected: true, max_clients: 1, options, engine: engine.clone() };
         let (near, far) = (IpAddr::from([127, 0, 0, 1]), IpAddr::from([10, 0, 0, 1]));
         let (stranger, known) = (AtomicBool::new(false), AtomicBool::new(true));
         let look = || {

@@ -1,18 +1,21 @@
 //! Connections to masters, replicas and other sentinels.
 
-use std::io::ErrorKind;
+use std::time::Duration;
 
 use resp::{Value, encode_request, parse_value};
 use sentinel::{Addr, LinkId};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
 use tokio::sync::mpsc::{Sender, UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::task::JoinHandle;
 
 use super::Event;
+use crate::net::dialer::Dialer;
+use crate::net::transport::Stream;
 
 /// The longest reply that is read: INFO of a large server and some room.
 const MAX_REPLY: usize = 4 * 1024 * 1024;
+/// The machine closes what takes longer than it wants to wait; nothing takes as long as this.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// An open link, or one being opened. Dropping it closes it.
 pub(super) struct LinkHandle {
@@ -29,9 +32,18 @@ impl Drop for LinkHandle {
 }
 
 impl LinkHandle {
-    pub(super) fn open(link: LinkId, life: u64, addr: Addr, events: Sender<Event>) -> Self {
+    pub(super) fn open(link: LinkId, life: u64, addr: Addr, dialer: Dialer, events: Sender<Event>) -> Self {
         let (requests, queue) = unbounded_channel();
-        let task = tokio::spawn(run(link, life, addr, events, queue));
+        let task = tokio::spawn(async move {
+            match dialer.dial((addr.host.as_str(), addr.port), CONNECT_TIMEOUT).await {
+                Ok(stream) => run(link, life, stream, events, queue).await,
+                // The center outlives its links.
+                Err(error) => {
+                    let refused = error.is_refused();
+                    let _ = events.send(Event::LinkFailed { link, life, refused }).await;
+                }
+            }
+        });
         Self { life, requests, task }
     }
 
@@ -44,18 +56,15 @@ impl LinkHandle {
     }
 }
 
-async fn run(link: LinkId, life: u64, addr: Addr, events: Sender<Event>, queue: UnboundedReceiver<Vec<u8>>) {
-    let stream = match TcpStream::connect((addr.host.as_str(), addr.port)).await {
-        Ok(stream) => stream,
-        Err(error) => {
-            let refused = error.kind() == ErrorKind::ConnectionRefused;
-            let _ = events.send(Event::LinkFailed { link, life, refused }).await;
-            return;
-        }
-    };
-    let _ = stream.set_nodelay(true);
-    let local_ip = stream.local_addr().map(|addr| addr.ip().to_string()).unwrap_or_default();
-    // The center outlives its links.
+async fn run(
+    link: LinkId,
+    life: u64,
+    stream: Stream,
+    events: Sender<Event>,
+    queue: UnboundedReceiver<Vec<u8>>,
+) {
+    let addresses = stream.addresses().ok().flatten();
+    let local_ip = addresses.map(|(_, local)| local.ip().to_string()).unwrap_or_default();
     let _ = events.send(Event::LinkUp { link, life, local_ip }).await;
     converse(stream, queue, |value| {
         let events = events.clone();
@@ -69,15 +78,14 @@ async fn run(link: LinkId, life: u64, addr: Addr, events: Sender<Event>, queue: 
 
 /// Sends what is queued and hands over what comes, until the connection ends.
 async fn converse<F: Future<Output = ()>>(
-    stream: TcpStream,
+    mut stream: Stream,
     mut queue: UnboundedReceiver<Vec<u8>>,
     mut take: impl FnMut(Value) -> F,
 ) {
-    let (mut reader, mut writer) = stream.into_split();
     let mut input = Vec::new();
     loop {
         tokio::select! {
-            read = reader.read_buf(&mut input) => {
+            read = stream.read_buf(&mut input) => {
                 if !matches!(read, Ok(len) if len > 0) {
                     return;
                 }
@@ -105,7 +113,7 @@ async fn converse<F: Future<Output = ()>>(
                 while let Ok(more) = queue.try_recv() {
                     bytes.extend(more);
                 }
-                if writer.write_all(&bytes).await.is_err() {
+                if stream.write_all(&bytes).await.is_err() {
                     return;
                 }
             }

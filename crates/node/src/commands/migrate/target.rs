@@ -11,10 +11,12 @@ use clock::Instant;
 use parking_lot::Mutex;
 use resp::{Request, Value, encode_request, parse_value};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use super::Failure;
+use crate::net::dialer::{DialError, Dialer};
+use crate::net::transport::{Socket, Stream};
+use crate::server::Server;
 
 /// How many links are kept, and how long one that nobody wants (Redis: `MIGRATE_SOCKET_CACHE_ITEMS`,
 /// `MIGRATE_SOCKET_CACHE_TTL`).
@@ -33,7 +35,7 @@ pub(super) struct Place {
 
 /// The links that wait for the next keys, one a place, and since when.
 #[derive(Debug, Default)]
-pub(crate) struct Pool(Mutex<BTreeMap<Place, (std::net::TcpStream, Instant)>>);
+pub(crate) struct Pool(Mutex<BTreeMap<Place, (Socket, Instant)>>);
 
 impl Pool {
     /// Closes the links that nobody has wanted for a while.
@@ -41,24 +43,23 @@ impl Pool {
         self.0.lock().retain(|_, (_, since)| *since + KEPT_FOR > now);
     }
 
-    fn take(&self, place: &Place) -> Option<std::net::TcpStream> {
-        let (stream, _) = self.0.lock().remove(place)?;
+    fn take(&self, place: &Place) -> Option<Socket> {
+        let (socket, _) = self.0.lock().remove(place)?;
         // Whatever can be read is its end, or nothing that we asked for.
-        let silent = stream.peek(&mut [0]).is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock);
-        silent.then_some(stream)
+        socket.is_silent().then_some(socket)
     }
 
-    fn put(&self, place: &Place, stream: std::net::TcpStream, now: Instant) {
+    fn put(&self, place: &Place, socket: Socket, now: Instant) {
         let mut kept = self.0.lock();
         if kept.len() < MOST_KEPT {
-            kept.insert(place.clone(), (stream, now));
+            kept.insert(place.clone(), (socket, now));
         }
     }
 }
 
 /// A link to the server that the keys go to.
 pub(super) struct Target {
-    stream: TcpStream,
+    stream: Stream,
     timeout: Duration,
     input: Vec<u8>,
     kept: bool,
@@ -67,21 +68,21 @@ pub(super) struct Target {
 
 impl Target {
     /// A link that was kept, or a new one.
-    pub(super) async fn reach(pool: &Pool, place: &Place, timeout: Duration) -> Result<Self, Failure> {
-        match pool.take(place).map(TcpStream::from_std) {
+    pub(super) async fn reach(server: &Server, place: &Place, timeout: Duration) -> Result<Self, Failure> {
+        match server.migration_targets.take(place).map(Stream::open) {
             Some(Ok(stream)) => Ok(Self { stream, timeout, input: Vec::new(), kept: true, answered: false }),
-            _ => Self::connect(place, timeout).await,
+            _ => Self::connect(&Dialer::new(&server.config), place, timeout).await,
         }
     }
 
     /// Connected, logged in, and in the right database.
-    pub(super) async fn connect(place: &Place, patience: Duration) -> Result<Self, Failure> {
+    pub(super) async fn connect(dialer: &Dialer, place: &Place, patience: Duration) -> Result<Self, Failure> {
         let address = format!("{}:{}", place.host, place.port);
-        let connected = timeout(patience, TcpStream::connect(address)).await;
-        // Redis learns of a refusal when it writes, and says so.
-        let stream = connected.map_err(|_| Failure::Connecting)?.map_err(|_| Failure::Writing)?;
-        // Without it replies are only a little later.
-        let _ = stream.set_nodelay(true);
+        let stream = dialer.dial(address, patience).await.map_err(|error| match error {
+            DialError::TimedOut => Failure::Connecting,
+            // Redis learns of a refusal when it writes, and says so.
+            DialError::Refused | DialError::Failed(_) => Failure::Writing,
+        })?;
         let mut target = Self { stream, timeout: patience, input: Vec::new(), kept: false, answered: false };
         if !place.auth.is_empty() {
             let words = std::iter::once(&b"AUTH"[..]).chain(place.auth.iter().map(Vec::as_slice));
@@ -94,11 +95,11 @@ impl Target {
     }
 
     /// Keeps the link for the next keys. Only for one on which nothing is under way.
-    pub(super) fn keep(self, pool: &Pool, place: &Place) {
+    pub(super) fn keep(mut self, pool: &Pool, place: &Place) {
         if self.input.is_empty()
-            && let Ok(stream) = self.stream.into_std()
+            && let Ok(socket) = self.stream.detach()
         {
-            pool.put(place, stream, crate::process::time::instant());
+            pool.put(place, socket, crate::process::time::instant());
         }
     }
 
@@ -164,7 +165,7 @@ mod tests {
         let link = || {
             let ours = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
             ours.set_nonblocking(true).unwrap();
-            (ours, listener.accept().unwrap().0)
+            (Socket::Tcp(ours), listener.accept().unwrap().0)
         };
         let place = |db| Place { host: "h".into(), port: "1".into(), db, auth: Vec::new() };
         let (pool, now) = (Pool::default(), Instant::ORIGIN);

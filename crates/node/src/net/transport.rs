@@ -1,0 +1,231 @@
+//! Byte streams between this process and others, whatever carries them: TCP or a unix socket.
+//!
+//! A [`Listener`] accepts them and a [`Dialer`](super::dialer::Dialer) makes them. A [`Stream`] is open in its thread's
+//! event loop; a [`Socket`] is the same at rest, on its way to another thread or kept for later. Only this file and the
+//! dialer name a family of sockets: a further one is a variant here.
+
+use std::io;
+use std::mem::MaybeUninit;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::AsRawFd;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use config::Config;
+use engine::Link;
+use socket2::{SockRef, TcpKeepalive};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
+
+/// With no file descriptor left, accepting fails at once again: this long others have to leave.
+const ACCEPT_AGAIN: Duration = Duration::from_millis(50);
+/// How often the system asks a silent peer before it gives it up (Redis: 3).
+const KEEPALIVE_PROBES: u32 = 3;
+
+/// A connection in no event loop.
+#[derive(Debug)]
+pub(crate) enum Socket {
+    Tcp(std::net::TcpStream),
+    Unix(std::os::unix::net::UnixStream),
+}
+
+/// A connection in its thread's event loop.
+#[derive(Debug)]
+pub(crate) enum Stream {
+    Tcp(TcpStream),
+    Unix(UnixStream),
+    /// Its socket is somebody else's now: at its end for whoever reads, broken for whoever writes.
+    Detached,
+}
+
+/// What connections are told to the system; those of unix sockets have no options.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Options {
+    /// Whether what is written is sent at once, however little it is.
+    pub(crate) nodelay: bool,
+    /// After this long in silence the system asks whether the peer is still there; `None`: never.
+    pub(crate) keepalive: Option<Duration>,
+}
+
+impl Options {
+    /// Those of clients' connections and of connections to other servers.
+    pub(crate) fn new(config: &Config) -> Self {
+        let seconds = u64::try_from(config.integer("tcp-keepalive")).unwrap_or(0);
+        Self { nodelay: true, keepalive: (seconds > 0).then(|| Duration::from_secs(seconds)) }
+    }
+}
+
+impl Socket {
+    /// Whether nothing can be read: neither bytes nor the end.
+    pub(crate) fn is_silent(&self) -> bool {
+        let mut byte = [MaybeUninit::uninit()];
+        let peeked = match self {
+            Self::Tcp(stream) => SockRef::from(stream).peek(&mut byte),
+            Self::Unix(stream) => SockRef::from(stream).peek(&mut byte),
+        };
+        peeked.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
+    }
+}
+
+impl Stream {
+    /// Takes the socket into the calling thread's event loop.
+    pub(crate) fn open(socket: Socket) -> io::Result<Self> {
+        Ok(match socket {
+            Socket::Tcp(stream) => Self::Tcp(TcpStream::from_std(stream)?),
+            Socket::Unix(stream) => Self::Unix(UnixStream::from_std(stream)?),
+        })
+    }
+
+    /// Takes the connection out of the event loop and away from whoever holds the stream.
+    pub(crate) fn detach(&mut self) -> io::Result<Socket> {
+        match std::mem::replace(self, Self::Detached) {
+            Self::Tcp(stream) => Ok(Socket::Tcp(stream.into_std()?)),
+            Self::Unix(stream) => Ok(Socket::Unix(stream.into_std()?)),
+            Self::Detached => Err(io::ErrorKind::NotConnected.into()),
+        }
+    }
+
+    pub(crate) fn set_options(&self, options: Options) -> io::Result<()> {
+        let Self::Tcp(stream) = self else { return Ok(()) };
+        stream.set_nodelay(options.nodelay)?;
+        if let Some(silence) = options.keepalive {
+            let keepalive = TcpKeepalive::new()
+                .with_time(silence)
+                .with_interval((silence / KEEPALIVE_PROBES).max(Duration::from_secs(1)))
+                .with_retries(KEEPALIVE_PROBES);
+            SockRef::from(stream).set_tcp_keepalive(&keepalive)?;
+        }
+        Ok(())
+    }
+
+    /// The addresses of its two ends, the peer's first; unix sockets have none.
+    pub(crate) fn addresses(&self) -> io::Result<Option<(SocketAddr, SocketAddr)>> {
+        let plain = |address: SocketAddr| SocketAddr::new(address.ip().to_canonical(), address.port());
+        match self {
+            Self::Tcp(stream) => Ok(Some((plain(stream.peer_addr()?), plain(stream.local_addr()?)))),
+            Self::Unix(_) => Ok(None),
+            Self::Detached => Err(io::ErrorKind::NotConnected.into()),
+        }
+    }
+
+    /// Where it comes from and goes to, as CLIENT LIST shows it.
+    pub(crate) fn link(&self) -> io::Result<Link> {
+        let descriptor = match self {
+            Self::Tcp(stream) => stream.as_raw_fd(),
+            Self::Unix(stream) => {
+                let address = stream.local_addr()?;
+                let path = address.as_pathname().map(|path| path.display().to_string()).unwrap_or_default();
+                let address = format!("{path}:0");
+                let local_address = address.clone();
+                let descriptor = stream.as_raw_fd();
+                return Ok(Link { address, local_address, descriptor, unix_socket: true, local: true });
+            }
+            Self::Detached => -1,
+        };
+        let (peer, local) = self.addresses()?.ok_or(io::ErrorKind::NotConnected)?;
+        Ok(Link {
+            address: peer.to_string(),
+            local_address: local.to_string(),
+            descriptor,
+            unix_socket: false,
+            local: peer.ip().is_loopback(),
+        })
+    }
+
+    /// Waits until something can be read, and says whether that is nothing but the end.
+    pub(crate) async fn is_at_end(&self) -> bool {
+        let mut byte = [MaybeUninit::uninit()];
+        let (ready, peeked) = match self {
+            Self::Tcp(stream) => (stream.readable().await, SockRef::from(stream).peek(&mut byte)),
+            Self::Unix(stream) => (stream.readable().await, SockRef::from(stream).peek(&mut byte)),
+            Self::Detached => return true,
+        };
+        ready.is_err() || matches!(peeked, Ok(0))
+    }
+
+    /// Writes what is taken at once: the number of bytes, none if the peer is slow or gone. A peer that is gone
+    /// shows again when the rest is written or the stream is read.
+    pub(crate) fn write_now(&mut self, bytes: &[u8]) -> usize {
+        let written = match self {
+            Self::Tcp(stream) => stream.try_write(bytes),
+            Self::Unix(stream) => stream.try_write(bytes),
+            Self::Detached => Ok(0),
+        };
+        written.unwrap_or(0)
+    }
+}
+
+impl AsyncRead for Stream {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Tcp(stream) => Pin::new(stream).poll_read(context, buffer),
+            Self::Unix(stream) => Pin::new(stream).poll_read(context, buffer),
+            Self::Detached => Poll::Ready(Ok(())),
+        }
+    }
+}
+
+impl AsyncWrite for Stream {
+    fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Self::Tcp(stream) => Pin::new(stream).poll_write(context, bytes),
+            Self::Unix(stream) => Pin::new(stream).poll_write(context, bytes),
+            Self::Detached => Poll::Ready(Err(io::ErrorKind::BrokenPipe.into())),
+        }
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Tcp(stream) => Pin::new(stream).poll_flush(context),
+            Self::Unix(stream) => Pin::new(stream).poll_flush(context),
+            Self::Detached => Poll::Ready(Ok(())),
+        }
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Tcp(stream) => Pin::new(stream).poll_shutdown(context),
+            Self::Unix(stream) => Pin::new(stream).poll_shutdown(context),
+            Self::Detached => Poll::Ready(Ok(())),
+        }
+    }
+}
+
+/// A socket that others connect to, in its thread's event loop.
+#[derive(Debug)]
+pub(crate) enum Listener {
+    Tcp(TcpListener),
+    Unix(UnixListener),
+}
+
+impl Listener {
+    /// The next connection, and its peer's address if it has one. `whose` says for the log what is accepted.
+    pub(crate) async fn accept(&self, whose: &str) -> (Stream, Option<IpAddr>) {
+        loop {
+            let accepted = match self {
+                Self::Tcp(listener) => listener
+                    .accept()
+                    .await
+                    .map(|(stream, peer)| (Stream::Tcp(stream), Some(peer.ip().to_canonical()))),
+                Self::Unix(listener) => {
+                    listener.accept().await.map(|(stream, _)| (Stream::Unix(stream), None))
+                }
+            };
+            match accepted {
+                Ok(accepted) => return accepted,
+                Err(error) => {
+                    tracing::warn!("Accepting {whose}: {error}");
+                    tokio::time::sleep(ACCEPT_AGAIN).await;
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

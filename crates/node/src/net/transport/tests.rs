@@ -1,0 +1,84 @@
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+use super::*;
+
+async fn tcp_pair() -> (Stream, Stream) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let ours = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+    let (theirs, _) = Listener::Tcp(listener).accept("test connection").await;
+    (Stream::Tcp(ours), theirs)
+}
+
+fn unix_pair() -> (Stream, Stream) {
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    (Stream::Unix(ours), Stream::Unix(theirs))
+}
+
+/// A connection becomes a replica's: its thread gives it to another, and neither byte nor end is lost.
+#[tokio::test]
+async fn a_stream_goes_to_another_event_loop_and_on_from_there() {
+    for (mut ours, mut theirs) in [tcp_pair().await, unix_pair()] {
+        ours.write_all(b"before ").await.unwrap();
+        let socket = theirs.detach().unwrap();
+        assert!(!socket.is_silent());
+        assert_eq!(theirs.read(&mut [0; 8]).await.unwrap(), 0, "whoever had it is at its end");
+        assert_eq!(theirs.write(b"x").await.unwrap_err().kind(), io::ErrorKind::BrokenPipe);
+        assert!(theirs.is_at_end().await && theirs.link().is_err() && theirs.detach().is_err());
+        ours.write_all(b"after").await.unwrap();
+        ours.shutdown().await.unwrap();
+        let read = std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            runtime.block_on(async {
+                let mut text = String::new();
+                Stream::open(socket).unwrap().read_to_string(&mut text).await.unwrap();
+                text
+            })
+        });
+        assert_eq!(read.join().unwrap(), "before after");
+    }
+}
+
+#[tokio::test]
+async fn the_end_is_told_from_bytes_that_wait() {
+    for (mut ours, mut theirs) in [tcp_pair().await, unix_pair()] {
+        ours.write_all(b"x").await.unwrap();
+        assert!(!theirs.is_at_end().await);
+        let (ours, theirs) = (ours.detach().unwrap(), theirs.detach().unwrap());
+        assert!(ours.is_silent() && !theirs.is_silent());
+        drop(theirs);
+        assert!(!ours.is_silent());
+    }
+    for (ours, theirs) in [tcp_pair().await, unix_pair()] {
+        drop(ours);
+        assert!(theirs.is_at_end().await);
+    }
+}
+
+#[tokio::test]
+async fn options_reach_the_system() {
+    let (ours, _theirs) = tcp_pair().await;
+    let options = Options { nodelay: true, keepalive: Some(Duration::from_secs(60)) };
+    ours.set_options(options).unwrap();
+    let Stream::Tcp(stream) = &ours else { panic!("{ours:?}") };
+    let socket = SockRef::from(stream);
+    assert!(stream.nodelay().unwrap() && socket.keepalive().unwrap());
+    assert_eq!(socket.tcp_keepalive_time().unwrap(), Duration::from_secs(60));
+    assert_eq!(socket.tcp_keepalive_interval().unwrap(), Duration::from_secs(20));
+    ours.set_options(Options { nodelay: false, keepalive: None }).unwrap();
+    let Stream::Tcp(stream) = &ours else { panic!("{ours:?}") };
+    assert!(!stream.nodelay().unwrap());
+    let (unix, _other) = unix_pair();
+    unix.set_options(options).unwrap();
+}
+
+#[tokio::test]
+async fn a_link_shows_both_ends() {
+    let (ours, theirs) = tcp_pair().await;
+    let (ours, theirs) = (ours.link().unwrap(), theirs.link().unwrap());
+    assert_eq!((&ours.address, &ours.local_address), (&theirs.local_address, &theirs.address));
+    assert!(ours.local && !ours.unix_socket && ours.descriptor > 0);
+    let (unix, _other) = unix_pair();
+    let link = unix.link().unwrap();
+    assert!(link.local && link.unix_socket);
+    assert_eq!(link.address, ":0");
+}
