@@ -71,9 +71,11 @@ pub enum Input {
         offset: ReplOffset,
     },
     /// These slots are others', or nobody's, and this node holds keys in them. What it lost a moment ago and is
-    /// to drop is not meant. `at_start`: it loaded them.
+    /// to drop is not meant.
     KeysFound {
+        /// The slots.
         slots: SlotSet,
+        /// Whether the keys were loaded at the start.
         at_start: bool,
     },
     /// The operator says; the answer carries the same token.
