@@ -3,11 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use engine::Unblock;
 use replication::{PsyncRequest, Replconf};
 use resp::{Args, Writer};
 
 use super::Outcome;
-use crate::net::connection::Connection;
+use crate::net::connection::{Connection, Waited};
 use crate::replication::failover;
 use crate::replication::{Event, MasterAddress, Newcomer};
 use crate::server::Server;
@@ -129,22 +130,27 @@ pub(super) async fn wait(connection: &mut Connection, args: Args<'_>) {
         Err(error) => return Writer::new(connection.output(), protocol).error(error),
     };
     let offset = connection.session.last_write;
-    let (mut count, woken) = server.replication.wait_for(offset, needed);
-    if let Some((token, woken)) = woken {
-        let long = async {
-            match timeout {
-                Some(timeout) => tokio::time::sleep(timeout).await,
-                None => std::future::pending().await,
-            }
-        };
-        tokio::select! {
-            reached = woken => count = reached.unwrap_or(count),
-            () = long => count = server.replication.acknowledged(offset),
-            () = connection.gone() => {}
+    let (count, woken) = server.replication.wait_for(offset, if connection.in_exec { 0 } else { needed });
+    let Some((token, woken)) = woken else {
+        return Writer::new(connection.output(), protocol).integer(count as i64);
+    };
+    let reached = async {
+        match timeout {
+            Some(timeout) => tokio::time::timeout(timeout, woken).await.ok().and_then(Result::ok),
+            None => woken.await.ok(),
         }
-        server.replication.stop_waiting(token, offset);
+    };
+    connection.session.client.set_blocked(true);
+    let waited = connection.wait(reached).await;
+    server.replication.stop_waiting(token, offset);
+    let mut reply = Writer::new(connection.output(), protocol);
+    match waited {
+        Waited::Done(Some(count)) => reply.integer(count as i64),
+        Waited::Unblocked(Unblock::Error) => reply.error("UNBLOCKED client unblocked via CLIENT UNBLOCK"),
+        Waited::Done(None) | Waited::Unblocked(Unblock::Timeout) | Waited::Gone => {
+            reply.integer(server.replication.acknowledged(offset) as i64);
+        }
     }
-    Writer::new(connection.output(), protocol).integer(count as i64);
 }
 
 /// How many replicas, and how long; no time is for ever.

@@ -6,7 +6,7 @@
 use engine::Flow;
 use resp::{Batch, Limits, Parser};
 
-use crate::net::connection::Connection;
+use crate::net::connection::{Connection, Waited};
 
 pub(super) async fn exec(connection: &mut Connection) {
     let mut wire = connection.session.take_replay();
@@ -17,6 +17,7 @@ pub(super) async fn exec(connection: &mut Connection) {
     assert_eq!((parsed.consumed, parsed.error), (wire.len(), None), "requests as the engine encoded them");
     // CLIENT REPLY SKIP is about the whole.
     let mute = std::mem::take(&mut connection.session.mute);
+    connection.in_exec = true;
     connection.reply().array(batch.len());
     let mut next = 0;
     while next < batch.len() {
@@ -24,12 +25,17 @@ pub(super) async fn exec(connection: &mut Connection) {
         next = ran;
         match flow {
             Flow::Done | Flow::Close => {}
-            Flow::Paused => connection.server.clone().unpaused().await,
+            Flow::Paused => {
+                if let Waited::Gone = connection.wait_for_unpause().await {
+                    break;
+                }
+            }
             Flow::Node(command) => {
                 Box::pin(super::run_counted(connection, command, batch.args(next, &wire))).await;
                 next += 1;
             }
         }
     }
+    connection.in_exec = false;
     connection.session.mute = mute;
 }

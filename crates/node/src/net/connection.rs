@@ -14,7 +14,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use clock::Instant;
-use engine::{Client, ClientKind, Flow, NodeCommand, Origin, Session};
+use engine::{Client, ClientFlags, ClientKind, Flow, NodeCommand, Origin, Session, Unblock};
 use resp::{Batch, Limits, Parser, Request, Writer};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
@@ -29,8 +29,6 @@ use crate::server::{Class, Server};
 const KEEP_BUFFER: usize = 16 * 1024;
 /// An unfinished request gets at least this much room to be read into.
 const MIN_READ: usize = 16 * 1024;
-/// How often a client that waits, and has sent more meanwhile, is looked for.
-const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 /// A connection's socket and what belongs to it.
 #[derive(Debug)]
@@ -61,6 +59,8 @@ pub(crate) struct Connection {
     pub(crate) profile: SessionProfile,
     /// `input` may hold whole requests: run them before reading on.
     unrun: bool,
+    /// A transaction runs: nothing in it waits.
+    pub(crate) in_exec: bool,
 }
 
 /// Why the connection's poll ended.
@@ -68,6 +68,15 @@ enum Event {
     Closed,
     Node(NodeCommand, Request),
     Paused,
+}
+
+/// How a wait ended.
+pub(crate) enum Waited<T> {
+    Done(T),
+    /// Somebody said CLIENT UNBLOCK.
+    Unblocked(Unblock),
+    /// The client has left: nothing of what it sent is run any more.
+    Gone,
 }
 
 impl Connection {
@@ -95,6 +104,7 @@ impl Connection {
             waker,
             profile: None,
             unrun: false,
+            in_exec: false,
         })
     }
 
@@ -115,10 +125,12 @@ impl Connection {
                         () = killed(&client) => return,
                     }
                 }
-                Event::Paused => tokio::select! {
-                    () = self.server.unpaused() => {}
-                    () = killed(&client) => return,
-                },
+                Event::Paused => {
+                    self.wait_for_unpause().await;
+                }
+            }
+            if client.is_killed() {
+                return;
             }
             self.unrun = true;
         }
@@ -159,12 +171,31 @@ impl Connection {
         Ok(HandedOver { socket, address, input: std::mem::take(&mut self.input), unsent })
     }
 
-    /// Returns when the client has closed its end and sent nothing before.
-    pub(crate) async fn gone(&self) {
-        while !self.stream.is_at_end().await {
-            // It has sent its next request. There is no telling when it leaves but to look again.
-            tokio::time::sleep(LOOK_AGAIN).await;
+    /// Waits for `event` as long as the client stays. What was answered before is sent meanwhile. Who may be
+    /// waked by CLIENT UNBLOCK said so before ([`Client::set_blocked`]).
+    pub(crate) async fn wait<T>(&mut self, event: impl Future<Output = T>) -> Waited<T> {
+        let client = self.session.client.clone();
+        client.set_flag(ClientFlags::BLOCKED, true);
+        let unblocked = poll_fn(|_| client.take_unblock().map_or(Poll::Pending, Poll::Ready));
+        let waited = tokio::select! {
+            biased;
+            () = killed(&client) => Waited::Gone,
+            done = event => Waited::Done(done),
+            how = unblocked => Waited::Unblocked(how),
+            () = self.stream.left() => Waited::Gone,
+            () = send_all(&self.stream, &mut self.output, &client) => Waited::Gone,
+        };
+        client.set_blocked(false);
+        if matches!(waited, Waited::Gone) {
+            client.kill();
         }
+        waited
+    }
+
+    /// Waits until no pause holds commands back any more.
+    pub(crate) async fn wait_for_unpause(&mut self) -> Waited<()> {
+        let server = self.server.clone();
+        self.wait(server.unpaused()).await
     }
 
     /// Serves until nothing more can be read or the shell is needed.
@@ -395,6 +426,22 @@ impl Connection {
 /// Returns when somebody wants the client gone. Whoever does wakes the task.
 async fn killed(client: &Client) {
     poll_fn(|_| if client.is_killed() { Poll::Ready(()) } else { Poll::Pending }).await;
+}
+
+/// Sends what waits to be sent, as the socket takes it. Returns when that is no longer possible.
+async fn send_all(stream: &Stream, output: &mut Output, client: &Client) {
+    while !output.is_empty() {
+        match stream.send(output.sendable()).await {
+            Ok(len) => {
+                with_scratch(|scratch| scratch.traffic.count_write(len));
+                output.consume(len);
+                client.output_bytes.store(output.len(), Ordering::Relaxed);
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(_) => return,
+        }
+    }
+    std::future::pending::<()>().await;
 }
 
 impl Drop for Connection {

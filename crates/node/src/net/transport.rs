@@ -15,7 +15,7 @@ use std::time::Duration;
 use config::Config;
 use engine::Link;
 use socket2::{SockRef, TcpKeepalive};
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 
 /// With no file descriptor left, accepting fails at once again: this long others have to leave.
@@ -133,15 +133,24 @@ impl Stream {
         })
     }
 
-    /// Waits until something can be read, and says whether that is nothing but the end.
-    pub(crate) async fn is_at_end(&self) -> bool {
-        let mut byte = [MaybeUninit::uninit()];
-        let (ready, peeked) = match self {
-            Self::Tcp(stream) => (stream.readable().await, SockRef::from(stream).peek(&mut byte)),
-            Self::Unix(stream) => (stream.readable().await, SockRef::from(stream).peek(&mut byte)),
-            Self::Detached => return true,
+    /// Returns when the peer has closed its end, also if it sent something before. (Of urgent data, which a wait
+    /// for [`Interest::PRIORITY`] is about as well, sockets are not asked to tell.)
+    pub(crate) async fn left(&self) {
+        // An error says so too.
+        let _ = match self {
+            Self::Tcp(stream) => stream.ready(Interest::PRIORITY).await,
+            Self::Unix(stream) => stream.ready(Interest::PRIORITY).await,
+            Self::Detached => return,
         };
-        ready.is_err() || matches!(peeked, Ok(0))
+    }
+
+    /// Sends what the peer takes, once it takes something.
+    pub(crate) async fn send(&self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Self::Tcp(stream) => stream.writable().await.and_then(|()| stream.try_write(bytes)),
+            Self::Unix(stream) => stream.writable().await.and_then(|()| stream.try_write(bytes)),
+            Self::Detached => Err(io::ErrorKind::BrokenPipe.into()),
+        }
     }
 
     /// Writes what is taken at once: the number of bytes, none if the peer is slow or gone. A peer that is gone
