@@ -19,11 +19,11 @@ use slot_routing::{NodeId, Slot, Topology};
 
 use self::data::Data;
 use self::disk::Disk;
-use self::invariants::{Seen, Takeovers};
+use self::invariants::Seen;
+use self::takeovers::Takeovers;
 use self::wire::Wire;
-use crate::invariant::Invariant;
 use crate::stage::{Phases, Play, Stage, plan_tick, play};
-use crate::{Chance, Outcome, Plan, Plant};
+use crate::{Chance, Outcome, Plan, Plant, Rule};
 
 mod data;
 mod disk;
@@ -31,6 +31,7 @@ mod faults;
 mod formation;
 mod invariants;
 mod operator;
+mod takeovers;
 mod wire;
 
 const NODE_TIMEOUT: Duration = Duration::from_secs(1);
@@ -118,7 +119,7 @@ struct World {
     given: BTreeSet<(NodeId, Slot)>,
     /// Since when two that can talk have both served a slot.
     rivals: BTreeMap<(Slot, usize, usize), Instant>,
-    invariants: Vec<Box<dyn for<'a> Invariant<Seen<'a>>>>,
+    invariants: Vec<invariants::Named>,
 }
 
 /// Runs one plan; with `traced`, the outcome holds all that happened.
@@ -136,6 +137,7 @@ impl Play for World {
         converge: Duration::from_secs(60),
         stable: 3,
     };
+    const LIVENESS: Rule = Rule::Coverage;
     type Event = Event;
 
     fn stage(&mut self) -> &mut Stage<Event> {
@@ -238,9 +240,10 @@ impl World {
     }
 
     fn tell(&mut self, seen: &Seen<'_>) {
-        let found = self.invariants.iter_mut().find_map(|invariant| invariant.check(seen).err());
-        if let Some(violation) = found {
-            self.stage.violate(&violation);
+        for (rule, invariant) in &mut self.invariants {
+            if let Err(violation) = invariant.check(seen) {
+                self.stage.violate(*rule, &violation);
+            }
         }
     }
 
@@ -257,7 +260,7 @@ impl World {
             Some(text) => match Gossip::restore(config, rng, text) {
                 Ok(gossip) => gossip,
                 Err(error) => {
-                    return self.stage.violate(&format!("a node cannot read what it wrote: {error}"));
+                    return self.stage.break_off(&format!("a node cannot read what it wrote: {error}"));
                 }
             },
             None => Gossip::new(config, rng),
@@ -299,8 +302,11 @@ impl World {
             Action::Close { link } => self.hang_up(host, link),
             Action::Send { link, packet, .. } => self.send(host, link, packet),
             Action::Persist { text, sync } => self.persist(host, text, sync),
-            Action::Publish(topology) => {
+            Action::Publish(mut topology) => {
                 self.tell(&Seen::Published { topology: &topology });
+                let before = self.hosts[host].topology.as_ref();
+                topology.serving |= self.stage.plan.plant == Some(Plant::ServingWhenDown)
+                    && before.is_some_and(|before| before.serving);
                 self.hosts[host].topology = Some(*topology);
             }
             Action::BecomeMaster => {
@@ -330,10 +336,13 @@ impl World {
     }
 
     fn persist(&mut self, host: usize, mut text: String, sync: bool) {
-        if self.stage.plan.plant == Some(Plant::ForgottenVotes) {
-            text = disk::without_votes(&text);
+        let disk = &mut self.hosts[host].disk;
+        match self.stage.plan.plant {
+            Some(Plant::ForgottenVotes) => text = disk::without_votes(&text),
+            Some(Plant::ForgottenWrites) => text = disk.load().map_or(text, str::to_owned),
+            _ => {}
         }
-        self.hosts[host].disk.write(text, sync);
+        disk.write(text, sync);
         if sync {
             let (life, time) = (self.stage.processes[host].life, self.stage.chance.millis(0, 4));
             self.stage.after(time, Event::Synced { host, life });

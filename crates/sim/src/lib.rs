@@ -16,6 +16,8 @@ mod cluster;
 mod explore;
 mod invariant;
 mod lane;
+mod plant;
+mod rule;
 mod sentinels;
 mod stage;
 mod trace;
@@ -23,9 +25,13 @@ mod trace;
 #[cfg(test)]
 mod tests;
 
+use clap::ValueEnum;
+
 pub(crate) use chance::Chance;
 pub(crate) use explore::caught;
 pub use explore::{Explored, explore};
+pub use plant::Plant;
+pub use rule::Rule;
 
 /// What one run is made of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,26 +42,17 @@ pub struct Plan {
     pub nodes: usize,
     /// A known fault, built in to show that the simulator finds it.
     pub plant: Option<Plant>,
+    /// Asks for this alone, so that what a fault breaks first does not hide what else it breaks.
+    pub only: Option<Rule>,
 }
 
 /// Whose processes are simulated.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Machine {
     /// `gossip`: masters and replicas of a cluster.
     Cluster,
     /// `sentinel` with `consensus`: sentinels that watch a master and its replicas.
     Sentinel,
-}
-
-/// Faults that the code does not have, but could.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Plant {
-    /// Votes are not written to disk.
-    ForgottenVotes,
-    /// Who stands for election, or suspects the master, needs nobody's consent.
-    IgnoredQuorum,
-    /// A process panics when a replica is to be promoted.
-    Panic,
 }
 
 /// How a run went.

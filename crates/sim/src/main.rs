@@ -4,14 +4,14 @@
 use std::process::ExitCode;
 
 use clap::{Parser, ValueEnum};
-use sim::{Machine, Plan, Plant};
+use sim::{Machine, Plan, Plant, Rule};
 
 /// Runs the protocol machines under faults that a seed decides.
 #[derive(Debug, Parser)]
 struct Options {
-    /// Which machines.
-    #[arg(long, value_enum, default_value_t = Which::Both)]
-    machine: Which,
+    /// Which machines; both, unless one is named.
+    #[arg(long, value_enum)]
+    machine: Option<Machine>,
     /// How many seeds to try.
     #[arg(long, default_value_t = 1000)]
     seeds: u64,
@@ -26,40 +26,15 @@ struct Options {
     from: u64,
     /// Build in a known fault.
     #[arg(long, value_enum)]
-    plant: Option<Fault>,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Which {
-    Both,
-    Cluster,
-    Sentinel,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Fault {
-    ForgottenVotes,
-    IgnoredQuorum,
-    Panic,
-}
-
-impl Fault {
-    fn plant(self) -> Plant {
-        match self {
-            Self::ForgottenVotes => Plant::ForgottenVotes,
-            Self::IgnoredQuorum => Plant::IgnoredQuorum,
-            Self::Panic => Plant::Panic,
-        }
-    }
+    plant: Option<Plant>,
+    /// Ask for this invariant alone.
+    #[arg(long, value_enum)]
+    only: Option<Rule>,
 }
 
 fn main() -> ExitCode {
     let options = Options::parse();
-    let machines = match options.machine {
-        Which::Both => vec![Machine::Cluster, Machine::Sentinel],
-        Which::Cluster => vec![Machine::Cluster],
-        Which::Sentinel => vec![Machine::Sentinel],
-    };
+    let machines = options.machine.map_or(Machine::value_variants().to_vec(), |machine| vec![machine]);
     // Every machine is tried, also after one has failed.
     let failures = machines.into_iter().filter(|machine| !holds(&options, *machine)).count();
     if failures == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
@@ -67,9 +42,9 @@ fn main() -> ExitCode {
 
 /// Tries one machine, and tells.
 fn holds(options: &Options, machine: Machine) -> bool {
-    let plant = options.plant.map(Fault::plant);
-    let plan = |seed| Plan { machine, seed, nodes: options.nodes, plant };
-    let name = format!("{machine:?}").to_lowercase();
+    let Options { nodes, plant, only, .. } = *options;
+    let plan = |seed| Plan { machine, seed, nodes, plant, only };
+    let name = name(&machine);
     if let Some(seed) = options.seed {
         let outcome = sim::run(plan(seed), true);
         for line in &outcome.trace {
@@ -91,9 +66,14 @@ fn holds(options: &Options, machine: Machine) -> bool {
 fn report(options: &Options, name: &str, seed: u64, violation: Option<String>) -> bool {
     let Some(violation) = violation else { return true };
     println!("{name}: seed {seed}: {violation}");
-    let named = options.plant.and_then(|fault| fault.to_possible_value());
-    let plant = named.map_or_else(String::new, |fault| format!(" --plant {}", fault.get_name()));
+    let plant = options.plant.map_or_else(String::new, |plant| format!(" --plant {}", self::name(&plant)));
+    let only = options.only.map_or_else(String::new, |only| format!(" --only {}", self::name(&only)));
     let nodes = options.nodes;
-    println!("replay: cargo run -p sim -- --machine {name} --nodes {nodes} --seed {seed}{plant}");
+    println!("replay: cargo run -p sim -- --machine {name} --nodes {nodes} --seed {seed}{plant}{only}");
     false
+}
+
+/// As the command line calls it.
+fn name(choice: &impl ValueEnum) -> String {
+    choice.to_possible_value().map_or_else(String::new, |choice| choice.get_name().to_owned())
 }

@@ -16,9 +16,8 @@ use self::disk::Disk;
 use self::invariants::Seen;
 use self::server::{Server, Told};
 use self::stream::{Stream, ToClient};
-use crate::invariant::Invariant;
 use crate::stage::{Phases, Play, Stage, plan_tick, play};
-use crate::{Chance, Outcome, Plan, Plant};
+use crate::{Chance, Outcome, Plan, Plant, Rule};
 
 mod data;
 mod disk;
@@ -86,7 +85,7 @@ struct World {
     hosts: Vec<Host>,
     streams: BTreeMap<u64, Stream>,
     opened: u64,
-    invariants: Vec<Box<dyn for<'a> Invariant<Seen<'a>>>>,
+    invariants: Vec<invariants::Named>,
 }
 
 /// Runs one plan; with `traced`, the outcome holds all that happened.
@@ -103,6 +102,7 @@ impl Play for World {
         converge: Duration::from_secs(120),
         stable: 4,
     };
+    const LIVENESS: Rule = Rule::Agreement;
     type Event = Event;
 
     fn stage(&mut self) -> &mut Stage<Event> {
@@ -228,7 +228,7 @@ impl World {
         let groups = match watcher.disk.load() {
             Ok(groups) => groups,
             Err(error) => {
-                self.stage.violate(&format!("a journal that a crash left unreadable: {error}"));
+                self.stage.break_off(&format!("a journal that a crash left unreadable: {error}"));
                 return;
             }
         };
@@ -291,10 +291,8 @@ impl World {
                 _ => {}
             }
         }
-        let invariants = &mut self.invariants;
-        let check = |seen: &Seen<'_>| invariants.iter_mut().find_map(|invariant| invariant.check(seen).err());
-        if let Some(violation) = seen.iter().find_map(check) {
-            self.stage.violate(&violation);
+        for seen in seen {
+            tell(&mut self.invariants, &mut self.stage, &seen);
         }
     }
 
@@ -313,6 +311,10 @@ impl World {
                     self.watcher(host).disk.append(record, plant);
                     let time = self.stage.chance.millis(0, 4);
                     self.stage.after(time, Event::Synced { host, life, number, voted });
+                }
+                Action::WriteConfig { text } if plant == Some(Plant::ForgottenWrites) => {
+                    let watchers = self.hosts_of(true).len();
+                    self.watcher(host).disk.config = only_identity(watchers, &text);
                 }
                 Action::WriteConfig { text } => self.watcher(host).disk.config = text,
                 Action::Log { text, .. } => self.stage.note(|| format!("sentinel {host}: {text}")),
@@ -360,8 +362,7 @@ impl World {
             watcher.sentinel.as_ref().map(|sentinel| sentinel.my_id().to_string()).unwrap_or_default();
         for (_, term, vote) in given {
             let seen = Seen::Given { voter: &voter, term, vote };
-            let found = self.invariants.iter_mut().find_map(|invariant| invariant.check(&seen).err());
-            found.iter().for_each(|violation| self.stage.violate(violation));
+            tell(&mut self.invariants, &mut self.stage, &seen);
         }
         self.release(host);
         // The worst moment to die, and to be back before the election is over.
@@ -389,6 +390,15 @@ impl World {
     }
 }
 
+/// Shows the invariants what was seen.
+fn tell(invariants: &mut [invariants::Named], stage: &mut Stage<Event>, seen: &Seen<'_>) {
+    for (rule, invariant) in invariants {
+        if let Err(violation) = invariant.check(seen) {
+            stage.violate(*rule, &violation);
+        }
+    }
+}
+
 impl Watcher {
     fn new(disk: Disk) -> Self {
         Self {
@@ -410,6 +420,13 @@ fn server_ip(number: usize) -> String {
 /// So many must hold the master for down.
 fn quorum(watchers: usize) -> usize {
     watchers / 2 + 1
+}
+
+/// The planted fault: of a configuration, only who has written it.
+fn only_identity(watchers: usize, config: &[u8]) -> Vec<u8> {
+    let text = String::from_utf8_lossy(config);
+    let identity = text.lines().find(|line| line.starts_with("sentinel myid ")).unwrap_or_default();
+    format!("{}{identity}\n", first_config(watchers, None)).into_bytes()
 }
 
 fn first_config(watchers: usize, plant: Option<Plant>) -> String {

@@ -14,7 +14,7 @@ use std::time::Duration;
 use clock::Instant;
 
 use crate::trace::{START, Trace, micros};
-use crate::{Chance, Outcome, Plan, caught};
+use crate::{Chance, Outcome, Plan, Rule, caught};
 
 /// How often the data moves.
 const BEAT: Duration = Duration::from_millis(50);
@@ -40,6 +40,8 @@ pub(crate) struct Phases {
 /// One half of the simulator.
 pub(crate) trait Play {
     const PHASES: Phases;
+    /// What asks that all agree after healing.
+    const LIVENESS: Rule;
     /// What happens in this half only.
     type Event: Debug;
 
@@ -114,6 +116,8 @@ pub(crate) struct Stage<E> {
     agreed: usize,
     disagreement: Option<String>,
     violation: Option<String>,
+    /// There is nothing more to be seen.
+    over: bool,
     pub(crate) promotions: usize,
     trace: Trace,
 }
@@ -131,16 +135,18 @@ pub(crate) fn play<P: Play>(mut play: P) -> Outcome {
         play.stage().now = at;
         play.stage().check_progress(&event);
         if let Err(panic) = caught(|| happen(&mut play, event)) {
-            play.stage().violate(&panic);
+            play.stage().break_off(&panic);
         }
         if at > heal + phases.converge {
             play.note_views();
             let stage = play.stage();
             let why = stage.disagreement.clone().unwrap_or_default();
-            stage.violate(&format!("no agreement {:?} after healing: {why}", phases.converge));
+            let what = format!("no agreement {:?} after healing: {why}", phases.converge);
+            stage.violate(P::LIVENESS, &what);
+            stage.over = true;
         }
         let stage = play.stage();
-        if stage.violation.is_some() || stage.agreed >= phases.stable {
+        if stage.violation.is_some() || stage.over || stage.agreed >= phases.stable {
             break;
         }
     }
@@ -272,6 +278,7 @@ impl<E: Debug> Stage<E> {
             agreed: 0,
             disagreement: None,
             violation: None,
+            over: false,
             promotions: 0,
             trace: Trace::new(traced),
         }
@@ -308,9 +315,20 @@ impl<E: Debug> Stage<E> {
     }
 
     /// Something that must not happen did. The first of it is what counts.
-    pub(crate) fn violate(&mut self, what: &str) {
-        let at = micros(self.now);
-        self.violation.get_or_insert_with(|| format!("at {at} us: {what}"));
+    pub(crate) fn violate(&mut self, rule: Rule, what: &str) {
+        if self.plan.only.is_none_or(|only| only == rule) {
+            let at = micros(self.now);
+            self.violation.get_or_insert_with(|| format!("at {at} us: {}: {what}", rule.name()));
+        }
+    }
+
+    /// The run cannot go on, which is a violation unless something else is asked for.
+    pub(crate) fn break_off(&mut self, what: &str) {
+        self.over = true;
+        if self.plan.only.is_none() {
+            let at = micros(self.now);
+            self.violation.get_or_insert_with(|| format!("at {at} us: {what}"));
+        }
     }
 
     /// A machine whose deadline stays due although it was called would stop time.
@@ -320,7 +338,7 @@ impl<E: Debug> Stage<E> {
         }
         self.at_once.1 += 1;
         if self.at_once.1 > MOST_AT_ONCE {
-            self.violate(&format!("time stands still, with {event:?}"));
+            self.break_off(&format!("time stands still, with {event:?}"));
         }
     }
 

@@ -1,4 +1,7 @@
-use crate::{Machine, Plan, Plant, explore, run};
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use crate::{Machine, Plan, Plant, Rule, explore, run};
 
 const MACHINES: [Machine; 2] = [Machine::Cluster, Machine::Sentinel];
 
@@ -7,14 +10,32 @@ fn plan(machine: Machine, seed: u64) -> Plan {
         Machine::Cluster => 5,
         Machine::Sentinel => 6,
     };
-    Plan { machine, seed, nodes, plant: None }
+    Plan { machine, seed, nodes, plant: None, only: None }
 }
 
+/// Which fault shows that an invariant can be violated, and in how many processes.
+const PLANTED: [(Machine, Rule, Plant, usize); 15] = [
+    (Machine::Cluster, Rule::OneVote, Plant::ForgottenVotes, 5),
+    (Machine::Cluster, Rule::Majority, Plant::IgnoredQuorum, 5),
+    (Machine::Cluster, Rule::OnePromotion, Plant::IgnoredQuorum, 9),
+    (Machine::Cluster, Rule::OneOwner, Plant::IgnoredQuorum, 9),
+    (Machine::Cluster, Rule::Epochs, Plant::ForgottenWrites, 5),
+    (Machine::Cluster, Rule::Claims, Plant::UnheardClaims, 5),
+    (Machine::Cluster, Rule::Freshness, Plant::UnheardOffsets, 9),
+    (Machine::Cluster, Rule::Minority, Plant::ServingWhenDown, 5),
+    (Machine::Cluster, Rule::Coverage, Plant::UnheardClaims, 5),
+    (Machine::Sentinel, Rule::OneVote, Plant::ForgottenVotes, 6),
+    (Machine::Sentinel, Rule::OnePromotion, Plant::ForgottenWrites, 6),
+    (Machine::Sentinel, Rule::Authority, Plant::IgnoredQuorum, 6),
+    (Machine::Sentinel, Rule::Epochs, Plant::ForgottenWrites, 6),
+    (Machine::Sentinel, Rule::Freshness, Plant::UnheardOffsets, 6),
+    (Machine::Sentinel, Rule::Agreement, Plant::IgnoredOrders, 6),
+];
+
 /// What the first of many seeds finds of a fault that was built in.
-fn found(machine: Machine, plant: Plant) -> (Plan, String) {
-    let with = |seed| Plan { plant: Some(plant), ..plan(machine, seed) };
-    let (seed, violation) = explore(0..1000, with).failed.expect("a thousand seeds find a planted fault");
-    (with(seed), violation)
+fn found(with: impl Fn(u64) -> Plan + Sync) -> Option<(Plan, String)> {
+    let (seed, violation) = explore(0..1000, &with).failed?;
+    Some((with(seed), violation))
 }
 
 #[test]
@@ -28,25 +49,35 @@ fn the_same_seed_makes_the_same_trace() {
 }
 
 #[test]
-fn a_forgotten_vote_is_found() {
-    for machine in MACHINES {
-        let (_, violation) = found(machine, Plant::ForgottenVotes);
-        assert!(violation.contains("voted for"), "{violation}");
+fn a_fault_that_breaks_it_is_found_for_each_invariant() {
+    for (machine, rule, plant, nodes) in PLANTED {
+        let with = |seed| Plan { nodes, plant: Some(plant), only: Some(rule), ..plan(machine, seed) };
+        let (plan, violation) =
+            found(with).unwrap_or_else(|| panic!("{rule:?} of {machine:?} does not find {plant:?}"));
+        eprintln!("{machine:?} {plant:?} with seed {}: {violation}", plan.seed);
+        assert!(violation.contains(&format!(" us: {}: ", rule.name())), "{violation}");
     }
 }
 
 #[test]
-fn an_ignored_quorum_is_found() {
-    let (_, violation) = found(Machine::Cluster, Plant::IgnoredQuorum);
-    assert!(violation.contains("was elected in epoch"), "{violation}");
-    let (_, violation) = found(Machine::Sentinel, Plant::IgnoredQuorum);
-    assert!(violation.contains("of 2 have suspected it"), "{violation}");
+fn each_invariant_has_a_fault_that_breaks_it() {
+    for (machine, folder) in [(Machine::Cluster, "cluster"), (Machine::Sentinel, "sentinels")] {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src").join(folder).join("invariants");
+        let files = folder.read_dir().expect("the invariants have a folder").map(|file| {
+            let path = file.expect("it can be read").path();
+            path.file_stem().map(|name| name.to_string_lossy().into_owned())
+        });
+        let files: BTreeSet<String> = files.flatten().collect();
+        let broken = PLANTED.iter().filter(|(of, ..)| *of == machine).map(|(_, rule, ..)| rule.name());
+        assert_eq!(broken.collect::<BTreeSet<_>>(), files, "{machine:?}");
+    }
 }
 
 #[test]
 fn a_panic_is_told_with_its_seed() {
     for machine in MACHINES {
-        let (plan, violation) = found(machine, Plant::Panic);
+        let with = |seed| Plan { plant: Some(Plant::Panic), ..plan(machine, seed) };
+        let (plan, violation) = found(with).expect("a thousand seeds find a planted fault");
         assert!(violation.contains("panicked: ") && violation.contains("planted"), "{violation}");
         // And replayed, with all that led to it.
         let replayed = run(plan, true);

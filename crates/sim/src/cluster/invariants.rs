@@ -3,6 +3,7 @@
 use gossip::Gossip;
 use slot_routing::{Epoch, NodeId, Topology};
 
+use crate::Rule;
 use crate::invariant::Invariant;
 
 mod claims;
@@ -14,9 +15,6 @@ mod minority;
 mod one_owner;
 mod one_promotion;
 mod one_vote;
-mod takeovers;
-
-pub(super) use takeovers::Takeovers;
 
 /// What the invariants are told.
 #[derive(Debug)]
@@ -32,14 +30,17 @@ pub(super) enum Seen<'a> {
     PowerFailed { id: NodeId },
 }
 
+/// One that looks at steps.
+pub(super) type Named = (Rule, Box<dyn for<'a> Invariant<Seen<'a>>>);
+
 /// All of them that look at steps; `claims`, `freshness`, `minority` and `coverage` look at states.
-pub(super) fn all() -> Vec<Box<dyn for<'a> Invariant<Seen<'a>>>> {
+pub(super) fn all() -> Vec<Named> {
     vec![
-        Box::new(one_vote::OneVote::default()),
-        Box::new(majority::Majority::default()),
-        Box::new(one_promotion::OnePromotion::default()),
-        Box::new(one_owner::OneOwner::default()),
-        Box::new(epochs::Epochs::default()),
+        (Rule::OneVote, Box::new(one_vote::OneVote::default())),
+        (Rule::Majority, Box::new(majority::Majority::default())),
+        (Rule::OnePromotion, Box::new(one_promotion::OnePromotion::default())),
+        (Rule::OneOwner, Box::new(one_owner::OneOwner::default())),
+        (Rule::Epochs, Box::new(epochs::Epochs::default())),
     ]
 }
 

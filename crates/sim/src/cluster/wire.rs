@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use gossip::wire::{Body, Header, Packet};
 use gossip::{Input, LinkId};
+use slot_routing::{ReplOffset, Slot};
 
 use super::{Event, Heard, World};
 use crate::Plant;
@@ -82,6 +83,7 @@ impl World {
         self.examine(&packet, host, to);
         if self.stage.plan.plant == Some(Plant::IgnoredQuorum) && matches!(packet.body, Body::AuthRequest) {
             self.feign_votes(host, &packet);
+            return;
         }
         if !self.stage.healed {
             // What asks for votes is tried harder.
@@ -97,7 +99,7 @@ impl World {
         self.put(wire, side, Item::Packet(packet));
     }
 
-    /// The planted fault: every node that a candidate has heard of gives it its vote.
+    /// The planted fault: whoever stands asks nobody and has the vote of every node that it has heard of.
     fn feign_votes(&mut self, candidate: usize, request: &Packet) {
         let voters: Vec<Header> =
             self.hosts[candidate].heard.values().map(|heard| heard.header.clone()).collect();
@@ -111,6 +113,25 @@ impl World {
             if let Some(from) = from {
                 self.stage.after(Duration::ZERO, Event::Stray { from, to: candidate, packet });
             }
+        }
+    }
+
+    /// The planted faults: a master does not hear what is said of its slots, nobody hears how far others are.
+    fn distort(&self, host: usize, packet: &mut Packet) {
+        match self.stage.plan.plant {
+            Some(Plant::UnheardClaims) => {
+                let me = self.gossip(host);
+                let mine: Vec<Slot> =
+                    packet.header.slots.iter().filter(|slot| me.slot_owner(*slot) == Some(me.id())).collect();
+                for slot in mine {
+                    packet.header.slots.remove(slot);
+                }
+                if matches!(packet.body, Body::Update(_)) {
+                    packet.body = Body::Other(0);
+                }
+            }
+            Some(Plant::UnheardOffsets) => packet.header.offset = ReplOffset(0),
+            _ => {}
         }
     }
 
@@ -189,13 +210,14 @@ impl World {
         }
     }
 
-    fn deliver_packet(&mut self, wire: u64, side: usize, packet: Box<Packet>) {
+    fn deliver_packet(&mut self, wire: u64, side: usize, mut packet: Box<Packet>) {
         let Some(Wire { hosts, ends, .. }) = self.wires.get(&wire) else { return };
         let here = hosts[side];
         if let Some(link) = ends[side] {
             if self.stage.runs(here) {
                 let heard = Heard { at: self.stage.now, header: packet.header.clone() };
                 self.hosts[here].heard.insert(heard.header.sender, heard);
+                self.distort(here, &mut packet);
                 self.feed(here, Input::Packet { link, packet });
             }
         } else if self.stage.processes[here].up {

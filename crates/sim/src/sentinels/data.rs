@@ -5,6 +5,7 @@ use resp::Protocol;
 use super::server::Effect;
 use super::stream::ToClient;
 use super::{Host, Kind, World};
+use crate::Plant;
 
 impl World {
     pub(super) fn serve_server(&mut self, host: usize, conn: u64, request: &[Vec<u8>]) {
@@ -51,6 +52,8 @@ impl World {
                     self.push_to_client(other, ToClient::Closed);
                 }
             }
+            // The planted fault: it has said yes.
+            Effect::Follow(Some(_)) if self.stage.plan.plant == Some(Plant::IgnoredOrders) => {}
             Effect::Follow(upstream) => {
                 self.stage.note(|| format!("server {host} follows {upstream:?}"));
                 self.server(host).follow(now, upstream);

@@ -2,6 +2,7 @@
 
 use sentinel::{Sentinel, Status};
 
+use crate::Rule;
 use crate::invariant::Invariant;
 
 pub(super) mod agreement;
@@ -24,13 +25,16 @@ pub(super) enum Seen<'a> {
     Step { sentinel: &'a Sentinel, status: Status },
 }
 
+/// One that looks at steps.
+pub(super) type Named = (Rule, Box<dyn for<'a> Invariant<Seen<'a>>>);
+
 /// All of them that look at steps; `quorum` sentinels must hold a master for down. `agreement` and
 /// `freshness` look at states.
-pub(super) fn all(quorum: usize) -> Vec<Box<dyn for<'a> Invariant<Seen<'a>>>> {
+pub(super) fn all(quorum: usize) -> Vec<Named> {
     vec![
-        Box::new(one_vote::OneVote::default()),
-        Box::new(one_promotion::OnePromotion::default()),
-        Box::new(authority::Authority::new(quorum)),
-        Box::new(epochs::Epochs::default()),
+        (Rule::OneVote, Box::new(one_vote::OneVote::default())),
+        (Rule::OnePromotion, Box::new(one_promotion::OnePromotion::default())),
+        (Rule::Authority, Box::new(authority::Authority::new(quorum))),
+        (Rule::Epochs, Box::new(epochs::Epochs::default())),
     ]
 }

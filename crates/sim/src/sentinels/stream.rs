@@ -2,10 +2,12 @@
 
 use std::time::Duration;
 
+use resp::Value;
 use sentinel::{Input, LinkId};
 
 use super::server::Told;
 use super::{ClientId, Event, Kind, RETRANSMIT, World, parse_value};
+use crate::Plant;
 use crate::lane::{Lane, Next};
 
 #[derive(Debug, Clone)]
@@ -151,13 +153,29 @@ impl World {
                     other => unreachable!("a simulated server wrote {bytes:?}: {other:?}"),
                 },
             };
-            if let Input::Reply { value, .. } = &input
-                && let Some(told) = value.as_bytes().and_then(|text| Told::parse(now, text))
-            {
-                self.watcher(client).told.insert(server, told);
-            }
-            self.feed(client, input);
+            let told = match &input {
+                Input::Reply { value, .. } => value.as_bytes().and_then(|text| Told::parse(now, text)),
+                _ => None,
+            };
+            let Some(told) = told else {
+                self.feed(client, input);
+                continue;
+            };
+            let offset = told.offset;
+            self.watcher(client).told.insert(server, told);
+            self.feed(client, self.distort(input, offset));
         }
+    }
+
+    /// The planted fault: nobody hears how far a server is.
+    fn distort(&self, input: Input, offset: u64) -> Input {
+        let Input::Reply { link, value: Value::Bulk(text) } = input else { return input };
+        if self.stage.plan.plant != Some(Plant::UnheardOffsets) {
+            return Input::Reply { link, value: Value::Bulk(text) };
+        }
+        let text = String::from_utf8_lossy(&text);
+        let text = text.replace(&format!("slave_repl_offset:{offset}"), "slave_repl_offset:0");
+        Input::Reply { link, value: Value::Bulk(text.into_bytes()) }
     }
 
     /// Whether what is sent stays on its way for now, and when to look again.

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use slot_routing::Ownership;
 
+use crate::Rule;
 use crate::cluster::{NODE_TIMEOUT, World};
 
 /// A link that a partition left behind is given up after the node timeout, and a new one greets at once;
@@ -33,9 +34,12 @@ impl World {
                 let since = *self.rivals.entry((slot, one, other)).or_insert(self.stage.now);
                 if self.stage.now.since(since) > LIMIT {
                     let epochs = [one, other].map(|host| self.gossip(host).myself().config_epoch);
-                    self.stage.violate(&format!(
-                        "hosts {one} and {other} can talk and both serve slot {slot}, under {epochs:?}"
-                    ));
+                    self.stage.violate(
+                        Rule::Claims,
+                        &format!(
+                            "hosts {one} and {other} can talk and both serve slot {slot}, under {epochs:?}"
+                        ),
+                    );
                 }
             }
         }

@@ -12,6 +12,7 @@ use gossip::wire::{Body, MessageFlags};
 use gossip::{Action, Event as Told, Node};
 
 use super::{Seen, voters};
+use crate::Rule;
 use crate::cluster::{NODE_TIMEOUT, World};
 
 /// Between two words of a sibling there is half a node timeout, and perhaps a lost packet.
@@ -70,10 +71,16 @@ impl World {
             unheard = unheard.or(there.filter(|_| silent));
         }
         if rank < ahead {
-            self.stage.violate(&format!("host {host} stands with rank {rank} and {ahead} are ahead of it"));
+            self.stage.violate(
+                Rule::Freshness,
+                &format!("host {host} stands with rank {rank} and {ahead} are ahead of it"),
+            );
         }
         if let Some(other) = unheard {
-            self.stage.violate(&format!("host {host} stands and has not heard host {other} for {SILENCE:?}"));
+            self.stage.violate(
+                Rule::Freshness,
+                &format!("host {host} stands and has not heard host {other} for {SILENCE:?}"),
+            );
         }
     }
 }

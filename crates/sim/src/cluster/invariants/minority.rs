@@ -6,6 +6,7 @@
 use std::time::Duration;
 
 use super::voters;
+use crate::Rule;
 use crate::cluster::{NODE_TIMEOUT, World};
 
 const LIMIT: Duration = Duration::from_millis(2 * NODE_TIMEOUT.as_millis() as u64 + 300);
@@ -26,7 +27,10 @@ impl World {
             heard += usize::from(recent(id));
         }
         if heard <= all / 2 {
-            self.stage.violate(&format!("host {host} takes writes and has heard {heard} of {all} masters"));
+            self.stage.violate(
+                Rule::Minority,
+                &format!("host {host} takes writes and has heard {heard} of {all} masters"),
+            );
         }
     }
 }

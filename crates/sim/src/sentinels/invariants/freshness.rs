@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use sentinel::Addr;
 
+use crate::Rule;
 use crate::sentinels::server::Told;
 use crate::sentinels::{Kind, World};
 
@@ -37,7 +38,10 @@ impl World {
         let better = watcher.told.iter().find(|&(&host, told)| fit(host, told) && told.offset > best.offset);
         if let Some((other, told)) = better {
             let (theirs, its) = (told.offset, best.offset);
-            self.stage.violate(&format!("{leader} selects {chosen} at {its}, and {other} is at {theirs}"));
+            self.stage.violate(
+                Rule::Freshness,
+                &format!("{leader} selects {chosen} at {its}, and {other} is at {theirs}"),
+            );
         }
     }
 }

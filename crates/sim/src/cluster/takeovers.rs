@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 use slot_routing::NodeId;
 
 #[derive(Debug, Default)]
-pub(in crate::cluster) struct Takeovers {
+pub(super) struct Takeovers {
     /// Masters by an operator's word, and those elected with the vote of one.
     forced: BTreeSet<NodeId>,
     /// Candidates that have had the vote of one of them.
@@ -18,18 +18,18 @@ pub(in crate::cluster) struct Takeovers {
 }
 
 impl Takeovers {
-    pub(in crate::cluster) fn take_over(&mut self, id: NodeId) {
+    pub(super) fn take_over(&mut self, id: NodeId) {
         self.forced.insert(id);
     }
 
-    pub(in crate::cluster) fn vote(&mut self, voter: NodeId, candidate: NodeId) {
+    pub(super) fn vote(&mut self, voter: NodeId, candidate: NodeId) {
         if self.forced.contains(&voter) {
             self.helped.insert(candidate);
         }
     }
 
     /// Whether who was elected now was elected by masters that had been elected, too.
-    pub(in crate::cluster) fn elect(&mut self, winner: NodeId) -> bool {
+    pub(super) fn elect(&mut self, winner: NodeId) -> bool {
         let agreed = !self.helped.contains(&winner);
         if agreed {
             self.forced.remove(&winner)

@@ -1,0 +1,27 @@
+//! Faults that the code does not have, but could: built in to show that the simulator finds them.
+//!
+//! None of them is in the machines. Each is a mistake of what surrounds them here: a disk that does not keep what it
+//! was given, an input that was altered on its way, an action that is not carried out.
+
+use clap::ValueEnum;
+
+/// A fault to build in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Plant {
+    /// Votes are not written to disk.
+    ForgottenVotes,
+    /// Nothing that a process writes reaches its disk, but for who it is.
+    ForgottenWrites,
+    /// Who stands for election, or suspects the master, needs nobody's consent.
+    IgnoredQuorum,
+    /// A master does not hear that others claim what it serves.
+    UnheardClaims,
+    /// How far the others are is not heard.
+    UnheardOffsets,
+    /// A node goes on serving when its machine says that the cluster is down.
+    ServingWhenDown,
+    /// A server that is told whom to follow says yes and does nothing.
+    IgnoredOrders,
+    /// A process panics when a replica is to be promoted.
+    Panic,
+}
