@@ -43,8 +43,6 @@ pub struct Engine {
     pub tracking: TrackingTable,
     /// Who may log in, and as whom.
     pub users: RwLock<Users>,
-    /// Held by whoever waits for a slot while holding another (DESIGN: "Locks", rules 2 and 3).
-    pub script_turn: Mutex<()>,
     pub(crate) expiry_cursor: ExpiryCursor,
     pub(crate) watches: Watches,
     /// What makes the threads' monotonic clock the wall clock, in microseconds.
@@ -99,7 +97,6 @@ impl Engine {
             latency: LatencyMonitor::default(),
             pubsub: PubSub::default(),
             tracking: TrackingTable::default(),
-            script_turn: Mutex::new(()),
             expiry_cursor: ExpiryCursor::default(),
             watches: Watches::default(),
             wall_base: AtomicI64::new(0),

@@ -79,9 +79,10 @@ fn meet(keyspace: &Arc<Keyspace>) -> (Duration, Duration) {
         });
         timed.max().expect("there are slots")
     };
-    let (mut first, ()) = keyspace.ready_to_cut().cut(|| ()).expect("no other snapshot");
+    let (mut first, ()) =
+        keyspace.ready_to_cut().cut(&keyspace.script_turn(), || ()).expect("no other snapshot");
     longest(&mut |slot| drop(keyspace.lock(slot)));
-    let (second, ()) = keyspace.ready_to_cut().cut(|| ()).expect("only one other");
+    let (second, ()) = keyspace.ready_to_cut().cut(&keyspace.script_turn(), || ()).expect("only one other");
     let pinned = longest(&mut |slot| drop(keyspace.lock(slot)));
     let written = longest(&mut |slot| first.walk(slot, &mut |_| {}));
     drop(second);
@@ -103,7 +104,7 @@ fn main() {
     let (during, longest, (held, peak, visited, took)) = writer.rate(|| {
         let ready = keyspace.ready_to_cut();
         let start = Instant::now();
-        let (mut snapshot, ()) = ready.cut(|| ()).expect("no other snapshot");
+        let (mut snapshot, ()) = ready.cut(&keyspace.script_turn(), || ()).expect("no other snapshot");
         let held = start.elapsed();
         let (mut peak, mut visited) = (0, 0);
         let mut out: Vec<u8> = Vec::new();

@@ -16,6 +16,7 @@ use crate::slot::{Published, SlotData, SlotGuard};
 use crate::snapshot::Cuts;
 use crate::table::Table;
 use crate::touched::Touched;
+use crate::turn::ScriptTurn;
 
 /// How many slots ahead memory is asked for while all are locked one after another.
 const LOCKS_AHEAD: usize = 16;
@@ -39,6 +40,7 @@ pub struct Keyspace {
     slots: FullChunk<Aligned>,
     published: Published,
     pub(crate) cuts: Cuts,
+    pub(crate) turn: Mutex<()>,
     databases: u16,
 }
 
@@ -55,6 +57,7 @@ impl Keyspace {
                 due: Slot::all().map(|_| AtomicI64::new(page::NEVER.0)).collect(),
             },
             cuts: Cuts::default(),
+            turn: Mutex::new(()),
             databases,
         }
     }
@@ -146,9 +149,10 @@ impl Keyspace {
     }
 
     /// Runs `at_that_moment` while every slot is held, and looks into none of them: of each slot, only the line
-    /// with its lock is needed. Only for the holder of the script turn.
+    /// with its lock is needed.
     pub(crate) fn with_all_held<'k, R>(
         &'k self,
+        _turn: &ScriptTurn<'_>,
         mut held: Holding<'k>,
         at_that_moment: impl FnOnce() -> R,
     ) -> R {

@@ -25,6 +25,7 @@ mod slot;
 mod snapshot;
 mod table;
 mod touched;
+mod turn;
 mod usage;
 mod value;
 
@@ -39,5 +40,6 @@ pub use slot::{SlotData, SlotGuard, Taken};
 pub use snapshot::{ReadyToCut, Snapshot, SnapshotEntry};
 pub use table::{Detached, Dropped, Found, NewEntry, Place, ScanItem, Table};
 pub use touched::Touched;
+pub use turn::ScriptTurn;
 pub use usage::{LfuSettings, Usage};
 pub use value::{Kind, Naming, NewValue, Str, Value};

@@ -9,6 +9,7 @@ use crate::keyspace::Keyspace;
 use crate::slot::{SlotData, SlotGuard};
 use crate::table::Found;
 use crate::touched::Touched;
+use crate::turn::ScriptTurn;
 use crate::usage::Usage;
 
 /// Locked slots in rising order.
@@ -48,10 +49,18 @@ impl<'k> LockedSlots<'k> {
         }
     }
 
-    /// Locks every slot in rising order. Only for the holder of the script turn.
+    /// Locks every slot in rising order.
     #[must_use]
-    pub fn all(keyspace: &'k Keyspace) -> Self {
-        Self { one: None, several: Slot::all().map(|slot| keyspace.lock(slot)).collect() }
+    pub fn all(turn: &ScriptTurn<'k>) -> Self {
+        Self { one: None, several: Slot::all().map(|slot| turn.keyspace.lock(slot)).collect() }
+    }
+
+    /// Locks one slot more, if it is not among them.
+    pub fn add(&mut self, turn: &ScriptTurn<'k>, slot: Slot) {
+        self.several.extend(self.one.take());
+        if let Err(place) = self.several.binary_search_by_key(&slot, SlotGuard::slot) {
+            self.several.insert(place, turn.keyspace.lock(slot));
+        }
     }
 
     /// Unlocks them.

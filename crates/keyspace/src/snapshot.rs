@@ -14,6 +14,7 @@ use slot_routing::{SLOT_COUNT, Slot};
 use crate::captured::Captured;
 use crate::keyspace::{Holding, Keyspace};
 use crate::slot::SlotData;
+use crate::turn::ScriptTurn;
 use crate::usage::Usage;
 use crate::value::Value;
 
@@ -100,12 +101,12 @@ impl Keyspace {
 
 impl ReadyToCut<'_> {
     /// Takes a snapshot, unless three are under way. `at_cut` runs while every slot is held, to note what
-    /// belongs to that moment (the log's offset). Only for the holder of the script turn.
-    pub fn cut<R>(self, at_cut: impl FnOnce() -> R) -> Option<(Snapshot, R)> {
+    /// belongs to that moment (the log's offset).
+    pub fn cut<R>(self, turn: &ScriptTurn<'_>, at_cut: impl FnOnce() -> R) -> Option<(Snapshot, R)> {
         let Self { keyspace, walked, held } = self;
         let cuts = &keyspace.cuts;
         let number = cuts.reserve()?;
-        let noted = keyspace.with_all_held(held, || {
+        let noted = keyspace.with_all_held(turn, held, || {
             let cut = cuts.last.load(Ordering::Relaxed) + 1;
             cuts.active[number].store(cut, Ordering::Relaxed);
             cuts.last.store(cut, Ordering::Relaxed);

@@ -73,7 +73,7 @@ fn what_a_snapshot_keeps_is_counted() {
     for name in &names {
         insert(&keyspace, name, NewValue::string(if name.len() == 1 { &large } else { &small }));
     }
-    let (mut snapshot, ()) = keyspace.ready_to_cut().cut(|| ()).expect("no other");
+    let (mut snapshot, ()) = keyspace.ready_to_cut().cut(&keyspace.script_turn(), || ()).expect("no other");
     for name in &names {
         delete(&keyspace, name);
         insert(&keyspace, name, NewValue::string(&small));

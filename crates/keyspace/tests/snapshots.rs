@@ -41,20 +41,24 @@ fn a_second_snapshot_that_meets_pinned_slots_has_a_cut_of_its_own() {
         {
             set(&keyspace, name, &vec![round; 1 + number % 300]);
         }
-        let (snapshot, ()) = keyspace.ready_to_cut().cut(|| ()).expect("three at a time");
+        let (snapshot, ()) =
+            keyspace.ready_to_cut().cut(&keyspace.script_turn(), || ()).expect("three at a time");
         snapshots.push(snapshot);
         let state = names.iter().enumerate().map(|(number, name)| {
             (name.clone().into_bytes(), vec![round.min((number % 3) as u8); 1 + number % 300])
         });
         states.push(state.collect::<BTreeMap<_, _>>());
     }
-    assert!(keyspace.ready_to_cut().cut(|| ()).is_none(), "a fourth is refused, not waited for");
+    assert!(
+        keyspace.ready_to_cut().cut(&keyspace.script_turn(), || ()).is_none(),
+        "a fourth is refused, not waited for"
+    );
     names.iter().for_each(|name| set(&keyspace, name, b"later"));
     for which in [1, 0, 2] {
         assert_eq!(all(&mut snapshots[which]), states[which]);
     }
     snapshots.pop();
-    assert!(keyspace.ready_to_cut().cut(|| ()).is_some());
+    assert!(keyspace.ready_to_cut().cut(&keyspace.script_turn(), || ()).is_some());
 }
 
 /// What a walk shows was copied: whoever is shown it may use the very slot, and long values come whole.
@@ -64,7 +68,8 @@ fn the_slot_is_free_while_its_keys_are_shown() {
     let long: Vec<u8> = (0..1_000_000u32).map(|number| (number % 251) as u8).collect();
     set(&keyspace, "{a}short", b"value");
     set(&keyspace, "{a}long", &long);
-    let (mut snapshot, ()) = keyspace.ready_to_cut().cut(|| ()).expect("no other snapshot");
+    let (mut snapshot, ()) =
+        keyspace.ready_to_cut().cut(&keyspace.script_turn(), || ()).expect("no other snapshot");
     let mut seen = Vec::new();
     snapshot.walk(Slot::of_key(b"a"), &mut |entry| {
         set(&keyspace, "{a}short", b"other");

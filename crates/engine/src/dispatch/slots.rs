@@ -78,8 +78,7 @@ impl Engine {
     ) -> Result<Option<Slot>, CommandError> {
         locked.release();
         if entry.command.reach == Reach::AllSlots {
-            let _turn = self.script_turn.lock();
-            *locked = LockedSlots::all(&self.keyspace);
+            *locked = LockedSlots::all(&self.keyspace.script_turn());
             return Ok(None);
         }
         if entry.command.keys.is_empty() && entry.command.reach != Reach::FirstArgument {

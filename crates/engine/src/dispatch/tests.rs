@@ -128,7 +128,7 @@ fn a_slot_that_is_held_for_the_next_command_is_let_go_of() {
         assert_eq!(said.lines().filter(|line| line.starts_with('-')).count(), 2, "{said}");
         assert!(said.ends_with("$1\r\n1\r\n"), "{said}");
         // All are free, or this would wait for ever.
-        drop(LockedSlots::all(&client.engine.keyspace));
+        drop(LockedSlots::all(&client.engine.keyspace.script_turn()));
     }
 }
 

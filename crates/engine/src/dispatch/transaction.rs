@@ -178,8 +178,7 @@ impl Engine {
         }
         let routed = slots.first().copied();
         let mut locked = if transaction.holds_all() {
-            let _turn = self.script_turn.lock();
-            LockedSlots::all(&self.keyspace)
+            LockedSlots::all(&self.keyspace.script_turn())
         } else {
             slots.extend(session.watching.keys.iter().map(|watched| Slot::of_key(&watched.key)));
             self.keyspace.lock_many(&slots)

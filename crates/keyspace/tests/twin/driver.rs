@@ -402,7 +402,7 @@ impl Driver {
     }
 
     fn cut(&mut self) {
-        match self.keyspace.ready_to_cut().cut(|| 7) {
+        match self.keyspace.ready_to_cut().cut(&self.keyspace.script_turn(), || 7) {
             Some((snapshot, noted)) => {
                 assert_eq!(noted, 7);
                 self.snapshots.push(Pinned { snapshot, model: self.model.clone(), within: None });

@@ -118,10 +118,9 @@ pub(crate) fn replace_by_file(server: &Server, path: &Path, drop_expired: bool) 
 
 /// Removes every key of every database.
 fn flush(server: &Server) {
-    let _script_turn = server.engine.script_turn.lock();
-    let keyspace = &server.engine.keyspace;
+    let turn = server.engine.keyspace.script_turn();
     let mut taken = Vec::new();
-    for slot in LockedSlots::all(keyspace).iter_mut() {
+    for slot in LockedSlots::all(&turn).iter_mut() {
         taken.extend(slot.databases().filter_map(|db| slot.take(db).table));
     }
     // The tables are dropped here, with no slot locked.

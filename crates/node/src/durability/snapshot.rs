@@ -59,12 +59,12 @@ impl State {
 /// The state of all data now, and what `at_cut` noted of the log at that moment.
 pub(crate) fn cut<R>(server: &Server, at_cut: impl FnOnce(&mut Log) -> R) -> anyhow::Result<(State, R)> {
     let _apply_turn = server.replication.apply_turn.lock();
-    let _script_turn = server.engine.script_turn.lock();
+    let turn = server.engine.keyspace.script_turn();
     // Before anything is held: it looks at every slot.
     let sizes = server.engine.keyspace.sizes();
     let ready = server.engine.keyspace.ready_to_cut();
     let began = crate::process::time::nanos();
-    let cut = ready.cut(|| at_cut(&mut server.replication.log.lock()));
+    let cut = ready.cut(&turn, || at_cut(&mut server.replication.log.lock()));
     server.saving.count_cut((crate::process::time::nanos() - began) / 1000);
     let (snapshot, noted) = cut.context("too many snapshots are under way")?;
     Ok((State { snapshot, sizes }, noted))

@@ -156,8 +156,8 @@ async fn hand_over(
     tracing::info!("FAILOVER requested.");
     // What was admitted before is in the log when every slot has been held.
     {
-        let _turn = server.engine.script_turn.lock();
-        drop(LockedSlots::all(&server.engine.keyspace));
+        let turn = server.engine.keyspace.script_turn();
+        drop(LockedSlots::all(&turn));
     }
     server.replication.ask_for_acknowledgements();
     let synced = tokio::select! {

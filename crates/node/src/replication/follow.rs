@@ -31,8 +31,8 @@ pub(super) async fn run(server: Arc<Server>, master: MasterAddress, machine: Arc
     drop(loading.lock().await);
     {
         // Every write that was admitted while this node was a master is in the log after this.
-        let _script_turn = server.engine.script_turn.lock();
-        drop(LockedSlots::all(&server.engine.keyspace));
+        let turn = server.engine.keyspace.script_turn();
+        drop(LockedSlots::all(&turn));
         let log = server.replication.log.lock();
         let position = log.is_open().then(|| log.position());
         machine.lock().start_from(position);

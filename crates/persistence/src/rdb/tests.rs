@@ -284,7 +284,8 @@ fn large_hash_in_parts(dialect: Dialect) {
         let mut slot = keyspace.lock(key.slot());
         let _ = slot.table(0).insert(&key, value, Some(Millis(9)));
     }
-    let (mut snapshot, ()) = keyspace.ready_to_cut().cut(|| ()).expect("no other snapshot is under way");
+    let (mut snapshot, ()) =
+        keyspace.ready_to_cut().cut(&keyspace.script_turn(), || ()).expect("no other snapshot is under way");
     let mut writer =
         RdbWriter::new(Vec::new(), WriteOptions { dialect, ..WriteOptions::default() }, &info()).unwrap();
     let mut parts = 0;
@@ -334,7 +335,10 @@ fn a_large_hash_that_loses_its_last_time_after_the_cut_is_saved_with_it() {
         }
         let key = keyspace.key(b"large");
         let place = keyspace.lock(key.slot()).table(0).insert(&key, NewValue::Hash(builder.packed()), None);
-        let (mut snapshot, ()) = keyspace.ready_to_cut().cut(|| ()).expect("no other snapshot is under way");
+        let (mut snapshot, ()) = keyspace
+            .ready_to_cut()
+            .cut(&keyspace.script_turn(), || ())
+            .expect("no other snapshot is under way");
         let mut slot = keyspace.lock(key.slot());
         assert!(slot.table(0).hash_set_expiry(place, &key, b"field:4321", None).1);
         drop(slot);
