@@ -4,9 +4,9 @@
 use std::fmt;
 use std::path::Path;
 
-use resp::{Batch, Limits, Parser};
+use resp::{Batch, Limits, Parser, REDIS_VERSION};
 
-use super::{Config, SetError, unbuilt};
+use super::{Config, Rename, SetError, unbuilt};
 
 /// Files include files no deeper than this.
 const MAX_INCLUDE_DEPTH: usize = 16;
@@ -44,7 +44,7 @@ impl fmt::Display for ConfigError {
         };
         write!(
             f,
-            "\n*** FATAL CONFIG FILE ERROR (Redis 7.2.4) ***\n{place}, at line {}\n>>> '{}'\n{}",
+            "\n*** FATAL CONFIG FILE ERROR (Redis {REDIS_VERSION}) ***\n{place}, at line {}\n>>> '{}'\n{}",
             self.line, self.text, self.reason
         )
     }
@@ -106,6 +106,12 @@ impl Config {
                         before.split_ascii_whitespace().map(str::to_owned).chain(values.iter().cloned());
                     self.load_one(name, &all.collect::<Vec<_>>()).map_err(fail)?;
                 }
+                "rename-command" => {
+                    let [from, to] = values else { return Err(fail(BAD_DIRECTIVE.to_owned())) };
+                    let (from, to) = (from.clone(), to.clone());
+                    self.renames.write().push(Rename { from, to, line: fail(String::new()) });
+                }
+                _ if unbuilt::is_forgotten(name) && values.len() == 1 => {}
                 _ => self.load_one(name, values).map_err(fail)?,
             }
         }

@@ -21,6 +21,24 @@ use parameters::{PARAMETERS, Parameter};
 pub struct Config {
     values: RwLock<Vec<String>>,
     defaults: Vec<String>,
+    /// What the lines `rename-command` said, in their order.
+    renames: RwLock<Vec<Rename>>,
+}
+
+/// A line `rename-command`: what a command is to be called, or nothing if it is not to be called at all.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Rename {
+    pub from: String,
+    pub to: String,
+    line: ConfigError,
+}
+
+impl Rename {
+    /// That this line cannot be used, and why.
+    #[must_use]
+    pub fn fault(&self, reason: &str) -> ConfigError {
+        ConfigError { reason: reason.to_owned(), ..self.line.clone() }
+    }
 }
 
 /// Why a value was refused.
@@ -39,7 +57,7 @@ pub enum SetError {
 impl Default for Config {
     fn default() -> Self {
         let defaults: Vec<String> = PARAMETERS.iter().map(|row| row.default.to_owned()).collect();
-        Self { values: RwLock::new(defaults.clone()), defaults }
+        Self { values: RwLock::new(defaults.clone()), defaults, renames: RwLock::default() }
     }
 }
 
@@ -146,16 +164,32 @@ impl Config {
         }
     }
 
-    /// Every name (aliases too) with its value, in the table's order.
+    /// Every name (aliases too) with its value, in the table's order. Hidden ones are left out.
     #[must_use]
     pub fn all(&self) -> Vec<(&'static str, String)> {
         let values = self.values.read();
-        let named = PARAMETERS.iter().zip(values.iter());
-        named
+        let shown = PARAMETERS.iter().zip(values.iter()).filter(|(row, _)| !row.hidden);
+        shown
             .flat_map(|(row, value)| {
                 std::iter::once(row.name).chain(row.alias).map(move |name| (name, value.clone()))
             })
             .collect()
+    }
+
+    /// The hidden parameter of that name, in any case, with its value.
+    #[must_use]
+    pub fn hidden(&self, name: &str) -> Option<(&'static str, String)> {
+        let index = find(name)?;
+        let row = &PARAMETERS[index];
+        let names = std::iter::once(row.name).chain(row.alias);
+        let name = names.filter(|_| row.hidden).find(|known| known.eq_ignore_ascii_case(name))?;
+        Some((name, self.values.read()[index].clone()))
+    }
+
+    /// What commands are to be called, in the order in which it was said.
+    #[must_use]
+    pub fn renames(&self) -> Vec<Rename> {
+        self.renames.read().clone()
     }
 }
 
@@ -208,5 +242,28 @@ mod tests {
         assert!(set("dir", "/", true).is_ok());
         assert_eq!(set("nonsense", "3", true), Err(SetError::Unknown));
         assert!(matches!(set("appendonly", "yes", true), Err(SetError::Invalid(_))));
+        assert_eq!(set("replicaof", "127.0.0.1 7000", true), Err(SetError::Immutable));
+        assert_eq!(set("slaveof", "127.0.0.1 7000", true), Err(SetError::Immutable));
+    }
+
+    /// What test suites and operators of Redis and Valkey set is there for who knows its name.
+    #[test]
+    fn hidden_parameters_are_known_and_not_listed() {
+        let config = Config::default();
+        let hidden: Vec<_> = PARAMETERS.iter().filter(|row| row.hidden).map(|row| row.name).collect();
+        assert!(hidden.contains(&"enable-debug-assert") && hidden.contains(&"cluster-ping-interval"));
+        let listed = config.all();
+        for name in hidden {
+            assert!(listed.iter().all(|(shown, _)| *shown != name), "{name}");
+            assert_eq!(config.hidden(name).map(|(name, _)| name), Some(name));
+        }
+        let change = ("Cluster-Ping-Interval".to_owned(), "500".to_owned());
+        assert_eq!(config.set(&[change], false).map(|before| before.len()), Ok(1));
+        assert_eq!(config.hidden("CLUSTER-PING-INTERVAL"), Some(("cluster-ping-interval", "500".to_owned())));
+        assert_eq!(
+            config.hidden("lua-enable-deprecated-api"),
+            Some(("lua-enable-deprecated-api", "no".to_owned()))
+        );
+        assert_eq!(config.hidden("maxmemory"), None);
     }
 }

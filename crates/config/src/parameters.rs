@@ -9,8 +9,9 @@ use super::kind::Kind;
 /// One row.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Parameter {
+    /// One that Redis 7 knows, if it knows the parameter: CONFIG REWRITE appends lines by this name.
     pub(crate) name: &'static str,
-    /// Its older name, if it has one.
+    /// Its other name, if it has one.
     pub(crate) alias: Option<&'static str>,
     pub(crate) kind: Kind,
     pub(crate) default: &'static str,
@@ -18,11 +19,13 @@ pub(crate) struct Parameter {
     pub(crate) mutable: bool,
     /// Whether CONFIG SET may change it only where `enable-protected-configs` says so.
     pub(crate) protected: bool,
+    /// Whether CONFIG GET shows it only to who asks for it by its name.
+    pub(crate) hidden: bool,
 }
 
 impl Parameter {
     const fn new(name: &'static str, kind: Kind, default: &'static str) -> Self {
-        Self { name, alias: None, kind, default, mutable: true, protected: false }
+        Self { name, alias: None, kind, default, mutable: true, protected: false, hidden: false }
     }
 
     const fn alias(mut self, alias: &'static str) -> Self {
@@ -37,6 +40,11 @@ impl Parameter {
 
     const fn protected(mut self) -> Self {
         self.protected = true;
+        self
+    }
+
+    const fn hidden(mut self) -> Self {
+        self.hidden = true;
         self
     }
 }
@@ -58,7 +66,7 @@ pub(crate) const PARAMETERS: &[Parameter] = &[
     Parameter::new("activedefrag", Kind::Switch, "no"),
     Parameter::new("activerehashing", Kind::Switch, "yes"),
     Parameter::new("always-show-logo", Kind::Switch, "no").immutable(),
-    Parameter::new("aof-disable-auto-gc", Kind::Switch, "no"),
+    Parameter::new("aof-disable-auto-gc", Kind::Switch, "no").hidden(),
     Parameter::new("aof-load-truncated", Kind::Switch, "yes"),
     Parameter::new("aof-rewrite-cpulist", Kind::Text, "").alias("aof_rewrite_cpulist").immutable(),
     Parameter::new("aof-rewrite-incremental-fsync", Kind::Switch, "yes"),
@@ -102,8 +110,10 @@ pub(crate) const PARAMETERS: &[Parameter] = &[
     Parameter::new("cluster-enabled", Kind::Switch, "no").immutable(),
     Parameter::new("cluster-link-sendbuf-limit", Kind::Memory(0, i64::MAX), "0"),
     Parameter::new("cluster-manual-failover-timeout", Kind::Integer(0, i64::MAX), "5000"),
+    Parameter::new("cluster-message-gossip-perc", Kind::Integer(0, 100), "10").hidden(),
     Parameter::new("cluster-migration-barrier", Kind::Integer(0, i64::MAX), "1"),
     Parameter::new("cluster-node-timeout", Kind::Integer(0, i64::MAX), "15000"),
+    Parameter::new("cluster-ping-interval", Kind::Integer(0, i64::MAX), "1000").hidden(),
     Parameter::new("cluster-port", Kind::Integer(0, 65535), "0").immutable(),
     Parameter::new(
         "cluster-preferred-endpoint-type",
@@ -117,26 +127,29 @@ pub(crate) const PARAMETERS: &[Parameter] = &[
     Parameter::new("cluster-require-full-coverage", Kind::Switch, "yes"),
     Parameter::new("cluster-slot-migration-log-max-len", Kind::Integer(0, i64::MAX), "1000"),
     Parameter::new("cluster-slot-stats-enabled", Kind::Switch, "no"),
-    Parameter::new("commandlog-execution-slower-than", Kind::Integer(-1, i64::MAX), "10000")
-        .alias("slowlog-log-slower-than"),
+    Parameter::new("slowlog-log-slower-than", Kind::Integer(-1, i64::MAX), "10000")
+        .alias("commandlog-execution-slower-than"),
     Parameter::new("commandlog-large-reply-max-len", Kind::Integer(0, i64::MAX), "128"),
     Parameter::new("commandlog-large-request-max-len", Kind::Integer(0, i64::MAX), "128"),
     Parameter::new("commandlog-reply-larger-than", Kind::Integer(-1, i64::MAX), "1048576"),
     Parameter::new("commandlog-request-larger-than", Kind::Integer(-1, i64::MAX), "1048576"),
-    Parameter::new("commandlog-slow-execution-max-len", Kind::Integer(0, i64::MAX), "128")
-        .alias("slowlog-max-len"),
+    Parameter::new("slowlog-max-len", Kind::Integer(0, i64::MAX), "128")
+        .alias("commandlog-slow-execution-max-len"),
     Parameter::new("crash-log-enabled", Kind::Switch, "yes"),
     Parameter::new("crash-memcheck-enabled", Kind::Switch, "yes"),
     Parameter::new("daemonize", Kind::Switch, "no").immutable(),
     Parameter::new("databases", Kind::Integer(1, i32::MAX as i64), "16").immutable(),
     Parameter::new("dbfilename", Kind::FileName, "dump.rdb").protected(),
+    Parameter::new("debug-context", Kind::Text, "").hidden(),
     Parameter::new("dir", Kind::Text, ".").protected(),
     Parameter::new("disable-thp", Kind::Switch, "yes").immutable(),
     Parameter::new("dynamic-hz", Kind::Switch, "yes"),
     Parameter::new("dual-channel-replication-enabled", Kind::Switch, "no"),
+    Parameter::new("enable-debug-assert", Kind::Switch, "no").immutable().hidden(),
     Parameter::new("enable-debug-command", Kind::Choice(&["no", "yes", "local"]), "no").immutable(),
     Parameter::new("enable-module-command", Kind::Choice(&["no", "yes", "local"]), "no").immutable(),
     Parameter::new("enable-protected-configs", Kind::Choice(&["no", "yes", "local"]), "no").immutable(),
+    Parameter::new("events-per-io-thread", Kind::Integer(0, i64::MAX), "2").hidden(),
     Parameter::new("extended-redis-compatibility", Kind::Switch, "no"),
     Parameter::new("hash-max-listpack-entries", Kind::Integer(0, i64::MAX), "512")
         .alias("hash-max-ziplist-entries"),
@@ -149,8 +162,10 @@ pub(crate) const PARAMETERS: &[Parameter] = &[
     Parameter::new("ignore-warnings", Kind::Text, "").immutable(),
     Parameter::new("import-mode", Kind::Switch, "no"),
     Parameter::new("io-threads", Kind::Integer(1, 128), "1").immutable(),
+    Parameter::new("io-threads-always-active", Kind::Switch, "no").hidden(),
     Parameter::new("io-threads-do-reads", Kind::Switch, "no"),
     Parameter::new("jemalloc-bg-thread", Kind::Switch, "yes"),
+    Parameter::new("key-load-delay", Kind::Integer(i32::MIN as i64, i32::MAX as i64), "0").hidden(),
     Parameter::new("latency-monitor-threshold", Kind::Integer(0, i64::MAX), "0"),
     Parameter::new("latency-tracking", Kind::Switch, "yes"),
     Parameter::new("latency-tracking-info-percentiles", Kind::Percentiles, "50 99 99.9"),
@@ -164,11 +179,17 @@ pub(crate) const PARAMETERS: &[Parameter] = &[
     Parameter::new("list-compress-depth", Kind::Integer(0, i64::MAX), "0"),
     Parameter::new("list-max-listpack-size", Kind::Integer(i32::MIN as i64, i32::MAX as i64), "-2")
         .alias("list-max-ziplist-size"),
+    Parameter::new("loading-process-events-interval-bytes", Kind::Memory(1024, i32::MAX as i64), "2097152")
+        .hidden(),
     Parameter::new("locale-collate", Kind::Text, ""),
     Parameter::new("log-format", Kind::Choice(&["legacy", "logfmt"]), "legacy"),
     Parameter::new("log-timestamp-format", Kind::Choice(&["legacy", "iso8601", "milliseconds"]), "legacy"),
     Parameter::new("logfile", Kind::Text, "").immutable(),
     Parameter::new("loglevel", Kind::Choice(&["debug", "verbose", "notice", "warning", "nothing"]), "notice"),
+    Parameter::new("lua-enable-insecure-api", Kind::Switch, "no")
+        .alias("lua-enable-deprecated-api")
+        .immutable()
+        .hidden(),
     Parameter::new("masterauth", Kind::Text, "").alias("primaryauth"),
     Parameter::new("masteruser", Kind::Text, "").alias("primaryuser"),
     Parameter::new("max-new-connections-per-cycle", Kind::Integer(0, i64::MAX), "10"),
@@ -192,8 +213,11 @@ pub(crate) const PARAMETERS: &[Parameter] = &[
         "noeviction",
     ),
     Parameter::new("maxmemory-samples", Kind::Integer(1, 64), "5"),
+    Parameter::new("min-io-threads-avoid-copy-reply", Kind::Integer(0, i64::MAX), "7").hidden(),
     Parameter::new("min-replicas-max-lag", Kind::Integer(0, i64::MAX), "10").alias("min-slaves-max-lag"),
     Parameter::new("min-replicas-to-write", Kind::Integer(0, i64::MAX), "0").alias("min-slaves-to-write"),
+    Parameter::new("min-string-size-avoid-copy-reply", Kind::Integer(0, i64::MAX), "16384").hidden(),
+    Parameter::new("min-string-size-avoid-copy-reply-threaded", Kind::Integer(0, i64::MAX), "65536").hidden(),
     Parameter::new("mptcp", Kind::Switch, "no"),
     Parameter::new("no-appendfsync-on-rewrite", Kind::Switch, "no"),
     Parameter::new("notify-keyspace-events", Kind::Text, ""),
@@ -211,6 +235,7 @@ pub(crate) const PARAMETERS: &[Parameter] = &[
     Parameter::new("protected-mode", Kind::Switch, "yes"),
     Parameter::new("proto-max-bulk-len", Kind::Memory(1048576, i64::MAX), "536870912"),
     Parameter::new("rdb-del-sync-files", Kind::Switch, "no"),
+    Parameter::new("rdb-key-save-delay", Kind::Integer(i32::MIN as i64, i32::MAX as i64), "0").hidden(),
     Parameter::new("rdb-save-incremental-fsync", Kind::Switch, "yes"),
     Parameter::new("rdb-version-check", Kind::Choice(&["strict", "relaxed"]), "strict"),
     Parameter::new("rdbchecksum", Kind::Switch, "yes").immutable(),
@@ -239,7 +264,7 @@ pub(crate) const PARAMETERS: &[Parameter] = &[
     Parameter::new("replica-priority", Kind::Integer(0, i64::MAX), "100").alias("slave-priority"),
     Parameter::new("replica-read-only", Kind::Switch, "yes").alias("slave-read-only"),
     Parameter::new("replica-serve-stale-data", Kind::Switch, "yes").alias("slave-serve-stale-data"),
-    Parameter::new("replicaof", Kind::Words, "").alias("slaveof"),
+    Parameter::new("replicaof", Kind::Words, "").alias("slaveof").immutable(),
     Parameter::new("requirepass", Kind::Text, ""),
     Parameter::new("sanitize-dump-payload", Kind::Choice(&["no", "yes", "clients"]), "no"),
     Parameter::new("save", Kind::Save, "3600 1 300 100 60 10000"),
@@ -296,6 +321,8 @@ pub(crate) const PARAMETERS: &[Parameter] = &[
     Parameter::new("unixsocket", Kind::Text, "").immutable(),
     Parameter::new("unixsocketgroup", Kind::Text, "").immutable(),
     Parameter::new("unixsocketperm", Kind::Octal, "0").immutable(),
+    Parameter::new("use-exit-on-panic", Kind::Switch, "no").hidden(),
+    Parameter::new("watchdog-period", Kind::Integer(0, i32::MAX as i64), "0").hidden(),
     Parameter::new("zset-max-listpack-entries", Kind::Integer(0, i64::MAX), "128")
         .alias("zset-max-ziplist-entries"),
     Parameter::new("zset-max-listpack-value", Kind::Integer(0, i64::MAX), "64")

@@ -1,7 +1,8 @@
 //! CONFIG REWRITE: the values in force written into the configuration file.
 //!
-//! Lines that set a parameter get its present value, in their place; what is not a parameter (comments,
-//! `include`) stays as it is; parameters that differ from their default and have no line are appended.
+//! Lines that set a parameter get its present value, in their place and by the name that they used, so that
+//! whatever read the file before still reads it; what is not a parameter (comments, `include`,
+//! `rename-command`) stays as it is; parameters that differ from their default and have no line are appended.
 //! The new file takes the old one's place in one step, after it has reached the disk.
 
 use std::io::{self, Write};
@@ -36,8 +37,7 @@ impl Config {
 
     /// The lines of the file `old` with the values in force.
     fn rewritten(&self, old: &str) -> String {
-        let mut pending: Vec<Option<Vec<String>>> =
-            PARAMETERS.iter().map(|row| Some(lines(row.name, row.kind, &self.text(row.name)))).collect();
+        let mut written = vec![false; PARAMETERS.len()];
         let mut text = String::new();
         let mut signed = false;
         for line in old.lines() {
@@ -45,20 +45,20 @@ impl Config {
             match parameter_of(line) {
                 None => push(&mut text, line),
                 // All lines of a parameter go where its first one was.
-                Some((index, _)) if pending[index].is_none() => {}
+                Some((index, _)) if written[index] => {}
                 Some((index, words)) => {
-                    let lines = pending[index].take().unwrap_or_default();
+                    written[index] = true;
                     if self.agrees(index, &words) {
                         push(&mut text, line);
                     } else {
-                        lines.iter().for_each(|line| push(&mut text, line));
+                        self.lines(index, &words[0]).iter().for_each(|line| push(&mut text, line));
                     }
                 }
             }
         }
-        let values = PARAMETERS.iter().zip(&self.defaults).zip(pending);
-        let changed = values.filter(|((row, default), _)| self.text(row.name) != **default);
-        for line in changed.flat_map(|(_, lines)| lines.unwrap_or_default()) {
+        let left = (0..PARAMETERS.len()).filter(|index| !written[*index]);
+        let changed = left.filter(|index| !self.is_default(PARAMETERS[*index].name));
+        for line in changed.flat_map(|index| self.lines(index, PARAMETERS[index].name)) {
             if !signed {
                 push(&mut text, SIGNATURE);
                 signed = true;
@@ -70,6 +70,29 @@ impl Config {
 }
 
 impl Config {
+    /// The lines that set a parameter to its value, by one of its names.
+    fn lines(&self, index: usize, name: &str) -> Vec<String> {
+        let row = &PARAMETERS[index];
+        let value = &self.text(row.name);
+        let words: Vec<&str> = value.split(' ').collect();
+        match row.kind {
+            Kind::Save if !value.is_empty() => {
+                words.chunks(2).map(|pair| format!("{name} {}", pair.join(" "))).collect()
+            }
+            Kind::OutputLimits => {
+                words.chunks(4).map(|limit| format!("{name} {}", limit.join(" "))).collect()
+            }
+            // Without a word there is nothing to replicate from; the line would be wrong.
+            Kind::Words if value.is_empty() && row.name == "replicaof" => Vec::new(),
+            Kind::Words | Kind::Choices(_) | Kind::Percentiles | Kind::ScoreAdjustments
+                if !value.is_empty() =>
+            {
+                vec![format!("{name} {value}")]
+            }
+            _ => vec![format!("{name} {}", quoted(value))],
+        }
+    }
+
     /// Whether a line already says what is in force; it then stays as its owner wrote it.
     fn agrees(&self, index: usize, words: &[String]) -> bool {
         let row = &PARAMETERS[index];
@@ -93,23 +116,6 @@ fn parameter_of(line: &str) -> Option<(usize, Vec<String>)> {
     }
     let words = split(line)?;
     Some((find(words.first()?)?, words))
-}
-
-/// The lines that set a parameter to `value`.
-fn lines(name: &str, kind: Kind, value: &str) -> Vec<String> {
-    let words: Vec<&str> = value.split(' ').collect();
-    match kind {
-        Kind::Save if !value.is_empty() => {
-            words.chunks(2).map(|pair| format!("{name} {}", pair.join(" "))).collect()
-        }
-        Kind::OutputLimits => words.chunks(4).map(|limit| format!("{name} {}", limit.join(" "))).collect(),
-        // Without a word there is nothing to replicate from; the line would be wrong.
-        Kind::Words if value.is_empty() && name == "replicaof" => Vec::new(),
-        Kind::Words | Kind::Choices(_) | Kind::Percentiles | Kind::ScoreAdjustments if !value.is_empty() => {
-            vec![format!("{name} {value}")]
-        }
-        _ => vec![format!("{name} {}", quoted(value))],
-    }
 }
 
 /// A word as the file's syntax reads it back.
@@ -167,6 +173,24 @@ mod tests {
         // Once more, nothing changes, and the file says what was in force.
         assert_eq!(config.rewritten(expected), expected);
         assert_eq!(load(expected).all(), config.all());
+    }
+
+    /// An operator tries Redoubt on a file of Redis 6, has it rewritten, and goes back.
+    #[test]
+    fn lines_keep_the_names_that_the_file_used() {
+        let old = "slaveof 127.0.0.1 7000\nslave-priority 10\nPrimaryAuth a\nslowlog-log-slower-than 5\n\
+                   rename-command CONFIG \"\"\nlist-max-ziplist-entries 512\n";
+        let config = load(old);
+        let change = |name: &str, value: &str| config.load(name, &[value.to_owned()]).unwrap();
+        config.load("replicaof", &["127.0.0.1".to_owned(), "7001".to_owned()]).unwrap();
+        change("replica-priority", "20");
+        change("masterauth", "b");
+        change("commandlog-execution-slower-than", "6");
+        change("commandlog-slow-execution-max-len", "7");
+        let expected = "slaveof 127.0.0.1 7001\nslave-priority 20\nPrimaryAuth b\nslowlog-log-slower-than 6\n\
+                        rename-command CONFIG \"\"\nlist-max-ziplist-entries 512\n\
+                        # Generated by CONFIG REWRITE\nslowlog-max-len 7\n";
+        assert_eq!(config.rewritten(old), expected);
     }
 
     #[test]

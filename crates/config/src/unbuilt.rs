@@ -53,24 +53,30 @@ const WITHOUT_EFFECT: &[&str] = &[
     "cluster-announce-client-port",
     "cluster-announce-client-tls-port",
     "cluster-config-save-behavior",
+    "cluster-message-gossip-perc",
+    "cluster-ping-interval",
     "cluster-slot-migration-log-max-len",
     "cluster-slot-stats-enabled",
+    "debug-context",
     "dual-channel-replication-enabled",
     "extended-redis-compatibility",
     "hash-seed",
     "hide-user-data-from-log",
     "hll-sparse-max-bytes",
     "import-mode",
+    "key-load-delay",
     "list-compress-depth",
     "list-max-listpack-size",
     "locale-collate",
     "log-format",
     "log-timestamp-format",
+    "lua-enable-insecure-api",
     "maxmemory-clients",
     "mptcp",
     "notify-keyspace-events",
     "proc-title-template",
     "propagation-error-behavior",
+    "rdb-key-save-delay",
     "rdb-version-check",
     "rdma-bind",
     "rdma-completion-vector",
@@ -91,6 +97,8 @@ const WITHOUT_EFFECT: &[&str] = &[
     "stream-node-max-bytes",
     "stream-node-max-entries",
     "unixsocketgroup",
+    "use-exit-on-panic",
+    "watchdog-period",
     "zset-max-listpack-entries",
     "zset-max-listpack-value",
 ];
@@ -169,9 +177,20 @@ const WITHOUT_PURPOSE: &[(&str, &[&str])] = &[
     ),
     (
         "every worker reads, looks keys up ahead and accepts at its own pace",
-        &["io-threads-do-reads", "max-new-connections-per-cycle", "prefetch-batch-max-size"],
+        &[
+            "events-per-io-thread",
+            "io-threads-always-active",
+            "io-threads-do-reads",
+            "max-new-connections-per-cycle",
+            "min-io-threads-avoid-copy-reply",
+            "min-string-size-avoid-copy-reply",
+            "min-string-size-avoid-copy-reply-threaded",
+            "prefetch-batch-max-size",
+        ],
     ),
     ("timers fire when they are due", &["dynamic-hz"]),
+    ("connections are served all the while data is loaded", &["loading-process-events-interval-bytes"]),
+    ("assertions are always on", &["enable-debug-assert"]),
     ("no transparent huge page costs a fork here", &["disable-thp"]),
     ("a full sync leaves no file behind", &["rdb-del-sync-files"]),
     (
@@ -183,9 +202,16 @@ const WITHOUT_PURPOSE: &[(&str, &[&str])] = &[
 /// Directives that are no parameters.
 const DIRECTIVES: &[(&str, &str)] = &[
     ("loadmodule", "modules are not supported"),
-    ("rename-command", "'rename-command' is not supported: commands keep their names"),
     ("user", "'user' is not supported yet: this version knows one user, by 'requirepass'"),
 ];
+
+/// Lines of old files that Redis itself reads without any effect: what they set has left it.
+const FORGOTTEN: &[&str] = &["list-max-ziplist-entries", "list-max-ziplist-value", "lua-replicate-commands"];
+
+/// Whether a line sets what no longer exists anywhere, and is passed over.
+pub(super) fn is_forgotten(directive: &str) -> bool {
+    FORGOTTEN.iter().any(|name| name.eq_ignore_ascii_case(directive))
+}
 
 /// Why a value cannot be used, if it asks for what is not there.
 pub(super) fn check(name: &str, value: &str) -> Result<(), String> {

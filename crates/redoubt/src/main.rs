@@ -7,18 +7,22 @@
 use std::path::Path;
 use std::process::ExitCode;
 
+use clap::error::ErrorKind;
 use clap::{Parser, Subcommand};
+use resp::REDIS_VERSION;
 
 /// The general allocator, for what does not lie in the keyspace's own pages. Chosen by measurement; see
 /// docs/ARCHITECTURE.md.
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
-/// Looked for by tools as ` v=7.2.4 `: the Redis version whose behaviour this is.
-const VERSION_LINE: &str = concat!(
-    "Redis server v=7.2.4 sha=00000000:0 malloc=jemalloc-5.3.0 bits=64 build=redoubt-",
-    env!("CARGO_PKG_VERSION")
-);
+/// What the redis-server names answer: tools look for ` v=` and the Redis version whose behaviour this is.
+fn version_of_redis() -> String {
+    let build = env!("CARGO_PKG_VERSION");
+    format!(
+        "Redis server v={REDIS_VERSION} sha=00000000:0 malloc=jemalloc-5.3.0 bits=64 build=redoubt-{build}"
+    )
+}
 
 #[derive(Debug, Parser)]
 #[command(name = "redoubt", about = "A Redis-protocol in-memory data server", disable_version_flag = true)]
@@ -58,12 +62,22 @@ fn main() -> ExitCode {
     if matches!(name, "redis-server" | "valkey-server") {
         return server(&arguments.collect::<Vec<_>>());
     }
-    let cli = Cli::parse();
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) if matches!(error.kind(), ErrorKind::InvalidSubcommand | ErrorKind::UnknownArgument) => {
+            let said = arguments.collect::<Vec<_>>().join(" ");
+            eprintln!(
+                "What to do is missing. To start a server: 'redoubt server {said}'. 'redoubt --help' tells more."
+            );
+            return ExitCode::from(2);
+        }
+        Err(error) => error.exit(),
+    };
     match cli.command {
         Some(Subcommands::Server { arguments }) => server(&arguments),
         Some(Subcommands::Sentinel { arguments }) => sentinel(&arguments),
         None if cli.version => {
-            println!("{VERSION_LINE}");
+            println!("Redoubt {} (speaks as Redis {REDIS_VERSION})", env!("CARGO_PKG_VERSION"));
             ExitCode::SUCCESS
         }
         None => {
@@ -77,7 +91,7 @@ fn main() -> ExitCode {
 fn sentinel(arguments: &[String]) -> ExitCode {
     match arguments.first().map(String::as_str) {
         Some("--version" | "-v") => {
-            println!("{VERSION_LINE}");
+            println!("{}", version_of_redis());
             return ExitCode::SUCCESS;
         }
         Some("--help" | "-h") => {
@@ -108,7 +122,7 @@ fn server(arguments: &[String]) -> ExitCode {
     }
     match arguments.first().map(String::as_str) {
         Some("--version" | "-v") => {
-            println!("{VERSION_LINE}");
+            println!("{}", version_of_redis());
             return ExitCode::SUCCESS;
         }
         Some("--help" | "-h") => {

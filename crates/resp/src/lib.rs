@@ -13,6 +13,9 @@ mod request;
 mod value;
 mod writer;
 
+/// The version that clients, tools and files are told: the commands and formats are those of this Redis.
+pub const REDIS_VERSION: &str = "7.2.4";
+
 pub use number::parse_i64;
 pub use request::{Args, Batch, Limits, Parsed, Parser, ProtocolError, Request, encode_request};
 pub use value::{Value, ValueError, parse_value};

@@ -63,6 +63,14 @@ pub enum ProtocolError {
     UnauthenticatedBulkLength,
 }
 
+impl ProtocolError {
+    /// Whether it is only that the client has not authenticated.
+    #[must_use]
+    pub fn is_unauthenticated(self) -> bool {
+        matches!(self, Self::UnauthenticatedMultibulkLength | Self::UnauthenticatedBulkLength)
+    }
+}
+
 impl std::fmt::Display for ProtocolError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Protocol error: ")?;

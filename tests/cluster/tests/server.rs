@@ -24,9 +24,17 @@ fn run(arguments: &[&str]) -> (bool, String) {
 
 #[test]
 fn the_version_is_where_tools_look_for_it() {
+    let folder = TempDir::new().expect("a folder");
+    let link = folder.path().join("redis-server");
+    symlink(Program::redoubt().binary(), &link).expect("a link can be made");
+    for command in [&mut Command::new(link), &mut Program::redoubt().command()] {
+        let (status, printed) = run_to_end(command.arg("--version"));
+        assert!(status.success());
+        assert!(printed.contains(" v=7.2.4 "), "{printed}");
+    }
     let (status, printed) = run_to_end(Command::new(Program::redoubt().binary()).arg("--version"));
     assert!(status.success());
-    assert!(printed.contains(" v=7.2.4 "), "{printed}");
+    assert!(printed.starts_with("Redoubt ") && !printed.contains("v="), "{printed}");
 }
 
 /// The lines that test containers and service managers wait for.

@@ -15,7 +15,9 @@ pub(crate) fn get(server: &Server, args: Args<'_>, reply: &mut Writer<'_>) {
     let matched = |name: &str| {
         patterns.iter().find(|pattern| glob::matches(&pattern.to_ascii_lowercase(), name.as_bytes()))
     };
-    let all = server.config.all();
+    let mut all = server.config.all();
+    let hidden = |pattern: &[u8]| server.config.hidden(std::str::from_utf8(pattern).ok()?);
+    all.extend(patterns.iter().filter_map(hidden));
     let found: Vec<_> = all.iter().filter_map(|(name, value)| Some((*name, value, matched(name)?))).collect();
     reply.map(found.len());
     for (name, value, pattern) in found {

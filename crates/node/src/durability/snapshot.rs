@@ -162,7 +162,7 @@ pub(crate) fn write_rdb(
         .as_ref()
         .map(|(at, stream_db)| (at.id.as_str().as_bytes(), at.offset.0, u32::from(*stream_db)));
     let created = crate::process::time::now();
-    let info = Info { version: "7.2.4", created, used_memory: 0, replication, aof_base: false };
+    let info = Info { version: resp::REDIS_VERSION, created, used_memory: 0, replication, aof_base: false };
     let mut writer = RdbWriter::new(out, options, &info)?;
     let State { mut snapshot, sizes } = state;
     for slot in Slot::all() {

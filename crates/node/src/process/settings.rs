@@ -30,7 +30,7 @@ pub(crate) fn apply(server: &Server) {
     server.engine.latency.configure(config.integer("latency-monitor-threshold").unsigned_abs());
     let logs = &server.engine.logs;
     for (log, threshold, len) in [
-        (&logs.slow, "commandlog-execution-slower-than", "commandlog-slow-execution-max-len"),
+        (&logs.slow, "slowlog-log-slower-than", "slowlog-max-len"),
         (&logs.large_request, "commandlog-request-larger-than", "commandlog-large-request-max-len"),
         (&logs.large_reply, "commandlog-reply-larger-than", "commandlog-large-reply-max-len"),
     ] {

@@ -2,7 +2,7 @@
 
 use acl::{Asker, Channel, CommandId, DEFAULT, Denial, Effect, Host, Incident, Reason, Request, Unresolved};
 use engine::{Flags, Registered, Registry};
-use resp::{Protocol, Writer};
+use resp::{Protocol, REDIS_VERSION, Writer};
 
 use super::client::Client;
 use super::commands::Call;
@@ -101,7 +101,7 @@ pub(super) fn hello(call: &mut Call<'_>) {
     reply.bulk(b"server");
     reply.bulk(b"redis");
     reply.bulk(b"version");
-    reply.bulk(b"7.2.4");
+    reply.bulk(REDIS_VERSION.as_bytes());
     reply.bulk(b"proto");
     reply.integer(if protocol == Protocol::Resp3 { 3 } else { 2 });
     reply.bulk(b"id");

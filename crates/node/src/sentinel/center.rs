@@ -9,6 +9,7 @@ use anyhow::Result;
 use clock::Instant;
 use consensus::{Record, Saved};
 use engine::{Engine, Gate, Origin, Session, Worker};
+use resp::REDIS_VERSION;
 use sentinel::{Action, ClientId, Input, JobId, Level, LinkId, Outcome, Sentinel};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc::{Receiver, Sender, channel};
@@ -468,7 +469,7 @@ impl Center {
     pub(super) fn info(&self, asked: &[String]) -> String {
         let uptime = self.began.elapsed().as_secs();
         let server = format!(
-            "# Server\r\nredis_version:7.2.4\r\nredoubt_version:{}\r\nredis_mode:sentinel\r\narch_bits:64\r\n\
+            "# Server\r\nredis_version:{REDIS_VERSION}\r\nredoubt_version:{}\r\nredis_mode:sentinel\r\narch_bits:64\r\n\
              process_id:{}\r\nrun_id:{}\r\ntcp_port:{}\r\nuptime_in_seconds:{uptime}\r\nuptime_in_days:{}\r\n\
              config_file:{}\r\n",
             env!("CARGO_PKG_VERSION"),

@@ -2,15 +2,13 @@
 
 use std::sync::atomic::Ordering;
 
-use resp::Protocol;
+use resp::{Protocol, REDIS_VERSION};
 
 use super::client::check_name;
 use crate::context::Context;
 use crate::error::{CommandError, quoted};
 use crate::session::Mute;
 
-/// The version that clients are told: the command surface and the formats are those of Redis 7.2.
-pub(crate) const VERSION: &str = "7.2.4";
 const DEFAULT_USER: &[u8] = b"default";
 const WRONG_PASS: CommandError =
     CommandError::text("WRONGPASS invalid username-password pair or user is disabled.");
@@ -106,7 +104,7 @@ fn introduce(context: &mut Context<'_>) {
     reply.bulk(b"server");
     reply.bulk(b"redis");
     reply.bulk(b"version");
-    reply.bulk(VERSION.as_bytes());
+    reply.bulk(REDIS_VERSION.as_bytes());
     reply.bulk(b"proto");
     reply.integer(protocol);
     reply.bulk(b"id");

@@ -13,7 +13,7 @@ pub(super) fn server(server: &Server, text: &mut Text) {
     let config = &server.config;
     let system = rustix::system::uname();
     let part = |name: &std::ffi::CStr| name.to_string_lossy().into_owned();
-    text.line("redis_version", "7.2.4");
+    text.line("redis_version", resp::REDIS_VERSION);
     text.line("server_name", "redoubt");
     text.line("redoubt_version", env!("CARGO_PKG_VERSION"));
     text.line("redis_git_sha1", "00000000");
