@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use clock::Instant;
 use engine::{Client, ClientFlags, ClientKind, Flow, NodeCommand, Origin, Session, Unblock};
-use resp::{Batch, Limits, Parser, Request, Writer};
+use resp::{Batch, Limits, Parser, ProtocolError, Request, Writer};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::commands;
@@ -343,8 +343,13 @@ impl Connection {
             }
         };
         if let (Some(error), None) = (parsed.error, &event) {
-            Writer::new(&mut out, self.session.protocol).error(&format!("ERR {error}"));
-            self.session.closing = true;
+            if error.is_unauthenticated() && self.session.authenticated {
+                // It has authenticated with what came before: the rest is read by what holds now.
+                self.parser = Parser::new();
+                self.unrun = true;
+            } else {
+                self.protest(error, &mut out);
+            }
         }
         if shared {
             self.send_now(&mut out, scratch);
@@ -359,6 +364,12 @@ impl Connection {
                 (scratch.batch.consumed(done), Some(event))
             }
         }
+    }
+
+    /// Answers what is no request, after which nobody knows where the next one begins.
+    fn protest(&mut self, error: ProtocolError, out: &mut Vec<u8>) {
+        Writer::new(out, self.session.protocol).error(&format!("ERR {error}"));
+        self.session.closing = true;
     }
 
     /// Sends the replies of a batch with one write; what the socket does not take is kept.
