@@ -25,7 +25,7 @@ use smallvec::SmallVec;
 use crate::command::{Flags, Handler, NodeCommand, Reach, Run};
 use crate::engine::{Engine, Worker};
 use crate::error::CommandError;
-use crate::lookup::Registered;
+use crate::lookup::{Registered, Registry};
 use crate::session::{Mute, Origin, Session};
 use crate::stats::{WorkerStats, add};
 use admission::paused;
@@ -164,7 +164,7 @@ impl Engine {
     ) {
         let (mut keys, mut parts) = (0, false);
         prepared.extend(requests.enumerate().map(|(number, args)| {
-            let found = self.registry.lookup(args);
+            let found = self.registry.lookup(args).or_else(|| known_to_masters(context.session, args));
             parts |= found.is_some_and(|entry| entry.part.is_some());
             let place = found.and_then(|entry| entry.single_key);
             let key = place.and_then(|place| Some((place, self.keyspace.key(args.get(place)?))));
@@ -420,6 +420,12 @@ impl Session {
         self.take_messages(out);
         if self.closing && flow == Flow::Done { Flow::Close } else { flow }
     }
+}
+
+/// A master says what it does of its own accord by the commands' own names, whatever clients call them here.
+#[cold]
+fn known_to_masters(session: &Session, args: Args<'_>) -> Option<&'static Registered> {
+    Registry::the().lookup(args).filter(|_| session.origin == Origin::Master)
 }
 
 /// The words by which Redis knows a cross-protocol request of HTTP.

@@ -72,6 +72,18 @@ impl Engine {
         Self::with(Registry::the(), keyspace, topology, log)
     }
 
+    /// With commands by other names; see [`Registry::rename`].
+    #[must_use]
+    pub fn with_commands(self, registry: &'static Registry) -> Self {
+        Self { registry, ..self }
+    }
+
+    /// The commands, by the names that clients call them.
+    #[must_use]
+    pub fn commands(&self) -> &'static Registry {
+        self.registry
+    }
+
     /// What a sentinel's connections share: no data, and a sentinel's commands. Of these the engine runs
     /// what concerns only connections.
     #[must_use]

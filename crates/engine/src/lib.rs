@@ -50,7 +50,7 @@ pub use error::CommandError;
 pub use histogram::Distribution;
 pub use keys::{Begin, Find, KeyFlags, KeySpec};
 pub use latency::LatencyMonitor;
-pub use lookup::{Registered, Registry};
+pub use lookup::{Registered, Registry, RenameError};
 pub use migration::{Captured, Release};
 pub use pause::{PauseMode, PausePurpose, Pauses};
 pub use pubsub::{Bus, PubSub};

@@ -10,12 +10,14 @@ use crate::commands::{TABLE, sentinel};
 use crate::error::CommandError;
 
 /// A command of the table with what is derived from its row once.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Registered {
     pub command: &'static Command,
+    /// What clients call it: its name, unless the configuration says otherwise.
+    pub called: &'static str,
     /// Its place in every per-command array.
     pub index: usize,
-    /// `name`, or `container|sub`.
+    /// `name`, or `container|sub`. Statistics, access control and COMMAND know it by this, whatever it is called.
     pub full_name: String,
     /// The place of its key, if it has one key at a fixed place.
     pub(crate) single_key: Option<usize>,
@@ -29,13 +31,30 @@ pub struct Registered {
     subcommands: Vec<&'static Registered>,
 }
 
-/// All commands, by number and by name. The table is part of the program, so this is made once.
-#[derive(Debug)]
+/// All commands, by number and by name. The table is part of the program, so this is made once, and once more
+/// where `rename-command` gives some of them other names.
+#[derive(Debug, Clone)]
 pub struct Registry {
     all: Vec<&'static Registered>,
     top: Vec<&'static Registered>,
     /// Open addressing over the commands' names, a power of two long.
     buckets: Vec<Option<&'static Registered>>,
+}
+
+/// Why a command cannot have another name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RenameError {
+    NoSuchCommand,
+    NameTaken,
+}
+
+impl std::fmt::Display for RenameError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::NoSuchCommand => "No such command in rename-command",
+            Self::NameTaken => "Target command name already exists",
+        })
+    }
 }
 
 static SERVER: LazyLock<Registry> =
@@ -69,15 +88,42 @@ impl Registry {
             let top = registry.register(command, None);
             registry.top.push(top);
         }
-        registry.buckets = vec![None; (registry.top.len() * 4).next_power_of_two()];
-        for &entry in &registry.top {
-            let mut bucket = entry.name.bucket(registry.buckets.len());
-            while registry.buckets[bucket].is_some() {
-                bucket = (bucket + 1) % registry.buckets.len();
-            }
-            registry.buckets[bucket] = Some(entry);
-        }
+        registry.fill_buckets();
         registry
+    }
+
+    fn fill_buckets(&mut self) {
+        self.buckets = vec![None; (self.top.len() * 4).next_power_of_two()];
+        for &entry in &self.top {
+            let mut bucket = entry.name.bucket(self.buckets.len());
+            while self.buckets[bucket].is_some() {
+                bucket = (bucket + 1) % self.buckets.len();
+            }
+            self.buckets[bucket] = Some(entry);
+        }
+    }
+
+    /// Gives the command that is called `from` the name `to`; with an empty one it cannot be called any more.
+    ///
+    /// # Errors
+    /// If nothing is called `from`, or something `to`.
+    pub fn rename(&mut self, from: &str, to: &str) -> Result<(), RenameError> {
+        let place = self.top.iter().position(|entry| entry.is_named(from.as_bytes()));
+        let entry = self.top.remove(place.ok_or(RenameError::NoSuchCommand)?);
+        self.fill_buckets();
+        if to.is_empty() {
+            return Ok(());
+        }
+        if self.find(to.as_bytes()).is_some() {
+            return Err(RenameError::NameTaken);
+        }
+        let called: &'static str = String::leak(to.to_owned());
+        let renamed = Registered { called, name: Folded::of_command(called), ..entry.clone() };
+        let renamed: &'static Registered = Box::leak(Box::new(renamed));
+        self.all[renamed.index] = renamed;
+        self.top.push(renamed);
+        self.fill_buckets();
+        Ok(())
     }
 
     fn register(&mut self, command: &'static Command, container: Option<&str>) -> &'static Registered {
@@ -101,12 +147,13 @@ impl Registry {
         // The container's number comes first, so its place is taken before its children's.
         let placeholder: &'static Registered = Box::leak(Box::new(Registered {
             command,
+            called: command.name,
             index,
-            full_name: full_name.clone(),
+            full_name,
             single_key,
             part,
             plain,
-            words: words.clone(),
+            words,
             name,
             subcommands: Vec::new(),
         }));
@@ -115,17 +162,7 @@ impl Registry {
         if subcommands.is_empty() {
             return placeholder;
         }
-        let entry = Box::leak(Box::new(Registered {
-            command,
-            index,
-            full_name,
-            single_key,
-            part,
-            plain,
-            words,
-            name,
-            subcommands,
-        }));
+        let entry = Box::leak(Box::new(Registered { subcommands, ..placeholder.clone() }));
         self.all[index] = entry;
         entry
     }
@@ -198,7 +235,9 @@ impl Registry {
             let name = args.get(0).unwrap_or_default();
             match (self.find(name), args.get(1)) {
                 (Some(entry), Some(sub)) => {
-                    CommandError::UnknownSubcommand { container: entry.command.name, name: sub.to_vec() }
+                    // DEBUG looks for its subcommands itself, by whatever name.
+                    let container = if entry.command.name == "debug" { "debug" } else { entry.called };
+                    CommandError::UnknownSubcommand { container, name: sub.to_vec() }
                 }
                 _ => CommandError::UnknownCommand {
                     name: name.to_vec(),
@@ -268,7 +307,7 @@ impl Registered {
     }
 
     fn is_named(&self, name: &[u8]) -> bool {
-        self.command.name.as_bytes().eq_ignore_ascii_case(name)
+        self.called.as_bytes().eq_ignore_ascii_case(name)
     }
 
     /// Its subcommand of that name, in any case.
@@ -308,6 +347,31 @@ mod tests {
             let of_session = matches!(entry.command.group, Group::Connection | Group::Transactions);
             assert!(!of_session, "{}", entry.full_name);
         }
+    }
+
+    /// `rename-command`: a command is found by its new name alone, and is what it was in all else.
+    #[test]
+    fn a_renamed_command_has_one_name_and_a_disabled_one_none() {
+        let mut registry = Registry::the().clone();
+        let get = registry.find(b"get").unwrap();
+        registry.rename("GET", "Take-It").unwrap();
+        registry.rename("config", "").unwrap();
+        registry.rename("client", "kunde").unwrap();
+        assert_eq!(registry.rename("get", "x"), Err(RenameError::NoSuchCommand));
+        assert_eq!(registry.rename("client|list", "x"), Err(RenameError::NoSuchCommand));
+        assert_eq!(registry.clone().rename("hget", "SET"), Err(RenameError::NameTaken));
+        registry.rename("hget", "get").unwrap();
+
+        let found = registry.find(b"TAKE-IT").unwrap();
+        assert_eq!((found.index, found.full_name.as_str(), found.single_key), (get.index, "get", Some(1)));
+        assert!(std::ptr::eq(registry.all()[get.index], found));
+        assert_eq!(registry.find(b"get").unwrap().full_name, "hget");
+        assert!(registry.find(b"config").is_none() && registry.find(b"client").is_none());
+        assert_eq!(registry.find_full(b"kunde|list").unwrap().full_name, "client|list");
+        assert_eq!(registry.top().len(), Registry::the().top().len() - 1);
+        let request: resp::Request = ["kunde", "nosuch"].into_iter().collect();
+        let error = registry.resolve(request.args()).unwrap_err().to_string();
+        assert_eq!(error, "ERR unknown subcommand 'nosuch'. Try KUNDE HELP.");
     }
 
     #[test]

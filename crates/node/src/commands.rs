@@ -88,7 +88,7 @@ async fn dispatch(connection: &mut Connection, command: NodeCommand, args: Args<
 /// Takes the command into the statistics, as the engine does for its own. The reply is what was written
 /// after `before`.
 fn count(connection: &mut Connection, args: Args<'_>, nanos: u64, before: usize) {
-    let Ok(entry) = engine::Registry::the().resolve(args) else { return };
+    let Ok(entry) = connection.server.engine.commands().resolve(args) else { return };
     let reply = connection.output().get(before..).unwrap_or_default();
     let reply_len = reply.len();
     let error = reply.strip_prefix(b"-").map(|text| String::from_utf8_lossy(text).into_owned());
