@@ -164,7 +164,8 @@ impl Engine {
     ) {
         let (mut keys, mut parts) = (0, false);
         prepared.extend(requests.enumerate().map(|(number, args)| {
-            let found = self.registry.lookup(args).or_else(|| known_to_masters(context.session, args));
+            let found =
+                self.registry.lookup(args).or_else(|| known_to_masters(pipeline.context.session, args));
             parts |= found.is_some_and(|entry| entry.part.is_some());
             let place = found.and_then(|entry| entry.single_key);
             let key = place.and_then(|place| Some((place, self.keyspace.key(args.get(place)?))));

@@ -66,7 +66,7 @@ impl Driver {
         let Prepared { gossip, store, asks } = prepared;
         // A peer that vanished is not waited for long (Redis: twice the node timeout).
         let keepalive = Some(2 * gossip.config().node_timeout);
-        for listener in crate::net::listener::bind(&config.text("bind"), port, 511)? {
+        for listener in crate::net::listener::open(&config.text("bind"), port, 511, "cluster")? {
             let options = Options { nodelay: true, keepalive };
             tokio::spawn(links::listen(listener, options, sender.clone()));
         }

@@ -22,6 +22,7 @@ use slot_routing::{ReplOffset, Role};
 use crate::durability::loading::{LoadError, Loaded, Loading, replace_by_file};
 use crate::durability::pace::Pace;
 use crate::durability::snapshot::{cut, write_rdb};
+use crate::process::places;
 use crate::server::Server;
 
 /// How often save points are looked at.
@@ -214,7 +215,7 @@ fn write_file(server: &Server, cancelled: &AtomicBool, background: bool) -> anyh
     written.store(0, Ordering::Relaxed);
     wanted.store(state.keys() as u64, Ordering::Relaxed);
     server.saving.kept_peak.store(0, Ordering::Relaxed);
-    let file = tempfile::Builder::new().prefix(TEMP_PREFIX).suffix(TEMP_SUFFIX).tempfile_in(".")?;
+    let file = places::temporary(TEMP_PREFIX, TEMP_SUFFIX)?;
     // A file system without locks has to do without.
     let _ = file.as_file().try_lock();
     let by_steps = server.config.switch("rdb-save-incremental-fsync");

@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, anyhow, bail};
 use parking_lot::Mutex;
 use socket2::{Domain, Protocol, Type};
 use tokio::net::{TcpListener, UnixListener};
@@ -47,6 +47,14 @@ pub(crate) fn bind(addresses: &str, port: u16, backlog: i32) -> Result<Vec<Liste
         bail!("no address of '{addresses}' can be listened to");
     }
     Ok(listeners)
+}
+
+/// The same at the start of a process, which ends without them; `what` they are for is said in its last words.
+pub(crate) fn open(addresses: &str, port: u16, backlog: i32, what: &str) -> Result<Vec<Listener>> {
+    bind(addresses, port, backlog).map_err(|error| {
+        tracing::warn!("Warning: {error:#}");
+        anyhow!("Failed listening on port {port} ({what}), aborting.")
+    })
 }
 
 fn listen(address: &str, port: u16, backlog: i32) -> Result<Listener> {

@@ -2,6 +2,7 @@
 
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, Result};
@@ -13,7 +14,8 @@ const MARK: &str = "REDOUBT_IN_BACKGROUND";
 
 /// With `daemonize yes`: starts this program once more, detached from the terminal, and says that the
 /// calling process is done. A server under a supervisor stays where it is.
-pub(crate) fn detach(config: &Config, stdin: Option<&str>) -> Result<bool> {
+/// The new process begins where this one did, in `started_in`, since it reads the same command line.
+pub(crate) fn detach(config: &Config, started_in: &Path, stdin: Option<&str>) -> Result<bool> {
     if !config.switch("daemonize") || supervisor(config).is_some() {
         return Ok(false);
     }
@@ -27,7 +29,12 @@ pub(crate) fn detach(config: &Config, stdin: Option<&str>) -> Result<bool> {
     if let Some(name) = arguments.next() {
         std::os::unix::process::CommandExt::arg0(&mut command, name);
     }
-    command.args(arguments).env(MARK, "1").stdout(Stdio::null()).stderr(Stdio::null());
+    command
+        .current_dir(started_in)
+        .args(arguments)
+        .env(MARK, "1")
+        .stdout(Stdio::null())
+        .stderr(Stdio::null());
     command.stdin(if stdin.is_some() { Stdio::piped() } else { Stdio::null() });
     let mut child = command.spawn().context("the server cannot be started in the background")?;
     if let (Some(text), Some(mut pipe)) = (stdin, child.stdin.take()) {
@@ -68,7 +75,7 @@ fn choose(supervised: &str, notify: Option<String>, upstart: Option<String>) -> 
 pub(crate) fn notify_ready(config: &Config) {
     match supervisor(config) {
         Some(Supervisor::Systemd(socket)) => {
-            if let Err(error) = notify_systemd(&socket) {
+            if let Err(error) = notify_systemd(&socket, READY) {
                 tracing::warn!("systemd supervision requested, but NOTIFY_SOCKET cannot be used: {error}");
             }
         }
@@ -80,13 +87,23 @@ pub(crate) fn notify_ready(config: &Config) {
     }
 }
 
-fn notify_systemd(path: &str) -> std::io::Result<()> {
+/// Tells systemd that the process has begun to stop, and is not to be taken for hung while it saves.
+pub(crate) fn notify_stopping(config: &Config) {
+    if let Some(Supervisor::Systemd(socket)) = supervisor(config) {
+        // Whether it heard or not, the process stops.
+        let _ = notify_systemd(&socket, b"STOPPING=1\n");
+    }
+}
+
+const READY: &[u8] = b"STATUS=Ready to accept connections\nREADY=1\n";
+
+fn notify_systemd(path: &str, message: &[u8]) -> std::io::Result<()> {
     let socket = UnixDatagram::unbound()?;
     let address = match path.strip_prefix('@') {
         Some(name) => SocketAddr::from_abstract_name(name)?,
         None => SocketAddr::from_pathname(path)?,
     };
-    socket.send_to_addr(b"STATUS=Ready to accept connections\nREADY=1\n", &address).map(|_| ())
+    socket.send_to_addr(message, &address).map(|_| ())
 }
 
 #[cfg(test)]

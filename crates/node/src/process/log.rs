@@ -3,11 +3,13 @@
 //! Levels are Redis's: `.` debug (TRACE), `-` verbose (DEBUG), `*` notice (INFO), `#` warning (WARN and
 //! ERROR). `loglevel` and the role (M master, S replica, X sentinel) change while the server runs.
 
-use std::fs::OpenOptions;
-use std::io::Write;
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixDatagram;
-use std::sync::Mutex;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 use time::macros::format_description;
 use time::{OffsetDateTime, UtcOffset};
@@ -16,6 +18,7 @@ use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
 use tracing_subscriber::registry::LookupSpan;
 
+use crate::process::places;
 use config::Config;
 
 static LOUDNESS: AtomicU8 = AtomicU8::new(2);
@@ -41,12 +44,8 @@ pub(crate) fn set_role(letter: u8) {
 /// Starts logging to where the configuration says: a file or standard output, and syslog besides. To be
 /// called before any thread is started: only then can the local time zone be asked for.
 pub(crate) fn start(config: &Config) -> std::io::Result<()> {
-    let file = config.text("logfile");
-    let sink: Box<dyn Write + Send> = if file.is_empty() {
-        Box::new(std::io::stdout())
-    } else {
-        Box::new(OpenOptions::new().create(true).append(true).open(file)?)
-    };
+    let path = config.text("logfile");
+    let sink = if path.is_empty() { Sink::Output } else { Sink::File(LogFile::open(path.into())?) };
     let offset = UtcOffset::current_local_offset().unwrap_or(UtcOffset::UTC);
     let syslog = config.switch("syslog-enabled").then(|| Syslog::open(config)).transpose()?;
     let lines = Lines { sink: Mutex::new(sink), syslog, offset, pid: std::process::id() };
@@ -55,7 +54,50 @@ pub(crate) fn start(config: &Config) -> std::io::Result<()> {
     Ok(())
 }
 
-/// The system's log, by its datagram socket (RFC 3164 as local daemons read it).
+/// Where lines go.
+enum Sink {
+    Output,
+    File(LogFile),
+}
+
+impl Sink {
+    fn write(&mut self, line: &[u8]) -> io::Result<()> {
+        match self {
+            Self::Output => io::stdout().write_all(line),
+            Self::File(file) => file.write(line),
+        }
+    }
+}
+
+/// A log file that others move away and remove (logrotate): then the next line begins a new one by its name.
+struct LogFile {
+    path: PathBuf,
+    file: File,
+    /// Which file it is, whatever it is called by now.
+    device: u64,
+    number: u64,
+}
+
+impl LogFile {
+    fn open(path: PathBuf) -> io::Result<Self> {
+        let file = places::open_log(&path)?;
+        let metadata = file.metadata()?;
+        Ok(Self { path, file, device: metadata.dev(), number: metadata.ino() })
+    }
+
+    fn write(&mut self, line: &[u8]) -> io::Result<()> {
+        let there = std::fs::metadata(&self.path);
+        let same = there.is_ok_and(|there| (there.dev(), there.ino()) == (self.device, self.number));
+        // Where no new one can be made, the old one still takes lines.
+        if !same && let Ok(new) = Self::open(self.path.clone()) {
+            *self = new;
+        }
+        self.file.write_all(line)
+    }
+}
+
+/// The system's log, by its datagram socket (RFC 3164 as local daemons read it). Nobody needs to be there to read
+/// it, now or when the server starts.
 struct Syslog {
     socket: UnixDatagram,
     /// The facility's number times eight.
@@ -66,7 +108,6 @@ struct Syslog {
 impl Syslog {
     fn open(config: &Config) -> std::io::Result<Self> {
         let socket = UnixDatagram::unbound()?;
-        socket.connect("/dev/log")?;
         let facility = match config.text("syslog-facility").strip_prefix("local") {
             Some(number) => 16 + number.parse::<u8>().unwrap_or(0),
             None => 1,
@@ -79,12 +120,12 @@ impl Syslog {
         let severity = [7, 6, 5, 4][usize::from(loudness.min(3))];
         let line = format!("<{}>{}[{pid}]: {message}", self.facility + severity, self.name);
         // A log that cannot be written must not stop the server.
-        let _ = self.socket.send(line.as_bytes());
+        let _ = self.socket.send_to(line.as_bytes(), "/dev/log");
     }
 }
 
 struct Lines {
-    sink: Mutex<Box<dyn Write + Send>>,
+    sink: Mutex<Sink>,
     syslog: Option<Syslog>,
     offset: UtcOffset,
     pid: u32,
@@ -115,8 +156,7 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Lines {
         let line =
             format!("{}:{role} {} {mark} {}\n", self.pid, when.unwrap_or_default(), message.0.trim_start());
         // A log that cannot be written must not stop the server.
-        let _ =
-            self.sink.lock().unwrap_or_else(std::sync::PoisonError::into_inner).write_all(line.as_bytes());
+        let _ = self.sink.lock().unwrap_or_else(PoisonError::into_inner).write(line.as_bytes());
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use keyspace::HashLimits;
 
-use crate::process::{cron, log};
+use crate::process::{cron, log, places};
 use crate::server::{Class, Server};
 use config::Config;
 
@@ -86,7 +86,7 @@ pub(crate) async fn change(
         make_room(server).map_err(|reason| ("maxclients", reason))?;
     }
     if changed("dir").is_some() {
-        std::env::set_current_dir(server.config.text("dir")).map_err(|error| ("dir", text_of(&error)))?;
+        places::go_to_dir(&server.config).map_err(|error| ("dir", text_of(&error)))?;
     }
     let (bind, port) = (changed("bind"), changed("port"));
     if bind.is_some() || port.is_some() {
@@ -97,6 +97,10 @@ pub(crate) async fn change(
             let old_port = port.and_then(|(_, old)| old.parse().ok()).unwrap_or(now.1);
             if let Err(error) = server.listen_tcp(&old_bind, old_port).await {
                 tracing::warn!("{error:#}");
+            }
+            if let Some((_, old)) = changed("dir") {
+                // It was there a moment ago; if it is not, every path is still whole but for those that are not.
+                let _ = std::env::set_current_dir(old);
             }
             return Err(match port {
                 Some(_) => ("port", "Unable to listen on this port. Check server logs.".to_owned()),

@@ -11,6 +11,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 
 use crate::durability::saving::{self, AtEnd};
+use crate::process::daemon;
 use crate::server::Server;
 
 /// How to stop.
@@ -145,6 +146,7 @@ async fn wait_for_replicas(server: &Arc<Server>) -> bool {
 
 /// Saves as the plan says and stops the server.
 async fn finish(server: &Arc<Server>, plan: Plan) -> Result<(), Refusal> {
+    daemon::notify_stopping(&server.config);
     let saver = server.clone();
     let saved = tokio::task::spawn_blocking(move || saving::finish(&saver, plan.at_end)).await;
     match &saved {

@@ -2,17 +2,17 @@
 
 use std::sync::Arc;
 
-use anyhow::{Context as _, Result};
-use engine::{Engine, Gate};
+use anyhow::{Context as _, Result, anyhow};
+use engine::{Engine, Gate, Registry, RenameError};
 use keyspace::{Keyspace, keep_chunk_ready};
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::cluster;
 use crate::durability::saving;
 use crate::net::worker;
 use crate::process::settings::RESERVED_FILES;
 use crate::process::shutdown::{self, Plan};
-use crate::process::{cron, daemon, log, settings};
+use crate::process::{cron, daemon, log, places, settings};
 use crate::replication::{self, LogHandle, SharedLog};
 use crate::server::{Identity, Server};
 use config::{Config, ConfigError, Source, is_file_argument, lines_of_arguments};
@@ -42,7 +42,9 @@ impl std::fmt::Display for Failure {
 /// `--option value ...`.
 pub fn serve(arguments: &[String]) -> Result<(), Failure> {
     let configured = configure(arguments).map_err(Failure::Config)?;
-    if daemon::detach(&configured.config, configured.stdin.as_deref()).map_err(Failure::Start)? {
+    let started_in = places::settle(&configured.config).map_err(Failure::Start)?;
+    let stdin = configured.stdin.as_deref();
+    if daemon::detach(&configured.config, &started_in, stdin).map_err(Failure::Start)? {
         return Ok(());
     }
     run(configured).map_err(Failure::Start)
@@ -55,6 +57,8 @@ struct Configured {
     file: Option<String>,
     /// What standard input said.
     stdin: Option<String>,
+    /// The commands by the names that the configuration gives them, if it gives any.
+    commands: Option<&'static Registry>,
 }
 
 fn configure(arguments: &[String]) -> Result<Configured, ConfigError> {
@@ -78,12 +82,29 @@ fn configure(arguments: &[String]) -> Result<Configured, ConfigError> {
         _ => arguments,
     };
     config.load_text(&lines_of_arguments(options), &Source::CommandLine)?;
-    Ok(Configured { config, file, stdin })
+    let commands = commands(&config)?;
+    Ok(Configured { config, file, stdin, commands })
+}
+
+/// The commands as `rename-command` has them.
+fn commands(config: &Config) -> Result<Option<&'static Registry>, ConfigError> {
+    let renames = config.renames();
+    if renames.is_empty() {
+        return Ok(None);
+    }
+    let mut commands = Registry::the().clone();
+    for rename in renames {
+        commands
+            .rename(&rename.from, &rename.to)
+            .map_err(|error: RenameError| rename.fault(&error.to_string()))?;
+    }
+    // Once in a process's life.
+    Ok(Some(Box::leak(Box::new(commands))))
 }
 
 fn run(configured: Configured) -> Result<()> {
-    let config = configured.config;
-    log::start(&config).context("the log file cannot be opened")?;
+    let config = &configured.config;
+    log::start(config).context("the log file cannot be opened")?;
     log::set_level(&config.text("loglevel"));
     log::set_role(b'M');
     let version = env!("CARGO_PKG_VERSION");
@@ -93,16 +114,15 @@ fn run(configured: Configured) -> Result<()> {
         config.port("port")
     );
     // A daemon has nobody at its terminal: what stops it must be in its log.
-    let outcome = start(config, configured.file);
+    let outcome = start(configured);
     if let Err(error) = &outcome {
         tracing::warn!("{error:#}");
     }
     outcome
 }
 
-fn start(config: Config, config_file: Option<String>) -> Result<()> {
-    let dir = config.text("dir");
-    std::env::set_current_dir(&dir).with_context(|| format!("Can't chdir to '{dir}'"))?;
+fn start(configured: Configured) -> Result<()> {
+    let Configured { config, file: config_file, commands, .. } = configured;
     raise_file_limit(&config);
     for warning in config::warnings(&config) {
         tracing::warn!("{warning}");
@@ -117,6 +137,10 @@ fn start(config: Config, config_file: Option<String>) -> Result<()> {
     let topology = cluster.as_ref().map(|(_, prepared)| prepared.topology());
     let shared_log = SharedLog::new(config.integer("repl-backlog-size") as u64);
     let engine = Engine::new(keyspace, topology, Box::new(LogHandle(shared_log.clone())));
+    let engine = match commands {
+        Some(commands) => engine.with_commands(commands),
+        None => engine,
+    };
     let executable = std::env::current_exe().unwrap_or_default().to_string_lossy().into_owned();
     let identity = Identity { run_id: random_hex()?, executable, config_file };
     let server = Server::new(engine, config, identity, shared_log);
@@ -164,6 +188,7 @@ async fn control(
     workers: &[worker::Handle],
     cluster: Option<cluster::Prepared>,
 ) -> Result<()> {
+    ignore_hangups()?;
     server.listeners.settle(workers.iter().map(|worker| worker.connections.clone()).collect());
     tokio::spawn(cron::run(server.clone()));
     tokio::spawn(cron::watch_memory(server.clone()));
@@ -179,6 +204,8 @@ async fn control(
     let _past_file_limit = signal(SignalKind::from_raw(FILE_SIZE_SIGNAL))?;
     saving::remove_leftovers();
     saving::load_at_start(server).await?;
+    // Before the first write is taken: from then on a signal ends the server in order.
+    let signals = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     server.engine.settings.set_gate(Gate::LOADING, false);
     replication::follow_configured(server)?;
     tokio::spawn(saving::watch(server.clone()));
@@ -189,12 +216,23 @@ async fn control(
         tracing::info!("Ready to accept connections unix");
     }
     daemon::notify_ready(&server.config);
-    until_stopped(server, cluster).await
+    until_stopped(server, cluster, signals).await
+}
+
+/// A terminal that is closed does not end what was started from it.
+pub(crate) fn ignore_hangups() -> Result<()> {
+    // Whoever listens once has the signal taken for good.
+    drop(signal(SignalKind::hangup())?);
+    Ok(())
 }
 
 async fn listen(server: &Arc<Server>) -> Result<()> {
     let config = &server.config;
-    server.listen_tcp(&config.text("bind"), config.port("port")).await?;
+    let port = config.port("port");
+    server.listen_tcp(&config.text("bind"), port).await.map_err(|error| {
+        tracing::warn!("Warning: {error:#}");
+        anyhow!("Failed listening on port {port} (TCP), aborting.")
+    })?;
     let unix = config.text("unixsocket");
     if !unix.is_empty() {
         let mode = u32::from_str_radix(&config.text("unixsocketperm"), 8).ok().filter(|mode| *mode != 0);
@@ -205,8 +243,11 @@ async fn listen(server: &Arc<Server>) -> Result<()> {
 
 /// Drives the cluster until a signal or a client has stopped the server. A shutdown that was refused or aborted
 /// leaves it as it was.
-async fn until_stopped(server: &Arc<Server>, cluster: Option<cluster::Driver>) -> Result<()> {
-    let (mut term, mut int) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+async fn until_stopped(
+    server: &Arc<Server>,
+    cluster: Option<cluster::Driver>,
+    (mut term, mut int): (Signal, Signal),
+) -> Result<()> {
     let cluster = async {
         match cluster {
             Some(driver) => driver.run().await,
@@ -269,7 +310,7 @@ pub(crate) fn write_pid_file(config: &Config) {
     }
 }
 
-fn remove_files(config: &Config) {
+pub(crate) fn remove_files(config: &Config) {
     for path in [daemon::pid_file(config), config.text("unixsocket")] {
         if !path.is_empty() {
             // It may be gone already.

@@ -186,7 +186,7 @@ impl Follower {
     }
 
     fn begin_transfer(&mut self) -> Option<Input> {
-        match tempfile::Builder::new().prefix("temp-sync-").suffix(".rdb").tempfile_in(".") {
+        match crate::process::places::temporary("temp-sync-", ".rdb") {
             Ok(file) => {
                 self.snapshot = Some(file);
                 None
