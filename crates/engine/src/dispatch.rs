@@ -28,7 +28,6 @@ use crate::error::CommandError;
 use crate::lookup::{Registered, Registry};
 use crate::session::{Mute, Origin, Session};
 use crate::stats::{WorkerStats, add};
-use admission::paused;
 use context::Context;
 use pipeline::Pipeline;
 
@@ -273,8 +272,8 @@ impl Engine {
     }
 
     /// Locks the command's slots, asks whether it may run on them, runs it, and appends its effects
-    /// before the slots are unlocked. A pause that began since the command was admitted stops it here: who
-    /// pauses need only see each slot free once to know that nothing more will happen.
+    /// before the slots are unlocked. A pause, another role, a load that began since the command was admitted stops
+    /// it here: who begins that need only see each slot free once to know that nothing more will happen.
     #[inline]
     fn perform<'r>(
         &'r self,
@@ -291,14 +290,19 @@ impl Engine {
         if let Err(error) = self.lock(pipeline, request, entry, asked) {
             return self.fail(pipeline, entry, request.args, start, &error);
         }
+        let gate = self.settings.gate();
         let context = &mut pipeline.context;
         let from_client = context.session.origin == Origin::Client;
-        if from_client && paused(self.settings.gate(), entry.command.flags) {
-            return Flow::Paused;
+        if from_client && !gate.is_empty() {
+            match self.pass_held(context.session, gate, entry.command.flags, !entry.command.keys.is_empty()) {
+                Ok(Flow::Done) => {}
+                Ok(flow) => return flow,
+                Err(error) => return self.fail(pipeline, entry, request.args, start, &error),
+            }
         }
         let db = context.session.db;
         // Asked under the locks: the log is opened at a cut, while every slot is held.
-        context.worker.effects.start(from_client && self.log.wanted());
+        context.worker.effects.start(from_client && self.logs_under(gate));
         let holds_all = entry.command.reach == Reach::AllSlots;
         context.begin(entry, request.args, request.key.as_ref(), holds_all);
         let outcome = handler(context);

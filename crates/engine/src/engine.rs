@@ -152,6 +152,14 @@ impl Engine {
         all
     }
 
+    /// Returns when each slot has been free once. Whatever was admitted under gates that held before has ended then
+    /// and is in the log; whoever locks a slot afterwards sees those that hold now. The caller holds no slot.
+    pub fn drain(&self) {
+        for slot in Slot::all() {
+            drop(self.keyspace.lock(slot));
+        }
+    }
+
     /// Tells those who watch a key or may have a copy of it that it has changed; `by` is the session that
     /// did it. The caller holds its slot.
     #[inline]
@@ -161,7 +169,8 @@ impl Engine {
     }
 
     /// Tells the log, and whoever watches it, that a key is gone without a command: its time came, or it
-    /// lives elsewhere now. The caller holds its slot. Says where that ends in the log, if anybody reads it.
+    /// lives elsewhere now. The caller holds its slot, and has asked under its lock whether this
+    /// node may do that. Says where that ends in the log, if anybody reads it.
     pub fn key_gone(&self, db: u16, slot: Slot, key: &[u8]) -> Option<ReplOffset> {
         self.changed(db, slot, key, None);
         if !self.log.wanted() {

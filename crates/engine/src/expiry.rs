@@ -28,11 +28,8 @@ impl Engine {
     /// there is more to do. Does nothing on a replica, while loading, and while writes are paused: then
     /// keys are only hidden.
     pub fn expire_cycle(&self, worker: &mut Worker, now: Millis, budget: Duration) -> bool {
-        let gate = self.settings.gate();
-        if self.settings.replica.load(Ordering::Relaxed)
-            || !self.settings.active_expire.load(Ordering::Relaxed)
-            || gate.intersects(Gate::LOADING | Gate::PAUSED)
-        {
+        let active = self.settings.active_expire.load(Ordering::Relaxed);
+        if !active || self.settings.gate().intersects(Gate::NOT_BY_ITSELF) {
             return false;
         }
         let end = (worker.nanos)().saturating_add(u64::try_from(budget.as_nanos()).unwrap_or(u64::MAX));
@@ -61,11 +58,11 @@ impl Engine {
         let mut dropped: SmallVec<[_; KEYS_PER_LOCK]> = SmallVec::new();
         let mut fields = 0;
         let (mut key, mut name) = (std::mem::take(&mut worker.key), std::mem::take(&mut worker.name));
-        let wanted = self.log.wanted();
         let mut guard = self.keyspace.lock(slot);
-        // Asked again under the lock: who pauses waits for each slot once.
-        let paused = self.settings.gate().intersects(Gate::PAUSED);
-        for (db, table) in guard.tables().filter(|_| !paused) {
+        // Asked again under the lock: who pauses, or makes this a replica, waits for each slot once.
+        let stopped = self.settings.gate().intersects(Gate::NOT_BY_ITSELF);
+        let wanted = self.log.wanted();
+        for (db, table) in guard.tables().filter(|_| !stopped) {
             worker.effects.start(wanted);
             while dropped.len() < KEYS_PER_LOCK {
                 let Some(value) = table.pop_due(now, &mut key) else { break };
@@ -100,6 +97,7 @@ mod tests {
     use std::sync::atomic::{AtomicU64, Ordering};
     use std::time::Duration;
 
+    use crate::settings::Gate;
     use crate::testing::Client;
 
     const SECOND: Duration = Duration::from_secs(1);
@@ -126,7 +124,7 @@ mod tests {
         client.engine.settings.active_expire.store(false, Ordering::Relaxed);
         client.engine.expire_cycle(&mut client.worker, client.now, SECOND);
         client.engine.settings.active_expire.store(true, Ordering::Relaxed);
-        client.engine.settings.replica.store(true, Ordering::Relaxed);
+        client.engine.settings.set_gate(Gate::REPLICA, true);
         client.engine.expire_cycle(&mut client.worker, client.now, SECOND);
         client.table(&[("dbsize", ":1")]);
     }

@@ -55,6 +55,10 @@ impl Engine {
             return if replica { Err(CommandError::ReadOnlyReplica) } else { Ok(()) };
         };
         match locked.slot(slot).ownership() {
+            // A demotion that is not published to the slots yet.
+            Ownership::Mine | Ownership::Migrating | Ownership::Importing if self.settings.is_replica() => {
+                Err(CommandError::ReadOnlyReplica)
+            }
             Ownership::Mine | Ownership::Migrating | Ownership::Importing => Ok(()),
             other => {
                 let access = Access { asking: false, replica_read: false, keys: 1, missing: 0 };
@@ -81,8 +85,12 @@ impl Engine {
     ) -> Result<Release, CommandError> {
         let handle = self.keyspace.key(key);
         let mut locked = self.keyspace.lock_many(&[handle.slot()]);
-        if self.settings.gate().intersects(Gate::PAUSED) {
+        let gate = self.settings.gate();
+        if gate.intersects(Gate::PAUSED) {
             return Ok(Release::Paused);
+        }
+        if gate.contains(Gate::LOADING) {
+            return Err(CommandError::Loading);
         }
         self.may_release(&mut locked, self.topology.as_ref().map(|_| handle.slot()))?;
         if self.captured(&mut locked, db, key, now, captured.dialect).as_ref() != Some(captured) {

@@ -1,4 +1,4 @@
-//! Pauses: for a while, writes or all commands wait (CLIENT PAUSE, a manual failover).
+//! Pauses: for a while, writes or all commands wait (CLIENT PAUSE, a manual failover, a shutdown).
 //!
 //! Each purpose has its own pause and ends it by itself; commands wait as the strictest of them says.
 //! The gate ([`crate::Settings::gate`]) shows the outcome, so that a command that runs while nothing is
@@ -17,7 +17,14 @@ pub enum PausePurpose {
     Client,
     /// A manual failover: writes wait until the replica has them all.
     Failover,
+    /// The server stops: what it acknowledges from now on would be lost.
+    Shutdown,
 }
+
+const PURPOSES: [PausePurpose; 3] = [PausePurpose::Client, PausePurpose::Failover, PausePurpose::Shutdown];
+
+/// By [`PausePurpose`].
+type Held = [Option<Pause>; PURPOSES.len()];
 
 /// What waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -35,8 +42,7 @@ struct Pause {
 /// The pauses that hold.
 #[derive(Debug, Default)]
 pub struct Pauses {
-    /// By [`PausePurpose`].
-    held: Mutex<[Option<Pause>; 2]>,
+    held: Mutex<Held>,
 }
 
 impl Pauses {
@@ -70,8 +76,7 @@ impl Pauses {
     #[must_use]
     pub fn purpose(&self) -> Option<PausePurpose> {
         let held = self.held.lock();
-        let purposes = [PausePurpose::Client, PausePurpose::Failover];
-        let modes = purposes.into_iter().filter_map(|purpose| Some((held[purpose as usize]?.mode, purpose)));
+        let modes = PURPOSES.into_iter().filter_map(|purpose| Some((held[purpose as usize]?.mode, purpose)));
         modes.max_by_key(|(mode, _)| *mode).map(|(_, purpose)| purpose)
     }
 
@@ -85,7 +90,7 @@ impl Pauses {
     }
 }
 
-fn show(settings: &Settings, held: &[Option<Pause>; 2]) {
+fn show(settings: &Settings, held: &Held) {
     let holds = |mode| held.iter().flatten().any(|pause| pause.mode == mode);
     settings.set_gate(Gate::WRITES_PAUSED, holds(PauseMode::Writes));
     settings.set_gate(Gate::ALL_PAUSED, holds(PauseMode::All));

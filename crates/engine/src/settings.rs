@@ -7,8 +7,9 @@ use bitflags::bitflags;
 use keyspace::{HashLimits, LfuSettings};
 
 bitflags! {
-    /// Why commands may have to be refused just now. One atomic word, read once a command; nearly
-    /// always zero.
+    /// Why commands may have to be refused just now, or do other than usual. One atomic word, nearly always zero,
+    /// that a command reads when it is admitted and again under the locks of its slots: so what is set here holds
+    /// once each slot has been free ([`Engine::drain`](crate::Engine::drain)).
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct Gate: u32 {
         /// Data is being loaded.
@@ -31,12 +32,16 @@ bitflags! {
         const ALL_PAUSED = 1 << 8;
         /// A replica without cluster mode: clients that know REDIRECT are sent to its master.
         const REDIRECTS = 1 << 9;
+        /// A replica: expired keys are hidden, not deleted, and what clients write, if they may, is not logged.
+        const REPLICA = 1 << 10;
     }
 }
 
 impl Gate {
     /// Any pause: nothing may be appended to the log but what a replica's master says.
     pub const PAUSED: Self = Self::WRITES_PAUSED.union(Self::ALL_PAUSED);
+    /// What keeps this node from changing anything by itself.
+    pub const NOT_BY_ITSELF: Self = Self::PAUSED.union(Self::REPLICA).union(Self::LOADING);
 }
 
 /// A parameter that is `no`, `yes` or `local`: whether something may be done, by anybody or only by
@@ -73,8 +78,6 @@ impl Permission {
 #[derive(Debug)]
 pub struct Settings {
     gate: AtomicU32,
-    /// Whether this node is a replica: it then hides expired keys instead of deleting them.
-    pub replica: AtomicBool,
     /// Active expiry on (DEBUG SET-ACTIVE-EXPIRE).
     pub active_expire: AtomicBool,
     pub cluster_allow_reads_when_down: AtomicBool,
@@ -108,7 +111,6 @@ impl Default for Settings {
     fn default() -> Self {
         Self {
             gate: AtomicU32::new(0),
-            replica: AtomicBool::new(false),
             active_expire: AtomicBool::new(true),
             cluster_allow_reads_when_down: AtomicBool::new(false),
             latency_tracking: AtomicBool::new(true),
@@ -152,6 +154,22 @@ impl Settings {
         } else {
             self.gate.fetch_and(!state.bits(), Ordering::AcqRel);
         }
+    }
+
+    /// Says of several states at once which of them hold.
+    pub fn set_gates(&self, among: Gate, holding: Gate) {
+        let holding = holding.intersection(among).bits();
+        // Nothing is written, and no reader disturbed, where nothing changes: that is no error.
+        let _ = self.gate.fetch_update(Ordering::AcqRel, Ordering::Acquire, |before| {
+            let after = before & !among.bits() | holding;
+            (after != before).then_some(after)
+        });
+    }
+
+    /// Whether this node is a replica.
+    #[must_use]
+    pub fn is_replica(&self) -> bool {
+        self.gate().contains(Gate::REPLICA)
     }
 
     /// Up to where a hash is called `listpack`.

@@ -184,6 +184,18 @@ impl Server {
         self.pause_ended.notify_waiters();
     }
 
+    /// Holds writes back for a shutdown, until it is given up.
+    pub(crate) fn pause_for_shutdown(&self) {
+        let (purpose, mode) = (PausePurpose::Shutdown, PauseMode::Writes);
+        self.engine.pauses.pause(&self.engine.settings, purpose, mode, Millis(i64::MAX));
+    }
+
+    /// A shutdown was given up.
+    pub(crate) fn resume_after_shutdown(&self) {
+        self.engine.pauses.unpause(&self.engine.settings, PausePurpose::Shutdown);
+        self.pause_ended.notify_waiters();
+    }
+
     pub(crate) fn client_id(&self) -> u64 {
         self.next_client_id.fetch_add(1, Ordering::Relaxed)
     }

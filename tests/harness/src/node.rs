@@ -217,6 +217,14 @@ impl Node {
     /// If it is not running or does not end.
     pub fn terminate(&mut self) -> ExitStatus {
         self.signal(Signal::TERM);
+        self.ended()
+    }
+
+    /// How the process ended that a client told to; it can be launched again.
+    ///
+    /// # Panics
+    /// If it does not end.
+    pub fn ended(&mut self) -> ExitStatus {
         let status = self.wait_for_exit();
         self.child = None;
         status

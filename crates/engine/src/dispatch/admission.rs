@@ -70,15 +70,12 @@ impl Engine {
             gate = self.settings.gate();
         }
         if !gate.is_empty() && session.origin == Origin::Client {
-            if paused(gate, flags) && (session.transaction.is_none() || matches!(command.run, Run::Exec)) {
+            let queues = session.transaction.is_some() && !matches!(command.run, Run::Exec);
+            if paused(gate, flags) && !queues {
                 return Ok(Admitted { entry, flow: Flow::Paused });
             }
-            let moves = flags.contains(Flags::WRITE) || flags.contains(Flags::READONLY) && !session.readonly;
-            if gate.contains(Gate::REDIRECTS) && session.knows_redirect && moves {
-                return Err(CommandError::ToMaster(self.settings.redirect_to.load().to_string()));
-            }
-            let keys = keys && !self.serves_channels_when_down(flags);
-            self.check_gate(gate, flags, keys).map_err(|error| self.name_hole(error, entry, request))?;
+            self.check_gate(session, gate, flags, keys)
+                .map_err(|error| self.name_hole(error, entry, request))?;
         }
         if session.only_listens() && !WHILE_LISTENING.contains(&entry.full_name.as_str()) {
             let name = &entry.full_name;
@@ -129,9 +126,47 @@ impl Engine {
         }
     }
 
+    /// Asks once more, now that the command holds its slots, whether what holds lets it run: `Paused` or an error if
+    /// not. Whoever changes what holds waits until each slot has been free, and relies on that.
+    #[cold]
+    pub(super) fn pass_held(
+        &self,
+        session: &Session,
+        gate: Gate,
+        flags: Flags,
+        keys: bool,
+    ) -> Result<Flow, CommandError> {
+        if paused(gate, flags) {
+            return Ok(Flow::Paused);
+        }
+        self.check_gate(session, gate, flags, keys)?;
+        // The slot is still this node's, and its role is not: it gives its slots up, or has yet to take them.
+        if gate.contains(Gate::REPLICA) && flags.contains(Flags::WRITE) && keys && self.topology.is_some() {
+            return Err(CommandError::ReadOnlyReplica);
+        }
+        Ok(Flow::Done)
+    }
+
+    /// Whether what a client changes under `gate` is logged. What the gate was when the command passed it decides for
+    /// the whole command: until its slots are free, nobody relies on another one.
+    pub(super) fn logs_under(&self, gate: Gate) -> bool {
+        !gate.contains(Gate::REPLICA) && self.log.wanted()
+    }
+
     /// Turns the states that hold into the error that Redis gives for this kind of command.
-    fn check_gate(&self, gate: Gate, flags: Flags, keys: bool) -> Result<(), CommandError> {
+    fn check_gate(
+        &self,
+        session: &Session,
+        gate: Gate,
+        flags: Flags,
+        keys: bool,
+    ) -> Result<(), CommandError> {
         let writes = flags.contains(Flags::WRITE);
+        let moves = writes || flags.contains(Flags::READONLY) && !session.readonly;
+        if gate.contains(Gate::REDIRECTS) && session.knows_redirect && moves {
+            return Err(CommandError::ToMaster(self.settings.redirect_to.load().to_string()));
+        }
+        let keys = keys && !self.serves_channels_when_down(flags);
         if gate.contains(Gate::CLUSTER_DOWN) && keys {
             if !self.settings.cluster_allow_reads_when_down.load(Ordering::Relaxed) {
                 return Err(CommandError::ClusterDown);

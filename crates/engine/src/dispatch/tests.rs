@@ -51,39 +51,96 @@ fn effects_reach_the_log_and_reads_do_not() {
     assert_eq!(client.call(&["get", "k"]), resp::Value::Bulk(b"v".to_vec()));
 }
 
-/// A pause says where the log ends once each slot has been free: whoever was let in before and comes to
-/// its slot after that must not write any more.
-#[test]
-fn a_command_admitted_before_a_pause_stops_at_its_slot() {
-    let mut client = Client::logged();
-    let buffer = b"set k v\nget k\nflushall\n".to_vec();
+/// Who pauses, demotes or loads takes what it needs once each slot has been free: whoever was let in before and comes
+/// to its slot after that must not write any more. Here the gate changes between the two.
+fn between_admission_and_slot(client: &mut Client, line: &str, gate: Gate) -> (Flow, String) {
+    let buffer = format!("{line}\n").into_bytes();
     let mut batch = Batch::default();
     resp::Parser::new().parse(&mut buffer.clone(), &mut batch, &resp::Limits::default());
     let engine = &client.engine;
     let mut prepared = SmallVec::new();
-    let reply = &mut Vec::new();
-    let mut pipeline = Pipeline::new(
-        engine,
-        &mut client.worker,
-        &mut client.session,
-        client.now,
-        Writer::new(reply, Protocol::Resp2),
-    );
-    engine.prepare(&mut pipeline, batch.requests(0..3, &buffer), &mut prepared);
+    let mut out = Vec::new();
+    let reply = Writer::new(&mut out, Protocol::Resp2);
+    let mut pipeline = Pipeline::new(engine, &mut client.worker, &mut client.session, client.now, reply);
+    engine.prepare(&mut pipeline, batch.requests(0..1, &buffer), &mut prepared);
+    let request = &prepared[0];
+    let admitted = engine.admit(pipeline.context.session, request, client.now).unwrap();
+    assert_eq!(admitted.flow, Flow::Done, "nothing holds yet");
+    engine.settings.set_gate(gate, true);
+    let Run::Here(handler) = admitted.entry.command.run else { panic!("the engine's own command") };
+    let flow = engine.perform(&mut pipeline, request, admitted.entry, handler, false);
     drop(pipeline);
-    for (request, runs) in prepared.iter().zip([false, true, false]) {
-        let admitted = engine.admit(&client.session, request, client.now).unwrap();
-        assert_eq!(admitted.flow, Flow::Done);
-        engine.settings.set_gate(Gate::WRITES_PAUSED, true);
-        let (worker, session, mut out) = (&mut client.worker, &mut client.session, Vec::new());
-        let reply = Writer::new(&mut out, session.protocol);
-        let mut pipeline = Pipeline::new(engine, worker, session, client.now, reply);
-        let Run::Here(handler) = admitted.entry.command.run else { panic!("the engine's own command") };
-        let flow = engine.perform(&mut pipeline, request, admitted.entry, handler, false);
-        assert_eq!(flow, if runs { Flow::Done } else { Flow::Paused });
-        engine.settings.set_gate(Gate::WRITES_PAUSED, false);
+    engine.settings.set_gate(gate, false);
+    (flow, String::from_utf8(out).unwrap())
+}
+
+#[test]
+fn a_command_admitted_before_a_pause_stops_at_its_slot() {
+    let mut client = Client::logged();
+    for (line, flow) in [("set k v", Flow::Paused), ("get k", Flow::Done), ("flushall", Flow::Paused)] {
+        assert_eq!(between_admission_and_slot(&mut client, line, Gate::WRITES_PAUSED).0, flow, "{line}");
     }
     assert_eq!(client.log(), Vec::<String>::new());
+}
+
+#[test]
+fn a_command_admitted_on_a_master_is_refused_at_its_slot_on_a_replica_and_while_loading() {
+    let mut client = Client::logged();
+    let replica = Gate::REPLICA | Gate::READ_ONLY_REPLICA;
+    let readonly = "-READONLY You can't write against a read only replica.\r\n";
+    let table = [
+        ("set k v", replica, readonly),
+        ("flushall", replica, readonly),
+        ("get k", replica, "$-1\r\n"),
+        ("set k v", Gate::LOADING, "-LOADING Redis is loading the dataset in memory\r\n"),
+        ("get k", Gate::LOADING, "-LOADING Redis is loading the dataset in memory\r\n"),
+    ];
+    for (line, gate, reply) in table {
+        let outcome = between_admission_and_slot(&mut client, line, gate);
+        assert_eq!(outcome, (Flow::Done, reply.to_owned()), "{line}");
+    }
+    client.table(&[("dbsize", ":0")]);
+    assert_eq!(client.log(), Vec::<String>::new());
+}
+
+/// With `replica-read-only no` a replica takes writes. They are nobody else's: what is logged there is the master's
+/// stream, byte by byte.
+#[test]
+fn what_clients_write_on_a_replica_is_not_logged() {
+    let mut client = Client::logged();
+    client.table(&[("set gone v px 10", "+OK"), ("set k v", "+OK")]);
+    let before = client.log();
+    client.now.0 += 10;
+    assert_eq!(between_admission_and_slot(&mut client, "set k 2", Gate::REPLICA).1, "+OK\r\n");
+    client.engine.settings.set_gate(Gate::REPLICA, true);
+    client.table(&[
+        ("incr k", ":3"),
+        ("set gone w", "+OK"),
+        ("multi", "+OK"),
+        ("incr k", "+QUEUED"),
+        ("exec", "*1|:4"),
+        ("publish channel x", ":0"),
+        ("set brief x px 5", "+OK"),
+    ]);
+    client.now.0 += 5;
+    client.engine.expire_cycle(&mut client.worker, client.now, std::time::Duration::from_secs(1));
+    client.table(&[("get brief", "$-1"), ("flushall", "+OK"), ("dbsize", ":0")]);
+    assert_eq!(client.log(), before);
+}
+
+/// The topology is published slot by slot: while a node becomes a replica, or a master, a slot may be its own and the
+/// role not.
+#[test]
+fn a_slot_that_is_its_own_is_not_written_to_by_a_replica_of_a_cluster() {
+    let mut client = Client::clustered();
+    for line in ["set k v", "get k"] {
+        let (_, reply) = between_admission_and_slot(&mut client, line, Gate::REPLICA);
+        assert_eq!(reply.starts_with("-READONLY"), line.starts_with("set"), "{line}: {reply}");
+    }
+    client.engine.settings.set_gate(Gate::REPLICA, true);
+    client.wire("multi\nset k v");
+    assert!(client.wire("exec").starts_with("-EXECABORT"));
+    client.table(&[("get k", "$-1")]);
 }
 
 #[test]

@@ -11,7 +11,6 @@ use clock::Millis;
 use keyspace::{Found, LockedSlots};
 use slot_routing::{Access, Ownership, Slot};
 
-use super::admission::paused;
 use super::pipeline::Pipeline;
 use super::{Admitted, Context, Flow, Prepared, Ran};
 use crate::clients::ClientFlags;
@@ -84,15 +83,20 @@ impl Engine {
             return Err(CommandError::text("EXECABORT Transaction discarded because of previous errors."));
         }
         let slots = self.lock_transaction(session, &transaction, asked, *now);
-        // As for any command: a pause may have begun since this was admitted.
+        // As for any command: what holds may be another since this was admitted.
         let flags = transaction.flags_of_exec(Flags::empty());
-        if slots.is_ok() && session.origin == Origin::Client && paused(self.settings.gate(), flags) {
+        let gate = self.settings.gate();
+        let passed = match session.origin {
+            Origin::Client if slots.is_ok() => self.pass_held(session, gate, flags, transaction.has_keys()),
+            _ => Ok(Flow::Done),
+        };
+        if passed == Ok(Flow::Paused) {
             drop(slots);
             session.transaction = Some(transaction);
             return Ok(Flow::Paused);
         }
         session.leave_transaction();
-        let slots = slots.map(|mut slots| {
+        let slots = passed.map_err(aborted).and(slots).map(|mut slots| {
             let changed = session.watching.is_dirty() || self.has_expired_watch(session, &mut slots, *now);
             (!changed).then_some(slots)
         });
@@ -109,23 +113,25 @@ impl Engine {
             return Ok(Flow::Node(NodeCommand::Exec));
         }
         reply.array(transaction.queue.len());
-        self.run_queue(context, &transaction, slots);
+        let logged = context.session.origin == Origin::Client && self.logs_under(gate);
+        self.run_queue(context, &transaction, slots, logged);
         Ok(Flow::Done)
     }
 
-    /// Runs queued commands under slots that are held already, and logs what they did as one.
+    /// Runs queued commands under slots that are held already, and logs what they did as one, if it is `logged`.
     fn run_queue<'a>(
         &'a self,
         outer: &'a mut Context<'_>,
         transaction: &'a Transaction,
         slots: LockedSlots<'a>,
+        logged: bool,
     ) {
         let reply = outer.reply.reborrow();
         let mut context = Context::new(self, outer.worker, outer.session, outer.now, reply);
         let holds_all = transaction.holds_all();
         context.slots = slots;
         let (nanos, first_db) = (context.worker.nanos, context.session.db);
-        context.worker.effects.start(context.session.origin == Origin::Client && self.log.wanted());
+        context.worker.effects.start(logged);
         let mut logged_db = first_db;
         for (entry, request) in &transaction.queue {
             let Run::Here(handler) = entry.command.run else {
@@ -224,12 +230,7 @@ impl Engine {
             return error;
         }
         self.discard(session);
-        if error.is_about_cluster() {
-            return error;
-        }
-        let text = error.to_string();
-        let reason = text.strip_prefix("ERR ").unwrap_or(&text);
-        CommandError::Text(format!("EXECABORT Transaction discarded because of: {reason}").into())
+        aborted(error)
     }
 
     /// UNWATCH
@@ -278,6 +279,16 @@ impl Engine {
         self.tracking.stop(&session.client);
         self.clients.disconnect(session.id);
     }
+}
+
+/// What EXEC replies if it is refused as a whole.
+fn aborted(error: CommandError) -> CommandError {
+    if error.is_about_cluster() {
+        return error;
+    }
+    let text = error.to_string();
+    let reason = text.strip_prefix("ERR ").unwrap_or(&text);
+    CommandError::Text(format!("EXECABORT Transaction discarded because of: {reason}").into())
 }
 
 impl Session {

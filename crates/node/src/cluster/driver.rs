@@ -10,7 +10,7 @@ use anyhow::{Context as _, Result};
 use clock::Instant;
 use gossip::wire::{Packet, Publication};
 use gossip::{Action, Event, Gossip, Input, Level, LinkId, Source};
-use slot_routing::{ReplOffset, Slot, SlotSet};
+use slot_routing::{ReplOffset, SlotSet};
 use tokio::sync::{mpsc, oneshot};
 
 use super::links::{self, LinkEvent, Links};
@@ -87,9 +87,13 @@ impl Driver {
         })
     }
 
-    /// Runs until it is dropped; ends with an error that the node must not live with.
+    /// What this node is to its data is settled when this returns.
+    pub(crate) fn start(&mut self) -> Result<()> {
+        self.feed(Input::Start)
+    }
+
+    /// Runs until it is dropped, after [`Driver::start`]; ends with an error that the node must not live with.
     pub(crate) async fn run(mut self) -> Result<()> {
-        self.feed(Input::Start)?;
         loop {
             let next = self.next_deadline().map(|at| {
                 let ahead = at.since(self.now());
@@ -210,7 +214,7 @@ impl Driver {
         }
         self.gossip.handle(now, wall, input, &mut actions);
         let mut lost = SlotSet::new();
-        let (mut given_up, mut replies) = (Vec::new(), Vec::new());
+        let (mut given_up, mut replies, mut follow) = (Vec::new(), Vec::new(), None);
         for action in actions {
             match action {
                 // Deleted when the slots are no longer ours, so that nothing is written after.
@@ -222,8 +226,13 @@ impl Driver {
                     self.unsaved = None;
                     self.save(&text, sync)?;
                 }
+                // Whoever gives up its slots is a replica when they are another's: until then it says MOVED.
+                Action::BecomeReplica { ip, port, .. } => follow = Some((ip, port)),
                 action => self.carry_out(action)?,
             }
+        }
+        if let Some((ip, port)) = follow {
+            self.follow(ip, port);
         }
         publish::drop_slots(&self.server, &lost);
         for (token, result) in replies {
@@ -272,7 +281,6 @@ impl Driver {
             Action::BecomeMaster => {
                 self.server.replication.become_master(&self.server);
             }
-            Action::BecomeReplica { ip, port, .. } => self.follow(ip, port),
             Action::PauseWrites { until } => {
                 self.server.pause_for_failover(until.since(self.now()));
                 self.pause = Some(Pause { until, tell_at: Some(self.now()) });
@@ -285,7 +293,10 @@ impl Driver {
                 self.server.engine.pubsub.deliver(*sharded, channel, message);
             }
             Action::Log(event) => log(&event),
-            Action::Send { .. } | Action::DropSlots(_) | Action::Reply { .. } => {
+            Action::Send { .. }
+            | Action::DropSlots(_)
+            | Action::Reply { .. }
+            | Action::BecomeReplica { .. } => {
                 unreachable!("sorted out by the caller")
             }
         }
@@ -326,12 +337,9 @@ impl Driver {
         }
     }
 
-    /// Where the stream ends once no write is under way any more: each slot has been free once since the
-    /// gate closed, and whoever locks one now sees that it is.
+    /// Where the stream ends once no write is under way any more.
     fn drained_offset(&mut self) -> ReplOffset {
-        for slot in Slot::all() {
-            drop(self.server.engine.keyspace.lock(slot));
-        }
+        self.server.engine.drain();
         self.standing(self.now()).offset
     }
 

@@ -99,8 +99,9 @@ impl Loading {
     }
 }
 
-/// Replaces all data by that of a file. Commands get LOADING meanwhile. Keys that are past their time
-/// are left out if `drop_expired` (a master); a replica keeps them until its master says.
+/// Replaces all data by that of a file. Commands get LOADING from now on, until the caller says otherwise: when it is
+/// known what the data is, or what an empty data set is to those who ask. Keys that are past their time are left out if
+/// `drop_expired` (a master); a replica keeps them until its master says.
 pub(crate) fn replace_by_file(server: &Server, path: &Path, drop_expired: bool) -> Result<Loaded, LoadError> {
     let file = std::fs::File::open(path)?;
     server.saving.loading.begin(file.metadata()?.len());
@@ -112,7 +113,6 @@ pub(crate) fn replace_by_file(server: &Server, path: &Path, drop_expired: bool) 
         flush(server);
     }
     server.engine.touch_all_watched();
-    server.engine.settings.set_gate(Gate::LOADING, false);
     outcome
 }
 

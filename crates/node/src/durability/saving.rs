@@ -37,6 +37,16 @@ const SYNC_STEP: usize = 4 << 20;
 /// After a save that failed, a save point waits so long before it tries again, as in Redis.
 const RETRY: Duration = Duration::from_secs(5);
 
+/// Why a save is made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Background,
+    /// Somebody waits for it.
+    Waited,
+    /// The last before the server stops: what happens after its cut is nobody's.
+    Last,
+}
+
 /// A save that is under way.
 #[derive(Debug)]
 struct Running {
@@ -138,10 +148,10 @@ impl Saving {
 
 /// Saves in the background. Says whether it has begun.
 pub(crate) fn save_in_background(server: &Arc<Server>) -> Result<(), SaveError> {
-    let cancelled = begin(server, true)?;
+    let cancelled = begin(server, Kind::Background)?;
     tracing::info!("Background saving started");
     let saver = server.clone();
-    let work = move || match carry_out(&saver, &cancelled, true) {
+    let work = move || match carry_out(&saver, &cancelled, Kind::Background) {
         Ok(()) => tracing::info!("Background saving terminated with success"),
         Err(error) => tracing::warn!("Background saving error: {error:#}"),
     };
@@ -154,25 +164,30 @@ pub(crate) fn save_in_background(server: &Arc<Server>) -> Result<(), SaveError> 
 
 /// Saves and returns when it is done. Blocks the calling thread.
 pub(crate) fn save(server: &Server) -> Result<(), SaveError> {
-    let cancelled = begin(server, false)?;
-    carry_out(server, &cancelled, false)?;
+    save_as(server, Kind::Waited)
+}
+
+fn save_as(server: &Server, kind: Kind) -> Result<(), SaveError> {
+    let cancelled = begin(server, kind)?;
+    carry_out(server, &cancelled, kind)?;
     Ok(())
 }
 
-fn begin(server: &Server, background: bool) -> Result<Arc<AtomicBool>, SaveError> {
+fn begin(server: &Server, kind: Kind) -> Result<Arc<AtomicBool>, SaveError> {
     let mut standing = server.saving.standing.lock();
     if standing.running.is_some() {
         return Err(SaveError::Running);
     }
     let cancelled = Arc::new(AtomicBool::new(false));
     let since = crate::process::time::instant();
-    standing.running = Some(Running { since, cancelled: cancelled.clone(), background });
+    standing.running =
+        Some(Running { since, cancelled: cancelled.clone(), background: kind == Kind::Background });
     standing.last_try = Some(since);
     Ok(cancelled)
 }
 
-fn carry_out(server: &Server, cancelled: &AtomicBool, background: bool) -> anyhow::Result<()> {
-    let outcome = write_file(server, cancelled, background);
+fn carry_out(server: &Server, cancelled: &AtomicBool, kind: Kind) -> anyhow::Result<()> {
+    let outcome = write_file(server, cancelled, kind);
     let mut standing = server.saving.standing.lock();
     let running = standing.running.take();
     if let Some(running) = running.filter(|running| running.background) {
@@ -197,20 +212,23 @@ fn carry_out(server: &Server, cancelled: &AtomicBool, background: bool) -> anyho
 }
 
 /// Writes the file; returns the counter of changes at the cut.
-fn write_file(server: &Server, cancelled: &AtomicBool, background: bool) -> anyhow::Result<u64> {
+fn write_file(server: &Server, cancelled: &AtomicBool, kind: Kind) -> anyhow::Result<u64> {
     let name = server.config.text("dbfilename");
     let (state, (position, stream_db, changes)) = cut(server, |log| {
         // The next effect names its database, so whoever resumes from the file need not know it.
-        let stream_db = server.replication.stream_db();
+        let stream_db = server.replication.stream_db(log);
         if stream_db.is_none() {
             log.forget_db();
         }
         let position = log.is_open().then(|| log.position());
+        if kind == Kind::Last {
+            log.seal();
+        }
         (position, stream_db.unwrap_or(0), changes(server))
     })?;
     // Not before the cut: for as long as that lasts nobody else works.
     let used = server.engine.keyspace.used_bytes();
-    let pace = if background { Pace::behind_commands(used) } else { Pace::full() };
+    let pace = if kind == Kind::Background { Pace::behind_commands(used) } else { Pace::full() };
     let (written, wanted) = &server.saving.progress;
     written.store(0, Ordering::Relaxed);
     wanted.store(state.keys() as u64, Ordering::Relaxed);
@@ -341,7 +359,8 @@ fn due(server: &Server) -> Option<(Duration, u64)> {
     points.into_iter().find(|(period, needed)| changed >= *needed && since > period.as_secs())
 }
 
-/// Loads the file that the configuration names, if it is there. Clients are answered LOADING meanwhile.
+/// Loads the file that the configuration names, if it is there. Clients are answered LOADING until the caller says
+/// otherwise, never after an error.
 pub(crate) async fn load_at_start(server: &Arc<Server>) -> anyhow::Result<()> {
     let name = server.config.text("dbfilename");
     if !Path::new(&name).exists() {
@@ -359,7 +378,7 @@ pub(crate) async fn load_at_start(server: &Arc<Server>) -> anyhow::Result<()> {
     let took = crate::process::time::instant().since(began);
     tracing::info!("DB loaded from disk: {:.3} seconds", took.as_secs_f64());
     if let Some(position) = position_of(&loaded) {
-        server.replication.resume_history(position, loaded.stream_db.unwrap_or(0), as_replica);
+        server.replication.resume_history(position, loaded.stream_db.unwrap_or(0));
     }
     server.saving.standing.lock().loaded = loaded;
     Ok(())
@@ -386,9 +405,9 @@ pub(crate) fn reload(server: &Server, save_first: bool) -> Result<(), SaveError>
         save(server)?;
     }
     let name = server.config.text("dbfilename");
-    replace_by_file(server, Path::new(&name), !server.replication.is_replica())
-        .map(|_| ())
-        .map_err(|error: LoadError| SaveError::Failed(error.into()))
+    let loaded = replace_by_file(server, Path::new(&name), !server.replication.is_replica());
+    server.engine.settings.set_gate(Gate::LOADING, false);
+    loaded.map(|_| ()).map_err(|error: LoadError| SaveError::Failed(error.into()))
 }
 
 /// What is to happen with the data when the server stops.
@@ -407,16 +426,23 @@ pub(crate) fn finish(server: &Server, at_end: AtEnd) -> Result<(), SaveError> {
         AtEnd::Save => true,
         AtEnd::NoSave => false,
     };
-    // A background save must not finish after the last one.
-    server.saving.cancel();
-    let mut standing = server.saving.standing.lock();
-    server.saving.ended.wait_while(&mut standing, |standing| standing.running.is_some());
-    drop(standing);
-    if wanted {
+    loop {
+        // A save in the background must not finish after the last one, nor one that somebody waits for.
+        server.saving.cancel();
+        let mut standing = server.saving.standing.lock();
+        server.saving.ended.wait_while(&mut standing, |standing| standing.running.is_some());
+        drop(standing);
+        // Half of a file is no data to save.
+        if !wanted || server.engine.settings.gate().contains(Gate::LOADING) {
+            return Ok(());
+        }
         tracing::info!("Saving the final RDB snapshot before exiting.");
-        save(server)?;
+        match save_as(server, Kind::Last) {
+            // A save point or a client was faster.
+            Err(SaveError::Running) => {}
+            outcome => return outcome,
+        }
     }
-    Ok(())
 }
 
 /// The lines of INFO's section Persistence.

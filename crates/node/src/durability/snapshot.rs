@@ -83,7 +83,7 @@ fn try_carry_out(server: &Server, mut order: Order) -> anyhow::Result<()> {
     let shared = &server.replication.log;
     let (state, (position, stream_db, cursors)) = cut(server, |log| {
         shared.open(log);
-        let stream_db = server.replication.stream_db();
+        let stream_db = server.replication.stream_db(log);
         if stream_db.is_none() {
             log.forget_db();
         }

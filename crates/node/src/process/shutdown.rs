@@ -1,13 +1,15 @@
 //! Stopping on purpose: SHUTDOWN and the signals.
 //!
-//! First nobody may write any more, and the replicas get `shutdown-timeout` seconds to have all that was
-//! written; then the data is saved, if that is wanted; then the server stops. Until the save begins,
-//! SHUTDOWN ABORT makes everything as it was.
+//! First writes wait, and those that were under way end: what is acknowledged is in the data and in the log, and
+//! nothing is acknowledged after that. Then the replicas get `shutdown-timeout` seconds to have it all; then the data
+//! is saved, if that is wanted; then the server stops, and those who wait get no answer. Until the save begins,
+//! SHUTDOWN ABORT makes everything as it was; so does a save that fails.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use crate::durability::saving::{self, AtEnd};
@@ -31,11 +33,43 @@ pub(crate) enum Order {
     Abort,
 }
 
-/// The stops that wait for replicas just now.
+/// The stops that are under way.
 #[derive(Debug, Default)]
 pub(crate) struct Shutdown {
+    under_way: Mutex<usize>,
+    /// How many of them wait for replicas just now.
     waiting: AtomicUsize,
     aborted: Notify,
+}
+
+/// A stop that is under way: writes wait for as long as there is one.
+struct Stop<'a>(&'a Server);
+
+impl<'a> Stop<'a> {
+    /// Returns when every write that was let in before has ended.
+    fn begin(server: &'a Server) -> Self {
+        *server.shutdown.under_way.lock() += 1;
+        server.pause_for_shutdown();
+        server.engine.drain();
+        Self(server)
+    }
+
+    /// The server stops: nobody goes on.
+    fn carry_out(self) {
+        self.0.stop();
+        std::mem::forget(self);
+    }
+}
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        let mut under_way = self.0.shutdown.under_way.lock();
+        *under_way -= 1;
+        if *under_way == 0 {
+            self.0.replication.log.lock().unseal();
+            self.0.resume_after_shutdown();
+        }
+    }
 }
 
 /// Counted in [`Shutdown::waiting`] for as long as it lives.
@@ -99,11 +133,16 @@ impl Plan {
 
 /// Carries out a plan. When it is done the server stops.
 pub(crate) async fn run(server: &Arc<Server>, plan: Plan) -> Result<(), Refusal> {
+    let stop = Stop::begin(server);
     if !plan.now && !wait_for_replicas(server).await {
         tracing::warn!("Shutdown manually aborted.");
         return Err(Refusal::Aborted);
     }
-    finish(server, plan).await
+    if !save(server, plan).await && !plan.force {
+        return Err(Refusal::NotSaved);
+    }
+    stop.carry_out();
+    Ok(())
 }
 
 /// SHUTDOWN ABORT; says whether there was something to abort.
@@ -113,8 +152,7 @@ pub(crate) fn abort(server: &Server) -> bool {
     waiting
 }
 
-/// Holds writes back until the replicas have them all, or their time is over. `false`: aborted, and
-/// writes go on.
+/// Waits until the replicas have everything, or their time is over. `false`: aborted.
 async fn wait_for_replicas(server: &Arc<Server>) -> bool {
     let longest = Duration::from_secs(u64::try_from(server.config.integer("shutdown-timeout")).unwrap_or(0));
     let replicas = server.replication.replicas();
@@ -123,7 +161,6 @@ async fn wait_for_replicas(server: &Arc<Server>) -> bool {
     }
     let aborted = server.shutdown.aborted.notified();
     let _waiting = Waiting::new(&server.shutdown);
-    server.pause_for_failover(longest);
     let offset = server.replication.offset();
     let (mut in_sync, woken) = server.replication.wait_for(offset, replicas);
     let mut go_on = true;
@@ -138,14 +175,12 @@ async fn wait_for_replicas(server: &Arc<Server>) -> bool {
     }
     if go_on {
         tracing::info!("{in_sync} of {replicas} replicas are in sync when shutting down.");
-    } else {
-        server.resume_after_failover();
     }
     go_on
 }
 
-/// Saves as the plan says and stops the server.
-async fn finish(server: &Arc<Server>, plan: Plan) -> Result<(), Refusal> {
+/// Saves as the plan says. `false`: that was not possible.
+async fn save(server: &Arc<Server>, plan: Plan) -> bool {
     daemon::notify_stopping(&server.config);
     let saver = server.clone();
     let saved = tokio::task::spawn_blocking(move || saving::finish(&saver, plan.at_end)).await;
@@ -154,12 +189,7 @@ async fn finish(server: &Arc<Server>, plan: Plan) -> Result<(), Refusal> {
         Ok(Err(error)) => tracing::warn!("Error trying to save the DB, can't exit: {error}"),
         Err(_) => tracing::warn!("Error trying to save the DB, can't exit"),
     }
-    if matches!(saved, Ok(Ok(()))) || plan.force {
-        server.stop();
-        return Ok(());
-    }
-    server.resume_after_failover();
-    Err(Refusal::NotSaved)
+    matches!(saved, Ok(Ok(())))
 }
 
 #[cfg(test)]

@@ -195,8 +195,8 @@ async fn control(
     tokio::spawn(cron::purge(server.clone()));
     tokio::spawn(cron::expire(server.clone()));
     tokio::spawn(cron::empty_bin(server.clone()));
-    let cluster = cluster.map(|prepared| cluster::Driver::new(server.clone(), prepared)).transpose()?;
-    // Who connects before the data is loaded is answered LOADING.
+    let mut cluster = cluster.map(|prepared| cluster::Driver::new(server.clone(), prepared)).transpose()?;
+    // Who connects before the data is loaded, and it is known whose it is, is answered LOADING.
     server.engine.settings.set_gate(Gate::LOADING, true);
     listen(server).await?;
     write_pid_file(&server.config);
@@ -206,8 +206,12 @@ async fn control(
     saving::load_at_start(server).await?;
     // Before the first write is taken: from then on a signal ends the server in order.
     let signals = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
-    server.engine.settings.set_gate(Gate::LOADING, false);
     replication::follow_configured(server)?;
+    if let Some(cluster) = &mut cluster {
+        cluster.start()?;
+    }
+    server.replication.settle_history();
+    server.engine.settings.set_gate(Gate::LOADING, false);
     tokio::spawn(saving::watch(server.clone()));
     if server.config.port("port") != 0 {
         tracing::info!("Ready to accept connections tcp");

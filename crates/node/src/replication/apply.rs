@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use engine::{Flow, Origin, Session};
+use replication::{Generation, StreamOver};
 use resp::{Batch, Limits, Parser, ProtocolError};
 
 use crate::net::worker::with_scratch;
@@ -23,10 +24,20 @@ pub(super) struct Applied {
     pub(super) ack_wanted: bool,
 }
 
+/// Why a piece was not applied, or not all of it.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ApplyError {
+    #[error("{0}")]
+    Nonsense(#[from] ProtocolError),
+    #[error("{0}")]
+    Over(#[from] StreamOver),
+}
+
 /// Applies one master's stream.
 #[derive(Debug)]
 pub(super) struct Applier {
     server: Arc<Server>,
+    stream: Generation,
     session: Session,
     parser: Parser,
     /// The beginning of a command whose end has not come.
@@ -37,11 +48,12 @@ pub(super) struct Applier {
 }
 
 impl Applier {
-    pub(super) fn new(server: Arc<Server>) -> Self {
+    pub(super) fn new(server: Arc<Server>, stream: Generation) -> Self {
         let mut session = Session::new(server.client_id(), Origin::Master, true);
         session.db = server.replication.applied_db.load(Ordering::Relaxed);
         Self {
             server,
+            stream,
             session,
             parser: Parser::new(),
             input: Vec::new(),
@@ -65,8 +77,9 @@ impl Applier {
         self.session.db = self.server.replication.applied_db.load(Ordering::Relaxed);
     }
 
-    /// Applies what came.
-    pub(super) fn apply(&mut self, bytes: &[u8]) -> Result<Applied, ProtocolError> {
+    /// Applies what came, unless the stream is over: that is asked in its turn, in which its effects and its bytes
+    /// both belong.
+    pub(super) fn apply(&mut self, bytes: &[u8]) -> Result<Applied, ApplyError> {
         let mut input = std::mem::take(&mut self.input);
         input.extend_from_slice(bytes);
         let limits = Limits { max_bulk_len: i64::from(u32::MAX), authenticated: true };
@@ -75,7 +88,11 @@ impl Applier {
         let mut applied = Applied::default();
         if parsed.consumed > 0 {
             let server = self.server.clone();
-            let _turn = server.replication.apply_turn.lock();
+            let _apply_turn = server.replication.apply_turn.lock();
+            let _stream_turn = server.replication.stream_turn.lock();
+            if !server.replication.log.lock().authority().applies(self.stream) {
+                return Err(StreamOver.into());
+            }
             self.run(&input, &batch, &mut applied);
             server.replication.applied_db.store(self.session.db, Ordering::Relaxed);
             applied.bytes = self.log(&input[..parsed.consumed], &batch);
@@ -83,7 +100,7 @@ impl Applier {
         input.drain(..parsed.consumed);
         self.input = input;
         match parsed.error {
-            Some(error) => Err(error),
+            Some(error) => Err(error.into()),
             None => Ok(applied),
         }
     }
@@ -100,11 +117,11 @@ impl Applier {
         if whole > 0 {
             // Whatever was held before has ended within these bytes.
             if !self.held.is_empty() {
-                log.append_raw(&self.held);
+                log.append_stream(self.stream, &self.held);
                 done += self.held.len();
                 self.held = Vec::new();
             }
-            log.append_raw(&bytes[..whole]);
+            log.append_stream(self.stream, &bytes[..whole]);
             done += whole;
         }
         self.held.extend_from_slice(&bytes[whole..]);

@@ -7,7 +7,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use keyspace::LockedSlots;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::Instant;
@@ -155,10 +154,7 @@ async fn hand_over(
     tokio::pin!(aborted);
     tracing::info!("FAILOVER requested.");
     // What was admitted before is in the log when every slot has been held.
-    {
-        let turn = server.engine.keyspace.script_turn();
-        drop(LockedSlots::all(&turn));
-    }
+    server.engine.drain();
     server.replication.ask_for_acknowledgements();
     let synced = tokio::select! {
         address = in_sync(&server, target.as_ref()) => Some(address),

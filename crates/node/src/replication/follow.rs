@@ -6,13 +6,12 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use engine::{ClientFlags, Gate};
-use keyspace::LockedSlots;
 use parking_lot::Mutex;
 use replication::replica::{Action, Input};
-use replication::{Position, Replica};
+use replication::{Generation, Position, Replica};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use super::apply::Applier;
+use super::apply::{Applier, ApplyError};
 use super::serve::Event;
 use super::{MasterAddress, peer};
 use crate::durability::loading;
@@ -23,22 +22,27 @@ use crate::server::Server;
 /// How much of the master's stream is read at once.
 const READ_SIZE: usize = 64 * 1024;
 
+/// While nothing may be applied since the server stops, how often it is looked whether it goes on after all.
+const LOOK: Duration = Duration::from_millis(20);
+
 /// Follows `master` until it is aborted, which it can be wherever it waits.
-pub(super) async fn run(server: Arc<Server>, master: MasterAddress, machine: Arc<Mutex<Replica>>) {
+pub(super) async fn run(
+    server: Arc<Server>,
+    master: MasterAddress,
+    machine: Arc<Mutex<Replica>>,
+    stream: Generation,
+) {
     tracing::info!("Connecting to MASTER {}:{}", master.host, master.port);
     // A load that an earlier master's follower began ends first: until then nobody knows what the data is.
     let loading = server.replication.loading.clone();
     drop(loading.lock().await);
-    {
-        // Every write that was admitted while this node was a master is in the log after this.
-        let turn = server.engine.keyspace.script_turn();
-        drop(LockedSlots::all(&turn));
-        let log = server.replication.log.lock();
-        let position = log.is_open().then(|| log.position());
-        machine.lock().start_from(position);
-    }
-    let applier = Applier::new(server.clone());
-    let mut follower = Follower { server, master, machine, applier, link: None, snapshot: None };
+    // Every write that was admitted while this node was a master is in the log after this.
+    server.engine.drain();
+    // Another change of role has come meanwhile: this task is about to be aborted.
+    let Ok(position) = server.replication.log.lock().follow(stream) else { return };
+    machine.lock().start_from(position);
+    let applier = Applier::new(server.clone(), stream);
+    let mut follower = Follower { server, master, machine, stream, applier, link: None, snapshot: None };
     let mut inputs = vec![Input::Deadline];
     loop {
         while let Some(input) = inputs.pop() {
@@ -52,6 +56,7 @@ struct Follower {
     server: Arc<Server>,
     master: MasterAddress,
     machine: Arc<Mutex<Replica>>,
+    stream: Generation,
     applier: Applier,
     link: Option<MasterLink>,
     /// The file that a snapshot comes into.
@@ -81,6 +86,10 @@ impl Drop for MasterLink {
 impl Follower {
     /// Waits for the next thing to happen.
     async fn next_input(&mut self) -> Input {
+        // What is read now could not be applied.
+        while !self.server.replication.log.lock().authority().applies(self.stream) {
+            tokio::time::sleep(LOOK).await;
+        }
         let deadline = self.machine.lock().next_deadline();
         let now = crate::process::time::instant();
         let wait = deadline.map_or(Duration::from_secs(1), |deadline| deadline.since(now));
@@ -261,8 +270,11 @@ impl Follower {
                 }
                 inputs
             }
-            Err(error) => {
+            Err(ApplyError::Nonsense(error)) => {
                 self.give_up(&format!("The master's stream makes no sense: {error}")).into_iter().collect()
+            }
+            Err(ApplyError::Over(over)) => {
+                self.give_up(&format!("Not applying more: {over}")).into_iter().collect()
             }
         }
     }
@@ -274,21 +286,15 @@ fn replace(server: &Server, path: &std::path::Path, position: Position) -> bool 
     tracing::info!("MASTER <-> REPLICA sync: Flushing old data, loading DB in memory");
     // Until it is loaded, the data belongs to no history.
     server.replication.log.close();
-    match loading::replace_by_file(server, path, false) {
+    let loaded = loading::replace_by_file(server, path, false);
+    match &loaded {
         Ok(loaded) => {
-            server.replication.log.adopt(position);
+            server.replication.log.adopt_loaded(position);
             server.replication.applied_db.store(loaded.stream_db.unwrap_or(0), Ordering::Relaxed);
             tracing::info!("MASTER <-> REPLICA sync: Finished with success, {} keys", loaded.keys);
-            if !server.engine.settings.replica.load(Ordering::Acquire) {
-                // Promoted meanwhile: the history goes on under a name of our own.
-                server.replication.log.lock().rename(super::random_id());
-            }
-            true
         }
-        Err(error) => {
-            tracing::warn!("Failed trying to load the MASTER synchronization DB: {error}");
-            server.engine.settings.set_gate(Gate::LOADING, false);
-            false
-        }
+        Err(error) => tracing::warn!("Failed trying to load the MASTER synchronization DB: {error}"),
     }
+    server.engine.settings.set_gate(Gate::LOADING, false);
+    loaded.is_ok()
 }

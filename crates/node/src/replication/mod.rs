@@ -6,6 +6,9 @@
 //! master sends ([`crate::durability::loading`]) and applies its stream ([`apply`]). [`failover`] is FAILOVER, a
 //! master that hands over. The log itself is [`shared_log`].
 //!
+//! Role changes go through the log's [`replication::Authority`] and are published as gates under the role's lock, in
+//! one order for all threads.
+//!
 //! What must hold: an effect and its bytes in the log belong together at every cut. Commands see to it by
 //! appending under their slots' locks; the applier, whose bytes go to the log as they came, holds the
 //! apply turn, which a cut takes first (before the script turn, before the slots).
@@ -24,7 +27,7 @@ use std::time::Duration;
 
 use engine::Gate;
 use parking_lot::Mutex;
-use replication::{Master, Position, Profile, ReplId, Replica, Waiters, master, replica};
+use replication::{Log, Master, Mode, Position, Profile, ReplId, Replica, Waiters, master, replica};
 use slot_routing::ReplOffset;
 use tokio::sync::{mpsc, oneshot};
 
@@ -87,6 +90,9 @@ pub(crate) struct Replication {
     loading: Arc<tokio::sync::Mutex<()>>,
     /// Held while the master's stream is applied or its snapshot loaded, and while a cut is made.
     pub(crate) apply_turn: Mutex<()>,
+    /// Held while a piece of a stream is applied, and while that stream is exchanged for another or for none. Taken
+    /// after the apply turn, or without it.
+    stream_turn: Mutex<()>,
     events: mpsc::UnboundedSender<Event>,
     inbox: Mutex<Option<mpsc::UnboundedReceiver<Event>>>,
 }
@@ -104,6 +110,7 @@ impl Replication {
             applied_db: AtomicU16::new(0),
             loading: Arc::default(),
             apply_turn: Mutex::new(()),
+            stream_turn: Mutex::new(()),
             events,
             inbox: Mutex::new(Some(inbox)),
         }
@@ -114,20 +121,23 @@ impl Replication {
         let _ = self.events.send(event);
     }
 
-    /// On a replica, the database that its master's stream has selected. To be asked at a cut.
-    pub(crate) fn stream_db(&self) -> Option<u16> {
-        self.is_replica().then(|| self.applied_db.load(Ordering::Relaxed))
+    /// The database that the stream in this log has selected, if it is a master's. To be asked at a cut.
+    pub(crate) fn stream_db(&self, log: &Log) -> Option<u16> {
+        (log.authority().mode() == Mode::Replica).then(|| self.applied_db.load(Ordering::Relaxed))
     }
 
-    /// Goes on in the history that a file's data belongs to. A node that will be a replica asks its
-    /// master to go on from there. A master takes a new name, since what it wrote after the file may be
-    /// lost; replicas that had nothing more than the file can go on.
-    pub(crate) fn resume_history(&self, position: Position, stream_db: u16, as_replica: bool) {
+    /// Goes on in the history that a file's data belongs to, until it is known what this node is to be
+    /// ([`Replication::settle_history`]).
+    pub(crate) fn resume_history(&self, position: Position, stream_db: u16) {
         self.log.adopt(position);
         self.applied_db.store(stream_db, Ordering::Relaxed);
-        if !as_replica {
-            self.log.lock().rename(random_id());
-            self.tell(Event::Unfollow);
+    }
+
+    /// After the start: a replica asks its master to go on from where its file stood. A master takes a new name,
+    /// since what it wrote after the file may be lost; replicas that had nothing more than the file can go on.
+    pub(crate) fn settle_history(&self) {
+        if !self.is_replica() {
+            self.change_id();
         }
     }
 
@@ -191,42 +201,36 @@ impl Replication {
     }
 
     fn follow(&self, server: &Server, master: MasterAddress, failover: bool) -> bool {
-        let machine = {
-            let mut role = self.role.lock();
-            if matches!(&*role, Role::Replica { master: current, .. } if *current == master) {
-                return false;
-            }
-            let config = replica::Config { failover, ..replica_config(&server.config) };
-            let machine = Arc::new(Mutex::new(Replica::new(config, None, crate::process::time::instant())));
-            *role = Role::Replica { master: master.clone(), machine: machine.clone() };
-            machine
+        let mut role = self.role.lock();
+        if matches!(&*role, Role::Replica { master: current, .. } if *current == master) {
+            return false;
+        }
+        let stream = {
+            let _stream_turn = self.stream_turn.lock();
+            self.log.lock().demote()
         };
-        server.engine.settings.replica.store(true, Ordering::Release);
-        crate::process::log::set_role(b'S');
-        self.update_gates(server);
-        self.tell(Event::Follow { master, machine });
+        let config = replica::Config { failover, ..replica_config(&server.config) };
+        let machine = Arc::new(Mutex::new(Replica::new(config, None, crate::process::time::instant())));
+        *role = Role::Replica { master: master.clone(), machine: machine.clone() };
+        self.publish(server, &role);
+        self.tell(Event::Follow { master, machine, stream });
         true
     }
 
-    /// Takes writes from now on. The history goes on under a new identifier, and those who followed the
-    /// old master as far as this node has can go on here. Says whether that changes anything.
+    /// Takes writes from now on. The old master's stream is over before the first of them. The history goes on
+    /// under a new identifier, and those who followed the old master as far as this node has can go on here. Says
+    /// whether that changes anything.
     pub(crate) fn become_master(&self, server: &Server) -> bool {
-        {
-            let mut role = self.role.lock();
-            if matches!(&*role, Role::Master) {
-                return false;
-            }
-            *role = Role::Master;
+        let mut role = self.role.lock();
+        if matches!(&*role, Role::Master) {
+            return false;
         }
         {
-            let mut log = self.log.lock();
-            if log.is_open() {
-                log.rename(random_id());
-            }
+            let _stream_turn = self.stream_turn.lock();
+            self.log.lock().promote(random_id());
         }
-        server.engine.settings.replica.store(false, Ordering::Release);
-        crate::process::log::set_role(b'M');
-        self.update_gates(server);
+        *role = Role::Master;
+        self.publish(server, &role);
         self.tell(Event::Unfollow);
         true
     }
@@ -241,10 +245,15 @@ impl Replication {
         }
     }
 
-    /// Says to the engine which commands are to be refused for replication's sake.
+    /// Says to the engine what this node is, and which commands are to be refused for replication's sake.
     pub(crate) fn update_gates(&self, server: &Server) {
+        self.publish(server, &self.role.lock());
+    }
+
+    /// The same, of a role that stays locked meanwhile: what another thread says of it comes before or after.
+    fn publish(&self, server: &Server, role: &Role) {
         let (config, settings) = (&server.config, &server.engine.settings);
-        let (replica, up) = match &*self.role.lock() {
+        let (replica, up) = match role {
             Role::Master => (false, true),
             Role::Replica { machine, master } => {
                 // The address first: who sees the gate reads it.
@@ -253,16 +262,22 @@ impl Replication {
                 (true, machine.lock().link() == replica::LinkState::Connected)
             }
         };
-        settings.set_gate(Gate::REDIRECTS, replica && server.engine.topology.is_none());
-        settings.set_gate(Gate::READ_ONLY_REPLICA, replica && config.switch("replica-read-only"));
-        settings.set_gate(Gate::MASTER_DOWN, replica && !up && !config.switch("replica-serve-stale-data"));
+        crate::process::log::set_role(if replica { b'S' } else { b'M' });
         let wanted = config.integer("min-replicas-to-write");
         let lag = config.integer("min-replicas-max-lag");
         let short = wanted > 0 && lag > 0 && !replica && {
             let good = self.master.lock().good_replicas(crate::process::time::instant());
             (good as i64) < wanted
         };
-        settings.set_gate(Gate::NO_REPLICAS, short);
+        let states = [
+            (Gate::REPLICA, replica),
+            (Gate::REDIRECTS, replica && server.engine.topology.is_none()),
+            (Gate::READ_ONLY_REPLICA, replica && config.switch("replica-read-only")),
+            (Gate::MASTER_DOWN, replica && !up && !config.switch("replica-serve-stale-data")),
+            (Gate::NO_REPLICAS, short),
+        ];
+        let holding = states.iter().filter(|(_, holds)| *holds).map(|(gate, _)| *gate).collect();
+        settings.set_gates(states.iter().map(|(gate, _)| *gate).collect(), holding);
     }
 
     /// How many replicas have acknowledged `offset`; if they are fewer than `needed`, also the way to

@@ -10,7 +10,7 @@ use engine::{ClientFlags, Link};
 use parking_lot::Mutex;
 use persistence::Dialect;
 use replication::master::{Action, CloseReason, Input, PeerId, TransferId};
-use replication::{CursorId, Position, Profile, PsyncRequest, Refusal, Replica};
+use replication::{CursorId, Generation, Position, Profile, PsyncRequest, Refusal, Replica};
 use slot_routing::ReplOffset;
 use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
@@ -69,6 +69,7 @@ pub(crate) enum Event {
     Follow {
         master: MasterAddress,
         machine: Arc<Mutex<Replica>>,
+        stream: Generation,
     },
     Unfollow,
     /// The data was replaced, or its history got another identifier.
@@ -162,10 +163,10 @@ impl Serving {
                 self.transfers.remove(&transfer);
                 self.give(Input::TransferFailed { transfer });
             }
-            Event::Follow { master, machine } => {
+            Event::Follow { master, machine, stream } => {
                 self.stop_following();
                 self.give(Input::Role { master: false });
-                let task = tokio::spawn(follow::run(self.server.clone(), master, machine));
+                let task = tokio::spawn(follow::run(self.server.clone(), master, machine, stream));
                 self.following = Some(task.abort_handle());
             }
             Event::Unfollow => {
@@ -301,7 +302,7 @@ impl Serving {
                 }
             }
             Action::ShowLife { peer } => self.line(peer, "\n".to_owned()),
-            Action::Ping => log.append_raw(b"*1\r\n$4\r\nPING\r\n"),
+            Action::Ping => log.append_control(b"*1\r\n$4\r\nPING\r\n"),
             Action::Close { peer, reason } => self.close(peer, reason),
             Action::CloseLog => {
                 tracing::info!("Replication backlog freed: no replica has been connected for long.");

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use engine::EffectLog;
 use parking_lot::{Mutex, MutexGuard};
-use replication::{Log, Position};
+use replication::{Generation, Log, Position};
 use slot_routing::ReplOffset;
 use tokio::sync::Notify;
 
@@ -50,20 +50,32 @@ impl SharedLog {
         self.wanted.store(true, Ordering::Release);
     }
 
+    pub(super) fn adopt_loaded(&self, position: Position) {
+        self.log.lock().adopt_loaded(position, random_id());
+        self.wanted.store(true, Ordering::Release);
+    }
+
     pub(super) fn close(&self) {
         self.wanted.store(false, Ordering::Release);
         self.log.lock().close();
     }
 
-    /// Appends bytes that are not an effect of this node.
-    pub(super) fn append_raw(&self, bytes: &[u8]) {
-        self.log.lock().append_raw(bytes);
+    /// [`Log::append_control`]
+    pub(super) fn append_control(&self, bytes: &[u8]) {
+        self.log.lock().append_control(bytes);
+        self.wake();
+    }
+
+    /// [`Log::append_stream`]
+    pub(super) fn append_stream(&self, stream: Generation, bytes: &[u8]) {
+        let taken = self.log.lock().append_stream(stream, bytes);
+        assert!(taken, "what was applied in the stream's turn is logged in it");
         self.wake();
     }
 
     /// Has every replica say how far it is.
     pub(super) fn ask_for_acknowledgements(&self) {
-        self.append_raw(b"*3\r\n$8\r\nREPLCONF\r\n$6\r\nGETACK\r\n$1\r\n*\r\n");
+        self.append_control(b"*3\r\n$8\r\nREPLCONF\r\n$6\r\nGETACK\r\n$1\r\n*\r\n");
     }
 
     fn wake(&self) {

@@ -70,7 +70,7 @@ impl Chunks {
         while missing > 0
             && let Some(bytes) = self.chunks.get(chunk)
         {
-            let taken = &bytes[within..bytes.len().min(within + missing)];
+            let taken = &bytes[within..bytes.len().min(within.saturating_add(missing))];
             out.extend_from_slice(taken);
             missing -= taken.len();
             (chunk, within) = (chunk + 1, 0);

@@ -20,6 +20,7 @@ use std::collections::BTreeMap;
 
 use slot_routing::ReplOffset;
 
+use crate::authority::{Authority, Generation, Mode};
 use crate::id::ReplId;
 use chunks::Chunks;
 
@@ -38,6 +39,11 @@ pub struct CursorId(u64);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("what the cursor would read next is no longer kept")]
 pub struct FellOff;
+
+/// The stream is over: this node has been promoted, or follows another master.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("this node does not follow that master any more")]
+pub struct StreamOver;
 
 /// Why a replica cannot go on from where it is and needs everything.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -70,6 +76,7 @@ pub struct Log {
     next_cursor: u64,
     /// The database that the stream has selected, as far as this node knows.
     db: Option<u16>,
+    authority: Authority,
 }
 
 impl Log {
@@ -86,7 +93,48 @@ impl Log {
             cursors: BTreeMap::new(),
             next_cursor: 0,
             db: None,
+            authority: Authority::default(),
         }
+    }
+
+    /// Whose changes this log, and the data, take.
+    #[must_use]
+    pub fn authority(&self) -> &Authority {
+        &self.authority
+    }
+
+    /// [`Authority::demote`]
+    pub fn demote(&mut self) -> Generation {
+        self.authority.demote()
+    }
+
+    /// [`Authority::drained`]: takes what this stream brings from now on. Gives where this node stands, if in a
+    /// history at all, from where to ask the master to go on; an error if the stream is over already.
+    pub fn follow(&mut self, stream: Generation) -> Result<Option<Position>, StreamOver> {
+        if !self.authority.drained(stream) {
+            return Err(StreamOver);
+        }
+        Ok(self.is_open().then(|| self.position()))
+    }
+
+    /// [`Authority::promote`]: the history goes on under a name of this node's own, and the next effect says which
+    /// database it is in. Says whether that changes anything.
+    pub fn promote(&mut self, id: ReplId) -> bool {
+        let promoted = self.authority.promote();
+        if promoted && self.is_open() {
+            self.rename(id);
+        }
+        promoted
+    }
+
+    /// [`Authority::seal`]
+    pub fn seal(&mut self) {
+        self.authority.seal();
+    }
+
+    /// [`Authority::unseal`]
+    pub fn unseal(&mut self) {
+        self.authority.unseal();
     }
 
     /// Where the stream ends now.
@@ -148,9 +196,12 @@ impl Log {
         self.cursors.clear();
     }
 
-    /// Appends commands in wire form that ran in database `db`; returns where they end. While nobody
-    /// reads, nothing happens.
+    /// Appends commands of this node's own in wire form that ran in database `db`; returns where they end. While
+    /// nobody reads, or the log is not this node's own to write ([`Authority::logs_own`]), nothing happens.
     pub fn append(&mut self, db: u16, commands: &[u8]) -> ReplOffset {
+        if !self.authority.logs_own() {
+            return self.end;
+        }
         if self.kept.is_some() && self.db != Some(db) {
             self.db = Some(db);
             let mut select = Vec::with_capacity(32);
@@ -162,10 +213,22 @@ impl Log {
         self.end
     }
 
-    /// Appends what the own master sent, byte by byte, so that a replica's log is its master's.
-    pub fn append_raw(&mut self, bytes: &[u8]) -> ReplOffset {
-        self.push(bytes);
+    /// Appends what this node as a master says to its replicas and what is no effect (PING, REPLCONF GETACK).
+    pub fn append_control(&mut self, bytes: &[u8]) -> ReplOffset {
+        if self.authority.logs_own() {
+            self.push(bytes);
+        }
         self.end
+    }
+
+    /// Appends what the own master sent, byte by byte, so that a replica's log is its master's. What a stream brings
+    /// that is over, or not yet taken, is dropped; says whether it was taken.
+    pub fn append_stream(&mut self, stream: Generation, bytes: &[u8]) -> bool {
+        let taken = self.authority.applies(stream);
+        if taken {
+            self.push(bytes);
+        }
+        taken
     }
 
     fn push(&mut self, bytes: &[u8]) {
@@ -264,8 +327,17 @@ impl Log {
         self.db = None;
     }
 
-    /// Goes on under another identifier: after a promotion with a new one of our own, after a partial
-    /// resynchronisation with the one that the promoted master took. The old one stays good up to here.
+    /// [`Log::adopt`] when a master's snapshot has been loaded. If this node was promoted meanwhile, the history goes on
+    /// at once under `own`, a name of its own.
+    pub fn adopt_loaded(&mut self, position: Position, own: ReplId) {
+        self.adopt(position);
+        if self.authority.mode() == Mode::Master {
+            self.rename(own);
+        }
+    }
+
+    /// Goes on under another identifier: after a partial resynchronisation the one that the promoted master took, or
+    /// one of our own if what follows may differ from what others know. The old one stays good up to here.
     pub fn rename(&mut self, id: ReplId) {
         if id != self.id {
             self.second = Some(self.position());

@@ -27,7 +27,7 @@ fn nothing_is_kept_or_counted_until_somebody_reads() {
     assert_eq!(log.resume(id(1).as_str().as_bytes(), 1), Err(Refusal::NoBacklog));
     log.open(id(2));
     assert_eq!(log.position().id, id(2), "what changed before is no part of the old history");
-    log.append_raw(b"kept");
+    log.append_control(b"kept");
     assert_eq!(log.position().offset, ReplOffset(4));
     assert_eq!(log.first_byte(), Some((1, 4)));
 }
@@ -50,9 +50,9 @@ fn the_stream_selects_a_database_when_it_changes() {
 #[test]
 fn who_may_go_on_and_who_needs_everything() {
     let mut log = open_log(1000);
-    log.append_raw(&[b'x'; 100]);
+    log.append_control(&[b'x'; 100]);
     log.rename(id(2));
-    log.append_raw(&[b'y'; 50]);
+    log.append_control(&[b'y'; 50]);
     let (new, old, other) = (id(2), id(1), id(3));
     // identifier, first byte wanted, where it goes on
     let table: &[(&str, i64, Result<u64, Refusal>)] = &[
@@ -78,17 +78,69 @@ fn who_may_go_on_and_who_needs_everything() {
 #[test]
 fn a_replica_takes_over_its_masters_history() {
     let mut log = open_log(1000);
-    log.append_raw(b"own");
+    log.append_control(b"own");
     let cursor = log.add_cursor(ReplOffset(0));
-    log.adopt(Position { id: id(7), offset: ReplOffset(5000) });
+    let stream = log.demote();
+    assert_eq!(log.follow(stream), Ok(Some(Position { id: id(1), offset: ReplOffset(3) })));
+    log.adopt_loaded(Position { id: id(7), offset: ReplOffset(5000) }, id(9));
     assert_eq!(rest(&mut log, cursor), Err(FellOff));
-    assert_eq!(log.append_raw(b"theirs"), ReplOffset(5006));
+    assert!(log.append_stream(stream, b"theirs"));
+    assert_eq!(log.position(), Position { id: id(7), offset: ReplOffset(5006) });
     assert_eq!(log.first_byte(), Some((5001, 6)));
     assert_eq!(log.second(), None);
     // Promoted: those who followed the old master as far as this node can go on here.
-    log.rename(id(8));
+    assert!(log.promote(id(8)));
     assert_eq!(log.second(), Some(Position { id: id(7), offset: ReplOffset(5006) }));
     assert_eq!(log.resume(id(7).as_str().as_bytes(), 5001), Ok(ReplOffset(5000)));
+}
+
+/// A master in database 3 hands its place over and is told its replicas' offset before a command that had begun has
+/// ended: that command is in the log, and it is the last.
+#[test]
+fn the_position_of_a_demoted_master_is_noted_when_its_last_write_has_ended() {
+    let mut log = open_log(1000);
+    log.append(3, b"first");
+    let stream = log.demote();
+    assert!(!log.append_stream(stream, b"too early"), "its master's stream begins where this one ends");
+    let end = log.append(3, b"begun before");
+    assert_eq!(log.follow(stream), Ok(Some(Position { id: id(1), offset: end })));
+    assert_eq!(log.append(3, b"a replica's own"), end, "is nobody else's");
+    assert_eq!(log.append_control(b"PING"), end);
+    assert!(log.append_stream(stream, b"theirs"));
+    assert_eq!(log.position().offset, ReplOffset(end.0 + 6));
+}
+
+/// A replica is promoted while a piece of its old master's stream, which has selected database 9, is still on its way
+/// through the applier.
+#[test]
+fn after_a_promotion_the_old_masters_bytes_are_not_taken_and_the_database_is_said_anew() {
+    let mut log = open_log(1000);
+    log.append(0, b"own");
+    let stream = log.demote();
+    log.follow(stream).unwrap();
+    assert!(log.append_stream(stream, b"SELECT 9"));
+    assert!(log.promote(id(2)));
+    let at = log.position().offset;
+    let cursor = log.add_cursor(at);
+    assert!(!log.append_stream(stream, b"late"));
+    assert_eq!(log.follow(stream), Err(StreamOver));
+    log.append(0, b"mine");
+    assert_eq!(rest(&mut log, cursor), Ok("*2\r\n$6\r\nSELECT\r\n$1\r\n0\r\nmine".to_owned()));
+    assert!(!log.promote(id(3)), "it is a master");
+    assert_eq!(log.position().id, id(2));
+}
+
+/// A takeover comes while a snapshot of the old master is being loaded: what follows is a history of its own.
+#[test]
+fn a_snapshot_that_was_loaded_for_a_node_promoted_meanwhile_begins_a_history_of_its_own() {
+    let mut log = open_log(1000);
+    let stream = log.demote();
+    log.follow(stream).unwrap();
+    log.close();
+    assert!(log.promote(id(2)));
+    let loaded = Position { id: id(7), offset: ReplOffset(5000) };
+    log.adopt_loaded(loaded, id(3));
+    assert_eq!((log.position().id, log.second()), (id(3), Some(loaded)));
 }
 
 #[test]
@@ -97,11 +149,11 @@ fn old_bytes_go_unless_a_cursor_needs_them_and_a_slow_cursor_falls_off() {
     let mut log = open_log(64 * 1024);
     let cursor = log.add_cursor(ReplOffset(0));
     for _ in 0..8 {
-        log.append_raw(&block);
+        log.append_control(&block);
     }
     assert_eq!(log.first_byte(), Some((1, 8 * 65536)), "the cursor holds it");
     log.set_cursor_bound(4 * 64 * 1024);
-    log.append_raw(&block);
+    log.append_control(&block);
     assert!(log.first_byte().unwrap().1 <= 5 * 65536);
     let mut out = Vec::new();
     assert_eq!(log.read(cursor, 10, &mut out), Err(FellOff));
@@ -125,7 +177,7 @@ proptest! {
             match step {
                 0 => {
                     let bytes: Vec<u8> = (0..amount).map(|i| (all.len() + i) as u8).collect();
-                    log.append_raw(&bytes);
+                    log.append_control(&bytes);
                     all.extend(bytes);
                 }
                 1 => {

@@ -1,7 +1,5 @@
 //! How a connection begins, and how it begins anew.
 
-use std::sync::atomic::Ordering;
-
 use resp::{Protocol, REDIS_VERSION};
 
 use super::client::check_name;
@@ -96,7 +94,7 @@ pub(super) fn hello(context: &mut Context<'_>) -> Result<(), CommandError> {
 fn introduce(context: &mut Context<'_>) {
     let settings = &context.engine.settings;
     let mode = if context.engine.topology.is_some() { "cluster" } else { "standalone" };
-    let role = if settings.replica.load(Ordering::Relaxed) { "replica" } else { "master" };
+    let role = if settings.is_replica() { "replica" } else { "master" };
     let (id, reply) = (context.session.id, &mut context.reply);
     let protocol = if reply.protocol() == Protocol::Resp3 { 3 } else { 2 };
     reply.map(7);

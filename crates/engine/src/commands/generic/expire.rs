@@ -46,8 +46,7 @@ pub(super) fn persist(context: &mut Context<'_>) -> Result<(), CommandError> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::Ordering;
-
+    use crate::settings::Gate;
     use crate::testing::Client;
 
     #[test]
@@ -113,7 +112,7 @@ mod tests {
     fn a_replica_hides_what_its_master_has_not_deleted_yet() {
         let mut client = Client::logged();
         client.table(&[("set k v px 10", "+OK")]);
-        client.engine.settings.replica.store(true, Ordering::Relaxed);
+        client.engine.settings.set_gate(Gate::REPLICA, true);
         client.now.0 += 10;
         client.table(&[("get k", "$-1"), ("ttl k", ":-2"), ("exists k", ":0"), ("dbsize", ":1")]);
         assert_eq!(client.log(), ["0 SET k v PXAT 1700000000010"]);

@@ -246,7 +246,7 @@ mod tests {
         let mut client = Client::new();
         client.table(&[("set a 1 px 10", "+OK"), ("set b 2", "+OK")]);
         client.now.0 += 10;
-        client.engine.settings.replica.store(true, std::sync::atomic::Ordering::Relaxed);
+        client.engine.settings.set_gate(crate::settings::Gate::REPLICA, true);
         client.table(&[("get a", "$-1"), ("dbsize", ":2"), ("rename b a", "+OK"), ("dbsize", ":1")]);
         client.table(&[("get a", "$1|2")]);
     }

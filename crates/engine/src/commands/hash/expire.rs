@@ -205,6 +205,7 @@ mod tests {
     use std::time::Duration;
 
     use crate::session::Origin;
+    use crate::settings::Gate;
     use crate::testing::Client;
 
     #[test]
@@ -359,7 +360,7 @@ mod tests {
     fn a_replica_hides_and_does_what_its_master_says() {
         let mut client = Client::logged();
         half_expired(&mut client, "h", 0);
-        client.engine.settings.replica.store(true, Ordering::Relaxed);
+        client.engine.settings.set_gate(Gate::REPLICA, true);
         client.engine.expire_cycle(&mut client.worker, client.now, Duration::from_secs(1));
         client.table(&[("hget h a", "$-1"), ("hlen h", ":1")]);
         client.session = crate::session::Session::new(2, Origin::Master, true);

@@ -1,7 +1,5 @@
 //! Keys as handlers use them: found, read, put, deleted, made to expire.
 
-use std::sync::atomic::Ordering;
-
 use clock::Millis;
 use keyspace::{Detached, Dropped, Found, Key, NewValue, Place, Str, Table, Usage, Value};
 use resp::Writer;
@@ -86,7 +84,7 @@ impl<'a> Context<'a> {
             return true;
         }
         let settings = &self.engine.settings;
-        let hides = settings.replica.load(Ordering::Relaxed) || settings.gate().intersects(Gate::PAUSED);
+        let hides = settings.gate().intersects(Gate::REPLICA | Gate::PAUSED);
         // A replica that takes writes of its own: one must not come to lie beside the other.
         let replaces = || self.engine.registry.all()[self.index].command.flags.contains(Flags::WRITE);
         if !hides || replaces() {
@@ -204,7 +202,7 @@ impl<'a> Context<'a> {
 
     /// Whether a key whose time has come is deleted here: not on a replica.
     pub(crate) fn deletes_expired(&self) -> bool {
-        self.session.origin == Origin::Client && !self.engine.settings.replica.load(Ordering::Relaxed)
+        self.session.origin == Origin::Client && !self.engine.settings.is_replica()
     }
 
     /// Lets go of a value that left its table.

@@ -79,6 +79,7 @@ pub(super) fn clients(server: &Server, text: &mut Text) {
     let reason = match server.engine.pauses.purpose() {
         Some(PausePurpose::Client) => "client_pause",
         Some(PausePurpose::Failover) => "failover_in_progress",
+        Some(PausePurpose::Shutdown) => "shutdown_in_progress",
         None => "none",
     };
     text.line("paused_reason", reason);
