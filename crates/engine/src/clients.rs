@@ -115,19 +115,36 @@ pub struct Link {
 /// Wakes a connection's task, so that it looks at its [`Client`].
 pub type Wake = Box<dyn Fn() + Send + Sync>;
 
-/// Numbers in the order of [`Client::unblock`]'s protocol.
+/// Numbers in the order of [`Client::unblock`]'s protocol; above them those of [`Unblock`].
 const NOT_BLOCKED: u8 = 0;
 const BLOCKED: u8 = 1;
-const UNBLOCKED_AS_TIMEOUT: u8 = 2;
-const UNBLOCKED_WITH_ERROR: u8 = 3;
 
-/// How CLIENT UNBLOCK ended a blocking command.
+/// What ended a blocking command, other than what it waited for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
 pub enum Unblock {
-    /// As if its time were over.
-    Timeout,
-    /// With an UNBLOCKED error.
+    /// Its time, or CLIENT UNBLOCK as if it were over.
+    Timeout = 2,
+    /// CLIENT UNBLOCK with an error.
     Error,
+    /// This node follows another now: an error, and the connection is closed.
+    RoleChanged,
+    /// Its keys may be served elsewhere: the command is run again, to be told where.
+    RunAgain,
+}
+
+impl Unblock {
+    /// The error that the client gets, if it is one.
+    #[must_use]
+    pub fn error(self) -> Option<&'static str> {
+        match self {
+            Self::Timeout | Self::RunAgain => None,
+            Self::Error => Some("UNBLOCKED client unblocked via CLIENT UNBLOCK"),
+            Self::RoleChanged => Some(
+                "UNBLOCKED force unblock from blocking operation, instance state changed (master -> replica?)",
+            ),
+        }
+    }
 }
 
 /// One connection as others see it.
@@ -274,12 +291,14 @@ impl Client {
         self.blocked.store(if blocked { BLOCKED } else { NOT_BLOCKED }, Ordering::Release);
     }
 
+    /// Whether it waits, and nobody has ended that.
+    pub(crate) fn is_blocked(&self) -> bool {
+        self.blocked.load(Ordering::Acquire) == BLOCKED
+    }
+
     /// Ends the wait of a blocked connection; says whether it was blocked.
     pub fn unblock(&self, how: Unblock) -> bool {
-        let state = match how {
-            Unblock::Timeout => UNBLOCKED_AS_TIMEOUT,
-            Unblock::Error => UNBLOCKED_WITH_ERROR,
-        };
+        let state = how as u8;
         let done = self.blocked.compare_exchange(BLOCKED, state, Ordering::AcqRel, Ordering::Acquire).is_ok();
         if done {
             self.wake();
@@ -290,11 +309,9 @@ impl Client {
     /// How somebody ended this connection's wait, if anybody did. It is no longer blocked then.
     #[must_use]
     pub fn take_unblock(&self) -> Option<Unblock> {
-        let how = match self.blocked.load(Ordering::Acquire) {
-            UNBLOCKED_AS_TIMEOUT => Unblock::Timeout,
-            UNBLOCKED_WITH_ERROR => Unblock::Error,
-            _ => return None,
-        };
+        let state = self.blocked.load(Ordering::Acquire);
+        let all = [Unblock::Timeout, Unblock::Error, Unblock::RoleChanged, Unblock::RunAgain];
+        let how = all.into_iter().find(|how| *how as u8 == state)?;
         self.set_blocked(false);
         Some(how)
     }

@@ -13,6 +13,7 @@ use resp::Args;
 use crate::context::Context;
 use crate::error::CommandError;
 use crate::keys::{KeyFlags, KeySpec};
+use crate::waiting::Outcome;
 
 bitflags! {
     /// What a command is and where it may run, as COMMAND INFO names it.
@@ -89,11 +90,16 @@ impl Group {
 /// A handler: reads its arguments from the context, writes one reply, or fails with nothing changed.
 pub(crate) type Handler = fn(&mut Context<'_>) -> Result<(), CommandError>;
 
+/// The same for a command that may wait: says whether it does.
+pub(crate) type BlockingHandler = fn(&mut Context<'_>) -> Result<Outcome, CommandError>;
+
 /// Who carries a command out.
 #[derive(Debug, Clone, Copy)]
 pub enum Run {
     /// The engine, at once, under the locks of the slots that the key specs name.
     Here(Handler),
+    /// The same, and it may wait for its keys. Of [`Flags::BLOCKING`].
+    MayBlock(BlockingHandler),
     /// The shell: it needs I/O, time, or something that the engine does not know.
     Node(NodeCommand),
     /// The engine: the commands that this client has queued.
@@ -285,6 +291,15 @@ impl Command {
     #[must_use]
     pub const fn node(mut self, command: NodeCommand) -> Self {
         self.run = Run::Node(command);
+        self
+    }
+
+    /// Run by the engine, and may wait.
+    #[cfg(test)]
+    #[must_use]
+    pub const fn may_block(mut self, handler: BlockingHandler) -> Self {
+        self.flags = self.flags.union(Flags::BLOCKING);
+        self.run = Run::MayBlock(handler);
         self
     }
 

@@ -13,6 +13,7 @@ pub(crate) mod context;
 mod pipeline;
 mod slots;
 mod transaction;
+mod waiting;
 
 use std::sync::atomic::Ordering;
 
@@ -28,8 +29,11 @@ use crate::error::CommandError;
 use crate::lookup::{Registered, Registry};
 use crate::session::{Mute, Origin, Session};
 use crate::stats::{WorkerStats, add};
+use crate::waiting::Outcome;
 use context::Context;
 use pipeline::Pipeline;
+pub(crate) use waiting::Ready;
+pub use waiting::Resumed;
 
 /// How many requests are prepared together: enough to hide memory latency, few enough to stay in the
 /// first-level cache.
@@ -46,6 +50,9 @@ pub enum Flow {
     Node(NodeCommand),
     /// This request must wait until the pause ends.
     Paused,
+    /// This request waits: until it is served ([`Engine::is_served`]) or something else ends that, then
+    /// [`Engine::end_wait`] is to be called.
+    Blocked,
     /// The connection is to be closed after what has been written.
     Close,
 }
@@ -95,7 +102,7 @@ struct Part<'a> {
 
 impl Engine {
     /// Runs the requests of `batch` from number `from` on and appends their replies to `out`. Returns
-    /// why it stopped and the number of the request that it stopped at (`Node`, `Paused`) or of the next.
+    /// why it stopped and the number of the request that it stopped at (`Node`, `Paused`, `Blocked`) or of the next.
     #[allow(clippy::too_many_arguments, reason = "the one entry point; each is another owner's state")]
     pub fn run(
         &self,
@@ -139,7 +146,7 @@ impl Engine {
                 }
                 match flow {
                     Flow::Done => {}
-                    flow @ (Flow::Node(_) | Flow::Paused) => {
+                    flow @ (Flow::Node(_) | Flow::Paused | Flow::Blocked) => {
                         publish(pipeline.context.session, now, last_found(&prepared[..=index]).or(last));
                         return (next + index, flow);
                     }
@@ -228,7 +235,7 @@ impl Engine {
             && let Some(handler) = entry.plain(request.args)
             && self.settings.gate().is_empty()
         {
-            return self.perform(pipeline, request, entry, handler, false);
+            return self.perform(pipeline, request, entry, done(handler), false);
         }
         pipeline.context.slots.release();
         pipeline.ahead.clear();
@@ -254,7 +261,8 @@ impl Engine {
             Err(flow) => return flow,
         };
         let flow = match entry.command.run {
-            Run::Here(handler) => self.perform(pipeline, request, entry, handler, asked),
+            Run::Here(handler) => self.perform(pipeline, request, entry, done(handler), asked),
+            Run::MayBlock(handler) => self.perform(pipeline, request, entry, handler, asked),
             Run::Exec => {
                 let start = pipeline.context.reply.len();
                 match self.exec(&mut pipeline.context, asked) {
@@ -280,7 +288,7 @@ impl Engine {
         pipeline: &mut Pipeline<'r>,
         request: &'r Prepared<'r>,
         entry: &'static Registered,
-        handler: Handler,
+        handler: impl FnOnce(&mut Context<'r>) -> Result<Outcome, CommandError>,
         asked: bool,
     ) -> Flow {
         let start = pipeline.context.reply.len();
@@ -312,9 +320,20 @@ impl Engine {
         context.worker.effects.end_command(request.args);
         if !context.worker.effects.is_empty() {
             context.append_effects(db);
+            if !context.worker.ready.is_empty() {
+                pipeline.ahead.clear();
+                self.serve_waiters(&mut pipeline.context);
+            }
         }
         match outcome {
-            Ok(()) => self.count(pipeline, entry, request.args, start),
+            Ok(Outcome::Done) => self.count(pipeline, entry, request.args, start),
+            Ok(Outcome::Block(wait)) if pipeline.context.session.may_wait() => {
+                self.block(&mut pipeline.context, entry, request.args, wait, asked)
+            }
+            Ok(Outcome::Block(wait)) => {
+                (wait.nothing)(&mut pipeline.context.reply);
+                self.count(pipeline, entry, request.args, start)
+            }
             Err(error) => self.fail(pipeline, entry, request.args, start, &error),
         }
     }
@@ -431,6 +450,12 @@ impl Session {
 #[cold]
 fn known_to_masters(session: &Session, args: Args<'_>) -> Option<&'static Registered> {
     Registry::the().lookup(args).filter(|_| session.origin == Origin::Master)
+}
+
+/// A handler that never waits.
+#[inline(always)]
+fn done<'r>(handler: Handler) -> impl FnOnce(&mut Context<'r>) -> Result<Outcome, CommandError> {
+    move |context| handler(context).map(|()| Outcome::Done)
 }
 
 /// The words by which Redis knows a cross-protocol request of HTTP.

@@ -12,6 +12,7 @@ use slot_routing::{ReplOffset, Slot, Topology};
 use crate::bin::Bin;
 use crate::clients::Clients;
 use crate::command_log::CommandLogs;
+use crate::dispatch::Ready;
 use crate::effects::{EffectLog, Effects, NoLog};
 use crate::expiry::ExpiryCursor;
 use crate::histogram::Distribution;
@@ -23,6 +24,7 @@ use crate::random::Random;
 use crate::settings::Settings;
 use crate::stats::WorkerStats;
 use crate::tracking::TrackingTable;
+use crate::waiting::Waits;
 use crate::watch::Watches;
 
 /// What every connection of a server shares.
@@ -45,6 +47,7 @@ pub struct Engine {
     pub users: RwLock<Users>,
     pub(crate) expiry_cursor: ExpiryCursor,
     pub(crate) watches: Watches,
+    pub(crate) waits: Waits,
     /// What makes the threads' monotonic clock the wall clock, in microseconds.
     pub(crate) wall_base: AtomicI64,
     pub(crate) registry: &'static Registry,
@@ -60,6 +63,8 @@ pub struct Worker {
     /// Memory for one key, and for the name of a part of its value.
     pub(crate) key: Vec<u8>,
     pub(crate) name: Vec<u8>,
+    /// Keys that were changed and are waited for, until those who wait are served.
+    pub(crate) ready: Vec<Ready>,
     /// Tables that a command emptied, until its slots are free again.
     pub(crate) garbage: Vec<Table>,
     /// A monotonic clock in nanoseconds, read once a command for the statistics.
@@ -91,7 +96,7 @@ impl Engine {
         Self::with(Registry::of_sentinel(), Keyspace::new(seed, 1), None, Box::new(NoLog))
     }
 
-    fn with(
+    pub(crate) fn with(
         registry: &'static Registry,
         keyspace: Keyspace,
         topology: Option<Topology>,
@@ -111,6 +116,7 @@ impl Engine {
             tracking: TrackingTable::default(),
             expiry_cursor: ExpiryCursor::default(),
             watches: Watches::default(),
+            waits: Waits::default(),
             wall_base: AtomicI64::new(0),
             users: RwLock::new(Users::new(registry.catalogue())),
             registry,
@@ -127,7 +133,16 @@ impl Engine {
         // Hashes are seeded by chance, so this one is as good as a random number.
         let seed = self.keyspace.key(&workers.len().to_le_bytes()).hash();
         let (effects, random) = (Effects::default(), Random::new(seed));
-        Worker { stats, effects, random, key: Vec::new(), name: Vec::new(), garbage: Vec::new(), nanos }
+        Worker {
+            stats,
+            effects,
+            random,
+            key: Vec::new(),
+            name: Vec::new(),
+            ready: Vec::new(),
+            garbage: Vec::new(),
+            nanos,
+        }
     }
 
     /// Says that a worker's monotonic clock showed `nanos` when it was `micros` since the epoch. To be said

@@ -32,6 +32,7 @@ mod stats;
 mod testing;
 mod tracking;
 mod transaction;
+mod waiting;
 mod watch;
 
 // It lies where only the dispatcher reaches what handlers must not.
@@ -43,7 +44,7 @@ pub use command::{Categories, ClusterCommand, Command, Flags, Group, NodeCommand
 pub use command_log::{CommandLog, CommandLogs};
 pub use commands::{CLIENT_HELP, answer_command, write_help};
 pub use dispatch::context::Context;
-pub use dispatch::{Flow, Ran};
+pub use dispatch::{Flow, Ran, Resumed};
 pub use effects::{EffectLog, NoLog};
 pub use engine::{Engine, Worker};
 pub use error::CommandError;
@@ -58,3 +59,4 @@ pub use session::{Mute, Origin, Session};
 pub use settings::{Gate, Permission, Settings};
 pub use stats::{CommandStats, WorkerStats};
 pub use tracking::TrackingTable;
+pub use waiting::{Outcome, Wait};

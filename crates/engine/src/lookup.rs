@@ -82,7 +82,7 @@ impl Registry {
         )
     }
 
-    fn build(rows: impl Iterator<Item = &'static Command>) -> Self {
+    pub(crate) fn build(rows: impl Iterator<Item = &'static Command>) -> Self {
         let mut registry = Self { all: Vec::new(), top: Vec::new(), buckets: Vec::new() };
         for command in rows {
             let top = registry.register(command, None);

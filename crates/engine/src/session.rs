@@ -9,6 +9,7 @@ use slot_routing::ReplOffset;
 
 use crate::clients::{Client, ClientFlags, Link};
 use crate::transaction::{Transaction, Watching};
+use crate::waiting::Waiter;
 
 /// Where commands come from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -61,6 +62,10 @@ pub struct Session {
     /// What it reads is noted, to tell it when that changes.
     pub(crate) tracks: bool,
     pub(crate) replay: Vec<u8>,
+    /// Nothing that it runs may wait: a transaction's commands that the shell runs.
+    pub never_waits: bool,
+    /// What it waits with, between [`crate::Flow::Blocked`] and [`crate::Engine::end_wait`].
+    pub(crate) waiting: Option<Arc<Waiter>>,
     /// What other clients see of this one.
     pub client: Arc<Client>,
 }
@@ -94,6 +99,8 @@ impl Session {
             subscriber: false,
             tracks: false,
             replay: Vec::new(),
+            never_waits: false,
+            waiting: None,
             client,
         }
     }
@@ -109,6 +116,17 @@ impl Session {
         if self.subscriber {
             self.client.take_messages(out);
         }
+    }
+
+    /// Whether a command of its may wait: not in a master's stream, and not in a transaction.
+    pub(crate) fn may_wait(&self) -> bool {
+        self.origin == Origin::Client && !self.never_waits
+    }
+
+    /// Until when it waits; `None` is for ever.
+    #[must_use]
+    pub fn waits_until(&self) -> Option<Millis> {
+        self.waiting.as_ref()?.wait.until
     }
 
     /// Whether nothing about it asks for more than to run its commands. Only commands without a key change that.

@@ -18,7 +18,7 @@ type Told = Vec<(u16, Vec<u8>)>;
 
 /// A log that keeps what it is told.
 #[derive(Debug, Default, Clone)]
-struct Kept(Arc<Mutex<Told>>);
+pub(crate) struct Kept(Arc<Mutex<Told>>);
 
 impl EffectLog for Kept {
     fn wanted(&self) -> bool {
@@ -29,6 +29,23 @@ impl EffectLog for Kept {
         let mut kept = self.0.lock();
         kept.push((db, commands.to_vec()));
         ReplOffset(kept.iter().map(|(_, commands)| commands.len() as u64).sum())
+    }
+}
+
+impl Kept {
+    /// What the log was told so far, each command as its database and its words.
+    pub(crate) fn lines(&self) -> Vec<String> {
+        let mut lines = Vec::new();
+        for (db, commands) in self.0.lock().iter() {
+            let (mut batch, mut commands) = (Batch::default(), commands.clone());
+            let parsed = Parser::new().parse(&mut commands, &mut batch, &Limits::default());
+            assert_eq!((parsed.consumed, parsed.error), (commands.len(), None));
+            for index in 0..batch.len() {
+                let words = batch.args(index, &commands).iter().map(String::from_utf8_lossy);
+                lines.push(format!("{db} {}", words.collect::<Vec<_>>().join(" ")));
+            }
+        }
+        lines
     }
 }
 
@@ -84,17 +101,7 @@ impl Client {
 
     /// What the log was told so far, each command as its database and its words.
     pub(crate) fn log(&self) -> Vec<String> {
-        let mut lines = Vec::new();
-        for (db, commands) in self.log.0.lock().iter() {
-            let (mut batch, mut commands) = (Batch::default(), commands.clone());
-            let parsed = Parser::new().parse(&mut commands, &mut batch, &Limits::default());
-            assert_eq!((parsed.consumed, parsed.error), (commands.len(), None));
-            for index in 0..batch.len() {
-                let words = batch.args(index, &commands).iter().map(String::from_utf8_lossy);
-                lines.push(format!("{db} {}", words.collect::<Vec<_>>().join(" ")));
-            }
-        }
-        lines
+        self.log.lines()
     }
 
     /// Sends inline text and gives back why the engine stopped.

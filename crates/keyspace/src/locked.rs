@@ -114,6 +114,13 @@ impl<'k> LockedSlots<'k> {
             .expect("a command touches only the slots it locked")
     }
 
+    /// Whether `slot` is among the locked ones.
+    #[must_use]
+    pub fn has(&self, slot: Slot) -> bool {
+        self.one.as_ref().is_some_and(|guard| guard.slot() == slot)
+            || self.several.binary_search_by_key(&slot, SlotGuard::slot).is_ok()
+    }
+
     /// The data of `slot`, which must be among the locked ones.
     #[inline(always)]
     pub fn slot(&self, slot: Slot) -> &SlotData {

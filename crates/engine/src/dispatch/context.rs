@@ -12,6 +12,7 @@ use keyspace::{Key, LockedSlots, Usage};
 use resp::{Args, Writer};
 use slot_routing::Slot;
 
+use super::Ready;
 use crate::command::{Command, Flags};
 use crate::engine::{Engine, Worker};
 use crate::error::CommandError;
@@ -113,7 +114,21 @@ impl<'a> Context<'a> {
     /// [`Context::modified`] in another database.
     pub fn modified_in(&mut self, db: u16, key: &Key<'_>) {
         self.engine.changed(db, key.slot(), key.bytes(), Some(self.session.id));
+        if self.engine.waits.any(key.slot()) {
+            self.note_ready(db, key.slot(), key.bytes());
+        }
         self.changed(1);
+    }
+
+    /// Those who wait for the key, if anybody does, are served after the command.
+    #[cold]
+    pub(super) fn note_ready(&mut self, db: u16, slot: Slot, key: &[u8]) {
+        let ready = &mut self.worker.ready;
+        // Twice is once too often, and no harm.
+        let noted = ready.last().is_some_and(|last| last.db == db && last.key == key);
+        if !noted && self.engine.waits.has(db, slot, key) {
+            ready.push(Ready::new(db, key));
+        }
     }
 
     /// Says that the command changed `count` things. Unless [`Context::effect`] says otherwise, it is

@@ -68,7 +68,7 @@ fn between_admission_and_slot(client: &mut Client, line: &str, gate: Gate) -> (F
     assert_eq!(admitted.flow, Flow::Done, "nothing holds yet");
     engine.settings.set_gate(gate, true);
     let Run::Here(handler) = admitted.entry.command.run else { panic!("the engine's own command") };
-    let flow = engine.perform(&mut pipeline, request, admitted.entry, handler, false);
+    let flow = engine.perform(&mut pipeline, request, admitted.entry, done(handler), false);
     drop(pipeline);
     engine.settings.set_gate(gate, false);
     (flow, String::from_utf8(out).unwrap())

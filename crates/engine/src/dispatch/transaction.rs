@@ -20,6 +20,7 @@ use crate::error::CommandError;
 use crate::lookup::Registered;
 use crate::session::{Origin, Session};
 use crate::transaction::{MAX_QUEUED_BYTES, Transaction};
+use crate::waiting::Outcome;
 
 impl Engine {
     /// Queues a request of a session that said MULTI; `None` if it is one that runs at once.
@@ -134,16 +135,22 @@ impl Engine {
         context.worker.effects.start(logged);
         let mut logged_db = first_db;
         for (entry, request) in &transaction.queue {
-            let Run::Here(handler) = entry.command.run else {
-                unreachable!("the shell's commands make the shell run the queue")
-            };
             if context.session.db != logged_db {
                 logged_db = context.session.db;
                 context.worker.effects.select(logged_db);
             }
             context.begin(entry, request.args(), None, holds_all);
             let (start, begin) = (context.reply.len(), nanos());
-            let outcome = handler(&mut context);
+            let outcome = match entry.command.run {
+                Run::Here(handler) => handler(&mut context),
+                Run::MayBlock(handler) => handler(&mut context).map(|outcome| match outcome {
+                    Outcome::Done => {}
+                    Outcome::Block(wait) => (wait.nothing)(&mut context.reply),
+                }),
+                Run::Node(_) | Run::Exec | Run::Container => {
+                    unreachable!("the shell's commands make the shell run the queue")
+                }
+            };
             if context.session.tracks {
                 context.note_reads(entry.command);
             }
@@ -164,6 +171,9 @@ impl Engine {
             context.worker.effects.select(first_db);
         }
         context.append_effects(first_db);
+        if !context.worker.ready.is_empty() {
+            self.serve_waiters(&mut context);
+        }
     }
 
     /// Locks everything that the queued commands touch and the session watches.
@@ -275,6 +285,7 @@ impl Engine {
     /// connection is closed.
     pub fn disconnect(&self, session: &mut Session) {
         self.discard(session);
+        self.forget_wait(session);
         self.pubsub.unsubscribe_all(&session.client);
         self.tracking.stop(&session.client);
         self.clients.disconnect(session.id);

@@ -73,5 +73,10 @@ impl Context<'_> {
         for slot in self.slots.iter_mut() {
             slot.swap(a, b);
         }
+        for db in [a, b] {
+            for key in self.engine.waits.keys_of(db) {
+                self.note_ready(db, Slot::of_key(&key), &key);
+            }
+        }
     }
 }

@@ -1,0 +1,286 @@
+//! Commands that wait: how they begin to, how they are served, how a wait ends.
+
+use std::sync::Arc;
+
+use clock::Millis;
+use keyspace::{Found, LockedSlots};
+use resp::{Args, Request, Writer};
+use slot_routing::{Ownership, Slot};
+use smallvec::SmallVec;
+
+use super::{Context, Flow, Ran};
+use crate::clients::Unblock;
+use crate::command::Run;
+use crate::engine::{Engine, Worker};
+use crate::lookup::Registered;
+use crate::session::Session;
+use crate::waiting::{AT_ONCE, Outcome, Served, Wait, Waiter};
+
+/// What is to be done after a wait, besides to send what was replied.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Resumed {
+    /// To go on with the next request.
+    Replied,
+    /// To run this one once more, before the next: the keys may be served elsewhere by now.
+    RunAgain(Request),
+}
+
+/// A key that was changed and is waited for.
+#[derive(Debug)]
+pub(crate) struct Ready {
+    pub(crate) db: u16,
+    pub(crate) key: Vec<u8>,
+    /// The last waiter that was tried.
+    after: Option<u64>,
+}
+
+impl Ready {
+    pub(crate) fn new(db: u16, key: &[u8]) -> Self {
+        Self { db, key: key.to_vec(), after: None }
+    }
+}
+
+/// Somebody who may be served now.
+struct Candidate {
+    /// The number of the key among those that are ready.
+    ready: usize,
+    waiter: Arc<Waiter>,
+}
+
+impl Engine {
+    /// Lets the client wait, or replies as if it had waited long enough where it may not wait. The caller holds the
+    /// command's slots.
+    pub(super) fn block(
+        &self,
+        context: &mut Context<'_>,
+        entry: &'static Registered,
+        args: Args<'_>,
+        wait: Wait,
+        asked: bool,
+    ) -> Flow {
+        let slots: SmallVec<[Slot; 2]> = self.slots_of(entry, args).into_iter().collect();
+        let session = &mut *context.session;
+        let waiter = self.waits.add(session, entry, Request::from(args), wait, slots, asked);
+        session.waiting = Some(waiter);
+        Flow::Blocked
+    }
+
+    /// Serves those who wait for keys that were changed, as far as there is something for them: under the locks
+    /// under which they were changed. Who needs other slots too, or stands behind very many others, is served under
+    /// locks taken anew: the caller has nothing locked but what `context` has, which is locked no more afterwards.
+    #[cold]
+    pub(super) fn serve_waiters<'r>(&'r self, context: &mut Context<'r>) {
+        let mut slots = std::mem::take(&mut context.slots);
+        let mut ready = std::mem::take(&mut context.worker.ready);
+        while !ready.is_empty() {
+            let (mut candidates, mut more) = (Vec::new(), Vec::new());
+            for (number, key) in ready.iter_mut().enumerate() {
+                let waiters = self.waits.next(key.db, Slot::of_key(&key.key), &key.key, key.after);
+                more.push(waiters.len() == AT_ONCE);
+                key.after = waiters.last().map(|waiter| waiter.number());
+                candidates.extend(waiters.into_iter().map(|waiter| Candidate { ready: number, waiter }));
+            }
+            let round = Round { engine: self, now: context.now, ready: &ready, candidates: &candidates };
+            let is_there = round.serve(context.worker, std::mem::take(&mut slots));
+            let mut goes_on = more.into_iter().zip(is_there).map(|(more, is_there)| more && is_there);
+            ready.retain(|_| goes_on.next().unwrap_or(false));
+            // What was given to one may be what another waits for.
+            ready.append(&mut context.worker.ready);
+        }
+    }
+
+    /// Whether the client's reply is there.
+    #[must_use]
+    pub fn is_served(&self, session: &Session) -> bool {
+        session.waiting.as_ref().is_some_and(|waiter| waiter.served.lock().is_some())
+    }
+
+    /// Ends the wait of a client and appends the reply: the one that was left for it, or what `how` says it ended by.
+    pub fn end_wait(
+        &self,
+        worker: &mut Worker,
+        session: &mut Session,
+        now: Millis,
+        how: Unblock,
+        out: &mut Vec<u8>,
+    ) -> Resumed {
+        let Some(waiter) = session.waiting.take() else { return Resumed::Replied };
+        let served = self.take_out(&waiter);
+        session.client.set_blocked(false);
+        let start = out.len();
+        match (served, how) {
+            (Some(served), _) => {
+                out.extend_from_slice(&served.reply);
+                session.last_write = session.last_write.max(served.last_write);
+                return Resumed::Replied;
+            }
+            (None, Unblock::RunAgain) => {
+                session.asking |= waiter.asked;
+                return Resumed::RunAgain(waiter.request.clone());
+            }
+            (None, Unblock::Timeout) => (waiter.wait.nothing)(&mut Writer::new(out, session.protocol)),
+            (None, Unblock::Error | Unblock::RoleChanged) => {
+                let text = how.error().unwrap_or_default();
+                worker.stats.count_failure(waiter.entry.index, text);
+                Writer::new(out, session.protocol).error(text);
+                session.closing |= how == Unblock::RoleChanged;
+            }
+        }
+        let (args, reply_len) = (waiter.request.args(), out.len() - start);
+        self.account(&worker.stats, session, now, &Ran { entry: waiter.entry, args, nanos: 0, reply_len });
+        Resumed::Replied
+    }
+
+    /// A client that waits is gone.
+    pub(super) fn forget_wait(&self, session: &mut Session) {
+        if let Some(waiter) = session.waiting.take() {
+            self.take_out(&waiter);
+        }
+    }
+
+    /// Takes a waiter out of its queues. It is not served after this.
+    fn take_out(&self, waiter: &Waiter) -> Option<Served> {
+        let mut served = waiter.served.lock();
+        match served.take() {
+            Some(served) => Some(served),
+            None => {
+                // Whoever finds it yet finds it served.
+                *served = Some(Served::default());
+                self.waits.remove(waiter);
+                None
+            }
+        }
+    }
+
+    /// Says what this node is to a slot. Who waits for keys of a slot that is no longer served here is told where
+    /// it is.
+    pub fn set_ownership(&self, slot: Slot, ownership: Ownership) {
+        let mut data = self.keyspace.lock(slot);
+        data.set_ownership(ownership);
+        let served = matches!(ownership, Ownership::Mine | Ownership::Migrating | Ownership::Importing);
+        if !served {
+            self.retry_waiters_of(slot);
+        }
+    }
+
+    /// Has every client that waits for keys run its command again: it may be refused by now.
+    pub fn retry_waiters(&self) {
+        Slot::all().for_each(|slot| self.retry_waiters_of(slot));
+    }
+
+    fn retry_waiters_of(&self, slot: Slot) {
+        if self.waits.any(slot) {
+            for client in self.waits.of_slot(slot) {
+                client.unblock(Unblock::RunAgain);
+            }
+        }
+    }
+
+    /// Ends the wait of every client, whatever it waits for: this node is about to follow another. To be called
+    /// when no command that was admitted before can begin to wait any more.
+    pub fn unblock_all(&self) {
+        for client in self.clients.all() {
+            client.unblock(Unblock::RoleChanged);
+        }
+    }
+
+    /// How many keys are waited for.
+    #[must_use]
+    pub fn awaited_keys(&self) -> usize {
+        self.waits.keys()
+    }
+}
+
+/// Some who may be served, one after another.
+struct Round<'a> {
+    engine: &'a Engine,
+    now: Millis,
+    ready: &'a [Ready],
+    candidates: &'a [Candidate],
+}
+
+impl<'a> Round<'a> {
+    /// Serves those for whom there is something. `slots` are locked already. Says of each key whether it is still
+    /// there.
+    fn serve(&self, worker: &'a mut Worker, slots: LockedSlots<'a>) -> Vec<bool> {
+        let mut is_there = vec![true; self.ready.len()];
+        let Some(first) = self.candidates.first() else { return is_there };
+        let (mut session, mut reply) = (first.waiter.stand_in(), Vec::new());
+        let reply = Writer::new(&mut reply, session.protocol);
+        let mut context = Context::new(self.engine, worker, &mut session, self.now, reply);
+        context.slots = slots;
+        for candidate in self.candidates {
+            let (waiter, there) = (&*candidate.waiter, &mut is_there[candidate.ready]);
+            if *there && self.holds_slots(&mut context, waiter) {
+                *there = self.try_one(&mut context, waiter, &self.ready[candidate.ready]);
+            }
+        }
+        is_there
+    }
+
+    /// Sees to it that all slots of a waiter's command are locked; says whether it may be served.
+    fn holds_slots(&self, context: &mut Context<'a>, waiter: &Waiter) -> bool {
+        if waiter.slots.iter().all(|slot| context.slots.has(*slot)) {
+            return true;
+        }
+        context.slots.release();
+        context.slots = self.engine.keyspace.lock_many(&waiter.slots);
+        // What let the change happen may hold no longer.
+        let mine = context.slots.iter_mut().all(|data| data.ownership() == Ownership::Mine);
+        let may = mine && self.engine.settings.gate().is_empty();
+        if !may {
+            waiter.run_again();
+        }
+        may
+    }
+
+    /// Runs the command of a waiter if there is something for it; says whether the key is still there.
+    fn try_one(&self, context: &mut Context<'a>, waiter: &'a Waiter, ready: &Ready) -> bool {
+        let engine = self.engine;
+        let key = engine.keyspace.key(&ready.key);
+        let table = context.slots.slot(key.slot()).view(ready.db);
+        let Found::Live(place) = table.find(&key, self.now) else { return false };
+        if table.value(place).kind() != waiter.wait.kind {
+            return true;
+        }
+        let mut served = waiter.served.lock();
+        if !waiter.is_waiting(served.as_ref()) {
+            return true;
+        }
+        let Run::MayBlock(handler) = waiter.entry.command.run else {
+            unreachable!("only such a command's handler can say that it waits")
+        };
+        let (args, begin) = (waiter.request.args(), context.nanos());
+        *context.session = waiter.stand_in();
+        context.reply.set_protocol(context.session.protocol);
+        context.worker.effects.start(engine.log.wanted());
+        context.begin(waiter.entry, args, None, false);
+        let outcome = handler(context);
+        context.worker.effects.end_command(args);
+        if !context.worker.effects.is_empty() {
+            context.append_effects(waiter.db);
+        }
+        if let Ok(Outcome::Block(_)) = outcome {
+            context.reply.truncate(0);
+            return true;
+        }
+        if let Err(error) = outcome {
+            let text = error.to_string();
+            context.worker.stats.count_failure(waiter.entry.index, &text);
+            context.reply.truncate(0);
+            context.reply.error(&text);
+        }
+        let nanos = context.nanos().saturating_sub(begin);
+        let ran = Ran { entry: waiter.entry, args, nanos, reply_len: context.reply.len() };
+        engine.account(&context.worker.stats, context.session, self.now, &ran);
+        let reply = std::mem::take(context.reply.buffer());
+        *served = Some(Served { reply, last_write: context.session.last_write });
+        engine.waits.remove(waiter);
+        drop(served);
+        waiter.wake();
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,242 @@
+//! Commands that wait for keys (BLPOP), and who waits for which.
+//!
+//! A handler that finds nothing says [`Outcome::Block`]. Its client then stands in the queue of each key that it
+//! waits for, from before the keys' slots are unlocked. Who changes a key that is waited for serves those in its
+//! queue, the longest waiting first, before the key's slot is unlocked: the command is run again on behalf of each,
+//! and its reply is left with it ([`Waiter`]) for its connection, which is woken. Whoever finds nothing again keeps
+//! its place.
+//!
+//! What ends a wait without a reply comes through the client ([`Client::unblock`]) or from its connection: time,
+//! a client that is gone. A waiter that is unblocked or killed is not served any more; its connection takes it out
+//! of the queues.
+//!
+//! What must hold: a waiter joins its queues, and is looked for there, under the locks of its keys' slots, so that no
+//! change is missed. Queues are spread over shards by slot; in a shard in which nobody waits a change costs one load.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use clock::Millis;
+use keyspace::Kind;
+use parking_lot::Mutex;
+use resp::{Protocol, Request, Writer};
+use slot_routing::{ReplOffset, Slot};
+use smallvec::SmallVec;
+
+use crate::clients::{Client, Unblock};
+use crate::lookup::Registered;
+use crate::session::{Origin, Session};
+
+const SHARDS: usize = 64;
+/// So many are looked at together.
+pub(crate) const AT_ONCE: usize = 64;
+
+/// What became of a command that may wait.
+#[derive(Debug)]
+pub enum Outcome {
+    /// Its reply is written.
+    Done,
+    /// It has nothing to reply yet, has written nothing and changed nothing.
+    Block(Wait),
+}
+
+/// What a command waits for.
+#[derive(Debug, Clone)]
+pub struct Wait {
+    /// The places of the keys among its arguments.
+    pub keys: Range<usize>,
+    /// What must lie there for the command to be tried again.
+    pub kind: Kind,
+    /// `None` is for ever.
+    pub until: Option<Millis>,
+    /// The reply when its time is over.
+    pub nothing: fn(&mut Writer<'_>),
+}
+
+/// A reply that was written on behalf of a waiter.
+#[derive(Debug, Default)]
+pub(crate) struct Served {
+    pub(crate) reply: Vec<u8>,
+    /// Where what it changed ends in the log.
+    pub(crate) last_write: ReplOffset,
+}
+
+/// A client that waits, and its command.
+#[derive(Debug)]
+pub(crate) struct Waiter {
+    /// Rises with the order of arrival.
+    number: u64,
+    pub(crate) entry: &'static Registered,
+    pub(crate) request: Request,
+    pub(crate) wait: Wait,
+    /// All slots of the command.
+    pub(crate) slots: SmallVec<[Slot; 2]>,
+    pub(crate) db: u16,
+    protocol: Protocol,
+    /// The client had said ASKING.
+    pub(crate) asked: bool,
+    client: Arc<Client>,
+    /// Its reply, once it is served. Locked while its command is tried.
+    pub(crate) served: Mutex<Option<Served>>,
+}
+
+/// Those who wait for one key, by their numbers.
+type Queue = BTreeMap<u64, Arc<Waiter>>;
+
+#[derive(Debug, Default)]
+struct Shard {
+    /// Waiters, each as often as there are keys that it waits for.
+    count: AtomicUsize,
+    by_db: Mutex<BTreeMap<u16, BTreeMap<Vec<u8>, Queue>>>,
+}
+
+/// All who wait.
+#[derive(Debug)]
+pub(crate) struct Waits {
+    shards: [Shard; SHARDS],
+    next: AtomicU64,
+}
+
+impl Default for Waits {
+    fn default() -> Self {
+        Self { shards: std::array::from_fn(|_| Shard::default()), next: AtomicU64::new(0) }
+    }
+}
+
+impl Waiter {
+    /// A session like the client's own, to run its command on its behalf.
+    pub(crate) fn stand_in(&self) -> Session {
+        let mut session = Session::of(self.client.clone(), Origin::Client, true);
+        session.db = self.db;
+        session.protocol = self.protocol;
+        session
+    }
+
+    /// Whether it can be served. Asked with `served` locked.
+    pub(crate) fn is_waiting(&self, served: Option<&Served>) -> bool {
+        served.is_none() && self.client.is_blocked() && !self.client.is_killed()
+    }
+
+    pub(crate) fn wake(&self) {
+        self.client.wake();
+    }
+
+    /// Has its connection run the command again.
+    pub(crate) fn run_again(&self) {
+        self.client.unblock(Unblock::RunAgain);
+    }
+
+    pub(crate) fn number(&self) -> u64 {
+        self.number
+    }
+
+    fn keys(&self) -> impl Iterator<Item = &[u8]> {
+        let args = self.request.args();
+        self.wait.keys.clone().filter_map(move |place| args.get(place))
+    }
+}
+
+impl Waits {
+    fn shard(&self, slot: Slot) -> &Shard {
+        &self.shards[slot.index() % SHARDS]
+    }
+
+    /// Whether anybody may wait for a key of this slot.
+    #[inline(always)]
+    pub(crate) fn any(&self, slot: Slot) -> bool {
+        self.shard(slot).count.load(Ordering::Relaxed) > 0
+    }
+
+    /// How many keys are waited for.
+    pub(crate) fn keys(&self) -> usize {
+        let keys = |shard: &Shard| shard.by_db.lock().values().map(BTreeMap::len).sum::<usize>();
+        self.shards.iter().filter(|shard| shard.count.load(Ordering::Relaxed) > 0).map(keys).sum()
+    }
+
+    /// `session` begins to wait. The caller holds the command's slots.
+    pub(crate) fn add(
+        &self,
+        session: &Session,
+        entry: &'static Registered,
+        request: Request,
+        wait: Wait,
+        slots: SmallVec<[Slot; 2]>,
+        asked: bool,
+    ) -> Arc<Waiter> {
+        let waiter = Arc::new(Waiter {
+            number: self.next.fetch_add(1, Ordering::Relaxed),
+            entry,
+            request,
+            wait,
+            slots,
+            db: session.db,
+            protocol: session.protocol,
+            asked,
+            client: session.client.clone(),
+            served: Mutex::new(None),
+        });
+        // Before it can be found: who finds it may end its wait.
+        session.client.set_blocked(true);
+        for key in waiter.keys() {
+            let shard = self.shard(Slot::of_key(key));
+            let mut by_db = shard.by_db.lock();
+            let queue = by_db.entry(waiter.db).or_default().entry(key.to_vec()).or_default();
+            // A key may be named twice.
+            let before = queue.insert(waiter.number, waiter.clone());
+            shard.count.fetch_add(usize::from(before.is_none()), Ordering::Relaxed);
+        }
+        waiter
+    }
+
+    /// Takes a waiter out of all its queues.
+    pub(crate) fn remove(&self, waiter: &Waiter) {
+        for key in waiter.keys() {
+            let shard = self.shard(Slot::of_key(key));
+            let mut by_db = shard.by_db.lock();
+            let Some(keys) = by_db.get_mut(&waiter.db) else { continue };
+            let Some(queue) = keys.get_mut(key) else { continue };
+            let removed = queue.remove(&waiter.number);
+            shard.count.fetch_sub(usize::from(removed.is_some()), Ordering::Relaxed);
+            if queue.is_empty() {
+                keys.remove(key);
+            }
+        }
+    }
+
+    /// Whether anybody waits for this key. The caller holds its slot.
+    pub(crate) fn has(&self, db: u16, slot: Slot, key: &[u8]) -> bool {
+        self.shard(slot).by_db.lock().get(&db).is_some_and(|keys| keys.contains_key(key))
+    }
+
+    /// The next that wait for a key behind number `after`, the longest waiting first.
+    pub(crate) fn next(
+        &self,
+        db: u16,
+        slot: Slot,
+        key: &[u8],
+        after: Option<u64>,
+    ) -> SmallVec<[Arc<Waiter>; 4]> {
+        let by_db = self.shard(slot).by_db.lock();
+        let Some(queue) = by_db.get(&db).and_then(|keys| keys.get(key)) else { return SmallVec::new() };
+        let from = after.map_or(0, |after| after + 1);
+        queue.range(from..).take(AT_ONCE).map(|(_, waiter)| waiter.clone()).collect()
+    }
+
+    /// The keys of a database that are waited for.
+    pub(crate) fn keys_of(&self, db: u16) -> Vec<Vec<u8>> {
+        let used = self.shards.iter().filter(|shard| shard.count.load(Ordering::Relaxed) > 0);
+        let keys = |shard: &Shard| {
+            shard.by_db.lock().get(&db).into_iter().flatten().map(|(key, _)| key.clone()).collect::<Vec<_>>()
+        };
+        used.flat_map(keys).collect()
+    }
+
+    /// The clients that wait for a key of a slot.
+    pub(crate) fn of_slot(&self, slot: Slot) -> Vec<Arc<Client>> {
+        let by_db = self.shard(slot).by_db.lock();
+        let queues = by_db.values().flatten().filter(|(key, _)| Slot::of_key(key) == slot);
+        queues.flat_map(|(_, queue)| queue.values().map(|waiter| waiter.client.clone())).collect()
+    }
+}
