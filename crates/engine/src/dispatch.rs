@@ -50,7 +50,7 @@ pub enum Flow {
     Node(NodeCommand),
     /// This request must wait until the pause ends.
     Paused,
-    /// This request waits: until it is served ([`Engine::is_served`]) or something else ends that, then
+    /// This request waits: until it is served ([`crate::Waiter::is_served`]) or something else ends that, then
     /// [`Engine::end_wait`] is to be called.
     Blocked,
     /// The connection is to be closed after what has been written.

@@ -59,4 +59,4 @@ pub use session::{Mute, Origin, Session};
 pub use settings::{Gate, Permission, Settings};
 pub use stats::{CommandStats, WorkerStats};
 pub use tracking::TrackingTable;
-pub use waiting::{Outcome, Wait};
+pub use waiting::{Outcome, Wait, Waiter};

@@ -123,10 +123,10 @@ impl Session {
         self.origin == Origin::Client && !self.never_waits
     }
 
-    /// Until when it waits; `None` is for ever.
+    /// What it waits with.
     #[must_use]
-    pub fn waits_until(&self) -> Option<Millis> {
-        self.waiting.as_ref()?.wait.until
+    pub fn waiter(&self) -> Option<Arc<Waiter>> {
+        self.waiting.clone()
     }
 
     /// Whether nothing about it asks for more than to run its commands. Only commands without a key change that.

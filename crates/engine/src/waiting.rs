@@ -65,7 +65,7 @@ pub(crate) struct Served {
 
 /// A client that waits, and its command.
 #[derive(Debug)]
-pub(crate) struct Waiter {
+pub struct Waiter {
     /// Rises with the order of arrival.
     number: u64,
     pub(crate) entry: &'static Registered,
@@ -106,6 +106,18 @@ impl Default for Waits {
 }
 
 impl Waiter {
+    /// Whether its reply is there.
+    #[must_use]
+    pub fn is_served(&self) -> bool {
+        self.served.lock().is_some()
+    }
+
+    /// Until when it waits; `None` is for ever.
+    #[must_use]
+    pub fn until(&self) -> Option<Millis> {
+        self.wait.until
+    }
+
     /// A session like the client's own, to run its command on its behalf.
     pub(crate) fn stand_in(&self) -> Session {
         let mut session = Session::of(self.client.clone(), Origin::Client, true);

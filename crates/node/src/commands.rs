@@ -10,31 +10,27 @@ mod saving;
 mod server;
 mod transaction;
 
-use engine::{Flags, Mute, NodeCommand, Ran};
+use engine::{Flags, NodeCommand, Ran};
 use resp::{Args, Request};
 
 use crate::net::connection::Connection;
+use crate::net::output::Mark;
 use crate::net::worker::with_scratch;
 
 pub(crate) use migrate::Pool;
 
 /// Carries out a command that the engine handed over and writes its reply.
 pub(crate) async fn run(connection: &mut Connection, command: NodeCommand, request: &Request) {
-    let before = connection.output().len();
+    let mark = connection.output.mark();
     run_counted(connection, command, request.args()).await;
-    if matches!(connection.session.mute, Mute::This | Mute::Everything) {
-        connection.output().truncate(before);
-    }
-    if connection.session.mute == Mute::This {
-        connection.session.mute = Mute::Nothing;
-    }
+    connection.keep_reply_from(mark);
 }
 
 async fn run_counted(connection: &mut Connection, command: NodeCommand, args: Args<'_>) {
     let started = crate::process::time::nanos();
-    let before = connection.output().len();
+    let mark = connection.output.mark();
     dispatch(connection, command, args).await;
-    count(connection, args, crate::process::time::nanos() - started, before);
+    count(connection, args, crate::process::time::nanos() - started, mark);
 }
 
 async fn dispatch(connection: &mut Connection, command: NodeCommand, args: Args<'_>) {
@@ -86,10 +82,10 @@ async fn dispatch(connection: &mut Connection, command: NodeCommand, args: Args<
 }
 
 /// Takes the command into the statistics, as the engine does for its own. The reply is what was written
-/// after `before`.
-fn count(connection: &mut Connection, args: Args<'_>, nanos: u64, before: usize) {
+/// since `mark`.
+fn count(connection: &mut Connection, args: Args<'_>, nanos: u64, mark: Mark) {
     let Ok(entry) = connection.server.engine.commands().resolve(args) else { return };
-    let reply = connection.output().get(before..).unwrap_or_default();
+    let reply = connection.output.since(mark);
     let reply_len = reply.len();
     let error = reply.strip_prefix(b"-").map(|text| String::from_utf8_lossy(text).into_owned());
     // The time that a client chose to wait is not the command's.

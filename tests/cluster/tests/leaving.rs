@@ -98,3 +98,33 @@ fn a_wait_keeps_nobody_from_its_earlier_replies() {
     client.run("WAIT 1 0");
     assert_eq!(client.run("EXEC"), Value::Array(vec![Value::Int(0)]));
 }
+
+/// Whoever waits for a master's replicas has nothing to wait for once that follows another.
+#[test]
+fn a_wait_ends_when_the_node_follows_another() {
+    let (node, mut operator) = start();
+    let mut client = node.connect();
+    client.send(&["WAIT", "1", "0"]).expect("sent");
+    eventually("it waits", || (clients(&mut operator, "blocked_clients") == "1").then_some(()));
+    operator.run("REPLICAOF 127.0.0.1 1").expect_ok();
+    let text = "UNBLOCKED force unblock from blocking operation, instance state changed (master -> replica?)";
+    assert_eq!(client.read().expect("an answer"), Value::Error(text.to_owned()));
+    assert!(client.read().is_err(), "the connection is closed, as in Redis");
+}
+
+/// The reply that a client does not want is left out also if earlier ones were sent while its command waited.
+#[test]
+fn a_muted_wait_leaves_earlier_replies_alone() {
+    let (node, mut operator) = start();
+    operator.call(&["SET", "large", &"x".repeat(16 << 20)]).expect_ok();
+    let mut client = node.connect();
+    let id = client.run("CLIENT ID").int().to_string();
+    client.send(&["GET", "large"]).expect("sent");
+    client.send(&["CLIENT", "REPLY", "SKIP"]).expect("sent");
+    client.send(&["WAIT", "1", "0"]).expect("sent");
+    client.send(&["PING"]).expect("sent");
+    eventually("it waits", || (clients(&mut operator, "blocked_clients") == "1").then_some(()));
+    assert_eq!(client.read().expect("the value").text().len(), 16 << 20);
+    assert_eq!(operator.call(&["CLIENT", "UNBLOCK", &id]), Value::Int(1));
+    assert_eq!(client.read().expect("an answer"), Value::Simple("PONG".to_owned()));
+}

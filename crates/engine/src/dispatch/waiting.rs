@@ -14,6 +14,7 @@ use crate::command::Run;
 use crate::engine::{Engine, Worker};
 use crate::lookup::Registered;
 use crate::session::Session;
+use crate::settings::Gate;
 use crate::waiting::{AT_ONCE, Outcome, Served, Wait, Waiter};
 
 /// What is to be done after a wait, besides to send what was replied.
@@ -62,6 +63,10 @@ impl Engine {
         let session = &mut *context.session;
         let waiter = self.waits.add(session, entry, Request::from(args), wait, slots, asked);
         session.waiting = Some(waiter);
+        // Whoever sets the gate has those who wait then run their commands again.
+        if self.settings.gate().contains(Gate::CLUSTER_DOWN) {
+            session.client.unblock(Unblock::RunAgain);
+        }
         Flow::Blocked
     }
 
@@ -87,12 +92,6 @@ impl Engine {
             // What was given to one may be what another waits for.
             ready.append(&mut context.worker.ready);
         }
-    }
-
-    /// Whether the client's reply is there.
-    #[must_use]
-    pub fn is_served(&self, session: &Session) -> bool {
-        session.waiting.as_ref().is_some_and(|waiter| waiter.served.lock().is_some())
     }
 
     /// Ends the wait of a client and appends the reply: the one that was left for it, or what `how` says it ended by.

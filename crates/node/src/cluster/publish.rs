@@ -29,6 +29,9 @@ pub(super) fn publish(server: &Server, topology: Topology) {
     let left = |slot: Slot| of_my_shard(&before, slot) && !of_my_shard(&topology, slot);
     server.engine.pubsub.leave_slots(left);
     server.engine.settings.set_gate(Gate::CLUSTER_DOWN, !topology.serving);
+    if !topology.serving {
+        server.engine.retry_waiters();
+    }
 }
 
 /// Tells every slot what the topology that the server starts with says of it.
@@ -40,7 +43,7 @@ pub(crate) fn settle(server: &Server) {
 
 fn flip(server: &Server, topology: &Topology, slots: impl IntoIterator<Item = Slot>) {
     for slot in slots {
-        server.engine.keyspace.lock(slot).set_ownership(topology.ownership(slot));
+        server.engine.set_ownership(slot, topology.ownership(slot));
     }
 }
 

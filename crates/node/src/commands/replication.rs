@@ -130,7 +130,8 @@ pub(super) async fn wait(connection: &mut Connection, args: Args<'_>) {
         Err(error) => return Writer::new(connection.output(), protocol).error(error),
     };
     let offset = connection.session.last_write;
-    let (count, woken) = server.replication.wait_for(offset, if connection.in_exec { 0 } else { needed });
+    let (count, woken) =
+        server.replication.wait_for(offset, if connection.session.never_waits { 0 } else { needed });
     let Some((token, woken)) = woken else {
         return Writer::new(connection.output(), protocol).integer(count as i64);
     };
@@ -141,15 +142,21 @@ pub(super) async fn wait(connection: &mut Connection, args: Args<'_>) {
         }
     };
     connection.session.client.set_blocked(true);
+    if server.replication.is_replica() {
+        // Since it was asked; who ended all waits then may have passed by this one.
+        connection.session.client.unblock(Unblock::RoleChanged);
+    }
     let waited = connection.wait(reached).await;
     server.replication.stop_waiting(token, offset);
-    let mut reply = Writer::new(connection.output(), protocol);
-    match waited {
-        Waited::Done(Some(count)) => reply.integer(count as i64),
-        Waited::Unblocked(Unblock::Error) => reply.error("UNBLOCKED client unblocked via CLIENT UNBLOCK"),
-        Waited::Done(None) | Waited::Unblocked(Unblock::Timeout) | Waited::Gone => {
-            reply.integer(server.replication.acknowledged(offset) as i64);
-        }
+    let how = match waited {
+        Waited::Done(Some(count)) => return connection.reply().integer(count as i64),
+        Waited::Done(None) | Waited::Gone => Unblock::Timeout,
+        Waited::Unblocked(how) => how,
+    };
+    connection.session.closing |= how == Unblock::RoleChanged;
+    match how.error() {
+        Some(text) => connection.reply().error(text),
+        None => connection.reply().integer(server.replication.acknowledged(offset) as i64),
     }
 }
 

@@ -17,7 +17,7 @@ pub(super) async fn exec(connection: &mut Connection) {
     assert_eq!((parsed.consumed, parsed.error), (wire.len(), None), "requests as the engine encoded them");
     // CLIENT REPLY SKIP is about the whole.
     let mute = std::mem::take(&mut connection.session.mute);
-    connection.in_exec = true;
+    connection.session.never_waits = true;
     connection.reply().array(batch.len());
     let mut next = 0;
     while next < batch.len() {
@@ -25,6 +25,7 @@ pub(super) async fn exec(connection: &mut Connection) {
         next = ran;
         match flow {
             Flow::Done | Flow::Close => {}
+            Flow::Blocked => unreachable!("the session says that it never waits"),
             Flow::Paused => {
                 if let Waited::Gone = connection.wait_for_unpause().await {
                     break;
@@ -36,6 +37,6 @@ pub(super) async fn exec(connection: &mut Connection) {
             }
         }
     }
-    connection.in_exec = false;
+    connection.session.never_waits = false;
     connection.session.mute = mute;
 }

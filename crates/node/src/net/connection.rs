@@ -14,12 +14,12 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use clock::Instant;
-use engine::{Client, ClientFlags, ClientKind, Flow, NodeCommand, Origin, Session, Unblock};
-use resp::{Batch, Limits, Parser, ProtocolError, Request, Writer};
+use engine::{Client, ClientFlags, ClientKind, Flow, Mute, NodeCommand, Origin, Resumed, Session, Unblock};
+use resp::{Batch, Limits, Parser, ProtocolError, Request, Writer, encode_request};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::commands;
-use crate::net::output::Output;
+use crate::net::output::{Mark, Output};
 use crate::net::transport::{Socket, Stream};
 use crate::net::worker::{Scratch, with_scratch};
 use crate::replication::SessionProfile;
@@ -50,7 +50,7 @@ pub(crate) struct Connection {
     /// What was read and is not yet parsed or not yet run.
     input: Vec<u8>,
     /// What was written and is not yet sent.
-    output: Output,
+    pub(crate) output: Output,
     /// When more than the soft limit began to wait.
     over_soft_limit: Option<Instant>,
     /// Wakes this connection's task; set when it first runs.
@@ -59,8 +59,6 @@ pub(crate) struct Connection {
     pub(crate) profile: SessionProfile,
     /// `input` may hold whole requests: run them before reading on.
     unrun: bool,
-    /// A transaction runs: nothing in it waits.
-    pub(crate) in_exec: bool,
 }
 
 /// Why the connection's poll ended.
@@ -68,12 +66,13 @@ enum Event {
     Closed,
     Node(NodeCommand, Request),
     Paused,
+    Blocked,
 }
 
 /// How a wait ended.
 pub(crate) enum Waited<T> {
     Done(T),
-    /// Somebody said CLIENT UNBLOCK.
+    /// Somebody else ended it: CLIENT UNBLOCK, a change of role.
     Unblocked(Unblock),
     /// The client has left: nothing of what it sent is run any more.
     Gone,
@@ -104,7 +103,6 @@ impl Connection {
             waker,
             profile: None,
             unrun: false,
-            in_exec: false,
         })
     }
 
@@ -128,6 +126,7 @@ impl Connection {
                 Event::Paused => {
                     self.wait_for_unpause().await;
                 }
+                Event::Blocked => Box::pin(self.wait_for_keys()).await,
             }
             if client.is_killed() {
                 return;
@@ -196,6 +195,48 @@ impl Connection {
     pub(crate) async fn wait_for_unpause(&mut self) -> Waited<()> {
         let server = self.server.clone();
         self.wait(server.unpaused()).await
+    }
+
+    /// Waits until a command that waits for keys is served, its time is over, or something else ends that.
+    async fn wait_for_keys(&mut self) {
+        let Some(waiter) = self.session.waiter() else { return };
+        let served = poll_fn(|_| if waiter.is_served() { Poll::Ready(()) } else { Poll::Pending });
+        let left = waiter.until().map(|until| until.0.saturating_sub(crate::process::time::now().0));
+        let event = async {
+            match left.map(|left| Duration::from_millis(u64::try_from(left).unwrap_or(0))) {
+                // Who is served in time is found to be served.
+                Some(left) => drop(tokio::time::timeout(left, served).await),
+                None => served.await,
+            }
+        };
+        let how = match self.wait(event).await {
+            Waited::Done(()) => Unblock::Timeout,
+            Waited::Unblocked(how) => how,
+            Waited::Gone => return,
+        };
+        let (engine, now, mark) = (&self.server.engine, crate::process::time::now(), self.output.mark());
+        let resumed = with_scratch(|scratch| {
+            engine.end_wait(&mut scratch.worker, &mut self.session, now, how, self.output.buffer())
+        });
+        match resumed {
+            Resumed::Replied => self.keep_reply_from(mark),
+            Resumed::RunAgain(request) => {
+                let mut wire = Vec::new();
+                encode_request(&mut wire, request.args().iter());
+                wire.append(&mut self.input);
+                self.input = wire;
+            }
+        }
+    }
+
+    /// Takes back a reply that began at `mark` if the client does not want it (CLIENT REPLY).
+    pub(crate) fn keep_reply_from(&mut self, mark: Mark) {
+        if matches!(self.session.mute, Mute::This | Mute::Everything) {
+            self.output.take_back(mark);
+        }
+        if self.session.mute == Mute::This {
+            self.session.mute = Mute::Nothing;
+        }
     }
 
     /// Serves until nothing more can be read or the shell is needed.
@@ -337,6 +378,7 @@ impl Connection {
         let event = match flow {
             Flow::Done | Flow::Close => None,
             Flow::Paused => Some((ran, Event::Paused)),
+            Flow::Blocked => Some((ran + 1, Event::Blocked)),
             Flow::Node(command) => {
                 let request = Request::from(scratch.batch.args(ran, buffer));
                 Some((ran + 1, Event::Node(command, request)))

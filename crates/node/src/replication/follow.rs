@@ -38,6 +38,7 @@ pub(super) async fn run(
     drop(loading.lock().await);
     // Every write that was admitted while this node was a master is in the log after this.
     server.engine.drain();
+    server.engine.unblock_all();
     // Another change of role has come meanwhile: this task is about to be aborted.
     let Ok(position) = server.replication.log.lock().follow(stream) else { return };
     machine.lock().start_from(position);

@@ -142,9 +142,13 @@ impl Server {
         assert!(self.sessions[client].client.flags().contains(ClientFlags::BLOCKED));
     }
 
+    fn is_served(&self, client: usize) -> bool {
+        self.sessions[client].waiter().is_some_and(|waiter| waiter.is_served())
+    }
+
     /// What a client that waited has been given, if it has.
     fn served(&mut self, client: usize) -> Option<String> {
-        self.engine.is_served(&self.sessions[client]).then(|| self.end(client, Unblock::Timeout).1)
+        self.is_served(client).then(|| self.end(client, Unblock::Timeout).1)
     }
 
     fn end(&mut self, client: usize, how: Unblock) -> (Resumed, String) {
@@ -257,7 +261,7 @@ fn only_what_fits_is_given() {
 fn time_unblock_and_a_change_of_role_end_a_wait() {
     let mut server = Server::new(2);
     server.block(1, "take k 3");
-    assert_eq!(server.sessions[1].waits_until(), Some(Millis(1_003_000)));
+    assert_eq!(server.sessions[1].waiter().unwrap().until(), Some(Millis(1_003_000)));
     assert_eq!(server.end(1, Unblock::Timeout), (Resumed::Replied, "*-1|".to_owned()));
     server.block(1, "take k 0");
     let id = server.sessions[1].client.id;
@@ -350,7 +354,8 @@ fn whatever_threads_give_is_taken_once() {
                         _ => format!("take k{a} 0"),
                     };
                     let flow = run(&mut worker, &mut session, &text);
-                    while flow == Flow::Blocked && !engine.is_served(&session) {
+                    while flow == Flow::Blocked && !session.waiter().is_some_and(|waiter| waiter.is_served())
+                    {
                         std::thread::yield_now();
                     }
                     let how = Unblock::Timeout;
