@@ -75,6 +75,8 @@ impl Engine {
     /// locks taken anew: the caller has nothing locked but what `context` has, which is locked no more afterwards.
     #[cold]
     pub(super) fn serve_waiters<'r>(&'r self, context: &mut Context<'r>) {
+        // What the command's own changes are decides for what is done under the same locks.
+        let logged = context.worker.effects.wanted;
         let mut slots = std::mem::take(&mut context.slots);
         let mut ready = std::mem::take(&mut context.worker.ready);
         while !ready.is_empty() {
@@ -85,7 +87,8 @@ impl Engine {
                 key.after = waiters.last().map(|waiter| waiter.number());
                 candidates.extend(waiters.into_iter().map(|waiter| Candidate { ready: number, waiter }));
             }
-            let round = Round { engine: self, now: context.now, ready: &ready, candidates: &candidates };
+            let round =
+                Round { engine: self, now: context.now, logged, ready: &ready, candidates: &candidates };
             let is_there = round.serve(context.worker, std::mem::take(&mut slots));
             let mut goes_on = more.into_iter().zip(is_there).map(|(more, is_there)| more && is_there);
             ready.retain(|_| goes_on.next().unwrap_or(false));
@@ -194,6 +197,8 @@ impl Engine {
 struct Round<'a> {
     engine: &'a Engine,
     now: Millis,
+    /// Whether what is done under the slots that are locked already is logged.
+    logged: bool,
     ready: &'a [Ready],
     candidates: &'a [Candidate],
 }
@@ -208,9 +213,11 @@ impl<'a> Round<'a> {
         let reply = Writer::new(&mut reply, session.protocol);
         let mut context = Context::new(self.engine, worker, &mut session, self.now, reply);
         context.slots = slots;
+        let mut logged = self.logged;
         for candidate in self.candidates {
             let (waiter, there) = (&*candidate.waiter, &mut is_there[candidate.ready]);
-            if *there && self.holds_slots(&mut context, waiter) {
+            if *there && self.holds_slots(&mut context, waiter, &mut logged) {
+                context.worker.effects.start(logged);
                 *there = self.try_one(&mut context, waiter, &self.ready[candidate.ready]);
             }
         }
@@ -218,7 +225,7 @@ impl<'a> Round<'a> {
     }
 
     /// Sees to it that all slots of a waiter's command are locked; says whether it may be served.
-    fn holds_slots(&self, context: &mut Context<'a>, waiter: &Waiter) -> bool {
+    fn holds_slots(&self, context: &mut Context<'a>, waiter: &Waiter, logged: &mut bool) -> bool {
         if waiter.slots.iter().all(|slot| context.slots.has(*slot)) {
             return true;
         }
@@ -227,6 +234,7 @@ impl<'a> Round<'a> {
         // What let the change happen may hold no longer.
         let mine = context.slots.iter_mut().all(|data| data.ownership() == Ownership::Mine);
         let may = mine && self.engine.settings.gate().is_empty();
+        *logged = self.engine.log.wanted();
         if !may {
             waiter.run_again();
         }
@@ -252,7 +260,6 @@ impl<'a> Round<'a> {
         let (args, begin) = (waiter.request.args(), context.nanos());
         *context.session = waiter.stand_in();
         context.reply.set_protocol(context.session.protocol);
-        context.worker.effects.start(engine.log.wanted());
         context.begin(waiter.entry, args, None, false);
         let outcome = handler(context);
         context.worker.effects.end_command(args);
