@@ -1,4 +1,5 @@
-//! Two workers beside one, in process and without sockets: GET and SET on uniform keys, INCR on one hot key.
+//! Two workers beside one, in process and without sockets: GET and SET on uniform keys, INCR on one hot key, and SET
+//! again while a replica's log is open.
 //! Prints `workload threads by_the_clock by_the_processor` lines, in millions a second: what was done in the
 //! time that passed, which needs idle cores, and the sum of what each thread did in the time that it was on
 //! a processor, which does not (`scripts/bench-threads`).
@@ -7,19 +8,43 @@
 //!
 //! Usage: `threads KEYS SECONDS ROUNDS`, the seconds of a round
 
-use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
 use clock::Millis;
-use engine::{Engine, NoLog, Origin, Session};
+use engine::{EffectLog, Engine, Origin, Session};
 use keyspace::Keyspace;
+use parking_lot::Mutex;
+use replication::{Log, ReplId};
 use resp::{Batch, Limits, Parser, encode_request};
+use slot_routing::ReplOffset;
 
 const PIPELINE: usize = 16;
 /// Batches prepared for each thread, so that encoding is not measured.
 const PREPARED: usize = 4096;
 const NOW: Millis = Millis(1_700_000_000_000);
+
+/// The log as the server shares it, with a backlog of its usual size.
+#[derive(Debug)]
+struct Shared {
+    log: Mutex<Log>,
+    open: AtomicBool,
+}
+
+/// The engine's end of it.
+#[derive(Debug)]
+struct Handle(Arc<Shared>);
+
+impl EffectLog for Handle {
+    fn wanted(&self) -> bool {
+        self.0.open.load(Ordering::Acquire)
+    }
+
+    fn append(&self, db: u16, commands: &[u8]) -> ReplOffset {
+        self.0.log.lock().append(db, commands)
+    }
+}
 
 /// One thread's way to the engine.
 struct Client<'e> {
@@ -61,7 +86,7 @@ fn batch(workload: &str, keys: usize, random: &mut usize) -> Vec<u8> {
         let key = format!("key:{:012}", (*random >> 33) % keys);
         match workload {
             "GET" => encode_request(&mut wire, ["get", &key].map(str::as_bytes)),
-            "SET" => encode_request(&mut wire, ["set", &key, &"w".repeat(32)].map(str::as_bytes)),
+            "SET" | "logged" => encode_request(&mut wire, ["set", &key, &"w".repeat(32)].map(str::as_bytes)),
             _ => encode_request(&mut wire, ["incr", "hot"].map(str::as_bytes)),
         }
     }
@@ -112,7 +137,9 @@ fn main() {
     let mut numbers = std::env::args().skip(1).filter_map(|word| word.parse::<f64>().ok());
     let (keys, seconds) = (numbers.next().unwrap_or(2e6) as usize, numbers.next().unwrap_or(0.5));
     let rounds = numbers.next().unwrap_or(20.0) as usize;
-    let engine = Engine::new(Keyspace::new(1, 16), None, Box::new(NoLog));
+    let log = Log::new(ReplId::from_random([1; 20]), 1 << 20);
+    let log = Arc::new(Shared { log: Mutex::new(log), open: AtomicBool::new(false) });
+    let engine = Engine::new(Keyspace::new(1, 16), None, Box::new(Handle(log.clone())));
     let mut client = Client::new(&engine, 0);
     for number in 0..keys {
         let mut wire = Vec::new();
@@ -120,7 +147,11 @@ fn main() {
         encode_request(&mut wire, words.map(str::as_bytes));
         client.run(&mut wire);
     }
-    for workload in ["GET", "SET", "hot"] {
+    for workload in ["GET", "SET", "hot", "logged"] {
+        if workload == "logged" {
+            log.log.lock().open(ReplId::from_random([2; 20]));
+            log.open.store(true, Ordering::Release);
+        }
         for _ in 0..rounds {
             for threads in [1, 2] {
                 let time = Duration::from_secs_f64(seconds);
