@@ -4,6 +4,10 @@
 //! captures the key, has it restored elsewhere, and releases it; if that says that the key is another by
 //! now, it begins again with what is there. That the keys are this node's to move is asked before, and
 //! again before each is let go of: a failover may have come between.
+//!
+//! What is left of a slot that has gone is deleted some keys at a time.
+
+use std::sync::atomic::Ordering;
 
 use clock::Millis;
 use keyspace::{Found, LockedSlots};
@@ -14,6 +18,9 @@ use crate::engine::{Engine, Worker};
 use crate::error::CommandError;
 use crate::settings::Gate;
 use crate::stats::add;
+
+/// About how many keys are deleted while their slot is held: some tens of microseconds.
+const KEYS_PER_LOCK: usize = 64;
 
 /// A key's value and time, taken at one moment.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -106,6 +113,48 @@ impl Engine {
         Ok(Release::Gone(end))
     }
 
+    /// Deletes some keys of a slot that another node serves now, and logs that; says whether there may be more.
+    /// A slot that is served, imported or copied here (again) keeps what it has, and so does a replica.
+    pub fn leave_slot(&self, slot: Slot) -> bool {
+        let mut dropped = Vec::new();
+        let mut guard = self.keyspace.lock(slot);
+        let replica = self.settings.replica.load(Ordering::Acquire);
+        if replica || !matches!(guard.ownership(), Ownership::Elsewhere | Ownership::Unassigned) {
+            return false;
+        }
+        let mut keys: Vec<Vec<u8>> = Vec::new();
+        for db in guard.databases() {
+            guard.table(db).scan(0, KEYS_PER_LOCK, &mut |item| keys.push(item.key.to_vec()));
+            for key in &keys {
+                let handle = self.keyspace.key(key);
+                // Whatever the time: what is due goes, too.
+                if let Found::Live(place) = guard.table(db).find(&handle, Millis(i64::MIN)) {
+                    dropped.push(guard.table(db).remove(place, &handle));
+                    self.key_gone(db, slot, key);
+                }
+            }
+            if !keys.is_empty() {
+                break;
+            }
+        }
+        drop(guard);
+        dropped.into_iter().for_each(|value| self.bin.discard(value));
+        !keys.is_empty()
+    }
+
+    /// Deletes everything, and tells the log nothing: for a node that leaves its cluster.
+    pub fn forget_everything(&self) {
+        let mut tables = Vec::new();
+        for slot in Slot::all() {
+            let mut guard = self.keyspace.lock(slot);
+            for db in guard.databases() {
+                tables.extend(guard.take(db).table);
+            }
+        }
+        drop(self.bin.discard_tables(tables));
+        self.touch_all_watched();
+    }
+
     fn captured(
         &self,
         locked: &mut LockedSlots<'_>,
@@ -132,6 +181,22 @@ mod tests {
 
     use super::*;
     use crate::testing::Client;
+
+    #[test]
+    fn what_is_left_of_a_slot_goes_from_all_databases_and_is_logged() {
+        let mut client = Client::clustered();
+        let slot = Slot::of_key(b"{t}");
+        for number in 0..200 {
+            client.table(&[(&format!("set {number}{{t}} v px 1"), "+OK")]);
+        }
+        client.now.0 += 5000;
+        assert!(!client.engine.leave_slot(slot), "it is served here");
+        client.engine.keyspace.lock(slot).set_ownership(Ownership::Elsewhere);
+        let rounds =
+            std::iter::repeat_with(|| client.engine.leave_slot(slot)).take_while(|more| *more).count();
+        assert!(rounds >= 3, "{rounds}");
+        assert_eq!(client.engine.keyspace.keys_in_slot(slot), 0);
+    }
 
     #[test]
     fn a_key_is_released_as_it_was_captured_and_not_otherwise() {

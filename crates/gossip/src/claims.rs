@@ -123,7 +123,7 @@ impl Gossip {
         self.current_epoch = self.current_epoch.next();
         let epoch = self.current_epoch;
         self.myself_mut().config_epoch = epoch;
-        self.save_before_sending();
+        self.save_before_claiming();
         self.todo.publish = true;
         self.log(Event::EpochCollision { with: other, epoch });
     }
@@ -139,7 +139,7 @@ impl Gossip {
         self.current_epoch = highest.next();
         let epoch = self.current_epoch;
         self.myself_mut().config_epoch = epoch;
-        self.save_before_sending();
+        self.save_before_claiming();
         self.todo.publish = true;
         Some(epoch)
     }

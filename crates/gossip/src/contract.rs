@@ -1,8 +1,10 @@
 //! What goes into the machine and what comes out.
 //!
 //! The driver feeds [`Input`]s with the time at which they happened and carries out the [`Action`]s in
-//! their order. An action with `after_persist` must not leave before the last [`Action::Persist`] ahead
-//! of it is safely on disk: it carries an epoch or a vote that must survive a crash.
+//! their order; it need not wait for one before the next. A packet with `after_persist` must not leave before
+//! the last [`Action::Persist`] with `sync` ahead of it is safely on disk: it carries an epoch or a vote that
+//! must survive a crash. While a claim of this node is not there yet, that is every packet, since every header
+//! tells of it; [`Input::Persisted`] ends that.
 
 use std::net::IpAddr;
 
@@ -65,6 +67,8 @@ pub enum Input {
     Deadline,
     /// How replication stands. To be told when it changed, before other inputs.
     Replication(Replication),
+    /// All that was to reach the disk ([`Action::Persist`] with `sync`) is there.
+    Persisted,
     /// Writes are paused as asked for; the stream will not grow beyond this offset meanwhile.
     WritesPaused {
         /// The end of the stream.

@@ -210,7 +210,7 @@ impl Gossip {
         self.election.abandon();
         self.end_manual_failover();
         self.service.begin_as_new_master(self.now);
-        self.save_before_sending();
+        self.save_before_claiming();
         self.todo.publish = true;
         self.broadcast_pong();
     }

@@ -57,6 +57,8 @@ pub struct Gossip {
     /// The claim that our headers carry, as of the slot table's version.
     pub(crate) claim: Option<(NodeId, u64, SlotSet)>,
     started: bool,
+    /// What our headers claim is not on the disk yet.
+    claim_unsaved: bool,
     published: Option<Topology>,
     rng: ChaCha8Rng,
 }
@@ -68,6 +70,8 @@ pub(crate) struct Todo {
     pub(crate) save: bool,
     /// It must reach the disk before anything that was said in this turn leaves.
     pub(crate) sync: bool,
+    /// And before any header leaves: they carry a claim that is only there.
+    pub(crate) claim: bool,
     /// The published topology may be behind.
     pub(crate) publish: bool,
     /// Writes may go on; not before it is published who takes them.
@@ -121,6 +125,7 @@ impl Gossip {
             out: Vec::new(),
             claim: None,
             started: false,
+            claim_unsaved: false,
             published: None,
             rng,
         };
@@ -159,6 +164,7 @@ impl Gossip {
                 self.replication = facts;
             }
             Input::WritesPaused { offset } => self.on_writes_paused(offset),
+            Input::Persisted => self.claim_unsaved = false,
             Input::KeysFound { slots, at_start } => self.on_keys_found(&slots, at_start),
             Input::Command { token, command } => {
                 let result = self.on_command(command);
@@ -222,7 +228,8 @@ impl Gossip {
         if todo.resume {
             self.out.push(Action::ResumeWrites);
         }
-        if todo.sync {
+        self.claim_unsaved |= todo.claim;
+        if todo.sync || self.claim_unsaved {
             for action in &mut self.out {
                 if let Action::Send { after_persist, .. } = action {
                     *after_persist = true;
@@ -238,6 +245,12 @@ impl Gossip {
     pub(crate) fn save_before_sending(&mut self) {
         self.todo.save = true;
         self.todo.sync = true;
+    }
+
+    /// A claim of this node was decided: on disk before any header tells of it.
+    pub(crate) fn save_before_claiming(&mut self) {
+        self.save_before_sending();
+        self.todo.claim = true;
     }
 
     pub(crate) fn log(&mut self, event: Event) {

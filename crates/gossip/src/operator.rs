@@ -125,7 +125,7 @@ impl Gossip {
             }
             // The old owner gives the slot away when it hears that it is ours: on disk first, or a power
             // failure leaves it to nobody.
-            self.save_before_sending();
+            self.save_before_claiming();
             self.broadcast_pong();
         }
         Ok(Reply::Ok)
@@ -186,7 +186,7 @@ impl Gossip {
         if hard {
             self.rename_myself();
         }
-        self.save_before_sending();
+        self.save_before_claiming();
         self.changed()
     }
 
@@ -214,7 +214,7 @@ impl Gossip {
         self.myself_mut().config_epoch = epoch;
         self.current_epoch = self.current_epoch.max(epoch);
         self.log(Event::ConfigEpochSet(epoch));
-        self.save_before_sending();
+        self.save_before_claiming();
         self.changed()
     }
 

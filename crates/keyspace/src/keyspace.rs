@@ -202,8 +202,15 @@ impl Keyspace {
         self.published.keys[slot.index()].load(Ordering::Relaxed) as usize
     }
 
+    /// How many keys `slot` has in all databases.
+    #[must_use]
+    pub fn keys_in_slot(&self, slot: Slot) -> usize {
+        (0..self.databases()).map(|db| self.len_in(db, slot)).sum()
+    }
+
     /// How many keys database `db` has in `slot`.
-    fn len_in(&self, db: u16, slot: Slot) -> usize {
+    #[must_use]
+    pub fn len_in(&self, db: u16, slot: Slot) -> usize {
         if db == 0 { self.slot_len(slot) } else { self.lock(slot).table_if(db).map_or(0, Table::len) }
     }
 

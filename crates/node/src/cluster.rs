@@ -2,12 +2,15 @@
 //!
 //! [`prepare`] reads `nodes.conf` before anything serves, since the topology decides what this node may
 //! answer. [`Driver`](driver::Driver) is a task of the control thread: it owns the machine, gives it
-//! packets ([`links`]), time and commands, and carries out what it says: sends, writes `nodes.conf`
-//! ([`store`]), publishes the topology ([`publish`]), starts and stops replication. Worker threads reach
-//! it through [`Cluster`].
+//! packets ([`links`]), time and commands, and carries out what it says: sends, once the disk has what it
+//! must ([`held`]), publishes the topology ([`publish`]), starts and stops replication; what takes long is done
+//! on other threads ([`aside`]): writing `nodes.conf` ([`store`]), deleting what is left of slots. Worker threads
+//! reach it through [`Cluster`].
 
+mod aside;
 mod bus;
 mod driver;
+mod held;
 mod links;
 mod options;
 mod publish;

@@ -1,8 +1,8 @@
 //! A cluster: masters and replicas whose `gossip` machines are real, and everything else simulated.
 //!
 //! A run begins with a cluster that stands, each node restarted from its `nodes.conf`. The machine's
-//! actions are carried out in their order, and what follows a write that must reach the disk waits for
-//! it; a crash may come before, after or in the middle. Data is an offset that grows while a master takes
+//! actions are carried out in their order; of a write that must reach the disk only what says so waits for
+//! it (`after_persist`), and a crash may come before, after or in the middle. Data is an offset that grows while a master takes
 //! writes and that its replicas follow.
 //!
 //! A link is a stream, as with TCP. Packets on it may be lost, come twice or late all the same: the bus
@@ -75,7 +75,7 @@ struct Host {
     wall_skew: i64,
     gossip: Option<Gossip>,
     disk: Disk,
-    /// Actions behind a write that has not reached the disk.
+    /// Writes, and packets and answers behind one that has not reached the disk.
     waiting: VecDeque<Action>,
     links: BTreeMap<LinkId, (u64, usize)>,
     accepted: u64,
@@ -157,6 +157,9 @@ impl Play for World {
                 if self.stage.lives(host, life) {
                     self.hosts[host].disk.sync();
                     self.release(host);
+                    if !self.hosts[host].waits_for_disk() {
+                        self.feed(host, Input::Persisted);
+                    }
                 }
             }
             Event::Drained { host, life } => self.on_drained(host, life),
@@ -283,12 +286,18 @@ impl World {
         }
         gossip.handle(now + skew, wall, input, &mut out);
         self.watch_candidacy(host, &out);
-        self.hosts[host].waiting.extend(out);
-        self.release(host);
+        for action in out {
+            if self.hosts[host].is_held(&action) {
+                self.hosts[host].waiting.push_back(action);
+                self.release(host);
+            } else {
+                self.carry_out(host, action);
+            }
+        }
         plan_tick(self, host);
     }
 
-    /// Carries out, in order, what does not wait for the disk.
+    /// Carries out, in order, what waits for the disk no longer.
     fn release(&mut self, host: usize) {
         while self.stage.processes[host].up && !self.hosts[host].disk.is_busy() {
             let Some(action) = self.hosts[host].waiting.pop_front() else { return };
@@ -356,6 +365,10 @@ impl World {
 
     /// A packet leaves a host.
     fn examine(&mut self, packet: &Packet, from: usize, to: usize) {
+        if packet.header.replica_of.is_none() {
+            let (id, epoch) = (packet.header.sender, packet.header.config_epoch);
+            self.tell(&Seen::Claimed { id, epoch });
+        }
         if matches!(packet.body, Body::AuthAck) {
             let candidate = self.hosts[to].gossip.as_ref().map(Gossip::id);
             let (voter, epoch) = (packet.header.sender, packet.header.current_epoch);
@@ -394,6 +407,26 @@ impl Host {
             tokens: 0,
             next_steps: BTreeMap::new(),
         }
+    }
+
+    /// Whether an action waits for the disk, or for what does.
+    fn is_held(&self, action: &Action) -> bool {
+        match action {
+            Action::Persist { .. } => true,
+            Action::Reply { .. } => self.disk.is_busy() || !self.waiting.is_empty(),
+            Action::Send { after_persist: true, .. } => self.waits_for_disk(),
+            Action::Send { link, .. } => {
+                let behind = |other: &Action| matches!(other, Action::Send { link: to, .. } if to == link);
+                self.waiting.iter().any(behind)
+            }
+            _ => false,
+        }
+    }
+
+    /// Whether something is to reach the disk and is not there.
+    fn waits_for_disk(&self) -> bool {
+        self.disk.is_busy()
+            || self.waiting.iter().any(|action| matches!(action, Action::Persist { sync: true, .. }))
     }
 
     /// Whether a write to `slot` would be taken now, were the process running.

@@ -55,7 +55,8 @@ const CLUSTER: &[Command] = &[
     .flags(LOOK),
     Command::new("countkeysinslot", Group::Cluster, "3.0.0", 3, "Counts a slot's keys.")
         .flags(Flags::STALE)
-        .run(count_keys_in_slot),
+        .run(count_keys_in_slot)
+        .each_slot(),
     row("delslots", "3.0.0", -3, C::DelSlots, "Takes slots from whoever serves them, as this node sees it.")
         .flags(CHANGE),
     row("delslotsrange", "7.0.0", -4, C::DelSlotsRange, "Takes ranges of slots from whoever serves them.")
@@ -176,7 +177,7 @@ fn slot_of(number: i64) -> Option<Slot> {
 fn count_keys_in_slot(context: &mut Context<'_>) -> Result<(), CommandError> {
     clustered(context)?;
     let slot = slot_of(context.integer(2)?).ok_or(CommandError::text("ERR Invalid slot"))?;
-    let count = context.engine.keyspace.slot_len(slot);
+    let count = context.slot_len(slot);
     context.reply.integer(i64::try_from(count).unwrap_or(i64::MAX));
     Ok(())
 }
@@ -188,9 +189,11 @@ fn keys_in_slot(context: &mut Context<'_>) -> Result<(), CommandError> {
         return Err(CommandError::text("ERR Invalid slot or number of keys"));
     };
     let mut keys: Vec<Vec<u8>> = Vec::new();
+    let db = context.session.db;
     if count > 0 {
         context.with_slot(slot, |data| {
-            data.table(0).scan(0, count, &mut |item| {
+            let Some(table) = data.table_if(db) else { return };
+            table.scan(0, count, &mut |item| {
                 if keys.len() < count {
                     keys.push(item.key.to_vec());
                 }

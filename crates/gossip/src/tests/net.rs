@@ -325,7 +325,12 @@ impl Net {
                     self.post(peer, Input::Packet { link: theirs, packet });
                 }
             }
-            Action::Persist { text, .. } => self.hosts[index].disk = text,
+            Action::Persist { text, sync } => {
+                self.hosts[index].disk = text;
+                if sync {
+                    self.post(index, Input::Persisted);
+                }
+            }
             Action::Publish(topology) => self.hosts[index].topology = Some(*topology),
             Action::BecomeMaster => self.hosts[index].copies = None,
             Action::BecomeReplica { master, .. } => {

@@ -282,6 +282,28 @@ fn a_slot_that_was_imported_is_on_disk_before_its_old_owner_hears_of_it() {
     assert!(matches!(out.first(), Some(Action::Persist { sync: true, .. })), "{out:?}");
 }
 
+#[test]
+fn no_header_leaves_while_its_claim_is_not_on_disk() {
+    let (mut gossip, _, _, _) = voter();
+    let link = connect(&mut gossip, 17003);
+    let held = |out: &[Action]| {
+        let mut packets = out.iter().filter_map(|action| match action {
+            Action::Send { link: to, after_persist, .. } if *to == link => Some(*after_persist),
+            _ => None,
+        });
+        packets.next().expect("a packet leaves")
+    };
+    let publish = || {
+        let (channel, message) = (b"channel".to_vec(), b"message".to_vec());
+        Input::Publish(crate::wire::Publication { sharded: false, channel, message })
+    };
+    assert!(!held(&handle(&mut gossip, 2, publish())));
+    handle(&mut gossip, 3, Input::Command { token: 0, command: Command::BumpEpoch });
+    assert!(held(&handle(&mut gossip, 4, publish())), "it says under which epoch this node claims");
+    handle(&mut gossip, 5, Input::Persisted);
+    assert!(!held(&handle(&mut gossip, 6, publish())));
+}
+
 /// Found by the simulator (cluster, seed 7482): a power failure made the target forget that it imported the
 /// slot. It took it under its old epoch and lost it to the old owner's claim, who gave it away then.
 #[test]

@@ -1,6 +1,6 @@
 //! The task that owns the machine: feeds it and does what it says.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -13,8 +13,9 @@ use gossip::{Action, Event, Gossip, Input, Level, LinkId, Source};
 use slot_routing::{ReplOffset, SlotSet};
 use tokio::sync::{mpsc, oneshot};
 
+use super::aside::{Aside, Done};
+use super::held::{Held, Waiting};
 use super::links::{self, LinkEvent, Links};
-use super::store::Store;
 use super::{Answer, Ask, Prepared, options, publish};
 use crate::net::dialer::Dialer;
 use crate::net::transport::Options;
@@ -24,6 +25,8 @@ use crate::server::Server;
 /// What was learned from others is written this much later, together with what else was learned by then: they
 /// would tell it again.
 const SAVE_LATER: Duration = Duration::from_millis(100);
+/// How often it is looked for keys in slots of others. A pass over the slots' counts takes a millisecond.
+const LOOK_FOR_KEYS: Duration = Duration::from_secs(5);
 /// While an offset is waited for, how often it is looked at.
 const WATCH: Duration = Duration::from_millis(2);
 
@@ -32,19 +35,26 @@ const WATCH: Duration = Duration::from_millis(2);
 pub(crate) struct Driver {
     pub(crate) gossip: Gossip,
     server: Arc<Server>,
-    store: Store,
+    aside: Aside,
+    done: mpsc::UnboundedReceiver<Done>,
     links: Links,
     events: mpsc::Receiver<LinkEvent>,
     asks: mpsc::UnboundedReceiver<Ask>,
     waiting: BTreeMap<u64, oneshot::Sender<Answer>>,
+    /// What must not leave before the disk has it.
+    held: Held<LinkId, Box<Packet>, (u64, Answer)>,
+    /// Answers of commands that have everything deleted.
+    emptying: VecDeque<(u64, Answer)>,
     next_token: u64,
     /// The last time that the machine was told; it must not go back, whatever the processor's clock does.
     last: Instant,
     /// The machine wants to know when this is processed.
     watched: Option<ReplOffset>,
     pause: Option<Pause>,
+    pauses: u64,
     /// What is to be written into `nodes.conf`, and when.
     unsaved: Option<(String, Instant)>,
+    look_at: Instant,
     /// What the machine was last told.
     facts: gossip::Replication,
 }
@@ -52,9 +62,9 @@ pub(crate) struct Driver {
 /// Writes are held back for a manual failover.
 #[derive(Debug, Clone, Copy)]
 struct Pause {
+    /// So that what was drained for an earlier one is not taken for this one's.
+    number: u64,
     until: Instant,
-    /// When the offset is told, if it has not been.
-    tell_at: Option<Instant>,
 }
 
 impl Driver {
@@ -70,18 +80,25 @@ impl Driver {
             let options = Options { nodelay: true, keepalive };
             tokio::spawn(links::listen(listener, options, sender.clone()));
         }
+        let (report, done) = mpsc::unbounded_channel();
+        let now = crate::process::time::instant();
         Ok(Self {
             gossip,
+            aside: Aside::start(server.clone(), store, report)?,
             server,
-            store,
+            done,
             links: Links::new(sender),
             events,
             asks,
             waiting: BTreeMap::new(),
+            held: Held::new(),
+            emptying: VecDeque::new(),
             next_token: 0,
-            last: crate::process::time::instant(),
+            last: now,
+            look_at: now + LOOK_FOR_KEYS,
             watched: None,
             pause: None,
+            pauses: 0,
             unsaved: None,
             facts: gossip::Replication::default(),
         })
@@ -94,6 +111,7 @@ impl Driver {
 
     /// Runs until it is dropped, after [`Driver::start`]; ends with an error that the node must not live with.
     pub(crate) async fn run(mut self) -> Result<()> {
+        self.aside.look_for_keys(true);
         loop {
             let next = self.next_deadline().map(|at| {
                 let ahead = at.since(self.now());
@@ -114,6 +132,10 @@ impl Driver {
                     let ask = ask.expect("the server, which is ours too, holds a sender");
                     self.on_ask(ask)?;
                 }
+                done = self.done.recv() => {
+                    let done = done.expect("the driver holds a sender itself");
+                    self.on_done(done)?;
+                }
                 () = timer => self.on_timer()?,
             }
             self.server.network.bus_links.store(self.links.len(), Ordering::Relaxed);
@@ -126,37 +148,89 @@ impl Driver {
 
     fn next_deadline(&self) -> Option<Instant> {
         let watch = self.watched.map(|_| self.now() + WATCH);
-        let pause = self.pause.map(|pause| pause.tell_at.unwrap_or(pause.until));
+        let pause = self.pause.map(|pause| pause.until);
         let save = self.unsaved.as_ref().map(|(_, at)| *at);
-        [self.gossip.next_deadline(), watch, pause, save].into_iter().flatten().min()
+        [self.gossip.next_deadline(), watch, pause, save, Some(self.look_at)].into_iter().flatten().min()
     }
 
     fn on_timer(&mut self) -> Result<()> {
         let now = self.now();
         if self.unsaved.as_ref().is_some_and(|(_, at)| now >= *at) {
-            self.save_now()?;
+            self.save_now();
         }
-        if let Some(pause) = &mut self.pause {
-            if now >= pause.until {
-                self.resume_writes();
-            } else if pause.tell_at.is_some_and(|at| now >= at) {
-                pause.tell_at = None;
-                let offset = self.drained_offset();
-                return self.feed(Input::WritesPaused { offset });
-            }
+        if now >= self.look_at {
+            self.look_at = now + LOOK_FOR_KEYS;
+            self.aside.look_for_keys(false);
+        }
+        if self.pause.is_some_and(|pause| now >= pause.until) {
+            self.resume_writes();
         }
         self.feed(Input::Deadline)
     }
 
+    /// A thread has done what it was asked for.
+    fn on_done(&mut self, done: Done) -> Result<()> {
+        match done {
+            Done::Written(number, outcome) => {
+                outcome.context("Fatal: can't update cluster config file")?;
+                if self.held.written(number) {
+                    self.feed(Input::Persisted)?;
+                }
+                self.release()
+            }
+            Done::Emptied => {
+                let answer = self.emptying.pop_front().and_then(|answer| self.held.answer(answer));
+                if let Some((token, answer)) = answer {
+                    self.answer(token, answer);
+                }
+                Ok(())
+            }
+            Done::KeysFound { slots, at_start } => {
+                let slots = self.aside.still_held(&slots);
+                self.feed(Input::KeysFound { slots, at_start })
+            }
+            // Each slot has been free once since the gate closed, and whoever locks one now sees that it is.
+            Done::Drained { pause } if self.pause.is_some_and(|current| current.number == pause) => {
+                let offset = self.standing(self.now()).offset;
+                self.feed(Input::WritesPaused { offset })
+            }
+            Done::Drained { .. } => Ok(()),
+        }
+    }
+
+    /// Sends what the disk has now.
+    fn release(&mut self) -> Result<()> {
+        let mut given_up = Vec::new();
+        while let Some(next) = self.held.next() {
+            match next {
+                Waiting::Packet(link, packet) => given_up.extend(self.send(link, &packet)),
+                Waiting::Answer((token, answer)) => self.answer(token, answer),
+            }
+        }
+        self.give_up(given_up)
+    }
+
+    fn answer(&mut self, token: u64, answer: Answer) {
+        if let Some(waiting) = self.waiting.remove(&token) {
+            // The client may have left.
+            let _ = waiting.send(answer);
+        }
+    }
+
+    fn give_up(&mut self, links: Vec<LinkId>) -> Result<()> {
+        for link in links {
+            self.links.close(link);
+            self.feed(Input::Closed { link })?;
+        }
+        Ok(())
+    }
+
     fn on_event(&mut self, event: LinkEvent) -> Result<()> {
         match event {
-            LinkEvent::Accepted { stream, peer, local } => match self.links.accept(stream) {
-                Some(link) => self.feed(Input::Accepted { link, peer, local }),
-                None => {
-                    tracing::warn!("Too many links on the cluster bus: one from {peer} is refused");
-                    Ok(())
-                }
-            },
+            LinkEvent::Accepted { stream, peer, local } => {
+                let link = self.links.accept(stream);
+                self.feed(Input::Accepted { link, peer, local })
+            }
             LinkEvent::Connected { link, stream } => {
                 if self.links.begin(link, stream) {
                     self.feed(Input::Connected { link })?;
@@ -215,45 +289,45 @@ impl Driver {
         self.gossip.handle(now, wall, input, &mut actions);
         let mut lost = SlotSet::new();
         let (mut given_up, mut replies, mut follow) = (Vec::new(), Vec::new(), None);
+        let mut emptied = false;
         for action in actions {
             match action {
                 // Deleted when the slots are no longer ours, so that nothing is written after.
                 Action::DropSlots(slots) => lost.extend(slots.iter()),
-                Action::Send { link, packet, .. } => given_up.extend(self.send(link, &packet)),
+                Action::Send { link, packet, after_persist } => {
+                    let packet = self.held.packet(link, packet, after_persist);
+                    given_up.extend(packet.and_then(|packet| self.send(link, &packet)));
+                }
                 // Told when it holds: whoever reads the reply may ask for the new state at once.
                 Action::Reply { token, result } => replies.push((token, result)),
+                Action::DropEverything => emptied = true,
                 Action::Persist { text, sync } if sync || asked_for => {
                     self.unsaved = None;
-                    self.save(&text, sync)?;
+                    self.save(text, sync);
                 }
                 // Whoever gives up its slots is a replica when they are another's: until then it says MOVED.
                 Action::BecomeReplica { ip, port, .. } => follow = Some((ip, port)),
-                action => self.carry_out(action)?,
+                action => self.carry_out(action),
             }
         }
         if let Some((ip, port)) = follow {
             self.follow(ip, port);
         }
-        publish::drop_slots(&self.server, &lost);
-        for (token, result) in replies {
-            if let Some(answer) = self.waiting.remove(&token) {
-                // The client may have left.
-                let _ = answer.send(result);
+        if !lost.is_empty() {
+            self.aside.leave(&lost);
+        }
+        for reply in replies {
+            if emptied {
+                self.aside.empty();
+                self.emptying.push_back(reply);
+            } else if let Some((token, result)) = self.held.answer(reply) {
+                self.answer(token, result);
             }
         }
-        let replaced = self.store.take_replaced();
-        if !replaced.is_empty() {
-            tokio::task::spawn_blocking(move || drop(replaced));
-        }
-        for link in given_up {
-            self.links.close(link);
-            self.feed(Input::Closed { link })?;
-        }
-        Ok(())
+        self.give_up(given_up)
     }
 
-    /// Sends; gives back the link if its peer does not read. What a packet depends on is on disk: persists
-    /// are carried out before the actions that follow them.
+    /// Sends; gives back the link if its peer does not read.
     fn send(&mut self, link: LinkId, packet: &Packet) -> Option<LinkId> {
         let limit = usize::try_from(self.server.config.integer("cluster-link-sendbuf-limit")).unwrap_or(0);
         if self.links.send(link, packet, limit) {
@@ -265,7 +339,7 @@ impl Driver {
         Some(link)
     }
 
-    fn carry_out(&mut self, action: Action) -> Result<()> {
+    fn carry_out(&mut self, action: Action) {
         match action {
             Action::Connect { link, ip, port } => {
                 let patience = self.gossip.config().node_timeout;
@@ -277,17 +351,23 @@ impl Driver {
                 let at = self.unsaved.take().map_or(self.now() + SAVE_LATER, |(_, at)| at);
                 self.unsaved = Some((text, at));
             }
-            Action::Publish(topology) => publish::publish(&self.server, *topology),
+            Action::Publish(topology) => {
+                self.aside.settle(&topology);
+                publish::publish(&self.server, *topology);
+            }
             Action::BecomeMaster => {
                 self.server.replication.become_master(&self.server);
+                // What its master had imported is here, and no mark of it.
+                self.look_at = self.now();
             }
             Action::PauseWrites { until } => {
                 self.server.pause_for_failover(until.since(self.now()));
-                self.pause = Some(Pause { until, tell_at: Some(self.now()) });
+                self.pauses += 1;
+                self.pause = Some(Pause { number: self.pauses, until });
+                self.aside.drain(self.pauses);
             }
             Action::ResumeWrites => self.resume_writes(),
             Action::WatchOffset(offset) => self.watched = offset,
-            Action::DropEverything => publish::drop_everything(&self.server),
             Action::Deliver(publication) => {
                 let Publication { sharded, channel, message } = &publication;
                 self.server.engine.pubsub.deliver(*sharded, channel, message);
@@ -295,22 +375,22 @@ impl Driver {
             Action::Log(event) => log(&event),
             Action::Send { .. }
             | Action::DropSlots(_)
+            | Action::DropEverything
             | Action::Reply { .. }
             | Action::BecomeReplica { .. } => {
                 unreachable!("sorted out by the caller")
             }
         }
-        Ok(())
     }
 
-    fn save(&mut self, text: &str, sync: bool) -> Result<()> {
-        self.store.write(text, sync).context("Fatal: can't update cluster config file")
+    fn save(&mut self, text: String, sync: bool) {
+        let number = self.held.order(sync);
+        self.aside.save(number, text, sync);
     }
 
-    fn save_now(&mut self) -> Result<()> {
-        match self.unsaved.take() {
-            Some((text, _)) => self.save(&text, false),
-            None => Ok(()),
+    fn save_now(&mut self) {
+        if let Some((text, _)) = self.unsaved.take() {
+            self.save(text, false);
         }
     }
 
@@ -337,12 +417,6 @@ impl Driver {
         }
     }
 
-    /// Where the stream ends once no write is under way any more.
-    fn drained_offset(&mut self) -> ReplOffset {
-        self.server.engine.drain();
-        self.standing(self.now()).offset
-    }
-
     /// How many links were closed because their peers did not read.
     pub(crate) fn overflown_links(&self) -> u64 {
         self.links.overflown
@@ -357,9 +431,7 @@ impl Driver {
 impl Drop for Driver {
     /// The server stops.
     fn drop(&mut self) {
-        if let Err(error) = self.save_now() {
-            tracing::warn!("{error:#}");
-        }
+        self.save_now();
     }
 }
 

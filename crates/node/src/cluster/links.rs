@@ -30,8 +30,6 @@ pub(super) enum LinkEvent {
 
 /// Packets that wait for the driver; a sender beyond that waits.
 pub(super) const WAITING_EVENTS: usize = 1024;
-/// Links that peers may have made at once: two for each node of the largest cluster, and some.
-const MOST_ACCEPTED: usize = 4096;
 /// What may wait for a peer where `cluster-link-sendbuf-limit` sets no bound.
 const MOST_QUEUED: usize = 256 << 20;
 
@@ -41,7 +39,6 @@ pub(super) struct Links {
     open: BTreeMap<LinkId, Open>,
     events: mpsc::Sender<LinkEvent>,
     next_in: u64,
-    accepted: usize,
     /// How many links were closed because their peers did not read.
     pub(super) overflown: u64,
 }
@@ -69,7 +66,7 @@ impl Links {
     }
 
     pub(super) fn new(events: mpsc::Sender<LinkEvent>) -> Self {
-        Self { open: BTreeMap::new(), events, next_in: 0, accepted: 0, overflown: 0 }
+        Self { open: BTreeMap::new(), events, next_in: 0, overflown: 0 }
     }
 
     /// Starts to make a link.
@@ -97,16 +94,12 @@ impl Links {
         true
     }
 
-    /// Takes a link that a peer made, if there is room for one more.
-    pub(super) fn accept(&mut self, stream: Stream) -> Option<LinkId> {
-        if self.accepted >= MOST_ACCEPTED {
-            return None;
-        }
+    /// Takes a link that a peer made; the machine says which has to go for it.
+    pub(super) fn accept(&mut self, stream: Stream) -> LinkId {
         let link = LinkId::In(self.next_in);
         self.next_in += 1;
-        self.accepted += 1;
         self.run(link, stream);
-        Some(link)
+        link
     }
 
     fn run(&mut self, link: LinkId, stream: Stream) {
@@ -136,9 +129,7 @@ impl Links {
 
     /// Lets go of a link; its tasks end.
     pub(super) fn close(&mut self, link: LinkId) {
-        if self.open.remove(&link).is_some() && matches!(link, LinkId::In(_)) {
-            self.accepted -= 1;
-        }
+        self.open.remove(&link);
     }
 
     /// How many bytes wait to be sent on a link.

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use engine::Gate;
-use slot_routing::{Ownership, Slot, SlotSet, Topology};
+use slot_routing::{Ownership, Slot, Topology};
 
 use crate::server::Server;
 
@@ -45,36 +45,4 @@ fn flip(server: &Server, topology: &Topology, slots: impl IntoIterator<Item = Sl
     for slot in slots {
         server.engine.set_ownership(slot, topology.ownership(slot));
     }
-}
-
-/// Deletes what is left here of slots that others serve now, and tells the log, so that our replicas
-/// delete it too.
-pub(super) fn drop_slots(server: &Server, slots: &SlotSet) {
-    let engine = &server.engine;
-    for slot in slots.iter() {
-        let mut data = engine.keyspace.lock(slot);
-        let mut keys: Vec<Vec<u8>> = Vec::new();
-        let mut position = Some(0);
-        while let Some(from) = position {
-            position = data.table(0).scan(from, usize::MAX, &mut |item| keys.push(item.key.to_vec()));
-        }
-        if keys.is_empty() {
-            continue;
-        }
-        for key in &keys {
-            engine.key_gone(0, slot, key);
-        }
-        drop(data.take(0));
-    }
-}
-
-/// Deletes everything.
-pub(super) fn drop_everything(server: &Server) {
-    for slot in Slot::all() {
-        let mut data = server.engine.keyspace.lock(slot);
-        for db in 0..server.engine.keyspace.databases() {
-            drop(data.take(db));
-        }
-    }
-    server.engine.touch_all_watched();
 }

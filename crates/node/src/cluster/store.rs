@@ -8,6 +8,9 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, anyhow};
 
+/// What a file has after its dot until it takes the place of another; the writer's process id follows.
+const BESIDE: &str = "tmp-";
+
 #[derive(Debug)]
 pub(super) struct Store {
     path: PathBuf,
@@ -45,20 +48,18 @@ impl Store {
         }
         let mut text = Vec::new();
         Read::by_ref(&mut file).take(LONGEST).read_to_end(&mut text).with_context(fail)?;
-        Ok((Self { path: path.to_owned(), locked: file, replaced: Vec::new() }, text))
+        let store = Self { path: path.to_owned(), locked: file, replaced: Vec::new() };
+        store.remove_leftovers();
+        Ok((store, text))
     }
 
     /// Makes `text` the content of the file. With `sync` it has reached the disk on return.
     pub(super) fn write(&mut self, text: &str, sync: bool) -> std::io::Result<()> {
-        let beside = self.path.with_extension(format!("tmp-{}", std::process::id()));
-        let mut file = OpenOptions::new().write(true).create(true).truncate(true).open(&beside)?;
-        // Locked before it takes the name: there is no moment at which another process could lock it.
-        file.try_lock().map_err(std::io::Error::from)?;
-        file.write_all(text.as_bytes())?;
-        if sync {
-            file.sync_all()?;
-        }
-        std::fs::rename(&beside, &self.path)?;
+        let beside = self.path.with_extension(format!("{BESIDE}{}", std::process::id()));
+        let file = self.put(&beside, text, sync).inspect_err(|_| {
+            // On a full disk it would stay for ever. If it was never made, that is as well.
+            let _ = std::fs::remove_file(&beside);
+        })?;
         if sync {
             let folder = self.path.parent().filter(|folder| !folder.as_os_str().is_empty());
             File::open(folder.unwrap_or(Path::new(".")))?.sync_all()?;
@@ -67,16 +68,65 @@ impl Store {
         Ok(())
     }
 
-    /// The files whose place others took, to be closed. The last one to close a file gives its blocks back, which
-    /// can take longer than all of a write: to be done where nobody waits for it.
-    pub(super) fn take_replaced(&mut self) -> Vec<File> {
-        std::mem::take(&mut self.replaced)
+    /// Writes `text` beside the file and gives that its name.
+    fn put(&self, beside: &Path, text: &str, sync: bool) -> std::io::Result<File> {
+        let mut file = OpenOptions::new().write(true).create(true).truncate(true).open(beside)?;
+        // Locked before it takes the name: there is no moment at which another process could lock it.
+        file.try_lock().map_err(std::io::Error::from)?;
+        file.write_all(text.as_bytes())?;
+        if sync {
+            file.sync_all()?;
+        }
+        std::fs::rename(beside, &self.path)?;
+        Ok(file)
+    }
+
+    /// Closes the files whose place others took.
+    pub(super) fn close_replaced(&mut self) {
+        self.replaced.clear();
+    }
+
+    /// Removes what writers left beside the file that died, or had a full disk.
+    fn remove_leftovers(&self) {
+        let folder = self.path.parent().filter(|folder| !folder.as_os_str().is_empty());
+        let Ok(entries) = std::fs::read_dir(folder.unwrap_or(Path::new("."))) else { return };
+        for path in entries.flatten().map(|entry| entry.path()) {
+            let extension = path.extension().map(|extension| extension.to_string_lossy().into_owned());
+            let writer = extension.as_deref().and_then(|extension| extension.strip_prefix(BESIDE));
+            let is_writer = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+            if path.file_stem() == self.path.file_stem()
+                && writer.is_some_and(is_writer)
+                && let Err(error) = std::fs::remove_file(&path)
+            {
+                tracing::warn!("{} cannot be removed: {error}", path.display());
+            }
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_a_full_disk_left_is_removed() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("nodes.conf");
+        let others = ["nodes.tmp-x", "nodes-2.tmp-7", "nodes.tmp-", "nodes.tmp"];
+        for name in others.iter().chain(&["nodes.tmp-4711", "nodes.tmp-1"]) {
+            std::fs::write(folder.path().join(name), "half a li").unwrap();
+        }
+        let (mut store, _) = Store::open(&path).unwrap();
+        let mut left: Vec<_> =
+            std::fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        left.sort();
+        assert_eq!(left, ["nodes-2.tmp-7", "nodes.conf", "nodes.tmp", "nodes.tmp-", "nodes.tmp-x"]);
+        // What cannot take its place does not stay beside it: here a folder has the name.
+        std::fs::remove_file(&path).unwrap();
+        std::fs::create_dir(&path).unwrap();
+        assert!(store.write("text\n", true).is_err());
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 5);
+    }
 
     #[test]
     fn a_second_process_is_turned_away_also_after_a_write() {

@@ -24,7 +24,9 @@ pub(super) enum Seen<'a> {
     /// A replica was elected; `voters` are the masters with slots in its eyes. `agreed`: without the vote
     /// of one that an operator made a master.
     Won { winner: NodeId, epoch: Epoch, voters: Vec<NodeId>, agreed: bool },
-    /// A node routes and claims by this from now on.
+    /// A master tells somebody under which epoch it claims its slots.
+    Claimed { id: NodeId, epoch: Epoch },
+    /// A node routes by this from now on.
     Published { topology: &'a Topology },
     /// A node's machine failed, and may have lost what was not synced.
     PowerFailed { id: NodeId },

@@ -89,7 +89,7 @@ fn set_slot(words: &[String], keyspace: &Keyspace) -> Result<Command, String> {
             return Err(text.to_owned());
         }
     };
-    let keys_in_slot = u64::try_from(keyspace.slot_len(slot)).unwrap_or(u64::MAX);
+    let keys_in_slot = u64::try_from(keyspace.keys_in_slot(slot)).unwrap_or(u64::MAX);
     Ok(Command::SetSlot { slot, change, keys_in_slot })
 }
 

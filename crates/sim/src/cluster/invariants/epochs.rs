@@ -2,7 +2,7 @@
 //! power failure, since others have acted on them; the highest that it has seen, as long as its machine
 //! runs.
 
-use slot_routing::{Epoch, NodeId, Role};
+use slot_routing::{Epoch, NodeId};
 
 use super::Seen;
 use crate::invariant::{Invariant, Rising};
@@ -18,13 +18,9 @@ impl Invariant<Seen<'_>> for Epochs {
     fn check(&mut self, seen: &Seen<'_>) -> Result<(), String> {
         match seen {
             Seen::Published { topology } => {
-                let me = topology.me();
-                self.current.see(&me.id, topology.current_epoch, "current epoch")?;
-                match me.role {
-                    Role::Master => self.claimed.see(&me.id, me.config_epoch, "claim's epoch"),
-                    Role::Replica(_) => Ok(()),
-                }
+                self.current.see(&topology.me().id, topology.current_epoch, "current epoch")
             }
+            Seen::Claimed { id, epoch } => self.claimed.see(id, *epoch, "claim's epoch"),
             Seen::Voted { voter, epoch, .. } => self.voted.see(voter, *epoch, "last vote's epoch"),
             Seen::PowerFailed { id } => {
                 self.current.forget(id);

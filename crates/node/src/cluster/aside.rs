@@ -1,0 +1,207 @@
+//! Work that takes long, on threads of its own: the driver never waits for a disk, nor for the data.
+//!
+//! One thread writes `nodes.conf`, in the order in which that was asked for (of several that wait, the last alone:
+//! each is the whole file). Another goes through the data, one job after another: it deletes what is left of
+//! slots that others serve, deletes everything, or looks for keys in slots that are not this node's. What is
+//! decided stays in order: each job is numbered or says what it has done, and a slot that comes back while it
+//! is being left is left first ([`Aside::settle`]).
+
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::JoinHandle;
+
+use anyhow::{Context as _, Result};
+use parking_lot::Mutex;
+use slot_routing::{Ownership, Role, Slot, SlotSet, Topology};
+use tokio::sync::mpsc::UnboundedSender;
+
+use super::store::Store;
+use crate::server::Server;
+
+/// What was done.
+#[derive(Debug)]
+pub(super) enum Done {
+    /// The file was written, up to and with this order.
+    Written(u64, std::io::Result<()>),
+    /// Everything was deleted, for this command.
+    Emptied,
+    /// These slots are others', and there are keys in them.
+    KeysFound { slots: SlotSet, at_start: bool },
+    /// No write is under way any more that began before this pause.
+    Drained { pause: u64 },
+}
+
+#[derive(Debug)]
+struct Order {
+    number: u64,
+    text: String,
+    sync: bool,
+}
+
+#[derive(Debug)]
+enum Job {
+    Leave,
+    Empty,
+    Look { at_start: bool },
+}
+
+/// The slots that are being left: not ours any more, and not empty yet.
+type Leaving = Arc<Mutex<SlotSet>>;
+
+/// The way to both threads.
+#[derive(Debug)]
+pub(super) struct Aside {
+    server: Arc<Server>,
+    orders: Option<Sender<Order>>,
+    writer: Option<JoinHandle<()>>,
+    jobs: Sender<Job>,
+    leaving: Leaving,
+    done: UnboundedSender<Done>,
+}
+
+impl Aside {
+    pub(super) fn start(server: Arc<Server>, store: Store, done: UnboundedSender<Done>) -> Result<Self> {
+        let (orders, ordered) = channel();
+        let (jobs, asked) = channel();
+        let leaving = Leaving::default();
+        let named = |name: &str| std::thread::Builder::new().name(name.to_owned());
+        let report = done.clone();
+        let writer = named("nodes.conf").spawn(move || write(store, &ordered, &report))?;
+        let (data, left, report) = (server.clone(), leaving.clone(), done.clone());
+        named("cluster-data").spawn(move || work(&data, &left, &asked, &report)).context("no thread")?;
+        Ok(Self { server, orders: Some(orders), writer: Some(writer), jobs, leaving, done })
+    }
+
+    /// Has `text` written as the content of `nodes.conf`.
+    pub(super) fn save(&self, number: u64, text: String, sync: bool) {
+        if let Some(orders) = &self.orders {
+            // The thread ends with an error only after it has said so.
+            let _ = orders.send(Order { number, text, sync });
+        }
+    }
+
+    /// Has what is here of these slots deleted; others serve them by now.
+    pub(super) fn leave(&self, slots: &SlotSet) {
+        self.leaving.lock().extend(slots.iter());
+        self.ask(Job::Leave);
+    }
+
+    /// Has everything deleted.
+    pub(super) fn empty(&self) {
+        self.ask(Job::Empty);
+    }
+
+    /// Has it looked whether there are keys in slots that are not this node's.
+    pub(super) fn look_for_keys(&self, at_start: bool) {
+        self.ask(Job::Look { at_start });
+    }
+
+    /// Those of `slots` that have keys and are not being left: when it was looked for keys, a slot may just have
+    /// been lost.
+    pub(super) fn still_held(&self, slots: &SlotSet) -> SlotSet {
+        let leaving = self.leaving.lock();
+        let held =
+            |slot: &Slot| !leaving.contains(*slot) && self.server.engine.keyspace.keys_in_slot(*slot) > 0;
+        slots.iter().filter(held).collect()
+    }
+
+    fn ask(&self, job: Job) {
+        // It ends with the process only.
+        let _ = self.jobs.send(job);
+    }
+
+    /// Waits, elsewhere, until no write is under way any more.
+    pub(super) fn drain(&self, pause: u64) {
+        let (server, done) = (self.server.clone(), self.done.clone());
+        tokio::task::spawn_blocking(move || {
+            server.engine.drain();
+            let _ = done.send(Done::Drained { pause });
+        });
+    }
+
+    /// Before `topology` is published: what comes back to this node of the slots that it is leaving is left first,
+    /// or what was here before would be taken for what comes. A replica leaves nothing: its master does.
+    pub(super) fn settle(&self, topology: &Topology) {
+        if topology.me().role != Role::Master {
+            *self.leaving.lock() = SlotSet::new();
+            return;
+        }
+        let back: Vec<Slot> = {
+            let elsewhere = |slot: &Slot| is_left(topology.ownership(*slot));
+            self.leaving.lock().iter().filter(|slot| !elsewhere(slot)).collect()
+        };
+        for slot in back {
+            while self.server.engine.leave_slot(slot) {}
+            self.leaving.lock().remove(slot);
+        }
+    }
+}
+
+impl Drop for Aside {
+    /// What was ordered last is written before the server ends.
+    fn drop(&mut self) {
+        self.orders = None;
+        if self.writer.take().is_some_and(|writer| writer.join().is_err()) {
+            tracing::error!("the thread that writes nodes.conf panicked");
+        }
+    }
+}
+
+fn is_left(ownership: Ownership) -> bool {
+    match ownership {
+        Ownership::Elsewhere | Ownership::Unassigned => true,
+        Ownership::Mine | Ownership::Migrating | Ownership::Importing | Ownership::MyMasters => false,
+    }
+}
+
+fn write(mut store: Store, orders: &Receiver<Order>, done: &UnboundedSender<Done>) {
+    while let Ok(mut order) = orders.recv() {
+        while let Ok(newer) = orders.try_recv() {
+            order = Order { sync: order.sync || newer.sync, ..newer };
+        }
+        let outcome = store.write(&order.text, order.sync);
+        let failed = outcome.is_err();
+        match outcome {
+            Err(error) if done.is_closed() => tracing::warn!("can't update cluster config file: {error}"),
+            outcome => drop(done.send(Done::Written(order.number, outcome))),
+        }
+        if failed {
+            return;
+        }
+        // The last one to close a file gives its blocks back, which can take longer than all of a write.
+        store.close_replaced();
+    }
+}
+
+fn work(server: &Server, leaving: &Leaving, jobs: &Receiver<Job>, done: &UnboundedSender<Done>) {
+    while let Ok(job) = jobs.recv() {
+        match job {
+            Job::Leave => leave(server, leaving),
+            Job::Empty => {
+                server.engine.forget_everything();
+                let _ = done.send(Done::Emptied);
+            }
+            Job::Look { at_start } => {
+                let slots = keys_of_others(server);
+                if !slots.is_empty() {
+                    let _ = done.send(Done::KeysFound { slots, at_start });
+                }
+            }
+        }
+    }
+}
+
+fn leave(server: &Server, leaving: &Leaving) {
+    loop {
+        let Some(slot) = leaving.lock().iter().next() else { return };
+        while leaving.lock().contains(slot) && server.engine.leave_slot(slot) {}
+        leaving.lock().remove(slot);
+    }
+}
+
+/// The slots with keys that neither this node nor its master serves, nor are on their way here.
+fn keys_of_others(server: &Server) -> SlotSet {
+    let keyspace = &server.engine.keyspace;
+    let others = |slot: &Slot| keyspace.keys_in_slot(*slot) > 0 && is_left(keyspace.lock(*slot).ownership());
+    Slot::all().filter(others).collect()
+}
