@@ -1,5 +1,7 @@
 //! What a parameter's value must look like, and how it is kept.
 
+use std::net::IpAddr;
+
 /// The kind of a parameter's value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
@@ -23,6 +25,12 @@ pub(crate) enum Kind {
     Text,
     /// The name of a file without a path.
     FileName,
+    /// A name in the DNS, or nothing.
+    Hostname,
+    /// A name that people give, or nothing: it stands between blanks, commas and equals signs in `nodes.conf`.
+    PlainName,
+    /// An address of either kind, or nothing.
+    Ip,
     /// Numbers from 0 to 100.
     Percentiles,
     /// Three numbers.
@@ -66,6 +74,10 @@ impl Kind {
                 Err("dbfilename can't be a path, just a filename".to_owned())
             }
             Self::FileName => Ok(word.clone()),
+            Self::Hostname => hostname(word),
+            Self::PlainName => plain_name(word),
+            Self::Ip if word.is_empty() || word.parse::<IpAddr>().is_ok() => Ok(word.clone()),
+            Self::Ip => Err("argument must be an IP address".to_owned()),
             _ => {
                 // CONFIG SET gives several words as one argument.
                 let words: Vec<String> = word.split_ascii_whitespace().map(str::to_owned).collect();
@@ -108,6 +120,34 @@ fn switch(word: &str) -> Result<String, String> {
         lower @ ("yes" | "no") => Ok(lower.to_owned()),
         _ => Err("argument must be 'yes' or 'no'".to_owned()),
     }
+}
+
+/// The longest name that the cluster bus carries.
+const LONGEST_NAME: usize = 255;
+
+fn hostname(word: &str) -> Result<String, String> {
+    if word.len() > LONGEST_NAME {
+        return Err("Hostnames must be less than 256 characters".to_owned());
+    }
+    if !word.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._".contains(&byte)) {
+        return Err(
+            "Hostnames may only contain alphanumeric characters, hyphens, underscores or dots".to_owned()
+        );
+    }
+    Ok(word.to_owned())
+}
+
+fn plain_name(word: &str) -> Result<String, String> {
+    if word.len() > LONGEST_NAME {
+        return Err("Names must be less than 256 characters".to_owned());
+    }
+    if !word.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._/".contains(&byte)) {
+        return Err(
+            "Announced names may only contain alphanumeric characters, hyphens, underscores, dots or slashes"
+                .to_owned(),
+        );
+    }
+    Ok(word.to_owned())
 }
 
 fn integer(word: &str) -> Result<i64, String> {

@@ -205,6 +205,37 @@ mod tests {
     use super::*;
 
     #[test]
+    fn names_that_would_break_a_line_of_nodes_conf_are_refused() {
+        let config = Config::default();
+        let names = [
+            "cluster-announce-hostname",
+            "cluster-announce-human-nodename",
+            "availability-zone",
+            "cluster-announce-ip",
+        ];
+        for name in names {
+            for bad in
+                ["a b", "a,b", "a\nb", "a\tb", "a\"b", "a'b", "a\\b", "a=b", "a\u{7f}b", "a\u{e9}", "a;b"]
+            {
+                assert!(config.load(name, &[bad.to_owned()]).is_err(), "{name} '{bad:?}'");
+            }
+            assert_eq!(config.load(name, &[String::new()]), Ok(()), "{name}");
+        }
+        for (name, good) in [
+            ("cluster-announce-hostname", "redis-7.example_1.com"),
+            ("cluster-announce-human-nodename", "rack-4/node_2.a"),
+            ("availability-zone", "eu-central-1a"),
+            ("cluster-announce-ip", "2001:db8::1"),
+            ("cluster-databases", "16"),
+        ] {
+            assert_eq!(config.load(name, &[good.to_owned()]), Ok(()), "{name}");
+        }
+        for bad in ["0", "65536", "-1"] {
+            assert!(config.load("cluster-databases", &[bad.to_owned()]).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
     fn every_default_fits_its_kind() {
         for row in PARAMETERS {
             let words: Vec<String> = match row.kind {

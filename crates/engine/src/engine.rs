@@ -151,6 +151,12 @@ impl Engine {
         self.wall_base.store(micros - (nanos / 1000) as i64, Ordering::Relaxed);
     }
 
+    /// Whether this is a node of a cluster as Redis has them, where nobody may name another database than 0
+    /// (`cluster-databases` allows more).
+    pub(crate) fn is_cluster_of_one_database(&self) -> bool {
+        self.topology.is_some() && self.keyspace.databases() == 1
+    }
+
     /// Every thread's counters.
     #[must_use]
     pub fn worker_stats(&self) -> Vec<Arc<WorkerStats>> {

@@ -56,6 +56,9 @@ impl Kind {
 pub trait Bus: Send + Sync + fmt::Debug {
     /// Sends a client's message to all nodes, or to those of this shard. Must not wait.
     fn publish(&self, sharded: bool, channel: &[u8], message: &[u8]);
+
+    /// How many bytes a channel and its message may have together.
+    fn longest(&self) -> usize;
 }
 
 type Subscribers = BTreeMap<u64, Arc<Client>>;
@@ -129,6 +132,11 @@ impl PubSub {
     /// If called twice.
     pub fn set_bus(&self, bus: Box<dyn Bus>) {
         assert!(self.bus.set(bus).is_ok(), "a node has one bus");
+    }
+
+    /// Whether the other nodes of a cluster can be told this.
+    pub(crate) fn can_forward(&self, channel: &[u8], message: &[u8]) -> bool {
+        self.bus.get().is_none_or(|bus| channel.len() + message.len() <= bus.longest())
     }
 
     pub(crate) fn forward(&self, sharded: bool, channel: &[u8], message: &[u8]) {

@@ -71,6 +71,11 @@ impl Client {
 
     /// A client of a node that serves every slot of a cluster.
     pub(crate) fn clustered() -> Self {
+        Self::clustered_with(1)
+    }
+
+    /// A node of a cluster with so many databases (`cluster-databases`).
+    pub(crate) fn clustered_with(databases: u16) -> Self {
         let me = NodeId::from_random([1; 20]);
         let member = Member {
             id: me,
@@ -84,7 +89,7 @@ impl Client {
         };
         let mut topology = Topology::new(me, Epoch(1), true, vec![member]);
         topology.assign(Slot::all(), me);
-        Self::of(Engine::new(Keyspace::new(1, 1), Some(topology), Box::new(NoLog)), Kept::default())
+        Self::of(Engine::new(Keyspace::new(1, databases), Some(topology), Box::new(NoLog)), Kept::default())
     }
 
     fn of(engine: Engine, log: Kept) -> Self {

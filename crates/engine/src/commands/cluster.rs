@@ -227,6 +227,24 @@ mod tests {
     }
 
     #[test]
+    fn where_there_are_several_databases_the_selected_one_is_counted() {
+        Client::clustered_with(3).table(&[
+            ("set foo{t} 1", "+OK"),
+            ("select 2", "+OK"),
+            ("mset bar{t} 1 baz{t} 2", "+OK"),
+            ("cluster countkeysinslot 15891", ":2"),
+            ("move bar{t} 1", ":1"),
+            ("cluster getkeysinslot 15891 10", "*1|$6|baz{t}"),
+            ("select 1", "+OK"),
+            ("cluster getkeysinslot 15891 10", "*1|$6|bar{t}"),
+            ("select 0", "+OK"),
+            ("cluster getkeysinslot 15891 10", "*1|$6|foo{t}"),
+            ("select 3", "-ERR DB index is out of range"),
+        ]);
+        Client::clustered().table(&[("select 1", "-ERR SELECT is not allowed in cluster mode")]);
+    }
+
+    #[test]
     fn slots_are_counted_and_their_keys_named() {
         Client::clustered().table(&[
             ("asking", "+OK"),

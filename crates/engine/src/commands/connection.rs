@@ -142,7 +142,7 @@ fn ping(context: &mut Context<'_>) -> Result<(), CommandError> {
 
 fn select(context: &mut Context<'_>) -> Result<(), CommandError> {
     let number = context.integer(1)?;
-    if context.engine.topology.is_some() && number != 0 {
+    if context.engine.is_cluster_of_one_database() && number != 0 {
         return Err(CommandError::text("ERR SELECT is not allowed in cluster mode"));
     }
     context.session.db = database(context, number)?;

@@ -108,6 +108,9 @@ fn unsubscribe(context: &mut Context<'_>, kind: Kind) -> Result<(), CommandError
 
 fn publish(context: &mut Context<'_>, sharded: bool) -> Result<(), CommandError> {
     let (channel, message, engine) = (context.arg(1), context.arg(2), context.engine);
+    if context.session.origin == Origin::Client && !engine.pubsub.can_forward(channel, message) {
+        return Err(CommandError::text("ERR message is too long for the cluster bus"));
+    }
     let receivers = engine.pubsub.deliver(sharded, channel, message);
     if engine.topology.is_none() {
         context.replicate();

@@ -76,7 +76,7 @@ fn decode_one(kind: u16, payload: &[u8]) -> Result<Option<Extension>, DecodeErro
 fn text(payload: &[u8]) -> Option<String> {
     let end = payload.iter().position(|&byte| byte == 0)?;
     let text = &payload[..end];
-    let plain = text.iter().all(|&byte| byte.is_ascii_graphic() && byte != b',' && byte != b'=');
+    let plain = text.iter().all(|&byte| byte.is_ascii_graphic() && !b",=\"'\\".contains(&byte));
     (end < MAX_TEXT_BYTES && plain).then(|| String::from_utf8_lossy(text).into_owned())
 }
 

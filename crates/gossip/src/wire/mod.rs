@@ -45,6 +45,8 @@ pub(crate) const ENTRY_BYTES: usize = 104;
 pub(crate) const ID_BYTES: usize = 40;
 pub(crate) const IP_BYTES: usize = 46;
 pub(crate) const BITMAP_BYTES: usize = 2048;
+/// The most bytes that the channel and the message of a [`Publication`] may have together.
+pub const MAX_PUBLICATION_BYTES: usize = MAX_PACKET_BYTES - HEADER_BYTES - 8;
 pub(crate) const UPDATE_BYTES: usize = 8 + ID_BYTES + BITMAP_BYTES;
 
 /// Places in the header.

@@ -43,6 +43,10 @@ impl Outbox {
 }
 
 impl Bus for Outbox {
+    fn longest(&self) -> usize {
+        gossip::wire::MAX_PUBLICATION_BYTES
+    }
+
     fn publish(&self, sharded: bool, channel: &[u8], message: &[u8]) {
         let bytes = channel.len() + message.len();
         let before = self.waiting.fetch_add(bytes, Ordering::Relaxed);

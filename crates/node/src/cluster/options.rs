@@ -1,9 +1,8 @@
 //! The `cluster-*` parameters as the machine takes them.
 
-use std::net::IpAddr;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result};
 use gossip::Announce;
 
 use config::Config;
@@ -50,36 +49,12 @@ fn announce(config: &Config) -> Result<Announce> {
         port => port,
     };
     Ok(Announce {
-        ip: announced_ip(&config.text("cluster-announce-ip"))?,
+        // An empty text is none; what is no address, CONFIG SET refuses.
+        ip: config.text("cluster-announce-ip").parse().ok(),
         port: or("cluster-announce-port", config.port("port")),
         tls_port: config.port("cluster-announce-tls-port"),
         bus_port: or("cluster-announce-bus-port", bus_port(config)?),
-        hostname: plain_name(config, "cluster-announce-hostname")?,
-        human_name: plain_name(config, "cluster-announce-human-nodename")?,
+        hostname: config.text("cluster-announce-hostname"),
+        human_name: config.text("cluster-announce-human-nodename"),
     })
-}
-
-fn announced_ip(text: &str) -> Result<Option<IpAddr>> {
-    if text.is_empty() {
-        return Ok(None);
-    }
-    match text.parse() {
-        Ok(ip) => Ok(Some(ip)),
-        Err(_) => {
-            bail!("cluster-announce-ip '{text}' is no IP address; names go to cluster-announce-hostname")
-        }
-    }
-}
-
-/// A name that may stand in `nodes.conf` and on the bus.
-fn plain_name(config: &Config, parameter: &str) -> Result<String> {
-    let name = config.text(parameter);
-    let plain = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._".contains(&byte));
-    if !plain || name.len() > 255 {
-        bail!(
-            "{parameter}: Hostnames may only contain alphanumeric characters, hyphens, dots or underscores, \
-             and at most 255 of them"
-        );
-    }
-    Ok(name)
 }

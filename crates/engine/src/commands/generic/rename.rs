@@ -87,7 +87,7 @@ fn transfer(
 }
 
 pub(super) fn move_key(context: &mut Context<'_>) -> Result<(), CommandError> {
-    if context.engine.topology.is_some() {
+    if context.engine.is_cluster_of_one_database() {
         return Err(CommandError::text("ERR MOVE is not allowed in cluster mode"));
     }
     let key = context.key(1);
@@ -117,7 +117,7 @@ pub(super) fn copy(context: &mut Context<'_>) -> Result<(), CommandError> {
         } else if word.eq_ignore_ascii_case(b"db") && index + 1 < context.args.len() {
             index += 1;
             let number = context.integer(index)?;
-            if context.engine.topology.is_some() && number != 0 {
+            if context.engine.is_cluster_of_one_database() && number != 0 {
                 return Err(CommandError::text(
                     "ERR Copying to another database is not allowed in cluster mode",
                 ));
