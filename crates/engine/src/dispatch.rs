@@ -302,6 +302,9 @@ impl Engine {
         let context = &mut pipeline.context;
         let from_client = context.session.origin == Origin::Client;
         if from_client && !gate.is_empty() {
+            if self.is_slot_held(gate, entry.command.flags, &mut context.slots) {
+                return Flow::Paused;
+            }
             match self.pass_held(context.session, gate, entry.command.flags, !entry.command.keys.is_empty()) {
                 Ok(Flow::Done) => {}
                 Ok(flow) => return flow,

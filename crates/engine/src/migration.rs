@@ -113,6 +113,23 @@ impl Engine {
         Ok(Release::Gone(end))
     }
 
+    /// Has clients' writes to `slot` wait from now on, until [`Engine::free_slot`]; `false` if that cannot be.
+    pub fn hold_slot(&self, slot: Slot) -> bool {
+        // First, so that whoever gets the slot after this asks it.
+        self.pauses.hold_slot(&self.settings);
+        let held = self.keyspace.lock(slot).hold();
+        if !held {
+            self.pauses.free_slot(&self.settings);
+        }
+        held
+    }
+
+    /// Ends what [`Engine::hold_slot`] began.
+    pub fn free_slot(&self, slot: Slot) {
+        self.keyspace.lock(slot).free();
+        self.pauses.free_slot(&self.settings);
+    }
+
     /// Deletes some keys of a slot that another node serves now, and logs that; says whether there may be more.
     /// A slot that is served, imported or copied here (again) keeps what it has, and so does a replica.
     pub fn leave_slot(&self, slot: Slot) -> bool {
@@ -180,7 +197,29 @@ mod tests {
     use slot_routing::ReplOffset;
 
     use super::*;
+    use crate::dispatch::Flow;
     use crate::testing::Client;
+
+    #[test]
+    fn while_a_slot_is_held_its_writes_wait_and_nothing_else_does() {
+        let mut client = Client::new();
+        let slot = Slot::of_key(b"{t}");
+        client.table(&[("set a{t} 1", "+OK"), ("set other 1", "+OK")]);
+        assert!(client.engine.hold_slot(slot) && client.engine.hold_slot(slot));
+        client.table(&[("get a{t}", "$1|1"), ("set other 2", "+OK")]);
+        client.table(&[("multi\nget a{t}\nexec", "+OK|+QUEUED|*1|$1|1")]);
+        for write in ["incr a{t}", "flushall", "mset other 3 a{t} 3"] {
+            assert_eq!(client.flow(write), Flow::Paused, "{write}");
+        }
+        client.table(&[("multi\nset a{t} 3", "+OK|+QUEUED")]);
+        assert_eq!(client.flow("exec"), Flow::Paused);
+        client.table(&[("discard", "+OK")]);
+        client.engine.free_slot(slot);
+        assert_eq!(client.flow("incr a{t}"), Flow::Paused);
+        client.engine.free_slot(slot);
+        assert!(client.engine.settings.gate().is_empty());
+        client.table(&[("incr a{t}", ":2")]);
+    }
 
     #[test]
     fn what_is_left_of_a_slot_goes_from_all_databases_and_is_logged() {

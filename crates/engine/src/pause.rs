@@ -43,6 +43,8 @@ struct Pause {
 #[derive(Debug, Default)]
 pub struct Pauses {
     held: Mutex<Held>,
+    /// How many hold a slot; which ones, the slots know ([`keyspace::SlotData::is_held`]).
+    slots: Mutex<usize>,
 }
 
 impl Pauses {
@@ -70,6 +72,25 @@ impl Pauses {
         }
         show(settings, &held);
         held.iter().flatten().map(|pause| pause.until).min()
+    }
+
+    /// One more slot is going to be held: from now on whoever locks one for a write asks it.
+    pub(crate) fn hold_slot(&self, settings: &Settings) {
+        let mut slots = self.slots.lock();
+        *slots += 1;
+        settings.set_gate(Gate::SLOTS_HELD, true);
+    }
+
+    /// One fewer is held.
+    pub(crate) fn free_slot(&self, settings: &Settings) {
+        let mut slots = self.slots.lock();
+        *slots -= 1;
+        settings.set_gate(Gate::SLOTS_HELD, *slots > 0);
+    }
+
+    /// Whether any slot is held.
+    pub fn holds_slots(&self) -> bool {
+        *self.slots.lock() > 0
     }
 
     /// Who pauses; of several, the one that holds back most.

@@ -34,6 +34,8 @@ bitflags! {
         const REDIRECTS = 1 << 9;
         /// A replica: expired keys are hidden, not deleted, and what clients write, if they may, is not logged.
         const REPLICA = 1 << 10;
+        /// Writes to some slots wait (MIGRATE of a key that is written all the time).
+        const SLOTS_HELD = 1 << 11;
     }
 }
 

@@ -25,6 +25,8 @@ pub struct SlotData {
     /// The last snapshot that the slot has been pinned for.
     pub(crate) seen: u32,
     ownership: Ownership,
+    /// How many want it to stay as it is for a moment.
+    holds: u8,
 }
 
 /// What few slots have.
@@ -45,6 +47,28 @@ impl SlotData {
 
     pub fn set_ownership(&mut self, ownership: Ownership) {
         self.ownership = ownership;
+    }
+
+    /// Whether clients' writes wait: somebody moves a key that they write all the time.
+    #[must_use]
+    pub fn is_held(&self) -> bool {
+        self.holds > 0
+    }
+
+    /// Lets clients' writes wait until [`SlotData::free`] has been called as often as this; `false` if too many
+    /// do that already.
+    pub fn hold(&mut self) -> bool {
+        let holds = self.holds.checked_add(1);
+        self.holds = holds.unwrap_or(self.holds);
+        holds.is_some()
+    }
+
+    /// Ends what one [`SlotData::hold`] began.
+    ///
+    /// # Panics
+    /// If none did.
+    pub fn free(&mut self) {
+        self.holds = self.holds.checked_sub(1).expect("who frees a slot has held it");
     }
 
     /// The slot's keys in database `db`.

@@ -7,6 +7,7 @@ use std::time::Duration;
 use clock::Millis;
 use engine::{Engine, PauseMode, PausePurpose};
 use parking_lot::Mutex;
+use slot_routing::Slot;
 use tokio::sync::{Notify, watch};
 
 use crate::cluster::Cluster;
@@ -157,8 +158,20 @@ impl Server {
         let _ = self.stopping.subscribe().wait_for(|stopping| *stopping).await;
     }
 
-    /// Returns when no pause holds commands back any more.
+    /// Returns when nothing holds commands back any more.
     pub(crate) async fn unpaused(&self) {
+        loop {
+            self.pauses_over().await;
+            let ended = self.pause_ended.notified();
+            if !self.engine.pauses.holds_slots() {
+                return;
+            }
+            let _ = tokio::time::timeout(PAUSE_LOOK, ended).await;
+        }
+    }
+
+    /// Returns when no pause holds; slots may be held.
+    pub(crate) async fn pauses_over(&self) {
         loop {
             let ended = self.pause_ended.notified();
             let now = crate::process::time::now();
@@ -176,6 +189,12 @@ impl Server {
             .saturating_add(i64::try_from(longest.as_millis()).unwrap_or(i64::MAX));
         let (purpose, mode) = (PausePurpose::Failover, PauseMode::Writes);
         self.engine.pauses.pause(&self.engine.settings, purpose, mode, Millis(end));
+    }
+
+    /// Lets writes to a slot go on that was held.
+    pub(crate) fn free_slot(&self, slot: Slot) {
+        self.engine.free_slot(slot);
+        self.pause_ended.notify_waiters();
     }
 
     /// Ends the pause for a manual failover, and lets those go on whom it held back.

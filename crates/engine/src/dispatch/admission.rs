@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 use slot_routing::Topology;
 
 use clock::Millis;
+use keyspace::LockedSlots;
 
 use super::{Admitted, Flow, Prepared};
 use crate::command::{Flags, Run};
@@ -195,6 +196,16 @@ impl Engine {
             return Err(CommandError::Loading);
         }
         Ok(())
+    }
+}
+
+impl Engine {
+    /// Whether a client's command waits because one of its slots, which it has locked, is held.
+    #[inline]
+    pub(super) fn is_slot_held(&self, gate: Gate, flags: Flags, slots: &mut LockedSlots<'_>) -> bool {
+        gate.contains(Gate::SLOTS_HELD)
+            && flags.contains(Flags::WRITE)
+            && slots.iter_mut().any(|slot| slot.is_held())
     }
 }
 

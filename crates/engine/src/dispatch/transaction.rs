@@ -83,12 +83,13 @@ impl Engine {
             self.unwatch(session);
             return Err(CommandError::text("EXECABORT Transaction discarded because of previous errors."));
         }
-        let slots = self.lock_transaction(session, &transaction, asked, *now);
+        let mut slots = self.lock_transaction(session, &transaction, asked, *now);
         // As for any command: what holds may be another since this was admitted.
         let flags = transaction.flags_of_exec(Flags::empty());
         let gate = self.settings.gate();
-        let passed = match session.origin {
-            Origin::Client if slots.is_ok() => self.pass_held(session, gate, flags, transaction.has_keys()),
+        let passed = match (session.origin, &mut slots) {
+            (Origin::Client, Ok(slots)) if self.is_slot_held(gate, flags, slots) => Ok(Flow::Paused),
+            (Origin::Client, Ok(_)) => self.pass_held(session, gate, flags, transaction.has_keys()),
             _ => Ok(Flow::Done),
         };
         if passed == Ok(Flow::Paused) {

@@ -1,19 +1,21 @@
 //! MIGRATE: keys move to another server.
 //!
 //! Each key is captured, restored at the target, and released here if it has not changed meanwhile; if it
-//! has, it is sent again. A target that cannot read what Redis has added to the format gets the key once more
+//! has, it is sent again. A key that is written all the time would be sent for ever: after a few tries writes to
+//! its slot wait until it has arrived. The timeout is for all of it. A target that cannot read what Redis has added to the format gets the key once more
 //! as Valkey writes it. Other clients are served all the while. The target's ASKING form is used in
 //! cluster mode, where the slot is on its way and not yet the target's.
 
 mod target;
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use clock::Millis;
 use engine::{Captured, CommandError, Release};
 use persistence::Dialect;
 use resp::{Args, Value, encode_request};
-use slot_routing::ReplOffset;
+use slot_routing::{ReplOffset, Slot};
 
 use crate::net::connection::Connection;
 use crate::net::dialer::Dialer;
@@ -23,6 +25,8 @@ use crate::server::Server;
 pub(crate) use target::Pool;
 use target::{Place, Target};
 
+/// How often keys are sent that have changed meanwhile before writes to their slots wait.
+const TRIES: usize = 3;
 /// Redis's, for a timeout that is not above zero.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(1);
 /// What a target says that lacks the form of a value.
@@ -91,7 +95,10 @@ pub(super) async fn migrate(connection: &mut Connection, args: Args<'_>) {
     let db = connection.session.db;
     let mut released = None;
     let reply = match Migration::parse(args) {
-        Ok(migration) => migration.run(&server, db, &mut released).await.map_err(|error| error.to_string()),
+        Ok(migration) => {
+            let run = tokio::time::timeout(migration.timeout, migration.run(&server, db, &mut released));
+            run.await.unwrap_or(Err(Failure::Reading)).map_err(|error| error.to_string())
+        }
         Err(text) => Err(text.to_owned()),
     };
     if let Some(end) = released {
@@ -143,7 +150,18 @@ impl Migration {
         }
         let mut target = Target::reach(server, &self.place, self.timeout).await?;
         let mut replace = self.replace;
-        while !parcels.is_empty() {
+        let mut held = HeldSlots { server, slots: Vec::new() };
+        for tries in 1.. {
+            if parcels.is_empty() {
+                break;
+            }
+            if tries > TRIES && held.slots.is_empty() {
+                held.hold(&parcels);
+                for (key, captured) in &mut parcels {
+                    let dialect = captured.as_ref().map_or(Dialect::Redis, |captured| captured.dialect);
+                    *captured = server.engine.capture(db, key, crate::process::time::now(), dialect);
+                }
+            }
             let sent = self.send(&mut target, server, db, &parcels, replace, released).await;
             parcels = match sent {
                 // A link that was kept open had been closed by the other end: nothing was done there.
@@ -210,6 +228,25 @@ impl Migration {
     }
 }
 
+/// Slots whose writes wait for as long as this lives.
+struct HeldSlots<'a> {
+    server: &'a Server,
+    slots: Vec<Slot>,
+}
+
+impl HeldSlots<'_> {
+    fn hold(&mut self, parcels: &[Parcel<'_>]) {
+        let slots: BTreeSet<Slot> = parcels.iter().map(|(key, _)| Slot::of_key(key)).collect();
+        self.slots = slots.into_iter().filter(|slot| self.server.engine.hold_slot(*slot)).collect();
+    }
+}
+
+impl Drop for HeldSlots<'_> {
+    fn drop(&mut self) {
+        self.slots.iter().for_each(|slot| self.server.free_slot(*slot));
+    }
+}
+
 /// Lets go of a key that has arrived, when no pause forbids it.
 async fn release(server: &Server, db: u16, key: &[u8], captured: &Captured) -> Result<Release, CommandError> {
     loop {
@@ -218,7 +255,7 @@ async fn release(server: &Server, db: u16, key: &[u8], captured: &Captured) -> R
         if released != Ok(Release::Paused) {
             return released;
         }
-        server.unpaused().await;
+        server.pauses_over().await;
     }
 }
 
