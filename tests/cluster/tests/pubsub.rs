@@ -115,3 +115,23 @@ fn a_cluster_hears_over_its_bus() {
         assert_eq!(listener.read().expect("a farewell"), confirmation("sunsubscribe", "bar", 0));
     }
 }
+
+/// The bus carries messages of up to 64 MB: a longer one is refused, and the links between the nodes stay.
+#[test]
+fn a_message_that_the_bus_does_not_carry_is_refused() {
+    let cluster = Cluster::start(&Program::redoubt(), 3, 0);
+    let mut listener = subscribe(&cluster.nodes[1], "SUBSCRIBE", "news");
+    let mut publisher = cluster.nodes[0].connect();
+    let long = "x".repeat(70 << 20);
+    for word in ["PUBLISH", "SPUBLISH"] {
+        // Slot 0 is node 0's.
+        let channel = &cluster_tests::key_for_every_slot()[0];
+        let reply = publisher.call(&[word, channel, &long]);
+        assert_eq!(reply, Value::Error("ERR message is too long for the cluster bus".into()), "{word}");
+    }
+    publisher.call(&["PUBLISH", "news", "short"]);
+    assert_eq!(listener.read().expect("a message"), message(&["message", "news", "short"]));
+    for node in &cluster.nodes {
+        assert!(!node.log().contains("the link is closed"), "{}", node.log());
+    }
+}

@@ -1,0 +1,270 @@
+//! Slots on their way from node to node, while nodes die and clients write.
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use cluster_tests::{key_for_every_slot, owner_index};
+use harness::{
+    Cluster, Connection, Node, Program, Value, cluster_field, eventually, eventually_within, redis_cli,
+};
+
+/// Everything that a move left half-way is to be whole again within this.
+const HEALED: Duration = Duration::from_secs(15);
+/// The slot that moves; node 0 serves it at first.
+const SLOT: u16 = 0;
+
+fn cluster() -> Cluster {
+    Cluster::start(&Program::redoubt(), 3, 1)
+}
+
+/// Keys of the slot that moves, each with itself as its value.
+fn fill_slot(cluster: &Cluster, count: usize) -> Vec<String> {
+    let tag = &key_for_every_slot()[usize::from(SLOT)];
+    let keys: Vec<String> = (0..count).map(|number| format!("{number}:{{{tag}}}")).collect();
+    let mut owner = cluster.nodes[0].connect();
+    for key in &keys {
+        owner.call(&["SET", key, key]).expect_ok();
+    }
+    keys
+}
+
+/// The keys that the slot's owner does not have as [`fill_slot`] wrote them.
+fn missing(cluster: &Cluster, keys: &[String]) -> Vec<String> {
+    let mut owner = cluster.nodes[owner_index(cluster, 2, SLOT)].connect();
+    let mut is_there = |key: &str| owner.call(&["GET", key]) == Value::Bulk(key.as_bytes().to_vec());
+    keys.iter().filter(|key| !is_there(key)).cloned().collect()
+}
+
+/// Begins the move of the slot from node 0 to node 1, and moves these keys.
+fn begin_move(cluster: &Cluster, keys: &[String]) {
+    let (from, to) = (cluster.id(0), cluster.id(1));
+    cluster.nodes[1].run(&format!("CLUSTER SETSLOT {SLOT} IMPORTING {from}")).expect_ok();
+    cluster.nodes[0].run(&format!("CLUSTER SETSLOT {SLOT} MIGRATING {to}")).expect_ok();
+    let port = cluster.nodes[1].port.to_string();
+    let mut words = vec!["MIGRATE", "127.0.0.1", &port, "", "0", "5000", "KEYS"];
+    words.extend(keys.iter().map(String::as_str));
+    if !keys.is_empty() {
+        cluster.nodes[0].connect().call(&words).expect_ok();
+    }
+}
+
+/// `redis-cli --cluster fix` until there is nothing left to fix.
+fn fix(cluster: &Cluster) {
+    let address = cluster.nodes[2].address();
+    eventually_within(HEALED, "redis-cli --cluster fix heals the cluster", || {
+        // It exits with an error while it finds something to fix.
+        let fixed = redis_cli(&["--cluster", "fix", &address]);
+        println!("{}", fixed.unwrap_or_else(|failed| failed));
+        let output = redis_cli(&["--cluster", "check", &address]).ok()?;
+        let whole = output.contains("[OK] All 16384 slots covered.") && !output.contains("[WARNING]");
+        whole.then_some(())
+    });
+}
+
+/// The slot's marks on the node's own line of CLUSTER NODES.
+fn marks(node: &Node) -> Vec<String> {
+    let text = node.run("CLUSTER NODES").text();
+    let line = text.lines().find(|line| line.contains("myself")).expect("a node knows itself");
+    line.split(' ').filter(|word| word.starts_with('[')).map(str::to_owned).collect()
+}
+
+#[test]
+fn an_import_survives_the_failover_of_its_source() {
+    let mut cluster = cluster();
+    let keys = fill_slot(&cluster, 20);
+    begin_move(&cluster, &keys[..10]);
+    // A key that both have redis-cli compares by DEBUG DIGEST-VALUE, which is not allowed by default.
+    eventually("the source's replica has let go of them", || {
+        (cluster.nodes[3].run("DBSIZE").int() == 10).then_some(())
+    });
+    cluster.nodes[0].kill();
+    cluster.wait_for_owner(SLOT, |port| port == cluster.nodes[3].port);
+    let importing = &cluster.nodes[1];
+    eventually_within(HEALED, "the importing node sees the slot's new owner", || {
+        let mut connection = importing.connect();
+        (cluster_field(&mut connection, "cluster_slots_assigned")? == "16384").then_some(())?;
+        (cluster_field(&mut connection, "cluster_state")? == "ok").then_some(())
+    });
+    assert_eq!(marks(importing), [format!("[{SLOT}-<-{}]", cluster.id(3))]);
+    cluster.nodes[0].launch();
+    cluster.wait_until_ok();
+    fix(&cluster);
+    assert_eq!(missing(&cluster, &keys), Vec::<String>::new());
+}
+
+#[test]
+fn keys_that_a_dead_target_had_imported_are_found_at_its_successor() {
+    let mut cluster = cluster();
+    let keys = fill_slot(&cluster, 20);
+    begin_move(&cluster, &keys[..10]);
+    eventually("the target's replica has the keys", || {
+        (cluster.nodes[4].run("DBSIZE").int() == 10).then_some(())
+    });
+    cluster.nodes[1].kill();
+    cluster.wait_for_owner(8000, |port| port == cluster.nodes[4].port);
+    let (source, successor) = (cluster.id(0), cluster.id(4));
+    eventually_within(HEALED, "the successor says what it holds", || {
+        (marks(&cluster.nodes[4]) == [format!("[{SLOT}-<-{source}]")]).then_some(())
+    });
+    eventually_within(HEALED, "the source moves the slot to the successor", || {
+        (marks(&cluster.nodes[0]) == [format!("[{SLOT}->-{successor}]")]).then_some(())
+    });
+    cluster.nodes[1].launch();
+    cluster.wait_until_ok();
+    fix(&cluster);
+    assert_eq!(missing(&cluster, &keys), Vec::<String>::new());
+}
+
+#[test]
+fn what_is_left_of_a_slot_that_was_taken_is_deleted_here_and_at_the_replica() {
+    let cluster = cluster();
+    fill_slot(&cluster, 2000);
+    let taker = cluster.id(1);
+    cluster.nodes[1].run(&format!("CLUSTER SETSLOT {SLOT} NODE {taker}")).expect_ok();
+    for node in [0, 3] {
+        eventually("the keys are gone", || (cluster.nodes[node].run("DBSIZE").int() == 0).then_some(()));
+    }
+    assert_eq!(marks(&cluster.nodes[0]), Vec::<String>::new());
+    cluster.wait_until_ok();
+    // It takes the slot back: nothing of before is there, and what comes now stays.
+    let back = cluster.id(0);
+    cluster.nodes[0].run(&format!("CLUSTER SETSLOT {SLOT} NODE {back}")).expect_ok();
+    cluster.wait_for_owner(SLOT, |port| port == cluster.nodes[0].port);
+    let keys = fill_slot(&cluster, 100);
+    assert_eq!(missing(&cluster, &keys), Vec::<String>::new());
+}
+
+#[test]
+fn a_slot_is_handed_over_with_all_its_databases() {
+    let program = Program::redoubt();
+    let options = "--cluster-enabled yes --cluster-node-timeout 2000 --cluster-databases 4";
+    let cluster = Cluster::join((0..3).map(|_| Node::start(&program, options)).collect(), 3);
+    let key = &key_for_every_slot()[usize::from(SLOT)];
+    let mut source = cluster.nodes[0].connect();
+    source.run("SELECT 2").expect_ok();
+    source.call(&["SET", key, "two"]).expect_ok();
+    begin_move(&cluster, &[]);
+    let to = cluster.id(1);
+    let give = format!("CLUSTER SETSLOT {SLOT} NODE {to}");
+    let refusal = cluster.nodes[0].run(&give);
+    assert!(matches!(&refusal, Value::Error(text) if text.contains("still hold keys")), "{refusal:?}");
+    assert_eq!(source.run(&format!("CLUSTER COUNTKEYSINSLOT {SLOT}")).int(), 1);
+    assert_eq!(source.run(&format!("CLUSTER GETKEYSINSLOT {SLOT} 10")).items()[0].text(), *key);
+    let port = cluster.nodes[1].port.to_string();
+    source.call(&["MIGRATE", "127.0.0.1", &port, key, "2", "5000"]).expect_ok();
+    for node in [1, 0] {
+        cluster.nodes[node].run(&give).expect_ok();
+    }
+    let mut target = cluster.nodes[1].connect();
+    assert_eq!(target.call(&["GET", key]), Value::NullBulk);
+    target.run("SELECT 2").expect_ok();
+    assert_eq!(target.call(&["GET", key]).text(), "two");
+}
+
+/// Lets bytes through to `port`, each way some milliseconds later.
+fn far_away(port: u16) -> u16 {
+    const WAY: Duration = Duration::from_millis(20);
+    let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a free port");
+    let here = listener.local_addr().expect("it is bound").port();
+    thread::spawn(move || {
+        for near in listener.incoming().flatten() {
+            let Ok(far) = TcpStream::connect(("127.0.0.1", port)) else { return };
+            for (mut from, mut to) in [(near.try_clone(), far.try_clone()), (Ok(far), Ok(near))]
+                .into_iter()
+                .filter_map(|(from, to)| Some((from.ok()?, to.ok()?)))
+            {
+                thread::spawn(move || {
+                    let mut buffer = vec![0; 1 << 16];
+                    while let Ok(read @ 1..) = from.read(&mut buffer) {
+                        thread::sleep(WAY);
+                        if to.write_all(&buffer[..read]).is_err() {
+                            break;
+                        }
+                    }
+                    let _ = to.shutdown(Shutdown::Both);
+                });
+            }
+        }
+    });
+    here
+}
+
+/// A counter's value; one that is not there has not counted.
+fn number(value: &Value) -> i64 {
+    if *value == Value::NullBulk { 0 } else { value.text().parse().expect("a number") }
+}
+
+/// A key that is written all the time was sent again and again; and every increment must be at one place or the other.
+#[test]
+fn a_key_that_is_written_all_the_time_moves_after_a_few_tries() {
+    let (source, target) = (Node::start(&Program::redoubt(), ""), Node::start(&Program::redoubt(), ""));
+    let far = far_away(target.port).to_string();
+    let over = AtomicBool::new(false);
+    let acknowledged = thread::scope(|scope| {
+        let writer = scope.spawn(|| {
+            let mut connection = source.connect();
+            let mut acknowledged = 0;
+            while !over.load(Ordering::Relaxed) {
+                assert!(connection.run("INCR hot").int() > 0);
+                acknowledged += 1;
+            }
+            acknowledged
+        });
+        eventually("it is written", || (number(&source.run("GET hot")) > 100).then_some(()));
+        let reply = source.connect().call(&["MIGRATE", "127.0.0.1", &far, "hot", "0", "10000"]);
+        over.store(true, Ordering::Relaxed);
+        reply.expect_ok();
+        writer.join().expect("the writer ends well")
+    });
+    assert_eq!(number(&source.run("GET hot")) + number(&target.run("GET hot")), acknowledged);
+    let calls = target.info("commandstats", "cmdstat_restore").expect("it was restored");
+    let calls: u32 = calls.trim_start_matches("calls=").split(',').next().unwrap().parse().expect("a number");
+    assert!(calls <= 5, "{calls} RESTOREs");
+}
+
+#[test]
+fn the_timeout_of_migrate_is_for_all_of_it() {
+    let source = Node::start(&Program::redoubt(), "");
+    source.run("SET k v").expect_ok();
+    // It takes connections, and says a byte of an endless answer every so often.
+    let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a free port");
+    let port = listener.local_addr().expect("it is bound").port().to_string();
+    thread::spawn(move || {
+        let (mut stream, _) = listener.accept().expect("a connection");
+        while stream.write_all(b"+").is_ok() {
+            thread::sleep(Duration::from_millis(50));
+        }
+    });
+    let begun = Instant::now();
+    let reply = source.connect().call(&["MIGRATE", "127.0.0.1", &port, "k", "0", "300"]);
+    assert!(reply.is_error("IOERR"), "{reply:?}");
+    assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
+    assert_eq!(source.run("GET k").text(), "v");
+}
+
+#[test]
+fn a_master_that_stood_still_serves_as_soon_as_the_others_have_answered() {
+    const TIMEOUT: Duration = Duration::from_secs(8);
+    let program = Program::redoubt();
+    let options = format!("--cluster-enabled yes --cluster-node-timeout {}", TIMEOUT.as_millis());
+    let cluster = Cluster::join((0..3).map(|_| Node::start(&program, &options)).collect(), 3);
+    let (key, frozen) = (&key_for_every_slot()[usize::from(SLOT)], &cluster.nodes[0]);
+    let mut connection: Connection = frozen.connect();
+    connection.call(&["SET", key, "before"]).expect_ok();
+    frozen.freeze();
+    // Long enough to make it wonder whether it was replaced; the others do not suspect it yet.
+    thread::sleep(TIMEOUT.mul_f64(0.8));
+    frozen.thaw();
+    let thawed = Instant::now();
+    eventually("it serves again", || {
+        (connection.call(&["SET", key, "after"]) == Value::Simple("OK".into())).then_some(())
+    });
+    let took = thawed.elapsed();
+    let suspected = cluster.nodes[1..].iter().any(|node| node.log().contains("possibly failing"));
+    // Before, it waited for five seconds more.
+    assert!(suspected || took < Duration::from_secs(2), "{took:?}");
+    assert!(frozen.log().contains("stood still"), "{}", frozen.log());
+}
