@@ -7,8 +7,6 @@
 //!
 //! What is left of a slot that has gone is deleted some keys at a time.
 
-use std::sync::atomic::Ordering;
-
 use clock::Millis;
 use keyspace::{Found, LockedSlots};
 use persistence::Dialect;
@@ -39,6 +37,17 @@ pub enum Release {
     /// It is not what was captured.
     Changed,
     /// Writes wait, so this must too.
+    Paused,
+}
+
+/// What is left of a slot that is being left.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Left {
+    /// Nothing that this node may delete.
+    Nothing,
+    /// Perhaps more keys.
+    Some,
+    /// Keys that may not be deleted before a pause is over.
     Paused,
 }
 
@@ -130,14 +139,18 @@ impl Engine {
         self.pauses.free_slot(&self.settings);
     }
 
-    /// Deletes some keys of a slot that another node serves now, and logs that; says whether there may be more.
-    /// A slot that is served, imported or copied here (again) keeps what it has, and so does a replica.
-    pub fn leave_slot(&self, slot: Slot) -> bool {
+    /// Deletes some keys of a slot that another node serves now, and logs that. A slot that is served, imported or
+    /// copied here (again) keeps what it has, and so does a replica.
+    pub fn leave_slot(&self, slot: Slot) -> Left {
         let mut dropped = Vec::new();
         let mut guard = self.keyspace.lock(slot);
-        let replica = self.settings.replica.load(Ordering::Acquire);
-        if replica || !matches!(guard.ownership(), Ownership::Elsewhere | Ownership::Unassigned) {
-            return false;
+        let gate = self.settings.gate();
+        let elsewhere = matches!(guard.ownership(), Ownership::Elsewhere | Ownership::Unassigned);
+        if gate.contains(Gate::REPLICA) || !elsewhere {
+            return Left::Nothing;
+        }
+        if gate.intersects(Gate::PAUSED) {
+            return Left::Paused;
         }
         let mut keys: Vec<Vec<u8>> = Vec::new();
         for db in guard.databases() {
@@ -156,7 +169,7 @@ impl Engine {
         }
         drop(guard);
         dropped.into_iter().for_each(|value| self.bin.discard(value));
-        !keys.is_empty()
+        if keys.is_empty() { Left::Nothing } else { Left::Some }
     }
 
     /// Deletes everything, and tells the log nothing: for a node that leaves its cluster.
@@ -229,10 +242,14 @@ mod tests {
             client.table(&[(&format!("set {number}{{t}} v px 1"), "+OK")]);
         }
         client.now.0 += 5000;
-        assert!(!client.engine.leave_slot(slot), "it is served here");
+        assert_eq!(client.engine.leave_slot(slot), Left::Nothing, "it is served here");
         client.engine.keyspace.lock(slot).set_ownership(Ownership::Elsewhere);
-        let rounds =
-            std::iter::repeat_with(|| client.engine.leave_slot(slot)).take_while(|more| *more).count();
+        client.engine.settings.set_gate(Gate::WRITES_PAUSED, true);
+        assert_eq!(client.engine.leave_slot(slot), Left::Paused);
+        client.engine.settings.set_gate(Gate::WRITES_PAUSED, false);
+        let rounds = std::iter::repeat_with(|| client.engine.leave_slot(slot))
+            .take_while(|left| *left == Left::Some)
+            .count();
         assert!(rounds >= 3, "{rounds}");
         assert_eq!(client.engine.keyspace.keys_in_slot(slot), 0);
     }

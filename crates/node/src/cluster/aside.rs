@@ -9,14 +9,19 @@
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use anyhow::{Context as _, Result};
+use engine::Left;
 use parking_lot::Mutex;
 use slot_routing::{Ownership, Role, Slot, SlotSet, Topology};
 use tokio::sync::mpsc::UnboundedSender;
 
 use super::store::Store;
 use crate::server::Server;
+
+/// How often it is looked whether a pause is over.
+const PAUSE_LOOK: Duration = Duration::from_millis(20);
 
 /// What was done.
 #[derive(Debug)]
@@ -131,7 +136,7 @@ impl Aside {
             self.leaving.lock().iter().filter(|slot| !elsewhere(slot)).collect()
         };
         for slot in back {
-            while self.server.engine.leave_slot(slot) {}
+            while self.server.engine.leave_slot(slot) == Left::Some {}
             self.leaving.lock().remove(slot);
         }
     }
@@ -194,8 +199,13 @@ fn work(server: &Server, leaving: &Leaving, jobs: &Receiver<Job>, done: &Unbound
 fn leave(server: &Server, leaving: &Leaving) {
     loop {
         let Some(slot) = leaving.lock().iter().next() else { return };
-        while leaving.lock().contains(slot) && server.engine.leave_slot(slot) {}
-        leaving.lock().remove(slot);
+        while leaving.lock().contains(slot) {
+            match server.engine.leave_slot(slot) {
+                Left::Some => {}
+                Left::Paused => std::thread::sleep(PAUSE_LOOK),
+                Left::Nothing => drop(leaving.lock().remove(slot)),
+            }
+        }
     }
 }
 
