@@ -130,11 +130,12 @@ impl Engine {
             for (index, request) in prepared.iter().enumerate() {
                 let mut flow = self.step(&mut pipeline, request, plain);
                 // The slot stays locked if the next command is about it too.
-                if prepared.get(index + 1).is_none_or(|next| next.slot() != request.slot()) {
+                let same = |next: &Prepared<'_>| next.slot().is_some() && next.slot() == request.slot();
+                if !prepared.get(index + 1).is_some_and(same) {
                     pipeline.context.slots.release();
                 }
                 if !plain || request.key.is_none() {
-                    pipeline.context.worker.garbage.clear();
+                    pipeline.context.drop_garbage();
                     plain = pipeline.context.session.is_plain();
                     if !plain {
                         flow = pipeline.context.session.after(

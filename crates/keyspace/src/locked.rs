@@ -70,6 +70,12 @@ impl<'k> LockedSlots<'k> {
         self.several.clear();
     }
 
+    /// Whether no slot is locked here.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.one.is_none() && self.several.is_empty()
+    }
+
     /// Makes `slot` the only one that is locked here, which it may have been before or, since it was touched,
     /// elsewhere. Does not wait for it: says whether it is locked.
     #[inline(always)]

@@ -42,6 +42,17 @@ fn states_of_the_node_refuse_what_they_must() {
     client.table(&[("get k", "-NOAUTH Authentication required.")]);
 }
 
+/// What comes next in the pipeline may have no key either: the slots are free all the same.
+#[test]
+fn a_flush_frees_while_all_slots_are_free() {
+    let mut client = Client::new();
+    for next in ["ping", "flushdb sync", "nosuch", "mset a 1 b 2"] {
+        client.table(&[("set k v", "+OK")]);
+        assert!(client.wire(&format!("flushall sync\n{next}")).starts_with("+OK\r\n"));
+        assert!(client.worker.garbage.is_empty());
+    }
+}
+
 #[test]
 fn effects_reach_the_log_and_reads_do_not() {
     let mut client = Client::logged();

@@ -33,6 +33,13 @@ impl Context<'_> {
         self.with_slot(slot, |data| data.table_if(db).map_or(0, Table::len))
     }
 
+    /// Drops what a command took out of the slots that it had locked.
+    pub(crate) fn drop_garbage(&mut self) {
+        let garbage = &mut self.worker.garbage;
+        assert!(garbage.is_empty() || self.slots.is_empty(), "nobody waits for tables to be dropped");
+        garbage.clear();
+    }
+
     /// Takes all keys out of one database, or of all, and says how many there were. The command must hold all
     /// slots. They are dropped when the slots are free again, by this thread if the client waits for that.
     pub fn clear(&mut self, only: Option<u16>, wait: bool) -> usize {
