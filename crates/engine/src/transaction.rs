@@ -1,5 +1,6 @@
 //! What a session has queued since MULTI, and what it watches.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -51,7 +52,8 @@ impl Transaction {
 /// The keys that a session watches.
 #[derive(Debug, Default)]
 pub(crate) struct Watching {
-    pub(crate) keys: Vec<Watched>,
+    /// Each with whether it was past its time already, so that its going is no change.
+    pub(crate) keys: BTreeMap<Watched, bool>,
     pub(crate) dirty: Dirty,
 }
 
@@ -61,7 +63,7 @@ impl Watching {
     }
 
     /// Forgets everything; returns what was watched. Marks that are still on their way reach nobody.
-    pub(crate) fn take(&mut self) -> Vec<Watched> {
+    pub(crate) fn take(&mut self) -> BTreeMap<Watched, bool> {
         self.dirty = Arc::new(AtomicBool::new(false));
         std::mem::take(&mut self.keys)
     }

@@ -40,12 +40,10 @@ impl Default for Watches {
 }
 
 /// A key that a session watches.
-#[derive(Debug)]
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Watched {
     pub(crate) db: u16,
     pub(crate) key: Vec<u8>,
-    /// It was past its time already, so that its going is no change.
-    pub(crate) was_expired: bool,
 }
 
 impl Watches {

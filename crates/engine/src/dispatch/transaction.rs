@@ -197,7 +197,7 @@ impl Engine {
         let mut locked = if transaction.holds_all() {
             LockedSlots::all(&self.keyspace.script_turn())
         } else {
-            slots.extend(session.watching.keys.iter().map(|watched| Slot::of_key(&watched.key)));
+            slots.extend(session.watching.keys.keys().map(|watched| Slot::of_key(&watched.key)));
             self.keyspace.lock_many(&slots)
         };
         let (Some(topology), Some(slot), Origin::Client) = (&self.topology, routed, session.origin) else {
@@ -219,7 +219,7 @@ impl Engine {
 
     /// Whether a watched key's time has come since.
     fn has_expired_watch(&self, session: &Session, slots: &mut LockedSlots<'_>, now: Millis) -> bool {
-        session.watching.keys.iter().filter(|watched| !watched.was_expired).any(|watched| {
+        session.watching.keys.iter().filter(|(_, was_expired)| !**was_expired).any(|(watched, _)| {
             let key = self.keyspace.key(&watched.key);
             matches!(slots.slot_mut(key.slot()).table(watched.db).find(&key, now), Found::Expired(_))
         })
@@ -251,8 +251,8 @@ impl Engine {
         }
         self.watches.stopped();
         session.client.watched.store(0, Ordering::Relaxed);
-        for watched in session.watching.take() {
-            self.watches.unwatch(&watched, session.id);
+        for watched in session.watching.take().keys() {
+            self.watches.unwatch(watched, session.id);
         }
     }
 
