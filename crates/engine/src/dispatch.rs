@@ -402,7 +402,10 @@ impl Engine {
                 Err(flow)
             }
             // A browser made to talk to this port: its next line may be a command of somebody's choosing.
-            Err(CommandError::UnknownCommand { name, .. }) if is_http(&name) => Err(Flow::Close),
+            Err(CommandError::UnknownCommand { name, .. }) if is_http(&name) => {
+                pipeline.context.session.closing = true;
+                Err(Flow::Close)
+            }
             Err(error) => {
                 let error = self.refused_exec(pipeline.context.session, request, error);
                 if let Some(entry) = request.found {

@@ -323,3 +323,17 @@ fn is_unharmed_in(cluster: &Cluster, resident_before: u64) {
         assert_eq!(cluster_field(&mut node.connect(), "cluster_state").as_deref(), Some("ok"));
     }
 }
+
+/// A web page made a browser post commands to this port: its headers come first, the body in a later segment.
+#[test]
+fn a_browser_cannot_post_commands() {
+    let node = server();
+    for headers in ["POST / HTTP/1.1\r\n", "GET key\r\nHost: localhost\r\n"] {
+        let mut browser = node.connect();
+        browser.send_raw(headers.as_bytes()).expect("sent");
+        // The server closes the link before the body, or without having read it.
+        let _ = browser.read_to_end();
+        let _ = browser.send_raw(b"SET evil 1\r\n");
+        assert_eq!(node.run("EXISTS evil"), Value::Int(0), "{headers}");
+    }
+}

@@ -53,6 +53,16 @@ fn a_flush_frees_while_all_slots_are_free() {
     }
 }
 
+/// A browser was made to talk to this port. What it sends later may be a command, so the link is at its end.
+#[test]
+fn a_request_of_http_closes_the_link() {
+    for line in ["POST / HTTP/1.1", "Host: localhost", "hOSt: a"] {
+        let mut client = Client::new();
+        assert_eq!(client.flow(line), Flow::Close, "{line}");
+        assert!(client.session.closing, "{line}");
+    }
+}
+
 #[test]
 fn effects_reach_the_log_and_reads_do_not() {
     let mut client = Client::logged();
