@@ -128,6 +128,7 @@ impl Engine {
             let mut plain = pipeline.context.session.is_plain();
             let prepared = prepared.as_slice();
             for (index, request) in prepared.iter().enumerate() {
+                pipeline.context.worker.running = next + index;
                 let mut flow = self.step(&mut pipeline, request, plain);
                 // The slot stays locked if the next command is about it too.
                 let same = |next: &Prepared<'_>| next.slot().is_some() && next.slot() == request.slot();

@@ -67,6 +67,8 @@ pub struct Worker {
     pub(crate) ready: Vec<Ready>,
     /// Tables that a command emptied, until its slots are free again.
     pub(crate) garbage: Vec<Table>,
+    /// The number, in its batch, of the request that runs or ran last.
+    pub running: usize,
     /// A monotonic clock in nanoseconds, read once a command for the statistics.
     pub(crate) nanos: fn() -> u64,
 }
@@ -141,6 +143,7 @@ impl Engine {
             name: Vec::new(),
             ready: Vec::new(),
             garbage: Vec::new(),
+            running: 0,
             nanos,
         }
     }

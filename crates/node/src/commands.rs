@@ -2,7 +2,7 @@
 
 mod cluster;
 mod config;
-mod info;
+pub(crate) mod info;
 mod memory;
 mod migrate;
 mod replication;

@@ -80,6 +80,7 @@ fn run(arguments: &[String]) -> Result<()> {
     std::env::set_current_dir(&dir).with_context(|| format!("Can't chdir to '{dir}'"))?;
     let (version, pid, port) = (env!("CARGO_PKG_VERSION"), std::process::id(), own.global.port);
     tracing::info!("Redoubt {version} is starting as a sentinel, PID: {pid}, port {port}");
+    crate::process::crash::end_on_panic(None);
     crate::process::startup::raise_file_limit(&config);
     let (files, groups) = Files::open(path)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;

@@ -75,7 +75,8 @@ pub(crate) fn info(server: &Server, args: Args<'_>, reply: &mut Writer<'_>) {
     reply.verbatim(b"txt", render(server, &wanted).as_bytes());
 }
 
-fn render(server: &Server, wanted: &[String]) -> String {
+/// The sections that these words name.
+pub(crate) fn render(server: &Server, wanted: &[String]) -> String {
     let mut text = Text::default();
     for section in SECTIONS.iter().filter(|section| is_wanted(wanted, section)) {
         if !text.0.is_empty() {

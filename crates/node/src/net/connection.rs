@@ -20,6 +20,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::commands;
 use crate::net::output::{Mark, Output};
+use crate::process::crash;
 use crate::net::transport::{Socket, Stream};
 use crate::net::worker::{Scratch, with_scratch};
 use crate::replication::SessionProfile;
@@ -366,15 +367,15 @@ impl Connection {
         // With nothing waiting to be sent, replies are collected in memory that the thread shares.
         let shared = self.output.is_empty();
         let mut out = std::mem::take(if shared { &mut scratch.out } else { self.output.buffer() });
-        let (ran, flow) = self.server.engine.run(
-            &mut scratch.worker,
-            &mut self.session,
-            now,
-            buffer,
-            &scratch.batch,
-            0,
-            &mut out,
-        );
+        let ran = crash::guarded(|| {
+            let (worker, batch) = (&mut scratch.worker, &scratch.batch);
+            self.server.engine.run(worker, &mut self.session, now, buffer, batch, 0, &mut out)
+        });
+        let Some((ran, flow)) = ran else {
+            let running = scratch.worker.running;
+            let args = (running < scratch.batch.len()).then(|| scratch.batch.args(running, buffer));
+            crash::end_in(&self.server, &self.session.client, args)
+        };
         let event = match flow {
             Flow::Done | Flow::Close => None,
             Flow::Paused => Some((ran, Event::Paused)),

@@ -12,7 +12,7 @@ use crate::durability::saving;
 use crate::net::worker;
 use crate::process::settings::RESERVED_FILES;
 use crate::process::shutdown::{self, Plan};
-use crate::process::{cron, daemon, log, places, settings};
+use crate::process::{crash, cron, daemon, log, places, settings};
 use crate::replication::{self, LogHandle, SharedLog};
 use crate::server::{Identity, Server};
 use config::{Config, ConfigError, Source, is_file_argument, lines_of_arguments};
@@ -144,6 +144,7 @@ fn start(configured: Configured) -> Result<()> {
     let executable = std::env::current_exe().unwrap_or_default().to_string_lossy().into_owned();
     let identity = Identity { run_id: random_hex()?, executable, config_file };
     let server = Server::new(engine, config, identity, shared_log);
+    crash::end_on_panic(Some(server.clone()));
     server.memory.start();
     settings::apply(&server);
     let prepared = cluster.map(|(cluster, prepared)| {
@@ -314,6 +315,7 @@ pub(crate) fn write_pid_file(config: &Config) {
     }
 }
 
+/// Removes what says that the process runs.
 pub(crate) fn remove_files(config: &Config) {
     for path in [daemon::pid_file(config), config.text("unixsocket")] {
         if !path.is_empty() {

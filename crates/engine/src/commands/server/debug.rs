@@ -36,6 +36,7 @@ const DEBUG: &[Command] = &[
     tool("error", 3, "Replies with an error.").run(error),
     tool("help", 2, "Lists the subcommands.").run(help),
     tool("log", 3, "Writes a line into the log.").node(NodeCommand::DebugLog),
+    tool("panic", 2, "Ends the server as a bug in it would.").run(panic),
     tool("protocol", 3, "Replies with a value of a type.").run(super::protocol::protocol),
     tool("object", 3, "Returns facts about a key's value.")
         .keys(&[KeySpec::one(2, KeyFlags::RO)])
@@ -88,6 +89,10 @@ fn digest_value(context: &mut Context<'_>) -> Result<(), CommandError> {
         context.reply.simple(&digest.to_string());
     }
     Ok(())
+}
+
+fn panic(context: &mut Context<'_>) -> Result<(), CommandError> {
+    panic!("DEBUG PANIC was called at Unix time {}", context.now.secs())
 }
 
 fn error(context: &mut Context<'_>) -> Result<(), CommandError> {
