@@ -1,6 +1,8 @@
 //! Large values on their way out. Taking one apart takes time that no client should wait, so the shell does
 //! it on a thread of its own.
 
+use std::fmt;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use keyspace::{Dropped, Table};
@@ -31,12 +33,22 @@ impl Waste {
     }
 }
 
+/// Has [`Bin::empty`] called soon.
+type Ring = Box<dyn Fn() + Send + Sync>;
+
 /// What waits to be dropped.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub struct Bin {
     waiting: Mutex<Vec<Waste>>,
     pending: AtomicUsize,
     freed: AtomicU64,
+    ring: OnceLock<Ring>,
+}
+
+impl fmt::Debug for Bin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Bin").field("pending", &self.pending).finish_non_exhaustive()
+    }
 }
 
 impl Bin {
@@ -58,7 +70,22 @@ impl Bin {
 
     fn throw(&self, waste: Waste) {
         self.pending.fetch_add(waste.values(), Ordering::Relaxed);
-        self.waiting.lock().push(waste);
+        let mut waiting = self.waiting.lock();
+        waiting.push(waste);
+        let first = waiting.len() == 1;
+        drop(waiting);
+        if first && let Some(ring) = self.ring.get() {
+            ring();
+        }
+    }
+
+    /// Has `ring` called, from then on, whenever something lies in the empty bin: whoever overwrites large values
+    /// fills it as fast as memory is written. Once.
+    ///
+    /// # Panics
+    /// If it was called before.
+    pub fn call_when_filled(&self, ring: impl Fn() + Send + Sync + 'static) {
+        assert!(self.ring.set(Box::new(ring)).is_ok(), "one shell empties the bin");
     }
 
     /// How many values wait or are being dropped.
@@ -87,6 +114,9 @@ impl Bin {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
     use crate::testing::Client;
 
     #[test]
@@ -104,6 +134,22 @@ mod tests {
         assert_eq!((client.engine.bin.pending(), client.engine.bin.freed()), (1, 0));
         client.engine.bin.empty();
         assert_eq!((client.engine.bin.pending(), client.engine.bin.freed()), (0, 1));
+    }
+
+    #[test]
+    fn the_bin_is_emptied_as_soon_as_something_lies_in_it() {
+        let mut client = Client::new();
+        let rung = Arc::new(AtomicUsize::new(0));
+        let counter = rung.clone();
+        client.engine.bin.call_when_filled(move || {
+            counter.fetch_add(1, Ordering::Relaxed);
+        });
+        let value = "v".repeat(1 << 20);
+        for rings in 1..4 {
+            (0..4).for_each(|_| drop(client.call(&["set", "k", &value])));
+            assert_eq!(rung.load(Ordering::Relaxed), rings);
+            client.engine.bin.empty();
+        }
     }
 
     #[test]

@@ -167,8 +167,8 @@ pub struct Client {
     pub(crate) watched: AtomicU32,
     /// What it subscribes to, if it does.
     pub(crate) inbox: Mutex<Option<Box<Inbox>>>,
-    /// It was killed because too much waited in its inbox.
-    pub(crate) overflown: AtomicBool,
+    /// It was killed because too much waited to be sent to it.
+    overflown: AtomicBool,
     /// How it tracks keys, if it does.
     pub(crate) tracking: Mutex<Option<Tracking>>,
     /// Number of the last command, or `usize::MAX`.
@@ -178,6 +178,10 @@ pub struct Client {
     pub input_bytes: AtomicUsize,
     /// Bytes that wait to be sent; kept by the shell.
     pub output_bytes: AtomicUsize,
+    /// Since when they are more than the soft limit, in milliseconds of the wall clock, or 0; kept by the shell.
+    pub over_soft_limit: AtomicI64,
+    /// Bytes of the commands queued by MULTI.
+    pub(crate) queued_bytes: AtomicUsize,
     killed: AtomicBool,
     blocked: AtomicU8,
     wake: Wake,
@@ -212,6 +216,8 @@ impl Client {
             last_active: AtomicI64::new(now.0),
             input_bytes: AtomicUsize::new(0),
             output_bytes: AtomicUsize::new(0),
+            over_soft_limit: AtomicI64::new(0),
+            queued_bytes: AtomicUsize::new(0),
             killed: AtomicBool::new(false),
             blocked: AtomicU8::new(NOT_BLOCKED),
             wake,
@@ -279,6 +285,18 @@ impl Client {
         self.wake();
     }
 
+    /// Asks the connection to close because more waits to be sent than may.
+    pub fn overflow(&self) {
+        self.overflown.store(true, Ordering::Release);
+        self.kill();
+    }
+
+    /// Whether the client was killed because it did not read what was for it.
+    #[must_use]
+    pub fn is_overflown(&self) -> bool {
+        self.overflown.load(Ordering::Acquire)
+    }
+
     /// Whether somebody wants this connection closed.
     #[must_use]
     pub fn is_killed(&self) -> bool {
@@ -316,11 +334,12 @@ impl Client {
         Some(how)
     }
 
-    /// Bytes that the client takes: what is known of it, what came and was not run, what was not yet sent.
+    /// Bytes that the client takes: what is known of it, what came and was not run, what is queued, what was not
+    /// yet sent.
     #[must_use]
     pub fn bytes(&self) -> usize {
-        let (input, output) = (&self.input_bytes, &self.output_bytes);
-        size_of::<Self>() + input.load(Ordering::Relaxed) + output.load(Ordering::Relaxed)
+        let parts = [&self.input_bytes, &self.queued_bytes, &self.output_bytes];
+        size_of::<Self>() + parts.iter().map(|part| part.load(Ordering::Relaxed)).sum::<usize>()
     }
 
     /// The line of CLIENT LIST, without the line break at its end.
@@ -345,7 +364,7 @@ impl Client {
         line.extend_from_slice(&names.name);
         let middle = format!(
             " age={} idle={} flags={letters} db={} sub={} psub={} ssub={} multi={} watch={} qbuf={input} qbuf-free=0 \
-             argv-mem=0 multi-mem=0 rbs={output} rbp={output} obl={output} oll=0 omem=0 tot-mem={} events=r \
+             argv-mem=0 multi-mem={} rbs={output} rbp={output} obl={output} oll=0 omem=0 tot-mem={} events=r \
              cmd={} user=",
             seconds(self.connected_at.0),
             seconds(self.last_active.load(Ordering::Relaxed)),
@@ -355,6 +374,7 @@ impl Client {
             self.shard_channels.load(Ordering::Relaxed),
             self.queued.load(Ordering::Relaxed),
             self.watched.load(Ordering::Relaxed),
+            self.queued_bytes.load(Ordering::Relaxed),
             self.bytes(),
             command.map_or("NULL", |entry| entry.full_name.as_str()),
         );

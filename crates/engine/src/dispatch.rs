@@ -119,7 +119,7 @@ impl Engine {
         while next < batch.len() {
             let end = batch.len().min(next + AHEAD);
             let mut prepared: SmallVec<[Prepared<'_>; AHEAD]> = SmallVec::new();
-            let reply = Writer::new(out, session.protocol);
+            let reply = Writer::new(out, session.protocol).bounded(session.reply_limit);
             let mut pipeline = Pipeline::new(self, worker, session, now, reply);
             self.prepare(&mut pipeline, batch.requests(next..end, buffer), &mut prepared);
             if buffer.len() > LONG {
@@ -147,7 +147,11 @@ impl Engine {
                     }
                 }
                 match flow {
-                    Flow::Done => {}
+                    Flow::Done if !pipeline.context.reply.is_full() => {}
+                    Flow::Done => {
+                        pipeline.context.session.client.overflow();
+                        return (next + index + 1, Flow::Close);
+                    }
                     flow @ (Flow::Node(_) | Flow::Paused | Flow::Blocked) => {
                         publish(pipeline.context.session, now, last_found(&prepared[..=index]).or(last));
                         return (next + index, flow);

@@ -52,6 +52,8 @@ pub struct Session {
     pub closing: bool,
     /// Replies that the client does not want. The engine drops them; so must the shell with its own.
     pub mute: Mute,
+    /// With more bytes of replies than this the client is cut off, and no more are collected.
+    pub reply_limit: usize,
     /// Where this client's last write ends in the replication stream (WAIT).
     pub last_write: ReplOffset,
     /// The commands since MULTI, between MULTI and EXEC.
@@ -93,6 +95,7 @@ impl Session {
             knows_redirect: false,
             closing: false,
             mute: Mute::default(),
+            reply_limit: usize::MAX,
             last_write: ReplOffset(0),
             transaction: None,
             watching: Watching::default(),

@@ -19,13 +19,15 @@ pub(crate) struct Transaction {
     pub(crate) queue: Vec<(&'static Registered, Request)>,
     /// A command was refused: EXEC will run none.
     pub(crate) failed: bool,
+    /// What the queue takes.
     pub(crate) bytes: usize,
 }
 
 impl Transaction {
     pub(crate) fn push(&mut self, entry: &'static Registered, args: Args<'_>) {
-        self.bytes += args.iter().map(|arg| arg.len() + size_of::<u64>()).sum::<usize>();
-        self.queue.push((entry, Request::from(args)));
+        let request = Request::from(args);
+        self.bytes += size_of::<(&Registered, Request)>() + request.bytes();
+        self.queue.push((entry, request));
     }
 
     /// The flags of EXEC: what one command of the queue is (it writes, it needs memory), and what all of

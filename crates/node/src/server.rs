@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use clock::Millis;
-use engine::{Engine, PauseMode, PausePurpose};
+use engine::{Client, ClientKind, Engine, PauseMode, PausePurpose};
 use parking_lot::Mutex;
 use slot_routing::Slot;
 use tokio::sync::{Notify, watch};
@@ -64,6 +64,17 @@ pub(crate) enum Class {
     PubSub = 2,
 }
 
+impl Limits {
+    /// How much may wait to be sent to this client. A replica's is its master's machine's to keep.
+    pub(crate) fn output_of(&self, client: &Client) -> &OutputLimit {
+        let class = match client.kind() {
+            ClientKind::PubSub => Class::PubSub,
+            ClientKind::Normal | ClientKind::Replica | ClientKind::Master => Class::Normal,
+        };
+        &self.output[class as usize]
+    }
+}
+
 /// How much may wait to be sent to a client: never more than `hard` bytes, and more than `soft` only for
 /// `seconds`. 0 is no limit.
 #[derive(Debug, Default)]
@@ -71,6 +82,14 @@ pub(crate) struct OutputLimit {
     pub(crate) hard: AtomicUsize,
     pub(crate) soft: AtomicUsize,
     pub(crate) seconds: AtomicU64,
+}
+
+impl OutputLimit {
+    /// Whether more than `soft` has waited for longer than it may: since then.
+    pub(crate) fn lasts_too_long(&self, since: i64, now: Millis) -> bool {
+        let allowed = i64::try_from(self.seconds.load(Ordering::Relaxed)).unwrap_or(i64::MAX);
+        self.soft.load(Ordering::Relaxed) > 0 && now.0.saturating_sub(since) > allowed.saturating_mul(1000)
+    }
 }
 
 /// What a server is told at its start besides its configuration.

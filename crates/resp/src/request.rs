@@ -234,6 +234,12 @@ impl Request {
         self.spans.clear();
     }
 
+    /// What it takes of the heap.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.bytes.capacity() + self.spans.capacity() * size_of::<Span>()
+    }
+
     /// Its arguments.
     #[must_use]
     pub fn args(&self) -> Args<'_> {
@@ -253,7 +259,10 @@ impl<A: AsRef<[u8]>> FromIterator<A> for Request {
 
 impl From<Args<'_>> for Request {
     fn from(args: Args<'_>) -> Self {
-        args.iter().collect()
+        let bytes = args.iter().map(<[u8]>::len).sum();
+        let mut request = Self { bytes: Vec::with_capacity(bytes), spans: Vec::with_capacity(args.len()) };
+        args.iter().for_each(|arg| request.push(arg));
+        request
     }
 }
 

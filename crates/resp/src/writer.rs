@@ -16,17 +16,36 @@ pub enum Protocol {
 pub struct Writer<'a> {
     out: &'a mut Vec<u8>,
     protocol: Protocol,
+    /// No more bytes than this are collected.
+    limit: usize,
+    /// Something was left out that would have gone past the limit.
+    full: bool,
 }
 
 impl<'a> Writer<'a> {
     /// A writer that appends to `out`.
     pub fn new(out: &'a mut Vec<u8>, protocol: Protocol) -> Self {
-        Self { out, protocol }
+        Self { out, protocol, limit: usize::MAX, full: false }
+    }
+
+    /// Lets the buffer, with what is in it, grow to `limit` bytes. What would not fit is left out, whatever it is:
+    /// a client whose replies are [`Writer::is_full`] is to be cut off.
+    #[must_use]
+    pub fn bounded(mut self, limit: usize) -> Self {
+        self.limit = limit;
+        self
+    }
+
+    /// Whether more was to be written than may be.
+    #[must_use]
+    #[inline]
+    pub fn is_full(&self) -> bool {
+        self.full || self.out.len() > self.limit
     }
 
     /// The same for a shorter time.
     pub fn reborrow(&mut self) -> Writer<'_> {
-        Writer { out: self.out, protocol: self.protocol }
+        Writer { out: self.out, protocol: self.protocol, limit: self.limit, full: self.full }
     }
 
     /// The protocol in which it writes.
@@ -63,8 +82,24 @@ impl<'a> Writer<'a> {
     }
 
     /// Appends bytes that are already in wire form.
+    #[inline]
     pub fn raw(&mut self, bytes: &[u8]) {
-        self.out.extend_from_slice(bytes);
+        if bytes.len() <= self.out.capacity() - self.out.len() || self.grow(bytes.len()) {
+            self.out.extend_from_slice(bytes);
+        }
+    }
+
+    /// Makes room for `more` bytes, if they may be written.
+    #[cold]
+    fn grow(&mut self, more: usize) -> bool {
+        let len = self.out.len();
+        let needed = len.saturating_add(more);
+        self.full |= needed > self.limit;
+        if !self.full {
+            let doubled = self.out.capacity().saturating_mul(2).clamp(needed, self.limit);
+            self.out.reserve_exact(doubled - len);
+        }
+        !self.full
     }
 
     /// `+OK`.
@@ -75,7 +110,7 @@ impl<'a> Writer<'a> {
     /// A status. Must not hold CR or LF.
     pub fn simple(&mut self, text: &str) {
         debug_assert!(!text.bytes().any(|byte| matches!(byte, b'\r' | b'\n')));
-        self.out.push(b'+');
+        self.raw(b"+");
         self.raw(text.as_bytes());
         self.crlf();
     }
@@ -170,7 +205,7 @@ impl<'a> Writer<'a> {
         match self.protocol {
             Protocol::Resp2 => self.bulk(text.as_bytes()),
             Protocol::Resp3 => {
-                self.out.push(b',');
+                self.raw(b",");
                 self.raw(text.as_bytes());
                 self.crlf();
             }
@@ -184,7 +219,7 @@ impl<'a> Writer<'a> {
             Protocol::Resp3 => {
                 self.number(b'=', text.len() as i64 + 4);
                 self.raw(format);
-                self.out.push(b':');
+                self.raw(b":");
                 self.raw(text);
                 self.crlf();
             }
@@ -204,7 +239,7 @@ impl<'a> Writer<'a> {
 
     fn long_number(&mut self, kind: u8, value: i64) {
         let mut digits = itoa::Buffer::new();
-        self.out.push(kind);
+        self.raw(&[kind]);
         self.raw(digits.format(value).as_bytes());
         self.crlf();
     }
@@ -222,6 +257,27 @@ mod tests {
         let mut out = Vec::new();
         write(&mut Writer::new(&mut out, protocol));
         String::from_utf8(out).unwrap()
+    }
+
+    /// A reply of which there is no end takes no more memory than its client may have waiting.
+    #[test]
+    fn no_more_is_collected_than_may_be() {
+        let mut out = b"before".to_vec();
+        let mut writer = Writer::new(&mut out, Protocol::Resp2).bounded(1000);
+        writer.array(100_000);
+        for _ in 0..100_000 {
+            writer.bulk(b"value");
+        }
+        writer.bulk(&[b'x'; 5000]);
+        assert!(writer.is_full() && writer.reborrow().is_full());
+        assert!(out.len() <= 1000 && out.capacity() <= 1000, "{} of {}", out.len(), out.capacity());
+
+        let mut out = Vec::new();
+        let mut writer = Writer::new(&mut out, Protocol::Resp2).bounded(1000);
+        writer.bulk(&[b'x'; 992]);
+        assert!(!writer.is_full());
+        writer.integer(1);
+        assert!(writer.is_full());
     }
 
     #[test]

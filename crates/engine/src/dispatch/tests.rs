@@ -42,6 +42,16 @@ fn states_of_the_node_refuse_what_they_must() {
     client.table(&[("get k", "-NOAUTH Authentication required.")]);
 }
 
+/// A browser was made to talk to this port. What it sends later may be a command, so the link is at its end.
+#[test]
+fn a_request_of_http_closes_the_link() {
+    for line in ["POST / HTTP/1.1", "Host: localhost", "hOSt: a"] {
+        let mut client = Client::new();
+        assert_eq!(client.flow(line), Flow::Close, "{line}");
+        assert!(client.session.closing, "{line}");
+    }
+}
+
 /// What comes next in the pipeline may have no key either: the slots are free all the same.
 #[test]
 fn a_flush_frees_while_all_slots_are_free() {
@@ -53,13 +63,41 @@ fn a_flush_frees_while_all_slots_are_free() {
     }
 }
 
-/// A browser was made to talk to this port. What it sends later may be a command, so the link is at its end.
+/// However long a reply would be, or however many there are: no more is collected than the client may have waiting,
+/// and it goes no further.
 #[test]
-fn a_request_of_http_closes_the_link() {
-    for line in ["POST / HTTP/1.1", "Host: localhost", "hOSt: a"] {
+fn a_client_is_cut_off_while_its_reply_is_made() {
+    let value = "v".repeat(1000);
+    let pipeline = "get k\n".repeat(100) + "set after 1";
+    for text in
+        ["hrandfield h -1000000\nset after 1", "get large\nset after 1", &pipeline, "multi\nget large\nexec"]
+    {
         let mut client = Client::new();
-        assert_eq!(client.flow(line), Flow::Close, "{line}");
-        assert!(client.session.closing, "{line}");
+        client.table(&[("hset h f v", ":1")]);
+        client.call(&["set", "k", &value]);
+        client.call(&["set", "large", &value.repeat(1000)]);
+        client.session.reply_limit = 50_000;
+        let mut buffer = format!("{text}\n").into_bytes();
+        let mut batch = Batch::default();
+        resp::Parser::new().parse(&mut buffer, &mut batch, &resp::Limits::default());
+        let mut out = Vec::new();
+        let (_, flow) = client.engine.run(
+            &mut client.worker,
+            &mut client.session,
+            client.now,
+            &buffer,
+            &batch,
+            0,
+            &mut out,
+        );
+        assert_eq!(flow, Flow::Close, "{text}");
+        assert!(
+            client.session.client.is_overflown() && out.capacity() <= 51_000,
+            "{text}: {}",
+            out.capacity()
+        );
+        client.session.reply_limit = usize::MAX;
+        client.table(&[("exists after", ":0")]);
     }
 }
 

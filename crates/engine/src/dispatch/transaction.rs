@@ -45,6 +45,7 @@ impl Engine {
                 }
                 let queued = transaction.queue.len() as i32;
                 session.client.queued.store(queued, Ordering::Relaxed);
+                session.client.queued_bytes.store(transaction.bytes, Ordering::Relaxed);
                 Ok(())
             }
             Err(error) => {
@@ -88,8 +89,10 @@ impl Engine {
         let flags = transaction.flags_of_exec(Flags::empty());
         let gate = self.settings.gate();
         let passed = match (session.origin, &mut slots) {
-            (Origin::Client, Ok(slots)) if self.is_slot_held(gate, flags, slots) => Ok(Flow::Paused),
-            (Origin::Client, Ok(_)) => self.pass_held(session, gate, flags, transaction.has_keys()),
+            (Origin::Client, Ok(slots)) => match self.is_slot_held(gate, flags, slots) {
+                true => Ok(Flow::Paused),
+                false => self.pass_held(session, gate, flags, transaction.has_keys()),
+            },
             _ => Ok(Flow::Done),
         };
         if passed == Ok(Flow::Paused) {
@@ -116,18 +119,22 @@ impl Engine {
         }
         reply.array(transaction.queue.len());
         let logged = context.session.origin == Origin::Client && self.logs_under(gate);
-        self.run_queue(context, &transaction, slots, logged);
-        Ok(Flow::Done)
+        if self.run_queue(context, &transaction, slots, logged) {
+            return Ok(Flow::Done);
+        }
+        context.session.client.overflow();
+        Ok(Flow::Close)
     }
 
-    /// Runs queued commands under slots that are held already, and logs what they did as one, if it is `logged`.
+    /// Runs queued commands under slots that are held already, and logs what they did as one, if it is `logged`. Says
+    /// whether the client may have such a long reply.
     fn run_queue<'a>(
         &'a self,
         outer: &'a mut Context<'_>,
         transaction: &'a Transaction,
         slots: LockedSlots<'a>,
         logged: bool,
-    ) {
+    ) -> bool {
         let reply = outer.reply.reborrow();
         let mut context = Context::new(self, outer.worker, outer.session, outer.now, reply);
         let holds_all = transaction.holds_all();
@@ -172,9 +179,11 @@ impl Engine {
             context.worker.effects.select(first_db);
         }
         context.append_effects(first_db);
+        let is_full = context.reply.is_full();
         if !context.worker.ready.is_empty() {
             self.serve_waiters(&mut context);
         }
+        !is_full
     }
 
     /// Locks everything that the queued commands touch and the session watches.
@@ -307,5 +316,6 @@ impl Session {
     fn leave_transaction(&self) {
         self.client.set_flag(ClientFlags::MULTI, false);
         self.client.queued.store(-1, Ordering::Relaxed);
+        self.client.queued_bytes.store(0, Ordering::Relaxed);
     }
 }

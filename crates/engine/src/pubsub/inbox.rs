@@ -94,8 +94,7 @@ impl Client {
         if limit > 0 && unsent + bytes.len() > limit {
             inbox.messages = Vec::new();
             drop(guard);
-            self.overflown.store(true, Ordering::Release);
-            self.kill();
+            self.overflow();
             return;
         }
         let first = inbox.messages.is_empty();
@@ -128,11 +127,5 @@ impl Client {
         } else if let Some(inbox) = guard.as_mut() {
             inbox.tracks = false;
         }
-    }
-
-    /// Whether the client was killed because it did not read what it subscribed to.
-    #[must_use]
-    pub fn is_overflown(&self) -> bool {
-        self.overflown.load(Ordering::Acquire)
     }
 }

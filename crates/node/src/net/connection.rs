@@ -13,23 +13,21 @@ use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use clock::Instant;
-use engine::{Client, ClientFlags, ClientKind, Flow, Mute, NodeCommand, Origin, Resumed, Session, Unblock};
+use engine::{Client, ClientFlags, Flow, Mute, NodeCommand, Origin, Resumed, Session, Unblock};
 use resp::{Batch, Limits, Parser, ProtocolError, Request, Writer, encode_request};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::commands;
 use crate::net::output::{Mark, Output};
-use crate::process::crash;
 use crate::net::transport::{Socket, Stream};
 use crate::net::worker::{Scratch, with_scratch};
+use crate::process::crash;
 use crate::replication::SessionProfile;
-use crate::server::{Class, Server};
+use crate::server::{OutputLimit, Server};
 
-/// A kept buffer larger than this is given back once it is empty.
-const KEEP_BUFFER: usize = 16 * 1024;
-/// An unfinished request gets at least this much room to be read into.
-const MIN_READ: usize = 16 * 1024;
+/// A request that is longer than this gets twice the room each time, up to so much more.
+const LONG_REQUEST: usize = 64 * 1024;
+const MAX_READ: usize = 16 * 1024 * 1024;
 
 /// A connection's socket and what belongs to it.
 #[derive(Debug)]
@@ -52,8 +50,6 @@ pub(crate) struct Connection {
     input: Vec<u8>,
     /// What was written and is not yet sent.
     pub(crate) output: Output,
-    /// When more than the soft limit began to wait.
-    over_soft_limit: Option<Instant>,
     /// Wakes this connection's task; set when it first runs.
     waker: Arc<OnceLock<Waker>>,
     /// What it has said of itself by REPLCONF.
@@ -100,7 +96,6 @@ impl Connection {
             parser: Parser::new(),
             input: Vec::new(),
             output: Output::default(),
-            over_soft_limit: None,
             waker,
             profile: None,
             unrun: false,
@@ -110,6 +105,14 @@ impl Connection {
     /// Serves the client until it leaves. When the server stops, its threads' event loops end and their
     /// connections with them.
     pub(crate) async fn run(mut self) {
+        self.serve().await;
+        if self.session.client.is_overflown() {
+            self.server.network.output_limit_disconnections.fetch_add(1, Ordering::Relaxed);
+            tracing::warn!("Client id={} closed for overcoming of output buffer limits.", self.session.id);
+        }
+    }
+
+    async fn serve(&mut self) {
         let client = self.session.client.clone();
         loop {
             match poll_fn(|context| self.poll(context)).await {
@@ -120,7 +123,7 @@ impl Connection {
                         biased;
                         // Boxed: what such a command keeps while it waits is not to be every idle
                         // connection's size.
-                        () = Box::pin(commands::run(&mut self, command, &request)) => {}
+                        () = Box::pin(commands::run(self, command, &request)) => {}
                         () = killed(&client) => return,
                     }
                 }
@@ -144,6 +147,7 @@ impl Connection {
 
     /// Runs requests in the engine; the replies go to [`Connection::output`].
     pub(crate) fn run_in_engine(&mut self, wire: &[u8], batch: &Batch, from: usize) -> (usize, Flow) {
+        self.session.reply_limit = self.reply_limit();
         let (engine, now) = (&self.server.engine, crate::process::time::now());
         with_scratch(|scratch| {
             engine.run(&mut scratch.worker, &mut self.session, now, wire, batch, from, self.output.buffer())
@@ -249,13 +253,7 @@ impl Connection {
         let client = &self.session.client;
         client.input_bytes.store(self.input.len(), Ordering::Relaxed);
         client.output_bytes.store(self.output.len(), Ordering::Relaxed);
-        if !client.is_killed() {
-            return polled;
-        }
-        if client.is_overflown() {
-            self.cut_off();
-        }
-        Poll::Ready(Event::Closed)
+        if client.is_killed() { Poll::Ready(Event::Closed) } else { polled }
     }
 
     fn poll_requests(&mut self, context: &mut Context<'_>) -> Poll<Event> {
@@ -287,7 +285,7 @@ impl Connection {
         context: &mut Context<'_>,
         scratch: &mut Scratch,
     ) -> Poll<io::Result<Option<Event>>> {
-        if !self.input.is_empty() {
+        if self.input.len() > LONG_REQUEST {
             return self.poll_read_on(context, scratch);
         }
         // The scratch buffer is taken out while requests in it run, since running needs the scratch too.
@@ -301,16 +299,22 @@ impl Connection {
             Poll::Ready(Ok(())) if len == 0 => Poll::Ready(Ok(Some(Event::Closed))),
             Poll::Ready(Ok(())) => {
                 scratch.traffic.count_read(len);
-                let (used, event) = self.run_requests(scratch, &mut read[..len]);
-                self.input.extend_from_slice(&read[used..len]);
-                Poll::Ready(Ok(event))
+                if self.input.is_empty() {
+                    let (used, event) = self.run_requests(scratch, &mut read[..len]);
+                    self.input.extend_from_slice(&read[used..len]);
+                    Poll::Ready(Ok(event))
+                } else {
+                    // An unfinished request takes what was sent of it and little more, however slowly it comes.
+                    self.input.extend_from_slice(&read[..len]);
+                    Poll::Ready(Ok(self.run_kept(scratch)))
+                }
             }
         };
         scratch.read = read;
         outcome
     }
 
-    /// Reads more of an unfinished request into the connection's own buffer.
+    /// Reads more of a long request into the connection's own buffer.
     fn poll_read_on(
         &mut self,
         context: &mut Context<'_>,
@@ -323,7 +327,7 @@ impl Connection {
         }
         // Twice as much each time, so that a large request is copied a few times only, and never more
         // than was really sent.
-        let room = self.input.len().clamp(MIN_READ, 16 * 1024 * 1024);
+        let room = self.input.len().min(MAX_READ);
         let before = self.input.len();
         self.input.resize(before + room, 0);
         let mut buffer = ReadBuf::new(&mut self.input[before..]);
@@ -346,8 +350,8 @@ impl Connection {
         let mut input = std::mem::take(&mut self.input);
         let (used, event) = self.run_requests(scratch, &mut input);
         input.drain(..used);
-        if input.is_empty() && input.capacity() > KEEP_BUFFER {
-            input = Vec::new();
+        if input.len() < input.capacity() / 4 {
+            input.shrink_to_fit();
         }
         self.input = input;
         event
@@ -364,6 +368,7 @@ impl Connection {
         scratch.batch.clear();
         let parsed = self.parser.parse(buffer, &mut scratch.batch, &limits);
         let now = crate::process::time::now();
+        self.session.reply_limit = self.reply_limit();
         // With nothing waiting to be sent, replies are collected in memory that the thread shares.
         let shared = self.output.is_empty();
         let mut out = std::mem::take(if shared { &mut scratch.out } else { self.output.buffer() });
@@ -393,6 +398,9 @@ impl Connection {
             } else {
                 self.protest(error, &mut out);
             }
+        }
+        if self.session.client.is_overflown() {
+            out.clear();
         }
         if shared {
             self.send_now(&mut out, scratch);
@@ -442,38 +450,39 @@ impl Connection {
                 Poll::Pending => return self.check_output_limit(),
             }
         }
-        self.over_soft_limit = None;
+        self.session.client.over_soft_limit.store(0, Ordering::Relaxed);
         Ok(())
     }
 
-    /// A client that does not read its replies is cut off at the limit for its class.
-    fn check_output_limit(&mut self) -> io::Result<()> {
-        let waiting = self.output.len();
-        let class = match self.session.client.kind() {
-            ClientKind::PubSub => Class::PubSub,
-            _ => Class::Normal,
-        };
-        let limit = &self.server.limits.output[class as usize];
-        let (hard, soft) = (limit.hard.load(Ordering::Relaxed), limit.soft.load(Ordering::Relaxed));
-        if soft > 0 && waiting > soft {
-            let since = *self.over_soft_limit.get_or_insert_with(crate::process::time::instant);
-            let allowed = Duration::from_secs(limit.seconds.load(Ordering::Relaxed));
-            if crate::process::time::instant().since(since) > allowed {
-                return Err(self.cut_off());
-            }
-        } else {
-            self.over_soft_limit = None;
-        }
-        if hard > 0 && waiting > hard { Err(self.cut_off()) } else { Ok(()) }
+    /// The limit of what may wait to be sent to this client.
+    fn output_limit(&self) -> &OutputLimit {
+        self.server.limits.output_of(&self.session.client)
     }
 
-    fn cut_off(&self) -> io::Error {
-        self.server.network.output_limit_disconnections.fetch_add(1, Ordering::Relaxed);
-        tracing::warn!(
-            "Client id={} scheduled to be closed ASAP for overcoming of output buffer limits.",
-            self.session.id
-        );
-        io::ErrorKind::OutOfMemory.into()
+    /// How long [`Connection::output`] may become.
+    fn reply_limit(&self) -> usize {
+        match self.output_limit().hard.load(Ordering::Relaxed) {
+            0 => usize::MAX,
+            hard => hard.saturating_add(self.output.sent()),
+        }
+    }
+
+    /// A client that does not read its replies is cut off at the hard limit for its class at once, and at the soft
+    /// one by whoever looks at all clients ([`crate::process::cron`]): it may never be heard of again.
+    fn check_output_limit(&mut self) -> io::Result<()> {
+        let (waiting, limit, client) = (self.output.len(), self.output_limit(), &self.session.client);
+        let (hard, soft) = (limit.hard.load(Ordering::Relaxed), limit.soft.load(Ordering::Relaxed));
+        if hard > 0 && waiting > hard {
+            client.overflow();
+            return Err(io::ErrorKind::OutOfMemory.into());
+        }
+        let since = &client.over_soft_limit;
+        if soft == 0 || waiting <= soft {
+            since.store(0, Ordering::Relaxed);
+        } else if since.load(Ordering::Relaxed) == 0 {
+            since.store(crate::process::time::now().0, Ordering::Relaxed);
+        }
+        Ok(())
     }
 }
 

@@ -23,6 +23,11 @@ impl Output {
         self.bytes.len() - self.sent
     }
 
+    /// How many bytes of [`Output::buffer`] wait no longer.
+    pub(crate) fn sent(&self) -> usize {
+        self.sent
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.len() == 0
     }

@@ -4,8 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use engine::{ClientFlags, ClientKind, Gate};
+use clock::Millis;
+use engine::{Client, ClientFlags, ClientKind, Gate};
 use keyspace::Usage;
+use tokio::sync::Notify;
 use tokio::time::{MissedTickBehavior, interval};
 
 use crate::net::worker::with_scratch;
@@ -44,7 +46,9 @@ pub(crate) async fn run(server: Arc<Server>) {
             age(&server, turn / AGE_TURNS);
         }
         if turn % TURNS_A_SECOND == 0 {
-            close_idle(&server);
+            let clients = server.engine.clients.all();
+            close_idle(&server, &clients);
+            close_slow(&server, &clients, crate::process::time::now());
             oom::settle(&server);
             server.migration_targets.sweep(crate::process::time::instant());
         }
@@ -106,14 +110,15 @@ fn expire_period(hz: i64) -> Duration {
 
 /// Drops large values that were deleted, on a thread that nobody waits for.
 pub(crate) async fn empty_bin(server: Arc<Server>) {
+    let filled = Arc::new(Notify::new());
+    let ring = filled.clone();
+    server.engine.bin.call_when_filled(move || ring.notify_one());
     loop {
-        if server.engine.bin.pending() > 0 {
-            let server = server.clone();
-            if let Err(error) = tokio::task::spawn_blocking(move || server.engine.bin.empty()).await {
-                tracing::warn!("Deleted values were not dropped: {error}");
-            }
+        let server = server.clone();
+        if let Err(error) = tokio::task::spawn_blocking(move || server.engine.bin.empty()).await {
+            tracing::warn!("Deleted values were not dropped: {error}");
         }
-        tokio::time::sleep(PERIOD).await;
+        filled.notified().await;
     }
 }
 
@@ -134,17 +139,28 @@ fn age(server: &Server, step: usize) {
 }
 
 /// Closes the connections that have said nothing for as long as `timeout` says.
-fn close_idle(server: &Server) {
+fn close_idle(server: &Server, clients: &[Arc<Client>]) {
     let limit = server.config.integer("timeout") * 1000;
     if limit == 0 {
         return;
     }
     let now = crate::process::time::now();
-    for client in server.engine.clients.all() {
+    for client in clients {
         let exempt = client.kind() != ClientKind::Normal || client.flags().contains(ClientFlags::BLOCKED);
         if !exempt && client.idle(now) > limit {
             tracing::debug!("Closing idle client {}", client.link.address);
             client.kill();
+        }
+    }
+}
+
+/// Cuts off the clients for which more than the soft limit has waited for too long. Nobody else may hear of them:
+/// they neither send nor read.
+fn close_slow(server: &Server, clients: &[Arc<Client>], now: Millis) {
+    for client in clients {
+        let since = client.over_soft_limit.load(Ordering::Relaxed);
+        if since > 0 && server.limits.output_of(client).lasts_too_long(since, now) {
+            client.overflow();
         }
     }
 }

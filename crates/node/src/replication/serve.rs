@@ -113,6 +113,7 @@ async fn run(server: Arc<Server>) {
             }
             () = tokio::time::sleep(wait) => serving.give(Input::Deadline),
             _ = look.tick() => serving.look(),
+            () = server.replication.log.cursor_fell_off() => serving.look(),
             () = &mut stopped => return,
         }
         server.replication.release_waiters();
@@ -256,7 +257,7 @@ impl Serving {
         }
     }
 
-    /// What happens every second: who is too far behind?
+    /// Who is too far behind? Asked every second, and when somebody has passed the hard limit.
     fn look(&mut self) {
         let pending: Vec<(PeerId, u64)> = {
             let log = self.server.replication.log.lock();

@@ -20,6 +20,7 @@ pub(crate) struct SharedLog {
     /// Somebody has read to the end and sleeps.
     sleepers: AtomicBool,
     grown: Notify,
+    fell_off: Notify,
 }
 
 impl SharedLog {
@@ -29,6 +30,7 @@ impl SharedLog {
             wanted: AtomicBool::new(false),
             sleepers: AtomicBool::new(false),
             grown: Notify::new(),
+            fell_off: Notify::new(),
         })
     }
 
@@ -62,15 +64,30 @@ impl SharedLog {
 
     /// [`Log::append_control`]
     pub(super) fn append_control(&self, bytes: &[u8]) {
-        self.log.lock().append_control(bytes);
-        self.wake();
+        self.append_by(|log| log.append_control(bytes));
     }
 
     /// [`Log::append_stream`]
     pub(super) fn append_stream(&self, stream: Generation, bytes: &[u8]) {
-        let taken = self.log.lock().append_stream(stream, bytes);
+        let taken = self.append_by(|log| log.append_stream(stream, bytes));
         assert!(taken, "what was applied in the stream's turn is logged in it");
+    }
+
+    fn append_by<R>(&self, append: impl FnOnce(&mut Log) -> R) -> R {
+        let mut log = self.log.lock();
+        let appended = append(&mut log);
+        let fell_off = log.take_fell_off();
+        drop(log);
+        if fell_off {
+            self.fell_off.notify_one();
+        }
         self.wake();
+        appended
+    }
+
+    /// Returns when a cursor has fallen off.
+    pub(super) async fn cursor_fell_off(&self) {
+        self.fell_off.notified().await;
     }
 
     /// Has every replica say how far it is.
@@ -110,8 +127,6 @@ impl EffectLog for LogHandle {
     }
 
     fn append(&self, db: u16, commands: &[u8]) -> ReplOffset {
-        let end = self.0.log.lock().append(db, commands);
-        self.0.wake();
-        end
+        self.0.append_by(|log| log.append(db, commands))
     }
 }

@@ -73,6 +73,8 @@ pub struct Log {
     /// How far behind the end a cursor may fall before it is given up; zero for no bound.
     cursor_bound: u64,
     cursors: BTreeMap<CursorId, ReplOffset>,
+    /// A cursor fell off since somebody asked.
+    fell_off: bool,
     next_cursor: u64,
     /// The database that the stream has selected, as far as this node knows.
     db: Option<u16>,
@@ -91,6 +93,7 @@ impl Log {
             capacity,
             cursor_bound: 0,
             cursors: BTreeMap::new(),
+            fell_off: false,
             next_cursor: 0,
             db: None,
             authority: Authority::default(),
@@ -258,7 +261,11 @@ impl Log {
         for position in self.cursors.values() {
             from = from.min(position.0.max(bound));
         }
+        let start = kept.start();
         kept.trim(from);
+        // Those that fell off before are not told of again.
+        let lost = start..kept.start();
+        self.fell_off |= !lost.is_empty() && self.cursors.values().any(|position| lost.contains(&position.0));
     }
 
     /// Where a replica that holds `id` and wants to go on with byte number `first_byte` is to read, if
@@ -308,6 +315,11 @@ impl Log {
         position.0 += kept.read(position.0, max, out) as u64;
         self.trim();
         Ok(())
+    }
+
+    /// Whether a cursor has fallen off since this was asked last: its owner may not notice by itself.
+    pub fn take_fell_off(&mut self) -> bool {
+        std::mem::take(&mut self.fell_off)
     }
 
     /// How many bytes the cursor has still to read.

@@ -153,8 +153,12 @@ fn old_bytes_go_unless_a_cursor_needs_them_and_a_slow_cursor_falls_off() {
     }
     assert_eq!(log.first_byte(), Some((1, 8 * 65536)), "the cursor holds it");
     log.set_cursor_bound(4 * 64 * 1024);
+    assert!(!log.take_fell_off());
     log.append_control(&block);
     assert!(log.first_byte().unwrap().1 <= 5 * 65536);
+    assert!(log.take_fell_off(), "it may wait for its peer and not read for long");
+    log.append_control(&block);
+    assert!(!log.take_fell_off(), "it has fallen off once");
     let mut out = Vec::new();
     assert_eq!(log.read(cursor, 10, &mut out), Err(FellOff));
     log.remove_cursor(cursor);

@@ -1,4 +1,7 @@
 //! HRANDFIELD.
+//!
+//! Whatever the count, nothing is kept but a few chosen names and the reply itself, which ends where the client's
+//! limit or, if the same field may come twice, that of a bulk string ends.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
@@ -11,10 +14,16 @@ use crate::context::Context;
 use crate::error::CommandError;
 use crate::random::Random;
 
-/// While this many times as many fields are there as are asked for, they are found by trying.
+/// While this many times as many fields are there as are asked for, and they are not more than that, they are found
+/// by trying; else a walk over all fields is as cheap.
 const TRY_BELOW: usize = 3;
+const TRY_AT_MOST: usize = 10_000;
 /// So often a field may be tried in vain for each one asked for.
 const TRIES: usize = 20;
+/// No field takes fewer bytes of a reply.
+const LEAST_FIELD: usize = b"$0\r\n\r\n".len();
+
+const OUT_OF_RANGE: CommandError = CommandError::text("ERR value is out of range");
 
 /// HRANDFIELD key [count [WITHVALUES]]
 pub(super) fn hrandfield(context: &mut Context<'_>) -> Result<(), CommandError> {
@@ -25,8 +34,10 @@ pub(super) fn hrandfield(context: &mut Context<'_>) -> Result<(), CommandError> 
     let (key, now) = (context.key(1), context.fields_now());
     let found = context.read_hash(&key)?;
     let mut random = Random::new(context.random());
+    let most = context.engine.settings.proto_max_bulk_len.load(Ordering::Relaxed);
+    let most = usize::try_from(most).unwrap_or(usize::MAX);
     let (table, reply) = context.view_and_reply(&key);
-    let mut out = Out { reply, values };
+    let mut out = Out { reply, values, most };
     let Some(hash) = found.and_then(|place| table.hash(place)).filter(|_| count != 0) else {
         out.begin(0);
         return Ok(());
@@ -34,10 +45,9 @@ pub(super) fn hrandfield(context: &mut Context<'_>) -> Result<(), CommandError> 
     let live = hash.len_at(now);
     let wanted = usize::try_from(count.unsigned_abs()).unwrap_or(usize::MAX);
     if count < 0 {
-        repeated(&hash, now, live, wanted, &mut random, &mut out);
-    } else {
-        distinct(&hash, now, live, wanted.min(live), &mut random, &mut out);
+        return repeated(&hash, now, live, wanted, &mut random, &mut out);
     }
+    distinct(&hash, now, live, wanted.min(live), &mut random, &mut out);
     Ok(())
 }
 
@@ -54,14 +64,8 @@ fn options(context: &Context<'_>) -> Result<(i64, bool), CommandError> {
         Some(word) if context.args.len() == 4 && word.eq_ignore_ascii_case(b"withvalues") => true,
         Some(_) => return Err(CommandError::Syntax),
     };
-    let out_of_range = CommandError::text("ERR value is out of range");
     if values && !(-i64::MAX / 2..=i64::MAX / 2).contains(&count) {
-        return Err(out_of_range);
-    }
-    // The reply to a negative count has no other bound.
-    let most = context.engine.settings.proto_max_bulk_len.load(Ordering::Relaxed);
-    if count < 0 && count.unsigned_abs() > most.unsigned_abs() {
-        return Err(out_of_range);
+        return Err(OUT_OF_RANGE);
     }
     Ok((count, values))
 }
@@ -83,6 +87,8 @@ fn one(context: &mut Context<'_>) -> Result<(), CommandError> {
 struct Out<'r, 'a> {
     reply: &'r mut Writer<'a>,
     values: bool,
+    /// Bytes that the reply may have.
+    most: usize,
 }
 
 impl Out<'_, '_> {
@@ -116,20 +122,27 @@ fn repeated(
     wanted: usize,
     random: &mut Random,
     out: &mut Out<'_, '_>,
-) {
-    let all_live = live == hash.len();
+) -> Result<(), CommandError> {
+    if live > 0 && wanted.saturating_mul(LEAST_FIELD) > out.most {
+        return Err(OUT_OF_RANGE);
+    }
     let wanted = if live == 0 { 0 } else { wanted };
+    let start = out.reply.len();
     out.begin(wanted);
     for _ in 0..wanted {
         match any(hash, now, random) {
             Some(field) => out.push(&field),
-            None => {
-                debug_assert!(!all_live);
-                let rank = random.next() as usize % live;
-                at_ranks(hash, now, &BTreeSet::from([rank]), out);
-            }
+            // Nearly all have expired: one of the others, by its rank.
+            None => sample(hash, now, live, 1, random, out),
+        }
+        if out.reply.is_full() {
+            break;
+        }
+        if out.reply.len() - start > out.most {
+            return Err(OUT_OF_RANGE);
         }
     }
+    Ok(())
 }
 
 /// `wanted` different fields, of `live` that there are.
@@ -142,46 +155,47 @@ fn distinct(
     out: &mut Out<'_, '_>,
 ) {
     out.begin(wanted);
-    if wanted.saturating_mul(TRY_BELOW) < live && live == hash.len() {
-        let mut chosen: BTreeSet<&[u8]> = BTreeSet::new();
-        for _ in 0..wanted.saturating_mul(TRIES) {
-            let Some(field) = hash.random(random.next()) else { break };
-            if chosen.len() < wanted && chosen.insert(field.name) {
+    let few = wanted <= TRY_AT_MOST && wanted.saturating_mul(TRY_BELOW) < live;
+    if !few || live != hash.len() {
+        return sample(hash, now, live, wanted, random, out);
+    }
+    let mut chosen: BTreeSet<&[u8]> = BTreeSet::new();
+    for _ in 0..wanted.saturating_mul(TRIES) {
+        let Some(field) = hash.random(random.next()) else { break };
+        if chosen.len() < wanted && chosen.insert(field.name) {
+            out.push(&field);
+        }
+    }
+    if chosen.len() < wanted {
+        // Chance was against it: what is missing is taken in order.
+        let mut missing = wanted - chosen.len();
+        hash.for_each(&mut |field| {
+            if missing > 0 && !chosen.contains(field.name) {
                 out.push(&field);
+                missing -= 1;
             }
-        }
-        if chosen.len() < wanted {
-            // Chance was against it: what is missing is taken in order.
-            let mut missing = wanted - chosen.len();
-            hash.for_each(&mut |field| {
-                if missing > 0 && !chosen.contains(field.name) {
-                    out.push(&field);
-                    missing -= 1;
-                }
-            });
-        }
-        return;
+        });
     }
-    // Which ranks: of those still to be passed, each with the chance to be among those still wanted.
-    let mut ranks = BTreeSet::new();
-    for rank in 0..live {
-        let (left, missing) = ((live - rank) as u64, (wanted - ranks.len()) as u64);
-        if random.next() % left < missing {
-            ranks.insert(rank);
-        }
-    }
-    at_ranks(hash, now, &ranks, out);
 }
 
-/// The live fields with these numbers, counted from 0 in the hash's order.
-fn at_ranks(hash: &HashRef<'_>, now: Millis, ranks: &BTreeSet<usize>, out: &mut Out<'_, '_>) {
-    let mut rank = 0;
+/// `wanted` of the `live` fields, on one walk: each has the chance to be among those still wanted, of those that
+/// are still to come.
+fn sample(
+    hash: &HashRef<'_>,
+    now: Millis,
+    live: usize,
+    wanted: usize,
+    random: &mut Random,
+    out: &mut Out<'_, '_>,
+) {
+    let (mut left, mut missing) = (live as u64, wanted as u64);
     hash.for_each(&mut |field| {
-        if field.lives_at(now) {
-            if ranks.contains(&rank) {
+        if missing > 0 && field.lives_at(now) {
+            if random.next() % left < missing {
                 out.push(&field);
+                missing -= 1;
             }
-            rank += 1;
+            left -= 1;
         }
     });
 }
@@ -189,6 +203,7 @@ fn at_ranks(hash: &HashRef<'_>, now: Millis, ranks: &BTreeSet<usize>, out: &mut 
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
+    use std::sync::atomic::Ordering;
 
     use resp::Value;
 
@@ -218,6 +233,18 @@ mod tests {
                 assert_eq!((chosen.len(), different.len()), (count.min(fields), count.min(fields)));
                 assert_eq!(names(&mut client, &format!("-{count}")).len(), count);
             }
+        }
+    }
+
+    /// The same field may come as often as a bulk string has bytes for, and then the client is told.
+    #[test]
+    fn a_reply_without_a_limit_ends_somewhere() {
+        let mut client = filled(7);
+        client.engine.settings.proto_max_bulk_len.store(10_000, Ordering::Relaxed);
+        assert_eq!(names(&mut client, "-1000").len(), 1000);
+        for count in ["-1500", "-100000"] {
+            let reply = client.call(&["hrandfield", "h", count]);
+            assert_eq!(reply, Value::Error("ERR value is out of range".to_owned()), "{count}");
         }
     }
 
@@ -253,6 +280,13 @@ mod tests {
             ("hrandfield h 9223372036854775807 withvalues", range),
             ("hrandfield h -9223372036854775807 withvalues", range),
             ("hrandfield h -9223372036854775807", range),
+            ("hrandfield nosuch -9223372036854775807", "*0"),
+            ("hrandfield h -4611686018427387903 withvalues", range),
+            (
+                "hrandfield h -9223372036854775808",
+                "-ERR value is out of range, value must between -9223372036854775807 and 9223372036854775807",
+            ),
+            ("hrandfield h 9223372036854775808", "-ERR value is not an integer or out of range"),
         ]);
         client.wire("hello 3");
         client.table(&[
