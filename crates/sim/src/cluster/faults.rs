@@ -90,7 +90,7 @@ impl World {
         data.upstream().is_some() || self.hosts.iter().any(|other| copies(&other))
     }
 
-    fn freeze(&mut self, host: usize) {
+    pub(super) fn freeze(&mut self, host: usize) {
         self.stage.freeze(host, 100, 4000);
     }
 }

@@ -29,6 +29,8 @@ pub(super) enum Step {
     Export(Move),
     TakeAtTarget(Move),
     GiveAtSource(Move),
+    Kill(usize),
+    Freeze(usize),
     Forget {
         host: usize,
         id: NodeId,
@@ -51,9 +53,10 @@ impl World {
     pub(super) fn plan_operation(&mut self) {
         let (host, other) =
             (self.stage.chance.below(self.hosts.len()), self.stage.chance.below(self.hosts.len()));
-        match self.stage.chance.below(12) {
+        match self.stage.chance.below(14) {
             0..5 => self.plan_failover(),
             5..9 => self.plan_moves(host),
+            12.. => self.plan_move_under_fire(host),
             9 if self.is_replica(host) => self.plan_replication(host),
             10 if self.is_replica(other) => {
                 self.operate(Step::Forget { host, id: self.gossip(other).id() });
@@ -91,6 +94,40 @@ impl World {
                 self.operate(Step::Import(step));
             }
         }
+    }
+
+    /// A slot begins its way to `to`, and at some step of that one of the two masters dies, stops, or is replaced.
+    /// Whether the operator goes on is left to chance, as ever.
+    fn plan_move_under_fire(&mut self, to: usize) {
+        if !self.gossip_of(to).is_some_and(|gossip| gossip.is_voter(gossip.id())) {
+            return;
+        }
+        self.plan_moves(to);
+        let Some((Move { from, to, .. }, _)) = self.moves.last().copied() else { return };
+        let end = if self.stage.chance.percent(60) { from } else { to };
+        let fire = match self.stage.chance.below(3) {
+            0 => Step::Kill(end),
+            1 => Step::Freeze(end),
+            _ => {
+                let master = self.gossip_of(end).map(Gossip::id);
+                let copies = |host: &usize| {
+                    self.gossip_of(*host).is_some_and(|gossip| {
+                        gossip.myself().master().is_some() && gossip.myself().master() == master
+                    })
+                };
+                let Some(replica) = (0..self.hosts.len()).find(copies) else { return };
+                Step::Failover(
+                    replica,
+                    self.stage.chance.pick(&[FailoverMode::Graceful, FailoverMode::Force]),
+                )
+            }
+        };
+        let time = self.stage.chance.millis(0, 900);
+        self.stage.after(time, Event::Operate(fire));
+    }
+
+    fn gossip_of(&self, host: usize) -> Option<&Gossip> {
+        self.hosts[host].gossip.as_ref()
     }
 
     fn plan_replication(&mut self, host: usize) {
@@ -144,6 +181,9 @@ impl World {
                 let change = id(it.to).map(SlotChange::Node);
                 (it.from, change.map(|change| set_slot(it.slot, change)), None)
             }
+            Step::Kill(_) | Step::Freeze(_) if self.stage.healed => return,
+            Step::Kill(host) => return self.crash(host, 4000),
+            Step::Freeze(host) => return self.freeze(host),
             Step::Forget { host, id } => (host, Some(Command::Forget { node: id.to_string() }), None),
             Step::Meet { host, other } => (host, Some(self.meet(other)), None),
         };
@@ -178,7 +218,8 @@ impl World {
 
     /// What an operator does about a cluster that does not come together by itself: the forgotten are
     /// introduced again, those who came back under a new name replace the old, moves that stopped in the
-    /// middle are given up.
+    /// middle are given up, once everybody sees the same owner of their slots: about that they must come to agree
+    /// without help.
     pub(super) fn set_right(&mut self) {
         let ids: Vec<NodeId> = (0..self.hosts.len()).map(|host| self.gossip(host).id()).collect();
         for host in 0..self.hosts.len() {
@@ -240,7 +281,16 @@ impl World {
         let Some(topology) = &self.hosts[host].topology else { return Vec::new() };
         let stopped =
             |slot: &Slot| !self.moves.iter().any(|(it, until)| it.slot == *slot && *until > self.stage.now);
-        topology.migrating().keys().chain(topology.importing().keys()).copied().filter(stopped).collect()
+        let settled = |slot: &Slot| self.owner_agreed(*slot);
+        let open = topology.migrating().keys().chain(topology.importing().keys()).copied();
+        open.filter(stopped).filter(settled).collect()
+    }
+
+    /// Whether all nodes see the same node serve a slot.
+    fn owner_agreed(&self, slot: Slot) -> bool {
+        let owner = |host| self.gossip_of(host).and_then(|gossip| gossip.slot_owner(slot));
+        let first = owner(0);
+        first.is_some() && (1..self.hosts.len()).all(|host| owner(host) == first)
     }
 
     /// A node without slots is to copy one that has some.
