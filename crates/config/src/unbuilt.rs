@@ -192,7 +192,6 @@ const WITHOUT_PURPOSE: &[(&str, &[&str])] = &[
     ("connections are served all the while data is loaded", &["loading-process-events-interval-bytes"]),
     ("assertions are always on", &["enable-debug-assert"]),
     ("no transparent huge page costs a fork here", &["disable-thp"]),
-    ("a full sync leaves no file behind", &["rdb-del-sync-files"]),
     (
         "a crash says where it was by itself; there is no logo",
         &["always-show-logo", "crash-log-enabled", "crash-memcheck-enabled", "ignore-warnings"],

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 
-use harness::{Connection, Node, Program, Value, eventually};
+use harness::{Cluster, Connection, Node, Program, Value, eventually};
 
 /// Requests on their way at once.
 const PIPELINE: usize = 50;
@@ -88,7 +88,26 @@ fn fill(node: &Node, count: usize) {
     }
 }
 
+fn follow(replica: &Node, master: &Node) {
+    replica.run(&format!("REPLICAOF 127.0.0.1 {}", master.port)).expect_ok();
+    eventually("the replica is linked", || {
+        (replica.info("replication", "master_link_status")? == "up").then_some(())
+    });
+}
+
+/// Waits until both have the same offset, and asserts that they have the same data then.
+fn assert_same(replica: &Node, master: &Node) {
+    let offset = |node: &Node| node.info("replication", "master_repl_offset");
+    eventually("the replica has the master's offset", || {
+        (replica.info("replication", "master_link_status")? == "up" && offset(replica) == offset(master))
+            .then_some(())
+    });
+    assert_eq!(replica.run("DEBUG DIGEST"), master.run("DEBUG DIGEST"), "the data is the same");
+}
+
 const SAVING: &str = "--save 3600 1000000000";
+const QUICK: &str = "--repl-diskless-sync-delay 0";
+const REPLICATING: &str = "--save  --repl-diskless-sync-delay 0 --enable-debug-command yes";
 
 #[test]
 fn who_is_acknowledged_before_a_stop_is_in_the_file() {
@@ -132,12 +151,9 @@ fn a_stop_while_a_save_is_under_way_keeps_what_came_after_its_cut() {
 /// A frozen replica is waited for as long as the configuration says, and then no more.
 #[test]
 fn a_stop_that_waits_in_vain_for_a_replica_acknowledges_nothing_more() {
-    let mut node = Node::start(&Program::redoubt(), &format!("{SAVING} --shutdown-timeout 1"));
+    let mut node = Node::start(&Program::redoubt(), &format!("{SAVING} {QUICK} --shutdown-timeout 1"));
     let replica = Node::start(&Program::redoubt(), "--save ");
-    replica.run(&format!("REPLICAOF 127.0.0.1 {}", node.port)).expect_ok();
-    eventually("the replica is linked", || {
-        (replica.info("replication", "master_link_status")? == "up").then_some(())
-    });
+    follow(&replica, &node);
     let counters = Counters::start(&node, 4);
     replica.freeze();
     stop(&mut node, "SHUTDOWN");
@@ -149,12 +165,9 @@ fn a_stop_that_waits_in_vain_for_a_replica_acknowledges_nothing_more() {
 /// A stop that is called off lets those go on who waited.
 #[test]
 fn writes_go_on_after_a_stop_that_was_called_off_or_failed() {
-    let node = Node::start(&Program::redoubt(), SAVING);
+    let node = Node::start(&Program::redoubt(), &format!("{SAVING} {QUICK}"));
     let replica = Node::start(&Program::redoubt(), "--save ");
-    replica.run(&format!("REPLICAOF 127.0.0.1 {}", node.port)).expect_ok();
-    eventually("the replica is linked", || {
-        (replica.info("replication", "master_link_status")? == "up").then_some(())
-    });
+    follow(&replica, &node);
     replica.freeze();
     node.run("SET a 1").expect_ok();
     let mut stopping = node.connect();
@@ -175,4 +188,136 @@ fn writes_go_on_after_a_stop_that_was_called_off_or_failed() {
     node.run("CONFIG SET stop-writes-on-bgsave-error no").expect_ok();
     node.run("SET a 3").expect_ok();
     eventually("the replica goes on too", || (replica.run("GET a").text() == "3").then_some(()));
+}
+
+/// What the new master has acknowledged is not overwritten by what the old one had still on its way, and it is in the
+/// database that it was written to, here and on the new master's own replica.
+#[test]
+fn a_promoted_replica_hears_no_more_of_its_old_master() {
+    let master = Node::start(&Program::redoubt(), REPLICATING);
+    let middle = Node::start(&Program::redoubt(), REPLICATING);
+    let last = Node::start(&Program::redoubt(), REPLICATING);
+    follow(&middle, &master);
+    follow(&last, &middle);
+    for round in 0..10 {
+        let stop = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            for database in ["0", "9"] {
+                let (master, stop) = (&master, &stop);
+                scope.spawn(move || overwrite(master, database, stop));
+            }
+            eventually("the stream flows", || middle.run("EXISTS k:0").int().eq(&1).then_some(()));
+            let mut client = middle.connect();
+            client.run("REPLICAOF NO ONE").expect_ok();
+            for key in 0..KEYS {
+                client.run(&format!("SET k:{key} new")).expect_ok();
+            }
+            let mut connection = middle.connect();
+            for _ in 0..20 {
+                for key in 0..KEYS {
+                    let value = connection.run(&format!("GET k:{key}"));
+                    assert_eq!(value.text(), "new", "round {round}: overwritten by the old master");
+                }
+            }
+            assert_same(&last, &middle);
+            stop.store(true, Ordering::Relaxed);
+        });
+        master.run("FLUSHALL").expect_ok();
+        follow(&middle, &master);
+    }
+}
+
+const KEYS: usize = 20;
+
+/// Writes to the same keys over and over.
+fn overwrite(node: &Node, database: &str, stop: &AtomicBool) {
+    let mut connection = node.connect();
+    connection.run(&format!("SELECT {database}")).expect_ok();
+    let batch: String = (0..KEYS).map(|key| format!("SET k:{key} old\r\n")).collect();
+    while !stop.load(Ordering::Relaxed) {
+        connection.send_raw(batch.as_bytes()).expect("it takes commands");
+        (0..KEYS).for_each(|_| connection.read().expect("it answers").expect_ok());
+    }
+}
+
+/// A master that is told to follow another while clients write: where it says that it stands is where its data stands.
+#[test]
+fn a_master_that_is_demoted_under_load_has_its_new_masters_data() {
+    let nodes: Vec<Node> = (0..2).map(|_| Node::start(&Program::redoubt(), REPLICATING)).collect();
+    follow(&nodes[1], &nodes[0]);
+    for round in 0..10 {
+        let (old, new) = (&nodes[round % 2], &nodes[(round + 1) % 2]);
+        let counters = Counters::start(old, 4);
+        if round < 5 {
+            // The old master goes on behind the new one's back, and must forget that.
+            new.run("REPLICAOF NO ONE").expect_ok();
+            old.run(&format!("REPLICAOF 127.0.0.1 {}", new.port)).expect_ok();
+        } else {
+            old.run("FAILOVER").expect_ok();
+            eventually("the place is handed over", || {
+                (new.info("replication", "role")? == "master").then_some(())
+            });
+        }
+        let acknowledged = counters.stop();
+        new.run("SET round x").expect_ok();
+        assert_same(old, new);
+        if round >= 5 {
+            assert_kept(new, &acknowledged, "after FAILOVER");
+        }
+        new.run("FLUSHALL").expect_ok();
+        assert_same(old, new);
+    }
+}
+
+/// The same by the cluster: a replica that takes over with and without its master's consent.
+#[test]
+fn a_master_of_a_cluster_that_is_demoted_under_load_has_its_successors_data() {
+    let nodes: Vec<Node> = (0..2)
+        .map(|_| {
+            let options = format!("--cluster-enabled yes --cluster-node-timeout 2000 {REPLICATING}");
+            Node::start(&Program::redoubt(), &options)
+        })
+        .collect();
+    let cluster = Cluster::join(nodes, 1);
+    for (round, how) in ["TAKEOVER", "", "TAKEOVER", ""].into_iter().enumerate() {
+        let (old, new) = (&cluster.nodes[round % 2], &cluster.nodes[(round + 1) % 2]);
+        let counters = Counters::start(old, 4);
+        new.run(format!("CLUSTER FAILOVER {how}").trim_end()).expect_ok();
+        cluster.wait_for_owner(0, |port| port == new.port);
+        let acknowledged = counters.stop();
+        eventually("the cluster serves", || {
+            (new.run("SET round x") == Value::Simple("OK".into())).then_some(())
+        });
+        assert_same(old, new);
+        if how.is_empty() {
+            assert_kept(new, &acknowledged, "after CLUSTER FAILOVER");
+        }
+        new.run("FLUSHALL").expect_ok();
+        assert_same(old, new);
+    }
+}
+
+/// What clients write on a replica that takes writes is its own: it moves no offset and reaches nobody.
+#[test]
+fn what_is_written_on_a_replica_stays_there() {
+    let master = Node::start(&Program::redoubt(), REPLICATING);
+    let replica = Node::start(&Program::redoubt(), &format!("{REPLICATING} --replica-read-only no"));
+    let last = Node::start(&Program::redoubt(), REPLICATING);
+    follow(&replica, &master);
+    follow(&last, &replica);
+    master.run("SET a 1").expect_ok();
+    assert_same(&last, &master);
+    let offset = |node: &Node| node.info("replication", "master_repl_offset");
+    let before = offset(&replica);
+    for line in ["SET own 1", "INCR own", "SET brief x PX 1", "PUBLISH channel x", "DEL a"] {
+        replica.run(line);
+    }
+    assert_eq!(replica.run("GET brief"), Value::NullBulk);
+    assert!(replica.run("WAIT 1 0").is_error("ERR WAIT cannot be used with replica instances"));
+    assert_eq!(offset(&replica), before);
+    master.run("SET b 2").expect_ok();
+    assert_same(&last, &master);
+    assert_eq!(replica.run("GET own").text(), "2");
+    assert_eq!(last.run("EXISTS own"), Value::Int(0));
+    assert_eq!(offset(&replica), offset(&master));
 }

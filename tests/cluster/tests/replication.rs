@@ -132,9 +132,9 @@ fn a_broken_link_resumes_from_the_backlog() {
     assert_eq!(master.info("stats", "sync_full"), full);
 }
 
-/// A killed replica comes back with nothing and synchronises whole; the master does not care.
+/// A killed replica comes back with what its full synchronisation left, and catches up; the master does not care.
 #[test]
-fn a_killed_replica_synchronises_again() {
+fn a_killed_replica_catches_up() {
     let master = Node::start(&Program::redoubt(), "--save ");
     let mut replica = Node::start(&Program::redoubt(), "--save ");
     replica.add_options(&format!("--replicaof 127.0.0.1 {}", master.port));
@@ -330,4 +330,44 @@ fn a_shutdown_waits_for_its_replicas_and_can_be_aborted() {
     stopping.send(&["SHUTDOWN", "NOSAVE"]).expect("it reads");
     assert!(master.wait_for_exit().success());
     assert_eq!(replica.run("GET k"), Value::Bulk(b"2".to_vec()));
+}
+
+/// A master of another kind does what this replica cannot do. It says so, and does not take the master's place.
+#[test]
+fn a_replica_that_cannot_follow_its_master_says_so_and_does_not_replace_it() {
+    let master = Node::start(&Program::redis(), "--save  --repl-diskless-sync-delay 0");
+    let replica = Node::start(&Program::redoubt(), "--save ");
+    follow(&replica, &master);
+    master.run("SET k 1").expect_ok();
+    let unexpected = |node: &Node| node.info("stats", "unexpected_error_replies");
+    let priority = |node: &Node| node.info("replication", "slave_priority");
+    eventually("the replica has the key", || (replica.run("GET k").text() == "1").then_some(()));
+    assert_eq!((unexpected(&replica).as_deref(), priority(&replica).as_deref()), (Some("0"), Some("100")));
+
+    let mut client = master.connect();
+    // In one piece, in which others succeed, and in a transaction.
+    client.send_raw(b"SET k 2\r\nSETBIT bits 7 1\r\nSET k 3\r\nMULTI\r\nSET k 4\r\nRPUSH list a\r\nEXEC\r\nSET k 5\r\n").expect("it reads");
+    (0..8).for_each(|_| drop(client.read().expect("a reply")));
+    eventually("the replica has the last write", || (replica.run("GET k").text() == "5").then_some(()));
+    let count: u64 = unexpected(&replica).expect("a line").parse().expect("a number");
+    assert!(count >= 2, "{count} of what the master did");
+    assert_eq!(priority(&replica).as_deref(), Some("0"), "sentinels do not choose it");
+    assert_eq!(replica.info("replication", "slave_unapplied_changes"), Some(count.to_string()));
+    let log = replica.log();
+    for command in ["SETBIT", "RPUSH"] {
+        assert!(log.lines().any(|line| line.contains("== CRITICAL ==") && line.contains(command)), "{log}");
+    }
+    master.run("FAILOVER").expect_ok();
+    eventually("the failover is given up", || {
+        (master.info("replication", "master_failover_state")? == "no-failover").then_some(())
+    });
+    assert_eq!(master.info("replication", "role").as_deref(), Some("master"));
+    assert_eq!(replica.info("replication", "role").as_deref(), Some("slave"));
+
+    // A full synchronisation makes them the same again, if it can be read.
+    master.run("DEL bits list");
+    replica.run("REPLICAOF NO ONE").expect_ok();
+    assert!(replica.log().contains("A master now, without"));
+    follow(&replica, &master);
+    assert_eq!(priority(&replica).as_deref(), Some("100"));
 }

@@ -111,6 +111,35 @@ fn a_corrupt_file_stops_the_start_with_its_place() {
     assert!(log.contains("at offset ") && log.contains("Fatal error loading the DB"), "{log}");
 }
 
+/// Between a load that failed and the end nobody is shown an empty data set, and no write into it is acknowledged.
+#[test]
+fn a_server_that_cannot_load_its_file_serves_nobody() {
+    let mut node = Node::start(&Program::redoubt(), &format!("{OPTIONS} --save "));
+    fill(&node);
+    node.run("SAVE").expect_ok();
+    node.kill();
+    let file = node.folder().join("dump.rdb");
+    let mut bytes = fs::read(&file).expect("the file was saved");
+    let last = bytes.len() - 9;
+    // The end mark: everything before it is loaded.
+    bytes[last] ^= 0xFF;
+    fs::write(&file, bytes).expect("it can be written");
+    for _ in 0..10 {
+        node.spawn();
+        loop {
+            if let Ok(mut connection) = node.try_connect() {
+                while let Ok(reply) = connection.try_call(&["SET", "a", "1"]) {
+                    assert!(reply.is_error("LOADING"), "{reply:?}");
+                }
+            }
+            if node.has_ended() {
+                break;
+            }
+        }
+        assert!(!node.ended().success());
+    }
+}
+
 /// Starts `second` on the file that `first` saved.
 fn hands_over(first: &Program, second: &Program) {
     let options = "--enable-debug-command yes --save ";
@@ -165,4 +194,38 @@ fn a_replica_goes_on_from_its_file() {
     assert_eq!(connection.run("GET elsewhere").text(), "later");
     assert_eq!(master.info("stats", "sync_full").as_deref(), Some("1"));
     assert_eq!(master.info("stats", "sync_partial_ok").as_deref(), Some("1"));
+}
+
+/// What a full synchronisation brought is on disk at once, as with Redis: a replica that is killed goes on from there, and
+/// has its data also if its master is gone.
+fn keeps_what_it_synchronised(replica: &Program) {
+    let mut master = Node::start(&Program::redoubt(), "--save  --repl-diskless-sync-delay 0");
+    let mut replica = Node::start(replica, "--save 5 1");
+    fill(&master);
+    replica.add_options(&format!("--replicaof 127.0.0.1 {}", master.port));
+    replica.run(&format!("REPLICAOF 127.0.0.1 {}", master.port)).expect_ok();
+    let linked = |node: &Node| node.info("replication", "master_link_status").is_some_and(|is| is == "up");
+    eventually("the replica has it all", || linked(&replica).then_some(()));
+    replica.kill();
+    master.run("SET later x").expect_ok();
+    replica.launch();
+    eventually("the replica is back", || {
+        (linked(&replica) && replica.run("EXISTS later") == Value::Int(1)).then_some(())
+    });
+    assert_eq!(master.info("stats", "sync_full").as_deref(), Some("1"));
+    assert_eq!(master.info("stats", "sync_partial_ok").as_deref(), Some("1"));
+    master.kill();
+    replica.kill();
+    replica.launch();
+    eventually("the data is loaded", || (replica.run("EXISTS number") == Value::Int(1)).then_some(()));
+}
+
+#[test]
+fn a_killed_replica_goes_on_from_what_it_synchronised() {
+    keeps_what_it_synchronised(&Program::redoubt());
+}
+
+#[test]
+fn so_does_a_redis() {
+    keeps_what_it_synchronised(&Program::redis());
 }

@@ -400,3 +400,20 @@ fn a_saved_server_starts_with_its_keys() {
     assert_eq!(node.run("GET kept").text(), "value");
     assert!(node.run("TTL expiring").int() > 9000);
 }
+
+/// A key that is moved from a server to itself would be taken away after it was put there. Redis, which serves nobody
+/// meanwhile, waits in vain for its own answer.
+#[test]
+fn a_key_is_not_moved_to_where_it_is() {
+    let node = Node::start(&Program::redoubt(), "--save ");
+    node.run("SET k v").expect_ok();
+    for line in [
+        "MIGRATE 127.0.0.1 PORT k 0 500 REPLACE",
+        "MIGRATE localhost PORT k 0 500",
+        "MIGRATE 127.0.0.1 PORT k 1 500 REPLACE",
+    ] {
+        let reply = node.run(&line.replace("PORT", &node.port.to_string()));
+        assert!(reply.is_error("IOERR error or timeout reading"), "{line}: {reply:?}");
+        assert_eq!(node.run("GET k").text(), "v");
+    }
+}

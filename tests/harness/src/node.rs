@@ -220,7 +220,12 @@ impl Node {
         self.ended()
     }
 
-    /// How the process ended that a client told to; it can be launched again.
+    /// Whether the process has ended by itself.
+    pub fn has_ended(&mut self) -> bool {
+        self.exit_status().is_some()
+    }
+
+    /// How the process ended by itself; it can be launched again.
     ///
     /// # Panics
     /// If it does not end.

@@ -57,6 +57,8 @@ pub(crate) struct Driver {
     look_at: Instant,
     /// What the machine was last told.
     facts: gossip::Replication,
+    /// The data differs from the master's, as the machine was last told: it does not stand for election.
+    differs: bool,
 }
 
 /// Writes are held back for a manual failover.
@@ -101,6 +103,7 @@ impl Driver {
             pauses: 0,
             unsaved: None,
             facts: gossip::Replication::default(),
+            differs: false,
         })
     }
 
@@ -265,7 +268,7 @@ impl Driver {
                 look(self);
                 Ok(())
             }
-            Ask::Configure => match options::read(&self.server.config) {
+            Ask::Configure => match self.options() {
                 Ok(config) => self.feed(Input::Configure(Box::new(config))),
                 Err(error) => {
                     tracing::warn!("{error:#}");
@@ -281,6 +284,11 @@ impl Driver {
         let (now, wall) = (self.now(), crate::process::time::now());
         self.last = now;
         let asked_for = matches!(input, Input::Command { .. } | Input::Configure(_) | Input::Start);
+        let differs = self.server.replication.unapplied() > 0;
+        if differs != self.differs {
+            self.differs = differs;
+            self.gossip.handle(now, wall, Input::Configure(Box::new(self.options()?)), &mut actions);
+        }
         let facts = self.standing(now);
         if facts != self.facts {
             self.facts = facts;
@@ -392,6 +400,14 @@ impl Driver {
         if let Some((text, _)) = self.unsaved.take() {
             self.save(text, false);
         }
+    }
+
+    /// The parameters, as the machine is to go by them.
+    fn options(&self) -> Result<gossip::Config> {
+        let mut options = options::read(&self.server.config)?;
+        // Who wants such a replica for a master says so (CLUSTER FAILOVER).
+        options.replica_no_failover |= self.differs;
+        Ok(options)
     }
 
     /// How replication stands, as the machine wants to know it.

@@ -149,6 +149,10 @@ impl Migration {
             return Ok("NOKEY");
         }
         let mut target = Target::reach(server, &self.place, self.timeout).await?;
+        if target.is(server) {
+            // In Redis, which serves nobody meanwhile, no answer comes.
+            return Err(Failure::Reading);
+        }
         let mut replace = self.replace;
         let mut held = HeldSlots { server, slots: Vec::new() };
         for tries in 1.. {

@@ -64,6 +64,13 @@ fn take_over(server: &Server, request: &PsyncRequest) -> Result<(), &'static str
     if server.replication.log.lock().position().id.as_str().as_bytes() != request.id.as_slice() {
         return Err("ERR PSYNC FAILOVER replid must match my replid.");
     }
+    let unapplied = server.replication.unapplied();
+    if unapplied > 0 {
+        tracing::error!(
+            "== CRITICAL == Failover request was refused: {unapplied} changes of the master are missing"
+        );
+        return Err("ERR PSYNC FAILOVER to a replica whose data differs from its master's.");
+    }
     tracing::info!("Failover request was accepted: this node is the master now.");
     server.replication.become_master(server);
     configure(server, &[]);

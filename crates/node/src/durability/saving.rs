@@ -85,6 +85,8 @@ pub(crate) struct Saving {
     kept_peak: AtomicUsize,
     /// How many snapshots were cut, and how many microseconds the last cut took with all slots held.
     cuts: (AtomicU64, AtomicU64),
+    /// Keys that full synchronisations brought and that had to be left to a save.
+    synchronised: AtomicU64,
     pub(crate) loading: Loading,
 }
 
@@ -116,6 +118,7 @@ impl Saving {
             progress: (AtomicU64::new(0), AtomicU64::new(0)),
             kept_peak: AtomicUsize::new(0),
             cuts: (AtomicU64::new(0), AtomicU64::new(0)),
+            synchronised: AtomicU64::new(0),
             loading: Loading::default(),
         }
     }
@@ -213,14 +216,15 @@ fn carry_out(server: &Server, cancelled: &AtomicBool, kind: Kind) -> anyhow::Res
 
 /// Writes the file; returns the counter of changes at the cut.
 fn write_file(server: &Server, cancelled: &AtomicBool, kind: Kind) -> anyhow::Result<u64> {
-    let name = server.config.text("dbfilename");
     let (state, (position, stream_db, changes)) = cut(server, |log| {
         // The next effect names its database, so whoever resumes from the file need not know it.
         let stream_db = server.replication.stream_db(log);
         if stream_db.is_none() {
             log.forget_db();
         }
-        let position = log.is_open().then(|| log.position());
+        // What differs from the history belongs to none.
+        let in_history = log.is_open() && server.replication.unapplied() == 0;
+        let position = in_history.then(|| log.position());
         if kind == Kind::Last {
             log.seal();
         }
@@ -247,12 +251,43 @@ fn write_file(server: &Server, cancelled: &AtomicBool, kind: Kind) -> anyhow::Re
         pace,
         &mut out,
     )?;
-    out.file.as_file().sync_all()?;
-    out.file.persist(&name)?;
-    // The rename is on disk when the folder is.
-    std::fs::File::open(".")?.sync_all()?;
+    put_in_place(server, out.file)?;
     tracing::info!("DB saved on disk");
     Ok(changes)
+}
+
+/// Keeps the file that a full synchronisation came in, now that it is the data: as Redis does, this node can begin
+/// again with it. A file that cannot be kept leaves everything to be saved.
+pub(crate) fn keep_synchronised(server: &Server, file: tempfile::NamedTempFile, keys: u64) {
+    // Whatever was cut before is of a history that this node has left.
+    server.saving.cancel();
+    let mut standing = server.saving.standing.lock();
+    server.saving.ended.wait_while(&mut standing, |standing| standing.running.is_some());
+    let persistent = !server.config.text("save").is_empty();
+    if !persistent && server.config.switch("rdb-del-sync-files") {
+        return;
+    }
+    match put_in_place(server, file) {
+        Ok(()) => {
+            standing.changes_saved = changes(server);
+            standing.last_ok = true;
+        }
+        Err(error) => {
+            tracing::warn!("What came from the master is not on disk yet: {error:#}");
+            server.saving.synchronised.fetch_add(keys, Ordering::Relaxed);
+        }
+    }
+    drop(standing);
+    update_gate(server);
+}
+
+/// Makes a file that is written whole the one that is loaded at the start.
+fn put_in_place(server: &Server, file: tempfile::NamedTempFile) -> anyhow::Result<()> {
+    file.as_file().sync_all()?;
+    file.persist(server.config.text("dbfilename"))?;
+    // The rename is on disk when the folder is.
+    std::fs::File::open(".")?.sync_all()?;
+    Ok(())
 }
 
 /// A file that takes no more once the save is called off.
@@ -300,7 +335,9 @@ pub(crate) fn remove_leftovers() {
 
 /// How many changes this run has made.
 fn changes(server: &Server) -> u64 {
-    server.engine.worker_stats().iter().map(|worker| worker.changes.load(Ordering::Relaxed)).sum()
+    let commands: u64 =
+        server.engine.worker_stats().iter().map(|worker| worker.changes.load(Ordering::Relaxed)).sum();
+    commands + server.saving.synchronised.load(Ordering::Relaxed)
 }
 
 /// The save points: after so long with so many changes.

@@ -90,7 +90,8 @@ fn bind_unix(path: &str, mode: Option<u32>) -> Result<Listener> {
 #[derive(Debug, Default)]
 pub(crate) struct Listeners {
     home: OnceLock<Home>,
-    tcp: Mutex<Vec<JoinHandle<()>>>,
+    /// Where TCP clients come in, and who accepts them there.
+    tcp: Mutex<Vec<(SocketAddr, JoinHandle<()>)>>,
 }
 
 /// The control thread's event loop, which accepts, and the workers that connections go to.
@@ -107,16 +108,29 @@ impl Listeners {
         assert!(settled.is_ok(), "a server has one control thread");
     }
 
+    /// Whether a link from `local` to `peer` leads back here.
+    pub(crate) fn are_at(&self, local: SocketAddr, peer: SocketAddr) -> bool {
+        self.tcp.lock().iter().any(|(bound, _)| leads_to(*bound, local, peer))
+    }
+
     fn home(&self) -> &Home {
         self.home.get().expect("nobody listens before the control thread runs")
     }
+}
+
+/// Whether a link from `local` to `peer` comes in at a socket of this host that is bound so. What is bound to every
+/// address is reached at any of this host's, and a link to one of these begins there or on the loopback.
+fn leads_to(bound: SocketAddr, local: SocketAddr, peer: SocketAddr) -> bool {
+    let (to, from) = (peer.ip().to_canonical(), local.ip().to_canonical());
+    let here = if bound.ip().is_unspecified() { to == from || to.is_loopback() } else { to == bound.ip() };
+    here && peer.port() == bound.port()
 }
 
 impl Server {
     /// Listens on `addresses` and `port` (0: nowhere) in place of where TCP clients came in so far.
     pub(crate) async fn listen_tcp(self: &Arc<Self>, addresses: &str, port: u16) -> Result<()> {
         let old = std::mem::take(&mut *self.listeners.tcp.lock());
-        for task in old {
+        for (_, task) in old {
             task.abort();
             // Its socket is closed when it has ended.
             let _ = task.await;
@@ -128,8 +142,9 @@ impl Server {
         let home = self.listeners.home();
         let _loop = home.runtime.enter();
         for listener in bind(addresses, port, backlog)? {
+            let address = listener.address()?;
             let accepting = accept(self.clone(), listener, home.workers.clone());
-            self.listeners.tcp.lock().push(home.runtime.spawn(accepting));
+            self.listeners.tcp.lock().push((address, home.runtime.spawn(accepting)));
         }
         Ok(())
     }
@@ -196,4 +211,27 @@ fn admit(server: &Server, mut stream: Stream, peer: Option<IpAddr>, workers: &[U
 fn prepare(server: &Server, mut stream: Stream) -> std::io::Result<Socket> {
     stream.set_options(Options::new(&server.config))?;
     stream.detach()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_link_to_a_socket_of_ones_own_is_known_by_its_ends() {
+        let table = [
+            ("0.0.0.0:7000", "127.0.0.1:5000", "127.0.0.1:7000", true),
+            ("0.0.0.0:7000", "127.0.0.1:5000", "127.0.0.2:7000", true),
+            ("0.0.0.0:7000", "10.0.0.1:5000", "10.0.0.1:7000", true),
+            ("0.0.0.0:7000", "10.0.0.1:5000", "10.0.0.2:7000", false),
+            ("0.0.0.0:7000", "10.0.0.1:5000", "10.0.0.1:7001", false),
+            ("127.0.0.1:7000", "127.0.0.1:5000", "127.0.0.1:7000", true),
+            ("127.0.0.1:7000", "127.0.0.1:5000", "127.0.0.2:7000", false),
+            ("[::]:7000", "[::1]:5000", "[::1]:7000", true),
+        ];
+        for (bound, local, peer, own) in table {
+            let [bound, local, peer] = [bound, local, peer].map(|text| text.parse().unwrap());
+            assert_eq!(leads_to(bound, local, peer), own, "{peer} from {local} at {bound}");
+        }
+    }
 }

@@ -213,6 +213,14 @@ pub(crate) enum Listener {
 }
 
 impl Listener {
+    /// Where it listens; an error for a unix socket.
+    pub(crate) fn address(&self) -> io::Result<SocketAddr> {
+        match self {
+            Self::Tcp(listener) => listener.local_addr(),
+            Self::Unix(_) => Err(io::ErrorKind::Unsupported.into()),
+        }
+    }
+
     /// The next connection, and its peer's address if it has one. `whose` says for the log what is accepted.
     pub(crate) async fn accept(&self, whose: &str) -> (Stream, Option<IpAddr>) {
         loop {

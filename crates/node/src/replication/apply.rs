@@ -8,9 +8,9 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use engine::{Flow, Origin, Session};
+use engine::{Flow, Origin, Session, Worker};
 use replication::{Generation, StreamOver};
-use resp::{Batch, Limits, Parser, ProtocolError};
+use resp::{Batch, Limits, Parser, ProtocolError, Value};
 
 use crate::net::worker::with_scratch;
 use crate::server::Server;
@@ -44,22 +44,13 @@ pub(super) struct Applier {
     input: Vec<u8>,
     /// The commands of a transaction whose EXEC has not come.
     held: Vec<u8>,
-    complained: bool,
 }
 
 impl Applier {
     pub(super) fn new(server: Arc<Server>, stream: Generation) -> Self {
         let mut session = Session::new(server.client_id(), Origin::Master, true);
         session.db = server.replication.applied_db.load(Ordering::Relaxed);
-        Self {
-            server,
-            stream,
-            session,
-            parser: Parser::new(),
-            input: Vec::new(),
-            held: Vec::new(),
-            complained: false,
-        }
+        Self { server, stream, session, parser: Parser::new(), input: Vec::new(), held: Vec::new() }
     }
 
     /// A stream goes on after a break with a whole command, outside of a transaction; the database that it
@@ -133,11 +124,18 @@ impl Applier {
         let mut next = 0;
         let mut replies = Vec::new();
         while next < batch.len() {
-            let flow;
-            (next, flow) = with_scratch(|scratch| {
-                let engine = &self.server.engine;
-                engine.run(&mut scratch.worker, &mut self.session, now, input, batch, next, &mut replies)
+            let (first, (after, flow), failed) = with_scratch(|scratch| {
+                let (engine, worker) = (&self.server.engine, &mut scratch.worker);
+                let errors = |worker: &Worker| worker.stats.error_replies.load(Ordering::Relaxed);
+                let before = errors(worker);
+                let ran = engine.run(worker, &mut self.session, now, input, batch, next, &mut replies);
+                (next, ran, errors(worker) - before)
             });
+            next = after;
+            if failed > 0 {
+                self.server.replication.count_unapplied(failed);
+                complain(&replies, first, input, batch);
+            }
             if matches!(flow, Flow::Node(_) | Flow::Paused) {
                 let args = batch.args(next, input);
                 let is = |index: usize, word: &[u8]| {
@@ -146,13 +144,34 @@ impl Applier {
                 applied.ack_wanted |= is(0, b"replconf") && is(1, b"getack");
                 next += 1;
             }
-            if !self.complained && replies.first() == Some(&b'-') {
-                self.complained = true;
-                let error = String::from_utf8_lossy(&replies[..replies.len().min(200)]).into_owned();
-                tracing::warn!("A command of the master's stream failed here: {}", error.trim_end());
-            }
             replies.clear();
         }
+    }
+}
+
+/// Says which of the commands from number `first` on failed, by their replies: what the master did is not done here, and
+/// the data is not the same any more.
+fn complain(replies: &[u8], first: usize, input: &[u8], batch: &Batch) {
+    let (mut rest, mut index) = (replies, first);
+    while let Ok(Some((reply, len))) = resp::parse_value(rest) {
+        let errors = match &reply {
+            Value::Error(text) => vec![text],
+            Value::Array(items) => items
+                .iter()
+                .filter_map(|item| if let Value::Error(text) = item { Some(text) } else { None })
+                .collect(),
+            _ => Vec::new(),
+        };
+        let name = batch.args(index, input).get(0).map(String::from_utf8_lossy).unwrap_or_default();
+        for text in errors {
+            tracing::error!(
+                "== CRITICAL == This replica cannot do what its master did, their data differs: '{}' after processing \
+                 the command '{}'",
+                text.escape_debug(),
+                name.escape_debug()
+            );
+        }
+        (rest, index) = (&rest[len..], index + 1);
     }
 }
 

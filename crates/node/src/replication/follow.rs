@@ -14,7 +14,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use super::apply::{Applier, ApplyError};
 use super::serve::Event;
 use super::{MasterAddress, peer};
-use crate::durability::loading;
+use crate::durability::{loading, saving};
 use crate::net::dialer::Dialer;
 use crate::net::transport::Stream;
 use crate::server::Server;
@@ -228,7 +228,7 @@ impl Follower {
         let turn = server.replication.loading.clone().lock_owned().await;
         let mut loading = tokio::task::spawn_blocking(move || {
             let _turn = turn;
-            replace(&server, file.path(), position)
+            replace(&server, file, position)
         });
         loop {
             let wait =
@@ -271,9 +271,7 @@ impl Follower {
                 }
                 inputs
             }
-            Err(ApplyError::Nonsense(error)) => {
-                self.give_up(&format!("The master's stream makes no sense: {error}")).into_iter().collect()
-            }
+            Err(ApplyError::Nonsense(error)) => vec![Input::Garbage(error.to_string())],
             Err(ApplyError::Over(over)) => {
                 self.give_up(&format!("Not applying more: {over}")).into_iter().collect()
             }
@@ -282,19 +280,25 @@ impl Follower {
 }
 
 /// Loads the snapshot and takes over its position. Says whether that worked.
-fn replace(server: &Server, path: &std::path::Path, position: Position) -> bool {
-    let _apply_turn = server.replication.apply_turn.lock();
+fn replace(server: &Server, file: tempfile::NamedTempFile, position: Position) -> bool {
+    let apply_turn = server.replication.apply_turn.lock();
     tracing::info!("MASTER <-> REPLICA sync: Flushing old data, loading DB in memory");
     // Until it is loaded, the data belongs to no history.
     server.replication.log.close();
-    let loaded = loading::replace_by_file(server, path, false);
+    let loaded = loading::replace_by_file(server, file.path(), false);
     match &loaded {
         Ok(loaded) => {
             server.replication.log.adopt_loaded(position);
             server.replication.applied_db.store(loaded.stream_db.unwrap_or(0), Ordering::Relaxed);
+            server.replication.unapplied.store(0, Ordering::Relaxed);
             tracing::info!("MASTER <-> REPLICA sync: Finished with success, {} keys", loaded.keys);
         }
         Err(error) => tracing::warn!("Failed trying to load the MASTER synchronization DB: {error}"),
+    }
+    drop(apply_turn);
+    // Before anybody is served or applied: the file is the data.
+    if let Ok(loaded) = &loaded {
+        saving::keep_synchronised(server, file, loaded.keys);
     }
     server.engine.settings.set_gate(Gate::LOADING, false);
     loaded.is_ok()

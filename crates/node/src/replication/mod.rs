@@ -44,6 +44,8 @@ pub(crate) struct SyncStats {
     pub(crate) full: AtomicU64,
     pub(crate) partial_ok: AtomicU64,
     pub(crate) partial_refused: AtomicU64,
+    /// What a master did and this node, its replica, could not.
+    pub(crate) unexpected_errors: AtomicU64,
     /// Bytes that came from a master, and that went to replicas.
     pub(crate) input_bytes: AtomicU64,
     pub(crate) output_bytes: AtomicU64,
@@ -86,6 +88,8 @@ pub(crate) struct Replication {
     waiting: Mutex<Waiting>,
     /// The database that the master's stream has selected. Changes with the apply turn.
     applied_db: AtomicU16,
+    /// How much of what the master did since its last snapshot could not be done here. Changes with the apply turn.
+    unapplied: AtomicU64,
     /// Held while a snapshot of a master is being loaded.
     loading: Arc<tokio::sync::Mutex<()>>,
     /// Held while the master's stream is applied or its snapshot loaded, and while a cut is made.
@@ -108,6 +112,7 @@ impl Replication {
             role: Mutex::new(Role::Master),
             waiting: Mutex::default(),
             applied_db: AtomicU16::new(0),
+            unapplied: AtomicU64::new(0),
             loading: Arc::default(),
             apply_turn: Mutex::new(()),
             stream_turn: Mutex::new(()),
@@ -174,6 +179,18 @@ impl Replication {
         }
     }
 
+    /// The master did so many things that could not be done here: it may be of another kind, or know more.
+    fn count_unapplied(&self, count: u64) {
+        self.stats.unexpected_errors.fetch_add(count, Ordering::Relaxed);
+        self.unapplied.fetch_add(count, Ordering::Relaxed);
+    }
+
+    /// How much of what its master did a replica could not do: if anything, its data differs, and it does not take its
+    /// master's place unless it is told to.
+    pub(crate) fn unapplied(&self) -> u64 {
+        self.unapplied.load(Ordering::Relaxed)
+    }
+
     /// Whether this node is a replica that has had its master's data at some time.
     pub(crate) fn was_in_sync(&self) -> bool {
         match &*self.role.lock() {
@@ -228,6 +245,10 @@ impl Replication {
         {
             let _stream_turn = self.stream_turn.lock();
             self.log.lock().promote(random_id());
+        }
+        let unapplied = self.unapplied.swap(0, Ordering::Relaxed);
+        if unapplied > 0 {
+            tracing::error!("== CRITICAL == A master now, without {unapplied} changes that its master made");
         }
         *role = Role::Master;
         self.publish(server, &role);

@@ -50,7 +50,13 @@ pub(crate) fn info(server: &Server, text: &mut String) {
             line(text, "master_host", &master.host);
             line(text, "master_port", master.port);
             link(&machine.lock(), offset, text);
-            line(text, "slave_priority", server.config.integer("replica-priority"));
+            let unapplied = replication.unapplied();
+            // Sentinels do not choose one whose priority is 0.
+            let priority = if unapplied > 0 { 0 } else { server.config.integer("replica-priority") };
+            line(text, "slave_priority", priority);
+            if unapplied > 0 {
+                line(text, "slave_unapplied_changes", unapplied);
+            }
             line(text, "slave_read_only", u8::from(server.config.switch("replica-read-only")));
             line(text, "replica_announced", u8::from(server.config.switch("replica-announced")));
         }

@@ -4,7 +4,9 @@
 //! takes a snapshot if it cannot, and then hands on the master's stream. It acknowledges every second
 //! what has been applied, notices silence, and comes back after a break: at once where the link was
 //! lost, every [`REFUSED_RETRY`] where the master's host refuses (its process is being restarted), every
-//! [`FAILED_RETRY`] where it cannot be reached or says no.
+//! [`FAILED_RETRY`] where it cannot be reached or says no. Full synchronisations are dear to the master: after two in a
+//! row that did not lead to a link that lasts the next waits for [`FAILED_RETRY`] too, and after each that was spoiled,
+//! by a snapshot or a stream that cannot be read, for twice as long as after the one before.
 //!
 //! What must hold: the position is that of the data. It moves with [`Input::Applied`] and nothing else;
 //! it is forgotten when a snapshot begins to replace the data and known again when that is loaded.
@@ -32,6 +34,8 @@ pub const REFUSED_RETRY: Duration = Duration::from_millis(100);
 pub const FAILED_RETRY: Duration = Duration::from_secs(1);
 /// How soon a link that had worked is made again.
 pub const LOST_RETRY: Duration = Duration::from_millis(20);
+/// A link that has been up so long lasts.
+pub const LASTING: Duration = Duration::from_secs(5);
 /// How often the position is acknowledged, and life shown while loading.
 const ACK_PERIOD: Duration = Duration::from_secs(1);
 
@@ -74,6 +78,8 @@ pub enum Input {
     },
     /// The stream held a REPLCONF GETACK.
     AckWanted,
+    /// What the master sends as its stream is none, so what this node has may not be what the master thinks.
+    Garbage(String),
 }
 
 /// What the shell is to do.
@@ -151,7 +157,7 @@ enum State {
     Handshake(Handshake),
     Transfer(Transfer),
     Loading { position: Position, rest: Vec<u8>, next_sign: Instant },
-    Streaming { next_ack: Instant },
+    Streaming { next_ack: Instant, lasts_at: Instant },
 }
 
 /// The machine. One follows one master; another master gets another machine, with this one's position.
@@ -168,6 +174,9 @@ pub struct Replica {
     was_up: bool,
     /// What the current or last snapshot has brought.
     received: u64,
+    /// Full synchronisations since a link last lasted, and how many of them were spoiled.
+    full_in_a_row: u32,
+    spoiled: u32,
 }
 
 impl Replica {
@@ -182,6 +191,8 @@ impl Replica {
             down_since: Some(now),
             was_up: false,
             received: 0,
+            full_in_a_row: 0,
+            spoiled: 0,
         }
     }
 
@@ -250,7 +261,7 @@ impl Replica {
             State::Connecting | State::Handshake(_) | State::Transfer(_) => silence,
             // Nothing is read while loading, so nothing can be heard.
             State::Loading { next_sign, .. } => *next_sign,
-            State::Streaming { next_ack } => (*next_ack).min(silence),
+            State::Streaming { next_ack, .. } => (*next_ack).min(silence),
         })
     }
 
@@ -270,6 +281,7 @@ impl Replica {
             Input::Loaded => self.on_loaded(now, out),
             Input::LoadFailed => {
                 self.position = None;
+                self.spoiled += 1;
                 self.give_up(now, Reason::LoadFailed, out);
             }
             Input::Applied { bytes } => {
@@ -277,6 +289,11 @@ impl Replica {
                 position.offset.0 += bytes;
             }
             Input::AckWanted => self.acknowledge(out),
+            Input::Garbage(what) => {
+                self.position = None;
+                self.spoiled += 1;
+                self.give_up(now, Reason::Nonsense(what), out);
+            }
         }
     }
 
@@ -299,7 +316,10 @@ impl Replica {
                 }
             }
             _ if silent => self.give_up(now, Reason::Silent, out),
-            State::Streaming { next_ack } => {
+            State::Streaming { next_ack, lasts_at } => {
+                if now >= *lasts_at {
+                    (self.full_in_a_row, self.spoiled) = (0, 0);
+                }
                 if now >= *next_ack {
                     *next_ack = now + ACK_PERIOD;
                     self.acknowledge(out);
@@ -344,6 +364,7 @@ impl Replica {
             Step::Failed(reason) => self.give_up(now, reason, out),
             Step::Full { position, rest } => {
                 self.received = 0;
+                self.full_in_a_row += 1;
                 self.state = State::Transfer(Transfer::new(position));
                 if !rest.is_empty() {
                     self.on_transfer(now, rest, out);
@@ -395,7 +416,7 @@ impl Replica {
     }
 
     fn stream(&mut self, now: Instant, rest: Vec<u8>, out: &mut Vec<Action>) {
-        self.state = State::Streaming { next_ack: now + ACK_PERIOD };
+        self.state = State::Streaming { next_ack: now + ACK_PERIOD, lasts_at: now + LASTING };
         self.was_up = true;
         self.down_since = None;
         out.push(Action::Up);
@@ -420,7 +441,11 @@ impl Replica {
     }
 
     fn lose(&mut self, now: Instant, retry: Duration) {
-        self.state = State::Idle { retry_at: now + retry };
+        let least = match (self.full_in_a_row, self.spoiled) {
+            (0 | 1, 0) => Duration::ZERO,
+            (_, spoiled) => FAILED_RETRY * (1 << spoiled.saturating_sub(1).min(4)),
+        };
+        self.state = State::Idle { retry_at: now + retry.max(least) };
         self.down_since.get_or_insert(now);
     }
 }

@@ -258,3 +258,57 @@ fn answers_that_make_no_sense_close_the_link() {
         assert_eq!(reason, kind, "{bytes:?}");
     }
 }
+
+/// A master of some other kind answers every PSYNC with a snapshot and every acknowledgement with garbage.
+#[test]
+fn full_synchronisations_that_are_spoiled_are_asked_for_ever_more_rarely() {
+    let mut replica = Driven::new(config(), None);
+    let full_syncs_until = |replica: &mut Driven, end: u64| {
+        let mut count = 0;
+        while replica.machine.next_deadline().is_some_and(|at| at <= ms(end)) {
+            let at = replica.machine.next_deadline().expect("asked above");
+            replica.now = replica.now.max(u64::try_from(at.since(ms(0)).as_millis()).unwrap());
+            if replica.give(Input::Deadline) != [Action::Connect] {
+                continue;
+            }
+            replica.give(Input::Connected);
+            replica.receive("+PONG\r\n");
+            assert_eq!(replica.receive("+OK\r\n+OK\r\n+OK\r\n"), [send(&["PSYNC ? -1"])]);
+            replica.receive(&format!("+FULLRESYNC {} 0\r\n$1\r\nx", id(1)));
+            replica.give(Input::Loaded);
+            count += 1;
+            let reason = Reason::Nonsense("garbage".into());
+            assert_eq!(replica.give(Input::Garbage("garbage".into())), [Action::Close(reason)]);
+            assert_eq!(replica.machine.position(), None, "it may not be where the master thinks");
+        }
+        count
+    };
+    assert_eq!(full_syncs_until(&mut replica, 5000), 3, "at once, after 1 and 2 seconds");
+    assert_eq!(
+        full_syncs_until(&mut replica, 63_000),
+        5,
+        "after 4, 8 and 16 seconds, and every 16 from then on"
+    );
+}
+
+/// A master that closes the link soon after each snapshot, since its replica is too slow or its own history changes.
+#[test]
+fn a_link_that_lasted_is_made_again_at_once_and_another_after_a_second() {
+    let mut replica = Driven::introduced(config(), None);
+    let table =
+        [(6000, LOST_RETRY), (6000, LOST_RETRY), (10, LOST_RETRY), (10, FAILED_RETRY), (10, FAILED_RETRY)];
+    for (up, retry) in table {
+        replica.receive(&format!("+FULLRESYNC {} 0\r\n$1\r\nx", id(1)));
+        replica.give(Input::Loaded);
+        replica.now += up;
+        replica.give(Input::Deadline);
+        let lost = replica.now;
+        replica.give(Input::Closed);
+        assert_eq!(replica.machine.next_deadline(), Some(ms(lost) + retry));
+        replica.now += 1000;
+        assert_eq!(replica.give(Input::Deadline), [Action::Connect]);
+        replica.give(Input::Connected);
+        replica.receive("+PONG\r\n");
+        replica.receive("+OK\r\n+OK\r\n+OK\r\n");
+    }
+}

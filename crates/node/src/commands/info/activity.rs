@@ -66,7 +66,8 @@ fn clients(server: &Server, totals: &Totals, text: &mut Text) {
     text.line("tracking_total_keys", tracking.keys());
     text.line("tracking_total_items", tracking.items());
     text.line("tracking_total_prefixes", tracking.prefixes());
-    text.line("unexpected_error_replies", 0);
+    let unexpected = server.replication.stats.unexpected_errors.load(Ordering::Relaxed);
+    text.line("unexpected_error_replies", unexpected);
     text.line("pubsub_channels", server.engine.pubsub.channels());
     text.line("pubsub_patterns", server.engine.pubsub.patterns());
     text.line("pubsubshard_channels", server.engine.pubsub.shard_channels());

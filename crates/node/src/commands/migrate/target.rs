@@ -94,6 +94,11 @@ impl Target {
         Ok(target)
     }
 
+    /// Whether this is the way back to `server`: who is written to there cannot be taken away here.
+    pub(super) fn is(&self, server: &Server) -> bool {
+        matches!(self.stream.addresses(), Ok(Some((peer, local))) if server.listeners.are_at(local, peer))
+    }
+
     /// Keeps the link for the next keys. Only for one on which nothing is under way.
     pub(super) fn keep(mut self, pool: &Pool, place: &Place) {
         if self.input.is_empty()
