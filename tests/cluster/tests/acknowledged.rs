@@ -294,6 +294,7 @@ fn a_master_of_a_cluster_that_is_demoted_under_load_has_its_successors_data() {
         }
         new.run("FLUSHALL").expect_ok();
         assert_same(old, new);
+        cluster.wait_until_all_see_replica(round % 2, (round + 1) % 2);
     }
 }
 

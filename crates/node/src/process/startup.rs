@@ -207,12 +207,15 @@ async fn control(
     saving::load_at_start(server).await?;
     // Before the first write is taken: from then on a signal ends the server in order.
     let signals = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    // A master's snapshot would be loaded under a gate of its own.
+    let loads_later = server.replication.loads_later().await;
     replication::follow_configured(server)?;
     if let Some(cluster) = &mut cluster {
         cluster.start()?;
     }
     server.replication.settle_history();
     server.engine.settings.set_gate(Gate::LOADING, false);
+    drop(loads_later);
     tokio::spawn(saving::watch(server.clone()));
     if server.config.port("port") != 0 {
         tracing::info!("Ready to accept connections tcp");

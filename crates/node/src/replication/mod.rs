@@ -138,6 +138,11 @@ impl Replication {
         self.applied_db.store(stream_db, Ordering::Relaxed);
     }
 
+    /// No master is followed, and nothing of one loaded, for as long as this is kept.
+    pub(crate) async fn loads_later(&self) -> tokio::sync::OwnedMutexGuard<()> {
+        self.loading.clone().lock_owned().await
+    }
+
     /// After the start: a replica asks its master to go on from where its file stood. A master takes a new name,
     /// since what it wrote after the file may be lost; replicas that had nothing more than the file can go on.
     pub(crate) fn settle_history(&self) {
