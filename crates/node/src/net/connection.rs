@@ -10,11 +10,12 @@ use std::io;
 use std::pin::Pin;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
 use engine::{Client, ClientFlags, Flow, Mute, NodeCommand, Origin, Resumed, Session, Unblock};
 use resp::{Batch, Limits, Parser, ProtocolError, Request, Writer, encode_request};
+use slot_routing::ReplOffset;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::commands;
@@ -117,16 +118,13 @@ impl Connection {
         loop {
             match poll_fn(|context| self.poll(context)).await {
                 Event::Closed => return,
-                Event::Node(command, request) => {
-                    self.flush().await;
-                    tokio::select! {
-                        biased;
-                        // Boxed: what such a command keeps while it waits is not to be every idle
-                        // connection's size.
-                        () = Box::pin(commands::run(self, command, &request)) => {}
-                        () = killed(&client) => return,
-                    }
-                }
+                Event::Node(command, request) => tokio::select! {
+                    biased;
+                    // Boxed: what such a command keeps while it waits is not to be every idle
+                    // connection's size.
+                    () = Box::pin(self.run_in_shell(command, &request)) => {}
+                    () = killed(&client) => return,
+                },
                 Event::Paused => {
                     self.wait_for_unpause().await;
                 }
@@ -139,10 +137,26 @@ impl Connection {
         }
     }
 
-    /// Sends what waits to be sent as far as the socket takes it now.
-    async fn flush(&mut self) {
+    /// Carries out a command of the shell, when what was answered before is on its way: it may wait for long.
+    async fn run_in_shell(&mut self, command: NodeCommand, request: &Request) {
+        if let Some(until) = self.output.held_to_the_end()
+            && let Waited::Gone = self.wait_for_commit(until).await
+        {
+            return;
+        }
         // An error shows again when the socket is read.
         let _ = poll_fn(|context| Poll::Ready(self.poll_send(context))).await;
+        let from = self.output.mark();
+        commands::run(self, command, request).await;
+        self.hold_uncommitted(from);
+    }
+
+    /// Holds what was answered from `from` on if that may be to a write that is not committed.
+    fn hold_uncommitted(&mut self, from: Mark) {
+        let point = &self.server.replication.commit_point;
+        if point.is_required() && self.session.last_write > point.offset() {
+            self.output.hold(from, self.session.last_write);
+        }
     }
 
     /// Runs requests in the engine; the replies go to [`Connection::output`].
@@ -187,12 +201,21 @@ impl Connection {
             done = event => Waited::Done(done),
             how = unblocked => Waited::Unblocked(how),
             () = self.stream.left() => Waited::Gone,
-            () = send_all(&self.stream, &mut self.output, &client) => Waited::Gone,
+            () = send_all(&self.stream, &mut self.output, &self.server, &client) => Waited::Gone,
         };
         client.set_blocked(false);
         if matches!(waited, Waited::Gone) {
             client.kill();
         }
+        waited
+    }
+
+    /// Waits until nothing is held that waits for the log to be committed up to `until`.
+    async fn wait_for_commit(&mut self, until: ReplOffset) -> Waited<()> {
+        let (server, id) = (self.server.clone(), self.session.id);
+        let committed = poll_fn(|context| server.replication.commit_point.poll_reached(until, id, context));
+        let waited = self.wait(committed).await;
+        self.output.release(server.replication.commit_point.offset());
         waited
     }
 
@@ -224,7 +247,10 @@ impl Connection {
             engine.end_wait(&mut scratch.worker, &mut self.session, now, how, self.output.buffer())
         });
         match resumed {
-            Resumed::Replied => self.keep_reply_from(mark),
+            Resumed::Replied => {
+                self.keep_reply_from(mark);
+                self.hold_uncommitted(mark);
+            }
             Resumed::RunAgain(request) => {
                 let mut wire = Vec::new();
                 encode_request(&mut wire, request.args().iter());
@@ -369,8 +395,10 @@ impl Connection {
         let parsed = self.parser.parse(buffer, &mut scratch.batch, &limits);
         let now = crate::process::time::now();
         self.session.reply_limit = self.reply_limit();
-        // With nothing waiting to be sent, replies are collected in memory that the thread shares.
-        let shared = self.output.is_empty();
+        // With nothing waiting to be sent, and nothing to be waited for, replies are collected in memory that the
+        // thread shares.
+        let shared = self.output.is_empty() && !self.server.replication.commit_point.is_required();
+        let from = self.output.mark();
         let mut out = std::mem::take(if shared { &mut scratch.out } else { self.output.buffer() });
         let ran = crash::guarded(|| {
             let (worker, batch) = (&mut scratch.worker, &scratch.batch);
@@ -406,6 +434,7 @@ impl Connection {
             self.send_now(&mut out, scratch);
         } else {
             *self.output.buffer() = out;
+            self.hold_uncommitted(from);
         }
         match event {
             None => (parsed.consumed, None),
@@ -440,6 +469,9 @@ impl Connection {
     /// Sends what waits to be sent.
     fn poll_send(&mut self, context: &mut Context<'_>) -> io::Result<()> {
         while !self.output.is_empty() {
+            if poll_release(&mut self.output, &self.server, self.session.id, context).is_pending() {
+                return self.check_output_limit();
+            }
             match Pin::new(&mut self.stream).poll_write(context, self.output.sendable()) {
                 Poll::Ready(Ok(0)) => return Err(io::ErrorKind::WriteZero.into()),
                 Poll::Ready(Ok(len)) => {
@@ -492,8 +524,9 @@ async fn killed(client: &Client) {
 }
 
 /// Sends what waits to be sent, as the socket takes it. Returns when that is no longer possible.
-async fn send_all(stream: &Stream, output: &mut Output, client: &Client) {
+async fn send_all(stream: &Stream, output: &mut Output, server: &Server, client: &Client) {
     while !output.is_empty() {
+        poll_fn(|context| poll_release(output, server, client.id, context)).await;
         match stream.send(output.sendable()).await {
             Ok(len) => {
                 with_scratch(|scratch| scratch.traffic.count_write(len));
@@ -507,9 +540,27 @@ async fn send_all(stream: &Stream, output: &mut Output, client: &Client) {
     std::future::pending::<()>().await;
 }
 
+/// Ready when something may be sent of what waits. What is held is let go of when the log is committed that far.
+fn poll_release(output: &mut Output, server: &Server, client: u64, context: &Context<'_>) -> Poll<()> {
+    while output.sendable().is_empty()
+        && let Some(until) = output.held_until()
+    {
+        let point = &server.replication.commit_point;
+        ready!(point.poll_reached(until, client, context));
+        output.release(point.offset());
+    }
+    Poll::Ready(())
+}
+
 impl Drop for Connection {
     fn drop(&mut self) {
+        if self.output.held_until().is_some() {
+            self.server.replication.commit_point.forget(self.session.id);
+        }
         self.server.engine.disconnect(&mut self.session);
         self.server.connected.fetch_sub(1, Ordering::Relaxed);
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,7 +1,22 @@
 //! What is to be sent to a client.
+//!
+//! Bytes leave in the order in which they were written. Replies may be held until the log is committed up to an offset
+//! ([`CommitPoint`]); what is written behind them waits behind them. A hold is a [`Mark`] and an offset: the bytes from
+//! that place on may leave once the offset is committed. Held bytes count as waiting like others.
+//!
+//! [`CommitPoint`]: crate::replication::commit_point::CommitPoint
 
-/// A kept buffer larger than this is given back once it is empty.
+use std::collections::VecDeque;
+
+use slot_routing::ReplOffset;
+
+/// A kept buffer larger than this is given back once it is empty. Of what has been sent, less than this is kept in front
+/// of what waits, or less than waits.
 const KEEP_BUFFER: usize = 16 * 1024;
+
+/// A place among all that is ever sent to a client: it stays where it is while what lies before it is sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Mark(u64);
 
 /// Bytes that wait to be sent, in order.
 #[derive(Debug, Default)]
@@ -9,16 +24,24 @@ pub(crate) struct Output {
     bytes: Vec<u8>,
     /// How many of them have been sent.
     sent: usize,
-    /// How many were sent before them.
-    gone: u64,
+    /// How many were sent before these.
+    before: u64,
+    /// `None` where nothing is held, as nearly always.
+    holds: Option<Box<Holds>>,
 }
 
-/// A place among all that is ever sent to a client: it stays where it is while what lies before it is sent.
+/// What is held; never empty, marks rise.
+#[derive(Debug)]
+struct Holds(VecDeque<Hold>);
+
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Mark(u64);
+struct Hold {
+    from: Mark,
+    until: ReplOffset,
+}
 
 impl Output {
-    /// How many bytes wait.
+    /// How many bytes wait, held or not.
     pub(crate) fn len(&self) -> usize {
         self.bytes.len() - self.sent
     }
@@ -39,7 +62,13 @@ impl Output {
 
     /// Where the next reply begins.
     pub(crate) fn mark(&self) -> Mark {
-        Mark(self.gone + self.bytes.len() as u64)
+        Mark(self.before + self.bytes.len() as u64)
+    }
+
+    /// Where that is in the buffer, or where what waits begins, if that is after it.
+    fn place_of(&self, mark: Mark) -> usize {
+        let place = mark.0.saturating_sub(self.before) as usize;
+        place.clamp(self.sent, self.bytes.len())
     }
 
     /// What was appended since, as far as it waits.
@@ -47,60 +76,74 @@ impl Output {
         &self.bytes[self.place_of(mark)..]
     }
 
-    /// Takes back what was appended since. Nothing of it has been sent.
+    /// Takes back what was appended since, as far as it waits.
     pub(crate) fn take_back(&mut self, mark: Mark) {
         let place = self.place_of(mark);
         self.bytes.truncate(place);
     }
 
-    fn place_of(&self, mark: Mark) -> usize {
-        (mark.0.saturating_sub(self.gone) as usize).min(self.bytes.len())
-    }
-
     /// What may be sent now.
     pub(crate) fn sendable(&self) -> &[u8] {
-        &self.bytes[self.sent..]
+        let end = self.holds.as_ref().map_or(self.bytes.len(), |holds| self.place_of(holds.0[0].from));
+        &self.bytes[self.sent..end]
+    }
+
+    /// Holds what was written from `from` on, and all that follows, until the log is committed up to `until`.
+    pub(crate) fn hold(&mut self, from: Mark, until: ReplOffset) {
+        if from == self.mark() {
+            // Nothing was answered (CLIENT REPLY OFF).
+            return;
+        }
+        let holds = &mut self.holds.get_or_insert_with(|| Box::new(Holds(VecDeque::new()))).0;
+        if holds.back().is_none_or(|last| last.until < until) {
+            holds.push_back(Hold { from, until });
+        }
+    }
+
+    /// Which offset must be committed before more may be sent.
+    pub(crate) fn held_until(&self) -> Option<ReplOffset> {
+        self.holds.as_ref().map(|holds| holds.0[0].until)
+    }
+
+    /// Which offset must be committed before all may be sent.
+    pub(crate) fn held_to_the_end(&self) -> Option<ReplOffset> {
+        self.holds.as_ref().and_then(|holds| holds.0.back()).map(|last| last.until)
+    }
+
+    /// The log is committed up to `committed`.
+    pub(crate) fn release(&mut self, committed: ReplOffset) {
+        let Some(holds) = &mut self.holds else { return };
+        while holds.0.front().is_some_and(|hold| hold.until <= committed) {
+            holds.0.pop_front();
+        }
+        if holds.0.is_empty() {
+            self.holds = None;
+        }
     }
 
     /// Takes everything that waits.
     pub(crate) fn take(&mut self) -> Vec<u8> {
-        let sent = std::mem::take(&mut self.sent);
-        std::mem::take(&mut self.bytes).split_off(sent)
+        debug_assert!(self.holds.is_none(), "whoever takes it would not know what is held");
+        let waiting = self.bytes.split_off(self.sent);
+        self.consume(0);
+        waiting
     }
 
     /// Takes note that `len` bytes have been sent.
     pub(crate) fn consume(&mut self, len: usize) {
         self.sent += len;
-        if self.sent < self.bytes.len() {
+        if self.sent < self.bytes.len() && self.sent < KEEP_BUFFER.max(self.len()) {
             return;
         }
+        // What waits moves to the front: at most as much as was sent since the last time.
+        self.before += self.sent as u64;
+        self.bytes.drain(..self.sent);
         self.sent = 0;
-        self.gone += self.bytes.len() as u64;
-        self.bytes.clear();
-        if self.bytes.capacity() > KEEP_BUFFER {
+        if self.bytes.is_empty() && self.bytes.capacity() > KEEP_BUFFER {
             self.bytes = Vec::new();
         }
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// What was answered before is sent while a command waits; its own reply still begins where it does.
-    #[test]
-    fn a_mark_stays_while_what_lies_before_it_is_sent() {
-        let mut output = Output::default();
-        output.buffer().extend_from_slice(b"earlier");
-        let mark = output.mark();
-        output.consume(3);
-        output.buffer().extend_from_slice(b"reply");
-        assert_eq!((output.since(mark), output.sendable()), (&b"reply"[..], &b"lierreply"[..]));
-        output.take_back(mark);
-        output.consume(4);
-        output.buffer().extend_from_slice(b"another");
-        assert_eq!(output.since(mark), b"another");
-        output.take_back(mark);
-        assert!(output.is_empty());
-    }
-}
+mod tests;

@@ -4,7 +4,8 @@
 //! becomes a task of this thread ([`peer`]); [`serve`] drives the master's machine and takes snapshots
 //! ([`crate::durability::snapshot`]) on helper threads; [`follow`] drives the replica's machine, loads what the
 //! master sends ([`crate::durability::loading`]) and applies its stream ([`apply`]). [`failover`] is FAILOVER, a
-//! master that hands over. The log itself is [`shared_log`].
+//! master that hands over. The log itself is [`shared_log`]; replies
+//! to writes can wait for its [`commit_point`].
 //!
 //! Role changes go through the log's [`replication::Authority`] and are published as gates under the role's lock, in
 //! one order for all threads.
@@ -14,6 +15,7 @@
 //! apply turn, which a cut takes first (before the script turn, before the slots).
 
 mod apply;
+pub(crate) mod commit_point;
 pub(crate) mod failover;
 mod follow;
 mod peer;
@@ -32,6 +34,7 @@ use slot_routing::ReplOffset;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::server::Server;
+use commit_point::CommitPoint;
 use config::Config;
 
 pub(crate) use report::{info, info_stats, role};
@@ -80,6 +83,7 @@ struct Waiting {
 #[derive(Debug)]
 pub(crate) struct Replication {
     pub(crate) log: Arc<SharedLog>,
+    pub(crate) commit_point: CommitPoint,
     pub(crate) stats: SyncStats,
     master: Mutex<Master>,
     /// Where the replicas connect from.
@@ -106,6 +110,7 @@ impl Replication {
         let (events, inbox) = mpsc::unbounded_channel();
         Self {
             log,
+            commit_point: CommitPoint::default(),
             stats: SyncStats::default(),
             master: Mutex::new(Master::new(master_config(config), true, crate::process::time::instant())),
             addresses: Mutex::default(),

@@ -1,0 +1,161 @@
+use proptest::prelude::*;
+
+use super::*;
+
+fn reply(output: &mut Output, text: &str) {
+    output.buffer().extend_from_slice(text.as_bytes());
+}
+
+/// A reply to a write with the offset at which its effect ends.
+fn held_reply(output: &mut Output, text: &str, until: u64) {
+    let from = output.mark();
+    reply(output, text);
+    output.hold(from, ReplOffset(until));
+}
+
+/// What leaves, as far as it may.
+fn send(output: &mut Output) -> String {
+    let sent = String::from_utf8(output.sendable().to_vec()).unwrap();
+    output.consume(sent.len());
+    sent
+}
+
+/// A client writes, reads and writes again in a pipeline: what it reads is not answered before its first write is.
+#[test]
+fn replies_leave_in_order_each_when_its_offset_is_committed() {
+    let mut output = Output::default();
+    reply(&mut output, "a");
+    held_reply(&mut output, "b", 10);
+    reply(&mut output, "c");
+    held_reply(&mut output, "d", 20);
+    assert_eq!((send(&mut output).as_str(), output.held_until()), ("a", Some(ReplOffset(10))));
+    assert_eq!(output.len(), 3, "held bytes count");
+    output.release(ReplOffset(9));
+    assert_eq!(send(&mut output), "");
+    output.release(ReplOffset(10));
+    assert_eq!((send(&mut output).as_str(), output.held_until()), ("bc", Some(ReplOffset(20))));
+    reply(&mut output, "e");
+    output.release(ReplOffset(25));
+    assert_eq!((send(&mut output).as_str(), output.held_until()), ("de", None));
+    assert!(output.is_empty());
+}
+
+#[test]
+fn one_commit_releases_all_that_it_covers() {
+    let mut output = Output::default();
+    for until in 1..=5 {
+        held_reply(&mut output, "x", until);
+    }
+    output.release(ReplOffset(4));
+    assert_eq!((send(&mut output).as_str(), output.held_until()), ("xxxx", Some(ReplOffset(5))));
+}
+
+/// A second batch of reads follows a write that is not committed: it waits behind it, and needs no hold of its own.
+#[test]
+fn what_waits_for_the_same_offset_is_one_hold() {
+    let mut output = Output::default();
+    held_reply(&mut output, "a", 7);
+    held_reply(&mut output, "b", 7);
+    assert_eq!(output.holds.as_ref().unwrap().0.len(), 1);
+    output.release(ReplOffset(7));
+    assert_eq!(send(&mut output), "ab");
+}
+
+#[test]
+fn a_write_without_a_reply_holds_nothing() {
+    let mut output = Output::default();
+    held_reply(&mut output, "", 7);
+    reply(&mut output, "a");
+    assert_eq!(send(&mut output), "a");
+}
+
+/// A subscriber that reads a little more slowly than it is sent to never catches up: the buffer does not grow with all
+/// that it was ever sent.
+#[test]
+fn what_was_sent_is_forgotten_also_if_something_always_waits() {
+    let mut output = Output::default();
+    reply(&mut output, "behind");
+    for _ in 0..10_000 {
+        reply(&mut output, &"x".repeat(1000));
+        output.consume(1000);
+        assert_eq!(output.len(), 6);
+    }
+    assert!(output.buffer().capacity() < 4 * KEEP_BUFFER, "{}", output.buffer().capacity());
+}
+
+/// WAIT is sent what was answered before it while it waits, and then takes back or counts its own reply only.
+#[test]
+fn a_mark_holds_also_if_what_was_before_it_is_sent_meanwhile() {
+    let mut output = Output::default();
+    reply(&mut output, "before");
+    let mark = output.mark();
+    assert_eq!(send(&mut output), "before");
+    reply(&mut output, "own");
+    assert_eq!(output.since(mark), b"own");
+    output.take_back(mark);
+    assert!(output.is_empty() && output.mark() == mark);
+}
+
+/// What can happen to an output.
+#[derive(Debug, Clone)]
+enum Step {
+    Reply { len: usize },
+    HeldReply { len: usize, more: u64 },
+    Commit { more: u64 },
+    Send { most: usize },
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let step = prop_oneof![
+        (0..40_000_usize).prop_map(|len| Step::Reply { len }),
+        (0..40_000_usize, 0..3_u64).prop_map(|(len, more)| Step::HeldReply { len, more }),
+        (0..3_u64).prop_map(|more| Step::Commit { more }),
+        (0..60_000_usize).prop_map(|most| Step::Send { most }),
+    ];
+    prop::collection::vec(step, 1..60)
+}
+
+proptest! {
+    /// Beside a twin that keeps with each byte the offset it waits for: the same bytes leave at the same time.
+    #[test]
+    fn bytes_leave_as_from_a_naive_twin(steps in steps()) {
+        let (mut output, mut twin) = (Output::default(), VecDeque::<(u8, ReplOffset)>::new());
+        let (mut written, mut committed, mut next) = (ReplOffset(0), ReplOffset(0), 0_u8);
+        for step in steps {
+            let mut write = |output: &mut Output, len: usize, until: ReplOffset| {
+                let from = output.mark();
+                for _ in 0..len {
+                    next = next.wrapping_add(1);
+                    output.buffer().push(next);
+                    twin.push_back((next, until));
+                }
+                if until > committed {
+                    output.hold(from, until);
+                }
+            };
+            match step {
+                Step::Reply { len } => write(&mut output, len, ReplOffset(0)),
+                Step::HeldReply { len, more } => {
+                    written.0 += more;
+                    write(&mut output, len, written);
+                }
+                Step::Commit { more } => {
+                    committed.0 = (committed.0 + more).min(written.0);
+                    output.release(committed);
+                }
+                Step::Send { most } => {
+                    let may = twin.iter().position(|(_, until)| *until > committed).unwrap_or(twin.len());
+                    let expected: Vec<u8> = twin.iter().take(may).map(|(byte, _)| *byte).collect();
+                    prop_assert_eq!(output.sendable(), expected.as_slice());
+                    let sent = may.min(most);
+                    output.consume(sent);
+                    twin.drain(..sent);
+                }
+            }
+            prop_assert_eq!(output.len(), twin.len());
+            prop_assert_eq!(output.is_empty(), twin.is_empty());
+            let first = twin.iter().map(|(_, until)| *until).find(|until| *until > committed);
+            prop_assert_eq!(output.held_until(), first);
+        }
+    }
+}
