@@ -17,8 +17,40 @@ fn ratio(a: usize, b: usize) -> f64 {
     if b == 0 { 0.0 } else { a as f64 / b as f64 }
 }
 
+/// One line of MEMORY STATS.
+enum Figure {
+    Integer(i64),
+    Float(f64),
+    /// What a database needs beside its keys and values.
+    Database(i64),
+}
+
+impl From<usize> for Figure {
+    fn from(bytes: usize) -> Self {
+        Self::Integer(bytes as i64)
+    }
+}
+
 /// MEMORY STATS
 pub(super) fn stats(server: &Server, reply: &mut Writer<'_>) {
+    let figures = figures(server);
+    reply.map(figures.len());
+    for (name, figure) in figures {
+        reply.bulk(name.as_bytes());
+        match figure {
+            Figure::Integer(number) => reply.integer(number),
+            Figure::Float(number) => reply.double(number),
+            Figure::Database(bytes) => {
+                // The index of expiry times is six bytes a page, and slots need none of their keys.
+                reply.map(1);
+                reply.bulk(b"overhead.hashtable.main");
+                reply.integer(bytes);
+            }
+        }
+    }
+}
+
+fn figures(server: &Server) -> Vec<(String, Figure)> {
     let usage = usage();
     server.memory.note(usage.used);
     let (peak, overhead) = (server.memory.peak(), Overhead::of(server));
@@ -30,62 +62,36 @@ pub(super) fn stats(server: &Server, reply: &mut Writer<'_>) {
         .collect();
     let total = overhead.total() + databases.iter().map(|(_, bytes)| bytes).sum::<usize>();
     let dataset = usage.used.saturating_sub(total);
-    let parts = [
-        ("peak.allocated", peak),
-        ("total.allocated", usage.used),
-        ("startup.allocated", overhead.startup),
-        ("replication.backlog", overhead.backlog),
-        ("clients.slaves", overhead.replicas),
-        ("clients.normal", overhead.clients),
-    ];
-    let numbers = [
-        ("overhead.total", total),
-        ("keys.count", keys),
-        ("keys.bytes-per-key", dataset.checked_div(keys).unwrap_or(0)),
-        ("dataset.bytes", dataset),
-        ("allocator.allocated", usage.allocated),
-        ("allocator.active", usage.active),
-        ("allocator.resident", usage.resident),
-    ];
-    let percentages = [
-        ("dataset.percentage", ratio(dataset, usage.used) * 100.0),
-        ("peak.percentage", ratio(usage.used, peak) * 100.0),
-    ];
-    let compared = [
-        ("allocator-fragmentation", usage.active, usage.allocated),
-        ("allocator-rss", usage.resident, usage.active),
-        ("rss-overhead", usage.rss, usage.resident),
-    ];
-    reply.map(parts.len() + databases.len() + numbers.len() + percentages.len() + 2 * compared.len() + 2);
-    for (name, bytes) in parts {
-        reply.bulk(name.as_bytes());
-        reply.integer(bytes as i64);
-    }
+    let mut figures: Vec<(String, Figure)> = Vec::new();
+    let mut add = |name: &str, figure: Figure| figures.push((name.to_owned(), figure));
+    add("peak.allocated", peak.into());
+    add("total.allocated", usage.used.into());
+    add("startup.allocated", overhead.startup.into());
+    add("replication.backlog", overhead.backlog.into());
+    add("clients.slaves", overhead.replicas.into());
+    add("clients.normal", overhead.clients.into());
     for (db, bytes) in databases {
-        reply.bulk(format!("db.{db}").as_bytes());
-        // The index of expiry times is six bytes a page, and slots need none of their keys.
-        reply.map(1);
-        reply.bulk(b"overhead.hashtable.main");
-        reply.integer(bytes as i64);
+        add(&format!("db.{db}"), Figure::Database(bytes as i64));
     }
-    for (name, bytes) in numbers {
-        reply.bulk(name.as_bytes());
-        reply.integer(bytes as i64);
+    add("overhead.total", total.into());
+    add("keys.count", keys.into());
+    add("keys.bytes-per-key", dataset.checked_div(keys).unwrap_or(0).into());
+    add("dataset.bytes", dataset.into());
+    add("allocator.allocated", usage.allocated.into());
+    add("allocator.active", usage.active.into());
+    add("allocator.resident", usage.resident.into());
+    add("dataset.percentage", Figure::Float(ratio(dataset, usage.used) * 100.0));
+    add("peak.percentage", Figure::Float(ratio(usage.used, peak) * 100.0));
+    for (ratio_name, bytes_name, a, b) in [
+        ("allocator-fragmentation.ratio", "allocator-fragmentation.bytes", usage.active, usage.allocated),
+        ("allocator-rss.ratio", "allocator-rss.bytes", usage.resident, usage.active),
+        ("rss-overhead.ratio", "rss-overhead.bytes", usage.rss, usage.resident),
+        ("fragmentation", "fragmentation.bytes", usage.rss, usage.used),
+    ] {
+        add(ratio_name, Figure::Float(ratio(a, b)));
+        add(bytes_name, Figure::Integer(a as i64 - b as i64));
     }
-    for (name, value) in percentages {
-        reply.bulk(name.as_bytes());
-        reply.double(value);
-    }
-    for (name, a, b) in compared {
-        reply.bulk(format!("{name}.ratio").as_bytes());
-        reply.double(ratio(a, b));
-        reply.bulk(format!("{name}.bytes").as_bytes());
-        reply.integer(a as i64 - b as i64);
-    }
-    reply.bulk(b"fragmentation");
-    reply.double(ratio(usage.rss, usage.used));
-    reply.bulk(b"fragmentation.bytes");
-    reply.integer(usage.rss as i64 - usage.used as i64);
+    figures
 }
 
 /// MEMORY DOCTOR

@@ -53,6 +53,20 @@ pub(crate) struct Loaded {
     pub(crate) stream_db: Option<u16>,
 }
 
+impl Loaded {
+    /// Takes note of what the file says beside the data.
+    fn note(&mut self, name: &[u8], value: &[u8]) {
+        match name {
+            b"repl-id" => self.repl_id = Some(value.to_vec()),
+            b"repl-offset" => self.repl_offset = resp::parse_i64(value),
+            b"repl-stream-db" => {
+                self.stream_db = resp::parse_i64(value).and_then(|db| u16::try_from(db).ok());
+            }
+            _ => {}
+        }
+    }
+}
+
 /// How far a load is.
 #[derive(Debug, Default)]
 pub(crate) struct Loading {
@@ -153,6 +167,34 @@ fn load(server: &Server, input: impl Read, drop_expired: bool) -> Result<Loaded,
     }
 }
 
+/// Shows how far the loading is, now and then.
+struct Looks {
+    items: usize,
+    told: clock::Instant,
+}
+
+impl Default for Looks {
+    fn default() -> Self {
+        Self { items: 0, told: crate::process::time::instant() }
+    }
+}
+
+impl Looks {
+    fn count_item(&mut self, progress: &Loading, offset: u64, keys: u64) {
+        self.items += 1;
+        if self.items < ITEMS_PER_LOOK {
+            return;
+        }
+        self.items = 0;
+        progress.read.store(offset, Ordering::Relaxed);
+        if crate::process::time::instant().since(self.told) >= TELL_PERIOD {
+            self.told = crate::process::time::instant();
+            let (percent, left) = progress.estimate();
+            tracing::info!("Loading: {percent:.1} %, {keys} keys, about {left} seconds left");
+        }
+    }
+}
+
 /// Reads the file to its end and gives each key to the thread of its slot.
 fn read(
     server: &Server,
@@ -166,21 +208,11 @@ fn read(
     let databases = server.engine.keyspace.databases();
     let (now, by_frequency) = (crate::process::time::now(), server.engine.settings.lfu().is_some());
     let mut loaded = Loaded::default();
-    let mut told = crate::process::time::instant();
     let progress = &server.saving.loading;
-    let (mut since_look, mut lane) = (0, None);
+    let (mut looks, mut lane) = (Looks::default(), None);
     loop {
-        since_look += 1;
-        if since_look == ITEMS_PER_LOOK {
-            since_look = 0;
-            progress.read.store(loader.offset(), Ordering::Relaxed);
-            if crate::process::time::instant().since(told) >= TELL_PERIOD {
-                told = crate::process::time::instant();
-                let (percent, left) = progress.estimate();
-                tracing::info!("Loading: {percent:.1} %, {} keys, about {left} seconds left", loaded.keys);
-            }
-        }
         let offset = loader.offset();
+        looks.count_item(progress, offset, loaded.keys);
         let Some(item) = loader.next_item()? else { break };
         match item {
             Item::Entry(entry) if drop_expired && entry.expiry.is_some_and(|expiry| expiry <= now) => {
@@ -202,11 +234,6 @@ fn read(
                     lanes[number].add_fields(fields, is_last, offset);
                 }
             }
-            Item::Aux { name: b"repl-id", value } => loaded.repl_id = Some(value.to_vec()),
-            Item::Aux { name: b"repl-offset", value } => loaded.repl_offset = resp::parse_i64(value),
-            Item::Aux { name: b"repl-stream-db", value } => {
-                loaded.stream_db = resp::parse_i64(value).and_then(|db| u16::try_from(db).ok());
-            }
             Item::Aux { name: b"used-mem", value } => {
                 let used = resp::parse_i64(value).and_then(|used| u64::try_from(used).ok());
                 progress.used_memory.store(used.unwrap_or(0), Ordering::Relaxed);
@@ -215,7 +242,7 @@ fn read(
                 let keys = keys.min(progress.total.load(Ordering::Relaxed) / LEAST_OF_A_KEY);
                 lanes.iter_mut().for_each(|lane| lane.expect(a_slots_share(keys)));
             }
-            Item::Aux { .. } => {}
+            Item::Aux { name, value } => loaded.note(name, value),
             Item::Function(_) => return Err(LoadError::Functions),
         }
     }

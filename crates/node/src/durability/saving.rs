@@ -21,7 +21,7 @@ use slot_routing::{ReplOffset, Role};
 
 use crate::durability::loading::{LoadError, Loaded, Loading, replace_by_file};
 use crate::durability::pace::Pace;
-use crate::durability::snapshot::{cut, write_rdb};
+use crate::durability::snapshot::{Form, cut, write_rdb};
 use crate::process::places;
 use crate::server::Server;
 
@@ -245,8 +245,7 @@ fn write_file(server: &Server, cancelled: &AtomicBool, kind: Kind) -> anyhow::Re
     write_rdb(
         server,
         state,
-        position.map(|at| (at, stream_db)),
-        Dialect::Redis,
+        &Form { dialect: Dialect::Redis, position: position.map(|at| (at, stream_db)) },
         Some(written),
         pace,
         &mut out,

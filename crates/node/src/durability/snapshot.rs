@@ -95,14 +95,15 @@ fn try_carry_out(server: &Server, mut order: Order) -> anyhow::Result<()> {
     let pace = Pace::behind_commands(server.engine.keyspace.used_bytes());
     tracing::info!("Starting a snapshot for {} replicas", order.receivers.len());
     server.replication.tell(Event::Cut { transfer: order.transfer, position, cursors });
+    let form = Form { dialect: order.dialect, position: Some((position, stream_db)) };
     if order.eof {
         let mark = random_id();
         order.send(format!("$EOF:{mark}\r\n").as_bytes())?;
-        write_rdb(server, state, Some((position, stream_db)), order.dialect, None, pace, &mut order)?;
+        write_rdb(server, state, &form, None, pace, &mut order)?;
         order.send(mark.as_str().as_bytes())?;
     } else {
         let mut file = tempfile::tempfile_in(".")?;
-        write_rdb(server, state, Some((position, stream_db)), order.dialect, None, pace, &mut file)?;
+        write_rdb(server, state, &form, None, pace, &mut file)?;
         let len = file.stream_position()?;
         file.seek(SeekFrom::Start(0))?;
         order.send(format!("${len}\r\n").as_bytes())?;
@@ -141,13 +142,19 @@ impl Write for Order {
     }
 }
 
-/// Writes the snapshot as an RDB. `position` is where the replication stream stood at the cut, and the
-/// database that it had selected; `progress` counts the keys. No slot is held while anything is written.
+/// Who is to read an RDB, and what it says beside the data.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Form {
+    pub(crate) dialect: Dialect,
+    /// Where the replication stream stood at the cut, and the database that it had selected.
+    pub(crate) position: Option<(Position, u16)>,
+}
+
+/// Writes the snapshot as an RDB. `progress` counts the keys. No slot is held while anything is written.
 pub(crate) fn write_rdb(
     server: &Server,
     state: State,
-    position: Option<(Position, u16)>,
-    dialect: Dialect,
+    form: &Form,
     progress: Option<&AtomicU64>,
     mut pace: Pace,
     out: &mut impl Write,
@@ -156,9 +163,10 @@ pub(crate) fn write_rdb(
         compress: server.config.switch("rdbcompression"),
         checksum: server.config.switch("rdbchecksum"),
         uses: uses(server),
-        dialect,
+        dialect: form.dialect,
     };
-    let replication = position
+    let replication = form
+        .position
         .as_ref()
         .map(|(at, stream_db)| (at.id.as_str().as_bytes(), at.offset.0, u32::from(*stream_db)));
     let created = crate::process::time::now();
