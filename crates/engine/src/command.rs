@@ -196,6 +196,9 @@ pub struct Command {
     /// Those that flags do not imply; see [`Command::categories`].
     pub own_categories: Categories,
     pub keys: &'static [KeySpec],
+    /// Whether the word behind its only key mostly names a part of that key's value (a field): a hint for what to
+    /// touch ahead.
+    pub names_part: bool,
     pub tips: &'static [&'static str],
     pub run: Run,
     pub reach: Reach,
@@ -221,6 +224,7 @@ impl Command {
             flags: Flags::empty(),
             own_categories: Categories::empty(),
             keys: &[],
+            names_part: false,
             tips: &[],
             run: Run::Container,
             reach: Reach::Keys,
@@ -243,6 +247,13 @@ impl Command {
     #[must_use]
     pub const fn keys(mut self, keys: &'static [KeySpec]) -> Self {
         self.keys = keys;
+        self
+    }
+
+    /// The word behind the key names a part of its value.
+    #[must_use]
+    pub const fn names_part(mut self) -> Self {
+        self.names_part = true;
         self
     }
 

@@ -5,7 +5,7 @@ use std::sync::LazyLock;
 
 use resp::Args;
 
-use crate::command::{Command, Flags, Group, Handler, Run};
+use crate::command::{Command, Flags, Handler, Run};
 use crate::commands::{TABLE, sentinel};
 use crate::error::CommandError;
 
@@ -135,7 +135,7 @@ impl Registry {
             [only] => only.single(),
             _ => None,
         };
-        let part = single_key.filter(|_| command.group == Group::Hash).map(|key| key + 1);
+        let part = single_key.filter(|_| command.names_part).map(|key| key + 1);
         let plain = match command.run {
             Run::Here(handler) if !command.flags.contains(Flags::PROTECTED) => Some(handler),
             _ => None,
@@ -344,7 +344,8 @@ mod tests {
     #[test]
     fn no_command_with_one_key_changes_its_session() {
         for entry in Registry::the().all().iter().filter(|entry| entry.single_key.is_some()) {
-            let of_session = matches!(entry.command.group, Group::Connection | Group::Transactions);
+            let of_session =
+                matches!(entry.command.group, crate::Group::Connection | crate::Group::Transactions);
             assert!(!of_session, "{}", entry.full_name);
         }
     }

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU32, AtomicUsize,
 
 use arc_swap::ArcSwap;
 use bitflags::bitflags;
-use keyspace::{HashLimits, LfuSettings};
+use keyspace::{Bounds, LfuSettings, Limits};
 
 bitflags! {
     /// Why commands may have to be refused just now, or do other than usual. One atomic word, nearly always zero,
@@ -76,6 +76,32 @@ impl Permission {
     }
 }
 
+/// [`Bounds`] that may change at any time.
+#[derive(Debug)]
+pub struct AtomicBounds {
+    entries: AtomicUsize,
+    value: AtomicUsize,
+}
+
+impl AtomicBounds {
+    #[must_use]
+    #[inline]
+    pub fn load(&self) -> Bounds {
+        Bounds { entries: self.entries.load(Ordering::Relaxed), value: self.value.load(Ordering::Relaxed) }
+    }
+
+    fn store(&self, bounds: Bounds) {
+        self.entries.store(bounds.entries, Ordering::Relaxed);
+        self.value.store(bounds.value, Ordering::Relaxed);
+    }
+}
+
+impl From<Bounds> for AtomicBounds {
+    fn from(bounds: Bounds) -> Self {
+        Self { entries: AtomicUsize::new(bounds.entries), value: AtomicUsize::new(bounds.value) }
+    }
+}
+
 /// What the configuration and the shell tell the engine. Changed at any time, read without locks.
 #[derive(Debug)]
 pub struct Settings {
@@ -95,8 +121,8 @@ pub struct Settings {
     /// `lfu-log-factor` and `lfu-decay-time`.
     pub lfu_log_factor: AtomicU32,
     pub lfu_decay_minutes: AtomicU32,
-    hash_fields: AtomicUsize,
-    hash_value: AtomicUsize,
+    /// Up to where a hash is called `listpack`.
+    pub hash_bounds: AtomicBounds,
     /// DEBUG (`enable-debug-command`).
     pub debug_command: Permission,
     /// MODULE LOAD and its kin (`enable-module-command`).
@@ -122,8 +148,7 @@ impl Default for Settings {
             count_uses: AtomicBool::new(false),
             lfu_log_factor: AtomicU32::new(10),
             lfu_decay_minutes: AtomicU32::new(1),
-            hash_fields: AtomicUsize::new(HashLimits::default().fields),
-            hash_value: AtomicUsize::new(HashLimits::default().value),
+            hash_bounds: Limits::default().hash.into(),
             debug_command: Permission::default(),
             module_command: Permission::default(),
             protected_configs: Permission::default(),
@@ -174,18 +199,15 @@ impl Settings {
         self.gate().contains(Gate::REPLICA)
     }
 
-    /// Up to where a hash is called `listpack`.
+    /// Up to where collections are called small.
     #[must_use]
-    pub fn hash_limits(&self) -> HashLimits {
-        HashLimits {
-            fields: self.hash_fields.load(Ordering::Relaxed),
-            value: self.hash_value.load(Ordering::Relaxed),
-        }
+    pub fn limits(&self) -> Limits {
+        Limits { hash: self.hash_bounds.load() }
     }
 
-    /// `hash-max-listpack-entries` and `hash-max-listpack-value`.
-    pub fn set_hash_limits(&self, limits: HashLimits) {
-        self.hash_fields.store(limits.fields, Ordering::Relaxed);
-        self.hash_value.store(limits.value, Ordering::Relaxed);
+    /// Takes the parameters of all kinds.
+    pub fn set_limits(&self, limits: &Limits) {
+        let Limits { hash } = *limits;
+        self.hash_bounds.store(hash);
     }
 }

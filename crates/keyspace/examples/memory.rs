@@ -5,7 +5,7 @@
 use std::process::Command;
 
 use clock::Millis;
-use keyspace::{Field, HashBuilder, HashLimits, Key, Keyspace, NewValue, PackedHash, Table, pool_use};
+use keyspace::{Builder, Field, Key, Keyspace, Kind, Limits, Packed, Table, pool_use};
 
 #[derive(Clone, Copy)]
 enum Data {
@@ -45,22 +45,22 @@ fn fill(table: &mut Table, key: &Key<'_>, data: Data, number: u64) {
     match data {
         Data::String(_, value, expires) => {
             let expiry = expires.then(|| Millis(1_700_000_000_000 + number as i64));
-            let _ = table.insert(key, NewValue::string(&vec![b'v'; value]), expiry);
+            let _ = table.insert(key, Packed::string(&vec![b'v'; value]), expiry);
         }
         Data::SmallHash => {
             // Ten fields of 2 + 9 (110 bytes), one of 12 + 144, and a key of 16: 282 in all.
-            let mut hash = HashBuilder::new();
-            (0..10).for_each(|field| hash.push(format!("f{field}").as_bytes(), b"123456789", None));
-            hash.push(b"long-field-0", &[b'v'; 144], None);
-            hash.name_by(HashLimits::default());
-            let _ = table.insert(key, NewValue::Hash(hash.packed()), None);
+            let mut hash = Builder::new(Kind::Hash);
+            (0..10).for_each(|field| hash.push_field(format!("f{field}").as_bytes(), b"123456789", None));
+            hash.push_field(b"long-field-0", &[b'v'; 144], None);
+            hash.name_by(&Limits::default());
+            let _ = table.insert(key, hash.packed(), None);
         }
         Data::Hash(fields) => {
-            let mut place = table.insert(key, NewValue::Hash(PackedHash::default()), None);
+            let mut place = table.insert(key, Packed::empty(Kind::Hash), None);
             for field in 0..fields {
                 let name = format!("field-{field:08}");
                 let field = Field { name: name.as_bytes(), value: &[b'v'; 75], expiry: None };
-                place = table.hash_set(place, key, field, HashLimits::default()).0;
+                place = table.hash_set(place, key, field, Limits::default().hash).0;
             }
         }
     }

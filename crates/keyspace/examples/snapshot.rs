@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use clock::Millis;
-use keyspace::{Field, Found, HashLimits, Keyspace, NewValue, PackedHash, Value, pool_use};
+use keyspace::{Elements, Field, Found, Keyspace, Kind, Limits, Packed, Part, Shown, Value, pool_use};
 use slot_routing::Slot;
 
 fn set(keyspace: &Keyspace, name: &[u8], value: &[u8]) {
@@ -17,9 +17,9 @@ fn set(keyspace: &Keyspace, name: &[u8], value: &[u8]) {
     let mut guard = keyspace.lock(key.slot());
     let table = guard.table(0);
     match table.find(&key, Millis(0)) {
-        Found::Missing => drop(table.insert(&key, NewValue::string(value), None)),
+        Found::Missing => drop(table.insert(&key, Packed::string(value), None)),
         Found::Live(place) | Found::Expired(place) => {
-            drop(table.replace(place, &key, NewValue::string(value), None));
+            drop(table.replace(place, &key, Packed::string(value), None));
         }
     }
 }
@@ -29,10 +29,10 @@ fn hset(keyspace: &Keyspace, name: &[u8], value: &[u8]) {
     let mut guard = keyspace.lock(key.slot());
     let table = guard.table(0);
     let place = match table.find(&key, Millis(0)) {
-        Found::Missing => table.insert(&key, NewValue::Hash(PackedHash::default()), None),
+        Found::Missing => table.insert(&key, Packed::empty(Kind::Hash), None),
         Found::Live(place) | Found::Expired(place) => place,
     };
-    table.hash_set(place, &key, Field { name, value, expiry: None }, HashLimits::default());
+    table.hash_set(place, &key, Field { name, value, expiry: None }, Limits::default().hash);
 }
 
 #[derive(Default)]
@@ -113,11 +113,11 @@ fn main() {
                 out.clear();
                 out.extend_from_slice(entry.key);
                 match entry.value {
-                    Value::String(string) => {
+                    Shown::Whole(Value::String(string)) => {
                         out.extend_from_slice(string.bytes);
                         visited += 1;
                     }
-                    Value::HashPart(part) => part.for_each(&mut |field| {
+                    Shown::Part(Part { elements: Elements::Hash(part), .. }) => part.for_each(&mut |field| {
                         out.extend_from_slice(field.value);
                         visited += 1;
                     }),

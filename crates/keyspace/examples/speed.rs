@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use clock::Millis;
-use keyspace::{Found, Key, Keyspace, NewValue, Value};
+use keyspace::{Found, Key, Keyspace, Packed, Value};
 
 const BATCH: usize = 16;
 
@@ -38,9 +38,9 @@ fn set(keyspace: &Keyspace, key: &Key<'_>, value: &[u8]) {
     let mut guard = keyspace.lock(key.slot());
     let table = guard.table(0);
     match table.find(key, Millis(0)) {
-        Found::Missing => drop(table.insert(key, NewValue::string(value), None)),
+        Found::Missing => drop(table.insert(key, Packed::string(value), None)),
         Found::Live(place) | Found::Expired(place) => {
-            drop(table.replace(place, key, NewValue::string(value), None));
+            drop(table.replace(place, key, Packed::string(value), None));
         }
     }
 }

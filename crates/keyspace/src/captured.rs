@@ -3,20 +3,19 @@
 //! Copying a page takes a small part of the time in which its entries are written out, and whoever walks may be
 //! sent away from its processor at any moment. So the slot is held for the copying only: pages as they are, and
 //! beside them what their entries have outside. A value that is long is copied by pieces, over several locks:
-//! nobody edits it meanwhile ([`crate::table`], `pins`).
+//! nobody edits it meanwhile ([`crate::entries`], `pins`).
 
 use std::ops::Range;
 
-use clock::Millis;
-
-use crate::entry::{ALIVE, Header};
-use crate::hash::HashPart;
+use crate::entry::{ALIVE, Header, Marks};
+use crate::fields::FieldsPart;
+use crate::kind::Form;
+use crate::large::Large;
 use crate::outside::Record;
 use crate::page;
 use crate::snapshot::SnapshotEntry;
-use crate::table::flat_value;
 use crate::usage::Usage;
-use crate::value::Value;
+use crate::value::{Elements, Part, Shown, Value};
 
 /// Buffers that have grown beyond this for a long value are not kept.
 const KEPT_CAPACITY: usize = 256 << 10;
@@ -28,7 +27,7 @@ pub(crate) struct Captured {
     outside: Vec<Outside>,
     pieces: Vec<Piece>,
     /// What was kept for the snapshot alone. Dropping it takes time.
-    pub(crate) dropped: Vec<Record>,
+    pub(crate) dropped: Vec<Record<Large>>,
     /// A part of a long value is the last in `bytes`, the others are to follow.
     pub(crate) within_value: bool,
 }
@@ -52,16 +51,13 @@ struct Piece {
 enum Content {
     /// Keys.
     Page(Copied),
-    /// Fields of a hash.
+    /// Elements that are fields.
     Fields {
         page: Copied,
         of: Whole,
-        total: usize,
-        first: bool,
-        any_expires: bool,
+        part: PartOf,
     },
     Long {
-        header: Header,
         of: Whole,
         value: Range<usize>,
     },
@@ -80,23 +76,25 @@ struct Copied {
 #[derive(Debug)]
 struct Whole {
     key: Range<usize>,
-    expiry: Option<Millis>,
-    usage: Usage,
+    marks: Marks,
 }
 
 /// What a value that is walked by itself belongs to.
 #[derive(Clone, Copy)]
 pub(crate) struct Owner<'a> {
+    pub(crate) db: u16,
     pub(crate) key: &'a [u8],
-    pub(crate) expiry: Option<Millis>,
-    pub(crate) usage: Usage,
+    pub(crate) marks: Marks,
 }
 
-/// What is said of a part of a hash.
+/// What is said of some fields of a collection.
+#[derive(Debug)]
 pub(crate) struct PartOf {
     pub(crate) total: usize,
     pub(crate) first: bool,
     pub(crate) any_expires: bool,
+    /// What kind of elements they are.
+    pub(crate) elements: for<'a> fn(FieldsPart<'a>) -> Elements<'a>,
 }
 
 /// What an entry has outside of its page.
@@ -129,21 +127,19 @@ impl Captured {
         self.bytes.len() - before
     }
 
-    /// Copies a page of a hash.
+    /// Copies a page of fields.
     pub(crate) fn add_fields<'a>(
         &mut self,
-        db: u16,
         bit: u32,
         page: &'a [u8],
         beside: Option<&FindBeside<'_, 'a>>,
         owner: Owner<'_>,
-        part: &PartOf,
+        part: PartOf,
     ) -> usize {
         let before = self.bytes.len();
         let page = self.copy(bit, page, beside);
         let of = self.whole(owner);
-        let (total, first, any_expires) = (part.total, part.first, part.any_expires);
-        self.pieces.push(Piece { db, content: Content::Fields { page, of, total, first, any_expires } });
+        self.pieces.push(Piece { db: owner.db, content: Content::Fields { page, of, part } });
         self.bytes.len() - before
     }
 
@@ -155,14 +151,14 @@ impl Captured {
     }
 
     /// What was copied last are all parts of a value of `len` bytes.
-    pub(crate) fn complete_long(&mut self, db: u16, header: Header, owner: Owner<'_>, len: usize) {
+    pub(crate) fn complete_long(&mut self, owner: Owner<'_>, len: usize) {
         let value = self.bytes.len() - len..self.bytes.len();
         let of = self.whole(owner);
-        self.pieces.push(Piece { db, content: Content::Long { header, of, value } });
+        self.pieces.push(Piece { db: owner.db, content: Content::Long { of, value } });
     }
 
     fn whole(&mut self, owner: Owner<'_>) -> Whole {
-        Whole { key: self.keep(owner.key), expiry: owner.expiry, usage: owner.usage }
+        Whole { key: self.keep(owner.key), marks: owner.marks }
     }
 
     fn keep(&mut self, bytes: &[u8]) -> Range<usize> {
@@ -189,24 +185,25 @@ impl Captured {
     pub(crate) fn show(&mut self, visit: &mut dyn FnMut(SnapshotEntry<'_>)) {
         for Piece { db, content } in &self.pieces {
             let mut show = |of: &Whole, value| {
-                let (key, expiry, usage) = (&self.bytes[of.key.clone()], of.expiry, of.usage);
+                let Marks { expiry, usage, .. } = of.marks;
+                let (key, usage) = (&self.bytes[of.key.clone()], Usage(usage));
                 visit(SnapshotEntry { db: *db, key, value, expiry, usage });
             };
             match content {
-                Content::Page(page) => self.view(page).for_each(&mut |key, value, expiry, usage| {
-                    visit(SnapshotEntry { db: *db, key, value, expiry, usage });
-                }),
-                Content::Fields { page, of, total, first, any_expires } => {
-                    let part = HashPart {
-                        total: *total,
-                        first: *first,
-                        any_expires: *any_expires,
-                        page: self.view(page),
-                    };
-                    show(of, Value::HashPart(part));
+                Content::Page(page) => {
+                    self.view(page).for_each(&mut |key, bytes, Marks { code, usage, expiry }| {
+                        let (value, usage) = (Shown::Whole(Value::flat(Form::of(code), bytes)), Usage(usage));
+                        visit(SnapshotEntry { db: *db, key, value, expiry, usage });
+                    });
                 }
-                Content::Long { header, of, value } => {
-                    show(of, flat_value(*header, &self.bytes[value.clone()]));
+                Content::Fields { page, of, part } => {
+                    let PartOf { total, first, any_expires, elements } = *part;
+                    let elements = elements(FieldsPart { any_expires, page: self.view(page) });
+                    show(of, Shown::Part(Part { total, first, elements }));
+                }
+                Content::Long { of, value } => {
+                    let form = Form::of(of.marks.code);
+                    show(of, Shown::Whole(Value::flat(form, &self.bytes[value.clone()])));
                 }
             }
         }
@@ -233,8 +230,8 @@ impl Captured {
     }
 }
 
-/// Sees an entry: its key (or field), value, expiry and usage.
-type VisitEntry<'a> = dyn FnMut(&[u8], Value<'_>, Option<Millis>, Usage) + 'a;
+/// Sees an entry: its key, value, and what else it says.
+type VisitEntry<'a> = dyn FnMut(&[u8], &[u8], Marks) + 'a;
 
 /// The copy of a page.
 #[derive(Debug, Clone, Copy)]
@@ -260,8 +257,7 @@ impl PageView<'_> {
                 key = beside.key.clone().map_or(key, |key| &self.bytes[key]);
                 value = &self.bytes[beside.value.clone()];
             }
-            let (expiry, usage) = (header.expiry(self.page, at), Usage(header.usage(self.page, at)));
-            visit(key, flat_value(header, value), expiry, usage);
+            visit(key, value, header.marks(self.page, at));
         }
     }
 }

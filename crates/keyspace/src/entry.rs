@@ -1,7 +1,7 @@
 //! One key and its value, as they lie in a page.
 //!
 //! ```text
-//!  0        4      6          12 (6 without a time; two less for a field)
+//!  0        4      6          12 (6 without a time; two less for an element)
 //! +--------+------+-----------+---------+-----------+---+
 //! | header | use  | time      | key     | value     | 0 |   padded to an even length
 //! +--------+------+-----------+---------+-----------+---+
@@ -9,12 +9,11 @@
 //!
 //! header, from its lowest bit:
 //!   4 state     0 alive; 1 to 7 out of the index, kept for these snapshots; 8 dead
-//!   3 kind      string, list, set, sorted set, hash, stream; 6: a field of a large hash, which is a string
-//!               and has no `use`; 7: a string that is a sum of floats
+//!   4 code      what it is, and what OBJECT ENCODING calls it ([`crate::kind::Form`]); 15: an element of a large
+//!               collection, which has no `use`
 //!   2 where     0 all here; 1 the value lies outside; 2 key and value lie outside; 3 the same, and the time
 //!               has eight bytes
 //!   1 time      whether the bytes of the expiry time are there
-//!   1 mark      a bit of the kind's own (a string that was edited)
 //!   9 klen
 //!  12 vlen
 //! ```
@@ -27,11 +26,9 @@
 
 use clock::Millis;
 
-use crate::value::{Kind, Naming};
-
 /// The header, and when the entry was used.
 const FIXED: usize = 6;
-const FIXED_OF_FIELD: usize = 4;
+const FIXED_OF_ELEMENT: usize = 4;
 pub(crate) const TIME: usize = 6;
 pub(crate) const MAX_KEY: usize = (1 << 9) - 1;
 pub(crate) const MAX_VALUE: usize = (1 << 12) - 1;
@@ -63,65 +60,24 @@ pub(crate) fn is_wide(expiry: Option<Millis>) -> bool {
     expiry.is_some_and(|time| kept_time(time) != time)
 }
 
-/// The codes, among those of the kinds, of a field and of a string that is [`Mark::Sum`].
-const FIELD: u32 = 6;
-const SUM: u32 = 7;
-
-/// What the kinds note of themselves.
+/// What an entry is, in four bits. For a key that is the user's matter; here only elements are told apart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Mark {
-    Off,
-    /// A string was edited, a hash is called a table.
-    On,
-    /// A string is a sum of floats.
-    Sum,
-}
+pub(crate) struct Code(u8);
 
-impl Mark {
-    pub(crate) fn is_on(self) -> bool {
-        self == Self::On
+impl Code {
+    /// How many codes there are for keys.
+    pub(crate) const OF_KEYS: usize = 15;
+    /// An element of a large collection.
+    pub(crate) const ELEMENT: Self = Self(15);
+
+    pub(crate) const fn of_key(number: u8) -> Self {
+        assert!((number as usize) < Self::OF_KEYS, "four bits, and one code is the elements'");
+        Self(number)
     }
-}
 
-impl From<bool> for Mark {
-    fn from(on: bool) -> Self {
-        if on { Self::On } else { Self::Off }
-    }
-}
-
-impl From<Naming> for Mark {
-    fn from(naming: Naming) -> Self {
-        match naming {
-            Naming::ByContent => Self::Off,
-            Naming::Raw => Self::On,
-            Naming::NeverInt => Self::Sum,
-        }
-    }
-}
-
-impl From<Mark> for Naming {
-    fn from(mark: Mark) -> Self {
-        match mark {
-            Mark::Off => Self::ByContent,
-            Mark::On => Self::Raw,
-            Mark::Sum => Self::NeverInt,
-        }
-    }
-}
-
-/// What an entry is: a key's value, or a field of a hash.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Form {
-    Key(Kind),
-    Field,
-}
-
-impl Form {
-    fn code(self) -> u32 {
-        match self {
-            Self::Key(kind) => kind as u32,
-            Self::Field => FIELD,
-        }
+    #[inline]
+    pub(crate) const fn number(self) -> u8 {
+        self.0
     }
 }
 
@@ -130,23 +86,14 @@ impl Form {
 pub(crate) struct Header(u32);
 
 impl Header {
-    pub(crate) fn new(
-        form: Form,
-        place: Where,
-        expiry: Option<Millis>,
-        mark: Mark,
-        key: usize,
-        value: usize,
-    ) -> Self {
+    pub(crate) fn new(code: Code, place: Where, expiry: Option<Millis>, key: usize, value: usize) -> Self {
         debug_assert!(key <= MAX_KEY && value <= MAX_VALUE);
-        debug_assert!(mark != Mark::Sum || form == Form::Key(Kind::String));
         let wide = is_wide(expiry);
         assert!(!wide || place == Where::BothOutside, "a wide time is with what lies outside");
         Self(
-            if mark == Mark::Sum { SUM } else { form.code() } << 4
-                | if wide { WIDE } else { place as u32 } << 7
-                | u32::from(expiry.is_some()) << 9
-                | u32::from(mark.is_on()) << 10
+            u32::from(code.0) << 4
+                | if wide { WIDE } else { place as u32 } << 8
+                | u32::from(expiry.is_some()) << 10
                 | (key as u32) << 11
                 | (value as u32) << 20,
         )
@@ -170,31 +117,29 @@ impl Header {
         Self(self.0 & !15 | state)
     }
 
-    pub(crate) fn kind(self) -> Kind {
-        match self.0 >> 4 & 7 {
-            0 | FIELD | SUM => Kind::String,
-            1 => Kind::List,
-            2 => Kind::Set,
-            3 => Kind::SortedSet,
-            4 => Kind::Hash,
-            _ => Kind::Stream,
-        }
+    #[inline]
+    pub(crate) fn code(self) -> Code {
+        Code((self.0 >> 4 & 15) as u8)
+    }
+
+    pub(crate) fn with_code(self, code: Code) -> Self {
+        Self(self.0 & !(15 << 4) | u32::from(code.0) << 4)
     }
 
     #[inline]
-    fn is_field(self) -> bool {
-        self.0 >> 4 & 7 == FIELD
+    fn is_element(self) -> bool {
+        self.code() == Code::ELEMENT
     }
 
     /// Where the time is, if there is one.
     #[inline]
     fn time_start(self) -> usize {
-        if self.is_field() { FIXED_OF_FIELD } else { FIXED }
+        if self.is_element() { FIXED_OF_ELEMENT } else { FIXED }
     }
 
     #[inline]
     pub(crate) fn place(self) -> Where {
-        match self.0 >> 7 & 3 {
+        match self.0 >> 8 & 3 {
             0 => Where::Here,
             1 => Where::ValueOutside,
             _ => Where::BothOutside,
@@ -203,13 +148,13 @@ impl Header {
 
     #[inline]
     pub(crate) fn volatile(self) -> bool {
-        self.0 >> 9 & 1 == 1
+        self.0 >> 10 & 1 == 1
     }
 
     /// Whether the time is one of eight bytes.
     #[inline]
     fn wide(self) -> bool {
-        self.0 >> 7 & 3 == WIDE
+        self.0 >> 8 & 3 == WIDE
     }
 
     /// Whether the entry has room for this expiry, as it is.
@@ -228,20 +173,6 @@ impl Header {
     }
 
     #[inline]
-    pub(crate) fn mark(self) -> Mark {
-        if self.0 >> 4 & 7 == SUM { Mark::Sum } else { Mark::from(self.0 >> 10 & 1 == 1) }
-    }
-
-    pub(crate) fn with_mark(self, mark: Mark) -> Self {
-        let code = match (self.0 >> 4 & 7, mark) {
-            (0 | SUM, Mark::Sum) => SUM,
-            (SUM, _) => Kind::String as u32,
-            (code, _) => code,
-        };
-        Self(self.0 & !(7 << 4 | 1 << 10) | code << 4 | u32::from(mark.is_on()) << 10)
-    }
-
-    #[inline]
     fn key_len(self) -> usize {
         (self.0 >> 11) as usize & MAX_KEY
     }
@@ -257,8 +188,8 @@ impl Header {
     }
 
     /// Bytes of an entry all of which lies in its page, before padding.
-    pub(crate) fn entry_len(form: Form, volatile: bool, key: usize, value: usize) -> usize {
-        let fixed = if form == Form::Field { FIXED_OF_FIELD } else { FIXED };
+    pub(crate) fn entry_len(code: Code, volatile: bool, key: usize, value: usize) -> usize {
+        let fixed = if code == Code::ELEMENT { FIXED_OF_ELEMENT } else { FIXED };
         fixed + if volatile { TIME } else { 0 } + key + value
     }
 
@@ -306,17 +237,22 @@ impl Header {
         }
     }
 
-    /// When the entry was used; a field does not say.
+    /// When the entry was used; an element does not say.
     #[inline]
     pub(crate) fn usage(self, page: &[u8], at: usize) -> u16 {
-        if self.is_field() { 0 } else { u16::from_le_bytes([page[at + 4], page[at + 5]]) }
+        if self.is_element() { 0 } else { u16::from_le_bytes([page[at + 4], page[at + 5]]) }
     }
 
     #[inline]
     pub(crate) fn set_usage(self, page: &mut [u8], at: usize, usage: u16) {
-        if !self.is_field() {
+        if !self.is_element() {
             page[at + 4..at + FIXED].copy_from_slice(&usage.to_le_bytes());
         }
+    }
+
+    #[inline]
+    pub(crate) fn marks(self, page: &[u8], at: usize) -> Marks {
+        Marks { code: self.code(), usage: self.usage(page, at), expiry: self.expiry(page, at) }
     }
 
     /// The number of what lies outside.
@@ -326,14 +262,19 @@ impl Header {
     }
 }
 
+/// What an entry says besides its key and value.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Marks {
+    pub(crate) code: Code,
+    pub(crate) usage: u16,
+    pub(crate) expiry: Option<Millis>,
+}
+
 /// What an entry is made of.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Draft<'a> {
-    pub(crate) form: Form,
+    pub(crate) marks: Marks,
     pub(crate) place: Where,
-    pub(crate) mark: Mark,
-    pub(crate) usage: u16,
-    pub(crate) expiry: Option<Millis>,
     /// Empty when it lies outside.
     pub(crate) key: &'a [u8],
     pub(crate) value: &'a [u8],
@@ -341,7 +282,7 @@ pub(crate) struct Draft<'a> {
 
 impl Draft<'_> {
     pub(crate) fn header(&self, value_len: usize) -> Header {
-        Header::new(self.form, self.place, self.expiry, self.mark, self.key.len(), value_len)
+        Header::new(self.marks.code, self.place, self.marks.expiry, self.key.len(), value_len)
     }
 
     /// Writes the entry with a value of `value_len` bytes, of which the first are the draft's and the
@@ -350,8 +291,8 @@ impl Draft<'_> {
         let header = self.header(value_len);
         let entry = &mut page[at..at + header.len()];
         header.write(entry, 0);
-        header.set_usage(entry, 0, self.usage);
-        if let Some(expiry) = self.expiry {
+        header.set_usage(entry, 0, self.marks.usage);
+        if let Some(expiry) = self.marks.expiry {
             header.set_expiry(entry, 0, expiry);
         }
         let start = header.key_start();
@@ -393,35 +334,38 @@ mod tests {
     #[test]
     fn an_entry_reads_back_as_it_was_written() {
         let mut page = vec![0xff; 600];
-        for (key, value, expiry, field) in [
+        for (key, value, expiry, element) in [
             (&b"k"[..], &b"value"[..], None, false),
             (b"", b"", Some(Millis(1)), true),
             (&[7; MAX_KEY], b"x", Some(Millis(-5)), false),
             (b"key", &[9; 300], Some(Millis(TIME_LIMIT)), true),
         ] {
-            let form = if field { Form::Field } else { Form::Key(Kind::Hash) };
-            let mark = Mark::from(field);
-            let draft = Draft { form, place: Where::Here, mark, usage: 513, expiry, key, value };
+            let code = if element { Code::ELEMENT } else { Code::of_key(7) };
+            let marks = Marks { code, usage: 513, expiry };
+            let draft = Draft { marks, place: Where::Here, key, value };
             draft.write(&mut page, 10, value.len());
             let header = Header::read(&page, 10);
             assert_eq!(header, draft.header(value.len()));
             assert_eq!(header.len() % 2, 0);
             assert_eq!((header.key(&page, 10), header.value(&page, 10)), (key, value));
-            assert_eq!((header.expiry(&page, 10), header.mark()), (expiry, mark));
-            let (kind, usage) = if field { (Kind::String, 0) } else { (Kind::Hash, 513) };
-            assert_eq!((header.kind(), header.place(), header.state()), (kind, Where::Here, ALIVE));
-            assert_eq!(header.usage(&page, 10), usage);
+            assert_eq!((header.expiry(&page, 10), header.code()), (expiry, code));
+            assert_eq!((header.place(), header.state()), (Where::Here, ALIVE));
+            assert_eq!(header.usage(&page, 10), if element { 0 } else { 513 });
         }
     }
 
     #[test]
-    fn a_string_can_be_marked_in_any_way_and_stays_a_string() {
-        let marks = [Mark::Off, Mark::On, Mark::Sum];
-        for (before, after) in marks.into_iter().flat_map(|before| marks.map(|after| (before, after))) {
-            let header = Header::new(Form::Key(Kind::String), Where::Here, None, before, 3, 4);
-            let changed = header.with_mark(after);
-            assert_eq!((header.mark(), changed.mark()), (before, after));
-            assert_eq!((changed.kind(), changed.len()), (Kind::String, header.len()));
+    fn another_code_changes_nothing_else() {
+        for (before, after) in (0..15).flat_map(|before| (0..15).map(move |after| (before, after))) {
+            let time = Some(Millis(1));
+            let header = Header::new(Code::of_key(before), Where::ValueOutside, time, MAX_KEY, MAX_VALUE);
+            let changed = header.with_state(5).with_code(Code::of_key(after));
+            assert_eq!((header.code().number(), changed.code().number()), (before, after));
+            assert_eq!(
+                changed.with_state(0),
+                Header::new(changed.code(), Where::ValueOutside, time, MAX_KEY, MAX_VALUE)
+            );
+            assert_eq!((changed.state(), changed.len()), (5, header.len()));
         }
     }
 
@@ -430,15 +374,8 @@ mod tests {
         let mut page = vec![0xff; 100];
         let number = 77u32.to_le_bytes();
         for time in [i64::MAX, i64::MIN, TIME_LIMIT + 1, -TIME_LIMIT - 1] {
-            let draft = Draft {
-                form: Form::Key(Kind::Hash),
-                place: Where::BothOutside,
-                mark: Mark::On,
-                usage: 513,
-                expiry: Some(Millis(time)),
-                key: b"",
-                value: &number,
-            };
+            let marks = Marks { code: Code::of_key(4), usage: 513, expiry: Some(Millis(time)) };
+            let draft = Draft { marks, place: Where::BothOutside, key: b"", value: &number };
             draft.write(&mut page, 10, number.len());
             let header = Header::read(&page, 10);
             assert_eq!((header.place(), header.outside(&page, 10)), (Where::BothOutside, Some(77)));
@@ -446,7 +383,8 @@ mod tests {
             assert!(header.holds(Some(Millis(1))) && !header.holds(None));
             header.set_expiry(&mut page, 10, Millis(5));
             assert_eq!(header.expiry(&page, 10), Some(Millis(5)));
-            let narrow = Draft { expiry: Some(Millis(5)), ..draft }.header(number.len());
+            let narrow = Marks { expiry: Some(Millis(5)), ..marks };
+            let narrow = Draft { marks: narrow, ..draft }.header(number.len());
             assert!(!narrow.holds(Some(Millis(time))) && narrow.len() == header.len() - 2);
         }
     }

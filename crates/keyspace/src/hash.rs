@@ -1,33 +1,18 @@
-//! A hash as it is read.
+//! Hashes.
+//!
+//! A hash is packed ([`records`]) while it has few fields and bytes, in its entry or outside. Past that its fields are
+//! the entries of a store of their own ([`crate::fields`]): one field costs the same however many there are, a scan
+//! keeps its promise, fields expire as keys do, and a snapshot captures it by a pin instead of a copy. What users see
+//! of this is only the name that OBJECT ENCODING gives, and that follows Redis's thresholds, not the shape.
+mod changing;
+pub(crate) mod records;
+mod setting;
 
 use clock::Millis;
 
-use crate::captured::PageView;
-use crate::packed;
-use crate::table::Table;
-use crate::value::Value;
-
-/// A field of a hash.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Field<'a> {
-    pub name: &'a [u8],
-    pub value: &'a [u8],
-    pub expiry: Option<Millis>,
-}
-
-impl Field<'_> {
-    /// Whether its time has not come.
-    #[must_use]
-    pub fn lives_at(&self, now: Millis) -> bool {
-        self.expiry.is_none_or(|expiry| expiry > now)
-    }
-}
-
-/// A field that was set anew: what it was before.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Replaced {
-    pub expiry: Option<Millis>,
-}
+use crate::fields::{Field, Fields, OfHash};
+use crate::kind::{Form, Kind};
+use crate::packed::{self, Builder, Packed};
 
 /// A hash as it is read, borrowed from its slot. Fields whose time has come are there until they are
 /// removed: the caller decides what to do with them.
@@ -41,22 +26,32 @@ pub struct HashRef<'a> {
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Shape<'a> {
     Packed(&'a [u8]),
-    Table(&'a Table),
+    Large(&'a Fields<OfHash>),
 }
 
-impl<'a> From<packed::Record<'a>> for Field<'a> {
-    fn from(record: packed::Record<'a>) -> Self {
+impl<'a> From<records::Record<'a>> for Field<'a> {
+    fn from(record: records::Record<'a>) -> Self {
         Self { name: record.field, value: record.value, expiry: record.expiry }
     }
 }
 
 impl<'a> HashRef<'a> {
+    #[inline]
+    pub(crate) fn packed(bytes: &'a [u8], named_table: bool) -> Self {
+        Self { shape: Shape::Packed(bytes), named_table }
+    }
+
+    #[inline]
+    pub(crate) fn large(fields: &'a Fields<OfHash>, named_table: bool) -> Self {
+        Self { shape: Shape::Large(fields), named_table }
+    }
+
     /// How many fields there are.
     #[must_use]
     pub fn len(&self) -> usize {
         match self.shape {
             Shape::Packed(packed) => packed::count(packed),
-            Shape::Table(table) => table.len(),
+            Shape::Large(fields) => fields.len(),
         }
     }
 
@@ -76,16 +71,16 @@ impl<'a> HashRef<'a> {
     #[inline]
     pub fn get(&self, field: &[u8]) -> Option<Field<'a>> {
         match self.shape {
-            Shape::Packed(packed) => packed::find(packed, field).map(Field::from),
-            Shape::Table(table) => table.field(field),
+            Shape::Packed(packed) => records::find(packed, field).map(Field::from),
+            Shape::Large(fields) => fields.get(field),
         }
     }
 
     /// Visits all fields.
     pub fn for_each(&self, visit: &mut dyn FnMut(Field<'_>)) {
         match self.shape {
-            Shape::Packed(packed) => packed::records(packed).for_each(|record| visit(record.into())),
-            Shape::Table(table) => table.each_field(visit),
+            Shape::Packed(packed) => records::records(packed).for_each(|record| visit(record.into())),
+            Shape::Large(fields) => fields.for_each(visit),
         }
     }
 
@@ -94,13 +89,13 @@ impl<'a> HashRef<'a> {
     pub fn len_at(&self, now: Millis) -> usize {
         match self.shape {
             Shape::Packed(packed) => {
-                packed::records(packed).filter(|record| Field::from(*record).lives_at(now)).count()
+                records::records(packed).filter(|record| Field::from(*record).lives_at(now)).count()
             }
-            Shape::Table(table) => table.len() - table.count_due(now),
+            Shape::Large(fields) => fields.len() - fields.count_due(now),
         }
     }
 
-    /// Visits about `count` fields from position `from` on, as [`Table::scan`] does; a packed hash is
+    /// Visits about `count` fields from position `from` on, as [`crate::Table::scan`] does; a packed hash is
     /// visited whole.
     pub fn scan(&self, from: u64, count: usize, visit: &mut dyn FnMut(Field<'_>)) -> Option<u64> {
         match self.shape {
@@ -108,7 +103,7 @@ impl<'a> HashRef<'a> {
                 self.for_each(visit);
                 None
             }
-            Shape::Table(table) => table.scan_fields(from, count, visit),
+            Shape::Large(fields) => fields.scan(from, count, visit),
         }
     }
 
@@ -118,9 +113,9 @@ impl<'a> HashRef<'a> {
         match self.shape {
             Shape::Packed(packed) => {
                 let index = random.checked_rem(packed::count(packed) as u64)? as usize;
-                packed::records(packed).nth(index).map(Field::from)
+                records::records(packed).nth(index).map(Field::from)
             }
-            Shape::Table(table) => table.random_field(random),
+            Shape::Large(fields) => fields.random(random),
         }
     }
 
@@ -128,42 +123,34 @@ impl<'a> HashRef<'a> {
     #[must_use]
     pub fn next_due(&self) -> Option<Millis> {
         match self.shape {
-            Shape::Packed(packed) => packed::records(packed).filter_map(|record| record.expiry).min(),
-            Shape::Table(table) => table.next_due(),
-        }
-    }
-
-    /// A field whose time has come.
-    pub(crate) fn due(&self, now: Millis) -> Option<Field<'a>> {
-        match self.shape {
-            Shape::Packed(packed) => {
-                let mut records = packed::records(packed);
-                records.find(|record| record.expiry.is_some_and(|expiry| expiry <= now)).map(Field::from)
-            }
-            Shape::Table(_) => None,
+            Shape::Packed(packed) => records::records(packed).filter_map(|record| record.expiry).min(),
+            Shape::Large(fields) => fields.next_due(),
         }
     }
 }
 
-/// Some fields of a large hash, as a snapshot's walk comes to them.
-#[derive(Debug, Clone, Copy)]
-pub struct HashPart<'a> {
-    /// How many fields the hash had at the cut. The parts add up to it.
-    pub total: usize,
-    /// Whether this is the hash's first part. The others follow with no other key between them.
-    pub first: bool,
-    /// Whether fields of the hash expired at the cut, here or in other parts.
-    pub any_expires: bool,
-    pub(crate) page: PageView<'a>,
+impl Builder {
+    /// Adds a field that is not there yet to a hash.
+    pub fn push_field(&mut self, name: &[u8], value: &[u8], expiry: Option<Millis>) {
+        records::push(&mut self.bytes, name, value, expiry);
+        let about = &mut self.about;
+        about.count += 1;
+        about.longest = about.longest.max(name.len().max(value.len()) as u32);
+        about.timed |= expiry.is_some();
+        packed::set_count(&mut self.bytes, about.count as usize);
+    }
 }
 
-impl HashPart<'_> {
-    /// Visits the fields of this part, which may be none.
-    pub fn for_each(&self, visit: &mut dyn FnMut(Field<'_>)) {
-        self.page.for_each(&mut |name, value, expiry, _| {
-            if let Value::String(string) = value {
-                visit(Field { name, value: string.bytes, expiry });
-            }
-        });
+impl<'a> Packed<'a> {
+    /// The fields of a packed hash, or of a part of one.
+    pub fn fields(&self) -> impl Iterator<Item = Field<'a>> + Clone + use<'a> {
+        debug_assert_eq!(self.kind(), Kind::Hash);
+        records::records(self.bytes()).map(Field::from)
     }
+}
+
+/// The form of a hash that is called so.
+#[inline]
+pub(crate) fn form(named_table: bool) -> Form {
+    if named_table { Form::TableHash } else { Form::ListpackHash }
 }

@@ -94,7 +94,7 @@ impl Keyspace {
     #[inline]
     pub fn touch_index(&self, db: u16, key: &Key<'_>) -> Option<Touched<'_>> {
         let data = self.slots[key.slot.index()].0.try_lock()?;
-        data.table_if(db)?.prefetch_index(key.hash);
+        data.table_if(db)?.entries.prefetch_index(key.hash);
         Some(Touched { data, likely: None })
     }
 

@@ -4,10 +4,10 @@ use clock::Millis;
 use slot_routing::Slot;
 use smallvec::SmallVec;
 
+use crate::entries::Found;
 use crate::key::Key;
 use crate::keyspace::Keyspace;
 use crate::slot::{SlotData, SlotGuard};
-use crate::table::Found;
 use crate::touched::Touched;
 use crate::turn::ScriptTurn;
 use crate::usage::Usage;

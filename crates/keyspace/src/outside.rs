@@ -3,9 +3,10 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::chunked::Chunked;
-use crate::table::Table;
+use crate::entry::Code;
+use crate::large::{Collection, Large};
 
-/// Bytes of all records of the process, without tables and what these have.
+/// Bytes of all records of the process, without the pages of collections.
 static OUTSIDE: AtomicUsize = AtomicUsize::new(0);
 
 /// Bytes of the process that are kept for snapshots only.
@@ -28,38 +29,61 @@ pub(crate) fn outside_bytes() -> usize {
     OUTSIDE.load(Ordering::Relaxed)
 }
 
-/// A value that lies outside of the pages.
-#[derive(Debug)]
-pub(crate) enum Large {
-    /// A string or a packed collection.
-    Bytes(Vec<u8>),
-    /// A large collection: its elements are the keys of a table of its own. A snapshot captures it by a pin
-    /// of that table, whatever its size; it is never copied for one.
-    Fields(Box<Table>),
-}
+/// What may lie outside of the pages of a store of entries: of keys a string, a packed collection or a large one
+/// ([`crate::large::Large`]); of the elements of a large collection only bytes.
+pub(crate) trait Outside: std::fmt::Debug + From<Vec<u8>> + Into<Large> {
+    /// A page grows to the square root of this many times the store's bytes.
+    const SQUARE: u64;
 
-impl Large {
-    fn copy(&self) -> Self {
-        match self {
-            Self::Bytes(bytes) => Self::Bytes(bytes.clone()),
-            Self::Fields(_) => unreachable!("a table is captured by pins"),
-        }
-    }
+    /// Whether a value with this code is packed and may grow past that: what it leaves behind when it moves on is to
+    /// be little beside the rest.
+    fn may_grow(code: Code) -> bool;
+
+    /// Whether a snapshot's walk comes to it by itself, after its page.
+    fn waits(&self) -> bool;
+
+    fn shape(&self) -> Shape<'_>;
+    fn shape_mut(&mut self) -> ShapeMut<'_>;
+
+    /// A value of its own with the same content.
+    fn copy(&self) -> Self;
 
     /// Bytes of the heap that it takes.
-    pub(crate) fn bytes(&self) -> usize {
-        match self {
-            Self::Bytes(bytes) => bytes.capacity(),
-            Self::Fields(table) => table.rough_bytes(),
+    fn bytes(&self) -> usize {
+        match self.shape() {
+            Shape::Flat(bytes) => bytes.capacity(),
+            Shape::Collection(collection) => collection.rough_bytes(),
         }
     }
+}
+
+/// What lies outside: one run of bytes, or a structure.
+pub(crate) enum Shape<'a> {
+    Flat(&'a Vec<u8>),
+    Collection(&'a dyn Collection),
+}
+
+impl Shape<'_> {
+    /// How many elements there are; of bytes it is not known here.
+    pub(crate) fn len(&self) -> usize {
+        match self {
+            Self::Flat(_) => 0,
+            Self::Collection(collection) => collection.len(),
+        }
+    }
+}
+
+/// The same, to be changed.
+pub(crate) enum ShapeMut<'a> {
+    Flat(&'a mut Vec<u8>),
+    Collection(&'a mut dyn Collection),
 }
 
 /// A value outside, and its key if that is too long for a page too.
 #[derive(Debug)]
-pub(crate) struct Record {
+pub(crate) struct Record<V> {
     pub(crate) key: Option<Box<[u8]>>,
-    pub(crate) value: Large,
+    pub(crate) value: V,
     /// How many entries beyond one have it: those that are kept for a snapshot while the entry that is
     /// alive got another expiry.
     pub(crate) shared: u8,
@@ -67,50 +91,65 @@ pub(crate) struct Record {
     pub(crate) kept: usize,
 }
 
-impl Record {
-    /// What is counted for it besides a table's pages.
+impl<V: Outside> Record<V> {
+    /// What is counted for it, without what a collection has in pages.
     fn flat_bytes(&self) -> usize {
-        let value = match &self.value {
-            Large::Bytes(bytes) => bytes.capacity(),
-            Large::Fields(_) => size_of::<Table>(),
+        let value = match self.value.shape() {
+            Shape::Flat(bytes) => bytes.capacity(),
+            Shape::Collection(collection) => size_of_val(collection),
         };
         size_of::<Option<Self>>() + self.key.as_ref().map_or(0, |key| key.len()) + value
     }
 
     /// All that it takes.
     pub(crate) fn held_bytes(&self) -> usize {
-        let table = match &self.value {
-            Large::Bytes(_) => 0,
-            Large::Fields(table) => table.held_bytes(),
+        let collection = match self.value.shape() {
+            Shape::Flat(_) => 0,
+            Shape::Collection(collection) => collection.held_bytes(),
         };
-        self.flat_bytes() + table
+        self.flat_bytes() + collection
     }
 
     /// A record of its own with the same content.
-    pub(crate) fn copy(&self) -> Self {
+    fn copy(&self) -> Self {
         Self { key: self.key.clone(), value: self.value.copy(), shared: 0, kept: 0 }
     }
 
     pub(crate) fn bytes(&self) -> usize {
         self.key.as_ref().map_or(0, |key| key.len()) + self.value.bytes()
     }
+
+    fn is_collection(&self) -> bool {
+        matches!(self.value.shape(), Shape::Collection(_))
+    }
+
+    /// What is to be dropped.
+    pub(crate) fn into_dropped(self) -> Record<Large> {
+        Record { key: self.key, value: self.value.into(), shared: self.shared, kept: self.kept }
+    }
 }
 
-/// The records of a table, by number.
-#[derive(Debug, Default)]
-pub(crate) struct Store {
-    records: Chunked<Option<Record>>,
+/// The records of a store of entries, by number.
+#[derive(Debug)]
+pub(crate) struct Store<V: Outside> {
+    records: Chunked<Option<Record<V>>>,
     unused: Vec<u32>,
-    /// Bytes of the records, without the pages of tables.
+    /// Bytes of the records, without the pages of collections.
     flat: usize,
-    /// How many records are tables.
-    tables: usize,
+    /// How many records are collections.
+    collections: usize,
 }
 
-impl Store {
-    pub(crate) fn put(&mut self, record: Record) -> u32 {
+impl<V: Outside> Default for Store<V> {
+    fn default() -> Self {
+        Self { records: Chunked::default(), unused: Vec::new(), flat: 0, collections: 0 }
+    }
+}
+
+impl<V: Outside> Store<V> {
+    pub(crate) fn put(&mut self, record: Record<V>) -> u32 {
         self.count(0, record.flat_bytes());
-        self.tables += usize::from(matches!(record.value, Large::Fields(_)));
+        self.collections += usize::from(record.is_collection());
         match self.unused.pop() {
             Some(number) => {
                 self.records[number] = Some(record);
@@ -123,21 +162,27 @@ impl Store {
         }
     }
 
-    pub(crate) fn record(&self, number: u32) -> &Record {
+    /// Puts a copy of a record beside it.
+    pub(crate) fn put_copy(&mut self, number: u32) -> u32 {
+        let copy = self.record(number).copy();
+        self.put(copy)
+    }
+
+    pub(crate) fn record(&self, number: u32) -> &Record<V> {
         self.records[number].as_ref().expect("an entry's record is there")
     }
 
-    /// The bytes of a flat value. What changes their capacity goes through [`Store::resize`].
-    pub(crate) fn flat_mut(&mut self, number: u32) -> &mut Vec<u8> {
-        match &mut self.record_mut(number).value {
-            Large::Bytes(bytes) => bytes,
-            Large::Fields(_) => unreachable!("the caller has seen that it is flat"),
+    /// The bytes of a flat value, not to become more or fewer; see [`Store::resize`]. A collection has none.
+    pub(crate) fn flat_mut(&mut self, number: u32) -> &mut [u8] {
+        match self.record_mut(number).value.shape_mut() {
+            ShapeMut::Flat(bytes) => bytes,
+            ShapeMut::Collection(_) => &mut [],
         }
     }
 
     /// Changes the length of a flat value.
     pub(crate) fn resize(&mut self, number: u32, change: impl FnOnce(&mut Vec<u8>)) {
-        let bytes = self.flat_mut(number);
+        let ShapeMut::Flat(bytes) = self.record_mut(number).value.shape_mut() else { return };
         let before = bytes.capacity();
         change(bytes);
         let after = bytes.capacity();
@@ -154,16 +199,16 @@ impl Store {
         self.records.len() == self.unused.len()
     }
 
-    pub(crate) fn has_tables(&self) -> bool {
-        self.tables > 0
+    pub(crate) fn has_collections(&self) -> bool {
+        self.collections > 0
     }
 
-    /// Bytes of the records, without the pages of tables.
+    /// Bytes of the records, without the pages of collections.
     pub(crate) fn flat_bytes(&self) -> usize {
         self.flat
     }
 
-    pub(crate) fn record_mut(&mut self, number: u32) -> &mut Record {
+    pub(crate) fn record_mut(&mut self, number: u32) -> &mut Record<V> {
         self.records[number].as_mut().expect("an entry's record is there")
     }
 
@@ -187,17 +232,17 @@ impl Store {
     }
 
     /// An entry that has the record ends; gives the record if it was the last.
-    pub(crate) fn release(&mut self, number: u32) -> Option<Record> {
+    pub(crate) fn release(&mut self, number: u32) -> Option<Record<V>> {
         let record = self.record_mut(number);
         if record.shared > 0 {
             record.shared -= 1;
             return None;
         }
         let record = self.record(number);
-        let (flat, tables) = (record.flat_bytes(), usize::from(matches!(record.value, Large::Fields(_))));
+        let (flat, collections) = (record.flat_bytes(), usize::from(record.is_collection()));
         count_kept(0, record.kept);
         self.count(flat, 0);
-        self.tables -= tables;
+        self.collections -= collections;
         self.unused.push(number);
         self.records[number].take()
     }
@@ -208,7 +253,7 @@ impl Store {
     }
 }
 
-impl Drop for Store {
+impl<V: Outside> Drop for Store<V> {
     fn drop(&mut self) {
         self.count(self.flat, 0);
     }

@@ -1,7 +1,7 @@
-//! The pages of one table, and how an entry is referred to.
+//! The pages of one store of entries, and how an entry is referred to.
 //!
-//! A reference is the number of a page in the table's list and, in its low 13 bits, half the offset in the
-//! page: entries have even lengths. So a table holds 2^19 pages of at most 16 KB, 8 GB.
+//! A reference is the number of a page in the store's list and, in its low 13 bits, half the offset in the
+//! page: entries have even lengths. So a store holds 2^19 pages of at most 16 KB, 8 GB.
 
 use smallvec::SmallVec;
 
@@ -9,7 +9,7 @@ use crate::entry::{Header, Where};
 use crate::hashing;
 use crate::index::Hashes;
 use crate::memory::{Block, prefetch};
-use crate::outside::Store;
+use crate::outside::{Outside, Store};
 use crate::page;
 use crate::purge::A_PART;
 
@@ -28,7 +28,7 @@ pub(crate) fn split(reference: u32) -> (usize, usize) {
     ((reference >> OFFSET_BITS) as usize, (reference & ((1 << OFFSET_BITS) - 1)) as usize * 2)
 }
 
-/// A table's pages by number. A number without a page may be given to a new one.
+/// A store's pages by number. A number without a page may be given to a new one.
 #[derive(Debug, Default)]
 pub(crate) struct Pages {
     list: SmallVec<[Option<Block>; 3]>,
@@ -178,29 +178,36 @@ impl Pages {
     }
 }
 
-/// What the index has to know of the entries.
-#[derive(Clone, Copy)]
-pub(crate) struct Keys<'a> {
+/// What the index has to know of the entries: their keys.
+pub(crate) struct Names<'a, V: Outside> {
     pub(crate) pages: &'a Pages,
-    pub(crate) store: Option<&'a Store>,
+    pub(crate) store: Option<&'a Store<V>>,
 }
 
-impl<'a> Keys<'a> {
+impl<V: Outside> Clone for Names<'_, V> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<V: Outside> Copy for Names<'_, V> {}
+
+impl<'a, V: Outside> Names<'a, V> {
     #[inline]
-    pub(crate) fn key(self, reference: u32) -> &'a [u8] {
+    pub(crate) fn name(self, reference: u32) -> &'a [u8] {
         let (header, page, at) = self.pages.entry(reference);
-        self.key_of(header, page, at)
+        self.name_of(header, page, at)
     }
 
     #[inline]
-    pub(crate) fn key_of<'p>(self, header: Header, page: &'p [u8], at: usize) -> &'p [u8]
+    pub(crate) fn name_of<'p>(self, header: Header, page: &'p [u8], at: usize) -> &'p [u8]
     where
         'a: 'p,
     {
         match header.place() {
             Where::BothOutside => {
                 let number = header.outside(page, at).expect("its value is a number");
-                let record = self.store.expect("a table with records has a store").record(number);
+                let record = self.store.expect("an entry with a record is where a store is").record(number);
                 record.key.as_deref().expect("the record has the key")
             }
             _ => header.key(page, at),
@@ -208,9 +215,9 @@ impl<'a> Keys<'a> {
     }
 }
 
-impl Hashes for Keys<'_> {
+impl<V: Outside> Hashes for Names<'_, V> {
     fn hash(&self, reference: u32) -> u64 {
-        hashing::of(self.key(reference))
+        hashing::of(self.name(reference))
     }
 
     fn prefetch(&self, reference: u32) {

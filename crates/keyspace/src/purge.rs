@@ -73,7 +73,7 @@ impl SlotData {
     fn tidy(&mut self, pages: usize) -> bool {
         let mut left = pages;
         for (_, table) in self.tables() {
-            while left > 0 && table.is_untidy() && table.tidy() {
+            while left > 0 && table.entries.is_untidy() && table.entries.tidy() {
                 left -= 1;
             }
         }
@@ -81,12 +81,12 @@ impl SlotData {
     }
 
     fn age(&mut self, part: usize, age: &mut dyn FnMut(Usage) -> Usage) -> bool {
-        self.tables().fold(false, |more, (_, table)| table.age(part, age) | more)
+        self.tables().fold(false, |more, (_, table)| table.entries.age(part, age) | more)
     }
 
     /// Moves a part of the slot's pages and lines to where the pool is fuller; says whether there are
     /// further parts.
     fn sink(&mut self, part: usize) -> bool {
-        self.tables().fold(false, |more, (_, table)| table.sink(part) | more)
+        self.tables().fold(false, |more, (_, table)| table.entries.sink(part) | more)
     }
 }

@@ -9,10 +9,12 @@ use slot_routing::{Ownership, Slot};
 use smallvec::SmallVec;
 
 use crate::captured::Captured;
+use crate::entries::Found;
 use crate::key::Key;
+use crate::large::Large;
 use crate::outside::Record;
 use crate::page;
-use crate::table::{Found, Table};
+use crate::table::Table;
 use crate::touched::Likely;
 use crate::usage::Usage;
 
@@ -124,12 +126,12 @@ impl SlotData {
     /// still needs stays until it has been walked.
     pub fn take(&mut self, db: u16) -> Taken {
         // Most have nothing, and this is asked of all slots at once: it must not make a table, nor touch one.
-        if self.table_if(db).is_none_or(Table::is_vacant) {
+        if self.table_if(db).is_none_or(|table| table.entries.is_vacant()) {
             return Taken::default();
         }
         let table = std::mem::take(self.table(db));
         let keys = table.len();
-        if table.is_pinned() {
+        if table.entries.is_pinned() {
             self.more.get_or_insert_default().parted.push(table);
             return Taken { keys, table: None };
         }
@@ -138,17 +140,17 @@ impl SlotData {
 
     /// Pins all tables for a snapshot.
     pub(crate) fn pin(&mut self, bit: u32) {
-        self.tables().for_each(|(db, table)| table.pin(bit, db));
+        self.tables().for_each(|(db, table)| table.entries.pin(bit, db));
     }
 
     /// Copies a part of what a snapshot holds here; says whether that was the rest.
     pub(crate) fn walk(&mut self, bit: u32, budget: usize, captured: &mut Captured) -> bool {
-        self.each_pinned(bit, |table| table.walk(bit, budget, captured))
+        self.each_pinned(bit, |table| table.entries.walk(bit, budget, captured))
     }
 
     /// Lets go of a part of what a snapshot holds here; says whether that was the rest.
-    pub(crate) fn unpin(&mut self, bit: u32, budget: usize, dropped: &mut Vec<Record>) -> bool {
-        self.each_pinned(bit, |table| table.unpin(bit, budget, dropped))
+    pub(crate) fn unpin(&mut self, bit: u32, budget: usize, dropped: &mut Vec<Record<Large>>) -> bool {
+        self.each_pinned(bit, |table| table.entries.unpin(bit, budget, dropped))
     }
 
     fn each_pinned(&mut self, bit: u32, mut step: impl FnMut(&mut Table) -> bool) -> bool {
@@ -158,13 +160,13 @@ impl SlotData {
         };
         let mut tables: SmallVec<[&mut Table; 2]> =
             std::iter::once(&mut self.table).chain(others).chain(parted).collect();
-        tables.retain(|table| table.is_pinned_for(bit));
+        tables.retain(|table| table.entries.is_pinned_for(bit));
         // What has been begun comes first: a flush or an exchange may have put its table behind others, and
         // nothing may come between the parts of a value.
-        tables.sort_by_key(|table| !table.is_within(bit));
+        tables.sort_by_key(|table| !table.entries.is_within(bit));
         let done = tables.into_iter().all(&mut step);
         if let Some(more) = &mut self.more {
-            more.parted.retain(Table::is_pinned);
+            more.parted.retain(|table| table.entries.is_pinned());
         }
         done
     }
@@ -173,7 +175,7 @@ impl SlotData {
     #[must_use]
     pub fn leftover_bytes(&self) -> usize {
         let more = self.more.iter().flat_map(|more| more.tables.iter().chain(&more.parted));
-        std::iter::once(&self.table).chain(more).map(Table::leftover_bytes).sum()
+        std::iter::once(&self.table).chain(more).map(|table| table.entries.leftover_bytes()).sum()
     }
 
     /// Bytes that the slot takes: pages, index lines and what lies outside.
@@ -243,7 +245,7 @@ impl SlotGuard<'_> {
     #[inline(always)]
     pub(crate) fn find(&self, db: u16, key: &Key<'_>, now: Millis) -> (Found, Usage) {
         let likely = self.likely.filter(|likely| likely.db == db);
-        self.data.view(db).find_likely(likely.map(|likely| likely.reference), key, now)
+        self.data.view(db).entries.find_likely(likely.map(|likely| likely.reference), key, now)
     }
 
     /// Publishes what changed, and only then writes, so that neither this core nor another has to fetch the

@@ -2,7 +2,7 @@
 //!
 //! A cut holds every slot only to write down its number: it looks into none of them. A slot that is locked
 //! afterwards compares that with the last it has seen and pins its tables before anything can change
-//! ([`crate::table`], `pins`).
+//! ([`crate::entries`], `pins`).
 //! Walking a slot visits what it held at the cut and lets go of it.
 
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::keyspace::{Holding, Keyspace};
 use crate::slot::SlotData;
 use crate::turn::ScriptTurn;
 use crate::usage::Usage;
-use crate::value::Value;
+use crate::value::Shown;
 
 /// How many snapshots can be under way: each has a bit in an entry's state.
 const MOST: usize = 3;
@@ -67,7 +67,7 @@ impl Cuts {
 pub struct SnapshotEntry<'a> {
     pub db: u16,
     pub key: &'a [u8],
-    pub value: Value<'a>,
+    pub value: Shown<'a>,
     pub expiry: Option<Millis>,
     /// When and how often it was used, as of about now.
     pub usage: Usage,

@@ -3,8 +3,8 @@
 use parking_lot::MutexGuard;
 
 use crate::key::Key;
+use crate::large::Collection;
 use crate::slot::SlotData;
-use crate::table::Table;
 
 /// A slot that is locked since one of its keys was touched. Whoever has one must not wait for any other slot.
 #[derive(Debug)]
@@ -25,7 +25,7 @@ impl Touched<'_> {
     /// Third sweep: asks for the key's entry.
     #[inline]
     pub fn touch_entry(&mut self, db: u16, key: &Key<'_>) {
-        let reference = self.data.table_if(db).and_then(|table| table.prefetch_entry(key.hash));
+        let reference = self.data.table_if(db).and_then(|table| table.entries.prefetch_entry(key.hash));
         self.likely = reference.map(|reference| Likely { db, reference });
     }
 
@@ -43,12 +43,12 @@ impl Touched<'_> {
     pub fn touch_parts(&self, db: u16, key: &Key<'_>, parts: impl Iterator<Item = u64>) {
         if let Some(large) = self.large(db, key) {
             parts.for_each(|part| {
-                large.prefetch_entry(part);
+                large.prefetch_element(part);
             });
         }
     }
 
-    fn large(&self, db: u16, key: &Key<'_>) -> Option<&Table> {
-        self.data.table_if(db)?.likely_parts(key.hash)
+    fn large(&self, db: u16, key: &Key<'_>) -> Option<&dyn Collection> {
+        self.data.table_if(db)?.likely_collection(key.hash)
     }
 }

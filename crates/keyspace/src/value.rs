@@ -1,34 +1,14 @@
-//! What a key holds.
+//! What a key holds, as it is read.
 
-use crate::hash::{HashPart, HashRef};
-use crate::packed::PackedHash;
+use clock::Millis;
 
-/// The type of a value, as TYPE names it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[repr(u8)]
-pub enum Kind {
-    String,
-    List,
-    Set,
-    SortedSet,
-    Hash,
-    Stream,
-}
+use crate::fields::FieldsPart;
+use crate::hash::HashRef;
+use crate::kind::{Form, Kind, Naming};
+use crate::large::Large;
 
-impl Kind {
-    /// The name that TYPE and SCAN's TYPE option use.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::String => "string",
-            Self::List => "list",
-            Self::Set => "set",
-            Self::SortedSet => "zset",
-            Self::Hash => "hash",
-            Self::Stream => "stream",
-        }
-    }
-}
+/// Redis keeps a string of up to this length together with its header, and calls it so.
+const MOST_EMBEDDED: usize = 44;
 
 /// A string and how OBJECT ENCODING names it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,16 +17,21 @@ pub struct Str<'a> {
     pub naming: Naming,
 }
 
-/// What OBJECT ENCODING goes by.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
-pub enum Naming {
-    /// The string was set whole: what it holds says what it is called.
-    #[default]
-    ByContent,
-    /// It was edited in place (APPEND, SETRANGE, SETBIT): Redis calls it `raw` whatever it holds.
-    Raw,
-    /// It is a sum of floats (INCRBYFLOAT): Redis does not call it `int` even if it is whole.
-    NeverInt,
+impl Str<'_> {
+    /// The number that the string is called an integer for.
+    #[must_use]
+    pub fn integer(&self) -> Option<i64> {
+        if self.naming == Naming::ByContent { resp::parse_i64(self.bytes) } else { None }
+    }
+
+    fn encoding(&self) -> &'static str {
+        match self.naming {
+            Naming::Raw => "raw",
+            Naming::ByContent if self.integer().is_some() => "int",
+            Naming::ByContent | Naming::NeverInt if self.bytes.len() <= MOST_EMBEDDED => "embstr",
+            Naming::ByContent | Naming::NeverInt => "raw",
+        }
+    }
 }
 
 /// A value as it is read, borrowed from its slot.
@@ -54,31 +39,101 @@ pub enum Naming {
 pub enum Value<'a> {
     String(Str<'a>),
     Hash(HashRef<'a>),
-    /// Only from a snapshot's walk: some fields of a hash that is too large to be visited at once.
-    HashPart(HashPart<'a>),
 }
 
-impl Value<'_> {
+impl<'a> Value<'a> {
+    /// The value that an entry has as bytes.
+    #[inline(always)]
+    pub(crate) fn flat(form: Form, bytes: &'a [u8]) -> Self {
+        match form {
+            Form::String => Self::String(Str { bytes, naming: Naming::ByContent }),
+            Form::RawString => Self::String(Str { bytes, naming: Naming::Raw }),
+            Form::SumString => Self::String(Str { bytes, naming: Naming::NeverInt }),
+            Form::ListpackHash => Self::Hash(HashRef::packed(bytes, false)),
+            Form::TableHash => Self::Hash(HashRef::packed(bytes, true)),
+        }
+    }
+
+    /// The value that an entry has outside.
+    #[inline(always)]
+    pub(crate) fn outside(form: Form, large: &'a Large) -> Self {
+        match large {
+            Large::Bytes(bytes) => Self::flat(form, bytes),
+            Large::Hash(fields) => Self::Hash(HashRef::large(fields, form == Form::TableHash)),
+        }
+    }
+
     #[must_use]
     pub fn kind(&self) -> Kind {
         match self {
             Self::String(_) => Kind::String,
-            Self::Hash(_) | Self::HashPart(_) => Kind::Hash,
+            Self::Hash(_) => Kind::Hash,
+        }
+    }
+
+    /// When its next element expires, or a time before that.
+    pub(crate) fn next_due(&self) -> Option<Millis> {
+        match self {
+            Self::String(_) => None,
+            Self::Hash(hash) => hash.next_due(),
+        }
+    }
+
+    /// The name that OBJECT ENCODING gives.
+    #[must_use]
+    pub fn encoding(&self) -> &'static str {
+        match self {
+            Self::String(string) => string.encoding(),
+            Self::Hash(hash) => hash.encoding(),
         }
     }
 }
 
-/// A value as it is stored.
-#[derive(Debug, Clone, Copy)]
-pub enum NewValue<'a> {
-    String(Str<'a>),
-    Hash(PackedHash<'a>),
+/// What a reader takes out of a [`Value`] if it is of the kind that a command is about.
+pub trait Typed {
+    type At<'a>;
+
+    fn of(value: Value<'_>) -> Option<Self::At<'_>>;
 }
 
-impl<'a> NewValue<'a> {
-    /// A string that was set whole.
-    #[must_use]
-    pub fn string(bytes: &'a [u8]) -> Self {
-        Self::String(Str { bytes, naming: Naming::ByContent })
+impl Typed for Str<'_> {
+    type At<'a> = Str<'a>;
+
+    #[inline]
+    fn of(value: Value<'_>) -> Option<Str<'_>> {
+        if let Value::String(string) = value { Some(string) } else { None }
     }
+}
+
+impl Typed for HashRef<'_> {
+    type At<'a> = HashRef<'a>;
+
+    #[inline]
+    fn of(value: Value<'_>) -> Option<HashRef<'_>> {
+        if let Value::Hash(hash) = value { Some(hash) } else { None }
+    }
+}
+
+/// What a snapshot's walk comes to.
+#[derive(Debug, Clone, Copy)]
+pub enum Shown<'a> {
+    Whole(Value<'a>),
+    /// Some elements of a value that is too large to be visited at once.
+    Part(Part<'a>),
+}
+
+/// Some elements of a large value.
+#[derive(Debug, Clone, Copy)]
+pub struct Part<'a> {
+    /// How many elements the value had at the cut. The parts add up to it.
+    pub total: usize,
+    /// Whether this is the value's first part. The others follow with no other key between them.
+    pub first: bool,
+    pub elements: Elements<'a>,
+}
+
+/// The elements of a part, which may be none.
+#[derive(Debug, Clone, Copy)]
+pub enum Elements<'a> {
+    Hash(FieldsPart<'a>),
 }

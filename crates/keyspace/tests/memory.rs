@@ -4,12 +4,12 @@
 use std::sync::Arc;
 
 use clock::Millis;
-use keyspace::{Found, HashBuilder, Keyspace, NewValue, kept_bytes, pool_use};
+use keyspace::{Builder, Found, Keyspace, Kind, Packed, Shown, Value, kept_bytes, pool_use};
 use slot_routing::Slot;
 
 const KEYS: usize = 200_000;
 
-fn insert(keyspace: &Keyspace, name: &str, value: NewValue<'_>) {
+fn insert(keyspace: &Keyspace, name: &str, value: Packed<'_>) {
     let key = keyspace.key(name.as_bytes());
     let mut guard = keyspace.lock(key.slot());
     guard.table(0).insert(&key, value, None);
@@ -44,7 +44,7 @@ fn memory_is_counted_and_given_back() {
         let keys = if len > 1000 { KEYS / 20 } else { KEYS };
         let value = vec![7; len];
         let before = keyspace.used_bytes();
-        (0..keys).for_each(|number| insert(&keyspace, &name(number), NewValue::string(&value)));
+        (0..keys).for_each(|number| insert(&keyspace, &name(number), Packed::string(&value)));
         let said: usize = (0..keys).map(|number| said(&keyspace, &name(number))).sum();
         let full = pool_use();
         let used = keyspace.used_bytes() - before;
@@ -71,12 +71,12 @@ fn what_a_snapshot_keeps_is_counted() {
     let (small, large) = (vec![1; 40], vec![2; 50_000]);
     let names: Vec<String> = (0..100).map(|number| format!("{number}")).collect();
     for name in &names {
-        insert(&keyspace, name, NewValue::string(if name.len() == 1 { &large } else { &small }));
+        insert(&keyspace, name, Packed::string(if name.len() == 1 { &large } else { &small }));
     }
     let (mut snapshot, ()) = keyspace.ready_to_cut().cut(&keyspace.script_turn(), || ()).expect("no other");
     for name in &names {
         delete(&keyspace, name);
-        insert(&keyspace, name, NewValue::string(&small));
+        insert(&keyspace, name, Packed::string(&small));
     }
     let kept = kept_bytes();
     assert!((10 * 50_000 + 90 * 50..10 * 51_000 + 90 * 60).contains(&kept), "{kept}");
@@ -84,8 +84,9 @@ fn what_a_snapshot_keeps_is_counted() {
     let mut long = 0;
     Slot::all().for_each(|slot| {
         snapshot.walk(slot, &mut |entry| {
-            long +=
-                usize::from(matches!(entry.value, keyspace::Value::String(string) if string.bytes == large));
+            long += usize::from(
+                matches!(entry.value, Shown::Whole(Value::String(string)) if string.bytes == large),
+            );
         });
     });
     assert_eq!((long, kept_bytes()), (10, 0));
@@ -94,7 +95,7 @@ fn what_a_snapshot_keeps_is_counted() {
 /// Strings and hashes of many sizes, each among others of its size.
 fn keys_say_what_deleting_them_gives_back() {
     let keyspace = Keyspace::new(1, 16);
-    let check = |what: &str, keys: usize, value: NewValue<'_>| {
+    let check = |what: &str, keys: usize, value: Packed<'_>| {
         let name = |number: usize| format!("{{{}}}{number:06}", number % 20);
         let before = keyspace.used_bytes();
         (0..keys).for_each(|number| insert(&keyspace, &name(number), value));
@@ -110,13 +111,14 @@ fn keys_say_what_deleting_them_gives_back() {
         );
     };
     for len in [1, 7, 20, 44, 117, 118, 300, 1000, 3000, 4095, 4096, 10_000, 100_000] {
-        check(&format!("strings of {len}"), 2000, NewValue::string(&vec![1; len]));
+        check(&format!("strings of {len}"), 2000, Packed::string(&vec![1; len]));
     }
     for (fields, len) in
         [(1, 5), (11, 20), (100, 10), (500, 15), (513, 15), (3000, 75), (20, 1000), (2000, 1)]
     {
-        let mut hash = HashBuilder::new();
-        (0..fields).for_each(|field| hash.push(format!("field:{field:05}").as_bytes(), &vec![1; len], None));
-        check(&format!("hashes of {fields} times {len}"), 200, NewValue::Hash(hash.packed()));
+        let mut hash = Builder::new(Kind::Hash);
+        (0..fields)
+            .for_each(|field| hash.push_field(format!("field:{field:05}").as_bytes(), &vec![1; len], None));
+        check(&format!("hashes of {fields} times {len}"), 200, hash.packed());
     }
 }

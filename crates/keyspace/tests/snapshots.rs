@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use clock::Millis;
-use keyspace::{Found, Keyspace, NewValue, Snapshot, Value};
+use keyspace::{Found, Keyspace, Packed, Shown, Snapshot, Value};
 use slot_routing::Slot;
 
 fn set(keyspace: &Keyspace, name: &str, value: &[u8]) {
@@ -12,9 +12,9 @@ fn set(keyspace: &Keyspace, name: &str, value: &[u8]) {
     let mut guard = keyspace.lock(key.slot());
     let table = guard.table(0);
     match table.find(&key, Millis(0)) {
-        Found::Missing => drop(table.insert(&key, NewValue::string(value), None)),
+        Found::Missing => drop(table.insert(&key, Packed::string(value), None)),
         Found::Live(place) | Found::Expired(place) => {
-            drop(table.replace(place, &key, NewValue::string(value), None));
+            drop(table.replace(place, &key, Packed::string(value), None));
         }
     }
 }
@@ -23,7 +23,7 @@ fn all(snapshot: &mut Snapshot) -> BTreeMap<Vec<u8>, Vec<u8>> {
     let mut seen = BTreeMap::new();
     for slot in Slot::all() {
         snapshot.walk(slot, &mut |entry| {
-            let Value::String(string) = entry.value else { panic!("only strings were stored") };
+            let Shown::Whole(Value::String(string)) = entry.value else { panic!("only strings were stored") };
             assert!(seen.insert(entry.key.to_vec(), string.bytes.to_vec()).is_none());
         });
     }
@@ -74,7 +74,7 @@ fn the_slot_is_free_while_its_keys_are_shown() {
     snapshot.walk(Slot::of_key(b"a"), &mut |entry| {
         set(&keyspace, "{a}short", b"other");
         set(&keyspace, "{a}long", b"no longer");
-        let Value::String(string) = entry.value else { panic!("only strings were stored") };
+        let Shown::Whole(Value::String(string)) = entry.value else { panic!("only strings were stored") };
         seen.push((entry.key.to_vec(), string.bytes.to_vec()));
     });
     seen.sort();

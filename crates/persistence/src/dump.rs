@@ -1,7 +1,7 @@
 //! The payload of DUMP and RESTORE: a type's number, the value, the format's version in two bytes, low
 //! byte first, and the CRC64 of all that.
 
-use keyspace::{Detached, HashLimits, NewValue, Value};
+use keyspace::{Detached, Limits, Packed, Value};
 
 use crate::checksum::Checksum;
 use crate::decode::Source;
@@ -38,19 +38,19 @@ pub fn dump(value: &Value<'_>, dialect: Dialect, compress: bool) -> Vec<u8> {
 /// A value as it comes out of a payload.
 #[derive(Debug)]
 pub enum Restored<'a> {
-    Whole(NewValue<'a>),
-    /// A hash that is too large to be held once more on its way.
+    Whole(Packed<'a>),
+    /// One that is too large to be held once more on its way.
     Large(Detached),
 }
 
-/// Reads a payload of DUMP, by way of `buffer`. `limits` decides how OBJECT ENCODING will call a hash.
+/// Reads a payload of DUMP, by way of `buffer`. `limits` decides how OBJECT ENCODING will call a collection.
 pub fn restore<'a>(
     payload: &[u8],
     max_string: u64,
-    limits: HashLimits,
+    limits: Limits,
     buffer: &'a mut ValueBuffer,
 ) -> Result<Restored<'a>, RestoreError> {
-    buffer.set_hash_limits(limits);
+    buffer.set_limits(limits);
     let body = verified(payload).ok_or(RestoreError::VersionOrChecksum)?;
     let Some((&code, rest)) = body.split_first() else { return Err(RestoreError::BadData) };
     let mut source = Source::new(rest, rest.len(), max_string, false);
@@ -58,14 +58,13 @@ pub fn restore<'a>(
     if !buffer.is_part() {
         return Ok(Restored::Whole(buffer.value()));
     }
-    let mut hash = Detached::large_hash();
+    let mut large = Detached::large(buffer.value().kind());
     loop {
-        let NewValue::Hash(fields) = buffer.value() else { unreachable!("only hashes come in parts") };
-        if !hash.add_fields(fields, limits) {
+        if !large.add(buffer.value(), &limits) {
             return Err(RestoreError::BadData);
         }
         if !buffer.is_part() {
-            return Ok(Restored::Large(hash));
+            return Ok(Restored::Large(large));
         }
         value::read_more(&mut source, buffer).map_err(|_| RestoreError::BadData)?;
     }
@@ -85,7 +84,7 @@ fn verified(payload: &[u8]) -> Option<&[u8]> {
 
 #[cfg(test)]
 mod tests {
-    use keyspace::{Naming, Str};
+    use keyspace::{Bounds, Kind, Naming, Str};
     use proptest::prelude::*;
 
     use super::*;
@@ -95,8 +94,8 @@ mod tests {
     }
 
     fn restored(payload: &[u8]) -> Result<Vec<u8>, RestoreError> {
-        match restore(payload, 1 << 29, HashLimits::default(), &mut ValueBuffer::new())? {
-            Restored::Whole(NewValue::String(string)) => Ok(string.bytes.to_vec()),
+        match restore(payload, 1 << 29, Limits::default(), &mut ValueBuffer::new())? {
+            Restored::Whole(value) if value.kind() == Kind::String => Ok(value.bytes().to_vec()),
             _ => panic!("only strings are tested here"),
         }
     }
@@ -173,7 +172,7 @@ mod tests {
         let key = keyspace.key(b"key");
         let payload = of_hash(20_000, "last");
         let mut buffer = ValueBuffer::new();
-        let Ok(Restored::Large(hash)) = restore(&payload, 1 << 29, HashLimits::default(), &mut buffer) else {
+        let Ok(Restored::Large(hash)) = restore(&payload, 1 << 29, Limits::default(), &mut buffer) else {
             panic!("it is large")
         };
         let mut slot = keyspace.lock(key.slot());
@@ -186,9 +185,9 @@ mod tests {
             assert_eq!(field.value, [&number.to_le_bytes()[..]; 20].concat());
         }
         let twice = of_hash(20_000, "field:1");
-        let refused = restore(&twice, 1 << 29, HashLimits::default(), &mut buffer).map(|_| ());
+        let refused = restore(&twice, 1 << 29, Limits::default(), &mut buffer).map(|_| ());
         assert_eq!(refused, Err(RestoreError::BadData));
-        let few = HashLimits { fields: 1 << 20, value: 100 };
+        let few = Limits { hash: Bounds { entries: 1 << 20, value: 100 } };
         let Ok(Restored::Large(hash)) = restore(&payload, 1 << 29, few, &mut buffer) else {
             panic!("it is large")
         };

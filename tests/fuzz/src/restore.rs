@@ -2,10 +2,10 @@
 
 use clock::Millis;
 use crc_fast::{CrcAlgorithm, checksum};
-use keyspace::{Found, HashLimits, Keyspace};
+use keyspace::{Bounds, Found, Keyspace, Limits};
 use persistence::{Dialect, Restored, ValueBuffer};
 
-const LIMITS: HashLimits = HashLimits { fields: 16, value: 64 };
+const LIMITS: Limits = Limits { hash: Bounds { entries: 16, value: 64 } };
 const KEY: &[u8] = b"key";
 
 pub fn run(value: &[u8]) {

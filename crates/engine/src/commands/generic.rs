@@ -9,7 +9,7 @@ mod rename;
 mod scan;
 mod ttl;
 
-pub(super) use object::{encoding, references};
+pub(super) use object::references;
 
 use crate::command::{Categories, Command, Flags, Group};
 use crate::keys::{KeyFlags, KeySpec};

@@ -38,7 +38,11 @@ const fn hash(
     keys: &'static [KeySpec],
     summary: &'static str,
 ) -> Command {
-    Command::new(name, Group::Hash, since, arity, summary).flags(flags).category(Categories::HASH).keys(keys)
+    Command::new(name, Group::Hash, since, arity, summary)
+        .flags(flags)
+        .category(Categories::HASH)
+        .keys(keys)
+        .names_part()
 }
 
 pub(super) const COMMANDS: &[Command] = &[

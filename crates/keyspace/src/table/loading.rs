@@ -5,17 +5,18 @@
 
 use clock::Millis;
 
-use super::{ALWAYS_HERE, Found, Table};
-use crate::entry::{Form, Header, MAX_KEY, MAX_VALUE};
+use super::Table;
+use crate::entries::{ALWAYS_HERE, Found};
+use crate::entry::{Header, MAX_KEY, MAX_VALUE};
 use crate::key::Key;
+use crate::packed::Packed;
 use crate::usage::Usage;
-use crate::value::{Kind, NewValue, Str};
 
 /// An entry that is to be stored.
 #[derive(Debug, Clone, Copy)]
 pub struct NewEntry<'a> {
     pub key: Key<'a>,
-    pub value: NewValue<'a>,
+    pub value: Packed<'a>,
     pub expiry: Option<Millis>,
     pub usage: Option<Usage>,
 }
@@ -23,17 +24,12 @@ pub struct NewEntry<'a> {
 impl NewEntry<'_> {
     /// Bytes of a page that it will take, if it is sure to lie in one.
     fn bytes_here(&self) -> usize {
-        let (value, most) = match self.value {
-            NewValue::String(Str { bytes, .. }) => (bytes.len(), usize::MAX),
-            NewValue::Hash(hash) => (hash.bytes().len(), ALWAYS_HERE),
-        };
-        let key = self.key.bytes.len();
+        let (key, value, form) = (self.key.bytes.len(), self.value.bytes().len(), self.value.form());
+        let most = if form.is_collection() { ALWAYS_HERE } else { usize::MAX };
         if key > MAX_KEY || value > MAX_VALUE {
             return 0;
         }
-        // How strings and other kinds lie does not differ.
-        let form = Form::Key(Kind::String);
-        let whole = Header::entry_len(form, self.expiry.is_some(), key, value);
+        let whole = Header::entry_len(form.code(), self.expiry.is_some(), key, value);
         if whole <= most { whole.next_multiple_of(2) } else { 0 }
     }
 }
@@ -42,13 +38,13 @@ impl Table {
     /// Stores entries, most of whose keys are not there; of those that come twice, the last stays. `expected` is how
     /// many entries the table may have in the end. A table that gets fewer keeps some room for nothing.
     pub fn load(&mut self, entries: &[NewEntry<'_>], expected: usize) {
-        self.reserve(expected.max(self.len() + entries.len()));
-        entries.iter().for_each(|entry| self.prefetch_index(entry.key.hash));
-        let mut coming: usize = entries.iter().map(NewEntry::bytes_here).sum();
-        let mean = coming / entries.len().max(1);
+        self.entries.reserve(expected.max(self.len() + entries.len()));
+        entries.iter().for_each(|entry| self.entries.prefetch_index(entry.key.hash));
+        let mut left: usize = entries.iter().map(NewEntry::bytes_here).sum();
+        let mean = left / entries.len().max(1);
         for &NewEntry { key, value, expiry, usage } in entries {
             let in_the_end = expected.saturating_sub(self.len()).saturating_mul(mean);
-            self.coming = u16::try_from(coming.max(in_the_end)).unwrap_or(u16::MAX);
+            self.entries.announce(left.max(in_the_end));
             let place = match self.find(&key, Millis(i64::MIN)) {
                 Found::Missing => self.insert(&key, value, expiry),
                 Found::Live(place) | Found::Expired(place) => self.replace(place, &key, value, expiry).0,
@@ -56,9 +52,9 @@ impl Table {
             if let Some(usage) = usage {
                 self.set_usage(place, usage);
             }
-            coming -= NewEntry { key, value, expiry, usage }.bytes_here();
+            left -= NewEntry { key, value, expiry, usage }.bytes_here();
         }
-        self.coming = 0;
+        self.entries.announce(0);
     }
 }
 
@@ -66,7 +62,8 @@ impl Table {
 mod tests {
     use super::*;
     use crate::Keyspace;
-    use crate::packed::{HashBuilder, HashLimits};
+    use crate::kind::Kind;
+    use crate::packed::{Builder, Limits};
     use crate::value::Value;
 
     /// What lies under a key, in a form that can be compared.
@@ -77,8 +74,11 @@ mod tests {
         let Found::Live(place) = table.find(&key, Millis(i64::MIN)) else { panic!("{name:?} is there") };
         let value = match table.value(place) {
             Value::String(string) => string.bytes.to_vec(),
-            Value::Hash(hash) => hash.to_builder().packed().bytes().to_vec(),
-            Value::HashPart(_) => unreachable!("no snapshot walks"),
+            Value::Hash(hash) => {
+                let mut copy = Builder::new(Kind::Hash);
+                hash.for_each(&mut |field| copy.push_field(field.name, field.value, field.expiry));
+                copy.packed().bytes().to_vec()
+            }
         };
         (value, table.expiry(place), table.usage(place))
     }
@@ -90,11 +90,12 @@ mod tests {
         let names: Vec<Vec<u8>> =
             (0..900).map(|n| format!("{{of one slot}}{}", n % 800).into_bytes()).collect();
         let values: Vec<Vec<u8>> = (0..900).map(|n: usize| vec![n as u8; n * n % 1700]).collect();
-        let hashes: Vec<HashBuilder> = (0..900)
+        let hashes: Vec<Builder> = (0..900)
             .map(|n| {
-                let mut hash = HashBuilder::new();
-                (0..n % 40).for_each(|field| hash.push(&[field as u8], &values[field], Some(Millis(9))));
-                hash.name_by(HashLimits::default());
+                let mut hash = Builder::new(Kind::Hash);
+                (0..n % 40)
+                    .for_each(|field| hash.push_field(&[field as u8], &values[field], Some(Millis(9))));
+                hash.name_by(&Limits::default());
                 hash
             })
             .collect();
@@ -103,8 +104,8 @@ mod tests {
             let entry = |number: usize| NewEntry {
                 key: at_once.key(&names[number]),
                 value: match number % 3 {
-                    1 => NewValue::Hash(hashes[number].packed()),
-                    _ => NewValue::string(&values[number]),
+                    1 => hashes[number].packed(),
+                    _ => Packed::string(&values[number]),
                 },
                 expiry: number.is_multiple_of(5).then_some(Millis(7_000 + number as i64)),
                 usage: number.is_multiple_of(7).then_some(Usage::idle(Millis(1 << 40), 1000)),

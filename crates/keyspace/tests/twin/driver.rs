@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use clock::Millis;
 use keyspace::{
-    Found, HashBuilder, HashLimits, Keyspace, LockedSlots, Naming, NewValue, Place, Snapshot, SnapshotEntry,
-    Str, Table, Value,
+    Bounds, Builder, Elements, Found, Keyspace, Kind, Limits, LockedSlots, Naming, Packed, Place, Shown,
+    Snapshot, SnapshotEntry, Table,
 };
 use slot_routing::Slot;
 
@@ -239,15 +239,15 @@ impl Driver {
         let key = self.keyspace.key(bytes);
         let mut guard = self.keyspace.lock(key.slot());
         let table = guard.table(db);
-        let mut builder = HashBuilder::new();
+        let mut builder = Builder::new(Kind::Hash);
         let value = match &entry.data {
-            Data::String(bytes, naming) => NewValue::String(Str { bytes, naming: *naming }),
+            Data::String(bytes, naming) => Packed::named_string(bytes, *naming),
             Data::Hash(fields, named) => {
-                fields.iter().for_each(|(name, (value, expiry))| builder.push(name, value, *expiry));
+                fields.iter().for_each(|(name, (value, expiry))| builder.push_field(name, value, *expiry));
                 if *named {
-                    builder.name_table();
+                    builder.name_by(&Limits { hash: Bounds { entries: 0, value: 0 } });
                 }
-                NewValue::Hash(builder.packed())
+                builder.packed()
             }
         };
         let place = match table.find(&key, self.now) {
@@ -504,11 +504,14 @@ impl Pinned {
 impl Walked {
     fn note(&mut self, entry: SnapshotEntry<'_>) {
         let key = (entry.db, entry.key.to_vec());
-        let Value::HashPart(part) = entry.value else {
-            self.close();
-            let before = self.model.insert(key, Entry::read(entry.value, entry.expiry));
-            assert_eq!(before, None, "a key is visited once");
-            return;
+        let part = match entry.value {
+            Shown::Part(part) => part,
+            Shown::Whole(value) => {
+                self.close();
+                let before = self.model.insert(key, Entry::read(value, entry.expiry));
+                assert_eq!(before, None, "a key is visited once");
+                return;
+            }
         };
         if part.first {
             self.close();
@@ -520,6 +523,7 @@ impl Walked {
         let Data::Hash(fields, _) = &mut self.model.entry(key).or_insert(empty).data else {
             panic!("a part of what is not a hash")
         };
+        let Elements::Hash(part) = part.elements;
         part.for_each(&mut |field| {
             let before = fields.insert(field.name.to_vec(), (field.value.to_vec(), field.expiry));
             assert_eq!(before, None, "a field is visited once");

@@ -38,7 +38,6 @@ impl Entry {
                 assert_eq!(hash.len(), fields.len());
                 Data::Hash(fields, hash.encoding() == "hashtable")
             }
-            other => panic!("{other:?}"),
         };
         Self { data, expiry }
     }

@@ -2,16 +2,14 @@
 //!
 //! Each has a lane, by which it gets batches of keys. A batch has several keys of many slots; they are sorted by slot
 //! and stored together, so that a slot's lines are fetched once for all of them, and its table is told how many it
-//! will have in the end, so that it makes room at once. A large hash comes in parts; it is put together before its key is made, so
+//! will have in the end, so that it makes room at once. A large value comes in parts; it is put together before its key is made, so
 //! that no slot is held meanwhile, and what of it is on its way are a batch's parts.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 
 use clock::Millis;
-use keyspace::{
-    AboutHash, Detached, Found, HashLimits, Keyspace, Naming, NewEntry, NewValue, PackedHash, Str, Usage,
-};
+use keyspace::{About, Detached, Found, Keyspace, Limits, NewEntry, Packed, Usage};
 use persistence::Entry;
 use slot_routing::Slot;
 use smallvec::SmallVec;
@@ -19,7 +17,7 @@ use smallvec::SmallVec;
 /// Keys whose memory is asked for at once.
 const SWEEP: usize = 32;
 
-/// Large hashes that had a field twice.
+/// Large values that had an element twice.
 #[derive(Debug)]
 pub(super) struct Faults(AtomicU64);
 
@@ -51,7 +49,7 @@ pub(super) struct Lane {
 /// What a storing thread works with.
 pub(super) struct Storing<'a> {
     keyspace: &'a Keyspace,
-    limits: HashLimits,
+    limits: Limits,
     faults: &'a Faults,
     batches: Receiver<Batch>,
     emptied: Sender<Batch>,
@@ -67,8 +65,13 @@ struct Batch {
     expected: usize,
 }
 
-/// Database, slot and number in its batch of a key.
-type Ordered = (u16, Slot, u32);
+/// A key whose value is whole, and where it is in its batch.
+struct Ordered {
+    db: u16,
+    slot: Slot,
+    number: u32,
+    about: About,
+}
 
 /// A key that was read, or a further part of its value.
 struct Loose {
@@ -85,34 +88,33 @@ struct Loose {
 /// What the bytes behind the key are.
 #[derive(Clone, Copy)]
 enum Content {
-    String(Naming),
-    Hash(AboutHash),
-    /// The first part of a large hash, and where in the file the key begins.
+    Whole(About),
+    /// The first part of a large value, and where in the file the key begins.
     First {
-        about: AboutHash,
+        about: About,
         offset: u64,
     },
     /// A further part, and where it begins.
     More {
-        about: AboutHash,
+        about: About,
         is_last: bool,
         offset: u64,
     },
 }
 
-/// A large hash of which parts have come.
+/// A large value of which parts have come.
 struct Open {
     db: u16,
     key: Box<[u8]>,
     expiry: Option<Millis>,
     usage: Option<Usage>,
-    hash: Detached,
+    value: Detached,
 }
 
 /// A lane and what is at its end. `share` is how much of all that is on its way may be on this one.
 pub(super) fn lane<'a>(
     keyspace: &'a Keyspace,
-    limits: HashLimits,
+    limits: Limits,
     faults: &'a Faults,
     share: usize,
 ) -> (Lane, Storing<'a>) {
@@ -130,26 +132,18 @@ impl Lane {
         let bytes = &mut self.batch.bytes;
         bytes.extend_from_slice(entry.key);
         let key_end = bytes.len() as u32;
-        let content = match entry.value {
-            NewValue::String(string) => {
-                bytes.extend_from_slice(string.bytes);
-                Content::String(string.naming)
-            }
-            NewValue::Hash(hash) => {
-                bytes.extend_from_slice(hash.bytes());
-                let about = hash.about();
-                if entry.is_part { Content::First { about, offset } } else { Content::Hash(about) }
-            }
-        };
+        bytes.extend_from_slice(entry.value.bytes());
+        let about = entry.value.about();
+        let content = if entry.is_part { Content::First { about, offset } } else { Content::Whole(about) };
         let end = bytes.len() as u32;
         self.push(Loose { db: entry.db, slot, key_end, end, content, expiry: entry.expiry, usage });
     }
 
-    /// Adds a further part of the hash that came last.
-    pub(super) fn add_fields(&mut self, fields: PackedHash<'_>, is_last: bool, offset: u64) {
+    /// Adds a further part of the value that came last.
+    pub(super) fn add_part(&mut self, part: Packed<'_>, is_last: bool, offset: u64) {
         let key_end = self.batch.bytes.len() as u32;
-        self.batch.bytes.extend_from_slice(fields.bytes());
-        let content = Content::More { about: fields.about(), is_last, offset };
+        self.batch.bytes.extend_from_slice(part.bytes());
+        let content = Content::More { about: part.about(), is_last, offset };
         let (end, slot) = (self.batch.bytes.len() as u32, Slot::of_key(b""));
         self.push(Loose { db: 0, slot, key_end, end, content, expiry: None, usage: None });
     }
@@ -193,9 +187,14 @@ impl Batch {
     /// The numbers of the keys whose values are whole, sorted by database and slot.
     fn sort(&self, order: &mut Vec<Ordered>) {
         order.clear();
-        let whole = self.keys.iter().enumerate().filter(|(_, loose)| loose.content.is_whole());
-        order.extend(whole.map(|(number, loose)| (loose.db, loose.slot, number as u32)));
-        order.sort_unstable();
+        let whole = self.keys.iter().enumerate();
+        order.extend(whole.filter_map(|(number, loose)| match loose.content {
+            Content::Whole(about) => {
+                Some(Ordered { db: loose.db, slot: loose.slot, number: number as u32, about })
+            }
+            Content::First { .. } | Content::More { .. } => None,
+        }));
+        order.sort_unstable_by_key(|ordered| (ordered.db, ordered.slot, ordered.number));
     }
 
     fn clear(&mut self, share: usize) {
@@ -203,12 +202,6 @@ impl Batch {
         self.bytes.clear();
         // One long string needs not be there for ever.
         self.bytes.shrink_to(2 * share);
-    }
-}
-
-impl Content {
-    fn is_whole(&self) -> bool {
-        matches!(self, Self::String(_) | Self::Hash(_))
     }
 }
 
@@ -228,43 +221,40 @@ impl Storing<'_> {
 
     /// Stores some keys, those of one slot together.
     fn store(&self, batch: &Batch, some: &[Ordered]) {
-        let entry = |&(_, slot, number): &Ordered| {
+        let entry = |&Ordered { slot, number, about, .. }: &Ordered| {
             let loose = &batch.keys[number as usize];
             let (key, bytes) = batch.parts(number as usize);
-            let value = match loose.content {
-                Content::String(naming) => NewValue::String(Str { bytes, naming }),
-                Content::Hash(about) => NewValue::Hash(PackedHash::of(bytes, about)),
-                Content::First { .. } | Content::More { .. } => unreachable!("only whole values are sorted"),
-            };
-            NewEntry { key: self.keyspace.key_in(slot, key), value, expiry: loose.expiry, usage: loose.usage }
+            let (key, value) = (self.keyspace.key_in(slot, key), Packed::of(bytes, about));
+            NewEntry { key, value, expiry: loose.expiry, usage: loose.usage }
         };
         let entries: SmallVec<[NewEntry<'_>; SWEEP]> = some.iter().map(entry).collect();
         entries.iter().for_each(|entry| self.keyspace.touch_slot(&entry.key));
-        self.keyspace.touch_entries(some[0].0, entries.iter().map(|entry| &entry.key));
+        self.keyspace.touch_entries(some[0].db, entries.iter().map(|entry| &entry.key));
         let mut at = 0;
-        for of_one in some.chunk_by(|one, other| (one.0, one.1) == (other.0, other.1)) {
-            let (db, slot, _) = of_one[0];
+        for of_one in some.chunk_by(|one, other| (one.db, one.slot) == (other.db, other.slot)) {
+            let Ordered { db, slot, .. } = of_one[0];
             let entries = &entries[at..at + of_one.len()];
             self.keyspace.lock(slot).table(db).load(entries, batch.expected);
             at += of_one.len();
         }
     }
 
-    /// Puts large hashes together from their parts. One is made before its key is.
+    /// Puts large values together from their parts. One is made before its key is.
     fn put_together(&self, batch: &Batch, open: &mut Option<Open>) {
         for (number, loose) in batch.keys.iter().enumerate() {
             let (key, bytes) = batch.parts(number);
             match loose.content {
-                Content::String(_) | Content::Hash(_) => {}
+                Content::Whole(_) => {}
                 Content::First { about, offset } => {
-                    let mut hash = Detached::large_hash();
-                    self.add_fields(&mut hash, PackedHash::of(bytes, about), offset);
+                    let part = Packed::of(bytes, about);
+                    let mut value = Detached::large(part.kind());
+                    self.add(&mut value, part, offset);
                     let (db, expiry, usage) = (loose.db, loose.expiry, loose.usage);
-                    *open = Some(Open { db, key: key.into(), expiry, usage, hash });
+                    *open = Some(Open { db, key: key.into(), expiry, usage, value });
                 }
                 Content::More { about, is_last, offset } => {
-                    let hash = &mut open.as_mut().expect("the first part comes first").hash;
-                    self.add_fields(hash, PackedHash::of(bytes, about), offset);
+                    let value = &mut open.as_mut().expect("the first part comes first").value;
+                    self.add(value, Packed::of(bytes, about), offset);
                     if is_last && let Some(whole) = open.take() {
                         self.put_made(whole);
                     }
@@ -273,20 +263,20 @@ impl Storing<'_> {
         }
     }
 
-    fn add_fields(&self, hash: &mut Detached, fields: PackedHash<'_>, offset: u64) {
-        if !hash.add_fields(fields, self.limits) {
+    fn add(&self, value: &mut Detached, part: Packed<'_>, offset: u64) {
+        if !value.add(part, &self.limits) {
             self.faults.0.fetch_min(offset, Ordering::Relaxed);
         }
     }
 
-    fn put_made(&self, Open { db, key, expiry, usage, hash }: Open) {
+    fn put_made(&self, Open { db, key, expiry, usage, value }: Open) {
         let key = self.keyspace.key(&key);
         let mut slot = self.keyspace.lock(key.slot());
         let table = slot.table(db);
         if let Found::Live(place) | Found::Expired(place) = table.find(&key, Millis(i64::MIN)) {
             drop(table.remove(place, &key));
         }
-        let place = table.attach(&key, hash, expiry);
+        let place = table.attach(&key, value, expiry);
         if let Some(usage) = usage {
             table.set_usage(place, usage);
         }

@@ -142,7 +142,7 @@ fn flush(server: &Server) {
 }
 
 fn load(server: &Server, input: impl Read, drop_expired: bool) -> Result<Loaded, LoadError> {
-    let (keyspace, limits) = (&server.engine.keyspace, server.engine.settings.hash_limits());
+    let (keyspace, limits) = (&server.engine.keyspace, server.engine.settings.limits());
     let threads = usize::try_from(server.config.integer("io-threads")).unwrap_or(1).max(1);
     let (faults, share) = (Faults::default(), ON_THEIR_WAY / threads);
     let loaded = std::thread::scope(|scope| {
@@ -161,7 +161,7 @@ fn load(server: &Server, input: impl Read, drop_expired: bool) -> Result<Loaded,
     match faults.first() {
         None => Ok(loaded),
         Some(offset) => {
-            let reason = Reason::BadValue("a hash with the same field twice");
+            let reason = Reason::BadValue("a value with the same element twice");
             Err(RdbError { offset, reason }.into())
         }
     }
@@ -204,7 +204,7 @@ fn read(
 ) -> Result<Loaded, LoadError> {
     let limits = Limits { verify_checksum: server.config.switch("rdbchecksum"), ..Limits::default() };
     let mut loader = RdbLoader::new(input, limits)?;
-    loader.set_hash_limits(server.engine.settings.hash_limits());
+    loader.set_limits(server.engine.settings.limits());
     let databases = server.engine.keyspace.databases();
     let (now, by_frequency) = (crate::process::time::now(), server.engine.settings.lfu().is_some());
     let mut loaded = Loaded::default();
@@ -229,9 +229,9 @@ fn read(
                 lane = Some(number);
                 loaded.keys += 1;
             }
-            Item::Fields { fields, is_last } => {
+            Item::More { part, is_last } => {
                 if let Some(number) = lane {
-                    lanes[number].add_fields(fields, is_last, offset);
+                    lanes[number].add_part(part, is_last, offset);
                 }
             }
             Item::Aux { name: b"used-mem", value } => {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use anyhow::Context as _;
-use keyspace::{Snapshot, Value};
+use keyspace::{Shown, Snapshot};
 use persistence::{Dialect, Info, RdbWriter, Uses, WriteOptions};
 use replication::master::{PeerId, TransferId};
 use replication::{CursorId, Log, Position};
@@ -178,7 +178,7 @@ pub(crate) fn write_rdb(
         while more {
             let (mut outcome, mut keys) = (Ok(()), 0);
             more = snapshot.walk_part(slot, &mut |entry| {
-                keys += u64::from(!matches!(entry.value, Value::HashPart(part) if !part.first));
+                keys += u64::from(!matches!(entry.value, Shown::Part(part) if !part.first));
                 if outcome.is_ok() {
                     outcome = writer.entry(&entry, |db| sizes[usize::from(db)]);
                 }

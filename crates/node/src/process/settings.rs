@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use keyspace::HashLimits;
+use keyspace::{Bounds, Limits};
 
 use crate::process::{cron, log, places};
 use crate::server::{Class, Server};
@@ -44,10 +44,8 @@ pub(crate) fn apply(server: &Server) {
     settings.protected_configs.set(&config.text("enable-protected-configs"));
     let password = config.text("requirepass");
     settings.password.store(Arc::new((!password.is_empty()).then(|| password.into_bytes())));
-    settings.set_hash_limits(HashLimits {
-        fields: size(config, "hash-max-listpack-entries"),
-        value: size(config, "hash-max-listpack-value"),
-    });
+    let bounds = |entries, value| Bounds { entries: size(config, entries), value: size(config, value) };
+    settings.set_limits(&Limits { hash: bounds("hash-max-listpack-entries", "hash-max-listpack-value") });
     settings.count_uses.store(config.text("maxmemory-policy").ends_with("-lfu"), Ordering::Relaxed);
     let number = |name: &str| u32::try_from(config.integer(name)).unwrap_or(u32::MAX);
     settings.lfu_log_factor.store(number("lfu-log-factor"), Ordering::Relaxed);

@@ -3,7 +3,7 @@
 use std::io::Read;
 
 use clock::Millis;
-use keyspace::{HashLimits, NewValue, PackedHash};
+use keyspace::{Limits as KindLimits, Packed};
 
 use super::{
     AUX, END, EXPIRE_MILLIS, EXPIRE_SECONDS, FREQUENCY, FUNCTION, FUNCTION_BEFORE_7, IDLE, MODULE_AUX,
@@ -39,8 +39,8 @@ pub struct Entry<'a> {
     pub db: u16,
     pub key: &'a [u8],
     /// The value, or its first part.
-    pub value: NewValue<'a>,
-    /// Whether further parts follow, as [`Item::Fields`].
+    pub value: Packed<'a>,
+    /// Whether further parts follow, as [`Item::More`].
     pub is_part: bool,
     pub expiry: Option<Millis>,
     pub used: Used,
@@ -70,9 +70,9 @@ pub enum Item<'a> {
         volatile: u64,
     },
     Entry(Entry<'a>),
-    /// Further fields of the hash that came last. Whether a field was in an earlier part is for the caller to see.
-    Fields {
-        fields: PackedHash<'a>,
+    /// Further elements of the value that came last. Whether one was in an earlier part is for the caller to see.
+    More {
+        part: Packed<'a>,
         is_last: bool,
     },
     /// A library of functions, as its source text.
@@ -116,9 +116,9 @@ impl<R: Read> RdbLoader<R> {
         })
     }
 
-    /// Decides up to where OBJECT ENCODING will call a hash `listpack`.
-    pub fn set_hash_limits(&mut self, limits: HashLimits) {
-        self.value.set_hash_limits(limits);
+    /// Decides up to where OBJECT ENCODING will call collections small.
+    pub fn set_limits(&mut self, limits: KindLimits) {
+        self.value.set_limits(limits);
     }
 
     /// The version that the header names.
@@ -137,10 +137,7 @@ impl<R: Read> RdbLoader<R> {
     pub fn next_item(&mut self) -> Result<Option<Item<'_>>, RdbError> {
         if self.value.is_part() {
             value::read_more(&mut self.source, &mut self.value)?;
-            let NewValue::Hash(fields) = self.value.value() else {
-                unreachable!("only hashes come in parts")
-            };
-            return Ok(Some(Item::Fields { fields, is_last: !self.value.is_part() }));
+            return Ok(Some(Item::More { part: self.value.value(), is_last: !self.value.is_part() }));
         }
         let mut prelude = Prelude::default();
         while !self.done {
@@ -186,7 +183,7 @@ impl<R: Read> RdbLoader<R> {
     }
 
     fn entry(&mut self, code: u8, prelude: &Prelude) -> Result<Entry<'_>, RdbError> {
-        value::check_type(code).map_err(|reason| self.source.error(reason))?;
+        value::kind_of(code).map_err(|reason| self.source.error(reason))?;
         self.source.string(&mut self.name)?;
         value::read(code, &mut self.source, &mut self.value)?;
         Ok(Entry {

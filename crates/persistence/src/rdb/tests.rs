@@ -1,7 +1,7 @@
 use std::io::{self, Read, Write};
 
 use clock::Millis;
-use keyspace::{LfuSettings, Naming, NewValue, SnapshotEntry, Str, Usage, Value};
+use keyspace::{Builder, Kind, LfuSettings, Naming, Packed, Shown, SnapshotEntry, Str, Usage, Value};
 use proptest::prelude::*;
 
 use super::*;
@@ -29,7 +29,7 @@ fn info() -> Info<'static> {
 fn written(rows: &[Row], options: WriteOptions) -> Vec<u8> {
     let mut writer = RdbWriter::new(Vec::new(), options, &info()).unwrap();
     for (db, key, value, expiry) in rows {
-        let value = Value::String(Str { bytes: value, naming: Naming::ByContent });
+        let value = Shown::Whole(Value::String(Str { bytes: value, naming: Naming::ByContent }));
         let entry = SnapshotEntry { db: *db, key, value, expiry: *expiry, usage: Usage(0) };
         writer.entry(&entry, |db| (rows.iter().filter(|row| row.0 == db).count(), 0)).unwrap();
     }
@@ -41,8 +41,8 @@ fn loaded_from(input: impl Read, limits: Limits) -> Result<Vec<Row>, RdbError> {
     let mut rows = Vec::new();
     while let Some(item) = loader.next_item()? {
         if let Item::Entry(Entry { db, key, value, expiry, .. }) = item {
-            let NewValue::String(string) = value else { panic!("only strings were written") };
-            rows.push((db, key.to_vec(), string.bytes.to_vec(), expiry));
+            assert_eq!(value.kind(), Kind::String, "only strings were written");
+            rows.push((db, key.to_vec(), value.bytes().to_vec(), expiry));
         }
     }
     Ok(rows)
@@ -272,15 +272,15 @@ fn a_large_hash_is_written_in_parts_and_read_as_one() {
 
 fn large_hash_in_parts(dialect: Dialect) {
     let keyspace = std::sync::Arc::new(keyspace::Keyspace::new(7, 1));
-    let mut builder = keyspace::HashBuilder::new();
+    let mut builder = Builder::new(Kind::Hash);
     let field = |number: usize| (format!("field:{number}"), format!("value of {number}").repeat(3));
     for number in 0..5000 {
         let expiry = (number % 3 == 0).then_some(Millis(2_000_000_000_000 + number as i64));
-        builder.push(field(number).0.as_bytes(), field(number).1.as_bytes(), expiry);
+        builder.push_field(field(number).0.as_bytes(), field(number).1.as_bytes(), expiry);
     }
     for name in [&b"large"[..], b"small"] {
         let key = keyspace.key(name);
-        let value = if name == b"large" { NewValue::Hash(builder.packed()) } else { NewValue::string(b"x") };
+        let value = if name == b"large" { builder.packed() } else { Packed::string(b"x") };
         let mut slot = keyspace.lock(key.slot());
         let _ = slot.table(0).insert(&key, value, Some(Millis(9)));
     }
@@ -304,11 +304,13 @@ fn large_hash_in_parts(dialect: Dialect) {
             Item::Entry(entry) => {
                 assert_eq!(entry.expiry, Some(Millis(9)));
                 keys.push(entry.key.to_vec());
-                let NewValue::Hash(part) = entry.value else { continue };
+                if entry.value.kind() == Kind::String {
+                    continue;
+                }
                 assert!(entry.is_part);
-                part
+                entry.value
             }
-            Item::Fields { fields: part, is_last } => {
+            Item::More { part, is_last } => {
                 assert_eq!(is_last, fields + part.len() == 5000);
                 part
             }
@@ -328,13 +330,17 @@ fn large_hash_in_parts(dialect: Dialect) {
 fn a_large_hash_that_loses_its_last_time_after_the_cut_is_saved_with_it() {
     for dialect in [Dialect::Redis, Dialect::Valkey] {
         let keyspace = std::sync::Arc::new(keyspace::Keyspace::new(7, 1));
-        let mut builder = keyspace::HashBuilder::new();
+        let mut builder = Builder::new(Kind::Hash);
         let time = Some(Millis(2_000_000_000_000));
         for number in 0..5000 {
-            builder.push(format!("field:{number}").as_bytes(), b"value", time.filter(|_| number == 4321));
+            builder.push_field(
+                format!("field:{number}").as_bytes(),
+                b"value",
+                time.filter(|_| number == 4321),
+            );
         }
         let key = keyspace.key(b"large");
-        let place = keyspace.lock(key.slot()).table(0).insert(&key, NewValue::Hash(builder.packed()), None);
+        let place = keyspace.lock(key.slot()).table(0).insert(&key, builder.packed(), None);
         let (mut snapshot, ()) = keyspace
             .ready_to_cut()
             .cut(&keyspace.script_turn(), || ())
@@ -349,12 +355,8 @@ fn a_large_hash_that_loses_its_last_time_after_the_cut_is_saved_with_it() {
         let mut loader = RdbLoader::new(bytes.as_slice(), Limits::default()).unwrap();
         let mut timed = 0;
         while let Some(item) = loader.next_item().unwrap() {
-            let (Item::Entry(Entry { value: NewValue::Hash(fields), .. }) | Item::Fields { fields, .. }) =
-                item
-            else {
-                continue;
-            };
-            timed += usize::from(fields.any_expires());
+            let (Item::Entry(Entry { value: part, .. }) | Item::More { part, .. }) = item else { continue };
+            timed += usize::from(part.any_expires());
         }
         assert_eq!(timed, 1, "one part of the hash has the field with its time");
     }
@@ -433,7 +435,7 @@ fn what_is_written_of_a_keys_use_is_read() {
     let said = |uses: Uses, usage: Usage| {
         let options = WriteOptions { uses, ..WriteOptions::default() };
         let mut writer = RdbWriter::new(Vec::new(), options, &info()).unwrap();
-        let value = Value::String(Str { bytes: b"v", naming: Naming::ByContent });
+        let value = Shown::Whole(Value::String(Str { bytes: b"v", naming: Naming::ByContent }));
         writer.entry(&SnapshotEntry { db: 0, key: b"k", value, expiry: None, usage }, |_| (1, 0)).unwrap();
         let bytes = writer.finish().unwrap();
         stored(&keyspace::Keyspace::new(1, 1), &bytes, Limits::default()).unwrap()[0].1

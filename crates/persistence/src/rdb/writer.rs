@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 
 use clock::Millis;
-use keyspace::{LfuSettings, SnapshotEntry, Value};
+use keyspace::{LfuSettings, Shown, SnapshotEntry};
 
 use super::{AUX, END, EXPIRE_MILLIS, FREQUENCY, IDLE, RESIZE_DB, SELECT_DB};
 use crate::Dialect;
@@ -108,7 +108,7 @@ impl<W: Write> RdbWriter<W> {
         entry: &SnapshotEntry<'_>,
         sizes: impl FnOnce(u16) -> (usize, usize),
     ) -> io::Result<()> {
-        if let Value::HashPart(part) = &entry.value
+        if let Shown::Part(part) = &entry.value
             && !part.first
         {
             return value::write_part(self.begun, part, &mut self.encoder);
@@ -130,13 +130,12 @@ impl<W: Write> RdbWriter<W> {
                 self.encoder.bytes(&[FREQUENCY, entry.usage.frequency(now, settings)])?;
             }
         }
-        self.begun = value::type_code(&entry.value, self.dialect);
+        self.begun = value::shown_code(&entry.value, self.dialect);
         self.encoder.byte(self.begun)?;
         self.encoder.string(entry.key)?;
-        value::write(self.begun, &entry.value, &mut self.encoder)?;
         match &entry.value {
-            Value::HashPart(part) => value::write_part(self.begun, part, &mut self.encoder),
-            _ => Ok(()),
+            Shown::Whole(value) => value::write(self.begun, value, &mut self.encoder),
+            Shown::Part(part) => value::write_part(self.begun, part, &mut self.encoder),
         }
     }
 

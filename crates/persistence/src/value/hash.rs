@@ -18,37 +18,122 @@
 use std::io::{self, Read, Write};
 
 use clock::Millis;
-use keyspace::{Field, HashBuilder, HashLimits, HashPart, HashRef, PackedHash};
+use keyspace::{Field, FieldsPart, HashRef};
 
-use super::flat;
+use super::{Codec, InParts, Rest, ValueBuffer, flat, names};
 use crate::Dialect;
 use crate::decode::Source;
 use crate::encode::Encoder;
 use crate::error::{RdbError, Reason};
 
-pub(super) const PAIRS: u8 = 4;
-pub(super) const ZIPMAP: u8 = 9;
-pub(super) const ZIPLIST: u8 = 13;
-pub(super) const LISTPACK: u8 = 16;
-pub(super) const VALKEY_TIMED: u8 = 22;
-pub(super) const TIMED: u8 = 24;
-pub(super) const TIMED_LISTPACK: u8 = 25;
+const PAIRS: u8 = 4;
+const ZIPMAP: u8 = 9;
+const ZIPLIST: u8 = 13;
+const LISTPACK: u8 = 16;
+const VALKEY_TIMED: u8 = 22;
+const TIMED: u8 = 24;
+const TIMED_LISTPACK: u8 = 25;
 
 /// The base of times where not all of them are known beforehand.
 const FIRST_MILLISECOND: i64 = 1;
 /// A hash with more bytes than this is read in parts, so that it is not held twice as it is stored.
 const PART: usize = 128 << 10;
-/// Among so many names, one is looked for by looking at the tags of all.
-const FEW: usize = 32;
 const TWICE: Reason = Reason::BadValue("a hash with the same field twice");
 
-pub(super) fn type_code(hash: &HashRef<'_>, dialect: Dialect) -> u8 {
-    code(hash.next_due().is_some(), dialect)
+pub(super) struct HashCodec;
+
+impl Codec for HashCodec {
+    const CODES: &'static [u8] = &[PAIRS, ZIPMAP, ZIPLIST, LISTPACK, VALKEY_TIMED, TIMED, TIMED_LISTPACK];
+    type Value<'a> = HashRef<'a>;
+
+    fn code(hash: &HashRef<'_>, dialect: Dialect) -> u8 {
+        code(hash.next_due().is_some(), dialect)
+    }
+
+    fn write<W: Write>(code: u8, hash: &HashRef<'_>, out: &mut Encoder<W>) -> io::Result<()> {
+        let mut base = FIRST_MILLISECOND;
+        if code == TIMED {
+            let mut first = None;
+            hash.for_each(&mut |field| first = first.into_iter().chain(field.expiry).min());
+            base = first.map_or(base, |Millis(first)| first.max(base));
+            write_base(base, out)?;
+        }
+        out.len(hash.len() as u64)?;
+        let mut outcome = Ok(());
+        hash.for_each(&mut |field| {
+            if outcome.is_ok() {
+                outcome = write_field(code, base, &field, out);
+            }
+        });
+        outcome
+    }
+
+    fn read<R: Read>(code: u8, source: &mut Source<R>, buffer: &mut ValueBuffer) -> Result<(), RdbError> {
+        match code {
+            PAIRS | VALKEY_TIMED | TIMED => {
+                let base = if code == TIMED { i64::from_le_bytes(source.array()?) } else { 0 };
+                buffer.rest = Rest { code, base, elements: source.len()? };
+                Self::read_more(source, buffer)?;
+            }
+            _ => read_flat(code, source, buffer)?,
+        }
+        let fields = buffer.value();
+        if fields.is_empty() {
+            return Err(source.error(Reason::BadValue("a hash without fields")));
+        }
+        // Whoever puts parts together looks for names that come twice.
+        let names = fields.fields().map(|field| field.name);
+        if !buffer.is_part() && names::one_twice(names, fields.len()) {
+            return Err(source.error(TWICE));
+        }
+        Ok(())
+    }
 }
 
-/// A large hash comes in parts, so this is decided by what it was at the cut.
-pub(super) fn type_code_of_part(part: &HashPart<'_>, dialect: Dialect) -> u8 {
-    code(part.any_expires, dialect)
+impl InParts for HashCodec {
+    type Part<'a> = FieldsPart<'a>;
+
+    fn part_code(part: &FieldsPart<'_>, dialect: Dialect) -> u8 {
+        code(part.any_expires, dialect)
+    }
+
+    fn write_head<W: Write>(code: u8, total: usize, out: &mut Encoder<W>) -> io::Result<()> {
+        if code == TIMED {
+            write_base(FIRST_MILLISECOND, out)?;
+        }
+        out.len(total as u64)
+    }
+
+    fn write_part<W: Write>(code: u8, part: &FieldsPart<'_>, out: &mut Encoder<W>) -> io::Result<()> {
+        let mut outcome = Ok(());
+        part.for_each(&mut |field| {
+            if outcome.is_ok() {
+                outcome = write_field(code, FIRST_MILLISECOND, &field, out);
+            }
+        });
+        outcome
+    }
+
+    /// Reads fields until there are enough for a part.
+    fn read_more<R: Read>(source: &mut Source<R>, buffer: &mut ValueBuffer) -> Result<(), RdbError> {
+        let ValueBuffer { packed, first: name, second: value, rest, .. } = buffer;
+        while rest.elements > 0 && packed.packed().bytes().len() < PART {
+            rest.elements -= 1;
+            let mut expiry = None;
+            if rest.code == TIMED {
+                let since = source.len()?;
+                expiry = time(rest.base, since).map_err(|reason| source.error(reason))?;
+            }
+            source.string(name)?;
+            source.string(value)?;
+            if rest.code == VALKEY_TIMED {
+                let at = i64::from_le_bytes(source.array()?);
+                expiry = (at >= 0).then_some(Millis(at));
+            }
+            packed.push_field(name, value, expiry);
+        }
+        Ok(())
+    }
 }
 
 fn code(is_timed: bool, dialect: Dialect) -> u8 {
@@ -57,43 +142,6 @@ fn code(is_timed: bool, dialect: Dialect) -> u8 {
         (true, Dialect::Redis) => TIMED,
         (true, Dialect::Valkey) => VALKEY_TIMED,
     }
-}
-
-pub(super) fn write<W: Write>(code: u8, hash: &HashRef<'_>, out: &mut Encoder<W>) -> io::Result<()> {
-    let mut base = FIRST_MILLISECOND;
-    if code == TIMED {
-        let mut first = None;
-        hash.for_each(&mut |field| first = first.into_iter().chain(field.expiry).min());
-        base = first.map_or(base, |Millis(first)| first.max(base));
-        write_base(base, out)?;
-    }
-    out.len(hash.len() as u64)?;
-    let mut outcome = Ok(());
-    hash.for_each(&mut |field| {
-        if outcome.is_ok() {
-            outcome = write_field(code, base, &field, out);
-        }
-    });
-    outcome
-}
-
-/// Writes what comes before the fields of a hash in parts.
-pub(super) fn write_head<W: Write>(code: u8, total: usize, out: &mut Encoder<W>) -> io::Result<()> {
-    if code == TIMED {
-        write_base(FIRST_MILLISECOND, out)?;
-    }
-    out.len(total as u64)
-}
-
-/// Writes the fields of one part.
-pub(super) fn write_part<W: Write>(code: u8, part: &HashPart<'_>, out: &mut Encoder<W>) -> io::Result<()> {
-    let mut outcome = Ok(());
-    part.for_each(&mut |field| {
-        if outcome.is_ok() {
-            outcome = write_field(code, FIRST_MILLISECOND, &field, out);
-        }
-    });
-    outcome
 }
 
 fn write_base<W: Write>(base: i64, out: &mut Encoder<W>) -> io::Result<()> {
@@ -113,113 +161,6 @@ fn write_field<W: Write>(code: u8, base: i64, field: &Field<'_>, out: &mut Encod
     Ok(())
 }
 
-/// Reads a hash of any form into `buffer`: all of it, or the first part of a large one.
-pub(super) fn read<R: Read>(
-    code: u8,
-    source: &mut Source<R>,
-    limits: HashLimits,
-    buffer: &mut Buffer,
-) -> Result<(), RdbError> {
-    buffer.fields.clear();
-    buffer.rest = Rest::default();
-    match code {
-        PAIRS | VALKEY_TIMED | TIMED => {
-            let base = if code == TIMED { i64::from_le_bytes(source.array()?) } else { 0 };
-            let fields = source.len()?;
-            buffer.rest = Rest { code, base, fields };
-            read_fields(source, buffer)?;
-        }
-        _ => read_flat(code, source, buffer)?,
-    }
-    if buffer.fields.packed().is_empty() {
-        return Err(source.error(Reason::BadValue("a hash without fields")));
-    }
-    // Whoever puts parts together looks for names that come twice.
-    if !buffer.is_part() && names_one_twice(buffer.fields.packed()) {
-        return Err(source.error(TWICE));
-    }
-    buffer.fields.name_by(limits);
-    Ok(())
-}
-
-/// Reads the next part of a large hash in place of the one before.
-pub(super) fn read_more<R: Read>(source: &mut Source<R>, buffer: &mut Buffer) -> Result<(), RdbError> {
-    buffer.fields.clear();
-    read_fields(source, buffer)
-}
-
-/// A hash on its way in, or a part of it.
-#[derive(Debug, Default)]
-pub(super) struct Buffer {
-    pub(super) fields: HashBuilder,
-    name: Vec<u8>,
-    value: Vec<u8>,
-    rest: Rest,
-}
-
-/// What of a hash is still to be read.
-#[derive(Debug, Default)]
-struct Rest {
-    code: u8,
-    base: i64,
-    fields: u64,
-}
-
-impl Buffer {
-    /// Whether further parts follow.
-    pub(super) fn is_part(&self) -> bool {
-        self.rest.fields > 0
-    }
-}
-
-/// Whether two of the fields have the same name.
-fn names_one_twice(hash: PackedHash<'_>) -> bool {
-    if hash.len() > FEW {
-        let mut names: Vec<_> = hash.names().collect();
-        names.sort_unstable();
-        return names.windows(2).any(|pair| pair[0] == pair[1]);
-    }
-    let mut tags = [0; FEW];
-    for (count, name) in hash.names().enumerate() {
-        let tag = tag(name);
-        if tags[..count].contains(&tag) && hash.names().take(count).any(|other| other == name) {
-            return true;
-        }
-        tags[count] = tag;
-    }
-    false
-}
-
-/// The begin and the end of a name, and its length: what mostly differs.
-fn tag(name: &[u8]) -> u64 {
-    let (begin, end) = match (name.first_chunk(), name.last_chunk()) {
-        (Some(begin), Some(end)) => (u32::from_le_bytes(*begin), u32::from_le_bytes(*end)),
-        _ => (name.iter().fold(0, |word, byte| word << 8 | u32::from(*byte)), 0),
-    };
-    (u64::from(begin) << 32 | u64::from(end)) ^ (name.len() as u64) << 24
-}
-
-/// Reads fields until there are enough for a part.
-fn read_fields<R: Read>(source: &mut Source<R>, buffer: &mut Buffer) -> Result<(), RdbError> {
-    let Rest { code, base, .. } = buffer.rest;
-    while buffer.rest.fields > 0 && buffer.fields.packed().bytes().len() < PART {
-        buffer.rest.fields -= 1;
-        let mut expiry = None;
-        if code == TIMED {
-            let since = source.len()?;
-            expiry = time(base, since).map_err(|reason| source.error(reason))?;
-        }
-        source.string(&mut buffer.name)?;
-        source.string(&mut buffer.value)?;
-        if code == VALKEY_TIMED {
-            let at = i64::from_le_bytes(source.array()?);
-            expiry = (at >= 0).then_some(Millis(at));
-        }
-        buffer.fields.push(&buffer.name, &buffer.value, expiry);
-    }
-    Ok(())
-}
-
 /// A time that is written as its distance from `base`, plus one.
 fn time(base: i64, since: u64) -> Result<Option<Millis>, Reason> {
     let Some(distance) = since.checked_sub(1) else { return Ok(None) };
@@ -229,12 +170,12 @@ fn time(base: i64, since: u64) -> Result<Option<Millis>, Reason> {
     }
 }
 
-fn read_flat<R: Read>(code: u8, source: &mut Source<R>, buffer: &mut Buffer) -> Result<(), RdbError> {
+fn read_flat<R: Read>(code: u8, source: &mut Source<R>, buffer: &mut ValueBuffer) -> Result<(), RdbError> {
     if code == TIMED_LISTPACK {
         // The earliest time; the fields say theirs themselves.
         let _: [u8; 8] = source.array()?;
     }
-    let Buffer { fields, value: blob, .. } = buffer;
+    let ValueBuffer { packed, first: blob, .. } = buffer;
     source.string(blob)?;
     let items = match code {
         ZIPMAP => flat::zipmap(blob),
@@ -256,7 +197,7 @@ fn read_flat<R: Read>(code: u8, source: &mut Source<R>, buffer: &mut Buffer) -> 
                 }
             };
             let (mut name, mut value) = (Default::default(), Default::default());
-            fields.push(field[0].as_bytes(&mut name), field[1].as_bytes(&mut value), expiry);
+            packed.push_field(field[0].as_bytes(&mut name), field[1].as_bytes(&mut value), expiry);
             Ok(())
         })
     });

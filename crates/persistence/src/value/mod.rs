@@ -1,31 +1,23 @@
-//! The types: which number a value has in an RDB, and what follows its key.
+//! The kinds: which number a value has in an RDB, and what follows its key.
 //!
-//! One file per type reads and writes all the encodings that the type ever had. Bytes that are right
-//! for one type and wrong for another are told apart here alone.
+//! One file per kind reads and writes all the encodings that the kind ever had: a [`Codec`], and [`InParts`] if its
+//! values can be large. Bytes that are right for one kind and wrong for another are told apart here alone.
 
 mod flat;
 mod hash;
+mod names;
 mod string;
 
 use std::io::{self, Read, Write};
 
-use keyspace::{HashLimits, HashPart, NewValue, Value};
+use hash::HashCodec;
+use keyspace::{Builder, Elements, Kind, Limits, Packed, Part, Shown, Value};
+use string::StringCodec;
 
 use crate::Dialect;
 use crate::decode::Source;
 use crate::encode::Encoder;
 use crate::error::{RdbError, Reason};
-
-const STRING: u8 = 0;
-const HASHES: [u8; 7] = [
-    hash::PAIRS,
-    hash::ZIPMAP,
-    hash::ZIPLIST,
-    hash::LISTPACK,
-    hash::VALKEY_TIMED,
-    hash::TIMED,
-    hash::TIMED_LISTPACK,
-];
 
 /// The numbers of the types that are not read, and how users know them.
 const UNSUPPORTED: &[(u8, &str)] = &[
@@ -48,21 +40,58 @@ const UNSUPPORTED: &[(u8, &str)] = &[
 /// Module types.
 const MODULE: [u8; 2] = [6, 7];
 
+/// The RDB form of one kind.
+trait Codec {
+    /// The numbers of all the encodings that are read.
+    const CODES: &'static [u8];
+    /// A value as it is written.
+    type Value<'a>;
+
+    /// The number of the encoding in which the value is written.
+    fn code(value: &Self::Value<'_>, dialect: Dialect) -> u8;
+
+    /// Writes what follows the key.
+    fn write<W: Write>(code: u8, value: &Self::Value<'_>, out: &mut Encoder<W>) -> io::Result<()>;
+
+    /// Reads what follows the key: all of it, or, of a value [`InParts`], the first part.
+    fn read<R: Read>(code: u8, source: &mut Source<R>, buffer: &mut ValueBuffer) -> Result<(), RdbError>;
+}
+
+/// A kind whose values may be too large to be held twice.
+trait InParts: Codec {
+    /// A part as it is written.
+    type Part<'a>;
+
+    /// The same for a value that comes in parts, as any of them says it.
+    fn part_code(part: &Self::Part<'_>, dialect: Dialect) -> u8;
+
+    /// Writes what comes before the first part of a value of so many elements.
+    fn write_head<W: Write>(code: u8, total: usize, out: &mut Encoder<W>) -> io::Result<()>;
+
+    fn write_part<W: Write>(code: u8, part: &Self::Part<'_>, out: &mut Encoder<W>) -> io::Result<()>;
+
+    /// Reads the next part in place of the one before.
+    fn read_more<R: Read>(source: &mut Source<R>, buffer: &mut ValueBuffer) -> Result<(), RdbError>;
+}
+
 /// Holds a value that was read until it is stored, and keeps its memory for the next one.
 #[derive(Debug, Default)]
 pub struct ValueBuffer {
-    held: Held,
-    string: Vec<u8>,
-    hash: hash::Buffer,
-    limits: HashLimits,
+    packed: Builder,
+    /// Two strings of an element.
+    first: Vec<u8>,
+    second: Vec<u8>,
+    rest: Rest,
+    limits: Limits,
 }
 
-/// What was read last.
-#[derive(Debug, Default, PartialEq, Eq)]
-enum Held {
-    #[default]
-    String,
-    Hash,
+/// What of a large value is still to be read.
+#[derive(Debug, Default)]
+struct Rest {
+    code: u8,
+    /// What times are counted from.
+    base: i64,
+    elements: u64,
 }
 
 impl ValueBuffer {
@@ -71,54 +100,79 @@ impl ValueBuffer {
         Self::default()
     }
 
-    /// Decides up to where OBJECT ENCODING will call a hash `listpack`.
-    pub fn set_hash_limits(&mut self, limits: HashLimits) {
+    /// Decides up to where OBJECT ENCODING will call collections small.
+    pub fn set_limits(&mut self, limits: Limits) {
         self.limits = limits;
     }
 
-    /// Whether what was read last is a part of a hash, and others follow.
+    /// Whether what was read last is a part of a value, and others follow.
     #[must_use]
     pub fn is_part(&self) -> bool {
-        self.held == Held::Hash && self.hash.is_part()
+        self.rest.elements > 0
     }
 
-    /// The value that was read last, or the first part of it.
+    /// The value that was read last, or a part of it.
     #[must_use]
-    pub fn value(&self) -> NewValue<'_> {
-        match self.held {
-            Held::String => NewValue::string(&self.string),
-            Held::Hash => NewValue::Hash(self.hash.fields.packed()),
-        }
+    pub fn value(&self) -> Packed<'_> {
+        self.packed.packed()
+    }
+}
+
+/// The numbers that are read as this kind.
+fn codes(kind: Kind) -> &'static [u8] {
+    match kind {
+        Kind::String => StringCodec::CODES,
+        Kind::Hash => HashCodec::CODES,
     }
 }
 
 /// The number of the type and encoding that [`write()`] uses for `value`.
 pub(crate) fn type_code(value: &Value<'_>, dialect: Dialect) -> u8 {
     match value {
-        Value::String(_) => STRING,
-        Value::Hash(hash) => hash::type_code(hash, dialect),
-        Value::HashPart(part) => hash::type_code_of_part(part, dialect),
+        Value::String(string) => StringCodec::code(string, dialect),
+        Value::Hash(hash) => HashCodec::code(hash, dialect),
     }
 }
 
-/// Writes what follows the key. Of a value that comes in parts only what comes before the first of them.
+/// Writes what follows the key.
 pub(crate) fn write<W: Write>(code: u8, value: &Value<'_>, out: &mut Encoder<W>) -> io::Result<()> {
     match value {
-        Value::String(string) => string::write(string, out),
-        Value::Hash(hash) => hash::write(code, hash, out),
-        Value::HashPart(part) => hash::write_head(code, part.total, out),
+        Value::String(string) => StringCodec::write(code, string, out),
+        Value::Hash(hash) => HashCodec::write(code, hash, out),
     }
 }
 
-/// Writes one part of a value that was begun under `code`.
-pub(crate) fn write_part<W: Write>(code: u8, part: &HashPart<'_>, out: &mut Encoder<W>) -> io::Result<()> {
-    hash::write_part(code, part, out)
+/// The number for a value, whole or in parts.
+pub(crate) fn shown_code(shown: &Shown<'_>, dialect: Dialect) -> u8 {
+    match shown {
+        Shown::Whole(value) => type_code(value, dialect),
+        Shown::Part(part) => match &part.elements {
+            Elements::Hash(fields) => HashCodec::part_code(fields, dialect),
+        },
+    }
 }
 
-/// Refuses a type that cannot be read, before anything of it is.
-pub(crate) fn check_type(code: u8) -> Result<(), Reason> {
-    if code == STRING || HASHES.contains(&code) {
-        return Ok(());
+/// Writes one part of a value under `code`. With the first goes what comes before it.
+pub(crate) fn write_part<W: Write>(code: u8, part: &Part<'_>, out: &mut Encoder<W>) -> io::Result<()> {
+    fn write<C: InParts, W: Write>(
+        (code, part): (u8, &Part<'_>),
+        elements: &C::Part<'_>,
+        out: &mut Encoder<W>,
+    ) -> io::Result<()> {
+        if part.first {
+            C::write_head(code, part.total, out)?;
+        }
+        C::write_part(code, elements, out)
+    }
+    match &part.elements {
+        Elements::Hash(fields) => write::<HashCodec, W>((code, part), fields, out),
+    }
+}
+
+/// The kind that is read from this number.
+pub(crate) fn kind_of(code: u8) -> Result<Kind, Reason> {
+    if let Some(kind) = Kind::ALL.into_iter().find(|kind| codes(*kind).contains(&code)) {
+        return Ok(kind);
     }
     if MODULE.contains(&code) {
         return Err(Reason::ModuleData);
@@ -129,30 +183,31 @@ pub(crate) fn check_type(code: u8) -> Result<(), Reason> {
     }
 }
 
-/// Reads the next part of a value, while [`ValueBuffer::is_part`] says that there is one.
-pub(crate) fn read_more<R: Read>(source: &mut Source<R>, buffer: &mut ValueBuffer) -> Result<(), RdbError> {
-    debug_assert!(buffer.is_part());
-    hash::read_more(source, &mut buffer.hash)
-}
-
 /// Reads what follows the key: all of it, or the first part of a large value.
 pub(crate) fn read<R: Read>(
     code: u8,
     source: &mut Source<R>,
     buffer: &mut ValueBuffer,
 ) -> Result<(), RdbError> {
-    match code {
-        STRING => {
-            buffer.held = Held::String;
-            string::read(source, &mut buffer.string)
-        }
-        code if HASHES.contains(&code) => {
-            buffer.held = Held::Hash;
-            hash::read(code, source, buffer.limits, &mut buffer.hash)
-        }
-        _ => {
-            let reason = check_type(code).expect_err("what is supported has an arm above");
-            Err(source.error(reason))
-        }
+    let kind = kind_of(code).map_err(|reason| source.error(reason))?;
+    buffer.rest = Rest::default();
+    buffer.packed.begin(kind);
+    match kind {
+        Kind::String => StringCodec::read(code, source, buffer),
+        Kind::Hash => HashCodec::read(code, source, buffer),
+    }?;
+    buffer.packed.name_by(&buffer.limits);
+    Ok(())
+}
+
+/// Reads the next part of a value, while [`ValueBuffer::is_part`] says that there is one.
+pub(crate) fn read_more<R: Read>(source: &mut Source<R>, buffer: &mut ValueBuffer) -> Result<(), RdbError> {
+    debug_assert!(buffer.is_part());
+    let kind = buffer.value().kind();
+    buffer.packed.begin(kind);
+    match kind {
+        // Always whole.
+        Kind::String => Ok(()),
+        Kind::Hash => HashCodec::read_more(source, buffer),
     }
 }

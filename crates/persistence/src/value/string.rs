@@ -4,14 +4,29 @@ use std::io::{self, Read, Write};
 
 use keyspace::Str;
 
+use super::{Codec, ValueBuffer};
+use crate::Dialect;
 use crate::decode::Source;
 use crate::encode::Encoder;
 use crate::error::RdbError;
 
-pub(super) fn write<W: Write>(string: &Str<'_>, out: &mut Encoder<W>) -> io::Result<()> {
-    out.string(string.bytes)
-}
+const STRING: u8 = 0;
 
-pub(super) fn read<R: Read>(source: &mut Source<R>, string: &mut Vec<u8>) -> Result<(), RdbError> {
-    source.string(string)
+pub(super) struct StringCodec;
+
+impl Codec for StringCodec {
+    const CODES: &'static [u8] = &[STRING];
+    type Value<'a> = Str<'a>;
+
+    fn code(_: &Str<'_>, _: Dialect) -> u8 {
+        STRING
+    }
+
+    fn write<W: Write>(_: u8, string: &Str<'_>, out: &mut Encoder<W>) -> io::Result<()> {
+        out.string(string.bytes)
+    }
+
+    fn read<R: Read>(_: u8, source: &mut Source<R>, buffer: &mut ValueBuffer) -> Result<(), RdbError> {
+        buffer.packed.fill_string(|bytes| source.string(bytes))
+    }
 }

@@ -74,7 +74,7 @@ pub(super) fn restore(context: &mut Context<'_>) -> Result<(), CommandError> {
     }
     let longest = context.engine.settings.proto_max_bulk_len.load(Ordering::Relaxed) as u64;
     let mut buffer = ValueBuffer::new();
-    let limits = context.engine.settings.hash_limits();
+    let limits = context.engine.settings.limits();
     let value = persistence::restore(payload, longest, limits, &mut buffer)
         .map_err(|error| CommandError::Text(error.to_string().into()))?;
     let expiry = match (ttl, options.absolute) {

@@ -1,35 +1,19 @@
 //! OBJECT: how a value is kept, in the words that Redis users know.
 
-use keyspace::{Naming, Str, Value};
+use keyspace::Value;
 
 use crate::commands::help::reply_help;
 use crate::context::Context;
 use crate::error::CommandError;
 
-/// Redis keeps a string of up to this length together with its header.
-const MAX_EMBEDDED: usize = 44;
 /// Integers below this are shared by all keys that hold them; Redis shows that as the largest count.
 const SHARED_INTEGERS: std::ops::Range<i64> = 0..10_000;
 
-/// The name that OBJECT ENCODING gives.
-pub(crate) fn encoding(value: &Value<'_>) -> &'static str {
-    match value {
-        Value::String(Str { naming: Naming::Raw, .. }) => "raw",
-        Value::String(Str { bytes, naming: Naming::ByContent }) if resp::parse_i64(bytes).is_some() => "int",
-        Value::String(Str { bytes, .. }) if bytes.len() <= MAX_EMBEDDED => "embstr",
-        Value::String(_) => "raw",
-        Value::Hash(hash) => hash.encoding(),
-        Value::HashPart(_) => unreachable!("only a snapshot's walk has parts"),
-    }
-}
-
 /// The count that OBJECT REFCOUNT gives: no value has two owners here, but users know that of Redis.
 pub(crate) fn references(value: &Value<'_>) -> i64 {
+    let shared = |number| SHARED_INTEGERS.contains(&number);
     match value {
-        Value::String(Str { bytes, naming: Naming::ByContent }) => match resp::parse_i64(bytes) {
-            Some(number) if SHARED_INTEGERS.contains(&number) => i64::from(i32::MAX),
-            _ => 1,
-        },
+        Value::String(string) if string.integer().is_some_and(shared) => i64::from(i32::MAX),
         _ => 1,
     }
 }
@@ -39,7 +23,7 @@ pub(super) fn object_encoding(context: &mut Context<'_>) -> Result<(), CommandEr
     let found = context.peek(&key);
     let (table, reply) = context.view_and_reply(&key);
     match found {
-        Some(place) => reply.bulk(encoding(&table.value(place)).as_bytes()),
+        Some(place) => reply.bulk(table.value(place).encoding().as_bytes()),
         None => reply.null(),
     }
     Ok(())

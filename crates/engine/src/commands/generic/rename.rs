@@ -1,35 +1,12 @@
 //! Values that get another name, another database, or a twin.
 
-use keyspace::{HashBuilder, Key, Naming, NewValue, Place, Str, Value};
+use keyspace::{Key, Place};
 
 use crate::commands::connection::database;
 use crate::context::Context;
 use crate::error::CommandError;
 
 const SAME: CommandError = CommandError::text("ERR source and destination objects are the same");
-
-/// A value outside of any table, on its way into another one.
-enum Owned {
-    String { bytes: Vec<u8>, naming: Naming },
-    Hash(HashBuilder),
-}
-
-impl Owned {
-    fn copy(context: &mut Context<'_>, key: &Key<'_>, place: Place) -> Self {
-        match context.view(key).value(place) {
-            Value::String(Str { bytes, naming }) => Self::String { bytes: bytes.to_vec(), naming },
-            Value::Hash(hash) => Self::Hash(hash.to_builder()),
-            Value::HashPart(_) => unreachable!("only a snapshot's walk has parts"),
-        }
-    }
-
-    fn value(&self) -> NewValue<'_> {
-        match self {
-            Self::String { bytes, naming } => NewValue::String(Str { bytes, naming: *naming }),
-            Self::Hash(fields) => NewValue::Hash(fields.packed()),
-        }
-    }
-}
 
 pub(super) fn rename(context: &mut Context<'_>) -> Result<(), CommandError> {
     rename_key(context, true)?;
@@ -81,9 +58,9 @@ fn transfer(
     to: &Key<'_>,
     there: Option<Place>,
 ) {
-    let expiry = context.table(from).expiry(place);
-    let value = Owned::copy(context, from, place);
-    context.put_in(db, to, there, value.value(), expiry);
+    let table = context.view(from);
+    let (expiry, value) = (table.expiry(place), table.copy(place));
+    context.put_made_in(db, to, there, value, expiry);
 }
 
 pub(super) fn move_key(context: &mut Context<'_>) -> Result<(), CommandError> {

@@ -1,7 +1,7 @@
 //! What every hash command does: find the hash, see its fields as of now, set one.
 
 use clock::Millis;
-use keyspace::{Field, HashRef, Key, NewValue, PackedHash, Place, Replaced};
+use keyspace::{Field, HashRef, Key, Kind, Packed, Place, Replaced};
 
 use crate::context::Context;
 use crate::error::CommandError;
@@ -10,21 +10,12 @@ use crate::session::Origin;
 impl Context<'_> {
     /// Where the hash under `key` lies, for a command that changes it.
     pub(super) fn find_hash(&mut self, key: &Key<'_>) -> Result<Option<Place>, CommandError> {
-        let found = self.find(key);
-        self.check_hash(key, found)
+        self.find_typed::<HashRef<'_>>(key)
     }
 
     /// The same for a command that reads: counts a hit or a miss.
     pub(super) fn read_hash(&mut self, key: &Key<'_>) -> Result<Option<Place>, CommandError> {
-        let found = self.read(key);
-        self.check_hash(key, found)
-    }
-
-    fn check_hash(&self, key: &Key<'_>, found: Option<Place>) -> Result<Option<Place>, CommandError> {
-        match found {
-            Some(place) if self.view(key).hash(place).is_none() => Err(CommandError::WrongType),
-            found => Ok(found),
-        }
+        self.read_typed::<HashRef<'_>>(key)
     }
 
     /// The hash at `place`, which [`Context::find_hash`] or [`Context::read_hash`] gave.
@@ -66,10 +57,10 @@ impl Context<'_> {
         found: Option<Place>,
         field: Field<'_>,
     ) -> (Place, Option<Replaced>) {
-        let limits = self.engine.settings.hash_limits();
+        let bounds = self.engine.settings.hash_bounds.load();
         let table = self.table(key);
-        let place = found.unwrap_or_else(|| table.insert(key, NewValue::Hash(PackedHash::default()), None));
-        table.hash_set(place, key, field, limits)
+        let place = found.unwrap_or_else(|| table.insert(key, Packed::empty(Kind::Hash), None));
+        table.hash_set(place, key, field, bounds)
     }
 
     /// Sets fields one after another, as [`Context::set_field`] does each; `told` hears what was there.
@@ -80,10 +71,10 @@ impl Context<'_> {
         fields: impl Iterator<Item = Field<'f>>,
         told: impl FnMut(Option<Replaced>),
     ) {
-        let limits = self.engine.settings.hash_limits();
+        let bounds = self.engine.settings.hash_bounds.load();
         let table = self.table(key);
-        let place = found.unwrap_or_else(|| table.insert(key, NewValue::Hash(PackedHash::default()), None));
-        table.hash_set_all(place, key, fields, limits, told);
+        let place = found.unwrap_or_else(|| table.insert(key, Packed::empty(Kind::Hash), None));
+        table.hash_set_all(place, key, fields, bounds, told);
     }
 
     /// Deletes the hash at `place` if no field is left.

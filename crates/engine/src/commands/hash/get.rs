@@ -200,7 +200,8 @@ mod tests {
             let expected = if field < 512 { "$8|listpack" } else { "$9|hashtable" };
             client.table(&[("object encoding many", expected)]);
         }
-        client.engine.settings.set_hash_limits(keyspace::HashLimits { fields: 2, value: 3 });
+        let hash = keyspace::Bounds { entries: 2, value: 3 };
+        client.engine.settings.set_limits(&keyspace::Limits { hash });
         client.table(&[
             ("hset small a 1 b 2", ":2"),
             ("object encoding small", "$8|listpack"),

@@ -3,12 +3,12 @@
 use std::fmt::Write as _;
 use std::sync::atomic::Ordering;
 
-use keyspace::{Found, NewValue};
+use keyspace::{Found, Packed};
 use persistence::Dialect;
 
 use super::digest::Digest;
 use crate::command::{Command, Flags, Group, NodeCommand};
-use crate::commands::generic::{encoding, references};
+use crate::commands::generic::references;
 use crate::commands::help::reply_help;
 use crate::context::Context;
 use crate::error::{CommandError, until_nul};
@@ -112,7 +112,7 @@ fn object(context: &mut Context<'_>) -> Result<(), CommandError> {
         "Value at:slot-{} refcount:{} encoding:{} serializedlength:{length}",
         key.slot(),
         references(&value),
-        encoding(&value)
+        value.encoding()
     ));
     Ok(())
 }
@@ -148,7 +148,7 @@ fn populate(context: &mut Context<'_>) -> Result<(), CommandError> {
         context.with_slot(key.slot(), |data| {
             let table = data.table(db);
             if table.find(&key, clock::Millis(i64::MIN)) == Found::Missing {
-                table.insert(&key, NewValue::string(&value), None);
+                table.insert(&key, Packed::string(&value), None);
             }
         });
     }

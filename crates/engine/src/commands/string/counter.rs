@@ -1,6 +1,6 @@
 //! Strings that are numbers.
 
-use keyspace::{Naming, NewValue, Place, Str};
+use keyspace::{Naming, Packed, Place};
 
 use crate::context::Context;
 use crate::error::CommandError;
@@ -60,7 +60,7 @@ pub(super) fn incrbyfloat(context: &mut Context<'_>) -> Result<(), CommandError>
 fn put_number(context: &mut Context<'_>, found: Option<Place>, digits: &[u8], naming: Naming) {
     let key = context.key(1);
     let expiry = found.and_then(|place| context.view(&key).expiry(place));
-    context.put(&key, found, NewValue::String(Str { bytes: digits, naming }), expiry);
+    context.put(&key, found, Packed::named_string(digits, naming), expiry);
 }
 
 #[cfg(test)]

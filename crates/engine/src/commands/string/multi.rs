@@ -1,6 +1,6 @@
 //! Several strings at once.
 
-use keyspace::{NewValue, Value};
+use keyspace::{Packed, Str};
 use resp::Args;
 
 use super::options::{Condition, Expiry, Options, Words};
@@ -14,9 +14,9 @@ pub(super) fn mget(context: &mut Context<'_>) -> Result<(), CommandError> {
         let key = context.key(index);
         let found = context.read(&key);
         let (table, reply) = context.view_and_reply(&key);
-        match found.map(|place| table.value(place)) {
-            Some(Value::String(string)) => reply.bulk(string.bytes),
-            _ => reply.null(),
+        match found.and_then(|place| table.typed::<Str<'_>>(place)) {
+            Some(string) => reply.bulk(string.bytes),
+            None => reply.null(),
         }
     }
     Ok(())
@@ -81,7 +81,7 @@ pub(super) fn msetex(context: &mut Context<'_>) -> Result<(), CommandError> {
         let found = context.find(&key);
         let kept = found.filter(|_| options.expiry == Expiry::Keep);
         let expiry = at.or(kept.and_then(|place| context.view(&key).expiry(place)));
-        context.put(&key, found, NewValue::string(value), expiry);
+        context.put(&key, found, Packed::string(value), expiry);
         log_expiring(context, &key, value, expiry);
     }
     context.reply.integer(1);

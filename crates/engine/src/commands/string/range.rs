@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use keyspace::{Naming, NewValue};
+use keyspace::{Naming, Packed, Str};
 
 use crate::context::Context;
 use crate::error::CommandError;
@@ -21,7 +21,7 @@ pub(super) fn append(context: &mut Context<'_>) -> Result<(), CommandError> {
     let (key, tail) = (context.key(1), context.arg(2));
     let total = match context.find(&key) {
         None => {
-            context.put(&key, None, NewValue::string(tail), None);
+            context.put(&key, None, Packed::string(tail), None);
             tail.len()
         }
         Some(place) => {
@@ -54,7 +54,7 @@ pub(super) fn setrange(context: &mut Context<'_>) -> Result<(), CommandError> {
     let total = len.max(end);
     let place = match found {
         Some(place) => place,
-        None => context.table(&key).insert(&key, NewValue::string(b""), None),
+        None => context.table(&key).insert(&key, Packed::string(b""), None),
     };
     let (_, bytes) = context.table(&key).edit_string(place, &key, total, Naming::Raw);
     bytes[offset..end].copy_from_slice(part);
@@ -72,7 +72,7 @@ pub(super) fn getrange(context: &mut Context<'_>) -> Result<(), CommandError> {
     };
     context.string(&key, place)?;
     let (table, reply) = context.view_and_reply(&key);
-    if let keyspace::Value::String(string) = table.value(place) {
+    if let Some(string) = table.typed::<Str<'_>>(place) {
         reply.bulk(slice(string.bytes, start, end));
     }
     Ok(())

@@ -1,7 +1,7 @@
 //! Setting one key to a string.
 
 use clock::Millis;
-use keyspace::{Key, NewValue};
+use keyspace::{Key, Packed};
 
 use super::get::reply_string;
 use super::options::{Condition, Expiry, Options, Words};
@@ -33,7 +33,7 @@ pub(super) fn set(context: &mut Context<'_>) -> Result<(), CommandError> {
     if let (Expiry::Keep, Some(place)) = (options.expiry, found) {
         expiry = context.view(&key).expiry(place);
     }
-    context.put(&key, found, NewValue::string(value), expiry);
+    context.put(&key, found, Packed::string(value), expiry);
     log(context, &key, value, &options, expiry);
     if !options.get {
         context.reply.ok();
@@ -73,7 +73,7 @@ pub(super) fn setnx(context: &mut Context<'_>) -> Result<(), CommandError> {
     let (key, value) = (context.key(1), context.arg(2));
     let missing = context.find(&key).is_none();
     if missing {
-        context.put(&key, None, NewValue::string(value), None);
+        context.put(&key, None, Packed::string(value), None);
     }
     context.reply.integer(i64::from(missing));
     Ok(())
@@ -99,7 +99,7 @@ fn set_expiring(context: &mut Context<'_>, unit: Unit, name: &'static str) -> Re
 pub(super) fn getset(context: &mut Context<'_>) -> Result<(), CommandError> {
     let (key, value) = (context.key(1), context.arg(2));
     let found = reply_string(context, &key)?;
-    context.put(&key, found, NewValue::string(value), None);
+    context.put(&key, found, Packed::string(value), None);
     context.effect(&[b"SET", key.bytes(), value]);
     Ok(())
 }
@@ -107,7 +107,7 @@ pub(super) fn getset(context: &mut Context<'_>) -> Result<(), CommandError> {
 /// Puts a string under `key`, whatever it held.
 pub(super) fn store(context: &mut Context<'_>, key: &Key<'_>, value: &[u8], expiry: Option<Millis>) {
     let found = context.find(key);
-    context.put(key, found, NewValue::string(value), expiry);
+    context.put(key, found, Packed::string(value), expiry);
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! Keys as handlers use them: found, read, put, deleted, made to expire.
 
 use clock::Millis;
-use keyspace::{Detached, Dropped, Found, Key, NewValue, Place, Str, Table, Usage, Value};
+use keyspace::{Detached, Dropped, Found, Key, Packed, Place, Str, Table, Typed, Usage};
 use resp::Writer;
 
 use super::Context;
@@ -122,16 +122,32 @@ impl<'a> Context<'a> {
         found
     }
 
+    /// The value at `place`, if it is of the kind that the command is about.
+    pub fn typed<T: Typed>(&self, key: &Key<'_>, place: Place) -> Result<T::At<'_>, CommandError> {
+        self.view(key).typed::<T>(place).ok_or(CommandError::WrongType)
+    }
+
+    /// [`Context::find`] for a command that changes values of one kind.
+    pub fn find_typed<T: Typed>(&mut self, key: &Key<'_>) -> Result<Option<Place>, CommandError> {
+        let found = self.find(key);
+        found.map_or(Ok(()), |place| self.typed::<T>(key, place).map(drop))?;
+        Ok(found)
+    }
+
+    /// [`Context::read`] for a command that reads values of one kind.
+    pub fn read_typed<T: Typed>(&mut self, key: &Key<'_>) -> Result<Option<Place>, CommandError> {
+        let found = self.read(key);
+        found.map_or(Ok(()), |place| self.typed::<T>(key, place).map(drop))?;
+        Ok(found)
+    }
+
     /// The string at `place`.
     pub fn string(&self, key: &Key<'_>, place: Place) -> Result<Str<'_>, CommandError> {
-        match self.view(key).value(place) {
-            Value::String(string) => Ok(string),
-            _ => Err(CommandError::WrongType),
-        }
+        self.typed::<Str<'_>>(key, place)
     }
 
     /// Puts a value and its expiry under `key`, which was found at `found`.
-    pub fn put(&mut self, key: &Key<'_>, found: Option<Place>, value: NewValue<'_>, expiry: Option<Millis>) {
+    pub fn put(&mut self, key: &Key<'_>, found: Option<Place>, value: Packed<'_>, expiry: Option<Millis>) {
         self.put_in(self.session.db, key, found, value, expiry);
     }
 
@@ -141,7 +157,7 @@ impl<'a> Context<'a> {
         db: u16,
         key: &Key<'_>,
         found: Option<Place>,
-        value: NewValue<'_>,
+        value: Packed<'_>,
         expiry: Option<Millis>,
     ) {
         let table = self.slots.slot_mut(key.slot()).table(db);
@@ -159,12 +175,23 @@ impl<'a> Context<'a> {
 
     /// [`Context::put`] of a value that was made before.
     pub fn put_made(&mut self, key: &Key<'_>, found: Option<Place>, value: Detached, expiry: Option<Millis>) {
-        if let Some(place) = found {
-            let dropped = self.table(key).remove(place, key);
-            self.discard(dropped);
-        }
-        self.table(key).attach(key, value, expiry);
-        self.modified(key);
+        self.put_made_in(self.session.db, key, found, value, expiry);
+    }
+
+    /// [`Context::put_made`] in another database.
+    pub fn put_made_in(
+        &mut self,
+        db: u16,
+        key: &Key<'_>,
+        found: Option<Place>,
+        value: Detached,
+        expiry: Option<Millis>,
+    ) {
+        let table = self.slots.slot_mut(key.slot()).table(db);
+        let dropped = found.map(|place| table.remove(place, key));
+        table.attach(key, value, expiry);
+        dropped.into_iter().for_each(|dropped| self.discard(dropped));
+        self.modified_in(db, key);
     }
 
     /// Takes out `key`, which lies at `place`.

@@ -6,7 +6,7 @@ use std::sync::LazyLock;
 use std::sync::atomic::Ordering;
 
 use clock::Millis;
-use keyspace::{Keyspace, Kind, NewValue};
+use keyspace::{Keyspace, Kind, Packed};
 use proptest::prelude::*;
 use resp::{Batch, Limits, Parser};
 use slot_routing::{Ownership, Slot};
@@ -62,7 +62,7 @@ fn put(context: &mut Context<'_>, index: usize, count: i64) {
         }
         _ => {
             let digits = count.to_string();
-            context.put(&key, found, NewValue::string(digits.as_bytes()), None);
+            context.put(&key, found, Packed::string(digits.as_bytes()), None);
             context.effect(&[b"SET", key.bytes(), digits.as_bytes()]);
         }
     }

@@ -2,11 +2,11 @@
 
 use std::collections::BTreeSet;
 
-use keyspace::{Field, PackedHash};
+use keyspace::Field;
 
 use super::*;
 
-const LIMITS: HashLimits = HashLimits { fields: 20, value: 30 };
+const LIMITS: Bounds = Bounds { entries: 20, value: 30 };
 
 impl Driver {
     fn any_field(&mut self) -> Vec<u8> {
@@ -38,15 +38,14 @@ impl Driver {
             }
             let field = Field { name: &name, value: &value, expiry };
             let replaced = self.with_key(db, &bytes, |table, key, place| {
-                let place =
-                    place.unwrap_or_else(|| table.insert(key, NewValue::Hash(PackedHash::default()), None));
+                let place = place.unwrap_or_else(|| table.insert(key, Packed::empty(Kind::Hash), None));
                 let (place, replaced) = table.hash_set(place, key, field, LIMITS);
                 assert_eq!(table.hash(place).and_then(|hash| hash.get(&name)), Some(field));
                 replaced.map(|replaced| replaced.expiry)
             });
             let longest = name.len().max(value.len());
             assert_eq!(fields.insert(name, (value, expiry)).map(|(_, expiry)| expiry), replaced);
-            *named |= longest > LIMITS.value || fields.len() > LIMITS.fields;
+            *named |= longest > LIMITS.value || fields.len() > LIMITS.entries;
         }
         self.note_hash(db, &bytes, entry);
     }
@@ -61,8 +60,7 @@ impl Driver {
             new.push((self.any_field(), self.any_value(), expiry));
         }
         let told = self.with_key(db, bytes, |table, key, place| {
-            let place =
-                place.unwrap_or_else(|| table.insert(key, NewValue::Hash(PackedHash::default()), None));
+            let place = place.unwrap_or_else(|| table.insert(key, Packed::empty(Kind::Hash), None));
             let fields = new.iter().map(|(name, value, expiry)| Field { name, value, expiry: *expiry });
             let mut told = Vec::new();
             table.hash_set_all(place, key, fields, LIMITS, |replaced| {
@@ -73,7 +71,7 @@ impl Driver {
         for ((name, value, expiry), told) in new.into_iter().zip(told) {
             let longest = name.len().max(value.len());
             assert_eq!(fields.insert(name, (value, expiry)).map(|(_, expiry)| expiry), told);
-            *named |= longest > LIMITS.value || fields.len() > LIMITS.fields;
+            *named |= longest > LIMITS.value || fields.len() > LIMITS.entries;
         }
         self.note_hash(db, bytes, entry);
     }

@@ -1,5 +1,5 @@
 use clock::Millis;
-use keyspace::{Found, Keyspace, NewValue, Value};
+use keyspace::{Builder, Found, Keyspace, Kind, Packed, Value};
 use proptest::prelude::*;
 
 use super::*;
@@ -12,7 +12,7 @@ fn row(name: &str, value: &str, expiry: Option<i64>) -> Row {
 }
 
 /// What a table holds after storing `value`: sorted, since a hash has no order.
-fn stored(value: NewValue<'_>, then: impl FnOnce(&Value<'_>)) -> Vec<Row> {
+fn stored(value: Packed<'_>, then: impl FnOnce(&Value<'_>)) -> Vec<Row> {
     let keyspace = Keyspace::new(1, 1);
     let key = keyspace.key(b"key");
     let mut slot = keyspace.lock(key.slot());
@@ -94,11 +94,11 @@ fn what_no_hash_can_be_is_refused() {
 }
 
 fn round_trip(rows: &[Row], dialect: Dialect) -> Vec<Row> {
-    let mut builder = HashBuilder::new();
-    rows.iter().for_each(|(name, value, expiry)| builder.push(name, value, *expiry));
+    let mut builder = Builder::new(Kind::Hash);
+    rows.iter().for_each(|(name, value, expiry)| builder.push_field(name, value, *expiry));
     let mut bytes = Vec::new();
     let mut code = 0;
-    stored(NewValue::Hash(builder.packed()), |value| {
+    stored(builder.packed(), |value| {
         code = code_of(value, dialect);
         let mut encoder = Encoder::new(Vec::new(), true, false);
         write_value(code, value, &mut encoder).unwrap();

@@ -2,14 +2,12 @@
 
 use clock::Millis;
 
-use super::{Place, Table};
-use crate::entry::Header;
-use crate::hash::{HashRef, Shape};
+use super::{Entries, Place};
+use crate::entry::{Code, Header, Marks};
 use crate::key::{self, Key};
-use crate::outside::Large;
+use crate::outside::{Outside, Shape};
 use crate::pages;
 use crate::usage::Usage;
-use crate::value::{Kind, Str, Value};
 
 /// What a lookup found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,36 +18,22 @@ pub enum Found {
     Live(Place),
 }
 
-/// One entry that a scan passes.
-#[derive(Debug, Clone, Copy)]
-pub struct ScanItem<'a> {
-    pub key: &'a [u8],
-    pub kind: Kind,
-    pub expiry: Option<Millis>,
+/// A value as it lies.
+pub(crate) enum Body<'a, V> {
+    Here(&'a [u8]),
+    Outside(&'a V),
 }
 
-/// The value that an entry has as bytes.
-pub(crate) fn flat_value(header: Header, bytes: &[u8]) -> Value<'_> {
-    match header.kind() {
-        Kind::Hash => {
-            Value::Hash(HashRef { shape: Shape::Packed(bytes), named_table: header.mark().is_on() })
-        }
-        _ => Value::String(Str { bytes, naming: header.mark().into() }),
-    }
-}
-
-impl Table {
+impl<V: Outside> Entries<V> {
     /// Looks `key` up.
-    #[must_use]
     #[inline]
-    pub fn find(&self, key: &Key<'_>, now: Millis) -> Found {
+    pub(crate) fn find(&self, key: &Key<'_>, now: Millis) -> Found {
         self.find_with_usage(key, now).0
     }
 
     /// Looks `key` up, and says when and how often it was used, if it is there.
-    #[must_use]
     #[inline]
-    pub fn find_with_usage(&self, key: &Key<'_>, now: Millis) -> (Found, Usage) {
+    pub(crate) fn find_with_usage(&self, key: &Key<'_>, now: Millis) -> (Found, Usage) {
         let mut found = (Found::Missing, Usage(0));
         self.index.find(key.hash, |reference| match self.seen_at(reference, key, now) {
             None => false,
@@ -74,7 +58,7 @@ impl Table {
     #[inline(always)]
     fn seen_at(&self, reference: u32, key: &Key<'_>, now: Millis) -> Option<(Found, Usage)> {
         let (header, page, at) = self.pages.entry(reference);
-        if !key::same(self.keys().key_of(header, page, at), key.bytes) {
+        if !key::same(self.names().name_of(header, page, at), key.bytes) {
             return None;
         }
         let place = Place(reference);
@@ -83,46 +67,55 @@ impl Table {
         Some((found, Usage(header.usage(page, at))))
     }
 
-    #[must_use]
+    /// What the entry is, and its value.
     #[inline]
-    pub fn value(&self, place: Place) -> Value<'_> {
+    pub(crate) fn value(&self, place: Place) -> (Code, Body<'_, V>) {
         let (header, page, at) = self.pages.entry(place.0);
-        self.value_of(header, page, at)
+        (header.code(), self.body_of(header, page, at))
     }
 
     #[inline(always)]
-    pub(super) fn value_of<'a>(&'a self, header: Header, page: &'a [u8], at: usize) -> Value<'a> {
-        let bytes = match header.outside(page, at) {
-            None => header.value(page, at),
-            Some(number) => match &self.store().record(number).value {
-                Large::Bytes(bytes) => bytes,
-                Large::Fields(table) => {
-                    let named_table = header.mark().is_on();
-                    return Value::Hash(HashRef { shape: Shape::Table(table), named_table });
-                }
-            },
-        };
-        flat_value(header, bytes)
+    pub(super) fn body_of<'a>(&'a self, header: Header, page: &'a [u8], at: usize) -> Body<'a, V> {
+        match header.outside(page, at) {
+            None => Body::Here(header.value(page, at)),
+            Some(number) => Body::Outside(&self.store().record(number).value),
+        }
     }
 
     /// The time at which the entry expires.
-    #[must_use]
     #[inline]
-    pub fn expiry(&self, place: Place) -> Option<Millis> {
+    pub(crate) fn expiry(&self, place: Place) -> Option<Millis> {
         let (header, page, at) = self.pages.entry(place.0);
         header.expiry(page, at)
     }
 
+    /// What the entry says besides its key and value.
+    pub(crate) fn marks(&self, place: Place) -> Marks {
+        let (header, page, at) = self.pages.entry(place.0);
+        header.marks(page, at)
+    }
+
+    /// What the entry is.
+    #[inline]
+    pub(crate) fn code(&self, place: Place) -> Code {
+        self.pages.entry(place.0).0.code()
+    }
+
+    #[inline]
+    pub(crate) fn key(&self, place: Place) -> &[u8] {
+        self.names().name(place.0)
+    }
+
     /// Visits about `count` entries in the order of their hashes from position `from` on; returns the
     /// position to go on from, or `None` at the end. An entry that stays from the first call to the last
-    /// is visited at least once, however the table grows or shrinks in between. The low 16 bits of a
+    /// is visited at least once, however the store grows or shrinks in between. The low 16 bits of a
     /// position are zero.
-    pub fn scan(&self, from: u64, count: usize, visit: &mut dyn FnMut(ScanItem<'_>)) -> Option<u64> {
+    pub(crate) fn scan(&self, from: u64, count: usize, visit: &mut dyn FnMut(Place)) -> Option<u64> {
         let (mut position, mut visited) = (from, 0);
         loop {
-            let next = self.index.visit(position, &self.keys(), |reference| {
+            let next = self.index.visit(position, &self.names(), |reference| {
                 visited += 1;
-                visit(self.item(reference));
+                visit(Place(reference));
             });
             match next {
                 Some(next) if visited < count => position = next,
@@ -132,14 +125,8 @@ impl Table {
     }
 
     /// An entry chosen by `random`, a uniform random number.
-    #[must_use]
-    pub fn random(&self, random: u64) -> Option<ScanItem<'_>> {
-        self.index.pick(random).map(|reference| self.item(reference))
-    }
-
-    fn item(&self, reference: u32) -> ScanItem<'_> {
-        let (header, page, at) = self.pages.entry(reference);
-        ScanItem { key: self.keys().key(reference), kind: header.kind(), expiry: header.expiry(page, at) }
+    pub(crate) fn random(&self, random: u64) -> Option<Place> {
+        self.index.pick(random).map(Place)
     }
 
     /// Second sweep: asks for the index line.
@@ -156,15 +143,11 @@ impl Table {
         likely
     }
 
-    /// The large collection that is most likely under a key with this hash. Only a hint.
+    /// What most likely lies outside under a key with this hash. Only a hint.
     #[inline]
-    pub(crate) fn likely_parts(&self, hash: u64) -> Option<&Table> {
-        // Without records nothing here is large.
+    pub(crate) fn likely_outside(&self, hash: u64) -> Option<Shape<'_>> {
         let store = &self.rare.as_ref()?.store;
         let (header, page, at) = self.pages.entry(self.index.likely(hash)?);
-        match &store.record(header.outside(page, at)?).value {
-            Large::Fields(table) => Some(table),
-            Large::Bytes(_) => None,
-        }
+        Some(store.record(header.outside(page, at)?).value.shape())
     }
 }

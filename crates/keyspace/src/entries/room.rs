@@ -3,34 +3,29 @@
 //! New entries go to the open page. When that is full, a page with many dead bytes is compacted and becomes
 //! the open one, or a new page is taken. A new page is as long as its first entry and grows with those that
 //! follow; it keeps its number, so references to it stay good. When another becomes the open one it gives back what
-//! it has free. How far a page grows depends on the table ([`SQUARE`]): the more there are, the more is lost for
+//! it has free. How far a page grows depends on the store ([`Outside::SQUARE`]): the more there are, the more is lost for
 //! their heads and to rounding, and the longer they are, the larger the holes that they leave in the pool as they
 //! grow. All of this works on one page at a time, at most 16 KB, so no command waits for more.
 //!
 //! What must hold: no entry of a pinned page is moved.
 
-use super::{NO_PAGE, Table};
+use super::{Entries, NO_PAGE};
 use crate::entry::Header;
 use crate::hashing;
 use crate::memory::Block;
+use crate::outside::Outside;
 use crate::page;
-use crate::pages::{self, Keys, Pages};
+use crate::pages::{self, Names, Pages};
 
 /// How many pages a search for a good one looks at.
 const LOOK_AT: usize = 32;
-
-/// A page grows to the square root of this many times the table's bytes: with more keys there are both more and
-/// longer pages. Measured with strings of 18 to 3000 bytes and with hashes, 15 to 170 a slot.
-const SQUARE: u64 = 450;
-/// Large hashes do not grow in step, so the holes that their pages leave find a taker at once.
-const SQUARE_OF_FIELDS: u64 = 4800;
 
 /// The size of a page in which `len` bytes are used: sixteen steps to a power of two.
 fn page_size(len: usize) -> usize {
     len.next_multiple_of(Block::STEP.max(len.next_power_of_two() / 16)).min(Block::LARGEST)
 }
 
-impl Table {
+impl<V: Outside> Entries<V> {
     /// The page and the offset at which an entry of `need` bytes is to be written.
     pub(super) fn room_for(&mut self, need: usize) -> (usize, usize) {
         if let Some(at) = self.fits(self.open as usize, need) {
@@ -63,22 +58,26 @@ impl Table {
         (page::room(page) >= need && self.pinned(number) == 0).then(|| page::end(page))
     }
 
-    /// How long a page may grow, in a table with another `need` bytes.
+    /// How long a page may grow, in a store with another `need` bytes.
     fn longest_page(&self, need: usize) -> usize {
         let live = (self.live_bytes() + self.ahead(need)) as u64;
-        let square = if self.of_fields { SQUARE_OF_FIELDS } else { SQUARE };
-        Block::LARGEST.min((square * live).isqrt() as usize)
+        Block::LARGEST.min((V::SQUARE * live).isqrt() as usize)
     }
 
     /// An entry's bytes and those of what follows at once.
     fn ahead(&self, need: usize) -> usize {
-        need.max(usize::from(self.coming))
+        need.max(usize::from(self.announced))
+    }
+
+    /// About so many bytes of entries follow at once: pages get room for them.
+    pub(crate) fn announce(&mut self, bytes: usize) {
+        self.announced = u16::try_from(bytes).unwrap_or(u16::MAX);
     }
 
     /// Makes the index ready for so many entries.
-    pub(super) fn reserve(&mut self, entries: usize) {
-        let keys = Keys { pages: &self.pages, store: self.rare.as_ref().map(|rare| &rare.store) };
-        self.index.reserve(entries, &keys);
+    pub(crate) fn reserve(&mut self, entries: usize) {
+        let names = Names { pages: &self.pages, store: self.rare.as_ref().map(|rare| &rare.store) };
+        self.index.reserve(entries, &names);
     }
 
     /// Makes the open page long enough for another `need` bytes, if it may grow so long.
@@ -101,7 +100,7 @@ impl Table {
     }
 
     /// The numbers of some pages behind `number`, in a circle that ends with it.
-    fn others(&self, number: usize) -> impl Iterator<Item = usize> + use<> {
+    fn others(&self, number: usize) -> impl Iterator<Item = usize> + use<V> {
         let count = self.pages.count();
         let start = if number < count { number + 1 } else { 0 };
         (0..count.min(LOOK_AT)).map(move |step| (start + step) % count)
@@ -171,11 +170,11 @@ impl Table {
     /// The hash of the key of an entry in a page that is lifted out.
     fn hash_in(&self, header: Header, page: &[u8], at: usize) -> u64 {
         let nothing = Pages::default();
-        let keys = Keys { pages: &nothing, store: self.rare.as_ref().map(|rare| &rare.store) };
-        hashing::of(keys.key_of(header, page, at))
+        let names = Names { pages: &nothing, store: self.rare.as_ref().map(|rare| &rare.store) };
+        hashing::of(names.name_of(header, page, at))
     }
 
-    /// After a removal: a table that is mostly dead bytes is tidied, a page each time.
+    /// After a removal: a store that is mostly dead bytes is tidied, a page each time.
     pub(super) fn tidy_after_removal(&mut self) {
         if self.dead > self.live / 2 + 512 {
             self.tidy();
@@ -201,8 +200,7 @@ impl Table {
         true
     }
 
-    /// Whether so many bytes are dead that a pass over the table is worth its while.
-    #[must_use]
+    /// Whether so many bytes are dead that a pass over the store is worth its while.
     pub(crate) fn is_untidy(&self) -> bool {
         self.dead > self.live / 8 + 64
     }

@@ -1,21 +1,28 @@
 //! Which entries' time has come.
 //!
-//! Each page keeps a time before which none of its entries expires, the table the least of them, and the
+//! Each page keeps a time before which none of its entries expires, the store the least of them, and the
 //! keyspace the least of a slot's tables where it can be read without the lock. So finding what is due is a
-//! scan over 16384 numbers, then over a table's pages, then over a page. A table with many pages has a tree
+//! scan over 16384 numbers, then over a store's pages, then over a page. A store with many pages has a tree
 //! of minima over them, 64 to one. The times are lower bounds: an entry that was removed leaves its time
 //! behind, and the page that turns out to have nothing due gets its exact one.
+//!
+//! Which keys have values whose elements expire is kept by key, with a time before which none of these does
+//! ([`PartsDue`]).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use clock::Millis;
 
-use super::{Dropped, Place, Table};
+use super::{Entries, Place};
 use crate::entry;
 use crate::hashing;
+use crate::outside::{Outside, Record};
 use crate::page;
 use crate::pages;
 
 const FANOUT: usize = 64;
-/// A table with so many pages has a tree.
+/// A store with so many pages has a tree.
 const TREE_FROM: usize = 64;
 
 /// The earliest times of pages, and minima of minima of them.
@@ -64,9 +71,48 @@ impl DueTree {
     }
 }
 
-impl Table {
-    /// Takes out one entry whose time has come and puts its key into `key`; says whether there was one.
-    pub fn pop_due(&mut self, now: Millis, key: &mut Vec<u8>) -> Option<Dropped> {
+/// The keys whose values have elements that expire.
+#[derive(Debug, Default)]
+pub(crate) struct PartsDue {
+    by_time: BTreeSet<(Millis, Arc<[u8]>)>,
+    by_key: BTreeMap<Arc<[u8]>, Millis>,
+}
+
+impl PartsDue {
+    fn first(&self) -> Option<Millis> {
+        self.by_time.first().map(|(time, _)| *time)
+    }
+
+    fn note(&mut self, key: &[u8], due: Millis) {
+        let known = self.by_key.get_key_value(key).map(|(key, &time)| (key.clone(), time));
+        if known.as_ref().is_some_and(|&(_, time)| time <= due) {
+            return;
+        }
+        let key = match known {
+            Some((key, time)) => {
+                self.by_time.remove(&(time, key.clone()));
+                key
+            }
+            None => key.into(),
+        };
+        self.by_time.insert((due, key.clone()));
+        self.by_key.insert(key, due);
+    }
+
+    fn pop(&mut self, now: Millis) -> Option<Arc<[u8]>> {
+        if self.first()? > now {
+            return None;
+        }
+        let (_, key) = self.by_time.pop_first()?;
+        self.by_key.remove(&key);
+        Some(key)
+    }
+}
+
+impl<V: Outside> Entries<V> {
+    /// Takes out one entry whose time has come and puts its key into `key`; gives what it had outside. `None` if there
+    /// was none.
+    pub(crate) fn pop_due(&mut self, now: Millis, key: &mut Vec<u8>) -> Option<Option<Record<V>>> {
         while self.next_due <= now {
             let (number, earliest) = self.earliest_page();
             self.next_due = earliest;
@@ -87,24 +133,33 @@ impl Table {
             };
             let reference = pages::reference(number, at);
             key.clear();
-            key.extend_from_slice(self.keys().key(reference));
-            let dropped = self.remove_quietly(Place(reference), hashing::of(key));
+            key.extend_from_slice(self.names().name(reference));
+            let record = self.remove_quietly(Place(reference), hashing::of(key));
             self.tidy_after_removal();
-            return Some(dropped);
+            return Some(record);
         }
         None
     }
 
-    /// When the next entry or field of a hash expires, or a time before that.
-    #[must_use]
+    /// When the next entry or an element of a value expires, or a time before that.
     #[inline]
-    pub fn next_due(&self) -> Option<Millis> {
+    pub(crate) fn next_due(&self) -> Option<Millis> {
         if self.volatile == 0 && self.rare.is_none() {
             return None;
         }
-        let fields = self.rare.as_ref().and_then(|rare| rare.fields_due.as_ref()?.first());
+        let parts = self.rare.as_ref().and_then(|rare| rare.parts_due.as_ref()?.first());
         let entries = (self.volatile > 0).then_some(self.next_due);
-        fields.into_iter().chain(entries).min()
+        parts.into_iter().chain(entries).min()
+    }
+
+    /// The elements of this key's value expire from then on.
+    pub(crate) fn note_parts_due(&mut self, key: &[u8], due: Millis) {
+        self.rare().parts_due.get_or_insert_default().note(key, due);
+    }
+
+    /// Takes out a key whose value may have an element that is due.
+    pub(crate) fn pop_parts_due(&mut self, now: Millis) -> Option<Arc<[u8]>> {
+        self.rare.as_mut()?.parts_due.as_mut()?.pop(now)
     }
 
     /// How many entries' time has come.
@@ -146,7 +201,7 @@ impl Table {
         }
     }
 
-    /// A table that has come to many pages gets its tree.
+    /// A store that has come to many pages gets its tree.
     pub(super) fn due_page_added(&mut self, number: usize) {
         let has_tree = self.rare.as_ref().is_some_and(|rare| rare.due.is_some());
         if number >= TREE_FROM && !has_tree {

@@ -1,4 +1,4 @@
-//! What snapshots hold of a table.
+//! What snapshots hold of a store.
 //!
 //! A pin says: the pages from `walked` to `mark` are as they were at the cut. `mark` is how many pages
 //! there were then; from the cut on, new entries go to new pages. In the pages between, no entry is edited
@@ -7,46 +7,49 @@
 //! what was removed since is still there. As the walk passes a page, what was kept for it dies, and the
 //! page is as any other.
 //!
-//! A large value is a table of its own, and is pinned in turn: when it is first changed after the cut, or
+//! A large collection is pinned in turn ([`crate::large::Collection`]): when it is first changed after the cut, or
 //! when its entry is copied, or at the latest when the walk passes its entry. From then on it waits in
-//! `pending`, which keeps it alive, until the walk has gone through its pages too.
+//! `pending`, which keeps it alive, until the walk has gone through it too.
 //!
 //! A long string or packed collection outside of the pages waits there as well and is walked by itself, a piece
 //! at a time; it is copied if it is edited meanwhile.
 //!
 //! A walk copies what it passes ([`Captured`]); it is shown when the slot is no longer held.
 //!
-//! Up to three snapshots can hold a table at a time, each with its bit; nobody waits for another's walk.
+//! Up to three snapshots can hold a store at a time, each with its bit; nobody waits for another's walk.
 
-use clock::Millis;
-
-use super::{Place, Rare, Table};
-use crate::captured::{Beside, Captured, FindBeside, Owner, PartOf, is_needed};
-use crate::entry::{self, Draft, Header, MAX_VALUE, Where};
-use crate::hash::{HashRef, Shape};
+use super::{Entries, Place, Rare};
+use crate::captured::{Beside, Captured, FindBeside, Owner, is_needed};
+use crate::entry::{self, Draft, Header, Marks, Where};
 use crate::key::Key;
-use crate::outside::{Large, Record, count_kept};
+use crate::large::Large;
+use crate::outside::{Outside, Record, Shape, ShapeMut, count_kept};
 use crate::page;
 use crate::pages;
-use crate::usage::Usage;
-use crate::value::Value;
 
 /// How much of a long value is copied under one lock.
 const PIECE: usize = 64 << 10;
 
 /// What one snapshot holds of a table.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Pin {
+pub(crate) struct Pin {
     /// The snapshot's bit in the state of an entry: 1, 2 or 4.
     bit: u32,
-    /// The database that the table was at the cut.
+    /// The database that the store was at the cut.
     db: u16,
     walked: u32,
     mark: u32,
-    /// How many entries the table had, and how many of them expire: a pin is made before the first change after the
+    /// How many entries there were, and how many of them expire: a pin is made before the first change after the
     /// cut.
-    len: u32,
-    volatile: u32,
+    pub(crate) len: u32,
+    pub(crate) volatile: u32,
+}
+
+impl Pin {
+    /// Whether nothing has been walked yet.
+    pub(crate) fn is_new(&self) -> bool {
+        self.walked == 0
+    }
 }
 
 /// A value outside whose entry a walk has passed.
@@ -54,16 +57,14 @@ pub(super) struct Pin {
 pub(super) struct Pending {
     bit: u32,
     db: u16,
-    header: Header,
+    marks: Marks,
     key: Box<[u8]>,
-    expiry: Option<Millis>,
-    usage: Usage,
     record: u32,
     /// How much of a long value has been walked.
     walked: usize,
 }
 
-impl Table {
+impl<V: Outside> Entries<V> {
     /// The snapshots that still need what lies in a page, as bits.
     #[inline]
     pub(super) fn pinned(&self, number: usize) -> u32 {
@@ -76,7 +77,7 @@ impl Table {
         pins.iter().map(|pin| pin.mark as usize).max().unwrap_or(0)
     }
 
-    /// Holds what the table has now for a snapshot.
+    /// Holds what there is now for a snapshot.
     pub(crate) fn pin(&mut self, bit: u32, db: u16) {
         let (mark, len, volatile) = (self.pages.count() as u32, self.len, self.volatile);
         if mark > 0 {
@@ -84,7 +85,7 @@ impl Table {
         }
     }
 
-    fn pin_of(&self, bit: u32) -> Option<Pin> {
+    pub(crate) fn pin_of(&self, bit: u32) -> Option<Pin> {
         self.rare.as_ref()?.pins.iter().find(|pin| pin.bit == bit).copied()
     }
 
@@ -97,14 +98,13 @@ impl Table {
         self.pending_for(bit).is_some()
     }
 
-    /// Whether any snapshot still needs the table.
+    /// Whether any snapshot still needs something here.
     pub(crate) fn is_pinned(&self) -> bool {
         self.rare.as_ref().is_some_and(|rare| !rare.pins.is_empty() || !rare.pending.is_empty())
     }
 
     /// Bytes of entries that are kept for snapshots only.
-    #[must_use]
-    pub fn leftover_bytes(&self) -> usize {
+    pub(crate) fn leftover_bytes(&self) -> usize {
         self.rare.as_ref().map_or(0, |rare| rare.leftover)
     }
 
@@ -121,10 +121,7 @@ impl Table {
             let number = pin.walked as usize;
             self.pages.prefetch_page(number + 1);
             if let Some(page) = self.pages.page_if(number) {
-                let beside = |at, header| self.beside(page, at, header);
-                let beside: Option<&FindBeside<'_, '_>> =
-                    if self.has_outside() { Some(&beside) } else { None };
-                passed += captured.add_page(pin.db, bit, page, beside);
+                passed += self.with_beside(page, |beside| captured.add_page(pin.db, bit, page, beside));
             }
             self.keep_long_of(bit, pin.db, number);
             self.pass(bit, number, &mut captured.dropped);
@@ -136,80 +133,104 @@ impl Table {
         self.rare.as_ref().is_some_and(|rare| !rare.store.is_empty())
     }
 
-    /// What an entry has outside of its page, unless it is shown by itself. Long fields are not.
+    /// Gives `work` a way to what entries of a page have outside, if any may.
+    fn with_beside<'a, R>(
+        &'a self,
+        page: &'a [u8],
+        work: impl FnOnce(Option<&FindBeside<'_, 'a>>) -> R,
+    ) -> R {
+        if !self.has_outside() {
+            return work(None);
+        }
+        work(Some(&|at, header| self.beside(page, at, header)))
+    }
+
+    /// What an entry has outside of its page, unless that is shown by itself.
     fn beside<'a>(&'a self, page: &'a [u8], at: usize, header: Header) -> Option<Beside<'a>> {
         let record = self.store().record(header.outside(page, at)?);
-        match &record.value {
-            Large::Bytes(bytes) if self.of_fields || bytes.len() <= MAX_VALUE => {
+        match record.value.shape() {
+            Shape::Flat(bytes) if !record.value.waits() => {
                 Some(Beside { key: record.key.as_deref(), value: bytes })
             }
-            _ => None,
+            Shape::Flat(_) | Shape::Collection(_) => None,
         }
     }
 
-    /// Copies a piece of a long value, or a page of one that is a table; returns its bytes.
+    /// Copies a piece of a long value, or the next part of a collection; returns its bytes.
     fn walk_pending(&mut self, index: usize, captured: &mut Captured) -> usize {
         let rare = self.rare();
         let pending = &mut rare.pending[index];
-        let (bit, record) = (pending.bit, pending.record);
-        let table = match &mut rare.store.record_mut(record).value {
-            Large::Fields(table) => table,
-            Large::Bytes(bytes) => {
+        let copied = match rare.store.record_mut(pending.record).value.shape_mut() {
+            ShapeMut::Collection(collection) => collection.walk(pending.bit, pending.owner(), captured),
+            ShapeMut::Flat(bytes) => {
                 let left = &bytes[pending.walked..];
                 let (piece, left) = left.split_at(left.len().min(PIECE));
                 captured.add_long_part(piece, left.len());
                 pending.walked += piece.len();
-                let copied = piece.len();
-                if left.is_empty() {
-                    captured.complete_long(pending.db, pending.header, pending.owner(), pending.walked);
+                let (copied, done) = (piece.len(), left.is_empty());
+                if done {
+                    captured.complete_long(pending.owner(), pending.walked);
                     self.end_pending(index, &mut captured.dropped);
                 }
                 return copied;
             }
         };
-        let Some(pin) = table.pin_of(bit) else {
+        copied.unwrap_or_else(|| {
             self.end_pending(index, &mut captured.dropped);
-            return 0;
-        };
+            0
+        })
+    }
+
+    /// For a collection, whose entries these are: lets `copy` have the next page that the pin holds, which may be an
+    /// empty one so that there is a first, and passes it. `None` if the pin is done.
+    pub(crate) fn walk_page(
+        &mut self,
+        bit: u32,
+        dropped: &mut Vec<Record<Large>>,
+        copy: impl for<'a> FnOnce(&Pin, &'a [u8], Option<&FindBeside<'_, 'a>>) -> usize,
+    ) -> Option<usize> {
+        let pin = self.pin_of(bit)?;
         let number = pin.walked as usize;
-        let part = PartOf { total: pin.len as usize, first: number == 0, any_expires: pin.volatile > 0 };
-        // The first part is there in any case: it says what follows.
         let mut empty = [0; page::HEAD];
         page::format(&mut empty);
-        let page = table.pages.page_if(number).unwrap_or(&empty);
-        let beside = |at, header| table.beside(page, at, header);
-        let beside: Option<&FindBeside<'_, '_>> = if table.has_outside() { Some(&beside) } else { None };
-        let copied = captured.add_fields(pending.db, bit, page, beside, pending.owner(), &part);
-        table.pages.prefetch_page(number + 1);
-        table.pass(bit, number, &mut captured.dropped);
-        copied
+        let page = self.pages.page_if(number).unwrap_or(&empty);
+        let copied = self.with_beside(page, |beside| copy(&pin, page, beside));
+        self.pages.prefetch_page(number + 1);
+        self.pass(bit, number, dropped);
+        Some(copied)
+    }
+
+    /// For a collection: passes the next page that the pin holds; returns its bytes. `None` if the pin is done.
+    pub(crate) fn skip_page(&mut self, bit: u32, dropped: &mut Vec<Record<Large>>) -> Option<usize> {
+        let number = self.pin_of(bit)?.walked as usize;
+        let size = self.pages.size_if(number).unwrap_or(0);
+        self.pass(bit, number, dropped);
+        Some(size)
     }
 
     /// In order: the next of the same snapshot may have been begun.
-    fn end_pending(&mut self, index: usize, dropped: &mut Vec<Record>) {
+    fn end_pending(&mut self, index: usize, dropped: &mut Vec<Record<Large>>) {
         let pending = self.rare().pending.remove(index);
-        dropped.extend(self.rare().store.release(pending.record));
+        dropped.extend(self.rare().store.release(pending.record).map(Record::into_dropped));
     }
 
-    /// Lets go of a long value, or of a page of one that is a table; returns its bytes.
-    fn skip_pending(&mut self, index: usize, dropped: &mut Vec<Record>) -> usize {
+    /// Lets go of a long value, or of the next part of a collection; returns its bytes.
+    fn skip_pending(&mut self, index: usize, dropped: &mut Vec<Record<Large>>) -> usize {
         let rare = self.rare();
         let Pending { bit, record, .. } = rare.pending[index];
-        if let Large::Fields(table) = &mut rare.store.record_mut(record).value
-            && let Some(pin) = table.pin_of(bit)
-        {
-            let number = pin.walked as usize;
-            let size = table.pages.size_if(number).unwrap_or(0);
-            table.pass(bit, number, dropped);
-            return size;
-        }
-        self.end_pending(index, dropped);
-        0
+        let passed = match rare.store.record_mut(record).value.shape_mut() {
+            ShapeMut::Flat(_) => None,
+            ShapeMut::Collection(collection) => collection.skip(bit, dropped),
+        };
+        passed.unwrap_or_else(|| {
+            self.end_pending(index, dropped);
+            0
+        })
     }
 
     /// Lets go of what the pin holds without copying it, `budget` bytes of pages at a time. Says whether the
     /// pin is done.
-    pub(crate) fn unpin(&mut self, bit: u32, budget: usize, dropped: &mut Vec<Record>) -> bool {
+    pub(crate) fn unpin(&mut self, bit: u32, budget: usize, dropped: &mut Vec<Record<Large>>) -> bool {
         let mut passed = 0;
         while passed < budget {
             if let Some(index) = self.pending_for(bit) {
@@ -218,7 +239,7 @@ impl Table {
             }
             let Some(pin) = self.pin_of(bit) else { return true };
             let nothing =
-                self.rare.as_ref().is_none_or(|rare| rare.leftover == 0 && !rare.store.has_tables());
+                self.rare.as_ref().is_none_or(|rare| rare.leftover == 0 && !rare.store.has_collections());
             if nothing {
                 self.rare().pins.retain(|pin| pin.bit != bit);
                 return true;
@@ -236,7 +257,7 @@ impl Table {
     }
 
     /// The pin has passed a page.
-    fn pass(&mut self, bit: u32, number: usize, dropped: &mut Vec<Record>) {
+    fn pass(&mut self, bit: u32, number: usize, dropped: &mut Vec<Record<Large>>) {
         let rare = self.rare();
         let index = rare.pins.iter().position(|pin| pin.bit == bit).expect("a pin passes pages");
         rare.pins[index].walked += 1;
@@ -254,10 +275,9 @@ impl Table {
         let mut pending = Vec::new();
         for (at, header) in page::entries(page, page::HEAD) {
             let Some(record) = header.outside(page, at).filter(|_| is_needed(header, bit)) else { continue };
-            if waits(&self.value_of(header, page, at)) {
-                let key = self.keys().key_of(header, page, at).into();
-                let (expiry, usage) = (header.expiry(page, at), Usage(header.usage(page, at)));
-                pending.push(Pending { bit, db, header, key, expiry, usage, record, walked: 0 });
+            if self.store().record(record).value.waits() {
+                let key = self.names().name_of(header, page, at).into();
+                pending.push(Pending { bit, db, marks: header.marks(page, at), key, record, walked: 0 });
             }
         }
         for pending in &pending {
@@ -267,19 +287,26 @@ impl Table {
         self.rare().pending.extend(pending);
     }
 
-    /// Pins a record that is a table, for each of `bits` that has not.
-    pub(super) fn pin_record(&mut self, record: u32, bits: u32) {
-        if let Large::Fields(table) = &mut self.rare().store.record_mut(record).value {
-            for bit in [1, 2, 4].into_iter().filter(|bit| bits & bit != 0) {
-                if !table.is_pinned_for(bit) {
-                    table.pin(bit, 0);
-                }
-            }
+    /// Pins a record that is a collection, for each of `bits` that has not.
+    fn pin_record(&mut self, record: u32, bits: u32) {
+        if let ShapeMut::Collection(collection) = self.rare().store.record_mut(record).value.shape_mut() {
+            [1, 2, 4].into_iter().filter(|bit| bits & bit != 0).for_each(|bit| collection.pin(bit));
         }
     }
 
+    /// What an entry has outside, to be changed: the snapshots that need the entry pin it first.
+    pub(crate) fn outside_mut(&mut self, place: Place) -> Option<&mut V> {
+        let pinned = self.pinned(pages::split(place.0).0);
+        let (header, page, at) = self.pages.entry(place.0);
+        let number = header.outside(page, at)?;
+        if pinned != 0 {
+            self.pin_record(number, pinned);
+        }
+        Some(&mut self.rare().store.record_mut(number).value)
+    }
+
     /// Ends the entries of a page that were kept for this pin only.
-    fn let_go(&mut self, bit: u32, number: usize, dropped: &mut Vec<Record>) {
+    fn let_go(&mut self, bit: u32, number: usize, dropped: &mut Vec<Record<Large>>) {
         if self.rare().leftover == 0 {
             return;
         }
@@ -299,38 +326,30 @@ impl Table {
             self.rare().leftover -= header.len();
             count_kept(0, header.len());
             if let Some(record) = header.outside(self.pages.page(number), here) {
-                dropped.extend(self.rare().store.release(record));
+                dropped.extend(self.rare().store.release(record).map(Record::into_dropped));
             }
             self.bury(number, here);
         }
     }
 
     /// Makes an entry one that may be edited: if a snapshot needs it as it is, a copy of it.
-    pub(super) fn thaw(&mut self, place: Place, key: &Key<'_>) -> Place {
+    pub(crate) fn thaw(&mut self, place: Place, key: &Key<'_>) -> Place {
         let pinned = self.pinned(pages::split(place.0).0);
         if pinned == 0 {
             return place;
         }
         let (header, page, at) = self.pages.entry(place.0);
         let value: smallvec::SmallVec<[u8; 512]> = header.value(page, at).into();
-        let (usage, expiry) = (header.usage(page, at), header.expiry(page, at));
+        let marks = header.marks(page, at);
         if let Some(number) = header.outside(page, at) {
             self.pin_record(number, pinned);
             self.rare().store.record_mut(number).shared += 1;
         }
         let key_here = if header.place() == Where::BothOutside { &[] } else { key.bytes };
-        let draft = Draft {
-            form: self.form(header.kind()),
-            place: header.place(),
-            mark: header.mark(),
-            usage,
-            expiry,
-            key: key_here,
-            value: &value,
-        };
+        let draft = Draft { marks, place: header.place(), key: key_here, value: &value };
         self.unlink(place, key.hash);
         self.kill(place);
-        self.count_in(expiry);
+        self.count_in(marks.expiry);
         self.put(key.hash, &draft, value.len())
     }
 
@@ -342,8 +361,7 @@ impl Table {
             return number;
         }
         store.record_mut(number).shared -= 1;
-        let copy = store.record(number).copy();
-        let copied = store.put(copy);
+        let copied = store.put_copy(number);
         store.keep(number);
         let (header, page, at): (Header, _, _) = self.pages.entry_mut(place.0);
         header.value_mut(page, at).copy_from_slice(&copied.to_le_bytes());
@@ -351,22 +369,13 @@ impl Table {
     }
 }
 
-/// Whether the value is walked by itself, after its page. Only what lies outside is that long.
-fn waits(value: &Value<'_>) -> bool {
-    match value {
-        Value::String(string) => string.bytes.len() > MAX_VALUE,
-        Value::Hash(HashRef { shape: Shape::Packed(bytes), .. }) => bytes.len() > MAX_VALUE,
-        Value::Hash(_) | Value::HashPart(_) => true,
-    }
-}
-
 impl Pending {
     fn owner(&self) -> Owner<'_> {
-        Owner { key: &self.key, expiry: self.expiry, usage: self.usage }
+        Owner { db: self.db, key: &self.key, marks: self.marks }
     }
 }
 
-impl Rare {
+impl<V: Outside> Rare<V> {
     #[inline]
     fn pinned(&self, number: usize) -> u32 {
         let holding = self.pins.iter().filter(|pin| (pin.walked..pin.mark).contains(&(number as u32)));

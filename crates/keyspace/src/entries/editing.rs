@@ -1,0 +1,172 @@
+//! Changing entries where they lie, or moving them because their size changes.
+
+use std::ops::Range;
+
+use clock::Millis;
+use smallvec::SmallVec;
+
+use super::{Content, Entries, Place};
+use crate::entry::{Code, Draft, Marks, Where, is_wide};
+use crate::key::Key;
+use crate::outside::Outside;
+use crate::packed;
+use crate::pages;
+
+impl<V: Outside> Entries<V> {
+    /// Writes over a value of the same length, if it may be edited where it lies.
+    pub(crate) fn overwrite(
+        &mut self,
+        place: Place,
+        bytes: &[u8],
+        code: Code,
+        expiry: Option<Millis>,
+    ) -> bool {
+        let number = pages::split(place.0).0;
+        if self.pinned(number) != 0 {
+            return false;
+        }
+        let (header, page, at) = self.pages.entry_mut(place.0);
+        let fits = header.place() == Where::Here
+            && header.holds(expiry)
+            && header.value(page, at).len() == bytes.len();
+        if fits {
+            header.with_code(code).write(page, at);
+            header.value_mut(page, at).copy_from_slice(bytes);
+            if let Some(expiry) = expiry {
+                header.set_expiry(page, at, expiry);
+                self.note_due(number, expiry);
+            }
+        }
+        fits
+    }
+
+    /// Changes when the entry expires; `None` makes it stay.
+    pub(crate) fn set_expiry(&mut self, place: Place, key: &Key<'_>, expiry: Option<Millis>) -> Place {
+        let place = self.thaw(place, key);
+        let number = pages::split(place.0).0;
+        let (header, page, at) = self.pages.entry_mut(place.0);
+        match expiry {
+            None if !header.volatile() => place,
+            Some(expiry) if header.holds(Some(expiry)) => {
+                header.set_expiry(page, at, expiry);
+                self.note_due(number, expiry);
+                place
+            }
+            _ => {
+                let marks = Marks { expiry, ..header.marks(page, at) };
+                let value: SmallVec<[u8; 512]> = header.value(page, at).into();
+                self.unlink(place, key.hash);
+                self.kill(place);
+                if header.place() == Where::Here {
+                    return self.insert(key, Content { marks, bytes: &value, len: value.len() });
+                }
+                let mut place = header.place();
+                if place == Where::ValueOutside && is_wide(expiry) {
+                    let number = u32::from_le_bytes(value[..].try_into().expect("a number is four bytes"));
+                    self.rare().store.set_key(number, key.bytes);
+                    place = Where::BothOutside;
+                }
+                let key_here = if place == Where::BothOutside { &[] } else { key.bytes };
+                let draft = Draft { marks, place, key: key_here, value: &value };
+                self.count_in(expiry);
+                self.put(key.hash, &draft, value.len())
+            }
+        }
+    }
+
+    /// Makes a flat value `len` bytes long, keeping what it has and filling with zeros, and gives its bytes for
+    /// editing. The expiry stays.
+    pub(crate) fn edit(&mut self, place: Place, key: &Key<'_>, len: usize, code: Code) -> (Place, &mut [u8]) {
+        let mut place = self.thaw(place, key);
+        self.set_code(place, code);
+        let (header, page, at) = self.pages.entry(place.0);
+        if header.place() == Where::Here && header.value(page, at).len() != len {
+            let marks = header.marks(page, at);
+            let value: SmallVec<[u8; 512]> = header.value(page, at).into();
+            self.unlink(place, key.hash);
+            self.kill(place);
+            let bytes = &value[..value.len().min(len)];
+            place = self.insert(key, Content { marks, bytes, len });
+        }
+        let (header, page, at) = self.pages.entry(place.0);
+        if let Some(number) = header.outside(page, at) {
+            let number = self.own_record(place, number);
+            self.rare().store.resize(number, |bytes| {
+                bytes.resize(len, 0);
+                if bytes.capacity() > 2 * len + 64 {
+                    bytes.shrink_to_fit();
+                }
+            });
+            return (place, self.rare().store.flat_mut(number));
+        }
+        let (header, page, at) = self.pages.entry_mut(place.0);
+        (place, header.value_mut(page, at))
+    }
+
+    /// Gives an entry another code. That a snapshot may need it does not matter: it says only how a value is
+    /// called, and is not written.
+    pub(crate) fn set_code(&mut self, place: Place, code: Code) {
+        let (header, page, at) = self.pages.entry_mut(place.0);
+        if header.code() != code {
+            header.with_code(code).write(page, at);
+        }
+    }
+
+    /// The bytes of a flat value, to be changed where they are. The entry must be thawed.
+    pub(crate) fn flat_mut(&mut self, place: Place) -> &mut [u8] {
+        let (header, page, at) = self.pages.entry(place.0);
+        match header.outside(page, at) {
+            Some(number) => {
+                let number = self.own_record(place, number);
+                self.rare().store.flat_mut(number)
+            }
+            None => {
+                let (header, page, at) = self.pages.entry_mut(place.0);
+                header.value_mut(page, at)
+            }
+        }
+    }
+
+    /// Exchanges some bytes of a packed collection for others, in its entry or outside, and sets how many elements
+    /// it has.
+    pub(crate) fn splice(&mut self, place: Place, key: &Key<'_>, splice: &Splice<'_>) -> Place {
+        let Splice { range, with, count, code } = splice;
+        let (header, page, at) = self.pages.entry(place.0);
+        if header.place() == Where::Here {
+            let marks = Marks { code: *code, ..header.marks(page, at) };
+            let old = header.value(page, at);
+            let mut bytes: SmallVec<[u8; 1024]> = SmallVec::with_capacity(old.len() + with.len());
+            bytes.extend_from_slice(&old[..range.start]);
+            bytes.extend_from_slice(with);
+            bytes.extend_from_slice(&old[range.end..]);
+            packed::set_count(&mut bytes, *count);
+            self.unlink(place, key.hash);
+            self.kill(place);
+            return self.insert(key, Content { marks, bytes: &bytes, len: bytes.len() });
+        }
+        let place = self.thaw(place, key);
+        self.set_code(place, *code);
+        let (header, page, at) = self.pages.entry(place.0);
+        let number = header.outside(page, at).expect("it lies outside");
+        let number = self.own_record(place, number);
+        self.rare().store.resize(number, |bytes| {
+            let need = bytes.len() - range.len() + with.len();
+            if need > bytes.capacity() {
+                bytes.reserve_exact(need + need / 16 - bytes.len());
+            }
+            bytes.splice(range.clone(), with.iter().copied());
+            packed::set_count(bytes, *count);
+        });
+        place
+    }
+}
+
+/// What is exchanged in a packed collection.
+#[derive(Debug)]
+pub(crate) struct Splice<'a> {
+    pub(crate) range: Range<usize>,
+    pub(crate) with: &'a [u8],
+    /// How many elements there are then.
+    pub(crate) count: usize,
+    pub(crate) code: Code,
+}

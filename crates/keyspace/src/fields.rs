@@ -1,0 +1,260 @@
+//! The elements of a large collection that are found by name: the fields of a hash.
+//!
+//! They are the entries of a store of their own ([`crate::entries`]). A snapshot captures them by a pin of that store,
+//! however many there are, page by page.
+
+use std::marker::PhantomData;
+
+use clock::Millis;
+use slot_routing::Slot;
+
+use crate::captured::{Captured, Owner, PageView, PartOf};
+use crate::entries::{Body, Content, Entries, Found, Place};
+use crate::entry::{Code, Marks, kept_time};
+use crate::hashing;
+use crate::key::Key;
+use crate::large::{Collection, Large};
+use crate::outside::Record;
+use crate::packed::Packed;
+use crate::value::Elements;
+
+/// An element with a name: a field of a hash.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Field<'a> {
+    pub name: &'a [u8],
+    pub value: &'a [u8],
+    pub expiry: Option<Millis>,
+}
+
+impl Field<'_> {
+    /// Whether its time has not come.
+    #[must_use]
+    pub fn lives_at(&self, now: Millis) -> bool {
+        self.expiry.is_none_or(|expiry| expiry > now)
+    }
+}
+
+/// A field that was set anew: what it was before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Replaced {
+    pub expiry: Option<Millis>,
+}
+
+/// What the fields are of. It says what makes one kind's differ from another's.
+pub(crate) trait Of: std::fmt::Debug + Sized {
+    /// Those of a part, as a snapshot shows them.
+    fn elements(part: FieldsPart<'_>) -> Elements<'_>;
+
+    /// All of them as a value.
+    fn large(fields: Box<Fields<Self>>) -> Large;
+
+    /// Those of a packed value of the kind.
+    fn unpack<'a>(packed: &Packed<'a>) -> impl Iterator<Item = Field<'a>> + use<'a, Self>;
+}
+
+/// A hash: each field has a value and may expire.
+#[derive(Debug)]
+pub(crate) struct OfHash;
+
+impl Of for OfHash {
+    fn elements(part: FieldsPart<'_>) -> Elements<'_> {
+        Elements::Hash(part)
+    }
+
+    fn large(fields: Box<Fields<Self>>) -> Large {
+        Large::Hash(fields)
+    }
+
+    fn unpack<'a>(packed: &Packed<'a>) -> impl Iterator<Item = Field<'a>> + use<'a> {
+        packed.fields()
+    }
+}
+
+/// The fields of a large collection.
+#[derive(Debug)]
+pub(crate) struct Fields<T> {
+    entries: Entries<Vec<u8>>,
+    of: PhantomData<T>,
+}
+
+impl<T> Default for Fields<T> {
+    fn default() -> Self {
+        Self { entries: Entries::default(), of: PhantomData }
+    }
+}
+
+/// A name as a key; which slot it would be in does not matter.
+pub(crate) fn name_key(name: &[u8]) -> Key<'_> {
+    let slot = Slot::new(0).expect("the first slot");
+    Key { bytes: name, slot, hash: hashing::of(name) }
+}
+
+impl<T> Fields<T> {
+    pub(crate) fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    #[inline]
+    fn find(&self, key: &Key<'_>) -> Option<Place> {
+        match self.entries.find(key, Millis(i64::MIN)) {
+            Found::Live(place) | Found::Expired(place) => Some(place),
+            Found::Missing => None,
+        }
+    }
+
+    #[inline]
+    fn at(&self, place: Place) -> Field<'_> {
+        let value = match self.entries.value(place).1 {
+            Body::Here(bytes) => bytes,
+            Body::Outside(bytes) => bytes,
+        };
+        Field { name: self.entries.key(place), value, expiry: self.entries.expiry(place) }
+    }
+
+    #[inline]
+    pub(crate) fn get(&self, name: &[u8]) -> Option<Field<'_>> {
+        self.find(&name_key(name)).map(|place| self.at(place))
+    }
+
+    pub(crate) fn for_each(&self, visit: &mut dyn FnMut(Field<'_>)) {
+        self.entries.scan(0, usize::MAX, &mut |place| visit(self.at(place)));
+    }
+
+    pub(crate) fn scan(&self, from: u64, count: usize, visit: &mut dyn FnMut(Field<'_>)) -> Option<u64> {
+        self.entries.scan(from, count, &mut |place| visit(self.at(place)))
+    }
+
+    pub(crate) fn random(&self, random: u64) -> Option<Field<'_>> {
+        self.entries.random(random).map(|place| self.at(place))
+    }
+
+    pub(crate) fn count_due(&self, now: Millis) -> usize {
+        self.entries.count_due(now)
+    }
+
+    pub(crate) fn next_due(&self) -> Option<Millis> {
+        self.entries.next_due()
+    }
+
+    /// Sets a field; says what was there.
+    pub(crate) fn set(&mut self, name: &[u8], value: &[u8], expiry: Option<Millis>) -> Option<Replaced> {
+        let expiry = expiry.map(kept_time);
+        let key = name_key(name);
+        let found = self.find(&key);
+        let replaced = found.map(|place| Replaced { expiry: self.entries.expiry(place) });
+        if let Some(place) = found {
+            if self.entries.overwrite(place, value, Code::ELEMENT, expiry) {
+                return replaced;
+            }
+            drop(self.entries.remove_quietly(place, key.hash));
+        }
+        self.insert(&key, value, expiry);
+        replaced
+    }
+
+    fn insert(&mut self, key: &Key<'_>, value: &[u8], expiry: Option<Millis>) {
+        let marks = Marks { code: Code::ELEMENT, usage: 0, expiry };
+        self.entries.insert(key, Content { marks, bytes: value, len: value.len() });
+    }
+
+    /// Says whether the field was there.
+    pub(crate) fn remove(&mut self, name: &[u8]) -> bool {
+        let key = name_key(name);
+        let found = self.find(&key);
+        if let Some(place) = found {
+            drop(self.entries.remove(place, &key));
+        }
+        found.is_some()
+    }
+
+    /// Changes when a field expires, if it is there.
+    pub(crate) fn set_expiry(&mut self, name: &[u8], expiry: Option<Millis>) {
+        let key = name_key(name);
+        if let Some(place) = self.find(&key) {
+            self.entries.set_expiry(place, &key, expiry.map(kept_time));
+        }
+    }
+
+    /// Removes a field whose time has come and puts its name into `name`; says whether there was one.
+    pub(crate) fn pop_due(&mut self, now: Millis, name: &mut Vec<u8>) -> bool {
+        self.entries.pop_due(now, name).is_some()
+    }
+}
+
+impl<T: Of> Collection for Fields<T> {
+    fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    fn rough_bytes(&self) -> usize {
+        self.entries.rough_bytes()
+    }
+
+    fn held_bytes(&self) -> usize {
+        self.entries.held_bytes()
+    }
+
+    fn add(&mut self, elements: Packed<'_>) -> bool {
+        let before = self.len();
+        T::unpack(&elements).for_each(|field| {
+            self.set(field.name, field.value, field.expiry);
+        });
+        self.len() == before + elements.len()
+    }
+
+    fn copy(&self) -> Large {
+        let mut copy = Box::<Self>::default();
+        self.for_each(&mut |field| {
+            copy.insert(&name_key(field.name), field.value, field.expiry);
+        });
+        T::large(copy)
+    }
+
+    fn pin(&mut self, bit: u32) {
+        if !self.entries.is_pinned_for(bit) {
+            self.entries.pin(bit, 0);
+        }
+    }
+
+    fn walk(&mut self, bit: u32, of: Owner<'_>, captured: &mut Captured) -> Option<usize> {
+        let mut dropped = std::mem::take(&mut captured.dropped);
+        let copied = self.entries.walk_page(bit, &mut dropped, |pin, page, beside| {
+            let part = PartOf {
+                total: pin.len as usize,
+                first: pin.is_new(),
+                any_expires: pin.volatile > 0,
+                elements: T::elements,
+            };
+            captured.add_fields(bit, page, beside, of, part)
+        });
+        captured.dropped = dropped;
+        copied
+    }
+
+    fn skip(&mut self, bit: u32, dropped: &mut Vec<Record<Large>>) -> Option<usize> {
+        self.entries.skip_page(bit, dropped)
+    }
+
+    fn prefetch_index(&self, hash: u64) {
+        self.entries.prefetch_index(hash);
+    }
+
+    fn prefetch_element(&self, hash: u64) {
+        self.entries.prefetch_entry(hash);
+    }
+}
+
+/// Some fields of a large collection, as a snapshot's walk comes to them.
+#[derive(Debug, Clone, Copy)]
+pub struct FieldsPart<'a> {
+    /// Whether fields of the collection expired at the cut, here or in other parts.
+    pub any_expires: bool,
+    pub(crate) page: PageView<'a>,
+}
+
+impl FieldsPart<'_> {
+    /// Visits the fields of this part, which may be none.
+    pub fn for_each(&self, visit: &mut dyn FnMut(Field<'_>)) {
+        self.page.for_each(&mut |name, value, marks| visit(Field { name, value, expiry: marks.expiry }));
+    }
+}

@@ -1,0 +1,115 @@
+//! Fields that go, and when they do.
+
+use clock::Millis;
+use smallvec::SmallVec;
+
+use super::{HashRef, Shape, form, records};
+use crate::entries::{Found, Place, Splice};
+use crate::fields::{Field, Fields, OfHash, name_key};
+use crate::key::Key;
+use crate::large::Large;
+use crate::packed::{self, Bounds};
+use crate::table::{Dropped, Table};
+
+impl Table {
+    /// The hash at `place`, if it is one.
+    #[must_use]
+    #[inline]
+    pub fn hash(&self, place: Place) -> Option<HashRef<'_>> {
+        self.typed::<HashRef<'_>>(place)
+    }
+
+    pub(super) fn known_hash(&self, place: Place) -> HashRef<'_> {
+        self.hash(place).expect("the caller has seen that it is a hash")
+    }
+
+    /// The fields of a large hash, to be changed: the snapshots that need its entry pin it first.
+    pub(super) fn large_hash(&mut self, place: Place) -> Option<&mut Fields<OfHash>> {
+        match self.entries.outside_mut(place)? {
+            Large::Hash(fields) => Some(fields),
+            Large::Bytes(_) => None,
+        }
+    }
+
+    /// Removes a field of the hash at `place`; says whether it was there. A hash without fields must not
+    /// stay: the caller removes its key.
+    pub fn hash_remove(&mut self, place: Place, key: &Key<'_>, name: &[u8]) -> (Place, bool) {
+        let hash = self.known_hash(place);
+        let Shape::Packed(packed) = hash.shape else {
+            // Looked for first: what is not there needs no pin.
+            let found = hash.get(name).is_some();
+            return (place, found && self.large_hash(place).is_some_and(|fields| fields.remove(name)));
+        };
+        let Some(record) = records::find(packed, name) else { return (place, false) };
+        let (range, count) = (record.start..record.end, packed::count(packed) - 1);
+        let splice = Splice { range, with: &[], count, code: form(hash.named_table).code() };
+        (self.entries.splice(place, key, &splice), true)
+    }
+
+    /// Changes when a field of the hash at `place` expires; says whether the field is there.
+    pub fn hash_set_expiry(
+        &mut self,
+        place: Place,
+        key: &Key<'_>,
+        name: &[u8],
+        expiry: Option<Millis>,
+    ) -> (Place, bool) {
+        let hash = self.known_hash(place);
+        let Some(field) = hash.get(name) else { return (place, false) };
+        if field.expiry == expiry {
+            return (place, true);
+        }
+        let place = match hash.shape {
+            Shape::Packed(_) => {
+                let value: SmallVec<[u8; 512]> = field.value.into();
+                // The name that the encoding has stays: no bound is passed by a time.
+                let bounds = Bounds { entries: usize::MAX, value: usize::MAX };
+                self.hash_set(place, key, Field { name, value: &value, expiry }, bounds).0
+            }
+            Shape::Large(_) => {
+                if let Some(fields) = self.large_hash(place) {
+                    fields.set_expiry(name, expiry);
+                }
+                place
+            }
+        };
+        if expiry.is_some() {
+            self.note_parts_due(place, key);
+        }
+        (place, true)
+    }
+
+    /// Removes one field whose time has come from any hash, and the hash if that was its last; puts the
+    /// hash's key into `key` and the field's name into `name`. Says whether there was one.
+    pub fn pop_due_field(&mut self, now: Millis, key: &mut Vec<u8>, name: &mut Vec<u8>) -> Option<Dropped> {
+        while let Some(bytes) = self.entries.pop_parts_due(now) {
+            let hashed = name_key(&bytes);
+            let (Found::Live(place) | Found::Expired(place)) = self.find(&hashed, Millis(i64::MIN)) else {
+                continue;
+            };
+            let Some(hash) = self.hash(place) else { continue };
+            name.clear();
+            let (place, found) = match hash.shape {
+                Shape::Packed(packed) => {
+                    let past = |record: &records::Record<'_>| !Field::from(*record).lives_at(now);
+                    let due = records::records(packed).find(past);
+                    due.iter().for_each(|record| name.extend_from_slice(record.field));
+                    if due.is_some() { self.hash_remove(place, &hashed, name) } else { (place, false) }
+                }
+                Shape::Large(_) => {
+                    (place, self.large_hash(place).is_some_and(|fields| fields.pop_due(now, name)))
+                }
+            };
+            let emptied = self.known_hash(place).is_empty();
+            if !emptied {
+                self.note_parts_due(place, &hashed);
+            }
+            if found {
+                key.clear();
+                key.extend_from_slice(&bytes);
+                return Some(if emptied { self.remove(place, &hashed) } else { Dropped::default() });
+            }
+        }
+        None
+    }
+}

@@ -1,0 +1,185 @@
+//! A hash as one run of bytes.
+//!
+//! ```text
+//!  0        2
+//! +-------+--------------------------------------------------------+-----+
+//! | count | field length * 2 + timed | value length | time | field | ... |
+//! +-------+--------------------------------------------------------+-----+
+//!  u16     varint                    varint         6 bytes if timed; then the value
+//! ```
+//!
+//! A varint has seven bits a byte, the lowest first, and the highest bit says that more follow. Fields stand
+//! in the order in which they came. Who edits a hash computes the bytes that change and lets the table
+//! exchange them ([`crate::table`], `splice`).
+
+use clock::Millis;
+use smallvec::{Array, SmallVec};
+
+use crate::entry::{TIME, read_time, write_time};
+use crate::packed::COUNT;
+
+/// One field of a packed hash and where it stands.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Record<'a> {
+    pub(crate) start: usize,
+    pub(crate) end: usize,
+    /// Where the value begins; it goes to `end`.
+    pub(crate) value_at: usize,
+    pub(crate) field: &'a [u8],
+    pub(crate) value: &'a [u8],
+    pub(crate) expiry: Option<Millis>,
+}
+
+#[inline]
+fn varint(bytes: &[u8], at: &mut usize) -> usize {
+    let (mut value, mut shift) = (0, 0);
+    loop {
+        let byte = bytes[*at];
+        *at += 1;
+        value |= usize::from(byte & 0x7f) << shift;
+        if byte < 0x80 {
+            return value;
+        }
+        shift += 7;
+    }
+}
+
+/// Bytes that grow at their end.
+pub(crate) trait Bytes {
+    fn append(&mut self, bytes: &[u8]);
+}
+
+impl Bytes for Vec<u8> {
+    fn append(&mut self, bytes: &[u8]) {
+        self.extend_from_slice(bytes);
+    }
+}
+
+impl<A: Array<Item = u8>> Bytes for SmallVec<A> {
+    fn append(&mut self, bytes: &[u8]) {
+        self.extend_from_slice(bytes);
+    }
+}
+
+/// Up to here a record is short.
+const SHORT: usize = 96;
+/// What a record has at most before its field.
+const MOST_HEAD: usize = 2 * usize::BITS.div_ceil(7) as usize + TIME;
+
+fn put_varint(out: &mut [u8; MOST_HEAD], at: &mut usize, mut value: usize) {
+    while value >= 0x80 {
+        out[*at] = value as u8 | 0x80;
+        *at += 1;
+        value >>= 7;
+    }
+    out[*at] = value as u8;
+    *at += 1;
+}
+
+#[inline]
+pub(crate) fn record(packed: &[u8], start: usize) -> Record<'_> {
+    let mut at = start;
+    let (field_len, value_len) = (varint(packed, &mut at), varint(packed, &mut at));
+    let expiry = (field_len & 1 == 1).then(|| read_time(packed, at));
+    at += if expiry.is_some() { TIME } else { 0 };
+    let value_at = at + field_len / 2;
+    let end = value_at + value_len;
+    Record { start, end, value_at, field: &packed[at..value_at], value: &packed[value_at..end], expiry }
+}
+
+/// The fields of a packed hash, its count in front.
+#[inline]
+pub(crate) fn records(packed: &[u8]) -> impl Iterator<Item = Record<'_>> + Clone {
+    let mut at = COUNT;
+    std::iter::from_fn(move || {
+        let record = (at < packed.len()).then(|| record(packed, at))?;
+        at = record.end;
+        Some(record)
+    })
+}
+
+#[inline]
+pub(crate) fn find<'a>(packed: &'a [u8], field: &[u8]) -> Option<Record<'a>> {
+    records(packed).find(|record| record.field == field)
+}
+
+pub(crate) fn push(out: &mut impl Bytes, field: &[u8], value: &[u8], expiry: Option<Millis>) {
+    let (mut head, mut len) = ([0; MOST_HEAD], 0);
+    put_varint(&mut head, &mut len, field.len() * 2 + usize::from(expiry.is_some()));
+    put_varint(&mut head, &mut len, value.len());
+    if let Some(expiry) = expiry {
+        write_time(&mut head, len, expiry);
+        len += TIME;
+    }
+    let (value_at, end) = (len + field.len(), len + field.len() + value.len());
+    let mut record = [0; SHORT];
+    if end <= SHORT {
+        // Put together here it is copied once: three calls would cost more than what they copy.
+        record[..MOST_HEAD].copy_from_slice(&head);
+        copy(&mut record[len..value_at], field);
+        copy(&mut record[value_at..end], value);
+        out.append(&record[..end]);
+    } else {
+        out.append(&head[..len]);
+        out.append(field);
+        out.append(value);
+    }
+}
+
+/// Copies as many bytes as there are, few of them without a call.
+#[inline]
+fn copy(to: &mut [u8], from: &[u8]) {
+    fn ends<const N: usize>(to: &mut [u8], from: &[u8]) {
+        if let (Some(first), Some(last)) = (from.first_chunk::<N>(), from.last_chunk::<N>()) {
+            to[..N].copy_from_slice(first);
+            let at = to.len() - N;
+            to[at..].copy_from_slice(last);
+        }
+    }
+    match from.len() {
+        4..8 => ends::<4>(to, from),
+        8..16 => ends::<8>(to, from),
+        16..32 => ends::<16>(to, from),
+        _ => to.copy_from_slice(from),
+    }
+}
+
+/// Writes another time into a record that has one.
+pub(crate) fn set_time(packed: &mut [u8], record_start: usize, expiry: Millis) {
+    let mut at = record_start;
+    varint(packed, &mut at);
+    varint(packed, &mut at);
+    write_time(packed, at, expiry);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::packed::{count, set_count};
+
+    #[test]
+    fn fields_read_back_as_they_were_pushed() {
+        let long = vec![7; 70_000];
+        let fields: &[(&[u8], &[u8], Option<Millis>)] = &[
+            (b"", b"", None),
+            (b"field", b"value", Some(Millis(12_345))),
+            (&[1; 63], &[2; 127], None),
+            (b"5", b"12345678901234567", None),
+            (b"seven..", b"twelve bytes", Some(Millis(1))),
+            (&[3; 64], &[4; 128], Some(Millis(-1))),
+            (b"long", &long, None),
+        ];
+        let mut packed = vec![0; COUNT];
+        for (field, value, expiry) in fields {
+            push(&mut packed, field, value, *expiry);
+        }
+        set_count(&mut packed, fields.len());
+        assert_eq!(count(&packed), fields.len());
+        let read: Vec<_> = records(&packed).map(|r| (r.field, r.value, r.expiry)).collect();
+        assert_eq!(read, fields);
+        let start = find(&packed, b"field").expect("there").start;
+        set_time(&mut packed, start, Millis(99));
+        assert_eq!(find(&packed, b"field").and_then(|record| record.expiry), Some(Millis(99)));
+        assert!(find(&packed, b"other").is_none());
+    }
+}

@@ -1,0 +1,221 @@
+//! Setting fields of a hash, packed or a table.
+//!
+//! Most fields that are set were there and keep their size: then nothing moves. Else a packed hash is written
+//! anew, once for all fields that a command sets, and becomes a table when it grows past what is packed.
+
+use smallvec::SmallVec;
+
+use super::{Shape, form, records};
+use crate::entries::{Place, Splice};
+use crate::fields::{Field, Fields, OfHash, Replaced};
+use crate::key::Key;
+use crate::large::Large;
+use crate::packed::{self, Bounds, MOST_BYTES, MOST_ELEMENTS};
+use crate::table::Table;
+
+/// Whether a hash with so many fields and this one among them is past what is called a `listpack`.
+#[inline]
+fn passes(field: &Field<'_>, count: usize, bounds: Bounds) -> bool {
+    field.name.len().max(field.value.len()) > bounds.value || count > bounds.entries
+}
+
+impl Table {
+    /// Sets a field of the hash at `place`, and when it expires. Says what was there.
+    pub fn hash_set(
+        &mut self,
+        place: Place,
+        key: &Key<'_>,
+        field: Field<'_>,
+        bounds: Bounds,
+    ) -> (Place, Option<Replaced>) {
+        match self.set_where_it_is(place, key, field, bounds) {
+            Some(done) => done,
+            None => self.set_moving(place, key, field, bounds),
+        }
+    }
+
+    /// Sets a field of a packed hash that is not there or has another size.
+    fn set_moving(
+        &mut self,
+        place: Place,
+        key: &Key<'_>,
+        field: Field<'_>,
+        bounds: Bounds,
+    ) -> (Place, Option<Replaced>) {
+        let hash = self.known_hash(place);
+        let Shape::Packed(packed) = hash.shape else { return self.set_in_large(place, key, field, bounds) };
+        let Field { name, value, expiry } = field;
+        let found = records::find(packed, name);
+        let count = packed::count(packed) + usize::from(found.is_none());
+        let named_table = hash.named_table || passes(&field, count, bounds);
+        let replaced = found.map(|record| Replaced { expiry: record.expiry });
+        let range = found.map_or(packed.len()..packed.len(), |record| record.start..record.end);
+        let mut bytes = SmallVec::<[u8; 256]>::new();
+        records::push(&mut bytes, name, value, expiry);
+        if packed.len() - range.len() + bytes.len() > MOST_BYTES || count > MOST_ELEMENTS {
+            let place = self.make_hash_large(place, key);
+            return self.set_in_large(place, key, field, bounds);
+        }
+        let splice = Splice { range, with: &bytes, count, code: form(named_table).code() };
+        let place = self.entries.splice(place, key, &splice);
+        if expiry.is_some() {
+            self.note_parts_due(place, key);
+        }
+        (place, replaced)
+    }
+
+    /// Sets a field of a large hash.
+    fn set_in_large(
+        &mut self,
+        place: Place,
+        key: &Key<'_>,
+        field: Field<'_>,
+        bounds: Bounds,
+    ) -> (Place, Option<Replaced>) {
+        let named_table = self.known_hash(place).named_table;
+        let Some(fields) = self.large_hash(place) else { return (place, None) };
+        let replaced = fields.set(field.name, field.value, field.expiry);
+        if !named_table && passes(&field, fields.len(), bounds) {
+            self.entries.set_code(place, form(true).code());
+        }
+        if field.expiry.is_some() {
+            self.note_parts_due(place, key);
+        }
+        (place, replaced)
+    }
+
+    /// Sets several fields of the hash at `place`, one after another; `told` hears for each what was there. A
+    /// packed hash is written anew once for all of them.
+    pub fn hash_set_all<'f>(
+        &mut self,
+        mut place: Place,
+        key: &Key<'_>,
+        mut fields: impl Iterator<Item = Field<'f>>,
+        bounds: Bounds,
+        mut told: impl FnMut(Option<Replaced>),
+    ) -> Place {
+        while let Some(field) = fields.next() {
+            match self.set_where_it_is(place, key, field, bounds) {
+                Some((set, replaced)) => {
+                    place = set;
+                    told(replaced);
+                }
+                None => place = self.set_rewriting(place, key, field, &mut fields, bounds, &mut told),
+            }
+        }
+        place
+    }
+
+    /// Sets fields of a packed hash in a copy, as long as it stays one, and stores that.
+    fn set_rewriting<'f>(
+        &mut self,
+        place: Place,
+        key: &Key<'_>,
+        first: Field<'f>,
+        fields: &mut impl Iterator<Item = Field<'f>>,
+        bounds: Bounds,
+        told: &mut impl FnMut(Option<Replaced>),
+    ) -> Place {
+        let Some(second) = fields.next() else {
+            let (place, replaced) = self.set_moving(place, key, first, bounds);
+            told(replaced);
+            return place;
+        };
+        let mut fields = [first, second].into_iter().chain(fields);
+        let (mut place, mut too_much) = (place, None);
+        let hash = self.known_hash(place);
+        if let Shape::Packed(packed) = hash.shape {
+            let (whole, mut timed) = (0..packed.len(), false);
+            let mut draft = Rewriting { bytes: packed.into(), named_table: hash.named_table, bounds };
+            for field in fields.by_ref() {
+                let Some(replaced) = draft.set(&field) else {
+                    too_much = Some(field);
+                    break;
+                };
+                timed |= field.expiry.is_some();
+                told(replaced);
+            }
+            let (count, code) = (packed::count(&draft.bytes), form(draft.named_table).code());
+            let splice = Splice { range: whole, with: &draft.bytes, count, code };
+            place = self.entries.splice(place, key, &splice);
+            if timed {
+                self.note_parts_due(place, key);
+            }
+        }
+        // It becomes a large one, in which the others are set one by one.
+        for field in too_much.into_iter().chain(fields) {
+            let (set, replaced) = self.hash_set(place, key, field, bounds);
+            place = set;
+            told(replaced);
+        }
+        place
+    }
+
+    /// Sets a field if nothing else has to move for it.
+    #[inline]
+    fn set_where_it_is(
+        &mut self,
+        place: Place,
+        key: &Key<'_>,
+        field: Field<'_>,
+        bounds: Bounds,
+    ) -> Option<(Place, Option<Replaced>)> {
+        let Field { name, value, expiry } = field;
+        let hash = self.known_hash(place);
+        let Shape::Packed(packed) = hash.shape else {
+            return Some(self.set_in_large(place, key, field, bounds));
+        };
+        let record = records::find(packed, name)
+            .filter(|record| record.value.len() == value.len())
+            .filter(|record| record.expiry.is_some() == expiry.is_some())?;
+        let named_table = hash.named_table || passes(&field, packed::count(packed), bounds);
+        let replaced = Replaced { expiry: record.expiry };
+        let (start, value_at) = (record.start, record.value_at);
+        let place = self.entries.thaw(place, key);
+        let packed = self.entries.flat_mut(place);
+        packed[value_at..value_at + value.len()].copy_from_slice(value);
+        if let Some(expiry) = expiry {
+            records::set_time(packed, start, expiry);
+            self.note_parts_due(place, key);
+        }
+        self.entries.set_code(place, form(named_table).code());
+        Some((place, Some(replaced)))
+    }
+
+    /// Makes a packed hash a large one.
+    fn make_hash_large(&mut self, place: Place, key: &Key<'_>) -> Place {
+        let mut fields = Box::<Fields<OfHash>>::default();
+        self.known_hash(place).for_each(&mut |field| {
+            fields.set(field.name, field.value, field.expiry);
+        });
+        self.make_large(place, key, Large::Hash(fields))
+    }
+}
+
+/// A packed hash that is written anew.
+struct Rewriting {
+    bytes: SmallVec<[u8; 1024]>,
+    named_table: bool,
+    bounds: Bounds,
+}
+
+impl Rewriting {
+    /// Sets a field and says what was there, unless the hash would become a large one by that.
+    fn set(&mut self, field: &Field<'_>) -> Option<Option<Replaced>> {
+        let found = records::find(&self.bytes, field.name);
+        let replaced = found.map(|record| Replaced { expiry: record.expiry });
+        let range = found.map_or(self.bytes.len()..self.bytes.len(), |record| record.start..record.end);
+        let count = packed::count(&self.bytes) + usize::from(found.is_none());
+        let mut bytes = SmallVec::<[u8; 256]>::new();
+        records::push(&mut bytes, field.name, field.value, field.expiry);
+        if self.bytes.len() - range.len() + bytes.len() > MOST_BYTES || count > MOST_ELEMENTS {
+            return None;
+        }
+        let at = range.start;
+        self.bytes.drain(range);
+        self.bytes.insert_from_slice(at, &bytes);
+        packed::set_count(&mut self.bytes, count);
+        self.named_table |= passes(field, count, self.bounds);
+        Some(replaced)
+    }
+}

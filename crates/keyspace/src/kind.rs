@@ -1,0 +1,130 @@
+//! The kinds of values, their names, and how an entry's header tells them apart.
+//!
+//! A kind is added here first; the compiler then names what else it needs (docs/keyspace.md, "How a kind is added").
+
+use crate::entry::Code;
+use crate::packed::{About, Limits};
+
+/// The type of a value, as TYPE names it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Kind {
+    String,
+    Hash,
+}
+
+impl Kind {
+    pub const ALL: [Self; 2] = [Self::String, Self::Hash];
+
+    /// The name that TYPE and SCAN's TYPE option use.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::String => "string",
+            Self::Hash => "hash",
+        }
+    }
+}
+
+/// What OBJECT ENCODING goes by, of a string.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub enum Naming {
+    /// The string was set whole: what it holds says what it is called.
+    #[default]
+    ByContent,
+    /// It was edited in place (APPEND, SETRANGE, SETBIT): Redis calls it `raw` whatever it holds.
+    Raw,
+    /// It is a sum of floats (INCRBYFLOAT): Redis does not call it `int` even if it is whole.
+    NeverInt,
+}
+
+/// A kind and what OBJECT ENCODING calls the value; that follows Redis's thresholds, whatever the shape. Its number is
+/// the code in an entry's header, of which there are fifteen: a list, a sorted set (two names each) and a stream find
+/// room.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Form {
+    /// Called by its content.
+    String,
+    RawString,
+    /// A sum of floats.
+    SumString,
+    ListpackHash,
+    TableHash,
+}
+
+/// By number.
+const FORMS: [Form; 5] =
+    [Form::String, Form::RawString, Form::SumString, Form::ListpackHash, Form::TableHash];
+
+impl Form {
+    #[inline]
+    pub(crate) const fn code(self) -> Code {
+        Code::of_key(self as u8)
+    }
+
+    /// What the header of a key's entry says.
+    #[inline]
+    pub(crate) fn of(code: Code) -> Self {
+        FORMS[usize::from(code.number())]
+    }
+
+    #[inline]
+    pub(crate) fn kind(self) -> Kind {
+        match self {
+            Self::String | Self::RawString | Self::SumString => Kind::String,
+            Self::ListpackHash | Self::TableHash => Kind::Hash,
+        }
+    }
+
+    /// Whether it has elements.
+    #[inline]
+    pub(crate) fn is_collection(self) -> bool {
+        match self.kind() {
+            Kind::String => false,
+            Kind::Hash => true,
+        }
+    }
+
+    /// That of a value of this kind of which nothing is known yet.
+    pub(crate) fn first_of(kind: Kind) -> Self {
+        match kind {
+            Kind::String => Self::String,
+            Kind::Hash => Self::ListpackHash,
+        }
+    }
+
+    /// What a value is called from now on, `about` telling of it or of what was added to it. A name that stands for
+    /// more than another is kept.
+    pub(crate) fn renamed(self, about: &About, limits: &Limits) -> Self {
+        match self {
+            Self::String | Self::RawString | Self::SumString | Self::TableHash => self,
+            Self::ListpackHash if about.passes(limits.hash) => Self::TableHash,
+            Self::ListpackHash => self,
+        }
+    }
+}
+
+impl From<Naming> for Form {
+    #[inline]
+    fn from(naming: Naming) -> Self {
+        match naming {
+            Naming::ByContent => Self::String,
+            Naming::Raw => Self::RawString,
+            Naming::NeverInt => Self::SumString,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_code_reads_back_as_its_form() {
+        for (number, form) in FORMS.into_iter().enumerate() {
+            assert_eq!((Form::of(form.code()), form as usize), (form, number));
+            assert_eq!(Form::first_of(form.kind()).kind(), form.kind());
+            assert!(Kind::ALL.contains(&form.kind()));
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! Values too large for an entry.
+//!
+//! A string or a packed collection lies outside as bytes. A collection that has outgrown its packed form is a structure:
+//! a [`Collection`], which is all that whoever stores, pins, walks, counts or drops one knows of it.
+
+use crate::captured::{Captured, Owner};
+use crate::entry::{Code, MAX_VALUE};
+use crate::fields::{Fields, OfHash};
+use crate::kind::{Form, Kind};
+use crate::outside::{Outside, Record, Shape, ShapeMut};
+use crate::packed::Packed;
+
+/// A large collection.
+///
+/// A snapshot captures one without copying it. It is pinned before its first change after the cut, or when the walk
+/// passes its key; from then on it keeps what it was until the walk has gone through it, part by part.
+pub(crate) trait Collection: std::fmt::Debug {
+    /// How many elements there are.
+    fn len(&self) -> usize;
+
+    /// About how much dropping it gives back, without a look at all of it.
+    fn rough_bytes(&self) -> usize;
+
+    /// What it takes besides itself.
+    fn held_bytes(&self) -> usize;
+
+    /// Adds the elements of a packed value of its kind; says whether all were new.
+    fn add(&mut self, elements: Packed<'_>) -> bool;
+
+    /// A copy of all of it, pins left out.
+    fn copy(&self) -> Large;
+
+    /// Holds what there is now for the snapshot with this bit, unless it is held already.
+    fn pin(&mut self, bit: u32);
+
+    /// Copies the next part of what is held, with what is to be known of the key, and lets go of it; returns its
+    /// bytes. `None` if nothing is held any more.
+    fn walk(&mut self, bit: u32, of: Owner<'_>, captured: &mut Captured) -> Option<usize>;
+
+    /// Lets go of the next part without copying it; returns its bytes. `None` if nothing is held any more.
+    fn skip(&mut self, bit: u32, dropped: &mut Vec<Record<Large>>) -> Option<usize>;
+
+    /// Asks the processor for what finds the element with this hash.
+    fn prefetch_index(&self, hash: u64);
+
+    /// Asks for the element itself.
+    fn prefetch_element(&self, hash: u64);
+}
+
+/// A key's value that lies outside of the pages.
+#[derive(Debug)]
+pub(crate) enum Large {
+    /// A string or a packed collection.
+    Bytes(Vec<u8>),
+    Hash(Box<Fields<OfHash>>),
+}
+
+impl Large {
+    /// A value without elements, in the form that takes any number of them.
+    pub(crate) fn empty(kind: Kind) -> Self {
+        match kind {
+            Kind::String => Self::Bytes(Vec::new()),
+            Kind::Hash => Self::Hash(Box::default()),
+        }
+    }
+
+    /// Adds a part; says whether all its elements were new.
+    pub(crate) fn add(&mut self, part: Packed<'_>) -> bool {
+        match self.shape_mut() {
+            ShapeMut::Flat(bytes) => {
+                bytes.extend_from_slice(part.bytes());
+                true
+            }
+            ShapeMut::Collection(collection) => collection.add(part),
+        }
+    }
+}
+
+impl From<Vec<u8>> for Large {
+    fn from(bytes: Vec<u8>) -> Self {
+        Self::Bytes(bytes)
+    }
+}
+
+/// Pages of keys: measured with strings of 18 to 3000 bytes and with hashes, 15 to 170 a slot.
+const SQUARE_OF_KEYS: u64 = 450;
+/// Large collections do not grow in step, so the holes that their pages leave find a taker at once.
+const SQUARE_OF_ELEMENTS: u64 = 4800;
+
+impl Outside for Large {
+    const SQUARE: u64 = SQUARE_OF_KEYS;
+
+    #[inline]
+    fn may_grow(code: Code) -> bool {
+        Form::of(code).is_collection()
+    }
+
+    fn waits(&self) -> bool {
+        match self.shape() {
+            Shape::Flat(bytes) => bytes.len() > MAX_VALUE,
+            Shape::Collection(_) => true,
+        }
+    }
+
+    fn shape(&self) -> Shape<'_> {
+        match self {
+            Self::Bytes(bytes) => Shape::Flat(bytes),
+            Self::Hash(fields) => Shape::Collection(&**fields),
+        }
+    }
+
+    fn shape_mut(&mut self) -> ShapeMut<'_> {
+        match self {
+            Self::Bytes(bytes) => ShapeMut::Flat(bytes),
+            Self::Hash(fields) => ShapeMut::Collection(&mut **fields),
+        }
+    }
+
+    fn copy(&self) -> Self {
+        match self.shape() {
+            Shape::Flat(bytes) => Self::Bytes(bytes.clone()),
+            Shape::Collection(collection) => collection.copy(),
+        }
+    }
+}
+
+/// An element's value: only bytes, and walked with its page.
+impl Outside for Vec<u8> {
+    const SQUARE: u64 = SQUARE_OF_ELEMENTS;
+
+    fn may_grow(_: Code) -> bool {
+        false
+    }
+
+    fn waits(&self) -> bool {
+        false
+    }
+
+    fn shape(&self) -> Shape<'_> {
+        Shape::Flat(self)
+    }
+
+    fn shape_mut(&mut self) -> ShapeMut<'_> {
+        ShapeMut::Flat(self)
+    }
+
+    fn copy(&self) -> Self {
+        self.clone()
+    }
+}
