@@ -32,6 +32,7 @@ use crate::stats::{WorkerStats, add};
 use crate::waiting::Outcome;
 use context::Context;
 use pipeline::Pipeline;
+use slots::handle;
 pub(crate) use waiting::Ready;
 pub use waiting::Resumed;
 
@@ -322,7 +323,7 @@ impl Engine {
         context.worker.effects.start(from_client && self.logs_under(gate));
         let holds_all = entry.command.reach == Reach::AllSlots;
         context.begin(entry, request.args, request.key.as_ref(), holds_all);
-        let outcome = handler(context);
+        let outcome = handle(context, entry.command, handler);
         if context.session.tracks {
             context.note_reads(entry.command);
         }

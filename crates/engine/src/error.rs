@@ -59,6 +59,8 @@ pub enum CommandError {
     MisConf,
     NoReplicas,
     OutOfMemory,
+    /// What lies in the pages of one slot, or of one large value.
+    SlotFull,
 }
 
 impl CommandError {
@@ -152,6 +154,7 @@ impl fmt::Display for CommandError {
                  RDB error."
             }
             Self::NoReplicas => "NOREPLICAS Not enough good replicas to write.",
+            Self::SlotFull => "OOM command not allowed when a slot holds as many small values as it can",
             Self::OutOfMemory => "OOM command not allowed when used memory > 'maxmemory'.",
         };
         f.write_str(text)

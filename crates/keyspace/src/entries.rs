@@ -20,7 +20,7 @@ use crate::key::Key;
 use crate::memory::Block;
 use crate::outside::{Outside, Record, Store, count_kept};
 use crate::page;
-use crate::pages::{self, Names, Pages};
+use crate::pages::{self, Crowding, Names, Pages};
 use crate::purge::A_PART;
 use crate::usage::Usage;
 
@@ -130,6 +130,12 @@ impl<V: Outside> Entries<V> {
     /// Whether there is nothing at all, no page and no line: it is as it was made.
     pub(crate) fn is_vacant(&self) -> bool {
         self.len == 0 && self.rare.is_none() && self.pages.count() == 0 && self.index.bytes() == 0
+    }
+
+    /// How much of what it can hold is in use.
+    #[inline]
+    pub(crate) fn crowding(&self) -> Crowding {
+        self.pages.crowding()
     }
 
     /// How many entries expire.
@@ -273,6 +279,7 @@ impl<V: Outside> Entries<V> {
         let fits = !V::may_grow(marks.code)
             || whole <= ALWAYS_HERE
             || whole * STORE_TO_ENTRY <= self.live_bytes() + flat + whole;
+        let fits = fits && self.crowding() < Crowding::Full;
         if key.bytes.len() <= MAX_KEY && len <= MAX_VALUE && fits && !is_wide(marks.expiry) {
             self.count_in(marks.expiry);
             let draft = Draft { marks, place: Where::Here, key: key.bytes, value: bytes };

@@ -16,6 +16,7 @@ use crate::key::Key;
 use crate::large::{Collection, Large};
 use crate::outside::Record;
 use crate::packed::Packed;
+use crate::pages::Crowding;
 use crate::value::Elements;
 
 /// An element with a name: a field of a hash.
@@ -50,24 +51,6 @@ pub(crate) trait Of: std::fmt::Debug + Sized {
 
     /// Those of a packed value of the kind.
     fn unpack<'a>(packed: &Packed<'a>) -> impl Iterator<Item = Field<'a>> + use<'a, Self>;
-}
-
-/// A hash: each field has a value and may expire.
-#[derive(Debug)]
-pub(crate) struct OfHash;
-
-impl Of for OfHash {
-    fn elements(part: FieldsPart<'_>) -> Elements<'_> {
-        Elements::Hash(part)
-    }
-
-    fn large(fields: Box<Fields<Self>>) -> Large {
-        Large::Hash(fields)
-    }
-
-    fn unpack<'a>(packed: &Packed<'a>) -> impl Iterator<Item = Field<'a>> + use<'a> {
-        packed.fields()
-    }
 }
 
 /// The fields of a large collection.
@@ -192,6 +175,10 @@ impl<T: Of> Collection for Fields<T> {
 
     fn held_bytes(&self) -> usize {
         self.entries.held_bytes()
+    }
+
+    fn crowding(&self) -> Crowding {
+        self.entries.crowding()
     }
 
     fn add(&mut self, elements: Packed<'_>) -> bool {

@@ -10,9 +10,29 @@ mod setting;
 
 use clock::Millis;
 
-use crate::fields::{Field, Fields, OfHash};
+use crate::fields::{Field, Fields, FieldsPart, Of};
 use crate::kind::{Form, Kind};
+use crate::large::Large;
 use crate::packed::{self, Builder, Packed};
+use crate::value::Elements;
+
+/// The fields of a hash: each has a value and may expire.
+#[derive(Debug)]
+pub(crate) struct OfHash;
+
+impl Of for OfHash {
+    fn elements(part: FieldsPart<'_>) -> Elements<'_> {
+        Elements::Hash(part)
+    }
+
+    fn large(fields: Box<Fields<Self>>) -> Large {
+        Large::Hash(fields)
+    }
+
+    fn unpack<'a>(packed: &Packed<'a>) -> impl Iterator<Item = Field<'a>> + use<'a> {
+        packed.fields()
+    }
+}
 
 /// A hash as it is read, borrowed from its slot. Fields whose time has come are there until they are
 /// removed: the caller decides what to do with them.

@@ -3,7 +3,7 @@
 //! A kind is added here first; the compiler then names what else it needs (docs/keyspace.md, "How a kind is added").
 
 use crate::entry::Code;
-use crate::packed::{About, Limits};
+use crate::packed::About;
 
 /// The type of a value, as TYPE names it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -52,10 +52,6 @@ pub(crate) enum Form {
     TableHash,
 }
 
-/// By number.
-const FORMS: [Form; 5] =
-    [Form::String, Form::RawString, Form::SumString, Form::ListpackHash, Form::TableHash];
-
 impl Form {
     #[inline]
     pub(crate) const fn code(self) -> Code {
@@ -63,9 +59,16 @@ impl Form {
     }
 
     /// What the header of a key's entry says.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn of(code: Code) -> Self {
-        FORMS[usize::from(code.number())]
+        match code.number() {
+            0 => Self::String,
+            1 => Self::RawString,
+            2 => Self::SumString,
+            3 => Self::ListpackHash,
+            4 => Self::TableHash,
+            other => panic!("a key's entry has code {other}, which no kind writes"),
+        }
     }
 
     #[inline]
@@ -115,14 +118,36 @@ impl From<Naming> for Form {
     }
 }
 
+/// Up to where OBJECT ENCODING gives a collection the name of a small one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Bounds {
+    pub entries: usize,
+    /// The length of an element, or of a name or value in it.
+    pub value: usize,
+}
+
+/// Up to where collections are called small, by kind.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// `hash-max-listpack-entries` and `hash-max-listpack-value`.
+    pub hash: Bounds,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { hash: Bounds { entries: 512, value: 64 } }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn a_code_reads_back_as_its_form() {
-        for (number, form) in FORMS.into_iter().enumerate() {
-            assert_eq!((Form::of(form.code()), form as usize), (form, number));
+        for number in 0..=Form::TableHash as u8 {
+            let form = Form::of(Code::of_key(number));
+            assert_eq!((form.code().number(), form as u8), (number, number));
             assert_eq!(Form::first_of(form.kind()).kind(), form.kind());
             assert!(Kind::ALL.contains(&form.kind()));
         }

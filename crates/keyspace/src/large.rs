@@ -5,10 +5,12 @@
 
 use crate::captured::{Captured, Owner};
 use crate::entry::{Code, MAX_VALUE};
-use crate::fields::{Fields, OfHash};
+use crate::fields::Fields;
+use crate::hash::OfHash;
 use crate::kind::{Form, Kind};
 use crate::outside::{Outside, Record, Shape, ShapeMut};
 use crate::packed::Packed;
+use crate::pages::Crowding;
 
 /// A large collection.
 ///
@@ -23,6 +25,9 @@ pub(crate) trait Collection: std::fmt::Debug {
 
     /// What it takes besides itself.
     fn held_bytes(&self) -> usize;
+
+    /// How much of what it can hold is in use.
+    fn crowding(&self) -> Crowding;
 
     /// Adds the elements of a packed value of its kind; says whether all were new.
     fn add(&mut self, elements: Packed<'_>) -> bool;

@@ -4,7 +4,7 @@
 //! matter ([`crate::hash`], `records`). It stays so up to [`MOST_BYTES`] and [`MOST_ELEMENTS`]; past that it becomes a
 //! structure ([`crate::large`]). Whatever copies, moves, loads or renames a packed value knows no kinds.
 
-use crate::kind::{Form, Kind, Naming};
+use crate::kind::{Bounds, Form, Kind, Limits, Naming};
 
 /// Bytes of the number that a packed collection begins with.
 pub(crate) const COUNT: usize = 2;
@@ -57,11 +57,9 @@ impl<'a> Packed<'a> {
     /// A value without elements, to be filled where it lies.
     #[must_use]
     pub fn empty(kind: Kind) -> Self {
-        let bytes: &[u8] = match kind {
-            Kind::String => &[],
-            Kind::Hash => &[0; COUNT],
-        };
-        Self { bytes, about: About::of(Form::first_of(kind)) }
+        let form = Form::first_of(kind);
+        let bytes: &[u8] = if form.is_collection() { &[0; COUNT] } else { &[] };
+        Self { bytes, about: About::of(form) }
     }
 
     /// Puts one together again from what [`bytes`](Self::bytes) and [`about`](Self::about) gave.
@@ -172,26 +170,5 @@ impl Builder {
     #[must_use]
     pub fn packed(&self) -> Packed<'_> {
         Packed { bytes: &self.bytes, about: self.about }
-    }
-}
-
-/// Up to where OBJECT ENCODING gives a collection the name of a small one.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Bounds {
-    pub entries: usize,
-    /// The length of an element, or of a name or value in it.
-    pub value: usize,
-}
-
-/// Up to where collections are called small, by kind.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Limits {
-    /// `hash-max-listpack-entries` and `hash-max-listpack-value`.
-    pub hash: Bounds,
-}
-
-impl Default for Limits {
-    fn default() -> Self {
-        Self { hash: Bounds { entries: 512, value: 64 } }
     }
 }

@@ -1,7 +1,11 @@
 //! The pages of one store of entries, and how an entry is referred to.
 //!
 //! A reference is the number of a page in the store's list and, in its low 13 bits, half the offset in the
-//! page: entries have even lengths. So a store holds 2^19 pages of at most 16 KB, 8 GB.
+//! page: entries have even lengths. So a store holds 2^19 pages of at most 16 KB, 8 GB. Nobody is to come to that end:
+//! from half of it on a store is called crowded, from three quarters on full ([`Crowding`]), and whoever serves clients
+//! refuses what would fill it.
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use smallvec::SmallVec;
 
@@ -17,6 +21,40 @@ const OFFSET_BITS: u32 = 13;
 /// How much of a page is asked for ahead of its being read from begin to end.
 const PREFETCHED: usize = 512;
 const MOST_PAGES: usize = 1 << (32 - OFFSET_BITS);
+/// How many numbers a search for one without a page looks at, and at how many places besides the first.
+const LOOK_AT: usize = 64;
+const ELSEWHERE: usize = 3;
+
+/// How many pages a store may have.
+static MOST: AtomicUsize = AtomicUsize::new(MOST_PAGES);
+/// Whether a store was ever crowded.
+static ANY_CROWDED: AtomicBool = AtomicBool::new(false);
+/// Where the next search begins.
+static TURN: AtomicUsize = AtomicUsize::new(0);
+
+/// Lets stores of this process have at most so many pages, for tests.
+pub fn bound_pages(most: usize) {
+    MOST.store(most.min(MOST_PAGES), Ordering::Relaxed);
+}
+
+/// Whether a store of this process was ever crowded; while none was, nobody needs to ask for [`Crowding`].
+#[must_use]
+#[inline]
+pub fn any_crowded() -> bool {
+    ANY_CROWDED.load(Ordering::Relaxed)
+}
+
+/// How much of what a store can hold is in use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Crowding {
+    /// Less than half.
+    Free,
+    /// It should not grow.
+    Crowded,
+    /// More than three quarters. What is stored lies outside then, however small; what was pinned or changes its size
+    /// has the rest.
+    Full,
+}
 
 #[inline]
 pub(crate) fn reference(page: usize, at: usize) -> u32 {
@@ -116,17 +154,44 @@ impl Pages {
     pub(crate) fn add(&mut self, len: usize, from: usize) -> usize {
         let mut block = Block::new(len);
         page::format(block.bytes_mut());
-        let unused = self.list.iter().skip(from).take(64).position(Option::is_none);
-        match unused {
+        match self.unused(from) {
             Some(number) => {
-                self.list[from + number] = Some(block);
-                from + number
+                self.list[number] = Some(block);
+                number
             }
             None => {
-                assert!(self.list.len() < MOST_PAGES, "a slot holds at most 8 GB of small values");
+                assert!(self.list.len() < MOST.load(Ordering::Relaxed), "a full store is not added to");
                 self.list.push(Some(block));
+                if self.crowding() > Crowding::Free {
+                    ANY_CROWDED.store(true, Ordering::Relaxed);
+                }
                 self.list.len() - 1
             }
+        }
+    }
+
+    /// A number of at least `from` without a page. Looks at the first, and at some elsewhere, another time at others:
+    /// of many without a page one is soon found, so their number stays small.
+    fn unused(&self, from: usize) -> Option<usize> {
+        let numbers = self.list.len().saturating_sub(from);
+        let turn = TURN.fetch_add(1, Ordering::Relaxed) * ELSEWHERE;
+        let elsewhere = (turn..turn + ELSEWHERE).map(|turn| turn.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32);
+        std::iter::once(0).chain(elsewhere.filter_map(|any| any.checked_rem(numbers))).find_map(|start| {
+            let some = self.list.iter().enumerate().skip(from + start).take(LOOK_AT);
+            some.into_iter().find_map(|(number, block)| block.is_none().then_some(number))
+        })
+    }
+
+    /// How much of what can be referred to is in use.
+    #[inline]
+    pub(crate) fn crowding(&self) -> Crowding {
+        let (pages, most) = (self.list.len() * 4, MOST.load(Ordering::Relaxed));
+        if pages < 2 * most {
+            Crowding::Free
+        } else if pages < 3 * most {
+            Crowding::Crowded
+        } else {
+            Crowding::Full
         }
     }
 
@@ -222,5 +287,30 @@ impl<V: Outside> Hashes for Names<'_, V> {
 
     fn prefetch(&self, reference: u32) {
         self.pages.prefetch(reference);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The story: pages come and go in the middle of a long list. Numbers were only looked for among the first, so the
+    /// list grew by one for each, up to the end of what can be referred to.
+    #[test]
+    fn numbers_without_a_page_are_used_again_wherever_they_are() {
+        let mut pages = Pages::default();
+        for _ in 0..2000 {
+            pages.add(Block::STEP, 0);
+        }
+        let mut random = 1usize;
+        for _ in 0..20_000 {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            let number = (random >> 33) % pages.count();
+            if pages.page_if(number).is_some() {
+                pages.free(number);
+                pages.add(Block::STEP, 0);
+            }
+        }
+        assert!(pages.count() < 2200, "{} numbers for 2000 pages", pages.count());
     }
 }

@@ -14,6 +14,7 @@ use crate::key::Key;
 use crate::large::Large;
 use crate::outside::Record;
 use crate::page;
+use crate::pages::Crowding;
 use crate::table::Table;
 use crate::touched::Likely;
 use crate::usage::Usage;
@@ -105,6 +106,13 @@ impl SlotData {
     pub fn tables(&mut self) -> impl Iterator<Item = (u16, &mut Table)> {
         let others = self.more.iter_mut().flat_map(|more| more.tables.iter_mut());
         (0..).zip(std::iter::once(&mut self.table).chain(others))
+    }
+
+    /// How much is in use of what the slot's databases can hold, or of what the values under `key` can.
+    #[must_use]
+    pub fn crowding(&self, key: &Key<'_>) -> Crowding {
+        let others = self.more.iter().flat_map(|more| &more.tables);
+        others.fold(self.table.crowding(key), |most, table| most.max(table.crowding(key)))
     }
 
     /// Exchanges two databases.

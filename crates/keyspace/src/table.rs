@@ -12,8 +12,9 @@ use crate::entry::Marks;
 use crate::key::Key;
 use crate::kind::{Form, Kind, Naming};
 use crate::large::{Collection, Large};
-use crate::outside::{Record, Shape};
+use crate::outside::{Outside, Record, Shape};
 use crate::packed::Packed;
+use crate::pages::Crowding;
 use crate::usage::Usage;
 use crate::value::{Typed, Value};
 
@@ -252,6 +253,22 @@ impl Table {
     #[must_use]
     pub fn rough_bytes(&self) -> usize {
         self.entries.rough_bytes()
+    }
+
+    /// How much is in use of what the table can hold, or of what the value under `key` can.
+    pub(crate) fn crowding(&self, key: &Key<'_>) -> Crowding {
+        let value = match self.find(key, Millis(i64::MIN)) {
+            Found::Live(place) | Found::Expired(place) => self.entries.value(place).1,
+            Found::Missing => Body::Here(&[]),
+        };
+        let of_value = match value {
+            Body::Here(_) => Crowding::Free,
+            Body::Outside(large) => match large.shape() {
+                Shape::Flat(_) => Crowding::Free,
+                Shape::Collection(collection) => collection.crowding(),
+            },
+        };
+        self.entries.crowding().max(of_value)
     }
 
     /// The large collection that is most likely under a key with this hash. Only a hint.

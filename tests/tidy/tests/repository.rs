@@ -53,3 +53,8 @@ fn unsafe_code_is_forbidden_outside_one_module() {
 fn no_file_names_a_package_registry() {
     expect_none(tidy::check_hosts);
 }
+
+#[test]
+fn a_kind_of_value_is_named_where_the_list_says() {
+    expect_none(tidy::check_kinds);
+}

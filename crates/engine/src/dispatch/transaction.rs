@@ -12,6 +12,7 @@ use keyspace::{Found, LockedSlots};
 use slot_routing::{Access, Ownership, Slot};
 
 use super::pipeline::Pipeline;
+use super::slots::handle;
 use super::{Admitted, Context, Flow, Prepared, Ran};
 use crate::clients::ClientFlags;
 use crate::command::{Flags, NodeCommand, Run};
@@ -150,11 +151,13 @@ impl Engine {
             context.begin(entry, request.args(), None, holds_all);
             let (start, begin) = (context.reply.len(), nanos());
             let outcome = match entry.command.run {
-                Run::Here(handler) => handler(&mut context),
-                Run::MayBlock(handler) => handler(&mut context).map(|outcome| match outcome {
-                    Outcome::Done => {}
-                    Outcome::Block(wait) => (wait.nothing)(&mut context.reply),
-                }),
+                Run::Here(handler) => handle(&mut context, entry.command, handler),
+                Run::MayBlock(handler) => {
+                    handle(&mut context, entry.command, handler).map(|outcome| match outcome {
+                        Outcome::Done => {}
+                        Outcome::Block(wait) => (wait.nothing)(&mut context.reply),
+                    })
+                }
                 Run::Node(_) | Run::Exec | Run::Container => {
                     unreachable!("the shell's commands make the shell run the queue")
                 }

@@ -8,6 +8,7 @@ use resp::{Args, Request, Writer};
 use slot_routing::{Ownership, Slot};
 use smallvec::SmallVec;
 
+use super::slots::handle;
 use super::{Context, Flow, Ran};
 use crate::clients::Unblock;
 use crate::command::Run;
@@ -261,7 +262,7 @@ impl<'a> Round<'a> {
         *context.session = waiter.stand_in();
         context.reply.set_protocol(context.session.protocol);
         context.begin(waiter.entry, args, None, false);
-        let outcome = handler(context);
+        let outcome = handle(context, waiter.entry.command, handler);
         context.worker.effects.end_command(args);
         if !context.worker.effects.is_empty() {
             context.append_effects(waiter.db);

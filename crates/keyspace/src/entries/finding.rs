@@ -68,7 +68,7 @@ impl<V: Outside> Entries<V> {
     }
 
     /// What the entry is, and its value.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn value(&self, place: Place) -> (Code, Body<'_, V>) {
         let (header, page, at) = self.pages.entry(place.0);
         (header.code(), self.body_of(header, page, at))

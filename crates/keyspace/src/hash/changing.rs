@@ -3,12 +3,13 @@
 use clock::Millis;
 use smallvec::SmallVec;
 
-use super::{HashRef, Shape, form, records};
+use super::{HashRef, OfHash, Shape, form, records};
 use crate::entries::{Found, Place, Splice};
-use crate::fields::{Field, Fields, OfHash, name_key};
+use crate::fields::{Field, Fields, name_key};
 use crate::key::Key;
+use crate::kind::Bounds;
 use crate::large::Large;
-use crate::packed::{self, Bounds};
+use crate::packed;
 use crate::table::{Dropped, Table};
 
 impl Table {

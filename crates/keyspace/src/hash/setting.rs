@@ -5,12 +5,13 @@
 
 use smallvec::SmallVec;
 
-use super::{Shape, form, records};
+use super::{OfHash, Shape, form, records};
 use crate::entries::{Place, Splice};
-use crate::fields::{Field, Fields, OfHash, Replaced};
+use crate::fields::{Field, Fields, Replaced};
 use crate::key::Key;
+use crate::kind::Bounds;
 use crate::large::Large;
-use crate::packed::{self, Bounds, MOST_BYTES, MOST_ELEMENTS};
+use crate::packed::{self, MOST_BYTES, MOST_ELEMENTS};
 use crate::table::Table;
 
 /// Whether a hash with so many fields and this one among them is past what is called a `listpack`.

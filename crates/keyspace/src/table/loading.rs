@@ -10,6 +10,7 @@ use crate::entries::{ALWAYS_HERE, Found};
 use crate::entry::{Header, MAX_KEY, MAX_VALUE};
 use crate::key::Key;
 use crate::packed::Packed;
+use crate::pages::Crowding;
 use crate::usage::Usage;
 
 /// An entry that is to be stored.
@@ -36,8 +37,13 @@ impl NewEntry<'_> {
 
 impl Table {
     /// Stores entries, most of whose keys are not there; of those that come twice, the last stays. `expected` is how
-    /// many entries the table may have in the end. A table that gets fewer keeps some room for nothing.
-    pub fn load(&mut self, entries: &[NewEntry<'_>], expected: usize) {
+    /// many entries the table may have in the end. A table that gets fewer keeps some room for nothing. Says
+    /// whether the table can hold them.
+    #[must_use]
+    pub fn load(&mut self, entries: &[NewEntry<'_>], expected: usize) -> bool {
+        if self.entries.crowding() == Crowding::Full {
+            return false;
+        }
         self.entries.reserve(expected.max(self.len() + entries.len()));
         entries.iter().for_each(|entry| self.entries.prefetch_index(entry.key.hash));
         let mut left: usize = entries.iter().map(NewEntry::bytes_here).sum();
@@ -55,6 +61,7 @@ impl Table {
             left -= NewEntry { key, value, expiry, usage }.bytes_here();
         }
         self.entries.announce(0);
+        true
     }
 }
 
@@ -62,8 +69,8 @@ impl Table {
 mod tests {
     use super::*;
     use crate::Keyspace;
-    use crate::kind::Kind;
-    use crate::packed::{Builder, Limits};
+    use crate::kind::{Kind, Limits};
+    use crate::packed::Builder;
     use crate::value::Value;
 
     /// What lies under a key, in a form that can be compared.
@@ -112,10 +119,10 @@ mod tests {
             };
             let entries: Vec<_> = (0..900).map(entry).collect();
             for some in entries.chunks(70) {
-                at_once.lock(some[0].key.slot()).table(0).load(some, expected);
+                assert!(at_once.lock(some[0].key.slot()).table(0).load(some, expected));
             }
             for entry in &entries {
-                singly.lock(entry.key.slot()).table(0).load(std::slice::from_ref(entry), 0);
+                assert!(singly.lock(entry.key.slot()).table(0).load(std::slice::from_ref(entry), 0));
             }
             let slot = entries[0].key.slot();
             assert_eq!((at_once.slot_len(slot), singly.slot_len(slot)), (800, 800));

@@ -6,10 +6,10 @@ use super::Table;
 use crate::entries::{Loose, Place};
 use crate::entry::Marks;
 use crate::key::Key;
-use crate::kind::{Form, Kind};
+use crate::kind::{Form, Kind, Limits};
 use crate::large::Large;
 use crate::outside::Outside;
-use crate::packed::{Limits, Packed};
+use crate::packed::Packed;
 use crate::usage::Usage;
 
 /// A value that lies in no table: it was taken out of one to be put into another (RENAME, MOVE), is a copy (COPY), or

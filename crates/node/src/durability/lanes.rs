@@ -5,7 +5,7 @@
 //! will have in the end, so that it makes room at once. A large value comes in parts; it is put together before its key is made, so
 //! that no slot is held meanwhile, and what of it is on its way are a batch's parts.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 
 use clock::Millis;
@@ -17,20 +17,30 @@ use smallvec::SmallVec;
 /// Keys whose memory is asked for at once.
 const SWEEP: usize = 32;
 
-/// Large values that had an element twice.
+/// What the storing threads found wrong.
 #[derive(Debug)]
-pub(super) struct Faults(AtomicU64);
+pub(super) struct Faults {
+    /// Where the first large value was that had an element twice.
+    twice: AtomicU64,
+    /// Whether a slot could not hold what there was.
+    full: AtomicBool,
+}
 
 impl Default for Faults {
     fn default() -> Self {
-        Self(AtomicU64::new(u64::MAX))
+        Self { twice: AtomicU64::new(u64::MAX), full: AtomicBool::new(false) }
     }
 }
 
 impl Faults {
-    /// Where in the file the first of them was seen.
-    pub(super) fn first(&self) -> Option<u64> {
-        Some(self.0.load(Ordering::Relaxed)).filter(|&offset| offset != u64::MAX)
+    /// Where in the file an element was seen a second time.
+    pub(super) fn twice(&self) -> Option<u64> {
+        Some(self.twice.load(Ordering::Relaxed)).filter(|&offset| offset != u64::MAX)
+    }
+
+    /// Whether a slot could not hold what there was.
+    pub(super) fn is_full(&self) -> bool {
+        self.full.load(Ordering::Relaxed)
     }
 }
 
@@ -234,7 +244,9 @@ impl Storing<'_> {
         for of_one in some.chunk_by(|one, other| (one.db, one.slot) == (other.db, other.slot)) {
             let Ordered { db, slot, .. } = of_one[0];
             let entries = &entries[at..at + of_one.len()];
-            self.keyspace.lock(slot).table(db).load(entries, batch.expected);
+            if !self.keyspace.lock(slot).table(db).load(entries, batch.expected) {
+                self.faults.full.store(true, Ordering::Relaxed);
+            }
             at += of_one.len();
         }
     }
@@ -265,7 +277,7 @@ impl Storing<'_> {
 
     fn add(&self, value: &mut Detached, part: Packed<'_>, offset: u64) {
         if !value.add(part, &self.limits) {
-            self.faults.0.fetch_min(offset, Ordering::Relaxed);
+            self.faults.twice.fetch_min(offset, Ordering::Relaxed);
         }
     }
 

@@ -36,6 +36,8 @@ pub(crate) enum LoadError {
     Read(#[from] RdbError),
     #[error("the file has a database {0}, and there are only {1}")]
     Database(u16, u16),
+    #[error("the file has more small values of one slot than a slot can hold")]
+    SlotFull,
     #[error("the file holds functions, which are not supported")]
     Functions,
 }
@@ -158,7 +160,10 @@ fn load(server: &Server, input: impl Read, drop_expired: bool) -> Result<Loaded,
         outcome
         // The scope ends when the threads have stored everything.
     })?;
-    match faults.first() {
+    if faults.is_full() {
+        return Err(LoadError::SlotFull);
+    }
+    match faults.twice() {
         None => Ok(loaded),
         Some(offset) => {
             let reason = Reason::BadValue("a value with the same element twice");
