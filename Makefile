@@ -18,7 +18,7 @@ up-sentinel: ## Start a master, two replicas and three sentinels here (PORT=7010
 down-sentinel: ## Stop them and remove their data
 	@scripts/sentinel-group down
 
-status: ## Show its nodes, slots and replicas
+status: ## Show its nodes, slots and replicas, and the sentinel group if it stands
 	@scripts/status
 
 kill: ## Kill a node and watch its replica take over (NODE=7000)

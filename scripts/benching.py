@@ -1,7 +1,8 @@
 """What the measuring scripts share: servers that are started and stopped, a client, and the report.
 
-Python's standard library only. A report is a section of docs/BENCHMARKS.md between two marks, with the machine
-described, one table and one chart (docs/charts/NAME.svg); running a script again replaces its section.
+Python's standard library only. What was measured is printed. With RECORD=1 it also goes into the repository: a section
+of docs/BENCHMARKS.md between two marks, with the machine described, one table and one chart (docs/charts/NAME.svg);
+recording again replaces the section.
 """
 
 import gc
@@ -351,13 +352,13 @@ def table(head, rows):
 
 
 def report(name, title, text, head, rows, chart_unit, chart_rows):
-    """Prints a table, and writes it with its chart into docs/BENCHMARKS.md unless DRY=1.
+    """Prints a table, and with RECORD=1 writes it with its chart into docs/BENCHMARKS.md.
 
     `chart_rows` are (label, [(series, value)]).
     """
     shown = table(head, rows)
     print(f"\n{title}\n{machine()}\n\n{shown}\n\n{text}")
-    if os.environ.get("DRY"):
+    if not os.environ.get("RECORD"):
         return
     os.makedirs(os.path.join(ROOT, "docs/charts"), exist_ok=True)
     with open(os.path.join(ROOT, "docs/charts", f"{name}.svg"), "w") as file:
@@ -367,7 +368,7 @@ def report(name, title, text, head, rows, chart_unit, chart_rows):
         with open(path) as file:
             page = file.read()
     except FileNotFoundError:
-        page = "# Measured side by side\n\nWritten by the scripts that each section names; run one again and it replaces its section.\n"
+        page = "# Measured side by side\n\nWritten by the scripts that each section names; with RECORD=1 one replaces its section.\n"
     begin, end = f"<!-- {name} -->", f"<!-- end of {name} -->"
     section = f"{begin}\n## {title}\n\n{machine()}\n\n{text}\n\n{shown}\n\n![{title}](charts/{name}.svg)\n{end}\n"
     if begin in page:

@@ -1,7 +1,8 @@
 # Shared by the scripts of the local cluster: sourced, never run.
 # shellcheck shell=bash
 #
-# A node's files are in $CLUSTER_DIR/<port>/: `pid`, `log`, `nodes.conf`. $CLUSTER_DIR/base holds the first of
+# A node's files are in $CLUSTER_DIR/<port>/: `pid`, `log`, `nodes.conf`, and its copy of its configuration, into which
+# CONFIG REWRITE writes. $CLUSTER_DIR/base holds the first of
 # the six ports once the cluster has been created; without it, creation did not finish.
 
 set -euo pipefail
@@ -40,6 +41,9 @@ ports() {
 need_cluster() {
     [[ -f $CLUSTER_DIR/base ]] || die "No cluster stands here. Start one with: make up"
 }
+
+# Whether the group that sentinels watch stands here (make up-sentinel).
+group_stands() { [[ -f $GROUP_DIR/base ]]; }
 
 # Whether the process of the node on $1 lives. A pid file can outlive its process and the number be given to
 # another, so the process must also have been started in the node's folder.
@@ -144,8 +148,16 @@ start_node() {
     }
 }
 
-# The configuration file of the I-th node (from 0), whatever port it runs on.
-config_of() { printf '%s\n' "$ROOT/cluster-configs/$((7000 + $1)).conf"; }
+# The configuration file of the I-th node (from 0), on port $2: a copy of the repository's, made when it is first asked
+# for. What a server writes into its file is its own.
+config_of() {
+    local copy=$CLUSTER_DIR/$2/redis.conf
+    if [[ ! -f $copy ]]; then
+        mkdir -p "${copy%/*}"
+        cp "$ROOT/cluster-configs/$((7000 + $1)).conf" "$copy"
+    fi
+    printf '%s\n' "$copy"
+}
 
 # Stops the node on port $1 with signal $2 and returns when its process is gone.
 stop_node() {
@@ -180,6 +192,12 @@ any_node() {
 
 # NODE=<port>, checked to be one of the six.
 named_node() {
+    if [[ ! -f $CLUSTER_DIR/base ]] && group_stands; then
+        local first
+        first=$(<"$GROUP_DIR/base")
+        [[ -n ${NODE:-} ]] || die "Say which, for example: make $1 NODE=$first"
+        die "NODE=$NODE is not one of the sentinel group's: $(ports "$first" | tr '\n' ' ')"
+    fi
     need_cluster
     local node=${NODE:-} base
     base=$(PORT='' base_port)

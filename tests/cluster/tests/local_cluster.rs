@@ -13,8 +13,16 @@ fn row(output: &str, port: u16) -> Vec<String> {
         .collect()
 }
 
+fn configurations() -> Vec<String> {
+    let read = |number: u16| {
+        std::fs::read_to_string(Place::root().join(format!("cluster-configs/{}.conf", 7000 + number)))
+    };
+    (0..Place::SERVERS).map(|number| read(number).expect("it is in the repository")).collect()
+}
+
 #[test]
 fn up_kill_restart_down() {
+    let before = configurations();
     let place = Place::new(Local::Cluster);
     let base = place.base;
     let output = place.up().expect("make up works");
@@ -28,6 +36,8 @@ fn up_kill_restart_down() {
     // As in the README: a key is written through the first node, and is still there when its master is gone.
     let mut first = place.connect(0);
     first.run("SET hello kept").expect_ok();
+    first.run("CONFIG SET maxmemory 100mb").expect_ok();
+    first.run("CONFIG REWRITE").expect_ok();
     assert_eq!(first.run("WAIT 1 20000").int(), 1);
     let output = place.make(&["kill", &format!("NODE={base}")]).expect("make kill works");
     assert!(output.contains(&format!("{} took over its slots after", base + 3)), "{output}");
@@ -40,6 +50,9 @@ fn up_kill_restart_down() {
 
     let output = place.make(&["restart", &format!("NODE={base}")]).expect("make restart works");
     assert_eq!(row(&output, base)[1..], ["replica", "-", "1", "ok", &(base + 3).to_string()]);
+
+    assert_eq!(place.connect(0).run("CONFIG GET maxmemory").items()[1].text(), "104857600", "it was kept");
+    assert_eq!(configurations(), before, "nobody wrote into the repository");
 
     let again = place.up().expect("make up twice is fine");
     assert!(again.contains("is up already"), "{again}");

@@ -59,6 +59,8 @@ fn up_kill_restart_down() {
         let role = role(&place, 0)?;
         (role[0] == "slave" && role[3] == "connected").then_some(())
     });
+    let status = place.make(&["status"]).expect("make status works");
+    assert_eq!(state(&status, base), "slave");
     let again = place.make(&["up-sentinel"]).expect("make up-sentinel twice is fine");
     assert!(again.contains("is up already"), "{again}");
     let output = place.make(&["kill", &format!("NODE={}", base + 5)]).expect("make kill works on a sentinel");
