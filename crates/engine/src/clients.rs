@@ -81,6 +81,7 @@ impl ClientKind {
             ("slave", Self::Replica),
             ("replica", Self::Replica),
             ("master", Self::Master),
+            ("primary", Self::Master),
             ("pubsub", Self::PubSub),
         ];
         let found = kinds.iter().find(|(word, _)| name.eq_ignore_ascii_case(word.as_bytes()));

@@ -51,6 +51,10 @@ bitflags! {
         const AT_ONCE = 1 << 22;
         /// Takes no longer than its arguments are long, as [`Flags::FAST`] does, though it is not called so.
         const BRIEF = 1 << 23;
+        /// A sentinel has it, too.
+        const SENTINEL = 1 << 24;
+        /// A subscriber may say it in version 2 of the protocol.
+        const WHILE_LISTENING = 1 << 25;
     }
 }
 
@@ -120,6 +124,18 @@ pub enum Reach {
     /// That of its first argument, though that is no key: so that what it logs has its place in the log's
     /// order. Only where the log has it, which is without cluster mode.
     FirstArgument,
+}
+
+/// Which of a command's words name channels.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Channels {
+    None,
+    /// The first behind its name.
+    First,
+    /// All behind its name.
+    All,
+    /// The same, and they are patterns.
+    Patterns,
 }
 
 /// The commands that the shell carries out.
@@ -199,6 +215,8 @@ pub struct Command {
     /// Whether the word behind its only key mostly names a part of that key's value (a field): a hint for what to
     /// touch ahead.
     pub names_part: bool,
+    /// The channels that a user must be allowed to hear or to speak on.
+    pub channels: Channels,
     pub tips: &'static [&'static str],
     pub run: Run,
     pub reach: Reach,
@@ -225,6 +243,7 @@ impl Command {
             own_categories: Categories::empty(),
             keys: &[],
             names_part: false,
+            channels: Channels::None,
             tips: &[],
             run: Run::Container,
             reach: Reach::Keys,
@@ -254,6 +273,19 @@ impl Command {
     #[must_use]
     pub const fn names_part(mut self) -> Self {
         self.names_part = true;
+        self
+    }
+
+    #[must_use]
+    pub const fn channels(mut self, channels: Channels) -> Self {
+        self.channels = channels;
+        self
+    }
+
+    /// A sentinel has it, too.
+    #[must_use]
+    pub const fn sentinel(mut self) -> Self {
+        self.flags = self.flags.union(Flags::SENTINEL);
         self
     }
 

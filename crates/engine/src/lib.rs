@@ -40,7 +40,7 @@ use dispatch::context;
 
 pub use bin::Bin;
 pub use clients::{Client, ClientFlags, ClientKind, Clients, Link, Names, Unblock, Wake};
-pub use command::{Categories, ClusterCommand, Command, Flags, Group, NodeCommand, Reach, Run};
+pub use command::{Categories, Channels, ClusterCommand, Command, Flags, Group, NodeCommand, Reach, Run};
 pub use command_log::{CommandLog, CommandLogs};
 pub use commands::{CLIENT_HELP, answer_command, write_help};
 pub use dispatch::context::Context;

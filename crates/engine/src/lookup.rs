@@ -58,8 +58,8 @@ impl std::fmt::Display for RenameError {
 }
 
 static SERVER: LazyLock<Registry> =
-    LazyLock::new(|| Registry::build(TABLE.iter().flat_map(|family| family.iter())));
-static SENTINEL: LazyLock<Registry> = LazyLock::new(|| Registry::build(sentinel::rows()));
+    LazyLock::new(|| Registry::build(TABLE.iter().flat_map(|family| family.iter()), Flags::empty()));
+static SENTINEL: LazyLock<Registry> = LazyLock::new(|| Registry::build(sentinel::rows(), Flags::SENTINEL));
 
 impl Registry {
     /// The registry of a server's commands.
@@ -82,10 +82,11 @@ impl Registry {
         )
     }
 
-    pub(crate) fn build(rows: impl Iterator<Item = &'static Command>) -> Self {
+    /// Of rows, with those of their subcommands that have the flags `wanted`.
+    pub(crate) fn build(rows: impl Iterator<Item = &'static Command>, wanted: Flags) -> Self {
         let mut registry = Self { all: Vec::new(), top: Vec::new(), buckets: Vec::new() };
         for command in rows {
-            let top = registry.register(command, None);
+            let top = registry.register(command, None, wanted);
             registry.top.push(top);
         }
         registry.fill_buckets();
@@ -126,7 +127,12 @@ impl Registry {
         Ok(())
     }
 
-    fn register(&mut self, command: &'static Command, container: Option<&str>) -> &'static Registered {
+    fn register(
+        &mut self,
+        command: &'static Command,
+        container: Option<&str>,
+        wanted: Flags,
+    ) -> &'static Registered {
         let full_name = match container {
             Some(container) => format!("{container}|{}", command.name),
             None => command.name.to_owned(),
@@ -143,7 +149,7 @@ impl Registry {
         let words = command.words();
         let name = Folded::of_command(command.name);
         let index = self.all.len();
-        let children = command.subcommands.iter();
+        let children = command.subcommands.iter().filter(|child| child.flags.contains(wanted));
         // The container's number comes first, so its place is taken before its children's.
         let placeholder: &'static Registered = Box::leak(Box::new(Registered {
             command,
@@ -158,7 +164,8 @@ impl Registry {
             subcommands: Vec::new(),
         }));
         self.all.push(placeholder);
-        let subcommands: Vec<_> = children.map(|child| self.register(child, Some(command.name))).collect();
+        let subcommands: Vec<_> =
+            children.map(|child| self.register(child, Some(command.name), wanted)).collect();
         if subcommands.is_empty() {
             return placeholder;
         }

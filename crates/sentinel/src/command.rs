@@ -70,77 +70,80 @@ impl Call<'_> {
 /// A subcommand of SENTINEL.
 struct Subcommand {
     name: &'static str,
-    /// Words with SENTINEL and the subcommand; negative for "at least".
-    arity: i32,
     run: fn(&mut Call<'_>),
     /// As HELP shows it: arguments, then lines.
     help: &'static [&'static str],
 }
 
 macro_rules! subcommands {
-    ($($name:literal $arity:literal $run:path, [$($help:literal),*];)*) => {
-        &[$(Subcommand { name: $name, arity: $arity, run: $run, help: &[$($help),*] }),*]
+    ($($name:literal $run:path, [$($help:literal),*];)*) => {
+        &[$(Subcommand { name: $name, run: $run, help: &[$($help),*] }),*]
     };
 }
 
-/// In the order in which HELP lists them.
+/// In the order in which HELP lists them. Valkey's names are those without a line of their own, and SLAVES.
 static SUBCOMMANDS: &[Subcommand] = subcommands! {
-    "ckquorum" 3 peers::ckquorum, ["CKQUORUM <master-name>",
+    "ckquorum" peers::ckquorum, ["CKQUORUM <master-name>",
         "    Check if the current Sentinel configuration is able to reach the quorum",
         "    needed to failover a master and the majority needed to authorize the",
         "    failover. Names the Sentinels that are out of reach."];
-    "config" -3 settings::config, ["CONFIG SET <param> <value>",
+    "config" settings::config, ["CONFIG SET <param> <value>",
         "    Set a global Sentinel configuration parameter.",
         "CONFIG GET <param>",
         "    Get global Sentinel configuration parameter."];
-    "debug" -2 settings::debug, ["DEBUG [<param> <value> ...]",
+    "debug" settings::debug, ["DEBUG [<param> <value> ...]",
         "    Show a list of configurable time parameters and their values (milliseconds).",
         "    Or update current configurable parameters values (one or more)."];
-    "get-master-addr-by-name" 3 masters::address, ["GET-MASTER-ADDR-BY-NAME <master-name>",
+    "get-primary-addr-by-name" masters::address, [];
+    "is-primary-down-by-addr" peers::is_master_down, [];
+    "primaries" masters::all, [];
+    "primary" masters::one, [];
+    "get-master-addr-by-name" masters::address, ["GET-MASTER-ADDR-BY-NAME <master-name>",
         "    Return the ip and port number of the master with that name."];
-    "failover" -3 operate::failover, ["FAILOVER <master-name> [COORDINATED]",
+    "failover" operate::failover, ["FAILOVER <master-name> [COORDINATED]",
         "    Manually failover a master node. A majority of the Sentinels must agree.",
         "    COORDINATED has the master hand over by itself, without losing a write."];
-    "failovers" -2 masters::failovers, ["FAILOVERS [<master-name>]",
+    "failovers" masters::failovers, ["FAILOVERS [<master-name>]",
         "    Show the last failovers step by step, in milliseconds from the first suspicion."];
-    "flushconfig" 2 operate::flushconfig, ["FLUSHCONFIG",
+    "flushconfig" operate::flushconfig, ["FLUSHCONFIG",
         "    Force Sentinel to rewrite its configuration on disk, including the current",
         "    Sentinel state."];
-    "forget-peer" 4 peers::forget, ["FORGET-PEER <master-name> <runid>",
+    "forget-peer" peers::forget, ["FORGET-PEER <master-name> <runid>",
         "    Stop counting a Sentinel that is gone for good. To be said to every Sentinel."];
-    "info-cache" -3 masters::info_cache, ["INFO-CACHE <master-name>",
+    "info-cache" masters::info_cache, ["INFO-CACHE <master-name>",
         "    Return last cached INFO output from masters and all its replicas."];
-    "is-master-down-by-addr" 6 peers::is_master_down, ["IS-MASTER-DOWN-BY-ADDR <ip> <port> <current-epoch> <runid>",
+    "is-master-down-by-addr" peers::is_master_down, ["IS-MASTER-DOWN-BY-ADDR <ip> <port> <current-epoch> <runid>",
         "    Check if the master specified by ip:port is down from current Sentinel's",
         "    point of view."];
-    "master" 3 masters::one, ["MASTER <master-name>",
+    "master" masters::one, ["MASTER <master-name>",
         "    Show the state and info of the specified master."];
-    "masters" 2 masters::all, ["MASTERS",
+    "masters" masters::all, ["MASTERS",
         "    Show a list of monitored masters and their state."];
-    "monitor" 6 operate::monitor, ["MONITOR <name> <ip> <port> <quorum>",
+    "monitor" operate::monitor, ["MONITOR <name> <ip> <port> <quorum>",
         "    Start monitoring a new master with the specified name, ip, port and quorum."];
-    "myid" 2 settings::myid, ["MYID", "    Return the ID of the Sentinel instance."];
-    "pending-scripts" 2 settings::pending_scripts, ["PENDING-SCRIPTS", "    Get pending scripts information."];
-    "raft" -2 peers::raft, ["RAFT [<master-name> <message>]",
+    "myid" settings::myid, ["MYID", "    Return the ID of the Sentinel instance."];
+    "pending-scripts" settings::pending_scripts, ["PENDING-SCRIPTS", "    Get pending scripts information."];
+    "raft" peers::raft, ["RAFT [<master-name> <message>]",
         "    What Sentinels say to each other to elect a leader."];
-    "remove" 3 operate::remove, ["REMOVE <master-name>", "    Remove master from Sentinel's monitor list."];
-    "replicas" 3 masters::replicas, ["REPLICAS <master-name>",
+    "remove" operate::remove, ["REMOVE <master-name>", "    Remove master from Sentinel's monitor list."];
+    "replicas" masters::replicas, ["REPLICAS <master-name>",
         "    Show a list of replicas for this master and their state."];
-    "reset" 3 operate::reset, ["RESET <pattern>",
+    "reset" operate::reset, ["RESET <pattern>",
         "    Reset masters for specific master name matching this pattern."];
-    "sentinels" 3 masters::sentinels, ["SENTINELS <master-name>",
+    "sentinels" masters::sentinels, ["SENTINELS <master-name>",
         "    Show a list of Sentinel instances for this master and their state."];
-    "set" -5 settings::set, ["SET <master-name> <option> <value> [<option> <value> ...]",
+    "set" settings::set, ["SET <master-name> <option> <value> [<option> <value> ...]",
         "    Set configuration parameters for certain masters."];
-    "simulate-failure" -3 settings::simulate_failure, ["SIMULATE-FAILURE [CRASH-AFTER-ELECTION] [CRASH-AFTER-PROMOTION] [HELP]",
+    "simulate-failure" settings::simulate_failure, ["SIMULATE-FAILURE [CRASH-AFTER-ELECTION] [CRASH-AFTER-PROMOTION] [HELP]",
         "    Simulate a Sentinel crash."];
-    "slaves" 3 masters::replicas, [];
-    "help" 2 help, ["HELP", "    Prints this help."];
+    "slaves" masters::replicas, [];
+    "help" help, ["HELP", "    Prints this help."];
 };
 
-/// The subcommands of SENTINEL with their arities, in any order.
-pub fn subcommands() -> impl Iterator<Item = (&'static str, i32)> {
-    SUBCOMMANDS.iter().map(|one| (one.name, one.arity))
+/// The subcommands of SENTINEL, in any order. How many words each takes says the table of commands, and whoever
+/// hands a request over has seen to it.
+pub fn subcommands() -> impl Iterator<Item = &'static str> {
+    SUBCOMMANDS.iter().map(|one| one.name)
 }
 
 impl Sentinel {
@@ -188,11 +191,6 @@ fn run_subcommand(call: &mut Call<'_>) {
         call.reply.error(&format!("ERR unknown subcommand '{asked}'. Try SENTINEL HELP."));
         return;
     };
-    let words = call.args.len() as i32 + 1;
-    if (found.arity > 0 && words != found.arity) || words < -found.arity {
-        call.reply.error(&format!("ERR wrong number of arguments for 'sentinel|{}' command", found.name));
-        return;
-    }
     call.args = rest;
     (found.run)(call);
 }

@@ -29,28 +29,31 @@ const fn routing(name: &'static str, summary: &'static str) -> Command {
 
 pub(super) const COMMANDS: &[Command] = &[
     Command::new("client", Group::Connection, "2.4.0", -2, "Looks at connections and steers them.")
+        .sentinel()
         .subcommands(CLIENT),
     routing("asking", "Lets the next command use a slot that is on its way here.")
         .flags(Flags::FAST)
         .run(hello::asking),
-    row("auth", "1.0.0", -2, "Logs the connection in.").flags(BEFORE_LOGIN).run(hello::auth),
+    row("auth", "1.0.0", -2, "Logs the connection in.").flags(BEFORE_LOGIN).sentinel().run(hello::auth),
     row("echo", "1.0.0", 2, "Returns its argument.").flags(ANYTIME.union(Flags::FAST)).run(echo),
     row("hello", "6.0.0", -1, "Chooses the protocol's version, logs in, and says who the server is.")
         .flags(BEFORE_LOGIN)
+        .sentinel()
         .run(hello::hello),
     row("ping", "1.0.0", -1, "Says that the server is there.")
-        .flags(Flags::FAST)
+        .flags(Flags::FAST.union(Flags::WHILE_LISTENING))
+        .sentinel()
         .tips(&["request_policy:all_shards", "response_policy:all_succeeded"])
         .run(ping),
     row("quit", "1.0.0", -1, "Closes the connection.")
-        .flags(BEFORE_LOGIN.union(Flags::AT_ONCE))
+        .flags(BEFORE_LOGIN.union(Flags::AT_ONCE).union(Flags::WHILE_LISTENING))
         .run(hello::quit),
     routing("readonly", "Lets this connection read from a replica.")
         .flags(ANYTIME.union(Flags::FAST))
         .run(hello::readonly),
     routing("readwrite", "Ends what READONLY began.").flags(ANYTIME.union(Flags::FAST)).run(hello::readwrite),
     row("reset", "6.2.0", 1, "Makes the connection as it was when it was new.")
-        .flags(BEFORE_LOGIN.union(Flags::AT_ONCE))
+        .flags(BEFORE_LOGIN.union(Flags::AT_ONCE).union(Flags::WHILE_LISTENING))
         .run(hello::reset),
     row("select", "1.0.0", 2, "Chooses the database of this connection.")
         .flags(ANYTIME.union(Flags::FAST).union(Flags::ALLOW_BUSY))
@@ -60,33 +63,43 @@ pub(super) const COMMANDS: &[Command] = &[
 const CLIENT: &[Command] = &[
     row("caching", "6.0.0", 3, "Makes the next command an exception from how keys are tracked.")
         .flags(ITSELF)
+        .sentinel()
         .run(tracking::caching),
     row("capa", "8.0.0", -3, "Says what this client can do beyond what every client can.")
         .flags(ITSELF)
         .run(client::capa),
     row("getredir", "6.0.0", 2, "Returns who is told of changed keys in this connection's place.")
         .flags(ITSELF)
+        .sentinel()
         .run(tracking::getredir),
     row("tracking", "6.0.0", -3, "Tells this connection when keys change that it has read.")
         .flags(ANYTIME.union(Flags::NOSCRIPT))
+        .sentinel()
         .run(tracking::tracking),
     row("trackinginfo", "6.2.0", 2, "Returns how this connection tracks keys.")
         .flags(ANYTIME.union(Flags::NOSCRIPT))
+        .sentinel()
         .run(tracking::trackinginfo),
-    row("getname", "2.6.9", 2, "Returns the name of this connection.").flags(ITSELF).run(client::getname),
-    row("help", "5.0.0", 2, "Lists the subcommands.").flags(ANYTIME).run(client::help),
-    row("id", "5.0.0", 2, "Returns the number of this connection.").flags(ITSELF).run(client::id),
+    row("getname", "2.6.9", 2, "Returns the name of this connection.")
+        .flags(ITSELF)
+        .sentinel()
+        .run(client::getname),
+    row("help", "5.0.0", 2, "Lists the subcommands.").flags(ANYTIME).sentinel().run(client::help),
+    row("id", "5.0.0", 2, "Returns the number of this connection.").flags(ITSELF).sentinel().run(client::id),
     row("info", "6.2.0", 2, "Returns facts about this connection.")
         .flags(ANYTIME.union(Flags::NOSCRIPT))
+        .sentinel()
         .tips(&["nondeterministic_output"])
         .run(client::info),
-    row("kill", "2.4.0", -3, "Closes connections.").flags(ADMIN).run(others::kill),
+    row("kill", "2.4.0", -3, "Closes connections.").flags(ADMIN).sentinel().run(others::kill),
     row("list", "2.4.0", -2, "Returns facts about all connections.")
         .flags(ADMIN)
+        .sentinel()
         .tips(&["nondeterministic_output"])
         .run(others::list),
     row("no-evict", "7.0.0", 3, "Protects this connection from being closed for memory.")
         .flags(ADMIN.union(Flags::ALLOW_BUSY))
+        .sentinel()
         .run(client::no_evict),
     row(
         "no-touch",
@@ -98,20 +111,27 @@ const CLIENT: &[Command] = &[
     .run(client::no_touch),
     row("pause", "2.9.50", -3, "Makes commands, or only writes, wait for a while.")
         .flags(ADMIN)
+        .sentinel()
         .run(others::pause),
     row("reply", "3.2.0", 3, "Says which replies this connection wants.")
         .flags(ITSELF.union(Flags::NO_MULTI))
+        .sentinel()
         .run(client::reply),
     row("setinfo", "7.2.0", 4, "Says which library the client uses.")
         .flags(ITSELF)
+        .sentinel()
         .tips(ALL_NODES)
         .run(client::setinfo),
     row("setname", "2.6.9", 3, "Gives this connection a name.")
         .flags(ITSELF)
+        .sentinel()
         .tips(ALL_NODES)
         .run(client::setname),
-    row("unblock", "5.0.0", -3, "Ends the wait of a blocked connection.").flags(ADMIN).run(others::unblock),
-    row("unpause", "6.2.0", 2, "Ends what CLIENT PAUSE began.").flags(ADMIN).run(others::unpause),
+    row("unblock", "5.0.0", -3, "Ends the wait of a blocked connection.")
+        .flags(ADMIN)
+        .sentinel()
+        .run(others::unblock),
+    row("unpause", "6.2.0", 2, "Ends what CLIENT PAUSE began.").flags(ADMIN).sentinel().run(others::unpause),
 ];
 
 /// The database with that number, if there is one.

@@ -1,14 +1,18 @@
 //! Publishing and subscribing. Who hears what is in `pubsub.rs`.
 
 use super::help::reply_help;
-use crate::command::{Command, Flags, Group};
+use crate::command::{Channels, Command, Flags, Group};
 use crate::context::Context;
 use crate::error::CommandError;
 use crate::keys::{KeyFlags, KeySpec};
 use crate::pubsub::Kind;
 use crate::session::Origin;
 
-const LISTEN: Flags = Flags::PUBSUB.union(Flags::NOSCRIPT).union(Flags::LOADING).union(Flags::STALE);
+const LISTEN: Flags = Flags::PUBSUB
+    .union(Flags::NOSCRIPT)
+    .union(Flags::LOADING)
+    .union(Flags::STALE)
+    .union(Flags::WHILE_LISTENING);
 const SPEAK: Flags =
     Flags::PUBSUB.union(Flags::LOADING).union(Flags::STALE).union(Flags::FAST).union(Flags::MAY_REPLICATE);
 const LOOK: Flags = Flags::PUBSUB.union(Flags::LOADING).union(Flags::STALE);
@@ -20,25 +24,34 @@ const fn row(name: &'static str, since: &'static str, arity: i8, summary: &'stat
 pub(super) const COMMANDS: &[Command] = &[
     row("psubscribe", "2.0.0", -2, "Listens to all channels that match patterns.")
         .flags(LISTEN)
+        .sentinel()
+        .channels(Channels::Patterns)
         .run(|context| subscribe(context, Kind::Pattern)),
     row("publish", "2.0.0", 3, "Sends a message to a channel.")
         .flags(SPEAK)
+        .sentinel()
+        .channels(Channels::First)
         .run(|context| publish(context, false))
         .first_argument(),
     row("pubsub", "2.8.0", -2, "Looks at channels and who listens.").subcommands(PUBSUB),
     row("punsubscribe", "2.0.0", -1, "Stops listening to channels that match patterns.")
         .flags(LISTEN)
+        .sentinel()
         .run(|context| unsubscribe(context, Kind::Pattern)),
     row("spublish", "7.0.0", 3, "Sends a message to a channel of a shard.")
         .flags(SPEAK)
         .keys(&[KeySpec::one(1, KeyFlags::NOT_KEY)])
+        .channels(Channels::First)
         .run(|context| publish(context, true)),
     row("ssubscribe", "7.0.0", -2, "Listens to channels of a shard.")
         .flags(LISTEN)
         .keys(&[KeySpec::range(1, -1, 1, KeyFlags::NOT_KEY)])
+        .channels(Channels::All)
         .run(|context| subscribe(context, Kind::ShardChannel)),
     row("subscribe", "2.0.0", -2, "Listens to channels.")
         .flags(LISTEN)
+        .sentinel()
+        .channels(Channels::All)
         .run(|context| subscribe(context, Kind::Channel)),
     row("sunsubscribe", "7.0.0", -1, "Stops listening to channels of a shard.")
         .flags(LISTEN)
@@ -46,6 +59,7 @@ pub(super) const COMMANDS: &[Command] = &[
         .run(|context| unsubscribe(context, Kind::ShardChannel)),
     row("unsubscribe", "2.0.0", -1, "Stops listening to channels.")
         .flags(LISTEN)
+        .sentinel()
         .run(|context| unsubscribe(context, Kind::Channel)),
 ];
 

@@ -57,6 +57,7 @@ pub(super) const COMMANDS: &[Command] = &[
     .node(NodeCommand::Replicaof),
     Command::new("role", Group::Replication, "2.8.12", 1, "Returns what the server is in replication.")
         .flags(Flags::NOSCRIPT.union(Flags::LOADING).union(Flags::STALE).union(Flags::FAST))
+        .sentinel()
         .category(Categories::ADMIN.union(Categories::DANGEROUS))
         .node(NodeCommand::Role),
     Command::new(

@@ -4,30 +4,14 @@
 use super::TABLE;
 use crate::command::{Command, Flags, Group};
 
-/// The rows of a sentinel's table.
+/// The rows of a sentinel's table. Of those of a server, and of their subcommands, it has what says so
+/// ([`Flags::SENTINEL`]).
 pub(crate) fn rows() -> impl Iterator<Item = &'static Command> {
-    let shared = TABLE.iter().flat_map(|family| family.iter()).filter(|row| SHARED.contains(&row.name));
-    COMMANDS.iter().chain(shared)
+    let shared = TABLE.iter().flat_map(|family| family.iter());
+    COMMANDS.iter().chain(shared.filter(|row| row.flags.contains(Flags::SENTINEL)))
 }
 
-/// Those of a server's commands that a sentinel has, too.
-const SHARED: &[&str] = &[
-    "auth",
-    "client",
-    "command",
-    "hello",
-    "info",
-    "ping",
-    "psubscribe",
-    "publish",
-    "punsubscribe",
-    "role",
-    "shutdown",
-    "subscribe",
-    "unsubscribe",
-];
-
-const ANYTIME: Flags = Flags::LOADING.union(Flags::STALE);
+const ANYTIME: Flags = Flags::LOADING.union(Flags::STALE).union(Flags::SENTINEL);
 const NOSCRIPT: Flags = ANYTIME.union(Flags::NOSCRIPT);
 const ADMIN: Flags = NOSCRIPT.union(Flags::ADMIN);
 const ALL_NODES: &[&str] = &["request_policy:all_nodes", "response_policy:all_succeeded"];
@@ -59,10 +43,10 @@ const ACL: &[Command] = &[
 ];
 
 const fn own(name: &'static str, since: &'static str, arity: i8, summary: &'static str) -> Command {
-    Command::new(name, Group::Sentinel, since, arity, summary).flags(Flags::ADMIN)
+    Command::new(name, Group::Sentinel, since, arity, summary).flags(Flags::ADMIN).sentinel()
 }
 
-/// With their arities as the sentinel's machine has them.
+/// The sentinel's machine has a handler for each. Valkey's names stand beside Redis's.
 const SENTINEL: &[Command] = &[
     own("ckquorum", "2.8.4", 3, "Says whether enough sentinels are within reach to replace a master."),
     own("config", "6.2.0", -3, "Returns or changes settings of this sentinel."),
@@ -72,14 +56,18 @@ const SENTINEL: &[Command] = &[
     own("flushconfig", "2.8.4", 2, "Writes the configuration file."),
     own("forget-peer", "1.0.0", 4, "Stops counting a sentinel that is gone for good."),
     own("get-master-addr-by-name", "2.8.4", 3, "Returns where a master is."),
+    own("get-primary-addr-by-name", "9.0.0", 3, "Returns where a master is."),
     Command::new("help", Group::Sentinel, "6.2.0", 2, "Lists the subcommands.").flags(ANYTIME),
     own("info-cache", "3.2.0", -3, "Returns what watched servers last said of themselves."),
     own("is-master-down-by-addr", "2.8.4", 6, "Says whether this sentinel sees a master down, and votes."),
+    own("is-primary-down-by-addr", "9.0.0", 6, "Says whether this sentinel sees a master down, and votes."),
     own("master", "2.8.4", 3, "Tells how a master stands."),
     own("masters", "2.8.4", 2, "Tells how all masters stand."),
     own("monitor", "2.8.4", 6, "Starts watching a master."),
     own("myid", "6.2.0", 2, "Returns this sentinel's identity."),
     own("pending-scripts", "2.8.4", 2, "Tells which scripts wait or run."),
+    own("primaries", "9.0.0", 2, "Tells how all masters stand."),
+    own("primary", "9.0.0", 3, "Tells how a master stands."),
     own("raft", "1.0.0", -2, "What sentinels say to each other to elect a leader."),
     own("remove", "2.8.4", 3, "Stops watching a master."),
     own("replicas", "5.0.0", 3, "Tells how a master's replicas stand."),

@@ -21,9 +21,12 @@ pub(super) use latency::COMMANDS as LATENCY;
 pub(super) use logs::COMMANDS as LOGS;
 pub(super) use module::COMMANDS as MODULE;
 
+/// COMMAND, for servers and sentinels.
+const ANYTIME: Flags = Flags::LOADING.union(Flags::STALE).union(Flags::SENTINEL);
+
 pub(super) const COMMANDS: &[Command] = &[
     Command::new("command", Group::Server, "2.8.13", -1, "Returns facts about all commands.")
-        .flags(Flags::LOADING.union(Flags::STALE))
+        .flags(ANYTIME)
         .category(Categories::CONNECTION)
         .tips(&["nondeterministic_output_order"])
         .run(command::command)
@@ -38,16 +41,16 @@ pub(super) const COMMANDS: &[Command] = &[
 ];
 const COMMAND: &[Command] = &[
     Command::new("count", Group::Server, "2.8.13", 2, "Returns the number of commands.")
-        .flags(Flags::LOADING.union(Flags::STALE))
+        .flags(ANYTIME)
         .category(Categories::CONNECTION)
         .run(command::command),
     Command::new("docs", Group::Server, "7.0.0", -2, "Returns what commands are for.")
-        .flags(Flags::LOADING.union(Flags::STALE))
+        .flags(ANYTIME)
         .category(Categories::CONNECTION)
         .tips(&["nondeterministic_output_order"])
         .run(command::command),
     Command::new("getkeys", Group::Server, "2.8.13", -3, "Returns the keys of a request.")
-        .flags(Flags::LOADING.union(Flags::STALE))
+        .flags(ANYTIME)
         .category(Categories::CONNECTION)
         .run(command::command),
     Command::new(
@@ -57,20 +60,20 @@ const COMMAND: &[Command] = &[
         -3,
         "Returns the keys of a request and what it does with them.",
     )
-    .flags(Flags::LOADING.union(Flags::STALE))
+    .flags(ANYTIME)
     .category(Categories::CONNECTION)
     .run(command::command),
     Command::new("help", Group::Server, "5.0.0", 2, "Lists the subcommands.")
-        .flags(Flags::LOADING.union(Flags::STALE))
+        .flags(ANYTIME)
         .category(Categories::CONNECTION)
         .run(command::command),
     Command::new("info", Group::Server, "2.8.13", -2, "Returns facts about some commands.")
-        .flags(Flags::LOADING.union(Flags::STALE))
+        .flags(ANYTIME)
         .category(Categories::CONNECTION)
         .tips(&["nondeterministic_output_order"])
         .run(command::command),
     Command::new("list", Group::Server, "7.0.0", -2, "Returns the names of commands.")
-        .flags(Flags::LOADING.union(Flags::STALE))
+        .flags(ANYTIME)
         .category(Categories::CONNECTION)
         .tips(&["nondeterministic_output_order"])
         .run(command::command),

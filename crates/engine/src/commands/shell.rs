@@ -19,6 +19,7 @@ pub(super) const COMMANDS: &[Command] = &[
         .subcommands(CONFIG),
     Command::new("info", Group::Server, "1.0.0", -1, "Returns facts and statistics, section by section.")
         .flags(Flags::LOADING.union(Flags::STALE))
+        .sentinel()
         .category(Categories::DANGEROUS)
         .tips(&["nondeterministic_output", "request_policy:all_shards", "response_policy:special"])
         .node(NodeCommand::Info),
@@ -45,6 +46,7 @@ pub(super) const COMMANDS: &[Command] = &[
         .node(NodeCommand::Migrate),
     Command::new("shutdown", Group::Server, "1.0.0", -1, "Saves if asked to, and stops the server.")
         .flags(ADMIN.union(Flags::NO_MULTI).union(Flags::ALLOW_BUSY))
+        .sentinel()
         .node(NodeCommand::Shutdown),
 ];
 

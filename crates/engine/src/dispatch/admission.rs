@@ -15,19 +15,6 @@ use crate::lookup::Registered;
 use crate::session::{Origin, Session};
 use crate::settings::Gate;
 
-/// What a subscriber may say in version 2 of the protocol.
-const WHILE_LISTENING: &[&str] = &[
-    "ping",
-    "psubscribe",
-    "punsubscribe",
-    "quit",
-    "reset",
-    "ssubscribe",
-    "subscribe",
-    "sunsubscribe",
-    "unsubscribe",
-];
-
 impl Engine {
     pub(super) fn admit(
         &self,
@@ -78,7 +65,7 @@ impl Engine {
             self.check_gate(session, gate, flags, keys)
                 .map_err(|error| self.name_hole(error, entry, request))?;
         }
-        if session.only_listens() && !WHILE_LISTENING.contains(&entry.full_name.as_str()) {
+        if session.only_listens() && !command.flags.contains(Flags::WHILE_LISTENING) {
             let name = &entry.full_name;
             return Err(CommandError::Text(
                 format!(

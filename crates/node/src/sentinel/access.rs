@@ -1,7 +1,7 @@
 //! Who a client is and what it may do: AUTH, HELLO, ACL, and the question before every command.
 
 use acl::{Asker, Channel, CommandId, DEFAULT, Denial, Effect, Host, Incident, Reason, Request, Unresolved};
-use engine::{Flags, Registered, Registry};
+use engine::{Channels, Flags, Registered, Registry};
 use resp::{Protocol, REDIS_VERSION, Writer};
 
 use super::client::Client;
@@ -12,11 +12,11 @@ const WRONG_PASS: &str = "WRONGPASS invalid username-password pair or user is di
 /// What a request is about. A sentinel has no keys.
 fn subject<'a>(entry: &Registered, args: &[&'a [u8]]) -> Request<'a> {
     let open = entry.command.flags.contains(Flags::NO_AUTH);
-    let (names, is_pattern) = match entry.full_name.as_str() {
-        "subscribe" => (&args[1..], false),
-        "psubscribe" => (&args[1..], true),
-        "publish" => (&args[1..2], false),
-        _ => (&args[..0], false),
+    let (names, is_pattern) = match entry.command.channels {
+        Channels::None => (&args[..0], false),
+        Channels::First => (&args[1..2], false),
+        Channels::All => (&args[1..], false),
+        Channels::Patterns => (&args[1..], true),
     };
     let words = 1 + usize::from(entry.full_name.contains('|'));
     Request {

@@ -111,7 +111,7 @@ pub(super) fn remove(call: &mut Call<'_>) {
 }
 
 pub(super) fn reset(call: &mut Call<'_>) {
-    let pattern = call.args[0];
+    let pattern = call.args.first().copied().unwrap_or_default();
     let Sentinel { masters, shared, .. } = &mut *call.sentinel;
     let mut cx = Cx { now: call.now, shared, out: call.out };
     let mut count = 0;

@@ -248,7 +248,9 @@ fn set_one(call: &mut Call<'_>, name: &str, option: &str, values: &[String]) -> 
         "down-after-milliseconds" => settings.down_after = millis(false)?,
         "refused-after-milliseconds" => settings.refused_after = millis(true)?,
         "failover-timeout" => settings.failover_timeout = millis(false)?,
-        "master-reboot-down-after-period" => settings.reboot_down_after = millis(true)?,
+        "master-reboot-down-after-period" | "primary-reboot-down-after-period" => {
+            settings.reboot_down_after = millis(true)?
+        }
         "parallel-syncs" => settings.parallel_syncs = count()?,
         "quorum" => settings.quorum = count()?,
         "notification-script" => settings.notification_script = script()?,

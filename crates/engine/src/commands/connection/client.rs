@@ -117,7 +117,21 @@ pub(super) fn reply(context: &mut Context<'_>) -> Result<(), CommandError> {
 }
 
 pub(super) fn help(context: &mut Context<'_>) -> Result<(), CommandError> {
-    reply_help(context, "CLIENT", CLIENT_HELP);
+    // A sentinel has fewer. A subcommand's name is the first word of the line that is not indented.
+    let commands = context.engine.commands();
+    let has = |name: &str| {
+        let name = format!("client|{}", name.to_ascii_lowercase());
+        commands.all().iter().any(|entry| entry.full_name == name)
+    };
+    let mut shown = true;
+    let mut lines = CLIENT_HELP.to_vec();
+    lines.retain(|line| {
+        if !line.starts_with(' ') {
+            shown = line.split(' ').next().is_some_and(has);
+        }
+        shown
+    });
+    reply_help(context, "CLIENT", &lines);
     Ok(())
 }
 
