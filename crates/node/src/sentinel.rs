@@ -29,24 +29,53 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result, bail};
 use resp::Value;
 use sentinel::{JobId, LinkId, Outcome};
+use tokio::sync::oneshot;
 
 use self::connection::Opened;
 use self::files::Files;
-use crate::process::log;
-use crate::process::startup::{Failure, random_u64};
+use crate::process::startup::{self, Failure, random_u64};
+use crate::process::{crash, daemon, log, places};
 use config::{Config, ConfigError, SetError, Source, lines_of_arguments};
 
 /// What the center is told.
 enum Event {
-    LinkUp { link: LinkId, life: u64, local_ip: String },
-    LinkFailed { link: LinkId, life: u64, refused: bool },
-    LinkDown { link: LinkId, life: u64 },
-    LinkReply { link: LinkId, life: u64, value: Value },
+    LinkUp {
+        link: LinkId,
+        life: u64,
+        local_ip: String,
+    },
+    LinkFailed {
+        link: LinkId,
+        life: u64,
+        refused: bool,
+    },
+    LinkDown {
+        link: LinkId,
+        life: u64,
+    },
+    LinkReply {
+        link: LinkId,
+        life: u64,
+        value: Value,
+    },
     ClientOpened(Opened),
-    ClientRequest { client: u64, args: Vec<Vec<u8>> },
-    ClientClosed { client: u64 },
-    Resolved { host: String, ip: String },
-    ScriptDone { job: JobId, outcome: Outcome },
+    ClientRequest {
+        client: u64,
+        args: Vec<Vec<u8>>,
+    },
+    ClientClosed {
+        client: u64,
+    },
+    /// Whoever holds the other end wants to know when all that came before has been answered.
+    Heard(oneshot::Sender<()>),
+    Resolved {
+        host: String,
+        ip: String,
+    },
+    ScriptDone {
+        job: JobId,
+        outcome: Outcome,
+    },
 }
 
 /// Runs a sentinel until it is told to stop. `arguments`: a configuration file, then `--option value ...`.
@@ -69,24 +98,42 @@ fn run(arguments: &[String]) -> Result<()> {
     text.extend(options.into_bytes());
     let mut own = sentinel::Config::parse(&text)
         .map_err(|error| place.fault(error.line, &error.text, error.reason.clone()))?;
-    check_scripts(&own, &place)?;
     let config = server_config(&own, &place)?;
+    let started_in = places::settle(&config)?;
+    check_scripts(&own, &place)?;
     let engine = engine::Engine::of_sentinel(random_u64()?);
     set_users(&engine, &mut own, &config, &place)?;
+    // The next start has a command line of its own.
+    own.forget_lines_from(place.lines);
+    if daemon::detach(&config, &started_in, None)? {
+        return Ok(());
+    }
+    serve(config, own, engine, path)
+}
+
+/// Runs a sentinel whose configuration is in order, in the process that it is to run in.
+fn serve(config: Config, own: sentinel::Config, engine: engine::Engine, path: PathBuf) -> Result<()> {
     log::start(&config).context("the log file cannot be opened")?;
     log::set_level(&config.text("loglevel"));
     log::set_role(b'X');
-    let dir = config.text("dir");
-    std::env::set_current_dir(&dir).with_context(|| format!("Can't chdir to '{dir}'"))?;
     let (version, pid, port) = (env!("CARGO_PKG_VERSION"), std::process::id(), own.global.port);
     tracing::info!("Redoubt {version} is starting as a sentinel, PID: {pid}, port {port}");
-    crate::process::crash::end_on_panic(None);
-    crate::process::startup::raise_file_limit(&config);
+    crash::end_on_panic(None);
+    startup::raise_file_limit(&config);
     let (files, groups) = Files::open(path)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    crate::process::startup::write_pid_file(&config);
+    startup::write_pid_file(&config);
+    let pid_file = daemon::pid_file(&config);
     let outcome = runtime.block_on(center::run(config, own, files, groups, engine, random_u64()?));
     runtime.shutdown_background();
+    if !pid_file.is_empty() {
+        // It may be gone already.
+        let _ = std::fs::remove_file(pid_file);
+    }
+    if let Err(error) = &outcome {
+        // A daemon has nobody at its terminal.
+        tracing::warn!("{error:#}");
+    }
     outcome
 }
 

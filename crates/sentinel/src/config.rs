@@ -213,7 +213,7 @@ pub(crate) fn is_name(name: &str) -> bool {
 
 const UNKNOWN: &str = "Unrecognized sentinel configuration statement.";
 
-const MASTER_OPTIONS: [&str; 16] = [
+const MASTER_OPTIONS: [&str; 17] = [
     "down-after-milliseconds",
     "refused-after-milliseconds",
     "failover-timeout",
@@ -223,6 +223,7 @@ const MASTER_OPTIONS: [&str; 16] = [
     "auth-user",
     "auth-pass",
     "master-reboot-down-after-period",
+    "primary-reboot-down-after-period",
     "config-epoch",
     "leader-epoch",
     "known-replica",
@@ -246,7 +247,7 @@ impl KnownMaster {
             ("client-reconfig-script", [path]) => settings.client_reconfig_script = some(path),
             ("auth-user", [user]) => settings.auth_user = (*user).to_owned(),
             ("auth-pass", [pass]) => settings.auth_pass = (*pass).to_owned(),
-            ("master-reboot-down-after-period", [ms]) => {
+            ("master-reboot-down-after-period" | "primary-reboot-down-after-period", [ms]) => {
                 let ms = ms.parse().map_err(|_| "negative time parameter.")?;
                 settings.reboot_down_after = Duration::from_millis(ms);
             }
@@ -332,6 +333,12 @@ impl Config {
         };
         let place = self.lines.iter().rposition(same)?;
         Some((place + 1, shown(&self.lines[place])))
+    }
+
+    /// Takes the lines from number `first` on (from 0) for no part of the file. What they said holds, and is written
+    /// like whatever else the sentinel was told while it ran.
+    pub fn forget_lines_from(&mut self, first: usize) {
+        self.lines.truncate(first);
     }
 
     /// Every line that holds now, by what identifies it: its option, its master, and for lists nothing

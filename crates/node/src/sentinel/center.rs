@@ -11,8 +11,9 @@ use consensus::{Record, Saved};
 use engine::{Engine, Gate, Origin, Session, Worker};
 use resp::REDIS_VERSION;
 use sentinel::{Action, ClientId, Input, JobId, Level, LinkId, Outcome, Sentinel};
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc::{Receiver, Sender, channel};
+use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
 use super::Event;
@@ -26,6 +27,8 @@ use super::scripts;
 use crate::net::dialer::Dialer;
 use crate::net::listener;
 use crate::net::transport::Options;
+use crate::process::daemon;
+use crate::process::startup::ignore_hangups;
 use config::Config;
 
 /// Events that are taken in before what follows from them is carried out, with one sync for all.
@@ -53,6 +56,8 @@ pub(super) struct Center {
     /// The file had a line for the user `default`.
     names_default: bool,
     scripts: BTreeMap<JobId, JoinHandle<()>>,
+    /// To be told when what came before has been answered.
+    heard: Vec<oneshot::Sender<()>>,
     events: Sender<Event>,
     began: std::time::Instant,
     commands: u64,
@@ -72,6 +77,7 @@ pub(super) async fn run(
     let (events, queue) = channel(QUEUE);
     let names_default = own.users.iter().any(|line| line[0] == acl::DEFAULT);
     let engine = Arc::new(engine);
+    ignore_hangups()?;
     listen(&config, &engine, own.global.port, &events)?;
     let began = std::time::Instant::now();
     let mut out = Vec::new();
@@ -91,6 +97,7 @@ pub(super) async fn run(
         users_changed: false,
         names_default,
         scripts: BTreeMap::new(),
+        heard: Vec::new(),
         events,
         began,
         commands: 0,
@@ -101,7 +108,10 @@ pub(super) async fn run(
     center.carry_out(out);
     tracing::info!("Server initialized");
     tracing::info!("Ready to accept connections tcp");
-    center.work(queue).await?;
+    let signals = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    daemon::notify_ready(&center.config);
+    center.work(queue, signals).await?;
+    daemon::notify_stopping(&center.config);
     tracing::warn!("Sentinel is now ready to exit, bye bye...");
     Ok(())
 }
@@ -147,8 +157,11 @@ impl Center {
     }
 
     /// Takes in what happens and carries out what follows, until the end.
-    async fn work(&mut self, mut queue: Receiver<Event>) -> Result<()> {
-        let (mut term, mut int) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    async fn work(
+        &mut self,
+        mut queue: Receiver<Event>,
+        (mut term, mut int): (Signal, Signal),
+    ) -> Result<()> {
         let mut batch = Vec::new();
         while !self.ends {
             if std::mem::take(&mut self.stood_still) {
@@ -181,6 +194,10 @@ impl Center {
                 self.sentinel.handle(now, Input::Deadline, &mut out);
             }
             self.carry_out(out);
+            for done in self.heard.drain(..) {
+                // Who asked may have left.
+                let _ = done.send(());
+            }
         }
         Ok(())
     }
@@ -225,6 +242,10 @@ impl Center {
             }
             Event::ClientClosed { client } => {
                 self.forget(client);
+                return;
+            }
+            Event::Heard(done) => {
+                self.heard.push(done);
                 return;
             }
             Event::ClientRequest { client, args } => return self.on_request(client, args, out),

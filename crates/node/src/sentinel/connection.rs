@@ -5,9 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use engine::{Engine, Link};
-use resp::{Batch, Limits, Parser};
+use resp::{Batch, Limits, Parser, ProtocolError};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::mpsc::{Sender, UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::sync::oneshot;
 
 use super::Event;
 use crate::net::transport::{Listener, Options, Stream};
@@ -118,28 +119,26 @@ async fn converse(
     waiting: &AtomicUsize,
     events: &Sender<Event>,
 ) {
-    let (mut parser, mut batch, mut input) = (Parser::new(), Batch::default(), Vec::new());
+    let mut input = Input { client, ..Input::default() };
     loop {
         tokio::select! {
-            read = stream.read_buf(&mut input) => {
+            read = stream.read_buf(&mut input.bytes) => {
                 if !matches!(read, Ok(len) if len > 0) {
                     return;
                 }
-                batch.clear();
-                let parsed = parser.parse(&mut input, &mut batch, &limits());
-                for index in 0..batch.len() {
-                    let args = batch.args(index, &input).iter().map(<[u8]>::to_vec).collect();
-                    if events.send(Event::ClientRequest { client, args }).await.is_err() {
+                match input.hand_over(&limits, events).await {
+                    Ok(()) if input.bytes.len() <= MAX_REQUEST => {}
+                    Ok(()) | Err(Fault::Gone) => return,
+                    Err(Fault::Protocol(error)) => {
+                        // Behind the answers to what came before it.
+                        let mut bytes = Vec::new();
+                        while let Ok(more) = replies.try_recv() {
+                            bytes.extend(more);
+                        }
+                        bytes.extend(format!("-ERR {error}\r\n").bytes());
+                        let _ = stream.write_all(&bytes).await;
                         return;
                     }
-                }
-                if let Some(error) = parsed.error {
-                    let _ = stream.write_all(format!("-ERR {error}\r\n").as_bytes()).await;
-                    return;
-                }
-                input.drain(..parsed.consumed);
-                if input.len() > MAX_REQUEST {
-                    return;
                 }
             }
             reply = replies.recv() => {
@@ -154,6 +153,49 @@ async fn converse(
                     return;
                 }
             }
+        }
+    }
+}
+
+/// What a client has sent and is not done with.
+#[derive(Default)]
+struct Input {
+    client: u64,
+    bytes: Vec<u8>,
+    parser: Parser,
+    batch: Batch,
+}
+
+/// Why a connection ends while it is read.
+enum Fault {
+    Protocol(ProtocolError),
+    /// The sentinel stops.
+    Gone,
+}
+
+impl Input {
+    /// Hands over every whole request. A request is measured by who the client is when all before it have been
+    /// answered: it may have authenticated with one of them.
+    async fn hand_over(&mut self, limits: &impl Fn() -> Limits, events: &Sender<Event>) -> Result<(), Fault> {
+        loop {
+            self.batch.clear();
+            let limits_then = limits();
+            let parsed = self.parser.parse(&mut self.bytes, &mut self.batch, &limits_then);
+            for index in 0..self.batch.len() {
+                let args = self.batch.args(index, &self.bytes).iter().map(<[u8]>::to_vec).collect();
+                let request = Event::ClientRequest { client: self.client, args };
+                events.send(request).await.map_err(|_| Fault::Gone)?;
+            }
+            self.bytes.drain(..parsed.consumed);
+            let Some(error) = parsed.error else { return Ok(()) };
+            let (done, heard) = oneshot::channel();
+            events.send(Event::Heard(done)).await.map_err(|_| Fault::Gone)?;
+            heard.await.map_err(|_| Fault::Gone)?;
+            let known_now = !limits_then.authenticated && limits().authenticated;
+            if !(error.is_unauthenticated() && known_now) {
+                return Err(Fault::Protocol(error));
+            }
+            self.parser = Parser::new();
         }
     }
 }

@@ -31,6 +31,9 @@ pub(super) fn identity(line: &[u8]) -> Option<String> {
     }
     let option = match quoted(words[1].to_ascii_lowercase()) {
         option if option == "known-slave" => "known-replica".to_owned(),
+        option if option == "primary-reboot-down-after-period" => {
+            "master-reboot-down-after-period".to_owned()
+        }
         option => option,
     };
     if OWN.contains(&option.as_str()) {

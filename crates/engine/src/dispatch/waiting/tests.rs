@@ -38,7 +38,7 @@ const COMMANDS: &[Command] = &[
 
 fn registry() -> &'static Registry {
     static REGISTRY: LazyLock<Registry> =
-        LazyLock::new(|| Registry::build(TABLE.iter().copied().chain([COMMANDS]).flatten()));
+        LazyLock::new(|| Registry::build(TABLE.iter().copied().chain([COMMANDS]).flatten(), Flags::empty()));
     &REGISTRY
 }
 

@@ -35,6 +35,7 @@ fn center(folder: &std::path::Path) -> (Center, UnboundedReceiver<Vec<u8>>) {
         users_changed: false,
         names_default: false,
         scripts: BTreeMap::new(),
+        heard: Vec::new(),
         events: channel(16).0,
         began,
         commands: 0,

@@ -1,0 +1,152 @@
+//! A sentinel as a process and as a surface: its file, its places, signals, names.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::process::{Command, Stdio};
+
+use harness::{Connection, Node, Program, Value, claim_port, eventually, run_to_end};
+
+const MASTER: &str = "sentinel monitor mymaster 127.0.0.1 1 1\n";
+
+/// A sentinel whose file has these lines, not started.
+fn prepare(program: &Program, lines: &str) -> Node {
+    let mut node = Node::prepare(program, "");
+    let file = node.folder().join("sentinel.conf");
+    fs::write(&file, [lines, MASTER].concat()).expect("the folder can be written to");
+    node.set_configuration(&file);
+    node.add_options("--sentinel");
+    node
+}
+
+fn start(program: &Program, lines: &str) -> Node {
+    let mut node = prepare(program, lines);
+    node.launch();
+    node
+}
+
+/// A service manager starts a sentinel with `--port` again and again.
+#[test]
+fn a_restart_adds_no_line_to_the_file() {
+    let mut node = start(&Program::redoubt(), "");
+    let file = node.folder().join("sentinel.conf");
+    let mut texts = Vec::new();
+    for _ in 0..3 {
+        node.run("SENTINEL FLUSHCONFIG").expect_ok();
+        texts.push(fs::read_to_string(&file).expect("it can be read"));
+        node.kill();
+        node.launch();
+    }
+    assert!(!texts[0].contains("port"), "{}", texts[0]);
+    assert!(texts.iter().all(|text| *text == texts[0]), "{texts:#?}");
+}
+
+#[test]
+fn it_works_in_its_dir_and_outlives_its_terminal() {
+    let mut node = prepare(&Program::redoubt(), "logfile sentinel.log\npidfile sentinel.pid\ndir data\n");
+    let data = node.folder().join("data");
+    fs::create_dir(&data).expect("the folder can be made");
+    node.launch();
+    assert!(data.join("sentinel.log").exists() && data.join("sentinel.pid").exists());
+    let mut connection = node.connect();
+    let hangup = rustix::process::Signal::HUP;
+    let pid = rustix::process::Pid::from_raw(node.pid() as i32).expect("a pid");
+    rustix::process::kill_process(pid, hangup).expect("it can be signalled");
+    assert_eq!(connection.run("PING"), Value::Simple("PONG".into()));
+    assert!(node.terminate().success());
+    assert!(!data.join("sentinel.pid").exists());
+}
+
+#[test]
+fn it_goes_into_the_background_or_says_why_not() {
+    let folder = tempfile::TempDir::new().expect("a folder");
+    let file = folder.path().join("sentinel.conf");
+    let claim = claim_port();
+    let text =
+        format!("port {}\nbind 127.0.0.1\ndaemonize yes\ndir .\nlogfile s.log\npidfile s.pid\n", claim.port);
+    fs::write(&file, [text.as_str(), MASTER].concat()).expect("the folder can be written to");
+    let command = |more: &[&str]| {
+        let mut command = Command::new(Program::redoubt().binary());
+        command.args(["sentinel", "sentinel.conf"]).args(more).current_dir(folder.path());
+        command
+    };
+    let (status, printed) = run_to_end(&mut command(&["--dir", "nosuch"]));
+    assert_eq!(status.code(), Some(1), "{printed}");
+    assert!(printed.contains("No such file or directory"), "{printed}");
+    let status = command(&[]).stdout(Stdio::null()).status().expect("it starts");
+    assert!(status.success());
+    let mut connection =
+        eventually("the daemon answers", || Connection::open(("127.0.0.1", claim.port)).ok());
+    connection.send(&["SHUTDOWN"]).expect("it reads");
+    eventually("the daemon is gone", || (!folder.path().join("s.pid").exists()).then_some(()));
+}
+
+/// Valkey's names beside Redis's: the same answers.
+#[test]
+fn valkeys_names_are_known() {
+    let node = start(&Program::redoubt(), "sentinel deny-scripts-reconfig yes\n");
+    let mut connection = node.connect();
+    for (valkey, redis) in [
+        ("PRIMARY nosuch", "MASTER nosuch"),
+        ("GET-PRIMARY-ADDR-BY-NAME mymaster", "GET-MASTER-ADDR-BY-NAME mymaster"),
+        ("GET-PRIMARY-ADDR-BY-NAME nosuch", "GET-MASTER-ADDR-BY-NAME nosuch"),
+        ("IS-PRIMARY-DOWN-BY-ADDR 127.0.0.1 2 0 *", "IS-MASTER-DOWN-BY-ADDR 127.0.0.1 2 0 *"),
+        ("SET mymaster primary-reboot-down-after-period 5", "SET mymaster master-reboot-down-after-period 5"),
+    ] {
+        let answer = connection.run(&format!("SENTINEL {valkey}"));
+        assert_eq!(answer, connection.run(&format!("SENTINEL {redis}")), "{valkey}");
+    }
+    let name = |reply: &Value| reply.items()[1].text();
+    assert_eq!(name(&connection.run("SENTINEL PRIMARY mymaster")), "mymaster");
+    assert_eq!(name(&connection.run("SENTINEL PRIMARIES").items()[0]), "mymaster");
+    let wrong = connection.run("SENTINEL PRIMARY");
+    assert!(wrong.is_error("ERR wrong number of arguments for 'sentinel|primary' command"), "{wrong:?}");
+}
+
+/// CLIENT has on a sentinel what Redis's has, and SETINFO, which is younger than the Redis of this test.
+#[test]
+fn client_has_what_redis_has() {
+    let names = |program: &Program| -> BTreeSet<String> {
+        let node = start(program, "");
+        let list = node.run("COMMAND LIST FILTERBY PATTERN client*");
+        list.items().iter().map(Value::text).collect()
+    };
+    let mut expected = names(&Program::redis());
+    expected.insert("client|setinfo".to_owned());
+    assert_eq!(names(&Program::redoubt()), expected);
+
+    let node = start(&Program::redoubt(), "");
+    let unknown = node.run("CLIENT CAPA redirect");
+    assert!(unknown.is_error("ERR unknown subcommand 'CAPA'. Try CLIENT HELP."), "{unknown:?}");
+    node.run("CLIENT SETINFO LIB-NAME x").expect_ok();
+    let help = format!("{:?}", node.run("CLIENT HELP"));
+    assert!(help.contains("TRACKING") && !help.contains("CAPA") && !help.contains("NO-TOUCH"), "{help}");
+}
+
+/// As on a server: who has said the right word may send what it likes behind it, in one write.
+#[test]
+fn what_follows_auth_in_one_write_may_be_long() {
+    let wire = |password: &str| {
+        let long = "x".repeat(20_000);
+        let mut wire =
+            format!("*2\r\n$4\r\nAUTH\r\n$6\r\n{password}\r\n*2\r\n$4\r\nPING\r\n$20000\r\n{long}\r\n");
+        wire.push_str(&format!(
+            "*12\r\n$8\r\nSENTINEL\r\n$3\r\nSET\r\n$8\r\nmymaster\r\n{}",
+            "$1\r\nx\r\n".repeat(9)
+        ));
+        wire
+    };
+    for program in [Program::redoubt(), Program::redis()] {
+        let node = start(&program, "requirepass secret\n");
+        let mut connection = node.connect();
+        connection.send_raw(wire("secret").as_bytes()).expect("it reads");
+        connection.read().expect("AUTH is answered").expect_ok();
+        assert_eq!(connection.read().expect("PING is answered").text().len(), 20_000, "{}", program.name());
+        assert!(connection.read().expect("SET is answered").is_error("ERR "), "{}", program.name());
+
+        let mut connection = node.connect();
+        connection.send_raw(wire("wrong!").as_bytes()).expect("it reads");
+        let rest = String::from_utf8_lossy(&connection.read_to_end().expect("it is closed")).into_owned();
+        assert!(rest.starts_with("-WRONGPASS"), "{}: {rest}", program.name());
+        assert!(rest.contains("-ERR Protocol error: unauthenticated bulk length"), "{rest}");
+    }
+}
