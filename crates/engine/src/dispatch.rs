@@ -134,7 +134,7 @@ impl Engine {
                 // The slot stays locked if the next command is about it too.
                 let same = |next: &Prepared<'_>| next.slot().is_some() && next.slot() == request.slot();
                 if !prepared.get(index + 1).is_some_and(same) {
-                    pipeline.context.slots.release();
+                    pipeline.leave_slots();
                 }
                 if !plain || request.key.is_none() {
                     pipeline.context.drop_garbage();
@@ -244,8 +244,7 @@ impl Engine {
         {
             return self.perform(pipeline, request, entry, done(handler), false);
         }
-        pipeline.context.slots.release();
-        pipeline.ahead.clear();
+        pipeline.release_all();
         // What asks for silence (CLIENT REPLY) is not itself silenced.
         let muted = pipeline.context.session.mute != Mute::Nothing;
         if pipeline.context.session.mute == Mute::Next {
@@ -301,6 +300,7 @@ impl Engine {
         let start = pipeline.context.reply.len();
         if !entry.command.flags.intersects(Flags::BRIEF.union(Flags::FAST)) {
             pipeline.ahead.clear();
+            pipeline.settle();
         }
         if let Err(error) = self.lock(pipeline, request, entry, asked) {
             return self.fail(pipeline, entry, request.args, start, &error);
@@ -318,7 +318,6 @@ impl Engine {
                 Err(error) => return self.fail(pipeline, entry, request.args, start, &error),
             }
         }
-        let db = context.session.db;
         // Asked under the locks: the log is opened at a cut, while every slot is held.
         context.worker.effects.start(from_client && self.logs_under(gate));
         let holds_all = entry.command.reach == Reach::AllSlots;
@@ -328,9 +327,11 @@ impl Engine {
             context.note_reads(entry.command);
         }
         context.worker.effects.end_command(request.args);
-        if !context.worker.effects.is_empty() {
-            context.append_effects(db);
+        if context.worker.effects.has_begun() {
+            context.seal_effects();
+            pipeline.changed |= context.worker.effects.pending() > 0;
             if !context.worker.ready.is_empty() {
+                pipeline.settle();
                 pipeline.ahead.clear();
                 self.serve_waiters(&mut pipeline.context);
             }

@@ -27,19 +27,23 @@ impl EffectLog for NoLog {
     }
 }
 
-/// The effects of one command, collected until it ends.
+/// Effects on their way to the log: those of commands that have ended and are not appended yet, and behind them those
+/// of the command that runs. The slots that they touch stay locked until they are appended.
 #[derive(Debug, Default)]
 pub(crate) struct Effects {
     /// Commands in wire form.
-    pub(crate) wire: Vec<u8>,
-    pub(crate) count: usize,
+    wire: Vec<u8>,
+    /// How much of that is of commands that have ended.
+    ended: usize,
+    /// How many effects the running command has had.
+    count: usize,
     /// Whether anybody reads the log.
     pub(crate) wanted: bool,
     /// How many changes the command made; above zero it is appended as the client sent it, unless the
     /// handler said something else.
     pub(crate) changes: u64,
-    /// The same, of all commands that have ended since [`Effects::clear`].
-    pub(crate) total_changes: u64,
+    /// The same, of all commands since [`Effects::start`].
+    total_changes: u64,
     /// There is something to append: not just which database it would be in.
     pub(crate) any: bool,
     /// The handler said what to append instead.
@@ -47,26 +51,23 @@ pub(crate) struct Effects {
 }
 
 impl Effects {
-    /// A command begins; `wanted` says whether anybody reads the log. Nothing is left from the one before.
+    /// A command begins, or several that are one to the log; `wanted` says whether anybody reads it.
     pub(crate) fn start(&mut self, wanted: bool) {
-        debug_assert!(self.is_empty(), "whoever collects effects appends or clears them");
+        debug_assert!(!self.has_begun(), "what a command did is sealed when it ends");
         self.wanted = wanted;
     }
 
-    /// Whether nothing was changed and nothing is to be appended.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.total_changes == 0 && self.count == 0
+    /// Whether something was changed, or is to be appended, since [`Effects::start`].
+    pub(crate) fn has_begun(&self) -> bool {
+        self.total_changes != 0 || self.count != 0
     }
 
-    /// Forgets what was collected.
-    pub(crate) fn clear(&mut self) {
-        self.wire.clear();
-        self.count = 0;
-        self.total_changes = 0;
-        self.any = false;
+    /// Bytes of commands that have ended, which wait to be appended.
+    pub(crate) fn pending(&self) -> usize {
+        self.ended
     }
 
-    /// Adds a command.
+    /// Adds an effect.
     pub(crate) fn push<'a, I>(&mut self, args: I)
     where
         I: IntoIterator<Item = &'a [u8]>,
@@ -78,14 +79,27 @@ impl Effects {
             self.any = true;
         }
     }
-}
 
-impl Effects {
+    /// Adds the request itself, byte by byte as it came where that is how it would be written.
+    pub(crate) fn push_request(&mut self, args: Args<'_>) {
+        if !self.wanted {
+            return;
+        }
+        match args.wire() {
+            Some(wire) => {
+                self.wire.extend_from_slice(wire);
+                self.count += 1;
+                self.any = true;
+            }
+            None => self.push(args.iter()),
+        }
+    }
+
     /// A command is done: if it changed something and did not say what to log, it is logged as it was
     /// sent.
     pub(crate) fn end_command(&mut self, args: Args<'_>) {
         if self.changes > 0 && !self.rewritten {
-            self.push(args.iter());
+            self.push_request(args);
         }
         self.total_changes += self.changes;
         self.changes = 0;
@@ -99,15 +113,36 @@ impl Effects {
         self.any = any;
     }
 
-    /// Appends what the commands did in database `db`. Several effects are wrapped in a transaction, so
-    /// that no reader of the log sees half of them.
-    pub(crate) fn append(&mut self, log: &dyn EffectLog, db: u16) -> ReplOffset {
-        if self.count > 1 {
-            let effects = std::mem::take(&mut self.wire);
+    /// What began with [`Effects::start`] is whole, and waits to be appended. Several effects are wrapped in a
+    /// transaction, so that no reader of the log sees half of them. Returns how many changes there were.
+    pub(crate) fn seal(&mut self) -> u64 {
+        if !self.any {
+            self.wire.truncate(self.ended);
+        } else if self.count > 1 {
+            let effects = self.wire.split_off(self.ended);
             self.push([&b"MULTI"[..]]);
             self.wire.extend_from_slice(&effects);
             self.push([&b"EXEC"[..]]);
         }
-        log.append(db, &self.wire)
+        self.seal_each()
+    }
+
+    /// [`Effects::seal`] where each effect stands by itself.
+    pub(crate) fn seal_each(&mut self) -> u64 {
+        self.ended = self.wire.len();
+        self.count = 0;
+        self.any = false;
+        std::mem::take(&mut self.total_changes)
+    }
+
+    /// Appends what waits, all of it done in database `db`; returns where it ends, if anything waited.
+    pub(crate) fn append(&mut self, log: &dyn EffectLog, db: u16) -> Option<ReplOffset> {
+        if self.ended == 0 {
+            return None;
+        }
+        let end = log.append(db, &self.wire[..self.ended]);
+        self.wire.drain(..self.ended);
+        self.ended = 0;
+        Some(end)
     }
 }

@@ -77,10 +77,8 @@ impl Engine {
                 self.changed(db, slot, &key, None);
                 worker.effects.push([&b"HDEL"[..], &key, &name]);
             }
-            if worker.effects.count > 0 {
-                self.log.append(db, &worker.effects.wire);
-                worker.effects.clear();
-            }
+            worker.effects.seal_each();
+            worker.effects.append(&*self.log, db);
         }
         drop(guard);
         (worker.key, worker.name) = (key, name);

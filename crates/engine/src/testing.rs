@@ -109,6 +109,16 @@ impl Client {
         self.log.lines()
     }
 
+    /// How often something was appended to the log.
+    pub(crate) fn appends(&self) -> usize {
+        self.log.0.lock().len()
+    }
+
+    /// How long the log is.
+    pub(crate) fn log_bytes(&self) -> usize {
+        self.log.0.lock().iter().map(|(_, commands)| commands.len()).sum()
+    }
+
     /// Sends inline text and gives back why the engine stopped.
     pub(crate) fn flow(&mut self, text: &str) -> Flow {
         let mut buffer = format!("{text}\n").into_bytes();

@@ -96,6 +96,18 @@ impl<'k> LockedSlots<'k> {
         self.one.is_some()
     }
 
+    /// Gives away the slot that is the only one locked here.
+    #[must_use]
+    pub fn take_only(&mut self) -> Option<SlotGuard<'k>> {
+        self.one.take()
+    }
+
+    /// Makes a slot that was given away the only one that is locked here.
+    pub fn put_only(&mut self, guard: SlotGuard<'k>) {
+        self.release();
+        self.one = Some(guard);
+    }
+
     /// Waits for `slot`. Nothing may be locked, here or elsewhere.
     #[cold]
     pub fn wait_for(&mut self, keyspace: &'k Keyspace, slot: Slot) {

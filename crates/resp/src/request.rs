@@ -126,6 +126,23 @@ impl<'a> Args<'a> {
         }
     }
 
+    /// The request's bytes as it came, if they are those that [`encode_request`] would write.
+    #[must_use]
+    pub fn wire(&self) -> Option<&'a [u8]> {
+        let (&(first, len), rest) = self.spans.split_first()?;
+        let bulk = number_before(self.buffer, first as usize, b'$', len as usize)?;
+        let start = number_before(self.buffer, bulk, b'*', self.spans.len())?;
+        let mut end = first as usize + len as usize;
+        for &(place, len) in rest {
+            let bulk = number_before(self.buffer, place as usize, b'$', len as usize)?;
+            if bulk != end + 2 || &self.buffer[end..bulk] != b"\r\n" {
+                return None;
+            }
+            end = place as usize + len as usize;
+        }
+        self.buffer[end..].starts_with(b"\r\n").then(|| &self.buffer[start..end + 2])
+    }
+
     /// The arguments from `first` on.
     #[must_use]
     pub fn from(&self, first: usize) -> Self {
@@ -462,6 +479,13 @@ fn short_line(buffer: &[u8], start: usize) -> Option<(usize, usize)> {
 fn short_bulk(buffer: &[u8], position: usize) -> Option<(usize, usize)> {
     let (length, start) = short_line(buffer, position)?;
     (buffer[position] == b'$' && start + length + 2 <= buffer.len()).then_some((start, length))
+}
+
+/// Where the line begins that ends at `end` and says `number` behind `mark`, if there is such a line.
+fn number_before(buffer: &[u8], end: usize, mark: u8, number: usize) -> Option<usize> {
+    let digits = buffer[..end].strip_suffix(b"\r\n")?;
+    let before = digits.strip_suffix(itoa::Buffer::new().format(number).as_bytes())?;
+    before.strip_suffix(&[mark]).map(<[u8]>::len)
 }
 
 /// Reads the number on the line that starts at `start`: its value (none if it is no number) and where

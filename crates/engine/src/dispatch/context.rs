@@ -149,18 +149,23 @@ impl<'a> Context<'a> {
     pub fn replicate(&mut self) {
         if self.deletes_expired() {
             self.worker.effects.rewritten = true;
-            self.worker.effects.push(self.args.iter());
+            self.worker.effects.push_request(self.args);
         }
     }
 
-    /// Appends what the command changed, in database `db`.
-    pub(in crate::dispatch) fn append_effects(&mut self, db: u16) {
+    /// The command is done: what it changed waits to be appended to the log.
+    #[inline]
+    pub(in crate::dispatch) fn seal_effects(&mut self) {
         let Worker { effects, stats, .. } = &mut *self.worker;
-        add(&stats.changes, effects.total_changes);
-        if effects.any {
-            self.session.last_write = effects.append(&*self.engine.log, db);
+        add(&stats.changes, effects.seal());
+    }
+
+    /// Appends what commands changed in database `db`. Their slots are still locked.
+    #[inline]
+    pub(in crate::dispatch) fn append_effects(&mut self, db: u16) {
+        if let Some(end) = self.worker.effects.append(&*self.engine.log, db) {
+            self.session.last_write = end;
         }
-        effects.clear();
     }
 
     /// Notes the keys that a client which tracks them has read.

@@ -1,10 +1,16 @@
 //! The requests of one read on their way: what the dispatcher keeps from one command to the next.
+//!
+//! While the log is read, a slot that a command has changed stays locked until the effects of several commands are
+//! appended together ([`Pipeline::settle`]): at the end of the batch, and before anything is waited for or may take
+//! long. So the log's mutex is taken once for them all, and the log's order is each slot's order.
 
 use clock::Millis;
+use keyspace::SlotGuard;
 use resp::Writer;
+use slot_routing::Slot;
 use smallvec::SmallVec;
 
-use super::{Ahead, Context};
+use super::{AHEAD, Ahead, Context, LONG};
 use crate::engine::{Engine, Worker};
 use crate::error::CommandError;
 use crate::session::{Mute, Session};
@@ -17,6 +23,10 @@ pub(super) struct Pipeline<'a> {
     pub(super) ahead: Ahead<'a>,
     /// When the command before ended, by the worker's clock.
     pub(super) clock: u64,
+    /// Slots that were changed by commands whose effects are not appended yet.
+    held: SmallVec<[SlotGuard<'a>; AHEAD]>,
+    /// The slots that are locked for the command that runs, or has just run, are such slots.
+    pub(super) changed: bool,
 }
 
 impl<'a> Pipeline<'a> {
@@ -28,7 +38,61 @@ impl<'a> Pipeline<'a> {
         reply: Writer<'a>,
     ) -> Self {
         let clock = (worker.nanos)();
-        Self { context: Context::new(engine, worker, session, now, reply), ahead: SmallVec::new(), clock }
+        Self {
+            context: Context::new(engine, worker, session, now, reply),
+            ahead: SmallVec::new(),
+            clock,
+            held: SmallVec::new(),
+            changed: false,
+        }
+    }
+
+    /// Lets go of the slots of the command that has run, or holds on to them for its effects.
+    #[inline(always)]
+    pub(super) fn leave_slots(&mut self) {
+        if self.changed {
+            self.hold_slots();
+        }
+        self.context.slots.release();
+    }
+
+    fn hold_slots(&mut self) {
+        match self.context.slots.take_only() {
+            Some(guard) if self.context.worker.effects.pending() < LONG => {
+                self.held.push(guard);
+                self.changed = false;
+            }
+            guard => {
+                self.settle();
+                drop(guard);
+            }
+        }
+    }
+
+    /// Makes a slot that is held on to the one that is locked for the command; says whether it was.
+    #[cold]
+    pub(super) fn take_held(&mut self, slot: Slot) -> bool {
+        let Some(place) = self.held.iter().position(|guard| guard.slot() == slot) else { return false };
+        self.context.slots.put_only(self.held.swap_remove(place));
+        self.changed = true;
+        true
+    }
+
+    /// Appends the effects of commands that have ended, and lets go of the slots that are held on to.
+    #[inline]
+    pub(super) fn settle(&mut self) {
+        if self.context.worker.effects.pending() > 0 {
+            self.context.append_effects(self.context.session.db);
+        }
+        self.held.clear();
+        self.changed = false;
+    }
+
+    /// Lets go of everything that is locked, for commands that have run and for commands to come.
+    pub(super) fn release_all(&mut self) {
+        self.settle();
+        self.context.slots.release();
+        self.ahead.clear();
     }
 
     /// Replies with an error and counts it.
@@ -47,5 +111,12 @@ impl<'a> Pipeline<'a> {
         if session.mute == Mute::This {
             session.mute = Mute::Nothing;
         }
+    }
+}
+
+/// However it ends, nothing of what was changed is free before that is in the log.
+impl Drop for Pipeline<'_> {
+    fn drop(&mut self) {
+        self.settle();
     }
 }

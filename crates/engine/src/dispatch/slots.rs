@@ -64,14 +64,18 @@ impl Engine {
         let first = match request.slot() {
             Some(slot) => {
                 let touched = pipeline.ahead.get_mut(request.number).and_then(Option::take);
-                if !pipeline.context.slots.try_lock_only(&self.keyspace, slot, touched) {
+                if !pipeline.context.slots.try_lock_only(&self.keyspace, slot, touched)
+                    && !pipeline.take_held(slot)
+                {
                     pipeline.ahead.clear();
+                    pipeline.settle();
                     pipeline.context.slots.wait_for(&self.keyspace, slot);
                 }
                 Some(slot)
             }
             None => {
                 pipeline.ahead.clear();
+                pipeline.settle();
                 self.lock_found(&mut pipeline.context.slots, entry, request.args)?
             }
         };

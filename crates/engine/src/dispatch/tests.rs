@@ -319,3 +319,83 @@ fn batches_of_threads_that_want_the_same_slots_end_and_count_right() {
         assert_eq!(counted.sum::<u64>(), calls, "{made}");
     }
 }
+
+/// One append for a batch, in the order in which its commands ran, and nothing of it is free before.
+#[test]
+fn a_batch_is_appended_together() {
+    let mut client = Client::logged();
+    client.wire("set a 1\nset b 2\nget a\nset a 3\nincr b\nhset h f v\nset a 4");
+    let all = ["set a 1", "set b 2", "set a 3", "incr b", "hset h f v", "set a 4"];
+    assert_eq!(client.log(), all.map(|line| format!("0 {line}")));
+    assert_eq!(client.appends(), 1);
+    drop(LockedSlots::all(&client.engine.keyspace.script_turn()));
+    // What may take long, has several keys or no key comes behind what was done before it.
+    for between in ["getrange a 0 1", "mget a b", "dbsize", "multi\nget a\nexec", "nosuch"] {
+        let before = client.appends();
+        client.wire(&format!("set x 1\nset y 2\n{between}\nset x 3"));
+        assert_eq!(client.appends(), before + 2, "{between}");
+    }
+    let before = client.appends();
+    client.wire("set a 1\nselect 1\nset a 2\nselect 0\nset a 3");
+    assert_eq!(client.appends(), before + 3);
+    assert_eq!(client.log().split_off(client.log().len() - 3), ["0 set a 1", "1 set a 2", "0 set a 3"]);
+    let end: usize = client.log_bytes();
+    assert_eq!(client.session.last_write, slot_routing::ReplOffset(end as u64));
+}
+
+/// A key that is found to have expired goes after what was done to its slot before, and before what is done then.
+#[test]
+fn an_expired_key_goes_in_its_order() {
+    let mut client = Client::logged();
+    client.wire("set {s}a 1 px 10");
+    client.now.0 += 11;
+    client.wire("set {s}b 1\nappend {s}a 2\nset {s}b 3");
+    assert_eq!(client.log().split_off(1), ["0 set {s}b 1", "0 DEL {s}a", "0 append {s}a 2", "0 set {s}b 3"]);
+}
+
+/// Threads write to the same keys, in batches that hold their slots until they are in the log: who runs the log from
+/// its start has the same data.
+#[test]
+fn the_log_of_many_threads_gives_the_same_data() {
+    const THREADS: u64 = 4;
+    let mut client = Client::logged();
+    let engine = &client.engine;
+    std::thread::scope(|scope| {
+        for thread in 0..THREADS {
+            scope.spawn(move || {
+                let (mut worker, mut session) =
+                    (engine.worker(|| 0), Session::new(thread + 2, Origin::Client, true));
+                let mut random = crate::random::Random::new(thread);
+                for round in 0..200 {
+                    let mut lines = String::new();
+                    for _ in 0..40 {
+                        let random = random.next();
+                        let (one, other) = (random >> 8 & 7, random >> 16 & 7);
+                        lines += &match random & 15 {
+                            0 => format!("mset key:{one} {thread} key:{other} {round}\n"),
+                            1 => format!("getrange key:{one} 0 -1\n"),
+                            2 => format!("set key:{one} {thread}:{round}\n"),
+                            3 => format!("multi\nappend key:{one} {thread}\ndel key:{other}\nexec\n"),
+                            4 => format!("del key:{one}\n"),
+                            _ => format!("append key:{one} {thread}\nget key:{other}\n"),
+                        };
+                    }
+                    let mut buffer = lines.into_bytes();
+                    let mut batch = Batch::default();
+                    resp::Parser::new().parse(&mut buffer, &mut batch, &resp::Limits::default());
+                    let mut out = Vec::new();
+                    let ran = engine.run(&mut worker, &mut session, Millis(1), &buffer, &batch, 0, &mut out);
+                    assert_eq!(ran, (batch.len(), Flow::Done));
+                }
+            });
+        }
+    });
+    let mut replica = Client::new();
+    for line in client.log() {
+        replica.call(&line.split(' ').skip(1).collect::<Vec<_>>());
+    }
+    for key in 0..8 {
+        let key = format!("key:{key}");
+        assert_eq!(replica.call(&["get", &key]), client.call(&["get", &key]), "{key}");
+    }
+}

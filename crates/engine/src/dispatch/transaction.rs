@@ -181,6 +181,7 @@ impl Engine {
             // The log goes on as if nothing had been selected in between.
             context.worker.effects.select(first_db);
         }
+        context.seal_effects();
         context.append_effects(first_db);
         let is_full = context.reply.is_full();
         if !context.worker.ready.is_empty() {

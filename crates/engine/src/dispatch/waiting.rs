@@ -264,9 +264,8 @@ impl<'a> Round<'a> {
         context.begin(waiter.entry, args, None, false);
         let outcome = handle(context, waiter.entry.command, handler);
         context.worker.effects.end_command(args);
-        if !context.worker.effects.is_empty() {
-            context.append_effects(waiter.db);
-        }
+        context.seal_effects();
+        context.append_effects(waiter.db);
         if let Ok(Outcome::Block(_)) = outcome {
             context.reply.truncate(0);
             return true;

@@ -102,7 +102,48 @@ fn a_huge_promised_count_takes_no_memory() {
     assert_eq!(parser.spans.capacity(), 0);
 }
 
+/// Whoever passes requests on may take their bytes as they came, if they came in the usual form.
+#[test]
+fn the_wire_of_a_request_is_what_would_be_written() {
+    let table: &[(&[u8], bool)] = &[
+        (b"*2\r\n$3\r\nGET\r\n$1\r\nk\r\n", true),
+        (b"*1\r\n$0\r\n\r\n", true),
+        (b"get k\r\n", false),
+        (b"*02\r\n$3\r\nGET\r\n$1\r\nk\r\n", false),
+        (b"*2\r\n$3\r\nGET\r\n$+1\r\nk\r\n", false),
+        (b"*2\r\n$3\r\nGETxx$1\r\nk\r\n", false),
+        (b"*2\r\n$3\r\nGET\r\n$1\r\nkxx", false),
+        (b"*2\r\n$3\rxGET\r\n$1\r\nk\r\n", false),
+    ];
+    for (sent, usual) in table {
+        let (mut buffer, mut batch) = (sent.to_vec(), Batch::default());
+        let parsed = Parser::new().parse(&mut buffer, &mut batch, &Limits::default());
+        let wire = (batch.len() == 1).then(|| batch.args(0, &buffer).wire()).flatten();
+        assert_eq!(wire, usual.then_some(*sent), "{parsed:?} {}", String::from_utf8_lossy(sent));
+    }
+    let request: Request = ["set", "k", "v"].iter().collect();
+    assert_eq!(request.args().wire(), None, "it keeps only the words");
+}
+
 proptest! {
+    #[test]
+    fn the_wire_of_whatever_came_is_what_would_be_written(
+        mut bytes in proptest::collection::vec(
+            prop_oneof![
+                Just(b"*1\r\n".to_vec()), Just(b"*2\r\n".to_vec()), Just(b"$1\r\n".to_vec()), Just(b"a\r\n".to_vec()),
+                Just(b"$0\r\n\r\n".to_vec()), Just(b"ab\n".to_vec()), proptest::collection::vec(any::<u8>(), 1..3),
+            ], 1..12).prop_map(|pieces| pieces.concat()),
+    ) {
+        let mut batch = Batch::default();
+        Parser::new().parse(&mut bytes, &mut batch, &Limits::default());
+        for index in 0..batch.len() {
+            let args = batch.args(index, &bytes);
+            let mut written = Vec::new();
+            encode_request(&mut written, args.iter());
+            prop_assert!(args.wire().is_none_or(|wire| wire == written));
+        }
+    }
+
     #[test]
     fn a_request_reads_back_the_same_at_every_split_point(
         sent in proptest::collection::vec(

@@ -92,6 +92,8 @@ impl<'a> Context<'a> {
             self.discard(dropped);
         }
         if !hides {
+            // In the order in which it happened: what earlier commands did to the slot comes first.
+            self.append_effects(self.session.db);
             self.engine.key_gone(db, key.slot(), key.bytes());
             add(&self.worker.stats.expired_keys, 1);
         }
