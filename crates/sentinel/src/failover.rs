@@ -257,7 +257,10 @@ impl Master {
         let timing = &cx.shared.timing;
         let down = self.myself.sdown;
         let told = if down.is_some() { timing.ping_period * 5 } else { timing.info_period * 3 };
-        let down_for = down.map_or(Duration::ZERO, |since| cx.now.since(since));
+        // A master that is none any more counts as down much later than it was lost to its replicas.
+        let none = Some(self.myself.role_since).filter(|_| self.myself.role == Role::Replica);
+        let lost = down.into_iter().chain(none).min();
+        let down_for = lost.map_or(Duration::ZERO, |since| cx.now.since(since));
         Limits {
             silent_for: timing.ping_period * 5,
             told,
@@ -336,8 +339,15 @@ impl Master {
         self.failures = 0;
         cx.switched();
         self.note(cx, format!("switch to {target} committed in epoch {epoch}"));
+        let by_master = failover.cause == Cause::Coordinated;
         if let Some(replica) = self.replicas.get_mut(&target) {
             replica.promoted = true;
+            let link = replica.command;
+            // Whoever was promoted by its master has a file that makes it a replica again.
+            if by_master {
+                let words = [self.settings.command("CONFIG").as_bytes().to_vec(), b"REWRITE".to_vec()];
+                cx.send_after(0, link, Pending::Ignored, words.to_vec());
+            }
         }
         self.announce_replica(cx, Level::Warning, "+promoted-slave", &target, "");
         if cx.shared.crash_after_promotion {

@@ -215,6 +215,26 @@ fn a_coordinated_failover_asks_the_master_to_hand_over() {
     assert!(world.sent_to(&server(1)).contains(&"FAILOVER TO 10.0.0.2 6379 TIMEOUT 5000"));
     assert!(!world.sent_to(&server(2)).contains(&"REPLICAOF NO ONE"));
     assert_eq!(world.servers[&server(1)].master, Some(server(2)));
+    assert!(world.sent_to(&server(2)).contains(&"CONFIG REWRITE"), "or a restart makes it a replica again");
+}
+
+/// A master is restarted with a configuration that makes it a replica, of one of its own replicas: nobody is a master
+/// any more, and every replica loses its master at that moment. That is held against nobody, however long it takes
+/// until the master counts as down.
+#[test]
+fn a_master_that_has_become_a_replica_of_its_replica_is_replaced() {
+    let mut world = World::new("");
+    world.pass(2000);
+    let now = world.now;
+    for (number, master) in [(1, 2), (2, 1), (3, 1)] {
+        let server_there = world.servers.get_mut(&server(number)).unwrap();
+        server_there.master = Some(server(master));
+        (server_there.synced, server_there.orphaned_since) = (false, Some(now));
+    }
+    world.pass(40_000);
+    assert!(world.has_event("+sdown master mymaster 10.0.0.1 6379"), "{:?}", world.events);
+    let promoted = "+promoted-slave slave 10.0.0.2:6379 10.0.0.2 6379 @ mymaster 10.0.0.1 6379";
+    assert!(world.has_event(promoted), "{:?}", world.events);
 }
 
 #[test]

@@ -18,6 +18,8 @@ pub(super) struct Fake {
     pub(super) run_id: String,
     /// Whether a replica has its master's data.
     pub(super) synced: bool,
+    /// Since when it has been without its master.
+    pub(super) orphaned_since: Option<Instant>,
 }
 
 pub(super) struct World {
@@ -68,6 +70,7 @@ impl World {
             frozen: false,
             run_id: format!("{number:040x}"),
             synced: true,
+            orphaned_since: None,
         };
         let mut world = Self {
             sentinel,
@@ -239,6 +242,10 @@ impl World {
                     "role:slave\r\nmaster_host:{host}\r\nmaster_port:{port}\r\nmaster_link_status:{status}\r\n\
                      slave_repl_offset:1\r\nslave_priority:100\r\n"
                 );
+                if let Some(since) = own.orphaned_since {
+                    let secs = self.now.since(since).as_secs();
+                    text += &format!("master_link_down_since_seconds:{secs}\r\n");
+                }
             }
             None => text += "role:master\r\n",
         }
