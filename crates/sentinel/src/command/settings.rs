@@ -249,7 +249,7 @@ fn set_one(call: &mut Call<'_>, name: &str, option: &str, values: &[String]) -> 
         "refused-after-milliseconds" => settings.refused_after = millis(true)?,
         "failover-timeout" => settings.failover_timeout = millis(false)?,
         "master-reboot-down-after-period" | "primary-reboot-down-after-period" => {
-            settings.reboot_down_after = millis(true)?
+            settings.reboot_down_after = millis(true)?;
         }
         "parallel-syncs" => settings.parallel_syncs = count()?,
         "quorum" => settings.quorum = count()?,
