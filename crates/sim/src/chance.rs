@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
+use replication::ReplId;
 use slot_routing::NodeId;
 
 /// A seeded source of decisions.
@@ -43,6 +44,11 @@ impl Chance {
     /// A node's name.
     pub(crate) fn id(&mut self) -> NodeId {
         NodeId::from_random(self.0.random())
+    }
+
+    /// The name of a replication history.
+    pub(crate) fn history(&mut self) -> ReplId {
+        ReplId::from_random(self.0.random())
     }
 
     /// From whom to whom nothing gets through among `hosts`: one of them cut off, two halves, or one way only.

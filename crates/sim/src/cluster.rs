@@ -2,8 +2,8 @@
 //!
 //! A run begins with a cluster that stands, each node restarted from its `nodes.conf`. The machine's
 //! actions are carried out in their order; of a write that must reach the disk only what says so waits for
-//! it (`after_persist`), and a crash may come before, after or in the middle. Data is an offset that grows while a master takes
-//! writes and that its replicas follow.
+//! it (`after_persist`), and a crash may come before, after or in the middle. What a master takes and its
+//! replicas copy is the stage's ([`crate::data`]).
 //!
 //! A link is a stream, as with TCP. Packets on it may be lost, come twice or late all the same: the bus
 //! must bear it.
@@ -15,13 +15,13 @@ use std::time::Duration;
 use clock::{Instant, Millis};
 use gossip::wire::{Body, Header, Packet};
 use gossip::{Action, Event as Told, Gossip, Input, LinkId};
-use slot_routing::{NodeId, Slot, Topology};
+use slot_routing::{NodeId, ReplOffset, Slot, Topology};
 
-use self::data::Data;
 use self::disk::Disk;
 use self::invariants::Seen;
 use self::takeovers::Takeovers;
 use self::wire::Wire;
+use crate::data::{Key, Order};
 use crate::stage::{Phases, Play, Stage, plan_tick, play};
 use crate::{Chance, Outcome, Plan, Plant, Rule};
 
@@ -56,8 +56,14 @@ enum Event {
         host: usize,
         life: u64,
     },
-    /// The writes that were under way when they were paused are through.
+    /// It is looked whether the writes that were under way when they were paused have ended.
     Drained {
+        host: usize,
+        life: u64,
+        under_way: BTreeSet<u64>,
+    },
+    /// A topology stands where every slot asks for it.
+    Published {
         host: usize,
         life: u64,
     },
@@ -77,10 +83,17 @@ struct Host {
     disk: Disk,
     /// Writes, and packets and answers behind one that has not reached the disk.
     waiting: VecDeque<Action>,
+    /// What the machine has decided and is still to be done.
+    decided: VecDeque<Action>,
     links: BTreeMap<LinkId, (u64, usize)>,
     accepted: u64,
     topology: Option<Topology>,
-    data: Data,
+    /// What is served once the topology stands everywhere.
+    publishing: Option<BTreeSet<Key>>,
+    /// Tell the machine when this offset is processed.
+    watched: Option<ReplOffset>,
+    /// What the machine was last told of replication.
+    told: gossip::Replication,
     /// What each node last said.
     heard: BTreeMap<NodeId, Heard>,
     /// The rank of its candidacy, unless an operator wants it.
@@ -162,7 +175,16 @@ impl Play for World {
                     }
                 }
             }
-            Event::Drained { host, life } => self.on_drained(host, life),
+            Event::Drained { host, life, under_way } => {
+                if self.stage.lives(host, life) {
+                    self.on_drained(host, under_way);
+                }
+            }
+            Event::Published { host, life } => {
+                if self.stage.lives(host, life) {
+                    self.on_published(host);
+                }
+            }
             Event::Operate(step) => self.operate(step),
             Event::Die { host, life } => {
                 if self.stage.lives(host, life) {
@@ -200,7 +222,7 @@ impl Play for World {
     }
 
     fn disagreement(&mut self) -> Option<String> {
-        invariants::coverage::disagreement(&self.hosts, &self.samples, self.stage.now)
+        invariants::coverage::disagreement(self)
     }
 
     fn repair(&mut self) {
@@ -250,6 +272,12 @@ impl World {
         }
     }
 
+    /// Whether a write to `slot` would be taken now, were the process running.
+    fn takes_writes(&self, host: usize, slot: Slot) -> bool {
+        self.hosts[host].topology.is_some()
+            && self.stage.data.stores[host].admits(slot.number(), self.stage.now)
+    }
+
     /// The machine of a host that is up.
     fn gossip(&self, host: usize) -> &Gossip {
         self.hosts[host].gossip.as_ref().expect("a host that is up has its machine")
@@ -271,22 +299,34 @@ impl World {
         let id = gossip.id();
         self.hosts[host].gossip = Some(gossip);
         self.stage.note(|| format!("host {host} starts as {id}"));
+        self.stage.data.stores[host].serve(BTreeSet::new());
         self.feed(host, Input::Start);
+        self.stage.settle_data(host);
     }
 
     /// Gives a machine an input, after what replication has to say, and carries out its answer.
     fn feed(&mut self, host: usize, input: Input) {
         let (now, skew) = (self.stage.now, self.stage.processes[host].skew);
+        let news = self.news(host);
         let host_now = &mut self.hosts[host];
         let Some(gossip) = &mut host_now.gossip else { return };
         let wall = Millis(WALL + now.as_millis() as i64 + host_now.wall_skew);
         let mut out = Vec::new();
-        if let Some(facts) = host_now.data.news(skew) {
+        if let Some(facts) = news {
             gossip.handle(now + skew, wall, Input::Replication(facts), &mut out);
         }
         gossip.handle(now + skew, wall, input, &mut out);
         self.watch_candidacy(host, &out);
-        for action in out {
+        self.hosts[host].decided.extend(in_order(out));
+        self.take_steps(host);
+        plan_tick(self, host);
+    }
+
+    /// Takes one step after the other, as the driver's thread does: what waits for the disk is put aside, and while a
+    /// topology is being published, all the rest waits.
+    fn take_steps(&mut self, host: usize) {
+        while self.hosts[host].publishing.is_none() {
+            let Some(action) = self.hosts[host].decided.pop_front() else { return };
             if self.hosts[host].is_held(&action) {
                 self.hosts[host].waiting.push_back(action);
                 self.release(host);
@@ -294,7 +334,6 @@ impl World {
                 self.carry_out(host, action);
             }
         }
-        plan_tick(self, host);
     }
 
     /// Carries out, in order, what waits for the disk no longer.
@@ -316,31 +355,25 @@ impl World {
                 let before = self.hosts[host].topology.as_ref();
                 topology.serving |= self.stage.plan.plant == Some(Plant::ServingWhenDown)
                     && before.is_some_and(|before| before.serving);
-                self.hosts[host].topology = Some(*topology);
+                self.publish(host, *topology);
             }
             Action::BecomeMaster => {
                 assert_ne!(self.stage.plan.plant, Some(Plant::Panic), "planted");
                 self.stage.note(|| format!("host {host} becomes a master"));
-                self.hosts[host].data.lead();
+                self.stage.order(host, Order::Lead);
             }
             Action::BecomeReplica { ip, .. } => {
                 self.stage.note(|| format!("host {host} follows {ip}"));
-                self.hosts[host].data.follow(ip);
+                self.follow(host, ip);
             }
-            Action::PauseWrites { until } => {
-                let (life, until) =
-                    (self.stage.processes[host].life, until - self.stage.processes[host].skew);
-                self.hosts[host].data.paused = Some(until);
-                let drained = self.stage.chance.millis(0, 20);
-                self.stage.after(drained, Event::Drained { host, life });
-            }
-            Action::ResumeWrites => self.hosts[host].data.paused = None,
-            Action::WatchOffset(offset) => self.hosts[host].data.watched = offset,
-            Action::DropEverything => self.hosts[host].data = Data::default(),
+            Action::PauseWrites { until } => self.pause(host, until),
+            Action::ResumeWrites => self.stage.data.stores[host].pause(None),
+            Action::WatchOffset(offset) => self.hosts[host].watched = offset,
+            Action::DropSlots(slots) => self.drop_slots(host, &slots),
             Action::Reply { token, result } => self.on_answer(host, token, &result),
             Action::Log(told) => self.on_told(host, &told),
-            // What is in a slot is not simulated, nor are clients.
-            Action::DropSlots(_) | Action::Deliver(_) => {}
+            // Nobody resets a node here, and nobody subscribes.
+            Action::DropEverything | Action::Deliver(_) => {}
         }
     }
 
@@ -396,11 +429,14 @@ impl Host {
             wall_skew: 0,
             gossip: None,
             disk,
+            decided: VecDeque::new(),
             waiting: VecDeque::new(),
             links: BTreeMap::new(),
             accepted: 0,
             topology: None,
-            data: Data::default(),
+            publishing: None,
+            watched: None,
+            told: gossip::Replication::default(),
             heard: BTreeMap::new(),
             rank: None,
             contested: None,
@@ -426,16 +462,26 @@ impl Host {
     /// Whether something is to reach the disk and is not there.
     fn waits_for_disk(&self) -> bool {
         self.disk.is_busy()
-            || self.waiting.iter().any(|action| matches!(action, Action::Persist { sync: true, .. }))
+            || self
+                .waiting
+                .iter()
+                .chain(&self.decided)
+                .any(|action| matches!(action, Action::Persist { sync: true, .. }))
     }
+}
 
-    /// Whether a write to `slot` would be taken now, were the process running.
-    fn takes_writes(&self, slot: Slot, now: Instant) -> bool {
-        let routed = |topology: &Topology| {
-            topology.serving && topology.ownership(slot) == slot_routing::Ownership::Mine
-        };
-        self.topology.as_ref().is_some_and(routed) && self.data.paused.is_none_or(|until| until <= now)
-    }
+/// As the node's driver carries out what one input led to: whoever gives up its slots follows when they are
+/// another's, and what is left here of them goes after that.
+fn in_order(out: Vec<Action>) -> Vec<Action> {
+    let late = |action: &Action| match action {
+        Action::BecomeReplica { .. } => 1,
+        Action::DropSlots(_) => 2,
+        Action::Reply { .. } => 3,
+        _ => 0,
+    };
+    let mut out = out;
+    out.sort_by_key(late);
+    out
 }
 
 /// The wall clock at the simulated origin: some day in 2026.

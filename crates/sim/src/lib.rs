@@ -4,6 +4,9 @@
 //! ones, too), crashes with and without their disk, restarts, clock jumps, slow nodes, and what an
 //! operator does meanwhile. So a failure is a number, and the number is the failure's replay.
 //!
+//! Data is simulated with the machines that decide over it: what clients write, its way into logs and replicas, and
+//! what of it is there after a failover.
+//!
 //! A run has two phases. In the first, faults happen and only **safety** is asked for: the invariants,
 //! one file each, are checked at every step. Then the network heals, everybody is restarted, and within
 //! a bounded time everything must agree: **liveness**. A panic inside a machine is a violation, too.
@@ -13,6 +16,7 @@
 
 mod chance;
 mod cluster;
+mod data;
 mod explore;
 mod invariant;
 mod lane;

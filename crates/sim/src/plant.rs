@@ -10,7 +10,7 @@ use clap::ValueEnum;
 pub enum Plant {
     /// Votes are not written to disk.
     ForgottenVotes,
-    /// Nothing that a process writes reaches its disk, but for who it is.
+    /// Nothing that a process writes reaches its disk, but for who it is and, of a sentinel, whom it knows.
     ForgottenWrites,
     /// Who stands for election, or suspects the master, needs nobody's consent.
     IgnoredQuorum,
@@ -22,6 +22,14 @@ pub enum Plant {
     ServingWhenDown,
     /// A server that is told whom to follow says yes and does nothing.
     IgnoredOrders,
+    /// Whether a client's write may run is asked when it arrives and not again, nor is it waited for those under way.
+    AskedOnce,
+    /// A master's stream is applied to the end, whoever is followed by then.
+    EndlessStream,
+    /// What a client writes on a replica goes into the replica's log.
+    LoggedByReplica,
+    /// A replica that shows life is taken to have all that it was sent.
+    CountedEarly,
     /// A process panics when a replica is to be promoted.
     Panic,
 }

@@ -14,9 +14,12 @@ pub enum Rule {
     Freshness,
     Majority,
     Minority,
+    NoLoss,
+    NoOverwrite,
     OneOwner,
     OnePromotion,
     OneVote,
+    SameData,
 }
 
 impl Rule {

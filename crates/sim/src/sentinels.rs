@@ -1,10 +1,11 @@
-//! Sentinels that watch one master and its replicas, all simulated but the sentinels themselves.
+//! Sentinels that watch one master and its replicas. The sentinels are real, and so is what the servers do with their
+//! data ([`crate::data`]); what a server answers is simulated.
 //!
 //! Links between processes are streams: what is sent arrives in order or the link breaks, as with TCP.
 //! A cut network holds bytes back until it heals. Raft messages may also be lost, doubled and overtaken,
 //! because the protocol must bear it.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use clock::Instant;
@@ -16,6 +17,7 @@ use self::disk::Disk;
 use self::invariants::Seen;
 use self::server::{Server, Told};
 use self::stream::{Stream, ToClient};
+use crate::data::Order;
 use crate::stage::{Phases, Play, Stage, plan_tick, play};
 use crate::{Chance, Outcome, Plan, Plant, Rule};
 
@@ -28,11 +30,19 @@ mod stream;
 
 pub(crate) const MASTER: &str = "mymaster";
 
+/// A sentinel hears of replicas from their master, so they are in sync before it asks for the first time.
+const SERVERS_FIRST: Duration = Duration::from_secs(1);
 /// A held-back stream looks again after this long.
 const RETRANSMIT: Duration = Duration::from_millis(20);
 
 #[derive(Debug, Clone)]
 enum Event {
+    /// The planted fault is to show: all sentinels die, and have forgotten.
+    Forget,
+    /// A sentinel starts for the first time.
+    Start {
+        host: usize,
+    },
     ConnectArrives {
         conn: u64,
     },
@@ -95,7 +105,7 @@ pub(crate) fn run(plan: Plan, traced: bool) -> Outcome {
 
 impl Play for World {
     const PHASES: Phases = Phases {
-        settle: Duration::from_secs(6),
+        settle: Duration::from_secs(7),
         faults: Duration::from_secs(12),
         fault_gap: (100, 1500),
         // The longest TILT (30 s), then the slowest repair.
@@ -110,11 +120,15 @@ impl Play for World {
     }
 
     fn begin(&mut self) {
-        self.hosts_of(true).into_iter().for_each(|host| self.start(host));
+        for host in self.hosts_of(true) {
+            self.stage.after(SERVERS_FIRST, Event::Start { host });
+        }
     }
 
     fn happen(&mut self, event: Event) {
         match event {
+            Event::Start { host } => self.start(host),
+            Event::Forget => self.hosts_of(true).into_iter().for_each(|host| self.crash(host, 1, 40)),
             Event::ConnectArrives { conn } => self.on_connect(conn),
             Event::ToServer { conn } => self.pump_to_server(conn),
             Event::ToClient { conn } => self.pump_to_client(conn),
@@ -157,11 +171,12 @@ impl Play for World {
             Kind::Watcher(watcher) => watcher.sentinel.as_ref(),
             Kind::Server(_) => None,
         });
-        let servers: Vec<&Server> = self
+        let servers: Vec<(&Server, bool)> = self
             .hosts
             .iter()
-            .filter_map(|host| match &host.kind {
-                Kind::Server(server) => Some(server),
+            .zip(&self.stage.data.stores)
+            .filter_map(|(host, store)| match &host.kind {
+                Kind::Server(server) => Some((server, store.is_in_sync())),
                 Kind::Watcher(_) => None,
             })
             .collect();
@@ -192,7 +207,15 @@ impl World {
             let upstream = (number > 0).then(|| (server_ip(0), 6379));
             let server = Server::new(&ip, world.run_id(), upstream);
             world.add_host(ip, Kind::Server(server));
+            if number > 0 {
+                world.stage.order(watchers + number, Order::Follow(watchers));
+            }
+            world.stage.settle_data(watchers + number);
         }
+        world
+            .hosts_of(true)
+            .into_iter()
+            .for_each(|host| world.stage.data.stores[host].serve(BTreeSet::new()));
         world
     }
 
@@ -282,6 +305,10 @@ impl World {
                     if let Some(server) = server {
                         assert_ne!(self.stage.plan.plant, Some(Plant::Panic), "planted");
                         self.stage.promotions += 1;
+                        if self.stage.plan.plant == Some(Plant::ForgottenWrites) {
+                            let soon = self.stage.chance.millis(0, 60);
+                            self.stage.after(soon, Event::Forget);
+                        }
                         seen.push(Seen::Promotion {
                             leader: sentinel,
                             server: self.hosts[server].ip.clone(),
@@ -313,8 +340,7 @@ impl World {
                     self.stage.after(time, Event::Synced { host, life, number, voted });
                 }
                 Action::WriteConfig { text } if plant == Some(Plant::ForgottenWrites) => {
-                    let watchers = self.hosts_of(true).len();
-                    self.watcher(host).disk.config = only_identity(watchers, &text);
+                    self.watcher(host).disk.config = without_epochs(&text);
                 }
                 Action::WriteConfig { text } => self.watcher(host).disk.config = text,
                 Action::Log { text, .. } => self.stage.note(|| format!("sentinel {host}: {text}")),
@@ -422,11 +448,11 @@ fn quorum(watchers: usize) -> usize {
     watchers / 2 + 1
 }
 
-/// The planted fault: of a configuration, only who has written it.
-fn only_identity(watchers: usize, config: &[u8]) -> Vec<u8> {
+/// The planted fault: a configuration that says who has written it and whom it knows, and of no epoch.
+fn without_epochs(config: &[u8]) -> Vec<u8> {
     let text = String::from_utf8_lossy(config);
-    let identity = text.lines().find(|line| line.starts_with("sentinel myid ")).unwrap_or_default();
-    format!("{}{identity}\n", first_config(watchers, None)).into_bytes()
+    let lines = text.lines().filter(|line| !line.contains("-epoch "));
+    lines.flat_map(|line| [line, "\n"]).collect::<String>().into_bytes()
 }
 
 fn first_config(watchers: usize, plant: Option<Plant>) -> String {

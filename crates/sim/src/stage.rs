@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use clock::Instant;
 
+use crate::data::{self, Data};
 use crate::trace::{START, Trace, micros};
 use crate::{Chance, Outcome, Plan, Rule, caught};
 
@@ -20,6 +21,8 @@ use crate::{Chance, Outcome, Plan, Rule, caught};
 const BEAT: Duration = Duration::from_millis(50);
 /// How often it is looked for agreement.
 const CHECK: Duration = Duration::from_millis(500);
+/// After healing, clients write for so long.
+const WRITTEN: Duration = Duration::from_secs(1);
 /// More than this at one moment is no coincidence.
 const MOST_AT_ONCE: usize = 10_000;
 
@@ -77,6 +80,7 @@ enum Event<E> {
     Heal,
     Check,
     Restart { host: usize, life: u64 },
+    Data(data::Event),
     Own(E),
 }
 
@@ -96,7 +100,6 @@ pub(crate) struct Process {
     tick_at: Option<Instant>,
 }
 
-#[derive(Debug)]
 pub(crate) struct Stage<E> {
     pub(crate) now: Instant,
     pub(crate) plan: Plan,
@@ -113,8 +116,10 @@ pub(crate) struct Stage<E> {
     longest_latency: u64,
     pub(crate) disks_lost: usize,
     pub(crate) healed: bool,
+    healed_at: Option<Instant>,
     agreed: usize,
-    disagreement: Option<String>,
+    disagreement: Option<(Rule, String)>,
+    pub(crate) data: Data,
     violation: Option<String>,
     /// There is nothing more to be seen.
     over: bool,
@@ -140,9 +145,9 @@ pub(crate) fn play<P: Play>(mut play: P) -> Outcome {
         if at > heal + phases.converge {
             play.note_views();
             let stage = play.stage();
-            let why = stage.disagreement.clone().unwrap_or_default();
+            let (rule, why) = stage.disagreement.clone().unwrap_or((P::LIVENESS, String::new()));
             let what = format!("no agreement {:?} after healing: {why}", phases.converge);
-            stage.violate(P::LIVENESS, &what);
+            stage.violate(rule, &what);
             stage.over = true;
         }
         let stage = play.stage();
@@ -176,6 +181,7 @@ fn happen<P: Play>(play: &mut P, event: Event<P::Event>) {
                 play.restart(host);
             }
         }
+        Event::Data(event) => play.stage().happen_to_data(event),
         Event::Own(event) => play.happen(event),
     }
 }
@@ -204,6 +210,7 @@ fn heal<P: Play>(play: &mut P) {
     let stage = play.stage();
     stage.note(|| "everything heals".into());
     stage.healed = true;
+    stage.healed_at = Some(stage.now);
     stage.cuts.clear();
     for host in 0..play.stage().processes.len() {
         let process = &mut play.stage().processes[host];
@@ -216,8 +223,9 @@ fn heal<P: Play>(play: &mut P) {
 }
 
 fn check<P: Play>(play: &mut P) {
-    let disagreement = play.disagreement();
+    let disagreement = play.disagreement().map(|why| (P::LIVENESS, why));
     let stage = play.stage();
+    let disagreement = disagreement.or_else(|| Some((Rule::SameData, stage.data.disagreement()?)));
     stage.agreed = if disagreement.is_none() { stage.agreed + 1 } else { 0 };
     stage.disagreement = disagreement;
     play.repair();
@@ -261,11 +269,13 @@ fn on_tick<P: Play>(play: &mut P, host: usize, life: u64) {
 
 impl<E: Debug> Stage<E> {
     /// An empty stage; `longest_latency` in milliseconds.
-    pub(crate) fn new(plan: Plan, chance: Chance, longest_latency: u64, traced: bool) -> Self {
+    pub(crate) fn new(plan: Plan, mut chance: Chance, longest_latency: u64, traced: bool) -> Self {
+        let data = Data::new(&mut chance);
         Self {
             now: START,
             plan,
             chance,
+            data,
             queue: BTreeMap::new(),
             planned: 0,
             at_once: (START, 0),
@@ -275,6 +285,7 @@ impl<E: Debug> Stage<E> {
             longest_latency,
             disks_lost: 0,
             healed: false,
+            healed_at: None,
             agreed: 0,
             disagreement: None,
             violation: None,
@@ -295,6 +306,7 @@ impl<E: Debug> Stage<E> {
             skew: Duration::ZERO,
             tick_at: None,
         });
+        self.data.add(&mut self.chance, self.now);
     }
 
     fn plan(&mut self, at: Instant, event: Event<E>) {
@@ -308,6 +320,15 @@ impl<E: Debug> Stage<E> {
 
     pub(crate) fn after(&mut self, delay: Duration, event: E) {
         self.at(self.now + delay, event);
+    }
+
+    pub(crate) fn data_at(&mut self, at: Instant, event: data::Event) {
+        self.plan(at, Event::Data(event));
+    }
+
+    /// Whether clients still write: not when all that they wrote is to be everywhere.
+    pub(crate) fn is_written(&self) -> bool {
+        self.healed_at.is_none_or(|healed| self.now.since(healed) < WRITTEN)
     }
 
     pub(crate) fn note(&mut self, text: impl FnOnce() -> String) {
@@ -351,6 +372,11 @@ impl<E: Debug> Stage<E> {
     pub(crate) fn runs(&self, host: usize) -> bool {
         let process = &self.processes[host];
         process.up && process.frozen.is_none_or(|until| until <= self.now)
+    }
+
+    /// Until when a process takes in nothing, if it is stopped.
+    pub(crate) fn frozen_until(&self, host: usize) -> Option<Instant> {
+        self.processes[host].frozen.filter(|until| *until > self.now)
     }
 
     pub(crate) fn latency(&mut self, from: usize, to: usize) -> Duration {

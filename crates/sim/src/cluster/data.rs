@@ -1,105 +1,96 @@
-//! Replication as far as the bus cares: an offset, and how fresh it is.
+//! What the bus hears of the data, and what it decides of it.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use clock::Instant;
-use gossip::{Input, Replication, Source};
-use slot_routing::ReplOffset;
+use gossip::{Input, Replication};
+use slot_routing::{Ownership, Slot, SlotSet, Topology};
 
-use super::World;
+use super::{Event, World};
+use crate::data::{Key, Order};
 
-#[derive(Debug, Clone, Default)]
-pub(super) struct Data {
-    pub(super) offset: u64,
-    /// Whose copy this is to be.
-    upstream: Option<IpAddr>,
-    source: Source,
-    pub(super) paused: Option<Instant>,
-    pub(super) watched: Option<ReplOffset>,
-    told: Replication,
-}
-
-impl Data {
-    pub(super) fn lead(&mut self) {
-        self.upstream = None;
-        self.source = Source::Never;
-    }
-
-    pub(super) fn follow(&mut self, ip: IpAddr) {
-        self.upstream = Some(ip);
-        self.source = Source::Never;
-    }
-
-    pub(super) fn upstream(&self) -> Option<IpAddr> {
-        self.upstream
-    }
-
-    pub(super) fn is_in_sync(&self) -> bool {
-        matches!(self.source, Source::Streaming { .. })
-    }
-
-    /// A restarted process has what it saved, and is in sync with nobody yet.
-    pub(super) fn restart(&mut self, kept: bool) {
-        *self = Self { offset: if kept { self.offset } else { 0 }, ..Self::default() };
-    }
-
-    /// What the machine has not been told yet, in its own time.
-    pub(super) fn news(&mut self, skew: Duration) -> Option<Replication> {
-        let source = match self.source {
-            Source::Never => Source::Never,
-            Source::Streaming { last_heard } => Source::Streaming { last_heard: last_heard + skew },
-            Source::Lost { since } => Source::Lost { since: since + skew },
-        };
-        let facts = Replication { offset: ReplOffset(self.offset), source };
-        (std::mem::replace(&mut self.told, facts) != facts).then_some(facts)
-    }
-}
+/// How soon it is looked again whether what was under way has ended.
+const DRAINING: Duration = Duration::from_micros(500);
 
 impl World {
-    /// Masters take writes, replicas that reach their master have them; and it is looked at who takes
-    /// writes.
+    /// Clients write, and it is looked at who takes writes.
     pub(super) fn replicate(&mut self) {
+        if self.stage.is_written() {
+            let keys: Vec<Key> = self.samples.iter().map(|slot| slot.number()).collect();
+            self.stage.clients_write(keys.into_iter(), 50_000);
+        }
+        self.stage.save_some();
         for host in 0..self.hosts.len() {
             if !self.stage.runs(host) {
                 continue;
             }
-            match self.hosts[host].data.upstream {
-                None => {
-                    let writes =
-                        self.samples.iter().any(|&slot| self.hosts[host].takes_writes(slot, self.stage.now));
-                    self.hosts[host].data.offset += if writes { 5 } else { 0 };
-                }
-                Some(upstream) => self.copy(host, upstream),
+            let offset = self.stage.data.stores[host].offset();
+            if self.hosts[host].watched.is_some_and(|wanted| wanted <= offset) {
+                self.feed(host, Input::Deadline);
             }
             self.check_reach(host);
         }
     }
 
-    fn copy(&mut self, host: usize, upstream: IpAddr) {
-        let now = self.stage.now;
-        let reached = self
-            .hosts
-            .iter()
-            .position(|other| other.ip == upstream)
-            .filter(|&master| self.stage.runs(master) && !self.stage.is_apart(host, master));
-        let offset = reached.map(|master| self.hosts[master].data.offset);
-        let data = &mut self.hosts[host].data;
-        if let Some(offset) = offset {
-            data.offset = offset;
-            data.source = Source::Streaming { last_heard: now };
-        } else if data.is_in_sync() {
-            data.source = Source::Lost { since: now };
-        }
-        if data.watched.is_some_and(|wanted| wanted.0 <= data.offset) {
-            self.feed(host, Input::Deadline);
+    /// What the machine of a host has not been told yet.
+    pub(super) fn news(&mut self, host: usize) -> Option<Replication> {
+        let store = &self.stage.data.stores[host];
+        let facts = Replication { offset: store.offset(), source: store.source() };
+        (std::mem::replace(&mut self.hosts[host].told, facts) != facts).then_some(facts)
+    }
+
+    pub(super) fn follow(&mut self, host: usize, ip: IpAddr) {
+        if let Some(master) = self.hosts.iter().position(|other| other.ip == ip) {
+            self.stage.order(host, Order::Follow(master));
         }
     }
 
-    pub(super) fn on_drained(&mut self, host: usize, life: u64) {
-        if self.stage.lives(host, life) {
-            let offset = ReplOffset(self.hosts[host].data.offset);
-            self.feed(host, Input::WritesPaused { offset });
+    /// Makes a new topology what a node routes by: what becomes its own at once, the rest a moment later.
+    pub(super) fn publish(&mut self, host: usize, topology: Topology) {
+        let mine = |slot: &&Slot| topology.serving && topology.ownership(**slot) == Ownership::Mine;
+        let served: BTreeSet<Key> = self.samples.iter().filter(mine).map(|slot| slot.number()).collect();
+        let before = self.stage.data.stores[host].served().cloned().unwrap_or_default();
+        let was_serving = self.hosts[host].topology.as_ref().is_some_and(|before| before.serving);
+        self.hosts[host].topology = Some(topology);
+        if was_serving {
+            self.stage.data.stores[host].serve(before.union(&served).copied().collect());
         }
+        self.hosts[host].publishing = Some(served);
+        let (life, time) = (self.stage.processes[host].life, self.stage.chance.millis(0, 1));
+        self.stage.after(time, Event::Published { host, life });
+    }
+
+    pub(super) fn on_published(&mut self, host: usize) {
+        if let Some(served) = self.hosts[host].publishing.take() {
+            self.stage.data.stores[host].serve(served);
+            self.take_steps(host);
+        }
+    }
+
+    /// Writes wait from now on; those that are under way must end.
+    pub(super) fn pause(&mut self, host: usize, until: clock::Instant) {
+        let until = until - self.stage.processes[host].skew;
+        let store = &mut self.stage.data.stores[host];
+        store.pause(Some(until));
+        let under_way = store.under_way();
+        self.on_drained(host, under_way);
+    }
+
+    pub(super) fn on_drained(&mut self, host: usize, under_way: BTreeSet<u64>) {
+        let store = &self.stage.data.stores[host];
+        if store.has_drained(&under_way) {
+            let offset = store.offset();
+            return self.feed(host, Input::WritesPaused { offset });
+        }
+        let life = self.stage.processes[host].life;
+        self.stage.after(DRAINING, Event::Drained { host, life, under_way });
+    }
+
+    /// These slots are others' now.
+    pub(super) fn drop_slots(&mut self, host: usize, slots: &SlotSet) {
+        let lost = self.samples.iter().filter(|slot| slots.contains(**slot));
+        let keys: Vec<Key> = lost.map(|slot| slot.number()).collect();
+        self.stage.leave_slots(host, &keys);
     }
 }

@@ -2,9 +2,10 @@
 
 use gossip::Gossip;
 
+use super::World;
 use super::disk::Disk;
 use super::invariants::Seen;
-use super::{Data, World};
+use crate::data::Store;
 
 impl World {
     /// One fault, or an operator's deed.
@@ -59,11 +60,14 @@ impl World {
         self.stage.kill(host, powered);
         let crashed = &mut self.hosts[host];
         (crashed.gossip, crashed.topology) = (None, None);
+        crashed.decided.clear();
         crashed.waiting.clear();
         crashed.next_steps.clear();
         crashed.heard.clear();
         crashed.rank = None;
-        crashed.data.restart(kept);
+        crashed.publishing = None;
+        crashed.watched = None;
+        crashed.told = gossip::Replication::default();
         if powered {
             crashed.disk.process_died(&mut self.stage.chance);
         } else {
@@ -75,19 +79,17 @@ impl World {
             self.stage.disks_lost += 1;
             self.lost = Some(id);
             self.hosts[host].disk = Disk::default();
-            self.hosts[host].data = Data::default();
         }
+        self.stage.end_data(host, kept && !loses_disk, powered);
         self.break_wires(host, powered);
         self.stage.restart_within(host, longest / 80, longest);
     }
 
     /// Whether a copy of what a host holds is somewhere else.
     fn is_replaceable(&self, host: usize) -> bool {
-        let data = &self.hosts[host].data;
-        let copies = |other: &&super::Host| {
-            other.data.upstream() == Some(self.hosts[host].ip) && other.data.is_in_sync()
-        };
-        data.upstream().is_some() || self.hosts.iter().any(|other| copies(&other))
+        let stores = &self.stage.data.stores;
+        let copies = |other: &Store| other.upstream() == Some(host) && other.is_in_sync();
+        stores[host].upstream().is_some() || stores.iter().any(copies)
     }
 
     pub(super) fn freeze(&mut self, host: usize) {

@@ -2,10 +2,14 @@
 
 use resp::Protocol;
 
-use super::server::Effect;
+use super::World;
+use super::server::{Effect, Standing, Upstream};
 use super::stream::ToClient;
-use super::{Host, Kind, World};
 use crate::Plant;
+use crate::data::{Key, Order};
+
+/// What is written to.
+const KEYS: Key = 6;
 
 impl World {
     pub(super) fn serve_server(&mut self, host: usize, conn: u64, request: &[Vec<u8>]) {
@@ -30,9 +34,8 @@ impl World {
     }
 
     fn execute(&mut self, host: usize, conn: u64, request: &[Vec<u8>]) -> Vec<u8> {
-        let now = self.stage.now;
-        let replicas = self.replicas_of(host);
-        let (reply, effect) = self.server(host).answer(now, request, &replicas);
+        let standing = self.standing(host);
+        let (reply, effect) = self.server(host).answer(request, &standing);
         match effect {
             Effect::None | Effect::Exec => {}
             Effect::Multi => {
@@ -56,7 +59,7 @@ impl World {
             Effect::Follow(Some(_)) if self.stage.plan.plant == Some(Plant::IgnoredOrders) => {}
             Effect::Follow(upstream) => {
                 self.stage.note(|| format!("server {host} follows {upstream:?}"));
-                self.server(host).follow(now, upstream);
+                self.follow(host, upstream);
             }
             Effect::HandOver(ip, port) => self.hand_over(host, &ip, port),
         }
@@ -65,13 +68,24 @@ impl World {
 
     fn hand_over(&mut self, host: usize, ip: &str, port: u16) {
         let Some(to) = self.find(ip) else { return };
-        if !self.server(to).link_up || !self.stage.runs(to) {
+        if !self.stage.data.stores[to].is_in_sync() || !self.stage.runs(to) {
             return;
         }
-        let now = self.stage.now;
         self.stage.note(|| format!("server {host} hands over to {to}"));
-        self.server(to).follow(now, None);
-        self.server(host).follow(now, Some((ip.to_owned(), port)));
+        self.follow(to, None);
+        self.follow(host, Some((ip.to_owned(), port)));
+    }
+
+    /// A server is told whose replica to be.
+    pub(super) fn follow(&mut self, host: usize, upstream: Upstream) {
+        let master = upstream.as_ref().map(|(ip, _)| self.find(ip));
+        self.server(host).upstream = upstream;
+        match master {
+            None => self.stage.order(host, Order::Lead),
+            Some(Some(master)) => self.stage.order(host, Order::Follow(master)),
+            // Nobody has this address.
+            Some(None) => {}
+        }
     }
 
     fn publish(&mut self, host: usize, payload: &[u8]) {
@@ -86,44 +100,22 @@ impl World {
         }
     }
 
-    fn replicas_of(&self, host: usize) -> Vec<(String, u64)> {
-        let ip = &self.hosts[host].ip;
-        let connected = |other: &Host| match &other.kind {
-            Kind::Server(server)
-                if server.link_up && server.upstream.as_ref().is_some_and(|(at, _)| at == ip) =>
-            {
-                Some((other.ip.clone(), server.offset))
-            }
-            _ => None,
-        };
-        self.hosts.iter().filter_map(connected).collect()
+    fn standing(&self, host: usize) -> Standing {
+        let now = self.stage.now + self.stage.processes[host].skew;
+        let store = &self.stage.data.stores[host];
+        let replicas = store.replicas().map(|(replica, offset)| (self.hosts[replica].ip.clone(), offset.0));
+        Standing {
+            offset: store.offset().0,
+            down_secs: store.down_since().map(|since| now.since(since).as_secs()),
+            replicas: replicas.collect(),
+        }
     }
 
-    /// Masters take writes, replicas that reach their master have them.
+    /// Clients write.
     pub(super) fn replicate(&mut self) {
-        for host in 0..self.hosts.len() {
-            let Kind::Server(server) = &self.hosts[host].kind else { continue };
-            let upstream = server.upstream.clone();
-            if !self.stage.runs(host) {
-                continue;
-            }
-            let Some((ip, _)) = upstream else {
-                self.server(host).offset += 5;
-                continue;
-            };
-            let master = self
-                .find(&ip)
-                .filter(|&master| self.stage.runs(master) && !self.stage.is_apart(host, master));
-            let offset = master.map(|master| self.server(master).offset);
-            let now = self.stage.now;
-            let server = self.server(host);
-            if let Some(offset) = offset {
-                server.link_up = true;
-                server.offset = offset;
-            } else if server.link_up {
-                server.link_up = false;
-                server.link_lost = now;
-            }
+        if self.stage.is_written() {
+            self.stage.clients_write(0..KEYS, 50_000);
         }
+        self.stage.save_some();
     }
 }

@@ -74,6 +74,8 @@ impl World {
             }
         }
         self.break_streams(host);
+        let kept = self.stage.chance.percent(60);
+        self.stage.end_data(host, kept, true);
         self.stage.restart_within(host, shortest, longest);
     }
 
@@ -81,9 +83,13 @@ impl World {
         self.stage.note(|| format!("host {host} starts"));
         self.stage.revive(host);
         let run_id = self.run_id();
-        let now = self.stage.now;
         match &mut self.hosts[host].kind {
-            Kind::Server(server) => server.restart(now, run_id),
+            Kind::Server(server) => {
+                server.restart(run_id);
+                let upstream = server.upstream.clone();
+                self.follow(host, upstream);
+                self.stage.settle_data(host);
+            }
             Kind::Watcher(_) => self.start(host),
         }
     }

@@ -1,4 +1,4 @@
-//! A simulated Redis server: what a sentinel sees and does of one, and replication as offsets.
+//! A simulated Redis server: what a sentinel sees and does of one.
 
 use clock::Instant;
 use resp::{Protocol, Writer};
@@ -13,9 +13,16 @@ pub(super) struct Server {
     pub(super) upstream: Upstream,
     /// As CONFIG REWRITE has it: what a restart begins with.
     saved: Upstream,
+}
+
+/// How the replication of a server stands.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Standing {
     pub(super) offset: u64,
-    pub(super) link_up: bool,
-    pub(super) link_lost: Instant,
+    /// Since when the link to its master has been down; none if it is up.
+    pub(super) down_secs: Option<u64>,
+    /// The replicas that are connected, and what each has confirmed.
+    pub(super) replicas: Vec<(String, u64)>,
 }
 
 /// What a request did beside its reply.
@@ -64,37 +71,16 @@ impl Told {
 impl Server {
     pub(super) fn new(host: &str, run_id: String, upstream: Upstream) -> Self {
         let saved = upstream.clone();
-        Self {
-            host: host.to_owned(),
-            run_id,
-            upstream,
-            saved,
-            offset: 0,
-            link_up: false,
-            link_lost: Instant::ORIGIN,
-        }
+        Self { host: host.to_owned(), run_id, upstream, saved }
     }
 
-    pub(super) fn restart(&mut self, now: Instant, run_id: String) {
+    pub(super) fn restart(&mut self, run_id: String) {
         self.run_id = run_id;
         self.upstream = self.saved.clone();
-        self.link_up = false;
-        self.link_lost = now;
     }
 
-    pub(super) fn follow(&mut self, now: Instant, upstream: Upstream) {
-        self.upstream = upstream;
-        self.link_up = false;
-        self.link_lost = now;
-    }
-
-    /// Answers one request; `replicas` are those that are connected.
-    pub(super) fn answer(
-        &mut self,
-        now: Instant,
-        request: &[Vec<u8>],
-        replicas: &[(String, u64)],
-    ) -> (Vec<u8>, Effect) {
+    /// Answers one request.
+    pub(super) fn answer(&mut self, request: &[Vec<u8>], standing: &Standing) -> (Vec<u8>, Effect) {
         let words: Vec<String> =
             request.iter().map(|word| String::from_utf8_lossy(word).into_owned()).collect();
         let upper: Vec<String> = words.iter().map(|word| word.to_ascii_uppercase()).collect();
@@ -107,7 +93,7 @@ impl Server {
                 Effect::None
             }
             ["INFO"] => {
-                reply.bulk(self.info(now, replicas).as_bytes());
+                reply.bulk(self.info(standing).as_bytes());
                 Effect::None
             }
             ["SUBSCRIBE", _] => {
@@ -159,18 +145,18 @@ impl Server {
         (out, effect)
     }
 
-    fn info(&self, now: Instant, replicas: &[(String, u64)]) -> String {
+    fn info(&self, standing: &Standing) -> String {
+        let Standing { offset, down_secs, replicas } = standing;
         let mut text = format!("# Server\r\nrun_id:{}\r\n# Replication\r\n", self.run_id);
         if let Some((host, port)) = &self.upstream {
-            let status = if self.link_up { "up" } else { "down" };
+            let status = if down_secs.is_none() { "up" } else { "down" };
             text += &format!(
                 "role:slave\r\nmaster_host:{host}\r\nmaster_port:{port}\r\nmaster_link_status:{status}\r\n"
             );
-            if !self.link_up {
-                text +=
-                    &format!("master_link_down_since_seconds:{}\r\n", now.since(self.link_lost).as_secs());
+            if let Some(secs) = down_secs {
+                text += &format!("master_link_down_since_seconds:{secs}\r\n");
             }
-            text += &format!("slave_repl_offset:{}\r\nslave_priority:100\r\n", self.offset);
+            text += &format!("slave_repl_offset:{offset}\r\nslave_priority:100\r\n");
         } else {
             text += &format!("role:master\r\nconnected_slaves:{}\r\n", replicas.len());
             for (number, (host, offset)) in replicas.iter().enumerate() {

@@ -1,15 +1,15 @@
 //! After healing every slot is served again, by one master, and everybody knows by whom.
 
-use clock::Instant;
 use gossip::Node;
 use slot_routing::{Epoch, NodeId, Role, Slot};
 
-use crate::cluster::Host;
+use crate::cluster::{Host, World};
 
 /// What is not agreed on yet.
-pub(in crate::cluster) fn disagreement(hosts: &[Host], samples: &[Slot], now: Instant) -> Option<String> {
+pub(in crate::cluster) fn disagreement(world: &World) -> Option<String> {
+    let World { hosts, samples, .. } = world;
     for &slot in samples {
-        let takers = hosts.iter().filter(|host| host.takes_writes(slot, now)).count();
+        let takers = (0..hosts.len()).filter(|host| world.takes_writes(*host, slot)).count();
         if takers != 1 {
             return Some(format!("{takers} nodes take writes for slot {slot}"));
         }
@@ -33,7 +33,7 @@ pub(in crate::cluster) fn disagreement(hosts: &[Host], samples: &[Slot], now: In
         if view.doubts > 0 || view.moving {
             return Some(format!("host {number} has doubts about {} nodes or moves slots", view.doubts));
         }
-        if !host.gossip.as_ref()?.myself().is_master() && !host.data.is_in_sync() {
+        if !host.gossip.as_ref()?.myself().is_master() && !world.stage.data.stores[number].is_in_sync() {
             return Some(format!("host {number} is a replica and not in sync"));
         }
         if first.get_or_insert_with(|| view.clone()) != &view {

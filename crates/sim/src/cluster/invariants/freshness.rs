@@ -54,7 +54,7 @@ impl World {
     fn check_rank(&mut self, host: usize, rank: u32) {
         let gossip = self.gossip(host);
         let master = gossip.myself().master();
-        let mine = self.hosts[host].data.offset;
+        let mine = self.stage.data.stores[host].offset();
         let sibling = |node: &&Node| {
             node.id != gossip.id() && node.master() == master && node.is_well() && node.handshake.is_none()
         };
@@ -62,7 +62,7 @@ impl World {
         let mut unheard = None;
         for node in gossip.nodes().filter(sibling) {
             let heard = self.hosts[host].heard.get(&node.id);
-            ahead += u32::from(heard.is_some_and(|heard| heard.header.offset.0 > mine));
+            ahead += u32::from(heard.is_some_and(|heard| heard.header.offset > mine));
             let silent = heard.is_none_or(|heard| self.stage.now.since(heard.at) > SILENCE);
             let there = (0..self.hosts.len()).find(|other| {
                 self.hosts[*other].gossip.as_ref().is_some_and(|gossip| gossip.id() == node.id)

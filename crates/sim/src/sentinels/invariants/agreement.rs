@@ -6,18 +6,18 @@ use sentinel::Sentinel;
 use crate::sentinels::MASTER;
 use crate::sentinels::server::Server;
 
-/// What is not agreed on yet.
+/// What is not agreed on yet; of each server it is told whether it is in sync with its master.
 pub(in crate::sentinels) fn disagreement<'a>(
     sentinels: impl Iterator<Item = &'a Sentinel>,
-    servers: &[&Server],
+    servers: &[(&Server, bool)],
 ) -> Option<String> {
-    let masters: Vec<&&Server> = servers.iter().filter(|server| server.upstream.is_none()).collect();
-    let [master] = masters[..] else {
+    let masters: Vec<_> = servers.iter().filter(|(server, _)| server.upstream.is_none()).collect();
+    let [(master, _)] = masters[..] else {
         return Some(format!("{} servers are masters", masters.len()));
     };
-    for server in servers {
+    for (server, in_sync) in servers {
         let follows = server.upstream.as_ref().is_none_or(|(host, _)| *host == master.host);
-        if !follows || (server.upstream.is_some() && !server.link_up) {
+        if !follows || (server.upstream.is_some() && !in_sync) {
             return Some(format!("{} does not replicate {}", server.host, master.host));
         }
     }

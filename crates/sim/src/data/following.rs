@@ -1,0 +1,290 @@
+//! The replica's side: the task that follows a master, and the applier of its stream.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::fmt::Debug;
+
+use replication::replica::{Action, Input, LinkState};
+use replication::{Generation, Position, Replica};
+use resp::{Batch, Limits, Parser};
+
+use super::link::Item;
+use super::serving::Message;
+use super::store::Held;
+use super::{Event, Key, LOCKED, What};
+use crate::Plant;
+use crate::stage::Stage;
+
+/// The task that follows one master.
+pub(super) struct Follower {
+    master: usize,
+    pub(super) stream: Generation,
+    pub(super) machine: Replica,
+    /// Where its data stands is known.
+    started: bool,
+    link: Option<u64>,
+    /// The snapshot, as far as it has come.
+    snapshot: Vec<u8>,
+    /// What has come of the stream and is not in hand.
+    input: Vec<u8>,
+}
+
+/// Whole commands of the stream, in the applier's hand.
+pub(super) struct Piece {
+    stream: Generation,
+    commands: VecDeque<Command>,
+    bytes: Vec<u8>,
+    ack_wanted: bool,
+}
+
+enum Command {
+    Set(Key, u64),
+    Del(Key),
+}
+
+/// A snapshot that is being loaded.
+pub(super) struct Load {
+    stream: Generation,
+    position: Position,
+    held: Held,
+}
+
+impl Follower {
+    pub(super) fn new(master: usize, stream: Generation, machine: Replica) -> Self {
+        let (snapshot, input) = (Vec::new(), Vec::new());
+        Self { master, stream, machine, started: false, link: None, snapshot, input }
+    }
+}
+
+impl<E: Debug> Stage<E> {
+    /// Reads nothing: it applies or loads.
+    pub(super) fn is_follower_busy(&self, host: usize) -> bool {
+        self.data.stores[host].piece.is_some() || self.data.stores[host].load.is_some()
+    }
+
+    /// The replication thread begins to follow.
+    pub(super) fn follow(&mut self, host: usize, follower: Follower) {
+        self.stop_following(host);
+        let store = &mut self.data.stores[host];
+        let (stream, under_way) = (follower.stream, store.under_way());
+        store.follower = Some(follower);
+        let at = self.process(host);
+        self.data_within(500, Event::Start { at, stream, under_way });
+    }
+
+    pub(super) fn stop_following(&mut self, host: usize) {
+        if let Some(Follower { link: Some(link), .. }) = self.data.stores[host].follower.take() {
+            self.hang_up(link, 0);
+        }
+    }
+
+    /// Once the loading for an earlier master is over and what was under way has ended, the position is noted.
+    pub(super) fn start_following(&mut self, host: usize, stream: Generation, under_way: BTreeSet<u64>) {
+        let store = &mut self.data.stores[host];
+        if store.follower.as_ref().is_none_or(|follower| follower.stream != stream) {
+            return;
+        }
+        let drained = store.has_drained(&under_way) || self.plan.plant == Some(Plant::AskedOnce);
+        if store.load.is_some() || !drained {
+            let at = self.process(host);
+            return self.data_at(self.now + LOCKED, Event::Start { at, stream, under_way });
+        }
+        match store.log.follow(stream) {
+            Ok(position) => {
+                if let Some(follower) = &mut store.follower {
+                    follower.machine.start_from(position);
+                    follower.started = true;
+                }
+                self.note_data(host, |store| format!("follows from {:?}", store.position()));
+            }
+            Err(_over) => self.stop_following(host),
+        }
+    }
+
+    /// Gives the machine that has this connection an input, and does what it says.
+    pub(super) fn give_follower(&mut self, host: usize, link: u64, input: Input) {
+        let follower = self.data.stores[host].follower.as_ref();
+        if self.processes[host].up && follower.is_some_and(|follower| follower.link == Some(link)) {
+            self.drive(host, input);
+        }
+    }
+
+    pub(super) fn follower_is_due(&self, host: usize) -> Option<clock::Instant> {
+        let follower = self.data.stores[host].follower.as_ref()?;
+        follower.machine.next_deadline().filter(|_| follower.started)
+    }
+
+    pub(super) fn drive(&mut self, host: usize, input: Input) {
+        let now = self.clock_of(host);
+        let mut out = Vec::new();
+        let Some(follower) = &mut self.data.stores[host].follower else { return };
+        if matches!(input, Input::Closed | Input::ConnectFailed { .. }) {
+            follower.link = None;
+        }
+        follower.machine.handle(now, input, &mut out);
+        for action in out {
+            self.act_as_replica(host, action);
+        }
+    }
+
+    fn act_as_replica(&mut self, host: usize, action: Action) {
+        let Some(follower) = &mut self.data.stores[host].follower else { return };
+        match action {
+            Action::Connect => {
+                follower.input.clear();
+                let master = follower.master;
+                let link = self.dial(host, master);
+                if let Some(follower) = &mut self.data.stores[host].follower {
+                    follower.link = Some(link);
+                }
+            }
+            Action::Close(reason) => {
+                let link = follower.link.take();
+                self.note_data(host, |_| format!("leaves its master: {reason}"));
+                link.into_iter().for_each(|link| self.hang_up(link, 0));
+            }
+            Action::Send(bytes) => {
+                if let Some(link) = follower.link {
+                    self.put(link, 1, Item::Bytes(bytes));
+                }
+            }
+            Action::BeginTransfer { .. } => follower.snapshot.clear(),
+            Action::Snapshot(bytes) => follower.snapshot.extend(bytes),
+            Action::Load { position } => self.load(host, position),
+            Action::Resume { id } => {
+                let log = &mut self.data.stores[host].log;
+                if log.position().id != id {
+                    log.rename(id);
+                    self.tell(host, Message::HistoryReplaced);
+                }
+                self.note_data(host, |store| format!("goes on at {:?}", store.position()));
+            }
+            Action::Up => {}
+            Action::Stream(bytes) => {
+                follower.input.extend(bytes);
+                self.take_piece(host);
+            }
+        }
+    }
+
+    /// The snapshot is here whole: a thread of its own loads it, whatever becomes of the follower.
+    fn load(&mut self, host: usize, position: Position) {
+        self.tell(host, Message::HistoryReplaced);
+        let store = &mut self.data.stores[host];
+        let Some(follower) = &mut store.follower else { return };
+        let text = String::from_utf8_lossy(&std::mem::take(&mut follower.snapshot)).into_owned();
+        let (stream, held) = (follower.stream, Held::parse(&text));
+        store.load = Some(Load { stream, position, held });
+        store.log.close();
+        store.gates.loading = true;
+        store.own.clear();
+        store.held = Held::default();
+        self.see(host, What::Replaced);
+        let at = self.process(host);
+        self.data_within(20_000, Event::Loaded { at });
+    }
+
+    pub(super) fn on_loaded(&mut self, host: usize) {
+        let own = self.new_history();
+        let store = &mut self.data.stores[host];
+        let Some(Load { stream, position, held }) = store.load.take() else { return };
+        store.held = held;
+        store.log.adopt_loaded(position, own);
+        store.gates.loading = false;
+        let awaited = store
+            .follower
+            .as_ref()
+            .is_some_and(|follower| follower.stream == stream && follower.machine.link() == LinkState::Sync);
+        self.note_data(host, |store| format!("has loaded {position:?} and stands at {:?}", store.position()));
+        self.see(host, What::Replaced);
+        self.see(host, What::Stands);
+        if awaited {
+            self.drive(host, Input::Loaded);
+        }
+    }
+
+    /// Takes the whole commands that have come, and the stream's turn, if the stream is not over.
+    fn take_piece(&mut self, host: usize) {
+        let endless = self.planted(Plant::EndlessStream);
+        let store = &mut self.data.stores[host];
+        let Some(follower) = store.follower.as_mut().filter(|_| store.piece.is_none()) else { return };
+        let mut batch = Batch::default();
+        let parsed = Parser::new().parse(&mut follower.input, &mut batch, &Limits::default());
+        assert_eq!(parsed.error, None, "a master's stream makes sense");
+        if parsed.consumed == 0 {
+            return;
+        }
+        let rest = follower.input.split_off(parsed.consumed);
+        let bytes = std::mem::replace(&mut follower.input, rest);
+        if !endless && !store.log.authority().applies(follower.stream) {
+            return self.give_up(host);
+        }
+        let (mut commands, mut ack_wanted) = (VecDeque::new(), false);
+        for index in 0..batch.len() {
+            let args = batch.args(index, &bytes);
+            let number = |index: usize| resp::parse_i64(args.get(index)?).map(|number| number as u64);
+            match (&args[0], number(1), number(2)) {
+                (b"SET", Some(key), Some(write)) => commands.push_back(Command::Set(key as Key, write)),
+                (b"DEL", Some(key), None) => commands.push_back(Command::Del(key as Key)),
+                (b"REPLCONF", ..) => ack_wanted = true,
+                _ => {}
+            }
+        }
+        let stream = follower.stream;
+        store.piece = Some(Piece { stream, commands, bytes, ack_wanted });
+        let at = self.process(host);
+        self.data_within(self.data.settings.apply, Event::Apply { at });
+    }
+
+    /// The stream is over, so its link is.
+    fn give_up(&mut self, host: usize) {
+        let link = self.data.stores[host].follower.as_mut().and_then(|follower| follower.link.take());
+        link.into_iter().for_each(|link| self.hang_up(link, 0));
+        self.drive(host, Input::Closed);
+    }
+
+    /// Some commands run, each under its slot's lock; after the last the bytes go to the log.
+    pub(super) fn apply_some(&mut self, host: usize) {
+        let at = self.process(host);
+        for _ in 0..=self.chance.below(3) {
+            let store = &mut self.data.stores[host];
+            let Some(piece) = &mut store.piece else { return };
+            let Some(Command::Set(key, _) | Command::Del(key)) = piece.commands.front() else { break };
+            if store.running.values().any(|running| running.key == *key) {
+                return self.data_at(self.now + LOCKED, Event::Apply { at });
+            }
+            match piece.commands.pop_front() {
+                Some(Command::Set(key, write)) => store.held.set(key, write),
+                Some(Command::Del(key)) => drop(store.held.remove(key)),
+                None => {}
+            }
+            self.see(host, What::Applied);
+        }
+        let store = &mut self.data.stores[host];
+        if store.piece.as_ref().is_some_and(|piece| !piece.commands.is_empty()) {
+            return self.data_within(self.data.settings.apply, Event::Apply { at });
+        }
+        self.log_piece(host);
+        self.data.stores[host].piece = None;
+        self.see(host, What::Stands);
+        self.change_role(host);
+        self.take_piece(host);
+    }
+
+    /// The bytes of the piece in hand go to the log, and the machine is told that they have been applied.
+    fn log_piece(&mut self, host: usize) {
+        let store = &mut self.data.stores[host];
+        let Some(Piece { stream, bytes, ack_wanted, .. }) = &mut store.piece else { return };
+        let (stream, bytes, ack_wanted) = (*stream, std::mem::take(bytes), *ack_wanted);
+        let taken = store.log.append_stream(stream, &bytes);
+        let endless = self.plan.plant == Some(Plant::EndlessStream);
+        assert!(taken || endless, "what was applied in the stream's turn is logged in it");
+        self.log_grew(host);
+        let store = &mut self.data.stores[host];
+        if store.follower.as_ref().is_some_and(|follower| follower.stream == stream) {
+            self.drive(host, Input::Applied { bytes: bytes.len() as u64 });
+            if ack_wanted {
+                self.drive(host, Input::AckWanted);
+            }
+        }
+    }
+}

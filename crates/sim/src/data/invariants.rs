@@ -1,0 +1,51 @@
+//! What must hold of data, one file each.
+
+use super::{Key, Store};
+use crate::Rule;
+use crate::invariant::Invariant;
+use slot_routing::ReplOffset;
+
+mod no_loss;
+mod no_overwrite;
+mod same_data;
+
+/// What has become of a process's data.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum What {
+    /// Data and log belong together now.
+    Stands,
+    /// A client is told that its write is done.
+    Acknowledged { key: Key, write: u64 },
+    /// A command of a master's stream has run.
+    Applied,
+    /// A snapshot begins to replace the data, or has replaced it.
+    Replaced,
+    /// A key went with its slot.
+    Dropped { key: Key },
+    /// A replica has told this process that it has everything before this offset.
+    Confirmed { replica: usize, offset: ReplOffset },
+    /// It takes writes, until now a replica of that process.
+    Promoted { from: Option<usize> },
+    /// It follows somebody, or somebody else.
+    Demoted,
+    /// It starts again, from its file or without.
+    Restarted,
+}
+
+/// What the invariants are told.
+pub(super) struct Seen<'a> {
+    pub(super) host: usize,
+    pub(super) store: &'a Store,
+    pub(super) what: What,
+}
+
+/// One that looks at data, under its name.
+pub(super) type Named = (Rule, Box<dyn for<'a> Invariant<Seen<'a>> + Send>);
+
+pub(super) fn all() -> Vec<Named> {
+    vec![
+        (Rule::SameData, Box::new(same_data::SameData::default())),
+        (Rule::NoOverwrite, Box::new(no_overwrite::NoOverwrite::default())),
+        (Rule::NoLoss, Box::new(no_loss::NoLoss::default())),
+    ]
+}

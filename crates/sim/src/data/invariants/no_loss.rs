@@ -1,0 +1,89 @@
+//! An acknowledged write that has reached a replica is there when that replica takes its master's place.
+//!
+//! Reached: the replica has told the master so, which is what WAIT counts. What it may lose is what it had only in
+//! memory when it was started again, and what another snapshot has replaced.
+
+use std::collections::BTreeMap;
+
+use slot_routing::ReplOffset;
+
+use super::{Seen, What};
+use crate::data::Key;
+use crate::invariant::Invariant;
+
+#[derive(Debug, Default)]
+pub(super) struct NoLoss {
+    /// What each master has acknowledged in its present time as one, by where it ends in the log.
+    acknowledged: BTreeMap<usize, BTreeMap<ReplOffset, (Key, u64)>>,
+    /// Of those, what has reached a replica.
+    reached: BTreeMap<usize, Reached>,
+}
+
+#[derive(Debug, Default)]
+struct Reached {
+    master: usize,
+    upto: ReplOffset,
+    writes: BTreeMap<Key, u64>,
+}
+
+impl NoLoss {
+    fn confirm(&mut self, master: usize, replica: usize, offset: ReplOffset) {
+        let reached = self.reached.entry(replica).or_default();
+        if reached.master != master {
+            *reached = Reached { master, ..Reached::default() };
+        }
+        let from = reached.upto;
+        if let Some(acknowledged) = self.acknowledged.get(&master).filter(|_| offset > from) {
+            let news =
+                acknowledged.range((std::ops::Bound::Excluded(from), std::ops::Bound::Included(offset)));
+            reached.writes.extend(news.map(|(_, write)| *write));
+            reached.upto = offset;
+        }
+    }
+
+    /// A process begins anew, as a master or as a replica. What has reached others is still there.
+    fn forget(&mut self, host: usize) {
+        self.acknowledged.remove(&host);
+        self.reached.remove(&host);
+        let of_host = self.reached.values_mut().filter(|reached| reached.master == host);
+        of_host.for_each(|reached| reached.upto = ReplOffset(0));
+    }
+}
+
+impl Invariant<Seen<'_>> for NoLoss {
+    fn check(&mut self, seen: &Seen<'_>) -> Result<(), String> {
+        let host = seen.host;
+        match seen.what {
+            What::Acknowledged { key, write } if seen.store.log.is_open() => {
+                self.acknowledged.entry(host).or_default().insert(seen.store.offset(), (key, write));
+            }
+            What::Confirmed { replica, offset } => self.confirm(host, replica, offset),
+            What::Dropped { key } => {
+                for reached in self.reached.values_mut().filter(|reached| reached.master == host) {
+                    reached.writes.remove(&key);
+                }
+                if let Some(acknowledged) = self.acknowledged.get_mut(&host) {
+                    acknowledged.retain(|_, (of, _)| *of != key);
+                }
+            }
+            What::Promoted { from } => {
+                let reached = self.reached.remove(&host).filter(|reached| Some(reached.master) == from);
+                let holds = |key: Key| seen.store.held.get(key).unwrap_or(0);
+                let lost = reached.iter().flat_map(|reached| &reached.writes);
+                if let Some((key, write)) = lost.clone().find(|(key, write)| holds(**key) < **write) {
+                    let holds = holds(*key);
+                    return Err(format!(
+                        "host {host} is promoted and holds {holds} for key {key}, and had confirmed {write}"
+                    ));
+                }
+                self.forget(host);
+            }
+            What::Demoted | What::Restarted => self.forget(host),
+            What::Replaced => {
+                self.reached.remove(&host);
+            }
+            What::Acknowledged { .. } | What::Stands | What::Applied => {}
+        }
+        Ok(())
+    }
+}

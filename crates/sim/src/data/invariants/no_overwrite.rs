@@ -1,0 +1,44 @@
+//! What a master has acknowledged stays as it is until the master changes it itself, or is no master any more.
+//!
+//! An old master's stream that is still being applied would overwrite it.
+
+use std::collections::BTreeMap;
+
+use super::{Seen, What};
+use crate::data::Key;
+use crate::invariant::Invariant;
+
+#[derive(Debug, Default)]
+pub(super) struct NoOverwrite {
+    /// The newest acknowledged write of each key, by the master that acknowledged it.
+    acknowledged: BTreeMap<usize, BTreeMap<Key, u64>>,
+}
+
+impl Invariant<Seen<'_>> for NoOverwrite {
+    fn check(&mut self, seen: &Seen<'_>) -> Result<(), String> {
+        let host = seen.host;
+        let acknowledged = self.acknowledged.entry(host).or_default();
+        match seen.what {
+            // What had begun when a master was told to follow another may be lost with the rest.
+            What::Acknowledged { key, write } if seen.store.upstream().is_none() => {
+                acknowledged.insert(key, write);
+            }
+            What::Dropped { key } => {
+                acknowledged.remove(&key);
+            }
+            What::Promoted { .. } | What::Demoted | What::Restarted => acknowledged.clear(),
+            What::Applied | What::Replaced => {
+                let lost =
+                    acknowledged.iter().find(|(key, write)| seen.store.held.get(**key) != Some(**write));
+                if let Some((key, write)) = lost {
+                    let now = seen.store.held.get(*key);
+                    return Err(format!(
+                        "master {host} has acknowledged {write} for key {key} and holds {now:?}"
+                    ));
+                }
+            }
+            What::Acknowledged { .. } | What::Stands | What::Confirmed { .. } => {}
+        }
+        Ok(())
+    }
+}

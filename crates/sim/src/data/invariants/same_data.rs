@@ -1,0 +1,36 @@
+//! Two processes that stand at the same place of the same history hold the same data.
+//!
+//! That is what a replication id promises, and what every partial resynchronisation rests on. After healing, every
+//! replica must also come to hold what its master holds: the stage asks for that with everything else that must be
+//! agreed on.
+
+use replication::ReplId;
+use slot_routing::ReplOffset;
+
+use super::{Seen, What};
+use crate::invariant::{Invariant, Once};
+
+#[derive(Debug, Default)]
+pub(super) struct SameData {
+    /// What is held where, as a digest.
+    held: Once<(ReplId, ReplOffset), u64>,
+}
+
+impl Invariant<Seen<'_>> for SameData {
+    fn check(&mut self, seen: &Seen<'_>) -> Result<(), String> {
+        let store = seen.store;
+        // In the middle of a piece, data and log are apart for a moment.
+        if seen.what != What::Stands || !store.log.is_open() || store.piece.is_some() || store.load.is_some()
+        {
+            return Ok(());
+        }
+        let position = store.position();
+        let settled = self.held.settle((position.id, position.offset), &store.held.digest);
+        settled.map_err(|_| {
+            format!(
+                "host {} holds other data than another did at {} of {}",
+                seen.host, position.offset, position.id
+            )
+        })
+    }
+}

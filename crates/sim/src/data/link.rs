@@ -1,0 +1,147 @@
+//! The connections of replicas to their masters: bytes in order, or the end.
+
+use std::fmt::Debug;
+use std::time::Duration;
+
+use super::Event;
+use super::serving::Peer;
+use crate::lane::{Lane, Next};
+use crate::stage::Stage;
+use replication::master::PeerId;
+use replication::replica;
+
+/// What is held back on its way is looked at again after this long.
+const RETRANSMIT: Duration = Duration::from_millis(20);
+
+/// A connection. Side 0, a replica, made it; side 1 accepted it.
+#[derive(Debug, Clone)]
+pub(super) struct Link {
+    hosts: [usize; 2],
+    /// Whether each side still has it.
+    open: [bool; 2],
+    lanes: [Lane<Item>; 2],
+}
+
+#[derive(Debug, Clone)]
+pub(super) enum Item {
+    Connected,
+    Accepted,
+    Bytes(Vec<u8>),
+    Closed,
+}
+
+impl<E: Debug> Stage<E> {
+    /// A replica connects; answers what it knows the connection by.
+    pub(super) fn dial(&mut self, host: usize, master: usize) -> u64 {
+        self.data.linked += 1;
+        let link = self.data.linked;
+        let lanes = [Lane::default(), Lane::default()];
+        self.data.links.insert(link, Link { hosts: [host, master], open: [true, false], lanes });
+        let at = self.now + self.latency(host, master);
+        self.data_at(at, Event::Dialled { link });
+        link
+    }
+
+    /// A connection attempt reaches its host. A stopped process still has its port.
+    pub(super) fn on_dialled(&mut self, link: u64) {
+        let Some(&Link { hosts: [from, to], open: [true, _], .. }) = self.data.links.get(&link) else {
+            self.data.links.remove(&link);
+            return;
+        };
+        if self.is_apart(from, to) || !self.processes[to].powered {
+            // Whoever waits will give up.
+        } else if self.processes[to].up {
+            self.put(link, 1, Item::Accepted);
+            self.put(link, 0, Item::Connected);
+        } else {
+            self.data.links.remove(&link);
+            self.give_follower(from, link, replica::Input::ConnectFailed { refused: true });
+        }
+    }
+
+    /// Sends something towards a side.
+    pub(super) fn put(&mut self, link: u64, side: usize, item: Item) {
+        let Some(hosts) = self.data.links.get(&link).map(|link| link.hosts) else { return };
+        let at = self.now + self.latency(hosts[1 - side], hosts[side]);
+        let planned = self.data.links.get_mut(&link).and_then(|link| link.lanes[side].push(at, item));
+        if let Some(at) = planned {
+            self.data_at(at, Event::Arrives { link, side });
+        }
+    }
+
+    /// One side closes.
+    pub(super) fn hang_up(&mut self, link: u64, side: usize) {
+        let Some(open) = self.data.links.get_mut(&link).map(|link| &mut link.open) else { return };
+        open[side] = false;
+        self.put(link, 1 - side, Item::Closed);
+    }
+
+    /// A process is gone: its peers hear of it, unless its machine went with it.
+    pub(super) fn break_links(&mut self, host: usize, told: bool) {
+        let of_host = |link: &Link| link.hosts.iter().position(|one| *one == host);
+        let broken: Vec<(u64, usize)> =
+            self.data.links.iter().filter_map(|(number, link)| Some((*number, of_host(link)?))).collect();
+        for (link, side) in broken {
+            if told {
+                self.hang_up(link, side);
+            } else if let Some(link) = self.data.links.get_mut(&link) {
+                link.open[side] = false;
+            }
+        }
+    }
+
+    /// Hands a side what has arrived for it.
+    pub(super) fn pump(&mut self, link: u64, side: usize) {
+        loop {
+            let Some(hosts) = self.data.links.get(&link).map(|link| link.hosts) else { return };
+            let (from, to, now) = (hosts[1 - side], hosts[side], self.now);
+            let frozen = self.processes[to].up && !self.runs(to);
+            let held = if self.is_cut(from, to) || frozen {
+                Some(RETRANSMIT)
+            } else {
+                // The follower reads nothing while it applies or loads.
+                (side == 0 && self.is_follower_busy(to)).then_some(Duration::from_millis(1))
+            };
+            let Some(lane) = self.data.links.get_mut(&link).map(|link| &mut link.lanes[side]) else { return };
+            match lane.next(now, held) {
+                Next::Nothing => return,
+                Next::At(at) => return self.data_at(at, Event::Arrives { link, side }),
+                Next::Item(item) => self.deliver_item(link, side, item),
+            }
+        }
+    }
+
+    fn deliver_item(&mut self, link: u64, side: usize, item: Item) {
+        let Some(Link { hosts, open, .. }) = self.data.links.get_mut(&link) else { return };
+        let (here, there) = (hosts[side], hosts[1 - side]);
+        if matches!(item, Item::Accepted) && self.processes[here].up {
+            open[1] = true;
+            self.data.stores[here].peers.insert(PeerId(link), Peer::new(link, there));
+            return;
+        }
+        if !open[side] {
+            match item {
+                Item::Closed => drop(self.data.links.remove(&link)),
+                // Nobody has this connection any more, and the kernel says so.
+                _ if self.processes[here].powered => self.put(link, 1 - side, Item::Closed),
+                _ => {}
+            }
+            return;
+        }
+        match (side, item) {
+            (0, Item::Connected) => self.give_follower(here, link, replica::Input::Connected),
+            (0, Item::Bytes(bytes)) => self.give_follower(here, link, replica::Input::Received(bytes)),
+            (1, Item::Bytes(bytes)) => self.receive(here, PeerId(link), &bytes),
+            (_, Item::Closed) => {
+                self.data.links.remove(&link);
+                if side == 0 {
+                    self.give_follower(here, link, replica::Input::Closed);
+                } else {
+                    self.lose_peer(here, PeerId(link));
+                }
+            }
+            _ => {}
+        }
+        self.plan_data_tick(here);
+    }
+}

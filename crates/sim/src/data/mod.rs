@@ -1,0 +1,310 @@
+//! What the processes hold, and how it gets from one to the other: the real machines of `replication` under the
+//! machines that decide who is whose replica.
+//!
+//! The log and its bytes, both sides of PSYNC, and [`replication::Authority`] are the node's own. What is simulated is
+//! the shell around them, thread by thread: workers that execute what clients write ([`writes`]), the applier of a
+//! master's stream ([`following`]), the thread that serves replicas ([`serving`]), and whoever changes the role
+//! ([`roles`]). Each step of a thread that others can see half done is an event of its own, so that a seed decides
+//! what comes in between: a write is admitted, begins under its slot's lock, and ends; a role is changed in the log,
+//! then published, then told to the replication thread; a piece of the stream is applied command by command.
+//!
+//! The keyspace is an ordered map from a few keys to the number of the write that made each what it is.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Debug;
+use std::time::Duration;
+
+use clock::Instant;
+use replication::master::{PeerId, TransferId};
+use replication::{Generation, ReplId};
+
+pub(crate) use self::invariants::What;
+use self::invariants::{Named, Seen};
+use self::link::Link;
+pub(crate) use self::roles::Order;
+pub(crate) use self::store::{Key, Store};
+use crate::stage::Stage;
+use crate::{Chance, Plant};
+
+mod following;
+mod invariants;
+mod link;
+mod roles;
+mod serving;
+mod store;
+mod writes;
+
+/// A lock that somebody else holds is tried again after this long.
+const LOCKED: Duration = Duration::from_micros(300);
+
+/// A step of one of a process's threads, or of the network.
+#[derive(Debug, Clone)]
+pub(crate) enum Event {
+    /// A client's command arrives.
+    Admit {
+        at: Process,
+        key: Key,
+    },
+    /// It has been admitted, as one that is logged or as a replica's own, and takes the lock of its slot.
+    Begin {
+        at: Process,
+        key: Key,
+        logged: bool,
+    },
+    /// A slot that is another's is to be left.
+    Leave {
+        at: Process,
+        key: Key,
+    },
+    /// It has been executed.
+    End {
+        at: Process,
+        write: u64,
+    },
+    /// A new role stands where writes ask for it.
+    Published {
+        at: Process,
+    },
+    /// The replication thread takes its next message.
+    Inbox {
+        at: Process,
+    },
+    /// A new follower waits for the writes that were under way.
+    Start {
+        at: Process,
+        stream: Generation,
+        under_way: BTreeSet<u64>,
+    },
+    /// The applier applies something of the piece in hand.
+    Apply {
+        at: Process,
+    },
+    /// A snapshot has replaced the data.
+    Loaded {
+        at: Process,
+    },
+    /// A snapshot is to be cut.
+    Cut {
+        at: Process,
+        transfer: TransferId,
+        peers: Vec<PeerId>,
+    },
+    /// The log may have something for a replica.
+    Grown {
+        at: Process,
+        peer: PeerId,
+    },
+    Tick {
+        at: Process,
+    },
+    Dialled {
+        link: u64,
+    },
+    Arrives {
+        link: u64,
+        side: usize,
+    },
+}
+
+/// A process and which of its lives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Process {
+    host: usize,
+    life: u64,
+}
+
+impl Event {
+    fn process(&self) -> Option<Process> {
+        match self {
+            Self::Admit { at, .. }
+            | Self::Begin { at, .. }
+            | Self::Leave { at, .. }
+            | Self::End { at, .. }
+            | Self::Published { at }
+            | Self::Inbox { at }
+            | Self::Start { at, .. }
+            | Self::Apply { at }
+            | Self::Loaded { at }
+            | Self::Cut { at, .. }
+            | Self::Grown { at, .. }
+            | Self::Tick { at } => Some(*at),
+            Self::Dialled { .. } | Self::Arrives { .. } => None,
+        }
+    }
+}
+
+/// The data of all processes.
+pub(crate) struct Data {
+    pub(crate) stores: Vec<Store>,
+    links: BTreeMap<u64, Link>,
+    linked: u64,
+    /// How many writes there have been; each is known by its number.
+    writes: u64,
+    settings: Settings,
+    invariants: Vec<Named>,
+}
+
+/// What is the same for all processes of a run.
+#[derive(Debug, Clone, Copy)]
+struct Settings {
+    /// `repl-backlog-size`.
+    backlog: u64,
+    /// How far a cursor may fall behind.
+    behind: u64,
+    /// The most that goes to a replica at once.
+    chunk: usize,
+    /// How long a command may take, from its arrival to its slot and from there to its end, in microseconds.
+    command: u64,
+    /// How long some commands of the stream may take.
+    apply: u64,
+    /// `replica-read-only no`.
+    writable_replicas: bool,
+}
+
+impl Data {
+    pub(crate) fn new(chance: &mut Chance) -> Self {
+        let settings = Settings {
+            backlog: chance.pick(&[0, 500, 3000, 1 << 20]),
+            behind: chance.pick(&[4000, 1 << 20]),
+            chunk: chance.pick(&[50, 500, 1 << 16]),
+            command: chance.pick(&[2000, 2000, 20_000]),
+            apply: chance.pick(&[300, 300, 10_000, 60_000]),
+            writable_replicas: chance.percent(30),
+        };
+        let invariants = invariants::all();
+        Self { stores: Vec::new(), links: BTreeMap::new(), linked: 0, writes: 0, settings, invariants }
+    }
+
+    /// One more process, a master that holds nothing.
+    pub(crate) fn add(&mut self, chance: &mut Chance, now: Instant) {
+        self.stores.push(Store::new(chance, &self.settings_for_log(), now));
+    }
+
+    fn settings_for_log(&self) -> (u64, u64) {
+        (self.settings.backlog, self.settings.behind)
+    }
+
+    /// A replica that does not hold what its master holds, now that nothing is written any more.
+    pub(crate) fn disagreement(&self) -> Option<String> {
+        let differs = |host: usize| {
+            let master = self.stores[host].upstream()?;
+            let (one, other) = (&self.stores[host], &self.stores[master]);
+            let same = one.held.digest == other.held.digest && one.position().id == other.position().id;
+            (!same).then(|| {
+                let (here, there) = (one.position(), other.position());
+                format!("host {host} at {here:?} does not hold what host {master} does at {there:?}")
+            })
+        };
+        (0..self.stores.len()).find_map(differs)
+    }
+}
+
+impl<E: Debug> Stage<E> {
+    pub(crate) fn happen_to_data(&mut self, event: Event) {
+        let Some(at) = event.process() else {
+            return match event {
+                Event::Dialled { link } => self.on_dialled(link),
+                Event::Arrives { link, side } => self.pump(link, side),
+                _ => {}
+            };
+        };
+        if !self.lives(at.host, at.life) {
+            return;
+        }
+        if let Some(until) = self.frozen_until(at.host) {
+            return self.data_at(until, event);
+        }
+        let host = at.host;
+        match event {
+            Event::Admit { key, .. } => self.admit(host, key),
+            Event::Begin { key, logged, .. } => self.begin_write(host, key, logged),
+            Event::Leave { key, .. } => self.leave(host, key),
+            Event::End { write, .. } => self.end_write(host, write),
+            Event::Published { .. } => self.publish_role(host),
+            Event::Inbox { .. } => self.take_messages(host),
+            Event::Start { stream, under_way, .. } => self.start_following(host, stream, under_way),
+            Event::Apply { .. } => self.apply_some(host),
+            Event::Loaded { .. } => self.on_loaded(host),
+            Event::Cut { transfer, peers, .. } => self.cut(host, transfer, peers),
+            Event::Grown { peer, .. } => self.send_log(host, peer),
+            Event::Tick { .. } => self.tick_data(host),
+            Event::Dialled { .. } | Event::Arrives { .. } => {}
+        }
+        self.plan_data_tick(host);
+    }
+
+    /// The present life of a process.
+    pub(super) fn process(&self, host: usize) -> Process {
+        Process { host, life: self.processes[host].life }
+    }
+
+    /// Plans a step for some time within so many microseconds.
+    fn data_within(&mut self, micros: u64, event: Event) {
+        let at = self.now + Duration::from_micros(self.chance.below(micros as usize + 1) as u64);
+        self.data_at(at, event);
+    }
+
+    /// By the clock of a process.
+    fn clock_of(&self, host: usize) -> Instant {
+        self.now + self.processes[host].skew
+    }
+
+    /// A process has ended, and will start again from its file, if that is kept. `told`: its machine lives, and says so
+    /// to those whom it was connected to.
+    pub(crate) fn end_data(&mut self, host: usize, kept: bool, told: bool) {
+        self.break_links(host, told);
+        let now = self.clock_of(host);
+        let fresh = Store::new(&mut self.chance, &self.data.settings_for_log(), now);
+        let store = &mut self.data.stores[host];
+        *store = store.restarted(fresh, kept);
+        self.see(host, What::Restarted);
+    }
+
+    /// A process has started and knows what it is, so that it serves. A master takes a new name, since what it wrote
+    /// after its file is lost.
+    pub(crate) fn settle_data(&mut self, host: usize) {
+        self.publish_role(host);
+        let own = self.new_history();
+        let store = &mut self.data.stores[host];
+        store.gates.loading = store.load.is_some();
+        if store.role.is_none() && store.log.is_open() {
+            store.log.rename(own);
+        }
+        self.plan_data_tick(host);
+    }
+
+    /// Now and then a file is written.
+    pub(crate) fn save_some(&mut self) {
+        for host in 0..self.data.stores.len() {
+            if self.chance.percent(2) && self.runs(host) {
+                self.data.stores[host].save();
+            }
+        }
+    }
+
+    fn note_data(&mut self, host: usize, text: impl FnOnce(&Store) -> String) {
+        let text = text(&self.data.stores[host]);
+        self.note(|| format!("data of {host}: {text}"));
+    }
+
+    fn new_history(&mut self) -> ReplId {
+        self.chance.history()
+    }
+
+    fn planted(&self, plant: Plant) -> bool {
+        self.plan.plant == Some(plant)
+    }
+
+    /// Shows the invariants what has become of a process's data.
+    pub(crate) fn see(&mut self, host: usize, what: What) {
+        let Data { stores, invariants, .. } = &mut self.data;
+        let seen = Seen { host, store: &stores[host], what };
+        let found: Vec<_> = invariants
+            .iter_mut()
+            .filter_map(|(rule, invariant)| Some((*rule, invariant.check(&seen).err()?)))
+            .collect();
+        for (rule, violation) in found {
+            self.violate(rule, &violation);
+        }
+    }
+}

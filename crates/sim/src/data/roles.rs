@@ -1,0 +1,87 @@
+//! Changing a process's role: in the log first, then where writes ask for it, then in the replication thread.
+//!
+//! Orders are carried out one after the other, as under the node's lock of the role. A change of the stream waits
+//! until the piece that is being applied has been: the stream's turn.
+
+use std::fmt::Debug;
+use std::time::Duration;
+
+use replication::{Replica, replica};
+
+use super::following::Follower;
+use super::serving::Message;
+use super::{Event, What};
+use crate::Plant;
+use crate::stage::Stage;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Order {
+    Lead,
+    /// Be a replica of this process.
+    Follow(usize),
+}
+
+impl<E: Debug> Stage<E> {
+    /// A process is told what to be.
+    pub(crate) fn order(&mut self, host: usize, order: Order) {
+        self.data.stores[host].orders.push_back(order);
+        self.change_role(host);
+        self.plan_data_tick(host);
+    }
+
+    /// Carries out the next order, unless another is being carried out or the stream's turn is taken.
+    pub(super) fn change_role(&mut self, host: usize) {
+        let mid_piece = self.data.stores[host].piece.is_some() && !self.planted(Plant::EndlessStream);
+        if self.data.stores[host].changing.is_some() || mid_piece {
+            return;
+        }
+        let Some(order) = self.data.stores[host].orders.pop_front() else { return };
+        let (now, own) = (self.clock_of(host), self.new_history());
+        let store = &mut self.data.stores[host];
+        let message = match order {
+            Order::Follow(master) if store.upstream() == Some(master) || master == host => None,
+            Order::Follow(master) => {
+                let stream = store.log.demote();
+                store.role = Some((master, stream));
+                let machine = Replica::new(replica_config(), None, now);
+                Some(Message::Follow(Box::new(Follower::new(master, stream, machine))))
+            }
+            Order::Lead if store.role.is_none() => None,
+            Order::Lead => {
+                store.log.promote(own);
+                Some(Message::Unfollow)
+            }
+        };
+        let Some(message) = message else { return self.change_role(host) };
+        store.changing = Some(message);
+        if order == Order::Lead {
+            let from = self.data.stores[host].role.take().map(|(master, _)| master);
+            self.see(host, What::Promoted { from });
+        } else {
+            self.see(host, What::Demoted);
+        }
+        self.see(host, What::Stands);
+        let at = self.process(host);
+        self.data_within(800, Event::Published { at });
+    }
+
+    pub(super) fn publish_role(&mut self, host: usize) {
+        let store = &mut self.data.stores[host];
+        let Some(message) = store.changing.take() else { return };
+        store.gates.replica = store.role.is_some();
+        self.note_data(host, |store| format!("is published as {:?}", store.role));
+        self.tell(host, message);
+        self.change_role(host);
+    }
+}
+
+fn replica_config() -> replica::Config {
+    replica::Config {
+        listening_port: 6379,
+        announce_ip: None,
+        user: None,
+        password: None,
+        timeout: Duration::from_secs(4),
+        failover: false,
+    }
+}

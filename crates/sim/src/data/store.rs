@@ -1,0 +1,249 @@
+//! What one process holds.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Duration;
+
+use clock::Instant;
+use replication::master::{self, OutputLimit, PeerId};
+use replication::{Generation, Log, Master, Position};
+use slot_routing::ReplOffset;
+
+use super::following::{Follower, Load, Piece};
+use super::roles::Order;
+use super::serving::{Message, Peer};
+use crate::Chance;
+use crate::lane::Lane;
+
+/// A key stands for the slot that it is in.
+pub(crate) type Key = u16;
+
+/// The keys, each with the number of the write that made it what it is.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct Held {
+    keys: BTreeMap<Key, u64>,
+    /// Equal for equal keys.
+    pub(super) digest: u64,
+}
+
+impl Held {
+    pub(super) fn get(&self, key: Key) -> Option<u64> {
+        self.keys.get(&key).copied()
+    }
+
+    pub(super) fn set(&mut self, key: Key, write: u64) {
+        let before = self.keys.insert(key, write);
+        self.digest ^= mixed(key, write) ^ before.map_or(0, |before| mixed(key, before));
+    }
+
+    pub(super) fn remove(&mut self, key: Key) -> bool {
+        let before = self.keys.remove(&key);
+        self.digest ^= before.map_or(0, |before| mixed(key, before));
+        before.is_some()
+    }
+
+    /// As a snapshot has it.
+    pub(super) fn text(&self) -> String {
+        self.keys.iter().map(|(key, write)| format!("{key} {write} ")).collect()
+    }
+
+    pub(super) fn parse(text: &str) -> Self {
+        let mut held = Self::default();
+        let numbers: Vec<u64> = text.split_whitespace().filter_map(|word| word.parse().ok()).collect();
+        for pair in numbers.chunks_exact(2) {
+            held.set(pair[0] as Key, pair[1]);
+        }
+        held
+    }
+}
+
+/// SplitMix64's finalizer.
+fn mixed(key: Key, write: u64) -> u64 {
+    let mut mixed = (write << 16 | u64::from(key)).wrapping_add(0x9e37_79b9_7f4a_7c15);
+    mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    mixed ^ (mixed >> 31)
+}
+
+/// A command that has begun and holds its slot.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Running {
+    pub(super) key: Key,
+    /// It was let in as a master's, not as what a client writes on a replica for itself.
+    pub(super) logged: bool,
+}
+
+/// What is said to whoever asks under the locks, slot by slot and for the whole process.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Gates {
+    pub(super) replica: bool,
+    /// The data is not here whole: a snapshot is being loaded, or the process has only just started.
+    pub(super) loading: bool,
+    /// The slots served; all, if nobody says otherwise.
+    pub(super) served: Option<BTreeSet<Key>>,
+    pub(super) paused: Option<Instant>,
+}
+
+/// A process's data, and the threads that work on it.
+pub(crate) struct Store {
+    pub(super) held: Held,
+    /// What clients wrote here while this was a replica: nobody else's.
+    pub(super) own: BTreeMap<Key, u64>,
+    pub(super) log: Log,
+    pub(super) gates: Gates,
+    pub(super) running: BTreeMap<u64, Running>,
+    pub(super) orders: VecDeque<Order>,
+    /// An order has been carried out in the log and is not published yet.
+    pub(super) changing: Option<Message>,
+    /// Whose replica this is, and which stream brings the data.
+    pub(super) role: Option<(usize, Generation)>,
+    pub(super) follower: Option<Follower>,
+    /// What the applier has in hand: it holds the stream's turn.
+    pub(super) piece: Option<Piece>,
+    pub(super) load: Option<Load>,
+    pub(super) master: Master,
+    pub(super) peers: BTreeMap<PeerId, Peer>,
+    pub(super) inbox: Lane<Message>,
+    /// The file on disk, and where in a history it stands.
+    saved: Option<(Held, Position)>,
+    pub(super) tick_at: Option<Instant>,
+}
+
+impl Store {
+    pub(super) fn new(chance: &mut Chance, (backlog, behind): &(u64, u64), now: Instant) -> Self {
+        let mut log = Log::new(chance.history(), *backlog);
+        log.set_cursor_bound(*behind);
+        Self {
+            held: Held::default(),
+            own: BTreeMap::new(),
+            log,
+            gates: Gates { loading: true, ..Gates::default() },
+            running: BTreeMap::new(),
+            orders: VecDeque::new(),
+            changing: None,
+            role: None,
+            follower: None,
+            piece: None,
+            load: None,
+            master: Master::new(master_config(*behind), true, now),
+            peers: BTreeMap::new(),
+            inbox: Lane::default(),
+            saved: None,
+            tick_at: None,
+        }
+    }
+
+    /// A process that starts from this one's file, if it has kept it.
+    pub(super) fn restarted(&self, mut fresh: Self, kept: bool) -> Self {
+        fresh.saved = self.saved.clone().filter(|_| kept);
+        if let Some((held, position)) = &fresh.saved {
+            fresh.held = held.clone();
+            fresh.log.adopt(*position);
+        }
+        fresh
+    }
+
+    /// Writes the file, at a cut.
+    pub(super) fn save(&mut self) {
+        if self.is_whole() && self.log.is_open() {
+            self.saved = Some((self.held.clone(), self.log.position()));
+        }
+    }
+
+    /// Whether a cut could be made: no command holds a slot, nothing is being applied or loaded.
+    pub(super) fn is_whole(&self) -> bool {
+        self.running.is_empty() && self.piece.is_none() && self.load.is_none()
+    }
+
+    pub(super) fn position(&self) -> Position {
+        self.log.position()
+    }
+
+    pub(crate) fn offset(&self) -> ReplOffset {
+        self.position().offset
+    }
+
+    /// Whose replica this is.
+    pub(crate) fn upstream(&self) -> Option<usize> {
+        self.role.map(|(master, _)| master)
+    }
+
+    /// The follower of the present master, if it has begun.
+    fn present_follower(&self) -> Option<&Follower> {
+        let (_, stream) = self.role?;
+        self.follower.as_ref().filter(|follower| follower.stream == stream)
+    }
+
+    /// Whether the master's stream comes.
+    pub(crate) fn is_in_sync(&self) -> bool {
+        self.present_follower().is_some_and(|follower| follower.machine.down_since().is_none())
+    }
+
+    /// Since when the link to the master has been down, by the clock of the process; none while it is up, and on a
+    /// master.
+    pub(crate) fn down_since(&self) -> Option<Instant> {
+        let (_, _) = self.role?;
+        self.present_follower().map_or(Some(Instant::ORIGIN), |follower| follower.machine.down_since())
+    }
+
+    /// When the master was last heard; once that is over, since when.
+    pub(crate) fn source(&self) -> gossip::Source {
+        match self.present_follower().map(|follower| &follower.machine) {
+            Some(machine) => match machine.down_since() {
+                None => gossip::Source::Streaming { last_heard: machine.last_heard() },
+                Some(since) if machine.was_up() => gossip::Source::Lost { since },
+                Some(_) => gossip::Source::Never,
+            },
+            None => gossip::Source::Never,
+        }
+    }
+
+    /// The replicas that get the stream, and how far each has acknowledged it.
+    pub(crate) fn replicas(&self) -> impl Iterator<Item = (usize, ReplOffset)> + '_ {
+        let online = self.master.peers().filter(|(_, peer)| peer.is_online());
+        online.filter_map(|(id, peer)| Some((self.peers.get(&id)?.host, peer.acknowledged)))
+    }
+
+    /// Whether a write to `key` would be taken now.
+    pub(crate) fn admits(&self, key: Key, now: Instant) -> bool {
+        let Gates { replica, loading, served, paused } = &self.gates;
+        !replica && !loading && self.serves(served.as_ref(), key) && paused.is_none_or(|until| until <= now)
+    }
+
+    fn serves(&self, served: Option<&BTreeSet<Key>>, key: Key) -> bool {
+        served.is_none_or(|served| served.contains(&key))
+    }
+
+    pub(crate) fn serve(&mut self, keys: BTreeSet<Key>) {
+        self.gates.served = Some(keys);
+    }
+
+    pub(crate) fn served(&self) -> Option<&BTreeSet<Key>> {
+        self.gates.served.as_ref()
+    }
+
+    pub(crate) fn pause(&mut self, until: Option<Instant>) {
+        self.gates.paused = until;
+    }
+
+    /// The commands that hold a slot now. Once they have ended, each slot has been free.
+    pub(crate) fn under_way(&self) -> BTreeSet<u64> {
+        self.running.keys().copied().collect()
+    }
+
+    pub(crate) fn has_drained(&self, under_way: &BTreeSet<u64>) -> bool {
+        !under_way.iter().any(|write| self.running.contains_key(write))
+    }
+}
+
+fn master_config(behind: u64) -> master::Config {
+    master::Config {
+        ping_period: Duration::from_secs(1),
+        timeout: Duration::from_secs(4),
+        diskless: true,
+        diskless_delay: Duration::from_millis(20),
+        diskless_max_replicas: 0,
+        backlog_ttl: Duration::from_secs(3600),
+        max_lag: Duration::from_secs(10),
+        output_limit: OutputLimit { hard: behind, soft: 0, soft_for: Duration::ZERO },
+    }
+}
