@@ -398,7 +398,7 @@ impl Connection {
         // With nothing waiting to be sent, and nothing to be waited for, replies are collected in memory that the
         // thread shares.
         let shared = self.output.is_empty() && !self.server.replication.commit_point.is_required();
-        let from = self.output.mark();
+        let behind = (!shared).then(|| self.output.mark());
         let mut out = std::mem::take(if shared { &mut scratch.out } else { self.output.buffer() });
         let ran = crash::guarded(|| {
             let (worker, batch) = (&mut scratch.worker, &scratch.batch);
@@ -427,14 +427,9 @@ impl Connection {
                 self.protest(error, &mut out);
             }
         }
-        if self.session.client.is_overflown() {
-            out.clear();
-        }
-        if shared {
-            self.send_now(&mut out, scratch);
-        } else {
-            *self.output.buffer() = out;
-            self.hold_uncommitted(from);
+        match behind {
+            None => self.send_now(&mut out, scratch),
+            Some(mark) => self.keep(out, mark),
         }
         match event {
             None => (parsed.consumed, None),
@@ -454,6 +449,9 @@ impl Connection {
 
     /// Sends the replies of a batch with one write; what the socket does not take is kept.
     fn send_now(&mut self, out: &mut Vec<u8>, scratch: &mut Scratch) {
+        if self.session.client.is_overflown() {
+            out.clear();
+        }
         if !out.is_empty() {
             let sent = self.stream.write_now(out);
             scratch.traffic.count_write(sent);
@@ -464,6 +462,15 @@ impl Connection {
             *out = Vec::new();
         }
         scratch.out = std::mem::take(out);
+    }
+
+    /// Keeps the replies of a batch, which begin at `mark`, behind what waits, or until they may be sent.
+    fn keep(&mut self, out: Vec<u8>, mark: Mark) {
+        *self.output.buffer() = out;
+        if self.session.client.is_overflown() {
+            self.output.take_back(mark);
+        }
+        self.hold_uncommitted(mark);
     }
 
     /// Sends what waits to be sent.
