@@ -24,7 +24,7 @@ pub enum Plant {
     IgnoredOrders,
     /// Whether a client's write may run is asked when it arrives and not again, nor is it waited for those under way.
     AskedOnce,
-    /// A master's stream is applied to the end, whoever is followed by then.
+    /// A master's stream is applied to its end, also by a node that has been promoted.
     EndlessStream,
     /// What a client writes on a replica goes into the replica's log.
     LoggedByReplica,

@@ -93,7 +93,9 @@ impl<E: Debug> Stage<E> {
                 self.follow(host, *follower);
             }
             Message::Unfollow => {
-                self.stop_following(host);
+                if !self.planted(Plant::EndlessStream) {
+                    self.stop_following(host);
+                }
                 self.serve(host, Input::Role { master: true });
                 self.serve(host, Input::HistoryReplaced);
             }
