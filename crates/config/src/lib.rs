@@ -28,7 +28,9 @@ pub struct Config {
 /// A line `rename-command`: what a command is to be called, or nothing if it is not to be called at all.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rename {
+    /// The command, by its own name.
     pub from: String,
+    /// Its new name; empty takes the command away.
     pub to: String,
     line: ConfigError,
 }

@@ -25,18 +25,29 @@ bitflags! {
     /// What a connection is and does, as the letters of CLIENT LIST say it.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct ClientFlags: u32 {
+        /// A replica of this server.
         const REPLICA = 1;
+        /// The master that this server follows.
         const MASTER = 1 << 1;
+        /// It listens to channels.
         const PUBSUB = 1 << 2;
+        /// It is within a transaction.
         const MULTI = 1 << 3;
+        /// It waits.
         const BLOCKED = 1 << 4;
         /// A watched key has changed.
         const DIRTY = 1 << 5;
+        /// It is closed when its reply is sent.
         const CLOSE_AFTER_REPLY = 1 << 6;
+        /// It came over a unix socket.
         const UNIX_SOCKET = 1 << 7;
+        /// It said READONLY.
         const READONLY = 1 << 8;
+        /// It is not evicted.
         const NO_EVICT = 1 << 9;
+        /// What it reads does not count as used.
         const NO_TOUCH = 1 << 10;
+        /// It hears every command.
         const MONITOR = 1 << 11;
         /// It is told when keys change that it may have copies of.
         const TRACKING = 1 << 12;
@@ -68,9 +79,13 @@ const LETTERS: &[(ClientFlags, char)] = &[
 /// The kinds of connections that CLIENT LIST and KILL tell apart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ClientKind {
+    /// A client.
     Normal,
+    /// A replica of this server.
     Replica,
+    /// The master that this server follows.
     Master,
+    /// A subscriber.
     PubSub,
 }
 
@@ -105,9 +120,11 @@ pub struct Names {
 pub struct Link {
     /// `ip:port`, or `path:0` of a unix socket.
     pub address: String,
+    /// This end, as CLIENT LIST shows it.
     pub local_address: String,
     /// The socket's number in this process.
     pub descriptor: i32,
+    /// Whether it is a unix socket.
     pub unix_socket: bool,
     /// Whether the client is on this machine.
     pub local: bool,
@@ -150,9 +167,13 @@ impl Unblock {
 
 /// One connection as others see it.
 pub struct Client {
+    /// Its number, never given again.
     pub id: u64,
+    /// Where it comes from and goes to.
     pub link: Link,
+    /// When it connected.
     pub connected_at: Millis,
+    /// What it is called.
     pub names: Mutex<Names>,
     /// Whom it is logged in as.
     pub user: Mutex<Vec<u8>>,
@@ -234,11 +255,13 @@ impl Client {
         }
     }
 
+    /// What it is and does.
     #[must_use]
     pub fn flags(&self) -> ClientFlags {
         ClientFlags::from_bits_truncate(self.flags.load(Ordering::Relaxed))
     }
 
+    /// Its kind.
     #[must_use]
     pub fn kind(&self) -> ClientKind {
         let flags = self.flags();
@@ -424,6 +447,7 @@ impl Clients {
         self.by_id.write().remove(&id);
     }
 
+    /// The client with this number.
     #[must_use]
     pub fn find(&self, id: u64) -> Option<Arc<Client>> {
         self.by_id.read().get(&id).cloned()
@@ -435,11 +459,13 @@ impl Clients {
         self.by_id.read().values().cloned().collect()
     }
 
+    /// How many there are.
     #[must_use]
     pub fn len(&self) -> usize {
         self.by_id.read().len()
     }
 
+    /// Whether there is none.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0

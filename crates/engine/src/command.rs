@@ -19,33 +19,49 @@ bitflags! {
     /// What a command is and where it may run, as COMMAND INFO names it.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct Flags: u32 {
+        /// May change data.
         const WRITE = 1;
+        /// Reads data.
         const READONLY = 1 << 1;
         /// Refused when memory is over its limit.
         const DENYOOM = 1 << 2;
+        /// For operators.
         const ADMIN = 1 << 3;
+        /// About channels.
         const PUBSUB = 1 << 4;
+        /// Not within scripts.
         const NOSCRIPT = 1 << 5;
+        /// May wait.
         const BLOCKING = 1 << 6;
         /// Runs while data is being loaded.
         const LOADING = 1 << 7;
         /// Runs on a replica that has lost its master and must not serve old data.
         const STALE = 1 << 8;
+        /// Not shown by MONITOR.
         const SKIP_MONITOR = 1 << 9;
+        /// Not kept among the slow and the large.
         const SKIP_COMMANDLOG = 1 << 10;
         /// Stands for ASKING before it.
         const ASKING = 1 << 11;
+        /// Takes constant or logarithmic time.
         const FAST = 1 << 12;
         /// Runs before authentication.
         const NO_AUTH = 1 << 13;
+        /// May be logged though it changes no key.
         const MAY_REPLICATE = 1 << 14;
+        /// May come without keys.
         const NO_MANDATORY_KEYS = 1 << 15;
+        /// Needs a permission of its own in the configuration.
         const PROTECTED = 1 << 16;
+        /// Not while a snapshot is loaded beside the data.
         const NO_ASYNC_LOADING = 1 << 17;
+        /// Not within a transaction.
         const NO_MULTI = 1 << 18;
         /// Runs while a script keeps the server busy.
         const ALLOW_BUSY = 1 << 19;
+        /// Touches keys that it does not name.
         const TOUCHES_ARBITRARY_KEYS = 1 << 20;
+        /// Touches every database.
         const ALL_DBS = 1 << 21;
         /// Is not queued after MULTI but runs at once.
         const AT_ONCE = 1 << 22;
@@ -61,15 +77,25 @@ bitflags! {
 /// The chapter of the documentation that a command belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Group {
+    /// Keys, whatever they hold.
     Generic,
+    /// Strings.
     String,
+    /// Hashes.
     Hash,
+    /// The connection itself.
     Connection,
+    /// The server.
     Server,
+    /// The cluster.
     Cluster,
+    /// Masters and replicas.
     Replication,
+    /// MULTI and what belongs to it.
     Transactions,
+    /// Channels.
     Pubsub,
+    /// Sentinels.
     Sentinel,
 }
 
@@ -129,6 +155,7 @@ pub enum Reach {
 /// Which of a command's words name channels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Channels {
+    /// None.
     None,
     /// The first behind its name.
     First,
@@ -141,60 +168,108 @@ pub enum Channels {
 /// The commands that the shell carries out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NodeCommand {
+    /// One of CLUSTER.
     Cluster(ClusterCommand),
     /// Run the requests of [`crate::Session::take_replay`] and reply with all their replies.
     Exec,
+    /// CONFIG GET
     ConfigGet,
+    /// CONFIG RESET STAT
     ConfigResetStat,
+    /// CONFIG REWRITE
     ConfigRewrite,
+    /// CONFIG SET
     ConfigSet,
+    /// BGSAVE
     Bgsave,
+    /// DEBUG CHANGE-REPL-ID
     DebugChangeReplId,
+    /// DEBUG LOG
     DebugLog,
+    /// DEBUG RELOAD
     DebugReload,
+    /// DEBUG SLEEP
     DebugSleep,
+    /// FAILOVER
     Failover,
+    /// LASTSAVE
     Lastsave,
+    /// INFO
     Info,
+    /// MEMORY DOCTOR
     MemoryDoctor,
+    /// MEMORY MALLOC-STATS
     MemoryMallocStats,
+    /// MEMORY PURGE
     MemoryPurge,
+    /// MEMORY STATS
     MemoryStats,
+    /// MIGRATE
     Migrate,
+    /// PSYNC and SYNC
     Psync,
+    /// REPLCONF
     Replconf,
+    /// REPLICAOF and SLAVEOF
     Replicaof,
+    /// ROLE
     Role,
+    /// SAVE
     Save,
+    /// SHUTDOWN
     Shutdown,
+    /// WAIT
     Wait,
 }
 
 /// Those subcommands of CLUSTER that need to know the cluster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ClusterCommand {
+    /// CLUSTER ADDSLOTS
     AddSlots,
+    /// CLUSTER ADDSLOTSRANGE
     AddSlotsRange,
+    /// CLUSTER BUMPEPOCH
     BumpEpoch,
+    /// CLUSTER COUNT-FAILURE-REPORTS
     CountFailureReports,
+    /// CLUSTER DELSLOTS
     DelSlots,
+    /// CLUSTER DELSLOTSRANGE
     DelSlotsRange,
+    /// CLUSTER FAILOVER
     Failover,
+    /// CLUSTER FLUSHSLOTS
     FlushSlots,
+    /// CLUSTER FORGET
     Forget,
+    /// CLUSTER INFO
     Info,
+    /// CLUSTER LINKS
     Links,
+    /// CLUSTER MEET
     Meet,
+    /// CLUSTER MYID
     MyId,
+    /// CLUSTER MYSHARDID
     MyShardId,
+    /// CLUSTER NODES
     Nodes,
+    /// CLUSTER REPLICAS and SLAVES
     Replicas,
+    /// CLUSTER REPLICATE
     Replicate,
+    /// CLUSTER RESET
     Reset,
+    /// CLUSTER SAVECONFIG
     SaveConfig,
+    /// CLUSTER SET-CONFIG-EPOCH
     SetConfigEpoch,
+    /// CLUSTER SETSLOT
     SetSlot,
+    /// CLUSTER SHARDS
     Shards,
+    /// CLUSTER SLOTS
     Slots,
 }
 
@@ -203,23 +278,32 @@ pub enum ClusterCommand {
 pub struct Command {
     /// Lower case. A subcommand has only its own word.
     pub name: &'static str,
+    /// The version of Redis that first had it.
     pub since: &'static str,
+    /// What it does, in a line.
     pub summary: &'static str,
+    /// Its chapter of the documentation.
     pub group: Group,
     /// Number of words, the name included; at least `-arity` where negative.
     pub arity: i8,
+    /// What it is and where it may run.
     pub flags: Flags,
     /// Those that flags do not imply; see [`Command::categories`].
     pub own_categories: Categories,
+    /// Where its keys stand.
     pub keys: &'static [KeySpec],
     /// Whether the word behind its only key mostly names a part of that key's value (a field): a hint for what to
     /// touch ahead.
     pub names_part: bool,
     /// The channels that a user must be allowed to hear or to speak on.
     pub channels: Channels,
+    /// Hints for clients and proxies.
     pub tips: &'static [&'static str],
+    /// Who carries it out.
     pub run: Run,
+    /// Which slots it needs.
     pub reach: Reach,
+    /// Its subcommands, if it is a container.
     pub subcommands: &'static [Command],
 }
 
@@ -251,18 +335,21 @@ impl Command {
         }
     }
 
+    /// With these flags, too.
     #[must_use]
     pub const fn flags(mut self, flags: Flags) -> Self {
         self.flags = flags;
         self
     }
 
+    /// In these categories, too.
     #[must_use]
     pub const fn category(mut self, categories: Categories) -> Self {
         self.own_categories = categories;
         self
     }
 
+    /// With keys that stand there.
     #[must_use]
     pub const fn keys(mut self, keys: &'static [KeySpec]) -> Self {
         self.keys = keys;
@@ -276,6 +363,7 @@ impl Command {
         self
     }
 
+    /// With channels that stand there.
     #[must_use]
     pub const fn channels(mut self, channels: Channels) -> Self {
         self.channels = channels;
@@ -289,6 +377,7 @@ impl Command {
         self
     }
 
+    /// With these hints.
     #[must_use]
     pub const fn tips(mut self, tips: &'static [&'static str]) -> Self {
         self.tips = tips;
@@ -346,6 +435,7 @@ impl Command {
         self
     }
 
+    /// With these subcommands.
     #[must_use]
     pub const fn subcommands(mut self, subcommands: &'static [Command]) -> Self {
         self.subcommands = subcommands;

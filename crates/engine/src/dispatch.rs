@@ -61,8 +61,11 @@ pub enum Flow {
 /// A command that has run: what it cost.
 #[derive(Debug)]
 pub struct Ran<'a> {
+    /// The command.
     pub entry: &'static Registered,
+    /// Its words.
     pub args: Args<'a>,
+    /// Nanoseconds it took.
     pub nanos: u64,
     /// Bytes of its reply.
     pub reply_len: usize,

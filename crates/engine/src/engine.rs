@@ -30,18 +30,27 @@ use crate::watch::Watches;
 /// What every connection of a server shares.
 #[derive(Debug)]
 pub struct Engine {
+    /// The data.
     pub keyspace: Arc<Keyspace>,
+    /// What the shell sets.
     pub settings: Settings,
     /// Who serves which slot; `None` without cluster mode.
     pub topology: Option<ArcSwap<Topology>>,
+    /// Where effects go.
     pub log: Box<dyn EffectLog>,
+    /// Who is connected.
     pub clients: Clients,
+    /// What holds commands back.
     pub pauses: Pauses,
     /// Large values that the shell is to drop.
     pub bin: Bin,
+    /// Slow and large commands.
     pub logs: CommandLogs,
+    /// What took long.
     pub latency: LatencyMonitor,
+    /// Channels and who listens to them.
     pub pubsub: PubSub,
+    /// Which keys clients have copies of.
     pub tracking: TrackingTable,
     /// Who may log in, and as whom.
     pub users: RwLock<Users>,
@@ -57,6 +66,7 @@ pub struct Engine {
 /// What one thread needs to run commands.
 #[derive(Debug)]
 pub struct Worker {
+    /// What this thread counts.
     pub stats: Arc<WorkerStats>,
     pub(crate) effects: Effects,
     pub(crate) random: Random,
@@ -74,6 +84,7 @@ pub struct Worker {
 }
 
 impl Engine {
+    /// An engine over this data; with a topology in cluster mode.
     #[must_use]
     pub fn new(keyspace: Keyspace, topology: Option<Topology>, log: Box<dyn EffectLog>) -> Self {
         Self::with(Registry::the(), keyspace, topology, log)

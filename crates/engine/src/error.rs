@@ -9,55 +9,91 @@ use slot_routing::Slot;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CommandError {
     // The client's fault.
+    /// There is no such command.
     UnknownCommand {
+        /// The name.
         name: Vec<u8>,
+        /// What followed it.
         args: Vec<Vec<u8>>,
     },
+    /// A container has no such subcommand.
     UnknownSubcommand {
+        /// The container.
         container: &'static str,
+        /// The name.
         name: Vec<u8>,
     },
     /// The full name, `container|sub` for a subcommand.
     WrongArity(String),
+    /// Words that make no sense together.
     Syntax,
+    /// The key holds a value of another kind.
     WrongType,
+    /// A number that is none or too large.
     NotInteger,
+    /// A floating-point number that is none.
     NotFloat,
+    /// The key is not there.
     NoSuchKey,
+    /// A time to live that makes no sense, for this command.
     InvalidExpire(&'static str),
+    /// An index out of range.
     OutOfRange,
+    /// A string beyond `proto-max-bulk-len`.
     StringTooLong,
+    /// A counter would leave its range.
     Overflow,
+    /// The result would be no number.
     NaNOrInfinity,
+    /// A database that is not there.
     InvalidDbIndex,
+    /// Keys of several slots in one command.
     CrossSlot,
+    /// The client has not signed in.
     NoAuth,
     /// A protected command that the configuration keeps from this client.
     NotAllowed {
+        /// The command.
         command: &'static str,
+        /// The option that would allow it.
         option: &'static str,
     },
     /// Any other text, its code first.
     Text(Cow<'static, str>),
     // Another node serves it.
+    /// Another node serves the slot.
     Redirect {
+        /// ASK, for the next command alone; otherwise MOVED.
         ask: bool,
+        /// The slot.
         slot: Slot,
+        /// The other node's address or name.
         host: String,
+        /// Its port.
         port: u16,
     },
     /// The master of this replica does, at `host:port`.
     ToMaster(String),
+    /// Some of the keys have moved and others have not.
     TryAgain,
     // The environment's state.
+    /// Nobody serves the slot.
     SlotNotServed,
+    /// The cluster does not serve.
     ClusterDown,
+    /// The cluster serves only reads.
     ClusterDownReadsOnly,
+    /// Data is being loaded.
     Loading,
+    /// A write to a replica.
     ReadOnlyReplica,
+    /// The link to the master is down, and old data is not to be served.
     MasterDown,
+    /// The last save failed.
     MisConf,
+    /// Too few replicas are near enough.
     NoReplicas,
+    /// More than `maxmemory` is in use.
     OutOfMemory,
     /// What lies in the pages of one slot, or of one large value.
     SlotFull,

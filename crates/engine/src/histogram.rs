@@ -37,6 +37,7 @@ impl Histogram {
 pub struct Distribution(Vec<u64>);
 
 impl Distribution {
+    /// Adds what another has counted.
     pub fn add(&mut self, histogram: &Histogram) {
         let Some(buckets) = histogram.0.get() else { return };
         self.0.resize(BUCKETS, 0);
@@ -45,6 +46,7 @@ impl Distribution {
         }
     }
 
+    /// How many calls were counted.
     #[must_use]
     pub fn calls(&self) -> u64 {
         self.0.iter().sum()

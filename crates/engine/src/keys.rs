@@ -9,16 +9,27 @@ bitflags! {
     /// What a command does with a key, as COMMAND GETKEYSANDFLAGS names it.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct KeyFlags: u16 {
+        /// Its value is read.
         const RO = 1;
+        /// Its value is read and changed.
         const RW = 1 << 1;
+        /// Its value is replaced.
         const OW = 1 << 2;
+        /// It is deleted.
         const RM = 1 << 3;
+        /// Something of its value reaches the client.
         const ACCESS = 1 << 4;
+        /// Its value is changed by what the client sent.
         const UPDATE = 1 << 5;
+        /// Something is added to its value.
         const INSERT = 1 << 6;
+        /// Something is taken out of its value.
         const DELETE = 1 << 7;
+        /// It is no key, but is routed as one.
         const NOT_KEY = 1 << 8;
+        /// There may be further keys.
         const INCOMPLETE = 1 << 9;
+        /// What is done with it depends on other words.
         const VARIABLE_FLAGS = 1 << 10;
     }
 }
@@ -29,7 +40,12 @@ pub enum Begin {
     /// At this argument.
     Index(u8),
     /// After this word, looked for from argument `from` on (backwards from the end where negative).
-    Keyword { word: &'static str, from: i8 },
+    Keyword {
+        /// The word.
+        word: &'static str,
+        /// Where the search for it begins; negative from the end.
+        from: i8,
+    },
 }
 
 /// Which of the arguments from there on are keys.
@@ -37,16 +53,33 @@ pub enum Begin {
 pub enum Find {
     /// From the first to `last` after it (counted from the end where negative), each `step`-th; with a
     /// `limit` above 1 only that part of what is left (1/limit).
-    Range { last: i8, step: u8, limit: u8 },
+    Range {
+        /// Its last, counted from its first; negative from the end of all.
+        last: i8,
+        /// Every so many.
+        step: u8,
+        /// With a negative `last`, one part in so many of what is left.
+        limit: u8,
+    },
     /// A number at `count_at` says how many; the first at `first`.
-    KeyNum { count_at: u8, first: u8, step: u8 },
+    KeyNum {
+        /// Where the count stands, counted from the beginning.
+        count_at: u8,
+        /// Where the first key stands.
+        first: u8,
+        /// Every so many.
+        step: u8,
+    },
 }
 
 /// One group of keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KeySpec {
+    /// Where to begin.
     pub begin: Begin,
+    /// Which arguments from there.
     pub find: Find,
+    /// What is done with them.
     pub flags: KeyFlags,
 }
 

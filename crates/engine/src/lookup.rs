@@ -12,6 +12,7 @@ use crate::error::CommandError;
 /// A command of the table with what is derived from its row once.
 #[derive(Debug, Clone)]
 pub struct Registered {
+    /// Its row in the table.
     pub command: &'static Command,
     /// What clients call it: its name, unless the configuration says otherwise.
     pub called: &'static str,
@@ -44,7 +45,9 @@ pub struct Registry {
 /// Why a command cannot have another name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RenameError {
+    /// There is no such command.
     NoSuchCommand,
+    /// Another command has that name.
     NameTaken,
 }
 
@@ -323,6 +326,7 @@ impl Registered {
         self.subcommands.iter().copied().find(|sub| sub.is_named(name))
     }
 
+    /// Its subcommands.
     #[must_use]
     pub fn subcommands(&self) -> &[&'static Registered] {
         &self.subcommands

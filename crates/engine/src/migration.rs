@@ -25,7 +25,9 @@ const KEYS_PER_LOCK: usize = 64;
 pub struct Captured {
     /// As DUMP gives it, in this dialect.
     pub payload: Vec<u8>,
+    /// The form of the payload.
     pub dialect: Dialect,
+    /// When the key expires, if it does.
     pub expiry: Option<Millis>,
 }
 

@@ -29,7 +29,9 @@ type Held = [Option<Pause>; PURPOSES.len()];
 /// What waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum PauseMode {
+    /// Writes.
     Writes,
+    /// Everything.
     All,
 }
 

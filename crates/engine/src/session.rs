@@ -14,6 +14,7 @@ use crate::waiting::Waiter;
 /// Where commands come from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Origin {
+    /// A client.
     #[default]
     Client,
     /// The stream of this node's master: runs whatever a client would be refused, sees expired keys
@@ -24,21 +25,27 @@ pub enum Origin {
 /// Which replies the client does not want (CLIENT REPLY).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Mute {
+    /// Replies are sent.
     #[default]
     Nothing,
     /// That of the command after this one.
     Next,
     /// That of the command that runs now.
     This,
+    /// Nothing is sent.
     Everything,
 }
 
 /// One client's state.
 #[derive(Debug)]
 pub struct Session {
+    /// The number of its client.
     pub id: u64,
+    /// Who sends its commands.
     pub origin: Origin,
+    /// The database it has selected.
     pub db: u16,
+    /// The protocol of its replies.
     pub protocol: Protocol,
     /// Logged in, or no password is set.
     pub authenticated: bool,

@@ -108,9 +108,11 @@ pub struct Settings {
     gate: AtomicU32,
     /// Active expiry on (DEBUG SET-ACTIVE-EXPIRE).
     pub active_expire: AtomicBool,
+    /// `cluster-allow-reads-when-down`
     pub cluster_allow_reads_when_down: AtomicBool,
     /// Whether it is counted how long commands take, as a distribution.
     pub latency_tracking: AtomicBool,
+    /// `cluster-allow-pubsubshard-when-down`
     pub cluster_allow_pubsubshard_when_down: AtomicBool,
     /// Whether FLUSHALL and FLUSHDB mean ASYNC where they do not say (`lazyfree-lazy-user-flush`).
     pub flush_async: AtomicBool,
@@ -120,6 +122,7 @@ pub struct Settings {
     pub count_uses: AtomicBool,
     /// `lfu-log-factor` and `lfu-decay-time`.
     pub lfu_log_factor: AtomicU32,
+    /// `lfu-decay-time`, in minutes.
     pub lfu_decay_minutes: AtomicU32,
     /// Up to where a hash is called `listpack`.
     pub hash_bounds: AtomicBounds,

@@ -20,6 +20,7 @@ pub(crate) fn add(counter: &AtomicU64, amount: u64) {
 /// What `INFO commandstats` says of one command.
 #[derive(Debug, Default)]
 pub struct CommandStats {
+    /// How often it ran.
     pub calls: AtomicU64,
     /// Time spent in it, in nanoseconds.
     pub nanos: AtomicU64,
@@ -36,10 +37,15 @@ pub struct CommandStats {
 pub struct WorkerStats {
     /// By [`crate::Engine::command_index`].
     pub commands: Box<[CommandStats]>,
+    /// Reads that found their key.
     pub keyspace_hits: AtomicU64,
+    /// Reads that did not.
     pub keyspace_misses: AtomicU64,
+    /// Keys deleted because their time had come.
     pub expired_keys: AtomicU64,
+    /// Fields deleted because their time had come.
     pub expired_fields: AtomicU64,
+    /// Errors replied.
     pub error_replies: AtomicU64,
     /// How often each code of an error (`ERR`, `WRONGTYPE`) was replied.
     errors: Mutex<BTreeMap<String, u64>>,

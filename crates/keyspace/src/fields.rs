@@ -22,8 +22,11 @@ use crate::value::Elements;
 /// An element with a name: a field of a hash.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Field<'a> {
+    /// The field's name.
     pub name: &'a [u8],
+    /// Its value.
     pub value: &'a [u8],
+    /// When it expires, if it does.
     pub expiry: Option<Millis>,
 }
 
@@ -38,6 +41,7 @@ impl Field<'_> {
 /// A field that was set anew: what it was before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Replaced {
+    /// When the old field would have expired, if it would have.
     pub expiry: Option<Millis>,
 }
 

@@ -87,6 +87,7 @@ impl<'a> HashRef<'a> {
         if self.named_table { "hashtable" } else { "listpack" }
     }
 
+    /// The field of this name.
     #[must_use]
     #[inline]
     pub fn get(&self, field: &[u8]) -> Option<Field<'a>> {

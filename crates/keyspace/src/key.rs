@@ -12,16 +12,19 @@ pub struct Key<'a> {
 }
 
 impl<'a> Key<'a> {
+    /// Its bytes.
     #[must_use]
     pub fn bytes(&self) -> &'a [u8] {
         self.bytes
     }
 
+    /// Its slot.
     #[must_use]
     pub fn slot(&self) -> Slot {
         self.slot
     }
 
+    /// Its hash within the slot.
     #[must_use]
     pub fn hash(&self) -> u64 {
         self.hash

@@ -62,6 +62,7 @@ impl Keyspace {
         }
     }
 
+    /// How many databases there are.
     #[must_use]
     pub fn databases(&self) -> u16 {
         self.databases

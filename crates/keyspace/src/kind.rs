@@ -8,11 +8,14 @@ use crate::packed::About;
 /// The type of a value, as TYPE names it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Kind {
+    /// A run of bytes.
     String,
+    /// Fields with values.
     Hash,
 }
 
 impl Kind {
+    /// All of them.
     pub const ALL: [Self; 2] = [Self::String, Self::Hash];
 
     /// The name that TYPE and SCAN's TYPE option use.
@@ -121,6 +124,7 @@ impl From<Naming> for Form {
 /// Up to where OBJECT ENCODING gives a collection the name of a small one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Bounds {
+    /// How many elements.
     pub entries: usize,
     /// The length of an element, or of a name or value in it.
     pub value: usize,

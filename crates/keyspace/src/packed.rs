@@ -48,6 +48,7 @@ impl<'a> Packed<'a> {
         Self::named_string(bytes, Naming::ByContent)
     }
 
+    /// A string, with how OBJECT ENCODING names it.
     #[must_use]
     #[inline]
     pub fn named_string(bytes: &'a [u8], naming: Naming) -> Self {
@@ -75,11 +76,13 @@ impl<'a> Packed<'a> {
         self.bytes
     }
 
+    /// What was noted of it while it was built.
     #[must_use]
     pub fn about(&self) -> About {
         self.about
     }
 
+    /// The kind of value it is.
     #[must_use]
     pub fn kind(&self) -> Kind {
         self.about.form.kind()
@@ -96,6 +99,7 @@ impl<'a> Packed<'a> {
         self.about.count as usize
     }
 
+    /// Whether it has no elements.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.about.count == 0
@@ -141,6 +145,7 @@ impl Default for Builder {
 }
 
 impl Builder {
+    /// Begins an empty value of this kind.
     #[must_use]
     pub fn new(kind: Kind) -> Self {
         let empty = Packed::empty(kind);

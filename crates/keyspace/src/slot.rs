@@ -48,6 +48,7 @@ impl SlotData {
         self.ownership
     }
 
+    /// Says what this node is to the slot.
     pub fn set_ownership(&mut self, ownership: Ownership) {
         self.ownership = ownership;
     }
@@ -244,6 +245,7 @@ pub struct SlotGuard<'k> {
 }
 
 impl SlotGuard<'_> {
+    /// The slot that is locked.
     #[must_use]
     pub fn slot(&self) -> Slot {
         self.slot

@@ -65,9 +65,13 @@ impl Cuts {
 /// One key as it was at the cut.
 #[derive(Debug, Clone, Copy)]
 pub struct SnapshotEntry<'a> {
+    /// Its database.
     pub db: u16,
+    /// The key.
     pub key: &'a [u8],
+    /// Its value, or a part of it.
     pub value: Shown<'a>,
+    /// When it expires, if it does.
     pub expiry: Option<Millis>,
     /// When and how often it was used, as of about now.
     pub usage: Usage,

@@ -40,8 +40,11 @@ impl Dropped {
 /// One key that a scan passes.
 #[derive(Debug, Clone, Copy)]
 pub struct ScanItem<'a> {
+    /// The key.
     pub key: &'a [u8],
+    /// The kind of its value.
     pub kind: Kind,
+    /// When it expires, if it does.
     pub expiry: Option<Millis>,
 }
 
@@ -52,11 +55,13 @@ pub struct Table {
 }
 
 impl Table {
+    /// How many keys it has.
     #[must_use]
     pub fn len(&self) -> usize {
         self.entries.len()
     }
 
+    /// Whether it has none.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
@@ -82,6 +87,7 @@ impl Table {
         self.entries.find_with_usage(key, now)
     }
 
+    /// The value at `place`.
     #[must_use]
     #[inline]
     pub fn value(&self, place: Place) -> Value<'_> {

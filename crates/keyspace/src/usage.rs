@@ -26,7 +26,9 @@ pub struct Usage(pub u16);
 /// How the LFU counter moves: `lfu-log-factor` and `lfu-decay-time` (minutes).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LfuSettings {
+    /// How many uses the counter takes to rise (`lfu-log-factor`).
     pub log_factor: u32,
+    /// Minutes after which it falls by one (`lfu-decay-time`); 0 is never.
     pub decay_minutes: u32,
 }
 

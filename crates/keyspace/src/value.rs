@@ -13,7 +13,9 @@ const MOST_EMBEDDED: usize = 44;
 /// A string and how OBJECT ENCODING names it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Str<'a> {
+    /// Its bytes.
     pub bytes: &'a [u8],
+    /// How OBJECT ENCODING names it.
     pub naming: Naming,
 }
 
@@ -37,7 +39,9 @@ impl Str<'_> {
 /// A value as it is read, borrowed from its slot.
 #[derive(Debug, Clone, Copy)]
 pub enum Value<'a> {
+    /// A string.
     String(Str<'a>),
+    /// A hash.
     Hash(HashRef<'a>),
 }
 
@@ -63,6 +67,7 @@ impl<'a> Value<'a> {
         }
     }
 
+    /// Which kind it is.
     #[must_use]
     pub fn kind(&self) -> Kind {
         match self {
@@ -91,8 +96,10 @@ impl<'a> Value<'a> {
 
 /// What a reader takes out of a [`Value`] if it is of the kind that a command is about.
 pub trait Typed {
+    /// What is taken out.
     type At<'a>;
 
+    /// It, or `None` if the value is of another kind.
     fn of(value: Value<'_>) -> Option<Self::At<'_>>;
 }
 
@@ -117,6 +124,7 @@ impl Typed for HashRef<'_> {
 /// What a snapshot's walk comes to.
 #[derive(Debug, Clone, Copy)]
 pub enum Shown<'a> {
+    /// A value.
     Whole(Value<'a>),
     /// Some elements of a value that is too large to be visited at once.
     Part(Part<'a>),
@@ -129,11 +137,13 @@ pub struct Part<'a> {
     pub total: usize,
     /// Whether this is the value's first part. The others follow with no other key between them.
     pub first: bool,
+    /// The elements.
     pub elements: Elements<'a>,
 }
 
 /// The elements of a part, which may be none.
 #[derive(Debug, Clone, Copy)]
 pub enum Elements<'a> {
+    /// Fields of a hash.
     Hash(FieldsPart<'a>),
 }

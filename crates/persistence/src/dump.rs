@@ -15,8 +15,10 @@ const CHECKSUM_LEN: usize = 8;
 /// Why a payload was refused. Displays as the error that a client gets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum RestoreError {
+    /// The trailer does not fit.
     #[error("ERR DUMP payload version or checksum are wrong")]
     VersionOrChecksum,
+    /// The value makes no sense.
     #[error("ERR Bad data format")]
     BadData,
 }
@@ -38,6 +40,7 @@ pub fn dump(value: &Value<'_>, dialect: Dialect, compress: bool) -> Vec<u8> {
 /// A value as it comes out of a payload.
 #[derive(Debug)]
 pub enum Restored<'a> {
+    /// All of it.
     Whole(Packed<'a>),
     /// One that is too large to be held once more on its way.
     Large(Detached),

@@ -6,32 +6,61 @@ use std::io;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Reason {
+    /// It could not be read.
     #[error("{}", io::Error::from(*.0))]
     Io(io::ErrorKind),
+    /// It ends too early.
     #[error("unexpected end of file")]
     UnexpectedEnd,
+    /// It is no RDB.
     #[error("wrong signature, this is no RDB file")]
     WrongSignature,
+    /// A version that is not known.
     #[error("can't handle RDB format version {0}")]
     UnknownVersion(u16),
+    /// Its sum is another.
     #[error("wrong RDB checksum: expected {expected:016x}, got {actual:016x}")]
-    WrongChecksum { expected: u64, actual: u64 },
+    WrongChecksum {
+        /// The sum it gives.
+        expected: u64,
+        /// The sum it has.
+        actual: u64,
+    },
+    /// A type that is not known.
     #[error("unknown opcode or type {0}")]
     UnknownType(u8),
+    /// A type that this server does not have.
     #[error("values of type {code} ({name}) are not supported")]
-    UnsupportedType { code: u8, name: &'static str },
+    UnsupportedType {
+        /// The type's code.
+        code: u8,
+        /// What it is called.
+        name: &'static str,
+    },
+    /// Data of a module.
     #[error("the file holds data of a module, which is not supported")]
     ModuleData,
+    /// A length that is none.
     #[error("a {0} where a length must be")]
     NotALength(&'static str),
+    /// A form of strings that is not known.
     #[error("unknown string encoding {0}")]
     UnknownStringEncoding(u8),
+    /// A string beyond the bound.
     #[error("a string of {0} bytes is too long")]
     StringTooLong(u64),
+    /// A compressed string that cannot be expanded.
     #[error("a compressed string of {compressed} bytes that does not expand to {claimed}")]
-    BadCompression { compressed: u64, claimed: u64 },
+    BadCompression {
+        /// Its compressed length.
+        compressed: u64,
+        /// The length it claims.
+        claimed: u64,
+    },
+    /// A database that this server does not have.
     #[error("database number {0} is out of range")]
     DatabaseOutOfRange(u64),
+    /// A value that makes no sense.
     #[error("{0}")]
     BadValue(&'static str),
 }
@@ -42,5 +71,6 @@ pub enum Reason {
 pub struct RdbError {
     /// Bytes from the start of the input.
     pub offset: u64,
+    /// What is wrong.
     pub reason: Reason,
 }

@@ -42,8 +42,10 @@ pub(crate) const VALKEY_VERSIONS: RangeInclusive<u16> = VALKEY_WRITTEN_VERSION..
 /// here, hashes with fields that expire. What both had before is the same in both.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Dialect {
+    /// Redis 7's, which every version since reads.
     #[default]
     Redis,
+    /// Valkey 9's, with times of fields.
     Valkey,
 }
 

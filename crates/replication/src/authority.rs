@@ -56,6 +56,7 @@ impl Default for Authority {
 }
 
 impl Authority {
+    /// What this node is to its data.
     #[must_use]
     pub fn mode(&self) -> Mode {
         self.mode

@@ -29,6 +29,7 @@ impl ReplId {
         Name::from_bytes(bytes).map(Self).ok_or(ParseReplIdError)
     }
 
+    /// Its forty hexadecimal characters.
     #[must_use]
     pub fn as_str(&self) -> &str {
         self.0.as_str()

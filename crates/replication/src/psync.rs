@@ -23,6 +23,7 @@ pub struct Profile {
     pub listening_port: u16,
     /// The address under which clients reach it, if not the one it connects from.
     pub ip_address: Option<String>,
+    /// What it understands.
     pub capabilities: Capabilities,
     /// Wants the snapshot and nothing after it (`redis-cli --rdb`).
     pub rdb_only: bool,
@@ -44,9 +45,13 @@ pub enum Replconf {
 /// A REPLCONF that is not understood. Displays as the client's error.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ReplconfError {
+    /// A word too many or too few.
     Syntax,
+    /// A number that is none.
     NotInteger,
+    /// An address beyond the bound.
     AddressTooLong,
+    /// An option that is not known.
     Unrecognized(Vec<u8>),
 }
 
@@ -116,7 +121,9 @@ fn number<N: TryFrom<i64>>(text: &[u8]) -> Result<N, ReplconfError> {
 /// A PSYNC: the history that the replica has, and the number of the first byte that it wants.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PsyncRequest {
+    /// The history that it has a part of; `?` is none.
     pub id: Vec<u8>,
+    /// The first byte that it lacks; -1 is none.
     pub first_byte: i64,
     /// A master asks its replica to take its place.
     pub failover: bool,

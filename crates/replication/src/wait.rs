@@ -27,6 +27,7 @@ impl<T: Ord + Clone> Waiters<T> {
         self.waiting.remove(&(offset, token));
     }
 
+    /// Whether nobody waits.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.waiting.is_empty()

@@ -40,7 +40,9 @@ pub use rule::Rule;
 /// What one run is made of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Plan {
+    /// Which half is tried.
     pub machine: Machine,
+    /// What decides every chance in it.
     pub seed: u64,
     /// Processes of all kinds.
     pub nodes: usize,

@@ -6,19 +6,33 @@ use clap::ValueEnum;
 /// sentinels that ask for the same have the same name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 pub enum Rule {
+    /// In the end all see the same.
     Agreement,
+    /// Who leads was elected.
     Authority,
+    /// A claim has one epoch and one claimant.
     Claims,
+    /// In the end every slot is served.
     Coverage,
+    /// Epochs never fall, over crashes too.
     Epochs,
+    /// Who takes over has fresh enough data.
     Freshness,
+    /// Who leads has a majority.
     Majority,
+    /// Who is cut off from the majority stops serving.
     Minority,
+    /// What reached a promoted replica is kept.
     NoLoss,
+    /// What a new master acknowledged stays.
     NoOverwrite,
+    /// A slot has one owner an epoch.
     OneOwner,
+    /// An epoch has one promotion.
     OnePromotion,
+    /// A member votes once an epoch.
     OneVote,
+    /// Replicas have their master's data.
     SameData,
 }
 

@@ -2,6 +2,7 @@
 
 use gossip::wire;
 
+/// Bytes of a packet, to the machine of a node that stands in a cluster.
 pub fn run(bytes: &[u8]) {
     if let Ok(packet) = wire::decode(bytes) {
         assert_eq!(wire::decode(&packet.encode()), Ok(packet));

@@ -14,6 +14,7 @@ mod twin_driver;
 
 /// The keyspace and its naive twin, driven by what the bytes say.
 pub mod twin {
+    /// The twin, its decisions made out of these bytes.
     pub fn run(bytes: &[u8]) {
         super::twin_driver::run_given(bytes);
     }

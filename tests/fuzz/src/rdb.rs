@@ -4,6 +4,7 @@ use std::io::{self, Read};
 
 use persistence::{Limits, RdbError, RdbLoader};
 
+/// A file, loaded.
 pub fn run(file: &[u8]) {
     let whole = read(file);
     for len in crate::PIECES {

@@ -5,6 +5,7 @@ use resp::{Batch, Limits, Parser, ProtocolError, parse_value};
 
 type Requests = Vec<Vec<Vec<u8>>>;
 
+/// What a client sends, in pieces.
 pub fn run(bytes: &[u8]) {
     let whole = read(std::iter::once(bytes));
     for len in crate::PIECES {

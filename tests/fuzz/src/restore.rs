@@ -8,6 +8,7 @@ use persistence::{Dialect, Restored, ValueBuffer};
 const LIMITS: Limits = Limits { hash: Bounds { entries: 16, value: 64 } };
 const KEY: &[u8] = b"key";
 
+/// A payload without its trailer: stored, dumped, stored and dumped again.
 pub fn run(value: &[u8]) {
     let Some(first) = dumped_again(&payload(value)) else { return };
     assert_eq!(dumped_again(&first).as_ref(), Some(&first));

@@ -1,3 +1,4 @@
+//! RDB files.
 #![cfg_attr(fuzzing, no_main)]
 
 fuzz::target!(fuzz::rdb::run);

@@ -1,3 +1,4 @@
+//! Payloads of RESTORE.
 #![cfg_attr(fuzzing, no_main)]
 
 fuzz::target!(fuzz::restore::run);

@@ -53,6 +53,7 @@ impl Host {
 #[derive(Debug)]
 pub struct Network {
     hub: String,
+    /// Its hosts.
     pub hosts: Vec<Host>,
 }
 

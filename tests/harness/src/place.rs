@@ -30,6 +30,7 @@ impl Place {
     /// How many servers either has.
     pub const SERVERS: u16 = 6;
 
+    /// A place of one of these kinds.
     #[must_use]
     pub fn new(local: Local) -> Self {
         let claims = claim_ports(Self::SERVERS);

@@ -22,10 +22,13 @@ use crate::stats::add;
 
 /// A command on its way: the client, the slots that are locked, its arguments, its reply and its effects.
 pub struct Context<'a> {
+    /// The engine.
     pub engine: &'a Engine,
+    /// The client.
     pub session: &'a mut Session,
     /// The command's name first.
     pub args: Args<'a>,
+    /// Where its reply goes.
     pub reply: Writer<'a>,
     /// The slots that the command's key specs name.
     pub slots: LockedSlots<'a>,

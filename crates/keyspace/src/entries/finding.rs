@@ -12,9 +12,11 @@ use crate::usage::Usage;
 /// What a lookup found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Found {
+    /// It is not there.
     Missing,
     /// There, but past its time: a master removes it, a replica treats it as missing.
     Expired(Place),
+    /// It is there and has not expired.
     Live(Place),
 }
 

@@ -16,9 +16,13 @@ use crate::usage::Usage;
 /// An entry that is to be stored.
 #[derive(Debug, Clone, Copy)]
 pub struct NewEntry<'a> {
+    /// The key.
     pub key: Key<'a>,
+    /// Its value.
     pub value: Packed<'a>,
+    /// When it expires, if it does.
     pub expiry: Option<Millis>,
+    /// How it was used; `None` is as of now.
     pub usage: Option<Usage>,
 }
 

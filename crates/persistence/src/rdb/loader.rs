@@ -36,13 +36,17 @@ impl Default for Limits {
 /// A key and what belongs to it.
 #[derive(Debug, Clone, Copy)]
 pub struct Entry<'a> {
+    /// Its database.
     pub db: u16,
+    /// The key.
     pub key: &'a [u8],
     /// The value, or its first part.
     pub value: Packed<'a>,
     /// Whether further parts follow, as [`Item::More`].
     pub is_part: bool,
+    /// When it expires, if it does.
     pub expiry: Option<Millis>,
+    /// How it was used.
     pub used: Used,
 }
 
@@ -60,19 +64,27 @@ pub struct Used {
 pub enum Item<'a> {
     /// A field about the file.
     Aux {
+        /// The field's name.
         name: &'a [u8],
+        /// Its value.
         value: &'a [u8],
     },
     /// How many keys database `db` has, and how many of them expire. A hint, not to be trusted.
     Sizes {
+        /// The database.
         db: u16,
+        /// How many keys it has.
         keys: u64,
+        /// How many of them expire.
         volatile: u64,
     },
+    /// A key with its value, or with the first part of it.
     Entry(Entry<'a>),
     /// Further elements of the value that came last. Whether one was in an earlier part is for the caller to see.
     More {
+        /// Some elements.
         part: Packed<'a>,
+        /// Whether they are the last.
         is_last: bool,
     },
     /// A library of functions, as its source text.

@@ -17,6 +17,7 @@ pub struct WriteOptions {
     pub compress: bool,
     /// End with a checksum (`rdbchecksum`); without, with zeros.
     pub checksum: bool,
+    /// Whether it is said how keys were used.
     pub uses: Uses,
     /// For whom.
     pub dialect: Dialect,
@@ -25,6 +26,7 @@ pub struct WriteOptions {
 /// What is said of each key's use: whatever the server evicts by (`maxmemory-policy`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Uses {
+    /// Nothing.
     NotKept,
     /// For how long it was not used (LRU).
     Idle(Millis),
@@ -45,6 +47,7 @@ pub struct Info<'a> {
     pub version: &'a str,
     /// Wall-clock time.
     pub created: Millis,
+    /// Bytes in use when it was made.
     pub used_memory: u64,
     /// Where in the replication stream the data stands: identifier, offset, and the database that the
     /// stream had selected. For a replica that resumes from the file.

@@ -95,6 +95,7 @@ struct Rest {
 }
 
 impl ValueBuffer {
+    /// An empty buffer.
     #[must_use]
     pub fn new() -> Self {
         Self::default()

@@ -27,7 +27,9 @@ use chunks::Chunks;
 /// A place in a history.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Position {
+    /// The history.
     pub id: ReplId,
+    /// How far into it.
     pub offset: ReplOffset,
 }
 
@@ -48,14 +50,19 @@ pub struct StreamOver;
 /// Why a replica cannot go on from where it is and needs everything.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
+    /// It asks for everything.
     #[error("it asks for a full resynchronisation")]
     NothingAsked,
+    /// Its history is not ours.
     #[error("its replication id belongs to neither history")]
     OtherHistory,
+    /// It is past the point where our older history ended.
     #[error("the offset it asks for lies after the end of the older history")]
     PastSecondHistory,
+    /// No backlog is kept.
     #[error("no backlog is kept")]
     NoBacklog,
+    /// The backlog does not reach back that far, or not yet.
     #[error("the offset it asks for is outside of the backlog")]
     OutsideBacklog,
 }
@@ -152,6 +159,7 @@ impl Log {
         self.second
     }
 
+    /// How many bytes are kept for replicas that come back.
     #[must_use]
     pub fn capacity(&self) -> u64 {
         self.capacity

@@ -8,8 +8,11 @@ use clock::Instant;
 /// is no limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OutputLimit {
+    /// More bytes than this close the link; 0 is no limit.
     pub hard: u64,
+    /// More bytes than this for `soft_for` close it; 0 is no limit.
     pub soft: u64,
+    /// How long more than `soft` may wait.
     pub soft_for: Duration,
 }
 

@@ -52,6 +52,7 @@ pub struct Config {
     pub diskless: bool,
     /// `repl-diskless-sync-delay`, `repl-diskless-sync-max-replicas`.
     pub diskless_delay: Duration,
+    /// So many replicas that wait begin a transfer at once; 0 is no such number.
     pub diskless_max_replicas: usize,
     /// `repl-backlog-ttl`; zero keeps the backlog for ever.
     pub backlog_ttl: Duration,
@@ -68,41 +69,57 @@ pub enum Input {
     Deadline,
     /// A connection asked PSYNC or SYNC. `resume` is where the log lets it go on, if it can.
     Joined {
+        /// The replica.
         peer: PeerId,
+        /// What it said of itself.
         profile: Profile,
+        /// Where the log lets it go on.
         resume: Option<Position>,
     },
     /// The snapshot was cut here.
     Cut {
+        /// The snapshot.
         transfer: TransferId,
+        /// Where it was cut.
         position: Position,
     },
     /// The snapshot has been sent to this replica.
     Sent {
+        /// The replica.
         peer: PeerId,
     },
     /// No snapshot could be taken, or it broke.
     TransferFailed {
+        /// The snapshot.
         transfer: TransferId,
     },
+    /// The replica said how far it is.
     Acknowledged {
+        /// The replica.
         peer: PeerId,
+        /// The end of what it has.
         offset: ReplOffset,
     },
     /// The replica showed life.
     Heard {
+        /// The replica.
         peer: PeerId,
     },
     /// How many bytes the replica has still to be sent; told before each deadline.
     Pending {
+        /// The replica.
         peer: PeerId,
+        /// The bytes.
         bytes: u64,
     },
+    /// The connection is gone.
     Closed {
+        /// The replica.
         peer: PeerId,
     },
     /// This node became a master or a replica.
     Role {
+        /// Whether it is a master now.
         master: bool,
     },
     /// This node's history was replaced: its replicas must ask again.
@@ -116,38 +133,53 @@ pub enum Action {
     /// an end mark; otherwise make it first and send it with its length. `valkey_format`: in the format
     /// that Valkey has since version 9.
     Snapshot {
+        /// The snapshot's number.
         transfer: TransferId,
+        /// Who gets it.
         peers: Vec<PeerId>,
+        /// Whether it is sent while it is made.
         eof: bool,
+        /// Whether it is in Valkey's format.
         valkey_format: bool,
     },
     /// Tell the replica that it gets everything, as of this position, and keep the log for it from there.
     FullResync {
+        /// The replica.
         peer: PeerId,
+        /// Where its stream begins.
         position: Position,
     },
     /// Nobody waits for the snapshot any more.
     CancelSnapshot {
+        /// The snapshot.
         transfer: TransferId,
     },
     /// Tell the replica that it can go on. The identifier is for those who understand a new one.
     Continue {
+        /// The replica.
         peer: PeerId,
+        /// The history's identifier, for those who understand a new one.
         id: Option<ReplId>,
     },
     /// Send the log from here on.
     Stream {
+        /// The replica.
         peer: PeerId,
+        /// The first byte it gets.
         from: ReplOffset,
     },
     /// Send an empty line.
     ShowLife {
+        /// The replica.
         peer: PeerId,
     },
     /// Append a PING to the log.
     Ping,
+    /// Close the connection.
     Close {
+        /// The replica.
         peer: PeerId,
+        /// Why.
         reason: CloseReason,
     },
     /// Nobody has read the log for long: keep it no longer.
@@ -157,14 +189,19 @@ pub enum Action {
 /// Why a replica's connection is closed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum CloseReason {
+    /// It said nothing for `repl-timeout`.
     #[error("it has been silent for too long")]
     Silent,
+    /// What waits for it is beyond its limit, or gone from the log.
     #[error("it is too far behind")]
     TooFarBehind,
+    /// Its snapshot could not be made or sent.
     #[error("the snapshot for it failed")]
     SnapshotFailed,
+    /// It was given a snapshot and wants no more.
     #[error("it has the snapshot that it came for")]
     Served,
+    /// What it follows is another history now.
     #[error("this node's history was replaced")]
     HistoryReplaced,
 }
@@ -185,6 +222,7 @@ pub struct Master {
 }
 
 impl Master {
+    /// A node with no replicas, which is a `master` or not.
     #[must_use]
     pub fn new(config: Config, master: bool, now: Instant) -> Self {
         Self {
@@ -199,6 +237,7 @@ impl Master {
         }
     }
 
+    /// Takes new settings.
     pub fn set_config(&mut self, config: Config) {
         self.config = config;
     }

@@ -21,12 +21,16 @@ pub(super) enum Phase {
 /// The state of a replica as INFO names it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PeerState {
+    /// It waits for a snapshot to begin.
     WaitBgsave,
+    /// Its snapshot is on the way.
     SendBulk,
+    /// It gets the stream.
     Online,
 }
 
 impl PeerState {
+    /// The word for it in INFO.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -40,6 +44,7 @@ impl PeerState {
 /// One replica.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Replica {
+    /// What it said of itself.
     pub profile: Profile,
     /// Everything before this offset has been applied there.
     pub acknowledged: ReplOffset,
@@ -53,6 +58,7 @@ impl Replica {
         Self { profile, acknowledged, phase, last_heard: now, over_soft_since: None }
     }
 
+    /// How far its synchronisation is.
     #[must_use]
     pub fn state(&self) -> PeerState {
         match self.phase {

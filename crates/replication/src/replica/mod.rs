@@ -48,6 +48,7 @@ pub struct Config {
     pub announce_ip: Option<String>,
     /// `masteruser`, `masterauth`.
     pub user: Option<Vec<u8>>,
+    /// The password to sign in with.
     pub password: Option<Vec<u8>>,
     /// `repl-timeout`.
     pub timeout: Duration,
@@ -60,13 +61,16 @@ pub struct Config {
 pub enum Input {
     /// Time has passed.
     Deadline,
+    /// The connection stands.
     Connected,
     /// The connection could not be made; `refused` if the host said that nobody listens.
     ConnectFailed {
+        /// Whether the host said that nobody listens.
         refused: bool,
     },
     /// The connection is gone.
     Closed,
+    /// Bytes came.
     Received(Vec<u8>),
     /// The snapshot has replaced the data.
     Loaded,
@@ -74,6 +78,7 @@ pub enum Input {
     LoadFailed,
     /// That many bytes of the stream have been applied.
     Applied {
+        /// How many.
         bytes: u64,
     },
     /// The stream held a REPLCONF GETACK.
@@ -85,11 +90,15 @@ pub enum Input {
 /// What the shell is to do.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Action {
+    /// Connect to the master.
     Connect,
+    /// Close the connection.
     Close(Reason),
+    /// Send bytes.
     Send(Vec<u8>),
     /// The master sends a snapshot of this position. The data stays until it is there whole.
     BeginTransfer {
+        /// The position it is of.
         position: Position,
         /// Its length, if the master knows it.
         len: Option<u64>,
@@ -99,10 +108,12 @@ pub enum Action {
     /// The snapshot is there whole: replace the data by it, take over its position, and report. Read
     /// nothing from the master meanwhile.
     Load {
+        /// The position it is of.
         position: Position,
     },
     /// The master goes on from where we are, under this identifier.
     Resume {
+        /// The history's identifier.
         id: ReplId,
     },
     /// The link is up: the master's stream follows.
@@ -114,12 +125,16 @@ pub enum Action {
 /// Why a link was given up.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Reason {
+    /// Nothing came for `repl-timeout`.
     #[error("the master has been silent for too long")]
     Silent,
+    /// The master refused, with these words.
     #[error("the master answered: {0}")]
     Refused(String),
+    /// An answer that is none.
     #[error("the master's answer makes no sense: {0}")]
     Nonsense(String),
+    /// The snapshot could not be loaded.
     #[error("the snapshot could not be loaded")]
     LoadFailed,
 }
@@ -129,10 +144,13 @@ pub enum Reason {
 pub enum LinkState {
     /// Not connected; will try.
     Connect,
+    /// The connection is being made.
     Connecting,
+    /// Each says what it is and has.
     Handshake,
     /// A snapshot comes or is being loaded.
     Sync,
+    /// The stream flows.
     Connected,
 }
 
@@ -208,6 +226,7 @@ impl Replica {
         self.position
     }
 
+    /// How the link stands.
     #[must_use]
     pub fn link(&self) -> LinkState {
         match &self.state {
