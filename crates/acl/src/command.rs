@@ -21,6 +21,9 @@ pub struct Asker<'a> {
 /// What whoever runs the ACL command knows and this crate does not.
 pub trait Host {
     /// What a request is about.
+    ///
+    /// # Errors
+    /// There is no such command, or not with so many words.
     fn resolve<'a>(&self, request: &[&'a [u8]]) -> Result<Request<'a>, Unresolved>;
 
     /// Fills `bytes` with what nobody can guess.

@@ -63,6 +63,9 @@ impl User {
     }
 
     /// Applies one rule. What is refused may still have changed the user: the caller works on a copy.
+    ///
+    /// # Errors
+    /// Why the rule is refused.
     pub fn apply(&mut self, catalogue: &Catalogue, rule: &[u8]) -> Result<(), RuleError> {
         match rule.to_ascii_lowercase().as_slice() {
             b"" => {}
@@ -155,6 +158,9 @@ impl User {
     }
 
     /// Whether one of the user's selectors admits the request; if none does, the reason that came nearest.
+    ///
+    /// # Errors
+    /// What is not allowed.
     pub fn check(&self, request: &Request<'_>) -> Result<(), Denial> {
         let mut nearest = Denial::Command;
         for selector in self.selectors() {

@@ -88,12 +88,18 @@ impl Users {
     }
 
     /// Applies rules to a user, who is made if there is none of that name: all of them or none.
+    ///
+    /// # Errors
+    /// The first rule that is refused; nobody has changed then.
     pub fn set(&mut self, name: &[u8], rules: &[&[u8]]) -> Result<(), LineError> {
         let before = self.find(name).map(|user| User::clone(user)).unwrap_or_default();
         self.put(name, before, rules)
     }
 
     /// The same for a user who begins anew, as a line of a file describes one.
+    ///
+    /// # Errors
+    /// The first rule that is refused; nobody has changed then.
     pub fn load(&mut self, name: &[u8], rules: &[&[u8]]) -> Result<(), LineError> {
         if name != DEFAULT && self.find(name).is_some() {
             return Err(LineError::Duplicate);

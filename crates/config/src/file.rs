@@ -54,6 +54,9 @@ impl std::error::Error for ConfigError {}
 
 impl Config {
     /// Reads a file's lines.
+    ///
+    /// # Errors
+    /// The first line that cannot be used, or the file that cannot be read.
     pub fn load_file(&self, path: &str) -> Result<(), ConfigError> {
         self.load_nested(path, 0)
     }
@@ -71,6 +74,9 @@ impl Config {
     }
 
     /// Reads lines that came from `source`.
+    ///
+    /// # Errors
+    /// The first line that cannot be used.
     pub fn load_text(&self, text: &str, source: &Source) -> Result<(), ConfigError> {
         self.load_lines(text, source, 0)
     }

@@ -117,6 +117,9 @@ impl Config {
     }
 
     /// Sets a parameter, as a file does: immutable ones too.
+    ///
+    /// # Errors
+    /// There is no such parameter, or the value is none for it.
     pub fn load(&self, name: &str, words: &[String]) -> Result<(), SetError> {
         let index = find(name).ok_or(SetError::Unknown)?;
         let mut values = self.values.write();
@@ -128,6 +131,9 @@ impl Config {
 
     /// Sets parameters at run time, all or none; `trusted` ones may be protected. Gives back the
     /// parameters that changed, with their values before; an error says which one it is about.
+    ///
+    /// # Errors
+    /// The first parameter that cannot be set so, and why; none is set then.
     pub fn set(
         &self,
         changes: &[(String, String)],

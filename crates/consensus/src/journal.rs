@@ -104,6 +104,9 @@ pub struct Saved {
 
 impl Saved {
     /// Takes over one change. A bad one (entries that leave a gap) says why.
+    ///
+    /// # Errors
+    /// The change does not follow what was saved before, and why.
     pub fn apply(&mut self, change: Change) -> Result<(), &'static str> {
         match change {
             Change::Ballot { term, vote, commit } => {
@@ -222,6 +225,9 @@ pub fn whole<'a>(groups: impl IntoIterator<Item = (&'a str, &'a Saved)>) -> Vec<
 }
 
 /// Reads a journal.
+///
+/// # Errors
+/// Damage other than a torn end: where, and what it is.
 pub fn read(bytes: &[u8]) -> Result<Journal, JournalError> {
     if bytes.len() < FILE_HEAD {
         return if head().starts_with(bytes) {

@@ -240,6 +240,9 @@ impl Registry {
     }
 
     /// [`Registry::lookup`], or what to reply where there is none.
+    ///
+    /// # Errors
+    /// There is no such command, or not with so many words.
     pub fn resolve(&self, args: Args<'_>) -> Result<&'static Registered, CommandError> {
         self.lookup(args).ok_or_else(|| {
             let name = args.get(0).unwrap_or_default();

@@ -56,6 +56,9 @@ pub enum Left {
 impl Engine {
     /// Whether a client may move `keys` away from here: they lie in one slot, which this node serves or
     /// which is on the move to or from it.
+    ///
+    /// # Errors
+    /// Their slots differ, or somebody else serves them.
     pub fn may_migrate(&self, keys: &[Vec<u8>]) -> Result<(), CommandError> {
         let mut slots = keys.iter().map(|key| Slot::of_key(key));
         let Some(slot) = slots.next().filter(|_| self.topology.is_some()) else {
@@ -93,6 +96,9 @@ impl Engine {
     }
 
     /// Deletes the key, and logs that, if it is still as it was captured and this node's to delete.
+    ///
+    /// # Errors
+    /// The slot is served elsewhere by now.
     pub fn release(
         &self,
         worker: &Worker,

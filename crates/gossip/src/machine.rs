@@ -94,6 +94,9 @@ impl Gossip {
     }
 
     /// The node that `nodes_conf` remembers.
+    ///
+    /// # Errors
+    /// The first line that cannot be used.
     pub fn restore(config: Config, rng: ChaCha8Rng, nodes_conf: &str) -> Result<Self, ConfError> {
         Ok(Self::with(config, rng, nodes_conf::parse(nodes_conf)?))
     }

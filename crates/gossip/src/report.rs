@@ -49,6 +49,9 @@ impl Gossip {
     }
 
     /// The lines of CLUSTER REPLICAS.
+    ///
+    /// # Errors
+    /// The node is not known, or no master.
     pub fn replicas_text(&self, master: &str) -> Result<Vec<String>, CommandError> {
         let master = self.known_named(master)?;
         if !self.nodes[&master].is_master() {
@@ -66,6 +69,9 @@ impl Gossip {
     }
 
     /// How many failure reports there are about a node (CLUSTER COUNT-FAILURE-REPORTS).
+    ///
+    /// # Errors
+    /// The node is not known.
     pub fn failure_reports(&mut self, node: &str) -> Result<usize, CommandError> {
         let id = self.known_named(node)?;
         Ok(self.count_reports(id))

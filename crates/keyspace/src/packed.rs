@@ -166,6 +166,9 @@ impl Builder {
     }
 
     /// Makes a string of what `fill` puts into the memory that the builder has.
+    ///
+    /// # Errors
+    /// That of `fill`; what has been built is no value then.
     pub fn fill_string<E>(&mut self, fill: impl FnOnce(&mut Vec<u8>) -> Result<(), E>) -> Result<(), E> {
         self.begin(Kind::String);
         fill(&mut self.bytes)

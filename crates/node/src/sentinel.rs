@@ -79,6 +79,9 @@ enum Event {
 }
 
 /// Runs a sentinel until it is told to stop. `arguments`: a configuration file, then `--option value ...`.
+///
+/// # Errors
+/// Why it did not start, or what stopped it.
 pub fn serve_sentinel(arguments: &[String]) -> Result<(), Failure> {
     run(arguments).map_err(Failure::Start)
 }

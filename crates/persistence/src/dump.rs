@@ -47,6 +47,9 @@ pub enum Restored<'a> {
 }
 
 /// Reads a payload of DUMP, by way of `buffer`. `limits` decides how OBJECT ENCODING will call a collection.
+///
+/// # Errors
+/// A wrong checksum or version, or a value that makes no sense.
 pub fn restore<'a>(
     payload: &[u8],
     max_string: u64,

@@ -25,6 +25,9 @@ impl ReplId {
     }
 
     /// Reads forty characters. Peers only compare them, so any letters and digits are taken.
+    ///
+    /// # Errors
+    /// Other than forty letters and digits.
     pub fn parse(bytes: &[u8]) -> Result<Self, ParseReplIdError> {
         Name::from_bytes(bytes).map(Self).ok_or(ParseReplIdError)
     }

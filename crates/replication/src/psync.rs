@@ -79,6 +79,9 @@ const MAX_ADDRESS: usize = 255;
 
 impl Profile {
     /// Takes in a REPLCONF; `args` starts with the command's name.
+    ///
+    /// # Errors
+    /// What is wrong with its words.
     pub fn replconf(&mut self, args: Args<'_>) -> Result<Replconf, ReplconfError> {
         if args.len().is_multiple_of(2) {
             return Err(ReplconfError::Syntax);
@@ -131,6 +134,9 @@ pub struct PsyncRequest {
 
 impl PsyncRequest {
     /// Reads a PSYNC; `args` starts with the command's name.
+    ///
+    /// # Errors
+    /// What is wrong with its words.
     pub fn parse(args: Args<'_>) -> Result<Self, ReplconfError> {
         let (Some(id), Some(offset)) = (args.get(1), args.get(2)) else { return Err(ReplconfError::Syntax) };
         let failover = args.get(3).is_some_and(|word| word.eq_ignore_ascii_case(b"failover"));

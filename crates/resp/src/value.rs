@@ -102,6 +102,9 @@ impl std::error::Error for ValueError {}
 
 /// Reads one reply from the start of `buffer`: the value and its length, or `None` while bytes are
 /// missing.
+///
+/// # Errors
+/// Bytes that are no reply: the link is to be closed.
 pub fn parse_value(buffer: &[u8]) -> Result<Option<(Value, usize)>, ValueError> {
     let mut reader = Reader { buffer, position: 0 };
     Ok(reader.value(0)?.map(|value| (value, reader.position)))

@@ -66,6 +66,9 @@ pub struct ConfigError {
 
 impl Config {
     /// Reads a file's text.
+    ///
+    /// # Errors
+    /// The first line that cannot be used.
     pub fn parse(text: impl AsRef<[u8]>) -> Result<Self, ConfigError> {
         let mut config = Self { lines: lines(text.as_ref()), ..Self::default() };
         let fault = |number: usize, line: &[u8], reason: &str| ConfigError {

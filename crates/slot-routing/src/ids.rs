@@ -72,6 +72,9 @@ impl NodeId {
     }
 
     /// The name spelt by `bytes`, if it is one.
+    ///
+    /// # Errors
+    /// Other than forty hexadecimal characters in lower case.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, ParseNodeIdError> {
         let hex = bytes.iter().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
         Name::from_bytes(bytes).filter(|_| hex).map(Self).ok_or(ParseNodeIdError)

@@ -35,6 +35,9 @@ macro_rules! target {
 }
 
 /// Runs a target with each of the files that the program was given.
+///
+/// # Errors
+/// A file that cannot be read.
 pub fn replay(target: fn(&[u8])) -> std::io::Result<()> {
     for file in std::env::args_os().skip(1) {
         target(&std::fs::read(file)?);

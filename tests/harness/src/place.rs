@@ -54,6 +54,9 @@ impl Place {
     }
 
     /// What `make` printed; an error if it failed.
+    ///
+    /// # Errors
+    /// What it printed before it failed.
     pub fn make(&self, arguments: &[&str]) -> Result<String, String> {
         let output = Command::new("make")
             .arg("--no-print-directory")
@@ -73,6 +76,9 @@ impl Place {
     }
 
     /// Starts them.
+    ///
+    /// # Errors
+    /// What it printed before it failed.
     pub fn up(&self) -> Result<String, String> {
         let goal = match self.local {
             Local::Cluster => "up",

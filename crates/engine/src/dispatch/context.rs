@@ -105,6 +105,9 @@ impl<'a> Context<'a> {
     }
 
     /// Argument `index` as a signed integer.
+    ///
+    /// # Errors
+    /// It is none, or out of range.
     pub fn integer(&self, index: usize) -> Result<i64, CommandError> {
         resp::parse_i64(self.arg(index)).ok_or(CommandError::NotInteger)
     }

@@ -44,6 +44,9 @@ pub enum DecodeError {
 ///
 /// A reader keeps collecting until it has so many bytes; a length out of bounds or a wrong signature
 /// is an error at once, before anything is collected for it.
+///
+/// # Errors
+/// A wrong signature or version, or a length out of bounds.
 pub fn frame_len(bytes: &[u8]) -> Result<Option<usize>, DecodeError> {
     let seen = bytes.len().min(SIGNATURE.len());
     if bytes[..seen] != SIGNATURE[..seen] {
@@ -61,6 +64,9 @@ pub fn frame_len(bytes: &[u8]) -> Result<Option<usize>, DecodeError> {
 }
 
 /// The packet that `bytes` are, from the first to the last.
+///
+/// # Errors
+/// The first thing in them that cannot be.
 pub fn decode(bytes: &[u8]) -> Result<Packet, DecodeError> {
     if frame_len(bytes)? != Some(bytes.len()) {
         return Err(DecodeError::Length);

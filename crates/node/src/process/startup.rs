@@ -40,6 +40,9 @@ impl std::fmt::Display for Failure {
 
 /// Runs a server until it is told to stop. `arguments` are those of `redis-server`: a file or `-`, then
 /// `--option value ...`.
+///
+/// # Errors
+/// Why it did not start, or what stopped it.
 pub fn serve(arguments: &[String]) -> Result<(), Failure> {
     let configured = configure(arguments).map_err(Failure::Config)?;
     let started_in = places::settle(&configured.config).map_err(Failure::Start)?;

@@ -113,6 +113,9 @@ pub struct RdbLoader<R> {
 
 impl<R: Read> RdbLoader<R> {
     /// Reads the header.
+    ///
+    /// # Errors
+    /// It is no RDB, of an unknown version, or cannot be read.
     pub fn new(input: R, limits: Limits) -> Result<Self, RdbError> {
         let mut source = Source::new(input, WINDOW, limits.max_string, limits.verify_checksum);
         let version = header(&mut source)?;
@@ -146,6 +149,9 @@ impl<R: Read> RdbLoader<R> {
     }
 
     /// The next item; `None` once the end and its checksum have been read.
+    ///
+    /// # Errors
+    /// What is wrong, and where.
     pub fn next_item(&mut self) -> Result<Option<Item<'_>>, RdbError> {
         if self.value.is_part() {
             value::read_more(&mut self.source, &mut self.value)?;

@@ -71,6 +71,9 @@ pub struct RdbWriter<W> {
 
 impl<W: Write> RdbWriter<W> {
     /// Starts an RDB. All errors are those of `out`.
+    ///
+    /// # Errors
+    /// Those of `out`.
     pub fn new(out: W, options: WriteOptions, info: &Info<'_>) -> io::Result<Self> {
         let encoder = Encoder::new(out, options.compress, options.checksum);
         let WriteOptions { uses, dialect, .. } = options;
@@ -106,6 +109,9 @@ impl<W: Write> RdbWriter<W> {
 
     /// Writes one key, or a further part of its value. The database is selected when it changes; `sizes` tells how many keys a database
     /// has and how many of them expire, and is asked once for each, so that a loader can reserve.
+    ///
+    /// # Errors
+    /// Those of `out`.
     pub fn entry(
         &mut self,
         entry: &SnapshotEntry<'_>,
@@ -163,6 +169,9 @@ impl<W: Write> RdbWriter<W> {
     }
 
     /// Writes the end. The caller makes it durable.
+    ///
+    /// # Errors
+    /// Those of `out`.
     pub fn finish(mut self) -> io::Result<W> {
         self.encoder.byte(END)?;
         let checksum = self.encoder.checksum()?;

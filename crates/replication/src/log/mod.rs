@@ -120,6 +120,9 @@ impl Log {
 
     /// [`Authority::drained`]: takes what this stream brings from now on. Gives where this node stands, if in a
     /// history at all, from where to ask the master to go on; an error if the stream is over already.
+    ///
+    /// # Errors
+    /// The stream is over already.
     pub fn follow(&mut self, stream: Generation) -> Result<Option<Position>, StreamOver> {
         if !self.authority.drained(stream) {
             return Err(StreamOver);
@@ -278,6 +281,9 @@ impl Log {
 
     /// Where a replica that holds `id` and wants to go on with byte number `first_byte` is to read, if
     /// it can go on at all.
+    ///
+    /// # Errors
+    /// Why it needs everything.
     pub fn resume(&self, id: &[u8], first_byte: i64) -> Result<ReplOffset, Refusal> {
         if id == b"?" {
             return Err(Refusal::NothingAsked);
@@ -314,6 +320,9 @@ impl Log {
 
     /// Appends to `out` up to `max` bytes from the cursor on and moves it past them. Nothing is appended
     /// at the end of the log.
+    ///
+    /// # Errors
+    /// What it would read is gone: the cursor was too slow, or its history was replaced.
     pub fn read(&mut self, cursor: CursorId, max: usize, out: &mut Vec<u8>) -> Result<(), FellOff> {
         let position = self.cursors.get_mut(&cursor).ok_or(FellOff)?;
         let kept = self.kept.as_ref().filter(|kept| position.0 >= kept.start()).ok_or(FellOff)?;
@@ -331,6 +340,9 @@ impl Log {
     }
 
     /// How many bytes the cursor has still to read.
+    ///
+    /// # Errors
+    /// What it would read is gone.
     pub fn pending(&self, cursor: CursorId) -> Result<u64, FellOff> {
         let position = self.cursors.get(&cursor).ok_or(FellOff)?;
         self.end.0.checked_sub(position.0).ok_or(FellOff)

@@ -53,6 +53,9 @@ pub(super) fn command(context: &mut Context<'_>) -> Result<(), CommandError> {
 
 /// Answers COMMAND, or a subcommand of it that exists and has as many words as it takes, about the
 /// commands of this registry.
+///
+/// # Errors
+/// What to reply to words that make no sense.
 pub fn answer_command(
     registry: &Registry,
     args: Args<'_>,

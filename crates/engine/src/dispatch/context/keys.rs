@@ -125,11 +125,17 @@ impl<'a> Context<'a> {
     }
 
     /// The value at `place`, if it is of the kind that the command is about.
+    ///
+    /// # Errors
+    /// WRONGTYPE.
     pub fn typed<T: Typed>(&self, key: &Key<'_>, place: Place) -> Result<T::At<'_>, CommandError> {
         self.view(key).typed::<T>(place).ok_or(CommandError::WrongType)
     }
 
     /// [`Context::find`] for a command that changes values of one kind.
+    ///
+    /// # Errors
+    /// WRONGTYPE.
     pub fn find_typed<T: Typed>(&mut self, key: &Key<'_>) -> Result<Option<Place>, CommandError> {
         let found = self.find(key);
         found.map_or(Ok(()), |place| self.typed::<T>(key, place).map(drop))?;
@@ -137,6 +143,9 @@ impl<'a> Context<'a> {
     }
 
     /// [`Context::read`] for a command that reads values of one kind.
+    ///
+    /// # Errors
+    /// WRONGTYPE.
     pub fn read_typed<T: Typed>(&mut self, key: &Key<'_>) -> Result<Option<Place>, CommandError> {
         let found = self.read(key);
         found.map_or(Ok(()), |place| self.typed::<T>(key, place).map(drop))?;
@@ -144,6 +153,9 @@ impl<'a> Context<'a> {
     }
 
     /// The string at `place`.
+    ///
+    /// # Errors
+    /// WRONGTYPE.
     pub fn string(&self, key: &Key<'_>, place: Place) -> Result<Str<'_>, CommandError> {
         self.typed::<Str<'_>>(key, place)
     }
