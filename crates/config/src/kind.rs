@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 /// The kind of a parameter's value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum ParameterKind {
     /// `yes` or `no`.
     Switch,
     /// A number between these, both inclusive.
@@ -43,7 +43,7 @@ pub(crate) enum Kind {
     OutputLimits,
 }
 
-impl Kind {
+impl ParameterKind {
     /// Checks the words given for a parameter and brings them into the form that CONFIG GET shows.
     /// `before` is the value so far: some parameters add to it.
     pub(crate) fn parse(self, words: &[String], before: &str) -> Result<String, String> {
@@ -266,33 +266,37 @@ mod tests {
     fn values_are_read_as_redis_reads_them() {
         let words = |text: &str| text.split(' ').map(str::to_owned).collect::<Vec<_>>();
         let limits = "normal 0 0 0 slave 268435456 67108864 60 pubsub 33554432 8388608 60";
-        let table: &[(Kind, &str, Result<&str, &str>)] = &[
-            (Kind::Switch, "YES", Ok("yes")),
-            (Kind::Switch, "1", Err("argument must be 'yes' or 'no'")),
-            (Kind::Integer(0, 9), "7", Ok("7")),
-            (Kind::Integer(0, 9), "10", Err("argument must be between 0 and 9 inclusive")),
-            (Kind::Integer(0, 9), "x", Err("argument couldn't be parsed into an integer")),
-            (Kind::Clamped(1, 500), "10000", Ok("500")),
-            (Kind::Clamped(1, 500), "0", Ok("1")),
-            (Kind::Clamped(1, 500), "-1", Err("argument must be between 0 and 2147483647 inclusive")),
-            (Kind::Memory(0, i64::MAX), "2mb", Ok("2097152")),
-            (Kind::Memory(0, i64::MAX), "2m", Ok("2000000")),
-            (Kind::Memory(0, i64::MAX), "2x", Err("argument must be a memory value")),
-            (Kind::MemoryOrPercent, "5%", Ok("5%")),
-            (Kind::Choice(&["a", "b"]), "B", Ok("b")),
-            (Kind::Choice(&["a", "b"]), "c", Err("argument(s) must be one of the following: a, b")),
-            (Kind::Octal, "755", Ok("755")),
-            (Kind::Words, "* -::*", Ok("* -::*")),
-            (Kind::Save, "900 1 60 10", Ok("900 1 60 10")),
-            (Kind::Save, "900", Err("Invalid save parameters")),
-            (Kind::Save, "0 1", Err("Invalid save parameters")),
+        let table: &[(ParameterKind, &str, Result<&str, &str>)] = &[
+            (ParameterKind::Switch, "YES", Ok("yes")),
+            (ParameterKind::Switch, "1", Err("argument must be 'yes' or 'no'")),
+            (ParameterKind::Integer(0, 9), "7", Ok("7")),
+            (ParameterKind::Integer(0, 9), "10", Err("argument must be between 0 and 9 inclusive")),
+            (ParameterKind::Integer(0, 9), "x", Err("argument couldn't be parsed into an integer")),
+            (ParameterKind::Clamped(1, 500), "10000", Ok("500")),
+            (ParameterKind::Clamped(1, 500), "0", Ok("1")),
             (
-                Kind::OutputLimits,
+                ParameterKind::Clamped(1, 500),
+                "-1",
+                Err("argument must be between 0 and 2147483647 inclusive"),
+            ),
+            (ParameterKind::Memory(0, i64::MAX), "2mb", Ok("2097152")),
+            (ParameterKind::Memory(0, i64::MAX), "2m", Ok("2000000")),
+            (ParameterKind::Memory(0, i64::MAX), "2x", Err("argument must be a memory value")),
+            (ParameterKind::MemoryOrPercent, "5%", Ok("5%")),
+            (ParameterKind::Choice(&["a", "b"]), "B", Ok("b")),
+            (ParameterKind::Choice(&["a", "b"]), "c", Err("argument(s) must be one of the following: a, b")),
+            (ParameterKind::Octal, "755", Ok("755")),
+            (ParameterKind::Words, "* -::*", Ok("* -::*")),
+            (ParameterKind::Save, "900 1 60 10", Ok("900 1 60 10")),
+            (ParameterKind::Save, "900", Err("Invalid save parameters")),
+            (ParameterKind::Save, "0 1", Err("Invalid save parameters")),
+            (
+                ParameterKind::OutputLimits,
                 "replica 1mb 2 3",
                 Ok("normal 0 0 0 slave 1048576 2 3 pubsub 33554432 8388608 60"),
             ),
             (
-                Kind::OutputLimits,
+                ParameterKind::OutputLimits,
                 "nobody 1 2 3",
                 Err("Invalid client class specified in buffer limit configuration."),
             ),

@@ -248,7 +248,7 @@ mod tests {
         for row in PARAMETERS {
             let words: Vec<String> = match row.kind {
                 _ if row.default.is_empty() => continue,
-                kind::Kind::Text => vec![row.default.to_owned()],
+                kind::ParameterKind::Text => vec![row.default.to_owned()],
                 _ => row.default.split(' ').map(str::to_owned).collect(),
             };
             assert_eq!(row.kind.parse(&words, row.default).as_deref(), Ok(row.default), "{}", row.name);

@@ -9,7 +9,7 @@ use std::io::{self, Write};
 use std::path::Path;
 
 use super::file::split;
-use super::kind::Kind;
+use super::kind::ParameterKind;
 use super::parameters::PARAMETERS;
 use super::{Config, find};
 
@@ -79,15 +79,18 @@ impl Config {
         let value = &self.text(row.name);
         let words: Vec<&str> = value.split(' ').collect();
         match row.kind {
-            Kind::Save if !value.is_empty() => {
+            ParameterKind::Save if !value.is_empty() => {
                 words.chunks(2).map(|pair| format!("{name} {}", pair.join(" "))).collect()
             }
-            Kind::OutputLimits => {
+            ParameterKind::OutputLimits => {
                 words.chunks(4).map(|limit| format!("{name} {}", limit.join(" "))).collect()
             }
             // Without a word there is nothing to replicate from; the line would be wrong.
-            Kind::Words if value.is_empty() && row.name == "replicaof" => Vec::new(),
-            Kind::Words | Kind::Choices(_) | Kind::Percentiles | Kind::ScoreAdjustments
+            ParameterKind::Words if value.is_empty() && row.name == "replicaof" => Vec::new(),
+            ParameterKind::Words
+            | ParameterKind::Choices(_)
+            | ParameterKind::Percentiles
+            | ParameterKind::ScoreAdjustments
                 if !value.is_empty() =>
             {
                 vec![format!("{name} {value}")]
@@ -99,7 +102,7 @@ impl Config {
     /// Whether a line already says what is in force; it then stays as its owner wrote it.
     fn agrees(&self, index: usize, words: &[String]) -> bool {
         let row = &PARAMETERS[index];
-        if matches!(row.kind, Kind::Save | Kind::OutputLimits) {
+        if matches!(row.kind, ParameterKind::Save | ParameterKind::OutputLimits) {
             return false;
         }
         row.kind.parse(&words[1..], row.default).is_ok_and(|value| value == self.text(row.name))

@@ -14,7 +14,7 @@ const VERSION: u8 = 1;
 const MAX_BYTES: usize = 1 << 20;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-enum Kind {
+enum FrameKind {
     PreVote,
     PreVoteReply,
     Vote,
@@ -26,21 +26,21 @@ enum Kind {
     HeartbeatReply,
 }
 
-const KINDS: [(Kind, MessageType); 9] = [
-    (Kind::PreVote, MessageType::MsgRequestPreVote),
-    (Kind::PreVoteReply, MessageType::MsgRequestPreVoteResponse),
-    (Kind::Vote, MessageType::MsgRequestVote),
-    (Kind::VoteReply, MessageType::MsgRequestVoteResponse),
-    (Kind::Append, MessageType::MsgAppend),
-    (Kind::AppendReply, MessageType::MsgAppendResponse),
-    (Kind::Snapshot, MessageType::MsgSnapshot),
-    (Kind::Heartbeat, MessageType::MsgHeartbeat),
-    (Kind::HeartbeatReply, MessageType::MsgHeartbeatResponse),
+const KINDS: [(FrameKind, MessageType); 9] = [
+    (FrameKind::PreVote, MessageType::MsgRequestPreVote),
+    (FrameKind::PreVoteReply, MessageType::MsgRequestPreVoteResponse),
+    (FrameKind::Vote, MessageType::MsgRequestVote),
+    (FrameKind::VoteReply, MessageType::MsgRequestVoteResponse),
+    (FrameKind::Append, MessageType::MsgAppend),
+    (FrameKind::AppendReply, MessageType::MsgAppendResponse),
+    (FrameKind::Snapshot, MessageType::MsgSnapshot),
+    (FrameKind::Heartbeat, MessageType::MsgHeartbeat),
+    (FrameKind::HeartbeatReply, MessageType::MsgHeartbeatResponse),
 ];
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct Wire {
-    kind: Kind,
+    kind: FrameKind,
     to: u64,
     from: u64,
     term: u64,
@@ -67,8 +67,8 @@ pub(crate) struct Envelope {
 pub(crate) fn encode(message: &Message, members: &[u64]) -> Vec<u8> {
     let kind = KINDS.iter().find(|(_, theirs)| *theirs == message.get_msg_type());
     let (kind, _) = kind.expect("only messages between members are sent");
-    let asks = matches!(kind, Kind::PreVote | Kind::Vote);
-    let snapshot = (*kind == Kind::Snapshot).then(|| {
+    let asks = matches!(kind, FrameKind::PreVote | FrameKind::Vote);
+    let snapshot = (*kind == FrameKind::Snapshot).then(|| {
         let snapshot = message.get_snapshot();
         let metadata = snapshot.get_metadata();
         (metadata.term, metadata.index, snapshot.data.to_vec())

@@ -52,7 +52,7 @@ pub use histogram::Distribution;
 pub use keys::{Begin, Find, KeyFlags, KeySpec};
 pub use latency::LatencyMonitor;
 pub use lookup::{Registered, Registry, RenameError};
-pub use migration::{Captured, Left, Release};
+pub use migration::{CapturedKey, Left, Release};
 pub use pause::{PauseMode, PausePurpose, Pauses};
 pub use pubsub::{Bus, PubSub};
 pub use session::{Mute, Origin, Session};

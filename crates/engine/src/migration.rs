@@ -22,7 +22,7 @@ const KEYS_PER_LOCK: usize = 64;
 
 /// A key's value and time, taken at one moment.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Captured {
+pub struct CapturedKey {
     /// As DUMP gives it, in this dialect.
     pub payload: Vec<u8>,
     /// The form of the payload.
@@ -90,7 +90,7 @@ impl Engine {
 
     /// The key as it is now, if it is there.
     #[must_use]
-    pub fn capture(&self, db: u16, key: &[u8], now: Millis, dialect: Dialect) -> Option<Captured> {
+    pub fn capture(&self, db: u16, key: &[u8], now: Millis, dialect: Dialect) -> Option<CapturedKey> {
         let slot = self.keyspace.key(key).slot();
         self.captured(&mut self.keyspace.lock_many(&[slot]), db, key, now, dialect)
     }
@@ -105,7 +105,7 @@ impl Engine {
         db: u16,
         key: &[u8],
         now: Millis,
-        captured: &Captured,
+        captured: &CapturedKey,
     ) -> Result<Release, CommandError> {
         let handle = self.keyspace.key(key);
         let mut locked = self.keyspace.lock_many(&[handle.slot()]);
@@ -200,13 +200,13 @@ impl Engine {
         key: &[u8],
         now: Millis,
         dialect: Dialect,
-    ) -> Option<Captured> {
+    ) -> Option<CapturedKey> {
         let handle = self.keyspace.key(key);
         let table = locked.slot_mut(handle.slot()).table(db);
         match table.find(&handle, now) {
             Found::Live(place) => {
                 let payload = persistence::dump(&table.value(place), dialect, true);
-                Some(Captured { payload, dialect, expiry: table.expiry(place) })
+                Some(CapturedKey { payload, dialect, expiry: table.expiry(place) })
             }
             _ => None,
         }
@@ -267,7 +267,7 @@ mod tests {
         let mut client = Client::logged();
         client.table(&[("set k v px 5000", "+OK")]);
         let now = client.now;
-        let release = |client: &Client, captured: &Captured| {
+        let release = |client: &Client, captured: &CapturedKey| {
             client.engine.release(&client.worker, 0, b"k", now, captured)
         };
         let captured = client.engine.capture(0, b"k", now, Dialect::Redis).unwrap();

@@ -26,13 +26,13 @@ const SHARDS: usize = 64;
 
 /// What a client subscribes to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum ChannelKind {
     Channel,
     Pattern,
     ShardChannel,
 }
 
-impl Kind {
+impl ChannelKind {
     pub(crate) const ALL: [Self; 3] = [Self::Channel, Self::Pattern, Self::ShardChannel];
 
     pub(crate) fn subscribed(self) -> &'static [u8] {
@@ -118,11 +118,11 @@ impl Default for PubSub {
 }
 
 impl PubSub {
-    fn table(&self, kind: Kind) -> &Table {
+    fn table(&self, kind: ChannelKind) -> &Table {
         match kind {
-            Kind::Channel => &self.channels,
-            Kind::Pattern => &self.patterns,
-            Kind::ShardChannel => &self.shard_channels,
+            ChannelKind::Channel => &self.channels,
+            ChannelKind::Pattern => &self.patterns,
+            ChannelKind::ShardChannel => &self.shard_channels,
         }
     }
 
@@ -147,7 +147,7 @@ impl PubSub {
 
     /// Makes the client hear what is published under this name; returns how many subscriptions of this
     /// kind's reply it has now.
-    pub(crate) fn subscribe(&self, kind: Kind, name: &[u8], client: &Arc<Client>) -> usize {
+    pub(crate) fn subscribe(&self, kind: ChannelKind, name: &[u8], client: &Arc<Client>) -> usize {
         let table = self.table(kind);
         let mut names = table.shard(name).write();
         if !names.contains_key(name) {
@@ -162,7 +162,7 @@ impl PubSub {
     }
 
     /// The opposite of [`PubSub::subscribe`].
-    pub(crate) fn unsubscribe(&self, kind: Kind, name: &[u8], client: &Client) -> usize {
+    pub(crate) fn unsubscribe(&self, kind: ChannelKind, name: &[u8], client: &Client) -> usize {
         let table = self.table(kind);
         let mut names = table.shard(name).write();
         let subscribers = names.get_mut(name);
@@ -178,14 +178,14 @@ impl PubSub {
         client.subscriptions_beside(kind)
     }
 
-    fn left(&self, kind: Kind, name: &[u8], client: &Client) {
+    fn left(&self, kind: ChannelKind, name: &[u8], client: &Client) {
         if client.unsubscribed_from(kind, name) {
             self.clients.fetch_sub(1, Ordering::Relaxed);
         }
     }
 
     pub(crate) fn unsubscribe_all(&self, client: &Client) {
-        for kind in Kind::ALL {
+        for kind in ChannelKind::ALL {
             for name in client.names_of(kind) {
                 self.unsubscribe(kind, &name, client);
             }
@@ -194,7 +194,7 @@ impl PubSub {
 
     /// Gives a message to this node's subscribers and says how many times it was given.
     pub fn deliver(&self, sharded: bool, channel: &[u8], message: &[u8]) -> usize {
-        let kind = if sharded { Kind::ShardChannel } else { Kind::Channel };
+        let kind = if sharded { ChannelKind::ShardChannel } else { ChannelKind::Channel };
         let word: &[u8] = if sharded { b"smessage" } else { b"message" };
         let mut receivers = 0;
         let table = self.table(kind);
@@ -244,13 +244,13 @@ impl PubSub {
                 let subscribers = names.remove(&name).unwrap_or_default();
                 self.shard_channels.names.fetch_sub(1, Ordering::Relaxed);
                 for client in subscribers.values() {
-                    self.left(Kind::ShardChannel, &name, client);
+                    self.left(ChannelKind::ShardChannel, &name, client);
                     let mut bytes = Vec::new();
                     let mut writer = Writer::new(&mut bytes, client.protocol());
                     writer.push(3);
-                    writer.bulk(Kind::ShardChannel.unsubscribed());
+                    writer.bulk(ChannelKind::ShardChannel.unsubscribed());
                     writer.bulk(&name);
-                    writer.integer(client.subscriptions_beside(Kind::ShardChannel) as i64);
+                    writer.integer(client.subscriptions_beside(ChannelKind::ShardChannel) as i64);
                     client.push_message(&bytes, limit);
                 }
             }
@@ -258,7 +258,7 @@ impl PubSub {
     }
 
     /// The names of this kind that match, in order.
-    pub(crate) fn names(&self, kind: Kind, pattern: Option<&[u8]>) -> Vec<Vec<u8>> {
+    pub(crate) fn names(&self, kind: ChannelKind, pattern: Option<&[u8]>) -> Vec<Vec<u8>> {
         let mut found: Vec<Vec<u8>> = Vec::new();
         for shard in &self.table(kind).shards {
             let names = shard.read();
@@ -269,7 +269,7 @@ impl PubSub {
         found
     }
 
-    pub(crate) fn subscribers(&self, kind: Kind, name: &[u8]) -> usize {
+    pub(crate) fn subscribers(&self, kind: ChannelKind, name: &[u8]) -> usize {
         self.table(kind).shard(name).read().get(name).map_or(0, BTreeMap::len)
     }
 

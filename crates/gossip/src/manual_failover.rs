@@ -20,7 +20,7 @@ use crate::commands::{CommandError, FailoverMode, Reply};
 use crate::contract::Action;
 use crate::event::Event;
 use crate::machine::Gossip;
-use crate::messages::Talk;
+use crate::sending::Talk;
 use crate::wire::{Body, Header};
 
 /// How often the paused master repeats its offset (Redis: its 100 ms cron).

@@ -10,7 +10,7 @@ use crate::commands::CommandError;
 use crate::contract::LinkId;
 use crate::machine::Gossip;
 use crate::node::{Link, Node};
-use crate::wire::Kind;
+use crate::wire::MessageKind;
 
 /// Runs of slots by their owner.
 pub(crate) type Ranges = BTreeMap<NodeId, Vec<(Slot, Slot)>>;
@@ -170,10 +170,10 @@ impl Gossip {
 
     fn write_messages(&self, text: &mut String) {
         for (word, count) in
-            [("sent", Self::sent_of as fn(&Self, Kind) -> u64), ("received", Self::received_of)]
+            [("sent", Self::sent_of as fn(&Self, MessageKind) -> u64), ("received", Self::received_of)]
         {
             let mut total = 0;
-            for kind in Kind::ALL {
+            for kind in MessageKind::ALL {
                 let messages = count(self, kind);
                 total += messages;
                 if messages > 0 {
@@ -184,11 +184,11 @@ impl Gossip {
         }
     }
 
-    fn sent_of(&self, kind: Kind) -> u64 {
+    fn sent_of(&self, kind: MessageKind) -> u64 {
         self.stats.sent(kind)
     }
 
-    fn received_of(&self, kind: Kind) -> u64 {
+    fn received_of(&self, kind: MessageKind) -> u64 {
         self.stats.received(kind)
     }
 

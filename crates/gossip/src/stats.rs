@@ -1,12 +1,12 @@
 //! How many messages of each type came and went.
 
-use crate::wire::{Body, Kind};
+use crate::wire::{Body, MessageKind};
 
 /// Messages by type since the start.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Stats {
-    sent: [u64; Kind::ALL.len()],
-    received: [u64; Kind::ALL.len()],
+    sent: [u64; MessageKind::ALL.len()],
+    received: [u64; MessageKind::ALL.len()],
 }
 
 impl Stats {
@@ -24,13 +24,13 @@ impl Stats {
 
     /// How many of a type were sent.
     #[must_use]
-    pub fn sent(&self, kind: Kind) -> u64 {
+    pub fn sent(&self, kind: MessageKind) -> u64 {
         self.sent[kind as usize]
     }
 
     /// How many of a type were received.
     #[must_use]
-    pub fn received(&self, kind: Kind) -> u64 {
+    pub fn received(&self, kind: MessageKind) -> u64 {
         self.received[kind as usize]
     }
 }

@@ -98,13 +98,13 @@ pub(crate) struct PartOf {
 }
 
 /// What an entry has outside of its page.
-pub(crate) struct Beside<'a> {
+pub(crate) struct External<'a> {
     pub(crate) key: Option<&'a [u8]>,
     pub(crate) value: &'a [u8],
 }
 
 /// Gives what an entry has outside, by its offset and header; `None` for what is not shown with its page.
-pub(crate) type FindBeside<'f, 'a> = dyn Fn(usize, Header) -> Option<Beside<'a>> + 'f;
+pub(crate) type FindExternal<'f, 'a> = dyn Fn(usize, Header) -> Option<External<'a>> + 'f;
 
 /// Whether the snapshot with this bit has the entry.
 pub(crate) fn is_needed(header: Header, bit: u32) -> bool {
@@ -112,17 +112,17 @@ pub(crate) fn is_needed(header: Header, bit: u32) -> bool {
 }
 
 impl Captured {
-    /// Copies a page of keys. `beside` is for a table that has something outside. Returns how many bytes were
+    /// Copies a page of keys. `external` is for a table that has something outside. Returns how many bytes were
     /// copied.
     pub(crate) fn add_page<'a>(
         &mut self,
         db: u16,
         bit: u32,
         page: &'a [u8],
-        beside: Option<&FindBeside<'_, 'a>>,
+        external: Option<&FindExternal<'_, 'a>>,
     ) -> usize {
         let before = self.bytes.len();
-        let page = self.copy(bit, page, beside);
+        let page = self.copy(bit, page, external);
         self.pieces.push(Piece { db, content: Content::Page(page) });
         self.bytes.len() - before
     }
@@ -132,12 +132,12 @@ impl Captured {
         &mut self,
         bit: u32,
         page: &'a [u8],
-        beside: Option<&FindBeside<'_, 'a>>,
+        external: Option<&FindExternal<'_, 'a>>,
         owner: Owner<'_>,
         part: PartOf,
     ) -> usize {
         let before = self.bytes.len();
-        let page = self.copy(bit, page, beside);
+        let page = self.copy(bit, page, external);
         let of = self.whole(owner);
         self.pieces.push(Piece { db: owner.db, content: Content::Fields { page, of, part } });
         self.bytes.len() - before
@@ -167,14 +167,14 @@ impl Captured {
         start..self.bytes.len()
     }
 
-    fn copy<'a>(&mut self, bit: u32, page: &'a [u8], beside: Option<&FindBeside<'_, 'a>>) -> Copied {
+    fn copy<'a>(&mut self, bit: u32, page: &'a [u8], external: Option<&FindExternal<'_, 'a>>) -> Copied {
         let first = self.outside.len();
         let copy = self.keep(&page[..page::end(page)]);
-        let Some(beside) = beside else { return Copied { bit, page: copy, outside: first..first } };
+        let Some(external) = external else { return Copied { bit, page: copy, outside: first..first } };
         for (at, header) in page::entries(page, page::HEAD).filter(|(_, header)| is_needed(*header, bit)) {
-            if let Some(beside) = beside(at, header) {
-                let key = beside.key.map(|key| self.keep(key));
-                let value = self.keep(beside.value);
+            if let Some(external) = external(at, header) {
+                let key = external.key.map(|key| self.keep(key));
+                let value = self.keep(external.value);
                 self.outside.push(Outside { at, key, value });
             }
         }
@@ -253,9 +253,9 @@ impl PageView<'_> {
             let (mut key, mut value) = (header.key(self.page, at), header.value(self.page, at));
             if header.outside(self.page, at).is_some() {
                 // What is not there is shown by itself.
-                let Some(beside) = outside.next_if(|beside| beside.at == at) else { continue };
-                key = beside.key.clone().map_or(key, |key| &self.bytes[key]);
-                value = &self.bytes[beside.value.clone()];
+                let Some(external) = outside.next_if(|external| external.at == at) else { continue };
+                key = external.key.clone().map_or(key, |key| &self.bytes[key]);
+                value = &self.bytes[external.value.clone()];
             }
             visit(key, value, header.marks(self.page, at));
         }

@@ -182,7 +182,7 @@ impl Keyspace {
         guard.publish();
         MutexGuard::bump(&mut guard.data);
         self.cuts.meet(&mut guard.data);
-        (guard.told, guard.likely) = (None, None);
+        (guard.last_published, guard.likely) = (None, None);
     }
 
     #[inline]
@@ -194,7 +194,7 @@ impl Keyspace {
     pub(crate) fn guard_touched<'k>(&'k self, slot: Slot, touched: Touched<'k>) -> SlotGuard<'k> {
         let Touched { mut data, likely } = touched;
         self.cuts.meet(&mut data);
-        SlotGuard { data, published: &self.published, slot, told: None, likely }
+        SlotGuard { data, published: &self.published, slot, last_published: None, likely }
     }
 
     /// How many keys database 0 has in `slot`, as of the last unlock.

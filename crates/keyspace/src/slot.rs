@@ -196,12 +196,12 @@ impl SlotData {
 
     /// What others read of the slot without its lock.
     #[inline(always)]
-    pub(crate) fn tidings(&self) -> Tidings {
+    pub(crate) fn summary(&self) -> Summary {
         let mut due = self.table.next_due().unwrap_or(page::NEVER);
         if let Some(more) = &self.more {
             due = more.tables.iter().filter_map(Table::next_due).fold(due, Millis::min);
         }
-        Tidings { keys: self.table.len() as u32, due }
+        Summary { keys: self.table.len() as u32, due }
     }
 }
 
@@ -216,7 +216,7 @@ pub struct Taken {
 
 /// What of a slot can be read without its lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Tidings {
+pub(crate) struct Summary {
     /// Keys of database 0.
     keys: u32,
     /// The least time at which something may be due.
@@ -239,7 +239,7 @@ pub struct SlotGuard<'k> {
     pub(crate) published: &'k Published,
     pub(crate) slot: Slot,
     /// What is published, if the slot may have changed since.
-    pub(crate) told: Option<Tidings>,
+    pub(crate) last_published: Option<Summary>,
     /// What the key most likely is for which the slot was touched ahead.
     pub(crate) likely: Option<Likely>,
 }
@@ -262,11 +262,11 @@ impl SlotGuard<'_> {
     /// lines for nothing.
     #[inline]
     pub(crate) fn publish(&self) {
-        let Some(told) = self.told else { return };
-        let tidings = self.data.tidings();
-        if tidings != told {
-            self.published.keys[self.slot.index()].store(tidings.keys, Ordering::Relaxed);
-            self.published.due[self.slot.index()].store(tidings.due.0, Ordering::Relaxed);
+        let Some(last_published) = self.last_published else { return };
+        let summary = self.data.summary();
+        if summary != last_published {
+            self.published.keys[self.slot.index()].store(summary.keys, Ordering::Relaxed);
+            self.published.due[self.slot.index()].store(summary.due.0, Ordering::Relaxed);
         }
     }
 }
@@ -284,8 +284,8 @@ impl std::ops::DerefMut for SlotGuard<'_> {
     #[inline]
     fn deref_mut(&mut self) -> &mut SlotData {
         self.likely = None;
-        if self.told.is_none() {
-            self.told = Some(self.data.tidings());
+        if self.last_published.is_none() {
+            self.last_published = Some(self.data.summary());
         }
         &mut self.data
     }

@@ -68,10 +68,10 @@ enum Event {
 /// A process that may be a sentinel or a server.
 struct Host {
     ip: String,
-    kind: Kind,
+    kind: ProcessKind,
 }
 
-enum Kind {
+enum ProcessKind {
     Watcher(Box<Watcher>),
     Server(Server),
 }
@@ -151,8 +151,8 @@ impl Play for World {
 
     fn deadline(&mut self, host: usize) -> Option<Instant> {
         match &self.hosts[host].kind {
-            Kind::Watcher(watcher) => watcher.sentinel.as_ref().and_then(Sentinel::next_deadline),
-            Kind::Server(_) => None,
+            ProcessKind::Watcher(watcher) => watcher.sentinel.as_ref().and_then(Sentinel::next_deadline),
+            ProcessKind::Server(_) => None,
         }
     }
 
@@ -168,16 +168,16 @@ impl Play for World {
 
     fn disagreement(&mut self) -> Option<String> {
         let sentinels = self.hosts.iter().filter_map(|host| match &host.kind {
-            Kind::Watcher(watcher) => watcher.sentinel.as_ref(),
-            Kind::Server(_) => None,
+            ProcessKind::Watcher(watcher) => watcher.sentinel.as_ref(),
+            ProcessKind::Server(_) => None,
         });
         let servers: Vec<(&Server, bool)> = self
             .hosts
             .iter()
             .zip(&self.stage.data.stores)
             .filter_map(|(host, store)| match &host.kind {
-                Kind::Server(server) => Some((server, store.is_in_sync())),
-                Kind::Watcher(_) => None,
+                ProcessKind::Server(server) => Some((server, store.is_in_sync())),
+                ProcessKind::Watcher(_) => None,
             })
             .collect();
         invariants::agreement::disagreement(sentinels, &servers)
@@ -200,13 +200,13 @@ impl World {
         };
         for number in 0..watchers {
             let watcher = Watcher::new(Disk::new(first_config(watchers, plan.plant).into_bytes()));
-            world.add_host(format!("10.0.0.{}", number + 1), Kind::Watcher(Box::new(watcher)));
+            world.add_host(format!("10.0.0.{}", number + 1), ProcessKind::Watcher(Box::new(watcher)));
         }
         for number in 0..servers {
             let ip = server_ip(number);
             let upstream = (number > 0).then(|| (server_ip(0), 6379));
             let server = Server::new(&ip, world.run_id(), upstream);
-            world.add_host(ip, Kind::Server(server));
+            world.add_host(ip, ProcessKind::Server(server));
             if number > 0 {
                 world.stage.order(watchers + number, Order::Follow(watchers));
             }
@@ -219,7 +219,7 @@ impl World {
         world
     }
 
-    fn add_host(&mut self, ip: String, kind: Kind) {
+    fn add_host(&mut self, ip: String, kind: ProcessKind) {
         self.stage.add_process();
         self.hosts.push(Host { ip, kind });
     }
@@ -230,15 +230,15 @@ impl World {
 
     fn watcher(&mut self, host: usize) -> &mut Watcher {
         match &mut self.hosts[host].kind {
-            Kind::Watcher(watcher) => watcher,
-            Kind::Server(_) => unreachable!("host {host} is a server"),
+            ProcessKind::Watcher(watcher) => watcher,
+            ProcessKind::Server(_) => unreachable!("host {host} is a server"),
         }
     }
 
     fn server(&mut self, host: usize) -> &mut Server {
         match &mut self.hosts[host].kind {
-            Kind::Server(server) => server,
-            Kind::Watcher(_) => unreachable!("host {host} is a sentinel"),
+            ProcessKind::Server(server) => server,
+            ProcessKind::Watcher(_) => unreachable!("host {host} is a sentinel"),
         }
     }
 

@@ -5,7 +5,7 @@ use crate::command::{Channels, Command, Flags, Group};
 use crate::context::Context;
 use crate::error::CommandError;
 use crate::keys::{KeyFlags, KeySpec};
-use crate::pubsub::Kind;
+use crate::pubsub::ChannelKind;
 use crate::session::Origin;
 
 const LISTEN: Flags = Flags::PUBSUB
@@ -26,7 +26,7 @@ pub(super) const COMMANDS: &[Command] = &[
         .flags(LISTEN)
         .sentinel()
         .channels(Channels::Patterns)
-        .run(|context| subscribe(context, Kind::Pattern)),
+        .run(|context| subscribe(context, ChannelKind::Pattern)),
     row("publish", "2.0.0", 3, "Sends a message to a channel.")
         .flags(SPEAK)
         .sentinel()
@@ -37,7 +37,7 @@ pub(super) const COMMANDS: &[Command] = &[
     row("punsubscribe", "2.0.0", -1, "Stops listening to channels that match patterns.")
         .flags(LISTEN)
         .sentinel()
-        .run(|context| unsubscribe(context, Kind::Pattern)),
+        .run(|context| unsubscribe(context, ChannelKind::Pattern)),
     row("spublish", "7.0.0", 3, "Sends a message to a channel of a shard.")
         .flags(SPEAK)
         .keys(&[KeySpec::one(1, KeyFlags::NOT_KEY)])
@@ -47,37 +47,37 @@ pub(super) const COMMANDS: &[Command] = &[
         .flags(LISTEN)
         .keys(&[KeySpec::range(1, -1, 1, KeyFlags::NOT_KEY)])
         .channels(Channels::All)
-        .run(|context| subscribe(context, Kind::ShardChannel)),
+        .run(|context| subscribe(context, ChannelKind::ShardChannel)),
     row("subscribe", "2.0.0", -2, "Listens to channels.")
         .flags(LISTEN)
         .sentinel()
         .channels(Channels::All)
-        .run(|context| subscribe(context, Kind::Channel)),
+        .run(|context| subscribe(context, ChannelKind::Channel)),
     row("sunsubscribe", "7.0.0", -1, "Stops listening to channels of a shard.")
         .flags(LISTEN)
         .keys(&[KeySpec::range(1, -1, 1, KeyFlags::NOT_KEY)])
-        .run(|context| unsubscribe(context, Kind::ShardChannel)),
+        .run(|context| unsubscribe(context, ChannelKind::ShardChannel)),
     row("unsubscribe", "2.0.0", -1, "Stops listening to channels.")
         .flags(LISTEN)
         .sentinel()
-        .run(|context| unsubscribe(context, Kind::Channel)),
+        .run(|context| unsubscribe(context, ChannelKind::Channel)),
 ];
 
 const PUBSUB: &[Command] = &[
     row("channels", "2.8.0", -2, "Names the channels that somebody listens to.")
         .flags(LOOK)
-        .run(|context| channels(context, Kind::Channel)),
+        .run(|context| channels(context, ChannelKind::Channel)),
     row("help", "6.2.0", 2, "Lists the subcommands.").flags(Flags::LOADING.union(Flags::STALE)).run(help),
     row("numpat", "2.8.0", 2, "Counts the patterns that somebody listens to.").flags(LOOK).run(numpat),
     row("numsub", "2.8.0", -2, "Counts who listens to channels.")
         .flags(LOOK)
-        .run(|context| numsub(context, Kind::Channel)),
+        .run(|context| numsub(context, ChannelKind::Channel)),
     row("shardchannels", "7.0.0", -2, "Names the channels of shards that somebody listens to.")
         .flags(LOOK)
-        .run(|context| channels(context, Kind::ShardChannel)),
+        .run(|context| channels(context, ChannelKind::ShardChannel)),
     row("shardnumsub", "7.0.0", -2, "Counts who listens to channels of shards.")
         .flags(LOOK)
-        .run(|context| numsub(context, Kind::ShardChannel)),
+        .run(|context| numsub(context, ChannelKind::ShardChannel)),
 ];
 
 fn confirm(context: &mut Context<'_>, word: &[u8], name: Option<&[u8]>, count: usize) {
@@ -90,7 +90,7 @@ fn confirm(context: &mut Context<'_>, word: &[u8], name: Option<&[u8]>, count: u
     context.reply.integer(count as i64);
 }
 
-fn subscribe(context: &mut Context<'_>, kind: Kind) -> Result<(), CommandError> {
+fn subscribe(context: &mut Context<'_>, kind: ChannelKind) -> Result<(), CommandError> {
     context.session.subscriber = true;
     for index in 1..context.args.len() {
         let name = context.arg(index);
@@ -100,7 +100,7 @@ fn subscribe(context: &mut Context<'_>, kind: Kind) -> Result<(), CommandError> 
     Ok(())
 }
 
-fn unsubscribe(context: &mut Context<'_>, kind: Kind) -> Result<(), CommandError> {
+fn unsubscribe(context: &mut Context<'_>, kind: ChannelKind) -> Result<(), CommandError> {
     let client = context.session.client.clone();
     let names = match context.args.len() {
         1 => client.names_of(kind),
@@ -135,7 +135,7 @@ fn publish(context: &mut Context<'_>, sharded: bool) -> Result<(), CommandError>
     Ok(())
 }
 
-fn channels(context: &mut Context<'_>, kind: Kind) -> Result<(), CommandError> {
+fn channels(context: &mut Context<'_>, kind: ChannelKind) -> Result<(), CommandError> {
     if context.args.len() > 3 {
         return Err(CommandError::Text(
             format!(
@@ -151,7 +151,7 @@ fn channels(context: &mut Context<'_>, kind: Kind) -> Result<(), CommandError> {
     Ok(())
 }
 
-fn numsub(context: &mut Context<'_>, kind: Kind) -> Result<(), CommandError> {
+fn numsub(context: &mut Context<'_>, kind: ChannelKind) -> Result<(), CommandError> {
     context.reply.array((context.args.len() - 2) * 2);
     for index in 2..context.args.len() {
         let name = context.arg(index);

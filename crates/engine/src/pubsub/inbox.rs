@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use resp::Protocol;
 
-use super::Kind;
+use super::ChannelKind;
 use crate::clients::{Client, ClientFlags};
 
 /// An empty inbox larger than this is given back.
@@ -24,11 +24,11 @@ pub(crate) struct Inbox {
 }
 
 impl Inbox {
-    fn names(&mut self, kind: Kind) -> &mut BTreeSet<Vec<u8>> {
+    fn names(&mut self, kind: ChannelKind) -> &mut BTreeSet<Vec<u8>> {
         match kind {
-            Kind::Channel => &mut self.channels,
-            Kind::Pattern => &mut self.patterns,
-            Kind::ShardChannel => &mut self.shard_channels,
+            ChannelKind::Channel => &mut self.channels,
+            ChannelKind::Pattern => &mut self.patterns,
+            ChannelKind::ShardChannel => &mut self.shard_channels,
         }
     }
 
@@ -39,7 +39,7 @@ impl Inbox {
 
 impl Client {
     /// Notes a subscription; says whether it is the first.
-    pub(super) fn subscribed_to(&self, kind: Kind, name: &[u8]) -> bool {
+    pub(super) fn subscribed_to(&self, kind: ChannelKind, name: &[u8]) -> bool {
         let mut inbox = self.inbox.lock();
         let inbox = inbox.get_or_insert_default();
         let first = inbox.has_no_names();
@@ -49,7 +49,7 @@ impl Client {
     }
 
     /// Forgets a subscription; says whether it was the last.
-    pub(super) fn unsubscribed_from(&self, kind: Kind, name: &[u8]) -> bool {
+    pub(super) fn unsubscribed_from(&self, kind: ChannelKind, name: &[u8]) -> bool {
         let mut inbox = self.inbox.lock();
         let Some(inbox) = inbox.as_mut() else { return false };
         inbox.names(kind).remove(name);
@@ -67,15 +67,15 @@ impl Client {
 
     /// How many subscriptions the reply to one of this kind counts: shard channels for themselves, the
     /// other kinds together.
-    pub(crate) fn subscriptions_beside(&self, kind: Kind) -> usize {
+    pub(crate) fn subscriptions_beside(&self, kind: ChannelKind) -> usize {
         let count = match kind {
-            Kind::ShardChannel => self.shard_channels.load(Ordering::Relaxed),
+            ChannelKind::ShardChannel => self.shard_channels.load(Ordering::Relaxed),
             _ => self.channels.load(Ordering::Relaxed) + self.patterns.load(Ordering::Relaxed),
         };
         count as usize
     }
 
-    pub(crate) fn names_of(&self, kind: Kind) -> Vec<Vec<u8>> {
+    pub(crate) fn names_of(&self, kind: ChannelKind) -> Vec<Vec<u8>> {
         self.inbox.lock().as_mut().map_or_else(Vec::new, |inbox| inbox.names(kind).iter().cloned().collect())
     }
 

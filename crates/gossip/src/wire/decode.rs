@@ -6,8 +6,9 @@ use slot_routing::{Epoch, NodeId, ReplOffset, SlotSet};
 use thiserror::Error;
 
 use super::{
-    BITMAP_BYTES, Body, ENTRY_BYTES, Gossip, GossipEntry, HEADER_BYTES, Header, ID_BYTES, IP_BYTES, Kind,
-    MessageFlags, NodeFlags, Packet, Publication, SIGNATURE, UPDATE_BYTES, Update, VERSION, at, extension,
+    BITMAP_BYTES, Body, ENTRY_BYTES, Gossip, GossipEntry, HEADER_BYTES, Header, ID_BYTES, IP_BYTES,
+    MessageFlags, MessageKind, NodeFlags, Packet, Publication, SIGNATURE, UPDATE_BYTES, Update, VERSION, at,
+    extension,
 };
 
 /// The longest packet that is read: a published message is a client's argument, and those end at
@@ -103,25 +104,25 @@ fn decode_header(head: &[u8]) -> Result<Header, DecodeError> {
 
 fn decode_body(number: u16, head: &[u8], data: &[u8]) -> Result<Body, DecodeError> {
     let exactly = |bytes| if data.len() == bytes { Ok(()) } else { Err(DecodeError::Length) };
-    Ok(match Kind::ALL.get(usize::from(number)) {
-        Some(Kind::Ping) => Body::Ping(decode_gossip(head, data)?),
-        Some(Kind::Pong) => Body::Pong(decode_gossip(head, data)?),
-        Some(Kind::Meet) => Body::Meet(decode_gossip(head, data)?),
-        Some(Kind::Fail) => {
+    Ok(match MessageKind::ALL.get(usize::from(number)) {
+        Some(MessageKind::Ping) => Body::Ping(decode_gossip(head, data)?),
+        Some(MessageKind::Pong) => Body::Pong(decode_gossip(head, data)?),
+        Some(MessageKind::Meet) => Body::Meet(decode_gossip(head, data)?),
+        Some(MessageKind::Fail) => {
             exactly(ID_BYTES)?;
             Body::Fail(id_at(data, 0)?)
         }
-        Some(Kind::Publish) => Body::Publish(decode_publication(data, false)?),
-        Some(Kind::PublishShard) => Body::Publish(decode_publication(data, true)?),
-        Some(Kind::AuthRequest) => exactly(0).map(|()| Body::AuthRequest)?,
-        Some(Kind::AuthAck) => exactly(0).map(|()| Body::AuthAck)?,
-        Some(Kind::ManualFailoverStart) => exactly(0).map(|()| Body::ManualFailoverStart)?,
-        Some(Kind::Update) => {
+        Some(MessageKind::Publish) => Body::Publish(decode_publication(data, false)?),
+        Some(MessageKind::PublishShard) => Body::Publish(decode_publication(data, true)?),
+        Some(MessageKind::AuthRequest) => exactly(0).map(|()| Body::AuthRequest)?,
+        Some(MessageKind::AuthAck) => exactly(0).map(|()| Body::AuthAck)?,
+        Some(MessageKind::ManualFailoverStart) => exactly(0).map(|()| Body::ManualFailoverStart)?,
+        Some(MessageKind::Update) => {
             exactly(UPDATE_BYTES)?;
             let config_epoch = epoch(be64(data, 0).expect("the length was checked"))?;
             Body::Update(Update { config_epoch, id: id_at(data, 8)?, slots: bitmap_at(data, 8 + ID_BYTES) })
         }
-        Some(Kind::Module) | None => Body::Other(number),
+        Some(MessageKind::Module) | None => Body::Other(number),
     })
 }
 

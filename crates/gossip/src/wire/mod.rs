@@ -198,7 +198,7 @@ pub struct Update {
 
 /// The types of message, for counting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Kind {
+pub enum MessageKind {
     /// PING.
     Ping,
     /// PONG.
@@ -223,7 +223,7 @@ pub enum Kind {
     PublishShard,
 }
 
-impl Kind {
+impl MessageKind {
     /// In the order of their numbers on the wire.
     pub const ALL: [Self; 11] = [
         Self::Ping,
@@ -270,19 +270,19 @@ impl Body {
 
     /// The kind, unless it is a number that nobody has given a meaning.
     #[must_use]
-    pub fn kind(&self) -> Option<Kind> {
+    pub fn kind(&self) -> Option<MessageKind> {
         Some(match self {
-            Self::Ping(_) => Kind::Ping,
-            Self::Pong(_) => Kind::Pong,
-            Self::Meet(_) => Kind::Meet,
-            Self::Fail(_) => Kind::Fail,
-            Self::Publish(Publication { sharded: false, .. }) => Kind::Publish,
-            Self::Publish(_) => Kind::PublishShard,
-            Self::AuthRequest => Kind::AuthRequest,
-            Self::AuthAck => Kind::AuthAck,
-            Self::Update(_) => Kind::Update,
-            Self::ManualFailoverStart => Kind::ManualFailoverStart,
-            Self::Other(number) => *Kind::ALL.get(usize::from(*number))?,
+            Self::Ping(_) => MessageKind::Ping,
+            Self::Pong(_) => MessageKind::Pong,
+            Self::Meet(_) => MessageKind::Meet,
+            Self::Fail(_) => MessageKind::Fail,
+            Self::Publish(Publication { sharded: false, .. }) => MessageKind::Publish,
+            Self::Publish(_) => MessageKind::PublishShard,
+            Self::AuthRequest => MessageKind::AuthRequest,
+            Self::AuthAck => MessageKind::AuthAck,
+            Self::Update(_) => MessageKind::Update,
+            Self::ManualFailoverStart => MessageKind::ManualFailoverStart,
+            Self::Other(number) => *MessageKind::ALL.get(usize::from(*number))?,
         })
     }
 }

@@ -19,7 +19,7 @@
 //! Up to three snapshots can hold a store at a time, each with its bit; nobody waits for another's walk.
 
 use super::{Entries, Place, Rare};
-use crate::captured::{Beside, Captured, FindBeside, Owner, is_needed};
+use crate::captured::{Captured, External, FindExternal, Owner, is_needed};
 use crate::entry::{self, Draft, Header, Marks, Where};
 use crate::key::Key;
 use crate::large::Large;
@@ -121,9 +121,9 @@ impl<V: Outside> Entries<V> {
             let number = pin.walked as usize;
             self.pages.prefetch_page(number + 1);
             if let Some(page) = self.pages.page_if(number) {
-                passed += self.with_beside(page, |beside| captured.add_page(pin.db, bit, page, beside));
+                passed += self.with_beside(page, |external| captured.add_page(pin.db, bit, page, external));
             }
-            self.keep_long_of(bit, pin.db, number);
+            self.pin_external_of(bit, pin.db, number);
             self.pass(bit, number, &mut captured.dropped);
         }
         !self.is_pinned_for(bit)
@@ -137,20 +137,20 @@ impl<V: Outside> Entries<V> {
     fn with_beside<'a, R>(
         &'a self,
         page: &'a [u8],
-        work: impl FnOnce(Option<&FindBeside<'_, 'a>>) -> R,
+        work: impl FnOnce(Option<&FindExternal<'_, 'a>>) -> R,
     ) -> R {
         if !self.has_outside() {
             return work(None);
         }
-        work(Some(&|at, header| self.beside(page, at, header)))
+        work(Some(&|at, header| self.external(page, at, header)))
     }
 
     /// What an entry has outside of its page, unless that is shown by itself.
-    fn beside<'a>(&'a self, page: &'a [u8], at: usize, header: Header) -> Option<Beside<'a>> {
+    fn external<'a>(&'a self, page: &'a [u8], at: usize, header: Header) -> Option<External<'a>> {
         let record = self.store().record(header.outside(page, at)?);
         match record.value.shape() {
             Shape::Flat(bytes) if !record.value.waits() => {
-                Some(Beside { key: record.key.as_deref(), value: bytes })
+                Some(External { key: record.key.as_deref(), value: bytes })
             }
             Shape::Flat(_) | Shape::Collection(_) => None,
         }
@@ -187,14 +187,14 @@ impl<V: Outside> Entries<V> {
         &mut self,
         bit: u32,
         dropped: &mut Vec<Record<Large>>,
-        copy: impl for<'a> FnOnce(&Pin, &'a [u8], Option<&FindBeside<'_, 'a>>) -> usize,
+        copy: impl for<'a> FnOnce(&Pin, &'a [u8], Option<&FindExternal<'_, 'a>>) -> usize,
     ) -> Option<usize> {
         let pin = self.pin_of(bit)?;
         let number = pin.walked as usize;
         let mut empty = [0; page::HEAD];
         page::format(&mut empty);
         let page = self.pages.page_if(number).unwrap_or(&empty);
-        let copied = self.with_beside(page, |beside| copy(&pin, page, beside));
+        let copied = self.with_beside(page, |external| copy(&pin, page, external));
         self.pages.prefetch_page(number + 1);
         self.pass(bit, number, dropped);
         Some(copied)
@@ -246,7 +246,7 @@ impl<V: Outside> Entries<V> {
             }
             let number = pin.walked as usize;
             passed += self.pages.size_if(number).unwrap_or(0);
-            self.keep_long_of(bit, pin.db, number);
+            self.pin_external_of(bit, pin.db, number);
             self.pass(bit, number, dropped);
         }
         !self.is_pinned_for(bit)
@@ -270,7 +270,7 @@ impl<V: Outside> Entries<V> {
     }
 
     /// The long values of a page that is being passed are pinned and wait for their walk.
-    fn keep_long_of(&mut self, bit: u32, db: u16, number: usize) {
+    fn pin_external_of(&mut self, bit: u32, db: u16, number: usize) {
         let Some(page) = self.pages.page_if(number).filter(|_| self.has_outside()) else { return };
         let mut pending = Vec::new();
         for (at, header) in page::entries(page, page::HEAD) {

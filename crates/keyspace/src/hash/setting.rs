@@ -93,15 +93,17 @@ impl Table {
         key: &Key<'_>,
         mut fields: impl Iterator<Item = Field<'f>>,
         bounds: Bounds,
-        mut told: impl FnMut(Option<Replaced>),
+        mut visit_replaced: impl FnMut(Option<Replaced>),
     ) -> Place {
         while let Some(field) = fields.next() {
             match self.set_where_it_is(place, key, field, bounds) {
                 Some((set, replaced)) => {
                     place = set;
-                    told(replaced);
+                    visit_replaced(replaced);
                 }
-                None => place = self.set_rewriting(place, key, field, &mut fields, bounds, &mut told),
+                None => {
+                    place = self.set_rewriting(place, key, field, &mut fields, bounds, &mut visit_replaced)
+                }
             }
         }
         place
@@ -115,11 +117,11 @@ impl Table {
         first: Field<'f>,
         fields: &mut impl Iterator<Item = Field<'f>>,
         bounds: Bounds,
-        told: &mut impl FnMut(Option<Replaced>),
+        visit_replaced: &mut impl FnMut(Option<Replaced>),
     ) -> Place {
         let Some(second) = fields.next() else {
             let (place, replaced) = self.set_moving(place, key, first, bounds);
-            told(replaced);
+            visit_replaced(replaced);
             return place;
         };
         let mut fields = [first, second].into_iter().chain(fields);
@@ -134,7 +136,7 @@ impl Table {
                     break;
                 };
                 timed |= field.expiry.is_some();
-                told(replaced);
+                visit_replaced(replaced);
             }
             let (count, code) = (packed::count(&draft.bytes), form(draft.named_table).code());
             let splice = Splice { range: whole, with: &draft.bytes, count, code };
@@ -147,7 +149,7 @@ impl Table {
         for field in too_much.into_iter().chain(fields) {
             let (set, replaced) = self.hash_set(place, key, field, bounds);
             place = set;
-            told(replaced);
+            visit_replaced(replaced);
         }
         place
     }

@@ -78,7 +78,7 @@ mod tests {
     use crate::value::Value;
 
     /// What lies under a key, in a form that can be compared.
-    fn told(keyspace: &Keyspace, name: &[u8]) -> (Vec<u8>, Option<Millis>, Usage) {
+    fn stored(keyspace: &Keyspace, name: &[u8]) -> (Vec<u8>, Option<Millis>, Usage) {
         let key = keyspace.key(name);
         let mut slot = keyspace.lock(key.slot());
         let table = slot.table(0);
@@ -94,7 +94,7 @@ mod tests {
         (value, table.expiry(place), table.usage(place))
     }
 
-    /// Entries of all sorts, some of whose keys come twice, are told that there will be none, just as many, and far
+    /// Entries of all sorts, some of whose keys come twice, are stored that there will be none, just as many, and far
     /// more than there are; they end up as they do one by one.
     #[test]
     fn what_is_loaded_at_once_is_as_if_stored_one_by_one() {
@@ -131,7 +131,7 @@ mod tests {
             let slot = entries[0].key.slot();
             assert_eq!((at_once.slot_len(slot), singly.slot_len(slot)), (800, 800));
             for name in &names {
-                assert_eq!(told(&at_once, name), told(&singly, name));
+                assert_eq!(stored(&at_once, name), stored(&singly, name));
             }
             let held = [at_once, singly].map(|keyspace| keyspace.lock(slot).held_bytes());
             assert!(held[0] < held[1] + 40_000, "{held:?} bytes when {expected} were expected");

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result, anyhow};
 
 /// What a file has after its dot until it takes the place of another; the writer's process id follows.
-const BESIDE: &str = "tmp-";
+const TEMPORARY: &str = "tmp-";
 
 #[derive(Debug)]
 pub(super) struct Store {
@@ -55,10 +55,10 @@ impl Store {
 
     /// Makes `text` the content of the file. With `sync` it has reached the disk on return.
     pub(super) fn write(&mut self, text: &str, sync: bool) -> std::io::Result<()> {
-        let beside = self.path.with_extension(format!("{BESIDE}{}", std::process::id()));
-        let file = self.put(&beside, text, sync).inspect_err(|_| {
+        let temporary = self.path.with_extension(format!("{TEMPORARY}{}", std::process::id()));
+        let file = self.put(&temporary, text, sync).inspect_err(|_| {
             // On a full disk it would stay for ever. If it was never made, that is as well.
-            let _ = std::fs::remove_file(&beside);
+            let _ = std::fs::remove_file(&temporary);
         })?;
         if sync {
             let folder = self.path.parent().filter(|folder| !folder.as_os_str().is_empty());
@@ -69,15 +69,15 @@ impl Store {
     }
 
     /// Writes `text` beside the file and gives that its name.
-    fn put(&self, beside: &Path, text: &str, sync: bool) -> std::io::Result<File> {
-        let mut file = OpenOptions::new().write(true).create(true).truncate(true).open(beside)?;
+    fn put(&self, temporary: &Path, text: &str, sync: bool) -> std::io::Result<File> {
+        let mut file = OpenOptions::new().write(true).create(true).truncate(true).open(temporary)?;
         // Locked before it takes the name: there is no moment at which another process could lock it.
         file.try_lock().map_err(std::io::Error::from)?;
         file.write_all(text.as_bytes())?;
         if sync {
             file.sync_all()?;
         }
-        std::fs::rename(beside, &self.path)?;
+        std::fs::rename(temporary, &self.path)?;
         Ok(file)
     }
 
@@ -92,7 +92,7 @@ impl Store {
         let Ok(entries) = std::fs::read_dir(folder.unwrap_or(Path::new("."))) else { return };
         for path in entries.flatten().map(|entry| entry.path()) {
             let extension = path.extension().map(|extension| extension.to_string_lossy().into_owned());
-            let writer = extension.as_deref().and_then(|extension| extension.strip_prefix(BESIDE));
+            let writer = extension.as_deref().and_then(|extension| extension.strip_prefix(TEMPORARY));
             let is_writer = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
             if path.file_stem() == self.path.file_stem()
                 && writer.is_some_and(is_writer)

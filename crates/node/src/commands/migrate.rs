@@ -12,7 +12,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use clock::Millis;
-use engine::{Captured, CommandError, Release};
+use engine::{CapturedKey, CommandError, Release};
 use persistence::Dialect;
 use resp::{Args, Value, encode_request};
 use slot_routing::{ReplOffset, Slot};
@@ -127,7 +127,7 @@ enum Failure {
 }
 
 /// A key on its way; `None`: it has gone from here since it was restored there.
-type Parcel<'a> = (&'a [u8], Option<Captured>);
+type Parcel<'a> = (&'a [u8], Option<CapturedKey>);
 
 impl Migration {
     /// `released` is set to where the last key that left ends in the log.
@@ -252,7 +252,12 @@ impl Drop for HeldSlots<'_> {
 }
 
 /// Lets go of a key that has arrived, when no pause forbids it.
-async fn release(server: &Server, db: u16, key: &[u8], captured: &Captured) -> Result<Release, CommandError> {
+async fn release(
+    server: &Server,
+    db: u16,
+    key: &[u8],
+    captured: &CapturedKey,
+) -> Result<Release, CommandError> {
     loop {
         let now = crate::process::time::now();
         let released = with_scratch(|scratch| server.engine.release(&scratch.worker, db, key, now, captured));
@@ -263,7 +268,7 @@ async fn release(server: &Server, db: u16, key: &[u8], captured: &Captured) -> R
     }
 }
 
-fn restore(wire: &mut Vec<u8>, key: &[u8], captured: &Captured, asking: bool, replace: bool) {
+fn restore(wire: &mut Vec<u8>, key: &[u8], captured: &CapturedKey, asking: bool, replace: bool) {
     let name: &[u8] = if asking { b"RESTORE-ASKING" } else { b"RESTORE" };
     let Millis(now) = crate::process::time::now();
     // 0 would mean that it stays.

@@ -11,25 +11,25 @@ pub(super) struct Disk {
     /// What is there after a power cut at the latest.
     synced: Option<String>,
     /// On its way, with a process that waits for it.
-    coming: Option<String>,
+    pending: Option<String>,
 }
 
 impl Disk {
     pub(super) fn holding(nodes_conf: String) -> Self {
-        Self { written: Some(nodes_conf.clone()), synced: Some(nodes_conf), coming: None }
+        Self { written: Some(nodes_conf.clone()), synced: Some(nodes_conf), pending: None }
     }
 
     pub(super) fn is_busy(&self) -> bool {
-        self.coming.is_some()
+        self.pending.is_some()
     }
 
     /// Writes; with `sync`, the disk is busy until [`Disk::sync`].
     pub(super) fn write(&mut self, text: String, sync: bool) {
-        if sync { self.coming = Some(text) } else { self.written = Some(text) }
+        if sync { self.pending = Some(text) } else { self.written = Some(text) }
     }
 
     pub(super) fn sync(&mut self) {
-        if let Some(text) = self.coming.take() {
+        if let Some(text) = self.pending.take() {
             self.written = Some(text.clone());
             self.synced = Some(text);
         }
@@ -37,7 +37,7 @@ impl Disk {
 
     /// The process dies, perhaps in the middle of a write.
     pub(super) fn process_died(&mut self, chance: &mut Chance) {
-        if let Some(text) = self.coming.take()
+        if let Some(text) = self.pending.take()
             && chance.percent(50)
         {
             self.written = Some(text);

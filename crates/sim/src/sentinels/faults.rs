@@ -3,7 +3,7 @@
 use sentinel::{ClientId, Input};
 
 use super::disk::Disk;
-use super::{Host, Kind, MASTER, World, first_config, quorum};
+use super::{Host, MASTER, ProcessKind, World, first_config, quorum};
 
 impl World {
     /// One fault, or an operator's deed.
@@ -45,7 +45,7 @@ impl World {
     }
 
     pub(super) fn hosts_of(&self, watchers: bool) -> Vec<usize> {
-        let of = |host: &Host| matches!(host.kind, Kind::Watcher(_)) == watchers;
+        let of = |host: &Host| matches!(host.kind, ProcessKind::Watcher(_)) == watchers;
         (0..self.hosts.len()).filter(|&host| of(&self.hosts[host])).collect()
     }
 
@@ -64,7 +64,7 @@ impl World {
         self.stage.kill(host, true);
         let loses_disk = self.stage.disks_lost == 0 && self.stage.chance.percent(10);
         let fresh = first_config(self.hosts_of(true).len(), self.stage.plan.plant);
-        if let Kind::Watcher(watcher) = &mut self.hosts[host].kind {
+        if let ProcessKind::Watcher(watcher) = &mut self.hosts[host].kind {
             watcher.sentinel = None;
             watcher.waiting.clear();
             watcher.disk.crash(&mut self.stage.chance);
@@ -84,13 +84,13 @@ impl World {
         self.stage.revive(host);
         let run_id = self.run_id();
         match &mut self.hosts[host].kind {
-            Kind::Server(server) => {
+            ProcessKind::Server(server) => {
                 server.restart(run_id);
                 let upstream = server.upstream.clone();
                 self.follow(host, upstream);
                 self.stage.settle_data(host);
             }
-            Kind::Watcher(_) => self.start(host),
+            ProcessKind::Watcher(_) => self.start(host),
         }
     }
 

@@ -6,7 +6,7 @@ use resp::Value;
 use sentinel::{Input, LinkId};
 
 use super::server::Told;
-use super::{ClientId, Event, Kind, RETRANSMIT, World, parse_value};
+use super::{ClientId, Event, ProcessKind, RETRANSMIT, World, parse_value};
 use crate::Plant;
 use crate::lane::{Lane, Next};
 
@@ -66,7 +66,7 @@ impl World {
 
     fn forget(&mut self, conn: u64) {
         let Some(stream) = self.streams.remove(&conn) else { return };
-        if let Kind::Watcher(watcher) = &mut self.hosts[stream.client].kind
+        if let ProcessKind::Watcher(watcher) = &mut self.hosts[stream.client].kind
             && watcher.links.get(&stream.link) == Some(&conn)
         {
             watcher.links.remove(&stream.link);
@@ -123,8 +123,8 @@ impl World {
                 Next::Item(request) => request,
             };
             match self.hosts[server].kind {
-                Kind::Watcher(_) => self.serve_watcher(server, ClientId(conn), request),
-                Kind::Server(_) => self.serve_server(server, conn, &request),
+                ProcessKind::Watcher(_) => self.serve_watcher(server, ClientId(conn), request),
+                ProcessKind::Server(_) => self.serve_server(server, conn, &request),
             }
         }
     }

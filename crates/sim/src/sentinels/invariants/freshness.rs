@@ -11,7 +11,7 @@ use sentinel::Addr;
 
 use crate::Rule;
 use crate::sentinels::server::Told;
-use crate::sentinels::{Kind, World};
+use crate::sentinels::{ProcessKind, World};
 
 /// Without contact for that long a replica may be held for down, or still be.
 const CONTACT: Duration = Duration::from_secs(3);
@@ -23,7 +23,7 @@ impl World {
     /// `text` is the event of the selection, with the address of the one that was selected in the place of
     /// `replaced`.
     pub(in crate::sentinels) fn check_choice(&mut self, leader: usize, replaced: Option<&Addr>, text: &str) {
-        let Kind::Watcher(watcher) = &self.hosts[leader].kind else { return };
+        let ProcessKind::Watcher(watcher) = &self.hosts[leader].kind else { return };
         let named = |host: &usize| text.contains(&format!("{}:", self.hosts[*host].ip));
         let Some(chosen) = (0..self.hosts.len()).find(named) else { return };
         // It may have told of itself as a master, and have been made a replica since.

@@ -6,8 +6,8 @@ use crate::contract::{Action, LinkId};
 use crate::event::Event;
 use crate::handshake::{MOST_NODES, announced_role};
 use crate::machine::Gossip;
-use crate::messages::Talk;
 use crate::node::{Address, Condition, Extensions, Node, has_data};
+use crate::sending::Talk;
 use crate::timeline::Suspicion;
 use crate::wire::{Body, Extension, Gossip as Section, GossipEntry, Header, MessageFlags, NodeFlags, Packet};
 
