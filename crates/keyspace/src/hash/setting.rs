@@ -102,7 +102,7 @@ impl Table {
                     visit_replaced(replaced);
                 }
                 None => {
-                    place = self.set_rewriting(place, key, field, &mut fields, bounds, &mut visit_replaced)
+                    place = self.set_rewriting(place, key, field, &mut fields, bounds, &mut visit_replaced);
                 }
             }
         }
