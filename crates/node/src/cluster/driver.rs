@@ -415,7 +415,8 @@ impl Driver {
         let replication = &self.server.replication;
         let source = match (replication.is_replica(), replication.link_down_since()) {
             (false, _) => Source::Never,
-            (true, None) => Source::Streaming { last_heard: now },
+            // A link that stands may be cut all the same: what counts is when anything came over it.
+            (true, None) => Source::Streaming { last_heard: replication.master_heard().unwrap_or(now) },
             (true, Some(since)) if replication.was_in_sync() => Source::Lost { since },
             (true, Some(_)) => Source::Never,
         };

@@ -189,6 +189,14 @@ impl Replication {
         }
     }
 
+    /// When the master of this replica was last heard; `None` on a master.
+    pub(crate) fn master_heard(&self) -> Option<clock::Instant> {
+        match &*self.role.lock() {
+            Role::Master => None,
+            Role::Replica { machine, .. } => Some(machine.lock().last_heard()),
+        }
+    }
+
     /// The master did so many things that could not be done here: it may be of another kind, or know more.
     fn count_unapplied(&self, count: u64) {
         self.stats.unexpected_errors.fetch_add(count, Ordering::Relaxed);
