@@ -1,6 +1,6 @@
 //! What goes wrong.
 
-use gossip::Gossip;
+use gossip::{Action, Gossip};
 
 use super::World;
 use super::disk::Disk;
@@ -59,6 +59,12 @@ impl World {
             self.stage.disks_lost == 0 && self.stage.chance.percent(8) && self.is_replaceable(host);
         self.stage.kill(host, powered);
         let crashed = &mut self.hosts[host];
+        let writes = crashed.disk.is_busy()
+            || crashed
+                .waiting
+                .iter()
+                .chain(&crashed.decided)
+                .any(|action| matches!(action, Action::Persist { .. }));
         (crashed.gossip, crashed.topology) = (None, None);
         crashed.decided.clear();
         crashed.waiting.clear();
@@ -72,7 +78,9 @@ impl World {
             crashed.disk.process_died(&mut self.stage.chance);
         } else {
             crashed.disk.power_failed(&mut self.stage.chance);
-            self.tell(&Seen::PowerFailed { id });
+        }
+        if writes || !powered {
+            self.tell(&Seen::LostWrites { id });
         }
         if loses_disk {
             self.stage.note(|| format!("host {host} loses its disk"));

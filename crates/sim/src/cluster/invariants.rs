@@ -28,8 +28,8 @@ pub(super) enum Seen<'a> {
     Claimed { id: NodeId, epoch: Epoch },
     /// A node routes by this from now on.
     Published { topology: &'a Topology },
-    /// A node's machine failed, and may have lost what was not synced.
-    PowerFailed { id: NodeId },
+    /// A node ended while it wrote, or its machine failed: what it had not told anybody may be lost.
+    LostWrites { id: NodeId },
 }
 
 /// One that looks at steps.

@@ -1,6 +1,6 @@
 //! Epochs never go back: the one that a node claims under, and the one it has voted in, not even over a
 //! power failure, since others have acted on them; the highest that it has seen, as long as its machine
-//! runs.
+//! runs and it does not end in the middle of a write.
 
 use slot_routing::{Epoch, NodeId};
 
@@ -22,7 +22,7 @@ impl Invariant<Seen<'_>> for Epochs {
             }
             Seen::Claimed { id, epoch } => self.claimed.see(id, *epoch, "claim's epoch"),
             Seen::Voted { voter, epoch, .. } => self.voted.see(voter, *epoch, "last vote's epoch"),
-            Seen::PowerFailed { id } => {
+            Seen::LostWrites { id } => {
                 self.current.forget(id);
                 Ok(())
             }
