@@ -92,16 +92,15 @@ impl Migration {
 /// Carries it out and writes the reply.
 pub(super) async fn migrate(connection: &mut Connection, args: Args<'_>) {
     let server = connection.server.clone();
-    let db = connection.session.db;
-    let mut released = None;
+    let mut source = Source { server: &server, db: connection.session.db, released: None };
     let reply = match Migration::parse(args) {
         Ok(migration) => {
-            let run = tokio::time::timeout(migration.timeout, migration.run(&server, db, &mut released));
+            let run = tokio::time::timeout(migration.timeout, migration.run(&mut source));
             run.await.unwrap_or(Err(Failure::Reading)).map_err(|error| error.to_string())
         }
         Err(text) => Err(text.to_owned()),
     };
-    if let Some(end) = released {
+    if let Some(end) = source.released {
         connection.session.last_write = end;
     }
     match reply {
@@ -126,22 +125,44 @@ enum Failure {
     NotOurs(CommandError),
 }
 
+/// Where the keys leave.
+struct Source<'a> {
+    server: &'a Server,
+    db: u16,
+    /// Where the last key that left ends in the log.
+    released: Option<ReplOffset>,
+}
+
+impl Source<'_> {
+    fn capture(&self, key: &[u8], dialect: Dialect) -> Option<CapturedKey> {
+        self.server.engine.capture(self.db, key, crate::process::time::now(), dialect)
+    }
+
+    /// Lets go of a key that has arrived, when no pause forbids it.
+    async fn release(&self, key: &[u8], captured: &CapturedKey) -> Result<Release, CommandError> {
+        loop {
+            let now = crate::process::time::now();
+            let engine = &self.server.engine;
+            let released =
+                with_scratch(|scratch| engine.release(&scratch.worker, self.db, key, now, captured));
+            if released != Ok(Release::Paused) {
+                return released;
+            }
+            self.server.pauses_over().await;
+        }
+    }
+}
+
 /// A key on its way; `None`: it has gone from here since it was restored there.
 type Parcel<'a> = (&'a [u8], Option<CapturedKey>);
 
 impl Migration {
-    /// `released` is set to where the last key that left ends in the log.
-    async fn run(
-        &self,
-        server: &Server,
-        db: u16,
-        released: &mut Option<ReplOffset>,
-    ) -> Result<&'static str, Failure> {
+    async fn run(&self, source: &mut Source<'_>) -> Result<&'static str, Failure> {
+        let server = source.server;
         server.engine.may_migrate(&self.keys).map_err(Failure::NotOurs)?;
-        let now = crate::process::time::now();
         let mut parcels: Vec<Parcel<'_>> = Vec::new();
         for key in &self.keys {
-            if let Some(captured) = server.engine.capture(db, key, now, Dialect::Redis) {
+            if let Some(captured) = source.capture(key, Dialect::Redis) {
                 parcels.push((key, Some(captured)));
             }
         }
@@ -163,10 +184,10 @@ impl Migration {
                 held.hold(&parcels);
                 for (key, captured) in &mut parcels {
                     let dialect = captured.as_ref().map_or(Dialect::Redis, |captured| captured.dialect);
-                    *captured = server.engine.capture(db, key, crate::process::time::now(), dialect);
+                    *captured = source.capture(key, dialect);
                 }
             }
-            let sent = self.send(&mut target, server, db, &parcels, replace, released).await;
+            let sent = self.send(source, &mut target, &parcels, replace).await;
             parcels = match sent {
                 // A link that was kept open had been closed by the other end: nothing was done there.
                 Err(Failure::Writing | Failure::Reading) if target.is_kept() && !target.has_answered() => {
@@ -185,14 +206,12 @@ impl Migration {
     /// Sends the keys, releases those that arrived, and returns those that changed meanwhile.
     async fn send<'a>(
         &self,
+        source: &mut Source<'_>,
         target: &mut Target,
-        server: &Server,
-        db: u16,
         parcels: &[Parcel<'a>],
         replace: bool,
-        released: &mut Option<ReplOffset>,
     ) -> Result<Vec<Parcel<'a>>, Failure> {
-        let asking = server.engine.topology.is_some();
+        let asking = source.server.engine.topology.is_some();
         let mut wire = Vec::new();
         for (key, captured) in parcels {
             match captured {
@@ -206,7 +225,6 @@ impl Migration {
             }
         }
         target.write(&wire).await?;
-        let capture = |key, dialect| server.engine.capture(db, key, crate::process::time::now(), dialect);
         let (mut changed, mut failure) = (Vec::new(), None);
         for (key, captured) in parcels {
             if captured.is_none() && asking {
@@ -215,16 +233,16 @@ impl Migration {
             let dialect = captured.as_ref().map_or(Dialect::Redis, |captured| captured.dialect);
             if let Value::Error(text) = target.read().await? {
                 if text == UNREADABLE && dialect == Dialect::Redis {
-                    changed.push((*key, capture(key, Dialect::Valkey)));
+                    changed.push((*key, source.capture(key, Dialect::Valkey)));
                     continue;
                 }
                 failure.get_or_insert(Failure::Refused(text));
                 continue;
             }
             let Some(captured) = captured.as_ref().filter(|_| !self.copy) else { continue };
-            match release(server, db, key, captured).await {
-                Ok(Release::Gone(end)) => *released = end.or(*released),
-                Ok(_) => changed.push((*key, capture(key, dialect))),
+            match source.release(key, captured).await {
+                Ok(Release::Gone(end)) => source.released = end.or(source.released),
+                Ok(_) => changed.push((*key, source.capture(key, dialect))),
                 Err(error) => drop(failure.get_or_insert(Failure::NotOurs(error))),
             }
         }
@@ -248,23 +266,6 @@ impl HeldSlots<'_> {
 impl Drop for HeldSlots<'_> {
     fn drop(&mut self) {
         self.slots.iter().for_each(|slot| self.server.free_slot(*slot));
-    }
-}
-
-/// Lets go of a key that has arrived, when no pause forbids it.
-async fn release(
-    server: &Server,
-    db: u16,
-    key: &[u8],
-    captured: &CapturedKey,
-) -> Result<Release, CommandError> {
-    loop {
-        let now = crate::process::time::now();
-        let released = with_scratch(|scratch| server.engine.release(&scratch.worker, db, key, now, captured));
-        if released != Ok(Release::Paused) {
-            return released;
-        }
-        server.pauses_over().await;
     }
 }
 
