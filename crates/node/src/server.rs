@@ -8,13 +8,14 @@ use clock::Millis;
 use engine::{Client, ClientKind, Engine, PauseMode, PausePurpose};
 use parking_lot::Mutex;
 use slot_routing::Slot;
-use tokio::sync::{Notify, watch};
+use tokio::sync::Notify;
 
 use crate::cluster::Cluster;
 use crate::commands::Pool;
 use crate::durability::saving::Saving;
 use crate::net::listener::Listeners;
 use crate::process::shutdown::Shutdown;
+use crate::process::stopping::Stopping;
 use crate::process::totals::{Baseline, Traffic};
 use crate::process::{memory, oom, rates};
 use crate::replication::failover::Failover;
@@ -134,7 +135,7 @@ pub(crate) struct Server {
     pub(crate) next_client_id: AtomicU64,
     /// The wall clock at the start, in seconds.
     pub(crate) started: i64,
-    stopping: watch::Sender<bool>,
+    pub(crate) stopping: Stopping,
 }
 
 impl Server {
@@ -162,19 +163,8 @@ impl Server {
             connected: AtomicUsize::new(0),
             next_client_id: AtomicU64::new(1),
             started: crate::process::time::now().secs(),
-            stopping: watch::Sender::new(false),
+            stopping: Stopping::default(),
         })
-    }
-
-    /// Tells every task to come to its end.
-    pub(crate) fn stop(&self) {
-        self.stopping.send_replace(true);
-    }
-
-    /// Returns when [`Server::stop`] has been called.
-    pub(crate) async fn stopped(&self) {
-        // The sender lives as long as the server, so waiting cannot fail.
-        let _ = self.stopping.subscribe().wait_for(|stopping| *stopping).await;
     }
 
     /// Returns when nothing holds commands back any more.

@@ -78,7 +78,7 @@ async fn accept(server: Arc<Server>, mut accepted: mpsc::UnboundedReceiver<Socke
                     Err(error) => tracing::debug!("a connection was lost before it was served: {error}"),
                 }
             }
-            () = server.stopped() => return,
+            () = server.stopping.stopped() => return,
         }
     }
 }

@@ -11,5 +11,6 @@ pub(crate) mod rates;
 pub(crate) mod settings;
 pub(crate) mod shutdown;
 pub(crate) mod startup;
+pub(crate) mod stopping;
 pub(crate) mod time;
 pub(crate) mod totals;

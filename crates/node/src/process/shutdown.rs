@@ -56,7 +56,7 @@ impl<'a> Stop<'a> {
 
     /// The server stops: nobody goes on.
     fn carry_out(self) {
-        self.0.stop();
+        self.0.stopping.stop();
         std::mem::forget(self);
     }
 }

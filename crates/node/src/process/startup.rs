@@ -169,7 +169,7 @@ fn start(configured: Configured) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     worker::install_scratch(&server);
     let outcome = runtime.block_on(control(&server, &workers, prepared));
-    server.stop();
+    server.stopping.stop();
     for worker in workers {
         drop(worker.connections);
         if worker.thread.join().is_err() {
@@ -277,7 +277,7 @@ async fn until_stopped(
                 tracing::warn!("Received SIGINT scheduling shutdown...");
                 "shutdown-on-sigint"
             }
-            () = server.stopped() => {
+            () = server.stopping.stopped() => {
                 tracing::warn!("User requested shutdown...");
                 return Ok(());
             }

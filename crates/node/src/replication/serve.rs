@@ -97,7 +97,7 @@ async fn run(server: Arc<Server>) {
     let mut serving =
         Serving { server: server.clone(), peers: HashMap::new(), transfers: HashMap::new(), following: None };
     let mut look = tokio::time::interval(LOOK_PERIOD);
-    let stopped = server.stopped();
+    let stopped = server.stopping.stopped();
     tokio::pin!(stopped);
     loop {
         let deadline = server.replication.master.lock().next_deadline();

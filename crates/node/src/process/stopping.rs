@@ -1,0 +1,26 @@
+//! The word that the server stops, for every task that goes on until then.
+
+use tokio::sync::watch;
+
+/// Whether the server stops. Those who hold a copy hear of it.
+#[derive(Debug, Clone)]
+pub(crate) struct Stopping(watch::Sender<bool>);
+
+impl Default for Stopping {
+    fn default() -> Self {
+        Self(watch::Sender::new(false))
+    }
+}
+
+impl Stopping {
+    /// Tells every task to come to its end.
+    pub(crate) fn stop(&self) {
+        self.0.send_replace(true);
+    }
+
+    /// Returns when [`Stopping::stop`] has been called.
+    pub(crate) async fn stopped(&self) {
+        // The sender lives as long as this, so waiting cannot fail.
+        let _ = self.0.subscribe().wait_for(|stopping| *stopping).await;
+    }
+}
