@@ -2,18 +2,16 @@
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
 
 use clock::Millis;
-use engine::{Client, ClientKind, Engine, PauseMode, PausePurpose};
+use engine::{Client, ClientKind, Engine};
 use parking_lot::Mutex;
-use slot_routing::Slot;
-use tokio::sync::Notify;
 
 use crate::cluster::Cluster;
 use crate::commands::Pool;
 use crate::durability::saving::Saving;
 use crate::net::listener::Listeners;
+use crate::net::pauses::PauseGate;
 use crate::process::shutdown::Shutdown;
 use crate::process::stopping::Stopping;
 use crate::process::totals::{Baseline, Traffic};
@@ -21,9 +19,6 @@ use crate::process::{memory, oom, rates};
 use crate::replication::failover::Failover;
 use crate::replication::{Replication, SharedLog};
 use config::Config;
-
-/// How often a paused connection looks whether it may go on.
-const PAUSE_LOOK: Duration = Duration::from_millis(20);
 
 /// Counters of the network side that are not a thread's own.
 #[derive(Debug, Default)]
@@ -107,7 +102,7 @@ pub(crate) struct Identity {
 /// A running server.
 #[derive(Debug)]
 pub(crate) struct Server {
-    pub(crate) engine: Engine,
+    pub(crate) engine: Arc<Engine>,
     pub(crate) config: Config,
     pub(crate) identity: Identity,
     pub(crate) network: NetworkStats,
@@ -119,8 +114,7 @@ pub(crate) struct Server {
     pub(crate) memory: memory::Tracker,
     pub(crate) limits: Limits,
     pub(crate) listeners: Listeners,
-    /// Wakes connections whose commands were paused.
-    pause_ended: Notify,
+    pub(crate) pauses: PauseGate,
     pub(crate) replication: Replication,
     pub(crate) saving: Saving,
     pub(crate) shutdown: Shutdown,
@@ -140,7 +134,9 @@ pub(crate) struct Server {
 
 impl Server {
     pub(crate) fn new(engine: Engine, config: Config, identity: Identity, log: Arc<SharedLog>) -> Arc<Self> {
+        let engine = Arc::new(engine);
         Arc::new(Self {
+            pauses: PauseGate::new(engine.clone()),
             engine,
             replication: Replication::new(&config, log),
             saving: Saving::new(),
@@ -159,69 +155,11 @@ impl Server {
             limits: Limits::default(),
             cluster: OnceLock::new(),
             listeners: Listeners::default(),
-            pause_ended: Notify::new(),
             connected: AtomicUsize::new(0),
             next_client_id: AtomicU64::new(1),
             started: crate::process::time::now().secs(),
             stopping: Stopping::default(),
         })
-    }
-
-    /// Returns when nothing holds commands back any more.
-    pub(crate) async fn unpaused(&self) {
-        loop {
-            self.pauses_over().await;
-            let ended = self.pause_ended.notified();
-            if !self.engine.pauses.holds_slots() {
-                return;
-            }
-            let _ = tokio::time::timeout(PAUSE_LOOK, ended).await;
-        }
-    }
-
-    /// Returns when no pause holds; slots may be held.
-    pub(crate) async fn pauses_over(&self) {
-        loop {
-            let ended = self.pause_ended.notified();
-            let now = crate::process::time::now();
-            let Some(next) = self.engine.pauses.settle(&self.engine.settings, now) else { return };
-            let left = Duration::from_millis(u64::try_from(next.0 - now.0).unwrap_or(0));
-            // CLIENT UNPAUSE tells nobody: look again.
-            let _ = tokio::time::timeout(left.min(PAUSE_LOOK), ended).await;
-        }
-    }
-
-    /// Holds writes back for a manual failover, for at most so long.
-    pub(crate) fn pause_for_failover(&self, longest: Duration) {
-        let end = crate::process::time::now()
-            .0
-            .saturating_add(i64::try_from(longest.as_millis()).unwrap_or(i64::MAX));
-        let (purpose, mode) = (PausePurpose::Failover, PauseMode::Writes);
-        self.engine.pauses.pause(&self.engine.settings, purpose, mode, Millis(end));
-    }
-
-    /// Lets writes to a slot go on that was held.
-    pub(crate) fn free_slot(&self, slot: Slot) {
-        self.engine.free_slot(slot);
-        self.pause_ended.notify_waiters();
-    }
-
-    /// Ends the pause for a manual failover, and lets those go on whom it held back.
-    pub(crate) fn resume_after_failover(&self) {
-        self.engine.pauses.unpause(&self.engine.settings, PausePurpose::Failover);
-        self.pause_ended.notify_waiters();
-    }
-
-    /// Holds writes back for a shutdown, until it is given up.
-    pub(crate) fn pause_for_shutdown(&self) {
-        let (purpose, mode) = (PausePurpose::Shutdown, PauseMode::Writes);
-        self.engine.pauses.pause(&self.engine.settings, purpose, mode, Millis(i64::MAX));
-    }
-
-    /// A shutdown was given up.
-    pub(crate) fn resume_after_shutdown(&self) {
-        self.engine.pauses.unpause(&self.engine.settings, PausePurpose::Shutdown);
-        self.pause_ended.notify_waiters();
     }
 
     pub(crate) fn client_id(&self) -> u64 {

@@ -369,7 +369,7 @@ impl Driver {
                 self.look_at = self.now();
             }
             Action::PauseWrites { until } => {
-                self.server.pause_for_failover(until.since(self.now()));
+                self.server.pauses.pause_for_failover(until.since(self.now()));
                 self.pauses += 1;
                 self.pause = Some(Pause { number: self.pauses, until });
                 self.aside.drain(self.pauses);
@@ -430,7 +430,7 @@ impl Driver {
 
     fn resume_writes(&mut self) {
         if self.pause.take().is_some() {
-            self.server.resume_after_failover();
+            self.server.pauses.resume_after_failover();
         }
     }
 

@@ -148,7 +148,7 @@ impl Source<'_> {
             if released != Ok(Release::Paused) {
                 return released;
             }
-            self.server.pauses_over().await;
+            self.server.pauses.over().await;
         }
     }
 }
@@ -265,7 +265,7 @@ impl HeldSlots<'_> {
 
 impl Drop for HeldSlots<'_> {
     fn drop(&mut self) {
-        self.slots.iter().for_each(|slot| self.server.free_slot(*slot));
+        self.slots.iter().for_each(|slot| self.server.pauses.free_slot(*slot));
     }
 }
 

@@ -222,7 +222,7 @@ impl Connection {
     /// Waits until no pause holds commands back any more.
     pub(crate) async fn wait_for_unpause(&mut self) -> Waited<()> {
         let server = self.server.clone();
-        self.wait(server.unpaused()).await
+        self.wait(server.pauses.nothing_held()).await
     }
 
     /// Waits until a command that waits for keys is served, its time is over, or something else ends that.

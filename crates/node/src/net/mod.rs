@@ -5,5 +5,6 @@ pub(crate) mod connection;
 pub(crate) mod dialer;
 pub(crate) mod listener;
 pub(crate) mod output;
+pub(crate) mod pauses;
 pub(crate) mod transport;
 pub(crate) mod worker;

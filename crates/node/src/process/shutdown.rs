@@ -49,7 +49,7 @@ impl<'a> Stop<'a> {
     /// Returns when every write that was let in before has ended.
     fn begin(server: &'a Server) -> Self {
         *server.shutdown.under_way.lock() += 1;
-        server.pause_for_shutdown();
+        server.pauses.pause_for_shutdown();
         server.engine.drain();
         Self(server)
     }
@@ -67,7 +67,7 @@ impl Drop for Stop<'_> {
         *under_way -= 1;
         if *under_way == 0 {
             self.0.replication.log.lock().unseal();
-            self.0.resume_after_shutdown();
+            self.0.pauses.resume_after_shutdown();
         }
     }
 }

@@ -149,7 +149,7 @@ async fn hand_over(
     timeout: Option<Duration>,
 ) {
     let longest = timeout.unwrap_or(WITHOUT_TIMEOUT);
-    server.pause_for_failover(longest + LONGEST_HANDOVER);
+    server.pauses.pause_for_failover(longest + LONGEST_HANDOVER);
     let aborted = server.failover.aborted.notified();
     tokio::pin!(aborted);
     tracing::info!("FAILOVER requested.");
@@ -173,7 +173,7 @@ async fn hand_over(
     };
     tracing::info!("Failover {}.", if outcome { "done: this node is a replica now" } else { "aborted" });
     server.failover.set(State::None);
-    server.resume_after_failover();
+    server.pauses.resume_after_failover();
 }
 
 /// Waits until the target, or any replica, has everything.
