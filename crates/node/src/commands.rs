@@ -52,14 +52,14 @@ async fn dispatch(connection: &mut Connection, command: NodeCommand, args: Args<
         }
         NodeCommand::Failover => replication::failover(&server, args),
         NodeCommand::DebugSleep => server::debug_sleep(args).await,
-        NodeCommand::ConfigGet => return config::get(&server, args, &mut connection.reply()),
+        NodeCommand::ConfigGet => return config::get(&server.config, args, &mut connection.reply()),
         NodeCommand::Exec => return transaction::exec(connection).await,
         NodeCommand::Info => return info::info(&server, args, &mut connection.reply()),
         NodeCommand::Cluster(command) => return cluster::run(connection, command, args).await,
         NodeCommand::MemoryDoctor => return memory::doctor(&server, &mut connection.reply()),
         NodeCommand::MemoryMallocStats => return memory::malloc_stats(&mut connection.reply()),
         NodeCommand::MemoryPurge => {
-            memory::purge(&server).await;
+            memory::purge(server.engine.keyspace.clone()).await;
             Ok(())
         }
         NodeCommand::MemoryStats => return memory::stats(&server, &mut connection.reply()),

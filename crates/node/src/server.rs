@@ -103,7 +103,7 @@ pub(crate) struct Identity {
 #[derive(Debug)]
 pub(crate) struct Server {
     pub(crate) engine: Arc<Engine>,
-    pub(crate) config: Config,
+    pub(crate) config: Arc<Config>,
     pub(crate) identity: Identity,
     pub(crate) network: NetworkStats,
     pub(crate) expiry: ExpiryStats,
@@ -144,7 +144,7 @@ impl Server {
             failover: Failover::default(),
             oom_score: oom::Score::default(),
             migration_targets: Pool::default(),
-            config,
+            config: Arc::new(config),
             identity,
             network: NetworkStats::default(),
             expiry: ExpiryStats::default(),

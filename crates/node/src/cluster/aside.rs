@@ -12,13 +12,12 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use engine::Left;
+use engine::{Engine, Left};
 use parking_lot::Mutex;
 use slot_routing::{Ownership, Role, Slot, SlotSet, Topology};
 use tokio::sync::mpsc::UnboundedSender;
 
 use super::store::Store;
-use crate::server::Server;
 
 /// How often it is looked whether a pause is over.
 const PAUSE_LOOK: Duration = Duration::from_millis(20);
@@ -56,7 +55,7 @@ type Leaving = Arc<Mutex<SlotSet>>;
 /// The way to both threads.
 #[derive(Debug)]
 pub(super) struct Aside {
-    server: Arc<Server>,
+    engine: Arc<Engine>,
     orders: Option<Sender<Order>>,
     writer: Option<JoinHandle<()>>,
     jobs: Sender<Job>,
@@ -65,16 +64,16 @@ pub(super) struct Aside {
 }
 
 impl Aside {
-    pub(super) fn start(server: Arc<Server>, store: Store, done: UnboundedSender<Done>) -> Result<Self> {
+    pub(super) fn start(engine: Arc<Engine>, store: Store, done: UnboundedSender<Done>) -> Result<Self> {
         let (orders, ordered) = channel();
         let (jobs, asked) = channel();
         let leaving = Leaving::default();
         let named = |name: &str| std::thread::Builder::new().name(name.to_owned());
         let report = done.clone();
         let writer = named("nodes.conf").spawn(move || write(store, &ordered, &report))?;
-        let (data, left, report) = (server.clone(), leaving.clone(), done.clone());
+        let (data, left, report) = (engine.clone(), leaving.clone(), done.clone());
         named("cluster-data").spawn(move || work(&data, &left, &asked, &report)).context("no thread")?;
-        Ok(Self { server, orders: Some(orders), writer: Some(writer), jobs, leaving, done })
+        Ok(Self { engine, orders: Some(orders), writer: Some(writer), jobs, leaving, done })
     }
 
     /// Has `text` written as the content of `nodes.conf`.
@@ -105,8 +104,7 @@ impl Aside {
     /// been lost.
     pub(super) fn still_held(&self, slots: &SlotSet) -> SlotSet {
         let leaving = self.leaving.lock();
-        let held =
-            |slot: &Slot| !leaving.contains(*slot) && self.server.engine.keyspace.keys_in_slot(*slot) > 0;
+        let held = |slot: &Slot| !leaving.contains(*slot) && self.engine.keyspace.keys_in_slot(*slot) > 0;
         slots.iter().filter(held).collect()
     }
 
@@ -117,9 +115,9 @@ impl Aside {
 
     /// Waits, elsewhere, until no write is under way any more.
     pub(super) fn drain(&self, pause: u64) {
-        let (server, done) = (self.server.clone(), self.done.clone());
+        let (engine, done) = (self.engine.clone(), self.done.clone());
         tokio::task::spawn_blocking(move || {
-            server.engine.drain();
+            engine.drain();
             let _ = done.send(Done::Drained { pause });
         });
     }
@@ -136,7 +134,7 @@ impl Aside {
             self.leaving.lock().iter().filter(|slot| !elsewhere(slot)).collect()
         };
         for slot in back {
-            while self.server.engine.leave_slot(slot) == Left::Some {}
+            while self.engine.leave_slot(slot) == Left::Some {}
             self.leaving.lock().remove(slot);
         }
     }
@@ -178,16 +176,16 @@ fn write(mut store: Store, orders: &Receiver<Order>, done: &UnboundedSender<Done
     }
 }
 
-fn work(server: &Server, leaving: &Leaving, jobs: &Receiver<Job>, done: &UnboundedSender<Done>) {
+fn work(engine: &Engine, leaving: &Leaving, jobs: &Receiver<Job>, done: &UnboundedSender<Done>) {
     while let Ok(job) = jobs.recv() {
         match job {
-            Job::Leave => leave(server, leaving),
+            Job::Leave => leave(engine, leaving),
             Job::Empty => {
-                server.engine.forget_everything();
+                engine.forget_everything();
                 let _ = done.send(Done::Emptied);
             }
             Job::Look { at_start } => {
-                let slots = keys_of_others(server);
+                let slots = keys_of_others(engine);
                 if !slots.is_empty() {
                     let _ = done.send(Done::KeysFound { slots, at_start });
                 }
@@ -196,11 +194,11 @@ fn work(server: &Server, leaving: &Leaving, jobs: &Receiver<Job>, done: &Unbound
     }
 }
 
-fn leave(server: &Server, leaving: &Leaving) {
+fn leave(engine: &Engine, leaving: &Leaving) {
     loop {
         let Some(slot) = leaving.lock().iter().next() else { return };
         while leaving.lock().contains(slot) {
-            match server.engine.leave_slot(slot) {
+            match engine.leave_slot(slot) {
                 Left::Some => {}
                 Left::Paused => std::thread::sleep(PAUSE_LOOK),
                 Left::Nothing => drop(leaving.lock().remove(slot)),
@@ -210,8 +208,8 @@ fn leave(server: &Server, leaving: &Leaving) {
 }
 
 /// The slots with keys that neither this node nor its master serves, nor are on their way here.
-fn keys_of_others(server: &Server) -> SlotSet {
-    let keyspace = &server.engine.keyspace;
+fn keys_of_others(engine: &Engine) -> SlotSet {
+    let keyspace = &engine.keyspace;
     let others = |slot: &Slot| keyspace.keys_in_slot(*slot) > 0 && is_left(keyspace.lock(*slot).ownership());
     Slot::all().filter(others).collect()
 }

@@ -86,7 +86,7 @@ impl Driver {
         let now = crate::process::time::instant();
         Ok(Self {
             gossip,
-            aside: Aside::start(server.clone(), store, report)?,
+            aside: Aside::start(server.engine.clone(), store, report)?,
             server,
             done,
             links: Links::new(sender),
@@ -361,7 +361,7 @@ impl Driver {
             }
             Action::Publish(topology) => {
                 self.aside.settle(&topology);
-                publish::publish(&self.server, *topology);
+                publish::publish(&self.server.engine, *topology);
             }
             Action::BecomeMaster => {
                 self.server.replication.become_master(&self.server);

@@ -6,13 +6,11 @@
 
 use std::sync::Arc;
 
-use engine::Gate;
+use engine::{Engine, Gate};
 use slot_routing::{Ownership, Slot, Topology};
 
-use crate::server::Server;
-
-pub(super) fn publish(server: &Server, topology: Topology) {
-    let Some(published) = &server.engine.topology else { return };
+pub(super) fn publish(engine: &Engine, topology: Topology) {
+    let Some(published) = &engine.topology else { return };
     let before = published.load_full();
     let (were, are) = (before.ownerships(), topology.ownerships());
     let changed = |slot: &Slot| were[slot.index()] != are[slot.index()];
@@ -20,29 +18,29 @@ pub(super) fn publish(server: &Server, topology: Topology) {
         .filter(changed)
         .partition(|&slot| matches!(topology.ownership(slot), Ownership::Mine | Ownership::Migrating));
     let topology = Arc::new(topology);
-    flip(server, &topology, ours);
+    flip(engine, &topology, ours);
     published.store(topology.clone());
-    flip(server, &topology, others);
+    flip(engine, &topology, others);
     let of_my_shard = |topology: &Topology, slot: Slot| {
         topology.owner(slot).is_some_and(|owner| owner.shard == topology.me().shard)
     };
     let left = |slot: Slot| of_my_shard(&before, slot) && !of_my_shard(&topology, slot);
-    server.engine.pubsub.leave_slots(left);
-    server.engine.settings.set_gate(Gate::CLUSTER_DOWN, !topology.serving);
+    engine.pubsub.leave_slots(left);
+    engine.settings.set_gate(Gate::CLUSTER_DOWN, !topology.serving);
     if !topology.serving {
-        server.engine.retry_waiters();
+        engine.retry_waiters();
     }
 }
 
 /// Tells every slot what the topology that the server starts with says of it.
-pub(crate) fn settle(server: &Server) {
-    if let Some(published) = &server.engine.topology {
-        flip(server, &published.load(), Slot::all());
+pub(crate) fn settle(engine: &Engine) {
+    if let Some(published) = &engine.topology {
+        flip(engine, &published.load(), Slot::all());
     }
 }
 
-fn flip(server: &Server, topology: &Topology, slots: impl IntoIterator<Item = Slot>) {
+fn flip(engine: &Engine, topology: &Topology, slots: impl IntoIterator<Item = Slot>) {
     for slot in slots {
-        server.engine.set_ownership(slot, topology.ownership(slot));
+        engine.set_ownership(slot, topology.ownership(slot));
     }
 }

@@ -7,16 +7,16 @@ use resp::{Args, Writer};
 
 use crate::process::settings;
 use crate::server::Server;
-use config::SetError;
+use config::{Config, SetError};
 
 /// CONFIG GET pattern [pattern ...]
-pub(crate) fn get(server: &Server, args: Args<'_>, reply: &mut Writer<'_>) {
+pub(crate) fn get(config: &Config, args: Args<'_>, reply: &mut Writer<'_>) {
     let patterns = args.from(2);
     let matched = |name: &str| {
         patterns.iter().find(|pattern| glob::matches(&pattern.to_ascii_lowercase(), name.as_bytes()))
     };
-    let mut all = server.config.all();
-    let hidden = |pattern: &[u8]| server.config.hidden(std::str::from_utf8(pattern).ok()?);
+    let mut all = config.all();
+    let hidden = |pattern: &[u8]| config.hidden(std::str::from_utf8(pattern).ok()?);
     all.extend(patterns.iter().filter_map(hidden));
     let found: Vec<_> = all.iter().filter_map(|(name, value)| Some((*name, value, matched(name)?))).collect();
     reply.map(found.len());

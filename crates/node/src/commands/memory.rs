@@ -1,5 +1,7 @@
 //! MEMORY STATS, DOCTOR, MALLOC-STATS, PURGE.
 
+use std::sync::Arc;
+
 use keyspace::{Keyspace, pool_use};
 use resp::Writer;
 
@@ -144,8 +146,7 @@ pub(super) fn malloc_stats(reply: &mut Writer<'_>) {
 }
 
 /// MEMORY PURGE: what the cron does within half a minute, at once.
-pub(super) async fn purge(server: &Server) {
-    let keyspace = server.engine.keyspace.clone();
+pub(super) async fn purge(keyspace: Arc<Keyspace>) {
     // The general allocator gives back by itself, with its own threads.
     let steps = move || (0..Keyspace::PURGE_STEPS).map(|step| keyspace.purge_step(step)).sum::<usize>();
     let given = tokio::task::spawn_blocking(steps).await.unwrap_or(0);

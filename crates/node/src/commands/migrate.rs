@@ -19,6 +19,7 @@ use slot_routing::{ReplOffset, Slot};
 
 use crate::net::connection::Connection;
 use crate::net::dialer::Dialer;
+use crate::net::pauses::PauseGate;
 use crate::net::worker::with_scratch;
 use crate::server::Server;
 
@@ -169,13 +170,14 @@ impl Migration {
         if parcels.is_empty() {
             return Ok("NOKEY");
         }
-        let mut target = Target::reach(server, &self.place, self.timeout).await?;
-        if target.is(server) {
+        let dialer = Dialer::new(&server.config);
+        let mut target = Target::reach(&server.migration_targets, &dialer, &self.place, self.timeout).await?;
+        if target.is_at(&server.listeners) {
             // In Redis, which serves nobody meanwhile, no answer comes.
             return Err(Failure::Reading);
         }
         let mut replace = self.replace;
-        let mut held = HeldSlots { server, slots: Vec::new() };
+        let mut held = HeldSlots { pauses: &server.pauses, slots: Vec::new() };
         for tries in 1.. {
             if parcels.is_empty() {
                 break;
@@ -191,7 +193,7 @@ impl Migration {
             parcels = match sent {
                 // A link that was kept open had been closed by the other end: nothing was done there.
                 Err(Failure::Writing | Failure::Reading) if target.is_kept() && !target.has_answered() => {
-                    target = Target::connect(&Dialer::new(&server.config), &self.place, self.timeout).await?;
+                    target = Target::connect(&dialer, &self.place, self.timeout).await?;
                     continue;
                 }
                 sent => sent?,
@@ -252,20 +254,20 @@ impl Migration {
 
 /// Slots whose writes wait for as long as this lives.
 struct HeldSlots<'a> {
-    server: &'a Server,
+    pauses: &'a PauseGate,
     slots: Vec<Slot>,
 }
 
 impl HeldSlots<'_> {
     fn hold(&mut self, parcels: &[Parcel<'_>]) {
         let slots: BTreeSet<Slot> = parcels.iter().map(|(key, _)| Slot::of_key(key)).collect();
-        self.slots = slots.into_iter().filter(|slot| self.server.engine.hold_slot(*slot)).collect();
+        self.slots = slots.into_iter().filter(|slot| self.pauses.hold_slot(*slot)).collect();
     }
 }
 
 impl Drop for HeldSlots<'_> {
     fn drop(&mut self) {
-        self.slots.iter().for_each(|slot| self.server.pauses.free_slot(*slot));
+        self.slots.iter().for_each(|slot| self.pauses.free_slot(*slot));
     }
 }
 

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use config::Config;
 use engine::Unblock;
 use replication::{PsyncRequest, Replconf};
 use resp::{Args, Writer};
@@ -10,7 +11,7 @@ use resp::{Args, Writer};
 use super::Outcome;
 use crate::net::connection::{Connection, Waited};
 use crate::replication::failover;
-use crate::replication::{Event, MasterAddress, Newcomer};
+use crate::replication::{Event, MasterAddress, Newcomer, Replication};
 use crate::server::Server;
 
 /// PSYNC id offset, SYNC: the connection leaves for the replication thread.
@@ -73,7 +74,7 @@ fn take_over(server: &Server, request: &PsyncRequest) -> Result<(), &'static str
     }
     tracing::info!("Failover request was accepted: this node is the master now.");
     server.replication.become_master(server);
-    configure(server, &[]);
+    configure(&server.config, &[]);
     Ok(())
 }
 
@@ -106,7 +107,7 @@ pub(super) fn replicaof(server: &Server, args: Args<'_>, reply: &mut Writer<'_>)
         if server.replication.become_master(server) {
             tracing::info!("MASTER MODE enabled (user request)");
         }
-        configure(server, &[]);
+        configure(&server.config, &[]);
         return reply.ok();
     }
     let Some(port) = resp::parse_i64(port).and_then(|port| u16::try_from(port).ok()) else {
@@ -114,7 +115,7 @@ pub(super) fn replicaof(server: &Server, args: Args<'_>, reply: &mut Writer<'_>)
     };
     let master = MasterAddress { host: String::from_utf8_lossy(host).into_owned(), port };
     tracing::info!("REPLICAOF {}:{port} enabled (user request)", master.host);
-    configure(server, &[master.host.clone(), port.to_string()]);
+    configure(&server.config, &[master.host.clone(), port.to_string()]);
     if server.replication.become_replica_of(server, master) {
         reply.ok();
     } else {
@@ -123,8 +124,8 @@ pub(super) fn replicaof(server: &Server, args: Args<'_>, reply: &mut Writer<'_>)
 }
 
 /// CONFIG GET shows, and CONFIG REWRITE writes, whom this server follows now.
-fn configure(server: &Server, master: &[String]) {
-    let set = server.config.load("replicaof", master);
+fn configure(config: &Config, master: &[String]) {
+    let set = config.load("replicaof", master);
     debug_assert_eq!(set, Ok(()));
 }
 
@@ -132,7 +133,7 @@ fn configure(server: &Server, master: &[String]) {
 pub(super) async fn wait(connection: &mut Connection, args: Args<'_>) {
     let server = connection.server.clone();
     let protocol = connection.session.protocol;
-    let (needed, timeout) = match wait_arguments(&server, args) {
+    let (needed, timeout) = match wait_arguments(&server.replication, args) {
         Ok(arguments) => arguments,
         Err(error) => return Writer::new(connection.output(), protocol).error(error),
     };
@@ -168,8 +169,11 @@ pub(super) async fn wait(connection: &mut Connection, args: Args<'_>) {
 }
 
 /// How many replicas, and how long; no time is for ever.
-fn wait_arguments(server: &Server, args: Args<'_>) -> Result<(usize, Option<Duration>), &'static str> {
-    if server.replication.is_replica() {
+fn wait_arguments(
+    replication: &Replication,
+    args: Args<'_>,
+) -> Result<(usize, Option<Duration>), &'static str> {
+    if replication.is_replica() {
         return Err("ERR WAIT cannot be used with replica instances. Please also note that since Redis 4.0 \
                     if a replica is configured to be writable (which is not the default) writes to replicas \
                     are just local and are not propagated.");

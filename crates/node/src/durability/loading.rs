@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
 use clock::Millis;
-use engine::Gate;
+use engine::{Engine, Gate};
 use keyspace::{LockedSlots, Usage};
 use persistence::{Entry, Item, Limits, RdbError, RdbLoader, Reason};
 use slot_routing::{SLOT_COUNT, Slot};
@@ -122,19 +122,19 @@ pub(crate) fn replace_by_file(server: &Server, path: &Path, drop_expired: bool) 
     let file = std::fs::File::open(path)?;
     server.saving.loading.begin(file.metadata()?.len());
     server.engine.settings.set_gate(Gate::LOADING, true);
-    flush(server);
+    flush(&server.engine);
     let outcome = load(server, file, drop_expired);
     if outcome.is_err() {
         // Half of a file is nobody's data.
-        flush(server);
+        flush(&server.engine);
     }
     server.engine.touch_all_watched();
     outcome
 }
 
 /// Removes every key of every database.
-fn flush(server: &Server) {
-    let turn = server.engine.keyspace.script_turn();
+fn flush(engine: &Engine) {
+    let turn = engine.keyspace.script_turn();
     let mut taken = Vec::new();
     for slot in LockedSlots::all(&turn).iter_mut() {
         taken.extend(slot.databases().filter_map(|db| slot.take(db).table));

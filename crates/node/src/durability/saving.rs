@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use clock::Instant;
+use config::Config;
 use engine::Gate;
 use keyspace::kept_bytes;
 use parking_lot::{Condvar, Mutex};
@@ -340,8 +341,8 @@ fn changes(server: &Server) -> u64 {
 }
 
 /// The save points: after so long with so many changes.
-fn save_points(server: &Server) -> Vec<(Duration, u64)> {
-    let text = server.config.text("save");
+fn save_points(config: &Config) -> Vec<(Duration, u64)> {
+    let text = config.text("save");
     let numbers: Vec<u64> = text.split_ascii_whitespace().filter_map(|word| word.parse().ok()).collect();
     numbers.chunks_exact(2).map(|pair| (Duration::from_secs(pair[0]), pair[1])).collect()
 }
@@ -381,7 +382,7 @@ pub(crate) async fn watch(server: Arc<Server>) {
 }
 
 fn due(server: &Server) -> Option<(Duration, u64)> {
-    let points = save_points(server);
+    let points = save_points(&server.config);
     if points.is_empty() || server.engine.settings.gate().contains(Gate::LOADING) {
         return None;
     }

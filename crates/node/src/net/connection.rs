@@ -24,6 +24,7 @@ use crate::net::transport::{Socket, Stream};
 use crate::net::worker::{Scratch, with_scratch};
 use crate::process::crash;
 use crate::replication::SessionProfile;
+use crate::replication::commit_point::CommitPoint;
 use crate::server::{OutputLimit, Server};
 
 /// A request that is longer than this gets twice the room each time, up to so much more.
@@ -201,7 +202,7 @@ impl Connection {
             done = event => Waited::Done(done),
             how = unblocked => Waited::Unblocked(how),
             () = self.stream.left() => Waited::Gone,
-            () = send_all(&self.stream, &mut self.output, &self.server, &client) => Waited::Gone,
+            () = send_all(&self.stream, &mut self.output, &self.server.replication.commit_point, &client) => Waited::Gone,
         };
         client.set_blocked(false);
         if matches!(waited, Waited::Gone) {
@@ -476,7 +477,9 @@ impl Connection {
     /// Sends what waits to be sent.
     fn poll_send(&mut self, context: &mut Context<'_>) -> io::Result<()> {
         while !self.output.is_empty() {
-            if poll_release(&mut self.output, &self.server, self.session.id, context).is_pending() {
+            if poll_release(&mut self.output, &self.server.replication.commit_point, self.session.id, context)
+                .is_pending()
+            {
                 return self.check_output_limit();
             }
             match Pin::new(&mut self.stream).poll_write(context, self.output.sendable()) {
@@ -531,9 +534,9 @@ async fn killed(client: &Client) {
 }
 
 /// Sends what waits to be sent, as the socket takes it. Returns when that is no longer possible.
-async fn send_all(stream: &Stream, output: &mut Output, server: &Server, client: &Client) {
+async fn send_all(stream: &Stream, output: &mut Output, point: &CommitPoint, client: &Client) {
     while !output.is_empty() {
-        poll_fn(|context| poll_release(output, server, client.id, context)).await;
+        poll_fn(|context| poll_release(output, point, client.id, context)).await;
         match stream.send(output.sendable()).await {
             Ok(len) => {
                 with_scratch(|scratch| scratch.traffic.count_write(len));
@@ -548,11 +551,10 @@ async fn send_all(stream: &Stream, output: &mut Output, server: &Server, client:
 }
 
 /// Ready when something may be sent of what waits. What is held is let go of when the log is committed that far.
-fn poll_release(output: &mut Output, server: &Server, client: u64, context: &Context<'_>) -> Poll<()> {
+fn poll_release(output: &mut Output, point: &CommitPoint, client: u64, context: &Context<'_>) -> Poll<()> {
     while output.sendable().is_empty()
         && let Some(until) = output.held_until()
     {
-        let point = &server.replication.commit_point;
         ready!(point.poll_reached(until, client, context));
         output.release(point.offset());
     }

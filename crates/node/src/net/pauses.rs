@@ -70,6 +70,11 @@ impl PauseGate {
         self.resume(PausePurpose::Shutdown);
     }
 
+    /// Holds writes to a slot back until [`PauseGate::free_slot`]; `false` if that cannot be.
+    pub(crate) fn hold_slot(&self, slot: Slot) -> bool {
+        self.engine.hold_slot(slot)
+    }
+
     /// Lets writes to a slot go on that was held.
     pub(crate) fn free_slot(&self, slot: Slot) {
         self.engine.free_slot(slot);

@@ -5,15 +5,16 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use clock::Millis;
-use engine::{Client, ClientFlags, ClientKind, Gate};
+use config::Config;
+use engine::{Client, ClientFlags, ClientKind, Engine, Gate};
 use keyspace::Usage;
 use tokio::sync::Notify;
 use tokio::time::{MissedTickBehavior, interval};
 
 use crate::net::worker::with_scratch;
+use crate::process::memory;
 use crate::process::totals::{Count, Totals};
-use crate::process::{memory, oom};
-use crate::server::Server;
+use crate::server::{Limits, Server};
 
 /// Keys are looked for whose time has come: twice in a turn of `hz`, and at least this often.
 const EXPIRE_PERIOD: Duration = Duration::from_millis(50);
@@ -41,15 +42,15 @@ pub(crate) async fn run(server: Arc<Server>) {
         ticks.tick().await;
         turn += 1;
         server.engine.set_wall_clock(crate::process::time::nanos(), crate::process::time::unix_micros());
-        tell_new_keys(&server);
+        tell_new_keys(&server.engine);
         if turn % AGE_TURNS == 0 {
-            age(&server, turn / AGE_TURNS);
+            age(&server.engine, turn / AGE_TURNS);
         }
         if turn % TURNS_A_SECOND == 0 {
             let clients = server.engine.clients.all();
-            close_idle(&server, &clients);
-            close_slow(&server, &clients, crate::process::time::now());
-            oom::settle(&server);
+            close_idle(&server.config, &clients);
+            close_slow(&server.limits, &clients, crate::process::time::now());
+            server.oom_score.settle(&server.config, server.replication.is_replica());
             server.migration_targets.sweep(crate::process::time::instant());
         }
         let now = crate::process::time::instant();
@@ -68,12 +69,12 @@ pub(crate) async fn run(server: Arc<Server>) {
 }
 
 /// Gives back to the system what lies free, a little at a time. Never returns.
-pub(crate) async fn purge(server: Arc<Server>) {
+pub(crate) async fn purge(engine: Arc<Engine>) {
     let mut ticks = interval(PURGE_PERIOD);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     for step in 0.. {
         ticks.tick().await;
-        server.engine.keyspace.purge_step(step);
+        engine.keyspace.purge_step(step);
     }
 }
 
@@ -109,13 +110,13 @@ fn expire_period(hz: i64) -> Duration {
 }
 
 /// Drops large values that were deleted, on a thread that nobody waits for.
-pub(crate) async fn empty_bin(server: Arc<Server>) {
+pub(crate) async fn empty_bin(engine: Arc<Engine>) {
     let filled = Arc::new(Notify::new());
     let ring = filled.clone();
-    server.engine.bin.call_when_filled(move || ring.notify_one());
+    engine.bin.call_when_filled(move || ring.notify_one());
     loop {
-        let server = server.clone();
-        if let Err(error) = tokio::task::spawn_blocking(move || server.engine.bin.empty()).await {
+        let engine = engine.clone();
+        if let Err(error) = tokio::task::spawn_blocking(move || engine.bin.empty()).await {
             tracing::warn!("Deleted values were not dropped: {error}");
         }
         filled.notified().await;
@@ -123,24 +124,24 @@ pub(crate) async fn empty_bin(server: Arc<Server>) {
 }
 
 /// Says what a key that is made from now on has as its age or its count of uses.
-pub(crate) fn tell_new_keys(server: &Server) {
+pub(crate) fn tell_new_keys(engine: &Engine) {
     let now = crate::process::time::now();
-    let usage = if server.engine.settings.lfu().is_some() { Usage::lfu(now) } else { Usage::lru(now) };
+    let usage = if engine.settings.lfu().is_some() { Usage::lfu(now) } else { Usage::lru(now) };
     usage.set_of_new();
 }
 
 /// Brings the ages of a share of the keys up to date, before their clocks come round.
-fn age(server: &Server, step: usize) {
-    let (now, lfu) = (crate::process::time::now(), server.engine.settings.lfu());
-    server.engine.keyspace.age_step(step, &mut |usage| match lfu {
+fn age(engine: &Engine, step: usize) {
+    let (now, lfu) = (crate::process::time::now(), engine.settings.lfu());
+    engine.keyspace.age_step(step, &mut |usage| match lfu {
         None => usage.aged_lru(now),
         Some(settings) => usage.aged_lfu(now, settings),
     });
 }
 
 /// Closes the connections that have said nothing for as long as `timeout` says.
-fn close_idle(server: &Server, clients: &[Arc<Client>]) {
-    let limit = server.config.integer("timeout") * 1000;
+fn close_idle(config: &Config, clients: &[Arc<Client>]) {
+    let limit = config.integer("timeout") * 1000;
     if limit == 0 {
         return;
     }
@@ -156,10 +157,10 @@ fn close_idle(server: &Server, clients: &[Arc<Client>]) {
 
 /// Cuts off the clients for which more than the soft limit has waited for too long. Nobody else may hear of them:
 /// they neither send nor read.
-fn close_slow(server: &Server, clients: &[Arc<Client>], now: Millis) {
+fn close_slow(limits: &Limits, clients: &[Arc<Client>], now: Millis) {
     for client in clients {
         let since = client.over_soft_limit.load(Ordering::Relaxed);
-        if since > 0 && server.limits.output_of(client).lasts_too_long(since, now) {
+        if since > 0 && limits.output_of(client).lasts_too_long(since, now) {
             client.overflow();
         }
     }

@@ -1,8 +1,7 @@
 //! How willing the system should be to end this process when memory runs out (`oom-score-adj`).
 
+use config::Config;
 use parking_lot::Mutex;
-
-use crate::server::Server;
 
 const FILE: &str = "/proc/self/oom_score_adj";
 /// The least and the most that the system knows.
@@ -19,25 +18,28 @@ struct Told {
     last: Option<i64>,
 }
 
-/// Tells the system what the configuration wants for a master or a replica, if that is news.
-pub(crate) fn settle(server: &Server) {
-    let mut told = server.oom_score.0.lock();
-    let mode = server.config.text("oom-score-adj");
-    if mode == "no" && told.first.is_none() {
-        return;
-    }
-    let read = || std::fs::read_to_string(FILE).ok().and_then(|text| text.trim().parse().ok()).unwrap_or(0);
-    let first = *told.first.get_or_insert_with(read);
-    let values = server.config.text("oom-score-adj-values");
-    let number = usize::from(server.replication.is_replica());
-    let value = values.split(' ').nth(number).and_then(|value| value.parse().ok()).unwrap_or(0);
-    let wanted = score(&mode, first, value);
-    if told.last == Some(wanted) {
-        return;
-    }
-    told.last = Some(wanted);
-    if let Err(error) = std::fs::write(FILE, wanted.to_string()) {
-        tracing::warn!("Unable to write to {FILE}: {error}");
+impl Score {
+    /// Tells the system what the configuration wants for a master or a replica, if that is news.
+    pub(crate) fn settle(&self, config: &Config, replica: bool) {
+        let mut told = self.0.lock();
+        let mode = config.text("oom-score-adj");
+        if mode == "no" && told.first.is_none() {
+            return;
+        }
+        let read =
+            || std::fs::read_to_string(FILE).ok().and_then(|text| text.trim().parse().ok()).unwrap_or(0);
+        let first = *told.first.get_or_insert_with(read);
+        let values = config.text("oom-score-adj-values");
+        let value =
+            values.split(' ').nth(usize::from(replica)).and_then(|value| value.parse().ok()).unwrap_or(0);
+        let wanted = score(&mode, first, value);
+        if told.last == Some(wanted) {
+            return;
+        }
+        told.last = Some(wanted);
+        if let Err(error) = std::fs::write(FILE, wanted.to_string()) {
+            tracing::warn!("Unable to write to {FILE}: {error}");
+        }
     }
 }
 

@@ -50,7 +50,7 @@ pub(crate) fn apply(server: &Server) {
     let number = |name: &str| u32::try_from(config.integer(name)).unwrap_or(u32::MAX);
     settings.lfu_log_factor.store(number("lfu-log-factor"), Ordering::Relaxed);
     settings.lfu_decay_minutes.store(number("lfu-decay-time"), Ordering::Relaxed);
-    cron::tell_new_keys(server);
+    cron::tell_new_keys(&server.engine);
     let limits = &server.limits;
     limits.query_buffer.store(size(config, "client-query-buffer-limit"), Ordering::Relaxed);
     limits.clients.store(size(config, "maxclients"), Ordering::Relaxed);
@@ -81,7 +81,7 @@ pub(crate) async fn change(
 ) -> Result<(), (&'static str, String)> {
     let changed = |name: &str| before.iter().find(|(changed, _)| *changed == name);
     if changed("maxclients").is_some() {
-        make_room(server).map_err(|reason| ("maxclients", reason))?;
+        make_room(&server.config).map_err(|reason| ("maxclients", reason))?;
     }
     if changed("dir").is_some() {
         places::go_to_dir(&server.config).map_err(|error| ("dir", text_of(&error)))?;
@@ -114,8 +114,8 @@ pub(crate) async fn change(
 }
 
 /// Asks the system for as many open files as `maxclients` needs.
-fn make_room(server: &Server) -> Result<(), String> {
-    let clients = u64::try_from(server.config.integer("maxclients")).unwrap_or(u64::MAX);
+fn make_room(config: &Config) -> Result<(), String> {
+    let clients = u64::try_from(config.integer("maxclients")).unwrap_or(u64::MAX);
     let wanted = clients.saturating_add(RESERVED_FILES);
     let granted = rlimit::increase_nofile_limit(wanted).unwrap_or(0);
     if granted >= wanted {

@@ -153,7 +153,7 @@ fn start(configured: Configured) -> Result<()> {
     let prepared = cluster.map(|(cluster, prepared)| {
         server.engine.pubsub.set_bus(Box::new(cluster.outbox()));
         server.cluster.set(cluster).expect("set once, here");
-        cluster::settle(&server);
+        cluster::settle(&server.engine);
         prepared
     });
     // Never ends, and holds nothing that would have to be let go of.
@@ -196,9 +196,9 @@ async fn control(
     server.listeners.settle(workers.iter().map(|worker| worker.connections.clone()).collect());
     tokio::spawn(cron::run(server.clone()));
     tokio::spawn(cron::watch_memory(server.clone()));
-    tokio::spawn(cron::purge(server.clone()));
+    tokio::spawn(cron::purge(server.engine.clone()));
     tokio::spawn(cron::expire(server.clone()));
-    tokio::spawn(cron::empty_bin(server.clone()));
+    tokio::spawn(cron::empty_bin(server.engine.clone()));
     let mut cluster = cluster.map(|prepared| cluster::Driver::new(server.clone(), prepared)).transpose()?;
     // Who connects before the data is loaded, and it is known whose it is, is answered LOADING.
     server.engine.settings.set_gate(Gate::LOADING, true);

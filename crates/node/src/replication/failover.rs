@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use crate::replication::MasterAddress;
+use crate::replication::{MasterAddress, Replication};
 use crate::server::Server;
 
 /// How often the replicas' progress is looked at.
@@ -101,7 +101,7 @@ pub(crate) fn run(server: &Arc<Server>, order: Order) -> Result<(), &'static str
         return Err("ERR FAILOVER not allowed in cluster mode.");
     }
     let (target, force, timeout) = match order {
-        Order::Abort => return abort(server),
+        Order::Abort => return abort(&server.failover),
         Order::Start { target, force, timeout } => (target, force, timeout),
     };
     if *server.failover.state.lock() != State::None {
@@ -133,11 +133,11 @@ pub(crate) fn run(server: &Arc<Server>, order: Order) -> Result<(), &'static str
     Ok(())
 }
 
-fn abort(server: &Server) -> Result<(), &'static str> {
-    if *server.failover.state.lock() == State::None {
+fn abort(failover: &Failover) -> Result<(), &'static str> {
+    if *failover.state.lock() == State::None {
         return Err("ERR No failover in progress.");
     }
-    server.failover.aborted.notify_waiters();
+    failover.aborted.notify_waiters();
     Ok(())
 }
 
@@ -157,7 +157,7 @@ async fn hand_over(
     server.engine.drain();
     server.replication.ask_for_acknowledgements();
     let synced = tokio::select! {
-        address = in_sync(&server, target.as_ref()) => Some(address),
+        address = in_sync(&server.replication, target.as_ref()) => Some(address),
         () = tokio::time::sleep(longest) => target.filter(|_| force),
         () = &mut aborted => None,
     };
@@ -177,9 +177,9 @@ async fn hand_over(
 }
 
 /// Waits until the target, or any replica, has everything.
-async fn in_sync(server: &Server, target: Option<&MasterAddress>) -> MasterAddress {
+async fn in_sync(replication: &Replication, target: Option<&MasterAddress>) -> MasterAddress {
     loop {
-        let synced = server.replication.replicas_in_sync();
+        let synced = replication.replicas_in_sync();
         if let Some(address) =
             synced.into_iter().find(|address| target.is_none_or(|target| target == address))
         {

@@ -73,7 +73,7 @@ struct MasterLink {
 
 impl MasterLink {
     fn new(server: &Arc<Server>, stream: Stream) -> std::io::Result<Self> {
-        let seen = peer::register(server, stream.link()?, ClientFlags::MASTER);
+        let seen = peer::register(&server.engine, stream.link()?, ClientFlags::MASTER);
         Ok(Self { server: server.clone(), stream, seen })
     }
 }

@@ -4,13 +4,15 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use engine::{Client, ClientFlags, Link as ClientLink};
+use config::Config;
+use engine::{Client, ClientFlags, Engine, Link as ClientLink};
 use replication::master::PeerId;
 use replication::{CursorId, Profile, Replconf};
 use resp::{Batch, Limits, Parser};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf};
 use tokio::sync::{Notify, mpsc};
 
+use super::Replication;
 use super::serve::Event;
 use crate::durability::snapshot::Piece;
 use crate::net::transport::{Options, Socket, Stream};
@@ -20,10 +22,10 @@ use crate::server::Server;
 const CHUNK: usize = 64 * 1024;
 
 /// Takes a replica's socket into this thread's event loop. What it is sent may be delayed, to be sent in fewer pieces.
-pub(super) fn open(server: &Server, socket: Socket) -> std::io::Result<Stream> {
+pub(super) fn open(config: &Config, socket: Socket) -> std::io::Result<Stream> {
     let stream = Stream::open(socket)?;
-    let nodelay = !server.config.switch("repl-disable-tcp-nodelay");
-    stream.set_options(Options { nodelay, ..Options::new(&server.config) })?;
+    let nodelay = !config.switch("repl-disable-tcp-nodelay");
+    stream.set_options(Options { nodelay, ..Options::new(config) })?;
     Ok(stream)
 }
 
@@ -46,11 +48,11 @@ pub(super) struct Seen {
 /// Enters the connection into the list of clients, from which [`Clients::disconnect`] takes it.
 ///
 /// [`Clients::disconnect`]: engine::Clients::disconnect
-pub(super) fn register(server: &Server, link: ClientLink, kind: ClientFlags) -> Seen {
+pub(super) fn register(engine: &Engine, link: ClientLink, kind: ClientFlags) -> Seen {
     let woken = Arc::new(Notify::new());
     let wake = woken.clone();
     let client =
-        server.engine.clients.connect(link, crate::process::time::now(), Box::new(move || wake.notify_one()));
+        engine.clients.connect(link, crate::process::time::now(), Box::new(move || wake.notify_one()));
     client.set_flag(kind, true);
     Seen { client, woken }
 }
@@ -75,14 +77,14 @@ pub(super) async fn run(
 ) {
     let (reader, writer) = tokio::io::split(stream);
     tokio::select! {
-        () = read(&server, peer, reader, input) => {}
+        () = read(&server.replication, peer, reader, input) => {}
         () = write(&server, peer, writer, orders) => {}
         () = seen.killed() => {}
     }
     server.replication.tell(Event::Closed { peer });
 }
 
-async fn read(server: &Server, peer: PeerId, mut reader: ReadHalf<Stream>, mut input: Vec<u8>) {
+async fn read(replication: &Replication, peer: PeerId, mut reader: ReadHalf<Stream>, mut input: Vec<u8>) {
     let mut parser = Parser::new();
     let mut profile = Profile::default();
     // What a replica says is short.
@@ -99,7 +101,7 @@ async fn read(server: &Server, peer: PeerId, mut reader: ReadHalf<Stream>, mut i
                 heard = Event::Acknowledged { peer, offset };
             }
         }
-        server.replication.tell(heard);
+        replication.tell(heard);
         input.drain(..parsed.consumed);
         if parsed.error.is_some() || input.len() > MAX_INPUT {
             return;
@@ -119,10 +121,10 @@ async fn write(
 ) {
     while let Some(order) = orders.recv().await {
         let sent = match order {
-            Send::Line(line) => write_counted(server, &mut writer, &line).await,
+            Send::Line(line) => write_counted(&server.replication, &mut writer, &line).await,
             Send::Snapshot(pieces) => send_snapshot(server, peer, &mut writer, pieces).await,
             Send::Stream(cursor) => {
-                send_log(server, &mut writer, cursor).await;
+                send_log(&server.replication, &mut writer, cursor).await;
                 false
             }
         };
@@ -133,10 +135,10 @@ async fn write(
 }
 
 /// Sends all of that; says whether it could.
-async fn write_counted(server: &Server, writer: &mut WriteHalf<Stream>, bytes: &[u8]) -> bool {
+async fn write_counted(replication: &Replication, writer: &mut WriteHalf<Stream>, bytes: &[u8]) -> bool {
     let sent = writer.write_all(bytes).await.is_ok();
     if sent {
-        server.replication.stats.output_bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+        replication.stats.output_bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
     }
     sent
 }
@@ -151,7 +153,8 @@ async fn send_snapshot(
     while let Some(piece) = pieces.recv().await {
         match piece {
             Piece::Bytes(bytes) => {
-                let written = tokio::time::timeout(patience, write_counted(server, writer, &bytes)).await;
+                let written =
+                    tokio::time::timeout(patience, write_counted(&server.replication, writer, &bytes)).await;
                 if written != Ok(true) {
                     return false;
                 }
@@ -165,8 +168,8 @@ async fn send_snapshot(
     false
 }
 
-async fn send_log(server: &Server, writer: &mut WriteHalf<Stream>, cursor: CursorId) {
-    let log = &server.replication.log;
+async fn send_log(replication: &Replication, writer: &mut WriteHalf<Stream>, cursor: CursorId) {
+    let log = &replication.log;
     let mut chunk = Vec::with_capacity(CHUNK);
     loop {
         chunk.clear();
@@ -176,7 +179,7 @@ async fn send_log(server: &Server, writer: &mut WriteHalf<Stream>, cursor: Curso
                 outcome => Some(outcome),
             })
             .await;
-        if read.is_err() || !write_counted(server, writer, &chunk).await {
+        if read.is_err() || !write_counted(replication, writer, &chunk).await {
             return;
         }
     }

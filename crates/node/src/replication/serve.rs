@@ -202,9 +202,9 @@ impl Serving {
             self.server.replication.stats.full.fetch_add(1, Ordering::Relaxed);
         }
         let (orders, sends) = mpsc::unbounded_channel();
-        let stream = peer::open(&self.server, socket)?;
+        let stream = peer::open(&self.server.config, socket)?;
         let _ = orders.send(Send::Line(unsent));
-        let seen = peer::register(&self.server, link, ClientFlags::REPLICA);
+        let seen = peer::register(&self.server.engine, link, ClientFlags::REPLICA);
         let client = seen.client.id;
         let task = tokio::spawn(peer::run(self.server.clone(), peer, seen, stream, input, sends));
         let task = task.abort_handle();

@@ -1,5 +1,6 @@
 //! INFO about the data: the sections Persistence, Replication and Keyspace.
 
+use keyspace::Keyspace;
 use slot_routing::{SLOT_COUNT, Slot};
 
 use super::Text;
@@ -30,14 +31,14 @@ pub(super) fn keyspace(server: &Server, text: &mut Text) {
         }
     }
     for (db, (keys, volatile)) in counts.into_iter().enumerate().filter(|(_, (keys, _))| *keys > 0) {
-        let ttl = if volatile == 0 { 0 } else { average_ttl(server, db as u16) };
+        let ttl = if volatile == 0 { 0 } else { average_ttl(keyspace, db as u16) };
         text.line(&format!("db{db}"), format!("keys={keys},expires={volatile},avg_ttl={ttl}"));
     }
 }
 
 /// What keys that expire have left, in milliseconds, as the mean of a sample from slots all over.
-fn average_ttl(server: &Server, db: u16) -> i64 {
-    let (keyspace, now) = (&server.engine.keyspace, crate::process::time::now());
+fn average_ttl(keyspace: &Keyspace, db: u16) -> i64 {
+    let now = crate::process::time::now();
     let (mut sum, mut sampled) = (0i128, 0usize);
     // A step that has no divisor in common with the number of slots visits them all.
     let mut slot = 0;

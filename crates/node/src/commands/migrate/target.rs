@@ -15,8 +15,8 @@ use tokio::time::timeout;
 
 use super::Failure;
 use crate::net::dialer::{DialError, Dialer};
+use crate::net::listener::Listeners;
 use crate::net::transport::{Socket, Stream};
-use crate::server::Server;
 
 /// How many links are kept, and how long one that nobody wants (Redis: `MIGRATE_SOCKET_CACHE_ITEMS`,
 /// `MIGRATE_SOCKET_CACHE_TTL`).
@@ -68,10 +68,15 @@ pub(super) struct Target {
 
 impl Target {
     /// A link that was kept, or a new one.
-    pub(super) async fn reach(server: &Server, place: &Place, timeout: Duration) -> Result<Self, Failure> {
-        match server.migration_targets.take(place).map(Stream::open) {
+    pub(super) async fn reach(
+        pool: &Pool,
+        dialer: &Dialer,
+        place: &Place,
+        timeout: Duration,
+    ) -> Result<Self, Failure> {
+        match pool.take(place).map(Stream::open) {
             Some(Ok(stream)) => Ok(Self { stream, timeout, input: Vec::new(), kept: true, answered: false }),
-            _ => Self::connect(&Dialer::new(&server.config), place, timeout).await,
+            _ => Self::connect(dialer, place, timeout).await,
         }
     }
 
@@ -94,9 +99,9 @@ impl Target {
         Ok(target)
     }
 
-    /// Whether this is the way back to `server`: who is written to there cannot be taken away here.
-    pub(super) fn is(&self, server: &Server) -> bool {
-        matches!(self.stream.addresses(), Ok(Some((peer, local))) if server.listeners.are_at(local, peer))
+    /// Whether this is the way back to this server: who is written to there cannot be taken away here.
+    pub(super) fn is_at(&self, listeners: &Listeners) -> bool {
+        matches!(self.stream.addresses(), Ok(Some((peer, local))) if listeners.are_at(local, peer))
     }
 
     /// Keeps the link for the next keys. Only for one on which nothing is under way.
