@@ -141,7 +141,7 @@ impl Driver {
                 }
                 () = timer => self.on_timer()?,
             }
-            self.server.network.bus_links.store(self.links.len(), Ordering::Relaxed);
+            self.server.door.network.bus_links.store(self.links.len(), Ordering::Relaxed);
         }
     }
 

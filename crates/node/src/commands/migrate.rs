@@ -172,7 +172,7 @@ impl Migration {
         }
         let dialer = Dialer::new(&server.config);
         let mut target = Target::reach(&server.migration_targets, &dialer, &self.place, self.timeout).await?;
-        if target.is_at(&server.listeners) {
+        if target.is_at(&server.door.listeners) {
             // In Redis, which serves nobody meanwhile, no answer comes.
             return Err(Failure::Reading);
         }

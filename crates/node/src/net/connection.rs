@@ -19,13 +19,14 @@ use slot_routing::ReplOffset;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::commands;
+use crate::net::door::OutputLimit;
 use crate::net::output::{Mark, Output};
 use crate::net::transport::{Socket, Stream};
 use crate::net::worker::{Scratch, with_scratch};
 use crate::process::crash;
 use crate::replication::SessionProfile;
 use crate::replication::commit_point::CommitPoint;
-use crate::server::{OutputLimit, Server};
+use crate::server::Server;
 
 /// A request that is longer than this gets twice the room each time, up to so much more.
 const LONG_REQUEST: usize = 64 * 1024;
@@ -109,7 +110,7 @@ impl Connection {
     pub(crate) async fn run(mut self) {
         self.serve().await;
         if self.session.client.is_overflown() {
-            self.server.network.output_limit_disconnections.fetch_add(1, Ordering::Relaxed);
+            self.server.door.network.output_limit_disconnections.fetch_add(1, Ordering::Relaxed);
             tracing::warn!("Client id={} closed for overcoming of output buffer limits.", self.session.id);
         }
     }
@@ -347,9 +348,9 @@ impl Connection {
         context: &mut Context<'_>,
         scratch: &mut Scratch,
     ) -> Poll<io::Result<Option<Event>>> {
-        let limit = self.server.limits.query_buffer.load(Ordering::Relaxed);
+        let limit = self.server.door.limits.query_buffer.load(Ordering::Relaxed);
         if self.input.len() > limit {
-            self.server.network.query_limit_disconnections.fetch_add(1, Ordering::Relaxed);
+            self.server.door.network.query_limit_disconnections.fetch_add(1, Ordering::Relaxed);
             return Poll::Ready(Ok(Some(Event::Closed)));
         }
         // Twice as much each time, so that a large request is copied a few times only, and never more
@@ -498,7 +499,7 @@ impl Connection {
 
     /// The limit of what may wait to be sent to this client.
     fn output_limit(&self) -> &OutputLimit {
-        self.server.limits.output_of(&self.session.client)
+        self.server.door.limits.output_of(&self.session.client)
     }
 
     /// How long [`Connection::output`] may become.
@@ -567,7 +568,7 @@ impl Drop for Connection {
             self.server.replication.commit_point.forget(self.session.id);
         }
         self.server.engine.disconnect(&mut self.session);
-        self.server.connected.fetch_sub(1, Ordering::Relaxed);
+        self.server.door.connected.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

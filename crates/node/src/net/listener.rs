@@ -13,8 +13,8 @@ use tokio::runtime::Handle;
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::task::JoinHandle;
 
+use crate::net::door::Door;
 use crate::net::transport::{Listener, Options, Socket, Stream};
-use crate::server::Server;
 
 pub(crate) const PROTECTED: &str = "-DENIED Redis is running in protected mode because protected mode is enabled and no \
 password is set for the default user. In this mode connections are only accepted from the loopback \
@@ -126,7 +126,7 @@ fn leads_to(bound: SocketAddr, local: SocketAddr, peer: SocketAddr) -> bool {
     here && peer.port() == bound.port()
 }
 
-impl Server {
+impl Door {
     /// Listens on `addresses` and `port` (0: nowhere) in place of where TCP clients came in so far.
     pub(crate) async fn listen_tcp(self: &Arc<Self>, addresses: &str, port: u16) -> Result<()> {
         let old = std::mem::take(&mut *self.listeners.tcp.lock());
@@ -173,43 +173,40 @@ impl Server {
 }
 
 /// Accepts clients for ever and hands them to the workers in turn.
-async fn accept(server: Arc<Server>, listener: Listener, workers: Vec<UnboundedSender<Socket>>) {
+async fn accept(door: Arc<Door>, listener: Listener, workers: Vec<UnboundedSender<Socket>>) {
     loop {
         let (stream, peer) = listener.accept("client connection").await;
-        admit(&server, stream, peer, &workers);
+        admit(&door, stream, peer, &workers);
     }
 }
 
-fn admit(server: &Server, mut stream: Stream, peer: Option<IpAddr>, workers: &[UnboundedSender<Socket>]) {
-    server.network.connections_received.fetch_add(1, Ordering::Relaxed);
-    let connected = server.connected.fetch_add(1, Ordering::Relaxed);
-    let limit = server.limits.clients.load(Ordering::Relaxed);
+fn admit(door: &Door, mut stream: Stream, peer: Option<IpAddr>, workers: &[UnboundedSender<Socket>]) {
+    door.network.connections_received.fetch_add(1, Ordering::Relaxed);
+    let connected = door.connected.fetch_add(1, Ordering::Relaxed);
+    let limit = door.limits.clients.load(Ordering::Relaxed);
     let outside = peer.is_some_and(|ip| !ip.is_loopback());
     let refusal = if connected >= limit {
         Some("-ERR max number of clients reached\r\n")
-    } else if outside
-        && server.config.switch("protected-mode")
-        && server.config.text("requirepass").is_empty()
-    {
+    } else if outside && door.config.switch("protected-mode") && door.config.text("requirepass").is_empty() {
         Some(PROTECTED)
     } else {
         None
     };
     if let Some(text) = refusal {
-        server.network.connections_rejected.fetch_add(1, Ordering::Relaxed);
+        door.network.connections_rejected.fetch_add(1, Ordering::Relaxed);
         // The client is told if its socket takes the text at once; nobody waits for it.
         stream.write_now(text.as_bytes());
-    } else if let Ok(socket) = prepare(server, stream) {
-        let turn = server.network.connections_received.load(Ordering::Relaxed) as usize % workers.len();
+    } else if let Ok(socket) = prepare(door, stream) {
+        let turn = door.network.connections_received.load(Ordering::Relaxed) as usize % workers.len();
         if workers[turn].send(socket).is_ok() {
             return;
         }
     }
-    server.connected.fetch_sub(1, Ordering::Relaxed);
+    door.connected.fetch_sub(1, Ordering::Relaxed);
 }
 
-fn prepare(server: &Server, mut stream: Stream) -> std::io::Result<Socket> {
-    stream.set_options(Options::new(&server.config))?;
+fn prepare(door: &Door, mut stream: Stream) -> std::io::Result<Socket> {
+    stream.set_options(Options::new(&door.config))?;
     stream.detach()
 }
 

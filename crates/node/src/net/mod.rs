@@ -3,6 +3,7 @@
 
 pub(crate) mod connection;
 pub(crate) mod dialer;
+pub(crate) mod door;
 pub(crate) mod listener;
 pub(crate) mod output;
 pub(crate) mod pauses;

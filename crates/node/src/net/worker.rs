@@ -5,11 +5,12 @@ use std::cell::RefCell;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-use engine::Worker;
+use engine::{Engine, Worker};
 use resp::Batch;
 use tokio::sync::mpsc;
 
 use crate::net::connection::Connection;
+use crate::net::door::Door;
 use crate::net::transport::Socket;
 use crate::process::totals::Traffic;
 use crate::server::Server;
@@ -47,7 +48,7 @@ pub(crate) fn spawn(server: &Arc<Server>, index: usize) -> std::io::Result<Handl
     let (connections, accepted) = mpsc::unbounded_channel();
     let server = server.clone();
     let thread = std::thread::Builder::new().name(format!("worker-{index}")).spawn(move || {
-        install_scratch(&server);
+        install_scratch(&server.engine, &server.door);
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
@@ -58,10 +59,10 @@ pub(crate) fn spawn(server: &Arc<Server>, index: usize) -> std::io::Result<Handl
 }
 
 /// Gives the calling thread what it needs to run commands.
-pub(crate) fn install_scratch(server: &Server) {
+pub(crate) fn install_scratch(engine: &Engine, door: &Door) {
     SCRATCH.set(Some(Scratch {
-        worker: server.engine.worker(crate::process::time::nanos),
-        traffic: server.new_traffic(),
+        worker: engine.worker(crate::process::time::nanos),
+        traffic: door.new_traffic(),
         read: vec![0; READ_SIZE].into_boxed_slice(),
         batch: Batch::default(),
         out: Vec::new(),

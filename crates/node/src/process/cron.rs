@@ -11,10 +11,11 @@ use keyspace::Usage;
 use tokio::sync::Notify;
 use tokio::time::{MissedTickBehavior, interval};
 
+use crate::net::door::Limits;
 use crate::net::worker::with_scratch;
 use crate::process::memory;
 use crate::process::totals::{Count, Totals};
-use crate::server::{Limits, Server};
+use crate::server::Server;
 
 /// Keys are looked for whose time has come: twice in a turn of `hz`, and at least this often.
 const EXPIRE_PERIOD: Duration = Duration::from_millis(50);
@@ -49,13 +50,13 @@ pub(crate) async fn run(server: Arc<Server>) {
         if turn % TURNS_A_SECOND == 0 {
             let clients = server.engine.clients.all();
             close_idle(&server.config, &clients);
-            close_slow(&server.limits, &clients, crate::process::time::now());
+            close_slow(&server.door.limits, &clients, crate::process::time::now());
             server.oom_score.settle(&server.config, server.replication.is_replica());
             server.migration_targets.sweep(crate::process::time::instant());
         }
         let now = crate::process::time::instant();
         server.engine.pauses.settle(&server.engine.settings, crate::process::time::now());
-        let totals = Totals::sum(&server);
+        let totals = Totals::sum(&server.engine, &server.door);
         let replicated = &server.replication.stats;
         let counts = [
             totals[Count::Commands],
@@ -170,7 +171,7 @@ fn close_slow(limits: &Limits, clients: &[Arc<Client>], now: Millis) {
 pub(crate) async fn watch_memory(server: Arc<Server>) {
     loop {
         check_memory(&server);
-        let limited = server.limits.memory.load(Ordering::Relaxed) > 0;
+        let limited = server.door.limits.memory.load(Ordering::Relaxed) > 0;
         tokio::time::sleep(if limited { MEMORY_PERIOD } else { PERIOD }).await;
     }
 }
@@ -179,7 +180,7 @@ pub(crate) async fn watch_memory(server: Arc<Server>) {
 pub(crate) fn check_memory(server: &Server) {
     let used = memory::used();
     server.memory.note(used);
-    let limit = server.limits.memory.load(Ordering::Relaxed);
+    let limit = server.door.limits.memory.load(Ordering::Relaxed);
     let over = limit > 0 && used > limit;
     if over != server.engine.settings.gate().contains(Gate::OUT_OF_MEMORY) {
         server.engine.settings.set_gate(Gate::OUT_OF_MEMORY, over);

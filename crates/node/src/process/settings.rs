@@ -5,8 +5,9 @@ use std::sync::atomic::Ordering;
 
 use keyspace::{Bounds, Limits};
 
+use crate::net::door::Class;
 use crate::process::{cron, log, places};
-use crate::server::{Class, Server};
+use crate::server::Server;
 use config::Config;
 
 /// What a server needs besides its clients: listeners, logs, snapshots, links.
@@ -51,7 +52,7 @@ pub(crate) fn apply(server: &Server) {
     settings.lfu_log_factor.store(number("lfu-log-factor"), Ordering::Relaxed);
     settings.lfu_decay_minutes.store(number("lfu-decay-time"), Ordering::Relaxed);
     cron::tell_new_keys(&server.engine);
-    let limits = &server.limits;
+    let limits = &server.door.limits;
     limits.query_buffer.store(size(config, "client-query-buffer-limit"), Ordering::Relaxed);
     limits.clients.store(size(config, "maxclients"), Ordering::Relaxed);
     limits.memory.store(size(config, "maxmemory"), Ordering::Relaxed);
@@ -89,11 +90,11 @@ pub(crate) async fn change(
     let (bind, port) = (changed("bind"), changed("port"));
     if bind.is_some() || port.is_some() {
         let now = (server.config.text("bind"), server.config.port("port"));
-        if let Err(error) = server.listen_tcp(&now.0, now.1).await {
+        if let Err(error) = server.door.listen_tcp(&now.0, now.1).await {
             tracing::warn!("{error:#}");
             let old_bind = bind.map_or(now.0, |(_, old)| old.clone());
             let old_port = port.and_then(|(_, old)| old.parse().ok()).unwrap_or(now.1);
-            if let Err(error) = server.listen_tcp(&old_bind, old_port).await {
+            if let Err(error) = server.door.listen_tcp(&old_bind, old_port).await {
                 tracing::warn!("{error:#}");
             }
             if let Some((_, old)) = changed("dir") {

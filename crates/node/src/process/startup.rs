@@ -167,7 +167,7 @@ fn start(configured: Configured) -> Result<()> {
     let workers: Vec<_> = (0..count).map(|index| worker::spawn(&server, index)).collect::<Result<_, _>>()?;
     let replicating = replication::spawn(&server)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    worker::install_scratch(&server);
+    worker::install_scratch(&server.engine, &server.door);
     let outcome = runtime.block_on(control(&server, &workers, prepared));
     server.stopping.stop();
     for worker in workers {
@@ -193,7 +193,7 @@ async fn control(
     cluster: Option<cluster::Prepared>,
 ) -> Result<()> {
     ignore_hangups()?;
-    server.listeners.settle(workers.iter().map(|worker| worker.connections.clone()).collect());
+    server.door.listeners.settle(workers.iter().map(|worker| worker.connections.clone()).collect());
     tokio::spawn(cron::run(server.clone()));
     tokio::spawn(cron::watch_memory(server.clone()));
     tokio::spawn(cron::purge(server.engine.clone()));
@@ -240,14 +240,14 @@ pub(crate) fn ignore_hangups() -> Result<()> {
 async fn listen(server: &Arc<Server>) -> Result<()> {
     let config = &server.config;
     let port = config.port("port");
-    server.listen_tcp(&config.text("bind"), port).await.map_err(|error| {
+    server.door.listen_tcp(&config.text("bind"), port).await.map_err(|error| {
         tracing::warn!("Warning: {error:#}");
         anyhow!("Failed listening on port {port} (TCP), aborting.")
     })?;
     let unix = config.text("unixsocket");
     if !unix.is_empty() {
         let mode = u32::from_str_radix(&config.text("unixsocketperm"), 8).ok().filter(|mode| *mode != 0);
-        server.listen_unix(&unix, mode)?;
+        server.door.listen_unix(&unix, mode)?;
     }
     Ok(())
 }

@@ -5,11 +5,12 @@
 
 use std::collections::BTreeMap;
 use std::ops::Index;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use engine::Engine;
 use parking_lot::Mutex;
 
+use crate::net::door::Door;
 use crate::server::Server;
 
 /// What one thread moved through its sockets. Written by that thread only.
@@ -88,13 +89,13 @@ impl Index<Count> for Totals {
 
 impl Totals {
     /// The sums since the start.
-    pub(crate) fn sum(server: &Server) -> Self {
+    pub(crate) fn sum(engine: &Engine, door: &Door) -> Self {
         let mut totals = Self::default();
         totals.commands.resize(engine::Registry::the().all().len(), CommandTotals::default());
         let mut add = |count: Count, value: &AtomicU64| {
             totals.counts[count as usize] += value.load(Ordering::Relaxed);
         };
-        let workers = server.engine.worker_stats();
+        let workers = engine.worker_stats();
         for worker in &workers {
             add(Count::KeyspaceHits, &worker.keyspace_hits);
             add(Count::KeyspaceMisses, &worker.keyspace_misses);
@@ -102,13 +103,13 @@ impl Totals {
             add(Count::ExpiredFields, &worker.expired_fields);
             add(Count::ErrorReplies, &worker.error_replies);
         }
-        for traffic in server.traffic.lock().iter() {
+        for traffic in door.traffic.lock().iter() {
             add(Count::InputBytes, &traffic.input);
             add(Count::OutputBytes, &traffic.output);
             add(Count::Reads, &traffic.reads);
             add(Count::Writes, &traffic.writes);
         }
-        let network = &server.network;
+        let network = &door.network;
         add(Count::Connections, &network.connections_received);
         add(Count::RejectedConnections, &network.connections_rejected);
         add(Count::QueryLimitDisconnections, &network.query_limit_disconnections);
@@ -153,21 +154,14 @@ pub(crate) struct Baseline(Mutex<Totals>);
 impl Server {
     /// The counters since the last CONFIG RESETSTAT.
     pub(crate) fn totals(&self) -> Totals {
-        Totals::sum(self).since(&self.baseline.0.lock())
+        Totals::sum(&self.engine, &self.door).since(&self.baseline.0.lock())
     }
 
     /// CONFIG RESETSTAT: counting starts anew.
     pub(crate) fn reset_totals(&self) {
-        let now = Totals::sum(self);
+        let now = Totals::sum(&self.engine, &self.door);
         *self.baseline.0.lock() = now;
         self.engine.worker_stats().iter().for_each(|worker| worker.reset_times());
-    }
-
-    /// Counters for one more thread that serves connections.
-    pub(crate) fn new_traffic(&self) -> Arc<Traffic> {
-        let traffic = Arc::new(Traffic::default());
-        self.traffic.lock().push(traffic.clone());
-        traffic
     }
 }
 

@@ -48,7 +48,7 @@ pub(super) struct Applier {
 
 impl Applier {
     pub(super) fn new(server: Arc<Server>, stream: Generation) -> Self {
-        let mut session = Session::new(server.client_id(), Origin::Master, true);
+        let mut session = Session::new(server.door.client_id(), Origin::Master, true);
         session.db = server.replication.applied_db.load(Ordering::Relaxed);
         Self { server, stream, session, parser: Parser::new(), input: Vec::new(), held: Vec::new() }
     }

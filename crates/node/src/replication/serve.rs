@@ -80,7 +80,7 @@ pub(crate) enum Event {
 pub(crate) fn spawn(server: &Arc<Server>) -> std::io::Result<JoinHandle<()>> {
     let server = server.clone();
     std::thread::Builder::new().name("replication".to_owned()).spawn(move || {
-        crate::net::worker::install_scratch(&server);
+        crate::net::worker::install_scratch(&server.engine, &server.door);
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()

@@ -45,14 +45,14 @@ pub(super) fn server(server: &Server, text: &mut Text) {
     text.line("config_file", server.identity.config_file.as_deref().unwrap_or_default());
     text.line("io_threads_active", u8::from(config.integer("io-threads") > 1));
     text.line("availability_zone", config.text("availability-zone"));
-    for (index, listener) in server.listener_lines().iter().enumerate() {
+    for (index, listener) in server.door.listener_lines().iter().enumerate() {
         text.line(&format!("listener{index}"), listener);
     }
 }
 
 pub(super) fn clients(server: &Server, text: &mut Text) {
-    text.line("connected_clients", server.connected.load(Ordering::Relaxed));
-    text.line("cluster_connections", server.network.bus_links.load(Ordering::Relaxed));
+    text.line("connected_clients", server.door.connected.load(Ordering::Relaxed));
+    text.line("cluster_connections", server.door.network.bus_links.load(Ordering::Relaxed));
     text.line("maxclients", server.config.integer("maxclients"));
     let clients = server.engine.clients.all();
     let most = |bytes: fn(&Client) -> &AtomicUsize| {

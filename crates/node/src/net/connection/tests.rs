@@ -35,7 +35,7 @@ impl Fixture {
         let engine = Engine::new(Keyspace::new(7, 1), None, Box::new(LogHandle(log.clone())));
         let server = Server::new(engine, config, Identity::default(), log.clone());
         settings::apply(&server);
-        install_scratch(&server);
+        install_scratch(&server.engine, &server.door);
         server.replication.commit_point.require(true);
         let mut log = log.lock();
         server.replication.log.open(&mut log);
@@ -49,7 +49,7 @@ impl Fixture {
     fn connect(&self) -> (UnixStream, Arc<Client>, JoinHandle<()>) {
         let (ours, theirs) = UnixStream::pair().unwrap();
         let socket = Stream::Unix(theirs).detach().unwrap();
-        self.server.connected.fetch_add(1, Ordering::Relaxed);
+        self.server.door.connected.fetch_add(1, Ordering::Relaxed);
         let connection = Connection::new(self.server.clone(), socket).unwrap();
         let client = connection.session.client.clone();
         (ours, client, tokio::spawn(connection.run()))
@@ -165,7 +165,7 @@ async fn a_client_that_leaves_is_not_held() {
     client.kill();
     served.await.unwrap();
     assert!(!fixture.server.replication.commit_point.is_awaited());
-    assert_eq!(fixture.server.connected.load(Ordering::Relaxed), 0);
+    assert_eq!(fixture.server.door.connected.load(Ordering::Relaxed), 0);
 }
 
 /// The log stands still, and a client writes on: what is held for it counts for its limit.
@@ -179,6 +179,6 @@ async fn held_replies_count_for_the_output_limit() {
     }
     socket.write_all(b"SET k v\r\n").await.unwrap();
     served.await.unwrap();
-    let cut_off = &fixture.server.network.output_limit_disconnections;
+    let cut_off = &fixture.server.door.network.output_limit_disconnections;
     assert_eq!(cut_off.load(Ordering::Relaxed), 1);
 }

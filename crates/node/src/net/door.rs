@@ -1,0 +1,110 @@
+//! Where clients come in: how many there are, how much each may make the server keep, and what they moved.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use clock::Millis;
+use config::Config;
+use engine::{Client, ClientKind};
+use parking_lot::Mutex;
+
+use crate::net::listener::Listeners;
+use crate::process::totals::Traffic;
+
+/// What is shared by the sockets that listen and the connections that came in by them.
+#[derive(Debug)]
+pub(crate) struct Door {
+    pub(super) config: Arc<Config>,
+    pub(crate) limits: Limits,
+    pub(crate) network: NetworkStats,
+    /// How many clients are connected.
+    pub(crate) connected: AtomicUsize,
+    pub(crate) listeners: Listeners,
+    /// Every thread's counters.
+    pub(crate) traffic: Mutex<Vec<Arc<Traffic>>>,
+    next_client_id: AtomicU64,
+}
+
+impl Door {
+    pub(crate) fn new(config: Arc<Config>) -> Self {
+        Self {
+            config,
+            limits: Limits::default(),
+            network: NetworkStats::default(),
+            connected: AtomicUsize::new(0),
+            listeners: Listeners::default(),
+            traffic: Mutex::default(),
+            next_client_id: AtomicU64::new(1),
+        }
+    }
+
+    /// Counters for one more thread that serves connections.
+    pub(crate) fn new_traffic(&self) -> Arc<Traffic> {
+        let traffic = Arc::new(Traffic::default());
+        self.traffic.lock().push(traffic.clone());
+        traffic
+    }
+
+    pub(crate) fn client_id(&self) -> u64 {
+        self.next_client_id.fetch_add(1, Ordering::Relaxed)
+    }
+}
+
+/// Counters of the network side that are not a thread's own.
+#[derive(Debug, Default)]
+pub(crate) struct NetworkStats {
+    pub(crate) connections_received: AtomicU64,
+    pub(crate) connections_rejected: AtomicU64,
+    pub(crate) query_limit_disconnections: AtomicU64,
+    pub(crate) output_limit_disconnections: AtomicU64,
+    /// Links of the cluster bus, as its driver last counted them.
+    pub(crate) bus_links: AtomicUsize,
+}
+
+/// Bounds on what clients may make the server keep.
+#[derive(Debug, Default)]
+pub(crate) struct Limits {
+    /// Bytes of an unfinished request.
+    pub(crate) query_buffer: AtomicUsize,
+    /// Bytes that wait to be sent, by class.
+    pub(crate) output: [OutputLimit; 3],
+    /// Bytes of memory; 0 is no limit.
+    pub(crate) memory: AtomicUsize,
+    /// Clients.
+    pub(crate) clients: AtomicUsize,
+}
+
+/// A class of clients in `client-output-buffer-limit`, by its place there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Class {
+    Normal = 0,
+    PubSub = 2,
+}
+
+impl Limits {
+    /// How much may wait to be sent to this client. A replica's is its master's machine's to keep.
+    pub(crate) fn output_of(&self, client: &Client) -> &OutputLimit {
+        let class = match client.kind() {
+            ClientKind::PubSub => Class::PubSub,
+            ClientKind::Normal | ClientKind::Replica | ClientKind::Master => Class::Normal,
+        };
+        &self.output[class as usize]
+    }
+}
+
+/// How much may wait to be sent to a client: never more than `hard` bytes, and more than `soft` only for
+/// `seconds`. 0 is no limit.
+#[derive(Debug, Default)]
+pub(crate) struct OutputLimit {
+    pub(crate) hard: AtomicUsize,
+    pub(crate) soft: AtomicUsize,
+    pub(crate) seconds: AtomicU64,
+}
+
+impl OutputLimit {
+    /// Whether more than `soft` has waited for longer than it may: since then.
+    pub(crate) fn lasts_too_long(&self, since: i64, now: Millis) -> bool {
+        let allowed = i64::try_from(self.seconds.load(Ordering::Relaxed)).unwrap_or(i64::MAX);
+        self.soft.load(Ordering::Relaxed) > 0 && now.0.saturating_sub(since) > allowed.saturating_mul(1000)
+    }
+}
