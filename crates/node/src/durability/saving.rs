@@ -219,12 +219,12 @@ fn carry_out(server: &Server, cancelled: &AtomicBool, kind: Kind) -> anyhow::Res
 fn write_file(server: &Server, cancelled: &AtomicBool, kind: Kind) -> anyhow::Result<u64> {
     let (state, (position, stream_db, changes)) = cut(server, |log| {
         // The next effect names its database, so whoever resumes from the file need not know it.
-        let stream_db = server.replication.stream_db(log);
+        let stream_db = server.replication.applied.db_in(log);
         if stream_db.is_none() {
             log.forget_db();
         }
         // What differs from the history belongs to none.
-        let in_history = log.is_open() && server.replication.unapplied() == 0;
+        let in_history = log.is_open() && server.replication.applied.missing() == 0;
         let position = in_history.then(|| log.position());
         if kind == Kind::Last {
             log.seal();
@@ -415,7 +415,9 @@ pub(crate) async fn load_at_start(server: &Arc<Server>) -> anyhow::Result<()> {
     let took = crate::process::time::instant().since(began);
     tracing::info!("DB loaded from disk: {:.3} seconds", took.as_secs_f64());
     if let Some(position) = position_of(&loaded) {
-        server.replication.resume_history(position, loaded.stream_db.unwrap_or(0));
+        // Until it is known what this node is to be, it goes on in the history that the file belongs to.
+        server.replication.log.adopt(position);
+        server.replication.applied.select(loaded.stream_db.unwrap_or(0));
     }
     server.saving.standing.lock().loaded = loaded;
     Ok(())

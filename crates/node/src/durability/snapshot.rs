@@ -58,7 +58,7 @@ impl State {
 
 /// The state of all data now, and what `at_cut` noted of the log at that moment.
 pub(crate) fn cut<R>(server: &Server, at_cut: impl FnOnce(&mut Log) -> R) -> anyhow::Result<(State, R)> {
-    let _apply_turn = server.replication.apply_turn.lock();
+    let _apply_turn = server.replication.applied.turn.lock();
     let turn = server.engine.keyspace.script_turn();
     // Before anything is held: it looks at every slot.
     let sizes = server.engine.keyspace.sizes();
@@ -83,7 +83,7 @@ fn try_carry_out(server: &Server, mut order: Order) -> anyhow::Result<()> {
     let shared = &server.replication.log;
     let (state, (position, stream_db, cursors)) = cut(server, |log| {
         shared.open(log);
-        let stream_db = server.replication.stream_db(log);
+        let stream_db = server.replication.applied.db_in(log);
         if stream_db.is_none() {
             log.forget_db();
         }

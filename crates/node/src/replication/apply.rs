@@ -49,7 +49,7 @@ pub(super) struct Applier {
 impl Applier {
     pub(super) fn new(server: Arc<Server>, stream: Generation) -> Self {
         let mut session = Session::new(server.door.client_id(), Origin::Master, true);
-        session.db = server.replication.applied_db.load(Ordering::Relaxed);
+        session.db = server.replication.applied.db();
         Self { server, stream, session, parser: Parser::new(), input: Vec::new(), held: Vec::new() }
     }
 
@@ -65,7 +65,7 @@ impl Applier {
     /// A stream that follows a snapshot begins anew, in the database that the snapshot names.
     pub(super) fn restarted(&mut self) {
         self.reconnected();
-        self.session.db = self.server.replication.applied_db.load(Ordering::Relaxed);
+        self.session.db = self.server.replication.applied.db();
     }
 
     /// Applies what came, unless the stream is over: that is asked in its turn, in which its effects and its bytes
@@ -79,13 +79,13 @@ impl Applier {
         let mut applied = Applied::default();
         if parsed.consumed > 0 {
             let server = self.server.clone();
-            let _apply_turn = server.replication.apply_turn.lock();
+            let _apply_turn = server.replication.applied.turn.lock();
             let _stream_turn = server.replication.stream_turn.lock();
             if !server.replication.log.lock().authority().applies(self.stream) {
                 return Err(StreamOver.into());
             }
             self.run(&input, &batch, &mut applied);
-            server.replication.applied_db.store(self.session.db, Ordering::Relaxed);
+            server.replication.applied.select(self.session.db);
             applied.bytes = self.log(&input[..parsed.consumed], &batch);
         }
         input.drain(..parsed.consumed);

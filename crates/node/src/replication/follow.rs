@@ -281,7 +281,7 @@ impl Follower {
 
 /// Loads the snapshot and takes over its position. Says whether that worked.
 fn replace(server: &Server, file: tempfile::NamedTempFile, position: Position) -> bool {
-    let apply_turn = server.replication.apply_turn.lock();
+    let apply_turn = server.replication.applied.turn.lock();
     tracing::info!("MASTER <-> REPLICA sync: Flushing old data, loading DB in memory");
     // Until it is loaded, the data belongs to no history.
     server.replication.log.close();
@@ -289,8 +289,8 @@ fn replace(server: &Server, file: tempfile::NamedTempFile, position: Position) -
     match &loaded {
         Ok(loaded) => {
             server.replication.log.adopt_loaded(position);
-            server.replication.applied_db.store(loaded.stream_db.unwrap_or(0), Ordering::Relaxed);
-            server.replication.unapplied.store(0, Ordering::Relaxed);
+            server.replication.applied.select(loaded.stream_db.unwrap_or(0));
+            server.replication.applied.forget_missing();
             tracing::info!("MASTER <-> REPLICA sync: Finished with success, {} keys", loaded.keys);
         }
         Err(error) => tracing::warn!("Failed trying to load the MASTER synchronization DB: {error}"),

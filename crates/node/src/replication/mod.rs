@@ -14,6 +14,7 @@
 //! appending under their slots' locks; the applier, whose bytes go to the log as they came, holds the
 //! apply turn, which a cut takes first (before the script turn, before the slots).
 
+pub(crate) mod applied;
 mod apply;
 pub(crate) mod commit_point;
 pub(crate) mod failover;
@@ -24,16 +25,17 @@ mod serve;
 mod shared_log;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use engine::Gate;
 use parking_lot::Mutex;
-use replication::{Log, Master, Mode, Position, Profile, ReplId, Replica, Waiters, master, replica};
+use replication::{Master, Profile, ReplId, Replica, Waiters, master, replica};
 use slot_routing::ReplOffset;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::server::Server;
+use applied::AppliedStream;
 use commit_point::CommitPoint;
 use config::Config;
 
@@ -90,14 +92,9 @@ pub(crate) struct Replication {
     addresses: Mutex<std::collections::HashMap<master::PeerId, String>>,
     role: Mutex<Role>,
     waiting: Mutex<Waiting>,
-    /// The database that the master's stream has selected. Changes with the apply turn.
-    applied_db: AtomicU16,
-    /// How much of what the master did since its last snapshot could not be done here. Changes with the apply turn.
-    unapplied: AtomicU64,
+    pub(crate) applied: Arc<AppliedStream>,
     /// Held while a snapshot of a master is being loaded.
     loading: Arc<tokio::sync::Mutex<()>>,
-    /// Held while the master's stream is applied or its snapshot loaded, and while a cut is made.
-    pub(crate) apply_turn: Mutex<()>,
     /// Held while a piece of a stream is applied, and while that stream is exchanged for another or for none. Taken
     /// after the apply turn, or without it.
     stream_turn: Mutex<()>,
@@ -116,10 +113,8 @@ impl Replication {
             addresses: Mutex::default(),
             role: Mutex::new(Role::Master),
             waiting: Mutex::default(),
-            applied_db: AtomicU16::new(0),
-            unapplied: AtomicU64::new(0),
+            applied: Arc::default(),
             loading: Arc::default(),
-            apply_turn: Mutex::new(()),
             stream_turn: Mutex::new(()),
             events,
             inbox: Mutex::new(Some(inbox)),
@@ -129,18 +124,6 @@ impl Replication {
     /// Hands an event to the replication thread. After the end of that thread, to nobody.
     pub(crate) fn tell(&self, event: Event) {
         let _ = self.events.send(event);
-    }
-
-    /// The database that the stream in this log has selected, if it is a master's. To be asked at a cut.
-    pub(crate) fn stream_db(&self, log: &Log) -> Option<u16> {
-        (log.authority().mode() == Mode::Replica).then(|| self.applied_db.load(Ordering::Relaxed))
-    }
-
-    /// Goes on in the history that a file's data belongs to, until it is known what this node is to be
-    /// ([`Replication::settle_history`]).
-    pub(crate) fn resume_history(&self, position: Position, stream_db: u16) {
-        self.log.adopt(position);
-        self.applied_db.store(stream_db, Ordering::Relaxed);
     }
 
     /// No master is followed, and nothing of one loaded, for as long as this is kept.
@@ -200,13 +183,13 @@ impl Replication {
     /// The master did so many things that could not be done here: it may be of another kind, or know more.
     fn count_unapplied(&self, count: u64) {
         self.stats.unexpected_errors.fetch_add(count, Ordering::Relaxed);
-        self.unapplied.fetch_add(count, Ordering::Relaxed);
+        self.applied.count_missing(count);
     }
 
     /// How much of what its master did a replica could not do: if anything, its data differs, and it does not take its
     /// master's place unless it is told to.
     pub(crate) fn unapplied(&self) -> u64 {
-        self.unapplied.load(Ordering::Relaxed)
+        self.applied.missing()
     }
 
     /// Whether this node is a replica that has had its master's data at some time.
@@ -264,7 +247,7 @@ impl Replication {
             let _stream_turn = self.stream_turn.lock();
             self.log.lock().promote(random_id());
         }
-        let unapplied = self.unapplied.swap(0, Ordering::Relaxed);
+        let unapplied = self.applied.forget_missing();
         if unapplied > 0 {
             tracing::error!("== CRITICAL == A master now, without {unapplied} changes that its master made");
         }

@@ -47,7 +47,7 @@ impl SharedLog {
         }
     }
 
-    pub(super) fn adopt(&self, position: Position) {
+    pub(crate) fn adopt(&self, position: Position) {
         self.log.lock().adopt(position);
         self.wanted.store(true, Ordering::Release);
     }
