@@ -71,7 +71,7 @@ async fn dispatch(connection: &mut Connection, command: NodeCommand, args: Args<
         NodeCommand::Wait => return replication::wait(connection, args).await,
         NodeCommand::Save => return saving::save(connection).await,
         NodeCommand::Bgsave => return saving::bgsave(connection, args),
-        NodeCommand::Lastsave => return connection.reply().integer(server.saving.last_save()),
+        NodeCommand::Lastsave => return connection.reply().integer(server.durability.saving.last_save()),
         NodeCommand::DebugReload => return saving::reload(connection, args).await,
         NodeCommand::Shutdown => return saving::shutdown(connection, args).await,
     };

@@ -7,7 +7,7 @@ use engine::Engine;
 
 use crate::cluster::Cluster;
 use crate::commands::Pool;
-use crate::durability::saving::Saving;
+use crate::durability::Durability;
 use crate::net::door::Door;
 use crate::net::pauses::PauseGate;
 use crate::process::shutdown::Shutdown;
@@ -51,7 +51,7 @@ pub(crate) struct Server {
     pub(crate) door: Arc<Door>,
     pub(crate) pauses: PauseGate,
     pub(crate) replication: Replication,
-    pub(crate) saving: Saving,
+    pub(crate) durability: Arc<Durability>,
     pub(crate) shutdown: Shutdown,
     pub(crate) failover: Failover,
     pub(crate) oom_score: oom::Score,
@@ -67,12 +67,14 @@ pub(crate) struct Server {
 impl Server {
     pub(crate) fn new(engine: Engine, config: Config, identity: Identity, log: Arc<SharedLog>) -> Arc<Self> {
         let (engine, config) = (Arc::new(engine), Arc::new(config));
+        let replication = Replication::new(&config, log.clone());
+        let durability = Durability::new(engine.clone(), config.clone(), log, replication.applied.clone());
         Arc::new(Self {
+            durability: Arc::new(durability),
             door: Arc::new(Door::new(config.clone())),
             pauses: PauseGate::new(engine.clone()),
             engine,
-            replication: Replication::new(&config, log),
-            saving: Saving::new(),
+            replication,
             shutdown: Shutdown::default(),
             failover: Failover::default(),
             oom_score: oom::Score::default(),

@@ -9,7 +9,7 @@ use crate::process::shutdown::{self, Order};
 /// SAVE: this client waits, the others go on.
 pub(super) async fn save(connection: &mut Connection) {
     let server = connection.server.clone();
-    let outcome = tokio::task::spawn_blocking(move || saving::save(&server)).await;
+    let outcome = tokio::task::spawn_blocking(move || saving::save(&server.durability)).await;
     let protocol = connection.session.protocol;
     let mut reply = Writer::new(connection.output(), protocol);
     match outcome {
@@ -31,14 +31,14 @@ pub(super) fn bgsave(connection: &mut Connection, args: Args<'_>) {
     let option = args.get(1).map(<[u8]>::to_ascii_lowercase);
     match option.as_deref() {
         Some(b"cancel") if args.len() == 2 => {
-            if server.saving.cancel() {
+            if server.durability.saving.cancel() {
                 reply.simple("Background saving cancelled");
             } else {
                 reply.error("ERR Background saving is currently not in progress or scheduled");
             }
         }
         // Only a rewrite of an AOF would have to be waited for.
-        None | Some(b"schedule") if args.len() <= 2 => match saving::save_in_background(&server) {
+        None | Some(b"schedule") if args.len() <= 2 => match saving::save_in_background(&server.durability) {
             Ok(()) => reply.simple("Background saving started"),
             Err(error) => reply.error(&format!("ERR {error}")),
         },
@@ -77,7 +77,10 @@ pub(super) async fn reload(connection: &mut Connection, args: Args<'_>) {
             return Writer::new(connection.output(), protocol).error(text);
         }
     };
-    let outcome = tokio::task::spawn_blocking(move || saving::reload(&server, save_first)).await;
+    let outcome = tokio::task::spawn_blocking(move || {
+        saving::reload(&server.durability, &server.replication, save_first)
+    })
+    .await;
     let mut reply = Writer::new(connection.output(), protocol);
     match outcome {
         Ok(Ok(())) => reply.ok(),

@@ -16,7 +16,7 @@ use persistence::{Entry, Item, Limits, RdbError, RdbLoader, Reason};
 use slot_routing::{SLOT_COUNT, Slot};
 
 use super::lanes::{Faults, Lane, lane};
-use crate::server::Server;
+use crate::durability::Durability;
 
 /// Bytes that may be on their way to the storing threads, and as many again that they are working on.
 const ON_THEIR_WAY: usize = 1 << 20;
@@ -118,17 +118,21 @@ impl Loading {
 /// Replaces all data by that of a file. Commands get LOADING from now on, until the caller says otherwise: when it is
 /// known what the data is, or what an empty data set is to those who ask. Keys that are past their time are left out if
 /// `drop_expired` (a master); a replica keeps them until its master says.
-pub(crate) fn replace_by_file(server: &Server, path: &Path, drop_expired: bool) -> Result<Loaded, LoadError> {
+pub(crate) fn replace_by_file(
+    durability: &Durability,
+    path: &Path,
+    drop_expired: bool,
+) -> Result<Loaded, LoadError> {
     let file = std::fs::File::open(path)?;
-    server.saving.loading.begin(file.metadata()?.len());
-    server.engine.settings.set_gate(Gate::LOADING, true);
-    flush(&server.engine);
-    let outcome = load(server, file, drop_expired);
+    durability.saving.loading.begin(file.metadata()?.len());
+    durability.engine.settings.set_gate(Gate::LOADING, true);
+    flush(&durability.engine);
+    let outcome = load(durability, file, drop_expired);
     if outcome.is_err() {
         // Half of a file is nobody's data.
-        flush(&server.engine);
+        flush(&durability.engine);
     }
-    server.engine.touch_all_watched();
+    durability.engine.touch_all_watched();
     outcome
 }
 
@@ -143,9 +147,9 @@ fn flush(engine: &Engine) {
     drop(taken);
 }
 
-fn load(server: &Server, input: impl Read, drop_expired: bool) -> Result<Loaded, LoadError> {
-    let (keyspace, limits) = (&server.engine.keyspace, server.engine.settings.limits());
-    let threads = usize::try_from(server.config.integer("io-threads")).unwrap_or(1).max(1);
+fn load(durability: &Durability, input: impl Read, drop_expired: bool) -> Result<Loaded, LoadError> {
+    let (keyspace, limits) = (&durability.engine.keyspace, durability.engine.settings.limits());
+    let threads = usize::try_from(durability.config.integer("io-threads")).unwrap_or(1).max(1);
     let (faults, share) = (Faults::default(), ON_THEIR_WAY / threads);
     let loaded = std::thread::scope(|scope| {
         let lanes = (0..threads).map(|_| {
@@ -154,7 +158,7 @@ fn load(server: &Server, input: impl Read, drop_expired: bool) -> Result<Loaded,
             lane
         });
         let mut lanes: Vec<Lane> = lanes.collect();
-        let outcome = read(server, input, drop_expired, &mut lanes);
+        let outcome = read(durability, input, drop_expired, &mut lanes);
         // What was decoded is stored also before an error; the caller removes it.
         lanes.iter_mut().for_each(Lane::send);
         outcome
@@ -202,18 +206,18 @@ impl Looks {
 
 /// Reads the file to its end and gives each key to the thread of its slot.
 fn read(
-    server: &Server,
+    durability: &Durability,
     input: impl Read,
     drop_expired: bool,
     lanes: &mut [Lane],
 ) -> Result<Loaded, LoadError> {
-    let limits = Limits { verify_checksum: server.config.switch("rdbchecksum"), ..Limits::default() };
+    let limits = Limits { verify_checksum: durability.config.switch("rdbchecksum"), ..Limits::default() };
     let mut loader = RdbLoader::new(input, limits)?;
-    loader.set_limits(server.engine.settings.limits());
-    let databases = server.engine.keyspace.databases();
-    let (now, by_frequency) = (crate::process::time::now(), server.engine.settings.lfu().is_some());
+    loader.set_limits(durability.engine.settings.limits());
+    let databases = durability.engine.keyspace.databases();
+    let (now, by_frequency) = (crate::process::time::now(), durability.engine.settings.lfu().is_some());
     let mut loaded = Loaded::default();
-    let progress = &server.saving.loading;
+    let progress = &durability.saving.loading;
     let (mut looks, mut lane) = (Looks::default(), None);
     loop {
         let offset = loader.offset();

@@ -9,3 +9,33 @@ pub(crate) mod loading;
 pub(crate) mod pace;
 pub(crate) mod saving;
 pub(crate) mod snapshot;
+
+use std::sync::Arc;
+
+use config::Config;
+use engine::Engine;
+
+use crate::replication::SharedLog;
+use crate::replication::applied::AppliedStream;
+use saving::Saving;
+
+/// What saving, loading and cutting share: the data, the place of it in its history, and how saving stands.
+#[derive(Debug)]
+pub(crate) struct Durability {
+    engine: Arc<Engine>,
+    config: Arc<Config>,
+    log: Arc<SharedLog>,
+    applied: Arc<AppliedStream>,
+    pub(crate) saving: Saving,
+}
+
+impl Durability {
+    pub(crate) fn new(
+        engine: Arc<Engine>,
+        config: Arc<Config>,
+        log: Arc<SharedLog>,
+        applied: Arc<AppliedStream>,
+    ) -> Self {
+        Self { engine, config, log, applied, saving: Saving::new() }
+    }
+}

@@ -20,11 +20,12 @@ use persistence::Dialect;
 use replication::{Position, ReplId};
 use slot_routing::{ReplOffset, Role};
 
+use crate::durability::Durability;
 use crate::durability::loading::{LoadError, Loaded, Loading, replace_by_file};
 use crate::durability::pace::Pace;
 use crate::durability::snapshot::{Form, cut, write_rdb};
 use crate::process::places;
-use crate::server::Server;
+use crate::replication::Replication;
 
 /// How often save points are looked at.
 const LOOK_PERIOD: Duration = Duration::from_millis(100);
@@ -151,34 +152,34 @@ impl Saving {
 }
 
 /// Saves in the background. Says whether it has begun.
-pub(crate) fn save_in_background(server: &Arc<Server>) -> Result<(), SaveError> {
-    let cancelled = begin(server, Kind::Background)?;
+pub(crate) fn save_in_background(durability: &Arc<Durability>) -> Result<(), SaveError> {
+    let cancelled = begin(durability, Kind::Background)?;
     tracing::info!("Background saving started");
-    let saver = server.clone();
+    let saver = durability.clone();
     let work = move || match carry_out(&saver, &cancelled, Kind::Background) {
         Ok(()) => tracing::info!("Background saving terminated with success"),
         Err(error) => tracing::warn!("Background saving error: {error:#}"),
     };
     std::thread::Builder::new().name("bgsave".to_owned()).spawn(work).map(drop).map_err(|error| {
-        server.saving.standing.lock().running = None;
-        server.saving.ended.notify_all();
+        durability.saving.standing.lock().running = None;
+        durability.saving.ended.notify_all();
         SaveError::Failed(error.into())
     })
 }
 
 /// Saves and returns when it is done. Blocks the calling thread.
-pub(crate) fn save(server: &Server) -> Result<(), SaveError> {
-    save_as(server, Kind::Waited)
+pub(crate) fn save(durability: &Durability) -> Result<(), SaveError> {
+    save_as(durability, Kind::Waited)
 }
 
-fn save_as(server: &Server, kind: Kind) -> Result<(), SaveError> {
-    let cancelled = begin(server, kind)?;
-    carry_out(server, &cancelled, kind)?;
+fn save_as(durability: &Durability, kind: Kind) -> Result<(), SaveError> {
+    let cancelled = begin(durability, kind)?;
+    carry_out(durability, &cancelled, kind)?;
     Ok(())
 }
 
-fn begin(server: &Server, kind: Kind) -> Result<Arc<AtomicBool>, SaveError> {
-    let mut standing = server.saving.standing.lock();
+fn begin(durability: &Durability, kind: Kind) -> Result<Arc<AtomicBool>, SaveError> {
+    let mut standing = durability.saving.standing.lock();
     if standing.running.is_some() {
         return Err(SaveError::Running);
     }
@@ -190,13 +191,13 @@ fn begin(server: &Server, kind: Kind) -> Result<Arc<AtomicBool>, SaveError> {
     Ok(cancelled)
 }
 
-fn carry_out(server: &Server, cancelled: &AtomicBool, kind: Kind) -> anyhow::Result<()> {
-    let outcome = write_file(server, cancelled, kind);
-    let mut standing = server.saving.standing.lock();
+fn carry_out(durability: &Durability, cancelled: &AtomicBool, kind: Kind) -> anyhow::Result<()> {
+    let outcome = write_file(durability, cancelled, kind);
+    let mut standing = durability.saving.standing.lock();
     let running = standing.running.take();
     if let Some(running) = running.filter(|running| running.background) {
         standing.last_took = Some(crate::process::time::instant().since(running.since));
-        standing.last_kept = server.saving.kept_peak.load(Ordering::Relaxed);
+        standing.last_kept = durability.saving.kept_peak.load(Ordering::Relaxed);
     }
     match &outcome {
         Ok(changes) => {
@@ -210,81 +211,81 @@ fn carry_out(server: &Server, cancelled: &AtomicBool, kind: Kind) -> anyhow::Res
         Err(_) => standing.last_ok = false,
     }
     drop(standing);
-    server.saving.ended.notify_all();
-    update_gate(server);
+    durability.saving.ended.notify_all();
+    update_gate(durability);
     outcome.map(|_| ())
 }
 
 /// Writes the file; returns the counter of changes at the cut.
-fn write_file(server: &Server, cancelled: &AtomicBool, kind: Kind) -> anyhow::Result<u64> {
-    let (state, (position, stream_db, changes)) = cut(server, |log| {
+fn write_file(durability: &Durability, cancelled: &AtomicBool, kind: Kind) -> anyhow::Result<u64> {
+    let (state, (position, stream_db, changes)) = cut(durability, |log| {
         // The next effect names its database, so whoever resumes from the file need not know it.
-        let stream_db = server.replication.applied.db_in(log);
+        let stream_db = durability.applied.db_in(log);
         if stream_db.is_none() {
             log.forget_db();
         }
         // What differs from the history belongs to none.
-        let in_history = log.is_open() && server.replication.applied.missing() == 0;
+        let in_history = log.is_open() && durability.applied.missing() == 0;
         let position = in_history.then(|| log.position());
         if kind == Kind::Last {
             log.seal();
         }
-        (position, stream_db.unwrap_or(0), changes(server))
+        (position, stream_db.unwrap_or(0), changes(durability))
     })?;
     // Not before the cut: for as long as that lasts nobody else works.
-    let used = server.engine.keyspace.used_bytes();
+    let used = durability.engine.keyspace.used_bytes();
     let pace = if kind == Kind::Background { Pace::behind_commands(used) } else { Pace::full() };
-    let (written, wanted) = &server.saving.progress;
+    let (written, wanted) = &durability.saving.progress;
     written.store(0, Ordering::Relaxed);
     wanted.store(state.keys() as u64, Ordering::Relaxed);
-    server.saving.kept_peak.store(0, Ordering::Relaxed);
+    durability.saving.kept_peak.store(0, Ordering::Relaxed);
     let file = places::temporary(TEMP_PREFIX, TEMP_SUFFIX)?;
     // A file system without locks has to do without.
     let _ = file.as_file().try_lock();
-    let by_steps = server.config.switch("rdb-save-incremental-fsync");
+    let by_steps = durability.config.switch("rdb-save-incremental-fsync");
     let mut out = Cancellable { file, cancelled, by_steps, unsynced: 0 };
     write_rdb(
-        server,
+        durability,
         state,
         &Form { dialect: Dialect::Redis, position: position.map(|at| (at, stream_db)) },
         Some(written),
         pace,
         &mut out,
     )?;
-    put_in_place(server, out.file)?;
+    put_in_place(durability, out.file)?;
     tracing::info!("DB saved on disk");
     Ok(changes)
 }
 
 /// Keeps the file that a full synchronisation came in, now that it is the data: as Redis does, this node can begin
 /// again with it. A file that cannot be kept leaves everything to be saved.
-pub(crate) fn keep_synchronised(server: &Server, file: tempfile::NamedTempFile, keys: u64) {
+pub(crate) fn keep_synchronised(durability: &Durability, file: tempfile::NamedTempFile, keys: u64) {
     // Whatever was cut before is of a history that this node has left.
-    server.saving.cancel();
-    let mut standing = server.saving.standing.lock();
-    server.saving.ended.wait_while(&mut standing, |standing| standing.running.is_some());
-    let persistent = !server.config.text("save").is_empty();
-    if !persistent && server.config.switch("rdb-del-sync-files") {
+    durability.saving.cancel();
+    let mut standing = durability.saving.standing.lock();
+    durability.saving.ended.wait_while(&mut standing, |standing| standing.running.is_some());
+    let persistent = !durability.config.text("save").is_empty();
+    if !persistent && durability.config.switch("rdb-del-sync-files") {
         return;
     }
-    match put_in_place(server, file) {
+    match put_in_place(durability, file) {
         Ok(()) => {
-            standing.changes_saved = changes(server);
+            standing.changes_saved = changes(durability);
             standing.last_ok = true;
         }
         Err(error) => {
             tracing::warn!("What came from the master is not on disk yet: {error:#}");
-            server.saving.synchronised.fetch_add(keys, Ordering::Relaxed);
+            durability.saving.synchronised.fetch_add(keys, Ordering::Relaxed);
         }
     }
     drop(standing);
-    update_gate(server);
+    update_gate(durability);
 }
 
 /// Makes a file that is written whole the one that is loaded at the start.
-fn put_in_place(server: &Server, file: tempfile::NamedTempFile) -> anyhow::Result<()> {
+fn put_in_place(durability: &Durability, file: tempfile::NamedTempFile) -> anyhow::Result<()> {
     file.as_file().sync_all()?;
-    file.persist(server.config.text("dbfilename"))?;
+    file.persist(durability.config.text("dbfilename"))?;
     // The rename is on disk when the folder is.
     std::fs::File::open(".")?.sync_all()?;
     Ok(())
@@ -334,10 +335,10 @@ pub(crate) fn remove_leftovers() {
 }
 
 /// How many changes this run has made.
-fn changes(server: &Server) -> u64 {
+fn changes(durability: &Durability) -> u64 {
     let commands: u64 =
-        server.engine.worker_stats().iter().map(|worker| worker.changes.load(Ordering::Relaxed)).sum();
-    commands + server.saving.synchronised.load(Ordering::Relaxed)
+        durability.engine.worker_stats().iter().map(|worker| worker.changes.load(Ordering::Relaxed)).sum();
+    commands + durability.saving.synchronised.load(Ordering::Relaxed)
 }
 
 /// The save points: after so long with so many changes.
@@ -348,64 +349,64 @@ fn save_points(config: &Config) -> Vec<(Duration, u64)> {
 }
 
 /// Writes stop when the last save failed, if saves are configured and the configuration says so.
-pub(crate) fn update_gate(server: &Server) {
-    let failed = !server.saving.standing.lock().last_ok;
+pub(crate) fn update_gate(durability: &Durability) {
+    let failed = !durability.saving.standing.lock().last_ok;
     let stop = failed
-        && server.config.switch("stop-writes-on-bgsave-error")
-        && !server.config.text("save").is_empty();
-    server.engine.settings.set_gate(Gate::MISCONF, stop);
+        && durability.config.switch("stop-writes-on-bgsave-error")
+        && !durability.config.text("save").is_empty();
+    durability.engine.settings.set_gate(Gate::MISCONF, stop);
 }
 
 /// Starts a background save whenever a save point is reached. Never returns.
-pub(crate) async fn watch(server: Arc<Server>) {
+pub(crate) async fn watch(durability: Arc<Durability>) {
     let mut told = crate::process::time::instant();
     loop {
         tokio::time::sleep(LOOK_PERIOD).await;
-        if server.saving.standing.lock().running.is_some() {
-            server.saving.kept_peak.fetch_max(kept_bytes(), Ordering::Relaxed);
+        if durability.saving.standing.lock().running.is_some() {
+            durability.saving.kept_peak.fetch_max(kept_bytes(), Ordering::Relaxed);
             if crate::process::time::instant().since(told) >= TELL_PERIOD {
                 told = crate::process::time::instant();
-                let (written, wanted) = &server.saving.progress;
+                let (written, wanted) = &durability.saving.progress;
                 let (written, wanted) = (written.load(Ordering::Relaxed), wanted.load(Ordering::Relaxed));
                 tracing::info!("Saving: {written} of {wanted} keys");
             }
         } else {
             told = crate::process::time::instant();
         }
-        if let Some((period, needed)) = due(&server) {
+        if let Some((period, needed)) = due(&durability) {
             tracing::info!("{needed} changes in {} seconds. Saving...", period.as_secs());
-            if let Err(error) = save_in_background(&server) {
+            if let Err(error) = save_in_background(&durability) {
                 tracing::warn!("Can't save in background: {error}");
             }
         }
     }
 }
 
-fn due(server: &Server) -> Option<(Duration, u64)> {
-    let points = save_points(&server.config);
-    if points.is_empty() || server.engine.settings.gate().contains(Gate::LOADING) {
+fn due(durability: &Durability) -> Option<(Duration, u64)> {
+    let points = save_points(&durability.config);
+    if points.is_empty() || durability.engine.settings.gate().contains(Gate::LOADING) {
         return None;
     }
-    let standing = server.saving.standing.lock();
+    let standing = durability.saving.standing.lock();
     let recently = |at: Instant| crate::process::time::instant().since(at) < RETRY;
     if standing.running.is_some() || (!standing.last_ok && standing.last_try.is_some_and(recently)) {
         return None;
     }
-    let changed = changes(server).saturating_sub(standing.changes_saved);
+    let changed = changes(durability).saturating_sub(standing.changes_saved);
     let since = u64::try_from(crate::process::time::now().secs() - standing.last_save).unwrap_or(0);
     points.into_iter().find(|(period, needed)| changed >= *needed && since > period.as_secs())
 }
 
 /// Loads the file that the configuration names, if it is there. Clients are answered LOADING until the caller says
 /// otherwise, never after an error.
-pub(crate) async fn load_at_start(server: &Arc<Server>) -> anyhow::Result<()> {
-    let name = server.config.text("dbfilename");
+pub(crate) async fn load_at_start(durability: &Arc<Durability>) -> anyhow::Result<()> {
+    let name = durability.config.text("dbfilename");
     if !Path::new(&name).exists() {
         return Ok(());
     }
     let began = crate::process::time::instant();
-    let loader = server.clone();
-    let as_replica = will_be_replica(server);
+    let loader = durability.clone();
+    let as_replica = will_be_replica(durability);
     let load = move || replace_by_file(&loader, Path::new(&name), !as_replica);
     let loaded = tokio::task::spawn_blocking(load).await?;
     let loaded = loaded.map_err(|error| {
@@ -416,20 +417,20 @@ pub(crate) async fn load_at_start(server: &Arc<Server>) -> anyhow::Result<()> {
     tracing::info!("DB loaded from disk: {:.3} seconds", took.as_secs_f64());
     if let Some(position) = position_of(&loaded) {
         // Until it is known what this node is to be, it goes on in the history that the file belongs to.
-        server.replication.log.adopt(position);
-        server.replication.applied.select(loaded.stream_db.unwrap_or(0));
+        durability.log.adopt(position);
+        durability.applied.select(loaded.stream_db.unwrap_or(0));
     }
-    server.saving.standing.lock().loaded = loaded;
+    durability.saving.standing.lock().loaded = loaded;
     Ok(())
 }
 
 /// Whether the configuration, or the cluster as this node last knew it, makes it a replica.
-fn will_be_replica(server: &Server) -> bool {
-    let of_cluster = server.engine.topology.as_ref().is_some_and(|topology| {
+fn will_be_replica(durability: &Durability) -> bool {
+    let of_cluster = durability.engine.topology.as_ref().is_some_and(|topology| {
         let topology = topology.load();
         topology.member(topology.myself).is_some_and(|me| matches!(me.role, Role::Replica(_)))
     });
-    of_cluster || !server.config.text("replicaof").is_empty()
+    of_cluster || !durability.config.text("replicaof").is_empty()
 }
 
 fn position_of(loaded: &Loaded) -> Option<Position> {
@@ -439,13 +440,17 @@ fn position_of(loaded: &Loaded) -> Option<Position> {
 }
 
 /// DEBUG RELOAD: saves, and loads what was saved. The history goes on.
-pub(crate) fn reload(server: &Server, save_first: bool) -> Result<(), SaveError> {
+pub(crate) fn reload(
+    durability: &Durability,
+    replication: &Replication,
+    save_first: bool,
+) -> Result<(), SaveError> {
     if save_first {
-        save(server)?;
+        save(durability)?;
     }
-    let name = server.config.text("dbfilename");
-    let loaded = replace_by_file(server, Path::new(&name), !server.replication.is_replica());
-    server.engine.settings.set_gate(Gate::LOADING, false);
+    let name = durability.config.text("dbfilename");
+    let loaded = replace_by_file(durability, Path::new(&name), !replication.is_replica());
+    durability.engine.settings.set_gate(Gate::LOADING, false);
     loaded.map(|_| ()).map_err(|error: LoadError| SaveError::Failed(error.into()))
 }
 
@@ -459,24 +464,24 @@ pub(crate) enum AtEnd {
 }
 
 /// Saves at the end, if that is wanted. An error says that the server should not stop.
-pub(crate) fn finish(server: &Server, at_end: AtEnd) -> Result<(), SaveError> {
+pub(crate) fn finish(durability: &Durability, at_end: AtEnd) -> Result<(), SaveError> {
     let wanted = match at_end {
-        AtEnd::AsConfigured => !server.config.text("save").is_empty(),
+        AtEnd::AsConfigured => !durability.config.text("save").is_empty(),
         AtEnd::Save => true,
         AtEnd::NoSave => false,
     };
     loop {
         // A save in the background must not finish after the last one, nor one that somebody waits for.
-        server.saving.cancel();
-        let mut standing = server.saving.standing.lock();
-        server.saving.ended.wait_while(&mut standing, |standing| standing.running.is_some());
+        durability.saving.cancel();
+        let mut standing = durability.saving.standing.lock();
+        durability.saving.ended.wait_while(&mut standing, |standing| standing.running.is_some());
         drop(standing);
         // Half of a file is no data to save.
-        if !wanted || server.engine.settings.gate().contains(Gate::LOADING) {
+        if !wanted || durability.engine.settings.gate().contains(Gate::LOADING) {
             return Ok(());
         }
         tracing::info!("Saving the final RDB snapshot before exiting.");
-        match save_as(server, Kind::Last) {
+        match save_as(durability, Kind::Last) {
             // A save point or a client was faster.
             Err(SaveError::Running) => {}
             outcome => return outcome,
@@ -485,21 +490,21 @@ pub(crate) fn finish(server: &Server, at_end: AtEnd) -> Result<(), SaveError> {
 }
 
 /// The lines of INFO's section Persistence.
-pub(crate) fn info(server: &Server, text: &mut String) {
+pub(crate) fn info(durability: &Durability, text: &mut String) {
     use std::fmt::Write;
-    let standing = server.saving.standing.lock();
-    let loading = server.engine.settings.gate().contains(Gate::LOADING);
+    let standing = durability.saving.standing.lock();
+    let loading = durability.engine.settings.gate().contains(Gate::LOADING);
     let running = standing.running.as_ref().filter(|running| running.background);
     let current =
         running.map(|running| crate::process::time::instant().since(running.since).as_secs() as i64);
-    let (written, wanted) = &server.saving.progress;
+    let (written, wanted) = &durability.saving.progress;
     let progress = |counter: &AtomicU64| if running.is_some() { counter.load(Ordering::Relaxed) } else { 0 };
     let (written, wanted) = (progress(written), progress(wanted));
     let percent = if wanted == 0 { 0.0 } else { written as f64 / wanted as f64 * 100.0 };
     let took = standing.last_took.map_or(-1, |took| took.as_secs() as i64);
     let kept = if running.is_some() { kept_bytes() } else { 0 };
     let kept_peak =
-        if running.is_some() { server.saving.kept_peak.load(Ordering::Relaxed).max(kept) } else { 0 };
+        if running.is_some() { durability.saving.kept_peak.load(Ordering::Relaxed).max(kept) } else { 0 };
     let lines: [(&str, String); 20] = [
         ("loading", u8::from(loading).to_string()),
         ("async_loading", "0".to_owned()),
@@ -509,7 +514,10 @@ pub(crate) fn info(server: &Server, text: &mut String) {
         ("current_fork_perc", format!("{percent:.2}")),
         ("current_save_keys_processed", written.to_string()),
         ("current_save_keys_total", wanted.to_string()),
-        ("rdb_changes_since_last_save", changes(server).saturating_sub(standing.changes_saved).to_string()),
+        (
+            "rdb_changes_since_last_save",
+            changes(durability).saturating_sub(standing.changes_saved).to_string(),
+        ),
         ("rdb_bgsave_in_progress", u8::from(running.is_some()).to_string()),
         ("rdb_last_save_time", standing.last_save.to_string()),
         ("rdb_last_bgsave_status", if standing.last_ok { "ok" } else { "err" }.to_owned()),
@@ -527,6 +535,6 @@ pub(crate) fn info(server: &Server, text: &mut String) {
         let _ = write!(text, "{name}:{value}\r\n");
     }
     if loading {
-        server.saving.loading.info(text);
+        durability.saving.loading.info(text);
     }
 }

@@ -15,9 +15,9 @@ use replication::{CursorId, Log, Position};
 use slot_routing::Slot;
 use tokio::sync::mpsc;
 
+use crate::durability::Durability;
 use crate::durability::pace::Pace;
-use crate::replication::{Event, random_id};
-use crate::server::Server;
+use crate::replication::{Event, Replication, random_id};
 
 /// The size of a piece of the snapshot on its way, and how many may wait for one replica.
 const PIECE: usize = 64 * 1024;
@@ -57,33 +57,36 @@ impl State {
 }
 
 /// The state of all data now, and what `at_cut` noted of the log at that moment.
-pub(crate) fn cut<R>(server: &Server, at_cut: impl FnOnce(&mut Log) -> R) -> anyhow::Result<(State, R)> {
-    let _apply_turn = server.replication.applied.turn.lock();
-    let turn = server.engine.keyspace.script_turn();
+pub(crate) fn cut<R>(
+    durability: &Durability,
+    at_cut: impl FnOnce(&mut Log) -> R,
+) -> anyhow::Result<(State, R)> {
+    let _apply_turn = durability.applied.turn.lock();
+    let turn = durability.engine.keyspace.script_turn();
     // Before anything is held: it looks at every slot.
-    let sizes = server.engine.keyspace.sizes();
-    let ready = server.engine.keyspace.ready_to_cut();
+    let sizes = durability.engine.keyspace.sizes();
+    let ready = durability.engine.keyspace.ready_to_cut();
     let began = crate::process::time::nanos();
-    let cut = ready.cut(&turn, || at_cut(&mut server.replication.log.lock()));
-    server.saving.count_cut((crate::process::time::nanos() - began) / 1000);
+    let cut = ready.cut(&turn, || at_cut(&mut durability.log.lock()));
+    durability.saving.count_cut((crate::process::time::nanos() - began) / 1000);
     let (snapshot, noted) = cut.context("too many snapshots are under way")?;
     Ok((State { snapshot, sizes }, noted))
 }
 
 /// Makes the snapshot and sends it. Runs on a thread of its own; reports by events.
-pub(crate) fn carry_out(server: &Server, order: Order) {
+pub(crate) fn carry_out(durability: &Durability, replication: &Replication, order: Order) {
     let transfer = order.transfer;
-    if let Err(error) = try_carry_out(server, order) {
+    if let Err(error) = try_carry_out(durability, replication, order) {
         tracing::warn!("The snapshot for replicas failed: {error:#}");
-        server.replication.tell(Event::TransferFailed { transfer });
+        replication.tell(Event::TransferFailed { transfer });
     }
 }
 
-fn try_carry_out(server: &Server, mut order: Order) -> anyhow::Result<()> {
-    let shared = &server.replication.log;
-    let (state, (position, stream_db, cursors)) = cut(server, |log| {
+fn try_carry_out(durability: &Durability, replication: &Replication, mut order: Order) -> anyhow::Result<()> {
+    let shared = &durability.log;
+    let (state, (position, stream_db, cursors)) = cut(durability, |log| {
         shared.open(log);
-        let stream_db = server.replication.applied.db_in(log);
+        let stream_db = durability.applied.db_in(log);
         if stream_db.is_none() {
             log.forget_db();
         }
@@ -92,18 +95,18 @@ fn try_carry_out(server: &Server, mut order: Order) -> anyhow::Result<()> {
             order.receivers.iter().map(|(peer, _)| (*peer, log.add_cursor(position.offset))).collect();
         (position, stream_db.unwrap_or(0), cursors)
     })?;
-    let pace = Pace::behind_commands(server.engine.keyspace.used_bytes());
+    let pace = Pace::behind_commands(durability.engine.keyspace.used_bytes());
     tracing::info!("Starting a snapshot for {} replicas", order.receivers.len());
-    server.replication.tell(Event::Cut { transfer: order.transfer, position, cursors });
+    replication.tell(Event::Cut { transfer: order.transfer, position, cursors });
     let form = Form { dialect: order.dialect, position: Some((position, stream_db)) };
     if order.eof {
         let mark = random_id();
         order.send(format!("$EOF:{mark}\r\n").as_bytes())?;
-        write_rdb(server, state, &form, None, pace, &mut order)?;
+        write_rdb(durability, state, &form, None, pace, &mut order)?;
         order.send(mark.as_str().as_bytes())?;
     } else {
         let mut file = tempfile::tempfile_in(".")?;
-        write_rdb(server, state, &form, None, pace, &mut file)?;
+        write_rdb(durability, state, &form, None, pace, &mut file)?;
         let len = file.stream_position()?;
         file.seek(SeekFrom::Start(0))?;
         order.send(format!("${len}\r\n").as_bytes())?;
@@ -152,7 +155,7 @@ pub(crate) struct Form {
 
 /// Writes the snapshot as an RDB. `progress` counts the keys. No slot is held while anything is written.
 pub(crate) fn write_rdb(
-    server: &Server,
+    durability: &Durability,
     state: State,
     form: &Form,
     progress: Option<&AtomicU64>,
@@ -160,9 +163,9 @@ pub(crate) fn write_rdb(
     out: &mut impl Write,
 ) -> io::Result<()> {
     let options = WriteOptions {
-        compress: server.config.switch("rdbcompression"),
-        checksum: server.config.switch("rdbchecksum"),
-        uses: uses(server),
+        compress: durability.config.switch("rdbcompression"),
+        checksum: durability.config.switch("rdbchecksum"),
+        uses: uses(durability),
         dialect: form.dialect,
     };
     let replication = form
@@ -194,11 +197,11 @@ pub(crate) fn write_rdb(
 }
 
 /// What the file says of each key's use, as in Redis: what the policy evicts by.
-fn uses(server: &Server) -> Uses {
+fn uses(durability: &Durability) -> Uses {
     let now = crate::process::time::now();
-    match server.engine.settings.lfu() {
+    match durability.engine.settings.lfu() {
         Some(settings) => Uses::Frequency(now, settings),
-        None if server.config.text("maxmemory-policy").ends_with("-lru") => Uses::Idle(now),
+        None if durability.config.text("maxmemory-policy").ends_with("-lru") => Uses::Idle(now),
         None => Uses::NotKept,
     }
 }

@@ -26,7 +26,7 @@ pub(crate) fn apply(server: &Server) {
         .cluster_allow_pubsubshard_when_down
         .store(config.switch("cluster-allow-pubsubshard-when-down"), Ordering::Relaxed);
     server.replication.apply_config(server);
-    crate::durability::saving::update_gate(server);
+    crate::durability::saving::update_gate(&server.durability);
     settings.latency_tracking.store(config.switch("latency-tracking"), Ordering::Relaxed);
     server.engine.latency.configure(config.integer("latency-monitor-threshold").unsigned_abs());
     let logs = &server.engine.logs;

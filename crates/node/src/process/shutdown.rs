@@ -183,7 +183,7 @@ async fn wait_for_replicas(server: &Arc<Server>) -> bool {
 async fn save(server: &Arc<Server>, plan: Plan) -> bool {
     daemon::notify_stopping(&server.config);
     let saver = server.clone();
-    let saved = tokio::task::spawn_blocking(move || saving::finish(&saver, plan.at_end)).await;
+    let saved = tokio::task::spawn_blocking(move || saving::finish(&saver.durability, plan.at_end)).await;
     match &saved {
         Ok(Ok(())) => {}
         Ok(Err(error)) => tracing::warn!("Error trying to save the DB, can't exit: {error}"),

@@ -207,7 +207,7 @@ async fn control(
     // A file that may grow no further is an error of the write, as a full disk is, and not the end.
     let _past_file_limit = signal(SignalKind::from_raw(FILE_SIZE_SIGNAL))?;
     saving::remove_leftovers();
-    saving::load_at_start(server).await?;
+    saving::load_at_start(&server.durability).await?;
     // Before the first write is taken: from then on a signal ends the server in order.
     let signals = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     // A master's snapshot would be loaded under a gate of its own.
@@ -219,7 +219,7 @@ async fn control(
     server.replication.settle_history();
     server.engine.settings.set_gate(Gate::LOADING, false);
     drop(loads_later);
-    tokio::spawn(saving::watch(server.clone()));
+    tokio::spawn(saving::watch(server.durability.clone()));
     if server.config.port("port") != 0 {
         tracing::info!("Ready to accept connections tcp");
     }

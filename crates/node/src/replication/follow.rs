@@ -285,7 +285,7 @@ fn replace(server: &Server, file: tempfile::NamedTempFile, position: Position) -
     tracing::info!("MASTER <-> REPLICA sync: Flushing old data, loading DB in memory");
     // Until it is loaded, the data belongs to no history.
     server.replication.log.close();
-    let loaded = loading::replace_by_file(server, file.path(), false);
+    let loaded = loading::replace_by_file(&server.durability, file.path(), false);
     match &loaded {
         Ok(loaded) => {
             server.replication.log.adopt_loaded(position);
@@ -298,7 +298,7 @@ fn replace(server: &Server, file: tempfile::NamedTempFile, position: Position) -
     drop(apply_turn);
     // Before anybody is served or applied: the file is the data.
     if let Ok(loaded) = &loaded {
-        saving::keep_synchronised(server, file, loaded.keys);
+        saving::keep_synchronised(&server.durability, file, loaded.keys);
     }
     server.engine.settings.set_gate(Gate::LOADING, false);
     loaded.is_ok()

@@ -327,7 +327,7 @@ impl Serving {
         let order = Order { transfer, eof, dialect, receivers, cancelled };
         let server = self.server.clone();
         // A thread of its own, for it takes another priority.
-        let work = move || snapshot::carry_out(&server, order);
+        let work = move || snapshot::carry_out(&server.durability, &server.replication, order);
         if let Err(error) = std::thread::Builder::new().name("sync".to_owned()).spawn(work) {
             tracing::warn!("Can't start a thread for a snapshot: {error}");
             self.server.replication.tell(Event::TransferFailed { transfer });

@@ -48,7 +48,7 @@ fn keys(server: &Server, totals: &Totals, text: &mut Text) {
     text.line("current_eviction_exceeded_time", 0);
     text.line("keyspace_hits", totals[Count::KeyspaceHits]);
     text.line("keyspace_misses", totals[Count::KeyspaceMisses]);
-    let (cuts, micros) = server.saving.cuts();
+    let (cuts, micros) = server.durability.saving.cuts();
     text.line("latest_fork_usec", micros);
     text.line("total_forks", cuts);
     text.line("migrate_cached_sockets", 0);

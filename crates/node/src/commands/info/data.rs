@@ -12,7 +12,7 @@ const SAMPLES_A_SLOT: usize = 8;
 const SAMPLE_STEP: usize = 7919;
 
 pub(super) fn persistence(server: &Server, text: &mut Text) {
-    crate::durability::saving::info(server, text.raw());
+    crate::durability::saving::info(&server.durability, text.raw());
 }
 
 pub(super) fn replication(server: &Server, text: &mut Text) {
