@@ -67,7 +67,7 @@ async fn dispatch(connection: &mut Connection, command: NodeCommand, args: Args<
         NodeCommand::Psync => return replication::psync(connection, args),
         NodeCommand::Replconf => return replication::replconf(connection, args),
         NodeCommand::Replicaof => return replication::replicaof(&server, args, &mut connection.reply()),
-        NodeCommand::Role => return crate::replication::role(&server, &mut connection.reply()),
+        NodeCommand::Role => return crate::replication::role(&server.replication, &mut connection.reply()),
         NodeCommand::Wait => return replication::wait(connection, args).await,
         NodeCommand::Save => return saving::save(connection).await,
         NodeCommand::Bgsave => return saving::bgsave(connection, args),

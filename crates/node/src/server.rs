@@ -50,7 +50,7 @@ pub(crate) struct Server {
     pub(crate) memory: memory::Tracker,
     pub(crate) door: Arc<Door>,
     pub(crate) pauses: PauseGate,
-    pub(crate) replication: Replication,
+    pub(crate) replication: Arc<Replication>,
     pub(crate) durability: Arc<Durability>,
     pub(crate) shutdown: Shutdown,
     pub(crate) failover: Failover,
@@ -67,7 +67,7 @@ pub(crate) struct Server {
 impl Server {
     pub(crate) fn new(engine: Engine, config: Config, identity: Identity, log: Arc<SharedLog>) -> Arc<Self> {
         let (engine, config) = (Arc::new(engine), Arc::new(config));
-        let replication = Replication::new(&config, log.clone());
+        let replication = Arc::new(Replication::new(engine.clone(), config.clone(), log.clone()));
         let durability = Durability::new(engine.clone(), config.clone(), log, replication.applied.clone());
         Arc::new(Self {
             durability: Arc::new(durability),

@@ -364,7 +364,7 @@ impl Driver {
                 publish::publish(&self.server.engine, *topology);
             }
             Action::BecomeMaster => {
-                self.server.replication.become_master(&self.server);
+                self.server.replication.become_master();
                 // What its master had imported is here, and no mark of it.
                 self.look_at = self.now();
             }
@@ -425,7 +425,7 @@ impl Driver {
 
     fn follow(&mut self, ip: IpAddr, port: u16) {
         let master = MasterAddress { host: ip.to_string(), port };
-        self.server.replication.become_replica_of(&self.server, master);
+        self.server.replication.become_replica_of(master);
     }
 
     fn resume_writes(&mut self) {

@@ -73,7 +73,7 @@ fn take_over(server: &Server, request: &PsyncRequest) -> Result<(), &'static str
         return Err("ERR PSYNC FAILOVER to a replica whose data differs from its master's.");
     }
     tracing::info!("Failover request was accepted: this node is the master now.");
-    server.replication.become_master(server);
+    server.replication.become_master();
     configure(&server.config, &[]);
     Ok(())
 }
@@ -104,7 +104,7 @@ pub(super) fn replicaof(server: &Server, args: Args<'_>, reply: &mut Writer<'_>)
     }
     let (host, port) = (&args[1], &args[2]);
     if host.eq_ignore_ascii_case(b"no") && port.eq_ignore_ascii_case(b"one") {
-        if server.replication.become_master(server) {
+        if server.replication.become_master() {
             tracing::info!("MASTER MODE enabled (user request)");
         }
         configure(&server.config, &[]);
@@ -116,7 +116,7 @@ pub(super) fn replicaof(server: &Server, args: Args<'_>, reply: &mut Writer<'_>)
     let master = MasterAddress { host: String::from_utf8_lossy(host).into_owned(), port };
     tracing::info!("REPLICAOF {}:{port} enabled (user request)", master.host);
     configure(&server.config, &[master.host.clone(), port.to_string()]);
-    if server.replication.become_replica_of(server, master) {
+    if server.replication.become_replica_of(master) {
         reply.ok();
     } else {
         reply.simple("OK Already connected to specified master");

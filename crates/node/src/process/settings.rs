@@ -25,7 +25,7 @@ pub(crate) fn apply(server: &Server) {
     settings
         .cluster_allow_pubsubshard_when_down
         .store(config.switch("cluster-allow-pubsubshard-when-down"), Ordering::Relaxed);
-    server.replication.apply_config(server);
+    server.replication.apply_config();
     crate::durability::saving::update_gate(&server.durability);
     settings.latency_tracking.store(config.switch("latency-tracking"), Ordering::Relaxed);
     server.engine.latency.configure(config.integer("latency-monitor-threshold").unsigned_abs());

@@ -212,7 +212,7 @@ async fn control(
     let signals = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     // A master's snapshot would be loaded under a gate of its own.
     let loads_later = server.replication.loads_later().await;
-    replication::follow_configured(server)?;
+    server.replication.follow_configured()?;
     if let Some(cluster) = &mut cluster {
         cluster.start()?;
     }

@@ -194,13 +194,13 @@ async fn give_up(server: &Server, address: MasterAddress) -> bool {
     server.failover.set(State::HandingOver);
     tracing::info!("Failover target is {}:{}, it is asked to take over.", address.host, address.port);
     let words = [address.host.clone(), address.port.to_string()];
-    server.replication.hand_over_to(server, address);
+    server.replication.hand_over_to(address);
     let end = Instant::now() + LONGEST_HANDOVER;
     while Instant::now() < end {
         if server.replication.link_down_since().is_none() {
             let set = server.config.load("replicaof", &words);
             debug_assert_eq!(set, Ok(()));
-            server.replication.apply_config(server);
+            server.replication.apply_config();
             return true;
         }
         tokio::time::sleep(LOOK).await;
@@ -211,7 +211,7 @@ async fn give_up(server: &Server, address: MasterAddress) -> bool {
 
 fn stay_master(server: &Server) {
     if *server.failover.state.lock() == State::HandingOver {
-        server.replication.become_master(server);
+        server.replication.become_master();
     }
 }
 

@@ -129,7 +129,7 @@ impl Follower {
         for action in actions {
             inputs.extend(self.act(action).await);
         }
-        self.server.replication.update_gates(&self.server);
+        self.server.replication.update_gates();
         // The last is given first.
         inputs.reverse();
         inputs

@@ -28,13 +28,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use engine::Gate;
+use engine::{Engine, Gate};
 use parking_lot::Mutex;
 use replication::{Master, Profile, ReplId, Replica, Waiters, master, replica};
 use slot_routing::ReplOffset;
 use tokio::sync::{mpsc, oneshot};
 
-use crate::server::Server;
 use applied::AppliedStream;
 use commit_point::CommitPoint;
 use config::Config;
@@ -84,6 +83,8 @@ struct Waiting {
 /// What all threads share of replication.
 #[derive(Debug)]
 pub(crate) struct Replication {
+    engine: Arc<Engine>,
+    config: Arc<Config>,
     pub(crate) log: Arc<SharedLog>,
     pub(crate) commit_point: CommitPoint,
     pub(crate) stats: SyncStats,
@@ -103,13 +104,14 @@ pub(crate) struct Replication {
 }
 
 impl Replication {
-    pub(crate) fn new(config: &Config, log: Arc<SharedLog>) -> Self {
+    pub(crate) fn new(engine: Arc<Engine>, config: Arc<Config>, log: Arc<SharedLog>) -> Self {
         let (events, inbox) = mpsc::unbounded_channel();
         Self {
+            engine,
             log,
             commit_point: CommitPoint::default(),
             stats: SyncStats::default(),
-            master: Mutex::new(Master::new(master_config(config), true, crate::process::time::instant())),
+            master: Mutex::new(Master::new(master_config(&config), true, crate::process::time::instant())),
             addresses: Mutex::default(),
             role: Mutex::new(Role::Master),
             waiting: Mutex::default(),
@@ -118,6 +120,7 @@ impl Replication {
             stream_turn: Mutex::new(()),
             events,
             inbox: Mutex::new(Some(inbox)),
+            config,
         }
     }
 
@@ -140,8 +143,8 @@ impl Replication {
     }
 
     /// Brings the machines up to date with the configuration.
-    pub(crate) fn apply_config(&self, server: &Server) {
-        let config = &server.config;
+    pub(crate) fn apply_config(&self) {
+        let config = &self.config;
         let master = master_config(config);
         {
             let mut log = self.log.lock();
@@ -152,7 +155,7 @@ impl Replication {
         if let Role::Replica { machine, .. } = &*self.role.lock() {
             machine.lock().set_config(replica_config(config));
         }
-        self.update_gates(server);
+        self.update_gates();
     }
 
     /// How far this node has produced (as a master) or applied (as a replica) its history.
@@ -209,16 +212,32 @@ impl Replication {
     }
 
     /// Follows `master` from now on. Says whether that changes anything.
-    pub(crate) fn become_replica_of(&self, server: &Server, master: MasterAddress) -> bool {
-        self.follow(server, master, false)
+    pub(crate) fn become_replica_of(&self, master: MasterAddress) -> bool {
+        self.follow(master, false)
+    }
+
+    /// Follows the master that the configuration names, if it names one.
+    pub(crate) fn follow_configured(&self) -> anyhow::Result<()> {
+        let text = self.config.text("replicaof");
+        let words: Vec<&str> = text.split_ascii_whitespace().collect();
+        match words.as_slice() {
+            [] => {}
+            [no, one] if no.eq_ignore_ascii_case("no") && one.eq_ignore_ascii_case("one") => {}
+            [host, port] => {
+                let port = port.parse().map_err(|_| anyhow::anyhow!("replicaof: '{port}' is no port"))?;
+                self.become_replica_of(MasterAddress { host: (*host).to_owned(), port });
+            }
+            _ => anyhow::bail!("replicaof takes a host and a port, not '{text}'"),
+        }
+        Ok(())
     }
 
     /// Follows a replica of this node and asks it to be the master, until [`Replication::apply_config`].
-    pub(crate) fn hand_over_to(&self, server: &Server, replica: MasterAddress) {
-        self.follow(server, replica, true);
+    pub(crate) fn hand_over_to(&self, replica: MasterAddress) {
+        self.follow(replica, true);
     }
 
-    fn follow(&self, server: &Server, master: MasterAddress, failover: bool) -> bool {
+    fn follow(&self, master: MasterAddress, failover: bool) -> bool {
         let mut role = self.role.lock();
         if matches!(&*role, Role::Replica { master: current, .. } if *current == master) {
             return false;
@@ -227,10 +246,10 @@ impl Replication {
             let _stream_turn = self.stream_turn.lock();
             self.log.lock().demote()
         };
-        let config = replica::Config { failover, ..replica_config(&server.config) };
+        let config = replica::Config { failover, ..replica_config(&self.config) };
         let machine = Arc::new(Mutex::new(Replica::new(config, None, crate::process::time::instant())));
         *role = Role::Replica { master: master.clone(), machine: machine.clone() };
-        self.publish(server, &role);
+        self.publish(&role);
         self.tell(Event::Follow { master, machine, stream });
         true
     }
@@ -238,7 +257,7 @@ impl Replication {
     /// Takes writes from now on. The old master's stream is over before the first of them. The history goes on
     /// under a new identifier, and those who followed the old master as far as this node has can go on here. Says
     /// whether that changes anything.
-    pub(crate) fn become_master(&self, server: &Server) -> bool {
+    pub(crate) fn become_master(&self) -> bool {
         let mut role = self.role.lock();
         if matches!(&*role, Role::Master) {
             return false;
@@ -252,7 +271,7 @@ impl Replication {
             tracing::error!("== CRITICAL == A master now, without {unapplied} changes that its master made");
         }
         *role = Role::Master;
-        self.publish(server, &role);
+        self.publish(&role);
         self.tell(Event::Unfollow);
         true
     }
@@ -268,13 +287,13 @@ impl Replication {
     }
 
     /// Says to the engine what this node is, and which commands are to be refused for replication's sake.
-    pub(crate) fn update_gates(&self, server: &Server) {
-        self.publish(server, &self.role.lock());
+    pub(crate) fn update_gates(&self) {
+        self.publish(&self.role.lock());
     }
 
     /// The same, of a role that stays locked meanwhile: what another thread says of it comes before or after.
-    fn publish(&self, server: &Server, role: &Role) {
-        let (config, settings) = (&server.config, &server.engine.settings);
+    fn publish(&self, role: &Role) {
+        let (config, settings) = (&self.config, &self.engine.settings);
         let (replica, up) = match role {
             Role::Master => (false, true),
             Role::Replica { machine, master } => {
@@ -293,7 +312,7 @@ impl Replication {
         };
         let states = [
             (Gate::REPLICA, replica),
-            (Gate::REDIRECTS, replica && server.engine.topology.is_none()),
+            (Gate::REDIRECTS, replica && self.engine.topology.is_none()),
             (Gate::READ_ONLY_REPLICA, replica && config.switch("replica-read-only")),
             (Gate::MASTER_DOWN, replica && !up && !config.switch("replica-serve-stale-data")),
             (Gate::NO_REPLICAS, short),
@@ -417,22 +436,6 @@ fn replica_config(config: &Config) -> replica::Config {
         timeout: seconds(config, "repl-timeout"),
         failover: false,
     }
-}
-
-/// Follows the master that the configuration names, if it names one.
-pub(crate) fn follow_configured(server: &Server) -> anyhow::Result<()> {
-    let text = server.config.text("replicaof");
-    let words: Vec<&str> = text.split_ascii_whitespace().collect();
-    match words.as_slice() {
-        [] => {}
-        [no, one] if no.eq_ignore_ascii_case("no") && one.eq_ignore_ascii_case("one") => {}
-        [host, port] => {
-            let port = port.parse().map_err(|_| anyhow::anyhow!("replicaof: '{port}' is no port"))?;
-            server.replication.become_replica_of(server, MasterAddress { host: (*host).to_owned(), port });
-        }
-        _ => anyhow::bail!("replicaof takes a host and a port, not '{text}'"),
-    }
-    Ok(())
 }
 
 /// A new name for a history.

@@ -7,12 +7,11 @@ use replication::replica::LinkState;
 use replication::{ReplId, Replica};
 use resp::Writer;
 
-use super::Role;
-use crate::server::Server;
+use super::failover::Failover;
+use super::{Replication, Role};
 
 /// ROLE
-pub(crate) fn role(server: &Server, reply: &mut Writer<'_>) {
-    let replication = &server.replication;
+pub(crate) fn role(replication: &Replication, reply: &mut Writer<'_>) {
     let offset = replication.offset();
     if let Role::Replica { master, machine } = &*replication.role.lock() {
         let link = machine.lock().link();
@@ -40,8 +39,7 @@ pub(crate) fn role(server: &Server, reply: &mut Writer<'_>) {
 }
 
 /// The lines of INFO's section Replication.
-pub(crate) fn info(server: &Server, text: &mut String) {
-    let replication = &server.replication;
+pub(crate) fn info(replication: &Replication, failover: &Failover, text: &mut String) {
     let offset = replication.offset().0;
     match &*replication.role.lock() {
         Role::Master => line(text, "role", "master"),
@@ -52,17 +50,17 @@ pub(crate) fn info(server: &Server, text: &mut String) {
             link(&machine.lock(), offset, text);
             let unapplied = replication.unapplied();
             // Sentinels do not choose one whose priority is 0.
-            let priority = if unapplied > 0 { 0 } else { server.config.integer("replica-priority") };
+            let priority = if unapplied > 0 { 0 } else { replication.config.integer("replica-priority") };
             line(text, "slave_priority", priority);
             if unapplied > 0 {
                 line(text, "slave_unapplied_changes", unapplied);
             }
-            line(text, "slave_read_only", u8::from(server.config.switch("replica-read-only")));
-            line(text, "replica_announced", u8::from(server.config.switch("replica-announced")));
+            line(text, "slave_read_only", u8::from(replication.config.switch("replica-read-only")));
+            line(text, "replica_announced", u8::from(replication.config.switch("replica-announced")));
         }
     }
-    replicas(server, text);
-    line(text, "master_failover_state", server.failover.name());
+    replicas(replication, text);
+    line(text, "master_failover_state", failover.name());
     let log = replication.log.lock();
     line(text, "master_replid", log.position().id);
     line(text, "master_replid2", log.second().map_or(ReplId::NONE, |second| second.id));
@@ -101,12 +99,13 @@ fn link(machine: &Replica, offset: u64, text: &mut String) {
 }
 
 /// Of the replicas.
-fn replicas(server: &Server, text: &mut String) {
+fn replicas(replication: &Replication, text: &mut String) {
     let now = crate::process::time::instant();
-    let addresses = server.replication.addresses.lock();
-    let machine = server.replication.master.lock();
+    let addresses = replication.addresses.lock();
+    let machine = replication.master.lock();
     line(text, "connected_slaves", machine.peers().len());
-    if server.config.integer("min-replicas-to-write") > 0 && server.config.integer("min-replicas-max-lag") > 0
+    if replication.config.integer("min-replicas-to-write") > 0
+        && replication.config.integer("min-replicas-max-lag") > 0
     {
         line(text, "min_slaves_good_slaves", machine.good_replicas(now));
     }
@@ -125,8 +124,8 @@ fn replicas(server: &Server, text: &mut String) {
 }
 
 /// The lines of INFO's section Stats.
-pub(crate) fn info_stats(server: &Server, text: &mut String) {
-    let stats = &server.replication.stats;
+pub(crate) fn info_stats(replication: &Replication, text: &mut String) {
+    let stats = &replication.stats;
     line(text, "sync_full", stats.full.load(Ordering::Relaxed));
     line(text, "sync_partial_ok", stats.partial_ok.load(Ordering::Relaxed));
     line(text, "sync_partial_err", stats.partial_refused.load(Ordering::Relaxed));

@@ -117,7 +117,7 @@ async fn run(server: Arc<Server>) {
             () = &mut stopped => return,
         }
         server.replication.release_waiters();
-        server.replication.update_gates(&server);
+        server.replication.update_gates();
     }
 }
 

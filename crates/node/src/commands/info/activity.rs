@@ -12,7 +12,7 @@ use crate::server::Server;
 pub(super) fn stats(server: &Server, text: &mut Text) {
     let totals = server.totals();
     traffic(server, &totals, text);
-    crate::replication::info_stats(server, text.raw());
+    crate::replication::info_stats(&server.replication, text.raw());
     keys(server, &totals, text);
     clients(server, &totals, text);
 }

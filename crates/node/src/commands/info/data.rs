@@ -16,7 +16,7 @@ pub(super) fn persistence(server: &Server, text: &mut Text) {
 }
 
 pub(super) fn replication(server: &Server, text: &mut Text) {
-    crate::replication::info(server, text.raw());
+    crate::replication::info(&server.replication, &server.failover, text.raw());
 }
 
 pub(super) fn keyspace(server: &Server, text: &mut Text) {
