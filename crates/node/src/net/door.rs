@@ -22,7 +22,6 @@ pub(crate) struct Door {
     pub(crate) listeners: Listeners,
     /// Every thread's counters.
     pub(crate) traffic: Mutex<Vec<Arc<Traffic>>>,
-    next_client_id: AtomicU64,
 }
 
 impl Door {
@@ -34,7 +33,6 @@ impl Door {
             connected: AtomicUsize::new(0),
             listeners: Listeners::default(),
             traffic: Mutex::default(),
-            next_client_id: AtomicU64::new(1),
         }
     }
 
@@ -43,10 +41,6 @@ impl Door {
         let traffic = Arc::new(Traffic::default());
         self.traffic.lock().push(traffic.clone());
         traffic
-    }
-
-    pub(crate) fn client_id(&self) -> u64 {
-        self.next_client_id.fetch_add(1, Ordering::Relaxed)
     }
 }
 

@@ -12,8 +12,8 @@ use engine::{Flow, Origin, Session, Worker};
 use replication::{Generation, StreamOver};
 use resp::{Batch, Limits, Parser, ProtocolError, Value};
 
+use super::Replication;
 use crate::net::worker::with_scratch;
-use crate::server::Server;
 
 /// What a piece of the stream did.
 #[derive(Debug, Default)]
@@ -36,7 +36,7 @@ pub(super) enum ApplyError {
 /// Applies one master's stream.
 #[derive(Debug)]
 pub(super) struct Applier {
-    server: Arc<Server>,
+    replication: Arc<Replication>,
     stream: Generation,
     session: Session,
     parser: Parser,
@@ -47,10 +47,10 @@ pub(super) struct Applier {
 }
 
 impl Applier {
-    pub(super) fn new(server: Arc<Server>, stream: Generation) -> Self {
-        let mut session = Session::new(server.door.client_id(), Origin::Master, true);
-        session.db = server.replication.applied.db();
-        Self { server, stream, session, parser: Parser::new(), input: Vec::new(), held: Vec::new() }
+    pub(super) fn new(replication: Arc<Replication>, stream: Generation) -> Self {
+        let mut session = Session::new(replication.session_id(), Origin::Master, true);
+        session.db = replication.applied.db();
+        Self { replication, stream, session, parser: Parser::new(), input: Vec::new(), held: Vec::new() }
     }
 
     /// A stream goes on after a break with a whole command, outside of a transaction; the database that it
@@ -59,13 +59,13 @@ impl Applier {
         self.parser = Parser::new();
         self.input.clear();
         self.held.clear();
-        self.server.engine.discard(&mut self.session);
+        self.replication.engine.discard(&mut self.session);
     }
 
     /// A stream that follows a snapshot begins anew, in the database that the snapshot names.
     pub(super) fn restarted(&mut self) {
         self.reconnected();
-        self.session.db = self.server.replication.applied.db();
+        self.session.db = self.replication.applied.db();
     }
 
     /// Applies what came, unless the stream is over: that is asked in its turn, in which its effects and its bytes
@@ -78,14 +78,14 @@ impl Applier {
         let parsed = self.parser.parse(&mut input, &mut batch, &limits);
         let mut applied = Applied::default();
         if parsed.consumed > 0 {
-            let server = self.server.clone();
-            let _apply_turn = server.replication.applied.turn.lock();
-            let _stream_turn = server.replication.stream_turn.lock();
-            if !server.replication.log.lock().authority().applies(self.stream) {
+            let replication = self.replication.clone();
+            let _apply_turn = replication.applied.turn.lock();
+            let _stream_turn = replication.stream_turn.lock();
+            if !replication.log.lock().authority().applies(self.stream) {
                 return Err(StreamOver.into());
             }
             self.run(&input, &batch, &mut applied);
-            server.replication.applied.select(self.session.db);
+            replication.applied.select(self.session.db);
             applied.bytes = self.log(&input[..parsed.consumed], &batch);
         }
         input.drain(..parsed.consumed);
@@ -103,7 +103,7 @@ impl Applier {
             false => bytes.len(),
             true => begin_of_transaction(bytes, batch),
         };
-        let log = &self.server.replication.log;
+        let log = &self.replication.log;
         let mut done = 0;
         if whole > 0 {
             // Whatever was held before has ended within these bytes.
@@ -125,7 +125,7 @@ impl Applier {
         let mut replies = Vec::new();
         while next < batch.len() {
             let (first, (after, flow), failed) = with_scratch(|scratch| {
-                let (engine, worker) = (&self.server.engine, &mut scratch.worker);
+                let (engine, worker) = (&self.replication.engine, &mut scratch.worker);
                 let errors = |worker: &Worker| worker.stats.error_replies.load(Ordering::Relaxed);
                 let before = errors(worker);
                 let ran = engine.run(worker, &mut self.session, now, input, batch, next, &mut replies);
@@ -133,7 +133,7 @@ impl Applier {
             });
             next = after;
             if failed > 0 {
-                self.server.replication.count_unapplied(failed);
+                self.replication.count_unapplied(failed);
                 complain(&replies, first, input, batch);
             }
             if matches!(flow, Flow::Node(_) | Flow::Paused) {

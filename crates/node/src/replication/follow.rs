@@ -5,19 +5,20 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use engine::{ClientFlags, Gate};
+use engine::{ClientFlags, Engine, Gate};
 use parking_lot::Mutex;
 use replication::replica::{Action, Input};
 use replication::{Generation, Position, Replica};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
+use super::Replication;
 use super::apply::{Applier, ApplyError};
 use super::serve::Event;
 use super::{MasterAddress, peer};
+use crate::durability::Durability;
 use crate::durability::{loading, saving};
 use crate::net::dialer::Dialer;
 use crate::net::transport::Stream;
-use crate::server::Server;
 
 /// How much of the master's stream is read at once.
 const READ_SIZE: usize = 64 * 1024;
@@ -27,23 +28,25 @@ const LOOK: Duration = Duration::from_millis(20);
 
 /// Follows `master` until it is aborted, which it can be wherever it waits.
 pub(super) async fn run(
-    server: Arc<Server>,
+    replication: Arc<Replication>,
+    durability: Arc<Durability>,
     master: MasterAddress,
     machine: Arc<Mutex<Replica>>,
     stream: Generation,
 ) {
     tracing::info!("Connecting to MASTER {}:{}", master.host, master.port);
     // A load that an earlier master's follower began ends first: until then nobody knows what the data is.
-    let loading = server.replication.loading.clone();
+    let loading = replication.loading.clone();
     drop(loading.lock().await);
     // Every write that was admitted while this node was a master is in the log after this.
-    server.engine.drain();
-    server.engine.unblock_all();
+    replication.engine.drain();
+    replication.engine.unblock_all();
     // Another change of role has come meanwhile: this task is about to be aborted.
-    let Ok(position) = server.replication.log.lock().follow(stream) else { return };
+    let Ok(position) = replication.log.lock().follow(stream) else { return };
     machine.lock().start_from(position);
-    let applier = Applier::new(server.clone(), stream);
-    let mut follower = Follower { server, master, machine, stream, applier, link: None, snapshot: None };
+    let applier = Applier::new(replication.clone(), stream);
+    let mut follower =
+        Follower { replication, durability, master, machine, stream, applier, link: None, snapshot: None };
     let mut inputs = vec![Input::Deadline];
     loop {
         while let Some(input) = inputs.pop() {
@@ -54,7 +57,8 @@ pub(super) async fn run(
 }
 
 struct Follower {
-    server: Arc<Server>,
+    replication: Arc<Replication>,
+    durability: Arc<Durability>,
     master: MasterAddress,
     machine: Arc<Mutex<Replica>>,
     stream: Generation,
@@ -66,21 +70,21 @@ struct Follower {
 
 /// The connection to the master, which CLIENT LIST shows for as long as it lives.
 struct MasterLink {
-    server: Arc<Server>,
+    engine: Arc<Engine>,
     stream: Stream,
     seen: peer::Seen,
 }
 
 impl MasterLink {
-    fn new(server: &Arc<Server>, stream: Stream) -> std::io::Result<Self> {
-        let seen = peer::register(&server.engine, stream.link()?, ClientFlags::MASTER);
-        Ok(Self { server: server.clone(), stream, seen })
+    fn new(engine: &Arc<Engine>, stream: Stream) -> std::io::Result<Self> {
+        let seen = peer::register(engine, stream.link()?, ClientFlags::MASTER);
+        Ok(Self { engine: engine.clone(), stream, seen })
     }
 }
 
 impl Drop for MasterLink {
     fn drop(&mut self) {
-        self.server.engine.clients.disconnect(self.seen.client.id);
+        self.engine.clients.disconnect(self.seen.client.id);
     }
 }
 
@@ -88,7 +92,7 @@ impl Follower {
     /// Waits for the next thing to happen.
     async fn next_input(&mut self) -> Input {
         // What is read now could not be applied.
-        while !self.server.replication.log.lock().authority().applies(self.stream) {
+        while !self.replication.log.lock().authority().applies(self.stream) {
             tokio::time::sleep(LOOK).await;
         }
         let deadline = self.machine.lock().next_deadline();
@@ -107,7 +111,7 @@ impl Follower {
                     Input::Closed
                 }
                 Ok(len) => {
-                    let counted = &self.server.replication.stats.input_bytes;
+                    let counted = &self.replication.stats.input_bytes;
                     counted.fetch_add(len as u64, Ordering::Relaxed);
                     Input::Received(bytes)
                 }
@@ -129,7 +133,7 @@ impl Follower {
         for action in actions {
             inputs.extend(self.act(action).await);
         }
-        self.server.replication.update_gates();
+        self.replication.update_gates();
         // The last is given first.
         inputs.reverse();
         inputs
@@ -169,10 +173,10 @@ impl Follower {
 
     async fn connect(&mut self) -> Input {
         self.link = None;
-        let patience = Duration::from_secs(self.server.config.integer("repl-timeout") as u64);
+        let patience = Duration::from_secs(self.replication.config.integer("repl-timeout") as u64);
         let address = (self.master.host.as_str(), self.master.port);
-        let dialed = Dialer::new(&self.server.config).dial(address, patience).await;
-        match dialed.and_then(|stream| Ok(MasterLink::new(&self.server, stream)?)) {
+        let dialed = Dialer::new(&self.replication.config).dial(address, patience).await;
+        match dialed.and_then(|stream| Ok(MasterLink::new(&self.replication.engine, stream)?)) {
             Ok(link) => {
                 self.applier.reconnected();
                 self.link = Some(link);
@@ -187,7 +191,7 @@ impl Follower {
 
     async fn send(&mut self, bytes: &[u8]) -> Option<Input> {
         let stream = &mut self.link.as_mut()?.stream;
-        let patience = Duration::from_secs(self.server.config.integer("repl-timeout") as u64);
+        let patience = Duration::from_secs(self.replication.config.integer("repl-timeout") as u64);
         if matches!(tokio::time::timeout(patience, stream.write_all(bytes)).await, Ok(Ok(()))) {
             return None;
         }
@@ -223,12 +227,12 @@ impl Follower {
     /// Replaces the data by the snapshot, on a helper thread, and shows life to the master meanwhile.
     async fn load(&mut self, position: Position) -> Input {
         let Some(file) = self.snapshot.take() else { return Input::LoadFailed };
-        self.server.replication.tell(Event::HistoryReplaced);
-        let server = self.server.clone();
-        let turn = server.replication.loading.clone().lock_owned().await;
+        self.replication.tell(Event::HistoryReplaced);
+        let (replication, durability) = (self.replication.clone(), self.durability.clone());
+        let turn = replication.loading.clone().lock_owned().await;
         let mut loading = tokio::task::spawn_blocking(move || {
             let _turn = turn;
-            replace(&server, file, position)
+            replace(&replication, &durability, file, position)
         });
         loop {
             let wait =
@@ -253,11 +257,11 @@ impl Follower {
     }
 
     fn resume(&mut self, id: replication::ReplId) {
-        let mut log = self.server.replication.log.lock();
+        let mut log = self.replication.log.lock();
         if log.position().id != id {
             log.rename(id);
             drop(log);
-            self.server.replication.tell(Event::HistoryReplaced);
+            self.replication.tell(Event::HistoryReplaced);
         }
         tracing::info!("Successful partial resynchronization with master.");
     }
@@ -280,17 +284,22 @@ impl Follower {
 }
 
 /// Loads the snapshot and takes over its position. Says whether that worked.
-fn replace(server: &Server, file: tempfile::NamedTempFile, position: Position) -> bool {
-    let apply_turn = server.replication.applied.turn.lock();
+fn replace(
+    replication: &Replication,
+    durability: &Durability,
+    file: tempfile::NamedTempFile,
+    position: Position,
+) -> bool {
+    let apply_turn = replication.applied.turn.lock();
     tracing::info!("MASTER <-> REPLICA sync: Flushing old data, loading DB in memory");
     // Until it is loaded, the data belongs to no history.
-    server.replication.log.close();
-    let loaded = loading::replace_by_file(&server.durability, file.path(), false);
+    replication.log.close();
+    let loaded = loading::replace_by_file(durability, file.path(), false);
     match &loaded {
         Ok(loaded) => {
-            server.replication.log.adopt_loaded(position);
-            server.replication.applied.select(loaded.stream_db.unwrap_or(0));
-            server.replication.applied.forget_missing();
+            replication.log.adopt_loaded(position);
+            replication.applied.select(loaded.stream_db.unwrap_or(0));
+            replication.applied.forget_missing();
             tracing::info!("MASTER <-> REPLICA sync: Finished with success, {} keys", loaded.keys);
         }
         Err(error) => tracing::warn!("Failed trying to load the MASTER synchronization DB: {error}"),
@@ -298,8 +307,8 @@ fn replace(server: &Server, file: tempfile::NamedTempFile, position: Position) -
     drop(apply_turn);
     // Before anybody is served or applied: the file is the data.
     if let Ok(loaded) = &loaded {
-        saving::keep_synchronised(&server.durability, file, loaded.keys);
+        saving::keep_synchronised(durability, file, loaded.keys);
     }
-    server.engine.settings.set_gate(Gate::LOADING, false);
+    replication.engine.settings.set_gate(Gate::LOADING, false);
     loaded.is_ok()
 }

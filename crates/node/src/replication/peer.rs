@@ -16,7 +16,6 @@ use super::Replication;
 use super::serve::Event;
 use crate::durability::snapshot::Piece;
 use crate::net::transport::{Options, Socket, Stream};
-use crate::server::Server;
 
 /// How much of the log is sent with one write.
 const CHUNK: usize = 64 * 1024;
@@ -68,7 +67,7 @@ impl Seen {
 
 /// Serves the replica until its connection ends, and tells.
 pub(super) async fn run(
-    server: Arc<Server>,
+    replication: Arc<Replication>,
     peer: PeerId,
     seen: Seen,
     stream: Stream,
@@ -77,11 +76,11 @@ pub(super) async fn run(
 ) {
     let (reader, writer) = tokio::io::split(stream);
     tokio::select! {
-        () = read(&server.replication, peer, reader, input) => {}
-        () = write(&server, peer, writer, orders) => {}
+        () = read(&replication, peer, reader, input) => {}
+        () = write(&replication, peer, writer, orders) => {}
         () = seen.killed() => {}
     }
-    server.replication.tell(Event::Closed { peer });
+    replication.tell(Event::Closed { peer });
 }
 
 async fn read(replication: &Replication, peer: PeerId, mut reader: ReadHalf<Stream>, mut input: Vec<u8>) {
@@ -114,17 +113,17 @@ async fn read(replication: &Replication, peer: PeerId, mut reader: ReadHalf<Stre
 }
 
 async fn write(
-    server: &Server,
+    replication: &Replication,
     peer: PeerId,
     mut writer: WriteHalf<Stream>,
     mut orders: mpsc::UnboundedReceiver<Send>,
 ) {
     while let Some(order) = orders.recv().await {
         let sent = match order {
-            Send::Line(line) => write_counted(&server.replication, &mut writer, &line).await,
-            Send::Snapshot(pieces) => send_snapshot(server, peer, &mut writer, pieces).await,
+            Send::Line(line) => write_counted(replication, &mut writer, &line).await,
+            Send::Snapshot(pieces) => send_snapshot(replication, peer, &mut writer, pieces).await,
             Send::Stream(cursor) => {
-                send_log(&server.replication, &mut writer, cursor).await;
+                send_log(replication, &mut writer, cursor).await;
                 false
             }
         };
@@ -144,23 +143,23 @@ async fn write_counted(replication: &Replication, writer: &mut WriteHalf<Stream>
 }
 
 async fn send_snapshot(
-    server: &Server,
+    replication: &Replication,
     peer: PeerId,
     writer: &mut WriteHalf<Stream>,
     mut pieces: mpsc::Receiver<Piece>,
 ) -> bool {
-    let patience = Duration::from_secs(server.config.integer("repl-timeout") as u64);
+    let patience = Duration::from_secs(replication.config.integer("repl-timeout") as u64);
     while let Some(piece) = pieces.recv().await {
         match piece {
             Piece::Bytes(bytes) => {
                 let written =
-                    tokio::time::timeout(patience, write_counted(&server.replication, writer, &bytes)).await;
+                    tokio::time::timeout(patience, write_counted(replication, writer, &bytes)).await;
                 if written != Ok(true) {
                     return false;
                 }
             }
             Piece::End => {
-                server.replication.tell(Event::Sent { peer });
+                replication.tell(Event::Sent { peer });
                 return true;
             }
         }

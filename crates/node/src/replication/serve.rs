@@ -16,9 +16,11 @@ use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 
 use super::peer::{self, Send};
-use super::{MasterAddress, follow};
+use super::{MasterAddress, Replication, follow};
+use crate::durability::Durability;
 use crate::durability::snapshot::{self, Order, PIECES_AHEAD, Piece};
 use crate::net::transport::Socket;
+use crate::process::stopping::Stopping;
 use crate::server::Server;
 
 /// How often pending bytes and gates are looked at.
@@ -77,30 +79,32 @@ pub(crate) enum Event {
 }
 
 /// Starts the replication thread.
-pub(crate) fn spawn(server: &Arc<Server>) -> std::io::Result<JoinHandle<()>> {
-    let server = server.clone();
+pub(crate) fn spawn(server: &Server) -> std::io::Result<JoinHandle<()>> {
+    let (engine, door, stopping) = (server.engine.clone(), server.door.clone(), server.stopping.clone());
+    let (replication, durability) = (server.replication.clone(), server.durability.clone());
     std::thread::Builder::new().name("replication".to_owned()).spawn(move || {
-        crate::net::worker::install_scratch(&server.engine, &server.door);
+        crate::net::worker::install_scratch(&engine, &door);
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
             .expect("a thread that cannot get its event loop cannot serve anybody");
-        runtime.block_on(run(server));
+        runtime.block_on(run(replication, durability, stopping));
         // A snapshot that is being written for nobody need not be waited for.
         runtime.shutdown_background();
     })
 }
 
-async fn run(server: Arc<Server>) {
-    let inbox = server.replication.inbox.lock().take();
+async fn run(replication: Arc<Replication>, durability: Arc<Durability>, stopping: Stopping) {
+    let inbox = replication.inbox.lock().take();
     let mut inbox = inbox.expect("there is one replication thread");
+    let (peers, transfers) = (HashMap::new(), HashMap::new());
     let mut serving =
-        Serving { server: server.clone(), peers: HashMap::new(), transfers: HashMap::new(), following: None };
+        Serving { replication: replication.clone(), durability, peers, transfers, following: None };
     let mut look = tokio::time::interval(LOOK_PERIOD);
-    let stopped = server.stopping.stopped();
+    let stopped = stopping.stopped();
     tokio::pin!(stopped);
     loop {
-        let deadline = server.replication.master.lock().next_deadline();
+        let deadline = replication.master.lock().next_deadline();
         let wait = deadline.map_or(LOOK_PERIOD, |deadline| deadline.since(crate::process::time::instant()));
         tokio::select! {
             event = inbox.recv() => {
@@ -113,11 +117,11 @@ async fn run(server: Arc<Server>) {
             }
             () = tokio::time::sleep(wait) => serving.give(Input::Deadline),
             _ = look.tick() => serving.look(),
-            () = server.replication.log.cursor_fell_off() => serving.look(),
+            () = replication.log.cursor_fell_off() => serving.look(),
             () = &mut stopped => return,
         }
-        server.replication.release_waiters();
-        server.replication.update_gates();
+        replication.release_waiters();
+        replication.update_gates();
     }
 }
 
@@ -135,7 +139,8 @@ struct Peer {
 }
 
 struct Serving {
-    server: Arc<Server>,
+    replication: Arc<Replication>,
+    durability: Arc<Durability>,
     peers: HashMap<PeerId, Peer>,
     /// The snapshots on their way, to call them off.
     transfers: HashMap<TransferId, Arc<AtomicBool>>,
@@ -167,7 +172,13 @@ impl Serving {
             Event::Follow { master, machine, stream } => {
                 self.stop_following();
                 self.give(Input::Role { master: false });
-                let task = tokio::spawn(follow::run(self.server.clone(), master, machine, stream));
+                let task = tokio::spawn(follow::run(
+                    self.replication.clone(),
+                    self.durability.clone(),
+                    master,
+                    machine,
+                    stream,
+                ));
                 self.following = Some(task.abort_handle());
             }
             Event::Unfollow => {
@@ -199,28 +210,28 @@ impl Serving {
             }
         };
         if resume.is_none() {
-            self.server.replication.stats.full.fetch_add(1, Ordering::Relaxed);
+            self.replication.stats.full.fetch_add(1, Ordering::Relaxed);
         }
         let (orders, sends) = mpsc::unbounded_channel();
-        let stream = peer::open(&self.server.config, socket)?;
+        let stream = peer::open(&self.replication.config, socket)?;
         let _ = orders.send(Send::Line(unsent));
-        let seen = peer::register(&self.server.engine, link, ClientFlags::REPLICA);
+        let seen = peer::register(&self.replication.engine, link, ClientFlags::REPLICA);
         let client = seen.client.id;
-        let task = tokio::spawn(peer::run(self.server.clone(), peer, seen, stream, input, sends));
+        let task = tokio::spawn(peer::run(self.replication.clone(), peer, seen, stream, input, sends));
         let task = task.abort_handle();
         self.peers.insert(
             peer,
             Peer { address: format!("{host}:{port}"), client, orders, task, cursor, pieces: None },
         );
-        self.server.replication.addresses.lock().insert(peer, address);
+        self.replication.addresses.lock().insert(peer, address);
         self.give(Input::Joined { peer, profile, resume });
         Ok(())
     }
 
     /// Where the log lets the newcomer go on, with a cursor there.
     fn resume(&self, request: &PsyncRequest, name: &str) -> (Option<Position>, Option<CursorId>) {
-        let stats = &self.server.replication.stats;
-        let mut log = self.server.replication.log.lock();
+        let stats = &self.replication.stats;
+        let mut log = self.replication.log.lock();
         match log.resume(&request.id, request.first_byte) {
             Ok(offset) => {
                 stats.partial_ok.fetch_add(1, Ordering::Relaxed);
@@ -244,7 +255,7 @@ impl Serving {
         for (peer, cursor) in &cursors {
             match self.peers.get_mut(peer) {
                 Some(peer) => peer.cursor = Some(*cursor),
-                None => self.server.replication.log.lock().remove_cursor(*cursor),
+                None => self.replication.log.lock().remove_cursor(*cursor),
             }
         }
         self.give(Input::Cut { transfer, position });
@@ -260,7 +271,7 @@ impl Serving {
     /// Who is too far behind? Asked every second, and when somebody has passed the hard limit.
     fn look(&mut self) {
         let pending: Vec<(PeerId, u64)> = {
-            let log = self.server.replication.log.lock();
+            let log = self.replication.log.lock();
             let pending = |(id, peer): (&PeerId, &Peer)| Some((*id, log.pending(peer.cursor?).ok()?));
             self.peers.iter().filter_map(pending).collect()
         };
@@ -271,14 +282,14 @@ impl Serving {
 
     fn give(&mut self, input: Input) {
         let mut actions = Vec::new();
-        self.server.replication.master.lock().handle(crate::process::time::instant(), input, &mut actions);
+        self.replication.master.lock().handle(crate::process::time::instant(), input, &mut actions);
         for action in actions {
             self.act(action);
         }
     }
 
     fn act(&mut self, action: Action) {
-        let log = &self.server.replication.log;
+        let log = &self.replication.log;
         match action {
             Action::Snapshot { transfer, peers, eof, valkey_format } => {
                 let dialect = if valkey_format { Dialect::Valkey } else { Dialect::Redis };
@@ -325,12 +336,12 @@ impl Serving {
         self.transfers.retain(|_, flag| !flag.load(Ordering::Relaxed));
         self.transfers.insert(transfer, cancelled.clone());
         let order = Order { transfer, eof, dialect, receivers, cancelled };
-        let server = self.server.clone();
+        let (replication, durability) = (self.replication.clone(), self.durability.clone());
         // A thread of its own, for it takes another priority.
-        let work = move || snapshot::carry_out(&server.durability, &server.replication, order);
+        let work = move || snapshot::carry_out(&durability, &replication, order);
         if let Err(error) = std::thread::Builder::new().name("sync".to_owned()).spawn(work) {
             tracing::warn!("Can't start a thread for a snapshot: {error}");
-            self.server.replication.tell(Event::TransferFailed { transfer });
+            self.replication.tell(Event::TransferFailed { transfer });
         }
     }
 
@@ -349,10 +360,10 @@ impl Serving {
 
     fn forget(&mut self, id: PeerId) -> Option<Peer> {
         let peer = self.peers.remove(&id)?;
-        self.server.replication.addresses.lock().remove(&id);
-        self.server.engine.clients.disconnect(peer.client);
+        self.replication.addresses.lock().remove(&id);
+        self.replication.engine.clients.disconnect(peer.client);
         if let Some(cursor) = peer.cursor {
-            self.server.replication.log.lock().remove_cursor(cursor);
+            self.replication.log.lock().remove_cursor(cursor);
         }
         Some(peer)
     }
