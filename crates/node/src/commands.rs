@@ -39,7 +39,7 @@ async fn dispatch(connection: &mut Connection, command: NodeCommand, args: Args<
         NodeCommand::ConfigSet => config::set(&server, args, connection.session.client.link.local).await,
         NodeCommand::ConfigRewrite => config::rewrite(&server),
         NodeCommand::ConfigResetStat => {
-            server.reset_totals();
+            server.housekeeping.reset_totals();
             Ok(())
         }
         NodeCommand::DebugChangeReplId => {
@@ -56,13 +56,17 @@ async fn dispatch(connection: &mut Connection, command: NodeCommand, args: Args<
         NodeCommand::Exec => return transaction::exec(connection).await,
         NodeCommand::Info => return info::info(&server, args, &mut connection.reply()),
         NodeCommand::Cluster(command) => return cluster::run(connection, command, args).await,
-        NodeCommand::MemoryDoctor => return memory::doctor(&server, &mut connection.reply()),
+        NodeCommand::MemoryDoctor => {
+            return memory::doctor(server.housekeeping.memory.peak(), &mut connection.reply());
+        }
         NodeCommand::MemoryMallocStats => return memory::malloc_stats(&mut connection.reply()),
         NodeCommand::MemoryPurge => {
             memory::purge(server.engine.keyspace.clone()).await;
             Ok(())
         }
-        NodeCommand::MemoryStats => return memory::stats(&server, &mut connection.reply()),
+        NodeCommand::MemoryStats => {
+            return memory::stats(&server.housekeeping, &server.engine.keyspace, &mut connection.reply());
+        }
         NodeCommand::Migrate => return migrate::migrate(connection, args).await,
         NodeCommand::Psync => return replication::psync(connection, args),
         NodeCommand::Replconf => return replication::replconf(connection, args),

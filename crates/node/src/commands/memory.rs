@@ -5,8 +5,8 @@ use std::sync::Arc;
 use keyspace::{Keyspace, pool_use};
 use resp::Writer;
 
+use crate::process::housekeeping::Housekeeping;
 use crate::process::memory::{Overhead, Usage, usage};
-use crate::server::Server;
 
 /// Below this much, ratios say nothing.
 const TOO_LITTLE: usize = 5 << 20;
@@ -34,8 +34,8 @@ impl From<usize> for Figure {
 }
 
 /// MEMORY STATS
-pub(super) fn stats(server: &Server, reply: &mut Writer<'_>) {
-    let figures = figures(server);
+pub(super) fn stats(house: &Housekeeping, keyspace: &Keyspace, reply: &mut Writer<'_>) {
+    let figures = figures(house, keyspace);
     reply.map(figures.len());
     for (name, figure) in figures {
         reply.bulk(name.as_bytes());
@@ -52,11 +52,10 @@ pub(super) fn stats(server: &Server, reply: &mut Writer<'_>) {
     }
 }
 
-fn figures(server: &Server) -> Vec<(String, Figure)> {
+fn figures(house: &Housekeeping, keyspace: &Keyspace) -> Vec<(String, Figure)> {
     let usage = usage();
-    server.memory.note(usage.used);
-    let (peak, overhead) = (server.memory.peak(), Overhead::of(server));
-    let keyspace = &server.engine.keyspace;
+    house.memory.note(usage.used);
+    let (peak, overhead) = (house.memory.peak(), Overhead::of(house));
     let keys: usize = (0..keyspace.databases()).map(|db| keyspace.len(db)).sum();
     let databases: Vec<(u16, usize)> = (0..keyspace.databases())
         .filter(|&db| !keyspace.is_empty(db))
@@ -97,8 +96,8 @@ fn figures(server: &Server) -> Vec<(String, Figure)> {
 }
 
 /// MEMORY DOCTOR
-pub(super) fn doctor(server: &Server, reply: &mut Writer<'_>) {
-    reply.verbatim(b"txt", report(&usage(), server.memory.peak()).as_bytes());
+pub(super) fn doctor(peak: usize, reply: &mut Writer<'_>) {
+    reply.verbatim(b"txt", report(&usage(), peak).as_bytes());
 }
 
 fn report(usage: &Usage, peak: usize) -> String {

@@ -11,11 +11,12 @@ use keyspace::Usage;
 use tokio::sync::Notify;
 use tokio::time::{MissedTickBehavior, interval};
 
+use crate::commands::Pool;
 use crate::net::door::Limits;
 use crate::net::worker::with_scratch;
+use crate::process::housekeeping::Housekeeping;
 use crate::process::memory;
 use crate::process::totals::{Count, Totals};
-use crate::server::Server;
 
 /// Keys are looked for whose time has come: twice in a turn of `hz`, and at least this often.
 const EXPIRE_PERIOD: Duration = Duration::from_millis(50);
@@ -35,29 +36,29 @@ const AGE_TURNS: usize = 12;
 const MEMORY_PERIOD: Duration = Duration::from_millis(10);
 
 /// Runs until the server stops.
-pub(crate) async fn run(server: Arc<Server>) {
+pub(crate) async fn run(house: Arc<Housekeeping>, targets: Arc<Pool>) {
     let mut ticks = interval(PERIOD);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut turn = 0;
     loop {
         ticks.tick().await;
         turn += 1;
-        server.engine.set_wall_clock(crate::process::time::nanos(), crate::process::time::unix_micros());
-        tell_new_keys(&server.engine);
+        house.engine.set_wall_clock(crate::process::time::nanos(), crate::process::time::unix_micros());
+        tell_new_keys(&house.engine);
         if turn % AGE_TURNS == 0 {
-            age(&server.engine, turn / AGE_TURNS);
+            age(&house.engine, turn / AGE_TURNS);
         }
         if turn % TURNS_A_SECOND == 0 {
-            let clients = server.engine.clients.all();
-            close_idle(&server.config, &clients);
-            close_slow(&server.door.limits, &clients, crate::process::time::now());
-            server.oom_score.settle(&server.config, server.replication.is_replica());
-            server.migration_targets.sweep(crate::process::time::instant());
+            let clients = house.engine.clients.all();
+            close_idle(&house.config, &clients);
+            close_slow(&house.door.limits, &clients, crate::process::time::now());
+            house.oom_score.settle(&house.config, house.replication.is_replica());
+            targets.sweep(crate::process::time::instant());
         }
         let now = crate::process::time::instant();
-        server.engine.pauses.settle(&server.engine.settings, crate::process::time::now());
-        let totals = Totals::sum(&server.engine, &server.door);
-        let replicated = &server.replication.stats;
+        house.engine.pauses.settle(&house.engine.settings, crate::process::time::now());
+        let totals = Totals::sum(&house.engine, &house.door);
+        let replicated = &house.replication.stats;
         let counts = [
             totals[Count::Commands],
             totals[Count::InputBytes],
@@ -65,7 +66,7 @@ pub(crate) async fn run(server: Arc<Server>) {
             replicated.input_bytes.load(Ordering::Relaxed),
             replicated.output_bytes.load(Ordering::Relaxed),
         ];
-        server.rates.sample(now, counts);
+        house.rates.sample(now, counts);
     }
 }
 
@@ -81,26 +82,26 @@ pub(crate) async fn purge(engine: Arc<Engine>) {
 
 /// Deletes keys whose time has come. However many keys are due, no cycle is longer than a few milliseconds, and those
 /// who answer commands do not wait for its end; what is left is gone on with at once.
-pub(crate) async fn expire(server: Arc<Server>) {
+pub(crate) async fn expire(house: Arc<Housekeeping>) {
     loop {
         let end = crate::process::time::instant() + EXPIRE_CYCLE;
-        let mut more = expire_for_a_stint(&server);
+        let mut more = expire_for_a_stint(&house);
         while more && crate::process::time::instant() < end {
             std::thread::yield_now();
-            more = expire_for_a_stint(&server);
+            more = expire_for_a_stint(&house);
         }
-        server.expiry.capped.fetch_add(u64::from(more), Ordering::Relaxed);
-        tokio::time::sleep(if more { EXPIRE_REST } else { expire_period(server.config.integer("hz")) }).await;
+        house.expiry.capped.fetch_add(u64::from(more), Ordering::Relaxed);
+        tokio::time::sleep(if more { EXPIRE_REST } else { expire_period(house.config.integer("hz")) }).await;
     }
 }
 
 /// Says whether there is more.
-fn expire_for_a_stint(server: &Server) -> bool {
+fn expire_for_a_stint(house: &Housekeeping) -> bool {
     let (begun, now) = (crate::process::time::nanos(), crate::process::time::now());
-    let more = with_scratch(|scratch| server.engine.expire_cycle(&mut scratch.worker, now, EXPIRE_STINT));
+    let more = with_scratch(|scratch| house.engine.expire_cycle(&mut scratch.worker, now, EXPIRE_STINT));
     let nanos = crate::process::time::nanos().saturating_sub(begun);
-    server.expiry.nanos.fetch_add(nanos, Ordering::Relaxed);
-    server.engine.latency.sample("expire-cycle", now, nanos);
+    house.expiry.nanos.fetch_add(nanos, Ordering::Relaxed);
+    house.engine.latency.sample("expire-cycle", now, nanos);
     more
 }
 
@@ -168,22 +169,22 @@ fn close_slow(limits: &Limits, clients: &[Arc<Client>], now: Millis) {
 }
 
 /// Watches the memory in use: its peak, and its limit.
-pub(crate) async fn watch_memory(server: Arc<Server>) {
+pub(crate) async fn watch_memory(house: Arc<Housekeeping>) {
     loop {
-        check_memory(&server);
-        let limited = server.door.limits.memory.load(Ordering::Relaxed) > 0;
+        check_memory(&house);
+        let limited = house.door.limits.memory.load(Ordering::Relaxed) > 0;
         tokio::time::sleep(if limited { MEMORY_PERIOD } else { PERIOD }).await;
     }
 }
 
 /// Refuses commands that need memory while more than `maxmemory` is in use.
-pub(crate) fn check_memory(server: &Server) {
+pub(crate) fn check_memory(house: &Housekeeping) {
     let used = memory::used();
-    server.memory.note(used);
-    let limit = server.door.limits.memory.load(Ordering::Relaxed);
+    house.memory.note(used);
+    let limit = house.door.limits.memory.load(Ordering::Relaxed);
     let over = limit > 0 && used > limit;
-    if over != server.engine.settings.gate().contains(Gate::OUT_OF_MEMORY) {
-        server.engine.settings.set_gate(Gate::OUT_OF_MEMORY, over);
+    if over != house.engine.settings.gate().contains(Gate::OUT_OF_MEMORY) {
+        house.engine.settings.set_gate(Gate::OUT_OF_MEMORY, over);
     }
 }
 

@@ -7,7 +7,7 @@ use engine::ClientKind;
 use keyspace::pool_use;
 use tikv_jemalloc_ctl::{epoch, stats};
 
-use crate::server::Server;
+use crate::process::housekeeping::Housekeeping;
 
 /// One look at the allocator and at the system, in bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -38,11 +38,11 @@ pub(crate) struct Overhead {
 }
 
 impl Overhead {
-    pub(crate) fn of(server: &Server) -> Self {
-        let startup = server.memory.startup();
-        let backlog = server.replication.log.lock().first_byte().map_or(0, |(_, len)| len as usize);
+    pub(crate) fn of(house: &Housekeeping) -> Self {
+        let startup = house.memory.startup();
+        let backlog = house.replication.log.lock().first_byte().map_or(0, |(_, len)| len as usize);
         let mut overhead = Self { startup, backlog, ..Self::default() };
-        for client in server.engine.clients.all() {
+        for client in house.engine.clients.all() {
             let replica = client.kind() == ClientKind::Replica;
             *(if replica { &mut overhead.replicas } else { &mut overhead.clients }) += client.bytes();
         }

@@ -3,6 +3,7 @@
 pub(crate) mod crash;
 pub(crate) mod cron;
 pub(crate) mod daemon;
+pub(crate) mod housekeeping;
 pub(crate) mod log;
 pub(crate) mod memory;
 pub(crate) mod oom;

@@ -67,7 +67,7 @@ pub(crate) fn apply(server: &Server) {
     if let Some(cluster) = server.cluster.get() {
         cluster.configure();
     }
-    cron::check_memory(server);
+    cron::check_memory(&server.housekeeping);
 }
 
 fn size(config: &Config, name: &str) -> usize {

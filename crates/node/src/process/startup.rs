@@ -148,7 +148,7 @@ fn start(configured: Configured) -> Result<()> {
     let identity = Identity { run_id: random_hex()?, executable, config_file };
     let server = Server::new(engine, config, identity, shared_log);
     crash::end_on_panic(Some(server.clone()));
-    server.memory.start();
+    server.housekeeping.memory.start();
     settings::apply(&server);
     let prepared = cluster.map(|(cluster, prepared)| {
         server.engine.pubsub.set_bus(Box::new(cluster.outbox()));
@@ -194,10 +194,10 @@ async fn control(
 ) -> Result<()> {
     ignore_hangups()?;
     server.door.listeners.settle(workers.iter().map(|worker| worker.connections.clone()).collect());
-    tokio::spawn(cron::run(server.clone()));
-    tokio::spawn(cron::watch_memory(server.clone()));
+    tokio::spawn(cron::run(server.housekeeping.clone(), server.migration_targets.clone()));
+    tokio::spawn(cron::watch_memory(server.housekeeping.clone()));
     tokio::spawn(cron::purge(server.engine.clone()));
-    tokio::spawn(cron::expire(server.clone()));
+    tokio::spawn(cron::expire(server.housekeeping.clone()));
     tokio::spawn(cron::empty_bin(server.engine.clone()));
     let mut cluster = cluster.map(|prepared| cluster::Driver::new(server.clone(), prepared)).transpose()?;
     // Who connects before the data is loaded, and it is known whose it is, is answered LOADING.

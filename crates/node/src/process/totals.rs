@@ -11,7 +11,7 @@ use engine::Engine;
 use parking_lot::Mutex;
 
 use crate::net::door::Door;
-use crate::server::Server;
+use crate::process::housekeeping::Housekeeping;
 
 /// What one thread moved through its sockets. Written by that thread only.
 #[derive(Debug, Default)]
@@ -151,7 +151,7 @@ impl Totals {
 #[derive(Debug, Default)]
 pub(crate) struct Baseline(Mutex<Totals>);
 
-impl Server {
+impl Housekeeping {
     /// The counters since the last CONFIG RESETSTAT.
     pub(crate) fn totals(&self) -> Totals {
         Totals::sum(&self.engine, &self.door).since(&self.baseline.0.lock())

@@ -10,7 +10,7 @@ use crate::process::totals::{Count, Totals};
 use crate::server::Server;
 
 pub(super) fn stats(server: &Server, text: &mut Text) {
-    let totals = server.totals();
+    let totals = server.housekeeping.totals();
     traffic(server, &totals, text);
     crate::replication::info_stats(&server.replication, text.raw());
     keys(server, &totals, text);
@@ -18,7 +18,7 @@ pub(super) fn stats(server: &Server, text: &mut Text) {
 }
 
 fn traffic(server: &Server, totals: &Totals, text: &mut Text) {
-    let rate = |rate| server.rates.per_second(rate);
+    let rate = |rate| server.housekeeping.rates.per_second(rate);
     text.line("total_connections_received", totals[Count::Connections]);
     text.line("total_commands_processed", totals[Count::Commands]);
     text.line("instantaneous_ops_per_sec", rate(Rate::Commands).round());
@@ -39,8 +39,11 @@ fn keys(server: &Server, totals: &Totals, text: &mut Text) {
     text.line("expired_keys", totals[Count::ExpiredKeys]);
     text.line("expired_fields", totals[Count::ExpiredFields]);
     text.line("expired_stale_perc", format!("{:.2}", stale_percent(server)));
-    text.line("expired_time_cap_reached_count", server.expiry.capped.load(Ordering::Relaxed));
-    text.line("expire_cycle_cpu_milliseconds", server.expiry.nanos.load(Ordering::Relaxed) / 1_000_000);
+    text.line("expired_time_cap_reached_count", server.housekeeping.expiry.capped.load(Ordering::Relaxed));
+    text.line(
+        "expire_cycle_cpu_milliseconds",
+        server.housekeeping.expiry.nanos.load(Ordering::Relaxed) / 1_000_000,
+    );
     // Nothing is evicted, and a replica expires nothing by itself.
     for name in ["evicted_keys", "evicted_clients", "evicted_scripts", "total_eviction_exceeded_time"] {
         text.line(name, 0);
@@ -98,7 +101,7 @@ fn stale_percent(server: &Server) -> f64 {
 }
 
 pub(super) fn commandstats(server: &Server, text: &mut Text) {
-    let totals = server.totals();
+    let totals = server.housekeeping.totals();
     for (entry, command) in engine::Registry::the().all().iter().zip(&totals.commands) {
         if command.calls + command.rejected > 0 {
             let micros = command.nanos / 1000;
@@ -114,7 +117,7 @@ pub(super) fn commandstats(server: &Server, text: &mut Text) {
 }
 
 pub(super) fn errorstats(server: &Server, text: &mut Text) {
-    for (code, count) in &server.totals().errors {
+    for (code, count) in &server.housekeeping.totals().errors {
         text.line(&format!("errorstat_{code}"), format!("count={count}"));
     }
 }

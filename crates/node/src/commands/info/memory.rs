@@ -6,8 +6,8 @@ use crate::server::Server;
 
 pub(super) fn memory(server: &Server, text: &mut Text) {
     let usage = usage();
-    server.memory.note(usage.used);
-    let (peak, overhead) = (server.memory.peak(), Overhead::of(server));
+    server.housekeeping.memory.note(usage.used);
+    let (peak, overhead) = (server.housekeeping.memory.peak(), Overhead::of(&server.housekeeping));
     let dataset = usage.used.saturating_sub(overhead.total());
     let ratio = |a: usize, b: usize| if b == 0 { 0.0 } else { a as f64 / b as f64 };
     let difference = |a: usize, b: usize| a as i128 - b as i128;
