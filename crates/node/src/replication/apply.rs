@@ -15,6 +15,9 @@ use resp::{Batch, Limits, Parser, ProtocolError, Value};
 use super::Replication;
 use crate::net::worker::with_scratch;
 
+/// The session's number, which no client has: one that had it would be taken for whoever makes the master's changes.
+const NO_CLIENT: u64 = 0;
+
 /// What a piece of the stream did.
 #[derive(Debug, Default)]
 pub(super) struct Applied {
@@ -48,7 +51,7 @@ pub(super) struct Applier {
 
 impl Applier {
     pub(super) fn new(replication: Arc<Replication>, stream: Generation) -> Self {
-        let mut session = Session::new(replication.session_id(), Origin::Master, true);
+        let mut session = Session::new(NO_CLIENT, Origin::Master, true);
         session.db = replication.applied.db();
         Self { replication, stream, session, parser: Parser::new(), input: Vec::new(), held: Vec::new() }
     }
@@ -181,4 +184,48 @@ fn begin_of_transaction(bytes: &[u8], batch: &Batch) -> usize {
         batch.args(*index, bytes).get(0).is_some_and(|name| name.eq_ignore_ascii_case(b"multi"))
     };
     (0..batch.len()).rev().find(is_multi).map_or(0, |index| batch.consumed(index))
+}
+
+#[cfg(test)]
+mod tests {
+    use clock::Millis;
+    use config::Config;
+    use engine::{Engine, Link};
+    use keyspace::Keyspace;
+
+    use super::*;
+    use crate::net::door::Door;
+    use crate::net::worker::install_scratch;
+    use crate::replication::{LogHandle, SharedLog};
+
+    fn run(engine: &Engine, session: &mut Session, line: &str) {
+        let (mut input, mut batch, mut out) =
+            (format!("{line}\r\n").into_bytes(), Batch::default(), Vec::new());
+        Parser::new().parse(&mut input, &mut batch, &Limits { authenticated: true, ..Limits::default() });
+        with_scratch(|scratch| {
+            engine.run(&mut scratch.worker, session, Millis(1), &input, &batch, 0, &mut out)
+        });
+        assert!(!out.starts_with(b"-"), "{line}: {}", out.escape_ascii());
+    }
+
+    #[test]
+    fn a_reader_who_knows_its_own_changes_is_told_of_the_masters() {
+        let config = Arc::new(Config::default());
+        let log = SharedLog::new(1 << 20);
+        let engine = Engine::new(Keyspace::new(7, 1), None, Box::new(LogHandle(log.clone())));
+        let engine = Arc::new(engine);
+        install_scratch(&engine, &Door::new(config.clone()));
+        let replication = Arc::new(Replication::new(engine.clone(), config, log.clone()));
+        let client = engine.clients.connect(Link::default(), Millis(1), Box::new(|| {}));
+        let mut reader = Session::of(client, Origin::Client, true);
+        for line in ["HELLO 3", "CLIENT TRACKING ON NOLOOP", "GET k"] {
+            run(&engine, &mut reader, line);
+        }
+        let stream = log.lock().demote();
+        log.lock().follow(stream).unwrap();
+        Applier::new(replication, stream).apply(b"SET k v\r\n").unwrap();
+        let mut told = Vec::new();
+        reader.take_messages(&mut told);
+        assert!(told.windows(10).any(|word| word == b"invalidate"), "{}", told.escape_ascii());
+    }
 }

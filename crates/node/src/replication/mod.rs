@@ -101,8 +101,6 @@ pub(crate) struct Replication {
     stream_turn: Mutex<()>,
     events: mpsc::UnboundedSender<Event>,
     inbox: Mutex<Option<mpsc::UnboundedReceiver<Event>>>,
-    /// The number of the next session that applies a stream.
-    sessions: AtomicU64,
 }
 
 impl Replication {
@@ -122,7 +120,6 @@ impl Replication {
             stream_turn: Mutex::new(()),
             events,
             inbox: Mutex::new(Some(inbox)),
-            sessions: AtomicU64::new(1),
             config,
         }
     }
@@ -130,10 +127,6 @@ impl Replication {
     /// Hands an event to the replication thread. After the end of that thread, to nobody.
     pub(crate) fn tell(&self, event: Event) {
         let _ = self.events.send(event);
-    }
-
-    fn session_id(&self) -> u64 {
-        self.sessions.fetch_add(1, Ordering::Relaxed)
     }
 
     /// No master is followed, and nothing of one loaded, for as long as this is kept.
