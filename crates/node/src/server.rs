@@ -35,11 +35,11 @@ pub(crate) struct Server {
     pub(crate) identity: Identity,
     pub(crate) housekeeping: Arc<Housekeeping>,
     pub(crate) door: Arc<Door>,
-    pub(crate) pauses: PauseGate,
+    pub(crate) pauses: Arc<PauseGate>,
     pub(crate) replication: Arc<Replication>,
     pub(crate) durability: Arc<Durability>,
     pub(crate) shutdown: Shutdown,
-    pub(crate) failover: Failover,
+    pub(crate) failover: Arc<Failover>,
     /// Links to the servers that keys were moved to lately.
     pub(crate) migration_targets: Arc<Pool>,
     /// The way to the cluster's driver, in cluster mode.
@@ -55,17 +55,19 @@ impl Server {
         let replication = Arc::new(Replication::new(engine.clone(), config.clone(), log.clone()));
         let durability = Durability::new(engine.clone(), config.clone(), log, replication.applied.clone());
         let door = Arc::new(Door::new(config.clone()));
+        let pauses = Arc::new(PauseGate::new(engine.clone()));
+        let failover = Failover::new(engine.clone(), config.clone(), replication.clone(), pauses.clone());
         let housekeeping =
             Housekeeping::new(engine.clone(), config.clone(), door.clone(), replication.clone());
         Arc::new(Self {
             housekeeping: Arc::new(housekeeping),
             durability: Arc::new(durability),
             door,
-            pauses: PauseGate::new(engine.clone()),
+            failover: Arc::new(failover),
+            pauses,
             engine,
             replication,
             shutdown: Shutdown::default(),
-            failover: Failover::default(),
             migration_targets: Arc::default(),
             config,
             identity,

@@ -81,7 +81,7 @@ fn take_over(server: &Server, request: &PsyncRequest) -> Result<(), &'static str
 /// FAILOVER [TO host port [FORCE]] [ABORT] [TIMEOUT milliseconds]
 pub(super) fn failover(server: &Arc<Server>, args: Args<'_>) -> Outcome {
     let words: Vec<&[u8]> = args.iter().skip(1).collect();
-    failover::run(server, failover::Order::parse(&words)?).map_err(str::to_owned)
+    failover::run(&server.failover, failover::Order::parse(&words)?).map_err(str::to_owned)
 }
 
 /// REPLCONF option value [option value ...]

@@ -51,7 +51,7 @@ pub(super) async fn shutdown(connection: &mut Connection, args: Args<'_>) {
     let server = connection.server.clone();
     let outcome = match Order::parse(args.iter().skip(1)) {
         None => Err("ERR syntax error"),
-        Some(Order::Abort) if shutdown::abort(&server) => Ok(true),
+        Some(Order::Abort) if shutdown::abort(&server.shutdown) => Ok(true),
         Some(Order::Abort) => Err("ERR No shutdown in progress."),
         Some(Order::Stop(plan)) => match shutdown::run(&server, plan).await {
             Ok(()) => Ok(false),

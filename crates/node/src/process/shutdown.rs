@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use config::Config;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
@@ -121,8 +122,8 @@ impl Order {
 
 impl Plan {
     /// How `shutdown-on-sigterm` or `shutdown-on-sigint` wants it.
-    pub(crate) fn on_signal(server: &Server, parameter: &str) -> Self {
-        let words = server.config.text(parameter);
+    pub(crate) fn on_signal(config: &Config, parameter: &str) -> Self {
+        let words = config.text(parameter);
         let words = words.split(' ').filter(|word| *word != "default").map(str::as_bytes);
         match Order::parse(words) {
             Some(Order::Stop(plan)) => plan,
@@ -146,9 +147,9 @@ pub(crate) async fn run(server: &Arc<Server>, plan: Plan) -> Result<(), Refusal>
 }
 
 /// SHUTDOWN ABORT; says whether there was something to abort.
-pub(crate) fn abort(server: &Server) -> bool {
-    let waiting = server.shutdown.waiting.load(Ordering::Acquire) > 0;
-    server.shutdown.aborted.notify_waiters();
+pub(crate) fn abort(shutdown: &Shutdown) -> bool {
+    let waiting = shutdown.waiting.load(Ordering::Acquire) > 0;
+    shutdown.aborted.notify_waiters();
     waiting
 }
 

@@ -282,7 +282,7 @@ async fn until_stopped(
                 return Ok(());
             }
         };
-        let plan = Plan::on_signal(server, parameter);
+        let plan = Plan::on_signal(&server.config, parameter);
         tokio::select! {
             stopped = shutdown::run(server, plan) => if stopped.is_ok() {
                 return Ok(());

@@ -7,12 +7,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use config::Config;
+use engine::Engine;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
+use crate::net::pauses::PauseGate;
 use crate::replication::{MasterAddress, Replication};
-use crate::server::Server;
 
 /// How often the replicas' progress is looked at.
 const LOOK: Duration = Duration::from_millis(5);
@@ -29,9 +31,13 @@ enum State {
     HandingOver,
 }
 
-/// The failover that goes on, if one does.
-#[derive(Debug, Default)]
+/// The failover that goes on, if one does, and what it works with.
+#[derive(Debug)]
 pub(crate) struct Failover {
+    engine: Arc<Engine>,
+    config: Arc<Config>,
+    replication: Arc<Replication>,
+    pauses: Arc<PauseGate>,
     state: Mutex<State>,
     aborted: Notify,
 }
@@ -81,6 +87,15 @@ impl Order {
 }
 
 impl Failover {
+    pub(crate) fn new(
+        engine: Arc<Engine>,
+        config: Arc<Config>,
+        replication: Arc<Replication>,
+        pauses: Arc<PauseGate>,
+    ) -> Self {
+        Self { engine, config, replication, pauses, state: Mutex::default(), aborted: Notify::new() }
+    }
+
     /// As INFO shows it.
     pub(crate) fn name(&self) -> &'static str {
         match *self.state.lock() {
@@ -96,21 +111,21 @@ impl Failover {
 }
 
 /// Carries out what FAILOVER asks for; a failover goes on after the reply.
-pub(crate) fn run(server: &Arc<Server>, order: Order) -> Result<(), &'static str> {
-    if server.engine.topology.is_some() {
+pub(crate) fn run(failover: &Arc<Failover>, order: Order) -> Result<(), &'static str> {
+    if failover.engine.topology.is_some() {
         return Err("ERR FAILOVER not allowed in cluster mode.");
     }
     let (target, force, timeout) = match order {
-        Order::Abort => return abort(&server.failover),
+        Order::Abort => return abort(failover),
         Order::Start { target, force, timeout } => (target, force, timeout),
     };
-    if *server.failover.state.lock() != State::None {
+    if *failover.state.lock() != State::None {
         return Err("ERR FAILOVER already in progress.");
     }
-    if server.replication.is_replica() {
+    if failover.replication.is_replica() {
         return Err("ERR FAILOVER is not valid when server is a replica.");
     }
-    let replicas = server.replication.replica_addresses();
+    let replicas = failover.replication.replica_addresses();
     if replicas.is_empty() {
         return Err("ERR FAILOVER requires connected replicas.");
     }
@@ -128,8 +143,8 @@ pub(crate) fn run(server: &Arc<Server>, order: Order) -> Result<(), &'static str
             }
         }
     };
-    server.failover.set(State::WaitingForSync);
-    tokio::spawn(hand_over(server.clone(), target, force, timeout));
+    failover.set(State::WaitingForSync);
+    tokio::spawn(hand_over(failover.clone(), target, force, timeout));
     Ok(())
 }
 
@@ -143,37 +158,37 @@ fn abort(failover: &Failover) -> Result<(), &'static str> {
 
 /// From the first held back write to the new master's answer.
 async fn hand_over(
-    server: Arc<Server>,
+    failover: Arc<Failover>,
     target: Option<MasterAddress>,
     force: bool,
     timeout: Option<Duration>,
 ) {
     let longest = timeout.unwrap_or(WITHOUT_TIMEOUT);
-    server.pauses.pause_for_failover(longest + LONGEST_HANDOVER);
-    let aborted = server.failover.aborted.notified();
+    failover.pauses.pause_for_failover(longest + LONGEST_HANDOVER);
+    let aborted = failover.aborted.notified();
     tokio::pin!(aborted);
     tracing::info!("FAILOVER requested.");
     // What was admitted before is in the log when every slot has been held.
-    server.engine.drain();
-    server.replication.ask_for_acknowledgements();
+    failover.engine.drain();
+    failover.replication.ask_for_acknowledgements();
     let synced = tokio::select! {
-        address = in_sync(&server.replication, target.as_ref()) => Some(address),
+        address = in_sync(&failover.replication, target.as_ref()) => Some(address),
         () = tokio::time::sleep(longest) => target.filter(|_| force),
         () = &mut aborted => None,
     };
     let outcome = match synced {
         Some(address) => tokio::select! {
-            taken = give_up(&server, address) => taken,
+            taken = give_up(&failover, address) => taken,
             () = &mut aborted => {
-                stay_master(&server);
+                stay_master(&failover);
                 false
             }
         },
         None => false,
     };
     tracing::info!("Failover {}.", if outcome { "done: this node is a replica now" } else { "aborted" });
-    server.failover.set(State::None);
-    server.pauses.resume_after_failover();
+    failover.set(State::None);
+    failover.pauses.resume_after_failover();
 }
 
 /// Waits until the target, or any replica, has everything.
@@ -190,28 +205,28 @@ async fn in_sync(replication: &Replication, target: Option<&MasterAddress>) -> M
 }
 
 /// Follows the new master and asks it to be one. Says whether it is.
-async fn give_up(server: &Server, address: MasterAddress) -> bool {
-    server.failover.set(State::HandingOver);
+async fn give_up(failover: &Failover, address: MasterAddress) -> bool {
+    failover.set(State::HandingOver);
     tracing::info!("Failover target is {}:{}, it is asked to take over.", address.host, address.port);
     let words = [address.host.clone(), address.port.to_string()];
-    server.replication.hand_over_to(address);
+    failover.replication.hand_over_to(address);
     let end = Instant::now() + LONGEST_HANDOVER;
     while Instant::now() < end {
-        if server.replication.link_down_since().is_none() {
-            let set = server.config.load("replicaof", &words);
+        if failover.replication.link_down_since().is_none() {
+            let set = failover.config.load("replicaof", &words);
             debug_assert_eq!(set, Ok(()));
-            server.replication.apply_config();
+            failover.replication.apply_config();
             return true;
         }
         tokio::time::sleep(LOOK).await;
     }
-    stay_master(server);
+    stay_master(failover);
     false
 }
 
-fn stay_master(server: &Server) {
-    if *server.failover.state.lock() == State::HandingOver {
-        server.replication.become_master();
+fn stay_master(failover: &Failover) {
+    if *failover.state.lock() == State::HandingOver {
+        failover.replication.become_master();
     }
 }
 
