@@ -97,6 +97,7 @@ impl Effects {
 
     /// A command is done: if it changed something and did not say what to log, it is logged as it was
     /// sent.
+    #[inline]
     pub(crate) fn end_command(&mut self, args: Args<'_>) {
         if self.changes > 0 && !self.rewritten {
             self.push_request(args);
@@ -115,7 +116,15 @@ impl Effects {
 
     /// What began with [`Effects::start`] is whole, and waits to be appended. Several effects are wrapped in a
     /// transaction, so that no reader of the log sees half of them. Returns how many changes there were.
+    #[inline]
     pub(crate) fn seal(&mut self) -> u64 {
+        if self.count > 0 {
+            self.wrap();
+        }
+        self.seal_each()
+    }
+
+    fn wrap(&mut self) {
         if !self.any {
             self.wire.truncate(self.ended);
         } else if self.count > 1 {
@@ -124,10 +133,10 @@ impl Effects {
             self.wire.extend_from_slice(&effects);
             self.push([&b"EXEC"[..]]);
         }
-        self.seal_each()
     }
 
     /// [`Effects::seal`] where each effect stands by itself.
+    #[inline]
     pub(crate) fn seal_each(&mut self) -> u64 {
         self.ended = self.wire.len();
         self.count = 0;

@@ -264,7 +264,7 @@ impl<'a, V: Outside> Names<'a, V> {
         self.name_of(header, page, at)
     }
 
-    #[inline]
+    #[inline(always)]
     pub(crate) fn name_of<'p>(self, header: Header, page: &'p [u8], at: usize) -> &'p [u8]
     where
         'a: 'p,

@@ -89,7 +89,7 @@ impl Table {
 
     /// The value at `place`.
     #[must_use]
-    #[inline]
+    #[inline(always)]
     pub fn value(&self, place: Place) -> Value<'_> {
         let (code, body) = self.entries.value(place);
         match body {

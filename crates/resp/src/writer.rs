@@ -82,7 +82,7 @@ impl<'a> Writer<'a> {
     }
 
     /// Appends bytes that are already in wire form.
-    #[inline]
+    #[inline(always)]
     pub fn raw(&mut self, bytes: &[u8]) {
         if bytes.len() <= self.out.capacity() - self.out.len() || self.grow(bytes.len()) {
             self.out.extend_from_slice(bytes);
@@ -123,6 +123,7 @@ impl<'a> Writer<'a> {
     }
 
     /// An integer.
+    #[inline]
     pub fn integer(&mut self, value: i64) {
         self.number(b':', value);
     }
@@ -226,7 +227,7 @@ impl<'a> Writer<'a> {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn number(&mut self, kind: u8, value: i64) {
         // Nearly every number is short: written with its line in one piece.
         let digit = |value: i64| b'0' + (value % 10) as u8;

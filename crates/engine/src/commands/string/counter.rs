@@ -29,10 +29,14 @@ fn add(context: &mut Context<'_>, amount: i64) -> Result<(), CommandError> {
     let key = context.key(1);
     let found = context.find(&key);
     let before = match found {
-        Some(place) => resp::parse_i64(context.string(&key, place)?.bytes).ok_or(CommandError::NotInteger)?,
+        Some(place) => {
+            let digits = context.string(&key, place)?.bytes;
+            resp::parse_i64(digits).ok_or_else(|| CommandError::NotInteger)?
+        }
         None => 0,
     };
-    let sum = before.checked_add(amount).ok_or(CommandError::Overflow)?;
+    // An error that is not made need not be dropped.
+    let sum = before.checked_add(amount).ok_or_else(|| CommandError::Overflow)?;
     let mut digits = itoa::Buffer::new();
     put_number(context, found, digits.format(sum).as_bytes(), Naming::ByContent);
     context.reply.integer(sum);

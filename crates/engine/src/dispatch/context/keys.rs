@@ -129,7 +129,7 @@ impl<'a> Context<'a> {
     /// # Errors
     /// WRONGTYPE.
     pub fn typed<T: Typed>(&self, key: &Key<'_>, place: Place) -> Result<T::At<'_>, CommandError> {
-        self.view(key).typed::<T>(place).ok_or(CommandError::WrongType)
+        self.view(key).typed::<T>(place).ok_or_else(|| CommandError::WrongType)
     }
 
     /// [`Context::find`] for a command that changes values of one kind.
