@@ -98,6 +98,13 @@ impl Table {
         }
     }
 
+    /// The kind of the value at `place`.
+    #[must_use]
+    #[inline]
+    pub fn kind(&self, place: Place) -> Kind {
+        Form::of(self.entries.code(place)).kind()
+    }
+
     /// The value, if it is of that kind.
     #[must_use]
     #[inline]
@@ -139,8 +146,7 @@ impl Table {
     }
 
     fn item(&self, place: Place) -> ScanItem<'_> {
-        let kind = Form::of(self.entries.code(place)).kind();
-        ScanItem { key: self.entries.key(place), kind, expiry: self.expiry(place) }
+        ScanItem { key: self.entries.key(place), kind: self.kind(place), expiry: self.expiry(place) }
     }
 
     /// Stores a value under a key that is not there.

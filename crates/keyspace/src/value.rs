@@ -98,6 +98,8 @@ impl<'a> Value<'a> {
 pub trait Typed {
     /// What is taken out.
     type At<'a>;
+    /// The kind that it is taken out of.
+    const KIND: Kind;
 
     /// It, or `None` if the value is of another kind.
     fn of(value: Value<'_>) -> Option<Self::At<'_>>;
@@ -105,6 +107,7 @@ pub trait Typed {
 
 impl Typed for Str<'_> {
     type At<'a> = Str<'a>;
+    const KIND: Kind = Kind::String;
 
     #[inline]
     fn of(value: Value<'_>) -> Option<Str<'_>> {
@@ -114,6 +117,7 @@ impl Typed for Str<'_> {
 
 impl Typed for HashRef<'_> {
     type At<'a> = HashRef<'a>;
+    const KIND: Kind = Kind::Hash;
 
     #[inline]
     fn of(value: Value<'_>) -> Option<HashRef<'_>> {

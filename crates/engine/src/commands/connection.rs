@@ -153,7 +153,7 @@ fn ping(context: &mut Context<'_>) -> Result<(), CommandError> {
             context.reply.bulk(b"pong");
             context.reply.bulk(context.args.get(1).unwrap_or_default());
         }
-        1 => context.reply.simple("PONG"),
+        1 => context.reply.raw(b"+PONG\r\n"),
         2 => context.reply.bulk(context.args.get(1).unwrap_or_default()),
         _ => return Err(CommandError::WrongArity("ping".to_owned())),
     }

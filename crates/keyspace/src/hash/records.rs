@@ -100,7 +100,15 @@ pub(crate) fn records(packed: &[u8]) -> impl Iterator<Item = Record<'_>> + Clone
 
 #[inline]
 pub(crate) fn find<'a>(packed: &'a [u8], field: &[u8]) -> Option<Record<'a>> {
-    records(packed).find(|record| record.field == field)
+    let mut at = COUNT;
+    while at < packed.len() {
+        let record = record(packed, at);
+        if record.field == field {
+            return Some(record);
+        }
+        at = record.end;
+    }
+    None
 }
 
 pub(crate) fn push(out: &mut impl Bytes, field: &[u8], value: &[u8], expiry: Option<Millis>) {

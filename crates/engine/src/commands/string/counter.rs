@@ -28,15 +28,17 @@ pub(super) fn decrby(context: &mut Context<'_>) -> Result<(), CommandError> {
 fn add(context: &mut Context<'_>, amount: i64) -> Result<(), CommandError> {
     let key = context.key(1);
     let found = context.find(&key);
+    // An error that is not made need not be dropped.
     let before = match found {
         Some(place) => {
-            let digits = context.string(&key, place)?.bytes;
-            resp::parse_i64(digits).ok_or_else(|| CommandError::NotInteger)?
+            let Some(before) = resp::parse_i64(context.string(&key, place)?.bytes) else {
+                return Err(CommandError::NotInteger);
+            };
+            before
         }
         None => 0,
     };
-    // An error that is not made need not be dropped.
-    let sum = before.checked_add(amount).ok_or_else(|| CommandError::Overflow)?;
+    let Some(sum) = before.checked_add(amount) else { return Err(CommandError::Overflow) };
     let mut digits = itoa::Buffer::new();
     put_number(context, found, digits.format(sum).as_bytes(), Naming::ByContent);
     context.reply.integer(sum);

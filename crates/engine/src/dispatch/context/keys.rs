@@ -1,7 +1,7 @@
 //! Keys as handlers use them: found, read, put, deleted, made to expire.
 
 use clock::Millis;
-use keyspace::{Detached, Dropped, Found, Key, Packed, Place, Str, Table, Typed, Usage};
+use keyspace::{Detached, Dropped, Found, Key, Kind, Packed, Place, Str, Table, Typed, Usage};
 use resp::Writer;
 
 use super::Context;
@@ -129,7 +129,8 @@ impl<'a> Context<'a> {
     /// # Errors
     /// WRONGTYPE.
     pub fn typed<T: Typed>(&self, key: &Key<'_>, place: Place) -> Result<T::At<'_>, CommandError> {
-        self.view(key).typed::<T>(place).ok_or_else(|| CommandError::WrongType)
+        let Some(value) = self.view(key).typed::<T>(place) else { return Err(CommandError::WrongType) };
+        Ok(value)
     }
 
     /// [`Context::find`] for a command that changes values of one kind.
@@ -138,8 +139,7 @@ impl<'a> Context<'a> {
     /// WRONGTYPE.
     pub fn find_typed<T: Typed>(&mut self, key: &Key<'_>) -> Result<Option<Place>, CommandError> {
         let found = self.find(key);
-        found.map_or(Ok(()), |place| self.typed::<T>(key, place).map(drop))?;
-        Ok(found)
+        self.check_kind(key, found, T::KIND)
     }
 
     /// [`Context::read`] for a command that reads values of one kind.
@@ -148,8 +148,21 @@ impl<'a> Context<'a> {
     /// WRONGTYPE.
     pub fn read_typed<T: Typed>(&mut self, key: &Key<'_>) -> Result<Option<Place>, CommandError> {
         let found = self.read(key);
-        found.map_or(Ok(()), |place| self.typed::<T>(key, place).map(drop))?;
-        Ok(found)
+        self.check_kind(key, found, T::KIND)
+    }
+
+    /// What was found, unless it is of another kind.
+    #[inline]
+    fn check_kind(
+        &self,
+        key: &Key<'_>,
+        found: Option<Place>,
+        kind: Kind,
+    ) -> Result<Option<Place>, CommandError> {
+        match found {
+            Some(place) if self.view(key).kind(place) != kind => Err(CommandError::WrongType),
+            found => Ok(found),
+        }
     }
 
     /// The string at `place`.
