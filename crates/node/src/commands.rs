@@ -17,7 +17,7 @@ use crate::net::connection::Connection;
 use crate::net::output::Mark;
 use crate::net::worker::with_scratch;
 
-pub(crate) use migrate::Pool;
+pub(crate) use migrate::LinkPool;
 
 /// Carries out a command that the engine handed over and writes its reply.
 pub(crate) async fn run(connection: &mut Connection, command: NodeCommand, request: &Request) {

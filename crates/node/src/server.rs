@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 use engine::Engine;
 
 use crate::cluster::Cluster;
-use crate::commands::Pool;
+use crate::commands::LinkPool;
 use crate::durability::Durability;
 use crate::net::door::Door;
 use crate::net::pauses::PauseGate;
@@ -41,7 +41,7 @@ pub(crate) struct Server {
     pub(crate) shutdown: Shutdown,
     pub(crate) failover: Arc<Failover>,
     /// Links to the servers that keys were moved to lately.
-    pub(crate) migration_targets: Arc<Pool>,
+    pub(crate) migration_targets: Arc<LinkPool>,
     /// The way to the cluster's driver, in cluster mode.
     pub(crate) cluster: OnceLock<Cluster>,
     /// The wall clock at the start, in seconds.

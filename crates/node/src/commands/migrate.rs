@@ -23,7 +23,7 @@ use crate::net::pauses::PauseGate;
 use crate::net::worker::with_scratch;
 use crate::server::Server;
 
-pub(crate) use target::Pool;
+pub(crate) use target::LinkPool;
 use target::{Place, Target};
 
 /// How often keys are sent that have changed meanwhile before writes to their slots wait.

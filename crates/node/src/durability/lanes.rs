@@ -70,7 +70,7 @@ pub(super) struct Storing<'a> {
 #[derive(Default)]
 struct Batch {
     bytes: Vec<u8>,
-    keys: Vec<Loose>,
+    keys: Vec<ReadEntry>,
     /// How many keys a slot may have in the end.
     expected: usize,
 }
@@ -84,7 +84,7 @@ struct Ordered {
 }
 
 /// A key that was read, or a further part of its value.
-struct Loose {
+struct ReadEntry {
     db: u16,
     slot: Slot,
     /// Where in the batch the key ends; it starts where the one before it ended.
@@ -146,7 +146,7 @@ impl Lane {
         let about = entry.value.about();
         let content = if entry.is_part { Content::First { about, offset } } else { Content::Whole(about) };
         let end = bytes.len() as u32;
-        self.push(Loose { db: entry.db, slot, key_end, end, content, expiry: entry.expiry, usage });
+        self.push(ReadEntry { db: entry.db, slot, key_end, end, content, expiry: entry.expiry, usage });
     }
 
     /// Adds a further part of the value that came last.
@@ -155,7 +155,7 @@ impl Lane {
         self.batch.bytes.extend_from_slice(part.bytes());
         let content = Content::More { about: part.about(), is_last, offset };
         let (end, slot) = (self.batch.bytes.len() as u32, Slot::of_key(b""));
-        self.push(Loose { db: 0, slot, key_end, end, content, expiry: None, usage: None });
+        self.push(ReadEntry { db: 0, slot, key_end, end, content, expiry: None, usage: None });
     }
 
     /// From here on, a slot will have about so many keys of a database.
@@ -164,8 +164,8 @@ impl Lane {
         self.expected = keys;
     }
 
-    fn push(&mut self, loose: Loose) {
-        self.batch.keys.push(loose);
+    fn push(&mut self, entry: ReadEntry) {
+        self.batch.keys.push(entry);
         if self.batch.bytes.len() >= self.share {
             self.send();
         }

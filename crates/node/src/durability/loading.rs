@@ -179,12 +179,12 @@ fn load(durability: &Durability, input: impl Read, drop_expired: bool) -> Result
 /// Shows how far the loading is, now and then.
 struct Looks {
     items: usize,
-    told: clock::Instant,
+    reported: clock::Instant,
 }
 
 impl Default for Looks {
     fn default() -> Self {
-        Self { items: 0, told: crate::process::time::instant() }
+        Self { items: 0, reported: crate::process::time::instant() }
     }
 }
 
@@ -196,8 +196,8 @@ impl Looks {
         }
         self.items = 0;
         progress.read.store(offset, Ordering::Relaxed);
-        if crate::process::time::instant().since(self.told) >= TELL_PERIOD {
-            self.told = crate::process::time::instant();
+        if crate::process::time::instant().since(self.reported) >= TELL_PERIOD {
+            self.reported = crate::process::time::instant();
             let (percent, left) = progress.estimate();
             tracing::info!("Loading: {percent:.1} %, {keys} keys, about {left} seconds left");
         }

@@ -41,7 +41,7 @@ const RETRY: Duration = Duration::from_secs(5);
 
 /// Why a save is made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum SaveKind {
     Background,
     /// Somebody waits for it.
     Waited,
@@ -153,10 +153,10 @@ impl Saving {
 
 /// Saves in the background. Says whether it has begun.
 pub(crate) fn save_in_background(durability: &Arc<Durability>) -> Result<(), SaveError> {
-    let cancelled = begin(durability, Kind::Background)?;
+    let cancelled = begin(durability, SaveKind::Background)?;
     tracing::info!("Background saving started");
     let saver = durability.clone();
-    let work = move || match carry_out(&saver, &cancelled, Kind::Background) {
+    let work = move || match carry_out(&saver, &cancelled, SaveKind::Background) {
         Ok(()) => tracing::info!("Background saving terminated with success"),
         Err(error) => tracing::warn!("Background saving error: {error:#}"),
     };
@@ -169,16 +169,16 @@ pub(crate) fn save_in_background(durability: &Arc<Durability>) -> Result<(), Sav
 
 /// Saves and returns when it is done. Blocks the calling thread.
 pub(crate) fn save(durability: &Durability) -> Result<(), SaveError> {
-    save_as(durability, Kind::Waited)
+    save_as(durability, SaveKind::Waited)
 }
 
-fn save_as(durability: &Durability, kind: Kind) -> Result<(), SaveError> {
+fn save_as(durability: &Durability, kind: SaveKind) -> Result<(), SaveError> {
     let cancelled = begin(durability, kind)?;
     carry_out(durability, &cancelled, kind)?;
     Ok(())
 }
 
-fn begin(durability: &Durability, kind: Kind) -> Result<Arc<AtomicBool>, SaveError> {
+fn begin(durability: &Durability, kind: SaveKind) -> Result<Arc<AtomicBool>, SaveError> {
     let mut standing = durability.saving.standing.lock();
     if standing.running.is_some() {
         return Err(SaveError::Running);
@@ -186,12 +186,12 @@ fn begin(durability: &Durability, kind: Kind) -> Result<Arc<AtomicBool>, SaveErr
     let cancelled = Arc::new(AtomicBool::new(false));
     let since = crate::process::time::instant();
     standing.running =
-        Some(Running { since, cancelled: cancelled.clone(), background: kind == Kind::Background });
+        Some(Running { since, cancelled: cancelled.clone(), background: kind == SaveKind::Background });
     standing.last_try = Some(since);
     Ok(cancelled)
 }
 
-fn carry_out(durability: &Durability, cancelled: &AtomicBool, kind: Kind) -> anyhow::Result<()> {
+fn carry_out(durability: &Durability, cancelled: &AtomicBool, kind: SaveKind) -> anyhow::Result<()> {
     let outcome = write_file(durability, cancelled, kind);
     let mut standing = durability.saving.standing.lock();
     let running = standing.running.take();
@@ -217,7 +217,7 @@ fn carry_out(durability: &Durability, cancelled: &AtomicBool, kind: Kind) -> any
 }
 
 /// Writes the file; returns the counter of changes at the cut.
-fn write_file(durability: &Durability, cancelled: &AtomicBool, kind: Kind) -> anyhow::Result<u64> {
+fn write_file(durability: &Durability, cancelled: &AtomicBool, kind: SaveKind) -> anyhow::Result<u64> {
     let (state, (position, stream_db, changes)) = cut(durability, |log| {
         // The next effect names its database, so whoever resumes from the file need not know it.
         let stream_db = durability.applied.db_in(log);
@@ -227,14 +227,14 @@ fn write_file(durability: &Durability, cancelled: &AtomicBool, kind: Kind) -> an
         // What differs from the history belongs to none.
         let in_history = log.is_open() && durability.applied.missing() == 0;
         let position = in_history.then(|| log.position());
-        if kind == Kind::Last {
+        if kind == SaveKind::Last {
             log.seal();
         }
         (position, stream_db.unwrap_or(0), changes(durability))
     })?;
     // Not before the cut: for as long as that lasts nobody else works.
     let used = durability.engine.keyspace.used_bytes();
-    let pace = if kind == Kind::Background { Pace::behind_commands(used) } else { Pace::full() };
+    let pace = if kind == SaveKind::Background { Pace::behind_commands(used) } else { Pace::full() };
     let (written, wanted) = &durability.saving.progress;
     written.store(0, Ordering::Relaxed);
     wanted.store(state.keys() as u64, Ordering::Relaxed);
@@ -359,19 +359,19 @@ pub(crate) fn update_gate(durability: &Durability) {
 
 /// Starts a background save whenever a save point is reached. Never returns.
 pub(crate) async fn watch(durability: Arc<Durability>) {
-    let mut told = crate::process::time::instant();
+    let mut reported = crate::process::time::instant();
     loop {
         tokio::time::sleep(LOOK_PERIOD).await;
         if durability.saving.standing.lock().running.is_some() {
             durability.saving.kept_peak.fetch_max(kept_bytes(), Ordering::Relaxed);
-            if crate::process::time::instant().since(told) >= TELL_PERIOD {
-                told = crate::process::time::instant();
+            if crate::process::time::instant().since(reported) >= TELL_PERIOD {
+                reported = crate::process::time::instant();
                 let (written, wanted) = &durability.saving.progress;
                 let (written, wanted) = (written.load(Ordering::Relaxed), wanted.load(Ordering::Relaxed));
                 tracing::info!("Saving: {written} of {wanted} keys");
             }
         } else {
-            told = crate::process::time::instant();
+            reported = crate::process::time::instant();
         }
         if let Some((period, needed)) = due(&durability) {
             tracing::info!("{needed} changes in {} seconds. Saving...", period.as_secs());
@@ -481,7 +481,7 @@ pub(crate) fn finish(durability: &Durability, at_end: AtEnd) -> Result<(), SaveE
             return Ok(());
         }
         tracing::info!("Saving the final RDB snapshot before exiting.");
-        match save_as(durability, Kind::Last) {
+        match save_as(durability, SaveKind::Last) {
             // A save point or a client was faster.
             Err(SaveError::Running) => {}
             outcome => return outcome,

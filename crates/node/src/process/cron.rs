@@ -11,7 +11,7 @@ use keyspace::Usage;
 use tokio::sync::Notify;
 use tokio::time::{MissedTickBehavior, interval};
 
-use crate::commands::Pool;
+use crate::commands::LinkPool;
 use crate::net::door::Limits;
 use crate::net::worker::with_scratch;
 use crate::process::housekeeping::Housekeeping;
@@ -36,7 +36,7 @@ const AGE_TURNS: usize = 12;
 const MEMORY_PERIOD: Duration = Duration::from_millis(10);
 
 /// Runs until the server stops.
-pub(crate) async fn run(house: Arc<Housekeeping>, targets: Arc<Pool>) {
+pub(crate) async fn run(house: Arc<Housekeeping>, targets: Arc<LinkPool>) {
     let mut ticks = interval(PERIOD);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut turn = 0;

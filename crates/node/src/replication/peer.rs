@@ -30,7 +30,7 @@ pub(super) fn open(config: &Config, socket: Socket) -> std::io::Result<Stream> {
 
 /// What the connection is to send, in order.
 #[derive(Debug)]
-pub(super) enum Send {
+pub(super) enum Outgoing {
     Line(Vec<u8>),
     Snapshot(mpsc::Receiver<Piece>),
     /// The log from this cursor on, for ever.
@@ -72,7 +72,7 @@ pub(super) async fn run(
     seen: Seen,
     stream: Stream,
     input: Vec<u8>,
-    orders: mpsc::UnboundedReceiver<Send>,
+    orders: mpsc::UnboundedReceiver<Outgoing>,
 ) {
     let (reader, writer) = tokio::io::split(stream);
     tokio::select! {
@@ -116,13 +116,13 @@ async fn write(
     replication: &Replication,
     peer: PeerId,
     mut writer: WriteHalf<Stream>,
-    mut orders: mpsc::UnboundedReceiver<Send>,
+    mut orders: mpsc::UnboundedReceiver<Outgoing>,
 ) {
     while let Some(order) = orders.recv().await {
         let sent = match order {
-            Send::Line(line) => write_counted(replication, &mut writer, &line).await,
-            Send::Snapshot(pieces) => send_snapshot(replication, peer, &mut writer, pieces).await,
-            Send::Stream(cursor) => {
+            Outgoing::Line(line) => write_counted(replication, &mut writer, &line).await,
+            Outgoing::Snapshot(pieces) => send_snapshot(replication, peer, &mut writer, pieces).await,
+            Outgoing::Stream(cursor) => {
                 send_log(replication, &mut writer, cursor).await;
                 false
             }

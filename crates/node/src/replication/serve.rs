@@ -15,7 +15,7 @@ use slot_routing::ReplOffset;
 use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 
-use super::peer::{self, Send};
+use super::peer::{self, Outgoing};
 use super::{MasterAddress, Replication, follow};
 use crate::durability::Durability;
 use crate::durability::snapshot::{self, Order, PIECES_AHEAD, Piece};
@@ -131,7 +131,7 @@ struct Peer {
     address: String,
     /// Its number in CLIENT LIST.
     client: u64,
-    orders: mpsc::UnboundedSender<Send>,
+    orders: mpsc::UnboundedSender<Outgoing>,
     task: AbortHandle,
     cursor: Option<CursorId>,
     /// The snapshot on its way to it.
@@ -214,7 +214,7 @@ impl Serving {
         }
         let (orders, sends) = mpsc::unbounded_channel();
         let stream = peer::open(&self.replication.config, socket)?;
-        let _ = orders.send(Send::Line(unsent));
+        let _ = orders.send(Outgoing::Line(unsent));
         let seen = peer::register(&self.replication.engine, link, ClientFlags::REPLICA);
         let client = seen.client.id;
         let task = tokio::spawn(peer::run(self.replication.clone(), peer, seen, stream, input, sends));
@@ -263,7 +263,7 @@ impl Serving {
             if let Some(peer) = self.peers.get_mut(&peer)
                 && let Some(pieces) = peer.pieces.take()
             {
-                peer.send(Send::Snapshot(pieces));
+                peer.send(Outgoing::Snapshot(pieces));
             }
         }
     }
@@ -310,7 +310,7 @@ impl Serving {
                     let cursor =
                         peer.cursor.expect("who streams has a cursor since it joined or since the cut");
                     tracing::info!("Synchronization with replica {} succeeded", peer.address);
-                    peer.send(Send::Stream(cursor));
+                    peer.send(Outgoing::Stream(cursor));
                 }
             }
             Action::ShowLife { peer } => self.line(peer, "\n".to_owned()),
@@ -347,7 +347,7 @@ impl Serving {
 
     fn line(&self, peer: PeerId, line: String) {
         if let Some(peer) = self.peers.get(&peer) {
-            peer.send(Send::Line(line.into_bytes()));
+            peer.send(Outgoing::Line(line.into_bytes()));
         }
     }
 
@@ -371,7 +371,7 @@ impl Serving {
 
 impl Peer {
     /// The task may have ended; its event is then on its way.
-    fn send(&self, order: Send) {
+    fn send(&self, order: Outgoing) {
         let _ = self.orders.send(order);
     }
 }

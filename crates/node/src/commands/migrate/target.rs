@@ -1,7 +1,7 @@
 //! The server that keys go to, and the links that are kept open for the next keys.
 //!
 //! A reshard is thousands of MIGRATEs to one place, so a link that has done its work goes back to the
-//! server's [`Pool`] and is closed there when nobody has wanted it for ten seconds. Kept links are plain
+//! server's [`LinkPool`] and is closed there when nobody has wanted it for ten seconds. Kept links are plain
 //! sockets: whichever thread takes one out registers it with its own event loop.
 
 use std::collections::BTreeMap;
@@ -35,9 +35,9 @@ pub(super) struct Place {
 
 /// The links that wait for the next keys, one a place, and since when.
 #[derive(Debug, Default)]
-pub(crate) struct Pool(Mutex<BTreeMap<Place, (Socket, Instant)>>);
+pub(crate) struct LinkPool(Mutex<BTreeMap<Place, (Socket, Instant)>>);
 
-impl Pool {
+impl LinkPool {
     /// Closes the links that nobody has wanted for a while.
     pub(crate) fn sweep(&self, now: Instant) {
         self.0.lock().retain(|_, (_, since)| *since + KEPT_FOR > now);
@@ -69,7 +69,7 @@ pub(super) struct Target {
 impl Target {
     /// A link that was kept, or a new one.
     pub(super) async fn reach(
-        pool: &Pool,
+        pool: &LinkPool,
         dialer: &Dialer,
         place: &Place,
         timeout: Duration,
@@ -105,7 +105,7 @@ impl Target {
     }
 
     /// Keeps the link for the next keys. Only for one on which nothing is under way.
-    pub(super) fn keep(mut self, pool: &Pool, place: &Place) {
+    pub(super) fn keep(mut self, pool: &LinkPool, place: &Place) {
         if self.input.is_empty()
             && let Ok(socket) = self.stream.detach()
         {
@@ -178,7 +178,7 @@ mod tests {
             (Socket::Tcp(ours), listener.accept().unwrap().0)
         };
         let place = |db| Place { host: "h".into(), port: "1".into(), db, auth: Vec::new() };
-        let (pool, now) = (Pool::default(), Instant::ORIGIN);
+        let (pool, now) = (LinkPool::default(), Instant::ORIGIN);
         let ((first, _theirs), (second, their_second)) = (link(), link());
         pool.put(&place(0), first, now);
         assert!(pool.take(&place(1)).is_none(), "another database is another place");
