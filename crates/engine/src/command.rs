@@ -83,6 +83,22 @@ pub enum Group {
     String,
     /// Hashes.
     Hash,
+    /// Lists.
+    List,
+    /// Sets.
+    Set,
+    /// Sorted sets.
+    SortedSet,
+    /// Streams.
+    Stream,
+    /// Strings as rows of bits.
+    Bitmap,
+    /// Sketches that count what is different.
+    Hyperloglog,
+    /// Places on the earth.
+    Geo,
+    /// Scripts and functions.
+    Scripting,
     /// The connection itself.
     Connection,
     /// The server.
@@ -107,6 +123,14 @@ impl Group {
             Self::Generic => "generic",
             Self::String => "string",
             Self::Hash => "hash",
+            Self::List => "list",
+            Self::Set => "set",
+            Self::SortedSet => "sorted_set",
+            Self::Stream => "stream",
+            Self::Bitmap => "bitmap",
+            Self::Hyperloglog => "hyperloglog",
+            Self::Geo => "geo",
+            Self::Scripting => "scripting",
             Self::Connection => "connection",
             Self::Server | Self::Replication => "server",
             Self::Cluster => "cluster",
@@ -427,7 +451,6 @@ impl Command {
     }
 
     /// Run by the engine, and may wait.
-    #[cfg(test)]
     #[must_use]
     pub const fn may_block(mut self, handler: BlockingHandler) -> Self {
         self.flags = self.flags.union(Flags::BLOCKING);

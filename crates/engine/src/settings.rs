@@ -6,6 +6,8 @@ use arc_swap::ArcSwap;
 use bitflags::bitflags;
 use keyspace::{Bounds, LfuSettings, Limits};
 
+use crate::notifications::Class;
+
 bitflags! {
     /// Why commands may have to be refused just now, or do other than usual. One atomic word, nearly always zero,
     /// that a command reads when it is admitted and again under the locks of its slots: so what is set here holds
@@ -132,6 +134,8 @@ pub struct Settings {
     pub module_command: Permission,
     /// CONFIG SET of protected parameters (`enable-protected-configs`).
     pub protected_configs: Permission,
+    /// What of the keyspace's events is published, and how ([`Class`]).
+    notified: AtomicU32,
     /// The password that clients must give, if any (`requirepass`).
     pub password: ArcSwap<Option<Vec<u8>>>,
     /// The master's `host:port`, while [`Gate::REDIRECTS`] holds.
@@ -155,6 +159,7 @@ impl Default for Settings {
             debug_command: Permission::default(),
             module_command: Permission::default(),
             protected_configs: Permission::default(),
+            notified: AtomicU32::new(0),
             password: ArcSwap::default(),
             redirect_to: ArcSwap::default(),
         }
@@ -194,6 +199,18 @@ impl Settings {
             let after = before & !among.bits() | holding;
             (after != before).then_some(after)
         });
+    }
+
+    /// Which events are published.
+    #[must_use]
+    #[inline]
+    pub fn notified(&self) -> Class {
+        Class::from_bits_retain(self.notified.load(Ordering::Relaxed))
+    }
+
+    /// Says which events are published (`notify-keyspace-events`).
+    pub fn set_notified(&self, classes: Class) {
+        self.notified.store(classes.bits(), Ordering::Relaxed);
     }
 
     /// Whether this node is a replica.

@@ -1,7 +1,10 @@
-//! The table of command forms, read into trees.
+//! The tables of command forms, read into trees.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::iter::Peekable;
 use std::str::SplitWhitespace;
+
+use crate::Command;
 
 /// A part of a form.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -27,43 +30,122 @@ pub(crate) struct Form {
     pub(crate) parts: Vec<Part>,
 }
 
+/// A table for each family of commands.
+const TABLES: &[&str] = &[
+    include_str!("commands/connection.txt"),
+    include_str!("commands/generic.txt"),
+    include_str!("commands/hash.txt"),
+    include_str!("commands/pubsub.txt"),
+    include_str!("commands/server.txt"),
+    include_str!("commands/string.txt"),
+    include_str!("commands/transaction.txt"),
+    include_str!("commands/unknown.txt"),
+];
+
+/// The words of each kind of argument.
+type Words = BTreeMap<&'static str, Vec<Vec<u8>>>;
+
 /// Every form there is.
 #[derive(Debug, Clone)]
 pub struct Grammar {
     pub(crate) forms: Vec<Form>,
+    /// How what is left at the end of a sequence is looked at: for each word of the one kind in it.
+    pub(crate) looks: Vec<Vec<Part>>,
+    pub(crate) words: Words,
 }
 
 impl Grammar {
-    /// The table in `commands.txt`.
+    /// The tables of all families.
+    ///
+    /// A line that begins with `=` has words of a kind of argument, one with `?` is a look, and what is neither is a
+    /// form behind its weight; `commands/README.md` has the rest.
     #[must_use]
     pub fn all() -> Self {
-        Self::parse(include_str!("commands.txt"))
+        let lines = || TABLES.iter().flat_map(|table| table.lines()).map(str::trim);
+        let mut words = Words::new();
+        for line in lines().filter_map(|line| line.strip_prefix('=')) {
+            let (kind, listed) = line.trim_start().split_once(' ').expect("a kind and its words");
+            words.entry(kind).or_default().extend(read_words(listed));
+        }
+        let is_kind = |word: &str| words.contains_key(word) || crate::generate::is_made(word);
+        let is_form =
+            |line: &&str| line.starts_with('!') || line.starts_with(|first: char| first.is_ascii_digit());
+        let forms = lines().filter(is_form).map(|line| parse_form(line, &is_kind)).collect();
+        let looks = lines().filter_map(|line| line.strip_prefix('?'));
+        let looks = looks.map(|line| parse_all(line, &is_kind)).collect();
+        Self { forms, looks, words }
     }
 
-    fn parse(table: &'static str) -> Self {
-        let lines = table.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
-        Self { forms: lines.map(parse_form).collect() }
+    /// A look at each word of its kind.
+    pub(crate) fn each(&self, look: &[Part]) -> Vec<Command> {
+        let kind = look.iter().find_map(|part| if let Part::Kind(kind) = part { Some(*kind) } else { None });
+        let words: BTreeSet<&Vec<u8>> = self.words[kind.expect("a look has one kind")].iter().collect();
+        let part = |part: &Part, word: &[u8]| match part {
+            Part::Word(word) => word.as_bytes().to_vec(),
+            _ => word.to_vec(),
+        };
+        words.into_iter().map(|word| look.iter().map(|each| part(each, word)).collect()).collect()
     }
 }
 
-fn parse_form(line: &'static str) -> Form {
+/// Words with blanks between them, in quotes where they have blanks or escapes (`\\`, `\r`, `\n`, `\xff`).
+fn read_words(listed: &str) -> Vec<Vec<u8>> {
+    let mut words = Vec::new();
+    let mut rest = listed.trim();
+    while !rest.is_empty() {
+        let (word, behind) = match rest.strip_prefix('"') {
+            Some(quoted) => quoted.split_once('"').expect("quotes come in pairs"),
+            None => rest.split_once(' ').unwrap_or((rest, "")),
+        };
+        words.push(unescape(word));
+        rest = behind.trim_start();
+    }
+    words
+}
+
+fn unescape(word: &str) -> Vec<u8> {
+    let mut bytes = word.bytes();
+    let mut out = Vec::new();
+    while let Some(byte) = bytes.next() {
+        let plain = match byte {
+            b'\\' => match bytes.next() {
+                Some(b'r') => b'\r',
+                Some(b'n') => b'\n',
+                Some(b'x') => {
+                    let digits = [bytes.next(), bytes.next()].map(|digit| digit.expect("two digits"));
+                    let digits = std::str::from_utf8(&digits).expect("digits");
+                    u8::from_str_radix(digits, 16).expect("digits")
+                }
+                other => other.expect("something behind the backslash"),
+            },
+            byte => byte,
+        };
+        out.push(plain);
+    }
+    out
+}
+
+fn parse_form(line: &'static str, is_kind: &dyn Fn(&str) -> bool) -> Form {
     let (may_be_mutilated, rest) = match line.strip_prefix('!') {
         Some(rest) => (false, rest),
         None => (true, line),
     };
     let (weight, rest) = rest.trim_start().split_once(' ').expect("a weight and a form");
-    let mut words = rest.split_whitespace().peekable();
-    let form = Form {
-        weight: weight.parse().unwrap_or_else(|_| panic!("no weight: {line}")),
-        may_be_mutilated,
-        parts: parse_parts(&mut words),
-    };
-    assert!(words.next().is_none(), "a bracket too many: {line}");
-    form
+    let weight = weight.parse().unwrap_or_else(|_| panic!("no weight: {line}"));
+    Form { weight, may_be_mutilated, parts: parse_all(rest, is_kind) }
 }
 
+fn parse_all(line: &'static str, is_kind: &dyn Fn(&str) -> bool) -> Vec<Part> {
+    let mut words = line.split_whitespace().peekable();
+    let parts = parse_parts(&mut words, is_kind);
+    assert!(words.next().is_none(), "a bracket too many: {line}");
+    parts
+}
+
+type Source = Peekable<SplitWhitespace<'static>>;
+
 /// Up to a closing bracket or a bar, which is left.
-fn parse_parts(words: &mut Peekable<SplitWhitespace<'static>>) -> Vec<Part> {
+fn parse_parts(words: &mut Source, is_kind: &dyn Fn(&str) -> bool) -> Vec<Part> {
     let mut parts = Vec::new();
     while let Some(&word) = words.peek() {
         if ["]", ")", "}", "|"].contains(&word) {
@@ -71,11 +153,11 @@ fn parse_parts(words: &mut Peekable<SplitWhitespace<'static>>) -> Vec<Part> {
         }
         words.next();
         let part = match word {
-            "[" => Part::Optional(parse_group(words, "]")),
-            "{" => Part::Repeated(parse_group(words, "}")),
-            "(" => parse_choice(words),
+            "[" => Part::Optional(parse_group(words, "]", is_kind)),
+            "{" => Part::Repeated(parse_group(words, "}", is_kind)),
+            "(" => parse_choice(words, is_kind),
             "\"\"" => Part::Word(""),
-            _ if crate::generate::is_kind(word) => Part::Kind(word),
+            _ if is_kind(word) => Part::Kind(word),
             _ => Part::Word(word),
         };
         parts.push(part);
@@ -83,16 +165,16 @@ fn parse_parts(words: &mut Peekable<SplitWhitespace<'static>>) -> Vec<Part> {
     parts
 }
 
-fn parse_group(words: &mut Peekable<SplitWhitespace<'static>>, end: &str) -> Vec<Part> {
-    let parts = parse_parts(words);
+fn parse_group(words: &mut Source, end: &str, is_kind: &dyn Fn(&str) -> bool) -> Vec<Part> {
+    let parts = parse_parts(words, is_kind);
     assert_eq!(words.next(), Some(end), "brackets match");
     parts
 }
 
-fn parse_choice(words: &mut Peekable<SplitWhitespace<'static>>) -> Part {
+fn parse_choice(words: &mut Source, is_kind: &dyn Fn(&str) -> bool) -> Part {
     let mut choices = Vec::new();
     loop {
-        choices.push(parse_parts(words));
+        choices.push(parse_parts(words, is_kind));
         match words.next() {
             Some("|") => {}
             Some(")") => return Part::Choice(choices),
@@ -107,11 +189,17 @@ mod tests {
 
     #[test]
     fn a_form_is_read_with_its_groups() {
-        let form = parse_form("! 2 SET key [ ( EX sec | KEEPTTL ) ]");
+        let form = parse_form("! 2 SET key [ ( EX sec | KEEPTTL ) ]", &|word| word == "key" || word == "sec");
         let choice =
             Part::Choice(vec![vec![Part::Word("EX"), Part::Kind("sec")], vec![Part::Word("KEEPTTL")]]);
         let parts = vec![Part::Word("SET"), Part::Kind("key"), Part::Optional(vec![choice])];
         assert_eq!(form, Form { weight: 2, may_be_mutilated: false, parts });
+    }
+
+    #[test]
+    fn words_are_read_with_their_quotes_and_escapes() {
+        let words: [&[u8]; 5] = [b"a", b"", b"b c", b"\x00\xff\r\n", b"\\a"];
+        assert_eq!(read_words(r#"a "" "b c" "\x00\xff\r\n" "\\a""#), words);
     }
 
     #[test]

@@ -17,6 +17,7 @@ use crate::command::{Command, Flags};
 use crate::engine::{Engine, Worker};
 use crate::error::CommandError;
 use crate::lookup::Registered;
+use crate::notifications::Class;
 use crate::session::Session;
 use crate::stats::add;
 
@@ -124,6 +125,13 @@ impl<'a> Context<'a> {
             self.note_ready(db, key.slot(), key.bytes());
         }
         self.changed(1);
+    }
+
+    /// Says what happened to `key`, to who subscribes to that ([`crate::notifications`]). Beside
+    /// [`Context::modified`], behind it, with the event that Redis has for it.
+    #[inline]
+    pub fn notify(&self, class: Class, event: &str, key: &Key<'_>) {
+        self.engine.notify(class, event, self.session.db, key.bytes());
     }
 
     /// Those who wait for the key, if anybody does, are served after the command.
