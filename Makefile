@@ -47,6 +47,7 @@ fuzz: ## Look for inputs that show a fault (TARGET=rdb, SECONDS_EACH=60)
 
 bench: ## CPU per command, beside redis-server and valkey-server if they are here
 	@scripts/bench
+	@scripts/bench-families
 
 bench-memory: ## Bytes per key, beside them (SCALE=0.1 for less data)
 	@scripts/bench-memory
