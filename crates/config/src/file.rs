@@ -4,7 +4,7 @@
 use std::fmt;
 use std::path::Path;
 
-use resp::{Batch, Limits, Parser, REDIS_VERSION};
+use resp::REDIS_VERSION;
 
 use super::{Config, Rename, SetError, unbuilt};
 
@@ -163,19 +163,9 @@ fn expand(pattern: &str) -> Vec<String> {
 
 const BAD_DIRECTIVE: &str = "Bad directive or wrong number of arguments";
 
-/// The words of a line, unquoted as in a typed request.
+/// The words of a line, unquoted as in a typed request; at least one.
 pub(super) fn split(line: &str) -> Option<Vec<String>> {
-    let mut buffer = format!("{line}\n").into_bytes();
-    let mut batch = Batch::default();
-    if buffer[0] == b'*' {
-        return Some(vec![line.to_owned()]);
-    }
-    let parsed = Parser::new().parse(&mut buffer, &mut batch, &Limits::default());
-    if parsed.error.is_some() || batch.is_empty() {
-        return None;
-    }
-    let words = batch.args(0, &buffer).iter();
-    Some(words.map(|word| String::from_utf8_lossy(word).into_owned()).collect())
+    resp::split_words(line).filter(|words| !words.is_empty())
 }
 
 /// Turns `--name value ... --name value ...` into configuration lines.

@@ -12,12 +12,6 @@ struct Unbuilt {
 /// Without these the server would not be what its owner relies on: it does not start.
 const REFUSED: &[Unbuilt] = &[
     Unbuilt {
-        name: "appendonly",
-        is_asked_for: |value| value == "yes",
-        reason: "'appendonly yes' is not supported yet: this version keeps no append-only file. \
-                 Say 'appendonly no' and use 'save' points and replicas",
-    },
-    Unbuilt {
         name: "tls-port",
         is_asked_for: |value| value != "0",
         reason: "'tls-port' is not supported yet: this version speaks no TLS. Say 'tls-port 0'",
@@ -44,7 +38,9 @@ const WITHOUT_EFFECT: &[&str] = &[
     "acl-pubsub-default",
     "acllog-max-len",
     "activedefrag",
+    "aof-disable-auto-gc",
     "aof-rewrite-cpulist",
+    "aof-use-rdb-preamble",
     "bgsave-cpulist",
     "bio-cpulist",
     "busy-reply-threshold",
@@ -132,22 +128,6 @@ const WITHOUT_PURPOSE: &[(&str, &[&str])] = &[
             "lazyfree-lazy-server-del",
             "lazyfree-lazy-user-del",
             "replica-lazy-flush",
-        ],
-    ),
-    (
-        "there is no append-only file (appendonly)",
-        &[
-            "aof-disable-auto-gc",
-            "aof-load-truncated",
-            "aof-rewrite-incremental-fsync",
-            "aof-timestamp-enabled",
-            "aof-use-rdb-preamble",
-            "appenddirname",
-            "appendfilename",
-            "appendfsync",
-            "auto-aof-rewrite-min-size",
-            "auto-aof-rewrite-percentage",
-            "no-appendfsync-on-rewrite",
         ],
     ),
     (

@@ -204,6 +204,8 @@ pub enum NodeCommand {
     ConfigRewrite,
     /// CONFIG SET
     ConfigSet,
+    /// BGREWRITEAOF
+    Bgrewriteaof,
     /// BGSAVE
     Bgsave,
     /// DEBUG CHANGE-REPL-ID

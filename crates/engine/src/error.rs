@@ -91,6 +91,8 @@ pub enum CommandError {
     MasterDown,
     /// The last save failed.
     MisConf,
+    /// The append-only file cannot be written, and why.
+    AofFailed(String),
     /// Too few replicas are near enough.
     NoReplicas,
     /// More than `maxmemory` is in use.
@@ -159,6 +161,7 @@ impl fmt::Display for CommandError {
             Self::Redirect { ask, slot, host, port } => {
                 return slot_routing::Redirect { ask: *ask, slot: *slot, host, port: *port }.fmt(f);
             }
+            Self::AofFailed(why) => return write!(f, "MISCONF Errors writing to the AOF file: {why}"),
             Self::ToMaster(address) => return write!(f, "REDIRECT {address}"),
             Self::Text(text) => text,
             Self::Syntax => "ERR syntax error",

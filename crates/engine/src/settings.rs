@@ -38,6 +38,8 @@ bitflags! {
         const REPLICA = 1 << 10;
         /// Writes to some slots wait (MIGRATE of a key that is written all the time).
         const SLOTS_HELD = 1 << 11;
+        /// The append-only file cannot be written.
+        const AOF_FAILED = 1 << 12;
     }
 }
 
@@ -138,6 +140,8 @@ pub struct Settings {
     notified: AtomicU32,
     /// The password that clients must give, if any (`requirepass`).
     pub password: ArcSwap<Option<Vec<u8>>>,
+    /// Why the append-only file cannot be written, while [`Gate::AOF_FAILED`] holds.
+    pub aof_error: ArcSwap<String>,
     /// The master's `host:port`, while [`Gate::REDIRECTS`] holds.
     pub redirect_to: ArcSwap<String>,
 }
@@ -161,6 +165,7 @@ impl Default for Settings {
             protected_configs: Permission::default(),
             notified: AtomicU32::new(0),
             password: ArcSwap::default(),
+            aof_error: ArcSwap::default(),
             redirect_to: ArcSwap::default(),
         }
     }

@@ -74,6 +74,7 @@ async fn dispatch(connection: &mut Connection, command: NodeCommand, args: Args<
         NodeCommand::Role => return crate::replication::role(&server.replication, &mut connection.reply()),
         NodeCommand::Wait => return replication::wait(connection, args).await,
         NodeCommand::Save => return saving::save(connection).await,
+        NodeCommand::Bgrewriteaof => return saving::bgrewriteaof(connection),
         NodeCommand::Bgsave => return saving::bgsave(connection, args),
         NodeCommand::Lastsave => return connection.reply().integer(server.durability.saving.last_save()),
         NodeCommand::DebugReload => return saving::reload(connection, args).await,

@@ -53,7 +53,13 @@ impl Server {
     pub(crate) fn new(engine: Engine, config: Config, identity: Identity, log: Arc<SharedLog>) -> Arc<Self> {
         let (engine, config) = (Arc::new(engine), Arc::new(config));
         let replication = Arc::new(Replication::new(engine.clone(), config.clone(), log.clone()));
-        let durability = Durability::new(engine.clone(), config.clone(), log, replication.applied.clone());
+        let durability = Durability::new(
+            engine.clone(),
+            config.clone(),
+            log,
+            replication.applied.clone(),
+            replication.commit_point.clone(),
+        );
         let door = Arc::new(Door::new(config.clone()));
         let pauses = Arc::new(PauseGate::new(engine.clone()));
         let failover = Failover::new(engine.clone(), config.clone(), replication.clone(), pauses.clone());

@@ -13,6 +13,7 @@
 
 use std::ops::RangeInclusive;
 
+pub mod aof;
 mod checksum;
 mod compress;
 mod decode;

@@ -17,6 +17,6 @@ mod writer;
 pub const REDIS_VERSION: &str = "7.2.4";
 
 pub use number::parse_i64;
-pub use request::{Args, Batch, Limits, Parsed, Parser, ProtocolError, Request, encode_request};
+pub use request::{Args, Batch, Limits, Parsed, Parser, ProtocolError, Request, encode_request, split_words};
 pub use value::{Value, ValueError, parse_value};
 pub use writer::{Protocol, Writer};

@@ -31,11 +31,13 @@ pub struct Limits {
     pub max_bulk_len: i64,
     /// Whether the client has authenticated, or need not.
     pub authenticated: bool,
+    /// Whether a line as people type it is a request, too.
+    pub inline: bool,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { max_bulk_len: 512 * 1024 * 1024, authenticated: true }
+        Self { max_bulk_len: 512 * 1024 * 1024, authenticated: true, inline: true }
     }
 }
 
@@ -55,6 +57,8 @@ pub enum ProtocolError {
     UnauthenticatedMultibulkLength,
     /// A length of an argument without an end.
     TooBigBulkCountString,
+    /// A request that begins with this byte and not with `*`, where no lines are taken.
+    ExpectedAsterisk(u8),
     /// An argument that begins with this byte and not with `$`.
     ExpectedDollar(u8),
     /// A length of an argument that is no number or too large.
@@ -81,6 +85,7 @@ impl std::fmt::Display for ProtocolError {
             Self::InvalidMultibulkLength => f.write_str("invalid multibulk length"),
             Self::UnauthenticatedMultibulkLength => f.write_str("unauthenticated multibulk length"),
             Self::TooBigBulkCountString => f.write_str("too big bulk count string"),
+            Self::ExpectedAsterisk(got) => write!(f, "expected '*', got '{}'", char::from(*got)),
             Self::ExpectedDollar(got) => write!(f, "expected '$', got '{}'", char::from(*got)),
             Self::InvalidBulkLength => f.write_str("invalid bulk length"),
             Self::UnauthenticatedBulkLength => f.write_str("unauthenticated bulk length"),
@@ -332,8 +337,10 @@ impl Parser {
             let first_span = batch.spans.len();
             let step = if self.missing.is_some() || buffer[consumed] == b'*' {
                 self.multibulk(buffer, consumed, &mut batch.spans, limits)
-            } else {
+            } else if limits.inline {
                 inline(buffer, consumed, &mut batch.spans)
+            } else {
+                Err(ProtocolError::ExpectedAsterisk(buffer[consumed]))
             };
             match step {
                 Ok((Step::Done, end)) => consumed = end,
@@ -439,6 +446,16 @@ impl Cursor<'_> {
         self.position = start + length + 2;
         Ok(Step::Done)
     }
+}
+
+/// The words of a line, with quotes and escapes as people type requests. `None` if a quote is not closed.
+#[must_use]
+pub fn split_words(line: &str) -> Option<Vec<String>> {
+    let mut line = line.as_bytes().to_vec();
+    let mut spans = Vec::new();
+    inline::split(&mut line, 0, &mut spans).ok()?;
+    let args = Args { buffer: &line, spans: &spans };
+    Some(args.iter().map(|word| String::from_utf8_lossy(word).into_owned()).collect())
 }
 
 /// Reads the line of words that starts at `start`, as people type them.

@@ -1,6 +1,8 @@
 //! What the tests of real clusters share: a key for every slot, and writing where it belongs.
 #![forbid(unsafe_code)]
 
+pub mod counters;
+
 use harness::{Cluster, Connection, Value, slot_owner};
 
 /// How many slots there are.

@@ -12,6 +12,9 @@ const SAVE: Flags = Flags::ADMIN.union(Flags::NOSCRIPT).union(Flags::NO_ASYNC_LO
 const MIGRATED: KeyFlags = KeyFlags::RW.union(KeyFlags::ACCESS).union(KeyFlags::DELETE);
 
 pub(super) const COMMANDS: &[Command] = &[
+    Command::new("bgrewriteaof", Group::Server, "1.0.0", 1, "Writes another base of the append-only file.")
+        .flags(SAVE)
+        .node(NodeCommand::Bgrewriteaof),
     Command::new("bgsave", Group::Server, "1.0.0", -1, "Saves the data to disk in the background.")
         .flags(SAVE)
         .node(NodeCommand::Bgsave),

@@ -166,6 +166,9 @@ impl Engine {
         if gate.contains(Gate::OUT_OF_MEMORY) && flags.contains(Flags::DENYOOM) {
             return Err(CommandError::OutOfMemory);
         }
+        if gate.contains(Gate::AOF_FAILED) && writes {
+            return Err(CommandError::AofFailed(self.settings.aof_error.load().to_string()));
+        }
         if gate.contains(Gate::MISCONF) && writes {
             return Err(CommandError::MisConf);
         }

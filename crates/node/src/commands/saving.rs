@@ -2,6 +2,7 @@
 
 use resp::{Args, Writer};
 
+use crate::durability::append_only;
 use crate::durability::saving::{self, SaveError};
 use crate::net::connection::Connection;
 use crate::process::shutdown::{self, Order};
@@ -43,6 +44,15 @@ pub(super) fn bgsave(connection: &mut Connection, args: Args<'_>) {
             Err(error) => reply.error(&format!("ERR {error}")),
         },
         _ => reply.error("ERR syntax error"),
+    }
+}
+
+/// BGREWRITEAOF
+pub(super) fn bgrewriteaof(connection: &mut Connection) {
+    let started = append_only::rewrite_in_background(&connection.server.durability);
+    match started {
+        Ok(()) => connection.reply().simple("Background append only file rewriting started"),
+        Err(error) => connection.reply().error(&format!("ERR {error}")),
     }
 }
 

@@ -12,7 +12,7 @@ pub(super) async fn exec(connection: &mut Connection) {
     let mut wire = connection.session.take_replay();
     let mut batch = Batch::default();
     // Whatever was queued has been within the limits once.
-    let limits = Limits { max_bulk_len: i64::MAX, authenticated: true };
+    let limits = Limits { max_bulk_len: i64::MAX, ..Limits::default() };
     let parsed = Parser::new().parse(&mut wire, &mut batch, &limits);
     assert_eq!((parsed.consumed, parsed.error), (wire.len(), None), "requests as the engine encoded them");
     // CLIENT REPLY SKIP is about the whole.

@@ -125,8 +125,7 @@ pub(crate) fn replace_by_file(
 ) -> Result<Loaded, LoadError> {
     let file = std::fs::File::open(path)?;
     durability.saving.loading.begin(file.metadata()?.len());
-    durability.engine.settings.set_gate(Gate::LOADING, true);
-    flush(&durability.engine);
+    clear(durability);
     let outcome = load(durability, file, drop_expired);
     if outcome.is_err() {
         // Half of a file is nobody's data.
@@ -134,6 +133,12 @@ pub(crate) fn replace_by_file(
     }
     durability.engine.touch_all_watched();
     outcome
+}
+
+/// Removes all data; commands get LOADING from now on.
+pub(crate) fn clear(durability: &Durability) {
+    durability.engine.settings.set_gate(Gate::LOADING, true);
+    flush(&durability.engine);
 }
 
 /// Removes every key of every database.

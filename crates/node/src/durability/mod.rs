@@ -1,9 +1,10 @@
 //! What outlives the process: snapshots of the data, the files they become, and loading them.
 //!
 //! [`snapshot`] cuts and walks the keyspace for whoever needs a whole copy of it (a save, a replica); [`saving`] is
-//! when and where to; [`loading`] brings a copy back, on several threads ([`lanes`]). Work that goes on beside the
+//! when and where to; [`append_only`] keeps every change since such a copy; [`loading`] brings a copy back, on several threads ([`lanes`]). Work that goes on beside the
 //! workers keeps their [`pace`].
 
+pub(crate) mod append_only;
 pub(crate) mod lanes;
 pub(crate) mod loading;
 pub(crate) mod pace;
@@ -17,6 +18,8 @@ use engine::Engine;
 
 use crate::replication::SharedLog;
 use crate::replication::applied::AppliedStream;
+use crate::replication::commit_point::CommitPoint;
+use append_only::AppendOnly;
 use saving::Saving;
 
 /// What saving, loading and cutting share: the data, the place of it in its history, and how saving stands.
@@ -27,6 +30,7 @@ pub(crate) struct Durability {
     log: Arc<SharedLog>,
     applied: Arc<AppliedStream>,
     pub(crate) saving: Saving,
+    pub(crate) append_only: Arc<AppendOnly>,
 }
 
 impl Durability {
@@ -35,7 +39,9 @@ impl Durability {
         config: Arc<Config>,
         log: Arc<SharedLog>,
         applied: Arc<AppliedStream>,
+        commit_point: Arc<CommitPoint>,
     ) -> Self {
-        Self { engine, config, log, applied, saving: Saving::new() }
+        let append_only = AppendOnly::new(engine.clone(), config.clone(), log.clone(), commit_point);
+        Self { engine, config, log, applied, saving: Saving::new(), append_only }
     }
 }

@@ -17,13 +17,13 @@ use engine::Gate;
 use keyspace::kept_bytes;
 use parking_lot::{Condvar, Mutex};
 use persistence::Dialect;
-use replication::{Position, ReplId};
-use slot_routing::{ReplOffset, Role};
+use slot_routing::Role;
 
-use crate::durability::Durability;
+use crate::durability::append_only::position_of;
 use crate::durability::loading::{LoadError, Loaded, Loading, replace_by_file};
 use crate::durability::pace::Pace;
 use crate::durability::snapshot::{Form, cut, write_rdb};
+use crate::durability::{Durability, append_only};
 use crate::process::places;
 use crate::replication::Replication;
 
@@ -247,7 +247,7 @@ fn write_file(durability: &Durability, cancelled: &AtomicBool, kind: SaveKind) -
     write_rdb(
         durability,
         state,
-        &Form { dialect: Dialect::Redis, position: position.map(|at| (at, stream_db)) },
+        &Form { dialect: Dialect::Redis, position: position.map(|at| (at, stream_db)), aof_base: false },
         Some(written),
         pace,
         &mut out,
@@ -400,6 +400,38 @@ fn due(durability: &Durability) -> Option<(Duration, u64)> {
 /// Loads the file that the configuration names, if it is there. Clients are answered LOADING until the caller says
 /// otherwise, never after an error.
 pub(crate) async fn load_at_start(durability: &Arc<Durability>) -> anyhow::Result<()> {
+    let appends = durability.config.switch("appendonly");
+    if appends && load_append_only(durability).await? {
+        return Ok(());
+    }
+    load_file(durability).await?;
+    if appends {
+        // What the last save left, or nothing, is where the append-only file begins.
+        // It is there before anybody is served: what is acknowledged under `always` is in it.
+        durability.append_only.switch_on()?;
+        let first = durability.clone();
+        tokio::task::spawn_blocking(move || append_only::rewrite_now(&first)).await??;
+    }
+    Ok(())
+}
+
+/// Says whether there was an append-only file.
+async fn load_append_only(durability: &Arc<Durability>) -> anyhow::Result<bool> {
+    let began = crate::process::time::instant();
+    let (loader, as_replica) = (durability.clone(), will_be_replica(durability));
+    let loaded = tokio::task::spawn_blocking(move || append_only::load(&loader, !as_replica)).await?;
+    let Some(loaded) =
+        loaded.map_err(|error| anyhow::anyhow!("Fatal error loading the AOF: {error} Exiting."))?
+    else {
+        return Ok(false);
+    };
+    let took = crate::process::time::instant().since(began);
+    tracing::info!("DB loaded from append only file: {:.3} seconds", took.as_secs_f64());
+    durability.saving.standing.lock().loaded = loaded;
+    Ok(true)
+}
+
+async fn load_file(durability: &Arc<Durability>) -> anyhow::Result<()> {
     let name = durability.config.text("dbfilename");
     if !Path::new(&name).exists() {
         return Ok(());
@@ -431,12 +463,6 @@ fn will_be_replica(durability: &Durability) -> bool {
         topology.member(topology.myself).is_some_and(|me| matches!(me.role, Role::Replica(_)))
     });
     of_cluster || !durability.config.text("replicaof").is_empty()
-}
-
-fn position_of(loaded: &Loaded) -> Option<Position> {
-    let id = ReplId::parse(loaded.repl_id.as_deref()?).ok()?;
-    let offset = u64::try_from(loaded.repl_offset?).ok()?;
-    Some(Position { id, offset: ReplOffset(offset) })
 }
 
 /// DEBUG RELOAD: saves, and loads what was saved. The history goes on.
@@ -476,6 +502,7 @@ pub(crate) fn finish(durability: &Durability, at_end: AtEnd) -> Result<(), SaveE
         let mut standing = durability.saving.standing.lock();
         durability.saving.ended.wait_while(&mut standing, |standing| standing.running.is_some());
         drop(standing);
+        durability.append_only.finish().map_err(|error| SaveError::Failed(anyhow::anyhow!("{error}")))?;
         // Half of a file is no data to save.
         if !wanted || durability.engine.settings.gate().contains(Gate::LOADING) {
             return Ok(());
@@ -505,7 +532,7 @@ pub(crate) fn info(durability: &Durability, text: &mut String) {
     let kept = if running.is_some() { kept_bytes() } else { 0 };
     let kept_peak =
         if running.is_some() { durability.saving.kept_peak.load(Ordering::Relaxed).max(kept) } else { 0 };
-    let lines: [(&str, String); 20] = [
+    let lines: [(&str, String); 18] = [
         ("loading", u8::from(loading).to_string()),
         ("async_loading", "0".to_owned()),
         ("current_cow_peak", kept_peak.to_string()),
@@ -527,13 +554,13 @@ pub(crate) fn info(durability: &Durability, text: &mut String) {
         ("rdb_last_cow_size", standing.last_kept.to_string()),
         ("rdb_last_load_keys_expired", standing.loaded.expired.to_string()),
         ("rdb_last_load_keys_loaded", standing.loaded.keys.to_string()),
-        ("aof_enabled", "0".to_owned()),
-        ("aof_rewrite_in_progress", "0".to_owned()),
     ];
     for (name, value) in lines {
         // Writing to a String cannot fail.
         let _ = write!(text, "{name}:{value}\r\n");
     }
+    drop(standing);
+    durability.append_only.info(text);
     if loading {
         durability.saving.loading.info(text);
     }

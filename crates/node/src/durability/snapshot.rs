@@ -98,7 +98,7 @@ fn try_carry_out(durability: &Durability, replication: &Replication, mut order: 
     let pace = Pace::behind_commands(durability.engine.keyspace.used_bytes());
     tracing::info!("Starting a snapshot for {} replicas", order.receivers.len());
     replication.tell(Event::Cut { transfer: order.transfer, position, cursors });
-    let form = Form { dialect: order.dialect, position: Some((position, stream_db)) };
+    let form = Form { dialect: order.dialect, position: Some((position, stream_db)), aof_base: false };
     if order.eof {
         let mark = random_id();
         order.send(format!("$EOF:{mark}\r\n").as_bytes())?;
@@ -151,6 +151,8 @@ pub(crate) struct Form {
     pub(crate) dialect: Dialect,
     /// Where the replication stream stood at the cut, and the database that it had selected.
     pub(crate) position: Option<(Position, u16)>,
+    /// Whether it is the base of an append-only file.
+    pub(crate) aof_base: bool,
 }
 
 /// Writes the snapshot as an RDB. `progress` counts the keys. No slot is held while anything is written.
@@ -173,7 +175,8 @@ pub(crate) fn write_rdb(
         .as_ref()
         .map(|(at, stream_db)| (at.id.as_str().as_bytes(), at.offset.0, u32::from(*stream_db)));
     let created = crate::process::time::now();
-    let info = Info { version: resp::REDIS_VERSION, created, used_memory: 0, replication, aof_base: false };
+    let aof_base = form.aof_base;
+    let info = Info { version: resp::REDIS_VERSION, created, used_memory: 0, replication, aof_base };
     let mut writer = RdbWriter::new(out, options, &info)?;
     let State { mut snapshot, sizes } = state;
     for slot in Slot::all() {

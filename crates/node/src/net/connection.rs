@@ -392,6 +392,7 @@ impl Connection {
         let limits = Limits {
             max_bulk_len: settings.proto_max_bulk_len.load(Ordering::Relaxed),
             authenticated: self.session.authenticated,
+            inline: true,
         };
         scratch.batch.clear();
         let parsed = self.parser.parse(buffer, &mut scratch.batch, &limits);

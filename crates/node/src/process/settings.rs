@@ -67,6 +67,7 @@ pub(crate) fn apply(server: &Server) {
     if let Some(cluster) = server.cluster.get() {
         cluster.configure();
     }
+    server.durability.append_only.configure();
     cron::check_memory(&server.housekeeping);
 }
 
@@ -107,11 +108,24 @@ pub(crate) async fn change(
             });
         }
     }
+    if changed("appendonly").is_some() {
+        switch_append_only(server).await.map_err(|reason| ("appendonly", reason))?;
+    }
     apply(server);
     for warning in config::warnings(&server.config) {
         tracing::warn!("{warning}");
     }
     Ok(())
+}
+
+/// Begins an append-only file with the data as it is now, or ends it.
+async fn switch_append_only(server: &Arc<Server>) -> Result<(), String> {
+    let shared = server.durability.append_only.clone();
+    if server.config.switch("appendonly") {
+        return shared.switch_on().map_err(|error| format!("Unable to turn on AOF: {error:#}"));
+    }
+    // Not on this worker: what is written is brought to the disk first.
+    tokio::task::spawn_blocking(move || shared.stop()).await.map_err(|error| error.to_string())
 }
 
 /// Asks the system for as many open files as `maxclients` needs.

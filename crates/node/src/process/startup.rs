@@ -8,7 +8,7 @@ use keyspace::{Keyspace, keep_chunk_ready};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::cluster;
-use crate::durability::saving;
+use crate::durability::{append_only, saving};
 use crate::net::worker;
 use crate::process::settings::RESERVED_FILES;
 use crate::process::shutdown::{self, Plan};
@@ -220,6 +220,7 @@ async fn control(
     server.engine.settings.set_gate(Gate::LOADING, false);
     drop(loads_later);
     tokio::spawn(saving::watch(server.durability.clone()));
+    tokio::spawn(append_only::watch(server.durability.clone()));
     if server.config.port("port") != 0 {
         tracing::info!("Ready to accept connections tcp");
     }

@@ -76,7 +76,7 @@ impl Applier {
     pub(super) fn apply(&mut self, bytes: &[u8]) -> Result<Applied, ApplyError> {
         let mut input = std::mem::take(&mut self.input);
         input.extend_from_slice(bytes);
-        let limits = Limits { max_bulk_len: i64::from(u32::MAX), authenticated: true };
+        let limits = Limits { max_bulk_len: i64::from(u32::MAX), ..Limits::default() };
         let mut batch = Batch::default();
         let parsed = self.parser.parse(&mut input, &mut batch, &limits);
         let mut applied = Applied::default();
@@ -104,7 +104,7 @@ impl Applier {
     fn log(&mut self, bytes: &[u8], batch: &Batch) -> u64 {
         let whole = match self.session.in_transaction() {
             false => bytes.len(),
-            true => begin_of_transaction(bytes, batch),
+            true => begin_of_transaction(bytes, batch).unwrap_or(0),
         };
         let log = &self.replication.log;
         let mut done = 0;
@@ -178,12 +178,12 @@ fn complain(replies: &[u8], first: usize, input: &[u8], batch: &Batch) {
     }
 }
 
-/// Where the last MULTI of these requests stands; at their start if an earlier piece brought it.
-fn begin_of_transaction(bytes: &[u8], batch: &Batch) -> usize {
+/// Where the last MULTI of these requests stands; `None` if an earlier piece brought it.
+pub(crate) fn begin_of_transaction(bytes: &[u8], batch: &Batch) -> Option<usize> {
     let is_multi = |index: &usize| {
         batch.args(*index, bytes).get(0).is_some_and(|name| name.eq_ignore_ascii_case(b"multi"))
     };
-    (0..batch.len()).rev().find(is_multi).map_or(0, |index| batch.consumed(index))
+    (0..batch.len()).rev().find(is_multi).map(|index| batch.consumed(index))
 }
 
 #[cfg(test)]

@@ -22,8 +22,6 @@ pub(crate) struct CommitPoint {
     waiting: Mutex<BTreeMap<(ReplOffset, u64), Waker>>,
 }
 
-// The append-only file will be the first to commit; until then only tests do.
-#[cfg_attr(not(test), expect(dead_code))]
 impl CommitPoint {
     /// Whether replies to writes wait from now on.
     pub(crate) fn require(&self, required: bool) {
@@ -41,9 +39,7 @@ impl CommitPoint {
             waker.wake();
         }
     }
-}
 
-impl CommitPoint {
     /// Whether replies to writes wait at all.
     #[inline]
     pub(crate) fn is_required(&self) -> bool {

@@ -15,7 +15,7 @@
 //! apply turn, which a cut takes first (before the script turn, before the slots).
 
 pub(crate) mod applied;
-mod apply;
+pub(crate) mod apply;
 pub(crate) mod commit_point;
 pub(crate) mod failover;
 mod follow;
@@ -86,7 +86,7 @@ pub(crate) struct Replication {
     engine: Arc<Engine>,
     config: Arc<Config>,
     pub(crate) log: Arc<SharedLog>,
-    pub(crate) commit_point: CommitPoint,
+    pub(crate) commit_point: Arc<CommitPoint>,
     pub(crate) stats: SyncStats,
     master: Mutex<Master>,
     /// Where the replicas connect from.
@@ -109,7 +109,7 @@ impl Replication {
         Self {
             engine,
             log,
-            commit_point: CommitPoint::default(),
+            commit_point: Arc::default(),
             stats: SyncStats::default(),
             master: Mutex::new(Master::new(master_config(&config), true, crate::process::time::instant())),
             addresses: Mutex::default(),

@@ -17,6 +17,8 @@ pub(crate) struct SharedLog {
     log: Mutex<Log>,
     /// Whether the log is open, readable without the lock.
     wanted: AtomicBool,
+    /// It stays open without replicas, too: this node reads it itself.
+    kept_open: AtomicBool,
     /// Somebody has read to the end and sleeps.
     sleepers: AtomicBool,
     grown: Notify,
@@ -28,6 +30,7 @@ impl SharedLog {
         Arc::new(Self {
             log: Mutex::new(Log::new(random_id(), capacity)),
             wanted: AtomicBool::new(false),
+            kept_open: AtomicBool::new(false),
             sleepers: AtomicBool::new(false),
             grown: Notify::new(),
             fell_off: Notify::new(),
@@ -55,6 +58,15 @@ impl SharedLog {
     pub(super) fn adopt_loaded(&self, position: Position) {
         self.log.lock().adopt_loaded(position, random_id());
         self.wanted.store(true, Ordering::Release);
+    }
+
+    /// Says whether the log stays open while it has no replicas.
+    pub(crate) fn keep_open(&self, kept: bool) {
+        self.kept_open.store(kept, Ordering::Release);
+    }
+
+    pub(super) fn is_kept_open(&self) -> bool {
+        self.kept_open.load(Ordering::Acquire)
     }
 
     pub(super) fn close(&self) {
@@ -102,7 +114,7 @@ impl SharedLog {
     }
 
     /// Waits until `read` says that there is something. `read` is called with the log unlocked.
-    pub(super) async fn when_grown<T>(&self, mut read: impl FnMut() -> Option<T>) -> T {
+    pub(crate) async fn when_grown<T>(&self, mut read: impl FnMut() -> Option<T>) -> T {
         loop {
             let grown = self.grown.notified();
             tokio::pin!(grown);

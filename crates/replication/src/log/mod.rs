@@ -312,6 +312,14 @@ impl Log {
         cursor
     }
 
+    /// Moves a cursor; what it leaves behind is let go of.
+    pub fn move_cursor(&mut self, cursor: CursorId, to: ReplOffset) {
+        if let Some(position) = self.cursors.get_mut(&cursor) {
+            *position = to;
+            self.trim();
+        }
+    }
+
     /// Forgets a cursor. Removing twice does no harm.
     pub fn remove_cursor(&mut self, cursor: CursorId) {
         self.cursors.remove(&cursor);

@@ -1,0 +1,290 @@
+//! An append-only file on its way into the data, at the start.
+//!
+//! The base is loaded as an RDB is, or run like the increments: command by command, as a master's stream is applied.
+//! The last file may end in the middle of a command or of a transaction, as a crash leaves it: it is cut back to its
+//! last whole command (`aof-load-truncated`). Anything else that is wrong stops the start.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use engine::{Flow, Origin, Session, Worker};
+use persistence::aof::Place;
+use replication::{Position, ReplId};
+use resp::{Batch, Limits, Parser, ProtocolError};
+use slot_routing::ReplOffset;
+
+use super::files::{Files, FilesError};
+use crate::durability::Durability;
+use crate::durability::loading::{LoadError, Loaded, clear, replace_by_file};
+use crate::process::time;
+use crate::replication::apply::begin_of_transaction;
+
+/// So much is read and run at once, or a command if it is longer.
+const PIECE: usize = 1 << 20;
+/// An annotation is no longer than this.
+const LONGEST_LINE: usize = 4096;
+
+/// Why the files were not loaded.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum AofError {
+    #[error("{0}")]
+    Files(#[from] FilesError),
+    #[error("{}: {error}", file.display())]
+    Base { file: PathBuf, error: LoadError },
+    #[error("{}: {error}", file.display())]
+    Io { file: PathBuf, error: io::Error },
+    #[error(
+        "Bad file format reading the append only file {}, at offset {offset}: {reason}. Make a backup of it, then use \
+         redoubt check-aof --fix <filename.manifest>",
+        file.display()
+    )]
+    Format { file: PathBuf, offset: u64, reason: String },
+    #[error(
+        "Unexpected end of file reading the append only file {}, after offset {whole}. You can: 1) Make a backup of it, \
+         then use redoubt check-aof --fix <filename.manifest>. 2) Alternatively you can set the 'aof-load-truncated' \
+         configuration option to yes and restart the server.",
+        file.display()
+    )]
+    Truncated { file: PathBuf, whole: u64 },
+}
+
+/// What was run.
+#[derive(Debug, Default)]
+struct Ran {
+    /// Where the stream stands.
+    position: Option<Position>,
+}
+
+/// Replaces all data by that of the append-only file, if there is one, and goes on with it; says what was loaded.
+pub(crate) fn load(durability: &Arc<Durability>, drop_expired: bool) -> Result<Option<Loaded>, AofError> {
+    let Some(files) = Files::find(&durability.config)? else { return Ok(None) };
+    let mut loaded = Loaded::default();
+    let mut ran = Ran::default();
+    clear(durability);
+    let mut session = Session::new(0, Origin::Master, true);
+    let to_load = files.to_load();
+    let last = to_load.last().map(|(path, _)| path.clone());
+    for (path, is_base) in to_load {
+        let in_file = |error| AofError::Io { file: path.clone(), error };
+        if is_base && is_rdb(&path).map_err(in_file)? {
+            loaded = replace_by_file(durability, &path, drop_expired)
+                .map_err(|error| AofError::Base { file: path.clone(), error })?;
+            ran.position = position_of(&loaded);
+            session.db = loaded.stream_db.unwrap_or(0);
+            continue;
+        }
+        let is_last = last.as_ref() == Some(&path);
+        let truncates = is_last && durability.config.switch("aof-load-truncated");
+        run_file(durability, &mut session, &path, truncates, &mut ran)?;
+    }
+    durability.applied.select(session.db);
+    if let Some(position) = ran.position {
+        durability.log.adopt(position);
+    }
+    go_on(durability, files)?;
+    Ok(Some(loaded))
+}
+
+/// Follows the log from here on.
+fn go_on(durability: &Arc<Durability>, files: Files) -> Result<(), AofError> {
+    {
+        let turn = durability.engine.keyspace.script_turn();
+        let _all = keyspace::LockedSlots::all(&turn);
+        let mut log = durability.log.lock();
+        durability.log.open(&mut log);
+    }
+    let file = files.last_increment().map_err(FilesError::from)?;
+    let fresh = file.is_none();
+    durability.append_only.start(files, file).map_err(FilesError::from)?;
+    durability.append_only.rewrites.lock().scheduled |= fresh;
+    Ok(())
+}
+
+/// Where the stream stood when an RDB was written.
+pub(crate) fn position_of(loaded: &Loaded) -> Option<Position> {
+    let id = ReplId::parse(loaded.repl_id.as_deref()?).ok()?;
+    let offset = u64::try_from(loaded.repl_offset?).ok()?;
+    Some(Position { id, offset: ReplOffset(offset) })
+}
+
+fn is_rdb(path: &Path) -> io::Result<bool> {
+    let mut head = Vec::new();
+    File::open(path)?.take(6).read_to_end(&mut head)?;
+    Ok(head.starts_with(b"REDIS") || head.starts_with(b"VALKEY"))
+}
+
+/// Runs the commands of a file. If it ends in the middle of one, it is cut back to the last whole one, if it may be.
+fn run_file(
+    durability: &Durability,
+    session: &mut Session,
+    path: &Path,
+    truncates: bool,
+    ran: &mut Ran,
+) -> Result<(), AofError> {
+    let in_file = |error| AofError::Io { file: path.to_owned(), error };
+    let file = File::open(path).map_err(in_file)?;
+    let len = file.metadata().map_err(in_file)?.len();
+    let mut reader = Reader::new(durability, file);
+    let outcome = reader.run(session, ran);
+    let whole = reader.whole;
+    durability.engine.discard(session);
+    match outcome {
+        Ok(()) if whole == len => Ok(()),
+        Ok(()) if truncates => {
+            tracing::warn!(
+                "!!! Warning: short read while loading the AOF file {}!!! Truncating the AOF at offset {whole}",
+                path.display()
+            );
+            let file = OpenOptions::new().write(true).open(path).map_err(in_file)?;
+            file.set_len(whole).and_then(|()| file.sync_all()).map_err(in_file)
+        }
+        Ok(()) => Err(AofError::Truncated { file: path.to_owned(), whole }),
+        Err(Stop::Io(error)) => Err(in_file(error)),
+        Err(Stop::Format(reason)) => {
+            Err(AofError::Format { file: path.to_owned(), offset: reader.offset, reason })
+        }
+    }
+}
+
+/// Why reading ended before the file did.
+enum Stop {
+    Io(io::Error),
+    Format(String),
+}
+
+impl From<io::Error> for Stop {
+    fn from(error: io::Error) -> Self {
+        Self::Io(error)
+    }
+}
+
+/// One file, piece by piece.
+struct Reader<'a> {
+    durability: &'a Durability,
+    worker: Worker,
+    file: File,
+    /// Read and not yet run; begins with a command or an annotation.
+    input: Vec<u8>,
+    parser: Parser,
+    batch: Batch,
+    /// Where `input` begins.
+    offset: u64,
+    /// Up to where commands and transactions are whole.
+    whole: u64,
+}
+
+impl<'a> Reader<'a> {
+    fn new(durability: &'a Durability, file: File) -> Self {
+        let worker = durability.engine.worker(time::nanos);
+        Self {
+            durability,
+            worker,
+            file,
+            input: Vec::new(),
+            parser: Parser::new(),
+            batch: Batch::default(),
+            offset: 0,
+            whole: 0,
+        }
+    }
+
+    fn run(&mut self, session: &mut Session, ran: &mut Ran) -> Result<(), Stop> {
+        loop {
+            let before = self.input.len();
+            // A long command gets twice the room each time.
+            let room = PIECE.max(before);
+            (&mut self.file).take(room as u64).read_to_end(&mut self.input)?;
+            if self.input.len() == before {
+                return Ok(());
+            }
+            while self.run_some(session, ran)? {}
+        }
+    }
+
+    /// Runs the commands up to the next annotation, and that; says whether there was one.
+    fn run_some(&mut self, session: &mut Session, ran: &mut Ran) -> Result<bool, Stop> {
+        let limits = Limits { max_bulk_len: i64::from(u32::MAX), inline: false, ..Limits::default() };
+        self.batch.clear();
+        let parsed = self.parser.parse(&mut self.input, &mut self.batch, &limits);
+        self.run_batch(session)?;
+        let mut done = parsed.consumed;
+        if let Some(position) = &mut ran.position {
+            position.offset.0 += done as u64;
+        }
+        let mut more = false;
+        match parsed.error {
+            None => {}
+            Some(ProtocolError::ExpectedAsterisk(b'#')) => {
+                let rest = &self.input[done..];
+                match rest.iter().position(|byte| *byte == b'\n') {
+                    Some(end) => {
+                        note_place(&rest[..=end], ran);
+                        done += end + 1;
+                        more = true;
+                    }
+                    None if rest.len() > LONGEST_LINE => {
+                        self.offset += done as u64;
+                        return Err(Stop::Format("an annotation without an end".to_owned()));
+                    }
+                    None => {}
+                }
+            }
+            Some(error) => {
+                self.offset += done as u64;
+                return Err(Stop::Format(error.to_string()));
+            }
+        }
+        if !session.in_transaction() {
+            self.whole = self.offset + done as u64;
+        } else if let Some(begin) = begin_of_transaction(&self.input, &self.batch) {
+            self.whole = self.offset + begin as u64;
+        }
+        self.input.drain(..done);
+        self.offset += done as u64;
+        Ok(more)
+    }
+
+    fn run_batch(&mut self, session: &mut Session) -> Result<(), Stop> {
+        let (engine, now) = (&self.durability.engine, time::now());
+        let (mut next, mut replies) = (0, Vec::new());
+        while next < self.batch.len() {
+            let (after, flow) =
+                engine.run(&mut self.worker, session, now, &self.input, &self.batch, next, &mut replies);
+            if let Some(error) = first_error(&replies) {
+                if error.starts_with("ERR unknown command") {
+                    return Err(Stop::Format(error));
+                }
+                tracing::warn!("A command of the append only file failed: {error}");
+            }
+            replies.clear();
+            // What the shell would do (PING's kin, REPLCONF) changes no data.
+            next = if matches!(flow, Flow::Node(_) | Flow::Paused) { after + 1 } else { after };
+        }
+        Ok(())
+    }
+}
+
+/// An annotation may say where in the stream the file is.
+fn note_place(line: &[u8], ran: &mut Ran) {
+    if let Some(Place { history, offset }) = Place::of_annotation(line)
+        && let Ok(id) = ReplId::parse(history.as_bytes())
+    {
+        ran.position = Some(Position { id, offset: ReplOffset(offset) });
+    }
+}
+
+fn first_error(replies: &[u8]) -> Option<String> {
+    if !replies.contains(&b'-') {
+        return None;
+    }
+    let mut rest = replies;
+    while let Ok(Some((reply, len))) = resp::parse_value(rest) {
+        if let resp::Value::Error(text) = reply {
+            return Some(text);
+        }
+        rest = &rest[len..];
+    }
+    None
+}

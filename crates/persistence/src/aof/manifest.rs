@@ -1,0 +1,229 @@
+//! The manifest: what the files are, and how they change.
+
+use std::fmt::Write;
+
+/// No manifest has more lines: an increment a rewrite that failed.
+const MOST_FILES: usize = 10_000;
+
+/// What a file of the manifest is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FileKind {
+    /// `b`: the data at the moment of a rewrite.
+    Base,
+    /// `i`: commands since then.
+    Increment,
+    /// `h`: replaced, and to be deleted.
+    History,
+}
+
+/// One file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NamedFile {
+    /// Its name, without a folder.
+    pub name: String,
+    /// Its number among those of its kind.
+    pub seq: u64,
+}
+
+/// The files that an append-only file consists of.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Manifest {
+    /// The data that the increments begin with; there may be none.
+    pub base: Option<NamedFile>,
+    /// In the order in which they are loaded.
+    pub increments: Vec<NamedFile>,
+    /// What is to be deleted.
+    pub history: Vec<NamedFile>,
+    base_seq: u64,
+    increment_seq: u64,
+}
+
+/// A manifest that cannot be followed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ManifestError {
+    /// It has no line.
+    #[error("Found an empty AOF manifest")]
+    Empty,
+    /// A line that is none of a manifest.
+    #[error("Invalid AOF manifest file format, at line {0}")]
+    Format(usize),
+    /// A second base.
+    #[error("Found duplicate base file information, at line {0}")]
+    TwoBases(usize),
+    /// Increments that are not in order.
+    #[error("Found a non-monotonic sequence number, at line {0}")]
+    OutOfOrder(usize),
+    /// More files than anybody has.
+    #[error("too many files")]
+    TooMany,
+}
+
+impl Manifest {
+    /// Reads a manifest.
+    ///
+    /// # Errors
+    /// What is wrong with it, and where.
+    pub fn parse(text: &str) -> Result<Self, ManifestError> {
+        let mut manifest = Self::default();
+        let mut lines = 0;
+        for (index, line) in text.lines().enumerate() {
+            let number = index + 1;
+            if line.starts_with('#') {
+                continue;
+            }
+            lines += 1;
+            if lines > MOST_FILES {
+                return Err(ManifestError::TooMany);
+            }
+            let (file, kind) = parse_line(line).ok_or(ManifestError::Format(number))?;
+            manifest.take(file, kind, number)?;
+        }
+        if lines == 0 { Err(ManifestError::Empty) } else { Ok(manifest) }
+    }
+
+    fn take(&mut self, file: NamedFile, kind: FileKind, line: usize) -> Result<(), ManifestError> {
+        match kind {
+            FileKind::Base if self.base.is_some() => return Err(ManifestError::TwoBases(line)),
+            FileKind::Base => {
+                self.base_seq = file.seq;
+                self.base = Some(file);
+            }
+            FileKind::History => self.history.push(file),
+            FileKind::Increment if file.seq <= self.increment_seq => {
+                return Err(ManifestError::OutOfOrder(line));
+            }
+            FileKind::Increment => {
+                self.increment_seq = file.seq;
+                self.increments.push(file);
+            }
+        }
+        Ok(())
+    }
+
+    /// As it is written.
+    #[must_use]
+    pub fn text(&self) -> String {
+        let mut text = String::new();
+        let files = self.base.iter().map(|file| (file, 'b'));
+        let files = files.chain(self.history.iter().map(|file| (file, 'h')));
+        for (NamedFile { name, seq }, kind) in files.chain(self.increments.iter().map(|file| (file, 'i'))) {
+            // Writing to a String cannot fail.
+            let _ = writeln!(text, "file {} seq {seq} type {kind}", quoted(name));
+        }
+        text
+    }
+
+    /// Begins a new increment of the file that users call `filename`; returns its name.
+    pub fn begin_increment(&mut self, filename: &str) -> String {
+        self.increment_seq += 1;
+        let name = format!("{filename}.{}.incr.aof", self.increment_seq);
+        self.increments.push(NamedFile { name: name.clone(), seq: self.increment_seq });
+        name
+    }
+
+    /// The name of the next base.
+    #[must_use]
+    pub fn next_base(&self, filename: &str, rdb: bool) -> NamedFile {
+        let seq = self.base_seq + 1;
+        NamedFile { name: format!("{filename}.{seq}.base.{}", if rdb { "rdb" } else { "aof" }), seq }
+    }
+
+    /// `base` has everything up to where the increment `first` begins: what came before is history.
+    pub fn replace_base(&mut self, base: NamedFile, first: &str) {
+        self.base_seq = base.seq;
+        self.history.extend(self.base.replace(base));
+        let kept =
+            self.increments.iter().position(|file| file.name == first).unwrap_or(self.increments.len());
+        self.history.extend(self.increments.drain(..kept));
+    }
+
+    /// All files that count, in the order in which they are loaded.
+    pub fn files(&self) -> impl Iterator<Item = &NamedFile> {
+        self.base.iter().chain(&self.increments)
+    }
+}
+
+/// `file NAME seq NUMBER type LETTER`, the name in quotes where it has to be.
+fn parse_line(line: &str) -> Option<(NamedFile, FileKind)> {
+    let words = resp::split_words(line)?;
+    let value = |key: &str| {
+        let at = words.chunks_exact(2).position(|pair| pair[0].eq_ignore_ascii_case(key))?;
+        Some(words[2 * at + 1].as_str())
+    };
+    if words.len() != 6 {
+        return None;
+    }
+    let name = value("file").filter(|name| !name.is_empty() && !name.contains('/'))?.to_owned();
+    let seq = value("seq")?.parse().ok().filter(|seq| *seq > 0)?;
+    let kind = match value("type")? {
+        "b" => FileKind::Base,
+        "i" => FileKind::Increment,
+        "h" => FileKind::History,
+        _ => return None,
+    };
+    Some((NamedFile { name, seq }, kind))
+}
+
+/// A name with blanks or quotes stands in quotes, as in a configuration file.
+fn quoted(name: &str) -> String {
+    if name
+        .contains(|letter: char| letter.is_whitespace() || letter == '"' || letter == '\'' || letter == '\\')
+    {
+        format!("\"{}\"", name.replace('\\', "\\\\").replace('"', "\\\""))
+    } else {
+        name.to_owned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_redis_writes_is_read_and_written_again() {
+        let text = "file appendonly.aof.2.base.rdb seq 2 type b\n\
+                    file appendonly.aof.1.base.rdb seq 1 type h\n\
+                    file appendonly.aof.4.incr.aof seq 4 type i\n\
+                    file \"with blank.5.incr.aof\" seq 5 type i\n";
+        let manifest = Manifest::parse(text).unwrap();
+        assert_eq!(manifest.text(), text);
+        let names: Vec<&str> = manifest.files().map(|file| file.name.as_str()).collect();
+        assert_eq!(
+            names,
+            ["appendonly.aof.2.base.rdb", "appendonly.aof.4.incr.aof", "with blank.5.incr.aof"]
+        );
+    }
+
+    #[test]
+    fn a_rewrite_begins_an_increment_and_then_replaces_what_came_before() {
+        let mut manifest = Manifest::default();
+        assert_eq!(manifest.begin_increment("a"), "a.1.incr.aof");
+        let second = manifest.begin_increment("a");
+        let base = manifest.next_base("a", true);
+        assert_eq!(base.name, "a.1.base.rdb");
+        manifest.replace_base(base, &second);
+        assert_eq!(
+            manifest.text(),
+            "file a.1.base.rdb seq 1 type b\nfile a.1.incr.aof seq 1 type h\nfile a.2.incr.aof seq 2 type i\n"
+        );
+        manifest.history.clear();
+        assert_eq!(Manifest::parse(&manifest.text()).unwrap().begin_increment("a"), "a.3.incr.aof");
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused_with_its_line() {
+        for (text, error) in [
+            ("", ManifestError::Empty),
+            ("# only this\n", ManifestError::Empty),
+            ("file a seq 1 type b\nfile b seq 2 type b\n", ManifestError::TwoBases(2)),
+            ("file a seq 2 type i\nfile b seq 2 type i\n", ManifestError::OutOfOrder(2)),
+            ("file a seq 0 type i\n", ManifestError::Format(1)),
+            ("file ../a seq 1 type i\n", ManifestError::Format(1)),
+            ("file a seq 1 type x\n", ManifestError::Format(1)),
+            ("file a seq 1\n", ManifestError::Format(1)),
+            ("\n", ManifestError::Format(1)),
+        ] {
+            assert_eq!(Manifest::parse(text), Err(error), "{text}");
+        }
+    }
+}

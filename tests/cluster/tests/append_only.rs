@@ -1,0 +1,238 @@
+//! The append-only file: what was acknowledged is there after a kill, whatever else happened meanwhile.
+
+use std::fs;
+use std::path::PathBuf;
+
+use cluster_tests::counters::{Counters, assert_kept};
+use harness::{Node, Program, Value, eventually};
+
+const ALWAYS: &str = "--save  --appendonly yes --appendfsync always --enable-debug-command yes";
+const EVERY_SECOND: &str = "--save  --appendonly yes --appendfsync everysec --enable-debug-command yes";
+
+fn is_loaded(node: &Node) {
+    eventually("the data is loaded", || (!node.run("GET x").is_error("LOADING")).then_some(()));
+}
+
+/// The files that the manifest names, in their order.
+fn files(node: &Node) -> Vec<PathBuf> {
+    let folder = node.folder().join("appendonlydir");
+    let manifest = fs::read_to_string(folder.join("appendonly.aof.manifest")).expect("a manifest");
+    let names = manifest.lines().map(|line| line.split(' ').nth(1).expect("a name").to_owned());
+    names.map(|name| folder.join(name)).collect()
+}
+
+fn rewrites(node: &Node) -> u64 {
+    node.info("persistence", "aof_rewrites").expect("it is shown").parse().expect("a number")
+}
+
+fn wait_for_rewrite(node: &Node, before: u64) {
+    eventually("the rewrite ends", || (rewrites(node) > before).then_some(()));
+    assert_eq!(node.info("persistence", "aof_last_bgrewrite_status").as_deref(), Some("ok"));
+}
+
+#[test]
+fn what_was_acknowledged_under_always_is_there_after_a_kill() {
+    let mut node = Node::start(&Program::redoubt(), ALWAYS);
+    for round in 0..5 {
+        let counters = Counters::start(&node, 8);
+        counters.wait_for(1000 * (round + 1));
+        if round % 2 == 1 {
+            node.run("BGREWRITEAOF");
+        }
+        node.kill();
+        let acknowledged = counters.stop();
+        node.launch();
+        is_loaded(&node);
+        assert_kept(&node, &acknowledged, &format!("round {round}"));
+    }
+}
+
+#[test]
+fn a_rewrite_under_load_loses_nothing_and_leaves_two_files() {
+    let mut node = Node::start(&Program::redoubt(), EVERY_SECOND);
+    let counters = Counters::start(&node, 4);
+    for _ in 0..3 {
+        let before = rewrites(&node);
+        counters.wait_for(2000);
+        assert!(node.run("BGREWRITEAOF").text().contains("started"));
+        wait_for_rewrite(&node, before);
+    }
+    let acknowledged = counters.stop();
+    let digest = node.run("DEBUG DIGEST");
+    assert_eq!(files(&node).len(), 2, "{:?}", files(&node));
+    let folder = fs::read_dir(node.folder().join("appendonlydir")).expect("the folder");
+    assert_eq!(folder.count(), 3, "nothing else is left behind");
+    assert!(node.terminate().success());
+    node.launch();
+    is_loaded(&node);
+    assert_kept(&node, &acknowledged, "after rewrites");
+    assert_eq!(node.run("DEBUG DIGEST"), digest);
+}
+
+#[test]
+fn a_torn_end_is_cut_off_and_anything_else_stops_the_start() {
+    let mut node = Node::start(&Program::redoubt(), ALWAYS);
+    let mut connection = node.connect();
+    for line in ["SET a 1", "MULTI", "SET b 1", "SET c 1", "EXEC", "SET a 2"] {
+        connection.run(line);
+    }
+    node.kill();
+    let last = files(&node).pop().expect("an increment");
+    let whole = fs::read(&last).expect("it is there");
+    let torn = [
+        &b"*3\r\n$3\r\nSET\r\n$1\r\na\r\n$1\r\n"[..],
+        b"*1\r\n$5\r\nMULTI\r\n*3\r\n$3\r\nSET\r\n$1\r\na\r\n$1\r\n9\r\n",
+        b"#TS:17",
+        b"*",
+    ];
+    for end in torn {
+        fs::write(&last, [&whole, end].concat()).expect("it can be written");
+        node.launch();
+        is_loaded(&node);
+        assert_eq!(node.run("GET a").text(), "2", "{}", end.escape_ascii());
+        node.kill();
+        assert!(fs::read(&last).expect("it is there").starts_with(&whole));
+    }
+    for (bytes, reason) in [
+        ([&whole[..], b"nonsense\r\n"].concat(), "Bad file format"),
+        ([&whole[..], b"*1\r\n$6\r\nNOSUCH\r\n"].concat(), "unknown command"),
+        ([&whole[..], b"*2\r\n:1\r\n"].concat(), "Bad file format"),
+    ] {
+        fs::write(&last, bytes).expect("it can be written");
+        node.spawn();
+        assert!(!node.ended().success());
+        assert!(node.log().contains(reason), "{reason}: {}", node.log());
+    }
+    fs::write(&last, [&whole[..], b"*1\r\n"].concat()).expect("it can be written");
+    node.add_options("--aof-load-truncated no");
+    node.spawn();
+    assert!(!node.ended().success());
+    assert!(node.log().contains("Unexpected end of file"), "{}", node.log());
+}
+
+#[test]
+fn it_is_switched_on_and_off_while_clients_write() {
+    let mut node = Node::start(&Program::redoubt(), "--save  --appendonly no --enable-debug-command yes");
+    let counters = Counters::start(&node, 4);
+    node.run("CONFIG SET appendonly yes").expect_ok();
+    wait_for_rewrite(&node, 0);
+    counters.wait_for(2000);
+    node.run("CONFIG SET appendonly no").expect_ok();
+    counters.wait_for(2000);
+    node.run("CONFIG SET appendonly yes").expect_ok();
+    wait_for_rewrite(&node, 1);
+    let acknowledged = counters.stop();
+    node.add_options("--appendonly yes");
+    assert!(node.terminate().success());
+    node.launch();
+    is_loaded(&node);
+    assert_kept(&node, &acknowledged, "switched on");
+}
+
+/// A disk that is full is a limit of a file's length here.
+#[test]
+fn while_the_file_cannot_be_written_nothing_is_acknowledged_and_then_all_goes_on() {
+    let mut node = Node::start(&Program::redoubt(), ALWAYS);
+    node.run("SET a 1").expect_ok();
+    let limit = |bytes: &str| {
+        let set = std::process::Command::new("prlimit")
+            .args([&format!("--pid={}", node.pid()), &format!("--fsize={bytes}:unlimited")])
+            .status();
+        assert!(set.expect("prlimit is part of util-linux").success());
+    };
+    limit("2000");
+    let mut connection = node.connect();
+    let value = "x".repeat(3000);
+    connection.send(&["SET", "b", &value]).expect("it is sent");
+    eventually("the error is seen", || {
+        (node.info("persistence", "aof_last_write_status")? == "err").then_some(())
+    });
+    assert!(node.run("SET c 1").is_error("MISCONF"), "writes are refused");
+    assert_eq!(node.run("GET a").text(), "1");
+    limit("unlimited");
+    connection.read().expect("it is answered now").expect_ok();
+    eventually("writes are taken again", || (!node.run("SET c 2").is_error("MISCONF")).then_some(()));
+    node.kill();
+    node.launch();
+    is_loaded(&node);
+    assert_eq!((node.run("GET b").text(), node.run("GET c").text()), (value, "2".to_owned()));
+}
+
+#[test]
+fn a_replica_keeps_what_it_synchronised_and_goes_on_from_there_after_a_kill() {
+    let master =
+        Node::start(&Program::redoubt(), "--save  --repl-diskless-sync-delay 0 --enable-debug-command yes");
+    master.run("SET before 1").expect_ok();
+    let port = master.address().rsplit(':').next().expect("a port").to_owned();
+    let mut replica = Node::start(&Program::redoubt(), ALWAYS);
+    replica.run("SET own 1").expect_ok();
+    let rewritten = rewrites(&replica);
+    replica.run(&format!("REPLICAOF 127.0.0.1 {port}"));
+    eventually("it is synchronised", || (replica.run("EXISTS before") == Value::Int(1)).then_some(()));
+    wait_for_rewrite(&replica, rewritten);
+    for number in 0..100 {
+        master.run(&format!("SET key:{number} {number}")).expect_ok();
+    }
+    eventually("it has all", || (replica.run("GET key:99") == master.run("GET key:99")).then_some(()));
+    eventually("it is on the disk", || {
+        let offset = replica.info("replication", "slave_repl_offset")?;
+        (replica.info("persistence", "aof_buffer_length")? == "0" && offset != "0").then_some(())
+    });
+    replica.add_options(&format!("--replicaof 127.0.0.1 {port}"));
+    let full = master.info("stats", "sync_full");
+    replica.kill();
+    master.run("SET meanwhile 1").expect_ok();
+    replica.launch();
+    is_loaded(&replica);
+    eventually("it goes on", || (replica.run("EXISTS meanwhile") == Value::Int(1)).then_some(()));
+    assert_eq!(replica.run("DEBUG DIGEST"), master.run("DEBUG DIGEST"));
+    assert_eq!(master.info("stats", "sync_full"), full, "from where it was");
+}
+
+/// One folder, opened by one and then by the other.
+#[test]
+fn a_real_redis_goes_on_with_the_files_and_the_other_way_round() {
+    let options = "--save  --appendonly yes";
+    let mut ours = Node::start(&Program::redoubt(), options);
+    for line in ["SET a 1", "HSET h f 1 g 2", "SET gone 1 PX 1", "INCR n", "INCR n"] {
+        ours.run(line);
+    }
+    let mut connection = ours.connect();
+    for line in ["SELECT 3", "SET there 1", "MULTI", "INCR x", "INCR x", "EXEC"] {
+        connection.run(line);
+    }
+    assert!(ours.terminate().success());
+    let mut theirs = Node::prepare(&Program::redis(), options);
+    let copy = |from: &Node, to: &Node| {
+        let (from, to) = (from.folder().join("appendonlydir"), to.folder().join("appendonlydir"));
+        let _ = fs::remove_dir_all(&to);
+        fs::create_dir_all(&to).expect("a folder");
+        for file in fs::read_dir(from).expect("the folder").filter_map(Result::ok) {
+            fs::copy(file.path(), to.join(file.file_name())).expect("a copy");
+        }
+    };
+    let expect = |node: &Node, n: &str| {
+        is_loaded(node);
+        assert_eq!((node.run("GET a").text(), node.run("GET n").text()), ("1".to_owned(), n.to_owned()));
+        assert_eq!(node.run("HGET h g").text(), "2");
+        let mut connection = node.connect();
+        connection.run("SELECT 3").expect_ok();
+        assert_eq!(connection.run("GET x").text(), "2");
+    };
+    copy(&ours, &theirs);
+    theirs.launch();
+    expect(&theirs, "2");
+    theirs.run("INCR n");
+    theirs.run("BGREWRITEAOF");
+    eventually("the rewrite ends", || {
+        (theirs.info("persistence", "aof_rewrite_in_progress")? == "0"
+            && theirs.info("persistence", "aof_rewrite_scheduled")? == "0")
+            .then_some(())
+    });
+    theirs.run("INCR n");
+    assert!(theirs.terminate().success());
+    copy(&theirs, &ours);
+    ours.launch();
+    expect(&ours, "4");
+    assert_eq!(ours.run("EXISTS gone"), Value::Int(0));
+}
