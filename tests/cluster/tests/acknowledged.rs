@@ -4,7 +4,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use cluster_tests::counters::{Counters, assert_kept};
-use harness::{Cluster, Connection, Node, Program, Value, eventually};
+use harness::{Cluster, Node, Program, Value, eventually};
 
 fn fill(node: &Node, count: usize) {
     let mut connection = node.connect();
