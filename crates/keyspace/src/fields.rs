@@ -53,8 +53,8 @@ pub(crate) trait Of: std::fmt::Debug + Sized {
     /// All of them as a value.
     fn large(fields: Box<Fields<Self>>) -> Large;
 
-    /// Those of a packed value of the kind.
-    fn unpack<'a>(packed: &Packed<'a>) -> impl Iterator<Item = Field<'a>> + use<'a, Self>;
+    /// Visits those of a packed value of the kind, whose names need not stand in it as they are.
+    fn unpack(packed: &Packed<'_>, visit: &mut dyn FnMut(Field<'_>));
 }
 
 /// The fields of a large collection.
@@ -187,7 +187,7 @@ impl<T: Of> Collection for Fields<T> {
 
     fn add(&mut self, elements: Packed<'_>) -> bool {
         let before = self.len();
-        T::unpack(&elements).for_each(|field| {
+        T::unpack(&elements, &mut |field| {
             self.set(field.name, field.value, field.expiry);
         });
         self.len() == before + elements.len()
@@ -247,5 +247,38 @@ impl FieldsPart<'_> {
     /// Visits the fields of this part, which may be none.
     pub fn for_each(&self, visit: &mut dyn FnMut(Field<'_>)) {
         self.page.for_each(&mut |name, value, marks| visit(Field { name, value, expiry: marks.expiry }));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::hash::OfHash;
+
+    /// How far so many choices are from what pure chance would give, in standard deviations.
+    fn unfairness(fields: &Fields<OfHash>, choices: u64) -> f64 {
+        let mut chosen = std::collections::BTreeMap::new();
+        for number in 0..choices {
+            let field = fields.random(hashing::of(&number.to_le_bytes())).expect("there are fields");
+            *chosen.entry(field.name).or_insert(0.0) += 1.0;
+        }
+        let (cells, expected) = (fields.len() as f64, choices as f64 / fields.len() as f64);
+        let missed = cells - chosen.len() as f64;
+        let square = |count: &f64| (count - expected).powi(2) / expected;
+        let sum = chosen.values().map(square).sum::<f64>() + missed * expected;
+        (sum - cells) / (2.0 * cells).sqrt()
+    }
+
+    #[test]
+    fn every_element_is_chosen_as_often() {
+        for (len, left) in [(12, 12), (100, 100), (500, 500), (3000, 3000), (3000, 700), (20_000, 100)] {
+            let mut fields = Fields::<OfHash>::default();
+            for number in 0..len {
+                fields.set(&u32::to_be_bytes(number), b"", None);
+            }
+            (left..len).for_each(|number| assert!(fields.remove(&number.to_be_bytes())));
+            let unfairness = unfairness(&fields, u64::from(left) * 100);
+            assert!(unfairness.abs() < 5.0, "{left} of {len}: {unfairness}");
+        }
     }
 }

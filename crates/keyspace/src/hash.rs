@@ -29,8 +29,8 @@ impl Of for OfHash {
         Large::Hash(fields)
     }
 
-    fn unpack<'a>(packed: &Packed<'a>) -> impl Iterator<Item = Field<'a>> + use<'a> {
-        packed.fields()
+    fn unpack(packed: &Packed<'_>, visit: &mut dyn FnMut(Field<'_>)) {
+        packed.fields().for_each(visit);
     }
 }
 

@@ -50,6 +50,20 @@ pub(crate) struct Directory {
     segments: Chunked<Segment>,
     /// Numbers of segments that nothing leads to.
     unused: Chunked<u32>,
+    /// How many segments have which depth.
+    depths: Vec<u32>,
+}
+
+/// So often a place is tried. One in two or three is taken, one in a hundred where much was removed.
+const TRIES: usize = 1000;
+
+/// The next of a row of numbers that look like chance, all from `state` (SplitMix64).
+fn mixed(state: &mut u64) -> u64 {
+    *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let mut mixed = *state;
+    mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    mixed ^ mixed >> 31
 }
 
 /// Two halves with fewer entries than this become one again.
@@ -71,6 +85,19 @@ impl Directory {
             }
         };
         self.map.divide(hash, depth, upper);
+        let depth = usize::from(depth);
+        self.depths.resize(self.depths.len().max(depth + 2), 0);
+        self.depths[depth] -= 1;
+        self.depths[depth + 1] += 2;
+    }
+
+    /// The entry that `position` and `place` hit, if one is there. A segment is hit the more often the more positions
+    /// it covers, and is passed by the more often for that.
+    fn pick(&self, position: u64, place: u64) -> Option<u32> {
+        let deepest = self.depths.iter().rposition(|&segments| segments > 0)?;
+        let segment = &self.segments[self.map.number(position)];
+        let passes_by = (1u64 << (deepest - usize::from(segment.depth()))) - 1;
+        if position & passes_by == 0 { segment.pick(segment::MOST_BUCKETS, place as u32) } else { None }
     }
 
     /// Joins the segment of `hash` with its other half, if both are small; says whether it did.
@@ -88,6 +115,8 @@ impl Directory {
         let taken = std::mem::take(&mut self.segments[other]);
         self.segments[number].join(taken, &mut hashes(of));
         self.map.unite(hash, depth - 1, number);
+        self.depths[usize::from(depth)] -= 2;
+        self.depths[usize::from(depth) - 1] += 1;
         self.unused.push(other);
         true
     }
@@ -147,8 +176,8 @@ impl Index {
                     if let Self::One(segment) = self {
                         let mut segments = Chunked::default();
                         segments.push(std::mem::take(segment));
-                        let (map, unused) = (Map::new(), Chunked::default());
-                        *self = Self::Many(Box::new(Directory { map, segments, unused }));
+                        let (map, unused, depths) = (Map::new(), Chunked::default(), vec![1]);
+                        *self = Self::Many(Box::new(Directory { map, segments, unused, depths }));
                     }
                     let Self::Many(directory) = self else { unreachable!("made so above") };
                     directory.split(hash, of);
@@ -191,21 +220,17 @@ impl Index {
         }
     }
 
-    /// An entry chosen by `random`: each with nearly the same chance.
+    /// An entry chosen by `random`: each with the same chance, for places are tried until one is taken.
     pub(crate) fn pick(&self, random: u64) -> Option<u32> {
-        // A bucket chosen by position, an entry of it by the rest: an entry of a crowded bucket is chosen
-        // a little more seldom.
-        let mut position = random;
-        for _ in 0..100 {
-            if let Some(found) =
-                self.segment(position).pick(position, random.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32)
-            {
-                return Some(found);
+        let mut state = random;
+        let found = (0..TRIES).find_map(|_| {
+            let (position, place) = (mixed(&mut state), mixed(&mut state));
+            match self {
+                Self::One(segment) => segment.pick(segment.len_buckets(), place as u32),
+                Self::Many(directory) => directory.pick(position, place),
             }
-            position =
-                position.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        }
-        self.first()
+        });
+        found.or_else(|| self.first())
     }
 
     fn first(&self) -> Option<u32> {
@@ -221,6 +246,7 @@ impl Index {
             Self::Many(directory) => {
                 let segments: usize = directory.segments.iter().map(Segment::bytes).sum();
                 let lists = directory.segments.bytes() + directory.unused.bytes();
+                let lists = lists + directory.depths.capacity() * size_of::<u32>();
                 segments + directory.map.bytes() + lists + size_of::<Directory>()
             }
         }

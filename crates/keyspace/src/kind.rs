@@ -16,7 +16,7 @@ pub enum Kind {
 
 impl Kind {
     /// All of them.
-    pub const ALL: [Self; 2] = [Self::String, Self::Hash];
+    pub const ALL: &[Self] = &[Self::String, Self::Hash];
 
     /// The name that TYPE and SCAN's TYPE option use.
     #[must_use]
@@ -149,9 +149,9 @@ mod tests {
 
     #[test]
     fn a_code_reads_back_as_its_form() {
-        for number in 0..=Form::TableHash as u8 {
-            let form = Form::of(Code::of_key(number));
-            assert_eq!((form.code().number(), form as u8), (number, number));
+        let forms = [Form::String, Form::RawString, Form::SumString, Form::ListpackHash, Form::TableHash];
+        for form in forms {
+            assert_eq!(Form::of(form.code()), form);
             assert_eq!(Form::first_of(form.kind()).kind(), form.kind());
             assert!(Kind::ALL.contains(&form.kind()));
         }

@@ -26,10 +26,7 @@ impl Table {
 
     /// The fields of a large hash, to be changed: the snapshots that need its entry pin it first.
     pub(super) fn large_hash(&mut self, place: Place) -> Option<&mut Fields<OfHash>> {
-        match self.entries.outside_mut(place)? {
-            Large::Hash(fields) => Some(fields),
-            Large::Bytes(_) => None,
-        }
+        if let Large::Hash(fields) = self.entries.outside_mut(place)? { Some(fields) } else { None }
     }
 
     /// Removes a field of the hash at `place`; says whether it was there. A hash without fields must not

@@ -72,6 +72,11 @@ impl<'a> Bucket<'a> {
         (0..PLACES).filter(move |&place| self.0[place] != 0).map(move |place| self.reference(place))
     }
 
+    /// What the place refers to, if it is taken.
+    pub(crate) fn at(self, place: usize) -> Option<u32> {
+        (self.0[place] != 0).then(|| self.reference(place))
+    }
+
     #[inline]
     pub(crate) fn free_place(self) -> Option<usize> {
         places(places_with(self.0, 0)).next()

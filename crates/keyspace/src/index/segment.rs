@@ -303,10 +303,15 @@ impl Segment {
         (0..self.buckets()).find_map(|number| self.bucket(number).references().next())
     }
 
-    /// A reference from around the bucket that `random` hits.
-    pub(super) fn pick(&self, position: u64, random: u64) -> Option<u32> {
-        let bucket = (self.buckets > 0).then(|| self.bucket(self.home(position)))?;
-        let count = bucket.references().count() as u64;
-        bucket.references().nth(random.checked_rem(count)? as usize)
+    /// The reference at the place that `random` hits, of as many places as `buckets` have, if it is there and
+    /// taken: all references have the same chance.
+    pub(super) fn pick(&self, buckets: usize, random: u32) -> Option<u32> {
+        let place = ((u64::from(random) * (buckets * PLACES) as u64) >> 32) as usize;
+        (place / PLACES < self.buckets()).then(|| self.bucket(place / PLACES).at(place % PLACES))?
+    }
+
+    /// How many buckets there are.
+    pub(super) fn len_buckets(&self) -> usize {
+        self.buckets()
     }
 }

@@ -75,7 +75,7 @@ mod tests {
     use crate::Keyspace;
     use crate::kind::{Kind, Limits};
     use crate::packed::Builder;
-    use crate::value::Value;
+    use crate::value::Str;
 
     /// What lies under a key, in a form that can be compared.
     fn stored(keyspace: &Keyspace, name: &[u8]) -> (Vec<u8>, Option<Millis>, Usage) {
@@ -83,13 +83,12 @@ mod tests {
         let mut slot = keyspace.lock(key.slot());
         let table = slot.table(0);
         let Found::Live(place) = table.find(&key, Millis(i64::MIN)) else { panic!("{name:?} is there") };
-        let value = match table.value(place) {
-            Value::String(string) => string.bytes.to_vec(),
-            Value::Hash(hash) => {
-                let mut copy = Builder::new(Kind::Hash);
-                hash.for_each(&mut |field| copy.push_field(field.name, field.value, field.expiry));
-                copy.packed().bytes().to_vec()
-            }
+        let value = if let Some(hash) = table.hash(place) {
+            let mut copy = Builder::new(Kind::Hash);
+            hash.for_each(&mut |field| copy.push_field(field.name, field.value, field.expiry));
+            copy.packed().bytes().to_vec()
+        } else {
+            table.typed::<Str<'_>>(place).expect("hashes and strings were stored").bytes.to_vec()
         };
         (value, table.expiry(place), table.usage(place))
     }

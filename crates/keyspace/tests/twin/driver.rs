@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use clock::Millis;
 use keyspace::{
-    Bounds, Builder, Elements, Found, Keyspace, Kind, Limits, LockedSlots, Naming, Packed, Place, Shown,
-    Snapshot, SnapshotEntry, Table,
+    Bounds, Builder, Found, Keyspace, Kind, Limits, LockedSlots, Naming, Packed, Place, Shown, Snapshot,
+    SnapshotEntry, Table,
 };
 use slot_routing::Slot;
 
@@ -58,7 +58,7 @@ struct Pinned {
 #[derive(Default)]
 struct Walked {
     model: Model,
-    /// The large hash that was shown last, and how many fields of it are to come.
+    /// The large value that was shown last, and how many elements of it are to come.
     open: Option<((u16, Vec<u8>), usize)>,
 }
 
@@ -518,17 +518,9 @@ impl Walked {
             self.open = Some((key.clone(), part.total));
         }
         let (open, left) = self.open.as_mut().expect("the first part comes first");
-        assert_eq!(*open, key, "nothing comes between the parts of a hash");
-        let empty = Entry { data: Data::Hash(Fields::new(), true), expiry: entry.expiry };
-        let Data::Hash(fields, _) = &mut self.model.entry(key).or_insert(empty).data else {
-            panic!("a part of what is not a hash")
-        };
-        let Elements::Hash(part) = part.elements;
-        part.for_each(&mut |field| {
-            let before = fields.insert(field.name.to_vec(), (field.value.to_vec(), field.expiry));
-            assert_eq!(before, None, "a field is visited once");
-            *left -= 1;
-        });
+        assert_eq!(*open, key, "nothing comes between the parts of a value");
+        let known = self.model.entry(key).or_insert_with(|| Entry::empty(part.elements, entry.expiry));
+        *left -= known.data.add(part.elements);
     }
 
     /// What was open has been shown whole.

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use clock::Millis;
-use keyspace::{Naming, Value};
+use keyspace::{Elements, Naming, Value};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Entry {
@@ -25,6 +25,14 @@ impl Entry {
         Self { data: Data::String(bytes, naming), expiry }
     }
 
+    /// One that is put together from such parts.
+    pub(crate) fn empty(part: Elements<'_>, expiry: Option<Millis>) -> Self {
+        let data = match part {
+            Elements::Hash(_) => Data::Hash(Fields::new(), true),
+        };
+        Self { data, expiry }
+    }
+
     /// The entry as the keyspace has it.
     pub(crate) fn read(value: Value<'_>, expiry: Option<Millis>) -> Self {
         let data = match value {
@@ -40,6 +48,22 @@ impl Entry {
             }
         };
         Self { data, expiry }
+    }
+}
+
+impl Data {
+    /// Takes a part of a large value in; says how many elements it has.
+    pub(crate) fn add(&mut self, part: Elements<'_>) -> usize {
+        let mut added = 0;
+        match (self, part) {
+            (Self::Hash(fields, _), Elements::Hash(part)) => part.for_each(&mut |field| {
+                let before = fields.insert(field.name.to_vec(), (field.value.to_vec(), field.expiry));
+                assert_eq!(before, None, "a field is visited once");
+                added += 1;
+            }),
+            (other, part) => panic!("{part:?} of {other:?}"),
+        }
+        added
     }
 }
 

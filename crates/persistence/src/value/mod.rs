@@ -172,7 +172,7 @@ pub(crate) fn write_part<W: Write>(code: u8, part: &Part<'_>, out: &mut Encoder<
 
 /// The kind that is read from this number.
 pub(crate) fn kind_of(code: u8) -> Result<Kind, Reason> {
-    if let Some(kind) = Kind::ALL.into_iter().find(|kind| codes(*kind).contains(&code)) {
+    if let Some(kind) = Kind::ALL.iter().copied().find(|kind| codes(*kind).contains(&code)) {
         return Ok(kind);
     }
     if MODULE.contains(&code) {
