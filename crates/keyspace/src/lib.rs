@@ -32,6 +32,7 @@ mod touched;
 mod turn;
 mod usage;
 mod value;
+mod varint;
 
 pub use entries::{Found, Place};
 pub use fields::{Field, FieldsPart, Replaced};

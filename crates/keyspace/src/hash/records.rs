@@ -8,15 +8,15 @@
 //!  u16     varint                    varint         6 bytes if timed; then the value
 //! ```
 //!
-//! A varint has seven bits a byte, the lowest first, and the highest bit says that more follow. Fields stand
-//! in the order in which they came. Who edits a hash computes the bytes that change and lets the table
-//! exchange them ([`crate::table`], `splice`).
+//! Lengths are as [`crate::varint`] writes them. Fields stand in the order in which they came. Who edits a hash
+//! computes the bytes that change and lets the table exchange them ([`crate::table`], `splice`).
 
 use clock::Millis;
 use smallvec::{Array, SmallVec};
 
 use crate::entry::{TIME, read_time, write_time};
 use crate::packed::COUNT;
+use crate::varint;
 
 /// One field of a packed hash and where it stands.
 #[derive(Debug, Clone, Copy)]
@@ -28,20 +28,6 @@ pub(crate) struct Record<'a> {
     pub(crate) field: &'a [u8],
     pub(crate) value: &'a [u8],
     pub(crate) expiry: Option<Millis>,
-}
-
-#[inline]
-fn varint(bytes: &[u8], at: &mut usize) -> usize {
-    let (mut value, mut shift) = (0, 0);
-    loop {
-        let byte = bytes[*at];
-        *at += 1;
-        value |= usize::from(byte & 0x7f) << shift;
-        if byte < 0x80 {
-            return value;
-        }
-        shift += 7;
-    }
 }
 
 /// Bytes that grow at their end.
@@ -64,22 +50,12 @@ impl<A: Array<Item = u8>> Bytes for SmallVec<A> {
 /// Up to here a record is short.
 const SHORT: usize = 96;
 /// What a record has at most before its field.
-const MOST_HEAD: usize = 2 * usize::BITS.div_ceil(7) as usize + TIME;
-
-fn put_varint(out: &mut [u8; MOST_HEAD], at: &mut usize, mut value: usize) {
-    while value >= 0x80 {
-        out[*at] = value as u8 | 0x80;
-        *at += 1;
-        value >>= 7;
-    }
-    out[*at] = value as u8;
-    *at += 1;
-}
+const MOST_HEAD: usize = 2 * varint::MOST + TIME;
 
 #[inline]
 pub(crate) fn record(packed: &[u8], start: usize) -> Record<'_> {
     let mut at = start;
-    let (field_len, value_len) = (varint(packed, &mut at), varint(packed, &mut at));
+    let (field_len, value_len) = (varint::read(packed, &mut at), varint::read(packed, &mut at));
     let expiry = (field_len & 1 == 1).then(|| read_time(packed, at));
     at += if expiry.is_some() { TIME } else { 0 };
     let value_at = at + field_len / 2;
@@ -113,8 +89,8 @@ pub(crate) fn find<'a>(packed: &'a [u8], field: &[u8]) -> Option<Record<'a>> {
 
 pub(crate) fn push(out: &mut impl Bytes, field: &[u8], value: &[u8], expiry: Option<Millis>) {
     let (mut head, mut len) = ([0; MOST_HEAD], 0);
-    put_varint(&mut head, &mut len, field.len() * 2 + usize::from(expiry.is_some()));
-    put_varint(&mut head, &mut len, value.len());
+    varint::write(&mut head, &mut len, field.len() * 2 + usize::from(expiry.is_some()));
+    varint::write(&mut head, &mut len, value.len());
     if let Some(expiry) = expiry {
         write_time(&mut head, len, expiry);
         len += TIME;
@@ -155,8 +131,8 @@ fn copy(to: &mut [u8], from: &[u8]) {
 /// Writes another time into a record that has one.
 pub(crate) fn set_time(packed: &mut [u8], record_start: usize, expiry: Millis) {
     let mut at = record_start;
-    varint(packed, &mut at);
-    varint(packed, &mut at);
+    varint::read(packed, &mut at);
+    varint::read(packed, &mut at);
     write_time(packed, at, expiry);
 }
 

@@ -1,0 +1,31 @@
+//! Lengths in as few bytes as they need: seven bits a byte, the lowest first; the highest bit says that more follow.
+
+/// What a length takes at most.
+pub(crate) const MOST: usize = usize::BITS.div_ceil(7) as usize;
+
+/// Reads the length at `at`, which is behind it then.
+#[inline]
+pub(crate) fn read(bytes: &[u8], at: &mut usize) -> usize {
+    let (mut value, mut shift) = (0, 0);
+    loop {
+        let byte = bytes[*at];
+        *at += 1;
+        value |= usize::from(byte & 0x7f) << shift;
+        if byte < 0x80 {
+            return value;
+        }
+        shift += 7;
+    }
+}
+
+/// Writes a length at `at`, which is behind it then.
+#[inline]
+pub(crate) fn write<const ROOM: usize>(out: &mut [u8; ROOM], at: &mut usize, mut value: usize) {
+    while value >= 0x80 {
+        out[*at] = value as u8 | 0x80;
+        *at += 1;
+        value >>= 7;
+    }
+    out[*at] = value as u8;
+    *at += 1;
+}
