@@ -1,4 +1,4 @@
-//! The elements of a large collection that are found by name: the fields of a hash.
+//! The elements of a large collection that are found by name: the fields of a hash, the members of a set.
 //!
 //! They are the entries of a store of their own ([`crate::entries`]). A snapshot captures them by a pin of that store,
 //! however many there are, page by page.
@@ -103,11 +103,16 @@ impl<T> Fields<T> {
         self.find(&name_key(name)).map(|place| self.at(place))
     }
 
-    pub(crate) fn for_each(&self, visit: &mut dyn FnMut(Field<'_>)) {
+    pub(crate) fn for_each<'a>(&'a self, visit: &mut dyn FnMut(Field<'a>)) {
         self.entries.scan(0, usize::MAX, &mut |place| visit(self.at(place)));
     }
 
-    pub(crate) fn scan(&self, from: u64, count: usize, visit: &mut dyn FnMut(Field<'_>)) -> Option<u64> {
+    pub(crate) fn scan<'a>(
+        &'a self,
+        from: u64,
+        count: usize,
+        visit: &mut dyn FnMut(Field<'a>),
+    ) -> Option<u64> {
         self.entries.scan(from, count, &mut |place| visit(self.at(place)))
     }
 
@@ -139,6 +144,16 @@ impl<T> Fields<T> {
         replaced
     }
 
+    /// Adds a name without a value; says whether it was not there.
+    pub(crate) fn insert_if_new(&mut self, name: &[u8]) -> bool {
+        let key = name_key(name);
+        let is_new = self.find(&key).is_none();
+        if is_new {
+            self.insert(&key, &[], None);
+        }
+        is_new
+    }
+
     fn insert(&mut self, key: &Key<'_>, value: &[u8], expiry: Option<Millis>) {
         let marks = Marks { code: Code::ELEMENT, usage: 0, expiry };
         self.entries.insert(key, Content { marks, bytes: value, len: value.len() });
@@ -152,6 +167,14 @@ impl<T> Fields<T> {
             drop(self.entries.remove(place, &key));
         }
         found.is_some()
+    }
+
+    /// Removes a field chosen by `random` and puts its name into `name`.
+    pub(crate) fn pop(&mut self, random: u64, name: &mut Vec<u8>) {
+        if let Some(place) = self.entries.random(random) {
+            name.extend_from_slice(self.entries.key(place));
+            drop(self.entries.remove(place, &name_key(name)));
+        }
     }
 
     /// Changes when a field expires, if it is there.

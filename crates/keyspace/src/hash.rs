@@ -101,7 +101,7 @@ impl<'a> HashRef<'a> {
     pub fn for_each(&self, visit: &mut dyn FnMut(Field<'_>)) {
         match self.shape {
             Shape::Packed(packed) => records::records(packed).for_each(|record| visit(record.into())),
-            Shape::Large(fields) => fields.for_each(visit),
+            Shape::Large(fields) => fields.for_each(&mut |field| visit(field)),
         }
     }
 
@@ -124,7 +124,7 @@ impl<'a> HashRef<'a> {
                 self.for_each(visit);
                 None
             }
-            Shape::Large(fields) => fields.scan(from, count, visit),
+            Shape::Large(fields) => fields.scan(from, count, &mut |field| visit(field)),
         }
     }
 

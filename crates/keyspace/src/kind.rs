@@ -3,26 +3,29 @@
 //! A kind is added here first; the compiler then names what else it needs (docs/keyspace.md, "How a kind is added").
 
 use crate::entry::Code;
-use crate::packed::About;
+use crate::packed::{About, MOST_ELEMENTS};
 
 /// The type of a value, as TYPE names it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Kind {
     /// A run of bytes.
     String,
+    /// Members, each of which is there once.
+    Set,
     /// Fields with values.
     Hash,
 }
 
 impl Kind {
     /// All of them.
-    pub const ALL: &[Self] = &[Self::String, Self::Hash];
+    pub const ALL: &[Self] = &[Self::String, Self::Set, Self::Hash];
 
     /// The name that TYPE and SCAN's TYPE option use.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
             Self::String => "string",
+            Self::Set => "set",
             Self::Hash => "hash",
         }
     }
@@ -53,6 +56,9 @@ pub(crate) enum Form {
     SumString,
     ListpackHash,
     TableHash,
+    IntsetSet = 7,
+    ListpackSet,
+    TableSet,
 }
 
 impl Form {
@@ -70,6 +76,9 @@ impl Form {
             2 => Self::SumString,
             3 => Self::ListpackHash,
             4 => Self::TableHash,
+            7 => Self::IntsetSet,
+            8 => Self::ListpackSet,
+            9 => Self::TableSet,
             other => panic!("a key's entry has code {other}, which no kind writes"),
         }
     }
@@ -78,6 +87,7 @@ impl Form {
     pub(crate) fn kind(self) -> Kind {
         match self {
             Self::String | Self::RawString | Self::SumString => Kind::String,
+            Self::IntsetSet | Self::ListpackSet | Self::TableSet => Kind::Set,
             Self::ListpackHash | Self::TableHash => Kind::Hash,
         }
     }
@@ -87,7 +97,7 @@ impl Form {
     pub(crate) fn is_collection(self) -> bool {
         match self.kind() {
             Kind::String => false,
-            Kind::Hash => true,
+            Kind::Set | Kind::Hash => true,
         }
     }
 
@@ -95,6 +105,7 @@ impl Form {
     pub(crate) fn first_of(kind: Kind) -> Self {
         match kind {
             Kind::String => Self::String,
+            Kind::Set => Self::IntsetSet,
             Kind::Hash => Self::ListpackHash,
         }
     }
@@ -106,6 +117,31 @@ impl Form {
             Self::String | Self::RawString | Self::SumString | Self::TableHash => self,
             Self::ListpackHash if about.passes(limits.hash) => Self::TableHash,
             Self::ListpackHash => self,
+            Self::IntsetSet | Self::ListpackSet | Self::TableSet => self.renamed_set(about, limits.set),
+        }
+    }
+
+    /// The same for a set. It is an intset while it has integers alone, and not too many; what is too much for an
+    /// intset becomes a table.
+    pub(crate) fn renamed_set(self, about: &About, bounds: SetBounds) -> Self {
+        match (self, about.form()) {
+            (Self::TableSet, _) | (_, Self::TableSet) => Self::TableSet,
+            (Self::IntsetSet, Self::IntsetSet) if about.count as usize <= bounds.intset => Self::IntsetSet,
+            (Self::IntsetSet, Self::IntsetSet) => Self::TableSet,
+            _ if about.passes(bounds.listpack) => Self::TableSet,
+            _ => Self::ListpackSet,
+        }
+    }
+
+    /// How many elements a packed value has at most, for each of them is looked at to find one.
+    pub(crate) fn most_packed(self) -> usize {
+        match self {
+            // They are not looked at one by one but stand in order.
+            Self::IntsetSet => MOST_ELEMENTS,
+            Self::ListpackSet | Self::TableSet => 128,
+            Self::String | Self::RawString | Self::SumString | Self::ListpackHash | Self::TableHash => {
+                MOST_ELEMENTS
+            }
         }
     }
 }
@@ -130,16 +166,28 @@ pub struct Bounds {
     pub value: usize,
 }
 
+/// Up to where OBJECT ENCODING gives a set which name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SetBounds {
+    /// How many integers are an `intset`.
+    pub intset: usize,
+    /// What is a `listpack`.
+    pub listpack: Bounds,
+}
+
 /// Up to where collections are called small, by kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
+    /// `set-max-intset-entries`, `set-max-listpack-entries` and `set-max-listpack-value`.
+    pub set: SetBounds,
     /// `hash-max-listpack-entries` and `hash-max-listpack-value`.
     pub hash: Bounds,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { hash: Bounds { entries: 512, value: 64 } }
+        let set = SetBounds { intset: 512, listpack: Bounds { entries: 128, value: 64 } };
+        Self { set, hash: Bounds { entries: 512, value: 64 } }
     }
 }
 
@@ -149,7 +197,16 @@ mod tests {
 
     #[test]
     fn a_code_reads_back_as_its_form() {
-        let forms = [Form::String, Form::RawString, Form::SumString, Form::ListpackHash, Form::TableHash];
+        let forms = [
+            Form::String,
+            Form::RawString,
+            Form::SumString,
+            Form::ListpackHash,
+            Form::TableHash,
+            Form::IntsetSet,
+            Form::ListpackSet,
+            Form::TableSet,
+        ];
         for form in forms {
             assert_eq!(Form::of(form.code()), form);
             assert_eq!(Form::first_of(form.kind()).kind(), form.kind());

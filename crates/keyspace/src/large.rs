@@ -11,6 +11,7 @@ use crate::kind::{Form, Kind};
 use crate::outside::{Outside, Record, Shape, ShapeMut};
 use crate::packed::Packed;
 use crate::pages::Crowding;
+use crate::set::OfSet;
 
 /// A large collection.
 ///
@@ -57,6 +58,7 @@ pub(crate) trait Collection: std::fmt::Debug {
 pub(crate) enum Large {
     /// A string or a packed collection.
     Bytes(Vec<u8>),
+    Set(Box<Fields<OfSet>>),
     Hash(Box<Fields<OfHash>>),
 }
 
@@ -65,6 +67,7 @@ impl Large {
     pub(crate) fn empty(kind: Kind) -> Self {
         match kind {
             Kind::String => Self::Bytes(Vec::new()),
+            Kind::Set => Self::Set(Box::default()),
             Kind::Hash => Self::Hash(Box::default()),
         }
     }
@@ -110,6 +113,7 @@ impl Outside for Large {
     fn shape(&self) -> Shape<'_> {
         match self {
             Self::Bytes(bytes) => Shape::Flat(bytes),
+            Self::Set(fields) => Shape::Collection(&**fields),
             Self::Hash(fields) => Shape::Collection(&**fields),
         }
     }
@@ -117,6 +121,7 @@ impl Outside for Large {
     fn shape_mut(&mut self) -> ShapeMut<'_> {
         match self {
             Self::Bytes(bytes) => ShapeMut::Flat(bytes),
+            Self::Set(fields) => ShapeMut::Collection(&mut **fields),
             Self::Hash(fields) => ShapeMut::Collection(&mut **fields),
         }
     }

@@ -8,7 +8,7 @@ use crate::kind::{Bounds, Form, Kind, Limits, Naming};
 
 /// Bytes of the number that a packed collection begins with.
 pub(crate) const COUNT: usize = 2;
-/// What a packed collection has at most, for each of its elements is looked at to find one.
+/// What a packed collection has at most ([`Form::most_packed`]), for each of its elements is looked at to find one.
 pub(crate) const MOST_BYTES: usize = 8 << 10;
 pub(crate) const MOST_ELEMENTS: usize = 512;
 
@@ -31,7 +31,7 @@ pub struct Packed<'a> {
 /// What belongs to the bytes of a [`Packed`] value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct About {
-    form: Form,
+    pub(crate) form: Form,
     /// How many elements there are; none of a string.
     pub(crate) count: u32,
     /// The length of the longest element, or of a name or value in it.
@@ -114,7 +114,8 @@ impl<'a> Packed<'a> {
     /// Whether it is stored as it is.
     #[inline]
     pub(crate) fn stays_packed(&self) -> bool {
-        !self.form().is_collection() || self.bytes.len() <= MOST_BYTES && self.len() <= MOST_ELEMENTS
+        let form = self.form();
+        !form.is_collection() || self.bytes.len() <= MOST_BYTES && self.len() <= form.most_packed()
     }
 }
 
@@ -122,6 +123,11 @@ impl About {
     #[inline]
     pub(crate) fn of(form: Form) -> Self {
         Self { form, count: 0, longest: 0, timed: false }
+    }
+
+    #[inline]
+    pub(crate) fn form(&self) -> Form {
+        self.form
     }
 
     /// Whether so many elements, or one so long, are past what has a name of its own.

@@ -6,6 +6,7 @@ use crate::fields::FieldsPart;
 use crate::hash::HashRef;
 use crate::kind::{Form, Kind, Naming};
 use crate::large::Large;
+use crate::set::SetRef;
 
 /// Redis keeps a string of up to this length together with its header, and calls it so.
 const MOST_EMBEDDED: usize = 44;
@@ -41,6 +42,8 @@ impl Str<'_> {
 pub enum Value<'a> {
     /// A string.
     String(Str<'a>),
+    /// A set.
+    Set(SetRef<'a>),
     /// A hash.
     Hash(HashRef<'a>),
 }
@@ -53,6 +56,7 @@ impl<'a> Value<'a> {
             Form::String => Self::String(Str { bytes, naming: Naming::ByContent }),
             Form::RawString => Self::String(Str { bytes, naming: Naming::Raw }),
             Form::SumString => Self::String(Str { bytes, naming: Naming::NeverInt }),
+            Form::IntsetSet | Form::ListpackSet | Form::TableSet => Self::Set(SetRef::packed(bytes, form)),
             Form::ListpackHash => Self::Hash(HashRef::packed(bytes, false)),
             Form::TableHash => Self::Hash(HashRef::packed(bytes, true)),
         }
@@ -63,6 +67,7 @@ impl<'a> Value<'a> {
     pub(crate) fn outside(form: Form, large: &'a Large) -> Self {
         match large {
             Large::Bytes(bytes) => Self::flat(form, bytes),
+            Large::Set(fields) => Self::Set(SetRef::large(fields, form)),
             Large::Hash(fields) => Self::Hash(HashRef::large(fields, form == Form::TableHash)),
         }
     }
@@ -72,6 +77,7 @@ impl<'a> Value<'a> {
     pub fn kind(&self) -> Kind {
         match self {
             Self::String(_) => Kind::String,
+            Self::Set(_) => Kind::Set,
             Self::Hash(_) => Kind::Hash,
         }
     }
@@ -79,7 +85,7 @@ impl<'a> Value<'a> {
     /// When its next element expires, or a time before that.
     pub(crate) fn next_due(&self) -> Option<Millis> {
         match self {
-            Self::String(_) => None,
+            Self::String(_) | Self::Set(_) => None,
             Self::Hash(hash) => hash.next_due(),
         }
     }
@@ -89,6 +95,7 @@ impl<'a> Value<'a> {
     pub fn encoding(&self) -> &'static str {
         match self {
             Self::String(string) => string.encoding(),
+            Self::Set(set) => set.encoding(),
             Self::Hash(hash) => hash.encoding(),
         }
     }
@@ -112,6 +119,16 @@ impl Typed for Str<'_> {
     #[inline]
     fn of(value: Value<'_>) -> Option<Str<'_>> {
         if let Value::String(string) = value { Some(string) } else { None }
+    }
+}
+
+impl Typed for SetRef<'_> {
+    type At<'a> = SetRef<'a>;
+    const KIND: Kind = Kind::Set;
+
+    #[inline]
+    fn of(value: Value<'_>) -> Option<SetRef<'_>> {
+        if let Value::Set(set) = value { Some(set) } else { None }
     }
 }
 
@@ -148,6 +165,8 @@ pub struct Part<'a> {
 /// The elements of a part, which may be none.
 #[derive(Debug, Clone, Copy)]
 pub enum Elements<'a> {
+    /// Members of a set.
+    Set(FieldsPart<'a>),
     /// Fields of a hash.
     Hash(FieldsPart<'a>),
 }

@@ -193,7 +193,7 @@ mod tests {
         let twice = of_hash(20_000, "field:1");
         let refused = restore(&twice, 1 << 29, Limits::default(), &mut buffer).map(|_| ());
         assert_eq!(refused, Err(RestoreError::BadData));
-        let few = Limits { hash: Bounds { entries: 1 << 20, value: 100 } };
+        let few = Limits { hash: Bounds { entries: 1 << 20, value: 100 }, ..Limits::default() };
         let Ok(Restored::Large(hash)) = restore(&payload, 1 << 29, few, &mut buffer) else {
             panic!("it is large")
         };

@@ -23,10 +23,13 @@ pub struct Detached {
 }
 
 impl Detached {
+    pub(crate) fn of(form: Form, value: Loose<Large>) -> Self {
+        Self { form, usage: Usage::of_new().0, value }
+    }
+
     /// A value without elements, to be filled with more than a packed one can have.
     pub fn large(kind: Kind) -> Self {
-        let value = Loose::Outside(Large::empty(kind));
-        Self { form: Form::first_of(kind), usage: Usage::of_new().0, value }
+        Self::of(Form::first_of(kind), Loose::Outside(Large::empty(kind)))
     }
 
     /// Adds the elements of a part to a large value of its kind; says whether all of them were new. `limits` decides

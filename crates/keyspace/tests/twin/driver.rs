@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use clock::Millis;
 use keyspace::{
-    Bounds, Builder, Found, Keyspace, Kind, Limits, LockedSlots, Naming, Packed, Place, Shown, Snapshot,
-    SnapshotEntry, Table,
+    Bounds, Builder, Found, Keyspace, Kind, Limits, LockedSlots, Naming, Packed, Place, SetBounds, Shown,
+    Snapshot, SnapshotEntry, Table,
 };
 use slot_routing::Slot;
 
@@ -34,6 +34,7 @@ impl Shape {
 const DATABASES: u16 = 2;
 
 mod fields;
+mod members;
 
 pub(crate) struct Driver {
     shape: Shape,
@@ -115,12 +116,15 @@ impl Driver {
             self.growing = self.random(2) == 0 || step == 0;
         }
         match self.random(100) {
-            0..24 if self.growing => self.set(),
-            24..40 if self.growing => self.hash_set(),
+            0..20 if self.growing => self.set(),
+            20..30 if self.growing => self.set_add(),
+            30..40 if self.growing => self.hash_set(),
             0..6 => self.set(),
-            6..12 => self.hash_set(),
+            6..9 => self.set_add(),
+            9..12 => self.hash_set(),
             12..24 => self.delete(),
-            24..40 => self.hash_remove(),
+            24..32 => self.set_remove(),
+            32..40 => self.hash_remove(),
             40..46 => self.set_same_size(),
             46..48 => self.rename(),
             48..53 => self.hash_expiry(),
@@ -239,13 +243,23 @@ impl Driver {
         let key = self.keyspace.key(bytes);
         let mut guard = self.keyspace.lock(key.slot());
         let table = guard.table(db);
-        let mut builder = Builder::new(Kind::Hash);
+        let mut builder = Builder::new(entry.data.kind());
         let value = match &entry.data {
             Data::String(bytes, naming) => Packed::named_string(bytes, *naming),
+            Data::Set(members, name) => {
+                members.iter().for_each(|member| assert!(builder.push_member(member)));
+                // Every name is the right one by some limits; the largest by none.
+                let entries = if *name == "hashtable" { 0 } else { usize::MAX };
+                let listpack = Bounds { entries, value: usize::MAX };
+                let intset = if *name == "intset" { usize::MAX } else { 0 };
+                builder.name_by(&Limits { set: SetBounds { intset, listpack }, ..Limits::default() });
+                builder.packed()
+            }
             Data::Hash(fields, named) => {
                 fields.iter().for_each(|(name, (value, expiry))| builder.push_field(name, value, *expiry));
                 if *named {
-                    builder.name_by(&Limits { hash: Bounds { entries: 0, value: 0 } });
+                    let hash = Bounds { entries: 0, value: 0 };
+                    builder.name_by(&Limits { hash, ..Limits::default() });
                 }
                 builder.packed()
             }
@@ -276,6 +290,10 @@ impl Driver {
             let fill = self.random(256) as u8;
             match &mut entry.data {
                 Data::String(bytes, _) => bytes.fill(fill),
+                Data::Set(members, name) if *name != "intset" => {
+                    *members = members.iter().map(|member| [member, &b"x"[..]].concat()).collect();
+                }
+                Data::Set(..) => {}
                 Data::Hash(fields, _) => fields.values_mut().for_each(|(value, _)| value.fill(fill)),
             }
             self.store(db, &key, entry);

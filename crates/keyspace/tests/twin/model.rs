@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use clock::Millis;
-use keyspace::{Elements, Naming, Value};
+use keyspace::{Elements, Kind, Naming, Value};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Entry {
@@ -16,6 +16,8 @@ pub(crate) type Fields = BTreeMap<Vec<u8>, (Vec<u8>, Option<Millis>)>;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Data {
     String(Vec<u8>, Naming),
+    /// The members, and what the set is called.
+    Set(BTreeSet<Vec<u8>>, &'static str),
     /// The fields, and whether it is called a table.
     Hash(Fields, bool),
 }
@@ -28,6 +30,7 @@ impl Entry {
     /// One that is put together from such parts.
     pub(crate) fn empty(part: Elements<'_>, expiry: Option<Millis>) -> Self {
         let data = match part {
+            Elements::Set(_) => Data::Set(BTreeSet::new(), "hashtable"),
             Elements::Hash(_) => Data::Hash(Fields::new(), true),
         };
         Self { data, expiry }
@@ -37,6 +40,15 @@ impl Entry {
     pub(crate) fn read(value: Value<'_>, expiry: Option<Millis>) -> Self {
         let data = match value {
             Value::String(string) => Data::String(string.bytes.to_vec(), string.naming),
+            Value::Set(set) => {
+                let mut members = BTreeSet::new();
+                set.for_each(&mut |member| {
+                    assert!(set.contains(&member), "what is visited is found");
+                    assert!(members.insert(member.to_vec()), "a member is there once");
+                });
+                assert_eq!(set.len(), members.len());
+                Data::Set(members, set.encoding())
+            }
             Value::Hash(hash) => {
                 let mut fields = Fields::new();
                 hash.for_each(&mut |field| {
@@ -52,10 +64,22 @@ impl Entry {
 }
 
 impl Data {
+    pub(crate) fn kind(&self) -> Kind {
+        match self {
+            Self::String(..) => Kind::String,
+            Self::Set(..) => Kind::Set,
+            Self::Hash(..) => Kind::Hash,
+        }
+    }
+
     /// Takes a part of a large value in; says how many elements it has.
     pub(crate) fn add(&mut self, part: Elements<'_>) -> usize {
         let mut added = 0;
         match (self, part) {
+            (Self::Set(members, _), Elements::Set(part)) => part.for_each(&mut |field| {
+                assert!(members.insert(field.name.to_vec()), "a member is visited once");
+                added += 1;
+            }),
             (Self::Hash(fields, _), Elements::Hash(part)) => part.for_each(&mut |field| {
                 let before = fields.insert(field.name.to_vec(), (field.value.to_vec(), field.expiry));
                 assert_eq!(before, None, "a field is visited once");

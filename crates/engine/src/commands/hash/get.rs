@@ -201,7 +201,8 @@ mod tests {
             client.table(&[("object encoding many", expected)]);
         }
         let hash = keyspace::Bounds { entries: 2, value: 3 };
-        client.engine.settings.set_limits(&keyspace::Limits { hash });
+        let limits = keyspace::Limits { hash, ..Default::default() };
+        client.engine.settings.set_limits(&limits);
         client.table(&[
             ("hset small a 1 b 2", ":2"),
             ("object encoding small", "$8|listpack"),

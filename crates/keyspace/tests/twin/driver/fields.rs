@@ -19,7 +19,7 @@ impl Driver {
         let (db, bytes) = self.any_key();
         let id = (db, bytes.clone());
         let old = self.model.get(&id).cloned();
-        if old.as_ref().is_some_and(|entry| matches!(entry.data, Data::String(..))) {
+        if old.as_ref().is_some_and(|entry| !matches!(entry.data, Data::Hash(..))) {
             return self.delete_key(db, &bytes);
         }
         let mut entry = old.unwrap_or(Entry { data: Data::Hash(Fields::new(), false), expiry: None });

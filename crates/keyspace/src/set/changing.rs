@@ -1,0 +1,145 @@
+//! Members that come and go.
+
+use super::members::{Addition, Members};
+use super::new::{self, NewSet, Owned};
+use super::{OfSet, SetRef, Shape};
+use crate::entries::{Place, Splice};
+use crate::fields::Fields;
+use crate::key::Key;
+use crate::kind::SetBounds;
+use crate::large::Large;
+use crate::packed::{self, COUNT};
+use crate::table::Table;
+
+impl Table {
+    /// The set at `place`, if it is one.
+    #[must_use]
+    #[inline]
+    pub fn set(&self, place: Place) -> Option<SetRef<'_>> {
+        self.typed::<SetRef<'_>>(place)
+    }
+
+    fn known_set(&self, place: Place) -> SetRef<'_> {
+        self.set(place).expect("the caller has seen that it is a set")
+    }
+
+    /// The members of a large set, to be changed: the snapshots that need its entry pin it first.
+    fn large_set(&mut self, place: Place) -> Option<&mut Fields<OfSet>> {
+        if let Large::Set(fields) = self.entries.outside_mut(place)? { Some(fields) } else { None }
+    }
+
+    /// Adds a member to the set at `place`; says whether it was not there.
+    pub fn set_add(
+        &mut self,
+        place: Place,
+        key: &Key<'_>,
+        member: &[u8],
+        bounds: SetBounds,
+    ) -> (Place, bool) {
+        let set = self.known_set(place);
+        let form = set.form;
+        let Shape::Packed(packed) = set.shape else {
+            return (place, self.add_to_large(place, member, bounds));
+        };
+        let Some(addition) = Addition::of(packed, member) else { return (place, false) };
+        let count = packed::count(packed) + 1;
+        let form = form.renamed_set(&addition.about(count), bounds);
+        if new::outgrows(&addition, packed.len(), count, form) {
+            let fields = new::large(packed);
+            let place = self.make_large(place, key, Large::Set(fields));
+            return (place, self.add_to_large(place, member, bounds));
+        }
+        let splice = Splice { range: addition.range, with: &addition.with, count, code: form.code() };
+        (self.entries.splice(place, key, &splice), true)
+    }
+
+    fn add_to_large(&mut self, place: Place, member: &[u8], bounds: SetBounds) -> bool {
+        let form = self.known_set(place).form;
+        let Some(fields) = self.large_set(place) else { return false };
+        let is_new = fields.insert_if_new(member);
+        let renamed = form.renamed_set(&new::about(member, fields.len()), bounds);
+        if is_new && renamed != form {
+            self.entries.set_code(place, renamed.code());
+        }
+        is_new
+    }
+
+    /// Adds several members to the set at `place`; says how many of them were not there. A packed set is written anew
+    /// once for all of them.
+    pub fn set_add_all<'m>(
+        &mut self,
+        mut place: Place,
+        key: &Key<'_>,
+        members: impl ExactSizeIterator<Item = &'m [u8]>,
+        bounds: SetBounds,
+    ) -> (Place, usize) {
+        let set = self.known_set(place);
+        let (Shape::Packed(packed), 2..) = (set.shape, members.len()) else {
+            let mut added = 0;
+            for member in members {
+                let (set, is_new) = self.set_add(place, key, member, bounds);
+                place = set;
+                added += usize::from(is_new);
+            }
+            return (place, added);
+        };
+        let before = set.form;
+        let mut new = NewSet::of(packed, before, bounds);
+        new.expect_more(members.len());
+        let added = members.filter(|member| new.add(member)).count();
+        let (shape, form) = new.into_parts();
+        match shape {
+            Owned::Packed(bytes) if added > 0 => {
+                let (range, count) = (COUNT..self.packed_len(place), packed::count(&bytes));
+                let splice = Splice { range, with: &bytes[COUNT..], count, code: form.code() };
+                place = self.entries.splice(place, key, &splice);
+            }
+            Owned::Packed(_) => self.entries.set_code(place, form.code()),
+            Owned::Large(fields) => {
+                place = self.make_large(place, key, Large::Set(fields));
+                self.entries.set_code(place, form.code());
+            }
+        }
+        (place, added)
+    }
+
+    fn packed_len(&self, place: Place) -> usize {
+        match self.known_set(place).shape {
+            Shape::Packed(packed) => packed.len(),
+            Shape::Large(_) => 0,
+        }
+    }
+
+    /// Removes a member of the set at `place`; says whether it was there. A set without members must not stay: the
+    /// caller removes its key.
+    pub fn set_remove(&mut self, place: Place, key: &Key<'_>, member: &[u8]) -> (Place, bool) {
+        let set = self.known_set(place);
+        let Shape::Packed(packed) = set.shape else {
+            // Looked for first: what is not there needs no pin.
+            let found = set.contains(member);
+            return (place, found && self.large_set(place).is_some_and(|fields| fields.remove(member)));
+        };
+        let Some(range) = Members::of(packed).find(member) else { return (place, false) };
+        let splice = Splice { range, with: &[], count: packed::count(packed) - 1, code: set.form.code() };
+        (self.entries.splice(place, key, &splice), true)
+    }
+
+    /// Removes a member chosen by `random`, a uniform random number, and puts it into `member`. The caller removes the
+    /// key of a set without members.
+    pub fn set_pop(&mut self, place: Place, key: &Key<'_>, random: u64, member: &mut Vec<u8>) -> Place {
+        member.clear();
+        let set = self.known_set(place);
+        let Shape::Packed(packed) = set.shape else {
+            if let Some(fields) = self.large_set(place) {
+                fields.pop(random, member);
+            }
+            return place;
+        };
+        let count = packed::count(packed);
+        let index = random.checked_rem(count as u64).unwrap_or_default() as usize;
+        let Some((range, chosen)) = Members::of(packed).nth(index) else { return place };
+        member.extend_from_slice(&chosen);
+        let splice = Splice { range, with: &[], count: count - 1, code: set.form.code() };
+        self.entries.splice(place, key, &splice)
+    }
+}

@@ -1,0 +1,379 @@
+//! A set as one run of bytes.
+//!
+//! ```text
+//!  0       2       3
+//! +-------+-------+---------+---------+-----+
+//! | count | width | integer | integer | ... |    integers in rising order, each of `width` bytes, 1 to 8
+//! +-------+-------+---------+---------+-----+
+//! | count |   0   | length | member | ...  |    members of any kind in the order in which they came
+//! +-------+-------+------------------------+
+//!  u16      u8
+//! ```
+//!
+//! A set without members is its count alone. Lengths are as [`crate::varint`] writes them. Which of the two it is does
+//! not depend on how OBJECT ENCODING calls it. Who edits a set computes the bytes that change and exchanges them.
+
+use std::cmp::Ordering;
+use std::ops::{Deref, Range};
+
+use smallvec::SmallVec;
+
+use crate::packed::COUNT;
+use crate::varint;
+
+/// Where the members begin.
+const FIRST: usize = COUNT + 1;
+/// The digits of the longest integer, and its sign.
+const MOST_DIGITS: usize = 20;
+
+/// A member as it is read.
+#[derive(Debug, Clone, Copy)]
+pub enum Member<'a> {
+    /// It lies somewhere as it is.
+    Bytes(&'a [u8]),
+    /// It lies somewhere as an integer.
+    Integer(Digits),
+}
+
+/// An integer as text.
+#[derive(Debug, Clone, Copy)]
+pub struct Digits {
+    digits: [u8; MOST_DIGITS],
+    len: u8,
+}
+
+impl From<i64> for Digits {
+    fn from(value: i64) -> Self {
+        let (mut buffer, mut digits) = (itoa::Buffer::new(), [0; MOST_DIGITS]);
+        let text = buffer.format(value).as_bytes();
+        digits[..text.len()].copy_from_slice(text);
+        Self { digits, len: text.len() as u8 }
+    }
+}
+
+impl Deref for Member<'_> {
+    type Target = [u8];
+
+    #[inline]
+    fn deref(&self) -> &[u8] {
+        match self {
+            Self::Bytes(bytes) => bytes,
+            Self::Integer(Digits { digits, len }) => &digits[..usize::from(*len)],
+        }
+    }
+}
+
+impl PartialEq for Member<'_> {
+    fn eq(&self, other: &Self) -> bool {
+        **self == **other
+    }
+}
+
+impl Eq for Member<'_> {}
+
+impl PartialOrd for Member<'_> {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Member<'_> {
+    fn cmp(&self, other: &Self) -> Ordering {
+        (**self).cmp(&**other)
+    }
+}
+
+/// The members of a packed set.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Members<'a> {
+    Integers(Integers<'a>),
+    /// The packed set.
+    Strings(&'a [u8]),
+}
+
+/// Integers of `width` bytes each, in rising order.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Integers<'a> {
+    packed: &'a [u8],
+    width: usize,
+}
+
+/// How many bytes an integer needs.
+fn width_of(value: i64) -> usize {
+    let bits = 65 - (value ^ value >> 63).leading_zeros();
+    bits.div_ceil(8) as usize
+}
+
+impl Integers<'_> {
+    fn len(&self) -> usize {
+        self.packed.len().saturating_sub(FIRST) / self.width
+    }
+
+    fn range(&self, index: usize) -> Range<usize> {
+        let start = FIRST + index * self.width;
+        start..start + self.width
+    }
+
+    #[inline]
+    fn at(&self, index: usize) -> i64 {
+        let Range { start, end } = self.range(index);
+        let last = match self.packed[..end].last_chunk() {
+            // What is before it goes with the shift.
+            Some(bytes) => i64::from_le_bytes(*bytes),
+            None => {
+                let mut bytes = [0; 8];
+                bytes[8 - self.width..].copy_from_slice(&self.packed[start..end]);
+                i64::from_le_bytes(bytes)
+            }
+        };
+        last >> (64 - 8 * self.width)
+    }
+
+    /// Where an integer is, or would be.
+    fn search(&self, value: i64) -> Result<usize, usize> {
+        let (mut low, mut high) = (0, self.len());
+        while low < high {
+            let middle = low.midpoint(high);
+            match self.at(middle).cmp(&value) {
+                Ordering::Less => low = middle + 1,
+                Ordering::Greater => high = middle,
+                Ordering::Equal => return Ok(middle),
+            }
+        }
+        Err(low)
+    }
+
+    fn iter(&self) -> impl DoubleEndedIterator<Item = i64> + Clone + use<'_> {
+        (0..self.len()).map(|index| self.at(index))
+    }
+}
+
+fn strings(packed: &[u8]) -> impl Iterator<Item = (Range<usize>, &[u8])> + Clone {
+    let mut at = FIRST;
+    std::iter::from_fn(move || {
+        if at >= packed.len() {
+            return None;
+        }
+        let start = at;
+        let len = varint::read(packed, &mut at);
+        let member = &packed[at..at + len];
+        at += len;
+        Some((start..at, member))
+    })
+}
+
+impl<'a> Members<'a> {
+    #[inline]
+    pub(crate) fn of(packed: &'a [u8]) -> Self {
+        match packed.get(COUNT) {
+            Some(0) => Self::Strings(packed),
+            width => Self::Integers(Integers { packed, width: width.map_or(1, |width| usize::from(*width)) }),
+        }
+    }
+
+    /// Where a member lies.
+    #[inline]
+    pub(crate) fn find(self, member: &[u8]) -> Option<Range<usize>> {
+        match self {
+            Self::Integers(integers) => {
+                integers.search(resp::parse_i64(member)?).ok().map(|index| integers.range(index))
+            }
+            Self::Strings(packed) => {
+                strings(packed).find(|(_, other)| *other == member).map(|(range, _)| range)
+            }
+        }
+    }
+
+    /// The member with this number, and where it lies.
+    pub(crate) fn nth(self, index: usize) -> Option<(Range<usize>, Member<'a>)> {
+        match self {
+            Self::Integers(integers) => (index < integers.len())
+                .then(|| (integers.range(index), Member::Integer(integers.at(index).into()))),
+            Self::Strings(packed) => {
+                strings(packed).nth(index).map(|(range, member)| (range, Member::Bytes(member)))
+            }
+        }
+    }
+
+    /// Those that stand in no order.
+    pub(crate) fn unordered(self) -> impl Iterator<Item = &'a [u8]> + Clone {
+        let packed = if let Self::Strings(packed) = self { packed } else { &[] };
+        strings(packed).map(|(_, member)| member)
+    }
+
+    pub(crate) fn for_each(self, visit: &mut dyn FnMut(Member<'a>)) {
+        match self {
+            Self::Integers(integers) => {
+                integers.iter().for_each(|value| visit(Member::Integer(value.into())));
+            }
+            Self::Strings(packed) => strings(packed).for_each(|(_, member)| visit(Member::Bytes(member))),
+        }
+    }
+}
+
+/// What makes a member one of a packed set.
+#[derive(Debug)]
+pub(crate) struct Addition {
+    /// These bytes are exchanged,
+    pub(crate) range: Range<usize>,
+    /// for these.
+    pub(crate) with: SmallVec<[u8; 64]>,
+    /// Whether all members were integers and this is one too.
+    pub(crate) integers: bool,
+    /// The length of the new member, or of the longest if all others were integers.
+    pub(crate) longest: usize,
+}
+
+impl Addition {
+    /// What adds `member`, unless it is there.
+    pub(crate) fn of(packed: &[u8], member: &[u8]) -> Option<Self> {
+        let members = Members::of(packed);
+        let Members::Integers(integers) = members else {
+            return members.find(member).is_none().then(|| Self::of_string(packed, member));
+        };
+        let Some(value) = resp::parse_i64(member) else {
+            return Some(Self::of_first_string(&integers, member));
+        };
+        let at = integers.search(value).err()?;
+        let width = width_of(value).max(integers.width);
+        let mut with = SmallVec::new();
+        let range = if integers.len() > 0 && width == integers.width {
+            push_integer(&mut with, value, width);
+            let start = integers.range(at).start;
+            start..start
+        } else {
+            // All of them have the width of the widest.
+            with.push(width as u8);
+            let all = integers.iter().take(at).chain([value]).chain(integers.iter().skip(at));
+            all.for_each(|value| push_integer(&mut with, value, width));
+            COUNT..packed.len()
+        };
+        Some(Self { range, with, integers: true, longest: member.len() })
+    }
+
+    fn of_string(packed: &[u8], member: &[u8]) -> Self {
+        let mut with = SmallVec::new();
+        push_string(&mut with, member);
+        Self { range: packed.len()..packed.len(), with, integers: false, longest: member.len() }
+    }
+
+    /// Integers become strings when there is another member beside them.
+    fn of_first_string(integers: &Integers<'_>, member: &[u8]) -> Self {
+        let mut with = SmallVec::new();
+        push_all_as_strings(&mut with, integers);
+        push_string(&mut with, member);
+        let ends = integers.iter().next().into_iter().chain(integers.iter().next_back());
+        let longest = ends.map(|value| usize::from(Digits::from(value).len)).chain([member.len()]).max();
+        let range = COUNT..integers.packed.len();
+        Self { range, with, integers: false, longest: longest.unwrap_or_default() }
+    }
+}
+
+/// Integers that are no longer to be in order: as strings.
+pub(crate) fn as_strings(packed: &mut Vec<u8>) {
+    if let Members::Integers(integers) = Members::of(packed) {
+        let mut with = SmallVec::new();
+        push_all_as_strings(&mut with, &integers);
+        packed.truncate(COUNT);
+        packed.extend_from_slice(&with);
+    }
+}
+
+/// A member that is not there, behind the others; they are strings.
+pub(crate) fn append_string(packed: &mut Vec<u8>, member: &[u8]) {
+    let (mut head, mut len) = ([0; varint::MOST], 0);
+    varint::write(&mut head, &mut len, member.len());
+    packed.extend_from_slice(&head[..len]);
+    packed.extend_from_slice(member);
+}
+
+fn push_integer(out: &mut SmallVec<[u8; 64]>, value: i64, width: usize) {
+    out.extend_from_slice(&value.to_le_bytes()[..width]);
+}
+
+fn push_string(out: &mut SmallVec<[u8; 64]>, member: &[u8]) {
+    let (mut head, mut len) = ([0; varint::MOST], 0);
+    varint::write(&mut head, &mut len, member.len());
+    out.extend_from_slice(&head[..len]);
+    out.extend_from_slice(member);
+}
+
+fn push_all_as_strings(out: &mut SmallVec<[u8; 64]>, integers: &Integers<'_>) {
+    out.push(0);
+    integers.iter().for_each(|value| push_string(out, &Member::Integer(value.into())));
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    fn add(packed: &mut Vec<u8>, member: &[u8]) -> bool {
+        let Some(Addition { range, with, .. }) = Addition::of(packed, member) else { return false };
+        packed.splice(range, with);
+        true
+    }
+
+    fn all(packed: &[u8]) -> Vec<Vec<u8>> {
+        let mut all = Vec::new();
+        Members::of(packed).for_each(&mut |member| all.push(member.to_vec()));
+        all
+    }
+
+    #[test]
+    fn widths_are_as_small_as_they_can_be() {
+        for (value, width) in [
+            (0, 1),
+            (-1, 1),
+            (127, 1),
+            (-128, 1),
+            (128, 2),
+            (-129, 2),
+            (32_767, 2),
+            (32_768, 3),
+            (1 << 31, 5),
+            (i64::MAX, 8),
+            (i64::MIN, 8),
+        ] {
+            assert_eq!(width_of(value), width, "{value}");
+        }
+    }
+
+    #[test]
+    fn integers_of_every_width_are_kept_in_order() {
+        let mut packed = vec![0; COUNT];
+        let mut twin = BTreeSet::new();
+        assert_eq!(Members::of(&packed).find(b"5"), None);
+        for value in [5, 0, -1, 127, 128, -129, 7, 70_000, -40_000, 5, 1 << 40, i64::MIN, i64::MAX, 3, 0] {
+            assert_eq!(add(&mut packed, value.to_string().as_bytes()), twin.insert(value), "{value}");
+            let expected: Vec<_> = twin.iter().map(|value| value.to_string().into_bytes()).collect();
+            assert_eq!(all(&packed), expected);
+            for (index, value) in twin.iter().enumerate() {
+                let text = value.to_string();
+                let found = Members::of(&packed).find(text.as_bytes()).expect("there");
+                assert_eq!(Members::of(&packed).nth(index), Some((found, Member::Bytes(text.as_bytes()))));
+            }
+        }
+        for text in ["05", "+5", "5 ", "", "4", "9223372036854775808"] {
+            assert_eq!(Members::of(&packed).find(text.as_bytes()), None);
+        }
+        let range = Members::of(&packed).find(b"128").expect("there");
+        packed.drain(range);
+        assert_eq!(Members::of(&packed).find(b"128"), None);
+        assert_eq!(all(&packed).len(), twin.len() - 1);
+    }
+
+    #[test]
+    fn another_member_makes_strings_of_integers() {
+        let mut packed = vec![0; COUNT];
+        let long = vec![b'x'; 300];
+        for member in [&b"12"[..], b"-7", b"07", &long, b"", b"9"] {
+            assert!(add(&mut packed, member));
+            assert!(!add(&mut packed, member));
+        }
+        assert_eq!(all(&packed), [&b"-7"[..], b"12", b"07", &long, b"", b"9"]);
+        let addition = Addition::of(&[0, 0, 1, 0xf9, 12], b"a").expect("new");
+        assert_eq!((addition.longest, addition.integers), (2, false));
+    }
+}

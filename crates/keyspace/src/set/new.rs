@@ -1,0 +1,134 @@
+//! A set that is being made: of what a command sends, or of other sets.
+
+use super::members::{Addition, Members};
+use super::{OfSet, SetRef, Shape};
+use crate::entries::Loose;
+use crate::fields::Fields;
+use crate::kind::{Form, Kind, SetBounds};
+use crate::large::Large;
+use crate::packed::{self, About, COUNT, MOST_BYTES};
+use crate::table::Detached;
+
+/// A set that lies in no table yet. Its name follows the thresholds as if the members had come one by one.
+#[derive(Debug)]
+pub struct NewSet {
+    shape: Owned,
+    form: Form,
+    bounds: SetBounds,
+}
+
+#[derive(Debug)]
+pub(super) enum Owned {
+    Packed(Vec<u8>),
+    Large(Box<Fields<OfSet>>),
+}
+
+impl NewSet {
+    /// One without members.
+    #[must_use]
+    pub fn new(bounds: SetBounds) -> Self {
+        Self { shape: Owned::Packed(vec![0; COUNT]), form: Form::first_of(Kind::Set), bounds }
+    }
+
+    /// A copy of a packed set.
+    pub(super) fn of(packed: &[u8], form: Form, bounds: SetBounds) -> Self {
+        Self { shape: Owned::Packed(packed.to_vec()), form, bounds }
+    }
+
+    /// So many members are to come at once, whether or not they are new: it is called as if all were.
+    pub fn expect_more(&mut self, count: usize) {
+        let about = About { count: count as u32, ..About::of(self.form) };
+        self.form = self.form.renamed_set(&about, self.bounds);
+    }
+
+    /// Adds a member; says whether it was not there.
+    pub fn add(&mut self, member: &[u8]) -> bool {
+        let fields = match &mut self.shape {
+            Owned::Large(fields) => fields,
+            Owned::Packed(bytes) => {
+                let Some(addition) = Addition::of(bytes, member) else { return false };
+                let count = packed::count(bytes) + 1;
+                self.form = self.form.renamed_set(&addition.about(count), self.bounds);
+                if !outgrows(&addition, bytes.len(), count, self.form) {
+                    bytes.splice(addition.range, addition.with);
+                    packed::set_count(bytes, count);
+                    return true;
+                }
+                let fields = large(bytes);
+                self.shape = Owned::Large(fields);
+                return self.add(member);
+            }
+        };
+        let is_new = fields.insert_if_new(member);
+        if is_new {
+            let about = about(member, fields.len());
+            self.form = self.form.renamed_set(&about, self.bounds);
+        }
+        is_new
+    }
+
+    /// Takes a member out; says whether it was there.
+    pub fn remove(&mut self, member: &[u8]) -> bool {
+        match &mut self.shape {
+            Owned::Large(fields) => fields.remove(member),
+            Owned::Packed(bytes) => {
+                let Some(range) = Members::of(bytes).find(member) else { return false };
+                let count = packed::count(bytes) - 1;
+                bytes.drain(range);
+                packed::set_count(bytes, count);
+                true
+            }
+        }
+    }
+
+    /// As it is read.
+    #[must_use]
+    pub fn view(&self) -> SetRef<'_> {
+        let shape = match &self.shape {
+            Owned::Packed(bytes) => Shape::Packed(bytes),
+            Owned::Large(fields) => Shape::Large(fields),
+        };
+        SetRef { shape, form: self.form }
+    }
+
+    pub(super) fn into_parts(self) -> (Owned, Form) {
+        (self.shape, self.form)
+    }
+
+    /// To be put under a key.
+    pub fn into_value(self) -> Detached {
+        let value = match self.shape {
+            Owned::Packed(bytes) => Loose::Bytes(bytes.into()),
+            Owned::Large(fields) => Loose::Outside(Large::Set(fields)),
+        };
+        Detached::of(self.form, value)
+    }
+}
+
+/// Whether a packed set of `len` bytes becomes a large one when it has `count` members, one by this addition.
+pub(super) fn outgrows(addition: &Addition, len: usize, count: usize, form: Form) -> bool {
+    len - addition.range.len() + addition.with.len() > MOST_BYTES || count > form.most_packed()
+}
+
+/// The members of a packed set as a large one.
+pub(super) fn large(packed: &[u8]) -> Box<Fields<OfSet>> {
+    let mut fields = Box::<Fields<OfSet>>::default();
+    Members::of(packed).for_each(&mut |member| {
+        fields.insert_if_new(&member);
+    });
+    fields
+}
+
+/// What is to be known of a member that was added to a large set, which has `count` now.
+pub(super) fn about(member: &[u8], count: usize) -> About {
+    let form = if resp::parse_i64(member).is_some() { Form::IntsetSet } else { Form::ListpackSet };
+    About { count: count as u32, longest: member.len() as u32, ..About::of(form) }
+}
+
+impl Addition {
+    /// What is to be known of a packed set, which has `count` members by this.
+    pub(super) fn about(&self, count: usize) -> About {
+        let form = if self.integers { Form::IntsetSet } else { Form::ListpackSet };
+        About { count: count as u32, longest: self.longest as u32, ..About::of(form) }
+    }
+}

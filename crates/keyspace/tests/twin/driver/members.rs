@@ -1,0 +1,152 @@
+//! What is done to sets.
+
+use std::collections::BTreeSet;
+
+use keyspace::{NewSet, SetBounds};
+
+use super::*;
+
+const LIMITS: SetBounds = SetBounds { intset: 15, listpack: Bounds { entries: 20, value: 30 } };
+
+/// What a set is called that had this name and gets a member.
+fn renamed(name: &'static str, members: &BTreeSet<Vec<u8>>, member: &[u8]) -> &'static str {
+    let is_integer = |member: &[u8]| {
+        let number = std::str::from_utf8(member).ok().and_then(|text| text.parse::<i64>().ok());
+        number.is_some_and(|number| number.to_string().as_bytes() == member)
+    };
+    let listpack = || {
+        let small = members.len() <= LIMITS.listpack.entries && member.len() <= LIMITS.listpack.value;
+        if small { "listpack" } else { "hashtable" }
+    };
+    match name {
+        "intset" if is_integer(member) && members.len() <= LIMITS.intset => "intset",
+        "intset" if is_integer(member) => "hashtable",
+        "intset" | "listpack" => listpack(),
+        other => other,
+    }
+}
+
+impl Driver {
+    /// Most sets have integers, of one length or another, and few anything else.
+    fn any_member(&mut self, key: &[u8]) -> Vec<u8> {
+        let members = [3, 30, self.shape.fields][self.random(3) as usize];
+        let number = self.random(members);
+        let kind = key.iter().map(|byte| u64::from(*byte)).sum::<u64>() % 4;
+        match (kind, self.random(60)) {
+            (0, 0) => self.any_value(),
+            (0, _) => number.to_string().into_bytes(),
+            (1, _) => ((number as i64 - 20) << (8 * (number % 7))).to_string().into_bytes(),
+            (2, 0) => self.any_value(),
+            _ => format!("m{number}").into_bytes(),
+        }
+    }
+
+    fn any_set(&mut self) -> Option<(u16, Vec<u8>, Entry)> {
+        let (db, bytes) = self.any_key();
+        let old = self.model.get(&(db, bytes.clone())).cloned();
+        let entry = old.unwrap_or(Entry { data: Data::Set(BTreeSet::new(), "intset"), expiry: None });
+        if !matches!(entry.data, Data::Set(..)) {
+            self.delete_key(db, &bytes);
+            return None;
+        }
+        Some((db, bytes, entry))
+    }
+
+    /// Adds members to a set, which may be new, one by one or at once.
+    pub(super) fn set_add(&mut self) {
+        let Some((db, bytes, mut entry)) = self.any_set() else { return };
+        let times = if self.random(10) == 0 { self.shape.fields } else { 1 + self.random(5) };
+        let new: Vec<Vec<u8>> = (0..times).map(|_| self.any_member(&bytes)).collect();
+        let singly = self.random(2) == 0;
+        let made = !self.model.contains_key(&(db, bytes.clone())) && self.random(2) == 0;
+        let Data::Set(members, name) = &mut entry.data else { panic!("seen above") };
+        if !singly && new.len() > 1 && !made {
+            *name = match *name {
+                "intset" if new.len() > LIMITS.intset => "hashtable",
+                "listpack" if new.len() > LIMITS.listpack.entries => "hashtable",
+                name => name,
+            };
+        }
+        let mut expected = 0;
+        for member in &new {
+            if members.insert(member.clone()) {
+                *name = renamed(name, members, member);
+                expected += 1;
+            }
+        }
+        let added = self.with_key(db, &bytes, |table, key, place| {
+            if made {
+                let mut set = NewSet::new(LIMITS);
+                let added = new.iter().filter(|member| set.add(member)).count();
+                assert_eq!(set.view().len(), added);
+                table.attach(key, set.into_value(), None);
+                return added;
+            }
+            let mut place = place.unwrap_or_else(|| table.insert(key, Packed::empty(Kind::Set), None));
+            if !singly {
+                let members = new.iter().map(Vec::as_slice);
+                return table.set_add_all(place, key, members, LIMITS).1;
+            }
+            let mut added = 0;
+            for member in &new {
+                let (set, is_new) = table.set_add(place, key, member, LIMITS);
+                place = set;
+                added += usize::from(is_new);
+            }
+            added
+        });
+        assert_eq!(added, expected);
+        self.check_set(db, &bytes, &entry);
+        self.note_added(db, &bytes, entry);
+    }
+
+    /// Removes members, those that are named or any.
+    pub(super) fn set_remove(&mut self) {
+        let (db, bytes) = self.any_key();
+        let Some(mut entry) = self.model.get(&(db, bytes.clone())).cloned() else { return };
+        let Data::Set(members, _) = &mut entry.data else { return self.delete_key(db, &bytes) };
+        let many = if self.random(6) == 0 { self.shape.fields } else { 3 };
+        for _ in 0..many {
+            let (pops, random) = (self.random(2) == 0, self.random(u64::from(u32::MAX)) << 20);
+            let mut member = self.any_member(&bytes);
+            let removed = self.with_key(db, &bytes, |table, key, place| {
+                let place = place.expect("there");
+                let (place, removed) = if pops {
+                    (table.set_pop(place, key, random, &mut member), true)
+                } else {
+                    table.set_remove(place, key, &member)
+                };
+                if table.set(place).is_some_and(|set| set.is_empty()) {
+                    drop(table.remove(place, key));
+                }
+                removed
+            });
+            assert_eq!(members.remove(&member), removed);
+            if members.is_empty() {
+                return self.note_removed(db, &bytes);
+            }
+        }
+        self.check_set(db, &bytes, &entry);
+        self.note_added(db, &bytes, entry);
+    }
+
+    /// Whichever way a set is looked at, it is what it should be.
+    fn check_set(&mut self, db: u16, bytes: &[u8], entry: &Entry) {
+        let count = self.random(10) as usize;
+        let random = self.random(u64::from(u32::MAX)) << 20;
+        let other = self.any_member(bytes);
+        let Data::Set(members, _) = &entry.data else { panic!("a set") };
+        self.with_key(db, bytes, |table, _, place| {
+            let place = place.expect("there");
+            assert_eq!(&Entry::read(table.value(place), table.expiry(place)), entry);
+            let set = table.set(place).expect("a set");
+            let (mut seen, mut position) = (BTreeSet::new(), Some(0));
+            while let Some(from) = position {
+                position = set.scan(from, count, &mut |member| assert!(seen.insert(member.to_vec())));
+            }
+            assert_eq!(&seen, members);
+            assert_eq!(set.contains(&other), members.contains(&other));
+            assert!(set.random(random).is_some_and(|member| members.contains(&*member)));
+        });
+    }
+}
