@@ -6,12 +6,14 @@
 mod flat;
 mod hash;
 mod names;
+mod set;
 mod string;
 
 use std::io::{self, Read, Write};
 
 use hash::HashCodec;
 use keyspace::{Builder, Elements, Kind, Limits, Packed, Part, Shown, Value};
+use set::SetCodec;
 use string::StringCodec;
 
 use crate::Dialect;
@@ -22,18 +24,15 @@ use crate::error::{RdbError, Reason};
 /// The numbers of the types that are not read, and how users know them.
 const UNSUPPORTED: &[(u8, &str)] = &[
     (1, "list"),
-    (2, "set"),
     (3, "sorted set"),
     (5, "sorted set"),
     (10, "list as a ziplist"),
-    (11, "set as an intset"),
     (12, "sorted set as a ziplist"),
     (14, "list as a quicklist"),
     (15, "stream"),
     (17, "sorted set as a listpack"),
     (18, "list as a quicklist of listpacks"),
     (19, "stream"),
-    (20, "set as a listpack"),
     (21, "stream"),
     (23, "hash with expiring fields"),
 ];
@@ -123,6 +122,7 @@ impl ValueBuffer {
 fn codes(kind: Kind) -> &'static [u8] {
     match kind {
         Kind::String => StringCodec::CODES,
+        Kind::Set => SetCodec::CODES,
         Kind::Hash => HashCodec::CODES,
     }
 }
@@ -131,6 +131,7 @@ fn codes(kind: Kind) -> &'static [u8] {
 pub(crate) fn type_code(value: &Value<'_>, dialect: Dialect) -> u8 {
     match value {
         Value::String(string) => StringCodec::code(string, dialect),
+        Value::Set(set) => SetCodec::code(set, dialect),
         Value::Hash(hash) => HashCodec::code(hash, dialect),
     }
 }
@@ -139,6 +140,7 @@ pub(crate) fn type_code(value: &Value<'_>, dialect: Dialect) -> u8 {
 pub(crate) fn write<W: Write>(code: u8, value: &Value<'_>, out: &mut Encoder<W>) -> io::Result<()> {
     match value {
         Value::String(string) => StringCodec::write(code, string, out),
+        Value::Set(set) => SetCodec::write(code, set, out),
         Value::Hash(hash) => HashCodec::write(code, hash, out),
     }
 }
@@ -148,6 +150,7 @@ pub(crate) fn shown_code(shown: &Shown<'_>, dialect: Dialect) -> u8 {
     match shown {
         Shown::Whole(value) => type_code(value, dialect),
         Shown::Part(part) => match &part.elements {
+            Elements::Set(members) => SetCodec::part_code(members, dialect),
             Elements::Hash(fields) => HashCodec::part_code(fields, dialect),
         },
     }
@@ -166,6 +169,7 @@ pub(crate) fn write_part<W: Write>(code: u8, part: &Part<'_>, out: &mut Encoder<
         C::write_part(code, elements, out)
     }
     match &part.elements {
+        Elements::Set(members) => write::<SetCodec, W>((code, part), members, out),
         Elements::Hash(fields) => write::<HashCodec, W>((code, part), fields, out),
     }
 }
@@ -195,6 +199,7 @@ pub(crate) fn read<R: Read>(
     buffer.packed.begin(kind);
     match kind {
         Kind::String => StringCodec::read(code, source, buffer),
+        Kind::Set => SetCodec::read(code, source, buffer),
         Kind::Hash => HashCodec::read(code, source, buffer),
     }?;
     buffer.packed.name_by(&buffer.limits);
@@ -209,6 +214,7 @@ pub(crate) fn read_more<R: Read>(source: &mut Source<R>, buffer: &mut ValueBuffe
     match kind {
         // Always whole.
         Kind::String => Ok(()),
+        Kind::Set => SetCodec::read_more(source, buffer),
         Kind::Hash => HashCodec::read_more(source, buffer),
     }
 }

@@ -1,0 +1,140 @@
+//! Sets.
+//!
+//! Written as strings behind their number (type 2), which every version reads; integers among them take their short
+//! form, and who reads them makes an intset of them where they are few.
+//!
+//! | type | form |
+//! | ---: | --- |
+//! | 2 | number of members; each |
+//! | 11 | one string that is an intset: bytes of an integer (2, 4 or 8), how many, the integers in rising order |
+//! | 20 | (Redis 7.2) one string that is a listpack |
+
+use std::io::{self, Read, Write};
+
+use keyspace::{FieldsPart, Member, SetRef};
+
+use super::{Codec, InParts, Rest, ValueBuffer, flat, names};
+use crate::Dialect;
+use crate::decode::Source;
+use crate::encode::Encoder;
+use crate::error::{RdbError, Reason};
+
+const MEMBERS: u8 = 2;
+const INTSET: u8 = 11;
+const LISTPACK: u8 = 20;
+
+/// A set with more bytes than this is read in parts, so that it is not held twice as it is stored.
+const PART: usize = 128 << 10;
+const TWICE: Reason = Reason::BadValue("a set with the same member twice");
+
+pub(super) struct SetCodec;
+
+impl Codec for SetCodec {
+    const CODES: &'static [u8] = &[MEMBERS, INTSET, LISTPACK];
+    type Value<'a> = SetRef<'a>;
+
+    fn code(_: &SetRef<'_>, _: Dialect) -> u8 {
+        MEMBERS
+    }
+
+    fn write<W: Write>(_: u8, set: &SetRef<'_>, out: &mut Encoder<W>) -> io::Result<()> {
+        out.len(set.len() as u64)?;
+        let mut outcome = Ok(());
+        set.for_each(&mut |member| {
+            if outcome.is_ok() {
+                outcome = out.string(&member);
+            }
+        });
+        outcome
+    }
+
+    fn read<R: Read>(code: u8, source: &mut Source<R>, buffer: &mut ValueBuffer) -> Result<(), RdbError> {
+        if code == MEMBERS {
+            buffer.rest = Rest { code, base: 0, elements: source.len()? };
+            Self::read_more(source, buffer)?;
+        } else {
+            let ValueBuffer { packed, first: blob, .. } = buffer;
+            source.string(blob)?;
+            let mut push = |member: &[u8]| if packed.push_member(member) { Ok(()) } else { Err(TWICE) };
+            let outcome =
+                if code == INTSET { read_intset(blob, &mut push) } else { read_listpack(blob, &mut push) };
+            outcome.map_err(|reason| source.error(reason))?;
+        }
+        let set = buffer.value();
+        if set.is_empty() {
+            return Err(source.error(Reason::BadValue("a set without members")));
+        }
+        // Whoever puts parts together looks for members that come twice.
+        if !buffer.is_part() && names::one_twice(set.unordered_members(), set.len()) {
+            return Err(source.error(TWICE));
+        }
+        Ok(())
+    }
+}
+
+impl InParts for SetCodec {
+    type Part<'a> = FieldsPart<'a>;
+
+    fn part_code(_: &FieldsPart<'_>, _: Dialect) -> u8 {
+        MEMBERS
+    }
+
+    fn write_head<W: Write>(_: u8, total: usize, out: &mut Encoder<W>) -> io::Result<()> {
+        out.len(total as u64)
+    }
+
+    fn write_part<W: Write>(_: u8, part: &FieldsPart<'_>, out: &mut Encoder<W>) -> io::Result<()> {
+        let mut outcome = Ok(());
+        part.for_each(&mut |member| {
+            if outcome.is_ok() {
+                outcome = out.string(member.name);
+            }
+        });
+        outcome
+    }
+
+    /// Reads members until there are enough for a part.
+    fn read_more<R: Read>(source: &mut Source<R>, buffer: &mut ValueBuffer) -> Result<(), RdbError> {
+        let ValueBuffer { packed, first: member, rest, .. } = buffer;
+        while rest.elements > 0 && packed.packed().bytes().len() < PART {
+            rest.elements -= 1;
+            source.string(member)?;
+            if !packed.push_member(member) {
+                return Err(source.error(TWICE));
+            }
+        }
+        Ok(())
+    }
+}
+
+type Push<'p> = &'p mut dyn FnMut(&[u8]) -> Result<(), Reason>;
+
+fn read_intset(blob: &[u8], push: Push<'_>) -> Result<(), Reason> {
+    const BROKEN: Reason = Reason::BadValue("an intset that is broken");
+    let (head, integers) = blob.split_first_chunk::<8>().ok_or(BROKEN)?;
+    let number = |at: usize| u32::from_le_bytes(*head[at..].first_chunk().expect("four bytes")) as usize;
+    let (width, count) = (number(0), number(4));
+    if !matches!(width, 2 | 4 | 8) || count.checked_mul(width) != Some(integers.len()) {
+        return Err(BROKEN);
+    }
+    let mut last = None;
+    for bytes in integers.chunks_exact(width) {
+        let mut wide = [0; 8];
+        wide[8 - width..].copy_from_slice(bytes);
+        let value = i64::from_le_bytes(wide) >> (64 - 8 * width);
+        if last.is_some_and(|last| last >= value) {
+            return Err(Reason::BadValue("an intset that is not in order"));
+        }
+        last = Some(value);
+        push(&Member::Integer(value.into()))?;
+    }
+    Ok(())
+}
+
+fn read_listpack(blob: &[u8], push: Push<'_>) -> Result<(), Reason> {
+    let items = flat::listpack(blob).ok_or(Reason::BadValue("a packed set that is broken"))?;
+    items.iter().try_for_each(|item| push(item.as_bytes(&mut Default::default())))
+}
+
+#[cfg(test)]
+mod tests;
