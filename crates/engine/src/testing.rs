@@ -8,9 +8,11 @@ use parking_lot::Mutex;
 use resp::{Batch, Limits, Parser, Request, Value, parse_value};
 use slot_routing::{Endpoint, Epoch, Member, NodeId, ReplOffset, Role, Slot, Topology};
 
+use crate::clients::Link;
 use crate::dispatch::Flow;
 use crate::effects::{EffectLog, NoLog};
 use crate::engine::{Engine, Worker};
+use crate::notifications::Class;
 use crate::session::{Origin, Session};
 
 /// What a log was told: the database, then the commands in wire form.
@@ -168,4 +170,42 @@ impl Client {
             assert_eq!(shown, *reply, "{line}");
         }
     }
+
+    /// Runs a table of commands, each with the events that subscribers hear of by it: the event and the key of each,
+    /// `@` and the number of the database between them where that is not 0.
+    pub(crate) fn events(&mut self, table: &[(&str, &str)]) {
+        let settings = &self.engine.settings;
+        let before = settings.notified();
+        settings.set_notified(Class::KEYEVENT | Class::ALL);
+        let seen = self.engine.clients.connect(Link::default(), self.now, Box::new(|| ()));
+        let listener = Session::of(seen, Origin::Client, true);
+        let client = std::mem::replace(&mut self.session, listener);
+        self.wire("psubscribe __keyevent@*");
+        let mut listener = std::mem::replace(&mut self.session, client);
+        for (line, events) in table {
+            self.wire(line);
+            assert_eq!(heard(&listener), *events, "{line}");
+        }
+        self.engine.disconnect(&mut listener);
+        self.engine.settings.set_notified(before);
+    }
+}
+
+/// What a subscriber to the events of keys has heard of.
+fn heard(listener: &Session) -> String {
+    let (mut wire, mut events) = (Vec::new(), Vec::new());
+    listener.take_messages(&mut wire);
+    let mut left = &wire[..];
+    while let Some((message, len)) = parse_value(left).expect("a well-formed message") {
+        let [_, _, channel, key] = message.as_array().expect("a message of a pattern") else {
+            panic!("{message:?}")
+        };
+        let text = |value: &Value| String::from_utf8_lossy(value.as_bytes().expect("text")).into_owned();
+        let channel = text(channel);
+        let (db, event) = channel["__keyevent@".len()..].split_once("__:").expect("an event of a database");
+        let db = if db == "0" { String::new() } else { format!("@{db}") };
+        events.push(format!("{event}{db} {}", text(key)));
+        left = &left[len..];
+    }
+    events.join(", ")
 }

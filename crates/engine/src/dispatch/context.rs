@@ -131,7 +131,13 @@ impl<'a> Context<'a> {
     /// [`Context::modified`], behind it, with the event that Redis has for it.
     #[inline]
     pub fn notify(&self, class: Class, event: &str, key: &Key<'_>) {
-        self.engine.notify(class, event, self.session.db, key.bytes());
+        self.notify_in(self.session.db, class, event, key);
+    }
+
+    /// [`Context::notify`] of a key of another database.
+    #[inline]
+    pub fn notify_in(&self, db: u16, class: Class, event: &str, key: &Key<'_>) {
+        self.engine.notify(class, event, db, key.bytes());
     }
 
     /// Those who wait for the key, if anybody does, are served after the command.

@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering;
 
 use crate::context::Context;
 use crate::error::CommandError;
+use crate::notifications::Class;
 
 pub(super) fn dump(context: &mut Context<'_>) -> Result<(), CommandError> {
     let key = context.key(1);
@@ -85,6 +86,7 @@ pub(super) fn restore(context: &mut Context<'_>) -> Result<(), CommandError> {
     if expiry.is_some_and(|at| at <= context.now) && context.deletes_expired() {
         if let Some(place) = found {
             context.delete(&key, place);
+            context.notify(Class::GENERIC, "del", &key);
             context.effect(&[b"DEL", key.bytes()]);
         }
         context.reply.ok();
@@ -94,6 +96,7 @@ pub(super) fn restore(context: &mut Context<'_>) -> Result<(), CommandError> {
         Restored::Whole(value) => context.put(&key, found, value, expiry),
         Restored::Large(hash) => context.put_made(&key, found, hash, expiry),
     }
+    context.notify(Class::GENERIC, "restore", &key);
     let (now, lfu) = (context.now, context.engine.settings.lfu().is_some());
     let usage = match (lfu, options.idle, options.frequency) {
         (false, Some(idle), _) => Some(Usage::idle(now, idle.unsigned_abs())),
@@ -169,5 +172,19 @@ mod tests {
         }
         let broken = error("ERR DUMP payload version or checksum are wrong");
         assert_eq!(restore(&mut client, "new", "0", &payload[..payload.len() - 1], &[]), broken);
+    }
+
+    #[test]
+    fn what_subscribers_hear_of() {
+        let mut client = Client::new();
+        client.table(&[("set k v", "+OK")]);
+        let Value::Bulk(payload) = client.call(&["dump", "k"]) else { panic!("no payload") };
+        let payload: String = payload.iter().map(|byte| format!("\\x{byte:02x}")).collect();
+        client.events(&[
+            (&format!("restore r 0 \"{payload}\""), "restore r"),
+            (&format!("restore r 0 \"{payload}\""), ""),
+            (&format!("restore r 1 \"{payload}\" absttl replace"), "del r"),
+            (&format!("restore r 1 \"{payload}\" absttl"), ""),
+        ]);
     }
 }

@@ -4,6 +4,7 @@ use keyspace::{Key, Place};
 
 use crate::context::Context;
 use crate::error::CommandError;
+use crate::notifications::Class;
 
 /// DEL and UNLINK.
 pub(super) fn del(context: &mut Context<'_>) -> Result<(), CommandError> {
@@ -12,6 +13,7 @@ pub(super) fn del(context: &mut Context<'_>) -> Result<(), CommandError> {
         let key = context.key(index);
         if let Some(place) = context.find(&key) {
             context.delete(&key, place);
+            context.notify(Class::GENERIC, "del", &key);
             deleted += 1;
         }
     }
@@ -77,5 +79,33 @@ mod tests {
             ("del", "-ERR wrong number of arguments for 'del' command"),
         ]);
         assert_eq!(client.log(), ["0 mset a 1 b 2", "0 del a nosuch a", "0 unlink b"]);
+    }
+
+    #[test]
+    fn what_subscribers_hear_of() {
+        Client::new().events(&[
+            ("mset a 1 b 2", "set a, set b"),
+            ("del a nosuch a b", "del a, del b"),
+            ("set a 1", "set a"),
+            ("unlink a", "del a"),
+            ("set a 1", "set a"),
+            ("expire a 100", "expire a"),
+            ("expire a 100 nx", ""),
+            ("persist a", "persist a"),
+            ("persist a", ""),
+            ("touch a", ""),
+            ("rename a b", "rename_from a, rename_to b"),
+            ("rename b b", ""),
+            ("renamenx b c", "rename_from b, rename_to c"),
+            ("copy c d", "copy_to d"),
+            ("copy c d", ""),
+            ("copy c d db 1 replace", "copy_to@1 d"),
+            ("move c 3", "move_from c, move_to@3 c"),
+            ("pexpireat d 1", "del d"),
+            ("select 1", ""),
+            ("expire d -1", "del@1 d"),
+            ("select 0", ""),
+            ("set d 1", "set d"),
+        ]);
     }
 }

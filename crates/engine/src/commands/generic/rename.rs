@@ -5,6 +5,7 @@ use keyspace::{Key, Place};
 use crate::commands::connection::database;
 use crate::context::Context;
 use crate::error::CommandError;
+use crate::notifications::Class;
 
 const SAME: CommandError = CommandError::text("ERR source and destination objects are the same");
 
@@ -29,6 +30,8 @@ fn rename_key(context: &mut Context<'_>, replace: bool) -> Result<bool, CommandE
     }
     let db = context.session.db;
     carry(context, &from, db, &to);
+    context.notify(Class::GENERIC, "rename_from", &from);
+    context.notify(Class::GENERIC, "rename_to", &to);
     Ok(true)
 }
 
@@ -75,6 +78,8 @@ pub(super) fn move_key(context: &mut Context<'_>) -> Result<(), CommandError> {
     let moved = match context.find(&key) {
         Some(_) if context.find_in(to, &key).is_none() => {
             carry(context, &key, to, &key);
+            context.notify(Class::GENERIC, "move_from", &key);
+            context.notify_in(to, Class::GENERIC, "move_to", &key);
             true
         }
         _ => false,
@@ -114,6 +119,7 @@ pub(super) fn copy(context: &mut Context<'_>) -> Result<(), CommandError> {
             // Looking for the source may have deleted it, expired, and the two may share a table.
             let there = there.and_then(|_| context.find_in(db, &to));
             transfer(context, &from, place, db, &to, there);
+            context.notify_in(db, Class::GENERIC, "copy_to", &to);
             true
         }
         _ => false,

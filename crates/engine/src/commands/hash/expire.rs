@@ -7,6 +7,7 @@ use super::options::{fields_at, fields_word, parse_time};
 use crate::commands::time_arg::{Base, Unit, When};
 use crate::context::Context;
 use crate::error::CommandError;
+use crate::notifications::Class;
 
 /// What became of a field, as the replies say it.
 const MISSING: i64 = -2;
@@ -139,10 +140,15 @@ impl<'c, 'a> Change<'c, 'a> {
         if timed.is_empty() && untimed.is_empty() && deleted.is_empty() {
             return;
         }
+        context.modified(&key);
+        for (names, event) in [(&timed, "hexpire"), (&untimed, "hpersist"), (&deleted, "hdel")] {
+            if !names.is_empty() {
+                context.notify(Class::HASH, event, &key);
+            }
+        }
         if let Some(place) = place {
             context.drop_if_empty(&key, place);
         }
-        context.modified(&key);
         let mut digits = itoa::Buffer::new();
         log(context, &[b"HPEXPIREAT", key.bytes(), digits.format(at.0).as_bytes()], &timed);
         log(context, &[b"HPERSIST", key.bytes()], &untimed);

@@ -5,6 +5,7 @@ use keyspace::{Field, HashRef, Key, Kind, Packed, Place, Replaced};
 
 use crate::context::Context;
 use crate::error::CommandError;
+use crate::notifications::Class;
 use crate::session::Origin;
 
 impl Context<'_> {
@@ -77,11 +78,12 @@ impl Context<'_> {
         table.hash_set_all(place, key, fields, bounds, told);
     }
 
-    /// Deletes the hash at `place` if no field is left.
+    /// Deletes the hash at `place` if no field is left. The caller has said that it was modified.
     pub(super) fn drop_if_empty(&mut self, key: &Key<'_>, place: Place) {
         if self.hash(key, place).is_empty() {
             let dropped = self.table(key).remove(place, key);
             self.discard(dropped);
+            self.notify(Class::GENERIC, "del", key);
         }
     }
 }

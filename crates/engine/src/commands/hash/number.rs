@@ -7,6 +7,7 @@ use super::set::log_set;
 use crate::context::Context;
 use crate::error::CommandError;
 use crate::long_double::LongDouble;
+use crate::notifications::Class;
 
 pub(super) fn hincrby(context: &mut Context<'_>) -> Result<(), CommandError> {
     let amount = context.integer(3)?;
@@ -25,6 +26,7 @@ pub(super) fn hincrby(context: &mut Context<'_>) -> Result<(), CommandError> {
     let expiry = before.expiry();
     context.set_field(&key, found, Field { name, value, expiry });
     context.modified(&key);
+    context.notify(Class::HASH, "hincrby", &key);
     if hidden {
         log_set(context, &key, name, value);
     }
@@ -49,6 +51,7 @@ pub(super) fn hincrbyfloat(context: &mut Context<'_>) -> Result<(), CommandError
     let expiry = before.expiry();
     context.set_field(&key, found, Field { name, value: sum.as_bytes(), expiry });
     context.modified(&key);
+    context.notify(Class::HASH, "hincrbyfloat", &key);
     // Another machine's floating point must not have a say.
     log_result(context, &key, name, sum.as_bytes(), expiry);
     context.reply.bulk(sum.as_bytes());

@@ -4,6 +4,7 @@ use keyspace::{Field, Key};
 
 use crate::context::Context;
 use crate::error::CommandError;
+use crate::notifications::Class;
 
 pub(super) fn hset(context: &mut Context<'_>) -> Result<(), CommandError> {
     let new = set_pairs(context, "hset")?;
@@ -34,6 +35,7 @@ fn set_pairs(context: &mut Context<'_>, name: &'static str) -> Result<i64, Comma
         new += i64::from(replaced.is_none() || hidden);
     });
     context.modified(&key);
+    context.notify(Class::HASH, "hset", &key);
     Ok(new)
 }
 
@@ -49,6 +51,7 @@ pub(super) fn hsetnx(context: &mut Context<'_>) -> Result<(), CommandError> {
     let hidden = there.is_some();
     context.set_field(&key, found, Field { name, value, expiry: None });
     context.modified(&key);
+    context.notify(Class::HASH, "hset", &key);
     if hidden {
         log_set(context, &key, name, value);
     }
@@ -80,8 +83,9 @@ pub(super) fn hdel(context: &mut Context<'_>) -> Result<(), CommandError> {
         }
     }
     if removed {
-        context.drop_if_empty(&key, place);
         context.modified(&key);
+        context.notify(Class::HASH, "hdel", &key);
+        context.drop_if_empty(&key, place);
     }
     context.reply.integer(deleted);
     Ok(())
@@ -155,5 +159,38 @@ mod tests {
             assert_eq!(client.call(&words), resp::Value::Integer(size as i64));
             client.table(&[("exists h", ":0")]);
         }
+    }
+
+    #[test]
+    fn what_subscribers_hear_of() {
+        Client::new().events(&[
+            ("hset h a 1 b 2", "hset h"),
+            ("hset h a 1", "hset h"),
+            ("hmset h a 2", "hset h"),
+            ("hsetnx h a 1", ""),
+            ("hsetnx h c 1", "hset h"),
+            ("hincrby h n 1", "hincrby h"),
+            ("hincrbyfloat h n 1.5", "hincrbyfloat h"),
+            ("hdel h nosuch", ""),
+            ("hdel h n", "hdel h"),
+            ("hdel h a b c", "hdel h, del h"),
+            ("hset h a 1 b 2 c 3 d 4", "hset h"),
+            ("hexpire h 100 fields 4 a b c d", "hexpire h"),
+            ("hexpire h 100 nx fields 1 a", ""),
+            ("hpersist h fields 1 a", "hpersist h"),
+            ("hpersist h fields 1 a", ""),
+            ("hexpireat h 1 fields 1 a", "hdel h"),
+            ("hgetex h ex 10 fields 1 b", "hexpire h"),
+            ("hgetex h persist fields 1 b", "hpersist h"),
+            ("hgetex h fields 1 b", ""),
+            ("hgetex h exat 1 fields 3 b c d", "hdel h, del h"),
+            ("hsetex h ex 10 fields 1 a 1", "hset h, hexpire h"),
+            ("hsetex h keepttl fields 1 a 1", "hset h"),
+            ("hsetex h fnx fields 1 a 1", ""),
+            ("hsetex h exat 1 fields 1 b 1", "hset h, hdel h"),
+            ("hgetdel h fields 1 x", ""),
+            ("hgetdel h fields 1 a", "hdel h, del h"),
+            ("hsetex h exat 1 fields 1 b 1", "hset h, hdel h, del h"),
+        ]);
     }
 }

@@ -7,6 +7,7 @@ use super::expire::Change;
 use super::options::{Expiry, Options, Words, fields_at, fields_word};
 use crate::context::Context;
 use crate::error::CommandError;
+use crate::notifications::Class;
 
 /// HGETDEL key FIELDS numfields field [field ...]
 pub(super) fn hgetdel(context: &mut Context<'_>) -> Result<(), CommandError> {
@@ -72,6 +73,11 @@ pub(super) fn hsetex(context: &mut Context<'_>) -> Result<(), CommandError> {
         && context.deletes_expired()
     {
         // Set and gone at once.
+        for index in (0..pairs.len()).step_by(2) {
+            let field = Field { name: &pairs[index], value: &pairs[index + 1], expiry: None };
+            found = Some(context.set_field(&key, found, field).0);
+        }
+        context.notify(Class::HASH, "hset", &key);
         let mut change = Change::new(context, &key, found);
         for name in pairs.iter().step_by(2) {
             if change.context.field(&key, change.place, name).is_some() {
@@ -91,6 +97,10 @@ pub(super) fn hsetex(context: &mut Context<'_>) -> Result<(), CommandError> {
         found = Some(context.set_field(&key, found, Field { name, value, expiry }).0);
     }
     context.modified(&key);
+    context.notify(Class::HASH, "hset", &key);
+    if matches!(options.expiry, Expiry::At(_)) {
+        context.notify(Class::HASH, "hexpire", &key);
+    }
     log_set(context, options.expiry, &pairs);
     Ok(())
 }

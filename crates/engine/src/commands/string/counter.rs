@@ -5,6 +5,7 @@ use keyspace::{Naming, Packed, Place};
 use crate::context::Context;
 use crate::error::CommandError;
 use crate::long_double::LongDouble;
+use crate::notifications::Class;
 
 pub(super) fn incr(context: &mut Context<'_>) -> Result<(), CommandError> {
     add(context, 1)
@@ -41,6 +42,7 @@ fn add(context: &mut Context<'_>, amount: i64) -> Result<(), CommandError> {
     let Some(sum) = before.checked_add(amount) else { return Err(CommandError::Overflow) };
     let mut digits = itoa::Buffer::new();
     put_number(context, found, digits.format(sum).as_bytes(), Naming::ByContent);
+    context.notify(Class::STRING, "incrby", &key);
     context.reply.integer(sum);
     Ok(())
 }
@@ -56,6 +58,7 @@ pub(super) fn incrbyfloat(context: &mut Context<'_>) -> Result<(), CommandError>
     let sum = before.add(amount).ok_or(CommandError::NaNOrInfinity)?;
     let text = sum.to_string();
     put_number(context, found, text.as_bytes(), Naming::NeverInt);
+    context.notify(Class::STRING, "incrbyfloat", &key);
     // Another machine's floating point must not have a say.
     context.effect(&[b"SET", key.bytes(), text.as_bytes(), b"KEEPTTL"]);
     context.reply.bulk(text.as_bytes());

@@ -5,6 +5,7 @@ use keyspace::{Key, Place, Value};
 use super::options::{Expiry, Options, Words};
 use crate::context::Context;
 use crate::error::CommandError;
+use crate::notifications::Class;
 
 /// Replies with the string under `key` or null, and says where it lies.
 #[inline(always)]
@@ -29,6 +30,7 @@ pub(super) fn getdel(context: &mut Context<'_>) -> Result<(), CommandError> {
     let key = context.key(1);
     if let Some(place) = reply_string(context, &key)? {
         context.delete(&key, place);
+        context.notify(Class::GENERIC, "del", &key);
         context.effect(&[b"DEL", key.bytes()]);
     }
     Ok(())
@@ -74,6 +76,7 @@ pub(super) fn delifeq(context: &mut Context<'_>) -> Result<(), CommandError> {
         && context.string(&key, place)?.bytes == expected
     {
         context.delete(&key, place);
+        context.notify(Class::GENERIC, "del", &key);
         context.effect(&[b"DEL", key.bytes()]);
         deleted = true;
     }

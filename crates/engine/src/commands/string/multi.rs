@@ -4,7 +4,7 @@ use keyspace::{Packed, Str};
 use resp::Args;
 
 use super::options::{Condition, Expiry, Options, Words};
-use super::set::{log_expiring, store};
+use super::set::{log_expiring, notify_set, store};
 use crate::context::Context;
 use crate::error::CommandError;
 
@@ -82,6 +82,7 @@ pub(super) fn msetex(context: &mut Context<'_>) -> Result<(), CommandError> {
         let kept = found.filter(|_| options.expiry == Expiry::Keep);
         let expiry = at.or(kept.and_then(|place| context.view(&key).expiry(place)));
         context.put(&key, found, Packed::string(value), expiry);
+        notify_set(context, &key, at.is_some());
         log_expiring(context, &key, value, expiry);
     }
     context.reply.integer(1);

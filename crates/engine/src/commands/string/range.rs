@@ -6,6 +6,7 @@ use keyspace::{Naming, Packed, Str};
 
 use crate::context::Context;
 use crate::error::CommandError;
+use crate::notifications::Class;
 use crate::session::Origin;
 
 /// Refuses a string that would become longer than clients may make it.
@@ -33,6 +34,7 @@ pub(super) fn append(context: &mut Context<'_>) -> Result<(), CommandError> {
             total
         }
     };
+    context.notify(Class::STRING, "append", &key);
     context.reply.integer(total as i64);
     Ok(())
 }
@@ -59,6 +61,7 @@ pub(super) fn setrange(context: &mut Context<'_>) -> Result<(), CommandError> {
     let (_, bytes) = context.table(&key).edit_string(place, &key, total, Naming::Raw);
     bytes[offset..end].copy_from_slice(part);
     context.modified(&key);
+    context.notify(Class::STRING, "setrange", &key);
     context.reply.integer(total as i64);
     Ok(())
 }

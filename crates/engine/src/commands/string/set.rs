@@ -8,6 +8,7 @@ use super::options::{Condition, Expiry, Options, Words};
 use crate::commands::time_arg::{Base, Unit, parse_expire};
 use crate::context::Context;
 use crate::error::CommandError;
+use crate::notifications::Class;
 
 pub(super) fn set(context: &mut Context<'_>) -> Result<(), CommandError> {
     let (key, value) = (context.key(1), context.arg(2));
@@ -34,11 +35,21 @@ pub(super) fn set(context: &mut Context<'_>) -> Result<(), CommandError> {
         expiry = context.view(&key).expiry(place);
     }
     context.put(&key, found, Packed::string(value), expiry);
+    let expires = matches!(options.expiry, Expiry::At { .. });
+    notify_set(context, &key, expires);
     log(context, &key, value, &options, expiry);
     if !options.get {
         context.reply.ok();
     }
     Ok(())
+}
+
+/// Tells who subscribes that the key was set, and that it was made to expire.
+pub(super) fn notify_set(context: &Context<'_>, key: &Key<'_>, expires: bool) {
+    context.notify(Class::STRING, "set", key);
+    if expires {
+        context.notify(Class::GENERIC, "expire", key);
+    }
 }
 
 /// What goes into the log: relative times become absolute, and a comparison that came out true is left
@@ -74,6 +85,7 @@ pub(super) fn setnx(context: &mut Context<'_>) -> Result<(), CommandError> {
     let missing = context.find(&key).is_none();
     if missing {
         context.put(&key, None, Packed::string(value), None);
+        notify_set(context, &key, false);
     }
     context.reply.integer(i64::from(missing));
     Ok(())
@@ -100,14 +112,16 @@ pub(super) fn getset(context: &mut Context<'_>) -> Result<(), CommandError> {
     let (key, value) = (context.key(1), context.arg(2));
     let found = reply_string(context, &key)?;
     context.put(&key, found, Packed::string(value), None);
+    notify_set(context, &key, false);
     context.effect(&[b"SET", key.bytes(), value]);
     Ok(())
 }
 
-/// Puts a string under `key`, whatever it held.
+/// Puts a string under `key`, whatever it held, and tells who subscribes.
 pub(super) fn store(context: &mut Context<'_>, key: &Key<'_>, value: &[u8], expiry: Option<Millis>) {
     let found = context.find(key);
     context.put(key, found, Packed::string(value), expiry);
+    notify_set(context, key, expiry.is_some());
 }
 
 #[cfg(test)]
@@ -190,5 +204,40 @@ mod tests {
                 "0 SET k w",
             ]
         );
+    }
+
+    #[test]
+    fn what_subscribers_hear_of() {
+        Client::new().events(&[
+            ("set k v", "set k"),
+            ("set k v ex 10", "set k, expire k"),
+            ("set k v nx", ""),
+            ("set k v keepttl", "set k"),
+            ("setnx k v", ""),
+            ("setnx n v", "set n"),
+            ("setex k 10 v", "set k, expire k"),
+            ("psetex k 10 v", "set k, expire k"),
+            ("getset k w", "set k"),
+            ("getex k ex 10", "expire k"),
+            ("getex k", ""),
+            ("getex k persist", "persist k"),
+            ("getex k exat 1", "del k"),
+            ("append k x", "append k"),
+            ("setrange k 3 y", "setrange k"),
+            ("setrange k 0 \"\"", ""),
+            ("getdel k", "del k"),
+            ("incr k", "incrby k"),
+            ("decrby k 3", "incrby k"),
+            ("incrbyfloat k 1.5", "incrbyfloat k"),
+            ("mset a 1 b 2", "set a, set b"),
+            ("msetnx a 1 c 2", ""),
+            ("msetnx c 1 d 2", "set c, set d"),
+            ("msetex 2 a 1 b 2 ex 10", "set a, expire a, set b, expire b"),
+            ("msetex 1 a 1 keepttl", "set a"),
+            ("msetex 2 a 1 b 2 nx", ""),
+            ("delifeq a 2", ""),
+            ("delifeq a 1", "del a"),
+            ("get b", ""),
+        ]);
     }
 }

@@ -7,6 +7,7 @@ use resp::Writer;
 use super::Context;
 use crate::command::Flags;
 use crate::error::CommandError;
+use crate::notifications::Class;
 use crate::session::Origin;
 use crate::settings::Gate;
 use crate::stats::add;
@@ -233,11 +234,13 @@ impl<'a> Context<'a> {
     pub fn expire_at(&mut self, key: &Key<'_>, place: Place, at: Millis) {
         if at <= self.now && self.deletes_expired() {
             self.delete(key, place);
+            self.notify(Class::GENERIC, "del", key);
             self.effect(&[b"DEL", key.bytes()]);
             return;
         }
         self.table(key).set_expiry(place, key, Some(at));
         self.modified(key);
+        self.notify(Class::GENERIC, "expire", key);
         let mut digits = itoa::Buffer::new();
         self.effect(&[b"PEXPIREAT", key.bytes(), digits.format(at.0).as_bytes()]);
     }
@@ -250,6 +253,7 @@ impl<'a> Context<'a> {
         }
         table.set_expiry(place, key, None);
         self.modified(key);
+        self.notify(Class::GENERIC, "persist", key);
         self.effect(&[b"PERSIST", key.bytes()]);
         true
     }
