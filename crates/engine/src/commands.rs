@@ -1,5 +1,6 @@
 //! The commands, a file for each family: its rows of the table first, then the handlers.
 
+mod bitmap;
 mod cluster;
 mod connection;
 mod facts;
@@ -25,6 +26,7 @@ use crate::command::Command;
 
 /// Every family's rows.
 pub(crate) const TABLE: &[&[Command]] = &[
+    bitmap::COMMANDS,
     cluster::COMMANDS,
     connection::COMMANDS,
     generic::COMMANDS,

@@ -23,6 +23,7 @@ use std::iter::Peekable;
 use std::sync::LazyLock;
 
 const FILES: &[&str] = &[
+    include_str!("facts/bitmap.txt"),
     include_str!("facts/cluster.txt"),
     include_str!("facts/connection.txt"),
     include_str!("facts/generic.txt"),

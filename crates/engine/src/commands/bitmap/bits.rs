@@ -1,0 +1,140 @@
+//! Bits of a run of bytes: counted, looked for. Whole words at a time, in portable code that the compiler makes into
+//! vectors.
+
+use std::ops::Range;
+
+/// Words that are worked on together: two or four of a processor's vectors.
+const LANES: usize = 8;
+const WORD: usize = size_of::<u64>();
+const BLOCK: usize = LANES * WORD;
+
+type Lanes = [u64; LANES];
+
+fn zip(a: Lanes, b: Lanes, with: impl Fn(u64, u64) -> u64) -> Lanes {
+    std::array::from_fn(|lane| with(a[lane], b[lane]))
+}
+
+fn lanes(block: &[u8]) -> Lanes {
+    let mut words = [0; LANES];
+    for (word, bytes) in words.iter_mut().zip(block.as_chunks::<WORD>().0) {
+        *word = u64::from_le_bytes(*bytes);
+    }
+    words
+}
+
+fn ones_of(lanes: Lanes) -> u64 {
+    lanes.iter().map(|word| u64::from(word.count_ones())).sum()
+}
+
+/// Adds three bits in each place: what they come to there, and what is carried.
+fn add(a: Lanes, b: Lanes, c: Lanes) -> (Lanes, Lanes) {
+    let half = zip(a, b, |a, b| a ^ b);
+    let carried = zip(zip(a, b, |a, b| a & b), zip(half, c, |half, c| half & c), |a, b| a | b);
+    (zip(half, c, |half, c| half ^ c), carried)
+}
+
+/// How many bits are set. Eight blocks are first added to each other in every place (Harley and Seal's tree of
+/// carry-save adders, in H. Warren, "Hacker's Delight", 5-1), so that bits are counted of one block of eight.
+pub(super) fn count_ones(bytes: &[u8]) -> u64 {
+    let (mut ones, mut twos, mut fours) = ([0; LANES], [0; LANES], [0; LANES]);
+    let mut eights = 0;
+    let mut groups = bytes.chunks_exact(8 * BLOCK);
+    for group in &mut groups {
+        let block = |number: usize| lanes(&group[number * BLOCK..][..BLOCK]);
+        let (twos_a, twos_b, twos_c, twos_d, fours_a, fours_b, carried);
+        (ones, twos_a) = add(ones, block(0), block(1));
+        (ones, twos_b) = add(ones, block(2), block(3));
+        (twos, fours_a) = add(twos, twos_a, twos_b);
+        (ones, twos_c) = add(ones, block(4), block(5));
+        (ones, twos_d) = add(ones, block(6), block(7));
+        (twos, fours_b) = add(twos, twos_c, twos_d);
+        (fours, carried) = add(fours, fours_a, fours_b);
+        eights += ones_of(carried);
+    }
+    let rest: u64 = groups.remainder().iter().map(|byte| u64::from(byte.count_ones())).sum();
+    8 * eights + 4 * ones_of(fours) + 2 * ones_of(twos) + ones_of(ones) + rest
+}
+
+/// The bits of a byte that lie in `range`, which counts from its highest.
+fn mask(range: Range<u64>) -> u8 {
+    (0xff_u8 >> range.start) & !(0xff_u16 >> range.end) as u8
+}
+
+/// A range of bits as bytes of which some bits count at its ends, and bytes of which all do.
+fn split(range: &Range<u64>) -> (Option<(usize, u8)>, Range<usize>, Option<(usize, u8)>) {
+    let (first, last) = ((range.start / 8) as usize, (range.end / 8) as usize);
+    let (from, to) = (range.start % 8, range.end % 8);
+    if first == last {
+        return (Some((first, mask(from..to))).filter(|_| from < to), 0..0, None);
+    }
+    let head = (from > 0).then(|| (first, mask(from..8)));
+    (head, first + usize::from(from > 0)..last, (to > 0).then(|| (last, mask(0..to))))
+}
+
+/// How many bits in `range` are set, which lies within the bytes.
+pub(super) fn count_in(bytes: &[u8], range: &Range<u64>) -> u64 {
+    let (head, whole, tail) = split(range);
+    let part =
+        |part: Option<(usize, u8)>| part.map_or(0, |(at, mask)| u64::from((bytes[at] & mask).count_ones()));
+    part(head) + count_ones(&bytes[whole]) + part(tail)
+}
+
+/// The first bit in `range`, which lies within the bytes, that is `bit`.
+pub(super) fn find_in(bytes: &[u8], range: &Range<u64>, bit: bool) -> Option<u64> {
+    let (head, whole, tail) = split(range);
+    // A byte in which the bits that are looked for are set.
+    let shown = |byte: u8| if bit { byte } else { !byte };
+    let within = |(at, mask): (usize, u8)| {
+        let found = shown(bytes[at]) & mask;
+        (found != 0).then(|| at as u64 * 8 + u64::from(found.leading_zeros()))
+    };
+    head.and_then(within)
+        .or_else(|| {
+            let at = whole.start + first_other(&bytes[whole], if bit { 0 } else { 0xff })?;
+            within((at, 0xff))
+        })
+        .or_else(|| tail.and_then(within))
+}
+
+/// The first byte that is another one.
+fn first_other(bytes: &[u8], than: u8) -> Option<usize> {
+    let word = u64::from_le_bytes([than; WORD]);
+    let differs = |block: &[u8]| lanes(block).iter().fold(0, |seen, each| seen | (each ^ word)) != 0;
+    let blocks = bytes.chunks_exact(BLOCK).position(differs).unwrap_or(bytes.len() / BLOCK);
+    let rest = &bytes[blocks * BLOCK..];
+    rest.iter().position(|byte| *byte != than).map(|at| blocks * BLOCK + at)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn bit(bytes: &[u8], at: u64) -> bool {
+        bytes[(at / 8) as usize] >> (7 - at % 8) & 1 == 1
+    }
+
+    proptest! {
+        #[test]
+        fn ranges_are_counted_and_searched_as_bit_by_bit(
+            bytes in prop_oneof![
+                proptest::collection::vec(any::<u8>(), 0..2500),
+                proptest::collection::vec(prop_oneof![50 => Just(0u8), 1 => any::<u8>()], 0..2500),
+                proptest::collection::vec(prop_oneof![50 => Just(255u8), 1 => any::<u8>()], 0..2500),
+            ],
+            a in any::<u64>(),
+            b in any::<u64>(),
+        ) {
+            let bits = bytes.len() as u64 * 8;
+            let (a, b) = (a % (bits + 1), b % (bits + 1));
+            let range = a.min(b)..a.max(b);
+            let ones = range.clone().filter(|at| bit(&bytes, *at)).count() as u64;
+            prop_assert_eq!(count_in(&bytes, &range), ones);
+            for wanted in [false, true] {
+                let first = range.clone().find(|at| bit(&bytes, *at) == wanted);
+                prop_assert_eq!(find_in(&bytes, &range, wanted), first);
+            }
+        }
+    }
+}

@@ -1,0 +1,129 @@
+//! Integers of any width up to 64 bits that begin at any bit of a string, highest bit first.
+
+/// How an integer lies in a string: `i1` to `i64`, `u1` to `u63`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Width {
+    signed: bool,
+    pub(super) bits: u32,
+}
+
+/// What becomes of a number that its width does not hold.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Overflow {
+    /// Its lowest bits.
+    Wrap,
+    /// The nearest that it does hold.
+    Saturate,
+    /// Nothing is changed.
+    Fail,
+}
+
+impl Width {
+    /// Reads `i16`, `u8`.
+    pub(super) fn parse(text: &[u8]) -> Option<Self> {
+        let (signed, bits) = match text {
+            [b'i', bits @ ..] => (true, bits),
+            [b'u', bits @ ..] => (false, bits),
+            _ => return None,
+        };
+        let most = if signed { 64 } else { 63 };
+        let bits = resp::parse_i64(bits).filter(|bits| (1..=most).contains(bits))?;
+        Some(Self { signed, bits: bits as u32 })
+    }
+
+    /// How many bytes a string has that ends with such an integer at `offset`.
+    pub(super) fn end(self, offset: u64) -> usize {
+        ((offset + u64::from(self.bits) - 1) / 8 + 1) as usize
+    }
+
+    /// The integer at `offset`. Behind the end of the bytes all bits are 0.
+    pub(super) fn read(self, bytes: &[u8], offset: u64) -> i64 {
+        // 64 bits that begin anywhere in a byte lie in nine.
+        let first = (offset / 8) as usize;
+        let mut window = [0; 16];
+        let there = bytes.get(first..).unwrap_or_default();
+        let there = &there[..there.len().min(9)];
+        window[..there.len()].copy_from_slice(there);
+        let aligned = u128::from_be_bytes(window) << (offset % 8);
+        let shift = 128 - self.bits;
+        if self.signed { (aligned as i128 >> shift) as i64 } else { (aligned >> shift) as i64 }
+    }
+
+    /// Writes the lowest bits of `value` at `offset`; the bytes reach up to [`Width::end`].
+    pub(super) fn write(self, bytes: &mut [u8], offset: u64, value: i64) {
+        let (first, end) = ((offset / 8) as usize, self.end(offset));
+        let mut window = [0; 16];
+        window[..end - first].copy_from_slice(&bytes[first..end]);
+        let shift = 128 - self.bits - (offset % 8) as u32;
+        let mask = (u128::MAX >> (128 - self.bits)) << shift;
+        let written = u128::from_be_bytes(window) & !mask | (value as u128) << shift & mask;
+        bytes[first..end].copy_from_slice(&written.to_be_bytes()[..end - first]);
+    }
+
+    /// A number that SET was given, as it is understood: of an unsigned width, without a sign.
+    pub(super) fn given(self, value: i64) -> i128 {
+        if self.signed { i128::from(value) } else { i128::from(value as u64) }
+    }
+
+    /// What is stored for `value`, if anything is.
+    pub(super) fn fit(self, value: i128, overflow: Overflow) -> Option<i64> {
+        let (least, most) = match self.signed {
+            true => (-1_i128 << (self.bits - 1), (1_i128 << (self.bits - 1)) - 1),
+            false => (0, (1_i128 << self.bits) - 1),
+        };
+        let shift = 128 - self.bits;
+        match overflow {
+            _ if (least..=most).contains(&value) => Some(value as i64),
+            Overflow::Wrap if self.signed => Some((value << shift >> shift) as i64),
+            Overflow::Wrap => Some(((value as u128) << shift >> shift) as i64),
+            Overflow::Saturate => Some(value.clamp(least, most) as i64),
+            Overflow::Fail => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn widths_have_their_bounds() {
+        for text in ["i0", "u0", "i65", "u64", "u", "i", "8", "u08", "u+8", "U8", "u8x", "x8", ""] {
+            assert_eq!(Width::parse(text.as_bytes()), None, "{text}");
+        }
+        assert_eq!(Width::parse(b"i64"), Some(Width { signed: true, bits: 64 }));
+        assert_eq!(Width::parse(b"u1"), Some(Width { signed: false, bits: 1 }));
+    }
+
+    proptest! {
+        /// What is written is read again, and the bits around it stay.
+        #[test]
+        fn integers_lie_where_their_bits_say(
+            bytes in proptest::collection::vec(any::<u8>(), 24..40),
+            signed in any::<bool>(),
+            bits in 1u32..=64,
+            offset in 0u64..120,
+            value in any::<i64>(),
+        ) {
+            let width = Width { signed, bits: bits.min(if signed { 64 } else { 63 }) };
+            let mut written = bytes.clone();
+            width.write(&mut written, offset, value);
+            prop_assert_eq!(Some(width.read(&written, offset)), width.fit(i128::from(value), Overflow::Wrap));
+            let bit = |bytes: &[u8], at: u64| bytes[(at / 8) as usize] >> (7 - at % 8) & 1;
+            for at in 0..bytes.len() as u64 * 8 {
+                let own = at.checked_sub(offset).filter(|at| *at < u64::from(width.bits));
+                let expected = match own {
+                    Some(at) => (value >> (u64::from(width.bits) - 1 - at) & 1) as u8,
+                    None => bit(&bytes, at),
+                };
+                prop_assert_eq!(bit(&written, at), expected);
+            }
+            let short = &written[..written.len().min((offset / 8) as usize + 1)];
+            let mut long = short.to_vec();
+            long.resize(64, 0);
+            prop_assert_eq!(width.read(short, offset), width.read(&long, offset));
+        }
+    }
+}
