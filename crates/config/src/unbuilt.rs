@@ -58,7 +58,6 @@ const WITHOUT_EFFECT: &[&str] = &[
     "extended-redis-compatibility",
     "hash-seed",
     "hide-user-data-from-log",
-    "hll-sparse-max-bytes",
     "import-mode",
     "key-load-delay",
     "list-compress-depth",

@@ -7,6 +7,7 @@ mod facts;
 mod generic;
 mod hash;
 mod help;
+mod hyperloglog;
 mod memory;
 mod pubsub;
 mod replication;
@@ -32,6 +33,7 @@ pub(crate) const TABLE: &[&[Command]] = &[
     generic::COMMANDS,
     memory::COMMANDS,
     hash::COMMANDS,
+    hyperloglog::COMMANDS,
     pubsub::COMMANDS,
     replication::COMMANDS,
     server::COMMANDS,

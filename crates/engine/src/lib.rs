@@ -17,6 +17,7 @@ mod engine;
 mod error;
 mod expiry;
 mod histogram;
+mod hyperloglog;
 mod keys;
 mod latency;
 mod long_double;

@@ -130,6 +130,8 @@ pub struct Settings {
     pub lfu_decay_minutes: AtomicU32,
     /// Up to where a hash is called `listpack`.
     pub hash_bounds: AtomicBounds,
+    /// `hll-sparse-max-bytes`
+    pub hll_sparse_bytes: AtomicUsize,
     /// DEBUG (`enable-debug-command`).
     pub debug_command: Permission,
     /// MODULE LOAD and its kin (`enable-module-command`).
@@ -160,6 +162,7 @@ impl Default for Settings {
             lfu_log_factor: AtomicU32::new(10),
             lfu_decay_minutes: AtomicU32::new(1),
             hash_bounds: Limits::default().hash.into(),
+            hll_sparse_bytes: AtomicUsize::new(3000),
             debug_command: Permission::default(),
             module_command: Permission::default(),
             protected_configs: Permission::default(),

@@ -36,6 +36,7 @@ const TABLES: &[&str] = &[
     include_str!("commands/connection.txt"),
     include_str!("commands/generic.txt"),
     include_str!("commands/hash.txt"),
+    include_str!("commands/hyperloglog.txt"),
     include_str!("commands/pubsub.txt"),
     include_str!("commands/server.txt"),
     include_str!("commands/string.txt"),

@@ -208,7 +208,7 @@ fn start(program: &Program) -> Node {
 fn fresh(node: &Node, protocol: Protocol) -> Connection {
     let mut connection = node.connect();
     connection.run("FLUSHALL").expect_ok();
-    connection.run("CONFIG SET timeout 0 hz 10 maxmemory-policy noeviction");
+    connection.run("CONFIG SET timeout 0 hz 10 maxmemory-policy noeviction hll-sparse-max-bytes 3000");
     connection.run("DEBUG SET-ACTIVE-EXPIRE 1");
     if protocol == Protocol::V3 {
         connection.run("HELLO 3");

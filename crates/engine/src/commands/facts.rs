@@ -28,6 +28,7 @@ const FILES: &[&str] = &[
     include_str!("facts/connection.txt"),
     include_str!("facts/generic.txt"),
     include_str!("facts/hash.txt"),
+    include_str!("facts/hyperloglog.txt"),
     include_str!("facts/pubsub.txt"),
     include_str!("facts/sentinel.txt"),
     include_str!("facts/server.txt"),

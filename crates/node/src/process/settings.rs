@@ -47,6 +47,7 @@ pub(crate) fn apply(server: &Server) {
     settings.password.store(Arc::new((!password.is_empty()).then(|| password.into_bytes())));
     let bounds = |entries, value| Bounds { entries: size(config, entries), value: size(config, value) };
     settings.set_limits(&Limits { hash: bounds("hash-max-listpack-entries", "hash-max-listpack-value") });
+    settings.hll_sparse_bytes.store(size(config, "hll-sparse-max-bytes"), Ordering::Relaxed);
     settings.count_uses.store(config.text("maxmemory-policy").ends_with("-lfu"), Ordering::Relaxed);
     let number = |name: &str| u32::try_from(config.integer(name)).unwrap_or(u32::MAX);
     settings.lfu_log_factor.store(number("lfu-log-factor"), Ordering::Relaxed);

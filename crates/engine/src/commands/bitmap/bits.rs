@@ -60,8 +60,11 @@ fn mask(range: Range<u64>) -> u8 {
     (0xff_u8 >> range.start) & !(0xff_u16 >> range.end) as u8
 }
 
+/// A byte, and which of its bits count.
+type Cut = (usize, u8);
+
 /// A range of bits as bytes of which some bits count at its ends, and bytes of which all do.
-fn split(range: &Range<u64>) -> (Option<(usize, u8)>, Range<usize>, Option<(usize, u8)>) {
+fn split(range: &Range<u64>) -> (Option<Cut>, Range<usize>, Option<Cut>) {
     let (first, last) = ((range.start / 8) as usize, (range.end / 8) as usize);
     let (from, to) = (range.start % 8, range.end % 8);
     if first == last {
@@ -74,8 +77,7 @@ fn split(range: &Range<u64>) -> (Option<(usize, u8)>, Range<usize>, Option<(usiz
 /// How many bits in `range` are set, which lies within the bytes.
 pub(super) fn count_in(bytes: &[u8], range: &Range<u64>) -> u64 {
     let (head, whole, tail) = split(range);
-    let part =
-        |part: Option<(usize, u8)>| part.map_or(0, |(at, mask)| u64::from((bytes[at] & mask).count_ones()));
+    let part = |part: Option<Cut>| part.map_or(0, |(at, mask)| u64::from((bytes[at] & mask).count_ones()));
     part(head) + count_ones(&bytes[whole]) + part(tail)
 }
 
@@ -84,7 +86,7 @@ pub(super) fn find_in(bytes: &[u8], range: &Range<u64>, bit: bool) -> Option<u64
     let (head, whole, tail) = split(range);
     // A byte in which the bits that are looked for are set.
     let shown = |byte: u8| if bit { byte } else { !byte };
-    let within = |(at, mask): (usize, u8)| {
+    let within = |(at, mask): Cut| {
         let found = shown(bytes[at]) & mask;
         (found != 0).then(|| at as u64 * 8 + u64::from(found.leading_zeros()))
     };

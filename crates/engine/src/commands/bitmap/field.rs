@@ -180,10 +180,7 @@ mod tests {
             ("bitfield_ro b get u8 0 overflow sat get u8 #1", "*2|:255|:0"),
             ("bitfield_ro nosuch get u8 0", "*1|:0"),
             ("bitfield b set u8 0 255", "*1|:255"),
-            (
-                "bitfield b set u8 #0 1 get u8 #0 set i8 9 -3 get i8 9 incrby u5 13 40",
-                "*5|:255|:1|:0|:-3|:2",
-            ),
+            ("bitfield b set u8 #0 1 get u8 #0 set i8 9 -3 get i8 9 incrby u5 13 40", "*5|:255|:1|:0|:-3|:2"),
             ("set s 1", "+OK"),
             ("bitfield s get u8 0", "*1|:49"),
             ("object encoding s", "$3|int"),

@@ -1,0 +1,47 @@
+//! From an element to a register and its value.
+
+use super::CHOOSING_BITS;
+
+/// Redis's seed.
+const SEED: u64 = 0xadc8_3b19;
+/// MurmurHash64A's multiplier.
+const MULTIPLIER: u64 = 0xc6a4_a793_5bd1_e995;
+
+/// What an element says of one register: at least so high.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Observation {
+    pub(crate) register: usize,
+    /// 1 to 51: the zeros behind the bits that choose, up to the first one, which is counted.
+    pub(crate) value: u8,
+}
+
+impl Observation {
+    /// What comes of an element.
+    pub(crate) fn of(element: &[u8]) -> Self {
+        let hash = murmur64a(element);
+        let register = (hash & ((1 << CHOOSING_BITS) - 1)) as usize;
+        // A one behind the last bit ends every run.
+        let rest = hash >> CHOOSING_BITS | 1 << (u64::BITS - CHOOSING_BITS);
+        Self { register, value: rest.trailing_zeros() as u8 + 1 }
+    }
+}
+
+/// MurmurHash2 for 64-bit platforms, version A, of A. Appleby (public domain), read as little-endian everywhere.
+fn murmur64a(bytes: &[u8]) -> u64 {
+    let mixed = |word: u64| {
+        let word = word.wrapping_mul(MULTIPLIER);
+        (word ^ word >> 47).wrapping_mul(MULTIPLIER)
+    };
+    let mut hash = SEED ^ (bytes.len() as u64).wrapping_mul(MULTIPLIER);
+    let (words, rest) = bytes.as_chunks::<8>();
+    for word in words {
+        hash = (hash ^ mixed(u64::from_le_bytes(*word))).wrapping_mul(MULTIPLIER);
+    }
+    if !rest.is_empty() {
+        let mut last = [0; 8];
+        last[..rest.len()].copy_from_slice(rest);
+        hash = (hash ^ u64::from_le_bytes(last)).wrapping_mul(MULTIPLIER);
+    }
+    hash = (hash ^ hash >> 47).wrapping_mul(MULTIPLIER);
+    hash ^ hash >> 47
+}

@@ -1,0 +1,122 @@
+use proptest::prelude::*;
+
+use super::*;
+
+const MOST: usize = 3000;
+
+fn numbers(count: u64) -> impl Iterator<Item = Observation> {
+    (0..count).map(|number| Observation::of(number.to_string().as_bytes()))
+}
+
+fn sketch_of(seen: impl IntoIterator<Item = Observation>, most: usize) -> Vec<u8> {
+    let mut bytes = empty();
+    for seen in seen {
+        observe(&mut bytes, seen, most).expect("a sketch of ours");
+    }
+    bytes
+}
+
+fn registers_of(bytes: &[u8]) -> Vec<u8> {
+    let mut registers = Registers::default();
+    registers.merge(Sketch::of(bytes).expect("a sketch")).expect("whole");
+    registers.values().to_vec()
+}
+
+/// From a Redis 7.0 to which the same was added.
+#[test]
+fn the_bytes_are_those_of_redis() {
+    assert_eq!(empty(), b"HYLL\x01\0\0\0\0\0\0\0\0\0\0\0\x7f\xff");
+    let letters = |text: &str| text.bytes().map(|letter| Observation::of(&[letter])).collect::<Vec<_>>();
+    assert_eq!(sketch_of(letters("a"), MOST)[HEADER..], *b"q\xa6\x84NW");
+    assert_eq!(
+        sketch_of(letters("abcdef"), MOST)[HEADER..],
+        *b"Fm\x80V\x0c\x80Dv\x80P\xb1\x84I\x8c\x80Bm\x80BZ"
+    );
+}
+
+#[test]
+fn an_estimate_is_near() {
+    for count in [0, 1, 10, 100, 1000, 10_000, 100_000, 1_000_000] {
+        let bytes = sketch_of(numbers(count), MOST);
+        let estimate = Sketch::of(&bytes).unwrap().estimate().unwrap();
+        let error = (estimate as f64 - count as f64).abs() / (count as f64).max(1.0);
+        assert!(error < 0.03, "{estimate} of {count}");
+        assert_eq!(Sketch::of(&bytes).unwrap().is_dense(), count > 1500, "{count}");
+    }
+    assert_eq!(self_test(), Ok(()));
+}
+
+#[test]
+fn an_estimate_is_kept_until_something_is_seen() {
+    let mut bytes = sketch_of(numbers(10), MOST);
+    assert_eq!(Sketch::of(&bytes).unwrap().cached(), None);
+    set_cached(&mut bytes, 10);
+    assert_eq!(Sketch::of(&bytes).unwrap().cached(), Some(10));
+    observe(&mut bytes, Observation::of(b"5"), MOST).unwrap();
+    assert_eq!(Sketch::of(&bytes).unwrap().cached(), Some(10));
+    observe(&mut bytes, Observation::of(b"other"), MOST).unwrap();
+    assert_eq!(Sketch::of(&bytes).unwrap().cached(), None);
+}
+
+#[test]
+fn what_is_no_sketch_is_told_from_what_is_broken() {
+    let dense = sketch_of(numbers(100_000), MOST);
+    for bytes in [&b""[..], b"HYLL", b"HYLX\x01\0\0\0\0\0\0\0\0\0\0\0\x7f\xff", &dense[..dense.len() - 1]] {
+        assert_eq!(Sketch::of(bytes).unwrap_err(), Unusable::NotASketch);
+    }
+    for runs in [&b""[..], b"\x7f", b"\x7f\xfe", b"\x7f\xff\0", b"\x7f\xff\x7f\xff", b"\x40"] {
+        let mut bytes = empty();
+        bytes.truncate(HEADER);
+        bytes.extend_from_slice(runs);
+        assert_eq!(Sketch::of(&bytes).unwrap().estimate(), Err(Unusable::Corrupt), "{runs:x?}");
+        assert_eq!(make_dense(&mut bytes.clone()), Err(Unusable::Corrupt), "{runs:x?}");
+        let mut registers = Registers::default();
+        assert_eq!(registers.merge(Sketch::of(&bytes).unwrap()), Err(Unusable::Corrupt), "{runs:x?}");
+    }
+}
+
+fn observations() -> impl Strategy<Value = Vec<Observation>> {
+    // Near each other, so that runs are cut and joined.
+    let register = prop_oneof![0usize..40, 60usize..70, 16_300usize..REGISTERS, 0..REGISTERS];
+    let one = (register, 1u8..36).prop_map(|(register, value)| Observation { register, value });
+    proptest::collection::vec(one, 0..300)
+}
+
+proptest! {
+    /// However it is kept, a sketch has what was seen.
+    #[test]
+    fn registers_are_the_highest_that_was_seen(seen in observations(), most in 0usize..400) {
+        let mut highest = vec![0; REGISTERS];
+        let mut bytes = empty();
+        for seen in seen {
+            let value = &mut highest[seen.register];
+            let changes = *value < seen.value;
+            *value = (*value).max(seen.value);
+            prop_assert_eq!(observe(&mut bytes, seen, most), Ok(changes));
+            let sketch = Sketch::of(&bytes).unwrap();
+            prop_assert!(sketch.is_dense() || bytes.len() <= most.max(HEADER + 2));
+            prop_assert!(!sketch.is_dense_and_lacks(seen));
+        }
+        prop_assert_eq!(registers_of(&bytes), &highest[..]);
+        let estimate = Sketch::of(&bytes).unwrap().estimate();
+        make_dense(&mut bytes).unwrap();
+        prop_assert_eq!(registers_of(&bytes), &highest[..]);
+        prop_assert_eq!(Sketch::of(&bytes).unwrap().estimate(), estimate);
+    }
+
+    /// Bytes of anybody are refused or used, and nothing worse.
+    #[test]
+    fn nothing_panics(body in proptest::collection::vec(any::<u8>(), 0..200), seen in observations()) {
+        let mut bytes = empty();
+        bytes.truncate(HEADER);
+        bytes.extend_from_slice(&body);
+        let _ = Sketch::of(&bytes).unwrap().estimate();
+        let _ = Sketch::of(&bytes).unwrap().runs().count();
+        for seen in seen {
+            let before = bytes.clone();
+            if observe(&mut bytes, seen, MOST).is_err() {
+                prop_assert_eq!(&bytes, &before, "nothing is changed by what fails");
+            }
+        }
+    }
+}
