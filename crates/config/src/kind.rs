@@ -31,6 +31,8 @@ pub(crate) enum ParameterKind {
     PlainName,
     /// An address of either kind, or nothing.
     Ip,
+    /// Letters that name classes of events of keys.
+    Events,
     /// Numbers from 0 to 100.
     Percentiles,
     /// Three numbers.
@@ -76,6 +78,7 @@ impl ParameterKind {
             Self::FileName => Ok(word.clone()),
             Self::Hostname => hostname(word),
             Self::PlainName => plain_name(word),
+            Self::Events => events(word),
             Self::Ip if word.is_empty() || word.parse::<IpAddr>().is_ok() => Ok(word.clone()),
             Self::Ip => Err("argument must be an IP address".to_owned()),
             _ => {
@@ -148,6 +151,25 @@ fn plain_name(word: &str) -> Result<String, String> {
         );
     }
     Ok(word.to_owned())
+}
+
+/// What `A` stands for, and the letters that are not part of it, each in the order in which CONFIG GET shows them.
+const ALL_EVENTS: &str = "g$lshzxetd";
+const OTHER_EVENTS: &str = "nKEm";
+
+/// The letters as short as they can be, in one order.
+fn events(letters: &str) -> Result<String, String> {
+    if letters
+        .chars()
+        .any(|letter| letter != 'A' && !ALL_EVENTS.contains(letter) && !OTHER_EVENTS.contains(letter))
+    {
+        return Err("Invalid event class character. Use 'Ag$lshzxeKEtmdn'.".to_owned());
+    }
+    let all = letters.contains('A') || ALL_EVENTS.chars().all(|letter| letters.contains(letter));
+    let mut shown = if all { "A".to_owned() } else { String::new() };
+    let rest = ALL_EVENTS.chars().filter(|_| !all).chain(OTHER_EVENTS.chars());
+    shown.extend(rest.filter(|letter| letters.contains(*letter)));
+    Ok(shown)
 }
 
 fn integer(word: &str) -> Result<i64, String> {
@@ -286,6 +308,12 @@ mod tests {
             (ParameterKind::Choice(&["a", "b"]), "B", Ok("b")),
             (ParameterKind::Choice(&["a", "b"]), "c", Err("argument(s) must be one of the following: a, b")),
             (ParameterKind::Octal, "755", Ok("755")),
+            (ParameterKind::Events, "", Ok("")),
+            (ParameterKind::Events, "KEA", Ok("AKE")),
+            (ParameterKind::Events, "Exl", Ok("lxE")),
+            (ParameterKind::Events, "mg$lshzxetdKE", Ok("AKEm")),
+            (ParameterKind::Events, "AmnE", Ok("AnEm")),
+            (ParameterKind::Events, "Kq", Err("Invalid event class character. Use 'Ag$lshzxeKEtmdn'.")),
             (ParameterKind::Words, "* -::*", Ok("* -::*")),
             (ParameterKind::Save, "900 1 60 10", Ok("900 1 60 10")),
             (ParameterKind::Save, "900", Err("Invalid save parameters")),

@@ -242,7 +242,7 @@ pub(crate) const PARAMETERS: &[Parameter] = &[
         .hidden(),
     Parameter::new("mptcp", ParameterKind::Switch, "no"),
     Parameter::new("no-appendfsync-on-rewrite", ParameterKind::Switch, "no"),
-    Parameter::new("notify-keyspace-events", ParameterKind::Text, ""),
+    Parameter::new("notify-keyspace-events", ParameterKind::Events, ""),
     Parameter::new("oom-score-adj", ParameterKind::Choice(&["no", "yes", "relative", "absolute"]), "no"),
     Parameter::new("oom-score-adj-values", ParameterKind::ScoreAdjustments, "0 200 800"),
     Parameter::new("pidfile", ParameterKind::Text, "").immutable(),

@@ -68,7 +68,6 @@ const WITHOUT_EFFECT: &[&str] = &[
     "lua-enable-insecure-api",
     "maxmemory-clients",
     "mptcp",
-    "notify-keyspace-events",
     "proc-title-template",
     "propagation-error-behavior",
     "rdb-key-save-delay",
@@ -252,11 +251,11 @@ mod tests {
     #[test]
     fn what_has_no_effect_is_named_once_in_one_line() {
         let config = Config::default();
-        for (name, value) in [("notify-keyspace-events", "KEA"), ("mptcp", "yes"), ("dynamic-hz", "no")] {
+        for (name, value) in [("busy-reply-threshold", "9"), ("mptcp", "yes"), ("dynamic-hz", "no")] {
             config.load(name, &[value.to_owned()]).unwrap();
         }
         let expected =
-            "The configuration sets what has no effect in this version: mptcp, notify-keyspace-events";
+            "The configuration sets what has no effect in this version: busy-reply-threshold, mptcp";
         assert_eq!(warnings(&config), [expected]);
         assert_eq!(notes(&config), ["'dynamic-hz' changes nothing: timers fire when they are due"]);
     }

@@ -1,4 +1,4 @@
-//! Two workers beside one, in process and without sockets: GET and SET on uniform keys, INCR on one hot key, and SET
+//! Two workers beside one, in process and without sockets: GET and SET on uniform keys, SET of other sizes and DEL, INCR on one hot key, and SET
 //! again while a replica's log is open.
 //! Prints `workload threads by_the_clock by_the_processor` lines, in millions a second: what was done in the
 //! time that passed, which needs idle cores, and the sum of what each thread did in the time that it was on
@@ -86,6 +86,12 @@ fn batch(workload: &str, keys: usize, random: &mut usize) -> Vec<u8> {
         let key = format!("key:{:012}", (*random >> 33) % keys);
         match workload {
             "GET" => encode_request(&mut wire, ["get", &key].map(str::as_bytes)),
+            // Pages and index lines are taken and given back all the time.
+            "sizes" if *random >> 20 & 3 == 0 => encode_request(&mut wire, ["del", &key].map(str::as_bytes)),
+            "sizes" => {
+                let value = "w".repeat(*random >> 22 & 511);
+                encode_request(&mut wire, ["set", &key, &value].map(str::as_bytes));
+            }
             "SET" | "logged" => encode_request(&mut wire, ["set", &key, &"w".repeat(32)].map(str::as_bytes)),
             _ => encode_request(&mut wire, ["incr", "hot"].map(str::as_bytes)),
         }
@@ -147,7 +153,7 @@ fn main() {
         encode_request(&mut wire, words.map(str::as_bytes));
         client.run(&mut wire);
     }
-    for workload in ["GET", "SET", "hot", "logged"] {
+    for workload in ["GET", "SET", "sizes", "hot", "logged"] {
         if workload == "logged" {
             log.log.lock().open(ReplId::from_random([2; 20]));
             log.open.store(true, Ordering::Release);

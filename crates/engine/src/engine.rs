@@ -18,6 +18,7 @@ use crate::expiry::ExpiryCursor;
 use crate::histogram::Distribution;
 use crate::latency::LatencyMonitor;
 use crate::lookup::Registry;
+use crate::notifications::Absent;
 use crate::pause::Pauses;
 use crate::pubsub::PubSub;
 use crate::random::Random;
@@ -75,6 +76,8 @@ pub struct Worker {
     pub(crate) name: Vec<u8>,
     /// Keys that were changed and are waited for, until those who wait are served.
     pub(crate) ready: Vec<Ready>,
+    /// Keys of the running command that were not there, if somebody wants to hear of new ones.
+    pub(crate) absent: Absent,
     /// Tables that a command emptied, until its slots are free again.
     pub(crate) garbage: Vec<Table>,
     /// The number, in its batch, of the request that runs or ran last.
@@ -153,6 +156,7 @@ impl Engine {
             key: Vec::new(),
             name: Vec::new(),
             ready: Vec::new(),
+            absent: Absent::default(),
             garbage: Vec::new(),
             running: 0,
             nanos,

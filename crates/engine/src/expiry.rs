@@ -9,10 +9,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use clock::Millis;
+use keyspace::Found;
 use slot_routing::Slot;
 use smallvec::SmallVec;
 
 use crate::engine::{Engine, Worker};
+use crate::notifications::Class;
 use crate::settings::Gate;
 use crate::stats::add;
 
@@ -68,14 +70,27 @@ impl Engine {
                 let Some(value) = table.pop_due(now, &mut key) else { break };
                 dropped.push(value);
                 self.changed(db, slot, &key, None);
+                self.notify(Class::EXPIRED, "expired", db, &key);
                 worker.effects.push([&b"DEL"[..], &key]);
             }
+            // One event for all fields of a hash that go together.
+            let mut hashes: SmallVec<[Vec<u8>; 1]> = SmallVec::new();
             while dropped.len() < KEYS_PER_LOCK {
                 let Some(value) = table.pop_due_field(now, &mut key, &mut name) else { break };
                 dropped.push(value);
                 fields += 1;
                 self.changed(db, slot, &key, None);
                 worker.effects.push([&b"HDEL"[..], &key, &name]);
+                if self.settings.notified().intersects(Class::HASH | Class::GENERIC) && !hashes.contains(&key)
+                {
+                    hashes.push(key.clone());
+                }
+            }
+            for hash in hashes {
+                self.notify(Class::HASH, "hexpired", db, &hash);
+                if table.find(&self.keyspace.key_in(slot, &hash), Millis(i64::MIN)) == Found::Missing {
+                    self.notify(Class::GENERIC, "del", db, &hash);
+                }
             }
             worker.effects.seal_each();
             worker.effects.append(&*self.log, db);
@@ -125,6 +140,25 @@ mod tests {
         client.engine.settings.set_gate(Gate::REPLICA, true);
         client.engine.expire_cycle(&mut client.worker, client.now, SECOND);
         client.table(&[("dbsize", ":1")]);
+    }
+
+    #[test]
+    fn who_listens_hears_of_keys_and_fields_that_go() {
+        let mut client = Client::new();
+        client.table(&[
+            ("set a 1 px 10", "+OK"),
+            ("hset h f v g v x v", ":3"),
+            ("hpexpire h 10 fields 2 f g", "*2|:1|:1"),
+            ("hset one f v", ":1"),
+            ("hpexpire one 10 fields 1 f", "*1|:1"),
+        ]);
+        client.now.0 += 10;
+        let events = client.heard_of(|client| {
+            assert!(!client.engine.expire_cycle(&mut client.worker, client.now, SECOND));
+        });
+        let mut events: Vec<&str> = events.split(", ").collect();
+        events.sort_unstable();
+        assert_eq!(events, ["del one", "expired a", "hexpired h", "hexpired one"]);
     }
 
     /// A clock that moves by a millisecond whenever it is read.

@@ -5,10 +5,21 @@
 //! node alone: on `__keyspace@<db>__:<key>` the name of the event, on `__keyevent@<db>__:<event>` the key. The slot of
 //! the key is still locked, so subscribers hear of one key's events in their order. Where nothing is named an event
 //! costs one load.
+//!
+//! That a key is new ([`Class::NEW`]) no command says: if somebody wants to hear of it, the keys that a command names
+//! and that are not there are noted before it runs, and those of them that are there when it says what it did are new.
+
+use std::cell::RefCell;
 
 use bitflags::bitflags;
+use keyspace::Found;
 
+use crate::command::Command;
+use crate::context::Context;
 use crate::engine::Engine;
+
+/// Keys that a command names and that were not there before it ran, with their databases.
+pub(crate) type Absent = RefCell<Vec<(u16, Vec<u8>)>>;
 
 bitflags! {
     /// What an event is about, and where it is published.
@@ -49,7 +60,7 @@ bitflags! {
     }
 }
 
-/// The letters of `notify-keyspace-events`, in the order in which CONFIG GET shows them.
+/// The letters of `notify-keyspace-events`, besides `A`.
 const LETTERS: [(char, Class); 14] = [
     ('g', Class::GENERIC),
     ('$', Class::STRING),
@@ -77,18 +88,6 @@ impl Class {
         };
         letters.chars().try_fold(Self::empty(), |classes, letter| Some(classes | class(letter)?))
     }
-
-    /// The letters that name these, as short as they can be.
-    #[must_use]
-    pub fn letters(self) -> String {
-        let (mut letters, mut left) = (String::new(), self);
-        if self.contains(Self::ALL) {
-            letters.push('A');
-            left -= Self::ALL;
-        }
-        letters.extend(LETTERS.iter().filter(|(_, class)| left.contains(*class)).map(|(letter, _)| *letter));
-        letters
-    }
 }
 
 impl Engine {
@@ -114,22 +113,86 @@ impl Engine {
     }
 }
 
+impl Context<'_> {
+    /// Notes which of the command's keys are not there.
+    #[cold]
+    pub(crate) fn note_absent(&mut self, command: &Command) {
+        let (args, mut absent) = (self.args, Vec::new());
+        command.visit_keys(args, &mut |index, _| {
+            let key = self.engine.keyspace.key(&args[index]);
+            let data = self.slots.slot(key.slot());
+            let missing =
+                |db: &u16| matches!(data.view(*db).find(&key, self.now), Found::Missing | Found::Expired(_));
+            // COPY and MOVE put them into another database.
+            let databases = 0..self.engine.keyspace.databases();
+            absent.extend(databases.filter(missing).map(|db| (db, key.bytes().to_vec())));
+        });
+        self.worker.absent.replace(absent);
+    }
+
+    /// Publishes that keys are new which were not there.
+    #[cold]
+    pub(crate) fn notify_new(&self) {
+        let (mut absent, mut new) = (self.worker.absent.borrow_mut(), Vec::new());
+        absent.retain(|(db, name)| {
+            let key = self.engine.keyspace.key(name);
+            let is_there =
+                matches!(self.slots.slot(key.slot()).view(*db).find(&key, self.now), Found::Live(_));
+            if is_there {
+                new.push((*db, name.clone()));
+            }
+            !is_there
+        });
+        drop(absent);
+        new.iter().for_each(|(db, key)| self.engine.notify(Class::NEW, "new", *db, key));
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::Client;
 
     #[test]
-    fn letters_are_read_and_written() {
-        for (letters, written) in [
-            ("", ""),
-            ("KEA", "AKE"),
-            ("Ex", "xE"),
-            ("g$lshzxetdKE", "AKE"),
-            ("Knm", "nKm"),
-            ("AKEmn", "AnKEm"),
+    fn letters_name_classes() {
+        for (letters, classes) in [
+            ("", Some(Class::empty())),
+            ("KEA", Some(Class::KEYSPACE | Class::KEYEVENT | Class::ALL)),
+            ("Ex", Some(Class::KEYEVENT | Class::EXPIRED)),
+            ("nm", Some(Class::NEW | Class::MISS)),
+            ("Kq", None),
         ] {
-            assert_eq!(Class::of_letters(letters).map(Class::letters).as_deref(), Some(written), "{letters}");
+            assert_eq!(Class::of_letters(letters), classes, "{letters}");
         }
-        assert_eq!(Class::of_letters("Kq"), None);
+    }
+
+    #[test]
+    fn keys_that_are_new_or_were_missed_are_told_to_who_asks_for_that() {
+        let mut client = Client::new();
+        client.events(&[("get a", ""), ("set a 1", "set a")]);
+        client.engine.settings.set_notified(Class::NEW | Class::MISS);
+        client.events(&[
+            ("get a", ""),
+            ("get b", "keymiss b"),
+            ("mget b a c", "keymiss b, keymiss c"),
+            ("set a 2", "set a"),
+            ("set b 1", "new b, set b"),
+            ("mset a 3 c 1 d 1", "set a, new c, set c, new d, set d"),
+            ("hset h f v", "new h, hset h"),
+            ("rename h i", "new i, rename_from h, rename_to i"),
+            ("copy i j db 2", "new@2 j, copy_to@2 j"),
+            ("object encoding nosuch", ""),
+            ("ttl nosuch", "keymiss nosuch"),
+        ]);
+    }
+
+    #[test]
+    fn keys_whose_time_came_are_told_when_they_go() {
+        let mut client = Client::new();
+        client.table(&[("set a 1 px 10", "+OK"), ("set b 1 px 10", "+OK"), ("set c 1 px 10", "+OK")]);
+        client.now.0 += 10;
+        client.events(&[("get a", "expired a"), ("set b 2", "expired b, set b"), ("get b", "")]);
+        client.engine.settings.set_notified(Class::KEYEVENT | Class::EXPIRED | Class::MISS);
+        client.events(&[("get c", "expired c, keymiss c")]);
     }
 }

@@ -174,20 +174,26 @@ impl Client {
     /// Runs a table of commands, each with the events that subscribers hear of by it: the event and the key of each,
     /// `@` and the number of the database between them where that is not 0.
     pub(crate) fn events(&mut self, table: &[(&str, &str)]) {
+        for (line, events) in table {
+            assert_eq!(self.heard_of(|client| drop(client.wire(line))), *events, "{line}");
+        }
+    }
+
+    /// What subscribers to the events of keys hear of while `act` is done.
+    pub(crate) fn heard_of(&mut self, act: impl FnOnce(&mut Self)) -> String {
         let settings = &self.engine.settings;
         let before = settings.notified();
-        settings.set_notified(Class::KEYEVENT | Class::ALL);
+        settings.set_notified(before | Class::KEYEVENT | Class::ALL);
         let seen = self.engine.clients.connect(Link::default(), self.now, Box::new(|| ()));
         let listener = Session::of(seen, Origin::Client, true);
         let client = std::mem::replace(&mut self.session, listener);
         self.wire("psubscribe __keyevent@*");
         let mut listener = std::mem::replace(&mut self.session, client);
-        for (line, events) in table {
-            self.wire(line);
-            assert_eq!(heard(&listener), *events, "{line}");
-        }
+        act(self);
+        let events = heard(&listener);
         self.engine.disconnect(&mut listener);
         self.engine.settings.set_notified(before);
+        events
     }
 }
 

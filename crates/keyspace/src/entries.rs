@@ -180,6 +180,13 @@ impl<V: Outside> Entries<V> {
         record
     }
 
+    /// The same, and compacts its page, unless a snapshot holds it, for as little as a sixteenth of dead bytes.
+    pub(crate) fn evict(&mut self, place: Place, key: &Key<'_>) -> Option<Record<V>> {
+        let record = self.remove_quietly(place, key.hash);
+        self.squeeze(pages::split(place.0).0);
+        record
+    }
+
     /// The same, for whoever stores something in its place.
     pub(crate) fn remove_quietly(&mut self, place: Place, hash: u64) -> Option<Record<V>> {
         self.unlink(place, hash);

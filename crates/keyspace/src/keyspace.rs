@@ -54,6 +54,8 @@ impl Keyspace {
             slots: FullChunk::default(),
             published: Published {
                 keys: Slot::all().map(|_| AtomicU32::new(0)).collect(),
+                others: Slot::all().map(|_| AtomicU32::new(0)).collect(),
+                volatile: Slot::all().map(|_| AtomicU32::new(0)).collect(),
                 due: Slot::all().map(|_| AtomicI64::new(page::NEVER.0)).collect(),
             },
             cuts: Cuts::default(),
@@ -203,10 +205,16 @@ impl Keyspace {
         self.published.keys[slot.index()].load(Ordering::Relaxed) as usize
     }
 
-    /// How many keys `slot` has in all databases.
+    /// How many keys `slot` has in all databases, as of the last unlock.
     #[must_use]
     pub fn keys_in_slot(&self, slot: Slot) -> usize {
-        (0..self.databases()).map(|db| self.len_in(db, slot)).sum()
+        self.slot_len(slot) + self.published.others[slot.index()].load(Ordering::Relaxed) as usize
+    }
+
+    /// How many of them expire.
+    #[must_use]
+    pub fn volatile_in_slot(&self, slot: Slot) -> usize {
+        self.published.volatile[slot.index()].load(Ordering::Relaxed) as usize
     }
 
     /// How many keys database `db` has in `slot`.

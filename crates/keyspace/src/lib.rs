@@ -42,7 +42,7 @@ pub use key::Key;
 pub use keyspace::Keyspace;
 pub use kind::{Bounds, Kind, Limits, Naming, SetBounds};
 pub use locked::LockedSlots;
-pub use memory::{PoolUse, keep_chunk_ready, pool_use, purge_pool};
+pub use memory::{PoolUse, keep_chunk_ready, pool_taken, pool_use, purge_pool};
 pub use outside::kept_bytes;
 pub use packed::{About, Builder, Packed};
 pub use pages::{Crowding, any_crowded, bound_pages};

@@ -9,5 +9,5 @@ mod pool;
 mod runs;
 
 pub(crate) use block::{Block, FullChunk, Line, prefetch};
-pub use pool::{PoolUse, keep_chunk_ready, pool_use, purge_pool};
+pub use pool::{PoolUse, keep_chunk_ready, pool_taken, pool_use, purge_pool};
 pub(crate) use pool::{begin_round, is_sinking};

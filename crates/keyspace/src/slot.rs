@@ -198,10 +198,13 @@ impl SlotData {
     #[inline(always)]
     pub(crate) fn summary(&self) -> Summary {
         let mut due = self.table.next_due().unwrap_or(page::NEVER);
+        let (mut others, mut volatile) = (0, self.table.volatile_len());
         if let Some(more) = &self.more {
             due = more.tables.iter().filter_map(Table::next_due).fold(due, Millis::min);
+            others = more.tables.iter().map(Table::len).sum();
+            volatile += more.tables.iter().map(Table::volatile_len).sum::<usize>();
         }
-        Summary { keys: self.table.len() as u32, due }
+        Summary { keys: self.table.len() as u32, others: others as u32, volatile: volatile as u32, due }
     }
 }
 
@@ -219,6 +222,10 @@ pub struct Taken {
 pub(crate) struct Summary {
     /// Keys of database 0.
     keys: u32,
+    /// Keys of the other databases.
+    others: u32,
+    /// Keys of all databases that expire.
+    volatile: u32,
     /// The least time at which something may be due.
     due: Millis,
 }
@@ -228,6 +235,10 @@ pub(crate) struct Summary {
 pub(crate) struct Published {
     /// Keys of database 0.
     pub(crate) keys: Box<[AtomicU32]>,
+    /// Keys of the other databases.
+    pub(crate) others: Box<[AtomicU32]>,
+    /// Keys of all databases that expire.
+    pub(crate) volatile: Box<[AtomicU32]>,
     /// When something may be due, in milliseconds.
     pub(crate) due: Box<[AtomicI64]>,
 }
@@ -265,8 +276,14 @@ impl SlotGuard<'_> {
         let Some(last_published) = self.last_published else { return };
         let summary = self.data.summary();
         if summary != last_published {
-            self.published.keys[self.slot.index()].store(summary.keys, Ordering::Relaxed);
-            self.published.due[self.slot.index()].store(summary.due.0, Ordering::Relaxed);
+            let index = self.slot.index();
+            self.published.keys[index].store(summary.keys, Ordering::Relaxed);
+            self.published.due[index].store(summary.due.0, Ordering::Relaxed);
+            let rare = (summary.others, summary.volatile);
+            if rare != (last_published.others, last_published.volatile) {
+                self.published.others[index].store(summary.others, Ordering::Relaxed);
+                self.published.volatile[index].store(summary.volatile, Ordering::Relaxed);
+            }
         }
     }
 }

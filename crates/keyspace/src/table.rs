@@ -46,6 +46,8 @@ pub struct ScanItem<'a> {
     pub kind: Kind,
     /// When it expires, if it does.
     pub expiry: Option<Millis>,
+    /// When and how often it was used.
+    pub usage: Usage,
 }
 
 /// The keys of one slot and one database.
@@ -145,8 +147,15 @@ impl Table {
         self.entries.random(random).map(|place| self.item(place))
     }
 
+    /// The same among the keys that expire: one of a page chosen by chance, in a table in which few keys do.
+    #[must_use]
+    pub fn random_volatile(&self, random: u64) -> Option<ScanItem<'_>> {
+        self.entries.random_volatile(random).map(|place| self.item(place))
+    }
+
     fn item(&self, place: Place) -> ScanItem<'_> {
-        ScanItem { key: self.entries.key(place), kind: self.kind(place), expiry: self.expiry(place) }
+        let (kind, expiry, usage) = (self.kind(place), self.expiry(place), self.usage(place));
+        ScanItem { key: self.entries.key(place), kind, expiry, usage }
     }
 
     /// Stores a value under a key that is not there.
@@ -207,6 +216,11 @@ impl Table {
     /// Takes the key out.
     pub fn remove(&mut self, place: Place, key: &Key<'_>) -> Dropped {
         Dropped { record: self.entries.remove(place, key) }
+    }
+
+    /// [`Table::remove`] for whoever needs the memory now: the key's page is made shorter at once.
+    pub fn evict(&mut self, place: Place, key: &Key<'_>) -> Dropped {
+        Dropped { record: self.entries.evict(place, key) }
     }
 
     /// Takes out one key whose time has come and puts it into `key`; says whether there was one.

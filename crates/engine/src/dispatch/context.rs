@@ -35,7 +35,7 @@ pub struct Context<'a> {
     pub slots: LockedSlots<'a>,
     /// The wall clock when the batch began.
     pub now: Millis,
-    pub(in crate::dispatch) worker: &'a mut Worker,
+    pub(crate) worker: &'a mut Worker,
     /// The command's number.
     index: usize,
     /// The key that was hashed when the batch was prepared, and its place.
@@ -137,6 +137,9 @@ impl<'a> Context<'a> {
     /// [`Context::notify`] of a key of another database.
     #[inline]
     pub fn notify_in(&self, db: u16, class: Class, event: &str, key: &Key<'_>) {
+        if self.engine.settings.notified().contains(Class::NEW) {
+            self.notify_new();
+        }
         self.engine.notify(class, event, db, key.bytes());
     }
 

@@ -13,6 +13,7 @@ use crate::engine::Engine;
 use crate::error::CommandError;
 use crate::keys::KeyFlags;
 use crate::lookup::Registered;
+use crate::notifications::Class;
 use crate::session::{Origin, Session};
 
 /// Runs a command that may run on its slots, which are locked, unless it would put more into one that holds as much as
@@ -25,6 +26,12 @@ pub(super) fn handle<'r, T>(
 ) -> Result<T, CommandError> {
     if keyspace::any_crowded() {
         check_room(context, command)?;
+    }
+    if context.engine.settings.notified().contains(Class::NEW) {
+        context.note_absent(command);
+        let outcome = handler(context);
+        context.notify_new();
+        return outcome;
     }
     handler(context)
 }

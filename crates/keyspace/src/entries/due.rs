@@ -176,7 +176,7 @@ impl<V: Outside> Entries<V> {
     }
 
     /// The page with the earliest time.
-    fn earliest_page(&self) -> (usize, Millis) {
+    pub(super) fn earliest_page(&self) -> (usize, Millis) {
         if let Some(tree) = self.rare.as_ref().and_then(|rare| rare.due.as_ref()) {
             return tree.first();
         }

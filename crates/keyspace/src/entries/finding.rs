@@ -3,9 +3,10 @@
 use clock::Millis;
 
 use super::{Entries, Place};
-use crate::entry::{Code, Header, Marks};
+use crate::entry::{self, Code, Header, Marks};
 use crate::key::{self, Key};
 use crate::outside::{Outside, Shape};
+use crate::page;
 use crate::pages;
 use crate::usage::Usage;
 
@@ -129,6 +130,41 @@ impl<V: Outside> Entries<V> {
     /// An entry chosen by `random`, a uniform random number.
     pub(crate) fn random(&self, random: u64) -> Option<Place> {
         self.index.pick(random).map(Place)
+    }
+
+    /// The same among the entries that expire. Where they are few, those of a page that has some.
+    pub(crate) fn random_volatile(&self, random: u64) -> Option<Place> {
+        const TRIES: usize = 8;
+        if self.volatile == 0 {
+            return None;
+        }
+        let mut seed = random;
+        for _ in 0..TRIES {
+            let found = self.random(seed).filter(|place| self.expiry(*place).is_some());
+            if found.is_some() {
+                return found;
+            }
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        }
+        let number = self.volatile_page(seed)?;
+        let page = self.pages.page(number);
+        let volatile = |&(_, header): &(usize, Header)| header.state() == entry::ALIVE && header.volatile();
+        let count = page::entries(page, page::HEAD).filter(volatile).count() as u64;
+        let chosen = (seed >> 32).checked_rem(count)?;
+        let (at, _) = page::entries(page, page::HEAD).filter(volatile).nth(chosen as usize)?;
+        Some(Place(pages::reference(number, at)))
+    }
+
+    /// A page in which something may expire.
+    fn volatile_page(&self, random: u64) -> Option<usize> {
+        const LOOK_AT: usize = 64;
+        let count = self.pages.count();
+        let start = ((random >> 32) as usize).checked_rem(count)?;
+        let has_volatile = |&number: &usize| {
+            self.pages.page_if(number).is_some_and(|page| page::earliest(page) < page::NEVER)
+        };
+        let some = (start..count).chain(0..start).take(LOOK_AT);
+        some.into_iter().find(has_volatile).or_else(|| Some(self.earliest_page().0).filter(has_volatile))
     }
 
     /// Second sweep: asks for the index line.

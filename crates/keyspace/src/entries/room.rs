@@ -200,6 +200,17 @@ impl<V: Outside> Entries<V> {
         true
     }
 
+    /// Gets the dead bytes of a page back if they are worth it.
+    pub(super) fn squeeze(&mut self, number: usize) {
+        let Some(page) = self.pages.page_if(number) else { return };
+        if self.pinned(number) == 0 && page::dead(page) >= page.len() / 16 {
+            self.compact(number);
+            if self.open as usize != number {
+                self.pages.trim(number);
+            }
+        }
+    }
+
     /// Whether so many bytes are dead that a pass over the store is worth its while.
     pub(crate) fn is_untidy(&self) -> bool {
         self.dead > self.live / 8 + 64

@@ -10,6 +10,8 @@
 //! *open* (blocks are cut from it), *ready* (its memory is there) or *closed* (the system has its memory back).
 //!
 //! What must hold: no two blocks that are taken overlap. [`super::block`] relies on it.
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use super::bits::Bits;
@@ -39,9 +41,10 @@ static POOL: Mutex<Pool> = Mutex::new(Pool {
     chunks: Vec::new(),
     closed: Bits::new(),
     ready: None,
-    taken: 0,
     sinking: Sinking { now: false, sunk: 0, taken: 0, in_vain: None },
 });
+/// Bytes in blocks that are taken. Changed under the pool's lock, read without it.
+static TAKEN: AtomicUsize = AtomicUsize::new(0);
 /// The pool has little room left.
 static RUNS_LOW: Condvar = Condvar::new();
 
@@ -52,7 +55,6 @@ struct Pool {
     chunks: Vec<Chunk>,
     closed: Bits,
     ready: Option<usize>,
-    taken: usize,
     sinking: Sinking,
 }
 
@@ -102,8 +104,15 @@ pub(super) fn take_lower(than: u32, granules: usize) -> Option<u32> {
 /// Gives a taken block back.
 pub(super) fn give_back(granule: u32, granules: usize) {
     let mut pool = POOL.lock();
-    pool.taken -= GRANULE * granules;
+    TAKEN.store(pool_taken() - GRANULE * granules, Ordering::Relaxed);
     pool.runs.give_back(granule as usize / CHUNK_GRANULES, granule as usize % CHUNK_GRANULES, granules);
+}
+
+/// Bytes in blocks that are taken. Takes no lock.
+#[must_use]
+#[inline]
+pub fn pool_taken() -> usize {
+    TAKEN.load(Ordering::Relaxed)
 }
 
 /// How much is in use.
@@ -153,7 +162,7 @@ impl Pool {
     fn in_use(&self) -> PoolUse {
         let released: usize = self.chunks.iter().map(|chunk| chunk.released.count() * SYSTEM_PAGE).sum();
         let ready = self.ready.map_or(0, |_| CHUNK);
-        PoolUse { taken: self.taken, held: self.chunks.len() * CHUNK - released, ready }
+        PoolUse { taken: pool_taken(), held: self.chunks.len() * CHUNK - released, ready }
     }
 
     fn take(&mut self, granules: usize) -> u32 {
@@ -169,7 +178,7 @@ impl Pool {
 
     /// Notes that a block was taken there; returns the number of its first granule.
     fn taken_at(&mut self, (index, first): (usize, usize), granules: usize) -> u32 {
-        self.taken += GRANULE * granules;
+        TAKEN.store(pool_taken() + GRANULE * granules, Ordering::Relaxed);
         let released = &mut self.chunks[index].released;
         for page in first / SYSTEM_PAGE_GRANULES..=(first + granules - 1) / SYSTEM_PAGE_GRANULES {
             released.remove(page);

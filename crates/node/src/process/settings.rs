@@ -25,6 +25,8 @@ pub(crate) fn apply(server: &Server) {
     settings
         .cluster_allow_pubsubshard_when_down
         .store(config.switch("cluster-allow-pubsubshard-when-down"), Ordering::Relaxed);
+    let events = engine::Class::of_letters(&config.text("notify-keyspace-events"));
+    settings.set_notified(events.unwrap_or_default());
     server.replication.apply_config();
     crate::durability::saving::update_gate(&server.durability);
     settings.latency_tracking.store(config.switch("latency-tracking"), Ordering::Relaxed);

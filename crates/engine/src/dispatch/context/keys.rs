@@ -96,6 +96,7 @@ impl<'a> Context<'a> {
             // In the order in which it happened: what earlier commands did to the slot comes first.
             self.append_effects(self.session.db);
             self.engine.key_gone(db, key.slot(), key.bytes());
+            self.engine.notify(Class::EXPIRED, "expired", db, key.bytes());
             add(&self.worker.stats.expired_keys, 1);
         }
         false
@@ -105,23 +106,23 @@ impl<'a> Context<'a> {
     #[inline]
     pub fn read(&mut self, key: &Key<'_>) -> Option<Place> {
         let found = self.use_in(self.session.db, key);
-        self.count_read(found)
+        self.count_read(key, found)
     }
 
     /// [`Context::peek`] for a command that reads: counts a hit or a miss.
     pub fn glance(&mut self, key: &Key<'_>) -> Option<Place> {
         let found = self.peek(key);
-        self.count_read(found)
+        self.count_read(key, found)
     }
 
     #[inline]
-    fn count_read(&mut self, found: Option<Place>) -> Option<Place> {
-        let counter = if found.is_some() {
-            &self.worker.stats.keyspace_hits
+    fn count_read(&mut self, key: &Key<'_>, found: Option<Place>) -> Option<Place> {
+        if found.is_some() {
+            add(&self.worker.stats.keyspace_hits, 1);
         } else {
-            &self.worker.stats.keyspace_misses
-        };
-        add(counter, 1);
+            add(&self.worker.stats.keyspace_misses, 1);
+            self.notify(Class::MISS, "keymiss", key);
+        }
         found
     }
 
