@@ -1,7 +1,7 @@
 //! The ACL command, the same for servers and sentinels.
 
-use clock::Instant;
-use resp::Writer;
+use clock::Millis;
+use resp::{Args, Writer};
 
 use crate::category::Categories;
 use crate::log::Log;
@@ -14,8 +14,8 @@ use crate::users::{DEFAULT, Users};
 pub struct Asker<'a> {
     /// The user that the client is.
     pub user: &'a [u8],
-    /// The moment of the request; ages of log entries are counted from it.
-    pub now: Instant,
+    /// The moment of the request; ages of log entries are counted to it.
+    pub now: Millis,
 }
 
 /// What whoever runs the ACL command knows and this crate does not.
@@ -24,10 +24,7 @@ pub trait Host {
     ///
     /// # Errors
     /// There is no such command, or not with so many words.
-    fn resolve<'a>(&self, request: &[&'a [u8]]) -> Result<Request<'a>, Unresolved>;
-
-    /// Fills `bytes` with what nobody can guess.
-    fn random(&mut self, bytes: &mut [u8]);
+    fn resolve<'a>(&self, request: Args<'a>) -> Result<Request<'a>, Unresolved>;
 }
 
 /// Why a request cannot be looked at.
@@ -78,34 +75,34 @@ pub const HELP: &[&str] = &[
     "    Returns this connection's user.",
 ];
 
-const NO_FILE: &str = "ERR This Redis instance is not configured to use an ACL file. You may want to specify \
-                       users via the ACL SETUSER command and then issue a CONFIG REWRITE (assuming you have a \
-                       Redis configuration file set) in order to store users in the Redis configuration.";
+/// What ACL LOAD and SAVE reply where there is no ACL file.
+pub const NO_FILE: &str = "ERR This Redis instance is not configured to use an ACL file. You may want to specify \
+                           users via the ACL SETUSER command and then issue a CONFIG REWRITE (assuming you have a \
+                           Redis configuration file set) in order to store users in the Redis configuration.";
 
 /// Answers `ACL subcommand ...`; `request` is the whole, and its number of words fits the subcommand's
-/// arity. HELP is the host's to answer, as for its other commands.
+/// arity. What needs more than the users is the host's to answer: HELP, and GENPASS, LOAD and SAVE.
 pub fn answer(
     users: &mut Users,
     log: &mut Log,
     asker: Asker<'_>,
-    host: &mut impl Host,
-    request: &[&[u8]],
+    host: &impl Host,
+    request: Args<'_>,
     reply: &mut Writer<'_>,
 ) -> Effect {
-    let (name, args) = (request[1].to_ascii_lowercase(), &request[2..]);
-    match (name.as_slice(), args) {
+    let words: Vec<&[u8]> = request.iter().skip(2).collect();
+    let name = request[1].to_ascii_lowercase();
+    match (name.as_slice(), words.as_slice()) {
         (b"cat", []) => names(reply, Categories::NAMED.iter().map(|(_, name)| name.as_bytes())),
         (b"cat", [category]) => cat(users, category, reply),
         (b"deluser", names) => return deluser(users, names, reply),
-        (b"dryrun", [user, request @ ..]) => dryrun(users, host, user, request, reply),
-        (b"genpass", [] | [_]) => genpass(host, args.first().copied(), reply),
+        (b"dryrun", [user, _, ..]) => dryrun(users, host, user, request.from(3), reply),
         (b"getuser", [user]) => getuser(users, user, reply),
         (b"list", []) => {
             let lines: Vec<Vec<u8>> =
                 users.iter().map(|(name, user)| [b"user ", name, b" ", &user.describe()].concat()).collect();
             names(reply, lines.iter().map(Vec::as_slice));
         }
-        (b"load" | b"save", []) => reply.error(NO_FILE),
         (b"log", []) => log.reply(asker.now, 10, reply),
         (b"log", [word]) if word.eq_ignore_ascii_case(b"reset") => {
             log.clear();
@@ -167,7 +164,7 @@ fn setuser(users: &mut Users, user: &[u8], rules: &[&[u8]], reply: &mut Writer<'
     }
 }
 
-fn dryrun(users: &Users, host: &impl Host, user: &[u8], request: &[&[u8]], reply: &mut Writer<'_>) {
+fn dryrun(users: &Users, host: &impl Host, user: &[u8], request: Args<'_>, reply: &mut Writer<'_>) {
     let shown = |bytes: &[u8]| String::from_utf8_lossy(&bytes[..bytes.len().min(128)]).into_owned();
     let Some(user) = users.find(user) else {
         return reply.error(&format!("ERR User '{}' not found", shown(user)));
@@ -175,7 +172,7 @@ fn dryrun(users: &Users, host: &impl Host, user: &[u8], request: &[&[u8]], reply
     let resolved = match host.resolve(request) {
         Ok(resolved) => resolved,
         Err(Unresolved::NoSuchCommand) => {
-            return reply.error(&format!("ERR Command '{}' not found", shown(request[0])));
+            return reply.error(&format!("ERR Command '{}' not found", shown(&request[0])));
         }
         Err(Unresolved::Arity(name)) => {
             return reply.error(&format!("ERR wrong number of arguments for '{name}' command"));
@@ -194,12 +191,16 @@ fn dryrun(users: &Users, host: &impl Host, user: &[u8], request: &[&[u8]], reply
             let channel = shown(resolved.channels[place].name);
             format!("This user has no permissions to access the '{channel}' channel")
         }
+        Err(Denial::Database(Some(number))) => {
+            format!("This user has no permissions to access database {number}")
+        }
+        Err(Denial::Database(None)) => "This user has no permissions to access all databases".to_owned(),
     };
     reply.bulk(text.as_bytes());
 }
 
-/// GENPASS: as many hexadecimal digits as hold that many bits.
-fn genpass(host: &mut impl Host, bits: Option<&[u8]>, reply: &mut Writer<'_>) {
+/// GENPASS: as many hexadecimal digits as hold that many bits. `random` fills bytes with what nobody can guess.
+pub fn genpass(bits: Option<&[u8]>, random: impl FnOnce(&mut [u8]), reply: &mut Writer<'_>) {
     let bits = match bits.map_or(Some(256), resp::parse_i64) {
         None => return reply.error("ERR value is not an integer or out of range"),
         Some(bits @ 1..=4096) => bits as usize,
@@ -211,14 +212,14 @@ fn genpass(host: &mut impl Host, bits: Option<&[u8]>, reply: &mut Writer<'_>) {
         }
     };
     let mut bytes = vec![0; bits.div_ceil(8)];
-    host.random(&mut bytes);
+    random(&mut bytes);
     let digits = hex(&bytes);
     reply.bulk(&digits.as_bytes()[..bits.div_ceil(4)]);
 }
 
 fn getuser(users: &Users, name: &[u8], reply: &mut Writer<'_>) {
     let Some(user) = users.find(name) else { return reply.null() };
-    reply.map(6);
+    reply.map(7);
     reply.bulk(b"flags");
     let flags = user.flags();
     reply.set(flags.len());
@@ -232,7 +233,7 @@ fn getuser(users: &Users, name: &[u8], reply: &mut Writer<'_>) {
     reply.bulk(b"selectors");
     reply.array(user.further().len());
     for selector in user.further() {
-        reply.map(3);
+        reply.map(4);
         describe(selector, reply);
     }
 }
@@ -244,4 +245,6 @@ fn describe(selector: &Selector, reply: &mut Writer<'_>) {
     reply.bulk(&selector.key_patterns());
     reply.bulk(b"channels");
     reply.bulk(&selector.channel_patterns());
+    reply.bulk(b"databases");
+    reply.bulk(selector.databases().as_bytes());
 }

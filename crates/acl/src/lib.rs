@@ -35,9 +35,9 @@ mod users;
 
 pub use catalogue::{Catalogue, CommandId};
 pub use category::Categories;
-pub use command::{Asker, Effect, HELP, Host, Unresolved, answer};
+pub use command::{Asker, Effect, HELP, Host, NO_FILE, Unresolved, answer, genpass};
 pub use log::{Incident, Log, Reason};
-pub use selector::{Channel, Denial, Key, Need, Request};
+pub use selector::{Channel, Denial, Key, Need, Request, Touched};
 pub use user::{RuleError, User};
 pub use users::{DEFAULT, LineError, Users};
 

@@ -1,15 +1,14 @@
 //! What was refused lately: ACL LOG.
 
 use std::collections::VecDeque;
-use std::time::Duration;
 
-use clock::Instant;
+use clock::Millis;
 use resp::Writer;
 
 /// Entries that are kept unless `acllog-max-len` says otherwise.
 const LENGTH: usize = 128;
-/// What is refused for the same reason within this time is one entry.
-const TOGETHER: Duration = Duration::from_secs(60);
+/// What is refused for the same reason within this time, in milliseconds, is one entry.
+const TOGETHER: i64 = 60_000;
 
 /// Why something was refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,15 +21,31 @@ pub enum Reason {
     Key,
     /// A channel that the command names.
     Channel,
+    /// A database that the command works in.
+    Database,
+    /// The name in the client's certificate.
+    Certificate,
 }
 
 impl Reason {
+    /// Every reason there is, in INFO's order and by its names.
+    pub const NAMED: [(Self, &'static str); 6] = [
+        (Self::Auth, "auth"),
+        (Self::Command, "cmd"),
+        (Self::Key, "key"),
+        (Self::Channel, "channel"),
+        (Self::Certificate, "tls_cert"),
+        (Self::Database, "db"),
+    ];
+
     fn name(self) -> &'static str {
         match self {
             Self::Auth => "auth",
             Self::Command => "command",
             Self::Key => "key",
             Self::Channel => "channel",
+            Self::Database => "database",
+            Self::Certificate => "tls-cert",
         }
     }
 }
@@ -59,35 +74,72 @@ impl Incident {
 
 #[derive(Debug)]
 struct Entry {
+    id: u64,
     count: u64,
-    at: Instant,
+    first: Millis,
+    last: Millis,
     incident: Incident,
 }
 
 /// The latest refusals, the newest first.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Log {
     entries: VecDeque<Entry>,
+    length: usize,
+    next_id: u64,
+    /// How often something was refused, in the order of [`Reason::NAMED`].
+    refused: [u64; Reason::NAMED.len()],
+}
+
+impl Default for Log {
+    fn default() -> Self {
+        Self { entries: VecDeque::new(), length: LENGTH, next_id: 0, refused: [0; Reason::NAMED.len()] }
+    }
 }
 
 impl Log {
     /// Takes an incident down, together with a like one of the last minute if there is one.
-    pub fn add(&mut self, now: Instant, incident: Incident) {
-        let like = |entry: &Entry| now.since(entry.at) <= TOGETHER && entry.incident.is_like(&incident);
+    pub fn add(&mut self, now: Millis, incident: Incident) {
+        if let Some(place) = Reason::NAMED.iter().position(|(reason, _)| *reason == incident.reason) {
+            self.refused[place] += 1;
+        }
+        let like = |entry: &Entry| now.0 - entry.last.0 <= TOGETHER && entry.incident.is_like(&incident);
         let before = self.entries.iter().position(like).and_then(|place| self.entries.remove(place));
-        let count = before.map_or(0, |entry| entry.count) + 1;
-        self.entries.push_front(Entry { count, at: now, incident });
-        self.entries.truncate(LENGTH);
+        let entry = match before {
+            Some(entry) => Entry { count: entry.count + 1, last: now, incident, ..entry },
+            None => {
+                self.next_id += 1;
+                Entry { id: self.next_id - 1, count: 1, first: now, last: now, incident }
+            }
+        };
+        self.entries.push_front(entry);
+        self.entries.truncate(self.length);
+    }
+
+    /// How many entries are kept (`acllog-max-len`).
+    pub fn set_length(&mut self, length: usize) {
+        self.length = length;
+        self.entries.truncate(length);
+    }
+
+    /// How often something was refused since the start, by the reasons' names.
+    pub fn refused(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        Reason::NAMED.iter().zip(self.refused).map(|((_, name), count)| (*name, count))
+    }
+
+    /// Starts that count anew (CONFIG RESETSTAT).
+    pub fn reset_refused(&mut self) {
+        self.refused = [0; Reason::NAMED.len()];
     }
 
     pub(crate) fn clear(&mut self) {
         self.entries.clear();
     }
 
-    pub(crate) fn reply(&self, now: Instant, count: usize, reply: &mut Writer<'_>) {
+    pub(crate) fn reply(&self, now: Millis, count: usize, reply: &mut Writer<'_>) {
         reply.array(count.min(self.entries.len()));
-        for Entry { count, at, incident } in self.entries.iter().take(count) {
-            reply.map(7);
+        for Entry { id, count, first, last, incident } in self.entries.iter().take(count) {
+            reply.map(10);
             reply.bulk(b"count");
             reply.integer(i64::try_from(*count).unwrap_or(i64::MAX));
             reply.bulk(b"reason");
@@ -99,9 +151,15 @@ impl Log {
             reply.bulk(b"username");
             reply.bulk(&incident.username);
             reply.bulk(b"age-seconds");
-            reply.double(now.since(*at).as_millis() as f64 / 1000.0);
+            reply.double((now.0 - last.0).max(0) as f64 / 1000.0);
             reply.bulk(b"client-info");
             reply.bulk(incident.client.as_bytes());
+            reply.bulk(b"entry-id");
+            reply.integer(i64::try_from(*id).unwrap_or(i64::MAX));
+            reply.bulk(b"timestamp-created");
+            reply.integer(first.0);
+            reply.bulk(b"timestamp-last-updated");
+            reply.integer(last.0);
         }
     }
 }

@@ -2,6 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use smallvec::SmallVec;
+
 use crate::catalogue::{Catalogue, CommandId};
 use crate::category::Categories;
 use crate::user::RuleError;
@@ -14,9 +16,23 @@ pub struct Request<'a> {
     /// The word after the command's name.
     pub first_argument: Option<&'a [u8]>,
     /// The keys it names.
-    pub keys: Vec<Key<'a>>,
+    pub keys: SmallVec<[Key<'a>; 4]>,
     /// The channels it names.
-    pub channels: Vec<Channel<'a>>,
+    pub channels: SmallVec<[Channel<'a>; 4]>,
+    /// The databases it works in.
+    pub databases: Touched,
+}
+
+/// The databases that a request works in.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum Touched {
+    /// None: it is about something else.
+    #[default]
+    Nothing,
+    /// These.
+    Some(SmallVec<[u32; 2]>),
+    /// Each one.
+    All,
 }
 
 /// A key of a request.
@@ -55,6 +71,8 @@ pub enum Denial {
     Key(usize),
     /// The channel at this place of [`Request::channels`].
     Channel(usize),
+    /// This database, or all of them.
+    Database(Option<u32>),
 }
 
 /// What of the keys, or of the channels, is open.
@@ -109,25 +127,48 @@ pub(crate) struct Selector {
     first_arguments: BTreeMap<CommandId, BTreeSet<Vec<u8>>>,
     keys: Patterns<KeyPattern>,
     channels: Patterns<Vec<u8>>,
+    /// The databases that are open; `None` is all.
+    databases: Option<BTreeSet<u32>>,
 }
 
-impl Default for Selector {
-    /// One that admits nothing.
-    fn default() -> Self {
+/// What rules are read with.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Grammar<'a> {
+    pub(crate) catalogue: &'a Catalogue,
+    /// Whether all channels are open where no rule names any (`acl-pubsub-default`).
+    pub(crate) open_channels: bool,
+}
+
+impl Selector {
+    /// One that admits no command and no key.
+    pub(crate) fn new(open_channels: bool) -> Self {
         Self {
             every: false,
             rules: Vec::new(),
             allowed: Vec::new(),
             first_arguments: BTreeMap::new(),
             keys: Patterns::Some(Vec::new()),
-            channels: Patterns::Some(Vec::new()),
+            channels: if open_channels { Patterns::All } else { Patterns::Some(Vec::new()) },
+            databases: None,
         }
     }
-}
 
-impl Selector {
-    /// Applies one rule; `None` if it is none about commands, keys or channels.
-    pub(crate) fn apply(&mut self, catalogue: &Catalogue, rule: &[u8]) -> Option<Result<(), RuleError>> {
+    /// Whether it admits whatever is asked.
+    pub(crate) fn admits_all(&self) -> bool {
+        self.every
+            && self.rules.is_empty()
+            && self.keys == Patterns::All
+            && self.channels == Patterns::All
+            && self.databases.is_none()
+    }
+
+    /// Whether it opens every key to reading.
+    pub(crate) fn opens_all_keys(&self) -> bool {
+        self.keys == Patterns::All
+    }
+
+    /// Applies one rule; `None` if it is none about commands, keys, channels or databases.
+    pub(crate) fn apply(&mut self, grammar: Grammar<'_>, rule: &[u8]) -> Option<Result<(), RuleError>> {
         let word = rule.to_ascii_lowercase();
         match word.as_slice() {
             b"allcommands" | b"+@all" => self.set_every(true),
@@ -136,16 +177,31 @@ impl Selector {
             b"resetkeys" => self.keys = Patterns::Some(Vec::new()),
             b"allchannels" | b"&*" => self.channels = Patterns::All,
             b"resetchannels" => self.channels = Patterns::Some(Vec::new()),
+            b"alldbs" => self.databases = None,
+            b"resetdbs" => self.databases = Some(BTreeSet::new()),
+            [b'd', b'b', b'=', numbers @ ..] => return Some(self.set_databases(numbers)),
             _ => {
                 return match rule.split_first()? {
                     (b'~' | b'%', _) => Some(self.add_key_pattern(rule)),
                     (b'&', pattern) => Some(self.add_channel(pattern)),
-                    (b'+' | b'-', target) => Some(self.add_rule(catalogue, rule[0] == b'+', target)),
+                    (b'+' | b'-', target) => Some(self.add_rule(grammar.catalogue, rule[0] == b'+', target)),
                     _ => None,
                 };
             }
         }
         Some(Ok(()))
+    }
+
+    /// Numbers with commas between them.
+    fn set_databases(&mut self, numbers: &[u8]) -> Result<(), RuleError> {
+        let mut databases = BTreeSet::new();
+        for number in numbers.split(|byte| *byte == b',') {
+            let number = resp::parse_i64(number).ok_or(RuleError::Syntax)?;
+            let number = i32::try_from(number).ok().and_then(|number| u32::try_from(number).ok());
+            databases.insert(number.ok_or(RuleError::DatabaseRange)?);
+        }
+        self.databases = Some(databases);
+        Ok(())
     }
 
     fn set_every(&mut self, every: bool) {
@@ -246,9 +302,21 @@ impl Selector {
         if let Some(place) = request.keys.iter().position(|key| !self.opens_key(key)) {
             return Err(Denial::Key(place));
         }
-        match request.channels.iter().position(|channel| !self.opens_channel(*channel)) {
-            Some(place) => Err(Denial::Channel(place)),
-            None => Ok(()),
+        if let Some(place) = request.channels.iter().position(|channel| !self.opens_channel(*channel)) {
+            return Err(Denial::Channel(place));
+        }
+        self.check_databases(&request.databases)
+    }
+
+    fn check_databases(&self, touched: &Touched) -> Result<(), Denial> {
+        let Some(open) = &self.databases else { return Ok(()) };
+        match touched {
+            Touched::Nothing => Ok(()),
+            Touched::Some(databases) => match databases.iter().find(|database| !open.contains(database)) {
+                Some(database) => Err(Denial::Database(Some(*database))),
+                None => Ok(()),
+            },
+            Touched::All => Err(Denial::Database(None)),
         }
     }
 
@@ -298,13 +366,29 @@ impl Selector {
         }
     }
 
-    /// All of it as rules that make it from one that admits nothing.
+    /// The databases, as a rule.
+    pub(crate) fn databases(&self) -> String {
+        let Some(databases) = &self.databases else { return "alldbs".to_owned() };
+        if databases.is_empty() {
+            return String::new();
+        }
+        let numbers: Vec<String> = databases.iter().map(u32::to_string).collect();
+        format!("db={}", numbers.join(","))
+    }
+
+    /// All of it as rules that make it from a new one.
     pub(crate) fn describe(&self) -> Vec<u8> {
         let mut parts: Vec<Vec<u8>> = vec![self.key_patterns()];
         if self.channels != Patterns::All {
             parts.push(b"resetchannels".to_vec());
         }
-        parts.extend([self.channel_patterns(), self.commands().into_bytes()]);
+        parts.push(self.channel_patterns());
+        match &self.databases {
+            None => {}
+            Some(databases) if databases.is_empty() => parts.push(b"resetdbs".to_vec()),
+            Some(_) => parts.push(self.databases().into_bytes()),
+        }
+        parts.push(self.commands().into_bytes());
         parts.retain(|part| !part.is_empty());
         parts.join(&b' ')
     }

@@ -1,8 +1,6 @@
 //! Rules and what they admit, as tables.
 
-use std::time::Duration;
-
-use clock::Instant;
+use clock::Millis;
 use resp::{Protocol, Writer};
 
 use super::*;
@@ -21,19 +19,23 @@ fn catalogue() -> Catalogue {
     Catalogue::new(rows.map(|(name, categories)| (name.to_owned(), categories)))
 }
 
-struct Zeros(Catalogue);
+struct Commands(Catalogue);
 
-impl Host for Zeros {
-    fn resolve<'a>(&self, request: &[&'a [u8]]) -> Result<Request<'a>, Unresolved> {
-        let command = self.0.find(request[0]).ok_or(Unresolved::NoSuchCommand)?;
-        let words = &request[1..];
+impl Host for Commands {
+    fn resolve<'a>(&self, request: resp::Args<'a>) -> Result<Request<'a>, Unresolved> {
+        let command = self.0.find(&request[0]).ok_or(Unresolved::NoSuchCommand)?;
+        let words: Vec<&'a [u8]> = request.iter().skip(1).collect();
         let mut resolved = Request { command: Some(command), ..Request::default() };
         resolved.first_argument = words.first().copied();
         match self.0.name(command) {
             "get" if words.len() != 1 => return Err(Unresolved::Arity("get".to_owned())),
             name @ ("get" | "set") => {
                 let need = Need { read: name == "get", write: name == "set" };
-                resolved.keys = vec![Key { name: words[0], need }];
+                resolved.keys = std::iter::once(Key { name: words[0], need }).collect();
+            }
+            "select" => {
+                let number = resp::parse_i64(words[0]).and_then(|number| u32::try_from(number).ok());
+                resolved.databases = Touched::Some(number.into_iter().collect());
             }
             "subscribe" => {
                 resolved.channels = words.iter().map(|name| Channel { name, is_pattern: false }).collect();
@@ -42,34 +44,31 @@ impl Host for Zeros {
         }
         Ok(resolved)
     }
-
-    fn random(&mut self, bytes: &mut [u8]) {
-        bytes.fill(0xa5);
-    }
 }
 
 /// Users, and what they are asked.
 struct World {
     users: Users,
     log: Log,
-    now: Instant,
+    now: Millis,
     effect: Effect,
 }
 
 impl World {
     fn new() -> Self {
         let users = Users::new(catalogue());
-        Self { users, log: Log::default(), now: Instant::ORIGIN, effect: Effect::Nothing }
+        Self { users, log: Log::default(), now: Millis(0), effect: Effect::Nothing }
     }
 
     /// The reply to `ACL line`, its line breaks as `|`.
     fn ask(&mut self, line: &str) -> String {
-        let words: Vec<&[u8]> =
+        let words: resp::Request =
             std::iter::once(&b"acl"[..]).chain(line.split(' ').map(str::as_bytes)).collect();
         let mut out = Vec::new();
         let asker = Asker { user: DEFAULT, now: self.now };
         let reply = &mut Writer::new(&mut out, Protocol::Resp2);
-        self.effect = answer(&mut self.users, &mut self.log, asker, &mut Zeros(catalogue()), &words, reply);
+        self.effect =
+            answer(&mut self.users, &mut self.log, asker, &Commands(catalogue()), words.args(), reply);
         String::from_utf8(out).unwrap().trim_end().replace("\r\n", "|")
     }
 
@@ -102,6 +101,11 @@ fn rules_are_kept_in_words_less_what_is_overridden() {
             "on nopass resetchannels -@all (~a resetchannels -@all +get) (%R~* resetchannels +@all)",
         ),
         ("on nopass ~* (+get) reset", "off sanitize-payload resetchannels -@all"),
+        (
+            "db=3,1,3 (db=2) (resetdbs)",
+            "off resetchannels db=1,3 -@all (resetchannels db=2 -@all) (resetchannels resetdbs -@all)",
+        ),
+        ("db=3 alldbs", "off resetchannels -@all"),
         ("( +get ~x ) clearselectors (+ping)", "off resetchannels -@all (resetchannels -@all +ping)"),
     ];
     for (rules, described) in cases {
@@ -132,6 +136,11 @@ fn what_is_no_rule_changes_nothing_and_is_named() {
         ("foo", syntax),
         ("%~x", syntax),
         ("%X~x", syntax),
+        ("db=", syntax),
+        ("db=1,", syntax),
+        ("db=1a", syntax),
+        ("db=-1", "The provided database ID is out of range"),
+        ("db=2147483648", "The provided database ID is out of range"),
         ("(on)", syntax),
         ("(+foo)", unknown),
         ("#zz", hash),
@@ -207,8 +216,9 @@ fn users_are_listed_described_and_deleted() {
         ("whoami", "$7|default"),
         (
             "getuser u",
-            "*12|$5|flags|*1|$2|on|$9|passwords|*0|$8|commands|$10|-@all +get|$4|keys|$2|~a|$8|channels|$0|\
-             |$9|selectors|*1|*6|$8|commands|$5|-@all|$4|keys|$0||$8|channels|$2|&x",
+            "*14|$5|flags|*1|$2|on|$9|passwords|*0|$8|commands|$10|-@all +get|$4|keys|$2|~a|$8|channels|$0|\
+             |$9|databases|$6|alldbs|$9|selectors|*1|*8|$8|commands|$5|-@all|$4|keys|$0||$8|channels|$2|&x\
+             |$9|databases|$6|alldbs",
         ),
         ("getuser nobody", "$-1"),
         ("deluser default u", "-ERR The 'default' user cannot be removed"),
@@ -217,16 +227,10 @@ fn users_are_listed_described_and_deleted() {
     assert_eq!(world.effect, Effect::Deleted(vec![b"u".to_vec()]));
     world.table(&[
         ("deluser u", ":0"),
-        ("genpass 5", "$2|a5"),
-        ("genpass 9", "$3|a5a"),
-        ("genpass 0", "-ERR ACL GENPASS argument must be the number of bits for the output password, a positive number up to 4096"),
-        ("genpass x", "-ERR value is not an integer or out of range"),
-        ("genpass 1 2", "-ERR unknown subcommand or wrong number of arguments for 'genpass'. Try ACL HELP."),
         ("cat string", "*2|$3|get|$3|set"),
         ("cat nosuch", "-ERR Unknown category 'nosuch'"),
     ]);
     assert!(world.ask("cat").starts_with("*21|$8|keyspace|$4|read|"));
-    assert!(world.ask("save").starts_with("-ERR This Redis instance is not configured to use an ACL file."));
 }
 
 #[test]
@@ -250,20 +254,87 @@ fn what_is_refused_again_within_a_minute_is_one_entry() {
     };
     world.log.add(world.now, incident(b"get"));
     world.log.add(world.now, incident(b"set"));
-    world.now += Duration::from_millis(1500);
+    world.now.0 += 1500;
     world.log.add(world.now, incident(b"get"));
-    let entry = |count, object, age| {
+    let entry = |count, object, age, id, (first, last)| {
         format!(
-            "*14|$5|count|:{count}|$6|reason|$7|command|$7|context|$8|toplevel|$6|object|$3|{object}\
-             |$8|username|$1|u|$11|age-seconds|{age}|$11|client-info|$4|id=1"
+            "*20|$5|count|:{count}|$6|reason|$7|command|$7|context|$8|toplevel|$6|object|$3|{object}\
+             |$8|username|$1|u|$11|age-seconds|{age}|$11|client-info|$4|id=1|$8|entry-id|:{id}\
+             |$17|timestamp-created|:{first}|$22|timestamp-last-updated|:{last}"
         )
     };
-    let (get, set) = (entry(2, "get", "$1|0"), entry(1, "set", "$3|1.5"));
+    let (get, set) = (entry(2, "get", "$1|0", 0, (0, 1500)), entry(1, "set", "$3|1.5", 1, (0, 0)));
     assert_eq!(world.ask("log"), format!("*2|{get}|{set}"));
     assert_eq!(world.ask("log 1"), format!("*1|{get}"));
     world.table(&[("log x", "-ERR value is not an integer or out of range"), ("log -1", "*0")]);
-    world.now += Duration::from_secs(61);
+    world.now.0 += 61_000;
     world.log.add(world.now, incident(b"get"));
     assert!(world.ask("log").starts_with("*3|"));
+    let refused: Vec<_> = world.log.refused().filter(|(_, count)| *count > 0).collect();
+    assert_eq!(refused, [("cmd", 4)]);
     world.table(&[("log reset", "+OK"), ("log", "*0")]);
+    world.log.set_length(1);
+    world.log.add(world.now, incident(b"get"));
+    world.log.add(world.now, incident(b"set"));
+    assert!(world.ask("log").starts_with("*1|"));
+}
+
+#[test]
+fn a_database_may_be_closed() {
+    let mut world = World::new();
+    world.table(&[
+        ("setuser u +@all ~* db=1,2 (+@all db=5)", "+OK"),
+        ("dryrun u select 1", "+OK"),
+        ("dryrun u select 5", "+OK"),
+        ("dryrun u select 3", "$49|This user has no permissions to access database 3"),
+        ("dryrun u ping", "+OK"),
+    ]);
+}
+
+#[test]
+fn a_password_is_as_long_as_asked() {
+    let ask = |bits: Option<&[u8]>| {
+        let mut out = Vec::new();
+        genpass(bits, |bytes| bytes.fill(0xa5), &mut Writer::new(&mut out, Protocol::Resp2));
+        String::from_utf8(out).unwrap()
+    };
+    assert_eq!(ask(Some(b"5")), "$2\r\na5\r\n");
+    assert_eq!(ask(Some(b"9")), "$3\r\na5a\r\n");
+    assert_eq!(ask(None), format!("$64\r\n{}\r\n", "a5".repeat(32)));
+    assert!(ask(Some(b"0")).starts_with("-ERR ACL GENPASS argument must be the number of bits"));
+    assert!(ask(Some(b"4097")).starts_with("-ERR ACL GENPASS argument must be the number of bits"));
+    assert_eq!(ask(Some(b"x")), "-ERR value is not an integer or out of range\r\n");
+}
+
+#[test]
+fn who_may_do_everything_need_not_be_asked() {
+    for (rules, is_unrestricted) in [
+        ("+@all ~* &*", true),
+        ("+@all allkeys allchannels alldbs", true),
+        ("+@all ~*", false),
+        ("+@all ~* &* -get", false),
+        ("+@all ~* &* db=0", false),
+        ("(+@all ~* &*)", true),
+        ("+@all %R~* &*", false),
+    ] {
+        let mut world = World::new();
+        assert_eq!(world.ask(&format!("setuser u {rules}")), "+OK");
+        assert_eq!(world.users.find(b"u").unwrap().is_unrestricted(), is_unrestricted, "{rules}");
+    }
+    let mut users = Users::new(catalogue());
+    users.set_open_channels(true);
+    users.set(b"u", &[b"+@all", b"~*"]).unwrap();
+    assert!(users.find(b"u").unwrap().is_unrestricted(), "acl-pubsub-default allchannels");
+}
+
+#[test]
+fn a_file_has_a_user_a_line() {
+    let users = Users::new(catalogue());
+    let text = b"# who may what\n\nuser default on >p +@all ~*\n  user u on (+get ~a) ( +set ~b )\r\n";
+    let read = users.parse_file(text).unwrap();
+    assert_eq!(read.iter().count(), 2);
+    assert_eq!(read.parse_file(&read.file()).unwrap().file(), read.file());
+    let faults = users.parse_file(b"user u on\nuser u off\nhello\nuser v +nosuch\nuser").unwrap_err();
+    assert_eq!(faults.iter().map(|(line, _)| *line).collect::<Vec<_>>(), [2, 3, 4, 5]);
+    assert!(faults[0].1.contains("Duplicate"), "{faults:?}");
 }

@@ -1,8 +1,7 @@
 //! A user: flags, passwords, a first selector, and further ones that admit what the first does not.
 
-use crate::catalogue::Catalogue;
 use crate::password::Hashed;
-use crate::selector::{Channel, Denial, Request, Selector};
+use crate::selector::{Channel, Denial, Grammar, Request, Selector};
 
 /// Why a rule was refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -36,10 +35,13 @@ pub enum RuleError {
         "The password hash must be exactly 64 characters and contain only lowercase hexadecimal characters"
     )]
     BadHash,
+    /// It names a database that cannot be.
+    #[error("The provided database ID is out of range")]
+    DatabaseRange,
 }
 
 /// A user.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct User {
     enabled: bool,
     /// Any password will do.
@@ -52,12 +54,23 @@ pub struct User {
 }
 
 impl User {
+    /// A user who cannot log in, and may do nothing but what `open_channels` says.
+    pub(crate) fn new(open_channels: bool) -> Self {
+        Self {
+            enabled: false,
+            no_password: false,
+            passwords: Vec::new(),
+            sanitize: None,
+            first: Selector::new(open_channels),
+            more: Vec::new(),
+        }
+    }
+
     /// The user `default` of a new server: everybody, and allowed everything.
-    #[must_use]
-    pub fn everybody(catalogue: &Catalogue) -> Self {
-        let mut user = Self::default();
-        for rule in [&b"on"[..], b"nopass", b"~*", b"&*", b"+@all"] {
-            user.apply(catalogue, rule).expect("these are rules");
+    pub(crate) fn everybody(grammar: Grammar<'_>) -> Self {
+        let mut user = Self::new(true);
+        for rule in [&b"on"[..], b"nopass", b"~*", b"+@all"] {
+            user.apply(grammar, rule).expect("these are rules");
         }
         user
     }
@@ -66,7 +79,7 @@ impl User {
     ///
     /// # Errors
     /// Why the rule is refused.
-    pub fn apply(&mut self, catalogue: &Catalogue, rule: &[u8]) -> Result<(), RuleError> {
+    pub(crate) fn apply(&mut self, grammar: Grammar<'_>, rule: &[u8]) -> Result<(), RuleError> {
         match rule.to_ascii_lowercase().as_slice() {
             b"" => {}
             b"on" => self.enabled = true,
@@ -82,14 +95,14 @@ impl User {
             b"sanitize-payload" => self.sanitize = Some(true),
             b"skip-sanitize-payload" => self.sanitize = Some(false),
             b"clearselectors" => self.more.clear(),
-            b"reset" => *self = Self { sanitize: Some(true), ..Self::default() },
-            _ => return self.apply_marked(catalogue, rule),
+            b"reset" => *self = Self { sanitize: Some(true), ..Self::new(grammar.open_channels) },
+            _ => return self.apply_marked(grammar, rule),
         }
         Ok(())
     }
 
     /// A rule that begins with a mark.
-    fn apply_marked(&mut self, catalogue: &Catalogue, rule: &[u8]) -> Result<(), RuleError> {
+    fn apply_marked(&mut self, grammar: Grammar<'_>, rule: &[u8]) -> Result<(), RuleError> {
         let from_hex = |text| Hashed::from_hex(text).ok_or(RuleError::BadHash);
         match (rule[0], &rule[1..]) {
             (b'>', password) => self.add_password(Hashed::of(password)),
@@ -97,14 +110,14 @@ impl User {
             (b'<', password) => return self.remove_password(&Hashed::of(password)),
             (b'!', hash) => return self.remove_password(&from_hex(hash)?),
             (b'(', rules) if rule.ends_with(b")") => {
-                let mut selector = Selector::default();
+                let mut selector = Selector::new(grammar.open_channels);
                 let words = rules[..rules.len() - 1].split(u8::is_ascii_whitespace);
                 for word in words.filter(|word| !word.is_empty()) {
-                    selector.apply(catalogue, word).unwrap_or(Err(RuleError::Syntax))?;
+                    selector.apply(grammar, word).unwrap_or(Err(RuleError::Syntax))?;
                 }
                 self.more.push(selector);
             }
-            _ => return self.first.apply(catalogue, rule).unwrap_or(Err(RuleError::Syntax)),
+            _ => return self.first.apply(grammar, rule).unwrap_or(Err(RuleError::Syntax)),
         }
         Ok(())
     }
@@ -129,6 +142,18 @@ impl User {
         if !password.is_empty() {
             self.add_password(Hashed::of(password));
         }
+    }
+
+    /// Whether the user may do whatever there is to do: nothing about a request need be looked at.
+    #[must_use]
+    pub fn is_unrestricted(&self) -> bool {
+        self.selectors().any(Selector::admits_all)
+    }
+
+    /// Whether the user may read every key there is.
+    #[must_use]
+    pub fn may_read_all(&self) -> bool {
+        self.selectors().any(Selector::opens_all_keys)
     }
 
     /// Whether whoever comes is this user without a word.

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::catalogue::Catalogue;
+use crate::selector::Grammar;
 use crate::user::{RuleError, User};
 
 /// The user that everybody is who has not said otherwise. There is always one.
@@ -12,7 +13,9 @@ pub const DEFAULT: &[u8] = b"default";
 /// Users by name. A user is replaced as a whole when its rules change.
 #[derive(Debug)]
 pub struct Users {
-    catalogue: Catalogue,
+    catalogue: Arc<Catalogue>,
+    /// Whether a new user may use all channels (`acl-pubsub-default`).
+    open_channels: bool,
     by_name: BTreeMap<Vec<u8>, Arc<User>>,
 }
 
@@ -45,8 +48,23 @@ impl Users {
     /// Only the user `default`, who may do everything.
     #[must_use]
     pub fn new(catalogue: Catalogue) -> Self {
-        let everybody = Arc::new(User::everybody(&catalogue));
-        Self { catalogue, by_name: BTreeMap::from([(DEFAULT.to_vec(), everybody)]) }
+        Self::with(Arc::new(catalogue), false)
+    }
+
+    fn with(catalogue: Arc<Catalogue>, open_channels: bool) -> Self {
+        let everybody = Arc::new(User::everybody(Grammar { catalogue: &catalogue, open_channels }));
+        Self { catalogue, open_channels, by_name: BTreeMap::from([(DEFAULT.to_vec(), everybody)]) }
+    }
+
+    /// Only the user `default` again, of a server that is new but for its settings.
+    #[must_use]
+    pub fn afresh(&self) -> Self {
+        Self::with(self.catalogue.clone(), self.open_channels)
+    }
+
+    /// Says whether a new user may use all channels (`acl-pubsub-default`).
+    pub fn set_open_channels(&mut self, open: bool) {
+        self.open_channels = open;
     }
 
     /// The commands that rules may name.
@@ -92,7 +110,8 @@ impl Users {
     /// # Errors
     /// The first rule that is refused; nobody has changed then.
     pub fn set(&mut self, name: &[u8], rules: &[&[u8]]) -> Result<(), LineError> {
-        let before = self.find(name).map(|user| User::clone(user)).unwrap_or_default();
+        let new = || User::new(self.open_channels);
+        let before = self.find(name).map_or_else(new, |user| User::clone(user));
         self.put(name, before, rules)
     }
 
@@ -104,7 +123,7 @@ impl Users {
         if name != DEFAULT && self.find(name).is_some() {
             return Err(LineError::Duplicate);
         }
-        self.put(name, User::default(), rules)
+        self.put(name, User::new(self.open_channels), rules)
     }
 
     fn put(&mut self, name: &[u8], mut user: User, rules: &[&[u8]]) -> Result<(), LineError> {
@@ -112,12 +131,72 @@ impl Users {
             return Err(LineError::Name);
         }
         for rule in merge_selectors(rules)? {
-            user.apply(&self.catalogue, &rule).map_err(|reason| LineError::Rule {
+            let grammar = Grammar { catalogue: &self.catalogue, open_channels: self.open_channels };
+            user.apply(grammar, &rule).map_err(|reason| LineError::Rule {
                 rule: String::from_utf8_lossy(&rule).into_owned(),
                 reason,
             })?;
         }
         self.by_name.insert(name.to_vec(), Arc::new(user));
+        Ok(())
+    }
+
+    /// The users that the lines of an ACL file describe, each `user` with a name and rules; lines that are empty or
+    /// begin with `#` say nothing.
+    ///
+    /// # Errors
+    /// What is wrong, by the numbers of its lines.
+    pub fn parse_file(&self, text: &[u8]) -> Result<Self, Vec<(usize, String)>> {
+        let mut users = self.afresh();
+        let mut faults = Vec::new();
+        for (number, line) in (1..).zip(text.split(|byte| *byte == b'\n')) {
+            let words: Vec<&[u8]> =
+                line.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty()).collect();
+            let fault = match words.as_slice() {
+                [] => continue,
+                [first, ..] if first.starts_with(b"#") => continue,
+                [b"user", name, rules @ ..] => users.load(name, rules).err().map(|error| error.to_string()),
+                _ => Some("should start with user keyword followed by the username".to_owned()),
+            };
+            faults.extend(fault.map(|fault| (number, fault)));
+        }
+        if faults.is_empty() { Ok(users) } else { Err(faults) }
+    }
+
+    /// All users as an ACL file has them.
+    #[must_use]
+    pub fn file(&self) -> Vec<u8> {
+        let line = |(name, user): (&[u8], &User)| [b"user ", name, b" ", &user.describe(), b"\n"].concat();
+        self.iter().flat_map(line).collect()
+    }
+
+    /// The users as lines of a configuration file, each the words after `user`. `default` has none as long as
+    /// `requirepass` alone says what it is, unless it is to be named in any case.
+    #[must_use]
+    pub fn lines(&self, required: &[u8], names_default: bool) -> Vec<Vec<Vec<u8>>> {
+        let mut plain = self.afresh();
+        plain.set_default_password(required);
+        let is_plain = |name: &[u8], user: &User| name == DEFAULT && *user == **plain.default_user();
+        let words = |(name, user): (&[u8], &User)| {
+            let rules = user.describe();
+            std::iter::once(name).chain(rules.split(|byte| *byte == b' ')).map(<[u8]>::to_vec).collect()
+        };
+        self.iter().filter(|(name, user)| names_default || !is_plain(name, user)).map(words).collect()
+    }
+
+    /// Makes the users of such lines.
+    ///
+    /// # Errors
+    /// The place of the first line that cannot be used, and why.
+    pub fn load_lines(&mut self, lines: &[Vec<Vec<u8>>]) -> Result<(), (usize, String)> {
+        for (place, line) in lines.iter().enumerate() {
+            let Some((name, rules)) = line.split_first() else { continue };
+            let rules: Vec<&[u8]> = rules.iter().map(Vec::as_slice).collect();
+            self.load(name, &rules).map_err(|error| {
+                let name = String::from_utf8_lossy(name);
+                (place, format!("Error in user declaration '{name}': {error}"))
+            })?;
+        }
         Ok(())
     }
 

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use resp::REDIS_VERSION;
 
-use super::{Config, Rename, SetError, unbuilt};
+use super::{Config, Rename, SetError, UserLine, unbuilt};
 
 /// Files include files no deeper than this.
 const MAX_INCLUDE_DEPTH: usize = 16;
@@ -116,6 +116,9 @@ impl Config {
                     let [from, to] = values else { return Err(fail(BAD_DIRECTIVE.to_owned())) };
                     let (from, to) = (from.clone(), to.clone());
                     self.renames.write().push(Rename { from, to, line: fail(String::new()) });
+                }
+                "user" if !values.is_empty() => {
+                    self.users.write().push(UserLine { words: values.to_vec(), line: fail(String::new()) });
                 }
                 _ if unbuilt::is_forgotten(name) && values.len() == 1 => {}
                 _ => self.load_one(name, values).map_err(fail)?,

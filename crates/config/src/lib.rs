@@ -23,6 +23,30 @@ pub struct Config {
     defaults: Vec<String>,
     /// What the lines `rename-command` said, in their order.
     renames: RwLock<Vec<Rename>>,
+    /// The lines `user`, in their order.
+    users: RwLock<Vec<UserLine>>,
+}
+
+/// A line `user`: a name, and what the user may do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UserLine {
+    /// What follows `user`: at least a name.
+    words: Vec<String>,
+    line: ConfigError,
+}
+
+impl UserLine {
+    /// What follows `user`, as access control reads it.
+    #[must_use]
+    pub fn words(&self) -> Vec<Vec<u8>> {
+        self.words.iter().map(|word| word.clone().into_bytes()).collect()
+    }
+
+    /// That this line cannot be used, and why.
+    #[must_use]
+    pub fn fault(&self, reason: &str) -> ConfigError {
+        ConfigError { reason: reason.to_owned(), ..self.line.clone() }
+    }
 }
 
 /// A line `rename-command`: what a command is to be called, or nothing if it is not to be called at all.
@@ -59,7 +83,12 @@ pub enum SetError {
 impl Default for Config {
     fn default() -> Self {
         let defaults: Vec<String> = PARAMETERS.iter().map(|row| row.default.to_owned()).collect();
-        Self { values: RwLock::new(defaults.clone()), defaults, renames: RwLock::default() }
+        Self {
+            values: RwLock::new(defaults.clone()),
+            defaults,
+            renames: RwLock::default(),
+            users: RwLock::default(),
+        }
     }
 }
 
@@ -198,6 +227,12 @@ impl Config {
     #[must_use]
     pub fn renames(&self) -> Vec<Rename> {
         self.renames.read().clone()
+    }
+
+    /// The users that lines of their own describe.
+    #[must_use]
+    pub fn users(&self) -> Vec<UserLine> {
+        self.users.read().clone()
     }
 }
 

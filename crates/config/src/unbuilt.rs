@@ -26,17 +26,10 @@ const REFUSED: &[Unbuilt] = &[
         is_asked_for: |value| value == "yes",
         reason: "'tls-cluster yes' is not supported yet: this version speaks no TLS",
     },
-    Unbuilt {
-        name: "aclfile",
-        is_asked_for: |value| !value.is_empty(),
-        reason: "'aclfile' is not supported yet: this version knows one user, by 'requirepass'",
-    },
 ];
 
 /// What these ask for is not there yet. Where one differs from its default, the log says so.
 const WITHOUT_EFFECT: &[&str] = &[
-    "acl-pubsub-default",
-    "acllog-max-len",
     "activedefrag",
     "aof-disable-auto-gc",
     "aof-rewrite-cpulist",
@@ -177,10 +170,7 @@ const WITHOUT_PURPOSE: &[(&str, &[&str])] = &[
 ];
 
 /// Directives that are no parameters.
-const DIRECTIVES: &[(&str, &str)] = &[
-    ("loadmodule", "modules are not supported"),
-    ("user", "'user' is not supported yet: this version knows one user, by 'requirepass'"),
-];
+const DIRECTIVES: &[(&str, &str)] = &[("loadmodule", "modules are not supported")];
 
 /// Lines of old files that Redis itself reads without any effect: what they set has left it.
 const FORGOTTEN: &[&str] = &["list-max-ziplist-entries", "list-max-ziplist-value", "lua-replicate-commands"];

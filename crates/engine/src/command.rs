@@ -189,9 +189,24 @@ pub enum Channels {
     Patterns,
 }
 
+/// Which databases a command works in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Databases {
+    /// The one that the client has selected, if it is about keys.
+    OfSession,
+    /// Those that these words name, and no other.
+    Only(&'static [usize]),
+    /// The client's, and the one that this word names.
+    Also(usize),
+    /// The client's, and the one that is named behind this word, if it is there.
+    AlsoBehind(&'static str),
+}
+
 /// The commands that the shell carries out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NodeCommand {
+    /// One of ACL.
+    Acl(AclCommand),
     /// One of CLUSTER.
     Cluster(ClusterCommand),
     /// Run the requests of [`crate::Session::take_replay`] and reply with all their replies.
@@ -246,6 +261,17 @@ pub enum NodeCommand {
     Shutdown,
     /// WAIT
     Wait,
+}
+
+/// Those subcommands of ACL that need files or chance.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AclCommand {
+    /// ACL GENPASS
+    GenPass,
+    /// ACL LOAD
+    Load,
+    /// ACL SAVE
+    Save,
 }
 
 /// Those subcommands of CLUSTER that need to know the cluster.
@@ -323,6 +349,8 @@ pub struct Command {
     pub names_part: bool,
     /// The channels that a user must be allowed to hear or to speak on.
     pub channels: Channels,
+    /// The databases that a user must be allowed to work in.
+    pub databases: Databases,
     /// Hints for clients and proxies.
     pub tips: &'static [&'static str],
     /// Who carries it out.
@@ -354,6 +382,7 @@ impl Command {
             keys: &[],
             names_part: false,
             channels: Channels::None,
+            databases: Databases::OfSession,
             tips: &[],
             run: Run::Container,
             reach: Reach::Keys,
@@ -393,6 +422,13 @@ impl Command {
     #[must_use]
     pub const fn channels(mut self, channels: Channels) -> Self {
         self.channels = channels;
+        self
+    }
+
+    /// In these databases.
+    #[must_use]
+    pub const fn databases(mut self, databases: Databases) -> Self {
+        self.databases = databases;
         self
     }
 

@@ -1,5 +1,6 @@
 //! The commands, a file for each family: its rows of the table first, then the handlers.
 
+mod acl;
 mod bitmap;
 mod cluster;
 mod connection;
@@ -21,12 +22,14 @@ mod transaction;
 
 pub use connection::CLIENT_HELP;
 pub use help::write_help;
+pub(crate) use server::actual_flags;
 pub use server::answer_command;
 
 use crate::command::Command;
 
 /// Every family's rows.
 pub(crate) const TABLE: &[&[Command]] = &[
+    acl::COMMANDS,
     bitmap::COMMANDS,
     cluster::COMMANDS,
     connection::COMMANDS,

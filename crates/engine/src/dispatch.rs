@@ -118,6 +118,9 @@ impl Engine {
         from: usize,
         out: &mut Vec<u8>,
     ) -> (usize, Flow) {
+        if session.users_version != self.users_version() && !self.refresh_user(session) {
+            return (from, Flow::Close);
+        }
         let mut next = from;
         let mut last = None;
         while next < batch.len() {

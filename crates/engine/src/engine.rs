@@ -1,7 +1,7 @@
 //! What every connection of a server shares, and what each thread needs to run commands.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
 use acl::Users;
 use arc_swap::ArcSwap;
@@ -55,6 +55,10 @@ pub struct Engine {
     pub tracking: TrackingTable,
     /// Who may log in, and as whom.
     pub users: RwLock<Users>,
+    /// What was refused to them lately.
+    pub acl_log: Mutex<acl::Log>,
+    /// How often users have changed.
+    pub(crate) users_version: AtomicU64,
     pub(crate) expiry_cursor: ExpiryCursor,
     pub(crate) watches: Watches,
     pub(crate) waits: Waits,
@@ -112,6 +116,11 @@ impl Engine {
         Self::with(Registry::of_sentinel(), Keyspace::new(seed, 1), None, Box::new(NoLog))
     }
 
+    /// Whether these are a sentinel's connections.
+    pub(crate) fn is_sentinel(&self) -> bool {
+        std::ptr::eq(self.registry, Registry::of_sentinel())
+    }
+
     pub(crate) fn with(
         registry: &'static Registry,
         keyspace: Keyspace,
@@ -135,6 +144,9 @@ impl Engine {
             waits: Waits::default(),
             wall_base: AtomicI64::new(0),
             users: RwLock::new(Users::new(registry.catalogue())),
+            acl_log: Mutex::default(),
+            // A new session knows of none yet.
+            users_version: AtomicU64::new(1),
             registry,
             workers: Mutex::new(Vec::new()),
         }

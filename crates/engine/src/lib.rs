@@ -6,6 +6,7 @@
 //! a file, time to pass or another node's answer comes back as a [`NodeCommand`] for the shell.
 #![forbid(unsafe_code)]
 
+mod access;
 mod bin;
 mod clients;
 mod command;
@@ -40,9 +41,13 @@ mod watch;
 // It lies where only the dispatcher reaches what handlers must not.
 use dispatch::context;
 
+pub use access::Denied;
 pub use bin::Bin;
 pub use clients::{Client, ClientFlags, ClientKind, Clients, Link, Names, Unblock, Wake};
-pub use command::{Categories, Channels, ClusterCommand, Command, Flags, Group, NodeCommand, Reach, Run};
+pub use command::{
+    AclCommand, Categories, Channels, ClusterCommand, Command, Databases, Flags, Group, NodeCommand, Reach,
+    Run,
+};
 pub use command_log::{CommandLog, CommandLogs};
 pub use commands::{CLIENT_HELP, answer_command, write_help};
 pub use dispatch::context::Context;

@@ -47,8 +47,14 @@ pub struct Session {
     pub db: u16,
     /// The protocol of its replies.
     pub protocol: Protocol,
-    /// Logged in, or no password is set.
+    /// Logged in, or nobody need log in.
     pub authenticated: bool,
+    /// What its user may do; unknown until it first runs something.
+    pub(crate) user: Option<Arc<acl::User>>,
+    /// It is logged in as somebody who may do everything.
+    pub(crate) unrestricted: bool,
+    /// As of which change of users that is ([`crate::Engine::users_version`]).
+    pub(crate) users_version: u64,
     /// The client said ASKING: the next command may use a slot that is being imported.
     pub asking: bool,
     /// The client said READONLY: it takes reads from a replica.
@@ -97,6 +103,9 @@ impl Session {
             db: 0,
             protocol: Protocol::default(),
             authenticated,
+            user: None,
+            unrestricted: false,
+            users_version: 0,
             asking: false,
             readonly: false,
             knows_redirect: false,
@@ -141,7 +150,7 @@ impl Session {
 
     /// Whether nothing about it asks for more than to run its commands. Only commands without a key change that.
     pub(crate) fn is_plain(&self) -> bool {
-        self.authenticated
+        self.unrestricted
             && !(self.asking || self.closing || self.subscriber || self.tracks)
             && self.mute == Mute::Nothing
             && self.transaction.is_none()

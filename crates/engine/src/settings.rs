@@ -140,8 +140,6 @@ pub struct Settings {
     pub protected_configs: Permission,
     /// What of the keyspace's events is published, and how ([`Class`]).
     notified: AtomicU32,
-    /// The password that clients must give, if any (`requirepass`).
-    pub password: ArcSwap<Option<Vec<u8>>>,
     /// Why the append-only file cannot be written, while [`Gate::AOF_FAILED`] holds.
     pub aof_error: ArcSwap<String>,
     /// The master's `host:port`, while [`Gate::REDIRECTS`] holds.
@@ -167,7 +165,6 @@ impl Default for Settings {
             module_command: Permission::default(),
             protected_configs: Permission::default(),
             notified: AtomicU32::new(0),
-            password: ArcSwap::default(),
             aof_error: ArcSwap::default(),
             redirect_to: ArcSwap::default(),
         }

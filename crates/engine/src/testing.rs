@@ -111,6 +111,12 @@ impl Client {
         self.log.lines()
     }
 
+    /// A password is asked for from now on, and the client has not said it.
+    pub(crate) fn require(&mut self, password: &[u8]) {
+        self.engine.change_users(|users| users.set_default_password(password));
+        self.session = Session::new(1, Origin::Client, false);
+    }
+
     /// How often something was appended to the log.
     pub(crate) fn appends(&self) -> usize {
         self.log.0.lock().len()

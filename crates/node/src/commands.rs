@@ -1,5 +1,6 @@
 //! The commands that need the shell, a file for each family.
 
+mod acl;
 mod cluster;
 mod config;
 pub(crate) mod info;
@@ -10,13 +11,14 @@ mod saving;
 mod server;
 mod transaction;
 
-use engine::{Flags, NodeCommand, Ran};
+use engine::{AclCommand, Flags, NodeCommand, Ran};
 use resp::{Args, Request};
 
 use crate::net::connection::Connection;
 use crate::net::output::Mark;
 use crate::net::worker::with_scratch;
 
+pub(crate) use acl::genpass;
 pub(crate) use migrate::LinkPool;
 
 /// Carries out a command that the engine handed over and writes its reply.
@@ -53,6 +55,9 @@ async fn dispatch(connection: &mut Connection, command: NodeCommand, args: Args<
         NodeCommand::Failover => replication::failover(&server, args),
         NodeCommand::DebugSleep => server::debug_sleep(args).await,
         NodeCommand::ConfigGet => return config::get(&server.config, args, &mut connection.reply()),
+        NodeCommand::Acl(AclCommand::GenPass) => return acl::genpass(args, &mut connection.reply()),
+        NodeCommand::Acl(AclCommand::Load) => acl::load(&server, &mut connection.session),
+        NodeCommand::Acl(AclCommand::Save) => acl::save(&server),
         NodeCommand::Exec => return transaction::exec(connection).await,
         NodeCommand::Info => return info::info(&server, args, &mut connection.reply()),
         NodeCommand::Cluster(command) => return cluster::run(connection, command, args).await,

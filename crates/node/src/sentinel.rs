@@ -6,7 +6,7 @@
 //!
 //! | part | what it does |
 //! | --- | --- |
-//! | `access` | users: AUTH, HELLO, ACL, and what a client may do |
+//! | `access` | users: their lines in the file, and what the engine leaves of ACL |
 //! | `center` | the loop, and the machine's actions |
 //! | `client` | a client, or another sentinel: who it is, what it subscribes to |
 //! | `commands` | the commands that need no machine: PING, SUBSCRIBE, INFO, ... |

@@ -60,7 +60,7 @@ impl Server {
             replication.applied.clone(),
             replication.commit_point.clone(),
         );
-        let door = Arc::new(Door::new(config.clone()));
+        let door = Arc::new(Door::new(config.clone(), engine.clone()));
         let pauses = Arc::new(PauseGate::new(engine.clone()));
         let failover = Failover::new(engine.clone(), config.clone(), replication.clone(), pauses.clone());
         let housekeeping =

@@ -5,7 +5,9 @@ use crc_fast::{CrcAlgorithm, checksum};
 use keyspace::{Bounds, Found, Keyspace, Limits};
 use persistence::{Dialect, Restored, ValueBuffer};
 
-const LIMITS: Limits = Limits { hash: Bounds { entries: 16, value: 64 } };
+fn limits() -> Limits {
+    Limits { hash: Bounds { entries: 16, value: 64 }, ..Limits::default() }
+}
 const KEY: &[u8] = b"key";
 
 /// A payload without its trailer: stored, dumped, stored and dumped again.
@@ -23,7 +25,7 @@ fn payload(value: &[u8]) -> Vec<u8> {
 /// What DUMP makes of the value after RESTORE has taken it.
 fn dumped_again(payload: &[u8]) -> Option<Vec<u8>> {
     let mut buffer = ValueBuffer::new();
-    let restored = persistence::restore(payload, 1 << 20, LIMITS, &mut buffer).ok()?;
+    let restored = persistence::restore(payload, 1 << 20, limits(), &mut buffer).ok()?;
     let keyspace = Keyspace::new(1, 1);
     let key = keyspace.key(KEY);
     let mut guard = keyspace.lock(key.slot());

@@ -7,7 +7,7 @@ mod tracking;
 
 pub use client::CLIENT_HELP;
 
-use crate::command::{Categories, Command, Flags, Group};
+use crate::command::{Categories, Command, Databases, Flags, Group};
 use crate::context::Context;
 use crate::error::CommandError;
 
@@ -57,6 +57,7 @@ pub(super) const COMMANDS: &[Command] = &[
         .run(hello::reset),
     row("select", "1.0.0", 2, "Chooses the database of this connection.")
         .flags(ANYTIME.union(Flags::FAST).union(Flags::ALLOW_BUSY))
+        .databases(Databases::Only(&[1]))
         .run(select),
 ];
 

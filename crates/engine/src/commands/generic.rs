@@ -11,7 +11,7 @@ mod ttl;
 
 pub(super) use object::references;
 
-use crate::command::{Categories, Command, Flags, Group};
+use crate::command::{Categories, Command, Databases, Flags, Group};
 use crate::keys::{KeyFlags, KeySpec};
 
 pub(super) const COMMANDS: &[Command] = &[
@@ -22,6 +22,7 @@ pub(super) const COMMANDS: &[Command] = &[
             KeySpec::one(1, KeyFlags::RO.union(KeyFlags::ACCESS)),
             KeySpec::one(2, KeyFlags::OW.union(KeyFlags::UPDATE)),
         ])
+        .databases(Databases::AlsoBehind("db"))
         .run(rename::copy),
     Command::new("dbsize", Group::Server, "1.0.0", 1, "Returns the number of keys in the database.")
         .flags(Flags::READONLY.union(Flags::FAST))
@@ -90,6 +91,7 @@ pub(super) const COMMANDS: &[Command] = &[
         .flags(Flags::WRITE.union(Flags::FAST))
         .category(Categories::KEYSPACE)
         .keys(&[KeySpec::one(1, KeyFlags::RW.union(KeyFlags::ACCESS).union(KeyFlags::UPDATE))])
+        .databases(Databases::Also(2))
         .run(rename::move_key),
     Command::new("persist", Group::Generic, "2.2.0", 2, "Makes a key stay that would have expired.")
         .flags(Flags::WRITE.union(Flags::FAST))
@@ -182,6 +184,7 @@ pub(super) const COMMANDS: &[Command] = &[
     Command::new("swapdb", Group::Server, "4.0.0", 3, "Exchanges two databases.")
         .flags(Flags::WRITE.union(Flags::FAST))
         .category(Categories::DANGEROUS.union(Categories::KEYSPACE))
+        .databases(Databases::Only(&[1, 2]))
         .run(flush::swapdb)
         .all_slots(),
     Command::new(

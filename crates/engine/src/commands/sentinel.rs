@@ -12,35 +12,10 @@ pub(crate) fn rows() -> impl Iterator<Item = &'static Command> {
 }
 
 const ANYTIME: Flags = Flags::LOADING.union(Flags::STALE).union(Flags::SENTINEL);
-const NOSCRIPT: Flags = ANYTIME.union(Flags::NOSCRIPT);
-const ADMIN: Flags = NOSCRIPT.union(Flags::ADMIN);
-const ALL_NODES: &[&str] = &["request_policy:all_nodes", "response_policy:all_succeeded"];
 
-const COMMANDS: &[Command] = &[
-    Command::new("acl", Group::Server, "6.0.0", -2, "Looks at users and changes them.").subcommands(ACL),
-    own("sentinel", "2.8.4", -2, "Looks at watched masters and steers their sentinels.")
-        .subcommands(SENTINEL),
-];
-
-const fn acl(name: &'static str, since: &'static str, arity: i8, summary: &'static str) -> Command {
-    Command::new(name, Group::Server, since, arity, summary)
-}
-
-const ACL: &[Command] = &[
-    acl("cat", "6.0.0", -2, "Names the categories of commands, or the commands of one.").flags(NOSCRIPT),
-    acl("deluser", "6.0.0", -3, "Deletes users and closes their connections.").flags(ADMIN).tips(ALL_NODES),
-    acl("dryrun", "7.0.0", -4, "Says whether a user may run a command, and does not run it.").flags(ADMIN),
-    acl("genpass", "6.0.0", -2, "Makes up a password.").flags(NOSCRIPT),
-    acl("getuser", "6.0.0", 3, "Returns a user's rules.").flags(ADMIN),
-    acl("help", "6.0.0", 2, "Lists the subcommands.").flags(ANYTIME),
-    acl("list", "6.0.0", 2, "Returns all users as lines of a configuration file.").flags(ADMIN),
-    acl("load", "6.0.0", 2, "Reads the users from the ACL file.").flags(ADMIN),
-    acl("log", "6.0.0", -2, "Returns, or forgets, what was refused lately.").flags(ADMIN),
-    acl("save", "6.0.0", 2, "Writes the users to the ACL file.").flags(ADMIN).tips(ALL_NODES),
-    acl("setuser", "6.0.0", -3, "Makes a user, or changes one.").flags(ADMIN).tips(ALL_NODES),
-    acl("users", "6.0.0", 2, "Returns the users' names.").flags(ADMIN),
-    acl("whoami", "6.0.0", 2, "Returns this connection's user.").flags(NOSCRIPT),
-];
+const COMMANDS: &[Command] =
+    &[own("sentinel", "2.8.4", -2, "Looks at watched masters and steers their sentinels.")
+        .subcommands(SENTINEL)];
 
 const fn own(name: &'static str, since: &'static str, arity: i8, summary: &'static str) -> Command {
     Command::new(name, Group::Sentinel, since, arity, summary).flags(Flags::ADMIN).sentinel()

@@ -45,6 +45,7 @@ impl Engine {
         if !session.authenticated && !command.flags.contains(Flags::NO_AUTH) {
             return Err(CommandError::NoAuth);
         }
+        self.check_access(session, entry, request.args, now)?;
         // EXEC is what its queue is.
         let (flags, keys) = match (command.run, &session.transaction) {
             (Run::Exec, Some(transaction)) => {

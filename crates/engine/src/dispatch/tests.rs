@@ -38,7 +38,7 @@ fn states_of_the_node_refuse_what_they_must() {
         client.table(&[(line, reply)]);
         client.engine.settings.set_gate(state, false);
     }
-    client.session.authenticated = false;
+    client.require(b"secret");
     client.table(&[("get k", "-NOAUTH Authentication required.")]);
 }
 

@@ -20,6 +20,7 @@ use crate::engine::Engine;
 use crate::error::CommandError;
 use crate::lookup::Registered;
 use crate::session::{Origin, Session};
+use crate::stats::add;
 use crate::transaction::{MAX_QUEUED_BYTES, Transaction};
 use crate::waiting::Outcome;
 
@@ -150,6 +151,14 @@ impl Engine {
             }
             context.begin(entry, request.args(), None, holds_all);
             let (start, begin) = (context.reply.len(), nanos());
+            if let Err(denied) = self.permits(context.session, entry, context.args) {
+                self.note_denial(context.session, context.now, "multi", &denied);
+                let text = denied.error_in_exec().to_string();
+                add(&context.worker.stats.commands[entry.index].rejected, 1);
+                context.worker.stats.count_error(&text);
+                context.reply.error(&text);
+                continue;
+            }
             let outcome = match entry.command.run {
                 Run::Here(handler) => handle(&mut context, entry.command, handler),
                 Run::MayBlock(handler) => {

@@ -61,12 +61,25 @@ pub(crate) fn rewrite(server: &Server) -> Result<(), String> {
     let Some(path) = &server.identity.config_file else {
         return Err("ERR The server is running without a config file".to_owned());
     };
-    server.config.rewrite(Path::new(path)).map_err(|error| {
+    server.config.rewrite(Path::new(path), &users(server)).map_err(|error| {
         tracing::warn!("CONFIG REWRITE failed: {error}");
         format!("ERR Rewriting config file: {error}")
     })?;
     tracing::info!("CONFIG REWRITE executed with success.");
     Ok(())
+}
+
+/// The users as lines of the configuration file, which has none where there is an ACL file.
+fn users(server: &Server) -> Vec<Vec<String>> {
+    let config = &server.config;
+    if !config.text("aclfile").is_empty() {
+        return Vec::new();
+    }
+    let names_default = config.users().iter().any(|line| line.words()[0] == acl::DEFAULT);
+    let lines = server.engine.users.read().lines(config.text("requirepass").as_bytes(), names_default);
+    let text =
+        |words: &Vec<Vec<u8>>| words.iter().map(|word| String::from_utf8_lossy(word).into_owned()).collect();
+    lines.iter().map(text).collect()
 }
 
 fn failed(name: &str, reason: &str) -> String {

@@ -82,7 +82,7 @@ impl Connection {
     pub(crate) fn new(server: Arc<Server>, socket: Socket) -> io::Result<Self> {
         let stream = Stream::open(socket)?;
         let link = stream.link()?;
-        let authenticated = server.engine.settings.password.load().is_none();
+        let authenticated = server.engine.is_open();
         let waker = Arc::new(OnceLock::<Waker>::new());
         let wake = waker.clone();
         let wake = move || {

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use clock::Millis;
 use config::Config;
-use engine::{Client, ClientKind};
+use engine::{Client, ClientKind, Engine};
 use parking_lot::Mutex;
 
 use crate::net::listener::Listeners;
@@ -15,6 +15,8 @@ use crate::process::totals::Traffic;
 #[derive(Debug)]
 pub(crate) struct Door {
     pub(super) config: Arc<Config>,
+    /// Knows whether a password is asked for.
+    pub(super) engine: Arc<Engine>,
     pub(crate) limits: Limits,
     pub(crate) network: NetworkStats,
     /// How many clients are connected.
@@ -25,9 +27,10 @@ pub(crate) struct Door {
 }
 
 impl Door {
-    pub(crate) fn new(config: Arc<Config>) -> Self {
+    pub(crate) fn new(config: Arc<Config>, engine: Arc<Engine>) -> Self {
         Self {
             config,
+            engine,
             limits: Limits::default(),
             network: NetworkStats::default(),
             connected: AtomicUsize::new(0),

@@ -187,7 +187,10 @@ fn admit(door: &Door, mut stream: Stream, peer: Option<IpAddr>, workers: &[Unbou
     let outside = peer.is_some_and(|ip| !ip.is_loopback());
     let refusal = if connected >= limit {
         Some("-ERR max number of clients reached\r\n")
-    } else if outside && door.config.switch("protected-mode") && door.config.text("requirepass").is_empty() {
+    } else if outside
+        && door.config.switch("protected-mode")
+        && door.engine.users.read().default_user().has_no_password()
+    {
         Some(PROTECTED)
     } else {
         None

@@ -1,5 +1,6 @@
 //! The process and its housekeeping: how it starts and ends, what it does by itself, what it says of itself.
 
+pub(crate) mod access;
 pub(crate) mod crash;
 pub(crate) mod cron;
 pub(crate) mod daemon;

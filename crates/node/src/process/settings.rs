@@ -45,8 +45,9 @@ pub(crate) fn apply(server: &Server) {
     settings.debug_command.set(&config.text("enable-debug-command"));
     settings.module_command.set(&config.text("enable-module-command"));
     settings.protected_configs.set(&config.text("enable-protected-configs"));
-    let password = config.text("requirepass");
-    settings.password.store(Arc::new((!password.is_empty()).then(|| password.into_bytes())));
+    let open_channels = config.text("acl-pubsub-default") == "allchannels";
+    server.engine.users.write().set_open_channels(open_channels);
+    server.engine.acl_log.lock().set_length(size(config, "acllog-max-len"));
     let bounds = |entries, value| Bounds { entries: size(config, entries), value: size(config, value) };
     settings.set_limits(&Limits { hash: bounds("hash-max-listpack-entries", "hash-max-listpack-value") });
     settings.hll_sparse_bytes.store(size(config, "hll-sparse-max-bytes"), Ordering::Relaxed);
@@ -113,6 +114,10 @@ pub(crate) async fn change(
     }
     if changed("appendonly").is_some() {
         switch_append_only(server).await.map_err(|reason| ("appendonly", reason))?;
+    }
+    if changed("requirepass").is_some() {
+        let password = server.config.text("requirepass");
+        server.engine.change_users(|users| users.set_default_password(password.as_bytes()));
     }
     apply(server);
     for warning in config::warnings(&server.config) {

@@ -12,7 +12,7 @@ use crate::durability::{append_only, saving};
 use crate::net::worker;
 use crate::process::settings::RESERVED_FILES;
 use crate::process::shutdown::{self, Plan};
-use crate::process::{crash, cron, daemon, log, places, settings};
+use crate::process::{access, crash, cron, daemon, log, places, settings};
 use crate::replication::{self, LogHandle, SharedLog};
 use crate::server::{Identity, Server};
 use config::{Config, ConfigError, Source, is_file_argument, lines_of_arguments};
@@ -62,6 +62,8 @@ struct Configured {
     stdin: Option<String>,
     /// The commands by the names that the configuration gives them, if it gives any.
     commands: Option<&'static Registry>,
+    /// The users that the configuration's own lines describe.
+    users: acl::Users,
 }
 
 fn configure(arguments: &[String]) -> Result<Configured, ConfigError> {
@@ -86,7 +88,8 @@ fn configure(arguments: &[String]) -> Result<Configured, ConfigError> {
     };
     config.load_text(&lines_of_arguments(options), &Source::CommandLine)?;
     let commands = commands(&config)?;
-    Ok(Configured { config, file, stdin, commands })
+    let users = users(&config, commands.unwrap_or(Registry::the()))?;
+    Ok(Configured { config, file, stdin, commands, users })
 }
 
 /// The commands as `rename-command` has them.
@@ -103,6 +106,17 @@ fn commands(config: &Config) -> Result<Option<&'static Registry>, ConfigError> {
     }
     // Once in a process's life.
     Ok(Some(Box::leak(Box::new(commands))))
+}
+
+/// The users by `requirepass` and by lines `user`.
+fn users(config: &Config, commands: &Registry) -> Result<acl::Users, ConfigError> {
+    let mut users = acl::Users::new(commands.catalogue());
+    users.set_open_channels(config.text("acl-pubsub-default") == "allchannels");
+    users.set_default_password(config.text("requirepass").as_bytes());
+    for line in config.users() {
+        users.load_lines(&[line.words()]).map_err(|(_, reason)| line.fault(&reason))?;
+    }
+    Ok(users)
 }
 
 fn run(configured: Configured) -> Result<()> {
@@ -125,7 +139,7 @@ fn run(configured: Configured) -> Result<()> {
 }
 
 fn start(configured: Configured) -> Result<()> {
-    let Configured { config, file: config_file, commands, .. } = configured;
+    let Configured { config, file: config_file, commands, users, .. } = configured;
     raise_file_limit(&config);
     for warning in config::warnings(&config) {
         tracing::warn!("{warning}");
@@ -144,6 +158,8 @@ fn start(configured: Configured) -> Result<()> {
         Some(commands) => engine.with_commands(commands),
         None => engine,
     };
+    engine.change_users(|all| *all = users);
+    access::load_at_start(&engine, &config)?;
     let executable = std::env::current_exe().unwrap_or_default().to_string_lossy().into_owned();
     let identity = Identity { run_id: random_hex()?, executable, config_file };
     let server = Server::new(engine, config, identity, shared_log);

@@ -162,6 +162,7 @@ impl Housekeeping {
         let now = Totals::sum(&self.engine, &self.door);
         *self.baseline.0.lock() = now;
         self.engine.worker_stats().iter().for_each(|worker| worker.reset_times());
+        self.engine.acl_log.lock().reset_refused();
     }
 }
 

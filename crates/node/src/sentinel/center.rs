@@ -50,7 +50,6 @@ pub(super) struct Center {
     /// Whom the clients are, and what they ask of each other.
     pub(super) engine: Arc<Engine>,
     pub(super) worker: Worker,
-    pub(super) acl_log: acl::Log,
     /// The users are others than in the configuration file.
     pub(super) users_changed: bool,
     /// The file had a line for the user `default`.
@@ -93,7 +92,6 @@ pub(super) async fn run(
         clients: BTreeMap::new(),
         worker: engine.worker(crate::process::time::nanos),
         engine,
-        acl_log: acl::Log::default(),
         users_changed: false,
         names_default,
         scripts: BTreeMap::new(),

@@ -37,14 +37,11 @@ impl Client {
         }
     }
 
-    pub(super) fn user(&self) -> Vec<u8> {
-        self.session.client.user.lock().clone()
-    }
-
-    pub(super) fn log_in(&mut self, user: &[u8]) {
-        *self.session.client.user.lock() = user.to_vec();
-        self.session.authenticated = true;
-        self.known.store(true, Ordering::Relaxed);
+    /// Whoever reads its requests is to know once it has said who it is.
+    pub(super) fn note_login(&self) {
+        if self.session.authenticated {
+            self.known.store(true, Ordering::Relaxed);
+        }
     }
 
     pub(super) fn subscriptions(&self) -> usize {

@@ -1,6 +1,6 @@
 //! Commands that need no machine: who a client is, what it subscribes to, what this process is.
 
-use engine::{CommandError, Flags, Gate, Registered, Registry};
+use engine::{CommandError, Flags, Gate, Registered, Registry, Run};
 use resp::{Batch, Limits, Parser, Protocol, Request, Writer, encode_request};
 
 use super::access;
@@ -52,9 +52,6 @@ pub(super) fn answer(center: &mut Center, client: &mut Client, args: &[Vec<u8>])
     client.session.publish(crate::process::time::now(), entry.index);
     let mut out = Vec::new();
     let mut call = Call { center, client, args, out: &mut out };
-    if let Some(text) = access::objection(&mut call, entry) {
-        return refusal(&text);
-    }
     let subscriber = call.client.subscriptions() > 0 && call.client.session.protocol == Protocol::Resp2;
     if subscriber && !entry.command.flags.contains(Flags::WHILE_LISTENING) {
         let name = &entry.full_name;
@@ -67,11 +64,9 @@ pub(super) fn answer(center: &mut Center, client: &mut Client, args: &[Vec<u8>])
         return Answer::Wait;
     }
     match entry.full_name.split('|').next().unwrap_or_default() {
-        "acl" => access::acl(&mut call),
-        "auth" => access::auth(&mut call),
-        "client" => return run_by_engine(call.center, call.client, args),
+        "acl" if matches!(entry.command.run, Run::Node(_)) => access::acl(&mut call),
+        "acl" | "auth" | "client" | "hello" => return run_by_engine(call.center, call.client, args),
         "command" => command(&mut call),
-        "hello" => access::hello(&mut call),
         "info" => info(&mut call),
         "ping" => ping(&mut call),
         "psubscribe" | "subscribe" => subscribe(&mut call),
@@ -89,16 +84,24 @@ fn refusal(text: &str) -> Answer {
 }
 
 /// The command that a request names, if this client may name any.
-fn admit(center: &Center, client: &Client, args: &[Vec<u8>]) -> Result<&'static Registered, CommandError> {
+fn admit(
+    center: &Center,
+    client: &mut Client,
+    args: &[Vec<u8>],
+) -> Result<&'static Registered, CommandError> {
     let request: Request = args.iter().collect();
     let entry = Registry::of_sentinel().resolve(request.args())?;
     if !entry.command.accepts(args.len()) {
         return Err(CommandError::WrongArity(entry.full_name.clone()));
     }
-    let known = client.session.authenticated || center.engine.users.read().default_user().is_open();
-    if !known && !entry.command.flags.contains(Flags::NO_AUTH) {
+    if !center.engine.refresh_user(&mut client.session) {
+        // Whoever deletes a user closes its connections: this one has its reply, and no more.
+        client.session.closing = true;
+    }
+    if !client.session.authenticated && !entry.command.flags.contains(Flags::NO_AUTH) {
         return Err(CommandError::NoAuth);
     }
+    center.engine.check_access(&client.session, entry, request.args(), crate::process::time::now())?;
     Ok(entry)
 }
 
@@ -111,7 +114,7 @@ fn is_paused(center: &Center, entry: &Registered) -> bool {
         || gate.contains(Gate::WRITES_PAUSED) && entry.command.flags.contains(Flags::MAY_REPLICATE)
 }
 
-/// CLIENT: connections are the engine's matter.
+/// CLIENT, AUTH, HELLO, ACL: connections and who is behind them are the engine's matter.
 fn run_by_engine(center: &mut Center, client: &mut Client, args: &[Vec<u8>]) -> Answer {
     let mut buffer = Vec::new();
     encode_request(&mut buffer, args.iter().map(Vec::as_slice));
@@ -123,7 +126,7 @@ fn run_by_engine(center: &mut Center, client: &mut Client, args: &[Vec<u8>]) -> 
     }
     // The engine is to find the wish for no reply as it was before this request.
     client.unmute();
-    let authenticated = std::mem::replace(&mut client.session.authenticated, true);
+    let users = center.engine.users_version();
     let mut out = Vec::new();
     center.engine.run(
         &mut center.worker,
@@ -134,7 +137,10 @@ fn run_by_engine(center: &mut Center, client: &mut Client, args: &[Vec<u8>]) -> 
         0,
         &mut out,
     );
-    client.session.authenticated = authenticated;
+    client.note_login();
+    if center.engine.users_version() != users {
+        access::on_changed_users(center, client);
+    }
     Answer::Engine(out)
 }
 

@@ -7,43 +7,20 @@ use crate::context::Context;
 use crate::error::{CommandError, quoted};
 use crate::session::Mute;
 
-const DEFAULT_USER: &[u8] = b"default";
-const WRONG_PASS: CommandError =
-    CommandError::text("WRONGPASS invalid username-password pair or user is disabled.");
-
-/// Whether this name and password log a client in. Without a configured password any will do.
-fn is_right(context: &Context<'_>, user: &[u8], password: &[u8]) -> bool {
-    let wanted = context.engine.settings.password.load();
-    let right = (**wanted).as_ref().is_none_or(|wanted| equals_slowly(wanted, password));
-    user == DEFAULT_USER && right
-}
-
-/// Compares in a time that does not tell where two texts begin to differ.
-fn equals_slowly(wanted: &[u8], given: &[u8]) -> bool {
-    let mut difference = wanted.len() ^ given.len();
-    for (index, byte) in given.iter().enumerate() {
-        difference |= usize::from(byte ^ wanted.get(index % wanted.len().max(1)).copied().unwrap_or(0));
-    }
-    difference == 0
-}
-
 /// AUTH [username] password
 pub(super) fn auth(context: &mut Context<'_>) -> Result<(), CommandError> {
-    let (user, password) = match context.args.len() {
-        2 if context.engine.settings.password.load().is_none() => {
+    let named = match context.args.len() {
+        2 if context.engine.users.read().default_user().has_no_password() => {
             return Err(CommandError::text(
                 "ERR AUTH <password> called without any password configured for the default user. Are you \
                  sure your configuration is correct?",
             ));
         }
-        2 => (DEFAULT_USER, context.arg(1)),
+        2 => (acl::DEFAULT, context.arg(1)),
         3 => (context.arg(1), context.arg(2)),
         _ => return Err(CommandError::Syntax),
     };
-    if !is_right(context, user, password) {
-        return Err(WRONG_PASS);
-    }
-    context.session.authenticated = true;
+    context.engine.log_in(context.session, context.now, context.arg(0), named)?;
     context.reply.ok();
     Ok(())
 }
@@ -63,10 +40,8 @@ pub(super) fn hello(context: &mut Context<'_>) -> Result<(), CommandError> {
     while let Some(word) = context.args.get(index) {
         let left = context.args.len() - index - 1;
         if word.eq_ignore_ascii_case(b"auth") && left >= 2 {
-            if !is_right(context, context.arg(index + 1), context.arg(index + 2)) {
-                return Err(WRONG_PASS);
-            }
-            context.session.authenticated = true;
+            let named = (context.arg(index + 1), context.arg(index + 2));
+            context.engine.log_in(context.session, context.now, context.arg(0), named)?;
             index += 3;
         } else if word.eq_ignore_ascii_case(b"setname") && left >= 1 {
             // As in Redis at once, whatever comes of the rest.
@@ -93,11 +68,14 @@ pub(super) fn hello(context: &mut Context<'_>) -> Result<(), CommandError> {
 
 fn introduce(context: &mut Context<'_>) {
     let settings = &context.engine.settings;
-    let mode = if context.engine.topology.is_some() { "cluster" } else { "standalone" };
-    let role = if settings.is_replica() { "replica" } else { "master" };
+    let (mode, role) = match (context.engine.is_sentinel(), &context.engine.topology) {
+        (true, _) => ("sentinel", None),
+        (false, Some(_)) => ("cluster", Some(settings.is_replica())),
+        (false, None) => ("standalone", Some(settings.is_replica())),
+    };
     let (id, reply) = (context.session.id, &mut context.reply);
     let protocol = if reply.protocol() == Protocol::Resp3 { 3 } else { 2 };
-    reply.map(7);
+    reply.map(6 + usize::from(role.is_some()));
     // Clients look for this name.
     reply.bulk(b"server");
     reply.bulk(b"redis");
@@ -109,8 +87,10 @@ fn introduce(context: &mut Context<'_>) {
     reply.integer(id as i64);
     reply.bulk(b"mode");
     reply.bulk(mode.as_bytes());
-    reply.bulk(b"role");
-    reply.bulk(role.as_bytes());
+    if let Some(is_replica) = role {
+        reply.bulk(b"role");
+        reply.bulk(if is_replica { b"replica" } else { b"master" });
+    }
     reply.bulk(b"modules");
     reply.array(0);
 }
@@ -128,11 +108,11 @@ pub(super) fn reset(context: &mut Context<'_>) -> Result<(), CommandError> {
     let mut waiting = Vec::new();
     context.session.take_messages(&mut waiting);
     context.reply.raw(&waiting);
+    context.engine.log_out(context.session);
     let session = &mut *context.session;
     session.subscriber = false;
     session.tracks = false;
     session.db = 0;
-    session.authenticated = context.engine.settings.password.load().is_none();
     session.asking = false;
     session.mute = Mute::Nothing;
     session.set_readonly(false);
@@ -181,8 +161,6 @@ pub(super) fn readwrite(context: &mut Context<'_>) -> Result<(), CommandError> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use crate::testing::Client;
 
     const RIGHT: &str = "*14|$6|server|$5|redis|$7|version|$5|7.2.4|$5|proto|:2|$2|id|:1|$4|mode|$10|standalone\
@@ -213,8 +191,7 @@ mod tests {
     #[test]
     fn a_password_is_asked_for() {
         let mut client = Client::new();
-        client.engine.settings.password.store(Arc::new(Some(b"secret".to_vec())));
-        client.session.authenticated = false;
+        client.require(b"secret");
         let wrong = "-WRONGPASS invalid username-password pair or user is disabled.";
         client.table(&[
             ("get k", "-NOAUTH Authentication required."),
@@ -230,7 +207,7 @@ mod tests {
             ("hello 2 auth default wrong", wrong),
             ("hello 2 auth default secret", RIGHT),
         ]);
-        client.session.authenticated = false;
+        client.table(&[("reset", "+RESET")]);
         assert!(client.wire("hello 3").starts_with("-NOAUTH HELLO must be called with"));
     }
 

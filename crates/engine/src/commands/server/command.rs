@@ -277,7 +277,7 @@ fn keys_of<'a>(
 }
 
 /// What SET does with its key depends on whether it also returns what was there.
-fn actual_flags(spec: &KeySpec, request: Args<'_>) -> KeyFlags {
+pub(crate) fn actual_flags(spec: &KeySpec, request: Args<'_>) -> KeyFlags {
     if !spec.flags.contains(KeyFlags::VARIABLE_FLAGS) {
         return spec.flags;
     }

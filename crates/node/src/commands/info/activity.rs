@@ -88,9 +88,8 @@ fn clients(server: &Server, totals: &Totals, text: &mut Text) {
     // A reply grows its buffer when it must, and the buffer is given back when it has been sent.
     text.line("reply_buffer_shrinks", 0);
     text.line("reply_buffer_expands", 0);
-    text.line("acl_access_denied_auth", totals.errors.get("WRONGPASS").copied().unwrap_or(0));
-    for what in ["cmd", "key", "channel"] {
-        text.line(&format!("acl_access_denied_{what}"), 0);
+    for (what, count) in server.engine.acl_log.lock().refused() {
+        text.line(&format!("acl_access_denied_{what}"), count);
     }
 }
 

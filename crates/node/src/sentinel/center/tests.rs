@@ -31,7 +31,6 @@ fn center(folder: &std::path::Path) -> (Center, UnboundedReceiver<Vec<u8>>) {
         clients: BTreeMap::new(),
         worker: engine.worker(|| 0),
         engine,
-        acl_log: acl::Log::default(),
         users_changed: false,
         names_default: false,
         scripts: BTreeMap::new(),

@@ -1,0 +1,44 @@
+//! Those subcommands of ACL that need files or chance.
+
+use engine::Session;
+use resp::{Args, Writer};
+
+use super::Outcome;
+use crate::process::access;
+use crate::server::Server;
+
+/// ACL GENPASS [bits]
+pub(crate) fn genpass(args: Args<'_>, reply: &mut Writer<'_>) {
+    if args.len() > 3 {
+        return reply
+            .error("ERR unknown subcommand or wrong number of arguments for 'genpass'. Try ACL HELP.");
+    }
+    let random = |bytes: &mut [u8]| {
+        getrandom::fill(bytes).expect("a password cannot be made up without random numbers");
+    };
+    acl::genpass(args.get(2), random, reply);
+}
+
+/// ACL LOAD, from a connection with this session.
+pub(super) fn load(server: &Server, session: &mut Session) -> Outcome {
+    let path = server.config.text("aclfile");
+    if path.is_empty() {
+        return Err(acl::NO_FILE.to_owned());
+    }
+    access::load_file(&server.engine, &path).map_err(|error| format!("ERR {error}"))?;
+    server.engine.end_clients(Some(session));
+    Ok(())
+}
+
+/// ACL SAVE
+pub(super) fn save(server: &Server) -> Outcome {
+    let path = server.config.text("aclfile");
+    if path.is_empty() {
+        return Err(acl::NO_FILE.to_owned());
+    }
+    access::save_file(&server.engine, &path).map_err(|error| {
+        tracing::warn!("Saving the ACL file '{path}': {error}");
+        "ERR There was an error trying to save the ACLs. Please check the server logs for more information"
+            .to_owned()
+    })
+}

@@ -1,0 +1,58 @@
+//! Users in files: the ACL file, and lines of the configuration file.
+
+use std::io::{self, Write};
+use std::path::Path;
+
+use anyhow::{Result, anyhow, bail};
+use config::Config;
+use engine::Engine;
+
+/// Takes the users from the ACL file, if there is one.
+pub(crate) fn load_at_start(engine: &Engine, config: &Config) -> Result<()> {
+    let path = config.text("aclfile");
+    if path.is_empty() {
+        return Ok(());
+    }
+    if !config.users().is_empty() {
+        bail!(
+            "Configuring Redis with users defined in redis.conf and at the same setting an ACL file path is \
+             invalid. This setup is very likely to lead to configuration errors and security holes, please define \
+             either an ACL file or declare users directly in your redis.conf, but not both."
+        );
+    }
+    load_file(engine, &path).map_err(|error| anyhow!("Aborting Redis startup because of ACL errors: {error}"))
+}
+
+/// Puts the users of an ACL file in the place of those there are; none if the file is not in order.
+pub(crate) fn load_file(engine: &Engine, path: &str) -> Result<(), String> {
+    let text =
+        std::fs::read(path).map_err(|error| format!("Error loading ACLs, opening file '{path}': {error}"))?;
+    let parsed = engine.users.read().parse_file(&text);
+    let users = parsed.map_err(|faults| {
+        let faults = faults.iter().map(|(line, fault)| format!("{path}:{line}: {fault}. "));
+        let faults: String = faults.collect();
+        format!(
+            "{faults}WARNING: ACL errors detected, no change to the previously active ACL rules was performed"
+        )
+    })?;
+    engine.change_users(|all| *all = users);
+    Ok(())
+}
+
+/// Writes the users to the ACL file, which is the old one or the new one whatever happens.
+pub(crate) fn save_file(engine: &Engine, path: &str) -> io::Result<()> {
+    let bytes = engine.users.read().file();
+    let temporary = format!("{path}.tmp-{}", std::process::id());
+    let write = || {
+        let mut file = std::fs::File::create(&temporary)?;
+        file.write_all(&bytes)?;
+        file.sync_all()?;
+        std::fs::rename(&temporary, path)?;
+        let folder = Path::new(path).parent().filter(|folder| !folder.as_os_str().is_empty());
+        std::fs::File::open(folder.unwrap_or(Path::new(".")))?.sync_all()
+    };
+    write().inspect_err(|_| {
+        // What is left of the attempt is of no use.
+        let _ = std::fs::remove_file(&temporary);
+    })
+}
