@@ -216,6 +216,9 @@ impl Engine {
     }
 
     /// [`Engine::permits`] for a request that came from the client itself: a refusal is noted.
+    ///
+    /// # Errors
+    /// NOPERM.
     pub fn check_access(
         &self,
         session: &Session,

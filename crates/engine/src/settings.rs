@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU32, AtomicUsize,
 
 use arc_swap::ArcSwap;
 use bitflags::bitflags;
-use keyspace::{Bounds, LfuSettings, Limits};
+use keyspace::{Bounds, LfuSettings, Limits, SetBounds};
 
 use crate::notifications::Class;
 
@@ -128,6 +128,10 @@ pub struct Settings {
     pub lfu_log_factor: AtomicU32,
     /// `lfu-decay-time`, in minutes.
     pub lfu_decay_minutes: AtomicU32,
+    /// Up to where a set is called `intset`.
+    set_intset_entries: AtomicUsize,
+    /// Up to where a set is called `listpack`.
+    set_bounds: AtomicBounds,
     /// Up to where a hash is called `listpack`.
     pub hash_bounds: AtomicBounds,
     /// `hll-sparse-max-bytes`
@@ -159,6 +163,8 @@ impl Default for Settings {
             count_uses: AtomicBool::new(false),
             lfu_log_factor: AtomicU32::new(10),
             lfu_decay_minutes: AtomicU32::new(1),
+            set_intset_entries: Limits::default().set.intset.into(),
+            set_bounds: Limits::default().set.listpack.into(),
             hash_bounds: Limits::default().hash.into(),
             hll_sparse_bytes: AtomicUsize::new(3000),
             debug_command: Permission::default(),
@@ -224,15 +230,25 @@ impl Settings {
         self.gate().contains(Gate::REPLICA)
     }
 
+    /// What a set is called.
+    #[must_use]
+    #[inline]
+    pub fn set_bounds(&self) -> SetBounds {
+        let intset = self.set_intset_entries.load(Ordering::Relaxed);
+        SetBounds { intset, listpack: self.set_bounds.load() }
+    }
+
     /// Up to where collections are called small.
     #[must_use]
     pub fn limits(&self) -> Limits {
-        Limits { hash: self.hash_bounds.load() }
+        Limits { set: self.set_bounds(), hash: self.hash_bounds.load() }
     }
 
     /// Takes the parameters of all kinds.
     pub fn set_limits(&self, limits: &Limits) {
-        let Limits { hash } = *limits;
+        let Limits { set, hash } = *limits;
+        self.set_intset_entries.store(set.intset, Ordering::Relaxed);
+        self.set_bounds.store(set.listpack);
         self.hash_bounds.store(hash);
     }
 }

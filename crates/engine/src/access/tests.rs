@@ -145,7 +145,7 @@ fn a_queue_is_checked_when_it_is_filled_and_when_it_runs() {
     // A command of the queue may itself take rights away.
     client.table(&[(
         "multi\nacl setuser u -get\nget a\nexec",
-        &format!("+OK|+QUEUED|+QUEUED|*2|+OK|{}", EXEC_GET),
+        &format!("+OK|+QUEUED|+QUEUED|*2|+OK|{EXEC_GET}"),
     )]);
 }
 

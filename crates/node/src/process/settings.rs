@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use keyspace::{Bounds, Limits};
+use keyspace::{Bounds, Limits, SetBounds};
 
 use crate::net::door::Class;
 use crate::process::{cron, log, places};
@@ -48,8 +48,7 @@ pub(crate) fn apply(server: &Server) {
     let open_channels = config.text("acl-pubsub-default") == "allchannels";
     server.engine.users.write().set_open_channels(open_channels);
     server.engine.acl_log.lock().set_length(size(config, "acllog-max-len"));
-    let bounds = |entries, value| Bounds { entries: size(config, entries), value: size(config, value) };
-    settings.set_limits(&Limits { hash: bounds("hash-max-listpack-entries", "hash-max-listpack-value") });
+    settings.set_limits(&limits(config));
     settings.hll_sparse_bytes.store(size(config, "hll-sparse-max-bytes"), Ordering::Relaxed);
     settings.count_uses.store(config.text("maxmemory-policy").ends_with("-lfu"), Ordering::Relaxed);
     let number = |name: &str| u32::try_from(config.integer(name)).unwrap_or(u32::MAX);
@@ -73,6 +72,18 @@ pub(crate) fn apply(server: &Server) {
     }
     server.durability.append_only.configure();
     cron::check_memory(&server.housekeeping);
+}
+
+/// Up to where each kind of collection is called small.
+fn limits(config: &Config) -> Limits {
+    let bounds = |entries, value| Bounds { entries: size(config, entries), value: size(config, value) };
+    Limits {
+        set: SetBounds {
+            intset: size(config, "set-max-intset-entries"),
+            listpack: bounds("set-max-listpack-entries", "set-max-listpack-value"),
+        },
+        hash: bounds("hash-max-listpack-entries", "hash-max-listpack-value"),
+    }
 }
 
 fn size(config: &Config, name: &str) -> usize {

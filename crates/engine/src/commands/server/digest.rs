@@ -44,6 +44,7 @@ impl Digest {
         self.mix(&type_number(value.kind()).to_be_bytes());
         match value {
             Value::String(string) => self.mix(string.bytes),
+            Value::Set(set) => set.for_each(&mut |member| self.xor(&member)),
             Value::Hash(hash) => hash.for_each(&mut |field| {
                 let mut pair = Self::default();
                 pair.mix(field.name);
@@ -70,6 +71,7 @@ impl std::fmt::Display for Digest {
 fn type_number(kind: Kind) -> u32 {
     match kind {
         Kind::String => 0,
+        Kind::Set => 2,
         Kind::Hash => 4,
     }
 }
