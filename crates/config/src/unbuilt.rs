@@ -59,7 +59,6 @@ const WITHOUT_EFFECT: &[&str] = &[
     "log-format",
     "log-timestamp-format",
     "lua-enable-insecure-api",
-    "maxmemory-clients",
     "mptcp",
     "proc-title-template",
     "propagation-error-behavior",
@@ -72,7 +71,6 @@ const WITHOUT_EFFECT: &[&str] = &[
     "repl-diskless-load",
     "repl-mptcp",
     "replica-ignore-disk-write-errors",
-    "replica-ignore-maxmemory",
     "sanitize-dump-payload",
     "server-cpulist",
     "set-proc-title",
@@ -104,19 +102,10 @@ const WITHOUT_PURPOSE: &[(&str, &[&str])] = &[
             "jemalloc-bg-thread",
         ],
     ),
+    ("expiry has an index and needs no samples", &["active-expire-effort"]),
     (
-        "expiry has an index and needs no samples, and nothing is evicted (maxmemory-policy)",
-        &["active-expire-effort", "maxmemory-eviction-tenacity", "maxmemory-samples"],
-    ),
-    (
-        "large values are always freed in the background",
-        &[
-            "lazyfree-lazy-eviction",
-            "lazyfree-lazy-expire",
-            "lazyfree-lazy-server-del",
-            "lazyfree-lazy-user-del",
-            "replica-lazy-flush",
-        ],
+        "what a replica had before a full synchronisation is always freed in the background",
+        &["replica-lazy-flush"],
     ),
     (
         "there is no TLS (tls-port, tls-replication, tls-cluster)",
@@ -195,19 +184,10 @@ pub(super) fn reason(directive: &str) -> Option<&'static str> {
 #[must_use]
 pub fn warnings(config: &Config) -> Vec<String> {
     let asked: Vec<&str> = WITHOUT_EFFECT.iter().copied().filter(|name| !config.is_default(name)).collect();
-    let mut warnings = Vec::new();
-    if !asked.is_empty() {
-        warnings
-            .push(format!("The configuration sets what has no effect in this version: {}", asked.join(", ")));
+    if asked.is_empty() {
+        return Vec::new();
     }
-    let policy = config.text("maxmemory-policy");
-    if config.integer("maxmemory") > 0 && policy != "noeviction" {
-        warnings.push(format!(
-            "'maxmemory-policy {policy}' has no effect yet: no key is evicted. Above 'maxmemory', commands that \
-             need memory are refused, as with 'noeviction'"
-        ));
-    }
-    warnings
+    vec![format!("The configuration sets what has no effect in this version: {}", asked.join(", "))]
 }
 
 /// What the log may say, for those who look closely, about parameters that change nothing here.
@@ -285,14 +265,5 @@ mod tests {
             }
         }
         assert!(odd.is_empty(), "has an effect, has none yet, has no purpose: {odd:#?}");
-    }
-
-    #[test]
-    fn an_eviction_policy_without_a_limit_is_nobodys_concern() {
-        let config = Config::default();
-        config.load("maxmemory-policy", &["allkeys-lru".to_owned()]).unwrap();
-        assert_eq!(warnings(&config).len(), 0);
-        config.load("maxmemory", &["1gb".to_owned()]).unwrap();
-        assert_eq!(warnings(&config).len(), 1);
     }
 }

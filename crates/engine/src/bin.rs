@@ -16,18 +16,23 @@ const LARGE_TABLES: usize = 16 * LARGE;
 
 #[derive(Debug)]
 enum Waste {
-    /// Only to be dropped.
-    Value {
-        _dropped: Dropped,
-    },
+    Value(Dropped),
     Tables(Vec<Table>),
 }
 
 impl Waste {
+    /// About how much memory dropping it gives back.
+    fn bytes(&self) -> usize {
+        match self {
+            Self::Value(dropped) => dropped.bytes(),
+            Self::Tables(tables) => tables.iter().map(Table::rough_bytes).sum(),
+        }
+    }
+
     /// As how many values it counts.
     fn values(&self) -> usize {
         match self {
-            Self::Value { .. } => 1,
+            Self::Value(_) => 1,
             Self::Tables(tables) => tables.iter().map(Table::len).sum(),
         }
     }
@@ -41,6 +46,7 @@ type Ring = Box<dyn Fn() + Send + Sync>;
 pub struct Bin {
     waiting: Mutex<Vec<Waste>>,
     pending: AtomicUsize,
+    pending_bytes: AtomicUsize,
     freed: AtomicU64,
     ring: OnceLock<Ring>,
 }
@@ -52,11 +58,17 @@ impl fmt::Debug for Bin {
 }
 
 impl Bin {
-    /// Lets go of a value that left its table.
-    pub(crate) fn discard(&self, dropped: Dropped) {
-        if dropped.bytes() >= LARGE {
-            self.throw(Waste::Value { _dropped: dropped });
+    /// Lets go of a value that left its table: in the background if it is large and that is to be (`lazy`).
+    pub(crate) fn discard(&self, dropped: Dropped, lazy: bool) {
+        if lazy && Self::is_large(&dropped) {
+            self.throw(Waste::Value(dropped));
         }
+    }
+
+    /// Whether it matters who drops it.
+    #[inline]
+    pub(crate) fn is_large(dropped: &Dropped) -> bool {
+        dropped.bytes() >= LARGE
     }
 
     /// Lets go of what a flush took out; gives it back if it is so little that the caller may drop it.
@@ -70,6 +82,7 @@ impl Bin {
 
     fn throw(&self, waste: Waste) {
         self.pending.fetch_add(waste.values(), Ordering::Relaxed);
+        self.pending_bytes.fetch_add(waste.bytes(), Ordering::Relaxed);
         let mut waiting = self.waiting.lock();
         waiting.push(waste);
         let first = waiting.len() == 1;
@@ -94,6 +107,12 @@ impl Bin {
         self.pending.load(Ordering::Relaxed)
     }
 
+    /// About how much memory they take. What is being dropped counts until that is done.
+    #[must_use]
+    pub fn pending_bytes(&self) -> usize {
+        self.pending_bytes.load(Ordering::Relaxed)
+    }
+
     /// How many have been dropped.
     #[must_use]
     pub fn freed(&self) -> u64 {
@@ -104,8 +123,9 @@ impl Bin {
     pub fn empty(&self) {
         let waiting = std::mem::take(&mut *self.waiting.lock());
         for waste in waiting {
-            let values = waste.values();
+            let (values, bytes) = (waste.values(), waste.bytes());
             drop(waste);
+            self.pending_bytes.fetch_sub(bytes, Ordering::Relaxed);
             self.pending.fetch_sub(values, Ordering::Relaxed);
             self.freed.fetch_add(values as u64, Ordering::Relaxed);
         }

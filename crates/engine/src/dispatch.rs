@@ -28,6 +28,7 @@ use crate::engine::{Engine, Worker};
 use crate::error::CommandError;
 use crate::lookup::{Registered, Registry};
 use crate::session::{Mute, Origin, Session};
+use crate::settings::Gate;
 use crate::stats::{WorkerStats, add};
 use crate::waiting::Outcome;
 use context::Context;
@@ -243,6 +244,9 @@ impl Engine {
     /// server asks for a closer look: `plain` says so of the client.
     #[inline]
     fn step<'r>(&'r self, pipeline: &mut Pipeline<'r>, request: &'r Prepared<'r>, plain: bool) -> Flow {
+        if self.budget.is_limited() {
+            self.keep_within_budget(pipeline);
+        }
         if plain
             && let Some(entry) = request.found
             && let Some(handler) = entry.plain(request.args)
@@ -262,6 +266,19 @@ impl Engine {
             pipeline.keep_reply_from(start);
         }
         flow
+    }
+
+    /// Makes room before a client's command, if more memory is in use than may be. With a limit this is asked before every
+    /// command, so what the command before did counts.
+    #[inline(never)]
+    fn keep_within_budget(&self, pipeline: &mut Pipeline<'_>) {
+        pipeline.context.worker.tell_heap(&self.budget);
+        let over = self.budget.excess(&self.bin) > 0;
+        let was_over = self.settings.gate().contains(Gate::OUT_OF_MEMORY);
+        if (over || was_over) && pipeline.context.session.origin == Origin::Client {
+            pipeline.release_all();
+            self.make_room(pipeline.context.worker, pipeline.context.now);
+        }
     }
 
     /// Runs a request that something may keep from running.

@@ -10,10 +10,12 @@ use parking_lot::{Mutex, RwLock};
 use slot_routing::{ReplOffset, Slot, Topology};
 
 use crate::bin::Bin;
+use crate::budget::{Budget, Told};
 use crate::clients::Clients;
 use crate::command_log::CommandLogs;
 use crate::dispatch::Ready;
 use crate::effects::{EffectLog, Effects, NoLog};
+use crate::eviction::Evictor;
 use crate::expiry::ExpiryCursor;
 use crate::histogram::Distribution;
 use crate::latency::LatencyMonitor;
@@ -45,6 +47,8 @@ pub struct Engine {
     pub pauses: Pauses,
     /// Large values that the shell is to drop.
     pub bin: Bin,
+    /// How much memory may be in use, and is.
+    pub budget: Budget,
     /// Slow and large commands.
     pub logs: CommandLogs,
     /// What took long.
@@ -82,6 +86,8 @@ pub struct Worker {
     pub(crate) ready: Vec<Ready>,
     /// Keys of the running command that were not there, if somebody wants to hear of new ones.
     pub(crate) absent: Absent,
+    pub(crate) told: Told,
+    pub(crate) evictor: Evictor,
     /// Tables that a command emptied, until its slots are free again.
     pub(crate) garbage: Vec<Table>,
     /// The number, in its batch, of the request that runs or ran last.
@@ -135,6 +141,7 @@ impl Engine {
             clients: Clients::default(),
             pauses: Pauses::default(),
             bin: Bin::default(),
+            budget: Budget::default(),
             logs: CommandLogs::default(),
             latency: LatencyMonitor::default(),
             pubsub: PubSub::default(),
@@ -169,6 +176,8 @@ impl Engine {
             name: Vec::new(),
             ready: Vec::new(),
             absent: Absent::default(),
+            told: Told::nothing(),
+            evictor: Evictor::default(),
             garbage: Vec::new(),
             running: 0,
             nanos,

@@ -15,7 +15,7 @@ use smallvec::SmallVec;
 
 use crate::engine::{Engine, Worker};
 use crate::notifications::Class;
-use crate::settings::Gate;
+use crate::settings::{Gate, Lazy};
 use crate::stats::add;
 
 /// Keys and fields taken out of a slot before its lock is given to others: some ten microseconds.
@@ -100,7 +100,8 @@ impl Engine {
         let full = dropped.len() == KEYS_PER_LOCK;
         add(&worker.stats.expired_keys, (dropped.len() - fields) as u64);
         add(&worker.stats.expired_fields, fields as u64);
-        dropped.into_iter().for_each(|value| self.bin.discard(value));
+        let lazy = self.settings.is_lazy(Lazy::EXPIRE);
+        dropped.into_iter().for_each(|value| self.bin.discard(value, lazy));
         full
     }
 }

@@ -8,6 +8,7 @@
 
 mod access;
 mod bin;
+mod budget;
 mod clients;
 mod command;
 mod command_log;
@@ -16,6 +17,7 @@ mod dispatch;
 mod effects;
 mod engine;
 mod error;
+mod eviction;
 mod expiry;
 mod histogram;
 mod hyperloglog;
@@ -43,6 +45,7 @@ use dispatch::context;
 
 pub use access::Denied;
 pub use bin::Bin;
+pub use budget::Budget;
 pub use clients::{Client, ClientFlags, ClientKind, Clients, Link, Names, Unblock, Wake};
 pub use command::{
     AclCommand, Categories, Channels, ClusterCommand, Command, Databases, Flags, Group, NodeCommand, Reach,
@@ -55,6 +58,7 @@ pub use dispatch::{Flow, Ran, Resumed};
 pub use effects::{EffectLog, NoLog};
 pub use engine::{Engine, Worker};
 pub use error::CommandError;
+pub use eviction::{Order, Policy, Room};
 pub use histogram::Distribution;
 pub use keys::{Begin, Find, KeyFlags, KeySpec};
 pub use latency::LatencyMonitor;
@@ -64,7 +68,7 @@ pub use notifications::Class;
 pub use pause::{PauseMode, PausePurpose, Pauses};
 pub use pubsub::{Bus, PubSub};
 pub use session::{Mute, Origin, Session};
-pub use settings::{Gate, Permission, Settings};
+pub use settings::{Evicting, Gate, Lazy, Permission, Settings};
 pub use stats::{CommandStats, WorkerStats};
 pub use tracking::TrackingTable;
 pub use waiting::{Outcome, Wait, Waiter};

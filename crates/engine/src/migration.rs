@@ -126,7 +126,7 @@ impl Engine {
         add(&worker.stats.changes, 1);
         let end = self.key_gone(db, handle.slot(), key);
         drop(locked);
-        self.bin.discard(dropped);
+        self.bin.discard(dropped, true);
         Ok(Release::Gone(end))
     }
 
@@ -176,7 +176,7 @@ impl Engine {
             }
         }
         drop(guard);
-        dropped.into_iter().for_each(|value| self.bin.discard(value));
+        dropped.into_iter().for_each(|value| self.bin.discard(value, true));
         if keys.is_empty() { Left::Nothing } else { Left::Some }
     }
 

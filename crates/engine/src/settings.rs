@@ -1,11 +1,12 @@
 //! The settings and the node's state that commands read on their way.
 
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use arc_swap::ArcSwap;
 use bitflags::bitflags;
 use keyspace::{Bounds, LfuSettings, Limits, SetBounds};
 
+use crate::eviction::{Order, POLICIES, Policy, patience};
 use crate::notifications::Class;
 
 bitflags! {
@@ -106,6 +107,35 @@ impl From<Bounds> for AtomicBounds {
     }
 }
 
+bitflags! {
+    /// Why a value goes: for each reason a parameter says whether it is freed in the background, if it is large
+    /// (`lazyfree-lazy-expire` and its kin), or by the thread that took it out, as soon as it did.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub struct Lazy: u8 {
+        /// Its time came.
+        const EXPIRE = 1;
+        /// Room was needed.
+        const EVICTION = 1 << 1;
+        /// Something else took its place, or it was moved.
+        const SERVER_DEL = 1 << 2;
+        /// DEL.
+        const USER_DEL = 1 << 3;
+    }
+}
+
+/// How keys are evicted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Evicting {
+    /// Which keys go first.
+    pub policy: Policy,
+    /// At how many keys is looked for one that goes.
+    pub samples: usize,
+    /// How long one command does that, in nanoseconds.
+    pub nanos: u64,
+    /// A replica evicts nothing by itself.
+    pub replica_ignores: bool,
+}
+
 /// What the configuration and the shell tell the engine. Changed at any time, read without locks.
 #[derive(Debug)]
 pub struct Settings {
@@ -142,6 +172,14 @@ pub struct Settings {
     pub module_command: Permission,
     /// CONFIG SET of protected parameters (`enable-protected-configs`).
     pub protected_configs: Permission,
+    /// How keys are evicted: the policy's place among [`POLICIES`], `maxmemory-samples`, for how many nanoseconds a command
+    /// does that, `replica-ignore-maxmemory`.
+    policy: AtomicU8,
+    samples: AtomicUsize,
+    patience: AtomicU64,
+    replica_ignores: AtomicBool,
+    /// What is freed in the background.
+    lazy: AtomicU8,
     /// What of the keyspace's events is published, and how ([`Class`]).
     notified: AtomicU32,
     /// Why the append-only file cannot be written, while [`Gate::AOF_FAILED`] holds.
@@ -170,6 +208,11 @@ impl Default for Settings {
             debug_command: Permission::default(),
             module_command: Permission::default(),
             protected_configs: Permission::default(),
+            policy: AtomicU8::new(0),
+            samples: AtomicUsize::new(5),
+            patience: AtomicU64::new(patience(10)),
+            replica_ignores: AtomicBool::new(true),
+            lazy: AtomicU8::new(Lazy::all().bits()),
             notified: AtomicU32::new(0),
             aof_error: ArcSwap::default(),
             redirect_to: ArcSwap::default(),
@@ -222,6 +265,44 @@ impl Settings {
     /// Says which events are published (`notify-keyspace-events`).
     pub fn set_notified(&self, classes: Class) {
         self.notified.store(classes.bits(), Ordering::Relaxed);
+    }
+
+    /// How keys are evicted.
+    #[must_use]
+    pub fn evicting(&self) -> Evicting {
+        Evicting {
+            policy: POLICIES[usize::from(self.policy.load(Ordering::Relaxed))].1,
+            samples: self.samples.load(Ordering::Relaxed).max(1),
+            nanos: self.patience.load(Ordering::Relaxed),
+            replica_ignores: self.replica_ignores.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Says how keys are evicted (`maxmemory-policy`, `maxmemory-samples`, `maxmemory-eviction-tenacity`,
+    /// `replica-ignore-maxmemory`).
+    ///
+    /// # Panics
+    /// If there is no policy of that name.
+    pub fn set_evicting(&self, policy: &str, samples: usize, tenacity: u32, replica_ignores: bool) {
+        let place = POLICIES.iter().position(|(name, _)| *name == policy);
+        let place = place.expect("the configuration knows the same policies");
+        let by_use = POLICIES[place].1.order == Some(Order::Lfu);
+        self.policy.store(place as u8, Ordering::Relaxed);
+        self.count_uses.store(by_use, Ordering::Relaxed);
+        self.samples.store(samples, Ordering::Relaxed);
+        self.patience.store(patience(tenacity), Ordering::Relaxed);
+        self.replica_ignores.store(replica_ignores, Ordering::Relaxed);
+    }
+
+    /// Whether values that go for this reason are freed in the background.
+    #[must_use]
+    pub fn is_lazy(&self, reason: Lazy) -> bool {
+        Lazy::from_bits_truncate(self.lazy.load(Ordering::Relaxed)).contains(reason)
+    }
+
+    /// Says which values are freed in the background.
+    pub fn set_lazy(&self, reasons: Lazy) {
+        self.lazy.store(reasons.bits(), Ordering::Relaxed);
     }
 
     /// Whether this node is a replica.

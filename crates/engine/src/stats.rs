@@ -45,6 +45,8 @@ pub struct WorkerStats {
     pub expired_keys: AtomicU64,
     /// Fields deleted because their time had come.
     pub expired_fields: AtomicU64,
+    /// Keys that went to make room.
+    pub evicted_keys: AtomicU64,
     /// Errors replied.
     pub error_replies: AtomicU64,
     /// How often each code of an error (`ERR`, `WRONGTYPE`) was replied.
@@ -93,6 +95,7 @@ impl WorkerStats {
             keyspace_misses: AtomicU64::new(0),
             expired_keys: AtomicU64::new(0),
             expired_fields: AtomicU64::new(0),
+            evicted_keys: AtomicU64::new(0),
             error_replies: AtomicU64::new(0),
             errors: Mutex::default(),
             changes: AtomicU64::new(0),

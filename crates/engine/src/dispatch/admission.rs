@@ -63,6 +63,10 @@ impl Engine {
             if paused(gate, flags) && !queues {
                 return Ok(Admitted { entry, flow: Flow::Paused });
             }
+            // A queue takes memory, whatever is in it.
+            if gate.contains(Gate::OUT_OF_MEMORY) && queues && !flags.contains(Flags::AT_ONCE) {
+                return Err(CommandError::OutOfMemory);
+            }
             self.check_gate(session, gate, flags, keys)
                 .map_err(|error| self.name_hole(error, entry, request))?;
         }

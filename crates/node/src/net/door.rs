@@ -54,6 +54,7 @@ pub(crate) struct NetworkStats {
     pub(crate) connections_rejected: AtomicU64,
     pub(crate) query_limit_disconnections: AtomicU64,
     pub(crate) output_limit_disconnections: AtomicU64,
+    pub(crate) evicted_clients: AtomicU64,
     /// Links of the cluster bus, as its driver last counted them.
     pub(crate) bus_links: AtomicUsize,
 }
@@ -65,8 +66,8 @@ pub(crate) struct Limits {
     pub(crate) query_buffer: AtomicUsize,
     /// Bytes that wait to be sent, by class.
     pub(crate) output: [OutputLimit; 3],
-    /// Bytes of memory; 0 is no limit.
-    pub(crate) memory: AtomicUsize,
+    /// Bytes of memory that all of them take; 0 is no limit.
+    pub(crate) clients_memory: AtomicUsize,
     /// Clients.
     pub(crate) clients: AtomicUsize,
 }

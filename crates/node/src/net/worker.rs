@@ -61,7 +61,9 @@ pub(crate) fn spawn(server: &Arc<Server>, index: usize) -> std::io::Result<Handl
 /// Gives the calling thread what it needs to run commands.
 pub(crate) fn install_scratch(engine: &Engine, door: &Door) {
     SCRATCH.set(Some(Scratch {
-        worker: engine.worker(crate::process::time::nanos),
+        worker: engine
+            .worker(crate::process::time::nanos)
+            .counting_heap(crate::process::memory::heap_of_thread),
         traffic: door.new_traffic(),
         read: vec![0; READ_SIZE].into_boxed_slice(),
         batch: Batch::default(),

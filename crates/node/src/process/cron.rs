@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use clock::Millis;
 use config::Config;
-use engine::{Client, ClientFlags, ClientKind, Engine, Gate};
-use keyspace::Usage;
+use engine::{Client, ClientFlags, ClientKind, Engine, Room};
+use keyspace::{Usage, pool_taken};
 use tokio::sync::Notify;
 use tokio::time::{MissedTickBehavior, interval};
 
@@ -34,6 +34,8 @@ const PURGE_PERIOD: Duration = Duration::from_millis(25);
 const AGE_TURNS: usize = 12;
 /// Memory is looked at this often while it has a limit.
 const MEMORY_PERIOD: Duration = Duration::from_millis(10);
+/// The time left to what else this thread does while keys are evicted.
+const EVICT_REST: Duration = Duration::from_micros(500);
 
 /// Runs until the server stops.
 pub(crate) async fn run(house: Arc<Housekeeping>, targets: Arc<LinkPool>) {
@@ -57,6 +59,7 @@ pub(crate) async fn run(house: Arc<Housekeeping>, targets: Arc<LinkPool>) {
         }
         let now = crate::process::time::instant();
         house.engine.pauses.settle(&house.engine.settings, crate::process::time::now());
+        count_replicas(&house.engine, &house.engine.clients.all());
         let totals = Totals::sum(&house.engine, &house.door);
         let replicated = &house.replication.stats;
         let counts = [
@@ -168,23 +171,64 @@ fn close_slow(limits: &Limits, clients: &[Arc<Client>], now: Millis) {
     }
 }
 
-/// Watches the memory in use: its peak, and its limit.
+/// Watches the memory in use: its peak, and its limits.
 pub(crate) async fn watch_memory(house: Arc<Housekeeping>) {
     loop {
         check_memory(&house);
-        let limited = house.door.limits.memory.load(Ordering::Relaxed) > 0;
-        tokio::time::sleep(if limited { MEMORY_PERIOD } else { PERIOD }).await;
+        let evicts = house.engine.budget.is_limited() && make_room(&house);
+        evict_clients(&house);
+        let clients = house.door.limits.clients_memory.load(Ordering::Relaxed);
+        let limited = house.engine.budget.is_limited() || clients > 0;
+        let period = if limited { MEMORY_PERIOD } else { PERIOD };
+        tokio::time::sleep(if evicts { EVICT_REST } else { period }).await;
     }
 }
 
-/// Refuses commands that need memory while more than `maxmemory` is in use.
+/// Takes note of what the allocator says, which knows what no worker does.
 pub(crate) fn check_memory(house: &Housekeeping) {
-    let used = memory::used();
-    house.memory.note(used);
-    let limit = house.door.limits.memory.load(Ordering::Relaxed);
-    let over = limit > 0 && used > limit;
-    if over != house.engine.settings.gate().contains(Gate::OUT_OF_MEMORY) {
-        house.engine.settings.set_gate(Gate::OUT_OF_MEMORY, over);
+    let before = house.engine.budget.heap();
+    let heap = memory::heap();
+    house.memory.note(heap + pool_taken());
+    house.engine.budget.measured(before, heap);
+}
+
+/// What waits to be sent to replicas does not count against `maxmemory`.
+fn count_replicas(engine: &Engine, clients: &[Arc<Client>]) {
+    let replicas = clients.iter().filter(|client| client.kind() == ClientKind::Replica);
+    engine.budget.set_not_counted(replicas.map(|client| client.bytes()).sum());
+}
+
+/// Evicts keys for a moment, if more memory is in use than may be; says whether there are more to go.
+fn make_room(house: &Housekeeping) -> bool {
+    let now = crate::process::time::now();
+    with_scratch(|scratch| house.engine.make_room(&mut scratch.worker, now)) == Room::Evicting
+}
+
+/// Closes clients, those that take most first, until the others take no more than `maxmemory-clients`.
+fn evict_clients(house: &Housekeeping) {
+    let limit = house.door.limits.clients_memory.load(Ordering::Relaxed);
+    if limit == 0 {
+        return;
+    }
+    let clients = house.engine.clients.all();
+    let counted = |client: &&Arc<Client>| {
+        matches!(client.kind(), ClientKind::Normal | ClientKind::PubSub) && !client.is_killed()
+    };
+    let mut sizes: Vec<(usize, &Arc<Client>)> =
+        clients.iter().filter(counted).map(|client| (client.bytes(), client)).collect();
+    let mut total: usize = sizes.iter().map(|(bytes, _)| bytes).sum();
+    sizes.sort_unstable_by_key(|(bytes, _)| *bytes);
+    while let Some((bytes, client)) = sizes.pop().filter(|_| total > limit) {
+        if !client.flags().contains(ClientFlags::NO_EVICT) {
+            tracing::info!(
+                "Evicting client id={} addr={}, which takes {bytes} bytes",
+                client.id,
+                client.link.address
+            );
+            house.door.network.evicted_clients.fetch_add(1, Ordering::Relaxed);
+            client.kill();
+            total -= bytes;
+        }
     }
 }
 

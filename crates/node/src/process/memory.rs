@@ -4,7 +4,8 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use engine::ClientKind;
-use keyspace::pool_use;
+use keyspace::{pool_taken, pool_use};
+use tikv_jemalloc_ctl::thread::{self, ThreadLocal};
 use tikv_jemalloc_ctl::{epoch, stats};
 
 use crate::process::housekeeping::Housekeeping;
@@ -64,9 +65,25 @@ pub(crate) struct Tracker {
 /// What the allocator gave and did not get back, and what is taken of the keyspace's pool. The allocator keeps
 /// its figures by thread; this brings them together.
 pub(crate) fn used() -> usize {
-    // A process with another allocator (a test) counts only the pool.
+    heap() + pool_taken()
+}
+
+/// What the general allocator gave and did not get back. Brings its threads' figures together.
+pub(crate) fn heap() -> usize {
+    // A process with another allocator (a test) has no figures.
     let _ = epoch::advance();
-    stats::allocated::read().unwrap_or(0) + pool_use().taken
+    stats::allocated::read().unwrap_or(0)
+}
+
+/// What the general allocator gave to this thread, less what the thread gave back.
+pub(crate) fn heap_of_thread() -> i64 {
+    thread_local! {
+        static COUNTERS: Option<(ThreadLocal<u64>, ThreadLocal<u64>)> =
+            thread::allocatedp::read().ok().zip(thread::deallocatedp::read().ok());
+    }
+    COUNTERS.with(|counters| {
+        counters.as_ref().map_or(0, |(given, returned)| given.get().wrapping_sub(returned.get()) as i64)
+    })
 }
 
 pub(crate) fn usage() -> Usage {

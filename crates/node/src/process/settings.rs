@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use engine::Lazy;
 use keyspace::{Bounds, Limits, SetBounds};
 
 use crate::net::door::Class;
@@ -50,15 +51,29 @@ pub(crate) fn apply(server: &Server) {
     server.engine.acl_log.lock().set_length(size(config, "acllog-max-len"));
     settings.set_limits(&limits(config));
     settings.hll_sparse_bytes.store(size(config, "hll-sparse-max-bytes"), Ordering::Relaxed);
-    settings.count_uses.store(config.text("maxmemory-policy").ends_with("-lfu"), Ordering::Relaxed);
     let number = |name: &str| u32::try_from(config.integer(name)).unwrap_or(u32::MAX);
     settings.lfu_log_factor.store(number("lfu-log-factor"), Ordering::Relaxed);
     settings.lfu_decay_minutes.store(number("lfu-decay-time"), Ordering::Relaxed);
+    settings.set_evicting(
+        &config.text("maxmemory-policy"),
+        size(config, "maxmemory-samples"),
+        number("maxmemory-eviction-tenacity"),
+        config.switch("replica-ignore-maxmemory"),
+    );
+    let reasons = [
+        ("lazyfree-lazy-expire", Lazy::EXPIRE),
+        ("lazyfree-lazy-eviction", Lazy::EVICTION),
+        ("lazyfree-lazy-server-del", Lazy::SERVER_DEL),
+        ("lazyfree-lazy-user-del", Lazy::USER_DEL),
+    ];
+    let lazy = reasons.into_iter().filter(|(name, _)| config.switch(name)).map(|(_, reason)| reason);
+    settings.set_lazy(lazy.collect());
     cron::tell_new_keys(&server.engine);
     let limits = &server.door.limits;
     limits.query_buffer.store(size(config, "client-query-buffer-limit"), Ordering::Relaxed);
     limits.clients.store(size(config, "maxclients"), Ordering::Relaxed);
-    limits.memory.store(size(config, "maxmemory"), Ordering::Relaxed);
+    server.engine.limit_memory(size(config, "maxmemory"));
+    limits.clients_memory.store(clients_memory(config), Ordering::Relaxed);
     for (limit, class) in limits.output.iter().zip(["normal", "slave", "pubsub"]) {
         let (hard, soft, seconds) = config.output_limit(class);
         limit.hard.store(hard, Ordering::Relaxed);
@@ -83,6 +98,15 @@ fn limits(config: &Config) -> Limits {
             listpack: bounds("set-max-listpack-entries", "set-max-listpack-value"),
         },
         hash: bounds("hash-max-listpack-entries", "hash-max-listpack-value"),
+    }
+}
+
+/// `maxmemory-clients`, which may be a part of `maxmemory`.
+fn clients_memory(config: &Config) -> usize {
+    let text = config.text("maxmemory-clients");
+    match text.strip_suffix('%') {
+        Some(percent) => size(config, "maxmemory") / 100 * percent.parse::<usize>().unwrap_or(0),
+        None => text.parse().unwrap_or(0),
     }
 }
 

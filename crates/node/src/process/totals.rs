@@ -47,6 +47,7 @@ pub(crate) enum Count {
     KeyspaceMisses,
     ExpiredKeys,
     ExpiredFields,
+    EvictedKeys,
     ErrorReplies,
     Connections,
     RejectedConnections,
@@ -56,9 +57,10 @@ pub(crate) enum Count {
     Writes,
     QueryLimitDisconnections,
     OutputLimitDisconnections,
+    EvictedClients,
 }
 
-const COUNTS: usize = Count::OutputLimitDisconnections as usize + 1;
+const COUNTS: usize = Count::EvictedClients as usize + 1;
 
 /// One command's counters.
 #[derive(Debug, Clone, Copy, Default)]
@@ -101,6 +103,7 @@ impl Totals {
             add(Count::KeyspaceMisses, &worker.keyspace_misses);
             add(Count::ExpiredKeys, &worker.expired_keys);
             add(Count::ExpiredFields, &worker.expired_fields);
+            add(Count::EvictedKeys, &worker.evicted_keys);
             add(Count::ErrorReplies, &worker.error_replies);
         }
         for traffic in door.traffic.lock().iter() {
@@ -114,6 +117,7 @@ impl Totals {
         add(Count::RejectedConnections, &network.connections_rejected);
         add(Count::QueryLimitDisconnections, &network.query_limit_disconnections);
         add(Count::OutputLimitDisconnections, &network.output_limit_disconnections);
+        add(Count::EvictedClients, &network.evicted_clients);
         for worker in &workers {
             for (total, stats) in totals.commands.iter_mut().zip(worker.commands.iter()) {
                 total.calls += stats.calls.load(Ordering::Relaxed);

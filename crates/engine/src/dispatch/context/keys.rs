@@ -5,11 +5,12 @@ use keyspace::{Detached, Dropped, Found, Key, Kind, Packed, Place, Str, Table, T
 use resp::Writer;
 
 use super::Context;
+use crate::bin::Bin;
 use crate::command::Flags;
 use crate::error::CommandError;
 use crate::notifications::Class;
 use crate::session::Origin;
-use crate::settings::Gate;
+use crate::settings::{Gate, Lazy};
 use crate::stats::add;
 
 impl<'a> Context<'a> {
@@ -90,7 +91,7 @@ impl<'a> Context<'a> {
         let replaces = || self.engine.registry.all()[self.index].command.flags.contains(Flags::WRITE);
         if !hides || replaces() {
             let dropped = self.slots.slot_mut(key.slot()).table(db).remove(place, key);
-            self.discard(dropped);
+            self.engine.bin.discard(dropped, settings.is_lazy(Lazy::EXPIRE));
         }
         if !hides {
             // In the order in which it happened: what earlier commands did to the slot comes first.
@@ -266,6 +267,18 @@ impl<'a> Context<'a> {
 
     /// Lets go of a value that left its table.
     pub fn discard(&self, dropped: Dropped) {
-        self.engine.bin.discard(dropped);
+        if Bin::is_large(&dropped) {
+            self.discard_large(dropped);
+        }
+    }
+
+    #[cold]
+    fn discard_large(&self, dropped: Dropped) {
+        let lazy = match self.engine.registry.all()[self.index].command.name {
+            "unlink" => true,
+            "del" => self.engine.settings.is_lazy(Lazy::USER_DEL),
+            _ => self.engine.settings.is_lazy(Lazy::SERVER_DEL),
+        };
+        self.engine.bin.discard(dropped, lazy);
     }
 }

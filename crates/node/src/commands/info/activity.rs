@@ -44,17 +44,19 @@ fn keys(server: &Server, totals: &Totals, text: &mut Text) {
         "expire_cycle_cpu_milliseconds",
         server.housekeeping.expiry.nanos.load(Ordering::Relaxed) / 1_000_000,
     );
-    // Nothing is evicted, and a replica expires nothing by itself.
-    for name in ["evicted_keys", "evicted_clients", "evicted_scripts", "total_eviction_exceeded_time"] {
-        text.line(name, 0);
-    }
-    text.line("current_eviction_exceeded_time", 0);
+    text.line("evicted_keys", totals[Count::EvictedKeys]);
+    text.line("evicted_clients", totals[Count::EvictedClients]);
+    text.line("evicted_scripts", 0);
+    let (total, current) = server.engine.budget.over_millis(crate::process::time::nanos());
+    text.line("total_eviction_exceeded_time", total);
+    text.line("current_eviction_exceeded_time", current);
     text.line("keyspace_hits", totals[Count::KeyspaceHits]);
     text.line("keyspace_misses", totals[Count::KeyspaceMisses]);
     let (cuts, micros) = server.durability.saving.cuts();
     text.line("latest_fork_usec", micros);
     text.line("total_forks", cuts);
     text.line("migrate_cached_sockets", 0);
+    // A replica expires nothing by itself.
     text.line("slave_expires_tracked_keys", 0);
     // Slots are compacted as they change; there is no pass over the data that would be counted here.
     for name in ["hits", "misses", "key_hits", "key_misses"] {

@@ -1,0 +1,473 @@
+//! Making room: keys that go because more memory is in use than may be (`maxmemory`).
+//!
+//! Before each command its thread asks how much is in use ([`crate::budget`]). If that is too much, it evicts keys, with
+//! no slot held, until it is not, or for as long as `maxmemory-eviction-tenacity` lets it; then the command goes on, and
+//! so does eviction, before the next command and by the shell's timer. Where nothing can be evicted, commands that need
+//! memory are refused ([`Gate::OUT_OF_MEMORY`]).
+//!
+//! Which key goes: as in Redis ("Using Redis as an LRU cache"), a few keys are looked at, chosen by chance, and the best of
+//! them and of those that were looked at before (a list of sixteen) goes, the one that was not used for longest, or
+//! least often, or expires first. A slot is chosen by how many keys it has, then keys within it, so that looking at five
+//! takes one lock. Each thread has a list of its own, so threads do not wait for each other; and a key that was used
+//! since it came into the list is not taken for what it was.
+//!
+//! An evicted key is logged as deleted before the command that needed the room.
+
+use clock::Millis;
+use keyspace::{Found, Keyspace, ScanItem, Table, Usage};
+use slot_routing::Slot;
+
+use crate::engine::{Engine, Worker};
+use crate::notifications::Class;
+use crate::settings::{Gate, Lazy};
+use crate::stats::add;
+
+/// How many keys are remembered that were not the best.
+const REMEMBERED: usize = 16;
+/// Slots are chosen so often before it is asked again how many keys each has.
+const CHOICES: usize = 512;
+/// So many rounds that find nothing mean that there is nothing.
+const ROUNDS: usize = 64;
+/// How long one command makes room at most, in microseconds, at the usual tenacity.
+const USUAL_MICROS: f64 = 500.0;
+
+/// Which keys go first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Order {
+    /// What was not used for longest.
+    Lru,
+    /// What was used least often.
+    Lfu,
+    /// Any.
+    Random,
+    /// What expires first.
+    Ttl,
+}
+
+/// `maxmemory-policy`
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Policy {
+    /// Which keys go first; `None`: none does.
+    pub order: Option<Order>,
+    /// Only keys that expire.
+    pub volatile: bool,
+}
+
+/// All policies, by the names that the configuration has for them.
+pub(crate) const POLICIES: [(&str, Policy); 8] = [
+    ("noeviction", Policy { order: None, volatile: false }),
+    ("allkeys-lru", Policy { order: Some(Order::Lru), volatile: false }),
+    ("allkeys-lfu", Policy { order: Some(Order::Lfu), volatile: false }),
+    ("allkeys-random", Policy { order: Some(Order::Random), volatile: false }),
+    ("volatile-lru", Policy { order: Some(Order::Lru), volatile: true }),
+    ("volatile-lfu", Policy { order: Some(Order::Lfu), volatile: true }),
+    ("volatile-random", Policy { order: Some(Order::Random), volatile: true }),
+    ("volatile-ttl", Policy { order: Some(Order::Ttl), volatile: true }),
+];
+
+/// What a command finds that needs memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Room {
+    /// No more is in use than may be.
+    Enough,
+    /// More is, and eviction goes on.
+    Evicting,
+    /// More is, and nothing can be evicted.
+    None,
+}
+
+/// A key that may go.
+#[derive(Debug, PartialEq, Eq)]
+struct Candidate {
+    /// The greater, the sooner it goes.
+    merit: u64,
+    slot: Slot,
+    db: u16,
+    key: Vec<u8>,
+}
+
+/// What one thread remembers of keys that may go.
+#[derive(Debug, Default)]
+pub(crate) struct Evictor {
+    /// In rising order of merit.
+    candidates: Vec<Candidate>,
+    policy: Option<Policy>,
+    slots: Slots,
+}
+
+/// Slots, to be chosen by how many keys they have.
+#[derive(Debug, Default)]
+struct Slots {
+    /// How many keys the slots up to each have.
+    sums: Vec<u64>,
+    chosen: usize,
+}
+
+impl Slots {
+    /// A slot with keys, those with many more often; `None` if none has any.
+    fn choose(&mut self, keyspace: &Keyspace, volatile: bool, random: u64) -> Option<Slot> {
+        if self.chosen == 0 {
+            let mut sum = 0;
+            self.sums.clear();
+            self.sums.extend(Slot::all().map(|slot| {
+                sum += keys_of(keyspace, slot, volatile) as u64;
+                sum
+            }));
+        }
+        self.chosen = (self.chosen + 1) % CHOICES;
+        let at = random.checked_rem(*self.sums.last()?)?;
+        Slot::new(self.sums.partition_point(|sum| *sum <= at) as u16)
+    }
+}
+
+fn keys_of(keyspace: &Keyspace, slot: Slot, volatile: bool) -> usize {
+    if volatile { keyspace.volatile_in_slot(slot) } else { keyspace.keys_in_slot(slot) }
+}
+
+impl Engine {
+    /// Whether this node may evict at all: a replica leaves that to its master, and while writes are paused or data is
+    /// loaded nothing changes by itself.
+    fn may_evict(&self, gate: Gate) -> bool {
+        let replica = gate.contains(Gate::REPLICA) && self.settings.evicting().replica_ignores;
+        !replica && !gate.intersects(Gate::PAUSED | Gate::LOADING)
+    }
+
+    /// Sets how much memory may be in use; 0 is no limit. The next command finds out what follows from that.
+    pub fn limit_memory(&self, bytes: usize) {
+        self.budget.set_limit(bytes);
+        self.settings.set_gate(Gate::OUT_OF_MEMORY, false);
+    }
+
+    /// Makes room if more memory is in use than may be. The caller holds no slot.
+    pub fn make_room(&self, worker: &mut Worker, now: Millis) -> Room {
+        worker.tell_heap(&self.budget);
+        let room = match self.budget.excess(&self.bin) {
+            0 => Room::Enough,
+            _ => self.evict_for_a_while(worker, now),
+        };
+        self.budget.note_over(room != Room::Enough, worker.nanos);
+        self.settings.set_gates(
+            Gate::OUT_OF_MEMORY,
+            if room == Room::None { Gate::OUT_OF_MEMORY } else { Gate::empty() },
+        );
+        room
+    }
+
+    #[cold]
+    fn evict_for_a_while(&self, worker: &mut Worker, now: Millis) -> Room {
+        let evicting = self.settings.evicting();
+        if !self.may_evict(self.settings.gate()) {
+            return Room::Enough;
+        }
+        if evicting.policy.order.is_none() {
+            return Room::None;
+        }
+        let begun = (worker.nanos)();
+        let mut evictor = std::mem::take(&mut worker.evictor);
+        let mut room = Room::Enough;
+        while self.budget.excess(&self.bin) > 0 {
+            if !self.evict_one(worker, &mut evictor, evicting.policy, evicting.samples, now) {
+                room = Room::None;
+                break;
+            }
+            worker.tell_heap(&self.budget);
+            if (worker.nanos)().saturating_sub(begun) > evicting.nanos {
+                room = Room::Evicting;
+                break;
+            }
+        }
+        worker.evictor = evictor;
+        self.latency.sample("eviction-cycle", now, (worker.nanos)().saturating_sub(begun));
+        room
+    }
+
+    /// Evicts a key; says whether there was one.
+    fn evict_one(
+        &self,
+        worker: &mut Worker,
+        evictor: &mut Evictor,
+        policy: Policy,
+        samples: usize,
+        now: Millis,
+    ) -> bool {
+        if evictor.policy.replace(policy) != Some(policy) {
+            evictor.candidates.clear();
+            evictor.slots = Slots::default();
+        }
+        for _ in 0..ROUNDS {
+            if !self.look_at_some(worker, evictor, policy, samples, now) {
+                return false;
+            }
+            while let Some(best) = evictor.candidates.pop() {
+                if self.evict(worker, &best, policy, now) {
+                    return true;
+                }
+            }
+        }
+        false
+    }
+
+    /// Looks at some keys, chosen by chance; says whether there are any.
+    fn look_at_some(
+        &self,
+        worker: &mut Worker,
+        evictor: &mut Evictor,
+        policy: Policy,
+        samples: usize,
+        now: Millis,
+    ) -> bool {
+        let (mut seen, mut slots) = (0, 0);
+        while seen < samples && slots < samples {
+            let random = worker.random.next();
+            let Some(slot) = evictor.slots.choose(&self.keyspace, policy.volatile, random) else { break };
+            slots += 1;
+            let guard = self.keyspace.lock(slot);
+            let databases = guard.databases().filter_map(|db| Some((db, guard.table_if(db)?)));
+            for (db, table) in databases {
+                let merit = |item: &ScanItem<'_>| self.merit(policy, item.usage, item.expiry, now);
+                sample(table, policy.volatile, samples - seen.min(samples - 1), worker, |item| {
+                    seen += 1;
+                    remember(&mut evictor.candidates, merit(&item), slot, db, item.key);
+                });
+            }
+        }
+        seen > 0 || !evictor.candidates.is_empty()
+    }
+
+    /// How much a key is one to go.
+    fn merit(&self, policy: Policy, usage: Usage, expiry: Option<Millis>, now: Millis) -> u64 {
+        match policy.order {
+            Some(Order::Lru) => usage.idle_seconds(now),
+            Some(Order::Lfu) => {
+                let settings =
+                    self.settings.lfu().unwrap_or(keyspace::LfuSettings { log_factor: 10, decay_minutes: 1 });
+                u64::from(u8::MAX - usage.frequency(now, settings))
+            }
+            Some(Order::Ttl) => expiry.map_or(0, |at| u64::MAX / 2 - at.0.max(0) as u64),
+            Some(Order::Random) | None => 0,
+        }
+    }
+
+    /// Takes a key out, if it is still there and nobody used it since it was looked at.
+    fn evict(&self, worker: &mut Worker, candidate: &Candidate, policy: Policy, now: Millis) -> bool {
+        let Candidate { merit, slot, db, ref key } = *candidate;
+        let begun = (worker.nanos)();
+        let mut guard = self.keyspace.lock(slot);
+        // Asked under the lock: who pauses, or makes this a replica, waits for each slot once.
+        if !self.may_evict(self.settings.gate()) {
+            return false;
+        }
+        let hashed = self.keyspace.key_in(slot, key);
+        let Some(table) = guard.table_if(db) else { return false };
+        let (Found::Live(place) | Found::Expired(place)) = table.find(&hashed, now) else { return false };
+        let (usage, expiry) = (table.usage(place), table.expiry(place));
+        if policy.volatile && expiry.is_none() || self.merit(policy, usage, expiry, now) < merit {
+            return false;
+        }
+        let dropped = guard.table(db).evict(place, &hashed);
+        self.key_gone(db, slot, key);
+        self.notify(Class::EVICTED, "evicted", db, key);
+        drop(guard);
+        self.bin.discard(dropped, self.settings.is_lazy(Lazy::EVICTION));
+        add(&worker.stats.evicted_keys, 1);
+        self.latency.sample("eviction-del", now, (worker.nanos)().saturating_sub(begun));
+        true
+    }
+}
+
+/// Shows `visit` some keys of a table: all, if they are few.
+fn sample(
+    table: &Table,
+    volatile: bool,
+    count: usize,
+    worker: &mut Worker,
+    mut visit: impl FnMut(ScanItem<'_>),
+) {
+    if table.len() <= count {
+        table.scan(0, usize::MAX, &mut |item| {
+            if !volatile || item.expiry.is_some() {
+                visit(item);
+            }
+        });
+        return;
+    }
+    for _ in 0..count {
+        let random = worker.random.next();
+        let item = if volatile { table.random_volatile(random) } else { table.random(random) };
+        item.into_iter().for_each(&mut visit);
+    }
+}
+
+/// Puts a key among those that may go, if it is one of the best.
+fn remember(candidates: &mut Vec<Candidate>, merit: u64, slot: Slot, db: u16, key: &[u8]) {
+    let is_same = |known: &Candidate| (known.slot, known.db) == (slot, db) && known.key == key;
+    if let Some(known) = candidates.iter().position(is_same) {
+        candidates.remove(known);
+    } else if candidates.len() == REMEMBERED {
+        if candidates[0].merit >= merit {
+            return;
+        }
+        candidates.remove(0);
+    }
+    let place = candidates.partition_point(|known| known.merit < merit);
+    candidates.insert(place, Candidate { merit, slot, db, key: key.to_vec() });
+}
+
+/// How long a command makes room at most, with this tenacity (0 to 100), in nanoseconds.
+pub(crate) fn patience(tenacity: u32) -> u64 {
+    let micros = match tenacity {
+        0..=10 => USUAL_MICROS / 10.0 * f64::from(tenacity),
+        11..100 => USUAL_MICROS * 1.15f64.powi(tenacity as i32 - 10),
+        _ => return u64::MAX,
+    };
+    (micros * 1000.0) as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use resp::Value;
+
+    use super::*;
+    use crate::testing::Client;
+
+    const OOM: &str = "-OOM command not allowed when used memory > 'maxmemory'.";
+
+    /// A server that may use so many bytes more than it does, with this policy.
+    fn limited(policy: &str, room: usize) -> Client {
+        let client = Client::logged();
+        client.engine.settings.set_evicting(policy, 5, 100, true);
+        client.engine.limit_memory(keyspace::pool_taken() + room);
+        client
+    }
+
+    /// How many of so many keys are there that `prefix` begins.
+    fn left(client: &mut Client, prefix: &str, count: usize) -> usize {
+        (0..count).filter(|n| client.call(&["exists", &format!("{prefix}{n}")]) == Value::Integer(1)).count()
+    }
+
+    #[test]
+    fn without_a_policy_what_needs_memory_is_refused_at_once() {
+        let mut client = limited("noeviction", 2000);
+        let value = "v".repeat(3000);
+        client.table(&[
+            (&format!("set a {value}"), "+OK"),
+            ("set b 1", OOM),
+            ("get b", "$-1"),
+            ("multi", "+OK"),
+            ("get a", OOM),
+            ("exec", "-EXECABORT Transaction discarded because of previous errors."),
+            ("multi", "+OK"),
+            ("discard", "+OK"),
+            ("del a", ":1"),
+            ("set b 1", "+OK"),
+        ]);
+        // What was queued when there was room.
+        client.table(&[("multi", "+OK"), ("set c 1", "+QUEUED")]);
+        client.engine.limit_memory(1);
+        client.table(&[(
+            "exec",
+            "-EXECABORT Transaction discarded because of: OOM command not allowed when used memory > 'maxmemory'.",
+        )]);
+        client.engine.limit_memory(0);
+        client.table(&[("set c 1", "+OK")]);
+    }
+
+    #[test]
+    fn what_was_not_used_for_longest_goes_first_and_is_logged_before_what_needed_the_room() {
+        let mut client = limited("allkeys-lru", 400_000);
+        let value = "v".repeat(200);
+        for n in 0..1000 {
+            client.call(&["set", &format!("old{n}"), &value]);
+        }
+        assert_eq!(client.worker.stats.evicted_keys.load(std::sync::atomic::Ordering::Relaxed), 0);
+        client.now.0 += 10_000;
+        Usage::lru(client.now).set_of_new();
+        for n in 0..500 {
+            client.call(&["get", &format!("old{n}")]);
+        }
+        let logged = client.log().len();
+        for n in 0..1000 {
+            client.call(&["set", &format!("new{n}"), &value]);
+        }
+        let log = client.log();
+        let first = log[logged..].iter().position(|line| line.starts_with("0 DEL old")).expect("some went");
+        assert!(
+            log[logged + first + 1..].iter().any(|line| line.starts_with("0 set new")),
+            "a write follows"
+        );
+        let (used, unused) = (left(&mut client, "old", 500), left(&mut client, "old", 1000));
+        let gone = client.worker.stats.evicted_keys.load(std::sync::atomic::Ordering::Relaxed) as usize;
+        let new = left(&mut client, "new", 1000);
+        assert_eq!(unused + new + gone, 2000);
+        // All that was not used went first.
+        assert!(unused - used < 20, "{used} used and {} unused keys are left", unused - used);
+        assert!(used > 150, "{used}");
+    }
+
+    #[test]
+    fn only_what_expires_goes_where_the_policy_says_so() {
+        for policy in ["volatile-lru", "volatile-lfu", "volatile-random", "volatile-ttl"] {
+            let mut client = limited(policy, 500_000);
+            let value = "v".repeat(200);
+            for n in 0..700 {
+                client.call(&["set", &format!("stays{n}"), &value]);
+                client.call(&["set", &format!("{{few}}stays{n}"), "v"]);
+            }
+            for n in 0..300 {
+                let ttl = (1000 + n).to_string();
+                client.call(&["set", &format!("{{few}}goes{n}"), &value, "ex", &ttl]);
+            }
+            let oom = (0..2000)
+                .find(|n| client.call(&["set", &format!("more{n}"), &value]) != Value::Simple("OK".into()));
+            assert!(oom.is_some(), "{policy}: at last there is nothing to evict");
+            assert_eq!(left(&mut client, "{few}goes", 300), 0, "{policy}");
+            assert_eq!(
+                left(&mut client, "stays", 700) + left(&mut client, "{few}stays", 700),
+                1400,
+                "{policy}"
+            );
+        }
+    }
+
+    #[test]
+    fn what_expires_first_goes_first() {
+        let mut client = limited("volatile-ttl", 300_000);
+        let value = "v".repeat(200);
+        for n in 0..1000 {
+            client.call(&["set", &format!("k{n}"), &value, "ex", &(10_000 + n).to_string()]);
+        }
+        let gone = 1000 - left(&mut client, "k", 1000);
+        let first_gone = gone - left(&mut client, "k", gone);
+        assert!(gone > 100, "{gone}");
+        assert!(first_gone * 10 > gone * 6, "of {gone} that went {first_gone} are among the first");
+    }
+
+    #[test]
+    fn other_databases_are_evicted_from_and_who_listens_hears_of_it() {
+        let mut client = limited("allkeys-random", 100_000);
+        let value = "v".repeat(200);
+        client.table(&[("select 3", "+OK")]);
+        let events = client.heard_of(|client| {
+            (0..1000).for_each(|n| drop(client.call(&["set", &format!("k{n}"), &value])));
+        });
+        assert!(events.contains("evicted@3 k"), "{events}");
+        assert!(left(&mut client, "k", 1000) < 500);
+    }
+
+    #[test]
+    fn a_replica_leaves_it_to_its_master() {
+        let mut client = limited("allkeys-random", 0);
+        client.engine.settings.set_gate(Gate::REPLICA, true);
+        (0..100).for_each(|n| drop(client.call(&["set", &format!("k{n}"), "v"])));
+        client.engine.settings.set_gate(Gate::REPLICA, false);
+        client.engine.limit_memory(0);
+        assert_eq!(left(&mut client, "k", 100), 100);
+    }
+
+    #[test]
+    fn a_command_evicts_for_as_long_as_its_tenacity_lets_it() {
+        assert_eq!([0, 5, 10].map(patience), [0, 250_000, 500_000]);
+        assert!((120_000_000_000..130_000_000_000).contains(&patience(99)), "two minutes");
+        assert_eq!(patience(100), u64::MAX);
+    }
+}
