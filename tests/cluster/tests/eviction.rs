@@ -1,0 +1,146 @@
+//! `maxmemory`: what goes, what is refused, and that no more is in use than may be.
+
+use std::time::Duration;
+
+use harness::{Connection, Node, Program, Value, eventually};
+
+const MB: u64 = 1 << 20;
+
+fn number(node: &Node, section: &str, field: &str) -> u64 {
+    node.info(section, field).and_then(|text| text.parse().ok()).unwrap_or_else(|| panic!("no {field}"))
+}
+
+fn is_oom(reply: &Value) -> bool {
+    matches!(reply, Value::Error(text) if text.starts_with("OOM "))
+}
+
+/// Values of 20 MB come one right behind the other. Each is refused that would not fit, and not only those that come
+/// when a timer has looked.
+#[test]
+fn what_does_not_fit_is_refused_at_the_moment_it_comes() {
+    let node = Node::start(&Program::redoubt(), "--save  --maxmemory 100mb");
+    let mut connection = node.connect();
+    let value = "x".repeat(20 << 20);
+    let replies: Vec<Value> =
+        (0..10).map(|key| connection.call(&["SET", &format!("k{key}"), &value])).collect();
+    let stored = replies.iter().filter(|reply| !is_oom(reply)).count();
+    // A value lies in the buffer that it came in while it is decided.
+    assert!((2..=4).contains(&stored), "{stored} values of 20 MB under a limit of 100");
+    assert!(replies[stored..].iter().all(is_oom));
+    assert!(number(&node, "memory", "used_memory") <= 100 * MB);
+    assert_eq!(connection.run("DEL k0"), Value::Int(1));
+    assert_eq!(connection.run("SET small x"), Value::Simple("OK".to_owned()), "there is room again at once");
+    assert!(number(&node, "stats", "total_eviction_exceeded_time") < 60_000);
+}
+
+/// Writes `count` keys that `prefix` begins, a thousand at a time; gives the errors.
+fn fill(connection: &mut Connection, prefix: &str, count: usize, value: &str) -> usize {
+    let mut errors = 0;
+    for chunk in (0..count).collect::<Vec<_>>().chunks(1000) {
+        let wire: String = chunk
+            .iter()
+            .map(|n| {
+                let key = format!("{prefix}{n}");
+                format!("*3\r\n$3\r\nSET\r\n${}\r\n{key}\r\n${}\r\n{value}\r\n", key.len(), value.len())
+            })
+            .collect();
+        connection.send_raw(wire.as_bytes()).expect("sent");
+        for _ in chunk {
+            errors += usize::from(is_oom(&connection.read().expect("a reply")));
+        }
+    }
+    errors
+}
+
+/// Two clients write more than there is room for. No more is ever in use than may be, nothing is refused, and the
+/// replica, which may use less than its master, holds what its master holds.
+#[test]
+fn a_cache_stays_within_its_bound_and_its_replica_follows() {
+    let options = "--save  --io-threads 2 --maxmemory 40mb --maxmemory-policy allkeys-lru";
+    let master = Node::start(&Program::redoubt(), options);
+    let options = format!(
+        "--save  --maxmemory 10mb --maxmemory-policy allkeys-lru --replicaof 127.0.0.1 {}",
+        master.port
+    );
+    let replica = Node::start(&Program::redoubt(), &options);
+    eventually("the replica is linked", || {
+        (replica.info("replication", "master_link_status")? == "up").then_some(())
+    });
+    let value = "v".repeat(100);
+    std::thread::scope(|scope| {
+        for prefix in ["a", "b"] {
+            let (master, value) = (&master, &value);
+            scope.spawn(move || {
+                let mut connection = master.connect();
+                for round in 0..6 {
+                    assert_eq!(fill(&mut connection, &format!("{prefix}{round}:"), 50_000, value), 0);
+                    let used = number(master, "memory", "used_memory");
+                    assert!(used < 42 * MB, "{used} bytes under a limit of 40 MB");
+                }
+            });
+        }
+    });
+    let (keys, evicted) = (master.run("DBSIZE").int(), number(&master, "stats", "evicted_keys") as i64);
+    assert_eq!(keys + evicted, 600_000);
+    assert!(keys > 100_000, "{keys} keys of 112 bytes under a limit of 40 MB");
+    eventually("the replica has the same keys", || (replica.run("DBSIZE").int() == keys).then_some(()));
+    assert_eq!(number(&replica, "stats", "evicted_keys"), 0);
+    eventually("the data is the same", || {
+        (replica.run("DEBUG DIGEST") == master.run("DEBUG DIGEST")).then_some(())
+    });
+}
+
+/// A limit that is lowered is kept without a command that would need the room.
+#[test]
+fn a_lower_limit_is_kept_by_itself() {
+    let node = Node::start(&Program::redoubt(), "--save  --maxmemory-policy allkeys-random");
+    let mut connection = node.connect();
+    let value = "v".repeat(1000);
+    fill(&mut connection, "k", 50_000, &value);
+    assert!(number(&node, "memory", "used_memory") > 50 * MB);
+    connection.run("CONFIG SET maxmemory 30mb").expect_ok();
+    eventually("keys went", || (number(&node, "memory", "used_memory") <= 30 * MB).then_some(()));
+    let left = connection.run("DBSIZE").int();
+    assert!((20_000..30_000).contains(&left), "{left}");
+}
+
+/// While a snapshot holds everything, what is evicted is kept for it; that is no reason to evict ever more.
+#[test]
+fn a_save_does_not_make_everything_go() {
+    let node = Node::start(&Program::redoubt(), "--save  --maxmemory 60mb --maxmemory-policy allkeys-lru");
+    let mut connection = node.connect();
+    let value = "v".repeat(500);
+    fill(&mut connection, "k", 200_000, &value);
+    let before = connection.run("DBSIZE").int();
+    connection.run("BGSAVE");
+    fill(&mut connection, "more", 20_000, &value);
+    let after = connection.run("DBSIZE").int();
+    assert!(after * 10 > before * 8, "of {before} keys {after} are left");
+}
+
+/// The client that takes most is closed, unless it said that it must not be.
+#[test]
+fn clients_that_take_too_much_are_closed() {
+    let node = Node::start(&Program::redoubt(), "--save ");
+    let mut control = node.connect();
+    control.run("CONFIG SET maxmemory-clients 5mb").expect_ok();
+    let fat = |exempt: bool| {
+        let mut connection = node.connect();
+        connection.set_patience(Duration::from_secs(5));
+        if exempt {
+            connection.run("CLIENT NO-EVICT ON").expect_ok();
+        }
+        connection.run("MULTI").expect_ok();
+        for _ in 0..8 {
+            // Refused once the client is gone.
+            let _ = connection.try_call(&["SET", "k", &"x".repeat(1 << 20)]);
+        }
+        connection
+    };
+    let mut stays = fat(true);
+    assert_eq!(stays.run("DISCARD"), Value::Simple("OK".to_owned()));
+    let mut goes = fat(false);
+    eventually("it is closed", || goes.try_call(&["PING"]).is_err().then_some(()));
+    assert_eq!(number(&node, "stats", "evicted_clients"), 1);
+    assert_eq!(control.run("PING"), Value::Simple("PONG".to_owned()));
+}
