@@ -22,6 +22,8 @@ use crate::notifications::Class;
 use crate::settings::{Gate, Lazy};
 use crate::stats::add;
 
+/// Of so many keys one is looked at, before another slot is chosen.
+const MANY: usize = 4;
 /// How many keys are remembered that were not the best.
 const REMEMBERED: usize = 16;
 /// Slots are chosen so often before it is asked again how many keys each has.
@@ -216,11 +218,13 @@ impl Engine {
         samples: usize,
         now: Millis,
     ) -> bool {
-        let (mut seen, mut slots) = (0, 0);
-        while seen < samples && slots < samples {
+        let mut seen = 0;
+        while seen < samples {
             let random = worker.random.next();
-            let Some(slot) = evictor.slots.choose(&self.keyspace, policy.volatile, random) else { break };
-            slots += 1;
+            let Some(slot) = evictor.slots.choose(&self.keyspace, policy.volatile, random) else {
+                return !evictor.candidates.is_empty();
+            };
+            let before = seen;
             let guard = self.keyspace.lock(slot);
             let databases = guard.databases().filter_map(|db| Some((db, guard.table_if(db)?)));
             for (db, table) in databases {
@@ -230,8 +234,13 @@ impl Engine {
                     remember(&mut evictor.candidates, merit(&item), slot, db, item.key);
                 });
             }
+            if seen == before {
+                // What was known of the slots is old.
+                evictor.slots.chosen = 0;
+                break;
+            }
         }
-        seen > 0 || !evictor.candidates.is_empty()
+        true
     }
 
     /// How much a key is one to go.
@@ -275,7 +284,8 @@ impl Engine {
     }
 }
 
-/// Shows `visit` some keys of a table: all, if they are few.
+/// Shows `visit` up to `count` keys of a table, of few keys one: the slot was chosen by how many there are, so each key of
+/// the server has the same chance.
 fn sample(
     table: &Table,
     volatile: bool,
@@ -283,15 +293,8 @@ fn sample(
     worker: &mut Worker,
     mut visit: impl FnMut(ScanItem<'_>),
 ) {
-    if table.len() <= count {
-        table.scan(0, usize::MAX, &mut |item| {
-            if !volatile || item.expiry.is_some() {
-                visit(item);
-            }
-        });
-        return;
-    }
-    for _ in 0..count {
+    let keys = if volatile { table.volatile_len() } else { table.len() };
+    for _ in 0..count.min(keys.div_ceil(MANY)) {
         let random = worker.random.next();
         let item = if volatile { table.random_volatile(random) } else { table.random(random) };
         item.into_iter().for_each(&mut visit);
