@@ -261,6 +261,8 @@ pub enum NodeCommand {
     Shutdown,
     /// WAIT
     Wait,
+    /// WAITAOF
+    WaitAof,
 }
 
 /// Those subcommands of ACL that need files or chance.

@@ -78,6 +78,7 @@ async fn dispatch(connection: &mut Connection, command: NodeCommand, args: Args<
         NodeCommand::Replicaof => return replication::replicaof(&server, args, &mut connection.reply()),
         NodeCommand::Role => return crate::replication::role(&server.replication, &mut connection.reply()),
         NodeCommand::Wait => return replication::wait(connection, args).await,
+        NodeCommand::WaitAof => return replication::wait_aof(connection, args).await,
         NodeCommand::Save => return saving::save(connection).await,
         NodeCommand::Bgrewriteaof => return saving::bgrewriteaof(connection),
         NodeCommand::Bgsave => return saving::bgsave(connection, args),

@@ -71,4 +71,15 @@ pub(super) const COMMANDS: &[Command] = &[
     .category(Categories::CONNECTION)
     .tips(&["request_policy:all_shards", "response_policy:agg_min"])
     .node(NodeCommand::Wait),
+    Command::new(
+        "waitaof",
+        Group::Generic,
+        "7.2.0",
+        4,
+        "Waits until the connection's writes are on disk, here and at so many replicas.",
+    )
+    .flags(Flags::BLOCKING)
+    .category(Categories::CONNECTION)
+    .tips(&["request_policy:all_shards", "response_policy:agg_min"])
+    .node(NodeCommand::WaitAof),
 ];

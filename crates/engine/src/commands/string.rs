@@ -45,11 +45,21 @@ pub(super) const COMMANDS: &[Command] = &[
     .category(Categories::STRING)
     .keys(&[KeySpec::one(1, KeyFlags::RW.union(KeyFlags::ACCESS).union(KeyFlags::UPDATE))])
     .run(counter::decrby),
+    Command::new("delex", Group::String, "8.4.0", -2, "Deletes a key if its string is, or is not, as said.")
+        .flags(Flags::FAST.union(Flags::WRITE))
+        .category(Categories::STRING)
+        .keys(&[KeySpec::one(1, KeyFlags::RW.union(KeyFlags::DELETE).union(KeyFlags::VARIABLE_FLAGS))])
+        .run(get::delex),
     Command::new("delifeq", Group::String, "9.0.0", 3, "Deletes a key if its string equals the given one.")
         .flags(Flags::FAST.union(Flags::WRITE))
         .category(Categories::STRING)
         .keys(&[KeySpec::one(1, KeyFlags::RM.union(KeyFlags::DELETE))])
         .run(get::delifeq),
+    Command::new("digest", Group::String, "8.4.0", 2, "Returns the digest of a string.")
+        .flags(Flags::FAST.union(Flags::READONLY))
+        .category(Categories::STRING)
+        .keys(&[KeySpec::one(1, KeyFlags::RO.union(KeyFlags::ACCESS))])
+        .run(get::digest_of),
     Command::new("get", Group::String, "1.0.0", 2, "Returns the string value of a key.")
         .flags(Flags::READONLY.union(Flags::FAST))
         .category(Categories::STRING)

@@ -179,8 +179,72 @@ fn wait_arguments(
                     are just local and are not propagated.");
     }
     let needed = resp::parse_i64(&args[1]).ok_or("ERR value is not an integer or out of range")?;
-    let timeout = resp::parse_i64(&args[2]).ok_or("ERR timeout is not an integer or out of range")?;
+    Ok((usize::try_from(needed).unwrap_or(0), wait_timeout(&args[2])?))
+}
+
+fn wait_timeout(text: &[u8]) -> Result<Option<Duration>, &'static str> {
+    let timeout = resp::parse_i64(text).ok_or("ERR timeout is not an integer or out of range")?;
     let timeout = u64::try_from(timeout).map_err(|_| "ERR timeout is negative")?;
-    let timeout = (timeout > 0).then(|| Duration::from_millis(timeout));
-    Ok((usize::try_from(needed).unwrap_or(0), timeout))
+    Ok((timeout > 0).then(|| Duration::from_millis(timeout)))
+}
+
+/// WAITAOF numlocal numreplicas timeout. There is no append-only file, here or at a replica, so what is waited for
+/// does not come.
+pub(super) async fn wait_aof(connection: &mut Connection, args: Args<'_>) {
+    let server = connection.server.clone();
+    let protocol = connection.session.protocol;
+    let (replicas, timeout) = match wait_aof_arguments(&server.replication, args) {
+        Ok(arguments) => arguments,
+        Err(error) => return Writer::new(connection.output(), protocol).error(error),
+    };
+    let mut how = Unblock::Timeout;
+    if replicas > 0 && !connection.session.never_waits {
+        let over = async {
+            match timeout {
+                Some(timeout) => tokio::time::sleep(timeout).await,
+                None => std::future::pending().await,
+            }
+        };
+        connection.session.client.set_blocked(true);
+        if server.replication.is_replica() {
+            connection.session.client.unblock(Unblock::RoleChanged);
+        }
+        if let Waited::Unblocked(unblocked) = connection.wait(over).await {
+            how = unblocked;
+        }
+        connection.session.closing |= how == Unblock::RoleChanged;
+    }
+    match how.error() {
+        Some(text) => connection.reply().error(text),
+        None => {
+            let mut reply = connection.reply();
+            reply.array(2);
+            reply.integer(0);
+            reply.integer(0);
+        }
+    }
+}
+
+/// At how many replicas, and how long.
+fn wait_aof_arguments(
+    replication: &Replication,
+    args: Args<'_>,
+) -> Result<(usize, Option<Duration>), &'static str> {
+    let local = resp::parse_i64(&args[1]).ok_or("ERR value is not an integer or out of range")?;
+    if !(0..=1).contains(&local) {
+        return Err("ERR value is out of range, value must between 0 and 1");
+    }
+    let replicas = resp::parse_i64(&args[2]).and_then(|number| usize::try_from(number).ok());
+    let replicas = replicas.ok_or("ERR value is out of range, must be positive")?;
+    let timeout = wait_timeout(&args[3])?;
+    if replication.is_replica() {
+        return Err(
+            "ERR WAITAOF cannot be used with replica instances. Please also note that writes to replicas \
+                    are just local and are not propagated.",
+        );
+    }
+    if local > 0 {
+        return Err("ERR WAITAOF cannot be used when numlocal is set but appendonly is disabled.");
+    }
+    Ok((replicas, timeout))
 }

@@ -2,7 +2,7 @@
 
 use keyspace::{Key, Place, Value};
 
-use super::options::{Expiry, Options, Words};
+use super::options::{Comparison, Expiry, Options, Words, digest};
 use crate::context::Context;
 use crate::error::CommandError;
 use crate::notifications::Class;
@@ -71,16 +71,62 @@ pub(super) fn strlen(context: &mut Context<'_>) -> Result<(), CommandError> {
 
 pub(super) fn delifeq(context: &mut Context<'_>) -> Result<(), CommandError> {
     let (key, expected) = (context.key(1), context.arg(2));
-    let mut deleted = false;
-    if let Some(place) = context.find(&key)
-        && context.string(&key, place)?.bytes == expected
-    {
-        context.delete(&key, place);
-        context.notify(Class::GENERIC, "del", &key);
-        context.effect(&[b"DEL", key.bytes()]);
-        deleted = true;
+    let found = context.find(&key);
+    let wanted = match found {
+        Some(place) => context.string(&key, place)?.bytes == expected,
+        None => false,
+    };
+    delete_if(context, &key, found.filter(|_| wanted));
+    Ok(())
+}
+
+/// DELEX key [(IFEQ | IFNE) value | (IFDEQ | IFDNE) digest]
+pub(super) fn delex(context: &mut Context<'_>) -> Result<(), CommandError> {
+    let words = context.args.len();
+    if words != 2 && words != 4 {
+        return Err(CommandError::WrongArity("delex".to_owned()));
     }
-    context.reply.integer(i64::from(deleted));
+    let key = context.key(1);
+    let found = context.find(&key);
+    let wanted = match found {
+        Some(place) if words > 2 => {
+            let Value::String(string) = context.view(&key).value(place) else {
+                return Err(CommandError::text(
+                    "ERR Key should be of string type if conditions are specified",
+                ));
+            };
+            let word = context.arg(2);
+            if !Comparison::is_word(word) {
+                return Err(CommandError::text("ERR Invalid condition. Use IFEQ, IFNE, IFDEQ, or IFDNE"));
+            }
+            Comparison::parse(word, context.arg(3))?.holds(Some(string.bytes))
+        }
+        _ => true,
+    };
+    delete_if(context, &key, found.filter(|_| wanted));
+    Ok(())
+}
+
+/// Deletes a key if it was found, and replies with how many that are.
+fn delete_if(context: &mut Context<'_>, key: &Key<'_>, found: Option<Place>) {
+    if let Some(place) = found {
+        context.delete(key, place);
+        context.notify(Class::GENERIC, "del", key);
+        context.effect(&[b"DEL", key.bytes()]);
+    }
+    context.reply.integer(i64::from(found.is_some()));
+}
+
+/// DIGEST key
+pub(super) fn digest_of(context: &mut Context<'_>) -> Result<(), CommandError> {
+    let key = context.key(1);
+    match context.read(&key) {
+        None => context.reply.null(),
+        Some(place) => {
+            let digits = format!("{:016x}", digest(context.string(&key, place)?.bytes));
+            context.reply.bulk(digits.as_bytes());
+        }
+    }
     Ok(())
 }
 
@@ -144,6 +190,58 @@ mod tests {
             ("get k", "$-1"),
         ]);
         assert_eq!(client.log(), ["0 set k v", "0 DEL k"]);
+    }
+
+    #[test]
+    fn strings_are_compared_by_their_digests() {
+        let digits = "-ERR must be exactly 16 hexadecimal characters";
+        let wrong_type = "-WRONGTYPE Operation against a key holding the wrong kind of value";
+        let mut client = Client::logged();
+        client.table(&[
+            ("digest k", "$-1"),
+            ("set k \"\"", "+OK"),
+            ("digest k", "$16|2d06800538d394c2"),
+            ("set k v8lf0c11xh8ymlqztfd3eeq16kfn4sspw7fqmnuuq3k3t75em5wdizgcdw7uc26nnf961u2jkfzkjytls2kwlj7626sd", "+OK"),
+            ("digest k", "$16|00006c38adf31777"),
+            ("set k v ifdeq 00006C38ADF31778", "$-1"),
+            ("set k v ifdeq 6c38adf31777", digits),
+            ("set k v ifdeq 00006C38ADF31777", "+OK"),
+            ("set n v ifdeq 00006C38ADF31777", "$-1"),
+            ("set n v ifdne 00006C38ADF31777", "+OK"),
+            ("set n w ifne v", "$-1"),
+            ("set n w ifne x get", "$1|v"),
+            ("set new w ifne x", "+OK"),
+            ("set n w ifeq w ifne x", "-ERR syntax error"),
+            ("set n w nx ifne x", "-ERR syntax error"),
+            ("hset h a 1", ":1"),
+            ("digest h", wrong_type),
+            ("set h w ifne x", wrong_type),
+            ("set h w ifdne 00006c38adf31777", wrong_type),
+        ]);
+        let log = client.log();
+        assert_eq!(log[2..], ["0 SET k v", "0 SET n v", "0 SET n w", "0 SET new w", "0 hset h a 1"]);
+    }
+
+    #[test]
+    fn delex_deletes_on_a_condition() {
+        let mut client = Client::logged();
+        client.table(&[
+            ("delex k", ":0"),
+            ("delex k ifne x", ":0"),
+            ("mset k v l v", "+OK"),
+            ("hset h a 1", ":1"),
+            ("delex k ifeq w", ":0"),
+            ("delex k ifne v", ":0"),
+            ("delex k ifdeq 0000000000000000", ":0"),
+            ("delex k ifdeq 0", "-ERR must be exactly 16 hexadecimal characters"),
+            ("delex k ifdne 0000000000000000", ":1"),
+            ("delex l ifeq", "-ERR wrong number of arguments for 'delex' command"),
+            ("delex l nosuch v", "-ERR Invalid condition. Use IFEQ, IFNE, IFDEQ, or IFDNE"),
+            ("delex l ifeq v", ":1"),
+            ("delex h ifeq v", "-ERR Key should be of string type if conditions are specified"),
+            ("delex h", ":1"),
+        ]);
+        assert_eq!(client.log()[2..], ["0 DEL k", "0 DEL l", "0 DEL h"]);
     }
 
     #[test]

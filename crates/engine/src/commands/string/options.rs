@@ -13,12 +13,13 @@ bitflags! {
     #[derive(Debug, Clone, Copy)]
     pub(super) struct Words: u8 {
         const NX_XX = 1;
-        const IFEQ = 1 << 1;
+        /// IFEQ, IFNE, IFDEQ, IFDNE
+        const COMPARE = 1 << 1;
         const GET = 1 << 2;
         const KEEPTTL = 1 << 3;
         const PERSIST = 1 << 4;
 
-        const SET = Self::NX_XX.bits() | Self::IFEQ.bits() | Self::GET.bits() | Self::KEEPTTL.bits();
+        const SET = Self::NX_XX.bits() | Self::COMPARE.bits() | Self::GET.bits() | Self::KEEPTTL.bits();
         const GETEX = Self::PERSIST.bits();
         const MSETEX = Self::NX_XX.bits() | Self::KEEPTTL.bits();
     }
@@ -33,8 +34,61 @@ pub(super) enum Condition<'a> {
     Missing,
     /// XX
     Present,
-    /// IFEQ
-    Equals(&'a [u8]),
+    /// IFEQ and its kin.
+    Compared(Comparison<'a>),
+}
+
+/// What a string must be, or must not be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Comparison<'a> {
+    with: With<'a>,
+    /// Whether it must be that; a key that is not there is not.
+    equal: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum With<'a> {
+    Value(&'a [u8]),
+    Digest(u64),
+}
+
+/// How many hexadecimal digits a string's digest has.
+const DIGEST_DIGITS: usize = 16;
+
+/// A string's digest as Redis has it: XXH3 in 64 bits, without a seed.
+pub(super) fn digest(bytes: &[u8]) -> u64 {
+    xxhash_rust::xxh3::xxh3_64(bytes)
+}
+
+fn parse_digest(text: &[u8]) -> Result<u64, CommandError> {
+    let hexadecimal = text.len() == DIGEST_DIGITS && text.iter().all(u8::is_ascii_hexdigit);
+    let digits = std::str::from_utf8(text).ok().filter(|_| hexadecimal);
+    let digest = digits.and_then(|digits| u64::from_str_radix(digits, 16).ok());
+    digest.ok_or(CommandError::text("ERR must be exactly 16 hexadecimal characters"))
+}
+
+impl<'a> Comparison<'a> {
+    /// Whether a word begins a comparison.
+    pub(super) fn is_word(word: &[u8]) -> bool {
+        [&b"ifeq"[..], b"ifne", b"ifdeq", b"ifdne"].iter().any(|known| word.eq_ignore_ascii_case(known))
+    }
+
+    /// Reads such a word and what stands behind it.
+    pub(super) fn parse(word: &[u8], value: &'a [u8]) -> Result<Self, CommandError> {
+        let is = |name: &str| word.eq_ignore_ascii_case(name.as_bytes());
+        let with =
+            if is("ifeq") || is("ifne") { With::Value(value) } else { With::Digest(parse_digest(value)?) };
+        Ok(Self { with, equal: is("ifeq") || is("ifdeq") })
+    }
+
+    /// Whether it comes out true for a key that holds this, if it is there.
+    pub(super) fn holds(self, found: Option<&[u8]>) -> bool {
+        let is_that = found.is_some_and(|bytes| match self.with {
+            With::Value(value) => bytes == value,
+            With::Digest(expected) => digest(bytes) == expected,
+        });
+        is_that == self.equal
+    }
 }
 
 /// What becomes of a key's time to live.
@@ -89,15 +143,16 @@ impl<'a> Options<'a> {
             let condition = match () {
                 () if is("nx", Words::NX_XX) => Some(Condition::Missing),
                 () if is("xx", Words::NX_XX) => Some(Condition::Present),
-                () if is("ifeq", Words::IFEQ) => {
+                () if allowed.contains(Words::COMPARE) && Comparison::is_word(word) => {
                     index += 1;
-                    Some(Condition::Equals(args.get(index).ok_or(CommandError::Syntax)?))
+                    let value = args.get(index).ok_or(CommandError::Syntax)?;
+                    Some(Condition::Compared(Comparison::parse(word, value)?))
                 }
                 () => None,
             };
             if let Some(condition) = condition {
                 // Saying the same once more is allowed; another condition, or a second comparison, is not.
-                let repeated = options.condition == condition && !matches!(condition, Condition::Equals(_));
+                let repeated = options.condition == condition && !matches!(condition, Condition::Compared(_));
                 if options.condition != Condition::Always && !repeated {
                     return Err(CommandError::Syntax);
                 }

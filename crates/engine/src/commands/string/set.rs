@@ -22,7 +22,10 @@ pub(super) fn set(context: &mut Context<'_>) -> Result<(), CommandError> {
     let found = if options.get { reply_string(context, &key)? } else { context.find(&key) };
     let wanted = match (options.condition, found) {
         (Condition::Always, _) | (Condition::Missing, None) | (Condition::Present, Some(_)) => true,
-        (Condition::Equals(expected), Some(place)) => context.string(&key, place)?.bytes == expected,
+        (Condition::Compared(comparison), Some(place)) => {
+            comparison.holds(Some(context.string(&key, place)?.bytes))
+        }
+        (Condition::Compared(comparison), None) => comparison.holds(None),
         _ => false,
     };
     if !wanted {
@@ -61,7 +64,7 @@ fn log(
     options: &Options<'_>,
     expiry: Option<Millis>,
 ) {
-    let compared = matches!(options.condition, Condition::Equals(_));
+    let compared = matches!(options.condition, Condition::Compared(_));
     match options.expiry {
         Expiry::At { .. } => log_expiring(context, key, value, expiry),
         Expiry::Keep if compared => context.effect(&[b"SET", key.bytes(), value, b"KEEPTTL"]),
