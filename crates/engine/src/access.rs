@@ -247,7 +247,7 @@ impl Engine {
             users.find(name).filter(|_| users.admits(name, password)).cloned()
         };
         let Some(user) = user else {
-            let what = (Reason::Auth, object.to_ascii_lowercase(), name.to_vec());
+            let what = (Reason::Auth, object.to_vec(), name.to_vec());
             self.note(session, now, "toplevel", what);
             return Err(WRONG_PASS);
         };

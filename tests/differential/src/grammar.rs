@@ -33,6 +33,7 @@ pub(crate) struct Form {
 /// A table for each family of commands.
 const TABLES: &[&str] = &[
     include_str!("commands/bitmap.txt"),
+    include_str!("commands/acl.txt"),
     include_str!("commands/connection.txt"),
     include_str!("commands/generic.txt"),
     include_str!("commands/hash.txt"),

@@ -20,6 +20,7 @@ pub(super) fn auth(context: &mut Context<'_>) -> Result<(), CommandError> {
         3 => (context.arg(1), context.arg(2)),
         _ => return Err(CommandError::Syntax),
     };
+    context.publish();
     context.engine.log_in(context.session, context.now, context.arg(0), named)?;
     context.reply.ok();
     Ok(())
@@ -41,6 +42,7 @@ pub(super) fn hello(context: &mut Context<'_>) -> Result<(), CommandError> {
         let left = context.args.len() - index - 1;
         if word.eq_ignore_ascii_case(b"auth") && left >= 2 {
             let named = (context.arg(index + 1), context.arg(index + 2));
+            context.publish();
             context.engine.log_in(context.session, context.now, context.arg(0), named)?;
             index += 3;
         } else if word.eq_ignore_ascii_case(b"setname") && left >= 1 {

@@ -1,0 +1,186 @@
+//! Users of real servers: who may do what, in files, on replicas, and on connections that are open while it changes.
+
+use std::fs;
+use std::path::PathBuf;
+
+use harness::{Node, Program, Value, eventually};
+
+fn start(options: &str) -> Node {
+    Node::start(&Program::redoubt(), options)
+}
+
+/// A server whose configuration file has these lines, and the file.
+fn configured(lines: &str) -> (Node, PathBuf) {
+    let mut node = Node::prepare(&Program::redoubt(), "--save ");
+    let file = node.folder().join("redis.conf");
+    fs::write(&file, lines).expect("a file can be written");
+    node.set_configuration(&file);
+    node.launch();
+    (node, file)
+}
+
+/// An operator makes users, has the file rewritten, and starts the server again.
+#[test]
+fn users_of_the_configuration_file_survive_a_restart() {
+    let (mut node, file) =
+        configured("# mine\nuser reader on >p +@read ~r:* (+set ~w:*)\nacllog-max-len 5\n");
+    let mut reader = node.connect();
+    assert!(reader.run("AUTH reader q").is_error("WRONGPASS"));
+    reader.run("AUTH reader p").expect_ok();
+    assert!(reader.run("GET other").is_error("NOPERM"));
+    assert_eq!(reader.run("GET r:1"), Value::NullBulk);
+    reader.run("SET w:1 x").expect_ok();
+    let mut admin = node.connect();
+    admin.run("ACL SETUSER writer on >q +@all ~* &*").expect_ok();
+    admin.run("CONFIG SET requirepass secret").expect_ok();
+    admin.run("CONFIG REWRITE").expect_ok();
+    let text = fs::read_to_string(&file).expect("it is there");
+    assert!(text.starts_with("# mine\nuser reader on #"), "{text}");
+    assert!(text.contains("\nuser writer on #") && !text.contains("user default"), "{text}");
+    node.kill();
+    node.launch();
+    let mut client = node.connect();
+    assert!(client.run("PING").is_error("NOAUTH"));
+    client.run("AUTH writer q").expect_ok();
+    assert_eq!(client.run("ACL WHOAMI").text(), "writer");
+    client.run("AUTH secret").expect_ok();
+    client.run("AUTH reader p").expect_ok();
+    assert!(client.run("SET r:1 x").is_error("NOPERM"));
+}
+
+/// The ACL file is read at the start and by ACL LOAD, whole or not at all, and written by ACL SAVE.
+#[test]
+fn an_acl_file_is_loaded_and_saved_as_a_whole() {
+    let mut node = Node::prepare(&Program::redoubt(), "--save ");
+    let file = node.folder().join("users.acl");
+    fs::write(
+        &file,
+        "user default on nopass ~* &* +@all\nuser u on >p +@all ~* &*\nuser gone on nopass +@all\n",
+    )
+    .expect("a file can be written");
+    node.add_options("--aclfile users.acl");
+    node.launch();
+    let (mut admin, mut user, mut gone) = (node.connect(), node.connect(), node.connect());
+    user.run("AUTH u p").expect_ok();
+    gone.run("AUTH gone x").expect_ok();
+    fs::write(&file, "user u on >p +@all ~*\nnonsense\nuser v +nosuch\n").expect("a file can be written");
+    let refused = format!("{:?}", admin.run("ACL LOAD"));
+    assert!(refused.contains("users.acl:2:") && refused.contains("users.acl:3:"), "{refused}");
+    assert!(refused.contains("no change to the previously active ACL rules"), "{refused}");
+    assert_eq!(gone.run("ACL WHOAMI").text(), "gone");
+    fs::write(&file, "user u on >p +@all -set ~* &*\n").expect("a file can be written");
+    admin.run("ACL LOAD").expect_ok();
+    // Who is gone is closed; the others have their new rules.
+    eventually("the deleted user's connection is closed", || gone.try_call(&["PING"]).err());
+    assert!(user.run("SET a 1").is_error("NOPERM"));
+    admin.run("ACL SETUSER w on nopass +get ~a").expect_ok();
+    admin.run("ACL SAVE").expect_ok();
+    let saved = fs::read_to_string(&file).expect("it is there");
+    assert!(saved.contains("user w on nopass ~a resetchannels -@all +get\n"), "{saved}");
+    node.kill();
+    node.launch();
+    assert_eq!(node.run("ACL USERS").items().len(), 3);
+}
+
+#[test]
+fn a_connection_ends_with_its_user_and_a_subscription_with_its_channel() {
+    let node = start("--save ");
+    let (mut admin, mut first, mut second) = (node.connect(), node.connect(), node.connect());
+    admin.run("ACL SETUSER u on nopass +@all ~* &a &b").expect_ok();
+    for client in [&mut first, &mut second] {
+        client.run("AUTH u x").expect_ok();
+    }
+    second.run("SUBSCRIBE a");
+    // Less of what nobody listens to closes nobody.
+    admin.run("ACL SETUSER u resetchannels &a").expect_ok();
+    assert_eq!(admin.run("PUBLISH a x").int(), 1);
+    admin.run("ACL SETUSER u resetchannels &b").expect_ok();
+    eventually("nobody listens", || (admin.run("PUBLISH a x").int() == 0).then_some(()));
+    assert_eq!(first.run("ACL WHOAMI").text(), "u");
+    assert_eq!(admin.run("ACL DELUSER u").int(), 1);
+    eventually("the user's connection is closed", || first.try_call(&["PING"]).err());
+    // Who waits is no exception.
+    admin.run("ACL SETUSER w on nopass +@all ~* &*").expect_ok();
+    let mut waiting = node.connect();
+    waiting.run("AUTH w x").expect_ok();
+    waiting.send(&["WAIT", "1", "0"]).expect("it is sent");
+    eventually("it waits", || {
+        (node.info("clients", "blocked_clients").as_deref() == Some("1")).then_some(())
+    });
+    assert_eq!(admin.run("CLIENT KILL USER w").int(), 1);
+    assert!(waiting.read().is_err());
+}
+
+/// A replica follows as the user that its master made for it.
+#[test]
+fn a_replica_follows_as_masteruser() {
+    let (master, replica) = (start("--save "), start("--save "));
+    let mut admin = master.connect();
+    admin.run("ACL SETUSER follower on >p +psync +replconf +ping").expect_ok();
+    admin.run("ACL SETUSER default >secret").expect_ok();
+    admin.run("SET k v").expect_ok();
+    replica.run("CONFIG SET masteruser follower").expect_ok();
+    replica.run("CONFIG SET masterauth wrong").expect_ok();
+    replica.run(&format!("REPLICAOF 127.0.0.1 {}", master.port)).expect_ok();
+    eventually("the master has refused it", || {
+        let refused = admin.run("INFO stats").text();
+        let denied = |line: &str| line.starts_with("acl_access_denied_auth:") && !line.ends_with(":0");
+        refused.lines().any(denied).then_some(())
+    });
+    replica.run("CONFIG SET masterauth p").expect_ok();
+    eventually("the replica has the data", || {
+        (replica.run("GET k") == Value::Bulk(b"v".to_vec())).then_some(())
+    });
+    let log = format!("{:?}", admin.run("ACL LOG"));
+    assert!(log.contains("follower"), "{log}");
+}
+
+/// A user's rights hold at once on every thread's connections.
+#[test]
+fn a_change_reaches_connections_of_all_threads() {
+    let node = start("--save --io-threads 4");
+    let mut admin = node.connect();
+    admin.run("ACL SETUSER u on nopass +@all ~* &*").expect_ok();
+    let mut clients: Vec<_> = (0..8).map(|_| node.connect()).collect();
+    for client in &mut clients {
+        client.run("AUTH u x").expect_ok();
+        client.run("SET k v").expect_ok();
+    }
+    admin.run("ACL SETUSER u -set").expect_ok();
+    for client in &mut clients {
+        assert!(client.run("SET k v").is_error("NOPERM"));
+        assert_eq!(client.run("GET k").text(), "v");
+    }
+    assert_eq!(node.info("stats", "acl_access_denied_cmd").as_deref(), Some("8"));
+    admin.run("CONFIG RESETSTAT").expect_ok();
+    assert_eq!(node.info("stats", "acl_access_denied_cmd").as_deref(), Some("0"));
+}
+
+#[test]
+fn users_in_two_places_and_bad_users_stop_the_start() {
+    for (lines, reason) in [
+        ("user u on\naclfile users.acl\n", "but not both"),
+        ("user u +nosuch\n", "Unknown command or category name in ACL"),
+        ("user u on\nuser u off\n", "Duplicate user"),
+        ("aclfile nosuch.acl\n", "Error loading ACLs"),
+    ] {
+        let mut node = Node::prepare(&Program::redoubt(), "--save ");
+        let file = node.folder().join("redis.conf");
+        fs::write(&file, lines).expect("a file can be written");
+        node.set_configuration(&file);
+        node.spawn();
+        assert!(!node.ended().success());
+        let log = node.log();
+        assert!(log.contains(reason), "{lines}: {log}");
+    }
+}
+
+/// Passwords nobody can guess.
+#[test]
+fn passwords_are_made_up() {
+    let node = start("--save ");
+    let (one, other) = (node.run("ACL GENPASS").text(), node.run("ACL GENPASS").text());
+    assert!(one.len() == 64 && one != other);
+    assert_eq!(node.run("ACL GENPASS 5").text().len(), 2);
+    assert!(node.run("ACL GENPASS 0").is_error("ERR"));
+}
