@@ -58,7 +58,7 @@ impl Server {
             config.clone(),
             log,
             replication.applied.clone(),
-            replication.commit_point.clone(),
+            (replication.commit_point.clone(), replication.synced_further.clone()),
         );
         let door = Arc::new(Door::new(config.clone(), engine.clone()));
         let pauses = Arc::new(PauseGate::new(engine.clone()));

@@ -118,7 +118,9 @@ impl MasterSide {
         match &args[0] {
             b"PING" => served.output.extend_from_slice(b"+PONG\r\n"),
             b"REPLCONF" => match served.profile.replconf(args).unwrap() {
-                Replconf::Ack(offset) => self.give(now, master::Input::Acknowledged { peer, offset }),
+                Replconf::Ack(offset) => {
+                    self.give(now, master::Input::Acknowledged { peer, offset, synced: None });
+                }
                 _ => served.output.extend_from_slice(b"+OK\r\n"),
             },
             b"PSYNC" => {

@@ -29,6 +29,8 @@ pub struct Profile {
     pub rdb_only: bool,
     /// Came by SYNC: gets no `+FULLRESYNC` line and sends no acknowledgements.
     pub sync: bool,
+    /// How far its append-only file is on the disk, if it has one.
+    pub synced: Option<ReplOffset>,
 }
 
 /// What REPLCONF asks of the server beyond remembering.
@@ -93,7 +95,13 @@ impl Profile {
                 b"ip-address" if value.len() > MAX_ADDRESS => return Err(ReplconfError::AddressTooLong),
                 b"ip-address" => self.ip_address = Some(String::from_utf8_lossy(value).into_owned()),
                 b"capa" => self.capability(value),
-                b"ack" => return number(value).map(|offset| Replconf::Ack(ReplOffset(offset))),
+                b"ack" => {
+                    let synced = args.get(3).filter(|word| word.eq_ignore_ascii_case(b"fack"));
+                    if synced.is_some() {
+                        self.synced = Some(ReplOffset(number(args.get(4).ok_or(ReplconfError::Syntax)?)?));
+                    }
+                    return number(value).map(|offset| Replconf::Ack(ReplOffset(offset)));
+                }
                 b"getack" => return Ok(Replconf::GetAck),
                 b"rdb-only" => self.rdb_only = number::<u8>(value)? == 1,
                 // Only Valkey's replicas say so, and ours.
@@ -166,6 +174,7 @@ mod tests {
             capabilities: Capabilities { eof: true, psync2: true, valkey_format: false },
             rdb_only: false,
             sync: false,
+            synced: None,
         };
         assert_eq!(profile, expected);
 

@@ -236,3 +236,27 @@ fn a_real_redis_goes_on_with_the_files_and_the_other_way_round() {
     expect(&ours, "4");
     assert_eq!(ours.run("EXISTS gone"), Value::Int(0));
 }
+
+#[test]
+fn waitaof_waits_for_disks_here_and_at_replicas() {
+    let options = "--save  --appendonly yes --appendfsync everysec --repl-diskless-sync-delay 0";
+    let master = Node::start(&Program::redoubt(), options);
+    let port = master.address().rsplit(':').next().expect("a port").to_owned();
+    let ours = Node::start(&Program::redoubt(), &format!("{options} --replicaof 127.0.0.1 {port}"));
+    let theirs = Node::start(&Program::redis(), &format!("--save  --replicaof 127.0.0.1 {port}"));
+    for replica in [&ours, &theirs] {
+        eventually("the replica is there", || {
+            (replica.info("replication", "master_link_status")? == "up").then_some(())
+        });
+    }
+    let mut connection = master.connect();
+    connection.run("SET a 1").expect_ok();
+    let pair = |local, replicas| Value::Array(vec![Value::Int(local), Value::Int(replicas)]);
+    assert_eq!(connection.run("WAITAOF 1 1 20000"), pair(1, 1));
+    // That of Redis 7.0 has no file, and would not say.
+    assert_eq!(connection.run("WAITAOF 1 2 50"), pair(1, 1));
+    connection.run("SET a 2").expect_ok();
+    connection.run("CONFIG SET appendfsync always").expect_ok();
+    connection.run("SET a 3").expect_ok();
+    assert_eq!(connection.run("WAITAOF 1 0 0").items()[0], Value::Int(1), "synced before it was answered");
+}

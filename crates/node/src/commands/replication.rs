@@ -188,28 +188,46 @@ fn wait_timeout(text: &[u8]) -> Result<Option<Duration>, &'static str> {
     Ok((timeout > 0).then(|| Duration::from_millis(timeout)))
 }
 
-/// WAITAOF numlocal numreplicas timeout. There is no append-only file, here or at a replica, so what is waited for
-/// does not come.
+/// WAITAOF numlocal numreplicas timeout
 pub(super) async fn wait_aof(connection: &mut Connection, args: Args<'_>) {
     let server = connection.server.clone();
     let protocol = connection.session.protocol;
-    let (replicas, timeout) = match wait_aof_arguments(&server.replication, args) {
+    let (local, replicas, timeout) = match wait_aof_arguments(&server, args) {
         Ok(arguments) => arguments,
         Err(error) => return Writer::new(connection.output(), protocol).error(error),
     };
+    let offset = connection.session.last_write;
+    let reached = || {
+        let here = server.durability.append_only.synced().is_some_and(|synced| synced >= offset);
+        (usize::from(here), server.replication.synced_at(offset))
+    };
+    let enough = |(here, there): (usize, usize)| here >= local && there >= replicas;
     let mut how = Unblock::Timeout;
-    if replicas > 0 && !connection.session.never_waits {
-        let over = async {
+    if !enough(reached()) && !connection.session.never_waits {
+        server.replication.ask_for_acknowledgements();
+        let wait = async {
+            loop {
+                let further = server.replication.synced_further.notified();
+                tokio::pin!(further);
+                // From here on a wake-up is not lost.
+                further.as_mut().enable();
+                if enough(reached()) {
+                    return;
+                }
+                further.await;
+            }
+        };
+        let wait = async {
             match timeout {
-                Some(timeout) => tokio::time::sleep(timeout).await,
-                None => std::future::pending().await,
+                Some(timeout) => drop(tokio::time::timeout(timeout, wait).await),
+                None => wait.await,
             }
         };
         connection.session.client.set_blocked(true);
         if server.replication.is_replica() {
             connection.session.client.unblock(Unblock::RoleChanged);
         }
-        if let Waited::Unblocked(unblocked) = connection.wait(over).await {
+        if let Waited::Unblocked(unblocked) = connection.wait(wait).await {
             how = unblocked;
         }
         connection.session.closing |= how == Unblock::RoleChanged;
@@ -217,19 +235,20 @@ pub(super) async fn wait_aof(connection: &mut Connection, args: Args<'_>) {
     match how.error() {
         Some(text) => connection.reply().error(text),
         None => {
+            let (here, there) = reached();
             let mut reply = connection.reply();
             reply.array(2);
-            reply.integer(0);
-            reply.integer(0);
+            reply.integer(here as i64);
+            reply.integer(there as i64);
         }
     }
 }
 
-/// At how many replicas, and how long.
+/// Whether here, at how many replicas, and how long.
 fn wait_aof_arguments(
-    replication: &Replication,
+    server: &Server,
     args: Args<'_>,
-) -> Result<(usize, Option<Duration>), &'static str> {
+) -> Result<(usize, usize, Option<Duration>), &'static str> {
     let local = resp::parse_i64(&args[1]).ok_or("ERR value is not an integer or out of range")?;
     if !(0..=1).contains(&local) {
         return Err("ERR value is out of range, value must between 0 and 1");
@@ -237,14 +256,14 @@ fn wait_aof_arguments(
     let replicas = resp::parse_i64(&args[2]).and_then(|number| usize::try_from(number).ok());
     let replicas = replicas.ok_or("ERR value is out of range, must be positive")?;
     let timeout = wait_timeout(&args[3])?;
-    if replication.is_replica() {
+    if server.replication.is_replica() {
         return Err(
             "ERR WAITAOF cannot be used with replica instances. Please also note that writes to replicas \
                     are just local and are not propagated.",
         );
     }
-    if local > 0 {
+    if local > 0 && !server.durability.append_only.is_on() {
         return Err("ERR WAITAOF cannot be used when numlocal is set but appendonly is disabled.");
     }
-    Ok((replicas, timeout))
+    Ok((local as usize, replicas, timeout))
 }

@@ -15,6 +15,7 @@ use std::sync::Arc;
 
 use config::Config;
 use engine::Engine;
+use tokio::sync::Notify;
 
 use crate::replication::SharedLog;
 use crate::replication::applied::AppliedStream;
@@ -39,9 +40,9 @@ impl Durability {
         config: Arc<Config>,
         log: Arc<SharedLog>,
         applied: Arc<AppliedStream>,
-        commit_point: Arc<CommitPoint>,
+        told: (Arc<CommitPoint>, Arc<Notify>),
     ) -> Self {
-        let append_only = AppendOnly::new(engine.clone(), config.clone(), log.clone(), commit_point);
+        let append_only = AppendOnly::new(engine.clone(), config.clone(), log.clone(), told);
         Self { engine, config, log, applied, saving: Saving::new(), append_only }
     }
 }

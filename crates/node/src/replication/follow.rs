@@ -128,7 +128,11 @@ impl Follower {
     /// Hands `input` to the machine and does what it says; returns what came of that.
     async fn give(&mut self, input: Input) -> Vec<Input> {
         let mut actions = Vec::new();
-        self.machine.lock().handle(crate::process::time::instant(), input, &mut actions);
+        {
+            let mut machine = self.machine.lock();
+            machine.note_synced(self.durability.append_only.synced());
+            machine.handle(crate::process::time::instant(), input, &mut actions);
+        }
         let mut inputs = Vec::new();
         for action in actions {
             inputs.extend(self.act(action).await);

@@ -32,7 +32,7 @@ use engine::{Engine, Gate};
 use parking_lot::Mutex;
 use replication::{Master, Profile, ReplId, Replica, Waiters, master, replica};
 use slot_routing::ReplOffset;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{Notify, mpsc, oneshot};
 
 use applied::AppliedStream;
 use commit_point::CommitPoint;
@@ -88,6 +88,8 @@ pub(crate) struct Replication {
     pub(crate) log: Arc<SharedLog>,
     pub(crate) commit_point: Arc<CommitPoint>,
     pub(crate) stats: SyncStats,
+    /// More is on the disk, here or at a replica (WAITAOF).
+    pub(crate) synced_further: Arc<Notify>,
     master: Mutex<Master>,
     /// Where the replicas connect from.
     addresses: Mutex<std::collections::HashMap<master::PeerId, String>>,
@@ -111,6 +113,7 @@ impl Replication {
             log,
             commit_point: Arc::default(),
             stats: SyncStats::default(),
+            synced_further: Arc::default(),
             master: Mutex::new(Master::new(master_config(&config), true, crate::process::time::instant())),
             addresses: Mutex::default(),
             role: Mutex::new(Role::Master),
@@ -353,6 +356,11 @@ impl Replication {
     /// How many replicas have acknowledged `offset`.
     pub(crate) fn acknowledged(&self, offset: ReplOffset) -> usize {
         self.master.lock().acknowledged().iter().filter(|acked| **acked >= offset).count()
+    }
+
+    /// At how many replicas everything before `offset` is on the disk.
+    pub(crate) fn synced_at(&self, offset: ReplOffset) -> usize {
+        self.master.lock().synced().iter().filter(|synced| **synced >= offset).count()
     }
 
     /// The replicas, and whether they get the stream.

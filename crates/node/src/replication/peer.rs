@@ -97,7 +97,7 @@ async fn read(replication: &Replication, peer: PeerId, mut reader: ReadHalf<Stre
             if args.get(0).is_some_and(|name| name.eq_ignore_ascii_case(b"replconf"))
                 && let Ok(Replconf::Ack(offset)) = profile.replconf(args)
             {
-                heard = Event::Acknowledged { peer, offset };
+                heard = Event::Acknowledged { peer, offset, synced: profile.synced };
             }
         }
         replication.tell(heard);

@@ -50,6 +50,7 @@ pub(crate) enum Event {
     Acknowledged {
         peer: PeerId,
         offset: ReplOffset,
+        synced: Option<ReplOffset>,
     },
     Heard {
         peer: PeerId,
@@ -155,7 +156,10 @@ impl Serving {
                     tracing::warn!("A replica was lost before it was served: {error}");
                 }
             }
-            Event::Acknowledged { peer, offset } => self.give(Input::Acknowledged { peer, offset }),
+            Event::Acknowledged { peer, offset, synced } => {
+                self.give(Input::Acknowledged { peer, offset, synced });
+                self.replication.synced_further.notify_waiters();
+            }
             Event::Heard { peer } => self.give(Input::Heard { peer }),
             Event::Closed { peer } => {
                 if let Some(gone) = self.forget(peer) {

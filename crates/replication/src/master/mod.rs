@@ -99,6 +99,8 @@ pub enum Input {
         peer: PeerId,
         /// The end of what it has.
         offset: ReplOffset,
+        /// The end of what its append-only file has on the disk, if it has one.
+        synced: Option<ReplOffset>,
     },
     /// The replica showed life.
     Heard {
@@ -247,6 +249,11 @@ impl Master {
         self.peers.iter().map(|(id, peer)| (*id, peer))
     }
 
+    /// How far the append-only file of each replica that gets the stream, and has one, is on its disk.
+    pub fn synced(&self) -> Vec<ReplOffset> {
+        self.peers.values().filter(|peer| peer.is_online()).filter_map(|peer| peer.synced).collect()
+    }
+
     /// How far each replica that gets the stream has acknowledged.
     pub fn acknowledged(&self) -> Vec<ReplOffset> {
         self.peers.values().filter(|peer| peer.is_online()).map(|peer| peer.acknowledged).collect()
@@ -286,7 +293,12 @@ impl Master {
             Input::Cut { transfer, position } => self.on_cut(transfer, position, out),
             Input::Sent { peer } => self.on_sent(now, peer, out),
             Input::TransferFailed { transfer } => self.on_failed(now, transfer, out),
-            Input::Acknowledged { peer, offset } => self.on_acknowledged(now, peer, offset, out),
+            Input::Acknowledged { peer, offset, synced } => {
+                if let Some(replica) = self.peers.get_mut(&peer) {
+                    replica.synced = replica.synced.max(synced);
+                }
+                self.on_acknowledged(now, peer, offset, out);
+            }
             Input::Heard { peer } => {
                 if let Some(peer) = self.peers.get_mut(&peer) {
                     peer.last_heard = now;

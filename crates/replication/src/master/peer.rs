@@ -48,6 +48,8 @@ pub struct Replica {
     pub profile: Profile,
     /// Everything before this offset has been applied there.
     pub acknowledged: ReplOffset,
+    /// Everything before this offset is on the disk there, in an append-only file; `None` if it has none.
+    pub synced: Option<ReplOffset>,
     pub(super) phase: Phase,
     pub(super) last_heard: Instant,
     pub(super) over_soft_since: Option<Instant>,
@@ -55,7 +57,7 @@ pub struct Replica {
 
 impl Replica {
     pub(super) fn new(profile: Profile, phase: Phase, acknowledged: ReplOffset, now: Instant) -> Self {
-        Self { profile, acknowledged, phase, last_heard: now, over_soft_since: None }
+        Self { profile, acknowledged, synced: None, phase, last_heard: now, over_soft_since: None }
     }
 
     /// How far its synchronisation is.

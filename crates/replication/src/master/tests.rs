@@ -48,7 +48,7 @@ impl Driven {
     }
 
     fn acknowledge(&mut self, second: u64, peer: PeerId, offset: u64) -> Vec<Action> {
-        self.give(second, Input::Acknowledged { peer, offset: ReplOffset(offset) })
+        self.give(second, Input::Acknowledged { peer, offset: ReplOffset(offset), synced: None })
     }
 
     fn states(&self) -> Vec<&'static str> {

@@ -185,6 +185,8 @@ pub struct Replica {
     state: State,
     /// Where the data stands; `None` if it belongs to no history.
     position: Option<Position>,
+    /// How far the append-only file is on the disk, if there is one.
+    synced: Option<ReplOffset>,
     last_heard: Instant,
     /// Since when the link has been down.
     down_since: Option<Instant>,
@@ -205,6 +207,7 @@ impl Replica {
             config,
             state: State::Idle { retry_at: now },
             position,
+            synced: None,
             last_heard: now,
             down_since: Some(now),
             was_up: false,
@@ -218,6 +221,11 @@ impl Replica {
     pub fn start_from(&mut self, position: Option<Position>) {
         assert!(matches!(self.state, State::Idle { .. }), "the data is told before it is asked for");
         self.position = position;
+    }
+
+    /// Says how far the append-only file is on the disk: the next acknowledgement tells.
+    pub fn note_synced(&mut self, synced: Option<ReplOffset>) {
+        self.synced = synced;
     }
 
     /// Where the data stands.
@@ -448,7 +456,14 @@ impl Replica {
         if let (State::Streaming { .. }, Some(position)) = (&self.state, self.position) {
             let ReplOffset(offset) = position.offset;
             let mut ack = Vec::new();
-            resp::encode_request(&mut ack, [&b"REPLCONF"[..], b"ACK", offset.to_string().as_bytes()]);
+            let offset = offset.to_string();
+            match self.synced.map(|synced| synced.to_string()) {
+                None => resp::encode_request(&mut ack, [&b"REPLCONF"[..], b"ACK", offset.as_bytes()]),
+                Some(synced) => {
+                    let words = [&b"REPLCONF"[..], b"ACK", offset.as_bytes(), b"FACK", synced.as_bytes()];
+                    resp::encode_request(&mut ack, words);
+                }
+            }
             out.push(Action::Send(ack));
         }
     }

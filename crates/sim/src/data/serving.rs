@@ -105,7 +105,7 @@ impl<E: Debug> Stage<E> {
                 if self.planted(Plant::CountedEarly) {
                     offset = self.data.stores[host].offset();
                 }
-                self.serve(host, Input::Acknowledged { peer, offset });
+                self.serve(host, Input::Acknowledged { peer, offset, synced: None });
                 if let Some(replica) = self.data.stores[host].peers.get(&peer).map(|peer| peer.host) {
                     self.see(host, What::Confirmed { replica, offset });
                 }

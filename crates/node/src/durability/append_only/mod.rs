@@ -95,6 +95,7 @@ pub(crate) struct AppendOnly {
     config: Arc<Config>,
     log: Arc<SharedLog>,
     commit_point: Arc<CommitPoint>,
+    synced_further: Arc<Notify>,
     on: AtomicBool,
     /// `None` while it is off. Locked while files are made, renamed and synced: never by who answers clients.
     files: Mutex<Option<Files>>,
@@ -116,7 +117,7 @@ impl AppendOnly {
         engine: Arc<Engine>,
         config: Arc<Config>,
         log: Arc<SharedLog>,
-        commit_point: Arc<CommitPoint>,
+        (commit_point, synced_further): (Arc<CommitPoint>, Arc<Notify>),
     ) -> Arc<Self> {
         let rewrites = Rewrites {
             running: None,
@@ -133,6 +134,7 @@ impl AppendOnly {
             config,
             log,
             commit_point,
+            synced_further,
             on: AtomicBool::new(false),
             files: Mutex::default(),
             switch: Mutex::default(),
@@ -287,6 +289,7 @@ impl AppendOnly {
         (progress.written, progress.synced, progress.increment) = (written, synced, increment);
         self.moved.notify_all();
         drop(progress);
+        self.synced_further.notify_waiters();
         let committed = if self.policy() == Policy::Always { synced } else { written };
         self.commit_point.publish(committed);
     }
@@ -308,6 +311,11 @@ impl AppendOnly {
         drop(progress);
         self.engine.settings.set_gate(Gate::AOF_FAILED, failed);
         self.moved.notify_all();
+    }
+
+    /// Up to where this node's log is on its disk; `None` without an append-only file.
+    pub(crate) fn synced(&self) -> Option<ReplOffset> {
+        self.is_on().then(|| self.progress.lock().synced)
     }
 
     fn size(&self) -> u64 {
