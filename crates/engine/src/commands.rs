@@ -12,9 +12,11 @@ mod hyperloglog;
 mod memory;
 mod pubsub;
 mod replication;
+mod sampling;
 mod scanning;
 pub(crate) mod sentinel;
 mod server;
+mod set;
 mod shell;
 mod string;
 mod time_arg;
@@ -44,6 +46,7 @@ pub(crate) const TABLE: &[&[Command]] = &[
     server::LATENCY,
     server::LOGS,
     server::MODULE,
+    set::COMMANDS,
     shell::COMMANDS,
     string::COMMANDS,
     transaction::COMMANDS,

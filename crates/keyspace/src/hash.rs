@@ -98,10 +98,10 @@ impl<'a> HashRef<'a> {
     }
 
     /// Visits all fields.
-    pub fn for_each(&self, visit: &mut dyn FnMut(Field<'_>)) {
+    pub fn for_each(&self, visit: &mut dyn FnMut(Field<'a>)) {
         match self.shape {
             Shape::Packed(packed) => records::records(packed).for_each(|record| visit(record.into())),
-            Shape::Large(fields) => fields.for_each(&mut |field| visit(field)),
+            Shape::Large(fields) => fields.for_each(visit),
         }
     }
 
@@ -118,13 +118,13 @@ impl<'a> HashRef<'a> {
 
     /// Visits about `count` fields from position `from` on, as [`crate::Table::scan`] does; a packed hash is
     /// visited whole.
-    pub fn scan(&self, from: u64, count: usize, visit: &mut dyn FnMut(Field<'_>)) -> Option<u64> {
+    pub fn scan(&self, from: u64, count: usize, visit: &mut dyn FnMut(Field<'a>)) -> Option<u64> {
         match self.shape {
             Shape::Packed(_) => {
                 self.for_each(visit);
                 None
             }
-            Shape::Large(fields) => fields.scan(from, count, &mut |field| visit(field)),
+            Shape::Large(fields) => fields.scan(from, count, visit),
         }
     }
 

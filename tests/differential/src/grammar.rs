@@ -40,6 +40,7 @@ const TABLES: &[&str] = &[
     include_str!("commands/hyperloglog.txt"),
     include_str!("commands/pubsub.txt"),
     include_str!("commands/server.txt"),
+    include_str!("commands/set.txt"),
     include_str!("commands/string.txt"),
     include_str!("commands/transaction.txt"),
     include_str!("commands/unknown.txt"),

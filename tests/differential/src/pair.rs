@@ -87,8 +87,8 @@ impl Pair {
         Self { ours: start(ours), theirs: start(&Program::redis()) }
     }
 
-    /// Serialized values for RESTORE, made by the reference: integers of every width, short, long, compressed, and
-    /// hashes in both encodings.
+    /// Serialized values for RESTORE, made by the reference: integers of every width, short, long, compressed, hashes
+    /// in both encodings, and sets.
     ///
     /// # Panics
     /// If the reference does not answer.
@@ -120,6 +120,9 @@ impl Pair {
             &"long ".repeat(12),
         ]));
         payloads.push(dumped(&["HSET", "payload", "f", "v", "n", "12", "long", &long]));
+        payloads.push(dumped(&["SADD", "payload", "3", "-1", "70000"]));
+        payloads.push(dumped(&["SADD", "payload", "12345678901", "5"]));
+        payloads.push(dumped(&["SADD", "payload", "3", "a", "", &long]));
         payloads
     }
 

@@ -32,6 +32,7 @@ const FILES: &[&str] = &[
     include_str!("facts/pubsub.txt"),
     include_str!("facts/sentinel.txt"),
     include_str!("facts/server.txt"),
+    include_str!("facts/set.txt"),
     include_str!("facts/string.txt"),
     include_str!("facts/transactions.txt"),
 ];

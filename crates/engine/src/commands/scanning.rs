@@ -91,6 +91,11 @@ impl Found {
         reply.array(self.count);
         reply.raw(&self.wire);
     }
+
+    pub(super) fn reply_set(&self, reply: &mut Writer<'_>) {
+        reply.set(self.count);
+        reply.raw(&self.wire);
+    }
 }
 
 /// Replies with a cursor and what was found.

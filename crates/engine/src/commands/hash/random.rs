@@ -1,29 +1,55 @@
 //! HRANDFIELD.
-//!
-//! Whatever the count, nothing is kept but a few chosen names and the reply itself, which ends where the client's
-//! limit or, if the same field may come twice, that of a bulk string ends.
-
-use std::collections::BTreeSet;
-use std::sync::atomic::Ordering;
 
 use clock::Millis;
 use keyspace::{Field, HashRef};
 use resp::{Protocol, Writer};
 
+use crate::commands::sampling::{self, OUT_OF_RANGE, Out, Pool, longest_reply, parse_count};
 use crate::context::Context;
 use crate::error::CommandError;
 use crate::random::Random;
 
-/// While this many times as many fields are there as are asked for, and they are not more than that, they are found
-/// by trying; else a walk over all fields is as cheap.
-const TRY_BELOW: usize = 3;
-const TRY_AT_MOST: usize = 10_000;
-/// So often a field may be tried in vain for each one asked for.
-const TRIES: usize = 20;
-/// No field takes fewer bytes of a reply.
-const LEAST_FIELD: usize = b"$0\r\n\r\n".len();
+/// The fields that have not expired.
+struct Live<'a> {
+    hash: HashRef<'a>,
+    now: Millis,
+    len: usize,
+}
 
-const OUT_OF_RANGE: CommandError = CommandError::text("ERR value is out of range");
+impl<'a> Live<'a> {
+    fn new(hash: HashRef<'a>, now: Millis) -> Self {
+        Self { hash, now, len: hash.len_at(now) }
+    }
+}
+
+impl<'a> Pool for Live<'a> {
+    type Element = Field<'a>;
+    type Name = &'a [u8];
+
+    fn name(field: &Field<'a>) -> &'a [u8] {
+        field.name
+    }
+
+    fn len(&self) -> usize {
+        self.hash.len()
+    }
+
+    fn live_len(&self) -> usize {
+        self.len
+    }
+
+    fn random(&self, random: u64) -> Option<Field<'a>> {
+        self.hash.random(random).filter(|field| field.lives_at(self.now))
+    }
+
+    fn for_each(&self, visit: &mut dyn FnMut(Field<'a>)) {
+        self.hash.for_each(&mut |field| {
+            if field.lives_at(self.now) {
+                visit(field);
+            }
+        });
+    }
+}
 
 /// HRANDFIELD key [count [WITHVALUES]]
 pub(super) fn hrandfield(context: &mut Context<'_>) -> Result<(), CommandError> {
@@ -33,32 +59,24 @@ pub(super) fn hrandfield(context: &mut Context<'_>) -> Result<(), CommandError> 
     let (count, values) = options(context)?;
     let (key, now) = (context.key(1), context.fields_now());
     let found = context.read_hash(&key)?;
-    let mut random = Random::new(context.random());
-    let most = context.engine.settings.proto_max_bulk_len.load(Ordering::Relaxed);
-    let most = usize::try_from(most).unwrap_or(usize::MAX);
+    let (mut random, most) = (Random::new(context.random()), longest_reply(context));
     let (table, reply) = context.view_and_reply(&key);
-    let mut out = Out { reply, values, most };
-    let Some(hash) = found.and_then(|place| table.hash(place)).filter(|_| count != 0) else {
-        out.begin(0);
-        return Ok(());
+    let live = found.and_then(|place| table.hash(place)).map(|hash| Live::new(hash, now));
+    let out = match values {
+        true => Out::new(reply, most, begin_pairs, push_pair),
+        false => Out::new(
+            reply,
+            most,
+            |reply, count| reply.array(count),
+            |reply, field: Field<'_>| reply.bulk(field.name),
+        ),
     };
-    let live = hash.len_at(now);
-    let wanted = usize::try_from(count.unsigned_abs()).unwrap_or(usize::MAX);
-    if count < 0 {
-        return repeated(&hash, now, live, wanted, &mut random, &mut out);
-    }
-    distinct(&hash, now, live, wanted.min(live), &mut random, &mut out);
-    Ok(())
+    sampling::choose(live, count, &mut random, out)
 }
 
 /// How many are wanted (fewer than 0: the same one may come twice), and whether with their values.
 fn options(context: &Context<'_>) -> Result<(i64, bool), CommandError> {
-    let count = context.integer(2)?;
-    if count == i64::MIN {
-        return Err(CommandError::text(
-            "ERR value is out of range, value must between -9223372036854775807 and 9223372036854775807",
-        ));
-    }
+    let count = parse_count(context)?;
     let values = match context.args.get(3) {
         None => false,
         Some(word) if context.args.len() == 4 && word.eq_ignore_ascii_case(b"withvalues") => true,
@@ -75,129 +93,25 @@ fn one(context: &mut Context<'_>) -> Result<(), CommandError> {
     let found = context.read_hash(&key)?;
     let mut random = Random::new(context.random());
     let (table, reply) = context.view_and_reply(&key);
-    let field = found.and_then(|place| table.hash(place)).and_then(|hash| any(&hash, now, &mut random));
-    match field {
+    let live = found.and_then(|place| table.hash(place)).map(|hash| Live::new(hash, now));
+    match live.and_then(|live| sampling::any(&live, &mut random)) {
         Some(field) => reply.bulk(field.name),
         None => reply.null(),
     }
     Ok(())
 }
 
-/// Fields on their way into a reply.
-struct Out<'r, 'a> {
-    reply: &'r mut Writer<'a>,
-    values: bool,
-    /// Bytes that the reply may have.
-    most: usize,
+/// So many pairs follow: in the newer version of the protocol each is an array of its own.
+fn begin_pairs(reply: &mut Writer<'_>, count: usize) {
+    reply.array(if reply.protocol() == Protocol::Resp2 { count * 2 } else { count });
 }
 
-impl Out<'_, '_> {
-    /// Begins the reply: `count` fields will follow.
-    fn begin(&mut self, count: usize) {
-        let pairs = self.values && self.reply.protocol() == Protocol::Resp2;
-        self.reply.array(if pairs { count * 2 } else { count });
+fn push_pair(reply: &mut Writer<'_>, field: Field<'_>) {
+    if reply.protocol() == Protocol::Resp3 {
+        reply.array(2);
     }
-
-    fn push(&mut self, field: &Field<'_>) {
-        if self.values && self.reply.protocol() == Protocol::Resp3 {
-            self.reply.array(2);
-        }
-        self.reply.bulk(field.name);
-        if self.values {
-            self.reply.bulk(field.value);
-        }
-    }
-}
-
-/// A field chosen by chance, unless nearly all of them have expired.
-fn any<'a>(hash: &HashRef<'a>, now: Millis, random: &mut Random) -> Option<Field<'a>> {
-    (0..TRIES).find_map(|_| hash.random(random.next()).filter(|field| field.lives_at(now)))
-}
-
-/// `wanted` fields, each chosen anew.
-fn repeated(
-    hash: &HashRef<'_>,
-    now: Millis,
-    live: usize,
-    wanted: usize,
-    random: &mut Random,
-    out: &mut Out<'_, '_>,
-) -> Result<(), CommandError> {
-    if live > 0 && wanted.saturating_mul(LEAST_FIELD) > out.most {
-        return Err(OUT_OF_RANGE);
-    }
-    let wanted = if live == 0 { 0 } else { wanted };
-    let start = out.reply.len();
-    out.begin(wanted);
-    for _ in 0..wanted {
-        match any(hash, now, random) {
-            Some(field) => out.push(&field),
-            // Nearly all have expired: one of the others, by its rank.
-            None => sample(hash, now, live, 1, random, out),
-        }
-        if out.reply.is_full() {
-            break;
-        }
-        if out.reply.len() - start > out.most {
-            return Err(OUT_OF_RANGE);
-        }
-    }
-    Ok(())
-}
-
-/// `wanted` different fields, of `live` that there are.
-fn distinct(
-    hash: &HashRef<'_>,
-    now: Millis,
-    live: usize,
-    wanted: usize,
-    random: &mut Random,
-    out: &mut Out<'_, '_>,
-) {
-    out.begin(wanted);
-    let few = wanted <= TRY_AT_MOST && wanted.saturating_mul(TRY_BELOW) < live;
-    if !few || live != hash.len() {
-        return sample(hash, now, live, wanted, random, out);
-    }
-    let mut chosen: BTreeSet<&[u8]> = BTreeSet::new();
-    for _ in 0..wanted.saturating_mul(TRIES) {
-        let Some(field) = hash.random(random.next()) else { break };
-        if chosen.len() < wanted && chosen.insert(field.name) {
-            out.push(&field);
-        }
-    }
-    if chosen.len() < wanted {
-        // Chance was against it: what is missing is taken in order.
-        let mut missing = wanted - chosen.len();
-        hash.for_each(&mut |field| {
-            if missing > 0 && !chosen.contains(field.name) {
-                out.push(&field);
-                missing -= 1;
-            }
-        });
-    }
-}
-
-/// `wanted` of the `live` fields, on one walk: each has the chance to be among those still wanted, of those that
-/// are still to come.
-fn sample(
-    hash: &HashRef<'_>,
-    now: Millis,
-    live: usize,
-    wanted: usize,
-    random: &mut Random,
-    out: &mut Out<'_, '_>,
-) {
-    let (mut left, mut missing) = (live as u64, wanted as u64);
-    hash.for_each(&mut |field| {
-        if missing > 0 && field.lives_at(now) {
-            if random.next() % left < missing {
-                out.push(&field);
-                missing -= 1;
-            }
-            left -= 1;
-        }
-    });
+    reply.bulk(field.name);
+    reply.bulk(field.value);
 }
 
 #[cfg(test)]
