@@ -41,10 +41,7 @@ pub fn same(command: &Command, ours: &Value, theirs: &Value) -> bool {
             Closeness::ScanPairs => same_scan(ours, theirs, paired),
             Closeness::Count => same_count(ours, theirs),
             Closeness::Encoding => *ours == bulk("listpack") && *theirs == bulk("hashtable"),
-            Closeness::Near(most) => match (ours, theirs) {
-                (Value::Int(a), Value::Int(b)) => *a > 0 && *b > 0 && a.abs_diff(*b) <= most.unsigned_abs(),
-                _ => false,
-            },
+            Closeness::Near(most) => near(ours, theirs, most),
             Closeness::Kind => same_kind(ours, theirs),
             Closeness::Refused => matches!((ours, theirs), (Value::Error(_), Value::Error(_))),
         }
@@ -85,6 +82,7 @@ fn closeness(command: &Command) -> Closeness {
     match (upper(0).as_str(), upper(1).as_str()) {
         // Against a time set by the same command a millisecond ago; PTTL shows what came of it.
         ("EXPIRE" | "PEXPIRE", _) if compares_times => Closeness::Kind,
+        ("HEXPIRE" | "HPEXPIRE", _) if compares_times => Closeness::Count,
         // Redis 7.0 wants a word more than 7.2 before it looks at what was asked.
         ("COMMAND", "GETKEYS" | "GETKEYSANDFLAGS") if command.len() == 3 => Closeness::Refused,
         ("KEYS" | "HKEYS" | "HVALS", _) => Closeness::Unordered,
@@ -95,8 +93,8 @@ fn closeness(command: &Command) -> Closeness {
         ("HRANDFIELD" | "SRANDMEMBER", _) => Closeness::Count,
         ("CONFIG", "GET") => Closeness::Unordered,
         ("SCAN" | "SSCAN", _) => Closeness::Scan,
-        ("TTL" | "EXPIRETIME", _) => Closeness::Near(60),
-        ("PTTL" | "PEXPIRETIME", _) => Closeness::Near(60_000),
+        ("TTL" | "EXPIRETIME" | "HTTL" | "HEXPIRETIME", _) => Closeness::Near(60),
+        ("PTTL" | "PEXPIRETIME" | "HPTTL" | "HPEXPIRETIME", _) => Closeness::Near(60_000),
         // A random choice, the clock, an implementation's own figures, or a text that each version words anew;
         // and a key whose time is past may still be counted.
         ("DBSIZE" | "RANDOMKEY" | "TIME" | "LASTSAVE" | "LOLWUT" | "DUMP" | "ROLE" | "HELLO" | "INFO", _)
@@ -111,6 +109,17 @@ fn closeness(command: &Command) -> Closeness {
 
 fn bulk(text: &str) -> Value {
     Value::Bulk(text.into())
+}
+
+/// Whether two times, or lists of them, are at most so far apart.
+fn near(ours: &Value, theirs: &Value, most: i64) -> bool {
+    match (ours, theirs) {
+        (Value::Int(a), Value::Int(b)) => a == b || *a > 0 && *b > 0 && a.abs_diff(*b) <= most.unsigned_abs(),
+        (Value::Array(a), Value::Array(b)) => {
+            a.len() == b.len() && a.iter().zip(b).all(|(a, b)| near(a, b, most))
+        }
+        _ => false,
+    }
 }
 
 fn same_kind(ours: &Value, theirs: &Value) -> bool {

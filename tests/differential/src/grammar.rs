@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::iter::Peekable;
 use std::str::SplitWhitespace;
 
-use crate::Command;
+use crate::{Command, Peer};
 
 /// A part of a form.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -37,11 +37,13 @@ const TABLES: &[&str] = &[
     include_str!("commands/connection.txt"),
     include_str!("commands/generic.txt"),
     include_str!("commands/hash.txt"),
+    include_str!("commands/hash-fields.txt"),
     include_str!("commands/hyperloglog.txt"),
     include_str!("commands/pubsub.txt"),
     include_str!("commands/server.txt"),
     include_str!("commands/set.txt"),
     include_str!("commands/string.txt"),
+    include_str!("commands/string-newer.txt"),
     include_str!("commands/transaction.txt"),
     include_str!("commands/unknown.txt"),
 ];
@@ -59,15 +61,18 @@ pub struct Grammar {
 }
 
 impl Grammar {
-    /// The tables of all families.
+    /// The tables of all families whose replies are compared with those of `peer`.
     ///
     /// A line that begins with `=` has words of a kind of argument, one with `?` is a look, and what is neither is a
     /// form behind its weight; `commands/README.md` has the rest.
     #[must_use]
-    pub fn all() -> Self {
-        let lines = || TABLES.iter().flat_map(|table| table.lines()).map(str::trim);
+    pub fn of(peer: Peer) -> Self {
+        let lines_of = |table: &&'static str| table.lines().map(str::trim);
+        let own = TABLES.iter().filter(|table| Peer::of_table(table) == peer);
+        let lines = || own.clone().flat_map(lines_of);
         let mut words = Words::new();
-        for line in lines().filter_map(|line| line.strip_prefix('=')) {
+        // Words are shared by the tables of all.
+        for line in TABLES.iter().flat_map(lines_of).filter_map(|line| line.strip_prefix('=')) {
             let (kind, listed) = line.trim_start().split_once(' ').expect("a kind and its words");
             words.entry(kind).or_default().extend(read_words(listed));
         }
@@ -208,6 +213,7 @@ mod tests {
 
     #[test]
     fn the_table_can_be_read() {
-        assert!(Grammar::all().forms.len() > 50);
+        assert!(Grammar::of(Peer::Redis).forms.len() > 50);
+        assert!(Grammar::of(Peer::Valkey).forms.len() > 20);
     }
 }

@@ -13,11 +13,13 @@ mod compare;
 mod generate;
 mod grammar;
 mod pair;
+mod peer;
 
 pub use compare::same;
 pub use generate::Generator;
 pub use grammar::Grammar;
 pub use pair::{Difference, Pair, Protocol};
+pub use peer::Peer;
 
 /// A command: its name and arguments.
 pub type Command = Vec<Vec<u8>>;

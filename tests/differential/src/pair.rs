@@ -83,8 +83,8 @@ impl Pair {
     /// # Panics
     /// If one does not start.
     #[must_use]
-    pub fn start(ours: &Program) -> Self {
-        Self { ours: start(ours), theirs: start(&Program::redis()) }
+    pub fn start(ours: &Program, theirs: &Program) -> Self {
+        Self { ours: start(ours), theirs: start(theirs) }
     }
 
     /// Serialized values for RESTORE, made by the reference: integers of every width, short, long, compressed, hashes

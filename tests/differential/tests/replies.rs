@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use differential::{Generator, Grammar, Pair, Protocol};
+use differential::{Generator, Grammar, Pair, Peer, Protocol};
 use harness::Program;
 
 const LENGTH: usize = 300;
@@ -14,9 +14,13 @@ fn setting(name: &str, default: u64) -> u64 {
 }
 
 /// Runs the seeds; differences are shrunk, and the shortest for each command is reported.
-fn replies_are_equal(protocol: Protocol) {
-    let pair = Pair::start(&Program::redoubt());
-    let grammar = Grammar::all();
+fn replies_are_equal(protocol: Protocol, peer: Peer) {
+    let Some(theirs) = peer.program() else {
+        println!("{peer:?} is not on this machine: nothing is compared");
+        return;
+    };
+    let pair = Pair::start(&Program::redoubt(), &theirs);
+    let grammar = Grammar::of(peer);
     let payloads = pair.payloads();
     let first = setting("DIFFERENTIAL_FIRST_SEED", 1);
     let mut found: BTreeMap<String, (u64, differential::Difference)> = BTreeMap::new();
@@ -34,23 +38,29 @@ fn replies_are_equal(protocol: Protocol) {
         .values()
         .map(|(seed, difference)| format!("seed {seed}, {protocol:?}:\n{difference}"))
         .collect();
-    assert!(report.is_empty(), "replies differ from Redis:\n{}", report.join("\n"));
+    assert!(report.is_empty(), "replies differ from {peer:?}:\n{}", report.join("\n"));
 }
 
 #[test]
 fn replies_in_resp2_are_those_of_redis() {
-    replies_are_equal(Protocol::V2);
+    replies_are_equal(Protocol::V2, Peer::Redis);
 }
 
 #[test]
 fn replies_in_resp3_are_those_of_redis() {
-    replies_are_equal(Protocol::V3);
+    replies_are_equal(Protocol::V3, Peer::Redis);
+}
+
+#[test]
+fn replies_to_newer_commands_are_those_of_valkey() {
+    replies_are_equal(Protocol::V2, Peer::Valkey);
+    replies_are_equal(Protocol::V3, Peer::Valkey);
 }
 
 /// What is no RESP is answered with the same words, and the link is closed.
 #[test]
 fn malformed_requests_are_answered_as_redis_does() {
-    let pair = Pair::start(&Program::redoubt());
+    let pair = Pair::start(&Program::redoubt(), &Program::redis());
     let inputs: &[&[u8]] = &[
         b"PING\r\n",
         b"PING\n",

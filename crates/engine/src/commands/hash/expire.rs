@@ -3,7 +3,7 @@
 use clock::Millis;
 use keyspace::{Key, Place};
 
-use super::options::{fields_at, fields_word, parse_time};
+use super::options::{fields_at, fields_at_once, fields_word, parse_time};
 use crate::commands::time_arg::{Base, Unit, When};
 use crate::context::Context;
 use crate::error::CommandError;
@@ -61,7 +61,7 @@ pub(super) fn hpexpireat(context: &mut Context<'_>) -> Result<(), CommandError> 
 
 /// HPERSIST key FIELDS numfields field [field ...]
 pub(super) fn hpersist(context: &mut Context<'_>) -> Result<(), CommandError> {
-    let names = fields_at(context, fields_word(context.args, 2).filter(|&word| word == 2), 1)?;
+    let names = fields_at_once(context)?;
     let (key, now) = (context.key(1), context.fields_now());
     let found = context.find_hash(&key)?;
     context.reply.array(names.len());
@@ -173,7 +173,11 @@ fn log(context: &mut Context<'_>, command: &[&[u8]], names: &[&[u8]]) {
 
 /// HTTL key FIELDS numfields field [field ...]: replies with what `show` makes of each field's time.
 fn read(context: &mut Context<'_>, show: fn(Millis, Millis) -> i64) -> Result<(), CommandError> {
-    let names = fields_at(context, fields_word(context.args, 2).filter(|&word| word == 2), 1)?;
+    let names = fields_at_once(context).map_err(|error| match error {
+        CommandError::NotInteger => error,
+        // Alone among its kin.
+        _ => CommandError::Syntax,
+    })?;
     let (key, now) = (context.key(1), context.now);
     let found = context.read_hash(&key)?;
     context.reply.array(names.len());
@@ -255,7 +259,10 @@ mod tests {
             ("hexpire h 10 fields 1 a b", numfields),
             ("hexpire h 10 nx xx a b", numfields),
             ("httl h fields x a", "-ERR value is not an integer or out of range"),
-            ("httl h a 1 fields", numfields),
+            ("httl h a 1 fields", "-ERR syntax error"),
+            ("httl h fields 2 a", "-ERR syntax error"),
+            ("hpersist h fields 2 a", numfields),
+            ("hpersist h field 1 a", "-ERR syntax error"),
             ("hexpire h 10 fields 1", "-ERR wrong number of arguments for 'hexpire' command"),
         ]);
     }

@@ -11,6 +11,14 @@ use crate::error::CommandError;
 const NUMFIELDS: CommandError =
     CommandError::text("ERR numfields should be greater than 0 and match the provided number of fields");
 
+/// The fields of a command that has FIELDS at argument 2 and no other words.
+pub(super) fn fields_at_once<'a>(context: &Context<'a>) -> Result<Args<'a>, CommandError> {
+    if !context.arg(2).eq_ignore_ascii_case(b"fields") {
+        return Err(CommandError::Syntax);
+    }
+    fields_at(context, Some(2), 1)
+}
+
 /// The place of the word FIELDS, looked for from argument `from` on.
 pub(super) fn fields_word(args: Args<'_>, from: usize) -> Option<usize> {
     (from..args.len()).find(|&index| args[index].eq_ignore_ascii_case(b"fields"))
@@ -82,43 +90,52 @@ pub(super) struct Options {
 }
 
 impl Options {
-    /// Reads the words from argument 2 up to FIELDS.
-    pub(super) fn parse(
-        context: &Context<'_>,
+    /// Reads the words from argument 2 up to FIELDS, the fields behind it, `width` arguments each, and last a time, so
+    /// that of several faults the same is told as by Valkey.
+    pub(super) fn parse<'a>(
+        context: &Context<'a>,
         allowed: Words,
+        width: usize,
         name: &'static str,
-    ) -> Result<(Self, Option<usize>), CommandError> {
+    ) -> Result<(Self, Args<'a>), CommandError> {
         let mut options = Self::default();
+        let mut time = None;
         let mut index = 2;
         while let Some(word) = context.args.get(index) {
             let is = |name: &str, words: Words| {
                 allowed.contains(words) && word.eq_ignore_ascii_case(name.as_bytes())
             };
             match () {
-                () if word.eq_ignore_ascii_case(b"fields") => return Ok((options, Some(index))),
+                () if word.eq_ignore_ascii_case(b"fields") => {
+                    let fields = fields_at(context, Some(index), width)?;
+                    if let Some((index, unit, base)) = time {
+                        options.expiry = Expiry::At(parse_time(context, index, unit, base, name)?);
+                    }
+                    return Ok((options, fields));
+                }
                 () if is("nx", Words::CONDITIONS) => set_once(&mut options.key, false)?,
                 () if is("xx", Words::CONDITIONS) => set_once(&mut options.key, true)?,
                 () if is("fnx", Words::CONDITIONS) => set_once(&mut options.fields, false)?,
                 () if is("fxx", Words::CONDITIONS) => set_once(&mut options.fields, true)?,
                 () => {
-                    if options.expiry != Expiry::Unsaid {
+                    if time.is_some() || options.expiry != Expiry::Unsaid {
                         return Err(CommandError::Syntax);
                     }
-                    options.expiry = match () {
-                        () if is("keepttl", Words::KEEPTTL) => Expiry::Keep,
-                        () if is("persist", Words::PERSIST) => Expiry::Persist,
+                    match () {
+                        () if is("keepttl", Words::KEEPTTL) => options.expiry = Expiry::Keep,
+                        () if is("persist", Words::PERSIST) => options.expiry = Expiry::Persist,
                         () => {
                             let (unit, base) = time_word(word).ok_or(CommandError::Syntax)?;
                             index += 1;
                             context.args.get(index).ok_or(CommandError::Syntax)?;
-                            Expiry::At(parse_time(context, index, unit, base, name)?)
+                            time = Some((index, unit, base));
                         }
-                    };
+                    }
                 }
             }
             index += 1;
         }
-        Ok((options, None))
+        Err(NUMFIELDS)
     }
 }
 

@@ -4,14 +4,14 @@ use keyspace::Field;
 use resp::Args;
 
 use super::expire::Change;
-use super::options::{Expiry, Options, Words, fields_at, fields_word};
+use super::options::{Expiry, Options, Words, fields_at_once};
 use crate::context::Context;
 use crate::error::CommandError;
 use crate::notifications::Class;
 
 /// HGETDEL key FIELDS numfields field [field ...]
 pub(super) fn hgetdel(context: &mut Context<'_>) -> Result<(), CommandError> {
-    let names = fields_at(context, fields_word(context.args, 2).filter(|&word| word == 2), 1)?;
+    let names = fields_at_once(context)?;
     let key = context.key(1);
     let found = context.find_hash(&key)?;
     context.reply.array(names.len());
@@ -27,8 +27,7 @@ pub(super) fn hgetdel(context: &mut Context<'_>) -> Result<(), CommandError> {
 
 /// HGETEX key [EX s | PX ms | EXAT s | PXAT ms | PERSIST] FIELDS numfields field [field ...]
 pub(super) fn hgetex(context: &mut Context<'_>) -> Result<(), CommandError> {
-    let (options, word) = Options::parse(context, Words::PERSIST, "hgetex")?;
-    let names = fields_at(context, word, 1)?;
+    let (options, names) = Options::parse(context, Words::PERSIST, 1, "hgetex")?;
     let key = context.key(1);
     let found = context.find_hash(&key)?;
     context.reply.array(names.len());
@@ -52,8 +51,7 @@ pub(super) fn hgetex(context: &mut Context<'_>) -> Result<(), CommandError> {
 /// HSETEX key [NX | XX] [FNX | FXX] [EX s | PX ms | EXAT s | PXAT ms | KEEPTTL] FIELDS numfields field value
 /// [field value ...]
 pub(super) fn hsetex(context: &mut Context<'_>) -> Result<(), CommandError> {
-    let (options, word) = Options::parse(context, Words::KEEPTTL | Words::CONDITIONS, "hsetex")?;
-    let pairs = fields_at(context, word, 2)?;
+    let (options, pairs) = Options::parse(context, Words::KEEPTTL | Words::CONDITIONS, 2, "hsetex")?;
     let (key, now) = (context.key(1), context.fields_now());
     let mut found = context.find_hash(&key)?;
     let lives = |context: &mut Context<'_>, name| {

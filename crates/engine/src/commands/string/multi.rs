@@ -61,7 +61,7 @@ pub(super) fn msetex(context: &mut Context<'_>) -> Result<(), CommandError> {
     let count = resp::parse_i64(context.arg(1)).filter(|count| (1..=i64::from(i32::MAX)).contains(count));
     let count = count.ok_or(CommandError::text("ERR invalid numkeys value or out of range"))? as usize;
     if context.args.len() < 2 + count * 2 {
-        return Err(CommandError::text("ERR wrong number of key-value pairs"));
+        return Err(CommandError::Syntax);
     }
     let options = Options::parse(context.args, 2 + count * 2, Words::MSETEX)?;
     let at = options.expiry.at(context, "msetex")?;
@@ -118,7 +118,7 @@ mod tests {
             ("mget a b c", "*3|$1|5|$1|2|$-1"),
             ("msetex 0 a 5", "-ERR invalid numkeys value or out of range"),
             ("msetex x a 5", "-ERR invalid numkeys value or out of range"),
-            ("msetex 2 a 5 b", "-ERR wrong number of key-value pairs"),
+            ("msetex 2 a 5 b", "-ERR syntax error"),
             ("msetex 1 a 5 get", "-ERR syntax error"),
             ("msetex 1 a 5 ex 0", "-ERR invalid expire time in 'msetex' command"),
         ]);
