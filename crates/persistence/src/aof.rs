@@ -17,8 +17,10 @@
 
 use std::fmt;
 
+mod check;
 mod manifest;
 
+pub use check::{Checked, check};
 pub use manifest::{FileKind, Manifest, ManifestError, NamedFile};
 
 /// A place in the replication stream.

@@ -4,7 +4,9 @@
 //! start a server by such a name need not know.
 #![forbid(unsafe_code)]
 
-use std::path::Path;
+mod check;
+
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::error::ErrorKind;
@@ -50,6 +52,31 @@ enum Subcommands {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "FILE --OPTION VALUE")]
         arguments: Vec<String>,
     },
+    /// Say whether an RDB file can be loaded.
+    CheckRdb {
+        /// The file.
+        file: PathBuf,
+    },
+    /// Say whether an append-only file can be loaded; cut off a torn end.
+    CheckAof {
+        /// Cut off what is not whole at the end of the last file.
+        #[arg(long)]
+        fix: bool,
+        /// Cut off what was done after these Unix seconds, where the file says when.
+        #[arg(long, value_name = "SECONDS")]
+        truncate_to_timestamp: Option<i64>,
+        /// The manifest, or one file.
+        file: PathBuf,
+    },
+}
+
+/// Programs of Redis and Valkey that a subcommand stands for.
+fn subcommand_of(name: &str) -> Option<&'static str> {
+    match name.strip_prefix("redis-").or_else(|| name.strip_prefix("valkey-"))? {
+        "check-rdb" => Some("check-rdb"),
+        "check-aof" => Some("check-aof"),
+        _ => None,
+    }
 }
 
 fn main() -> ExitCode {
@@ -62,7 +89,9 @@ fn main() -> ExitCode {
     if matches!(name, "redis-server" | "valkey-server") {
         return server(&arguments.collect::<Vec<_>>());
     }
-    let cli = match Cli::try_parse() {
+    let as_subcommand = subcommand_of(name).into_iter().map(str::to_owned);
+    let cli = ["redoubt".to_owned()].into_iter().chain(as_subcommand).chain(std::env::args().skip(1));
+    let cli = match Cli::try_parse_from(cli) {
         Ok(cli) => cli,
         Err(error) if matches!(error.kind(), ErrorKind::InvalidSubcommand | ErrorKind::UnknownArgument) => {
             let said = arguments.collect::<Vec<_>>().join(" ");
@@ -76,6 +105,10 @@ fn main() -> ExitCode {
     match cli.command {
         Some(Subcommands::Server { arguments }) => server(&arguments),
         Some(Subcommands::Sentinel { arguments }) => sentinel(&arguments),
+        Some(Subcommands::CheckRdb { file }) => finish(check::rdb(&file)),
+        Some(Subcommands::CheckAof { fix, truncate_to_timestamp: until, file }) => {
+            finish(check::aof(&file, check::Repair { fix, until }))
+        }
         None if cli.version => {
             println!("Redoubt {} (speaks as Redis {REDIS_VERSION})", env!("CARGO_PKG_VERSION"));
             ExitCode::SUCCESS
@@ -83,6 +116,16 @@ fn main() -> ExitCode {
         None => {
             eprintln!("Say what to do: 'redoubt server' starts a server, 'redoubt --help' tells more.");
             ExitCode::from(2)
+        }
+    }
+}
+
+fn finish(outcome: anyhow::Result<()>) -> ExitCode {
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{error:#}");
+            ExitCode::FAILURE
         }
     }
 }

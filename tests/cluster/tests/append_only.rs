@@ -260,3 +260,41 @@ fn waitaof_waits_for_disks_here_and_at_replicas() {
     connection.run("SET a 3").expect_ok();
     assert_eq!(connection.run("WAITAOF 1 0 0").items()[0], Value::Int(1), "synced before it was answered");
 }
+
+fn check_aof(arguments: &[&str], answer: &str) -> (bool, String) {
+    let program = Program::redoubt();
+    let mut command = std::process::Command::new(program.binary());
+    command.arg("check-aof").args(arguments).stdin(std::process::Stdio::piped());
+    let mut child = command
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .expect("the program runs");
+    std::io::Write::write_all(&mut child.stdin.take().expect("piped"), answer.as_bytes()).expect("it reads");
+    let output = child.wait_with_output().expect("it ends");
+    let said = [output.stdout, output.stderr].concat();
+    (output.status.success(), String::from_utf8_lossy(&said).into_owned())
+}
+
+#[test]
+fn a_torn_file_is_found_and_repaired_by_hand() {
+    let mut node = Node::start(&Program::redoubt(), ALWAYS);
+    node.run("SET a 1").expect_ok();
+    node.kill();
+    let manifest = node.folder().join("appendonlydir/appendonly.aof.manifest");
+    let manifest = manifest.to_str().expect("a plain path");
+    assert!(check_aof(&[manifest], "").0);
+    let last = files(&node).pop().expect("an increment");
+    let whole = fs::read(&last).expect("it is there");
+    fs::write(&last, [&whole[..], b"*1\r\n$5\r\nMULTI\r\n*1\r\n"].concat()).expect("it can be written");
+    let (ok, said) = check_aof(&[manifest], "");
+    assert!(!ok && said.contains("--fix"), "{said}");
+    assert!(!check_aof(&["--fix", manifest], "n\n").0);
+    let (ok, said) = check_aof(&["--fix", manifest], "y\n");
+    assert!(ok && said.contains("Successfully truncated"), "{said}");
+    assert_eq!(fs::read(&last).expect("it is there"), whole);
+    node.add_options("--aof-load-truncated no");
+    node.launch();
+    is_loaded(&node);
+    assert_eq!(node.run("GET a").text(), "1");
+}

@@ -1,0 +1,205 @@
+//! Whether a file of commands is whole, without running them.
+
+use std::io::{self, Read};
+
+use resp::{Batch, Limits, Parser, ProtocolError};
+
+/// So much is read at once, or a command if it is longer.
+const PIECE: usize = 1 << 20;
+/// An annotation is no longer than this.
+const LONGEST_LINE: usize = 4096;
+
+/// What was found.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Checked {
+    /// How many commands there are up to `whole`.
+    pub commands: u64,
+    /// Up to where commands and transactions are whole.
+    pub whole: u64,
+    /// How long the file is.
+    pub len: u64,
+    /// What is wrong behind that, if it is more than a torn end.
+    pub error: Option<String>,
+    /// Where the first annotation stands that names a later time than was asked for.
+    pub past: Option<u64>,
+}
+
+impl Checked {
+    /// Whether there is nothing but whole commands.
+    #[must_use]
+    pub fn is_whole(&self) -> bool {
+        self.whole == self.len
+    }
+}
+
+/// Reads the commands of a file. `until` are the Unix seconds behind which nothing is asked for.
+///
+/// # Errors
+/// If it cannot be read.
+pub fn check(input: impl Read, until: Option<i64>) -> io::Result<Checked> {
+    let mut checker =
+        Checker { input, buffer: Vec::new(), at: 0, until, found: Checked::default(), open: None };
+    checker.run()?;
+    Ok(checker.found)
+}
+
+struct Checker<R> {
+    input: R,
+    /// Read and not yet looked at.
+    buffer: Vec<u8>,
+    /// Where that begins.
+    at: u64,
+    until: Option<i64>,
+    found: Checked,
+    /// Commands since a MULTI without its EXEC.
+    open: Option<u64>,
+}
+
+impl<R: Read> Checker<R> {
+    fn run(&mut self) -> io::Result<()> {
+        let mut parser = Parser::new();
+        loop {
+            let before = self.buffer.len();
+            let room = PIECE.max(before) as u64;
+            (&mut self.input).take(room).read_to_end(&mut self.buffer)?;
+            self.found.len += (self.buffer.len() - before) as u64;
+            if self.buffer.len() == before {
+                return Ok(());
+            }
+            while self.found.error.is_none() && self.look(&mut parser) {}
+            if self.found.error.is_some() {
+                self.found.len += io::copy(&mut self.input, &mut io::sink())?;
+                return Ok(());
+            }
+        }
+    }
+
+    /// Looks at what was read, up to the next annotation; says whether there was one.
+    fn look(&mut self, parser: &mut Parser) -> bool {
+        let limits = Limits { max_bulk_len: i64::from(u32::MAX), inline: false, ..Limits::default() };
+        let mut batch = Batch::default();
+        let parsed = parser.parse(&mut self.buffer, &mut batch, &limits);
+        for index in 0..batch.len() {
+            let bound = Bound::of(batch.args(index, &self.buffer).get(0).unwrap_or_default());
+            self.take(bound, batch.consumed(index + 1));
+        }
+        let mut done = parsed.consumed;
+        let rest = &self.buffer[done..];
+        let annotation = match parsed.error {
+            None => None,
+            Some(ProtocolError::ExpectedAsterisk(b'#')) => {
+                match rest.iter().position(|byte| *byte == b'\n') {
+                    None if rest.len() > LONGEST_LINE => {
+                        self.found.error = Some("an annotation without an end".to_owned());
+                        None
+                    }
+                    end => end,
+                }
+            }
+            Some(error) => {
+                self.found.error = Some(error.to_string());
+                None
+            }
+        };
+        if let Some(end) = annotation {
+            if is_past(&rest[..end], self.until) {
+                self.found.past.get_or_insert(self.at + done as u64);
+            }
+            done += end + 1;
+            if self.open.is_none() {
+                self.found.whole = self.at + done as u64;
+            }
+        }
+        self.buffer.drain(..done);
+        self.at += done as u64;
+        annotation.is_some()
+    }
+
+    /// A command that ends so far into what was read.
+    fn take(&mut self, bound: Bound, end: usize) {
+        let ended = match &mut self.open {
+            Some(inside) => {
+                *inside += 1;
+                if bound != Bound::End {
+                    return;
+                }
+                self.open.take().unwrap_or_default()
+            }
+            None if bound == Bound::Begin => {
+                self.open = Some(1);
+                return;
+            }
+            None => 1,
+        };
+        self.found.commands += ended;
+        self.found.whole = self.at + end as u64;
+    }
+}
+
+/// Whether a command begins or ends a transaction.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Bound {
+    Begin,
+    End,
+    None,
+}
+
+impl Bound {
+    fn of(name: &[u8]) -> Self {
+        match name {
+            name if name.eq_ignore_ascii_case(b"multi") => Self::Begin,
+            name if name.eq_ignore_ascii_case(b"exec") => Self::End,
+            _ => Self::None,
+        }
+    }
+}
+
+/// Whether an annotation names a time behind `until`.
+fn is_past(line: &[u8], until: Option<i64>) -> bool {
+    let time = line.strip_prefix(b"#TS:").map(<[u8]>::trim_ascii).and_then(resp::parse_i64);
+    matches!((time, until), (Some(time), Some(until)) if time > until)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SET: &str = "*3\r\n$3\r\nSET\r\n$1\r\na\r\n$1\r\n1\r\n";
+    const MULTI: &str = "*1\r\n$5\r\nMULTI\r\n";
+    const EXEC: &str = "*1\r\n$4\r\nexec\r\n";
+
+    fn found(text: &str, until: Option<i64>) -> Checked {
+        check(text.as_bytes(), until).unwrap()
+    }
+
+    #[test]
+    fn whole_commands_and_transactions_are_counted() {
+        let text = format!("#TS:5\r\n{SET}{MULTI}{SET}{EXEC}#TS:9\r\n{SET}");
+        let checked = found(&text, Some(7));
+        assert!(checked.is_whole() && checked.error.is_none());
+        assert_eq!((checked.commands, checked.past), (5, text.find("#TS:9").map(|at| at as u64)));
+    }
+
+    #[test]
+    fn wherever_it_is_torn_the_whole_part_ends_before() {
+        let text = format!("{SET}#TS:1\r\n{MULTI}{SET}{EXEC}{SET}");
+        let ends = [0, SET.len(), SET.len() + 7, text.len() - SET.len(), text.len()];
+        for len in 0..=text.len() {
+            let checked = found(&text[..len], None);
+            let whole = *ends.iter().rfind(|end| **end <= len).unwrap();
+            assert_eq!((checked.whole, checked.error), (whole as u64, None), "{len}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_command_is_said() {
+        for (bad, reason) in
+            [("nonsense\r\n", "expected '*', got 'n'"), ("*1\r\n:1\r\n", "expected '$', got ':'")]
+        {
+            let text = format!("{SET}{bad}{SET}");
+            let checked = found(&text, None);
+            assert_eq!((checked.whole, checked.len), (SET.len() as u64, text.len() as u64));
+            assert!(checked.error.unwrap().ends_with(reason));
+        }
+    }
+}

@@ -1,0 +1,162 @@
+//! `redoubt check-rdb` and `redoubt check-aof`: whether files can be loaded, and what of them.
+//!
+//! They say it as the tools do that users know (redis-check-rdb, redis-check-aof), and are called by those names, too.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, BufRead, Read};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result, bail};
+use persistence::aof::{Checked, Manifest, check};
+use persistence::{Item, Limits, RdbLoader};
+
+/// What a file of keys has.
+#[derive(Debug, Default)]
+struct Counted {
+    keys: u64,
+    expires: u64,
+    expired: u64,
+}
+
+/// Checks an RDB file and tells of it.
+///
+/// # Errors
+/// It cannot be read, or not to its end.
+pub(crate) fn rdb(path: &Path) -> Result<()> {
+    println!("[offset 0] Checking RDB file {}", path.display());
+    let file = File::open(path).with_context(|| format!("Cannot open file {}", path.display()))?;
+    let mut loader = RdbLoader::new(io::BufReader::new(file), Limits::default())?;
+    let mut counted = Counted::default();
+    let now = now_millis();
+    let outcome = loop {
+        let offset = loader.offset();
+        match loader.next_item() {
+            Ok(None) => break Ok(()),
+            Err(error) => break Err(error),
+            Ok(Some(Item::Aux { name, value })) => println!(
+                "[offset {offset}] AUX FIELD {} = '{}'",
+                String::from_utf8_lossy(name),
+                String::from_utf8_lossy(value)
+            ),
+            Ok(Some(Item::Sizes { db, .. })) => println!("[offset {offset}] Selecting DB ID {db}"),
+            Ok(Some(Item::Entry(entry))) => {
+                counted.keys += 1;
+                counted.expires += u64::from(entry.expiry.is_some());
+                counted.expired += u64::from(entry.expiry.is_some_and(|expiry| expiry.0 < now));
+            }
+            Ok(Some(Item::More { .. } | Item::Function(_))) => {}
+        }
+    };
+    match &outcome {
+        Ok(()) => println!("[offset {}] \\o/ RDB looks OK! \\o/", loader.offset()),
+        Err(error) => println!("--- RDB ERROR DETECTED ---\n[offset {}] {}", error.offset, error.reason),
+    }
+    println!("[info] {} keys read", counted.keys);
+    println!("[info] {} expires", counted.expires);
+    println!("[info] {} already expired", counted.expired);
+    Ok(outcome?)
+}
+
+fn now_millis() -> i64 {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
+}
+
+/// What is to be done with an append-only file that is not whole.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Repair {
+    /// Cut off a torn end.
+    pub(crate) fix: bool,
+    /// Cut off what was done after this time.
+    pub(crate) until: Option<i64>,
+}
+
+/// Checks an append-only file, by its manifest or a file of it, and repairs it if that is wanted.
+///
+/// # Errors
+/// It cannot be read, is not whole, or cannot be repaired.
+pub(crate) fn aof(path: &Path, repair: Repair) -> Result<()> {
+    let files = files_of(path)?;
+    let last = files.len().saturating_sub(1);
+    for (index, (file, name)) in files.iter().enumerate() {
+        if is_rdb(file)? {
+            rdb(file)?;
+            println!("{name} is valid");
+            continue;
+        }
+        let checked = check(io::BufReader::new(File::open(file)?), repair.until)?;
+        println!(
+            "AOF analyzed: filename={}, size={}, ok_up_to={}, commands={}, diff={}",
+            file.display(),
+            checked.len,
+            checked.whole,
+            checked.commands,
+            checked.len - checked.whole
+        );
+        settle(file, name, &checked, repair, index == last)?;
+    }
+    println!("All AOF files and manifest are valid");
+    Ok(())
+}
+
+/// Cuts one file back, if that is needed and wanted.
+fn settle(file: &Path, name: &str, checked: &Checked, repair: Repair, is_last: bool) -> Result<()> {
+    let to = match checked.past {
+        Some(past) if past < checked.whole => past,
+        _ if checked.is_whole() => {
+            println!("{name} is valid");
+            return Ok(());
+        }
+        _ => checked.whole,
+    };
+    if let Some(error) = &checked.error {
+        println!("{:#x}: {error}", checked.whole);
+    }
+    if !is_last {
+        bail!("{name} is not whole, and not the last: what follows it would be lost. Repair it by hand");
+    }
+    if !repair.fix && repair.until.is_none() {
+        bail!("{name} is not valid. Use the --fix option to try fixing it.");
+    }
+    println!(
+        "This will shrink the AOF {name} from {} bytes, with {} bytes, to {to} bytes",
+        checked.len,
+        checked.len - to
+    );
+    print!("Continue? [y/N]: ");
+    io::Write::flush(&mut io::stdout())?;
+    let mut answer = String::new();
+    io::stdin().lock().read_line(&mut answer)?;
+    if !answer.trim().eq_ignore_ascii_case("y") {
+        bail!("Aborting...");
+    }
+    let file = OpenOptions::new().write(true).open(file)?;
+    file.set_len(to)?;
+    file.sync_all()?;
+    println!("Successfully truncated AOF {name}");
+    Ok(())
+}
+
+/// The files to be checked, each with what it is.
+fn files_of(path: &Path) -> Result<Vec<(PathBuf, String)>> {
+    let in_path = || format!("Cannot open file {}", path.display());
+    let mut head = Vec::new();
+    File::open(path).with_context(in_path)?.take(5).read_to_end(&mut head)?;
+    if head != b"file " {
+        return Ok(vec![(path.to_owned(), format!("AOF {}", path.display()))]);
+    }
+    println!("Start checking Multi Part AOF");
+    let manifest = Manifest::parse(&std::fs::read_to_string(path).with_context(in_path)?)?;
+    let folder = path.parent().unwrap_or(Path::new("."));
+    let base = manifest.base.iter().map(|file| (folder.join(&file.name), format!("BASE AOF {}", file.name)));
+    let increments = manifest.increments.iter();
+    let increments = increments.map(|file| (folder.join(&file.name), format!("INCR AOF {}", file.name)));
+    Ok(base.chain(increments).collect())
+}
+
+fn is_rdb(path: &Path) -> Result<bool> {
+    let mut head = Vec::new();
+    let file = File::open(path).with_context(|| format!("Cannot open file {}", path.display()))?;
+    file.take(6).read_to_end(&mut head)?;
+    Ok(head.starts_with(b"REDIS") || head.starts_with(b"VALKEY"))
+}
