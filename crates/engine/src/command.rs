@@ -154,6 +154,8 @@ pub enum Run {
     Here(Handler),
     /// The same, and it may wait for its keys. Of [`Flags::BLOCKING`].
     MayBlock(BlockingHandler),
+    /// The engine, and it runs others: a script.
+    Script(BlockingHandler),
     /// The shell: it needs I/O, time, or something that the engine does not know.
     Node(NodeCommand),
     /// The engine: the commands that this client has queued.
@@ -495,6 +497,13 @@ impl Command {
     pub const fn may_block(mut self, handler: BlockingHandler) -> Self {
         self.flags = self.flags.union(Flags::BLOCKING);
         self.run = Run::MayBlock(handler);
+        self
+    }
+
+    /// Run by the engine, and runs other commands.
+    #[must_use]
+    pub const fn script(mut self, handler: BlockingHandler) -> Self {
+        self.run = Run::Script(handler);
         self
     }
 

@@ -14,6 +14,7 @@ mod pubsub;
 mod replication;
 mod sampling;
 mod scanning;
+mod scripting;
 pub(crate) mod sentinel;
 mod server;
 mod set;
@@ -41,6 +42,7 @@ pub(crate) const TABLE: &[&[Command]] = &[
     hyperloglog::COMMANDS,
     pubsub::COMMANDS,
     replication::COMMANDS,
+    scripting::COMMANDS,
     server::COMMANDS,
     server::DEBUG,
     server::LATENCY,

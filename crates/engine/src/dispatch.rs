@@ -11,6 +11,7 @@
 mod admission;
 pub(crate) mod context;
 mod pipeline;
+mod script;
 mod slots;
 mod transaction;
 mod waiting;
@@ -292,6 +293,13 @@ impl Engine {
         let flow = match entry.command.run {
             Run::Here(handler) => self.perform(pipeline, request, entry, done(handler), asked),
             Run::MayBlock(handler) => self.perform(pipeline, request, entry, handler, asked),
+            Run::Script(handler) => loop {
+                let flow = self.perform(pipeline, request, entry, handler, asked);
+                if !std::mem::take(&mut pipeline.again) {
+                    break flow;
+                }
+                pipeline.context.slots.release();
+            },
             Run::Exec => {
                 let start = pipeline.context.reply.len();
                 match self.exec(&mut pipeline.context, asked) {
@@ -346,6 +354,7 @@ impl Engine {
         let holds_all = entry.command.reach == Reach::AllSlots;
         context.begin(entry, request.args, request.key.as_ref(), holds_all);
         let outcome = handle(context, entry.command, handler);
+        context.turn = None;
         if context.session.tracks {
             context.note_reads(entry.command);
         }
@@ -361,6 +370,10 @@ impl Engine {
         }
         match outcome {
             Ok(Outcome::Done) => self.count(pipeline, entry, request.args, start),
+            Ok(Outcome::Again) => {
+                pipeline.again = true;
+                Flow::Done
+            }
             Ok(Outcome::Block(wait)) if pipeline.context.session.may_wait() => {
                 self.block(&mut pipeline.context, entry, request.args, wait, asked)
             }

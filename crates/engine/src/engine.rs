@@ -7,6 +7,7 @@ use acl::Users;
 use arc_swap::ArcSwap;
 use keyspace::{Keyspace, Table};
 use parking_lot::{Mutex, RwLock};
+use scripting::Scripts;
 use slot_routing::{ReplOffset, Slot, Topology};
 
 use crate::bin::Bin;
@@ -24,6 +25,7 @@ use crate::notifications::Absent;
 use crate::pause::Pauses;
 use crate::pubsub::PubSub;
 use crate::random::Random;
+use crate::scripting::{ScriptHooks, Scripting};
 use crate::settings::Settings;
 use crate::stats::WorkerStats;
 use crate::tracking::TrackingTable;
@@ -63,6 +65,10 @@ pub struct Engine {
     pub acl_log: Mutex<acl::Log>,
     /// How often users have changed.
     pub(crate) users_version: AtomicU64,
+    /// Scripts and functions, and what the threads' interpreters are at.
+    pub scripts: Scripts,
+    /// What scripts reach of the shell.
+    pub script_hooks: ScriptHooks,
     pub(crate) expiry_cursor: ExpiryCursor,
     pub(crate) watches: Watches,
     pub(crate) waits: Waits,
@@ -90,6 +96,8 @@ pub struct Worker {
     pub(crate) evictor: Evictor,
     /// Tables that a command emptied, until its slots are free again.
     pub(crate) garbage: Vec<Table>,
+    /// What runs scripts.
+    pub(crate) scripting: Scripting,
     /// The number, in its batch, of the request that runs or ran last.
     pub running: usize,
     /// A monotonic clock in nanoseconds, read once a command for the statistics.
@@ -146,6 +154,8 @@ impl Engine {
             latency: LatencyMonitor::default(),
             pubsub: PubSub::default(),
             tracking: TrackingTable::default(),
+            scripts: Scripts::default(),
+            script_hooks: ScriptHooks::default(),
             expiry_cursor: ExpiryCursor::default(),
             watches: Watches::default(),
             waits: Waits::default(),
@@ -179,6 +189,7 @@ impl Engine {
             told: Told::nothing(),
             evictor: Evictor::default(),
             garbage: Vec::new(),
+            scripting: Scripting::default(),
             running: 0,
             nanos,
         }

@@ -41,6 +41,8 @@ bitflags! {
         const SLOTS_HELD = 1 << 11;
         /// The append-only file cannot be written.
         const AOF_FAILED = 1 << 12;
+        /// A script has run for longer than the server has patience.
+        const BUSY = 1 << 13;
     }
 }
 
@@ -166,6 +168,10 @@ pub struct Settings {
     pub hash_bounds: AtomicBounds,
     /// `hll-sparse-max-bytes`
     pub hll_sparse_bytes: AtomicUsize,
+    /// Milliseconds after which a script is busy (`busy-reply-threshold`); 0 is never.
+    pub busy_reply_threshold: AtomicI64,
+    /// Whether scripts have `getfenv` and `setfenv` (`lua-enable-insecure-api`).
+    pub lua_deprecated_api: AtomicBool,
     /// DEBUG (`enable-debug-command`).
     pub debug_command: Permission,
     /// MODULE LOAD and its kin (`enable-module-command`).
@@ -205,6 +211,8 @@ impl Default for Settings {
             set_bounds: Limits::default().set.listpack.into(),
             hash_bounds: Limits::default().hash.into(),
             hll_sparse_bytes: AtomicUsize::new(3000),
+            busy_reply_threshold: AtomicI64::new(5000),
+            lua_deprecated_api: AtomicBool::new(false),
             debug_command: Permission::default(),
             module_command: Permission::default(),
             protected_configs: Permission::default(),

@@ -40,6 +40,8 @@ pub enum Outcome {
     Done,
     /// It has nothing to reply yet, has written nothing and changed nothing.
     Block(Wait),
+    /// It has done nothing, and is to begin again with the script turn: it needs slots that it has not named.
+    Again,
 }
 
 /// What a command waits for.

@@ -19,12 +19,45 @@ pub struct LockedSlots<'k> {
     one: Option<SlotGuard<'k>>,
     /// All of them, if there are several.
     several: Vec<SlotGuard<'k>>,
+    /// In place of both: what somebody else has locked and lends.
+    lent: Loan<'k>,
+}
+
+/// Slots that somebody else has locked, nearly always one.
+#[derive(Debug, Default)]
+struct Loan<'k> {
+    first: Option<Lent<'k>>,
+    more: Vec<Lent<'k>>,
+}
+
+impl<'k> Loan<'k> {
+    fn iter_mut(&mut self) -> impl Iterator<Item = &mut Lent<'k>> {
+        self.first.iter_mut().chain(&mut self.more)
+    }
+
+    fn iter(&self) -> impl Iterator<Item = &Lent<'k>> {
+        self.first.iter().chain(&self.more)
+    }
+}
+
+impl<'k> FromIterator<Lent<'k>> for Loan<'k> {
+    fn from_iter<I: IntoIterator<Item = Lent<'k>>>(lent: I) -> Self {
+        let mut lent = lent.into_iter();
+        Self { first: lent.next(), more: lent.collect() }
+    }
+}
+
+/// The data of a slot that somebody else has locked.
+#[derive(Debug)]
+struct Lent<'k> {
+    slot: Slot,
+    data: &'k mut SlotData,
 }
 
 impl<'k> LockedSlots<'k> {
     pub(crate) fn acquire(keyspace: &'k Keyspace, slots: &[Slot]) -> Self {
         if let &[only] = slots {
-            return Self { one: Some(keyspace.lock(only)), several: Vec::new() };
+            return Self { one: Some(keyspace.lock(only)), ..Self::default() };
         }
         let mut wanted: SmallVec<[Slot; 4]> = slots.into();
         wanted.sort_unstable();
@@ -45,14 +78,14 @@ impl<'k> LockedSlots<'k> {
                 }
             }
             several.sort_unstable_by_key(SlotGuard::slot);
-            return Self { one: None, several };
+            return Self { several, ..Self::default() };
         }
     }
 
     /// Locks every slot in rising order.
     #[must_use]
     pub fn all(turn: &ScriptTurn<'k>) -> Self {
-        Self { one: None, several: Slot::all().map(|slot| turn.keyspace.lock(slot)).collect() }
+        Self { several: Slot::all().map(|slot| turn.keyspace.lock(slot)).collect(), ..Self::default() }
     }
 
     /// Locks one slot more, if it is not among them.
@@ -63,17 +96,54 @@ impl<'k> LockedSlots<'k> {
         }
     }
 
+    /// Locks one slot more, if it is not among them and nobody else has it; says whether it is locked here.
+    pub fn try_add(&mut self, keyspace: &'k Keyspace, slot: Slot) -> bool {
+        if self.has(slot) {
+            return true;
+        }
+        let Some(guard) = keyspace.try_lock(slot) else { return false };
+        self.several.extend(self.one.take());
+        let place = self.several.partition_point(|other| other.slot() < slot);
+        self.several.insert(place, guard);
+        true
+    }
+
+    /// Lends some of the locked slots to whoever works on them next: one that is not among them is left out.
+    pub fn lend(&mut self, slots: &[Slot]) -> LockedSlots<'_> {
+        let lent = match (&mut self.one, slots) {
+            (Some(guard), slots) => {
+                slots.contains(&guard.slot()).then(|| Lent::of(guard)).into_iter().collect()
+            }
+            (None, &[only]) => {
+                let place = self.several.binary_search_by_key(&only, SlotGuard::slot).ok();
+                place.map(|place| Lent::of(&mut self.several[place])).into_iter().collect()
+            }
+            (None, slots) => {
+                let wanted = |guard: &&mut SlotGuard<'k>| slots.contains(&guard.slot());
+                self.several.iter_mut().filter(wanted).map(Lent::of).collect()
+            }
+        };
+        LockedSlots { lent, ..LockedSlots::default() }
+    }
+
+    /// Lends all of them.
+    pub fn lend_all(&mut self) -> LockedSlots<'_> {
+        let lent = self.one.iter_mut().chain(&mut self.several).map(Lent::of).collect();
+        LockedSlots { lent, ..LockedSlots::default() }
+    }
+
     /// Unlocks them.
     #[inline]
     pub fn release(&mut self) {
         self.one = None;
         self.several.clear();
+        self.lent = Loan::default();
     }
 
     /// Whether no slot is locked here.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.one.is_none() && self.several.is_empty()
+        self.one.is_none() && self.several.is_empty() && self.lent.first.is_none()
     }
 
     /// Makes `slot` the only one that is locked here, which it may have been before or, since it was touched,
@@ -115,14 +185,16 @@ impl<'k> LockedSlots<'k> {
         self.one = Some(keyspace.lock(slot));
     }
 
+    /// The guard of a slot that is not lent.
     #[inline(always)]
-    fn guard(&self, slot: Slot) -> &SlotGuard<'k> {
+    fn guard(&self, slot: Slot) -> Option<&SlotGuard<'k>> {
         match &self.one {
             Some(guard) => {
                 assert_eq!(guard.slot(), slot, "a command touches only the slots it locked");
-                guard
+                Some(guard)
             }
-            None => &self.several[Self::place_among(&self.several, slot)],
+            None if !self.several.is_empty() => Some(&self.several[Self::place_among(&self.several, slot)]),
+            None => None,
         }
     }
 
@@ -132,17 +204,26 @@ impl<'k> LockedSlots<'k> {
             .expect("a command touches only the slots it locked")
     }
 
+    fn lent(&self, slot: Slot) -> &SlotData {
+        let lent = self.lent.iter().find(|lent| lent.slot == slot);
+        lent.expect("a command touches only the slots it locked").data
+    }
+
     /// Whether `slot` is among the locked ones.
     #[must_use]
     pub fn has(&self, slot: Slot) -> bool {
         self.one.as_ref().is_some_and(|guard| guard.slot() == slot)
             || self.several.binary_search_by_key(&slot, SlotGuard::slot).is_ok()
+            || self.lent.iter().any(|lent| lent.slot == slot)
     }
 
     /// The data of `slot`, which must be among the locked ones.
     #[inline(always)]
     pub fn slot(&self, slot: Slot) -> &SlotData {
-        self.guard(slot)
+        match self.guard(slot) {
+            Some(guard) => guard,
+            None => self.lent(slot),
+        }
     }
 
     /// The same, to be changed.
@@ -153,9 +234,13 @@ impl<'k> LockedSlots<'k> {
                 assert_eq!(guard.slot(), slot, "a command touches only the slots it locked");
                 guard
             }
-            None => {
+            None if !self.several.is_empty() => {
                 let place = Self::place_among(&self.several, slot);
                 &mut self.several[place]
+            }
+            None => {
+                let lent = self.lent.iter_mut().find(|lent| lent.slot == slot);
+                lent.expect("a command touches only the slots it locked").data
             }
         }
     }
@@ -163,11 +248,21 @@ impl<'k> LockedSlots<'k> {
     /// Looks a key of a locked slot up in database `db`, and says when and how often it was used.
     #[inline(always)]
     pub fn find(&self, db: u16, key: &Key<'_>, now: Millis) -> (Found, Usage) {
-        self.guard(key.slot()).find(db, key, now)
+        match self.guard(key.slot()) {
+            Some(guard) => guard.find(db, key, now),
+            None => self.lent(key.slot()).view(db).find_with_usage(key, now),
+        }
     }
 
     /// The locked slots in rising order.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut SlotData> {
-        self.one.iter_mut().chain(&mut self.several).map(|guard| &mut **guard)
+        let lent = self.lent.iter_mut().map(|lent| &mut *lent.data);
+        self.one.iter_mut().chain(&mut self.several).map(|guard| &mut **guard).chain(lent)
+    }
+}
+
+impl<'k> Lent<'k> {
+    fn of(guard: &'k mut SlotGuard<'_>) -> Self {
+        Self { slot: guard.slot(), data: &mut **guard }
     }
 }

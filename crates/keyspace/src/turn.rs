@@ -4,6 +4,8 @@
 //! that names its keys as it goes, whatever takes every slot), one at a time is let: its holder waits for others,
 //! none of whom waits for it with a slot in hand. What asks for a [`ScriptTurn`] cannot be called without it.
 
+use std::time::Duration;
+
 use parking_lot::MutexGuard;
 
 use crate::keyspace::Keyspace;
@@ -20,5 +22,11 @@ impl Keyspace {
     #[must_use]
     pub fn script_turn(&self) -> ScriptTurn<'_> {
         ScriptTurn { keyspace: self, _held: self.turn.lock() }
+    }
+
+    /// The script turn, if it is free within `time`. The caller may hold slots, since it does not wait for ever.
+    #[must_use]
+    pub fn script_turn_within(&self, time: Duration) -> Option<ScriptTurn<'_>> {
+        self.turn.try_lock_for(time).map(|held| ScriptTurn { keyspace: self, _held: held })
     }
 }

@@ -6,6 +6,7 @@ use keyspace::{Detached, Limits, Packed, Value};
 use crate::checksum::Checksum;
 use crate::decode::Source;
 use crate::encode::Encoder;
+use crate::rdb::FUNCTION;
 use crate::value::{self, ValueBuffer};
 use crate::{Dialect, REDIS_VERSIONS, VALKEY_VERSIONS};
 
@@ -74,6 +75,40 @@ pub fn restore<'a>(
         }
         value::read_more(&mut source, buffer).map_err(|_| RestoreError::BadData)?;
     }
+}
+
+/// Serializes libraries of functions as FUNCTION DUMP does.
+#[must_use]
+pub fn dump_functions<'a>(codes: impl Iterator<Item = &'a [u8]>) -> Vec<u8> {
+    const NEVER: &str = "writing to memory does not fail";
+    let mut encoder = Encoder::new(Vec::new(), true, true);
+    for code in codes {
+        encoder.byte(FUNCTION).expect(NEVER);
+        encoder.string(code).expect(NEVER);
+    }
+    encoder.bytes(&Dialect::Redis.written_version().to_le_bytes()).expect(NEVER);
+    let checksum = encoder.checksum().expect(NEVER);
+    encoder.bytes(&checksum.to_le_bytes()).expect(NEVER);
+    encoder.into_out().expect(NEVER)
+}
+
+/// The texts of the libraries in a payload of FUNCTION DUMP.
+///
+/// # Errors
+/// A wrong checksum or version, or something that is no library.
+pub fn restore_functions(payload: &[u8], max_string: u64) -> Result<Vec<Vec<u8>>, RestoreError> {
+    let body = verified(payload).ok_or(RestoreError::VersionOrChecksum)?;
+    let mut source = Source::new(body, body.len(), max_string, false);
+    let mut codes = Vec::new();
+    while source.offset() < body.len() as u64 {
+        if source.byte().map_err(|_| RestoreError::BadData)? != FUNCTION {
+            return Err(RestoreError::BadData);
+        }
+        let mut code = Vec::new();
+        source.string(&mut code).map_err(|_| RestoreError::BadData)?;
+        codes.push(code);
+    }
+    Ok(codes)
 }
 
 /// The payload without its trailer, if that is right.

@@ -154,6 +154,12 @@ impl<'a> Args<'a> {
         Self { buffer: self.buffer, spans: &self.spans[first.min(self.spans.len())..] }
     }
 
+    /// The first `count` arguments.
+    #[must_use]
+    pub fn first(&self, count: usize) -> Self {
+        Self { buffer: self.buffer, spans: &self.spans[..count.min(self.spans.len())] }
+    }
+
     /// The arguments in order.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = &'a [u8]> + DoubleEndedIterator + use<'a> {
         let Self { buffer, spans } = *self;

@@ -11,6 +11,7 @@ const FLOORS: &[(&str, u8)] = &[
     ("acl", 1),
     ("config", 1),
     ("keyspace", 1),
+    ("scripting", 1),
     ("consensus", 2),
     ("gossip", 2),
     ("persistence", 2),

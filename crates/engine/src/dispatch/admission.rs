@@ -82,7 +82,7 @@ impl Engine {
         }
         let flow = match command.run {
             Run::Node(node) => Flow::Node(node),
-            Run::Here(_) | Run::MayBlock(_) | Run::Exec | Run::Container => Flow::Done,
+            Run::Here(_) | Run::MayBlock(_) | Run::Script(_) | Run::Exec | Run::Container => Flow::Done,
         };
         Ok(Admitted { entry, flow })
     }

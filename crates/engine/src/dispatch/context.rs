@@ -8,7 +8,7 @@ mod keys;
 mod slots;
 
 use clock::Millis;
-use keyspace::{Key, LockedSlots, Usage};
+use keyspace::{Key, LockedSlots, ScriptTurn, Usage};
 use resp::{Args, Writer};
 use slot_routing::Slot;
 
@@ -37,11 +37,15 @@ pub struct Context<'a> {
     pub now: Millis,
     pub(crate) worker: &'a mut Worker,
     /// The command's number.
-    index: usize,
+    pub(in crate::dispatch) index: usize,
     /// The key that was hashed when the batch was prepared, and its place.
     prepared: Option<&'a (usize, Key<'a>)>,
     /// Whether `slots` are all there are.
-    holds_all: bool,
+    pub(in crate::dispatch) holds_all: bool,
+    /// The right to wait for more slots, if the command has it.
+    pub(in crate::dispatch) turn: Option<ScriptTurn<'a>>,
+    /// Whether the command may give back everything and begin again.
+    pub(in crate::dispatch) may_begin_again: bool,
     /// How a key is that is used now, unless it matters how often (LFU).
     used_now: Usage,
 }
@@ -72,6 +76,8 @@ impl<'a> Context<'a> {
             index: 0,
             prepared: None,
             holds_all: false,
+            turn: None,
+            may_begin_again: true,
             used_now: Usage::lru(now),
         }
     }

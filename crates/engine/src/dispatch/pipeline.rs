@@ -27,6 +27,8 @@ pub(super) struct Pipeline<'a> {
     held: SmallVec<[SlotGuard<'a>; AHEAD]>,
     /// The slots that are locked for the command that runs, or has just run, are such slots.
     pub(super) changed: bool,
+    /// The command that has just run is to begin again.
+    pub(super) again: bool,
 }
 
 impl<'a> Pipeline<'a> {
@@ -44,6 +46,7 @@ impl<'a> Pipeline<'a> {
             clock,
             held: SmallVec::new(),
             changed: false,
+            again: false,
         }
     }
 

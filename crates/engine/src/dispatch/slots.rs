@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 
 use super::pipeline::Pipeline;
 use super::{Context, Prepared};
-use crate::command::{Command, Flags, Reach};
+use crate::command::{Command, Flags, Reach, Run};
 use crate::engine::Engine;
 use crate::error::CommandError;
 use crate::keys::KeyFlags;
@@ -83,7 +83,11 @@ impl Engine {
             None => {
                 pipeline.ahead.clear();
                 pipeline.settle();
-                self.lock_found(&mut pipeline.context.slots, entry, request.args)?
+                if matches!(entry.command.run, Run::Script(_)) {
+                    self.lock_script(&mut pipeline.context, entry, request.args)?
+                } else {
+                    self.lock_found(&mut pipeline.context.slots, entry, request.args)?
+                }
             }
         };
         if let (Some(topology), Some(slot), Origin::Client) =
@@ -118,7 +122,7 @@ impl Engine {
     }
 
     /// Locks the slots of a command that has not one key at a fixed place; says which of them it is routed by.
-    fn lock_found<'r>(
+    pub(super) fn lock_found<'r>(
         &'r self,
         locked: &mut LockedSlots<'r>,
         entry: &Registered,

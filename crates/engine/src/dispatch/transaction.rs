@@ -161,9 +161,9 @@ impl Engine {
             }
             let outcome = match entry.command.run {
                 Run::Here(handler) => handle(&mut context, entry.command, handler),
-                Run::MayBlock(handler) => {
+                Run::MayBlock(handler) | Run::Script(handler) => {
                     handle(&mut context, entry.command, handler).map(|outcome| match outcome {
-                        Outcome::Done => {}
+                        Outcome::Done | Outcome::Again => {}
                         Outcome::Block(wait) => (wait.nothing)(&mut context.reply),
                     })
                 }

@@ -20,7 +20,7 @@ pub use loader::{Entry, Item, Limits, RdbLoader, Used};
 pub use writer::{Info, RdbWriter, Uses, WriteOptions};
 
 const SLOT_INFO: u8 = 244;
-const FUNCTION: u8 = 245;
+pub(crate) const FUNCTION: u8 = 245;
 const FUNCTION_BEFORE_7: u8 = 246;
 const MODULE_AUX: u8 = 247;
 const IDLE: u8 = 248;

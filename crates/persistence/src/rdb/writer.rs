@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use clock::Millis;
 use keyspace::{LfuSettings, Shown, SnapshotEntry};
 
-use super::{AUX, END, EXPIRE_MILLIS, FREQUENCY, IDLE, RESIZE_DB, SELECT_DB};
+use super::{AUX, END, EXPIRE_MILLIS, FREQUENCY, FUNCTION, IDLE, RESIZE_DB, SELECT_DB};
 use crate::Dialect;
 use crate::encode::Encoder;
 use crate::value;
@@ -95,6 +95,15 @@ impl<W: Write> RdbWriter<W> {
         }
         writer.aux_number("aof-base", i64::from(info.aof_base))?;
         Ok(writer)
+    }
+
+    /// Writes a library of functions. To be called before the first key.
+    ///
+    /// # Errors
+    /// Those of `out`.
+    pub fn function(&mut self, code: &[u8]) -> io::Result<()> {
+        self.encoder.byte(FUNCTION)?;
+        self.encoder.string(code)
     }
 
     fn aux_number(&mut self, name: &str, value: i64) -> io::Result<()> {

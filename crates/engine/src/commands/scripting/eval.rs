@@ -1,0 +1,104 @@
+//! Running scripts and functions.
+
+use std::sync::Arc;
+
+use scripting::Script;
+
+use crate::context::Context;
+use crate::error::CommandError;
+use crate::scripting::{Runnable, sha_of};
+use crate::waiting::Outcome;
+
+const NO_SCRIPT: CommandError = CommandError::text("NOSCRIPT No matching script. Please use EVAL.");
+
+pub(super) fn eval(context: &mut Context<'_>) -> Result<Outcome, CommandError> {
+    run_text(context, false)
+}
+
+pub(super) fn eval_ro(context: &mut Context<'_>) -> Result<Outcome, CommandError> {
+    run_text(context, true)
+}
+
+pub(super) fn evalsha(context: &mut Context<'_>) -> Result<Outcome, CommandError> {
+    run_known(context, false)
+}
+
+pub(super) fn evalsha_ro(context: &mut Context<'_>) -> Result<Outcome, CommandError> {
+    run_known(context, true)
+}
+
+pub(super) fn fcall(context: &mut Context<'_>) -> Result<Outcome, CommandError> {
+    call(context, false)
+}
+
+pub(super) fn fcall_ro(context: &mut Context<'_>) -> Result<Outcome, CommandError> {
+    call(context, true)
+}
+
+/// How many keys the command says it has.
+fn count_keys(context: &Context<'_>, no_number: CommandError) -> Result<usize, CommandError> {
+    let count = context.integer(2).map_err(|_| no_number)?;
+    if count > context.args.len() as i64 - 3 {
+        return Err(CommandError::text("ERR Number of keys can't be greater than number of args"));
+    }
+    usize::try_from(count).map_err(|_| CommandError::text("ERR Number of keys can't be negative"))
+}
+
+fn run_text(context: &mut Context<'_>, read_only: bool) -> Result<Outcome, CommandError> {
+    let keys = count_keys(context, CommandError::NotInteger)?;
+    let what = match context.take_found() {
+        Some(found) => found,
+        None => Runnable::Script(context.learn(context.arg(1), false)?),
+    };
+    run(context, &what, keys, read_only)
+}
+
+fn run_known(context: &mut Context<'_>, read_only: bool) -> Result<Outcome, CommandError> {
+    let keys = count_keys(context, CommandError::NotInteger)?;
+    let what = match context.take_found() {
+        Some(found) => found,
+        None => {
+            let script = sha_of(context.arg(1)).and_then(|sha| context.engine.scripts.find(&sha));
+            Runnable::Script(script.ok_or(NO_SCRIPT)?)
+        }
+    };
+    run(context, &what, keys, read_only)
+}
+
+fn call(context: &mut Context<'_>, read_only: bool) -> Result<Outcome, CommandError> {
+    let found = context.take_found().or_else(|| {
+        let (library, place) = context.engine.scripts.functions.find(context.arg(1))?;
+        Some(Runnable::Function(library, place))
+    });
+    let what = found.ok_or(CommandError::text("ERR Function not found"))?;
+    let keys = count_keys(context, CommandError::text("ERR Bad number of keys provided"))?;
+    run(context, &what, keys, read_only)
+}
+
+fn run(
+    context: &mut Context<'_>,
+    what: &Runnable,
+    keys: usize,
+    read_only: bool,
+) -> Result<Outcome, CommandError> {
+    context.may_start(what.flags(), read_only)?;
+    if let Runnable::Script(script) = what {
+        script.touch(context.now.0 as u64);
+    }
+    context.run_script(what, keys, read_only)
+}
+
+impl Context<'_> {
+    /// The script of this text, which is compiled here and known to all afterwards.
+    pub(super) fn learn(&mut self, text: &[u8], keep: bool) -> Result<Arc<Script>, CommandError> {
+        let script = Script::new(text).map_err(|error| CommandError::Text(error.to_string().into()))?;
+        let script = match self.engine.scripts.find(&script.sha) {
+            Some(known) => known,
+            None => Arc::new(script),
+        };
+        self.compile_first(&script)?;
+        let script = self.engine.scripts.add(script, keep);
+        self.note_text(text, &script);
+        Ok(script)
+    }
+}

@@ -1,0 +1,491 @@
+//! A script on its way: what it runs, under which locks, and what becomes of that.
+//!
+//! The slots of the keys that a script names are locked before it runs, and it runs to its end under them; what it
+//! calls works on those slots, which are lent to it. A call about another slot goes beyond what was named. If the
+//! script holds nothing yet it takes the script turn first, and may then wait for any slot. If it has written nothing,
+//! it is ended and begins again with the turn; it is remembered for that, so that next time it takes the turn at once.
+//! If it has written already, it takes the slot if that is free, or the turn once nobody has it; only if the
+//! turn's holder keeps both for a tenth of a second does the call fail, since that holder may wait for this script's slots. In
+//! cluster mode the same holds for a node's own slots.
+//!
+//! What the calls change is logged as one transaction when the script ends.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use keyspace::LockedSlots;
+use resp::{Args, Protocol, Request, Writer};
+use scripting::{Call, Failure, Host, Library, Script, ScriptFlags, Stop};
+use slot_routing::{Ownership, Slot};
+use smallvec::SmallVec;
+
+use super::slots::handle;
+use super::{Context, Ran};
+use crate::command::{Flags, Reach, Run};
+use crate::engine::Engine;
+use crate::error::CommandError;
+use crate::lookup::Registered;
+use crate::scripting::Runnable;
+use crate::session::Origin;
+use crate::settings::Gate;
+use crate::stats::add;
+use crate::waiting::Outcome;
+
+/// For so many rounds a call waits for a slot that somebody holds, or for the script turn.
+const PATIENCE: u32 = 1000;
+const ROUND: Duration = Duration::from_micros(100);
+
+/// Why a call of a script did not run.
+enum Denied {
+    /// It gets this error.
+    Error(CommandError),
+    /// It must end.
+    Stop(Stop),
+}
+
+impl From<CommandError> for Denied {
+    fn from(error: CommandError) -> Self {
+        Self::Error(error)
+    }
+}
+
+fn denied(text: &'static str) -> Denied {
+    Denied::Error(CommandError::text(text))
+}
+
+/// What a script reaches of its server.
+struct Reached<'c, 'a> {
+    context: &'c mut Context<'a>,
+    what: &'c Runnable,
+    /// It must not write.
+    read_only: bool,
+    flags: ScriptFlags,
+    /// The last reply it got.
+    reply: Vec<u8>,
+    /// It has written.
+    dirty: bool,
+    /// Whether the log would have what it does.
+    logged: bool,
+    /// The database of the last effect.
+    logged_db: u16,
+    /// In cluster mode: the slot of its keys.
+    slot: Option<Slot>,
+    running: Arc<scripting::Running>,
+}
+
+impl Engine {
+    /// Locks the slots of the keys that a script names; all of it under the script turn if it is known to go beyond
+    /// them.
+    pub(super) fn lock_script<'r>(
+        &'r self,
+        context: &mut Context<'r>,
+        entry: &Registered,
+        args: Args<'_>,
+    ) -> Result<Option<Slot>, CommandError> {
+        context.slots.release();
+        let found = self.runnable(&context.worker.scripting, entry.command.name, args);
+        let roams = found.as_ref().is_some_and(Runnable::roams);
+        let crosses = found.as_ref().is_some_and(|found| found.flags().allow_cross_slot);
+        context.worker.scripting.found = found;
+        if !roams && !crosses {
+            return self.lock_found(&mut context.slots, entry, args);
+        }
+        let slots = self.slots_of(entry, args);
+        if self.topology.is_some() && !crosses && slots.iter().any(|slot| *slot != slots[0]) {
+            return Err(CommandError::CrossSlot);
+        }
+        if roams {
+            let turn = self.keyspace.script_turn();
+            slots.iter().for_each(|slot| context.slots.add(&turn, *slot));
+            context.turn = Some(turn);
+        } else {
+            context.slots = self.keyspace.lock_many(&slots);
+        }
+        Ok(slots.first().copied())
+    }
+}
+
+impl<'a> Context<'a> {
+    /// What this command is to run, if that was found when its slots were locked.
+    pub(crate) fn take_found(&mut self) -> Option<Runnable> {
+        self.worker.scripting.found.take()
+    }
+
+    /// Asks what a script says of itself against what holds now.
+    pub(crate) fn may_start(&self, flags: ScriptFlags, read_only: bool) -> Result<(), CommandError> {
+        let engine = self.engine;
+        if read_only && flags.declared && !flags.no_writes {
+            return Err(CommandError::text("ERR Can not execute a script with write flag using *_ro command."));
+        }
+        if self.session.origin != Origin::Client {
+            return Ok(());
+        }
+        if flags.no_cluster && engine.topology.is_some() {
+            return Err(CommandError::text("ERR Can not run script on cluster, 'no-cluster' flag is set."));
+        }
+        let gate = engine.settings.gate();
+        if gate.contains(Gate::MASTER_DOWN) && !flags.allow_stale && flags.declared {
+            return Err(CommandError::MasterDown);
+        }
+        if !flags.declared || flags.no_writes || read_only {
+            return Ok(());
+        }
+        let refusals = [
+            (Gate::READ_ONLY_REPLICA, CommandError::text("READONLY You can't write against a read only replica.")),
+            (Gate::MISCONF, CommandError::MisConf),
+            (Gate::NO_REPLICAS, CommandError::NoReplicas),
+        ];
+        if let Some((_, error)) = refusals.into_iter().find(|(state, _)| gate.contains(*state)) {
+            return Err(error);
+        }
+        if gate.contains(Gate::OUT_OF_MEMORY) && !flags.allow_oom {
+            let text = "OOM allow-oom flag is not set on the script, can not run it when used memory > 'maxmemory'";
+            return Err(CommandError::text(text));
+        }
+        Ok(())
+    }
+
+    /// Sees whether a script that nobody knows compiles.
+    pub(crate) fn compile_first(&mut self, script: &Arc<Script>) -> Result<(), CommandError> {
+        let (engine, nanos) = (self.engine, self.worker.nanos);
+        let mut interpreter = self.worker.scripting.take(engine, nanos);
+        let compiled = interpreter.compile(script, engine.scripts.len());
+        self.worker.scripting.put_back(interpreter);
+        compiled.map_err(described)
+    }
+
+    /// Has this thread know a script by its text.
+    pub(crate) fn note_text(&mut self, text: &[u8], script: &Arc<Script>) {
+        let hash = self.engine.keyspace.hash_part(text);
+        self.worker.scripting.note_text(hash, script.clone());
+    }
+
+    /// What a library's text says it is.
+    pub(crate) fn load_library(&mut self, code: &[u8]) -> Result<Library, CommandError> {
+        let (engine, nanos) = (self.engine, self.worker.nanos);
+        let mut interpreter = self.worker.scripting.take(engine, nanos);
+        let library = interpreter.load_library(code);
+        self.worker.scripting.put_back(interpreter);
+        library.map_err(|error| CommandError::Text(error.to_string().into()))
+    }
+
+    /// Runs a script or a function whose first key is argument 3.
+    pub(crate) fn run_script(
+        &mut self,
+        what: &Runnable,
+        keys: usize,
+        read_only: bool,
+    ) -> Result<Outcome, CommandError> {
+        let (engine, db) = (self.engine, self.session.db);
+        let patience = engine.settings.busy_reply_threshold.load(std::sync::atomic::Ordering::Relaxed);
+        let call = Call { command: self.args, keys, patience: u64::try_from(patience).unwrap_or(0) };
+        let nanos = self.worker.nanos;
+        let mut interpreter = self.worker.scripting.take(engine, nanos);
+        let compiled = match what {
+            Runnable::Script(script) => interpreter.compile(script, 1000),
+            Runnable::Function(library, _) => interpreter
+                .compile_library(library, &engine.scripts.functions)
+                .map_err(|error| Failure::Error { text: error.to_string(), counted: false }),
+        };
+        let flags = what.flags();
+        let mut reached = Reached {
+            what,
+            read_only: read_only || flags.no_writes,
+            flags,
+            reply: std::mem::take(&mut self.worker.scripting.reply),
+            dirty: false,
+            logged: self.worker.effects.wanted,
+            logged_db: db,
+            slot: None,
+            running: interpreter.running().clone(),
+            context: self,
+        };
+        let ran = compiled.and_then(|()| match what {
+            Runnable::Script(script) => interpreter.run(script, &call, &mut reached),
+            Runnable::Function(library, place) => {
+                interpreter.run_function(library, &library.functions[*place].name, &call, &mut reached)
+            }
+        });
+        let Reached { mut reply, logged, logged_db, .. } = reached;
+        reply.clear();
+        if reply.capacity() > super::LONG {
+            reply = Vec::new();
+        }
+        self.worker.scripting.reply = reply;
+        self.session.db = db;
+        self.worker.effects.wanted = logged;
+        if logged_db != db && self.worker.effects.any {
+            self.worker.effects.select(db);
+        }
+        if let Ok(outcome) = &ran {
+            outcome.write(&mut self.reply);
+        }
+        self.worker.scripting.put_back(interpreter);
+        self.end_script(ran.map(drop), what)
+    }
+
+    fn end_script(&mut self, ran: Result<(), Failure>, what: &Runnable) -> Result<Outcome, CommandError> {
+        let engine = self.engine;
+        if engine.settings.gate().contains(Gate::BUSY) && !engine.scripts.any_busy() {
+            engine.settings.set_gate(Gate::BUSY, false);
+        }
+        match ran {
+            Ok(()) => Ok(Outcome::Done),
+            Err(Failure::Again) => {
+                what.set_roams();
+                Ok(Outcome::Again)
+            }
+            // The command that failed was counted.
+            Err(Failure::Error { text, counted: true }) => {
+                add(&self.worker.stats.commands[self.index].failed, 1);
+                self.reply.error(&text);
+                Ok(Outcome::Done)
+            }
+            Err(failure) => Err(described(failure)),
+        }
+    }
+}
+
+fn described(failure: Failure) -> CommandError {
+    CommandError::Text(match failure {
+        Failure::Syntax(text) => format!("ERR Error compiling script (new function): {text}").into(),
+        Failure::Error { text, .. } => text.into(),
+        Failure::Again => "ERR the script did not run".into(),
+    })
+}
+
+impl Host for Reached<'_, '_> {
+    fn call(&mut self, request: &Request, protocol: Protocol) -> Result<&[u8], Stop> {
+        self.reply.clear();
+        match self.run(request.args(), protocol) {
+            Ok(()) => {}
+            Err(Denied::Stop(stop)) => return Err(stop),
+            Err(Denied::Error(error)) => {
+                let text = error.to_string();
+                self.context.worker.stats.count_error(&text);
+                Writer::new(&mut self.reply, protocol).error(&text);
+            }
+        }
+        Ok(&self.reply)
+    }
+
+    fn set_replicated(&mut self, replicated: bool) {
+        self.context.worker.effects.wanted = self.logged && replicated;
+    }
+
+    fn may_run(&mut self, request: &Request) -> Option<bool> {
+        let entry = self.context.engine.commands().lookup(request.args())?;
+        entry.command.accepts(request.args().len()).then_some(true)
+    }
+}
+
+impl Reached<'_, '_> {
+    fn run(&mut self, args: Args<'_>, protocol: Protocol) -> Result<(), Denied> {
+        let engine = self.context.engine;
+        let found = engine.commands().lookup(args);
+        let entry = found.ok_or_else(|| denied("ERR Unknown Redis command called from script"))?;
+        self.admit(entry, args)?;
+        let slots = self.hold(entry, args)?;
+        self.check_cluster(entry, args, &slots)?;
+        self.perform(entry, args, protocol, &slots)
+    }
+
+    /// Asks everything that may keep a call from running, but where its keys are. Where the client's rights are asked.
+    fn admit(&mut self, entry: &'static Registered, args: Args<'_>) -> Result<(), Denied> {
+        let command = entry.command;
+        if !command.accepts(args.len()) || matches!(command.run, Run::Container) {
+            return Err(denied("ERR Wrong number of args calling Redis command from script"));
+        }
+        let runs = matches!(command.run, Run::Here(_) | Run::MayBlock(_));
+        if command.flags.contains(Flags::NOSCRIPT) || !runs {
+            return Err(denied("ERR This Redis command is not allowed from script"));
+        }
+        let (gate, flags) = (self.context.engine.settings.gate(), command.flags);
+        let from_client = self.context.session.origin == Origin::Client;
+        if gate.contains(Gate::MASTER_DOWN) && !flags.contains(Flags::STALE) && from_client {
+            return Err(denied("ERR Can not execute the command on a stale replica"));
+        }
+        if self.read_only && flags.intersects(Flags::WRITE.union(Flags::MAY_REPLICATE)) {
+            return Err(denied("ERR Write commands are not allowed from read-only scripts."));
+        }
+        if !from_client || self.dirty {
+            return Ok(());
+        }
+        if flags.contains(Flags::WRITE) {
+            let refusals = [
+                (Gate::MISCONF, CommandError::MisConf),
+                (Gate::READ_ONLY_REPLICA, CommandError::ReadOnlyReplica),
+                (Gate::NO_REPLICAS, CommandError::NoReplicas),
+            ];
+            if let Some((_, error)) = refusals.into_iter().find(|(state, _)| gate.contains(*state)) {
+                return Err(Denied::Error(error));
+            }
+        }
+        if gate.contains(Gate::OUT_OF_MEMORY) && flags.contains(Flags::DENYOOM) && !self.flags.allow_oom {
+            return Err(Denied::Error(CommandError::OutOfMemory));
+        }
+        Ok(())
+    }
+
+    /// The slots that a call works on, locked; an empty list for one that goes through all of them.
+    fn hold(&mut self, entry: &Registered, args: Args<'_>) -> Result<SmallVec<[Slot; 4]>, Denied> {
+        match entry.command.reach {
+            Reach::Keys => {
+                let slots = self.context.engine.slots_of(entry, args);
+                if !slots.iter().all(|slot| self.context.slots.has(*slot)) {
+                    self.go_beyond(&slots)?;
+                }
+                Ok(slots)
+            }
+            // Its place in the log's order is the script's.
+            Reach::FirstArgument => Ok(SmallVec::new()),
+            Reach::EachSlot | Reach::AllSlots => {
+                if !self.context.holds_all {
+                    let all: Vec<Slot> = Slot::all().collect();
+                    self.go_beyond(&all)?;
+                    self.context.holds_all = true;
+                }
+                Ok(SmallVec::new())
+            }
+        }
+    }
+
+    /// Locks slots that the script did not name.
+    #[cold]
+    fn go_beyond(&mut self, slots: &[Slot]) -> Result<(), Denied> {
+        let engine = self.context.engine;
+        if self.context.turn.is_none() && self.context.slots.is_empty() {
+            self.what.set_roams();
+            self.context.turn = Some(engine.keyspace.script_turn());
+        }
+        if self.context.turn.is_none() && !self.dirty && self.context.may_begin_again {
+            return Err(Denied::Stop(Stop::Again));
+        }
+        for slot in slots {
+            self.add(*slot)?;
+        }
+        // What was locked now may be served elsewhere, or no longer, as for any command.
+        let gate = engine.settings.gate();
+        if self.context.session.origin == Origin::Client && gate.intersects(Gate::PAUSED) && !self.dirty {
+            return Err(denied("ERR Writes are paused, and the script touches keys that it does not name"));
+        }
+        Ok(())
+    }
+
+    fn add(&mut self, slot: Slot) -> Result<(), Denied> {
+        let context = &mut *self.context;
+        let keyspace = &context.engine.keyspace;
+        if let Some(turn) = &context.turn {
+            context.slots.add(turn, slot);
+            return Ok(());
+        }
+        self.what.set_roams();
+        for _ in 0..PATIENCE {
+            if context.slots.try_add(keyspace, slot) {
+                return Ok(());
+            }
+            if let Some(turn) = keyspace.script_turn_within(ROUND) {
+                context.slots.add(&turn, slot);
+                context.turn = Some(turn);
+                return Ok(());
+            }
+        }
+        Err(denied("ERR A key that the script does not name is in use, and waiting for it could never end"))
+    }
+
+    /// The rules of a cluster.
+    fn check_cluster(&mut self, entry: &Registered, args: Args<'_>, slots: &[Slot]) -> Result<(), Denied> {
+        let engine = self.context.engine;
+        let (Some(topology), Origin::Client, Some(first)) =
+            (&engine.topology, self.context.session.origin, slots.first())
+        else {
+            return Ok(());
+        };
+        let gate = engine.settings.gate();
+        if gate.contains(Gate::CLUSTER_DOWN) {
+            let reads = &engine.settings.cluster_allow_reads_when_down;
+            if !reads.load(std::sync::atomic::Ordering::Relaxed) {
+                return Err(denied("ERR Script attempted to execute a command while the cluster is down"));
+            }
+            if entry.command.flags.contains(Flags::WRITE) {
+                return Err(denied(
+                    "ERR Script attempted to execute a write command while the cluster is down and readonly",
+                ));
+            }
+        }
+        let crosses = slots.iter().any(|slot| slot != first);
+        let foreign = |context: &Context<'_>| {
+            slots.iter().any(|slot| context.slots.slot(*slot).ownership() != Ownership::Mine)
+        };
+        if crosses && !self.flags.allow_cross_slot || foreign(self.context) {
+            let Context { session, slots: locked, now, .. } = &mut *self.context;
+            let access = engine.access(session, args, entry, session.asking, locked, *now);
+            let ownership = locked.slot(*first).ownership();
+            let routed = engine.check_route(&topology.load(), *first, ownership, access);
+            if crosses || routed.is_err() {
+                return Err(denied("ERR Script attempted to access a non local key in a cluster node"));
+            }
+        }
+        match self.slot {
+            Some(slot) if slot != *first && !self.flags.allow_cross_slot => {
+                Err(denied("ERR Script attempted to access keys that do not hash to the same slot"))
+            }
+            Some(_) => Ok(()),
+            None => {
+                self.slot = Some(*first);
+                Ok(())
+            }
+        }
+    }
+
+    /// Runs the call under the slots that are held.
+    fn perform(
+        &mut self,
+        entry: &'static Registered,
+        args: Args<'_>,
+        protocol: Protocol,
+        slots: &[Slot],
+    ) -> Result<(), Denied> {
+        let outer = &mut *self.context;
+        let (engine, nanos, holds_all) = (outer.engine, outer.worker.nanos, outer.holds_all);
+        if entry.command.flags.contains(Flags::WRITE) && !self.dirty {
+            self.dirty = true;
+            self.running.set_dirty();
+        }
+        let lent: LockedSlots<'_> = match entry.command.reach {
+            Reach::EachSlot | Reach::AllSlots => outer.slots.lend_all(),
+            Reach::Keys | Reach::FirstArgument => outer.slots.lend(slots),
+        };
+        let reply = Writer::new(&mut self.reply, protocol);
+        let mut context = Context::new(engine, outer.worker, outer.session, outer.now, reply);
+        context.slots = lent;
+        let db = context.session.db;
+        if db != self.logged_db {
+            self.logged_db = db;
+            context.worker.effects.select(db);
+        }
+        context.begin(entry, args, None, holds_all);
+        let begin = nanos();
+        let outcome = match entry.command.run {
+            Run::Here(handler) => handle(&mut context, entry.command, handler),
+            Run::MayBlock(handler) => {
+                handle(&mut context, entry.command, handler).map(|outcome| match outcome {
+                    Outcome::Done | Outcome::Again => {}
+                    Outcome::Block(wait) => (wait.nothing)(&mut context.reply),
+                })
+            }
+            Run::Script(_) | Run::Node(_) | Run::Exec | Run::Container => Ok(()),
+        };
+        if context.session.tracks {
+            context.note_reads(entry.command);
+        }
+        context.worker.effects.end_command(args);
+        let ran = Ran { entry, args, nanos: nanos().saturating_sub(begin), reply_len: context.reply.len() };
+        engine.account(&context.worker.stats, context.session, context.now, &ran);
+        if let Err(error) = outcome {
+            add(&context.worker.stats.commands[entry.index].failed, 1);
+            return Err(Denied::Error(error));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,152 @@
+//! What a thread keeps to run scripts and functions, and what scripts reach of the shell.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use resp::Args;
+use scripting::{Interpreter, Library, Options, Script};
+
+use crate::engine::Engine;
+
+/// So many texts of EVAL a thread knows at once, without their SHA1.
+const KNOWN_TEXTS: usize = 512;
+
+/// The version of the data model and the scripting interface that scripts are told.
+const VERSION: &str = "7.2.4";
+const VERSION_NUMBER: u32 = 0x0007_0204;
+
+/// What scripts reach of the shell.
+#[derive(Debug, Clone, Copy)]
+pub struct ScriptHooks {
+    /// Takes the lines of `redis.log`: the level from 0 to 3, and the text.
+    pub log: fn(u8, &str),
+    /// Told once by a script that has run for longer than the server has patience, on the thread that it keeps.
+    pub on_busy: fn(),
+}
+
+impl Default for ScriptHooks {
+    fn default() -> Self {
+        Self { log: |_, _| {}, on_busy: || {} }
+    }
+}
+
+/// What a command is to run.
+#[derive(Debug, Clone)]
+pub(crate) enum Runnable {
+    /// A script.
+    Script(Arc<Script>),
+    /// The function at this place of a library.
+    Function(Arc<Library>, usize),
+}
+
+impl Runnable {
+    /// Whether it has touched keys that it did not name.
+    pub(crate) fn roams(&self) -> bool {
+        match self {
+            Self::Script(script) => script.roams.load(Ordering::Relaxed),
+            Self::Function(library, _) => library.roams.load(Ordering::Relaxed),
+        }
+    }
+
+    pub(crate) fn set_roams(&self) {
+        match self {
+            Self::Script(script) => script.roams.store(true, Ordering::Relaxed),
+            Self::Function(library, _) => library.roams.store(true, Ordering::Relaxed),
+        }
+    }
+
+    /// What it says of itself.
+    pub(crate) fn flags(&self) -> scripting::ScriptFlags {
+        match self {
+            Self::Script(script) => script.flags,
+            Self::Function(library, place) => library.functions[*place].flags,
+        }
+    }
+}
+
+/// One thread's scripts.
+#[derive(Debug, Default)]
+pub(crate) struct Scripting {
+    /// Made when the first script comes.
+    interpreter: Option<Box<Interpreter>>,
+    /// Whether it has `getfenv` and `setfenv`.
+    deprecated_api: bool,
+    /// Scripts by the hashes of their texts.
+    texts: HashMap<u64, Arc<Script>>,
+    /// What the next command is to run, if that was found when its slots were locked.
+    pub(crate) found: Option<Runnable>,
+    /// Memory for the replies that scripts get.
+    pub(crate) reply: Vec<u8>,
+}
+
+impl Scripting {
+    /// The interpreter, for as long as something runs there. To be put back.
+    pub(crate) fn take(&mut self, engine: &Engine, nanos: fn() -> u64) -> Box<Interpreter> {
+        let deprecated_api = engine.settings.lua_deprecated_api.load(Ordering::Relaxed);
+        let fits = deprecated_api == self.deprecated_api;
+        self.deprecated_api = deprecated_api;
+        self.interpreter.take().filter(|_| fits).unwrap_or_else(|| {
+            let ScriptHooks { log, on_busy } = engine.script_hooks;
+            Box::new(Interpreter::new(
+                &engine.scripts,
+                &Options {
+                    version: VERSION,
+                    version_number: VERSION_NUMBER,
+                    server_name: "redis",
+                    deprecated_api,
+                    nanos,
+                    log,
+                    on_busy,
+                },
+            ))
+        })
+    }
+
+    pub(crate) fn put_back(&mut self, interpreter: Box<Interpreter>) {
+        self.interpreter = Some(interpreter);
+    }
+
+    /// The script of this text, if this thread knows it.
+    pub(crate) fn by_text(&self, hash: u64, text: &[u8]) -> Option<Arc<Script>> {
+        self.texts.get(&hash).filter(|script| *script.text == *text && script.is_live()).cloned()
+    }
+
+    pub(crate) fn note_text(&mut self, hash: u64, script: Arc<Script>) {
+        if self.texts.len() >= KNOWN_TEXTS {
+            self.texts.retain(|_, script| script.is_live());
+        }
+        if self.texts.len() >= 2 * KNOWN_TEXTS {
+            self.texts.clear();
+        }
+        self.texts.insert(hash, script);
+    }
+
+    /// The script of this name, if this thread has compiled it.
+    pub(crate) fn by_sha(&self, sha: &[u8; 40]) -> Option<Arc<Script>> {
+        self.interpreter.as_ref()?.known(sha)
+    }
+}
+
+impl Engine {
+    /// What a command that runs a script or a function is to run, if it is known.
+    pub(crate) fn runnable(&self, scripting: &Scripting, name: &str, args: Args<'_>) -> Option<Runnable> {
+        let word = args.get(1)?;
+        if name.starts_with("fcall") {
+            let (library, place) = self.scripts.functions.find(word)?;
+            return Some(Runnable::Function(library, place));
+        }
+        if name.starts_with("evalsha") {
+            let sha = sha_of(word)?;
+            let script = scripting.by_sha(&sha).or_else(|| self.scripts.find(&sha))?;
+            return Some(Runnable::Script(script));
+        }
+        scripting.by_text(self.keyspace.hash_part(word), word).map(Runnable::Script)
+    }
+}
+
+/// A script's name as it is kept, in lower case.
+pub(crate) fn sha_of(word: &[u8]) -> Option<[u8; 40]> {
+    let sha: &[u8; 40] = word.try_into().ok()?;
+    Some(sha.map(|digit| digit.to_ascii_lowercase()))
+}

@@ -1,0 +1,131 @@
+//! The scripts that clients may call by name. One cache for all threads, which ask it only for what they have not
+//! compiled yet.
+//!
+//! A script that came by EVAL goes when [`MOST`] others were used after it; one that was loaded stays.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Weak};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::Mutex;
+
+use crate::functions::Functions;
+use crate::running::Running;
+use crate::script::Script;
+
+/// As many scripts of EVAL as Redis keeps.
+const MOST: usize = 500;
+
+/// The scripts, functions and interpreters of a server.
+#[derive(Debug, Default)]
+pub struct Scripts {
+    known: Mutex<Known>,
+    /// How many scripts were evicted.
+    pub evicted: AtomicU64,
+    /// What the interpreters of the threads are at.
+    pub(crate) running: Mutex<Vec<Weak<Running>>>,
+    /// The libraries.
+    pub functions: Functions,
+}
+
+#[derive(Debug, Default)]
+struct Known {
+    by_sha: HashMap<[u8; 40], Arc<Script>>,
+    /// How many of them are not kept.
+    passing: usize,
+}
+
+impl Scripts {
+    /// The script of this name.
+    #[must_use]
+    pub fn find(&self, sha: &[u8; 40]) -> Option<Arc<Script>> {
+        self.known.lock().by_sha.get(sha).cloned()
+    }
+
+    /// Adds a script, or finds it where it is known already. `keep`: it stays whatever else comes.
+    pub fn add(&self, script: Arc<Script>, keep: bool) -> Arc<Script> {
+        let known = &mut *self.known.lock();
+        let script = known.by_sha.entry(script.sha).or_insert_with(|| {
+            known.passing += 1;
+            script
+        });
+        let script = script.clone();
+        if keep && !script.kept.swap(true, Ordering::Relaxed) {
+            known.passing -= 1;
+        }
+        if known.passing > MOST {
+            let passing = known.by_sha.values().filter(|other| !other.kept.load(Ordering::Relaxed));
+            let others = passing.filter(|other| other.sha != script.sha);
+            let oldest = others.min_by_key(|other| other.used.load(Ordering::Relaxed)).cloned();
+            if let Some(oldest) = oldest {
+                oldest.live.store(false, Ordering::Release);
+                known.by_sha.remove(&oldest.sha);
+                known.passing -= 1;
+                self.evicted.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+        script
+    }
+
+    /// Forgets every script.
+    pub fn flush(&self) {
+        let known = std::mem::take(&mut *self.known.lock());
+        known.by_sha.values().for_each(|script| script.live.store(false, Ordering::Release));
+    }
+
+    /// How many scripts there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.known.lock().by_sha.len()
+    }
+
+    /// Whether there is none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The bytes of all scripts' texts.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        let known = self.known.lock();
+        known.by_sha.values().map(|script| script.text.len() + size_of::<Script>() + 64).sum()
+    }
+
+    /// What Lua holds, of all threads.
+    #[must_use]
+    pub fn lua_bytes(&self) -> usize {
+        self.running().iter().map(|running| running.memory()).sum()
+    }
+
+    /// The interpreters' states.
+    #[must_use]
+    pub fn running(&self) -> Vec<Arc<Running>> {
+        self.running.lock().iter().filter_map(Weak::upgrade).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_scripts_that_came_by_eval_the_oldest_go_and_loaded_ones_stay() {
+        let scripts = Scripts::default();
+        let text = |n: usize| format!("return {n}");
+        let make = |n: usize| Arc::new(Script::new(text(n).as_bytes()).unwrap());
+        scripts.add(make(0), true);
+        let first = scripts.add(make(1), false);
+        first.touch(1000);
+        for n in 2..=MOST + 1 {
+            scripts.add(make(n), false).touch(n as u64);
+        }
+        assert_eq!(scripts.len(), MOST + 1);
+        assert!(first.is_live() && scripts.find(&first.sha).is_some());
+        assert!(scripts.find(&make(0).sha).is_some());
+        assert!(scripts.find(&make(2).sha).is_none());
+        assert_eq!(scripts.evicted.load(Ordering::Relaxed), 1);
+        scripts.flush();
+        assert!(!first.is_live() && scripts.is_empty());
+    }
+}

@@ -1,0 +1,587 @@
+//! One thread's state of Lua: compiles scripts once, runs them, and bounds what they may take.
+//!
+//! Memory is bounded by Lua's allocator. While Rust's functions run the bound is lifted (mlua then allocates without
+//! guarding each allocation, which is half the price of a call); what they add is as large as a command's reply, and
+//! the script fails at its next own allocation if that was too much.
+//!
+//! A hook runs every [`STEPS`] instructions and asks whether the script may go on. One that may not is ended by an
+//! error that comes again with every instruction, whatever the script catches.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use mlua::{
+    Function, HookTriggers, IntoLua, Lua, LuaOptions, MultiValue, StdLib, Table, Value, VmState,
+};
+use resp::{Args, Protocol, Request, Writer};
+
+use crate::cache::Scripts;
+use crate::functions::{Compiled, Library};
+use crate::libraries::JsonSettings;
+use crate::number::format_g;
+use crate::random::Random;
+use crate::reply::{Converted, error_table, to_lua};
+use crate::running::Running;
+use crate::script::Script;
+use crate::{answer, libraries};
+
+/// What the objects of one state may take together. A value of a key may be half of that.
+const MAX_MEMORY: usize = 1 << 30;
+/// With more than that at the end of a script, all that is no longer used is freed at once.
+const MUCH_MEMORY: usize = 64 << 20;
+/// Instructions between two looks at the clock: some hundred microseconds.
+const STEPS: u32 = 100_000;
+/// Milliseconds that the text of a library may take to register its functions, as in Redis.
+const LOADING_PATIENCE: u64 = 500;
+/// So many compiled scripts are kept beyond those that are in the cache.
+const SPARE: usize = 100;
+
+const PRELUDE: &str = include_str!("prelude.lua");
+
+/// Why a script must end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stop {
+    /// SCRIPT KILL.
+    Killed,
+    /// What it asked for cannot be given to it as it runs now: it is to begin again.
+    Again,
+}
+
+/// What a script reaches of its server.
+pub trait Host {
+    /// Runs a command and gives back its reply on the wire, in `protocol`.
+    ///
+    /// # Errors
+    /// The script must end.
+    fn call(&mut self, request: &Request, protocol: Protocol) -> Result<&[u8], Stop>;
+
+    /// Whether the effects of what follows are logged (`redis.set_repl`).
+    fn set_replicated(&mut self, replicated: bool);
+
+    /// Whether the client may run this command; `None` if there is no such command.
+    fn may_run(&mut self, request: &Request) -> Option<bool>;
+}
+
+/// What interpreters of one server have in common.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// `REDIS_VERSION`
+    pub version: &'static str,
+    /// `REDIS_VERSION_NUM`
+    pub version_number: u32,
+    /// `SERVER_NAME`
+    pub server_name: &'static str,
+    /// Whether scripts have `getfenv` and `setfenv` (`lua-enable-deprecated-api`).
+    pub deprecated_api: bool,
+    /// A monotonic clock in nanoseconds.
+    pub nanos: fn() -> u64,
+    /// Takes the lines of `redis.log`: the level from 0 to 3, and the text.
+    pub log: fn(u8, &str),
+    /// Told once by a script that has run for longer than the server has patience.
+    pub on_busy: fn(),
+}
+
+/// Why a script gave no value.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Failure {
+    /// It does not compile.
+    Syntax(String),
+    /// It ended with this error; `counted`: the command that failed has counted it.
+    Error {
+        /// The text, with the place in the script.
+        text: String,
+        /// Whether the server's statistics have it already.
+        counted: bool,
+    },
+    /// It is to begin again.
+    Again,
+}
+
+/// A command that runs a script or a function.
+#[derive(Debug, Clone, Copy)]
+pub struct Call<'a> {
+    /// Its words.
+    pub command: Args<'a>,
+    /// How many of them, from number 3 on, are keys. There are so many.
+    pub keys: usize,
+    /// Milliseconds after which it is busy; 0 is never.
+    pub patience: u64,
+}
+
+impl<'a> Call<'a> {
+    fn keys(&self) -> Args<'a> {
+        self.command.from(3).first(self.keys)
+    }
+
+    fn args(&self) -> Args<'a> {
+        self.command.from(3 + self.keys)
+    }
+}
+
+/// What a script returned.
+#[derive(Debug)]
+pub struct Outcome {
+    value: Value,
+    spoken: Protocol,
+}
+
+impl Outcome {
+    /// Writes it as a reply.
+    pub fn write(&self, reply: &mut Writer<'_>) {
+        let start = reply.len();
+        if let Err(error) = answer::write(&self.value, self.spoken, reply) {
+            reply.truncate(start);
+            reply.error(&format!("ERR {}", answer::one_line(error.to_string().as_bytes(), true)));
+        }
+    }
+}
+
+/// What the hook needs.
+#[derive(Debug)]
+struct Watch {
+    running: Arc<Running>,
+    nanos: fn() -> u64,
+    /// In nanoseconds; 0 is for ever.
+    patience: Cell<u64>,
+    /// The script has to end, and why.
+    stop: Cell<Option<Stop>>,
+    /// What runs is the text of a library, which ends when patience does.
+    loading: Cell<bool>,
+    on_busy: fn(),
+    /// The command that runs it.
+    command: RefCell<Request>,
+}
+
+/// The state of Lua of one thread.
+#[derive(Debug)]
+pub struct Interpreter {
+    lua: Lua,
+    run: Function,
+    run_function: Function,
+    environment: Table,
+    globals: Table,
+    /// The prelude's functions that load libraries.
+    pub(crate) library_world: Function,
+    load_library: Function,
+    compiled: HashMap<[u8; 40], (Arc<Script>, Function)>,
+    pub(crate) libraries: HashMap<u64, Compiled>,
+    random: Rc<Random>,
+    json: JsonSettings,
+    /// The version that the script speaks with the server.
+    spoken: Cell<Protocol>,
+    watch: Rc<Watch>,
+    /// Memory for the words of a command.
+    request: RefCell<Request>,
+}
+
+fn internal(error: &mlua::Error) -> String {
+    // Only the first line: what follows is Lua's stack.
+    let text = error.to_string();
+    text.lines().next().unwrap_or_default().to_owned()
+}
+
+impl Interpreter {
+    /// A fresh state for one of `scripts`' threads.
+    ///
+    /// # Panics
+    /// If the sandbox itself does not run.
+    #[must_use]
+    pub fn new(scripts: &Scripts, options: &Options) -> Self {
+        let running = Arc::new(Running::default());
+        let mut all = scripts.running.lock();
+        all.retain(|other| other.strong_count() > 0);
+        all.push(Arc::downgrade(&running));
+        drop(all);
+        Self::build(running, options).expect("the sandbox runs in a fresh state")
+    }
+
+    fn build(running: Arc<Running>, options: &Options) -> mlua::Result<Self> {
+        let lua = Lua::new_with(StdLib::ALL_SAFE, LuaOptions::default())?;
+        let (random, json) = (Rc::new(Random::new()), JsonSettings::default());
+        let native = libraries::natives(&lua, &random, &json)?;
+        native.set("version", options.version)?;
+        native.set("version_number", options.version_number)?;
+        native.set("server_name", options.server_name)?;
+        let log = options.log;
+        native.set(
+            "log",
+            lua.create_function(move |_, (level, text): (u8, mlua::LuaString)| {
+                log(level, &String::from_utf8_lossy(&text.as_bytes()));
+                Ok(())
+            })?,
+        )?;
+        let getinfo = lua.create_function(level_info)?;
+        let prelude = lua.load(PRELUDE).set_name("=prelude").into_function()?;
+        let parts: Table = prelude.call((native, getinfo, options.deprecated_api))?;
+        let environment: Table = parts.raw_get("env")?;
+        lua.set_globals(environment.clone())?;
+        let watch = Rc::new(Watch {
+            running,
+            nanos: options.nanos,
+            on_busy: options.on_busy,
+            patience: Cell::new(0),
+            stop: Cell::new(None),
+            loading: Cell::new(false),
+            command: RefCell::default(),
+        });
+        install_hook(&lua, &watch)?;
+        Ok(Self {
+            run: parts.raw_get("run")?,
+            run_function: parts.raw_get("run_function")?,
+            globals: parts.raw_get("globals")?,
+            library_world: parts.raw_get("library_world")?,
+            load_library: parts.raw_get("load_library")?,
+            environment,
+            lua,
+            compiled: HashMap::new(),
+            libraries: HashMap::new(),
+            random,
+            json,
+            spoken: Cell::new(Protocol::Resp2),
+            watch,
+            request: RefCell::default(),
+        })
+    }
+
+    /// What this one is at.
+    #[must_use]
+    pub fn running(&self) -> &Arc<Running> {
+        &self.watch.running
+    }
+
+    /// The script of this name, if it has been compiled here and not been forgotten.
+    #[must_use]
+    #[inline]
+    pub fn known(&self, sha: &[u8; 40]) -> Option<Arc<Script>> {
+        self.compiled.get(sha).map(|(script, _)| script).filter(|script| script.is_live()).cloned()
+    }
+
+    /// Compiles a script unless that was done before.
+    ///
+    /// # Errors
+    /// [`Failure::Syntax`]
+    pub fn compile(&mut self, script: &Arc<Script>, cached: usize) -> Result<(), Failure> {
+        if self.compiled.contains_key(&script.sha) {
+            return Ok(());
+        }
+        let function = self.compile_text(script.body(), &self.environment, "@user_script").map_err(Failure::Syntax)?;
+        if self.compiled.len() > cached + SPARE {
+            self.compiled.retain(|_, (script, _)| script.is_live());
+        }
+        self.compiled.insert(script.sha, (script.clone(), function));
+        Ok(())
+    }
+
+    pub(crate) fn compile_text(
+        &self,
+        text: &[u8],
+        environment: &Table,
+        name: &str,
+    ) -> Result<Function, String> {
+        let chunk = self.lua.load(text).set_name(name).set_mode(mlua::chunk::ChunkMode::Text);
+        let chunk = chunk.set_environment(environment.clone());
+        chunk.into_function().map_err(|error| match error {
+            mlua::Error::SyntaxError { message, .. } => message,
+            error => internal(&error),
+        })
+    }
+
+    /// Runs a script that has been compiled.
+    ///
+    /// # Errors
+    /// It failed, or is to begin again.
+    ///
+    /// # Panics
+    /// If it was not compiled.
+    pub fn run(&mut self, script: &Script, call: &Call<'_>, host: &mut dyn Host) -> Result<Outcome, Failure> {
+        let function = self.compiled.get(&script.sha).map(|(_, function)| function.clone());
+        let function = function.expect("a script is compiled before it runs");
+        let prepared = self.set_globals(call);
+        self.begin(call.patience, false, call.command);
+        let ran = prepared.and_then(|()| {
+            self.guarded(host, |this, host| this.run.call::<(bool, Value)>((host, &function)))
+        });
+        self.end(ran, &String::from_utf8_lossy(&script.sha))
+    }
+
+    fn set_globals(&self, call: &Call<'_>) -> mlua::Result<()> {
+        self.globals.raw_set("KEYS", list(&self.lua, call.keys())?)?;
+        self.globals.raw_set("ARGV", list(&self.lua, call.args())?)
+    }
+
+    /// Runs a function of a library that has been compiled.
+    ///
+    /// # Errors
+    /// As of [`Interpreter::run`].
+    ///
+    /// # Panics
+    /// If it was not compiled.
+    pub fn run_function(
+        &mut self,
+        library: &Library,
+        name: &str,
+        call: &Call<'_>,
+        host: &mut dyn Host,
+    ) -> Result<Outcome, Failure> {
+        let compiled = self.libraries.get(&library.id()).expect("a library is compiled before it runs");
+        let function = compiled.functions.get(name).expect("a library has the functions that it says");
+        let (function, environment) = (function.clone(), compiled.environment.clone());
+        self.begin(call.patience, true, call.command);
+        let ran = self.guarded(host, |this, host| {
+            let (keys, args) = (list(&this.lua, call.keys())?, list(&this.lua, call.args())?);
+            this.run_function.call::<(bool, Value)>((host, environment, function, keys, args))
+        });
+        self.end(ran, name)
+    }
+
+    /// Runs the text of a library, which may take neither more memory than a script nor very long.
+    pub(crate) fn run_loading(&self, world: &Table, chunk: &Function) -> mlua::Result<(bool, Value)> {
+        self.begin(LOADING_PATIENCE, true, Args::default());
+        self.watch.loading.set(true);
+        self.lua.set_memory_limit(MAX_MEMORY)?;
+        let ran = self.load_library.call((world, chunk));
+        self.lua.set_memory_limit(0)?;
+        self.watch.loading.set(false);
+        self.watch.running.end();
+        if self.watch.stop.take().is_some() {
+            install_hook(&self.lua, &self.watch)?;
+        }
+        ran
+    }
+
+    fn begin(&self, patience: u64, is_function: bool, command: Args<'_>) {
+        self.random.seed(0);
+        self.spoken.set(Protocol::Resp2);
+        self.watch.patience.set(patience.saturating_mul(1_000_000));
+        self.watch.running.begin((self.watch.nanos)(), is_function);
+        let mut words = self.watch.command.borrow_mut();
+        words.clear();
+        command.iter().for_each(|word| words.push(word));
+    }
+
+    /// Lends `host` to Lua while `f` runs there.
+    fn guarded(
+        &self,
+        host: &mut dyn Host,
+        f: impl FnOnce(&Self, &Function) -> mlua::Result<(bool, Value)>,
+    ) -> mlua::Result<(bool, Value)> {
+        let host = RefCell::new(host);
+        let ran = self.lua.scope(|scope| {
+            let function = scope.create_function(|lua, args: MultiValue| {
+                // A command may call no script, so the host is free.
+                let mut host = host.borrow_mut();
+                lua.set_memory_limit(0)?;
+                let result = self.serve(lua, args, &mut **host);
+                lua.set_memory_limit(MAX_MEMORY)?;
+                result
+            })?;
+            self.lua.set_memory_limit(MAX_MEMORY)?;
+            let ran = f(self, &function);
+            self.lua.set_memory_limit(0)?;
+            ran
+        });
+        self.lua.set_memory_limit(0)?;
+        ran
+    }
+
+    fn end(&mut self, ran: mlua::Result<(bool, Value)>, name: &str) -> Result<Outcome, Failure> {
+        self.watch.running.end();
+        let used = self.lua.used_memory();
+        self.watch.running.note_memory(used);
+        *self.json.borrow_mut() = Default::default();
+        let stop = self.watch.stop.take();
+        if stop.is_some() {
+            // The hook that ends a script asks at every instruction.
+            let _ = install_hook(&self.lua, &self.watch);
+        }
+        let result = match (stop, ran) {
+            (Some(Stop::Again), _) => Err(Failure::Again),
+            (_, Ok((true, value))) => Ok(Outcome { value, spoken: self.spoken.get() }),
+            (_, Ok((false, error))) => Err(describe(&error, name)),
+            (_, Err(error)) => {
+                Err(Failure::Error { text: format!("ERR {}", internal(&error)), counted: false })
+            }
+        };
+        if used > MUCH_MEMORY {
+            // Only what is still used is to be there when the next one begins.
+            let _ = self.lua.gc_collect();
+        }
+        result
+    }
+
+    /// Does what a script asks of its server: the first of `args` says what.
+    fn serve(&self, lua: &Lua, mut args: MultiValue, host: &mut dyn Host) -> mlua::Result<(Value, Value)> {
+        let operation = args.pop_front();
+        if !matches!(operation, Some(Value::Integer(0) | Value::Number(0.0))) {
+            return self.serve_other(lua, operation.as_ref(), &args, host);
+        }
+        let mut request = self.request.borrow_mut();
+        if let Err(complaint) = words(&args, &mut request) {
+            return failed(lua, complaint);
+        }
+        let reply = match host.call(&request, self.spoken.get()) {
+            Ok(reply) => reply,
+            Err(stop) => {
+                self.watch.stop.set(Some(stop));
+                stop_now(lua, &self.watch)?;
+                return Err(mlua::Error::runtime("the script is stopped"));
+            }
+        };
+        match to_lua(lua, reply)? {
+            Converted::Value(value) => Ok((value, Value::Nil)),
+            Converted::Error(error) => Ok((Value::Nil, error)),
+        }
+    }
+
+    #[cold]
+    fn serve_other(
+        &self,
+        lua: &Lua,
+        operation: Option<&Value>,
+        args: &MultiValue,
+        host: &mut dyn Host,
+    ) -> mlua::Result<(Value, Value)> {
+        let number = |value: Option<&Value>| value.and_then(Value::as_number).unwrap_or(0.0) as i64;
+        let argument = number(args.front());
+        let done = Ok((Value::Nil, Value::Nil));
+        match number(operation) {
+            1 => self.spoken.set(if argument == 3 { Protocol::Resp3 } else { Protocol::Resp2 }),
+            2 => host.set_replicated(argument != 0),
+            3 => {
+                let mut request = Request::new();
+                if let Err(complaint) = words(args, &mut request) {
+                    return complain(lua, complaint);
+                }
+                return match host.may_run(&request) {
+                    Some(may) => Ok((Value::Boolean(may), Value::Nil)),
+                    None => complain(lua, "Invalid command passed to redis.acl_check_cmd()"),
+                };
+            }
+            4 => return Ok((Value::Boolean(false), Value::Nil)),
+            _ => {}
+        }
+        done
+    }
+
+    /// How much memory Lua holds.
+    #[must_use]
+    pub fn memory(&self) -> usize {
+        self.lua.used_memory()
+    }
+
+}
+
+/// The words of a command. A number is written so that nothing of it is lost.
+fn words(args: &MultiValue, request: &mut Request) -> Result<(), &'static str> {
+    request.clear();
+    for arg in args {
+        match arg {
+            Value::String(text) => request.push(&text.as_bytes()),
+            Value::Integer(number) => request.push(format_g(*number as f64, 17).as_bytes()),
+            Value::Number(number) => request.push(format_g(*number, 17).as_bytes()),
+            _ => return Err("Lua redis lib command arguments must be strings or integers"),
+        }
+    }
+    if args.is_empty() {
+        return Err("Please specify at least one argument for this redis lib call");
+    }
+    Ok(())
+}
+
+/// An error as a value that the prelude raises.
+fn failed(lua: &Lua, complaint: &str) -> mlua::Result<(Value, Value)> {
+    let table = error_table(lua, format!("ERR {complaint}").as_bytes(), false)?;
+    Ok((Value::Nil, Value::Table(table)))
+}
+
+/// The text of an error that the prelude raises.
+fn complain(lua: &Lua, complaint: &str) -> mlua::Result<(Value, Value)> {
+    Ok((Value::Nil, complaint.into_lua(lua)?))
+}
+
+fn list(lua: &Lua, items: Args<'_>) -> mlua::Result<Table> {
+    let table = lua.create_table_with_capacity(items.len(), 0)?;
+    for (index, item) in items.iter().enumerate() {
+        table.raw_set(index + 1, lua.create_string(item)?)?;
+    }
+    Ok(table)
+}
+
+/// What `debug.getinfo` says of a level of the stack, as far as the prelude asks.
+fn level_info(lua: &Lua, level: usize) -> mlua::Result<Option<Table>> {
+    let found = lua.inspect_stack(level, |debug| {
+        let source = debug.source();
+        let text = source.source.map(|source| source.into_owned()).unwrap_or_default();
+        (text, source.what, debug.current_line())
+    });
+    let Some((source, what, line)) = found else { return Ok(None) };
+    let table = lua.create_table_with_capacity(0, 3)?;
+    table.raw_set("source", source)?;
+    table.raw_set("what", what)?;
+    table.raw_set("currentline", line.map_or(-1, |line| line as i64))?;
+    Ok(Some(table))
+}
+
+/// What an error that ended a script is to its client.
+fn describe(error: &Value, name: &str) -> Failure {
+    let Value::Table(table) = error else {
+        let text = match error {
+            Value::String(text) => String::from_utf8_lossy(&text.as_bytes()).into_owned(),
+            Value::Error(error) => internal(error),
+            _ => "execution failure".to_owned(),
+        };
+        return Failure::Error { text: format!("ERR Error running script {name}, {text}"), counted: false };
+    };
+    let text = match table.raw_get("err") {
+        Ok(Value::String(text)) => answer::one_line(&text.as_bytes(), true),
+        _ => "ERR unknown error".to_owned(),
+    };
+    let counted = table.raw_get("ignore_error_stats_update").unwrap_or(false);
+    let source: Option<mlua::LuaString> = table.raw_get("source").ok().flatten();
+    let line: Option<i64> = table.raw_get("line").ok().flatten();
+    let text = match (source, line) {
+        (Some(source), Some(line)) => {
+            let source = String::from_utf8_lossy(&source.as_bytes()).into_owned();
+            format!("{text} script: {name}, on {source}:{line}.")
+        }
+        _ => text,
+    };
+    Failure::Error { text: answer::one_line(text.as_bytes(), true), counted }
+}
+
+/// Has Lua ask at times whether the script may go on.
+fn install_hook(lua: &Lua, watch: &Rc<Watch>) -> mlua::Result<()> {
+    let watch = watch.clone();
+    lua.set_global_hook(HookTriggers::new().every_nth_instruction(STEPS), move |lua, _| look(lua, &watch))
+}
+
+/// Ends the script: from now on every instruction fails.
+fn stop_now(lua: &Lua, watch: &Rc<Watch>) -> mlua::Result<()> {
+    let watch = watch.clone();
+    lua.set_global_hook(HookTriggers::new().every_nth_instruction(1), move |lua, _| look(lua, &watch))
+}
+
+fn look(lua: &Lua, watch: &Rc<Watch>) -> mlua::Result<VmState> {
+    let running = &watch.running;
+    if watch.stop.get().is_none() && running.is_stopped() {
+        watch.stop.set(Some(Stop::Killed));
+        stop_now(lua, watch)?;
+    }
+    let patience = watch.patience.get();
+    let is_over = || running.elapsed((watch.nanos)()) > patience;
+    if watch.loading.get() && watch.stop.get().is_none() && is_over() {
+        watch.stop.set(Some(Stop::Killed));
+        stop_now(lua, watch)?;
+        return Err(mlua::Error::runtime("FUNCTION LOAD timeout"));
+    }
+    if watch.stop.get().is_some() {
+        return Err(mlua::Error::runtime("Script killed by user with SCRIPT KILL."));
+    }
+    if patience > 0 && !running.is_busy() && is_over() {
+        running.set_busy(watch.command.borrow().args().iter().map(<[u8]>::to_vec).collect());
+        (watch.on_busy)();
+    }
+    Ok(VmState::Continue)
+}

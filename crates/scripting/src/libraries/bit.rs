@@ -1,0 +1,59 @@
+//! `bit`: operations on 32 bits, with the conventions of the BitOp library.
+
+use mlua::{Lua, Table};
+
+use super::{Arguments, Returned, function};
+
+/// Added to a number, this leaves its lowest 32 bits, rounded, at the end of the mantissa.
+const TO_BITS: f64 = 6_755_399_441_055_744.0;
+
+fn bits(args: &Arguments, index: usize, name: &str) -> Returned<i32> {
+    Ok((args.number(index, name)? + TO_BITS).to_bits() as u32 as i32)
+}
+
+pub(super) fn library(lua: &Lua) -> mlua::Result<Table> {
+    let table = lua.create_table()?;
+    let unary: [(&'static str, fn(i32) -> i32); 3] =
+        [("tobit", |x| x), ("bnot", |x| !x), ("bswap", i32::swap_bytes)];
+    for (name, operation) in unary {
+        table.set(
+            name,
+            function(lua, move |_, args| Ok(f64::from(operation(bits(args, 1, name)?))))?,
+        )?;
+    }
+    let folds: [(&'static str, fn(i32, i32) -> i32); 3] =
+        [("band", |x, y| x & y), ("bor", |x, y| x | y), ("bxor", |x, y| x ^ y)];
+    for (name, operation) in folds {
+        let fold = move |_: &Lua, args: &Arguments| -> Returned<f64> {
+            let mut result = bits(args, 1, name)?;
+            for index in 2..=args.len() {
+                result = operation(result, bits(args, index, name)?);
+            }
+            Ok(f64::from(result))
+        };
+        table.set(name, function(lua, fold)?)?;
+    }
+    let shifts: [(&'static str, fn(i32, u32) -> i32); 5] = [
+        ("lshift", |x, n| x << n),
+        ("rshift", |x, n| (x as u32 >> n) as i32),
+        ("arshift", |x, n| x >> n),
+        ("rol", i32::rotate_left),
+        ("ror", i32::rotate_right),
+    ];
+    for (name, operation) in shifts {
+        let shift = move |_: &Lua, args: &Arguments| -> Returned<f64> {
+            let (value, by) = (bits(args, 1, name)?, bits(args, 2, name)?);
+            Ok(f64::from(operation(value, by as u32 & 31)))
+        };
+        table.set(name, function(lua, shift)?)?;
+    }
+    let tohex = |lua: &Lua, args: &Arguments| -> Returned<mlua::LuaString> {
+        let value = bits(args, 1, "tohex")? as u32;
+        let digits = if args.len() < 2 { 8 } else { bits(args, 2, "tohex")? };
+        let shown = (digits.unsigned_abs() as usize).min(8);
+        let text = if digits < 0 { format!("{value:08X}") } else { format!("{value:08x}") };
+        Ok(lua.create_string(&text[8 - shown..])?)
+    };
+    table.set("tohex", function(lua, tohex)?)?;
+    Ok(table)
+}

@@ -1,0 +1,318 @@
+//! JSON as values of Lua.
+
+use mlua::{Lua, Value};
+
+use super::{Complaint, Returned, Settings};
+
+/// A deeper one would need more of the stack than a thread has.
+const DEEPEST: usize = 4000;
+
+/// A word of JSON.
+enum Token {
+    ObjectBegin,
+    ObjectEnd,
+    ArrayBegin,
+    ArrayEnd,
+    Text(Vec<u8>),
+    Number(f64),
+    Boolean(bool),
+    Null,
+    Colon,
+    Comma,
+    End,
+    Wrong(&'static str),
+}
+
+impl Token {
+    /// What errors call it.
+    fn name(&self) -> &'static str {
+        match self {
+            Self::ObjectBegin => "T_OBJ_BEGIN",
+            Self::ObjectEnd => "T_OBJ_END",
+            Self::ArrayBegin => "T_ARR_BEGIN",
+            Self::ArrayEnd => "T_ARR_END",
+            Self::Text(_) => "T_STRING",
+            Self::Number(_) => "T_NUMBER",
+            Self::Boolean(_) => "T_BOOLEAN",
+            Self::Null => "T_NULL",
+            Self::Colon => "T_COLON",
+            Self::Comma => "T_COMMA",
+            Self::End => "T_END",
+            Self::Wrong(what) => what,
+        }
+    }
+}
+
+struct Parser<'a> {
+    text: &'a [u8],
+    place: usize,
+    /// Where the last token began, or what is wrong with it.
+    start: usize,
+    depth: usize,
+    settings: &'a Settings,
+}
+
+pub(super) fn decode(lua: &Lua, text: &[u8], settings: &Settings) -> Returned<Value> {
+    if text.len() >= 2 && (text[0] == 0 || text[1] == 0) {
+        return Err("JSON parser does not support UTF-16 or UTF-32".into());
+    }
+    let mut parser = Parser { text, place: 0, start: 0, depth: 0, settings };
+    let first = parser.next();
+    let value = parser.value(lua, first)?;
+    match parser.next() {
+        Token::End => Ok(value),
+        other => Err(parser.unexpected("the end", &other)),
+    }
+}
+
+impl Parser<'_> {
+    fn unexpected(&self, expected: &str, found: &Token) -> Complaint {
+        let (found, place) = (found.name(), self.start + 1);
+        format!("Expected {expected} but found {found} at character {place}").into()
+    }
+
+    fn next(&mut self) -> Token {
+        while matches!(self.text.get(self.place), Some(b' ' | b'\t' | b'\n' | b'\r')) {
+            self.place += 1;
+        }
+        self.start = self.place;
+        let Some(&byte) = self.text.get(self.place) else { return Token::End };
+        let single = match byte {
+            b'{' => Token::ObjectBegin,
+            b'}' => Token::ObjectEnd,
+            b'[' => Token::ArrayBegin,
+            b']' => Token::ArrayEnd,
+            b':' => Token::Colon,
+            b',' => Token::Comma,
+            b'"' => return self.text_token(),
+            b'-' | b'0'..=b'9' => return self.number_token(),
+            0 => return Token::End,
+            _ => return self.word_token(),
+        };
+        self.place += 1;
+        single
+    }
+
+    fn word_token(&mut self) -> Token {
+        let rest = &self.text[self.place..];
+        for (word, token) in
+            [(&b"true"[..], Token::Boolean(true)), (b"false", Token::Boolean(false)), (b"null", Token::Null)]
+        {
+            if rest.starts_with(word) {
+                self.place += word.len();
+                return token;
+            }
+        }
+        let special = |word: &[u8]| rest.len() >= word.len() && rest[..word.len()].eq_ignore_ascii_case(word);
+        if self.settings.decode_invalid && (special(b"inf") || special(b"nan")) {
+            return self.number_token();
+        }
+        Token::Wrong("invalid token")
+    }
+
+    /// A number as `strtod` reads it, which is more than JSON has.
+    fn number_token(&mut self) -> Token {
+        let rest = &self.text[self.place..];
+        let sign = usize::from(rest.first() == Some(&b'-'));
+        let digits = &rest[sign..];
+        if !self.settings.decode_invalid && !is_strict(digits) {
+            return Token::Wrong("invalid number");
+        }
+        let magnitude = if digits.len() > 2 && digits[..2].eq_ignore_ascii_case(b"0x") {
+            let len = digits[2..].iter().take_while(|byte| byte.is_ascii_hexdigit()).count();
+            let value = digits[2..2 + len].iter().fold(0.0, |value, byte| {
+                value * 16.0 + f64::from(char::from(*byte).to_digit(16).unwrap_or(0))
+            });
+            (if len == 0 { 1 } else { 2 + len }, value)
+        } else if let Some((len, value)) = special(digits) {
+            (len, value)
+        } else {
+            decimal(digits)
+        };
+        let (len, value) = magnitude;
+        if len == 0 {
+            return Token::Wrong("invalid number");
+        }
+        self.place += sign + len;
+        Token::Number(if sign == 1 { -value } else { value })
+    }
+
+    fn text_token(&mut self) -> Token {
+        let mut out = Vec::new();
+        self.place += 1;
+        loop {
+            let Some(&byte) = self.text.get(self.place) else {
+                self.start = self.place;
+                return Token::Wrong("unexpected end of string");
+            };
+            match byte {
+                b'"' => {
+                    self.place += 1;
+                    return Token::Text(out);
+                }
+                b'\\' => match self.escape(&mut out) {
+                    Ok(()) => {}
+                    Err(what) => {
+                        self.start = self.place;
+                        return Token::Wrong(what);
+                    }
+                },
+                _ => {
+                    let rest = &self.text[self.place..];
+                    let len = rest.iter().position(|byte| matches!(byte, b'"' | b'\\')).unwrap_or(rest.len());
+                    out.extend_from_slice(&rest[..len]);
+                    self.place += len;
+                }
+            }
+        }
+    }
+
+    /// What a backslash stands before; `place` stays at the backslash if that is nothing.
+    fn escape(&mut self, out: &mut Vec<u8>) -> Result<(), &'static str> {
+        let rest = &self.text[self.place + 1..];
+        let plain = match rest.first() {
+            Some(b'"') => b'"',
+            Some(b'\\') => b'\\',
+            Some(b'/') => b'/',
+            Some(b'b') => 8,
+            Some(b'f') => 12,
+            Some(b'n') => b'\n',
+            Some(b'r') => b'\r',
+            Some(b't') => b'\t',
+            Some(b'u') => {
+                let (code, len) = code_point(rest).ok_or("invalid unicode escape code")?;
+                out.extend_from_slice(code.encode_utf8(&mut [0; 4]).as_bytes());
+                self.place += 1 + len;
+                return Ok(());
+            }
+            _ => return Err("invalid escape code"),
+        };
+        out.push(plain);
+        self.place += 2;
+        Ok(())
+    }
+
+    fn value(&mut self, lua: &Lua, token: Token) -> Returned<Value> {
+        Ok(match token {
+            Token::Text(text) => Value::String(lua.create_string(text)?),
+            Token::Number(number) => Value::Number(number),
+            Token::Boolean(value) => Value::Boolean(value),
+            Token::Null => Value::NULL,
+            Token::ObjectBegin => self.object(lua)?,
+            Token::ArrayBegin => self.array(lua)?,
+            other => return Err(self.unexpected("value", &other)),
+        })
+    }
+
+    fn descend(&mut self) -> Returned<()> {
+        self.depth += 1;
+        if self.depth > self.settings.decode_depth.min(DEEPEST) {
+            let (depth, place) = (self.depth, self.place);
+            let text = format!("Found too many nested data structures ({depth}) at character {place}");
+            return Err(text.into());
+        }
+        Ok(())
+    }
+
+    fn object(&mut self, lua: &Lua) -> Returned<Value> {
+        self.descend()?;
+        let table = lua.create_table()?;
+        let mut token = self.next();
+        if !matches!(token, Token::ObjectEnd) {
+            loop {
+                let Token::Text(key) = token else { return Err(self.unexpected("object key string", &token)) };
+                match self.next() {
+                    Token::Colon => {}
+                    other => return Err(self.unexpected("colon", &other)),
+                }
+                let token_of_value = self.next();
+                let value = self.value(lua, token_of_value)?;
+                table.raw_set(lua.create_string(key)?, value)?;
+                match self.next() {
+                    Token::ObjectEnd => break,
+                    Token::Comma => token = self.next(),
+                    other => return Err(self.unexpected("comma or object end", &other)),
+                }
+            }
+        }
+        self.depth -= 1;
+        Ok(Value::Table(table))
+    }
+
+    fn array(&mut self, lua: &Lua) -> Returned<Value> {
+        self.descend()?;
+        let table = lua.create_table()?;
+        let mut token = self.next();
+        if !matches!(token, Token::ArrayEnd) {
+            for index in 1.. {
+                let value = self.value(lua, token)?;
+                table.raw_set(index, value)?;
+                match self.next() {
+                    Token::ArrayEnd => break,
+                    Token::Comma => token = self.next(),
+                    other => return Err(self.unexpected("comma or array end", &other)),
+                }
+            }
+        }
+        self.depth -= 1;
+        Ok(Value::Table(table))
+    }
+}
+
+/// Whether JSON itself has such a number.
+fn is_strict(digits: &[u8]) -> bool {
+    match digits {
+        [b'0', next, ..] => !matches!(next, b'0'..=b'9' | b'x' | b'X'),
+        [first, ..] => first.is_ascii_digit(),
+        [] => false,
+    }
+}
+
+fn special(digits: &[u8]) -> Option<(usize, f64)> {
+    let words: [(&[u8], f64); 3] = [(b"infinity", f64::INFINITY), (b"inf", f64::INFINITY), (b"nan", f64::NAN)];
+    let is = |word: &[u8]| digits.len() >= word.len() && digits[..word.len()].eq_ignore_ascii_case(word);
+    words.into_iter().find(|(word, _)| is(word)).map(|(word, value)| (word.len(), value))
+}
+
+/// The number that `digits` begin with and its length, 0 if there is none.
+fn decimal(digits: &[u8]) -> (usize, f64) {
+    let count = |from: usize| digits[from..].iter().take_while(|byte| byte.is_ascii_digit()).count();
+    let whole = count(0);
+    let mut len = whole;
+    if digits.get(len) == Some(&b'.') {
+        let fraction = count(len + 1);
+        if whole + fraction > 0 {
+            len += 1 + fraction;
+        }
+    }
+    if len == 0 {
+        return (0, 0.0);
+    }
+    if matches!(digits.get(len), Some(b'e' | b'E')) {
+        let sign = usize::from(matches!(digits.get(len + 1), Some(b'+' | b'-')));
+        let exponent = if len + 1 + sign <= digits.len() { count(len + 1 + sign) } else { 0 };
+        if exponent > 0 {
+            len += 1 + sign + exponent;
+        }
+    }
+    let text = std::str::from_utf8(&digits[..len]).unwrap_or_default();
+    (len, text.trim_end_matches('.').parse().unwrap_or(0.0))
+}
+
+/// The character that `u` and four digits stand for, or two such where it needs that, and their length.
+fn code_point(rest: &[u8]) -> Option<(char, usize)> {
+    let unit = |at: usize| {
+        let digits = rest.get(at..at + 4)?;
+        digits.iter().all(u8::is_ascii_hexdigit).then_some(())?;
+        u32::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()
+    };
+    let first = unit(1)?;
+    if !(0xd800..0xe000).contains(&first) {
+        return char::from_u32(first).map(|code| (code, 5));
+    }
+    if first >= 0xdc00 || rest.get(5..7) != Some(b"\\u") {
+        return None;
+    }
+    let second = unit(7).filter(|second| (0xdc00..0xe000).contains(second))?;
+    char::from_u32(0x10000 + ((first - 0xd800) << 10) + (second - 0xdc00)).map(|code| (code, 11))
+}

@@ -1,0 +1,280 @@
+//! `cmsgpack`: MessagePack.
+//!
+//! A table whose keys are 1 to n is an array, any other a map. A number without a fraction is an integer. Tables
+//! within tables are written down to a depth of [`MAX_NESTING`]; what is deeper is nil.
+
+use mlua::{Lua, MultiValue, Table, Value};
+
+use super::{Arguments, Complaint, MAX_STRING, Returned, function};
+
+const MAX_NESTING: usize = 16;
+/// What is read may nest deeper, but not without end.
+const MAX_READ_NESTING: usize = 200;
+const MAX_RESULTS: usize = 7900;
+
+fn pack(lua: &Lua, args: &Arguments) -> Returned<mlua::LuaString> {
+    if args.len() == 0 {
+        return Err("bad argument #0 to 'pack' (MessagePack pack needs input.)".into());
+    }
+    let mut out = Vec::new();
+    for index in 1..=args.len() {
+        write(&mut out, args.value(index), 0)?;
+    }
+    Ok(lua.create_string(out)?)
+}
+
+fn write(out: &mut Vec<u8>, value: &Value, level: usize) -> Returned<()> {
+    if out.len() > MAX_STRING {
+        return Err("resulting string too large".into());
+    }
+    match value {
+        Value::String(text) => write_text(out, &text.as_bytes()),
+        Value::Boolean(value) => out.push(if *value { 0xc3 } else { 0xc2 }),
+        Value::Integer(number) => write_integer(out, *number),
+        Value::Number(number) => write_number(out, *number),
+        Value::Table(table) if level < MAX_NESTING => return write_table(out, table, level),
+        _ => out.push(0xc0),
+    }
+    Ok(())
+}
+
+fn write_text(out: &mut Vec<u8>, text: &[u8]) {
+    match text.len() {
+        len @ 0..32 => out.push(0xa0 | len as u8),
+        len @ 32..=0xff => out.extend_from_slice(&[0xd9, len as u8]),
+        len @ 0x100..=0xffff => {
+            out.push(0xda);
+            out.extend_from_slice(&(len as u16).to_be_bytes());
+        }
+        len => {
+            out.push(0xdb);
+            out.extend_from_slice(&(len as u32).to_be_bytes());
+        }
+    }
+    out.extend_from_slice(text);
+}
+
+fn write_number(out: &mut Vec<u8>, number: f64) {
+    if number as i64 as f64 == number && number.abs() < 9.2e18 {
+        write_integer(out, number as i64);
+    } else if f64::from(number as f32) == number {
+        out.push(0xca);
+        out.extend_from_slice(&(number as f32).to_be_bytes());
+    } else {
+        out.push(0xcb);
+        out.extend_from_slice(&number.to_be_bytes());
+    }
+}
+
+fn write_integer(out: &mut Vec<u8>, number: i64) {
+    match number {
+        0..=127 => out.push(number as u8),
+        128..=0xff => out.extend_from_slice(&[0xcc, number as u8]),
+        0x100..=0xffff => {
+            out.push(0xcd);
+            out.extend_from_slice(&(number as u16).to_be_bytes());
+        }
+        0x1_0000..=0xffff_ffff => {
+            out.push(0xce);
+            out.extend_from_slice(&(number as u32).to_be_bytes());
+        }
+        0x1_0000_0000.. => {
+            out.push(0xcf);
+            out.extend_from_slice(&number.to_be_bytes());
+        }
+        -32..0 => out.push(number as i8 as u8),
+        -128..-32 => out.extend_from_slice(&[0xd0, number as i8 as u8]),
+        -0x8000..-128 => {
+            out.push(0xd1);
+            out.extend_from_slice(&(number as i16).to_be_bytes());
+        }
+        -0x8000_0000..-0x8000 => {
+            out.push(0xd2);
+            out.extend_from_slice(&(number as i32).to_be_bytes());
+        }
+        _ => {
+            out.push(0xd3);
+            out.extend_from_slice(&number.to_be_bytes());
+        }
+    }
+}
+
+fn write_table(out: &mut Vec<u8>, table: &Table, level: usize) -> Returned<()> {
+    let pairs: Vec<(Value, Value)> = table.pairs().collect::<mlua::Result<_>>()?;
+    let index = |key: &Value| super::number_of(key).filter(|_| !matches!(key, Value::String(_)));
+    let mut last = 0.0;
+    let is_array = pairs.iter().all(|(key, _)| match index(key) {
+        Some(index) if index > 0.0 && index.fract() == 0.0 => {
+            last = f64::max(last, index);
+            true
+        }
+        _ => false,
+    });
+    let len = pairs.len();
+    if is_array && last == len as f64 {
+        write_len(out, len, (0x90, 0xdc, 0xdd));
+        for index in 1..=len {
+            write(out, &table.raw_get(index)?, level + 1)?;
+        }
+        return Ok(());
+    }
+    write_len(out, len, (0x80, 0xde, 0xdf));
+    for (key, value) in &pairs {
+        write(out, key, level + 1)?;
+        write(out, value, level + 1)?;
+    }
+    Ok(())
+}
+
+fn write_len(out: &mut Vec<u8>, len: usize, (short, medium, long): (u8, u8, u8)) {
+    match len {
+        0..=15 => out.push(short | len as u8),
+        16..=0xffff => {
+            out.push(medium);
+            out.extend_from_slice(&(len as u16).to_be_bytes());
+        }
+        _ => {
+            out.push(long);
+            out.extend_from_slice(&(len as u32).to_be_bytes());
+        }
+    }
+}
+
+struct Reader<'a> {
+    data: &'a [u8],
+    place: usize,
+}
+
+impl<'a> Reader<'a> {
+    fn take(&mut self, len: usize) -> Result<&'a [u8], Complaint> {
+        let left = &self.data[self.place..];
+        let taken = left.get(..len).ok_or_else(|| Complaint::from("Missing bytes in input."))?;
+        self.place += len;
+        Ok(taken)
+    }
+
+    fn unsigned(&mut self, len: usize) -> Result<u64, Complaint> {
+        Ok(self.take(len)?.iter().fold(0, |value, byte| value << 8 | u64::from(*byte)))
+    }
+
+    fn signed(&mut self, len: usize) -> Result<f64, Complaint> {
+        let unused = 64 - 8 * len;
+        Ok(((self.unsigned(len)? << unused) as i64 >> unused) as f64)
+    }
+
+    fn value(&mut self, lua: &Lua, depth: usize) -> Returned<Value> {
+        if depth > MAX_READ_NESTING {
+            return Err("Bad data format in input.".into());
+        }
+        let kind = self.take(1)?[0];
+        Ok(match kind {
+            0x00..=0x7f => Value::Number(f64::from(kind)),
+            0xe0..=0xff => Value::Number(f64::from(kind as i8)),
+            0x80..=0x8f => self.map(lua, usize::from(kind & 15), depth)?,
+            0x90..=0x9f => self.array(lua, usize::from(kind & 15), depth)?,
+            0xa0..=0xbf => self.text(lua, usize::from(kind & 31))?,
+            0xc0 => Value::Nil,
+            0xc2 => Value::Boolean(false),
+            0xc3 => Value::Boolean(true),
+            0xca => Value::Number(f64::from(f32::from_bits(self.unsigned(4)? as u32))),
+            0xcb => Value::Number(f64::from_bits(self.unsigned(8)?)),
+            0xcc..=0xcf => Value::Number(self.unsigned(1 << (kind - 0xcc))? as f64),
+            0xd0..=0xd3 => Value::Number(self.signed(1 << (kind - 0xd0))?),
+            0xc4..=0xc6 => {
+                let len = self.unsigned(1 << (kind - 0xc4))?;
+                self.text(lua, len as usize)?
+            }
+            0xd9..=0xdb => {
+                let len = self.unsigned(1 << (kind - 0xd9))?;
+                self.text(lua, len as usize)?
+            }
+            0xdc | 0xdd => {
+                let len = self.unsigned(2 << (kind - 0xdc))?;
+                self.array(lua, len as usize, depth)?
+            }
+            0xde | 0xdf => {
+                let len = self.unsigned(2 << (kind - 0xde))?;
+                self.map(lua, len as usize, depth)?
+            }
+            _ => return Err("Bad data format in input.".into()),
+        })
+    }
+
+    fn text(&mut self, lua: &Lua, len: usize) -> Returned<Value> {
+        Ok(Value::String(lua.create_string(self.take(len)?)?))
+    }
+
+    fn array(&mut self, lua: &Lua, len: usize, depth: usize) -> Returned<Value> {
+        let table = lua.create_table()?;
+        for index in 1..=len {
+            table.raw_set(index, self.value(lua, depth + 1)?)?;
+        }
+        Ok(Value::Table(table))
+    }
+
+    fn map(&mut self, lua: &Lua, len: usize, depth: usize) -> Returned<Value> {
+        let table = lua.create_table()?;
+        for _ in 0..len {
+            let key = self.value(lua, depth + 1)?;
+            let value = self.value(lua, depth + 1)?;
+            let usable = match &key {
+                Value::Nil => false,
+                Value::Number(number) => !number.is_nan(),
+                _ => true,
+            };
+            if !usable {
+                return Err("Bad data format in input.".into());
+            }
+            table.raw_set(key, value)?;
+        }
+        Ok(Value::Table(table))
+    }
+}
+
+/// `limit` values from `offset` on, and where the next begins if that is asked for.
+fn unpack_some(lua: &Lua, data: &[u8], limit: f64, offset: f64, tells: bool) -> Returned<MultiValue> {
+    if offset < 0.0 || limit < 0.0 {
+        return Err(format!("Invalid request to unpack with offset of {offset} and limit of {}.", data.len()).into());
+    }
+    if offset > data.len() as f64 {
+        return Err(format!("Start offset {offset} greater than input length {}.", data.len()).into());
+    }
+    let (mut reader, mut results) = (Reader { data, place: offset as usize }, MultiValue::new());
+    let most = if limit == 0.0 { f64::INFINITY } else { limit };
+    while reader.place < data.len() && (results.len() as f64) < most {
+        if results.len() > MAX_RESULTS {
+            return Err("too many return values at once; use unpack_one or unpack_limit instead.".into());
+        }
+        results.push_back(reader.value(lua, 0)?);
+    }
+    if tells {
+        let next = if reader.place >= data.len() { -1.0 } else { reader.place as f64 };
+        results.push_front(Value::Number(next));
+    }
+    Ok(results)
+}
+
+pub(super) fn library(lua: &Lua) -> mlua::Result<Table> {
+    let table = lua.create_table()?;
+    table.set("_NAME", "cmsgpack")?;
+    table.set("_VERSION", "lua-cmsgpack 0.4.0")?;
+    table.set("_COPYRIGHT", "Copyright (C) 2012, Salvatore Sanfilippo")?;
+    table.set("_DESCRIPTION", "MessagePack C implementation for Lua")?;
+    table.set("pack", function(lua, pack)?)?;
+    let unpack = |lua: &Lua, args: &Arguments| {
+        unpack_some(lua, &args.text(1, "unpack")?, 0.0, 0.0, false)
+    };
+    table.set("unpack", function(lua, unpack)?)?;
+    let unpack_one = |lua: &Lua, args: &Arguments| {
+        let offset = args.optional_number(2, "unpack_one", 0.0)?;
+        unpack_some(lua, &args.text(1, "unpack_one")?, 1.0, offset, true)
+    };
+    table.set("unpack_one", function(lua, unpack_one)?)?;
+    let unpack_limit = |lua: &Lua, args: &Arguments| {
+        let limit = args.number(2, "unpack_limit")?;
+        let offset = args.optional_number(3, "unpack_limit", 0.0)?;
+        unpack_some(lua, &args.text(1, "unpack_limit")?, limit, offset, true)
+    };
+    table.set("unpack_limit", function(lua, unpack_limit)?)?;
+    Ok(table)
+}

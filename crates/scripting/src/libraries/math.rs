@@ -1,0 +1,49 @@
+//! `math.random` as Redis has it: every script gets the same numbers.
+
+use std::rc::Rc;
+
+use mlua::{Lua, Table};
+
+use super::{Returned, bad, function};
+use crate::number::to_integer;
+use crate::random::Random;
+
+pub(super) fn library(lua: &Lua, random: &Rc<Random>) -> mlua::Result<Table> {
+    let table = lua.create_table()?;
+    let state = random.clone();
+    table.set(
+        "random",
+        function(lua, move |_, args| -> Returned<f64> {
+            let chance = state.next();
+            let integer = |index| args.number(index, "random").map(f64::trunc);
+            let empty = |index| bad(index, "random", "interval is empty");
+            match args.len() {
+                0 => Ok(chance),
+                1 => {
+                    let upper = integer(1)?;
+                    if upper < 1.0 {
+                        return Err(empty(1));
+                    }
+                    Ok((chance * upper).floor() + 1.0)
+                }
+                2 => {
+                    let (lower, upper) = (integer(1)?, integer(2)?);
+                    if lower > upper {
+                        return Err(empty(2));
+                    }
+                    Ok((chance * (upper - lower + 1.0)).floor() + lower)
+                }
+                _ => Err("wrong number of arguments".into()),
+            }
+        })?,
+    )?;
+    let state = random.clone();
+    table.set(
+        "randomseed",
+        function(lua, move |_, args| -> Returned<()> {
+            state.seed(to_integer(args.number(1, "randomseed")?) as i32);
+            Ok(())
+        })?,
+    )?;
+    Ok(table)
+}

@@ -1,0 +1,244 @@
+//! `struct`: numbers and strings in the layouts of C.
+//!
+//! A format is a row of letters, some with a number behind them; see [`Format::next`]. Little-endian without
+//! alignment unless it says otherwise.
+
+use mlua::{Lua, MultiValue, Table, Value};
+
+use super::{Arguments, Complaint, MAX_STRING, Returned, bad, function};
+
+/// The widest integer.
+const MAX_INTEGER: usize = 32;
+/// What `!` aligns to.
+const MAX_ALIGNMENT: usize = 8;
+/// So many results at most, as Lua's stack has it.
+const MAX_RESULTS: usize = 7999;
+
+/// A format on its way.
+struct Format<'a> {
+    rest: &'a [u8],
+    little: bool,
+    alignment: usize,
+}
+
+impl<'a> Format<'a> {
+    fn new(format: &'a [u8]) -> Self {
+        Self { rest: format, little: true, alignment: 1 }
+    }
+
+    fn number(&mut self, default: usize) -> Result<usize, Complaint> {
+        let digits = self.rest.iter().take_while(|byte| byte.is_ascii_digit()).count();
+        if digits == 0 {
+            return Ok(default);
+        }
+        let (number, rest) = self.rest.split_at(digits);
+        self.rest = rest;
+        let number = std::str::from_utf8(number).ok().and_then(|digits| digits.parse::<i32>().ok());
+        number.map(|number| number as usize).ok_or_else(|| "integral size overflow".into())
+    }
+
+    /// The next option and the size of what it stands for.
+    fn next(&mut self) -> Result<Option<(u8, usize)>, Complaint> {
+        let Some((&option, rest)) = self.rest.split_first() else { return Ok(None) };
+        self.rest = rest;
+        let size = match option {
+            b'b' | b'B' | b'x' => 1,
+            b'h' | b'H' => 2,
+            b'l' | b'L' | b'T' | b'd' => 8,
+            b'f' => 4,
+            b'c' => self.number(1)?,
+            b'i' | b'I' => {
+                let size = self.number(4)?;
+                if size > MAX_INTEGER {
+                    let text = format!("integral size {size} is larger than limit of {MAX_INTEGER}");
+                    return Err(text.into());
+                }
+                size
+            }
+            _ => 0,
+        };
+        Ok(Some((option, size)))
+    }
+
+    /// Bytes to skip before what is so large can stand at `place`.
+    fn padding(&self, place: usize, option: u8, size: usize) -> usize {
+        if size == 0 || option == b'c' {
+            return 0;
+        }
+        let size = size.min(self.alignment);
+        (size - (place & (size - 1))) & (size - 1)
+    }
+
+    /// An option that stands for nothing by itself.
+    fn set(&mut self, option: u8, function: &str) -> Result<(), Complaint> {
+        match option {
+            b' ' => {}
+            b'<' => self.little = true,
+            b'>' => self.little = false,
+            b'!' => {
+                let alignment = self.number(MAX_ALIGNMENT)?;
+                if !alignment.is_power_of_two() {
+                    return Err(format!("alignment {alignment} is not a power of 2").into());
+                }
+                self.alignment = alignment;
+            }
+            other => {
+                return Err(bad(1, function, &format!("invalid format option '{}'", char::from(other))));
+            }
+        }
+        Ok(())
+    }
+
+    fn put(&self, out: &mut Vec<u8>, mut bytes: Vec<u8>) {
+        if !self.little {
+            bytes.reverse();
+        }
+        out.append(&mut bytes);
+    }
+
+    fn take(&self, bytes: &[u8]) -> Vec<u8> {
+        let mut bytes = bytes.to_vec();
+        if !self.little {
+            bytes.reverse();
+        }
+        bytes
+    }
+}
+
+fn pack(lua: &Lua, args: &Arguments) -> Returned<mlua::LuaString> {
+    let text = args.text(1, "pack")?;
+    let (mut format, mut out, mut argument) = (Format::new(&text), Vec::new(), 1);
+    while let Some((option, size)) = format.next()? {
+        let padding = format.padding(out.len(), option, size);
+        out.resize(out.len() + padding, 0);
+        match option {
+            b'b' | b'B' | b'h' | b'H' | b'l' | b'L' | b'T' | b'i' | b'I' => {
+                argument += 1;
+                let number = args.number(argument, "pack")?;
+                let value = if number < 0.0 { number as i64 as u64 } else { number as u64 };
+                let mut bytes = value.to_le_bytes().to_vec();
+                bytes.resize(size, 0);
+                format.put(&mut out, bytes);
+            }
+            b'x' => out.push(0),
+            b'f' => {
+                argument += 1;
+                format.put(&mut out, (args.number(argument, "pack")? as f32).to_le_bytes().to_vec());
+            }
+            b'd' => {
+                argument += 1;
+                format.put(&mut out, args.number(argument, "pack")?.to_le_bytes().to_vec());
+            }
+            b'c' | b's' => {
+                argument += 1;
+                let text = args.text(argument, "pack")?;
+                let size = if size == 0 { text.len() } else { size };
+                if text.len() < size {
+                    // The number of the argument behind it, as the library in C says it.
+                    return Err(bad(argument + 1, "pack", "string too short"));
+                }
+                out.extend_from_slice(&text[..size]);
+                if option == b's' {
+                    out.push(0);
+                }
+            }
+            other => format.set(other, "pack")?,
+        }
+        if out.len() > MAX_STRING {
+            return Err("resulting string too large".into());
+        }
+    }
+    Ok(lua.create_string(out)?)
+}
+
+fn unpack(lua: &Lua, args: &Arguments) -> Returned<MultiValue> {
+    let (text, data) = (args.text(1, "unpack")?, args.text(2, "unpack")?);
+    let from = args.optional_number(3, "unpack", 1.0)?;
+    if from < 1.0 {
+        return Err(bad(3, "unpack", "offset must be 1 or greater"));
+    }
+    let (mut format, mut place, mut results) = (Format::new(&text), from as usize - 1, MultiValue::new());
+    let short = || bad(2, "unpack", "data string too short");
+    while let Some((option, mut size)) = format.next()? {
+        place = place.saturating_add(format.padding(place, option, size));
+        if size > data.len() || place > data.len() - size {
+            return Err(short());
+        }
+        if results.len() > MAX_RESULTS {
+            return Err("stack overflow (too many results)".into());
+        }
+        let bytes = &data[place..place + size];
+        match option {
+            b'b' | b'B' | b'h' | b'H' | b'l' | b'L' | b'T' | b'i' | b'I' => {
+                results.push_back(Value::Number(integer(&format.take(bytes), option.is_ascii_lowercase())));
+            }
+            b'x' => {}
+            b'f' => {
+                let four = format.take(bytes).try_into().unwrap_or_default();
+                results.push_back(Value::Number(f64::from(f32::from_le_bytes(four))));
+            }
+            b'd' => {
+                let eight = format.take(bytes).try_into().unwrap_or_default();
+                results.push_back(Value::Number(f64::from_le_bytes(eight)));
+            }
+            b'c' => {
+                if size == 0 {
+                    let before = results.pop_back().and_then(|value| super::number_of(&value));
+                    let Some(before) = before else { return Err("format 'c0' needs a previous size".into()) };
+                    size = before as usize;
+                    if before < 0.0 || size > data.len() || place > data.len() - size {
+                        return Err(short());
+                    }
+                }
+                results.push_back(Value::String(lua.create_string(&data[place..place + size])?));
+            }
+            b's' => {
+                let end = data[place..].iter().position(|byte| *byte == 0);
+                let Some(len) = end else { return Err("unfinished string in data".into()) };
+                results.push_back(Value::String(lua.create_string(&data[place..place + len])?));
+                size = len + 1;
+            }
+            other => format.set(other, "unpack")?,
+        }
+        place += size;
+    }
+    results.push_back(Value::Number((place + 1) as f64));
+    Ok(results)
+}
+
+/// A little-endian integer.
+fn integer(bytes: &[u8], signed: bool) -> f64 {
+    let mut eight = [0; 8];
+    let len = bytes.len().min(8);
+    eight[..len].copy_from_slice(&bytes[..len]);
+    let value = u64::from_le_bytes(eight);
+    if !signed {
+        return value as f64;
+    }
+    let unused = 64 - 8 * len as u32;
+    if unused == 64 { 0.0 } else { ((value << unused) as i64 >> unused) as f64 }
+}
+
+fn size(_: &Lua, args: &Arguments) -> Returned<f64> {
+    let text = args.text(1, "size")?;
+    let (mut format, mut place) = (Format::new(&text), 0_usize);
+    while let Some((option, size)) = format.next()? {
+        place = place.saturating_add(format.padding(place, option, size));
+        match (option, size) {
+            (b's', _) => return Err(bad(1, "size", "option 's' has no fixed size")),
+            (b'c', 0) => return Err(bad(1, "size", "option 'c0' has no fixed size")),
+            (b'b' | b'B' | b'h' | b'H' | b'l' | b'L' | b'T' | b'i' | b'I' | b'x' | b'f' | b'd' | b'c', _) => {}
+            (other, _) => format.set(other, "size")?,
+        }
+        place = place.saturating_add(size);
+    }
+    Ok(place as f64)
+}
+
+pub(super) fn library(lua: &Lua) -> mlua::Result<Table> {
+    let table = lua.create_table()?;
+    table.set("pack", function(lua, pack)?)?;
+    table.set("unpack", function(lua, unpack)?)?;
+    table.set("size", function(lua, size)?)?;
+    Ok(table)
+}

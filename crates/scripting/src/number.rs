@@ -1,0 +1,65 @@
+//! Numbers as C's `printf` writes them.
+
+/// `%.{precision}g`
+#[must_use]
+pub(crate) fn format_g(value: f64, precision: usize) -> String {
+    if value.is_nan() {
+        return if value.is_sign_negative() { "-nan".to_owned() } else { "nan".to_owned() };
+    }
+    if value.is_infinite() {
+        return if value > 0.0 { "inf".to_owned() } else { "-inf".to_owned() };
+    }
+    let precision = precision.max(1);
+    let scientific = format!("{:.*e}", precision - 1, value);
+    let (mantissa, exponent) = scientific.split_once('e').expect("the form of LowerExp");
+    let exponent: i32 = exponent.parse().expect("the form of LowerExp");
+    if exponent < -4 || exponent >= precision as i32 {
+        let sign = if exponent < 0 { '-' } else { '+' };
+        return format!("{}e{sign}{:02}", without_zeros(mantissa), exponent.abs());
+    }
+    let decimals = (precision as i32 - 1 - exponent) as usize;
+    without_zeros(&format!("{value:.decimals$}")).to_owned()
+}
+
+fn without_zeros(text: &str) -> &str {
+    if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.') } else { text }
+}
+
+/// A number of Lua's as a whole one, as C's cast has it on the processors that servers run on: what does not fit is
+/// the smallest of all.
+#[must_use]
+pub(crate) fn to_integer(value: f64) -> i64 {
+    const BOUND: f64 = 9_223_372_036_854_775_808.0;
+    if (-BOUND..BOUND).contains(&value) { value as i64 } else { i64::MIN }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_written_as_c_writes_them() {
+        let table: &[(f64, usize, &str)] = &[
+            (0.0, 17, "0"),
+            (-0.0, 17, "-0"),
+            (0.1, 17, "0.10000000000000001"),
+            (0.1, 14, "0.1"),
+            (1e17, 17, "1e+17"),
+            (12345.0, 17, "12345"),
+            (1e-5, 14, "1e-05"),
+            (1.5e300, 14, "1.5e+300"),
+            (123_456_789_012_345_680.0, 17, "1.2345678901234568e+17"),
+            (99_999_999_999_999.9, 14, "1e+14"),
+            (-2.5, 3, "-2.5"),
+            (100.0, 3, "100"),
+            (1000.0, 3, "1e+03"),
+            (f64::INFINITY, 14, "inf"),
+        ];
+        for (value, precision, text) in table {
+            assert_eq!(format_g(*value, *precision), *text);
+        }
+        assert_eq!(to_integer(3.99), 3);
+        assert_eq!(to_integer(-3.99), -3);
+        assert_eq!((to_integer(f64::NAN), to_integer(1e300)), (i64::MIN, i64::MIN));
+    }
+}

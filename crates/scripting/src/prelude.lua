@@ -1,0 +1,576 @@
+-- The world that scripts live in. What a script may use is reached through empty tables whose metatables lead to what
+-- must not be changed, so that no script leaves anything behind for the next one. Rust's functions do not raise
+-- errors themselves: they give back what to raise, so that a script sees the error that Redis's would.
+local native, getinfo, allow_deprecated = ...
+local error, type, tostring, select, next, pairs, ipairs = error, type, tostring, select, next, pairs, ipairs
+local rawset, rawget, rawequal, setmetatable, getmetatable = rawset, rawget, rawequal, setmetatable, getmetatable
+local xpcall, pcall, loadstring, unpack, tonumber = xpcall, pcall, loadstring, unpack, tonumber
+local getfenv, setfenv, collect = getfenv, setfenv, collectgarbage
+local insert, remove, sort, concat = table.insert, table.remove, table.sort, table.concat
+local find, sub, gsub, rep, byte = string.find, string.sub, string.gsub, string.rep, string.byte
+local PRELUDE, READONLY = "=prelude", "Attempt to modify a readonly table"
+
+-- Frozen tables: what stands for them, and what they are.
+local frozen = setmetatable({}, { __mode = "k" })
+
+local function refuse()
+  error(READONLY, 2)
+end
+
+local function freeze(real)
+  local proxy = {}
+  frozen[proxy] = real
+  return setmetatable(proxy, { __index = real, __newindex = refuse, __metatable = false })
+end
+
+-- A function of Rust's: true and its results, or the text of an error that is raised where the script called it.
+local function finish(ok, ...)
+  if ok then
+    return ...
+  end
+  error(..., 3)
+end
+
+local function checked(raw)
+  return function(...)
+    return finish(raw(...))
+  end
+end
+
+local function library(functions)
+  local real = {}
+  for name, value in pairs(functions) do
+    real[name] = type(value) == "function" and checked(value) or value
+  end
+  return real
+end
+
+-- What belongs to the script that runs: the way to its server, and its globals.
+local current, active
+
+local function call(...)
+  local value, failure = current(0, ...)
+  if failure then
+    error(failure)
+  end
+  return value
+end
+
+local function protected_call(...)
+  local value, failure = current(0, ...)
+  if failure then
+    return failure
+  end
+  return value
+end
+
+-- An error of the redis library's own, which has no place in the script's text.
+local function complain(text)
+  error({ err = "ERR " .. text })
+end
+
+local function ask(operation, ...)
+  if not current then
+    complain("This function can only be called from a script")
+  end
+  local value, failure = current(operation, ...)
+  if failure then
+    complain(failure)
+  end
+  return value
+end
+
+local function error_reply(...)
+  local text = ...
+  if select("#", ...) ~= 1 or type(text) ~= "string" then
+    return { err = "ERR wrong number or type of arguments" }
+  end
+  if sub(text, 1, 1) == "-" then
+    text = sub(text, 2)
+  end
+  local code, message = "ERR", text
+  local space = find(text, " ", 1, true)
+  if space then
+    code, message = sub(text, 1, space - 1), sub(text, space + 1)
+  end
+  message = gsub(gsub(message, "^[\r\n]+", ""), "[\r\n]+$", "")
+  return { err = code .. " " .. message }
+end
+
+local function status_reply(...)
+  local text = ...
+  if select("#", ...) ~= 1 or type(text) ~= "string" then
+    return { err = "ERR wrong number or type of arguments" }
+  end
+  return { ok = text }
+end
+
+local redis = {
+  LOG_DEBUG = 0,
+  LOG_VERBOSE = 1,
+  LOG_NOTICE = 2,
+  LOG_WARNING = 3,
+  REPL_NONE = 0,
+  REPL_AOF = 1,
+  REPL_SLAVE = 2,
+  REPL_REPLICA = 2,
+  REPL_ALL = 3,
+  REDIS_VERSION = native.version,
+  REDIS_VERSION_NUM = native.version_number,
+  VALKEY_VERSION = native.version,
+  VALKEY_VERSION_NUM = native.version_number,
+  SERVER_NAME = native.server_name,
+  SERVER_VERSION = native.version,
+  SERVER_VERSION_NUM = native.version_number,
+  error_reply = error_reply,
+  status_reply = status_reply,
+}
+
+function redis.sha1hex(...)
+  if select("#", ...) ~= 1 then
+    complain("wrong number of arguments")
+  end
+  return native.sha1hex(tostring((...)))
+end
+
+function redis.log(...)
+  local count = select("#", ...)
+  if count < 2 then
+    complain("redis.log() requires two arguments or more.")
+  end
+  local level = ...
+  if type(level) ~= "number" then
+    complain("First argument must be a number (log level).")
+  end
+  if level < 0 or level > 3 then
+    complain("Invalid debug level.")
+  end
+  local words = {}
+  for index = 2, count do
+    local word = select(index, ...)
+    if type(word) == "string" or type(word) == "number" then
+      words[#words + 1] = tostring(word)
+    end
+  end
+  native.log(level, concat(words, " "))
+end
+
+function redis.setresp(...)
+  if select("#", ...) ~= 1 then
+    complain("redis.setresp() requires one argument.")
+  end
+  local version = ...
+  if version ~= 2 and version ~= 3 then
+    complain("RESP version must be 2 or 3.")
+  end
+  ask(1, version)
+end
+
+local scripts_only = {
+  call = call,
+  pcall = protected_call,
+  replicate_commands = function()
+    return true
+  end,
+  breakpoint = function()
+    return ask(4)
+  end,
+  debug = function(...)
+    return ask(5, ...)
+  end,
+}
+
+function scripts_only.set_repl(...)
+  if select("#", ...) ~= 1 then
+    complain("redis.set_repl() requires two arguments.")
+  end
+  local flags = tonumber((...)) or 0
+  if flags < 0 or flags > 3 then
+    complain("Invalid replication flags. Use REPL_AOF, REPL_REPLICA, REPL_ALL or REPL_NONE.")
+  end
+  ask(2, flags)
+end
+
+function scripts_only.acl_check_cmd(...)
+  if select("#", ...) == 0 then
+    complain("Please specify at least one argument for this redis lib call")
+  end
+  return ask(3, ...)
+end
+
+-- Libraries.
+local math_real, string_real, table_real = {}, {}, {}
+for name, value in pairs(math) do
+  math_real[name] = value
+end
+for name, value in pairs(string) do
+  string_real[name] = value
+end
+for name, value in pairs(table) do
+  table_real[name] = value
+end
+for name, value in pairs(native.math) do
+  math_real[name] = checked(value)
+end
+for name, value in pairs(native.string) do
+  string_real[name] = checked(value)
+end
+
+-- What C would do for as long as the count says, whatever becomes of the script.
+function string_real.rep(text, count)
+  if type(text) == "string" and type(count) == "number" and #text * count > native.max_string then
+    error("resulting string too large", 2)
+  end
+  if text == "" then
+    return ""
+  end
+  return rep(text, count)
+end
+
+local function writable(change)
+  return function(list, ...)
+    if frozen[list] then
+      error(READONLY, 0)
+    end
+    return change(list, ...)
+  end
+end
+
+table_real.insert = writable(insert)
+table_real.remove = writable(remove)
+table_real.sort = writable(sort)
+
+local base = {
+  assert = assert,
+  error = error,
+  gcinfo = gcinfo,
+  getmetatable = getmetatable,
+  ipairs = function(list)
+    return ipairs(frozen[list] and {} or list)
+  end,
+  rawequal = rawequal,
+  select = select,
+  tonumber = tonumber,
+  tostring = tostring,
+  type = type,
+  unpack = unpack,
+  xpcall = xpcall,
+  _VERSION = _VERSION,
+}
+
+-- An error of the server's is its text to a script that catches it.
+local function caught(ok, ...)
+  if ok then
+    return true, ...
+  end
+  local failure = ...
+  if type(failure) == "table" and type(failure.err) == "string" then
+    return false, failure.err
+  end
+  return false, ...
+end
+
+function base.pcall(...)
+  return caught(pcall(...))
+end
+
+function base.rawset(list, ...)
+  if frozen[list] then
+    error(READONLY, 0)
+  end
+  return rawset(list, ...)
+end
+
+function base.rawget(list, key)
+  return rawget(frozen[list] or list, key)
+end
+
+function base.setmetatable(list, ...)
+  if frozen[list] then
+    error(READONLY, 0)
+  end
+  return setmetatable(list, ...)
+end
+
+function base.next(list, key)
+  return next(frozen[list] or list, key)
+end
+
+function base.pairs(list)
+  local real = frozen[list]
+  if not real then
+    return pairs(list)
+  end
+  local key
+  return function()
+    local value
+    key, value = next(real, key)
+    return key, value
+  end
+end
+
+function base.collectgarbage(what, ...)
+  if what == nil or what == "collect" or what == "count" or what == "step" then
+    return collect(what, ...)
+  end
+  return 0
+end
+
+-- Text only: made-up bytecode can do anything to this process.
+function base.loadstring(text, name)
+  if type(text) == "number" then
+    text = tostring(text)
+  end
+  if type(text) ~= "string" then
+    error("bad argument #1 to 'loadstring' (string expected, got " .. (text == nil and "no value" or type(text)) .. ")", 2)
+  end
+  if byte(text) == 27 then
+    return nil, "attempt to load a binary chunk"
+  end
+  local chunk, failure = loadstring(text, name or text)
+  if chunk then
+    setfenv(chunk, active)
+  end
+  return chunk, failure
+end
+
+function base.load(reader, name)
+  if type(reader) ~= "function" then
+    error("bad argument #1 to 'load' (function expected, got " .. type(reader) .. ")", 2)
+  end
+  local pieces = {}
+  while true do
+    local piece = reader()
+    if piece == nil or piece == "" then
+      break
+    end
+    if type(piece) ~= "string" then
+      return nil, "reader function must return a string"
+    end
+    pieces[#pieces + 1] = piece
+  end
+  local text = concat(pieces)
+  if byte(text) == 27 then
+    return nil, "attempt to load a binary chunk"
+  end
+  local chunk, failure = loadstring(text, name or "=(load)")
+  if chunk then
+    setfenv(chunk, active)
+  end
+  return chunk, failure
+end
+
+base.string = freeze(string_real)
+base.math = freeze(math_real)
+base.table = freeze(table_real)
+base.coroutine = freeze({
+  create = coroutine.create,
+  resume = coroutine.resume,
+  running = coroutine.running,
+  status = coroutine.status,
+  wrap = coroutine.wrap,
+  yield = coroutine.yield,
+})
+base.os = freeze({ clock = os.clock })
+base.bit = freeze(library(native.bit))
+base.struct = freeze(library(native.struct))
+base.cmsgpack = freeze(library(native.cmsgpack))
+
+local function new_json(shared)
+  local json = library(native.new_json(shared))
+  json.new = function()
+    return new_json(false)
+  end
+  return json
+end
+base.cjson = freeze(new_json(true))
+
+-- Strings find their methods there, and nobody finds them by way of a string's metatable.
+local of_strings = getmetatable("")
+of_strings.__index = string_real
+of_strings.__metatable = freeze({ __index = base.string })
+
+-- What is not there is a mistake.
+local strict = {
+  __index = function(_, name)
+    error("Script attempted to access nonexistent global variable '" .. tostring(name) .. "'", 2)
+  end,
+  __metatable = false,
+}
+
+-- The globals of scripts, or of functions.
+local function world(own)
+  local real = {}
+  for name, value in pairs(base) do
+    real[name] = value
+  end
+  local redis_real = {}
+  for name, value in pairs(redis) do
+    redis_real[name] = value
+  end
+  for name, value in pairs(own) do
+    redis_real[name] = value
+  end
+  real.redis = freeze(redis_real)
+  real.server = real.redis
+  setmetatable(real, strict)
+  local proxy = freeze(real)
+  real._G = proxy
+  if allow_deprecated then
+    -- Only what is a script's own is shown and changed.
+    function real.getfenv(of)
+      local env = getfenv(type(of) == "function" and of or (of or 1) == 0 and 2 or (of or 1) + 1)
+      return (env == proxy or not frozen[env] and env ~= _G) and env or proxy
+    end
+    function real.setfenv(of, env)
+      if of == 0 or type(env) ~= "table" then
+        error("'setfenv' cannot change environment of given object", 2)
+      end
+      local target = type(of) == "number" and of + 1 or of
+      if getfenv(target) == _G then
+        error("'setfenv' cannot change environment of given object", 2)
+      end
+      return setfenv(target, env)
+    end
+  end
+  return proxy, real
+end
+
+-- The globals of a library: while it is loaded, and when its functions are called.
+local function library_world()
+  local registered, loading = {}, true
+
+  local function register(name, callback, description, flags)
+    if type(name) ~= "string" then
+      complain("first argument to redis.register_function must be a string")
+    end
+    if type(callback) ~= "function" then
+      complain("second argument to redis.register_function must be a function")
+    end
+    if not find(name, "^[%w_]+$") then
+      complain("Library names can only contain letters, numbers, or underscores(_) and must be at least one character long")
+    end
+    for _, known in ipairs(registered) do
+      if known.name:lower() == name:lower() then
+        complain("Function already exists in the library")
+      end
+    end
+    insert(registered, { name = name, callback = callback, description = description, flags = flags or {} })
+  end
+
+  local function register_named(options)
+    local name, callback, description, flags
+    for key, value in pairs(options) do
+      if key == "function_name" then
+        name = type(value) == "string" and value
+          or complain("function_name argument given to redis.register_function must be a string")
+      elseif key == "description" then
+        description = type(value) == "string" and value
+          or complain("description argument given to redis.register_function must be a string")
+      elseif key == "callback" then
+        callback = type(value) == "function" and value
+          or complain("callback argument given to redis.register_function must be a function")
+      elseif key == "flags" then
+        flags = type(value) == "table" and value
+          or complain("flags argument to redis.register_function must be a table representing function flags")
+      else
+        complain("unknown argument given to redis.register_function")
+      end
+    end
+    if not name then
+      complain("redis.register_function must get a function name argument")
+    end
+    if not callback then
+      complain("redis.register_function must get a callback argument")
+    end
+    for _, flag in ipairs(flags or {}) do
+      if not native.is_flag(flag) then
+        complain("unknown flag given")
+      end
+    end
+    register(name, callback, description, flags)
+  end
+
+  local function register_function(...)
+    local count = select("#", ...)
+    if not loading then
+      complain("redis.register_function can only be called on FUNCTION LOAD command")
+    end
+    if count < 1 or count > 2 then
+      complain("wrong number of arguments to redis.register_function")
+    end
+    local first, second = ...
+    if count == 1 then
+      if type(first) ~= "table" then
+        complain("calling redis.register_function with a single argument is only applicable to Lua table (representing named arguments).")
+      end
+      return register_named(first)
+    end
+    register(type(first) == "number" and tostring(first) or first, second)
+  end
+
+  local env, real = world(scripts_only)
+  local at_run = real.redis
+  local at_load = {}
+  for name, value in pairs(redis) do
+    at_load[name] = value
+  end
+  at_load.register_function = register_function
+  setmetatable(at_load, strict)
+  real.redis = freeze(at_load)
+  real.server = real.redis
+  local function loaded()
+    loading, real.redis, real.server = false, at_run, at_run
+  end
+  return { env = env, registered = registered, loaded = loaded }
+end
+
+local for_scripts, scripts_real = world(scripts_only)
+
+-- An error says where it happened: in the script, whatever it called.
+local function handler(failure)
+  local level = 2
+  local info = getinfo(level, "nSl")
+  while info and (info.what == "C" or info.what == "tail" or info.source == PRELUDE) do
+    level = level + 1
+    info = getinfo(level, "nSl")
+  end
+  if type(failure) ~= "table" or frozen[failure] then
+    failure = { err = "ERR " .. tostring(failure) }
+  end
+  if info then
+    rawset(failure, "source", info.source)
+    rawset(failure, "line", info.currentline)
+  end
+  return failure
+end
+
+-- Runs a script with what belongs to it.
+local function run(host, script)
+  current, active = host, for_scripts
+  return xpcall(script, handler)
+end
+
+local function run_function(host, env, callback, keys, args)
+  current, active = host, env
+  return xpcall(function()
+    return callback(keys, args)
+  end, handler)
+end
+
+-- Runs a library's text, which registers its functions.
+local function load_library(library, chunk)
+  current, active = nil, library.env
+  local ok, failure = xpcall(chunk, handler)
+  library.loaded()
+  return ok, ok and library.registered or failure
+end
+
+return {
+  run = run,
+  run_function = run_function,
+  load_library = load_library,
+  library_world = library_world,
+  env = for_scripts,
+  globals = scripts_real,
+}

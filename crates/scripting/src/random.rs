@@ -1,0 +1,33 @@
+//! The numbers that `math.random` gives: those of `drand48`, which is what scripts of Redis are used to. Every script
+//! begins with the same seed, so that it does the same wherever it is run.
+
+use std::cell::Cell;
+
+const MASK: u64 = (1 << 48) - 1;
+const FACTOR: u64 = 0x5_DEEC_E66D;
+const ADDEND: u64 = 0xB;
+const LOW: u64 = 0x330E;
+
+#[derive(Debug)]
+pub(crate) struct Random(Cell<u64>);
+
+impl Random {
+    pub(crate) fn new() -> Self {
+        let random = Self(Cell::new(0));
+        random.seed(0);
+        random
+    }
+
+    pub(crate) fn seed(&self, seed: i32) {
+        self.0.set((u64::from(seed as u32) << 16) + LOW);
+    }
+
+    /// From 0 up to 1.
+    pub(crate) fn next(&self) -> f64 {
+        let state = self.0.get().wrapping_mul(FACTOR).wrapping_add(ADDEND) & MASK;
+        self.0.set(state);
+        let bits = (state >> 17) as i64;
+        let max = i64::from(i32::MAX);
+        (bits % max) as f64 / max as f64
+    }
+}

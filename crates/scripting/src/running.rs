@@ -1,0 +1,154 @@
+//! What an interpreter is at, for whoever looks on: whether a script has run for too long, and how to stop it.
+//!
+//! A script asks now and then whether it may go on (a hook of Lua's, every so many instructions). Once it has run
+//! longer than the server has patience it is busy: others are told so, and may stop it.
+
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
+
+use parking_lot::Mutex;
+
+/// What came of the wish to stop a script.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    /// It will stop.
+    Stopped,
+    /// It has written: half of it must not stay.
+    Unkillable,
+    /// None is busy.
+    NotBusy,
+    /// The busy one is a function and not a script, or the other way round.
+    OtherKind,
+}
+
+const GO_ON: u8 = 0;
+const KILLED: u8 = 1;
+
+/// What one interpreter is at.
+#[derive(Debug, Default)]
+pub struct Running {
+    busy: AtomicBool,
+    stop: AtomicU8,
+    /// It has written.
+    dirty: AtomicBool,
+    is_function: AtomicBool,
+    /// When it began, by the thread's clock in nanoseconds.
+    started: AtomicU64,
+    memory: AtomicUsize,
+    /// The words of the command that runs it; written once it is busy.
+    command: Mutex<Vec<Vec<u8>>>,
+}
+
+impl Running {
+    /// A script or function begins.
+    #[inline]
+    pub(crate) fn begin(&self, nanos: u64, is_function: bool) {
+        self.started.store(nanos, Ordering::Relaxed);
+        self.is_function.store(is_function, Ordering::Relaxed);
+        self.dirty.store(false, Ordering::Relaxed);
+    }
+
+    /// It has ended; says whether it was busy.
+    #[inline]
+    pub(crate) fn end(&self) -> bool {
+        let busy = self.busy.load(Ordering::Relaxed);
+        if busy {
+            self.command.lock().clear();
+            self.busy.store(false, Ordering::Release);
+            self.stop.store(GO_ON, Ordering::Release);
+        }
+        busy
+    }
+
+    pub(crate) fn note_memory(&self, bytes: usize) {
+        self.memory.store(bytes, Ordering::Relaxed);
+    }
+
+    pub(crate) fn memory(&self) -> usize {
+        self.memory.load(Ordering::Relaxed)
+    }
+
+    /// It has run for longer than the server has patience.
+    pub(crate) fn set_busy(&self, command: Vec<Vec<u8>>) {
+        *self.command.lock() = command;
+        self.busy.store(true, Ordering::Release);
+    }
+
+    /// Whether it has run for longer than the server has patience.
+    #[must_use]
+    pub fn is_busy(&self) -> bool {
+        self.busy.load(Ordering::Acquire)
+    }
+
+    /// Whether somebody wants it to stop.
+    pub(crate) fn is_stopped(&self) -> bool {
+        self.stop.load(Ordering::Acquire) != GO_ON
+    }
+
+    /// It has written, and can no longer be stopped.
+    #[inline]
+    pub fn set_dirty(&self) {
+        self.dirty.store(true, Ordering::Release);
+    }
+
+    /// Whether it has written.
+    #[must_use]
+    pub fn is_dirty(&self) -> bool {
+        self.dirty.load(Ordering::Acquire)
+    }
+
+    /// The words of the command that runs it, while it is busy.
+    #[must_use]
+    pub fn command(&self) -> Vec<Vec<u8>> {
+        self.command.lock().clone()
+    }
+
+    /// Nanoseconds since it began, by the same clock.
+    #[must_use]
+    pub fn elapsed(&self, nanos: u64) -> u64 {
+        nanos.saturating_sub(self.started.load(Ordering::Relaxed))
+    }
+
+    /// Whether a function runs, and not a script.
+    #[must_use]
+    pub fn is_function(&self) -> bool {
+        self.is_function.load(Ordering::Relaxed)
+    }
+
+    /// Stops it whatever it has done: the server ends without saving.
+    pub fn stop_at_once(&self) {
+        self.stop.store(KILLED, Ordering::Release);
+    }
+
+    fn kill(&self, function: bool) -> Verdict {
+        if self.is_function() != function {
+            Verdict::OtherKind
+        } else if self.is_dirty() {
+            Verdict::Unkillable
+        } else {
+            self.stop.store(KILLED, Ordering::Release);
+            Verdict::Stopped
+        }
+    }
+}
+
+impl crate::Scripts {
+    /// SCRIPT KILL and FUNCTION KILL: every busy one that may be stopped is.
+    #[must_use]
+    pub fn kill(&self, function: bool) -> Verdict {
+        let busy = self.running().into_iter().filter(|running| running.is_busy());
+        let verdicts: Vec<Verdict> = busy.map(|running| running.kill(function)).collect();
+        let order = [Verdict::Stopped, Verdict::Unkillable, Verdict::OtherKind];
+        order.into_iter().find(|verdict| verdicts.contains(verdict)).unwrap_or(Verdict::NotBusy)
+    }
+
+    /// Stops whatever runs: the server ends without saving.
+    pub fn stop_all(&self) {
+        self.running().iter().for_each(|running| running.stop_at_once());
+    }
+
+    /// Whether any script is busy.
+    #[must_use]
+    pub fn any_busy(&self) -> bool {
+        self.running().iter().any(|running| running.is_busy())
+    }
+}

@@ -1,0 +1,230 @@
+//! A script: its text, its name, and what its first line says of it.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use sha1::{Digest, Sha1};
+
+/// What a script or a function says of itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct ScriptFlags {
+    /// It said so: what it did not say is then refused, and else allowed as it was before there were flags.
+    pub declared: bool,
+    /// It never writes.
+    pub no_writes: bool,
+    /// It may run when memory is over its limit.
+    pub allow_oom: bool,
+    /// It may run on a replica that has lost its master.
+    pub allow_stale: bool,
+    /// It does not run in a cluster.
+    pub no_cluster: bool,
+    /// Its keys may lie in different slots.
+    pub allow_cross_slot: bool,
+}
+
+/// The names of flags, in the order in which they are listed.
+const NAMES: [&str; 5] = ["no-writes", "allow-oom", "allow-stale", "no-cluster", "allow-cross-slot-keys"];
+
+impl ScriptFlags {
+    /// Sets the flag of this name; says whether there is one.
+    pub fn set(&mut self, name: &[u8]) -> bool {
+        let Some(place) = NAMES.iter().position(|known| known.as_bytes() == name) else { return false };
+        *self.fields()[place] = true;
+        true
+    }
+
+    fn fields(&mut self) -> [&mut bool; 5] {
+        [
+            &mut self.no_writes,
+            &mut self.allow_oom,
+            &mut self.allow_stale,
+            &mut self.no_cluster,
+            &mut self.allow_cross_slot,
+        ]
+    }
+
+    /// The names of those that are set.
+    #[must_use]
+    pub fn names(mut self) -> Vec<&'static str> {
+        let set = self.fields().map(|field| *field);
+        NAMES.into_iter().zip(set).filter(|(_, set)| *set).map(|(name, _)| name).collect()
+    }
+}
+
+/// The first line of a script or a library: `#!lua flags=...` or `#!lua name=...`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Shebang<'a> {
+    /// The language.
+    pub engine: &'a [u8],
+    /// The options behind it.
+    line: &'a [u8],
+    /// What follows, with the line's end, so that lines keep their numbers.
+    pub body: &'a [u8],
+}
+
+/// Why a script's first line was refused.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ShebangError {
+    /// There is nothing behind it, or no end of it.
+    Invalid,
+    /// Another language than Lua.
+    UnknownEngine(Vec<u8>),
+    /// An option that is none.
+    UnknownOption(Vec<u8>),
+    /// A flag that is none.
+    UnknownFlag(Vec<u8>),
+}
+
+impl std::fmt::Display for ShebangError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let shown = String::from_utf8_lossy;
+        match self {
+            Self::Invalid => f.write_str("ERR Invalid script shebang"),
+            Self::UnknownEngine(name) => {
+                write!(f, "ERR Unexpected engine in script shebang: {}", shown(name))
+            }
+            Self::UnknownOption(name) => write!(f, "ERR Unknown lua shebang option: {}", shown(name)),
+            Self::UnknownFlag(name) => write!(f, "ERR Unexpected flag in script shebang: {}", shown(name)),
+        }
+    }
+}
+
+impl std::error::Error for ShebangError {}
+
+impl<'a> Shebang<'a> {
+    /// The first line of `text`, if it is such a one.
+    ///
+    /// # Errors
+    /// It has no end.
+    pub fn parse(text: &'a [u8]) -> Result<Option<Self>, ShebangError> {
+        if !text.starts_with(b"#!") {
+            return Ok(None);
+        }
+        let end = text.iter().position(|byte| *byte == b'\n').ok_or(ShebangError::Invalid)?;
+        let line = text[..end].strip_suffix(b"\r").unwrap_or(&text[..end]);
+        let engine = line.split(|byte| *byte == b' ').next().unwrap_or_default();
+        Ok(Some(Self { engine, line: &line[engine.len()..], body: &text[end..] }))
+    }
+
+    /// The words behind the language.
+    pub fn options(&self) -> impl Iterator<Item = &'a [u8]> {
+        self.line.split(|byte| *byte == b' ').filter(|word| !word.is_empty())
+    }
+}
+
+/// A script that clients know by its SHA1.
+#[derive(Debug)]
+pub struct Script {
+    /// Forty hexadecimal digits.
+    pub sha: [u8; 40],
+    /// The text as it was sent.
+    pub text: Box<[u8]>,
+    /// What it says of itself.
+    pub flags: ScriptFlags,
+    /// Where the text without its first line begins.
+    body: usize,
+    /// It was loaded by SCRIPT LOAD, and stays until it is flushed.
+    pub(crate) kept: AtomicBool,
+    /// It was not flushed or evicted.
+    pub(crate) live: AtomicBool,
+    /// When it ran last, in milliseconds.
+    pub(crate) used: AtomicU64,
+    /// It has touched keys that it had not named.
+    pub roams: AtomicBool,
+}
+
+impl Script {
+    /// A script of this text.
+    ///
+    /// # Errors
+    /// Its first line makes no sense.
+    pub fn new(text: &[u8]) -> Result<Self, ShebangError> {
+        let mut flags = ScriptFlags::default();
+        let mut body = 0;
+        if let Some(shebang) = Shebang::parse(text)? {
+            if shebang.engine != b"#!lua" {
+                return Err(ShebangError::UnknownEngine(shebang.engine.to_vec()));
+            }
+            flags.declared = true;
+            for option in shebang.options() {
+                let Some(names) = option.strip_prefix(b"flags=") else {
+                    return Err(ShebangError::UnknownOption(option.to_vec()));
+                };
+                for name in names.split(|byte| *byte == b',').filter(|name| !name.is_empty()) {
+                    if !flags.set(name) {
+                        return Err(ShebangError::UnknownFlag(name.to_vec()));
+                    }
+                }
+            }
+            body = text.len() - shebang.body.len();
+        }
+        Ok(Self {
+            sha: sha1_hex(text),
+            text: text.into(),
+            flags,
+            body,
+            kept: AtomicBool::new(false),
+            live: AtomicBool::new(true),
+            used: AtomicU64::new(0),
+            roams: AtomicBool::new(false),
+        })
+    }
+
+    /// What Lua is to compile.
+    pub(crate) fn body(&self) -> &[u8] {
+        &self.text[self.body..]
+    }
+
+    /// Whether clients may still call it by its name.
+    #[must_use]
+    #[inline]
+    pub fn is_live(&self) -> bool {
+        self.live.load(Ordering::Acquire)
+    }
+
+    /// Says that it is run at `millis`.
+    #[inline]
+    pub fn touch(&self, millis: u64) {
+        if self.used.load(Ordering::Relaxed) != millis {
+            self.used.store(millis, Ordering::Relaxed);
+        }
+    }
+}
+
+/// The SHA1 of `text` in hexadecimal digits.
+#[must_use]
+pub fn sha1_hex(text: &[u8]) -> [u8; 40] {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    let mut hex = [0; 40];
+    for (place, byte) in Sha1::digest(text).iter().enumerate() {
+        hex[2 * place] = DIGITS[usize::from(byte >> 4)];
+        hex[2 * place + 1] = DIGITS[usize::from(byte & 15)];
+    }
+    hex
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_line_says_what_a_script_may_do() {
+        let flags = |text: &str| Script::new(text.as_bytes()).map(|script| script.flags.names());
+        assert_eq!(flags("return 1"), Ok(vec![]));
+        assert_eq!(flags("#!lua\nreturn 1"), Ok(vec![]));
+        let some = flags("#!lua flags=no-cluster,no-writes\nreturn 1");
+        assert_eq!(some, Ok(vec!["no-writes", "no-cluster"]));
+        let errors = [
+            ("#!lua flags=no-writes", "ERR Invalid script shebang"),
+            ("#!luax\nreturn 1", "ERR Unexpected engine in script shebang: #!luax"),
+            ("#!lua x=1\nreturn 1", "ERR Unknown lua shebang option: x=1"),
+            ("#!lua flags=foo\nreturn 1", "ERR Unexpected flag in script shebang: foo"),
+        ];
+        for (text, error) in errors {
+            assert_eq!(flags(text).unwrap_err().to_string(), error);
+        }
+        let script = Script::new(b"#!lua\nreturn 1").unwrap();
+        assert_eq!(script.body(), b"\nreturn 1");
+        assert!(!Script::new(b"return 1").unwrap().flags.declared && script.flags.declared);
+        assert_eq!(&sha1_hex(b"x"), b"11f6ad8ec52a2984abaafd7c3b516503785c2072");
+    }
+}
