@@ -105,3 +105,83 @@ pub(super) fn reply_page(reply: &mut Writer<'_>, cursor: u64, found: &Found) {
     reply.bulk(digits.format(cursor).as_bytes());
     found.reply(reply);
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use proptest::prelude::*;
+
+    use crate::testing::Client;
+
+    /// How elements of a collection are passed over, added and taken out: the words before and behind the element's name.
+    struct Family {
+        scan: &'static str,
+        add: [&'static str; 2],
+        remove: &'static str,
+        /// Words of a reply for an element.
+        width: usize,
+    }
+
+    const FAMILIES: &[Family] = &[Family { scan: "hscan", add: ["hset c", "v"], remove: "hdel c", width: 2 }];
+
+    fn run(client: &mut Client, words: &str) {
+        client.call(&words.split_whitespace().collect::<Vec<_>>());
+    }
+
+    /// One call; the next cursor and the elements.
+    fn scan(client: &mut Client, family: &Family, cursor: &str, count: usize) -> (String, Vec<String>) {
+        let reply = client.call(&[family.scan, "c", cursor, "count", &count.to_string()]);
+        let text =
+            |value: &resp::Value| String::from_utf8_lossy(value.as_bytes().expect("text")).into_owned();
+        let [next, found] = reply.as_array().expect("two") else { panic!("{reply:?}") };
+        (
+            text(next),
+            found.as_array().expect("a page").chunks(family.width).map(|words| text(&words[0])).collect(),
+        )
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(16))]
+
+        /// What stays from the first call to the last is returned, while the collection grows to many times its size
+        /// or shrinks to that, small or large.
+        #[test]
+        fn a_scan_of_a_collection_misses_nothing_that_stays(
+            stay in 1usize..300,
+            others in 0usize..4000,
+            count in 5usize..100,
+            grows in any::<bool>(),
+            family in 0..FAMILIES.len(),
+        ) {
+            let (family, mut client) = (&FAMILIES[family], Client::new());
+            let add = |client: &mut Client, name: &str| {
+                run(client, &format!("{} {name} {}", family.add[0], family.add[1]));
+            };
+            let stays: BTreeSet<String> = (0..stay).map(|n| format!("stay{n}")).collect();
+            stays.iter().for_each(|name| add(&mut client, name));
+            let mut left: Vec<String> = (0..others).map(|n| format!("other{n}")).collect();
+            if !grows {
+                left.iter().for_each(|name| add(&mut client, name));
+            }
+            let (mut cursor, mut seen, mut calls) = ("0".to_owned(), BTreeSet::new(), 0);
+            loop {
+                let (next, found) = scan(&mut client, family, &cursor, count);
+                seen.extend(found);
+                if next == "0" {
+                    break;
+                }
+                cursor = next;
+                calls += 1;
+                prop_assert!(calls < 10_000, "the scan goes on and on");
+                for name in left.split_off(left.len().saturating_sub(200)) {
+                    match grows {
+                        true => add(&mut client, &name),
+                        false => run(&mut client, &format!("{} {name}", family.remove)),
+                    }
+                }
+            }
+            prop_assert!(stays.is_subset(&seen));
+        }
+    }
+}

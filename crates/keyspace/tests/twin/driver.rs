@@ -346,13 +346,14 @@ impl Driver {
     }
 
     fn delete_key(&mut self, db: u16, bytes: &[u8]) {
+        let evicts = self.random(3) == 0;
         let key = self.keyspace.key(bytes);
         let mut guard = self.keyspace.lock(key.slot());
         let table = guard.table(db);
         let found = table.find(&key, self.now);
         assert_eq!(found == Found::Missing, !self.model.contains_key(&(db, bytes.to_vec())));
         if let Found::Live(place) | Found::Expired(place) = found {
-            drop(table.remove(place, &key));
+            drop(if evicts { table.evict(place, &key) } else { table.remove(place, &key) });
             assert_eq!(table.find(&key, self.now), Found::Missing);
         }
         drop(guard);
@@ -417,6 +418,14 @@ impl Driver {
         let there = self.model.keys().any(|(db, key)| *db == 0 && Slot::of_key(key) == slot);
         assert_eq!(found.is_some(), there);
         assert!(found.is_none_or(|item| self.model.contains_key(&(0, item.key.to_vec()))));
+        let volatile = guard.table(0).random_volatile(random).map(|item| (item.key.to_vec(), item.expiry));
+        let expires = |((db, key), entry): (&(u16, Vec<u8>), &Entry)| {
+            *db == 0 && Slot::of_key(key) == slot && entry.expiry.is_some()
+        };
+        assert_eq!(volatile.is_some(), self.model.iter().any(expires));
+        if let Some((key, expiry)) = volatile {
+            assert_eq!(self.model.get(&(0, key)).map(|entry| entry.expiry), Some(expiry));
+        }
     }
 
     fn cut(&mut self) {
@@ -490,6 +499,11 @@ impl Driver {
             *volatile += usize::from(entry.expiry.is_some());
         }
         assert_eq!(self.keyspace.sizes(), sizes);
+        let published =
+            Slot::all().map(|slot| (self.keyspace.keys_in_slot(slot), self.keyspace.volatile_in_slot(slot)));
+        let published = published.fold((0, 0), |(keys, volatile), slot| (keys + slot.0, volatile + slot.1));
+        let all = sizes.iter().fold((0, 0), |(keys, volatile), db| (keys + db.0, volatile + db.1));
+        assert_eq!(published, all, "what is read without locks");
         for (db, (keys, _)) in (0..DATABASES).zip(sizes) {
             assert_eq!(self.keyspace.len(db), keys);
         }
