@@ -4,8 +4,8 @@
 //! A script that came by EVAL goes when [`MOST`] others were used after it; one that was loaded stays.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Weak};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
 

@@ -263,7 +263,10 @@ impl Interpreter {
 
     fn register(&self, body: &[u8]) -> Result<(Table, Vec<(Function, LuaFunction)>), FunctionError> {
         let internal = |error: mlua::Error| {
-            FunctionError::new(one_line(error.to_string().lines().next().unwrap_or_default().as_bytes(), true))
+            FunctionError::new(one_line(
+                error.to_string().lines().next().unwrap_or_default().as_bytes(),
+                true,
+            ))
         };
         let world: Table = self.library_world.call(()).map_err(internal)?;
         let environment: Table = world.raw_get("env").map_err(internal)?;
@@ -271,7 +274,9 @@ impl Interpreter {
             .compile_text(body, &environment, "@user_function")
             .map_err(|text| FunctionError::new(format!("Error compiling function: {text}")))?;
         let (ok, result): (bool, Value) = self.run_loading(&world, &chunk).map_err(internal)?;
-        let Value::Table(table) = result else { return Err(FunctionError::new("Error registering functions")) };
+        let Value::Table(table) = result else {
+            return Err(FunctionError::new("Error registering functions"));
+        };
         if !ok {
             let text = match table.raw_get("err") {
                 Ok(Value::String(text)) => one_line(&text.as_bytes(), true),

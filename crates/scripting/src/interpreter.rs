@@ -12,9 +12,7 @@ use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use mlua::{
-    Function, HookTriggers, IntoLua, Lua, LuaOptions, MultiValue, StdLib, Table, Value, VmState,
-};
+use mlua::{Function, HookTriggers, IntoLua, Lua, LuaOptions, MultiValue, StdLib, Table, Value, VmState};
 use resp::{Args, Protocol, Request, Writer};
 
 use crate::cache::Scripts;
@@ -266,7 +264,8 @@ impl Interpreter {
         if self.compiled.contains_key(&script.sha) {
             return Ok(());
         }
-        let function = self.compile_text(script.body(), &self.environment, "@user_script").map_err(Failure::Syntax)?;
+        let function =
+            self.compile_text(script.body(), &self.environment, "@user_script").map_err(Failure::Syntax)?;
         if self.compiled.len() > cached + SPARE {
             self.compiled.retain(|_, (script, _)| script.is_live());
         }
@@ -470,7 +469,6 @@ impl Interpreter {
     pub fn memory(&self) -> usize {
         self.lua.used_memory()
     }
-
 }
 
 /// The words of a command. A number is written so that nothing of it is lost.

@@ -150,9 +150,8 @@ pub(crate) fn natives(lua: &Lua, random: &Rc<Random>, json: &JsonSettings) -> ml
         Ok(matches!(&name, Value::String(name) if flags.set(&name.as_bytes())))
     };
     native.set("is_flag", lua.create_function(is_flag)?)?;
-    let sha1hex = |lua: &Lua, text: mlua::LuaString| {
-        lua.create_string(crate::script::sha1_hex(&text.as_bytes()))
-    };
+    let sha1hex =
+        |lua: &Lua, text: mlua::LuaString| lua.create_string(crate::script::sha1_hex(&text.as_bytes()));
     native.set("sha1hex", lua.create_function(sha1hex)?)?;
     Ok(native)
 }

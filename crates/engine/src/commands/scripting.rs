@@ -35,7 +35,9 @@ const fn scripting(
 
 pub(super) const COMMANDS: &[Command] = &[
     scripting("eval", "2.6.0", -3, WRITES, "Runs a script.").keys(CHANGES).script(eval::eval),
-    scripting("eval_ro", "7.0.0", -3, LOOKS, "Runs a script that only reads.").keys(READS).script(eval::eval_ro),
+    scripting("eval_ro", "7.0.0", -3, LOOKS, "Runs a script that only reads.")
+        .keys(READS)
+        .script(eval::eval_ro),
     scripting("evalsha", "2.6.0", -3, WRITES, "Runs a script that is known by its SHA1.")
         .keys(CHANGES)
         .script(eval::evalsha),
@@ -43,7 +45,9 @@ pub(super) const COMMANDS: &[Command] = &[
         .keys(READS)
         .script(eval::evalsha_ro),
     scripting("fcall", "7.0.0", -3, WRITES, "Calls a function.").keys(CHANGES).script(eval::fcall),
-    scripting("fcall_ro", "7.0.0", -3, LOOKS, "Calls a function that only reads.").keys(READS).script(eval::fcall_ro),
+    scripting("fcall_ro", "7.0.0", -3, LOOKS, "Calls a function that only reads.")
+        .keys(READS)
+        .script(eval::fcall_ro),
     row("function", "7.0.0", -2, "Looks after libraries of functions.").subcommands(FUNCTION),
     row("script", "2.6.0", -2, "Looks after scripts.").subcommands(SCRIPT),
 ];
@@ -98,14 +102,16 @@ const SCRIPT: &[Command] = &[
     scripting("flush", "2.6.0", -2, Flags::NOSCRIPT.union(Flags::STALE), "Forgets all scripts.")
         .tips(FOR_ALL_NODES)
         .run(script::flush),
-    scripting("help", "5.0.0", 2, Flags::LOADING.union(Flags::STALE), "Lists the subcommands.").run(script::help),
+    scripting("help", "5.0.0", 2, Flags::LOADING.union(Flags::STALE), "Lists the subcommands.")
+        .run(script::help),
     scripting("kill", "2.6.0", 2, Flags::NOSCRIPT.union(Flags::ALLOW_BUSY), "Stops the script that runs.")
         .tips(KILLS)
         .run(script::kill),
     scripting("load", "2.6.0", 3, Flags::NOSCRIPT.union(Flags::STALE), "Makes a script known.")
         .tips(FOR_ALL_NODES)
         .run(script::load),
-    scripting("show", "8.0.0", 3, Flags::NOSCRIPT.union(Flags::STALE), "Shows a script's text.").run(script::show),
+    scripting("show", "8.0.0", 3, Flags::NOSCRIPT.union(Flags::STALE), "Shows a script's text.")
+        .run(script::show),
 ];
 
 #[cfg(test)]

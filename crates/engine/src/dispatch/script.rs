@@ -115,7 +115,9 @@ impl<'a> Context<'a> {
     pub(crate) fn may_start(&self, flags: ScriptFlags, read_only: bool) -> Result<(), CommandError> {
         let engine = self.engine;
         if read_only && flags.declared && !flags.no_writes {
-            return Err(CommandError::text("ERR Can not execute a script with write flag using *_ro command."));
+            return Err(CommandError::text(
+                "ERR Can not execute a script with write flag using *_ro command.",
+            ));
         }
         if self.session.origin != Origin::Client {
             return Ok(());
@@ -131,7 +133,10 @@ impl<'a> Context<'a> {
             return Ok(());
         }
         let refusals = [
-            (Gate::READ_ONLY_REPLICA, CommandError::text("READONLY You can't write against a read only replica.")),
+            (
+                Gate::READ_ONLY_REPLICA,
+                CommandError::text("READONLY You can't write against a read only replica."),
+            ),
             (Gate::MISCONF, CommandError::MisConf),
             (Gate::NO_REPLICAS, CommandError::NoReplicas),
         ];
@@ -139,7 +144,8 @@ impl<'a> Context<'a> {
             return Err(error);
         }
         if gate.contains(Gate::OUT_OF_MEMORY) && !flags.allow_oom {
-            let text = "OOM allow-oom flag is not set on the script, can not run it when used memory > 'maxmemory'";
+            let text =
+                "OOM allow-oom flag is not set on the script, can not run it when used memory > 'maxmemory'";
             return Err(CommandError::text(text));
         }
         Ok(())

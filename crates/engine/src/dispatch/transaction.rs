@@ -161,12 +161,11 @@ impl Engine {
             }
             let outcome = match entry.command.run {
                 Run::Here(handler) => handle(&mut context, entry.command, handler),
-                Run::MayBlock(handler) | Run::Script(handler) => {
-                    handle(&mut context, entry.command, handler).map(|outcome| match outcome {
+                Run::MayBlock(handler) | Run::Script(handler) => handle(&mut context, entry.command, handler)
+                    .map(|outcome| match outcome {
                         Outcome::Done | Outcome::Again => {}
                         Outcome::Block(wait) => (wait.nothing)(&mut context.reply),
-                    })
-                }
+                    }),
                 Run::Node(_) | Run::Exec | Run::Container => {
                     unreachable!("the shell's commands make the shell run the queue")
                 }

@@ -16,10 +16,7 @@ pub(super) fn library(lua: &Lua) -> mlua::Result<Table> {
     let unary: [(&'static str, fn(i32) -> i32); 3] =
         [("tobit", |x| x), ("bnot", |x| !x), ("bswap", i32::swap_bytes)];
     for (name, operation) in unary {
-        table.set(
-            name,
-            function(lua, move |_, args| Ok(f64::from(operation(bits(args, 1, name)?))))?,
-        )?;
+        table.set(name, function(lua, move |_, args| Ok(f64::from(operation(bits(args, 1, name)?))))?)?;
     }
     let folds: [(&'static str, fn(i32, i32) -> i32); 3] =
         [("band", |x, y| x & y), ("bor", |x, y| x | y), ("bxor", |x, y| x ^ y)];

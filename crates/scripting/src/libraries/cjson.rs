@@ -54,12 +54,7 @@ impl Default for Settings {
 pub(crate) type Shared = Rc<RefCell<Settings>>;
 
 /// Argument `index` as a whole number within bounds, if it is there.
-fn bounded(
-    args: &Arguments,
-    index: usize,
-    name: &str,
-    (least, most): (i64, i64),
-) -> Returned<Option<usize>> {
+fn bounded(args: &Arguments, index: usize, name: &str, (least, most): (i64, i64)) -> Returned<Option<usize>> {
     if matches!(args.value(index), Value::Nil) {
         return Ok(None);
     }

@@ -234,7 +234,11 @@ impl<'a> Reader<'a> {
 /// `limit` values from `offset` on, and where the next begins if that is asked for.
 fn unpack_some(lua: &Lua, data: &[u8], limit: f64, offset: f64, tells: bool) -> Returned<MultiValue> {
     if offset < 0.0 || limit < 0.0 {
-        return Err(format!("Invalid request to unpack with offset of {offset} and limit of {}.", data.len()).into());
+        return Err(format!(
+            "Invalid request to unpack with offset of {offset} and limit of {}.",
+            data.len()
+        )
+        .into());
     }
     if offset > data.len() as f64 {
         return Err(format!("Start offset {offset} greater than input length {}.", data.len()).into());
@@ -261,9 +265,7 @@ pub(super) fn library(lua: &Lua) -> mlua::Result<Table> {
     table.set("_COPYRIGHT", "Copyright (C) 2012, Salvatore Sanfilippo")?;
     table.set("_DESCRIPTION", "MessagePack C implementation for Lua")?;
     table.set("pack", function(lua, pack)?)?;
-    let unpack = |lua: &Lua, args: &Arguments| {
-        unpack_some(lua, &args.text(1, "unpack")?, 0.0, 0.0, false)
-    };
+    let unpack = |lua: &Lua, args: &Arguments| unpack_some(lua, &args.text(1, "unpack")?, 0.0, 0.0, false);
     table.set("unpack", function(lua, unpack)?)?;
     let unpack_one = |lua: &Lua, args: &Arguments| {
         let offset = args.optional_number(2, "unpack_one", 0.0)?;

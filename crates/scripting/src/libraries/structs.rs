@@ -227,7 +227,8 @@ fn size(_: &Lua, args: &Arguments) -> Returned<f64> {
         match (option, size) {
             (b's', _) => return Err(bad(1, "size", "option 's' has no fixed size")),
             (b'c', 0) => return Err(bad(1, "size", "option 'c0' has no fixed size")),
-            (b'b' | b'B' | b'h' | b'H' | b'l' | b'L' | b'T' | b'i' | b'I' | b'x' | b'f' | b'd' | b'c', _) => {}
+            (b'b' | b'B' | b'h' | b'H' | b'l' | b'L' | b'T' | b'i' | b'I' | b'x' | b'f' | b'd' | b'c', _) => {
+            }
             (other, _) => format.set(other, "size")?,
         }
         place = place.saturating_add(size);

@@ -63,8 +63,10 @@ pub(super) fn kill_one(context: &mut Context<'_>, function: bool) -> Result<(), 
              the script termination or kill the server in a hard way using the SHUTDOWN NOSAVE command.",
         )),
         Verdict::OtherKind => {
-            let script = "BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE.";
-            let other = "BUSY Redis is busy running a script. You can only call FUNCTION KILL or SHUTDOWN NOSAVE.";
+            let script =
+                "BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE.";
+            let other =
+                "BUSY Redis is busy running a script. You can only call FUNCTION KILL or SHUTDOWN NOSAVE.";
             Err(CommandError::text(if function { script } else { other }))
         }
     }

@@ -220,7 +220,9 @@ impl Parser<'_> {
         let mut token = self.next();
         if !matches!(token, Token::ObjectEnd) {
             loop {
-                let Token::Text(key) = token else { return Err(self.unexpected("object key string", &token)) };
+                let Token::Text(key) = token else {
+                    return Err(self.unexpected("object key string", &token));
+                };
                 match self.next() {
                     Token::Colon => {}
                     other => return Err(self.unexpected("colon", &other)),
@@ -269,7 +271,8 @@ fn is_strict(digits: &[u8]) -> bool {
 }
 
 fn special(digits: &[u8]) -> Option<(usize, f64)> {
-    let words: [(&[u8], f64); 3] = [(b"infinity", f64::INFINITY), (b"inf", f64::INFINITY), (b"nan", f64::NAN)];
+    let words: [(&[u8], f64); 3] =
+        [(b"infinity", f64::INFINITY), (b"inf", f64::INFINITY), (b"nan", f64::NAN)];
     let is = |word: &[u8]| digits.len() >= word.len() && digits[..word.len()].eq_ignore_ascii_case(word);
     words.into_iter().find(|(word, _)| is(word)).map(|(word, value)| (word.len(), value))
 }
