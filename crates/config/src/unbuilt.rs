@@ -81,8 +81,6 @@ const WITHOUT_EFFECT: &[&str] = &[
     "unixsocketgroup",
     "use-exit-on-panic",
     "watchdog-period",
-    "zset-max-listpack-entries",
-    "zset-max-listpack-value",
 ];
 
 /// Nothing is missing without these: they tune what this server does in another way or has no need to do,

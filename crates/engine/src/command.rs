@@ -125,7 +125,7 @@ impl Group {
             Self::Hash => "hash",
             Self::List => "list",
             Self::Set => "set",
-            Self::SortedSet => "sorted_set",
+            Self::SortedSet => "sorted-set",
             Self::Stream => "stream",
             Self::Bitmap => "bitmap",
             Self::Hyperloglog => "hyperloglog",
@@ -348,9 +348,9 @@ pub struct Command {
     pub own_categories: Categories,
     /// Where its keys stand.
     pub keys: &'static [KeySpec],
-    /// Whether the word behind its only key mostly names a part of that key's value (a field): a hint for what to
-    /// touch ahead.
-    pub names_part: bool,
+    /// How far behind its only key stands the word that mostly names a part of that key's value (a field), if one does:
+    /// a hint for what to touch ahead.
+    pub part: Option<u8>,
     /// The channels that a user must be allowed to hear or to speak on.
     pub channels: Channels,
     /// The databases that a user must be allowed to work in.
@@ -384,7 +384,7 @@ impl Command {
             flags: Flags::empty(),
             own_categories: Categories::empty(),
             keys: &[],
-            names_part: false,
+            part: None,
             channels: Channels::None,
             databases: Databases::OfSession,
             tips: &[],
@@ -417,8 +417,14 @@ impl Command {
 
     /// The word behind the key names a part of its value.
     #[must_use]
-    pub const fn names_part(mut self) -> Self {
-        self.names_part = true;
+    pub const fn names_part(self) -> Self {
+        self.names_part_at(1)
+    }
+
+    /// The word so many behind the key names a part of its value.
+    #[must_use]
+    pub const fn names_part_at(mut self, behind: u8) -> Self {
+        self.part = Some(behind);
         self
     }
 

@@ -6,6 +6,7 @@ mod cluster;
 mod connection;
 mod facts;
 mod generic;
+mod geo;
 mod hash;
 mod help;
 mod hyperloglog;
@@ -19,6 +20,7 @@ pub(crate) mod sentinel;
 mod server;
 mod set;
 mod shell;
+mod sorted_set;
 mod string;
 mod time_arg;
 mod transaction;
@@ -38,6 +40,8 @@ pub(crate) const TABLE: &[&[Command]] = &[
     connection::COMMANDS,
     generic::COMMANDS,
     memory::COMMANDS,
+    sorted_set::COMMANDS,
+    geo::COMMANDS,
     hash::COMMANDS,
     hyperloglog::COMMANDS,
     pubsub::COMMANDS,

@@ -144,7 +144,7 @@ impl Registry {
             [only] => only.single(),
             _ => None,
         };
-        let part = single_key.filter(|_| command.names_part).map(|key| key + 1);
+        let part = single_key.zip(command.part).map(|(key, behind)| key + usize::from(behind));
         let plain = match command.run {
             Run::Here(handler) if !command.flags.contains(Flags::PROTECTED) => Some(handler),
             _ => None,

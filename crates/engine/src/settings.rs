@@ -164,6 +164,8 @@ pub struct Settings {
     set_intset_entries: AtomicUsize,
     /// Up to where a set is called `listpack`.
     set_bounds: AtomicBounds,
+    /// Up to where a sorted set is called `listpack`.
+    pub sorted_set_bounds: AtomicBounds,
     /// Up to where a hash is called `listpack`.
     pub hash_bounds: AtomicBounds,
     /// `hll-sparse-max-bytes`
@@ -209,6 +211,7 @@ impl Default for Settings {
             lfu_decay_minutes: AtomicU32::new(1),
             set_intset_entries: Limits::default().set.intset.into(),
             set_bounds: Limits::default().set.listpack.into(),
+            sorted_set_bounds: Limits::default().sorted_set.into(),
             hash_bounds: Limits::default().hash.into(),
             hll_sparse_bytes: AtomicUsize::new(3000),
             busy_reply_threshold: AtomicI64::new(5000),
@@ -330,14 +333,19 @@ impl Settings {
     /// Up to where collections are called small.
     #[must_use]
     pub fn limits(&self) -> Limits {
-        Limits { set: self.set_bounds(), hash: self.hash_bounds.load() }
+        Limits {
+            set: self.set_bounds(),
+            sorted_set: self.sorted_set_bounds.load(),
+            hash: self.hash_bounds.load(),
+        }
     }
 
     /// Takes the parameters of all kinds.
     pub fn set_limits(&self, limits: &Limits) {
-        let Limits { set, hash } = *limits;
+        let Limits { set, sorted_set, hash } = *limits;
         self.set_intset_entries.store(set.intset, Ordering::Relaxed);
         self.set_bounds.store(set.listpack);
+        self.sorted_set_bounds.store(sorted_set);
         self.hash_bounds.store(hash);
     }
 }

@@ -18,6 +18,7 @@ use crate::entry::{DEAD, Draft, Header, MAX_KEY, MAX_VALUE, Marks, Where, is_wid
 use crate::index::Index;
 use crate::key::Key;
 use crate::memory::Block;
+use crate::order::Order;
 use crate::outside::{Outside, Record, Store, count_kept};
 use crate::page;
 use crate::pages::{self, Crowding, Names, Pages};
@@ -49,6 +50,8 @@ pub(crate) struct Entries<V: Outside> {
     /// About so many bytes of entries follow at once ([`Entries::announce`]).
     announced: u16,
     index: Index,
+    /// The entries in another order than that of their hashes, where one is kept.
+    pub(crate) order: V::Order,
     pages: Pages,
     rare: Option<Box<Rare<V>>>,
 }
@@ -94,6 +97,7 @@ impl<V: Outside> Default for Entries<V> {
             next_due: page::NEVER,
             announced: 0,
             index: Index::default(),
+            order: V::Order::default(),
             pages: Pages::default(),
             rare: None,
         }
@@ -239,7 +243,7 @@ impl<V: Outside> Entries<V> {
         let outside = header.outside(page, at).map_or(0, |number| self.store().record(number).held_bytes());
         let pages = self.pages.bytes().saturating_sub(self.dead as usize * 2);
         let here = header.len() * pages / self.live_bytes().max(1);
-        here + self.index.bytes() / self.len().max(1) + outside
+        here + (self.index.bytes() + self.order.bytes()) / self.len().max(1) + outside
     }
 
     /// Bytes of the entries that are alive, without what large values take outside.
@@ -250,7 +254,7 @@ impl<V: Outside> Entries<V> {
     /// Bytes of pages, index, and what lies outside.
     pub(crate) fn held_bytes(&self) -> usize {
         let rare = self.rare.as_ref().map_or(0, |rare| size_of::<Rare<V>>() + rare.store.bytes());
-        self.pages.bytes() + self.index.bytes() + rare
+        self.pages.bytes() + self.index.bytes() + self.order.bytes() + rare
     }
 
     /// Bytes of what finds the entries: the index and the list of pages.
@@ -262,11 +266,11 @@ impl<V: Outside> Entries<V> {
     pub(crate) fn rough_bytes(&self) -> usize {
         let rare = self.rare.as_ref().map_or(0, |rare| size_of::<Rare<V>>() + rare.store.flat_bytes());
         let index = self.len() * 64 / 10;
-        size_of::<Self>() + (self.live as usize + self.dead as usize) * 2 + index + rare
+        size_of::<Self>() + (self.live as usize + self.dead as usize) * 2 + index + self.order.bytes() + rare
     }
 
     #[inline]
-    fn names(&self) -> Names<'_, V> {
+    pub(crate) fn names(&self) -> Names<'_, V> {
         Names { pages: &self.pages, store: self.rare.as_ref().map(|rare| &rare.store) }
     }
 
@@ -324,6 +328,7 @@ impl<V: Outside> Entries<V> {
         let reference = pages::reference(number, at);
         let names = Names { pages: &self.pages, store: self.rare.as_ref().map(|rare| &rare.store) };
         self.index.add(hash, reference, &names);
+        self.order.add(reference, &names);
         Place(reference)
     }
 
@@ -340,6 +345,7 @@ impl<V: Outside> Entries<V> {
         self.live -= (header.len() / 2) as u32;
         let names = Names { pages: &self.pages, store: self.rare.as_ref().map(|rare| &rare.store) };
         self.index.remove(hash, place.0, &names);
+        self.order.remove(place.0, &names);
     }
 
     /// Ends an unlinked entry, and its record if nobody else needs it.

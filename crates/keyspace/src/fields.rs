@@ -1,4 +1,5 @@
-//! The elements of a large collection that are found by name: the fields of a hash, the members of a set.
+//! The elements of a large collection that are found by name: the fields of a hash, the members of a set or of a sorted
+//! set.
 //!
 //! They are the entries of a store of their own ([`crate::entries`]). A snapshot captures them by a pin of that store,
 //! however many there are, page by page.
@@ -9,12 +10,12 @@ use clock::Millis;
 use slot_routing::Slot;
 
 use crate::captured::{Captured, Owner, PageView, PartOf};
-use crate::entries::{Body, Content, Entries, Found, Place};
+use crate::entries::{Content, Entries, Found, Place};
 use crate::entry::{Code, Marks, kept_time};
 use crate::hashing;
 use crate::key::Key;
 use crate::large::{Collection, Large};
-use crate::outside::Record;
+use crate::outside::{Outside, Record};
 use crate::packed::Packed;
 use crate::pages::Crowding;
 use crate::value::Elements;
@@ -50,6 +51,9 @@ pub(crate) trait Of: std::fmt::Debug + Sized {
     /// Those of a part, as a snapshot shows them.
     fn elements(part: FieldsPart<'_>) -> Elements<'_>;
 
+    /// What holds a value that is too long for a page, and says in which order the fields are kept.
+    type Outside: Outside;
+
     /// All of them as a value.
     fn large(fields: Box<Fields<Self>>) -> Large;
 
@@ -59,12 +63,12 @@ pub(crate) trait Of: std::fmt::Debug + Sized {
 
 /// The fields of a large collection.
 #[derive(Debug)]
-pub(crate) struct Fields<T> {
-    entries: Entries<Vec<u8>>,
+pub(crate) struct Fields<T: Of> {
+    pub(crate) entries: Entries<T::Outside>,
     of: PhantomData<T>,
 }
 
-impl<T> Default for Fields<T> {
+impl<T: Of> Default for Fields<T> {
     fn default() -> Self {
         Self { entries: Entries::default(), of: PhantomData }
     }
@@ -76,13 +80,13 @@ pub(crate) fn name_key(name: &[u8]) -> Key<'_> {
     Key { bytes: name, slot, hash: hashing::of(name) }
 }
 
-impl<T> Fields<T> {
+impl<T: Of> Fields<T> {
     pub(crate) fn len(&self) -> usize {
         self.entries.len()
     }
 
     #[inline]
-    fn find(&self, key: &Key<'_>) -> Option<Place> {
+    pub(crate) fn find(&self, key: &Key<'_>) -> Option<Place> {
         match self.entries.find(key, Millis(i64::MIN)) {
             Found::Live(place) | Found::Expired(place) => Some(place),
             Found::Missing => None,
@@ -90,11 +94,8 @@ impl<T> Fields<T> {
     }
 
     #[inline]
-    fn at(&self, place: Place) -> Field<'_> {
-        let value = match self.entries.value(place).1 {
-            Body::Here(bytes) => bytes,
-            Body::Outside(bytes) => bytes,
-        };
+    pub(crate) fn at(&self, place: Place) -> Field<'_> {
+        let value = self.entries.flat(place);
         Field { name: self.entries.key(place), value, expiry: self.entries.expiry(place) }
     }
 
@@ -134,14 +135,19 @@ impl<T> Fields<T> {
         let key = name_key(name);
         let found = self.find(&key);
         let replaced = found.map(|place| Replaced { expiry: self.entries.expiry(place) });
+        self.put(&key, found, value, expiry);
+        replaced
+    }
+
+    /// Sets a field that was found there.
+    pub(crate) fn put(&mut self, key: &Key<'_>, found: Option<Place>, value: &[u8], expiry: Option<Millis>) {
         if let Some(place) = found {
             if self.entries.overwrite(place, value, Code::ELEMENT, expiry) {
-                return replaced;
+                return;
             }
             drop(self.entries.remove_quietly(place, key.hash));
         }
-        self.insert(&key, value, expiry);
-        replaced
+        self.insert(key, value, expiry);
     }
 
     /// Adds a name without a value; says whether it was not there.

@@ -21,6 +21,8 @@ use crate::value::Elements;
 pub(crate) struct OfHash;
 
 impl Of for OfHash {
+    type Outside = Vec<u8>;
+
     fn elements(part: FieldsPart<'_>) -> Elements<'_> {
         Elements::Hash(part)
     }

@@ -12,13 +12,15 @@ pub enum Kind {
     String,
     /// Members, each of which is there once.
     Set,
+    /// Members in the order of their scores.
+    SortedSet,
     /// Fields with values.
     Hash,
 }
 
 impl Kind {
     /// All of them.
-    pub const ALL: &[Self] = &[Self::String, Self::Set, Self::Hash];
+    pub const ALL: &[Self] = &[Self::String, Self::Set, Self::SortedSet, Self::Hash];
 
     /// The name that TYPE and SCAN's TYPE option use.
     #[must_use]
@@ -26,6 +28,7 @@ impl Kind {
         match self {
             Self::String => "string",
             Self::Set => "set",
+            Self::SortedSet => "zset",
             Self::Hash => "hash",
         }
     }
@@ -59,6 +62,8 @@ pub(crate) enum Form {
     IntsetSet = 7,
     ListpackSet,
     TableSet,
+    ListpackSortedSet = 10,
+    SkiplistSortedSet,
 }
 
 impl Form {
@@ -79,6 +84,8 @@ impl Form {
             7 => Self::IntsetSet,
             8 => Self::ListpackSet,
             9 => Self::TableSet,
+            10 => Self::ListpackSortedSet,
+            11 => Self::SkiplistSortedSet,
             other => panic!("a key's entry has code {other}, which no kind writes"),
         }
     }
@@ -88,6 +95,7 @@ impl Form {
         match self {
             Self::String | Self::RawString | Self::SumString => Kind::String,
             Self::IntsetSet | Self::ListpackSet | Self::TableSet => Kind::Set,
+            Self::ListpackSortedSet | Self::SkiplistSortedSet => Kind::SortedSet,
             Self::ListpackHash | Self::TableHash => Kind::Hash,
         }
     }
@@ -97,7 +105,7 @@ impl Form {
     pub(crate) fn is_collection(self) -> bool {
         match self.kind() {
             Kind::String => false,
-            Kind::Set | Kind::Hash => true,
+            Kind::Set | Kind::SortedSet | Kind::Hash => true,
         }
     }
 
@@ -106,6 +114,7 @@ impl Form {
         match kind {
             Kind::String => Self::String,
             Kind::Set => Self::IntsetSet,
+            Kind::SortedSet => Self::ListpackSortedSet,
             Kind::Hash => Self::ListpackHash,
         }
     }
@@ -114,9 +123,11 @@ impl Form {
     /// more than another is kept.
     pub(crate) fn renamed(self, about: &About, limits: &Limits) -> Self {
         match self {
-            Self::String | Self::RawString | Self::SumString | Self::TableHash => self,
+            Self::String | Self::RawString | Self::SumString => self,
+            Self::ListpackSortedSet if about.passes(limits.sorted_set) => Self::SkiplistSortedSet,
+            Self::ListpackSortedSet | Self::SkiplistSortedSet => self,
             Self::ListpackHash if about.passes(limits.hash) => Self::TableHash,
-            Self::ListpackHash => self,
+            Self::ListpackHash | Self::TableHash => self,
             Self::IntsetSet | Self::ListpackSet | Self::TableSet => self.renamed_set(about, limits.set),
         }
     }
@@ -139,9 +150,13 @@ impl Form {
             // They are not looked at one by one but stand in order.
             Self::IntsetSet => MOST_ELEMENTS,
             Self::ListpackSet | Self::TableSet => 128,
-            Self::String | Self::RawString | Self::SumString | Self::ListpackHash | Self::TableHash => {
-                MOST_ELEMENTS
-            }
+            Self::String
+            | Self::RawString
+            | Self::SumString
+            | Self::ListpackHash
+            | Self::TableHash
+            | Self::ListpackSortedSet
+            | Self::SkiplistSortedSet => MOST_ELEMENTS,
         }
     }
 }
@@ -180,6 +195,8 @@ pub struct SetBounds {
 pub struct Limits {
     /// `set-max-intset-entries`, `set-max-listpack-entries` and `set-max-listpack-value`.
     pub set: SetBounds,
+    /// `zset-max-listpack-entries` and `zset-max-listpack-value`.
+    pub sorted_set: Bounds,
     /// `hash-max-listpack-entries` and `hash-max-listpack-value`.
     pub hash: Bounds,
 }
@@ -187,7 +204,8 @@ pub struct Limits {
 impl Default for Limits {
     fn default() -> Self {
         let set = SetBounds { intset: 512, listpack: Bounds { entries: 128, value: 64 } };
-        Self { set, hash: Bounds { entries: 512, value: 64 } }
+        let sorted_set = Bounds { entries: 128, value: 64 };
+        Self { set, sorted_set, hash: Bounds { entries: 512, value: 64 } }
     }
 }
 
@@ -206,6 +224,8 @@ mod tests {
             Form::IntsetSet,
             Form::ListpackSet,
             Form::TableSet,
+            Form::ListpackSortedSet,
+            Form::SkiplistSortedSet,
         ];
         for form in forms {
             assert_eq!(Form::of(form.code()), form);

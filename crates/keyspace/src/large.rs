@@ -12,6 +12,7 @@ use crate::outside::{Outside, Record, Shape, ShapeMut};
 use crate::packed::Packed;
 use crate::pages::Crowding;
 use crate::set::OfSet;
+use crate::sorted_set::OfSortedSet;
 
 /// A large collection.
 ///
@@ -59,6 +60,7 @@ pub(crate) enum Large {
     /// A string or a packed collection.
     Bytes(Vec<u8>),
     Set(Box<Fields<OfSet>>),
+    SortedSet(Box<Fields<OfSortedSet>>),
     Hash(Box<Fields<OfHash>>),
 }
 
@@ -68,6 +70,7 @@ impl Large {
         match kind {
             Kind::String => Self::Bytes(Vec::new()),
             Kind::Set => Self::Set(Box::default()),
+            Kind::SortedSet => Self::SortedSet(Box::default()),
             Kind::Hash => Self::Hash(Box::default()),
         }
     }
@@ -93,10 +96,11 @@ impl From<Vec<u8>> for Large {
 /// Pages of keys: measured with strings of 18 to 3000 bytes and with hashes, 15 to 170 a slot.
 const SQUARE_OF_KEYS: u64 = 450;
 /// Large collections do not grow in step, so the holes that their pages leave find a taker at once.
-const SQUARE_OF_ELEMENTS: u64 = 4800;
+pub(crate) const SQUARE_OF_ELEMENTS: u64 = 4800;
 
 impl Outside for Large {
     const SQUARE: u64 = SQUARE_OF_KEYS;
+    type Order = ();
 
     #[inline]
     fn may_grow(code: Code) -> bool {
@@ -114,6 +118,7 @@ impl Outside for Large {
         match self {
             Self::Bytes(bytes) => Shape::Flat(bytes),
             Self::Set(fields) => Shape::Collection(&**fields),
+            Self::SortedSet(members) => Shape::Collection(&**members),
             Self::Hash(fields) => Shape::Collection(&**fields),
         }
     }
@@ -122,6 +127,7 @@ impl Outside for Large {
         match self {
             Self::Bytes(bytes) => ShapeMut::Flat(bytes),
             Self::Set(fields) => ShapeMut::Collection(&mut **fields),
+            Self::SortedSet(members) => ShapeMut::Collection(&mut **members),
             Self::Hash(fields) => ShapeMut::Collection(&mut **fields),
         }
     }
@@ -137,6 +143,7 @@ impl Outside for Large {
 /// An element's value: only bytes, and walked with its page.
 impl Outside for Vec<u8> {
     const SQUARE: u64 = SQUARE_OF_ELEMENTS;
+    type Order = ();
 
     fn may_grow(_: Code) -> bool {
         false

@@ -5,8 +5,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use crate::chunked::Chunked;
 use crate::entry::Code;
 use crate::large::{Collection, Large};
+use crate::order::Order;
 
-/// Bytes of all records of the process, without the pages of collections.
+/// Bytes of all records of the process, without the pages of collections, and of the orders of these.
 static OUTSIDE: AtomicUsize = AtomicUsize::new(0);
 
 /// Bytes of the process that are kept for snapshots only.
@@ -24,6 +25,12 @@ pub(crate) fn count_kept(more: usize, less: usize) {
     KEPT.fetch_sub(less, Ordering::Relaxed);
 }
 
+/// So many bytes more, and so many less, lie outside of pages.
+pub(crate) fn count_outside(more: usize, less: usize) {
+    OUTSIDE.fetch_add(more, Ordering::Relaxed);
+    OUTSIDE.fetch_sub(less, Ordering::Relaxed);
+}
+
 /// How much lies outside of pages, in bytes, but for large collections' own pages.
 pub(crate) fn outside_bytes() -> usize {
     OUTSIDE.load(Ordering::Relaxed)
@@ -34,6 +41,9 @@ pub(crate) fn outside_bytes() -> usize {
 pub(crate) trait Outside: std::fmt::Debug + From<Vec<u8>> + Into<Large> {
     /// A page grows to the square root of this many times the store's bytes.
     const SQUARE: u64;
+
+    /// The order that the store keeps its entries in, beside their hashes; mostly none.
+    type Order: Order<Self>;
 
     /// Whether a value with this code is packed and may grow past that: what it leaves behind when it moves on is to
     /// be little beside the rest.
@@ -191,8 +201,7 @@ impl<V: Outside> Store<V> {
 
     fn count(&mut self, less: usize, more: usize) {
         self.flat = self.flat + more - less;
-        OUTSIDE.fetch_add(more, Ordering::Relaxed);
-        OUTSIDE.fetch_sub(less, Ordering::Relaxed);
+        count_outside(more, less);
     }
 
     pub(crate) fn is_empty(&self) -> bool {

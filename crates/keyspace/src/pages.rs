@@ -13,7 +13,7 @@ use crate::entry::{Header, Where};
 use crate::hashing;
 use crate::index::Hashes;
 use crate::memory::{Block, prefetch};
-use crate::outside::{Outside, Store};
+use crate::outside::{Outside, Shape, Store};
 use crate::page;
 use crate::purge::A_PART;
 
@@ -262,6 +262,17 @@ impl<'a, V: Outside> Names<'a, V> {
     pub(crate) fn name(self, reference: u32) -> &'a [u8] {
         let (header, page, at) = self.pages.entry(reference);
         self.name_of(header, page, at)
+    }
+
+    /// The bytes of a value that is flat.
+    #[inline]
+    pub(crate) fn value(self, reference: u32) -> &'a [u8] {
+        let (header, page, at) = self.pages.entry(reference);
+        let Some(number) = header.outside(page, at) else { return header.value(page, at) };
+        match self.store.expect("an entry with a record is where a store is").record(number).value.shape() {
+            Shape::Flat(bytes) => bytes,
+            Shape::Collection(_) => &[],
+        }
     }
 
     #[inline(always)]

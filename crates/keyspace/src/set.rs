@@ -23,6 +23,8 @@ pub use new::NewSet;
 pub(crate) struct OfSet;
 
 impl Of for OfSet {
+    type Outside = Vec<u8>;
+
     fn elements(part: FieldsPart<'_>) -> Elements<'_> {
         Elements::Set(part)
     }

@@ -7,6 +7,7 @@ use crate::hash::HashRef;
 use crate::kind::{Form, Kind, Naming};
 use crate::large::Large;
 use crate::set::SetRef;
+use crate::sorted_set::{ScoredPart, SortedSetRef};
 
 /// Redis keeps a string of up to this length together with its header, and calls it so.
 const MOST_EMBEDDED: usize = 44;
@@ -44,6 +45,8 @@ pub enum Value<'a> {
     String(Str<'a>),
     /// A set.
     Set(SetRef<'a>),
+    /// A sorted set.
+    SortedSet(SortedSetRef<'a>),
     /// A hash.
     Hash(HashRef<'a>),
 }
@@ -57,6 +60,8 @@ impl<'a> Value<'a> {
             Form::RawString => Self::String(Str { bytes, naming: Naming::Raw }),
             Form::SumString => Self::String(Str { bytes, naming: Naming::NeverInt }),
             Form::IntsetSet | Form::ListpackSet | Form::TableSet => Self::Set(SetRef::packed(bytes, form)),
+            Form::ListpackSortedSet => Self::SortedSet(SortedSetRef::packed(bytes, false)),
+            Form::SkiplistSortedSet => Self::SortedSet(SortedSetRef::packed(bytes, true)),
             Form::ListpackHash => Self::Hash(HashRef::packed(bytes, false)),
             Form::TableHash => Self::Hash(HashRef::packed(bytes, true)),
         }
@@ -68,6 +73,9 @@ impl<'a> Value<'a> {
         match large {
             Large::Bytes(bytes) => Self::flat(form, bytes),
             Large::Set(fields) => Self::Set(SetRef::large(fields, form)),
+            Large::SortedSet(members) => {
+                Self::SortedSet(SortedSetRef::large(members, form == Form::SkiplistSortedSet))
+            }
             Large::Hash(fields) => Self::Hash(HashRef::large(fields, form == Form::TableHash)),
         }
     }
@@ -78,6 +86,7 @@ impl<'a> Value<'a> {
         match self {
             Self::String(_) => Kind::String,
             Self::Set(_) => Kind::Set,
+            Self::SortedSet(_) => Kind::SortedSet,
             Self::Hash(_) => Kind::Hash,
         }
     }
@@ -85,7 +94,7 @@ impl<'a> Value<'a> {
     /// When its next element expires, or a time before that.
     pub(crate) fn next_due(&self) -> Option<Millis> {
         match self {
-            Self::String(_) | Self::Set(_) => None,
+            Self::String(_) | Self::Set(_) | Self::SortedSet(_) => None,
             Self::Hash(hash) => hash.next_due(),
         }
     }
@@ -96,6 +105,7 @@ impl<'a> Value<'a> {
         match self {
             Self::String(string) => string.encoding(),
             Self::Set(set) => set.encoding(),
+            Self::SortedSet(set) => set.encoding(),
             Self::Hash(hash) => hash.encoding(),
         }
     }
@@ -129,6 +139,16 @@ impl Typed for SetRef<'_> {
     #[inline]
     fn of(value: Value<'_>) -> Option<SetRef<'_>> {
         if let Value::Set(set) = value { Some(set) } else { None }
+    }
+}
+
+impl Typed for SortedSetRef<'_> {
+    type At<'a> = SortedSetRef<'a>;
+    const KIND: Kind = Kind::SortedSet;
+
+    #[inline]
+    fn of(value: Value<'_>) -> Option<SortedSetRef<'_>> {
+        if let Value::SortedSet(set) = value { Some(set) } else { None }
     }
 }
 
@@ -167,6 +187,8 @@ pub struct Part<'a> {
 pub enum Elements<'a> {
     /// Members of a set.
     Set(FieldsPart<'a>),
+    /// Members of a sorted set.
+    SortedSet(ScoredPart<'a>),
     /// Fields of a hash.
     Hash(FieldsPart<'a>),
 }

@@ -8,6 +8,7 @@
 //! Redis gives them.
 #![forbid(unsafe_code)]
 
+mod double;
 mod number;
 mod request;
 mod value;
@@ -16,6 +17,7 @@ mod writer;
 /// The version that clients, tools and files are told: the commands and formats are those of this Redis.
 pub const REDIS_VERSION: &str = "7.2.4";
 
+pub use double::{Double, parse_double};
 pub use number::parse_i64;
 pub use request::{Args, Batch, Limits, Parsed, Parser, ProtocolError, Request, encode_request, split_words};
 pub use value::{Value, ValueError, parse_value};

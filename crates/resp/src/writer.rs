@@ -1,5 +1,7 @@
 //! Replies, appended to a buffer in the version of the protocol that the client speaks.
 
+use crate::double::Double;
+
 /// The version of the protocol that a client speaks (HELLO).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Protocol {
@@ -195,19 +197,15 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// A double in its shortest form that reads back the same.
+    /// A double as [`Double`] prints it.
     pub fn double(&mut self, value: f64) {
-        let text = match value {
-            _ if value.is_nan() => "nan".to_owned(),
-            f64::INFINITY => "inf".to_owned(),
-            f64::NEG_INFINITY => "-inf".to_owned(),
-            _ => value.to_string(),
-        };
-        match self.protocol {
-            Protocol::Resp2 => self.bulk(text.as_bytes()),
-            Protocol::Resp3 => {
+        match (Double(value).whole(), self.protocol) {
+            (Some(whole), Protocol::Resp2) => self.bulk_integer(whole),
+            (Some(whole), Protocol::Resp3) => self.number(b',', whole),
+            (None, Protocol::Resp2) => self.bulk(Double(value).to_string().as_bytes()),
+            (None, Protocol::Resp3) => {
                 self.raw(b",");
-                self.raw(text.as_bytes());
+                self.raw(Double(value).to_string().as_bytes());
                 self.crlf();
             }
         }

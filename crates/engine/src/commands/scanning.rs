@@ -12,6 +12,7 @@ bitflags! {
     pub(super) struct Words: u8 {
         const TYPE = 1;
         const NOVALUES = 1 << 1;
+        const NOSCORES = 1 << 2;
     }
 }
 
@@ -31,6 +32,10 @@ impl<'a> Options<'a> {
         while let Some(word) = context.args.get(index) {
             index += 1;
             if allowed.contains(Words::NOVALUES) && word.eq_ignore_ascii_case(b"novalues") {
+                options.values = false;
+                continue;
+            }
+            if allowed.contains(Words::NOSCORES) && word.eq_ignore_ascii_case(b"noscores") {
                 options.values = false;
                 continue;
             }

@@ -49,6 +49,24 @@ pub(super) fn absolute(number: i64, unit: Unit, base: Base, now: Millis) -> Opti
     }
 }
 
+/// Until when a command waits that has argument `index` as its timeout: seconds and parts of them; `None` is for ever.
+pub(super) fn timeout(context: &Context<'_>, index: usize) -> Result<Option<Millis>, CommandError> {
+    let seconds = resp::parse_double(context.arg(index))
+        .ok_or(CommandError::text("ERR timeout is not a float or out of range"))?;
+    let millis = (seconds * 1000.0).ceil();
+    if millis < 0.0 {
+        return Err(CommandError::text("ERR timeout is negative"));
+    }
+    // What is beyond the largest integer becomes it, and no time follows that.
+    match millis as i64 {
+        0 => Ok(None),
+        millis => match context.now.0.checked_add(millis) {
+            Some(until) => Ok(Some(Millis(until))),
+            None => Err(CommandError::text("ERR timeout is out of range")),
+        },
+    }
+}
+
 /// EX, PX, EXAT, PXAT.
 pub(super) fn time_word(word: &[u8]) -> Option<(Unit, Base)> {
     match () {

@@ -8,9 +8,10 @@ use smallvec::SmallVec;
 use super::{Content, Entries, Place};
 use crate::entry::{Code, Draft, Marks, Where, is_wide};
 use crate::key::Key;
+use crate::order::Order;
 use crate::outside::Outside;
 use crate::packed;
-use crate::pages;
+use crate::pages::{self, Names};
 
 impl<V: Outside> Entries<V> {
     /// Writes over a value of the same length, if it may be edited where it lies.
@@ -25,17 +26,22 @@ impl<V: Outside> Entries<V> {
         if self.pinned(number) != 0 {
             return false;
         }
-        let (header, page, at) = self.pages.entry_mut(place.0);
+        let (header, page, at) = self.pages.entry(place.0);
         let fits = header.place() == Where::Here
             && header.holds(expiry)
             && header.value(page, at).len() == bytes.len();
         if fits {
+            let names = Names { pages: &self.pages, store: self.rare.as_ref().map(|rare| &rare.store) };
+            self.order.remove(place.0, &names);
+            let (header, page, at) = self.pages.entry_mut(place.0);
             header.with_code(code).write(page, at);
             header.value_mut(page, at).copy_from_slice(bytes);
             if let Some(expiry) = expiry {
                 header.set_expiry(page, at, expiry);
                 self.note_due(number, expiry);
             }
+            let names = Names { pages: &self.pages, store: self.rare.as_ref().map(|rare| &rare.store) };
+            self.order.add(place.0, &names);
         }
         fits
     }

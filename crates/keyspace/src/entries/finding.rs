@@ -85,6 +85,12 @@ impl<V: Outside> Entries<V> {
         }
     }
 
+    /// The value, which is flat.
+    #[inline]
+    pub(crate) fn flat(&self, place: Place) -> &[u8] {
+        self.names().value(place.0)
+    }
+
     /// The time at which the entry expires.
     #[inline]
     pub(crate) fn expiry(&self, place: Place) -> Option<Millis> {

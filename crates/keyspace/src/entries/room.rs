@@ -13,6 +13,7 @@ use super::{Entries, NO_PAGE};
 use crate::entry::Header;
 use crate::hashing;
 use crate::memory::Block;
+use crate::order::Order;
 use crate::outside::Outside;
 use crate::page;
 use crate::pages::{self, Names, Pages};
@@ -120,6 +121,7 @@ impl<V: Outside> Entries<V> {
     /// Moves the entries of a page together.
     fn compact(&mut self, number: usize) {
         debug_assert_eq!(self.pinned(number), 0);
+        let mut places = self.places_of(number);
         let mut block = self.pages.lift(number);
         let page = block.bytes_mut();
         let (mut from, mut to, end) = (page::HEAD, page::HEAD, page::end(page));
@@ -128,11 +130,13 @@ impl<V: Outside> Entries<V> {
             let header = Header::read(page, from);
             let len = header.len();
             if header.state() == crate::entry::ALIVE {
+                let (before, after) = (pages::reference(number, from), pages::reference(number, to));
                 if from != to {
                     page.copy_within(from..from + len, to);
                     let hash = self.hash_in(header, page, to);
-                    self.index.redirect(hash, pages::reference(number, from), pages::reference(number, to));
+                    self.index.redirect(hash, before, after);
                 }
+                self.order.redirect(&mut places, before, after);
                 earliest = earliest.min(header.expiry(page, to).unwrap_or(page::NEVER));
                 to += len;
             }
@@ -148,6 +152,7 @@ impl<V: Outside> Entries<V> {
     /// Moves the entries of page `from` behind those of page `to`, and gives `from` back.
     fn evacuate(&mut self, from: usize, to: usize) {
         debug_assert_eq!(self.pinned(from) | self.pinned(to), 0);
+        let mut places = self.places_of(from);
         let (source, mut target) = (self.pages.lift(from), self.pages.lift(to));
         let (page, into) = (source.bytes(), target.bytes_mut());
         let mut end = page::end(into);
@@ -156,7 +161,9 @@ impl<V: Outside> Entries<V> {
             let len = header.len();
             into[end..end + len].copy_from_slice(&page[at..at + len]);
             let hash = self.hash_in(header, page, at);
-            self.index.redirect(hash, pages::reference(from, at), pages::reference(to, end));
+            let (before, after) = (pages::reference(from, at), pages::reference(to, end));
+            self.index.redirect(hash, before, after);
+            self.order.redirect(&mut places, before, after);
             earliest = earliest.min(header.expiry(page, at).unwrap_or(page::NEVER));
             end += len;
         }
@@ -165,6 +172,12 @@ impl<V: Outside> Entries<V> {
         self.pages.put_back(to, target);
         self.set_earliest(to, earliest);
         self.free_page(from);
+    }
+
+    /// Where the order has the entries of a page, none of which is kept for a snapshot.
+    fn places_of(&self, number: usize) -> <V::Order as Order<V>>::Places {
+        let entries = page::entries(self.pages.page(number), page::HEAD);
+        self.order.places(entries.map(|(at, _)| pages::reference(number, at)), &self.names())
     }
 
     /// The hash of the key of an entry in a page that is lifted out.

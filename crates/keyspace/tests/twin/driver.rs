@@ -35,6 +35,7 @@ const DATABASES: u16 = 2;
 
 mod fields;
 mod members;
+mod scored;
 
 pub(crate) struct Driver {
     shape: Shape,
@@ -116,15 +117,18 @@ impl Driver {
             self.growing = self.random(2) == 0 || step == 0;
         }
         match self.random(100) {
-            0..20 if self.growing => self.set(),
-            20..30 if self.growing => self.set_add(),
-            30..40 if self.growing => self.hash_set(),
+            0..16 if self.growing => self.set(),
+            16..24 if self.growing => self.set_add(),
+            24..32 if self.growing => self.scored_set(),
+            32..40 if self.growing => self.hash_set(),
             0..6 => self.set(),
-            6..9 => self.set_add(),
-            9..12 => self.hash_set(),
+            6..8 => self.set_add(),
+            8..10 => self.scored_set(),
+            10..12 => self.hash_set(),
             12..24 => self.delete(),
-            24..32 => self.set_remove(),
-            32..40 => self.hash_remove(),
+            24..29 => self.set_remove(),
+            29..34 => self.scored_remove(),
+            34..40 => self.hash_remove(),
             40..46 => self.set_same_size(),
             46..48 => self.rename(),
             48..53 => self.hash_expiry(),
@@ -255,6 +259,15 @@ impl Driver {
                 builder.name_by(&Limits { set: SetBounds { intset, listpack }, ..Limits::default() });
                 builder.packed()
             }
+            Data::SortedSet(members, named) => {
+                members.iter().for_each(|(name, bits)| builder.push_scored(name, f64::from_bits(*bits)));
+                builder.order_scored();
+                if *named {
+                    let sorted_set = Bounds { entries: 0, value: 0 };
+                    builder.name_by(&Limits { sorted_set, ..Limits::default() });
+                }
+                builder.packed()
+            }
             Data::Hash(fields, named) => {
                 fields.iter().for_each(|(name, (value, expiry))| builder.push_field(name, value, *expiry));
                 if *named {
@@ -294,6 +307,9 @@ impl Driver {
                     *members = members.iter().map(|member| [member, &b"x"[..]].concat()).collect();
                 }
                 Data::Set(..) => {}
+                Data::SortedSet(members, _) => {
+                    members.values_mut().for_each(|bits| *bits = f64::from(fill).to_bits());
+                }
                 Data::Hash(fields, _) => fields.values_mut().for_each(|(value, _)| value.fill(fill)),
             }
             self.store(db, &key, entry);

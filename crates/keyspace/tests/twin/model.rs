@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use clock::Millis;
-use keyspace::{Elements, Kind, Naming, Value};
+use keyspace::{Elements, Kind, Naming, SortedSetRef, Value};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Entry {
@@ -13,11 +13,15 @@ pub(crate) struct Entry {
 
 pub(crate) type Fields = BTreeMap<Vec<u8>, (Vec<u8>, Option<Millis>)>;
 
+pub(crate) type Scores = BTreeMap<Vec<u8>, u64>;
+
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Data {
     String(Vec<u8>, Naming),
     /// The members, and what the set is called.
     Set(BTreeSet<Vec<u8>>, &'static str),
+    /// The bits of each member's score, and whether it is called a skiplist.
+    SortedSet(Scores, bool),
     /// The fields, and whether it is called a table.
     Hash(Fields, bool),
 }
@@ -31,6 +35,7 @@ impl Entry {
     pub(crate) fn empty(part: Elements<'_>, expiry: Option<Millis>) -> Self {
         let data = match part {
             Elements::Set(_) => Data::Set(BTreeSet::new(), "hashtable"),
+            Elements::SortedSet(_) => Data::SortedSet(Scores::new(), true),
             Elements::Hash(_) => Data::Hash(Fields::new(), true),
         };
         Self { data, expiry }
@@ -49,6 +54,7 @@ impl Entry {
                 assert_eq!(set.len(), members.len());
                 Data::Set(members, set.encoding())
             }
+            Value::SortedSet(set) => Self::read_sorted_set(&set),
             Value::Hash(hash) => {
                 let mut fields = Fields::new();
                 hash.for_each(&mut |field| {
@@ -61,6 +67,26 @@ impl Entry {
         };
         Self { data, expiry }
     }
+
+    /// A sorted set, which must be in its order from either side.
+    fn read_sorted_set(set: &SortedSetRef<'_>) -> Data {
+        let mut listed = Vec::new();
+        set.visit(0..usize::MAX, false, &mut |member| {
+            listed.push((member.score, member.name.to_vec()));
+            true
+        });
+        assert!(listed.is_sorted(), "members are in order");
+        let mut left = listed.iter().rev();
+        set.visit(0..usize::MAX, true, &mut |member| {
+            assert_eq!(left.next(), Some(&(member.score, member.name.to_vec())));
+            true
+        });
+        assert!(left.next().is_none());
+        assert_eq!(set.len(), listed.len());
+        let members: Scores = listed.into_iter().map(|(score, name)| (name, score.to_bits())).collect();
+        assert_eq!(set.len(), members.len());
+        Data::SortedSet(members, set.encoding() == "skiplist")
+    }
 }
 
 impl Data {
@@ -68,6 +94,7 @@ impl Data {
         match self {
             Self::String(..) => Kind::String,
             Self::Set(..) => Kind::Set,
+            Self::SortedSet(..) => Kind::SortedSet,
             Self::Hash(..) => Kind::Hash,
         }
     }
@@ -83,6 +110,11 @@ impl Data {
             (Self::Hash(fields, _), Elements::Hash(part)) => part.for_each(&mut |field| {
                 let before = fields.insert(field.name.to_vec(), (field.value.to_vec(), field.expiry));
                 assert_eq!(before, None, "a field is visited once");
+                added += 1;
+            }),
+            (Self::SortedSet(members, _), Elements::SortedSet(part)) => part.for_each(&mut |member| {
+                let before = members.insert(member.name.to_vec(), member.score.to_bits());
+                assert_eq!(before, None, "a member is visited once");
                 added += 1;
             }),
             (other, part) => panic!("{part:?} of {other:?}"),

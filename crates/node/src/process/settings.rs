@@ -51,6 +51,9 @@ pub(crate) fn apply(server: &Server) {
     server.engine.acl_log.lock().set_length(size(config, "acllog-max-len"));
     settings.set_limits(&limits(config));
     settings.hll_sparse_bytes.store(size(config, "hll-sparse-max-bytes"), Ordering::Relaxed);
+    let password = config.text("requirepass");
+    settings.password.store(Arc::new((!password.is_empty()).then(|| password.into_bytes())));
+    settings.count_uses.store(config.text("maxmemory-policy").ends_with("-lfu"), Ordering::Relaxed);
     let number = |name: &str| u32::try_from(config.integer(name)).unwrap_or(u32::MAX);
     settings.lfu_log_factor.store(number("lfu-log-factor"), Ordering::Relaxed);
     settings.lfu_decay_minutes.store(number("lfu-decay-time"), Ordering::Relaxed);
@@ -97,6 +100,7 @@ fn limits(config: &Config) -> Limits {
             intset: size(config, "set-max-intset-entries"),
             listpack: bounds("set-max-listpack-entries", "set-max-listpack-value"),
         },
+        sorted_set: bounds("zset-max-listpack-entries", "zset-max-listpack-value"),
         hash: bounds("hash-max-listpack-entries", "hash-max-listpack-value"),
     }
 }

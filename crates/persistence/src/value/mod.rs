@@ -7,6 +7,7 @@ mod flat;
 mod hash;
 mod names;
 mod set;
+mod sorted_set;
 mod string;
 
 use std::io::{self, Read, Write};
@@ -14,6 +15,7 @@ use std::io::{self, Read, Write};
 use hash::HashCodec;
 use keyspace::{Builder, Elements, Kind, Limits, Packed, Part, Shown, Value};
 use set::SetCodec;
+use sorted_set::SortedSetCodec;
 use string::StringCodec;
 
 use crate::Dialect;
@@ -28,9 +30,11 @@ const UNSUPPORTED: &[(u8, &str)] = &[
     (5, "sorted set"),
     (10, "list as a ziplist"),
     (12, "sorted set as a ziplist"),
+    (2, "set"),
+    (10, "list as a ziplist"),
+    (11, "set as an intset"),
     (14, "list as a quicklist"),
     (15, "stream"),
-    (17, "sorted set as a listpack"),
     (18, "list as a quicklist of listpacks"),
     (19, "stream"),
     (21, "stream"),
@@ -123,6 +127,7 @@ fn codes(kind: Kind) -> &'static [u8] {
     match kind {
         Kind::String => StringCodec::CODES,
         Kind::Set => SetCodec::CODES,
+        Kind::SortedSet => SortedSetCodec::CODES,
         Kind::Hash => HashCodec::CODES,
     }
 }
@@ -132,6 +137,7 @@ pub(crate) fn type_code(value: &Value<'_>, dialect: Dialect) -> u8 {
     match value {
         Value::String(string) => StringCodec::code(string, dialect),
         Value::Set(set) => SetCodec::code(set, dialect),
+        Value::SortedSet(set) => SortedSetCodec::code(set, dialect),
         Value::Hash(hash) => HashCodec::code(hash, dialect),
     }
 }
@@ -141,6 +147,7 @@ pub(crate) fn write<W: Write>(code: u8, value: &Value<'_>, out: &mut Encoder<W>)
     match value {
         Value::String(string) => StringCodec::write(code, string, out),
         Value::Set(set) => SetCodec::write(code, set, out),
+        Value::SortedSet(set) => SortedSetCodec::write(code, set, out),
         Value::Hash(hash) => HashCodec::write(code, hash, out),
     }
 }
@@ -151,6 +158,7 @@ pub(crate) fn shown_code(shown: &Shown<'_>, dialect: Dialect) -> u8 {
         Shown::Whole(value) => type_code(value, dialect),
         Shown::Part(part) => match &part.elements {
             Elements::Set(members) => SetCodec::part_code(members, dialect),
+            Elements::SortedSet(members) => SortedSetCodec::part_code(members, dialect),
             Elements::Hash(fields) => HashCodec::part_code(fields, dialect),
         },
     }
@@ -170,6 +178,7 @@ pub(crate) fn write_part<W: Write>(code: u8, part: &Part<'_>, out: &mut Encoder<
     }
     match &part.elements {
         Elements::Set(members) => write::<SetCodec, W>((code, part), members, out),
+        Elements::SortedSet(members) => write::<SortedSetCodec, W>((code, part), members, out),
         Elements::Hash(fields) => write::<HashCodec, W>((code, part), fields, out),
     }
 }
@@ -200,6 +209,7 @@ pub(crate) fn read<R: Read>(
     match kind {
         Kind::String => StringCodec::read(code, source, buffer),
         Kind::Set => SetCodec::read(code, source, buffer),
+        Kind::SortedSet => SortedSetCodec::read(code, source, buffer),
         Kind::Hash => HashCodec::read(code, source, buffer),
     }?;
     buffer.packed.name_by(&buffer.limits);
@@ -215,6 +225,7 @@ pub(crate) fn read_more<R: Read>(source: &mut Source<R>, buffer: &mut ValueBuffe
         // Always whole.
         Kind::String => Ok(()),
         Kind::Set => SetCodec::read_more(source, buffer),
+        Kind::SortedSet => SortedSetCodec::read_more(source, buffer),
         Kind::Hash => HashCodec::read_more(source, buffer),
     }
 }

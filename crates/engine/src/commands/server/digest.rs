@@ -45,6 +45,12 @@ impl Digest {
         match value {
             Value::String(string) => self.mix(string.bytes),
             Value::Set(set) => set.for_each(&mut |member| self.xor(&member)),
+            Value::SortedSet(set) => set.for_each(&mut |member| {
+                let mut pair = Self::default();
+                pair.mix(member.name);
+                pair.mix(seventeen_digits(member.score).as_bytes());
+                self.xor(&pair.0);
+            }),
             Value::Hash(hash) => hash.for_each(&mut |field| {
                 let mut pair = Self::default();
                 pair.mix(field.name);
@@ -72,6 +78,57 @@ fn type_number(kind: Kind) -> u32 {
     match kind {
         Kind::String => 0,
         Kind::Set => 2,
+        Kind::SortedSet => 3,
         Kind::Hash => 4,
+    }
+}
+
+/// A score as C prints it with `%.17g`.
+fn seventeen_digits(score: f64) -> String {
+    const DIGITS: i32 = 17;
+    if score.is_infinite() || score == 0.0 {
+        return score.to_string();
+    }
+    let scientific = format!("{score:.*e}", DIGITS as usize - 1);
+    let (mantissa, exponent) = scientific.split_once('e').unwrap_or((&scientific, "0"));
+    let exponent: i32 = exponent.parse().unwrap_or_default();
+    if (-4..DIGITS).contains(&exponent) {
+        let places = (DIGITS - 1 - exponent) as usize;
+        let fixed = format!("{score:.places$}");
+        return if places == 0 { fixed } else { trimmed(&fixed).to_owned() };
+    }
+    let (sign, exponent) = if exponent < 0 { ('-', -exponent) } else { ('+', exponent) };
+    format!("{}e{sign}{exponent:02}", trimmed(mantissa))
+}
+
+/// Without zeros at the end of what stands behind the point.
+fn trimmed(number: &str) -> &str {
+    number.trim_end_matches('0').trim_end_matches('.')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn scores_are_printed_as_in_c() {
+        let table: &[(f64, &str)] = &[
+            (0.0, "0"),
+            (-0.0, "-0"),
+            (1.0, "1"),
+            (-1.5, "-1.5"),
+            (100.0, "100"),
+            (0.1, "0.10000000000000001"),
+            (1e16, "10000000000000000"),
+            (1e17, "1e+17"),
+            (1.5e300, "1.5000000000000001e+300"),
+            (0.0001, "0.0001"),
+            (1e-5, "1.0000000000000001e-05"),
+            (5e-324, "4.9406564584124654e-324"),
+            (f64::NEG_INFINITY, "-inf"),
+        ];
+        for (score, text) in table {
+            assert_eq!(seventeen_digits(*score), *text);
+        }
     }
 }

@@ -1,0 +1,189 @@
+//! Areas on the earth: which places lie within, and which cells cover them.
+
+use super::cell::{Cell, Point, STEPS};
+
+/// In meters.
+const EARTH_RADIUS: f64 = 6_372_797.560_856;
+/// Half of the map's width at the equator, in meters.
+const HALF_MAP: f64 = 20_037_726.37;
+const RADIANS: f64 = std::f64::consts::PI / 180.0;
+
+fn radians(degrees: f64) -> f64 {
+    degrees * RADIANS
+}
+
+fn degrees(radians: f64) -> f64 {
+    radians / RADIANS
+}
+
+/// The distance of two latitudes, in meters.
+fn latitude_distance(one: f64, other: f64) -> f64 {
+    EARTH_RADIUS * (radians(other) - radians(one)).abs()
+}
+
+/// The distance of two points on a sphere, in meters: the haversine formula.
+pub(super) fn distance(one: Point, other: Point) -> f64 {
+    let v = ((radians(other.longitude) - radians(one.longitude)) / 2.0).sin();
+    if v == 0.0 {
+        return latitude_distance(one.latitude, other.latitude);
+    }
+    let (one, other) = (radians(one.latitude), radians(other.latitude));
+    let u = ((other - one) / 2.0).sin();
+    let a = u * u + one.cos() * other.cos() * v * v;
+    2.0 * EARTH_RADIUS * a.sqrt().asin()
+}
+
+/// What is searched; lengths are in meters.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) enum Shape {
+    Circle { radius: f64 },
+    Box { width: f64, height: f64 },
+}
+
+/// A shape around a point.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Area {
+    pub(super) center: Point,
+    pub(super) shape: Shape,
+}
+
+impl Area {
+    /// How far a point is from the middle, if it lies within.
+    pub(super) fn distance_within(&self, point: Point) -> Option<f64> {
+        match self.shape {
+            Shape::Circle { radius } => {
+                let distance = distance(self.center, point);
+                (distance <= radius).then_some(distance)
+            }
+            Shape::Box { width, height } => {
+                if latitude_distance(point.latitude, self.center.latitude) > height / 2.0 {
+                    return None;
+                }
+                let beside = Point { longitude: self.center.longitude, ..point };
+                if distance(point, beside) > width / 2.0 {
+                    return None;
+                }
+                Some(distance(self.center, point))
+            }
+        }
+    }
+
+    /// South west and north east of a box around it.
+    fn corners(&self) -> (Point, Point) {
+        let (height, width) = match self.shape {
+            Shape::Circle { radius } => (radius, radius),
+            Shape::Box { width, height } => (height / 2.0, width / 2.0),
+        };
+        let Point { longitude, latitude } = self.center;
+        let up = degrees(height / EARTH_RADIUS);
+        let across = |latitude: f64| degrees(width / EARTH_RADIUS / radians(latitude).cos());
+        let across = if latitude < 0.0 { across(latitude - up) } else { across(latitude + up) };
+        (
+            Point { longitude: longitude - across, latitude: latitude - up },
+            Point { longitude: longitude + across, latitude: latitude + up },
+        )
+    }
+
+    /// After how many steps a cell is about as large.
+    fn steps(&self) -> u32 {
+        let mut reach = match self.shape {
+            Shape::Circle { radius } => radius,
+            Shape::Box { width, height } => {
+                ((width / 2.0) * (width / 2.0) + (height / 2.0) * (height / 2.0)).sqrt()
+            }
+        };
+        if reach == 0.0 {
+            return STEPS;
+        }
+        let mut steps = 1i32;
+        while reach < HALF_MAP {
+            reach *= 2.0;
+            steps += 1;
+        }
+        // So that it mostly lies within a cell and its neighbours; near the poles cells are narrow.
+        let latitude = self.center.latitude.abs();
+        steps -= 2 + i32::from(latitude > 66.0) + i32::from(latitude > 80.0);
+        steps.clamp(1, STEPS as i32) as u32
+    }
+
+    /// The cells that cover it, in the order in which they are searched: that of its middle, north, south, east, west,
+    /// then the corners.
+    pub(super) fn cells(&self) -> Vec<Cell> {
+        const BESIDE: [(i32, i32); 9] =
+            [(0, 0), (0, 1), (0, -1), (1, 0), (-1, 0), (1, 1), (-1, 1), (1, -1), (-1, -1)];
+        let (low, high) = self.corners();
+        let mut cell = Cell::at(self.center, self.steps());
+        let steps = self.steps();
+        let is_short = cell.beside(0, 1).latitudes().1 < high.latitude
+            || cell.beside(0, -1).latitudes().0 > low.latitude
+            || cell.beside(1, 0).longitudes().1 < high.longitude
+            || cell.beside(-1, 0).longitudes().0 > low.longitude;
+        let mut final_steps = steps;
+        if steps > 1 && is_short {
+            final_steps -= 1;
+            cell = Cell::at(self.center, final_steps);
+        }
+        let ((west, east), (south, north)) = (cell.longitudes(), cell.latitudes());
+        let needed = |(x, y): (i32, i32)| {
+            final_steps < 2
+                || !(y < 0 && south < low.latitude
+                    || y > 0 && north > high.latitude
+                    || x < 0 && west < low.longitude
+                    || x > 0 && east > high.longitude)
+        };
+        let mut cells: Vec<Cell> = Vec::new();
+        for (x, y) in BESIDE.into_iter().filter(|beside| needed(*beside)) {
+            let next = cell.beside(x, y);
+            // A large area comes round to the same cells.
+            if cells.len() < 2 || cells.last() != Some(&next) {
+                cells.push(next);
+            }
+        }
+        cells
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn distances_are_those_of_redis() {
+        let palermo = Point::of_score(Point { longitude: 13.361389, latitude: 38.115556 }.score());
+        let catania = Point::of_score(Point { longitude: 15.087269, latitude: 37.502669 }.score());
+        assert_eq!(format!("{:.4}", distance(palermo, catania)), "166274.1516");
+    }
+
+    #[test]
+    fn what_lies_within_lies_in_a_cell_that_covers() {
+        let mut random = 7u64;
+        let mut next = |range: f64| {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            ((random >> 11) as f64 / (1u64 << 53) as f64 * 2.0 - 1.0) * range
+        };
+        let mut within = 0;
+        for number in 0..20_000 {
+            let center = Point { longitude: next(180.0), latitude: next(60.0) };
+            let reach = 10f64.powf(next(1.0) * 2.5 + 3.0);
+            let shape = if number % 2 == 0 {
+                Shape::Circle { radius: reach }
+            } else {
+                Shape::Box { width: reach, height: reach / 2.0 }
+            };
+            let area = Area { center, shape };
+            let spread = reach / 100_000.0;
+            let point = Point {
+                longitude: center.longitude + next(spread),
+                latitude: center.latitude + next(spread),
+            };
+            if !point.is_valid() || area.distance_within(point).is_none() {
+                continue;
+            }
+            within += 1;
+            let score = point.score();
+            let covered = area.cells().iter().any(|cell| (cell.scores().0..cell.scores().1).contains(&score));
+            assert!(covered, "{area:?} {point:?}");
+        }
+        assert!(within > 1000, "{within}");
+    }
+}

@@ -1,0 +1,179 @@
+//! Cells of the grid that places lie in.
+//!
+//! Longitudes are halved again and again, and so are latitudes; after 26 steps a place has two numbers of 26 bits. Their
+//! bits one after the other (latitude first, from the lowest) are its score, 52 bits, which a double holds: what is near
+//! on the earth mostly is near in the order. The ranges are those of Redis, so the scores are, too.
+
+/// Steps of a place.
+pub(super) const STEPS: u32 = 26;
+/// Bits of a score.
+const BITS: u32 = 2 * STEPS;
+
+/// From the lowest to the highest degree.
+pub(super) type Degrees = (f64, f64);
+pub(super) const LONGITUDES: Degrees = (-180.0, 180.0);
+/// Where the map of the world that is a square ends.
+pub(super) const LATITUDES: Degrees = (-85.051_128_78, 85.051_128_78);
+/// All there are: what a geohash is made of.
+const ALL_LATITUDES: Degrees = (-90.0, 90.0);
+
+const LETTERS: &[u8; 32] = b"0123456789bcdefghjkmnpqrstuvwxyz";
+
+/// A point, in degrees.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Point {
+    pub(super) longitude: f64,
+    pub(super) latitude: f64,
+}
+
+impl Point {
+    /// Whether a place may be there.
+    pub(super) fn is_valid(self) -> bool {
+        (LONGITUDES.0..=LONGITUDES.1).contains(&self.longitude)
+            && (LATITUDES.0..=LATITUDES.1).contains(&self.latitude)
+    }
+
+    /// The middle of the cell that a score stands for.
+    pub(super) fn of_score(score: f64) -> Self {
+        let cell = Cell::of_bits(score as u64, STEPS);
+        let ((west, east), (south, north)) = (cell.longitudes(), cell.latitudes());
+        Self {
+            longitude: ((west + east) / 2.0).clamp(LONGITUDES.0, LONGITUDES.1),
+            latitude: ((south + north) / 2.0).clamp(LATITUDES.0, LATITUDES.1),
+        }
+    }
+
+    /// The score of a place that is there.
+    pub(super) fn score(self) -> f64 {
+        Cell::at(self, STEPS).bits() as f64
+    }
+
+    /// The geohash of eleven letters that other services know. The last stands for bits that there are not.
+    pub(super) fn geohash(self) -> [u8; 11] {
+        let (x, y) = (part(self.longitude, LONGITUDES, STEPS), part(self.latitude, ALL_LATITUDES, STEPS));
+        let bits = Cell { x, y, steps: STEPS }.bits();
+        let mut text = [LETTERS[0]; 11];
+        for (index, letter) in text.iter_mut().take(10).enumerate() {
+            *letter = LETTERS[(bits >> (BITS - 5 * (index as u32 + 1)) & 31) as usize];
+        }
+        text
+    }
+}
+
+/// One cell after some steps: which from the west, and which from the south.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Cell {
+    x: u32,
+    y: u32,
+    steps: u32,
+}
+
+/// In which part of a range a degree lies.
+fn part(degree: f64, range: Degrees, steps: u32) -> u32 {
+    ((degree - range.0) / (range.1 - range.0) * f64::from(1u32 << steps)) as u32
+}
+
+/// From where to where a part goes.
+fn range_of(part: u32, range: Degrees, steps: u32) -> Degrees {
+    let (parts, width) = (f64::from(1u32 << steps), range.1 - range.0);
+    (range.0 + f64::from(part) / parts * width, range.0 + f64::from(part + 1) / parts * width)
+}
+
+/// The bits of a number at the even places of another.
+fn spread(number: u32) -> u64 {
+    let mut bits = u64::from(number);
+    for (shift, mask) in [
+        (16, 0x0000_ffff_0000_ffff),
+        (8, 0x00ff_00ff_00ff_00ff),
+        (4, 0x0f0f_0f0f_0f0f_0f0f),
+        (2, 0x3333_3333_3333_3333),
+        (1, 0x5555_5555_5555_5555),
+    ] {
+        bits = (bits | bits << shift) & mask;
+    }
+    bits
+}
+
+/// The other way round.
+fn gather(bits: u64) -> u32 {
+    let mut bits = bits & 0x5555_5555_5555_5555;
+    for (shift, mask) in [
+        (1, 0x3333_3333_3333_3333),
+        (2, 0x0f0f_0f0f_0f0f_0f0f),
+        (4, 0x00ff_00ff_00ff_00ff),
+        (8, 0x0000_ffff_0000_ffff),
+        (16, 0x0000_0000_ffff_ffff),
+    ] {
+        bits = (bits | bits >> shift) & mask;
+    }
+    bits as u32
+}
+
+impl Cell {
+    pub(super) fn at(point: Point, steps: u32) -> Self {
+        Self { x: part(point.longitude, LONGITUDES, steps), y: part(point.latitude, LATITUDES, steps), steps }
+    }
+
+    fn of_bits(bits: u64, steps: u32) -> Self {
+        Self { x: gather(bits >> 1), y: gather(bits), steps }
+    }
+
+    fn bits(self) -> u64 {
+        spread(self.x) << 1 | spread(self.y)
+    }
+
+    /// The cell so far to the east and to the north; the grid comes round.
+    pub(super) fn beside(self, east: i32, north: i32) -> Self {
+        let mask = (1u32 << self.steps) - 1;
+        let moved = |part: u32, by: i32| part.wrapping_add_signed(by) & mask;
+        Self { x: moved(self.x, east), y: moved(self.y, north), ..self }
+    }
+
+    pub(super) fn longitudes(self) -> Degrees {
+        range_of(self.x, LONGITUDES, self.steps)
+    }
+
+    pub(super) fn latitudes(self) -> Degrees {
+        range_of(self.y, LATITUDES, self.steps)
+    }
+
+    /// The scores of all places in it: from the first to below the second.
+    pub(super) fn scores(self) -> (f64, f64) {
+        let shift = BITS - 2 * self.steps;
+        ((self.bits() << shift) as f64, ((self.bits() + 1) << shift) as f64)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bits_are_spread_and_gathered() {
+        let mut number = 1u32;
+        for _ in 0..1000 {
+            number = number.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            assert_eq!(gather(spread(number)), number);
+            assert_eq!(gather(spread(number) << 1), 0);
+        }
+    }
+
+    #[test]
+    fn a_place_has_the_score_that_redis_gives_it() {
+        let palermo = Point { longitude: 13.361389, latitude: 38.115556 };
+        assert_eq!(palermo.score(), 3_479_099_956_230_698.0);
+        let read = Point::of_score(palermo.score());
+        assert!(
+            (read.longitude - palermo.longitude).abs() < 1e-5
+                && (read.latitude - palermo.latitude).abs() < 1e-5
+        );
+        assert_eq!(&read.geohash(), b"sqc8b49rny0");
+    }
+
+    #[test]
+    fn neighbours_come_round() {
+        let cell = Cell { x: 0, y: 3, steps: 2 };
+        assert_eq!(cell.beside(-1, 1), Cell { x: 3, y: 0, steps: 2 });
+        assert_eq!(cell.beside(1, -1), Cell { x: 1, y: 2, steps: 2 });
+    }
+}

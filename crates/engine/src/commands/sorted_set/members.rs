@@ -1,0 +1,117 @@
+//! What every sorted set command does: find the sorted set, change it, end it with its last member.
+
+use keyspace::{Builder, Key, Kind, Packed, Place, Scored, SortedSetRef};
+use resp::{Protocol, Writer};
+
+use crate::context::Context;
+use crate::error::CommandError;
+use crate::notifications::Class;
+
+impl Context<'_> {
+    /// Where the sorted set under `key` lies, for a command that changes it.
+    pub(in crate::commands) fn find_sorted_set(
+        &mut self,
+        key: &Key<'_>,
+    ) -> Result<Option<Place>, CommandError> {
+        self.find_typed::<SortedSetRef<'_>>(key)
+    }
+
+    /// The same for a command that reads: counts a hit or a miss.
+    pub(in crate::commands) fn read_sorted_set(
+        &mut self,
+        key: &Key<'_>,
+    ) -> Result<Option<Place>, CommandError> {
+        self.read_typed::<SortedSetRef<'_>>(key)
+    }
+
+    /// The sorted set at `place`, which [`Context::find_sorted_set`] or [`Context::read_sorted_set`] gave.
+    pub(in crate::commands) fn sorted_set(&self, key: &Key<'_>, place: Place) -> SortedSetRef<'_> {
+        self.view(key).sorted_set(place).expect("a sorted set was found there")
+    }
+
+    /// Gives a member of the sorted set under `key`, which lies at `found` or is made, the score that `decide` chooses.
+    pub(in crate::commands) fn update_member(
+        &mut self,
+        key: &Key<'_>,
+        found: Option<Place>,
+        name: &[u8],
+        decide: impl FnOnce(Option<f64>) -> Option<f64>,
+    ) -> Place {
+        let bounds = self.engine.settings.sorted_set_bounds.load();
+        let table = self.table(key);
+        let place = found.unwrap_or_else(|| table.insert(key, Packed::empty(Kind::SortedSet), None));
+        table.sorted_set_update(place, key, name, bounds, decide)
+    }
+
+    /// Members went from the sorted set at `place`: says so, and deletes it if none is left.
+    pub(in crate::commands) fn members_gone(&mut self, key: &Key<'_>, place: Place, event: &str) {
+        let emptied = self.sorted_set(key, place).is_empty();
+        if emptied {
+            let dropped = self.table(key).remove(place, key);
+            self.discard(dropped);
+        }
+        self.modified(key);
+        self.notify(Class::SORTED_SET, event, key);
+        if emptied {
+            self.notify(Class::GENERIC, "del", key);
+        }
+    }
+
+    /// Puts a sorted set of these members, which are in order, in the place of what is under `key`, or deletes that if
+    /// there are none. Replies with their number.
+    pub(in crate::commands) fn store_members<'m>(
+        &mut self,
+        key: &Key<'_>,
+        members: impl ExactSizeIterator<Item = Scored<'m>>,
+        event: &str,
+    ) {
+        let (found, count) = (self.find(key), members.len());
+        if count > 0 {
+            let mut builder = Builder::new(Kind::SortedSet);
+            members.for_each(|member| builder.push_scored(member.name, member.score));
+            builder.name_by(&self.engine.settings.limits());
+            self.put(key, found, builder.packed(), None);
+            self.notify(Class::SORTED_SET, event, key);
+        } else if let Some(place) = found {
+            self.delete(key, place);
+            self.notify(Class::GENERIC, "del", key);
+        }
+        self.reply.integer(count as i64);
+    }
+}
+
+/// How members are put into a reply.
+#[derive(Clone, Copy)]
+pub(in crate::commands) struct Form {
+    /// Whether each has its score beside it.
+    pub(in crate::commands) scores: bool,
+    /// Whether a member and its score are an array of their own.
+    nested: bool,
+}
+
+impl Form {
+    /// As commands reply that list members: in version 3 a member and its score are an array.
+    pub(in crate::commands) fn of(reply: &Writer<'_>, scores: bool) -> Self {
+        Self { scores, nested: scores && reply.protocol() == Protocol::Resp3 }
+    }
+
+    /// With scores, in arrays of their own if `nested`.
+    pub(super) fn pairs(nested: bool) -> Self {
+        Self { scores: true, nested }
+    }
+
+    /// Begins a list of so many members.
+    pub(in crate::commands) fn begin(self, reply: &mut Writer<'_>, members: usize) {
+        reply.array(if self.scores && !self.nested { members * 2 } else { members });
+    }
+
+    pub(in crate::commands) fn push(self, reply: &mut Writer<'_>, member: &Scored<'_>) {
+        if self.nested {
+            reply.array(2);
+        }
+        reply.bulk(member.name);
+        if self.scores {
+            reply.double(member.score);
+        }
+    }
+}

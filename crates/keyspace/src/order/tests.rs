@@ -1,0 +1,201 @@
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+
+use proptest::prelude::*;
+
+use super::*;
+
+/// Elements by reference: their scores and names.
+#[derive(Default)]
+struct Store(RefCell<Vec<(u64, Vec<u8>)>>);
+
+struct Read<'a>(&'a [(u64, Vec<u8>)]);
+
+impl Elements for Read<'_> {
+    fn bits(&self, reference: u32) -> u64 {
+        self.0[reference as usize].0
+    }
+
+    fn name(&self, reference: u32) -> &[u8] {
+        &self.0[reference as usize].1
+    }
+
+    fn prefetch(&self, _: u32) {}
+}
+
+/// What is done: a member gets a score or goes, or some are moved.
+#[derive(Debug, Clone)]
+enum Step {
+    Set(u64, u16),
+    Remove(u16),
+    Pop { first: bool },
+    Move(u16),
+}
+
+/// Few scores, many, those that rise, and the ends.
+fn scores(kind: u8) -> BoxedStrategy<u64> {
+    match kind {
+        0 => (0u64..3).boxed(),
+        1 => any::<u64>().boxed(),
+        2 => (1u64 << 62..(1 << 62) + 5000).boxed(),
+        _ => prop_oneof![Just(0), Just(u64::MAX), any::<u64>(), 0u64..100].boxed(),
+    }
+}
+
+fn steps(kind: u8) -> impl Strategy<Value = Vec<Step>> {
+    let step = prop_oneof![
+        6 => (scores(kind), 0u16..4000).prop_map(|(score, name)| Step::Set(score, name)),
+        2 => (0u16..4000).prop_map(Step::Remove),
+        1 => any::<bool>().prop_map(|first| Step::Pop { first }),
+        1 => (0u16..4000).prop_map(Step::Move),
+    ];
+    proptest::collection::vec(step, 1..4000)
+}
+
+/// The tree beside a set of the standard library.
+#[derive(Default)]
+struct Both {
+    tree: Tree,
+    store: Store,
+    twin: BTreeSet<(u64, Vec<u8>)>,
+    references: std::collections::BTreeMap<Vec<u8>, u32>,
+}
+
+impl Both {
+    fn set(&mut self, bits: u64, name: &[u8]) {
+        self.remove(name);
+        let reference = self.put(bits, name);
+        self.tree.insert(reference, &Read(&self.store.0.borrow()));
+        self.twin.insert((bits, name.to_vec()));
+    }
+
+    fn put(&mut self, bits: u64, name: &[u8]) -> u32 {
+        let mut store = self.store.0.borrow_mut();
+        store.push((bits, name.to_vec()));
+        let reference = store.len() as u32 - 1;
+        self.references.insert(name.to_vec(), reference);
+        reference
+    }
+
+    fn remove(&mut self, name: &[u8]) {
+        let Some(reference) = self.references.remove(name) else { return };
+        let store = self.store.0.borrow();
+        self.tree.take(reference, &Read(&store));
+        self.twin.remove(&store[reference as usize]);
+    }
+
+    /// An element gets another reference, as when its page is compacted.
+    fn shift(&mut self, name: &[u8]) {
+        let Some(&from) = self.references.get(name) else { return };
+        let (bits, position) = {
+            let store = self.store.0.borrow();
+            (store[from as usize].0, self.tree.position(from, &Read(&store)))
+        };
+        let to = self.put(bits, name);
+        self.tree.exchange(&position, from, to);
+        // Nobody may look at it any more.
+        self.store.0.borrow_mut()[from as usize] = (u64::MAX / 2, b"gone".to_vec());
+    }
+
+    fn step(&mut self, step: &Step) {
+        match step {
+            Step::Set(bits, name) => self.set(*bits, &name.to_be_bytes()),
+            Step::Remove(name) => self.remove(&name.to_be_bytes()),
+            Step::Move(name) => self.shift(&name.to_be_bytes()),
+            Step::Pop { first } => {
+                let next = if *first { self.twin.first() } else { self.twin.last() };
+                if let Some((_, name)) = next.cloned() {
+                    self.remove(&name);
+                }
+            }
+        }
+    }
+
+    fn listed(&self, ranks: Range<usize>, reversed: bool) -> Vec<(u64, Vec<u8>)> {
+        let (store, mut listed) = (self.store.0.borrow(), Vec::new());
+        self.tree.visit(ranks, reversed, &Read(&store), &mut |reference| {
+            listed.push(store[reference as usize].clone());
+            true
+        });
+        listed
+    }
+
+    fn compare(&self, random: usize) {
+        let expected: Vec<_> = self.twin.iter().cloned().collect();
+        assert_eq!(self.listed(0..usize::MAX, false), expected);
+        assert_eq!(self.listed(0..usize::MAX, true), expected.iter().rev().cloned().collect::<Vec<_>>());
+        let len = expected.len();
+        let (start, end) = (random % (len + 1), random / 7 % (len + 3));
+        if start < end {
+            assert_eq!(self.listed(start..end, false), expected[start..end.min(len)]);
+            let backwards: Vec<_> = expected[start..end.min(len)].iter().rev().cloned().collect();
+            assert_eq!(self.listed(start..end, true), backwards);
+        }
+        let store = self.store.0.borrow();
+        let of = Read(&store);
+        for (rank, (bits, name)) in expected.iter().enumerate().skip(random % 17).step_by(17) {
+            assert_eq!(self.tree.rank(&Cut::before(*bits, name), &of), rank);
+            assert_eq!(self.tree.rank(&Cut::behind(*bits, name), &of), rank + 1);
+            let before = self.twin.range(..(*bits, Vec::new())).count();
+            assert_eq!(self.tree.rank(&Cut::Score { bits: *bits, after: false }, &of), before);
+            let upto = expected.iter().filter(|(other, _)| other <= bits).count();
+            assert_eq!(self.tree.rank(&Cut::Score { bits: *bits, after: true }, &of), upto);
+        }
+    }
+}
+
+use std::ops::Range;
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+
+    #[test]
+    fn an_order_is_what_a_set_of_the_standard_library_is(
+        (kind, steps) in (0u8..4).prop_flat_map(|kind| (Just(kind), steps(kind))),
+        random in any::<usize>(),
+    ) {
+        let mut both = Both::default();
+        for (number, step) in steps.iter().enumerate() {
+            both.step(step);
+            if number % 1000 == 999 {
+                both.compare(random);
+            }
+        }
+        both.compare(random);
+        prop_assert!(kind < 4);
+        while let Some((_, name)) = both.twin.first().cloned() {
+            both.remove(&name);
+        }
+        both.compare(random);
+        both.set(5, b"again");
+        both.compare(random);
+    }
+
+    #[test]
+    fn names_of_one_score_are_cut_by_name(names in proptest::collection::btree_set(0u16..5000, 0..900), at: u16) {
+        let mut both = Both::default();
+        names.iter().for_each(|name| both.set(7, &name.to_be_bytes()));
+        let store = both.store.0.borrow();
+        let (at, of) = (at % 5000, Read(&store));
+        let name = &at.to_be_bytes()[..];
+        let before = names.iter().filter(|name| **name < at).count();
+        prop_assert_eq!(both.tree.rank(&Cut::Name { name, after: false }, &of), before);
+        let upto = names.iter().filter(|name| **name <= at).count();
+        prop_assert_eq!(both.tree.rank(&Cut::Name { name, after: true }, &of), upto);
+    }
+}
+
+/// What comes in order, rising or falling, fills the leaves.
+#[test]
+fn leaves_are_full_when_elements_come_in_order() {
+    for rising in [true, false] {
+        let mut both = Both::default();
+        for number in 0..20_000u32 {
+            let score = if rising { number } else { 20_000 - number };
+            both.set(u64::from(score) * 1_000_003, &number.to_be_bytes());
+        }
+        both.compare(3);
+        let bytes = Order::<Scores>::bytes(&both.tree);
+        assert!(bytes < 20_000 * 8, "{bytes} bytes");
+    }
+}

@@ -1,0 +1,105 @@
+//! Scores of sorted sets: how they are ordered, and how they are kept in few bytes.
+//!
+//! A score is any double but NaN. Most are small integers, so those are kept in one, two or four bytes; whatever is read
+//! back is the same double, bit by bit.
+
+/// The longest form of a score.
+pub(crate) const MOST: usize = 8;
+
+/// A score in its shortest form, or in one of at least a given length.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Kept {
+    bytes: [u8; MOST],
+    len: u8,
+}
+
+impl Kept {
+    /// The score in at least `least` bytes, of which there may be 1, 2, 4 and 8.
+    #[inline]
+    pub(crate) fn new(score: f64, least: usize) -> Self {
+        let whole = score as i32;
+        // Minus zero is no integer.
+        let is_whole = f64::from(whole).to_bits() == score.to_bits();
+        let len = match whole {
+            _ if !is_whole => MOST,
+            -0x80..0x80 => 1,
+            -0x8000..0x8000 => 2,
+            _ => 4,
+        };
+        let len = len.max(least);
+        let bytes = if len == MOST { score.to_le_bytes() } else { i64::from(whole).to_le_bytes() };
+        Self { bytes, len: len as u8 }
+    }
+
+    #[inline]
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.bytes[..usize::from(self.len)]
+    }
+}
+
+/// The score that was kept so.
+#[inline]
+pub(crate) fn read(bytes: &[u8]) -> f64 {
+    match *bytes {
+        [a] => f64::from(a as i8),
+        [a, b] => f64::from(i16::from_le_bytes([a, b])),
+        [a, b, c, d] => f64::from(i32::from_le_bytes([a, b, c, d])),
+        _ => f64::from_le_bytes(bytes.try_into().expect("a score has one, two, four or eight bytes")),
+    }
+}
+
+/// A number that is in order as the score is. Both zeros have the same.
+#[inline]
+pub(crate) fn ordered(score: f64) -> u64 {
+    let bits = (score + 0.0).to_bits();
+    if bits >> 63 == 1 { !bits } else { bits | 1 << 63 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SCORES: [f64; 22] = [
+        f64::NEG_INFINITY,
+        f64::MIN,
+        -2_147_483_649.0,
+        -2_147_483_648.0,
+        -32_769.0,
+        -32_768.0,
+        -129.0,
+        -128.0,
+        -1.5,
+        -f64::MIN_POSITIVE,
+        0.0,
+        5e-324,
+        0.1,
+        1.0,
+        127.0,
+        128.0,
+        32_767.0,
+        32_768.0,
+        2_147_483_647.0,
+        2_147_483_648.0,
+        1e300,
+        f64::INFINITY,
+    ];
+
+    #[test]
+    fn a_score_is_read_back_bit_by_bit() {
+        for score in SCORES.into_iter().chain([-0.0]) {
+            for least in [1, 2, 4, 8] {
+                let kept = Kept::new(score, least);
+                assert!(kept.bytes().len() >= least);
+                assert_eq!(read(kept.bytes()).to_bits(), score.to_bits(), "{score} in {least}");
+            }
+        }
+        let lens = [0.0, -128.0, 128.0, 32_768.0, 2_147_483_648.0, 0.5, -0.0];
+        assert_eq!(lens.map(|score| Kept::new(score, 1).bytes().len()), [1, 1, 2, 4, 8, 8, 8]);
+    }
+
+    #[test]
+    fn numbers_are_in_the_order_of_the_scores() {
+        assert!(SCORES.windows(2).all(|two| ordered(two[0]) < ordered(two[1])));
+        assert_eq!(ordered(-0.0), ordered(0.0));
+    }
+}

@@ -1,0 +1,201 @@
+//! Members that are added, get another score, and go.
+
+use std::ops::Range;
+
+use smallvec::SmallVec;
+
+use super::{LEAST_KEPT, OfSortedSet, Scored, Shape, SortedSetRef, form, records};
+use crate::entries::{Place, Splice};
+use crate::fields::{Fields, name_key};
+use crate::key::Key;
+use crate::kind::Bounds;
+use crate::large::Large;
+use crate::order::Cut;
+use crate::packed::{self, MOST_BYTES, MOST_ELEMENTS};
+use crate::score::{self, Kept};
+use crate::table::Table;
+
+impl Table {
+    /// The sorted set at `place`, if it is one.
+    #[must_use]
+    #[inline]
+    pub fn sorted_set(&self, place: Place) -> Option<SortedSetRef<'_>> {
+        self.typed::<SortedSetRef<'_>>(place)
+    }
+
+    #[inline]
+    fn known_sorted_set(&self, place: Place) -> SortedSetRef<'_> {
+        self.sorted_set(place).expect("the caller has seen that it is a sorted set")
+    }
+
+    /// The members of a large sorted set, to be changed: the snapshots that need its entry pin it first.
+    fn large_sorted_set(&mut self, place: Place) -> Option<&mut Fields<OfSortedSet>> {
+        if let Large::SortedSet(members) = self.entries.outside_mut(place)? { Some(members) } else { None }
+    }
+
+    /// Gives a member of the sorted set at `place` the score that `decide` chooses, which hears the score that it has
+    /// if it is there, and may leave it so. A score must not be NaN.
+    pub fn sorted_set_update(
+        &mut self,
+        place: Place,
+        key: &Key<'_>,
+        name: &[u8],
+        bounds: Bounds,
+        decide: impl FnOnce(Option<f64>) -> Option<f64>,
+    ) -> Place {
+        let set = self.known_sorted_set(place);
+        match set.shape {
+            Shape::Packed(packed) => {
+                let found = records::find(packed, name);
+                let before = found.map(|record| record.score);
+                let Some(score) = decide(before).filter(|score| before != Some(*score)) else { return place };
+                let found = found.map(|record| record.start..record.end);
+                self.set_in_packed(place, key, Scored { name, score }, found, bounds)
+            }
+            Shape::Large(members) => {
+                let member = name_key(name);
+                let found = members.find(&member);
+                let before = found.map(|found| members.at(found).value);
+                let score = before.map(score::read);
+                let Some(new) = decide(score).filter(|new| score != Some(*new)) else { return place };
+                // One that took eight bytes goes on to: its entry stays where it is.
+                let kept = Kept::new(new, before.map_or(LEAST_KEPT, <[u8]>::len));
+                let passes = name.len() > bounds.value
+                    || members.len() + usize::from(found.is_none()) > bounds.entries;
+                let renamed = passes && !set.named_skiplist;
+                if let Some(members) = self.large_sorted_set(place) {
+                    members.put(&member, found, kept.bytes(), None);
+                }
+                if renamed {
+                    self.entries.set_code(place, form(true).code());
+                }
+                place
+            }
+        }
+    }
+
+    /// Adds a member to a packed sorted set, or moves it from where it was found.
+    fn set_in_packed(
+        &mut self,
+        place: Place,
+        key: &Key<'_>,
+        member: Scored<'_>,
+        found: Option<Range<usize>>,
+        bounds: Bounds,
+    ) -> Place {
+        let set = self.known_sorted_set(place);
+        let Shape::Packed(packed) = set.shape else { return place };
+        let Scored { name, score } = member;
+        let count = packed::count(packed) + usize::from(found.is_none());
+        let named_skiplist = set.named_skiplist || name.len() > bounds.value || count > bounds.entries;
+        // What is called a listpack keeps no sign of zero.
+        let score = if named_skiplist { score } else { score + 0.0 };
+        let mut record = SmallVec::<[u8; 256]>::new();
+        records::push(&mut record, name, score);
+        let old = found.as_ref().map_or(0, Range::len);
+        if packed.len() - old + record.len() > MOST_BYTES || count > MOST_ELEMENTS {
+            let place = self.make_sorted_set_large(place, key);
+            return self.sorted_set_update(place, key, name, bounds, |_| Some(score));
+        }
+        let cut = Cut::Element { bits: score::ordered(score), name, after: false };
+        let behind = records::records(packed).find(|other| other.member != name && !other.is_before(&cut));
+        let to = behind.map_or(packed.len(), |behind| behind.start);
+        // What lies between where it was and where it belongs moves over.
+        let mut with = SmallVec::<[u8; 512]>::new();
+        let range = match found {
+            Some(found) if found.end <= to => {
+                with.extend_from_slice(&packed[found.end..to]);
+                with.extend_from_slice(&record);
+                found.start..to
+            }
+            Some(found) => {
+                with.extend_from_slice(&record);
+                with.extend_from_slice(&packed[to..found.start]);
+                to..found.end
+            }
+            None => {
+                with.extend_from_slice(&record);
+                to..to
+            }
+        };
+        let splice = Splice { range, with: &with, count, code: form(named_skiplist).code() };
+        self.entries.splice(place, key, &splice)
+    }
+
+    /// Removes a member of the sorted set at `place`; says which score it had, if it was there. A sorted set without
+    /// members must not stay: the caller removes its key.
+    pub fn sorted_set_remove(&mut self, place: Place, key: &Key<'_>, name: &[u8]) -> (Place, Option<f64>) {
+        let set = self.known_sorted_set(place);
+        match set.shape {
+            Shape::Packed(packed) => {
+                let Some(record) = records::find(packed, name) else { return (place, None) };
+                let (range, count) = (record.start..record.end, packed::count(packed) - 1);
+                let (score, code) = (record.score, form(set.named_skiplist).code());
+                (self.entries.splice(place, key, &Splice { range, with: &[], count, code }), Some(score))
+            }
+            Shape::Large(members) => {
+                let member = name_key(name);
+                // Looked for first: what is not there needs no pin.
+                let Some(found) = members.find(&member) else { return (place, None) };
+                let score = Scored::from(members.at(found)).score;
+                if let Some(members) = self.large_sorted_set(place) {
+                    drop(members.entries.remove(found, &member));
+                }
+                (place, Some(score))
+            }
+        }
+    }
+
+    /// Removes the members with these ranks; `told` hears of each before it goes. The caller removes the key of a
+    /// sorted set without members.
+    pub fn sorted_set_remove_ranks(
+        &mut self,
+        place: Place,
+        key: &Key<'_>,
+        ranks: Range<usize>,
+        told: &mut dyn FnMut(Scored<'_>),
+    ) -> Place {
+        let set = self.known_sorted_set(place);
+        let ranks = ranks.start..ranks.end.min(set.len());
+        if ranks.is_empty() {
+            return place;
+        }
+        if let Shape::Packed(packed) = set.shape {
+            let mut range = None;
+            for record in records::records(packed).skip(ranks.start).take(ranks.len()) {
+                let start = range.map_or(record.start, |(start, _)| start);
+                range = Some((start, record.end));
+                told(record.into());
+            }
+            let Some((start, end)) = range else { return place };
+            let (count, code) = (packed::count(packed) - ranks.len(), form(set.named_skiplist).code());
+            return self.entries.splice(place, key, &Splice { range: start..end, with: &[], count, code });
+        }
+        let Some(members) = self.large_sorted_set(place) else { return place };
+        let mut name = Vec::new();
+        for _ in ranks.clone() {
+            // Those behind a removed one move up.
+            let (entries, mut next) = (&members.entries, None);
+            entries.order.visit(ranks.start..ranks.start + 1, false, &entries.names(), &mut |reference| {
+                next = Some(Place(reference));
+                false
+            });
+            let Some(next) = next else { break };
+            let member = Scored::from(members.at(next));
+            told(member);
+            name.clear();
+            name.extend_from_slice(member.name);
+            drop(members.entries.remove(next, &name_key(&name)));
+        }
+        place
+    }
+
+    /// Makes a packed sorted set a large one.
+    fn make_sorted_set_large(&mut self, place: Place, key: &Key<'_>) -> Place {
+        let mut members = Box::<Fields<OfSortedSet>>::default();
+        self.known_sorted_set(place).for_each(&mut |member| {
+            members.set(member.name, Kept::new(member.score, LEAST_KEPT).bytes(), None);
+        });
+        self.make_large(place, key, Large::SortedSet(members))
+    }
+}

@@ -1,0 +1,113 @@
+//! A sorted set as one run of bytes.
+//!
+//! ```text
+//!  0        2
+//! +-------+--------------------------------+-------+--------+-----+
+//! | count | member length * 4 + log2(size) | score | member | ... |
+//! +-------+--------------------------------+-------+--------+-----+
+//!  u16     varint                           size bytes: 1, 2, 4 or 8 ([`crate::score`])
+//! ```
+//!
+//! Members stand in their order.
+
+use smallvec::SmallVec;
+
+use crate::order::Cut;
+use crate::packed::COUNT;
+use crate::score::{self, Kept};
+use crate::varint;
+
+/// One member of a packed sorted set and where it stands.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Record<'a> {
+    pub(crate) start: usize,
+    pub(crate) end: usize,
+    pub(crate) score: f64,
+    pub(crate) member: &'a [u8],
+}
+
+impl Record<'_> {
+    /// Whether it lies before the cut.
+    #[inline]
+    pub(crate) fn is_before(&self, cut: &Cut<'_>) -> bool {
+        cut.passes(score::ordered(self.score), || self.member)
+    }
+}
+
+#[inline]
+fn record(packed: &[u8], start: usize) -> Record<'_> {
+    let mut at = start;
+    let head = varint::read(packed, &mut at);
+    let member_at = at + (1 << (head & 3));
+    let end = member_at + (head >> 2);
+    Record { start, end, score: score::read(&packed[at..member_at]), member: &packed[member_at..end] }
+}
+
+/// The members of a packed sorted set, its count in front.
+#[inline]
+pub(crate) fn records(packed: &[u8]) -> impl Iterator<Item = Record<'_>> + Clone {
+    let mut at = COUNT;
+    std::iter::from_fn(move || {
+        let record = (at < packed.len()).then(|| record(packed, at))?;
+        at = record.end;
+        Some(record)
+    })
+}
+
+#[inline]
+pub(crate) fn find<'a>(packed: &'a [u8], member: &[u8]) -> Option<Record<'a>> {
+    let mut at = COUNT;
+    while at < packed.len() {
+        let mut read = at;
+        let head = varint::read(packed, &mut read);
+        let member_at = read + (1 << (head & 3));
+        let end = member_at + (head >> 2);
+        if &packed[member_at..end] == member {
+            return Some(record(packed, at));
+        }
+        at = end;
+    }
+    None
+}
+
+/// The members from the last to the first.
+pub(crate) fn reversed(packed: &[u8]) -> impl Iterator<Item = Record<'_>> {
+    let starts: SmallVec<[u16; 128]> = records(packed).map(|record| record.start as u16).collect();
+    starts.into_iter().rev().map(|start| record(packed, usize::from(start)))
+}
+
+pub(crate) fn push(out: &mut impl Extend<u8>, member: &[u8], score: f64) {
+    let kept = Kept::new(score, 1);
+    let (mut head, mut len) = ([0; varint::MOST], 0);
+    varint::write(&mut head, &mut len, member.len() << 2 | kept.bytes().len().trailing_zeros() as usize);
+    out.extend(head[..len].iter().copied());
+    out.extend(kept.bytes().iter().copied());
+    out.extend(member.iter().copied());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn members_read_back_as_they_were_pushed() {
+        let long = vec![7; 70_000];
+        let members: &[(&[u8], f64)] = &[
+            (b"", -1e300),
+            (b"a", -0.0),
+            (b"b", 0.0),
+            (&[1; 31], 127.0),
+            (&[2; 32], 30_000.0),
+            (&long, 1e9),
+        ];
+        let mut packed = vec![0; COUNT];
+        members.iter().for_each(|(member, score)| push(&mut packed, member, *score));
+        let read: Vec<_> = records(&packed).map(|record| (record.member, record.score.to_bits())).collect();
+        let pushed: Vec<_> = members.iter().map(|(member, score)| (*member, score.to_bits())).collect();
+        assert_eq!(read, pushed);
+        for (member, score) in members {
+            assert_eq!(find(&packed, member).map(|record| record.score.to_bits()), Some(score.to_bits()));
+        }
+        assert!(find(&packed, b"c").is_none());
+    }
+}

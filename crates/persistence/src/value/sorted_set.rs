@@ -1,0 +1,162 @@
+//! Sorted sets.
+//!
+//! Written as their number of members, and each member with its score in eight bytes (type 5), which every version
+//! since Redis 4.0 reads.
+//!
+//! | type | form |
+//! | ---: | --- |
+//! | 3 | number of members; each and its score as text behind one byte of length, 254 and 255 for the infinities |
+//! | 5 | number of members; each and its score in eight bytes |
+//! | 12 | one string that is a ziplist: member, score, member, score |
+//! | 17 | one string that is a listpack: member, score, member, score |
+
+use std::io::{self, Read, Write};
+
+use keyspace::{Scored, ScoredPart, SortedSetRef};
+
+use super::{Codec, InParts, Rest, ValueBuffer, flat, names};
+use crate::Dialect;
+use crate::decode::Source;
+use crate::encode::Encoder;
+use crate::error::{RdbError, Reason};
+
+const TEXT: u8 = 3;
+const BINARY: u8 = 5;
+const ZIPLIST: u8 = 12;
+const LISTPACK: u8 = 17;
+
+/// In place of the length of a score as text.
+const NAN: u8 = 253;
+const INFINITY: u8 = 254;
+const NEGATIVE_INFINITY: u8 = 255;
+
+/// One with more bytes than this is read in parts, so that it is not held twice as it is stored.
+const PART: usize = 128 << 10;
+const NO_SCORE: Reason = Reason::BadValue("a member whose score is no number");
+const TWICE: Reason = Reason::BadValue("a sorted set with the same member twice");
+
+pub(super) struct SortedSetCodec;
+
+impl Codec for SortedSetCodec {
+    const CODES: &'static [u8] = &[TEXT, BINARY, ZIPLIST, LISTPACK];
+    type Value<'a> = SortedSetRef<'a>;
+
+    fn code(_: &SortedSetRef<'_>, _: Dialect) -> u8 {
+        BINARY
+    }
+
+    fn write<W: Write>(_: u8, set: &SortedSetRef<'_>, out: &mut Encoder<W>) -> io::Result<()> {
+        out.len(set.len() as u64)?;
+        let mut outcome = Ok(());
+        set.visit(0..set.len(), false, &mut |member| {
+            outcome = write_member(&member, out);
+            outcome.is_ok()
+        });
+        outcome
+    }
+
+    fn read<R: Read>(code: u8, source: &mut Source<R>, buffer: &mut ValueBuffer) -> Result<(), RdbError> {
+        match code {
+            TEXT | BINARY => {
+                buffer.rest = Rest { code, base: 0, elements: source.len()? };
+                Self::read_more(source, buffer)?;
+            }
+            _ => read_flat(code, source, buffer)?,
+        }
+        let members = buffer.value();
+        if members.is_empty() {
+            return Err(source.error(Reason::BadValue("a sorted set without members")));
+        }
+        if !buffer.is_part() {
+            // Whoever puts parts together looks for members that come twice, and orders them.
+            let names = members.scored().map(|member| member.name);
+            if names::one_twice(names, members.len()) {
+                return Err(source.error(TWICE));
+            }
+            buffer.packed.order_scored();
+        }
+        Ok(())
+    }
+}
+
+impl InParts for SortedSetCodec {
+    type Part<'a> = ScoredPart<'a>;
+
+    fn part_code(_: &ScoredPart<'_>, _: Dialect) -> u8 {
+        BINARY
+    }
+
+    fn write_head<W: Write>(_: u8, total: usize, out: &mut Encoder<W>) -> io::Result<()> {
+        out.len(total as u64)
+    }
+
+    fn write_part<W: Write>(_: u8, part: &ScoredPart<'_>, out: &mut Encoder<W>) -> io::Result<()> {
+        let mut outcome = Ok(());
+        part.for_each(&mut |member| {
+            if outcome.is_ok() {
+                outcome = write_member(&member, out);
+            }
+        });
+        outcome
+    }
+
+    /// Reads members until there are enough for a part.
+    fn read_more<R: Read>(source: &mut Source<R>, buffer: &mut ValueBuffer) -> Result<(), RdbError> {
+        let ValueBuffer { packed, first: name, rest, .. } = buffer;
+        while rest.elements > 0 && packed.packed().bytes().len() < PART {
+            rest.elements -= 1;
+            source.string(name)?;
+            let score =
+                if rest.code == TEXT { read_text(source)? } else { f64::from_le_bytes(source.array()?) };
+            if score.is_nan() {
+                return Err(source.error(NO_SCORE));
+            }
+            packed.push_scored(name, score);
+        }
+        Ok(())
+    }
+}
+
+fn write_member<W: Write>(member: &Scored<'_>, out: &mut Encoder<W>) -> io::Result<()> {
+    out.string(member.name)?;
+    out.bytes(&member.score.to_le_bytes())
+}
+
+/// A score as text, as versions before Redis 4.0 wrote it.
+fn read_text<R: Read>(source: &mut Source<R>) -> Result<f64, RdbError> {
+    match source.byte()? {
+        NAN => Ok(f64::NAN),
+        INFINITY => Ok(f64::INFINITY),
+        NEGATIVE_INFINITY => Ok(f64::NEG_INFINITY),
+        len => {
+            let mut text = [0; NAN as usize];
+            for byte in &mut text[..usize::from(len)] {
+                *byte = source.byte()?;
+            }
+            resp::parse_double(&text[..usize::from(len)]).ok_or_else(|| source.error(NO_SCORE))
+        }
+    }
+}
+
+fn read_flat<R: Read>(code: u8, source: &mut Source<R>, buffer: &mut ValueBuffer) -> Result<(), RdbError> {
+    let ValueBuffer { packed, first: blob, .. } = buffer;
+    source.string(blob)?;
+    let items = if code == ZIPLIST { flat::ziplist(blob) } else { flat::listpack(blob) };
+    let outcome = items.ok_or(Reason::BadValue("a packed sorted set that is broken")).and_then(|items| {
+        if items.len() % 2 != 0 {
+            return Err(Reason::BadValue("a packed sorted set with a member and no score"));
+        }
+        items.chunks(2).try_for_each(|member| {
+            let score = match member[1] {
+                flat::Item::Integer(score) => score as f64,
+                flat::Item::Bytes(text) => resp::parse_double(text).ok_or(NO_SCORE)?,
+            };
+            packed.push_scored(member[0].as_bytes(&mut Default::default()), score);
+            Ok(())
+        })
+    });
+    outcome.map_err(|reason| source.error(reason))
+}
+
+#[cfg(test)]
+mod tests;
