@@ -76,8 +76,6 @@ const WITHOUT_EFFECT: &[&str] = &[
     "set-proc-title",
     "slot-migration-max-failover-repl-bytes",
     "socket-mark-id",
-    "stream-node-max-bytes",
-    "stream-node-max-entries",
     "unixsocketgroup",
     "use-exit-on-panic",
     "watchdog-period",

@@ -21,6 +21,7 @@ mod server;
 mod set;
 mod shell;
 mod sorted_set;
+mod stream;
 mod string;
 mod time_arg;
 mod transaction;
@@ -54,6 +55,7 @@ pub(crate) const TABLE: &[&[Command]] = &[
     server::MODULE,
     set::COMMANDS,
     shell::COMMANDS,
+    stream::COMMANDS,
     string::COMMANDS,
     transaction::COMMANDS,
 ];

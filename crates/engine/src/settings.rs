@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU32, AtomicU64, A
 
 use arc_swap::ArcSwap;
 use bitflags::bitflags;
-use keyspace::{Bounds, LfuSettings, Limits, SetBounds};
+use keyspace::{Bounds, LfuSettings, Limits, NodeBounds, SetBounds};
 
 use crate::eviction::{Order, POLICIES, Policy, patience};
 use crate::notifications::Class;
@@ -174,6 +174,10 @@ pub struct Settings {
     pub busy_reply_threshold: AtomicI64,
     /// Whether scripts have `getfenv` and `setfenv` (`lua-enable-insecure-api`).
     pub lua_deprecated_api: AtomicBool,
+    /// Up to where entries of a stream are put together in one node: `stream-node-max-bytes` and
+    /// `stream-node-max-entries`.
+    stream_node_bytes: AtomicUsize,
+    stream_node_entries: AtomicUsize,
     /// DEBUG (`enable-debug-command`).
     pub debug_command: Permission,
     /// MODULE LOAD and its kin (`enable-module-command`).
@@ -216,6 +220,8 @@ impl Default for Settings {
             hll_sparse_bytes: AtomicUsize::new(3000),
             busy_reply_threshold: AtomicI64::new(5000),
             lua_deprecated_api: AtomicBool::new(false),
+            stream_node_bytes: AtomicUsize::new(Limits::default().stream.bytes),
+            stream_node_entries: AtomicUsize::new(Limits::default().stream.entries),
             debug_command: Permission::default(),
             module_command: Permission::default(),
             protected_configs: Permission::default(),
@@ -330,6 +336,15 @@ impl Settings {
         SetBounds { intset, listpack: self.set_bounds.load() }
     }
 
+    /// Up to where entries of a stream are put together in one node.
+    #[must_use]
+    pub fn node_bounds(&self) -> NodeBounds {
+        NodeBounds {
+            bytes: self.stream_node_bytes.load(Ordering::Relaxed),
+            entries: self.stream_node_entries.load(Ordering::Relaxed),
+        }
+    }
+
     /// Up to where collections are called small.
     #[must_use]
     pub fn limits(&self) -> Limits {
@@ -337,15 +352,18 @@ impl Settings {
             set: self.set_bounds(),
             sorted_set: self.sorted_set_bounds.load(),
             hash: self.hash_bounds.load(),
+            stream: self.node_bounds(),
         }
     }
 
     /// Takes the parameters of all kinds.
     pub fn set_limits(&self, limits: &Limits) {
-        let Limits { set, sorted_set, hash } = *limits;
+        let Limits { set, sorted_set, hash, stream } = *limits;
         self.set_intset_entries.store(set.intset, Ordering::Relaxed);
         self.set_bounds.store(set.listpack);
         self.sorted_set_bounds.store(sorted_set);
         self.hash_bounds.store(hash);
+        self.stream_node_bytes.store(stream.bytes, Ordering::Relaxed);
+        self.stream_node_entries.store(stream.entries, Ordering::Relaxed);
     }
 }

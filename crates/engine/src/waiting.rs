@@ -55,6 +55,19 @@ pub struct Wait {
     pub until: Option<Millis>,
     /// The reply when its time is over.
     pub nothing: fn(&mut Writer<'_>),
+    /// What is run in place of the request when it is tried again: where a word of it stood for what was there when the
+    /// client came.
+    pub resolved: Option<Request>,
+    /// Whether it is also tried again when a key is gone or holds a value of another kind: to say so.
+    pub also_if_gone: bool,
+}
+
+impl Wait {
+    /// For something of this kind at one of these keys, with the request as it came.
+    #[must_use]
+    pub fn new(keys: Range<usize>, kind: Kind, until: Option<Millis>, nothing: fn(&mut Writer<'_>)) -> Self {
+        Self { keys, kind, until, nothing, resolved: None, also_if_gone: false }
+    }
 }
 
 /// A reply that was written on behalf of a waiter.

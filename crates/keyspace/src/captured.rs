@@ -26,10 +26,14 @@ pub(crate) struct Captured {
     bytes: Vec<u8>,
     outside: Vec<Outside>,
     pieces: Vec<Piece>,
+    /// How many pieces have been shown.
+    shown: usize,
     /// What was kept for the snapshot alone. Dropping it takes time.
     pub(crate) dropped: Vec<Record<Large>>,
     /// A part of a long value is the last in `bytes`, the others are to follow.
     pub(crate) within_value: bool,
+    /// Parts of a value were shown, and others are to follow.
+    pub(crate) within_parts: bool,
 }
 
 /// Where in `bytes` an entry's key and value are that lie outside of its page.
@@ -61,6 +65,16 @@ enum Content {
         of: Whole,
         value: Range<usize>,
     },
+    Parts {
+        of: Whole,
+        parts: Box<dyn InParts>,
+    },
+}
+
+/// A large value that a walk took over as a whole, for it takes no time to: shown part by part, with no slot held.
+pub(crate) trait InParts: std::fmt::Debug + Send {
+    /// The next part; `None` behind the last.
+    fn next_part(&mut self) -> Option<Part<'_>>;
 }
 
 /// A page that was copied.
@@ -157,6 +171,12 @@ impl Captured {
         self.pieces.push(Piece { db: owner.db, content: Content::Long { of, value } });
     }
 
+    /// Takes over a value that is shown in parts.
+    pub(crate) fn add_in_parts(&mut self, owner: Owner<'_>, parts: Box<dyn InParts>) {
+        let of = self.whole(owner);
+        self.pieces.push(Piece { db: owner.db, content: Content::Parts { of, parts } });
+    }
+
     fn whole(&mut self, owner: Owner<'_>) -> Whole {
         Whole { key: self.keep(owner.key), marks: owner.marks }
     }
@@ -181,33 +201,55 @@ impl Captured {
         Copied { bit, page: copy, outside: first..self.outside.len() }
     }
 
-    /// Shows what was copied, and is empty then.
+    /// Shows what was copied, and is empty then; but no more than one part of a value that is shown in parts.
     pub(crate) fn show(&mut self, visit: &mut dyn FnMut(SnapshotEntry<'_>)) {
-        for Piece { db, content } in &self.pieces {
-            let mut show = |of: &Whole, value| {
-                let Marks { expiry, usage, .. } = of.marks;
-                let (key, usage) = (&self.bytes[of.key.clone()], Usage(usage));
-                visit(SnapshotEntry { db: *db, key, value, expiry, usage });
-            };
-            match content {
-                Content::Page(page) => {
-                    self.view(page).for_each(&mut |key, bytes, Marks { code, usage, expiry }| {
-                        let (value, usage) = (Shown::Whole(Value::flat(Form::of(code), bytes)), Usage(usage));
-                        visit(SnapshotEntry { db: *db, key, value, expiry, usage });
-                    });
-                }
-                Content::Fields { page, of, part } => {
-                    let PartOf { total, first, any_expires, elements } = *part;
-                    let elements = elements(FieldsPart { any_expires, page: self.view(page) });
-                    show(of, Shown::Part(Part { total, first, elements }));
-                }
-                Content::Long { of, value } => {
-                    let form = Form::of(of.marks.code);
-                    show(of, Shown::Whole(Value::flat(form, &self.bytes[value.clone()])));
-                }
+        let mut pieces = std::mem::take(&mut self.pieces);
+        self.within_parts = false;
+        while let Some(piece) = pieces.get_mut(self.shown) {
+            if self.show_piece(piece, visit) {
+                self.within_parts = true;
+                self.pieces = pieces;
+                return;
+            }
+            self.shown += 1;
+        }
+        pieces.clear();
+        self.pieces = pieces;
+        self.clear();
+    }
+
+    /// Shows a piece, or the next part of a value; says whether there may be more of it.
+    fn show_piece(&self, piece: &mut Piece, visit: &mut dyn FnMut(SnapshotEntry<'_>)) -> bool {
+        let Piece { db, content } = piece;
+        let mut show = |of: &Whole, value| {
+            let Marks { expiry, usage, .. } = of.marks;
+            let (key, usage) = (&self.bytes[of.key.clone()], Usage(usage));
+            visit(SnapshotEntry { db: *db, key, value, expiry, usage });
+        };
+        match content {
+            Content::Page(page) => {
+                self.view(page).for_each(&mut |key, bytes, Marks { code, usage, expiry }| {
+                    let (value, usage) = (Shown::Whole(Value::flat(Form::of(code), bytes)), Usage(usage));
+                    visit(SnapshotEntry { db: *db, key, value, expiry, usage });
+                });
+            }
+            Content::Fields { page, of, part } => {
+                let PartOf { total, first, any_expires, elements } = *part;
+                let elements = elements(FieldsPart { any_expires, page: self.view(page) });
+                show(of, Shown::Part(Part { total, first, elements }));
+            }
+            Content::Long { of, value } => {
+                let form = Form::of(of.marks.code);
+                show(of, Shown::Whole(Value::flat(form, &self.bytes[value.clone()])));
+            }
+            Content::Parts { of, parts } => {
+                let part = parts.next_part();
+                let more = part.is_some();
+                part.into_iter().for_each(|part| show(of, Shown::Part(part)));
+                return more;
             }
         }
-        self.clear();
+        false
     }
 
     /// Drops everything.
@@ -218,6 +260,7 @@ impl Captured {
         self.bytes.shrink_to(KEPT_CAPACITY);
         self.dropped.clear();
         self.within_value = false;
+        (self.shown, self.within_parts) = (0, false);
     }
 
     fn view(&self, copied: &Copied) -> PageView<'_> {

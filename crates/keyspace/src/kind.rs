@@ -16,11 +16,13 @@ pub enum Kind {
     SortedSet,
     /// Fields with values.
     Hash,
+    /// Entries by rising ids.
+    Stream,
 }
 
 impl Kind {
     /// All of them.
-    pub const ALL: &[Self] = &[Self::String, Self::Set, Self::SortedSet, Self::Hash];
+    pub const ALL: &[Self] = &[Self::String, Self::Set, Self::SortedSet, Self::Hash, Self::Stream];
 
     /// The name that TYPE and SCAN's TYPE option use.
     #[must_use]
@@ -30,6 +32,7 @@ impl Kind {
             Self::Set => "set",
             Self::SortedSet => "zset",
             Self::Hash => "hash",
+            Self::Stream => "stream",
         }
     }
 }
@@ -64,6 +67,7 @@ pub(crate) enum Form {
     TableSet,
     ListpackSortedSet = 10,
     SkiplistSortedSet,
+    Stream = 12,
 }
 
 impl Form {
@@ -86,6 +90,7 @@ impl Form {
             9 => Self::TableSet,
             10 => Self::ListpackSortedSet,
             11 => Self::SkiplistSortedSet,
+            12 => Self::Stream,
             other => panic!("a key's entry has code {other}, which no kind writes"),
         }
     }
@@ -97,6 +102,7 @@ impl Form {
             Self::IntsetSet | Self::ListpackSet | Self::TableSet => Kind::Set,
             Self::ListpackSortedSet | Self::SkiplistSortedSet => Kind::SortedSet,
             Self::ListpackHash | Self::TableHash => Kind::Hash,
+            Self::Stream => Kind::Stream,
         }
     }
 
@@ -105,7 +111,7 @@ impl Form {
     pub(crate) fn is_collection(self) -> bool {
         match self.kind() {
             Kind::String => false,
-            Kind::Set | Kind::SortedSet | Kind::Hash => true,
+            Kind::Set | Kind::SortedSet | Kind::Hash | Kind::Stream => true,
         }
     }
 
@@ -116,6 +122,7 @@ impl Form {
             Kind::Set => Self::IntsetSet,
             Kind::SortedSet => Self::ListpackSortedSet,
             Kind::Hash => Self::ListpackHash,
+            Kind::Stream => Self::Stream,
         }
     }
 
@@ -123,7 +130,7 @@ impl Form {
     /// more than another is kept.
     pub(crate) fn renamed(self, about: &About, limits: &Limits) -> Self {
         match self {
-            Self::String | Self::RawString | Self::SumString => self,
+            Self::String | Self::RawString | Self::SumString | Self::Stream => self,
             Self::ListpackSortedSet if about.passes(limits.sorted_set) => Self::SkiplistSortedSet,
             Self::ListpackSortedSet | Self::SkiplistSortedSet => self,
             Self::ListpackHash if about.passes(limits.hash) => Self::TableHash,
@@ -156,7 +163,8 @@ impl Form {
             | Self::ListpackHash
             | Self::TableHash
             | Self::ListpackSortedSet
-            | Self::SkiplistSortedSet => MOST_ELEMENTS,
+            | Self::SkiplistSortedSet
+            | Self::Stream => MOST_ELEMENTS,
         }
     }
 }
@@ -190,6 +198,15 @@ pub struct SetBounds {
     pub listpack: Bounds,
 }
 
+/// Up to where entries of a stream are put together in one node; 0 is without a bound.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NodeBounds {
+    /// `stream-node-max-bytes`
+    pub bytes: usize,
+    /// `stream-node-max-entries`
+    pub entries: usize,
+}
+
 /// Up to where collections are called small, by kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
@@ -199,13 +216,16 @@ pub struct Limits {
     pub sorted_set: Bounds,
     /// `hash-max-listpack-entries` and `hash-max-listpack-value`.
     pub hash: Bounds,
+    /// Of a stream, its nodes.
+    pub stream: NodeBounds,
 }
 
 impl Default for Limits {
     fn default() -> Self {
         let set = SetBounds { intset: 512, listpack: Bounds { entries: 128, value: 64 } };
         let sorted_set = Bounds { entries: 128, value: 64 };
-        Self { set, sorted_set, hash: Bounds { entries: 512, value: 64 } }
+        let stream = NodeBounds { bytes: 4096, entries: 100 };
+        Self { set, sorted_set, hash: Bounds { entries: 512, value: 64 }, stream }
     }
 }
 
@@ -226,6 +246,7 @@ mod tests {
             Form::TableSet,
             Form::ListpackSortedSet,
             Form::SkiplistSortedSet,
+            Form::Stream,
         ];
         for form in forms {
             assert_eq!(Form::of(form.code()), form);

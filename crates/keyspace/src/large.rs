@@ -13,6 +13,7 @@ use crate::packed::Packed;
 use crate::pages::Crowding;
 use crate::set::OfSet;
 use crate::sorted_set::OfSortedSet;
+use crate::stream::LargeStream;
 
 /// A large collection.
 ///
@@ -62,6 +63,7 @@ pub(crate) enum Large {
     Set(Box<Fields<OfSet>>),
     SortedSet(Box<Fields<OfSortedSet>>),
     Hash(Box<Fields<OfHash>>),
+    Stream(Box<LargeStream>),
 }
 
 impl Large {
@@ -72,6 +74,7 @@ impl Large {
             Kind::Set => Self::Set(Box::default()),
             Kind::SortedSet => Self::SortedSet(Box::default()),
             Kind::Hash => Self::Hash(Box::default()),
+            Kind::Stream => Self::Stream(Box::default()),
         }
     }
 
@@ -120,6 +123,7 @@ impl Outside for Large {
             Self::Set(fields) => Shape::Collection(&**fields),
             Self::SortedSet(members) => Shape::Collection(&**members),
             Self::Hash(fields) => Shape::Collection(&**fields),
+            Self::Stream(stream) => Shape::Collection(&**stream),
         }
     }
 
@@ -129,6 +133,7 @@ impl Outside for Large {
             Self::Set(fields) => ShapeMut::Collection(&mut **fields),
             Self::SortedSet(members) => ShapeMut::Collection(&mut **members),
             Self::Hash(fields) => ShapeMut::Collection(&mut **fields),
+            Self::Stream(stream) => ShapeMut::Collection(&mut **stream),
         }
     }
 

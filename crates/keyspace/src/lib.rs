@@ -31,8 +31,10 @@ mod set;
 mod slot;
 mod snapshot;
 mod sorted_set;
+mod stream;
 mod table;
 mod touched;
+mod tree;
 mod turn;
 mod usage;
 mod value;
@@ -43,7 +45,7 @@ pub use fields::{Field, FieldsPart, Replaced};
 pub use hash::HashRef;
 pub use key::Key;
 pub use keyspace::Keyspace;
-pub use kind::{Bounds, Kind, Limits, Naming, SetBounds};
+pub use kind::{Bounds, Kind, Limits, Naming, NodeBounds, SetBounds};
 pub use locked::LockedSlots;
 pub use memory::{PoolUse, keep_chunk_ready, pool_taken, pool_use, purge_pool};
 pub use outside::kept_bytes;
@@ -53,6 +55,10 @@ pub use set::{Digits, Member, NewSet, SetRef};
 pub use slot::{SlotData, SlotGuard, Taken};
 pub use snapshot::{ReadyToCut, Snapshot, SnapshotEntry};
 pub use sorted_set::{Between, Scored, ScoredPart, SortedSetRef};
+pub use stream::{
+    Consumer, Cursor, Entry, Exactness, Group, Head, Pending, Piece, Stream, StreamId, StreamPart, StreamRef,
+    Trim, check_node,
+};
 pub use table::{Detached, Dropped, NewEntry, ScanItem, Table};
 pub use touched::Touched;
 pub use turn::ScriptTurn;

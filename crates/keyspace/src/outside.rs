@@ -36,6 +36,37 @@ pub(crate) fn outside_bytes() -> usize {
     OUTSIDE.load(Ordering::Relaxed)
 }
 
+/// Bytes of a part of a large value that lies neither in pages nor in a record of its own: they count as long as this
+/// is there, and a copy counts for itself.
+#[derive(Debug, Default)]
+pub(crate) struct Counted(usize);
+
+impl Counted {
+    /// It takes so many now.
+    #[inline]
+    pub(crate) fn set(&mut self, bytes: usize) {
+        if bytes != self.0 {
+            OUTSIDE.fetch_add(bytes, Ordering::Relaxed);
+            OUTSIDE.fetch_sub(self.0, Ordering::Relaxed);
+            self.0 = bytes;
+        }
+    }
+}
+
+impl Clone for Counted {
+    fn clone(&self) -> Self {
+        let mut copy = Self::default();
+        copy.set(self.0);
+        copy
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.set(0);
+    }
+}
+
 /// What may lie outside of the pages of a store of entries: of keys a string, a packed collection or a large one
 /// ([`crate::large::Large`]); of the elements of a large collection only bytes.
 pub(crate) trait Outside: std::fmt::Debug + From<Vec<u8>> + Into<Large> {
@@ -102,6 +133,11 @@ pub(crate) struct Record<V> {
 }
 
 impl<V: Outside> Record<V> {
+    /// Of a value that is in no store.
+    pub(crate) fn loose(value: V) -> Self {
+        Self { key: None, value, shared: 0, kept: 0 }
+    }
+
     /// What is counted for it, without what a collection has in pages.
     fn flat_bytes(&self) -> usize {
         let value = match self.value.shape() {

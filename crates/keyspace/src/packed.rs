@@ -5,6 +5,7 @@
 //! structure ([`crate::large`]). Whatever copies, moves, loads or renames a packed value knows no kinds.
 
 use crate::kind::{Bounds, Form, Kind, Limits, Naming};
+use crate::stream;
 
 /// Bytes of the number that a packed collection begins with.
 pub(crate) const COUNT: usize = 2;
@@ -113,9 +114,16 @@ impl<'a> Packed<'a> {
 
     /// Whether it is stored as it is.
     #[inline]
-    pub(crate) fn stays_packed(&self) -> bool {
+    #[must_use]
+    pub fn stays_packed(&self) -> bool {
         let form = self.form();
-        !form.is_collection() || self.bytes.len() <= MOST_BYTES && self.len() <= form.most_packed()
+        match form.kind() {
+            Kind::String => true,
+            Kind::Set | Kind::SortedSet | Kind::Hash => {
+                self.bytes.len() <= MOST_BYTES && self.len() <= form.most_packed()
+            }
+            Kind::Stream => stream::stays_packed(self.bytes),
+        }
     }
 }
 

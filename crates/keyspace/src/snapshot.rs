@@ -130,6 +130,10 @@ impl Snapshot {
     /// Visits some of the keys that `slot` held at the cut and lets go of them; says whether there are more.
     /// Nothing is locked while `visit` runs.
     pub fn walk_part(&mut self, slot: Slot, visit: &mut dyn FnMut(SnapshotEntry<'_>)) -> bool {
+        if self.captured.within_parts {
+            self.captured.show(visit);
+            return self.captured.within_parts || !self.walked[slot.index()];
+        }
         if self.walked[slot.index()] {
             return false;
         }
@@ -144,7 +148,7 @@ impl Snapshot {
             self.walked[slot.index()] = true;
         }
         self.captured.show(visit);
-        more
+        more || self.captured.within_parts
     }
 }
 

@@ -30,6 +30,11 @@ pub struct Dropped {
 }
 
 impl Dropped {
+    /// A value that was in no entry of its own.
+    pub(crate) fn of(value: Large) -> Self {
+        Self { record: Some(Record::loose(value)) }
+    }
+
     /// Bytes of the heap that dropping it gives back.
     #[must_use]
     pub fn bytes(&self) -> usize {

@@ -8,6 +8,7 @@ use crate::kind::{Form, Kind, Naming};
 use crate::large::Large;
 use crate::set::SetRef;
 use crate::sorted_set::{ScoredPart, SortedSetRef};
+use crate::stream::{StreamPart, StreamRef};
 
 /// Redis keeps a string of up to this length together with its header, and calls it so.
 const MOST_EMBEDDED: usize = 44;
@@ -49,6 +50,8 @@ pub enum Value<'a> {
     SortedSet(SortedSetRef<'a>),
     /// A hash.
     Hash(HashRef<'a>),
+    /// A stream.
+    Stream(StreamRef<'a>),
 }
 
 impl<'a> Value<'a> {
@@ -64,6 +67,7 @@ impl<'a> Value<'a> {
             Form::SkiplistSortedSet => Self::SortedSet(SortedSetRef::packed(bytes, true)),
             Form::ListpackHash => Self::Hash(HashRef::packed(bytes, false)),
             Form::TableHash => Self::Hash(HashRef::packed(bytes, true)),
+            Form::Stream => Self::Stream(StreamRef::packed(bytes)),
         }
     }
 
@@ -77,6 +81,7 @@ impl<'a> Value<'a> {
                 Self::SortedSet(SortedSetRef::large(members, form == Form::SkiplistSortedSet))
             }
             Large::Hash(fields) => Self::Hash(HashRef::large(fields, form == Form::TableHash)),
+            Large::Stream(stream) => Self::Stream(StreamRef::large(stream)),
         }
     }
 
@@ -88,13 +93,14 @@ impl<'a> Value<'a> {
             Self::Set(_) => Kind::Set,
             Self::SortedSet(_) => Kind::SortedSet,
             Self::Hash(_) => Kind::Hash,
+            Self::Stream(_) => Kind::Stream,
         }
     }
 
     /// When its next element expires, or a time before that.
     pub(crate) fn next_due(&self) -> Option<Millis> {
         match self {
-            Self::String(_) | Self::Set(_) | Self::SortedSet(_) => None,
+            Self::String(_) | Self::Set(_) | Self::SortedSet(_) | Self::Stream(_) => None,
             Self::Hash(hash) => hash.next_due(),
         }
     }
@@ -107,6 +113,7 @@ impl<'a> Value<'a> {
             Self::Set(set) => set.encoding(),
             Self::SortedSet(set) => set.encoding(),
             Self::Hash(hash) => hash.encoding(),
+            Self::Stream(_) => "stream",
         }
     }
 }
@@ -162,6 +169,16 @@ impl Typed for HashRef<'_> {
     }
 }
 
+impl Typed for StreamRef<'_> {
+    type At<'a> = StreamRef<'a>;
+    const KIND: Kind = Kind::Stream;
+
+    #[inline]
+    fn of(value: Value<'_>) -> Option<StreamRef<'_>> {
+        if let Value::Stream(stream) = value { Some(stream) } else { None }
+    }
+}
+
 /// What a snapshot's walk comes to.
 #[derive(Debug, Clone, Copy)]
 pub enum Shown<'a> {
@@ -191,4 +208,6 @@ pub enum Elements<'a> {
     SortedSet(ScoredPart<'a>),
     /// Fields of a hash.
     Hash(FieldsPart<'a>),
+    /// Pieces of a stream.
+    Stream(StreamPart<'a>),
 }

@@ -35,6 +35,7 @@ const FILES: &[&str] = &[
     include_str!("facts/server.txt"),
     include_str!("facts/set.txt"),
     include_str!("facts/sorted_set.txt"),
+    include_str!("facts/stream.txt"),
     include_str!("facts/string.txt"),
     include_str!("facts/transactions.txt"),
 ];

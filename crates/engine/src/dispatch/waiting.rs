@@ -57,12 +57,13 @@ impl Engine {
         context: &mut Context<'_>,
         entry: &'static Registered,
         args: Args<'_>,
-        wait: Wait,
+        mut wait: Wait,
         asked: bool,
     ) -> Flow {
         let slots: SmallVec<[Slot; 2]> = self.slots_of(entry, args).into_iter().collect();
         let session = &mut *context.session;
-        let waiter = self.waits.add(session, entry, Request::from(args), wait, slots, asked);
+        let request = wait.resolved.take().unwrap_or_else(|| Request::from(args));
+        let waiter = self.waits.add(session, entry, request, wait, slots, asked);
         session.waiting = Some(waiter);
         // Whoever sets the gate has those who wait then run their commands again.
         if self.settings.gate().contains(Gate::CLUSTER_DOWN) {
@@ -217,7 +218,7 @@ impl<'a> Round<'a> {
         let mut logged = self.logged;
         for candidate in self.candidates {
             let (waiter, there) = (&*candidate.waiter, &mut is_there[candidate.ready]);
-            if *there && self.holds_slots(&mut context, waiter, &mut logged) {
+            if (*there || waiter.wait.also_if_gone) && self.holds_slots(&mut context, waiter, &mut logged) {
                 context.worker.effects.start(logged);
                 *there = self.try_one(&mut context, waiter, &self.ready[candidate.ready]);
             }
@@ -247,9 +248,12 @@ impl<'a> Round<'a> {
         let engine = self.engine;
         let key = engine.keyspace.key(&ready.key);
         let table = context.slots.slot(key.slot()).view(ready.db);
-        let Found::Live(place) = table.find(&key, self.now) else { return false };
-        if table.value(place).kind() != waiter.wait.kind {
-            return true;
+        let kind = match table.find(&key, self.now) {
+            Found::Live(place) => Some(table.kind(place)),
+            Found::Missing | Found::Expired(_) => None,
+        };
+        if kind != Some(waiter.wait.kind) && !waiter.wait.also_if_gone {
+            return kind.is_some();
         }
         let mut served = waiter.served.lock();
         if !waiter.is_waiting(served.as_ref()) {

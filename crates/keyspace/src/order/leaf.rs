@@ -53,7 +53,7 @@ impl Leaf {
 
     /// Where the range ends.
     fn top(&self) -> u64 {
-        self.base.saturating_add(((1u64 << 16) - 1 << self.shift) + ((1 << self.shift) - 1))
+        self.base.saturating_add((((1u64 << 16) - 1) << self.shift) + ((1 << self.shift) - 1))
     }
 
     /// How many elements lie before the cut.

@@ -37,6 +37,7 @@ impl Entry {
             Elements::Set(_) => Data::Set(BTreeSet::new(), "hashtable"),
             Elements::SortedSet(_) => Data::SortedSet(Scores::new(), true),
             Elements::Hash(_) => Data::Hash(Fields::new(), true),
+            Elements::Stream(_) => panic!("the twin makes no streams"),
         };
         Self { data, expiry }
     }
@@ -64,6 +65,7 @@ impl Entry {
                 assert_eq!(hash.len(), fields.len());
                 Data::Hash(fields, hash.encoding() == "hashtable")
             }
+            Value::Stream(_) => panic!("the twin makes no streams"),
         };
         Self { data, expiry }
     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use engine::Lazy;
-use keyspace::{Bounds, Limits, SetBounds};
+use keyspace::{Bounds, Limits, NodeBounds, SetBounds};
 
 use crate::net::door::Class;
 use crate::process::{cron, log, places};
@@ -102,6 +102,10 @@ fn limits(config: &Config) -> Limits {
         },
         sorted_set: bounds("zset-max-listpack-entries", "zset-max-listpack-value"),
         hash: bounds("hash-max-listpack-entries", "hash-max-listpack-value"),
+        stream: NodeBounds {
+            bytes: size(config, "stream-node-max-bytes"),
+            entries: size(config, "stream-node-max-entries"),
+        },
     }
 }
 

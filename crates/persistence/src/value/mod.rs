@@ -8,6 +8,7 @@ mod hash;
 mod names;
 mod set;
 mod sorted_set;
+mod stream;
 mod string;
 
 use std::io::{self, Read, Write};
@@ -16,6 +17,7 @@ use hash::HashCodec;
 use keyspace::{Builder, Elements, Kind, Limits, Packed, Part, Shown, Value};
 use set::SetCodec;
 use sorted_set::SortedSetCodec;
+use stream::StreamCodec;
 use string::StringCodec;
 
 use crate::Dialect;
@@ -26,18 +28,9 @@ use crate::error::{RdbError, Reason};
 /// The numbers of the types that are not read, and how users know them.
 const UNSUPPORTED: &[(u8, &str)] = &[
     (1, "list"),
-    (3, "sorted set"),
-    (5, "sorted set"),
     (10, "list as a ziplist"),
-    (12, "sorted set as a ziplist"),
-    (2, "set"),
-    (10, "list as a ziplist"),
-    (11, "set as an intset"),
     (14, "list as a quicklist"),
-    (15, "stream"),
     (18, "list as a quicklist of listpacks"),
-    (19, "stream"),
-    (21, "stream"),
     (23, "hash with expiring fields"),
 ];
 /// Module types.
@@ -95,6 +88,7 @@ struct Rest {
     /// What times are counted from.
     base: i64,
     elements: u64,
+    stream: stream::Rest,
 }
 
 impl ValueBuffer {
@@ -129,6 +123,7 @@ fn codes(kind: Kind) -> &'static [u8] {
         Kind::Set => SetCodec::CODES,
         Kind::SortedSet => SortedSetCodec::CODES,
         Kind::Hash => HashCodec::CODES,
+        Kind::Stream => StreamCodec::CODES,
     }
 }
 
@@ -139,6 +134,7 @@ pub(crate) fn type_code(value: &Value<'_>, dialect: Dialect) -> u8 {
         Value::Set(set) => SetCodec::code(set, dialect),
         Value::SortedSet(set) => SortedSetCodec::code(set, dialect),
         Value::Hash(hash) => HashCodec::code(hash, dialect),
+        Value::Stream(stream) => StreamCodec::code(stream, dialect),
     }
 }
 
@@ -149,6 +145,7 @@ pub(crate) fn write<W: Write>(code: u8, value: &Value<'_>, out: &mut Encoder<W>)
         Value::Set(set) => SetCodec::write(code, set, out),
         Value::SortedSet(set) => SortedSetCodec::write(code, set, out),
         Value::Hash(hash) => HashCodec::write(code, hash, out),
+        Value::Stream(stream) => StreamCodec::write(code, stream, out),
     }
 }
 
@@ -160,6 +157,7 @@ pub(crate) fn shown_code(shown: &Shown<'_>, dialect: Dialect) -> u8 {
             Elements::Set(members) => SetCodec::part_code(members, dialect),
             Elements::SortedSet(members) => SortedSetCodec::part_code(members, dialect),
             Elements::Hash(fields) => HashCodec::part_code(fields, dialect),
+            Elements::Stream(pieces) => StreamCodec::part_code(pieces, dialect),
         },
     }
 }
@@ -180,6 +178,7 @@ pub(crate) fn write_part<W: Write>(code: u8, part: &Part<'_>, out: &mut Encoder<
         Elements::Set(members) => write::<SetCodec, W>((code, part), members, out),
         Elements::SortedSet(members) => write::<SortedSetCodec, W>((code, part), members, out),
         Elements::Hash(fields) => write::<HashCodec, W>((code, part), fields, out),
+        Elements::Stream(pieces) => write::<StreamCodec, W>((code, part), pieces, out),
     }
 }
 
@@ -211,6 +210,7 @@ pub(crate) fn read<R: Read>(
         Kind::Set => SetCodec::read(code, source, buffer),
         Kind::SortedSet => SortedSetCodec::read(code, source, buffer),
         Kind::Hash => HashCodec::read(code, source, buffer),
+        Kind::Stream => StreamCodec::read(code, source, buffer),
     }?;
     buffer.packed.name_by(&buffer.limits);
     Ok(())
@@ -227,5 +227,6 @@ pub(crate) fn read_more<R: Read>(source: &mut Source<R>, buffer: &mut ValueBuffe
         Kind::Set => SetCodec::read_more(source, buffer),
         Kind::SortedSet => SortedSetCodec::read_more(source, buffer),
         Kind::Hash => HashCodec::read_more(source, buffer),
+        Kind::Stream => StreamCodec::read_more(source, buffer),
     }
 }

@@ -50,7 +50,7 @@ impl Codec for SetCodec {
 
     fn read<R: Read>(code: u8, source: &mut Source<R>, buffer: &mut ValueBuffer) -> Result<(), RdbError> {
         if code == MEMBERS {
-            buffer.rest = Rest { code, base: 0, elements: source.len()? };
+            buffer.rest = Rest { code, elements: source.len()?, ..Rest::default() };
             Self::read_more(source, buffer)?;
         } else {
             let ValueBuffer { packed, first: blob, .. } = buffer;

@@ -58,7 +58,7 @@ impl Codec for SortedSetCodec {
     fn read<R: Read>(code: u8, source: &mut Source<R>, buffer: &mut ValueBuffer) -> Result<(), RdbError> {
         match code {
             TEXT | BINARY => {
-                buffer.rest = Rest { code, base: 0, elements: source.len()? };
+                buffer.rest = Rest { code, elements: source.len()?, ..Rest::default() };
                 Self::read_more(source, buffer)?;
             }
             _ => read_flat(code, source, buffer)?,

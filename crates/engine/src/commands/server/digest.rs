@@ -5,7 +5,7 @@
 //! same way, and the digest is then hashed itself. Whether a key or a field expires counts, when it does
 //! does not.
 
-use keyspace::{Kind, Value};
+use keyspace::{Kind, StreamId, Value};
 use sha1::{Digest as _, Sha1};
 
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
@@ -60,6 +60,15 @@ impl Digest {
                 }
                 self.xor(&pair.0);
             }),
+            Value::Stream(stream) => {
+                for entry in stream.read().range(StreamId::MIN, StreamId::MAX) {
+                    self.mix(format!("{}.{}", entry.id.millis, entry.id.sequence).as_bytes());
+                    entry.for_each(&mut |name, value| {
+                        self.mix(name);
+                        self.mix(value);
+                    });
+                }
+            }
         }
         if expires {
             self.xor(b"!!expire!!");
@@ -80,6 +89,7 @@ fn type_number(kind: Kind) -> u32 {
         Kind::Set => 2,
         Kind::SortedSet => 3,
         Kind::Hash => 4,
+        Kind::Stream => 6,
     }
 }
 

@@ -148,7 +148,7 @@ pub(super) fn bzmpop(context: &mut Context<'_>) -> Result<Outcome, CommandError>
         return Ok(Outcome::Done);
     }
     let nothing = |reply: &mut resp::Writer<'_>| reply.null_array();
-    Ok(Outcome::Block(Wait { keys: options.keys, kind: Kind::SortedSet, until, nothing }))
+    Ok(Outcome::Block(Wait::new(options.keys, Kind::SortedSet, until, nothing)))
 }
 
 pub(super) fn bzpopmin(context: &mut Context<'_>) -> Result<Outcome, CommandError> {
@@ -180,7 +180,7 @@ fn pop_or_wait(context: &mut Context<'_>, end: End) -> Result<Outcome, CommandEr
         return Ok(Outcome::Done);
     }
     let nothing = |reply: &mut resp::Writer<'_>| reply.null_array();
-    Ok(Outcome::Block(Wait { keys, kind: Kind::SortedSet, until, nothing }))
+    Ok(Outcome::Block(Wait::new(keys, Kind::SortedSet, until, nothing)))
 }
 
 #[cfg(test)]

@@ -71,7 +71,7 @@ fn put(context: &mut Context<'_>, index: usize, count: i64) {
 fn wait(context: &Context<'_>, keys: std::ops::Range<usize>) -> Result<Outcome, CommandError> {
     let seconds = context.integer(context.args.len() - 1)?;
     let until = (seconds > 0).then(|| Millis(context.now.0 + seconds * 1000));
-    Ok(Outcome::Block(Wait { keys, kind: Kind::String, until, nothing: |reply| reply.null_array() }))
+    Ok(Outcome::Block(Wait::new(keys, Kind::String, until, |reply| reply.null_array())))
 }
 
 /// TAKE key [key ...] seconds

@@ -1,0 +1,59 @@
+//! How far a group has come: how many entries it has read, and how many are left.
+//!
+//! Neither is counted entry by entry. A stream knows how many entries were ever added, a group how many it had read
+//! when that could be told; entries that were deleted in between make it untellable. Facts of Redis 7.0.
+
+use std::cmp::Ordering;
+
+use keyspace::{Group, Head, Stream, StreamId};
+
+/// Whether an entry from this id on was deleted.
+fn has_gaps(head: Head, from: StreamId) -> bool {
+    head.len > 0 && head.max_deleted != StreamId::MIN && from <= head.max_deleted
+}
+
+/// How many entries were added up to this id, if that can be told.
+pub(super) fn added_up_to(stream: &Stream, id: StreamId) -> Option<u64> {
+    let head = stream.head();
+    if head.added == 0 {
+        return Some(0);
+    }
+    if head.len == 0 && id <= head.last {
+        return Some(head.added);
+    }
+    match id.cmp(&head.last) {
+        Ordering::Equal => return Some(head.added),
+        // Nobody knows how many there will be.
+        Ordering::Greater => return None,
+        Ordering::Less => {}
+    }
+    let first = stream.first_id();
+    if head.max_deleted != StreamId::MIN && head.max_deleted >= first {
+        return None;
+    }
+    match id.cmp(&first) {
+        Ordering::Less => Some(head.added.wrapping_sub(head.len)),
+        Ordering::Equal => Some(head.added.wrapping_sub(head.len).wrapping_add(1)),
+        Ordering::Greater => None,
+    }
+}
+
+/// How many entries a group has still to read, if that can be told.
+pub(super) fn lag(stream: &Stream, group: &Group) -> Option<i64> {
+    let head = stream.head();
+    if head.added == 0 {
+        return Some(0);
+    }
+    let known = group.read.filter(|_| !has_gaps(head, group.last));
+    let read = known.or_else(|| added_up_to(stream, group.last))?;
+    Some(head.added.wrapping_sub(read) as i64)
+}
+
+/// How many entries a group has read when it comes to the entry `id`.
+pub(super) fn read_with(stream: &Stream, before: Option<u64>, id: StreamId) -> Option<u64> {
+    match before {
+        Some(read) if !has_gaps(stream.head(), id) => Some(read.wrapping_add(1)),
+        before if stream.head().added == 0 => before,
+        _ => added_up_to(stream, id),
+    }
+}

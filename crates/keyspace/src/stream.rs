@@ -1,0 +1,350 @@
+//! Streams: entries by rising ids, and groups of consumers that share them.
+//!
+//! Entries lie in nodes ([`node`]), each a listpack as Redis has it, found by the id of their first entry in a tree
+//! ([`crate::tree`]). The groups of a stream, a group's consumers, and the entries that are pending, of the group and
+//! of each consumer, are such trees, too. So a [`Stream`] is copied at once, whatever its size: a snapshot captures a
+//! large one by a copy ([`large`]), and a node is copied when it is first changed afterwards.
+//!
+//! A stream without groups whose entries lie in one short node is packed ([`packed`]); whoever reads or changes it
+//! makes a [`Stream`] of it. What a stream is made of goes from one place to another, to files and back, as a row of
+//! [`Piece`]s.
+mod groups;
+mod large;
+mod listpack;
+mod node;
+mod packed;
+mod pieces;
+#[cfg(test)]
+mod tests;
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+pub use groups::{Consumer, Group, Pending};
+pub(crate) use large::LargeStream;
+pub use node::Entry;
+use node::{Fields, Marking, NodeRef, Record};
+pub(crate) use packed::stays_packed;
+pub use pieces::{Cursor, Piece, StreamPart, check_node};
+
+use crate::kind::NodeBounds;
+use crate::outside::Counted;
+use crate::tree::Tree;
+
+/// The id of an entry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct StreamId {
+    /// Milliseconds, mostly of the time at which the entry was added.
+    pub millis: u64,
+    /// Tells entries of one millisecond apart.
+    pub sequence: u64,
+}
+
+impl StreamId {
+    /// The lowest, which no entry has.
+    pub const MIN: Self = Self { millis: 0, sequence: 0 };
+    /// The highest.
+    pub const MAX: Self = Self { millis: u64::MAX, sequence: u64::MAX };
+
+    /// The id behind this one, unless this is the highest.
+    #[must_use]
+    pub fn next(self) -> Option<Self> {
+        match self.sequence.checked_add(1) {
+            Some(sequence) => Some(Self { sequence, ..self }),
+            None => Some(Self { millis: self.millis.checked_add(1)?, sequence: 0 }),
+        }
+    }
+
+    /// The id before this one, unless this is the lowest.
+    #[must_use]
+    pub fn before(self) -> Option<Self> {
+        match self.sequence.checked_sub(1) {
+            Some(sequence) => Some(Self { sequence, ..self }),
+            None => Some(Self { millis: self.millis.checked_sub(1)?, sequence: u64::MAX }),
+        }
+    }
+}
+
+impl std::fmt::Display for StreamId {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}-{}", self.millis, self.sequence)
+    }
+}
+
+/// What a stream says of itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Head {
+    /// How many entries it has.
+    pub len: u64,
+    /// The id that was given last.
+    pub last: StreamId,
+    /// The highest id of those that were deleted.
+    pub max_deleted: StreamId,
+    /// How many entries were ever added.
+    pub added: u64,
+}
+
+/// Redis lets no node grow past this.
+const MOST_NODE_BYTES: usize = 1 << 30;
+
+/// Which entries are cut off.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Trim {
+    /// All but so many of the last.
+    MaxLen(u64),
+    /// Those below this id.
+    MinId(StreamId),
+}
+
+/// How exactly.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Exactness {
+    /// Every one of them.
+    Exact,
+    /// Only whole nodes, and no more entries than this.
+    Nodes(u64),
+}
+
+#[derive(Debug, Clone)]
+struct Node {
+    bytes: Vec<u8>,
+    counted: Counted,
+}
+
+impl Node {
+    fn new(bytes: Vec<u8>) -> Arc<Self> {
+        let mut node = Self { bytes, counted: Counted::default() };
+        node.count();
+        Arc::new(node)
+    }
+
+    fn count(&mut self) {
+        self.counted.set(self.bytes.capacity() + size_of::<Self>());
+    }
+}
+
+/// A stream. A copy costs nothing.
+#[derive(Debug, Clone, Default)]
+pub struct Stream {
+    head: Head,
+    nodes: Tree<StreamId, Arc<Node>>,
+    /// Bytes of the nodes.
+    bytes: usize,
+    groups: Tree<Arc<[u8]>, Group>,
+}
+
+impl Stream {
+    /// What it says of itself.
+    #[must_use]
+    pub fn head(&self) -> Head {
+        self.head
+    }
+
+    /// How many nodes its entries lie in.
+    #[must_use]
+    pub fn node_count(&self) -> usize {
+        self.nodes.len()
+    }
+
+    /// The id of the first entry, or the lowest id if there is none.
+    #[must_use]
+    pub fn first_id(&self) -> StreamId {
+        self.range(StreamId::MIN, StreamId::MAX).next().map_or(StreamId::MIN, |entry| entry.id)
+    }
+
+    /// The id of the last entry that is there, or the lowest id if there is none.
+    #[must_use]
+    pub fn last_entry_id(&self) -> StreamId {
+        self.backward(StreamId::MIN, StreamId::MAX).next().map_or(StreamId::MIN, |entry| entry.id)
+    }
+
+    /// The entries from one id to another, both included.
+    pub fn range(&self, from: StreamId, to: StreamId) -> impl Iterator<Item = Entry<'_>> {
+        let start = self.node_of(from).map_or(from, |(id, _)| id);
+        let nodes = self.nodes.iter_from(&start).take_while(move |(id, _)| **id <= to);
+        let records =
+            nodes.filter_map(|(id, node)| NodeRef::read(*id, &node.bytes)).flat_map(NodeRef::records);
+        let from_on = live(records).skip_while(move |entry| entry.id < from);
+        from_on.take_while(move |entry| entry.id <= to)
+    }
+
+    /// The same from the last to the first.
+    pub fn backward(&self, from: StreamId, to: StreamId) -> impl Iterator<Item = Entry<'_>> {
+        let nodes = self.nodes.backward_from(&to);
+        let records =
+            nodes.filter_map(|(id, node)| NodeRef::read(*id, &node.bytes)).flat_map(NodeRef::backward);
+        let to_on = live(records).skip_while(move |entry| entry.id > to);
+        to_on.take_while(move |entry| entry.id >= from)
+    }
+
+    /// The entry with this id.
+    #[must_use]
+    pub fn get(&self, id: StreamId) -> Option<Entry<'_>> {
+        self.range(id, id).next()
+    }
+
+    /// The node in which an entry with this id would be.
+    fn node_of(&self, id: StreamId) -> Option<(StreamId, &Arc<Node>)> {
+        self.nodes.backward_from(&id).next().map(|(id, node)| (*id, node))
+    }
+
+    /// Adds an entry with these names and values, one after another. Its id must be above all that were given.
+    pub fn append(&mut self, id: StreamId, words: &[&[u8]], bounds: NodeBounds) {
+        debug_assert!(id > self.head.last && words.len() >= 2 && words.len().is_multiple_of(2));
+        let fields = Fields(words);
+        self.head.len += 1;
+        self.head.added += 1;
+        self.head.last = id;
+        if let Some(last) = self.nodes.last().map(|(id, _)| *id)
+            && let Some(node) = self.nodes.last_mut()
+        {
+            let node = Arc::make_mut(node);
+            if has_room(last, &node.bytes, &fields, bounds) {
+                let before = node.bytes.len();
+                node::append(last, &mut node.bytes, id, &fields);
+                node.count();
+                self.bytes += node.bytes.len() - before;
+                return;
+            }
+            // Nothing is added to it any more.
+            node.bytes.shrink_to_fit();
+            node.count();
+        }
+        let bytes = node::begin(&fields);
+        self.bytes += bytes.len();
+        self.nodes.insert(id, Node::new(bytes));
+    }
+
+    /// Deletes an entry; says whether it was there.
+    pub fn delete(&mut self, id: StreamId) -> bool {
+        let Some((node_id, node)) = self.node_of(id) else { return false };
+        let Some(read) = NodeRef::read(node_id, &node.bytes) else { return false };
+        if !live(read.records()).any(|entry| entry.id == id) {
+            return false;
+        }
+        if read.live == 1 {
+            self.remove_node(node_id);
+        } else {
+            self.mark_deleted(node_id, |other| match other.cmp(&id) {
+                std::cmp::Ordering::Less => Marking::Keep,
+                std::cmp::Ordering::Equal => Marking::Delete,
+                std::cmp::Ordering::Greater => Marking::Stop,
+            });
+        }
+        self.head.len -= 1;
+        self.head.max_deleted = self.head.max_deleted.max(id);
+        true
+    }
+
+    fn remove_node(&mut self, id: StreamId) -> Option<Arc<Node>> {
+        let node = self.nodes.remove(&id)?;
+        self.bytes -= node.bytes.len();
+        Some(node)
+    }
+
+    fn mark_deleted(&mut self, node: StreamId, which: impl FnMut(StreamId) -> Marking) -> u64 {
+        let Some(found) = self.nodes.get_mut(&node) else { return 0 };
+        let found = Arc::make_mut(found);
+        let before = found.bytes.len();
+        let marked = node::mark_deleted(node, &mut found.bytes, which);
+        self.bytes = self.bytes + found.bytes.len() - before;
+        marked
+    }
+
+    /// Cuts entries off at the begin; says how many, and gives the nodes that went, to be dropped.
+    pub fn trim(&mut self, trim: Trim, exactness: Exactness) -> (u64, Self) {
+        let (mut cut, mut gone) = (0, Self::default());
+        while let Some((&id, node)) = self.nodes.first() {
+            if matches!(trim, Trim::MaxLen(most) if self.head.len <= most) {
+                break;
+            }
+            let Some(read) = NodeRef::read(id, &node.bytes) else { break };
+            if matches!(exactness, Exactness::Nodes(most) if most > 0 && cut + read.live > most) {
+                break;
+            }
+            let whole = match trim {
+                Trim::MaxLen(most) => self.head.len - read.live >= most,
+                Trim::MinId(least) => read.last_id() < least,
+            };
+            if whole {
+                (cut, self.head.len) = (cut + read.live, self.head.len - read.live);
+                let bytes = node.bytes.len();
+                gone.bytes += bytes;
+                gone.nodes.insert(id, node.clone());
+                self.remove_node(id);
+                continue;
+            }
+            if exactness == Exactness::Exact {
+                let mut len = self.head.len;
+                let marked = self.mark_deleted(id, |entry| {
+                    let stays = match trim {
+                        Trim::MaxLen(most) => len <= most,
+                        Trim::MinId(least) => entry >= least,
+                    };
+                    len -= u64::from(!stays);
+                    if stays { Marking::Stop } else { Marking::Delete }
+                });
+                (cut, self.head.len) = (cut + marked, self.head.len - marked);
+            }
+            break;
+        }
+        (cut, gone)
+    }
+
+    /// Says which id was given last, how many entries were ever added and which is the highest that was deleted.
+    pub fn set_head(&mut self, last: StreamId, added: u64, max_deleted: StreamId) {
+        self.head = Head { len: self.head.len, last, max_deleted, added };
+    }
+}
+
+fn live<'a>(records: impl Iterator<Item = Record<'a>>) -> impl Iterator<Item = Entry<'a>> {
+    records.filter(|record| !record.is_deleted).map(|record| record.entry)
+}
+
+/// Whether another entry is put into a node, as Redis decides it.
+fn has_room(id: StreamId, bytes: &[u8], fields: &Fields<'_>, bounds: NodeBounds) -> bool {
+    let most = if bounds.bytes == 0 { MOST_NODE_BYTES } else { bounds.bytes.min(MOST_NODE_BYTES) };
+    let Some(node) = NodeRef::read(id, bytes) else { return false };
+    bytes.len() + fields.bytes() < most
+        && (bounds.entries == 0 || node.live + node.deleted < bounds.entries as u64)
+}
+
+/// A stream as it is read, borrowed from its slot.
+#[derive(Debug, Clone, Copy)]
+pub struct StreamRef<'a> {
+    shape: Shape<'a>,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Shape<'a> {
+    Packed(&'a [u8]),
+    Large(&'a Stream),
+}
+
+impl<'a> StreamRef<'a> {
+    pub(crate) fn packed(bytes: &'a [u8]) -> Self {
+        Self { shape: Shape::Packed(bytes) }
+    }
+
+    pub(crate) fn large(stream: &'a LargeStream) -> Self {
+        Self { shape: Shape::Large(stream.stream()) }
+    }
+
+    /// What it says of itself.
+    #[must_use]
+    pub fn head(&self) -> Head {
+        match self.shape {
+            Shape::Packed(bytes) => packed::head(bytes),
+            Shape::Large(stream) => stream.head,
+        }
+    }
+
+    /// The stream.
+    #[must_use]
+    pub fn read(&self) -> Cow<'a, Stream> {
+        match self.shape {
+            Shape::Packed(bytes) => Cow::Owned(packed::unpack(bytes)),
+            Shape::Large(stream) => Cow::Borrowed(stream),
+        }
+    }
+}

@@ -1,0 +1,133 @@
+//! A stream that lies outside of its entry, and what snapshots hold of it.
+
+use super::{Cursor, Stream, StreamPart};
+use crate::captured::{Captured, InParts, Owner};
+use crate::large::{Collection, Large};
+use crate::outside::Record;
+use crate::packed::Packed;
+use crate::pages::Crowding;
+use crate::table::Dropped;
+use crate::value::{Elements, Part};
+
+/// A large stream. What a snapshot holds of it is a copy, which costs nothing.
+#[derive(Debug, Default)]
+pub(crate) struct LargeStream {
+    stream: Stream,
+    /// By the snapshot's bit.
+    pins: Vec<(u32, Stream)>,
+}
+
+impl LargeStream {
+    pub(super) fn new(stream: Stream) -> Self {
+        Self { stream, pins: Vec::new() }
+    }
+
+    pub(super) fn stream(&self) -> &Stream {
+        &self.stream
+    }
+
+    pub(super) fn stream_mut(&mut self) -> &mut Stream {
+        &mut self.stream
+    }
+
+    fn unpin(&mut self, bit: u32) -> Option<Stream> {
+        let index = self.pins.iter().position(|(other, _)| *other == bit)?;
+        Some(self.pins.swap_remove(index).1)
+    }
+}
+
+impl Stream {
+    /// About what dropping it gives back.
+    fn rough_bytes(&self) -> usize {
+        const LOOKED_AT: usize = 64;
+        let groups: usize = self.groups().take(LOOKED_AT).map(|(_, group)| group.rough_bytes()).sum();
+        let looked_at = self.group_count().clamp(1, LOOKED_AT);
+        self.bytes + self.nodes.len() * 96 + groups / looked_at * self.group_count()
+    }
+
+    /// As something that left its table.
+    pub fn into_dropped(self) -> Dropped {
+        Dropped::of(Large::Stream(Box::new(LargeStream::new(self))))
+    }
+}
+
+impl Collection for LargeStream {
+    fn len(&self) -> usize {
+        self.stream.head.len as usize
+    }
+
+    fn rough_bytes(&self) -> usize {
+        self.stream.rough_bytes()
+    }
+
+    fn held_bytes(&self) -> usize {
+        self.stream.rough_bytes()
+    }
+
+    fn crowding(&self) -> Crowding {
+        Crowding::Free
+    }
+
+    fn add(&mut self, elements: Packed<'_>) -> bool {
+        self.stream.add(elements)
+    }
+
+    fn copy(&self) -> Large {
+        Large::Stream(Box::new(Self::new(self.stream.clone())))
+    }
+
+    fn pin(&mut self, bit: u32) {
+        if self.pins.iter().all(|(other, _)| *other != bit) {
+            self.pins.push((bit, self.stream.clone()));
+        }
+    }
+
+    /// Hands over all of it, which is shown part by part.
+    fn walk(&mut self, bit: u32, of: Owner<'_>, captured: &mut Captured) -> Option<usize> {
+        let stream = self.unpin(bit)?;
+        let next = Cursor::default();
+        captured.add_in_parts(of, Box::new(Showing { stream, from: next.clone(), next, first: true }));
+        Some(0)
+    }
+
+    fn skip(&mut self, bit: u32, dropped: &mut Vec<Record<Large>>) -> Option<usize> {
+        let stream = self.unpin(bit)?;
+        dropped.push(Record::loose(Large::Stream(Box::new(Self::new(stream)))));
+        Some(0)
+    }
+
+    fn prefetch_index(&self, _: u64) {}
+
+    fn prefetch_element(&self, _: u64) {}
+}
+
+/// What a part shows at most: pieces, and bytes of nodes.
+const PIECES: usize = 256;
+const BYTES: usize = 32 << 10;
+
+/// A stream that a walk took over.
+#[derive(Debug)]
+struct Showing {
+    stream: Stream,
+    from: Cursor,
+    next: Cursor,
+    first: bool,
+}
+
+impl InParts for Showing {
+    fn next_part(&mut self) -> Option<Part<'_>> {
+        self.from = self.next.clone();
+        let (mut pieces, mut bytes) = (0, 0);
+        while pieces < PIECES && bytes < BYTES {
+            let Some(piece) = self.next.next(&self.stream) else { break };
+            bytes += piece.bytes();
+            pieces += 1;
+        }
+        if pieces == 0 {
+            return None;
+        }
+        let elements = Elements::Stream(StreamPart { stream: &self.stream, from: &self.from, pieces });
+        let first = std::mem::take(&mut self.first);
+        Some(Part { total: self.stream.head.len as usize, first, elements })
+    }
+}

@@ -1,0 +1,313 @@
+//! The entries of a stream that lie together: a listpack, as Redis has it.
+//!
+//! ```text
+//! live, deleted, number of fields, each field's name, 0
+//! ```
+//!
+//! and then for each entry, its id counted from the node's own:
+//!
+//! ```text
+//! flags, milliseconds, sequence, value of each field, number of items                          (flags & 2: same fields)
+//! flags, milliseconds, sequence, number of fields, name and value of each, number of items
+//! ```
+//!
+//! The names at the front are those of the first entry; entries with the same fields have only values. An entry that
+//! is deleted (flags & 1) stays where it is until its node goes. The number of items is for who reads backwards.
+
+use super::StreamId;
+use super::listpack::{self, Appending, HEAD, Item};
+
+const DELETED: i64 = 1;
+const SAME_FIELDS: i64 = 2;
+
+/// A node as it is read.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct NodeRef<'a> {
+    id: StreamId,
+    bytes: &'a [u8],
+    /// How many entries are there, and how many are marked as deleted.
+    pub(super) live: u64,
+    pub(super) deleted: u64,
+    fields: usize,
+    /// Where the first name stands, and the first entry.
+    names_at: usize,
+    first_at: usize,
+}
+
+/// An entry of a node, deleted or not.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Record<'a> {
+    pub(super) entry: Entry<'a>,
+    pub(super) is_deleted: bool,
+    /// Where its flags stand, and what comes behind it.
+    at: usize,
+    next: usize,
+}
+
+/// An entry of a stream.
+#[derive(Debug, Clone, Copy)]
+pub struct Entry<'a> {
+    /// Its id.
+    pub id: StreamId,
+    bytes: &'a [u8],
+    fields: usize,
+    /// Where the names stand, if they are not beside the values.
+    names_at: Option<usize>,
+    at: usize,
+}
+
+impl Entry<'_> {
+    /// How many fields it has.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.fields
+    }
+
+    /// No entry has no fields.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.fields == 0
+    }
+
+    /// Visits names and values in their order.
+    pub fn for_each(&self, visit: &mut dyn FnMut(&[u8], &[u8])) {
+        let (mut name_at, mut at) = (self.names_at, self.at);
+        for _ in 0..self.fields {
+            let Some((name, next)) = listpack::item(self.bytes, name_at.unwrap_or(at)) else { return };
+            match &mut name_at {
+                Some(name_at) => *name_at = next,
+                None => at = next,
+            }
+            let Some((value, next)) = listpack::item(self.bytes, at) else { return };
+            at = next;
+            let (mut name_digits, mut value_digits) = Default::default();
+            visit(name.text(&mut name_digits), value.text(&mut value_digits));
+        }
+    }
+}
+
+impl<'a> NodeRef<'a> {
+    /// Reads what stands at the front.
+    pub(super) fn read(id: StreamId, bytes: &'a [u8]) -> Option<Self> {
+        let (live, at) = listpack::integer(bytes, HEAD)?;
+        let (deleted, at) = listpack::integer(bytes, at)?;
+        let (fields, names_at) = listpack::integer(bytes, at)?;
+        let mut at = names_at;
+        for _ in 0..fields {
+            at = listpack::item(bytes, at)?.1;
+        }
+        let (zero, first_at) = listpack::integer(bytes, at)?;
+        let (live, deleted) = (u64::try_from(live).ok()?, u64::try_from(deleted).ok()?);
+        let fields = usize::try_from(fields).ok().filter(|_| zero == 0)?;
+        Some(Self { id, bytes, live, deleted, fields, names_at, first_at })
+    }
+
+    /// The entry whose flags stand at `at`.
+    fn record(&self, at: usize) -> Option<Record<'a>> {
+        let bytes = self.bytes;
+        if listpack::is_end(bytes, at) {
+            return None;
+        }
+        let (flags, next) = listpack::integer(bytes, at)?;
+        let (millis, next) = listpack::integer(bytes, next)?;
+        let (sequence, mut next) = listpack::integer(bytes, next)?;
+        let id = StreamId {
+            millis: self.id.millis.wrapping_add(millis as u64),
+            sequence: self.id.sequence.wrapping_add(sequence as u64),
+        };
+        let (mut fields, mut names_at) = (self.fields, Some(self.names_at));
+        if flags & SAME_FIELDS == 0 {
+            let (own, behind) = listpack::integer(bytes, next)?;
+            (fields, names_at, next) = (usize::try_from(own).ok()?, None, behind);
+        }
+        let entry = Entry { id, bytes, fields, names_at, at: next };
+        let values = if names_at.is_some() { fields } else { fields.checked_mul(2)? };
+        for _ in 0..values {
+            next = listpack::item(bytes, next)?.1;
+        }
+        let (_, next) = listpack::integer(bytes, next)?;
+        Some(Record { entry, is_deleted: flags & DELETED != 0, at, next })
+    }
+
+    /// The entries from first to last.
+    pub(super) fn records(self) -> impl Iterator<Item = Record<'a>> {
+        let mut at = self.first_at;
+        std::iter::from_fn(move || {
+            let record = self.record(at)?;
+            at = record.next;
+            Some(record)
+        })
+    }
+
+    /// The entries from last to first.
+    pub(super) fn backward(self) -> impl Iterator<Item = Record<'a>> {
+        let mut end = listpack::end(self.bytes);
+        std::iter::from_fn(move || {
+            if end <= self.first_at {
+                return None;
+            }
+            let mut at = listpack::before(self.bytes, end)?;
+            let (items, _) = listpack::integer(self.bytes, at)?;
+            for _ in 0..items {
+                at = listpack::before(self.bytes, at)?;
+            }
+            end = at;
+            self.record(at)
+        })
+    }
+
+    /// The id of the last entry, deleted or not.
+    pub(super) fn last_id(self) -> StreamId {
+        self.backward().next().map_or(self.id, |record| record.entry.id)
+    }
+
+    fn has_fields(&self, fields: &Fields<'_>) -> bool {
+        let mut at = self.names_at;
+        self.fields == fields.len()
+            && fields.iter().all(|(name, _)| match listpack::item(self.bytes, at) {
+                Some((item, next)) => {
+                    at = next;
+                    match item {
+                        Item::Bytes(bytes) => bytes == name,
+                        Item::Integer(_) => item.text(&mut itoa::Buffer::new()) == name,
+                    }
+                }
+                None => false,
+            })
+    }
+}
+
+/// The fields of an entry that is to be added.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Fields<'a>(pub(super) &'a [&'a [u8]]);
+
+impl<'a> Fields<'a> {
+    fn len(&self) -> usize {
+        self.0.len() / 2
+    }
+
+    fn iter(&self) -> impl Iterator<Item = (&'a [u8], &'a [u8])> {
+        self.0.chunks_exact(2).map(|pair| (pair[0], pair[1]))
+    }
+
+    /// Bytes of names and values.
+    pub(super) fn bytes(&self) -> usize {
+        self.0.iter().map(|word| word.len()).sum()
+    }
+}
+
+/// The bytes of a new node with its first entry.
+pub(super) fn begin(fields: &Fields<'_>) -> Vec<u8> {
+    let mut bytes = listpack::empty(fields.bytes() + 32);
+    let mut items = Appending::to(&mut bytes);
+    items.push_integer(1);
+    items.push_integer(0);
+    items.push_integer(fields.len() as i64);
+    fields.iter().for_each(|(name, _)| items.push(name));
+    items.push_integer(0);
+    push_entry(&mut items, (0, 0), true, fields);
+    drop(items);
+    bytes
+}
+
+fn push_entry(items: &mut Appending<'_>, since: (i64, i64), same: bool, fields: &Fields<'_>) {
+    items.push_integer(if same { SAME_FIELDS } else { 0 });
+    items.push_integer(since.0);
+    items.push_integer(since.1);
+    if !same {
+        items.push_integer(fields.len() as i64);
+    }
+    for (name, value) in fields.iter() {
+        if !same {
+            items.push(name);
+        }
+        items.push(value);
+    }
+    let count = if same { fields.len() + 3 } else { 2 * fields.len() + 4 };
+    items.push_integer(count as i64);
+}
+
+/// Adds an entry behind the last; `node` is what stands at the front of `bytes`.
+pub(super) fn append(id: StreamId, bytes: &mut Vec<u8>, entry: StreamId, fields: &Fields<'_>) {
+    let Some(node) = NodeRef::read(id, bytes) else { return };
+    let (same, live) = (node.has_fields(fields), node.live + 1);
+    let since = entry.millis.wrapping_sub(id.millis) as i64;
+    let since = (since, entry.sequence.wrapping_sub(id.sequence) as i64);
+    push_entry(&mut Appending::to(bytes), since, same, fields);
+    listpack::replace_integer(bytes, HEAD, live as i64);
+}
+
+/// Marks entries as deleted for which `which` says so, the first first; it says what to do with each that is there.
+/// Returns how many were.
+pub(super) fn mark_deleted(
+    id: StreamId,
+    bytes: &mut Vec<u8>,
+    mut which: impl FnMut(StreamId) -> Marking,
+) -> u64 {
+    let Some(node) = NodeRef::read(id, bytes) else { return 0 };
+    let (mut marked, mut at) = (Vec::new(), node.first_at);
+    while let Some(record) = node.record(at) {
+        at = record.next;
+        match if record.is_deleted { Marking::Keep } else { which(record.entry.id) } {
+            Marking::Delete => marked.push(record.at),
+            Marking::Keep => {}
+            Marking::Stop => break,
+        }
+    }
+    let (live, deleted, count) = (node.live, node.deleted, marked.len() as u64);
+    for at in marked {
+        // Its flags are an integer in one byte, as what is read is checked to have them.
+        bytes[at] |= DELETED as u8;
+    }
+    if count > 0 {
+        listpack::replace_integer(bytes, HEAD, live.saturating_sub(count) as i64);
+        if let Some((_, at)) = listpack::item(bytes, HEAD) {
+            listpack::replace_integer(bytes, at, (deleted + count) as i64);
+        }
+    }
+    count
+}
+
+/// What is to become of an entry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Marking {
+    Delete,
+    Keep,
+    /// It stays, and all behind it.
+    Stop,
+}
+
+/// Whether bytes that came from elsewhere are a node with that id: every item is where it must be, ids rise, and the
+/// numbers at the front are right. Says how many entries are there, and which id is the last, deleted or not.
+pub(super) fn check(id: StreamId, bytes: &[u8]) -> Option<(u64, StreamId)> {
+    let node = NodeRef::read(id, bytes)?;
+    let (mut at, mut items, mut live, mut deleted) = (node.first_at, node.fields + 4, 0, 0);
+    let mut last = None;
+    while !listpack::is_end(bytes, at) {
+        let record = node.record(at)?;
+        let flags = bytes[at];
+        let entry = record.entry;
+        let own = if flags & SAME_FIELDS as u8 != 0 { entry.fields + 3 } else { 2 * entry.fields + 4 };
+        let count_at = listpack::before(bytes, record.next)?;
+        let sound = flags <= (DELETED | SAME_FIELDS) as u8
+            && listpack::integer(bytes, count_at)?.0 == own as i64
+            && entry.fields > 0
+            && last.is_none_or(|last| last < entry.id)
+            && entry.id >= id;
+        // What is read backwards must be what is read forwards.
+        let mut first = count_at;
+        for _ in 0..own {
+            first = listpack::before(bytes, first)?;
+        }
+        if !sound || first != at {
+            return None;
+        }
+        last = Some(entry.id);
+        items += own + 1;
+        *(if record.is_deleted { &mut deleted } else { &mut live }) += 1;
+        at = record.next;
+    }
+    let counted = node.live == live && node.deleted == deleted && at == listpack::end(bytes);
+    let last = last.filter(|_| counted && listpack::is_sound(bytes, items))?;
+    Some((live, last))
+}

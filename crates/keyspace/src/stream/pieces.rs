@@ -1,0 +1,253 @@
+//! A stream as a row of pieces: how one goes to a file and comes from there, in parts if it is large.
+//!
+//! They stand in the order in which Redis's files have them: the nodes; what the stream says of itself; each group,
+//! with what is pending and then, for each consumer, which of that is its own. Whatever can be counted beforehand is.
+
+use std::sync::Arc;
+
+use clock::Millis;
+
+use super::node::{self, NodeRef};
+use super::{Consumer, Group, Head, Node, Pending, Stream, StreamId};
+use crate::tree::Tree;
+
+/// One of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Piece<'a> {
+    /// How many nodes follow.
+    Nodes(usize),
+    /// Entries that lie together.
+    Node {
+        /// From which the ids of the entries are counted.
+        id: StreamId,
+        /// The listpack.
+        bytes: &'a [u8],
+    },
+    /// What the stream says of itself.
+    Head {
+        /// That.
+        head: Head,
+        /// The first entry that is there.
+        first: StreamId,
+        /// How many groups follow.
+        groups: usize,
+    },
+    /// A group.
+    Group {
+        /// Its name.
+        name: &'a [u8],
+        /// The id that it gave out last.
+        last: StreamId,
+        /// How many entries it has read.
+        read: Option<u64>,
+        /// How many are pending, which follow.
+        pending: usize,
+    },
+    /// An entry that is pending in the group.
+    Pending {
+        /// The entry.
+        id: StreamId,
+        /// When it was delivered.
+        delivered: Millis,
+        /// How often.
+        count: u64,
+    },
+    /// How many consumers the group has, which follow.
+    Consumers(usize),
+    /// One of them.
+    Consumer {
+        /// Its name.
+        name: &'a [u8],
+        /// When it tried something.
+        seen: Millis,
+        /// When it got something.
+        active: Option<Millis>,
+        /// How many of the group's entries are pending with it, which follow.
+        pending: usize,
+    },
+    /// Is pending with this consumer.
+    Owned(StreamId),
+}
+
+impl Piece<'_> {
+    /// About how long it is.
+    pub(super) fn bytes(&self) -> usize {
+        match self {
+            Self::Node { bytes, .. } => bytes.len(),
+            Self::Group { name, .. } | Self::Consumer { name, .. } => name.len(),
+            Self::Nodes(_)
+            | Self::Head { .. }
+            | Self::Pending { .. }
+            | Self::Consumers(_)
+            | Self::Owned(_) => 0,
+        }
+    }
+}
+
+/// Whether bytes that came from elsewhere are a node with this id; says how many entries are there, and which id is
+/// the last, deleted or not.
+#[must_use]
+pub fn check_node(id: StreamId, bytes: &[u8]) -> Option<(u64, StreamId)> {
+    node::check(id, bytes)
+}
+
+/// How far somebody is within the pieces of a stream.
+#[derive(Debug, Clone, Default)]
+pub struct Cursor(Stage);
+
+type Name = Arc<[u8]>;
+
+/// What was given last.
+#[derive(Debug, Clone, Default)]
+enum Stage {
+    #[default]
+    Nothing,
+    Nodes(Option<StreamId>),
+    /// All of a group.
+    Groups(Option<Name>),
+    Pending(Name, Option<StreamId>),
+    /// All of a consumer.
+    Consumers(Name, Option<Name>),
+    Owned(Name, Name, Option<StreamId>),
+    All,
+}
+
+impl Cursor {
+    /// The next piece of the stream, which must not change meanwhile.
+    pub fn next<'a>(&mut self, stream: &'a Stream) -> Option<Piece<'a>> {
+        loop {
+            let (stage, piece) = std::mem::replace(&mut self.0, Stage::All).step(stream)?;
+            self.0 = stage;
+            if piece.is_some() {
+                return piece;
+            }
+        }
+    }
+}
+
+impl Stage {
+    fn step(self, stream: &Stream) -> Option<(Self, Option<Piece<'_>>)> {
+        let group = |name: &Name| stream.groups.get(&**name);
+        Some(match self {
+            Self::All => return None,
+            Self::Nothing => (Self::Nodes(None), Some(Piece::Nodes(stream.nodes.len()))),
+            Self::Nodes(last) => match stream.nodes.after(last.as_ref()) {
+                Some((&id, node)) => (Self::Nodes(Some(id)), Some(Piece::Node { id, bytes: &node.bytes })),
+                None => {
+                    let (head, first, groups) = (stream.head, stream.first_id(), stream.groups.len());
+                    (Self::Groups(None), Some(Piece::Head { head, first, groups }))
+                }
+            },
+            Self::Groups(last) => {
+                let (name, group) = stream.groups.after(last.as_deref())?;
+                let &Group { last, read, ref pending, .. } = group;
+                let piece = Piece::Group { name, last, read, pending: pending.len() };
+                (Self::Pending(name.clone(), None), Some(piece))
+            }
+            Self::Pending(name, last) => {
+                let group = group(&name)?;
+                match group.pending.after(last.as_ref()) {
+                    Some((&id, &Pending { delivered, count, .. })) => {
+                        (Self::Pending(name, Some(id)), Some(Piece::Pending { id, delivered, count }))
+                    }
+                    None => (Self::Consumers(name, None), Some(Piece::Consumers(group.consumers.len()))),
+                }
+            }
+            Self::Consumers(name, last) => match group(&name)?.consumers.after(last.as_deref()) {
+                Some((consumer, &Consumer { seen, active, ref pending })) => {
+                    let piece = Piece::Consumer { name: consumer, seen, active, pending: pending.len() };
+                    (Self::Owned(name, consumer.clone(), None), Some(piece))
+                }
+                None => (Self::Groups(Some(name)), None),
+            },
+            Self::Owned(name, consumer, last) => {
+                match group(&name)?.consumers.get(&*consumer)?.pending.after(last.as_ref()) {
+                    Some((&id, ())) => (Self::Owned(name, consumer, Some(id)), Some(Piece::Owned(id))),
+                    None => (Self::Consumers(name, Some(consumer)), None),
+                }
+            }
+        })
+    }
+}
+
+/// Some pieces of a large stream, as a snapshot's walk comes to them.
+#[derive(Debug, Clone, Copy)]
+pub struct StreamPart<'a> {
+    pub(super) stream: &'a Stream,
+    pub(super) from: &'a Cursor,
+    pub(super) pieces: usize,
+}
+
+impl StreamPart<'_> {
+    /// Visits them.
+    pub fn for_each(&self, visit: &mut dyn FnMut(Piece<'_>)) {
+        let mut cursor = self.from.clone();
+        for _ in 0..self.pieces {
+            cursor.next(self.stream).into_iter().for_each(&mut *visit);
+        }
+    }
+}
+
+impl Stream {
+    /// Adds a piece; says whether it fits behind those before it. Nodes must have been looked at ([`check_node`]).
+    /// Names and ids rise, an entry that is pending has one consumer, and the numbers are right.
+    #[must_use]
+    pub fn add_piece(&mut self, piece: Piece<'_>) -> bool {
+        match piece {
+            Piece::Nodes(_) | Piece::Consumers(_) => true,
+            Piece::Node { id, bytes } => self.add_node(id, bytes),
+            Piece::Head { head, .. } => {
+                let last = self.nodes.last().and_then(|(id, node)| NodeRef::read(*id, &node.bytes));
+                let fits = head.len == self.head.len && last.is_none_or(|node| node.last_id() <= head.last);
+                self.head = head;
+                fits
+            }
+            Piece::Group { name, last, read, .. } => {
+                let rises = self.groups.last().is_none_or(|(before, _)| **before < *name);
+                self.groups.insert(name.into(), Group::new(last, read));
+                rises
+            }
+            Piece::Pending { id, delivered, count } => self.groups.last_mut().is_some_and(|group| {
+                // Nobody's yet: no consumer is there.
+                let pending = Pending { consumer: Name::default(), delivered, count };
+                let rises = group.pending.last().is_none_or(|(last, _)| *last < id);
+                group.pending.insert(id, pending);
+                rises && group.consumers.is_empty()
+            }),
+            Piece::Consumer { name, seen, active, .. } => self.groups.last_mut().is_some_and(|group| {
+                let rises = group.consumers.last().is_none_or(|(before, _)| **before < *name);
+                group.consumers.insert(name.into(), Consumer { seen, active, pending: Tree::default() });
+                rises
+            }),
+            Piece::Owned(id) => self.groups.last_mut().is_some_and(|group| group.own(id)),
+        }
+    }
+
+    fn add_node(&mut self, id: StreamId, bytes: &[u8]) -> bool {
+        let before = self.nodes.last().and_then(|(id, node)| NodeRef::read(*id, &node.bytes));
+        let rises = before.is_none_or(|before| before.last_id() < id);
+        let Some(node) = NodeRef::read(id, bytes) else { return false };
+        self.head.len += node.live;
+        self.head.last = node.last_id();
+        self.bytes += bytes.len();
+        self.nodes.insert(id, Node::new(bytes.to_vec()));
+        rises
+    }
+}
+
+impl Group {
+    /// The last consumer has this entry, which was nobody's; says whether that was so.
+    fn own(&mut self, id: StreamId) -> bool {
+        let Some((name, consumer)) = self.consumers.last() else { return false };
+        let (name, rises) = (name.clone(), consumer.pending.last().is_none_or(|(last, _)| *last < id));
+        let Some(pending) = self.pending.get_mut(&id) else { return false };
+        // A name may be empty; an entry that is somebody's is among his.
+        let owner = std::mem::replace(&mut pending.consumer, name.clone());
+        let is_nobodys =
+            owner.is_empty() && self.consumers.get(&*owner).is_none_or(|first| !first.pending.contains(&id));
+        if let Some(consumer) = self.consumers.last_mut() {
+            consumer.pending.insert(id, ());
+        }
+        rises && is_nobodys
+    }
+}

@@ -1,0 +1,331 @@
+//! Streams beside std maps, and what snapshots see of them.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use clock::Millis;
+use proptest::prelude::*;
+
+use super::*;
+use crate::kind::Kind;
+use crate::packed::{Builder, Packed};
+use crate::value::{Elements, Shown, Value};
+use crate::{Found, Keyspace};
+
+type Fields = Vec<(Vec<u8>, Vec<u8>)>;
+
+/// What the stream should be: entries, and pending ones of one group with consumer and count.
+#[derive(Debug, Clone, Default, PartialEq)]
+struct Model {
+    entries: BTreeMap<StreamId, Fields>,
+    pending: BTreeMap<StreamId, (Vec<u8>, u64)>,
+}
+
+#[derive(Debug, Clone)]
+enum Step {
+    /// How far behind the last id, and which fields.
+    Add(u64, u8),
+    Delete(u64),
+    MaxLen(u64, bool),
+    MinId(u64, bool),
+    Assign(u64, u8),
+    Acknowledge(u64),
+    Snapshot,
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let step = prop_oneof![
+        20 => (1..4u64, any::<u8>()).prop_map(|(ahead, fields)| Step::Add(ahead, fields)),
+        4 => (0..600u64).prop_map(Step::Delete),
+        1 => (0..200u64, any::<bool>()).prop_map(|(most, exact)| Step::MaxLen(most, exact)),
+        1 => (0..600u64, any::<bool>()).prop_map(|(least, exact)| Step::MinId(least, exact)),
+        4 => (0..600u64, 0..3u8).prop_map(|(id, consumer)| Step::Assign(id, consumer)),
+        3 => (0..600u64).prop_map(Step::Acknowledge),
+        1 => Just(Step::Snapshot),
+    ];
+    prop::collection::vec(step, 0..400)
+}
+
+fn id(number: u64) -> StreamId {
+    StreamId { millis: number / 3, sequence: number % 3 }
+}
+
+fn fields(seed: u8) -> Fields {
+    let count = usize::from(seed % 3) + 1;
+    let name = |n: usize| format!("f{}", n + usize::from(seed / 128)).into_bytes();
+    (0..count).map(|n| (name(n), format!("{}", i64::from(seed) << (seed % 40)).into_bytes())).collect()
+}
+
+fn words(fields: &Fields) -> Vec<&[u8]> {
+    fields.iter().flat_map(|(name, value)| [&name[..], &value[..]]).collect()
+}
+
+fn read(entry: &Entry<'_>) -> (StreamId, Fields) {
+    let mut fields = Fields::new();
+    entry.for_each(&mut |name, value| fields.push((name.to_vec(), value.to_vec())));
+    assert_eq!(fields.len(), entry.len());
+    (entry.id, fields)
+}
+
+/// The model of what a stream holds.
+fn model(stream: &Stream) -> Model {
+    let entries: BTreeMap<_, _> =
+        stream.range(StreamId::MIN, StreamId::MAX).map(|entry| read(&entry)).collect();
+    let backward: Vec<_> = stream.backward(StreamId::MIN, StreamId::MAX).map(|entry| read(&entry)).collect();
+    assert!(entries.iter().rev().map(|(id, fields)| (*id, fields.clone())).eq(backward));
+    assert_eq!(stream.head().len, entries.len() as u64);
+    let mut pending = BTreeMap::new();
+    if let Some(group) = stream.group(b"g") {
+        for (id, Pending { consumer, count, .. }) in group.pending_from(StreamId::MIN) {
+            pending.insert(id, (consumer.to_vec(), *count));
+        }
+        for (name, consumer) in group.consumers() {
+            let own = pending.iter().filter(|(_, (owner, _))| **name == owner[..]).map(|(id, _)| *id);
+            assert!(consumer.pending_from(StreamId::MIN).eq(own));
+        }
+    }
+    Model { entries, pending }
+}
+
+/// The stream made anew of its pieces.
+fn rebuilt(stream: &Stream) -> Stream {
+    let (mut cursor, mut copy) = (Cursor::default(), Stream::default());
+    while let Some(piece) = cursor.next(stream) {
+        if let Piece::Node { id, bytes } = piece {
+            assert!(check_node(id, bytes).is_some());
+        }
+        assert!(copy.add_piece(piece), "{piece:?}");
+    }
+    copy
+}
+
+struct Run {
+    keyspace: Arc<Keyspace>,
+    model: Model,
+    last: u64,
+}
+
+const BOUNDS: NodeBounds = NodeBounds { bytes: 400, entries: 9 };
+
+impl Run {
+    fn edit<R>(&self, edit: impl FnOnce(&mut Stream) -> R) -> R {
+        let key = self.keyspace.key(b"key");
+        let mut slot = self.keyspace.lock(key.slot());
+        let table = slot.table(0);
+        let place = match table.find(&key, Millis(0)) {
+            Found::Live(place) => place,
+            _ => table.insert(&key, Packed::empty(Kind::Stream), None),
+        };
+        table.edit_stream(place, &key, edit).1
+    }
+
+    fn step(&mut self, step: &Step) {
+        let gone = |model: &mut Model, keep: &dyn Fn(usize, StreamId) -> bool| {
+            let mut left = model.entries.len();
+            let before = left;
+            model.entries.retain(|id, _| {
+                let keep = keep(left, *id);
+                left -= usize::from(!keep);
+                keep
+            });
+            (before - model.entries.len()) as u64
+        };
+        match *step {
+            Step::Add(ahead, seed) => {
+                self.last += ahead;
+                let (id, fields) = (id(self.last), fields(seed));
+                self.edit(|stream| stream.append(id, &words(&fields), BOUNDS));
+                self.model.entries.insert(id, fields);
+            }
+            Step::Delete(number) => {
+                let there = self.model.entries.remove(&id(number)).is_some();
+                assert_eq!(self.edit(|stream| stream.delete(id(number))), there);
+            }
+            Step::MaxLen(most, true) => {
+                let expected = gone(&mut self.model, &|left, _| left as u64 <= most);
+                let cut = self.edit(|stream| stream.trim(Trim::MaxLen(most), Exactness::Exact).0);
+                assert_eq!(cut, expected);
+            }
+            Step::MinId(least, true) => {
+                let expected = gone(&mut self.model, &|_, entry| entry >= id(least));
+                let cut = self.edit(|stream| stream.trim(Trim::MinId(id(least)), Exactness::Exact).0);
+                assert_eq!(cut, expected);
+            }
+            Step::MaxLen(most, false) => self.trim_nodes(Trim::MaxLen(most), most as usize),
+            Step::MinId(least, false) => self.trim_nodes(Trim::MinId(id(least)), 0),
+            Step::Assign(number, consumer) => {
+                let name: Arc<[u8]> = [b"abc"[usize::from(consumer)]].into();
+                self.edit(|stream| {
+                    if stream.group(b"g").is_none() {
+                        stream.insert_group(b"g", Group::default());
+                    }
+                    let group = stream.group_mut(b"g").expect("it is there");
+                    group.create_consumer(&name, Millis(1));
+                    group.assign(id(number), &name, Millis(2), number);
+                });
+                self.model.pending.insert(id(number), (name.to_vec(), number));
+            }
+            Step::Acknowledge(number) => {
+                let there = self.model.pending.remove(&id(number)).is_some();
+                let acknowledge = |stream: &mut Stream| {
+                    stream.group_mut(b"g").is_some_and(|group| group.acknowledge(id(number)))
+                };
+                assert_eq!(self.edit(acknowledge), there);
+            }
+            Step::Snapshot => {}
+        }
+    }
+
+    /// Whole nodes go: the model forgets what went, which must be the first, and not too many.
+    fn trim_nodes(&mut self, trim: Trim, least: usize) {
+        let before = self.model.entries.len();
+        let cut = self.edit(|stream| stream.trim(trim, Exactness::Nodes(0)).0) as usize;
+        assert!(cut == 0 || before - cut >= least);
+        (0..cut).for_each(|_| drop(self.model.entries.pop_first()));
+    }
+
+    fn check(&self) {
+        let stream = self.edit(|stream| stream.clone());
+        assert_eq!(model(&stream), self.model);
+        assert_eq!(model(&rebuilt(&stream)), self.model);
+    }
+}
+
+/// What a snapshot shows of the one key.
+fn shown(snapshot: &mut crate::Snapshot, keyspace: &Keyspace) -> Model {
+    let (mut stream, mut packed) = (Stream::default(), Vec::new());
+    snapshot.walk(keyspace.key(b"key").slot(), &mut |entry| match entry.value {
+        Shown::Whole(Value::Stream(whole)) => packed.push(whole.read().into_owned()),
+        Shown::Part(part) => {
+            let Elements::Stream(pieces) = part.elements else { panic!("it is a stream") };
+            pieces.for_each(&mut |piece| assert!(stream.add_piece(piece)));
+        }
+        Shown::Whole(_) => panic!("it is a stream"),
+    });
+    model(packed.first().unwrap_or(&stream))
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+    #[test]
+    fn streams_behave_as_maps_and_snapshots_see_their_cut(steps in steps()) {
+        let mut run = Run { keyspace: Arc::new(Keyspace::new(1, 1)), model: Model::default(), last: 0 };
+        let mut taken: Option<(crate::Snapshot, Model)> = None;
+        for step in &steps {
+            run.step(step);
+            if matches!(step, Step::Snapshot) {
+                if let Some((mut snapshot, expected)) = taken.take() {
+                    prop_assert_eq!(shown(&mut snapshot, &run.keyspace), expected);
+                }
+                let turn = run.keyspace.script_turn();
+                let cut = run.keyspace.ready_to_cut().cut(&turn, || ());
+                taken = cut.map(|(snapshot, ())| (snapshot, run.model.clone()));
+            }
+        }
+        run.check();
+        if let Some((mut snapshot, expected)) = taken {
+            prop_assert_eq!(shown(&mut snapshot, &run.keyspace), expected);
+        }
+    }
+
+    #[test]
+    fn no_bytes_are_taken_for_a_node_that_are_none(
+        fields in prop::collection::vec(any::<u8>(), 1..12),
+        at in any::<prop::sample::Index>(),
+        with in any::<u8>(),
+    ) {
+        let mut stream = Stream::default();
+        for (number, seed) in fields.iter().enumerate() {
+            stream.append(id(number as u64 + 1), &words(&self::fields(*seed)), NodeBounds { bytes: 0, entries: 0 });
+        }
+        let (first, node) = stream.nodes.first().expect("it has a node");
+        prop_assert_eq!(check_node(*first, &node.bytes), Some((fields.len() as u64, id(fields.len() as u64))));
+        let mut wrong = node.bytes.clone();
+        let at = at.index(wrong.len());
+        wrong[at] = with;
+        if check_node(*first, &wrong).is_some() {
+            // Then it is one, and can be read and changed.
+            let mut copy = Stream::default();
+            let added = copy.add_piece(Piece::Node { id: *first, bytes: &wrong });
+            prop_assert!(added);
+            let ids: Vec<_> = copy.range(StreamId::MIN, StreamId::MAX).map(|entry| entry.id).collect();
+            prop_assert_eq!(ids.len() as u64, copy.head().len);
+            ids.iter().for_each(|id| assert!(copy.delete(*id)));
+            prop_assert_eq!(copy.head().len, 0);
+        }
+        for end in 0..node.bytes.len() {
+            prop_assert_eq!(check_node(*first, &node.bytes[..end]), None);
+        }
+    }
+}
+
+#[test]
+fn what_does_not_fit_together_is_no_stream() {
+    let mut stream = Stream::default();
+    stream.append(id(4), &[b"a", b"1"], BOUNDS);
+    stream.append(id(5), &[b"a", b"1"], BOUNDS);
+    let mut group = Group::new(id(5), Some(2));
+    for name in [&b""[..], b"b"] {
+        group.create_consumer(name, Millis(1));
+    }
+    group.assign(id(4), &b""[..].into(), Millis(2), 1);
+    group.assign(id(5), &b"b"[..].into(), Millis(2), 1);
+    stream.insert_group(b"g", group);
+    let mut pieces = Vec::new();
+    let mut cursor = Cursor::default();
+    while let Some(piece) = cursor.next(&stream) {
+        pieces.push(piece);
+    }
+    let fits = |pieces: &[Piece<'_>]| {
+        let mut stream = Stream::default();
+        pieces.iter().all(|piece| stream.add_piece(*piece))
+    };
+    assert!(fits(&pieces));
+    // Any piece twice, but for the numbers, is one too many.
+    for (index, piece) in pieces.iter().enumerate() {
+        let mut twice = pieces.clone();
+        twice.insert(index, *piece);
+        let is_number = matches!(piece, Piece::Nodes(_) | Piece::Consumers(_) | Piece::Head { .. });
+        assert_eq!(fits(&twice), is_number, "{piece:?}");
+    }
+    let mut stolen = pieces.clone();
+    let owned = Piece::Owned(id(5));
+    let place = stolen.iter().position(|piece| *piece == Piece::Owned(id(4))).expect("it is there");
+    stolen[place] = owned;
+    assert!(!fits(&stolen));
+}
+
+#[test]
+fn a_stream_is_packed_while_it_is_small() {
+    let keyspace = Arc::new(Keyspace::new(1, 1));
+    let run = Run { keyspace, model: Model::default(), last: 0 };
+    let is_packed = || {
+        let key = run.keyspace.key(b"key");
+        let mut slot = run.keyspace.lock(key.slot());
+        let Found::Live(place) = slot.table(0).find(&key, Millis(0)) else { panic!("it is there") };
+        matches!(slot.table(0).stream(place), Some(StreamRef { shape: Shape::Packed(_) }))
+    };
+    let bounds = NodeBounds { bytes: 4096, entries: 100 };
+    run.edit(|stream| stream.append(id(1), &[b"field", b"value"], bounds));
+    assert!(is_packed());
+    run.edit(|stream| stream.append(id(2), &[b"field", &[b'x'; 2000]], bounds));
+    assert!(!is_packed());
+}
+
+#[test]
+fn a_part_that_was_read_is_what_was_written() {
+    let mut stream = Stream::default();
+    (1..300).for_each(|number| stream.append(id(number), &words(&fields(number as u8)), BOUNDS));
+    stream.insert_group(b"g", Group::new(id(20), None));
+    stream.insert_group(b"h", Group::new(id(20), Some(7)));
+    let (mut cursor, mut copy) = (Cursor::default(), Stream::default());
+    let mut builder = Builder::new(Kind::Stream);
+    while let Some(piece) = cursor.next(&stream) {
+        builder.push_piece(piece);
+        assert!(copy.add(builder.packed()));
+        builder.begin(Kind::Stream);
+    }
+    assert_eq!((model(&copy), copy.head()), (model(&stream), stream.head()));
+    let groups: Vec<_> = copy.groups().map(|(name, group)| (name.to_vec(), group.last, group.read)).collect();
+    assert_eq!(groups, [(b"g".to_vec(), id(20), None), (b"h".to_vec(), id(20), Some(7))]);
+}

@@ -1,0 +1,300 @@
+//! Streams.
+//!
+//! | type | form |
+//! | ---: | --- |
+//! | 15 | (Redis 5) nodes; number of entries, last id; groups |
+//! | 19 | (Redis 7.0) the same; behind the last id the first, the highest deleted, how many were added; a group has how many entries it read |
+//! | 21 | (Redis 7.2) the same; a consumer also has when it was last active |
+//!
+//! Nodes are their number, and of each two strings: the id as sixteen bytes, high byte first, and the listpack. A group
+//! is its name and last id; how many entries are pending, and of each the id in sixteen bytes, the time in eight, how
+//! often it was delivered; how many consumers there are, and of each the name, the time at which it was seen, how many
+//! entries are pending with it and their ids. Other numbers are lengths, an id is two of them.
+//!
+//! Type 19 is what is written: it is the newest that Redis 7.0 reads, and all later servers read it, too.
+
+use std::io::{self, Read, Write};
+
+use clock::Millis;
+use keyspace::{Builder, Cursor, Head, Piece, StreamId, StreamPart, StreamRef, check_node};
+
+use super::{Codec, InParts, ValueBuffer};
+use crate::Dialect;
+use crate::decode::Source;
+use crate::encode::Encoder;
+use crate::error::{RdbError, Reason};
+
+const FIRST: u8 = 15;
+const COUNTED: u8 = 19;
+const TIMED: u8 = 21;
+
+/// A part is about as long as this.
+const PART: usize = 128 << 10;
+/// As a length, a number that is not known.
+const UNKNOWN: u64 = u64::MAX;
+const ID: usize = 16;
+
+pub(super) struct StreamCodec;
+
+impl Codec for StreamCodec {
+    const CODES: &'static [u8] = &[FIRST, COUNTED, TIMED];
+    type Value<'a> = StreamRef<'a>;
+
+    fn code(_: &StreamRef<'_>, _: Dialect) -> u8 {
+        COUNTED
+    }
+
+    fn write<W: Write>(_: u8, stream: &StreamRef<'_>, out: &mut Encoder<W>) -> io::Result<()> {
+        let (stream, mut cursor) = (stream.read(), Cursor::default());
+        while let Some(piece) = cursor.next(&stream) {
+            write_piece(&piece, out)?;
+        }
+        Ok(())
+    }
+
+    /// A stream that is not stored as it is read comes in two parts at least: whoever puts parts together looks whether
+    /// they fit.
+    fn read<R: Read>(code: u8, source: &mut Source<R>, buffer: &mut ValueBuffer) -> Result<(), RdbError> {
+        let nodes = source.len()?;
+        buffer.rest.code = code;
+        buffer.rest.stream = Rest { stage: Stage::Nodes(nodes), ..Rest::default() };
+        Self::read_more(source, buffer)?;
+        if !buffer.is_part() && !buffer.value().stays_packed() {
+            buffer.rest.elements = 1;
+        }
+        Ok(())
+    }
+}
+
+impl InParts for StreamCodec {
+    type Part<'a> = StreamPart<'a>;
+
+    fn part_code(_: &StreamPart<'_>, _: Dialect) -> u8 {
+        COUNTED
+    }
+
+    fn write_head<W: Write>(_: u8, _: usize, _: &mut Encoder<W>) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn write_part<W: Write>(_: u8, part: &StreamPart<'_>, out: &mut Encoder<W>) -> io::Result<()> {
+        let mut outcome = Ok(());
+        part.for_each(&mut |piece| {
+            if outcome.is_ok() {
+                outcome = write_piece(&piece, out);
+            }
+        });
+        outcome
+    }
+
+    /// Reads pieces until there are enough for a part.
+    fn read_more<R: Read>(source: &mut Source<R>, buffer: &mut ValueBuffer) -> Result<(), RdbError> {
+        let ValueBuffer { packed, first: id, second: bytes, rest, .. } = buffer;
+        let mut reading = Reading { code: rest.code, source, rest: &mut rest.stream, id, bytes };
+        while reading.rest.stage != Stage::Done && packed.packed().bytes().len() < PART {
+            reading.step(packed)?;
+        }
+        rest.elements = u64::from(rest.stream.stage != Stage::Done);
+        Ok(())
+    }
+}
+
+fn write_id<W: Write>(id: StreamId, out: &mut Encoder<W>) -> io::Result<()> {
+    out.len(id.millis)?;
+    out.len(id.sequence)
+}
+
+fn raw(id: StreamId) -> [u8; ID] {
+    let mut bytes = [0; ID];
+    bytes[..8].copy_from_slice(&id.millis.to_be_bytes());
+    bytes[8..].copy_from_slice(&id.sequence.to_be_bytes());
+    bytes
+}
+
+fn write_piece<W: Write>(piece: &Piece<'_>, out: &mut Encoder<W>) -> io::Result<()> {
+    match *piece {
+        Piece::Nodes(count) | Piece::Consumers(count) => out.len(count as u64),
+        Piece::Node { id, bytes } => {
+            out.string(&raw(id))?;
+            out.string(bytes)
+        }
+        Piece::Head { head, first, groups } => {
+            out.len(head.len)?;
+            write_id(head.last, out)?;
+            write_id(first, out)?;
+            write_id(head.max_deleted, out)?;
+            out.len(head.added)?;
+            out.len(groups as u64)
+        }
+        Piece::Group { name, last, read, pending } => {
+            out.string(name)?;
+            write_id(last, out)?;
+            out.len(read.unwrap_or(UNKNOWN))?;
+            out.len(pending as u64)
+        }
+        Piece::Pending { id, delivered, count } => {
+            out.bytes(&raw(id))?;
+            out.bytes(&delivered.0.to_le_bytes())?;
+            out.len(count)
+        }
+        Piece::Consumer { name, seen, pending, .. } => {
+            out.string(name)?;
+            out.bytes(&seen.0.to_le_bytes())?;
+            out.len(pending as u64)
+        }
+        Piece::Owned(id) => out.bytes(&raw(id)),
+    }
+}
+
+/// What of a stream is still to be read.
+#[derive(Debug, Default)]
+pub(super) struct Rest {
+    stage: Stage,
+    /// How many entries its nodes have.
+    live: u64,
+    /// The last id in the last node.
+    last: StreamId,
+    groups: u64,
+    /// How many entries of a group are pending with nobody yet.
+    unowned: u64,
+    consumers: u64,
+}
+
+/// What comes next, and how many of it.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    #[default]
+    Done,
+    Nodes(u64),
+    Groups,
+    Pending(u64),
+    Consumers,
+    Owned(u64),
+}
+
+struct Reading<'a, R> {
+    code: u8,
+    source: &'a mut Source<R>,
+    rest: &'a mut Rest,
+    id: &'a mut Vec<u8>,
+    bytes: &'a mut Vec<u8>,
+}
+
+impl<R: Read> Reading<'_, R> {
+    fn bad<T>(&self, what: &'static str) -> Result<T, RdbError> {
+        Err(self.source.error(Reason::BadValue(what)))
+    }
+
+    fn id(&mut self) -> Result<StreamId, RdbError> {
+        Ok(StreamId { millis: self.source.len()?, sequence: self.source.len()? })
+    }
+
+    fn raw_id(&mut self) -> Result<StreamId, RdbError> {
+        Ok(unraw(self.source.array()?))
+    }
+
+    fn time(&mut self) -> Result<Millis, RdbError> {
+        Ok(Millis(i64::from_le_bytes(self.source.array()?)))
+    }
+
+    /// Reads what comes next.
+    fn step(&mut self, packed: &mut Builder) -> Result<(), RdbError> {
+        self.rest.stage = match self.rest.stage {
+            Stage::Done => Stage::Done,
+            Stage::Nodes(0) => self.head(packed)?,
+            Stage::Nodes(left) => {
+                self.node(packed)?;
+                Stage::Nodes(left - 1)
+            }
+            Stage::Groups => self.group(packed)?,
+            Stage::Pending(0) => {
+                self.rest.consumers = self.source.len()?;
+                Stage::Consumers
+            }
+            Stage::Pending(left) => {
+                let (id, delivered) = (self.raw_id()?, self.time()?);
+                packed.push_piece(Piece::Pending { id, delivered, count: self.source.len()? });
+                Stage::Pending(left - 1)
+            }
+            Stage::Consumers => self.consumer(packed)?,
+            Stage::Owned(0) => Stage::Consumers,
+            Stage::Owned(left) => {
+                packed.push_piece(Piece::Owned(self.raw_id()?));
+                Stage::Owned(left - 1)
+            }
+        };
+        Ok(())
+    }
+
+    fn node(&mut self, packed: &mut Builder) -> Result<(), RdbError> {
+        self.source.string(self.id)?;
+        let Ok(id) = <[u8; ID]>::try_from(&self.id[..]) else {
+            return self.bad("a node of a stream without an id");
+        };
+        self.source.string(self.bytes)?;
+        let id = unraw(id);
+        let Some((live, last)) = check_node(id, self.bytes) else {
+            return self.bad("a node of a stream that is broken");
+        };
+        self.rest.last = last;
+        self.rest.live = self.rest.live.saturating_add(live);
+        packed.push_piece(Piece::Node { id, bytes: self.bytes });
+        Ok(())
+    }
+
+    fn head(&mut self, packed: &mut Builder) -> Result<Stage, RdbError> {
+        let (len, last) = (self.source.len()?, self.id()?);
+        let (mut max_deleted, mut added) = (StreamId::MIN, len);
+        if self.code != FIRST {
+            // The first entry is seen.
+            self.id()?;
+            (max_deleted, added) = (self.id()?, self.source.len()?);
+        }
+        if len != self.rest.live || last < self.rest.last {
+            return self.bad("a stream with other entries than it says");
+        }
+        self.rest.groups = self.source.len()?;
+        let head = Head { len, last, max_deleted, added };
+        packed.push_piece(Piece::Head { head, first: StreamId::MIN, groups: 0 });
+        Ok(Stage::Groups)
+    }
+
+    fn group(&mut self, packed: &mut Builder) -> Result<Stage, RdbError> {
+        if self.rest.unowned > 0 {
+            return self.bad("entries of a stream that are pending with nobody");
+        }
+        let Some(left) = self.rest.groups.checked_sub(1) else { return Ok(Stage::Done) };
+        self.rest.groups = left;
+        self.source.string(self.bytes)?;
+        let last = self.id()?;
+        let read = if self.code == FIRST { UNKNOWN } else { self.source.len()? };
+        let read = (read != UNKNOWN).then_some(read);
+        packed.push_piece(Piece::Group { name: self.bytes, last, read, pending: 0 });
+        self.rest.unowned = self.source.len()?;
+        Ok(Stage::Pending(self.rest.unowned))
+    }
+
+    fn consumer(&mut self, packed: &mut Builder) -> Result<Stage, RdbError> {
+        let Some(left) = self.rest.consumers.checked_sub(1) else { return Ok(Stage::Groups) };
+        self.rest.consumers = left;
+        self.source.string(self.bytes)?;
+        let seen = self.time()?;
+        let active = if self.code == TIMED { self.time()? } else { seen };
+        let active = (active.0 >= 0).then_some(active);
+        packed.push_piece(Piece::Consumer { name: self.bytes, seen, active, pending: 0 });
+        let pending = self.source.len()?;
+        let Some(unowned) = self.rest.unowned.checked_sub(pending) else {
+            return self.bad("a consumer of a stream with more entries than are pending");
+        };
+        self.rest.unowned = unowned;
+        Ok(Stage::Owned(pending))
+    }
+}
+
+fn unraw(bytes: [u8; ID]) -> StreamId {
+    let number = u128::from_be_bytes(bytes);
+    StreamId { millis: (number >> 64) as u64, sequence: number as u64 }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,182 @@
+use keyspace::{Detached, Found, Key, Keyspace, Kind, Limits, Packed, Stream, Value};
+use proptest::prelude::*;
+
+use super::*;
+use crate::dump::{RestoreError, Restored, dump, restore};
+
+/// Made by Redis 7.0.15: XADD of `a 1 b two` as 1-1, `a 300 b -5` as 1-2, `c 1` as 5-0, XDEL of 1-2.
+const OF_REDIS: &[u8] = b"\x13\x01\x10\0\0\0\0\0\0\0\x01\0\0\0\0\0\0\0\x01@BB\0\0\0\x19\0\x02\x01\x01\x01\x02\x01\x81a\
+    \x02\x81b\x02\0\x01\x02\x01\0\x01\0\x01\x01\x01\x83two\x04\x05\x01\x03\x01\0\x01\x01\x01\xc1,\x02\xdf\xfb\x02\x05\
+    \x01\0\x01\x04\x01\xdf\xff\x02\x01\x01\x81c\x02\x01\x01\x06\x01\xff\x02\x05\0\x01\x01\x01\x02\x03\0\n\0`\xa96\"\xd9\
+    \xac\xc4l";
+/// The same with a group `g`, whose consumer alice has 1-1 and bob 5-0, and a group `h` at 3 that has read seven.
+const WITH_GROUPS: &[u8] = b"\x13\x01\x10\0\0\0\0\0\0\0\x01\0\0\0\0\0\0\0\x01@BB\0\0\0\x19\0\x02\x01\x01\x01\x02\x01\
+    \x81a\x02\x81b\x02\0\x01\x02\x01\0\x01\0\x01\x01\x01\x83two\x04\x05\x01\x03\x01\0\x01\x01\x01\xc1,\x02\xdf\xfb\x02\
+    \x05\x01\0\x01\x04\x01\xdf\xff\x02\x01\x01\x81c\x02\x01\x01\x06\x01\xff\x02\x05\0\x01\x01\x01\x02\x03\x02\x01g\x05\
+    \0\x03\x02\0\0\0\0\0\0\0\x01\0\0\0\0\0\0\0\x01\xd0\x07\0\0\0\0\0\0\x02\0\0\0\0\0\0\0\x05\0\0\0\0\0\0\0\0\xe8\x03\0\0\
+    \0\0\0\0\t\x02\x05alice\xa3N5\x05\xa2\x01\0\0\x01\0\0\0\0\0\0\0\x01\0\0\0\0\0\0\0\x01\x03bob\x9dN5\x05\xa2\x01\0\0\
+    \x01\0\0\0\0\0\0\0\x05\0\0\0\0\0\0\0\0\x01h\x03\0\x07\0\0\n\0<\x97$\x0eit\xc6\x13";
+/// Made in the same way by Valkey 9.1.
+const OF_VALKEY: &[u8] = b"\x15\x01\x10\0\0\0\0\0\0\0\x01\0\0\0\0\0\0\0\x01@BB\0\0\0\x19\0\x02\x01\x01\x01\x02\x01\x81a\
+    \x02\x81b\x02\0\x01\x02\x01\0\x01\0\x01\x01\x01\x83two\x04\x05\x01\x03\x01\0\x01\x01\x01\xc1,\x02\xdf\xfb\x02\x05\
+    \x01\0\x01\x04\x01\xdf\xff\x02\x01\x01\x81c\x02\x01\x01\x06\x01\xff\x02\x05\0\x01\x01\x01\x02\x03\x02\x01g\x05\0\
+    \x03\x02\0\0\0\0\0\0\0\x01\0\0\0\0\0\0\0\x01\xd0\x07\0\0\0\0\0\0\x02\0\0\0\0\0\0\0\x05\0\0\0\0\0\0\0\0\xe8\x03\0\0\0\
+    \0\0\0\t\x02\x05alice\x89Q5\x05\xa2\x01\0\0\x89Q5\x05\xa2\x01\0\0\x01\0\0\0\0\0\0\0\x01\0\0\0\0\0\0\0\x01\x03bobwQ5\
+    \x05\xa2\x01\0\0wQ5\x05\xa2\x01\0\0\x01\0\0\0\0\0\0\0\x05\0\0\0\0\0\0\0\0\x01h\x03\0\x07\0\0P\0^6\x94n~L\r<";
+
+/// Stores what a payload holds, and gives `then` the value.
+fn stored<R>(payload: &[u8], then: impl FnOnce(&Value<'_>) -> R) -> Result<R, RestoreError> {
+    let keyspace = Keyspace::new(1, 1);
+    let key: Key<'_> = keyspace.key(b"key");
+    let mut slot = keyspace.lock(key.slot());
+    let mut buffer = ValueBuffer::new();
+    let place = match restore(payload, 1 << 29, Limits::default(), &mut buffer)? {
+        Restored::Whole(value) => slot.table(0).insert(&key, value, None),
+        Restored::Large(value) => slot.table(0).attach(&key, value, None),
+    };
+    assert!(matches!(slot.table(0).find(&key, Millis(0)), Found::Live(_)));
+    Ok(then(&slot.table(0).value(place)))
+}
+
+fn stream_of(payload: &[u8]) -> Result<Stream, RestoreError> {
+    stored(payload, |value| match value {
+        Value::Stream(stream) => stream.read().into_owned(),
+        _ => panic!("a stream was stored"),
+    })
+}
+
+fn dumped(stream: &Stream) -> Vec<u8> {
+    let keyspace = Keyspace::new(1, 1);
+    let key = keyspace.key(b"key");
+    let mut slot = keyspace.lock(key.slot());
+    let place = slot.table(0).insert(&key, Packed::empty(Kind::Stream), None);
+    let (place, ()) = slot.table(0).edit_stream(place, &key, |empty| *empty = stream.clone());
+    dump(&slot.table(0).value(place), Dialect::Redis, true)
+}
+
+fn id(millis: u64, sequence: u64) -> StreamId {
+    StreamId { millis, sequence }
+}
+
+#[test]
+fn payloads_are_those_of_redis() {
+    for payload in [OF_REDIS, WITH_GROUPS] {
+        let again = stored(payload, |value| dump(value, Dialect::Redis, true)).expect("it is sound");
+        assert_eq!(again, payload);
+    }
+    let stream = stream_of(OF_REDIS).expect("it is sound");
+    let ids: Vec<_> = stream.range(StreamId::MIN, StreamId::MAX).map(|entry| entry.id).collect();
+    assert_eq!(ids, [id(1, 1), id(5, 0)]);
+    assert_eq!(stream.head(), Head { len: 2, last: id(5, 0), max_deleted: id(1, 2), added: 3 });
+}
+
+#[test]
+fn groups_are_read_as_redis_and_valkey_write_them() {
+    for (payload, active) in [(WITH_GROUPS, 1_795_383_709_347), (OF_VALKEY, 1_795_383_710_089)] {
+        let stream = stream_of(payload).expect("it is sound");
+        let group = stream.group(b"g").expect("it is there");
+        assert_eq!((group.last, group.read), (id(5, 0), Some(3)));
+        let pending: Vec<_> = group
+            .pending_from(StreamId::MIN)
+            .map(|(id, pending)| (id, pending.consumer.to_vec(), pending.delivered.0, pending.count))
+            .collect();
+        let expected = [(id(1, 1), b"alice".to_vec(), 2000, 2), (id(5, 0), b"bob".to_vec(), 1000, 9)];
+        assert_eq!(pending, expected);
+        let alice = group.consumer(b"alice").expect("it is there");
+        assert_eq!((alice.seen, alice.active), (Millis(active), Some(Millis(active))));
+        let other = stream.group(b"h").expect("it is there");
+        assert_eq!((other.last, other.read, other.consumer_count()), (id(3, 0), Some(7), 0));
+    }
+}
+
+#[test]
+fn a_large_stream_comes_in_parts_and_has_all_it_had() {
+    let mut stream = Stream::default();
+    let bounds = Limits::default().stream;
+    let long = [b'x'; 200];
+    for number in 1..5000u64 {
+        stream.append(id(number, 0), &[b"number", number.to_string().as_bytes(), b"text", &long], bounds);
+    }
+    let mut group = keyspace::Group::new(id(4000, 0), Some(4000));
+    let names: Vec<std::sync::Arc<[u8]>> = vec![(*b"a").into(), (*b"b").into()];
+    names.iter().for_each(|name| drop(group.create_consumer(name, Millis(5))));
+    for number in 1..=4000u64 {
+        group.assign(id(number, 0), &names[(number % 2) as usize], Millis(7), number);
+    }
+    stream.insert_group(b"g", group);
+    let payload = dumped(&stream);
+    let again = stream_of(&payload).expect("it is sound");
+    assert_eq!(again.head(), stream.head());
+    let entries = |stream: &Stream| {
+        stream.range(StreamId::MIN, StreamId::MAX).map(|entry| entry.id).collect::<Vec<_>>()
+    };
+    assert_eq!(entries(&again), entries(&stream));
+    let of_b = again.group(b"g").and_then(|group| group.consumer(b"b")).expect("it is there");
+    assert_eq!(of_b.pending_len(), 2000);
+    assert_eq!(dumped(&again), payload);
+}
+
+/// Whatever is changed in a payload whose checksum is right: an error, or a stream that can be read and written.
+fn is_harmless(body: &[u8]) {
+    let mut buffer = ValueBuffer::new();
+    let mut source = Source::new(&body[1..], 64, 1 << 20, false);
+    if super::super::read(body[0], &mut source, &mut buffer).is_err() || buffer.value().kind() != Kind::Stream
+    {
+        return;
+    }
+    let mut large = Detached::large(Kind::Stream);
+    loop {
+        if !large.add(buffer.value(), &Limits::default()) {
+            return;
+        }
+        if !buffer.is_part() {
+            break;
+        }
+        if super::super::read_more(&mut source, &mut buffer).is_err() {
+            return;
+        }
+    }
+    let keyspace = Keyspace::new(1, 1);
+    let key = keyspace.key(b"key");
+    let mut slot = keyspace.lock(key.slot());
+    let place = slot.table(0).attach(&key, large, None);
+    let again = dump(&slot.table(0).value(place), Dialect::Redis, true);
+    assert!(stream_of(&again).is_ok(), "{body:?}");
+}
+
+#[test]
+fn a_payload_that_is_cut_anywhere_is_refused() {
+    let body = &WITH_GROUPS[1..WITH_GROUPS.len() - 10];
+    for end in 0..body.len() {
+        let mut source = Source::new(&body[..end], 64, 1 << 20, false);
+        assert!(super::super::read(COUNTED, &mut source, &mut ValueBuffer::new()).is_err(), "cut at {end}");
+    }
+}
+
+#[test]
+fn what_does_not_fit_together_is_refused() {
+    let body = &OF_REDIS[..OF_REDIS.len() - 10];
+    let head = body.len() - 9;
+    // The number of entries, the last id below the last entry.
+    for (at, with) in [(head, 3), (head + 1, 4), (1, 0), (2, 15)] {
+        let mut wrong = body.to_vec();
+        wrong[at] = with;
+        let mut source = Source::new(&wrong[1..], 64, 1 << 20, false);
+        let read = super::super::read(COUNTED, &mut source, &mut ValueBuffer::new());
+        assert!(read.is_err(), "{with} at {at}");
+    }
+}
+
+proptest! {
+    #[test]
+    fn no_change_of_a_payload_makes_it_panic(
+        changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..4),
+    ) {
+        let mut body = WITH_GROUPS[..WITH_GROUPS.len() - 10].to_vec();
+        for (at, with) in changes {
+            let at = at.index(body.len() - 1) + 1;
+            body[at] = with;
+        }
+        is_harmless(&body);
+    }
+}
