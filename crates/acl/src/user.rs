@@ -156,6 +156,12 @@ impl User {
         self.selectors().any(Selector::opens_all_keys)
     }
 
+    /// Whether anybody can log in as the user.
+    #[must_use]
+    pub fn is_enabled(&self) -> bool {
+        self.enabled
+    }
+
     /// Whether whoever comes is this user without a word.
     #[must_use]
     pub fn is_open(&self) -> bool {

@@ -10,23 +10,11 @@ struct Unbuilt {
 }
 
 /// Without these the server would not be what its owner relies on: it does not start.
-const REFUSED: &[Unbuilt] = &[
-    Unbuilt {
-        name: "tls-port",
-        is_asked_for: |value| value != "0",
-        reason: "'tls-port' is not supported yet: this version speaks no TLS. Say 'tls-port 0'",
-    },
-    Unbuilt {
-        name: "tls-replication",
-        is_asked_for: |value| value == "yes",
-        reason: "'tls-replication yes' is not supported yet: this version speaks no TLS",
-    },
-    Unbuilt {
-        name: "tls-cluster",
-        is_asked_for: |value| value == "yes",
-        reason: "'tls-cluster yes' is not supported yet: this version speaks no TLS",
-    },
-];
+const REFUSED: &[Unbuilt] = &[Unbuilt {
+    name: "tls-auth-clients-user",
+    is_asked_for: |value| value == "URI",
+    reason: "'tls-auth-clients-user URI' is not supported yet: a certificate names its user by its CN",
+}];
 
 /// What these ask for is not there yet. Where one differs from its default, the log says so.
 const WITHOUT_EFFECT: &[&str] = &[
@@ -76,6 +64,7 @@ const WITHOUT_EFFECT: &[&str] = &[
     "set-proc-title",
     "slot-migration-max-failover-repl-bytes",
     "socket-mark-id",
+    "tls-auto-reload-interval",
     "unixsocketgroup",
     "use-exit-on-panic",
     "watchdog-period",
@@ -104,29 +93,8 @@ const WITHOUT_PURPOSE: &[(&str, &[&str])] = &[
         &["replica-lazy-flush"],
     ),
     (
-        "there is no TLS (tls-port, tls-replication, tls-cluster)",
-        &[
-            "max-new-tls-connections-per-cycle",
-            "tls-auth-clients",
-            "tls-auth-clients-user",
-            "tls-auto-reload-interval",
-            "tls-ca-cert-dir",
-            "tls-ca-cert-file",
-            "tls-cert-file",
-            "tls-ciphers",
-            "tls-ciphersuites",
-            "tls-client-cert-file",
-            "tls-client-key-file",
-            "tls-client-key-file-pass",
-            "tls-dh-params-file",
-            "tls-key-file",
-            "tls-key-file-pass",
-            "tls-prefer-server-ciphers",
-            "tls-protocols",
-            "tls-session-cache-size",
-            "tls-session-cache-timeout",
-            "tls-session-caching",
-        ],
+        "keys are agreed on by elliptic curves alone, and a session is kept until newer ones need its room",
+        &["tls-dh-params-file", "tls-session-cache-timeout"],
     ),
     (
         "every worker reads, looks keys up ahead and accepts at its own pace",
@@ -135,6 +103,7 @@ const WITHOUT_PURPOSE: &[(&str, &[&str])] = &[
             "io-threads-always-active",
             "io-threads-do-reads",
             "max-new-connections-per-cycle",
+            "max-new-tls-connections-per-cycle",
             "min-io-threads-avoid-copy-reply",
             "min-string-size-avoid-copy-reply",
             "min-string-size-avoid-copy-reply-threaded",

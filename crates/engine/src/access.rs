@@ -255,6 +255,18 @@ impl Engine {
         Ok(())
     }
 
+    /// Makes the session's client the user of the name in its certificate, if there is one who may log in.
+    pub fn log_in_by_certificate(&self, session: &mut Session, now: Millis, name: &[u8]) {
+        let user = self.users.read().find(name).filter(|user| user.is_enabled()).cloned();
+        match user {
+            Some(user) => session.become_user(name, user),
+            None => {
+                let what = (Reason::Certificate, b"tls-cert".to_vec(), name.to_vec());
+                self.note(session, now, "toplevel", what);
+            }
+        }
+    }
+
     /// The session's client is nobody in particular again, as when it connected.
     pub(crate) fn log_out(&self, session: &mut Session) {
         let user = self.users.read().default_user().clone();

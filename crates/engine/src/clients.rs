@@ -126,6 +126,8 @@ pub struct Link {
     pub descriptor: i32,
     /// Whether it is a unix socket.
     pub unix_socket: bool,
+    /// Whether it speaks TLS.
+    pub tls: bool,
     /// Whether the client is on this machine.
     pub local: bool,
 }

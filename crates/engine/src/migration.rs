@@ -83,7 +83,7 @@ impl Engine {
             Ownership::Mine | Ownership::Migrating | Ownership::Importing => Ok(()),
             other => {
                 let access = Access { asking: false, replica_read: false, keys: 1, missing: 0 };
-                self.check_route(&topology.load(), slot, other, access)
+                self.check_route(&topology.load(), slot, other, access, false)
             }
         }
     }

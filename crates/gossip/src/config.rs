@@ -42,6 +42,11 @@ pub struct Announce {
     pub port: u16,
     /// The TLS port, or 0.
     pub tls_port: u16,
+    /// Nodes speak TLS with each other (`tls-cluster`): the TLS port stands where else the other one stands, on the wire
+    /// and in `nodes.conf`.
+    pub tls_cluster: bool,
+    /// Replicas speak TLS with their masters (`tls-replication`).
+    pub tls_replication: bool,
     /// The port of the bus.
     pub bus_port: u16,
     /// `cluster-announce-hostname`, or empty.

@@ -365,8 +365,12 @@ impl Gossip {
         let no_failover = self.config.replica_no_failover;
         let me = self.myself_mut();
         me.address.ip = announce.ip.or(me.address.ip);
-        me.address.port = announce.port;
-        me.address.other_port = announce.tls_port;
+        let (first, other) = if announce.tls_cluster {
+            (announce.tls_port, announce.port)
+        } else {
+            (announce.port, announce.tls_port)
+        };
+        (me.address.port, me.address.other_port) = (first, other);
         me.address.bus_port = announce.bus_port;
         me.hostname = announce.hostname;
         me.human_name = announce.human_name;

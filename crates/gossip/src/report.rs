@@ -6,6 +6,7 @@ use std::fmt::Write;
 use clock::{Instant, Millis};
 use slot_routing::{Endpoint, Epoch, Member, NodeId, Slot, Topology};
 
+use crate::Address;
 use crate::commands::CommandError;
 use crate::contract::LinkId;
 use crate::machine::Gossip;
@@ -238,14 +239,15 @@ impl Gossip {
             return None;
         }
         let me = node.id == self.me;
+        let (port, tls_port) = self.client_ports(&node.address);
         Some(Member {
             id: node.id,
             shard: node.shard,
             endpoint: Endpoint {
                 ip: node.address.ip.map_or_else(String::new, |ip| ip.to_string()),
                 hostname: node.hostname.clone(),
-                port: node.address.port,
-                tls_port: node.address.other_port,
+                port,
+                tls_port,
                 bus_port: node.address.bus_port,
             },
             role,
@@ -254,6 +256,15 @@ impl Gossip {
             failed: node.has_failed(),
             suspected: node.is_suspected(),
         })
+    }
+
+    /// A node's ports for clients, that for TLS second; 0 where there is none.
+    pub(crate) fn client_ports(&self, address: &Address) -> (u16, u16) {
+        if self.config.announce.tls_cluster {
+            (address.other_port, address.port)
+        } else {
+            (address.port, address.other_port)
+        }
     }
 
     /// The shard that this node belongs to.

@@ -88,7 +88,9 @@ impl Gossip {
         }
         let Some(master) = me.master().and_then(|id| self.nodes.get(&id)) else { return };
         let Some(ip) = master.address.ip else { return };
-        let target = (master.id, ip, master.address.port);
+        let (port, tls_port) = self.client_ports(&master.address);
+        let port = if self.config.announce.tls_replication && tls_port != 0 { tls_port } else { port };
+        let target = (master.id, ip, port);
         if self.following.0 != Some(target) {
             self.following.0 = Some(target);
             self.out.push(Action::BecomeReplica { master: target.0, ip, port: target.2 });

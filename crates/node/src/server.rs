@@ -52,7 +52,9 @@ pub(crate) struct Server {
 impl Server {
     pub(crate) fn new(engine: Engine, config: Config, identity: Identity, log: Arc<SharedLog>) -> Arc<Self> {
         let (engine, config) = (Arc::new(engine), Arc::new(config));
-        let replication = Arc::new(Replication::new(engine.clone(), config.clone(), log.clone()));
+        let door = Arc::new(Door::new(config.clone(), engine.clone()));
+        let replication =
+            Arc::new(Replication::new(engine.clone(), config.clone(), door.tls.clone(), log.clone()));
         let durability = Durability::new(
             engine.clone(),
             config.clone(),
@@ -60,7 +62,6 @@ impl Server {
             replication.applied.clone(),
             (replication.commit_point.clone(), replication.synced_further.clone()),
         );
-        let door = Arc::new(Door::new(config.clone(), engine.clone()));
         let pauses = Arc::new(PauseGate::new(engine.clone()));
         let failover = Failover::new(engine.clone(), config.clone(), replication.clone(), pauses.clone());
         let housekeeping =

@@ -24,6 +24,17 @@ pub struct Endpoint {
     pub bus_port: u16,
 }
 
+impl Endpoint {
+    /// The port for clients like one that speaks TLS, or does not. A node may have only one of them.
+    #[must_use]
+    pub fn port_for(&self, tls: bool) -> u16 {
+        match (tls, self.port, self.tls_port) {
+            (true, port, 0) | (false, port @ 1.., _) => port,
+            (_, _, port) => port,
+        }
+    }
+}
+
 /// What a node is to its shard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {

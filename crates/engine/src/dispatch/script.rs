@@ -427,7 +427,8 @@ impl Reached<'_, '_> {
             let Context { session, slots: locked, now, .. } = &mut *self.context;
             let access = engine.access(session, args, entry, session.asking, locked, *now);
             let ownership = locked.slot(*first).ownership();
-            let routed = engine.check_route(&topology.load(), *first, ownership, access);
+            let tls = session.client.link.tls;
+            let routed = engine.check_route(&topology.load(), *first, ownership, access, tls);
             if crosses || routed.is_err() {
                 return Err(denied("ERR Script attempted to access a non local key in a cluster node"));
             }

@@ -118,7 +118,8 @@ impl Engine {
     ) -> Result<(), CommandError> {
         let Context { session, slots, now, .. } = context;
         let access = self.access(session, args, entry, asked, slots, *now);
-        self.check_route(topology, slot, slots.slot(slot).ownership(), access)
+        let tls = session.client.link.tls;
+        self.check_route(topology, slot, slots.slot(slot).ownership(), access, tls)
     }
 
     /// Locks the slots of a command that has not one key at a fixed place; says which of them it is routed by.
@@ -185,17 +186,20 @@ impl Engine {
         access
     }
 
+    /// Whether the slot is served here, for a client that speaks TLS or does not.
     pub(crate) fn check_route(
         &self,
         topology: &Topology,
         slot: Slot,
         ownership: Ownership,
         access: Access,
+        tls: bool,
     ) -> Result<(), CommandError> {
         let redirect = |ask: bool, target: Option<&Member>| match target {
             Some(target) => {
                 let endpoint = &target.endpoint;
-                Err(CommandError::Redirect { ask, slot, host: endpoint.ip.clone(), port: endpoint.port })
+                let port = endpoint.port_for(tls);
+                Err(CommandError::Redirect { ask, slot, host: endpoint.ip.clone(), port })
             }
             None => Err(CommandError::SlotNotServed),
         };

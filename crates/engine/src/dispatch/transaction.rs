@@ -233,7 +233,7 @@ impl Engine {
                 whole.keys += access.keys;
                 whole.missing += access.missing;
             }
-            self.check_route(&topology.load(), slot, ownership, whole)?;
+            self.check_route(&topology.load(), slot, ownership, whole, session.client.link.tls)?;
         }
         Ok(locked)
     }

@@ -18,6 +18,7 @@ use super::held::{Held, Waiting};
 use super::links::{self, LinkEvent, Links};
 use super::{Answer, Ask, Prepared, options, publish};
 use crate::net::dialer::Dialer;
+use crate::net::tls::Side;
 use crate::net::transport::Options;
 use crate::replication::MasterAddress;
 use crate::server::Server;
@@ -80,6 +81,10 @@ impl Driver {
         let keepalive = Some(2 * gossip.config().node_timeout);
         for listener in crate::net::listener::open(&config.text("bind"), port, 511, "cluster")? {
             let options = Options { nodelay: true, keepalive };
+            let listener = match config.switch("tls-cluster") {
+                true => listener.with_tls(&server.door.tls, Side::Bus),
+                false => listener,
+            };
             tokio::spawn(links::listen(listener, options, sender.clone()));
         }
         let (report, done) = mpsc::unbounded_channel();
@@ -351,7 +356,7 @@ impl Driver {
         match action {
             Action::Connect { link, ip, port } => {
                 let patience = self.gossip.config().node_timeout;
-                let dialer = Dialer::new(&self.server.config);
+                let dialer = Dialer::for_links(&self.server.config, &self.server.door.tls, "tls-cluster");
                 self.links.connect(link, SocketAddr::new(ip, port), patience, dialer);
             }
             Action::Close { link } => self.links.close(link),

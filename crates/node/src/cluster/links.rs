@@ -12,10 +12,11 @@ use std::time::Duration;
 use gossip::LinkId;
 use gossip::wire::{self, Packet};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf};
-use tokio::sync::mpsc;
+use tokio::sync::{Semaphore, mpsc};
 use tokio::task::AbortHandle;
 
 use crate::net::dialer::Dialer;
+use crate::net::tls::HANDSHAKE_TIMEOUT;
 use crate::net::transport::{Listener, Options, Stream};
 
 /// What happened on a link.
@@ -30,6 +31,8 @@ pub(super) enum LinkEvent {
 
 /// Packets that wait for the driver; a sender beyond that waits.
 pub(super) const WAITING_EVENTS: usize = 1024;
+/// Peers that have connected and have not agreed on how to speak.
+const MOST_STRANGERS: usize = 256;
 /// What may wait for a peer where `cluster-link-sendbuf-limit` sets no bound.
 const MOST_QUEUED: usize = 256 << 20;
 
@@ -140,16 +143,36 @@ impl Links {
 
 /// Accepts links of peers for ever.
 pub(super) async fn listen(listener: Listener, options: Options, events: mpsc::Sender<LinkEvent>) {
+    let strangers = Arc::new(Semaphore::new(MOST_STRANGERS));
     loop {
         let (stream, _) = listener.accept("cluster node").await;
         let Ok(Some((peer, local))) = stream.addresses() else { continue };
         if stream.set_options(options).is_err() {
             continue;
         }
-        let event = LinkEvent::Accepted { peer: peer.ip(), local: local.ip(), stream };
-        if events.send(event).await.is_err() {
-            return;
-        }
+        let events = events.clone();
+        let Ok(permit) = strangers.clone().try_acquire_owned() else {
+            tracing::warn!(
+                "Too many nodes are about to say who they are: a link from {} is closed",
+                peer.ip()
+            );
+            continue;
+        };
+        tokio::spawn(async move {
+            let mut stream = stream;
+            let agreed = tokio::time::timeout(HANDSHAKE_TIMEOUT, stream.handshake()).await;
+            drop(permit);
+            match agreed.unwrap_or_else(|_| Err(std::io::ErrorKind::TimedOut.into())) {
+                Ok(()) => {
+                    let event = LinkEvent::Accepted { peer: peer.ip(), local: local.ip(), stream };
+                    // Without a driver there is nobody to tell.
+                    let _ = events.send(event).await;
+                }
+                Err(error) => {
+                    tracing::warn!("Error accepting cluster node connection from {}: {error}", peer.ip())
+                }
+            }
+        });
     }
 }
 

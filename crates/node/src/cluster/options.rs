@@ -15,13 +15,18 @@ const SHORTEST_TIMEOUT: Duration = Duration::from_millis(10);
 /// The port that the bus listens on.
 pub(crate) fn bus_port(config: &Config) -> Result<u16> {
     match config.port("cluster-port") {
-        0 => config.port("port").checked_add(BUS_OFFSET).context(
+        0 => base_port(config).checked_add(BUS_OFFSET).context(
             "Redis port number too high for cluster mode. The cluster communication port, which is \
              calculated by adding 10,000 to the data port, is greater than 65535. Setting the port number to \
              a lower value, or explicitly setting the 'cluster-port' value is required.",
         ),
         port => Ok(port),
     }
+}
+
+/// The port of those that the bus's port is counted from.
+fn base_port(config: &Config) -> u16 {
+    config.port(if config.switch("tls-cluster") { "tls-port" } else { "port" })
 }
 
 pub(super) fn read(config: &Config) -> Result<gossip::Config> {
@@ -52,7 +57,9 @@ fn announce(config: &Config) -> Result<Announce> {
         // An empty text is none; what is no address, CONFIG SET refuses.
         ip: config.text("cluster-announce-ip").parse().ok(),
         port: or("cluster-announce-port", config.port("port")),
-        tls_port: config.port("cluster-announce-tls-port"),
+        tls_port: or("cluster-announce-tls-port", config.port("tls-port")),
+        tls_cluster: config.switch("tls-cluster"),
+        tls_replication: config.switch("tls-replication"),
         bus_port: or("cluster-announce-bus-port", bus_port(config)?),
         hostname: config.text("cluster-announce-hostname"),
         human_name: config.text("cluster-announce-human-nodename"),

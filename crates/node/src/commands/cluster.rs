@@ -14,7 +14,7 @@ use crate::server::Server;
 /// Carries out a CLUSTER command and writes its reply.
 pub(crate) async fn run(connection: &mut Connection, command: ClusterCommand, args: Args<'_>) {
     let server = connection.server.clone();
-    let protocol = connection.session.protocol;
+    let (protocol, tls) = (connection.session.protocol, connection.session.client.link.tls);
     let Some(cluster) = server.cluster.get().cloned() else {
         let mut reply = Writer::new(connection.output(), protocol);
         return reply.error("ERR This instance has cluster support disabled");
@@ -22,7 +22,7 @@ pub(crate) async fn run(connection: &mut Connection, command: ClusterCommand, ar
     let mut out = Vec::new();
     let mut reply = Writer::new(&mut out, protocol);
     // While the server stops there is nobody to answer; the connection closes.
-    let _ = answer(&server, &cluster, command, args, &mut reply).await;
+    let _ = answer(&server, &cluster, command, args, tls, &mut reply).await;
     connection.output().extend_from_slice(&out);
 }
 
@@ -31,6 +31,7 @@ async fn answer(
     cluster: &Cluster,
     command: ClusterCommand,
     args: Args<'_>,
+    tls: bool,
     reply: &mut Writer<'_>,
 ) -> Option<()> {
     let words: Vec<String> = args.iter().map(|word| String::from_utf8_lossy(word).into_owned()).collect();
@@ -55,7 +56,7 @@ async fn answer(
         ClusterCommand::Links => links(cluster, reply).await?,
         ClusterCommand::Slots => {
             let view = cluster.look(|driver| driver.gossip.topology()).await?;
-            topology::slots(&server.config.text("cluster-preferred-endpoint-type"), &view, reply);
+            topology::slots(&server.config.text("cluster-preferred-endpoint-type"), tls, &view, reply);
         }
         ClusterCommand::Shards => {
             let view = cluster.look(|driver| driver.gossip.topology()).await?;

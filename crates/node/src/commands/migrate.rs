@@ -170,7 +170,7 @@ impl Migration {
         if parcels.is_empty() {
             return Ok("NOKEY");
         }
-        let dialer = Dialer::new(&server.config);
+        let dialer = Dialer::for_links(&server.config, &server.door.tls, "tls-cluster");
         let mut target = Target::reach(&server.migration_targets, &dialer, &self.place, self.timeout).await?;
         if target.is_at(&server.door.listeners) {
             // In Redis, which serves nobody meanwhile, no answer comes.

@@ -79,8 +79,7 @@ pub(crate) enum Waited<T> {
 }
 
 impl Connection {
-    pub(crate) fn new(server: Arc<Server>, socket: Socket) -> io::Result<Self> {
-        let stream = Stream::open(socket)?;
+    pub(crate) fn new(server: Arc<Server>, stream: Stream) -> io::Result<Self> {
         let link = stream.link()?;
         let authenticated = server.engine.is_open();
         let waker = Arc::new(OnceLock::<Waker>::new());
@@ -91,7 +90,12 @@ impl Connection {
             }
         };
         let client = server.engine.clients.connect(link, crate::process::time::now(), Box::new(wake));
-        let session = Session::of(client, Origin::Client, authenticated);
+        let mut session = Session::of(client, Origin::Client, authenticated);
+        if server.config.text("tls-auth-clients-user") == "CN"
+            && let Some(name) = stream.peer_name()
+        {
+            server.engine.log_in_by_certificate(&mut session, crate::process::time::now(), name.as_bytes());
+        }
         Ok(Self {
             server,
             session,
@@ -495,7 +499,10 @@ impl Connection {
             }
         }
         self.session.client.over_soft_limit.store(0, Ordering::Relaxed);
-        Ok(())
+        match Pin::new(&mut self.stream).poll_flush(context) {
+            Poll::Ready(flushed) => flushed,
+            Poll::Pending => Ok(()),
+        }
     }
 
     /// The limit of what may wait to be sent to this client.
@@ -565,6 +572,7 @@ fn poll_release(output: &mut Output, point: &CommitPoint, client: u64, context: 
 
 impl Drop for Connection {
     fn drop(&mut self) {
+        self.stream.say_goodbye();
         if self.output.held_until().is_some() {
             self.server.replication.commit_point.forget(self.session.id);
         }

@@ -3,19 +3,24 @@
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 use std::time::Duration;
 
 use config::Config;
-use tokio::net::{TcpSocket, ToSocketAddrs, lookup_host};
+use rustls::ClientConfig;
+use tokio::net::{TcpSocket, TcpStream, ToSocketAddrs, lookup_host};
 
+use super::tls::{Tls, TlsStream};
 use super::transport::{Options, Stream};
 
 /// Makes connections as the configuration wants them: where from, and with which options.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub(crate) struct Dialer {
     /// The address to come from (`bind-source-addr`). As in Redis, without it where that does not work.
     source: Option<String>,
     options: Options,
+    /// How to speak TLS, if that is to be spoken.
+    tls: Option<Arc<ClientConfig>>,
 }
 
 /// Why there is no connection.
@@ -49,17 +54,30 @@ impl From<io::Error> for DialError {
 impl Dialer {
     pub(crate) fn new(config: &Config) -> Self {
         let source = Some(config.text("bind-source-addr")).filter(|source| !source.is_empty());
-        Self { source, options: Options::new(config) }
+        Self { source, options: Options::new(config), tls: None }
+    }
+
+    /// One that speaks TLS if the switch of that name says so (`tls-replication`, `tls-cluster`).
+    pub(crate) fn for_links(config: &Config, tls: &Tls, switch: &str) -> Self {
+        let tls = if config.switch(switch) { tls.dialling() } else { None };
+        Self { tls, ..Self::new(config) }
     }
 
     /// Connects to the first address of `to` that takes the connection, within `patience` in all.
     pub(crate) async fn dial(&self, to: impl ToSocketAddrs, patience: Duration) -> Result<Stream, DialError> {
-        let connected = tokio::time::timeout(patience, self.connect(to)).await;
+        let connected = tokio::time::timeout(patience, self.meet(to)).await;
         let stream = connected.map_err(|_| DialError::TimedOut)??;
         // Without its options it is only slower.
         if let Err(error) = stream.set_options(self.options) {
             tracing::debug!("A connection to another server may be slow: {error}");
         }
+        Ok(stream)
+    }
+
+    /// Connects, and agrees on how to speak.
+    async fn meet(&self, to: impl ToSocketAddrs) -> io::Result<Stream> {
+        let mut stream = self.connect(to).await?;
+        stream.handshake().await?;
         Ok(stream)
     }
 
@@ -80,11 +98,18 @@ impl Dialer {
             let (socket, from) = (new_socket()?, source_address(source, address.is_ipv6()).await);
             let bound = from.and_then(|ip| socket.bind(SocketAddr::new(ip, 0)));
             match bound {
-                Ok(()) => return socket.connect(address).await.map(Stream::Tcp),
+                Ok(()) => return self.wrap(socket.connect(address).await?),
                 Err(error) => tracing::debug!("Connecting to {address} not from {source}: {error}"),
             }
         }
-        new_socket()?.connect(address).await.map(Stream::Tcp)
+        self.wrap(new_socket()?.connect(address).await?)
+    }
+
+    fn wrap(&self, stream: TcpStream) -> io::Result<Stream> {
+        match &self.tls {
+            Some(config) => Ok(Stream::Tls(Box::new(TlsStream::dialled(stream, config.clone())?))),
+            None => Ok(Stream::Tcp(stream)),
+        }
     }
 }
 

@@ -9,6 +9,7 @@ use engine::{Client, ClientKind, Engine};
 use parking_lot::Mutex;
 
 use crate::net::listener::Listeners;
+use crate::net::tls::Tls;
 use crate::process::totals::Traffic;
 
 /// What is shared by the sockets that listen and the connections that came in by them.
@@ -17,6 +18,7 @@ pub(crate) struct Door {
     pub(super) config: Arc<Config>,
     /// Knows whether a password is asked for.
     pub(super) engine: Arc<Engine>,
+    pub(crate) tls: Arc<Tls>,
     pub(crate) limits: Limits,
     pub(crate) network: NetworkStats,
     /// How many clients are connected.
@@ -31,6 +33,7 @@ impl Door {
         Self {
             config,
             engine,
+            tls: Arc::default(),
             limits: Limits::default(),
             network: NetworkStats::default(),
             connected: AtomicUsize::new(0),

@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 
 use anyhow::{Context as _, Result, anyhow, bail};
+use config::Config;
 use parking_lot::Mutex;
 use socket2::{Domain, Protocol, Type};
 use tokio::net::{TcpListener, UnixListener};
@@ -14,6 +15,7 @@ use tokio::sync::mpsc::UnboundedSender;
 use tokio::task::JoinHandle;
 
 use crate::net::door::Door;
+use crate::net::tls::Side;
 use crate::net::transport::{Listener, Options, Socket, Stream};
 
 pub(crate) const PROTECTED: &str = "-DENIED Redis is running in protected mode because protected mode is enabled and no \
@@ -126,22 +128,35 @@ fn leads_to(bound: SocketAddr, local: SocketAddr, peer: SocketAddr) -> bool {
     here && peer.port() == bound.port()
 }
 
+/// Where TCP clients come in, 0 where they do not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Ports {
+    pub(crate) plain: u16,
+    pub(crate) tls: u16,
+}
+
+impl Ports {
+    pub(crate) fn of(config: &Config) -> Self {
+        Self { plain: config.port("port"), tls: config.port("tls-port") }
+    }
+}
+
 impl Door {
-    /// Listens on `addresses` and `port` (0: nowhere) in place of where TCP clients came in so far.
-    pub(crate) async fn listen_tcp(self: &Arc<Self>, addresses: &str, port: u16) -> Result<()> {
+    /// Listens on `addresses` and these ports (0: nowhere) in place of where TCP clients came in so far.
+    pub(crate) async fn listen_tcp(self: &Arc<Self>, addresses: &str, ports: Ports) -> Result<()> {
         let old = std::mem::take(&mut *self.listeners.tcp.lock());
         for (_, task) in old {
             task.abort();
             // Its socket is closed when it has ended.
             let _ = task.await;
         }
-        if port == 0 {
-            return Ok(());
-        }
         let backlog = i32::try_from(self.config.integer("tcp-backlog")).unwrap_or(i32::MAX);
         let home = self.listeners.home();
         let _loop = home.runtime.enter();
-        for listener in bind(addresses, port, backlog)? {
+        let open = |port| if port == 0 { Ok(Vec::new()) } else { bind(addresses, port, backlog) };
+        let with_tls = |listener: Listener| listener.with_tls(&self.tls, Side::Clients);
+        let tls = open(ports.tls)?.into_iter().map(with_tls);
+        for listener in open(ports.plain)?.into_iter().chain(tls) {
             let address = listener.address()?;
             let accepting = accept(self.clone(), listener, home.workers.clone());
             self.listeners.tcp.lock().push((address, home.runtime.spawn(accepting)));
@@ -158,12 +173,12 @@ impl Door {
     /// What is listened to, as INFO shows it.
     pub(crate) fn listener_lines(&self) -> Vec<String> {
         let config = &self.config;
-        let (port, unix) = (config.port("port"), config.text("unixsocket"));
+        let (ports, unix) = (Ports::of(config), config.text("unixsocket"));
         let mut lines = Vec::new();
-        if port != 0 {
+        for (name, port) in [("tcp", ports.plain), ("tls", ports.tls)].iter().filter(|(_, port)| *port != 0) {
             let bind: String =
                 config.text("bind").split_ascii_whitespace().map(|at| format!("bind={at},")).collect();
-            lines.push(format!("name=tcp,{bind}port={port}"));
+            lines.push(format!("name={name},{bind}port={port}"));
         }
         if !unix.is_empty() {
             lines.push(format!("name=unix,bind={unix}"));
@@ -197,8 +212,10 @@ fn admit(door: &Door, mut stream: Stream, peer: Option<IpAddr>, workers: &[Unbou
     };
     if let Some(text) = refusal {
         door.network.connections_rejected.fetch_add(1, Ordering::Relaxed);
-        // The client is told if its socket takes the text at once; nobody waits for it.
-        stream.write_now(text.as_bytes());
+        // The client is told if its socket takes the text at once; nobody waits for it, nor for an agreement on TLS.
+        if !matches!(stream, Stream::Tls(_)) {
+            stream.write_now(text.as_bytes());
+        }
     } else if let Ok(socket) = prepare(door, stream) {
         let turn = door.network.connections_received.load(Ordering::Relaxed) as usize % workers.len();
         if workers[turn].send(socket).is_ok() {

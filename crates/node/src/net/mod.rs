@@ -7,5 +7,6 @@ pub(crate) mod door;
 pub(crate) mod listener;
 pub(crate) mod output;
 pub(crate) mod pauses;
+pub(crate) mod tls;
 pub(crate) mod transport;
 pub(crate) mod worker;

@@ -1,14 +1,16 @@
-//! Byte streams between this process and others, whatever carries them: TCP or a unix socket.
+//! Byte streams between this process and others, whatever carries them: TCP, TLS over it, or a unix socket.
 //!
 //! A [`Listener`] accepts them and a [`Dialer`](super::dialer::Dialer) makes them. A [`Stream`] is open in its thread's
 //! event loop; a [`Socket`] is the same at rest, on its way to another thread or kept for later. Only this file and the
 //! dialer name a family of sockets: a further one is a variant here.
 
+use std::future::poll_fn;
 use std::io;
 use std::mem::MaybeUninit;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsRawFd;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -17,6 +19,8 @@ use engine::Link;
 use socket2::{SockRef, TcpKeepalive};
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
+
+use super::tls::{Side, Tls, TlsSocket, TlsStream};
 
 /// With no file descriptor left, accepting fails at once again: this long others have to leave.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(50);
@@ -27,6 +31,8 @@ const KEEPALIVE_PROBES: u32 = 3;
 #[derive(Debug)]
 pub(crate) enum Socket {
     Tcp(std::net::TcpStream),
+    // Boxed, as below: it is much larger than the others.
+    Tls(Box<TlsSocket>),
     Unix(std::os::unix::net::UnixStream),
 }
 
@@ -34,6 +40,7 @@ pub(crate) enum Socket {
 #[derive(Debug)]
 pub(crate) enum Stream {
     Tcp(TcpStream),
+    Tls(Box<TlsStream>),
     Unix(UnixStream),
     /// Its socket is somebody else's now: at its end for whoever reads, broken for whoever writes.
     Detached,
@@ -62,6 +69,7 @@ impl Socket {
         let mut byte = [MaybeUninit::uninit()];
         let peeked = match self {
             Self::Tcp(stream) => SockRef::from(stream).peek(&mut byte),
+            Self::Tls(stream) => SockRef::from(&stream.tcp).peek(&mut byte),
             Self::Unix(stream) => SockRef::from(stream).peek(&mut byte),
         };
         peeked.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
@@ -73,6 +81,7 @@ impl Stream {
     pub(crate) fn open(socket: Socket) -> io::Result<Self> {
         Ok(match socket {
             Socket::Tcp(stream) => Self::Tcp(TcpStream::from_std(stream)?),
+            Socket::Tls(socket) => Self::Tls(Box::new(TlsStream::open(*socket)?)),
             Socket::Unix(stream) => Self::Unix(UnixStream::from_std(stream)?),
         })
     }
@@ -81,13 +90,18 @@ impl Stream {
     pub(crate) fn detach(&mut self) -> io::Result<Socket> {
         match std::mem::replace(self, Self::Detached) {
             Self::Tcp(stream) => Ok(Socket::Tcp(stream.into_std()?)),
+            Self::Tls(stream) => Ok(Socket::Tls(Box::new(stream.detach()?))),
             Self::Unix(stream) => Ok(Socket::Unix(stream.into_std()?)),
             Self::Detached => Err(io::ErrorKind::NotConnected.into()),
         }
     }
 
     pub(crate) fn set_options(&self, options: Options) -> io::Result<()> {
-        let Self::Tcp(stream) = self else { return Ok(()) };
+        let stream = match self {
+            Self::Tcp(stream) => stream,
+            Self::Tls(stream) => &stream.tcp,
+            Self::Unix(_) | Self::Detached => return Ok(()),
+        };
         stream.set_nodelay(options.nodelay)?;
         if let Some(silence) = options.keepalive {
             let keepalive = TcpKeepalive::new()
@@ -103,7 +117,11 @@ impl Stream {
     pub(crate) fn addresses(&self) -> io::Result<Option<(SocketAddr, SocketAddr)>> {
         let plain = |address: SocketAddr| SocketAddr::new(address.ip().to_canonical(), address.port());
         match self {
-            Self::Tcp(stream) => Ok(Some((plain(stream.peer_addr()?), plain(stream.local_addr()?)))),
+            Self::Tcp(tcp) => Ok(Some((plain(tcp.peer_addr()?), plain(tcp.local_addr()?)))),
+            Self::Tls(stream) => {
+                let tcp = &stream.tcp;
+                Ok(Some((plain(tcp.peer_addr()?), plain(tcp.local_addr()?))))
+            }
             Self::Unix(_) => Ok(None),
             Self::Detached => Err(io::ErrorKind::NotConnected.into()),
         }
@@ -113,13 +131,15 @@ impl Stream {
     pub(crate) fn link(&self) -> io::Result<Link> {
         let descriptor = match self {
             Self::Tcp(stream) => stream.as_raw_fd(),
+            Self::Tls(stream) => stream.tcp.as_raw_fd(),
             Self::Unix(stream) => {
                 let address = stream.local_addr()?;
                 let path = address.as_pathname().map(|path| path.display().to_string()).unwrap_or_default();
                 let address = format!("{path}:0");
                 let local_address = address.clone();
                 let descriptor = stream.as_raw_fd();
-                return Ok(Link { address, local_address, descriptor, unix_socket: true, local: true });
+                let link = Link { address, local_address, descriptor, ..Link::default() };
+                return Ok(Link { unix_socket: true, local: true, ..link });
             }
             Self::Detached => -1,
         };
@@ -129,6 +149,7 @@ impl Stream {
             local_address: local.to_string(),
             descriptor,
             unix_socket: false,
+            tls: matches!(self, Self::Tls(_)),
             local: peer.ip().is_loopback(),
         })
     }
@@ -139,6 +160,7 @@ impl Stream {
         // An error says so too.
         let _ = match self {
             Self::Tcp(stream) => stream.ready(Interest::PRIORITY).await,
+            Self::Tls(stream) => stream.tcp.ready(Interest::PRIORITY).await,
             Self::Unix(stream) => stream.ready(Interest::PRIORITY).await,
             Self::Detached => return,
         };
@@ -148,6 +170,7 @@ impl Stream {
     pub(crate) async fn send(&self, bytes: &[u8]) -> io::Result<usize> {
         match self {
             Self::Tcp(stream) => stream.writable().await.and_then(|()| stream.try_write(bytes)),
+            Self::Tls(stream) => stream.send(bytes).await,
             Self::Unix(stream) => stream.writable().await.and_then(|()| stream.try_write(bytes)),
             Self::Detached => Err(io::ErrorKind::BrokenPipe.into()),
         }
@@ -158,10 +181,34 @@ impl Stream {
     pub(crate) fn write_now(&mut self, bytes: &[u8]) -> usize {
         let written = match self {
             Self::Tcp(stream) => stream.try_write(bytes),
+            Self::Tls(stream) => stream.write_now(bytes),
             Self::Unix(stream) => stream.try_write(bytes),
             Self::Detached => Ok(0),
         };
         written.unwrap_or(0)
+    }
+
+    /// Agrees with the peer on how to speak, where that is to be agreed on.
+    pub(crate) async fn handshake(&mut self) -> io::Result<()> {
+        match self {
+            Self::Tls(stream) => poll_fn(|context| stream.poll_handshake(context)).await,
+            Self::Tcp(_) | Self::Unix(_) | Self::Detached => Ok(()),
+        }
+    }
+
+    /// The name in the certificate that the peer has shown, if it has.
+    pub(crate) fn peer_name(&self) -> Option<String> {
+        match self {
+            Self::Tls(stream) => stream.peer_name(),
+            Self::Tcp(_) | Self::Unix(_) | Self::Detached => None,
+        }
+    }
+
+    /// Tells the peer that nothing more comes, where that is not told by closing.
+    pub(crate) fn say_goodbye(&mut self) {
+        if let Self::Tls(stream) = self {
+            stream.say_goodbye();
+        }
     }
 }
 
@@ -173,6 +220,7 @@ impl AsyncRead for Stream {
     ) -> Poll<io::Result<()>> {
         match self.get_mut() {
             Self::Tcp(stream) => Pin::new(stream).poll_read(context, buffer),
+            Self::Tls(stream) => stream.poll_read(context, buffer),
             Self::Unix(stream) => Pin::new(stream).poll_read(context, buffer),
             Self::Detached => Poll::Ready(Ok(())),
         }
@@ -183,6 +231,7 @@ impl AsyncWrite for Stream {
     fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         match self.get_mut() {
             Self::Tcp(stream) => Pin::new(stream).poll_write(context, bytes),
+            Self::Tls(stream) => stream.poll_write(context, bytes),
             Self::Unix(stream) => Pin::new(stream).poll_write(context, bytes),
             Self::Detached => Poll::Ready(Err(io::ErrorKind::BrokenPipe.into())),
         }
@@ -191,6 +240,7 @@ impl AsyncWrite for Stream {
     fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self.get_mut() {
             Self::Tcp(stream) => Pin::new(stream).poll_flush(context),
+            Self::Tls(stream) => stream.poll_flush(context),
             Self::Unix(stream) => Pin::new(stream).poll_flush(context),
             Self::Detached => Poll::Ready(Ok(())),
         }
@@ -199,6 +249,7 @@ impl AsyncWrite for Stream {
     fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self.get_mut() {
             Self::Tcp(stream) => Pin::new(stream).poll_shutdown(context),
+            Self::Tls(stream) => stream.poll_shutdown(context),
             Self::Unix(stream) => Pin::new(stream).poll_shutdown(context),
             Self::Detached => Poll::Ready(Ok(())),
         }
@@ -209,6 +260,7 @@ impl AsyncWrite for Stream {
 #[derive(Debug)]
 pub(crate) enum Listener {
     Tcp(TcpListener),
+    Tls(TcpListener, Arc<Tls>, Side),
     Unix(UnixListener),
 }
 
@@ -216,12 +268,20 @@ impl Listener {
     /// Where it listens; an error for a unix socket.
     pub(crate) fn address(&self) -> io::Result<SocketAddr> {
         match self {
-            Self::Tcp(listener) => listener.local_addr(),
+            Self::Tcp(listener) | Self::Tls(listener, ..) => listener.local_addr(),
             Self::Unix(_) => Err(io::ErrorKind::Unsupported.into()),
         }
     }
 
-    /// The next connection, and its peer's address if it has one. `whose` says for the log what is accepted.
+    /// The same socket for those who speak TLS.
+    pub(crate) fn with_tls(self, tls: &Arc<Tls>, side: Side) -> Self {
+        match self {
+            Self::Tcp(listener) | Self::Tls(listener, ..) => Self::Tls(listener, tls.clone(), side),
+            Self::Unix(_) => self,
+        }
+    }
+
+    /// The next connection, with whom nothing is agreed on yet, and its peer's address if it has one. `whose` says for the log what is accepted.
     pub(crate) async fn accept(&self, whose: &str) -> (Stream, Option<IpAddr>) {
         loop {
             let accepted = match self {
@@ -229,6 +289,11 @@ impl Listener {
                     .accept()
                     .await
                     .map(|(stream, peer)| (Stream::Tcp(stream), Some(peer.ip().to_canonical()))),
+                Self::Tls(listener, tls, side) => listener.accept().await.and_then(|(stream, peer)| {
+                    let config = tls.receiving(*side).ok_or(io::ErrorKind::Unsupported)?;
+                    let stream = Stream::Tls(Box::new(TlsStream::accepted(stream, config)?));
+                    Ok((stream, Some(peer.ip().to_canonical())))
+                }),
                 Self::Unix(listener) => {
                     listener.accept().await.map(|(stream, _)| (Stream::Unix(stream), None))
                 }

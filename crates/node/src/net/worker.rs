@@ -3,6 +3,7 @@
 
 use std::cell::RefCell;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 
 use engine::{Engine, Worker};
@@ -11,7 +12,8 @@ use tokio::sync::mpsc;
 
 use crate::net::connection::Connection;
 use crate::net::door::Door;
-use crate::net::transport::Socket;
+use crate::net::tls::HANDSHAKE_TIMEOUT;
+use crate::net::transport::{Socket, Stream};
 use crate::process::totals::Traffic;
 use crate::server::Server;
 
@@ -71,14 +73,42 @@ pub(crate) fn install_scratch(engine: &Engine, door: &Door) {
     }));
 }
 
+/// Serves a client whose connection is ready.
+fn serve(server: &Arc<Server>, stream: Stream) {
+    match Connection::new(server.clone(), stream) {
+        Ok(connection) => drop(tokio::spawn(connection.run())),
+        Err(error) => lose(server, &error),
+    }
+}
+
+fn lose(server: &Server, error: &std::io::Error) {
+    server.door.connected.fetch_sub(1, Ordering::Relaxed);
+    tracing::debug!("a connection was lost before it was served: {error}");
+}
+
+/// Agrees with a client on how to speak, which it must do in time, and serves it.
+async fn receive(server: Arc<Server>, mut stream: Stream) {
+    let peer = stream.addresses().ok().flatten().map(|(peer, _)| peer.to_string()).unwrap_or_default();
+    let agreed = tokio::time::timeout(HANDSHAKE_TIMEOUT, stream.handshake()).await;
+    match agreed.unwrap_or_else(|_| Err(std::io::ErrorKind::TimedOut.into())) {
+        Ok(()) => serve(&server, stream),
+        Err(error) => {
+            tracing::debug!("Error accepting a client connection: {error} (addr={peer})");
+            lose(&server, &error);
+        }
+    }
+}
+
 async fn accept(server: Arc<Server>, mut accepted: mpsc::UnboundedReceiver<Socket>) {
     loop {
         tokio::select! {
             socket = accepted.recv() => {
                 let Some(socket) = socket else { return };
-                match Connection::new(server.clone(), socket) {
-                    Ok(connection) => drop(tokio::spawn(connection.run())),
-                    Err(error) => tracing::debug!("a connection was lost before it was served: {error}"),
+                match Stream::open(socket) {
+                    // Boxed, and only here: what agreeing takes is not to be every connection's size.
+                    Ok(stream @ Stream::Tls(_)) => drop(tokio::spawn(Box::pin(receive(server.clone(), stream)))),
+                    Ok(stream) => serve(&server, stream),
+                    Err(error) => lose(&server, &error),
                 }
             }
             () = server.stopping.stopped() => return,

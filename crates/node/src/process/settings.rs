@@ -7,6 +7,7 @@ use engine::Lazy;
 use keyspace::{Bounds, Limits, NodeBounds, SetBounds};
 
 use crate::net::door::Class;
+use crate::net::listener::Ports;
 use crate::process::{cron, log, places};
 use crate::server::Server;
 use config::Config;
@@ -51,9 +52,6 @@ pub(crate) fn apply(server: &Server) {
     server.engine.acl_log.lock().set_length(size(config, "acllog-max-len"));
     settings.set_limits(&limits(config));
     settings.hll_sparse_bytes.store(size(config, "hll-sparse-max-bytes"), Ordering::Relaxed);
-    let password = config.text("requirepass");
-    settings.password.store(Arc::new((!password.is_empty()).then(|| password.into_bytes())));
-    settings.count_uses.store(config.text("maxmemory-policy").ends_with("-lfu"), Ordering::Relaxed);
     let number = |name: &str| u32::try_from(config.integer(name)).unwrap_or(u32::MAX);
     settings.lfu_log_factor.store(number("lfu-log-factor"), Ordering::Relaxed);
     settings.lfu_decay_minutes.store(number("lfu-decay-time"), Ordering::Relaxed);
@@ -135,22 +133,30 @@ pub(crate) async fn change(
     if changed("dir").is_some() {
         places::go_to_dir(&server.config).map_err(|error| ("dir", text_of(&error)))?;
     }
-    let (bind, port) = (changed("bind"), changed("port"));
-    if bind.is_some() || port.is_some() {
-        let now = (server.config.text("bind"), server.config.port("port"));
+    if let Some((name, _)) = before.iter().find(|(name, _)| name.starts_with("tls-")) {
+        server.door.tls.load(&server.config).map_err(|reason| {
+            tracing::warn!("Unable to update TLS configuration: {reason}");
+            (*name, "Unable to update TLS configuration. Check server logs.".to_owned())
+        })?;
+    }
+    let (bind, port, tls_port) = (changed("bind"), changed("port"), changed("tls-port"));
+    if bind.is_some() || port.is_some() || tls_port.is_some() {
+        let now = (server.config.text("bind"), Ports::of(&server.config));
         if let Err(error) = server.door.listen_tcp(&now.0, now.1).await {
             tracing::warn!("{error:#}");
             let old_bind = bind.map_or(now.0, |(_, old)| old.clone());
-            let old_port = port.and_then(|(_, old)| old.parse().ok()).unwrap_or(now.1);
-            if let Err(error) = server.door.listen_tcp(&old_bind, old_port).await {
+            let old =
+                |port: Option<&(_, String)>, now| port.and_then(|(_, old)| old.parse().ok()).unwrap_or(now);
+            let old_ports = Ports { plain: old(port, now.1.plain), tls: old(tls_port, now.1.tls) };
+            if let Err(error) = server.door.listen_tcp(&old_bind, old_ports).await {
                 tracing::warn!("{error:#}");
             }
             if let Some((_, old)) = changed("dir") {
                 // It was there a moment ago; if it is not, every path is still whole but for those that are not.
                 let _ = std::env::set_current_dir(old);
             }
-            return Err(match port {
-                Some(_) => ("port", "Unable to listen on this port. Check server logs.".to_owned()),
+            return Err(match port.or(tls_port) {
+                Some((name, _)) => (*name, "Unable to listen on this port. Check server logs.".to_owned()),
                 None => ("bind", "Failed to bind to specified addresses.".to_owned()),
             });
         }

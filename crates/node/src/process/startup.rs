@@ -9,6 +9,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::cluster;
 use crate::durability::{append_only, saving};
+use crate::net::listener::Ports;
 use crate::net::worker;
 use crate::process::settings::RESERVED_FILES;
 use crate::process::shutdown::{self, Plan};
@@ -165,6 +166,7 @@ fn start(configured: Configured) -> Result<()> {
     let server = Server::new(engine, config, identity, shared_log);
     crash::end_on_panic(Some(server.clone()));
     server.housekeeping.memory.start();
+    server.door.tls.load(&server.config).map_err(|reason| anyhow!("Failed to configure TLS: {reason}"))?;
     settings::apply(&server);
     let prepared = cluster.map(|(cluster, prepared)| {
         server.engine.pubsub.set_bus(Box::new(cluster.outbox()));
@@ -240,6 +242,9 @@ async fn control(
     if server.config.port("port") != 0 {
         tracing::info!("Ready to accept connections tcp");
     }
+    if server.config.port("tls-port") != 0 {
+        tracing::info!("Ready to accept connections tls");
+    }
     if !server.config.text("unixsocket").is_empty() {
         tracing::info!("Ready to accept connections unix");
     }
@@ -256,10 +261,11 @@ pub(crate) fn ignore_hangups() -> Result<()> {
 
 async fn listen(server: &Arc<Server>) -> Result<()> {
     let config = &server.config;
-    let port = config.port("port");
-    server.door.listen_tcp(&config.text("bind"), port).await.map_err(|error| {
+    let ports = Ports::of(config);
+    server.door.listen_tcp(&config.text("bind"), ports).await.map_err(|error| {
         tracing::warn!("Warning: {error:#}");
-        anyhow!("Failed listening on port {port} (TCP), aborting.")
+        let (port, kind) = if ports.plain == 0 { (ports.tls, "TLS") } else { (ports.plain, "TCP") };
+        anyhow!("Failed listening on port {port} ({kind}), aborting.")
     })?;
     let unix = config.text("unixsocket");
     if !unix.is_empty() {

@@ -179,7 +179,9 @@ impl Follower {
         self.link = None;
         let patience = Duration::from_secs(self.replication.config.integer("repl-timeout") as u64);
         let address = (self.master.host.as_str(), self.master.port);
-        let dialed = Dialer::new(&self.replication.config).dial(address, patience).await;
+        let replication = &self.replication;
+        let dialer = Dialer::for_links(&replication.config, &replication.tls, "tls-replication");
+        let dialed = dialer.dial(address, patience).await;
         match dialed.and_then(|stream| Ok(MasterLink::new(&self.replication.engine, stream)?)) {
             Ok(link) => {
                 self.applier.reconnected();

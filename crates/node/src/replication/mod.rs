@@ -38,6 +38,8 @@ use applied::AppliedStream;
 use commit_point::CommitPoint;
 use config::Config;
 
+use crate::net::tls::Tls;
+
 pub(crate) use report::{info, info_stats, role};
 pub(crate) use serve::{Event, Newcomer, spawn};
 pub(crate) use shared_log::{LogHandle, SharedLog};
@@ -85,6 +87,7 @@ struct Waiting {
 pub(crate) struct Replication {
     engine: Arc<Engine>,
     config: Arc<Config>,
+    tls: Arc<Tls>,
     pub(crate) log: Arc<SharedLog>,
     pub(crate) commit_point: Arc<CommitPoint>,
     pub(crate) stats: SyncStats,
@@ -106,10 +109,11 @@ pub(crate) struct Replication {
 }
 
 impl Replication {
-    pub(crate) fn new(engine: Arc<Engine>, config: Arc<Config>, log: Arc<SharedLog>) -> Self {
+    pub(crate) fn new(engine: Arc<Engine>, config: Arc<Config>, tls: Arc<Tls>, log: Arc<SharedLog>) -> Self {
         let (events, inbox) = mpsc::unbounded_channel();
         Self {
             engine,
+            tls,
             log,
             commit_point: Arc::default(),
             stats: SyncStats::default(),
@@ -436,8 +440,10 @@ fn master_config(config: &Config) -> master::Config {
 fn replica_config(config: &Config) -> replica::Config {
     let given = |name: &str| Some(config.text(name)).filter(|text| !text.is_empty());
     let announced = config.port("replica-announce-port");
+    let tls = config.switch("tls-replication") && config.port("tls-port") != 0;
+    let listening = if tls { "tls-port" } else { "port" };
     replica::Config {
-        listening_port: if announced == 0 { config.port("port") } else { announced },
+        listening_port: if announced == 0 { config.port(listening) } else { announced },
         announce_ip: given("replica-announce-ip"),
         user: given("masteruser").map(String::into_bytes),
         password: given("masterauth").map(String::into_bytes),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Result, anyhow};
 use clock::Instant;
 use consensus::{Record, Saved};
 use engine::{Engine, Gate, Origin, Session, Worker};
@@ -26,6 +26,7 @@ use super::links::LinkHandle;
 use super::scripts;
 use crate::net::dialer::Dialer;
 use crate::net::listener;
+use crate::net::tls::{Side, Tls};
 use crate::net::transport::Options;
 use crate::process::daemon;
 use crate::process::startup::ignore_hangups;
@@ -39,6 +40,7 @@ const QUEUE: usize = 4096;
 pub(super) struct Center {
     sentinel: Sentinel,
     config: Config,
+    tls: Arc<Tls>,
     files: Files,
     /// Journal records up to this one are on disk.
     synced: u64,
@@ -77,13 +79,21 @@ pub(super) async fn run(
     let names_default = own.users.iter().any(|line| line[0] == acl::DEFAULT);
     let engine = Arc::new(engine);
     ignore_hangups()?;
-    listen(&config, &engine, own.global.port, &events)?;
+    let tls = Arc::new(Tls::default());
+    tls.load(&config).map_err(|reason| anyhow!("Failed to configure TLS: {reason}"))?;
+    listen(&config, &tls, &engine, own.global.port, &events)?;
+    let mut own = own;
+    if config.switch("tls-replication") && config.port("tls-port") != 0 {
+        // Where the other sentinels come, who speak TLS too.
+        own.global.port = config.port("tls-port");
+    }
     let began = std::time::Instant::now();
     let mut out = Vec::new();
     let sentinel = Sentinel::new(time_since(began), own, groups, seed, &mut out);
     let mut center = Center {
         sentinel,
         config,
+        tls,
         files,
         synced: 0,
         stood_still: false,
@@ -115,7 +125,13 @@ pub(super) async fn run(
 }
 
 /// Opens the sockets on which clients and other sentinels come.
-fn listen(config: &Config, engine: &Arc<Engine>, port: u16, events: &Sender<Event>) -> Result<()> {
+fn listen(
+    config: &Config,
+    tls: &Arc<Tls>,
+    engine: &Arc<Engine>,
+    port: u16,
+    events: &Sender<Event>,
+) -> Result<()> {
     let door = Door {
         protected: config.switch("protected-mode"),
         max_clients: usize::try_from(config.integer("maxclients")).unwrap_or(usize::MAX),
@@ -124,7 +140,13 @@ fn listen(config: &Config, engine: &Arc<Engine>, port: u16, events: &Sender<Even
     };
     let ids = Arc::new(AtomicUsize::new(1));
     let backlog = i32::try_from(config.integer("tcp-backlog")).unwrap_or(i32::MAX);
-    for listener in listener::bind(&config.text("bind"), port, backlog)? {
+    let (bind, tls_port) = (config.text("bind"), config.port("tls-port"));
+    let mut listeners = if port == 0 { Vec::new() } else { listener::bind(&bind, port, backlog)? };
+    if tls_port != 0 {
+        let bound = listener::bind(&bind, tls_port, backlog)?;
+        listeners.extend(bound.into_iter().map(|listener| listener.with_tls(tls, Side::Clients)));
+    }
+    for listener in listeners {
         tokio::spawn(connection::accept(listener, door.clone(), ids.clone(), events.clone()));
     }
     Ok(())
@@ -412,8 +434,8 @@ impl Center {
         match action {
             Action::Connect { link, addr, .. } => {
                 self.lives += 1;
-                let handle =
-                    LinkHandle::open(link, self.lives, addr, Dialer::new(&self.config), self.events.clone());
+                let dialer = Dialer::for_links(&self.config, &self.tls, "tls-replication");
+                let handle = LinkHandle::open(link, self.lives, addr, dialer, self.events.clone());
                 self.links.insert(link, handle);
             }
             Action::Close(link) => drop(self.links.remove(&link)),

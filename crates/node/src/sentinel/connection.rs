@@ -11,6 +11,7 @@ use tokio::sync::mpsc::{Sender, UnboundedReceiver, UnboundedSender, unbounded_ch
 use tokio::sync::oneshot;
 
 use super::Event;
+use crate::net::tls::HANDSHAKE_TIMEOUT;
 use crate::net::transport::{Listener, Options, Stream};
 
 /// Requests are short: names and addresses.
@@ -86,9 +87,11 @@ pub(super) async fn accept(listener: Listener, door: Door, ids: Arc<AtomicUsize>
             None
         };
         if let Some(text) = refusal {
-            // It is closed either way.
-            stream.write_now(text.as_bytes());
-            let _ = stream.shutdown().await;
+            // It is closed either way, and nobody waits for an agreement on TLS.
+            if !matches!(stream, Stream::Tls(_)) {
+                stream.write_now(text.as_bytes());
+                let _ = stream.shutdown().await;
+            }
             continue;
         }
         let link = stream.set_options(door.options).and_then(|()| stream.link());
@@ -101,7 +104,8 @@ pub(super) async fn accept(listener: Listener, door: Door, ids: Arc<AtomicUsize>
         let (events, open, door) = (events.clone(), open.clone(), door.clone());
         open.fetch_add(1, Ordering::Relaxed);
         tokio::spawn(async move {
-            if events.send(Event::ClientOpened(opened)).await.is_ok() {
+            let agreed = tokio::time::timeout(HANDSHAKE_TIMEOUT, stream.handshake()).await;
+            if matches!(agreed, Ok(Ok(()))) && events.send(Event::ClientOpened(opened)).await.is_ok() {
                 converse(stream, client, || door.limits(&known), replies, &waiting, &events).await;
             }
             open.fetch_sub(1, Ordering::Relaxed);

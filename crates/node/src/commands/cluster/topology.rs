@@ -4,7 +4,7 @@ use resp::Writer;
 use slot_routing::{Member, NodeId, ReplOffset, Role, SLOT_COUNT, Slot, Topology};
 
 /// CLUSTER SLOTS: for each run of slots with one owner its ends, the owner and the owner's replicas.
-pub(super) fn slots(preferred: &str, topology: &Topology, reply: &mut Writer<'_>) {
+pub(super) fn slots(preferred: &str, tls: bool, topology: &Topology, reply: &mut Writer<'_>) {
     let ranges = owned_ranges(topology);
     reply.array(ranges.len());
     for (first, last, owner) in ranges {
@@ -15,7 +15,7 @@ pub(super) fn slots(preferred: &str, topology: &Topology, reply: &mut Writer<'_>
         reply.integer(i64::from(first.number()));
         reply.integer(i64::from(last.number()));
         for node in std::iter::once(owner).chain(replicas) {
-            slot_node(preferred, node, reply);
+            slot_node(preferred, tls, node, reply);
         }
     }
 }
@@ -36,10 +36,10 @@ fn owned_ranges(topology: &Topology) -> Vec<(Slot, Slot, &Member)> {
 }
 
 /// Address, port, id, and what is known of its address besides the preferred form.
-fn slot_node(preferred: &str, node: &Member, reply: &mut Writer<'_>) {
+fn slot_node(preferred: &str, tls: bool, node: &Member, reply: &mut Writer<'_>) {
     reply.array(4);
     endpoint(preferred, node, reply);
-    reply.integer(i64::from(node.endpoint.port));
+    reply.integer(i64::from(node.endpoint.port_for(tls)));
     reply.bulk(node.id.as_bytes());
     let hostname = &node.endpoint.hostname;
     let ip = preferred != "ip";
@@ -93,12 +93,15 @@ pub(super) fn shards(preferred: &str, topology: &Topology, reply: &mut Writer<'_
 fn shard_node(preferred: &str, node: &Member, reply: &mut Writer<'_>) {
     let at = &node.endpoint;
     let replica = node.role != Role::Master;
-    let fields = 7 + usize::from(at.tls_port != 0) + usize::from(!at.hostname.is_empty());
+    let ports = usize::from(at.port != 0) + usize::from(at.tls_port != 0);
+    let fields = 6 + ports + usize::from(!at.hostname.is_empty());
     reply.map(fields);
     reply.bulk(b"id");
     reply.bulk(node.id.as_bytes());
-    reply.bulk(b"port");
-    reply.integer(i64::from(at.port));
+    if at.port != 0 {
+        reply.bulk(b"port");
+        reply.integer(i64::from(at.port));
+    }
     if at.tls_port != 0 {
         reply.bulk(b"tls-port");
         reply.integer(i64::from(at.tls_port));

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use engine::{Client, ClientFlags, PauseMode, PausePurpose};
 
 use super::Text;
+use crate::net::listener::Ports;
 use crate::server::Server;
 
 pub(super) fn server(server: &Server, text: &mut Text) {
@@ -32,7 +33,8 @@ pub(super) fn server(server: &Server, text: &mut Text) {
     text.line("process_id", std::process::id());
     text.line("process_supervised", config.text("supervised"));
     text.line("run_id", &server.identity.run_id);
-    text.line("tcp_port", config.port("port"));
+    let ports = Ports::of(config);
+    text.line("tcp_port", if ports.plain == 0 { ports.tls } else { ports.plain });
     text.line("server_time_usec", now);
     text.line("uptime_in_seconds", uptime);
     text.line("uptime_in_days", uptime / 86400);
@@ -45,6 +47,14 @@ pub(super) fn server(server: &Server, text: &mut Text) {
     text.line("config_file", server.identity.config_file.as_deref().unwrap_or_default());
     text.line("io_threads_active", u8::from(config.integer("io-threads") > 1));
     text.line("availability_zone", config.text("availability-zone"));
+    for (name, facts) in server.door.tls.facts() {
+        let (serial, left) = match facts {
+            Some(facts) => (facts.serial, (facts.expires_at - now / 1_000_000).max(0)),
+            None => ("none".to_owned(), 0),
+        };
+        text.line(&format!("tls_{name}_serial"), serial);
+        text.line(&format!("tls_{name}_expires_in_seconds"), left);
+    }
     for (index, listener) in server.door.listener_lines().iter().enumerate() {
         text.line(&format!("listener{index}"), listener);
     }

@@ -48,9 +48,8 @@ impl Fixture {
     /// A client and the task that serves it.
     fn connect(&self) -> (UnixStream, Arc<Client>, JoinHandle<()>) {
         let (ours, theirs) = UnixStream::pair().unwrap();
-        let socket = Stream::Unix(theirs).detach().unwrap();
         self.server.door.connected.fetch_add(1, Ordering::Relaxed);
-        let connection = Connection::new(self.server.clone(), socket).unwrap();
+        let connection = Connection::new(self.server.clone(), Stream::Unix(theirs)).unwrap();
         let client = connection.session.client.clone();
         (ours, client, tokio::spawn(connection.run()))
     }

@@ -23,6 +23,7 @@ fn center(folder: &std::path::Path) -> (Center, UnboundedReceiver<Vec<u8>>) {
     let mut center = Center {
         sentinel,
         config: Config::default(),
+        tls: Arc::default(),
         files,
         synced: 0,
         stood_still: false,

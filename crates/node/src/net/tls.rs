@@ -1,0 +1,239 @@
+//! TLS over TCP: what is read and written is plain, what the socket carries is not.
+//!
+//! The protocol is rustls's, which has no sockets of its own. A [`TlsStream`] feeds it what the socket brings and sends
+//! what it wants sent; both happen wherever the stream is read or written. What rustls has encrypted and the socket
+//! did not take goes first whatever comes next, so at most one write waits in here.
+//!
+//! | part | what it does |
+//! | --- | --- |
+//! | `settings` | the `tls-` parameters as rustls takes them; replaced as a whole when they change |
+//! | `certificates` | files of certificates and keys, and what is told of them |
+//! | `ciphers` | the names that OpenSSL gives protocols and ciphers |
+//! | `verify` | a server is who the authority says, by whatever name it was dialled |
+
+pub(crate) mod certificates;
+mod ciphers;
+mod settings;
+mod verify;
+
+use std::io::{self, Read, Write};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use rustls::pki_types::ServerName;
+use rustls::{ClientConfig, ClientConnection, Connection, ServerConfig, ServerConnection};
+use tokio::io::{AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+
+pub(crate) use settings::{Side, Tls};
+
+/// A peer that has not agreed on a session by then is given up.
+pub(crate) const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+/// Bytes that rustls may hold for a peer that reads slowly.
+const HELD: usize = 64 * 1024;
+
+/// A connection in its thread's event loop.
+#[derive(Debug)]
+pub(crate) struct TlsStream {
+    pub(crate) tcp: TcpStream,
+    /// Nobody but this stream's task locks it.
+    session: Mutex<Connection>,
+}
+
+/// A connection in no event loop.
+#[derive(Debug)]
+pub(crate) struct TlsSocket {
+    pub(crate) tcp: std::net::TcpStream,
+    session: Connection,
+}
+
+/// A socket as rustls reads and writes one.
+struct Now<'a>(&'a TcpStream);
+
+impl Read for Now<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.0.try_read(buffer)
+    }
+}
+
+impl Write for Now<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.try_write(bytes)
+    }
+
+    fn write_vectored(&mut self, parts: &[io::IoSlice<'_>]) -> io::Result<usize> {
+        self.0.try_write_vectored(parts)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Sends what waits to be sent; says whether the socket took all of it.
+fn flush(tcp: &TcpStream, session: &mut Connection) -> io::Result<bool> {
+    while session.wants_write() {
+        match session.write_tls(&mut Now(tcp)) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(_) => {}
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(true)
+}
+
+/// Takes in what the socket has; says whether it is at its end.
+fn take_in(tcp: &TcpStream, session: &mut Connection) -> io::Result<bool> {
+    if session.read_tls(&mut Now(tcp))? == 0 {
+        return Ok(true);
+    }
+    session.process_new_packets().map_err(|error| {
+        // The peer is told why if its socket takes that at once.
+        let _ = flush(tcp, session);
+        io::Error::new(io::ErrorKind::InvalidData, error)
+    })?;
+    Ok(false)
+}
+
+impl TlsStream {
+    /// A connection that a peer made. Nothing is agreed on yet.
+    pub(crate) fn accepted(tcp: TcpStream, config: Arc<ServerConfig>) -> io::Result<Self> {
+        let session = ServerConnection::new(config).map_err(io::Error::other)?;
+        Ok(Self::new(tcp, session.into()))
+    }
+
+    /// A connection that was made to a peer. Nothing is agreed on yet.
+    pub(crate) fn dialled(tcp: TcpStream, config: Arc<ClientConfig>) -> io::Result<Self> {
+        let name = ServerName::IpAddress(tcp.peer_addr()?.ip().into());
+        let session = ClientConnection::new(config, name).map_err(io::Error::other)?;
+        Ok(Self::new(tcp, session.into()))
+    }
+
+    fn new(tcp: TcpStream, mut session: Connection) -> Self {
+        session.set_buffer_limit(Some(HELD));
+        Self { tcp, session: Mutex::new(session) }
+    }
+
+    pub(crate) fn open(socket: TlsSocket) -> io::Result<Self> {
+        let TlsSocket { tcp, session } = socket;
+        Ok(Self { tcp: TcpStream::from_std(tcp)?, session: Mutex::new(session) })
+    }
+
+    pub(crate) fn detach(self) -> io::Result<TlsSocket> {
+        Ok(TlsSocket { tcp: self.tcp.into_std()?, session: self.session.into_inner() })
+    }
+
+    /// Agrees on a session, if that has not happened yet.
+    pub(crate) fn poll_handshake(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let (tcp, session) = (&self.tcp, self.session.get_mut());
+        loop {
+            if !flush(tcp, session)? {
+                ready!(tcp.poll_write_ready(context))?;
+                continue;
+            }
+            if !session.is_handshaking() {
+                return Poll::Ready(Ok(()));
+            }
+            match take_in(tcp, session) {
+                Ok(true) => return Poll::Ready(Err(io::ErrorKind::UnexpectedEof.into())),
+                Ok(false) => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    ready!(tcp.poll_read_ready(context))?;
+                }
+                Err(error) => return Poll::Ready(Err(error)),
+            }
+        }
+    }
+
+    pub(crate) fn poll_read(
+        &mut self,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let (tcp, session) = (&self.tcp, self.session.get_mut());
+        loop {
+            match session.reader().read(buffer.initialize_unfilled()) {
+                Ok(len) => {
+                    buffer.advance(len);
+                    return Poll::Ready(Ok(()));
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                // A peer that leaves without a word has left.
+                Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Poll::Ready(Ok(())),
+                Err(error) => return Poll::Ready(Err(error)),
+            }
+            // Who waits for the peer's answer sees to it that the question is sent.
+            if !flush(tcp, session)? && tcp.poll_write_ready(context)?.is_ready() {
+                continue;
+            }
+            match take_in(tcp, session) {
+                Ok(true) => return Poll::Ready(Ok(())),
+                Ok(false) => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    ready!(tcp.poll_read_ready(context))?;
+                }
+                Err(error) => return Poll::Ready(Err(error)),
+            }
+        }
+    }
+
+    pub(crate) fn poll_write(&mut self, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        ready!(self.poll_flush(context))?;
+        Poll::Ready(encrypt(&self.tcp, self.session.get_mut(), bytes))
+    }
+
+    pub(crate) fn poll_flush(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        while !flush(&self.tcp, self.session.get_mut())? {
+            ready!(self.tcp.poll_write_ready(context))?;
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    pub(crate) fn poll_shutdown(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.session.get_mut().send_close_notify();
+        ready!(self.poll_flush(context))?;
+        Pin::new(&mut self.tcp).poll_shutdown(context)
+    }
+
+    /// Tells the peer that nothing more comes, if its socket takes that at once.
+    pub(crate) fn say_goodbye(&mut self) {
+        let session = self.session.get_mut();
+        session.send_close_notify();
+        // It shows again to whoever reads.
+        let _ = flush(&self.tcp, session);
+    }
+
+    /// Sends what the peer takes, once it takes something.
+    pub(crate) async fn send(&self, bytes: &[u8]) -> io::Result<usize> {
+        loop {
+            let flushed = flush(&self.tcp, &mut self.session.lock())?;
+            if flushed {
+                return encrypt(&self.tcp, &mut self.session.lock(), bytes);
+            }
+            self.tcp.writable().await?;
+        }
+    }
+
+    /// Writes what is taken at once: the number of bytes.
+    pub(crate) fn write_now(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let session = self.session.get_mut();
+        if flush(&self.tcp, session)? { encrypt(&self.tcp, session, bytes) } else { Ok(0) }
+    }
+
+    /// The name in the peer's certificate, if it showed one that has it.
+    pub(crate) fn peer_name(&self) -> Option<String> {
+        let session = self.session.lock();
+        certificates::common_name(session.peer_certificates()?.first()?)
+    }
+}
+
+/// Encrypts what may wait, and sends what the socket takes of it.
+fn encrypt(tcp: &TcpStream, session: &mut Connection, bytes: &[u8]) -> io::Result<usize> {
+    let taken = session.writer().write(bytes)?;
+    flush(tcp, session)?;
+    Ok(taken)
+}

@@ -1,0 +1,99 @@
+//! Files of certificates and keys, and what is told of them.
+
+use std::path::Path;
+
+use pkcs8::{EncryptedPrivateKeyInfo, SecretDocument};
+use rustls::RootCertStore;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
+use x509_parser::prelude::{FromDer, X509Certificate};
+
+/// A file of keys or certificates is no larger.
+const MOST_BYTES: u64 = 16 << 20;
+
+/// What INFO tells of a certificate.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Facts {
+    /// In hexadecimal digits.
+    pub(crate) serial: String,
+    /// Seconds of the wall clock.
+    pub(crate) expires_at: i64,
+}
+
+fn read(path: &str) -> Result<Vec<u8>, String> {
+    let is_large = std::fs::metadata(path).is_ok_and(|facts| facts.len() > MOST_BYTES);
+    if is_large {
+        return Err(format!("'{path}' is too large"));
+    }
+    std::fs::read(path).map_err(|error| format!("'{path}': {error}"))
+}
+
+/// The certificates of a file, its owner's first.
+pub(super) fn chain(path: &str) -> Result<Vec<CertificateDer<'static>>, String> {
+    let pem = read(path)?;
+    let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&pem).collect();
+    match chain.map_err(|error| format!("'{path}': {error}"))? {
+        chain if chain.is_empty() => Err(format!("'{path}' has no certificate")),
+        chain => Ok(chain),
+    }
+}
+
+/// The private key of a file, which may be encrypted with a password.
+pub(super) fn key(path: &str, password: &str) -> Result<PrivateKeyDer<'static>, String> {
+    let pem = read(path)?;
+    let text = String::from_utf8_lossy(&pem);
+    if let Some(from) = text.find("-----BEGIN ENCRYPTED PRIVATE KEY-----") {
+        let (_, encrypted) =
+            SecretDocument::from_pem(&text[from..]).map_err(|error| format!("'{path}': {error}"))?;
+        let encrypted = EncryptedPrivateKeyInfo::try_from(encrypted.as_bytes())
+            .map_err(|error| format!("'{path}': {error}"))?;
+        let plain = encrypted
+            .decrypt(password)
+            .map_err(|_| format!("'{path}': the password (tls-key-file-pass) is wrong"))?;
+        return Ok(PrivatePkcs8KeyDer::from(plain.as_bytes().to_vec()).into());
+    }
+    if text.contains("Proc-Type: 4,ENCRYPTED") {
+        return Err(format!("'{path}': a key is encrypted as PKCS #8 (openssl pkcs8 -topk8) or not at all"));
+    }
+    PrivateKeyDer::from_pem_slice(&pem).map_err(|error| format!("'{path}' has no private key: {error}"))
+}
+
+/// The authorities of a file, and of all files of a folder.
+pub(super) fn authorities(file: &str, folder: &str) -> Result<Vec<CertificateDer<'static>>, String> {
+    let mut found = Vec::new();
+    if !file.is_empty() {
+        found.extend(chain(file)?);
+    }
+    if !folder.is_empty() {
+        let entries = std::fs::read_dir(folder).map_err(|error| format!("'{folder}': {error}"))?;
+        let mut paths: Vec<_> = entries.flatten().map(|entry| entry.path()).collect();
+        paths.sort();
+        // A folder of authorities has other things, too.
+        let in_file = |path: &Path| chain(&path.to_string_lossy()).unwrap_or_default();
+        found.extend(paths.iter().filter(|path| path.is_file()).flat_map(|path| in_file(path)));
+    }
+    Ok(found)
+}
+
+/// What is trusted.
+pub(super) fn roots(authorities: &[CertificateDer<'static>]) -> Result<RootCertStore, String> {
+    let mut roots = RootCertStore::empty();
+    for certificate in authorities {
+        roots.add(certificate.clone()).map_err(|error| format!("a certificate of an authority: {error}"))?;
+    }
+    Ok(roots)
+}
+
+/// The name of whoever a certificate was given to.
+pub(crate) fn common_name(certificate: &CertificateDer<'_>) -> Option<String> {
+    let (_, parsed) = X509Certificate::from_der(certificate).ok()?;
+    let name = parsed.subject().iter_common_name().next()?.as_str().ok()?;
+    Some(name.to_owned())
+}
+
+/// What INFO tells of a certificate.
+pub(super) fn facts(certificate: &CertificateDer<'_>) -> Option<Facts> {
+    let (_, parsed) = X509Certificate::from_der(certificate).ok()?;
+    let serial = parsed.raw_serial().iter().map(|byte| format!("{byte:02X}")).collect();
+    Some(Facts { serial, expires_at: parsed.validity().not_after.timestamp() })
+}

@@ -1,0 +1,336 @@
+//! TLS on real servers: clients, replicas, nodes of a cluster and sentinels, and who is not let in.
+
+use std::cell::RefCell;
+use std::fs;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use harness::{Node, PortClaim, Program, Value, claim_port, eventually, redis_cli, run_to_end};
+use tempfile::TempDir;
+
+/// Certificates of an authority of the test's own.
+struct Authority {
+    folder: TempDir,
+    /// Ports that its servers have.
+    claims: RefCell<Vec<PortClaim>>,
+}
+
+impl Authority {
+    fn new(client: &str) -> Self {
+        let folder = TempDir::new().expect("a folder");
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/make-certificates");
+        let (status, printed) = run_to_end(Command::new(script).arg(folder.path()).arg(client));
+        assert!(status.success(), "{printed}");
+        Self { folder, claims: RefCell::default() }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// What a server needs of it.
+    fn options(&self) -> String {
+        let path = |name| self.path(name).display().to_string();
+        format!(
+            "--save  --tls-cert-file {} --tls-key-file {} --tls-ca-cert-file {}",
+            path("server.crt"),
+            path("server.key"),
+            path("ca.crt")
+        )
+    }
+
+    /// A server that speaks TLS on a port of its own, and that port.
+    fn start(&self, options: &str) -> (Node, u16) {
+        let claim = claim_port();
+        let port = claim.port;
+        self.claims.borrow_mut().push(claim);
+        let options = format!("{} --tls-port {port} {options}", self.options());
+        (Node::start(&Program::redoubt(), &options), port)
+    }
+
+    /// Says something over TLS as the client of that name, or as nobody.
+    fn say(&self, port: u16, certificate: Option<&str>, words: &[&str]) -> Result<String, String> {
+        let port = port.to_string();
+        let path = |name: &str| self.path(name).display().to_string();
+        let mut arguments =
+            vec!["-p".to_owned(), port, "--tls".to_owned(), "--cacert".to_owned(), path("ca.crt")];
+        if let Some(name) = certificate {
+            let (certificate, key) = (path(&format!("{name}.crt")), path(&format!("{name}.key")));
+            arguments.extend(["--cert".to_owned(), certificate, "--key".to_owned(), key]);
+        }
+        arguments.extend(words.iter().map(|word| (*word).to_owned()));
+        let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+        redis_cli(&arguments).map(|printed| printed.trim().to_owned())
+    }
+
+    fn ask(&self, port: u16, line: &str) -> String {
+        let words: Vec<&str> = line.split(' ').collect();
+        self.say(port, Some("client"), &words).unwrap_or_else(|error| panic!("{line}: {error}"))
+    }
+}
+
+/// A `redis-cli` that is spoken to and heard through pipes.
+fn piped_cli(arguments: &[&str]) -> Child {
+    let mut cli = Command::new("redis-cli");
+    cli.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped());
+    cli.spawn().expect("redis-cli is installed (scripts/install-test-tools)")
+}
+
+#[test]
+fn clients_speak_tls_and_need_a_certificate() {
+    let authority = Authority::new("client");
+    let (node, port) = authority.start("");
+    assert_eq!(authority.ask(port, "SET k v"), "OK");
+    assert_eq!(authority.ask(port, "GET k"), "v");
+    // A value of many records.
+    let long = "x".repeat(100_000);
+    assert_eq!(authority.ask(port, &format!("SET long {long}")), "OK");
+    assert_eq!(authority.ask(port, "GET long"), long);
+    assert_eq!(authority.ask(port, "STRLEN long"), "100000");
+    assert_eq!(node.run("GET k").text(), "v");
+    let answered = |printed: Result<String, String>| printed.is_ok_and(|text| text == "PONG");
+    assert!(!answered(authority.say(port, None, &["PING"])), "nobody in particular");
+    let other = Authority::new("client");
+    assert!(!answered(other.say(port, Some("client"), &["PING"])), "somebody else's client");
+    node.run("CONFIG SET tls-auth-clients optional").expect_ok();
+    assert!(answered(authority.say(port, None, &["PING"])));
+    assert!(
+        !answered(other.say(port, Some("client"), &["PING"])),
+        "a certificate that is shown is looked at"
+    );
+    node.run("CONFIG SET tls-auth-clients no").expect_ok();
+    assert!(answered(authority.say(port, None, &["PING"])));
+    let server = node.run("INFO server").text();
+    assert!(server.contains(&format!("name=tls,bind=127.0.0.1,port={port}")), "{server}");
+    assert!(server.contains("tls_server_cert_serial:") && server.contains("tls_ca_cert_expires_in_seconds:"));
+    // The socket of TLS takes nothing else.
+    let mut plain = TcpStream::connect(("127.0.0.1", port)).expect("it listens");
+    plain.set_read_timeout(Some(Duration::from_secs(20))).expect("a timeout can be set");
+    plain.write_all(b"PING\r\n").expect("it is sent");
+    let mut answer = Vec::new();
+    // Closed or reset, it ends.
+    let _ = plain.read_to_end(&mut answer);
+    assert!(!answer.starts_with(b"+PONG"), "{answer:?}");
+}
+
+/// A pipeline that fills every buffer on its way, read slowly.
+#[test]
+fn nothing_is_lost_where_more_is_sent_than_the_socket_takes() {
+    let authority = Authority::new("client");
+    let (_node, port) = authority.start("--tls-auth-clients no");
+    let mut cli = piped_cli(&["-p", &port.to_string(), "--tls", "--insecure"]);
+    let mut input = cli.stdin.take().expect("it is piped");
+    let writer = std::thread::spawn(move || {
+        writeln!(input, "SET k {}", "y".repeat(300_000)).expect("it reads");
+        for _ in 0..200 {
+            writeln!(input, "GET k").expect("it reads");
+        }
+    });
+    std::thread::sleep(Duration::from_millis(300));
+    let mut printed = String::new();
+    cli.stdout.take().expect("it is piped").read_to_string(&mut printed).expect("text");
+    writer.join().expect("all is written");
+    cli.wait().expect("it ends");
+    assert_eq!(printed.lines().filter(|line| line.len() == 300_000).count(), 200);
+}
+
+#[test]
+fn certificates_are_replaced_while_clients_stay() {
+    let authority = Authority::new("client");
+    let (node, port) = authority.start("--tls-auth-clients no");
+    let path = |name: &str| authority.path(name).display().to_string();
+    let mut cli = piped_cli(&["-p", &port.to_string(), "--tls", "--cacert", &path("ca.crt")]);
+    let (mut input, mut output) = (cli.stdin.take().expect("piped"), cli.stdout.take().expect("piped"));
+    let mut ask = |line: &str| {
+        writeln!(input, "{line}").expect("it reads");
+        let mut bytes = [0; 64];
+        let len = output.read(&mut bytes).expect("it answers");
+        String::from_utf8_lossy(&bytes[..len]).trim().to_owned()
+    };
+    assert_eq!(ask("PING"), "PONG");
+    node.run(&format!("CONFIG SET tls-cert-file {}", path("expired.crt"))).expect_ok();
+    let refused = authority.say(port, None, &["PING"]);
+    assert!(refused.as_deref() != Ok("PONG"), "its certificate has expired: {refused:?}");
+    assert_eq!(ask("PING"), "PONG", "who is there stays");
+    // What cannot be used changes nothing.
+    let wrong = node.run(&format!("CONFIG SET tls-cert-file {}", path("client.crt")));
+    assert!(format!("{wrong:?}").contains("Unable to update TLS configuration"), "{wrong:?}");
+    assert_eq!(node.run("CONFIG GET tls-cert-file").items()[1].text(), path("expired.crt"));
+    node.run(&format!("CONFIG SET tls-cert-file {}", path("server.crt"))).expect_ok();
+    assert_eq!(authority.say(port, None, &["PING"]).as_deref(), Ok("PONG"));
+    assert_eq!(ask("PING"), "PONG");
+    for (name, value, reason) in [
+        ("tls-protocols", "SSLv3", "Invalid tls-protocols"),
+        ("tls-ciphers", "NULL-MD5", "there is no 'NULL-MD5'"),
+        ("tls-ca-cert-file", "/nosuch", "/nosuch"),
+    ] {
+        assert!(node.run(&format!("CONFIG SET {name} {value}")).is_error("ERR"));
+        assert!(node.log().contains(reason), "{name} {value}");
+    }
+    node.run("CONFIG SET tls-protocols TLSv1.2").expect_ok();
+    assert_eq!(authority.say(port, None, &["PING"]).as_deref(), Ok("PONG"));
+    drop(input);
+    cli.wait().expect("it ends");
+}
+
+/// A key that nobody can read without its password.
+#[test]
+fn a_key_may_be_encrypted() {
+    let authority = Authority::new("client");
+    let (plain, encrypted) = (authority.path("server.key"), authority.path("locked.key"));
+    let mut openssl = Command::new("openssl");
+    openssl
+        .args(["pkcs8", "-topk8", "-passout", "pass:secret", "-in"])
+        .arg(plain)
+        .arg("-out")
+        .arg(&encrypted);
+    assert!(run_to_end(&mut openssl).0.success());
+    let (_node, port) =
+        authority.start(&format!("--tls-key-file {} --tls-key-file-pass secret", encrypted.display()));
+    assert_eq!(authority.ask(port, "PING"), "PONG");
+    let mut node = Node::prepare(
+        &Program::redoubt(),
+        &format!("{} --tls-port {port} --tls-key-file {}", authority.options(), encrypted.display()),
+    );
+    node.spawn();
+    assert!(!node.ended().success());
+    assert!(node.log().contains("Failed to configure TLS"), "{}", node.log());
+}
+
+#[test]
+fn a_certificate_may_say_who_its_client_is() {
+    let authority = Authority::new("alice");
+    let (node, port) = authority.start("--tls-auth-clients-user CN");
+    assert_eq!(authority.ask(port, "ACL WHOAMI"), "default");
+    assert_eq!(node.info("stats", "acl_access_denied_tls_cert").as_deref(), Some("1"));
+    node.run("ACL SETUSER alice on +acl|whoami +get ~a").expect_ok();
+    assert_eq!(authority.ask(port, "ACL WHOAMI"), "alice");
+    assert!(authority.ask(port, "GET b").starts_with("NOPERM"));
+    node.run("ACL SETUSER alice off").expect_ok();
+    assert_eq!(authority.ask(port, "ACL WHOAMI"), "default");
+}
+
+#[test]
+fn a_replica_follows_over_tls_and_a_stranger_does_not() {
+    let authority = Authority::new("client");
+    let (master, port) = authority.start("--tls-replication yes");
+    master.run("SET k v").expect_ok();
+    let (replica, _) = authority.start(&format!("--tls-replication yes --replicaof 127.0.0.1 {port}"));
+    eventually("the replica has the data", || {
+        (replica.run("GET k") == Value::Bulk(b"v".to_vec())).then_some(())
+    });
+    for number in 0..2000 {
+        master.run(&format!("SET key:{number} {}", "z".repeat(500)));
+    }
+    eventually("the replica has all of it", || (replica.run("DBSIZE").int() == 2001).then_some(()));
+    assert_eq!(master.run("WAIT 1 10000").int(), 1);
+    // One with certificates of another authority does not come in, nor does it believe the master.
+    let other = Authority::new("client");
+    let (stranger, _) = other.start(&format!("--tls-replication yes --replicaof 127.0.0.1 {port}"));
+    harness::never_within(Duration::from_secs(2), "a stranger has the data", || {
+        stranger.info("replication", "master_link_status").as_deref() == Some("up")
+    });
+}
+
+/// Who begins and does not go on is not waited for for ever, and keeps nobody else out.
+#[test]
+fn half_a_handshake_ends_in_time() {
+    let authority = Authority::new("client");
+    let (node, port) = authority.start("--tls-auth-clients no");
+    let mut half: Vec<TcpStream> =
+        (0..50).map(|_| TcpStream::connect(("127.0.0.1", port)).expect("it listens")).collect();
+    for stream in &mut half {
+        // The first bytes of a greeting, and no more.
+        stream.write_all(&[0x16, 0x03, 0x01, 0x02, 0x00, 0x01]).expect("it is sent");
+    }
+    assert_eq!(authority.say(port, None, &["PING"]).as_deref(), Ok("PONG"));
+    eventually("all are closed", || {
+        (node.info("clients", "connected_clients").as_deref() == Some("1")).then_some(())
+    });
+    let mut rest = Vec::new();
+    half[0].set_read_timeout(Some(Duration::from_secs(5))).expect("a timeout can be set");
+    assert_eq!(half[0].read_to_end(&mut rest).unwrap_or(0), 0);
+}
+
+/// A cluster whose nodes speak TLS with each other. What comes without a certificate of its authority is not heard.
+#[test]
+fn a_cluster_speaks_tls_among_its_nodes() {
+    let authority = Authority::new("client");
+    let options = "--cluster-enabled yes --cluster-node-timeout 2000 --tls-cluster yes --tls-replication yes \
+                   --tls-auth-clients no";
+    let nodes: Vec<(Node, u16)> = (0..3).map(|_| authority.start(options)).collect();
+    let ports: Vec<u16> = nodes.iter().map(|(_, port)| *port).collect();
+    let (first, last) = (ports[0].to_string(), 16_383);
+    for (index, (node, _)) in nodes.iter().enumerate().take(2) {
+        let (from, to) = (index * 8192, (index * 8192 + 8191).min(last));
+        node.run(&format!("CLUSTER ADDSLOTSRANGE {from} {to}")).expect_ok();
+        node.run(&format!("CLUSTER SET-CONFIG-EPOCH {}", index + 1)).expect_ok();
+    }
+    for port in &ports[1..] {
+        assert_eq!(authority.ask(*port, &format!("CLUSTER MEET 127.0.0.1 {first}")), "OK");
+    }
+    for (node, _) in &nodes {
+        eventually("the cluster serves", || {
+            let info = node.run("CLUSTER INFO").text();
+            (info.contains("cluster_state:ok") && info.contains("cluster_known_nodes:3")).then_some(())
+        });
+    }
+    let master = nodes[0].0.run("CLUSTER MYID").text();
+    nodes[2].0.run(&format!("CLUSTER REPLICATE {master}")).expect_ok();
+    eventually("the replica follows", || {
+        (nodes[2].0.info("replication", "master_link_status").as_deref() == Some("up")).then_some(())
+    });
+    assert_eq!(nodes[2].0.info("replication", "master_port"), Some(ports[0].to_string()));
+    // A client is sent to where it can go as it came.
+    let moved = authority.ask(ports[0], "GET foo");
+    assert!(moved.contains(&format!("MOVED 12182 127.0.0.1:{}", ports[1])), "{moved}");
+    let moved = format!("{:?}", nodes[0].0.run("GET foo"));
+    assert!(moved.contains(&format!("127.0.0.1:{}", nodes[1].0.port)), "{moved}");
+    // The bus is closed to who has no certificate: a packet in plain text goes unheard.
+    let mut stranger = TcpStream::connect(("127.0.0.1", ports[0] + 10_000)).expect("the bus listens");
+    stranger.set_read_timeout(Some(Duration::from_secs(20))).expect("a timeout can be set");
+    stranger.write_all(b"RCmb\0\0\x08\xd0").expect("it is sent");
+    let mut answer = Vec::new();
+    // Closed or reset, it ends.
+    let _ = stranger.read_to_end(&mut answer);
+    assert!(nodes[0].0.log().contains("Error accepting cluster node connection"), "{}", nodes[0].0.log());
+    let outsider = Command::new("openssl")
+        .args(["s_client", "-connect", &format!("127.0.0.1:{}", ports[0] + 10_000), "-CAfile"])
+        .arg(authority.path("ca.crt"))
+        .stdin(Stdio::null())
+        .output()
+        .expect("openssl runs");
+    let printed = String::from_utf8_lossy(&outsider.stderr).into_owned();
+    assert!(printed.contains("certificate required") || !outsider.status.success(), "{printed}");
+}
+
+/// A configuration that cannot work stops the start, and says why.
+#[test]
+fn what_is_missing_stops_the_start() {
+    let authority = Authority::new("client");
+    let path = |name: &str| authority.path(name).display().to_string();
+    let empty = path("empty");
+    fs::write(&empty, "").expect("a file can be written");
+    let port = claim_port().port;
+    for (options, reason) in [
+        ("--save ".to_owned(), "tls-cert-file and tls-key-file must be specified"),
+        (
+            format!("--save  --tls-cert-file {} --tls-key-file {}", path("server.crt"), path("server.key")),
+            "Either tls-ca-cert-file or tls-ca-cert-dir must be specified",
+        ),
+        (format!("{} --tls-cert-file {empty}", authority.options()), "has no certificate"),
+        (
+            format!("{} --tls-key-file {}", authority.options(), path("client.key")),
+            "tls-cert-file and tls-key-file",
+        ),
+    ] {
+        let mut node = Node::prepare(&Program::redoubt(), &format!("{options} --tls-port {port}"));
+        node.spawn();
+        assert!(!node.ended().success());
+        let log = node.log();
+        assert!(log.contains("Failed to configure TLS") && log.contains(reason), "{options}: {log}");
+    }
+}
