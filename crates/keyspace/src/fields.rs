@@ -255,6 +255,10 @@ impl<T: Of> Collection for Fields<T> {
         self.entries.skip_page(bit, dropped)
     }
 
+    fn prefetch_segment(&self, hash: u64) {
+        self.entries.prefetch_segment(hash);
+    }
+
     fn prefetch_index(&self, hash: u64) {
         self.entries.prefetch_index(hash);
     }

@@ -16,6 +16,7 @@ use segment::{Room, Segment, Taken};
 
 use crate::chunked::Chunked;
 use crate::hashing::POSITION;
+use crate::memory::prefetch;
 use crate::purge::A_PART;
 
 /// Gives the hashes of entries.
@@ -139,6 +140,18 @@ impl Index {
                 let number = directory.map.number(hash);
                 &mut directory.segments[number]
             }
+        }
+    }
+
+    /// Asks the processor for what leads to the line that [`Index::prefetch`] asks for, if that is so much that it
+    /// may have to be fetched itself.
+    #[inline]
+    pub(crate) fn prefetch_segment(&self, hash: u64) {
+        if let Self::Many(_) = self {
+            let segment = std::slice::from_ref(self.segment(hash)).as_ptr_range();
+            prefetch(segment.start);
+            // It may lie on two lines.
+            prefetch(segment.end.cast::<u8>().wrapping_sub(1));
         }
     }
 

@@ -48,7 +48,10 @@ pub(crate) trait Collection: std::fmt::Debug {
     /// Lets go of the next part without copying it; returns its bytes. `None` if nothing is held any more.
     fn skip(&mut self, bit: u32, dropped: &mut Vec<Record<Large>>) -> Option<usize>;
 
-    /// Asks the processor for what finds the element with this hash.
+    /// Asks the processor for what leads to that which finds the element with this hash.
+    fn prefetch_segment(&self, hash: u64);
+
+    /// Asks for what finds it.
     fn prefetch_index(&self, hash: u64);
 
     /// Asks for the element itself.

@@ -30,10 +30,16 @@ impl Touched<'_> {
     }
 
     /// Fourth sweep, where commands name parts of a value: asks for the index lines of these, if the value is
-    /// large. Says whether it is.
-    pub fn touch_part_indexes(&self, db: u16, key: &Key<'_>, parts: impl Iterator<Item = u64>) -> bool {
+    /// large, and before that for what leads to them. Says whether it is.
+    pub fn touch_part_indexes(
+        &self,
+        db: u16,
+        key: &Key<'_>,
+        parts: impl Iterator<Item = u64> + Clone,
+    ) -> bool {
         let large = self.large(db, key);
         if let Some(large) = large {
+            parts.clone().for_each(|part| large.prefetch_segment(part));
             parts.for_each(|part| large.prefetch_index(part));
         }
         large.is_some()

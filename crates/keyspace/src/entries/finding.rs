@@ -173,6 +173,11 @@ impl<V: Outside> Entries<V> {
         some.into_iter().find(has_volatile).or_else(|| Some(self.earliest_page().0).filter(has_volatile))
     }
 
+    /// Before the second sweep, where there are many entries: asks for what leads to the index line.
+    pub(crate) fn prefetch_segment(&self, hash: u64) {
+        self.index.prefetch_segment(hash);
+    }
+
     /// Second sweep: asks for the index line.
     pub(crate) fn prefetch_index(&self, hash: u64) {
         self.index.prefetch(hash);
