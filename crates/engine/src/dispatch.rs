@@ -1,7 +1,7 @@
 //! The path of a command: found, touched ahead, checked, run, logged, counted.
 //!
 //! A read brings many requests. They are prepared together, [`AHEAD`] at a time: three sweeps ask the
-//! processor for each key's slot, its index line, its entry (and two more for a field of a large hash), so
+//! processor for each key's slot, its index line, its entry (and three more for an element of a large collection), so
 //! that the cache misses of a batch overlap. Then each runs to its end under the locks of its slots.
 //!
 //! A slot that was locked to be touched stays so until its command has run: it is locked once, and what was found

@@ -91,13 +91,18 @@ impl<'a> Sketch<'a> {
 
     /// How many different elements it has seen, about.
     pub(crate) fn estimate(self) -> Result<u64, Unusable> {
-        let mut histogram = Histogram::default();
         if self.is_dense() {
-            dense::each_group(self.body(), |values| values.iter().for_each(|value| histogram.add(*value)));
-        } else {
-            sparse::each_run(self.body(), |run| histogram.add_many(run.value, run.len))?;
+            return Ok(Histogram::of(&self.dense_values()).estimate());
         }
+        let mut histogram = Histogram::default();
+        sparse::each_run(self.body(), |run| histogram.add(run.value, run.len))?;
         Ok(histogram.estimate())
+    }
+
+    fn dense_values(self) -> [u8; REGISTERS] {
+        let mut values = [0; REGISTERS];
+        keyspace::in_wide_vectors(|| dense::unpack(self.body(), &mut values));
+        values
     }
 }
 
@@ -115,11 +120,8 @@ impl Registers {
     /// Takes what a sketch has seen, too.
     pub(crate) fn merge(&mut self, sketch: Sketch<'_>) -> Result<(), Unusable> {
         if sketch.is_dense() {
-            let mut groups = self.0.chunks_exact_mut(dense::GROUP);
-            dense::each_group(sketch.body(), |values| {
-                let group = groups.next().into_iter().flatten();
-                group.zip(values).for_each(|(most, value)| *most = (*most).max(*value));
-            });
+            let values = sketch.dense_values();
+            self.0.iter_mut().zip(&values).for_each(|(most, value)| *most = (*most).max(*value));
             return Ok(());
         }
         let mut at = 0;
@@ -134,9 +136,7 @@ impl Registers {
 
     /// How many different elements they have seen together, about.
     pub(crate) fn estimate(&self) -> u64 {
-        let mut histogram = Histogram::default();
-        self.0.iter().for_each(|value| histogram.add(*value));
-        histogram.estimate()
+        Histogram::of(&self.0).estimate()
     }
 
     /// What was seen, by register.
@@ -194,13 +194,15 @@ pub(crate) fn make_dense(bytes: &mut Vec<u8>) -> Result<(), Unusable> {
     }
     let mut registers = Registers::default();
     registers.merge(sketch)?;
-    bytes.truncate(HEADER);
     bytes[MAGIC.len()] = DENSE;
     bytes.resize(HEADER + dense::BYTES, 0);
-    registers.observations().for_each(|seen| {
-        dense::raise(&mut bytes[HEADER..], seen);
-    });
+    set_registers(bytes, &registers);
     Ok(())
+}
+
+/// Gives a sketch that is dense these registers.
+pub(crate) fn set_registers(bytes: &mut [u8], registers: &Registers) {
+    keyspace::in_wide_vectors(|| dense::pack(&registers.0, &mut bytes[HEADER..]));
 }
 
 /// What a sketch has seen has changed: the number that was estimated last holds no more.

@@ -47,7 +47,7 @@ pub use key::Key;
 pub use keyspace::Keyspace;
 pub use kind::{Bounds, Kind, Limits, Naming, NodeBounds, SetBounds};
 pub use locked::LockedSlots;
-pub use memory::{PoolUse, keep_chunk_ready, pool_taken, pool_use, purge_pool};
+pub use memory::{PoolUse, in_wide_vectors, keep_chunk_ready, pool_taken, pool_use, purge_pool};
 pub use outside::kept_bytes;
 pub use packed::{About, Builder, Packed};
 pub use pages::{Crowding, any_crowded, bound_pages};

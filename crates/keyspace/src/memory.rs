@@ -8,6 +8,7 @@ mod block;
 mod pool;
 mod runs;
 
+pub use block::in_wide_vectors;
 pub(crate) use block::{Block, FullChunk, Line, prefetch};
 pub use pool::{PoolUse, keep_chunk_ready, pool_taken, pool_use, purge_pool};
 pub(crate) use pool::{begin_round, is_sinking};

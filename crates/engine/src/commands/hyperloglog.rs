@@ -211,10 +211,12 @@ fn pfmerge(context: &mut Context<'_>) -> Result<(), CommandError> {
     };
     if dense {
         hyperloglog::make_dense(&mut bytes)?;
-    }
-    let most = most_sparse(context);
-    for seen in registers.observations() {
-        hyperloglog::observe(&mut bytes, seen, most)?;
+        hyperloglog::set_registers(&mut bytes, &registers);
+    } else {
+        let most = most_sparse(context);
+        for seen in registers.observations() {
+            hyperloglog::observe(&mut bytes, seen, most)?;
+        }
     }
     hyperloglog::set_stale(&mut bytes);
     store(context, &key, found, &bytes);

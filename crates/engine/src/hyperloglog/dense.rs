@@ -3,8 +3,8 @@
 use super::{Observation, REGISTERS};
 
 const BITS: usize = 6;
-/// So many registers fill whole bytes together.
-pub(super) const GROUP: usize = 16;
+/// So many registers fill whole bytes together, and one word when each has a byte.
+pub(super) const GROUP: usize = 8;
 const GROUP_BYTES: usize = GROUP * BITS / 8;
 pub(super) const BYTES: usize = REGISTERS * BITS / 8;
 const MASK: u32 = (1 << BITS) - 1;
@@ -39,15 +39,40 @@ pub(super) fn raise(registers: &mut [u8], seen: Observation) -> bool {
     true
 }
 
-/// Shows the values of all registers, a group at a time.
-#[inline]
-pub(super) fn each_group(registers: &[u8], mut show: impl FnMut(&[u8; GROUP])) {
-    for group in registers.as_chunks::<GROUP_BYTES>().0 {
-        let mut values = [0; GROUP];
-        for (four, bytes) in values.as_chunks_mut::<4>().0.iter_mut().zip(group.as_chunks::<3>().0) {
-            let word = u32::from_le_bytes([bytes[0], bytes[1], bytes[2], 0]);
-            *four = [0, 6, 12, 18].map(|shift| (word >> shift & MASK) as u8);
-        }
-        show(&values);
+/// The values of all registers.
+#[inline(always)]
+pub(super) fn unpack(registers: &[u8], values: &mut [u8; REGISTERS]) {
+    let groups = registers.as_chunks::<GROUP_BYTES>().0;
+    for (values, group) in values.as_chunks_mut::<GROUP>().0.iter_mut().zip(groups) {
+        let mut word = [0; GROUP];
+        word[..GROUP_BYTES].copy_from_slice(group);
+        *values = spread(u64::from_le_bytes(word)).to_le_bytes();
     }
+}
+
+/// Registers with these values.
+#[inline(always)]
+pub(super) fn pack(values: &[u8; REGISTERS], registers: &mut [u8]) {
+    let groups = registers.as_chunks_mut::<GROUP_BYTES>().0;
+    for (values, group) in values.as_chunks::<GROUP>().0.iter().zip(groups) {
+        let word = gather(u64::from_le_bytes(*values)).to_le_bytes();
+        group.copy_from_slice(&word[..GROUP_BYTES]);
+    }
+}
+
+/// Eight values of six bits each, one behind another, to a byte each: halves move apart, then their halves, then
+/// theirs.
+#[inline(always)]
+fn spread(word: u64) -> u64 {
+    let word = word & 0x00ff_ffff | (word & 0xffff_ff00_0000) << 8;
+    let word = word & 0x0fff_0000_0fff | (word & 0x00ff_f000_00ff_f000) << 4;
+    word & 0x003f_003f_003f_003f | (word & 0x0fc0_0fc0_0fc0_0fc0) << 2
+}
+
+/// The other way round.
+#[inline(always)]
+fn gather(word: u64) -> u64 {
+    let word = word & 0x003f_003f_003f_003f | (word & 0x3f00_3f00_3f00_3f00) >> 2;
+    let word = word & 0x0fff_0000_0fff | (word & 0x0fff_0000_0fff_0000) >> 4;
+    word & 0x00ff_ffff | (word & 0x00ff_ffff_0000_0000) >> 8
 }

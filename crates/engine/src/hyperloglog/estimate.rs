@@ -18,13 +18,20 @@ impl Default for Histogram {
 }
 
 impl Histogram {
-    #[inline]
-    pub(super) fn add(&mut self, value: u8) {
-        self.0[usize::from(value) & 63] += 1;
+    /// Of these registers.
+    pub(super) fn of(values: &[u8; REGISTERS]) -> Self {
+        // Neighbours are often equal, and counting in one place waits for the count before.
+        let mut counts = [[0_u16; 64]; 4];
+        for four in values.as_chunks::<4>().0 {
+            for (counts, value) in counts.iter_mut().zip(four) {
+                counts[usize::from(value & 63)] += 1;
+            }
+        }
+        Self(std::array::from_fn(|value| counts.iter().map(|counts| counts[value]).sum()))
     }
 
-    pub(super) fn add_many(&mut self, value: u8, registers: u16) {
-        self.0[usize::from(value) & 63] += registers;
+    pub(super) fn add(&mut self, value: u8, registers: u16) {
+        self.0[usize::from(value & 63)] += registers;
     }
 
     pub(super) fn estimate(&self) -> u64 {

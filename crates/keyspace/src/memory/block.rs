@@ -178,6 +178,24 @@ pub(crate) fn prefetch<T>(at: *const T) {
     let _ = at;
 }
 
+/// Does `work` in code that is compiled for wide vectors where the processor has them. For loops over many bytes;
+/// what `work` calls has to be inlined to gain by it.
+#[inline]
+pub fn in_wide_vectors<R>(work: impl FnOnce() -> R) -> R {
+    #[cfg(target_arch = "x86_64")]
+    {
+        #[target_feature(enable = "avx2,popcnt")]
+        fn wide<R>(work: impl FnOnce() -> R) -> R {
+            work()
+        }
+        if std::arch::is_x86_feature_detected!("avx2") && std::arch::is_x86_feature_detected!("popcnt") {
+            // SAFETY: the processor has what `wide` is compiled for.
+            return unsafe { wide(work) };
+        }
+    }
+    work()
+}
+
 /// Gets chunk `index` from the system. `large` asks for the system's large pages: with them a lookup misses
 /// the translation buffer far less often, and nothing forks here, which is why others advise against them.
 pub(super) fn map_chunk(index: usize, large: bool) {

@@ -10,10 +10,12 @@ const BLOCK: usize = LANES * WORD;
 
 type Lanes = [u64; LANES];
 
+#[inline(always)]
 fn zip(a: Lanes, b: Lanes, with: impl Fn(u64, u64) -> u64) -> Lanes {
     std::array::from_fn(|lane| with(a[lane], b[lane]))
 }
 
+#[inline(always)]
 fn lanes(block: &[u8]) -> Lanes {
     let mut words = [0; LANES];
     for (word, bytes) in words.iter_mut().zip(block.as_chunks::<WORD>().0) {
@@ -22,11 +24,13 @@ fn lanes(block: &[u8]) -> Lanes {
     words
 }
 
+#[inline(always)]
 fn ones_of(lanes: Lanes) -> u64 {
     lanes.iter().map(|word| u64::from(word.count_ones())).sum()
 }
 
 /// Adds three bits in each place: what they come to there, and what is carried.
+#[inline(always)]
 fn add(a: Lanes, b: Lanes, c: Lanes) -> (Lanes, Lanes) {
     let half = zip(a, b, |a, b| a ^ b);
     let carried = zip(zip(a, b, |a, b| a & b), zip(half, c, |half, c| half & c), |a, b| a | b);
@@ -35,7 +39,8 @@ fn add(a: Lanes, b: Lanes, c: Lanes) -> (Lanes, Lanes) {
 
 /// How many bits are set. Eight blocks are first added to each other in every place (Harley and Seal's tree of
 /// carry-save adders, in H. Warren, "Hacker's Delight", 5-1), so that bits are counted of one block of eight.
-pub(super) fn count_ones(bytes: &[u8]) -> u64 {
+#[inline(always)]
+fn count_ones(bytes: &[u8]) -> u64 {
     let (mut ones, mut twos, mut fours) = ([0; LANES], [0; LANES], [0; LANES]);
     let mut eights = 0;
     let mut groups = bytes.chunks_exact(8 * BLOCK);
@@ -78,7 +83,8 @@ fn split(range: &Range<u64>) -> (Option<Cut>, Range<usize>, Option<Cut>) {
 pub(super) fn count_in(bytes: &[u8], range: &Range<u64>) -> u64 {
     let (head, whole, tail) = split(range);
     let part = |part: Option<Cut>| part.map_or(0, |(at, mask)| u64::from((bytes[at] & mask).count_ones()));
-    part(head) + count_ones(&bytes[whole]) + part(tail)
+    let whole = &bytes[whole];
+    part(head) + keyspace::in_wide_vectors(|| count_ones(whole)) + part(tail)
 }
 
 /// The first bit in `range`, which lies within the bytes, that is `bit`.

@@ -1,6 +1,7 @@
 //! BITOP.
 
-use keyspace::{Naming, Packed, Str};
+use keyspace::{Key, Kind, Naming, Packed, Place};
+use smallvec::SmallVec;
 
 use crate::context::Context;
 use crate::error::CommandError;
@@ -56,120 +57,162 @@ impl Operation {
     }
 }
 
-/// Strings on their way to become one, which is as long as the longest of them; the others are followed by zeros.
-struct Combined {
-    operation: Operation,
-    bytes: Vec<u8>,
-    /// Of [`Operation::One`]: bits that more than one string has set.
-    several: Vec<u8>,
-    first: bool,
-}
+/// So many bytes are combined at a time: they stay in the first-level cache.
+const CHUNK: usize = 16 << 10;
 
 /// Applies `with` to each byte of `into` and its counterpart.
+#[inline(always)]
 fn each(into: &mut [u8], from: &[u8], with: impl Fn(u8, u8) -> u8) {
     for (into, from) in into.iter_mut().zip(from) {
         *into = with(*into, *from);
     }
 }
 
-impl Combined {
-    fn new(operation: Operation, len: usize) -> Self {
-        let several = if operation == Operation::One { vec![0; len] } else { Vec::new() };
-        Self { operation, bytes: vec![0; len], several, first: true }
-    }
-
-    /// Adds a string; for those that tell the first from the others, that comes last ([`Combined::finish`]).
-    fn add(&mut self, string: &[u8]) {
-        let first = std::mem::replace(&mut self.first, false);
-        let bytes = &mut self.bytes[..];
-        match self.operation {
-            Operation::And if !first => {
-                each(bytes, string, |a, b| a & b);
-                bytes[string.len()..].fill(0);
+/// Combines parts of strings that begin at the same place, at most [`CHUNK`] bytes each. A part that ends before the
+/// others goes on with zeros.
+#[inline(always)]
+fn combine(operation: Operation, parts: &[&[u8]], into: &mut [u8]) {
+    let (first, others) = (parts[0], &parts[1..]);
+    let set = |into: &mut [u8], part: &[u8]| {
+        into[..part.len()].copy_from_slice(part);
+        into[part.len()..].fill(0);
+    };
+    match operation {
+        Operation::And => {
+            set(into, first);
+            for part in others {
+                each(into, part, |a, b| a & b);
+                into[part.len()..].fill(0);
             }
-            Operation::And => bytes[..string.len()].copy_from_slice(string),
-            Operation::Not => {
-                bytes.fill(0xff);
-                each(bytes, string, |_, b| !b);
+        }
+        Operation::Or | Operation::Xor => {
+            set(into, first);
+            for part in others {
+                match operation {
+                    Operation::Xor => each(into, part, |a, b| a ^ b),
+                    _ => each(into, part, |a, b| a | b),
+                }
             }
-            Operation::Xor => each(bytes, string, |a, b| a ^ b),
-            Operation::Or | Operation::Diff | Operation::Diff1 | Operation::AndOr => {
-                each(bytes, string, |a, b| a | b);
-            }
-            Operation::One => {
-                for ((seen, several), new) in bytes.iter_mut().zip(&mut self.several).zip(string) {
+        }
+        Operation::Not => {
+            into.fill(0xff);
+            each(into, first, |_, b| !b);
+        }
+        Operation::Diff | Operation::Diff1 | Operation::AndOr => {
+            into.fill(0);
+            others.iter().for_each(|part| each(into, part, |a, b| a | b));
+            let behind = match operation {
+                Operation::Diff1 => {
+                    each(into, first, |others, first| others & !first);
+                    into.len()
+                }
+                Operation::Diff => {
+                    each(into, first, |others, first| first & !others);
+                    first.len()
+                }
+                _ => {
+                    each(into, first, |others, first| first & others);
+                    first.len()
+                }
+            };
+            into[behind..].fill(0);
+        }
+        Operation::One => {
+            let mut several = [0; CHUNK];
+            set(into, first);
+            for part in others {
+                for ((seen, several), new) in into.iter_mut().zip(&mut several).zip(*part) {
                     *several |= *seen & new;
                     *seen |= new;
                 }
             }
+            each(into, &several, |seen, several| seen & !several);
         }
-    }
-
-    /// What came of it; `apart` is the string that an operation tells from the others.
-    fn finish(mut self, apart: &[u8]) -> Vec<u8> {
-        let bytes = &mut self.bytes[..];
-        match self.operation {
-            Operation::And | Operation::Or | Operation::Xor | Operation::Not => {}
-            Operation::One => each(bytes, &self.several, |seen, several| seen & !several),
-            Operation::Diff1 => each(bytes, apart, |others, first| others & !first),
-            Operation::Diff => {
-                each(bytes, apart, |others, first| first & !others);
-                bytes[apart.len()..].fill(0);
-            }
-            Operation::AndOr => {
-                each(bytes, apart, |others, first| first & others);
-                bytes[apart.len()..].fill(0);
-            }
-        }
-        self.bytes
     }
 }
 
 /// BITOP operation destination key [key ...]
 pub(super) fn bitop(context: &mut Context<'_>) -> Result<(), CommandError> {
     let operation = Operation::parse(context.arg(1), context.args.len() - 3)?;
-    let sources = 3..context.args.len();
-    // First whatever has expired goes, which may move others; then they are looked at.
     let mut longest = 0;
-    for index in sources.clone() {
+    for index in 3..context.args.len() {
         let key = context.key(index);
         if let Some(place) = context.read(&key) {
             longest = longest.max(context.string(&key, place)?.bytes.len());
         }
     }
-    let apart = matches!(operation, Operation::Diff | Operation::Diff1 | Operation::AndOr);
-    let mut combined = Combined::new(operation, longest);
-    for index in sources.skip(usize::from(apart)) {
-        combined.add(source(context, index)?);
-    }
-    let bytes = combined.finish(if apart { source(context, 3)? } else { b"" });
     let key = context.key(2);
     let found = context.find(&key);
-    if !bytes.is_empty() {
-        context.put(&key, found, Packed::named_string(&bytes, Naming::Raw), None);
+    if longest > 0 {
+        let place = make_room(context, &key, found, longest);
+        fill(context, operation, &key, place, longest)?;
+        context.modified(&key);
         context.notify(Class::STRING, "set", &key);
     } else if let Some(place) = found {
         context.delete(&key, place);
         context.notify(Class::GENERIC, "del", &key);
     }
-    context.reply.integer(bytes.len() as i64);
+    context.reply.integer(longest as i64);
     Ok(())
 }
 
-/// The string that argument `index` names; none is one without bytes.
-fn source<'c>(context: &'c mut Context<'_>, index: usize) -> Result<&'c [u8], CommandError> {
-    let key = context.key(index);
-    match context.peek(&key) {
-        Some(place) => Ok(context.typed::<Str<'_>>(&key, place)?.bytes),
-        None => Ok(b""),
+/// Puts a string of `len` bytes under `key`, which was found at `found`. Where it may be one of the sources it keeps
+/// what it has, and zeros follow.
+fn make_room(context: &mut Context<'_>, key: &Key<'_>, found: Option<Place>, len: usize) -> Place {
+    let string = found.filter(|place| context.view(key).kind(*place) == Kind::String);
+    let place = match string {
+        Some(place) => context.table(key).set_expiry(place, key, None),
+        None => {
+            if let Some(other) = found {
+                let dropped = context.table(key).remove(other, key);
+                context.discard(dropped);
+            }
+            context.table(key).insert(key, Packed::string(b""), None)
+        }
+    };
+    context.table(key).edit_string(place, key, len, Naming::Raw).0
+}
+
+/// Fills the string of `len` bytes that is under `to` with what comes of the sources, a chunk at a time: of a source
+/// that is written over, what is still to be read is whole.
+fn fill(
+    context: &mut Context<'_>,
+    operation: Operation,
+    to: &Key<'_>,
+    place: Place,
+    len: usize,
+) -> Result<(), CommandError> {
+    // Looked for now: making room may have moved them.
+    let mut sources: SmallVec<[(Key<'_>, Option<Place>); 4]> = SmallVec::new();
+    for index in 3..context.args.len() {
+        let key = context.key(index);
+        sources.push((key, context.peek(&key)));
     }
+    let mut chunk = [0; CHUNK];
+    for start in (0..len).step_by(CHUNK) {
+        let end = len.min(start + CHUNK);
+        let into = &mut chunk[..end - start];
+        let mut parts: SmallVec<[&[u8]; 4]> = SmallVec::new();
+        for (key, found) in &sources {
+            let bytes = match found {
+                Some(place) => context.string(key, *place)?.bytes,
+                None => b"",
+            };
+            parts.push(bytes.get(start..).map_or(b"", |rest| &rest[..rest.len().min(end - start)]));
+        }
+        keyspace::in_wide_vectors(|| combine(operation, &parts, into));
+        drop(parts);
+        let (_, bytes) = context.table(to).edit_string(place, to, len, Naming::Raw);
+        bytes[start..end].copy_from_slice(into);
+    }
+    Ok(())
 }
 
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
 
-    use super::{Combined, Operation};
+    use super::{Operation, combine};
     use crate::testing::Client;
 
     #[test]
@@ -205,6 +248,26 @@ mod tests {
             ("exists d", ":0"),
         ]);
         assert_eq!(client.log().last().map(String::as_str), Some("0 bitop not d nosuch"));
+    }
+
+    /// Longer than what is combined at a time, the destination among the sources, shorter than they are or longer.
+    #[test]
+    fn a_destination_may_be_a_source() {
+        let mut client = Client::new();
+        let text = |len: usize, step: usize| -> Vec<u8> { (0..len).map(|at| (at * step) as u8).collect() };
+        for (own, other) in [(100_000, 40_000), (40_000, 100_000), (10, 70_000), (70_000, 0)] {
+            let (a, b) = (text(own, 7), text(other, 13));
+            for (operation, with) in [("and", (|a, b| a & b) as fn(u8, u8) -> u8), ("xor", |a, b| a ^ b)] {
+                client.call_bytes(&[b"set", b"a", &a, b"ex", b"100"]);
+                client.call_bytes(&[b"set", b"{a}b", &b]);
+                client.call(&["bitop", operation, "a", "{a}b", "a"]);
+                let at = |bytes: &[u8], at: usize| bytes.get(at).copied().unwrap_or(0);
+                let expected: Vec<u8> =
+                    (0..own.max(other)).map(|place| with(at(&a, place), at(&b, place))).collect();
+                assert_eq!(client.call(&["get", "a"]).as_bytes(), Some(&expected[..]), "{operation}");
+                client.table(&[("ttl a", ":-1"), ("object encoding a", "$3|raw")]);
+            }
+        }
     }
 
     #[test]
@@ -248,11 +311,9 @@ mod tests {
             let longest = strings.iter().map(Vec::len).max().unwrap_or(0);
             let column = |at: usize| strings.iter().map(move |string| string.get(at).copied().unwrap_or(0));
             for (name, operation) in Operation::NAMES {
-                let apart = matches!(name, "DIFF" | "DIFF1" | "ANDOR");
-                let mut combined = Combined::new(operation, longest);
-                let added = if name == "NOT" { &strings[..1] } else { &strings[usize::from(apart)..] };
-                added.iter().for_each(|string| combined.add(string));
-                let bytes = combined.finish(if apart { &strings[0] } else { b"" });
+                let parts: Vec<&[u8]> = strings.iter().map(Vec::as_slice).collect();
+                let mut bytes = vec![0xaa; longest];
+                combine(operation, if name == "NOT" { &parts[..1] } else { &parts }, &mut bytes);
                 for (at, byte) in bytes.iter().enumerate() {
                     let first = column(at).next().unwrap_or(0);
                     let others = column(at).skip(1).fold(0, |seen, byte| seen | byte);
