@@ -138,9 +138,11 @@ impl<V: Outside> Entries<V> {
         self.index.pick(random).map(Place)
     }
 
-    /// The same among the entries that expire. Where they are few, those of a page that has some.
+    /// The same among the entries that expire. Where they are few, one of a page that has some; where they are very few
+    /// in a large store it may find none.
     pub(crate) fn random_volatile(&self, random: u64) -> Option<Place> {
         const TRIES: usize = 8;
+        const LOOK_AT: usize = 256;
         if self.volatile == 0 {
             return None;
         }
@@ -152,25 +154,26 @@ impl<V: Outside> Entries<V> {
             }
             seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         }
-        let number = self.volatile_page(seed)?;
-        let page = self.pages.page(number);
-        let volatile = |&(_, header): &(usize, Header)| header.state() == entry::ALIVE && header.volatile();
-        let count = page::entries(page, page::HEAD).filter(volatile).count() as u64;
-        let chosen = (seed >> 32).checked_rem(count)?;
-        let (at, _) = page::entries(page, page::HEAD).filter(volatile).nth(chosen as usize)?;
-        Some(Place(pages::reference(number, at)))
+        let count = self.pages.count();
+        let start = ((seed >> 32) as usize).checked_rem(count)?;
+        let some = || (start..count).chain(0..start).take(LOOK_AT);
+        let may_have = |number: &usize| {
+            self.pages.page_if(*number).is_some_and(|page| page::earliest(page) < page::NEVER)
+        };
+        // A page's time may be that of an entry which is gone, and times that are far off it does not know.
+        let found = some().filter(may_have).find_map(|number| self.volatile_in(number, seed));
+        let found = found.or_else(|| self.volatile_in(self.earliest_page().0, seed));
+        found.or_else(|| some().find_map(|number| self.volatile_in(number, seed)))
     }
 
-    /// A page in which something may expire.
-    fn volatile_page(&self, random: u64) -> Option<usize> {
-        const LOOK_AT: usize = 64;
-        let count = self.pages.count();
-        let start = ((random >> 32) as usize).checked_rem(count)?;
-        let has_volatile = |&number: &usize| {
-            self.pages.page_if(number).is_some_and(|page| page::earliest(page) < page::NEVER)
-        };
-        let some = (start..count).chain(0..start).take(LOOK_AT);
-        some.into_iter().find(has_volatile).or_else(|| Some(self.earliest_page().0).filter(has_volatile))
+    /// One of the entries of a page that expire.
+    fn volatile_in(&self, number: usize, random: u64) -> Option<Place> {
+        let page = self.pages.page_if(number)?;
+        let expires = |&(_, header): &(usize, Header)| header.state() == entry::ALIVE && header.volatile();
+        let count = page::entries(page, page::HEAD).filter(expires).count() as u64;
+        let chosen = (random >> 32).checked_rem(count)?;
+        let (at, _) = page::entries(page, page::HEAD).filter(expires).nth(chosen as usize)?;
+        Some(Place(pages::reference(number, at)))
     }
 
     /// Before the second sweep, where there are many entries: asks for what leads to the index line.
