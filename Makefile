@@ -1,6 +1,6 @@
 # Every target is a script; `make help` lists them. Variables given to make (NODE=7000) reach them by themselves;
 # nothing is exported here, since that would also pass on, as empty, what nobody named.
-.PHONY: help build bench-sentinel up up-sentinel down-sentinel status kill restart down test verify fmt memcheck fuzz bench bench-memory bench-snapshot bench-expiry bench-loading bench-threads bench-instructions bench-failover
+.PHONY: help build bench-sentinel up up-sentinel down-sentinel status kill restart down test verify fmt memcheck fuzz bench bench-memory bench-snapshot bench-expiry bench-loading bench-threads bench-eviction bench-instructions bench-failover
 .DEFAULT_GOAL := help
 
 help: ## Show this list
@@ -63,6 +63,9 @@ bench-loading: ## How long loading an RDB takes, beside them (KEYS, HASHES, RUNS
 
 bench-threads: ## Two workers beside one, in process
 	@scripts/bench-threads
+
+bench-eviction: ## What a cache finds under each policy, beside a real Redis with as many keys (EVICTION_SECONDS)
+	@scripts/bench-eviction
 
 bench-instructions: ## Instructions per command; fails at 5 % over docs/instructions.tsv
 	@scripts/bench-instructions

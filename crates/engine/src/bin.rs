@@ -137,6 +137,7 @@ mod tests {
     use std::sync::Arc;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
+    use crate::settings::Lazy;
     use crate::testing::Client;
 
     #[test]
@@ -170,6 +171,36 @@ mod tests {
             assert_eq!(rung.load(Ordering::Relaxed), rings);
             client.engine.bin.empty();
         }
+    }
+
+    /// Each reason that a value goes for has a parameter of its own.
+    #[test]
+    fn who_drops_a_large_value_is_said_by_reason() {
+        let value = "v".repeat(100_000);
+        for (reason, commands) in [
+            (Lazy::USER_DEL, "del k"),
+            (Lazy::SERVER_DEL, "set k other"),
+            (Lazy::SERVER_DEL, "rename other k"),
+            (Lazy::EXPIRE, "get k"),
+        ] {
+            for (reasons, pending) in [(Lazy::all() - reason, 0), (reason, 1)] {
+                let mut client = Client::new();
+                client.engine.settings.set_lazy(reasons);
+                client.call(&["set", "k", &value, "px", "100"]);
+                client.call(&["set", "other", "v"]);
+                client.now.0 += if reason == Lazy::EXPIRE { 200 } else { 0 };
+                client.wire(commands);
+                assert_eq!(client.engine.bin.pending(), pending, "{commands}, {reasons:?}");
+            }
+        }
+        let mut client = Client::new();
+        client.engine.settings.set_lazy(Lazy::empty());
+        client.call(&["set", "k", &value]);
+        client.wire("unlink k");
+        assert_eq!(client.engine.bin.pending(), 1, "UNLINK says what it wants");
+        assert!(client.engine.bin.pending_bytes() >= value.len());
+        client.engine.bin.empty();
+        assert_eq!(client.engine.bin.pending_bytes(), 0);
     }
 
     #[test]

@@ -128,7 +128,10 @@ mod tests {
         width: usize,
     }
 
-    const FAMILIES: &[Family] = &[Family { scan: "hscan", add: ["hset c", "v"], remove: "hdel c", width: 2 }];
+    const FAMILIES: &[Family] = &[
+        Family { scan: "sscan", add: ["sadd c", ""], remove: "srem c", width: 1 },
+        Family { scan: "hscan", add: ["hset c", "v"], remove: "hdel c", width: 2 },
+    ];
 
     fn run(client: &mut Client, words: &str) {
         client.call(&words.split_whitespace().collect::<Vec<_>>());

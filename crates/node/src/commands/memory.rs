@@ -43,10 +43,12 @@ pub(super) fn stats(house: &Housekeeping, keyspace: &Keyspace, reply: &mut Write
             Figure::Integer(number) => reply.integer(number),
             Figure::Float(number) => reply.double(number),
             Figure::Database(bytes) => {
-                // The index of expiry times is six bytes a page, and slots need none of their keys.
-                reply.map(1);
+                // An expiry time lies with its key, and slots need none of their keys.
+                reply.map(2);
                 reply.bulk(b"overhead.hashtable.main");
                 reply.integer(bytes);
+                reply.bulk(b"overhead.hashtable.expires");
+                reply.integer(0);
             }
         }
     }
@@ -69,11 +71,21 @@ fn figures(house: &Housekeeping, keyspace: &Keyspace) -> Vec<(String, Figure)> {
     add("total.allocated", usage.used.into());
     add("startup.allocated", overhead.startup.into());
     add("replication.backlog", overhead.backlog.into());
+    // Replicas read from the one log, and slots move key by key.
+    add("replicas.repl.buffer", Figure::Integer(0));
     add("clients.slaves", overhead.replicas.into());
     add("clients.normal", overhead.clients.into());
+    for name in ["cluster.slot_import", "cluster.slot_export", "aof.buffer"] {
+        add(name, Figure::Integer(0));
+    }
+    let index: usize = databases.iter().map(|(_, bytes)| bytes).sum();
     for (db, bytes) in databases {
         add(&format!("db.{db}"), Figure::Database(bytes as i64));
     }
+    // An index grows where it lies.
+    add("overhead.db.hashtable.lut", index.into());
+    add("overhead.db.hashtable.rehashing", Figure::Integer(0));
+    add("db.dict.rehashing.count", Figure::Integer(0));
     add("overhead.total", total.into());
     add("keys.count", keys.into());
     add("keys.bytes-per-key", dataset.checked_div(keys).unwrap_or(0).into());

@@ -39,6 +39,8 @@ fn keys(server: &Server, totals: &Totals, text: &mut Text) {
     text.line("expired_keys", totals[Count::ExpiredKeys]);
     text.line("expired_fields", totals[Count::ExpiredFields]);
     text.line("expired_stale_perc", format!("{:.2}", stale_percent(server)));
+    // Fields are among what makes a slot due.
+    text.line("expired_keys_with_volatile_items_stale_perc", format!("{:.2}", stale_percent(server)));
     text.line("expired_time_cap_reached_count", server.housekeeping.expiry.capped.load(Ordering::Relaxed));
     text.line(
         "expire_cycle_cpu_milliseconds",

@@ -44,10 +44,15 @@ pub(super) fn memory(server: &Server, text: &mut Text) {
     compared("mem_fragmentation", "_bytes", usage.rss, usage.used);
     text.line("mem_not_counted_for_evict", overhead.replicas);
     text.line("mem_replication_backlog", overhead.backlog);
+    // Replicas read from the one log.
+    text.line("mem_replicas_repl_buffer", 0);
     text.line("mem_total_replication_buffers", overhead.backlog + overhead.replicas);
     text.line("mem_clients_slaves", overhead.replicas);
     text.line("mem_clients_normal", overhead.clients);
     text.line("mem_allocator", "jemalloc-5.3.0");
+    // An index grows where it lies, and memory is compacted a slot at a time.
+    text.line("mem_overhead_db_hashtable_rehashing", 0);
+    text.line("active_defrag_running", 0);
     text.line("lazyfree_pending_objects", server.engine.bin.pending());
     text.line("lazyfreed_objects", server.engine.bin.freed());
 }
