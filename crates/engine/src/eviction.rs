@@ -16,6 +16,7 @@
 use clock::Millis;
 use keyspace::{Found, Keyspace, ScanItem, Table, Usage};
 use slot_routing::Slot;
+use smallvec::SmallVec;
 
 use crate::engine::{Engine, Worker};
 use crate::notifications::Class;
@@ -23,11 +24,11 @@ use crate::settings::{Gate, Lazy};
 use crate::stats::add;
 
 /// Of so many keys one is looked at, before another slot is chosen.
-const MANY: usize = 4;
+const MANY: usize = 2;
 /// How many keys are remembered that were not the best.
 const REMEMBERED: usize = 16;
 /// Slots are chosen so often before it is asked again how many keys each has.
-const CHOICES: usize = 512;
+const CHOICES: usize = 2048;
 /// So many rounds that find nothing mean that there is nothing.
 const ROUNDS: usize = 64;
 /// How long one command makes room at most, in microseconds, at the usual tenacity.
@@ -197,6 +198,10 @@ impl Engine {
             evictor.slots = Slots::default();
         }
         for _ in 0..ROUNDS {
+            // Most likely it goes, unless a better one is found.
+            if let Some(best) = evictor.candidates.last() {
+                self.keyspace.touch_slot(&self.keyspace.key_in(best.slot, &best.key));
+            }
             if !self.look_at_some(worker, evictor, policy, samples, now) {
                 return false;
             }
@@ -294,11 +299,13 @@ fn sample(
     mut visit: impl FnMut(ScanItem<'_>),
 ) {
     let keys = if volatile { table.volatile_len() } else { table.len() };
-    for _ in 0..count.min(keys.div_ceil(MANY)) {
-        let random = worker.random.next();
-        let item = if volatile { table.random_volatile(random) } else { table.random(random) };
-        item.into_iter().for_each(&mut visit);
+    let randoms: SmallVec<[u64; 8]> =
+        (0..count.min(keys.div_ceil(MANY))).map(|_| worker.random.next()).collect();
+    if !volatile {
+        table.sample(&randoms, &mut visit);
+        return;
     }
+    randoms.into_iter().filter_map(|random| table.random_volatile(random)).for_each(visit);
 }
 
 /// Puts a key among those that may go, if it is one of the best.

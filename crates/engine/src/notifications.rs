@@ -120,6 +120,9 @@ impl Context<'_> {
         let (args, mut absent) = (self.args, Vec::new());
         command.visit_keys(args, &mut |index, _| {
             let key = self.engine.keyspace.key(&args[index]);
+            if !self.slots.has(key.slot()) {
+                return;
+            }
             let data = self.slots.slot(key.slot());
             let missing =
                 |db: &u16| matches!(data.view(*db).find(&key, self.now), Found::Missing | Found::Expired(_));
@@ -136,8 +139,9 @@ impl Context<'_> {
         let (mut absent, mut new) = (self.worker.absent.borrow_mut(), Vec::new());
         absent.retain(|(db, name)| {
             let key = self.engine.keyspace.key(name);
-            let is_there =
-                matches!(self.slots.slot(key.slot()).view(*db).find(&key, self.now), Found::Live(_));
+            // A script's commands have slots of their own.
+            let is_there = self.slots.has(key.slot())
+                && matches!(self.slots.slot(key.slot()).view(*db).find(&key, self.now), Found::Live(_));
             if is_there {
                 new.push((*db, name.clone()));
             }

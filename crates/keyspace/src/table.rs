@@ -152,7 +152,12 @@ impl Table {
         self.entries.random(random).map(|place| self.item(place))
     }
 
-    /// The same among the keys that expire: one of a page chosen by chance, in a table in which few keys do.
+    /// Visits a key for each of these uniform random numbers; their reads overlap.
+    pub fn sample(&self, randoms: &[u64], visit: &mut dyn FnMut(ScanItem<'_>)) {
+        self.entries.sample(randoms, &mut |place| visit(self.item(place)));
+    }
+
+    /// A random one of the keys that expire: one of a page chosen by chance, in a table in which few keys do.
     #[must_use]
     pub fn random_volatile(&self, random: u64) -> Option<ScanItem<'_>> {
         self.entries.random_volatile(random).map(|place| self.item(place))

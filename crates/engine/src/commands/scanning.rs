@@ -130,6 +130,7 @@ mod tests {
 
     const FAMILIES: &[Family] = &[
         Family { scan: "sscan", add: ["sadd c", ""], remove: "srem c", width: 1 },
+        Family { scan: "zscan", add: ["zadd c 1", ""], remove: "zrem c", width: 2 },
         Family { scan: "hscan", add: ["hset c", "v"], remove: "hdel c", width: 2 },
     ];
 

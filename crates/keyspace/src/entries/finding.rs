@@ -1,6 +1,7 @@
 //! Looking keys up, one after another or those of a batch ahead, and passing over all of them.
 
 use clock::Millis;
+use smallvec::SmallVec;
 
 use super::{Entries, Place};
 use crate::entry::{self, Code, Header, Marks};
@@ -138,7 +139,15 @@ impl<V: Outside> Entries<V> {
         self.index.pick(random).map(Place)
     }
 
-    /// The same among the entries that expire. Where they are few, one of a page that has some; where they are very few
+    /// Visits an entry for each of these uniform random numbers, whose reads overlap.
+    pub(crate) fn sample(&self, randoms: &[u64], visit: &mut dyn FnMut(Place)) {
+        randoms.iter().for_each(|&random| self.index.prefetch(random));
+        let found = randoms.iter().filter_map(|&random| self.index.pick(random));
+        let found: SmallVec<[u32; 8]> = found.inspect(|&reference| self.pages.prefetch(reference)).collect();
+        found.into_iter().for_each(|reference| visit(Place(reference)));
+    }
+
+    /// A random one of the entries that expire. Where they are few, one of a page that has some; where they are very few
     /// in a large store it may find none.
     pub(crate) fn random_volatile(&self, random: u64) -> Option<Place> {
         const TRIES: usize = 8;
