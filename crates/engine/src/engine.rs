@@ -7,7 +7,7 @@ use acl::Users;
 use arc_swap::ArcSwap;
 use keyspace::{Keyspace, Table};
 use parking_lot::{Mutex, RwLock};
-use scripting::Scripts;
+use scripting::{FunctionError, Restore, Scripts};
 use slot_routing::{ReplOffset, Slot, Topology};
 
 use crate::bin::Bin;
@@ -26,7 +26,7 @@ use crate::pause::Pauses;
 use crate::pubsub::PubSub;
 use crate::random::Random;
 use crate::scripting::{ScriptHooks, Scripting};
-use crate::settings::Settings;
+use crate::settings::{Gate, Settings};
 use crate::stats::WorkerStats;
 use crate::tracking::TrackingTable;
 use crate::waiting::Waits;
@@ -115,6 +115,34 @@ impl Engine {
     #[must_use]
     pub fn with_commands(self, registry: &'static Registry) -> Self {
         Self { registry, ..self }
+    }
+
+    /// With these ways for scripts into the shell.
+    #[must_use]
+    pub fn with_script_hooks(self, script_hooks: ScriptHooks) -> Self {
+        Self { script_hooks, ..self }
+    }
+
+    /// Says of all commands whether a script has kept the server busy for too long. To be asked at times, by a thread
+    /// that waits for no slot.
+    pub fn watch_scripts(&self) -> bool {
+        let busy = self.scripts.any_busy();
+        self.settings.set_gates(Gate::BUSY, if busy { Gate::BUSY } else { Gate::empty() });
+        busy
+    }
+
+    /// Takes these libraries in place of those that are there.
+    ///
+    /// # Errors
+    /// What is wrong with one of them.
+    pub fn replace_libraries(&self, codes: &[Vec<u8>], nanos: fn() -> u64) -> Result<(), FunctionError> {
+        if codes.is_empty() {
+            self.scripts.functions.flush();
+            return Ok(());
+        }
+        let mut interpreter = Scripting::default().take(self, nanos);
+        let libraries = codes.iter().map(|code| interpreter.load_library(code)).collect::<Result<_, _>>()?;
+        self.scripts.functions.add_all(libraries, Restore::Flush)
     }
 
     /// The commands, by the names that clients call them.

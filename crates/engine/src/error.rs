@@ -85,6 +85,8 @@ pub enum CommandError {
     ClusterDownReadsOnly,
     /// Data is being loaded.
     Loading,
+    /// A script has run for too long.
+    Busy,
     /// A write to a replica.
     ReadOnlyReplica,
     /// The link to the master is down, and old data is not to be served.
@@ -180,6 +182,9 @@ impl fmt::Display for CommandError {
             Self::SlotNotServed => "CLUSTERDOWN Hash slot not served",
             Self::ClusterDown => "CLUSTERDOWN The cluster is down",
             Self::ClusterDownReadsOnly => "CLUSTERDOWN The cluster is down and only accepts read commands",
+            Self::Busy => {
+                "BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE."
+            }
             Self::Loading => "LOADING Redis is loading the dataset in memory",
             Self::ReadOnlyReplica => "READONLY You can't write against a read only replica.",
             Self::MasterDown => {

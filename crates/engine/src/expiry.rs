@@ -60,7 +60,11 @@ impl Engine {
         let mut dropped: SmallVec<[_; KEYS_PER_LOCK]> = SmallVec::new();
         let mut fields = 0;
         let (mut key, mut name) = (std::mem::take(&mut worker.key), std::mem::take(&mut worker.name));
-        let mut guard = self.keyspace.lock(slot);
+        // A script may hold it for long: this thread has more to do than that.
+        let Some(mut guard) = self.keyspace.try_lock(slot) else {
+            (worker.key, worker.name) = (key, name);
+            return false;
+        };
         // Asked again under the lock: who pauses, or makes this a replica, waits for each slot once.
         let stopped = self.settings.gate().intersects(Gate::NOT_BY_ITSELF);
         let wanted = self.log.wanted();

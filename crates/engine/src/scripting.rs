@@ -21,13 +21,11 @@ const VERSION_NUMBER: u32 = 0x0007_0204;
 pub struct ScriptHooks {
     /// Takes the lines of `redis.log`: the level from 0 to 3, and the text.
     pub log: fn(u8, &str),
-    /// Told once by a script that has run for longer than the server has patience, on the thread that it keeps.
-    pub on_busy: fn(),
 }
 
 impl Default for ScriptHooks {
     fn default() -> Self {
-        Self { log: |_, _| {}, on_busy: || {} }
+        Self { log: |_, _| {} }
     }
 }
 
@@ -87,7 +85,7 @@ impl Scripting {
         let fits = deprecated_api == self.deprecated_api;
         self.deprecated_api = deprecated_api;
         self.interpreter.take().filter(|_| fits).unwrap_or_else(|| {
-            let ScriptHooks { log, on_busy } = engine.script_hooks;
+            let ScriptHooks { log } = engine.script_hooks;
             Box::new(Interpreter::new(
                 &engine.scripts,
                 &Options {
@@ -97,7 +95,6 @@ impl Scripting {
                     deprecated_api,
                     nanos,
                     log,
-                    on_busy,
                 },
             ))
         })

@@ -1,6 +1,7 @@
 //! All slots and their locks.
 
 use std::sync::atomic::{AtomicI64, AtomicU32, Ordering};
+use std::time::Duration;
 
 use clock::Millis;
 use parking_lot::{Mutex, MutexGuard};
@@ -24,6 +25,8 @@ const LOCKS_AHEAD: usize = 16;
 /// How often a slot that is in use is looked at before its waiter goes to sleep: about as long as a worker has it for
 /// all commands of a batch.
 const SPINS: usize = 200;
+/// Who waits for a slot asks this often whether it is worth it.
+const ASKED: Duration = Duration::from_millis(20);
 /// For so many keys at once sweeping takes no memory.
 const AT_ONCE: usize = 32;
 /// Room for the guards of all slots.
@@ -138,7 +141,32 @@ impl Keyspace {
     /// cannot wait for each other.
     #[must_use]
     pub fn lock_many(&self, slots: &[Slot]) -> LockedSlots<'_> {
-        LockedSlots::acquire(self, slots)
+        LockedSlots::acquire(self, slots, &|| true).expect("patience has no end")
+    }
+
+    /// The same, unless a slot stays locked and `patient` says, asked now and then, that it is not to be waited for.
+    #[must_use]
+    pub fn lock_many_while(&self, slots: &[Slot], patient: &dyn Fn() -> bool) -> Option<LockedSlots<'_>> {
+        LockedSlots::acquire(self, slots, patient)
+    }
+
+    /// Waits for a slot as long as `patient`, asked now and then, lets it.
+    pub(crate) fn lock_while(&self, slot: Slot, patient: &dyn Fn() -> bool) -> Option<SlotGuard<'_>> {
+        if let Some(guard) = self.try_lock(slot) {
+            return Some(guard);
+        }
+        for _ in 0..SPINS {
+            std::hint::spin_loop();
+            if let Some(guard) = self.try_lock(slot) {
+                return Some(guard);
+            }
+        }
+        while patient() {
+            if let Some(data) = self.slots[slot.index()].0.try_lock_for(ASKED) {
+                return Some(self.guard(slot, data));
+            }
+        }
+        None
     }
 
     /// Makes ready for holding every slot at once: the memory that takes, and the locks' lines on this core. It is
@@ -174,7 +202,9 @@ impl Keyspace {
         }
     }
 
-    pub(crate) fn try_lock(&self, slot: Slot) -> Option<SlotGuard<'_>> {
+    /// Locks a slot, if nobody else has it.
+    #[must_use]
+    pub fn try_lock(&self, slot: Slot) -> Option<SlotGuard<'_>> {
         self.slots[slot.index()].0.try_lock().map(|data| self.guard(slot, data))
     }
 

@@ -55,9 +55,13 @@ struct Lent<'k> {
 }
 
 impl<'k> LockedSlots<'k> {
-    pub(crate) fn acquire(keyspace: &'k Keyspace, slots: &[Slot]) -> Self {
+    pub(crate) fn acquire(
+        keyspace: &'k Keyspace,
+        slots: &[Slot],
+        patient: &dyn Fn() -> bool,
+    ) -> Option<Self> {
         if let &[only] = slots {
-            return Self { one: Some(keyspace.lock(only)), ..Self::default() };
+            return Some(Self { one: Some(keyspace.lock_while(only, patient)?), ..Self::default() });
         }
         let mut wanted: SmallVec<[Slot; 4]> = slots.into();
         wanted.sort_unstable();
@@ -65,9 +69,9 @@ impl<'k> LockedSlots<'k> {
         // Wait only with empty hands, for the slot that was busy; then try the others.
         let mut first = 0;
         'again: loop {
-            let Some(&waited_for) = wanted.get(first) else { return Self::default() };
+            let Some(&waited_for) = wanted.get(first) else { return Some(Self::default()) };
             let mut several = Vec::with_capacity(wanted.len());
-            several.push(keyspace.lock(waited_for));
+            several.push(keyspace.lock_while(waited_for, patient)?);
             for (index, &slot) in wanted.iter().enumerate().filter(|&(index, _)| index != first) {
                 match keyspace.try_lock(slot) {
                     Some(guard) => several.push(guard),
@@ -78,7 +82,7 @@ impl<'k> LockedSlots<'k> {
                 }
             }
             several.sort_unstable_by_key(SlotGuard::slot);
-            return Self { several, ..Self::default() };
+            return Some(Self { several, ..Self::default() });
         }
     }
 
@@ -178,11 +182,13 @@ impl<'k> LockedSlots<'k> {
         self.one = Some(guard);
     }
 
-    /// Waits for `slot`. Nothing may be locked, here or elsewhere.
+    /// Waits for `slot` as long as `patient`, asked now and then, lets it; says whether it is locked. Nothing may be
+    /// locked, here or elsewhere.
     #[cold]
-    pub fn wait_for(&mut self, keyspace: &'k Keyspace, slot: Slot) {
-        debug_assert!(self.one.is_none() && self.several.is_empty());
-        self.one = Some(keyspace.lock(slot));
+    pub fn wait_for(&mut self, keyspace: &'k Keyspace, slot: Slot, patient: &dyn Fn() -> bool) -> bool {
+        debug_assert!(self.is_empty());
+        self.one = keyspace.lock_while(slot, patient);
+        self.one.is_some()
     }
 
     /// The guard of a slot that is not lent.

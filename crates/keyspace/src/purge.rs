@@ -38,7 +38,7 @@ impl Keyspace {
     pub fn age_step(&self, step: usize, age: &mut dyn FnMut(Usage) -> Usage) {
         for slot in share(step, Self::AGE_STEPS) {
             let mut part = 0;
-            while self.lock(slot).age(part, age) {
+            while self.try_lock(slot).is_some_and(|mut data| data.age(part, age)) {
                 part += 1;
             }
         }
@@ -50,10 +50,10 @@ impl Keyspace {
         let step = step % Self::PURGE_STEPS;
         let sinking = if step == 0 { begin_round() } else { is_sinking() };
         for slot in share(step, Self::PURGE_STEPS) {
-            while self.lock(slot).tidy(TIDY_AT_ONCE) {}
+            while self.try_lock(slot).is_some_and(|mut data| data.tidy(TIDY_AT_ONCE)) {}
             if sinking {
                 let mut part = 0;
-                while self.lock(slot).sink(part) {
+                while self.try_lock(slot).is_some_and(|mut data| data.sink(part)) {
                     part += 1;
                 }
             }

@@ -17,7 +17,7 @@ use resp::{Args, Protocol, Request, Writer};
 
 use crate::cache::Scripts;
 use crate::functions::{Compiled, Library};
-use crate::libraries::JsonSettings;
+use crate::libraries::{JsonSettings, Raised, number_of};
 use crate::number::format_g;
 use crate::random::Random;
 use crate::reply::{Converted, error_table, to_lua};
@@ -77,8 +77,6 @@ pub struct Options {
     pub nanos: fn() -> u64,
     /// Takes the lines of `redis.log`: the level from 0 to 3, and the text.
     pub log: fn(u8, &str),
-    /// Told once by a script that has run for longer than the server has patience.
-    pub on_busy: fn(),
 }
 
 /// Why a script gave no value.
@@ -147,7 +145,6 @@ struct Watch {
     stop: Cell<Option<Stop>>,
     /// What runs is the text of a library, which ends when patience does.
     loading: Cell<bool>,
-    on_busy: fn(),
     /// The command that runs it.
     command: RefCell<Request>,
 }
@@ -160,6 +157,8 @@ pub struct Interpreter {
     run_function: Function,
     environment: Table,
     globals: Table,
+    /// What comes first where a script asks its host something, and does not call a command.
+    mark: Table,
     /// The prelude's functions that load libraries.
     pub(crate) library_world: Function,
     load_library: Function,
@@ -202,6 +201,8 @@ impl Interpreter {
         native.set("version", options.version)?;
         native.set("version_number", options.version_number)?;
         native.set("server_name", options.server_name)?;
+        let mark = lua.create_table()?;
+        native.set("mark", &mark)?;
         let log = options.log;
         native.set(
             "log",
@@ -218,7 +219,6 @@ impl Interpreter {
         let watch = Rc::new(Watch {
             running,
             nanos: options.nanos,
-            on_busy: options.on_busy,
             patience: Cell::new(0),
             stop: Cell::new(None),
             loading: Cell::new(false),
@@ -232,6 +232,7 @@ impl Interpreter {
             library_world: parts.raw_get("library_world")?,
             load_library: parts.raw_get("load_library")?,
             environment,
+            mark,
             lua,
             compiled: HashMap::new(),
             libraries: HashMap::new(),
@@ -412,13 +413,22 @@ impl Interpreter {
 
     /// Does what a script asks of its server: the first of `args` says what.
     fn serve(&self, lua: &Lua, mut args: MultiValue, host: &mut dyn Host) -> mlua::Result<(Value, Value)> {
-        let operation = args.pop_front();
-        if !matches!(operation, Some(Value::Integer(0) | Value::Number(0.0))) {
-            return self.serve_other(lua, operation.as_ref(), &args, host);
+        let marked = matches!(args.front(), Some(Value::Table(table)) if *table == self.mark);
+        let mut raises = true;
+        if marked {
+            args.pop_front();
+            let operation = args.pop_front();
+            match operation.as_ref().and_then(number_of) {
+                Some(0.0) => raises = false,
+                operation => return self.serve_other(lua, operation.unwrap_or(0.0) as i64, &args, host),
+            }
         }
+        let raise =
+            |text: Vec<u8>, counted| Err(mlua::Error::external(Raised { text, table: Some(counted) }));
         let mut request = self.request.borrow_mut();
         if let Err(complaint) = words(&args, &mut request) {
-            return failed(lua, complaint);
+            let text = format!("ERR {complaint}").into_bytes();
+            return if raises { raise(text, false) } else { failed(lua, &text) };
         }
         let reply = match host.call(&request, self.spoken.get()) {
             Ok(reply) => reply,
@@ -430,7 +440,8 @@ impl Interpreter {
         };
         match to_lua(lua, reply)? {
             Converted::Value(value) => Ok((value, Value::Nil)),
-            Converted::Error(error) => Ok((Value::Nil, error)),
+            Converted::Error(text) if raises => raise(text.to_vec(), true),
+            Converted::Error(text) => Ok((Value::Nil, Value::Table(error_table(lua, text, true)?))),
         }
     }
 
@@ -438,14 +449,13 @@ impl Interpreter {
     fn serve_other(
         &self,
         lua: &Lua,
-        operation: Option<&Value>,
+        operation: i64,
         args: &MultiValue,
         host: &mut dyn Host,
     ) -> mlua::Result<(Value, Value)> {
-        let number = |value: Option<&Value>| value.and_then(Value::as_number).unwrap_or(0.0) as i64;
-        let argument = number(args.front());
+        let argument = args.front().and_then(number_of).unwrap_or(0.0) as i64;
         let done = Ok((Value::Nil, Value::Nil));
-        match number(operation) {
+        match operation {
             1 => self.spoken.set(if argument == 3 { Protocol::Resp3 } else { Protocol::Resp2 }),
             2 => host.set_replicated(argument != 0),
             3 => {
@@ -488,10 +498,9 @@ fn words(args: &MultiValue, request: &mut Request) -> Result<(), &'static str> {
     Ok(())
 }
 
-/// An error as a value that the prelude raises.
-fn failed(lua: &Lua, complaint: &str) -> mlua::Result<(Value, Value)> {
-    let table = error_table(lua, format!("ERR {complaint}").as_bytes(), false)?;
-    Ok((Value::Nil, Value::Table(table)))
+/// An error as a value that a script gets.
+fn failed(lua: &Lua, text: &[u8]) -> mlua::Result<(Value, Value)> {
+    Ok((Value::Nil, Value::Table(error_table(lua, text, false)?)))
 }
 
 /// The text of an error that the prelude raises.
@@ -579,7 +588,6 @@ fn look(lua: &Lua, watch: &Rc<Watch>) -> mlua::Result<VmState> {
     }
     if patience > 0 && !running.is_busy() && is_over() {
         running.set_busy(watch.command.borrow().args().iter().map(<[u8]>::to_vec).collect());
-        (watch.on_busy)();
     }
     Ok(VmState::Continue)
 }

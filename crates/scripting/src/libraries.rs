@@ -1,7 +1,6 @@
 //! The libraries that scripts are given: `bit`, `struct`, `cjson`, `cmsgpack`, and what replaces parts of Lua's own.
 //!
-//! A function of theirs does not raise errors: it returns `true` and its results, or `false` and the text of an error
-//! that the prelude raises where the script called it, as a library in C would.
+//! An error of theirs says where the script called them, as one of a library in C does ([`Raised`]).
 
 mod bit;
 mod cjson;
@@ -48,19 +47,62 @@ impl From<String> for Complaint {
 
 pub(crate) type Returned<R> = Result<R, Complaint>;
 
-/// A function in the form that the prelude takes.
+/// An error on its way through Lua, until the prelude makes of it what a script is to see.
+#[derive(Debug)]
+pub(crate) struct Raised {
+    pub(crate) text: Vec<u8>,
+    /// A table with the text as `err`, as the server's own errors are; whether the statistics have it already.
+    pub(crate) table: Option<bool>,
+}
+
+impl std::fmt::Display for Raised {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&String::from_utf8_lossy(&self.text))
+    }
+}
+
+impl std::error::Error for Raised {}
+
+/// Where the function was called that runs, as Lua's own errors begin.
+fn called_at(lua: &Lua) -> String {
+    let place = lua.inspect_stack(1, |debug| {
+        let source = debug.source().short_src.map(|source| source.into_owned());
+        source.zip(debug.current_line())
+    });
+    place.flatten().map_or_else(String::new, |(source, line)| format!("{source}:{line}: "))
+}
+
+/// What a script sees of an error that comes from Rust.
+fn unwrap(lua: &Lua, error: Value) -> mlua::Result<Value> {
+    let Value::Error(error) = error else { return Ok(error) };
+    let mut cause = &*error;
+    while let mlua::Error::CallbackError { cause: inner, .. } = cause {
+        cause = inner;
+    }
+    let Some(raised) = cause.downcast_ref::<Raised>() else {
+        let text = cause.to_string();
+        let text = text.strip_prefix("runtime error: ").unwrap_or(&text);
+        return Ok(Value::String(lua.create_string(text.lines().next().unwrap_or_default())?));
+    };
+    match raised.table {
+        Some(counted) => Ok(Value::Table(crate::reply::error_table(lua, &raised.text, counted)?)),
+        None => Ok(Value::String(lua.create_string(&raised.text)?)),
+    }
+}
+
+/// A function of a library.
 pub(crate) fn function<R: IntoLuaMulti>(
     lua: &Lua,
     f: impl Fn(&Lua, &Arguments) -> Returned<R> + 'static,
 ) -> mlua::Result<Function> {
     lua.create_function(move |lua, args: MultiValue| {
-        let mut results = match f(lua, &Arguments { args }) {
-            Ok(results) => results.into_lua_multi(lua)?,
-            Err(Complaint::Script(text)) => return (false, text).into_lua_multi(lua),
-            Err(Complaint::Lua(error)) => return Err(error),
-        };
-        results.push_front(Value::Boolean(true));
-        Ok(results)
+        f(lua, &Arguments { args }).map_err(|complaint| match complaint {
+            Complaint::Script(text) => {
+                let text = format!("{}{text}", called_at(lua)).into_bytes();
+                mlua::Error::external(Raised { text, table: None })
+            }
+            Complaint::Lua(error) => error,
+        })
     })
 }
 
@@ -149,6 +191,7 @@ pub(crate) fn natives(lua: &Lua, random: &Rc<Random>, json: &JsonSettings) -> ml
         let mut flags = crate::script::ScriptFlags::default();
         Ok(matches!(&name, Value::String(name) if flags.set(&name.as_bytes())))
     };
+    native.set("unwrap", lua.create_function(unwrap)?)?;
     native.set("is_flag", lua.create_function(is_flag)?)?;
     let sha1hex =
         |lua: &Lua, text: mlua::LuaString| lua.create_string(crate::script::sha1_hex(&text.as_bytes()));

@@ -1,12 +1,13 @@
 -- The world that scripts live in. What a script may use is reached through empty tables whose metatables lead to what
--- must not be changed, so that no script leaves anything behind for the next one. Rust's functions do not raise
--- errors themselves: they give back what to raise, so that a script sees the error that Redis's would.
+-- must not be changed, so that no script leaves anything behind for the next one. Errors of Rust's functions become
+-- what a script may see where it catches them, or where it ends.
 local native, getinfo, allow_deprecated = ...
 local error, type, tostring, select, next, pairs, ipairs = error, type, tostring, select, next, pairs, ipairs
 local rawset, rawget, rawequal, setmetatable, getmetatable = rawset, rawget, rawequal, setmetatable, getmetatable
 local xpcall, pcall, loadstring, unpack, tonumber = xpcall, pcall, loadstring, unpack, tonumber
 local getfenv, setfenv, collect = getfenv, setfenv, collectgarbage
 local insert, remove, sort, concat = table.insert, table.remove, table.sort, table.concat
+local coroutine_resume = coroutine.resume
 local find, sub, gsub, rep, byte = string.find, string.sub, string.gsub, string.rep, string.byte
 local PRELUDE, READONLY = "=prelude", "Attempt to modify a readonly table"
 
@@ -23,24 +24,10 @@ local function freeze(real)
   return setmetatable(proxy, { __index = real, __newindex = refuse, __metatable = false })
 end
 
--- A function of Rust's: true and its results, or the text of an error that is raised where the script called it.
-local function finish(ok, ...)
-  if ok then
-    return ...
-  end
-  error(..., 3)
-end
-
-local function checked(raw)
-  return function(...)
-    return finish(raw(...))
-  end
-end
-
 local function library(functions)
   local real = {}
   for name, value in pairs(functions) do
-    real[name] = type(value) == "function" and checked(value) or value
+    real[name] = value
   end
   return real
 end
@@ -48,16 +35,17 @@ end
 -- What belongs to the script that runs: the way to its server, and its globals.
 local current, active
 
+-- `call` of functions, which may keep it from one call to the next; a script's is its host itself, which is called
+-- directly so that errors know the line.
 local function call(...)
-  local value, failure = current(0, ...)
-  if failure then
-    error(failure)
-  end
-  return value
+  return current(...)
 end
 
+-- The host takes it for a question if a mark comes first.
+local mark = native.mark
+
 local function protected_call(...)
-  local value, failure = current(0, ...)
+  local value, failure = current(mark, 0, ...)
   if failure then
     return failure
   end
@@ -73,7 +61,7 @@ local function ask(operation, ...)
   if not current then
     complain("This function can only be called from a script")
   end
-  local value, failure = current(operation, ...)
+  local value, failure = current(mark, operation, ...)
   if failure then
     complain(failure)
   end
@@ -210,10 +198,10 @@ for name, value in pairs(table) do
   table_real[name] = value
 end
 for name, value in pairs(native.math) do
-  math_real[name] = checked(value)
+  math_real[name] = value
 end
 for name, value in pairs(native.string) do
-  string_real[name] = checked(value)
+  string_real[name] = value
 end
 
 -- What C would do for as long as the count says, whatever becomes of the script.
@@ -254,7 +242,6 @@ local base = {
   tostring = tostring,
   type = type,
   unpack = unpack,
-  xpcall = xpcall,
   _VERSION = _VERSION,
 }
 
@@ -264,10 +251,27 @@ local function caught(ok, ...)
     return true, ...
   end
   local failure = ...
+  if type(failure) == "userdata" then
+    failure = native.unwrap(failure)
+  end
   if type(failure) == "table" and type(failure.err) == "string" then
     return false, failure.err
   end
-  return false, ...
+  return false, failure
+end
+
+function base.xpcall(f, handle)
+  return xpcall(f, function(failure)
+    return handle(type(failure) == "userdata" and native.unwrap(failure) or failure)
+  end)
+end
+
+local function resumed(ok, ...)
+  if ok then
+    return true, ...
+  end
+  local failure = ...
+  return false, type(failure) == "userdata" and native.unwrap(failure) or failure
 end
 
 function base.pcall(...)
@@ -365,7 +369,9 @@ base.math = freeze(math_real)
 base.table = freeze(table_real)
 base.coroutine = freeze({
   create = coroutine.create,
-  resume = coroutine.resume,
+  resume = function(...)
+    return resumed(coroutine_resume(...))
+  end,
   running = coroutine.running,
   status = coroutine.status,
   wrap = coroutine.wrap,
@@ -433,7 +439,7 @@ local function world(own)
       return setfenv(target, env)
     end
   end
-  return proxy, real
+  return proxy, real, redis_real
 end
 
 -- The globals of a library: while it is loaded, and when its functions are called.
@@ -525,7 +531,7 @@ local function library_world()
   return { env = env, registered = registered, loaded = loaded }
 end
 
-local for_scripts, scripts_real = world(scripts_only)
+local for_scripts, scripts_real, scripts_redis = world(scripts_only)
 
 -- An error says where it happened: in the script, whatever it called.
 local function handler(failure)
@@ -534,6 +540,9 @@ local function handler(failure)
   while info and (info.what == "C" or info.what == "tail" or info.source == PRELUDE) do
     level = level + 1
     info = getinfo(level, "nSl")
+  end
+  if type(failure) == "userdata" then
+    failure = native.unwrap(failure)
   end
   if type(failure) ~= "table" or frozen[failure] then
     failure = { err = "ERR " .. tostring(failure) }
@@ -547,7 +556,7 @@ end
 
 -- Runs a script with what belongs to it.
 local function run(host, script)
-  current, active = host, for_scripts
+  current, active, scripts_redis.call = host, for_scripts, host
   return xpcall(script, handler)
 end
 

@@ -10,19 +10,19 @@ use resp::parse_i64;
 const MAX_DEPTH: usize = 64;
 
 /// What a reply is to a script.
-pub(crate) enum Converted {
+pub(crate) enum Converted<'a> {
     /// A value.
     Value(Value),
-    /// A table that stands for an error.
-    Error(Value),
+    /// The text of an error.
+    Error(&'a [u8]),
 }
 
 /// The first reply in `wire`.
-pub(crate) fn to_lua(lua: &Lua, wire: &[u8]) -> Result<Converted> {
+pub(crate) fn to_lua<'a>(lua: &Lua, wire: &'a [u8]) -> Result<Converted<'a>> {
     let mut reader = Reader { wire, place: 0 };
     if let Some(text) = wire.strip_prefix(b"-") {
         let end = text.iter().position(|byte| *byte == b'\r').unwrap_or(text.len());
-        return Ok(Converted::Error(Value::Table(error_table(lua, &text[..end], true)?)));
+        return Ok(Converted::Error(&text[..end]));
     }
     Ok(Converted::Value(reader.value(lua, 0)?))
 }

@@ -45,6 +45,7 @@ impl Running {
         self.started.store(nanos, Ordering::Relaxed);
         self.is_function.store(is_function, Ordering::Relaxed);
         self.dirty.store(false, Ordering::Relaxed);
+        self.stop.store(GO_ON, Ordering::Relaxed);
     }
 
     /// It has ended; says whether it was busy.

@@ -187,6 +187,9 @@ impl Engine {
         if gate.contains(Gate::MASTER_DOWN) && !flags.contains(Flags::STALE) {
             return Err(CommandError::MasterDown);
         }
+        if gate.contains(Gate::BUSY) && !flags.contains(Flags::ALLOW_BUSY) {
+            return Err(CommandError::Busy);
+        }
         if gate.contains(Gate::LOADING) && !flags.contains(Flags::LOADING) {
             return Err(CommandError::Loading);
         }

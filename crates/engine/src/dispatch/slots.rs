@@ -15,6 +15,7 @@ use crate::keys::KeyFlags;
 use crate::lookup::Registered;
 use crate::notifications::Class;
 use crate::session::{Origin, Session};
+use crate::settings::Gate;
 
 /// Runs a command that may run on its slots, which are locked, unless it would put more into one that holds as much as
 /// it can.
@@ -76,7 +77,9 @@ impl Engine {
                 {
                     pipeline.ahead.clear();
                     pipeline.settle();
-                    pipeline.context.slots.wait_for(&self.keyspace, slot);
+                    if !pipeline.context.slots.wait_for(&self.keyspace, slot, &|| !self.is_busy()) {
+                        return Err(CommandError::Busy);
+                    }
                 }
                 Some(slot)
             }
@@ -131,6 +134,9 @@ impl Engine {
     ) -> Result<Option<Slot>, CommandError> {
         locked.release();
         if entry.command.reach == Reach::AllSlots {
+            if self.is_busy() {
+                return Err(CommandError::Busy);
+            }
             *locked = LockedSlots::all(&self.keyspace.script_turn());
             return Ok(None);
         }
@@ -141,8 +147,14 @@ impl Engine {
         if self.topology.is_some() && slots.iter().any(|slot| *slot != slots[0]) {
             return Err(CommandError::CrossSlot);
         }
-        *locked = self.keyspace.lock_many(&slots);
+        let held = self.keyspace.lock_many_while(&slots, &|| !self.is_busy());
+        *locked = held.ok_or(CommandError::Busy)?;
         Ok(slots.first().copied())
+    }
+
+    /// Whether a script has the server busy: what it holds is not to be waited for.
+    fn is_busy(&self) -> bool {
+        self.settings.gate().contains(Gate::BUSY)
     }
 
     pub(super) fn slots_of(&self, entry: &Registered, args: Args<'_>) -> SmallVec<[Slot; 4]> {

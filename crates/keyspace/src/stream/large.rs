@@ -96,6 +96,8 @@ impl Collection for LargeStream {
         Some(0)
     }
 
+    fn prefetch_segment(&self, _: u64) {}
+
     fn prefetch_index(&self, _: u64) {}
 
     fn prefetch_element(&self, _: u64) {}

@@ -38,8 +38,8 @@ pub(crate) enum LoadError {
     Database(u16, u16),
     #[error("the file has more small values of one slot than a slot can hold")]
     SlotFull,
-    #[error("the file holds functions, which are not supported")]
-    Functions,
+    #[error("the file has a library of functions that does not load: {0}")]
+    Functions(#[from] scripting::FunctionError),
 }
 
 /// What was loaded.
@@ -53,6 +53,8 @@ pub(crate) struct Loaded {
     pub(crate) repl_offset: Option<i64>,
     /// The database that the stream had selected there.
     pub(crate) stream_db: Option<u16>,
+    /// The texts of the libraries of functions.
+    libraries: Vec<Vec<u8>>,
 }
 
 impl Loaded {
@@ -172,6 +174,7 @@ fn load(durability: &Durability, input: impl Read, drop_expired: bool) -> Result
     if faults.is_full() {
         return Err(LoadError::SlotFull);
     }
+    durability.engine.replace_libraries(&loaded.libraries, crate::process::time::nanos)?;
     match faults.twice() {
         None => Ok(loaded),
         Some(offset) => {
@@ -257,7 +260,7 @@ fn read(
                 lanes.iter_mut().for_each(|lane| lane.expect(a_slots_share(keys)));
             }
             Item::Aux { name, value } => loaded.note(name, value),
-            Item::Function(_) => return Err(LoadError::Functions),
+            Item::Function(code) => loaded.libraries.push(code.to_vec()),
         }
     }
     progress.read.store(loader.offset(), Ordering::Relaxed);

@@ -47,6 +47,7 @@ pub(crate) struct State {
     snapshot: Snapshot,
     /// By database: about how many keys it has, and how many of them expire.
     sizes: Vec<(usize, usize)>,
+    libraries: Vec<Arc<scripting::Library>>,
 }
 
 impl State {
@@ -67,10 +68,12 @@ pub(crate) fn cut<R>(
     let sizes = durability.engine.keyspace.sizes();
     let ready = durability.engine.keyspace.ready_to_cut();
     let began = crate::process::time::nanos();
-    let cut = ready.cut(&turn, || at_cut(&mut durability.log.lock()));
+    // Who changes libraries holds every slot, as this does.
+    let functions = &durability.engine.scripts.functions;
+    let cut = ready.cut(&turn, || (at_cut(&mut durability.log.lock()), functions.libraries()));
     durability.saving.count_cut((crate::process::time::nanos() - began) / 1000);
-    let (snapshot, noted) = cut.context("too many snapshots are under way")?;
-    Ok((State { snapshot, sizes }, noted))
+    let (snapshot, (noted, libraries)) = cut.context("too many snapshots are under way")?;
+    Ok((State { snapshot, sizes, libraries }, noted))
 }
 
 /// Makes the snapshot and sends it. Runs on a thread of its own; reports by events.
@@ -178,7 +181,8 @@ pub(crate) fn write_rdb(
     let aof_base = form.aof_base;
     let info = Info { version: resp::REDIS_VERSION, created, used_memory: 0, replication, aof_base };
     let mut writer = RdbWriter::new(out, options, &info)?;
-    let State { mut snapshot, sizes } = state;
+    let State { mut snapshot, sizes, libraries } = state;
+    libraries.iter().try_for_each(|library| writer.function(&library.code))?;
     for slot in Slot::all() {
         let mut more = true;
         while more {

@@ -96,7 +96,8 @@ pub(crate) struct Listeners {
     tcp: Mutex<Vec<(SocketAddr, JoinHandle<()>)>>,
 }
 
-/// The control thread's event loop, which accepts, and the workers that connections go to.
+/// The control thread's event loop, which accepts, and the workers that connections go to; the last is the control
+/// thread itself, which takes them only while a script keeps a worker busy.
 #[derive(Debug)]
 struct Home {
     runtime: Handle,
@@ -217,7 +218,9 @@ fn admit(door: &Door, mut stream: Stream, peer: Option<IpAddr>, workers: &[Unbou
             stream.write_now(text.as_bytes());
         }
     } else if let Ok(socket) = prepare(door, stream) {
-        let turn = door.network.connections_received.load(Ordering::Relaxed) as usize % workers.len();
+        let (last, busy) = (workers.len() - 1, door.busy.load(Ordering::Relaxed));
+        let received = door.network.connections_received.load(Ordering::Relaxed) as usize;
+        let turn = if busy { last } else { received % last };
         if workers[turn].send(socket).is_ok() {
             return;
         }

@@ -99,7 +99,8 @@ async fn receive(server: Arc<Server>, mut stream: Stream) {
     }
 }
 
-async fn accept(server: Arc<Server>, mut accepted: mpsc::UnboundedReceiver<Socket>) {
+/// Serves connections on the calling event loop.
+pub(crate) async fn accept(server: Arc<Server>, mut accepted: mpsc::UnboundedReceiver<Socket>) {
     loop {
         tokio::select! {
             socket = accepted.recv() => {

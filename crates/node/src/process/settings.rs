@@ -44,6 +44,8 @@ pub(crate) fn apply(server: &Server) {
     let tracking = &server.engine.tracking;
     tracking.max_keys.store(size(config, "tracking-table-max-keys"), Ordering::Relaxed);
     tracking.output_limit.store(config.output_limit("pubsub").0, Ordering::Relaxed);
+    settings.busy_reply_threshold.store(config.integer("busy-reply-threshold"), Ordering::Relaxed);
+    settings.lua_deprecated_api.store(config.switch("lua-enable-insecure-api"), Ordering::Relaxed);
     settings.debug_command.set(&config.text("enable-debug-command"));
     settings.module_command.set(&config.text("enable-module-command"));
     settings.protected_configs.set(&config.text("enable-protected-configs"));

@@ -121,6 +121,11 @@ impl Order {
 }
 
 impl Plan {
+    /// Whether the data is not to be saved.
+    pub(crate) fn is_without_saving(self) -> bool {
+        self.at_end == AtEnd::NoSave
+    }
+
     /// How `shutdown-on-sigterm` or `shutdown-on-sigint` wants it.
     pub(crate) fn on_signal(config: &Config, parameter: &str) -> Self {
         let words = config.text(parameter);
@@ -134,6 +139,10 @@ impl Plan {
 
 /// Carries out a plan. When it is done the server stops.
 pub(crate) async fn run(server: &Arc<Server>, plan: Plan) -> Result<(), Refusal> {
+    if plan.at_end == AtEnd::NoSave && server.engine.scripts.any_busy() {
+        // Half of what a script did is not saved, and nobody waits for the other half.
+        server.engine.scripts.stop_all();
+    }
     let stop = Stop::begin(server);
     if !plan.now && !wait_for_replicas(server).await {
         tracing::warn!("Shutdown manually aborted.");

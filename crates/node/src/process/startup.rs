@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result, anyhow};
-use engine::{Engine, Gate, Registry, RenameError};
+use engine::{Engine, Gate, Registry, RenameError, ScriptHooks};
 use keyspace::{Keyspace, keep_chunk_ready};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
@@ -155,6 +155,7 @@ fn start(configured: Configured) -> Result<()> {
     let topology = cluster.as_ref().map(|(_, prepared)| prepared.topology());
     let shared_log = SharedLog::new(config.integer("repl-backlog-size") as u64);
     let engine = Engine::new(keyspace, topology, Box::new(LogHandle(shared_log.clone())));
+    let engine = engine.with_script_hooks(ScriptHooks { log: log_script });
     let engine = match commands {
         Some(commands) => engine.with_commands(commands),
         None => engine,
@@ -204,6 +205,16 @@ fn start(configured: Configured) -> Result<()> {
     outcome
 }
 
+/// A line of `redis.log`.
+fn log_script(level: u8, text: &str) {
+    match level {
+        0 => tracing::debug!("{text}"),
+        1 => tracing::debug!(verbose = true, "{text}"),
+        2 => tracing::info!("{text}"),
+        _ => tracing::warn!("{text}"),
+    }
+}
+
 /// What the control thread does: accepts clients, keeps time, waits for the end.
 async fn control(
     server: &Arc<Server>,
@@ -211,7 +222,10 @@ async fn control(
     cluster: Option<cluster::Prepared>,
 ) -> Result<()> {
     ignore_hangups()?;
-    server.door.listeners.settle(workers.iter().map(|worker| worker.connections.clone()).collect());
+    let (own, accepted) = tokio::sync::mpsc::unbounded_channel();
+    tokio::spawn(worker::accept(server.clone(), accepted));
+    let workers = workers.iter().map(|worker| worker.connections.clone());
+    server.door.listeners.settle(workers.chain([own]).collect());
     tokio::spawn(cron::run(server.housekeeping.clone(), server.migration_targets.clone()));
     tokio::spawn(cron::watch_memory(server.housekeeping.clone()));
     tokio::spawn(cron::purge(server.engine.clone()));
