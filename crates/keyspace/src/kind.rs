@@ -3,7 +3,8 @@
 //! A kind is added here first; the compiler then names what else it needs (docs/keyspace.md, "How a kind is added").
 
 use crate::entry::Code;
-use crate::packed::{About, MOST_ELEMENTS};
+use crate::packed::{About, MOST_BYTES, MOST_ELEMENTS};
+use crate::stream;
 
 /// The type of a value, as TYPE names it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -148,6 +149,18 @@ impl Form {
             (Self::IntsetSet, Self::IntsetSet) => Self::TableSet,
             _ if about.passes(bounds.listpack) => Self::TableSet,
             _ => Self::ListpackSet,
+        }
+    }
+
+    /// Whether a value of so many elements is stored as these bytes.
+    #[inline]
+    pub(crate) fn stays_packed(self, bytes: &[u8], len: usize) -> bool {
+        match self.kind() {
+            Kind::String => true,
+            Kind::Set | Kind::SortedSet | Kind::Hash => {
+                bytes.len() <= MOST_BYTES && len <= self.most_packed()
+            }
+            Kind::Stream => stream::stays_packed(bytes),
         }
     }
 

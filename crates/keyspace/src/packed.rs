@@ -5,7 +5,6 @@
 //! structure ([`crate::large`]). Whatever copies, moves, loads or renames a packed value knows no kinds.
 
 use crate::kind::{Bounds, Form, Kind, Limits, Naming};
-use crate::stream;
 
 /// Bytes of the number that a packed collection begins with.
 pub(crate) const COUNT: usize = 2;
@@ -116,14 +115,7 @@ impl<'a> Packed<'a> {
     #[inline]
     #[must_use]
     pub fn stays_packed(&self) -> bool {
-        let form = self.form();
-        match form.kind() {
-            Kind::String => true,
-            Kind::Set | Kind::SortedSet | Kind::Hash => {
-                self.bytes.len() <= MOST_BYTES && self.len() <= form.most_packed()
-            }
-            Kind::Stream => stream::stays_packed(self.bytes),
-        }
+        self.form().stays_packed(self.bytes, self.len())
     }
 }
 

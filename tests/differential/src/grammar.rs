@@ -42,6 +42,7 @@ const TABLES: &[&str] = &[
     include_str!("commands/pubsub.txt"),
     include_str!("commands/server.txt"),
     include_str!("commands/set.txt"),
+    include_str!("commands/stream.txt"),
     include_str!("commands/string.txt"),
     include_str!("commands/string-newer.txt"),
     include_str!("commands/transaction.txt"),

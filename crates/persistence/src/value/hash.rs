@@ -72,7 +72,7 @@ impl Codec for HashCodec {
         match code {
             PAIRS | VALKEY_TIMED | TIMED => {
                 let base = if code == TIMED { i64::from_le_bytes(source.array()?) } else { 0 };
-                buffer.rest = Rest { code, base, elements: source.len()?, ..Rest::default() };
+                buffer.rest = Rest { code, base, elements: source.len()? };
                 Self::read_more(source, buffer)?;
             }
             _ => read_flat(code, source, buffer)?,

@@ -78,6 +78,7 @@ pub struct ValueBuffer {
     first: Vec<u8>,
     second: Vec<u8>,
     rest: Rest,
+    of_stream: stream::Rest,
     limits: Limits,
 }
 
@@ -88,7 +89,6 @@ struct Rest {
     /// What times are counted from.
     base: i64,
     elements: u64,
-    stream: stream::Rest,
 }
 
 impl ValueBuffer {

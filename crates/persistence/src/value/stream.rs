@@ -57,7 +57,7 @@ impl Codec for StreamCodec {
     fn read<R: Read>(code: u8, source: &mut Source<R>, buffer: &mut ValueBuffer) -> Result<(), RdbError> {
         let nodes = source.len()?;
         buffer.rest.code = code;
-        buffer.rest.stream = Rest { stage: Stage::Nodes(nodes), ..Rest::default() };
+        buffer.of_stream = Rest { stage: Stage::Nodes(nodes), ..Rest::default() };
         Self::read_more(source, buffer)?;
         if !buffer.is_part() && !buffer.value().stays_packed() {
             buffer.rest.elements = 1;
@@ -89,12 +89,12 @@ impl InParts for StreamCodec {
 
     /// Reads pieces until there are enough for a part.
     fn read_more<R: Read>(source: &mut Source<R>, buffer: &mut ValueBuffer) -> Result<(), RdbError> {
-        let ValueBuffer { packed, first: id, second: bytes, rest, .. } = buffer;
-        let mut reading = Reading { code: rest.code, source, rest: &mut rest.stream, id, bytes };
+        let ValueBuffer { packed, first: id, second: bytes, rest, of_stream, .. } = buffer;
+        let mut reading = Reading { code: rest.code, source, rest: of_stream, id, bytes };
         while reading.rest.stage != Stage::Done && packed.packed().bytes().len() < PART {
             reading.step(packed)?;
         }
-        rest.elements = u64::from(rest.stream.stage != Stage::Done);
+        rest.elements = u64::from(of_stream.stage != Stage::Done);
         Ok(())
     }
 }
