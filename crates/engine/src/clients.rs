@@ -19,6 +19,7 @@ use resp::Protocol;
 
 use crate::lookup::Registry;
 use crate::pubsub::inbox::Inbox;
+use crate::stats::add;
 use crate::tracking::Tracking;
 
 bitflags! {
@@ -55,6 +56,13 @@ bitflags! {
         const BROKEN_REDIRECT = 1 << 13;
         /// It is told of keys by their prefixes.
         const BROADCAST = 1 << 14;
+    }
+}
+
+impl ClientFlags {
+    /// The flag that CLIENT LIST shows by this letter.
+    pub(crate) fn of_letter(letter: u8) -> Option<Self> {
+        LETTERS.iter().find(|(_, known)| *known == char::from(letter)).map(|(flag, _)| *flag)
     }
 }
 
@@ -206,6 +214,12 @@ pub struct Client {
     pub over_soft_limit: AtomicI64,
     /// Bytes of the commands queued by MULTI.
     pub(crate) queued_bytes: AtomicUsize,
+    /// What came from it and was sent to it, in bytes, and the commands it has run; counted by the shell, on one thread.
+    net_input: AtomicU64,
+    net_output: AtomicU64,
+    commands: AtomicU64,
+    /// It said that it knows what REDIRECT means.
+    pub(crate) knows_redirect: AtomicBool,
     killed: AtomicBool,
     blocked: AtomicU8,
     wake: Wake,
@@ -242,6 +256,10 @@ impl Client {
             output_bytes: AtomicUsize::new(0),
             over_soft_limit: AtomicI64::new(0),
             queued_bytes: AtomicUsize::new(0),
+            net_input: AtomicU64::new(0),
+            net_output: AtomicU64::new(0),
+            commands: AtomicU64::new(0),
+            knows_redirect: AtomicBool::new(false),
             killed: AtomicBool::new(false),
             blocked: AtomicU8::new(NOT_BLOCKED),
             wake,
@@ -276,6 +294,36 @@ impl Client {
         } else {
             ClientKind::Normal
         }
+    }
+
+    /// Whether CLIENT LIST shows any letter for it.
+    pub(crate) fn has_letter(&self) -> bool {
+        LETTERS.iter().any(|(flag, _)| self.flags().contains(*flag))
+    }
+
+    /// Whether it said CLIENT CAPA REDIRECT.
+    pub(crate) fn knows_redirect(&self) -> bool {
+        self.knows_redirect.load(Ordering::Relaxed)
+    }
+
+    /// The database that it has selected.
+    pub(crate) fn database(&self) -> u16 {
+        self.db.load(Ordering::Relaxed)
+    }
+
+    /// Counts bytes that came from it.
+    pub fn count_input(&self, bytes: usize) {
+        add(&self.net_input, bytes as u64);
+    }
+
+    /// Counts bytes that were sent to it.
+    pub fn count_output(&self, bytes: usize) {
+        add(&self.net_output, bytes as u64);
+    }
+
+    /// Counts commands that it has run.
+    pub fn count_commands(&self, commands: usize) {
+        add(&self.commands, commands as u64);
     }
 
     /// For how many milliseconds the client has sent nothing.
@@ -379,6 +427,7 @@ impl Client {
         if letters.is_empty() {
             letters.push('N');
         }
+        let capa = if self.knows_redirect() { "r" } else { "" };
         let command = registry.all().get(self.last_command.load(Ordering::Relaxed));
         let (input, output) =
             (self.input_bytes.load(Ordering::Relaxed), self.output_bytes.load(Ordering::Relaxed));
@@ -389,7 +438,7 @@ impl Client {
         .into_bytes();
         line.extend_from_slice(&names.name);
         let middle = format!(
-            " age={} idle={} flags={letters} db={} sub={} psub={} ssub={} multi={} watch={} qbuf={input} qbuf-free=0 \
+            " age={} idle={} flags={letters} capa={capa} db={} sub={} psub={} ssub={} multi={} watch={} qbuf={input} qbuf-free=0 \
              argv-mem=0 multi-mem={} rbs={output} rbp={output} obl={output} oll=0 omem=0 tot-mem={} events=r \
              cmd={} user=",
             seconds(self.connected_at.0),
@@ -411,6 +460,14 @@ impl Client {
         line.extend_from_slice(&names.library);
         line.extend_from_slice(b" lib-ver=");
         line.extend_from_slice(&names.version);
+        let total = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        let totals = format!(
+            " tot-net-in={} tot-net-out={} tot-cmds={}",
+            total(&self.net_input),
+            total(&self.net_output),
+            total(&self.commands)
+        );
+        line.extend_from_slice(totals.as_bytes());
         line
     }
 

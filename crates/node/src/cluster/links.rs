@@ -169,7 +169,7 @@ pub(super) async fn listen(listener: Listener, options: Options, events: mpsc::S
                     let _ = events.send(event).await;
                 }
                 Err(error) => {
-                    tracing::warn!("Error accepting cluster node connection from {}: {error}", peer.ip())
+                    tracing::warn!("Error accepting cluster node connection from {}: {error}", peer.ip());
                 }
             }
         });

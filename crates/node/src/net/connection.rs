@@ -32,6 +32,9 @@ use crate::server::Server;
 const LONG_REQUEST: usize = 64 * 1024;
 const MAX_READ: usize = 16 * 1024 * 1024;
 
+/// Bytes that may wait to be sent to a client that has not said who it is (Redis: as many).
+const MOST_FOR_STRANGERS: usize = 1024;
+
 /// A connection's socket and what belongs to it.
 #[derive(Debug)]
 pub(crate) struct HandedOver {
@@ -331,6 +334,7 @@ impl Connection {
             Poll::Ready(Ok(())) if len == 0 => Poll::Ready(Ok(Some(Event::Closed))),
             Poll::Ready(Ok(())) => {
                 scratch.traffic.count_read(len);
+                self.session.client.count_input(len);
                 if self.input.is_empty() {
                     let (used, event) = self.run_requests(scratch, &mut read[..len]);
                     self.input.extend_from_slice(&read[used..len]);
@@ -372,6 +376,7 @@ impl Connection {
             Poll::Ready(Ok(())) if len == 0 => Poll::Ready(Ok(Some(Event::Closed))),
             Poll::Ready(Ok(())) => {
                 scratch.traffic.count_read(len);
+                self.session.client.count_input(len);
                 Poll::Ready(Ok(self.run_kept(scratch)))
             }
         }
@@ -416,6 +421,8 @@ impl Connection {
             let args = (running < scratch.batch.len()).then(|| scratch.batch.args(running, buffer));
             crash::end_in(&self.server, &self.session.client, args)
         };
+        let shell_has_one = matches!(flow, Flow::Node(_) | Flow::Blocked);
+        self.session.client.count_commands(ran + usize::from(shell_has_one));
         let event = match flow {
             Flow::Done | Flow::Close => None,
             Flow::Paused => Some((ran, Event::Paused)),
@@ -462,6 +469,7 @@ impl Connection {
         if !out.is_empty() {
             let sent = self.stream.write_now(out);
             scratch.traffic.count_write(sent);
+            self.session.client.count_output(sent);
             self.output.buffer().extend_from_slice(&out[sent..]);
             out.clear();
         }
@@ -492,6 +500,7 @@ impl Connection {
                 Poll::Ready(Ok(0)) => return Err(io::ErrorKind::WriteZero.into()),
                 Poll::Ready(Ok(len)) => {
                     with_scratch(|scratch| scratch.traffic.count_write(len));
+                    self.session.client.count_output(len);
                     self.output.consume(len);
                 }
                 Poll::Ready(Err(error)) => return Err(error),
@@ -523,7 +532,8 @@ impl Connection {
     fn check_output_limit(&mut self) -> io::Result<()> {
         let (waiting, limit, client) = (self.output.len(), self.output_limit(), &self.session.client);
         let (hard, soft) = (limit.hard.load(Ordering::Relaxed), limit.soft.load(Ordering::Relaxed));
-        if hard > 0 && waiting > hard {
+        let too_much = hard > 0 && waiting > hard;
+        if too_much || !self.session.authenticated && waiting > MOST_FOR_STRANGERS {
             client.overflow();
             return Err(io::ErrorKind::OutOfMemory.into());
         }
@@ -549,6 +559,7 @@ async fn send_all(stream: &Stream, output: &mut Output, point: &CommitPoint, cli
         match stream.send(output.sendable()).await {
             Ok(len) => {
                 with_scratch(|scratch| scratch.traffic.count_write(len));
+                client.count_output(len);
                 output.consume(len);
                 client.output_bytes.store(output.len(), Ordering::Relaxed);
             }

@@ -1,5 +1,7 @@
 //! CLIENT, as far as it concerns the client's own connection.
 
+use std::sync::atomic::Ordering;
+
 use crate::commands::help::reply_help;
 use crate::context::Context;
 use crate::error::{CommandError, quoted};
@@ -44,6 +46,7 @@ pub(super) fn setname(context: &mut Context<'_>) -> Result<(), CommandError> {
 pub(super) fn capa(context: &mut Context<'_>) -> Result<(), CommandError> {
     let redirect = context.args.from(2).iter().any(|word| word.eq_ignore_ascii_case(b"redirect"));
     context.session.knows_redirect |= redirect;
+    context.session.client.knows_redirect.fetch_or(redirect, Ordering::Relaxed);
     context.reply.ok();
     Ok(())
 }
@@ -163,12 +166,19 @@ pub const CLIENT_HELP: &[&str] = &[
     "      The one with this number.",
     "    * SKIPME (YES|NO)",
     "      Leave this connection alone (default: yes).",
+    "    and those of LIST, each also with NOT- before it.",
     "LIST [options ...]",
     "    Returns facts about connections. Options:",
     "    * TYPE (NORMAL|MASTER|REPLICA|PUBSUB)",
     "      Those of this kind.",
     "    * ID <id> [<id> ...]",
     "      Those with these numbers.",
+    "    * ADDR, LADDR, IP, USER, NAME, LIB-NAME, LIB-VER, FLAGS, CAPA, DB <value>",
+    "      Those of which this is true; with NOT- before it, the others.",
+    "    * MAXAGE, IDLE <seconds>",
+    "      Those that have been connected, or silent, for so long.",
+    "    * SKIPME (YES|NO)",
+    "      Leave this connection out (default: no).",
     "NO-EVICT (ON|OFF)",
     "    Protects this connection from being closed for memory.",
     "CAPA <option> [<option> ...]",
@@ -261,7 +271,7 @@ mod tests {
         let info = client.wire("client info");
         assert!(info.contains(" flags=eT "), "{info}");
         assert!(info.contains(" cmd=client|info "), "{info}");
-        assert!(info.ends_with(" lib-name=jedis lib-ver=5.1\n\r\n"), "{info}");
+        assert!(info.contains(" lib-name=jedis lib-ver=5.1 tot-net-in="), "{info}");
     }
 
     #[test]

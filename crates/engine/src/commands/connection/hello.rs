@@ -1,5 +1,7 @@
 //! How a connection begins, and how it begins anew.
 
+use std::sync::atomic::Ordering;
+
 use resp::{Protocol, REDIS_VERSION};
 
 use super::client::check_name;
@@ -119,6 +121,7 @@ pub(super) fn reset(context: &mut Context<'_>) -> Result<(), CommandError> {
     session.mute = Mute::Nothing;
     session.set_readonly(false);
     session.knows_redirect = false;
+    session.client.knows_redirect.store(false, Ordering::Relaxed);
     session.set_protocol(Protocol::Resp2);
     session.set_no_evict(false);
     session.set_no_touch(false);

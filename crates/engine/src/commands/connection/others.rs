@@ -3,123 +3,56 @@
 use std::sync::Arc;
 
 use clock::Millis;
+use resp::Args;
 
-use crate::clients::{Client, ClientKind, Unblock};
+use super::filter::Filter;
+use crate::clients::{Client, Unblock};
 use crate::context::Context;
-use crate::error::{CommandError, quoted};
+use crate::error::CommandError;
 use crate::pause::{PauseMode, PausePurpose};
 
-fn parse_kind(name: &[u8]) -> Result<ClientKind, CommandError> {
-    ClientKind::parse(name).ok_or_else(|| {
-        let text = format!("ERR Unknown client type '{}'", quoted(name, name.len()));
-        CommandError::Text(text.into())
-    })
-}
-
-/// CLIENT LIST [TYPE kind | ID id [id ...]]
+/// CLIENT LIST [filter value [filter value ...]]
 pub(super) fn list(context: &mut Context<'_>) -> Result<(), CommandError> {
-    let args = context.args;
-    let is = |index: usize, word: &[u8]| args.get(index).is_some_and(|arg| arg.eq_ignore_ascii_case(word));
-    let chosen: Vec<Arc<Client>> = if args.len() == 2 {
-        context.engine.clients.all()
-    } else if is(2, b"type") && args.len() == 4 {
-        let kind = parse_kind(context.arg(3))?;
-        context.engine.clients.all().into_iter().filter(|client| client.kind() == kind).collect()
-    } else if is(2, b"id") && args.len() > 3 {
-        let mut chosen = Vec::new();
-        for arg in args.from(3).iter() {
-            let id = resp::parse_i64(arg).ok_or(CommandError::text("ERR Invalid client ID"))?;
-            chosen.extend(u64::try_from(id).ok().and_then(|id| context.engine.clients.find(id)));
-        }
-        chosen
+    let (args, me, now) = (context.args, context.session.id, context.now);
+    let is_id = args.get(2).is_some_and(|word| word.eq_ignore_ascii_case(b"id"));
+    let ids = args.from(args.len().min(3));
+    let chosen: Vec<Arc<Client>> = if is_id && ids.iter().all(|word| !is_filter(word)) {
+        // Alone they are taken as Redis takes them: in their order, and as often as they are named.
+        find(context, ids)?
     } else {
-        return Err(CommandError::Syntax);
+        let filter = Filter::parse(context, false)?;
+        context.engine.clients.all().into_iter().filter(|client| filter.wants(client, me, now)).collect()
     };
     context.publish();
     let mut text = Vec::new();
     for client in chosen {
-        text.extend_from_slice(&client.describe(context.now, context.engine.registry));
+        text.extend_from_slice(&client.describe(now, context.engine.registry));
         text.push(b'\n');
     }
     context.reply.verbatim(b"txt", &text);
     Ok(())
 }
 
-/// Which connections CLIENT KILL means.
-#[derive(Default)]
-struct Filter<'a> {
-    id: Option<u64>,
-    address: Option<&'a [u8]>,
-    local_address: Option<&'a [u8]>,
-    kind: Option<ClientKind>,
-    user: Option<&'a [u8]>,
-    include_me: bool,
-    /// Longer connected than this many seconds.
-    min_age: Option<i64>,
+fn is_filter(word: &[u8]) -> bool {
+    word.first().is_some_and(u8::is_ascii_alphabetic) && word.len() > 1
 }
 
-impl<'a> Filter<'a> {
-    fn parse(context: &Context<'a>) -> Result<Self, CommandError> {
-        let mut filter = Self::default();
-        let mut index = 2;
-        while index < context.args.len() {
-            let word = context.arg(index);
-            let value = context.args.get(index + 1).ok_or(CommandError::Syntax)?;
-            let is = |name: &[u8]| word.eq_ignore_ascii_case(name);
-            if is(b"id") {
-                let id = resp::parse_i64(value).filter(|id| *id > 0);
-                let id = id.ok_or(CommandError::text("ERR client-id should be greater than 0"))?;
-                filter.id = Some(id as u64);
-            } else if is(b"type") {
-                filter.kind = Some(parse_kind(value)?);
-            } else if is(b"addr") {
-                filter.address = Some(value);
-            } else if is(b"laddr") {
-                filter.local_address = Some(value);
-            } else if is(b"user") {
-                if context.engine.users.read().find(value).is_none() {
-                    let text = format!("ERR No such user '{}'", quoted(value, value.len()));
-                    return Err(CommandError::Text(text.into()));
-                }
-                filter.user = Some(value);
-            } else if is(b"maxage") {
-                let age = resp::parse_i64(value)
-                    .ok_or(CommandError::text("ERR maxage is not an integer or out of range"))?;
-                if age <= 0 {
-                    return Err(CommandError::text("ERR maxage should be greater than 0"));
-                }
-                filter.min_age = Some(age);
-            } else if is(b"skipme") && value.eq_ignore_ascii_case(b"yes") {
-                filter.include_me = false;
-            } else if is(b"skipme") && value.eq_ignore_ascii_case(b"no") {
-                filter.include_me = true;
-            } else {
-                return Err(CommandError::Syntax);
-            }
-            index += 2;
-        }
-        Ok(filter)
+fn find(context: &Context<'_>, ids: Args<'_>) -> Result<Vec<Arc<Client>>, CommandError> {
+    if ids.is_empty() {
+        return Err(CommandError::Syntax);
     }
-
-    fn wants(&self, client: &Client, me: u64, now: Millis) -> bool {
-        self.id.is_none_or(|id| id == client.id)
-            && self.address.is_none_or(|address| address == client.link.address.as_bytes())
-            && self.local_address.is_none_or(|address| address == client.link.local_address.as_bytes())
-            && self.kind.is_none_or(|kind| kind == client.kind())
-            && self.user.is_none_or(|user| user == client.user.lock().as_slice())
-            && (self.include_me || client.id != me)
-            && self.min_age.is_none_or(|age| now.0.saturating_sub(client.connected_at.0) / 1000 >= age)
+    let mut chosen = Vec::new();
+    for word in ids.iter() {
+        let id = resp::parse_i64(word).ok_or(CommandError::text("ERR Invalid client ID"))?;
+        chosen.extend(u64::try_from(id).ok().and_then(|id| context.engine.clients.find(id)));
     }
+    Ok(chosen)
 }
 
-/// CLIENT KILL address, or CLIENT KILL option value [option value ...]
+/// CLIENT KILL address, or CLIENT KILL filter value [filter value ...]
 pub(super) fn kill(context: &mut Context<'_>) -> Result<(), CommandError> {
     let old_form = context.args.len() == 3;
-    let filter = if old_form {
-        Filter { address: Some(context.arg(2)), include_me: true, ..Filter::default() }
-    } else {
-        Filter::parse(context)?
-    };
+    let filter = if old_form { Filter::of_address(context.arg(2)) } else { Filter::parse(context, true)? };
     let me = context.session.id;
     let mut killed = 0;
     for client in context.engine.clients.all() {
@@ -217,11 +150,13 @@ mod tests {
         client.now = Millis(client.now.0 + 5000);
         let list = client.wire("client list");
         assert!(
-            list.contains("id=1 addr=127.0.0.1:1 laddr= fd=0 name= age=5 idle=0 flags=N db=0 "),
+            list.contains("id=1 addr=127.0.0.1:1 laddr= fd=0 name= age=5 idle=0 flags=N capa= db=0 "),
             "{list}"
         );
         assert!(
-            list.contains(" cmd=client|list user=default redir=-1 resp=2 lib-name= lib-ver=\n"),
+            list.contains(
+                " cmd=client|list user=default redir=-1 resp=2 lib-name= lib-ver= tot-net-in=0 tot-net-out=0 tot-cmds=0\n"
+            ),
             "{list}"
         );
         client.table(&[
@@ -233,6 +168,60 @@ mod tests {
             ("client list nosuch", "-ERR syntax error"),
         ]);
         assert_eq!(client.wire("client list id 1 1").matches("id=1 ").count(), 2);
+    }
+
+    /// Each filter and its opposite: one of them is true of the only client.
+    #[test]
+    fn connections_are_chosen_by_filters() {
+        let mut client = connected();
+        client.now.0 += 5000;
+        client.table(&[
+            ("client setname me", "+OK"),
+            ("client setinfo lib-name jedis", "+OK"),
+            ("client setinfo lib-ver 5", "+OK"),
+            ("client no-touch on", "+OK"),
+            ("client capa redirect", "+OK"),
+            ("select 3", "+OK"),
+        ]);
+        let chosen = |client: &mut Client, line: &str| client.wire(line).contains("id=1 ");
+        for (fits, fails) in [
+            ("id 1 2", "id 2"),
+            ("type normal", "type pubsub"),
+            ("addr 127.0.0.1:1", "addr 127.0.0.1:2"),
+            ("ip 127.0.0.1", "ip 127.0.0.2"),
+            ("user default", "user u"),
+            ("name me", "name other"),
+            ("lib-name jedis", "lib-name lettuce"),
+            ("lib-ver 5", "lib-ver 6"),
+            ("flags T", "flags Tb"),
+            ("flags TT", "flags N"),
+            ("capa r", "not-capa r"),
+            ("db 3", "db 0"),
+            ("maxage 5", "maxage 6"),
+        ] {
+            client.engine.change_users(|users| users.set(b"u", &[])).unwrap();
+            assert!(chosen(&mut client, &format!("client list {fits} skipme no")), "{fits}");
+            assert!(!chosen(&mut client, &format!("client list {fails} skipme no")), "{fails}");
+            if !fits.starts_with("maxage") && !fails.starts_with("not") {
+                assert!(chosen(&mut client, &format!("client list not-{fails} skipme no")), "not {fails}");
+                assert!(!chosen(&mut client, &format!("client list not-{fits} skipme no")), "not {fits}");
+            }
+        }
+        assert!(client.wire("client list skipme yes").starts_with("$0"));
+        client.table(&[
+            ("client list flags QxZ", "-ERR Unknown flags found in the provided filter: QZ"),
+            ("client list capa x", "-ERR Unknown capa found in the provided filter: x"),
+            ("client list db 16", "-ERR DB number should be between 0 and 15"),
+            ("client list db x", "-ERR DB is not an integer or out of range"),
+            ("client list idle 0", "-ERR idle should be greater than 0"),
+            ("client list maxage x", "-ERR maxage is not an integer or out of range"),
+            ("client list not-user nosuch", "-ERR No such user 'nosuch'"),
+            ("client list skipme x", "-ERR syntax error"),
+            ("client list flags", "-ERR syntax error"),
+            ("client kill id 2 3 db 3", ":0"),
+            ("client kill not-id 2 db 3 skipme no", ":1"),
+        ]);
+        assert!(client.session.closing);
     }
 
     #[test]
