@@ -45,11 +45,16 @@ impl Words {
 }
 
 /// The id at argument 4, `$` for the last of the stream.
-fn last_id(context: &Context<'_>, key: &Key<'_>, found: Option<Place>) -> Result<StreamId, CommandError> {
+fn last_id(
+    context: &Context<'_>,
+    key: &Key<'_>,
+    found: Option<Place>,
+    read: fn(&[u8]) -> Result<StreamId, CommandError>,
+) -> Result<StreamId, CommandError> {
     match (context.arg(4), found) {
         (b"$", None) => Ok(StreamId::MIN),
         (b"$", Some(place)) => Ok(context.stream(key, place).head().last),
-        (word, _) => id::exact(word),
+        (word, _) => read(word),
     }
 }
 
@@ -71,7 +76,7 @@ pub(super) fn create(context: &mut Context<'_>) -> Result<(), CommandError> {
     if context.args.len() > 8 {
         return Err(unknown_words("XGROUP", context.arg(1)));
     }
-    let last = last_id(context, &key, found)?;
+    let last = last_id(context, &key, found, id::exact)?;
     if found.is_some_and(|place| context.stream(&key, place).group(name).is_some()) {
         return Err(CommandError::text("BUSYGROUP Consumer Group name already exists"));
     }
@@ -89,7 +94,7 @@ pub(super) fn set_id(context: &mut Context<'_>) -> Result<(), CommandError> {
     if context.args.len() > 7 {
         return Err(unknown_words("XGROUP", context.arg(1)));
     }
-    let last = last_id(context, &key, Some(place))?;
+    let last = last_id(context, &key, Some(place), id::any)?;
     context.edit(&key, place, |stream| {
         if let Some(group) = stream.group_mut(name) {
             (group.last, group.read) = (last, words.read);

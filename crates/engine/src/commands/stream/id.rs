@@ -45,6 +45,15 @@ pub(super) fn exact(word: &[u8]) -> Result<StreamId, CommandError> {
     parse(word, 0).ok_or(INVALID)
 }
 
+/// The same, or `-` and `+` for the lowest and the highest.
+pub(super) fn any(word: &[u8]) -> Result<StreamId, CommandError> {
+    match word {
+        b"-" => Ok(StreamId::MIN),
+        b"+" => Ok(StreamId::MAX),
+        _ => exact(word),
+    }
+}
+
 /// The id of an entry that is to be added.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Wanted {

@@ -131,7 +131,11 @@ impl<'a> Reading<'a> {
                     ));
                 }
                 (b">", Some(_)) => From::New,
-                (word, _) => From::Behind(id::exact(word)?),
+                (word, reader) => match id::exact(word)? {
+                    // Redis has no other word for what is new within.
+                    StreamId::MAX if reader.is_some() => From::New,
+                    id => From::Behind(id),
+                },
             };
             found.push((key, place, from));
         }
