@@ -13,6 +13,8 @@ mod pending;
 mod progress;
 mod range;
 mod read;
+#[cfg(test)]
+mod tests;
 mod trim;
 
 use crate::command::{Categories, Command, Flags, Group};

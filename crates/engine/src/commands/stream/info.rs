@@ -20,6 +20,7 @@ fn most(count: usize) -> usize {
 
 pub(super) fn stream(context: &mut Context<'_>) -> Result<(), CommandError> {
     let key = context.key(2);
+    let place = context.read_stream(&key)?.ok_or(CommandError::NoSuchKey)?;
     let args = context.args;
     let is = |index: usize, word: &[u8]| args.get(index).is_some_and(|arg| arg.eq_ignore_ascii_case(word));
     let full = match args.len() {
@@ -28,7 +29,6 @@ pub(super) fn stream(context: &mut Context<'_>) -> Result<(), CommandError> {
         6 if is(3, b"full") && is(4, b"count") => Some(usize::try_from(context.integer(5)?).unwrap_or(COUNT)),
         _ => return Err(unknown_words("XINFO", context.arg(1))),
     };
-    let place = context.read_stream(&key)?.ok_or(CommandError::NoSuchKey)?;
     let (stream, reply) = context.stream_and_reply(&key, place);
     reply.map(if full.is_some() { 9 } else { 10 });
     let head = stream.head();

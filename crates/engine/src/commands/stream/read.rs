@@ -4,14 +4,13 @@
 //! more. What was given out is logged as XCLAIM of each entry and, behind them, up to where the group has read.
 
 use std::ops::Range;
-use std::sync::Arc;
 
 use clock::Millis;
 use keyspace::{Entry, Group, Key, Kind, Pending, Place, StreamId};
 use resp::{Protocol, Request, Writer};
 use smallvec::SmallVec;
 
-use super::common::{named, no_group, reply_entry, reply_id};
+use super::common::{no_group, reply_entry, reply_id};
 use super::{id, progress};
 use crate::context::Context;
 use crate::error::CommandError;
@@ -87,11 +86,10 @@ impl<'a> Reading<'a> {
     /// What is behind STREAMS: as many ids as keys.
     fn finish(mut self, of_group: bool) -> Result<Self, CommandError> {
         if !self.keys.len().is_multiple_of(2) {
-            return Err(CommandError::text(if of_group {
-                "ERR Unbalanced 'xreadgroup' list of streams: for each stream key an ID or '>' must be specified."
-            } else {
-                "ERR Unbalanced 'xread' list of streams: for each stream key an ID or '$' must be specified."
-            }));
+            // Of both commands, as Redis 7.0 has it.
+            return Err(CommandError::text(
+                "ERR Unbalanced XREAD list of streams: for each stream key an ID or '$' must be specified.",
+            ));
         }
         if of_group && self.reader.is_none() {
             return Err(CommandError::text("ERR Missing GROUP option for XREADGROUP"));
@@ -233,10 +231,10 @@ pub(super) fn xreadgroup(context: &mut Context<'_>) -> Result<Outcome, CommandEr
     let (start, mut streams) = (context.reply.len(), 0);
     for (key, place, from) in &found {
         let Some(place) = *place else { continue };
-        let (place, _) = context.make_consumer(key, place, reader.group, reader.consumer);
         let given = match from {
             From::New => give_out(context, key, place, &reader, reading.count),
             From::Behind(last) => {
+                let (place, _) = context.make_consumer(key, place, reader.group, reader.consumer);
                 give_again(context, key, place, &reader, (*last, reading.count));
                 true
             }
@@ -255,39 +253,40 @@ fn give_out(
     count: usize,
 ) -> bool {
     let now = context.now;
-    let Some((ids, read, name)) = show_new(context, key, place, reader, count) else { return false };
-    let (_, group) = context.edit(key, place, |stream| {
+    let Some((ids, read)) = show_new(context, key, place, reader, count) else { return false };
+    let Some(last) = ids.last().copied() else { return false };
+    let (place, _) = context.make_consumer(key, place, reader.group, reader.consumer);
+    let (_, name) = context.edit(key, place, |stream| {
         let group = stream.group_mut(reader.group)?;
+        let name = group.name_of(reader.consumer)?;
         if let Some(consumer) = group.consumer_mut(reader.consumer) {
-            consumer.seen = now;
-            consumer.active = if ids.is_empty() { consumer.active } else { Some(now) };
+            (consumer.seen, consumer.active) = (now, Some(now));
         }
-        let last = ids.last()?;
-        (group.last, group.read) = (*last, read);
+        (group.last, group.read) = (last, read);
         if !reader.is_done_at_once {
             ids.iter().for_each(|id| group.assign(*id, &name, now, 1));
         }
-        Some(Group::new(group.last, group.read))
+        Some(name)
     });
-    let Some(group) = group else { return false };
+    let Some(consumer) = name else { return false };
     context.modified(key);
     if !reader.is_done_at_once {
-        let pending = Pending { consumer: name, delivered: now, count: 1 };
+        let pending = Pending { consumer, delivered: now, count: 1 };
         ids.iter().for_each(|id| context.log_pending(key, (reader.group, *id), *id, &pending));
     }
-    context.log_group(key, reader.group, &group);
+    context.log_group(key, reader.group, &Group::new(last, read));
     true
 }
 
-/// Replies with entries that the group has given to nobody, if there are any. Gives their ids, how many entries the
-/// group has read with them, and the consumer's name.
+/// Replies with entries that the group has given to nobody, if there are any. Gives their ids, and how many entries the
+/// group has read with them.
 fn show_new(
     context: &mut Context<'_>,
     key: &Key<'_>,
     place: Place,
     reader: &Reader<'_>,
     count: usize,
-) -> Option<(SmallVec<[StreamId; 16]>, Option<u64>, Arc<[u8]>)> {
+) -> Option<(SmallVec<[StreamId; 16]>, Option<u64>)> {
     let most = if count == 0 { usize::MAX } else { count };
     let (stream, reply) = context.stream_and_reply(key, place);
     let group = stream.group(reader.group)?;
@@ -301,7 +300,7 @@ fn show_new(
         entries.iter().for_each(|entry| reply_entry(reply, entry));
     }
     let read = entries.iter().fold(group.read, |read, entry| progress::read_with(&stream, read, entry.id));
-    Some((entries.iter().map(|entry| entry.id).collect(), read, named(group, reader.consumer)))
+    Some((entries.iter().map(|entry| entry.id).collect(), read))
 }
 
 /// Gives a consumer its own entries behind an id once more.
