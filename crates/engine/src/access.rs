@@ -63,6 +63,21 @@ impl Denied {
         CommandError::text(text)
     }
 
+    /// What a script gets in the place of a reply.
+    pub(crate) fn error_in_script(&self) -> CommandError {
+        CommandError::text(match self.denial {
+            Denial::Command => "ERR The user executing the script can't run this command or subcommand",
+            Denial::Key(_) => {
+                "ERR The user executing the script can't access at least one of the keys mentioned in the command \
+                 arguments"
+            }
+            Denial::Channel(_) => {
+                "ERR The user executing the script can't publish to the channel mentioned in the command"
+            }
+            Denial::Database(_) => "ERR The user executing the script can't access the command's database",
+        })
+    }
+
     /// What EXEC replies in the place of a command that was queued under other rules.
     pub(crate) fn error_in_exec(&self) -> CommandError {
         let reason = match self.denial {

@@ -196,6 +196,28 @@ fn the_log_tells_who_was_refused_what_and_where() {
     client.table(&[("acl log reset", "+OK"), ("acl log", "*0")]);
 }
 
+/// A script may do no more than who runs it.
+#[test]
+fn a_script_has_the_rights_of_its_client() {
+    let mut client = user("+@all -set ~x resetchannels");
+    let run = |client: &mut Client, body: &str| client.call(&["eval", body, "0"]);
+    for (body, error) in [
+        ("return redis.pcall('set', 'x', '1')", "can't run this command or subcommand"),
+        (
+            "return redis.pcall('get', 'y')",
+            "can't access at least one of the keys mentioned in the command arguments",
+        ),
+        ("return redis.pcall('publish', 'c', 'm')", "can't publish to the channel mentioned in the command"),
+    ] {
+        let reply = format!("{:?}", run(&mut client, body));
+        assert!(reply.contains(&format!("ERR The user executing the script {error}")), "{body}: {reply}");
+    }
+    change(&client, "u", "+@all");
+    let log = client.wire("acl log").replace("\r\n", "|");
+    assert!(log.contains("|$7|context|$3|lua|$6|object|$1|y|"), "{log}");
+    assert_eq!(log.matches("|lua|").count(), 3, "{log}");
+}
+
 /// Where nobody may come in without a name, a new client can say only who it is.
 #[test]
 fn a_stranger_can_only_log_in() {

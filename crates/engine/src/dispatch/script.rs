@@ -281,7 +281,8 @@ impl Host for Reached<'_, '_> {
 
     fn may_run(&mut self, request: &Request) -> Option<bool> {
         let entry = self.context.engine.commands().lookup(request.args())?;
-        entry.command.accepts(request.args().len()).then_some(true)
+        let may = || self.context.engine.permits(self.context.session, entry, request.args()).is_ok();
+        entry.command.accepts(request.args().len()).then(may)
     }
 }
 
@@ -311,6 +312,11 @@ impl Reached<'_, '_> {
         if gate.contains(Gate::MASTER_DOWN) && !flags.contains(Flags::STALE) && from_client {
             return Err(denied("ERR Can not execute the command on a stale replica"));
         }
+        let context = &*self.context;
+        context.engine.permits(context.session, entry, args).map_err(|refused| {
+            context.engine.note_denial(context.session, context.now, "lua", &refused);
+            Denied::Error(refused.error_in_script())
+        })?;
         if self.read_only && flags.intersects(Flags::WRITE.union(Flags::MAY_REPLICATE)) {
             return Err(denied("ERR Write commands are not allowed from read-only scripts."));
         }

@@ -151,12 +151,7 @@ impl Engine {
             }
             context.begin(entry, request.args(), None, holds_all);
             let (start, begin) = (context.reply.len(), nanos());
-            if let Err(denied) = self.permits(context.session, entry, context.args) {
-                self.note_denial(context.session, context.now, "multi", &denied);
-                let text = denied.error_in_exec().to_string();
-                add(&context.worker.stats.commands[entry.index].rejected, 1);
-                context.worker.stats.count_error(&text);
-                context.reply.error(&text);
+            if self.is_denied(&mut context, entry) {
                 continue;
             }
             let outcome = match entry.command.run {
@@ -196,6 +191,17 @@ impl Engine {
             self.serve_waiters(&mut context);
         }
         !is_full
+    }
+
+    /// Replies to a queued command that its client may no longer run; says whether it is one.
+    fn is_denied(&self, context: &mut Context<'_>, entry: &Registered) -> bool {
+        let Err(denied) = self.permits(context.session, entry, context.args) else { return false };
+        self.note_denial(context.session, context.now, "multi", &denied);
+        let text = denied.error_in_exec().to_string();
+        add(&context.worker.stats.commands[entry.index].rejected, 1);
+        context.worker.stats.count_error(&text);
+        context.reply.error(&text);
+        true
     }
 
     /// Locks everything that the queued commands touch and the session watches.
