@@ -307,6 +307,62 @@ fn a_cluster_speaks_tls_among_its_nodes() {
     assert!(printed.contains("certificate required") || !outsider.status.success(), "{printed}");
 }
 
+/// A process that ends with the test.
+struct Ended(Child);
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Masters, replicas and sentinels that have no port but those of TLS: a dead master is replaced.
+#[test]
+fn sentinels_speak_tls_with_each_other_and_with_servers() {
+    let authority = Authority::new("client");
+    let (mut master, port) = authority.start("--tls-replication yes");
+    let (_replica, replica_port) =
+        authority.start(&format!("--tls-replication yes --replicaof 127.0.0.1 {port}"));
+    let path = |name: &str| authority.path(name).display().to_string();
+    let claims = harness::claim_ports(3);
+    let _sentinels: Vec<Ended> = claims
+        .iter()
+        .map(|claim| {
+            let file = authority.path(&format!("sentinel-{}.conf", claim.port));
+            let text = format!(
+                "port 0\ntls-port {}\ntls-replication yes\ntls-cert-file {}\ntls-key-file {}\n\
+                 tls-ca-cert-file {}\nsentinel monitor m 127.0.0.1 {port} 2\n\
+                 sentinel down-after-milliseconds m 1000\n",
+                claim.port,
+                path("server.crt"),
+                path("server.key"),
+                path("ca.crt")
+            );
+            fs::write(&file, text).expect("a file can be written");
+            let mut sentinel = Program::redoubt().command();
+            sentinel.arg(&file).arg("--sentinel").stdin(Stdio::null()).stdout(Stdio::null());
+            Ended(sentinel.spawn().expect("it starts"))
+        })
+        .collect();
+    let known = |claim: &PortClaim, what: &str| {
+        let told = authority.say(claim.port, Some("client"), &["SENTINEL", "MASTER", "m"]).ok()?;
+        told.contains(what).then_some(())
+    };
+    for claim in &claims {
+        eventually("a sentinel knows the others", || known(claim, "num-other-sentinels\n2"));
+        eventually("a sentinel knows the replica", || known(claim, "num-slaves\n1"));
+    }
+    master.kill();
+    eventually("the replica is the master", || {
+        let words = ["SENTINEL", "GET-MASTER-ADDR-BY-NAME", "m"];
+        let told = authority.say(claims[0].port, Some("client"), &words).ok()?;
+        told.ends_with(&replica_port.to_string()).then_some(())
+    });
+    eventually("it serves", || authority.ask(replica_port, "SET k v").eq("OK").then_some(()));
+}
+
 /// A configuration that cannot work stops the start, and says why.
 #[test]
 fn what_is_missing_stops_the_start() {
