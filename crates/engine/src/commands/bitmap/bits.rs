@@ -1,19 +1,14 @@
-//! Bits of a run of bytes: counted, looked for. Whole words at a time, in portable code that the compiler makes into
+//! Bits of a run of bytes: counted, looked for. Whole words at a time, in portable code that the compiler turns into
 //! vectors.
 
 use std::ops::Range;
 
-/// Words that are worked on together: two or four of a processor's vectors.
+/// Words that are looked at together.
 const LANES: usize = 8;
 const WORD: usize = size_of::<u64>();
 const BLOCK: usize = LANES * WORD;
 
 type Lanes = [u64; LANES];
-
-#[inline(always)]
-fn zip(a: Lanes, b: Lanes, with: impl Fn(u64, u64) -> u64) -> Lanes {
-    std::array::from_fn(|lane| with(a[lane], b[lane]))
-}
 
 #[inline(always)]
 fn lanes(block: &[u8]) -> Lanes {
@@ -24,40 +19,12 @@ fn lanes(block: &[u8]) -> Lanes {
     words
 }
 
-#[inline(always)]
-fn ones_of(lanes: Lanes) -> u64 {
-    lanes.iter().map(|word| u64::from(word.count_ones())).sum()
-}
-
-/// Adds three bits in each place: what they come to there, and what is carried.
-#[inline(always)]
-fn add(a: Lanes, b: Lanes, c: Lanes) -> (Lanes, Lanes) {
-    let half = zip(a, b, |a, b| a ^ b);
-    let carried = zip(zip(a, b, |a, b| a & b), zip(half, c, |half, c| half & c), |a, b| a | b);
-    (zip(half, c, |half, c| half ^ c), carried)
-}
-
-/// How many bits are set. Eight blocks are first added to each other in every place (Harley and Seal's tree of
-/// carry-save adders, in H. Warren, "Hacker's Delight", 5-1), so that bits are counted of one block of eight.
+/// How many bits are set.
 #[inline(always)]
 fn count_ones(bytes: &[u8]) -> u64 {
-    let (mut ones, mut twos, mut fours) = ([0; LANES], [0; LANES], [0; LANES]);
-    let mut eights = 0;
-    let mut groups = bytes.chunks_exact(8 * BLOCK);
-    for group in &mut groups {
-        let block = |number: usize| lanes(&group[number * BLOCK..][..BLOCK]);
-        let (twos_a, twos_b, twos_c, twos_d, fours_a, fours_b, carried);
-        (ones, twos_a) = add(ones, block(0), block(1));
-        (ones, twos_b) = add(ones, block(2), block(3));
-        (twos, fours_a) = add(twos, twos_a, twos_b);
-        (ones, twos_c) = add(ones, block(4), block(5));
-        (ones, twos_d) = add(ones, block(6), block(7));
-        (twos, fours_b) = add(twos, twos_c, twos_d);
-        (fours, carried) = add(fours, fours_a, fours_b);
-        eights += ones_of(carried);
-    }
-    let rest: u64 = groups.remainder().iter().map(|byte| u64::from(byte.count_ones())).sum();
-    8 * eights + 4 * ones_of(fours) + 2 * ones_of(twos) + ones_of(ones) + rest
+    let (words, rest) = bytes.as_chunks::<WORD>();
+    let ones = |bytes: &[u8]| bytes.iter().map(|byte| u64::from(byte.count_ones())).sum::<u64>();
+    words.iter().map(|word| u64::from(u64::from_le_bytes(*word).count_ones())).sum::<u64>() + ones(rest)
 }
 
 /// The bits of a byte that lie in `range`, which counts from its highest.
