@@ -40,8 +40,6 @@ const WITHOUT_EFFECT: &[&str] = &[
     "hide-user-data-from-log",
     "import-mode",
     "key-load-delay",
-    "list-compress-depth",
-    "list-max-listpack-size",
     "locale-collate",
     "log-format",
     "log-timestamp-format",
@@ -86,6 +84,7 @@ const WITHOUT_PURPOSE: &[(&str, &[&str])] = &[
         ],
     ),
     ("expiry has an index and needs no samples", &["active-expire-effort"]),
+    ("the elements of a list take little more than their own bytes", &["list-compress-depth"]),
     (
         "what a replica had before a full synchronisation is always freed in the background",
         &["replica-lazy-flush"],

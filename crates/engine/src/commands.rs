@@ -10,6 +10,7 @@ mod geo;
 mod hash;
 mod help;
 mod hyperloglog;
+mod list;
 mod memory;
 mod pubsub;
 mod replication;
@@ -41,6 +42,7 @@ pub(crate) const TABLE: &[&[Command]] = &[
     connection::COMMANDS,
     generic::COMMANDS,
     memory::COMMANDS,
+    list::COMMANDS,
     sorted_set::COMMANDS,
     geo::COMMANDS,
     hash::COMMANDS,

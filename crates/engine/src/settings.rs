@@ -1,10 +1,12 @@
 //! The settings and the node's state that commands read on their way.
 
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{
+    AtomicBool, AtomicI32, AtomicI64, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering,
+};
 
 use arc_swap::ArcSwap;
 use bitflags::bitflags;
-use keyspace::{Bounds, LfuSettings, Limits, NodeBounds, SetBounds};
+use keyspace::{Bounds, LfuSettings, Limits, ListLimit, NodeBounds, SetBounds};
 
 use crate::eviction::{Order, POLICIES, Policy, patience};
 use crate::notifications::Class;
@@ -168,6 +170,8 @@ pub struct Settings {
     pub sorted_set_bounds: AtomicBounds,
     /// Up to where a hash is called `listpack`.
     pub hash_bounds: AtomicBounds,
+    /// Up to where a list is called `listpack`.
+    list_limit: AtomicI32,
     /// `hll-sparse-max-bytes`
     pub hll_sparse_bytes: AtomicUsize,
     /// Milliseconds after which a script is busy (`busy-reply-threshold`); 0 is never.
@@ -217,6 +221,7 @@ impl Default for Settings {
             set_bounds: Limits::default().set.listpack.into(),
             sorted_set_bounds: Limits::default().sorted_set.into(),
             hash_bounds: Limits::default().hash.into(),
+            list_limit: AtomicI32::new(Limits::default().list.0),
             hll_sparse_bytes: AtomicUsize::new(3000),
             busy_reply_threshold: AtomicI64::new(5000),
             lua_deprecated_api: AtomicBool::new(false),
@@ -328,6 +333,13 @@ impl Settings {
         self.gate().contains(Gate::REPLICA)
     }
 
+    /// Up to where a list is called `listpack`.
+    #[must_use]
+    #[inline]
+    pub fn list_limit(&self) -> ListLimit {
+        ListLimit(self.list_limit.load(Ordering::Relaxed))
+    }
+
     /// What a set is called.
     #[must_use]
     #[inline]
@@ -349,6 +361,7 @@ impl Settings {
     #[must_use]
     pub fn limits(&self) -> Limits {
         Limits {
+            list: self.list_limit(),
             set: self.set_bounds(),
             sorted_set: self.sorted_set_bounds.load(),
             hash: self.hash_bounds.load(),
@@ -358,7 +371,8 @@ impl Settings {
 
     /// Takes the parameters of all kinds.
     pub fn set_limits(&self, limits: &Limits) {
-        let Limits { set, sorted_set, hash, stream } = *limits;
+        let Limits { list, set, sorted_set, hash, stream } = *limits;
+        self.list_limit.store(list.0, Ordering::Relaxed);
         self.set_intset_entries.store(set.intset, Ordering::Relaxed);
         self.set_bounds.store(set.listpack);
         self.sorted_set_bounds.store(sorted_set);

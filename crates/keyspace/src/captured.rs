@@ -11,6 +11,7 @@ use crate::entry::{ALIVE, Header, Marks};
 use crate::fields::FieldsPart;
 use crate::kind::Form;
 use crate::large::Large;
+use crate::list::segments::SegmentsPart;
 use crate::outside::Record;
 use crate::page;
 use crate::snapshot::SnapshotEntry;
@@ -60,6 +61,11 @@ enum Content {
         page: Copied,
         of: Whole,
         part: PartOf,
+    },
+    /// Segments of a list. What is shared need not be copied.
+    Segments {
+        of: Whole,
+        part: SegmentsPart,
     },
     Long {
         of: Whole,
@@ -157,6 +163,12 @@ impl Captured {
         self.bytes.len() - before
     }
 
+    /// Takes segments of a list.
+    pub(crate) fn add_segments(&mut self, owner: Owner<'_>, part: SegmentsPart) {
+        let of = self.whole(owner);
+        self.pieces.push(Piece { db: owner.db, content: Content::Segments { of, part } });
+    }
+
     /// Copies the next part of a long value; the last completes it.
     pub(crate) fn add_long_part(&mut self, part: &[u8], left: usize) {
         self.bytes.reserve(part.len() + left);
@@ -237,6 +249,10 @@ impl Captured {
                 let PartOf { total, first, any_expires, elements } = *part;
                 let elements = elements(FieldsPart { any_expires, page: self.view(page) });
                 show(of, Shown::Part(Part { total, first, elements }));
+            }
+            Content::Segments { of, part } => {
+                let SegmentsPart { of: size, first, .. } = *part;
+                show(of, Shown::Part(Part { total: size.len, first, elements: part.elements() }));
             }
             Content::Long { of, value } => {
                 let form = Form::of(of.marks.code);

@@ -11,6 +11,8 @@ use crate::stream;
 pub enum Kind {
     /// A run of bytes.
     String,
+    /// Elements in an order of their own.
+    List,
     /// Members, each of which is there once.
     Set,
     /// Members in the order of their scores.
@@ -23,13 +25,15 @@ pub enum Kind {
 
 impl Kind {
     /// All of them.
-    pub const ALL: &[Self] = &[Self::String, Self::Set, Self::SortedSet, Self::Hash, Self::Stream];
+    pub const ALL: &[Self] =
+        &[Self::String, Self::List, Self::Set, Self::SortedSet, Self::Hash, Self::Stream];
 
     /// The name that TYPE and SCAN's TYPE option use.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
             Self::String => "string",
+            Self::List => "list",
             Self::Set => "set",
             Self::SortedSet => "zset",
             Self::Hash => "hash",
@@ -51,8 +55,7 @@ pub enum Naming {
 }
 
 /// A kind and what OBJECT ENCODING calls the value; that follows Redis's thresholds, whatever the shape. Its number is
-/// the code in an entry's header, of which there are fifteen: a list, a sorted set (two names each) and a stream find
-/// room.
+/// the code in an entry's header, of which there are fifteen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Form {
@@ -63,6 +66,8 @@ pub(crate) enum Form {
     SumString,
     ListpackHash,
     TableHash,
+    ListpackList,
+    QuicklistList,
     IntsetSet = 7,
     ListpackSet,
     TableSet,
@@ -86,6 +91,8 @@ impl Form {
             2 => Self::SumString,
             3 => Self::ListpackHash,
             4 => Self::TableHash,
+            5 => Self::ListpackList,
+            6 => Self::QuicklistList,
             7 => Self::IntsetSet,
             8 => Self::ListpackSet,
             9 => Self::TableSet,
@@ -100,6 +107,7 @@ impl Form {
     pub(crate) fn kind(self) -> Kind {
         match self {
             Self::String | Self::RawString | Self::SumString => Kind::String,
+            Self::ListpackList | Self::QuicklistList => Kind::List,
             Self::IntsetSet | Self::ListpackSet | Self::TableSet => Kind::Set,
             Self::ListpackSortedSet | Self::SkiplistSortedSet => Kind::SortedSet,
             Self::ListpackHash | Self::TableHash => Kind::Hash,
@@ -112,7 +120,7 @@ impl Form {
     pub(crate) fn is_collection(self) -> bool {
         match self.kind() {
             Kind::String => false,
-            Kind::Set | Kind::SortedSet | Kind::Hash | Kind::Stream => true,
+            Kind::List | Kind::Set | Kind::SortedSet | Kind::Hash | Kind::Stream => true,
         }
     }
 
@@ -120,6 +128,7 @@ impl Form {
     pub(crate) fn first_of(kind: Kind) -> Self {
         match kind {
             Kind::String => Self::String,
+            Kind::List => Self::ListpackList,
             Kind::Set => Self::IntsetSet,
             Kind::SortedSet => Self::ListpackSortedSet,
             Kind::Hash => Self::ListpackHash,
@@ -134,6 +143,10 @@ impl Form {
             Self::String | Self::RawString | Self::SumString | Self::Stream => self,
             Self::ListpackSortedSet if about.passes(limits.sorted_set) => Self::SkiplistSortedSet,
             Self::ListpackSortedSet | Self::SkiplistSortedSet => self,
+            Self::ListpackList if limits.list.is_passed(about.bytes as usize, about.count as usize) => {
+                Self::QuicklistList
+            }
+            Self::ListpackList | Self::QuicklistList => self,
             Self::ListpackHash if about.passes(limits.hash) => Self::TableHash,
             Self::ListpackHash | Self::TableHash => self,
             Self::IntsetSet | Self::ListpackSet | Self::TableSet => self.renamed_set(about, limits.set),
@@ -157,7 +170,7 @@ impl Form {
     pub(crate) fn stays_packed(self, bytes: &[u8], len: usize) -> bool {
         match self.kind() {
             Kind::String => true,
-            Kind::Set | Kind::SortedSet | Kind::Hash => {
+            Kind::List | Kind::Set | Kind::SortedSet | Kind::Hash => {
                 bytes.len() <= MOST_BYTES && len <= self.most_packed()
             }
             Kind::Stream => stream::stays_packed(bytes),
@@ -175,6 +188,8 @@ impl Form {
             | Self::SumString
             | Self::ListpackHash
             | Self::TableHash
+            | Self::ListpackList
+            | Self::QuicklistList
             | Self::ListpackSortedSet
             | Self::SkiplistSortedSet
             | Self::Stream => MOST_ELEMENTS,
@@ -202,6 +217,43 @@ pub struct Bounds {
     pub value: usize,
 }
 
+/// Up to where OBJECT ENCODING gives a list the name of a small one (`list-max-listpack-size`): so many elements, or, if
+/// negative, from 4 KB for -1 to 64 KB for -5.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ListLimit(pub i32);
+
+impl ListLimit {
+    /// What a listpack has besides its entries.
+    const FRAME: usize = 7;
+    /// Where elements are counted, they must be no longer than this in all.
+    const MOST_COUNTED: usize = 8192;
+
+    /// The most bytes of a listpack, or the most elements.
+    fn most(self) -> Result<usize, usize> {
+        match self.0 {
+            0.. => Err(self.0.max(1) as usize),
+            _ => Ok(2048 << self.0.unsigned_abs().min(5)),
+        }
+    }
+
+    /// Whether so many elements of so many bytes of records are too much for the small one's name.
+    pub(crate) fn is_passed(self, bytes: usize, len: usize) -> bool {
+        let bytes = bytes + Self::FRAME;
+        match self.most() {
+            Ok(most) => bytes > most,
+            Err(most) => bytes > Self::MOST_COUNTED || len > most,
+        }
+    }
+
+    /// Whether a list that was too much is so no more: it must have shrunk to half of that.
+    pub(crate) fn is_far(self, bytes: usize, len: usize) -> bool {
+        match self.most() {
+            Ok(most) => bytes + Self::FRAME <= most / 2,
+            Err(most) => len <= most / 2,
+        }
+    }
+}
+
 /// Up to where OBJECT ENCODING gives a set which name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SetBounds {
@@ -223,6 +275,8 @@ pub struct NodeBounds {
 /// Up to where collections are called small, by kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
+    /// `list-max-listpack-size`.
+    pub list: ListLimit,
     /// `set-max-intset-entries`, `set-max-listpack-entries` and `set-max-listpack-value`.
     pub set: SetBounds,
     /// `zset-max-listpack-entries` and `zset-max-listpack-value`.
@@ -238,7 +292,7 @@ impl Default for Limits {
         let set = SetBounds { intset: 512, listpack: Bounds { entries: 128, value: 64 } };
         let sorted_set = Bounds { entries: 128, value: 64 };
         let stream = NodeBounds { bytes: 4096, entries: 100 };
-        Self { set, sorted_set, hash: Bounds { entries: 512, value: 64 }, stream }
+        Self { list: ListLimit(-2), set, sorted_set, hash: Bounds { entries: 512, value: 64 }, stream }
     }
 }
 
@@ -254,6 +308,8 @@ mod tests {
             Form::SumString,
             Form::ListpackHash,
             Form::TableHash,
+            Form::ListpackList,
+            Form::QuicklistList,
             Form::IntsetSet,
             Form::ListpackSet,
             Form::TableSet,

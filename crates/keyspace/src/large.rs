@@ -8,8 +8,9 @@ use crate::entry::{Code, MAX_VALUE};
 use crate::fields::Fields;
 use crate::hash::OfHash;
 use crate::kind::{Form, Kind};
+use crate::list::segments::Segments;
 use crate::outside::{Outside, Record, Shape, ShapeMut};
-use crate::packed::Packed;
+use crate::packed::{Packed, elements_len};
 use crate::pages::Crowding;
 use crate::set::OfSet;
 use crate::sorted_set::OfSortedSet;
@@ -48,14 +49,15 @@ pub(crate) trait Collection: std::fmt::Debug {
     /// Lets go of the next part without copying it; returns its bytes. `None` if nothing is held any more.
     fn skip(&mut self, bit: u32, dropped: &mut Vec<Record<Large>>) -> Option<usize>;
 
-    /// Asks the processor for what leads to that which finds the element with this hash.
-    fn prefetch_segment(&self, hash: u64);
+    /// Asks the processor for what leads to that which finds the element with this hash. Nothing does where elements
+    /// have no names.
+    fn prefetch_segment(&self, _hash: u64) {}
 
     /// Asks for what finds it.
-    fn prefetch_index(&self, hash: u64);
+    fn prefetch_index(&self, _hash: u64) {}
 
     /// Asks for the element itself.
-    fn prefetch_element(&self, hash: u64);
+    fn prefetch_element(&self, _hash: u64) {}
 }
 
 /// A key's value that lies outside of the pages.
@@ -63,6 +65,7 @@ pub(crate) trait Collection: std::fmt::Debug {
 pub(crate) enum Large {
     /// A string or a packed collection.
     Bytes(Vec<u8>),
+    List(Box<Segments>),
     Set(Box<Fields<OfSet>>),
     SortedSet(Box<Fields<OfSortedSet>>),
     Hash(Box<Fields<OfHash>>),
@@ -74,10 +77,20 @@ impl Large {
     pub(crate) fn empty(kind: Kind) -> Self {
         match kind {
             Kind::String => Self::Bytes(Vec::new()),
+            Kind::List => Self::List(Box::default()),
             Kind::Set => Self::Set(Box::default()),
             Kind::SortedSet => Self::SortedSet(Box::default()),
             Kind::Hash => Self::Hash(Box::default()),
             Kind::Stream => Self::Stream(Box::default()),
+        }
+    }
+
+    /// Bytes of the elements, of those kinds whose name depends on it.
+    pub(crate) fn elements_len(&self) -> u32 {
+        match self {
+            Self::Bytes(bytes) => elements_len(bytes),
+            Self::List(segments) => u32::try_from(segments.bytes()).unwrap_or(u32::MAX),
+            Self::Set(_) | Self::SortedSet(_) | Self::Hash(_) | Self::Stream(_) => 0,
         }
     }
 
@@ -123,6 +136,7 @@ impl Outside for Large {
     fn shape(&self) -> Shape<'_> {
         match self {
             Self::Bytes(bytes) => Shape::Flat(bytes),
+            Self::List(segments) => Shape::Collection(&**segments),
             Self::Set(fields) => Shape::Collection(&**fields),
             Self::SortedSet(members) => Shape::Collection(&**members),
             Self::Hash(fields) => Shape::Collection(&**fields),
@@ -133,6 +147,7 @@ impl Outside for Large {
     fn shape_mut(&mut self) -> ShapeMut<'_> {
         match self {
             Self::Bytes(bytes) => ShapeMut::Flat(bytes),
+            Self::List(segments) => ShapeMut::Collection(&mut **segments),
             Self::Set(fields) => ShapeMut::Collection(&mut **fields),
             Self::SortedSet(members) => ShapeMut::Collection(&mut **members),
             Self::Hash(fields) => ShapeMut::Collection(&mut **fields),

@@ -175,6 +175,13 @@ impl<V: Outside> Record<V> {
     }
 }
 
+/// Of no entry.
+impl From<Large> for Record<Large> {
+    fn from(value: Large) -> Self {
+        Self { key: None, value, shared: 0, kept: 0 }
+    }
+}
+
 /// The records of a store of entries, by number.
 #[derive(Debug)]
 pub(crate) struct Store<V: Outside> {

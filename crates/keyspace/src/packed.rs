@@ -16,6 +16,11 @@ pub(crate) fn count(packed: &[u8]) -> usize {
     usize::from(u16::from_le_bytes([packed[0], packed[1]]))
 }
 
+/// Bytes of the elements, as far as four bytes can say it.
+pub(crate) fn elements_len(packed: &[u8]) -> u32 {
+    u32::try_from(packed.len().saturating_sub(COUNT)).unwrap_or(u32::MAX)
+}
+
 pub(crate) fn set_count(packed: &mut [u8], count: usize) {
     packed[..COUNT].copy_from_slice(&(count as u16).to_le_bytes());
 }
@@ -38,6 +43,8 @@ pub struct About {
     pub(crate) longest: u32,
     /// Whether an element expires.
     pub(crate) timed: bool,
+    /// Bytes of all elements; known when the value has been named.
+    pub(crate) bytes: u32,
 }
 
 impl<'a> Packed<'a> {
@@ -122,7 +129,7 @@ impl<'a> Packed<'a> {
 impl About {
     #[inline]
     pub(crate) fn of(form: Form) -> Self {
-        Self { form, count: 0, longest: 0, timed: false }
+        Self { form, count: 0, longest: 0, timed: false, bytes: 0 }
     }
 
     #[inline]
@@ -168,6 +175,7 @@ impl Builder {
 
     /// Decides how OBJECT ENCODING will call it.
     pub fn name_by(&mut self, limits: &Limits) {
+        self.about.bytes = elements_len(&self.bytes);
         self.about.form = self.about.form.renamed(&self.about, limits);
     }
 

@@ -29,6 +29,13 @@ pub struct Dropped {
     record: Option<Record<Large>>,
 }
 
+/// What was a part of a value that stays.
+impl From<Large> for Dropped {
+    fn from(value: Large) -> Self {
+        Self { record: Some(value.into()) }
+    }
+}
+
 impl Dropped {
     /// A value that was in no entry of its own.
     pub(crate) fn of(value: Large) -> Self {

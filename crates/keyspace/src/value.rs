@@ -6,6 +6,7 @@ use crate::fields::FieldsPart;
 use crate::hash::HashRef;
 use crate::kind::{Form, Kind, Naming};
 use crate::large::Large;
+use crate::list::{ListPart, ListRef};
 use crate::set::SetRef;
 use crate::sorted_set::{ScoredPart, SortedSetRef};
 use crate::stream::{StreamPart, StreamRef};
@@ -44,6 +45,8 @@ impl Str<'_> {
 pub enum Value<'a> {
     /// A string.
     String(Str<'a>),
+    /// A list.
+    List(ListRef<'a>),
     /// A set.
     Set(SetRef<'a>),
     /// A sorted set.
@@ -62,6 +65,8 @@ impl<'a> Value<'a> {
             Form::String => Self::String(Str { bytes, naming: Naming::ByContent }),
             Form::RawString => Self::String(Str { bytes, naming: Naming::Raw }),
             Form::SumString => Self::String(Str { bytes, naming: Naming::NeverInt }),
+            Form::ListpackList => Self::List(ListRef::packed(bytes, false)),
+            Form::QuicklistList => Self::List(ListRef::packed(bytes, true)),
             Form::IntsetSet | Form::ListpackSet | Form::TableSet => Self::Set(SetRef::packed(bytes, form)),
             Form::ListpackSortedSet => Self::SortedSet(SortedSetRef::packed(bytes, false)),
             Form::SkiplistSortedSet => Self::SortedSet(SortedSetRef::packed(bytes, true)),
@@ -76,6 +81,7 @@ impl<'a> Value<'a> {
     pub(crate) fn outside(form: Form, large: &'a Large) -> Self {
         match large {
             Large::Bytes(bytes) => Self::flat(form, bytes),
+            Large::List(segments) => Self::List(ListRef::large(segments, form == Form::QuicklistList)),
             Large::Set(fields) => Self::Set(SetRef::large(fields, form)),
             Large::SortedSet(members) => {
                 Self::SortedSet(SortedSetRef::large(members, form == Form::SkiplistSortedSet))
@@ -90,6 +96,7 @@ impl<'a> Value<'a> {
     pub fn kind(&self) -> Kind {
         match self {
             Self::String(_) => Kind::String,
+            Self::List(_) => Kind::List,
             Self::Set(_) => Kind::Set,
             Self::SortedSet(_) => Kind::SortedSet,
             Self::Hash(_) => Kind::Hash,
@@ -100,7 +107,7 @@ impl<'a> Value<'a> {
     /// When its next element expires, or a time before that.
     pub(crate) fn next_due(&self) -> Option<Millis> {
         match self {
-            Self::String(_) | Self::Set(_) | Self::SortedSet(_) | Self::Stream(_) => None,
+            Self::String(_) | Self::List(_) | Self::Set(_) | Self::SortedSet(_) | Self::Stream(_) => None,
             Self::Hash(hash) => hash.next_due(),
         }
     }
@@ -110,6 +117,7 @@ impl<'a> Value<'a> {
     pub fn encoding(&self) -> &'static str {
         match self {
             Self::String(string) => string.encoding(),
+            Self::List(list) => list.encoding(),
             Self::Set(set) => set.encoding(),
             Self::SortedSet(set) => set.encoding(),
             Self::Hash(hash) => hash.encoding(),
@@ -136,6 +144,16 @@ impl Typed for Str<'_> {
     #[inline]
     fn of(value: Value<'_>) -> Option<Str<'_>> {
         if let Value::String(string) = value { Some(string) } else { None }
+    }
+}
+
+impl Typed for ListRef<'_> {
+    type At<'a> = ListRef<'a>;
+    const KIND: Kind = Kind::List;
+
+    #[inline]
+    fn of(value: Value<'_>) -> Option<ListRef<'_>> {
+        if let Value::List(list) = value { Some(list) } else { None }
     }
 }
 
@@ -202,6 +220,8 @@ pub struct Part<'a> {
 /// The elements of a part, which may be none.
 #[derive(Debug, Clone, Copy)]
 pub enum Elements<'a> {
+    /// Elements of a list.
+    List(ListPart<'a>),
     /// Members of a set.
     Set(FieldsPart<'a>),
     /// Members of a sorted set.

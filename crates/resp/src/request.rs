@@ -161,7 +161,7 @@ impl<'a> Args<'a> {
     }
 
     /// The arguments in order.
-    pub fn iter(&self) -> impl ExactSizeIterator<Item = &'a [u8]> + DoubleEndedIterator + use<'a> {
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = &'a [u8]> + DoubleEndedIterator + Clone + use<'a> {
         let Self { buffer, spans } = *self;
         spans.iter().map(move |&(start, len)| &buffer[start as usize..start as usize + len as usize])
     }

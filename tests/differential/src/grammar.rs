@@ -38,6 +38,7 @@ const TABLES: &[&str] = &[
     include_str!("commands/generic.txt"),
     include_str!("commands/hash.txt"),
     include_str!("commands/hash-fields.txt"),
+    include_str!("commands/list.txt"),
     include_str!("commands/hyperloglog.txt"),
     include_str!("commands/pubsub.txt"),
     include_str!("commands/server.txt"),

@@ -29,6 +29,7 @@ const FILES: &[&str] = &[
     include_str!("facts/generic.txt"),
     include_str!("facts/geo.txt"),
     include_str!("facts/hash.txt"),
+    include_str!("facts/list.txt"),
     include_str!("facts/hyperloglog.txt"),
     include_str!("facts/pubsub.txt"),
     include_str!("facts/sentinel.txt"),

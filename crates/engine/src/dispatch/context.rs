@@ -46,6 +46,8 @@ pub struct Context<'a> {
     pub(in crate::dispatch) turn: Option<ScriptTurn<'a>>,
     /// Whether the command may give back everything and begin again.
     pub(in crate::dispatch) may_begin_again: bool,
+    /// Whether the command is one of several that are run together: none of them waits.
+    pub(in crate::dispatch) is_one_of_many: bool,
     /// How a key is that is used now, unless it matters how often (LFU).
     used_now: Usage,
 }
@@ -78,6 +80,7 @@ impl<'a> Context<'a> {
             holds_all: false,
             turn: None,
             may_begin_again: true,
+            is_one_of_many: false,
             used_now: Usage::lru(now),
         }
     }
@@ -219,6 +222,11 @@ impl<'a> Context<'a> {
     /// The worker's monotonic clock, in nanoseconds.
     pub fn nanos(&self) -> u64 {
         (self.worker.nanos)()
+    }
+
+    /// Whether the command may wait for its keys.
+    pub fn may_wait(&self) -> bool {
+        !self.is_one_of_many && self.session.may_wait()
     }
 
     /// Whether the command holds every slot.

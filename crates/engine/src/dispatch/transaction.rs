@@ -140,7 +140,7 @@ impl Engine {
         let reply = outer.reply.reborrow();
         let mut context = Context::new(self, outer.worker, outer.session, outer.now, reply);
         let holds_all = transaction.holds_all();
-        context.slots = slots;
+        (context.slots, context.is_one_of_many) = (slots, true);
         let (nanos, first_db) = (context.worker.nanos, context.session.db);
         context.worker.effects.start(logged);
         let mut logged_db = first_db;

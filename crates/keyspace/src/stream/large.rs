@@ -95,12 +95,6 @@ impl Collection for LargeStream {
         dropped.push(Record::loose(Large::Stream(Box::new(Self::new(stream)))));
         Some(0)
     }
-
-    fn prefetch_segment(&self, _: u64) {}
-
-    fn prefetch_index(&self, _: u64) {}
-
-    fn prefetch_element(&self, _: u64) {}
 }
 
 /// What a part shows at most: pieces, and bytes of nodes.

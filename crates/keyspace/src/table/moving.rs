@@ -41,6 +41,7 @@ impl Detached {
         let all_new = large.add(part);
         let mut about = part.about();
         about.count = large.shape().len() as u32;
+        about.bytes = large.elements_len();
         self.form = self.form.renamed(&about, limits);
         all_new
     }

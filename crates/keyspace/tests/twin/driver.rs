@@ -34,6 +34,7 @@ impl Shape {
 const DATABASES: u16 = 2;
 
 mod fields;
+mod items;
 mod members;
 mod scored;
 
@@ -117,18 +118,21 @@ impl Driver {
             self.growing = self.random(2) == 0 || step == 0;
         }
         match self.random(100) {
-            0..16 if self.growing => self.set(),
-            16..24 if self.growing => self.set_add(),
+            0..14 if self.growing => self.set(),
+            14..18 if self.growing => self.list_push(),
+            18..24 if self.growing => self.set_add(),
             24..32 if self.growing => self.scored_set(),
             32..40 if self.growing => self.hash_set(),
             0..6 => self.set(),
-            6..8 => self.set_add(),
+            6..7 => self.list_push(),
+            7..8 => self.set_add(),
             8..10 => self.scored_set(),
             10..12 => self.hash_set(),
             12..24 => self.delete(),
-            24..29 => self.set_remove(),
-            29..34 => self.scored_remove(),
-            34..40 => self.hash_remove(),
+            24..27 => self.list_take(),
+            27..32 => self.set_remove(),
+            32..35 => self.scored_remove(),
+            35..40 => self.hash_remove(),
             40..46 => self.set_same_size(),
             46..48 => self.rename(),
             48..53 => self.hash_expiry(),
@@ -250,6 +254,10 @@ impl Driver {
         let mut builder = Builder::new(entry.data.kind());
         let value = match &entry.data {
             Data::String(bytes, naming) => Packed::named_string(bytes, *naming),
+            Data::List(items) => {
+                items.iter().for_each(|item| builder.push_item(item));
+                builder.packed()
+            }
             Data::Set(members, name) => {
                 members.iter().for_each(|member| assert!(builder.push_member(member)));
                 // Every name is the right one by some limits; the largest by none.
@@ -303,6 +311,7 @@ impl Driver {
             let fill = self.random(256) as u8;
             match &mut entry.data {
                 Data::String(bytes, _) => bytes.fill(fill),
+                Data::List(items) => items.iter_mut().for_each(|item| item.fill(fill)),
                 Data::Set(members, name) if *name != "intset" => {
                     *members = members.iter().map(|member| [member, &b"x"[..]].concat()).collect();
                 }

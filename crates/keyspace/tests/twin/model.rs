@@ -1,9 +1,9 @@
 //! The naive twin: std maps.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use clock::Millis;
-use keyspace::{Elements, Kind, Naming, SortedSetRef, Value};
+use keyspace::{Elements, ItemDigits, Kind, Naming, SortedSetRef, Value};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Entry {
@@ -18,6 +18,7 @@ pub(crate) type Scores = BTreeMap<Vec<u8>, u64>;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Data {
     String(Vec<u8>, Naming),
+    List(VecDeque<Vec<u8>>),
     /// The members, and what the set is called.
     Set(BTreeSet<Vec<u8>>, &'static str),
     /// The bits of each member's score, and whether it is called a skiplist.
@@ -34,6 +35,7 @@ impl Entry {
     /// One that is put together from such parts.
     pub(crate) fn empty(part: Elements<'_>, expiry: Option<Millis>) -> Self {
         let data = match part {
+            Elements::List(_) => Data::List(VecDeque::new()),
             Elements::Set(_) => Data::Set(BTreeSet::new(), "hashtable"),
             Elements::SortedSet(_) => Data::SortedSet(Scores::new(), true),
             Elements::Hash(_) => Data::Hash(Fields::new(), true),
@@ -47,6 +49,12 @@ impl Entry {
     pub(crate) fn read(value: Value<'_>, expiry: Option<Millis>) -> Self {
         let data = match value {
             Value::String(string) => Data::String(string.bytes.to_vec(), string.naming),
+            Value::List(list) => {
+                let (mut items, mut digits) = (VecDeque::new(), ItemDigits::default());
+                list.for_each(&mut |item| items.push_back(item.bytes(&mut digits).to_vec()));
+                assert_eq!(list.len(), items.len());
+                Data::List(items)
+            }
             Value::Set(set) => {
                 let mut members = BTreeSet::new();
                 set.for_each(&mut |member| {
@@ -96,6 +104,7 @@ impl Data {
     pub(crate) fn kind(&self) -> Kind {
         match self {
             Self::String(..) => Kind::String,
+            Self::List(_) => Kind::List,
             Self::Set(..) => Kind::Set,
             Self::SortedSet(..) => Kind::SortedSet,
             Self::Hash(..) => Kind::Hash,
@@ -106,6 +115,11 @@ impl Data {
     pub(crate) fn add(&mut self, part: Elements<'_>) -> usize {
         let mut added = 0;
         match (self, part) {
+            (Self::List(items), Elements::List(part)) => part.for_each_run(&mut |run| {
+                let mut digits = ItemDigits::default();
+                items.extend(run.items().map(|item| item.bytes(&mut digits).to_vec()));
+                added += run.len;
+            }),
             (Self::Set(members, _), Elements::Set(part)) => part.for_each(&mut |field| {
                 assert!(members.insert(field.name.to_vec()), "a member is visited once");
                 added += 1;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use engine::Lazy;
-use keyspace::{Bounds, Limits, NodeBounds, SetBounds};
+use keyspace::{Bounds, Limits, ListLimit, NodeBounds, SetBounds};
 
 use crate::net::door::Class;
 use crate::net::listener::Ports;
@@ -96,6 +96,7 @@ pub(crate) fn apply(server: &Server) {
 fn limits(config: &Config) -> Limits {
     let bounds = |entries, value| Bounds { entries: size(config, entries), value: size(config, value) };
     Limits {
+        list: ListLimit(i32::try_from(config.integer("list-max-listpack-size")).unwrap_or(i32::MAX)),
         set: SetBounds {
             intset: size(config, "set-max-intset-entries"),
             listpack: bounds("set-max-listpack-entries", "set-max-listpack-value"),

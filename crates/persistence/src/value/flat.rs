@@ -1,4 +1,4 @@
-//! Redis's packed forms: many small items in one string. Read only; what we write is not packed.
+//! Redis's packed forms: many small items in one string.
 //!
 //! Each reader goes forward once, looks at no byte outside of the string, and gives `None` where anything
 //! does not fit: an item that passes the end, an unknown form, a missing end mark.
@@ -123,6 +123,19 @@ pub(super) fn listpack(bytes: &[u8]) -> Option<Items<'_>> {
         };
         reader.take(length_of_length)?;
     }
+}
+
+/// A listpack with more items does not say how many.
+const UNCOUNTED: u16 = u16::MAX;
+
+/// Makes a listpack of so many items' entries.
+pub(super) fn frame_listpack(out: &mut Vec<u8>, count: usize, entries: &[u8]) {
+    const FRAME: usize = 4 + 2 + 1;
+    out.clear();
+    out.extend_from_slice(&((entries.len() + FRAME) as u32).to_le_bytes());
+    out.extend_from_slice(&u16::try_from(count).unwrap_or(UNCOUNTED).to_le_bytes());
+    out.extend_from_slice(entries);
+    out.push(END);
 }
 
 /// A ziplist: its length and the place of its last item in 4 bytes each, the number of items in 2, the

@@ -20,7 +20,7 @@ use std::io::{self, Read, Write};
 use clock::Millis;
 use keyspace::{Field, FieldsPart, HashRef};
 
-use super::{Codec, InParts, Rest, ValueBuffer, flat, names};
+use super::{Codec, InParts, PART, Rest, ValueBuffer, flat, names};
 use crate::Dialect;
 use crate::decode::Source;
 use crate::encode::Encoder;
@@ -36,8 +36,6 @@ const TIMED_LISTPACK: u8 = 25;
 
 /// The base of times where not all of them are known beforehand.
 const FIRST_MILLISECOND: i64 = 1;
-/// A hash with more bytes than this is read in parts, so that it is not held twice as it is stored.
-const PART: usize = 128 << 10;
 const TWICE: Reason = Reason::BadValue("a hash with the same field twice");
 
 pub(super) struct HashCodec;
@@ -97,7 +95,12 @@ impl InParts for HashCodec {
         code(part.any_expires, dialect)
     }
 
-    fn write_head<W: Write>(code: u8, total: usize, out: &mut Encoder<W>) -> io::Result<()> {
+    fn write_head<W: Write>(
+        code: u8,
+        total: usize,
+        _: &FieldsPart<'_>,
+        out: &mut Encoder<W>,
+    ) -> io::Result<()> {
         if code == TIMED {
             write_base(FIRST_MILLISECOND, out)?;
         }

@@ -5,6 +5,7 @@
 
 mod flat;
 mod hash;
+mod list;
 mod names;
 mod set;
 mod sorted_set;
@@ -15,6 +16,7 @@ use std::io::{self, Read, Write};
 
 use hash::HashCodec;
 use keyspace::{Builder, Elements, Kind, Limits, Packed, Part, Shown, Value};
+use list::ListCodec;
 use set::SetCodec;
 use sorted_set::SortedSetCodec;
 use stream::StreamCodec;
@@ -26,13 +28,9 @@ use crate::encode::Encoder;
 use crate::error::{RdbError, Reason};
 
 /// The numbers of the types that are not read, and how users know them.
-const UNSUPPORTED: &[(u8, &str)] = &[
-    (1, "list"),
-    (10, "list as a ziplist"),
-    (14, "list as a quicklist"),
-    (18, "list as a quicklist of listpacks"),
-    (23, "hash with expiring fields"),
-];
+const UNSUPPORTED: &[(u8, &str)] = &[(23, "hash with expiring fields")];
+/// A value with more bytes than this is read in parts, so that it is not held twice as it is stored.
+const PART: usize = 128 << 10;
 /// Module types.
 const MODULE: [u8; 2] = [6, 7];
 
@@ -62,7 +60,12 @@ trait InParts: Codec {
     fn part_code(part: &Self::Part<'_>, dialect: Dialect) -> u8;
 
     /// Writes what comes before the first part of a value of so many elements.
-    fn write_head<W: Write>(code: u8, total: usize, out: &mut Encoder<W>) -> io::Result<()>;
+    fn write_head<W: Write>(
+        code: u8,
+        total: usize,
+        first: &Self::Part<'_>,
+        out: &mut Encoder<W>,
+    ) -> io::Result<()>;
 
     fn write_part<W: Write>(code: u8, part: &Self::Part<'_>, out: &mut Encoder<W>) -> io::Result<()>;
 
@@ -120,6 +123,7 @@ impl ValueBuffer {
 fn codes(kind: Kind) -> &'static [u8] {
     match kind {
         Kind::String => StringCodec::CODES,
+        Kind::List => ListCodec::CODES,
         Kind::Set => SetCodec::CODES,
         Kind::SortedSet => SortedSetCodec::CODES,
         Kind::Hash => HashCodec::CODES,
@@ -131,6 +135,7 @@ fn codes(kind: Kind) -> &'static [u8] {
 pub(crate) fn type_code(value: &Value<'_>, dialect: Dialect) -> u8 {
     match value {
         Value::String(string) => StringCodec::code(string, dialect),
+        Value::List(list) => ListCodec::code(list, dialect),
         Value::Set(set) => SetCodec::code(set, dialect),
         Value::SortedSet(set) => SortedSetCodec::code(set, dialect),
         Value::Hash(hash) => HashCodec::code(hash, dialect),
@@ -142,6 +147,7 @@ pub(crate) fn type_code(value: &Value<'_>, dialect: Dialect) -> u8 {
 pub(crate) fn write<W: Write>(code: u8, value: &Value<'_>, out: &mut Encoder<W>) -> io::Result<()> {
     match value {
         Value::String(string) => StringCodec::write(code, string, out),
+        Value::List(list) => ListCodec::write(code, list, out),
         Value::Set(set) => SetCodec::write(code, set, out),
         Value::SortedSet(set) => SortedSetCodec::write(code, set, out),
         Value::Hash(hash) => HashCodec::write(code, hash, out),
@@ -154,6 +160,7 @@ pub(crate) fn shown_code(shown: &Shown<'_>, dialect: Dialect) -> u8 {
     match shown {
         Shown::Whole(value) => type_code(value, dialect),
         Shown::Part(part) => match &part.elements {
+            Elements::List(part) => ListCodec::part_code(part, dialect),
             Elements::Set(members) => SetCodec::part_code(members, dialect),
             Elements::SortedSet(members) => SortedSetCodec::part_code(members, dialect),
             Elements::Hash(fields) => HashCodec::part_code(fields, dialect),
@@ -170,11 +177,12 @@ pub(crate) fn write_part<W: Write>(code: u8, part: &Part<'_>, out: &mut Encoder<
         out: &mut Encoder<W>,
     ) -> io::Result<()> {
         if part.first {
-            C::write_head(code, part.total, out)?;
+            C::write_head(code, part.total, elements, out)?;
         }
         C::write_part(code, elements, out)
     }
     match &part.elements {
+        Elements::List(list) => write::<ListCodec, W>((code, part), list, out),
         Elements::Set(members) => write::<SetCodec, W>((code, part), members, out),
         Elements::SortedSet(members) => write::<SortedSetCodec, W>((code, part), members, out),
         Elements::Hash(fields) => write::<HashCodec, W>((code, part), fields, out),
@@ -207,6 +215,7 @@ pub(crate) fn read<R: Read>(
     buffer.packed.begin(kind);
     match kind {
         Kind::String => StringCodec::read(code, source, buffer),
+        Kind::List => ListCodec::read(code, source, buffer),
         Kind::Set => SetCodec::read(code, source, buffer),
         Kind::SortedSet => SortedSetCodec::read(code, source, buffer),
         Kind::Hash => HashCodec::read(code, source, buffer),
@@ -224,6 +233,7 @@ pub(crate) fn read_more<R: Read>(source: &mut Source<R>, buffer: &mut ValueBuffe
     match kind {
         // Always whole.
         Kind::String => Ok(()),
+        Kind::List => ListCodec::read_more(source, buffer),
         Kind::Set => SetCodec::read_more(source, buffer),
         Kind::SortedSet => SortedSetCodec::read_more(source, buffer),
         Kind::Hash => HashCodec::read_more(source, buffer),

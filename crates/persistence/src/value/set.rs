@@ -13,7 +13,7 @@ use std::io::{self, Read, Write};
 
 use keyspace::{FieldsPart, Member, SetRef};
 
-use super::{Codec, InParts, Rest, ValueBuffer, flat, names};
+use super::{Codec, InParts, PART, Rest, ValueBuffer, flat, names};
 use crate::Dialect;
 use crate::decode::Source;
 use crate::encode::Encoder;
@@ -23,8 +23,6 @@ const MEMBERS: u8 = 2;
 const INTSET: u8 = 11;
 const LISTPACK: u8 = 20;
 
-/// A set with more bytes than this is read in parts, so that it is not held twice as it is stored.
-const PART: usize = 128 << 10;
 const TWICE: Reason = Reason::BadValue("a set with the same member twice");
 
 pub(super) struct SetCodec;
@@ -79,7 +77,7 @@ impl InParts for SetCodec {
         MEMBERS
     }
 
-    fn write_head<W: Write>(_: u8, total: usize, out: &mut Encoder<W>) -> io::Result<()> {
+    fn write_head<W: Write>(_: u8, total: usize, _: &FieldsPart<'_>, out: &mut Encoder<W>) -> io::Result<()> {
         out.len(total as u64)
     }
 

@@ -86,7 +86,7 @@ impl InParts for SortedSetCodec {
         BINARY
     }
 
-    fn write_head<W: Write>(_: u8, total: usize, out: &mut Encoder<W>) -> io::Result<()> {
+    fn write_head<W: Write>(_: u8, total: usize, _: &ScoredPart<'_>, out: &mut Encoder<W>) -> io::Result<()> {
         out.len(total as u64)
     }
 

@@ -73,7 +73,7 @@ impl InParts for StreamCodec {
         COUNTED
     }
 
-    fn write_head<W: Write>(_: u8, _: usize, _: &mut Encoder<W>) -> io::Result<()> {
+    fn write_head<W: Write>(_: u8, _: usize, _: &StreamPart<'_>, _: &mut Encoder<W>) -> io::Result<()> {
         Ok(())
     }
 

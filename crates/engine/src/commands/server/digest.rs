@@ -5,7 +5,7 @@
 //! same way, and the digest is then hashed itself. Whether a key or a field expires counts, when it does
 //! does not.
 
-use keyspace::{Kind, StreamId, Value};
+use keyspace::{ItemDigits, Kind, StreamId, Value};
 use sha1::{Digest as _, Sha1};
 
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
@@ -44,6 +44,10 @@ impl Digest {
         self.mix(&type_number(value.kind()).to_be_bytes());
         match value {
             Value::String(string) => self.mix(string.bytes),
+            Value::List(list) => {
+                let mut digits = ItemDigits::default();
+                list.for_each(&mut |item| self.mix(item.bytes(&mut digits)));
+            }
             Value::Set(set) => set.for_each(&mut |member| self.xor(&member)),
             Value::SortedSet(set) => set.for_each(&mut |member| {
                 let mut pair = Self::default();
@@ -86,6 +90,7 @@ impl std::fmt::Display for Digest {
 fn type_number(kind: Kind) -> u32 {
     match kind {
         Kind::String => 0,
+        Kind::List => 1,
         Kind::Set => 2,
         Kind::SortedSet => 3,
         Kind::Hash => 4,

@@ -208,7 +208,7 @@ impl<'k> Query<'k> {
 fn check(value: &Value<'_>) -> Result<(), CommandError> {
     match value {
         Value::Set(_) | Value::SortedSet(_) => Ok(()),
-        Value::String(_) | Value::Hash(_) | Value::Stream(_) => Err(CommandError::WrongType),
+        Value::String(_) | Value::List(_) | Value::Hash(_) | Value::Stream(_) => Err(CommandError::WrongType),
     }
 }
 

@@ -1,0 +1,224 @@
+//! Lists.
+//!
+//! A list is packed while it is small, a run of records ([`records`]) in its entry or outside. Past that its runs are
+//! segments in a tree ([`segments`]), shared with the snapshots that hold it: an end is reached in a few steps, an
+//! element in the middle by counts, and a snapshot captures a list of any length by a pointer. What users see of this
+//! is only the name that OBJECT ENCODING gives, and that follows Redis's thresholds, not the shape.
+mod changing;
+pub(crate) mod records;
+mod segment;
+pub(crate) mod segments;
+mod tree;
+
+use crate::kind::{Form, Kind};
+use crate::packed::{self, Builder, COUNT, Packed};
+use crate::value::Elements;
+pub use records::{ItemDigits, ListItem};
+use segments::{Segments, SegmentsPart};
+
+/// Which end of a list.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ListEnd {
+    /// Its first element, the left end.
+    Head,
+    /// Its last, the right end.
+    Tail,
+}
+
+/// A list as it is read, borrowed from its slot.
+#[derive(Debug, Clone, Copy)]
+pub struct ListRef<'a> {
+    pub(crate) shape: Shape<'a>,
+    /// Whether OBJECT ENCODING calls it `quicklist`.
+    pub(crate) named_quicklist: bool,
+}
+
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Shape<'a> {
+    Packed(&'a [u8]),
+    Large(&'a Segments),
+}
+
+/// Some elements that lie together, as a listpack has them.
+#[derive(Debug, Clone, Copy)]
+pub struct ListRun<'a> {
+    /// How many there are.
+    pub len: usize,
+    /// The entries of a listpack, without what stands before and behind them.
+    pub entries: &'a [u8],
+}
+
+impl<'a> ListRun<'a> {
+    /// The elements.
+    pub fn items(&self) -> impl Iterator<Item = ListItem<'a>> + Clone + use<'a> {
+        records::items(self.entries)
+    }
+}
+
+impl<'a> ListRef<'a> {
+    #[inline]
+    pub(crate) fn packed(bytes: &'a [u8], named_quicklist: bool) -> Self {
+        Self { shape: Shape::Packed(bytes), named_quicklist }
+    }
+
+    #[inline]
+    pub(crate) fn large(segments: &'a Segments, named_quicklist: bool) -> Self {
+        Self { shape: Shape::Large(segments), named_quicklist }
+    }
+
+    /// How many elements there are.
+    #[must_use]
+    #[inline]
+    pub fn len(&self) -> usize {
+        match self.shape {
+            Shape::Packed(packed) => packed::count(packed),
+            Shape::Large(segments) => segments.size().len,
+        }
+    }
+
+    /// Only a list that was just emptied has no elements.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The name that OBJECT ENCODING gives it.
+    #[must_use]
+    pub fn encoding(&self) -> &'static str {
+        if self.named_quicklist { "quicklist" } else { "listpack" }
+    }
+
+    /// Bytes of the records.
+    pub(crate) fn bytes(&self) -> usize {
+        match self.shape {
+            Shape::Packed(packed) => packed.len() - COUNT,
+            Shape::Large(segments) => segments.bytes(),
+        }
+    }
+
+    /// Element `index`, if there are so many.
+    #[must_use]
+    #[inline]
+    pub fn get(&self, index: usize) -> Option<ListItem<'a>> {
+        (index < self.len()).then(|| match self.shape {
+            Shape::Packed(packed) => {
+                let run = &packed[COUNT..];
+                records::read(run, records::offset(run, packed::count(packed), index)).item
+            }
+            Shape::Large(segments) => segments.tree().item(index),
+        })
+    }
+
+    /// Visits the elements from `index` on while `visit` says so.
+    pub fn visit_from(&self, index: usize, visit: &mut dyn FnMut(ListItem<'a>) -> bool) {
+        if index >= self.len() {
+            return;
+        }
+        match self.shape {
+            Shape::Packed(packed) => {
+                let run = &packed[COUNT..];
+                let from = records::offset(run, packed::count(packed), index);
+                records::items(&run[from..]).all(visit);
+            }
+            Shape::Large(segments) => {
+                segments.tree().visit(index, visit);
+            }
+        }
+    }
+
+    /// Visits the elements from `index` back to the first while `visit` says so.
+    pub fn visit_back_from(&self, index: usize, visit: &mut dyn FnMut(ListItem<'a>) -> bool) {
+        if index >= self.len() {
+            return;
+        }
+        match self.shape {
+            Shape::Packed(packed) => {
+                let run = &packed[COUNT..];
+                let to = records::offset(run, packed::count(packed), index + 1);
+                records::items_back(&run[..to]).all(visit);
+            }
+            Shape::Large(segments) => {
+                segments.tree().visit_back(index, visit);
+            }
+        }
+    }
+
+    /// Visits all elements.
+    pub fn for_each(&self, visit: &mut dyn FnMut(ListItem<'a>)) {
+        self.visit_from(0, &mut |item| {
+            visit(item);
+            true
+        });
+    }
+
+    /// How many runs there are.
+    #[must_use]
+    pub fn runs(&self) -> usize {
+        match self.shape {
+            Shape::Packed(_) => 1,
+            Shape::Large(segments) => segments.size().segments,
+        }
+    }
+
+    /// Visits all elements by runs.
+    pub fn for_each_run(&self, visit: &mut dyn FnMut(ListRun<'a>)) {
+        match self.shape {
+            Shape::Packed(packed) => {
+                visit(ListRun { len: packed::count(packed), entries: &packed[COUNT..] });
+            }
+            Shape::Large(segments) => segments.tree().visit_segments(&mut |segment| {
+                visit(ListRun { len: segment.len(), entries: segment.records() });
+            }),
+        }
+    }
+}
+
+/// Some elements of a large list, as a snapshot's walk comes to them.
+#[derive(Debug, Clone, Copy)]
+pub struct ListPart<'a> {
+    part: &'a SegmentsPart,
+}
+
+impl SegmentsPart {
+    pub(crate) fn elements(&self) -> Elements<'_> {
+        Elements::List(ListPart { part: self })
+    }
+}
+
+impl<'a> ListPart<'a> {
+    /// How many runs the whole list had at the cut.
+    #[must_use]
+    pub fn total_runs(&self) -> usize {
+        self.part.of.segments
+    }
+
+    /// Visits the elements of this part by runs.
+    pub fn for_each_run(&self, visit: &mut dyn FnMut(ListRun<'a>)) {
+        for segment in &self.part.segments {
+            visit(ListRun { len: segment.len(), entries: segment.records() });
+        }
+    }
+}
+
+impl Builder {
+    /// Adds an element at the end of a list.
+    pub fn push_item(&mut self, element: &[u8]) {
+        records::push(&mut self.bytes, element.into());
+        self.about.count += 1;
+        packed::set_count(&mut self.bytes, self.about.count as usize);
+    }
+}
+
+impl<'a> Packed<'a> {
+    /// The elements of a packed list, or of a part of one.
+    pub fn items(&self) -> impl Iterator<Item = ListItem<'a>> + Clone + use<'a> {
+        debug_assert_eq!(self.kind(), Kind::List);
+        records::items(&self.bytes()[COUNT..])
+    }
+}
+
+/// The form of a list that is called so.
+#[inline]
+pub(crate) fn form(named_quicklist: bool) -> Form {
+    if named_quicklist { Form::QuicklistList } else { Form::ListpackList }
+}

@@ -1,0 +1,367 @@
+//! Elements of a list as one run of bytes.
+//!
+//! Each is an entry of Redis's listpack, always in its shortest form:
+//!
+//! ```text
+//! +------+----------------+-----------------------------+
+//! | head | bytes or digits| length of head and content  |
+//! +------+----------------+-----------------------------+
+//!  1 to 5                  1 to 5, to be read from its end
+//! ```
+//!
+//! | first byte | content |
+//! | --- | --- |
+//! | 0xxxxxxx | the integer itself, 0 to 127 |
+//! | 10xxxxxx | a string shorter than 64 |
+//! | 110xxxxx | an integer of 13 bits, the rest in the next byte |
+//! | 1110xxxx | a string shorter than 4096, the rest of its length in the next byte |
+//! | F0 | a string behind its length in four bytes |
+//! | F1 to F4 | an integer of 2, 3, 4, 8 bytes, the lowest first |
+//!
+//! So lists are as long as Redis reckons them, which decides how OBJECT ENCODING calls them, and go into an RDB as they
+//! are. What came from outside is taken apart and written anew: these bytes are ours.
+
+use smallvec::SmallVec;
+
+/// One element: a string, or an integer that stands for its digits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ListItem<'a> {
+    /// A string.
+    Bytes(&'a [u8]),
+    /// An integer, whose digits are the element.
+    Integer(i64),
+}
+
+/// Room for the digits of an integer.
+#[derive(Clone, Default)]
+pub struct ItemDigits(itoa::Buffer);
+
+impl std::fmt::Debug for ItemDigits {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ItemDigits").finish_non_exhaustive()
+    }
+}
+
+impl<'a> ListItem<'a> {
+    /// The element's bytes; `digits` is where those of an integer are put.
+    #[inline]
+    pub fn bytes<'b>(&self, digits: &'b mut ItemDigits) -> &'b [u8]
+    where
+        'a: 'b,
+    {
+        match self {
+            Self::Bytes(bytes) => bytes,
+            Self::Integer(value) => digits.0.format(*value).as_bytes(),
+        }
+    }
+
+    /// How long it is.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.bytes(&mut ItemDigits::default()).len()
+    }
+
+    /// Whether it is an empty string.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        matches!(self, Self::Bytes(b""))
+    }
+}
+
+/// The integer that has these digits, or the string that they are.
+impl<'a> From<&'a [u8]> for ListItem<'a> {
+    #[inline]
+    fn from(bytes: &'a [u8]) -> Self {
+        resp::parse_i64(bytes).map_or(Self::Bytes(bytes), Self::Integer)
+    }
+}
+
+/// A record before it is put anywhere.
+pub(crate) type Draft = SmallVec<[u8; 256]>;
+
+/// The record of an element.
+pub(crate) fn record(item: ListItem<'_>) -> Draft {
+    let mut out = Draft::new();
+    push(&mut out, item);
+    out
+}
+
+/// Bytes that grow at their end.
+pub(crate) trait Bytes {
+    fn append(&mut self, bytes: &[u8]);
+}
+
+impl Bytes for Vec<u8> {
+    #[inline]
+    fn append(&mut self, bytes: &[u8]) {
+        self.extend_from_slice(bytes);
+    }
+}
+
+impl<A: smallvec::Array<Item = u8>> Bytes for SmallVec<A> {
+    #[inline]
+    fn append(&mut self, bytes: &[u8]) {
+        self.extend_from_slice(bytes);
+    }
+}
+
+/// Appends the record of an element.
+#[inline]
+pub(crate) fn push(out: &mut impl Bytes, item: ListItem<'_>) {
+    let (mut head, head_len, content) = encoded(item);
+    out.append(&head[..head_len]);
+    out.append(content);
+    let len = head_len + content.len();
+    let back = backward(&mut head, len);
+    out.append(&head[..back]);
+}
+
+/// Longest head: an integer of eight bytes behind its mark.
+const MOST_HEAD: usize = 9;
+
+/// The head of a record, its length, and what of a string follows it.
+#[inline]
+fn encoded(item: ListItem<'_>) -> ([u8; MOST_HEAD], usize, &[u8]) {
+    let mut head = [0; MOST_HEAD];
+    match item {
+        ListItem::Bytes(bytes) => {
+            let head_len = match bytes.len() {
+                len @ 0..64 => {
+                    head[0] = 0x80 | len as u8;
+                    1
+                }
+                len @ 64..4096 => {
+                    head[..2].copy_from_slice(&[0xE0 | (len >> 8) as u8, len as u8]);
+                    2
+                }
+                len => {
+                    head[0] = 0xF0;
+                    head[1..5].copy_from_slice(&(len as u32).to_le_bytes());
+                    5
+                }
+            };
+            (head, head_len, bytes)
+        }
+        ListItem::Integer(value) => {
+            let bytes = value.to_le_bytes();
+            let mut wide = |mark: u8, len: usize| {
+                head[0] = mark;
+                head[1..=len].copy_from_slice(&bytes[..len]);
+                len + 1
+            };
+            let head_len = match value {
+                0..=127 => {
+                    head[0] = value as u8;
+                    1
+                }
+                -4096..=4095 => {
+                    head[..2].copy_from_slice(&[0xC0 | (value >> 8 & 0x1F) as u8, value as u8]);
+                    2
+                }
+                -0x8000..=0x7FFF => wide(0xF1, 2),
+                -0x80_0000..=0x7F_FFFF => wide(0xF2, 3),
+                -0x8000_0000..=0x7FFF_FFFF => wide(0xF3, 4),
+                _ => wide(0xF4, 8),
+            };
+            (head, head_len, &[])
+        }
+    }
+}
+
+/// How many bytes the length at a record's end takes.
+#[inline]
+fn backward_len(len: usize) -> usize {
+    match len {
+        0..=127 => 1,
+        128..=16_382 => 2,
+        16_383..=2_097_150 => 3,
+        2_097_151..=268_435_454 => 4,
+        _ => 5,
+    }
+}
+
+/// Writes the length at a record's end; returns how many bytes it takes.
+#[inline]
+fn backward(out: &mut [u8; MOST_HEAD], len: usize) -> usize {
+    let count = backward_len(len);
+    for (place, byte) in out[..count].iter_mut().enumerate() {
+        let bits = (len >> (7 * (count - 1 - place))) as u8 & 0x7F;
+        *byte = if place == 0 { bits } else { bits | 0x80 };
+    }
+    count
+}
+
+/// A record that was read.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Record<'a> {
+    pub(crate) item: ListItem<'a>,
+    /// Where the next one begins.
+    pub(crate) end: usize,
+}
+
+/// An integer of so many bytes, its sign the highest bit.
+#[inline]
+fn integer(bytes: &[u8]) -> i64 {
+    let mut whole = [0; 8];
+    whole[8 - bytes.len()..].copy_from_slice(bytes);
+    i64::from_le_bytes(whole) >> (64 - 8 * bytes.len())
+}
+
+/// Where the content of a record begins behind `at`, and how long it is; its first byte decides.
+#[inline]
+fn content(bytes: &[u8], at: usize) -> (usize, usize) {
+    match bytes[at] {
+        0x00..=0x7F => (0, 1),
+        first @ 0x80..=0xBF => (1, usize::from(first & 0x3F)),
+        0xC0..=0xDF => (0, 2),
+        first @ 0xE0..=0xEF => (2, usize::from(first & 0x0F) << 8 | usize::from(bytes[at + 1])),
+        0xF1 => (1, 2),
+        0xF2 => (1, 3),
+        0xF3 => (1, 4),
+        0xF4 => (1, 8),
+        _ => {
+            let len: [u8; 4] = bytes[at + 1..at + 5].try_into().expect("four bytes");
+            (5, u32::from_le_bytes(len) as usize)
+        }
+    }
+}
+
+/// The record at `at`.
+#[inline]
+pub(crate) fn read(bytes: &[u8], at: usize) -> Record<'_> {
+    let (skip, len) = content(bytes, at);
+    let whole = skip + len;
+    let end = at + whole + backward_len(whole);
+    let found = &bytes[at + skip..at + whole];
+    let item = match bytes[at] {
+        first @ 0x00..=0x7F => ListItem::Integer(i64::from(first)),
+        0x80..=0xBF | 0xE0..=0xF0 => ListItem::Bytes(found),
+        // Thirteen bits, the highest of them the sign.
+        first @ 0xC0..=0xDF => {
+            let value = i16::from(first & 0x1F) << 8 | i16::from(found[1]);
+            ListItem::Integer(i64::from(value << 3 >> 3))
+        }
+        _ => ListItem::Integer(integer(found)),
+    };
+    Record { item, end }
+}
+
+/// Where the record behind the one at `at` begins.
+#[inline]
+pub(crate) fn next(bytes: &[u8], at: usize) -> usize {
+    let (skip, len) = content(bytes, at);
+    at + skip + len + backward_len(skip + len)
+}
+
+/// Where the record that ends at `end` begins.
+#[inline]
+pub(crate) fn before(bytes: &[u8], end: usize) -> usize {
+    let (mut len, mut shift, mut at) = (0, 0, end);
+    loop {
+        at -= 1;
+        len |= usize::from(bytes[at] & 0x7F) << shift;
+        if bytes[at] < 0x80 || shift == 28 {
+            return at - len;
+        }
+        shift += 7;
+    }
+}
+
+/// Where record `index` of `count` begins; the end for `count`. Goes there from the nearer end.
+#[inline]
+pub(crate) fn offset(bytes: &[u8], count: usize, index: usize) -> usize {
+    if index <= count / 2 {
+        (0..index).fold(0, |at, _| next(bytes, at))
+    } else {
+        (index..count).fold(bytes.len(), |end, _| before(bytes, end))
+    }
+}
+
+/// The elements of a run of records.
+#[inline]
+pub(crate) fn items(bytes: &[u8]) -> impl Iterator<Item = ListItem<'_>> + Clone {
+    let mut at = 0;
+    std::iter::from_fn(move || {
+        (at < bytes.len()).then(|| {
+            let record = read(bytes, at);
+            at = record.end;
+            record.item
+        })
+    })
+}
+
+/// The same, the last first.
+#[inline]
+pub(crate) fn items_back(bytes: &[u8]) -> impl Iterator<Item = ListItem<'_>> + Clone {
+    let mut end = bytes.len();
+    std::iter::from_fn(move || {
+        (end > 0).then(|| {
+            end = before(bytes, end);
+            read(bytes, end).item
+        })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LONG: [usize; 14] =
+        [0, 1, 63, 64, 126, 127, 4095, 4096, 16_376, 16_377, 16_378, 16_380, 2_097_145, 2_097_146];
+
+    fn elements() -> Vec<Vec<u8>> {
+        let powers = (0..63).map(|power| 1i64 << power).flat_map(|n| [n - 1, n, n + 1, -n - 1, -n, -n + 1]);
+        let integers = powers.chain([i64::MIN, i64::MAX, 4095, 4096, -4096, -4097]);
+        let texts = ["", "a", "-0", "007", "+1", " 1", "9223372036854775808", "1.5"];
+        let long = LONG.map(|len| vec![b'x'; len]);
+        integers
+            .map(|n| n.to_string().into_bytes())
+            .chain(texts.map(|text| text.as_bytes().to_vec()))
+            .chain(long)
+            .collect()
+    }
+
+    #[test]
+    fn elements_read_back_from_both_ends() {
+        let elements = elements();
+        let mut bytes = Vec::new();
+        let mut starts = Vec::new();
+        for element in &elements {
+            starts.push(bytes.len());
+            push(&mut bytes, element[..].into());
+        }
+        starts.push(bytes.len());
+        let mut digits = ItemDigits::default();
+        for (element, item) in elements.iter().zip(items(&bytes)) {
+            assert_eq!(item.bytes(&mut digits), element);
+            assert_eq!((item, item.len()), (ListItem::from(&element[..]), element.len()));
+        }
+        assert_eq!(items(&bytes).count(), elements.len());
+        assert!(items_back(&bytes).eq(items(&bytes).collect::<Vec<_>>().into_iter().rev()));
+        for (index, start) in starts.iter().enumerate() {
+            assert_eq!(offset(&bytes, elements.len(), index), *start, "record {index}");
+        }
+        for pair in starts.windows(2) {
+            assert_eq!((next(&bytes, pair[0]), before(&bytes, pair[1])), (pair[1], pair[0]));
+        }
+    }
+
+    #[test]
+    fn records_are_those_of_a_listpack() {
+        let table: &[(&str, &[u8])] = &[
+            ("5", b"\x05\x01"),
+            ("ab", b"\x82ab\x03"),
+            ("256", b"\xc1\x00\x02"),
+            ("-1", b"\xdf\xff\x02"),
+            ("-32768", b"\xf1\x00\x80\x03"),
+            ("32768", b"\xf2\x00\x80\x00\x04"),
+            ("-2147483648", b"\xf3\x00\x00\x00\x80\x05"),
+            ("-9223372036854775808", b"\xf4\x00\x00\x00\x00\x00\x00\x00\x80\x09"),
+        ];
+        for (element, bytes) in table {
+            assert_eq!(&record(element.as_bytes().into())[..], *bytes, "{element}");
+        }
+        let long = record(ListItem::Bytes(&[b'x'; 200]));
+        assert_eq!((&long[..2], &long[202..]), (&b"\xe0\xc8"[..], &b"\x01\xca"[..]));
+    }
+}

@@ -1,0 +1,178 @@
+use std::collections::VecDeque;
+
+use super::*;
+use crate::list::records::ItemDigits;
+
+/// A generator of numbers that is good enough to choose steps by.
+struct Choices(u64);
+
+impl Choices {
+    fn below(&mut self, below: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 11) as usize % below.max(1)
+    }
+}
+
+type Twin = VecDeque<Vec<u8>>;
+
+fn all(tree: &Tree) -> Twin {
+    let (mut seen, mut digits) = (Twin::new(), ItemDigits::default());
+    if tree.size().len > 0 {
+        tree.visit(0, &mut |item| {
+            seen.push_back(item.bytes(&mut digits).to_vec());
+            true
+        });
+    }
+    seen
+}
+
+/// The height below a branch, its sizes, and that all its leaves are equally deep.
+fn check_branch(branch: &Branch, is_root: bool) -> (usize, Size) {
+    assert!(branch.children.len() <= WIDTH, "{} children", branch.children.len());
+    assert!(is_root || !branch.children.is_empty());
+    let mut heights = branch.children.iter().map(|child| {
+        let (height, size) = match &child.below {
+            Below::Segment(segment) => {
+                assert_eq!(records::items(segment.records()).count(), segment.len());
+                assert!(segment.len() == 1 || segment.bytes() <= crate::list::segment::MOST_BYTES);
+                (0, Size { len: segment.len(), bytes: segment.bytes(), segments: 1 })
+            }
+            Below::Branch { branch, .. } => check_branch(branch, false),
+        };
+        assert!(child.len > 0);
+        assert_eq!(child.size(), size);
+        height
+    });
+    let height = heights.next().map_or(0, |first| {
+        assert!(heights.all(|height| height == first), "leaves are equally deep");
+        first + 1
+    });
+    (height, branch.size())
+}
+
+fn check(tree: &Tree, twin: &Twin) {
+    check_branch(&tree.root, true);
+    assert_eq!(tree.size().len, twin.len());
+    assert_eq!(&all(tree), twin);
+}
+
+fn element(choices: &mut Choices) -> Vec<u8> {
+    match choices.below(40) {
+        0 => vec![b'l'; 3000 + choices.below(3000)],
+        1..15 => choices.below(1 << 20).to_string().into_bytes(),
+        _ => vec![b'a' + choices.below(20) as u8; choices.below(400)],
+    }
+}
+
+fn step(choices: &mut Choices, tree: &mut Tree, twin: &mut Twin, grows: bool) {
+    let len = twin.len();
+    let record_of = |element: &[u8]| records::record(element.into());
+    match choices.below(if grows { 12 } else { 24 }) {
+        0..4 => {
+            let element = element(choices);
+            tree.insert(len, &record_of(&element));
+            twin.push_back(element);
+        }
+        4..7 => {
+            let element = element(choices);
+            tree.insert(0, &record_of(&element));
+            twin.push_front(element);
+        }
+        7..10 => {
+            let (index, element) = (choices.below(len + 1), element(choices));
+            tree.insert(index, &record_of(&element));
+            twin.insert(index, element);
+        }
+        10 if len > 0 => {
+            let (index, element) = (choices.below(len), element(choices));
+            tree.replace(index, &record_of(&element));
+            twin[index] = element;
+        }
+        11 if len > 0 && choices.below(40) == 0 => {
+            let index = choices.below(len + 1);
+            let (rest, other) = (tree.split_off(index), twin.split_off(index));
+            check(&rest, &other);
+            if choices.below(2) == 0 {
+                (*tree, *twin) = (rest, other);
+            }
+        }
+        12..15 if len > 0 => {
+            tree.remove(0);
+            twin.pop_front();
+        }
+        15..18 if len > 0 => {
+            tree.remove(len - 1);
+            twin.pop_back();
+        }
+        18.. if len > 0 => {
+            let index = choices.below(len);
+            tree.remove(index);
+            twin.remove(index);
+        }
+        _ if len > 0 => {
+            let index = choices.below(len);
+            let mut digits = ItemDigits::default();
+            assert_eq!(tree.item(index).bytes(&mut digits), twin[index]);
+            let (mut seen, most) = (Vec::new(), choices.below(50));
+            let went_on = tree.visit_back(index, &mut |item| {
+                seen.push(item.bytes(&mut digits).to_vec());
+                seen.len() < most
+            });
+            let expected: Vec<_> = twin.iter().take(index + 1).rev().take(most.max(1)).cloned().collect();
+            assert_eq!(seen, expected);
+            assert_eq!(went_on, index + 1 < most);
+        }
+        _ => {}
+    }
+}
+
+/// All that is done to a tree is done to a deque; copies stay as they were, whatever happens to the tree.
+#[test]
+fn it_is_as_a_deque_and_copies_stay() {
+    for seed in 1..12u64 {
+        let mut choices = Choices(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        let (mut tree, mut twin) = (Tree::default(), Twin::new());
+        let mut copies: Vec<(Tree, Twin)> = Vec::new();
+        let mut grows = true;
+        for number in 0..6000 {
+            step(&mut choices, &mut tree, &mut twin, grows);
+            if number % 500 == 0 {
+                check(&tree, &twin);
+                grows = number < 3000 && choices.below(4) > 0;
+                copies.push((tree.clone(), twin.clone()));
+            }
+        }
+        check(&tree, &twin);
+        for (mut copy, twin) in copies {
+            check(&copy, &twin);
+            let (mut segments, mut len) = (0, 0);
+            let size = copy.size();
+            while let Some(segment) = copy.take_first() {
+                segments += 1;
+                len += segment.len();
+            }
+            assert_eq!((segments, len), (size.segments, size.len));
+        }
+    }
+}
+
+/// Where it always grows at the same place, it stays low and its branches are not empty.
+#[test]
+fn it_stays_low_wherever_it_grows() {
+    for end in [0usize, 1, 500, usize::MAX] {
+        let mut tree = Tree::default();
+        let record = records::record(ListItem::Bytes(&[b'x'; 3000]));
+        for len in 0..20_000usize {
+            tree.insert(end.min(len), &record);
+        }
+        let (height, size) = check_branch(&tree.root, true);
+        assert_eq!(size.len, 20_000);
+        assert!(height <= 4, "{height} branches on each other for {} segments", size.segments);
+        while tree.size().len > 1 {
+            tree.remove(0);
+        }
+        assert_eq!(check_branch(&tree.root, true).0, 1);
+    }
+}

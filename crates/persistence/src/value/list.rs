@@ -1,0 +1,132 @@
+//! Lists.
+//!
+//! Written as Redis 7.0 and all since do (type 18): the number of nodes, then each as what it is and a string. A run
+//! of elements as it lies here is the content of a listpack; a long element is a node of its own.
+//!
+//! | type | form |
+//! | ---: | --- |
+//! | 1 | number of elements; each as a string |
+//! | 10 | one string that is a ziplist |
+//! | 14 | number of nodes; each a string that is a ziplist |
+//! | 18 | number of nodes; each 1 and an element, or 2 and a string that is a listpack |
+
+use std::io::{self, Read, Write};
+
+use keyspace::{ItemDigits, ListPart, ListRef, ListRun};
+
+use super::{Codec, InParts, PART, Rest, ValueBuffer, flat};
+use crate::Dialect;
+use crate::decode::Source;
+use crate::encode::Encoder;
+use crate::error::{RdbError, Reason};
+
+const STRINGS: u8 = 1;
+const ZIPLIST: u8 = 10;
+const ZIPLISTS: u8 = 14;
+const NODES: u8 = 18;
+
+/// What a node of [`NODES`] is.
+const PLAIN: u64 = 1;
+const PACKED: u64 = 2;
+
+/// An element whose listpack would be longer is a node of its own, as in Redis since 7.2.
+const MOST_PACKED: usize = 8192;
+const EMPTY: Reason = Reason::BadValue("a list without elements");
+const BROKEN: Reason = Reason::BadValue("a packed list that is broken");
+
+pub(super) struct ListCodec;
+
+impl Codec for ListCodec {
+    const CODES: &'static [u8] = &[STRINGS, ZIPLIST, ZIPLISTS, NODES];
+    type Value<'a> = ListRef<'a>;
+
+    fn code(_: &ListRef<'_>, _: Dialect) -> u8 {
+        NODES
+    }
+
+    fn write<W: Write>(_: u8, list: &ListRef<'_>, out: &mut Encoder<W>) -> io::Result<()> {
+        out.len(list.runs() as u64)?;
+        write_runs(out, |visit| list.for_each_run(visit))
+    }
+
+    fn read<R: Read>(code: u8, source: &mut Source<R>, buffer: &mut ValueBuffer) -> Result<(), RdbError> {
+        let elements = if code == ZIPLIST { 1 } else { source.len()? };
+        buffer.rest = Rest { code, elements, ..Rest::default() };
+        Self::read_more(source, buffer)?;
+        if buffer.value().is_empty() {
+            return Err(source.error(EMPTY));
+        }
+        Ok(())
+    }
+}
+
+impl InParts for ListCodec {
+    type Part<'a> = ListPart<'a>;
+
+    fn part_code(_: &ListPart<'_>, _: Dialect) -> u8 {
+        NODES
+    }
+
+    fn write_head<W: Write>(_: u8, _: usize, first: &ListPart<'_>, out: &mut Encoder<W>) -> io::Result<()> {
+        out.len(first.total_runs() as u64)
+    }
+
+    fn write_part<W: Write>(_: u8, part: &ListPart<'_>, out: &mut Encoder<W>) -> io::Result<()> {
+        write_runs(out, |visit| part.for_each_run(visit))
+    }
+
+    /// Reads nodes until there are elements enough for a part.
+    fn read_more<R: Read>(source: &mut Source<R>, buffer: &mut ValueBuffer) -> Result<(), RdbError> {
+        let ValueBuffer { packed, first: string, rest, .. } = buffer;
+        while rest.elements > 0 && packed.packed().bytes().len() < PART {
+            rest.elements -= 1;
+            let container = if rest.code == NODES { source.len()? } else { PACKED };
+            source.string(string)?;
+            let items = match (rest.code, container) {
+                (STRINGS, _) | (_, PLAIN) => {
+                    packed.push_item(string);
+                    continue;
+                }
+                (NODES, PACKED) => flat::listpack(string),
+                (NODES, _) => {
+                    return Err(source.error(Reason::BadValue("a list with a node of an unknown kind")));
+                }
+                _ => flat::ziplist(string),
+            };
+            let mut digits = itoa::Buffer::new();
+            for item in &items.ok_or_else(|| source.error(BROKEN))? {
+                packed.push_item(item.as_bytes(&mut digits));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Writes runs, which `visit_all` shows one after another, as nodes.
+fn write_runs<'a, W: Write>(
+    out: &mut Encoder<W>,
+    visit_all: impl FnOnce(&mut dyn FnMut(ListRun<'a>)),
+) -> io::Result<()> {
+    let (mut outcome, mut listpack, mut digits) = (Ok(()), Vec::new(), ItemDigits::default());
+    let mut write = |run: ListRun<'_>| {
+        if run.len == 1
+            && run.entries.len() > MOST_PACKED
+            && let Some(item) = run.items().next()
+        {
+            out.len(PLAIN)?;
+            return out.string(item.bytes(&mut digits));
+        }
+        flat::frame_listpack(&mut listpack, run.len, run.entries);
+        out.len(PACKED)?;
+        out.string(&listpack)
+    };
+    visit_all(&mut |run| {
+        if outcome.is_ok() {
+            outcome = write(run);
+        }
+    });
+    outcome
+}
+
+#[cfg(test)]
+mod tests;

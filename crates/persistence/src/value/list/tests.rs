@@ -1,0 +1,132 @@
+use keyspace::{Builder, Keyspace, Kind, Packed, Value};
+use proptest::prelude::*;
+
+use super::*;
+use crate::value::{read as read_value, read_more, type_code as code_of, write as write_value};
+
+type Row = Vec<Vec<u8>>;
+
+/// What a table holds after storing the parts of a value.
+fn stored(parts: &[Packed<'_>], then: impl FnOnce(&Value<'_>)) -> Row {
+    let keyspace = Keyspace::new(1, 1);
+    let key = keyspace.key(b"key");
+    let mut slot = keyspace.lock(key.slot());
+    let place = match parts {
+        [whole] => slot.table(0).insert(&key, *whole, None),
+        parts => {
+            let mut large = keyspace::Detached::large(Kind::List);
+            assert!(parts.iter().all(|part| large.add(*part, &keyspace::Limits::default())));
+            slot.table(0).attach(&key, large, None)
+        }
+    };
+    let value = slot.table(0).value(place);
+    then(&value);
+    let Value::List(list) = value else { panic!("a list was stored") };
+    let (mut row, mut digits) = (Row::new(), ItemDigits::default());
+    list.for_each(&mut |item| row.push(item.bytes(&mut digits).to_vec()));
+    row
+}
+
+fn decoded(code: u8, body: &[u8]) -> Result<Row, Reason> {
+    let mut buffer = ValueBuffer::new();
+    let mut source = Source::new(body, 64, 1 << 20, false);
+    read_value(code, &mut source, &mut buffer).map_err(|error| error.reason)?;
+    let mut parts = vec![(buffer.value().bytes().to_vec(), buffer.value().about())];
+    while buffer.is_part() {
+        read_more(&mut source, &mut buffer).map_err(|error| error.reason)?;
+        parts.push((buffer.value().bytes().to_vec(), buffer.value().about()));
+    }
+    let parts: Vec<_> = parts.iter().map(|(bytes, about)| Packed::of(bytes, *about)).collect();
+    Ok(stored(&parts, |_| {}))
+}
+
+/// A short string as RDB writes it.
+fn string(bytes: &[u8]) -> Vec<u8> {
+    [&[bytes.len() as u8][..], bytes].concat()
+}
+
+fn listpack(count: usize, entries: &[u8]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    flat::frame_listpack(&mut bytes, count, entries);
+    string(&bytes)
+}
+
+#[test]
+fn every_form_is_read() {
+    let zip = string(&[&16u32.to_le_bytes()[..], b"\0\0\0\0\x02\0\0\x01a\x03\xf3\xff"].concat());
+    let row: Row = vec![b"a".to_vec(), b"2".to_vec()];
+    let table: &[(u8, Vec<u8>)] = &[
+        (STRINGS, b"\x02\x01a\xc0\x02".to_vec()),
+        (ZIPLIST, zip.clone()),
+        (ZIPLISTS, [&b"\x01"[..], &zip].concat()),
+        (NODES, [&b"\x01\x02"[..], &listpack(2, b"\x81a\x02\x02\x01")].concat()),
+        (NODES, [&b"\x02\x01\x01a\x02"[..], &listpack(1, b"\x02\x01")].concat()),
+        (NODES, [&b"\x03\x02"[..], &listpack(0, b""), b"\x01\x01a\x01\xc0\x02"].concat()),
+    ];
+    for (code, body) in table {
+        assert_eq!(decoded(*code, body).as_ref(), Ok(&row), "type {code}");
+        for end in 0..body.len() {
+            assert!(decoded(*code, &body[..end]).is_err(), "type {code} cut at {end}");
+        }
+    }
+}
+
+#[test]
+fn what_no_list_can_be_is_refused() {
+    let table: &[(u8, &[u8], Reason)] = &[
+        (STRINGS, b"\x00", EMPTY),
+        (NODES, b"\x00", EMPTY),
+        (NODES, &[&b"\x01\x02"[..], &listpack(0, b"")].concat(), EMPTY),
+        (NODES, b"\x01\x03\x01a", Reason::BadValue("a list with a node of an unknown kind")),
+        (NODES, b"\x01\x02\x01a", BROKEN),
+        (ZIPLIST, b"\x01a", BROKEN),
+        (STRINGS, b"\x81\xff\xff\xff\xff\xff\xff\xff\xff\x01a", Reason::UnexpectedEnd),
+    ];
+    for (code, body, reason) in table {
+        assert_eq!(decoded(*code, body), Err(*reason), "type {code} {body:?}");
+    }
+}
+
+fn round_trip(row: &Row) -> Row {
+    let mut builder = Builder::new(Kind::List);
+    row.iter().for_each(|element| builder.push_item(element));
+    let (mut bytes, mut code) = (Vec::new(), 0);
+    stored(&[builder.packed()], |value| {
+        code = code_of(value, Dialect::Redis);
+        let mut encoder = Encoder::new(Vec::new(), true, false);
+        write_value(code, value, &mut encoder).unwrap();
+        bytes = encoder.into_out().unwrap();
+    });
+    decoded(code, &bytes).unwrap()
+}
+
+#[test]
+fn a_list_of_any_size_comes_back() {
+    let long = |len: usize| vec![b'l'; len];
+    for row in [
+        vec![long(8190), long(8191), long(200_000), long(0)],
+        (0..70_000i64).map(|number| (number * number * 31).to_string().into_bytes()).collect(),
+        (0..500).map(long).collect(),
+    ] {
+        assert!(round_trip(&row) == row);
+    }
+}
+
+proptest! {
+    #[test]
+    fn what_is_written_is_read(row in prop::collection::vec(
+        prop_oneof![
+            prop::collection::vec(any::<u8>(), 0..90),
+            any::<i64>().prop_map(|number| number.to_string().into_bytes()),
+            (-5000..5000i64).prop_map(|number| number.to_string().into_bytes()),
+        ],
+        1..700,
+    )) {
+        prop_assert_eq!(&round_trip(&row), &row);
+    }
+
+    #[test]
+    fn no_bytes_make_it_panic(code in 0usize..4, body in prop::collection::vec(any::<u8>(), 0..80)) {
+        let _ = decoded([STRINGS, ZIPLIST, ZIPLISTS, NODES][code], &body);
+    }
+}
