@@ -41,6 +41,7 @@ const TABLES: &[&str] = &[
     include_str!("commands/list.txt"),
     include_str!("commands/hyperloglog.txt"),
     include_str!("commands/pubsub.txt"),
+    include_str!("commands/scripting.txt"),
     include_str!("commands/server.txt"),
     include_str!("commands/set.txt"),
     include_str!("commands/stream.txt"),

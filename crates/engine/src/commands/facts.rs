@@ -32,6 +32,7 @@ const FILES: &[&str] = &[
     include_str!("facts/list.txt"),
     include_str!("facts/hyperloglog.txt"),
     include_str!("facts/pubsub.txt"),
+    include_str!("facts/scripting.txt"),
     include_str!("facts/sentinel.txt"),
     include_str!("facts/server.txt"),
     include_str!("facts/set.txt"),

@@ -1,7 +1,354 @@
+use clock::Millis;
+
 use crate::testing::Client;
 
+/// Runs scripts without keys: each with its reply, `SHA` for the script's name.
+fn scripts(client: &mut Client, table: &[(&str, &str)]) {
+    for (script, reply) in table {
+        let shown = shown(&client.call(&["eval", script, "0"]));
+        let sha = String::from_utf8_lossy(&scripting::sha1_hex(script.as_bytes())).into_owned();
+        assert_eq!(shown.replace(&sha, "SHA"), *reply, "{script}");
+    }
+}
+
+/// A reply as one line.
+fn shown(value: &resp::Value) -> String {
+    match value {
+        resp::Value::Null => "nil".to_owned(),
+        resp::Value::Error(text) => format!("-{text}"),
+        resp::Value::Simple(text) => format!("+{text}"),
+        resp::Value::Integer(number) => format!(":{number}"),
+        resp::Value::Bulk(bytes) => String::from_utf8_lossy(bytes).into_owned(),
+        resp::Value::Array(items) => format!("[{}]", items.iter().map(shown).collect::<Vec<_>>().join(" ")),
+        other => format!("{other:?}"),
+    }
+}
+
+const AT_1: &str = "script: SHA, on @user_script:1.";
+
 #[test]
-fn smoke() {
+fn values_become_replies_and_replies_values() {
+    scripts(
+        &mut Client::new(),
+        &[
+            ("return 3.99", ":3"),
+            ("return -5.9", ":-5"),
+            ("return 1e300", ":-9223372036854775808"),
+            ("return {1,nil,3}", "[:1]"),
+            ("return {1,false,'a',true,{}}", "[:1 nil a :1 []]"),
+            ("return {ok='fine\\r\\nx'}", "+fine  x"),
+            ("return {err='CODE a\\r\\nb'}", "-CODE a  b"),
+            ("return {err=1}", "[]"),
+            ("return {double=3.5}", "3.5"),
+            ("return {map={a=1}}", "[a :1]"),
+            ("return {set={a=true}}", "[a]"),
+            ("return {big_number='123'}", "123"),
+            ("return {verbatim_string={format='txt',string='hi'}}", "hi"),
+            ("return redis.error_reply('My')", "-ERR My"),
+            ("return redis.error_reply('-MY err')", "-MY err"),
+            ("return redis.error_reply(1)", "-ERR wrong number or type of arguments"),
+            ("return redis.status_reply('x\\r\\ny')", "+x  y"),
+            ("redis.call('set','x',0.1) return redis.call('get','x')", "0.10000000000000001"),
+            ("redis.call('set','x',1e17) return redis.call('get','x')", "1e+17"),
+            ("return redis.call('echo',12.0)", "12"),
+            ("return tostring(redis.call('get','nosuch'))", "false"),
+            ("redis.setresp(3) return tostring(redis.call('get','nosuch'))", "nil"),
+            ("redis.setresp(3) return {true,false}", "[:1 :0]"),
+            ("return redis.call('set','x','y').ok", "OK"),
+            ("local t={} for i=1,2000 do t={t} end return type(t)", "table"),
+        ],
+    );
+}
+
+#[test]
+fn errors_say_where_they_happened() {
+    let at = |text: &str| format!("-{text} {AT_1}");
+    let table = [
+        ("return redis.call('nosuch')", at("ERR Unknown Redis command called from script")),
+        ("return redis.call('get')", at("ERR Wrong number of args calling Redis command from script")),
+        ("return redis.call()", at("ERR Please specify at least one argument for this redis lib call")),
+        (
+            "return redis.call('get',{})",
+            at("ERR Lua redis lib command arguments must be strings or integers"),
+        ),
+        ("redis.call('multi')", at("ERR This Redis command is not allowed from script")),
+        ("redis.call('eval','return 1',0)", at("ERR This Redis command is not allowed from script")),
+        ("error('x')", at("ERR user_script:1: x")),
+        ("error({err='MY err'})", at("MY err")),
+        ("error()", at("ERR nil")),
+        ("x=1", at("ERR user_script:1: Attempt to modify a readonly table")),
+        ("return y", at("ERR user_script:1: Script attempted to access nonexistent global variable 'y'")),
+        ("redis.x=1", at("ERR user_script:1: Attempt to modify a readonly table")),
+        ("rawset(_G,'x',1) return 1", at("ERR Attempt to modify a readonly table")),
+        ("setmetatable(redis,{}) return 1", at("ERR Attempt to modify a readonly table")),
+        ("table.insert(redis,1) return 1", at("ERR Attempt to modify a readonly table")),
+        ("local t={} t.x.y=1", at("ERR user_script:1: attempt to index field 'x' (a nil value)")),
+        ("local function f() return f() + 1 end return f()", at("ERR user_script:1: stack overflow")),
+        (
+            "return cjson.decode('[1,')",
+            at("ERR user_script:1: Expected value but found T_END at character 4"),
+        ),
+        (
+            "return select(2,pcall(redis.call,'get'))",
+            "ERR Wrong number of args calling Redis command from script".to_owned(),
+        ),
+        (
+            "return redis.pcall('get')",
+            "-ERR Wrong number of args calling Redis command from script".to_owned(),
+        ),
+        ("return select(2,pcall(error,{1}))[1]", ":1".to_owned()),
+        (
+            "return select(2,xpcall(function() return cjson.decode('x') end,function(e) return 'h:'..e end))",
+            "h:user_script:1: Expected value but found invalid token at character 1".to_owned(),
+        ),
+        (
+            "local ok,e=coroutine.resume(coroutine.create(function() redis.call('get') end)) return e.err",
+            "ERR Wrong number of args calling Redis command from script".to_owned(),
+        ),
+    ];
     let mut client = Client::new();
-    client.table(&[("eval \"return 1\" 0", ":1")]);
+    for (script, reply) in &table {
+        scripts(&mut client, &[(script, reply)]);
+    }
+    client.table(&[
+        ("eval \"return 1\" -1", "-ERR Number of keys can't be negative"),
+        ("eval \"return 1\" 2 x", "-ERR Number of keys can't be greater than number of args"),
+        ("eval \"return 1\" a", "-ERR value is not an integer or out of range"),
+        ("evalsha 1234 0", "-NOSCRIPT No matching script. Please use EVAL."),
+        (
+            "script load if",
+            "-ERR Error compiling script (new function): user_script:1: unexpected symbol near '<eof>'",
+        ),
+    ]);
+    let shebang = ["eval", "#!lua flags=no-writes\nreturn redis.call('set','x',1)", "0"];
+    let reply = shown(&client.call(&shebang));
+    assert!(
+        reply.starts_with("-ERR Write commands are not allowed from read-only scripts. script: "),
+        "{reply}"
+    );
+    let reply = shown(&client.call(&["eval_ro", "return redis.call('set',KEYS[1],1)", "1", "k"]));
+    assert!(
+        reply.starts_with("-ERR Write commands are not allowed from read-only scripts. script: "),
+        "{reply}"
+    );
+}
+
+/// Ways out of the sandbox that were found in other servers, and others like them.
+#[test]
+fn a_script_cannot_leave_anything_behind_or_get_out() {
+    scripts(
+        &mut Client::new(),
+        &[
+            ("return type(loadstring('\\27Lua'))", "nil"),
+            ("return type(loadstring(string.dump(function() return 1 end)))", "nil"),
+            ("return type(load(function() return nil end))", "function"),
+            ("local n=0 return type(load(function() n=n+1 return n==1 and '\\27Lua' or nil end))", "nil"),
+            ("return loadstring('return 1')()", ":1"),
+            ("return pcall(loadstring('x=1')) and 1 or 0", ":0"),
+            ("return pcall(function() return getfenv end) and 1 or 0", ":0"),
+            ("return pcall(function() return debug end) and 1 or 0", ":0"),
+            ("return pcall(function() return io end) and 1 or 0", ":0"),
+            ("return pcall(function() return require end) and 1 or 0", ":0"),
+            ("return pcall(function() return dofile end) and 1 or 0", ":0"),
+            ("return pcall(function() return newproxy end) and 1 or 0", ":0"),
+            ("return tostring(os.execute)", "nil"),
+            ("return pcall(function() getmetatable('').__index = nil end) and 1 or 0", ":0"),
+            ("return getmetatable('').__index == string and 1 or 0", ":1"),
+            ("return pcall(setmetatable, '', {}) and 1 or 0", ":0"),
+            ("return ('x'):rep(3)", "xxx"),
+            ("for k,v in pairs(_G) do if k == 'redis' then return 1 end end", ":1"),
+            ("collectgarbage('stop') return collectgarbage('count') > 0 and 1 or 0", ":1"),
+            ("return pcall(function() string.rep = nil end) and 1 or 0", ":0"),
+            ("return pcall(table.sort, redis) and 1 or 0", ":0"),
+            ("KEYS[1]='a' return KEYS[1]", "a"),
+            ("return #KEYS", ":0"),
+        ],
+    );
+}
+
+/// Memory that is not there is an error of the script, and leaves the server as it was.
+#[test]
+fn a_script_that_takes_too_much_fails_alone() {
+    let mut client = Client::new();
+    let greedy = [
+        "local s='x' while true do s=s..s end",
+        "local t={} for i=1,1e9 do t[i]=('x'):rep(1000000)..i end",
+        "return string.rep('x', 1e10)",
+        "return cjson.encode(string.rep('x', 5e8)..'y'..string.rep('z', 5e8))",
+        "local t={} for i=1,2000 do t={t} end return cjson.encode(t)",
+        "return cjson.decode(string.rep('[', 100000))",
+        "return cmsgpack.unpack(string.rep('\\145', 100000))",
+        "return table.sort({3,1,2,5,4,9,8,7,6,10,11,12,13}, function() return true end)",
+    ];
+    for script in greedy {
+        let reply = client.call(&["eval", script, "0"]);
+        assert!(matches!(reply, resp::Value::Error(_)), "{script}: {reply:?}");
+        scripts(&mut client, &[("return 1", ":1")]);
+    }
+    scripts(&mut client, &[("return string.rep('', 1e15)", "")]);
+}
+
+#[test]
+fn what_a_script_does_is_logged_as_one() {
+    let mut client = Client::logged();
+    let script = "redis.call('set',KEYS[1],ARGV[1]) redis.call('hincrby',KEYS[2],'f',2) return redis.call('get',KEYS[1])";
+    let reply = client.call(&["eval", script, "2", "{k}1", "{k}2", "v"]);
+    assert_eq!(shown(&reply), "v");
+    assert_eq!(client.log(), ["0 MULTI", "0 set {k}1 v", "0 hincrby {k}2 f 2", "0 EXEC"]);
+    let one = "return redis.call('set',KEYS[1],'x','px',100)";
+    client.call(&["eval", one, "1", "a"]);
+    let until = client.now.0 + 100;
+    assert_eq!(client.log().last().unwrap().to_lowercase(), format!("0 set a x pxat {until}"));
+    let quiet =
+        "redis.set_repl(redis.REPL_NONE) redis.call('set',KEYS[1],'y') redis.set_repl(redis.REPL_ALL)";
+    let before = client.log().len();
+    client.call(&["eval", quiet, "1", "a"]);
+    assert_eq!(client.log().len(), before);
+    client.call(&["eval", "redis.call('select',3) redis.call('set',KEYS[1],'y')", "1", "a"]);
+    let all = client.log();
+    assert!(all[before..].iter().any(|line| line == "0 SELECT 3" || line == "0 select 3"), "{all:?}");
+    client.table(&[("get a", "$1|y")]);
+    client.now = Millis(client.now.0 + 1);
+}
+
+#[test]
+fn keys_that_were_not_named_are_found_all_the_same() {
+    let mut client = Client::new();
+    scripts(
+        &mut client,
+        &[
+            ("redis.call('set','a',1) redis.call('set','b',2) return redis.call('get','a')", "1"),
+            ("redis.call('mset','c',1,'d',2) return redis.call('dbsize')", ":4"),
+            ("redis.call('flushall') return redis.call('dbsize')", ":0"),
+        ],
+    );
+    let script = "redis.call('set',KEYS[1],1) redis.call('set','other',2) return redis.call('get','other')";
+    for _ in 0..2 {
+        assert_eq!(shown(&client.call(&["eval", script, "1", "k"])), "2");
+    }
+    let reads =
+        "local x=redis.call('get','other') redis.call('set',KEYS[1],x) return redis.call('get',KEYS[1])";
+    for _ in 0..2 {
+        assert_eq!(shown(&client.call(&["eval", reads, "1", "k"])), "2");
+    }
+    client.table(&[
+        ("multi", "+OK"),
+        ("eval \"redis.call('set',KEYS[1],7) return redis.call('get','other')\" 1 k", "+QUEUED"),
+        ("exec", "*1|$1|2"),
+        ("get k", "$1|7"),
+    ]);
+}
+
+#[test]
+fn in_a_cluster_a_script_stays_in_its_slot() {
+    let mut client = Client::clustered();
+    let cross = client.call(&["eval", "redis.call('get','a') return redis.call('get','b')", "0"]);
+    assert!(
+        shown(&cross).starts_with("-ERR Script attempted to access keys that do not hash to the same slot"),
+        "{cross:?}"
+    );
+    let free = "#!lua flags=allow-cross-slot-keys\nredis.call('get','a') return redis.call('get','b')";
+    assert_eq!(shown(&client.call(&["eval", free, "0"])), "nil");
+    client.table(&[("eval \"return 1\" 2 a b", "-CROSSSLOT Keys in request don't hash to the same slot")]);
+}
+
+/// A lock with a count that one owner may take several times, as client libraries have it.
+#[test]
+fn a_lock_script_runs() {
+    let mut client = Client::new();
+    let lock = "if redis.call('exists',KEYS[1])==0 or redis.call('hexists',KEYS[1],ARGV[2])==1 then \
+                redis.call('hincrby',KEYS[1],ARGV[2],1) redis.call('pexpire',KEYS[1],ARGV[1]) return nil end \
+                return redis.call('pttl',KEYS[1])";
+    let unlock = "if redis.call('hexists',KEYS[1],ARGV[3])==0 then return nil end \
+                  local left=redis.call('hincrby',KEYS[1],ARGV[3],-1) \
+                  if left>0 then redis.call('pexpire',KEYS[1],ARGV[2]) return 0 end \
+                  redis.call('del',KEYS[1]) redis.call('publish',KEYS[2],ARGV[1]) return 1";
+    let run = |client: &mut Client, words: &[&str]| shown(&client.call(words));
+    assert_eq!(run(&mut client, &["eval", lock, "1", "l", "1000", "me"]), "nil");
+    let sha = run(&mut client, &["script", "load", lock]);
+    assert_eq!(run(&mut client, &["evalsha", &sha, "1", "l", "1000", "me"]), "nil");
+    assert_eq!(run(&mut client, &["evalsha", &sha, "1", "l", "1000", "you"]), ":1000");
+    for (who, expected) in [("you", "nil"), ("me", ":0"), ("me", ":1"), ("me", "nil")] {
+        let words = ["eval", unlock, "2", "l", "ch:{l}", "0", "1000", who];
+        assert_eq!(run(&mut client, &words), expected);
+    }
+    assert_eq!(run(&mut client, &["script", "exists", &sha, "x"]), "[:1 :0]");
+    client.table(&[
+        ("script flush", "+OK"),
+        ("script flush x", "-ERR SCRIPT FLUSH only support SYNC|ASYNC option"),
+    ]);
+    assert!(run(&mut client, &["evalsha", &sha, "0"]).starts_with("-NOSCRIPT"));
+}
+
+const LIBRARY: &str = "#!lua name=lib\nlocal n=0\n\
+    redis.register_function('f1',function(keys,args) n=n+1 return {n,keys[1],args[1]} end)\n\
+    redis.register_function{function_name='f2',callback=function(k) return redis.call('get',k[1]) end,flags={'no-writes'},description='d'}\n\
+    redis.register_function('f3',function() local r = redis.call('nosuch') return r end)\n\
+    redis.register_function('f4',function() return KEYS end)";
+
+#[test]
+fn functions_are_loaded_called_listed_and_dumped() {
+    let mut client = Client::logged();
+    let run = |client: &mut Client, words: &[&str]| shown(&client.call(words));
+    assert_eq!(run(&mut client, &["function", "load", LIBRARY]), "lib");
+    assert_eq!(run(&mut client, &["function", "load", LIBRARY]), "-ERR Library 'lib' already exists");
+    assert_eq!(run(&mut client, &["function", "load", "replace", LIBRARY]), "lib");
+    assert_eq!(run(&mut client, &["fcall", "F1", "1", "k", "a"]), "[:1 k a]");
+    assert_eq!(run(&mut client, &["fcall_ro", "f2", "1", "k"]), "nil");
+    assert_eq!(
+        run(&mut client, &["fcall_ro", "f1", "1", "k"]),
+        "-ERR Can not execute a script with write flag using *_ro command."
+    );
+    assert_eq!(
+        run(&mut client, &["fcall", "f3", "0"]),
+        "-ERR Unknown Redis command called from script script: f3, on @user_function:5."
+    );
+    assert!(run(&mut client, &["fcall", "f4", "0"]).contains("nonexistent global variable 'KEYS'"));
+    assert_eq!(run(&mut client, &["fcall", "nosuch", "0"]), "-ERR Function not found");
+    assert_eq!(run(&mut client, &["fcall", "f1", "x"]), "-ERR Bad number of keys provided");
+    let listed = run(&mut client, &["function", "list", "libraryname", "l*"]);
+    assert!(
+        listed.starts_with("[[library_name lib engine LUA functions [[name f1 description nil flags []]"),
+        "{listed}"
+    );
+    let resp::Value::Bulk(dump) = client.call(&["function", "dump"]) else { panic!() };
+    client.table(&[("function delete lib", "+OK"), ("function delete lib", "-ERR Library not found")]);
+    assert_eq!(shown(&client.call_bytes(&[b"function", b"restore", &dump])), "+OK");
+    assert_eq!(run(&mut client, &["fcall", "f1", "1", "k", "a"]), "[:1 k a]");
+    client.table(&[
+        ("function restore x", "-ERR DUMP payload version or checksum are wrong"),
+        ("function flush", "+OK"),
+        ("function list", "*0"),
+        ("function kill", "-NOTBUSY No scripts in execution right now."),
+        ("script kill", "-NOTBUSY No scripts in execution right now."),
+    ]);
+    let logged = client.log();
+    assert!(logged[0].starts_with("0 function load #!lua name=lib"), "{logged:?}");
+    assert_eq!(logged.last().unwrap(), "0 function flush");
+}
+
+#[test]
+fn libraries_that_make_no_sense_are_refused() {
+    let mut client = Client::new();
+    let table = [
+        ("return 1", "Missing library metadata"),
+        ("#!lua\nreturn 1", "Library name was not given"),
+        ("#!foo name=x\nreturn 1", "Engine 'foo' not found"),
+        ("#!lua name=x", "Invalid library metadata"),
+        ("#!lua name=x y=1\nreturn 1", "Invalid metadata value given: y=1"),
+        ("#!lua name=x name=y\nreturn 1", "Invalid metadata value, name argument was given multiple times"),
+        ("#!lua name=x\nreturn 1", "No functions registered"),
+        ("#!lua name=x\nif", "Error compiling function: user_function:2: unexpected symbol near '<eof>'"),
+        (
+            "#!lua name=x\nredis.call('get','x')",
+            "Error registering functions: ERR user_function:2: Script attempted to access nonexistent global variable 'call'",
+        ),
+        (
+            "#!lua name=x\nredis.register_function()",
+            "Error registering functions: ERR wrong number of arguments to redis.register_function",
+        ),
+    ];
+    for (code, error) in table {
+        assert_eq!(shown(&client.call(&["function", "load", code])), format!("-ERR {error}"), "{code}");
+    }
 }

@@ -48,7 +48,7 @@ fn keys(server: &Server, totals: &Totals, text: &mut Text) {
     );
     text.line("evicted_keys", totals[Count::EvictedKeys]);
     text.line("evicted_clients", totals[Count::EvictedClients]);
-    text.line("evicted_scripts", 0);
+    text.line("evicted_scripts", server.engine.scripts.evicted.load(Ordering::Relaxed));
     let (total, current) = server.engine.budget.over_millis(crate::process::time::nanos());
     text.line("total_eviction_exceeded_time", total);
     text.line("current_eviction_exceeded_time", current);

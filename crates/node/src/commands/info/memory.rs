@@ -32,6 +32,9 @@ pub(super) fn memory(server: &Server, text: &mut Text) {
         text.line(&format!("{name}_human"), human(bytes));
     };
     both("total_system_memory", total_system());
+    let scripts = &server.engine.scripts;
+    both("used_memory_lua", scripts.lua_bytes() as u64);
+    both("used_memory_scripts", scripts.bytes() as u64);
     both("maxmemory", u64::try_from(server.config.integer("maxmemory")).unwrap_or(0));
     text.line("maxmemory_policy", server.config.text("maxmemory-policy"));
     let mut compared = |name: &str, end: &str, a: usize, b: usize| {
@@ -49,6 +52,11 @@ pub(super) fn memory(server: &Server, text: &mut Text) {
     text.line("mem_total_replication_buffers", overhead.backlog + overhead.replicas);
     text.line("mem_clients_slaves", overhead.replicas);
     text.line("mem_clients_normal", overhead.clients);
+    text.line("used_memory_vm_eval", scripts.lua_bytes());
+    text.line("used_memory_scripts_eval", scripts.bytes());
+    text.line("number_of_cached_scripts", scripts.len());
+    text.line("number_of_functions", scripts.functions.len());
+    text.line("number_of_libraries", scripts.functions.libraries().len());
     text.line("mem_allocator", "jemalloc-5.3.0");
     // An index grows where it lies, and memory is compacted a slot at a time.
     text.line("mem_overhead_db_hashtable_rehashing", 0);
