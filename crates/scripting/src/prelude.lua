@@ -246,7 +246,18 @@ local base = {
 }
 
 -- An error of the server's is its text to a script that catches it.
+-- How many protected calls are within each other: Lua's own bound for that is one that its debug build does not survive.
+local depth, MAX_DEPTH = 0, 100
+
+local function descend()
+  if depth >= MAX_DEPTH then
+    error("stack overflow", 3)
+  end
+  depth = depth + 1
+end
+
 local function caught(ok, ...)
+  depth = depth - 1
   if ok then
     return true, ...
   end
@@ -260,10 +271,16 @@ local function caught(ok, ...)
   return false, failure
 end
 
+local function ascend(...)
+  depth = depth - 1
+  return ...
+end
+
 function base.xpcall(f, handle)
-  return xpcall(f, function(failure)
+  descend()
+  return ascend(xpcall(f, function(failure)
     return handle(type(failure) == "userdata" and native.unwrap(failure) or failure)
-  end)
+  end))
 end
 
 local function resumed(ok, ...)
@@ -275,6 +292,7 @@ local function resumed(ok, ...)
 end
 
 function base.pcall(...)
+  descend()
   return caught(pcall(...))
 end
 
@@ -556,12 +574,12 @@ end
 
 -- Runs a script with what belongs to it.
 local function run(host, script)
-  current, active, scripts_redis.call = host, for_scripts, host
+  current, active, scripts_redis.call, depth = host, for_scripts, host, 0
   return xpcall(script, handler)
 end
 
 local function run_function(host, env, callback, keys, args)
-  current, active = host, env
+  current, active, depth = host, env, 0
   return xpcall(function()
     return callback(keys, args)
   end, handler)
@@ -569,7 +587,7 @@ end
 
 -- Runs a library's text, which registers its functions.
 local function load_library(library, chunk)
-  current, active = nil, library.env
+  current, active, depth = nil, library.env, 0
   local ok, failure = xpcall(chunk, handler)
   library.loaded()
   return ok, ok and library.registered or failure

@@ -178,6 +178,7 @@ fn a_script_that_takes_too_much_fails_alone() {
         "local t={} for i=1,2000 do t={t} end return cjson.encode(t)",
         "return cjson.decode(string.rep('[', 100000))",
         "return cmsgpack.unpack(string.rep('\\145', 100000))",
+        "local function f() return select(2, pcall(f)) end error(f())",
         "return table.sort({3,1,2,5,4,9,8,7,6,10,11,12,13}, function() return true end)",
     ];
     for script in greedy {
