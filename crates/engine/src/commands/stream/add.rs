@@ -165,14 +165,14 @@ pub(super) fn xsetid(context: &mut Context<'_>) -> Result<(), CommandError> {
     let place = context.find_stream(&key)?.ok_or(CommandError::NoSuchKey)?;
     let before = head(context, &key, place);
     let refusal = match () {
-        () if last < before.max_deleted => {
-            Some("ERR The ID specified in XSETID is smaller than current max_deleted_entry_id")
-        }
         () if before.len > 0 && last < context.stream(&key, place).last_entry_id() => {
             Some("ERR The ID specified in XSETID is smaller than the target stream top item")
         }
-        () if added.is_some_and(|added| added < before.len) => {
+        () if before.len > 0 && added.is_some_and(|added| added < before.len) => {
             Some("ERR The entries_added specified in XSETID is smaller than the target stream length")
+        }
+        () if last < before.max_deleted => {
+            Some("ERR The ID specified in XSETID is smaller than current max_deleted_entry_id")
         }
         () => None,
     };

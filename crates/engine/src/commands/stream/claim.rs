@@ -11,6 +11,7 @@ use super::common::{named, no_group, reply_entry, reply_id};
 use super::id;
 use crate::context::Context;
 use crate::error::CommandError;
+use crate::notifications::Class;
 
 /// The stream and the group, which must be there.
 fn find(context: &mut Context<'_>, key: &Key<'_>, group: &[u8]) -> Result<Place, CommandError> {
@@ -32,13 +33,19 @@ struct Claimed {
     gone: Vec<StreamId>,
     /// What the group gave out last, then.
     last: StreamId,
+    /// The consumer was made for them.
+    makes_consumer: bool,
 }
 
 impl Claimed {
     /// Says what was changed, and logs it.
-    fn log(&self, context: &mut Context<'_>, key: &Key<'_>, group: &[u8]) {
+    fn log(&self, context: &mut Context<'_>, key: &Key<'_>, group: &[u8], consumer: &[u8]) {
         if !self.taken.is_empty() || !self.gone.is_empty() {
             context.modified(key);
+        }
+        if self.makes_consumer {
+            context.notify(Class::STREAM, "xgroup-createconsumer", key);
+            context.effect(&[b"XGROUP", b"CREATECONSUMER", key.bytes(), group, consumer]);
         }
         for id in &self.gone {
             context.effect(&[b"XACK", key.bytes(), group, &id::text(*id)]);
@@ -142,6 +149,7 @@ impl Claiming {
                 None => continue,
             };
             let count = self.count.unwrap_or_else(|| before.saturating_add(u64::from(!self.only_ids)));
+            claimed.makes_consumer |= group.create_consumer(&consumer, now);
             group.assign(*id, &consumer, self.delivered, count);
             let pending = Pending { consumer: consumer.clone(), delivered: self.delivered, count };
             claimed.taken.push((*id, pending));
@@ -159,9 +167,8 @@ pub(super) fn xclaim(context: &mut Context<'_>) -> Result<(), CommandError> {
     let place = find(context, &key, group)?;
     let claiming = Claiming::parse(context)?;
     let before = context.stream(&key, place).group(group).map_or(StreamId::MIN, |group| group.last);
-    let (place, _) = context.make_consumer(&key, place, group, consumer);
     let (place, claimed) = context.edit(&key, place, |stream| claiming.run(stream, group, consumer, now));
-    claimed.log(context, &key, group);
+    claimed.log(context, &key, group, consumer);
     if claimed.taken.is_empty() && claimed.last > before {
         context.modified(&key);
         let stream = context.stream(&key, place).into_owned();
@@ -238,6 +245,7 @@ impl Searching {
             group.acknowledge(*id);
         }
         for (id, count) in found {
+            claimed.makes_consumer |= group.create_consumer(&consumer, now);
             group.assign(id, &consumer, now, count);
             claimed.taken.push((id, Pending { consumer: consumer.clone(), delivered: now, count }));
         }
@@ -253,10 +261,9 @@ pub(super) fn xautoclaim(context: &mut Context<'_>) -> Result<(), CommandError> 
     let (key, group, consumer, now) = (context.key(1), context.arg(2), context.arg(3), context.now);
     let searching = Searching::parse(context)?;
     let place = find(context, &key, group)?;
-    let (place, _) = context.make_consumer(&key, place, group, consumer);
     let (place, (claimed, next)) =
         context.edit(&key, place, |stream| searching.run(stream, group, consumer, now));
-    claimed.log(context, &key, group);
+    claimed.log(context, &key, group, consumer);
     let (stream, reply) = context.stream_and_reply(&key, place);
     reply.array(3);
     reply_id(reply, next);
