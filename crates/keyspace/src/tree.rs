@@ -356,9 +356,12 @@ impl<K: Ord + Clone, V: Clone> Tree<K, V> {
     }
 }
 
+/// The nodes below an inner node, each with the least key in it.
+type Below<'a, K, V> = slice::Iter<'a, (K, Arc<Node<K, V>>)>;
+
 /// What is left of each inner node on the way, and of a leaf.
 pub(crate) struct Iter<'a, K, V> {
-    inner: SmallVec<[slice::Iter<'a, (K, Arc<Node<K, V>>)>; 4]>,
+    inner: SmallVec<[Below<'a, K, V>; 4]>,
     leaf: slice::Iter<'a, (K, V)>,
     back: bool,
 }
@@ -453,7 +456,9 @@ mod tests {
     #[test]
     fn nodes_that_are_filled_in_order_are_full() {
         let mut tree = Tree::default();
-        (0..1024u32).for_each(|key| drop(tree.insert(key, ())));
+        for key in 0..1024u32 {
+            tree.insert(key, ());
+        }
         let root = tree.root.as_ref().expect("there is something");
         let Items::Inner(children) = &root.items else { panic!("it has several leaves") };
         assert_eq!(children.len(), 1024 / MOST);

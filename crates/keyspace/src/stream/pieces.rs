@@ -239,7 +239,7 @@ impl Group {
     /// The last consumer has this entry, which was nobody's; says whether that was so.
     fn own(&mut self, id: StreamId) -> bool {
         let Some((name, consumer)) = self.consumers.last() else { return false };
-        let (name, rises) = (name.clone(), consumer.pending.last().is_none_or(|(last, _)| *last < id));
+        let rises = consumer.pending.last().is_none_or(|(last, _)| *last < id);
         let Some(pending) = self.pending.get_mut(&id) else { return false };
         // A name may be empty; an entry that is somebody's is among his.
         let owner = std::mem::replace(&mut pending.consumer, name.clone());

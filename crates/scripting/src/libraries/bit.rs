@@ -11,14 +11,17 @@ fn bits(args: &Arguments, index: usize, name: &str) -> Returned<i32> {
     Ok((args.number(index, name)? + TO_BITS).to_bits() as u32 as i32)
 }
 
+type Unary = fn(i32) -> i32;
+type Fold = fn(i32, i32) -> i32;
+type Shift = fn(i32, u32) -> i32;
+
 pub(super) fn library(lua: &Lua) -> mlua::Result<Table> {
     let table = lua.create_table()?;
-    let unary: [(&'static str, fn(i32) -> i32); 3] =
-        [("tobit", |x| x), ("bnot", |x| !x), ("bswap", i32::swap_bytes)];
+    let unary: [(&'static str, Unary); 3] = [("tobit", |x| x), ("bnot", |x| !x), ("bswap", i32::swap_bytes)];
     for (name, operation) in unary {
         table.set(name, function(lua, move |_, args| Ok(f64::from(operation(bits(args, 1, name)?))))?)?;
     }
-    let folds: [(&'static str, fn(i32, i32) -> i32); 3] =
+    let folds: [(&'static str, Fold); 3] =
         [("band", |x, y| x & y), ("bor", |x, y| x | y), ("bxor", |x, y| x ^ y)];
     for (name, operation) in folds {
         let fold = move |_: &Lua, args: &Arguments| -> Returned<f64> {
@@ -30,7 +33,7 @@ pub(super) fn library(lua: &Lua) -> mlua::Result<Table> {
         };
         table.set(name, function(lua, fold)?)?;
     }
-    let shifts: [(&'static str, fn(i32, u32) -> i32); 5] = [
+    let shifts: [(&'static str, Shift); 5] = [
         ("lshift", |x, n| x << n),
         ("rshift", |x, n| (x as u32 >> n) as i32),
         ("arshift", |x, n| x >> n),

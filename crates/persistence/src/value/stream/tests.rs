@@ -99,7 +99,9 @@ fn a_large_stream_comes_in_parts_and_has_all_it_had() {
     }
     let mut group = keyspace::Group::new(id(4000, 0), Some(4000));
     let names: Vec<std::sync::Arc<[u8]>> = vec![(*b"a").into(), (*b"b").into()];
-    names.iter().for_each(|name| drop(group.create_consumer(name, Millis(5))));
+    for name in &names {
+        group.create_consumer(name, Millis(5));
+    }
     for number in 1..=4000u64 {
         group.assign(id(number, 0), &names[(number % 2) as usize], Millis(7), number);
     }
