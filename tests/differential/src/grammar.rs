@@ -36,6 +36,7 @@ const TABLES: &[&str] = &[
     include_str!("commands/acl.txt"),
     include_str!("commands/connection.txt"),
     include_str!("commands/generic.txt"),
+    include_str!("commands/geo.txt"),
     include_str!("commands/hash.txt"),
     include_str!("commands/hash-fields.txt"),
     include_str!("commands/list.txt"),
@@ -49,6 +50,7 @@ const TABLES: &[&str] = &[
     include_str!("commands/string-newer.txt"),
     include_str!("commands/transaction.txt"),
     include_str!("commands/unknown.txt"),
+    include_str!("commands/zset.txt"),
 ];
 
 /// The words of each kind of argument.

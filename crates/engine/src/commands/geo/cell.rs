@@ -122,10 +122,11 @@ impl Cell {
         spread(self.x) << 1 | spread(self.y)
     }
 
-    /// The cell so far to the east and to the north; the grid comes round.
+    /// The cell so far to the east and to the north; the grid comes round. What lies on the very edge is in a part of its
+    /// own, which nobody is beside.
     pub(super) fn beside(self, east: i32, north: i32) -> Self {
         let mask = (1u32 << self.steps) - 1;
-        let moved = |part: u32, by: i32| part.wrapping_add_signed(by) & mask;
+        let moved = |part: u32, by: i32| if by == 0 { part } else { part.wrapping_add_signed(by) & mask };
         Self { x: moved(self.x, east), y: moved(self.y, north), ..self }
     }
 

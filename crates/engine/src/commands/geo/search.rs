@@ -120,7 +120,7 @@ fn store(context: &mut Context<'_>, query: &Query<'_>, form: Form, target: usize
     members.sort_by(|one, other| one.score.total_cmp(&other.score).then_with(|| one.name.cmp(other.name)));
     let target = context.key(target);
     let event = if form == Form::Store { "geosearchstore" } else { "georadiusstore" };
-    context.store_members(&target, members.into_iter(), event);
+    context.store_members(&target, members.iter().copied(), event);
 }
 
 #[cfg(test)]

@@ -62,14 +62,19 @@ impl Context<'_> {
     pub(in crate::commands) fn store_members<'m>(
         &mut self,
         key: &Key<'_>,
-        members: impl ExactSizeIterator<Item = Scored<'m>>,
+        members: impl ExactSizeIterator<Item = Scored<'m>> + Clone,
         event: &str,
     ) {
         let (found, count) = (self.find(key), members.len());
         if count > 0 {
             let mut builder = Builder::new(Kind::SortedSet);
-            members.for_each(|member| builder.push_scored(member.name, member.score));
-            builder.name_by(&self.engine.settings.limits());
+            let limits = self.engine.settings.limits();
+            let longest = members.clone().map(|member| member.name.len()).max().unwrap_or(0);
+            let is_small = count <= limits.sorted_set.entries && longest <= limits.sorted_set.value;
+            // What is called a listpack keeps no sign of zero.
+            let kept = |score| if is_small { score + 0.0 } else { score };
+            members.for_each(|member| builder.push_scored(member.name, kept(member.score)));
+            builder.name_by(&limits);
             self.put(key, found, builder.packed(), None);
             self.notify(Class::SORTED_SET, event, key);
         } else if let Some(place) = found {
