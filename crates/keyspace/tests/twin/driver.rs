@@ -256,6 +256,7 @@ impl Driver {
             Data::String(bytes, naming) => Packed::named_string(bytes, *naming),
             Data::List(items) => {
                 items.iter().for_each(|item| builder.push_item(item));
+                builder.name_by(&Limits { list: items::LIMIT, ..Limits::default() });
                 builder.packed()
             }
             Data::Set(members, name) => {

@@ -7,7 +7,7 @@ use keyspace::{ItemDigits, ListEnd, ListLimit};
 use super::*;
 
 /// Small enough for lists of either shape to have either name.
-const LIMIT: ListLimit = ListLimit(20);
+pub(super) const LIMIT: ListLimit = ListLimit(20);
 
 impl Driver {
     /// Strings of all lengths, and integers; few of them differ, so that some are there more than once.
