@@ -315,7 +315,7 @@ mod tests {
         assert_eq!(set("dir", "/", false), Err(SetError::Protected));
         assert!(set("dir", "/", true).is_ok());
         assert_eq!(set("nonsense", "3", true), Err(SetError::Unknown));
-        assert!(matches!(set("tls-port", "7001", true), Err(SetError::Invalid(_))));
+        assert!(matches!(set("tls-auth-clients-user", "URI", true), Err(SetError::Invalid(_))));
         assert_eq!(set("replicaof", "127.0.0.1 7000", true), Err(SetError::Immutable));
         assert_eq!(set("slaveof", "127.0.0.1 7000", true), Err(SetError::Immutable));
     }

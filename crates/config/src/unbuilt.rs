@@ -180,11 +180,11 @@ mod tests {
     #[test]
     fn what_has_no_effect_is_named_once_in_one_line() {
         let config = Config::default();
-        for (name, value) in [("busy-reply-threshold", "9"), ("mptcp", "yes"), ("dynamic-hz", "no")] {
+        for (name, value) in [("proc-title-template", "x"), ("mptcp", "yes"), ("dynamic-hz", "no")] {
             config.load(name, &[value.to_owned()]).unwrap();
         }
         let expected =
-            "The configuration sets what has no effect in this version: busy-reply-threshold, mptcp";
+            "The configuration sets what has no effect in this version: mptcp, proc-title-template";
         assert_eq!(warnings(&config), [expected]);
         assert_eq!(notes(&config), ["'dynamic-hz' changes nothing: timers fire when they are due"]);
     }

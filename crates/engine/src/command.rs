@@ -397,7 +397,7 @@ impl Command {
     /// With these flags, too.
     #[must_use]
     pub const fn flags(mut self, flags: Flags) -> Self {
-        self.flags = flags;
+        self.flags = self.flags.union(flags);
         self
     }
 

@@ -129,6 +129,23 @@ fn it_is_switched_on_and_off_while_clients_write() {
     assert_kept(&node, &acknowledged, "switched on");
 }
 
+/// It was switched on a moment ago: its first base is not there yet, and its increments are nothing without that.
+#[test]
+fn a_server_that_stops_finishes_its_first_base() {
+    for round in 0..5 {
+        let mut node = Node::start(&Program::redoubt(), "--save  --appendonly no --enable-debug-command yes");
+        node.run("DEBUG POPULATE 20000").expect_ok();
+        node.run("CONFIG SET appendonly yes").expect_ok();
+        node.run(&format!("SET last {round}")).expect_ok();
+        assert!(node.terminate().success());
+        node.add_options("--appendonly yes");
+        node.launch();
+        is_loaded(&node);
+        assert_eq!(node.run("DBSIZE"), Value::Int(20_001));
+        assert_eq!(node.run("GET last").text(), round.to_string());
+    }
+}
+
 /// A disk that is full is a limit of a file's length here.
 #[test]
 fn while_the_file_cannot_be_written_nothing_is_acknowledged_and_then_all_goes_on() {

@@ -26,7 +26,7 @@ fn what_does_not_fit_is_refused_at_the_moment_it_comes() {
     let stored = replies.iter().filter(|reply| !is_oom(reply)).count();
     // A value lies in the buffer that it came in while it is decided.
     assert!((2..=4).contains(&stored), "{stored} values of 20 MB under a limit of 100");
-    assert!(replies[stored..].iter().all(is_oom));
+    assert!(replies[stored..].iter().all(is_oom), "{stored}: {replies:?}");
     assert!(number(&node, "memory", "used_memory") <= 100 * MB);
     assert_eq!(connection.run("DEL k0"), Value::Int(1));
     assert_eq!(connection.run("SET small x"), Value::Simple("OK".to_owned()), "there is room again at once");

@@ -108,13 +108,26 @@ fn read_words(listed: &str) -> Vec<Vec<u8>> {
     let mut rest = listed.trim();
     while !rest.is_empty() {
         let (word, behind) = match rest.strip_prefix('"') {
-            Some(quoted) => quoted.split_once('"').expect("quotes come in pairs"),
+            Some(quoted) => {
+                let end = end_of_quote(quoted).expect("quotes come in pairs");
+                (&quoted[..end], &quoted[end + 1..])
+            }
             None => rest.split_once(' ').unwrap_or((rest, "")),
         };
         words.push(unescape(word));
         rest = behind.trim_start();
     }
     words
+}
+
+/// Where the quote is that closes a word: the first that no backslash stands before.
+fn end_of_quote(quoted: &str) -> Option<usize> {
+    let mut escaped = false;
+    quoted.bytes().position(|byte| {
+        let closes = byte == b'"' && !escaped;
+        escaped = byte == b'\\' && !escaped;
+        closes
+    })
 }
 
 fn unescape(word: &str) -> Vec<u8> {
@@ -212,8 +225,8 @@ mod tests {
 
     #[test]
     fn words_are_read_with_their_quotes_and_escapes() {
-        let words: [&[u8]; 5] = [b"a", b"", b"b c", b"\x00\xff\r\n", b"\\a"];
-        assert_eq!(read_words(r#"a "" "b c" "\x00\xff\r\n" "\\a""#), words);
+        let words: [&[u8]; 6] = [b"a", b"", b"b c", b"\x00\xff\r\n", b"\\a", b"\"q\""];
+        assert_eq!(read_words(r#"a "" "b c" "\x00\xff\r\n" "\\a" "\"q\"""#), words);
     }
 
     #[test]

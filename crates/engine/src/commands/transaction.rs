@@ -116,7 +116,9 @@ mod tests {
             taken
         };
         time(5000);
-        let (few, many) = (time(5000), time(80_000));
+        // The best of several: a machine that is busy makes some slow.
+        let mut best = |keys| (0..5).map(|_| time(keys)).min().expect("several");
+        let (few, many) = (best(5000), best(80_000));
         assert!(many < few * 100, "{few:?}, then {many:?}");
     }
 

@@ -502,7 +502,7 @@ pub(crate) fn finish(durability: &Durability, at_end: AtEnd) -> Result<(), SaveE
         let mut standing = durability.saving.standing.lock();
         durability.saving.ended.wait_while(&mut standing, |standing| standing.running.is_some());
         drop(standing);
-        durability.append_only.finish().map_err(|error| SaveError::Failed(anyhow::anyhow!("{error}")))?;
+        append_only::finish(durability).map_err(|error| SaveError::Failed(anyhow::anyhow!("{error}")))?;
         // Half of a file is no data to save.
         if !wanted || durability.engine.settings.gate().contains(Gate::LOADING) {
             return Ok(());

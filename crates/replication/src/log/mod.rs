@@ -16,13 +16,16 @@ mod chunks;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use slot_routing::ReplOffset;
 
 use crate::authority::{Authority, Generation, Mode};
 use crate::id::ReplId;
 use chunks::Chunks;
+
+/// How far behind the end a cursor of this node's own may fall.
+const OWN_BOUND: u64 = 1 << 30;
 
 /// A place in a history.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -80,6 +83,8 @@ pub struct Log {
     /// How far behind the end a cursor may fall before it is given up; zero for no bound.
     cursor_bound: u64,
     cursors: BTreeMap<CursorId, ReplOffset>,
+    /// The cursors of this node itself: their bound is another.
+    own: BTreeSet<CursorId>,
     /// A cursor fell off since somebody asked.
     fell_off: bool,
     next_cursor: u64,
@@ -100,6 +105,7 @@ impl Log {
             capacity,
             cursor_bound: 0,
             cursors: BTreeMap::new(),
+            own: BTreeSet::new(),
             fell_off: false,
             next_cursor: 0,
             db: None,
@@ -208,6 +214,7 @@ impl Log {
     pub fn close(&mut self) {
         self.kept = None;
         self.cursors.clear();
+        self.own.clear();
     }
 
     /// Appends commands of this node's own in wire form that ran in database `db`; returns where they end. While
@@ -265,11 +272,10 @@ impl Log {
         if from <= kept.start() {
             return;
         }
-        let bound = match self.cursor_bound {
-            0 => 0,
-            bound => self.end.0.saturating_sub(bound.max(self.capacity)),
-        };
-        for position in self.cursors.values() {
+        let least = |bound: u64| self.end.0.saturating_sub(bound.max(self.capacity));
+        let bound = if self.cursor_bound == 0 { 0 } else { least(self.cursor_bound) };
+        for (cursor, position) in &self.cursors {
+            let bound = if self.own.contains(cursor) { least(OWN_BOUND) } else { bound };
             from = from.min(position.0.max(bound));
         }
         let start = kept.start();
@@ -312,6 +318,14 @@ impl Log {
         cursor
     }
 
+    /// A cursor of this node itself (its append-only file). It may be behind by more than a replica's, since what falls
+    /// off is a part of this node's memory that nobody else has.
+    pub fn add_own_cursor(&mut self, at: ReplOffset) -> CursorId {
+        let cursor = self.add_cursor(at);
+        self.own.insert(cursor);
+        cursor
+    }
+
     /// Moves a cursor; what it leaves behind is let go of.
     pub fn move_cursor(&mut self, cursor: CursorId, to: ReplOffset) {
         if let Some(position) = self.cursors.get_mut(&cursor) {
@@ -323,6 +337,7 @@ impl Log {
     /// Forgets a cursor. Removing twice does no harm.
     pub fn remove_cursor(&mut self, cursor: CursorId) {
         self.cursors.remove(&cursor);
+        self.own.remove(&cursor);
         self.trim();
     }
 
@@ -364,6 +379,7 @@ impl Log {
         self.end = position.offset;
         self.kept = Some(Chunks::new(position.offset.0));
         self.cursors.clear();
+        self.own.clear();
         self.db = None;
     }
 

@@ -32,10 +32,14 @@ use files::Files;
 use writer::Writer;
 
 pub(crate) use loading::{load, position_of};
-pub(crate) use rewriting::{rewrite_in_background, rewrite_now, watch};
+pub(crate) use rewriting::{finish, rewrite_in_background, rewrite_now, watch};
 
 /// How long somebody waits for the writer at a time before looking again whether it is still there.
 const LOOK: Duration = Duration::from_millis(100);
+
+/// With so many bytes that are not written yet, replies to writes wait until they are, whatever `appendfsync` says; with
+/// a quarter of that they do no longer.
+const MOST_BEHIND: u64 = 64 << 20;
 
 /// `appendfsync`
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -155,8 +159,21 @@ impl AppendOnly {
 
     /// The configuration may have changed.
     pub(crate) fn configure(&self) {
-        self.commit_point.require(self.is_on() && self.policy() == Policy::Always);
+        self.settle_replies();
         self.asked.notify_one();
+    }
+
+    /// Has replies to writes wait, or not: always under `always`, and while the disk cannot keep up. Who is far behind
+    /// would fall off the log, and the file end there.
+    fn settle_replies(&self) {
+        let behind = self.is_on().then(|| {
+            let end = self.log.lock().position().offset;
+            let progress = self.progress.lock();
+            if progress.lost { 0 } else { end.0.saturating_sub(progress.written.0) }
+        });
+        let most = if self.commit_point.is_required() { MOST_BEHIND / 4 } else { MOST_BEHIND };
+        let waits = behind.is_some_and(|behind| self.policy() == Policy::Always || behind > most);
+        self.commit_point.require(waits);
     }
 
     fn policy(&self) -> Policy {
@@ -217,11 +234,16 @@ impl AppendOnly {
         self.engine.settings.set_gate(Gate::AOF_FAILED, false);
     }
 
+    /// Whether its files, and what is to be written yet, are all of the data.
+    fn is_whole(&self) -> bool {
+        !self.progress.lock().lost && self.files.lock().as_ref().is_none_or(Files::is_whole)
+    }
+
     /// Brings all that is in the log to the disk. An error says that this is not possible.
-    pub(crate) fn finish(&self) -> Result<(), String> {
+    fn flush(&self) -> Result<(), String> {
         let end = self.log.lock().position().offset;
         let mut progress = self.progress.lock();
-        if !progress.running || progress.lost {
+        if !progress.running {
             return Ok(());
         }
         drop(progress);
@@ -249,7 +271,7 @@ impl AppendOnly {
     /// selected.
     fn switch_at_cut(&self, log: &mut Log, db: Option<u16>) {
         let position = log.position();
-        let (cursor, anchor) = (log.add_cursor(position.offset), log.add_cursor(position.offset));
+        let (cursor, anchor) = (log.add_own_cursor(position.offset), log.add_own_cursor(position.offset));
         let switch = Switch { at: position.offset, history: position.id, cursor, anchor, db };
         if let Some(before) = self.switch.lock().replace(switch) {
             log.remove_cursor(before.cursor);

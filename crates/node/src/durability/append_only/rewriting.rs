@@ -71,6 +71,7 @@ impl AppendOnly {
 pub(crate) async fn watch(durability: Arc<Durability>) {
     loop {
         tokio::time::sleep(LOOK_PERIOD).await;
+        durability.append_only.settle_replies();
         if durability.append_only.is_rewrite_due()
             && let Err(error) = rewrite_in_background(&durability)
         {
@@ -102,6 +103,20 @@ pub(crate) fn rewrite_now(durability: &Durability) -> Result<(), RewriteError> {
     Ok(carry_out(durability)?)
 }
 
+/// Brings all data to the disk, when nothing is written any more: by another base, if what there is of the file is not
+/// all. An error says that this is not possible.
+pub(crate) fn finish(durability: &Durability) -> Result<(), String> {
+    let shared = &durability.append_only;
+    while shared.is_on() && !shared.is_whole() {
+        match rewrite_now(durability) {
+            Ok(()) => {}
+            Err(RewriteError::Running) => std::thread::sleep(LOOK_PERIOD),
+            Err(error) => return Err(error.to_string()),
+        }
+    }
+    shared.flush()
+}
+
 fn begin(shared: &AppendOnly) -> Result<(), RewriteError> {
     let mut rewrites = shared.rewrites.lock();
     if rewrites.running.is_some() {
@@ -120,7 +135,7 @@ fn carry_out(durability: &Durability) -> anyhow::Result<()> {
 }
 
 fn end(shared: &AppendOnly, ok: bool) {
-    let needed = shared.progress.lock().lost || !shared.has_base();
+    let needed = !shared.is_whole();
     let mut rewrites = shared.rewrites.lock();
     rewrites.last_took = rewrites.running.take().map(|since| time::instant().since(since));
     rewrites.last_ok = ok;
@@ -130,13 +145,6 @@ fn end(shared: &AppendOnly, ok: bool) {
     } else {
         rewrites.failed_in_a_row += 1;
         rewrites.scheduled |= needed;
-    }
-}
-
-impl AppendOnly {
-    /// Whether a base is there: without one the increments are not the data.
-    fn has_base(&self) -> bool {
-        self.files.lock().as_ref().is_none_or(Files::is_whole)
     }
 }
 

@@ -314,7 +314,7 @@ impl Reading {
     fn begin(shared: &AppendOnly) -> Self {
         let mut log = shared.log.lock();
         let at = log.position().offset;
-        let (cursor, anchor) = (log.add_cursor(at), log.add_cursor(at));
+        let (cursor, anchor) = (log.add_own_cursor(at), log.add_own_cursor(at));
         let mark = Mark { at, history: None, whole: true };
         Self { cursor, anchor, taken: mark, synced: mark }
     }
