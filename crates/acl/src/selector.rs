@@ -164,7 +164,8 @@ impl Selector {
 
     /// Whether it opens every key to reading.
     pub(crate) fn opens_all_keys(&self) -> bool {
-        self.keys == Patterns::All
+        let Patterns::Some(patterns) = &self.keys else { return true };
+        patterns.iter().any(|known| known.need.read && known.pattern == b"*")
     }
 
     /// Applies one rule; `None` if it is none about commands, keys, channels or databases.

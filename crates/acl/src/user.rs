@@ -150,10 +150,10 @@ impl User {
         self.selectors().any(Selector::admits_all)
     }
 
-    /// Whether the user may read every key there is.
+    /// Whether the user may read every key there is by this request.
     #[must_use]
-    pub fn may_read_all(&self) -> bool {
-        self.selectors().any(Selector::opens_all_keys)
+    pub fn may_read_all(&self, request: &Request<'_>) -> bool {
+        self.selectors().any(|selector| selector.opens_all_keys() && selector.check(request).is_ok())
     }
 
     /// Whether anybody can log in as the user.

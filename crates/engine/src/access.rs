@@ -392,10 +392,10 @@ impl Session {
         self.user = Some(user);
     }
 
-    /// Whether the client may read every key there is (SORT with BY or GET of a pattern).
-    #[must_use]
-    pub fn may_read_all_keys(&self) -> bool {
-        self.unrestricted || self.user.as_ref().is_none_or(|user| user.may_read_all())
+    /// Whether the client may read every key there is by this command (SORT with BY or GET of a pattern).
+    pub(crate) fn may_read_all_keys(&self, entry: &Registered, args: Args<'_>) -> bool {
+        let may = |user: &Arc<User>| user.may_read_all(&subject(entry, args, self.db));
+        self.unrestricted || self.user.as_ref().is_none_or(may)
     }
 }
 

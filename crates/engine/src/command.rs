@@ -173,6 +173,8 @@ pub enum Reach {
     EachSlot,
     /// All, locked before it runs.
     AllSlots,
+    /// Those of its keys, and of keys that it names by patterns while it runs.
+    Patterns,
     /// That of its first argument, though that is no key: so that what it logs has its place in the log's
     /// order. Only where the log has it, which is without cluster mode.
     FirstArgument,
@@ -482,6 +484,18 @@ impl Command {
     pub const fn all_slots(mut self) -> Self {
         self.reach = Reach::AllSlots;
         self
+    }
+
+    /// Works on keys that patterns among its words name.
+    #[must_use]
+    pub const fn patterns(mut self) -> Self {
+        self.reach = Reach::Patterns;
+        self
+    }
+
+    /// Whether words of a request are patterns that name keys while it runs.
+    pub(crate) fn names_keys_later(&self, args: Args<'_>) -> bool {
+        self.reach == Reach::Patterns && args.iter().skip(2).any(|word| word.contains(&b'*'))
     }
 
     /// Runs what was queued.

@@ -21,6 +21,7 @@ pub(crate) mod sentinel;
 mod server;
 mod set;
 mod shell;
+mod sort;
 mod sorted_set;
 mod stream;
 mod string;
@@ -57,6 +58,7 @@ pub(crate) const TABLE: &[&[Command]] = &[
     server::MODULE,
     set::COMMANDS,
     shell::COMMANDS,
+    sort::COMMANDS,
     stream::COMMANDS,
     string::COMMANDS,
     transaction::COMMANDS,

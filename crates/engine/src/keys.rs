@@ -46,6 +46,17 @@ pub enum Begin {
         /// Where the search for it begins; negative from the end.
         from: i8,
     },
+    /// After this word where it is an option, the last time that it is one; looked for from argument `from` on.
+    Option {
+        /// The word.
+        word: &'static str,
+        /// Where options begin.
+        from: u8,
+        /// Other options, and how many arguments belong to each.
+        others: &'static [(&'static str, u8)],
+    },
+    /// That is not known before the command runs.
+    Unknown,
 }
 
 /// Which of the arguments from there on are keys.
@@ -145,6 +156,8 @@ impl KeySpec {
 
     fn begin(&self, least: usize, args: Args<'_>) -> Option<usize> {
         match self.begin {
+            Begin::Unknown => None,
+            Begin::Option { word, from, others } => behind_option(word, usize::from(from), others, args),
             Begin::Index(index) => Some(usize::from(index)),
             Begin::Keyword { word, from } => {
                 let is_word = |index: &usize| args[*index].eq_ignore_ascii_case(word.as_bytes());
@@ -158,6 +171,22 @@ impl KeySpec {
             }
         }
     }
+}
+
+/// What follows an option.
+fn behind_option(word: &str, from: usize, others: &[(&str, u8)], args: Args<'_>) -> Option<usize> {
+    let (mut found, mut index) = (None, from);
+    while index < args.len() {
+        let is = |name: &str| args[index].eq_ignore_ascii_case(name.as_bytes());
+        if is(word) {
+            index += 1;
+            found = Some(index);
+        } else if let Some((_, arguments)) = others.iter().find(|(name, _)| is(name)) {
+            index += usize::from(*arguments);
+        }
+        index += 1;
+    }
+    found
 }
 
 #[cfg(test)]
@@ -184,6 +213,11 @@ mod tests {
             find: Find::Range { last: -1, step: 1, limit: 0 },
             flags: KeyFlags::RW,
         };
+        let stored = KeySpec {
+            begin: Begin::Option { word: "store", from: 2, others: &[("by", 1), ("get", 1), ("limit", 2)] },
+            find: Find::Range { last: 0, step: 1, limit: 0 },
+            flags: KeyFlags::OW,
+        };
         let table: &[(KeySpec, &str, &[usize])] = &[
             (range(0, 1), "get a", &[1]),
             (range(-1, 1), "del a b c", &[1, 2, 3]),
@@ -199,6 +233,10 @@ mod tests {
             (numkeys, "msetex x a b", &[]),
             (migrate, "migrate h 1 nokey 0 9 keys a b", &[7, 8]),
             (migrate, "migrate h 1 k 0 9", &[]),
+            (stored, "sort k by store get store store d", &[7]),
+            (stored, "sort k store d limit store 1 STORE e", &[8]),
+            (stored, "sort k store", &[]),
+            (stored, "sort k by store", &[]),
         ];
         for (spec, line, expected) in table {
             let request: Request = line.split(' ').collect();

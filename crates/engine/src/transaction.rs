@@ -46,6 +46,11 @@ impl Transaction {
         self.queue.iter().any(|(entry, _)| through_them(entry.command.reach))
     }
 
+    /// Whether a command in it names keys while it runs.
+    pub(crate) fn names_keys_later(&self) -> bool {
+        self.queue.iter().any(|(entry, request)| entry.command.names_keys_later(request.args()))
+    }
+
     pub(crate) fn has_keys(&self) -> bool {
         self.queue.iter().any(|(entry, _)| !entry.command.keys.is_empty())
     }

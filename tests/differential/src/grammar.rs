@@ -45,6 +45,7 @@ const TABLES: &[&str] = &[
     include_str!("commands/scripting.txt"),
     include_str!("commands/server.txt"),
     include_str!("commands/set.txt"),
+    include_str!("commands/sort.txt"),
     include_str!("commands/stream.txt"),
     include_str!("commands/string.txt"),
     include_str!("commands/string-newer.txt"),

@@ -48,6 +48,8 @@ pub struct Context<'a> {
     pub(in crate::dispatch) may_begin_again: bool,
     /// Whether the command is one of several that are run together: none of them waits.
     pub(in crate::dispatch) is_one_of_many: bool,
+    /// Whether a script calls the command.
+    pub(in crate::dispatch) is_called_by_script: bool,
     /// How a key is that is used now, unless it matters how often (LFU).
     used_now: Usage,
 }
@@ -81,6 +83,7 @@ impl<'a> Context<'a> {
             turn: None,
             may_begin_again: true,
             is_one_of_many: false,
+            is_called_by_script: false,
             used_now: Usage::lru(now),
         }
     }
@@ -227,6 +230,16 @@ impl<'a> Context<'a> {
     /// Whether the command may wait for its keys.
     pub fn may_wait(&self) -> bool {
         !self.is_one_of_many && self.session.may_wait()
+    }
+
+    /// Whether a script calls the command: what it sees must not depend on how values lie in memory.
+    pub fn is_called_by_script(&self) -> bool {
+        self.is_called_by_script
+    }
+
+    /// Whether the client may read every key there is by this command.
+    pub(crate) fn may_read_all_keys(&self) -> bool {
+        self.session.may_read_all_keys(self.engine.registry.all()[self.index], self.args)
     }
 
     /// Whether the command holds every slot.

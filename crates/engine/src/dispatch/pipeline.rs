@@ -57,6 +57,7 @@ impl<'a> Pipeline<'a> {
             self.hold_slots();
         }
         self.context.slots.release();
+        self.context.turn = None;
     }
 
     fn hold_slots(&mut self) {

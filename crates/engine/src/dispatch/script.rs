@@ -339,10 +339,15 @@ impl Reached<'_, '_> {
         Ok(())
     }
 
+    /// Whether the call comes to keys that nobody knows beforehand. In a cluster they are in its keys' slot.
+    fn names_keys_later(&self, entry: &Registered, args: Args<'_>) -> bool {
+        self.context.engine.topology.is_none() && entry.command.names_keys_later(args)
+    }
+
     /// The slots that a call works on, locked; an empty list for one that goes through all of them.
     fn hold(&mut self, entry: &Registered, args: Args<'_>) -> Result<SmallVec<[Slot; 4]>, Denied> {
         match entry.command.reach {
-            Reach::Keys => {
+            Reach::Keys | Reach::Patterns if !self.names_keys_later(entry, args) => {
                 let slots = self.context.engine.slots_of(entry, args);
                 if !slots.iter().all(|slot| self.context.slots.has(*slot)) {
                     self.go_beyond(&slots)?;
@@ -351,7 +356,8 @@ impl Reached<'_, '_> {
             }
             // Its place in the log's order is the script's.
             Reach::FirstArgument => Ok(SmallVec::new()),
-            Reach::EachSlot | Reach::AllSlots => {
+            // A pattern may name a key of any slot.
+            Reach::Keys | Reach::Patterns | Reach::EachSlot | Reach::AllSlots => {
                 if !self.context.holds_all {
                     let all: Vec<Slot> = Slot::all().collect();
                     self.go_beyond(&all)?;
@@ -467,11 +473,12 @@ impl Reached<'_, '_> {
         }
         let lent: LockedSlots<'_> = match entry.command.reach {
             Reach::EachSlot | Reach::AllSlots => outer.slots.lend_all(),
-            Reach::Keys | Reach::FirstArgument => outer.slots.lend(slots),
+            Reach::Patterns if slots.is_empty() => outer.slots.lend_all(),
+            Reach::Keys | Reach::Patterns | Reach::FirstArgument => outer.slots.lend(slots),
         };
         let reply = Writer::new(&mut self.reply, protocol);
         let mut context = Context::new(engine, outer.worker, outer.session, outer.now, reply);
-        context.slots = lent;
+        (context.slots, context.is_called_by_script) = (lent, true);
         let db = context.session.db;
         if db != self.logged_db {
             self.logged_db = db;

@@ -86,6 +86,10 @@ impl Engine {
             None => {
                 pipeline.ahead.clear();
                 pipeline.settle();
+                if self.topology.is_none() && entry.command.names_keys_later(request.args) {
+                    pipeline.context.slots.release();
+                    pipeline.context.turn = Some(self.keyspace.script_turn());
+                }
                 if matches!(entry.command.run, Run::Script(_)) {
                     self.lock_script(&mut pipeline.context, entry, request.args)?
                 } else {

@@ -221,7 +221,8 @@ impl Engine {
             return Err(CommandError::CrossSlot);
         }
         let routed = slots.first().copied();
-        let mut locked = if transaction.holds_all() {
+        let goes_beyond = self.topology.is_none() && transaction.names_keys_later();
+        let mut locked = if transaction.holds_all() || goes_beyond {
             LockedSlots::all(&self.keyspace.script_turn())
         } else {
             slots.extend(session.watching.keys.keys().map(|watched| Slot::of_key(&watched.key)));

@@ -25,7 +25,7 @@ impl Context<'_> {
     }
 
     /// Fields that expire up to then are nobody's. For a master's command, none: it has decided already.
-    pub(super) fn fields_now(&self) -> Millis {
+    pub(in crate::commands) fn fields_now(&self) -> Millis {
         if self.session.origin == Origin::Master { Millis(i64::MIN) } else { self.now }
     }
 

@@ -178,7 +178,9 @@ fn describe_spec(reply: &mut Writer<'_>, spec: &KeySpec) {
     reply.bulk(b"flags");
     names(reply, KEY_FLAGS, "", |flag| spec.flags.contains(flag), &[]);
     reply.bulk(b"begin_search");
+    let is_unknown = matches!(spec.begin, Begin::Option { .. } | Begin::Unknown);
     match spec.begin {
+        Begin::Option { .. } | Begin::Unknown => typed(reply, "unknown", 0),
         Begin::Index(index) => {
             typed(reply, "index", 1);
             number(reply, "index", index.into());
@@ -191,6 +193,9 @@ fn describe_spec(reply: &mut Writer<'_>, spec: &KeySpec) {
         }
     }
     reply.bulk(b"find_keys");
+    if is_unknown {
+        return typed(reply, "unknown", 0);
+    }
     match spec.find {
         Find::Range { last, step, limit } => {
             typed(reply, "range", 3);

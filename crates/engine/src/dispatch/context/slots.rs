@@ -5,6 +5,7 @@ use keyspace::{Found, SlotData, Table};
 use slot_routing::Slot;
 
 use super::Context;
+use crate::error::CommandError;
 
 impl Context<'_> {
     /// Visits every slot in rising order, each locked only while it is visited unless the command holds
@@ -22,6 +23,19 @@ impl Context<'_> {
         } else {
             visit(&mut self.engine.keyspace.lock(slot))
         }
+    }
+
+    /// Locks a slot of a key that the command did not name beforehand ([`crate::command::Reach::Patterns`]).
+    ///
+    /// # Errors
+    /// The command has no right to wait for it.
+    pub(crate) fn reach(&mut self, slot: Slot) -> Result<(), CommandError> {
+        if self.slots.has(slot) {
+            return Ok(());
+        }
+        let turn = self.turn.as_ref().ok_or(CommandError::CrossSlot)?;
+        self.slots.add(turn, slot);
+        Ok(())
     }
 
     /// How many keys the client's database has in `slot`.
