@@ -460,6 +460,9 @@ local function world(own)
   return proxy, real, redis_real
 end
 
+-- What `redis` is in each library, by its environment.
+local redis_of = setmetatable({}, { __mode = "k" })
+
 -- The globals of a library: while it is loaded, and when its functions are called.
 local function library_world()
   local registered, loading = {}, true
@@ -533,7 +536,8 @@ local function library_world()
     register(type(first) == "number" and tostring(first) or first, second)
   end
 
-  local env, real = world(scripts_only)
+  local env, real, redis_real = world(scripts_only)
+  redis_of[env] = redis_real
   local at_run = real.redis
   local at_load = {}
   for name, value in pairs(redis) do
@@ -580,6 +584,7 @@ end
 
 local function run_function(host, env, callback, keys, args)
   current, active, depth = host, env, 0
+  redis_of[env].call = host
   return xpcall(function()
     return callback(keys, args)
   end, handler)

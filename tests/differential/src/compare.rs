@@ -91,7 +91,7 @@ fn closeness(command: &Command) -> Closeness {
         ("KEYS" | "HKEYS" | "HVALS", _) => Closeness::Unordered,
         ("SMEMBERS" | "SINTER" | "SUNION" | "SDIFF" | "SPOP", _) => Closeness::Unordered,
         ("HGETALL", _) => Closeness::Pairs,
-        ("HSCAN", _) => Closeness::ScanPairs,
+        ("HSCAN" | "ZSCAN", _) => Closeness::ScanPairs,
         ("HRANDFIELD" | "SRANDMEMBER", _) => Closeness::Count,
         ("CONFIG", "GET") => Closeness::Unordered,
         ("SCAN" | "SSCAN", _) => Closeness::Scan,

@@ -35,7 +35,7 @@ impl Point {
 
     /// The middle of the cell that a score stands for.
     pub(super) fn of_score(score: f64) -> Self {
-        let cell = Cell::of_bits(score as u64, STEPS);
+        let cell = Cell::of_bits(bits_of(score), STEPS);
         let ((west, east), (south, north)) = (cell.longitudes(), cell.latitudes());
         Self {
             longitude: ((west + east) / 2.0).clamp(LONGITUDES.0, LONGITUDES.1),
@@ -60,6 +60,16 @@ impl Point {
     }
 }
 
+/// The bits of a score, which need not be that of a place: as processors of today convert it, for Redis leaves it to them.
+fn bits_of(score: f64) -> u64 {
+    const HALF: f64 = (1u64 << 63) as f64;
+    match score {
+        score if score < HALF => (score as i64).cast_unsigned(),
+        score if score < 2.0 * HALF => score as u64,
+        _ => 0,
+    }
+}
+
 /// One cell after some steps: which from the west, and which from the south.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Cell {
@@ -76,7 +86,7 @@ fn part(degree: f64, range: Degrees, steps: u32) -> u32 {
 /// From where to where a part goes.
 fn range_of(part: u32, range: Degrees, steps: u32) -> Degrees {
     let (parts, width) = (f64::from(1u32 << steps), range.1 - range.0);
-    (range.0 + f64::from(part) / parts * width, range.0 + f64::from(part + 1) / parts * width)
+    (range.0 + f64::from(part) / parts * width, range.0 + (f64::from(part) + 1.0) / parts * width)
 }
 
 /// The bits of a number at the even places of another.
@@ -148,6 +158,19 @@ impl Cell {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A sorted set may have any scores; those that are no places are somewhere all the same, where Redis has them.
+    #[test]
+    fn any_score_is_a_place() {
+        for (score, hash) in [
+            (1e300, b"00bh0hbj200"),
+            (-5.0, b"bp05b5048p0"),
+            (f64::INFINITY, b"00bh0hbj200"),
+            (9e15, b"zz17vgpd8p0"),
+        ] {
+            assert_eq!(&Point::of_score(score).geohash(), hash, "{score}");
+        }
+    }
 
     #[test]
     fn bits_are_spread_and_gathered() {

@@ -82,7 +82,9 @@ pub(super) enum Expiry {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Options {
-    pub(super) expiry: Expiry,
+    expiry: Expiry,
+    /// Where the time stands, and in what it is counted.
+    time: Option<(usize, Unit, Base)>,
     /// The key must be there, or must not.
     pub(super) key: Option<bool>,
     /// All fields must be there, or none must.
@@ -96,10 +98,8 @@ impl Options {
         context: &Context<'a>,
         allowed: Words,
         width: usize,
-        name: &'static str,
     ) -> Result<(Self, Args<'a>), CommandError> {
         let mut options = Self::default();
-        let mut time = None;
         let mut index = 2;
         while let Some(word) = context.args.get(index) {
             let is = |name: &str, words: Words| {
@@ -108,9 +108,6 @@ impl Options {
             match () {
                 () if word.eq_ignore_ascii_case(b"fields") => {
                     let fields = fields_at(context, Some(index), width)?;
-                    if let Some((index, unit, base)) = time {
-                        options.expiry = Expiry::At(parse_time(context, index, unit, base, name)?);
-                    }
                     return Ok((options, fields));
                 }
                 () if is("nx", Words::CONDITIONS) => set_once(&mut options.key, false)?,
@@ -118,7 +115,7 @@ impl Options {
                 () if is("fnx", Words::CONDITIONS) => set_once(&mut options.fields, false)?,
                 () if is("fxx", Words::CONDITIONS) => set_once(&mut options.fields, true)?,
                 () => {
-                    if time.is_some() || options.expiry != Expiry::Unsaid {
+                    if options.time.is_some() || options.expiry != Expiry::Unsaid {
                         return Err(CommandError::Syntax);
                     }
                     match () {
@@ -128,7 +125,7 @@ impl Options {
                             let (unit, base) = time_word(word).ok_or(CommandError::Syntax)?;
                             index += 1;
                             context.args.get(index).ok_or(CommandError::Syntax)?;
-                            time = Some((index, unit, base));
+                            options.time = Some((index, unit, base));
                         }
                     }
                 }
@@ -136,6 +133,15 @@ impl Options {
             index += 1;
         }
         Err(NUMFIELDS)
+    }
+
+    /// What becomes of the fields' times. Asked once the key is what is wanted: only then is a time that makes no sense an
+    /// error, as in Valkey.
+    pub(super) fn expiry(&self, context: &Context<'_>, name: &'static str) -> Result<Expiry, CommandError> {
+        match self.time {
+            Some((index, unit, base)) => Ok(Expiry::At(parse_time(context, index, unit, base, name)?)),
+            None => Ok(self.expiry),
+        }
     }
 }
 

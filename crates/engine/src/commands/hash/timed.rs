@@ -27,14 +27,15 @@ pub(super) fn hgetdel(context: &mut Context<'_>) -> Result<(), CommandError> {
 
 /// HGETEX key [EX s | PX ms | EXAT s | PXAT ms | PERSIST] FIELDS numfields field [field ...]
 pub(super) fn hgetex(context: &mut Context<'_>) -> Result<(), CommandError> {
-    let (options, names) = Options::parse(context, Words::PERSIST, 1, "hgetex")?;
+    let (options, names) = Options::parse(context, Words::PERSIST, 1)?;
     let key = context.key(1);
     let found = context.find_hash(&key)?;
+    let wanted = options.expiry(context, "hgetex")?;
     context.reply.array(names.len());
     let mut change = Change::new(context, &key, found);
     for name in names.iter() {
         let Some(expiry) = change.context.reply_field(&key, change.place, name) else { continue };
-        match options.expiry {
+        match wanted {
             Expiry::At(at) => {
                 change.expire(name, at);
             }
@@ -51,13 +52,15 @@ pub(super) fn hgetex(context: &mut Context<'_>) -> Result<(), CommandError> {
 /// HSETEX key [NX | XX] [FNX | FXX] [EX s | PX ms | EXAT s | PXAT ms | KEEPTTL] FIELDS numfields field value
 /// [field value ...]
 pub(super) fn hsetex(context: &mut Context<'_>) -> Result<(), CommandError> {
-    let (options, pairs) = Options::parse(context, Words::KEEPTTL | Words::CONDITIONS, 2, "hsetex")?;
+    let (options, pairs) = Options::parse(context, Words::KEEPTTL | Words::CONDITIONS, 2)?;
     let (key, now) = (context.key(1), context.fields_now());
     let mut found = context.find_hash(&key)?;
     let lives = |context: &mut Context<'_>, name| {
         context.field(&key, found, name).is_some_and(|expiry| expiry.is_none_or(|expiry| expiry > now))
     };
-    let met = options.key.is_none_or(|wanted| found.is_some() == wanted)
+    let key_fits = options.key.is_none_or(|wanted| found.is_some() == wanted);
+    let wanted = if key_fits { options.expiry(context, "hsetex")? } else { Expiry::Unsaid };
+    let met = key_fits
         && options
             .fields
             .is_none_or(|wanted| pairs.iter().step_by(2).all(|name| lives(context, name) == wanted));
@@ -66,7 +69,7 @@ pub(super) fn hsetex(context: &mut Context<'_>) -> Result<(), CommandError> {
         return Ok(());
     }
     context.reply.integer(1);
-    if let Expiry::At(at) = options.expiry
+    if let Expiry::At(at) = wanted
         && at <= context.now
         && context.deletes_expired()
     {
@@ -87,7 +90,7 @@ pub(super) fn hsetex(context: &mut Context<'_>) -> Result<(), CommandError> {
     }
     for index in (0..pairs.len()).step_by(2) {
         let (name, value) = (&pairs[index], &pairs[index + 1]);
-        let expiry = match options.expiry {
+        let expiry = match wanted {
             Expiry::At(at) => Some(at),
             Expiry::Keep => context.field(&key, found, name).flatten().filter(|&expiry| expiry > now),
             Expiry::Unsaid | Expiry::Persist => None,
@@ -96,10 +99,10 @@ pub(super) fn hsetex(context: &mut Context<'_>) -> Result<(), CommandError> {
     }
     context.modified(&key);
     context.notify(Class::HASH, "hset", &key);
-    if matches!(options.expiry, Expiry::At(_)) {
+    if matches!(wanted, Expiry::At(_)) {
         context.notify(Class::HASH, "hexpire", &key);
     }
-    log_set(context, options.expiry, &pairs);
+    log_set(context, wanted, &pairs);
     Ok(())
 }
 

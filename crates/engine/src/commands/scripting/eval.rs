@@ -54,6 +54,10 @@ fn run_text(context: &mut Context<'_>, read_only: bool) -> Result<Outcome, Comma
 }
 
 fn run_known(context: &mut Context<'_>, read_only: bool) -> Result<Outcome, CommandError> {
+    // Before the number of keys, as in Redis: what is no hash names no script.
+    if sha_of(context.arg(1)).is_none() {
+        return Err(NO_SCRIPT);
+    }
     let keys = count_keys(context, CommandError::NotInteger)?;
     let what = match context.take_found() {
         Some(found) => found,

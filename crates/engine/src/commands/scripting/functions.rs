@@ -8,7 +8,7 @@ use scripting::{Library, Restore};
 use super::script::{is_flush_option, kill_one};
 use crate::commands::help::reply_help;
 use crate::context::Context;
-use crate::error::CommandError;
+use crate::error::{CommandError, until_nul};
 
 pub(super) fn load(context: &mut Context<'_>) -> Result<(), CommandError> {
     let (code, options) = (context.args.len() - 1, 2..context.args.len() - 1);
@@ -16,7 +16,7 @@ pub(super) fn load(context: &mut Context<'_>) -> Result<(), CommandError> {
     for index in options {
         let word = context.arg(index);
         if !word.eq_ignore_ascii_case(b"replace") {
-            let shown = String::from_utf8_lossy(word);
+            let shown = String::from_utf8_lossy(until_nul(word));
             return Err(CommandError::Text(format!("ERR Unknown option given: {shown}").into()));
         }
         replace = true;

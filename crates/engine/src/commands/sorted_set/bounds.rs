@@ -5,7 +5,7 @@ use std::ops::Range;
 use keyspace::{Between, SortedSetRef};
 
 use crate::context::Context;
-use crate::error::CommandError;
+use crate::error::{CommandError, until_nul};
 
 /// One end of a range of scores.
 #[derive(Debug, Clone, Copy)]
@@ -92,7 +92,7 @@ impl<'a> Bounds<'a> {
         let (low, high) = (context.arg(min), context.arg(max));
         match by {
             By::Rank => Ok(Self::Ranks(context.integer(min)?, context.integer(max)?)),
-            By::Score => match (ScoreEnd::parse(low), ScoreEnd::parse(high)) {
+            By::Score => match (ScoreEnd::parse(until_nul(low)), ScoreEnd::parse(until_nul(high))) {
                 (Some(low), Some(high)) => Ok(Self::Scores(low, high)),
                 _ => Err(CommandError::text("ERR min or max is not a float")),
             },
