@@ -165,7 +165,11 @@ fn setuser(users: &mut Users, user: &[u8], rules: &[&[u8]], reply: &mut Writer<'
 }
 
 fn dryrun(users: &Users, host: &impl Host, user: &[u8], request: Args<'_>, reply: &mut Writer<'_>) {
-    let shown = |bytes: &[u8]| String::from_utf8_lossy(&bytes[..bytes.len().min(128)]).into_owned();
+    // As a text of C: up to a NUL.
+    let shown = |bytes: &[u8]| {
+        let text = bytes.split(|byte| *byte == 0).next().unwrap_or_default();
+        String::from_utf8_lossy(&text[..text.len().min(128)]).into_owned()
+    };
     let Some(user) = users.find(user) else {
         return reply.error(&format!("ERR User '{}' not found", shown(user)));
     };
