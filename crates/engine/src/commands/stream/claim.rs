@@ -201,10 +201,8 @@ impl Searching {
         let (mut count, mut only_ids, mut index) = (COUNT, false, 6);
         while let Some(word) = context.args.get(index) {
             if word.eq_ignore_ascii_case(b"count") && index + 1 < context.args.len() {
-                count = context.integer(index + 1)?;
-                if !(1..=MOST).contains(&count) {
-                    return Err(TOO_FEW);
-                }
+                let number = context.integer(index + 1).ok().filter(|count| (1..=MOST).contains(count));
+                count = number.ok_or(TOO_FEW)?;
                 index += 2;
             } else if word.eq_ignore_ascii_case(b"justid") {
                 only_ids = true;

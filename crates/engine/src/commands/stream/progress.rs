@@ -5,11 +5,13 @@
 
 use std::cmp::Ordering;
 
-use keyspace::{Group, Head, Stream, StreamId};
+use keyspace::{Group, Stream, StreamId};
 
-/// Whether an entry from this id on was deleted.
-fn has_gaps(head: Head, from: StreamId) -> bool {
-    head.len > 0 && head.max_deleted != StreamId::MIN && from <= head.max_deleted
+/// Whether an entry from this id on was deleted, and is not before all that are there.
+fn has_gaps(stream: &Stream, from: StreamId) -> bool {
+    let head = stream.head();
+    let deleted = head.len > 0 && head.max_deleted != StreamId::MIN && from <= head.max_deleted;
+    deleted && stream.first_id() <= head.max_deleted
 }
 
 /// How many entries were added up to this id, if that can be told.
@@ -44,7 +46,7 @@ pub(super) fn lag(stream: &Stream, group: &Group) -> Option<i64> {
     if head.added == 0 {
         return Some(0);
     }
-    let known = group.read.filter(|_| !has_gaps(head, group.last));
+    let known = group.read.filter(|_| !has_gaps(stream, group.last));
     let read = known.or_else(|| added_up_to(stream, group.last))?;
     Some(head.added.wrapping_sub(read) as i64)
 }
@@ -52,7 +54,7 @@ pub(super) fn lag(stream: &Stream, group: &Group) -> Option<i64> {
 /// How many entries a group has read when it comes to the entry `id`.
 pub(super) fn read_with(stream: &Stream, before: Option<u64>, id: StreamId) -> Option<u64> {
     match before {
-        Some(read) if !has_gaps(stream.head(), id) => Some(read.wrapping_add(1)),
+        Some(read) if !has_gaps(stream, id) => Some(read.wrapping_add(1)),
         before if stream.head().added == 0 => before,
         _ => added_up_to(stream, id),
     }

@@ -135,6 +135,7 @@ fn what_is_pending_for_long_is_claimed() {
         ("xreadgroup group g alice streams s >", "*1|*2|$1|s|*1|*2|$3|2-0|*2|$1|a|$1|2"),
         ("xpending s g idle 100 - + 10", "*1|*4|$3|1-0|$5|alice|:100|:1"),
         ("xclaim s g bob 100 1 2", "*1|*2|$3|1-0|*2|$1|a|$1|1"),
+        ("xautoclaim s g bob 0 - count x", "-ERR COUNT must be > 0"),
         ("xautoclaim s g bob 0 - count 1", "*3|$3|2-0|*1|*2|$3|1-0|*2|$1|a|$1|1|*0"),
         ("xinfo consumers s g", "*2|*8|$4|name|$5|alice|$7|pending|:1|$4|idle|:0|$8|inactive|:0|*8|$4|name|$3|bob|$7|pending|:1|$4|idle|:0|$8|inactive|:0"),
         ("xclaim s g bob x 1", "-ERR Invalid min-idle-time argument for XCLAIM"),
@@ -155,10 +156,14 @@ fn groups_tell_how_far_they_are() {
         ("xinfo groups s", "*1|*12|$4|name|$1|g|$9|consumers|:0|$7|pending|:0|$17|last-delivered-id|$3|1-0|$12|entries-read|$-1|$3|lag|:2"),
         ("xdel s 2", ":1"),
         ("xinfo groups s", "*1|*12|$4|name|$1|g|$9|consumers|:0|$7|pending|:0|$17|last-delivered-id|$3|1-0|$12|entries-read|$-1|$3|lag|$-1"),
+        ("xdel s 1", ":1"),
+        // What was deleted is before all that is there: what was read counts again.
+        ("xgroup setid s g 0 entriesread 2", "+OK"),
+        ("xinfo groups s", "*1|*12|$4|name|$1|g|$9|consumers|:0|$7|pending|:0|$17|last-delivered-id|$3|0-0|$12|entries-read|:2|$3|lag|:1"),
         ("xsetid s 9 entriesadded 7 maxdeletedid 4", "+OK"),
         ("xsetid s 2", "-ERR The ID specified in XSETID is smaller than the target stream top item"),
         ("xsetid s 3-1", "-ERR The ID specified in XSETID is smaller than current max_deleted_entry_id"),
-        ("xinfo stream s", "*20|$6|length|:2|$15|radix-tree-keys|:1|$16|radix-tree-nodes|:2|$17|last-generated-id|$3|9-0|$20|max-deleted-entry-id|$3|4-0|$13|entries-added|:7|$23|recorded-first-entry-id|$3|1-0|$6|groups|:1|$11|first-entry|*2|$3|1-0|*2|$1|a|$1|1|$10|last-entry|*2|$3|3-0|*2|$1|a|$1|1"),
+        ("xinfo stream s", "*20|$6|length|:1|$15|radix-tree-keys|:1|$16|radix-tree-nodes|:2|$17|last-generated-id|$3|9-0|$20|max-deleted-entry-id|$3|4-0|$13|entries-added|:7|$23|recorded-first-entry-id|$3|3-0|$6|groups|:1|$11|first-entry|*2|$3|3-0|*2|$1|a|$1|1|$10|last-entry|*2|$3|3-0|*2|$1|a|$1|1"),
     ]);
 }
 
