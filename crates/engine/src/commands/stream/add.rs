@@ -171,9 +171,6 @@ pub(super) fn xsetid(context: &mut Context<'_>) -> Result<(), CommandError> {
         () if before.len > 0 && added.is_some_and(|added| added < before.len) => {
             Some("ERR The entries_added specified in XSETID is smaller than the target stream length")
         }
-        () if last < before.max_deleted => {
-            Some("ERR The ID specified in XSETID is smaller than current max_deleted_entry_id")
-        }
         () => None,
     };
     if let Some(text) = refusal {
