@@ -222,8 +222,23 @@ fn the_same_answers() {
     let group = group();
     let (ours, theirs) = (&group.sentinels[0], &group.sentinels[2]);
     for question in SAME {
-        assert_eq!(ours.run(question), theirs.run(question), "{question}");
+        assert_eq!(without_databases(ours.run(question)), theirs.run(question), "{question}");
     }
+}
+
+/// What ACL GETUSER tells without the rules about databases, which Valkey has and Redis has not.
+fn without_databases(reply: Value) -> Value {
+    let Value::Array(items) = reply else { return reply };
+    let mut kept = Vec::new();
+    let mut items = items.into_iter().map(without_databases);
+    while let Some(item) = items.next() {
+        if item == Value::Bulk(b"databases".to_vec()) {
+            items.next();
+        } else {
+            kept.push(item);
+        }
+    }
+    Value::Array(kept)
 }
 
 /// Conversations: who speaks (two connections, `a` and `b`), and what. Of a log, only what does not depend

@@ -283,6 +283,10 @@ impl Connection {
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<Event> {
         // A task's waker stays the same; others wake it to tell that they killed it.
         self.waker.get_or_init(|| context.waker().clone());
+        // Before anything is read: who was told that this client is gone is not to see another of its writes.
+        if self.session.client.is_killed() {
+            return Poll::Ready(Event::Closed);
+        }
         self.session.take_messages(self.output.buffer());
         let polled = self.poll_requests(context);
         let client = &self.session.client;
