@@ -10,8 +10,9 @@ use crate::server::Server;
 /// ACL GENPASS [bits]
 pub(crate) fn genpass(args: Args<'_>, reply: &mut Writer<'_>) {
     if args.len() > 3 {
-        return reply
-            .error("ERR unknown subcommand or wrong number of arguments for 'genpass'. Try ACL HELP.");
+        let name = String::from_utf8_lossy(args.get(1).unwrap_or_default());
+        let wrong = "ERR unknown subcommand or wrong number of arguments for";
+        return reply.error(&format!("{wrong} '{name}'. Try ACL HELP."));
     }
     let random = |bytes: &mut [u8]| {
         getrandom::fill(bytes).expect("a password cannot be made up without random numbers");
