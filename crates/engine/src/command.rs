@@ -406,7 +406,7 @@ impl Command {
     /// In these categories, too.
     #[must_use]
     pub const fn category(mut self, categories: Categories) -> Self {
-        self.own_categories = categories;
+        self.own_categories = self.own_categories.union(categories);
         self
     }
 

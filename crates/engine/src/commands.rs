@@ -14,6 +14,7 @@ mod list;
 mod memory;
 mod pubsub;
 mod replication;
+mod rows;
 mod sampling;
 mod scanning;
 mod scripting;

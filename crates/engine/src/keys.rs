@@ -107,6 +107,24 @@ impl KeySpec {
         Self { begin: Begin::Index(index), find: Find::Range { last, step, limit: 0 }, flags }
     }
 
+    /// Keys behind their number, which is argument `index`.
+    #[must_use]
+    pub const fn counted(index: u8, flags: KeyFlags) -> Self {
+        Self { begin: Begin::Index(index), find: Find::KeyNum { count_at: 0, first: 1, step: 1 }, flags }
+    }
+
+    /// A key behind a word that is looked for from argument `from` on.
+    #[must_use]
+    pub const fn behind(word: &'static str, from: i8, flags: KeyFlags) -> Self {
+        Self { begin: Begin::Keyword { word, from }, find: Find::Range { last: 0, step: 1, limit: 0 }, flags }
+    }
+
+    /// All arguments behind such a word, or the first half of them where `limit` is 2.
+    #[must_use]
+    pub const fn all_behind(word: &'static str, from: i8, limit: u8, flags: KeyFlags) -> Self {
+        Self { begin: Begin::Keyword { word, from }, find: Find::Range { last: -1, step: 1, limit }, flags }
+    }
+
     /// If this is a single key at a fixed place: that place.
     #[must_use]
     pub const fn single(&self) -> Option<usize> {
@@ -198,21 +216,9 @@ mod tests {
     #[test]
     fn keys_are_found_by_every_kind_of_spec() {
         let range = |last, step| KeySpec::range(1, last, step, KeyFlags::RO);
-        let streams = |limit| KeySpec {
-            begin: Begin::Keyword { word: "STREAMS", from: 1 },
-            find: Find::Range { last: -1, step: 1, limit },
-            flags: KeyFlags::RO,
-        };
-        let numkeys = KeySpec {
-            begin: Begin::Index(1),
-            find: Find::KeyNum { count_at: 0, first: 1, step: 1 },
-            flags: KeyFlags::RO,
-        };
-        let migrate = KeySpec {
-            begin: Begin::Keyword { word: "KEYS", from: -2 },
-            find: Find::Range { last: -1, step: 1, limit: 0 },
-            flags: KeyFlags::RW,
-        };
+        let streams = |limit| KeySpec::all_behind("STREAMS", 1, limit, KeyFlags::RO);
+        let numkeys = KeySpec::counted(1, KeyFlags::RO);
+        let migrate = KeySpec::all_behind("KEYS", -2, 0, KeyFlags::RW);
         let stored = KeySpec {
             begin: Begin::Option { word: "store", from: 2, others: &[("by", 1), ("get", 1), ("limit", 2)] },
             find: Find::Range { last: 0, step: 1, limit: 0 },

@@ -7,81 +7,48 @@ mod field;
 mod integer;
 mod position;
 
-use crate::command::{Categories, Command, Flags, Group};
+use super::rows::*;
+use crate::command::{Command, Flags};
 use crate::context::Context;
 use crate::error::CommandError;
-use crate::keys::{KeyFlags, KeySpec};
+use crate::keys::KeySpec;
 use crate::session::Origin;
 
-const READS: &[KeySpec] = &[KeySpec::one(1, KeyFlags::RO.union(KeyFlags::ACCESS))];
-const CHANGES: KeyFlags = KeyFlags::RW.union(KeyFlags::ACCESS).union(KeyFlags::UPDATE);
-const GROW: Flags = Flags::WRITE.union(Flags::DENYOOM);
-
-/// A row of this family.
-const fn bitmap(
-    name: &'static str,
-    since: &'static str,
-    arity: i8,
-    flags: Flags,
-    keys: &'static [KeySpec],
-    summary: &'static str,
-) -> Command {
-    Command::new(name, Group::Bitmap, since, arity, summary)
-        .flags(flags)
-        .category(Categories::BITMAP)
-        .keys(keys)
-}
+family!(bitmap, Bitmap, BITMAP);
 
 pub(super) const COMMANDS: &[Command] = &[
-    bitmap("bitcount", "2.6.0", -2, Flags::READONLY, READS, "Counts the bits of a string that are set.")
+    bitmap("bitcount", "2.6.0", -2, READ, READS, "Counts the bits of a string that are set.")
         .run(count::bitcount),
     bitmap(
         "bitfield",
         "3.2.0",
         -2,
         GROW,
-        &[KeySpec::one(1, CHANGES.union(KeyFlags::VARIABLE_FLAGS))],
+        &[KeySpec::one(1, variable(key::CHANGE))],
         "Reads, sets and counts integers of any width within a string.",
     )
     .run(field::bitfield),
-    bitmap(
-        "bitfield_ro",
-        "6.0.0",
-        -2,
-        Flags::READONLY.union(Flags::FAST),
-        READS,
-        "Reads integers of any width within a string.",
-    )
-    .run(field::bitfield_ro),
+    bitmap("bitfield_ro", "6.0.0", -2, READ_FAST, READS, "Reads integers of any width within a string.")
+        .run(field::bitfield_ro),
     bitmap(
         "bitop",
         "2.6.0",
         -4,
         GROW,
-        &[
-            KeySpec::one(2, KeyFlags::OW.union(KeyFlags::UPDATE)),
-            KeySpec::range(3, -1, 1, KeyFlags::RO.union(KeyFlags::ACCESS)),
-        ],
+        &[KeySpec::one(2, key::STORE), KeySpec::range(3, -1, 1, key::READ)],
         "Combines strings bit by bit and stores what comes of it.",
     )
     .run(combine::bitop),
-    bitmap("bitpos", "2.8.7", -3, Flags::READONLY, READS, "Finds the first bit that is set, or is not.")
+    bitmap("bitpos", "2.8.7", -3, READ, READS, "Finds the first bit that is set, or is not.")
         .run(position::bitpos),
-    bitmap(
-        "getbit",
-        "2.2.0",
-        3,
-        Flags::READONLY.union(Flags::FAST),
-        READS,
-        "Returns a bit of a string; behind its end all are 0.",
-    )
-    .run(count::getbit),
+    bitmap("getbit", "2.2.0", 3, READ_FAST, READS, "Returns a bit of a string; behind its end all are 0.")
+        .run(count::getbit),
     bitmap(
         "setbit",
         "2.2.0",
         4,
         GROW.union(Flags::BRIEF),
-        &[KeySpec::one(1, CHANGES)],
+        CHANGES,
         "Sets or clears a bit of a string, which is made and grows as needed.",
     )
     .run(count::setbit),

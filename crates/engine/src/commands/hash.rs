@@ -14,48 +14,29 @@ mod scan;
 mod set;
 mod timed;
 
-use crate::command::{Categories, Command, Flags, Group};
-use crate::keys::{KeyFlags, KeySpec};
+use super::rows::*;
+use crate::command::Command;
 
-const READ: Flags = Flags::READONLY.union(Flags::FAST);
-const WRITE: Flags = Flags::WRITE.union(Flags::FAST);
-const GROW: Flags = WRITE.union(Flags::DENYOOM);
-
-const LOOKS: &[KeySpec] = &[KeySpec::one(1, KeyFlags::RO)];
-const READS: &[KeySpec] = &[KeySpec::one(1, KeyFlags::RO.union(KeyFlags::ACCESS))];
-const UPDATES: &[KeySpec] = &[KeySpec::one(1, KeyFlags::RW.union(KeyFlags::UPDATE))];
-const INSERTS: &[KeySpec] = &[KeySpec::one(1, KeyFlags::RW.union(KeyFlags::INSERT))];
-const DELETES: &[KeySpec] = &[KeySpec::one(1, KeyFlags::RW.union(KeyFlags::DELETE))];
-const TAKES: &[KeySpec] = &[KeySpec::one(1, KeyFlags::RW.union(KeyFlags::ACCESS).union(KeyFlags::DELETE))];
-const CHANGES: &[KeySpec] = &[KeySpec::one(1, KeyFlags::RW.union(KeyFlags::ACCESS).union(KeyFlags::UPDATE))];
-
-/// A row of this family.
-const fn hash(
-    name: &'static str,
-    since: &'static str,
-    arity: i8,
-    flags: Flags,
-    keys: &'static [KeySpec],
-    summary: &'static str,
-) -> Command {
-    Command::new(name, Group::Hash, since, arity, summary)
-        .flags(flags)
-        .category(Categories::HASH)
-        .keys(keys)
-        .names_part()
-}
+family!(hash, Hash, HASH, names_part);
 
 pub(super) const COMMANDS: &[Command] = &[
-    hash("hdel", "2.0.0", -3, WRITE, DELETES, "Deletes fields of a hash, and the hash with its last field.")
-        .run(set::hdel),
-    hash("hexists", "2.0.0", 3, READ, LOOKS, "Says whether a hash has a field.").run(get::hexists),
-    hash("hexpire", "9.0.0", -6, WRITE, UPDATES, "Makes fields of a hash expire after some seconds.")
+    hash(
+        "hdel",
+        "2.0.0",
+        -3,
+        WRITE_FAST,
+        DELETES,
+        "Deletes fields of a hash, and the hash with its last field.",
+    )
+    .run(set::hdel),
+    hash("hexists", "2.0.0", 3, READ_FAST, LOOKS, "Says whether a hash has a field.").run(get::hexists),
+    hash("hexpire", "9.0.0", -6, WRITE_FAST, UPDATES, "Makes fields of a hash expire after some seconds.")
         .run(expire::hexpire),
     hash(
         "hexpireat",
         "9.0.0",
         -6,
-        WRITE,
+        WRITE_FAST,
         UPDATES,
         "Makes fields of a hash expire at a Unix time in seconds.",
     )
@@ -64,54 +45,75 @@ pub(super) const COMMANDS: &[Command] = &[
         "hexpiretime",
         "9.0.0",
         -5,
-        READ,
+        READ_FAST,
         READS,
         "Returns the Unix times in seconds at which fields of a hash expire.",
     )
     .run(expire::hexpiretime),
-    hash("hget", "2.0.0", 3, READ, READS, "Returns the value of a field of a hash.").run(get::hget),
-    hash("hgetall", "2.0.0", 2, Flags::READONLY, READS, "Returns all fields of a hash and their values.")
-        .tips(&["nondeterministic_output_order"])
+    hash("hget", "2.0.0", 3, READ_FAST, READS, "Returns the value of a field of a hash.").run(get::hget),
+    hash("hgetall", "2.0.0", 2, READ, READS, "Returns all fields of a hash and their values.")
+        .tips(ANY_ORDER)
         .run(get::hgetall),
-    hash("hgetdel", "9.1.0", -5, WRITE, TAKES, "Returns the values of fields of a hash and deletes them.")
-        .run(timed::hgetdel),
+    hash(
+        "hgetdel",
+        "9.1.0",
+        -5,
+        WRITE_FAST,
+        TAKES,
+        "Returns the values of fields of a hash and deletes them.",
+    )
+    .run(timed::hgetdel),
     hash(
         "hgetex",
         "9.0.0",
         -5,
-        WRITE,
+        WRITE_FAST,
         CHANGES,
         "Returns the values of fields of a hash and changes when they expire.",
     )
     .run(timed::hgetex),
-    hash("hincrby", "2.0.0", 4, GROW, CHANGES, "Adds a number to the integer in a field of a hash.")
+    hash("hincrby", "2.0.0", 4, GROW_FAST, CHANGES, "Adds a number to the integer in a field of a hash.")
         .run(number::hincrby),
     hash(
         "hincrbyfloat",
         "2.6.0",
         4,
-        GROW,
+        GROW_FAST,
         CHANGES,
         "Adds a number to the floating point number in a field of a hash.",
     )
     .run(number::hincrbyfloat),
-    hash("hkeys", "2.0.0", 2, Flags::READONLY, READS, "Returns the names of all fields of a hash.")
-        .tips(&["nondeterministic_output_order"])
+    hash("hkeys", "2.0.0", 2, READ, READS, "Returns the names of all fields of a hash.")
+        .tips(ANY_ORDER)
         .run(get::hkeys),
-    hash("hlen", "2.0.0", 2, READ, LOOKS, "Returns the number of fields of a hash.").run(get::hlen),
-    hash("hmget", "2.0.0", -3, READ, READS, "Returns the values of several fields of a hash.")
+    hash("hlen", "2.0.0", 2, READ_FAST, LOOKS, "Returns the number of fields of a hash.").run(get::hlen),
+    hash("hmget", "2.0.0", -3, READ_FAST, READS, "Returns the values of several fields of a hash.")
         .run(get::hmget),
-    hash("hmset", "2.0.0", -4, GROW, UPDATES, "Sets several fields of a hash; the old name of HSET.")
+    hash("hmset", "2.0.0", -4, GROW_FAST, UPDATES, "Sets several fields of a hash; the old name of HSET.")
         .run(set::hmset),
-    hash("hpersist", "9.0.0", -5, WRITE, UPDATES, "Makes fields of a hash stay that would have expired.")
-        .run(expire::hpersist),
-    hash("hpexpire", "9.0.0", -6, WRITE, UPDATES, "Makes fields of a hash expire after some milliseconds.")
-        .run(expire::hpexpire),
+    hash(
+        "hpersist",
+        "9.0.0",
+        -5,
+        WRITE_FAST,
+        UPDATES,
+        "Makes fields of a hash stay that would have expired.",
+    )
+    .run(expire::hpersist),
+    hash(
+        "hpexpire",
+        "9.0.0",
+        -6,
+        WRITE_FAST,
+        UPDATES,
+        "Makes fields of a hash expire after some milliseconds.",
+    )
+    .run(expire::hpexpire),
     hash(
         "hpexpireat",
         "9.0.0",
         -6,
-        WRITE,
+        WRITE_FAST,
         UPDATES,
         "Makes fields of a hash expire at a Unix time in milliseconds.",
     )
@@ -120,37 +122,35 @@ pub(super) const COMMANDS: &[Command] = &[
         "hpexpiretime",
         "9.0.0",
         -5,
-        READ,
+        READ_FAST,
         READS,
         "Returns the Unix times in milliseconds at which fields of a hash expire.",
     )
     .run(expire::hpexpiretime),
-    hash("hpttl", "9.0.0", -5, READ, READS, "Returns for how many milliseconds fields of a hash will stay.")
-        .run(expire::hpttl),
-    hash("hrandfield", "6.2.0", -2, Flags::READONLY, READS, "Returns random fields of a hash.")
-        .tips(&["nondeterministic_output"])
-        .run(random::hrandfield),
     hash(
-        "hscan",
-        "2.8.0",
-        -3,
-        Flags::READONLY,
+        "hpttl",
+        "9.0.0",
+        -5,
+        READ_FAST,
         READS,
-        "Returns some fields of a hash and a cursor for more.",
+        "Returns for how many milliseconds fields of a hash will stay.",
     )
-    .tips(&["nondeterministic_output"])
-    .run(scan::hscan),
-    hash("hset", "2.0.0", -4, GROW, UPDATES, "Sets fields of a hash, which is made if it is not there.")
+    .run(expire::hpttl),
+    hash("hrandfield", "6.2.0", -2, READ, READS, "Returns random fields of a hash.")
+        .tips(VARIES)
+        .run(random::hrandfield),
+    hash("hscan", "2.8.0", -3, READ, READS, "Returns some fields of a hash and a cursor for more.")
+        .tips(VARIES)
+        .run(scan::hscan),
+    hash("hset", "2.0.0", -4, GROW_FAST, UPDATES, "Sets fields of a hash, which is made if it is not there.")
         .run(set::hset),
-    hash("hsetex", "9.0.0", -6, GROW, INSERTS, "Sets fields of a hash that expire together.")
+    hash("hsetex", "9.0.0", -6, GROW_FAST, INSERTS, "Sets fields of a hash that expire together.")
         .run(timed::hsetex),
-    hash("hsetnx", "2.0.0", 4, GROW, INSERTS, "Sets a field of a hash, if the field is not there.")
+    hash("hsetnx", "2.0.0", 4, GROW_FAST, INSERTS, "Sets a field of a hash, if the field is not there.")
         .run(set::hsetnx),
-    hash("hstrlen", "3.2.0", 3, READ, LOOKS, "Returns the length of the value of a field of a hash.")
+    hash("hstrlen", "3.2.0", 3, READ_FAST, LOOKS, "Returns the length of the value of a field of a hash.")
         .run(get::hstrlen),
-    hash("httl", "9.0.0", -5, READ, READS, "Returns for how many seconds fields of a hash will stay.")
+    hash("httl", "9.0.0", -5, READ_FAST, READS, "Returns for how many seconds fields of a hash will stay.")
         .run(expire::httl),
-    hash("hvals", "2.0.0", 2, Flags::READONLY, READS, "Returns all values of a hash.")
-        .tips(&["nondeterministic_output_order"])
-        .run(get::hvals),
+    hash("hvals", "2.0.0", 2, READ, READS, "Returns all values of a hash.").tips(ANY_ORDER).run(get::hvals),
 ];

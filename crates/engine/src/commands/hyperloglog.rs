@@ -7,7 +7,8 @@ use std::sync::atomic::Ordering;
 use keyspace::{Key, Naming, Packed, Place, Str};
 use smallvec::SmallVec;
 
-use crate::command::{Categories, Command, Flags, Group};
+use super::rows::*;
+use crate::command::{Command, Flags};
 use crate::context::Context;
 use crate::error::CommandError;
 use crate::hyperloglog::{self, Observation, Registers, Sketch, Unusable};
@@ -16,48 +17,44 @@ use crate::notifications::Class;
 use crate::session::Origin;
 use crate::settings::Gate;
 
-const GROW: Flags = Flags::WRITE.union(Flags::DENYOOM);
+family!(hyperloglog, Hyperloglog, HYPERLOGLOG);
+
+/// They are read, and may keep a number that was computed.
 const COUNTS: KeyFlags = KeyFlags::RW.union(KeyFlags::ACCESS);
+const MERGES: &[KeySpec] =
+    &[KeySpec::one(1, COUNTS.union(KeyFlags::INSERT)), KeySpec::range(2, -1, 1, key::READ)];
 
 pub(super) const COMMANDS: &[Command] = &[
-    Command::new("pfadd", Group::Hyperloglog, "2.8.9", -2, "Notes in a HyperLogLog that elements were seen.")
-        .flags(GROW.union(Flags::FAST))
-        .category(Categories::HYPERLOGLOG)
-        .keys(&[KeySpec::one(1, KeyFlags::RW.union(KeyFlags::INSERT))])
+    hyperloglog("pfadd", "2.8.9", -2, GROW_FAST, INSERTS, "Notes in a HyperLogLog that elements were seen.")
         .run(pfadd),
-    Command::new(
+    hyperloglog(
         "pfcount",
-        Group::Hyperloglog,
         "2.8.9",
         -2,
+        READ.union(Flags::MAY_REPLICATE),
+        &[KeySpec::range(1, -1, 1, COUNTS)],
         "Returns how many different elements HyperLogLogs have seen together, about.",
     )
-    .flags(Flags::READONLY.union(Flags::MAY_REPLICATE))
-    .category(Categories::HYPERLOGLOG)
-    .keys(&[KeySpec::range(1, -1, 1, COUNTS)])
     .run(pfcount),
-    Command::new("pfdebug", Group::Hyperloglog, "2.8.9", 3, "Looks inside a HyperLogLog.")
-        .flags(GROW.union(Flags::ADMIN))
-        .category(Categories::HYPERLOGLOG)
-        .keys(&[KeySpec::one(2, COUNTS)])
-        .run(debug::pfdebug),
-    Command::new(
+    hyperloglog(
+        "pfdebug",
+        "2.8.9",
+        3,
+        GROW.union(Flags::ADMIN),
+        &[KeySpec::one(2, COUNTS)],
+        "Looks inside a HyperLogLog.",
+    )
+    .run(debug::pfdebug),
+    hyperloglog(
         "pfmerge",
-        Group::Hyperloglog,
         "2.8.9",
         -2,
+        GROW,
+        MERGES,
         "Makes a HyperLogLog of what several have seen together.",
     )
-    .flags(GROW)
-    .category(Categories::HYPERLOGLOG)
-    .keys(&[
-        KeySpec::one(1, COUNTS.union(KeyFlags::INSERT)),
-        KeySpec::range(2, -1, 1, KeyFlags::RO.union(KeyFlags::ACCESS)),
-    ])
     .run(pfmerge),
-    Command::new("pfselftest", Group::Hyperloglog, "2.8.9", 1, "Tests whether HyperLogLogs count right.")
-        .flags(Flags::ADMIN)
-        .category(Categories::HYPERLOGLOG)
+    hyperloglog("pfselftest", "2.8.9", 1, Flags::ADMIN, &[], "Tests whether HyperLogLogs count right.")
         .run(debug::pfselftest),
 ];
 

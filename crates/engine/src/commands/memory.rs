@@ -1,10 +1,10 @@
 //! MEMORY: what keys and the server take.
 
 use super::help::reply_help;
+use super::rows::LOOKS_SECOND;
 use crate::command::{Categories, Command, Flags, Group, NodeCommand};
 use crate::context::Context;
 use crate::error::CommandError;
-use crate::keys::{KeyFlags, KeySpec};
 
 pub(super) const COMMANDS: &[Command] =
     &[Command::new("memory", Group::Server, "4.0.0", -2, "Tells what memory is used for.")
@@ -34,7 +34,7 @@ const MEMORY: &[Command] = &[
     Command::new("usage", Group::Server, "4.0.0", -3, "Returns how many bytes a key takes.")
         .flags(Flags::READONLY)
         .category(Categories::READ)
-        .keys(&[KeySpec::one(2, KeyFlags::RO)])
+        .keys(LOOKS_SECOND)
         .run(usage),
 ];
 

@@ -4,15 +4,12 @@ mod eval;
 mod functions;
 mod script;
 
+use super::rows::{ANY_ORDER, HELP, key};
 use crate::command::{Categories, Command, Flags, Group};
-use crate::keys::{Begin, Find, KeyFlags, KeySpec};
+use crate::keys::KeySpec;
 
-const fn numbered(flags: KeyFlags) -> KeySpec {
-    KeySpec { begin: Begin::Index(2), find: Find::KeyNum { count_at: 0, first: 1, step: 1 }, flags }
-}
-
-const CHANGES: &[KeySpec] = &[numbered(KeyFlags::RW.union(KeyFlags::ACCESS).union(KeyFlags::UPDATE))];
-const READS: &[KeySpec] = &[numbered(KeyFlags::RO.union(KeyFlags::ACCESS))];
+const CHANGES: &[KeySpec] = &[KeySpec::counted(2, key::CHANGE)];
+const READS: &[KeySpec] = &[KeySpec::counted(2, key::READ)];
 
 const RUNS: Flags =
     Flags::NOSCRIPT.union(Flags::SKIP_MONITOR).union(Flags::NO_MANDATORY_KEYS).union(Flags::STALE);
@@ -67,14 +64,11 @@ const FUNCTION: &[Command] = &[
         .tips(FOR_ALL_SHARDS)
         .run(functions::flush)
         .all_slots(),
-    scripting("help", "7.0.0", 2, Flags::LOADING.union(Flags::STALE), "Lists the subcommands.")
-        .run(functions::help),
+    scripting("help", "7.0.0", 2, HELP, "Lists the subcommands.").run(functions::help),
     scripting("kill", "7.0.0", 2, Flags::NOSCRIPT.union(Flags::ALLOW_BUSY), "Stops the function that runs.")
         .tips(KILLS)
         .run(functions::kill),
-    scripting("list", "7.0.0", -2, Flags::NOSCRIPT, "Lists libraries.")
-        .tips(&["nondeterministic_output_order"])
-        .run(functions::list),
+    scripting("list", "7.0.0", -2, Flags::NOSCRIPT, "Lists libraries.").tips(ANY_ORDER).run(functions::list),
     scripting("load", "7.0.0", -3, CHANGES_LIBRARIES.union(Flags::DENYOOM), "Creates a library.")
         .tips(FOR_ALL_SHARDS)
         .run(functions::load)
@@ -102,8 +96,7 @@ const SCRIPT: &[Command] = &[
     scripting("flush", "2.6.0", -2, Flags::NOSCRIPT.union(Flags::STALE), "Forgets all scripts.")
         .tips(FOR_ALL_NODES)
         .run(script::flush),
-    scripting("help", "5.0.0", 2, Flags::LOADING.union(Flags::STALE), "Lists the subcommands.")
-        .run(script::help),
+    scripting("help", "5.0.0", 2, HELP, "Lists the subcommands.").run(script::help),
     scripting("kill", "2.6.0", 2, Flags::NOSCRIPT.union(Flags::ALLOW_BUSY), "Stops the script that runs.")
         .tips(KILLS)
         .run(script::kill),

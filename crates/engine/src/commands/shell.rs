@@ -1,15 +1,15 @@
 //! Rows of the commands that the shell carries out: configuration, the process.
 
 use super::help::reply_help;
+use super::rows::{HELP, VARIES, key};
 use crate::command::{Categories, Command, Flags, Group, NodeCommand};
 use crate::context::Context;
 use crate::error::CommandError;
-use crate::keys::{Begin, Find, KeyFlags, KeySpec};
+use crate::keys::{KeyFlags, KeySpec};
 
 const ADMIN: Flags = Flags::ADMIN.union(Flags::NOSCRIPT).union(Flags::LOADING).union(Flags::STALE);
 
 const SAVE: Flags = Flags::ADMIN.union(Flags::NOSCRIPT).union(Flags::NO_ASYNC_LOADING);
-const MIGRATED: KeyFlags = KeyFlags::RW.union(KeyFlags::ACCESS).union(KeyFlags::DELETE);
 
 pub(super) const COMMANDS: &[Command] = &[
     Command::new("bgrewriteaof", Group::Server, "1.0.0", 1, "Writes another base of the append-only file.")
@@ -29,7 +29,7 @@ pub(super) const COMMANDS: &[Command] = &[
     Command::new("lastsave", Group::Server, "1.0.0", 1, "Returns when the data was last saved.")
         .flags(Flags::LOADING.union(Flags::STALE).union(Flags::FAST))
         .category(Categories::ADMIN.union(Categories::DANGEROUS))
-        .tips(&["nondeterministic_output"])
+        .tips(VARIES)
         .node(NodeCommand::Lastsave),
     Command::new("save", Group::Server, "1.0.0", 1, "Saves the data to disk and waits for it.")
         .flags(SAVE.union(Flags::NO_MULTI))
@@ -38,14 +38,10 @@ pub(super) const COMMANDS: &[Command] = &[
         .flags(Flags::WRITE)
         .category(Categories::KEYSPACE.union(Categories::DANGEROUS))
         .keys(&[
-            KeySpec::one(3, MIGRATED),
-            KeySpec {
-                begin: Begin::Keyword { word: "KEYS", from: -2 },
-                find: Find::Range { last: -1, step: 1, limit: 0 },
-                flags: MIGRATED.union(KeyFlags::INCOMPLETE),
-            },
+            KeySpec::one(3, key::TAKE),
+            KeySpec::all_behind("KEYS", -2, 0, key::TAKE.union(KeyFlags::INCOMPLETE)),
         ])
-        .tips(&["nondeterministic_output"])
+        .tips(VARIES)
         .node(NodeCommand::Migrate),
     Command::new("shutdown", Group::Server, "1.0.0", -1, "Saves if asked to, and stops the server.")
         .flags(ADMIN.union(Flags::NO_MULTI).union(Flags::ALLOW_BUSY))
@@ -57,9 +53,7 @@ const CONFIG: &[Command] = &[
     Command::new("get", Group::Server, "2.0.0", -3, "Returns the parameters that match a pattern.")
         .flags(ADMIN)
         .node(NodeCommand::ConfigGet),
-    Command::new("help", Group::Server, "5.0.0", 2, "Lists the subcommands.")
-        .flags(Flags::LOADING.union(Flags::STALE))
-        .run(config_help),
+    Command::new("help", Group::Server, "5.0.0", 2, "Lists the subcommands.").flags(HELP).run(config_help),
     Command::new("resetstat", Group::Server, "2.0.0", 2, "Starts the statistics of INFO anew.")
         .flags(ADMIN)
         .tips(&["request_policy:all_nodes", "response_policy:all_succeeded"])

@@ -11,23 +11,23 @@ use std::cmp::Ordering;
 use elements::{Bytes, Stored};
 use options::{By, Options};
 
-use crate::command::{Categories, Command, Flags, Group};
+use super::rows::{GROW, READ, key};
+use crate::command::{Categories, Command, Group};
 use crate::context::Context;
 use crate::error::CommandError;
-use crate::keys::{Begin, Find, KeyFlags, KeySpec};
+use crate::keys::{Begin, Find, KeySpec};
 use crate::notifications::Class;
 
 const NOT_A_NUMBER: CommandError =
     CommandError::text("ERR One or more scores can't be converted into double");
 
-const ACCESS: KeyFlags = KeyFlags::RO.union(KeyFlags::ACCESS);
 /// Keys that BY and GET name are not known beforehand.
 const NAMED_LATER: KeySpec =
-    KeySpec { begin: Begin::Unknown, find: Find::Range { last: 0, step: 1, limit: 0 }, flags: ACCESS };
+    KeySpec { begin: Begin::Unknown, find: Find::Range { last: 0, step: 1, limit: 0 }, flags: key::READ };
 const STORED: KeySpec = KeySpec {
     begin: Begin::Option { word: "store", from: 2, others: &[("by", 1), ("get", 1), ("limit", 2)] },
     find: Find::Range { last: 0, step: 1, limit: 0 },
-    flags: KeyFlags::OW.union(KeyFlags::UPDATE),
+    flags: key::STORE,
 };
 
 const CATEGORIES: Categories =
@@ -35,9 +35,9 @@ const CATEGORIES: Categories =
 
 pub(super) const COMMANDS: &[Command] = &[
     Command::new("sort", Group::Generic, "1.0.0", -2, "Sorts the elements of a list, a set or a sorted set.")
-        .flags(Flags::WRITE.union(Flags::DENYOOM))
+        .flags(GROW)
         .category(CATEGORIES)
-        .keys(&[KeySpec::one(1, ACCESS), NAMED_LATER, STORED])
+        .keys(&[KeySpec::one(1, key::READ), NAMED_LATER, STORED])
         .run(sort)
         .patterns(),
     Command::new(
@@ -47,9 +47,9 @@ pub(super) const COMMANDS: &[Command] = &[
         -2,
         "Sorts the elements of a list, a set or a sorted set, and stores nothing.",
     )
-    .flags(Flags::READONLY)
+    .flags(READ)
     .category(CATEGORIES)
-    .keys(&[KeySpec::one(1, ACCESS), NAMED_LATER])
+    .keys(&[KeySpec::one(1, key::READ), NAMED_LATER])
     .run(sort_ro)
     .patterns(),
 ];

@@ -11,58 +11,21 @@ mod range;
 mod remove;
 mod scan;
 
-use crate::command::{Categories, Command, Flags, Group};
-use crate::keys::{Begin, Find, KeyFlags, KeySpec};
+use super::rows::*;
+use crate::command::Command;
+use crate::keys::KeySpec;
 
-const READ: Flags = Flags::READONLY.union(Flags::FAST);
-const WRITE: Flags = Flags::WRITE.union(Flags::FAST);
-const GROW: Flags = WRITE.union(Flags::DENYOOM);
-const STORE: Flags = Flags::WRITE.union(Flags::DENYOOM);
+family!(sorted_set, SortedSet, SORTEDSET);
 
-const READ_KEY: KeyFlags = KeyFlags::RO.union(KeyFlags::ACCESS);
-const STORED: KeyFlags = KeyFlags::OW.union(KeyFlags::UPDATE);
-const TAKEN: KeyFlags = KeyFlags::RW.union(KeyFlags::ACCESS).union(KeyFlags::DELETE);
-
-const LOOKS: &[KeySpec] = &[KeySpec::one(1, KeyFlags::RO)];
-const READS: &[KeySpec] = &[KeySpec::one(1, READ_KEY)];
-const UPDATES: &[KeySpec] = &[KeySpec::one(1, KeyFlags::RW.union(KeyFlags::UPDATE))];
-const CHANGES: &[KeySpec] = &[KeySpec::one(1, KeyFlags::RW.union(KeyFlags::ACCESS).union(KeyFlags::UPDATE))];
-const DELETES: &[KeySpec] = &[KeySpec::one(1, KeyFlags::RW.union(KeyFlags::DELETE))];
-const TAKES: &[KeySpec] = &[KeySpec::one(1, TAKEN)];
-const STORES: &[KeySpec] = &[KeySpec::one(1, STORED), KeySpec::one(2, READ_KEY)];
-const COMBINES: &[KeySpec] = &[counted(1, READ_KEY)];
-const STORES_COMBINED: &[KeySpec] = &[KeySpec::one(1, STORED), counted(2, READ_KEY)];
-const TAKES_FIRST: &[KeySpec] = &[counted(1, TAKEN)];
-const WAITS_FIRST: &[KeySpec] = &[counted(2, TAKEN)];
-const WAITS: &[KeySpec] = &[KeySpec::range(1, -2, 1, TAKEN)];
-
-/// Keys behind their number, which stands there.
-const fn counted(index: u8, flags: KeyFlags) -> KeySpec {
-    KeySpec { begin: Begin::Index(index), find: Find::KeyNum { count_at: 0, first: 1, step: 1 }, flags }
-}
-
-/// A row of this family.
-const fn sorted_set(
-    name: &'static str,
-    since: &'static str,
-    arity: i8,
-    flags: Flags,
-    keys: &'static [KeySpec],
-    summary: &'static str,
-) -> Command {
-    Command::new(name, Group::SortedSet, since, arity, summary)
-        .flags(flags)
-        .category(Categories::SORTEDSET)
-        .keys(keys)
-}
+const STORES_COUNTED: &[KeySpec] = &[KeySpec::one(1, key::STORE), KeySpec::counted(2, key::READ)];
 
 pub(super) const COMMANDS: &[Command] = &[
     sorted_set(
         "bzmpop",
         "7.0.0",
         -5,
-        Flags::WRITE,
-        WAITS_FIRST,
+        WRITE,
+        TAKES_FROM_COUNTED_SECOND,
         "Takes members with the lowest or highest scores out of the first sorted set that has any, or waits.",
     )
     .may_block(pop::bzmpop),
@@ -70,8 +33,8 @@ pub(super) const COMMANDS: &[Command] = &[
         "bzpopmax",
         "5.0.0",
         -3,
-        WRITE,
-        WAITS,
+        WRITE_FAST,
+        TAKES_FROM_ANY,
         "Takes the member with the highest score out of the first sorted set that has any, or waits.",
     )
     .may_block(pop::bzpopmax),
@@ -79,8 +42,8 @@ pub(super) const COMMANDS: &[Command] = &[
         "bzpopmin",
         "5.0.0",
         -3,
-        WRITE,
-        WAITS,
+        WRITE_FAST,
+        TAKES_FROM_ANY,
         "Takes the member with the lowest score out of the first sorted set that has any, or waits.",
     )
     .may_block(pop::bzpopmin),
@@ -88,19 +51,19 @@ pub(super) const COMMANDS: &[Command] = &[
         "zadd",
         "1.2.0",
         -4,
-        GROW,
+        GROW_FAST,
         UPDATES,
         "Adds members to a sorted set, or gives them other scores.",
     )
     .names_part_at(2)
     .run(add::zadd),
-    sorted_set("zcard", "1.2.0", 2, READ, LOOKS, "Returns the number of members of a sorted set.")
+    sorted_set("zcard", "1.2.0", 2, READ_FAST, LOOKS, "Returns the number of members of a sorted set.")
         .run(look::zcard),
     sorted_set(
         "zcount",
         "2.0.0",
         4,
-        READ,
+        READ_FAST,
         READS,
         "Counts the members of a sorted set with scores in a range.",
     )
@@ -109,8 +72,8 @@ pub(super) const COMMANDS: &[Command] = &[
         "zdiff",
         "6.2.0",
         -3,
-        Flags::READONLY,
-        COMBINES,
+        READ,
+        READS_COUNTED,
         "Returns the members of a sorted set that are in none of the others.",
     )
     .run(combine::zdiff),
@@ -118,8 +81,8 @@ pub(super) const COMMANDS: &[Command] = &[
         "zdiffstore",
         "6.2.0",
         -4,
-        STORE,
-        STORES_COMBINED,
+        GROW,
+        STORES_COUNTED,
         "Stores the members of a sorted set that are in none of the others.",
     )
     .run(combine::zdiffstore),
@@ -127,7 +90,7 @@ pub(super) const COMMANDS: &[Command] = &[
         "zincrby",
         "1.2.0",
         4,
-        GROW,
+        GROW_FAST,
         CHANGES,
         "Adds a number to the score of a member of a sorted set.",
     )
@@ -137,8 +100,8 @@ pub(super) const COMMANDS: &[Command] = &[
         "zinter",
         "6.2.0",
         -3,
-        Flags::READONLY,
-        COMBINES,
+        READ,
+        READS_COUNTED,
         "Returns the members that several sorted sets have in common.",
     )
     .run(combine::zinter),
@@ -146,8 +109,8 @@ pub(super) const COMMANDS: &[Command] = &[
         "zintercard",
         "7.0.0",
         -3,
-        Flags::READONLY,
-        COMBINES,
+        READ,
+        READS_COUNTED,
         "Counts the members that several sorted sets have in common.",
     )
     .run(combine::zintercard),
@@ -155,8 +118,8 @@ pub(super) const COMMANDS: &[Command] = &[
         "zinterstore",
         "2.0.0",
         -4,
-        STORE,
-        STORES_COMBINED,
+        GROW,
+        STORES_COUNTED,
         "Stores the members that several sorted sets have in common.",
     )
     .run(combine::zinterstore),
@@ -164,7 +127,7 @@ pub(super) const COMMANDS: &[Command] = &[
         "zlexcount",
         "2.8.9",
         4,
-        READ,
+        READ_FAST,
         READS,
         "Counts the members of a sorted set in a range of names.",
     )
@@ -173,19 +136,26 @@ pub(super) const COMMANDS: &[Command] = &[
         "zmpop",
         "7.0.0",
         -4,
-        Flags::WRITE,
-        TAKES_FIRST,
+        WRITE,
+        TAKES_FROM_COUNTED,
         "Takes members with the lowest or highest scores out of the first sorted set that has any.",
     )
     .run(pop::zmpop),
-    sorted_set("zmscore", "6.2.0", -3, READ, READS, "Returns the scores of several members of a sorted set.")
-        .names_part()
-        .run(look::zmscore),
+    sorted_set(
+        "zmscore",
+        "6.2.0",
+        -3,
+        READ_FAST,
+        READS,
+        "Returns the scores of several members of a sorted set.",
+    )
+    .names_part()
+    .run(look::zmscore),
     sorted_set(
         "zpopmax",
         "5.0.0",
         -2,
-        WRITE,
+        WRITE_FAST,
         TAKES,
         "Takes the members with the highest scores out of a sorted set.",
     )
@@ -194,19 +164,19 @@ pub(super) const COMMANDS: &[Command] = &[
         "zpopmin",
         "5.0.0",
         -2,
-        WRITE,
+        WRITE_FAST,
         TAKES,
         "Takes the members with the lowest scores out of a sorted set.",
     )
     .run(pop::zpopmin),
-    sorted_set("zrandmember", "6.2.0", -2, Flags::READONLY, READS, "Returns random members of a sorted set.")
-        .tips(&["nondeterministic_output"])
+    sorted_set("zrandmember", "6.2.0", -2, READ, READS, "Returns random members of a sorted set.")
+        .tips(VARIES)
         .run(random::zrandmember),
     sorted_set(
         "zrange",
         "1.2.0",
         -4,
-        Flags::READONLY,
+        READ,
         READS,
         "Returns the members of a sorted set in a range of ranks, scores or names.",
     )
@@ -215,7 +185,7 @@ pub(super) const COMMANDS: &[Command] = &[
         "zrangebylex",
         "2.8.9",
         -4,
-        Flags::READONLY,
+        READ,
         READS,
         "Returns the members of a sorted set in a range of names.",
     )
@@ -224,7 +194,7 @@ pub(super) const COMMANDS: &[Command] = &[
         "zrangebyscore",
         "1.0.5",
         -4,
-        Flags::READONLY,
+        READ,
         READS,
         "Returns the members of a sorted set with scores in a range.",
     )
@@ -233,8 +203,8 @@ pub(super) const COMMANDS: &[Command] = &[
         "zrangestore",
         "6.2.0",
         -5,
-        STORE,
-        STORES,
+        GROW,
+        STORES_ONE,
         "Stores the members of a sorted set in a range under another key.",
     )
     .run(range::zrangestore),
@@ -242,7 +212,7 @@ pub(super) const COMMANDS: &[Command] = &[
         "zrank",
         "2.0.0",
         -3,
-        READ,
+        READ_FAST,
         READS,
         "Returns how many members of a sorted set stand before one.",
     )
@@ -252,7 +222,7 @@ pub(super) const COMMANDS: &[Command] = &[
         "zrem",
         "1.2.0",
         -3,
-        WRITE,
+        WRITE_FAST,
         DELETES,
         "Removes members of a sorted set, and the sorted set with its last member.",
     )
@@ -262,7 +232,7 @@ pub(super) const COMMANDS: &[Command] = &[
         "zremrangebylex",
         "2.8.9",
         4,
-        Flags::WRITE,
+        WRITE,
         DELETES,
         "Removes the members of a sorted set in a range of names.",
     )
@@ -271,7 +241,7 @@ pub(super) const COMMANDS: &[Command] = &[
         "zremrangebyrank",
         "2.0.0",
         4,
-        Flags::WRITE,
+        WRITE,
         DELETES,
         "Removes the members of a sorted set in a range of ranks.",
     )
@@ -280,7 +250,7 @@ pub(super) const COMMANDS: &[Command] = &[
         "zremrangebyscore",
         "1.2.0",
         4,
-        Flags::WRITE,
+        WRITE,
         DELETES,
         "Removes the members of a sorted set with scores in a range.",
     )
@@ -289,7 +259,7 @@ pub(super) const COMMANDS: &[Command] = &[
         "zrevrange",
         "1.2.0",
         -4,
-        Flags::READONLY,
+        READ,
         READS,
         "Returns the members of a sorted set in a range of ranks counted from the last.",
     )
@@ -298,7 +268,7 @@ pub(super) const COMMANDS: &[Command] = &[
         "zrevrangebylex",
         "2.8.9",
         -4,
-        Flags::READONLY,
+        READ,
         READS,
         "Returns the members of a sorted set in a range of names, the last first.",
     )
@@ -307,7 +277,7 @@ pub(super) const COMMANDS: &[Command] = &[
         "zrevrangebyscore",
         "2.2.0",
         -4,
-        Flags::READONLY,
+        READ,
         READS,
         "Returns the members of a sorted set with scores in a range, the highest first.",
     )
@@ -316,7 +286,7 @@ pub(super) const COMMANDS: &[Command] = &[
         "zrevrank",
         "2.0.0",
         -3,
-        READ,
+        READ_FAST,
         READS,
         "Returns how many members of a sorted set stand behind one.",
     )
@@ -326,21 +296,21 @@ pub(super) const COMMANDS: &[Command] = &[
         "zscan",
         "2.8.0",
         -3,
-        Flags::READONLY,
+        READ,
         READS,
         "Returns some members of a sorted set with their scores and a cursor for more.",
     )
-    .tips(&["nondeterministic_output"])
+    .tips(VARIES)
     .run(scan::zscan),
-    sorted_set("zscore", "1.2.0", 3, READ, READS, "Returns the score of a member of a sorted set.")
+    sorted_set("zscore", "1.2.0", 3, READ_FAST, READS, "Returns the score of a member of a sorted set.")
         .names_part()
         .run(look::zscore),
     sorted_set(
         "zunion",
         "6.2.0",
         -3,
-        Flags::READONLY,
-        COMBINES,
+        READ,
+        READS_COUNTED,
         "Returns the members of several sorted sets, their scores added up.",
     )
     .run(combine::zunion),
@@ -348,8 +318,8 @@ pub(super) const COMMANDS: &[Command] = &[
         "zunionstore",
         "2.0.0",
         -4,
-        STORE,
-        STORES_COMBINED,
+        GROW,
+        STORES_COUNTED,
         "Stores the members of several sorted sets, their scores added up.",
     )
     .run(combine::zunionstore),

@@ -8,220 +8,186 @@ mod options;
 mod range;
 mod set;
 
-use crate::command::{Categories, Command, Flags, Group};
-use crate::keys::{Begin, Find, KeyFlags, KeySpec};
+use super::rows::*;
+use crate::command::{Command, Flags};
+use crate::keys::{Begin, Find, KeySpec};
+
+family!(string, String, STRING);
+
+const SET_BY_SHARDS: &[&str] = &["request_policy:multi_shard", "response_policy:all_succeeded"];
 
 pub(super) const COMMANDS: &[Command] = &[
-    Command::new(
+    string(
         "append",
-        Group::String,
         "2.0.0",
         3,
+        GROW_FAST,
+        INSERTS,
         "Adds text to the end of a string; a missing key counts as empty.",
     )
-    .flags(Flags::WRITE.union(Flags::DENYOOM).union(Flags::FAST))
-    .category(Categories::STRING)
-    .keys(&[KeySpec::one(1, KeyFlags::RW.union(KeyFlags::INSERT))])
     .run(range::append),
-    Command::new(
+    string(
         "decr",
-        Group::String,
         "1.0.0",
         2,
+        GROW_FAST,
+        CHANGES,
         "Takes one from the integer at a key; a missing key counts as 0.",
     )
-    .flags(Flags::WRITE.union(Flags::DENYOOM).union(Flags::FAST))
-    .category(Categories::STRING)
-    .keys(&[KeySpec::one(1, KeyFlags::RW.union(KeyFlags::ACCESS).union(KeyFlags::UPDATE))])
     .run(counter::decr),
-    Command::new(
+    string(
         "decrby",
-        Group::String,
         "1.0.0",
         3,
+        GROW_FAST,
+        CHANGES,
         "Takes a number from the integer at a key; a missing key counts as 0.",
     )
-    .flags(Flags::WRITE.union(Flags::DENYOOM).union(Flags::FAST))
-    .category(Categories::STRING)
-    .keys(&[KeySpec::one(1, KeyFlags::RW.union(KeyFlags::ACCESS).union(KeyFlags::UPDATE))])
     .run(counter::decrby),
-    Command::new("delex", Group::String, "8.4.0", -2, "Deletes a key if its string is, or is not, as said.")
-        .flags(Flags::FAST.union(Flags::WRITE))
-        .category(Categories::STRING)
-        .keys(&[KeySpec::one(1, KeyFlags::RW.union(KeyFlags::DELETE).union(KeyFlags::VARIABLE_FLAGS))])
-        .run(get::delex),
-    Command::new("delifeq", Group::String, "9.0.0", 3, "Deletes a key if its string equals the given one.")
-        .flags(Flags::FAST.union(Flags::WRITE))
-        .category(Categories::STRING)
-        .keys(&[KeySpec::one(1, KeyFlags::RM.union(KeyFlags::DELETE))])
-        .run(get::delifeq),
-    Command::new("digest", Group::String, "8.4.0", 2, "Returns the digest of a string.")
-        .flags(Flags::FAST.union(Flags::READONLY))
-        .category(Categories::STRING)
-        .keys(&[KeySpec::one(1, KeyFlags::RO.union(KeyFlags::ACCESS))])
-        .run(get::digest_of),
-    Command::new("get", Group::String, "1.0.0", 2, "Returns the string value of a key.")
-        .flags(Flags::READONLY.union(Flags::FAST))
-        .category(Categories::STRING)
-        .keys(&[KeySpec::one(1, KeyFlags::RO.union(KeyFlags::ACCESS))])
-        .run(get::get),
-    Command::new(
-        "getdel",
-        Group::String,
-        "6.2.0",
-        2,
-        "Returns the string value of a key and deletes the key.",
+    string(
+        "delex",
+        "8.4.0",
+        -2,
+        WRITE_FAST,
+        &[KeySpec::one(1, variable(key::DELETE))],
+        "Deletes a key if its string is, or is not, as said.",
     )
-    .flags(Flags::WRITE.union(Flags::FAST))
-    .category(Categories::STRING)
-    .keys(&[KeySpec::one(1, KeyFlags::RW.union(KeyFlags::ACCESS).union(KeyFlags::DELETE))])
-    .run(get::getdel),
-    Command::new(
+    .run(get::delex),
+    string(
+        "delifeq",
+        "9.0.0",
+        3,
+        WRITE_FAST,
+        &[KeySpec::one(1, key::REMOVE)],
+        "Deletes a key if its string equals the given one.",
+    )
+    .run(get::delifeq),
+    string("digest", "8.4.0", 2, READ_FAST, READS, "Returns the digest of a string.").run(get::digest_of),
+    string("get", "1.0.0", 2, READ_FAST, READS, "Returns the string value of a key.").run(get::get),
+    string("getdel", "6.2.0", 2, WRITE_FAST, TAKES, "Returns the string value of a key and deletes the key.")
+        .run(get::getdel),
+    string(
         "getex",
-        Group::String,
         "6.2.0",
         -2,
+        WRITE_FAST,
+        CHANGES,
         "Returns the string value of a key and changes when it expires.",
     )
-    .flags(Flags::WRITE.union(Flags::FAST))
-    .category(Categories::STRING)
-    .keys(&[KeySpec::one(1, KeyFlags::RW.union(KeyFlags::ACCESS).union(KeyFlags::UPDATE))])
     .run(get::getex),
-    Command::new("getrange", Group::String, "2.4.0", 4, "Returns a part of a string.")
-        .flags(Flags::READONLY)
-        .category(Categories::STRING)
-        .keys(&[KeySpec::one(1, KeyFlags::RO.union(KeyFlags::ACCESS))])
-        .run(range::getrange),
-    Command::new("getset", Group::String, "1.0.0", 3, "Sets a key to a string and returns what it held.")
-        .flags(Flags::WRITE.union(Flags::DENYOOM).union(Flags::FAST))
-        .category(Categories::STRING)
-        .keys(&[KeySpec::one(1, KeyFlags::RW.union(KeyFlags::ACCESS).union(KeyFlags::UPDATE))])
+    string("getrange", "2.4.0", 4, READ, READS, "Returns a part of a string.").run(range::getrange),
+    string("getset", "1.0.0", 3, GROW_FAST, CHANGES, "Sets a key to a string and returns what it held.")
         .run(set::getset),
-    Command::new(
+    string(
         "incr",
-        Group::String,
         "1.0.0",
         2,
+        GROW_FAST,
+        CHANGES,
         "Adds one to the integer at a key; a missing key counts as 0.",
     )
-    .flags(Flags::WRITE.union(Flags::DENYOOM).union(Flags::FAST))
-    .category(Categories::STRING)
-    .keys(&[KeySpec::one(1, KeyFlags::RW.union(KeyFlags::ACCESS).union(KeyFlags::UPDATE))])
     .run(counter::incr),
-    Command::new(
+    string(
         "incrby",
-        Group::String,
         "1.0.0",
         3,
+        GROW_FAST,
+        CHANGES,
         "Adds a number to the integer at a key; a missing key counts as 0.",
     )
-    .flags(Flags::WRITE.union(Flags::DENYOOM).union(Flags::FAST))
-    .category(Categories::STRING)
-    .keys(&[KeySpec::one(1, KeyFlags::RW.union(KeyFlags::ACCESS).union(KeyFlags::UPDATE))])
     .run(counter::incrby),
-    Command::new(
+    string(
         "incrbyfloat",
-        Group::String,
         "2.6.0",
         3,
+        GROW_FAST,
+        CHANGES,
         "Adds a number to the floating point number at a key.",
     )
-    .flags(Flags::WRITE.union(Flags::DENYOOM).union(Flags::FAST))
-    .category(Categories::STRING)
-    .keys(&[KeySpec::one(1, KeyFlags::RW.union(KeyFlags::ACCESS).union(KeyFlags::UPDATE))])
     .run(counter::incrbyfloat),
-    Command::new("lcs", Group::String, "7.0.0", -3, "Finds the longest common subsequence of two strings.")
-        .flags(Flags::READONLY)
-        .category(Categories::STRING)
-        .keys(&[KeySpec::range(1, 1, 1, KeyFlags::RO.union(KeyFlags::ACCESS))])
-        .run(lcs::lcs),
-    Command::new("mget", Group::String, "1.0.0", -2, "Returns the string values of several keys.")
-        .flags(Flags::READONLY.union(Flags::FAST))
-        .category(Categories::STRING)
-        .keys(&[KeySpec::range(1, -1, 1, KeyFlags::RO.union(KeyFlags::ACCESS))])
+    string(
+        "lcs",
+        "7.0.0",
+        -3,
+        READ,
+        &[KeySpec::range(1, 1, 1, key::READ)],
+        "Finds the longest common subsequence of two strings.",
+    )
+    .run(lcs::lcs),
+    string("mget", "1.0.0", -2, READ_FAST, READS_ALL, "Returns the string values of several keys.")
         .tips(&["request_policy:multi_shard"])
         .run(multi::mget),
-    Command::new("mset", Group::String, "1.0.1", -3, "Sets several keys to strings at once.")
-        .flags(Flags::WRITE.union(Flags::DENYOOM))
-        .category(Categories::STRING)
-        .keys(&[KeySpec::range(1, -1, 2, KeyFlags::OW.union(KeyFlags::UPDATE))])
-        .tips(&["request_policy:multi_shard", "response_policy:all_succeeded"])
-        .run(multi::mset),
-    Command::new("msetex", Group::String, "9.1.0", -4, "Sets several keys to strings that expire together.")
-        .flags(Flags::WRITE.union(Flags::DENYOOM))
-        .category(Categories::STRING)
-        .keys(&[KeySpec {
-            begin: Begin::Index(1),
-            find: Find::KeyNum { count_at: 0, first: 1, step: 2 },
-            flags: KeyFlags::OW.union(KeyFlags::UPDATE),
-        }])
-        .tips(&["request_policy:multi_shard", "response_policy:all_succeeded"])
-        .run(multi::msetex),
-    Command::new(
-        "msetnx",
-        Group::String,
+    string(
+        "mset",
         "1.0.1",
         -3,
+        GROW,
+        &[KeySpec::range(1, -1, 2, key::STORE)],
+        "Sets several keys to strings at once.",
+    )
+    .tips(SET_BY_SHARDS)
+    .run(multi::mset),
+    string(
+        "msetex",
+        "9.1.0",
+        -4,
+        GROW,
+        &[KeySpec {
+            begin: Begin::Index(1),
+            find: Find::KeyNum { count_at: 0, first: 1, step: 2 },
+            flags: key::STORE,
+        }],
+        "Sets several keys to strings that expire together.",
+    )
+    .tips(SET_BY_SHARDS)
+    .run(multi::msetex),
+    string(
+        "msetnx",
+        "1.0.1",
+        -3,
+        GROW,
+        &[KeySpec::range(1, -1, 2, key::CREATE)],
         "Sets several keys to strings, if none of them is there.",
     )
-    .flags(Flags::WRITE.union(Flags::DENYOOM))
-    .category(Categories::STRING)
-    .keys(&[KeySpec::range(1, -1, 2, KeyFlags::OW.union(KeyFlags::INSERT))])
     .run(multi::msetnx),
-    Command::new(
+    string(
         "psetex",
-        Group::String,
         "2.6.0",
         4,
+        GROW.union(Flags::BRIEF),
+        STORES,
         "Sets a key to a string that expires after some milliseconds.",
     )
-    .flags(Flags::WRITE.union(Flags::DENYOOM).union(Flags::BRIEF))
-    .category(Categories::STRING)
-    .keys(&[KeySpec::one(1, KeyFlags::OW.union(KeyFlags::UPDATE))])
     .run(set::psetex),
-    Command::new("set", Group::String, "1.0.0", -3, "Sets a key to a string, whatever it held.")
-        .flags(Flags::WRITE.union(Flags::DENYOOM).union(Flags::BRIEF))
-        .category(Categories::STRING)
-        .keys(&[KeySpec::one(
-            1,
-            KeyFlags::RW.union(KeyFlags::ACCESS).union(KeyFlags::UPDATE).union(KeyFlags::VARIABLE_FLAGS),
-        )])
-        .run(set::set),
-    Command::new(
+    string(
+        "set",
+        "1.0.0",
+        -3,
+        GROW.union(Flags::BRIEF),
+        &[KeySpec::one(1, variable(key::CHANGE))],
+        "Sets a key to a string, whatever it held.",
+    )
+    .run(set::set),
+    string(
         "setex",
-        Group::String,
         "2.0.0",
         4,
+        GROW.union(Flags::BRIEF),
+        STORES,
         "Sets a key to a string that expires after some seconds.",
     )
-    .flags(Flags::WRITE.union(Flags::DENYOOM).union(Flags::BRIEF))
-    .category(Categories::STRING)
-    .keys(&[KeySpec::one(1, KeyFlags::OW.union(KeyFlags::UPDATE))])
     .run(set::setex),
-    Command::new("setnx", Group::String, "1.0.0", 3, "Sets a key to a string, if the key is not there.")
-        .flags(Flags::WRITE.union(Flags::DENYOOM).union(Flags::FAST))
-        .category(Categories::STRING)
-        .keys(&[KeySpec::one(1, KeyFlags::OW.union(KeyFlags::INSERT))])
-        .run(set::setnx),
-    Command::new("setrange", Group::String, "2.2.0", 4, "Overwrites a part of a string.")
-        .flags(Flags::WRITE.union(Flags::DENYOOM))
-        .category(Categories::STRING)
-        .keys(&[KeySpec::one(1, KeyFlags::RW.union(KeyFlags::UPDATE))])
-        .run(range::setrange),
-    Command::new("strlen", Group::String, "2.2.0", 2, "Returns the length of a string.")
-        .flags(Flags::READONLY.union(Flags::FAST))
-        .category(Categories::STRING)
-        .keys(&[KeySpec::one(1, KeyFlags::RO)])
-        .run(get::strlen),
-    Command::new(
-        "substr",
-        Group::String,
+    string(
+        "setnx",
         "1.0.0",
-        4,
-        "Returns a part of a string; the old name of GETRANGE.",
+        3,
+        GROW_FAST,
+        &[KeySpec::one(1, key::CREATE)],
+        "Sets a key to a string, if the key is not there.",
     )
-    .flags(Flags::READONLY)
-    .category(Categories::STRING)
-    .keys(&[KeySpec::one(1, KeyFlags::RO.union(KeyFlags::ACCESS))])
-    .run(range::getrange),
+    .run(set::setnx),
+    string("setrange", "2.2.0", 4, GROW, UPDATES, "Overwrites a part of a string.").run(range::setrange),
+    string("strlen", "2.2.0", 2, READ_FAST, LOOKS, "Returns the length of a string.").run(get::strlen),
+    string("substr", "1.0.0", 4, READ, READS, "Returns a part of a string; the old name of GETRANGE.")
+        .run(range::getrange),
 ];

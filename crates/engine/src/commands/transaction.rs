@@ -5,11 +5,11 @@ use std::sync::atomic::Ordering;
 
 use keyspace::Found;
 
+use super::rows::LOOKS_AT_ALL;
 use crate::clients::ClientFlags;
 use crate::command::{Categories, Command, Flags, Group};
 use crate::context::Context;
 use crate::error::CommandError;
-use crate::keys::{KeyFlags, KeySpec};
 use crate::transaction::Transaction;
 use crate::watch::Watched;
 
@@ -34,7 +34,7 @@ pub(super) const COMMANDS: &[Command] = &[
     row("unwatch", "2.2.0", 1, "Forgets what is watched.").flags(MARKS).run(unwatch),
     row("watch", "2.2.0", -2, "Makes EXEC run only if keys have not changed meanwhile.")
         .flags(MARKS.union(Flags::NO_MULTI).union(Flags::AT_ONCE))
-        .keys(&[KeySpec::range(1, -1, 1, KeyFlags::RO)])
+        .keys(LOOKS_AT_ALL)
         .run(watch),
 ];
 

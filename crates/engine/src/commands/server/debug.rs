@@ -10,9 +10,10 @@ use super::digest::Digest;
 use crate::command::{Command, Flags, Group, NodeCommand};
 use crate::commands::generic::references;
 use crate::commands::help::reply_help;
+use crate::commands::rows::{LOOKS_SECOND, key};
 use crate::context::Context;
 use crate::error::{CommandError, until_nul};
-use crate::keys::{KeyFlags, KeySpec};
+use crate::keys::KeySpec;
 
 const ADMIN: Flags =
     Flags::ADMIN.union(Flags::NOSCRIPT).union(Flags::LOADING).union(Flags::STALE).union(Flags::PROTECTED);
@@ -29,7 +30,7 @@ const fn tool(name: &'static str, arity: i8, summary: &'static str) -> Command {
 const DEBUG: &[Command] = &[
     tool("digest", 2, "Returns a digest of all data.").run(digest).all_slots(),
     tool("digest-value", -2, "Returns digests of keys' values.")
-        .keys(&[KeySpec::range(2, -1, 1, KeyFlags::RO)])
+        .keys(&[KeySpec::range(2, -1, 1, key::LOOK)])
         .run(digest_value),
     tool("change-repl-id", 2, "Gives the replication history another name.")
         .node(NodeCommand::DebugChangeReplId),
@@ -38,9 +39,7 @@ const DEBUG: &[Command] = &[
     tool("log", 3, "Writes a line into the log.").node(NodeCommand::DebugLog),
     tool("panic", 2, "Ends the server as a bug in it would.").run(panic),
     tool("protocol", 3, "Replies with a value of a type.").run(super::protocol::protocol),
-    tool("object", 3, "Returns facts about a key's value.")
-        .keys(&[KeySpec::one(2, KeyFlags::RO)])
-        .run(object),
+    tool("object", 3, "Returns facts about a key's value.").keys(LOOKS_SECOND).run(object),
     tool("populate", -3, "Makes many keys.").run(populate).each_slot(),
     tool("quicklist-packed-threshold", 3, "Refuses a size of list nodes that could not be.")
         .run(quicklist_packed_threshold),
