@@ -36,8 +36,8 @@ pub const WRITTEN_VERSION: u16 = 10;
 const VALKEY_WRITTEN_VERSION: u16 = 80;
 /// The versions of Redis's own numbering that are read (the last is that of Redis 8).
 pub(crate) const REDIS_VERSIONS: RangeInclusive<u16> = 1..=12;
-/// Valkey numbers its own format from 80 on (Valkey 9); the file then starts with `VALKEY`.
-pub(crate) const VALKEY_VERSIONS: RangeInclusive<u16> = VALKEY_WRITTEN_VERSION..=80;
+/// Valkey numbers its own format from 80 on (Valkey 9.0 and 9.1; 81 is 9.2); the file then starts with `VALKEY`.
+pub(crate) const VALKEY_VERSIONS: RangeInclusive<u16> = VALKEY_WRITTEN_VERSION..=81;
 
 /// Since Redis 7.4 and Valkey 9 there are two formats, and neither server reads what the other has added:
 /// here, hashes with fields that expire. What both had before is the same in both.

@@ -7,7 +7,7 @@ use keyspace::{Limits as KindLimits, Packed};
 
 use super::{
     AUX, END, EXPIRE_MILLIS, EXPIRE_SECONDS, FREQUENCY, FUNCTION, FUNCTION_BEFORE_7, IDLE, MODULE_AUX,
-    RESIZE_DB, SELECT_DB, SLOT_INFO,
+    RESIZE_DB, SELECT_DB, SLOT_IMPORT, SLOT_INFO,
 };
 use crate::decode::Source;
 use crate::error::{RdbError, Reason};
@@ -173,6 +173,14 @@ impl<R: Read> RdbLoader<R> {
                 }
                 SLOT_INFO => {
                     for _ in 0..3 {
+                        self.source.len()?;
+                    }
+                }
+                // Of no use to who was not part of it: the import's keys are keys like others.
+                SLOT_IMPORT => {
+                    self.source.string(&mut self.text)?;
+                    for _ in 0..self.source.len()? {
+                        self.source.len()?;
                         self.source.len()?;
                     }
                 }

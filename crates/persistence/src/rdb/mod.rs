@@ -6,6 +6,7 @@
 //! | 254, 251 | a database's number; its keys and how many of them expire |
 //! | 252 or 253, 248, 249 | about the next key: when it expires, idle time, frequency of use |
 //! | a type's number | key, value |
+//! | 243 | (Valkey 9) slots on their way here: the import's name, how many ranges, first and last slot of each |
 //! | 244 | (Valkey, Redis 8) a slot's number, its keys and how many expire |
 //! | 245 | a function library |
 //! | 247 | data of a module |
@@ -19,6 +20,7 @@ mod writer;
 pub use loader::{Entry, Item, Limits, RdbLoader, Used};
 pub use writer::{Info, RdbWriter, Uses, WriteOptions};
 
+const SLOT_IMPORT: u8 = 243;
 const SLOT_INFO: u8 = 244;
 pub(crate) const FUNCTION: u8 = 245;
 const FUNCTION_BEFORE_7: u8 = 246;
