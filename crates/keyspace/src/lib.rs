@@ -59,7 +59,7 @@ pub use snapshot::{ReadyToCut, Snapshot, SnapshotEntry};
 pub use sorted_set::{Between, Scored, ScoredPart, SortedSetRef};
 pub use stream::{
     Consumer, Cursor, Entry, Exactness, Group, Head, Pending, Piece, Stream, StreamId, StreamPart, StreamRef,
-    Trim, check_node,
+    Trim, check_node, node_entries,
 };
 pub use table::{Detached, Dropped, NewEntry, ScanItem, Table};
 pub use touched::Touched;

@@ -5,6 +5,7 @@
 //! structure ([`crate::large`]). Whatever copies, moves, loads or renames a packed value knows no kinds.
 
 use crate::kind::{Bounds, Form, Kind, Limits, Naming};
+use crate::value::Value;
 
 /// Bytes of the number that a packed collection begins with.
 pub(crate) const COUNT: usize = 2;
@@ -110,6 +111,12 @@ impl<'a> Packed<'a> {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.about.count == 0
+    }
+
+    /// What OBJECT ENCODING calls it.
+    #[must_use]
+    pub fn encoding(&self) -> &'static str {
+        Value::flat(self.form(), self.bytes).encoding()
     }
 
     /// Whether an element expires.

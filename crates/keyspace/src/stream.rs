@@ -25,7 +25,7 @@ pub(crate) use large::LargeStream;
 pub use node::Entry;
 use node::{Fields, Marking, NodeRef, Record};
 pub(crate) use packed::stays_packed;
-pub use pieces::{Cursor, Piece, StreamPart, check_node};
+pub use pieces::{Cursor, Piece, StreamPart, check_node, node_entries};
 
 use crate::kind::NodeBounds;
 use crate::outside::Counted;

@@ -5,6 +5,8 @@
 #![forbid(unsafe_code)]
 
 mod check;
+mod estimate;
+mod rdb;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -57,6 +59,8 @@ enum Subcommands {
         /// The file.
         file: PathBuf,
     },
+    /// Say what is in an RDB file: its keys, or what takes how much memory.
+    Rdb(rdb::Options),
     /// Say whether an append-only file can be loaded; cut off a torn end.
     CheckAof {
         /// Cut off what is not whole at the end of the last file.
@@ -105,7 +109,8 @@ fn main() -> ExitCode {
     match cli.command {
         Some(Subcommands::Server { arguments }) => server(&arguments),
         Some(Subcommands::Sentinel { arguments }) => sentinel(&arguments),
-        Some(Subcommands::CheckRdb { file }) => finish(check::rdb(&file)),
+        Some(Subcommands::CheckRdb { file }) => finish(check::rdb(&file).map(drop)),
+        Some(Subcommands::Rdb(options)) => finish(rdb::run(&options)),
         Some(Subcommands::CheckAof { fix, truncate_to_timestamp: until, file }) => {
             finish(check::aof(&file, check::Repair { fix, until }))
         }

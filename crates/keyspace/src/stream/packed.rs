@@ -213,6 +213,14 @@ impl Builder {
     }
 }
 
+impl<'a> Packed<'a> {
+    /// The pieces of a packed stream, or of a part of one. What can be counted is not counted in them.
+    pub fn pieces(&self) -> impl Iterator<Item = Piece<'a>> + use<'a> {
+        debug_assert_eq!(self.kind(), Kind::Stream);
+        Pieces::of(self.bytes())
+    }
+}
+
 impl Table {
     /// The stream at `place`, if it is one.
     #[must_use]

@@ -91,6 +91,12 @@ pub fn check_node(id: StreamId, bytes: &[u8]) -> Option<(u64, StreamId)> {
     node::check(id, bytes)
 }
 
+/// Visits the entries of a node that are not deleted. What is no node has none.
+pub fn node_entries(id: StreamId, bytes: &[u8], visit: &mut dyn FnMut(super::Entry<'_>)) {
+    let Some(node) = NodeRef::read(id, bytes) else { return };
+    node.records().filter(|record| !record.is_deleted).for_each(|record| visit(record.entry));
+}
+
 /// How far somebody is within the pieces of a stream.
 #[derive(Debug, Clone, Default)]
 pub struct Cursor(Stage);

@@ -1,0 +1,150 @@
+//! How many bytes a key will take in a server's memory, reckoned from what is known of it without storing it.
+//!
+//! The figures are those of docs/keyspace.md: an entry of a slot's page has a header, its time, the key and the value,
+//! and costs its line of the index and its share of what pages leave free. A large collection is a table of the same
+//! make. docs/BENCHMARKS.md has what servers really take ("Resident bytes per key").
+
+use keyspace::Kind;
+use slot_routing::SLOT_COUNT;
+
+/// The header of an entry, and of one in a large collection.
+const HEADER: u64 = 6;
+const ELEMENT_HEADER: u64 = 4;
+const TIME: u64 = 6;
+/// A reference to what lies outside of its page.
+const REFERENCE: u64 = 4;
+/// What an entry takes of the index: a bucket's line for twelve, at the load that it has on average.
+const INDEX: u64 = 7;
+/// What an entry of a slot's pages takes beyond its own bytes, in percent: the head and the free end of its page. The pages
+/// of large collections are longer.
+const PAGES_SHARE: u64 = 9;
+const ELEMENT_PAGES_SHARE: u64 = 4;
+/// The longest value of a string and of a packed collection that lie in the page, and the longest key.
+const LONGEST_STRING: u64 = 4095;
+const LONGEST_PACKED: u64 = 502;
+const LONGEST_KEY: u64 = 511;
+/// What is kept about a value outside, and about a collection that is a structure.
+const RECORD: u64 = 48;
+const STRUCTURE: u64 = 300;
+/// A member's place in the order of a sorted set: six bytes in a leaf that is 70 % full.
+const ORDER: u64 = 9;
+/// A number in front of an element of a list and one behind it.
+const LIST_RECORD: u64 = 2;
+/// The free end of a list's segments, and the branches above them, in percent.
+const SEGMENTS_SHARE: u64 = 6;
+
+/// What is known of a key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Shape {
+    pub(crate) kind: Kind,
+    /// The key's length.
+    pub(crate) key: u64,
+    /// How many elements the value has.
+    pub(crate) elements: u64,
+    /// Bytes of the string, or of all elements: of members, of fields with their values, of a stream's nodes.
+    pub(crate) payload: u64,
+    /// Bytes of the value as it is stored while it is small; `None` of one that is a structure.
+    pub(crate) packed: Option<u64>,
+    /// Whether the key has a time.
+    pub(crate) expires: bool,
+    /// How many elements have one.
+    pub(crate) timed_elements: u64,
+}
+
+/// The bytes that it will take.
+pub(crate) fn bytes(shape: &Shape) -> u64 {
+    let Shape { kind, key, packed, expires, .. } = *shape;
+    let (key_here, key_outside) = if key > LONGEST_KEY { (0, size_class(key)) } else { (key, 0) };
+    let head = HEADER + key_here + if expires { TIME } else { 0 };
+    let longest = if kind == Kind::String { LONGEST_STRING } else { LONGEST_PACKED };
+    match packed {
+        Some(value) if value <= longest && key_outside == 0 => entry(head + value, PAGES_SHARE),
+        Some(value) => entry(head + REFERENCE, PAGES_SHARE) + RECORD + key_outside + size_class(value),
+        None => entry(head + REFERENCE, PAGES_SHARE) + RECORD + key_outside + STRUCTURE + structure(shape),
+    }
+}
+
+/// What the slots take beside their keys: the line of an index and the rest of a page, of each slot that has a key.
+pub(crate) fn tables(keys: u64) -> u64 {
+    const TABLE: u64 = 128;
+    keys.min(SLOT_COUNT as u64) * TABLE
+}
+
+/// An entry of so many bytes, with its place in the index.
+fn entry(len: u64, share: u64) -> u64 {
+    let len = len.next_multiple_of(2);
+    len + len * share / 100 + INDEX
+}
+
+/// The elements of a structure.
+fn structure(shape: &Shape) -> u64 {
+    let Shape { kind, elements, payload, timed_elements, .. } = *shape;
+    let mean = payload / elements.max(1);
+    let element = entry(ELEMENT_HEADER + mean, ELEMENT_PAGES_SHARE);
+    match kind {
+        Kind::String => payload,
+        Kind::Set => elements * element,
+        Kind::Hash => elements * element + timed_elements * TIME,
+        Kind::SortedSet => elements * (element + ORDER),
+        Kind::List => {
+            let records = payload + elements * LIST_RECORD;
+            records + records * SEGMENTS_SHARE / 100
+        }
+        // Nodes that grow are shrunk to their bytes when the next begins.
+        Kind::Stream => payload,
+    }
+}
+
+/// What the general allocator takes for so many bytes: four sizes to each doubling.
+fn size_class(len: u64) -> u64 {
+    let step = (len.max(16).next_power_of_two() / 8).max(16);
+    len.next_multiple_of(step)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn string(key: u64, value: u64, expires: bool) -> Shape {
+        let kind = Kind::String;
+        Shape { kind, key, elements: 1, payload: value, packed: Some(value), expires, timed_elements: 0 }
+    }
+
+    fn structure_of(kind: Kind, elements: u64, mean: u64) -> Shape {
+        Shape {
+            kind,
+            key: 10,
+            elements,
+            payload: elements * mean,
+            packed: None,
+            expires: false,
+            timed_elements: 0,
+        }
+    }
+
+    /// Resident bytes as docs/BENCHMARKS.md and docs/keyspace.md have them, within 5 %.
+    #[test]
+    fn what_was_measured_is_what_is_reckoned() {
+        let rows = [
+            (bytes(&string(16, 32, false)), 66.0),
+            (bytes(&string(16, 32, true)), 72.3),
+            (bytes(&string(10, 8, false)), 33.1),
+            (bytes(&structure_of(Kind::Hash, 2_000_000, 89)) / 2_000_000, 102.7),
+            (bytes(&structure_of(Kind::SortedSet, 1_000_000, 21)) / 1_000_000, 44.7),
+            (bytes(&structure_of(Kind::List, 1_000_000, 75)) / 1_000_000, 80.0),
+        ];
+        for (reckoned, measured) in rows {
+            let ratio = reckoned as f64 / measured;
+            assert!((0.95..1.05).contains(&ratio), "{reckoned} for {measured}");
+        }
+    }
+
+    #[test]
+    fn a_longer_value_takes_no_less_until_it_lies_outside_and_has_a_page_to_itself() {
+        for (from, to) in [(0, LONGEST_STRING), (LONGEST_STRING + 1, 100_000)] {
+            let sizes: Vec<u64> = (from..=to).map(|len| bytes(&string(20, len, false))).collect();
+            assert!(sizes.is_sorted());
+        }
+        assert!(bytes(&string(1000, 1, true)) > bytes(&string(500, 1, true)));
+    }
+}

@@ -1,0 +1,202 @@
+//! The keys of a file, each with what is said of it.
+
+use std::io::Read;
+
+use anyhow::{Result, bail};
+use clock::Millis;
+use keyspace::{Kind, Packed, Piece};
+use persistence::{Entry, Item, Limits, RdbLoader};
+
+use crate::estimate::{self, Shape};
+
+/// A key with its value as a whole, without the value itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct KeyInfo {
+    pub(crate) db: u16,
+    pub(crate) key: Vec<u8>,
+    pub(crate) kind: Kind,
+    /// What OBJECT ENCODING would call it, with the usual limits.
+    pub(crate) encoding: &'static str,
+    pub(crate) elements: u64,
+    /// Bytes of the longest element: of a field or value of a hash, of an entry's node of a stream.
+    pub(crate) longest: u64,
+    /// Bytes that it takes in memory here, about.
+    pub(crate) size: u64,
+    pub(crate) expiry: Option<Millis>,
+}
+
+/// Which keys are wanted.
+#[derive(Debug, Default)]
+pub(super) struct Filter {
+    db: Option<u16>,
+    kind: Option<Kind>,
+    pattern: Option<Vec<u8>>,
+}
+
+impl Filter {
+    pub(super) fn new(db: Option<u16>, kind: Option<&str>, pattern: Option<&str>) -> Result<Self> {
+        let kind = match kind {
+            None => None,
+            Some(name) => match Kind::ALL.iter().find(|kind| kind.name() == name) {
+                Some(kind) => Some(*kind),
+                None => bail!("There is no type '{name}'"),
+            },
+        };
+        Ok(Self { db, kind, pattern: pattern.map(|pattern| pattern.as_bytes().to_vec()) })
+    }
+
+    fn takes(&self, entry: &Entry<'_>) -> bool {
+        self.db.is_none_or(|db| db == entry.db)
+            && self.kind.is_none_or(|kind| kind == entry.value.kind())
+            && self.pattern.as_ref().is_none_or(|pattern| glob::matches(pattern, entry.key))
+    }
+}
+
+/// What has been seen of a value.
+#[derive(Debug, Clone, Copy, Default)]
+struct Seen {
+    elements: u64,
+    payload: u64,
+    longest: u64,
+    timed: u64,
+}
+
+impl Seen {
+    fn add_string(&mut self, bytes: &[u8]) {
+        self.payload += bytes.len() as u64;
+        self.longest = self.longest.max(bytes.len() as u64);
+    }
+
+    /// Adds a value, or a part of one.
+    fn add(&mut self, value: &Packed<'_>) {
+        self.elements += value.len() as u64;
+        match value.kind() {
+            Kind::String => {
+                self.elements = 1;
+                self.add_string(value.bytes());
+            }
+            Kind::List => value.items().for_each(|item| {
+                self.payload += item.len() as u64;
+                self.longest = self.longest.max(item.len() as u64);
+            }),
+            Kind::Set => value.for_each_member(&mut |member| self.add_string(&member)),
+            Kind::SortedSet => value.scored().for_each(|member| {
+                self.add_string(member.name);
+                self.payload += score_len(member.score);
+            }),
+            Kind::Hash => value.fields().for_each(|field| {
+                self.add_string(field.name);
+                self.add_string(field.value);
+                self.timed += u64::from(field.expiry.is_some());
+            }),
+            Kind::Stream => value.pieces().for_each(|piece| self.add_piece(&piece)),
+        }
+    }
+
+    fn add_piece(&mut self, piece: &Piece<'_>) {
+        /// What is kept about a group, a consumer and an entry that is pending, in trees.
+        const GROUP: u64 = 160;
+        const CONSUMER: u64 = 96;
+        const PENDING: u64 = 56;
+        /// The same about a node.
+        const NODE: u64 = 64;
+        match piece {
+            Piece::Node { bytes, .. } => {
+                self.add_string(bytes);
+                self.payload += NODE;
+            }
+            Piece::Group { name, .. } => self.payload += GROUP + name.len() as u64,
+            Piece::Consumer { name, .. } => self.payload += CONSUMER + name.len() as u64,
+            Piece::Pending { .. } => self.payload += PENDING,
+            Piece::Nodes(_) | Piece::Head { .. } | Piece::Consumers(_) | Piece::Owned(_) => {}
+        }
+    }
+}
+
+/// Bytes that a score takes in a structure.
+fn score_len(score: f64) -> u64 {
+    if score.fract() == 0.0 && score.abs() <= f64::from(i32::MAX) { 4 } else { 8 }
+}
+
+/// Reads a file key by key.
+#[derive(Debug)]
+pub(super) struct Reader<R> {
+    loader: RdbLoader<R>,
+    filter: Filter,
+}
+
+/// A key of which parts may follow.
+struct Open {
+    info: KeyInfo,
+    seen: Seen,
+    /// Bytes of the value, if it is stored as it came.
+    packed: Option<u64>,
+}
+
+impl Open {
+    fn begin(entry: &Entry<'_>) -> Self {
+        let value = entry.value;
+        let info = KeyInfo {
+            db: entry.db,
+            key: entry.key.to_vec(),
+            kind: value.kind(),
+            encoding: value.encoding(),
+            elements: 0,
+            longest: 0,
+            size: 0,
+            expiry: entry.expiry,
+        };
+        let mut seen = Seen::default();
+        seen.add(&value);
+        let packed = (!entry.is_part && value.stays_packed()).then_some(value.bytes().len() as u64);
+        Self { info, seen, packed }
+    }
+
+    fn finish(self) -> KeyInfo {
+        let Self { info, seen, packed } = self;
+        let size = estimate::bytes(&Shape {
+            kind: info.kind,
+            key: info.key.len() as u64,
+            elements: seen.elements,
+            payload: seen.payload,
+            packed,
+            expires: info.expiry.is_some(),
+            timed_elements: seen.timed,
+        });
+        KeyInfo { elements: seen.elements, longest: seen.longest, size, ..info }
+    }
+}
+
+impl<R: Read> Reader<R> {
+    pub(super) fn new(input: R, filter: Filter) -> Result<Self> {
+        Ok(Self { loader: RdbLoader::new(input, Limits::default())?, filter })
+    }
+
+    /// Visits every key that is wanted.
+    pub(super) fn each(&mut self, visit: &mut dyn FnMut(&KeyInfo) -> Result<()>) -> Result<()> {
+        let mut open: Option<Open> = None;
+        while let Some(item) = self.loader.next_item()? {
+            match item {
+                Item::Entry(entry) if !self.filter.takes(&entry) => open = None,
+                Item::Entry(entry) => {
+                    let begun = Open::begin(&entry);
+                    if entry.is_part {
+                        open = Some(begun);
+                    } else {
+                        visit(&begun.finish())?;
+                    }
+                }
+                Item::More { part, is_last } => {
+                    if let Some(open) = &mut open {
+                        open.seen.add(&part);
+                    }
+                    if is_last && let Some(open) = open.take() {
+                        visit(&open.finish())?;
+                    }
+                }
+                Item::Aux { .. } | Item::Sizes { .. } | Item::Function(_) => {}
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,177 @@
+//! Every key in a line.
+
+use std::io::{self, Write};
+
+use anyhow::Result;
+use clock::Millis;
+use serde::Serialize;
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
+
+use super::keys::KeyInfo;
+use super::{Format, readable};
+
+/// The columns of redis-rdb-tools' memory report.
+const COLUMNS: [&str; 8] =
+    ["database", "type", "key", "size_in_bytes", "encoding", "num_elements", "len_largest_element", "expiry"];
+
+/// A key as an object.
+#[derive(Debug, Serialize)]
+struct Row<'a> {
+    db: u16,
+    key: String,
+    /// The key's bytes, if `key` does not say them all.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    key_hex: Option<String>,
+    r#type: &'a str,
+    encoding: &'a str,
+    elements: u64,
+    largest_element: u64,
+    size: u64,
+    /// Unix milliseconds.
+    expires_at: Option<i64>,
+    /// Milliseconds from now; below zero if it has expired.
+    ttl: Option<i64>,
+}
+
+/// Where lines go.
+pub(super) enum Listing<W: Write> {
+    Text(W, Millis),
+    Json(W, Millis),
+    Csv(Box<csv::Writer<W>>),
+}
+
+impl<W: Write> Listing<W> {
+    pub(super) fn new(format: Format, mut out: W) -> io::Result<Self> {
+        let now = now();
+        Ok(match format {
+            Format::Text => {
+                writeln!(
+                    out,
+                    "{:>3} {:<6} {:<10} {:>10} {:>12} {:>12}  key",
+                    "db", "type", "encoding", "elements", "bytes", "ttl"
+                )?;
+                Self::Text(out, now)
+            }
+            Format::Json => Self::Json(out, now),
+            Format::Csv => {
+                let mut writer = csv::Writer::from_writer(out);
+                writer.write_record(COLUMNS)?;
+                Self::Csv(Box::new(writer))
+            }
+        })
+    }
+
+    pub(super) fn add(&mut self, key: &KeyInfo) -> Result<()> {
+        let KeyInfo { db, kind, encoding, elements, size, expiry, .. } = key;
+        match self {
+            Self::Text(out, now) => writeln!(
+                out,
+                "{db:>3} {:<6} {encoding:<10} {elements:>10} {size:>12} {:>12}  {}",
+                kind.name(),
+                time_left(*expiry, *now),
+                readable(&key.key)
+            )?,
+            Self::Json(out, now) => {
+                serde_json::to_writer(&mut *out, &row(key, *now)).map_err(io::Error::from)?;
+                writeln!(out)?;
+            }
+            Self::Csv(writer) => {
+                let (db, size, elements, longest) =
+                    (db.to_string(), size.to_string(), elements.to_string(), key.longest.to_string());
+                let (text, expiry) = (readable(&key.key), expiry.map(date).unwrap_or_default());
+                writer
+                    .write_record([&db, kind.name(), &text, &size, encoding, &elements, &longest, &expiry])
+                    .map_err(io::Error::from)?;
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn finish(self) -> io::Result<()> {
+        match self {
+            Self::Text(mut out, _) | Self::Json(mut out, _) => out.flush(),
+            Self::Csv(mut writer) => writer.flush(),
+        }
+    }
+}
+
+fn row(key: &KeyInfo, now: Millis) -> Row<'_> {
+    let text = std::str::from_utf8(&key.key);
+    let hex = || key.key.iter().map(|byte| format!("{byte:02x}")).collect();
+    Row {
+        db: key.db,
+        key: text.map_or_else(|_| readable(&key.key), str::to_owned),
+        key_hex: text.is_err().then(hex),
+        r#type: key.kind.name(),
+        encoding: key.encoding,
+        elements: key.elements,
+        largest_element: key.longest,
+        size: key.size,
+        expires_at: key.expiry.map(|expiry| expiry.0),
+        ttl: key.expiry.map(|expiry| expiry.0.saturating_sub(now.0)),
+    }
+}
+
+pub(super) fn now() -> Millis {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    Millis(i64::try_from(since.as_millis()).unwrap_or(i64::MAX))
+}
+
+fn time_left(expiry: Option<Millis>, now: Millis) -> String {
+    match expiry {
+        None => "-".to_owned(),
+        Some(expiry) if expiry <= now => "expired".to_owned(),
+        Some(expiry) => format!("{}s", (expiry.0 - now.0) / 1000),
+    }
+}
+
+/// The date of a time; its milliseconds if it is beyond dates.
+fn date(at: Millis) -> String {
+    let date = OffsetDateTime::from_unix_timestamp_nanos(i128::from(at.0) * 1_000_000).ok();
+    date.and_then(|date| date.format(&Rfc3339).ok()).unwrap_or_else(|| at.0.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use keyspace::Kind;
+
+    use super::*;
+
+    fn key() -> KeyInfo {
+        KeyInfo {
+            db: 3,
+            key: b"a,\"b\xff".to_vec(),
+            kind: Kind::Hash,
+            encoding: "listpack",
+            elements: 2,
+            longest: 5,
+            size: 90,
+            expiry: Some(Millis(1_700_000_000_123)),
+        }
+    }
+
+    fn shown(format: Format) -> String {
+        let mut out = Vec::new();
+        let mut listing = Listing::new(format, &mut out).unwrap();
+        listing.add(&key()).unwrap();
+        listing.finish().unwrap();
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn a_key_in_each_form() {
+        let text = shown(Format::Text);
+        assert!(
+            text.ends_with("  3 hash   listpack            2           90      expired  a,\"b\\xff\n"),
+            "{text}"
+        );
+        let csv = shown(Format::Csv);
+        assert_eq!(csv.lines().next(), Some(COLUMNS.join(",").as_str()));
+        let line = "3,hash,\"a,\"\"b\\xff\",90,listpack,2,5,2023-11-14T22:13:20.123Z";
+        assert_eq!(csv.lines().nth(1), Some(line));
+        let object: serde_json::Value = serde_json::from_str(&shown(Format::Json)).unwrap();
+        assert_eq!((&object["key"], &object["key_hex"]), (&"a,\"b\\xff".into(), &"612c2262ff".into()));
+        assert_eq!((&object["type"], &object["expires_at"]), (&"hash".into(), &1_700_000_000_123_i64.into()));
+    }
+}

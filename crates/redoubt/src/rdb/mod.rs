@@ -1,0 +1,153 @@
+//! `redoubt rdb`: what is in an RDB file, without loading it.
+//!
+//! The file is read once, from its start to its end, a part of a large value at a time, so memory does not grow with
+//! it. A [`keys::Reader`] makes each key, with all its parts, one [`keys::KeyInfo`]; that goes into a [`listing`] or a
+//! [`report`].
+
+mod keys;
+mod listing;
+mod prefixes;
+mod report;
+
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::path::PathBuf;
+
+use anyhow::{Context as _, Result};
+use clap::{Args, ValueEnum};
+use indicatif::{ProgressBar, ProgressStyle};
+
+use keys::{Filter, Reader};
+use listing::Listing;
+use report::Report;
+
+/// In which form keys are shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Format {
+    /// Columns.
+    Text,
+    /// An object a line.
+    Json,
+    /// The columns of redis-rdb-tools' memory report.
+    Csv,
+}
+
+/// What is asked for.
+#[derive(Debug, Args)]
+pub(crate) struct Options {
+    /// The file.
+    file: PathBuf,
+    /// As columns, as an object of JSON a line, or as CSV with the columns of redis-rdb-tools.
+    #[arg(long, value_enum, default_value_t = Format::Text)]
+    format: Format,
+    /// Say what takes how much memory: by type, by prefix, and the biggest keys.
+    #[arg(long)]
+    report: bool,
+    /// How many prefixes and biggest keys a report has.
+    #[arg(long, default_value_t = 20, value_name = "COUNT")]
+    top: usize,
+    /// What stands between the parts of a key.
+    #[arg(long, default_value = ":", value_name = "TEXT")]
+    separator: String,
+    /// Only keys of this database.
+    #[arg(long, value_name = "NUMBER")]
+    db: Option<u16>,
+    /// Only keys of this type, as TYPE names it.
+    #[arg(long = "type", value_name = "NAME")]
+    kind: Option<String>,
+    /// Only keys that match this pattern, as of KEYS.
+    #[arg(long = "match", value_name = "PATTERN")]
+    pattern: Option<String>,
+    /// Show no bar.
+    #[arg(long)]
+    no_progress: bool,
+}
+
+/// Reads the file and says what is in it.
+///
+/// # Errors
+/// It cannot be read, or not to its end.
+pub(crate) fn run(options: &Options) -> Result<()> {
+    let path = options.file.display();
+    let file = File::open(&options.file).with_context(|| format!("Cannot open file {path}"))?;
+    let bar = progress(file.metadata()?.len(), options.no_progress);
+    let filter = Filter::new(options.db, options.kind.as_deref(), options.pattern.as_deref())?;
+    let mut reader = Reader::new(bar.wrap_read(file), filter)?;
+    let mut out = BufWriter::new(io::stdout().lock());
+    let shown = if options.report {
+        let mut report = Report::new(options.top, options.separator.as_bytes());
+        let read = reader.each(&mut |key| {
+            report.add(key);
+            Ok(())
+        });
+        bar.finish_and_clear();
+        // Of a file that is broken, what is before that.
+        read.and(report.show(options.format, &mut out).map_err(Into::into))
+    } else {
+        let mut listing = Listing::new(options.format, &mut out)?;
+        let read = reader.each(&mut |key| listing.add(key));
+        bar.finish_and_clear();
+        read.and(listing.finish().map_err(Into::into))
+    };
+    match shown.and_then(|()| Ok(out.flush()?)) {
+        // Who reads it has seen enough.
+        Err(error) if is_broken_pipe(&error) => Ok(()),
+        outcome => outcome,
+    }
+}
+
+fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
+}
+
+/// On the standard error, if that is a terminal.
+fn progress(len: u64, hidden: bool) -> ProgressBar {
+    if hidden {
+        return ProgressBar::hidden();
+    }
+    let style =
+        ProgressStyle::with_template("{bar:40} {bytes} of {total_bytes}, {bytes_per_sec}, {eta} left");
+    ProgressBar::new(len).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
+}
+
+/// A key as text: what is no UTF-8 or no printable letter is escaped as in redis-cli.
+fn readable(key: &[u8]) -> String {
+    let mut text = String::with_capacity(key.len());
+    for chunk in key.utf8_chunks() {
+        for letter in chunk.valid().chars() {
+            match letter {
+                '\\' => text.push_str("\\\\"),
+                '\n' => text.push_str("\\n"),
+                '\r' => text.push_str("\\r"),
+                '\t' => text.push_str("\\t"),
+                letter if letter.is_control() => {
+                    let mut bytes = [0; 4];
+                    letter
+                        .encode_utf8(&mut bytes)
+                        .bytes()
+                        .for_each(|byte| text.push_str(&format!("\\x{byte:02x}")));
+                }
+                letter => text.push(letter),
+            }
+        }
+        chunk.invalid().iter().for_each(|byte| text.push_str(&format!("\\x{byte:02x}")));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_are_readable_and_no_two_look_the_same() {
+        for (key, text) in [
+            (&b"user:1"[..], "user:1"),
+            ("gr\u{fc}n".as_bytes(), "gr\u{fc}n"),
+            (b"a\nb\x00\xff\\x", "a\\nb\\x00\\xff\\\\x"),
+            (b"", ""),
+        ] {
+            assert_eq!(readable(key), text);
+        }
+    }
+}

@@ -1,0 +1,158 @@
+//! What takes how much memory.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap};
+use std::io::{self, Write};
+
+use serde_json::json;
+
+use super::keys::KeyInfo;
+use super::prefixes::{Prefixes, Sum};
+use super::{Format, readable};
+use crate::estimate;
+
+/// A key that may be among the biggest; those compare by size first.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Big {
+    size: u64,
+    key: Vec<u8>,
+    db: u16,
+    kind: &'static str,
+    encoding: &'static str,
+    elements: u64,
+    expires: bool,
+}
+
+#[derive(Debug)]
+pub(super) struct Report {
+    top: usize,
+    all: Sum,
+    /// By the names of type and encoding.
+    kinds: BTreeMap<(&'static str, &'static str), Sum>,
+    prefixes: Prefixes,
+    /// The smallest of them on top.
+    biggest: BinaryHeap<Reverse<Big>>,
+}
+
+impl Report {
+    pub(super) fn new(top: usize, separator: &[u8]) -> Self {
+        let (kinds, biggest) = (BTreeMap::new(), BinaryHeap::new());
+        Self { top, all: Sum::default(), kinds, prefixes: Prefixes::new(separator), biggest }
+    }
+
+    pub(super) fn add(&mut self, info: &KeyInfo) {
+        let expiring = u64::from(info.expiry.is_some());
+        let sum = Sum { keys: 1, elements: info.elements, bytes: info.size, expiring };
+        self.all.add(sum);
+        self.kinds.entry((info.kind.name(), info.encoding)).or_default().add(sum);
+        self.prefixes.add(&info.key, sum);
+        let is_among = self.biggest.peek().is_none_or(|Reverse(least)| info.size > least.size);
+        if self.biggest.len() < self.top || is_among {
+            self.biggest.push(Reverse(Big {
+                size: info.size,
+                key: info.key.clone(),
+                db: info.db,
+                kind: info.kind.name(),
+                encoding: info.encoding,
+                elements: info.elements,
+                expires: info.expiry.is_some(),
+            }));
+        }
+        while self.biggest.len() > self.top {
+            self.biggest.pop();
+        }
+    }
+
+    /// Shows all of it.
+    pub(super) fn show(self, format: Format, out: &mut impl Write) -> io::Result<()> {
+        let tables = estimate::tables(self.all.keys);
+        match format {
+            Format::Text => self.text(tables, out),
+            Format::Json => self.json(tables, out),
+            Format::Csv => self.csv(tables, out),
+        }
+    }
+
+    fn text(self, tables: u64, out: &mut impl Write) -> io::Result<()> {
+        let all = self.all;
+        let Sum { keys, elements, bytes, expiring } = all;
+        writeln!(out, "{keys} keys, {expiring} of them with a time, {elements} elements")?;
+        writeln!(out, "about {} bytes in memory, {tables} of them for the slots' tables", bytes + tables)?;
+        let head = |out: &mut dyn Write, name: &str| {
+            writeln!(out, "\n{:>12} {:>6} {:>12} {:>12}  {name}", "bytes", "%", "keys", "elements")
+        };
+        let line = |out: &mut dyn Write, sum: &Sum, name: &str| {
+            let share = sum.bytes as f64 * 100.0 / bytes.max(1) as f64;
+            writeln!(out, "{:>12} {share:>6.1} {:>12} {:>12}  {name}", sum.bytes, sum.keys, sum.elements)
+        };
+        head(out, "type, encoding")?;
+        for ((kind, encoding), sum) in &self.kinds {
+            line(out, sum, &format!("{kind}, {encoding}"))?;
+        }
+        head(out, "prefix")?;
+        for (pattern, sum) in self.prefixes.biggest(self.top) {
+            line(out, &sum, &readable(pattern))?;
+        }
+        writeln!(
+            out,
+            "\n{:>12} {:>12} {:<6} {:<10} {:>3}  biggest keys",
+            "bytes", "elements", "type", "encoding", "db"
+        )?;
+        for Big { size, key, db, kind, encoding, elements, .. } in in_order(self.biggest) {
+            writeln!(out, "{size:>12} {elements:>12} {kind:<6} {encoding:<10} {db:>3}  {}", readable(&key))?;
+        }
+        Ok(())
+    }
+
+    fn json(self, tables: u64, out: &mut impl Write) -> io::Result<()> {
+        let sum = |sum: &Sum| json!({"keys": sum.keys, "elements": sum.elements, "bytes": sum.bytes, "expiring": sum.expiring});
+        let named = |name: serde_json::Value, mut object: serde_json::Value| {
+            object["name"] = name;
+            object
+        };
+        let types = self.kinds.iter().map(|((kind, encoding), of)| {
+            let mut object = sum(of);
+            (object["type"], object["encoding"]) = ((*kind).into(), (*encoding).into());
+            object
+        });
+        let prefixes = self.prefixes.biggest(self.top);
+        let prefixes = prefixes.iter().map(|(name, of)| named(readable(name).into(), sum(of)));
+        let object = json!({
+            "total": sum(&Sum { bytes: self.all.bytes + tables, ..self.all }),
+            "tables": tables,
+            "types": types.collect::<Vec<_>>(),
+            "prefixes": prefixes.collect::<Vec<_>>(),
+            "biggest": in_order(self.biggest).iter().map(|big| json!({
+                "db": big.db, "key": readable(&big.key), "type": big.kind, "encoding": big.encoding,
+                "elements": big.elements, "size": big.size,
+            })).collect::<Vec<_>>(),
+        });
+        serde_json::to_writer_pretty(&mut *out, &object)?;
+        writeln!(out)
+    }
+
+    fn csv(self, tables: u64, out: &mut impl Write) -> io::Result<()> {
+        let mut rows = vec![("total", String::new(), Sum { bytes: self.all.bytes + tables, ..self.all })];
+        rows.push(("tables", String::new(), Sum { bytes: tables, ..Sum::default() }));
+        rows.extend(self.kinds.iter().map(|((kind, of), sum)| ("type", format!("{kind}, {of}"), *sum)));
+        let prefixes = self.prefixes.biggest(self.top).into_iter();
+        rows.extend(prefixes.map(|(name, sum)| ("prefix", readable(name), sum)));
+        rows.extend(in_order(self.biggest).iter().map(|big| {
+            let expiring = u64::from(big.expires);
+            ("key", readable(&big.key), Sum { keys: 1, elements: big.elements, bytes: big.size, expiring })
+        }));
+        let mut writer = csv::Writer::from_writer(out);
+        writer.write_record(["section", "name", "bytes", "keys", "elements", "expiring"])?;
+        for (section, name, sum) in rows {
+            let figures = [sum.bytes, sum.keys, sum.elements, sum.expiring].map(|figure| figure.to_string());
+            let [bytes, keys, elements, expiring] = &figures;
+            writer.write_record([section, &name, bytes, keys, elements, expiring])?;
+        }
+        writer.flush()
+    }
+}
+
+/// The biggest first.
+fn in_order(biggest: BinaryHeap<Reverse<Big>>) -> Vec<Big> {
+    biggest.into_sorted_vec().into_iter().map(|Reverse(big)| big).collect()
+}
