@@ -18,9 +18,11 @@
 use std::fmt;
 
 mod check;
+mod commands;
 mod manifest;
 
 pub use check::{Checked, check};
+pub use commands::CommandWriter;
 pub use manifest::{FileKind, Manifest, ManifestError, NamedFile};
 
 /// A place in the replication stream.

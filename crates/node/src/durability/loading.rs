@@ -16,6 +16,7 @@ use persistence::{Entry, Item, Limits, RdbError, RdbLoader, Reason};
 use slot_routing::{SLOT_COUNT, Slot};
 
 use super::lanes::{Faults, Lane, lane};
+use super::snapshot::delay;
 use crate::durability::Durability;
 
 /// Bytes that may be on their way to the storing threads, and as many again that they are working on.
@@ -53,6 +54,8 @@ pub(crate) struct Loaded {
     pub(crate) repl_offset: Option<i64>,
     /// The database that the stream had selected there.
     pub(crate) stream_db: Option<u16>,
+    /// Bytes up to its end; an old append-only file goes on behind that.
+    pub(crate) bytes: u64,
     /// The texts of the libraries of functions.
     libraries: Vec<Vec<u8>>,
 }
@@ -226,6 +229,7 @@ fn read(
     let (now, by_frequency) = (crate::process::time::now(), durability.engine.settings.lfu().is_some());
     let mut loaded = Loaded::default();
     let progress = &durability.saving.loading;
+    let key_delay = durability.config.integer("key-load-delay");
     let (mut looks, mut lane) = (Looks::default(), None);
     loop {
         let offset = loader.offset();
@@ -245,6 +249,7 @@ fn read(
                 lanes[number].add(slot, &entry, usage_of(&entry, now, by_frequency), offset);
                 lane = Some(number);
                 loaded.keys += 1;
+                delay(key_delay, 1);
             }
             Item::More { part, is_last } => {
                 if let Some(number) = lane {
@@ -263,7 +268,8 @@ fn read(
             Item::Function(code) => loaded.libraries.push(code.to_vec()),
         }
     }
-    progress.read.store(loader.offset(), Ordering::Relaxed);
+    loaded.bytes = loader.offset();
+    progress.read.store(loaded.bytes, Ordering::Relaxed);
     Ok(loaded)
 }
 

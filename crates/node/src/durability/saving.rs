@@ -264,8 +264,10 @@ pub(crate) fn keep_synchronised(durability: &Durability, file: tempfile::NamedTe
     durability.saving.cancel();
     let mut standing = durability.saving.standing.lock();
     durability.saving.ended.wait_while(&mut standing, |standing| standing.running.is_some());
-    let persistent = !durability.config.text("save").is_empty();
+    let persistent = !durability.config.text("save").is_empty() || durability.append_only.is_on();
     if !persistent && durability.config.switch("rdb-del-sync-files") {
+        // Nor is anything left of an older one, which this node would begin with.
+        let _ = std::fs::remove_file(durability.config.text("dbfilename"));
         return;
     }
     match put_in_place(durability, file) {

@@ -8,7 +8,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use anyhow::Context as _;
-use keyspace::{Shown, Snapshot};
+use keyspace::{Shown, Snapshot, SnapshotEntry};
+use persistence::aof::CommandWriter;
 use persistence::{Dialect, Info, RdbWriter, Uses, WriteOptions};
 use replication::master::{PeerId, TransferId};
 use replication::{CursorId, Log, Position};
@@ -164,7 +165,7 @@ pub(crate) fn write_rdb(
     state: State,
     form: &Form,
     progress: Option<&AtomicU64>,
-    mut pace: Pace,
+    pace: Pace,
     out: &mut impl Write,
 ) -> io::Result<()> {
     let options = WriteOptions {
@@ -181,26 +182,75 @@ pub(crate) fn write_rdb(
     let aof_base = form.aof_base;
     let info = Info { version: resp::REDIS_VERSION, created, used_memory: 0, replication, aof_base };
     let mut writer = RdbWriter::new(out, options, &info)?;
-    let State { mut snapshot, sizes, libraries } = state;
-    libraries.iter().try_for_each(|library| writer.function(&library.code))?;
-    for slot in Slot::all() {
-        let mut more = true;
-        while more {
-            let (mut outcome, mut keys) = (Ok(()), 0);
-            more = snapshot.walk_part(slot, &mut |entry| {
-                keys += u64::from(!matches!(entry.value, Shown::Part(part) if !part.first));
-                if outcome.is_ok() {
-                    outcome = writer.entry(&entry, |db| sizes[usize::from(db)]);
-                }
-            });
-            outcome?;
-            if let Some(progress) = progress {
-                progress.fetch_add(keys, Ordering::Relaxed);
-            }
-            pace.step_back();
-        }
-    }
+    state.libraries.iter().try_for_each(|library| writer.function(&library.code))?;
+    let sizes = &state.sizes;
+    let mut walk = Walk { durability, progress, pace };
+    walk.each(state.snapshot, &mut |entry| writer.entry(entry, |db| sizes[usize::from(db)]))?;
     writer.finish().map(drop)
+}
+
+/// Writes the snapshot as commands that make it.
+pub(crate) fn write_commands(
+    durability: &Durability,
+    state: State,
+    pace: Pace,
+    out: &mut impl Write,
+) -> io::Result<()> {
+    let mut writer = CommandWriter::new(out);
+    state.libraries.iter().try_for_each(|library| writer.function(&library.code))?;
+    let mut walk = Walk { durability, progress: None, pace };
+    walk.each(state.snapshot, &mut |entry| writer.entry(entry))?;
+    writer.finish().map(drop)
+}
+
+/// Through a snapshot, slot by slot.
+struct Walk<'a> {
+    durability: &'a Durability,
+    progress: Option<&'a AtomicU64>,
+    pace: Pace,
+}
+
+impl Walk<'_> {
+    fn each(
+        &mut self,
+        mut snapshot: Snapshot,
+        write: &mut dyn FnMut(&SnapshotEntry<'_>) -> io::Result<()>,
+    ) -> io::Result<()> {
+        for slot in Slot::all() {
+            let mut more = true;
+            while more {
+                let (mut outcome, mut keys) = (Ok(()), 0);
+                more = snapshot.walk_part(slot, &mut |entry| {
+                    keys += u64::from(!matches!(entry.value, Shown::Part(part) if !part.first));
+                    if outcome.is_ok() {
+                        outcome = write(&entry);
+                    }
+                });
+                outcome?;
+                if let Some(progress) = self.progress {
+                    progress.fetch_add(keys, Ordering::Relaxed);
+                }
+                if keys > 0 {
+                    delay(self.durability.config.integer("rdb-key-save-delay"), keys);
+                }
+                self.pace.step_back();
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Rests so many microseconds a key; below zero, one for so many keys.
+pub(crate) fn delay(micros: i64, keys: u64) {
+    let rest = match micros {
+        0 => return,
+        1.. => keys.saturating_mul(micros.unsigned_abs()),
+        // What is less than one is left out.
+        _ => keys / micros.unsigned_abs(),
+    };
+    if rest > 0 {
+        std::thread::sleep(std::time::Duration::from_micros(rest));
+    }
 }
 
 /// What the file says of each key's use, as in Redis: what the policy evicts by.

@@ -12,7 +12,7 @@ use super::AppendOnly;
 use super::files::Files;
 use crate::durability::Durability;
 use crate::durability::pace::Pace;
-use crate::durability::snapshot::{Form, cut, write_rdb};
+use crate::durability::snapshot::{Form, cut, write_commands, write_rdb};
 use crate::process::time;
 
 /// How often it is looked at whether a rewrite is due.
@@ -170,24 +170,39 @@ fn rewrite(durability: &Durability) -> anyhow::Result<()> {
     };
     let by_steps = durability.config.switch("aof-rewrite-incremental-fsync");
     let mut out = Steps { file: temporary?, unsynced: 0, by_steps };
-    let form = Form { dialect: Dialect::Redis, position: Some(position), aof_base: true };
-    write_rdb(durability, state, &form, None, pace, &mut out)?;
+    let base = Base { rdb: durability.config.switch("aof-use-rdb-preamble"), switches };
+    if base.rdb {
+        let form = Form { dialect: Dialect::Redis, position: Some(position), aof_base: true };
+        write_rdb(durability, state, &form, None, pace, &mut out)?;
+    } else {
+        write_commands(durability, state, pace, &mut out)?;
+    }
     out.file.as_file().sync_all()?;
-    if on { shared.take_base(out.file, switches) } else { put_alone(durability, out.file) }
+    if on { shared.take_base(out.file, base) } else { put_alone(durability, out.file, base) }
+}
+
+/// A base that was written.
+#[derive(Debug, Clone, Copy)]
+struct Base {
+    /// Whether it is an RDB, or commands.
+    rdb: bool,
+    /// How many increments had been begun at its cut, before its own.
+    switches: u64,
 }
 
 /// The base of a file that is off.
-fn put_alone(durability: &Durability, file: tempfile::NamedTempFile) -> anyhow::Result<()> {
+fn put_alone(durability: &Durability, file: tempfile::NamedTempFile, base: Base) -> anyhow::Result<()> {
     let mut files = match Files::find(&durability.config)? {
         Some(files) => files,
         None => Files::none(&durability.config)?,
     };
-    Ok(files.put_base(file, true, "")?)
+    Ok(files.put_base(file, base.rdb, "")?)
 }
 
 impl AppendOnly {
     /// Puts the base in place once the writer has begun the increment that follows it.
-    fn take_base(&self, file: tempfile::NamedTempFile, switches: u64) -> anyhow::Result<()> {
+    fn take_base(&self, file: tempfile::NamedTempFile, base: Base) -> anyhow::Result<()> {
+        let Base { rdb, switches } = base;
         let mut progress = self.progress.lock();
         while progress.switches == switches {
             anyhow::ensure!(progress.running, "the file was switched off meanwhile");
@@ -201,7 +216,7 @@ impl AppendOnly {
         drop(progress);
         let mut files = self.files.lock();
         let files = files.as_mut().ok_or_else(|| anyhow::anyhow!("the file was switched off meanwhile"))?;
-        files.put_base(file, true, &first)?;
+        files.put_base(file, rdb, &first)?;
         let (base, all) = files.sizes();
         self.base_size.store(base, std::sync::atomic::Ordering::Relaxed);
         self.size_before.store(base, std::sync::atomic::Ordering::Relaxed);
