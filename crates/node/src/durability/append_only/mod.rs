@@ -10,6 +10,7 @@
 mod files;
 mod loading;
 mod rewriting;
+mod tail;
 mod writer;
 
 use std::io;

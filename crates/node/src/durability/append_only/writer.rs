@@ -9,7 +9,7 @@
 //! the place in it: so a restarted node knows how far it is, also one that was killed.
 
 use std::fs::File;
-use std::io::{self, Write};
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,6 +18,7 @@ use persistence::aof::Place;
 use replication::{CursorId, ReplId};
 use slot_routing::ReplOffset;
 
+use super::tail::Tail;
 use super::{AppendOnly, Policy, Switch};
 use crate::process::time;
 
@@ -30,12 +31,12 @@ const REST: Duration = Duration::from_millis(1);
 /// After an error it tries again so often.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// A file that is written to, with how much of it is whole and how much is on the disk.
+/// An increment that is written to.
 #[derive(Debug)]
 struct Open {
-    file: File,
-    written: u64,
-    synced: u64,
+    tail: Tail<File>,
+    /// What it begins with, if it was begun here.
+    head: Vec<u8>,
 }
 
 /// A place in the log, as the file has it.
@@ -87,8 +88,8 @@ impl Writer {
     pub(super) fn new(shared: Arc<AppendOnly>, file: Option<File>) -> io::Result<Self> {
         let mut open = None;
         if let Some(file) = file {
-            let written = file.metadata()?.len();
-            open = Some(Open { file, written, synced: written });
+            let len = file.metadata()?.len();
+            open = Some(Open { tail: Tail::new(file, len), head: Vec::new() });
         }
         let reading = open.is_some().then(|| Reading::begin(&shared));
         Ok(Self { shared, open, reading, buffer: Vec::new(), last_sync: time::instant(), last_stamp: 0 })
@@ -117,7 +118,7 @@ impl Writer {
     }
 
     async fn wait(&self) {
-        let sync_due = self.open.as_ref().is_some_and(|open| open.synced < open.written)
+        let sync_due = self.open.as_ref().is_some_and(|open| !open.tail.is_synced())
             && self.shared.policy() == Policy::EverySecond;
         let left =
             if sync_due { (self.last_sync + SYNC_PERIOD).since(time::instant()) } else { Duration::MAX };
@@ -228,12 +229,7 @@ impl Writer {
         if self.buffer.is_empty() {
             return Ok(());
         }
-        if let Err(error) = open.file.write_all(&self.buffer) {
-            // Half of it would be taken for a torn end.
-            let _ = open.file.set_len(open.written);
-            return Err(error);
-        }
-        open.written += self.buffer.len() as u64;
+        open.tail.append(&self.buffer)?;
         self.buffer.clear();
         Ok(())
     }
@@ -241,7 +237,7 @@ impl Writer {
     fn sync_if_due(&mut self, hurry: bool) -> io::Result<()> {
         let Some(open) = &self.open else { return Ok(()) };
         let due = match self.shared.policy() {
-            _ if open.synced == open.written => false,
+            _ if open.tail.is_synced() => false,
             _ if hurry => true,
             Policy::Always => true,
             Policy::EverySecond => {
@@ -255,15 +251,14 @@ impl Writer {
     fn sync(&mut self) -> io::Result<()> {
         let (Some(open), Some(reading)) = (&mut self.open, &mut self.reading) else { return Ok(()) };
         self.last_sync = time::instant();
-        if let Err(error) = open.file.sync_data() {
-            // What the system could not write it may have forgotten, and would call it written the next time.
-            open.file.set_len(open.synced)?;
-            open.written = open.synced;
+        if let Err(error) = open.tail.sync() {
             self.shared.log.lock().move_cursor(reading.cursor, reading.synced.at);
             reading.taken = reading.synced;
+            if open.tail.is_new() {
+                self.buffer.clone_from(&open.head);
+            }
             return Err(error);
         }
-        open.synced = open.written;
         reading.synced = reading.taken;
         self.shared.log.lock().move_cursor(reading.anchor, reading.synced.at);
         Ok(())
@@ -272,7 +267,7 @@ impl Writer {
     /// Tells how far the file is.
     fn publish(&self) {
         let Some(reading) = &self.reading else { return };
-        let size = self.open.as_ref().map_or(0, |open| open.written);
+        let size = self.open.as_ref().map_or(0, |open| open.tail.written());
         self.shared.publish(reading.taken.at, reading.synced.at, size);
     }
 
@@ -288,7 +283,7 @@ impl Writer {
             return Ok(false);
         }
         self.sync()?;
-        let (name, mut file) = self.shared.begin_increment(self.reading.is_some())?;
+        let (name, file) = self.shared.begin_increment(self.reading.is_some())?;
         let taken = self.shared.switch.lock().take();
         let Switch { at, history, cursor, anchor, db } =
             taken.expect("it was there, and only this thread takes it");
@@ -297,15 +292,16 @@ impl Writer {
             resp::encode_request(&mut head, [&b"SELECT"[..], db.to_string().as_bytes()]);
         }
         head.extend_from_slice(Place { history: history.to_string(), offset: at.0 }.to_string().as_bytes());
-        let written = file.write_all(&head);
         if let Some(reading) = self.reading.take() {
             reading.end(&self.shared);
         }
         let mark = Mark { at, history: Some(history), whole: true };
         self.reading = Some(Reading { cursor, anchor, taken: mark, synced: mark });
-        self.open = Some(Open { file, written: head.len() as u64, synced: 0 });
+        // Written with the next round, and again if that fails.
+        self.buffer.clone_from(&head);
+        self.open = Some(Open { tail: Tail::new(file, 0), head });
         self.shared.switched(name);
-        written.map(|()| true)
+        Ok(true)
     }
 }
 
