@@ -3,7 +3,7 @@
 //! They say it as the tools do that users know (redis-check-rdb, redis-check-aof), and are called by those names, too.
 
 use std::fs::{File, OpenOptions};
-use std::io::{self, BufRead, Read};
+use std::io::{self, BufRead, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
@@ -18,11 +18,11 @@ struct Counted {
     expired: u64,
 }
 
-/// Checks an RDB file and tells of it.
+/// Checks an RDB file and tells of it; gives where it ends.
 ///
 /// # Errors
 /// It cannot be read, or not to its end.
-pub(crate) fn rdb(path: &Path) -> Result<()> {
+pub(crate) fn rdb(path: &Path) -> Result<u64> {
     println!("[offset 0] Checking RDB file {}", path.display());
     let file = File::open(path).with_context(|| format!("Cannot open file {}", path.display()))?;
     let mut loader = RdbLoader::new(io::BufReader::new(file), Limits::default())?;
@@ -54,7 +54,8 @@ pub(crate) fn rdb(path: &Path) -> Result<()> {
     println!("[info] {} keys read", counted.keys);
     println!("[info] {} expires", counted.expires);
     println!("[info] {} already expired", counted.expired);
-    Ok(outcome?)
+    outcome?;
+    Ok(loader.offset())
 }
 
 fn now_millis() -> i64 {
@@ -79,12 +80,18 @@ pub(crate) fn aof(path: &Path, repair: Repair) -> Result<()> {
     let files = files_of(path)?;
     let last = files.len().saturating_sub(1);
     for (index, (file, name)) in files.iter().enumerate() {
+        let mut begin = 0;
+        let mut input = File::open(file).with_context(|| format!("Cannot open file {}", file.display()))?;
         if is_rdb(file)? {
-            rdb(file)?;
-            println!("{name} is valid");
-            continue;
+            begin = rdb(file)?;
+            if input.metadata()?.len() <= begin {
+                println!("{name} is valid");
+                continue;
+            }
+            println!("RDB preamble is OK, proceeding with AOF tail...");
         }
-        let checked = check(io::BufReader::new(File::open(file)?), repair.until)?;
+        input.seek(SeekFrom::Start(begin))?;
+        let checked = check(io::BufReader::new(input), repair.until)?.behind(begin);
         println!(
             "AOF analyzed: filename={}, size={}, ok_up_to={}, commands={}, diff={}",
             file.display(),

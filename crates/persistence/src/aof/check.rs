@@ -25,6 +25,17 @@ pub struct Checked {
 }
 
 impl Checked {
+    /// The same of a file that has so many other bytes before.
+    #[must_use]
+    pub fn behind(self, bytes: u64) -> Self {
+        Self {
+            whole: self.whole + bytes,
+            len: self.len + bytes,
+            past: self.past.map(|past| past + bytes),
+            ..self
+        }
+    }
+
     /// Whether there is nothing but whole commands.
     #[must_use]
     pub fn is_whole(&self) -> bool {

@@ -1,11 +1,12 @@
 //! An append-only file on its way into the data, at the start.
 //!
 //! The base is loaded as an RDB is, or run like the increments: command by command, as a master's stream is applied.
+//! In a file of Redis 4 to 6 commands follow the RDB.
 //! The last file may end in the middle of a command or of a transaction, as a crash leaves it: it is cut back to its
 //! last whole command (`aof-load-truncated`). Anything else that is wrong stops the start.
 
 use std::fs::{File, OpenOptions};
-use std::io::{self, Read};
+use std::io::{self, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -68,16 +69,20 @@ pub(crate) fn load(durability: &Arc<Durability>, drop_expired: bool) -> Result<O
     let last = to_load.last().map(|(path, _)| path.clone());
     for (path, is_base) in to_load {
         let in_file = |error| AofError::Io { file: path.clone(), error };
+        let mut begin = 0;
         if is_base && is_rdb(&path).map_err(in_file)? {
             loaded = replace_by_file(durability, &path, drop_expired)
                 .map_err(|error| AofError::Base { file: path.clone(), error })?;
             ran.position = position_of(&loaded);
-            session.db = loaded.stream_db.unwrap_or(0);
-            continue;
+            begin = loaded.bytes;
+            if path.metadata().map_err(in_file)?.len() <= begin {
+                session.db = loaded.stream_db.unwrap_or(0);
+                continue;
+            }
         }
         let is_last = last.as_ref() == Some(&path);
         let truncates = is_last && durability.config.switch("aof-load-truncated");
-        run_file(durability, &mut session, &path, truncates, &mut ran)?;
+        run_file(durability, &mut session, &Part { path: &path, begin, truncates }, &mut ran)?;
     }
     durability.applied.select(session.db);
     if let Some(position) = ran.position {
@@ -115,18 +120,27 @@ fn is_rdb(path: &Path) -> io::Result<bool> {
     Ok(head.starts_with(b"REDIS") || head.starts_with(b"VALKEY"))
 }
 
+/// A file of commands, from somewhere on.
+#[derive(Debug)]
+struct Part<'a> {
+    path: &'a Path,
+    begin: u64,
+    /// Whether it may be cut back to its last whole command.
+    truncates: bool,
+}
+
 /// Runs the commands of a file. If it ends in the middle of one, it is cut back to the last whole one, if it may be.
 fn run_file(
     durability: &Durability,
     session: &mut Session,
-    path: &Path,
-    truncates: bool,
+    &Part { path, begin, truncates }: &Part<'_>,
     ran: &mut Ran,
 ) -> Result<(), AofError> {
     let in_file = |error| AofError::Io { file: path.to_owned(), error };
-    let file = File::open(path).map_err(in_file)?;
+    let mut file = File::open(path).map_err(in_file)?;
+    file.seek(SeekFrom::Start(begin)).map_err(in_file)?;
     let len = file.metadata().map_err(in_file)?.len();
-    let mut reader = Reader::new(durability, file);
+    let mut reader = Reader::new(durability, file, begin);
     let outcome = reader.run(session, ran);
     let whole = reader.whole;
     durability.engine.discard(session);
@@ -176,7 +190,7 @@ struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    fn new(durability: &'a Durability, file: File) -> Self {
+    fn new(durability: &'a Durability, file: File, begin: u64) -> Self {
         let worker = durability.engine.worker(time::nanos);
         Self {
             durability,
@@ -185,8 +199,8 @@ impl<'a> Reader<'a> {
             input: Vec::new(),
             parser: Parser::new(),
             batch: Batch::default(),
-            offset: 0,
-            whole: 0,
+            offset: begin,
+            whole: begin,
         }
     }
 
@@ -288,3 +302,6 @@ fn first_error(replies: &[u8]) -> Option<String> {
     }
     None
 }
+
+#[cfg(test)]
+mod tests;
