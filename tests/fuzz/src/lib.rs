@@ -5,6 +5,9 @@
 //! `cargo run -p fuzz --bin TARGET -- FILE`, without libFuzzer.
 #![forbid(unsafe_code)]
 
+use std::io::{self, Read};
+
+pub mod aof;
 pub mod bus;
 pub mod rdb;
 pub mod requests;
@@ -47,3 +50,16 @@ pub fn replay(target: fn(&[u8])) -> std::io::Result<()> {
 
 /// The pieces in which an input is read a second time, which must not matter.
 const PIECES: [usize; 3] = [1, 3, 64];
+
+/// Gives no more than so many bytes a read.
+struct Pieces<'a> {
+    left: &'a [u8],
+    len: usize,
+}
+
+impl Read for Pieces<'_> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let len = self.len.min(into.len());
+        self.left.read(&mut into[..len])
+    }
+}

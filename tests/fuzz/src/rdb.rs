@@ -1,8 +1,10 @@
 //! A file: whatever its bytes are it is read or refused, and where reads end makes no difference.
 
-use std::io::{self, Read};
+use std::io::Read;
 
 use persistence::{Limits, RdbError, RdbLoader};
+
+use crate::Pieces;
 
 /// A file, loaded.
 pub fn run(file: &[u8]) {
@@ -29,17 +31,4 @@ fn read_into(input: impl Read, items: &mut Vec<String>) -> Result<(), RdbError> 
         items.push(format!("{item:?}"));
     }
     Ok(())
-}
-
-/// Gives no more than so many bytes a read.
-struct Pieces<'a> {
-    left: &'a [u8],
-    len: usize,
-}
-
-impl Read for Pieces<'_> {
-    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        let len = self.len.min(into.len());
-        self.left.read(&mut into[..len])
-    }
 }

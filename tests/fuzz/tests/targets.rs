@@ -10,6 +10,11 @@ use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 #[test]
+fn aof() {
+    check(fuzz::aof::run, "seeds/aof");
+}
+
+#[test]
 fn bus() {
     check(fuzz::bus::run, "seeds/bus");
 }

@@ -164,15 +164,30 @@ fn parse_line(line: &str) -> Option<(NamedFile, FileKind)> {
     Some((NamedFile { name, seq }, kind))
 }
 
-/// A name with blanks or quotes stands in quotes, as in a configuration file.
+/// A name with blanks, quotes or what is no letter stands in quotes, as in a configuration file.
 fn quoted(name: &str) -> String {
-    if name
-        .contains(|letter: char| letter.is_whitespace() || letter == '"' || letter == '\'' || letter == '\\')
-    {
-        format!("\"{}\"", name.replace('\\', "\\\\").replace('"', "\\\""))
-    } else {
-        name.to_owned()
+    let is_plain = |letter: char| {
+        !letter.is_whitespace() && !letter.is_control() && !matches!(letter, '"' | '\'' | '\\' | '#')
+    };
+    if name.chars().all(is_plain) {
+        return name.to_owned();
     }
+    let mut text = String::from("\"");
+    for letter in name.chars() {
+        match letter {
+            '"' | '\\' => text.extend(['\\', letter]),
+            '\n' => text.push_str("\\n"),
+            '\r' => text.push_str("\\r"),
+            '\t' => text.push_str("\\t"),
+            letter if letter.is_ascii_control() => {
+                // Writing to a String cannot fail.
+                let _ = write!(text, "\\x{:02x}", u32::from(letter));
+            }
+            letter => text.push(letter),
+        }
+    }
+    text.push('"');
+    text
 }
 
 #[cfg(test)]
@@ -208,6 +223,15 @@ mod tests {
         );
         manifest.history.clear();
         assert_eq!(Manifest::parse(&manifest.text()).unwrap().begin_increment("a"), "a.3.incr.aof");
+    }
+
+    #[test]
+    fn any_name_is_read_as_it_was_written() {
+        for name in ["a b", "a\nb", "\r", "\"q\" 'q'", "\\n", "\u{1}\u{7f}", "gr\u{fc}n", "#1"] {
+            let base = NamedFile { name: name.to_owned(), seq: 1 };
+            let manifest = Manifest { base: Some(base), base_seq: 1, ..Manifest::default() };
+            assert_eq!(Manifest::parse(&manifest.text()), Ok(manifest), "{name:?}");
+        }
     }
 
     #[test]

@@ -1,0 +1,4 @@
+//! RDB files.
+#![cfg_attr(fuzzing, no_main)]
+
+fuzz::target!(fuzz::aof::run);
