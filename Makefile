@@ -1,6 +1,6 @@
 # Every target is a script; `make help` lists them. Variables given to make (NODE=7000) reach them by themselves;
 # nothing is exported here, since that would also pass on, as empty, what nobody named.
-.PHONY: help build bench-sentinel up up-sentinel down-sentinel status kill restart down test verify fmt memcheck fuzz bench bench-memory bench-snapshot bench-expiry bench-loading bench-threads bench-eviction bench-instructions bench-failover
+.PHONY: help build bench-sentinel up up-sentinel down-sentinel status kill restart down test verify fmt memcheck fuzz soak bench bench-memory bench-snapshot bench-expiry bench-loading bench-aof bench-threads bench-eviction bench-instructions bench-failover
 .DEFAULT_GOAL := help
 
 help: ## Show this list
@@ -45,6 +45,9 @@ memcheck: ## Run the tests of the one unsafe module under valgrind
 fuzz: ## Look for inputs that show a fault (TARGET=rdb, SECONDS_EACH=60)
 	@scripts/fuzz
 
+soak: ## What takes too long for every test run: a hundred kills under load, longer fuzzing, more seeds (SOAK_SECONDS=600)
+	@scripts/soak
+
 bench: ## CPU per command, beside redis-server and valkey-server if they are here
 	@scripts/bench
 	@scripts/bench-families
@@ -60,6 +63,9 @@ bench-expiry: ## A million keys due in one second: who waits, and how long they 
 
 bench-loading: ## How long loading an RDB takes, beside them (KEYS, HASHES, RUNS)
 	@scripts/bench-loading
+
+bench-aof: ## What an append-only file costs: CPU, throughput under always, loading, a rewrite under load, beside Valkey
+	@scripts/bench-aof
 
 bench-threads: ## Two workers beside one, in process
 	@scripts/bench-threads
