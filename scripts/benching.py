@@ -95,7 +95,8 @@ class Server:
                 self.client = Client(self.port)
                 if self.client.call("PING") in (b"PONG", b"OK"):
                     return
-            except OSError:
+            except (OSError, RuntimeError):
+                # It is not there yet, or still loads its data.
                 pass
             if time.monotonic() > end or self.process.poll() is not None:
                 self.stop()
