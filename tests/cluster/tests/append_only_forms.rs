@@ -341,3 +341,50 @@ fn the_tools_go_by_the_names_that_users_know() {
         assert!(!ok && said.contains("wrong signature"), "{said}");
     }
 }
+
+/// Files may grow to so many bytes and no further: a disk that is full at that place.
+fn limit(node: &Node, bytes: &str) {
+    let options = [format!("--pid={}", node.pid()), format!("--fsize={bytes}:unlimited")];
+    let set = Command::new("prlimit").args(options).status();
+    assert!(set.expect("prlimit is part of util-linux").success());
+}
+
+/// The base, the manifest and the increment that it names are written at a place where the disk is full: whatever of it
+/// fails, the files that there were are the data, after a kill as well as when there is room again.
+#[test]
+fn a_rewrite_that_finds_no_room_at_any_place_leaves_the_data() {
+    let mut node = Node::start(&Program::redoubt(), &format!("{OPTIONS} --appendfsync always"));
+    for number in 0..20 {
+        node.run(&format!("SET key:{number} {number}")).expect_ok();
+    }
+    for (round, bytes) in [0, 1, 30, 70, 110, 150, 230, 400, 700, 2000].into_iter().enumerate() {
+        let failed = |node: &Node| node.info("persistence", "aof_rewrites_consecutive_failures");
+        limit(&node, &bytes.to_string());
+        node.run("BGREWRITEAOF");
+        eventually("it has failed or not", || {
+            let done = node.info("persistence", "aof_rewrite_in_progress")? == "0";
+            let stuck = node.info("persistence", "aof_last_write_status")? == "err";
+            (done || stuck).then_some(())
+        });
+        if round % 2 == 0 {
+            limit(&node, "unlimited");
+            eventually("there is room again", || {
+                (node.info("persistence", "aof_last_write_status")? == "ok").then_some(())
+            });
+            eventually("it ends", || {
+                (node.info("persistence", "aof_rewrite_in_progress")? == "0").then_some(())
+            });
+            rewrite(&node);
+            assert_eq!(failed(&node).as_deref(), Some("0"));
+            assert_eq!(names(&node).len(), 2, "{:?}", names(&node));
+        }
+        node.kill();
+        node.launch();
+        is_loaded(&node);
+        assert_eq!(node.run("DBSIZE"), Value::Int(20), "{bytes}");
+        assert_eq!(node.run("GET key:19").text(), "19");
+        let left = fs::read_dir(folder(&node)).expect("the folder").filter_map(Result::ok);
+        let temporary = left.filter(|file| file.file_name().to_string_lossy().starts_with("temp-"));
+        assert_eq!(temporary.count(), 0, "{bytes}");
+    }
+}

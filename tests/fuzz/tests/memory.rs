@@ -1,0 +1,63 @@
+//! What a file claims is no reason to take memory for it: a reader takes a small multiple of the bytes that it is given.
+
+use std::path::Path;
+
+use persistence::aof::check;
+use persistence::{Limits, RdbLoader};
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+#[global_allocator]
+static ALLOCATOR: dhat::Alloc = dhat::Alloc;
+
+/// What a reader has beside what it reads: its windows, and one part of a large value.
+const BESIDE: usize = 1 << 20;
+/// A compressed string expands to 88 times its length at most, and is held once as it comes and once as a value.
+const MULTIPLE: usize = 200;
+const ROUNDS: usize = 3000;
+
+fn most_bytes(run: impl FnOnce()) -> usize {
+    let profiler = dhat::Profiler::builder().testing().build();
+    run();
+    let most = dhat::HeapStats::get().max_bytes;
+    drop(profiler);
+    most
+}
+
+fn load(file: &[u8]) {
+    let limits = Limits { verify_checksum: false, ..Limits::default() };
+    let Ok(mut loader) = RdbLoader::new(file, limits) else { return };
+    while let Ok(Some(_)) = loader.next_item() {}
+}
+
+fn assert_bounded(file: &[u8], run: impl FnOnce(&[u8])) {
+    let (most, len) = (most_bytes(|| run(file)), file.len());
+    assert!(most <= BESIDE + MULTIPLE * len, "{most} bytes for {len}: {}", file.escape_ascii());
+}
+
+/// Every length that a file may claim, where any other stood.
+#[test]
+fn a_reader_takes_memory_for_what_it_reads_alone() {
+    let claims: [&[u8]; 6] = [
+        b"\x80\x7f\xff\xff\xff",
+        b"\x80\x1f\xff\xff\xff",
+        b"\x81\x00\x00\x00\x00\xff\xff\xff\xff",
+        b"\x81\xff\xff\xff\xff\xff\xff\xff\xff",
+        b"\xc3\x05\x80\x1f\xff\xff\xff",
+        b"\x7f\xff",
+    ];
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../crates/persistence/testdata");
+    let files = folder.read_dir().expect("there are files");
+    let files: Vec<Vec<u8>> = files.map(|file| std::fs::read(file.unwrap().path()).unwrap()).collect();
+    let mut random = ChaCha8Rng::seed_from_u64(20);
+    for round in 0..ROUNDS {
+        let mut file = files[round % files.len()].clone();
+        let claim = claims[random.random_range(0..claims.len())];
+        let at = random.random_range(9..file.len());
+        file.splice(at..(at + random.random_range(0..3)).min(file.len()), claim.iter().copied());
+        assert_bounded(&file, load);
+    }
+    for claim in ["*1000000000\r\n", "*2\r\n$4294967295\r\nabc", "*3\r\n$3\r\nSET\r\n$-1\r\n", "#TS:1"] {
+        assert_bounded(claim.as_bytes(), |file| drop(check(file, None)));
+    }
+}
