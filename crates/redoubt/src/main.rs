@@ -7,6 +7,7 @@
 mod check;
 mod estimate;
 mod rdb;
+mod lock;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -72,6 +73,8 @@ enum Subcommands {
         /// The manifest, or one file.
         file: PathBuf,
     },
+    /// Run a command while holding a lock.
+    Lock(lock::Arguments),
 }
 
 /// Programs of Redis and Valkey that a subcommand stands for.
@@ -114,6 +117,7 @@ fn main() -> ExitCode {
         Some(Subcommands::CheckAof { fix, truncate_to_timestamp: until, file }) => {
             finish(check::aof(&file, check::Repair { fix, until }))
         }
+        Some(Subcommands::Lock(arguments)) => lock::run(&arguments),
         None if cli.version => {
             println!("Redoubt {} (speaks as Redis {REDIS_VERSION})", env!("CARGO_PKG_VERSION"));
             ExitCode::SUCCESS

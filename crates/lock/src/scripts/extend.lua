@@ -1,0 +1,8 @@
+-- Gives the lock a new lease and the owner's count, if the owner has it.
+-- KEYS: lock. ARGV: owner, lease in ms, count.
+if redis.call('hexists', KEYS[1], ARGV[1]) == 0 then
+  return 0
+end
+redis.call('hset', KEYS[1], ARGV[1], ARGV[3])
+redis.call('pexpire', KEYS[1], ARGV[2])
+return 1

@@ -1,0 +1,2 @@
+-- What is left of a latch. KEYS: latch.
+return tonumber(redis.call('get', KEYS[1]) or '0')

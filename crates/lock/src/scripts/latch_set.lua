@@ -1,0 +1,7 @@
+-- Sets a latch that does not stand. KEYS: latch, counted. ARGV: count.
+if redis.call('exists', KEYS[1]) == 1 then
+  return 0
+end
+redis.call('del', KEYS[2])
+redis.call('set', KEYS[1], ARGV[1])
+return 1

@@ -1,0 +1,150 @@
+//! Where the locks are kept: one server, the master that sentinels name, or a cluster.
+
+use std::fmt;
+use std::str::FromStr;
+
+use redis::{ConnectionInfo, IntoConnectionInfo};
+
+use crate::Error;
+
+/// The servers that an address names.
+///
+/// ```
+/// use lock::Server;
+///
+/// for address in [
+///     "redis://127.0.0.1:6379",
+///     "redis://user:password@127.0.0.1:6379/2",
+///     "redis+sentinel://10.0.0.1:26379,10.0.0.2:26379/mymaster",
+///     "redis+sentinel://user:password@10.0.0.1:26379/mymaster/2",
+///     "redis+cluster://user:password@10.0.0.1:7000,10.0.0.2:7000",
+///     "unix:///run/redoubt.sock",
+/// ] {
+///     address.parse::<Server>()?;
+/// }
+/// # Ok::<(), lock::Error>(())
+/// ```
+#[derive(Clone)]
+pub enum Server {
+    /// One server: `redis://[user:password@]host[:port][/database]`, `unix://path` or whatever else the `redis`
+    /// crate takes.
+    Standalone(ConnectionInfo),
+    /// The master of this name: `redis+sentinel://[user:password@]host[:port],.../name[/database]`. User and
+    /// password are the master's.
+    Sentinel {
+        /// The sentinels, of which one must answer.
+        sentinels: Vec<ConnectionInfo>,
+        /// What they call the master.
+        name: String,
+        /// With what the master is spoken to; its address is not used.
+        master: ConnectionInfo,
+    },
+    /// A cluster: `redis+cluster://[user:password@]host[:port],...`
+    Cluster(Vec<ConnectionInfo>),
+}
+
+/// Without passwords.
+impl fmt::Debug for Server {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let list = |nodes: &[ConnectionInfo]| {
+            nodes.iter().map(|node| node.addr().to_string()).collect::<Vec<_>>().join(",")
+        };
+        match self {
+            Self::Standalone(node) => write!(f, "redis://{}", node.addr()),
+            Self::Sentinel { sentinels, name, .. } => {
+                write!(f, "redis+sentinel://{}/{name}", list(sentinels))
+            }
+            Self::Cluster(nodes) => write!(f, "redis+cluster://{}", list(nodes)),
+        }
+    }
+}
+
+impl Server {
+    /// Whether keys have slots.
+    pub(crate) fn is_cluster(&self) -> bool {
+        matches!(self, Self::Cluster(_))
+    }
+}
+
+impl FromStr for Server {
+    type Err = Error;
+
+    fn from_str(address: &str) -> Result<Self, Error> {
+        let wrong = || Error::Address(address.to_owned());
+        let one = |text: String| text.into_connection_info().map_err(|_| wrong());
+        if let Some(rest) = address.strip_prefix("redis+cluster://") {
+            let (credentials, rest) = split_credentials(rest);
+            let hosts = rest.trim_end_matches('/');
+            return Ok(Self::Cluster(each_host(hosts, |host| one(format!("redis://{credentials}{host}")))?));
+        }
+        if let Some(rest) = address.strip_prefix("redis+sentinel://") {
+            let (credentials, rest) = split_credentials(rest);
+            let (hosts, path) = rest.split_once('/').ok_or_else(wrong)?;
+            let (name, database) = path.split_once('/').unwrap_or((path, "0"));
+            if name.is_empty() {
+                return Err(wrong());
+            }
+            let with_port = |host: &str| {
+                if has_port(host) { format!("redis://{host}") } else { format!("redis://{host}:26379") }
+            };
+            return Ok(Self::Sentinel {
+                sentinels: each_host(hosts, |host| one(with_port(host)))?,
+                name: name.to_owned(),
+                master: one(format!("redis://{credentials}localhost/{database}"))?,
+            });
+        }
+        one(address.to_owned()).map(Self::Standalone)
+    }
+}
+
+fn has_port(host: &str) -> bool {
+    // An IPv6 address stands in brackets.
+    host.rsplit(']').next().is_some_and(|end| end.contains(':'))
+}
+
+/// `user:password@` and what follows.
+fn split_credentials(text: &str) -> (&str, &str) {
+    text.rfind('@').map_or(("", text), |at| text.split_at(at + 1))
+}
+
+fn each_host<T>(hosts: &str, one: impl Fn(&str) -> Result<T, Error>) -> Result<Vec<T>, Error> {
+    hosts.split(',').map(one).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shown(address: &str) -> String {
+        format!("{:?}", address.parse::<Server>().unwrap())
+    }
+
+    #[test]
+    fn every_form_names_its_servers_and_hides_passwords() {
+        assert_eq!(shown("redis://u:p@h:1/3"), "redis://h:1");
+        assert_eq!(shown("redis+cluster://u:p@a:1,b:2"), "redis+cluster://a:1,b:2");
+        assert_eq!(shown("redis+sentinel://u:p@a,b:2/m/5"), "redis+sentinel://a:26379,b:2/m");
+        assert_eq!(shown("redis+sentinel://[::1],[::1]:7/m"), "redis+sentinel://::1:26379,::1:7/m");
+    }
+
+    #[test]
+    fn credentials_and_database_are_the_masters() {
+        let Server::Sentinel { sentinels, master, .. } = "redis+sentinel://u:p@a:1/m/5".parse().unwrap()
+        else {
+            panic!("another kind")
+        };
+        assert_eq!(master.redis_settings().username(), Some("u"));
+        assert_eq!(master.redis_settings().password(), Some("p"));
+        assert_eq!(master.redis_settings().db(), 5);
+        assert_eq!(sentinels[0].redis_settings().username(), None);
+    }
+
+    #[test]
+    fn what_names_no_server_is_refused() {
+        for address in
+            ["", "http://a", "redis+sentinel://a:1", "redis+sentinel://a:1/", "redis+cluster://", "x"]
+        {
+            assert!(matches!(address.parse::<Server>(), Err(Error::Address(_))), "{address}");
+        }
+    }
+}

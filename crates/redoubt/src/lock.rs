@@ -1,0 +1,264 @@
+//! `redoubt lock`: runs a command while it holds a lock, as flock does with a file.
+//!
+//! The command ends with the lock: if the lock is lost, the command is asked to end (SIGTERM) and then made to
+//! (SIGKILL). Signals are passed on. Away from a terminal the command leads a process group, and signals go to all of
+//! it; at a terminal it stays in the terminal's group, which gets Ctrl-C from there already.
+
+use std::ffi::OsString;
+use std::io::IsTerminal;
+use std::os::unix::process::ExitStatusExt;
+use std::process::{ExitCode, ExitStatus};
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+use lock::{Error, Guard, Locks, Options};
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
+use tokio::process::{Child, Command};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::mpsc;
+
+/// The statuses of `sysexits.h` for "not now" and "no such service".
+const NOT_FREE: u8 = 75;
+const NO_SERVER: u8 = 69;
+/// As a shell says it.
+const CANNOT_RUN: u8 = 126;
+const NOT_FOUND: u8 = 127;
+/// The command was ended because the lock was lost.
+const LOST: u8 = 74;
+
+/// Where the locks are if nothing else is said.
+const URL: &str = "redis://127.0.0.1:6379";
+const URL_VARIABLE: &str = "REDOUBT_URL";
+/// Tells the command its fencing token.
+const TOKEN_VARIABLE: &str = "REDOUBT_LOCK_TOKEN";
+
+/// What to do with the command when the lock is lost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum OnLost {
+    /// End it: SIGTERM, then SIGKILL.
+    Kill,
+    /// Say so, and let it run.
+    Warn,
+}
+
+/// `redoubt lock KEY [OPTIONS] -- COMMAND...`
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Exits as the command does (128 and the signal's number if one ended it), or with 75 if the \
+    lock was not free in time, 69 if no server could be reached, 74 if the command was ended because the lock was \
+    lost, 126 or 127 if it could not be started. The command finds its fencing token in REDOUBT_LOCK_TOKEN."
+)]
+pub(crate) struct Arguments {
+    /// The lock.
+    key: String,
+    /// Give up if it is not free after this time: 10s, 500ms, 2m. Without it, wait for as long as it takes.
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    wait: Option<Duration>,
+    /// For how long the lock stays if this process dies. It is renewed while the command runs.
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = duration)]
+    lease: Duration,
+    /// Where: redis://[user:password@]host:port, redis+sentinel://host:port,.../name or redis+cluster://host:port,...;
+    /// REDOUBT_URL if it is not given, else redis://127.0.0.1:6379.
+    #[arg(long)]
+    url: Option<String>,
+    /// The lock counts as held only once so many replicas have it.
+    #[arg(long, default_value_t = 0)]
+    replicas: usize,
+    /// Wait in a queue: first come, first served.
+    #[arg(long)]
+    fair: bool,
+    /// What to do with the command when the lock is lost.
+    #[arg(long, value_enum, default_value = "kill")]
+    on_lost: OnLost,
+    /// How long the command may take to end once it is asked to.
+    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = duration)]
+    kill_after: Duration,
+    /// The command and its arguments.
+    #[arg(last = true, required = true, value_name = "COMMAND")]
+    command: Vec<OsString>,
+}
+
+/// `10s`, `500ms`, `2m`, `1h`; seconds if there is no unit.
+fn duration(text: &str) -> Result<Duration, String> {
+    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let factor = match unit {
+        "ms" => 1,
+        "" | "s" => 1000,
+        "m" => 60 * 1000,
+        "h" => 3600 * 1000,
+        _ => return Err("a time is a number with ms, s, m or h".to_owned()),
+    };
+    let number: u64 = number.parse().map_err(|_| "a time begins with a number".to_owned())?;
+    number.checked_mul(factor).map(Duration::from_millis).ok_or_else(|| "too long".to_owned())
+}
+
+/// Does it all.
+pub(crate) fn run(arguments: &Arguments) -> ExitCode {
+    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => return fail(CANNOT_RUN, &error),
+    };
+    runtime.block_on(hold_and_run(arguments))
+}
+
+fn fail(status: u8, why: &dyn std::fmt::Display) -> ExitCode {
+    eprintln!("redoubt lock: {why}");
+    ExitCode::from(status)
+}
+
+async fn hold_and_run(arguments: &Arguments) -> ExitCode {
+    let guard = match acquire(arguments).await {
+        Ok(guard) => guard,
+        Err(error) => return fail(status_of(&error), &format!("{}: {error}", arguments.key)),
+    };
+    let mut command = Command::new(&arguments.command[0]);
+    command.args(&arguments.command[1..]).env(TOKEN_VARIABLE, guard.token().to_string());
+    let grouped = !std::io::stdin().is_terminal();
+    if grouped {
+        command.process_group(0);
+    }
+    // From here on signals are the command's.
+    let signals = match listen(grouped) {
+        Ok(signals) => signals,
+        Err(error) => return fail(CANNOT_RUN, &error),
+    };
+    let outcome = match command.spawn() {
+        Ok(child) => {
+            let mut running = Running { child, grouped, signals };
+            running.watch(&guard, arguments).await
+        }
+        Err(error) => {
+            let status = if error.kind() == std::io::ErrorKind::NotFound { NOT_FOUND } else { CANNOT_RUN };
+            fail(status, &format!("{}: {error}", arguments.command[0].display()))
+        }
+    };
+    if let Err(error) = guard.release().await {
+        eprintln!("redoubt lock: {}: {error}", arguments.key);
+    }
+    outcome
+}
+
+async fn acquire(arguments: &Arguments) -> Result<Guard, Error> {
+    let url = arguments.url.clone().or_else(|| std::env::var(URL_VARIABLE).ok());
+    let options = Options::default()
+        .lease(arguments.lease)
+        .replicas(arguments.replicas)
+        .wait(arguments.wait.unwrap_or(Duration::MAX));
+    let locks = Locks::connect(url.as_deref().unwrap_or(URL)).await?.with(options);
+    let lock = if arguments.fair { locks.fair_lock(&arguments.key) } else { locks.lock(&arguments.key) };
+    lock.acquire().await
+}
+
+fn status_of(error: &Error) -> u8 {
+    match error {
+        Error::TimedOut(_) | Error::Lost(_) | Error::NotHeld => NOT_FREE,
+        Error::Connection(_) | Error::NotEnoughNodes { .. } => NO_SERVER,
+        Error::Address(_) | Error::Name(_) => 2,
+    }
+}
+
+/// The signals that are passed on, as they come.
+fn listen(grouped: bool) -> std::io::Result<mpsc::UnboundedReceiver<Signal>> {
+    let (sender, receiver) = mpsc::unbounded_channel();
+    let mut all = vec![Signal::TERM, Signal::HUP, Signal::USR1, Signal::USR2];
+    let from_terminal = [Signal::INT, Signal::QUIT];
+    if grouped {
+        all.extend(from_terminal);
+    }
+    for passed in all {
+        let mut stream = signal(SignalKind::from_raw(passed.as_raw()))?;
+        let sender = sender.clone();
+        tokio::spawn(async move {
+            // Ends with the receiver.
+            while stream.recv().await.is_some() && sender.send(passed).is_ok() {}
+        });
+    }
+    if !grouped {
+        for kept in from_terminal {
+            // The command has it from the terminal; this process only must not die of it.
+            let mut stream = signal(SignalKind::from_raw(kept.as_raw()))?;
+            tokio::spawn(async move { while stream.recv().await.is_some() {} });
+        }
+    }
+    Ok(receiver)
+}
+
+struct Running {
+    child: Child,
+    grouped: bool,
+    signals: mpsc::UnboundedReceiver<Signal>,
+}
+
+impl Running {
+    /// Waits for the command's end, however it comes about.
+    async fn watch(&mut self, guard: &Guard, arguments: &Arguments) -> ExitCode {
+        let mut lost = std::pin::pin!(guard.lost());
+        let mut is_lost = false;
+        loop {
+            tokio::select! {
+                ended = self.child.wait() => return report(ended),
+                Some(signal) = self.signals.recv() => self.send(signal),
+                loss = &mut lost, if !is_lost => {
+                    is_lost = true;
+                    eprintln!("redoubt lock: {} is lost: {loss}", arguments.key);
+                    match arguments.on_lost {
+                        OnLost::Warn => {}
+                        OnLost::Kill => {
+                            self.end(arguments.kill_after).await;
+                            return ExitCode::from(LOST);
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// Asks the command to end, and then makes it.
+    async fn end(&mut self, patience: Duration) {
+        self.send(Signal::TERM);
+        let ended = tokio::time::timeout(patience, self.child.wait()).await.is_ok();
+        if self.grouped || !ended {
+            // Also what it started and left behind.
+            self.send(Signal::KILL);
+        }
+        if let Err(error) = self.child.wait().await {
+            eprintln!("redoubt lock: {error}");
+        }
+    }
+
+    fn send(&self, signal: Signal) {
+        // None: it has ended and was waited for.
+        let Some(pid) = self.child.id().and_then(|id| Pid::from_raw(id.cast_signed())) else { return };
+        let sent = if self.grouped { kill_process_group(pid, signal) } else { kill_process(pid, signal) };
+        if let Err(error) = sent {
+            // It may have ended just now.
+            eprintln!("redoubt lock: {error}");
+        }
+    }
+}
+
+fn report(ended: std::io::Result<ExitStatus>) -> ExitCode {
+    match ended {
+        Ok(status) => {
+            let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal)).unwrap_or(1);
+            ExitCode::from(u8::try_from(code).unwrap_or(1))
+        }
+        Err(error) => fail(CANNOT_RUN, &error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_read_as_people_write_them() {
+        for (text, ms) in [("10s", 10_000), ("500ms", 500), ("2m", 120_000), ("1h", 3_600_000), ("7", 7000)] {
+            assert_eq!(duration(text), Ok(Duration::from_millis(ms)), "{text}");
+        }
+        for text in ["", "s", "-1s", "1.5s", "3d", "99999999999999999999s", "18446744073709551615h"] {
+            assert!(duration(text).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,2 @@
+//! What the tests of locks share.
+#![forbid(unsafe_code)]

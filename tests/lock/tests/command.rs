@@ -1,0 +1,141 @@
+//! `redoubt lock`, as a user runs it.
+
+use std::io::Read;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::Duration;
+
+use harness::{Node, Program, eventually};
+use rustix::process::{Pid, Signal, kill_process};
+
+fn lock(node: &Node, options: &str, command: &[&str]) -> Command {
+    let mut line = Command::new(Program::redoubt().binary());
+    line.args(["lock", "l", "--url"]).arg(format!("redis://{}", node.address()));
+    line.args(options.split_whitespace()).arg("--").args(command);
+    line.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    line
+}
+
+fn status(node: &Node, options: &str, command: &[&str]) -> Option<i32> {
+    lock(node, options, command).status().unwrap().code()
+}
+
+/// Starts it, and waits until the command has the lock.
+fn hold(node: &Node, options: &str, command: &[&str]) -> Child {
+    let child = lock(node, options, command).spawn().unwrap();
+    eventually("it is held", || (node.run("EXISTS l").int() == 1).then_some(()));
+    child
+}
+
+fn ended(mut child: Child) -> (ExitStatus, String) {
+    let status = eventually("it ends", || child.try_wait().unwrap());
+    let mut said = String::new();
+    child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+    (status, said)
+}
+
+fn first_line(child: &mut Child) -> String {
+    let mut line = String::new();
+    let mut byte = [0];
+    let out = child.stdout.as_mut().unwrap();
+    while out.read(&mut byte).unwrap() == 1 && byte[0] != b'\n' {
+        line.push(char::from(byte[0]));
+    }
+    line
+}
+
+#[test]
+fn the_status_is_the_commands_and_the_lock_is_given_back() {
+    let node = Node::start(&Program::redoubt(), "");
+    assert_eq!(status(&node, "", &["true"]), Some(0));
+    assert_eq!(status(&node, "--fair", &["sh", "-c", "exit 7"]), Some(7));
+    assert_eq!(status(&node, "", &["sh", "-c", "kill -9 $$"]), Some(137));
+    assert_eq!(status(&node, "", &["/no/such/command"]), Some(127));
+    assert_eq!(status(&node, "", &["/"]), Some(126));
+    assert_eq!(node.run("EXISTS l").int(), 0);
+}
+
+#[test]
+fn the_command_knows_its_token() {
+    let node = Node::start(&Program::redoubt(), "");
+    let token = || {
+        let out = lock(&node, "", &["sh", "-c", "echo $REDOUBT_LOCK_TOKEN"]).output().unwrap().stdout;
+        String::from_utf8(out).unwrap().trim().parse::<u64>().unwrap()
+    };
+    assert!(token() < token());
+}
+
+#[test]
+fn who_does_not_get_it_in_time_says_so() {
+    let node = Node::start(&Program::redoubt(), "");
+    let mut holder = hold(&node, "", &["sleep", "60"]);
+    assert_eq!(status(&node, "--wait 200ms", &["true"]), Some(75));
+    kill_process(Pid::from_child(&holder), Signal::TERM).unwrap();
+    // It waits for the first to give it back.
+    assert_eq!(status(&node, "--wait 20s", &["true"]), Some(0));
+    assert_eq!(holder.wait().unwrap().code(), Some(143));
+    let nowhere = Command::new(Program::redoubt().binary())
+        .args(["lock", "l", "--wait", "0s", "--url", "redis://127.0.0.1:1", "--", "true"])
+        .status()
+        .unwrap();
+    assert_eq!(nowhere.code(), Some(69));
+}
+
+#[test]
+fn signals_are_the_commands() {
+    let node = Node::start(&Program::redoubt(), "");
+    let script = "trap 'echo heard; exit 5' USR1; echo ready; while :; do sleep 0.05; done";
+    let mut child = hold(&node, "", &["sh", "-c", script]);
+    assert_eq!(first_line(&mut child), "ready");
+    kill_process(Pid::from_child(&child), Signal::USR1).unwrap();
+    assert_eq!(first_line(&mut child), "heard");
+    assert_eq!(ended(child).0.code(), Some(5));
+    assert_eq!(node.run("EXISTS l").int(), 0);
+}
+
+/// The command ignores SIGTERM, and so does what it started: both are gone all the same.
+#[test]
+fn a_lost_lock_ends_the_command_and_what_it_started() {
+    let node = Node::start(&Program::redoubt(), "");
+    let script = "trap '' TERM; sleep 600 & echo $!; wait; sleep 600";
+    let mut child = hold(&node, "--lease 900ms --kill-after 300ms", &["sh", "-c", script]);
+    let started: i32 = first_line(&mut child).parse().unwrap();
+    node.run("DEL l");
+    let (status, said) = ended(child);
+    assert_eq!(status.code(), Some(74));
+    assert!(said.contains("l is lost: the server no longer has it"), "{said}");
+    eventually("what it started is gone", || {
+        let state = std::fs::read_to_string(format!("/proc/{started}/stat")).unwrap_or_default();
+        // Nobody may have waited for it yet.
+        (state.is_empty() || state.contains(") Z ")).then_some(())
+    });
+}
+
+#[test]
+fn a_lost_lock_may_be_a_warning() {
+    let node = Node::start(&Program::redoubt(), "");
+    let file = node.folder().join("go");
+    let script = format!("while ! [ -e {} ]; do sleep 0.05; done; exit 3", file.display());
+    let mut child = hold(&node, "--lease 900ms --on-lost warn", &["sh", "-c", &script]);
+    node.freeze();
+    let mut said = child.stderr.take().unwrap();
+    let mut text = [0; 64];
+    let read = said.read(&mut text).unwrap();
+    assert!(String::from_utf8_lossy(&text[..read]).contains("lost: its lease ran out"));
+    node.thaw();
+    std::fs::write(file, "").unwrap();
+    let status = eventually("it ends", || child.try_wait().unwrap());
+    assert_eq!(status.code(), Some(3));
+}
+
+/// Its process is killed, so nobody renews: the lock is free when its lease is over, and not before.
+#[test]
+fn a_killed_holder_leaves_it_for_the_lease() {
+    let node = Node::start(&Program::redoubt(), "");
+    let mut child = hold(&node, "--lease 2s", &["sleep", "1"]);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert_eq!(status(&node, "--wait 0s", &["true"]), Some(75));
+    let began = std::time::Instant::now();
+    assert_eq!(status(&node, "--wait 20s", &["true"]), Some(0));
+    assert!(began.elapsed() < Duration::from_secs(10));
+}

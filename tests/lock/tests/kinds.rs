@@ -1,0 +1,362 @@
+//! What each kind of lock does, on one server.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use harness::{Connection, Node, Program};
+use lock::{Error, Guard, Locks, Loss, MultiLock, Options};
+
+const LONG: Duration = Duration::from_secs(20);
+
+async fn locks_on(node: &Node) -> Locks {
+    Locks::connect(&format!("redis://{}", node.address())).await.unwrap()
+}
+
+async fn start() -> (Node, Locks) {
+    let node = Node::start(&Program::redoubt(), "");
+    let locks = locks_on(&node).await.with(Options::default().wait(LONG));
+    (node, locks)
+}
+
+/// Waits for what a task of ours does, without holding up the runtime.
+async fn until(what: &str, mut condition: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !condition() {
+        assert!(began.elapsed() < LONG, "waited in vain: {what}");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+fn exists(connection: &mut Connection, key: &str) -> bool {
+    connection.call(&["EXISTS", key]).int() == 1
+}
+
+fn waiters(node: &Node) -> i64 {
+    node.run("PUBSUB NUMSUB redisson_lock__channel:{l}").items()[1].int()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_holder_at_a_time_and_tokens_that_grow() {
+    let (_node, locks) = start().await;
+    let lock = locks.lock("l");
+    let inside = Arc::new(AtomicUsize::new(0));
+    let tokens = Arc::new(std::sync::Mutex::new(Vec::new()));
+    let tasks: Vec<_> = (0..20)
+        .map(|_| {
+            let (lock, inside, tokens) = (lock.clone(), inside.clone(), tokens.clone());
+            tokio::spawn(async move {
+                let guard = lock.acquire().await.unwrap();
+                assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "two are inside");
+                tokens.lock().unwrap().push(guard.token());
+                tokio::task::yield_now().await;
+                inside.fetch_sub(1, Ordering::SeqCst);
+                guard.release().await.unwrap();
+            })
+        })
+        .collect();
+    for task in tasks {
+        task.await.unwrap();
+    }
+    let tokens = tokens.lock().unwrap();
+    assert!(tokens.len() == 20 && tokens.is_sorted_by(|one, next| one < next), "{tokens:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_taken_lock_is_not_had_and_a_wait_ends_in_time() {
+    let (_node, locks) = start().await;
+    let lock = locks.lock("l");
+    let guard = lock.acquire().await.unwrap();
+    assert!(lock.try_acquire().await.unwrap().is_none());
+    let wait = Duration::from_millis(300);
+    let began = Instant::now();
+    let refused = lock.with(Options::default().wait(wait)).acquire().await;
+    assert_eq!(refused.unwrap_err(), Error::TimedOut(wait));
+    assert!(began.elapsed() >= wait && began.elapsed() < LONG);
+    guard.release().await.unwrap();
+    assert!(lock.try_acquire().await.unwrap().is_some());
+}
+
+/// The lease is far longer than the test, so only the message can have woken the waiter this soon: it would ask again
+/// by itself after two seconds, and is woken ten times within that.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_release_wakes_who_waits() {
+    let (node, locks) = start().await;
+    let lock = locks.lock("l");
+    let mut held = lock.acquire().await.unwrap();
+    let mut waited = Duration::ZERO;
+    for _ in 0..10 {
+        let waiting = tokio::spawn({
+            let lock = lock.clone();
+            async move { lock.acquire().await.unwrap() }
+        });
+        until("it waits", || waiters(&node) > 0).await;
+        let began = Instant::now();
+        held.release().await.unwrap();
+        held = waiting.await.unwrap();
+        waited += began.elapsed();
+    }
+    assert!(waited < Duration::from_secs(10), "{waited:?}");
+}
+
+/// Nobody publishes anything when a key is deleted, or its holder is gone.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lost_message_loses_no_waiter() {
+    let (node, locks) = start().await;
+    node.run("HSET l somebody:1 1");
+    node.run("PEXPIRE l 400");
+    let guard = locks.lock("l").acquire().await.unwrap();
+    let waiting = tokio::spawn({
+        let lock = locks.lock("l");
+        async move { lock.acquire().await.unwrap() }
+    });
+    until("it waits", || waiters(&node) > 0).await;
+    node.run("CLIENT KILL TYPE pubsub");
+    node.run("DEL l");
+    waiting.await.unwrap().release().await.unwrap();
+    drop(guard);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lease_is_renewed_while_the_guard_lives_and_ends_without_a_watchdog() {
+    let (node, locks) = start().await;
+    let short = Options::default().lease(Duration::from_millis(600));
+    let kept = locks.lock("kept").with(short.clone()).acquire().await.unwrap();
+    let left = locks.lock("left").with(short.watchdog(false)).acquire().await.unwrap();
+    assert_eq!(left.lost().await, Loss::Expired);
+    assert!(!left.is_held());
+    until("it is renewed", || kept.renewals() > 4).await;
+    assert!(kept.is_held());
+    let mut connection = node.connect();
+    assert!(exists(&mut connection, "kept") && !exists(&mut connection, "left"));
+    assert_eq!(left.release().await, Err(Error::Lost(Loss::Expired)));
+    kept.release().await.unwrap();
+    assert!(!exists(&mut connection, "kept"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lock_that_the_server_no_longer_has_is_lost() {
+    let (node, locks) = start().await;
+    let guard =
+        locks.lock("l").with(Options::default().lease(Duration::from_millis(900))).acquire().await.unwrap();
+    node.run("DEL l");
+    assert_eq!(guard.lost().await, Loss::Gone);
+    assert_eq!(guard.release().await, Err(Error::Lost(Loss::Gone)));
+    let guard = locks.lock("l").acquire().await.unwrap();
+    node.run("DEL l");
+    assert_eq!(guard.release().await, Err(Error::NotHeld));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dropped_guard_releases_also_when_a_panic_unwinds() {
+    let (node, locks) = start().await;
+    let mut connection = node.connect();
+    drop(locks.lock("l").acquire().await.unwrap());
+    locks.settled().await;
+    assert!(!exists(&mut connection, "l"));
+    let lock = locks.lock("l");
+    let panicked = tokio::spawn(async move {
+        let _guard = lock.acquire().await.unwrap();
+        panic!("on purpose");
+    });
+    assert!(panicked.await.unwrap_err().is_panic());
+    locks.settled().await;
+    assert!(!exists(&mut connection, "l"));
+}
+
+/// Whoever gives up at any point of acquiring leaves nothing behind.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_acquisition_that_is_given_up_half_way_leaves_nothing() {
+    let (node, locks) = start().await;
+    let mut connection = node.connect();
+    for microseconds in (0..2000).step_by(50) {
+        let acquired =
+            tokio::time::timeout(Duration::from_micros(microseconds), locks.lock("l").acquire()).await;
+        drop(acquired);
+        locks.settled().await;
+        assert!(!exists(&mut connection, "l"), "after {microseconds} us");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_owner_enters_again_and_the_last_to_leave_releases() {
+    let (node, locks) = start().await;
+    let outer = locks.lock("l").acquire().await.unwrap();
+    let inner = outer.reenter().await.unwrap();
+    assert_eq!(inner.token(), outer.token());
+    let mut connection = node.connect();
+    assert_eq!(connection.call(&["HGET", "l", outer.owner()]).text(), "2");
+    outer.release().await.unwrap();
+    assert_eq!(connection.call(&["HGET", "l", inner.owner()]).text(), "1");
+    assert!(locks.lock("l").try_acquire().await.unwrap().is_none());
+    inner.release().await.unwrap();
+    assert!(!exists(&mut connection, "l"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_fair_lock_is_given_in_the_order_of_asking_and_the_dead_are_skipped() {
+    let (node, locks) = start().await;
+    let locks = locks.with(Options::default().wait(LONG).patience(Duration::from_millis(900)));
+    let lock = locks.fair_lock("l");
+    let first = lock.acquire().await.unwrap();
+    let order = Arc::new(std::sync::Mutex::new(Vec::new()));
+    let mut tasks = Vec::new();
+    for number in 0..5 {
+        let (lock, order) = (lock.clone(), order.clone());
+        tasks.push(tokio::spawn(async move {
+            let guard = lock.acquire().await.unwrap();
+            order.lock().unwrap().push(number);
+            guard.release().await.unwrap();
+        }));
+        let queued = || node.run("ZCARD redoubt_lock__queue:{l}").int();
+        until("it stands in the queue", || queued() == number + 1).await;
+    }
+    // One that dies leaves its place; one that gives up takes it back. The third is neither.
+    node.run("ZADD redoubt_lock__queue:{l} 0 dead:1");
+    tasks.remove(1).abort();
+    first.release().await.unwrap();
+    for task in tasks {
+        task.await.unwrap();
+    }
+    assert_eq!(*order.lock().unwrap(), [0, 2, 3, 4]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn readers_share_and_a_waiting_writer_keeps_new_ones_out() {
+    let (node, locks) = start().await;
+    let lock = locks.read_write("l");
+    let readers = [lock.read().await.unwrap(), lock.read().await.unwrap()];
+    assert!(lock.try_write().await.unwrap().is_none());
+    let writing = tokio::spawn({
+        let lock = lock.clone();
+        async move { lock.write().await.unwrap() }
+    });
+    until("the writer waits", || node.run("ZCARD redoubt_lock__writers:{l}").int() == 1).await;
+    assert!(lock.try_read().await.unwrap().is_none());
+    for reader in readers {
+        reader.release().await.unwrap();
+    }
+    let writer = writing.await.unwrap();
+    assert!(lock.try_read().await.unwrap().is_none());
+    writer.release().await.unwrap();
+    lock.try_read().await.unwrap().expect("free").release().await.unwrap();
+    assert_eq!(node.run("KEYS *").items().len(), 1, "the token alone stays");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reader_that_died_holds_up_a_writer_for_its_lease_alone() {
+    let (_node, locks) = start().await;
+    let lock = locks.read_write("l");
+    let short = Options::default().lease(Duration::from_millis(500)).watchdog(false);
+    let dead = lock.with(short).read().await.unwrap();
+    let alive = lock.read().await.unwrap();
+    assert_eq!(dead.lost().await, Loss::Expired);
+    assert!(lock.try_write().await.unwrap().is_none());
+    alive.release().await.unwrap();
+    lock.write().await.unwrap().release().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_semaphore_has_so_many_permits_and_gets_those_of_the_dead_back() {
+    let (_node, locks) = start().await;
+    let semaphore = locks.semaphore("l", 2);
+    let short = Options::default().lease(Duration::from_millis(500)).watchdog(false);
+    let dead = semaphore.with(short).acquire().await.unwrap();
+    let alive = semaphore.acquire().await.unwrap();
+    assert!(semaphore.try_acquire().await.unwrap().is_none());
+    assert_eq!(dead.lost().await, Loss::Expired);
+    let third = semaphore.acquire().await.unwrap();
+    assert!(alive.is_held() && semaphore.try_acquire().await.unwrap().is_none());
+    alive.release().await.unwrap();
+    semaphore.try_acquire().await.unwrap().expect("a permit came back");
+    third.release().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_latch_opens_when_it_is_counted_down() {
+    let (node, locks) = start().await;
+    let latch = locks.latch("l");
+    latch.wait(Duration::ZERO).await.unwrap();
+    assert!(latch.set(3).await.unwrap());
+    assert!(!latch.set(5).await.unwrap());
+    let wait = Duration::from_millis(100);
+    assert_eq!(latch.wait(wait).await, Err(Error::TimedOut(wait)));
+    let waiting = tokio::spawn({
+        let latch = latch.clone();
+        async move { latch.wait(LONG).await }
+    });
+    for left in [2, 1, 0] {
+        assert_eq!(latch.count_down().await.unwrap(), left);
+    }
+    waiting.await.unwrap().unwrap();
+    assert_eq!(latch.count_down().await.unwrap(), 0);
+    assert_eq!(node.run("DBSIZE").int(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn several_locks_are_had_together_in_whatever_order_they_are_named() {
+    let (_node, locks) = start().await;
+    let pair = |one: &str, other: &str| MultiLock::new([locks.lock(one), locks.lock(other)]);
+    let tasks: Vec<_> = [pair("a", "b"), pair("b", "a")]
+        .into_iter()
+        .cycle()
+        .take(20)
+        .map(|pair| {
+            tokio::spawn(async move {
+                let guard = pair.acquire(LONG).await.unwrap();
+                assert!(guard.is_held() && guard.guards().len() == 2);
+                guard.release().await.unwrap();
+            })
+        })
+        .collect();
+    for task in tasks {
+        task.await.unwrap();
+    }
+    let held = locks.lock("b").acquire().await.unwrap();
+    let wait = Duration::from_millis(100);
+    assert_eq!(pair("a", "b").acquire(wait).await.unwrap_err(), Error::TimedOut(wait));
+    locks.lock("a").try_acquire().await.unwrap().expect("given back");
+    held.release().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_acquisition_counts_only_once_replicas_have_it() {
+    let (node, locks) = start().await;
+    let careful = locks.lock("l").with(Options::default().replicas(1));
+    assert_eq!(careful.try_acquire().await.unwrap_err(), Error::NotEnoughNodes { had: 0, wanted: 1 });
+    assert_eq!(node.run("EXISTS l").int(), 0, "it was given up");
+    let replica = Node::start(
+        &Program::redoubt(),
+        &format!("--replicaof 127.0.0.1 {} --repl-diskless-sync-delay 0", node.port),
+    );
+    let lease = Options::default().replicas(1).lease(Duration::from_millis(900)).wait(LONG);
+    let guard: Guard = locks.lock("l").with(lease).acquire().await.unwrap();
+    assert_eq!(replica.run("EXISTS l").int(), 1);
+    until("it is renewed", || guard.renewals() > 1).await;
+    replica.freeze();
+    assert_eq!(guard.lost().await, Loss::Expired);
+    replica.thaw();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_watchdog_survives_a_server_that_is_gone_for_a_while() {
+    let (mut node, locks) = start().await;
+    node.add_options("--appendonly yes --appendfsync always");
+    node.kill();
+    node.launch();
+    let guard =
+        locks.lock("l").with(Options::default().lease(Duration::from_secs(8))).acquire().await.unwrap();
+    node.kill();
+    node.launch();
+    let before = guard.renewals();
+    until("it is renewed", || guard.renewals() > before).await;
+    guard.release().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_no_lock_is_an_error_and_not_waited_for() {
+    let (node, locks) = start().await;
+    node.run("SET l text").expect_ok();
+    assert!(matches!(locks.lock("l").acquire().await, Err(Error::Connection(_))));
+    assert!(matches!(locks.lock("a{b").acquire().await, Err(Error::Name(_))));
+}

@@ -1,0 +1,91 @@
+//! A Redisson client and this one exclude each other on one key. What Redisson sends is written out by hand here, from
+//! its documented form: a hash of `uuid:thread` to count, the lease as the key's time, 0 published on release.
+
+use std::time::Duration;
+
+use harness::{Connection, Node, Program, Value};
+use lock::{Locks, Loss, Options};
+
+const CHANNEL: &str = "redisson_lock__channel:{orders}";
+const THEM: &str = "285475da-9152-4c83-822a-67ee2f116a79:52";
+
+const THEIR_LOCK: &str = "
+if redis.call('exists', KEYS[1]) == 0 or redis.call('hexists', KEYS[1], ARGV[2]) == 1 then
+  redis.call('hincrby', KEYS[1], ARGV[2], 1)
+  redis.call('pexpire', KEYS[1], ARGV[1])
+  return nil
+end
+return redis.call('pttl', KEYS[1])";
+
+const THEIR_UNLOCK: &str = "
+if redis.call('hexists', KEYS[1], ARGV[3]) == 0 then
+  return nil
+end
+if redis.call('hincrby', KEYS[1], ARGV[3], -1) > 0 then
+  redis.call('pexpire', KEYS[1], ARGV[2])
+  return 0
+end
+redis.call('del', KEYS[1])
+redis.call('publish', KEYS[2], ARGV[1])
+return 1";
+
+fn their_lock(connection: &mut Connection) -> Value {
+    connection.call(&["EVAL", THEIR_LOCK, "1", "orders", "30000", THEM])
+}
+
+fn their_unlock(connection: &mut Connection) -> Value {
+    connection.call(&["EVAL", THEIR_UNLOCK, "2", "orders", CHANNEL, "0", "30000", THEM])
+}
+
+async fn exclude_each_other(program: Program) {
+    let node = Node::start(&program, "");
+    let locks = Locks::connect(&format!("redis://{}", node.address())).await.unwrap();
+    let lock = locks.lock("orders").with(Options::default().wait(Duration::from_secs(20)));
+    let mut they = node.connect();
+
+    // They hold, twice; we wait, and are woken by their last release.
+    assert_eq!(their_lock(&mut they), Value::NullBulk);
+    assert_eq!(their_lock(&mut they), Value::NullBulk);
+    assert!(lock.try_acquire().await.unwrap().is_none());
+    let waiting = tokio::spawn({
+        let lock = lock.clone();
+        async move { lock.acquire().await.unwrap() }
+    });
+    assert_eq!(their_unlock(&mut they), Value::Int(0));
+    assert!(lock.try_acquire().await.unwrap().is_none());
+    assert_eq!(their_unlock(&mut they), Value::Int(1));
+    let guard = waiting.await.unwrap();
+
+    // We hold as they do; they are told for how long, and hear of our release.
+    let mut listener = node.connect();
+    listener.call(&["SUBSCRIBE", CHANNEL]);
+    assert_eq!(they.call(&["TYPE", "orders"]), Value::Simple("hash".into()));
+    assert_eq!(they.call(&["HGET", "orders", guard.owner()]).text(), "1");
+    let told = their_lock(&mut they).int();
+    assert!((1..=30_000).contains(&told), "{told}");
+    assert_eq!(their_unlock(&mut they), Value::NullBulk);
+    guard.release().await.unwrap();
+    let message = listener.read().unwrap();
+    assert_eq!(message.items()[2].text(), "0");
+    assert_eq!(their_lock(&mut they), Value::NullBulk);
+
+    // What they take from us by force, we notice.
+    they.run("DEL orders");
+    let guard = lock.with(Options::default().lease(Duration::from_millis(900))).acquire().await.unwrap();
+    they.run("DEL orders");
+    assert_eq!(their_lock(&mut they), Value::NullBulk);
+    assert_eq!(guard.lost().await, Loss::Gone);
+    drop(guard);
+    locks.settled().await;
+    assert_eq!(they.call(&["HGET", "orders", THEM]).text(), "1");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_redisson_client_and_this_one_exclude_each_other() {
+    exclude_each_other(Program::redoubt()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn on_a_real_redis_too() {
+    exclude_each_other(Program::redis()).await;
+}

@@ -1,0 +1,92 @@
+//! A lock on the majority of five masters that know nothing of each other.
+
+use std::time::Duration;
+
+use harness::{Node, Program, eventually};
+use lock::{Error, Loss, Options, Redlock};
+
+async fn redlock(nodes: &[Node]) -> Redlock {
+    let addresses: Vec<String> = nodes.iter().map(|node| format!("redis://{}", node.address())).collect();
+    let addresses: Vec<&str> = addresses.iter().map(String::as_str).collect();
+    Redlock::connect(&addresses).await.unwrap().with(Options::default().wait(Duration::from_secs(20)))
+}
+
+fn start() -> Vec<Node> {
+    (0..5).map(|_| Node::start(&Program::redoubt(), "")).collect()
+}
+
+fn holders(nodes: &[Node]) -> i64 {
+    nodes.iter().filter(|node| node.is_running()).map(|node| node.run("EXISTS l").int()).sum()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_of_five_may_die_and_three_may_not() {
+    let mut nodes = start();
+    let (ours, theirs) = (redlock(&nodes).await, redlock(&nodes).await);
+    let guard = ours.acquire("l").await.unwrap();
+    assert_eq!(holders(&nodes), 5);
+    assert!(theirs.try_acquire("l").await.unwrap().is_none());
+    assert_eq!(holders(&nodes), 5, "they gave back nothing of ours");
+    nodes[0].kill();
+    nodes[3].kill();
+    assert!(theirs.try_acquire("l").await.unwrap().is_none());
+    let token = guard.token();
+    guard.release().await.unwrap();
+    assert_eq!(holders(&nodes), 0);
+
+    // With three left it is taken, kept and given back, and tokens go on growing.
+    let short = Options::default().lease(Duration::from_secs(3)).wait(Duration::from_secs(20));
+    let guard = theirs.with(short).acquire("l").await.unwrap();
+    assert!(guard.token() > token);
+    nodes[1].kill();
+    assert_eq!(guard.lost().await, Loss::Expired);
+    assert_eq!(ours.try_acquire("l").await.unwrap_err(), Error::NotEnoughNodes { had: 2, wanted: 3 });
+    drop(guard);
+    theirs.settled().await;
+    assert_eq!(holders(&nodes), 0, "it is released wherever it was");
+
+    nodes[1].launch();
+    ours.acquire("l").await.unwrap().release().await.unwrap();
+}
+
+/// Each wins at some servers and none wins a majority, again and again, if they do not wait by chance.
+#[tokio::test(flavor = "multi_thread")]
+async fn who_collides_tries_again_until_each_had_it_with_larger_tokens() {
+    let nodes = start();
+    let mut tasks = Vec::new();
+    for _ in 0..6 {
+        let redlock = redlock(&nodes).await;
+        tasks.push(tokio::spawn(async move {
+            let mut tokens = Vec::new();
+            for _ in 0..3 {
+                let guard = redlock.acquire("l").await.unwrap();
+                tokens.push((guard.token(), guard.is_held()));
+                guard.release().await.unwrap();
+            }
+            tokens
+        }));
+    }
+    let mut all = Vec::new();
+    for task in tasks {
+        let tokens = task.await.unwrap();
+        assert!(tokens.is_sorted_by(|one, next| one.0 < next.0), "{tokens:?}");
+        all.extend(tokens);
+    }
+    assert!(all.iter().all(|(_, held)| *held));
+    all.sort_unstable();
+    all.dedup();
+    assert_eq!(all.len(), 18, "each token is given once");
+}
+
+/// A server that stands still costs its own short timeout and nothing more.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_frozen_server_is_not_waited_for() {
+    let nodes = start();
+    let redlock = redlock(&nodes).await;
+    redlock.acquire("l").await.unwrap().release().await.unwrap();
+    nodes[2].freeze();
+    let guard = redlock.with(Options::default().lease(Duration::from_secs(5))).acquire("l").await.unwrap();
+    eventually("it is renewed", || (guard.renewals() > 1).then_some(()));
+    nodes[2].thaw();
+    guard.release().await.unwrap();
+}
