@@ -43,10 +43,17 @@ pub(super) const COMMANDS: &[Command] = &[
         "Returns or stores the places around one of them.",
     )
     .run(search::georadiusbymember),
-    geo("georadiusbymember_ro", "3.2.10", -5, READ, READS, "Returns the places around one of them.")
+geo("georadiusbymember_ro", "3.2.10", -5, READ, READS, "Returns the places around one of them.")
         .run(search::georadiusbymember_ro),
-    geo("geosearch", "6.2.0", -7, READ, READS, "Returns the places within a circle or a box.")
+    geo("geosearch", "6.2.0", -7, READ, READS, "Returns the places within a circle, a box or a polygon.")
         .run(search::geosearch),
-    geo("geosearchstore", "6.2.0", -8, GROW, STORES_ONE, "Stores the places within a circle or a box.")
-        .run(search::geosearchstore),
+    geo(
+        "geosearchstore",
+        "6.2.0",
+        -8,
+        GROW,
+        STORES_ONE,
+        "Stores the places within a circle, a box or a polygon.",
+    )
+    .run(search::geosearchstore),
 ];

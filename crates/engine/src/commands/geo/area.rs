@@ -34,23 +34,84 @@ pub(super) fn distance(one: Point, other: Point) -> f64 {
 }
 
 /// What is searched; lengths are in meters.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, PartialEq)]
 pub(super) enum Shape {
     Circle { radius: f64 },
     Box { width: f64, height: f64 },
+    Polygon(Polygon),
 }
 
-/// A shape around a point.
+/// An area on a flat map with longitudes and latitudes for axes, as Valkey has it: none goes across the date line.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Polygon {
+    vertices: Vec<Point>,
+}
+
+impl Polygon {
+    /// It has three or more vertices.
+    pub(super) fn new(vertices: Vec<Point>) -> Self {
+        Self { vertices }
+    }
+
+    /// From where distances are measured: where the mean of its vertices, as points of a sphere, is seen from the middle.
+    pub(super) fn center(&self) -> Point {
+        let mut sum = [0.0; 3];
+        for vertex in &self.vertices {
+            let (longitude, latitude) = (radians(vertex.longitude), radians(vertex.latitude));
+            sum[0] += latitude.cos() * longitude.cos();
+            sum[1] += latitude.cos() * longitude.sin();
+            sum[2] += latitude.sin();
+        }
+        let [x, y, z] = sum.map(|part| part / self.vertices.len() as f64);
+        Point { longitude: degrees(y.atan2(x)), latitude: degrees(z.atan2(x.hypot(y))) }
+    }
+
+    /// South west and north east of the box around it.
+    fn corners(&self) -> (Point, Point) {
+        let [low, high] =
+            [f64::INFINITY, f64::NEG_INFINITY].map(|edge| Point { longitude: edge, latitude: edge });
+        self.vertices.iter().fold((low, high), |(low, high), vertex| {
+            let low = Point {
+                longitude: low.longitude.min(vertex.longitude),
+                latitude: low.latitude.min(vertex.latitude),
+            };
+            let high = Point {
+                longitude: high.longitude.max(vertex.longitude),
+                latitude: high.latitude.max(vertex.latitude),
+            };
+            (low, high)
+        })
+    }
+
+    /// Whether a line from a point to the east crosses an odd number of edges.
+    fn contains(&self, point: Point) -> bool {
+        let mut is_within = false;
+        let mut previous = self.vertices.last();
+        for vertex in &self.vertices {
+            let Some(other) = previous.replace(vertex) else { continue };
+            if (vertex.latitude > point.latitude) == (other.latitude > point.latitude) {
+                continue;
+            }
+            let slope = (other.longitude - vertex.longitude) / (other.latitude - vertex.latitude);
+            let crossing = slope * (point.latitude - vertex.latitude) + vertex.longitude;
+            is_within ^= point.longitude < crossing;
+        }
+        is_within
+    }
+}
+
+/// A shape, and the point from which distances are measured: its middle.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Area {
+pub(super) struct Area<'s> {
     pub(super) center: Point,
-    pub(super) shape: Shape,
+    pub(super) shape: &'s Shape,
 }
 
-impl Area {
+impl Area<'_> {
     /// How far a point is from the middle, if it lies within.
     pub(super) fn distance_within(&self, point: Point) -> Option<f64> {
-        match self.shape {
+        match *self.shape {
+            Shape::Polygon(ref polygon) => polygon.contains(point).then(|| distance(self.center, point)),
             Shape::Circle { radius } => {
                 let distance = distance(self.center, point);
                 (distance <= radius).then_some(distance)
@@ -70,9 +131,10 @@ impl Area {
 
     /// South west and north east of a box around it.
     fn corners(&self) -> (Point, Point) {
-        let (height, width) = match self.shape {
+        let (height, width) = match *self.shape {
             Shape::Circle { radius } => (radius, radius),
             Shape::Box { width, height } => (height / 2.0, width / 2.0),
+            Shape::Polygon(ref polygon) => return polygon.corners(),
         };
         let Point { longitude, latitude } = self.center;
         let up = degrees(height / EARTH_RADIUS);
@@ -84,14 +146,33 @@ impl Area {
         )
     }
 
+    /// The point around which cells are looked for.
+    fn middle(&self) -> Point {
+        let Shape::Polygon(polygon) = self.shape else { return self.center };
+        let (low, high) = polygon.corners();
+        Point {
+            longitude: (low.longitude + high.longitude) / 2.0,
+            latitude: (low.latitude + high.latitude) / 2.0,
+        }
+    }
+
+    /// How far it reaches from there, in meters.
+    fn reach(&self) -> f64 {
+        match *self.shape {
+            Shape::Circle { radius } => radius,
+            Shape::Box { width, height } => (width / 2.0).hypot(height / 2.0),
+            Shape::Polygon(ref polygon) => {
+                let (low, high) = polygon.corners();
+                let widest = low.latitude.max(0.0).min(high.latitude);
+                let width = EARTH_RADIUS * radians(high.longitude - low.longitude) * radians(widest).cos();
+                (width / 2.0).hypot(latitude_distance(low.latitude, high.latitude) / 2.0)
+            }
+        }
+    }
+
     /// After how many steps a cell is about as large.
     fn steps(&self) -> u32 {
-        let mut reach = match self.shape {
-            Shape::Circle { radius } => radius,
-            Shape::Box { width, height } => {
-                ((width / 2.0) * (width / 2.0) + (height / 2.0) * (height / 2.0)).sqrt()
-            }
-        };
+        let mut reach = self.reach();
         if reach == 0.0 {
             return STEPS;
         }
@@ -101,7 +182,7 @@ impl Area {
             steps += 1;
         }
         // So that it mostly lies within a cell and its neighbours; near the poles cells are narrow.
-        let latitude = self.center.latitude.abs();
+        let latitude = self.middle().latitude.abs();
         steps -= 2 + i32::from(latitude > 66.0) + i32::from(latitude > 80.0);
         steps.clamp(1, STEPS as i32) as u32
     }
@@ -112,8 +193,8 @@ impl Area {
         const BESIDE: [(i32, i32); 9] =
             [(0, 0), (0, 1), (0, -1), (1, 0), (-1, 0), (1, 1), (-1, 1), (1, -1), (-1, -1)];
         let (low, high) = self.corners();
-        let mut cell = Cell::at(self.center, self.steps());
-        let steps = self.steps();
+        let (middle, steps) = (self.middle(), self.steps());
+        let mut cell = Cell::at(middle, steps);
         let is_short = cell.beside(0, 1).latitudes().1 < high.latitude
             || cell.beside(0, -1).latitudes().0 > low.latitude
             || cell.beside(1, 0).longitudes().1 < high.longitude
@@ -121,7 +202,7 @@ impl Area {
         let mut final_steps = steps;
         if steps > 1 && is_short {
             final_steps -= 1;
-            cell = Cell::at(self.center, final_steps);
+            cell = Cell::at(middle, final_steps);
         }
         let ((west, east), (south, north)) = (cell.longitudes(), cell.latitudes());
         let needed = |(x, y): (i32, i32)| {
@@ -165,13 +246,19 @@ mod tests {
         for number in 0..20_000 {
             let center = Point { longitude: next(180.0), latitude: next(60.0) };
             let reach = 10f64.powf(next(1.0) * 2.5 + 3.0);
-            let shape = if number % 2 == 0 {
-                Shape::Circle { radius: reach }
-            } else {
-                Shape::Box { width: reach, height: reach / 2.0 }
-            };
-            let area = Area { center, shape };
             let spread = reach / 100_000.0;
+            let shape = match number % 3 {
+                0 => Shape::Circle { radius: reach },
+                1 => Shape::Box { width: reach, height: reach / 2.0 },
+                _ => {
+                    let mut vertex = || Point {
+                        longitude: (center.longitude + next(spread * 2.0)).clamp(-180.0, 180.0),
+                        latitude: center.latitude + next(spread),
+                    };
+                    Shape::Polygon(Polygon::new((0..3 + number % 5).map(|_| vertex()).collect()))
+                }
+            };
+            let area = Area { center, shape: &shape };
             let point = Point {
                 longitude: center.longitude + next(spread),
                 latitude: center.latitude + next(spread),

@@ -3,7 +3,7 @@
 use keyspace::{Key, Place};
 use resp::{Protocol, Writer};
 
-use super::area::{Area, Shape};
+use super::area::{Area, Polygon, Shape};
 use super::cell::Point;
 use crate::context::Context;
 use crate::error::CommandError;
@@ -195,7 +195,14 @@ impl<'k> Query<'k> {
     fn read_area(&mut self, context: &Context<'_>, index: usize) -> Result<Option<usize>, CommandError> {
         let is = |name: &str| context.arg(index).eq_ignore_ascii_case(name.as_bytes());
         let left = context.args.len() - index - 1;
+        if matches!(self.shape, Some(Shape::Polygon(_))) && !is("bypolygon") {
+            // A polygon has its own middle and says all there is to say.
+            return Ok(None);
+        }
         let taken = match () {
+            () if is("bypolygon") && left >= 2 && self.may_be_polygon() => {
+                self.read_polygon(context, index + 1)?
+            }
             () if is("frommember") && left >= 1 && !matches!(self.center, Some(Center::Point(_))) => {
                 self.center = Some(self.member(context, index + 1)?);
                 1
@@ -222,6 +229,29 @@ impl<'k> Query<'k> {
         let Some((key, place)) = self.source else { return Ok(Center::Member(None)) };
         let score = context.sorted_set(&key, place).score(context.arg(index)).ok_or(NO_MEMBER)?;
         Ok(Center::Member(Some(Point::of_score(score))))
+    }
+
+    /// Whether nothing was said that a polygon does not go together with.
+    fn may_be_polygon(&self) -> bool {
+        self.center.is_none() && matches!(self.shape, None | Some(Shape::Polygon(_)))
+    }
+
+    /// Reads how many vertices there are, and these; says how many arguments that were.
+    fn read_polygon(&mut self, context: &Context<'_>, index: usize) -> Result<usize, CommandError> {
+        const TOO_FEW: CommandError =
+            CommandError::text("ERR GEOSEARCH BYPOLYGON must have at least 3 vertices");
+        const NO_NUMBER: CommandError = CommandError::text("ERR invalid number of vertices");
+        let count = context.integer(index).ok().and_then(|count| i32::try_from(count).ok());
+        let left = context.args.len() - index - 1;
+        let count = usize::try_from(count.ok_or(NO_NUMBER)?).map_err(|_| TOO_FEW)?;
+        if !(3..=left / 2).contains(&count) {
+            return Err(TOO_FEW);
+        }
+        let vertices: Result<_, _> =
+            (0..count).map(|vertex| point(context, index + 1 + 2 * vertex)).collect();
+        self.meters = 1.0;
+        self.shape = Some(Shape::Polygon(Polygon::new(vertices?)));
+        Ok(1 + 2 * count)
     }
 
     fn read_circle(&mut self, context: &Context<'_>, index: usize) -> Result<(), CommandError> {
@@ -257,7 +287,8 @@ impl<'k> Query<'k> {
         }
         if matches!(form, Form::Search | Form::Store) {
             let called = String::from_utf8_lossy(context.arg(0)).into_owned();
-            let missing = match (self.center, self.shape) {
+            let missing = match (self.center, &self.shape) {
+                (_, Some(Shape::Polygon(_))) => None,
                 (None, _) => {
                     Some(format!("ERR exactly one of FROMMEMBER or FROMLONLAT can be specified for {called}"))
                 }
@@ -280,8 +311,13 @@ impl<'k> Query<'k> {
     }
 
     /// What is searched, if there is anything to search.
-    pub(super) fn area(&self) -> Option<Area> {
-        let (Center::Point(center) | Center::Member(Some(center))) = self.center? else { return None };
-        Some(Area { center, shape: self.shape? })
+    pub(super) fn area(&self) -> Option<Area<'_>> {
+        let shape = self.shape.as_ref()?;
+        let center = match (shape, self.center) {
+            (Shape::Polygon(polygon), _) => polygon.center(),
+            (_, Some(Center::Point(center) | Center::Member(Some(center)))) => center,
+            (_, Some(Center::Member(None)) | None) => return None,
+        };
+        Some(Area { center, shape })
     }
 }

@@ -35,7 +35,7 @@ pub(super) fn georadiusbymember_ro(context: &mut Context<'_>) -> Result<(), Comm
 }
 
 /// GEOSEARCH key FROMMEMBER member | FROMLONLAT longitude latitude, BYRADIUS radius unit | BYBOX width height unit, and
-/// words
+/// words; or key BYPOLYGON vertices longitude latitude ..., and words
 pub(super) fn geosearch(context: &mut Context<'_>) -> Result<(), CommandError> {
     search(context, Form::Search, false)
 }
@@ -155,6 +155,46 @@ mod tests {
             ("georadius_ro s 15 37 10 km", "*0"),
             ("geosearch nosuch frommember x byradius 1 m", "*0"),
             ("georadiusbymember nosuch x 1 m", "*0"),
+        ]);
+    }
+
+    #[test]
+    fn places_within_polygons() {
+        const TRIANGLE: &str = "bypolygon 3 12 37 15 42 18 37";
+        let mut client = sicily();
+        let searches = |words: &str| format!("geosearch s {TRIANGLE} {words}");
+        client.table(&[
+            (&*searches("asc"), "*2|$7|Catania|$7|Palermo"),
+            (&*searches("desc count 1 withdist"), "*1|*2|$7|Palermo|$11|156569.3217"),
+            (&*searches(TRIANGLE), "*2|$7|Palermo|$7|Catania"),
+            (&*searches("byradius 1 m"), "-ERR syntax error"),
+            (&*searches("fromlonlat 1 1"), "-ERR syntax error"),
+            ("geosearch s byradius 1 m bypolygon 3 12 37 15 42 18 37", "-ERR syntax error"),
+            ("geosearch s frommember Palermo bypolygon 3 12 37 15 42 18 37", "-ERR syntax error"),
+            ("geosearch s bypolygon 4 12 37 15 42 18 37 15 38", "*1|$7|Palermo"),
+            ("geosearch s bypolygon 2 12 37 15 42", "-ERR GEOSEARCH BYPOLYGON must have at least 3 vertices"),
+            (
+                "geosearch s bypolygon 3 12 37 15 42 18",
+                "-ERR GEOSEARCH BYPOLYGON must have at least 3 vertices",
+            ),
+            (
+                "geosearch s bypolygon -1 12 37 15 42 18",
+                "-ERR GEOSEARCH BYPOLYGON must have at least 3 vertices",
+            ),
+            (
+                "geosearch s bypolygon 2147483647 12 37 15 42",
+                "-ERR GEOSEARCH BYPOLYGON must have at least 3 vertices",
+            ),
+            ("geosearch s bypolygon 2147483648 12 37 15 42", "-ERR invalid number of vertices"),
+            ("geosearch s bypolygon x 12 37 15 42 18 37", "-ERR invalid number of vertices"),
+            ("geosearch s bypolygon 3 12 37 15 42 18 x", "-ERR value is not a valid float"),
+            (
+                "geosearch s bypolygon 3 12 37 15 42 18 99",
+                "-ERR invalid longitude,latitude pair 18.000000,99.000000",
+            ),
+            ("geosearch nosuch bypolygon 3 12 37 15 42 18 37", "*0"),
+            ("geosearchstore d s bypolygon 3 12 37 15 42 18 37", ":2"),
+            ("zrange d 0 -1", "*2|$7|Palermo|$7|Catania"),
         ]);
     }
 
