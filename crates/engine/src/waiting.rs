@@ -53,6 +53,8 @@ pub struct Wait {
     pub kind: Kind,
     /// `None` is for ever.
     pub until: Option<Millis>,
+    /// Its time is not over then, but the command is to be tried again.
+    pub tries_at_end: bool,
     /// The reply when its time is over.
     pub nothing: fn(&mut Writer<'_>),
     /// What is run in place of the request when it is tried again: where a word of it stood for what was there when the
@@ -66,7 +68,7 @@ impl Wait {
     /// For something of this kind at one of these keys, with the request as it came.
     #[must_use]
     pub fn new(keys: Range<usize>, kind: Kind, until: Option<Millis>, nothing: fn(&mut Writer<'_>)) -> Self {
-        Self { keys, kind, until, nothing, resolved: None, also_if_gone: false }
+        Self { keys, kind, until, tries_at_end: false, nothing, resolved: None, also_if_gone: false }
     }
 }
 
@@ -131,6 +133,12 @@ impl Waiter {
     #[must_use]
     pub fn until(&self) -> Option<Millis> {
         self.wait.until
+    }
+
+    /// What ends the wait then.
+    #[must_use]
+    pub fn at_end(&self) -> Unblock {
+        if self.wait.tries_at_end { Unblock::RunAgain } else { Unblock::Timeout }
     }
 
     /// A session like the client's own, to run its command on its behalf.

@@ -37,6 +37,7 @@ const TABLES: &[&str] = &[
     include_str!("commands/connection.txt"),
     include_str!("commands/generic.txt"),
     include_str!("commands/geo.txt"),
+    include_str!("commands/geo-newer.txt"),
     include_str!("commands/hash.txt"),
     include_str!("commands/hash-fields.txt"),
     include_str!("commands/list.txt"),

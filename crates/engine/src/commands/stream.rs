@@ -9,6 +9,7 @@ mod common;
 mod group;
 mod id;
 mod info;
+mod overdue;
 mod pending;
 mod progress;
 mod range;

@@ -247,7 +247,7 @@ impl Connection {
             }
         };
         let how = match self.wait(event).await {
-            Waited::Done(()) => Unblock::Timeout,
+            Waited::Done(()) => waiter.at_end(),
             Waited::Unblocked(how) => how,
             Waited::Gone => return,
         };

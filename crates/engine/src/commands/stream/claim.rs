@@ -27,19 +27,19 @@ fn number(context: &Context<'_>, index: usize, error: &'static str) -> Result<i6
 
 /// What became of entries that were claimed.
 #[derive(Default)]
-struct Claimed {
-    taken: Vec<(StreamId, Pending)>,
+pub(super) struct Claimed {
+    pub(super) taken: Vec<(StreamId, Pending)>,
     /// Those that were pending and are no longer in the stream.
-    gone: Vec<StreamId>,
+    pub(super) gone: Vec<StreamId>,
     /// What the group gave out last, then.
-    last: StreamId,
+    pub(super) last: StreamId,
     /// The consumer was made for them.
-    makes_consumer: bool,
+    pub(super) makes_consumer: bool,
 }
 
 impl Claimed {
     /// Says what was changed, and logs it.
-    fn log(&self, context: &mut Context<'_>, key: &Key<'_>, group: &[u8], consumer: &[u8]) {
+    pub(super) fn log(&self, context: &mut Context<'_>, key: &Key<'_>, group: &[u8], consumer: &[u8]) {
         if !self.taken.is_empty() || !self.gone.is_empty() {
             context.modified(key);
         }

@@ -146,6 +146,11 @@ pub(super) fn reply_id(reply: &mut Writer<'_>, id: StreamId) {
 pub(super) fn reply_entry(reply: &mut Writer<'_>, entry: &Entry<'_>) {
     reply.array(2);
     reply_id(reply, entry.id);
+    reply_fields(reply, entry);
+}
+
+/// Replies with the names and values of an entry.
+pub(super) fn reply_fields(reply: &mut Writer<'_>, entry: &Entry<'_>) {
     reply.array(2 * entry.len());
     entry.for_each(&mut |name, value| {
         reply.bulk(name);

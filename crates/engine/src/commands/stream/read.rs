@@ -1,7 +1,7 @@
 //! XREAD and XREADGROUP.
 //!
-//! XREADGROUP with `>` gives out what its group has not given to anybody, with another id a consumer's own entries once
-//! more. What was given out is logged as XCLAIM of each entry and, behind them, up to where the group has read.
+//! XREADGROUP with `>` gives out what its group has not given to anybody (with CLAIM, before that, what has been pending
+//! with others for long: [`super::overdue`]), with another id a consumer's own entries once more. What was given out is logged as XCLAIM of each entry and, behind them, up to where the group has read.
 
 use std::ops::Range;
 
@@ -11,6 +11,7 @@ use resp::{Protocol, Request, Writer};
 use smallvec::SmallVec;
 
 use super::common::{no_group, reply_entry, reply_id};
+use super::overdue::{self, Overdue};
 use super::{id, progress};
 use crate::context::Context;
 use crate::error::CommandError;
@@ -23,6 +24,8 @@ struct Reader<'a> {
     consumer: &'a [u8],
     /// Nothing is pending afterwards.
     is_done_at_once: bool,
+    /// For so many milliseconds an entry is pending before it is claimed, if any is to be.
+    claims: Option<i64>,
 }
 
 /// What a command says.
@@ -32,6 +35,8 @@ struct Reading<'a> {
     count: usize,
     /// Whether it waits, and until when.
     waits: Option<Option<Millis>>,
+    /// Where it is said for how long.
+    block: usize,
     keys: Range<usize>,
 }
 
@@ -46,20 +51,25 @@ enum From {
 impl<'a> Reading<'a> {
     fn parse(context: &Context<'a>, of_group: bool) -> Result<Self, CommandError> {
         let args = context.args;
-        let (mut group, mut is_done_at_once, mut count, mut waits) = (None, false, 0, None);
-        let mut index = 1;
+        let (mut group, mut is_done_at_once, mut claims) = (None, false, None);
+        let (mut count, mut waits, mut block, mut index) = (0, None, 0, 1);
         while let Some(word) = args.get(index) {
             let behind = args.len() - 1 - index;
             let is = |name: &[u8], least: usize| word.eq_ignore_ascii_case(name) && behind >= least;
             if is(b"block", 1) {
                 waits = Some(block_millis(context, index + 1)?);
+                block = index + 1;
                 index += 2;
             } else if is(b"count", 1) {
                 count = usize::try_from(context.integer(index + 1)?).unwrap_or(0);
                 index += 2;
             } else if is(b"streams", 1) {
-                let reader = group.map(|(group, consumer)| Reader { group, consumer, is_done_at_once });
-                return Self { reader, count, waits, keys: index + 1..args.len() }.finish(of_group);
+                let reader =
+                    group.map(|(group, consumer)| Reader { group, consumer, is_done_at_once, claims });
+                return Self { reader, count, waits, block, keys: index + 1..args.len() }.finish(of_group);
+            } else if is(b"claim", 1) && of_group {
+                claims = Some(overdue::min_idle(context, index + 1)?);
+                index += 2;
             } else if is(b"group", 2) {
                 if !of_group {
                     return Err(CommandError::text(
@@ -150,17 +160,25 @@ impl<'a> Reading<'a> {
             context.reply.null_array();
             return Outcome::Done;
         };
-        // What was behind all entries when the client came is behind fewer when the command is run again.
+        let early = self.reader.and_then(|reader| reader.overdue_at(context, found));
+        let early = early.filter(|early| until.is_none_or(|until| *early < until));
+        let left = until.zip(early).map(|(until, early)| until.0.saturating_sub(early.0).to_string());
+        // What was behind all entries when the client came is behind fewer when the command is run again; and what is
+        // left of its time then is less.
         let resolved =
             |index: usize| match index.checked_sub(self.keys.end).and_then(|place| found.get(place)) {
                 Some((_, _, From::Behind(id))) => id::text(*id),
-                _ => context.arg(index).into(),
+                _ => match &left {
+                    Some(left) if index == self.block => left.as_bytes().into(),
+                    _ => context.arg(index).into(),
+                },
             };
         let request: Request = (0..context.args.len()).map(resolved).collect();
         Outcome::Block(Wait {
             keys: self.keys.clone(),
             kind: Kind::Stream,
-            until,
+            until: early.or(until),
+            tries_at_end: early.is_some(),
             nothing: |reply| reply.null_array(),
             resolved: Some(request),
             also_if_gone: self.reader.is_some(),
@@ -179,6 +197,18 @@ fn block_millis(context: &Context<'_>, index: usize) -> Result<Option<Millis>, C
             Some(until) => Ok(Some(Millis(until))),
             None => Err(CommandError::text("ERR timeout is out of range")),
         },
+    }
+}
+
+impl Reader<'_> {
+    /// When something may be claimed that cannot be now.
+    fn overdue_at(&self, context: &Context<'_>, found: &Found<'_>) -> Option<Millis> {
+        let min_idle = self.claims?;
+        let new = found.iter().filter(|(_, _, from)| *from == From::New);
+        let streams = new.filter_map(|(key, place, _)| Some(context.stream(key, (*place)?)));
+        let due = streams
+            .filter_map(|stream| Some(overdue::next_due(stream.group(self.group)?, min_idle, context.now)));
+        due.min()
     }
 }
 
@@ -244,7 +274,7 @@ pub(super) fn xreadgroup(context: &mut Context<'_>) -> Result<Outcome, CommandEr
     Ok(reading.outcome(context, start, streams, &found))
 }
 
-/// Gives out entries that the group has given to nobody; says whether there were any.
+/// Gives out entries that are overdue, and those that the group has given to nobody; says whether there were any.
 fn give_out(
     context: &mut Context<'_>,
     key: &Key<'_>,
@@ -253,8 +283,15 @@ fn give_out(
     count: usize,
 ) -> bool {
     let now = context.now;
-    let Some((ids, read)) = show_new(context, key, place, reader, count) else { return false };
-    let Some(last) = ids.last().copied() else { return false };
+    let most = if count == 0 { usize::MAX } else { count };
+    let (place, overdue) = match reader.claims {
+        Some(min_idle) => {
+            overdue::claim(context, key, place, (reader.group, reader.consumer), (min_idle, most))
+        }
+        None => (place, Vec::new()),
+    };
+    let Some((ids, read)) = show_new(context, key, place, reader, most, &overdue) else { return false };
+    let Some(last) = ids.last().copied() else { return !overdue.is_empty() };
     let (place, _) = context.make_consumer(key, place, reader.group, reader.consumer);
     let (_, name) = context.edit(key, place, |stream| {
         let group = stream.group_mut(reader.group)?;
@@ -278,26 +315,33 @@ fn give_out(
     true
 }
 
-/// Replies with entries that the group has given to nobody, if there are any. Gives their ids, and how many entries the
-/// group has read with them.
+/// Replies with entries that were overdue and those that the group has given to nobody, if there are any. Gives the ids
+/// of the latter, and how many entries the group has read with them.
 fn show_new(
     context: &mut Context<'_>,
     key: &Key<'_>,
     place: Place,
     reader: &Reader<'_>,
-    count: usize,
+    most: usize,
+    overdue: &[Overdue],
 ) -> Option<(SmallVec<[StreamId; 16]>, Option<u64>)> {
-    let most = if count == 0 { usize::MAX } else { count };
     let (stream, reply) = context.stream_and_reply(key, place);
     let group = stream.group(reader.group)?;
+    let most = most.saturating_sub(overdue.len());
     let entries: SmallVec<[Entry<'_>; 16]> = match group.last.next() {
         Some(first) if stream.head().len > 0 => stream.range(first, StreamId::MAX).take(most).collect(),
         _ => SmallVec::new(),
     };
-    if !entries.is_empty() {
+    if !entries.is_empty() || !overdue.is_empty() {
         begin_stream(reply, key);
-        reply.array(entries.len());
-        entries.iter().for_each(|entry| reply_entry(reply, entry));
+        reply.array(overdue.len() + entries.len());
+        overdue.iter().for_each(|claimed| claimed.reply(reply, &stream));
+    }
+    for entry in &entries {
+        match reader.claims {
+            Some(_) => overdue::reply_with_times(reply, entry, 0, 0),
+            None => reply_entry(reply, entry),
+        }
     }
     let read = entries.iter().fold(group.read, |read, entry| progress::read_with(&stream, read, entry.id));
     Some((entries.iter().map(|entry| entry.id).collect(), read))

@@ -197,3 +197,66 @@ fn who_waits_for_a_group_hears_that_it_is_gone() {
         assert!(waiter.is_served(), "{line}");
     }
 }
+
+#[test]
+fn who_reads_may_claim_what_others_have_had_for_long() {
+    let mut client = Client::logged();
+    client.table(&[
+        ("xgroup create s g $ mkstream", "+OK"),
+        ("xadd s 1 a 1", "$3|1-0"),
+        ("xadd s 2 a 2", "$3|2-0"),
+        ("xadd s 3 a 3", "$3|3-0"),
+        ("xadd s 4 a 4", "$3|4-0"),
+        (
+            "xreadgroup group g alice count 3 streams s >",
+            "*1|*2|$1|s|*3|*2|$3|1-0|*2|$1|a|$1|1|*2|$3|2-0|*2|$1|a|$1|2|*2|$3|3-0|*2|$1|a|$1|3",
+        ),
+    ]);
+    client.now = Millis(client.now.0 + 50);
+    client.table(&[("xclaim s g alice 0 1", "*1|*2|$3|1-0|*2|$1|a|$1|1"), ("xdel s 2", ":1")]);
+    client.now = Millis(client.now.0 + 50);
+    let before = client.log().len();
+    client.table(&[
+        // The longest pending comes first, and what is new comes last; what was deleted is done with.
+        ("xreadgroup group g bob claim 50 streams s >", "*1|*2|$1|s|*3|*4|$3|3-0|*2|$1|a|$1|3|:100|:1|*4|$3|1-0|*2|$1|a|$1|1|:50|:2|*4|$3|4-0|*2|$1|a|$1|4|:0|:0"),
+        ("xreadgroup group g alice claim 50 streams s >", "*-1"),
+        ("xreadgroup group g alice claim 0 count 1 noack streams s >", "*1|*2|$1|s|*1|*4|$3|1-0|*2|$1|a|$1|1|:0|:3"),
+        ("xreadgroup group g alice claim 0 streams s 0", "*1|*2|$1|s|*1|*2|$3|1-0|*2|$1|a|$1|1"),
+        ("xreadgroup group g bob claim x streams s >", "-ERR min-idle-time is not an integer or out of range"),
+        ("xreadgroup group g bob claim -1 streams s >", "-ERR min-idle-time must be a positive integer"),
+        ("xread claim 1 streams s 0", "-ERR syntax error"),
+    ]);
+    let log = [
+        "0 MULTI",
+        "0 XGROUP CREATECONSUMER s g bob",
+        "0 XACK s g 2-0",
+        "0 XCLAIM s g bob 0 3-0 TIME 1700000000100 RETRYCOUNT 2 FORCE JUSTID LASTID 3-0",
+        "0 XCLAIM s g bob 0 1-0 TIME 1700000000100 RETRYCOUNT 3 FORCE JUSTID LASTID 3-0",
+        "0 XCLAIM s g bob 0 4-0 TIME 1700000000100 RETRYCOUNT 1 FORCE JUSTID LASTID 4-0",
+        "0 XGROUP SETID s g 4-0 ENTRIESREAD 4",
+        "0 EXEC",
+    ];
+    assert_eq!(client.log()[before..before + log.len()], log);
+}
+
+#[test]
+fn who_waits_looks_again_when_something_is_overdue() {
+    let mut client = Client::new();
+    client.table(&[
+        ("xgroup create s g $ mkstream", "+OK"),
+        ("xadd s 1 a 1", "$3|1-0"),
+        ("xreadgroup group g alice streams s >", "*1|*2|$1|s|*1|*2|$3|1-0|*2|$1|a|$1|1"),
+    ]);
+    let begin = client.now;
+    assert!(matches!(client.flow("xreadgroup group g bob block 5000 claim 300 streams s >"), Flow::Blocked));
+    let waiter = client.session.waiting.take().expect("it waits");
+    assert_eq!(waiter.until(), Some(Millis(begin.0 + 300)));
+    assert_eq!(waiter.at_end(), crate::clients::Unblock::RunAgain);
+    assert_eq!(&waiter.request.args()[5], b"4700", "the time that is left then");
+    assert!(matches!(client.flow("xreadgroup group g bob block 200 claim 300 streams s >"), Flow::Blocked));
+    let waiter = client.session.waiting.take().expect("it waits");
+    assert_eq!(
+        (waiter.until(), waiter.at_end()),
+        (Some(Millis(begin.0 + 200)), crate::clients::Unblock::Timeout)
+    );
+}
