@@ -16,7 +16,9 @@ pub fn run(value: &[u8]) {
     assert_eq!(dumped_again(&first).as_ref(), Some(&first));
 }
 
-fn payload(value: &[u8]) -> Vec<u8> {
+/// The payload with its trailer.
+#[must_use]
+pub fn payload(value: &[u8]) -> Vec<u8> {
     let mut payload = [value, &persistence::WRITTEN_VERSION.to_le_bytes()].concat();
     payload.extend_from_slice(&checksum(CrcAlgorithm::Crc64Redis, &payload).to_le_bytes());
     payload
@@ -36,4 +38,10 @@ fn dumped_again(payload: &[u8]) -> Option<Vec<u8>> {
     };
     let Found::Live(place) = table.find(&key, Millis(0)) else { panic!("it was put there") };
     Some(persistence::dump(&table.value(place), Dialect::Redis, true))
+}
+
+/// Reads a payload as RESTORE does; says whether that is a value.
+#[must_use]
+pub fn read(payload: &[u8]) -> bool {
+    persistence::restore(payload, 512 << 20, Limits::default(), &mut ValueBuffer::new()).is_ok()
 }

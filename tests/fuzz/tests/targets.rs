@@ -2,10 +2,11 @@
 //! dropped, doubled and spliced by chance; the keyspace and its twin get any bytes. `FUZZ_SECONDS` says for how
 //! long, `FUZZ_SEED` from where.
 
-use std::path::Path;
+mod mutation;
+
 use std::time::{Duration, Instant};
 
-use rand::seq::IndexedRandom;
+use mutation::{mutated, seeds};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
@@ -42,10 +43,8 @@ fn twin() {
     });
 }
 
-fn check(target: fn(&[u8]), seeds: &str) {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join(seeds);
-    let files = folder.read_dir().expect("the target has seeds");
-    let seeds: Vec<Vec<u8>> = files.map(|file| std::fs::read(file.unwrap().path()).unwrap()).collect();
+fn check(target: fn(&[u8]), folder: &str) {
+    let seeds = seeds(folder);
     seeds.iter().for_each(|seed| near(target, seed));
     for_a_while(|random| (0..1000).for_each(|_| target(&mutated(random, &seeds))));
 }
@@ -72,37 +71,4 @@ fn near(target: fn(&[u8]), input: &[u8]) {
         changed[at] ^= 0x55;
         target(&changed);
     }
-}
-
-/// One or two of the seeds, with up to ten changes.
-fn mutated(random: &mut ChaCha8Rng, seeds: &[Vec<u8>]) -> Vec<u8> {
-    let mut bytes = pick(random, seeds).to_vec();
-    if random.random_ratio(1, 3) {
-        bytes.extend_from_slice(pick(random, seeds));
-    }
-    for _ in 0..random.random_range(0..10) {
-        if bytes.is_empty() {
-            break;
-        }
-        let at = random.random_range(0..bytes.len());
-        match random.random_range(0..6) {
-            0 => bytes[at] = random.random(),
-            1 => bytes[at] = *b"*$+-:\r\n0123456789\"'\\ ,#(!=~>%_".choose(random).expect("not empty"),
-            2 => {
-                bytes.remove(at);
-            }
-            3 => bytes.insert(at, bytes[at]),
-            4 => bytes.truncate(at),
-            _ => {
-                let other = pick(random, seeds);
-                let from = random.random_range(0..other.len());
-                bytes.splice(at..at, other[from..].iter().copied());
-            }
-        }
-    }
-    bytes
-}
-
-fn pick<'a>(random: &mut ChaCha8Rng, seeds: &'a [Vec<u8>]) -> &'a [u8] {
-    seeds.choose(random).expect("there are seeds")
 }
