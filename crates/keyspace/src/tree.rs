@@ -134,12 +134,12 @@ impl<K: Ord + Clone, V: Clone> Node<K, V> {
             }
             Items::Inner(children) => {
                 let index = child_of(children, key);
-                let child = Arc::make_mut(&mut children[index].1);
-                let removed = child.remove(key);
+                let child = Self::own(&mut children[index].1, key)?;
+                let removed = child.remove(key)?;
                 if child.len() < FEW {
                     merge(children, index);
                 }
-                removed
+                Some(removed)
             }
         };
         self.count();
@@ -164,9 +164,37 @@ impl<K: Ord + Clone, V: Clone> Node<K, V> {
             }
             Items::Inner(children) => {
                 let index = child_of(children, key);
-                Arc::make_mut(&mut children[index].1).find_mut(key)
+                Self::own(&mut children[index].1, key)?.find_mut(key)
             }
         }
+    }
+
+    fn find<Q: Ord + ?Sized>(&self, key: &Q) -> Option<&V>
+    where
+        K: Borrow<Q>,
+    {
+        let mut node = self;
+        loop {
+            match &node.items {
+                Items::Inner(children) => node = &children[child_of(children, key)].1,
+                Items::Leaf(items) => {
+                    let index = items.binary_search_by(|(other, _)| other.borrow().cmp(key)).ok()?;
+                    return Some(&items[index].1);
+                }
+            }
+        }
+    }
+
+    /// A node in which the value of a key is to be changed. One that is shared is copied, but not for a key that is not
+    /// there.
+    fn own<'a, Q: Ord + ?Sized>(node: &'a mut Arc<Self>, key: &Q) -> Option<&'a mut Self>
+    where
+        K: Borrow<Q>,
+    {
+        if Arc::strong_count(node) > 1 {
+            node.find(key)?;
+        }
+        Some(Arc::make_mut(node))
     }
 
     /// Adds the items of the node behind.
@@ -209,16 +237,7 @@ impl<K: Ord + Clone, V: Clone> Tree<K, V> {
     where
         K: Borrow<Q>,
     {
-        let mut node = self.root.as_ref()?;
-        loop {
-            match &node.items {
-                Items::Inner(children) => node = &children[child_of(children, key)].1,
-                Items::Leaf(items) => {
-                    let index = items.binary_search_by(|(other, _)| other.borrow().cmp(key)).ok()?;
-                    return Some(&items[index].1);
-                }
-            }
-        }
+        self.root.as_ref()?.find(key)
     }
 
     /// The value of a key, to be changed.
@@ -226,9 +245,7 @@ impl<K: Ord + Clone, V: Clone> Tree<K, V> {
     where
         K: Borrow<Q>,
     {
-        // Looked for first: for what is not there nothing is copied.
-        self.get(key)?;
-        Arc::make_mut(self.root.as_mut()?).find_mut(key)
+        Node::own(self.root.as_mut()?, key)?.find_mut(key)
     }
 
     pub(crate) fn contains<Q: Ord + ?Sized>(&self, key: &Q) -> bool
@@ -262,10 +279,8 @@ impl<K: Ord + Clone, V: Clone> Tree<K, V> {
     where
         K: Borrow<Q>,
     {
-        self.get(key)?;
-        let root = self.root.as_mut()?;
-        let removed = Arc::make_mut(root).remove(key);
-        self.len -= usize::from(removed.is_some());
+        let removed = Node::own(self.root.as_mut()?, key)?.remove(key)?;
+        self.len -= 1;
         while let Some(root) = &self.root {
             self.root = match &root.items {
                 Items::Leaf(items) if items.is_empty() => None,
@@ -274,7 +289,7 @@ impl<K: Ord + Clone, V: Clone> Tree<K, V> {
                 _ => break,
             };
         }
-        removed
+        Some(removed)
     }
 
     pub(crate) fn first(&self) -> Option<(&K, &V)> {
@@ -451,6 +466,31 @@ mod tests {
             kept.push((tree, map));
             kept.iter().for_each(|(tree, map)| same(tree, map));
         }
+    }
+
+    /// The nodes below the root.
+    fn children(tree: &Tree<u32, ()>) -> Vec<*const Node<u32, ()>> {
+        match &tree.root.as_ref().expect("there is something").items {
+            Items::Inner(children) => children.iter().map(|(_, child)| Arc::as_ptr(child)).collect(),
+            Items::Leaf(_) => panic!("it has several leaves"),
+        }
+    }
+
+    #[test]
+    fn nothing_is_copied_for_a_key_that_is_not_there() {
+        let mut tree = Tree::default();
+        for key in 0..600u32 {
+            tree.insert(2 * key, ());
+        }
+        let kept = tree.clone();
+        // The root and the first leaf are the tree's own from here on, the others are shared.
+        tree.remove(&0);
+        let before = children(&tree);
+        assert_eq!(before[1..], children(&kept)[1..]);
+        for key in 0..600 {
+            assert_eq!((tree.remove(&(2 * key + 1)), tree.get_mut(&(2 * key + 1))), (None, None));
+        }
+        assert_eq!(children(&tree), before);
     }
 
     #[test]

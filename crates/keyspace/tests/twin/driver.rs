@@ -37,6 +37,7 @@ mod fields;
 mod items;
 mod members;
 mod scored;
+mod streamed;
 
 pub(crate) struct Driver {
     shape: Shape,
@@ -118,18 +119,21 @@ impl Driver {
             self.growing = self.random(2) == 0 || step == 0;
         }
         match self.random(100) {
-            0..14 if self.growing => self.set(),
+            0..12 if self.growing => self.set(),
+            12..14 if self.growing => self.stream_add(),
             14..18 if self.growing => self.list_push(),
             18..24 if self.growing => self.set_add(),
             24..32 if self.growing => self.scored_set(),
             32..40 if self.growing => self.hash_set(),
-            0..6 => self.set(),
+            0..5 => self.set(),
+            5..6 => self.stream_add(),
             6..7 => self.list_push(),
             7..8 => self.set_add(),
             8..10 => self.scored_set(),
             10..12 => self.hash_set(),
             12..24 => self.delete(),
-            24..27 => self.list_take(),
+            24..26 => self.list_take(),
+            26..27 => self.stream_take(),
             27..32 => self.set_remove(),
             32..35 => self.scored_remove(),
             35..40 => self.hash_remove(),
@@ -277,6 +281,7 @@ impl Driver {
                 }
                 builder.packed()
             }
+            Data::Stream(_) => panic!("streams are changed where they are"),
             Data::Hash(fields, named) => {
                 fields.iter().for_each(|(name, (value, expiry))| builder.push_field(name, value, *expiry));
                 if *named {
@@ -321,6 +326,7 @@ impl Driver {
                     members.values_mut().for_each(|bits| *bits = f64::from(fill).to_bits());
                 }
                 Data::Hash(fields, _) => fields.values_mut().for_each(|(value, _)| value.fill(fill)),
+                Data::Stream(_) => return,
             }
             self.store(db, &key, entry);
         }

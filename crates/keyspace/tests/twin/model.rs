@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use clock::Millis;
-use keyspace::{Elements, ItemDigits, Kind, Naming, SortedSetRef, Value};
+use keyspace::{Elements, ItemDigits, Kind, Naming, SortedSetRef, Stream, StreamId, Value};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Entry {
@@ -25,6 +25,58 @@ pub(crate) enum Data {
     SortedSet(Scores, bool),
     /// The fields, and whether it is called a table.
     Hash(Fields, bool),
+    Stream(Entries),
+}
+
+/// What a stream has; of its groups one is looked at.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Entries {
+    /// Names and values of each.
+    pub(crate) words: BTreeMap<StreamId, Vec<Vec<u8>>>,
+    /// Whom an entry was given to, and how often.
+    pub(crate) pending: BTreeMap<StreamId, (Vec<u8>, u64)>,
+    /// What parts of a stream are put together to.
+    parts: Stream,
+}
+
+impl PartialEq for Entries {
+    fn eq(&self, other: &Self) -> bool {
+        self.words == other.words && self.pending == other.pending
+    }
+}
+
+impl Eq for Entries {}
+
+impl Entries {
+    /// The group that is looked at.
+    pub(crate) const GROUP: &[u8] = b"group";
+
+    fn read(stream: &Stream) -> Self {
+        let entries = Self::read_part(stream);
+        assert_eq!(stream.head().len, entries.words.len() as u64);
+        let back = stream.backward(StreamId::MIN, StreamId::MAX).map(|entry| entry.id);
+        assert!(entries.words.keys().rev().copied().eq(back), "it is the same from its end");
+        if let Some(group) = stream.group(Self::GROUP) {
+            let owned: usize = group.consumers().map(|(_, consumer)| consumer.pending_len()).sum();
+            assert_eq!((group.pending_len(), owned), (entries.pending.len(), entries.pending.len()));
+        }
+        entries
+    }
+
+    /// What is there of one that is not whole yet.
+    fn read_part(stream: &Stream) -> Self {
+        let mut entries = Self::default();
+        for entry in stream.range(StreamId::MIN, StreamId::MAX) {
+            let words = entries.words.entry(entry.id).or_default();
+            entry.for_each(&mut |name, value| words.extend([name.to_vec(), value.to_vec()]));
+        }
+        if let Some(group) = stream.group(Self::GROUP) {
+            let pending = group.pending_from(StreamId::MIN);
+            entries.pending =
+                pending.map(|(id, pending)| (id, (pending.consumer.to_vec(), pending.count))).collect();
+        }
+        entries
+    }
 }
 
 impl Entry {
@@ -39,8 +91,7 @@ impl Entry {
             Elements::Set(_) => Data::Set(BTreeSet::new(), "hashtable"),
             Elements::SortedSet(_) => Data::SortedSet(Scores::new(), true),
             Elements::Hash(_) => Data::Hash(Fields::new(), true),
-            // They have a twin of their own, in the crate's own tests.
-            Elements::Stream(_) => panic!("no stream was stored"),
+            Elements::Stream(_) => Data::Stream(Entries::default()),
         };
         Self { data, expiry }
     }
@@ -74,7 +125,7 @@ impl Entry {
                 assert_eq!(hash.len(), fields.len());
                 Data::Hash(fields, hash.encoding() == "hashtable")
             }
-            Value::Stream(_) => panic!("no stream was stored"),
+            Value::Stream(stream) => Data::Stream(Entries::read(&stream.read())),
         };
         Self { data, expiry }
     }
@@ -108,6 +159,7 @@ impl Data {
             Self::Set(..) => Kind::Set,
             Self::SortedSet(..) => Kind::SortedSet,
             Self::Hash(..) => Kind::Hash,
+            Self::Stream(_) => Kind::Stream,
         }
     }
 
@@ -134,6 +186,15 @@ impl Data {
                 assert_eq!(before, None, "a member is visited once");
                 added += 1;
             }),
+            (Self::Stream(entries), Elements::Stream(part)) => {
+                let mut parts = std::mem::take(&mut entries.parts);
+                part.for_each(&mut |piece| assert!(parts.add_piece(piece), "{piece:?}"));
+                let before = entries.words.len();
+                // An entry that nobody has yet gets its consumer with a later part.
+                let whole = parts.clone();
+                *entries = Entries { parts, ..Entries::read_part(&whole) };
+                added += entries.words.len() - before;
+            }
             (other, part) => panic!("{part:?} of {other:?}"),
         }
         added

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::sync::atomic::Ordering;
 
-use keyspace::{Found, Packed};
+use keyspace::{Found, Packed, Value};
 use persistence::Dialect;
 
 use super::digest::Digest;
@@ -36,11 +36,17 @@ const DEBUG: &[Command] = &[
         .node(NodeCommand::DebugChangeReplId),
     tool("error", 3, "Replies with an error.").run(error),
     tool("help", 2, "Lists the subcommands.").run(help),
+    tool("listpack", 3, "Tells how many elements a listpack has, and how many bytes.")
+        .keys(&[KeySpec::one(2, KeyFlags::RO)])
+        .run(listpack),
     tool("log", 3, "Writes a line into the log.").node(NodeCommand::DebugLog),
     tool("panic", 2, "Ends the server as a bug in it would.").run(panic),
     tool("protocol", 3, "Replies with a value of a type.").run(super::protocol::protocol),
     tool("object", 3, "Returns facts about a key's value.").keys(LOOKS_SECOND).run(object),
     tool("populate", -3, "Makes many keys.").run(populate).each_slot(),
+    tool("quicklist", -3, "Tells how many elements and bytes each node of a list has.")
+        .keys(&[KeySpec::one(2, KeyFlags::RO)])
+        .run(quicklist),
     tool("quicklist-packed-threshold", 3, "Refuses a size of list nodes that could not be.")
         .run(quicklist_packed_threshold),
     tool("set-active-expire", 3, "Switches active expiry on or off.").run(set_active_expire),
@@ -173,6 +179,43 @@ fn stringmatch(context: &mut Context<'_>) -> Result<(), CommandError> {
     Ok(())
 }
 
+fn listpack(context: &mut Context<'_>) -> Result<(), CommandError> {
+    const OTHER: CommandError = CommandError::text("ERR Not a listpack encoded object.");
+    let key = context.key(2);
+    let place = context.peek(&key).ok_or(CommandError::NoSuchKey)?;
+    let (table, reply) = context.view_and_reply(&key);
+    let value = table.value(place);
+    if value.encoding() != "listpack" {
+        return Err(OTHER);
+    }
+    let bytes = persistence::dump(&value, Dialect::Redis, false).len() - AROUND_DUMP;
+    let len = match value {
+        Value::List(list) => list.len(),
+        Value::Set(set) => set.len(),
+        Value::SortedSet(set) => set.len(),
+        Value::Hash(hash) => hash.len(),
+        Value::String(_) | Value::Stream(_) => return Err(OTHER),
+    };
+    reply.simple(&format!("elements:{len} bytes:{bytes}"));
+    Ok(())
+}
+
+fn quicklist(context: &mut Context<'_>) -> Result<(), CommandError> {
+    let key = context.key(2);
+    let place = context.peek(&key).ok_or(CommandError::NoSuchKey)?;
+    let (table, reply) = context.view_and_reply(&key);
+    let list = match table.value(place) {
+        Value::List(list) if list.encoding() == "quicklist" => list,
+        _ => return Err(CommandError::text("ERR Not a quicklist encoded object.")),
+    };
+    let mut text = format!("nodes:{} elements:{}", list.runs(), list.len());
+    list.for_each_run(&mut |run| {
+        let _ = write!(text, " {}/{}", run.len, run.entries.len());
+    });
+    reply.simple(&text);
+    Ok(())
+}
+
 /// DEBUG QUICKLIST-PACKED-THRESHOLD size: from which size on an element of a list has a node to itself.
 /// Lists whose nodes it could concern are not there; a size that could not be is still an error.
 fn quicklist_packed_threshold(context: &mut Context<'_>) -> Result<(), CommandError> {
@@ -213,10 +256,12 @@ fn help(context: &mut Context<'_>) -> Result<(), CommandError> {
         let arguments = match tool.name {
             "digest-value" => " <key> [<key> ...]",
             "error" => " <string>",
+            "listpack" => " <key>",
             "log" => " <message>",
             "protocol" => " <type>",
             "object" => " <key>",
             "populate" => " <count> [<prefix>] [<size>]",
+            "quicklist" => " <key>",
             "quicklist-packed-threshold" => " <size>",
             "set-active-expire" => " <0|1>",
             "sleep" => " <seconds>",
@@ -264,6 +309,11 @@ mod tests {
             ("debug error \"MY error\"", "-MY error"),
             ("debug stringmatch-len 100 a*a", ":1"),
             // Taken from Redis 7.0.15.
+            ("rpush l a b c", ":3"),
+            ("debug listpack l", "+elements:3 bytes:17"),
+            ("debug quicklist l", "-ERR Not a quicklist encoded object."),
+            ("debug listpack key:2", "-ERR Not a listpack encoded object."),
+            ("debug listpack nosuch", "-ERR no such key"),
             ("debug quicklist-packed-threshold 100b", "+OK"),
             ("debug quicklist-packed-threshold 0", "+OK"),
             ("debug quicklist-packed-threshold k", "+OK"),

@@ -1,0 +1,104 @@
+//! What is done to streams.
+
+use keyspace::{Exactness, Group, NodeBounds, Stream, StreamId, Trim};
+
+use super::super::model::Entries;
+use super::*;
+
+/// Small enough for a stream to have many nodes.
+const BOUNDS: NodeBounds = NodeBounds { bytes: 400, entries: 9 };
+
+impl Driver {
+    fn any_stream(&mut self) -> Option<(u16, Vec<u8>, Entry)> {
+        let (db, bytes) = self.any_key();
+        let old = self.model.get(&(db, bytes.clone())).cloned();
+        let entry = old.unwrap_or(Entry { data: Data::Stream(Entries::default()), expiry: None });
+        if !matches!(entry.data, Data::Stream(_)) {
+            self.delete_key(db, &bytes);
+            return None;
+        }
+        Some((db, bytes, entry))
+    }
+
+    fn edit_stream<R>(&self, db: u16, bytes: &[u8], edit: impl FnOnce(&mut Stream) -> R) -> R {
+        self.with_key(db, bytes, |table, key, place| {
+            let place = place.unwrap_or_else(|| table.insert(key, Packed::empty(Kind::Stream), None));
+            table.edit_stream(place, key, edit).1
+        })
+    }
+
+    /// Adds entries to a stream, which may be new, and gives some of them to consumers.
+    pub(super) fn stream_add(&mut self) {
+        let Some((db, bytes, mut entry)) = self.any_stream() else { return };
+        let Data::Stream(twin) = &mut entry.data else { panic!("seen above") };
+        let times = if self.random(10) == 0 { self.shape.fields } else { 1 + self.random(5) };
+        for _ in 0..times {
+            let ahead = StreamId { millis: self.random(2), sequence: 1 + self.random(3) };
+            let fields = 1 + self.random(3);
+            let words: Vec<Vec<u8>> =
+                (0..fields).flat_map(|name| [name.to_string().into_bytes(), self.any_value()]).collect();
+            let id = self.edit_stream(db, &bytes, |stream| {
+                let last = stream.head().last;
+                let sequence = if ahead.millis == 0 { last.sequence } else { 0 } + ahead.sequence;
+                let id = StreamId { millis: last.millis + ahead.millis, sequence };
+                stream.append(id, &words.iter().map(Vec::as_slice).collect::<Vec<_>>(), BOUNDS);
+                id
+            });
+            twin.words.insert(id, words);
+            if self.random(3) == 0 {
+                let (consumer, count) =
+                    (format!("consumer {}", self.random(3)).into_bytes(), 1 + self.random(9));
+                let now = self.now;
+                self.edit_stream(db, &bytes, |stream| {
+                    if stream.group(Entries::GROUP).is_none() {
+                        stream.insert_group(Entries::GROUP, Group::default());
+                    }
+                    let group = stream.group_mut(Entries::GROUP).expect("it was made");
+                    group.create_consumer(&consumer, now);
+                    let name = group.name_of(&consumer).expect("it was made");
+                    group.assign(id, &name, now, count);
+                });
+                twin.pending.insert(id, (consumer, count));
+            }
+        }
+        self.note_added(db, &bytes, entry);
+        self.compare(db, &bytes);
+    }
+
+    /// Trims a stream, or deletes one of its entries, or says that one was dealt with.
+    pub(super) fn stream_take(&mut self) {
+        let Some((db, bytes, mut entry)) = self.any_stream() else { return };
+        let Data::Stream(twin) = &mut entry.data else { panic!("seen above") };
+        if !self.model.contains_key(&(db, bytes.clone())) {
+            return;
+        }
+        let index = self.random(twin.words.len() as u64 + 1) as usize;
+        let id = twin.words.keys().nth(index).copied();
+        match (self.random(4), id) {
+            (0, _) => {
+                let cut = self.edit_stream(db, &bytes, |stream| {
+                    let (cut, gone) = stream.trim(Trim::MaxLen(index as u64), Exactness::Exact);
+                    drop(gone.into_dropped());
+                    cut
+                });
+                assert_eq!(cut, twin.words.len() as u64 - index as u64);
+                twin.words = twin
+                    .words
+                    .split_off(&twin.words.keys().nth(cut as usize).copied().unwrap_or(StreamId::MAX));
+            }
+            (1, Some(id)) => {
+                assert!(self.edit_stream(db, &bytes, |stream| stream.delete(id)));
+                twin.words.remove(&id);
+            }
+            (_, Some(id)) => {
+                let was = self.edit_stream(db, &bytes, |stream| {
+                    stream.group_mut(Entries::GROUP).is_some_and(|group| group.acknowledge(id))
+                });
+                assert_eq!(was, twin.pending.remove(&id).is_some());
+            }
+            (_, None) => {}
+        }
+        self.note_added(db, &bytes, entry);
+        self.compare(db, &bytes);
+    }
+}
