@@ -162,7 +162,7 @@ class Client:
         return rest
 
     def pour(self, batches, replies_of):
-        """Sends batches of requests, each of `replies_of` requests that have one line of reply."""
+        """Sends batches of requests, each of `replies_of` requests that have a line of reply, or an id."""
         waiting = 0
         for batch in batches:
             self.socket.sendall(batch)
@@ -176,6 +176,8 @@ class Client:
     def _skip(self, lines):
         for _ in range(lines):
             line = self.file.readline()
+            if line[:1] == b"$":
+                line = b"+" + self.file.readline()
             if line[:1] not in (b"+", b":"):
                 raise RuntimeError(line.decode())
 
