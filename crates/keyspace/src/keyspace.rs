@@ -141,13 +141,9 @@ impl Keyspace {
     /// cannot wait for each other.
     #[must_use]
     pub fn lock_many(&self, slots: &[Slot]) -> LockedSlots<'_> {
-        LockedSlots::acquire(self, slots, &|| true).expect("patience has no end")
-    }
-
-    /// The same, unless a slot stays locked and `patient` says, asked now and then, that it is not to be waited for.
-    #[must_use]
-    pub fn lock_many_while(&self, slots: &[Slot], patient: &dyn Fn() -> bool) -> Option<LockedSlots<'_>> {
-        LockedSlots::acquire(self, slots, patient)
+        let mut locked = LockedSlots::default();
+        locked.lock_while(self, slots, &|| true);
+        locked
     }
 
     /// Waits for a slot as long as `patient`, asked now and then, lets it.

@@ -12,6 +12,11 @@ use crate::touched::Touched;
 use crate::turn::ScriptTurn;
 use crate::usage::Usage;
 
+/// So many slots at once take no memory beside their guards.
+const MANY: usize = 16;
+/// Of so many keys together, lines that are asked for ahead are still there when they are needed.
+const MOST_TOUCHED: usize = 512;
+
 /// Locked slots in rising order.
 #[derive(Debug, Default)]
 pub struct LockedSlots<'k> {
@@ -55,34 +60,57 @@ struct Lent<'k> {
 }
 
 impl<'k> LockedSlots<'k> {
-    pub(crate) fn acquire(
-        keyspace: &'k Keyspace,
-        slots: &[Slot],
-        patient: &dyn Fn() -> bool,
-    ) -> Option<Self> {
+    /// Locks these slots in place of what is locked here: all of them or, if one stays locked elsewhere and `patient`
+    /// says, asked now and then, that it is not to be waited for, none. Says which.
+    pub fn lock_while(&mut self, keyspace: &'k Keyspace, slots: &[Slot], patient: &dyn Fn() -> bool) -> bool {
+        self.release();
         if let &[only] = slots {
-            return Some(Self { one: Some(keyspace.lock_while(only, patient)?), ..Self::default() });
+            self.one = keyspace.lock_while(only, patient);
+            return self.one.is_some();
         }
-        let mut wanted: SmallVec<[Slot; 4]> = slots.into();
+        let mut wanted: SmallVec<[Slot; MANY]> = slots.into();
         wanted.sort_unstable();
         wanted.dedup();
         // Wait only with empty hands, for the slot that was busy; then try the others.
         let mut first = 0;
         'again: loop {
-            let Some(&waited_for) = wanted.get(first) else { return Some(Self::default()) };
-            let mut several = Vec::with_capacity(wanted.len());
-            several.push(keyspace.lock_while(waited_for, patient)?);
+            self.several.clear();
+            let Some(&waited_for) = wanted.get(first) else { return true };
+            let Some(guard) = keyspace.lock_while(waited_for, patient) else { return false };
+            self.several.push(guard);
             for (index, &slot) in wanted.iter().enumerate().filter(|&(index, _)| index != first) {
                 match keyspace.try_lock(slot) {
-                    Some(guard) => several.push(guard),
+                    Some(guard) => self.several.push(guard),
                     None => {
                         first = index;
                         continue 'again;
                     }
                 }
             }
-            several.sort_unstable_by_key(SlotGuard::slot);
-            return Some(Self { several, ..Self::default() });
+            if first > 0 {
+                self.several.sort_unstable_by_key(SlotGuard::slot);
+            }
+            return true;
+        }
+    }
+
+    /// Asks the processor for what looking up these keys of locked slots will need, so that these reads overlap.
+    pub fn touch(&mut self, db: u16, keys: &[Key<'_>]) {
+        let guards = match &mut self.one {
+            Some(guard) => std::slice::from_mut(guard),
+            None => &mut self.several[..],
+        };
+        let keys = &keys[..keys.len().min(MOST_TOUCHED)];
+        let place = |key: &Key<'_>| guards.binary_search_by_key(&key.slot(), SlotGuard::slot);
+        let places: SmallVec<[_; MANY]> = keys.iter().map(place).collect();
+        let at = || keys.iter().zip(&places).filter_map(|(key, place)| Some((key, (*place).ok()?)));
+        for (key, place) in at() {
+            if let Some(table) = guards[place].data.table_if(db) {
+                table.entries.prefetch_index(key.hash);
+            }
+        }
+        for (key, place) in at() {
+            guards[place].touch_entry(db, key);
         }
     }
 

@@ -262,6 +262,12 @@ impl SlotGuard<'_> {
         self.slot
     }
 
+    /// Asks the processor for the entry of `key`, whose index line was asked for before.
+    #[inline]
+    pub(crate) fn touch_entry(&mut self, db: u16, key: &Key<'_>) {
+        self.likely = Likely::touch(&self.data, db, key);
+    }
+
     /// Looks `key` up in database `db`, and says when and how often it was used, if it is there.
     #[inline(always)]
     pub(crate) fn find(&self, db: u16, key: &Key<'_>, now: Millis) -> (Found, Usage) {

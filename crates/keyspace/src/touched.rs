@@ -21,12 +21,20 @@ pub(crate) struct Likely {
     pub(crate) reference: u32,
 }
 
+impl Likely {
+    /// Asks the processor for the entry that a key most likely has.
+    #[inline]
+    pub(crate) fn touch(data: &SlotData, db: u16, key: &Key<'_>) -> Option<Self> {
+        let reference = data.table_if(db)?.entries.prefetch_entry(key.hash)?;
+        Some(Self { db, reference })
+    }
+}
+
 impl Touched<'_> {
     /// Third sweep: asks for the key's entry.
     #[inline]
     pub fn touch_entry(&mut self, db: u16, key: &Key<'_>) {
-        let reference = self.data.table_if(db).and_then(|table| table.entries.prefetch_entry(key.hash));
-        self.likely = reference.map(|reference| Likely { db, reference });
+        self.likely = Likely::touch(&self.data, db, key);
     }
 
     /// Fourth sweep, where commands name parts of a value: asks for the index lines of these, if the value is

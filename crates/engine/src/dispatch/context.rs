@@ -7,6 +7,8 @@
 mod keys;
 mod slots;
 
+use std::cell::Cell;
+
 use clock::Millis;
 use keyspace::{Key, LockedSlots, ScriptTurn, Usage};
 use resp::{Args, Writer};
@@ -40,6 +42,10 @@ pub struct Context<'a> {
     pub(in crate::dispatch) index: usize,
     /// The key that was hashed when the batch was prepared, and its place.
     prepared: Option<&'a (usize, Key<'a>)>,
+    /// The keys that were hashed when the slots of a command with several were locked, it or one before it.
+    pub(in crate::dispatch) keys: Vec<Key<'a>>,
+    /// Which of them is most likely asked for next.
+    next_key: Cell<usize>,
     /// Whether `slots` are all there are.
     pub(in crate::dispatch) holds_all: bool,
     /// The right to wait for more slots, if the command has it.
@@ -79,6 +85,8 @@ impl<'a> Context<'a> {
             worker,
             index: 0,
             prepared: None,
+            keys: Vec::new(),
+            next_key: Cell::new(0),
             holds_all: false,
             turn: None,
             may_begin_again: true,
@@ -107,8 +115,22 @@ impl<'a> Context<'a> {
     pub fn key(&self, index: usize) -> Key<'a> {
         match self.prepared {
             Some(&(place, key)) if place == index => key,
-            _ => self.engine.keyspace.key(self.arg(index)),
+            _ => self.hashed(self.arg(index)),
         }
+    }
+
+    /// A word as a key, which most likely was hashed before: handlers ask for their keys in the order of their words.
+    fn hashed(&self, word: &'a [u8]) -> Key<'a> {
+        let next = self.next_key.get();
+        for at in [next, 0] {
+            if let Some(key) = self.keys.get(at)
+                && std::ptr::eq(key.bytes(), word)
+            {
+                self.next_key.set(at + 1);
+                return *key;
+            }
+        }
+        self.engine.keyspace.key(word)
     }
 
     /// Argument `index`, which the arity promises.

@@ -17,9 +17,8 @@ use keyspace::LockedSlots;
 use resp::{Args, Protocol, Request, Writer};
 use scripting::{Call, Failure, Host, Library, Script, ScriptFlags, Stop};
 use slot_routing::{Ownership, Slot};
-use smallvec::SmallVec;
 
-use super::slots::handle;
+use super::slots::{Slots, handle};
 use super::{Context, Ran};
 use crate::command::{Flags, Reach, Run};
 use crate::engine::Engine;
@@ -80,7 +79,7 @@ impl Engine {
         &'r self,
         context: &mut Context<'r>,
         entry: &Registered,
-        args: Args<'_>,
+        args: Args<'r>,
     ) -> Result<Option<Slot>, CommandError> {
         context.slots.release();
         let found = self.runnable(&context.worker.scripting, entry.command.name, args);
@@ -88,7 +87,7 @@ impl Engine {
         let crosses = found.as_ref().is_some_and(|found| found.flags().allow_cross_slot);
         context.worker.scripting.found = found;
         if !roams && !crosses {
-            return self.lock_found(&mut context.slots, entry, args);
+            return self.lock_found(context, entry, args);
         }
         let slots = self.slots_of(entry, args);
         if self.topology.is_some() && !crosses && slots.iter().any(|slot| *slot != slots[0]) {
@@ -345,7 +344,7 @@ impl Reached<'_, '_> {
     }
 
     /// The slots that a call works on, locked; an empty list for one that goes through all of them.
-    fn hold(&mut self, entry: &Registered, args: Args<'_>) -> Result<SmallVec<[Slot; 4]>, Denied> {
+    fn hold(&mut self, entry: &Registered, args: Args<'_>) -> Result<Slots, Denied> {
         match entry.command.reach {
             Reach::Keys | Reach::Patterns if !self.names_keys_later(entry, args) => {
                 let slots = self.context.engine.slots_of(entry, args);
@@ -355,7 +354,7 @@ impl Reached<'_, '_> {
                 Ok(slots)
             }
             // Its place in the log's order is the script's.
-            Reach::FirstArgument => Ok(SmallVec::new()),
+            Reach::FirstArgument => Ok(Slots::new()),
             // A pattern may name a key of any slot.
             Reach::Keys | Reach::Patterns | Reach::EachSlot | Reach::AllSlots => {
                 if !self.context.holds_all {
@@ -363,7 +362,7 @@ impl Reached<'_, '_> {
                     self.go_beyond(&all)?;
                     self.context.holds_all = true;
                 }
-                Ok(SmallVec::new())
+                Ok(Slots::new())
             }
         }
     }

@@ -1,7 +1,7 @@
 //! The slots of a command: locked before it runs, and asked, under their locks, whether they are served here.
 
 use clock::Millis;
-use keyspace::{Crowding, Found, LockedSlots};
+use keyspace::{Crowding, Found, Key, LockedSlots};
 use resp::Args;
 use slot_routing::{Access, Member, Ownership, Slot, Topology, Verdict, route};
 use smallvec::SmallVec;
@@ -16,6 +16,9 @@ use crate::lookup::Registered;
 use crate::notifications::Class;
 use crate::session::{Origin, Session};
 use crate::settings::Gate;
+
+/// The slots of a command's keys.
+pub(super) type Slots = SmallVec<[Slot; 16]>;
 
 /// Runs a command that may run on its slots, which are locked, unless it would put more into one that holds as much as
 /// it can.
@@ -93,7 +96,7 @@ impl Engine {
                 if matches!(entry.command.run, Run::Script(_)) {
                     self.lock_script(&mut pipeline.context, entry, request.args)?
                 } else {
-                    self.lock_found(&mut pipeline.context.slots, entry, request.args)?
+                    self.lock_found(&mut pipeline.context, entry, request.args)?
                 }
             }
         };
@@ -132,28 +135,44 @@ impl Engine {
     /// Locks the slots of a command that has not one key at a fixed place; says which of them it is routed by.
     pub(super) fn lock_found<'r>(
         &'r self,
-        locked: &mut LockedSlots<'r>,
+        context: &mut Context<'r>,
         entry: &Registered,
-        args: Args<'_>,
+        args: Args<'r>,
     ) -> Result<Option<Slot>, CommandError> {
-        locked.release();
+        context.slots.release();
         if entry.command.reach == Reach::AllSlots {
             if self.is_busy() {
                 return Err(CommandError::Busy);
             }
-            *locked = LockedSlots::all(&self.keyspace.script_turn());
+            context.slots = LockedSlots::all(&self.keyspace.script_turn());
             return Ok(None);
         }
         if entry.command.keys.is_empty() && entry.command.reach != Reach::FirstArgument {
             return Ok(None);
         }
-        let slots = self.slots_of(entry, args);
+        let slots = self.hash_keys(context, entry, args);
         if self.topology.is_some() && slots.iter().any(|slot| *slot != slots[0]) {
             return Err(CommandError::CrossSlot);
         }
-        let held = self.keyspace.lock_many_while(&slots, &|| !self.is_busy());
-        *locked = held.ok_or(CommandError::Busy)?;
+        if !context.slots.lock_while(&self.keyspace, &slots, &|| !self.is_busy()) {
+            return Err(CommandError::Busy);
+        }
+        if context.keys.len() > 1 {
+            context.slots.touch(context.session.db, &context.keys);
+        }
         Ok(slots.first().copied())
+    }
+
+    /// Hashes the command's keys and asks the processor for their slots, which are the outcome.
+    fn hash_keys<'r>(&'r self, context: &mut Context<'r>, entry: &Registered, args: Args<'r>) -> Slots {
+        let keys = &mut context.keys;
+        keys.clear();
+        entry.command.visit_keys(args, &mut |index, _| {
+            let key = self.keyspace.key(args.get(index).expect("a key is one of the words"));
+            self.keyspace.touch_slot(&key);
+            keys.push(key);
+        });
+        if keys.is_empty() { self.slots_of(entry, args) } else { keys.iter().map(Key::slot).collect() }
     }
 
     /// Whether a script has the server busy: what it holds is not to be waited for.
@@ -161,8 +180,8 @@ impl Engine {
         self.settings.gate().contains(Gate::BUSY)
     }
 
-    pub(super) fn slots_of(&self, entry: &Registered, args: Args<'_>) -> SmallVec<[Slot; 4]> {
-        let mut slots = SmallVec::new();
+    pub(super) fn slots_of(&self, entry: &Registered, args: Args<'_>) -> Slots {
+        let mut slots = Slots::new();
         entry.command.visit_keys(args, &mut |index, _| slots.push(Slot::of_key(&args[index])));
         if entry.command.reach == Reach::FirstArgument && self.topology.is_none() {
             slots.extend(args.get(1).map(Slot::of_key));
