@@ -481,12 +481,19 @@ impl Interpreter {
     }
 }
 
+/// Below this, 17 digits are all that a whole number has.
+const ALL_DIGITS: u64 = 100_000_000_000_000_000;
+
 /// The words of a command. A number is written so that nothing of it is lost.
 fn words(args: &MultiValue, request: &mut Request) -> Result<(), &'static str> {
     request.clear();
     for arg in args {
         match arg {
             Value::String(text) => request.push(&text.as_bytes()),
+            // Nearly all numbers are whole and small.
+            Value::Integer(number) if number.unsigned_abs() < ALL_DIGITS => {
+                request.push(itoa::Buffer::new().format(*number).as_bytes());
+            }
             Value::Integer(number) => request.push(format_g(*number as f64, 17).as_bytes()),
             Value::Number(number) => request.push(format_g(*number, 17).as_bytes()),
             _ => return Err("Lua redis lib command arguments must be strings or integers"),

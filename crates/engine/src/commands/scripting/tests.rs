@@ -49,6 +49,8 @@ fn values_become_replies_and_replies_values() {
             ("return redis.error_reply(1)", "-ERR wrong number or type of arguments"),
             ("return redis.status_reply('x\\r\\ny')", "+x  y"),
             ("redis.call('set','x',0.1) return redis.call('get','x')", "0.10000000000000001"),
+            ("redis.call('set','x',99999999999999984) return redis.call('get','x')", "99999999999999984"),
+            ("redis.call('set','x',-7) return redis.call('get','x')", "-7"),
             ("redis.call('set','x',1e17) return redis.call('get','x')", "1e+17"),
             ("return redis.call('echo',12.0)", "12"),
             ("return tostring(redis.call('get','nosuch'))", "false"),
