@@ -74,10 +74,18 @@ impl<T: Of> Default for Fields<T> {
     }
 }
 
+/// Up to so many fields lie in the processor's nearer caches.
+const NEAR: usize = 4096;
+
 /// A name as a key; which slot it would be in does not matter.
+#[inline]
 pub(crate) fn name_key(name: &[u8]) -> Key<'_> {
-    let slot = Slot::new(0).expect("the first slot");
-    Key { bytes: name, slot, hash: hashing::of(name) }
+    hashed_key(name, hashing::of(name))
+}
+
+#[inline]
+fn hashed_key(name: &[u8], hash: u64) -> Key<'_> {
+    Key { bytes: name, slot: Slot::new(0).expect("the first slot"), hash }
 }
 
 impl<T: Of> Fields<T> {
@@ -104,8 +112,36 @@ impl<T: Of> Fields<T> {
         self.find(&name_key(name)).map(|place| self.at(place))
     }
 
+    /// The same, for whoever knows the name's hash.
+    #[inline]
+    pub(crate) fn get_hashed(&self, name: &[u8], hash: u64) -> Option<Field<'_>> {
+        self.find(&hashed_key(name, hash)).map(|place| self.at(place))
+    }
+
+    /// Asks the processor for the index line of a name with this hash.
+    #[inline]
+    pub(crate) fn touch_index(&self, hash: u64) {
+        self.entries.prefetch_index(hash);
+    }
+
+    /// Asks for the field of a name whose index line was asked for, if there are so many that it may be far away.
+    #[inline]
+    pub(crate) fn touch_field(&self, hash: u64) {
+        if self.len() > NEAR {
+            self.entries.prefetch_entry(hash);
+        }
+    }
+
     pub(crate) fn for_each<'a>(&'a self, visit: &mut dyn FnMut(Field<'a>)) {
-        self.entries.scan(0, usize::MAX, &mut |place| visit(self.at(place)));
+        self.entries.visit_all(&mut |place| {
+            visit(self.at(place));
+            true
+        });
+    }
+
+    /// Visits fields until `visit` says no; says whether it never did.
+    pub(crate) fn visit_all<'a>(&'a self, visit: &mut dyn FnMut(Field<'a>) -> bool) -> bool {
+        self.entries.visit_all(&mut |place| visit(self.at(place)))
     }
 
     pub(crate) fn scan<'a>(
@@ -216,9 +252,12 @@ impl<T: Of> Collection for Fields<T> {
 
     fn add(&mut self, elements: Packed<'_>) -> bool {
         let before = self.len();
+        self.entries.reserve(before + elements.len());
+        self.entries.announce(elements.bytes().len());
         T::unpack(&elements, &mut |field| {
             self.set(field.name, field.value, field.expiry);
         });
+        self.entries.announce(0);
         self.len() == before + elements.len()
     }
 

@@ -67,6 +67,11 @@ fn mixed(state: &mut u64) -> u64 {
     mixed ^ mixed >> 31
 }
 
+/// An index that is made ready for many gives a segment so many of them, so that few have to be split soon.
+const AT_FIRST: usize = segment::MOST_ENTRIES * 3 / 4;
+/// So often it is halved beforehand: that takes some microseconds.
+const MOST_DEEP: u8 = 6;
+
 /// Two halves with fewer entries than this become one again.
 const JOIN_BELOW: usize = 80;
 
@@ -173,11 +178,34 @@ impl Index {
         self.segment(hash).find(hash, is)
     }
 
-    /// Makes room for so many entries in all, as far as one segment has it.
+    /// Makes room for so many entries in all: in one segment as far as it has it, in an empty index also in some more.
     pub(crate) fn reserve(&mut self, entries: usize, of: &impl Hashes) {
         if let Self::One(segment) = self {
-            segment.reserve(entries, &mut hashes(of));
+            if segment.len() > 0 || entries <= segment::MOST_ENTRIES {
+                segment.reserve(entries, &mut hashes(of));
+                return;
+            }
+            let deep = (1..MOST_DEEP).find(|&depth| entries >> depth <= AT_FIRST).unwrap_or(MOST_DEEP);
+            let directory = self.directory();
+            for depth in 0..deep {
+                (0..1u64 << depth).for_each(|number| directory.split(number.rotate_right(depth.into()), of));
+            }
+            for number in 0..directory.segments.len() {
+                directory.segments[number as u32].reserve(entries >> deep, &mut hashes(of));
+            }
         }
+    }
+
+    /// The segments behind their directory.
+    fn directory(&mut self) -> &mut Directory {
+        if let Self::One(segment) = self {
+            let mut segments = Chunked::default();
+            segments.push(std::mem::take(segment));
+            let (map, unused, depths) = (Map::new(), Chunked::default(), vec![1]);
+            *self = Self::Many(Box::new(Directory { map, segments, unused, depths }));
+        }
+        let Self::Many(directory) = self else { unreachable!("made so above") };
+        directory
     }
 
     pub(crate) fn add(&mut self, hash: u64, reference: u32, of: &impl Hashes) {
@@ -185,16 +213,7 @@ impl Index {
             match self.segment(hash).room() {
                 Room::Enough => break self.segment_mut(hash).add(hash, reference),
                 Room::Grow => self.segment_mut(hash).grow(&mut hashes(of)),
-                Room::Split => {
-                    if let Self::One(segment) = self {
-                        let mut segments = Chunked::default();
-                        segments.push(std::mem::take(segment));
-                        let (map, unused, depths) = (Map::new(), Chunked::default(), vec![1]);
-                        *self = Self::Many(Box::new(Directory { map, segments, unused, depths }));
-                    }
-                    let Self::Many(directory) = self else { unreachable!("made so above") };
-                    directory.split(hash, of);
-                }
+                Room::Split => self.directory().split(hash, of),
             }
         }
     }
@@ -230,6 +249,16 @@ impl Index {
             Some(offset) => Some(start + offset),
             None if depth == 0 => None,
             None => start.checked_add(1 << (64 - depth)),
+        }
+    }
+
+    /// Visits all entries, in any order, until `visit` says no; says whether it never did. Asks for no hashes.
+    pub(crate) fn visit_all(&self, of: &impl Hashes, mut visit: impl FnMut(u32) -> bool) -> bool {
+        match self {
+            Self::One(segment) => segment.visit_all(of, &mut visit),
+            Self::Many(directory) => {
+                directory.segments.iter().all(|segment| segment.visit_all(of, &mut visit))
+            }
         }
     }
 

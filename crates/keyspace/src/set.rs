@@ -98,6 +98,44 @@ impl<'a> SetRef<'a> {
         }
     }
 
+    /// The same, for whoever knows the member's hash ([`crate::Keyspace::hash_part`]).
+    #[must_use]
+    #[inline]
+    pub fn contains_hashed(&self, member: &[u8], hash: u64) -> bool {
+        match self.shape {
+            Shape::Packed(packed) => Members::of(packed).find(member).is_some(),
+            Shape::Large(fields) => fields.get_hashed(member, hash).is_some(),
+        }
+    }
+
+    /// Asks the processor for what leads to a member with this hash.
+    #[inline]
+    pub fn touch_index(&self, hash: u64) {
+        if let Shape::Large(fields) = self.shape {
+            fields.touch_index(hash);
+        }
+    }
+
+    /// Asks for the member itself, behind [`SetRef::touch_index`].
+    #[inline]
+    pub fn touch_member(&self, hash: u64) {
+        if let Shape::Large(fields) = self.shape {
+            fields.touch_field(hash);
+        }
+    }
+
+    /// Visits members, in any order, until `visit` says no; says whether it never did.
+    pub fn visit(&self, visit: &mut dyn FnMut(Member<'a>) -> bool) -> bool {
+        match self.shape {
+            Shape::Packed(packed) => {
+                let mut goes_on = true;
+                Members::of(packed).for_each(&mut |member| goes_on = goes_on && visit(member));
+                goes_on
+            }
+            Shape::Large(fields) => fields.visit_all(&mut |field| visit(Member::Bytes(field.name))),
+        }
+    }
+
     /// Visits all members.
     pub fn for_each(&self, visit: &mut dyn FnMut(Member<'a>)) {
         match self.shape {

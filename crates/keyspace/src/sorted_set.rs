@@ -190,6 +190,32 @@ impl<'a> SortedSetRef<'a> {
         }
     }
 
+    /// The same, for whoever knows the name's hash ([`crate::Keyspace::hash_part`]).
+    #[must_use]
+    #[inline]
+    pub fn score_hashed(&self, name: &[u8], hash: u64) -> Option<f64> {
+        match self.shape {
+            Shape::Packed(packed) => records::find(packed, name).map(|record| record.score),
+            Shape::Large(members) => members.get_hashed(name, hash).map(|field| score::read(field.value)),
+        }
+    }
+
+    /// Asks the processor for what leads to a member with this hash.
+    #[inline]
+    pub fn touch_index(&self, hash: u64) {
+        if let Shape::Large(members) = self.shape {
+            members.touch_index(hash);
+        }
+    }
+
+    /// Asks for the member itself, behind [`SortedSetRef::touch_index`].
+    #[inline]
+    pub fn touch_member(&self, hash: u64) {
+        if let Shape::Large(members) = self.shape {
+            members.touch_field(hash);
+        }
+    }
+
     /// How many members stand before this one, and its score.
     #[must_use]
     pub fn rank(&self, name: &[u8]) -> Option<(usize, f64)> {
@@ -241,7 +267,7 @@ impl<'a> SortedSetRef<'a> {
     }
 
     /// Visits the members with these ranks, in order or from the last to the first, until `visit` says no.
-    pub fn visit(&self, ranks: Range<usize>, reversed: bool, visit: &mut dyn FnMut(Scored<'_>) -> bool) {
+    pub fn visit(&self, ranks: Range<usize>, reversed: bool, visit: &mut dyn FnMut(Scored<'a>) -> bool) {
         let (start, count) = (ranks.start, ranks.end.saturating_sub(ranks.start));
         match self.shape {
             Shape::Packed(packed) if reversed => {

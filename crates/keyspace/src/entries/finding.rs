@@ -134,6 +134,11 @@ impl<V: Outside> Entries<V> {
         }
     }
 
+    /// Visits all entries, in any order, until `visit` says no; says whether it never did.
+    pub(crate) fn visit_all(&self, visit: &mut dyn FnMut(Place) -> bool) -> bool {
+        self.index.visit_all(&self.names(), |reference| visit(Place(reference)))
+    }
+
     /// An entry chosen by `random`, a uniform random number.
     pub(crate) fn random(&self, random: u64) -> Option<Place> {
         self.index.pick(random).map(Place)

@@ -11,6 +11,7 @@
 
 use smallvec::SmallVec;
 
+use super::Hashes;
 use super::bucket::{Bucket, BucketMut, LINE, PLACES, tag};
 use crate::hashing::POSITION;
 use crate::memory::Line;
@@ -19,6 +20,8 @@ use crate::memory::Line;
 const A_BLOCK: usize = Line::LEN / LINE;
 const MOST_BLOCKS: usize = 8;
 pub(super) const MOST_BUCKETS: usize = MOST_BLOCKS * A_BLOCK;
+/// So many entries a segment may have.
+pub(super) const MOST_ENTRIES: usize = MOST_BUCKETS * (PLACES - 1);
 
 /// References with their hashes, on the stack.
 pub(super) type Taken = SmallVec<[(u64, u32); MOST_BUCKETS * PLACES]>;
@@ -296,6 +299,15 @@ impl Segment {
             let start = ((home as u128 + 1) << 64).div_ceil(self.buckets as u128) as u64;
             let start = (start >> self.depth) + u64::from(start & ((1 << self.depth) - 1) != 0);
             start.saturating_add(!POSITION) & POSITION
+        })
+    }
+
+    /// Visits all references until `visit` says no; says whether it never did.
+    pub(super) fn visit_all(&self, of: &impl Hashes, visit: &mut impl FnMut(u32) -> bool) -> bool {
+        (0..self.buckets()).all(|number| {
+            let references: SmallVec<[u32; PLACES]> = self.bucket(number).references().collect();
+            references.iter().for_each(|&reference| of.prefetch(reference));
+            references.into_iter().all(&mut *visit)
         })
     }
 

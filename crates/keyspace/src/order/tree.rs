@@ -49,6 +49,8 @@ struct New<'a> {
     reference: u32,
     bits: u64,
     cut: Cut<'a>,
+    /// It stands behind all others.
+    is_last: bool,
 }
 
 /// Whether a node is the first or the last of all at its depth.
@@ -71,13 +73,27 @@ impl Tree {
             self.root = Child::only(reference, bits, of);
             return;
         }
-        let new = New { reference, bits, cut: Cut::before(bits, of.name(reference)) };
+        let cut = Cut::before(bits, of.name(reference));
+        let last = self.last();
+        let is_last = cut.passes(of.bits(last), || of.name(last));
+        let new = New { reference, bits, cut, is_last };
         let Some(right) = self.root.add(&new, Ends { first: true, last: true }, of) else { return };
         let (bits, first, len) = (self.root.bits, self.root.first, self.root.len + right.len);
         let root = Child { bits, first, len, node: Node::Inner(Vec::with_capacity(4)) };
         let left = std::mem::replace(&mut self.root, root);
         if let Node::Inner(children) = &mut self.root.node {
             children.extend([left, right]);
+        }
+    }
+
+    /// The last element; there must be one.
+    fn last(&self) -> u32 {
+        let mut node = &self.root.node;
+        loop {
+            match node {
+                Node::Inner(children) => node = &children.last().expect("a node has children").node,
+                Node::Leaf(leaf) => return *leaf.references().last().expect("no leaf of several is empty"),
+            }
         }
     }
 
@@ -232,12 +248,12 @@ impl Child {
     /// Adds an element; gives what is to stand behind this one, if it became two.
     fn add(&mut self, new: &New<'_>, ends: Ends, of: &impl Elements) -> Option<Self> {
         // What lies before the first element goes to the first child.
-        let leads = !new.cut.passes(self.bits, || of.name(self.first));
+        let leads = !new.is_last && !new.cut.passes(self.bits, || of.name(self.first));
         self.len += 1;
         let right = match &mut self.node {
             Node::Leaf(leaf) => add_to_leaf(leaf, new, ends, of),
             Node::Inner(children) => {
-                let index = child_at(children, &new.cut, of);
+                let index = if new.is_last { children.len() - 1 } else { child_at(children, &new.cut, of) };
                 let (first, last) = (ends.first && index == 0, ends.last && index + 1 == children.len());
                 let right = children[index].add(new, Ends { first, last }, of);
                 right.and_then(|right| add_child(children, index + 1, right, ends))
@@ -253,19 +269,20 @@ impl Child {
     /// Removes an element, which must be there.
     fn remove(&mut self, bits: u64, name: &[u8], reference: u32, of: &impl Elements) {
         self.len -= 1;
+        let is_first = self.first == reference;
         match &mut self.node {
             Node::Leaf(leaf) => {
-                let index = leaf.before(&Cut::before(bits, name), of);
+                let index = if is_first { 0 } else { leaf.before(&Cut::before(bits, name), of) };
                 assert_eq!(leaf.references().get(index), Some(&reference), "an element is where it belongs");
                 leaf.remove(index);
             }
             Node::Inner(children) => {
-                let index = child_at(children, &Cut::behind(bits, name), of);
+                let index = if is_first { 0 } else { child_at(children, &Cut::behind(bits, name), of) };
                 children[index].remove(bits, name, reference, of);
                 tidy(children, index, of);
             }
         }
-        if self.first == reference && self.len > 0 {
+        if is_first && self.len > 0 {
             (self.bits, self.first) = match &self.node {
                 Node::Leaf(leaf) => (of.bits(leaf.references()[0]), leaf.references()[0]),
                 Node::Inner(children) => (children[0].bits, children[0].first),
@@ -302,7 +319,7 @@ impl Child {
 }
 
 fn add_to_leaf(leaf: &mut Box<Leaf>, new: &New<'_>, ends: Ends, of: &impl Elements) -> Option<Child> {
-    let index = leaf.before(&new.cut, of);
+    let index = if new.is_last { leaf.len() } else { leaf.before(&new.cut, of) };
     if leaf.len() < LEAF {
         leaf.insert(index, new.reference, new.bits, of);
         return None;

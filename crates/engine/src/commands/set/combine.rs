@@ -1,6 +1,7 @@
 //! Sets of sets: what all have, what any has, what only the first has.
 
-use keyspace::{Member, NewSet, SetRef};
+use keyspace::{Keyspace, Member, NewSet, SetRef};
+use smallvec::SmallVec;
 
 use super::sources::{Sets, Sources};
 use crate::commands::scanning::Found;
@@ -8,7 +9,7 @@ use crate::context::Context;
 use crate::error::CommandError;
 use crate::notifications::Class;
 
-/// Members that are looked at between two looks at whether enough were found.
+/// For so many members at a time the processor is asked for what looking for them in other sets needs.
 const AT_ONCE: usize = 64;
 
 #[derive(Clone, Copy)]
@@ -48,7 +49,8 @@ fn reply(context: &mut Context<'_>, operation: Operation) -> Result<(), CommandE
     let (bounds, db) = (context.engine.settings.set_bounds(), context.session.db);
     let sets = sources.sets(&context.slots, db);
     let mut found = Found::default();
-    operation.visit(&sets, NewSet::new(bounds), &mut |member| found.push(&member));
+    let keyspace = &context.engine.keyspace;
+    operation.visit(keyspace, &sets, NewSet::new(bounds), &mut |member| found.push(&member));
     found.reply_set(&mut context.reply);
     Ok(())
 }
@@ -59,7 +61,7 @@ fn store(context: &mut Context<'_>, operation: Operation, event: &str) -> Result
     let (bounds, db) = (context.engine.settings.set_bounds(), context.session.db);
     let mut made = NewSet::new(bounds);
     let sets = sources.sets(&context.slots, db);
-    operation.visit(&sets, NewSet::new(bounds), &mut |member| {
+    operation.visit(&context.engine.keyspace, &sets, NewSet::new(bounds), &mut |member| {
         made.add(&member);
     });
     drop(sets);
@@ -78,10 +80,16 @@ fn store(context: &mut Context<'_>, operation: Operation, event: &str) -> Result
 
 impl Operation {
     /// Visits what comes of it, each member once; `scratch` is an empty set to work with.
-    fn visit<'s>(self, sets: &Sets<'s>, mut scratch: NewSet, visit: &mut dyn FnMut(Member<'_>)) {
+    fn visit(
+        self,
+        keyspace: &Keyspace,
+        sets: &Sets<'_>,
+        mut scratch: NewSet,
+        visit: &mut dyn FnMut(Member<'_>),
+    ) {
         match self {
             Self::Inter => {
-                visit_common(sets, &mut |member| {
+                visit_common(keyspace, sets, &mut |member| {
                     visit(member);
                     true
                 });
@@ -98,7 +106,7 @@ impl Operation {
                     });
                 });
             }
-            Self::Diff => visit_difference(sets, scratch, visit),
+            Self::Diff => visit_difference(keyspace, sets, scratch, visit),
         }
     }
 }
@@ -110,26 +118,50 @@ fn there<'s>(sets: &[Option<SetRef<'s>>]) -> impl Iterator<Item = SetRef<'s>> {
 
 /// Visits what all sets have, until `visit` says that it is enough. Looks at the members of the smallest, and for each
 /// into the others, the smaller ones first.
-fn visit_common(sets: &Sets<'_>, visit: &mut dyn FnMut(Member<'_>) -> bool) {
+fn visit_common(keyspace: &Keyspace, sets: &Sets<'_>, visit: &mut dyn FnMut(Member<'_>) -> bool) {
     let mut sorted: Vec<SetRef<'_>> = there(sets).collect();
     if sorted.len() < sets.len() {
         return;
     }
     sorted.sort_by_key(SetRef::len);
     let Some((smallest, others)) = sorted.split_first() else { return };
-    let (mut position, mut goes_on) = (Some(0), true);
-    while let Some(from) = position.filter(|_| goes_on) {
-        position = smallest.scan(from, AT_ONCE, &mut |member| {
-            if goes_on && others.iter().all(|set| set.contains(&member)) {
-                goes_on = visit(member);
-            }
-        });
+    look_for_each(keyspace, smallest, others, &mut |member, hash| {
+        !others.iter().all(|set| set.contains_hashed(&member, hash)) || visit(member)
+    });
+}
+
+/// Visits the members of a set with their hashes until `visit` says no, after the processor was asked for what looking
+/// for them in the others needs.
+fn look_for_each<'s>(
+    keyspace: &Keyspace,
+    set: &SetRef<'s>,
+    others: &[SetRef<'_>],
+    visit: &mut dyn FnMut(Member<'s>, u64) -> bool,
+) {
+    let mut some = SmallVec::<[(Member<'s>, u64); AT_ONCE]>::new();
+    let mut look = |some: &mut SmallVec<[(Member<'s>, u64); AT_ONCE]>| {
+        let each = || others.iter().flat_map(|other| some.iter().map(move |(_, hash)| (other, *hash)));
+        each().for_each(|(other, hash)| other.touch_index(hash));
+        each().for_each(|(other, hash)| other.touch_member(hash));
+        some.drain(..).all(|(member, hash)| visit(member, hash))
+    };
+    let goes_on = set.visit(&mut |member| {
+        some.push((member, keyspace.hash_part(&member)));
+        some.len() < AT_ONCE || look(&mut some)
+    });
+    if goes_on {
+        look(&mut some);
     }
 }
 
 /// Visits what the first set has and no other: by looking for each of its members in the others, or by taking the
 /// others' members out of a copy, whichever is less work.
-fn visit_difference(sets: &Sets<'_>, mut copy: NewSet, visit: &mut dyn FnMut(Member<'_>)) {
+fn visit_difference(
+    keyspace: &Keyspace,
+    sets: &Sets<'_>,
+    mut copy: NewSet,
+    visit: &mut dyn FnMut(Member<'_>),
+) {
     let [Some(first), others @ ..] = &sets[..] else { return };
     let by_looking = first.len().saturating_mul(sets.len());
     let by_copying: usize = there(sets).map(|set| set.len()).sum();
@@ -137,10 +169,11 @@ fn visit_difference(sets: &Sets<'_>, mut copy: NewSet, visit: &mut dyn FnMut(Mem
     // Half, for a member that is found soon is looked for no further; as Redis weighs it.
     if by_looking / 2 <= by_copying {
         others.sort_by_key(|set| std::cmp::Reverse(set.len()));
-        first.for_each(&mut |member| {
-            if !others.iter().any(|set| set.contains(&member)) {
+        look_for_each(keyspace, first, &others, &mut |member, hash| {
+            if !others.iter().any(|set| set.contains_hashed(&member, hash)) {
                 visit(member);
             }
+            true
         });
         return;
     }
@@ -172,7 +205,7 @@ pub(super) fn sintercard(context: &mut Context<'_>) -> Result<(), CommandError> 
     let sources = Sources::read(context, 2..keys + 2)?;
     let sets = sources.sets(&context.slots, context.session.db);
     let mut count = 0;
-    visit_common(&sets, &mut |_| {
+    visit_common(&context.engine.keyspace, &sets, &mut |_| {
         count += 1;
         limit == 0 || count < limit
     });

@@ -1,8 +1,10 @@
 //! Unions, intersections and differences of sorted sets. Sets count as sorted sets whose members have the score 1.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 
-use keyspace::{Key, Place, Scored, Value};
+use keyspace::{Key, Keyspace, LockedSlots, Member, Place, Scored, Value};
+use smallvec::SmallVec;
 
 use super::members::Form;
 use crate::context::Context;
@@ -76,8 +78,21 @@ struct Query<'k> {
     limit: usize,
 }
 
-/// Members by name.
-type Members = HashMap<Vec<u8>, f64>;
+/// A member's name, which most often lies in its set as it is.
+type Name<'c> = Cow<'c, [u8]>;
+
+/// Members and their scores.
+type Members<'c> = Vec<(f64, Name<'c>)>;
+
+/// So many members at a time are looked for in other sorted sets.
+const AT_ONCE: usize = 64;
+
+/// One of the sorted sets as it is read.
+#[derive(Clone, Copy)]
+struct Source<'c> {
+    value: Option<Value<'c>>,
+    weight: f64,
+}
 
 impl<'k> Query<'k> {
     fn parse(context: &mut Context<'k>, plan: Plan) -> Result<Self, CommandError> {
@@ -138,69 +153,117 @@ impl<'k> Query<'k> {
         Ok(())
     }
 
+    /// The sorted sets in their order, or those with the fewest members first.
+    fn sources<'c>(&self, slots: &'c LockedSlots<'_>, db: u16, fewest_first: bool) -> Vec<Source<'c>> {
+        let view = |key: &Key<'_>| slots.slot(key.slot()).view(db);
+        let value = |input: &Input<'_>| input.place.map(|place| view(&input.key).value(place));
+        let source = |input| Source { value: value(input), weight: input.weight };
+        let mut sources: Vec<_> = self.inputs.iter().map(source).collect();
+        if fewest_first {
+            sources.sort_by_key(Source::len);
+        }
+        sources
+    }
+
     /// What comes of it, in order.
-    fn run(mut self, context: &Context<'_>, operation: Operation) -> Vec<(f64, Vec<u8>)> {
-        let members = match operation {
-            Operation::Union => self.union(context),
+    fn run<'c>(
+        &self,
+        keyspace: &Keyspace,
+        slots: &'c LockedSlots<'_>,
+        db: u16,
+        operation: Operation,
+    ) -> Members<'c> {
+        let sources = self.sources(slots, db, operation != Operation::Difference);
+        let mut members = match operation {
+            Operation::Union => self.union(&sources),
             Operation::Intersection => {
-                self.inputs.sort_by_key(|input| input.len(context));
                 let mut members = Members::new();
-                self.intersect(context, &mut |name, score| {
-                    members.insert(name.to_vec(), score);
+                self.intersect(keyspace, &sources, &mut |name, score| {
+                    members.push((score, name));
                     true
                 });
                 members
             }
-            Operation::Difference => self.difference(context),
+            Operation::Difference => difference(keyspace, &sources),
         };
-        let mut sorted: Vec<_> = members.into_iter().map(|(name, score)| (score, name)).collect();
-        sorted.sort_unstable_by(|one, other| {
+        members.sort_unstable_by(|one, other| {
             one.0.partial_cmp(&other.0).expect("no score is NaN").then_with(|| one.1.cmp(&other.1))
         });
-        sorted
+        members
     }
 
-    fn union(&mut self, context: &Context<'_>) -> Members {
-        self.inputs.sort_by_key(|input| input.len(context));
-        let (mut members, aggregate) = (Members::new(), self.aggregate);
-        for input in &self.inputs {
-            input.for_each(context, &mut |name, score| {
-                let score = number(score * input.weight);
-                match members.get_mut(name) {
-                    Some(before) => *before = aggregate.of(*before, score),
+    fn union<'c>(&self, sources: &[Source<'c>]) -> Members<'c> {
+        let mut members = HashMap::<Name<'c>, f64>::new();
+        for source in sources {
+            source.visit(&mut |name, score| {
+                let score = number(score * source.weight);
+                match members.get_mut(&*name) {
+                    Some(before) => *before = self.aggregate.of(*before, score),
                     None => {
-                        members.insert(name.to_vec(), score);
+                        members.insert(name, score);
                     }
                 }
                 true
             });
         }
-        members
+        members.into_iter().map(|(name, score)| (score, name)).collect()
     }
 
-    /// Visits the members that all have, until `visit` says no. The first input has the fewest.
-    fn intersect(&self, context: &Context<'_>, visit: &mut dyn FnMut(&[u8], f64) -> bool) {
-        let [first, others @ ..] = &self.inputs[..] else { return };
-        first.for_each(context, &mut |name, score| {
+    /// Visits the members that all have, until `visit` says no. The first source has the fewest.
+    fn intersect<'c>(
+        &self,
+        keyspace: &Keyspace,
+        sources: &[Source<'c>],
+        visit: &mut dyn FnMut(Name<'c>, f64) -> bool,
+    ) {
+        let [first, others @ ..] = sources else { return };
+        look_for_each(keyspace, first, others, &mut |name, hash, score| {
             let mut sum = number(score * first.weight);
             for other in others {
-                let Some(score) = other.score(context, name) else { return true };
+                let Some(score) = other.score(&name, hash) else { return true };
                 sum = self.aggregate.of(sum, score * other.weight);
             }
             visit(name, sum)
         });
     }
+}
 
-    fn difference(&self, context: &Context<'_>) -> Members {
-        let mut members = Members::new();
-        let [first, others @ ..] = &self.inputs[..] else { return members };
-        first.for_each(context, &mut |name, score| {
-            if others.iter().all(|other| other.score(context, name).is_none()) {
-                members.insert(name.to_vec(), score);
-            }
-            true
-        });
-        members
+fn difference<'c>(keyspace: &Keyspace, sources: &[Source<'c>]) -> Members<'c> {
+    let mut members = Members::new();
+    let [first, others @ ..] = sources else { return members };
+    look_for_each(keyspace, first, others, &mut |name, hash, score| {
+        if others.iter().all(|other| other.score(&name, hash).is_none()) {
+            members.push((score, name));
+        }
+        true
+    });
+    members
+}
+
+/// Visits members with their hashes and scores until `visit` says no, after the processor was asked for what looking for
+/// them in the others needs.
+fn look_for_each<'c>(
+    keyspace: &Keyspace,
+    source: &Source<'c>,
+    others: &[Source<'_>],
+    visit: &mut dyn FnMut(Name<'c>, u64, f64) -> bool,
+) {
+    let mut some = SmallVec::<[(Name<'c>, u64, f64); AT_ONCE]>::new();
+    let mut look = |some: &mut SmallVec<[(Name<'c>, u64, f64); AT_ONCE]>| {
+        let each = || others.iter().flat_map(|other| some.iter().map(move |(_, hash, _)| (other, *hash)));
+        each().for_each(|(other, hash)| other.touch_index(hash));
+        each().for_each(|(other, hash)| other.touch_member(hash));
+        some.drain(..).all(|(name, hash, score)| visit(name, hash, score))
+    };
+    let mut goes_on = true;
+    source.visit(&mut |name, score| {
+        let hash = keyspace.hash_part(&name);
+        some.push((name, hash, score));
+        goes_on = some.len() < AT_ONCE || look(&mut some);
+        goes_on
+    });
+    if goes_on {
+        look(&mut some);
     }
 }
 
@@ -212,36 +275,50 @@ fn check(value: &Value<'_>) -> Result<(), CommandError> {
     }
 }
 
-impl Input<'_> {
-    fn value<'c>(&self, context: &'c Context<'_>) -> Option<Value<'c>> {
-        self.place.map(|place| context.view(&self.key).value(place))
-    }
-
-    fn len(&self, context: &Context<'_>) -> usize {
-        match self.value(context) {
+impl<'c> Source<'c> {
+    fn len(&self) -> usize {
+        match self.value {
             Some(Value::Set(set)) => set.len(),
             Some(Value::SortedSet(set)) => set.len(),
             _ => 0,
         }
     }
 
-    fn score(&self, context: &Context<'_>, name: &[u8]) -> Option<f64> {
-        match self.value(context)? {
-            Value::Set(set) => set.contains(name).then_some(1.0),
-            Value::SortedSet(set) => set.score(name),
+    fn touch_index(&self, hash: u64) {
+        match self.value {
+            Some(Value::Set(set)) => set.touch_index(hash),
+            Some(Value::SortedSet(set)) => set.touch_index(hash),
+            _ => {}
+        }
+    }
+
+    fn touch_member(&self, hash: u64) {
+        match self.value {
+            Some(Value::Set(set)) => set.touch_member(hash),
+            Some(Value::SortedSet(set)) => set.touch_member(hash),
+            _ => {}
+        }
+    }
+
+    fn score(&self, name: &[u8], hash: u64) -> Option<f64> {
+        match self.value? {
+            Value::Set(set) => set.contains_hashed(name, hash).then_some(1.0),
+            Value::SortedSet(set) => set.score_hashed(name, hash),
             _ => None,
         }
     }
 
     /// Visits members and their scores until `visit` says no.
-    fn for_each(&self, context: &Context<'_>, visit: &mut dyn FnMut(&[u8], f64) -> bool) {
-        match self.value(context) {
+    fn visit(&self, visit: &mut dyn FnMut(Name<'c>, f64) -> bool) {
+        match self.value {
             Some(Value::Set(set)) => {
-                let mut goes_on = true;
-                set.for_each(&mut |member| goes_on = goes_on && visit(&member, 1.0));
+                set.visit(&mut |member| match member {
+                    Member::Bytes(name) => visit(Cow::Borrowed(name), 1.0),
+                    Member::Integer(_) => visit(Cow::Owned(member.to_vec()), 1.0),
+                });
             }
             Some(Value::SortedSet(set)) => {
-                set.visit(0..set.len(), false, &mut |member| visit(member.name, member.score));
+                set.visit(0..set.len(), false, &mut |member| visit(Cow::Borrowed(member.name), member.score));
             }
             _ => {}
         }
@@ -291,10 +368,10 @@ pub(super) fn zdiffstore(context: &mut Context<'_>) -> Result<(), CommandError> 
 pub(super) fn zintercard(context: &mut Context<'_>) -> Result<(), CommandError> {
     let operation = Operation::Intersection;
     let plan = Plan { operation, name: "zintercard", numkeys_at: 1, counts: true };
-    let mut query = Query::parse(context, plan)?;
-    query.inputs.sort_by_key(|input| input.len(context));
+    let query = Query::parse(context, plan)?;
+    let sources = query.sources(&context.slots, context.session.db, true);
     let mut count = 0;
-    query.intersect(context, &mut |_, _| {
+    query.intersect(&context.engine.keyspace, &sources, &mut |_, _| {
         count += 1;
         count != query.limit
     });
@@ -305,7 +382,7 @@ pub(super) fn zintercard(context: &mut Context<'_>) -> Result<(), CommandError> 
 fn reply(context: &mut Context<'_>, operation: Operation, name: &'static str) -> Result<(), CommandError> {
     let query = Query::parse(context, Plan { operation, name, numkeys_at: 1, counts: false })?;
     let form = Form::of(&context.reply, query.scores);
-    let members = query.run(context, operation);
+    let members = query.run(&context.engine.keyspace, &context.slots, context.session.db, operation);
     form.begin(&mut context.reply, members.len());
     for (score, name) in &members {
         form.push(&mut context.reply, &Scored { name, score: *score });
@@ -318,10 +395,10 @@ fn reply(context: &mut Context<'_>, operation: Operation, name: &'static str) ->
 
 fn store(context: &mut Context<'_>, operation: Operation, name: &'static str) -> Result<(), CommandError> {
     let query = Query::parse(context, Plan { operation, name, numkeys_at: 2, counts: false })?;
-    let members = query.run(context, operation);
-    let target = context.key(1);
-    let members = members.iter().map(|(score, name)| Scored { name, score: *score });
-    context.store_members(&target, members, operation.event());
+    let members = query.run(&context.engine.keyspace, &context.slots, context.session.db, operation);
+    let count = members.len();
+    let built = context.build_members(members.iter().map(|(score, name)| Scored { name, score: *score }));
+    context.put_members(&context.key(1), &built, count, operation.event());
     Ok(())
 }
 

@@ -65,17 +65,37 @@ impl Context<'_> {
         members: impl ExactSizeIterator<Item = Scored<'m>> + Clone,
         event: &str,
     ) {
-        let (found, count) = (self.find(key), members.len());
+        let (count, built) = (members.len(), self.build_members(members));
+        self.put_members(key, &built, count, event);
+    }
+
+    /// A sorted set of these members, which are in order.
+    pub(in crate::commands) fn build_members<'m>(
+        &self,
+        members: impl ExactSizeIterator<Item = Scored<'m>> + Clone,
+    ) -> Builder {
+        let mut builder = Builder::new(Kind::SortedSet);
+        let limits = self.engine.settings.limits();
+        let longest = members.clone().map(|member| member.name.len()).max().unwrap_or(0);
+        let is_small = members.len() <= limits.sorted_set.entries && longest <= limits.sorted_set.value;
+        // What is called a listpack keeps no sign of zero.
+        let kept = |score| if is_small { score + 0.0 } else { score };
+        members.for_each(|member| builder.push_scored(member.name, kept(member.score)));
+        builder.name_by(&limits);
+        builder
+    }
+
+    /// [`Context::store_members`] of a sorted set that was built.
+    pub(in crate::commands) fn put_members(
+        &mut self,
+        key: &Key<'_>,
+        built: &Builder,
+        count: usize,
+        event: &str,
+    ) {
+        let found = self.find(key);
         if count > 0 {
-            let mut builder = Builder::new(Kind::SortedSet);
-            let limits = self.engine.settings.limits();
-            let longest = members.clone().map(|member| member.name.len()).max().unwrap_or(0);
-            let is_small = count <= limits.sorted_set.entries && longest <= limits.sorted_set.value;
-            // What is called a listpack keeps no sign of zero.
-            let kept = |score| if is_small { score + 0.0 } else { score };
-            members.for_each(|member| builder.push_scored(member.name, kept(member.score)));
-            builder.name_by(&limits);
-            self.put(key, found, builder.packed(), None);
+            self.put(key, found, built.packed(), None);
             self.notify(Class::SORTED_SET, event, key);
         } else if let Some(place) = found {
             self.delete(key, place);
