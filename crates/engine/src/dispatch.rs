@@ -288,7 +288,10 @@ impl Engine {
         let asked = std::mem::take(&mut pipeline.context.session.asking);
         let entry = match self.examine(pipeline, request, asked) {
             Ok(entry) => entry,
-            Err(flow) => return flow,
+            Err(flow) => {
+                pipeline.context.session.forget_resumed(flow);
+                return flow;
+            }
         };
         let flow = match entry.command.run {
             Run::Here(handler) => self.perform(pipeline, request, entry, done(handler), asked),
@@ -313,6 +316,7 @@ impl Engine {
             }
         };
         pipeline.context.session.asking |= asked && flow == Flow::Paused;
+        pipeline.context.session.forget_resumed(flow);
         flow
     }
 
@@ -486,6 +490,14 @@ impl Engine {
 }
 
 impl Session {
+    /// What is run again after a wait has run, unless it waits for a pause to end.
+    #[inline]
+    fn forget_resumed(&mut self, flow: Flow) {
+        if flow != Flow::Paused {
+            self.resumes = None;
+        }
+    }
+
     /// What is to be done after a command by a session that is not plain.
     fn after(&mut self, command: Option<&'static Registered>, flow: Flow, out: &mut Vec<u8>) -> Flow {
         if self.tracks && flow == Flow::Done {

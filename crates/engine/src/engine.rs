@@ -267,11 +267,21 @@ impl Engine {
         self.tracking.changed(&self.clients, slot, key, by);
     }
 
+    /// [`Engine::changed`] of a key that is gone without a command: who waits for it and is told of that runs its command
+    /// again.
+    #[inline]
+    pub(crate) fn lost(&self, db: u16, slot: Slot, key: &[u8]) {
+        self.changed(db, slot, key, None);
+        if self.waits.any(slot) {
+            self.waits.tell_loss(db, slot, key);
+        }
+    }
+
     /// Tells the log, and whoever watches it, that a key is gone without a command: its time came, or it
     /// lives elsewhere now. The caller holds its slot, and has asked under its lock whether this
     /// node may do that. Says where that ends in the log, if anybody reads it.
     pub fn key_gone(&self, db: u16, slot: Slot, key: &[u8]) -> Option<ReplOffset> {
-        self.changed(db, slot, key, None);
+        self.lost(db, slot, key);
         if !self.log.wanted() {
             return None;
         }

@@ -73,7 +73,7 @@ impl Engine {
             while dropped.len() < KEYS_PER_LOCK {
                 let Some(value) = table.pop_due(now, &mut key) else { break };
                 dropped.push(value);
-                self.changed(db, slot, &key, None);
+                self.lost(db, slot, &key);
                 self.notify(Class::EXPIRED, "expired", db, &key);
                 worker.effects.push([&b"DEL"[..], &key]);
             }

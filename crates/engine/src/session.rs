@@ -81,6 +81,8 @@ pub struct Session {
     pub never_waits: bool,
     /// What it waits with, between [`crate::Flow::Blocked`] and [`crate::Engine::end_wait`].
     pub(crate) waiting: Option<Arc<Waiter>>,
+    /// The next command is run again after a wait, and waits no longer than before: until then (`None` is for ever).
+    pub(crate) resumes: Option<Option<Millis>>,
     /// What other clients see of this one.
     pub client: Arc<Client>,
 }
@@ -120,6 +122,7 @@ impl Session {
             replay: Vec::new(),
             never_waits: false,
             waiting: None,
+            resumes: None,
             client,
         }
     }

@@ -99,8 +99,36 @@ pub struct Waiter {
     pub(crate) served: Mutex<Option<Served>>,
 }
 
-/// Those who wait for one key, by their numbers.
-type Queue = BTreeMap<u64, Arc<Waiter>>;
+/// Those who wait for one key.
+#[derive(Debug, Default)]
+struct Queue {
+    /// By their numbers.
+    waiters: BTreeMap<u64, Arc<Waiter>>,
+    /// How many of them are also tried again if the key is gone.
+    of_loss: usize,
+}
+
+impl Queue {
+    /// Says whether the waiter was not there yet.
+    fn insert(&mut self, waiter: &Arc<Waiter>) -> bool {
+        let is_new = self.waiters.insert(waiter.number, waiter.clone()).is_none();
+        self.of_loss += usize::from(is_new && waiter.wait.also_if_gone);
+        is_new
+    }
+
+    /// Says whether the waiter was there.
+    fn remove(&mut self, waiter: &Waiter) -> bool {
+        let was_there = self.waiters.remove(&waiter.number).is_some();
+        self.of_loss -= usize::from(was_there && waiter.wait.also_if_gone);
+        was_there
+    }
+
+    /// Those who are told if the key is gone.
+    fn of_loss(&self) -> impl Iterator<Item = &Arc<Waiter>> {
+        let all = if self.of_loss > 0 { 0.. } else { u64::MAX.. };
+        self.waiters.range(all).map(|(_, waiter)| waiter).filter(|waiter| waiter.wait.also_if_gone)
+    }
+}
 
 #[derive(Debug, Default)]
 struct Shard {
@@ -219,8 +247,7 @@ impl Waits {
             let mut by_db = shard.by_db.lock();
             let queue = by_db.entry(waiter.db).or_default().entry(key.to_vec()).or_default();
             // A key may be named twice.
-            let before = queue.insert(waiter.number, waiter.clone());
-            shard.count.fetch_add(usize::from(before.is_none()), Ordering::Relaxed);
+            shard.count.fetch_add(usize::from(queue.insert(&waiter)), Ordering::Relaxed);
         }
         waiter
     }
@@ -232,9 +259,8 @@ impl Waits {
             let mut by_db = shard.by_db.lock();
             let Some(keys) = by_db.get_mut(&waiter.db) else { continue };
             let Some(queue) = keys.get_mut(key) else { continue };
-            let removed = queue.remove(&waiter.number);
-            shard.count.fetch_sub(usize::from(removed.is_some()), Ordering::Relaxed);
-            if queue.is_empty() {
+            shard.count.fetch_sub(usize::from(queue.remove(waiter)), Ordering::Relaxed);
+            if queue.waiters.is_empty() {
                 keys.remove(key);
             }
         }
@@ -245,18 +271,34 @@ impl Waits {
         self.shard(slot).by_db.lock().get(&db).is_some_and(|keys| keys.contains_key(key))
     }
 
-    /// The next that wait for a key behind number `after`, the longest waiting first.
+    /// The next that wait for a key behind number `after`, the longest waiting first; of a key that `is_gone`, those who
+    /// are told of that.
     pub(crate) fn next(
         &self,
         db: u16,
         slot: Slot,
         key: &[u8],
         after: Option<u64>,
+        is_gone: bool,
     ) -> SmallVec<[Arc<Waiter>; 4]> {
         let by_db = self.shard(slot).by_db.lock();
         let Some(queue) = by_db.get(&db).and_then(|keys| keys.get(key)) else { return SmallVec::new() };
         let from = after.map_or(0, |after| after + 1);
-        queue.range(from..).take(AT_ONCE).map(|(_, waiter)| waiter.clone()).collect()
+        if is_gone {
+            let told = queue.of_loss().filter(|waiter| waiter.number >= from);
+            return told.take(AT_ONCE).cloned().collect();
+        }
+        queue.waiters.range(from..).take(AT_ONCE).map(|(_, waiter)| waiter.clone()).collect()
+    }
+
+    /// A key is gone, and no command took it: those who are told of that run their commands again. The caller holds its
+    /// slot.
+    #[cold]
+    pub(crate) fn tell_loss(&self, db: u16, slot: Slot, key: &[u8]) {
+        let by_db = self.shard(slot).by_db.lock();
+        if let Some(queue) = by_db.get(&db).and_then(|keys| keys.get(key)) {
+            queue.of_loss().for_each(|waiter| waiter.run_again());
+        }
     }
 
     /// The keys of a database that are waited for.
@@ -272,6 +314,6 @@ impl Waits {
     pub(crate) fn of_slot(&self, slot: Slot) -> Vec<Arc<Client>> {
         let by_db = self.shard(slot).by_db.lock();
         let queues = by_db.values().flatten().filter(|(key, _)| Slot::of_key(key) == slot);
-        queues.flat_map(|(_, queue)| queue.values().map(|waiter| waiter.client.clone())).collect()
+        queues.flat_map(|(_, queue)| queue.waiters.values().map(|waiter| waiter.client.clone())).collect()
     }
 }

@@ -121,7 +121,10 @@ impl Engine {
         }
         reply.array(transaction.queue.len());
         let logged = context.session.origin == Origin::Client && self.logs_under(gate);
-        if self.run_queue(context, &transaction, slots, logged) {
+        let is_whole = self.run_queue(context, &transaction, slots, logged);
+        // HELLO among them holds for what follows, too.
+        context.reply.set_protocol(context.session.protocol);
+        if is_whole {
             return Ok(Flow::Done);
         }
         context.session.client.overflow();

@@ -34,11 +34,13 @@ pub(crate) struct Ready {
     pub(crate) key: Vec<u8>,
     /// The last waiter that was tried.
     after: Option<u64>,
+    /// It is not there any more: only those are tried who are told of that.
+    is_gone: bool,
 }
 
 impl Ready {
     pub(crate) fn new(db: u16, key: &[u8]) -> Self {
-        Self { db, key: key.to_vec(), after: None }
+        Self { db, key: key.to_vec(), after: None, is_gone: false }
     }
 }
 
@@ -62,6 +64,9 @@ impl Engine {
     ) -> Flow {
         let slots: SmallVec<[Slot; 2]> = self.slots_of(entry, args).into_iter().collect();
         let session = &mut *context.session;
+        if let Some(until) = session.resumes {
+            wait.until = until;
+        }
         let request = wait.resolved.take().unwrap_or_else(|| Request::from(args));
         let waiter = self.waits.add(session, entry, request, wait, slots, asked);
         session.waiting = Some(waiter);
@@ -84,7 +89,8 @@ impl Engine {
         while !ready.is_empty() {
             let (mut candidates, mut more) = (Vec::new(), Vec::new());
             for (number, key) in ready.iter_mut().enumerate() {
-                let waiters = self.waits.next(key.db, Slot::of_key(&key.key), &key.key, key.after);
+                let slot = Slot::of_key(&key.key);
+                let waiters = self.waits.next(key.db, slot, &key.key, key.after, key.is_gone);
                 more.push(waiters.len() == AT_ONCE);
                 key.after = waiters.last().map(|waiter| waiter.number());
                 candidates.extend(waiters.into_iter().map(|waiter| Candidate { ready: number, waiter }));
@@ -92,8 +98,12 @@ impl Engine {
             let round =
                 Round { engine: self, now: context.now, logged, ready: &ready, candidates: &candidates };
             let is_there = round.serve(context.worker, std::mem::take(&mut slots));
-            let mut goes_on = more.into_iter().zip(is_there).map(|(more, is_there)| more && is_there);
-            ready.retain(|_| goes_on.next().unwrap_or(false));
+            let mut left = more.into_iter().zip(is_there);
+            ready.retain_mut(|key| {
+                let (more, is_there) = left.next().unwrap_or((false, false));
+                key.is_gone |= !is_there;
+                more
+            });
             // What was given to one may be what another waits for.
             ready.append(&mut context.worker.ready);
         }
@@ -120,6 +130,7 @@ impl Engine {
             }
             (None, Unblock::RunAgain) => {
                 session.asking |= waiter.asked;
+                session.resumes = Some(waiter.wait.until);
                 return Resumed::RunAgain(waiter.request.clone());
             }
             (None, Unblock::Timeout) => (waiter.wait.nothing)(&mut Writer::new(out, session.protocol)),

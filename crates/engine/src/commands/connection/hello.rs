@@ -194,6 +194,19 @@ mod tests {
     }
 
     #[test]
+    fn hello_within_a_transaction_holds_for_the_rest_of_the_pipeline() {
+        let mut client = Client::new();
+        client.table(&[("hello 3", &RIGHT.replace("*14", "%7").replace(":2|", ":3|"))]);
+        client.table(&[(
+            "multi\nget a\nhello 2\nget a\nexec\nget a\nmulti\nhello 3\nexec\nget a",
+            &format!(
+                "+OK|+QUEUED|+QUEUED|+QUEUED|*3|_|{RIGHT}|$-1|$-1|+OK|+QUEUED|*1|{}|_",
+                RIGHT.replace("*14", "%7").replace(":2|", ":3|")
+            ),
+        )]);
+    }
+
+    #[test]
     fn a_password_is_asked_for() {
         let mut client = Client::new();
         client.require(b"secret");

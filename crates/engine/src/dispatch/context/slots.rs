@@ -61,6 +61,7 @@ impl Context<'_> {
     pub fn clear(&mut self, only: Option<u16>, wait: bool) -> usize {
         for db in (0..self.engine.keyspace.databases()).filter(|db| only.is_none_or(|only| only == *db)) {
             self.touch_watched(&[db]);
+            self.note_all_ready(db);
         }
         let (mut removed, mut tables) = (0, Vec::new());
         for slot in self.slots.iter_mut() {
@@ -97,9 +98,14 @@ impl Context<'_> {
             slot.swap(a, b);
         }
         for db in [a, b] {
-            for key in self.engine.waits.keys_of(db) {
-                self.note_ready(db, Slot::of_key(&key), &key);
-            }
+            self.note_all_ready(db);
+        }
+    }
+
+    /// Whatever somebody waits for in this database may have come or gone.
+    fn note_all_ready(&mut self, db: u16) {
+        for key in self.engine.waits.keys_of(db) {
+            self.note_ready(db, Slot::of_key(&key), &key);
         }
     }
 }

@@ -4,6 +4,7 @@
 use std::collections::VecDeque;
 use std::sync::LazyLock;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use clock::Millis;
 use keyspace::{Keyspace, Kind, Packed};
@@ -324,6 +325,65 @@ fn thousands_are_served_in_their_order() {
     server.ask(0, "set k 999\nset k 1001");
     assert_eq!(server.who_is_served(), (1001..=2999).collect::<Vec<_>>());
     assert_eq!(server.ask(0, "get k"), "$1|1|");
+}
+
+const NO_GROUP: &str = "-NOGROUP No such key 's' or consumer group 'g' in XREADGROUP with GROUP option|";
+const READ_GROUP: &str = "xreadgroup group g alice block 0 streams s >";
+
+/// So many wait for a group that they are not looked at together, and as many for the same key who are not concerned.
+#[test]
+fn all_who_wait_for_a_group_hear_that_its_stream_is_gone() {
+    for line in ["del s", "rename s t", "set s 1", "flushall", "xgroup destroy s g", "swapdb 0 1"] {
+        let mut server = Server::new(401);
+        (1..=200).for_each(|client| server.block(client, "take s 0"));
+        server.ask(0, "xgroup create s g $ mkstream");
+        (201..=400).for_each(|client| server.block(client, READ_GROUP));
+        server.ask(0, line);
+        for client in 201..=400 {
+            let said = server.served(client).unwrap_or_else(|| panic!("{line}: {client}"));
+            assert!(said == NO_GROUP || said.starts_with("-WRONGTYPE"), "{line}: {said}");
+        }
+    }
+}
+
+#[test]
+fn who_waits_for_a_group_asks_again_when_the_stream_goes_by_itself() {
+    let expire = |server: &mut Server| {
+        server.engine.expire_cycle(&mut server.worker, server.now, Duration::from_secs(1));
+    };
+    let evict = |server: &mut Server| {
+        server.engine.settings.set_evicting("allkeys-random", 5, 10, true);
+        server.engine.limit_memory(1);
+        server.engine.make_room(&mut server.worker, server.now);
+        server.engine.limit_memory(0);
+    };
+    let ways: [fn(&mut Server); 3] = [expire, |server| drop(server.ask(0, "get s")), evict];
+    for goes in ways {
+        let mut server = Server::new(3);
+        server.block(2, "take s 0");
+        server.ask(0, "xgroup create s g $ mkstream\npexpire s 10");
+        server.block(1, READ_GROUP);
+        server.now.0 += 10;
+        goes(&mut server);
+        assert_eq!(server.sessions[1].client.take_unblock(), Some(Unblock::RunAgain));
+        assert_eq!(server.sessions[2].client.take_unblock(), None, "it goes on waiting for the key to come");
+        let (Resumed::RunAgain(_), said) = server.end(1, Unblock::RunAgain) else { panic!("it asks again") };
+        assert_eq!((said, server.ask(1, READ_GROUP)), (String::new(), NO_GROUP.to_owned()));
+    }
+}
+
+#[test]
+fn what_is_run_again_waits_no_longer_than_before() {
+    let mut server = Server::new(1);
+    server.block(0, "take k 3");
+    server.now.0 += 2000;
+    let (Resumed::RunAgain(_), _) = server.end(0, Unblock::RunAgain) else { panic!("it asks again") };
+    server.block(0, "take k 3");
+    assert_eq!(server.sessions[0].waiter().unwrap().until(), Some(Millis(1_003_000)));
+    server.end(0, Unblock::RunAgain);
+    server.ask(0, "set k 1\ntake k 3");
+    server.block(0, "take k 3");
+    assert_eq!(server.sessions[0].waiter().unwrap().until(), Some(Millis(1_005_000)), "another command");
 }
 
 /// Several workers give and take the same keys: nothing is lost, nothing is given twice, everybody comes to an end.
