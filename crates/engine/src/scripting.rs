@@ -21,11 +21,14 @@ const VERSION_NUMBER: u32 = 0x0007_0204;
 pub struct ScriptHooks {
     /// Takes the lines of `redis.log`: the level from 0 to 3, and the text.
     pub log: fn(u8, &str),
+    /// The calling thread is kept for long, by a script or by what a script holds: called on it, so that it can have others
+    /// do what else it does.
+    pub busy: fn(),
 }
 
 impl Default for ScriptHooks {
     fn default() -> Self {
-        Self { log: |_, _| {} }
+        Self { log: |_, _| {}, busy: || {} }
     }
 }
 
@@ -85,7 +88,7 @@ impl Scripting {
         let fits = deprecated_api == self.deprecated_api;
         self.deprecated_api = deprecated_api;
         self.interpreter.take().filter(|_| fits).unwrap_or_else(|| {
-            let ScriptHooks { log } = engine.script_hooks;
+            let ScriptHooks { log, busy } = engine.script_hooks;
             Box::new(Interpreter::new(
                 &engine.scripts,
                 &Options {
@@ -95,6 +98,7 @@ impl Scripting {
                     deprecated_api,
                     nanos,
                     log,
+                    busy,
                 },
             ))
         })

@@ -26,7 +26,7 @@ const LOCKS_AHEAD: usize = 16;
 /// all commands of a batch.
 const SPINS: usize = 200;
 /// Who waits for a slot asks this often whether it is worth it.
-const ASKED: Duration = Duration::from_millis(20);
+pub(crate) const ASKED: Duration = Duration::from_millis(20);
 /// For so many keys at once sweeping takes no memory.
 const AT_ONCE: usize = 32;
 /// Room for the guards of all slots.
@@ -147,7 +147,7 @@ impl Keyspace {
     }
 
     /// Waits for a slot as long as `patient`, asked now and then, lets it.
-    pub(crate) fn lock_while(&self, slot: Slot, patient: &dyn Fn() -> bool) -> Option<SlotGuard<'_>> {
+    pub fn lock_while(&self, slot: Slot, patient: &dyn Fn() -> bool) -> Option<SlotGuard<'_>> {
         if let Some(guard) = self.try_lock(slot) {
             return Some(guard);
         }

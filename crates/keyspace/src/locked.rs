@@ -120,6 +120,13 @@ impl<'k> LockedSlots<'k> {
         Self { several: Slot::all().map(|slot| turn.keyspace.lock(slot)).collect(), ..Self::default() }
     }
 
+    /// Locks all slots in rising order, and waits for each as long as `patient`, asked now and then, lets it.
+    pub fn all_while(turn: &ScriptTurn<'k>, patient: &dyn Fn() -> bool) -> Option<Self> {
+        let several =
+            Slot::all().map(|slot| turn.keyspace.lock_while(slot, patient)).collect::<Option<_>>()?;
+        Some(Self { several, ..Self::default() })
+    }
+
     /// Locks one slot more, if it is not among them.
     pub fn add(&mut self, turn: &ScriptTurn<'k>, slot: Slot) {
         self.several.extend(self.one.take());

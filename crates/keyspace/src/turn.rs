@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use parking_lot::MutexGuard;
 
-use crate::keyspace::Keyspace;
+use crate::keyspace::{ASKED, Keyspace};
 
 /// Held by whoever waits for a slot while holding another. To be waited for with no slot in hand.
 #[derive(Debug)]
@@ -22,6 +22,17 @@ impl Keyspace {
     #[must_use]
     pub fn script_turn(&self) -> ScriptTurn<'_> {
         ScriptTurn { keyspace: self, _held: self.turn.lock() }
+    }
+
+    /// The script turn, waited for as long as `patient`, asked now and then, lets it.
+    #[must_use]
+    pub fn script_turn_while(&self, patient: &dyn Fn() -> bool) -> Option<ScriptTurn<'_>> {
+        loop {
+            match self.script_turn_within(ASKED) {
+                None if patient() => {}
+                turn => return turn,
+            }
+        }
     }
 
     /// The script turn, if it is free within `time`. The caller may hold slots, since it does not wait for ever.

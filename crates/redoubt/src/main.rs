@@ -6,8 +6,8 @@
 
 mod check;
 mod estimate;
-mod rdb;
 mod lock;
+mod rdb;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;

@@ -77,6 +77,8 @@ pub struct Options {
     pub nanos: fn() -> u64,
     /// Takes the lines of `redis.log`: the level from 0 to 3, and the text.
     pub log: fn(u8, &str),
+    /// Called once a script has run for longer than the server has patience.
+    pub busy: fn(),
 }
 
 /// Why a script gave no value.
@@ -139,6 +141,7 @@ impl Outcome {
 struct Watch {
     running: Arc<Running>,
     nanos: fn() -> u64,
+    busy: fn(),
     /// In nanoseconds; 0 is for ever.
     patience: Cell<u64>,
     /// The script has to end, and why.
@@ -219,6 +222,7 @@ impl Interpreter {
         let watch = Rc::new(Watch {
             running,
             nanos: options.nanos,
+            busy: options.busy,
             patience: Cell::new(0),
             stop: Cell::new(None),
             loading: Cell::new(false),
@@ -595,6 +599,7 @@ fn look(lua: &Lua, watch: &Rc<Watch>) -> mlua::Result<VmState> {
     }
     if patience > 0 && !running.is_busy() && is_over() {
         running.set_busy(watch.command.borrow().args().iter().map(<[u8]>::to_vec).collect());
+        (watch.busy)();
     }
     Ok(VmState::Continue)
 }

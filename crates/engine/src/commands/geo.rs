@@ -43,7 +43,7 @@ pub(super) const COMMANDS: &[Command] = &[
         "Returns or stores the places around one of them.",
     )
     .run(search::georadiusbymember),
-geo("georadiusbymember_ro", "3.2.10", -5, READ, READS, "Returns the places around one of them.")
+    geo("georadiusbymember_ro", "3.2.10", -5, READ, READS, "Returns the places around one of them.")
         .run(search::georadiusbymember_ro),
     geo("geosearch", "6.2.0", -7, READ, READS, "Returns the places within a circle, a box or a polygon.")
         .run(search::geosearch),

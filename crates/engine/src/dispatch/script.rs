@@ -94,11 +94,11 @@ impl Engine {
             return Err(CommandError::CrossSlot);
         }
         if roams {
-            let turn = self.keyspace.script_turn();
+            let turn = self.turn_of(context.session)?;
             slots.iter().for_each(|slot| context.slots.add(&turn, *slot));
             context.turn = Some(turn);
         } else {
-            context.slots = self.keyspace.lock_many(&slots);
+            context.slots = self.lock_these(context.session, &slots)?;
         }
         Ok(slots.first().copied())
     }

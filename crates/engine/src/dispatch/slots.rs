@@ -1,7 +1,7 @@
 //! The slots of a command: locked before it runs, and asked, under their locks, whether they are served here.
 
 use clock::Millis;
-use keyspace::{Crowding, Found, Key, LockedSlots};
+use keyspace::{Crowding, Found, Key, LockedSlots, ScriptTurn};
 use resp::Args;
 use slot_routing::{Access, Member, Ownership, Slot, Topology, Verdict, route};
 use smallvec::SmallVec;
@@ -80,7 +80,8 @@ impl Engine {
                 {
                     pipeline.ahead.clear();
                     pipeline.settle();
-                    if !pipeline.context.slots.wait_for(&self.keyspace, slot, &|| !self.is_busy()) {
+                    let patient = self.patience(pipeline.context.session);
+                    if !pipeline.context.slots.wait_for(&self.keyspace, slot, &patient) {
                         return Err(CommandError::Busy);
                     }
                 }
@@ -91,7 +92,7 @@ impl Engine {
                 pipeline.settle();
                 if self.topology.is_none() && entry.command.names_keys_later(request.args) {
                     pipeline.context.slots.release();
-                    pipeline.context.turn = Some(self.keyspace.script_turn());
+                    pipeline.context.turn = Some(self.turn_of(pipeline.context.session)?);
                 }
                 if matches!(entry.command.run, Run::Script(_)) {
                     self.lock_script(&mut pipeline.context, entry, request.args)?
@@ -141,10 +142,7 @@ impl Engine {
     ) -> Result<Option<Slot>, CommandError> {
         context.slots.release();
         if entry.command.reach == Reach::AllSlots {
-            if self.is_busy() {
-                return Err(CommandError::Busy);
-            }
-            context.slots = LockedSlots::all(&self.keyspace.script_turn());
+            context.slots = self.lock_all(context.session)?;
             return Ok(None);
         }
         if entry.command.keys.is_empty() && entry.command.reach != Reach::FirstArgument {
@@ -154,7 +152,7 @@ impl Engine {
         if self.topology.is_some() && slots.iter().any(|slot| *slot != slots[0]) {
             return Err(CommandError::CrossSlot);
         }
-        if !context.slots.lock_while(&self.keyspace, &slots, &|| !self.is_busy()) {
+        if !context.slots.lock_while(&self.keyspace, &slots, &self.patience(context.session)) {
             return Err(CommandError::Busy);
         }
         if context.keys.len() > 1 {
@@ -175,9 +173,33 @@ impl Engine {
         if keys.is_empty() { self.slots_of(entry, args) } else { keys.iter().map(Key::slot).collect() }
     }
 
-    /// Whether a script has the server busy: what it holds is not to be waited for.
-    fn is_busy(&self) -> bool {
-        self.settings.gate().contains(Gate::BUSY)
+    /// Whether to go on waiting for what others hold. What a busy script holds no client waits for; what a master did
+    /// must be done here, too.
+    fn patience(&self, session: &Session) -> impl Fn() -> bool {
+        let from_client = session.origin == Origin::Client;
+        move || !(from_client && self.settings.gate().contains(Gate::BUSY))
+    }
+
+    /// Locks these slots.
+    pub(super) fn lock_these(
+        &self,
+        session: &Session,
+        slots: &[Slot],
+    ) -> Result<LockedSlots<'_>, CommandError> {
+        let mut locked = LockedSlots::default();
+        let free = locked.lock_while(&self.keyspace, slots, &self.patience(session));
+        free.then_some(locked).ok_or(CommandError::Busy)
+    }
+
+    /// Takes the script turn.
+    pub(super) fn turn_of(&self, session: &Session) -> Result<ScriptTurn<'_>, CommandError> {
+        self.keyspace.script_turn_while(&self.patience(session)).ok_or(CommandError::Busy)
+    }
+
+    /// Locks every slot.
+    pub(super) fn lock_all(&self, session: &Session) -> Result<LockedSlots<'_>, CommandError> {
+        let turn = self.turn_of(session)?;
+        LockedSlots::all_while(&turn, &self.patience(session)).ok_or(CommandError::Busy)
     }
 
     pub(super) fn slots_of(&self, entry: &Registered, args: Args<'_>) -> Slots {

@@ -226,10 +226,10 @@ impl Engine {
         let routed = slots.first().copied();
         let goes_beyond = self.topology.is_none() && transaction.names_keys_later();
         let mut locked = if transaction.holds_all() || goes_beyond {
-            LockedSlots::all(&self.keyspace.script_turn())
+            self.lock_all(session)?
         } else {
             slots.extend(session.watching.keys.keys().map(|watched| Slot::of_key(&watched.key)));
-            self.keyspace.lock_many(&slots)
+            self.lock_these(session, &slots)?
         };
         let (Some(topology), Some(slot), Origin::Client) = (&self.topology, routed, session.origin) else {
             return Ok(locked);

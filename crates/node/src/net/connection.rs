@@ -8,12 +8,13 @@
 use std::future::poll_fn;
 use std::io;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
 use engine::{Client, ClientFlags, Flow, Mute, NodeCommand, Origin, Resumed, Session, Unblock};
+use parking_lot::Mutex;
 use resp::{Batch, Limits, Parser, ProtocolError, Request, Writer, encode_request};
 use slot_routing::ReplOffset;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -21,6 +22,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use crate::commands;
 use crate::net::door::OutputLimit;
 use crate::net::output::{Mark, Output};
+use crate::net::seat;
 use crate::net::transport::{Socket, Stream};
 use crate::net::worker::{Scratch, with_scratch};
 use crate::process::crash;
@@ -56,8 +58,9 @@ pub(crate) struct Connection {
     input: Vec<u8>,
     /// What was written and is not yet sent.
     pub(crate) output: Output,
-    /// Wakes this connection's task; set when it first runs.
-    waker: Arc<OnceLock<Waker>>,
+    /// Wakes this connection's task; set when that first runs.
+    waker: Arc<Mutex<Option<Waker>>>,
+    has_waker: bool,
     /// What it has said of itself by REPLCONF.
     pub(crate) profile: SessionProfile,
     /// `input` may hold whole requests: run them before reading on.
@@ -65,7 +68,7 @@ pub(crate) struct Connection {
 }
 
 /// Why the connection's poll ended.
-enum Event {
+pub(super) enum Event {
     Closed,
     Node(NodeCommand, Request),
     Paused,
@@ -85,10 +88,10 @@ impl Connection {
     pub(crate) fn new(server: Arc<Server>, stream: Stream) -> io::Result<Self> {
         let link = stream.link()?;
         let authenticated = server.engine.is_open();
-        let waker = Arc::new(OnceLock::<Waker>::new());
+        let waker = Arc::new(Mutex::<Option<Waker>>::default());
         let wake = waker.clone();
         let wake = move || {
-            if let Some(waker) = wake.get() {
+            if let Some(waker) = &*wake.lock() {
                 waker.wake_by_ref();
             }
         };
@@ -107,43 +110,58 @@ impl Connection {
             input: Vec::new(),
             output: Output::default(),
             waker,
+            has_waker: false,
             profile: None,
             unrun: false,
         })
     }
 
-    /// Serves the client until it leaves. When the server stops, its threads' event loops end and their
-    /// connections with them.
-    pub(crate) async fn run(mut self) {
-        self.serve().await;
+    /// Serves the client until it leaves.
+    pub(crate) async fn run(self) {
+        seat::serve(Box::new(self)).await;
+    }
+
+    /// Does what the connection's poll ended for; says whether the client is still to be served.
+    pub(super) async fn attend(&mut self, event: Event) -> bool {
+        let client = self.session.client.clone();
+        match event {
+            Event::Closed => return false,
+            Event::Node(command, request) => tokio::select! {
+                biased;
+                // Boxed: what such a command keeps while it waits is not to be every idle connection's size.
+                () = Box::pin(self.run_in_shell(command, &request)) => {}
+                () = killed(&client) => return false,
+            },
+            Event::Paused => {
+                self.wait_for_unpause().await;
+            }
+            Event::Blocked => Box::pin(self.wait_for_keys()).await,
+        }
+        self.unrun = true;
+        !client.is_killed()
+    }
+
+    /// The client is served no more.
+    pub(super) fn end(&self) {
         if self.session.client.is_overflown() {
             self.server.door.network.output_limit_disconnections.fetch_add(1, Ordering::Relaxed);
             tracing::warn!("Client id={} closed for overcoming of output buffer limits.", self.session.id);
         }
     }
 
-    async fn serve(&mut self) {
-        let client = self.session.client.clone();
-        loop {
-            match poll_fn(|context| self.poll(context)).await {
-                Event::Closed => return,
-                Event::Node(command, request) => tokio::select! {
-                    biased;
-                    // Boxed: what such a command keeps while it waits is not to be every idle
-                    // connection's size.
-                    () = Box::pin(self.run_in_shell(command, &request)) => {}
-                    () = killed(&client) => return,
-                },
-                Event::Paused => {
-                    self.wait_for_unpause().await;
-                }
-                Event::Blocked => Box::pin(self.wait_for_keys()).await,
-            }
-            if client.is_killed() {
-                return;
-            }
-            self.unrun = true;
+    /// Leaves this thread's event loop; the task that served it so far is woken to find that.
+    pub(super) fn leave_event_loop(&mut self) -> io::Result<Socket> {
+        self.has_waker = false;
+        if let Some(waker) = self.waker.lock().take() {
+            waker.wake();
         }
+        self.stream.detach()
+    }
+
+    /// Comes to the calling thread's event loop.
+    pub(super) fn enter_event_loop(&mut self, socket: Socket) -> io::Result<()> {
+        self.stream = Stream::open(socket)?;
+        Ok(())
     }
 
     /// Carries out a command of the shell, when what was answered before is on its way: it may wait for long.
@@ -280,9 +298,12 @@ impl Connection {
     }
 
     /// Serves until nothing more can be read or the shell is needed.
-    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Event> {
+    pub(super) fn poll(&mut self, context: &mut Context<'_>) -> Poll<Event> {
         // A task's waker stays the same; others wake it to tell that they killed it.
-        self.waker.get_or_init(|| context.waker().clone());
+        if !self.has_waker {
+            *self.waker.lock() = Some(context.waker().clone());
+            self.has_waker = true;
+        }
         // Before anything is read: who was told that this client is gone is not to see another of its writes.
         if self.session.client.is_killed() {
             return Poll::Ready(Event::Closed);

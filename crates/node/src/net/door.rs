@@ -1,7 +1,7 @@
 //! Where clients come in: how many there are, how much each may make the server keep, and what they moved.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use clock::Millis;
 use config::Config;
@@ -24,8 +24,6 @@ pub(crate) struct Door {
     /// How many clients are connected.
     pub(crate) connected: AtomicUsize,
     pub(crate) listeners: Listeners,
-    /// A script keeps a worker busy: who comes now is served by the control thread.
-    pub(crate) busy: AtomicBool,
     /// Every thread's counters.
     pub(crate) traffic: Mutex<Vec<Arc<Traffic>>>,
 }
@@ -40,7 +38,6 @@ impl Door {
             network: NetworkStats::default(),
             connected: AtomicUsize::new(0),
             listeners: Listeners::default(),
-            busy: AtomicBool::new(false),
             traffic: Mutex::default(),
         }
     }

@@ -7,6 +7,7 @@ use std::sync::{Arc, OnceLock};
 
 use anyhow::{Context as _, Result, anyhow, bail};
 use config::Config;
+use engine::Engine;
 use parking_lot::Mutex;
 use socket2::{Domain, Protocol, Type};
 use tokio::net::{TcpListener, UnixListener};
@@ -17,6 +18,7 @@ use tokio::task::JoinHandle;
 use crate::net::door::Door;
 use crate::net::tls::Side;
 use crate::net::transport::{Listener, Options, Socket, Stream};
+use crate::net::worker::Arrival;
 
 pub(crate) const PROTECTED: &str = "-DENIED Redis is running in protected mode because protected mode is enabled and no \
 password is set for the default user. In this mode connections are only accepted from the loopback \
@@ -96,19 +98,72 @@ pub(crate) struct Listeners {
     tcp: Mutex<Vec<(SocketAddr, JoinHandle<()>)>>,
 }
 
-/// The control thread's event loop, which accepts, and the workers that connections go to; the last is the control
-/// thread itself, which takes them only while a script keeps a worker busy.
+/// The control thread's event loop, which accepts, and the workers that connections go to. The last of them stands by: it
+/// has connections only while a script keeps another busy.
 #[derive(Debug)]
 struct Home {
     runtime: Handle,
-    workers: Vec<UnboundedSender<Socket>>,
+    workers: Vec<UnboundedSender<Arrival>>,
+    /// Which of them serve nobody just now. Locked while something is sent to them, so that nothing comes to one that has
+    /// seen to its mail for the last time.
+    stuck: Mutex<Vec<bool>>,
+}
+
+impl Home {
+    /// A worker that is not stuck, the one that stands by before others.
+    fn free(&self, stuck: &[bool]) -> Option<&UnboundedSender<Arrival>> {
+        let free = stuck.iter().rposition(|stuck| !stuck)?;
+        self.workers.get(free)
+    }
 }
 
 impl Listeners {
     /// Says where accepting happens: on the calling event loop. Once.
-    pub(crate) fn settle(&self, workers: Vec<UnboundedSender<Socket>>) {
-        let settled = self.home.set(Home { runtime: Handle::current(), workers });
+    pub(crate) fn settle(&self, workers: Vec<UnboundedSender<Arrival>>) {
+        let stuck = Mutex::new(vec![false; workers.len()]);
+        let settled = self.home.set(Home { runtime: Handle::current(), workers, stuck });
         assert!(settled.is_ok(), "a server has one control thread");
+    }
+
+    /// Hands a connection to the worker whose turn it is; says whether it took it.
+    pub(crate) fn hand_over(&self, turn: usize, arrival: Arrival) -> bool {
+        let home = self.home();
+        let stuck = home.stuck.lock();
+        let to = match stuck.contains(&true) {
+            true => home.free(&stuck),
+            false => home.workers.get(turn % (home.workers.len() - 1)),
+        };
+        to.is_some_and(|to| to.send(arrival).is_ok())
+    }
+
+    /// Worker number `number` serves nobody from now on, as a script keeps it: where its connections can go, if anywhere.
+    pub(crate) fn leave(&self, number: usize, engine: &Engine) -> Option<&UnboundedSender<Arrival>> {
+        let home = self.home.get()?;
+        let mut stuck = home.stuck.lock();
+        // Before those who go elsewhere ask there for what the script holds.
+        engine.watch_scripts();
+        *stuck.get_mut(number)? = true;
+        home.free(&stuck)
+    }
+
+    /// Says of all commands whether a script is busy, and if none is, that no worker is kept.
+    pub(crate) fn watch_scripts(&self, engine: &Engine) {
+        let mut stuck = self.home.get().map(|home| home.stuck.lock());
+        if !engine.watch_scripts()
+            && let Some(stuck) = &mut stuck
+        {
+            stuck.fill(false);
+        }
+    }
+
+    /// Whether a worker is kept busy.
+    pub(crate) fn any_stuck(&self) -> bool {
+        self.home.get().is_some_and(|home| home.stuck.lock().contains(&true))
+    }
+
+    /// Whether this is the number of the worker that stands by.
+    pub(crate) fn is_standby(&self, number: usize) -> bool {
+        self.home.get().is_some_and(|home| number + 1 == home.workers.len())
     }
 
     /// Whether a link from `local` to `peer` leads back here.
@@ -159,7 +214,7 @@ impl Door {
         let tls = open(ports.tls)?.into_iter().map(with_tls);
         for listener in open(ports.plain)?.into_iter().chain(tls) {
             let address = listener.address()?;
-            let accepting = accept(self.clone(), listener, home.workers.clone());
+            let accepting = accept(self.clone(), listener);
             self.listeners.tcp.lock().push((address, home.runtime.spawn(accepting)));
         }
         Ok(())
@@ -167,7 +222,7 @@ impl Door {
 
     /// Listens on the unix socket at `path`.
     pub(crate) fn listen_unix(self: &Arc<Self>, path: &str, mode: Option<u32>) -> Result<()> {
-        tokio::spawn(accept(self.clone(), bind_unix(path, mode)?, self.listeners.home().workers.clone()));
+        tokio::spawn(accept(self.clone(), bind_unix(path, mode)?));
         Ok(())
     }
 
@@ -189,14 +244,14 @@ impl Door {
 }
 
 /// Accepts clients for ever and hands them to the workers in turn.
-async fn accept(door: Arc<Door>, listener: Listener, workers: Vec<UnboundedSender<Socket>>) {
+async fn accept(door: Arc<Door>, listener: Listener) {
     loop {
         let (stream, peer) = listener.accept("client connection").await;
-        admit(&door, stream, peer, &workers);
+        admit(&door, stream, peer);
     }
 }
 
-fn admit(door: &Door, mut stream: Stream, peer: Option<IpAddr>, workers: &[UnboundedSender<Socket>]) {
+fn admit(door: &Door, mut stream: Stream, peer: Option<IpAddr>) {
     door.network.connections_received.fetch_add(1, Ordering::Relaxed);
     let connected = door.connected.fetch_add(1, Ordering::Relaxed);
     let limit = door.limits.clients.load(Ordering::Relaxed);
@@ -218,10 +273,8 @@ fn admit(door: &Door, mut stream: Stream, peer: Option<IpAddr>, workers: &[Unbou
             stream.write_now(text.as_bytes());
         }
     } else if let Ok(socket) = prepare(door, stream) {
-        let (last, busy) = (workers.len() - 1, door.busy.load(Ordering::Relaxed));
-        let received = door.network.connections_received.load(Ordering::Relaxed) as usize;
-        let turn = if busy { last } else { received % last };
-        if workers[turn].send(socket).is_ok() {
+        let turn = door.network.connections_received.load(Ordering::Relaxed) as usize;
+        if door.listeners.hand_over(turn, Arrival::New(socket)) {
             return;
         }
     }

@@ -7,6 +7,7 @@ pub(crate) mod door;
 pub(crate) mod listener;
 pub(crate) mod output;
 pub(crate) mod pauses;
+pub(crate) mod seat;
 pub(crate) mod tls;
 pub(crate) mod transport;
 pub(crate) mod worker;

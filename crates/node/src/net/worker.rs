@@ -1,10 +1,16 @@
 //! Worker threads: each runs a tokio current-thread runtime with its own connections. A command runs to
 //! its end on the thread that read it.
+//!
+//! One more such thread stands by. While a script keeps a worker busy, the worker's other connections, and who connects
+//! meanwhile, are served there ([`make_way`]); afterwards they go back.
 
 use std::cell::RefCell;
+use std::future::poll_fn;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::task::Poll;
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use engine::{Engine, Worker};
 use resp::Batch;
@@ -12,6 +18,7 @@ use tokio::sync::mpsc;
 
 use crate::net::connection::Connection;
 use crate::net::door::Door;
+use crate::net::seat;
 use crate::net::tls::HANDSHAKE_TIMEOUT;
 use crate::net::transport::{Socket, Stream};
 use crate::process::totals::Traffic;
@@ -19,6 +26,9 @@ use crate::server::Server;
 
 /// Bytes read at once; also what one idle connection does not cost, since threads share it.
 const READ_SIZE: usize = 64 * 1024;
+
+/// How often the thread that stands by looks whether its guests can go back.
+const GUESTS_STAY: Duration = Duration::from_millis(100);
 
 /// What the connections of one thread take turns in using.
 pub(crate) struct Scratch {
@@ -38,26 +48,65 @@ pub(crate) fn with_scratch<R>(f: impl FnOnce(&mut Scratch) -> R) -> R {
     SCRATCH.with_borrow_mut(|scratch| f(scratch.as_mut().expect("connections run on worker threads only")))
 }
 
+/// What comes to a thread.
+pub(crate) enum Arrival {
+    /// A client that has just connected.
+    New(Socket),
+    /// One that another thread has served so far.
+    Moved(Box<Connection>, Socket),
+}
+
+/// What a thread that serves connections knows of itself.
+struct Place {
+    server: Arc<Server>,
+    number: usize,
+    arrivals: mpsc::UnboundedReceiver<Arrival>,
+}
+
+thread_local! {
+    static PLACE: RefCell<Option<Place>> = const { RefCell::new(None) };
+}
+
 /// A worker thread and the way to hand it connections.
 #[derive(Debug)]
 pub(crate) struct Handle {
-    pub(crate) connections: mpsc::UnboundedSender<Socket>,
+    pub(crate) connections: mpsc::UnboundedSender<Arrival>,
     pub(crate) thread: JoinHandle<()>,
 }
 
-/// Starts worker number `index`.
-pub(crate) fn spawn(server: &Arc<Server>, index: usize) -> std::io::Result<Handle> {
-    let (connections, accepted) = mpsc::unbounded_channel();
+/// Starts worker number `number`.
+pub(crate) fn spawn(server: &Arc<Server>, number: usize) -> std::io::Result<Handle> {
+    let (connections, arrivals) = mpsc::unbounded_channel();
     let server = server.clone();
-    let thread = std::thread::Builder::new().name(format!("worker-{index}")).spawn(move || {
+    let thread = std::thread::Builder::new().name(format!("worker-{number}")).spawn(move || {
         install_scratch(&server.engine, &server.door);
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
             .expect("a thread that cannot get its event loop cannot serve anybody");
-        runtime.block_on(accept(server, accepted));
+        PLACE.set(Some(Place { server: server.clone(), number, arrivals }));
+        runtime.block_on(accept(server, number));
+        // Not at the thread's very end, when little of it is left.
+        drop(runtime);
+        PLACE.set(None);
     })?;
     Ok(Handle { connections, thread })
+}
+
+/// The calling thread is about to do one thing for long: whoever else it serves goes on elsewhere.
+pub(crate) fn make_way() {
+    PLACE.with_borrow_mut(|place| {
+        let Some(place) = place else { return };
+        let server = &place.server;
+        let Some(elsewhere) = server.door.listeners.leave(place.number, &server.engine) else { return };
+        while let Ok(arrival) = place.arrivals.try_recv() {
+            // An end that is gone belongs to a server that stops.
+            let _ = elsewhere.send(arrival);
+        }
+        for (connection, socket) in seat::vacate() {
+            let _ = elsewhere.send(Arrival::Moved(connection, socket));
+        }
+    });
 }
 
 /// Gives the calling thread what it needs to run commands.
@@ -99,17 +148,48 @@ async fn receive(server: Arc<Server>, mut stream: Stream) {
     }
 }
 
+/// Goes on with a client that another thread has served.
+fn go_on(mut connection: Box<Connection>, socket: Socket) {
+    match connection.enter_event_loop(socket) {
+        Ok(()) => drop(tokio::spawn(seat::serve(connection))),
+        Err(error) => tracing::debug!("a connection was lost on its way: {error}"),
+    }
+}
+
+fn welcome(server: &Arc<Server>, arrival: Arrival) {
+    match arrival {
+        Arrival::Moved(connection, socket) => go_on(connection, socket),
+        Arrival::New(socket) => match Stream::open(socket) {
+            // Boxed, and only here: what agreeing takes is not to be every connection's size.
+            Ok(stream @ Stream::Tls(_)) => drop(tokio::spawn(Box::pin(receive(server.clone(), stream)))),
+            Ok(stream) => serve(server, stream),
+            Err(error) => lose(server, &error),
+        },
+    }
+}
+
 /// Serves connections on the calling event loop.
-pub(crate) async fn accept(server: Arc<Server>, mut accepted: mpsc::UnboundedReceiver<Socket>) {
+async fn accept(server: Arc<Server>, number: usize) {
+    let next = || {
+        poll_fn(|context| {
+            PLACE.with_borrow_mut(|place| match place {
+                Some(place) => place.arrivals.poll_recv(context),
+                None => Poll::Ready(None),
+            })
+        })
+    };
+    let listeners = &server.door.listeners;
     loop {
         tokio::select! {
-            socket = accepted.recv() => {
-                let Some(socket) = socket else { return };
-                match Stream::open(socket) {
-                    // Boxed, and only here: what agreeing takes is not to be every connection's size.
-                    Ok(stream @ Stream::Tls(_)) => drop(tokio::spawn(Box::pin(receive(server.clone(), stream)))),
-                    Ok(stream) => serve(&server, stream),
-                    Err(error) => lose(&server, &error),
+            arrival = next() => match arrival {
+                Some(arrival) => welcome(&server, arrival),
+                None => return,
+            },
+            () = tokio::time::sleep(GUESTS_STAY), if listeners.is_standby(number) => {
+                if !listeners.any_stuck() {
+                    for (turn, (connection, socket)) in seat::vacate().into_iter().enumerate() {
+                        listeners.hand_over(turn, Arrival::Moved(connection, socket));
+                    }
                 }
             }
             () = server.stopping.stopped() => return,

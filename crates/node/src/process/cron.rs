@@ -47,7 +47,7 @@ pub(crate) async fn run(house: Arc<Housekeeping>, targets: Arc<LinkPool>) {
         turn += 1;
         house.engine.set_wall_clock(crate::process::time::nanos(), crate::process::time::unix_micros());
         tell_new_keys(&house.engine);
-        house.door.busy.store(house.engine.watch_scripts(), Ordering::Relaxed);
+        house.door.listeners.watch_scripts(&house.engine);
         if turn % AGE_TURNS == 0 {
             age(&house.engine, turn / AGE_TURNS);
         }

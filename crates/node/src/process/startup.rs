@@ -155,7 +155,7 @@ fn start(configured: Configured) -> Result<()> {
     let topology = cluster.as_ref().map(|(_, prepared)| prepared.topology());
     let shared_log = SharedLog::new(config.integer("repl-backlog-size") as u64);
     let engine = Engine::new(keyspace, topology, Box::new(LogHandle(shared_log.clone())));
-    let engine = engine.with_script_hooks(ScriptHooks { log: log_script });
+    let engine = engine.with_script_hooks(ScriptHooks { log: log_script, busy: worker::make_way });
     let engine = match commands {
         Some(commands) => engine.with_commands(commands),
         None => engine,
@@ -183,7 +183,8 @@ fn start(configured: Configured) -> Result<()> {
     })?;
     tracing::info!("Server initialized");
     let count = usize::try_from(server.config.integer("io-threads")).unwrap_or(1);
-    let workers: Vec<_> = (0..count).map(|index| worker::spawn(&server, index)).collect::<Result<_, _>>()?;
+    // One more stands by.
+    let workers: Vec<_> = (0..=count).map(|index| worker::spawn(&server, index)).collect::<Result<_, _>>()?;
     let replicating = replication::spawn(&server)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     worker::install_scratch(&server.engine, &server.door);
@@ -222,10 +223,8 @@ async fn control(
     cluster: Option<cluster::Prepared>,
 ) -> Result<()> {
     ignore_hangups()?;
-    let (own, accepted) = tokio::sync::mpsc::unbounded_channel();
-    tokio::spawn(worker::accept(server.clone(), accepted));
     let workers = workers.iter().map(|worker| worker.connections.clone());
-    server.door.listeners.settle(workers.chain([own]).collect());
+    server.door.listeners.settle(workers.collect());
     tokio::spawn(cron::run(server.housekeeping.clone(), server.migration_targets.clone()));
     tokio::spawn(cron::watch_memory(server.housekeeping.clone()));
     tokio::spawn(cron::purge(server.engine.clone()));

@@ -37,7 +37,7 @@ const DEBUG: &[Command] = &[
     tool("error", 3, "Replies with an error.").run(error),
     tool("help", 2, "Lists the subcommands.").run(help),
     tool("listpack", 3, "Tells how many elements a listpack has, and how many bytes.")
-        .keys(&[KeySpec::one(2, KeyFlags::RO)])
+        .keys(LOOKS_SECOND)
         .run(listpack),
     tool("log", 3, "Writes a line into the log.").node(NodeCommand::DebugLog),
     tool("panic", 2, "Ends the server as a bug in it would.").run(panic),
@@ -45,7 +45,7 @@ const DEBUG: &[Command] = &[
     tool("object", 3, "Returns facts about a key's value.").keys(LOOKS_SECOND).run(object),
     tool("populate", -3, "Makes many keys.").run(populate).each_slot(),
     tool("quicklist", -3, "Tells how many elements and bytes each node of a list has.")
-        .keys(&[KeySpec::one(2, KeyFlags::RO)])
+        .keys(LOOKS_SECOND)
         .run(quicklist),
     tool("quicklist-packed-threshold", 3, "Refuses a size of list nodes that could not be.")
         .run(quicklist_packed_threshold),

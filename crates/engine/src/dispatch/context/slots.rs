@@ -1,13 +1,14 @@
 //! What commands without keys do to slots: visit them one by one, flush and exchange databases.
 
 use clock::Millis;
-use keyspace::{Found, SlotData, Table};
+use keyspace::{Found, SlotData, SlotGuard, Table};
 use slot_routing::Slot;
 
 use super::Context;
 use crate::error::CommandError;
+use crate::settings::Gate;
 
-impl Context<'_> {
+impl<'a> Context<'a> {
     /// Visits every slot in rising order, each locked only while it is visited unless the command holds
     /// them all. Only for commands without keys.
     pub fn each_slot(&mut self, mut visit: impl FnMut(Slot, &mut SlotData)) {
@@ -18,11 +19,19 @@ impl Context<'_> {
 
     /// Visits one slot as [`Context::each_slot`] does.
     pub fn with_slot<R>(&mut self, slot: Slot, visit: impl FnOnce(&mut SlotData) -> R) -> R {
-        if self.holds_all {
-            visit(self.slots.slot_mut(slot))
-        } else {
-            visit(&mut self.engine.keyspace.lock(slot))
-        }
+        if self.holds_all { visit(self.slots.slot_mut(slot)) } else { visit(&mut self.wait_for(slot)) }
+    }
+
+    /// Waits for one slot. Half of what such a command says is of no use, so it also waits for what a busy script holds;
+    /// the thread's other clients do not.
+    fn wait_for(&self, slot: Slot) -> SlotGuard<'a> {
+        let engine = self.engine;
+        engine.keyspace.lock_while(slot, &|| !engine.settings.gate().contains(Gate::BUSY)).unwrap_or_else(
+            || {
+                (engine.script_hooks.busy)();
+                engine.keyspace.lock(slot)
+            },
+        )
     }
 
     /// Locks a slot of a key that the command did not name beforehand ([`crate::command::Reach::Patterns`]).

@@ -1,0 +1,70 @@
+//! Where connections lie between their requests, so that they can go on elsewhere.
+//!
+//! A script that runs for long keeps its worker, and with it the tasks of all the worker's connections. So a connection
+//! is not its task's own: it lies in a seat, which its thread knows too. Once the script is busy, its thread sends the
+//! connections that are at rest away ([`vacate`]): each leaves this event loop and is opened in another thread's. Its task
+//! finds the seat empty and ends. Who waits for a key or is within a command of the shell stays.
+//!
+//! All of that happens on the connection's thread, so nobody ever waits for a seat.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::future::poll_fn;
+use std::sync::{Arc, Weak};
+use std::task::{Context, Poll, ready};
+
+use parking_lot::Mutex;
+
+use crate::net::connection::{Connection, Event};
+use crate::net::transport::Socket;
+
+/// Where a connection lies while it is at rest.
+struct Seat(Mutex<Option<Box<Connection>>>);
+
+thread_local! {
+    /// The seats of this thread, by their clients' numbers.
+    static SEATS: RefCell<HashMap<u64, Weak<Seat>>> = RefCell::default();
+}
+
+impl Seat {
+    /// Serves until the connection needs more than that, and has risen; `None` once it is served elsewhere.
+    fn poll(&self, context: &mut Context<'_>) -> Poll<Option<(Box<Connection>, Event)>> {
+        let mut seat = self.0.lock();
+        let Some(connection) = seat.as_mut() else { return Poll::Ready(None) };
+        let event = ready!(connection.poll(context));
+        Poll::Ready(seat.take().map(|connection| (connection, event)))
+    }
+}
+
+/// Serves a client until it leaves, or is served elsewhere. When the server stops, its threads' event loops end and
+/// their connections with them.
+pub(crate) async fn serve(connection: Box<Connection>) {
+    let id = connection.session.id;
+    let seat = Arc::new(Seat(Mutex::new(Some(connection))));
+    SEATS.with_borrow_mut(|seats| seats.insert(id, Arc::downgrade(&seat)));
+    while let Some((mut connection, event)) = poll_fn(|context| seat.poll(context)).await {
+        if !connection.attend(event).await {
+            connection.end();
+            break;
+        }
+        *seat.0.lock() = Some(connection);
+    }
+    SEATS.with_borrow_mut(|seats| {
+        // It may have come back meanwhile.
+        if seats.get(&id).is_some_and(|other| std::ptr::eq(other.as_ptr(), Arc::as_ptr(&seat))) {
+            seats.remove(&id);
+        }
+    });
+}
+
+/// Takes the calling thread's connections that are at rest out of its event loop.
+pub(crate) fn vacate() -> Vec<(Box<Connection>, Socket)> {
+    let seats: Vec<_> = SEATS.with_borrow(|seats| seats.values().filter_map(Weak::upgrade).collect());
+    let leave = |seat: Arc<Seat>| {
+        // The one that runs the script is not free.
+        let mut connection = seat.0.try_lock()?.take()?;
+        let socket = connection.leave_event_loop().ok()?;
+        Some((connection, socket))
+    };
+    seats.into_iter().filter_map(leave).collect()
+}
