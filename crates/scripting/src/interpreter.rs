@@ -17,6 +17,7 @@ use resp::{Args, Protocol, Request, Writer};
 
 use crate::cache::Scripts;
 use crate::functions::{Compiled, Library};
+use crate::libraries::server::question;
 use crate::libraries::{JsonSettings, Raised, number_of};
 use crate::number::format_g;
 use crate::random::Random;
@@ -29,8 +30,8 @@ use crate::{answer, libraries};
 const MAX_MEMORY: usize = 1 << 30;
 /// With more than that at the end of a script, all that is no longer used is freed at once.
 const MUCH_MEMORY: usize = 64 << 20;
-/// Instructions between two looks at the clock: some hundred microseconds.
-const STEPS: u32 = 100_000;
+/// Instructions between two looks at the clock: some ten microseconds, or more if each copies a long string.
+const STEPS: u32 = 10_000;
 /// Milliseconds that the text of a library may take to register its functions, as in Redis.
 const LOADING_PATIENCE: u64 = 500;
 /// So many compiled scripts are kept beyond those that are in the cache.
@@ -167,7 +168,6 @@ pub struct Interpreter {
     load_library: Function,
     compiled: HashMap<[u8; 40], (Arc<Script>, Function)>,
     pub(crate) libraries: HashMap<u64, Compiled>,
-    random: Rc<Random>,
     json: JsonSettings,
     /// The version that the script speaks with the server.
     spoken: Cell<Protocol>,
@@ -199,26 +199,6 @@ impl Interpreter {
 
     fn build(running: Arc<Running>, options: &Options) -> mlua::Result<Self> {
         let lua = Lua::new_with(StdLib::ALL_SAFE, LuaOptions::default())?;
-        let (random, json) = (Rc::new(Random::new()), JsonSettings::default());
-        let native = libraries::natives(&lua, &random, &json)?;
-        native.set("version", options.version)?;
-        native.set("version_number", options.version_number)?;
-        native.set("server_name", options.server_name)?;
-        let mark = lua.create_table()?;
-        native.set("mark", &mark)?;
-        let log = options.log;
-        native.set(
-            "log",
-            lua.create_function(move |_, (level, text): (u8, mlua::LuaString)| {
-                log(level, &String::from_utf8_lossy(&text.as_bytes()));
-                Ok(())
-            })?,
-        )?;
-        let getinfo = lua.create_function(level_info)?;
-        let prelude = lua.load(PRELUDE).set_name("=prelude").into_function()?;
-        let parts: Table = prelude.call((native, getinfo, options.deprecated_api))?;
-        let environment: Table = parts.raw_get("env")?;
-        lua.set_globals(environment.clone())?;
         let watch = Rc::new(Watch {
             running,
             nanos: options.nanos,
@@ -228,6 +208,21 @@ impl Interpreter {
             loading: Cell::new(false),
             command: RefCell::default(),
         });
+        let (watched, json) = (watch.clone(), JsonSettings::default());
+        let look = lua.create_function(move |lua, ()| look(lua, &watched).map(drop))?;
+        let random = Rc::new(Random::new((options.nanos)()));
+        let native = libraries::natives(&lua, &random, &json, &look, options.log)?;
+        native.set("version", options.version)?;
+        native.set("version_number", options.version_number)?;
+        native.set("server_name", options.server_name)?;
+        let mark = lua.create_table()?;
+        native.set("mark", &mark)?;
+        let getinfo = lua.create_function(level_info)?;
+        let prelude = lua.load(PRELUDE).set_name("=prelude").into_function()?;
+        let parts: Table = prelude.call((native, getinfo, options.deprecated_api))?;
+        let environment: Table = parts.raw_get("env")?;
+        lua.set_globals(environment.clone())?;
+        lua.set_named_registry_value("names", parts.raw_get::<Table>("names")?)?;
         install_hook(&lua, &watch)?;
         Ok(Self {
             run: parts.raw_get("run")?,
@@ -240,7 +235,6 @@ impl Interpreter {
             lua,
             compiled: HashMap::new(),
             libraries: HashMap::new(),
-            random,
             json,
             spoken: Cell::new(Protocol::Resp2),
             watch,
@@ -356,7 +350,6 @@ impl Interpreter {
     }
 
     fn begin(&self, patience: u64, is_function: bool, command: Args<'_>) {
-        self.random.seed(0);
         self.spoken.set(Protocol::Resp2);
         self.watch.patience.set(patience.saturating_mul(1_000_000));
         self.watch.running.begin((self.watch.nanos)(), is_function);
@@ -422,9 +415,9 @@ impl Interpreter {
         if marked {
             args.pop_front();
             let operation = args.pop_front();
-            match operation.as_ref().and_then(number_of) {
-                Some(0.0) => raises = false,
-                operation => return self.serve_other(lua, operation.unwrap_or(0.0) as i64, &args, host),
+            match operation.as_ref().and_then(number_of).unwrap_or(0.0) as i64 {
+                question::PROTECTED_CALL => raises = false,
+                operation => return self.serve_other(lua, operation, &args, host),
             }
         }
         let raise =
@@ -460,9 +453,11 @@ impl Interpreter {
         let argument = args.front().and_then(number_of).unwrap_or(0.0) as i64;
         let done = Ok((Value::Nil, Value::Nil));
         match operation {
-            1 => self.spoken.set(if argument == 3 { Protocol::Resp3 } else { Protocol::Resp2 }),
-            2 => host.set_replicated(argument != 0),
-            3 => {
+            question::SET_PROTOCOL => {
+                self.spoken.set(if argument == 3 { Protocol::Resp3 } else { Protocol::Resp2 })
+            }
+            question::SET_REPLICATION => host.set_replicated(argument != 0),
+            question::MAY_RUN => {
                 let mut request = Request::new();
                 if let Err(complaint) = words(args, &mut request) {
                     return complain(lua, complaint);
@@ -472,7 +467,7 @@ impl Interpreter {
                     None => complain(lua, "Invalid command passed to redis.acl_check_cmd()"),
                 };
             }
-            4 => return Ok((Value::Boolean(false), Value::Nil)),
+            question::BREAKPOINT => return Ok((Value::Boolean(false), Value::Nil)),
             _ => {}
         }
         done

@@ -21,3 +21,6 @@ pub use functions::{Function, FunctionError, Functions, Library, Restore};
 pub use interpreter::{Call, Failure, Host, Interpreter, Options, Outcome, Stop};
 pub use running::{Running, Verdict};
 pub use script::{Script, ScriptFlags, Shebang, ShebangError, sha1_hex};
+
+#[cfg(test)]
+mod tests;

@@ -6,6 +6,8 @@ mod bit;
 mod cjson;
 mod cmsgpack;
 mod math;
+mod patterns;
+pub(crate) mod server;
 mod structs;
 
 use std::rc::Rc;
@@ -65,11 +67,19 @@ impl std::error::Error for Raised {}
 
 /// Where the function was called that runs, as Lua's own errors begin.
 fn called_at(lua: &Lua) -> String {
-    let place = lua.inspect_stack(1, |debug| {
-        let source = debug.source().short_src.map(|source| source.into_owned());
-        source.zip(debug.current_line())
-    });
-    place.flatten().map_or_else(String::new, |(source, line)| format!("{source}:{line}: "))
+    for level in 1.. {
+        let place = lua.inspect_stack(level, |debug| {
+            let source = debug.source().short_src.map(|source| source.into_owned());
+            source.zip(debug.current_line())
+        });
+        match place {
+            // The prelude calls on a script's behalf.
+            Some(Some((source, _))) if source == "prelude" => {}
+            Some(Some((source, line))) => return format!("{source}:{line}: "),
+            Some(None) | None => break,
+        }
+    }
+    String::new()
 }
 
 /// What a script sees of an error that comes from Rust.
@@ -173,7 +183,13 @@ pub(crate) fn bad(index: usize, function: &str, what: &str) -> Complaint {
 }
 
 /// What the prelude takes.
-pub(crate) fn natives(lua: &Lua, random: &Rc<Random>, json: &JsonSettings) -> mlua::Result<Table> {
+pub(crate) fn natives(
+    lua: &Lua,
+    random: &Rc<Random>,
+    json: &JsonSettings,
+    look: &Function,
+    log: fn(u8, &str),
+) -> mlua::Result<Table> {
     let native = lua.create_table()?;
     native.set("bit", bit::library(lua)?)?;
     native.set("struct", structs::library(lua)?)?;
@@ -185,7 +201,10 @@ pub(crate) fn natives(lua: &Lua, random: &Rc<Random>, json: &JsonSettings) -> ml
     };
     native.set("new_json", lua.create_function(new_json)?)?;
     native.set("math", math::library(lua, random)?)?;
-    native.set("string", lua.create_table()?)?;
+    let string = lua.create_table()?;
+    patterns::add_to(&string, lua, look)?;
+    native.set("string", string)?;
+    native.set("look", look)?;
     native.set("max_string", MAX_STRING)?;
     let is_flag = |_: &Lua, name: Value| {
         let mut flags = crate::script::ScriptFlags::default();
@@ -193,8 +212,7 @@ pub(crate) fn natives(lua: &Lua, random: &Rc<Random>, json: &JsonSettings) -> ml
     };
     native.set("unwrap", lua.create_function(unwrap)?)?;
     native.set("is_flag", lua.create_function(is_flag)?)?;
-    let sha1hex =
-        |lua: &Lua, text: mlua::LuaString| lua.create_string(crate::script::sha1_hex(&text.as_bytes()));
-    native.set("sha1hex", lua.create_function(sha1hex)?)?;
+    let api = move |lua: &Lua, current: Function| server::library(lua, &current, log);
+    native.set("api", lua.create_function(api)?)?;
     Ok(native)
 }

@@ -10,6 +10,8 @@ local insert, remove, sort, concat = table.insert, table.remove, table.sort, tab
 local coroutine_resume = coroutine.resume
 local find, sub, gsub, rep, byte = string.find, string.sub, string.gsub, string.rep, string.byte
 local PRELUDE, READONLY = "=prelude", "Attempt to modify a readonly table"
+-- The names of what Rust has compiled stay known, since Lua's compiler may free the name of what it compiles.
+local NAMES = { "@user_script", "@user_function" }
 
 -- Frozen tables: what stands for them, and what they are.
 local frozen = setmetatable({}, { __mode = "k" })
@@ -57,16 +59,9 @@ local function complain(text)
   error({ err = "ERR " .. text })
 end
 
-local function ask(operation, ...)
-  if not current then
-    complain("This function can only be called from a script")
-  end
-  local value, failure = current(mark, operation, ...)
-  if failure then
-    complain(failure)
-  end
-  return value
-end
+local api = native.api(function()
+  return current, mark
+end)
 
 local function error_reply(...)
   local text = ...
@@ -114,44 +109,8 @@ local redis = {
   status_reply = status_reply,
 }
 
-function redis.sha1hex(...)
-  if select("#", ...) ~= 1 then
-    complain("wrong number of arguments")
-  end
-  return native.sha1hex(tostring((...)))
-end
-
-function redis.log(...)
-  local count = select("#", ...)
-  if count < 2 then
-    complain("redis.log() requires two arguments or more.")
-  end
-  local level = ...
-  if type(level) ~= "number" then
-    complain("First argument must be a number (log level).")
-  end
-  if level < 0 or level > 3 then
-    complain("Invalid debug level.")
-  end
-  local words = {}
-  for index = 2, count do
-    local word = select(index, ...)
-    if type(word) == "string" or type(word) == "number" then
-      words[#words + 1] = tostring(word)
-    end
-  end
-  native.log(level, concat(words, " "))
-end
-
-function redis.setresp(...)
-  if select("#", ...) ~= 1 then
-    complain("redis.setresp() requires one argument.")
-  end
-  local version = ...
-  if version ~= 2 and version ~= 3 then
-    complain("RESP version must be 2 or 3.")
-  end
-  ask(1, version)
+for name, value in pairs(api.everywhere) do
+  redis[name] = value
 end
 
 local scripts_only = {
@@ -160,30 +119,9 @@ local scripts_only = {
   replicate_commands = function()
     return true
   end,
-  breakpoint = function()
-    return ask(4)
-  end,
-  debug = function(...)
-    return ask(5, ...)
-  end,
 }
-
-function scripts_only.set_repl(...)
-  if select("#", ...) ~= 1 then
-    complain("redis.set_repl() requires two arguments.")
-  end
-  local flags = tonumber((...)) or 0
-  if flags < 0 or flags > 3 then
-    complain("Invalid replication flags. Use REPL_AOF, REPL_REPLICA, REPL_ALL or REPL_NONE.")
-  end
-  ask(2, flags)
-end
-
-function scripts_only.acl_check_cmd(...)
-  if select("#", ...) == 0 then
-    complain("Please specify at least one argument for this redis lib call")
-  end
-  return ask(3, ...)
+for name, value in pairs(api.scripts_only) do
+  scripts_only[name] = value
 end
 
 -- Libraries.
@@ -203,6 +141,48 @@ end
 for name, value in pairs(native.string) do
   string_real[name] = value
 end
+local match_at, substitute = string_real.match_at, string_real.gsub
+string_real.match_at = nil
+
+-- A function that is called for each match is called from here, so that its errors stay what they are.
+function string_real.gsub(text, pattern, with, most)
+  if type(with) ~= "function" then
+    return substitute(text, pattern, with, most)
+  end
+  local from, count, made, length = 0, 0, {}, #tostring(text or "")
+  most = tonumber(most) or length + 1
+  local anchored = type(pattern) == "string" and byte(pattern) == 94
+  local function replace(stop, ...)
+    if not stop then
+      return nil
+    end
+    local value = with(...)
+    if not value then
+      value = sub(text, from + 1, stop)
+    elseif type(value) ~= "string" and type(value) ~= "number" then
+      error("invalid replacement value (a " .. type(value) .. ")", 3)
+    end
+    insert(made, value)
+    count = count + 1
+    return stop
+  end
+  while count < most do
+    local stop = replace(match_at(text, pattern, from))
+    if stop and stop > from then
+      from = stop
+    elseif from < length then
+      insert(made, sub(text, from + 1, from + 1))
+      from = from + 1
+    else
+      break
+    end
+    if anchored then
+      break
+    end
+  end
+  insert(made, sub(text, from + 1))
+  return concat(made), count
+end
 
 -- What C would do for as long as the count says, whatever becomes of the script.
 function string_real.rep(text, count)
@@ -212,6 +192,7 @@ function string_real.rep(text, count)
   if text == "" then
     return ""
   end
+  native.look()
   return rep(text, count)
 end
 
@@ -224,9 +205,32 @@ local function writable(change)
   end
 end
 
-table_real.insert = writable(insert)
+-- More than so many elements are moved or compared by instructions of Lua's, which can be stopped.
+local MANY = 10000
+
+table_real.insert = writable(function(list, place, ...)
+  local length = type(list) == "table" and #list or 0
+  if select("#", ...) == 1 and type(place) == "number" and length - place > MANY then
+    for index = length, place, -1 do
+      list[index + 1] = list[index]
+    end
+    list[place] = ...
+    return
+  end
+  return insert(list, place, ...)
+end)
 table_real.remove = writable(remove)
-table_real.sort = writable(sort)
+table_real.sort = writable(function(list, before)
+  if before == nil and type(list) == "table" and #list > MANY then
+    before = function(one, other)
+      return one < other
+    end
+  end
+  return sort(list, before)
+end)
+
+-- What fits on Lua's stack.
+local MOST_UNPACKED = 7000
 
 local base = {
   assert = assert,
@@ -241,7 +245,14 @@ local base = {
   tonumber = tonumber,
   tostring = tostring,
   type = type,
-  unpack = unpack,
+  unpack = function(list, first, last)
+    -- C would count with too few bits.
+    local from, to = tonumber(first) or 1, tonumber(last) or type(list) == "table" and #list or 0
+    if to - from >= MOST_UNPACKED then
+      error("too many results to unpack", 2)
+    end
+    return unpack(list, first, last)
+  end,
   _VERSION = _VERSION,
 }
 
@@ -349,7 +360,9 @@ function base.loadstring(text, name)
   if byte(text) == 27 then
     return nil, "attempt to load a binary chunk"
   end
-  local chunk, failure = loadstring(text, name or text)
+  -- Kept here while the text is compiled: Lua's compiler may free the name of what it compiles.
+  local kept = gsub(name or text, "%z.*", "")
+  local chunk, failure = loadstring(text, kept)
   if chunk then
     setfenv(chunk, active)
   end
@@ -375,7 +388,8 @@ function base.load(reader, name)
   if byte(text) == 27 then
     return nil, "attempt to load a binary chunk"
   end
-  local chunk, failure = loadstring(text, name or "=(load)")
+  local kept = gsub(name or "=(load)", "%z.*", "")
+  local chunk, failure = loadstring(text, kept)
   if chunk then
     setfenv(chunk, active)
   end
@@ -605,4 +619,5 @@ return {
   library_world = library_world,
   env = for_scripts,
   globals = scripts_real,
+  names = NAMES,
 }

@@ -1,5 +1,5 @@
-//! The numbers that `math.random` gives: those of `drand48`, which is what scripts of Redis are used to. Every script
-//! begins with the same seed, so that it does the same wherever it is run.
+//! The numbers that `math.random` gives: those of `drand48`, which is what scripts of Redis are used to. They go
+//! on from one script to the next: what a script did is logged, not the script, so two may differ.
 
 use std::cell::Cell;
 
@@ -12,10 +12,9 @@ const LOW: u64 = 0x330E;
 pub(crate) struct Random(Cell<u64>);
 
 impl Random {
-    pub(crate) fn new() -> Self {
-        let random = Self(Cell::new(0));
-        random.seed(0);
-        random
+    /// `seed` sets one state of Lua apart from another.
+    pub(crate) fn new(seed: u64) -> Self {
+        Self(Cell::new((seed << 16 | LOW) & MASK))
     }
 
     pub(crate) fn seed(&self, seed: i32) {

@@ -1,4 +1,4 @@
-//! `math.random` as Redis has it: every script gets the same numbers.
+//! `math.random` as Redis has it.
 
 use std::rc::Rc;
 

@@ -1,0 +1,496 @@
+//! Lua's patterns: `string.find`, `match`, `gmatch` and `gsub`.
+//!
+//! Lua's own matcher goes as deep into the machine's stack as a pattern is long, and tries as long as it takes. This
+//! one has the same rules (section 5.4.1 of Lua's manual) with two bounds: so many choices within each other, and a
+//! look at whether the script may go on every so many steps.
+
+use mlua::{Function, Lua, LuaString, Table, Value};
+
+use super::{Arguments, Complaint, Returned, bad, function, type_name};
+use crate::number::format_g;
+
+/// Captures that a pattern may have, as in Lua.
+const MAX_CAPTURES: usize = 32;
+/// So many choices may be open within each other. Lua 5.2 and later have 200.
+const MAX_DEPTH: usize = 200;
+/// Steps between two looks at whether the script may go on: some milliseconds.
+const STEPS: u32 = 1_000_000;
+
+/// What a capture has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Length {
+    /// It has begun and not ended.
+    Open,
+    /// It is a place: `()`.
+    Place,
+    Closed(usize),
+}
+
+/// One attempt to find a pattern in a text.
+struct Matcher<'a> {
+    text: &'a [u8],
+    pattern: &'a [u8],
+    captures: Vec<(usize, Length)>,
+    depth: usize,
+    steps: u32,
+    lua: &'a Lua,
+    look: &'a Function,
+}
+
+fn is_class(byte: u8, class: u8) -> bool {
+    let holds = match class.to_ascii_lowercase() {
+        b'a' => byte.is_ascii_alphabetic(),
+        b'c' => byte.is_ascii_control(),
+        b'd' => byte.is_ascii_digit(),
+        b'l' => byte.is_ascii_lowercase(),
+        b'p' => byte.is_ascii_punctuation(),
+        b's' => byte.is_ascii_whitespace() || byte == 0x0b,
+        b'u' => byte.is_ascii_uppercase(),
+        b'w' => byte.is_ascii_alphanumeric(),
+        b'x' => byte.is_ascii_hexdigit(),
+        b'z' => byte == 0,
+        _ => return byte == class,
+    };
+    holds != class.is_ascii_uppercase()
+}
+
+impl<'a> Matcher<'a> {
+    fn new(lua: &'a Lua, look: &'a Function, text: &'a [u8], pattern: &'a [u8]) -> Self {
+        Self { text, pattern, captures: Vec::new(), depth: 0, steps: 0, lua, look }
+    }
+
+    fn at(&self, place: usize) -> Option<u8> {
+        self.pattern.get(place).copied()
+    }
+
+    fn step(&mut self) -> Returned<()> {
+        self.steps += 1;
+        if self.steps.is_multiple_of(STEPS) {
+            self.look.call::<()>(())?;
+        }
+        Ok(())
+    }
+
+    /// Where the item of the pattern ends that begins at `place`: a letter, a class, a set.
+    fn item_end(&self, place: usize) -> Returned<usize> {
+        match self.pattern[place] {
+            b'%' if place + 1 == self.pattern.len() => Err("malformed pattern (ends with '%')".into()),
+            b'%' => Ok(place + 2),
+            b'[' => {
+                let mut next = place + 1 + usize::from(self.at(place + 1) == Some(b'^'));
+                loop {
+                    let byte = self.at(next).ok_or("malformed pattern (missing ']')")?;
+                    next += 1;
+                    if byte == b'%' {
+                        next += 1;
+                    }
+                    if self.at(next) == Some(b']') {
+                        return Ok(next + 1);
+                    }
+                }
+            }
+            _ => Ok(place + 1),
+        }
+    }
+
+    /// Whether `byte` is in the set from `place` to the bracket at `end`.
+    fn in_set(&self, byte: u8, place: usize, end: usize) -> bool {
+        let negated = self.pattern[place + 1] == b'^';
+        let mut next = place + 1 + usize::from(negated);
+        while next < end {
+            if self.pattern[next] == b'%' {
+                if is_class(byte, self.pattern[next + 1]) {
+                    return !negated;
+                }
+                next += 2;
+            } else if self.at(next + 1) == Some(b'-') && next + 2 < end {
+                if (self.pattern[next]..=self.pattern[next + 2]).contains(&byte) {
+                    return !negated;
+                }
+                next += 3;
+            } else {
+                if self.pattern[next] == byte {
+                    return !negated;
+                }
+                next += 1;
+            }
+        }
+        negated
+    }
+
+    /// Whether the letter of the text at `from` fits the item from `place` to `end`.
+    fn fits(&self, from: usize, place: usize, end: usize) -> bool {
+        let Some(&byte) = self.text.get(from) else { return false };
+        match self.pattern[place] {
+            b'.' => true,
+            b'%' => is_class(byte, self.pattern[place + 1]),
+            b'[' => self.in_set(byte, place, end - 1),
+            letter => letter == byte,
+        }
+    }
+
+    /// Where a match of the pattern's rest from `place` on ends that begins at `from`.
+    fn rest(&mut self, from: usize, place: usize) -> Returned<Option<usize>> {
+        if self.depth == MAX_DEPTH {
+            return Err("pattern too complex".into());
+        }
+        self.depth += 1;
+        let end = self.row(from, place);
+        self.depth -= 1;
+        end
+    }
+
+    /// As [`Matcher::rest`]: items one after another as long as there is no choice.
+    fn row(&mut self, mut from: usize, mut place: usize) -> Returned<Option<usize>> {
+        loop {
+            self.step()?;
+            let Some(byte) = self.at(place) else { return Ok(Some(from)) };
+            match byte {
+                b'(' if self.at(place + 1) == Some(b')') => {
+                    return self.open(from, place + 2, Length::Place);
+                }
+                b'(' => return self.open(from, place + 1, Length::Open),
+                b')' => return self.close(from, place + 1),
+                b'$' if place + 1 == self.pattern.len() => {
+                    return Ok((from == self.text.len()).then_some(from));
+                }
+                b'%' if self.at(place + 1) == Some(b'b') => {
+                    let Some(end) = self.balanced(from, place + 2)? else { return Ok(None) };
+                    (from, place) = (end, place + 4);
+                }
+                b'%' if self.at(place + 1) == Some(b'f') => {
+                    let Some(next) = self.frontier(from, place + 2)? else { return Ok(None) };
+                    place = next;
+                }
+                b'%' if self.at(place + 1).is_some_and(|byte| byte.is_ascii_digit()) => {
+                    let Some(end) = self.again(from, self.pattern[place + 1])? else { return Ok(None) };
+                    (from, place) = (end, place + 2);
+                }
+                _ => {
+                    let end = self.item_end(place)?;
+                    match self.at(end) {
+                        Some(b'?') => {
+                            if self.fits(from, place, end)
+                                && let Some(found) = self.rest(from + 1, end + 1)?
+                            {
+                                return Ok(Some(found));
+                            }
+                            place = end + 1;
+                        }
+                        Some(b'*') => return self.greedy(from, place, end, 0),
+                        Some(b'+') => return self.greedy(from, place, end, 1),
+                        Some(b'-') => return self.lazy(from, place, end),
+                        _ if !self.fits(from, place, end) => return Ok(None),
+                        _ => (from, place) = (from + 1, end),
+                    }
+                }
+            }
+        }
+    }
+
+    fn greedy(&mut self, from: usize, place: usize, end: usize, least: usize) -> Returned<Option<usize>> {
+        let mut count = 0;
+        while self.fits(from + count, place, end) {
+            count += 1;
+            self.step()?;
+        }
+        while count >= least {
+            if let Some(found) = self.rest(from + count, end + 1)? {
+                return Ok(Some(found));
+            }
+            let Some(fewer) = count.checked_sub(1) else { break };
+            count = fewer;
+        }
+        Ok(None)
+    }
+
+    fn lazy(&mut self, mut from: usize, place: usize, end: usize) -> Returned<Option<usize>> {
+        loop {
+            if let Some(found) = self.rest(from, end + 1)? {
+                return Ok(Some(found));
+            }
+            if !self.fits(from, place, end) {
+                return Ok(None);
+            }
+            from += 1;
+        }
+    }
+
+    fn open(&mut self, from: usize, place: usize, length: Length) -> Returned<Option<usize>> {
+        if self.captures.len() >= MAX_CAPTURES {
+            return Err("too many captures".into());
+        }
+        let level = self.captures.len();
+        self.captures.push((from, length));
+        let found = self.rest(from, place)?;
+        if found.is_none() {
+            self.captures.truncate(level);
+        }
+        Ok(found)
+    }
+
+    fn close(&mut self, from: usize, place: usize) -> Returned<Option<usize>> {
+        let level = self.captures.iter().rposition(|(_, length)| *length == Length::Open);
+        let level = level.ok_or("invalid pattern capture")?;
+        self.captures[level].1 = Length::Closed(from - self.captures[level].0);
+        let found = self.rest(from, place)?;
+        if found.is_none() {
+            self.captures[level].1 = Length::Open;
+        }
+        Ok(found)
+    }
+
+    /// `%bxy`
+    fn balanced(&mut self, from: usize, place: usize) -> Returned<Option<usize>> {
+        let (Some(first), Some(last)) = (self.at(place), self.at(place + 1)) else {
+            return Err("unbalanced pattern".into());
+        };
+        if self.text.get(from) != Some(&first) {
+            return Ok(None);
+        }
+        let mut open = 1;
+        for next in from + 1..self.text.len() {
+            self.step()?;
+            if self.text[next] == last {
+                open -= 1;
+                if open == 0 {
+                    return Ok(Some(next + 1));
+                }
+            } else if self.text[next] == first {
+                open += 1;
+            }
+        }
+        Ok(None)
+    }
+
+    /// `%f[set]`: where the pattern goes on if the text goes over into the set at `from`.
+    fn frontier(&self, from: usize, place: usize) -> Returned<Option<usize>> {
+        if self.at(place) != Some(b'[') {
+            return Err("missing '[' after '%f' in pattern".into());
+        }
+        let end = self.item_end(place)?;
+        let before = if from == 0 { 0 } else { self.text[from - 1] };
+        let here = self.text.get(from).copied().unwrap_or(0);
+        let crosses = !self.in_set(before, place, end - 1) && self.in_set(here, place, end - 1);
+        Ok(crosses.then_some(end))
+    }
+
+    /// `%1`: what a capture has, once more.
+    fn again(&self, from: usize, digit: u8) -> Returned<Option<usize>> {
+        let level = usize::from(digit).checked_sub(usize::from(b'1'));
+        let captured = level.and_then(|level| self.captures.get(level).copied());
+        let Some((start, length)) = captured.filter(|(_, length)| *length != Length::Open) else {
+            return Err("invalid capture index".into());
+        };
+        let Length::Closed(length) = length else { return Ok(None) };
+        let found = self.text[from..].starts_with(&self.text[start..start + length]);
+        Ok(found.then_some(from + length))
+    }
+
+    /// What capture `level` is to the script; the whole match if there are no captures.
+    fn capture(&self, level: usize, start: usize, end: usize) -> Returned<Value> {
+        let (from, to) = match self.captures.get(level) {
+            None if level == 0 => (start, end),
+            None => return Err("invalid capture index".into()),
+            Some((_, Length::Open)) => return Err("unfinished capture".into()),
+            Some((from, Length::Place)) => return Ok(Value::Number((from + 1) as f64)),
+            Some((from, Length::Closed(length))) => (*from, from + length),
+        };
+        Ok(Value::String(self.lua.create_string(&self.text[from..to])?))
+    }
+
+    fn all_captures(&self, start: usize, end: usize, whole: bool) -> Returned<Vec<Value>> {
+        let count = if self.captures.is_empty() && whole { 1 } else { self.captures.len() };
+        (0..count).map(|level| self.capture(level, start, end)).collect()
+    }
+
+    /// The first match from `from` on: where it begins and ends.
+    fn first(&mut self, mut from: usize) -> Returned<Option<(usize, usize)>> {
+        let anchored = self.pattern.first() == Some(&b'^');
+        loop {
+            if let Some(end) = self.once(from, usize::from(anchored))? {
+                return Ok(Some((from, end)));
+            }
+            from += 1;
+            if anchored || from > self.text.len() {
+                return Ok(None);
+            }
+        }
+    }
+
+    fn once(&mut self, from: usize, place: usize) -> Returned<Option<usize>> {
+        self.captures.clear();
+        self.rest(from, place)
+    }
+}
+
+/// `init` of `find` and `match`: from the end if it is negative.
+fn start_of(init: f64, length: usize) -> usize {
+    let init = if init < 0.0 { init.trunc() + length as f64 } else { init.trunc() - 1.0 };
+    (init.max(0.0) as usize).min(length)
+}
+
+/// A text and a pattern of a script's.
+struct Subject {
+    text: LuaString,
+    pattern: LuaString,
+}
+
+impl Subject {
+    fn of(lua: &Lua, args: &Arguments, name: &str) -> Returned<Self> {
+        let string = |index| match args.value(index) {
+            Value::String(text) => Ok(text.clone()),
+            _ => Ok::<_, Complaint>(lua.create_string(args.text(index, name)?)?),
+        };
+        Ok(Self { text: string(1)?, pattern: string(2)? })
+    }
+}
+
+fn search(lua: &Lua, look: &Function, args: &Arguments, finds: bool) -> Returned<mlua::MultiValue> {
+    let name = if finds { "find" } else { "match" };
+    let subject = Subject::of(lua, args, name)?;
+    let (text, pattern) = (subject.text.as_bytes(), subject.pattern.as_bytes());
+    let start = start_of(args.optional_number(3, name, 1.0)?, text.len());
+    let numbers = |from: usize, to: usize| [from as f64 + 1.0, to as f64].map(Value::Number);
+    let is_plain = || {
+        !matches!(args.value(4), Value::Nil | Value::Boolean(false))
+            || !pattern.iter().any(|byte| b"^$*+?.([%-".contains(byte))
+    };
+    if finds && is_plain() {
+        let found = memchr::memmem::find(&text[start..], &pattern);
+        return Ok(match found.map(|found| start + found) {
+            Some(from) => numbers(from, from + pattern.len()).into_iter().collect(),
+            None => [Value::Nil].into_iter().collect(),
+        });
+    }
+    let mut matcher = Matcher::new(lua, look, &text, &pattern);
+    let Some((from, end)) = matcher.first(start)? else { return Ok([Value::Nil].into_iter().collect()) };
+    let captures = matcher.all_captures(from, end, !finds)?;
+    let places = if finds { numbers(from, end).to_vec() } else { Vec::new() };
+    Ok(places.into_iter().chain(captures).collect())
+}
+
+/// The iterator of `gmatch`.
+fn each_match(lua: &Lua, look: &Function, args: &Arguments) -> Returned<Function> {
+    let subject = Subject::of(lua, args, "gmatch")?;
+    let (place, look) = (std::cell::Cell::new(0), look.clone());
+    Ok(function(lua, move |lua, _| -> Returned<mlua::MultiValue> {
+        let (text, pattern) = (subject.text.as_bytes(), subject.pattern.as_bytes());
+        let mut matcher = Matcher::new(lua, &look, &text, &pattern);
+        for from in place.get()..=text.len() {
+            if let Some(end) = matcher.once(from, 0)? {
+                place.set(if end == from { end + 1 } else { end });
+                return Ok(matcher.all_captures(from, end, true)?.into_iter().collect());
+            }
+        }
+        place.set(text.len() + 1);
+        Ok([Value::Nil].into_iter().collect())
+    })?)
+}
+
+/// For `gsub` with a function, which is called by the prelude: the match that begins right at a place (counted from
+/// 0), or nothing: where it ends, and what was captured.
+fn match_at(lua: &Lua, look: &Function, args: &Arguments) -> Returned<mlua::MultiValue> {
+    let subject = Subject::of(lua, args, "gsub")?;
+    let (text, pattern) = (subject.text.as_bytes(), subject.pattern.as_bytes());
+    let from = (args.number(3, "gsub")? as usize).min(text.len());
+    let mut matcher = Matcher::new(lua, look, &text, &pattern);
+    let Some(end) = matcher.once(from, usize::from(pattern.first() == Some(&b'^')))? else {
+        return Ok([Value::Nil].into_iter().collect());
+    };
+    let captures = matcher.all_captures(from, end, true)?;
+    Ok(std::iter::once(Value::Number(end as f64)).chain(captures).collect())
+}
+
+/// What `gsub` puts in the place of a match.
+fn replacement(matcher: &Matcher<'_>, with: &Value, start: usize, end: usize) -> Returned<Vec<u8>> {
+    let found = match with {
+        Value::Table(table) => table.get::<Value>(matcher.capture(0, start, end)?)?,
+        with => return expanded(matcher, &plain_text(with).unwrap_or_default(), start, end),
+    };
+    match &found {
+        Value::Nil | Value::Boolean(false) => Ok(matcher.text[start..end].to_vec()),
+        value => plain_text(value)
+            .ok_or_else(|| Complaint::Script(format!("invalid replacement value (a {})", type_name(value)))),
+    }
+}
+
+fn plain_text(value: &Value) -> Option<Vec<u8>> {
+    match value {
+        Value::String(text) => Some(text.as_bytes().to_vec()),
+        Value::Integer(number) => Some(format_g(*number as f64, 14).into_bytes()),
+        Value::Number(number) => Some(format_g(*number, 14).into_bytes()),
+        _ => None,
+    }
+}
+
+/// A text with what `%0` to `%9` stand for.
+fn expanded(matcher: &Matcher<'_>, text: &[u8], start: usize, end: usize) -> Returned<Vec<u8>> {
+    let mut made = Vec::with_capacity(text.len());
+    let mut bytes = text.iter().copied();
+    while let Some(byte) = bytes.next() {
+        match (byte, (byte == b'%').then(|| bytes.next())) {
+            (_, None) => made.push(byte),
+            (_, Some(Some(b'0'))) => made.extend_from_slice(&matcher.text[start..end]),
+            (_, Some(Some(digit @ b'1'..=b'9'))) => {
+                let value = matcher.capture(usize::from(digit - b'1'), start, end)?;
+                made.extend(plain_text(&value).unwrap_or_default());
+            }
+            // As in Lua 5.1: what follows stands for itself.
+            (_, Some(next)) => made.push(next.unwrap_or(0)),
+        }
+    }
+    Ok(made)
+}
+
+fn substitute(lua: &Lua, look: &Function, args: &Arguments) -> Returned<(LuaString, f64)> {
+    let subject = Subject::of(lua, args, "gsub")?;
+    let with = args.value(3);
+    if !matches!(with, Value::String(_) | Value::Integer(_) | Value::Number(_) | Value::Table(_)) {
+        return Err(bad(3, "gsub", "string/function/table expected"));
+    }
+    let (text, pattern) = (subject.text.as_bytes(), subject.pattern.as_bytes());
+    let most = args.optional_number(4, "gsub", (text.len() + 1) as f64)?.trunc();
+    let anchored = pattern.first() == Some(&b'^');
+    let mut matcher = Matcher::new(lua, look, &text, &pattern);
+    let (mut from, mut count, mut made) = (0, 0.0, Vec::new());
+    while count < most {
+        let found = matcher.once(from, usize::from(anchored))?;
+        if let Some(end) = found {
+            count += 1.0;
+            made.extend(replacement(&matcher, with, from, end)?);
+            if made.len() > super::MAX_STRING {
+                return Err("resulting string too large".into());
+            }
+        }
+        match found {
+            Some(end) if end > from => from = end,
+            _ if from < text.len() => {
+                made.push(text[from]);
+                from += 1;
+            }
+            _ => break,
+        }
+        if anchored {
+            break;
+        }
+    }
+    made.extend_from_slice(text.get(from..).unwrap_or_default());
+    Ok((lua.create_string(made)?, count))
+}
+
+/// Adds the functions to `table`. `look` raises an error if the script must end.
+pub(super) fn add_to(table: &Table, lua: &Lua, look: &Function) -> mlua::Result<()> {
+    let ask = look.clone();
+    table.set("find", function(lua, move |lua, args| search(lua, &ask, args, true))?)?;
+    let ask = look.clone();
+    table.set("match", function(lua, move |lua, args| search(lua, &ask, args, false))?)?;
+    let ask = look.clone();
+    let gmatch = function(lua, move |lua, args| each_match(lua, &ask, args))?;
+    table.set("gmatch", &gmatch)?;
+    table.set("gfind", gmatch)?;
+    let ask = look.clone();
+    table.set("match_at", function(lua, move |lua, args| match_at(lua, &ask, args))?)?;
+    let ask = look.clone();
+    table.set("gsub", function(lua, move |lua, args| substitute(lua, &ask, args))?)
+}

@@ -1,0 +1,128 @@
+//! What scripts ask of their server beside running commands: `redis.setresp`, `redis.log` and their like.
+//!
+//! They are no functions of Lua's, which could be left by a tail call: an error says where in the script it happened.
+
+use mlua::{Function, IntoLua, Lua, MultiValue, Table, Value};
+
+use super::{Raised, number_of};
+use crate::number::{format_g, to_integer};
+
+/// The questions to a host, by the numbers that come behind its mark.
+pub(crate) mod question {
+    pub(crate) const PROTECTED_CALL: i64 = 0;
+    pub(crate) const SET_PROTOCOL: i64 = 1;
+    pub(crate) const SET_REPLICATION: i64 = 2;
+    pub(crate) const MAY_RUN: i64 = 3;
+    pub(crate) const BREAKPOINT: i64 = 4;
+    pub(crate) const DEBUG: i64 = 5;
+}
+
+/// An error as the server's own are, without a place in its text.
+pub(crate) fn complaint(text: &str) -> mlua::Error {
+    mlua::Error::external(Raised { text: format!("ERR {text}").into_bytes(), table: Some(false) })
+}
+
+/// A number, or text that is one, without its fraction.
+fn whole(value: &Value) -> Option<i64> {
+    number_of(value).map(to_integer)
+}
+
+/// Text, or a number as text.
+fn text_of(value: &Value) -> Option<Vec<u8>> {
+    match value {
+        Value::String(text) => Some(text.as_bytes().to_vec()),
+        Value::Integer(_) | Value::Number(_) => {
+            number_of(value).map(|number| format_g(number, 14).into_bytes())
+        }
+        _ => None,
+    }
+}
+
+/// Asks the host of the script that runs. `current` gives its way in, if one runs, and the mark of questions.
+fn ask(lua: &Lua, current: &Function, question: i64, args: MultiValue) -> mlua::Result<Value> {
+    let (host, mark): (Option<Function>, Table) = current.call(())?;
+    let host = host.ok_or_else(|| complaint("This function can only be called from a script"))?;
+    let mut words = MultiValue::with_capacity(args.len() + 2);
+    words.push_back(Value::Table(mark));
+    words.push_back(question.into_lua(lua)?);
+    words.extend(args);
+    let (value, failure): (Value, Value) = host.call(words)?;
+    match failure {
+        Value::String(text) => Err(complaint(&text.to_string_lossy())),
+        _ => Ok(value),
+    }
+}
+
+fn one(lua: &Lua, number: i64) -> mlua::Result<MultiValue> {
+    Ok([number.into_lua(lua)?].into_iter().collect())
+}
+
+fn set_protocol(lua: &Lua, current: &Function, args: &MultiValue) -> mlua::Result<()> {
+    if args.len() != 1 {
+        return Err(complaint("redis.setresp() requires one argument."));
+    }
+    match whole(&args[0]) {
+        Some(version @ (2 | 3)) => ask(lua, current, question::SET_PROTOCOL, one(lua, version)?).map(drop),
+        _ => Err(complaint("RESP version must be 2 or 3.")),
+    }
+}
+
+fn set_replication(lua: &Lua, current: &Function, args: &MultiValue) -> mlua::Result<()> {
+    if args.len() != 1 {
+        return Err(complaint("redis.set_repl() requires two arguments."));
+    }
+    match whole(&args[0]).unwrap_or(0) {
+        flags @ 0..=3 => ask(lua, current, question::SET_REPLICATION, one(lua, flags)?).map(drop),
+        _ => Err(complaint("Invalid replication flags. Use REPL_AOF, REPL_REPLICA, REPL_ALL or REPL_NONE.")),
+    }
+}
+
+fn may_run(lua: &Lua, current: &Function, args: MultiValue) -> mlua::Result<Value> {
+    if args.is_empty() {
+        return Err(complaint("Please specify at least one argument for this redis lib call"));
+    }
+    ask(lua, current, question::MAY_RUN, args)
+}
+
+fn write_log(log: fn(u8, &str), args: &MultiValue) -> mlua::Result<()> {
+    if args.len() < 2 {
+        return Err(complaint("redis.log() requires two arguments or more."));
+    }
+    let level = whole(&args[0]).ok_or_else(|| complaint("First argument must be a number (log level)."))?;
+    let level = u8::try_from(level).ok().filter(|level| *level <= 3);
+    let level = level.ok_or_else(|| complaint("Invalid debug level."))?;
+    let words: Vec<Vec<u8>> = args.iter().skip(1).filter_map(text_of).collect();
+    log(level, &String::from_utf8_lossy(&words.join(&b' ')));
+    Ok(())
+}
+
+fn sha1(lua: &Lua, args: &MultiValue) -> mlua::Result<Value> {
+    if args.len() != 1 {
+        return Err(complaint("wrong number of arguments"));
+    }
+    // What is no text is none, as in Redis.
+    let text = text_of(&args[0]).unwrap_or_default();
+    crate::script::sha1_hex(&text).as_slice().into_lua(lua)
+}
+
+/// The functions, given `current`: see [`ask`]. `scripts_only` are not for the text of a library.
+pub(super) fn library(lua: &Lua, current: &Function, log: fn(u8, &str)) -> mlua::Result<Table> {
+    let (everywhere, scripts_only) = (lua.create_table()?, lua.create_table()?);
+    let host = current.clone();
+    everywhere.set("setresp", lua.create_function(move |lua, args| set_protocol(lua, &host, &args))?)?;
+    everywhere.set("log", lua.create_function(move |_, args| write_log(log, &args))?)?;
+    everywhere.set("sha1hex", lua.create_function(|lua, args| sha1(lua, &args))?)?;
+    let host = current.clone();
+    scripts_only
+        .set("set_repl", lua.create_function(move |lua, args| set_replication(lua, &host, &args))?)?;
+    let host = current.clone();
+    scripts_only.set("acl_check_cmd", lua.create_function(move |lua, args| may_run(lua, &host, args))?)?;
+    for (name, number) in [("breakpoint", question::BREAKPOINT), ("debug", question::DEBUG)] {
+        let host = current.clone();
+        scripts_only.set(name, lua.create_function(move |lua, args| ask(lua, &host, number, args))?)?;
+    }
+    let both = lua.create_table()?;
+    both.set("everywhere", everywhere)?;
+    both.set("scripts_only", scripts_only)?;
+    Ok(both)
+}

@@ -1,0 +1,175 @@
+//! What a state of Lua bears, without a server.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use resp::{Protocol, Request, Value, Writer, parse_value};
+
+use crate::{Call, Failure, Host, Interpreter, Options, Script, Scripts, Stop};
+
+/// A server that has no commands.
+struct Nothing;
+
+impl Host for Nothing {
+    fn call(&mut self, _: &Request, _: Protocol) -> Result<&[u8], Stop> {
+        Ok(b"+OK\r\n")
+    }
+
+    fn set_replicated(&mut self, _: bool) {}
+
+    fn may_run(&mut self, _: &Request) -> Option<bool> {
+        Some(true)
+    }
+}
+
+fn interpreter() -> Interpreter {
+    let options = Options {
+        version: "7.4.0",
+        version_number: 0x0007_0400,
+        server_name: "redoubt",
+        deprecated_api: false,
+        nanos: || 1,
+        log: |_, _| {},
+    };
+    Interpreter::new(&Scripts::default(), &options)
+}
+
+fn run(interpreter: &mut Interpreter, text: &str) -> Result<Value, String> {
+    let script = Arc::new(Script::new(text.as_bytes()).expect("the first line is fine"));
+    interpreter.compile(&script, 0).map_err(|error| format!("{error:?}"))?;
+    let mut words = Request::new();
+    ["eval", text, "0"].iter().for_each(|word| words.push(word.as_bytes()));
+    let call = Call { command: words.args(), keys: 0, patience: 0 };
+    match interpreter.run(&script, &call, &mut Nothing) {
+        Ok(outcome) => {
+            let mut reply = Vec::new();
+            outcome.write(&mut Writer::new(&mut reply, Protocol::Resp2));
+            Ok(parse_value(&reply).expect("it is RESP").expect("it is whole").0)
+        }
+        Err(Failure::Error { text, .. }) => Err(text),
+        Err(failure) => Err(format!("{failure:?}")),
+    }
+}
+
+/// What would go on for hours, in Lua and in functions of its libraries.
+#[test]
+fn whatever_a_script_is_at_it_can_be_stopped() {
+    let endless = [
+        "while true do end",
+        "while true do pcall(function() while true do end end) end",
+        "local c=coroutine.wrap(function() while true do end end) c()",
+        "return string.find(('a'):rep(60), ('.-'):rep(30)..'b')",
+        "return string.match(('a'):rep(60), ('a*'):rep(30)..'b')",
+        "return string.gsub(('a'):rep(60), ('a*'):rep(30)..'b', 'x')",
+        "return string.gsub(('a'):rep(60), ('a*'):rep(30)..'b', function() end)",
+        "for _ in string.gmatch(('a'):rep(60), ('a*'):rep(30)..'b') do end",
+        "return string.find(('a'):rep(500000), ('(a*)'):rep(20)..'b')",
+        "while true do string.rep('x', 1000000) end",
+        "table.insert({}, -2147483647, 1)",
+        "local t={} for i=1,200000 do t[i]=i%7 end while true do table.sort(t, function(a,b) return true end) end",
+        "local t=setmetatable({}, {__index=function(t) return t.x end}) while true do pcall(function() return t.x end) end",
+    ];
+    for script in endless {
+        let mut interpreter = interpreter();
+        let (running, done) = (interpreter.running().clone(), AtomicBool::new(false));
+        let ended = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !done.load(Ordering::Relaxed) {
+                    running.stop_at_once();
+                    std::thread::yield_now();
+                }
+            });
+            let ended = run(&mut interpreter, script);
+            done.store(true, Ordering::Relaxed);
+            ended
+        });
+        assert!(ended.is_err(), "{script}: {ended:?}");
+        assert_eq!(run(&mut interpreter, "return 1"), Ok(Value::Integer(1)), "after {script}");
+    }
+}
+
+/// Faults of other servers' Lua, by the names under which they were published, and others of their kinds.
+#[test]
+fn known_attacks_are_errors_of_the_script() {
+    let mut interpreter = interpreter();
+    let attacks = [
+        // CVE-2025-46817: the number of values wraps.
+        "return unpack({}, 0, 2147483647)",
+        "return unpack({}, -2147483648, 2147483647)",
+        "return unpack({'a','b'}, 1, 2147483646)",
+        "return {unpack({}, 1, 1e9)}",
+        // CVE-2024-31449: a width below the lowest number.
+        "return bit.tohex(1, -2147483648) + {}",
+        // CVE-2022-24834: lengths that do not fit.
+        "return cjson.encode(string.rep('\\1', 5e8))",
+        "return cmsgpack.unpack('\\219\\255\\255\\255\\255')",
+        "return cmsgpack.unpack('\\221\\255\\255\\255\\255')",
+        "return cmsgpack.unpack('\\223\\255\\255\\255\\255')",
+        // CVE-2020-14147, CVE-2018-11219: sizes in struct's formats.
+        "return struct.pack('>I2147483648', 10)",
+        "return struct.unpack('>I4294967295', 'xxxx')",
+        "return struct.unpack('B', 'x', -1)",
+        "return struct.unpack('B', 'x', 2147483648)",
+        "return struct.unpack('c4294967295', 'x')",
+        // CVE-2018-11218: nesting and argument counts of cmsgpack.
+        "return cmsgpack.pack(unpack({}, 1, 8000))",
+        "local t={} for i=1,100000 do t={t} end return cjson.encode(t)",
+        "return cmsgpack.unpack_limit('\\1', -1, 0)",
+        // CVE-2022-24735, CVE-2025-46818: what a later script of somebody else's would find.
+        "getmetatable('').__index = function() return 1 end",
+        "getmetatable('').__metatable = nil",
+        "setmetatable('', {})",
+        "string.upper = function() end",
+        "redis.call = function() end",
+        "cjson.encode = function() end",
+        "cjson.null.x = 1",
+        "_G.x = 1",
+        "rawset(redis, 'call', nil)",
+        "rawset(getmetatable(''), 'x', 1) error('no such door')",
+        // CVE-2015-4335: made-up bytecode.
+        "return loadstring(string.dump(function() end))()",
+        "return loadstring('\\27Lua')()",
+        // CVE-2022-0543: the libraries of the host.
+        "return package.loadlib('/lib/libc.so', '*')",
+        "return require('io')",
+        "return io.popen('id')",
+        "return os.execute('id')",
+        "return dofile('/etc/passwd')",
+        "return debug.getregistry()",
+        // Depth: of patterns, calls, errors, coroutines, syntax.
+        "return string.find(('a'):rep(300000), ('a?'):rep(300000))",
+        "return string.match(('('):rep(40), ('()'):rep(40))",
+        "local function f() return f() + 1 end return f()",
+        "local function f() return coroutine.wrap(f)() end return f()",
+        "return loadstring(('('):rep(100000)..'1'..(')'):rep(100000))()",
+        "return loadstring('return '..('{'):rep(100000))()",
+        "local t=setmetatable({}, {}) getmetatable(t).__index=t return t.x.y",
+        "local function f() error(setmetatable({}, {__tostring=f})) end f()",
+        "return string.format('%1000d', 1)",
+        "return ('x'):rep(2^31)..('x'):rep(2^31)",
+        "return string.char(256)",
+        "return table.concat({{}})",
+        "return string.gsub('x', 'x', '%9')",
+    ];
+    for attack in attacks {
+        let ended = run(&mut interpreter, attack);
+        assert!(ended.is_err(), "{attack}: {ended:?}");
+        let whole =
+            run(&mut interpreter, "return (('x'):upper()):rep(2) .. #redis.sha1hex('') .. cjson.encode({1})");
+        assert_eq!(whole, Ok(Value::Bulk(b"XX40[1]".to_vec())), "after {attack}");
+    }
+}
+
+/// CVE-2025-49844, CVE-2024-46981: memory is freed while a text with a name of its own is compiled.
+#[test]
+fn texts_are_compiled_while_garbage_is_collected() {
+    let script = "local made = 0 for i = 1, 300 do \
+                    local text = 'local a' .. i .. ' = \"' .. ('x'):rep(2000) .. i .. '\" return ' .. i \
+                    local f = loadstring(text, '@n' .. i .. '\\0tail') \
+                    local garbage = ('y'):rep(10000) .. i \
+                    if i % 10 == 0 then collectgarbage('collect') end \
+                    local g = load((function() local n = 0 return function() n = n + 1 collectgarbage('step') return n == 1 and text or nil end end)(), 'm' .. i .. '\\0x') \
+                    made = made + (f() == g() and 1 or 0) \
+                  end return made";
+    assert_eq!(run(&mut interpreter(), script), Ok(Value::Integer(300)));
+}
