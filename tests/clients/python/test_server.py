@@ -1,42 +1,9 @@
 """redis-py against one server: transactions and messages."""
 
-import os
-import pathlib
-import subprocess
 import time
 
 import pytest
 import redis
-
-from conftest import ROOT, free_base
-
-
-@pytest.fixture
-def server(tmp_path):
-    binary = os.environ.get("REDOUBT") or str(pathlib.Path(ROOT) / "target" / "debug" / "redoubt")
-    port = free_base()
-    command = [binary, "server", "--port", str(port), "--save", "", "--dir", str(tmp_path)]
-    with open(tmp_path / "log", "w", encoding="utf-8") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=log)
-    try:
-        patience = time.monotonic() + 30
-        while True:
-            try:
-                redis.Redis(port=port).ping()
-                break
-            except redis.exceptions.RedisError:
-                assert process.poll() is None and time.monotonic() < patience
-                time.sleep(0.02)
-        yield port
-    finally:
-        process.kill()
-        process.wait()
-
-
-@pytest.fixture(params=[2, 3])
-def client(server, request):
-    with redis.Redis(port=server, protocol=request.param, decode_responses=True) as client:
-        yield client
 
 
 def test_a_pipeline_is_a_transaction(client):
