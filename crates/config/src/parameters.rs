@@ -306,6 +306,7 @@ pub(crate) const PARAMETERS: &[Parameter] = &[
     Parameter::new("shutdown-timeout", ParameterKind::Integer(0, i64::MAX), "10"),
     Parameter::new("slot-migration-max-failover-repl-bytes", ParameterKind::Memory(0, i64::MAX), "0"),
     Parameter::new("socket-mark-id", ParameterKind::Integer(0, i64::MAX), "0").immutable(),
+    Parameter::new("stale-master-timeout", ParameterKind::Integer(0, 3_600_000), "60000"),
     Parameter::new("stop-writes-on-bgsave-error", ParameterKind::Switch, "yes"),
     Parameter::new("stream-node-max-bytes", ParameterKind::Memory(0, i64::MAX), "4096"),
     Parameter::new("stream-node-max-entries", ParameterKind::Integer(0, i64::MAX), "100"),

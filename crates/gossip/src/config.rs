@@ -27,6 +27,9 @@ pub struct Config {
     pub migration_barrier: usize,
     /// `cluster-manual-failover-timeout`: how long a manual failover may take.
     pub manual_failover_timeout: Duration,
+    /// `stale-master-timeout`: how long a master that starts with less data than a replica has waits until one took its
+    /// place; zero switches the rule off.
+    pub stale_master_timeout: Duration,
     /// `cluster-blacklist-ttl`: how long a forgotten node stays forgotten.
     pub blacklist_ttl: Duration,
     /// What this node tells others of where it is reached.
@@ -67,6 +70,7 @@ impl Default for Config {
             allow_replica_migration: true,
             migration_barrier: 1,
             manual_failover_timeout: Duration::from_secs(5),
+            stale_master_timeout: Duration::from_secs(60),
             blacklist_ttl: Duration::from_secs(60),
             announce: Announce::default(),
         }

@@ -30,6 +30,11 @@ pub enum LinkId {
 pub enum Input {
     /// The first input after a start: nothing but time has happened.
     Start,
+    /// Before [`Input::Start`], if it is known: how far the data reaches that was found on disk. Zero is none at all.
+    Loaded {
+        /// The offset in the history.
+        upto: ReplOffset,
+    },
     /// A peer connected; the socket's two addresses.
     Accepted {
         /// The link's number, chosen by the shell.
@@ -104,6 +109,18 @@ pub struct Replication {
     pub source: Source,
 }
 
+/// Who may copy a node's data.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Copies {
+    /// Whoever asks.
+    #[default]
+    All,
+    /// Only who has nothing yet: this node came with nothing, and knows of nobody who is its replica.
+    WithoutData,
+    /// Nobody: there may be less here than the replicas have.
+    None,
+}
+
 /// A replica's link to its master, the one that brings data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Source {
@@ -157,6 +174,8 @@ pub enum Action {
     },
     /// The rest of the node is to route by this from now on.
     Publish(Box<Topology>),
+    /// Let these copy what is here, from now on. Until it is said, all may.
+    AllowCopies(Copies),
     /// Stop copying, keep the data, take writes.
     BecomeMaster,
     /// Copy this master.

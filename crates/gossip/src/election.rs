@@ -21,7 +21,7 @@ use slot_routing::{Epoch, NodeId, Slot};
 use crate::contract::Source;
 use crate::event::{Denial, Event, Hindrance};
 use crate::machine::Gossip;
-use crate::node::{Node, Role};
+use crate::node::{Node, Role, has_data};
 use crate::timeline::Ballot;
 use crate::wire::{Body, Header, MessageFlags, Packet};
 
@@ -59,7 +59,9 @@ impl Gossip {
         let me = self.myself();
         let master = self.nodes.get(&me.master()?)?;
         let manual = self.manual.is_ready();
-        let wanted = manual || (master.has_failed() && !me.no_failover);
+        // Who resigned wants somebody with data.
+        let fit = !master.resigned || has_data(self.replication.offset);
+        let wanted = manual || (master.has_failed() && !me.no_failover && fit);
         (wanted && self.slots.count(master.id) > 0).then_some((master.id, manual))
     }
 
@@ -235,7 +237,9 @@ impl Gossip {
     /// Whether too long ago we last heard from our master to speak for its data.
     fn is_data_too_old(&mut self) -> bool {
         let factor = self.config.replica_validity_factor;
-        if factor == 0 {
+        let master = self.myself().master().and_then(|id| self.nodes.get(&id));
+        // There is nothing newer at a master that resigned.
+        if factor == 0 || master.is_some_and(|master| master.resigned) {
             return false;
         }
         let age = match self.replication.source {
@@ -284,7 +288,8 @@ impl Gossip {
             return Err(Denial::NotAReplica);
         }
         let master = candidate.master().and_then(|id| self.nodes.get(&id)).ok_or(Denial::MasterUnknown)?;
-        if !master.has_failed() && !header.message_flags.has(MessageFlags::FORCE_ACK) {
+        let forced = header.message_flags.has(MessageFlags::FORCE_ACK);
+        if !master.has_failed() && !forced && !self.yields_to(header) {
             return Err(Denial::MasterIsUp);
         }
         let pause = self.config.node_timeout * 2;

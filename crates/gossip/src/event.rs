@@ -186,6 +186,20 @@ pub enum Event {
     ManualFailoverTakeover,
     /// It has all its master's data and stands for election.
     ManualFailoverReady,
+    /// A master that starts asks its replicas how far they are, before it serves.
+    Comparing {
+        /// How far the data reaches that was found on disk.
+        found: u64,
+    },
+    /// This master started with less data than a replica has, and wants that one in its place.
+    Resigned {
+        /// The replica with most.
+        replica: NodeId,
+        /// How far it is.
+        offset: u64,
+    },
+    /// This master has waited long enough for a replica with more data, and serves what it has.
+    NobodyTookOver,
     /// A manual failover took too long.
     ManualFailoverTimedOut,
     /// The master's offset, up to which this replica must come.
@@ -368,6 +382,18 @@ impl fmt::Display for Event {
             Self::ManualFailoverReady => {
                 f.write_str("All master replication stream processed, manual failover can start.")
             }
+            Self::Comparing { found } => write!(
+                f,
+                "Started with data up to offset {found}: asking my replicas how far they are before I serve"
+            ),
+            Self::Resigned { replica, offset } => write!(
+                f,
+                "Replica {replica} has data up to offset {offset}, more than I do: telling all that I have failed, so \
+                 that it takes over"
+            ),
+            Self::NobodyTookOver => f.write_str(
+                "No replica has taken over within stale-master-timeout: serving the data that I have",
+            ),
             Self::ManualFailoverTimedOut => f.write_str("Manual failover timed out."),
             Self::ManualOffset(offset) => {
                 write!(f, "Received replication offset for paused master manual failover: {offset}")

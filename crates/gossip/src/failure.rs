@@ -109,17 +109,24 @@ impl Gossip {
 
     /// Somebody tells that a majority agreed.
     pub(crate) fn on_fail(&mut self, from: NodeId, about: NodeId) {
-        if about == self.me || self.nodes.get(&about).is_none_or(|node| node.has_failed()) {
+        let Some(failed) = self.nodes.get(&about).filter(|_| about != self.me).map(Node::has_failed) else {
             return;
+        };
+        if !failed {
+            self.log(Event::FailHeard { id: about, from });
+            self.set_failed(about);
         }
-        self.log(Event::FailHeard { id: about, from });
-        self.set_failed(about);
+        if from == about {
+            let node = self.nodes.get_mut(&about).expect("looked up above");
+            (node.condition, node.resigned) = (Condition::Failed { since: self.now }, true);
+        }
     }
 
     fn set_failed(&mut self, id: NodeId) {
         let now = self.now;
         let node = self.nodes.get_mut(&id).expect("asked for by the caller");
         node.condition = Condition::Failed { since: now };
+        node.resigned = false;
         self.timeline.agreed(id, self.wall);
         self.todo.save = true;
         self.todo.publish = true;

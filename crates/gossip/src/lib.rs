@@ -36,6 +36,7 @@ mod operator;
 mod receiving;
 mod replica_migration;
 mod report;
+mod resignation;
 mod role;
 mod sending;
 mod service;
@@ -49,7 +50,7 @@ pub mod wire;
 
 pub use commands::{Command, CommandError, FailoverMode, Reply, SlotChange};
 pub use config::{Announce, Config};
-pub use contract::{Action, Input, LinkId, Replication, Source};
+pub use contract::{Action, Copies, Input, LinkId, Replication, Source};
 pub use event::{Denial, Event, FailEnd, Hindrance, Level};
 pub use machine::Gossip;
 pub use node::{Address, Cause, Condition, Contact, Handshake, Link, Node, Role};

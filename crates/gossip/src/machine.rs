@@ -21,6 +21,7 @@ use crate::manual_failover::Manual;
 use crate::node::{Address, Extensions, Node, has_data};
 use crate::nodes_conf::{self, ConfError, Saved};
 use crate::replica_migration::Orphans;
+use crate::resignation::Resignation;
 use crate::role::Following;
 use crate::service::Service;
 use crate::slots::SlotTable;
@@ -47,6 +48,7 @@ pub struct Gossip {
     pub(crate) manual: Manual,
     pub(crate) following: Following,
     pub(crate) orphans: Orphans,
+    pub(crate) resignation: Resignation,
     pub(crate) replication: Replication,
     pub(crate) stats: Stats,
     pub(crate) timeline: Timeline,
@@ -119,6 +121,7 @@ impl Gossip {
             manual: Manual::default(),
             following: Following::default(),
             orphans,
+            resignation: Resignation::default(),
             replication: Replication::default(),
             stats: Stats::default(),
             timeline: Timeline::default(),
@@ -157,6 +160,7 @@ impl Gossip {
     fn dispatch(&mut self, input: Input) {
         match input {
             Input::Start | Input::Deadline => {}
+            Input::Loaded { upto } => self.on_loaded(upto),
             Input::Accepted { link, peer, local } => self.on_accepted(link, peer, local),
             Input::Connected { link } => self.on_connected(link),
             Input::ConnectFailed { link, refused } => self.on_connect_failed(link, refused),
@@ -189,6 +193,7 @@ impl Gossip {
         self.tend_links();
         self.send_due_pings();
         self.judge_silence();
+        self.step_resignation();
         self.step_manual_failover();
         self.step_election();
         self.step_replica_migration();
@@ -209,6 +214,7 @@ impl Gossip {
                 self.manual_deadline(),
                 self.election_deadline(),
                 self.orphan_deadline(),
+                self.resignation_deadline(),
                 self.service_deadline(),
                 self.heartbeat(),
             ])

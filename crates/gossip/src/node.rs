@@ -50,6 +50,8 @@ pub struct Node {
     pub contact: Contact,
     /// Which masters reported it as failing, and when last.
     pub reports: BTreeMap<NodeId, Instant>,
+    /// It said itself that it has failed, when it last did: it came back with less data than its replicas have.
+    pub(crate) resigned: bool,
     /// When we last voted for a replica of this master.
     pub voted_at: Option<Instant>,
 }
@@ -211,6 +213,7 @@ impl Node {
             link: Link::Down { retry_at: now },
             contact: Contact::default(),
             reports: BTreeMap::new(),
+            resigned: false,
             voted_at: None,
         }
     }

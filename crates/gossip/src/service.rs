@@ -100,6 +100,7 @@ impl Gossip {
         if !majority {
             let until = self.now + self.config.rejoin_delay();
             self.service.not_before = self.service.not_before.max(until);
+            self.put_off_resignation();
         }
         if self.service.asked_at.is_some() && majority {
             let vouches = |id| id == self.me || self.nodes.get(&id).is_some_and(|node| node.contact.vouches);
@@ -113,7 +114,7 @@ impl Gossip {
         let may = majority && self.is_covered();
         let early = self.myself().is_master() && self.now < self.service.not_before;
         self.service.waiting = may && early && !self.service.serving;
-        let serving = may && !self.service.waiting;
+        let serving = may && !self.service.waiting && !self.resignation.is_open();
         if serving != self.service.serving {
             self.service.serving = serving;
             self.todo.publish = true;

@@ -6,6 +6,7 @@ mod membership;
 mod net;
 mod nodes_conf;
 mod replica_migration;
+mod resignation;
 mod single;
 mod slot_moves;
 mod stale;

@@ -141,6 +141,12 @@ pub struct PsyncRequest {
 }
 
 impl PsyncRequest {
+    /// Whether the replica has something of a history.
+    #[must_use]
+    pub fn has_data(&self) -> bool {
+        self.first_byte > 1
+    }
+
     /// Reads a PSYNC; `args` starts with the command's name.
     ///
     /// # Errors

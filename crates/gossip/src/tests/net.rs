@@ -190,6 +190,18 @@ impl Net {
         self.feed(index, Input::Start);
     }
 
+    /// It has found its data up to `offset` on its disk.
+    pub(super) fn restart_with(&mut self, index: usize, offset: u64) {
+        self.hosts[index].offset = offset;
+        assert_eq!(self.hosts[index].life, Life::Dead);
+        let (config, rng) = (self.config_of(index), self.rng(index + 1000));
+        let disk = self.hosts[index].disk.clone();
+        let gossip = Gossip::restore(config, rng, &disk).expect("what a node wrote, it reads");
+        self.hosts[index] = Host { disk, offset, ..Host::new(gossip) };
+        self.feed(index, Input::Loaded { upto: ReplOffset(offset) });
+        self.feed(index, Input::Start);
+    }
+
     pub(super) fn freeze(&mut self, index: usize) {
         self.hosts[index].life = Life::Frozen;
     }
@@ -354,7 +366,8 @@ impl Net {
                 self.hosts[index].replies.insert(token, result);
             }
             Action::Log(event) => self.hosts[index].log.push((now, event)),
-            Action::WatchOffset(_) | Action::DropEverything | Action::Deliver(_) => {}
+            Action::WatchOffset(_) | Action::AllowCopies(_) | Action::DropEverything | Action::Deliver(_) => {
+            }
         }
     }
 

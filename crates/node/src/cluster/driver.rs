@@ -112,8 +112,12 @@ impl Driver {
         })
     }
 
-    /// What this node is to its data is settled when this returns.
-    pub(crate) fn start(&mut self) -> Result<()> {
+    /// What this node is to its data is settled when this returns. `found`: how far the data reaches that was loaded, if
+    /// that is known.
+    pub(crate) fn start(&mut self, found: Option<ReplOffset>) -> Result<()> {
+        if let Some(upto) = found {
+            self.feed(Input::Loaded { upto })?;
+        }
         self.feed(Input::Start)
     }
 
@@ -368,6 +372,7 @@ impl Driver {
                 self.aside.settle(&topology);
                 publish::publish(&self.server.engine, *topology);
             }
+            Action::AllowCopies(copies) => self.server.replication.copies.store(Arc::new(copies)),
             Action::BecomeMaster => {
                 self.server.replication.become_master();
                 // What its master had imported is here, and no mark of it.

@@ -43,6 +43,7 @@ pub(super) fn read(config: &Config) -> Result<gossip::Config> {
         allow_replica_migration: config.switch("cluster-allow-replica-migration"),
         migration_barrier: usize::try_from(config.integer("cluster-migration-barrier")).unwrap_or(usize::MAX),
         manual_failover_timeout: millis("cluster-manual-failover-timeout"),
+        stale_master_timeout: millis("stale-master-timeout"),
         blacklist_ttl: seconds("cluster-blacklist-ttl"),
         announce: announce(config)?,
     })

@@ -31,7 +31,7 @@ pub(super) fn psync(connection: &mut Connection, args: Args<'_>) {
     {
         return refuse(text);
     }
-    if !server.replication.can_serve() {
+    if !server.replication.can_serve(request.as_ref()) {
         return refuse("NOMASTERLINK Can't SYNC while not connected with my master");
     }
     let profile = connection.profile.take().map(|profile| *profile).unwrap_or_default();

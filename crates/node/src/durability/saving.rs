@@ -17,7 +17,7 @@ use engine::Gate;
 use keyspace::kept_bytes;
 use parking_lot::{Condvar, Mutex};
 use persistence::Dialect;
-use slot_routing::Role;
+use slot_routing::{ReplOffset, Role};
 
 use crate::durability::append_only::position_of;
 use crate::durability::loading::{LoadError, Loaded, Loading, replace_by_file};
@@ -401,12 +401,15 @@ fn due(durability: &Durability) -> Option<(Duration, u64)> {
 
 /// Loads the file that the configuration names, if it is there. Clients are answered LOADING until the caller says
 /// otherwise, never after an error.
-pub(crate) async fn load_at_start(durability: &Arc<Durability>) -> anyhow::Result<()> {
+///
+/// Says how far in its history the data reaches that was found: zero if there was none, nothing if the files do not say.
+pub(crate) async fn load_at_start(durability: &Arc<Durability>) -> anyhow::Result<Option<ReplOffset>> {
     let appends = durability.config.switch("appendonly");
+    let reached = || Some(durability.log.lock()).filter(|log| log.is_open()).map(|log| log.position().offset);
     if appends && load_append_only(durability).await? {
-        return Ok(());
+        return Ok(reached());
     }
-    load_file(durability).await?;
+    let found = if load_file(durability).await? { reached() } else { Some(ReplOffset(0)) };
     if appends {
         // What the last save left, or nothing, is where the append-only file begins.
         // It is there before anybody is served: what is acknowledged under `always` is in it.
@@ -414,7 +417,7 @@ pub(crate) async fn load_at_start(durability: &Arc<Durability>) -> anyhow::Resul
         let first = durability.clone();
         tokio::task::spawn_blocking(move || append_only::rewrite_now(&first)).await??;
     }
-    Ok(())
+    Ok(found)
 }
 
 /// Says whether there was an append-only file.
@@ -433,10 +436,11 @@ async fn load_append_only(durability: &Arc<Durability>) -> anyhow::Result<bool> 
     Ok(true)
 }
 
-async fn load_file(durability: &Arc<Durability>) -> anyhow::Result<()> {
+/// Says whether there was a file.
+async fn load_file(durability: &Arc<Durability>) -> anyhow::Result<bool> {
     let name = durability.config.text("dbfilename");
     if !Path::new(&name).exists() {
-        return Ok(());
+        return Ok(false);
     }
     let began = crate::process::time::instant();
     let loader = durability.clone();
@@ -455,7 +459,7 @@ async fn load_file(durability: &Arc<Durability>) -> anyhow::Result<()> {
         durability.applied.select(loaded.stream_db.unwrap_or(0));
     }
     durability.saving.standing.lock().loaded = loaded;
-    Ok(())
+    Ok(true)
 }
 
 /// Whether the configuration, or the cluster as this node last knew it, makes it a replica.

@@ -238,14 +238,14 @@ async fn control(
     // A file that may grow no further is an error of the write, as a full disk is, and not the end.
     let _past_file_limit = signal(SignalKind::from_raw(FILE_SIZE_SIGNAL))?;
     saving::remove_leftovers();
-    saving::load_at_start(&server.durability).await?;
+    let found = saving::load_at_start(&server.durability).await?;
     // Before the first write is taken: from then on a signal ends the server in order.
     let signals = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     // A master's snapshot would be loaded under a gate of its own.
     let loads_later = server.replication.loads_later().await;
     server.replication.follow_configured()?;
     if let Some(cluster) = &mut cluster {
-        cluster.start()?;
+        cluster.start(found)?;
     }
     server.replication.settle_history();
     server.engine.settings.set_gate(Gate::LOADING, false);

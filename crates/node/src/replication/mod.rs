@@ -28,9 +28,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use arc_swap::ArcSwap;
 use engine::{Engine, Gate};
+use gossip::Copies;
 use parking_lot::Mutex;
-use replication::{Master, Profile, ReplId, Replica, Waiters, master, replica};
+use replication::{Master, Profile, PsyncRequest, ReplId, Replica, Waiters, master, replica};
 use slot_routing::ReplOffset;
 use tokio::sync::{Notify, mpsc, oneshot};
 
@@ -104,6 +106,8 @@ pub(crate) struct Replication {
     /// Held while a piece of a stream is applied, and while that stream is exchanged for another or for none. Taken
     /// after the apply turn, or without it.
     stream_turn: Mutex<()>,
+    /// Who may copy what is here.
+    pub(crate) copies: ArcSwap<Copies>,
     events: mpsc::UnboundedSender<Event>,
     inbox: Mutex<Option<mpsc::UnboundedReceiver<Event>>>,
 }
@@ -125,6 +129,7 @@ impl Replication {
             applied: Arc::default(),
             loading: Arc::default(),
             stream_turn: Mutex::new(()),
+            copies: ArcSwap::default(),
             events,
             inbox: Mutex::new(Some(inbox)),
             config,
@@ -210,8 +215,17 @@ impl Replication {
         }
     }
 
-    /// Whether this node could serve a replica: its data belongs to a history that goes on.
-    pub(crate) fn can_serve(&self) -> bool {
+    /// Whether this node could serve a replica that asks this: its data belongs to a history that goes on, and is no less
+    /// than what the replica has.
+    pub(crate) fn can_serve(&self, asked: Option<&PsyncRequest>) -> bool {
+        let may = match **self.copies.load() {
+            Copies::All => true,
+            Copies::WithoutData => !asked.is_some_and(PsyncRequest::has_data),
+            Copies::None => false,
+        };
+        if !may {
+            return false;
+        }
         match &*self.role.lock() {
             Role::Master => true,
             Role::Replica { machine, .. } => machine.lock().link() == replica::LinkState::Connected,
