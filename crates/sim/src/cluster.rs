@@ -300,8 +300,26 @@ impl World {
         self.hosts[host].gossip = Some(gossip);
         self.stage.note(|| format!("host {host} starts as {id}"));
         self.stage.data.stores[host].serve(BTreeSet::new());
+        if self.stage.plan.plant != Some(Plant::EmptyMasters) {
+            let upto = self.stage.data.stores[host].offset();
+            self.note_forgotten(host);
+            self.feed(host, Input::Loaded { upto });
+        }
         self.feed(host, Input::Start);
         self.stage.settle_data(host);
+    }
+
+    /// An operator had a node forget its replica: what that one has is no longer the node's to keep.
+    fn note_forgotten(&mut self, host: usize) {
+        let gossip = self.gossip(host);
+        let own = |other: &Host| {
+            let mut nodes = gossip.nodes().filter(|node| node.master() == Some(gossip.id()));
+            nodes.any(|node| node.address.ip == Some(other.ip))
+        };
+        let others = (0..self.hosts.len()).filter(|other| !own(&self.hosts[*other]));
+        for other in others.collect::<Vec<_>>() {
+            self.stage.forget_copy(other, Some(host));
+        }
     }
 
     /// Gives a machine an input, after what replication has to say, and carries out its answer.
@@ -357,6 +375,7 @@ impl World {
                     && before.is_some_and(|before| before.serving);
                 self.publish(host, *topology);
             }
+            Action::AllowCopies(copies) => self.stage.data.stores[host].copies = copies,
             Action::BecomeMaster => {
                 assert_ne!(self.stage.plan.plant, Some(Plant::Panic), "planted");
                 self.stage.note(|| format!("host {host} becomes a master"));

@@ -30,6 +30,8 @@ pub enum Plant {
     LoggedByReplica,
     /// A replica that shows life is taken to have all that it was sent.
     CountedEarly,
+    /// A master that comes back without its data serves and is copied at once.
+    EmptyMasters,
     /// A process panics when a replica is to be promoted.
     Panic,
 }

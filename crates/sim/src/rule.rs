@@ -24,6 +24,8 @@ pub enum Rule {
     Minority,
     /// What reached a promoted replica is kept.
     NoLoss,
+    /// A master that lost its data is not copied by who has it.
+    NoErasure,
     /// What a new master acknowledged stays.
     NoOverwrite,
     /// A slot has one owner an epoch.

@@ -60,6 +60,7 @@ impl World {
             9 if self.is_replica(host) => self.plan_replication(host),
             10 if self.is_replica(other) => {
                 self.operate(Step::Forget { host, id: self.gossip(other).id() });
+                self.stage.forget_copy(other, None);
             }
             11 => self.operate(Step::Meet { host, other }),
             _ => {}

@@ -1,10 +1,11 @@
 //! What must hold of data, one file each.
 
 use super::{Key, Store};
-use crate::Rule;
 use crate::invariant::Invariant;
+use crate::{Machine, Rule};
 use slot_routing::ReplOffset;
 
+mod no_erasure;
 mod no_loss;
 mod no_overwrite;
 mod same_data;
@@ -30,6 +31,8 @@ pub(crate) enum What {
     Demoted,
     /// It starts again, from its file or without.
     Restarted,
+    /// It is no replica of this process any more, as that knows it; or of nobody, since an operator had it forgotten.
+    Forgotten { by: Option<usize> },
 }
 
 /// What the invariants are told.
@@ -42,10 +45,16 @@ pub(super) struct Seen<'a> {
 /// One that looks at data, under its name.
 pub(super) type Named = (Rule, Box<dyn for<'a> Invariant<Seen<'a>> + Send>);
 
-pub(super) fn all() -> Vec<Named> {
-    vec![
+/// What is asked of the data. A server without cluster mode does not know whether it had replicas: of those it is not
+/// asked that they give way to them.
+pub(super) fn all(machine: Machine) -> Vec<Named> {
+    let mut all: Vec<Named> = vec![
         (Rule::SameData, Box::new(same_data::SameData::default())),
         (Rule::NoOverwrite, Box::new(no_overwrite::NoOverwrite::default())),
         (Rule::NoLoss, Box::new(no_loss::NoLoss::default())),
-    ]
+    ];
+    if machine == Machine::Cluster {
+        all.push((Rule::NoErasure, Box::new(no_erasure::NoErasure::default())));
+    }
+    all
 }

@@ -24,7 +24,7 @@ use self::link::Link;
 pub(crate) use self::roles::Order;
 pub(crate) use self::store::{Key, Store};
 use crate::stage::Stage;
-use crate::{Chance, Plant};
+use crate::{Chance, Machine, Plant};
 
 mod following;
 mod invariants;
@@ -162,7 +162,7 @@ struct Settings {
 }
 
 impl Data {
-    pub(crate) fn new(chance: &mut Chance) -> Self {
+    pub(crate) fn new(chance: &mut Chance, machine: Machine) -> Self {
         let settings = Settings {
             backlog: chance.pick(&[0, 500, 3000, 1 << 20]),
             behind: chance.pick(&[4000, 1 << 20]),
@@ -171,7 +171,7 @@ impl Data {
             apply: chance.pick(&[300, 300, 10_000, 60_000]),
             writable_replicas: chance.percent(30),
         };
-        let invariants = invariants::all();
+        let invariants = invariants::all(machine);
         Self { stores: Vec::new(), links: BTreeMap::new(), linked: 0, writes: 0, settings, invariants }
     }
 
@@ -280,6 +280,11 @@ impl<E: Debug> Stage<E> {
                 self.data.stores[host].save();
             }
         }
+    }
+
+    /// A process, or everybody, knows another as its replica no longer.
+    pub(crate) fn forget_copy(&mut self, host: usize, by: Option<usize>) {
+        self.see(host, What::Forgotten { by });
     }
 
     fn note_data(&mut self, host: usize, text: impl FnOnce(&Store) -> String) {

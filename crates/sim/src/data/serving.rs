@@ -2,6 +2,7 @@
 
 use std::fmt::Debug;
 
+use gossip::Copies;
 use replication::master::{Action, Input, PeerId, TransferId};
 use replication::replica;
 use replication::{CursorId, Position, Profile, PsyncRequest, Replconf};
@@ -155,7 +156,7 @@ impl<E: Debug> Stage<E> {
     }
 
     fn answer(&mut self, host: usize, id: PeerId, args: Args<'_>) {
-        let serves = self.can_serve(host);
+        let serves = self.can_serve(host, &args);
         let Some(peer) = self.data.stores[host].peers.get_mut(&id) else { return };
         match &args[0] {
             b"REPLCONF" => match peer.profile.replconf(args) {
@@ -176,8 +177,15 @@ impl<E: Debug> Stage<E> {
     }
 
     /// Whether its data belongs to a history that goes on.
-    fn can_serve(&self, host: usize) -> bool {
-        self.data.stores[host].role.is_none() || self.data.stores[host].is_in_sync()
+    fn can_serve(&self, host: usize, asked: &Args<'_>) -> bool {
+        let store = &self.data.stores[host];
+        let has_data = || PsyncRequest::parse(*asked).is_ok_and(|request| request.has_data());
+        let may = match store.copies {
+            Copies::All => true,
+            Copies::WithoutData => !has_data(),
+            Copies::None => false,
+        };
+        may && (store.role.is_none() || store.is_in_sync())
     }
 
     fn line(&mut self, host: usize, id: PeerId, line: String) {

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use clock::Instant;
+use gossip::Copies;
 use replication::master::{self, OutputLimit, PeerId};
 use replication::{Generation, Log, Master, Position};
 use slot_routing::ReplOffset;
@@ -103,6 +104,8 @@ pub(crate) struct Store {
     pub(super) master: Master,
     pub(super) peers: BTreeMap<PeerId, Peer>,
     pub(super) inbox: Lane<Message>,
+    /// Who may copy it.
+    pub(crate) copies: Copies,
     /// The file on disk, and where in a history it stands.
     saved: Option<(Held, Position)>,
     pub(super) tick_at: Option<Instant>,
@@ -127,6 +130,7 @@ impl Store {
             master: Master::new(master_config(*behind), true, now),
             peers: BTreeMap::new(),
             inbox: Lane::default(),
+            copies: Copies::All,
             saved: None,
             tick_at: None,
         }

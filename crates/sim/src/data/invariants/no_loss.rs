@@ -82,7 +82,7 @@ impl Invariant<Seen<'_>> for NoLoss {
             What::Replaced => {
                 self.reached.remove(&host);
             }
-            What::Acknowledged { .. } | What::Stands | What::Applied => {}
+            What::Acknowledged { .. } | What::Stands | What::Applied | What::Forgotten { .. } => {}
         }
         Ok(())
     }

@@ -37,7 +37,7 @@ impl Invariant<Seen<'_>> for NoOverwrite {
                     ));
                 }
             }
-            What::Acknowledged { .. } | What::Stands | What::Confirmed { .. } => {}
+            What::Acknowledged { .. } | What::Stands | What::Confirmed { .. } | What::Forgotten { .. } => {}
         }
         Ok(())
     }

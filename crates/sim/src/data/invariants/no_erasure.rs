@@ -1,0 +1,76 @@
+//! A replica that has its master's writes does not give them up for those of that master when it comes back with nothing.
+//!
+//! What the replica has told its master that it has, an acknowledged write among it, must stay somewhere: the master's
+//! memory is gone, and its file with it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use slot_routing::ReplOffset;
+
+use super::{Seen, What};
+use crate::invariant::Invariant;
+
+#[derive(Debug, Default)]
+pub(super) struct NoErasure {
+    /// The masters that have acknowledged something in their present lives.
+    written: BTreeSet<usize>,
+    /// Of each replica, the master that it has told last that it has some of it.
+    copies: BTreeMap<usize, usize>,
+    /// Who has come back with nothing, and has not been another's replica since.
+    emptied: BTreeSet<usize>,
+    /// Whom an operator has had forgotten: nobody waits for those.
+    forgotten: BTreeSet<usize>,
+}
+
+impl Invariant<Seen<'_>> for NoErasure {
+    fn check(&mut self, seen: &Seen<'_>) -> Result<(), String> {
+        let host = seen.host;
+        match seen.what {
+            What::Acknowledged { .. } => {
+                self.written.insert(host);
+            }
+            What::Confirmed { replica, offset } if offset > ReplOffset(0) && self.written.contains(&host) => {
+                self.copies.insert(replica, host);
+            }
+            What::Restarted => {
+                self.copies.remove(&host);
+                self.written.remove(&host);
+                if seen.store.offset() == ReplOffset(0) {
+                    self.emptied.insert(host);
+                } else {
+                    self.emptied.remove(&host);
+                }
+            }
+            What::Demoted => {
+                self.emptied.remove(&host);
+            }
+            What::Forgotten { by: None } => {
+                self.forgotten.insert(host);
+            }
+            What::Forgotten { by } if self.copies.get(&host).copied() == by => {
+                self.copies.remove(&host);
+            }
+            What::Promoted { .. } => {
+                self.copies.remove(&host);
+            }
+            What::Replaced => {
+                // The log is closed and not begun anew: it still says how far the old data reached.
+                let had_data = seen.store.offset() > ReplOffset(0);
+                let copied =
+                    self.copies.remove(&host).filter(|_| had_data && !self.forgotten.contains(&host));
+                let master = seen.store.upstream().filter(|master| self.emptied.contains(master));
+                if let Some(master) = master.filter(|master| copied == Some(*master)) {
+                    return Err(format!(
+                        "host {host} gives up what it has of host {master}, which lost all that it had"
+                    ));
+                }
+            }
+            What::Confirmed { .. }
+            | What::Stands
+            | What::Applied
+            | What::Dropped { .. }
+            | What::Forgotten { .. } => {}
+        }
+        Ok(())
+    }
+}
