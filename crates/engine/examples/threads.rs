@@ -13,7 +13,7 @@ use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
 use clock::Millis;
-use engine::{EffectLog, Engine, Origin, Session};
+use engine::{EffectLog, Engine, Origin, Requests, Session};
 use keyspace::Keyspace;
 use parking_lot::Mutex;
 use replication::{Log, ReplId};
@@ -74,7 +74,13 @@ impl<'e> Client<'e> {
         let parsed = self.parser.parse(buffer, &mut self.batch, &Limits::default());
         assert_eq!(parsed.consumed, buffer.len());
         let (worker, session) = (&mut self.worker, &mut self.session);
-        self.engine.run(worker, session, NOW, buffer, &self.batch, 0, &mut self.out);
+        self.engine.run(
+            worker,
+            session,
+            NOW,
+            Requests { buffer, batch: &self.batch, from: 0 },
+            &mut self.out,
+        );
         assert_ne!(self.out.first(), Some(&b'-'));
     }
 }

@@ -60,6 +60,26 @@ pub enum Flow {
     Close,
 }
 
+/// Requests that were read together.
+#[derive(Debug, Clone, Copy)]
+pub struct Requests<'a> {
+    /// What was read.
+    pub buffer: &'a [u8],
+    /// Where the requests lie in it.
+    pub batch: &'a Batch,
+    /// The first that has not run yet.
+    pub from: usize,
+}
+
+/// A command with its words.
+#[derive(Clone, Copy)]
+pub(crate) struct Invocation<'a> {
+    pub(crate) entry: &'static Registered,
+    pub(crate) args: Args<'a>,
+    /// The client said ASKING before it.
+    pub(crate) asked: bool,
+}
+
 /// A command that has run: what it cost.
 #[derive(Debug)]
 pub struct Ran<'a> {
@@ -107,19 +127,17 @@ struct Part<'a> {
 }
 
 impl Engine {
-    /// Runs the requests of `batch` from number `from` on and appends their replies to `out`. Returns
-    /// why it stopped and the number of the request that it stopped at (`Node`, `Paused`, `Blocked`) or of the next.
-    #[allow(clippy::too_many_arguments, reason = "the one entry point; each is another owner's state")]
+    /// Runs requests and appends their replies to `out`. Returns why it stopped and the number of the request that it
+    /// stopped at (`Node`, `Paused`, `Blocked`) or of the next.
     pub fn run(
         &self,
         worker: &mut Worker,
         session: &mut Session,
         now: Millis,
-        buffer: &[u8],
-        batch: &Batch,
-        from: usize,
+        requests: Requests<'_>,
         out: &mut Vec<u8>,
     ) -> (usize, Flow) {
+        let Requests { buffer, batch, from } = requests;
         if session.users_version != self.users_version() && !self.refresh_user(session) {
             return (from, Flow::Close);
         }
@@ -134,45 +152,60 @@ impl Engine {
             if buffer.len() > LONG {
                 pipeline.ahead.clear();
             }
-            let mut plain = pipeline.context.session.is_plain();
-            let prepared = prepared.as_slice();
-            for (index, request) in prepared.iter().enumerate() {
-                pipeline.context.worker.running = next + index;
-                let mut flow = self.step(&mut pipeline, request, plain);
-                // The slot stays locked if the next command is about it too.
-                let same = |next: &Prepared<'_>| next.slot().is_some() && next.slot() == request.slot();
-                if !prepared.get(index + 1).is_some_and(same) {
-                    pipeline.leave_slots();
-                }
-                if !plain || request.key.is_none() {
-                    pipeline.context.drop_garbage();
-                    plain = pipeline.context.session.is_plain();
-                    if !plain {
-                        flow = pipeline.context.session.after(
-                            request.found,
-                            flow,
-                            pipeline.context.reply.buffer(),
-                        );
-                    }
-                }
-                match flow {
-                    Flow::Done if !pipeline.context.reply.is_full() => {}
-                    Flow::Done => {
-                        pipeline.context.session.client.overflow();
-                        return (next + index + 1, Flow::Close);
-                    }
-                    flow @ (Flow::Node(_) | Flow::Paused | Flow::Blocked) => {
-                        publish(pipeline.context.session, now, last_found(&prepared[..=index]).or(last));
-                        return (next + index, flow);
-                    }
-                    Flow::Close => return (next + index + 1, Flow::Close),
+            match self.run_prepared(&mut pipeline, &prepared, next) {
+                None => {}
+                Some((stopped, Flow::Close)) => return (stopped, Flow::Close),
+                Some((stopped, flow)) => {
+                    let session = &*pipeline.context.session;
+                    publish(session, now, last_found(&prepared[..=stopped - next]).or(last));
+                    return (stopped, flow);
                 }
             }
-            last = last_found(prepared).or(last);
+            last = last_found(&prepared).or(last);
             next = end;
         }
         publish(session, now, last);
         (next, Flow::Done)
+    }
+
+    /// Runs requests that are prepared, the first of which is number `first` of its batch; says where and why it stopped if
+    /// it did.
+    #[inline(always)]
+    fn run_prepared<'r>(
+        &'r self,
+        pipeline: &mut Pipeline<'r>,
+        prepared: &'r [Prepared<'r>],
+        first: usize,
+    ) -> Option<(usize, Flow)> {
+        let mut plain = pipeline.context.session.is_plain();
+        for (index, request) in prepared.iter().enumerate() {
+            let number = first + index;
+            pipeline.context.worker.running = number;
+            let mut flow = self.step(pipeline, request, plain);
+            // The slot stays locked if the next command is about it too.
+            let same = |next: &Prepared<'_>| next.slot().is_some() && next.slot() == request.slot();
+            if !prepared.get(index + 1).is_some_and(same) {
+                pipeline.leave_slots();
+            }
+            if !plain || request.key.is_none() {
+                pipeline.context.drop_garbage();
+                plain = pipeline.context.session.is_plain();
+                if !plain {
+                    let Context { session, reply, .. } = &mut pipeline.context;
+                    flow = session.after(request.found, flow, reply.buffer());
+                }
+            }
+            match flow {
+                Flow::Done if !pipeline.context.reply.is_full() => {}
+                Flow::Done => {
+                    pipeline.context.session.client.overflow();
+                    return Some((number + 1, Flow::Close));
+                }
+                Flow::Node(_) | Flow::Paused | Flow::Blocked => return Some((number, flow)),
+                Flow::Close => return Some((number + 1, flow)),
+            }
+        }
+        None
     }
 
     /// Finds the commands, hashes their first keys, and touches ahead what they will need. The keys' slots, those
@@ -379,7 +412,7 @@ impl Engine {
                 Flow::Done
             }
             Ok(Outcome::Block(wait)) if pipeline.context.session.may_wait() => {
-                self.block(&mut pipeline.context, entry, request.args, wait, asked)
+                self.block(&mut pipeline.context, Invocation { entry, args: request.args, asked }, wait)
             }
             Ok(Outcome::Block(wait)) => {
                 (wait.nothing)(&mut pipeline.context.reply);

@@ -133,6 +133,11 @@ impl CommandError {
 /// Redis quotes at most this much of what a client sent.
 const QUOTED: usize = 128;
 
+const MISCONF: &str = "MISCONF Redis is configured to save RDB snapshots, but it's currently unable to persist to \
+     disk. Commands that may modify the data set are disabled, because this instance is configured to report errors \
+     during writes if RDB snapshotting fails (stop-writes-on-bgsave-error option). Please check the Redis logs for \
+     details about the RDB error.";
+
 impl fmt::Display for CommandError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let text = match self {
@@ -151,14 +156,7 @@ impl fmt::Display for CommandError {
             Self::WrongArity(name) => {
                 return write!(f, "ERR wrong number of arguments for '{name}' command");
             }
-            Self::NotAllowed { command, option } => {
-                return write!(
-                    f,
-                    "ERR {command} command not allowed. If the {option} option is set to \"local\", you can run \
-                     it from a local connection, otherwise you need to set this option in the configuration file, \
-                     and then restart the server."
-                );
-            }
+            Self::NotAllowed { command, option } => return not_allowed(f, command, option),
             Self::InvalidExpire(name) => return write!(f, "ERR invalid expire time in '{name}' command"),
             Self::Redirect { ask, slot, host, port } => {
                 return slot_routing::Redirect { ask: *ask, slot: *slot, host, port: *port }.fmt(f);
@@ -190,13 +188,7 @@ impl fmt::Display for CommandError {
             Self::MasterDown => {
                 "MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'."
             }
-            Self::MisConf => {
-                "MISCONF Redis is configured to save RDB snapshots, but it's currently unable to persist to \
-                 disk. Commands that may modify the data set are disabled, because this instance is \
-                 configured to report errors during writes if RDB snapshotting fails \
-                 (stop-writes-on-bgsave-error option). Please check the Redis logs for details about the \
-                 RDB error."
-            }
+            Self::MisConf => MISCONF,
             Self::NoReplicas => "NOREPLICAS Not enough good replicas to write.",
             Self::SlotFull => "OOM command not allowed when a slot holds as many small values as it can",
             Self::OutOfMemory => "OOM command not allowed when used memory > 'maxmemory'.",
@@ -215,6 +207,15 @@ pub(crate) fn quoted(bytes: &[u8], most: usize) -> Cow<'_, str> {
 /// As Redis reads a text that it takes for a string of C.
 pub(crate) fn until_nul(bytes: &[u8]) -> &[u8] {
     bytes.split(|byte| *byte == 0).next().unwrap_or_default()
+}
+
+fn not_allowed(f: &mut fmt::Formatter<'_>, command: &str, option: &str) -> fmt::Result {
+    write!(
+        f,
+        "ERR {command} command not allowed. If the {option} option is set to \"local\", you can run it from a \
+         local connection, otherwise you need to set this option in the configuration file, and then restart the \
+         server."
+    )
 }
 
 fn unknown_debug(f: &mut fmt::Formatter<'_>, name: &str) -> fmt::Result {

@@ -9,7 +9,7 @@ use resp::{Batch, Limits, Parser, Request, Value, parse_value};
 use slot_routing::{Endpoint, Epoch, Member, NodeId, ReplOffset, Role, Slot, Topology};
 
 use crate::clients::Link;
-use crate::dispatch::Flow;
+use crate::dispatch::{Flow, Requests};
 use crate::effects::{EffectLog, NoLog};
 use crate::engine::{Engine, Worker};
 use crate::notifications::Class;
@@ -133,7 +133,15 @@ impl Client {
         let mut batch = Batch::default();
         Parser::new().parse(&mut buffer, &mut batch, &Limits::default());
         let mut out = Vec::new();
-        self.engine.run(&mut self.worker, &mut self.session, self.now, &buffer, &batch, 0, &mut out).1
+        self.engine
+            .run(
+                &mut self.worker,
+                &mut self.session,
+                self.now,
+                Requests { buffer: &buffer, batch: &batch, from: 0 },
+                &mut out,
+            )
+            .1
     }
 
     /// Sends inline text, several lines for a pipeline, and gives back what the server wrote.
@@ -143,8 +151,13 @@ impl Client {
         let parsed = Parser::new().parse(&mut buffer, &mut batch, &Limits::default());
         assert_eq!(parsed.error, None, "{text}");
         let mut out = Vec::new();
-        let (_, flow) =
-            self.engine.run(&mut self.worker, &mut self.session, self.now, &buffer, &batch, 0, &mut out);
+        let (_, flow) = self.engine.run(
+            &mut self.worker,
+            &mut self.session,
+            self.now,
+            Requests { buffer: &buffer, batch: &batch, from: 0 },
+            &mut out,
+        );
         assert!(matches!(flow, Flow::Done | Flow::Close), "{text}: {flow:?}");
         String::from_utf8_lossy(&out).into_owned()
     }
@@ -162,7 +175,13 @@ impl Client {
         let mut batch = Batch::default();
         Parser::new().parse(&mut buffer, &mut batch, &Limits::default());
         let mut out = Vec::new();
-        self.engine.run(&mut self.worker, &mut self.session, self.now, &buffer, &batch, 0, &mut out);
+        self.engine.run(
+            &mut self.worker,
+            &mut self.session,
+            self.now,
+            Requests { buffer: &buffer, batch: &batch, from: 0 },
+            &mut out,
+        );
         let (value, len) = parse_value(&out).expect("a well-formed reply").expect("a whole reply");
         assert_eq!(len, out.len(), "one reply for one command: {request:?}");
         value

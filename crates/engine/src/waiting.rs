@@ -26,6 +26,7 @@ use slot_routing::{ReplOffset, Slot};
 use smallvec::SmallVec;
 
 use crate::clients::{Client, Unblock};
+use crate::dispatch::Invocation;
 use crate::lookup::Registered;
 use crate::session::{Origin, Session};
 
@@ -222,21 +223,20 @@ impl Waits {
     pub(crate) fn add(
         &self,
         session: &Session,
-        entry: &'static Registered,
-        request: Request,
-        wait: Wait,
+        call: Invocation<'_>,
+        mut wait: Wait,
         slots: SmallVec<[Slot; 2]>,
-        asked: bool,
     ) -> Arc<Waiter> {
+        let request = wait.resolved.take().unwrap_or_else(|| Request::from(call.args));
         let waiter = Arc::new(Waiter {
             number: self.next.fetch_add(1, Ordering::Relaxed),
-            entry,
+            entry: call.entry,
             request,
             wait,
             slots,
             db: session.db,
             protocol: session.protocol,
-            asked,
+            asked: call.asked,
             client: session.client.clone(),
             served: Mutex::new(None),
         });

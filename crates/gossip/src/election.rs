@@ -19,7 +19,7 @@ use clock::{Instant, Millis};
 use slot_routing::{Epoch, NodeId, Slot};
 
 use crate::contract::Source;
-use crate::event::{Denial, Event, Hindrance};
+use crate::event::{Denial, ElectionEvent, Hindrance};
 use crate::machine::Gossip;
 use crate::node::{Node, Role, has_data};
 use crate::timeline::Ballot;
@@ -100,11 +100,11 @@ impl Gossip {
         let needed = self.quorum().max(candidacy.quorum);
         let votes = candidacy.votes.iter().filter(|voter| self.is_voter(**voter)).count();
         if votes >= needed {
-            self.log(Event::ElectionWon(epoch));
+            self.log(ElectionEvent::Won(epoch));
             self.take_over(epoch);
         } else if self.now >= candidacy.at + self.config.auth_timeout() {
-            self.log(Event::CannotStand(Hindrance::NotConfirmed { votes, needed }));
-            self.log(Event::ElectionExpired(epoch));
+            self.log(ElectionEvent::CannotStand(Hindrance::NotConfirmed { votes, needed }));
+            self.log(ElectionEvent::Expired(epoch));
             self.election.candidacy.as_mut().expect("read above").expired = true;
         }
     }
@@ -128,7 +128,7 @@ impl Gossip {
         let scheduled = self.wall;
         self.timeline.open(master).ballot(Ballot { scheduled, rank, offset, asked: None, votes: Vec::new() });
         if !manual {
-            self.log(Event::ElectionScheduled { delay, rank, offset });
+            self.log(ElectionEvent::Scheduled { delay, rank, offset });
             self.pong_siblings();
         }
     }
@@ -157,7 +157,7 @@ impl Gossip {
             let added = step * (rank - candidacy.rank);
             candidacy.at += added;
             candidacy.rank = rank;
-            self.log(Event::RankChanged { rank, added });
+            self.log(ElectionEvent::RankChanged { rank, added });
         }
     }
 
@@ -170,7 +170,7 @@ impl Gossip {
         let manual = candidacy.manual;
         let wall = self.wall;
         self.update_ballot(master, |ballot| ballot.asked = Some((epoch, wall)));
-        self.log(Event::ElectionStarted(epoch));
+        self.log(ElectionEvent::Started(epoch));
         let mut header = self.header();
         if manual {
             header.message_flags |= MessageFlags::FORCE_ACK;
@@ -252,7 +252,7 @@ impl Gossip {
         let too_old = age.is_none_or(|age| age > limit);
         if too_old && !self.election.hindered {
             self.election.hindered = true;
-            self.log(Event::CannotStand(Hindrance::DataTooOld { age }));
+            self.log(ElectionEvent::CannotStand(Hindrance::DataTooOld { age }));
         }
         too_old
     }
@@ -263,13 +263,13 @@ impl Gossip {
         }
         let (candidate, epoch) = (header.sender, header.current_epoch);
         match self.judge_candidate(header) {
-            Err(why) => self.log(Event::VoteDenied { candidate, epoch, why }),
+            Err(why) => self.log(ElectionEvent::VoteDenied { candidate, epoch, why }),
             Ok(master) => {
                 self.last_vote_epoch = self.current_epoch;
                 self.nodes.get_mut(&master).expect("judged").voted_at = Some(self.now);
                 self.save_before_sending();
                 self.timeline.voted(master, candidate, epoch, self.wall);
-                self.log(Event::VoteGranted { candidate, epoch });
+                self.log(ElectionEvent::VoteGranted { candidate, epoch });
                 self.send(candidate, Body::AuthAck);
             }
         }

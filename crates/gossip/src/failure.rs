@@ -13,7 +13,7 @@ use std::time::Duration;
 use clock::Instant;
 use slot_routing::NodeId;
 
-use crate::event::{Event, FailEnd};
+use crate::event::{Event, FailEnd, FailureEvent};
 use crate::machine::Gossip;
 use crate::node::{Cause, Condition, Node};
 use crate::timeline::Suspicion;
@@ -70,7 +70,7 @@ impl Gossip {
         let node = self.nodes.get_mut(&id).expect("asked for by the caller");
         node.condition = Condition::Suspected { since: now, cause };
         self.timeline.suspected(id, Suspicion { by: me, at: wall, cause: Some(cause) });
-        self.log(Event::Suspected { id, cause });
+        self.log(FailureEvent::Suspected { id, cause });
         self.todo.publish = true;
     }
 
@@ -78,7 +78,7 @@ impl Gossip {
         let node = self.nodes.get_mut(&id).expect("asked for by the caller");
         node.condition = Condition::Well;
         self.timeline.returned(id, self.wall);
-        self.log(Event::SuspicionEnded(id));
+        self.log(FailureEvent::SuspicionEnded(id));
         self.todo.publish = true;
     }
 
@@ -101,7 +101,7 @@ impl Gossip {
         if reporters + mine < self.quorum() {
             return;
         }
-        self.log(Event::FailAgreed(id));
+        self.log(FailureEvent::FailAgreed(id));
         self.set_failed(id);
         let packet = Packet { header: self.header(), body: Body::Fail(id) };
         self.broadcast(&packet);
@@ -113,7 +113,7 @@ impl Gossip {
             return;
         };
         if !failed {
-            self.log(Event::FailHeard { id: about, from });
+            self.log(FailureEvent::FailHeard { id: about, from });
             self.set_failed(about);
         }
         if from == about {
@@ -146,7 +146,7 @@ impl Gossip {
         };
         node.condition = Condition::Well;
         self.timeline.returned(id, self.wall);
-        self.log(Event::FailEnded { id, why });
+        self.log(FailureEvent::FailEnded { id, why });
         self.todo.save = true;
         self.todo.publish = true;
     }

@@ -51,7 +51,7 @@ pub mod wire;
 pub use commands::{Command, CommandError, FailoverMode, Reply, SlotChange};
 pub use config::{Announce, Config};
 pub use contract::{Action, Copies, Input, LinkId, Replication, Source};
-pub use event::{Denial, Event, FailEnd, Hindrance, Level};
+pub use event::{Denial, ElectionEvent, Event, FailEnd, FailureEvent, Hindrance, Level, ManualFailoverEvent};
 pub use machine::Gossip;
 pub use node::{Address, Cause, Condition, Contact, Handshake, Link, Node, Role};
 pub use nodes_conf::ConfError;

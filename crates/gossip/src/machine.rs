@@ -262,8 +262,8 @@ impl Gossip {
         self.todo.claim = true;
     }
 
-    pub(crate) fn log(&mut self, event: Event) {
-        self.out.push(Action::Log(event));
+    pub(crate) fn log(&mut self, event: impl Into<Event>) {
+        self.out.push(Action::Log(event.into()));
     }
 
     /// This node itself.

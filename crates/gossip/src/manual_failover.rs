@@ -18,7 +18,7 @@ use slot_routing::{NodeId, ReplOffset};
 
 use crate::commands::{CommandError, FailoverMode, Reply};
 use crate::contract::Action;
-use crate::event::Event;
+use crate::event::ManualFailoverEvent;
 use crate::machine::Gossip;
 use crate::sending::Talk;
 use crate::wire::{Body, Header};
@@ -70,16 +70,16 @@ impl Gossip {
         let until = self.now + self.config.manual_failover_timeout;
         match mode {
             FailoverMode::Graceful => {
-                self.log(Event::ManualFailoverAccepted);
+                self.log(ManualFailoverEvent::Accepted);
                 self.manual = Manual::Claiming { until, target: None, ready: false };
                 self.send(master, Body::ManualFailoverStart);
             }
             FailoverMode::Force => {
-                self.log(Event::ManualFailoverForced);
+                self.log(ManualFailoverEvent::Forced);
                 self.manual = Manual::Claiming { until, target: None, ready: true };
             }
             FailoverMode::Takeover => {
-                self.log(Event::ManualFailoverTakeover);
+                self.log(ManualFailoverEvent::Takeover);
                 self.bump_epoch();
                 let epoch = self.myself().config_epoch;
                 self.take_over(epoch);
@@ -98,7 +98,7 @@ impl Gossip {
         self.manual = Manual::Yielding { until, to: replica, paused_at: None, repeat_at: until };
         // If writes were paused for another replica, they stay so.
         self.todo.resume = false;
-        self.log(Event::ManualFailoverAsked { by: replica });
+        self.log(ManualFailoverEvent::Asked { by: replica });
         // Twice the time: better a pause too long than writes that the new master never sees.
         let until = self.now + self.config.manual_failover_timeout * 2;
         self.out.push(Action::PauseWrites { until });
@@ -122,7 +122,7 @@ impl Gossip {
         if let Manual::Claiming { target: target @ None, ready: false, .. } = &mut self.manual {
             *target = Some(header.offset);
             self.out.push(Action::WatchOffset(Some(header.offset)));
-            self.log(Event::ManualOffset(header.offset.0));
+            self.log(ManualFailoverEvent::MasterOffset(header.offset.0));
         }
     }
 
@@ -132,12 +132,12 @@ impl Gossip {
             Manual::Idle => {}
             Manual::Claiming { until, .. } | Manual::Yielding { until, .. } if now >= *until => {
                 self.end_manual_failover();
-                self.log(Event::ManualFailoverTimedOut);
+                self.log(ManualFailoverEvent::TimedOut);
             }
             Manual::Claiming { target: Some(target), ready: ready @ false, .. } => {
                 if self.replication.offset >= *target {
                     *ready = true;
-                    self.log(Event::ManualFailoverReady);
+                    self.log(ManualFailoverEvent::Ready);
                 }
             }
             Manual::Claiming { .. } => {}

@@ -3,7 +3,7 @@
 use slot_routing::{Epoch, NodeId};
 
 use crate::contract::{Action, LinkId};
-use crate::event::Event;
+use crate::event::{Event, FailureEvent};
 use crate::handshake::{MOST_NODES, announced_role};
 use crate::machine::Gossip;
 use crate::node::{Address, Condition, Extensions, Node, has_data};
@@ -233,7 +233,7 @@ impl Gossip {
         let node = self.nodes.get_mut(&id).expect("looked up by the caller");
         if node.reports.insert(reporter, now).is_none() {
             self.timeline.suspected(id, Suspicion { by: reporter, at: wall, cause: None });
-            self.log(Event::ReportedBy { id, reporter });
+            self.log(FailureEvent::ReportedBy { id, reporter });
         }
         self.fail_if_agreed(id);
     }
@@ -241,7 +241,7 @@ impl Gossip {
     fn withdraw_report(&mut self, id: NodeId, reporter: NodeId) {
         let node = self.nodes.get_mut(&id).expect("looked up by the caller");
         if node.reports.remove(&reporter).is_some() {
-            self.log(Event::ReportWithdrawn { id, reporter });
+            self.log(FailureEvent::ReportWithdrawn { id, reporter });
         }
     }
 

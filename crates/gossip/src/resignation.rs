@@ -25,7 +25,7 @@ use clock::Instant;
 use slot_routing::{NodeId, ReplOffset};
 
 use crate::contract::{Action, Copies};
-use crate::event::Event;
+use crate::event::FailureEvent;
 use crate::machine::Gossip;
 use crate::node::{Node, has_data};
 use crate::wire::{Body, Header, Packet};
@@ -76,7 +76,7 @@ impl Gossip {
         self.resignation =
             Resignation::Open(Comparison { found, until, resigned: false, told: BTreeMap::new() });
         self.out.push(Action::AllowCopies(Copies::None));
-        self.log(Event::Comparing { found: found.0 });
+        self.log(FailureEvent::Comparing { found: found.0 });
     }
 
     /// With nothing and nobody: whoever has data is no replica of this node, but perhaps of the one that it was.
@@ -112,13 +112,13 @@ impl Gossip {
         let compared = best.is_none() && self.replicas().all(heard);
         if compared || self.now >= until {
             if self.now >= until && (resigned || !has_data(found)) {
-                self.log(Event::NobodyTookOver);
+                self.log(FailureEvent::NobodyTookOver);
             }
             self.end_resignation();
             return self.note_alone(found);
         }
         if let (Some((replica, offset)), false) = (best, resigned) {
-            self.log(Event::Resigned { replica, offset });
+            self.log(FailureEvent::Resigned { replica, offset });
             let until = self.now + self.config.stale_master_timeout;
             if let Resignation::Open(comparison) = &mut self.resignation {
                 (comparison.resigned, comparison.until) = (true, until);

@@ -454,7 +454,7 @@ impl Interpreter {
         let done = Ok((Value::Nil, Value::Nil));
         match operation {
             question::SET_PROTOCOL => {
-                self.spoken.set(if argument == 3 { Protocol::Resp3 } else { Protocol::Resp2 })
+                self.spoken.set(if argument == 3 { Protocol::Resp3 } else { Protocol::Resp2 });
             }
             question::SET_REPLICATION => host.set_replicated(argument != 0),
             question::MAY_RUN => {

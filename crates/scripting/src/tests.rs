@@ -30,6 +30,7 @@ fn interpreter() -> Interpreter {
         deprecated_api: false,
         nanos: || 1,
         log: |_, _| {},
+        busy: || {},
     };
     Interpreter::new(&Scripts::default(), &options)
 }

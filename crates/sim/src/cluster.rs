@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use clock::{Instant, Millis};
 use gossip::wire::{Body, Header, Packet};
-use gossip::{Action, Event as Told, Gossip, Input, LinkId};
+use gossip::{Action, ElectionEvent, Gossip, Input, LinkId};
 use slot_routing::{NodeId, ReplOffset, Slot, Topology};
 
 use self::disk::Disk;
@@ -410,9 +410,9 @@ impl World {
         }
     }
 
-    fn on_told(&mut self, host: usize, told: &Told) {
+    fn on_told(&mut self, host: usize, told: &gossip::Event) {
         self.stage.note(|| format!("host {host}: {told}"));
-        self.stage.promotions += usize::from(matches!(told, Told::ElectionWon(_)));
+        self.stage.promotions += usize::from(matches!(told, gossip::Event::Election(ElectionEvent::Won(_))));
     }
 
     /// A packet leaves a host.

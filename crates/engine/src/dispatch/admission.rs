@@ -22,26 +22,8 @@ impl Engine {
         request: &Prepared<'_>,
         now: Millis,
     ) -> Result<Admitted, CommandError> {
-        let entry = match request.found {
-            Some(entry) => entry,
-            None => self.registry.resolve(request.args).map_err(|error| match error {
-                // In Redis DEBUG is one command and looks for its subcommand when it runs.
-                CommandError::UnknownSubcommand { container: "debug", .. } => {
-                    self.check_permission(session, "debug").err().unwrap_or(error)
-                }
-                error => error,
-            })?,
-        };
+        let entry = self.find_callable(session, request)?;
         let command = entry.command;
-        // DEBUG is one command in Redis: it has words enough once it has a subcommand.
-        let fits = command.accepts(request.args.len());
-        let runs = fits || entry.full_name.starts_with("debug|");
-        if command.flags.contains(Flags::PROTECTED) && runs {
-            self.check_permission(session, &entry.full_name)?;
-        }
-        if !fits || matches!(command.run, Run::Container) {
-            return Err(CommandError::WrongArity(entry.full_name.clone()));
-        }
         if !session.authenticated && !command.flags.contains(Flags::NO_AUTH) {
             return Err(CommandError::NoAuth);
         }
@@ -85,6 +67,35 @@ impl Engine {
             Run::Here(_) | Run::MayBlock(_) | Run::Script(_) | Run::Exec | Run::Container => Flow::Done,
         };
         Ok(Admitted { entry, flow })
+    }
+
+    /// The command that is meant, if there is one, it may have so many words, and the configuration lets this client
+    /// run it.
+    fn find_callable(
+        &self,
+        session: &Session,
+        request: &Prepared<'_>,
+    ) -> Result<&'static Registered, CommandError> {
+        let entry = match request.found {
+            Some(entry) => entry,
+            None => self.registry.resolve(request.args).map_err(|error| match error {
+                // In Redis DEBUG is one command and looks for its subcommand when it runs.
+                CommandError::UnknownSubcommand { container: "debug", .. } => {
+                    self.check_permission(session, "debug").err().unwrap_or(error)
+                }
+                error => error,
+            })?,
+        };
+        // DEBUG is one command in Redis: it has words enough once it has a subcommand.
+        let fits = entry.command.accepts(request.args.len());
+        let runs = fits || entry.full_name.starts_with("debug|");
+        if entry.command.flags.contains(Flags::PROTECTED) && runs {
+            self.check_permission(session, &entry.full_name)?;
+        }
+        if !fits || matches!(entry.command.run, Run::Container) {
+            return Err(CommandError::WrongArity(entry.full_name.clone()));
+        }
+        Ok(entry)
     }
 
     /// Whether the configuration lets this client run a protected command.

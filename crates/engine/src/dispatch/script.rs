@@ -19,7 +19,7 @@ use scripting::{Call, Failure, Host, Library, Script, ScriptFlags, Stop};
 use slot_routing::{Ownership, Slot};
 
 use super::slots::{Slots, handle};
-use super::{Context, Ran};
+use super::{Context, Invocation, Ran};
 use crate::command::{Flags, Reach, Run};
 use crate::engine::Engine;
 use crate::error::CommandError;
@@ -411,7 +411,12 @@ impl Reached<'_, '_> {
     }
 
     /// The rules of a cluster.
-    fn check_cluster(&mut self, entry: &Registered, args: Args<'_>, slots: &[Slot]) -> Result<(), Denied> {
+    fn check_cluster(
+        &mut self,
+        entry: &'static Registered,
+        args: Args<'_>,
+        slots: &[Slot],
+    ) -> Result<(), Denied> {
         let engine = self.context.engine;
         let (Some(topology), Origin::Client, Some(first)) =
             (&engine.topology, self.context.session.origin, slots.first())
@@ -436,7 +441,8 @@ impl Reached<'_, '_> {
         };
         if crosses && !self.flags.allow_cross_slot || foreign(self.context) {
             let Context { session, slots: locked, now, .. } = &mut *self.context;
-            let access = engine.access(session, args, entry, session.asking, locked, *now);
+            let call = Invocation { entry, args, asked: session.asking };
+            let access = engine.access(session, call, locked, *now);
             let ownership = locked.slot(*first).ownership();
             let tls = session.client.link.tls;
             let routed = engine.check_route(&topology.load(), *first, ownership, access, tls);

@@ -7,7 +7,7 @@ use slot_routing::{Access, Member, Ownership, Slot, Topology, Verdict, route};
 use smallvec::SmallVec;
 
 use super::pipeline::Pipeline;
-use super::{Context, Prepared};
+use super::{Context, Invocation, Prepared};
 use crate::command::{Command, Flags, Reach, Run};
 use crate::engine::Engine;
 use crate::error::CommandError;
@@ -69,7 +69,7 @@ impl Engine {
         &'r self,
         pipeline: &mut Pipeline<'r>,
         request: &Prepared<'r>,
-        entry: &Registered,
+        entry: &'static Registered,
         asked: bool,
     ) -> Result<(), CommandError> {
         let first = match request.slot() {
@@ -105,14 +105,8 @@ impl Engine {
             (&self.topology, first, pipeline.context.session.origin)
             && pipeline.context.slots.slot(slot).ownership() != Ownership::Mine
         {
-            return self.check_served(
-                &mut pipeline.context,
-                request.args,
-                entry,
-                asked,
-                slot,
-                &topology.load(),
-            );
+            let call = Invocation { entry, args: request.args, asked };
+            return self.check_served(&mut pipeline.context, call, slot, &topology.load());
         }
         Ok(())
     }
@@ -121,14 +115,12 @@ impl Engine {
     fn check_served(
         &self,
         context: &mut Context<'_>,
-        args: Args<'_>,
-        entry: &Registered,
-        asked: bool,
+        call: Invocation<'_>,
         slot: Slot,
         topology: &Topology,
     ) -> Result<(), CommandError> {
         let Context { session, slots, now, .. } = context;
-        let access = self.access(session, args, entry, asked, slots, *now);
+        let access = self.access(session, call, slots, *now);
         let tls = session.client.link.tls;
         self.check_route(topology, slot, slots.slot(slot).ownership(), access, tls)
     }
@@ -216,12 +208,11 @@ impl Engine {
     pub(super) fn access(
         &self,
         session: &Session,
-        args: Args<'_>,
-        entry: &Registered,
-        asked: bool,
+        call: Invocation<'_>,
         locked: &mut LockedSlots<'_>,
         now: Millis,
     ) -> Access {
+        let Invocation { entry, args, asked } = call;
         let flags = entry.command.flags;
         // A channel is heard on replicas too, and it does not lie in the slot.
         let channels = flags.contains(Flags::PUBSUB);

@@ -85,9 +85,7 @@ fn a_client_is_cut_off_while_its_reply_is_made() {
             &mut client.worker,
             &mut client.session,
             client.now,
-            &buffer,
-            &batch,
-            0,
+            Requests { buffer: &buffer, batch: &batch, from: 0 },
             &mut out,
         );
         assert_eq!(flow, Flow::Close, "{text}");
@@ -300,7 +298,13 @@ fn batches_of_threads_that_want_the_same_slots_end_and_count_right() {
                     let mut batch = Batch::default();
                     resp::Parser::new().parse(&mut buffer, &mut batch, &resp::Limits::default());
                     let mut out = Vec::new();
-                    let ran = engine.run(&mut worker, &mut session, Millis(1), &buffer, &batch, 0, &mut out);
+                    let ran = engine.run(
+                        &mut worker,
+                        &mut session,
+                        Millis(1),
+                        Requests { buffer: &buffer, batch: &batch, from: 0 },
+                        &mut out,
+                    );
                     assert_eq!(ran, (batch.len(), Flow::Done));
                 }
             });
@@ -384,7 +388,13 @@ fn the_log_of_many_threads_gives_the_same_data() {
                     let mut batch = Batch::default();
                     resp::Parser::new().parse(&mut buffer, &mut batch, &resp::Limits::default());
                     let mut out = Vec::new();
-                    let ran = engine.run(&mut worker, &mut session, Millis(1), &buffer, &batch, 0, &mut out);
+                    let ran = engine.run(
+                        &mut worker,
+                        &mut session,
+                        Millis(1),
+                        Requests { buffer: &buffer, batch: &batch, from: 0 },
+                        &mut out,
+                    );
                     assert_eq!(ran, (batch.len(), Flow::Done));
                 }
             });

@@ -13,7 +13,7 @@ use slot_routing::{Access, Ownership, Slot};
 
 use super::pipeline::Pipeline;
 use super::slots::handle;
-use super::{Admitted, Context, Flow, Prepared, Ran};
+use super::{Admitted, Context, Flow, Invocation, Prepared, Ran};
 use crate::clients::ClientFlags;
 use crate::command::{Flags, NodeCommand, Run};
 use crate::engine::Engine;
@@ -238,7 +238,8 @@ impl Engine {
         if ownership != Ownership::Mine {
             let mut whole = Access { asking: asked, replica_read: true, keys: 0, missing: 0 };
             for (entry, request) in &transaction.queue {
-                let access = self.access(session, request.args(), entry, asked, &mut locked, now);
+                let call = Invocation { entry, args: request.args(), asked };
+                let access = self.access(session, call, &mut locked, now);
                 whole.replica_read &= access.replica_read || access.keys == 0;
                 whole.keys += access.keys;
                 whole.missing += access.missing;

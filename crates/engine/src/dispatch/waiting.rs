@@ -4,16 +4,15 @@ use std::sync::Arc;
 
 use clock::Millis;
 use keyspace::{Found, LockedSlots};
-use resp::{Args, Request, Writer};
+use resp::{Request, Writer};
 use slot_routing::{Ownership, Slot};
 use smallvec::SmallVec;
 
 use super::slots::handle;
-use super::{Context, Flow, Ran};
+use super::{Context, Flow, Invocation, Ran};
 use crate::clients::Unblock;
 use crate::command::Run;
 use crate::engine::{Engine, Worker};
-use crate::lookup::Registered;
 use crate::session::Session;
 use crate::settings::Gate;
 use crate::waiting::{AT_ONCE, Outcome, Served, Wait, Waiter};
@@ -54,22 +53,13 @@ struct Candidate {
 impl Engine {
     /// Lets the client wait, or replies as if it had waited long enough where it may not wait. The caller holds the
     /// command's slots.
-    pub(super) fn block(
-        &self,
-        context: &mut Context<'_>,
-        entry: &'static Registered,
-        args: Args<'_>,
-        mut wait: Wait,
-        asked: bool,
-    ) -> Flow {
-        let slots: SmallVec<[Slot; 2]> = self.slots_of(entry, args).into_iter().collect();
+    pub(super) fn block(&self, context: &mut Context<'_>, call: Invocation<'_>, mut wait: Wait) -> Flow {
+        let slots: SmallVec<[Slot; 2]> = self.slots_of(call.entry, call.args).into_iter().collect();
         let session = &mut *context.session;
         if let Some(until) = session.resumes {
             wait.until = until;
         }
-        let request = wait.resolved.take().unwrap_or_else(|| Request::from(args));
-        let waiter = self.waits.add(session, entry, request, wait, slots, asked);
-        session.waiting = Some(waiter);
+        session.waiting = Some(self.waits.add(session, call, wait, slots));
         // Whoever sets the gate has those who wait then run their commands again.
         if self.settings.gate().contains(Gate::CLUSTER_DOWN) {
             session.client.unblock(Unblock::RunAgain);

@@ -2,7 +2,7 @@
 //! reply written.
 
 use clock::Millis;
-use engine::{Engine, Flow, NoLog, Origin, Session, Worker};
+use engine::{Engine, Flow, NoLog, Origin, Requests, Session, Worker};
 use keyspace::Keyspace;
 use resp::{Batch, Limits, Parser, encode_request};
 
@@ -36,7 +36,7 @@ impl Path {
         out.clear();
         let parsed = parser.parse(buffer, batch, &Limits::default());
         assert_eq!((parsed.consumed, parsed.error), (buffer.len(), None));
-        let (_, flow) = engine.run(worker, session, NOW, buffer, batch, 0, out);
+        let (_, flow) = engine.run(worker, session, NOW, Requests { buffer, batch, from: 0 }, out);
         assert_eq!(flow, Flow::Done);
         assert_ne!(out.first(), Some(&b'-'), "{}", String::from_utf8_lossy(out));
     }

@@ -20,7 +20,7 @@ fn refusals_have_the_texts_that_tools_know() {
     let forget = |node: &str| Command::Forget { node: node.to_owned() };
     use SlotChange::{Importing, Migrating, Node};
     // node, command, the error after "ERR "
-    let table = [
+    let about_slots = [
         (0, Command::AddSlots(vec![slot(1)]), "Slot 1 is already busy".to_owned()),
         (
             0,
@@ -39,6 +39,8 @@ fn refusals_have_the_texts_that_tools_know() {
                 .to_owned(),
         ),
         (3, set(mine, SlotChange::Stable), "Please use SETSLOT only with masters.".to_owned()),
+    ];
+    let about_nodes = [
         (0, replicate("abc"), "Unknown node abc".to_owned()),
         (0, replicate(&me), "Can't replicate myself".to_owned()),
         (4, replicate(&replica), "I can only replicate a master, not a replica.".to_owned()),
@@ -66,16 +68,18 @@ fn refusals_have_the_texts_that_tools_know() {
             "The user can assign a config epoch only when the node does not know any other node.".to_owned(),
         ),
     ];
-    for (index, command, text) in table {
-        let before = net.hosts[index].gossip.topology();
-        let refusal = net.command(index, command.clone()).expect_err("refused");
-        assert_eq!(refusal.to_string(), text, "{command:?}");
-        let after = net.hosts[index].gossip.topology();
-        assert!(
-            Slot::all().all(|slot| before.owner(slot) == after.owner(slot)),
-            "{command:?} changed something"
-        );
+    for (index, command, text) in about_slots.into_iter().chain(about_nodes) {
+        check_refused(&mut net, index, &command, &text);
     }
+}
+
+/// A node refuses a command with this text, and no slot changes hands.
+fn check_refused(net: &mut Net, index: usize, command: &Command, text: &str) {
+    let before = net.hosts[index].gossip.topology();
+    let refusal = net.command(index, command.clone()).expect_err("refused");
+    assert_eq!(refusal.to_string(), text, "{command:?}");
+    let after = net.hosts[index].gossip.topology();
+    assert!(Slot::all().all(|slot| before.owner(slot) == after.owner(slot)), "{command:?} changed something");
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::net::{Life, Net, config};
-use crate::{Cause, Event, FailoverMode, Reply};
+use crate::{Cause, ElectionEvent, Event, FailoverMode, FailureEvent, ManualFailoverEvent, Reply};
 
 const MS: fn(u64) -> Duration = Duration::from_millis;
 
@@ -122,7 +122,11 @@ fn a_thawed_master_serves_nothing_before_it_hears_that_it_was_replaced() {
         net.hosts[0].copies == Some(net.id(3))
     });
     // It did not take its own absence for the others' silence.
-    assert!(!net.hosts[0].logged(|event| matches!(event, Event::Suspected { .. })), "{}", net.story());
+    assert!(
+        !net.hosts[0].logged(|event| matches!(event, Event::Failure(FailureEvent::Suspected { .. }))),
+        "{}",
+        net.story()
+    );
     net.until("all agree", Net::all_agree);
 }
 
@@ -134,7 +138,11 @@ fn a_master_frozen_for_less_than_the_timeout_goes_on() {
     net.thaw(0);
     net.run(MS(5000));
     assert_eq!(net.writer_of(0), Some(0), "{}", net.story());
-    assert!(net.hosts.iter().all(|host| !host.logged(|event| matches!(event, Event::FailAgreed(_)))));
+    assert!(
+        net.hosts
+            .iter()
+            .all(|host| !host.logged(|event| matches!(event, Event::Failure(FailureEvent::FailAgreed(_)))))
+    );
 }
 
 #[test]
@@ -267,7 +275,7 @@ fn a_manual_failover_that_does_not_get_there_ends_by_itself() {
     net.until("it resumes", |net| !net.hosts[0].paused);
     assert_eq!(net.writer_of(0), Some(0));
     net.until("the replica gave up too", |net| {
-        net.hosts[3].logged(|event| matches!(event, Event::ManualFailoverTimedOut))
+        net.hosts[3].logged(|event| matches!(event, Event::ManualFailover(ManualFailoverEvent::TimedOut)))
     });
 }
 
@@ -298,7 +306,7 @@ fn takeover_works_where_no_majority_is_left() {
 fn silence_alone_never_suspects_whoever_answers() {
     let mut net = Net::cluster(3, 6, &config(2000), 15);
     net.run(Duration::from_secs(50));
-    assert!(net.hosts.iter().all(|host| !host.logged(|event| matches!(event, Event::Suspected { .. }))));
+    assert!(net.hosts.iter().all(|host| !host.logged(|event| matches!(event, Event::Failure(FailureEvent::Suspected { .. })))));
 }
 
 #[test]
@@ -313,7 +321,11 @@ fn a_cluster_that_starts_node_by_node_fails_nobody_over() {
         net.run(MS(350));
     }
     net.until("all agree", Net::all_agree);
-    assert!(net.hosts.iter().all(|host| !host.logged(|event| matches!(event, Event::ElectionStarted(_)))));
+    assert!(
+        net.hosts
+            .iter()
+            .all(|host| !host.logged(|event| matches!(event, Event::Election(ElectionEvent::Started(_)))))
+    );
     assert_eq!(net.writer_of(0), Some(0));
 }
 

@@ -10,7 +10,8 @@ use slot_routing::{Epoch, NodeId, ReplOffset, SlotSet};
 use super::net::LOCALHOST;
 use crate::wire::{Body, Extension, Gossip as Section, Header, MessageFlags, NodeFlags, Packet};
 use crate::{
-    Action, Announce, Command, Config, Event, FailoverMode, Gossip, Input, LinkId, Reply, SlotChange,
+    Action, Announce, Command, Config, ElectionEvent, Event, FailoverMode, Gossip, Input, LinkId, Reply,
+    SlotChange,
 };
 
 const WALL: Millis = Millis(1_790_000_000_000);
@@ -83,6 +84,10 @@ fn without_saved(actions: Vec<Action>) -> Vec<Action> {
         .collect()
 }
 
+fn vote_denied(candidate: NodeId, epoch: Epoch, why: crate::Denial) -> Action {
+    Action::Log(Event::Election(ElectionEvent::VoteDenied { candidate, epoch, why }))
+}
+
 #[test]
 fn a_vote_is_saved_before_it_leaves_and_given_once() {
     let (mut gossip, me, master, replica) = voter();
@@ -117,7 +122,7 @@ fn a_vote_is_saved_before_it_leaves_and_given_once() {
         without_saved(out),
         [
             Action::Persist { text: String::new(), sync: true },
-            Action::Log(Event::VoteGranted { candidate: replica, epoch: Epoch(6) }),
+            Action::Log(Event::Election(ElectionEvent::VoteGranted { candidate: replica, epoch: Epoch(6) })),
             Action::Send {
                 link,
                 packet: Box::new(Packet { header: vote, body: Body::AuthAck }),
@@ -127,18 +132,14 @@ fn a_vote_is_saved_before_it_leaves_and_given_once() {
     );
     // The same request again: the epoch has its vote.
     let out = handle(&mut gossip, 4, Input::Packet { link: theirs, packet: Box::new(request) });
-    let why = crate::Denial::AlreadyVoted;
-    assert_eq!(out, [Action::Log(Event::VoteDenied { candidate: replica, epoch: Epoch(6), why })]);
+    assert_eq!(out, [vote_denied(replica, Epoch(6), crate::Denial::AlreadyVoted)]);
     // A new epoch, but the same master within twice the timeout.
     let request = Packet { header: replica_header(replica, master, 7), body: Body::AuthRequest };
     let out = handle(&mut gossip, 5, Input::Packet { link: theirs, packet: Box::new(request) });
     let why = crate::Denial::VotedForMasterRecently { wait: Duration::from_millis(3998) };
     assert_eq!(
         without_saved(out),
-        [
-            Action::Persist { text: String::new(), sync: false },
-            Action::Log(Event::VoteDenied { candidate: replica, epoch: Epoch(7), why })
-        ]
+        [Action::Persist { text: String::new(), sync: false }, vote_denied(replica, Epoch(7), why)]
     );
 }
 
@@ -184,7 +185,7 @@ fn votes_are_denied_for_a_reason() {
         let packet = Box::new(Packet { header, body: Body::AuthRequest });
         let out = handle(gossip, 3, Input::Packet { link: theirs, packet });
         out.into_iter().find_map(|action| match action {
-            Action::Log(Event::VoteDenied { why, .. }) => Some(why),
+            Action::Log(Event::Election(ElectionEvent::VoteDenied { why, .. })) => Some(why),
             _ => None,
         })
     };
@@ -380,7 +381,7 @@ fn votes_of_masters_that_were_replaced_meanwhile_do_not_elect() {
     let mut out = handle(&mut gossip, 0, Input::Replication(facts));
     let started = |out: &[Action]| {
         out.iter().find_map(|action| match action {
-            Action::Log(Event::ElectionStarted(epoch)) => Some(*epoch),
+            Action::Log(Event::Election(ElectionEvent::Started(epoch))) => Some(*epoch),
             _ => None,
         })
     };
@@ -406,7 +407,7 @@ fn votes_of_masters_that_were_replaced_meanwhile_do_not_elect() {
         handle(&mut gossip, now, Input::Accepted { link, peer: LOCALHOST, local: LOCALHOST });
         let packet = Box::new(Packet { header, body });
         let out = handle(&mut gossip, now, Input::Packet { link, packet });
-        out.contains(&Action::Log(Event::ElectionWon(epoch)))
+        out.contains(&Action::Log(Event::Election(ElectionEvent::Won(epoch))))
     };
     assert!(!say(1, Body::AuthAck, None) && !say(2, Body::AuthAck, None), "two of five");
     let ping = || Body::Ping(Section::default());

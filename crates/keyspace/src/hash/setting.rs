@@ -102,7 +102,8 @@ impl Table {
                     visit_replaced(replaced);
                 }
                 None => {
-                    place = self.set_rewriting(place, key, field, &mut fields, bounds, &mut visit_replaced);
+                    let all = [field].into_iter().chain(fields.by_ref());
+                    place = self.set_rewriting(place, key, all, bounds, &mut visit_replaced);
                 }
             }
         }
@@ -114,11 +115,11 @@ impl Table {
         &mut self,
         place: Place,
         key: &Key<'_>,
-        first: Field<'f>,
-        fields: &mut impl Iterator<Item = Field<'f>>,
+        mut fields: impl Iterator<Item = Field<'f>>,
         bounds: Bounds,
         visit_replaced: &mut impl FnMut(Option<Replaced>),
     ) -> Place {
+        let Some(first) = fields.next() else { return place };
         let Some(second) = fields.next() else {
             let (place, replaced) = self.set_moving(place, key, first, bounds);
             visit_replaced(replaced);

@@ -13,7 +13,7 @@ use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
-use engine::{Client, ClientFlags, Flow, Mute, NodeCommand, Origin, Resumed, Session, Unblock};
+use engine::{Client, ClientFlags, Flow, Mute, NodeCommand, Origin, Requests, Resumed, Session, Unblock};
 use parking_lot::Mutex;
 use resp::{Batch, Limits, Parser, ProtocolError, Request, Writer, encode_request};
 use slot_routing::ReplOffset;
@@ -191,7 +191,13 @@ impl Connection {
         self.session.reply_limit = self.reply_limit();
         let (engine, now) = (&self.server.engine, crate::process::time::now());
         with_scratch(|scratch| {
-            engine.run(&mut scratch.worker, &mut self.session, now, wire, batch, from, self.output.buffer())
+            engine.run(
+                &mut scratch.worker,
+                &mut self.session,
+                now,
+                Requests { buffer: wire, batch, from },
+                self.output.buffer(),
+            )
         })
     }
 
@@ -439,7 +445,13 @@ impl Connection {
         let mut out = std::mem::take(if shared { &mut scratch.out } else { self.output.buffer() });
         let ran = crash::guarded(|| {
             let (worker, batch) = (&mut scratch.worker, &scratch.batch);
-            self.server.engine.run(worker, &mut self.session, now, buffer, batch, 0, &mut out)
+            self.server.engine.run(
+                worker,
+                &mut self.session,
+                now,
+                Requests { buffer, batch, from: 0 },
+                &mut out,
+            )
         });
         let Some((ran, flow)) = ran else {
             let running = scratch.worker.running;

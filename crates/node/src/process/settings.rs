@@ -3,10 +3,9 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use engine::Lazy;
+use engine::{Engine, Lazy, Settings};
 use keyspace::{Bounds, Limits, ListLimit, NodeBounds, SetBounds};
 
-use crate::net::door::Class;
 use crate::net::listener::Ports;
 use crate::process::{cron, log, places};
 use crate::server::Server;
@@ -17,8 +16,23 @@ pub(crate) const RESERVED_FILES: u64 = 32;
 
 /// Brings everything that reads a parameter up to date with the configuration.
 pub(crate) fn apply(server: &Server) {
-    let (config, settings) = (&server.config, &server.engine.settings);
+    let config = &server.config;
     log::set_level(&config.text("loglevel"));
+    apply_to_commands(config, &server.engine.settings);
+    apply_to_logs(config, &server.engine);
+    apply_to_clients(config, server);
+    apply_to_memory(config, &server.engine);
+    server.replication.apply_config();
+    crate::durability::saving::update_gate(&server.durability);
+    if let Some(cluster) = server.cluster.get() {
+        cluster.configure();
+    }
+    server.durability.append_only.configure();
+    cron::check_memory(&server.housekeeping);
+}
+
+/// What commands go by.
+fn apply_to_commands(config: &Config, settings: &Settings) {
     settings.proto_max_bulk_len.store(config.integer("proto-max-bulk-len"), Ordering::Relaxed);
     settings.flush_async.store(config.switch("lazyfree-lazy-user-flush"), Ordering::Relaxed);
     settings
@@ -29,11 +43,20 @@ pub(crate) fn apply(server: &Server) {
         .store(config.switch("cluster-allow-pubsubshard-when-down"), Ordering::Relaxed);
     let events = engine::Class::of_letters(&config.text("notify-keyspace-events"));
     settings.set_notified(events.unwrap_or_default());
-    server.replication.apply_config();
-    crate::durability::saving::update_gate(&server.durability);
-    settings.latency_tracking.store(config.switch("latency-tracking"), Ordering::Relaxed);
-    server.engine.latency.configure(config.integer("latency-monitor-threshold").unsigned_abs());
-    let logs = &server.engine.logs;
+    settings.busy_reply_threshold.store(config.integer("busy-reply-threshold"), Ordering::Relaxed);
+    settings.lua_deprecated_api.store(config.switch("lua-enable-insecure-api"), Ordering::Relaxed);
+    settings.debug_command.set(&config.text("enable-debug-command"));
+    settings.module_command.set(&config.text("enable-module-command"));
+    settings.protected_configs.set(&config.text("enable-protected-configs"));
+    settings.set_limits(&limits(config));
+    settings.hll_sparse_bytes.store(size(config, "hll-sparse-max-bytes"), Ordering::Relaxed);
+}
+
+/// What is kept of commands that were slow, large or refused.
+fn apply_to_logs(config: &Config, engine: &Engine) {
+    engine.settings.latency_tracking.store(config.switch("latency-tracking"), Ordering::Relaxed);
+    engine.latency.configure(config.integer("latency-monitor-threshold").unsigned_abs());
+    let logs = &engine.logs;
     for (log, threshold, len) in [
         (&logs.slow, "slowlog-log-slower-than", "slowlog-max-len"),
         (&logs.large_request, "commandlog-request-larger-than", "commandlog-large-request-max-len"),
@@ -41,19 +64,33 @@ pub(crate) fn apply(server: &Server) {
     ] {
         log.configure(config.integer(threshold), size(config, len));
     }
-    let tracking = &server.engine.tracking;
-    tracking.max_keys.store(size(config, "tracking-table-max-keys"), Ordering::Relaxed);
-    tracking.output_limit.store(config.output_limit("pubsub").0, Ordering::Relaxed);
-    settings.busy_reply_threshold.store(config.integer("busy-reply-threshold"), Ordering::Relaxed);
-    settings.lua_deprecated_api.store(config.switch("lua-enable-insecure-api"), Ordering::Relaxed);
-    settings.debug_command.set(&config.text("enable-debug-command"));
-    settings.module_command.set(&config.text("enable-module-command"));
-    settings.protected_configs.set(&config.text("enable-protected-configs"));
+    engine.acl_log.lock().set_length(size(config, "acllog-max-len"));
+}
+
+/// How many clients there may be, and what they may do and take.
+fn apply_to_clients(config: &Config, server: &Server) {
+    let engine = &server.engine;
     let open_channels = config.text("acl-pubsub-default") == "allchannels";
-    server.engine.users.write().set_open_channels(open_channels);
-    server.engine.acl_log.lock().set_length(size(config, "acllog-max-len"));
-    settings.set_limits(&limits(config));
-    settings.hll_sparse_bytes.store(size(config, "hll-sparse-max-bytes"), Ordering::Relaxed);
+    engine.users.write().set_open_channels(open_channels);
+    let limits = &server.door.limits;
+    limits.query_buffer.store(size(config, "client-query-buffer-limit"), Ordering::Relaxed);
+    limits.clients.store(size(config, "maxclients"), Ordering::Relaxed);
+    limits.clients_memory.store(clients_memory(config), Ordering::Relaxed);
+    for (limit, class) in limits.output.iter().zip(["normal", "slave", "pubsub"]) {
+        let (hard, soft, seconds) = config.output_limit(class);
+        limit.hard.store(hard, Ordering::Relaxed);
+        limit.soft.store(soft, Ordering::Relaxed);
+        limit.seconds.store(seconds, Ordering::Relaxed);
+    }
+    engine.tracking.max_keys.store(size(config, "tracking-table-max-keys"), Ordering::Relaxed);
+    let (published, ..) = config.output_limit("pubsub");
+    engine.tracking.output_limit.store(published, Ordering::Relaxed);
+    engine.pubsub.output_limit.store(published, Ordering::Relaxed);
+}
+
+/// What the data may take, and what goes when it takes more.
+fn apply_to_memory(config: &Config, engine: &Engine) {
+    let settings = &engine.settings;
     let number = |name: &str| u32::try_from(config.integer(name)).unwrap_or(u32::MAX);
     settings.lfu_log_factor.store(number("lfu-log-factor"), Ordering::Relaxed);
     settings.lfu_decay_minutes.store(number("lfu-decay-time"), Ordering::Relaxed);
@@ -71,25 +108,8 @@ pub(crate) fn apply(server: &Server) {
     ];
     let lazy = reasons.into_iter().filter(|(name, _)| config.switch(name)).map(|(_, reason)| reason);
     settings.set_lazy(lazy.collect());
-    cron::tell_new_keys(&server.engine);
-    let limits = &server.door.limits;
-    limits.query_buffer.store(size(config, "client-query-buffer-limit"), Ordering::Relaxed);
-    limits.clients.store(size(config, "maxclients"), Ordering::Relaxed);
-    server.engine.limit_memory(size(config, "maxmemory"));
-    limits.clients_memory.store(clients_memory(config), Ordering::Relaxed);
-    for (limit, class) in limits.output.iter().zip(["normal", "slave", "pubsub"]) {
-        let (hard, soft, seconds) = config.output_limit(class);
-        limit.hard.store(hard, Ordering::Relaxed);
-        limit.soft.store(soft, Ordering::Relaxed);
-        limit.seconds.store(seconds, Ordering::Relaxed);
-    }
-    let limit = &limits.output[Class::PubSub as usize];
-    server.engine.pubsub.output_limit.store(limit.hard.load(Ordering::Relaxed), Ordering::Relaxed);
-    if let Some(cluster) = server.cluster.get() {
-        cluster.configure();
-    }
-    server.durability.append_only.configure();
-    cron::check_memory(&server.housekeeping);
+    cron::tell_new_keys(engine);
+    engine.limit_memory(size(config, "maxmemory"));
 }
 
 /// Up to where each kind of collection is called small.

@@ -149,12 +149,10 @@ fn start(configured: Configured) -> Result<()> {
         tracing::debug!("{note}");
     }
     let clustered = config.switch("cluster-enabled");
-    let databases = config.integer(if clustered { "cluster-databases" } else { "databases" });
-    let keyspace = Keyspace::new(random_u64()?, u16::try_from(databases).unwrap_or(u16::MAX));
     let cluster = if clustered { Some(cluster::prepare(&config, random_u64()?)?) } else { None };
     let topology = cluster.as_ref().map(|(_, prepared)| prepared.topology());
     let shared_log = SharedLog::new(config.integer("repl-backlog-size") as u64);
-    let engine = Engine::new(keyspace, topology, Box::new(LogHandle(shared_log.clone())));
+    let engine = Engine::new(new_keyspace(&config)?, topology, Box::new(LogHandle(shared_log.clone())));
     let engine = engine.with_script_hooks(ScriptHooks { log: log_script, busy: worker::make_way });
     let engine = match commands {
         Some(commands) => engine.with_commands(commands),
@@ -182,13 +180,30 @@ fn start(configured: Configured) -> Result<()> {
         }
     })?;
     tracing::info!("Server initialized");
+    let outcome = run_threads(&server, prepared);
+    remove_files(&server.config);
+    if outcome.is_ok() {
+        tracing::warn!("Redis is now ready to exit, bye bye...");
+    }
+    outcome
+}
+
+/// Databases without keys.
+fn new_keyspace(config: &Config) -> Result<Keyspace> {
+    let clustered = config.switch("cluster-enabled");
+    let databases = config.integer(if clustered { "cluster-databases" } else { "databases" });
+    Ok(Keyspace::new(random_u64()?, u16::try_from(databases).unwrap_or(u16::MAX)))
+}
+
+/// Starts the threads, serves until the server is to stop, and ends them.
+fn run_threads(server: &Arc<Server>, cluster: Option<cluster::Prepared>) -> Result<()> {
     let count = usize::try_from(server.config.integer("io-threads")).unwrap_or(1);
     // One more stands by.
-    let workers: Vec<_> = (0..=count).map(|index| worker::spawn(&server, index)).collect::<Result<_, _>>()?;
-    let replicating = replication::spawn(&server)?;
+    let workers: Vec<_> = (0..=count).map(|index| worker::spawn(server, index)).collect::<Result<_, _>>()?;
+    let replicating = replication::spawn(server)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     worker::install_scratch(&server.engine, &server.door);
-    let outcome = runtime.block_on(control(&server, &workers, prepared));
+    let outcome = runtime.block_on(control(server, &workers, cluster));
     server.stopping.stop();
     for worker in workers {
         drop(worker.connections);
@@ -198,10 +213,6 @@ fn start(configured: Configured) -> Result<()> {
     }
     if replicating.join().is_err() {
         tracing::error!("the replication thread panicked");
-    }
-    remove_files(&server.config);
-    if outcome.is_ok() {
-        tracing::warn!("Redis is now ready to exit, bye bye...");
     }
     outcome
 }

@@ -8,7 +8,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use engine::{Flow, Origin, Session, Worker};
+use engine::{Flow, Origin, Requests, Session, Worker};
 use replication::{Generation, StreamOver};
 use resp::{Batch, Limits, Parser, ProtocolError, Value};
 
@@ -131,7 +131,13 @@ impl Applier {
                 let (engine, worker) = (&self.replication.engine, &mut scratch.worker);
                 let errors = |worker: &Worker| worker.stats.error_replies.load(Ordering::Relaxed);
                 let before = errors(worker);
-                let ran = engine.run(worker, &mut self.session, now, input, batch, next, &mut replies);
+                let ran = engine.run(
+                    worker,
+                    &mut self.session,
+                    now,
+                    Requests { buffer: input, batch, from: next },
+                    &mut replies,
+                );
                 (next, ran, errors(worker) - before)
             });
             next = after;
@@ -203,7 +209,13 @@ mod tests {
             (format!("{line}\r\n").into_bytes(), Batch::default(), Vec::new());
         Parser::new().parse(&mut input, &mut batch, &Limits { authenticated: true, ..Limits::default() });
         with_scratch(|scratch| {
-            engine.run(&mut scratch.worker, session, Millis(1), &input, &batch, 0, &mut out)
+            engine.run(
+                &mut scratch.worker,
+                session,
+                Millis(1),
+                Requests { buffer: &input, batch: &batch, from: 0 },
+                &mut out,
+            )
         });
         assert!(!out.starts_with(b"-"), "{line}: {}", out.escape_ascii());
     }

@@ -1,6 +1,6 @@
 //! Commands that need no machine: who a client is, what it subscribes to, what this process is.
 
-use engine::{CommandError, Flags, Gate, Registered, Registry, Run};
+use engine::{CommandError, Flags, Gate, Registered, Registry, Requests, Run};
 use resp::{Batch, Limits, Parser, Protocol, Request, Writer, encode_request};
 
 use super::access;
@@ -128,15 +128,8 @@ fn run_by_engine(center: &mut Center, client: &mut Client, args: &[Vec<u8>]) -> 
     client.unmute();
     let users = center.engine.users_version();
     let mut out = Vec::new();
-    center.engine.run(
-        &mut center.worker,
-        &mut client.session,
-        crate::process::time::now(),
-        &buffer,
-        &batch,
-        0,
-        &mut out,
-    );
+    let (now, requests) = (crate::process::time::now(), Requests { buffer: &buffer, batch: &batch, from: 0 });
+    center.engine.run(&mut center.worker, &mut client.session, now, requests, &mut out);
     client.note_login();
     if center.engine.users_version() != users {
         access::on_changed_users(center, client);

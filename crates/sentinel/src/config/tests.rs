@@ -60,70 +60,67 @@ sentinel current-epoch 7
     assert_eq!(again.masters, config.masters);
 }
 
-/// Each with what redis-sentinel 7.0.15 says, where it says something; `M` is a line that watches `m`. What it reads as
-/// zero (a number of letters) is refused as well.
+/// Lines that are refused, the line's number, and what redis-sentinel 7.0.15 says, where it says something; `M` is a line
+/// that watches `m`. What it reads as zero (a number of letters) is refused as well.
+const REFUSED: &[(&str, usize, &str)] = &[
+    ("sentinel monitor m 127.0.0.1 6379 0", 1, "Quorum must be 1 or greater."),
+    ("SENTINEL MONITOR m 127.0.0.1 6379 -1", 1, "Quorum must be 1 or greater."),
+    ("sentinel monitor m 127.0.0.1 6379 two", 1, "Quorum must be 1 or greater."),
+    ("\nsentinel monitor m some.host 6379 1", 2, "Can't resolve instance hostname."),
+    ("sentinel monitor m 127.0.0.1 99999 1", 1, "Invalid port number."),
+    ("sentinel monitor m 127.0.0.1 x 1", 1, "Invalid port number."),
+    ("sentinel monitor m 127.0.0.1", 1, UNKNOWN),
+    ("sentinel monitor", 1, UNKNOWN),
+    ("M\nsentinel monitor m 127.0.0.1 2 1", 2, "Duplicate master name."),
+    ("sentinel frobnicate m 1", 1, UNKNOWN),
+    ("M\nsentinel quorum m 1", 2, UNKNOWN),
+    ("sentinel", 1, UNKNOWN),
+    ("sentinel parallel-syncs nobody 1", 1, "No such master with specified name."),
+    ("sentinel auth-pass nobody x", 1, "No such master with specified name."),
+    ("sentinel down-after-milliseconds", 1, UNKNOWN),
+    ("M\nsentinel down-after-milliseconds m", 2, UNKNOWN),
+    ("M\nsentinel down-after-milliseconds m 1 2", 2, UNKNOWN),
+    ("M\nsentinel down-after-milliseconds m soon", 2, "negative or zero time parameter."),
+    ("M\nsentinel failover-timeout m 0", 2, "negative or zero time parameter."),
+    ("M\nsentinel failover-timeout m -1", 2, "negative or zero time parameter."),
+    ("M\nsentinel master-reboot-down-after-period m -1", 2, "negative time parameter."),
+    ("M\nsentinel parallel-syncs m x", 2, "Invalid number 'x'."),
+    ("M\nsentinel config-epoch m 99999999999999999999", 2, "Invalid number '99999999999999999999'."),
+    ("M\nsentinel known-replica m 127.0.0.1", 2, UNKNOWN),
+    ("M\nsentinel known-replica m some.host 1", 2, "Can't resolve instance hostname."),
+    ("M\nsentinel known-sentinel m 127.0.0.1 99999 x", 2, "Invalid port number."),
+    ("M\nsentinel rename-command m GET", 2, UNKNOWN),
+    (
+        "M\nsentinel rename-command m SLAVEOF a\nsentinel rename-command m slaveof b",
+        3,
+        "Same command renamed multiple times with rename-command.",
+    ),
+    ("sentinel myid abc", 1, "Malformed Sentinel id in myid option."),
+    ("sentinel current-epoch x", 1, "Invalid number 'x'."),
+    ("sentinel announce-port 99999", 1, "Invalid number '99999'."),
+    ("sentinel resolve-hostnames maybe", 1, "Please specify yes or no for the resolve-hostnames option."),
+    ("sentinel announce-hostnames maybe", 1, "Please specify yes or no for the announce-hostnames option."),
+    (
+        "sentinel deny-scripts-reconfig maybe",
+        1,
+        "Please specify yes or no for the deny-scripts-reconfig options.",
+    ),
+    ("sentinel sentinel-pass", 1, UNKNOWN),
+    ("dir \"/tmp", 1, "Unbalanced quotes in configuration line"),
+    ("dir \"/tmp\"x", 1, "Unbalanced quotes in configuration line"),
+    (
+        "sentinel monitor a,b 127.0.0.1 1 1",
+        1,
+        "A master's name may not be empty or hold blanks, commas or control characters.",
+    ),
+];
+
 #[test]
 fn bad_lines_are_refused_with_their_number() {
-    let table = [
-        ("sentinel monitor m 127.0.0.1 6379 0", 1, "Quorum must be 1 or greater."),
-        ("SENTINEL MONITOR m 127.0.0.1 6379 -1", 1, "Quorum must be 1 or greater."),
-        ("sentinel monitor m 127.0.0.1 6379 two", 1, "Quorum must be 1 or greater."),
-        ("\nsentinel monitor m some.host 6379 1", 2, "Can't resolve instance hostname."),
-        ("sentinel monitor m 127.0.0.1 99999 1", 1, "Invalid port number."),
-        ("sentinel monitor m 127.0.0.1 x 1", 1, "Invalid port number."),
-        ("sentinel monitor m 127.0.0.1", 1, UNKNOWN),
-        ("sentinel monitor", 1, UNKNOWN),
-        ("M\nsentinel monitor m 127.0.0.1 2 1", 2, "Duplicate master name."),
-        ("sentinel frobnicate m 1", 1, UNKNOWN),
-        ("M\nsentinel quorum m 1", 2, UNKNOWN),
-        ("sentinel", 1, UNKNOWN),
-        ("sentinel parallel-syncs nobody 1", 1, "No such master with specified name."),
-        ("sentinel auth-pass nobody x", 1, "No such master with specified name."),
-        ("sentinel down-after-milliseconds", 1, UNKNOWN),
-        ("M\nsentinel down-after-milliseconds m", 2, UNKNOWN),
-        ("M\nsentinel down-after-milliseconds m 1 2", 2, UNKNOWN),
-        ("M\nsentinel down-after-milliseconds m soon", 2, "negative or zero time parameter."),
-        ("M\nsentinel failover-timeout m 0", 2, "negative or zero time parameter."),
-        ("M\nsentinel failover-timeout m -1", 2, "negative or zero time parameter."),
-        ("M\nsentinel master-reboot-down-after-period m -1", 2, "negative time parameter."),
-        ("M\nsentinel parallel-syncs m x", 2, "Invalid number 'x'."),
-        ("M\nsentinel config-epoch m 99999999999999999999", 2, "Invalid number '99999999999999999999'."),
-        ("M\nsentinel known-replica m 127.0.0.1", 2, UNKNOWN),
-        ("M\nsentinel known-replica m some.host 1", 2, "Can't resolve instance hostname."),
-        ("M\nsentinel known-sentinel m 127.0.0.1 99999 x", 2, "Invalid port number."),
-        ("M\nsentinel rename-command m GET", 2, UNKNOWN),
-        (
-            "M\nsentinel rename-command m SLAVEOF a\nsentinel rename-command m slaveof b",
-            3,
-            "Same command renamed multiple times with rename-command.",
-        ),
-        ("sentinel myid abc", 1, "Malformed Sentinel id in myid option."),
-        ("sentinel current-epoch x", 1, "Invalid number 'x'."),
-        ("sentinel announce-port 99999", 1, "Invalid number '99999'."),
-        ("sentinel resolve-hostnames maybe", 1, "Please specify yes or no for the resolve-hostnames option."),
-        (
-            "sentinel announce-hostnames maybe",
-            1,
-            "Please specify yes or no for the announce-hostnames option.",
-        ),
-        (
-            "sentinel deny-scripts-reconfig maybe",
-            1,
-            "Please specify yes or no for the deny-scripts-reconfig options.",
-        ),
-        ("sentinel sentinel-pass", 1, UNKNOWN),
-        ("dir \"/tmp", 1, "Unbalanced quotes in configuration line"),
-        ("dir \"/tmp\"x", 1, "Unbalanced quotes in configuration line"),
-        (
-            "sentinel monitor a,b 127.0.0.1 1 1",
-            1,
-            "A master's name may not be empty or hold blanks, commas or control characters.",
-        ),
-    ];
-    for (text, line, reason) in table {
+    for (text, line, reason) in REFUSED {
         let text = text.replace("M\n", "sentinel monitor m 127.0.0.1 1 1\n");
         let error = Config::parse(&text).unwrap_err();
-        assert_eq!((error.line, error.reason.as_str()), (line, reason), "{text}");
+        assert_eq!((error.line, error.reason.as_str()), (*line, *reason), "{text}");
         assert_eq!(error.text, text.lines().nth(line - 1).unwrap());
     }
 }

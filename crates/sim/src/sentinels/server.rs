@@ -88,60 +88,37 @@ impl Server {
         let mut out = Vec::new();
         let mut reply = Writer::new(&mut out, Protocol::Resp2);
         let effect = match upper.as_slice() {
-            ["PING"] => {
-                reply.simple("PONG");
+            ["MULTI"] => Effect::Multi,
+            ["EXEC"] => Effect::Exec,
+            ["SUBSCRIBE", _] => Effect::Subscribe,
+            ["PUBLISH", _, _] => Effect::Publish(request[2].clone()),
+            ["CLIENT", "KILL", "TYPE", kind] => Effect::Kill { subscribed: *kind == "PUBSUB" },
+            ["REPLICAOF", "NO", "ONE"] => Effect::Follow(None),
+            ["REPLICAOF", _, port] => Effect::Follow(port.parse().ok().map(|port| (words[1].clone(), port))),
+            ["FAILOVER", "TO", _, port, ..] => Effect::HandOver(words[2].clone(), port.parse().unwrap_or(0)),
+            ["CONFIG", "REWRITE"] => {
+                self.saved = self.upstream.clone();
                 Effect::None
             }
-            ["INFO"] => {
-                reply.bulk(self.info(standing).as_bytes());
-                Effect::None
-            }
+            _ => Effect::None,
+        };
+        match upper.as_slice() {
+            ["PING"] => reply.simple("PONG"),
+            ["INFO"] => reply.bulk(self.info(standing).as_bytes()),
             ["SUBSCRIBE", _] => {
                 reply.array(3);
                 reply.bulk(b"subscribe");
                 reply.bulk(&request[1]);
                 reply.integer(1);
-                Effect::Subscribe
             }
-            ["PUBLISH", _, _] => {
-                reply.integer(1);
-                Effect::Publish(request[2].clone())
-            }
-            ["MULTI"] => {
-                reply.ok();
-                Effect::Multi
-            }
-            ["EXEC"] => Effect::Exec,
-            ["CLIENT", "KILL", "TYPE", kind] => {
-                reply.integer(0);
-                Effect::Kill { subscribed: *kind == "PUBSUB" }
-            }
-            ["REPLICAOF", "NO", "ONE"] => {
-                reply.ok();
-                Effect::Follow(None)
-            }
-            ["REPLICAOF", _, port] => {
-                reply.ok();
-                Effect::Follow(port.parse().ok().map(|port| (words[1].clone(), port)))
-            }
-            ["CONFIG", "REWRITE"] => {
-                self.saved = self.upstream.clone();
-                reply.ok();
-                Effect::None
-            }
-            ["FAILOVER", "TO", _, port, ..] => {
-                reply.ok();
-                Effect::HandOver(words[2].clone(), port.parse().unwrap_or(0))
-            }
-            ["CLIENT", "SETNAME", _] | ["SCRIPT", "KILL"] => {
-                reply.ok();
-                Effect::None
-            }
-            _ => {
-                reply.error("ERR unknown command");
-                Effect::None
-            }
-        };
+            ["PUBLISH", _, _] => reply.integer(1),
+            ["CLIENT", "KILL", "TYPE", _] => reply.integer(0),
+            // Replied to once what it runs has been done.
+            ["EXEC"] => {}
+            ["CLIENT", "SETNAME", _] | ["SCRIPT", "KILL"] | ["CONFIG", "REWRITE"] => reply.ok(),
+            _ if effect != Effect::None => reply.ok(),
+            _ => reply.error("ERR unknown command"),
+        }
         (out, effect)
     }
 

@@ -112,6 +112,11 @@ fn errors_say_where_they_happened() {
     for (script, reply) in &table {
         scripts(&mut client, &[(script, reply)]);
     }
+}
+
+#[test]
+fn a_script_that_may_not_run_is_refused() {
+    let mut client = Client::new();
     client.table(&[
         ("eval \"return 1\" -1", "-ERR Number of keys can't be negative"),
         ("eval \"return 1\" 2 x", "-ERR Number of keys can't be greater than number of args"),

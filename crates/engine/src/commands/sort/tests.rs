@@ -2,7 +2,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::number;
-use crate::dispatch::Flow;
+use crate::dispatch::{Flow, Requests};
 use crate::session::{Origin, Session};
 use crate::testing::Client;
 
@@ -319,7 +319,13 @@ fn client_of(engine: &crate::engine::Engine, id: u64) -> impl FnMut(&str) -> Str
         let mut buffer = format!("{line}\n").into_bytes();
         let (mut batch, mut out) = (Batch::default(), Vec::new());
         Parser::new().parse(&mut buffer, &mut batch, &Limits::default());
-        engine.run(&mut worker, &mut session, Millis(1_700_000_000_000), &buffer, &batch, 0, &mut out);
+        engine.run(
+            &mut worker,
+            &mut session,
+            Millis(1_700_000_000_000),
+            Requests { buffer: &buffer, batch: &batch, from: 0 },
+            &mut out,
+        );
         String::from_utf8_lossy(&out).trim_end().replace("\r\n", "|")
     }
 }

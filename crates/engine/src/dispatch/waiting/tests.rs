@@ -17,7 +17,7 @@ use crate::clients::{ClientFlags, Link, Unblock};
 use crate::command::{Command, Flags, Group};
 use crate::commands::TABLE;
 use crate::context::Context;
-use crate::dispatch::Flow;
+use crate::dispatch::{Flow, Requests};
 use crate::engine::{Engine, Worker};
 use crate::error::CommandError;
 use crate::keys::{KeyFlags, KeySpec};
@@ -127,7 +127,13 @@ impl Server {
         let (mut batch, mut out) = (Batch::default(), Vec::new());
         Parser::new().parse(&mut buffer, &mut batch, &Limits::default());
         let (worker, session) = (&mut self.worker, &mut self.sessions[client]);
-        let (_, flow) = self.engine.run(worker, session, self.now, &buffer, &batch, 0, &mut out);
+        let (_, flow) = self.engine.run(
+            worker,
+            session,
+            self.now,
+            Requests { buffer: &buffer, batch: &batch, from: 0 },
+            &mut out,
+        );
         (flow, String::from_utf8(out).unwrap().replace("\r\n", "|"))
     }
 
@@ -397,7 +403,9 @@ fn whatever_threads_give_is_taken_once() {
         let (mut buffer, mut batch, mut out) =
             (format!("{text}\n").into_bytes(), Batch::default(), Vec::new());
         Parser::new().parse(&mut buffer, &mut batch, &Limits::default());
-        engine.run(worker, session, Millis(1), &buffer, &batch, 0, &mut out).1
+        engine
+            .run(worker, session, Millis(1), Requests { buffer: &buffer, batch: &batch, from: 0 }, &mut out)
+            .1
     };
     std::thread::scope(|scope| {
         for number in 0..THREADS {

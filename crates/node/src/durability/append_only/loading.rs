@@ -10,7 +10,7 @@ use std::io::{self, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use engine::{Flow, Origin, Session, Worker};
+use engine::{Flow, Origin, Requests, Session, Worker};
 use persistence::aof::Place;
 use replication::{Position, ReplId};
 use resp::{Batch, Limits, Parser, ProtocolError};
@@ -264,8 +264,13 @@ impl<'a> Reader<'a> {
         let (engine, now) = (&self.durability.engine, time::now());
         let (mut next, mut replies) = (0, Vec::new());
         while next < self.batch.len() {
-            let (after, flow) =
-                engine.run(&mut self.worker, session, now, &self.input, &self.batch, next, &mut replies);
+            let (after, flow) = engine.run(
+                &mut self.worker,
+                session,
+                now,
+                Requests { buffer: &self.input, batch: &self.batch, from: next },
+                &mut replies,
+            );
             if let Some(error) = first_error(&replies) {
                 if error.starts_with("ERR unknown command") {
                     return Err(Stop::Format(error));

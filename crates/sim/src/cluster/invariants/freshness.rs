@@ -9,7 +9,7 @@
 use std::time::Duration;
 
 use gossip::wire::{Body, MessageFlags};
-use gossip::{Action, Event as Told, Node};
+use gossip::{Action, ElectionEvent, Event, ManualFailoverEvent, Node};
 
 use super::{Seen, voters};
 use crate::Rule;
@@ -23,7 +23,9 @@ impl World {
     pub(in crate::cluster) fn watch_candidacy(&mut self, host: usize, out: &[Action]) {
         for action in out {
             match action {
-                Action::Log(Told::ElectionScheduled { rank, .. } | Told::RankChanged { rank, .. }) => {
+                Action::Log(Event::Election(
+                    ElectionEvent::Scheduled { rank, .. } | ElectionEvent::RankChanged { rank, .. },
+                )) => {
                     self.hosts[host].rank = Some(*rank);
                 }
                 Action::Send { packet, .. } if matches!(packet.body, Body::AuthRequest) => {
@@ -34,11 +36,11 @@ impl World {
                         self.check_rank(host, rank);
                     }
                 }
-                Action::Log(Told::ManualFailoverTakeover) => {
+                Action::Log(Event::ManualFailover(ManualFailoverEvent::Takeover)) => {
                     let id = self.gossip(host).id();
                     self.takeovers.take_over(id);
                 }
-                Action::Log(Told::ElectionWon(epoch)) => {
+                Action::Log(Event::Election(ElectionEvent::Won(epoch))) => {
                     let gossip = self.gossip(host);
                     // As of before it took its master's place, which may have voted for it.
                     let (winner, contested) = (gossip.id(), self.hosts[host].contested);

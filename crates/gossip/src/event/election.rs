@@ -1,0 +1,172 @@
+//! Elections and votes.
+
+use std::fmt;
+use std::time::Duration;
+
+use slot_routing::{Epoch, NodeId, Slot};
+
+use super::Event;
+
+/// An election is held, or a vote given.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ElectionEvent {
+    /// An election will be held.
+    Scheduled {
+        /// In how long.
+        delay: Duration,
+        /// How many replicas have more data.
+        rank: u32,
+        /// The replication offset to stand with.
+        offset: u64,
+    },
+    /// Other replicas turned out to have more data, or less.
+    RankChanged {
+        /// How many have more.
+        rank: u32,
+        /// By how much the election was put off.
+        added: Duration,
+    },
+    /// An election began, in this epoch.
+    Started(Epoch),
+    /// This node won the election of this epoch.
+    Won(Epoch),
+    /// The election of this epoch found no majority in time.
+    Expired(Epoch),
+    /// This node may not stand for election.
+    CannotStand(Hindrance),
+    /// This node voted.
+    VoteGranted {
+        /// For whom.
+        candidate: NodeId,
+        /// In which epoch.
+        epoch: Epoch,
+    },
+    /// This node refused to vote.
+    VoteDenied {
+        /// The candidate.
+        candidate: NodeId,
+        /// The election's epoch.
+        epoch: Epoch,
+        /// Why.
+        why: Denial,
+    },
+}
+
+/// Why a replica of a failed master does not stand for election.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Hindrance {
+    /// Its data is too old.
+    DataTooOld {
+        /// How old; `None` if it never had any.
+        age: Option<Duration>,
+    },
+    /// The other masters have not confirmed its last election.
+    NotConfirmed {
+        /// Votes so far.
+        votes: usize,
+        /// Votes needed.
+        needed: usize,
+    },
+}
+
+/// Why a vote was not given.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Denial {
+    /// The election is of an epoch that is over.
+    OldEpoch {
+        /// This node's epoch.
+        current: Epoch,
+    },
+    /// This node voted in that epoch.
+    AlreadyVoted,
+    /// The candidate is a master.
+    NotAReplica,
+    /// The candidate's master is not known.
+    MasterUnknown,
+    /// The candidate's master is not failed.
+    MasterIsUp,
+    /// This node voted for a replica of that master a moment ago.
+    VotedForMasterRecently {
+        /// How long until it would again.
+        wait: Duration,
+    },
+    /// The candidate claims a slot under an older epoch than its owner's.
+    StaleSlot {
+        /// The slot.
+        slot: Slot,
+    },
+}
+
+impl From<ElectionEvent> for Event {
+    fn from(event: ElectionEvent) -> Self {
+        Self::Election(event)
+    }
+}
+
+impl fmt::Display for ElectionEvent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Scheduled { delay, rank, offset } => write!(
+                f,
+                "Start of election delayed for {} milliseconds (rank #{rank}, offset {offset}).",
+                delay.as_millis()
+            ),
+            Self::RankChanged { rank, added } => write!(
+                f,
+                "Replica rank updated to #{rank}, added {} milliseconds of delay.",
+                added.as_millis()
+            ),
+            Self::Started(epoch) => write!(f, "Starting a failover election for epoch {epoch}."),
+            Self::Won(epoch) => {
+                write!(
+                    f,
+                    "Failover election won: I'm the new master. configEpoch set to {epoch} after successful failover"
+                )
+            }
+            Self::Expired(epoch) => write!(f, "Failover attempt for epoch {epoch} expired."),
+            Self::CannotStand(hindrance) => write_hindrance(f, *hindrance),
+            Self::VoteGranted { candidate, epoch } => {
+                write!(f, "Failover auth granted to {candidate} for epoch {epoch}")
+            }
+            Self::VoteDenied { candidate, epoch, why } => {
+                write!(f, "Failover auth denied to {candidate}: ")?;
+                write_denial(f, *epoch, *why)
+            }
+        }
+    }
+}
+
+fn write_hindrance(f: &mut fmt::Formatter<'_>, hindrance: Hindrance) -> fmt::Result {
+    f.write_str("Currently unable to failover: ")?;
+    match hindrance {
+        Hindrance::DataTooOld { age: Some(age) } => write!(
+            f,
+            "Disconnected from master for longer than allowed ({} ms). \
+             Please check the 'cluster-replica-validity-factor' configuration option.",
+            age.as_millis()
+        ),
+        Hindrance::DataTooOld { age: None } => f.write_str(
+            "Never in sync with the master since the start. \
+             Please check the 'cluster-replica-validity-factor' configuration option.",
+        ),
+        Hindrance::NotConfirmed { votes, needed } => {
+            write!(f, "Waiting for votes, but majority still not reached: {votes} of {needed}.")
+        }
+    }
+}
+
+fn write_denial(f: &mut fmt::Formatter<'_>, epoch: Epoch, why: Denial) -> fmt::Result {
+    match why {
+        Denial::OldEpoch { current } => write!(f, "reqEpoch ({epoch}) < curEpoch({current})"),
+        Denial::AlreadyVoted => write!(f, "already voted for epoch {epoch}"),
+        Denial::NotAReplica => f.write_str("it is a master node"),
+        Denial::MasterUnknown => f.write_str("I don't know its master"),
+        Denial::MasterIsUp => f.write_str("its master is up"),
+        Denial::VotedForMasterRecently { wait } => {
+            write!(f, "can't vote about this master before {} milliseconds", wait.as_millis())
+        }
+        Denial::StaleSlot { slot } => {
+            write!(f, "slot {slot} is served under a newer epoch than reqEpoch ({epoch})")
+        }
+    }
+}
