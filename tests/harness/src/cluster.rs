@@ -40,7 +40,7 @@ impl Cluster {
             node.run(&format!("CLUSTER ADDSLOTSRANGE {first} {last}")).expect_ok();
         }
         for node in &nodes[1..] {
-            node.run(&format!("CLUSTER MEET 127.0.0.1 {}", nodes[0].port)).expect_ok();
+            node.run(&format!("CLUSTER MEET {} {}", nodes[0].ip(), nodes[0].port)).expect_ok();
         }
         let cluster = Self { nodes, masters };
         cluster.wait_until_known();

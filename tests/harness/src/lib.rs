@@ -15,6 +15,7 @@
 #![forbid(unsafe_code)]
 
 mod cluster;
+mod group;
 mod network;
 mod node;
 mod place;
@@ -24,6 +25,7 @@ mod wait;
 mod wire;
 
 pub use cluster::{Cluster, cluster_field, info_field, slot_owner};
+pub use group::{Group, MASTER, field_map, wait_for_event};
 pub use network::{Host, Network};
 pub use node::Node;
 pub use place::{Local, Place};

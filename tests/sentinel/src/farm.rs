@@ -10,14 +10,12 @@ use std::net::Ipv4Addr;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 
-use harness::{Node, PortClaim, Program, claim_port, eventually};
+use harness::{Node, PortClaim, Program, claim_port, eventually, field_map};
 use resp::{Protocol, Value, Writer, parse_value};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 use tokio::sync::watch;
-
-use crate::field_map;
 
 /// Three Redoubt sentinels that watch the first `masters` servers of a farm, as `m0`, `m1` and so on, with Redis's
 /// defaults.

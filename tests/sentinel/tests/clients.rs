@@ -1,8 +1,7 @@
 //! Clients that ask sentinels where the master is.
 
-use harness::{Program, eventually};
+use harness::{Group, MASTER, Program, eventually};
 use redis::sentinel::{SentinelClient, SentinelServerType};
-use sentinel_tests::{Group, MASTER};
 
 /// The `redis` crate's sentinel client writes on through ten failovers; each time the dead one comes back
 /// as a replica, and what was accepted is still there.

@@ -2,8 +2,7 @@
 
 use std::fs;
 
-use harness::{Connection, Program, eventually};
-use sentinel_tests::{Group, MASTER, field_map, wait_for_event};
+use harness::{Connection, Group, MASTER, Program, eventually, field_map, wait_for_event};
 
 fn redoubt() -> [Program; 3] {
     std::array::from_fn(|_| Program::redoubt())

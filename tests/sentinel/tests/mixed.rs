@@ -1,7 +1,6 @@
 //! Redoubt's sentinels beside Redis's, and each over Redoubt's servers.
 
-use harness::Program;
-use sentinel_tests::Group;
+use harness::{Group, Program};
 
 fn survives_a_kill(server: &Program, sentinels: &[Program]) {
     let mut group = Group::start(server, sentinels);

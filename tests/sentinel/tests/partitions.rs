@@ -2,8 +2,7 @@
 
 use std::time::Duration;
 
-use harness::{Network, Program, eventually, never_within};
-use sentinel_tests::{Group, MASTER, field_map};
+use harness::{Group, MASTER, Network, Program, eventually, field_map, never_within};
 
 /// The hosts: servers, then sentinels.
 const MASTER_HOST: usize = 0;

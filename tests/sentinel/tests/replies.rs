@@ -2,8 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use harness::{Connection, Node, Program, Value, eventually};
-use sentinel_tests::{Group, MASTER, field_map};
+use harness::{Connection, Group, MASTER, Node, Program, Value, eventually, field_map};
 
 /// Questions whose answers do not depend on time or identity.
 const SAME: &[&str] = &[

@@ -5,8 +5,7 @@
 
 use std::time::Duration;
 
-use harness::Program;
-use sentinel_tests::{Group, MASTER, field_map};
+use harness::{Group, MASTER, Program, field_map};
 
 fn main() {
     let rounds = std::env::args().nth(1).and_then(|word| word.parse().ok()).unwrap_or(10);

@@ -1,12 +1,8 @@
 //! A master, its replicas and the sentinels that watch them, as processes.
-#![forbid(unsafe_code)]
-
-pub mod farm;
-
 use std::fs;
 use std::time::{Duration, Instant};
 
-use harness::{Network, Node, Program, Value, eventually, eventually_within};
+use crate::{Connection, Network, Node, Program, Value, eventually, eventually_within};
 
 /// The name under which every group's master is watched.
 pub const MASTER: &str = "mymaster";
@@ -196,7 +192,7 @@ pub fn field_map(reply: &Value) -> std::collections::BTreeMap<String, String> {
 ///
 /// # Panics
 /// If it does not come.
-pub fn wait_for_event(events: &mut harness::Connection, event: &str) -> String {
+pub fn wait_for_event(events: &mut Connection, event: &str) -> String {
     eventually(&format!("{event} is published"), || {
         let message = events.read().ok()?;
         let items = message.items();
