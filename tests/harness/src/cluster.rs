@@ -1,8 +1,6 @@
 //! Several nodes joined into a cluster, and questions about it.
 
-use crate::{Connection, Node, Program, Value, eventually};
-
-const SLOTS: u32 = 16_384;
+use crate::{Connection, Node, Program, SLOTS, Value, eventually};
 
 /// A cluster: first the masters in the order of their slots, then their replicas.
 #[derive(Debug)]
@@ -35,8 +33,8 @@ impl Cluster {
             node.run(&format!("CLUSTER SET-CONFIG-EPOCH {}", index + 1)).expect_ok();
         }
         for (index, node) in nodes[..masters].iter().enumerate() {
-            let (index, masters) = (index as u32, masters as u32);
-            let (first, last) = (SLOTS * index / masters, SLOTS * (index + 1) / masters - 1);
+            let bound = |index: usize| usize::from(SLOTS) * index / masters;
+            let (first, last) = (bound(index), bound(index + 1) - 1);
             node.run(&format!("CLUSTER ADDSLOTSRANGE {first} {last}")).expect_ok();
         }
         for node in &nodes[1..] {

@@ -8,6 +8,7 @@ use crate::{Connection, Network, Node, Program, Value, eventually, eventually_wi
 pub const MASTER: &str = "mymaster";
 
 const SERVERS: usize = 3;
+const SENTINELS: usize = 3;
 
 /// Generous: tests share two cores with others.
 const BOUND: Duration = Duration::from_secs(60);
@@ -29,7 +30,7 @@ impl Group {
     /// If that does not come about.
     #[must_use]
     pub fn start(server: &Program, sentinels: &[Program]) -> Self {
-        Self::assemble(server, sentinels, |_, program| Node::prepare(program, ""))
+        Self::assemble(|place| Node::prepare(program_of(place, server, sentinels), ""))
     }
 
     /// The same, each on a host of its own: first the servers, then the sentinels.
@@ -38,12 +39,18 @@ impl Group {
     /// If that does not come about.
     #[must_use]
     pub fn start_on(network: &Network, server: &Program, sentinels: &[Program]) -> Self {
-        let prepare = |place: usize, program: &Program| Node::prepare_on(&network.hosts[place], program, "");
-        Self::assemble(server, sentinels, prepare)
+        Self::assemble(|place| {
+            Node::prepare_on(&network.hosts[place], program_of(place, server, sentinels), "")
+        })
     }
 
-    fn assemble(server: &Program, sentinels: &[Program], prepare: impl Fn(usize, &Program) -> Node) -> Self {
-        let mut servers: Vec<Node> = (0..SERVERS).map(|place| prepare(place, server)).collect();
+    /// The same from nodes that `prepare` makes: first the three servers, then the three sentinels.
+    ///
+    /// # Panics
+    /// If that does not come about.
+    #[must_use]
+    pub fn assemble(prepare: impl Fn(usize) -> Node) -> Self {
+        let mut servers: Vec<Node> = (0..SERVERS).map(&prepare).collect();
         let (ip, port) = (servers[0].ip(), servers[0].port);
         for (place, node) in servers.iter_mut().enumerate() {
             node.add_options("--repl-diskless-sync-delay 0");
@@ -57,8 +64,8 @@ impl Group {
                 |node: &Node| node.info("replication", "master_link_status").as_deref() == Some("up");
             servers[1..].iter().all(synced).then_some(())
         });
-        let sentinels = sentinels.iter().enumerate().map(|(place, program)| {
-            let mut node = prepare(SERVERS + place, program);
+        let sentinels = (SERVERS..SERVERS + SENTINELS).map(|place| {
+            let mut node = prepare(place);
             watch(&mut node, &servers[0]);
             node
         });
@@ -165,6 +172,10 @@ impl Group {
             });
         }
     }
+}
+
+fn program_of<'a>(place: usize, server: &'a Program, sentinels: &'a [Program]) -> &'a Program {
+    place.checked_sub(SERVERS).map_or(server, |sentinel| &sentinels[sentinel])
 }
 
 /// Starts a sentinel that watches this master.

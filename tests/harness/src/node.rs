@@ -15,6 +15,27 @@ use crate::{Connection, Host, PortClaim, Program, Value, claim_port, eventually,
 /// How much of a log is worth showing when a test fails.
 const LOG_TAIL: usize = 30;
 
+/// Where a server answers.
+#[derive(Debug, Clone)]
+pub struct Endpoint {
+    /// The port.
+    pub port: u16,
+    host: Option<Host>,
+}
+
+impl Endpoint {
+    /// A new connection.
+    ///
+    /// # Errors
+    /// As the system says.
+    pub fn connect(&self) -> io::Result<Connection> {
+        match &self.host {
+            Some(host) => host.connect(self.port),
+            None => Connection::open(("127.0.0.1", self.port)),
+        }
+    }
+}
+
 /// A server, running or not. Dropping it ends the process and removes its folder.
 #[derive(Debug)]
 pub struct Node {
@@ -187,9 +208,29 @@ impl Node {
     /// # Errors
     /// As the system says.
     pub fn try_connect(&self) -> io::Result<Connection> {
-        match &self.host {
-            Some(host) => host.connect(self.port),
-            None => Connection::open(("127.0.0.1", self.port)),
+        self.endpoint().connect()
+    }
+
+    /// Where it answers, for those who connect while it is killed and started again.
+    #[must_use]
+    pub fn endpoint(&self) -> Endpoint {
+        Endpoint { port: self.port, host: self.host.clone() }
+    }
+
+    /// Removes its data; who it is in a cluster stays (nodes.conf), and so do its configuration and log.
+    ///
+    /// # Panics
+    /// If it runs, or a file cannot be removed.
+    pub fn wipe(&self) {
+        assert!(self.child.is_none(), "the node on {} runs", self.port);
+        for entry in fs::read_dir(self.folder()).expect("the folder can be read").flatten() {
+            let (path, name) = (entry.path(), entry.file_name());
+            let name = name.to_string_lossy();
+            if name.ends_with(".conf") || name == "log" {
+                continue;
+            }
+            let removed = if path.is_dir() { fs::remove_dir_all(&path) } else { fs::remove_file(&path) };
+            removed.expect("data can be removed");
         }
     }
 

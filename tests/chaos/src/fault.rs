@@ -1,0 +1,82 @@
+//! The faults there are.
+
+use clap::ValueEnum;
+use serde::Serialize;
+
+use crate::Mode;
+
+/// Something that is done to servers or to the network between them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum Fault {
+    /// SIGKILL; started again with its data when the fault ends.
+    Kill,
+    /// SIGKILL, its data removed, started again at once, as a supervisor does.
+    Wipe,
+    /// SIGSTOP until the fault ends.
+    Freeze,
+    /// SIGTERM and started again at once.
+    Restart,
+    /// One host is cut off from all others.
+    Isolate,
+    /// The hosts fall into two groups.
+    Halves,
+    /// Two groups that only one host in the middle reaches; it is everybody's.
+    Bridge,
+    /// What one host sends to the others is lost.
+    OneWay,
+    /// A planned failover: CLUSTER FAILOVER, FAILOVER.
+    Failover,
+    /// SENTINEL FAILOVER.
+    SentinelFailover,
+    /// CLUSTER FAILOVER FORCE.
+    Force,
+    /// CLUSTER FAILOVER TAKEOVER.
+    Takeover,
+    /// A slot that holds data moves to another master.
+    MoveSlot,
+    /// A setting is changed that makes the server do more: another backlog, another number of threads' work.
+    Configure,
+}
+
+impl Fault {
+    /// Whether it can happen in this mode.
+    #[must_use]
+    pub fn is_of(self, mode: Mode) -> bool {
+        match self {
+            Self::Force | Self::Takeover | Self::MoveSlot => mode == Mode::Cluster,
+            Self::SentinelFailover => mode == Mode::Sentinel,
+            Self::Kill
+            | Self::Wipe
+            | Self::Freeze
+            | Self::Restart
+            | Self::Isolate
+            | Self::Halves
+            | Self::Bridge
+            | Self::OneWay
+            | Self::Failover
+            | Self::Configure => true,
+        }
+    }
+
+    /// Whether it needs hosts of their own.
+    #[must_use]
+    pub fn cuts_network(self) -> bool {
+        matches!(self, Self::Isolate | Self::Halves | Self::Bridge | Self::OneWay)
+    }
+
+    /// Whether nothing acknowledged may be lost by it: an operator does it on purpose.
+    #[must_use]
+    pub fn is_planned(self) -> bool {
+        matches!(
+            self,
+            Self::Restart | Self::Failover | Self::SentinelFailover | Self::MoveSlot | Self::Configure
+        )
+    }
+
+    /// Whether it happens to a server of the data, rather than to whatever host was drawn.
+    #[must_use]
+    pub fn is_of_servers(self) -> bool {
+        self.is_planned() || matches!(self, Self::Wipe | Self::Force | Self::Takeover)
+    }
+}

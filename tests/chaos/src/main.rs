@@ -1,0 +1,78 @@
+//! `cargo run -p chaos -- --mode cluster --seed 7 --seconds 60`
+#![forbid(unsafe_code)]
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use chaos::{Fault, Mode, Options, run};
+use clap::{Parser, ValueEnum};
+use harness::Program;
+
+/// Breaks running servers while clients write, and says what became of their data.
+#[derive(Debug, Parser)]
+struct Arguments {
+    /// How servers find out that one is gone.
+    #[arg(long, value_enum, default_value = "cluster")]
+    mode: Mode,
+    /// What is drawn; the same seed draws the same faults.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// After so long no further round of faults begins.
+    #[arg(long, default_value_t = 60)]
+    seconds: u64,
+    /// At the latest after so many rounds.
+    #[arg(long, default_value_t = usize::MAX)]
+    rounds: usize,
+    /// The server: a binary of Redoubt, Redis or Valkey. Without it, the Redoubt that was built.
+    #[arg(long)]
+    server: Option<PathBuf>,
+    /// Another server among them, in the place of a replica.
+    #[arg(long)]
+    other: Option<PathBuf>,
+    /// The faults to draw from; all where none is named.
+    #[arg(long, value_enum, value_delimiter = ',')]
+    faults: Vec<Fault>,
+    /// Where the report goes.
+    #[arg(long, default_value = "target/chaos.html")]
+    report: PathBuf,
+}
+
+fn main() -> Result<ExitCode> {
+    let arguments = Arguments::parse();
+    let faults =
+        if arguments.faults.is_empty() { Fault::value_variants().to_vec() } else { arguments.faults };
+    let options = Options {
+        mode: arguments.mode,
+        program: arguments.server.as_deref().map_or_else(Program::redoubt, Program::named),
+        other: arguments.other.as_deref().map(Program::named),
+        seed: arguments.seed,
+        lasting: Duration::from_secs(arguments.seconds),
+        rounds: arguments.rounds,
+        faults,
+    };
+    let verdict = run(&options)?;
+    let report = chaos::report::html(&options, &verdict)?;
+    std::fs::write(&arguments.report, report)
+        .with_context(|| format!("the report cannot be written to {}", arguments.report.display()))?;
+    let timeline = &verdict.timeline;
+    let healed = timeline.healings.iter().map(|healing| healing.took).max().unwrap_or_default();
+    println!(
+        "seed {}: {} operations, {} faults in {} rounds, healed within {:.1} s, lost and explained: {:?}",
+        options.seed,
+        verdict.ops.len(),
+        timeline.faults.len(),
+        timeline.healings.len(),
+        healed.as_secs_f64(),
+        verdict.findings.explained
+    );
+    for text in &verdict.findings.violations {
+        println!("VIOLATION: {text}");
+    }
+    for healing in timeline.healings.iter().filter_map(|healing| healing.wrong.as_deref()) {
+        println!("NOT HEALED: {healing}");
+    }
+    println!("The report is in {}.", arguments.report.display());
+    Ok(if verdict.is_good() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}

@@ -1,0 +1,148 @@
+//! What was done to the servers, and who was master when: what explains a loss.
+
+use std::time::Duration;
+
+use serde::Serialize;
+
+use crate::{Fault, Op};
+
+/// A fault that happened.
+#[derive(Debug, Clone, Serialize)]
+pub struct Injected {
+    /// What.
+    pub fault: Fault,
+    /// To whom: the nodes that it disturbed.
+    pub nodes: Vec<usize>,
+    /// When it began, since the run did.
+    pub begin: Duration,
+    /// When it ended.
+    pub end: Duration,
+}
+
+/// A node was seen as a master, from its first to its last sight as one.
+#[derive(Debug, Clone, Serialize)]
+pub struct Reign {
+    /// Which node.
+    pub node: usize,
+    /// Its first sight.
+    pub since: Duration,
+    /// Its last sight.
+    pub until: Duration,
+}
+
+/// How long a healing took, and whether it did.
+#[derive(Debug, Clone, Serialize)]
+pub struct Healing {
+    /// When the last fault of the round had ended.
+    pub began: Duration,
+    /// Until everybody agreed.
+    pub took: Duration,
+    /// What was still wrong at the bound, if it did not heal.
+    pub wrong: Option<String>,
+}
+
+/// The bounds by which a loss is explained.
+#[derive(Debug, Clone, Copy)]
+pub struct Timeouts {
+    /// After so long a master that reaches nobody takes no more writes.
+    pub deposed: Duration,
+    /// The most that a replica may lag behind where nothing is wrong.
+    pub lag: Duration,
+    /// Scheduling, and what lies between the act and its note.
+    pub slack: Duration,
+}
+
+/// All of it.
+#[derive(Debug, Default, Serialize)]
+pub struct Timeline {
+    /// Faults in the order of their ends.
+    pub faults: Vec<Injected>,
+    /// Who was master when.
+    pub reigns: Vec<Reign>,
+    /// One for each round.
+    pub healings: Vec<Healing>,
+    /// What the observer saw that must never be.
+    pub violations: Vec<String>,
+    /// How many shards there are: node `n` begins in shard `n % shards`.
+    pub shards: usize,
+}
+
+impl Timeline {
+    /// Whether asynchronous replication explains that this acknowledged write is not there: the node that acknowledged
+    /// it was disturbed, the write came before the node could know that it is deposed, and another took its place or
+    /// its data was destroyed.
+    #[must_use]
+    pub fn explains(&self, op: &Op, timeouts: Timeouts) -> bool {
+        self.faults.iter().any(|fault| self.explains_by(op, fault, timeouts))
+    }
+
+    fn explains_by(&self, op: &Op, fault: &Injected, timeouts: Timeouts) -> bool {
+        if fault.fault.is_planned() || !self.touches_master(op.node, fault) {
+            return false;
+        }
+        let last = match fault.fault {
+            Fault::Kill | Fault::Wipe | Fault::Freeze => fault.begin + timeouts.slack,
+            Fault::Force | Fault::Takeover => fault.end + timeouts.slack,
+            _ => fault.begin + timeouts.deposed + timeouts.slack,
+        };
+        let first = self.last_in_step(op.node, fault, timeouts).saturating_sub(timeouts.lag);
+        let replaced = fault.fault == Fault::Wipe || self.is_succeeded(op.node, fault.begin);
+        replaced && first <= op.completed && op.invoked <= last
+    }
+
+    /// A forced failover is done to the replica and disturbs its master.
+    fn touches_master(&self, node: usize, fault: &Injected) -> bool {
+        match fault.fault {
+            Fault::Force | Fault::Takeover => fault.nodes.iter().any(|each| self.same_shard(*each, node)),
+            _ => fault.nodes.contains(&node),
+        }
+    }
+
+    /// When the master's replicas can have stood still before this fault: they were disturbed themselves.
+    fn last_in_step(&self, node: usize, fault: &Injected, timeouts: Timeouts) -> Duration {
+        let mut first = fault.begin;
+        // A disturbance before a disturbance counts as well.
+        for other in self.faults.iter().rev() {
+            let disturbs = other.nodes.iter().any(|each| self.same_shard(*each, node));
+            let overlaps = other.begin <= first && other.end + timeouts.deposed * 2 >= first;
+            if disturbs && overlaps && !other.fault.is_planned() {
+                first = first.min(other.begin);
+            }
+        }
+        first
+    }
+
+    fn same_shard(&self, one: usize, other: usize) -> bool {
+        one % self.shards.max(1) == other % self.shards.max(1)
+    }
+
+    /// Whether another node of the shard was seen as master after this moment.
+    fn is_succeeded(&self, node: usize, after: Duration) -> bool {
+        self.reigns
+            .iter()
+            .any(|reign| reign.node != node && self.same_shard(reign.node, node) && reign.until > after)
+    }
+
+    /// The times in which a key of this node's shard may change without a client: no order is asked for across them.
+    #[must_use]
+    pub fn disturbed(&self, node: usize, timeouts: Timeouts) -> Vec<(Duration, Duration)> {
+        let mut spans: Vec<(Duration, Duration)> = self
+            .faults
+            .iter()
+            .filter(|fault| !fault.fault.is_planned())
+            .filter(|fault| fault.nodes.iter().any(|each| self.same_shard(*each, node)))
+            .map(|fault| {
+                (fault.begin.saturating_sub(timeouts.lag), fault.end + timeouts.deposed * 2 + timeouts.slack)
+            })
+            .collect();
+        spans.sort();
+        let mut merged: Vec<(Duration, Duration)> = Vec::new();
+        for (begin, end) in spans {
+            match merged.last_mut() {
+                Some(last) if begin <= last.1 => last.1 = last.1.max(end),
+                _ => merged.push((begin, end)),
+            }
+        }
+        merged
+    }
+}
