@@ -36,6 +36,9 @@ const FRESH_WORD: Duration = Duration::from_millis(200);
 const RETRY: Duration = Duration::from_millis(250);
 /// A promotion that has not been answered is asked for again.
 const PROMOTE_AGAIN: Duration = Duration::from_secs(2);
+/// So long a master may take to hand over, when an operator wants to replace it anyway: it is asked before the promotion
+/// is asked for again.
+const HAND_OVER: Duration = Duration::from_millis(1500);
 /// A leader whose switch is committed stays awake this long, to bring it to those that were slow.
 const LINGER: Duration = Duration::from_secs(1);
 
@@ -44,9 +47,9 @@ const LINGER: Duration = Duration::from_secs(1);
 pub(crate) enum Cause {
     /// The master is objectively down.
     Down,
-    /// An operator said so.
+    /// An operator said so: the master hands over if it can, or it is replaced.
     Operator,
-    /// An operator wants master and replica to hand over to each other.
+    /// An operator wants it only if the master hands over.
     Coordinated,
 }
 
@@ -69,6 +72,8 @@ pub(crate) struct Failover {
     /// The leader's term.
     pub(crate) epoch: u64,
     pub(crate) target: Option<Addr>,
+    /// The target is told to be a master, without the old one: it is down, or did not hand over.
+    pub(crate) forced: bool,
 }
 
 impl Failover {
@@ -113,7 +118,8 @@ impl Master {
 
     pub(crate) fn start_failover(&mut self, cx: &mut Cx<'_>, cause: Cause) {
         let (phase, since) = (Phase::Elect, cx.now);
-        self.failover = Some(Failover { cause, phase, since, epoch: 0, target: None });
+        self.failover =
+            Some(Failover { cause, phase, since, epoch: 0, target: None, forced: cause == Cause::Down });
         let past = Term(cx.shared.epoch);
         self.drive(cx, Input::Wake { past });
     }
@@ -287,7 +293,7 @@ impl Master {
         let Some(failover) = &self.failover else { return };
         let Some(target) = failover.target.clone() else { return };
         let late = cx.now.since(failover.since) > self.settings.failover_timeout;
-        let cause = failover.cause;
+        let (cause, forced) = (failover.cause, failover.forced);
         let Some(replica) = self.replicas.get(&target) else {
             self.abort(cx, "-failover-abort-slave-timeout");
             return;
@@ -304,11 +310,15 @@ impl Master {
             return;
         }
         let link = replica.command;
-        let done = match cause {
-            Cause::Coordinated if sent.is_some() => return,
-            Cause::Coordinated => self.send_coordinated(cx, &target),
-            _ => self.send_replicaof(cx, link, None),
-        };
+        if cause == Cause::Coordinated && sent.is_some() {
+            return;
+        }
+        let handing_over = !forced && sent.is_none() && self.ask_to_hand_over(cx, &target);
+        let done = handing_over
+            || cause != Cause::Coordinated && {
+                self.failover.as_mut().expect("checked above").forced = true;
+                self.send_replicaof(cx, link, None)
+            };
         if done {
             self.ask_info_over(cx, link);
             if sent.is_none() {
@@ -339,7 +349,7 @@ impl Master {
         self.failures = 0;
         cx.switched();
         self.note(cx, format!("switch to {target} committed in epoch {epoch}"));
-        let by_master = failover.cause == Cause::Coordinated;
+        let by_master = !failover.forced;
         if let Some(replica) = self.replicas.get_mut(&target) {
             replica.promoted = true;
             let link = replica.command;
@@ -447,8 +457,14 @@ impl Master {
     /// The master would not hand over.
     pub(crate) fn on_failover_refused(&mut self, cx: &mut Cx<'_>, text: &str) {
         let promoting = |failover: &Failover| matches!(failover.phase, Phase::Promote { .. });
-        if self.failover.as_ref().is_some_and(promoting) {
-            self.note(cx, format!("the master refused to hand over: {text}"));
+        let Some(failover) = self.failover.as_mut().filter(|failover| promoting(failover)) else { return };
+        let only_so = failover.cause == Cause::Coordinated;
+        if !only_so {
+            failover.forced = true;
+            failover.phase = Phase::Promote { sent: None };
+        }
+        self.note(cx, format!("the master refused to hand over: {text}"));
+        if only_so {
             self.abort(cx, "-failover-abort-slave-timeout");
         }
     }
@@ -503,10 +519,12 @@ impl Master {
         true
     }
 
-    /// Asks the master to hand over to `target`.
-    fn send_coordinated(&self, cx: &mut Cx<'_>, target: &Addr) -> bool {
+    /// Asks the master to hand over to `target`; says whether it can be asked.
+    fn ask_to_hand_over(&self, cx: &mut Cx<'_>, target: &Addr) -> bool {
+        let only_so = self.failover.as_ref().is_some_and(|failover| failover.cause == Cause::Coordinated);
+        let most = if only_so { Duration::MAX } else { HAND_OVER };
         let (host, port) = (cx.shared.shown(&target.host).to_owned(), target.port.to_string());
-        let timeout = self.settings.failover_timeout.as_millis().to_string();
+        let timeout = self.settings.failover_timeout.min(most).as_millis().to_string();
         let command = self.settings.command("FAILOVER").to_owned();
         let words = [command.as_str(), "TO", &host, &port, "TIMEOUT", &timeout];
         let words = words.map(|word| word.as_bytes().to_vec()).to_vec();

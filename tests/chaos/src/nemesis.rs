@@ -9,6 +9,8 @@ use crate::{Deployment, Fault, History, Mode, Planned, Round, workload};
 
 /// What servers do in their time, such as a clean stop, takes no longer.
 const BOUND: Duration = Duration::from_secs(20);
+/// After so long an operator comes.
+const UNAIDED: Duration = Duration::from_secs(4);
 const PAUSE: Duration = Duration::from_millis(5);
 
 /// Carries out a round: every fault begins and ends at its time; all have ended when it returns.
@@ -238,6 +240,9 @@ fn wrong_in_cluster(deployment: &Deployment) -> Option<String> {
             return Some(format!("{port} says cluster_state {state:?}"));
         }
         let Some(view) = slots(&mut connection) else { return Some(format!("{port} shows no slots")) };
+        if view.iter().any(|line| line.contains('[')) {
+            return Some(format!("{port} has slots on their way: {view:?}"));
+        }
         match &owners {
             Some((first, known)) if *known != view => {
                 return Some(format!("{first} sees {known:?}, {port} sees {view:?}"));
@@ -309,11 +314,26 @@ fn connect(node: &Node) -> Option<Connection> {
     (reply == Value::Simple("PONG".into())).then_some(connection)
 }
 
+/// What an operator does about a slot whose move was disturbed.
+fn fix(deployment: &Deployment) {
+    let node = &deployment.nodes[0];
+    let fixing = node.redis_cli(&["--cluster", "fix", &node.address(), "--cluster-yes"]);
+    if let Err(said) = fixing {
+        eprintln!("--cluster fix: {said}");
+    }
+}
+
 /// Waits until nothing is wrong; gives how long that took, and what was still wrong at the bound.
 pub(crate) fn heal(deployment: &mut Deployment, bound: Duration) -> (Duration, Option<String>) {
     let began = Instant::now();
+    let mut fixed = false;
     loop {
         let Some(wrong) = what_is_wrong(deployment) else { return (began.elapsed(), None) };
+        // A slot on its way is shown in brackets. What does not end by itself is an operator's affair.
+        if !fixed && wrong.contains("->-") | wrong.contains("-<-") && began.elapsed() > UNAIDED {
+            fix(deployment);
+            fixed = true;
+        }
         if began.elapsed() > bound.min(BOUND) {
             return (began.elapsed(), Some(wrong));
         }

@@ -10,6 +10,7 @@ use std::time::Duration;
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
+use crate::program::redis_cli_on;
 use crate::{Connection, Host, PortClaim, Program, Value, claim_port, eventually, eventually_within};
 
 /// How much of a log is worth showing when a test fails.
@@ -240,6 +241,14 @@ impl Node {
     /// If no reply comes.
     pub fn run(&self, line: &str) -> Value {
         self.connect().run(line)
+    }
+
+    /// What redis-cli prints when it is run where this node is.
+    ///
+    /// # Errors
+    /// What it printed if it failed.
+    pub fn redis_cli(&self, arguments: &[&str]) -> Result<String, String> {
+        redis_cli_on(self.host.as_ref(), arguments)
     }
 
     /// SIGKILL, and the process is gone.

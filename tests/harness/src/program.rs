@@ -63,14 +63,7 @@ impl Program {
 
     /// The same, on a host of a network that the test made.
     pub(crate) fn command_on(&self, host: Option<&Host>) -> Command {
-        let mut command = match host.map(Host::prefix) {
-            Some([first, rest @ ..]) => {
-                let mut command = Command::new(first);
-                command.args(rest).arg(&self.binary);
-                command
-            }
-            None => Command::new(&self.binary),
-        };
+        let mut command = command_on(host, &self.binary);
         if self.is_redoubt {
             command.arg("server");
         }
@@ -88,6 +81,14 @@ impl Program {
     pub fn name(&self) -> String {
         self.binary.file_name().unwrap_or(self.binary.as_os_str()).to_string_lossy().into_owned()
     }
+}
+
+/// A command, run on a host of a network that the test made, if there is one.
+fn command_on(host: Option<&Host>, binary: &Path) -> Command {
+    let Some([first, rest @ ..]) = host.map(Host::prefix) else { return Command::new(binary) };
+    let mut command = Command::new(first);
+    command.args(rest).arg(binary);
+    command
 }
 
 /// Runs a server that is to end by itself, within half a minute; gives how it ended and what it printed.
@@ -133,7 +134,12 @@ pub fn run_to_end(command: &mut Command) -> (ExitStatus, String) {
 /// # Panics
 /// If it is not installed.
 pub fn redis_cli(arguments: &[&str]) -> Result<String, String> {
-    let output = Command::new("redis-cli")
+    redis_cli_on(None, arguments)
+}
+
+/// The same, on a host of a network that the test made.
+pub(crate) fn redis_cli_on(host: Option<&Host>, arguments: &[&str]) -> Result<String, String> {
+    let output = command_on(host, Path::new("redis-cli"))
         .args(arguments)
         .output()
         .expect("redis-cli is installed (scripts/install-test-tools)");

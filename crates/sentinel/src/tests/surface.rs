@@ -218,6 +218,27 @@ fn a_coordinated_failover_asks_the_master_to_hand_over() {
     assert!(world.sent_to(&server(2)).contains(&"CONFIG REWRITE"), "or a restart makes it a replica again");
 }
 
+/// An operator who says no more than FAILOVER loses nothing either, where the master can hand over; where it refuses or
+/// does not get that far, it is replaced.
+#[test]
+fn a_failover_by_hand_is_handed_over_if_the_master_can() {
+    let mut world = World::new("");
+    assert_eq!(world.command("SENTINEL FAILOVER mymaster"), "+OK\r\n");
+    world.pass(3000);
+    assert!(world.has_event(SWITCHED), "{:?}", world.events);
+    assert!(world.sent_to(&server(1)).contains(&"FAILOVER TO 10.0.0.2 6379 TIMEOUT 1500"));
+    assert!(!world.sent_to(&server(2)).contains(&"REPLICAOF NO ONE"));
+    assert!(world.sent_to(&server(2)).contains(&"CONFIG REWRITE"), "or a restart makes it a replica again");
+    for (refuses, hangs) in [(true, false), (false, true)] {
+        let mut world = World::new("");
+        (world.refuses_failover, world.ignores_failover) = (refuses, hangs);
+        assert_eq!(world.command("SENTINEL FAILOVER mymaster"), "+OK\r\n");
+        world.pass(5000);
+        assert!(world.has_event(SWITCHED), "{:?}", world.events);
+        assert!(world.sent_to(&server(2)).contains(&"REPLICAOF NO ONE"));
+    }
+}
+
 /// A master is restarted with a configuration that makes it a replica, of one of its own replicas: nobody is a master
 /// any more, and every replica loses its master at that moment. That is held against nobody, however long it takes
 /// until the master counts as down.

@@ -30,6 +30,10 @@ pub(super) struct World {
     up: BTreeSet<LinkId>,
     /// Names of commands that the servers know by another one.
     pub(super) renamed: BTreeMap<&'static str, &'static str>,
+    /// Masters refuse to hand over.
+    pub(super) refuses_failover: bool,
+    /// Masters say that they hand over, and do not come to it.
+    pub(super) ignores_failover: bool,
     /// What was published: channel and payload.
     pub(super) events: Vec<String>,
     /// What was sent, and to whom, but for what is sent all the time.
@@ -79,6 +83,8 @@ impl World {
             links: BTreeMap::new(),
             up: BTreeSet::new(),
             renamed: BTreeMap::new(),
+            refuses_failover: false,
+            ignores_failover: false,
             events: Vec::new(),
             sent: Vec::new(),
             hellos: Vec::new(),
@@ -221,6 +227,8 @@ impl World {
                 self.servers.get_mut(&addr)?.master = Some(master);
                 Value::Simple("OK".into())
             }
+            ("FAILOVER", _) if self.refuses_failover => Value::Error("NOPERM".into()),
+            ("FAILOVER", _) if self.ignores_failover => Value::Simple("OK".into()),
             ("FAILOVER", ["TO", host, port, ..]) => {
                 let to = Addr::new(host, port.parse().unwrap());
                 self.servers.get_mut(&addr)?.master = Some(to.clone());

@@ -12,7 +12,7 @@ pub(super) fn check(case: &Case<'_>, findings: &mut Findings) {
     held.sort_by_key(|op| (&op.key, op.completed));
     for pair in held.windows(2) {
         let [first, second] = pair else { continue };
-        if first.key != second.key || second.invoked >= release_of(case, first) {
+        if first.key != second.key || second.completed >= release_of(case, first) {
             continue;
         }
         // The second came in while the first held it: its lock was forgotten.
