@@ -8,6 +8,9 @@ const EARTH_RADIUS: f64 = 6_372_797.560_856;
 const HALF_MAP: f64 = 20_037_726.37;
 const RADIANS: f64 = std::f64::consts::PI / 180.0;
 
+/// What is longer by that is longer however it was rounded.
+const NOT_JUST_ROUNDED: f64 = 1.000_001;
+
 fn radians(degrees: f64) -> f64 {
     degrees * RADIANS
 }
@@ -23,13 +26,18 @@ fn latitude_distance(one: f64, other: f64) -> f64 {
 
 /// The distance of two points on a sphere, in meters: the haversine formula.
 pub(super) fn distance(one: Point, other: Point) -> f64 {
+    distance_from(one, radians(one.latitude).cos(), other)
+}
+
+/// The same, with the cosine of the first one's latitude.
+fn distance_from(one: Point, cosine: f64, other: Point) -> f64 {
     let v = ((radians(other.longitude) - radians(one.longitude)) / 2.0).sin();
     if v == 0.0 {
         return latitude_distance(one.latitude, other.latitude);
     }
     let (one, other) = (radians(one.latitude), radians(other.latitude));
     let u = ((other - one) / 2.0).sin();
-    let a = u * u + one.cos() * other.cos() * v * v;
+    let a = u * u + cosine * other.cos() * v * v;
     2.0 * EARTH_RADIUS * a.sqrt().asin()
 }
 
@@ -103,17 +111,27 @@ impl Polygon {
 /// A shape, and the point from which distances are measured: its middle.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Area<'s> {
-    pub(super) center: Point,
-    pub(super) shape: &'s Shape,
+    center: Point,
+    shape: &'s Shape,
+    /// Of the middle's latitude.
+    cosine: f64,
 }
 
-impl Area<'_> {
+impl<'s> Area<'s> {
+    pub(super) fn new(center: Point, shape: &'s Shape) -> Self {
+        Self { center, shape, cosine: radians(center.latitude).cos() }
+    }
+
     /// How far a point is from the middle, if it lies within.
     pub(super) fn distance_within(&self, point: Point) -> Option<f64> {
         match *self.shape {
             Shape::Polygon(ref polygon) => polygon.contains(point).then(|| distance(self.center, point)),
             Shape::Circle { radius } => {
-                let distance = distance(self.center, point);
+                // To another latitude no way is shorter than along the meridian.
+                if latitude_distance(self.center.latitude, point.latitude) > radius * NOT_JUST_ROUNDED {
+                    return None;
+                }
+                let distance = distance_from(self.center, self.cosine, point);
                 (distance <= radius).then_some(distance)
             }
             Shape::Box { width, height } => {
@@ -124,7 +142,7 @@ impl Area<'_> {
                 if distance(point, beside) > width / 2.0 {
                     return None;
                 }
-                Some(distance(self.center, point))
+                Some(distance_from(self.center, self.cosine, point))
             }
         }
     }
@@ -258,7 +276,7 @@ mod tests {
                     Shape::Polygon(Polygon::new((0..3 + number % 5).map(|_| vertex()).collect()))
                 }
             };
-            let area = Area { center, shape: &shape };
+            let area = Area::new(center, &shape);
             let point = Point {
                 longitude: center.longitude + next(spread),
                 latitude: center.latitude + next(spread),

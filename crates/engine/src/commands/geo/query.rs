@@ -318,6 +318,6 @@ impl<'k> Query<'k> {
             (_, Some(Center::Point(center) | Center::Member(Some(center)))) => center,
             (_, Some(Center::Member(None)) | None) => return None,
         };
-        Some(Area { center, shape })
+        Some(Area::new(center, shape))
     }
 }

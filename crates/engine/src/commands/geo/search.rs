@@ -75,8 +75,10 @@ fn find(context: &Context<'_>, query: &Query<'_>) -> Vec<Found> {
         }
         let (low, high) = cell.scores();
         let start = set.count_before(Between::BeforeScore(low));
-        let end = set.count_before(Between::BeforeScore(high));
-        set.visit(start..end, false, &mut |Scored { name, score }| {
+        set.visit(start..set.len(), false, &mut |Scored { name, score }| {
+            if score >= high {
+                return false;
+            }
             let point = Point::of_score(score);
             if let Some(distance) = area.distance_within(point) {
                 found.push(Found { name: name.to_vec(), score, point, distance });
