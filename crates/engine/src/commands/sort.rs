@@ -148,69 +148,80 @@ fn load(context: &mut Context<'_>, options: &mut Options<'_>) -> Result<Vec<Byte
     Ok(all)
 }
 
-/// What an element is sorted by.
-enum Weight {
-    Number(f64),
-    /// That of another key. Elements that are texts themselves need none.
-    Text(Option<Bytes>),
+/// What elements are sorted by.
+struct Weights {
+    /// What each weighs; where they are sorted by texts, nothing.
+    numbers: Vec<f64>,
+    /// Texts of other keys. Elements that are texts themselves need none.
+    texts: Vec<Option<Bytes>>,
 }
 
-struct Weighed {
-    weight: Weight,
-    /// Which one it was among those that were loaded.
-    number: usize,
-    element: Bytes,
-}
+/// An element that is moved about: what it weighs, and which one it was among those that were loaded.
+type Light = (f64, u32);
 
 /// The elements that are asked for, in the order that is.
 fn sorted(
     context: &mut Context<'_>,
     options: &Options<'_>,
-    all: Vec<Bytes>,
+    mut all: Vec<Bytes>,
 ) -> Result<Vec<Bytes>, CommandError> {
     let range = options.range(all.len());
-    let mut weighed = Vec::with_capacity(all.len());
-    for (number, element) in all.into_iter().enumerate() {
-        weighed.push(Weighed { weight: weigh(context, options, &element)?, number, element });
+    let weights = Weights::of(context, options, &all)?;
+    let mut light: Vec<Light> = weights.numbers.iter().copied().zip(0..).collect();
+    let order = |a: &Light, b: &Light| weights.compare(options, &all, a, b);
+    if range.end < light.len() && !range.is_empty() {
+        light.select_nth_unstable_by(range.end - 1, order);
+        light.truncate(range.end);
     }
-    let order = |a: &Weighed, b: &Weighed| compare(options, a, b);
-    if range.end < weighed.len() && !range.is_empty() {
-        weighed.select_nth_unstable_by(range.end - 1, order);
-        weighed.truncate(range.end);
-    }
-    weighed.sort_unstable_by(order);
-    Ok(weighed.drain(range).map(|weighed| weighed.element).collect())
+    light.sort_unstable_by(order);
+    Ok(light[range].iter().map(|&(_, number)| std::mem::take(&mut all[number as usize])).collect())
 }
 
-fn weigh(context: &mut Context<'_>, options: &Options<'_>, element: &Bytes) -> Result<Weight, CommandError> {
-    let text = match options.by {
-        By::Pattern(pattern) => pattern::value(context, pattern, element)?,
-        By::Itself | By::Nothing if options.alpha => None,
-        By::Itself | By::Nothing => Some(element.clone()),
-    };
-    Ok(match text {
-        text if options.alpha => Weight::Text(text),
-        Some(text) => Weight::Number(number(&text).ok_or(NOT_A_NUMBER)?),
-        None => Weight::Number(0.0),
-    })
-}
+impl Weights {
+    fn of(context: &mut Context<'_>, options: &Options<'_>, all: &[Bytes]) -> Result<Self, CommandError> {
+        let mut weights = Self { numbers: Vec::with_capacity(all.len()), texts: Vec::new() };
+        for element in all {
+            let weight = match options.by {
+                By::Pattern(pattern) => {
+                    let text = pattern::value(context, pattern, element)?;
+                    let weight = text.as_deref().filter(|_| !options.alpha).map_or(Some(0.0), number);
+                    if options.alpha {
+                        weights.texts.push(text);
+                    }
+                    weight
+                }
+                By::Itself | By::Nothing if options.alpha => Some(0.0),
+                By::Itself | By::Nothing => number(element),
+            };
+            weights.numbers.push(weight.ok_or(NOT_A_NUMBER)?);
+        }
+        Ok(weights)
+    }
 
-/// By weight. What weighs the same stays in its order if its weights are other keys' texts, and is in its own order
-/// otherwise.
-fn compare(options: &Options<'_>, a: &Weighed, b: &Weighed) -> Ordering {
-    let by_weight = match (&a.weight, &b.weight) {
-        (Weight::Number(a), Weight::Number(b)) => a.partial_cmp(b).unwrap_or(Ordering::Equal),
-        (Weight::Text(a), Weight::Text(b)) => a.cmp(b),
-        (Weight::Number(_), Weight::Text(_)) | (Weight::Text(_), Weight::Number(_)) => Ordering::Equal,
-    };
-    let own = || if options.keeps_ties() { Ordering::Equal } else { a.element.cmp(&b.element) };
-    let order = by_weight.then_with(own);
-    let order = if options.descending { order.reverse() } else { order };
-    order.then(a.number.cmp(&b.number))
+    /// By weight. What weighs the same stays in its order if its weights are other keys' texts, and is in its own order
+    /// otherwise.
+    fn compare(&self, options: &Options<'_>, all: &[Bytes], a: &Light, b: &Light) -> Ordering {
+        let by_weight = a.0.partial_cmp(&b.0).unwrap_or(Ordering::Equal);
+        let (one, other) = (a.1 as usize, b.1 as usize);
+        let by_text = || {
+            if options.keeps_ties() {
+                self.texts[one].cmp(&self.texts[other])
+            } else {
+                all[one].cmp(&all[other])
+            }
+        };
+        let order = by_weight.then_with(by_text);
+        let order = if options.descending { order.reverse() } else { order };
+        order.then(one.cmp(&other))
+    }
 }
 
 /// A number as C's `strtod` reads it; nothing is 0.
 fn number(text: &[u8]) -> Option<f64> {
+    // Most are whole, and up to here each of these is a double.
+    if let Some(whole) = resp::parse_i64(text).filter(|whole| whole.unsigned_abs() < 1 << 53) {
+        return Some(whole as f64);
+    }
     let text = text.split(|byte| *byte == 0).next().unwrap_or_default();
     if text.is_empty() {
         return Some(0.0);
