@@ -162,8 +162,8 @@ impl Stream {
     pub fn range(&self, from: StreamId, to: StreamId) -> impl Iterator<Item = Entry<'_>> {
         let start = self.node_of(from).map_or(from, |(id, _)| id);
         let nodes = self.nodes.iter_from(&start).take_while(move |(id, _)| **id <= to);
-        let records =
-            nodes.filter_map(|(id, node)| NodeRef::read(*id, &node.bytes)).flat_map(NodeRef::records);
+        let nodes = nodes.filter_map(|(id, node)| NodeRef::read(*id, &node.bytes));
+        let records = nodes.flat_map(move |node| node.records_from(from));
         let from_on = live(records).skip_while(move |entry| entry.id < from);
         from_on.take_while(move |entry| entry.id <= to)
     }
@@ -219,7 +219,7 @@ impl Stream {
     pub fn delete(&mut self, id: StreamId) -> bool {
         let Some((node_id, node)) = self.node_of(id) else { return false };
         let Some(read) = NodeRef::read(node_id, &node.bytes) else { return false };
-        if !live(read.records()).any(|entry| entry.id == id) {
+        if !live(read.records_from(id)).any(|entry| entry.id == id) {
             return false;
         }
         if read.live == 1 {

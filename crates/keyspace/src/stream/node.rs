@@ -86,6 +86,9 @@ impl Entry<'_> {
     }
 }
 
+/// So many entries at a node's end are looked at before those at its begin.
+const NEAR_END: usize = 8;
+
 impl<'a> NodeRef<'a> {
     /// Reads what stands at the front.
     pub(super) fn read(id: StreamId, bytes: &'a [u8]) -> Option<Self> {
@@ -129,9 +132,12 @@ impl<'a> NodeRef<'a> {
         Some(Record { entry, is_deleted: flags & DELETED != 0, at, next })
     }
 
-    /// The entries from first to last.
-    pub(super) fn records(self) -> impl Iterator<Item = Record<'a>> {
-        let mut at = self.first_at;
+    /// The entries in their order from the first that is not below `from`, or from one before it. Who follows a stream
+    /// asks for its last ones, so these are looked at first.
+    pub(super) fn records_from(self, from: StreamId) -> impl Iterator<Item = Record<'a>> {
+        let last = self.backward().take(if from > self.id { NEAR_END } else { 0 });
+        let before = last.into_iter().find(|record| record.entry.id < from);
+        let mut at = before.map_or(self.first_at, |record| record.next);
         std::iter::from_fn(move || {
             let record = self.record(at)?;
             at = record.next;

@@ -329,3 +329,20 @@ fn a_part_that_was_read_is_what_was_written() {
     let groups: Vec<_> = copy.groups().map(|(name, group)| (name.to_vec(), group.last, group.read)).collect();
     assert_eq!(groups, [(b"g".to_vec(), id(20), None), (b"h".to_vec(), id(20), Some(7))]);
 }
+
+#[test]
+fn a_range_begins_where_it_is_said_to() {
+    let mut stream = Stream::default();
+    (1..200).for_each(|number| stream.append(id(number * 2), &words(&fields(number as u8)), BOUNDS));
+    (1..200).filter(|number| number % 3 == 0).for_each(|number| assert!(stream.delete(id(number * 2))));
+    let all: Vec<StreamId> = stream.range(StreamId::MIN, StreamId::MAX).map(|entry| entry.id).collect();
+    for from in (0..402).map(id) {
+        let found: Vec<StreamId> = stream.range(from, StreamId::MAX).map(|entry| entry.id).collect();
+        let expected: Vec<StreamId> = all.iter().copied().filter(|id| *id >= from).collect();
+        assert_eq!(found, expected);
+        assert_eq!(
+            stream.get(from).map(|entry| entry.id),
+            expected.first().copied().filter(|id| *id == from)
+        );
+    }
+}
