@@ -103,8 +103,8 @@ impl<T: Of> Fields<T> {
 
     #[inline]
     pub(crate) fn at(&self, place: Place) -> Field<'_> {
-        let value = self.entries.flat(place);
-        Field { name: self.entries.key(place), value, expiry: self.entries.expiry(place) }
+        let (name, value, expiry) = self.entries.flat_entry(place);
+        Field { name, value, expiry }
     }
 
     #[inline]
@@ -118,17 +118,19 @@ impl<T: Of> Fields<T> {
         self.find(&hashed_key(name, hash)).map(|place| self.at(place))
     }
 
-    /// Asks the processor for the index line of a name with this hash.
+    /// Whether there is a field of this name.
     #[inline]
-    pub(crate) fn touch_index(&self, hash: u64) {
-        self.entries.prefetch_index(hash);
+    pub(crate) fn has_hashed(&self, name: &[u8], hash: u64) -> bool {
+        self.find(&hashed_key(name, hash)).is_some()
     }
 
-    /// Asks for the field of a name whose index line was asked for, if there are so many that it may be far away.
-    #[inline]
-    pub(crate) fn touch_field(&self, hash: u64) {
+    /// Asks the processor for the fields with these hashes, if there are so many fields that they may be far away.
+    pub(crate) fn touch(&self, hashes: impl Iterator<Item = u64> + Clone) {
         if self.len() > NEAR {
-            self.entries.prefetch_entry(hash);
+            hashes.clone().for_each(|hash| self.entries.prefetch_index(hash));
+            hashes.for_each(|hash| {
+                self.entries.prefetch_entry(hash);
+            });
         }
     }
 

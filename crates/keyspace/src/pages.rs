@@ -268,6 +268,14 @@ impl<'a, V: Outside> Names<'a, V> {
     #[inline]
     pub(crate) fn value(self, reference: u32) -> &'a [u8] {
         let (header, page, at) = self.pages.entry(reference);
+        self.value_of(header, page, at)
+    }
+
+    #[inline(always)]
+    pub(crate) fn value_of<'p>(self, header: Header, page: &'p [u8], at: usize) -> &'p [u8]
+    where
+        'a: 'p,
+    {
         let Some(number) = header.outside(page, at) else { return header.value(page, at) };
         match self.store.expect("an entry with a record is where a store is").record(number).value.shape() {
             Shape::Flat(bytes) => bytes,

@@ -8,7 +8,7 @@ mod changing;
 pub(crate) mod members;
 mod new;
 
-use crate::fields::{Field, Fields, FieldsPart, Of};
+use crate::fields::{Field, Fields, FieldsPart, Of, name_key};
 use crate::kind::{Form, Kind};
 use crate::large::Large;
 use crate::packed::{self, Builder, MOST_ELEMENTS, Packed};
@@ -94,7 +94,7 @@ impl<'a> SetRef<'a> {
     pub fn contains(&self, member: &[u8]) -> bool {
         match self.shape {
             Shape::Packed(packed) => Members::of(packed).find(member).is_some(),
-            Shape::Large(fields) => fields.get(member).is_some(),
+            Shape::Large(fields) => fields.find(&name_key(member)).is_some(),
         }
     }
 
@@ -104,23 +104,14 @@ impl<'a> SetRef<'a> {
     pub fn contains_hashed(&self, member: &[u8], hash: u64) -> bool {
         match self.shape {
             Shape::Packed(packed) => Members::of(packed).find(member).is_some(),
-            Shape::Large(fields) => fields.get_hashed(member, hash).is_some(),
+            Shape::Large(fields) => fields.has_hashed(member, hash),
         }
     }
 
-    /// Asks the processor for what leads to a member with this hash.
-    #[inline]
-    pub fn touch_index(&self, hash: u64) {
+    /// Asks the processor for the members with these hashes, if there are so many members that they may be far away.
+    pub fn touch(&self, hashes: impl Iterator<Item = u64> + Clone) {
         if let Shape::Large(fields) = self.shape {
-            fields.touch_index(hash);
-        }
-    }
-
-    /// Asks for the member itself, behind [`SetRef::touch_index`].
-    #[inline]
-    pub fn touch_member(&self, hash: u64) {
-        if let Shape::Large(fields) = self.shape {
-            fields.touch_field(hash);
+            fields.touch(hashes);
         }
     }
 

@@ -200,19 +200,10 @@ impl<'a> SortedSetRef<'a> {
         }
     }
 
-    /// Asks the processor for what leads to a member with this hash.
-    #[inline]
-    pub fn touch_index(&self, hash: u64) {
+    /// Asks the processor for the members with these hashes, if there are so many members that they may be far away.
+    pub fn touch(&self, hashes: impl Iterator<Item = u64> + Clone) {
         if let Shape::Large(members) = self.shape {
-            members.touch_index(hash);
-        }
-    }
-
-    /// Asks for the member itself, behind [`SortedSetRef::touch_index`].
-    #[inline]
-    pub fn touch_member(&self, hash: u64) {
-        if let Shape::Large(members) = self.shape {
-            members.touch_field(hash);
+            members.touch(hashes);
         }
     }
 

@@ -86,10 +86,12 @@ impl<V: Outside> Entries<V> {
         }
     }
 
-    /// The value, which is flat.
+    /// The key, the value, which is flat, and the time at which the entry expires.
     #[inline]
-    pub(crate) fn flat(&self, place: Place) -> &[u8] {
-        self.names().value(place.0)
+    pub(crate) fn flat_entry(&self, place: Place) -> (&[u8], &[u8], Option<Millis>) {
+        let (header, page, at) = self.pages.entry(place.0);
+        let names = self.names();
+        (names.name_of(header, page, at), names.value_of(header, page, at), header.expiry(page, at))
     }
 
     /// The time at which the entry expires.

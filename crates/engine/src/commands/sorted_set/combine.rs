@@ -250,9 +250,7 @@ fn look_for_each<'c>(
 ) {
     let mut some = SmallVec::<[(Name<'c>, u64, f64); AT_ONCE]>::new();
     let mut look = |some: &mut SmallVec<[(Name<'c>, u64, f64); AT_ONCE]>| {
-        let each = || others.iter().flat_map(|other| some.iter().map(move |(_, hash, _)| (other, *hash)));
-        each().for_each(|(other, hash)| other.touch_index(hash));
-        each().for_each(|(other, hash)| other.touch_member(hash));
+        others.iter().for_each(|other| other.touch(some.iter().map(|(_, hash, _)| *hash)));
         some.drain(..).all(|(name, hash, score)| visit(name, hash, score))
     };
     let mut goes_on = true;
@@ -284,18 +282,10 @@ impl<'c> Source<'c> {
         }
     }
 
-    fn touch_index(&self, hash: u64) {
+    fn touch(&self, hashes: impl Iterator<Item = u64> + Clone) {
         match self.value {
-            Some(Value::Set(set)) => set.touch_index(hash),
-            Some(Value::SortedSet(set)) => set.touch_index(hash),
-            _ => {}
-        }
-    }
-
-    fn touch_member(&self, hash: u64) {
-        match self.value {
-            Some(Value::Set(set)) => set.touch_member(hash),
-            Some(Value::SortedSet(set)) => set.touch_member(hash),
+            Some(Value::Set(set)) => set.touch(hashes),
+            Some(Value::SortedSet(set)) => set.touch(hashes),
             _ => {}
         }
     }
@@ -404,7 +394,68 @@ fn store(context: &mut Context<'_>, operation: Operation, name: &'static str) ->
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
+    use resp::Value;
+
     use crate::testing::Client;
+
+    type Twin = BTreeMap<String, i64>;
+
+    /// Names and scores as they stand in a reply.
+    fn scored(reply: &Value) -> Vec<(i64, String)> {
+        let text = |value: &Value| String::from_utf8(value.as_bytes().expect("text").to_vec()).unwrap();
+        let all = reply.as_array().expect("a list");
+        all.chunks(2).map(|pair| (text(&pair[1]).parse().unwrap(), text(&pair[0]))).collect()
+    }
+
+    /// The story: sorted sets and sets, packed, large, and so large that members are asked for ahead. What is stored is
+    /// looked at, emptied one by one and filled again, so that its index has grown and shrunk.
+    #[test]
+    fn what_comes_of_many_members() {
+        let mut client = Client::new();
+        let mut twins: Vec<Twin> = Vec::new();
+        for (number, (size, step)) in
+            [(10, 1), (400, 3), (6000, 2), (2000, 1), (300, 4)].into_iter().enumerate()
+        {
+            let key = number.to_string();
+            let is_set = number == 4;
+            let score = |n: i64| if is_set { 1 } else { n * 7919 % 1009 };
+            let twin: Twin = (0..size).map(|n| (format!("{}", n * step), score(n))).collect();
+            for (name, score) in &twin {
+                let score = score.to_string();
+                let words = if is_set { vec!["sadd", &key, name] } else { vec!["zadd", &key, &score, name] };
+                client.call(&words);
+            }
+            twins.push(twin);
+        }
+        for choice in 0..25 {
+            let (one, other) = (&twins[choice / 5], &twins[choice % 5]);
+            let (mut inter, mut union, mut diff) = (Twin::new(), other.clone(), Twin::new());
+            for (name, score) in one {
+                *union.entry(name.clone()).or_default() += score;
+                match other.get(name) {
+                    Some(more) => drop(inter.insert(name.clone(), score + more)),
+                    None => drop(diff.insert(name.clone(), *score)),
+                }
+            }
+            let keys = [(choice / 5).to_string(), (choice % 5).to_string()];
+            for (name, twin) in [("zinter", inter), ("zunion", union), ("zdiff", diff)] {
+                let mut expected: Vec<_> = twin.iter().map(|(name, score)| (*score, name.clone())).collect();
+                expected.sort_unstable();
+                let reply = client.call(&[name, "2", &keys[0], &keys[1], "withscores"]);
+                assert_eq!(scored(&reply), expected, "{name} {keys:?}");
+                let stored = client.call(&[&format!("{name}store"), "d", "2", &keys[0], &keys[1]]);
+                assert_eq!(stored, Value::Integer(expected.len() as i64));
+                let reply = client.call(&["zrange", "d", "0", "-1", "withscores"]);
+                assert_eq!(scored(&reply), expected, "{name}store {keys:?}");
+                for (_, name) in &expected {
+                    assert_eq!(client.call(&["zrem", "d", name]), Value::Integer(1));
+                }
+                assert_eq!(client.call(&["exists", "d"]), Value::Integer(0));
+            }
+        }
+    }
 
     #[test]
     fn sorted_sets_are_combined() {
