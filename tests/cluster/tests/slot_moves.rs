@@ -118,6 +118,87 @@ fn keys_that_a_dead_target_had_imported_are_found_at_its_successor() {
     assert_eq!(missing(&cluster, &keys), Vec::<String>::new());
 }
 
+/// How far a move has come.
+#[derive(Debug, Clone, Copy)]
+enum Step {
+    /// The target imports the slot.
+    Importing,
+    /// The source migrates it, too.
+    Migrating,
+    /// Half of the keys are at the target.
+    HalfMoved,
+    /// All of them are, and the target has claimed the slot.
+    Claimed,
+}
+
+/// Moves the slot from node 0 to node 1 up to there; replicas have what their masters have.
+fn move_up_to(cluster: &Cluster, step: Step, keys: &[String]) {
+    let (from, to) = (cluster.id(0), cluster.id(1));
+    match step {
+        Step::Importing => {
+            cluster.nodes[1].run(&format!("CLUSTER SETSLOT {SLOT} IMPORTING {from}")).expect_ok();
+        }
+        Step::Migrating => begin_move(cluster, &[]),
+        Step::HalfMoved => begin_move(cluster, &keys[..keys.len() / 2]),
+        Step::Claimed => {
+            begin_move(cluster, keys);
+            cluster.nodes[1].run(&format!("CLUSTER SETSLOT {SLOT} NODE {to}")).expect_ok();
+        }
+    }
+    for (master, replica) in [0, 1].into_iter().filter_map(|end| Some((end, cluster.nodes.get(end + 3)?))) {
+        eventually("the replica has what its master has", || {
+            (replica.run("DBSIZE") == cluster.nodes[master].run("DBSIZE")).then_some(())
+        });
+    }
+}
+
+/// The story, at each step of a move: one end stands still for longer than the node timeout, is held for failed, and
+/// replaced if it has a replica. Then it goes on with what it knew.
+fn freeze_at_each_step(end: usize, replicas: usize) {
+    for step in [Step::Importing, Step::Migrating, Step::HalfMoved, Step::Claimed] {
+        println!("{step:?}");
+        let cluster = Cluster::start(&Program::redoubt(), 3, replicas);
+        let keys = fill_slot(&cluster, 20);
+        move_up_to(&cluster, step, &keys);
+        let (frozen, id) = (&cluster.nodes[end], cluster.id(end));
+        frozen.freeze();
+        eventually("the frozen node is replaced, or held for failed", || {
+            let text = cluster.nodes[2].run("CLUSTER NODES").text();
+            let line = text.lines().find(|line| line.starts_with(&id))?;
+            let failed = line.split(' ').nth(2)?.split(',').any(|flag| flag == "fail");
+            let replaced = cluster
+                .nodes
+                .get(end + 3)
+                .is_none_or(|replica| replica.run("ROLE").items()[0].text() == "master");
+            (failed && replaced).then_some(())
+        });
+        frozen.thaw();
+        cluster.wait_until_ok();
+        fix(&cluster);
+        assert_eq!(missing(&cluster, &keys), Vec::<String>::new(), "{step:?}");
+    }
+}
+
+#[test]
+fn a_move_whose_source_is_frozen_at_any_step_heals() {
+    freeze_at_each_step(0, 0);
+}
+
+#[test]
+fn a_move_whose_target_is_frozen_at_any_step_heals() {
+    freeze_at_each_step(1, 0);
+}
+
+#[test]
+fn a_move_whose_source_is_frozen_and_replaced_at_any_step_heals() {
+    freeze_at_each_step(0, 1);
+}
+
+#[test]
+fn a_move_whose_target_is_frozen_and_replaced_at_any_step_heals() {
+    freeze_at_each_step(1, 1);
+}
+
 #[test]
 fn what_is_left_of_a_slot_that_was_taken_is_deleted_here_and_at_the_replica() {
     let cluster = cluster();
