@@ -1,0 +1,133 @@
+// ioredis's collections, streams and blocking commands in a cluster, while the master of their keys is killed.
+
+import assert from 'node:assert/strict';
+import { after, before, test } from 'node:test';
+import calculateSlot from 'cluster-key-slot';
+import Redis from 'ioredis';
+import { LocalCluster } from './local.js';
+
+let cluster;
+let key;
+
+before(async () => {
+  cluster = await LocalCluster.start();
+  // The first node serves the lowest slots.
+  key = Array.from({ length: 1000 }, (_, number) => `key:${number}`).find((name) => calculateSlot(name) < 5000);
+});
+
+after(async () => {
+  await cluster?.stop();
+});
+
+function connect() {
+  const client = new Redis.Cluster(cluster.nodes(), {
+    clusterRetryStrategy: () => 50,
+    retryDelayOnFailover: 50,
+    retryDelayOnClusterDown: 50,
+    maxRedirections: 400,
+    redisOptions: { connectTimeout: 5000 },
+  });
+  client.on('error', () => {});
+  return client;
+}
+
+async function eventually(what, attempt) {
+  const end = Date.now() + 60_000;
+  for (;;) {
+    const failure = await attempt().then((done) => (done ? null : what), (error) => error);
+    if (failure === null) return;
+    assert.ok(Date.now() < end, `${what}: ${failure}`);
+    await new Promise((resolve) => setTimeout(resolve, 20));
+  }
+}
+
+async function patiently(action) {
+  let value;
+  await eventually('it is done', async () => {
+    value = await action();
+    return true;
+  });
+  return value;
+}
+
+async function fill(client, name) {
+  assert.equal(await client.rpush(name('list'), ...Array(200).keys()), 200);
+  assert.equal(await client.hset(name('hash'), new Map([...Array(200).keys()].map((n) => [`f${n}`, n]))), 200);
+  assert.equal(await client.sadd(name('set'), ...Array(600).keys()), 600);
+  assert.equal(await client.zadd(name('zset'), ...[...Array(200).keys()].flatMap((n) => [n / 2, `m${n}`])), 200);
+  assert.equal(await client.xadd(name('stream'), '1-0', 'n', '1'), '1-0');
+}
+
+async function check(client, name) {
+  assert.equal((await patiently(() => client.lrange(name('list'), 0, -1))).length, 200);
+  assert.equal((await client.hgetall(name('hash'))).f150, '150');
+  assert.equal(await client.scard(name('set')), 600);
+  assert.deepEqual(await client.zrange(name('zset'), 0, 1, 'WITHSCORES'), ['m0', '0', 'm1', '0.5']);
+  assert.deepEqual(await client.xrange(name('stream'), '-', '+'), [['1-0', ['n', '1']]]);
+}
+
+test('consumers go on at the new master', { timeout: 240_000 }, async () => {
+  const [client, popper, reader] = [connect(), connect(), connect()];
+  const name = (suffix) => `{${key}}${suffix}`;
+  const [popped, read] = [[], []];
+  let over = false;
+  try {
+    await fill(client, name);
+    await client.xgroup('CREATE', name('events'), 'group', '$', 'MKSTREAM');
+    const pop = async () => {
+      while (!over) {
+        const item = await patiently(() => popper.blpop(name('jobs'), 1));
+        if (item) popped.push(item[1]);
+      }
+    };
+    const readGroup = async () => {
+      const words = ['GROUP', 'group', 'me', 'BLOCK', '1000', 'STREAMS', name('events'), '>'];
+      while (!over) {
+        const reply = await patiently(() => reader.xreadgroup(...words));
+        for (const [, entries] of reply ?? []) {
+          for (const [id, fields] of entries) {
+            read.push(fields[1]);
+            await patiently(() => reader.xack(name('events'), 'group', id));
+          }
+        }
+      }
+    };
+    const consuming = Promise.all([pop(), readGroup()]);
+    const give = async (what) => {
+      await patiently(() => client.rpush(name('jobs'), what));
+      await patiently(() => client.xadd(name('events'), '*', 'event', what));
+    };
+    await give('before');
+    await eventually('both consume', async () => popped.includes('before') && read.includes('before'));
+    await eventually('the replica has it', async () => {
+      const master = new Redis(cluster.base, '127.0.0.1');
+      const count = await master.wait(1, 5000);
+      master.disconnect();
+      return count === 1;
+    });
+    await cluster.script(['kill'], { NODE: String(cluster.base) });
+    await give('after');
+    await eventually('both go on', async () => popped.includes('after') && read.includes('after'));
+    await check(client, name);
+    over = true;
+    await consuming;
+  } finally {
+    over = true;
+    for (const one of [client, popper, reader]) one.disconnect();
+  }
+});
+
+test('what waits is served, and its time ends', { timeout: 60_000 }, async () => {
+  const [client, other] = [connect(), connect()];
+  try {
+    const list = `{${key}}waited`;
+    const waiting = [client.blpop(list, 30), client.blmove(list, `{${key}}moved`, 'LEFT', 'RIGHT', 30)];
+    await patiently(() => other.rpush(list, 'one', 'two'));
+    assert.deepEqual(await Promise.all(waiting), [[list, 'one'], 'two']);
+    assert.equal(await client.bzpopmin(`{${key}}none`, 0.05), null);
+    assert.equal(await client.xread('BLOCK', 50, 'STREAMS', `{${key}}none`, '$'), null);
+  } finally {
+    client.disconnect();
+    other.disconnect();
+  }
+});
