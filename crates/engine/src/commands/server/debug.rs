@@ -36,7 +36,7 @@ const DEBUG: &[Command] = &[
         .node(NodeCommand::DebugChangeReplId),
     tool("error", 3, "Replies with an error.").run(error),
     tool("help", 2, "Lists the subcommands.").run(help),
-    tool("listpack", 3, "Tells how many elements a listpack has, and how many bytes.")
+    tool("listpack", 3, "Tells how many elements a listpack has, and how many bytes DUMP makes of it.")
         .keys(LOOKS_SECOND)
         .run(listpack),
     tool("log", 3, "Writes a line into the log.").node(NodeCommand::DebugLog),
@@ -196,7 +196,7 @@ fn listpack(context: &mut Context<'_>) -> Result<(), CommandError> {
         Value::Hash(hash) => hash.len(),
         Value::String(_) | Value::Stream(_) => return Err(OTHER),
     };
-    reply.simple(&format!("elements:{len} bytes:{bytes}"));
+    reply.simple(&format!("elements:{len} serializedlength:{bytes}"));
     Ok(())
 }
 
@@ -310,7 +310,7 @@ mod tests {
             ("debug stringmatch-len 100 a*a", ":1"),
             // Taken from Redis 7.0.15.
             ("rpush l a b c", ":3"),
-            ("debug listpack l", "+elements:3 bytes:17"),
+            ("debug listpack l", "+elements:3 serializedlength:19"),
             ("debug quicklist l", "-ERR Not a quicklist encoded object."),
             ("debug listpack key:2", "-ERR Not a listpack encoded object."),
             ("debug listpack nosuch", "-ERR no such key"),
