@@ -1,6 +1,6 @@
 # Every target is a script; `make help` lists them. Variables given to make (NODE=7000) reach them by themselves;
 # nothing is exported here, since that would also pass on, as empty, what nobody named.
-.PHONY: help build bench-sentinel up up-sentinel down-sentinel status kill restart down test verify fmt memcheck fuzz soak bench bench-memory bench-snapshot bench-expiry bench-loading bench-aof bench-threads bench-eviction bench-instructions bench-failover
+.PHONY: help build bench-sentinel up up-sentinel down-sentinel status kill restart down test verify fmt memcheck fuzz soak bench bench-memory bench-snapshot bench-expiry bench-loading bench-aof bench-threads bench-eviction bench-instructions bench-failover bench-connections
 .DEFAULT_GOAL := help
 
 help: ## Show this list
@@ -66,6 +66,9 @@ bench-loading: ## How long loading an RDB takes, beside them (KEYS, HASHES, RUNS
 
 bench-aof: ## What an append-only file costs: CPU, throughput under always, loading, a rewrite under load, beside Valkey
 	@scripts/bench-aof
+
+bench-connections: ## Memory of idle connections, and who waits for a channel of 10,000 (CONNECTIONS, MESSAGES)
+	@scripts/bench-connections
 
 bench-threads: ## Two workers beside one, in process
 	@scripts/bench-threads

@@ -94,7 +94,7 @@ pub fn check_node(id: StreamId, bytes: &[u8]) -> Option<(u64, StreamId)> {
 /// Visits the entries of a node that are not deleted. What is no node has none.
 pub fn node_entries(id: StreamId, bytes: &[u8], visit: &mut dyn FnMut(super::Entry<'_>)) {
     let Some(node) = NodeRef::read(id, bytes) else { return };
-    node.records().filter(|record| !record.is_deleted).for_each(|record| visit(record.entry));
+    node.records_from(id).filter(|record| !record.is_deleted).for_each(|record| visit(record.entry));
 }
 
 /// How far somebody is within the pieces of a stream.
