@@ -1,6 +1,6 @@
 # Every target is a script; `make help` lists them. Variables given to make (NODE=7000) reach them by themselves;
 # nothing is exported here, since that would also pass on, as empty, what nobody named.
-.PHONY: help build bench-sentinel up up-sentinel down-sentinel status kill restart down test verify fmt memcheck fuzz soak bench bench-memory bench-snapshot bench-expiry bench-loading bench-aof bench-threads bench-eviction bench-instructions bench-failover bench-connections
+.PHONY: help build bench-sentinel up up-sentinel down-sentinel status kill restart down test verify fmt memcheck fuzz soak bench bench-memory bench-snapshot bench-expiry bench-loading bench-aof bench-threads bench-eviction bench-instructions bench-failover bench-connections configuration-page chaos
 .DEFAULT_GOAL := help
 
 help: ## Show this list
@@ -60,6 +60,9 @@ bench-snapshot: ## What a snapshot costs under load, beside them (KEYS, FIELDS, 
 
 bench-expiry: ## A million keys due in one second: who waits, and how long they stay (KEYS, RUNS)
 	@scripts/bench-expiry
+
+configuration-page: ## Write docs/CONFIGURATION.md from the table of parameters
+	@WRITE_CONFIGURATION_PAGE=1 cargo test -q -p config the_page_says_what_the_tables_say
 
 bench-loading: ## How long loading an RDB takes, beside them (KEYS, HASHES, RUNS)
 	@scripts/bench-loading

@@ -244,6 +244,9 @@ fn find(name: &str) -> Option<usize> {
 }
 
 #[cfg(test)]
+mod page;
+
+#[cfg(test)]
 mod tests {
     use super::*;
 

@@ -114,6 +114,29 @@ const WITHOUT_PURPOSE: &[(&str, &[&str])] = &[
     ),
 ];
 
+/// What comes of a parameter.
+#[cfg(test)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Effect {
+    /// What it says.
+    Applied,
+    /// Nothing yet.
+    NotBuilt,
+    /// Nothing, for a reason.
+    NoPurpose(&'static str),
+}
+
+#[cfg(test)]
+impl Effect {
+    pub(crate) fn of(name: &str) -> Self {
+        if WITHOUT_EFFECT.contains(&name) {
+            return Self::NotBuilt;
+        }
+        let row = WITHOUT_PURPOSE.iter().find(|(_, names)| names.contains(&name));
+        row.map_or(Self::Applied, |(reason, _)| Self::NoPurpose(reason))
+    }
+}
+
 /// Directives that are no parameters.
 const DIRECTIVES: &[(&str, &str)] = &[("loadmodule", "modules are not supported")];
 
