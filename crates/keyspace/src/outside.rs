@@ -1,5 +1,6 @@
 //! What is too large for a page.
 
+use std::cell::Cell;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::chunked::Chunked;
@@ -13,7 +14,13 @@ static OUTSIDE: AtomicUsize = AtomicUsize::new(0);
 /// Bytes of the process that are kept for snapshots only.
 static KEPT: AtomicUsize = AtomicUsize::new(0);
 
-/// How much is kept for snapshots only: entries in pages, strings and packed collections outside.
+thread_local! {
+    /// Bytes of nodes that edits on this thread have copied or taken out: whoever shares them has them alone now.
+    static SHED: Cell<usize> = const { Cell::new(0) };
+}
+
+/// How much is kept for snapshots only: entries in pages, strings and packed collections outside, and what lists and
+/// streams share with them no more.
 #[must_use]
 pub fn kept_bytes() -> usize {
     KEPT.load(Ordering::Relaxed)
@@ -55,6 +62,7 @@ impl Counted {
 
 impl Clone for Counted {
     fn clone(&self) -> Self {
+        note_shed(self.0);
         let mut copy = Self::default();
         copy.set(self.0);
         copy
@@ -64,6 +72,43 @@ impl Clone for Counted {
 impl Drop for Counted {
     fn drop(&mut self) {
         self.set(0);
+    }
+}
+
+/// An edit has copied or taken out nodes of so many bytes.
+pub(crate) fn note_shed(bytes: usize) {
+    SHED.set(SHED.get().wrapping_add(bytes));
+}
+
+/// How many bytes edits on this thread have ever shed.
+pub(crate) fn shed() -> usize {
+    SHED.get()
+}
+
+/// What a snapshot alone has of a value whose nodes it shares: at most all of it.
+#[derive(Debug)]
+pub(crate) struct Kept {
+    bytes: usize,
+    most: usize,
+}
+
+impl Kept {
+    /// Nothing yet, of a value of so many bytes.
+    pub(crate) fn nothing_of(most: usize) -> Self {
+        Self { bytes: 0, most }
+    }
+
+    /// What was shed since [`shed`] gave `before` was shared with this snapshot.
+    pub(crate) fn add_shed_since(&mut self, before: usize) {
+        let more = shed().wrapping_sub(before).min(self.most - self.bytes);
+        count_kept(more, 0);
+        self.bytes += more;
+    }
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        count_kept(0, self.bytes);
     }
 }
 

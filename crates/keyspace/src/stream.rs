@@ -28,7 +28,7 @@ pub(crate) use packed::stays_packed;
 pub use pieces::{Cursor, Piece, StreamPart, check_node, node_entries};
 
 use crate::kind::NodeBounds;
-use crate::outside::Counted;
+use crate::outside::{Counted, note_shed};
 use crate::tree::Tree;
 
 /// The id of an entry.
@@ -239,6 +239,7 @@ impl Stream {
     fn remove_node(&mut self, id: StreamId) -> Option<Arc<Node>> {
         let node = self.nodes.remove(&id)?;
         self.bytes -= node.bytes.len();
+        note_shed(node.bytes.len());
         Some(node)
     }
 

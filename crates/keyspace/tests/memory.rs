@@ -4,7 +4,10 @@
 use std::sync::Arc;
 
 use clock::Millis;
-use keyspace::{Builder, Found, Keyspace, Kind, Packed, Shown, Value, kept_bytes, pool_use};
+use keyspace::{
+    Builder, Exactness, Found, Key, Keyspace, Kind, ListEnd, ListLimit, NodeBounds, Packed, Place, Shown,
+    Stream, StreamId, Table, Trim, Value, kept_bytes, pool_use,
+};
 use slot_routing::Slot;
 
 const KEYS: usize = 200_000;
@@ -36,6 +39,7 @@ fn delete(keyspace: &Keyspace, name: &str) {
 #[test]
 fn memory_is_counted_and_given_back() {
     what_a_snapshot_keeps_is_counted();
+    what_a_snapshot_keeps_of_lists_and_streams_is_counted();
     keys_say_what_deleting_them_gives_back();
     // Few slots, so that each has many keys, as when there are millions.
     let name = |number: usize| format!("{{{}}}{number:012}", number % 1000);
@@ -90,6 +94,54 @@ fn what_a_snapshot_keeps_is_counted() {
         });
     });
     assert_eq!((long, kept_bytes()), (10, 0));
+}
+
+/// The nodes that a list or a stream no longer shares with a snapshot, until it has walked them.
+fn what_a_snapshot_keeps_of_lists_and_streams_is_counted() {
+    const ITEMS: usize = 2000;
+    const BYTES: usize = ITEMS * 100;
+    const LIMIT: ListLimit = ListLimit(-2);
+    const BOUNDS: NodeBounds = NodeBounds { bytes: 4096, entries: 100 };
+    let item = [b'a'; 100];
+    let changes: [fn(&mut Table, &Key<'_>, Place); 3] = [
+        |table, key, mut place| {
+            for index in 0..ITEMS {
+                place = table.list_set(place, key, index, b"b", LIMIT);
+            }
+        },
+        |table, key, place| drop(table.list_take(place, key, ListEnd::Head, ITEMS - 1, LIMIT).1),
+        |table, key, place| {
+            let trim = |stream: &mut Stream| stream.trim(Trim::MaxLen(1), Exactness::Exact).1;
+            drop(table.edit_stream(place, key, trim).1.into_dropped());
+        },
+    ];
+    for (which, change) in changes.into_iter().enumerate() {
+        let keyspace = Arc::new(Keyspace::new(1, 16));
+        let key = keyspace.key(b"key");
+        let place = {
+            let mut guard = keyspace.lock(key.slot());
+            let table = guard.table(0);
+            if which < 2 {
+                table.list_create(&key, ListEnd::Tail, std::iter::repeat_n(&item[..], ITEMS), LIMIT)
+            } else {
+                let place = table.insert(&key, Packed::empty(Kind::Stream), None);
+                let fill = |stream: &mut Stream| {
+                    for sequence in 1..=ITEMS as u64 {
+                        stream.append(StreamId { millis: 1, sequence }, &[b"f", &item], BOUNDS);
+                    }
+                };
+                table.edit_stream(place, &key, fill).0
+            }
+        };
+        let (mut snapshot, ()) =
+            keyspace.ready_to_cut().cut(&keyspace.script_turn(), || ()).expect("no other");
+        assert_eq!(kept_bytes(), 0, "what is shared costs nothing");
+        change(keyspace.lock(key.slot()).table(0), &key, place);
+        let kept = kept_bytes();
+        assert!((BYTES * 9 / 10..BYTES * 3 / 2).contains(&kept), "change {which} keeps {kept}");
+        Slot::all().for_each(|slot| snapshot.walk(slot, &mut |_| {}));
+        assert_eq!(kept_bytes(), 0, "change {which}");
+    }
 }
 
 /// Strings and hashes of many sizes, each among others of its size.

@@ -1,6 +1,7 @@
 //! Some elements of a large list that follow each other: a run of records with room at both ends.
 
 use super::records::{self, ListItem};
+use crate::outside::note_shed;
 
 /// A segment has at most this many bytes of records, unless it is one element. The more, the less is spent beside
 /// the elements; but this much is moved when one comes in between, is looked through to find one by its index, and is
@@ -23,6 +24,7 @@ pub(crate) struct Segment {
 /// Without the room at its ends.
 impl Clone for Segment {
     fn clone(&self) -> Self {
+        note_shed(self.bytes() + size_of::<Self>());
         Self { bytes: self.records().to_vec(), start: 0, count: self.count }
     }
 }

@@ -11,7 +11,7 @@ use super::segment::Segment;
 use super::tree::{Size, Tree};
 use crate::captured::{Captured, Owner};
 use crate::large::{Collection, Large};
-use crate::outside::Record;
+use crate::outside::{self, Kept, Record};
 use crate::packed::Packed;
 use crate::pages::Crowding;
 
@@ -35,6 +35,7 @@ struct Held {
     rest: Tree,
     of: Size,
     is_new: bool,
+    kept: Kept,
 }
 
 /// Some segments of a list, as a walk took them, and what there was at the cut.
@@ -91,6 +92,7 @@ impl Segments {
 
     /// Takes `count` elements out at an end, and gives them.
     pub(crate) fn take(&mut self, end: ListEnd, count: usize) -> Self {
+        let before = outside::shed();
         let mut rest = match end {
             ListEnd::Head => self.tree.split_off(count),
             ListEnd::Tail => self.tree.split_off(self.size.len - count),
@@ -99,12 +101,22 @@ impl Segments {
             std::mem::swap(&mut self.tree, &mut rest);
         }
         self.size = self.tree.size();
+        outside::note_shed(rest.size().held());
+        self.note_shed_since(before);
         rest.into()
     }
 
     fn change(&mut self, change: impl FnOnce(&mut Tree)) {
+        let before = outside::shed();
         change(&mut self.tree);
         self.size = self.tree.size();
+        self.note_shed_since(before);
+    }
+
+    fn note_shed_since(&mut self, before: usize) {
+        if let Some(held) = self.held.last_mut() {
+            held.kept.add_shed_since(before);
+        }
     }
 }
 
@@ -136,7 +148,8 @@ impl Collection for Segments {
 
     fn pin(&mut self, bit: u32) {
         if self.held.iter().all(|held| held.bit != bit) {
-            self.held.push(Held { bit, rest: self.tree.clone(), of: self.size, is_new: true });
+            let kept = Kept::nothing_of(self.size.held());
+            self.held.push(Held { bit, rest: self.tree.clone(), of: self.size, is_new: true, kept });
         }
     }
 

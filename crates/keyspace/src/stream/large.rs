@@ -3,7 +3,7 @@
 use super::{Cursor, Stream, StreamPart};
 use crate::captured::{Captured, InParts, Owner};
 use crate::large::{Collection, Large};
-use crate::outside::Record;
+use crate::outside::{self, Kept, Record};
 use crate::packed::Packed;
 use crate::pages::Crowding;
 use crate::table::Dropped;
@@ -13,8 +13,15 @@ use crate::value::{Elements, Part};
 #[derive(Debug, Default)]
 pub(crate) struct LargeStream {
     stream: Stream,
-    /// By the snapshot's bit.
-    pins: Vec<(u32, Stream)>,
+    pins: Vec<Pin>,
+}
+
+/// What a snapshot holds.
+#[derive(Debug)]
+struct Pin {
+    bit: u32,
+    stream: Stream,
+    kept: Kept,
 }
 
 impl LargeStream {
@@ -26,13 +33,18 @@ impl LargeStream {
         &self.stream
     }
 
-    pub(super) fn stream_mut(&mut self) -> &mut Stream {
-        &mut self.stream
+    pub(super) fn edit<R>(&mut self, edit: impl FnOnce(&mut Stream) -> R) -> R {
+        let before = outside::shed();
+        let outcome = edit(&mut self.stream);
+        if let Some(pin) = self.pins.last_mut() {
+            pin.kept.add_shed_since(before);
+        }
+        outcome
     }
 
-    fn unpin(&mut self, bit: u32) -> Option<Stream> {
-        let index = self.pins.iter().position(|(other, _)| *other == bit)?;
-        Some(self.pins.swap_remove(index).1)
+    fn unpin(&mut self, bit: u32) -> Option<Pin> {
+        let index = self.pins.iter().position(|pin| pin.bit == bit)?;
+        Some(self.pins.swap_remove(index))
     }
 }
 
@@ -77,21 +89,23 @@ impl Collection for LargeStream {
     }
 
     fn pin(&mut self, bit: u32) {
-        if self.pins.iter().all(|(other, _)| *other != bit) {
-            self.pins.push((bit, self.stream.clone()));
+        if self.pins.iter().all(|pin| pin.bit != bit) {
+            let kept = Kept::nothing_of(self.stream.rough_bytes());
+            self.pins.push(Pin { bit, stream: self.stream.clone(), kept });
         }
     }
 
     /// Hands over all of it, which is shown part by part.
     fn walk(&mut self, bit: u32, of: Owner<'_>, captured: &mut Captured) -> Option<usize> {
-        let stream = self.unpin(bit)?;
+        let Pin { stream, kept, .. } = self.unpin(bit)?;
         let next = Cursor::default();
-        captured.add_in_parts(of, Box::new(Showing { stream, from: next.clone(), next, first: true }));
+        let showing = Showing { stream, _kept: kept, from: next.clone(), next, first: true };
+        captured.add_in_parts(of, Box::new(showing));
         Some(0)
     }
 
     fn skip(&mut self, bit: u32, dropped: &mut Vec<Record<Large>>) -> Option<usize> {
-        let stream = self.unpin(bit)?;
+        let Pin { stream, .. } = self.unpin(bit)?;
         dropped.push(Record::loose(Large::Stream(Box::new(Self::new(stream)))));
         Some(0)
     }
@@ -105,6 +119,8 @@ const BYTES: usize = 32 << 10;
 #[derive(Debug)]
 struct Showing {
     stream: Stream,
+    /// Counted until all is shown.
+    _kept: Kept,
     from: Cursor,
     next: Cursor,
     first: bool,

@@ -240,7 +240,7 @@ impl Table {
             let Some(Large::Stream(large)) = self.entries.outside_mut(place) else {
                 panic!("the caller has seen that it is a stream")
             };
-            return (place, edit(large.stream_mut()));
+            return (place, large.edit(edit));
         };
         let (whole, mut stream) = (0..packed.len(), unpack(packed));
         let outcome = edit(&mut stream);
