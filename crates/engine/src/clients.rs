@@ -393,6 +393,7 @@ impl Client {
         let state = how as u8;
         let done = self.blocked.compare_exchange(BLOCKED, state, Ordering::AcqRel, Ordering::Acquire).is_ok();
         if done {
+            self.set_flag(ClientFlags::BLOCKED, false);
             self.wake();
         }
         done

@@ -183,7 +183,9 @@ impl Waiter {
         served.is_none() && self.client.is_blocked() && !self.client.is_killed()
     }
 
-    pub(crate) fn wake(&self) {
+    /// It has its reply: it waits no longer, also in the eyes of others, and its connection is woken.
+    pub(crate) fn let_go(&self) {
+        self.client.set_blocked(false);
         self.client.wake();
     }
 

@@ -195,6 +195,20 @@ impl Connection {
         self.call(&line.split(' ').collect::<Vec<_>>())
     }
 
+    /// Whether something has come that is not read yet: a reply, or the end.
+    ///
+    /// # Panics
+    /// If the system refuses to look.
+    #[must_use]
+    pub fn has_come(&self) -> bool {
+        let stream = self.reader.get_ref();
+        stream.set_nonblocking(true).expect("a socket can be told not to wait");
+        let peeked = stream.peek(&mut [0]);
+        stream.set_nonblocking(false).expect("a socket can be told to wait");
+        !self.reader.buffer().is_empty()
+            || !peeked.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
+    }
+
     /// Reads one reply.
     ///
     /// # Errors

@@ -288,7 +288,7 @@ impl<'a> Round<'a> {
         *served = Some(Served { reply, last_write: context.session.last_write });
         engine.waits.remove(waiter);
         drop(served);
-        waiter.wake();
+        waiter.let_go();
         true
     }
 }

@@ -1,0 +1,307 @@
+//! Several clients that wait for the same few keys, on the server under test, on a real Redis 7.0, and on Valkey where this
+//! machine has it: since Redis 7.2 a command that waited is run again as a whole, which shows where it is
+//! about several keys.
+//!
+//! A seed makes a schedule: one connection after another sends one command, those that wait and those that give. After
+//! each command both servers come to rest (whoever has not been answered waits), and what each connection was told
+//! meanwhile must be the same. A schedule in which something differs is shortened. `DIFFERENTIAL_SEEDS` and
+//! `DIFFERENTIAL_FIRST_SEED` make the run longer or another one.
+
+use std::fmt::Write as _;
+use std::time::{Duration, Instant};
+
+use differential::Peer;
+use harness::{Connection, Node, Program, Value, info_field};
+use rand::seq::IndexedRandom;
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+const CLIENTS: usize = 7;
+const KEYS: &[&str] = &["a", "b", "c"];
+const STEPS: usize = 120;
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// What waits; the others of [`GIVES`] come more often, so that the keys are not always empty.
+const WAITS: &[&str] = &[
+    "BLPOP K 0",
+    "BRPOP K 0",
+    "BLMOVE K K LEFT RIGHT 0",
+    "BLMOVE K K RIGHT LEFT 0",
+    "BRPOPLPUSH K K 0",
+    "BLMPOP 0 1 K LEFT COUNT 2",
+    "BLMPOP 0 1 K RIGHT",
+    "BZPOPMIN K 0",
+    "BZPOPMAX K 0",
+    "BZMPOP 0 1 K MIN COUNT 3",
+    "XREAD BLOCK 0 STREAMS K $",
+    "XREAD COUNT 1 BLOCK 0 STREAMS K 0",
+    "XREADGROUP GROUP g me BLOCK 0 STREAMS K >",
+    "XREADGROUP GROUP g you COUNT 1 BLOCK 0 NOACK STREAMS K >",
+];
+/// What is told differently by Redis 7.0.
+const WAITS_SINCE: &[&str] = &[
+    "XREAD BLOCK 0 STREAMS K K $ $",
+    "BLPOP K K 0",
+    "BRPOP K K K 0",
+    "BLMPOP 0 2 K K LEFT COUNT 2",
+    "BZPOPMIN K K 0",
+    "BZMPOP 0 2 K K MIN COUNT 3",
+];
+const GIVES_SINCE: &[&str] = &[
+    "MULTI|RPUSH K N|RPUSH K N|EXEC",
+    "MULTI|BLPOP K K 0|RPUSH K N|BLMOVE K K LEFT LEFT 0|XREAD BLOCK 0 STREAMS K $|EXEC",
+];
+/// `|` separates the commands of a transaction, `N` is a number that rises, `T` a key that is the same in all of them: who
+/// waits for a key that STORE overwrites is not found by others.
+const GIVES: &[&str] = &[
+    "RPUSH K N",
+    "LPUSH K N N",
+    "RPUSH K N N N",
+    "LPUSHX K N",
+    "LPOP K",
+    "LMOVE K K LEFT RIGHT",
+    "LINSERT K BEFORE 1 N",
+    "LREM K 0 1",
+    "MULTI|DEL T|SORT K BY nosort STORE T|EXEC",
+    "ZADD K N N",
+    "ZADD K N a N b N c",
+    "ZPOPMAX K",
+    "ZREM K a b",
+    "MULTI|DEL T|ZUNIONSTORE T 2 K K|EXEC",
+    "MULTI|DEL T|ZRANGESTORE T K 0 0|EXEC",
+    "XADD K N-1 f v",
+    "XADD K MAXLEN 2 N-1 f v",
+    "XGROUP CREATE K g $ MKSTREAM",
+    "XGROUP CREATE K g 0 MKSTREAM",
+    "XGROUP SETID K g 0",
+    "XGROUP DESTROY K g",
+    "XDEL K N-1",
+    "SET K x",
+    "DEL K",
+    "DEL K K",
+    "RENAME K K",
+    "COPY K K REPLACE",
+    "PEXPIREAT K 1",
+    "SWAPDB 0 1",
+    "FLUSHDB",
+    "UNBLOCK C TIMEOUT",
+    "UNBLOCK C ERROR",
+    "MULTI|RPUSH K N|DEL K|ZADD K N N|EXEC",
+    "MULTI|DEL K|RPUSH K N N|LPOP K|EXEC",
+    "MULTI|BLPOP K K 0|RPUSH K N|XREAD BLOCK 0 STREAMS K $|EXEC",
+    "MULTI|XADD K N-1 f v|XADD K N-1 f v|EXEC",
+];
+
+/// One client's command, or a transaction.
+#[derive(Debug, Clone)]
+struct Step {
+    client: usize,
+    commands: Vec<Vec<String>>,
+}
+
+fn schedule(seed: u64, peer: Peer) -> Vec<Step> {
+    let since = peer == Peer::Valkey;
+    let all =
+        |forms: &[&'static str], later: &[&'static str]| [forms, if since { later } else { &[] }].concat();
+    let (waits, gives) = (all(WAITS, WAITS_SINCE), all(GIVES, GIVES_SINCE));
+    let mut random = ChaCha8Rng::seed_from_u64(seed);
+    let mut number = 0;
+    (0..STEPS)
+        .map(|_| {
+            let forms = if random.random_ratio(2, 5) { &waits } else { &gives };
+            let form = forms.choose(&mut random).expect("there are forms");
+            let kept = *KEYS.choose(&mut random).expect("there are keys");
+            let mut word = |word: &str| match word {
+                "K" => (*KEYS.choose(&mut random).expect("there are keys")).to_owned(),
+                "T" => kept.to_owned(),
+                "C" => random.random_range(0..CLIENTS).to_string(),
+                _ if word.starts_with('N') && !word.starts_with("NO") => {
+                    number += 1;
+                    word.replacen('N', &number.to_string(), 1)
+                }
+                _ => word.to_owned(),
+            };
+            let commands = form.split('|').map(|line| line.split(' ').map(&mut word).collect()).collect();
+            Step { client: random.random_range(0..CLIENTS), commands }
+        })
+        .collect()
+}
+
+/// One server and its clients.
+struct Side<'a> {
+    node: &'a Node,
+    clients: Vec<Connection>,
+    ids: Vec<i64>,
+    operator: Connection,
+    /// Who has not been answered.
+    waits: [bool; CLIENTS],
+}
+
+/// What clients were told in one step, each in its order.
+type Told = Vec<(usize, Value)>;
+
+impl<'a> Side<'a> {
+    fn new(node: &'a Node) -> Self {
+        let mut operator = node.connect();
+        operator.run("FLUSHALL").expect_ok();
+        let mut clients: Vec<Connection> = (0..CLIENTS).map(|_| node.connect()).collect();
+        for client in clients.iter_mut().step_by(2) {
+            client.run("HELLO 3");
+        }
+        let ids = clients.iter_mut().map(|client| client.run("CLIENT ID").int()).collect();
+        Self { node, clients, ids, operator, waits: [false; CLIENTS] }
+    }
+
+    /// Takes a step, unless its client waits, and gives what became of it.
+    fn step(&mut self, step: &Step) -> Told {
+        let mut told = Told::new();
+        if self.waits[step.client] {
+            return told;
+        }
+        for command in &step.commands {
+            self.waits[step.client] = true;
+            let words = match command[0].as_str() {
+                "UNBLOCK" => {
+                    let id = command[1].parse::<usize>().map(|number| self.ids[number]).expect("a number");
+                    vec!["CLIENT".into(), "UNBLOCK".into(), id.to_string(), command[2].clone()]
+                }
+                _ => command.clone(),
+            };
+            self.clients[step.client].send(&words).expect("the server takes commands");
+            self.settle(&mut told);
+        }
+        // Clients in the order of their numbers, each one's replies in theirs.
+        told.sort_by_key(|(client, _)| *client);
+        told
+    }
+
+    /// Returns when all have been answered but those who wait for keys.
+    fn settle(&mut self, told: &mut Told) {
+        let start = Instant::now();
+        loop {
+            for (number, client) in self.clients.iter_mut().enumerate() {
+                if self.waits[number] && client.has_come() {
+                    told.push((number, client.read().expect("a reply")));
+                    self.waits[number] = false;
+                }
+            }
+            let waits = self.waits.iter().filter(|waits| **waits).count();
+            let blocked = info_field(&mut self.operator, "clients", "blocked_clients");
+            if blocked == Some(waits.to_string()) {
+                return;
+            }
+            assert!(
+                start.elapsed() < PATIENCE,
+                "{} comes to rest: {waits} wait, {blocked:?}",
+                self.node.port
+            );
+            std::thread::yield_now();
+        }
+    }
+
+    /// Ends all waits, and says what there is.
+    fn end(&mut self) -> (Told, Value) {
+        let mut told = Told::new();
+        for number in 0..CLIENTS {
+            if self.waits[number] {
+                self.operator.run(&format!("CLIENT UNBLOCK {}", self.ids[number]));
+                self.settle(&mut told);
+            }
+        }
+        (told, self.operator.run("DEBUG DIGEST"))
+    }
+}
+
+/// Redis 7.0 has texts of its own for who waits for a group that goes; later ones say what the command says.
+fn same(ours: &Value, theirs: &Value) -> bool {
+    let of_loss = ["UNBLOCKED the stream key no longer exists", "NOGROUP the consumer group this client"];
+    ours == theirs || matches!(ours, Value::Error(_)) && of_loss.iter().any(|text| theirs.is_error(text))
+}
+
+fn all_same(ours: &Told, theirs: &Told) -> bool {
+    let pairs = ours.iter().zip(theirs);
+    ours.len() == theirs.len() && pairs.into_iter().all(|(a, b)| a.0 == b.0 && same(&a.1, &b.1))
+}
+
+/// The first difference, with what led to it.
+fn compare(nodes: &[Node; 2], steps: &[Step]) -> Option<(usize, String)> {
+    let mut report = String::new();
+    let [mut ours, mut theirs] = [Side::new(&nodes[0]), Side::new(&nodes[1])];
+    for (index, step) in steps.iter().enumerate() {
+        let (here, there) = (ours.step(step), theirs.step(step));
+        let lines: Vec<String> = step.commands.iter().map(|words| words.join(" ")).collect();
+        let _ = writeln!(report, "  {}: {}", step.client, lines.join("; "));
+        if !all_same(&here, &there) {
+            let _ = writeln!(report, "    here   {here:?}\n    there  {there:?}");
+            return Some((index, report));
+        }
+    }
+    let (here, there) = (ours.end(), theirs.end());
+    if all_same(&here.0, &there.0) && here.1 == there.1 {
+        return None;
+    }
+    let _ = writeln!(report, "  at the end\n    here   {here:?}\n    there  {there:?}");
+    Some((steps.len().saturating_sub(1), report))
+}
+
+/// Drops steps for as long as something still differs.
+fn shorten(nodes: &[Node; 2], mut steps: Vec<Step>, mut report: String) -> String {
+    let mut chunk = steps.len().div_ceil(2);
+    loop {
+        let mut at = 0;
+        while at < steps.len() {
+            let mut fewer = steps.clone();
+            fewer.drain(at..(at + chunk).min(fewer.len()));
+            match compare(nodes, &fewer) {
+                Some((last, shorter)) => {
+                    fewer.truncate(last + 1);
+                    (steps, report) = (fewer, shorter);
+                }
+                None => at += chunk,
+            }
+        }
+        if chunk <= 1 {
+            return report;
+        }
+        chunk = chunk.div_ceil(2);
+    }
+}
+
+fn setting(name: &str, default: u64) -> u64 {
+    std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
+}
+
+fn are_told_what_a_peer_tells(peer: Peer) {
+    let Some(program) = peer.program() else {
+        println!("{peer:?} is not on this machine: nothing is compared");
+        return;
+    };
+    let options = "--save  --enable-debug-command yes";
+    let nodes = [
+        Node::start(&Program::redoubt(), &format!("{options} --io-threads 2")),
+        Node::start(&program, options),
+    ];
+    let first = setting("DIFFERENTIAL_FIRST_SEED", 1);
+    let mut reports = Vec::new();
+    for seed in first..first + setting("DIFFERENTIAL_SEEDS", 25) {
+        let steps = schedule(seed, peer);
+        if let Some((last, report)) = compare(&nodes, &steps) {
+            let report = shorten(&nodes, steps[..=last].to_vec(), report);
+            reports.push(format!("seed {seed}:\n{report}"));
+        }
+        if reports.len() == 5 {
+            break;
+        }
+    }
+    assert!(reports.is_empty(), "replies differ from {peer:?}:\n{}", reports.join("\n"));
+}
+
+#[test]
+fn clients_that_wait_are_told_what_redis_tells_them() {
+    are_told_what_a_peer_tells(Peer::Redis);
+}
+
+#[test]
+fn clients_that_wait_are_told_what_valkey_tells_them() {
+    are_told_what_a_peer_tells(Peer::Valkey);
+}
