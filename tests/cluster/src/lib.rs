@@ -3,7 +3,7 @@
 
 pub mod counters;
 
-use harness::{Cluster, Connection, Value, slot_owner};
+use harness::{Cluster, Connection, Node, Value, slot_owner};
 pub use harness::{SLOTS, slot_of};
 
 /// One key for each slot, by slot.
@@ -113,6 +113,17 @@ fn owners(cluster: &Cluster) -> Vec<u16> {
 pub fn owner_index(cluster: &Cluster, witness: usize, slot: u16) -> usize {
     let port = slot_owner(&mut cluster.nodes[witness].connect(), slot).expect("the slot is served");
     cluster.nodes.iter().position(|node| node.port == port).expect("a node of the cluster")
+}
+
+/// Hundredths of a second that the process has used of the processor.
+///
+/// # Panics
+/// If it is not running.
+#[must_use]
+pub fn processor_ticks(node: &Node) -> u64 {
+    let stat = std::fs::read_to_string(format!("/proc/{}/stat", node.pid())).expect("the process is there");
+    let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
+    fields[11..13].iter().filter_map(|field| field.parse::<u64>().ok()).sum()
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use cluster_tests::processor_ticks;
 use harness::{Connection, Node, Program, Value, eventually, never_within};
 
 fn server(options: &str) -> Node {
@@ -453,11 +454,4 @@ fn thousands_who_wait_cost_others_nothing() {
     connection.call(&push);
     clients.iter_mut().for_each(|client| assert!(said(client).starts_with("[k ")));
     assert_eq!(connection.run("EXISTS k").int(), 0);
-}
-
-/// Hundredths of a second that the process has used of the processor.
-fn processor_ticks(node: &Node) -> u64 {
-    let stat = std::fs::read_to_string(format!("/proc/{}/stat", node.pid())).expect("the process is there");
-    let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
-    fields[11..13].iter().filter_map(|field| field.parse::<u64>().ok()).sum()
 }

@@ -1,5 +1,6 @@
 //! The cluster client of the `redis` crate, over all slots, while a master is killed and later comes back.
 
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -9,6 +10,7 @@ use harness::{Cluster, Program, eventually};
 use redis::cluster::{ClusterClient, ClusterClientBuilder};
 use redis::cluster_async::ClusterConnection;
 use redis::cluster_read_routing::RandomReplicaStrategy;
+use redis::streams::StreamReadReply;
 use redis::{AsyncCommands, RedisResult};
 use tokio::runtime::{Builder, Runtime};
 
@@ -36,6 +38,10 @@ impl Client {
 
     fn set(&mut self, key: &str, value: &str) -> RedisResult<()> {
         self.runtime.block_on(self.connection.set(key, value))
+    }
+
+    fn run<T: redis::FromRedisValue>(&mut self, command: &redis::Cmd) -> RedisResult<T> {
+        self.runtime.block_on(command.query_async(&mut self.connection))
     }
 
     fn get(&mut self, key: &str) -> RedisResult<Option<String>> {
@@ -139,4 +145,68 @@ fn reads_from_replicas_see_what_was_replicated() {
     let builder = ClusterClient::builder(cluster.urls()).read_routing_strategy(RandomReplicaStrategy);
     let mut reader = Client::connect(builder);
     read_all(&mut reader, &keys[..2000], "value");
+}
+
+/// Consumers wait at a list and in a group of a stream; the master of both is killed, and they go on at its successor.
+#[test]
+fn consumers_of_the_redis_crate_go_on_at_the_new_master() {
+    let mut cluster = Cluster::start(&Program::redoubt(), 3, 1);
+    let key = key_for_every_slot().swap_remove(0);
+    let (jobs, events) = (format!("{{{key}}}jobs"), format!("{{{key}}}events"));
+    let mut client = connect(&cluster);
+    let group = redis::cmd("XGROUP").arg(&["CREATE", &events, "group", "$", "MKSTREAM"]).clone();
+    retry("the group is made", || client.run::<()>(&group));
+    let over = AtomicBool::new(false);
+    let popped = Mutex::new(Vec::<String>::new());
+    let read = Mutex::new(Vec::<String>::new());
+    let (mut popper, mut reader) = (connect(&cluster), connect(&cluster));
+    let give = |client: &mut Client, what: &str| {
+        retry("a job is given", || client.run::<()>(redis::cmd("RPUSH").arg(&[jobs.as_str(), what])));
+        retry("an event is given", || {
+            client.run::<()>(redis::cmd("XADD").arg(&[events.as_str(), "*", "event", what]))
+        });
+    };
+    let both_have = |what: &str| {
+        eventually(&format!("both have {what}"), || {
+            let has =
+                |list: &Mutex<Vec<String>>| list.lock().expect("no panic").iter().any(|item| item == what);
+            (has(&popped) && has(&read)).then_some(())
+        });
+    };
+    thread::scope(|scope| {
+        let stop = StopAtEnd(&over);
+        scope.spawn(|| {
+            while !over.load(Ordering::Relaxed) {
+                let pop = redis::cmd("BLPOP").arg(&jobs).arg(1).clone();
+                let item = retry("a job comes", || popper.run::<Option<(String, String)>>(&pop));
+                popped.lock().expect("no panic").extend(item.map(|(_, job)| job));
+            }
+        });
+        scope.spawn(|| {
+            let words = ["GROUP", "group", "me", "BLOCK", "1000", "STREAMS", &events, ">"];
+            let next = redis::cmd("XREADGROUP").arg(&words).clone();
+            while !over.load(Ordering::Relaxed) {
+                let reply = retry("an event comes", || reader.run::<Option<StreamReadReply>>(&next));
+                let entries = reply.into_iter().flat_map(|reply| reply.keys).flat_map(|stream| stream.ids);
+                let events = entries.filter_map(|entry| entry.get::<String>("event"));
+                read.lock().expect("no panic").extend(events);
+            }
+        });
+        give(&mut client, "before");
+        both_have("before");
+        wait_until_replicated(&cluster);
+        cluster.nodes[0].kill();
+        give(&mut client, "after");
+        both_have("after");
+        drop(stop);
+    });
+}
+
+/// Says that it is over, also if a test fails: its threads wait for that.
+struct StopAtEnd<'a>(&'a AtomicBool);
+
+impl Drop for StopAtEnd<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
 }
