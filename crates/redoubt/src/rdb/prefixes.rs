@@ -12,6 +12,8 @@ const MOST: usize = 10_000;
 const DEPTH: usize = 6;
 /// A part of hexadecimal digits that is so long is an id.
 const LONG: usize = 8;
+/// A pattern is no longer, whatever the key.
+const LONGEST: usize = 256;
 const ANY: &[u8] = b"*";
 
 /// What is summed up.
@@ -76,6 +78,11 @@ impl Prefixes {
                 return pattern;
             }
             general(part, &mut pattern);
+            if pattern.len() > LONGEST {
+                pattern.truncate(LONGEST);
+                pattern.extend_from_slice(ANY);
+                return pattern;
+            }
         }
         pattern
     }
@@ -127,6 +134,7 @@ mod tests {
             assert_eq!(prefixes.pattern(key.as_bytes()), pattern.as_bytes(), "{key}");
         }
         assert_eq!(Prefixes::new(b"").pattern(b"a:1:b"), b"a:1:b");
+        assert_eq!(prefixes.pattern(&[b'x'; 10_000]).len(), LONGEST + ANY.len());
     }
 
     #[test]
