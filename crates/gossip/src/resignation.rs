@@ -98,8 +98,12 @@ impl Gossip {
 
     /// Compares with what the replicas say; resigns, or goes on as a master like any other.
     pub(crate) fn step_resignation(&mut self) {
-        if self.resignation == Resignation::Alone && self.replicas().next().is_some() {
-            return self.end_resignation();
+        if self.resignation == Resignation::Alone {
+            let master = self.myself().is_master() && !has_data(self.replication.offset);
+            if !master || self.replicas().next().is_some() {
+                self.end_resignation();
+            }
+            return;
         }
         let Resignation::Open(Comparison { found, until, resigned, .. }) = self.resignation else { return };
         if !self.is_voter(self.me) {
