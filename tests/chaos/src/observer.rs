@@ -1,6 +1,7 @@
 //! Watches who is master, from beside every node: its connections stand however the network is cut.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -71,12 +72,14 @@ struct View {
 }
 
 fn look(connections: &mut HashMap<usize, Connection>, node: usize, endpoint: &Endpoint) -> Option<View> {
-    if !connections.contains_key(&node) {
-        let mut connection = endpoint.connect().ok()?;
-        connection.set_patience(PATIENCE);
-        connections.insert(node, connection);
-    }
-    let connection = connections.get_mut(&node)?;
+    let connection = match connections.entry(node) {
+        Entry::Occupied(known) => known.into_mut(),
+        Entry::Vacant(place) => {
+            let mut connection = endpoint.connect().ok()?;
+            connection.set_patience(PATIENCE);
+            place.insert(connection)
+        }
+    };
     let Value::Array(role) = connection.try_call(&["ROLE"]).ok()? else { return None };
     let is_master = role[0].text() == "master";
     let (mut epoch, mut slots) = (None, Vec::new());

@@ -205,6 +205,42 @@ fn with_times_a_file_is_cut_back_to_one_of_them() {
     assert_eq!(node.run("GET key"), theirs.run("GET key"));
 }
 
+/// What was done; what is in the folder beside what was there; the manifest; how many keys there are.
+type Step<'a> = (&'a str, Vec<(&'a str, &'a [u8])>, String, i64);
+
+/// The steps of a rewrite of the base and the increment of these names, as `old` has them.
+fn steps_of_a_rewrite<'a>(names: &[String], old: &str, base: &'a [u8]) -> [Step<'a>; 6] {
+    let third = "*3\r\n$3\r\nSET\r\n$5\r\nthird\r\n$1\r\n3\r\n";
+    let next = "file appendonly.aof.9.incr.aof seq 9 type i\n";
+    let moved = format!(
+        "file new.base.rdb seq 9 type b\nfile {} seq 1 type h\nfile {} seq 1 type h\n{next}",
+        names[0], names[1]
+    );
+    [
+        ("the next increment was made", vec![("appendonly.aof.9.incr.aof", b"")], old.to_owned(), 2),
+        ("it was named", vec![("appendonly.aof.9.incr.aof", third.as_bytes())], format!("{old}{next}"), 3),
+        (
+            "the base was half written",
+            vec![("temp-1.base", b"REDIS"), ("appendonly.aof.9.incr.aof", b"")],
+            format!("{old}{next}"),
+            2,
+        ),
+        ("the manifest was half written", vec![("temp-1.manifest", b"file")], old.to_owned(), 2),
+        (
+            "the base was put in place",
+            vec![("new.base.rdb", base), ("appendonly.aof.9.incr.aof", third.as_bytes())],
+            format!("{old}{next}"),
+            3,
+        ),
+        (
+            "the manifest names it",
+            vec![("new.base.rdb", base), ("appendonly.aof.9.incr.aof", third.as_bytes())],
+            moved,
+            2,
+        ),
+    ]
+}
+
 /// What lies in the folder after a crash at each step of a rewrite.
 #[test]
 fn a_rewrite_that_was_cut_short_anywhere_leaves_the_data() {
@@ -222,39 +258,8 @@ fn a_rewrite_that_was_cut_short_anywhere_leaves_the_data() {
         .collect();
     let old = fs::read_to_string(&manifest).expect("a manifest");
     let names = names(&node);
-    let (base, increment) = (&names[0], &names[1]);
-    let third = "*3\r\n$3\r\nSET\r\n$5\r\nthird\r\n$1\r\n3\r\n";
-    let next = "file appendonly.aof.9.incr.aof seq 9 type i\n";
-    let base_bytes = fs::read(at(base)).expect("the base");
-    let moved = format!(
-        "file new.base.rdb seq 9 type b\nfile {base} seq 1 type h\nfile {increment} seq 1 type h\n{next}"
-    );
-    // What is in the folder beside what was there; the manifest; how many keys there are.
-    type Step<'a> = (&'a str, Vec<(&'a str, &'a [u8])>, String, i64);
-    let steps: [Step<'_>; 6] = [
-        ("the next increment was made", vec![("appendonly.aof.9.incr.aof", b"")], old.clone(), 2),
-        ("it was named", vec![("appendonly.aof.9.incr.aof", third.as_bytes())], format!("{old}{next}"), 3),
-        (
-            "the base was half written",
-            vec![("temp-1.base", b"REDIS"), ("appendonly.aof.9.incr.aof", b"")],
-            format!("{old}{next}"),
-            2,
-        ),
-        ("the manifest was half written", vec![("temp-1.manifest", b"file")], old.clone(), 2),
-        (
-            "the base was put in place",
-            vec![("new.base.rdb", &base_bytes), ("appendonly.aof.9.incr.aof", third.as_bytes())],
-            format!("{old}{next}"),
-            3,
-        ),
-        (
-            "the manifest names it",
-            vec![("new.base.rdb", &base_bytes), ("appendonly.aof.9.incr.aof", third.as_bytes())],
-            moved,
-            2,
-        ),
-    ];
-    for (step, files, text, keys) in steps {
+    let base_bytes = fs::read(at(&names[0])).expect("the base");
+    for (step, files, text, keys) in steps_of_a_rewrite(&names, &old, &base_bytes) {
         fs::remove_dir_all(folder(&node)).and_then(|()| fs::create_dir(folder(&node))).expect("a folder");
         before.iter().for_each(|(path, bytes)| fs::write(path, bytes).expect("it can be written"));
         files

@@ -52,7 +52,7 @@ impl Workload for Stream {
         let Value::Array(entries) = client.call(key, &["XRANGE", key, "-", "+"])? else {
             return Err(Failure::Refused("no entries".to_owned()));
         };
-        Ok(entries.iter().filter_map(|entry| element(entry)).collect())
+        Ok(entries.iter().filter_map(element).collect())
     }
 }
 

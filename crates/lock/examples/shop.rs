@@ -1,0 +1,86 @@
+//! A shop with several counters sells what it has, and nothing twice.
+//!
+//! The stock is a plain record that somebody reads and somebody writes back later, as through a web service without
+//! transactions: two that do so at once sell the same thing twice. So each sale holds the lock of the article. (Where
+//! one command can do the whole sale, as DECR or a script can on the server itself, no lock is needed.)
+//!
+//! Run with a server's address: `cargo run -p lock --example shop redis://127.0.0.1:6379`
+#![forbid(unsafe_code)]
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use lock::{Error, Locks};
+
+/// How many articles there are, and who bought which: nothing here looks after itself.
+#[derive(Debug, Default, Clone)]
+pub struct Ledger {
+    /// What is left.
+    pub stock: u32,
+    /// The buyers of the articles that are gone, in order.
+    pub sold: Vec<u32>,
+}
+
+/// A service that hands out and takes back the whole ledger.
+#[derive(Debug, Clone, Default)]
+pub struct Service(Arc<Mutex<Ledger>>);
+
+impl Service {
+    /// Reads it.
+    pub async fn read(&self) -> Ledger {
+        tokio::task::yield_now().await;
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Writes it, over whatever was there.
+    pub async fn write(&self, ledger: Ledger) {
+        tokio::task::yield_now().await;
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = ledger;
+    }
+}
+
+/// Sells one article to this buyer, if there is one left.
+pub async fn buy(locks: &Locks, service: &Service, buyer: u32) -> Result<bool, Error> {
+    let guard = locks.lock("article:7").acquire().await?;
+    let mut ledger = service.read().await;
+    let sold = ledger.stock > 0;
+    if sold {
+        ledger.stock -= 1;
+        ledger.sold.push(buyer);
+        service.write(ledger).await;
+    }
+    guard.release().await?;
+    Ok(sold)
+}
+
+/// Opens the shop with four counters, each with connections of its own; all buyers come at once. How many went home
+/// with something, and the ledger at the end.
+pub async fn open(address: &str, stock: u32, buyers: u32) -> Result<(usize, Ledger), Error> {
+    let service = Service::default();
+    service.write(Ledger { stock, sold: Vec::new() }).await;
+    let mut counters = Vec::new();
+    for _ in 0..4 {
+        counters.push(Locks::connect(address).await?);
+    }
+    let visits: Vec<_> = (0..buyers)
+        .map(|buyer| {
+            let (locks, service) = (counters[buyer as usize % counters.len()].clone(), service.clone());
+            tokio::spawn(async move { buy(&locks, &service, buyer).await })
+        })
+        .collect();
+    let mut happy = 0;
+    for visit in visits {
+        if let Ok(bought) = visit.await {
+            happy += usize::from(bought?);
+        }
+    }
+    Ok((happy, service.read().await))
+}
+
+#[allow(dead_code)]
+#[tokio::main]
+async fn main() -> Result<(), Error> {
+    let address = std::env::args().nth(1).unwrap_or_else(|| "redis://127.0.0.1:6379".to_owned());
+    let (happy, ledger) = open(&address, 100, 1000).await?;
+    println!("{happy} buyers have one of {} articles sold; {} are left", ledger.sold.len(), ledger.stock);
+    Ok(())
+}

@@ -1,0 +1,78 @@
+//! One process of the counting tests: `count-under-lock ADDRESS FILE TASKS REPLICAS`.
+//!
+//! Its tasks increment the number in the file under a lock until standard input ends. `+` and the new value is printed
+//! for each increment that the file took, `!` and a reason if two held the lock at once: the file refused a token
+//! while this process's clock said that its lease stood.
+#![forbid(unsafe_code)]
+
+use std::io::{Read, Write};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use lock::{Locks, Options};
+use lock_tests::Resource;
+
+const LEASE: Duration = Duration::from_secs(4);
+
+fn main() -> Result<()> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let [address, file, tasks, replicas] = arguments.as_slice() else {
+        anyhow::bail!("ADDRESS FILE TASKS REPLICAS")
+    };
+    let (tasks, replicas) = (tasks.parse::<usize>()?, replicas.parse()?);
+    let over = Arc::new(AtomicBool::new(false));
+    std::thread::spawn({
+        let over = over.clone();
+        move || {
+            // However it ends: the test is over.
+            let _ = std::io::stdin().read_to_end(&mut Vec::new());
+            over.store(true, Ordering::Relaxed);
+        }
+    });
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    runtime.block_on(async {
+        let options = Options::default().lease(LEASE).wait(Duration::from_secs(60)).replicas(replicas);
+        let locks = Locks::connect(address).await?.with(options);
+        let tasks: Vec<_> =
+            (0..tasks).map(|_| tokio::spawn(count(locks.clone(), file.clone(), over.clone()))).collect();
+        for task in tasks {
+            task.await??;
+        }
+        locks.settled().await;
+        Ok(())
+    })
+}
+
+async fn count(locks: Locks, file: String, over: Arc<AtomicBool>) -> Result<()> {
+    let mut resource = Resource::open(Path::new(&file))?;
+    while !over.load(Ordering::Relaxed) {
+        let guard = locks.lock("counter").acquire().await.context("acquiring")?;
+        let token = guard.token();
+        let read = resource.read(token)?;
+        // Long enough for others to come between, if they are let in.
+        tokio::time::sleep(Duration::from_millis(2)).await;
+        let written = match read {
+            Ok(value) if guard.is_held() => resource.write(token, value + 1)?,
+            Ok(_) => continue,
+            Err(refused) => Err(refused),
+        };
+        match written {
+            Ok(value) => say(&format!("+{value}"))?,
+            Err(refused) if guard.is_held() => say(&format!("!{token} was refused for {}", refused.seen))?,
+            Err(_) => {}
+        }
+        // It may be lost by now, which the tokens take care of.
+        let _ = guard.release().await;
+    }
+    Ok(())
+}
+
+/// A line at once and whole, since this process may be killed.
+fn say(line: &str) -> Result<()> {
+    let mut out = std::io::stdout().lock();
+    out.write_all(format!("{line}\n").as_bytes())?;
+    Ok(out.flush()?)
+}

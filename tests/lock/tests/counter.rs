@@ -1,0 +1,177 @@
+//! Fifty tasks in five processes increment a number that nothing protects but the lock, while holders are killed and
+//! paused and masters die. No increment may be lost, no two may hold at once, and it must go on.
+
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use harness::{Cluster, Node, Program, eventually, Group, MASTER};
+use lock_tests::Resource;
+use rustix::process::{Pid, Signal, kill_process};
+
+
+const PROCESSES: usize = 5;
+const TASKS: usize = 10;
+
+type Lines = Arc<Mutex<Vec<String>>>;
+
+/// The processes, and all that they have said.
+struct Crowd {
+    address: String,
+    replicas: usize,
+    folder: tempfile::TempDir,
+    members: Vec<Child>,
+    lines: Lines,
+    readers: Vec<JoinHandle<()>>,
+}
+
+impl Crowd {
+    fn start(address: String, replicas: usize) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let lines = Lines::default();
+        let mut crowd = Self { address, replicas, folder, members: Vec::new(), lines, readers: Vec::new() };
+        for _ in 0..PROCESSES {
+            let member = crowd.spawn();
+            crowd.members.push(member);
+        }
+        crowd.wait_for_more("the crowd counts");
+        crowd
+    }
+
+    fn file(&self) -> PathBuf {
+        self.folder.path().join("counter")
+    }
+
+    fn spawn(&mut self) -> Child {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_count-under-lock"))
+            .arg(&self.address)
+            .arg(self.file())
+            .args([TASKS.to_string(), self.replicas.to_string()])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let (out, lines) = (child.stdout.take().unwrap(), self.lines.clone());
+        self.readers.push(std::thread::spawn(move || {
+            for line in BufReader::new(out).lines().map_while(Result::ok) {
+                lines.lock().unwrap().push(line);
+            }
+        }));
+        child
+    }
+
+    fn count(&self) -> usize {
+        self.lines.lock().unwrap().len()
+    }
+
+    /// No deadlock: whatever happened, twenty more increments come about.
+    fn wait_for_more(&self, what: &str) {
+        let before = self.count();
+        eventually(what, || (self.count() >= before + 20).then_some(()));
+    }
+
+    /// SIGKILL for one, wherever it is; another takes its place.
+    fn kill_one(&mut self, index: usize) {
+        let newcomer = self.spawn();
+        let mut victim = std::mem::replace(&mut self.members[index], newcomer);
+        victim.kill().unwrap();
+        victim.wait().unwrap();
+    }
+
+    fn signal(&self, index: usize, signal: Signal) {
+        kill_process(Pid::from_child(&self.members[index]), signal).unwrap();
+    }
+
+    /// Ends all; then every increment that was said to be done is in the file, and nobody saw two holders.
+    fn end(mut self) {
+        for member in &mut self.members {
+            drop(member.stdin.take());
+        }
+        for member in &mut self.members {
+            let status = eventually("a process ends", || member.try_wait().unwrap());
+            assert!(status.success(), "{status}");
+        }
+        for reader in self.readers.drain(..) {
+            reader.join().unwrap();
+        }
+        let lines = self.lines.lock().unwrap();
+        let complaints: Vec<_> = lines.iter().filter(|line| !line.starts_with('+')).collect();
+        assert!(complaints.is_empty(), "two held at once: {complaints:?}");
+        let mut values: Vec<u64> = lines.iter().map(|line| line[1..].parse().unwrap()).collect();
+        values.sort_unstable();
+        let said = values.len();
+        values.dedup();
+        assert_eq!(values.len(), said, "an increment was lost");
+        let total = read(&self.file());
+        // One that was killed may have written and not said so.
+        assert!(values.last().is_some_and(|last| *last <= total), "{total}");
+        assert!(total as usize >= said, "{said} increments, {total} in the file");
+    }
+}
+
+impl Drop for Crowd {
+    fn drop(&mut self) {
+        for member in &mut self.members {
+            // It may have ended.
+            let _ = member.kill();
+            let _ = member.wait();
+        }
+    }
+}
+
+fn read(file: &Path) -> u64 {
+    Resource::open(file).unwrap().read(u64::MAX).unwrap().unwrap()
+}
+
+fn kill_and_pause_holders(crowd: &mut Crowd) {
+    for index in 0..2 {
+        crowd.kill_one(index);
+        crowd.wait_for_more("a holder was killed");
+    }
+    // Paused beyond its lease: the others go on without it, and what it does when it wakes is refused.
+    crowd.signal(3, Signal::STOP);
+    crowd.wait_for_more("a holder is paused");
+    std::thread::sleep(Duration::from_millis(4100));
+    crowd.signal(3, Signal::CONT);
+    crowd.wait_for_more("it runs again");
+}
+
+#[test]
+fn nobody_loses_an_increment_while_masters_of_a_cluster_die() {
+    let mut cluster = Cluster::start(&Program::redoubt(), 3, 1);
+    let hosts: Vec<String> = cluster.nodes.iter().map(Node::address).collect();
+    let mut crowd = Crowd::start(format!("redis+cluster://{}", hosts.join(",")), 1);
+    kill_and_pause_holders(&mut crowd);
+    // Without the replica that is now the master nobody confirms, so each failover needs the dead one back.
+    let slot = cluster.nodes[0].run("CLUSTER KEYSLOT counter").int() as u16;
+    for _ in 0..2 {
+        let owner = cluster.wait_for_owner(slot, |_| true);
+        let index = cluster.nodes.iter().position(|node| node.port == owner).unwrap();
+        cluster.nodes[index].kill();
+        cluster.wait_for_owner(slot, |port| port != owner);
+        cluster.nodes[index].launch();
+        crowd.wait_for_more("a master died");
+    }
+    crowd.end();
+}
+
+#[test]
+fn nobody_loses_an_increment_while_masters_under_sentinels_die() {
+    let mut group =
+        Group::start(&Program::redoubt(), &std::array::from_fn::<_, 3, _>(|_| Program::redoubt()));
+    group.hurry();
+    let sentinels: Vec<String> = group.sentinels.iter().map(Node::address).collect();
+    let crowd = Crowd::start(format!("redis+sentinel://{}/{MASTER}", sentinels.join(",")), 2);
+    for _ in 0..2 {
+        let master = group.master();
+        group.servers[master].kill();
+        group.wait_for_successor(master);
+        group.servers[master].launch();
+        crowd.wait_for_more("a master died");
+        group.wait_until_whole();
+    }
+    crowd.end();
+}

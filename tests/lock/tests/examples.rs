@@ -1,0 +1,40 @@
+//! The worked examples of crates/lock, run against real servers.
+
+#[allow(missing_docs, clippy::missing_errors_doc, unreachable_pub)]
+#[path = "../../../crates/lock/examples/resource.rs"]
+mod resource;
+#[allow(missing_docs, clippy::missing_errors_doc, unreachable_pub)]
+#[path = "../../../crates/lock/examples/shop.rs"]
+mod shop;
+
+use std::time::{Duration, Instant};
+
+use harness::{Node, Program};
+use lock::{Locks, Options};
+use resource::{Refused, Resource};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_shop_sells_its_stock_to_a_thousand_buyers_and_nothing_twice() {
+    let node = Node::start(&Program::redoubt(), "");
+    let began = Instant::now();
+    let (happy, ledger) = shop::open(&format!("redis://{}", node.address()), 100, 1000).await.unwrap();
+    let mut buyers = ledger.sold.clone();
+    buyers.sort_unstable();
+    buyers.dedup();
+    assert_eq!((happy, ledger.stock, ledger.sold.len(), buyers.len()), (100, 0, 100, 100));
+    assert!(began.elapsed() < Duration::from_secs(60), "{:?}", began.elapsed());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_resource_refuses_a_holder_that_slept_through_its_lease() {
+    let node = Node::start(&Program::redoubt(), "");
+    let locks = Locks::connect(&format!("redis://{}", node.address())).await.unwrap();
+    let mut resource = Resource::open(&node.folder().join("resource")).unwrap();
+    let short = Options::default().lease(Duration::from_millis(300)).watchdog(false);
+    let slow = locks.lock("r").with(short).acquire().await.unwrap();
+    assert_eq!(resource.read(slow.token()).unwrap(), Ok(0));
+    let quick = locks.lock("r").acquire().await.unwrap();
+    assert_eq!(resource.write(quick.token(), 7).unwrap(), Ok(7));
+    assert_eq!(resource.write(slow.token(), 1).unwrap(), Err(Refused { seen: quick.token() }));
+    assert_eq!(resource.read(quick.token()).unwrap(), Ok(7));
+}
