@@ -20,46 +20,53 @@ const RETRY: std::ops::Range<u64> = 20..200;
 /// that it goes on in the background.
 const TAKE_BACK: Duration = Duration::from_millis(100);
 
-/// Releases in the background unless it was settled: this future was dropped.
-struct Pending(Option<Arc<Claim>>);
+/// What is being asked for. Released in the background unless that is settled: this future was dropped.
+struct Pending {
+    claim: Arc<Claim>,
+    settled: bool,
+}
 
 impl Drop for Pending {
     fn drop(&mut self) {
-        if let Some(claim) = self.0.take() {
-            claim.release_in_background();
+        if !self.settled {
+            self.claim.clone().release_in_background();
         }
     }
 }
 
 /// Acquires within `wait`; without waiting if that is zero.
 pub(crate) async fn acquire(claim: Claim, options: &Options, wait: Duration) -> Result<Guard, Error> {
-    let claim = Arc::new(claim);
-    let mut pending = Pending(Some(claim.clone()));
-    let result = attempt_until(&claim, options, wait).await;
+    let mut pending = Pending { claim: Arc::new(claim), settled: false };
+    let result = attempt_until(&mut pending, options, wait).await;
+    let claim = &pending.claim;
     let left_behind = match &result {
         Ok(_) => false,
         // The last answer was that somebody else has it.
         Err(Error::TimedOut(_)) => claim.kind.queues && !wait.is_zero(),
         Err(_) => true,
     };
-    if !left_behind
+    let settled = !left_behind
         || matches!(
             tokio::time::timeout(TAKE_BACK, claim.release()).await,
             Ok(Outcome::Done | Outcome::NotHeld)
-        )
-    {
-        pending.0 = None;
-    }
+        );
+    pending.settled = settled;
     result
 }
 
-async fn attempt_until(claim: &Arc<Claim>, options: &Options, wait: Duration) -> Result<Guard, Error> {
+async fn attempt_until(pending: &mut Pending, options: &Options, wait: Duration) -> Result<Guard, Error> {
     let began = Instant::now();
     // None: no end.
     let deadline = began.checked_add(wait);
     let patience = if wait.is_zero() { Duration::ZERO } else { options.patience };
     let mut subscription = None;
+    let mut attempts = 0;
     loop {
+        if attempts > 0 && pending.claim.nodes.len() > 1 {
+            pending.claim = Arc::new(pending.claim.as_another(attempts));
+        }
+        attempts += 1;
+        let claim = &pending.claim;
         let sent = Instant::now();
         let mut pause = Duration::from_millis(getrandom_in(RETRY));
         let error = match claim.acquire(patience).await {
@@ -68,7 +75,10 @@ async fn attempt_until(claim: &Arc<Claim>, options: &Options, wait: Duration) ->
                 return Ok(Guard::keep(claim.clone(), token, life));
             }
             // Took longer than it is worth.
-            Attempt::Taken(_) => Error::Lost(Loss::Expired),
+            Attempt::Taken(_) => {
+                claim.release().await;
+                Error::Lost(Loss::Expired)
+            }
             Attempt::Busy(left) => {
                 if claim.nodes.len() == 1 {
                     pause = left.max(Duration::from_millis(1)).min(options.recheck());

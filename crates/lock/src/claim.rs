@@ -78,7 +78,7 @@ pub(crate) struct Kind {
 }
 
 /// See the module.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Claim {
     pub(crate) nodes: Vec<Arc<Node>>,
     pub(crate) quorum: usize,
@@ -107,6 +107,13 @@ pub(crate) enum Attempt {
 }
 
 impl Claim {
+    /// The same as another owner. Between attempts at many servers all is released, and such a release, if it is held
+    /// up on its way, must not undo what a later attempt was granted.
+    pub(crate) fn as_another(&self, attempt: u64) -> Self {
+        let owner = self.owner.split('/').next().unwrap_or_default();
+        Self { owner: format!("{owner}/{attempt}"), ..self.clone() }
+    }
+
     /// Asks once. `patience` is for how long a place in a queue is kept without asking again.
     pub(crate) async fn acquire(&self, patience: Duration) -> Attempt {
         let [node] = self.nodes.as_slice() else { return self.acquire_from_many(patience).await };

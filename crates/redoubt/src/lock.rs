@@ -133,8 +133,10 @@ async fn hold_and_run(arguments: &Arguments) -> ExitCode {
             fail(status, &format!("{}: {error}", arguments.command[0].display()))
         }
     };
-    if let Err(error) = guard.release().await {
-        eprintln!("redoubt lock: {}: {error}", arguments.key);
+    match guard.release().await {
+        // Of a loss was told when it came.
+        Ok(()) | Err(Error::Lost(_)) => {}
+        Err(error) => eprintln!("redoubt lock: {}: {error}", arguments.key),
     }
     outcome
 }
