@@ -39,6 +39,9 @@ impl Service {
 }
 
 /// Sells one article to this buyer, if there is one left.
+///
+/// # Errors
+/// If the lock or the server cannot be had.
 pub async fn buy(locks: &Locks, service: &Service, buyer: u32) -> Result<bool, Error> {
     let guard = locks.lock("article:7").acquire().await?;
     let mut ledger = service.read().await;
@@ -54,6 +57,9 @@ pub async fn buy(locks: &Locks, service: &Service, buyer: u32) -> Result<bool, E
 
 /// Opens the shop with four counters, each with connections of its own; all buyers come at once. How many went home
 /// with something, and the ledger at the end.
+///
+/// # Errors
+/// If the lock or the server cannot be had.
 pub async fn open(address: &str, stock: u32, buyers: u32) -> Result<(usize, Ledger), Error> {
     let service = Service::default();
     service.write(Ledger { stock, sold: Vec::new() }).await;

@@ -8,10 +8,9 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use harness::{Cluster, Node, Program, eventually, Group, MASTER};
+use harness::{Cluster, Group, MASTER, Node, Program, eventually};
 use lock_tests::Resource;
 use rustix::process::{Pid, Signal, kill_process};
-
 
 const PROCESSES: usize = 5;
 const TASKS: usize = 10;
