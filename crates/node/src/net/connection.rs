@@ -117,8 +117,8 @@ impl Connection {
     }
 
     /// Serves the client until it leaves.
-    pub(crate) async fn run(self) {
-        seat::serve(Box::new(self)).await;
+    pub(crate) fn run(self) -> impl Future<Output = ()> + Send + 'static {
+        seat::serve(Box::new(self))
     }
 
     /// Does what the connection's poll ended for; says whether the client is still to be served.

@@ -38,10 +38,16 @@ impl Seat {
 
 /// Serves a client until it leaves, or is served elsewhere. When the server stops, its threads' event loops end and
 /// their connections with them.
-pub(crate) async fn serve(connection: Box<Connection>) {
+pub(crate) fn serve(connection: Box<Connection>) -> impl Future<Output = ()> + Send + 'static {
     let id = connection.session.id;
     let seat = Arc::new(Seat(Mutex::new(Some(connection))));
+    // At once and not when the task first runs: a script may run before that.
     SEATS.with_borrow_mut(|seats| seats.insert(id, Arc::downgrade(&seat)));
+    occupy(id, seat)
+}
+
+/// The task of a connection that lies in `seat`.
+async fn occupy(id: u64, seat: Arc<Seat>) {
     while let Some((mut connection, event)) = poll_fn(|context| seat.poll(context)).await {
         if !connection.attend(event).await {
             connection.end();
