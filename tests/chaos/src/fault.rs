@@ -25,7 +25,7 @@ pub enum Fault {
     Bridge,
     /// What one host sends to the others is lost.
     OneWay,
-    /// A planned failover: CLUSTER FAILOVER, FAILOVER.
+    /// CLUSTER FAILOVER.
     Failover,
     /// SENTINEL FAILOVER.
     SentinelFailover,
@@ -44,7 +44,7 @@ impl Fault {
     #[must_use]
     pub fn is_of(self, mode: Mode) -> bool {
         match self {
-            Self::Force | Self::Takeover | Self::MoveSlot => mode == Mode::Cluster,
+            Self::Failover | Self::Force | Self::Takeover | Self::MoveSlot => mode == Mode::Cluster,
             Self::SentinelFailover => mode == Mode::Sentinel,
             Self::Kill
             | Self::Wipe
@@ -54,9 +54,16 @@ impl Fault {
             | Self::Halves
             | Self::Bridge
             | Self::OneWay
-            | Self::Failover
             | Self::Configure => true,
         }
+    }
+
+    /// Those to draw from where none are named. Under sentinels replicas copy a master that comes back with nothing, so
+    /// everything would be lost.
+    #[must_use]
+    pub fn usual(mode: Mode) -> Vec<Self> {
+        let all = Self::value_variants().iter().copied();
+        all.filter(|fault| fault.is_of(mode) && (*fault != Self::Wipe || mode == Mode::Cluster)).collect()
     }
 
     /// Whether it needs hosts of their own.

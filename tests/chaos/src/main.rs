@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use chaos::{Fault, Mode, Options, run};
-use clap::{Parser, ValueEnum};
+use clap::Parser;
 use harness::Program;
 
 /// Breaks running servers while clients write, and says what became of their data.
@@ -31,7 +31,7 @@ struct Arguments {
     /// Another server among them, in the place of a replica.
     #[arg(long)]
     other: Option<PathBuf>,
-    /// The faults to draw from; all where none is named.
+    /// The faults to draw from; all where none is named, but for wipe under sentinels.
     #[arg(long, value_enum, value_delimiter = ',')]
     faults: Vec<Fault>,
     /// Where the report goes.
@@ -41,8 +41,7 @@ struct Arguments {
 
 fn main() -> Result<ExitCode> {
     let arguments = Arguments::parse();
-    let faults =
-        if arguments.faults.is_empty() { Fault::value_variants().to_vec() } else { arguments.faults };
+    let faults = if arguments.faults.is_empty() { Fault::usual(arguments.mode) } else { arguments.faults };
     let options = Options {
         mode: arguments.mode,
         program: arguments.server.as_deref().map_or_else(Program::redoubt, Program::named),

@@ -141,19 +141,11 @@ fn is_replica(node: &Node) -> bool {
     role.is_some_and(|role| matches!(role, Value::Array(items) if items[0].text() == "slave"))
 }
 
-/// A failover as an operator asks for it: in a cluster of a replica, otherwise of the master.
+/// A failover as an operator asks for it: of the replica in the shard of the node that was drawn.
 fn failover(deployment: &Deployment, node: usize, how: &str) {
-    if deployment.mode == Mode::Cluster {
-        // The node that was drawn, or the other one of its shard.
-        let shard = (0..deployment.nodes.len()).filter(|each| each % 3 == node % 3);
-        if let Some(replica) = shard.into_iter().find(|each| is_replica(&deployment.nodes[*each])) {
-            tell(&deployment.nodes[replica], &format!("CLUSTER FAILOVER{how}"));
-        }
-        return;
-    }
-    let master = deployment.nodes[..deployment.mode.servers()].iter().find(|node| !is_replica(node));
-    if let Some(master) = master {
-        tell(master, "FAILOVER TIMEOUT 2000");
+    let shard = (0..deployment.nodes.len()).filter(|each| each % 3 == node % 3);
+    if let Some(replica) = shard.into_iter().find(|each| is_replica(&deployment.nodes[*each])) {
+        tell(&deployment.nodes[replica], &format!("CLUSTER FAILOVER{how}"));
     }
 }
 

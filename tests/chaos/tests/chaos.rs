@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use chaos::{Fault, Mode, Options, Verdict, run};
-use clap::ValueEnum;
 use harness::Program;
 
 fn short_run(mode: Mode, seed: u64) -> Verdict {
@@ -14,7 +13,7 @@ fn short_run(mode: Mode, seed: u64) -> Verdict {
         seed,
         lasting: Duration::from_secs(25),
         rounds: usize::MAX,
-        faults: Fault::value_variants().to_vec(),
+        faults: Fault::usual(mode),
     };
     let verdict = run(&options).expect("the servers start");
     let report = chaos::report::html(&options, &verdict).expect("a report of it");
