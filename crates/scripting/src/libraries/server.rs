@@ -102,7 +102,7 @@ fn sha1(lua: &Lua, args: &MultiValue) -> mlua::Result<Value> {
     }
     // What is no text is none, as in Redis.
     let text = text_of(&args[0]).unwrap_or_default();
-    crate::script::sha1_hex(&text).as_slice().into_lua(lua)
+    lua.create_string(crate::script::sha1_hex(&text)).map(Value::String)
 }
 
 /// The functions, given `current`: see [`ask`]. `scripts_only` are not for the text of a library.
