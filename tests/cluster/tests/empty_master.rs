@@ -1,7 +1,7 @@
 //! A master that is started again at once, without its data: one of its replicas takes its place, whatever kind it is.
 
 use cluster_tests::{fill, lost};
-use harness::{Cluster, Node, Program, eventually};
+use harness::{Cluster, Node, Program, Value, eventually};
 
 /// Kills a node, takes away what it had saved, and starts it again before anybody could have missed it.
 fn restart_empty(node: &mut Node) {
@@ -67,6 +67,8 @@ fn with_the_rule_switched_off_an_empty_master_serves_and_is_copied() {
     cluster.wait_until_synchronised();
     cluster.nodes[0].add_options("--stale-master-timeout 0 --cluster-refused-timeout 0");
     restart_empty(&mut cluster.nodes[0]);
-    eventually("its replica has what it has", || (cluster.nodes[3].run("DBSIZE").int() == 0).then_some(()));
+    eventually("its replica has what it has", || {
+        (cluster.nodes[3].run("DBSIZE") == Value::Int(0)).then_some(())
+    });
     assert_eq!(cluster.nodes[0].run("DBSIZE").int(), 0);
 }

@@ -17,6 +17,8 @@ const BATCH: usize = 100;
 const BATCHES_A_SECOND: u32 = 250;
 const VALUE: usize = 200;
 
+const ATTEMPTS: usize = 3;
+
 fn seconds() -> u32 {
     std::env::var("EVICTION_SECONDS").ok().and_then(|text| text.parse().ok()).unwrap_or(10)
 }
@@ -107,15 +109,36 @@ fn hit_ratio(node: &Node) -> (f64, i64) {
     (hits as f64 / asked as f64, connection.run("DBSIZE").int())
 }
 
+/// Ours and Redis's, at the same time. What a server needs besides its keys may change after its limit was set, where
+/// others have the processor: what does not hold as many keys is no comparison, and is made again.
+fn side_by_side(policy: &str) -> [(f64, i64); 2] {
+    let attempt = || {
+        std::thread::scope(|scope| {
+            let runs = [Program::redoubt(), Program::redis()]
+                .map(|program| scope.spawn(move || hit_ratio(&cache(&program, policy))));
+            runs.map(|run| run.join().expect("a result"))
+        })
+    };
+    let mut found = attempt();
+    for _ in 1..ATTEMPTS {
+        if are_as_many(found[0].1, found[1].1) {
+            break;
+        }
+        found = attempt();
+    }
+    found
+}
+
+fn are_as_many(ours: i64, theirs: i64) -> bool {
+    (ours - theirs).abs() * 20 < RESIDENT
+}
+
 #[test]
 fn as_much_is_found_in_the_cache_as_in_a_redis_with_as_many_keys() {
     let policies = ["allkeys-lru", "allkeys-lfu", "allkeys-random"];
     let found = std::thread::scope(|scope| {
-        let runs = policies.map(|policy| {
-            [Program::redoubt(), Program::redis()]
-                .map(|program| scope.spawn(move || hit_ratio(&cache(&program, policy))))
-        });
-        runs.map(|pair| pair.map(|run| run.join().expect("a result")))
+        let runs = policies.map(|policy| scope.spawn(move || side_by_side(policy)));
+        runs.map(|run| run.join().expect("a result"))
     });
     for (policy, [(ours, our_keys), (theirs, their_keys)]) in policies.iter().zip(found) {
         println!(
@@ -123,7 +146,7 @@ fn as_much_is_found_in_the_cache_as_in_a_redis_with_as_many_keys() {
             ours * 100.0,
             theirs * 100.0
         );
-        assert!((our_keys - their_keys).abs() * 20 < RESIDENT, "{policy}: {our_keys} and {their_keys} keys");
+        assert!(are_as_many(our_keys, their_keys), "{policy}: {our_keys} and {their_keys} keys");
         assert!(ours > theirs - 0.02, "{policy}: {ours:.4} of accesses were found, in Redis {theirs:.4}");
     }
 }
