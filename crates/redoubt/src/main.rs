@@ -4,8 +4,8 @@
 //! start a server by such a name need not know.
 #![forbid(unsafe_code)]
 
+mod capacity;
 mod check;
-mod estimate;
 mod lock;
 mod rdb;
 
@@ -73,6 +73,9 @@ enum Subcommands {
         /// The manifest, or one file.
         file: PathBuf,
     },
+    /// Say how much memory data will take, or what takes it.
+    #[command(subcommand)]
+    Capacity(capacity::Question),
     /// Run a command while holding a lock.
     Lock(lock::Arguments),
 }
@@ -117,6 +120,7 @@ fn main() -> ExitCode {
         Some(Subcommands::CheckAof { fix, truncate_to_timestamp: until, file }) => {
             finish(check::aof(&file, check::Repair { fix, until }))
         }
+        Some(Subcommands::Capacity(question)) => finish(capacity::run(&question)),
         Some(Subcommands::Lock(arguments)) => lock::run(&arguments),
         None if cli.version => {
             println!("Redoubt {} (speaks as Redis {REDIS_VERSION})", env!("CARGO_PKG_VERSION"));

@@ -12,6 +12,7 @@ const FLOORS: &[(&str, u8)] = &[
     ("config", 1),
     ("keyspace", 1),
     ("scripting", 1),
+    ("capacity", 2),
     ("consensus", 2),
     ("gossip", 2),
     ("persistence", 2),

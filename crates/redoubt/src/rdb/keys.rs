@@ -7,7 +7,7 @@ use clock::Millis;
 use keyspace::{Kind, Packed, Piece};
 use persistence::{Entry, Item, Limits, RdbLoader};
 
-use crate::estimate::{self, Shape};
+use capacity::estimate::{self, Shape};
 
 /// A key with its value as a whole, without the value itself.
 #[derive(Debug, Clone, PartialEq, Eq)]

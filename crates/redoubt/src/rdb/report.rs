@@ -9,7 +9,7 @@ use serde_json::json;
 use super::keys::KeyInfo;
 use super::prefixes::{Prefixes, Sum};
 use super::{Format, readable};
-use crate::estimate;
+use capacity::estimate;
 
 /// A key that may be among the biggest; those compare by size first.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -35,24 +35,25 @@ const SEGMENTS_SHARE: u64 = 6;
 
 /// What is known of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Shape {
-    pub(crate) kind: Kind,
+pub struct Shape {
+    /// Its type.
+    pub kind: Kind,
     /// The key's length.
-    pub(crate) key: u64,
+    pub key: u64,
     /// How many elements the value has.
-    pub(crate) elements: u64,
+    pub elements: u64,
     /// Bytes of the string, or of all elements: of members, of fields with their values, of a stream's nodes.
-    pub(crate) payload: u64,
+    pub payload: u64,
     /// Bytes of the value as it is stored while it is small; `None` of one that is a structure.
-    pub(crate) packed: Option<u64>,
+    pub packed: Option<u64>,
     /// Whether the key has a time.
-    pub(crate) expires: bool,
+    pub expires: bool,
     /// How many elements have one.
-    pub(crate) timed_elements: u64,
+    pub timed_elements: u64,
 }
 
 /// The bytes that it will take.
-pub(crate) fn bytes(shape: &Shape) -> u64 {
+pub fn bytes(shape: &Shape) -> u64 {
     let Shape { kind, key, packed, expires, .. } = *shape;
     let (key_here, key_outside) = if key > LONGEST_KEY { (0, size_class(key)) } else { (key, 0) };
     let head = HEADER + key_here + if expires { TIME } else { 0 };
@@ -65,7 +66,7 @@ pub(crate) fn bytes(shape: &Shape) -> u64 {
 }
 
 /// What the slots take beside their keys: the line of an index and the rest of a page, of each slot that has a key.
-pub(crate) fn tables(keys: u64) -> u64 {
+pub fn tables(keys: u64) -> u64 {
     const TABLE: u64 = 128;
     keys.min(SLOT_COUNT as u64) * TABLE
 }

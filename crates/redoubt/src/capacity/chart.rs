@@ -1,0 +1,67 @@
+//! A bar for each server: bytes of a key, in its parts.
+
+use ::capacity::plan::Answer;
+use anyhow::Result;
+use plotters::prelude::*;
+
+const SIZE: (u32, u32) = (720, 420);
+const PARTS: [(&str, RGBColor); 4] = [
+    ("payload", RGBColor(0x2b, 0x6c, 0xb0)),
+    ("headers", RGBColor(0x68, 0xa3, 0x57)),
+    ("index", RGBColor(0xe0, 0xa0, 0x30)),
+    ("rounding", RGBColor(0xb0, 0xb0, 0xb0)),
+];
+
+/// The chart.
+pub(super) fn svg(answers: &[Answer]) -> Result<String> {
+    let mut text = String::new();
+    {
+        let root = SVGBackend::with_string(&mut text, SIZE).into_drawing_area();
+        root.fill(&WHITE)?;
+        let most = answers.iter().map(|answer| answer.per_key.total()).fold(1.0, f64::max);
+        let mut chart = ChartBuilder::on(&root)
+            .caption("Bytes a key", ("sans-serif", 20))
+            .margin(12)
+            .x_label_area_size(30)
+            .y_label_area_size(60)
+            .build_cartesian_2d(0.0..answers.len() as f64, 0.0..most * 1.1)?;
+        let name = |at: &f64| {
+            answers
+                .get(at.floor() as usize)
+                .filter(|_| at.fract() == 0.5)
+                .map_or_else(String::new, |a| a.server.to_owned())
+        };
+        chart
+            .configure_mesh()
+            .disable_x_mesh()
+            .x_labels(answers.len() * 2 + 1)
+            .x_label_formatter(&name)
+            .draw()?;
+        let mut bases = vec![0.0; answers.len()];
+        for (part, (label, colour)) in PARTS.iter().enumerate() {
+            let bars: Vec<_> = answers
+                .iter()
+                .enumerate()
+                .map(|(index, answer)| {
+                    let parts = answer.per_key;
+                    let height = [parts.payload, parts.headers, parts.index, parts.rounding][part];
+                    let (from, left) = (bases[index], index as f64);
+                    bases[index] += height;
+                    Rectangle::new([(left + 0.2, from), (left + 0.8, from + height)], colour.filled())
+                })
+                .collect();
+            let colour = *colour;
+            chart
+                .draw_series(bars)?
+                .label(*label)
+                .legend(move |(x, y)| Rectangle::new([(x, y - 5), (x + 12, y + 5)], colour.filled()));
+        }
+        chart
+            .configure_series_labels()
+            .position(SeriesLabelPosition::UpperLeft)
+            .background_style(WHITE)
+            .draw()?;
+        root.present()?;
+    }
+    Ok(text)
+}

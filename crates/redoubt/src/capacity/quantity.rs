@@ -1,0 +1,125 @@
+//! Numbers as people write them.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::Deserialize;
+use serde::de::{Deserializer, Visitor};
+
+/// A count or bytes: `700M`, `64GB`, `1.5k`; thousands, as disks and networks are sold.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Quantity(pub(super) u64);
+
+impl FromStr for Quantity {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let wrong = || format!("'{text}' is no number like 1500, 700M, 64GB or 16GiB");
+        let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+        let (number, unit) = text.split_at(end);
+        let number: f64 = number.parse().map_err(|_| wrong())?;
+        let unit = unit.trim().to_ascii_lowercase();
+        let unit = unit.strip_suffix('b').unwrap_or(&unit);
+        let factor = match unit {
+            "" => 1.0,
+            "k" => 1e3,
+            "m" => 1e6,
+            "g" => 1e9,
+            "t" => 1e12,
+            "ki" => 1024.0,
+            "mi" => 1024.0 * 1024.0,
+            "gi" => 1024.0 * 1024.0 * 1024.0,
+            "ti" => 1024.0 * 1024.0 * 1024.0 * 1024.0,
+            _ => return Err(wrong()),
+        };
+        let value = number * factor;
+        if value > 1e18 { Err(wrong()) } else { Ok(Self(value.round() as u64)) }
+    }
+}
+
+impl<'de> Deserialize<'de> for Quantity {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Reader;
+        impl Visitor<'_> for Reader {
+            type Value = Quantity;
+
+            fn expecting(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+                out.write_str("a number like 1500 or 700M")
+            }
+
+            fn visit_u64<E: serde::de::Error>(self, value: u64) -> Result<Quantity, E> {
+                Ok(Quantity(value))
+            }
+
+            fn visit_i64<E: serde::de::Error>(self, value: i64) -> Result<Quantity, E> {
+                u64::try_from(value).map(Quantity).map_err(|_| E::custom("it is below zero"))
+            }
+
+            fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Quantity, E> {
+                text.parse().map_err(E::custom)
+            }
+        }
+        deserializer.deserialize_any(Reader)
+    }
+}
+
+/// A share: `30%` or `0.3`.
+pub(super) fn share(text: &str) -> Result<f64, String> {
+    let wrong = || format!("'{text}' is no share like 30%");
+    let (number, factor) = text.strip_suffix('%').map_or((text, 1.0), |number| (number, 0.01));
+    let number: f64 = number.trim().parse().map_err(|_| wrong())?;
+    if number.is_finite() && number >= 0.0 { Ok(number * factor) } else { Err(wrong()) }
+}
+
+/// A growth in a month: `5%/month`, `60%/year`.
+pub(super) fn growth(text: &str) -> Result<f64, String> {
+    let (rate, unit) = text.split_once('/').unwrap_or((text, "month"));
+    let rate = share(rate)?;
+    match unit {
+        "month" => Ok(rate),
+        "year" => Ok((1.0 + rate).powf(1.0 / 12.0) - 1.0),
+        _ => Err(format!("'{text}' is no growth like 5%/month or 60%/year")),
+    }
+}
+
+/// The free share of a node: less than all of it.
+pub(super) fn headroom(text: &str) -> Result<f64, String> {
+    share(text)
+        .and_then(|share| if share < 1.0 { Ok(share) } else { Err("headroom is less than 100%".to_owned()) })
+}
+
+/// Bytes for people.
+pub(super) fn bytes(value: f64) -> String {
+    const UNITS: [&str; 5] = ["B", "KB", "MB", "GB", "TB"];
+    let mut value = value;
+    let mut unit = 0;
+    while value >= 1000.0 && unit + 1 < UNITS.len() {
+        value /= 1000.0;
+        unit += 1;
+    }
+    let places = usize::from(unit > 0 && value < 100.0);
+    format!("{value:.places$} {}", UNITS[unit])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_read_as_people_write_them() {
+        let read = |text: &str| text.parse::<Quantity>().map(|quantity| quantity.0);
+        assert_eq!(read("700M"), Ok(700_000_000));
+        assert_eq!((read("64GB"), read("1.5k"), read("16GiB")), (Ok(64_000_000_000), Ok(1500), Ok(16 << 30)));
+        for text in ["", "M", "-1", "1x", "1e30", "9999999TB"] {
+            assert!(read(text).is_err(), "{text}");
+        }
+        assert_eq!((share("30%"), share("0.5")), (Ok(0.3), Ok(0.5)));
+        assert!(share("x").is_err() && share("-1%").is_err() && headroom("100%").is_err());
+        assert_eq!(growth("5%/month"), Ok(0.05));
+        assert!((growth("60%/year").unwrap_or(0.0) - 0.0399).abs() < 0.001 && growth("5%/day").is_err());
+        assert_eq!(
+            (bytes(12.0), bytes(644e9), bytes(1500.0)),
+            ("12 B".into(), "644 GB".into(), "1.5 KB".into())
+        );
+    }
+}
