@@ -27,14 +27,14 @@ pub(crate) struct KeyInfo {
 
 /// Which keys are wanted.
 #[derive(Debug, Default)]
-pub(super) struct Filter {
+pub(crate) struct Filter {
     db: Option<u16>,
     kind: Option<Kind>,
     pattern: Option<Vec<u8>>,
 }
 
 impl Filter {
-    pub(super) fn new(db: Option<u16>, kind: Option<&str>, pattern: Option<&str>) -> Result<Self> {
+    pub(crate) fn new(db: Option<u16>, kind: Option<&str>, pattern: Option<&str>) -> Result<Self> {
         let kind = match kind {
             None => None,
             Some(name) => match Kind::ALL.iter().find(|kind| kind.name() == name) {
@@ -120,7 +120,7 @@ fn score_len(score: f64) -> u64 {
 
 /// Reads a file key by key.
 #[derive(Debug)]
-pub(super) struct Reader<R> {
+pub(crate) struct Reader<R> {
     loader: RdbLoader<R>,
     filter: Filter,
 }
@@ -168,12 +168,12 @@ impl Open {
 }
 
 impl<R: Read> Reader<R> {
-    pub(super) fn new(input: R, filter: Filter) -> Result<Self> {
+    pub(crate) fn new(input: R, filter: Filter) -> Result<Self> {
         Ok(Self { loader: RdbLoader::new(input, Limits::default())?, filter })
     }
 
     /// Visits every key that is wanted.
-    pub(super) fn each(&mut self, visit: &mut dyn FnMut(&KeyInfo) -> Result<()>) -> Result<()> {
+    pub(crate) fn each(&mut self, visit: &mut dyn FnMut(&KeyInfo) -> Result<()>) -> Result<()> {
         let mut open: Option<Open> = None;
         while let Some(item) = self.loader.next_item()? {
             match item {

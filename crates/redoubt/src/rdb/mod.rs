@@ -4,9 +4,9 @@
 //! it. A [`keys::Reader`] makes each key, with all its parts, one [`keys::KeyInfo`]; that goes into a [`listing`] or a
 //! [`report`].
 
-mod keys;
+pub(crate) mod keys;
 mod listing;
-mod prefixes;
+pub(crate) mod prefixes;
 mod report;
 
 use std::fs::File;
@@ -111,7 +111,7 @@ fn progress(len: u64, hidden: bool) -> ProgressBar {
 }
 
 /// A key as text: what is no UTF-8 or no printable letter is escaped as in redis-cli.
-fn readable(key: &[u8]) -> String {
+pub(crate) fn readable(key: &[u8]) -> String {
     let mut text = String::with_capacity(key.len());
     for chunk in key.utf8_chunks() {
         for letter in chunk.valid().chars() {

@@ -18,15 +18,15 @@ const ANY: &[u8] = b"*";
 
 /// What is summed up.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Sum {
-    pub(super) keys: u64,
-    pub(super) elements: u64,
-    pub(super) bytes: u64,
-    pub(super) expiring: u64,
+pub(crate) struct Sum {
+    pub(crate) keys: u64,
+    pub(crate) elements: u64,
+    pub(crate) bytes: u64,
+    pub(crate) expiring: u64,
 }
 
 impl Sum {
-    pub(super) fn add(&mut self, other: Self) {
+    pub(crate) fn add(&mut self, other: Self) {
         self.keys += other.keys;
         self.elements += other.elements;
         self.bytes += other.bytes;
@@ -35,7 +35,7 @@ impl Sum {
 }
 
 #[derive(Debug)]
-pub(super) struct Prefixes {
+pub(crate) struct Prefixes {
     separator: Vec<u8>,
     depth: usize,
     most: usize,
@@ -43,11 +43,11 @@ pub(super) struct Prefixes {
 }
 
 impl Prefixes {
-    pub(super) fn new(separator: &[u8]) -> Self {
+    pub(crate) fn new(separator: &[u8]) -> Self {
         Self { separator: separator.to_vec(), depth: DEPTH, most: MOST, sums: HashMap::new() }
     }
 
-    pub(super) fn add(&mut self, key: &[u8], sum: Sum) {
+    pub(crate) fn add(&mut self, key: &[u8], sum: Sum) {
         let pattern = self.pattern(key);
         self.sums.entry(pattern).or_default().add(sum);
         while self.sums.len() > self.most && self.depth > 0 {
@@ -60,14 +60,15 @@ impl Prefixes {
     }
 
     /// Those with the most bytes first.
-    pub(super) fn biggest(&self, count: usize) -> Vec<(&[u8], Sum)> {
+    pub(crate) fn biggest(&self, count: usize) -> Vec<(&[u8], Sum)> {
         let mut all: Vec<(&[u8], Sum)> = self.sums.iter().map(|(name, sum)| (&name[..], *sum)).collect();
         all.sort_unstable_by(|one, other| other.1.bytes.cmp(&one.1.bytes).then(one.0.cmp(other.0)));
         all.truncate(count);
         all
     }
 
-    fn pattern(&self, key: &[u8]) -> Vec<u8> {
+    /// What a key counts for.
+    pub(crate) fn pattern(&self, key: &[u8]) -> Vec<u8> {
         let mut pattern = Vec::new();
         for (index, part) in split(key, &self.separator).enumerate() {
             if index > 0 {

@@ -1,0 +1,225 @@
+//! Keys by pattern, and what stands out among them.
+
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+use super::super::quantity::bytes;
+use crate::rdb::prefixes::Prefixes;
+use crate::rdb::readable;
+
+/// The most patterns that are kept; what comes later counts for [`OTHERS`].
+const MOST: usize = 10_000;
+const OTHERS: &str = "(others)";
+/// The big and hot keys that are kept.
+const KEPT: usize = 100;
+/// Numbers of elements up to which the usual settings keep a value packed.
+const THRESHOLDS: [(&str, u64); 3] = [("hash", 512), ("zset", 128), ("set", 128)];
+
+/// Keys and bytes by pattern.
+pub(super) type Sums = BTreeMap<String, (u64, u64)>;
+
+/// One key.
+#[derive(Debug)]
+pub(super) struct Seen<'a> {
+    pub(super) key: &'a [u8],
+    pub(super) kind: &'a str,
+    pub(super) encoding: &'a str,
+    pub(super) elements: u64,
+    pub(super) bytes: u64,
+    /// Milliseconds left.
+    pub(super) ttl: Option<u64>,
+    /// Of OBJECT FREQ.
+    pub(super) frequency: Option<u64>,
+}
+
+/// Keys of one pattern.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+struct Group {
+    keys: u64,
+    bytes: u64,
+    largest: u64,
+    elements: u64,
+    expiring: u64,
+    /// Milliseconds left, of those that expire.
+    shortest_ttl: Option<u64>,
+    longest_ttl: Option<u64>,
+    /// Type and encoding.
+    encodings: BTreeMap<String, u64>,
+    /// Values that are structures by less than a quarter more elements than would stay packed.
+    just_past: u64,
+}
+
+/// A key that stands out.
+#[derive(Debug, Clone, Serialize, Deserialize, PartialEq, Eq, PartialOrd, Ord)]
+struct Standing {
+    by: u64,
+    key: String,
+    kind: String,
+}
+
+/// All that was seen.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub(super) struct Groups {
+    groups: BTreeMap<String, Group>,
+    big: Vec<Standing>,
+    hot: Vec<Standing>,
+}
+
+fn keep(list: &mut Vec<Standing>, by: u64, seen: &Seen<'_>) {
+    if list.len() == KEPT && list.last().is_some_and(|least| least.by >= by) {
+        return;
+    }
+    let standing = Standing { by, key: readable(seen.key), kind: seen.kind.to_owned() };
+    let at = list.partition_point(|other| other.by >= by);
+    list.insert(at, standing);
+    list.truncate(KEPT);
+}
+
+impl Groups {
+    pub(super) fn add(&mut self, separator: &[u8], seen: &Seen<'_>) {
+        let mut pattern = readable(&Prefixes::new(separator).pattern(seen.key));
+        if self.groups.len() >= MOST && !self.groups.contains_key(&pattern) {
+            pattern = OTHERS.to_owned();
+        }
+        let group = self.groups.entry(pattern).or_default();
+        group.keys += 1;
+        group.bytes += seen.bytes;
+        group.largest = group.largest.max(seen.bytes);
+        group.elements += seen.elements;
+        *group.encodings.entry(format!("{}, {}", seen.kind, seen.encoding)).or_default() += 1;
+        if let Some(ttl) = seen.ttl {
+            group.expiring += 1;
+            group.shortest_ttl = Some(group.shortest_ttl.map_or(ttl, |least| least.min(ttl)));
+            group.longest_ttl = Some(group.longest_ttl.map_or(ttl, |most| most.max(ttl)));
+        }
+        let is_structure = matches!(seen.encoding, "hashtable" | "skiplist");
+        let past = |most: u64| (most + 1..most + most / 4).contains(&seen.elements);
+        if is_structure && THRESHOLDS.iter().any(|(kind, most)| *kind == seen.kind && past(*most)) {
+            group.just_past += 1;
+        }
+        keep(&mut self.big, seen.bytes, seen);
+        if let Some(frequency) = seen.frequency {
+            keep(&mut self.hot, frequency, seen);
+        }
+    }
+
+    /// How many keys were seen.
+    pub(super) fn keys(&self) -> u64 {
+        self.groups.values().map(|group| group.keys).sum()
+    }
+
+    pub(super) fn sums(&self) -> Sums {
+        self.groups.iter().map(|(name, group)| (name.clone(), (group.keys, group.bytes))).collect()
+    }
+
+    /// Those with the most bytes first.
+    fn biggest(&self, top: usize) -> Vec<(&String, &Group)> {
+        let mut all: Vec<_> = self.groups.iter().collect();
+        all.sort_by_key(|(_, group)| std::cmp::Reverse(group.bytes));
+        all.truncate(top);
+        all
+    }
+
+    pub(super) fn report(&self, before: Option<&Sums>, top: usize) -> serde_json::Value {
+        let groups = self.biggest(top).into_iter().map(|(name, group)| {
+            let mut object = serde_json::to_value(group).unwrap_or_default();
+            object["pattern"] = name.as_str().into();
+            object["mean"] = (group.bytes / group.keys.max(1)).into();
+            if let Some((keys, bytes)) = before.and_then(|before| before.get(name)) {
+                object["before"] = json!({"keys": keys, "bytes": bytes});
+            }
+            object
+        });
+        json!({
+            "keys": self.keys(),
+            "bytes": self.groups.values().map(|group| group.bytes).sum::<u64>(),
+            "groups": groups.collect::<Vec<_>>(),
+            "big": &self.big[..top.min(self.big.len())],
+            "hot": &self.hot[..top.min(self.hot.len())],
+        })
+    }
+
+    pub(super) fn show(&self, before: Option<&Sums>, top: usize, out: &mut impl Write) -> io::Result<()> {
+        let total: u64 = self.groups.values().map(|group| group.bytes).sum();
+        writeln!(out, "{} keys, {}", self.keys(), bytes(total as f64))?;
+        writeln!(
+            out,
+            "\n{:>10} {:>10} {:>8} {:>10} {:>8}  pattern",
+            "keys", "bytes", "mean", "largest", "TTL %"
+        )?;
+        for (name, group) in self.biggest(top) {
+            let (keys, held) = (group.keys, bytes(group.bytes as f64));
+            let share = group.expiring * 100 / keys.max(1);
+            writeln!(
+                out,
+                "{keys:>10} {held:>10} {:>8} {:>10} {share:>8}  {name}",
+                group.bytes / keys.max(1),
+                group.largest
+            )?;
+            for (encoding, count) in &group.encodings {
+                writeln!(out, "{:>51}  {count} {encoding}", "")?;
+            }
+            if let (Some(least), Some(most)) = (group.shortest_ttl, group.longest_ttl) {
+                writeln!(out, "{:>51}  {} to {} s left", "", least / 1000, most / 1000)?;
+            }
+            if group.just_past > 0 {
+                writeln!(out, "{:>51}  {} just past what stays packed", "", group.just_past)?;
+            }
+            if let Some((keys, was)) = before.and_then(|before| before.get(name)) {
+                let grown = group.bytes as f64 - *was as f64;
+                writeln!(out, "{:>51}  {keys} keys before, {grown:+.0} bytes since", "")?;
+            }
+        }
+        for (title, list) in [("biggest keys, bytes", &self.big), ("hottest keys, OBJECT FREQ", &self.hot)] {
+            if !list.is_empty() {
+                writeln!(out, "\n{title}")?;
+            }
+            for standing in list.iter().take(top) {
+                writeln!(out, "{:>12} {:<6} {}", standing.by, standing.kind, standing.key)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn add(groups: &mut Groups, key: &str, elements: u64, bytes: u64, ttl: Option<u64>) {
+        let (kind, encoding) = ("hash", if elements > 512 { "hashtable" } else { "listpack" });
+        groups
+            .add(b":", &Seen { key: key.as_bytes(), kind, encoding, elements, bytes, ttl, frequency: None });
+    }
+
+    #[test]
+    fn keys_of_one_make_are_one_group_and_what_stands_out_is_said() {
+        let mut groups = Groups::default();
+        for number in 0..1000 {
+            add(&mut groups, &format!("user:{number}:profile"), 11, 400, None);
+            add(&mut groups, &format!("session:{number}"), 3, 100, Some(number * 1000));
+        }
+        add(&mut groups, "user:7000:profile", 520, 50_000, None);
+        let before = Sums::from([("user:*:profile".to_owned(), (900, 400_000))]);
+        let report = groups.report(Some(&before), 10);
+        let users = &report["groups"][0];
+        assert_eq!((&users["pattern"], &users["keys"]), (&"user:*:profile".into(), &1001.into()));
+        assert_eq!((&users["just_past"], &users["before"]["keys"]), (&1.into(), &900.into()));
+        let sessions = &report["groups"][1];
+        assert_eq!((&sessions["expiring"], &sessions["longest_ttl"]), (&1000.into(), &999_000.into()));
+        assert_eq!(report["big"][0]["key"], "user:7000:profile");
+    }
+
+    #[test]
+    fn patterns_are_bounded_and_no_key_is_lost() {
+        let mut groups = Groups::default();
+        let letters = |number: u32| -> String {
+            (0..4).map(|at| char::from(b'g' + ((number >> (at * 4)) & 15) as u8)).collect()
+        };
+        (0..12_000).for_each(|number| add(&mut groups, &letters(number), 1, 10, None));
+        assert!(groups.groups.len() <= MOST + 1 && groups.keys() == 12_000);
+    }
+}

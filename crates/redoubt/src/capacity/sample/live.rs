@@ -1,0 +1,178 @@
+//! The walk over a server, or over the masters of a cluster.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail};
+use indicatif::{ProgressBar, ProgressStyle};
+use redis::{Client, Connection, ConnectionAddr, IntoConnectionInfo, Value};
+
+use super::groups::Seen;
+use super::{Options, State};
+
+/// Keys that are asked about in one round trip.
+const AT_ONCE: usize = 100;
+/// Keys between two writings of the state.
+const BETWEEN: u64 = 10_000;
+
+pub(super) fn walk(options: &Options, state: &mut State) -> Result<()> {
+    if state.nodes.is_empty() {
+        state.nodes = nodes(&mut connect(&options.from, None)?)?.into_iter().map(|node| (node, 0)).collect();
+    }
+    let bar =
+        if options.no_progress { ProgressBar::hidden() } else { ProgressBar::new(total(options, state)?) };
+    let style = ProgressStyle::with_template("{bar:40} {pos} of {len} keys, {eta} left");
+    bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+    bar.set_position(state.groups.keys());
+    while let Some((address, _)) = state.nodes.last().cloned() {
+        let mut connection = connect(&options.from, Some(&address))?;
+        walk_node(options, state, &mut connection, &bar)
+            .inspect_err(|_| drop(state.write(options.state.as_deref())))?;
+        state.nodes.pop();
+        state.write(options.state.as_deref())?;
+    }
+    bar.finish_and_clear();
+    Ok(())
+}
+
+fn total(options: &Options, state: &State) -> Result<u64> {
+    let mut sum = state.groups.keys();
+    for (address, _) in &state.nodes {
+        sum += redis::cmd("DBSIZE").query::<u64>(&mut connect(&options.from, Some(address))?)?;
+    }
+    Ok(sum)
+}
+
+/// To the node at `address` (empty: the one of the URL), as the URL says otherwise.
+fn connect(url: &str, address: Option<&str>) -> Result<Connection> {
+    let mut info = url.into_connection_info().with_context(|| format!("{url} is no address"))?;
+    if let Some((host, port)) = address.and_then(|address| address.rsplit_once(':')) {
+        let port = port.parse().with_context(|| format!("{host}:{port} is no address"))?;
+        let ConnectionAddr::Tcp(..) = info.addr() else { bail!("A cluster is reached without TLS only") };
+        info = info.set_addr(ConnectionAddr::Tcp(host.to_owned(), port));
+    }
+    let connection = Client::open(info)?.get_connection_with_timeout(Duration::from_secs(10));
+    let connection = connection.with_context(|| format!("Cannot connect to {}", address.unwrap_or(url)))?;
+    connection.set_read_timeout(Some(Duration::from_secs(30)))?;
+    Ok(connection)
+}
+
+/// The masters of its cluster; of a server that is in none an empty name.
+fn nodes(connection: &mut Connection) -> Result<Vec<String>> {
+    let info: String = redis::cmd("INFO").arg("cluster").query(connection)?;
+    if !info.contains("cluster_enabled:1") {
+        return Ok(vec![String::new()]);
+    }
+    let text: String = redis::cmd("CLUSTER").arg("NODES").query(connection)?;
+    let masters = text.lines().filter_map(|line| {
+        let words: Vec<&str> = line.split(' ').collect();
+        let is_master = words.get(2)?.split(',').any(|flag| flag == "master") && words.len() > 8;
+        let address = words.get(1)?.split(['@', ',']).next()?;
+        is_master.then(|| address.to_owned())
+    });
+    Ok(masters.collect())
+}
+
+fn walk_node(
+    options: &Options,
+    state: &mut State,
+    connection: &mut Connection,
+    bar: &ProgressBar,
+) -> Result<()> {
+    let has_frequencies = redis::cmd("CONFIG")
+        .arg("GET")
+        .arg("maxmemory-policy")
+        .query::<Vec<String>>(connection)
+        .is_ok_and(|policy| policy.iter().any(|word| word.ends_with("-lfu")));
+    let (started, mut walked, mut written) = (Instant::now(), 0, 0);
+    loop {
+        let cursor = state.nodes.last().map_or(0, |(_, cursor)| *cursor);
+        let (next, keys): (u64, Vec<Vec<u8>>) =
+            redis::cmd("SCAN").arg(cursor).arg("COUNT").arg(AT_ONCE).query(connection)?;
+        ask(options, state, connection, &keys, has_frequencies)?;
+        walked += keys.len() as u64;
+        bar.inc(keys.len() as u64);
+        if let Some(node) = state.nodes.last_mut() {
+            node.1 = next;
+        }
+        if next == 0 {
+            return Ok(());
+        }
+        if walked - written >= BETWEEN {
+            state.write(options.state.as_deref())?;
+            written = walked;
+        }
+        let due = Duration::from_secs_f64(walked as f64 / options.rate.max(1) as f64);
+        std::thread::sleep(due.saturating_sub(started.elapsed()));
+    }
+}
+
+/// Asks about keys and adds those that are still there.
+fn ask(
+    options: &Options,
+    state: &mut State,
+    connection: &mut Connection,
+    keys: &[Vec<u8>],
+    has_frequencies: bool,
+) -> Result<()> {
+    if keys.is_empty() {
+        return Ok(());
+    }
+    let mut pipe = redis::pipe();
+    for key in keys {
+        pipe.cmd("TYPE").arg(key);
+        pipe.cmd("MEMORY").arg("USAGE").arg(key);
+        pipe.cmd("PTTL").arg(key);
+    }
+    let answers: Vec<Value> = pipe.query(connection)?;
+    let kinds: Vec<String> = answers
+        .iter()
+        .step_by(3)
+        .map(|answer| redis::from_redis_value_ref(answer).unwrap_or_default())
+        .collect();
+    // A key may have gone, or be another's type by now: such an answer is an error of its own.
+    let mut pipe = redis::pipe();
+    pipe.ignore_errors();
+    for (key, kind) in keys.iter().zip(&kinds) {
+        pipe.cmd("OBJECT").arg("ENCODING").arg(key);
+        pipe.cmd(length_command(kind)).arg(key);
+        if has_frequencies {
+            pipe.cmd("OBJECT").arg("FREQ").arg(key);
+        }
+    }
+    let more: Vec<Value> = pipe.query(connection)?;
+    let each = if has_frequencies { 3 } else { 2 };
+    let number = |value: Option<&Value>| {
+        if let Some(Value::Int(number)) = value { u64::try_from(*number).ok() } else { None }
+    };
+    for (index, (key, kind)) in keys.iter().zip(&kinds).enumerate() {
+        let Some(bytes) = number(answers.get(index * 3 + 1)) else { continue };
+        let encoding: String = more
+            .get(index * each)
+            .and_then(|value| redis::from_redis_value_ref(value).ok())
+            .unwrap_or_default();
+        state.groups.add(
+            options.separator.as_bytes(),
+            &Seen {
+                key,
+                kind,
+                encoding: &encoding,
+                elements: if kind == "string" { 1 } else { number(more.get(index * each + 1)).unwrap_or(0) },
+                bytes,
+                ttl: number(answers.get(index * 3 + 2)),
+                frequency: if has_frequencies { number(more.get(index * each + 2)) } else { None },
+            },
+        );
+    }
+    Ok(())
+}
+
+fn length_command(kind: &str) -> &'static str {
+    match kind {
+        "hash" => "HLEN",
+        "list" => "LLEN",
+        "set" => "SCARD",
+        "zset" => "ZCARD",
+        "stream" => "XLEN",
+        _ => "STRLEN",
+    }
+}

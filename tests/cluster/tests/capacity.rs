@@ -1,0 +1,125 @@
+//! `redoubt capacity`: what it predicts of Redis is what a Redis uses, and what it says of a server is what is in it.
+
+use harness::{Connection, Node, Program, run_to_end};
+use serde_json::Value as Json;
+
+fn capacity(arguments: &[&str]) -> Json {
+    let program = Program::redoubt();
+    let mut command = std::process::Command::new(program.binary());
+    let (status, said) = run_to_end(command.arg("capacity").args(arguments));
+    assert!(status.success(), "{said}");
+    serde_json::from_str(&said).expect("an object")
+}
+
+/// Keys of one make.
+struct Row {
+    kind: &'static str,
+    keys: usize,
+    elements: usize,
+    value: usize,
+}
+
+impl Row {
+    fn load(&self, connection: &mut Connection) {
+        for number in 0..self.keys {
+            let key = format!("key:{number:012}");
+            let names: Vec<String> = (0..self.elements).map(|element| format!("m{element:0>1$}", self.value - 1)).collect();
+            let value = "v".repeat(self.value);
+            let scores: Vec<String> = (0..self.elements).map(|element| (1000 + element * 7 % 5000).to_string()).collect();
+            let fields: Vec<String> = (0..self.elements).map(|element| format!("field-{element:06}")).collect();
+            let mut words: Vec<&str> = Vec::new();
+            match self.kind {
+                "string" => words.extend(["SET", &key, &value]),
+                "hash" => {
+                    words.extend(["HSET", &key]);
+                    fields.iter().for_each(|field| words.extend([field.as_str(), &value]));
+                }
+                "list" => {
+                    words.extend(["RPUSH", &key]);
+                    names.iter().for_each(|_| words.push(&value));
+                }
+                "set" => {
+                    words.extend(["SADD", &key]);
+                    names.iter().for_each(|name| words.push(name));
+                }
+                _ => {
+                    words.extend(["ZADD", &key]);
+                    scores.iter().zip(&names).for_each(|(score, name)| words.extend([score.as_str(), name]));
+                }
+            }
+            connection.call(&words);
+        }
+    }
+
+    fn predicted(&self, build: &str) -> f64 {
+        let (keys, elements, value) = (self.keys.to_string(), self.elements.to_string(), self.value.to_string());
+        let said = capacity(&[
+            "plan", "--keys", &keys, "--type", self.kind, "--fields", &elements, "--key-bytes", "16",
+            "--field-bytes", "12", "--value-bytes", &value, "--build", build, "--format", "json",
+        ]);
+        let redis = said["servers"].as_array().and_then(|servers| servers.iter().find(|one| one["server"] == "Redis 7"));
+        redis.and_then(|redis| redis["total"].as_f64()).expect("a total")
+    }
+}
+
+fn used(node: &Node) -> f64 {
+    node.info("memory", "used_memory").and_then(|text| text.parse().ok()).expect("used_memory")
+}
+
+/// For every type, small and large: within 5 %.
+#[test]
+fn a_redis_uses_what_is_predicted() {
+    let row = |kind, keys, elements, value| Row { kind, keys, elements, value };
+    let rows = [
+        row("string", 20_000, 1, 32),
+        row("string", 20_000, 1, 300),
+        row("hash", 20_000, 11, 24),
+        row("hash", 2000, 20, 100),
+        row("list", 20_000, 10, 30),
+        row("list", 500, 600, 75),
+        row("set", 4000, 20, 10),
+        row("zset", 20_000, 10, 12),
+        row("zset", 500, 600, 17),
+    ];
+    for row in rows {
+        let node = Node::start(&Program::redis(), "--save ");
+        let before = used(&node);
+        row.load(&mut node.connect());
+        let grown = used(&node) - before;
+        // How its allocator rounds shows in a string of one byte with a key of one.
+        node.run("SET k v").expect_ok();
+        let build = if node.run("MEMORY USAGE k").int() > 56 { "distribution" } else { "bundled" };
+        let ratio = row.predicted(build) / grown;
+        assert!((0.95..1.05).contains(&ratio), "{} of {} x {}: {ratio:.3}", row.kind, row.elements, row.value);
+    }
+}
+
+#[test]
+fn a_walk_counts_every_key_by_its_pattern_and_says_what_grew() {
+    let node = Node::start(&Program::redoubt(), "--save  --maxmemory-policy allkeys-lfu");
+    let mut connection = node.connect();
+    let mut fill = |from: usize, to: usize| {
+        for number in from..to {
+            connection.call(&["HSET", &format!("user:{number}:profile"), "name", "x"]);
+            connection.call(&["SET", &format!("session:{number}"), "x", "EX", "1000"]);
+        }
+    };
+    let state = node.folder().join("walk.json");
+    let url = format!("redis://{}", node.address());
+    let walk = || {
+        let state = state.to_str().expect("UTF-8");
+        capacity(&["sample", "--from", &url, "--state", state, "--json", "--no-progress", "--rate", "1000000"])
+    };
+    fill(0, 500);
+    let first = walk();
+    assert_eq!(first["keys"], 1000);
+    fill(500, 1000);
+    let second = walk();
+    let groups = second["groups"].as_array().expect("groups");
+    let group = |name: &str| groups.iter().find(|group| group["pattern"] == name).expect("a group");
+    let (users, sessions) = (group("user:*:profile"), group("session:*"));
+    assert_eq!((&users["keys"], &users["before"]["keys"]), (&1000.into(), &500.into()));
+    assert_eq!((&users["expiring"], &sessions["expiring"]), (&0.into(), &1000.into()));
+    assert_eq!(users["encodings"]["hash, listpack"], 1000);
+    assert!(!second["hot"].as_array().expect("hot keys").is_empty());
+}
