@@ -23,10 +23,14 @@ impl Row {
     fn load(&self, connection: &mut Connection) {
         for number in 0..self.keys {
             let key = format!("key:{number:012}");
-            let names: Vec<String> = (0..self.elements).map(|element| format!("m{element:0>1$}", self.value - 1)).collect();
+            let width = self.value - 1;
+            let names: Vec<String> =
+                (0..self.elements).map(|element| format!("m{element:0>width$}")).collect();
             let value = "v".repeat(self.value);
-            let scores: Vec<String> = (0..self.elements).map(|element| (1000 + element * 7 % 5000).to_string()).collect();
-            let fields: Vec<String> = (0..self.elements).map(|element| format!("field-{element:06}")).collect();
+            let scores: Vec<String> =
+                (0..self.elements).map(|element| (1000 + element * 7 % 5000).to_string()).collect();
+            let fields: Vec<String> =
+                (0..self.elements).map(|element| format!("field-{element:06}")).collect();
             let mut words: Vec<&str> = Vec::new();
             match self.kind {
                 "string" => words.extend(["SET", &key, &value]),
@@ -52,12 +56,30 @@ impl Row {
     }
 
     fn predicted(&self, build: &str) -> f64 {
-        let (keys, elements, value) = (self.keys.to_string(), self.elements.to_string(), self.value.to_string());
+        let (keys, elements, value) =
+            (self.keys.to_string(), self.elements.to_string(), self.value.to_string());
         let said = capacity(&[
-            "plan", "--keys", &keys, "--type", self.kind, "--fields", &elements, "--key-bytes", "16",
-            "--field-bytes", "12", "--value-bytes", &value, "--build", build, "--format", "json",
+            "plan",
+            "--keys",
+            &keys,
+            "--type",
+            self.kind,
+            "--fields",
+            &elements,
+            "--key-bytes",
+            "16",
+            "--field-bytes",
+            "12",
+            "--value-bytes",
+            &value,
+            "--build",
+            build,
+            "--format",
+            "json",
         ]);
-        let redis = said["servers"].as_array().and_then(|servers| servers.iter().find(|one| one["server"] == "Redis 7"));
+        let redis = said["servers"]
+            .as_array()
+            .and_then(|servers| servers.iter().find(|one| one["server"] == "Redis 7"));
         redis.and_then(|redis| redis["total"].as_f64()).expect("a total")
     }
 }
@@ -90,7 +112,13 @@ fn a_redis_uses_what_is_predicted() {
         node.run("SET k v").expect_ok();
         let build = if node.run("MEMORY USAGE k").int() > 56 { "distribution" } else { "bundled" };
         let ratio = row.predicted(build) / grown;
-        assert!((0.95..1.05).contains(&ratio), "{} of {} x {}: {ratio:.3}", row.kind, row.elements, row.value);
+        assert!(
+            (0.95..1.05).contains(&ratio),
+            "{} of {} x {}: {ratio:.3}",
+            row.kind,
+            row.elements,
+            row.value
+        );
     }
 }
 
@@ -108,7 +136,17 @@ fn a_walk_counts_every_key_by_its_pattern_and_says_what_grew() {
     let url = format!("redis://{}", node.address());
     let walk = || {
         let state = state.to_str().expect("UTF-8");
-        capacity(&["sample", "--from", &url, "--state", state, "--json", "--no-progress", "--rate", "1000000"])
+        capacity(&[
+            "sample",
+            "--from",
+            &url,
+            "--state",
+            state,
+            "--json",
+            "--no-progress",
+            "--rate",
+            "1000000",
+        ])
     };
     fill(0, 500);
     let first = walk();
