@@ -23,9 +23,9 @@ const MOST_BYTES: u64 = 24 << 20;
 /// The most elements that are stored of one collection.
 const MOST_ELEMENTS: u64 = 200_000;
 /// So many elements come with one command.
-const AT_ONCE: u64 = 100;
+const AT_ONCE: u64 = 1000;
 /// How many slots are filled if each has few keys, so that chance evens out.
-const MOST_SLOTS: u64 = 256;
+const MOST_SLOTS: u64 = 1024;
 const FEWEST_KEYS: u64 = 20_000;
 /// The header and use of an entry of a key, the header of an element, and a time.
 const ENTRY: f64 = 6.0;

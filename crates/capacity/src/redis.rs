@@ -206,8 +206,8 @@ pub(crate) fn skiplist_node(q: Quantum, fixed: u64, payload: u64) -> Parts {
     })
 }
 
-/// The bytes of a score that is an integer, in a listpack.
-const PACKED_SCORE: u64 = 3;
+/// The bytes of a score in a listpack: an integer below a million.
+const PACKED_SCORE: u64 = 5;
 /// A sorted set, its list with the tower of its head.
 pub(crate) const ZSET: u64 = 16 + 32 + 640;
 
