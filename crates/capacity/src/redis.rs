@@ -134,7 +134,9 @@ fn hash(q: Quantum, data: &Data) -> Parts {
     }
     let n = data.elements;
     // One that becomes a table by its number of fields gets room for all of them, with the field that is too many.
-    let whole = data.longest().max(data.field_bytes) <= LONGEST_PACKED && n <= 2 * MOST_FIELDS;
+    // So does one that becomes a table by its longest value, about.
+    let (rest, longest) = data.lengths();
+    let whole = rest.max(data.field_bytes) <= LONGEST_PACKED && (longest > rest || n <= 2 * MOST_FIELDS);
     let fields = q.sds(data.field_bytes).times(n as f64) + each_value(data, |len| q.sds(len));
     q.allocation(0, ROBJ) + dict(q, n, (n * q.class(ENTRY)) as f64, !whole && is_moving(n)) + fields
 }
