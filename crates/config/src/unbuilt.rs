@@ -37,7 +37,6 @@ const WITHOUT_EFFECT: &[&str] = &[
     "extended-redis-compatibility",
     "hash-seed",
     "hide-user-data-from-log",
-    "import-mode",
     "locale-collate",
     "log-format",
     "log-timestamp-format",

@@ -56,6 +56,8 @@ bitflags! {
         const BROKEN_REDIRECT = 1 << 13;
         /// It is told of keys by their prefixes.
         const BROADCAST = 1 << 14;
+        /// It brings data from elsewhere.
+        const IMPORT_SOURCE = 1 << 15;
     }
 }
 
@@ -82,6 +84,7 @@ const LETTERS: &[(ClientFlags, char)] = &[
     (ClientFlags::READONLY, 'r'),
     (ClientFlags::NO_EVICT, 'e'),
     (ClientFlags::NO_TOUCH, 'T'),
+    (ClientFlags::IMPORT_SOURCE, 'I'),
 ];
 
 /// The kinds of connections that CLIENT LIST and KILL tell apart.

@@ -143,7 +143,7 @@ fn shortened_arg(arg: &[u8]) -> Vec<u8> {
 }
 
 /// Whether an argument is a password, or a name that comes with one.
-fn is_secret(args: Args<'_>, index: usize) -> bool {
+pub(crate) fn is_secret(args: Args<'_>, index: usize) -> bool {
     let is = |index: usize, word: &str| args[index].eq_ignore_ascii_case(word.as_bytes());
     let after = |word: &str, most: usize| (1..=most).any(|back| index > back && is(index - back, word));
     match () {

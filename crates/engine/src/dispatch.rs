@@ -317,6 +317,7 @@ impl Engine {
 
     /// Runs a request that something may keep from running.
     fn careful_step<'r>(&'r self, pipeline: &mut Pipeline<'r>, request: &'r Prepared<'r>) -> Flow {
+        pipeline.shown = false;
         // ASKING holds for one command.
         let asked = std::mem::take(&mut pipeline.context.session.asking);
         let entry = match self.examine(pipeline, request, asked) {
@@ -338,6 +339,7 @@ impl Engine {
             },
             Run::Exec => {
                 let start = pipeline.context.reply.len();
+                pipeline.context.show(entry, request.args, false);
                 match self.exec(&mut pipeline.context, asked) {
                     Ok(Flow::Done) => self.count(pipeline, entry, request.args, start),
                     Ok(flow) => flow,
@@ -376,7 +378,7 @@ impl Engine {
         let gate = self.settings.gate();
         let context = &mut pipeline.context;
         let from_client = context.session.origin == Origin::Client;
-        if from_client && !gate.is_empty() {
+        if !gate.is_empty() && from_client {
             if self.is_slot_held(gate, entry.command.flags, &mut context.slots) {
                 return Flow::Paused;
             }
@@ -384,6 +386,9 @@ impl Engine {
                 Ok(Flow::Done) => {}
                 Ok(flow) => return flow,
                 Err(error) => return self.fail(pipeline, entry, request.args, start, &error),
+            }
+            if !std::mem::replace(&mut pipeline.shown, true) {
+                context.show(entry, request.args, false);
             }
         }
         // Asked under the locks: the log is opened at a cut, while every slot is held.
@@ -477,7 +482,10 @@ impl Engine {
         }
         match self.admit(pipeline.context.session, request, pipeline.context.now) {
             Ok(Admitted { entry, flow: Flow::Done }) => Ok(entry),
-            Ok(Admitted { flow, .. }) => {
+            Ok(Admitted { flow, entry }) => {
+                if matches!(flow, Flow::Node(_)) {
+                    pipeline.context.show(entry, request.args, false);
+                }
                 pipeline.context.session.asking = asked;
                 Err(flow)
             }

@@ -21,6 +21,7 @@ use crate::expiry::ExpiryCursor;
 use crate::histogram::Distribution;
 use crate::latency::LatencyMonitor;
 use crate::lookup::Registry;
+use crate::monitors::Monitors;
 use crate::notifications::Absent;
 use crate::pause::Pauses;
 use crate::pubsub::PubSub;
@@ -70,6 +71,8 @@ pub struct Engine {
     /// What scripts reach of the shell.
     pub script_hooks: ScriptHooks,
     pub(crate) expiry_cursor: ExpiryCursor,
+    /// Who is shown every command.
+    pub monitors: Monitors,
     pub(crate) watches: Watches,
     pub(crate) waits: Waits,
     /// What makes the threads' monotonic clock the wall clock, in microseconds.
@@ -185,6 +188,7 @@ impl Engine {
             scripts: Scripts::default(),
             script_hooks: ScriptHooks::default(),
             expiry_cursor: ExpiryCursor::default(),
+            monitors: Monitors::default(),
             watches: Watches::default(),
             waits: Waits::default(),
             wall_base: AtomicI64::new(0),

@@ -74,6 +74,8 @@ pub struct Session {
     pub(crate) watching: Watching,
     /// It has subscribed since it connected or said RESET: messages may wait for it.
     pub(crate) subscriber: bool,
+    /// It brings data from elsewhere (CLIENT IMPORT-SOURCE): keys whose time has come are there for it.
+    pub(crate) imports: bool,
     /// What it reads is noted, to tell it when that changes.
     pub(crate) tracks: bool,
     pub(crate) replay: Vec<u8>,
@@ -118,6 +120,7 @@ impl Session {
             transaction: None,
             watching: Watching::default(),
             subscriber: false,
+            imports: false,
             tracks: false,
             replay: Vec::new(),
             never_waits: false,
@@ -198,6 +201,11 @@ impl Session {
 
     pub(crate) fn set_no_touch(&mut self, on: bool) {
         self.client.set_flag(ClientFlags::NO_TOUCH, on);
+    }
+
+    pub(crate) fn set_imports(&mut self, on: bool) {
+        self.imports = on;
+        self.client.set_flag(ClientFlags::IMPORT_SOURCE, on);
     }
 
     /// Which version of the protocol the client speaks from now on.

@@ -45,6 +45,10 @@ bitflags! {
         const AOF_FAILED = 1 << 12;
         /// A script has run for longer than the server has patience.
         const BUSY = 1 << 13;
+        /// Somebody is shown every command (MONITOR).
+        const MONITORED = 1 << 14;
+        /// Data is brought here from elsewhere (`import-mode`): no key goes because its time has come.
+        const IMPORTING = 1 << 15;
     }
 }
 
@@ -52,7 +56,8 @@ impl Gate {
     /// Any pause: nothing may be appended to the log but what a replica's master says.
     pub const PAUSED: Self = Self::WRITES_PAUSED.union(Self::ALL_PAUSED);
     /// What keeps this node from changing anything by itself.
-    pub const NOT_BY_ITSELF: Self = Self::PAUSED.union(Self::REPLICA).union(Self::LOADING);
+    pub const NOT_BY_ITSELF: Self =
+        Self::PAUSED.union(Self::REPLICA).union(Self::LOADING).union(Self::IMPORTING);
 }
 
 /// A parameter that is `no`, `yes` or `local`: whether something may be done, by anybody or only by

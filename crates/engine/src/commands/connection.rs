@@ -88,6 +88,9 @@ const CLIENT: &[Command] = &[
         .run(client::getname),
     row("help", "5.0.0", 2, "Lists the subcommands.").flags(ANYTIME).sentinel().run(client::help),
     row("id", "5.0.0", 2, "Returns the number of this connection.").flags(ITSELF).sentinel().run(client::id),
+    row("import-source", "8.1.0", 3, "Says that this connection brings data from elsewhere.")
+        .flags(ANYTIME.union(Flags::NOSCRIPT))
+        .run(client::import_source),
     row("info", "6.2.0", 2, "Returns facts about this connection.")
         .flags(ANYTIME.union(Flags::NOSCRIPT))
         .sentinel()

@@ -9,8 +9,6 @@ mod logs;
 mod module;
 mod protocol;
 
-use std::sync::atomic::Ordering;
-
 use crate::command::{Categories, Command, Flags, Group};
 use crate::context::Context;
 use crate::error::CommandError;
@@ -35,6 +33,9 @@ pub(super) const COMMANDS: &[Command] = &[
     Command::new("lolwut", Group::Server, "5.0.0", -1, "Shows the version, with a drawing.")
         .flags(Flags::READONLY.union(Flags::FAST))
         .run(lolwut),
+    Command::new("monitor", Group::Server, "1.0.0", 1, "Shows this connection every command.")
+        .flags(Flags::ADMIN.union(Flags::NOSCRIPT).union(Flags::LOADING).union(Flags::STALE))
+        .run(monitor),
     Command::new("time", Group::Server, "2.6.0", 1, "Returns the server's time.")
         .flags(Flags::LOADING.union(Flags::STALE).union(Flags::FAST))
         .tips(&["nondeterministic_output"])
@@ -80,13 +81,19 @@ const COMMAND: &[Command] = &[
         .run(command::command),
 ];
 
+/// MONITOR
+fn monitor(context: &mut Context<'_>) -> Result<(), CommandError> {
+    if !context.may_wait() {
+        return Err(CommandError::text("ERR MONITOR isn't allowed for DENY BLOCKING client"));
+    }
+    context.engine.start_monitor(context.session);
+    context.reply.ok();
+    Ok(())
+}
+
 /// The wall clock, to the microsecond.
 fn time(context: &mut Context<'_>) -> Result<(), CommandError> {
-    let micros = match context.engine.wall_base.load(Ordering::Relaxed) {
-        // Nobody said how the clocks go together: when the batch of this command was read.
-        0 => context.now.0 * 1000,
-        base => base + (context.nanos() / 1000) as i64,
-    };
+    let micros = context.wall_micros();
     context.reply.array(2);
     context.reply.bulk_integer(micros.div_euclid(1_000_000));
     context.reply.bulk_integer(micros.rem_euclid(1_000_000));

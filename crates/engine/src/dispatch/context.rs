@@ -8,6 +8,7 @@ mod keys;
 mod slots;
 
 use std::cell::Cell;
+use std::sync::atomic::Ordering;
 
 use clock::Millis;
 use keyspace::{Key, LockedSlots, ScriptTurn, Usage};
@@ -247,6 +248,15 @@ impl<'a> Context<'a> {
     /// The worker's monotonic clock, in nanoseconds.
     pub fn nanos(&self) -> u64 {
         (self.worker.nanos)()
+    }
+
+    /// The wall clock, in microseconds.
+    pub fn wall_micros(&self) -> i64 {
+        match self.engine.wall_base.load(Ordering::Relaxed) {
+            // Nobody said how the clocks go together: when the batch of this command was read.
+            0 => self.now.0 * 1000,
+            base => base + (self.nanos() / 1000) as i64,
+        }
     }
 
     /// Whether the command may wait for its keys.

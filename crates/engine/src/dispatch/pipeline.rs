@@ -29,6 +29,8 @@ pub(super) struct Pipeline<'a> {
     pub(super) changed: bool,
     /// The command that has just run is to begin again.
     pub(super) again: bool,
+    /// The command was shown to those who see all of them.
+    pub(super) shown: bool,
 }
 
 impl<'a> Pipeline<'a> {
@@ -47,6 +49,7 @@ impl<'a> Pipeline<'a> {
             held: SmallVec::new(),
             changed: false,
             again: false,
+            shown: false,
         }
     }
 

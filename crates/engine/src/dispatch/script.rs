@@ -476,6 +476,7 @@ impl Reached<'_, '_> {
             self.dirty = true;
             self.running.set_dirty();
         }
+        outer.show(entry, args, true);
         let lent: LockedSlots<'_> = match entry.command.reach {
             Reach::EachSlot | Reach::AllSlots => outer.slots.lend_all(),
             Reach::Patterns if slots.is_empty() => outer.slots.lend_all(),

@@ -157,6 +157,7 @@ impl Engine {
             if self.is_denied(&mut context, entry) {
                 continue;
             }
+            context.show(entry, request.args(), false);
             let outcome = match entry.command.run {
                 Run::Here(handler) => handle(&mut context, entry.command, handler),
                 Run::MayBlock(handler) | Run::Script(handler) => handle(&mut context, entry.command, handler)
@@ -321,6 +322,7 @@ impl Engine {
         self.forget_wait(session);
         self.pubsub.unsubscribe_all(&session.client);
         self.tracking.stop(&session.client);
+        self.stop_monitor(&session.client);
         self.clients.disconnect(session.id);
     }
 }

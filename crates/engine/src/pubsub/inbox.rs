@@ -21,6 +21,8 @@ pub(crate) struct Inbox {
     messages: Vec<u8>,
     /// The client also hears of keys that it may have copies of.
     tracks: bool,
+    /// The client is shown every command.
+    monitors: bool,
 }
 
 impl Inbox {
@@ -114,8 +116,18 @@ impl Client {
         if inbox.messages.capacity() > KEEP {
             inbox.messages = Vec::new();
         }
-        if inbox.has_no_names() && !inbox.tracks {
+        if inbox.has_no_names() && !inbox.tracks && !inbox.monitors {
             *guard = None;
+        }
+    }
+
+    /// The client starts, or stops, to be shown every command.
+    pub(crate) fn keep_inbox_for_monitor(&self, monitors: bool) {
+        let mut guard = self.inbox.lock();
+        if monitors {
+            guard.get_or_insert_default().monitors = true;
+        } else if let Some(inbox) = guard.as_mut() {
+            inbox.monitors = false;
         }
     }
 

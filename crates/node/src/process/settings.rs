@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use engine::{Engine, Lazy, Settings};
+use engine::{Engine, Gate, Lazy, Settings};
 use keyspace::{Bounds, Limits, ListLimit, NodeBounds, SetBounds};
 
 use crate::net::listener::Ports;
@@ -86,6 +86,8 @@ fn apply_to_clients(config: &Config, server: &Server) {
     let (published, ..) = config.output_limit("pubsub");
     engine.tracking.output_limit.store(published, Ordering::Relaxed);
     engine.pubsub.output_limit.store(published, Ordering::Relaxed);
+    engine.monitors.output_limit.store(config.output_limit("normal").0, Ordering::Relaxed);
+    engine.settings.set_gate(Gate::IMPORTING, config.switch("import-mode"));
 }
 
 /// What the data may take, and what goes when it takes more.

@@ -6,6 +6,7 @@ use crate::commands::help::reply_help;
 use crate::context::Context;
 use crate::error::{CommandError, quoted};
 use crate::session::Mute;
+use crate::settings::Gate;
 
 /// A name that can stand in a line of CLIENT LIST.
 pub(super) fn check_name(name: &[u8]) -> Result<&[u8], CommandError> {
@@ -91,6 +92,19 @@ fn switch(context: &Context<'_>) -> Result<bool, CommandError> {
 pub(super) fn no_evict(context: &mut Context<'_>) -> Result<(), CommandError> {
     let on = switch(context)?;
     context.session.set_no_evict(on);
+    context.reply.ok();
+    Ok(())
+}
+
+/// CLIENT IMPORT-SOURCE ON|OFF
+pub(super) fn import_source(context: &mut Context<'_>) -> Result<(), CommandError> {
+    if !context.engine.settings.gate().contains(Gate::IMPORTING)
+        && !context.arg(2).eq_ignore_ascii_case(b"off")
+    {
+        return Err(CommandError::text("ERR Server is not in import mode"));
+    }
+    let on = switch(context)?;
+    context.session.set_imports(on);
     context.reply.ok();
     Ok(())
 }
@@ -183,6 +197,8 @@ pub const CLIENT_HELP: &[&str] = &[
     "    Protects this connection from being closed for memory.",
     "CAPA <option> [<option> ...]",
     "    Says what this client can do: redirect.",
+    "IMPORT-SOURCE (ON|OFF)",
+    "    Keys whose time has come are there for this connection, while the server is in import mode.",
     "NO-TOUCH (ON|OFF)",
     "    Reads of this connection leave no trace in how recently keys were used.",
     "PAUSE <timeout> [WRITE|ALL]",
@@ -210,6 +226,29 @@ pub const CLIENT_HELP: &[&str] = &[
 mod tests {
     use crate::settings::Gate;
     use crate::testing::Client;
+
+    #[test]
+    fn who_brings_data_from_elsewhere_finds_keys_whose_time_has_come() {
+        let mut client = Client::new();
+        client.table(&[
+            ("client import-source on", "-ERR Server is not in import mode"),
+            ("client import-source off", "+OK"),
+            ("set k v px 100", "+OK"),
+        ]);
+        client.engine.settings.set_gate(Gate::IMPORTING, true);
+        client.now.0 += 200;
+        client.table(&[
+            ("get k", "$-1"),
+            ("client import-source x", "-ERR syntax error"),
+            ("client import-source on", "+OK"),
+            ("get k", "$1|v"),
+            ("client import-source off", "+OK"),
+            ("get k", "$-1"),
+            ("dbsize", ":1"),
+        ]);
+        client.engine.settings.set_gate(Gate::IMPORTING, false);
+        client.table(&[("get k", "$-1"), ("dbsize", ":0")]);
+    }
 
     #[test]
     fn who_knows_redirect_is_sent_from_a_replica_to_its_master() {

@@ -109,6 +109,7 @@ pub(super) fn reset(context: &mut Context<'_>) -> Result<(), CommandError> {
     context.engine.discard(context.session);
     context.engine.pubsub.unsubscribe_all(&context.session.client);
     context.engine.tracking.stop(&context.session.client);
+    context.engine.stop_monitor(&context.session.client);
     let mut waiting = Vec::new();
     context.session.take_messages(&mut waiting);
     context.reply.raw(&waiting);
@@ -125,6 +126,7 @@ pub(super) fn reset(context: &mut Context<'_>) -> Result<(), CommandError> {
     session.set_protocol(Protocol::Resp2);
     session.set_no_evict(false);
     session.set_no_touch(false);
+    session.set_imports(false);
     session.client.names.lock().name.clear();
     context.reply.set_protocol(Protocol::Resp2);
     context.reply.simple("RESET");

@@ -82,11 +82,12 @@ impl<'a> Context<'a> {
     /// Deals with a key whose time has come; says whether the command sees it all the same.
     #[cold]
     fn look_at_expired(&mut self, db: u16, key: &Key<'_>, place: Place) -> bool {
-        if self.session.origin == Origin::Master {
+        let settings = &self.engine.settings;
+        let gate = settings.gate();
+        if self.session.origin == Origin::Master || self.session.imports && gate.contains(Gate::IMPORTING) {
             return true;
         }
-        let settings = &self.engine.settings;
-        let hides = settings.gate().intersects(Gate::REPLICA | Gate::PAUSED);
+        let hides = gate.intersects(Gate::REPLICA | Gate::PAUSED | Gate::IMPORTING);
         // A replica that takes writes of its own: one must not come to lie beside the other.
         let replaces = || self.engine.registry.all()[self.index].command.flags.contains(Flags::WRITE);
         if !hides || replaces() {
@@ -262,7 +263,8 @@ impl<'a> Context<'a> {
 
     /// Whether a key whose time has come is deleted here: not on a replica.
     pub(crate) fn deletes_expired(&self) -> bool {
-        self.session.origin == Origin::Client && !self.engine.settings.is_replica()
+        let stays = Gate::REPLICA | Gate::IMPORTING;
+        self.session.origin == Origin::Client && !self.engine.settings.gate().intersects(stays)
     }
 
     /// Lets go of a value that left its table.
