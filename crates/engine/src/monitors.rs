@@ -156,7 +156,6 @@ mod tests {
             ("set b 1\nget b", &[r#"[0 ] "set" "b" "1""#, r#"[0 ] "get" "b""#]),
             ("auth secret", &[r#"[0 ] "auth" "(redacted)""#]),
             ("slowlog get", &[]),
-            ("monitor", &[]),
             ("nosuch x", &[]),
             ("get", &[]),
             ("select 3", &[r#"[0 ] "select" "3""#]),
