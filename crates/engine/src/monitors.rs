@@ -132,7 +132,9 @@ mod tests {
 
     /// Another client, who is shown every command.
     fn monitor(client: &Tester) -> Session {
-        let seen = client.engine.clients.connect(Link::default(), Millis(0), Box::new(|| ()));
+        let connect = || client.engine.clients.connect(Link::default(), Millis(0), Box::new(|| ()));
+        // The tester has the first number.
+        let (_, seen) = (connect(), connect());
         let mut session = Session::of(seen, Origin::Client, true);
         client.engine.start_monitor(&mut session);
         session
