@@ -22,10 +22,11 @@ const REST: Duration = Duration::from_millis(2);
 const HEALED: Duration = Duration::from_secs(15);
 /// Between rounds, so that what follows is not explained by what was before.
 const QUIET: Duration = Duration::from_millis(500);
+/// A master that is watched by sentinels counts its replicas' silence in whole seconds.
 const TIMEOUTS: Timeouts = Timeouts {
-    deposed: Duration::from_millis(2000),
-    lag: Duration::from_millis(500),
-    slack: Duration::from_millis(500),
+    deposed: Duration::from_millis(3000),
+    lag: Duration::from_millis(1500),
+    slack: Duration::from_millis(1000),
 };
 
 /// What is to be run.
