@@ -15,6 +15,9 @@ const OPTIONS: &str = "--save  --appendonly no --enable-debug-command yes --repl
 /// Commands in flight at once: few enough that neither side waits for the other to read.
 const BATCH: usize = 50;
 
+/// As many as both have by default.
+const DATABASES: usize = 16;
+
 /// How much of a reply a report shows.
 const LONGEST_SHOWN: usize = 400;
 
@@ -52,7 +55,7 @@ impl Difference {
 impl fmt::Display for Difference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for command in &self.commands {
-            writeln!(f, "  {}", show(command))?;
+            writeln!(f, "  {}", shortened(&show(command)))?;
         }
         let show = |reply: &Option<Value>| match reply {
             Some(reply) => shortened(&format!("{reply:?}")),
@@ -126,12 +129,24 @@ impl Pair {
         payloads
     }
 
-    /// Runs the sequence on both, emptied first, and gives the first difference.
+    /// Runs the sequence on both, emptied first, and gives the first difference: of replies, or else of the data that
+    /// is there at the end.
     ///
     /// # Panics
     /// If a server cannot be reached at all.
     #[must_use]
     pub fn compare(&self, protocol: Protocol, commands: &[Command]) -> Option<Difference> {
+        self.compare_replies(protocol, commands).or_else(|| {
+            let (ours, theirs) = (digest(&self.ours), digest(&self.theirs));
+            (ours != theirs).then(|| {
+                let last = ["DEBUG", "DIGEST"].map(|word| word.as_bytes().to_vec()).to_vec();
+                let commands = commands.iter().cloned().chain([last]).collect();
+                Difference { commands, ours: Some(ours), theirs: Some(theirs) }
+            })
+        })
+    }
+
+    fn compare_replies(&self, protocol: Protocol, commands: &[Command]) -> Option<Difference> {
         let mut ours = fresh(&self.ours, protocol);
         let mut theirs = fresh(&self.theirs, protocol);
         let mut queue = Queue::default();
@@ -217,6 +232,17 @@ fn fresh(node: &Node, protocol: Protocol) -> Connection {
         connection.run("HELLO 3");
     }
     connection
+}
+
+/// What the data of all databases comes to. Keys whose time is past are asked for first: either server may still hold
+/// them.
+fn digest(node: &Node) -> Value {
+    let mut connection = node.connect();
+    for database in 0..DATABASES {
+        connection.run(&format!("SELECT {database}")).expect_ok();
+        connection.run("KEYS *");
+    }
+    connection.run("DEBUG DIGEST")
 }
 
 fn reply(connection: &mut Connection) -> Option<Value> {
