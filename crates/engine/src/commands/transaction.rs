@@ -194,6 +194,20 @@ mod tests {
         ]);
     }
 
+    /// A sentinel tells a replica whose master is gone by a transaction whom to follow.
+    #[test]
+    fn what_may_run_while_the_data_is_old_may_run_in_a_transaction() {
+        let mut client = Client::new();
+        client.engine.settings.set_gate(Gate::MASTER_DOWN, true);
+        client.table(&[("multi\nclient getname", "+OK|+QUEUED"), ("exec", "*1|$-1")]);
+        let down = "MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.";
+        client.table(&[
+            ("multi\nclient getname", "+OK|+QUEUED"),
+            ("get k", &format!("-{down}")),
+            ("exec", "-EXECABORT Transaction discarded because of previous errors."),
+        ]);
+    }
+
     #[test]
     fn databases_can_change_within() {
         let mut client = Client::logged();

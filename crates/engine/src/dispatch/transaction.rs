@@ -88,7 +88,7 @@ impl Engine {
         }
         let mut slots = self.lock_transaction(session, &transaction, asked, *now);
         // As for any command: what holds may be another since this was admitted.
-        let flags = transaction.flags_of_exec(Flags::empty());
+        let flags = transaction.flags_of_exec(Flags::LOADING | Flags::STALE);
         let gate = self.settings.gate();
         let passed = match (session.origin, &mut slots) {
             (Origin::Client, Ok(slots)) => match self.is_slot_held(gate, flags, slots) {
