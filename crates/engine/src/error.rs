@@ -91,6 +91,8 @@ pub enum CommandError {
     ReadOnlyReplica,
     /// The link to the master is down, and old data is not to be served.
     MasterDown,
+    /// A master without its data waits until a replica has taken its place.
+    EmptyMaster,
     /// The last save failed.
     MisConf,
     /// The append-only file cannot be written, and why.
@@ -187,6 +189,9 @@ impl fmt::Display for CommandError {
             Self::ReadOnlyReplica => "READONLY You can't write against a read only replica.",
             Self::MasterDown => {
                 "MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'."
+            }
+            Self::EmptyMaster => {
+                "MASTERDOWN This master started without its data and waits until a replica has taken its place."
             }
             Self::MisConf => MISCONF,
             Self::NoReplicas => "NOREPLICAS Not enough good replicas to write.",

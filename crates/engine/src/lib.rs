@@ -72,7 +72,7 @@ pub use pause::{PauseMode, PausePurpose, Pauses};
 pub use pubsub::{Bus, PubSub};
 pub use scripting::ScriptHooks;
 pub use session::{Mute, Origin, Session};
-pub use settings::{Evicting, Gate, Lazy, Permission, Settings};
+pub use settings::{Evicting, Gate, Lazy, Permission, Settings, Watched};
 pub use stats::{CommandStats, WorkerStats};
 pub use tracking::TrackingTable;
 pub use waiting::{Outcome, Wait, Waiter};

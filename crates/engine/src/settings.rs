@@ -1,13 +1,15 @@
 //! The settings and the node's state that commands read on their way.
 
+use std::sync::Arc;
 use std::sync::atomic::{
     AtomicBool, AtomicI32, AtomicI64, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering,
 };
 
-use arc_swap::ArcSwap;
+use arc_swap::{ArcSwap, ArcSwapOption};
 use bitflags::bitflags;
 use keyspace::{Bounds, LfuSettings, Limits, ListLimit, NodeBounds, SetBounds};
 
+use crate::clients::Client;
 use crate::eviction::{Order, POLICIES, Policy, patience};
 use crate::notifications::Class;
 
@@ -49,10 +51,14 @@ bitflags! {
         const MONITORED = 1 << 14;
         /// Data is brought here from elsewhere (`import-mode`): no key goes because its time has come.
         const IMPORTING = 1 << 15;
+        /// A master that came back without its data and waits until a replica has taken its place.
+        const EMPTY_MASTER = 1 << 16;
     }
 }
 
 impl Gate {
+    /// What is here is not what the master has, or had.
+    pub const STALE: Self = Self::MASTER_DOWN.union(Self::EMPTY_MASTER);
     /// Any pause: nothing may be appended to the log but what a replica's master says.
     pub const PAUSED: Self = Self::WRITES_PAUSED.union(Self::ALL_PAUSED);
     /// What keeps this node from changing anything by itself.
@@ -207,6 +213,40 @@ pub struct Settings {
     pub aof_error: ArcSwap<String>,
     /// The master's `host:port`, while [`Gate::REDIRECTS`] holds.
     pub redirect_to: ArcSwap<String>,
+    /// What sentinels see of this server and say to it.
+    pub watched: Watched,
+}
+
+/// The channel on which sentinels greet.
+pub(crate) const HELLO_CHANNEL: &[u8] = b"__sentinel__:hello";
+/// How the connections of sentinels, of whatever kind, are named.
+const SENTINEL_NAME: &[u8] = b"sentinel-";
+
+/// Sentinels at this server.
+#[derive(Debug, Default)]
+pub struct Watched {
+    /// Whether one has greeted since the start.
+    pub seen: AtomicBool,
+    /// Their pings are answered with an error, while [`Gate::EMPTY_MASTER`] holds.
+    pub hidden: AtomicBool,
+    /// The last greeting that came while [`Gate::EMPTY_MASTER`] held.
+    pub greeting: ArcSwapOption<Vec<u8>>,
+}
+
+impl Watched {
+    /// Whether a ping of this client is answered with an error.
+    #[inline]
+    pub(crate) fn hides_from(&self, client: &Client) -> bool {
+        self.hidden.load(Ordering::Relaxed) && client.names.lock().name.starts_with(SENTINEL_NAME)
+    }
+
+    /// A message was published on the channel of sentinels.
+    pub(crate) fn on_hello(&self, gate: Gate, message: &[u8]) {
+        self.seen.store(true, Ordering::Relaxed);
+        if gate.contains(Gate::EMPTY_MASTER) {
+            self.greeting.store(Some(Arc::new(message.to_vec())));
+        }
+    }
 }
 
 impl Default for Settings {
@@ -243,6 +283,7 @@ impl Default for Settings {
             notified: AtomicU32::new(0),
             aof_error: ArcSwap::default(),
             redirect_to: ArcSwap::default(),
+            watched: Watched::default(),
         }
     }
 }

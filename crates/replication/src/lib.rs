@@ -4,7 +4,7 @@
 //! who reads it has a cursor. [`Replica`] is a machine that follows a master: handshake, full or partial
 //! synchronisation, the stream, acknowledgements, reconnects. [`Master`] is a machine that serves any
 //! number of replicas: who gets a snapshot and when, who is alive, who is good. [`Waiters`] are the
-//! clients of WAIT. [`Authority`] says whose changes the data and the log take, through every change of role.
+//! clients of WAIT. [`EmptyMaster`] is a master that came back without its data. [`Authority`] says whose changes the data and the log take, through every change of role.
 //!
 //! The machines do no I/O and read no clock. `handle` takes an input and appends actions; `next_deadline`
 //! says when to call with [`replica::Input::Deadline`] or [`master::Input::Deadline`] at the latest; a
@@ -14,6 +14,7 @@
 #![forbid(unsafe_code)]
 
 mod authority;
+mod empty_master;
 mod id;
 mod log;
 pub mod master;
@@ -25,6 +26,7 @@ mod wait;
 mod pair_tests;
 
 pub use authority::{Authority, Generation, Mode};
+pub use empty_master::{EmptyMaster, Followers, Keeping, Name};
 pub use id::{ParseReplIdError, ReplId};
 pub use log::{CursorId, FellOff, Log, Position, Refusal, StreamOver};
 pub use master::Master;

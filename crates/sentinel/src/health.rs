@@ -2,7 +2,7 @@
 //!
 //! **Subjectively down** is who has owed a good answer to a ping for `down-after-milliseconds`, whose
 //! port refuses connections for `refused-after-milliseconds` after an established link broke (the host
-//! is there and the process is not), who should be a master and keeps calling itself a replica, or who
+//! is there and the process is not), who says that it came back without its data, who should be a master and keeps calling itself a replica, or who
 //! came back as somebody else within `master-reboot-down-after-period`.
 //!
 //! **Objectively down** is a master that `quorum` sentinels, this one included, hold for down.
@@ -46,6 +46,9 @@ fn link_cause(now: Instant, link: &Link, settings: &MasterSettings) -> Option<&'
         |since: Instant| !settings.refused_after.is_zero() && now.since(since) >= settings.refused_after;
     if link.refused.is_some_and(refused) {
         return Some("refuses connections");
+    }
+    if link.empty {
+        return Some("came back without its data");
     }
     (link.silent_for(now) > settings.down_after).then_some("is silent")
 }

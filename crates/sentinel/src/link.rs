@@ -91,6 +91,8 @@ pub(crate) struct Link {
     pub(crate) heard: Instant,
     /// A script holds the server up.
     pub(crate) busy: bool,
+    /// A master of Redoubt that came back without its data says so until another is named.
+    pub(crate) empty: bool,
     /// Whether the sentinel at the other end has consensus groups; unknown until it has answered.
     pub(crate) native: Option<bool>,
 }
@@ -114,6 +116,7 @@ impl Link {
             last_pong: now,
             heard: now,
             busy: false,
+            empty: false,
             native: None,
         }
     }
@@ -143,6 +146,7 @@ impl Link {
         self.pending.clear();
         self.lost = None;
         self.refused = None;
+        self.empty = false;
         self.heard = now;
         self.last_ping = None;
     }
@@ -192,6 +196,7 @@ impl Link {
             _ => false,
         };
         self.busy = matches!(reply, Value::Error(text) if text.starts_with("BUSY"));
+        self.empty = matches!(reply, Value::Error(text) if text.starts_with("EMPTYMASTER"));
         if good {
             self.last_good = now;
             self.waiting = None;
@@ -284,6 +289,18 @@ mod tests {
         assert_eq!(link.connect_due(at(100)), Due::Connect);
         assert_eq!(link.connect_due(at(1101)), Due::GiveUp);
         assert_eq!(link.refused, None, "silence is not refusal");
+    }
+
+    #[test]
+    fn a_master_says_that_it_came_back_without_its_data_and_later_that_it_is_well() {
+        let at = Instant::from_millis;
+        let mut link = link(at(0));
+        link.on_up(at(0), "me".into());
+        link.waiting = Some(at(10));
+        link.on_pong(at(11), &Value::Error("EMPTYMASTER This master started without its data".into()));
+        assert!(link.empty && link.waiting.is_some(), "no good answer");
+        link.on_pong(at(20), &Value::Simple("PONG".into()));
+        assert!(!link.empty && link.waiting.is_none());
     }
 
     #[test]

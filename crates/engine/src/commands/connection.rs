@@ -151,7 +151,14 @@ fn echo(context: &mut Context<'_>) -> Result<(), CommandError> {
     Ok(())
 }
 
+/// To sentinels, a master without its data is down: any error will do that is neither LOADING nor MASTERDOWN.
+const NO_PONG: &str =
+    "EMPTYMASTER This master started without its data and waits until a replica has taken its place.";
+
 fn ping(context: &mut Context<'_>) -> Result<(), CommandError> {
+    if context.engine.settings.watched.hides_from(&context.session.client) {
+        return Err(CommandError::text(NO_PONG));
+    }
     match context.args.len() {
         1 | 2 if context.session.only_listens() => {
             context.reply.array(2);

@@ -7,6 +7,7 @@ use crate::error::CommandError;
 use crate::keys::{KeyFlags, KeySpec};
 use crate::pubsub::ChannelKind;
 use crate::session::Origin;
+use crate::settings::HELLO_CHANNEL;
 
 const LISTEN: Flags = Flags::PUBSUB
     .union(Flags::NOSCRIPT)
@@ -124,6 +125,9 @@ fn publish(context: &mut Context<'_>, sharded: bool) -> Result<(), CommandError>
     let (channel, message, engine) = (context.arg(1), context.arg(2), context.engine);
     if context.session.origin == Origin::Client && !engine.pubsub.can_forward(channel, message) {
         return Err(CommandError::text("ERR message is too long for the cluster bus"));
+    }
+    if channel == HELLO_CHANNEL {
+        engine.settings.watched.on_hello(engine.settings.gate(), message);
     }
     let receivers = engine.pubsub.deliver(sharded, channel, message);
     if engine.topology.is_none() {

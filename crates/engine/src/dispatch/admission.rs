@@ -198,6 +198,11 @@ impl Engine {
         if gate.contains(Gate::MASTER_DOWN) && !flags.contains(Flags::STALE) {
             return Err(CommandError::MasterDown);
         }
+        // PING has an answer of its own.
+        let anyway = Flags::STALE.union(Flags::WHILE_LISTENING);
+        if gate.contains(Gate::EMPTY_MASTER) && !flags.intersects(anyway) {
+            return Err(CommandError::EmptyMaster);
+        }
         if gate.contains(Gate::BUSY) && !flags.contains(Flags::ALLOW_BUSY) {
             return Err(CommandError::Busy);
         }

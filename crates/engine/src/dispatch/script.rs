@@ -125,8 +125,9 @@ impl<'a> Context<'a> {
             return Err(CommandError::text("ERR Can not run script on cluster, 'no-cluster' flag is set."));
         }
         let gate = engine.settings.gate();
-        if gate.contains(Gate::MASTER_DOWN) && !flags.allow_stale && flags.declared {
-            return Err(CommandError::MasterDown);
+        if gate.intersects(Gate::STALE) && !flags.allow_stale && flags.declared {
+            let empty = gate.contains(Gate::EMPTY_MASTER);
+            return Err(if empty { CommandError::EmptyMaster } else { CommandError::MasterDown });
         }
         if !flags.declared || flags.no_writes || read_only {
             return Ok(());
@@ -308,7 +309,7 @@ impl Reached<'_, '_> {
         }
         let (gate, flags) = (self.context.engine.settings.gate(), command.flags);
         let from_client = self.context.session.origin == Origin::Client;
-        if gate.contains(Gate::MASTER_DOWN) && !flags.contains(Flags::STALE) && from_client {
+        if gate.intersects(Gate::STALE) && !flags.contains(Flags::STALE) && from_client {
             return Err(denied("ERR Can not execute the command on a stale replica"));
         }
         let context = &*self.context;

@@ -107,6 +107,7 @@ pub(super) fn replicaof(server: &Server, args: Args<'_>, reply: &mut Writer<'_>)
         if server.replication.become_master() {
             tracing::info!("MASTER MODE enabled (user request)");
         }
+        server.replication.serve_empty();
         configure(&server.config, &[]);
         return reply.ok();
     }

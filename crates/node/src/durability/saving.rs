@@ -509,8 +509,9 @@ pub(crate) fn finish(durability: &Durability, at_end: AtEnd) -> Result<(), SaveE
         durability.saving.ended.wait_while(&mut standing, |standing| standing.running.is_some());
         drop(standing);
         append_only::finish(durability).map_err(|error| SaveError::Failed(anyhow::anyhow!("{error}")))?;
-        // Half of a file is no data to save.
-        if !wanted || durability.engine.settings.gate().contains(Gate::LOADING) {
+        // Half of a file is no data to save, nor is what is to be replaced by a replica's.
+        let not_data = Gate::LOADING.union(Gate::EMPTY_MASTER);
+        if !wanted || durability.engine.settings.gate().intersects(not_data) {
             return Ok(());
         }
         tracing::info!("Saving the final RDB snapshot before exiting.");

@@ -259,10 +259,12 @@ async fn control(
         cluster.start(found)?;
     }
     server.replication.settle_history();
+    server.replication.wait_if_empty();
     server.engine.settings.set_gate(Gate::LOADING, false);
     drop(loads_later);
     tokio::spawn(saving::watch(server.durability.clone()));
     tokio::spawn(append_only::watch(server.durability.clone()));
+    tokio::spawn(replication::watch_followers(server.replication.clone()));
     if server.config.port("port") != 0 {
         tracing::info!("Ready to accept connections tcp");
     }

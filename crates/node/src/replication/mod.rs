@@ -4,7 +4,7 @@
 //! becomes a task of this thread ([`peer`]); [`serve`] drives the master's machine and takes snapshots
 //! ([`crate::durability::snapshot`]) on helper threads; [`follow`] drives the replica's machine, loads what the
 //! master sends ([`crate::durability::loading`]) and applies its stream ([`apply`]). [`failover`] is FAILOVER, a
-//! master that hands over. The log itself is [`shared_log`]; replies
+//! master that hands over; [`empty`] is a master that came back without its data. The log itself is [`shared_log`]; replies
 //! to writes can wait for its [`commit_point`].
 //!
 //! Role changes go through the log's [`replication::Authority`] and are published as gates under the role's lock, in
@@ -17,6 +17,7 @@
 pub(crate) mod applied;
 pub(crate) mod apply;
 pub(crate) mod commit_point;
+mod empty;
 pub(crate) mod failover;
 mod follow;
 mod peer;
@@ -32,7 +33,7 @@ use arc_swap::ArcSwap;
 use engine::{Engine, Gate};
 use gossip::Copies;
 use parking_lot::Mutex;
-use replication::{Master, Profile, PsyncRequest, ReplId, Replica, Waiters, master, replica};
+use replication::{EmptyMaster, Master, Profile, PsyncRequest, ReplId, Replica, Waiters, master, replica};
 use slot_routing::ReplOffset;
 use tokio::sync::{Notify, mpsc, oneshot};
 
@@ -42,6 +43,7 @@ use config::Config;
 
 use crate::net::tls::Tls;
 
+pub(crate) use empty::watch as watch_followers;
 pub(crate) use report::{info, info_stats, role};
 pub(crate) use serve::{Event, Newcomer, spawn};
 pub(crate) use shared_log::{LogHandle, SharedLog};
@@ -108,6 +110,8 @@ pub(crate) struct Replication {
     stream_turn: Mutex<()>,
     /// Who may copy what is here.
     pub(crate) copies: ArcSwap<Copies>,
+    /// A master without its data, while it waits for another to be promoted.
+    empty: Mutex<Option<EmptyMaster>>,
     events: mpsc::UnboundedSender<Event>,
     inbox: Mutex<Option<mpsc::UnboundedReceiver<Event>>>,
 }
@@ -130,6 +134,7 @@ impl Replication {
             loading: Arc::default(),
             stream_turn: Mutex::new(()),
             copies: ArcSwap::default(),
+            empty: Mutex::default(),
             events,
             inbox: Mutex::new(Some(inbox)),
             config,
@@ -270,6 +275,7 @@ impl Replication {
         let config = replica::Config { failover, ..replica_config(&self.config) };
         let machine = Arc::new(Mutex::new(Replica::new(config, None, crate::process::time::instant())));
         *role = Role::Replica { master: master.clone(), machine: machine.clone() };
+        self.stop_waiting_empty();
         self.publish(&role);
         self.tell(Event::Follow { master, machine, stream });
         true
@@ -337,6 +343,7 @@ impl Replication {
             (Gate::READ_ONLY_REPLICA, replica && config.switch("replica-read-only")),
             (Gate::MASTER_DOWN, replica && !up && !config.switch("replica-serve-stale-data")),
             (Gate::NO_REPLICAS, short),
+            (Gate::EMPTY_MASTER, !replica && self.empty.lock().is_some()),
         ];
         let holding = states.iter().filter(|(_, holds)| *holds).map(|(gate, _)| *gate).collect();
         settings.set_gates(states.iter().map(|(gate, _)| *gate).collect(), holding);

@@ -1,0 +1,156 @@
+//! A master without cluster mode that comes back without its data ([`replication::EmptyMaster`]): what it keeps on disk
+//! while it is followed, and how it waits.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use config::Config;
+use gossip::Copies;
+use replication::{EmptyMaster, Followers, Keeping};
+use tokio::time::{MissedTickBehavior, interval};
+
+use super::{MasterAddress, Replication};
+use crate::process::places;
+
+/// How often it is looked what sentinels said.
+const LOOK_PERIOD: Duration = Duration::from_millis(100);
+/// How often it is looked who follows.
+const TURNS_A_KEEP: usize = 10;
+
+impl Replication {
+    /// After the start: a master that had replicas and has no key waits until one of them has taken its place.
+    pub(crate) fn wait_if_empty(&self) {
+        let patience = patience(&self.config);
+        let keyspace = &self.engine.keyspace;
+        let has_keys = || (0..keyspace.databases()).any(|db| !keyspace.is_empty(db));
+        if self.engine.topology.is_some() || self.is_replica() || patience.is_zero() || has_keys() {
+            return;
+        }
+        let Ok(text) = std::fs::read_to_string(path(&self.config)) else { return };
+        let followers = Followers::parse(&text);
+        tracing::warn!(
+            "Started without data, and {} replicas had the history {}: neither serving nor letting anybody copy until \
+             sentinels have promoted one of them, for {} ms at most",
+            followers.replicas.len(),
+            followers.history,
+            patience.as_millis()
+        );
+        let waiting = EmptyMaster::new(followers, crate::process::time::instant(), patience);
+        *self.empty.lock() = Some(waiting);
+        self.copies.store(Arc::new(Copies::None));
+        self.engine.settings.watched.hidden.store(true, Ordering::Relaxed);
+        self.update_gates();
+    }
+
+    /// An operator's word: this server is the master, whatever it has.
+    pub(crate) fn serve_empty(&self) {
+        if self.stop_waiting_empty() {
+            tracing::warn!("Serving without the data that there was (user request)");
+            self.update_gates();
+        }
+    }
+
+    /// Says whether it was waiting. The caller publishes it.
+    pub(super) fn stop_waiting_empty(&self) -> bool {
+        let was = self.empty.lock().take().is_some();
+        if was {
+            self.copies.store(Arc::new(Copies::All));
+            self.engine.settings.watched.hidden.store(false, Ordering::Relaxed);
+        }
+        was
+    }
+
+    fn look_while_empty(&self) {
+        let watched = &self.engine.settings.watched;
+        let mut empty = self.empty.lock();
+        let Some(waiting) = empty.as_mut() else { return };
+        let ports = ["port", "tls-port", "replica-announce-port"].map(|name| self.config.port(name));
+        let ports: Vec<u16> = ports.into_iter().filter(|port| *port != 0).collect();
+        if let Some(greeting) = watched.greeting.swap(None)
+            && waiting.on_hello(&greeting, &ports)
+        {
+            tracing::info!("Sentinels have another master: waiting to be told to follow it");
+        }
+        watched.hidden.store(waiting.is_down_to_sentinels(), Ordering::Relaxed);
+        if waiting.is_over(crate::process::time::instant()) {
+            drop(empty);
+            tracing::warn!(
+                "No replica has taken over within stale-master-timeout: serving without the data that there was"
+            );
+            self.stop_waiting_empty();
+            self.update_gates();
+        }
+    }
+
+    /// Those who follow this server, if it is a master that sentinels watch, or `was_watched` before its start.
+    fn followers(&self, was_watched: bool) -> Option<Vec<(String, u16)>> {
+        let watched = was_watched || self.engine.settings.watched.seen.load(Ordering::Relaxed);
+        if !watched || self.engine.topology.is_some() || self.is_replica() {
+            return None;
+        }
+        let named = |(MasterAddress { host, port }, _)| (host, port);
+        let mut all: Vec<_> = self.replica_addresses().into_iter().map(named).collect();
+        all.sort();
+        Some(all)
+    }
+}
+
+/// Runs until the server stops.
+pub(crate) async fn watch(replication: Arc<Replication>) {
+    let mut ticks = interval(LOOK_PERIOD);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut kept = std::fs::read_to_string(path(&replication.config)).ok();
+    let replicas = kept.as_deref().map(|text| Followers::parse(text).replicas);
+    let mut keeping = Keeping::since_start(crate::process::time::instant(), replicas);
+    for turn in 0_usize.. {
+        ticks.tick().await;
+        replication.look_while_empty();
+        if turn % TURNS_A_KEEP != 0 || replication.empty.lock().is_some() {
+            continue;
+        }
+        let (now, patience) = (crate::process::time::instant(), patience(&replication.config));
+        let replicas = keeping.look(now, replication.followers(kept.is_some()), patience).map(<[_]>::to_vec);
+        let history = replication.log.lock().position().id;
+        let text = replicas.map(|replicas| Followers { history, replicas }.text());
+        if text == kept {
+            continue;
+        }
+        kept.clone_from(&text);
+        let path = path(&replication.config);
+        let written = tokio::task::spawn_blocking(move || keep(&path, text.as_deref())).await;
+        if let Ok(Err(error)) = written {
+            tracing::warn!("Cannot note who follows this master: {error}");
+        }
+    }
+}
+
+fn patience(config: &Config) -> Duration {
+    Duration::from_millis(u64::try_from(config.integer("stale-master-timeout")).unwrap_or(0))
+}
+
+/// Servers may share a folder, and none shares its port.
+fn path(config: &Config) -> PathBuf {
+    let ports = ["port", "tls-port"].map(|name| config.port(name));
+    let port = ports.into_iter().find(|port| *port != 0).unwrap_or(0);
+    format!("followers-{port}.conf").into()
+}
+
+/// Makes this the content of the file, on the disk; or removes it.
+fn keep(path: &Path, text: Option<&str>) -> std::io::Result<()> {
+    match text {
+        Some(text) => {
+            let mut file = places::temporary("temp-followers-", ".conf")?;
+            file.write_all(text.as_bytes())?;
+            file.as_file().sync_all()?;
+            file.persist(path)?;
+        }
+        None => match std::fs::remove_file(path) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        },
+    }
+    std::fs::File::open(".")?.sync_all()
+}

@@ -1,0 +1,236 @@
+//! A master without cluster mode that comes back without its data, while sentinels watch it.
+//!
+//! A supervisor starts a dead process again before the sentinels have missed it. If nothing of its data was on disk, its
+//! replicas would copy the nothing. Within the protocols of Redis the sentinels can be told: a master that answers PING
+//! with an error is down to them, and they have a replica promoted. So a master that has replicas, and that sentinels
+//! watch, keeps a small file that says so ([`Followers`]); one that starts with that file and without a single key waits
+//! ([`EmptyMaster`]): it neither serves nor lets anybody copy, and answers sentinels' pings with an error.
+//!
+//! Sentinels tell whom they hold for the master by the hello messages that they publish on every server. Once they name
+//! another, their pings are answered as usual: a sentinel makes a replica only of a server that is not down.
+//!
+//! | what happens | what the master does |
+//! | --- | --- |
+//! | sentinels name another master | answers their pings; they will have it follow |
+//! | REPLICAOF | follows, and copies |
+//! | REPLICAOF NO ONE | serves the nothing: an operator's word |
+//! | `stale-master-timeout` has passed | the same: nobody could be promoted |
+//!
+//! What must hold: before one of the last three nobody copies from it.
+
+use std::time::Duration;
+
+use clock::Instant;
+
+use crate::id::ReplId;
+
+const HISTORY: &str = "history";
+const REPLICA: &str = "replica";
+
+/// A host and a port under which a server is known.
+pub type Name = (String, u16);
+
+/// What a master keeps of who follows it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Followers {
+    /// The history that they have of it.
+    pub history: ReplId,
+    /// Where they are reached.
+    pub replicas: Vec<Name>,
+}
+
+impl Followers {
+    /// The file's text.
+    #[must_use]
+    pub fn text(&self) -> String {
+        let mut text = format!("{HISTORY} {}\n", self.history);
+        for (host, port) in &self.replicas {
+            text += &format!("{REPLICA} {host} {port}\n");
+        }
+        text
+    }
+
+    /// Reads it. What makes no sense is passed over: that there is a file says the most.
+    #[must_use]
+    pub fn parse(text: &str) -> Self {
+        let mut found = Self { history: ReplId::NONE, replicas: Vec::new() };
+        for line in text.lines() {
+            match line.split_ascii_whitespace().collect::<Vec<_>>().as_slice() {
+                [HISTORY, id] => found.history = ReplId::parse(id.as_bytes()).unwrap_or(found.history),
+                [REPLICA, host, port] => {
+                    found.replicas.extend(port.parse().ok().map(|port| ((*host).to_owned(), port)));
+                }
+                _ => {}
+            }
+        }
+        found
+    }
+}
+
+/// Whether a master keeps the file. It is forgotten once there has been no replica for as long as a master without data
+/// would wait for one.
+#[derive(Debug, Clone)]
+pub struct Keeping {
+    seen: Option<(Instant, Vec<Name>)>,
+}
+
+impl Keeping {
+    /// What the file said at the start.
+    #[must_use]
+    pub fn since_start(now: Instant, replicas: Option<Vec<Name>>) -> Self {
+        Self { seen: replicas.map(|replicas| (now, replicas)) }
+    }
+
+    /// What is to be kept at `now`. `replicas` are those of a master that sentinels watch, none for anybody else.
+    pub fn look(&mut self, now: Instant, replicas: Option<Vec<Name>>, patience: Duration) -> Option<&[Name]> {
+        match replicas {
+            None => self.seen = None,
+            Some(replicas) if !replicas.is_empty() => self.seen = Some((now, replicas)),
+            Some(_) => {}
+        }
+        self.seen.take_if(|(at, _)| now.since(*at) >= patience);
+        self.seen.as_ref().map(|(_, replicas)| replicas.as_slice())
+    }
+}
+
+/// A master that waits until a replica has taken its place.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EmptyMaster {
+    followers: Followers,
+    until: Instant,
+    /// Whom the sentinels named first.
+    first_named: Option<Name>,
+    replaced: bool,
+}
+
+impl EmptyMaster {
+    /// Begins to wait, for `patience` at the longest.
+    #[must_use]
+    pub fn new(followers: Followers, now: Instant, patience: Duration) -> Self {
+        Self { followers, until: now + patience, first_named: None, replaced: false }
+    }
+
+    /// A sentinel greets, and names whom it holds for the master:
+    /// `ip,port,runid,epoch,name,master ip,master port,master epoch`. Says whether it is news that this is another.
+    /// `ports` are those of this server.
+    ///
+    /// That it is another is sure if it is one of the replicas, if it is not who was named before, or if it has a port
+    /// that this server has not. An address alone says nothing: this server may be known by several.
+    pub fn on_hello(&mut self, payload: &[u8], ports: &[u16]) -> bool {
+        let Some(named) = named_in(payload) else { return false };
+        let first = self.first_named.get_or_insert_with(|| named.clone());
+        let other = *first != named || self.followers.replicas.contains(&named) || !ports.contains(&named.1);
+        let news = other && !self.replaced;
+        self.replaced |= other;
+        news
+    }
+
+    /// Whether sentinels are to hold this server for down.
+    #[must_use]
+    pub fn is_down_to_sentinels(&self) -> bool {
+        !self.replaced
+    }
+
+    /// Whether it has waited long enough.
+    #[must_use]
+    pub fn is_over(&self, now: Instant) -> bool {
+        now >= self.until
+    }
+}
+
+fn named_in(payload: &[u8]) -> Option<Name> {
+    let words: Vec<&str> = std::str::from_utf8(payload).ok()?.split(',').collect();
+    let [_, _, _, _, _, host, port, _] = words.as_slice() else { return None };
+    Some(((*host).to_owned(), port.parse().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PATIENCE: Duration = Duration::from_secs(60);
+
+    fn at(seconds: u64) -> Instant {
+        Instant::from_millis(seconds * 1000)
+    }
+
+    fn name(host: &str, port: u16) -> Name {
+        (host.to_owned(), port)
+    }
+
+    fn waiting(replica: Name) -> EmptyMaster {
+        let followers = Followers { history: ReplId::from_random([7; 20]), replicas: vec![replica] };
+        EmptyMaster::new(followers, at(0), PATIENCE)
+    }
+
+    fn hello(host: &str, port: u16) -> Vec<u8> {
+        format!("10.0.0.9,26379,{},3,mymaster,{host},{port},3", "a".repeat(40)).into_bytes()
+    }
+
+    #[test]
+    fn what_is_kept_is_read_again_and_nonsense_is_passed_over() {
+        let followers = Followers {
+            history: ReplId::from_random([7; 20]),
+            replicas: vec![name("10.0.0.2", 6379), name("db2.example.org", 7000)],
+        };
+        assert_eq!(Followers::parse(&followers.text()), followers);
+        let odd = Followers::parse("history none\nreplica a\nreplica b 99999\n\0\nreplica c 1\nwhat");
+        assert_eq!(odd, Followers { history: ReplId::NONE, replicas: vec![name("c", 1)] });
+    }
+
+    /// Only who is watched and followed keeps it, and a replica that is away for a moment is not forgotten.
+    #[test]
+    fn it_is_kept_while_somebody_could_take_over() {
+        let replicas = vec![name("10.0.0.2", 6379)];
+        let none = Some(Vec::new());
+        let mut keeping = Keeping::since_start(at(0), Some(replicas.clone()));
+        assert_eq!(keeping.look(at(1), none.clone(), PATIENCE), Some(&replicas[..]), "they will come back");
+        let mut keeping = Keeping::since_start(at(0), None);
+        assert_eq!(keeping.look(at(0), None, PATIENCE), None);
+        assert_eq!(keeping.look(at(1), none.clone(), PATIENCE), None);
+        assert_eq!(keeping.look(at(2), Some(replicas.clone()), PATIENCE), Some(&replicas[..]));
+        assert_eq!(keeping.look(at(61), none.clone(), PATIENCE), Some(&replicas[..]));
+        assert_eq!(keeping.look(at(62), none.clone(), PATIENCE), None, "nobody is there to take over");
+        assert_eq!(keeping.look(at(63), Some(replicas.clone()), PATIENCE), Some(&replicas[..]));
+        assert_eq!(keeping.look(at(64), None, PATIENCE), None, "it follows, or nobody watches");
+        assert_eq!(keeping.look(at(65), none, PATIENCE), None);
+        assert_eq!(keeping.look(at(65), Some(replicas), Duration::ZERO), None, "the rule is switched off");
+    }
+
+    /// The sentinels name this server until one of its replicas is the master; then it is to be made a replica.
+    #[test]
+    fn it_is_down_until_another_is_the_master() {
+        let mut waiting = waiting(name("10.0.0.2", 7001));
+        for _ in 0..3 {
+            assert!(!waiting.on_hello(&hello("10.0.0.1", 7000), &[7000]));
+            assert!(waiting.is_down_to_sentinels());
+        }
+        assert!(waiting.on_hello(&hello("10.0.0.3", 7000), &[7000]));
+        assert!(!waiting.is_down_to_sentinels());
+        assert!(!waiting.on_hello(&hello("10.0.0.3", 7000), &[7000]), "no news");
+        assert!(!waiting.is_over(at(59)) && waiting.is_over(at(60)));
+    }
+
+    #[test]
+    fn a_replica_that_was_promoted_before_the_start_is_known() {
+        let table = [
+            ("this server by another of its addresses", "172.17.0.2", 7000, true),
+            ("a replica on another host", "10.0.0.2", 7000, false),
+            ("a server with another port", "10.0.0.1", 7001, false),
+        ];
+        for (what, host, port, down) in table {
+            let mut waiting = waiting(name("10.0.0.2", 7000));
+            waiting.on_hello(&hello(host, port), &[7000]);
+            assert_eq!(waiting.is_down_to_sentinels(), down, "{what}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_greeting_says_nothing() {
+        let mut waiting = waiting(name("10.0.0.2", 7001));
+        for payload in [&b""[..], b"\xff", b"1,2,3,4,5,6,7,8,9", b"1,2,3,4,5,6,port,8", b"a,b"] {
+            assert!(!waiting.on_hello(payload, &[7000]), "{}", payload.escape_ascii());
+        }
+        assert!(waiting.is_down_to_sentinels());
+    }
+}
