@@ -272,7 +272,7 @@ pub(crate) const PARAMETERS: &[Parameter] = &[
     Parameter::new("repl-disable-tcp-nodelay", ParameterKind::Switch, "no"),
     Parameter::new(
         "repl-diskless-load",
-        ParameterKind::Choice(&["disabled", "on-empty-db", "swapdb"]),
+        ParameterKind::Choice(&["disabled", "on-empty-db", "swapdb", "flush-before-load"]),
         "disabled",
     ),
     Parameter::new("repl-diskless-sync", ParameterKind::Switch, "yes"),

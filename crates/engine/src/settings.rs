@@ -53,6 +53,8 @@ bitflags! {
         const IMPORTING = 1 << 15;
         /// A master that came back without its data and waits until a replica has taken its place.
         const EMPTY_MASTER = 1 << 16;
+        /// A replica serves what it had while its master's snapshot is loaded beside that.
+        const ASYNC_LOADING = 1 << 17;
     }
 }
 

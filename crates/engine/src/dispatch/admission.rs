@@ -206,6 +206,9 @@ impl Engine {
         if gate.contains(Gate::BUSY) && !flags.contains(Flags::ALLOW_BUSY) {
             return Err(CommandError::Busy);
         }
+        if gate.contains(Gate::ASYNC_LOADING) && flags.contains(Flags::NO_ASYNC_LOADING) {
+            return Err(CommandError::Loading);
+        }
         if gate.contains(Gate::LOADING) && !flags.contains(Flags::LOADING) {
             return Err(CommandError::Loading);
         }

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use clock::Millis;
 use engine::{Engine, Gate};
-use keyspace::{LockedSlots, Usage};
+use keyspace::{Keyspace, LockedSlots, Usage};
 use persistence::{Entry, Item, Limits, RdbError, RdbLoader, Reason};
 use slot_routing::{SLOT_COUNT, Slot};
 
@@ -37,6 +37,8 @@ pub(crate) enum LoadError {
     Read(#[from] RdbError),
     #[error("the file has a database {0}, and there are only {1}")]
     Database(u16, u16),
+    #[error("the master's connection ended before its snapshot did")]
+    Incomplete,
     #[error("the file has more small values of one slot than a slot can hold")]
     SlotFull,
     #[error("the file has a library of functions that does not load: {0}")]
@@ -140,6 +142,67 @@ pub(crate) fn replace_by_file(
     outcome
 }
 
+/// Replaces all data by what comes, once that is there whole; `before` is called right before. What there was stays until
+/// then, and is served if `served`, or else commands get LOADING until the caller says otherwise. It takes memory for
+/// both. An error leaves everything as it was.
+pub(crate) fn replace_by_exchange(
+    durability: &Durability,
+    input: impl Read,
+    len: u64,
+    served: bool,
+    before: impl FnOnce() -> bool,
+) -> Result<Loaded, LoadError> {
+    durability.saving.loading.begin(len);
+    let engine = &durability.engine;
+    engine.settings.set_gate(if served { Gate::ASYNC_LOADING } else { Gate::LOADING }, true);
+    // The hashes are as those of the first keyspace, whatever the seed.
+    let aside = Keyspace::new(0, engine.keyspace.databases());
+    let loaded = load_into(durability, &aside, input, false)?;
+    if !before() {
+        return Err(LoadError::Incomplete);
+    }
+    engine.replace_libraries(&loaded.libraries, crate::process::time::nanos)?;
+    exchange(engine, &aside);
+    engine.touch_all_watched();
+    Ok(loaded)
+}
+
+/// Puts all keys of `aside` in the place of those that are here.
+fn exchange(engine: &Engine, aside: &Keyspace) {
+    let turn = engine.keyspace.script_turn();
+    let mut taken = Vec::new();
+    let databases = engine.keyspace.databases();
+    for (number, slot) in Slot::all().zip(LockedSlots::all(&turn).iter_mut()) {
+        let mut new = aside.lock(number);
+        for db in 0..databases {
+            taken.extend(slot.take(db).table);
+            if let Some(table) = new.take(db).table {
+                *slot.table(db) = table;
+            }
+        }
+    }
+    // The tables are dropped here, with no slot locked.
+    drop(taken);
+}
+
+/// The same as [`replace_by_file`], of what comes over a connection.
+pub(crate) fn replace_by_stream(
+    durability: &Durability,
+    input: impl Read,
+    len: u64,
+    whole: impl FnOnce() -> bool,
+) -> Result<Loaded, LoadError> {
+    durability.saving.loading.begin(len);
+    clear(durability);
+    let outcome = load(durability, input, false);
+    let outcome = outcome.and_then(|loaded| if whole() { Ok(loaded) } else { Err(LoadError::Incomplete) });
+    if outcome.is_err() {
+        flush(&durability.engine);
+    }
+    durability.engine.touch_all_watched();
+    outcome
+}
+
 /// Removes all data; commands get LOADING from now on.
 pub(crate) fn clear(durability: &Durability) {
     durability.engine.settings.set_gate(Gate::LOADING, true);
@@ -158,7 +221,18 @@ fn flush(engine: &Engine) {
 }
 
 fn load(durability: &Durability, input: impl Read, drop_expired: bool) -> Result<Loaded, LoadError> {
-    let (keyspace, limits) = (&durability.engine.keyspace, durability.engine.settings.limits());
+    let loaded = load_into(durability, &durability.engine.keyspace, input, drop_expired)?;
+    durability.engine.replace_libraries(&loaded.libraries, crate::process::time::nanos)?;
+    Ok(loaded)
+}
+
+fn load_into(
+    durability: &Durability,
+    keyspace: &Keyspace,
+    input: impl Read,
+    drop_expired: bool,
+) -> Result<Loaded, LoadError> {
+    let limits = durability.engine.settings.limits();
     let threads = usize::try_from(durability.config.integer("io-threads")).unwrap_or(1).max(1);
     let (faults, share) = (Faults::default(), ON_THEIR_WAY / threads);
     let loaded = std::thread::scope(|scope| {
@@ -177,7 +251,6 @@ fn load(durability: &Durability, input: impl Read, drop_expired: bool) -> Result
     if faults.is_full() {
         return Err(LoadError::SlotFull);
     }
-    durability.engine.replace_libraries(&loaded.libraries, crate::process::time::nanos)?;
     match faults.twice() {
         None => Ok(loaded),
         Some(offset) => {

@@ -284,6 +284,14 @@ pub(crate) fn keep_synchronised(durability: &Durability, file: tempfile::NamedTe
     update_gate(durability);
 }
 
+/// Data has come from a master over its connection, and is in no file: there is so much to be saved.
+pub(crate) fn note_synchronised(durability: &Durability, keys: u64) {
+    durability.saving.cancel();
+    let mut standing = durability.saving.standing.lock();
+    durability.saving.ended.wait_while(&mut standing, |standing| standing.running.is_some());
+    durability.saving.synchronised.fetch_add(keys, Ordering::Relaxed);
+}
+
 /// Makes a file that is written whole the one that is loaded at the start.
 fn put_in_place(durability: &Durability, file: tempfile::NamedTempFile) -> anyhow::Result<()> {
     file.as_file().sync_all()?;
@@ -386,7 +394,8 @@ pub(crate) async fn watch(durability: Arc<Durability>) {
 
 fn due(durability: &Durability) -> Option<(Duration, u64)> {
     let points = save_points(&durability.config);
-    if points.is_empty() || durability.engine.settings.gate().contains(Gate::LOADING) {
+    let loading = Gate::LOADING.union(Gate::ASYNC_LOADING);
+    if points.is_empty() || durability.engine.settings.gate().intersects(loading) {
         return None;
     }
     let standing = durability.saving.standing.lock();
@@ -527,7 +536,8 @@ pub(crate) fn finish(durability: &Durability, at_end: AtEnd) -> Result<(), SaveE
 pub(crate) fn info(durability: &Durability, text: &mut String) {
     use std::fmt::Write;
     let standing = durability.saving.standing.lock();
-    let loading = durability.engine.settings.gate().contains(Gate::LOADING);
+    let gate = durability.engine.settings.gate();
+    let (loading, beside) = (gate.contains(Gate::LOADING), gate.contains(Gate::ASYNC_LOADING));
     let running = standing.running.as_ref().filter(|running| running.background);
     let current =
         running.map(|running| crate::process::time::instant().since(running.since).as_secs() as i64);
@@ -541,7 +551,7 @@ pub(crate) fn info(durability: &Durability, text: &mut String) {
         if running.is_some() { durability.saving.kept_peak.load(Ordering::Relaxed).max(kept) } else { 0 };
     let lines: [(&str, String); 18] = [
         ("loading", u8::from(loading).to_string()),
-        ("async_loading", "0".to_owned()),
+        ("async_loading", u8::from(beside).to_string()),
         ("current_cow_peak", kept_peak.to_string()),
         ("current_cow_size", kept.to_string()),
         ("current_cow_size_age", "0".to_owned()),
@@ -568,7 +578,7 @@ pub(crate) fn info(durability: &Durability, text: &mut String) {
     }
     drop(standing);
     durability.append_only.info(text);
-    if loading {
+    if loading || beside {
         durability.saving.loading.info(text);
     }
 }

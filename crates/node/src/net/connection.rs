@@ -65,6 +65,8 @@ pub(crate) struct Connection {
     pub(crate) profile: SessionProfile,
     /// `input` may hold whole requests: run them before reading on.
     unrun: bool,
+    /// The last write for which it was slowed down.
+    slowed_after: ReplOffset,
 }
 
 /// Why the connection's poll ended.
@@ -73,6 +75,8 @@ pub(super) enum Event {
     Node(NodeCommand, Request),
     Paused,
     Blocked,
+    /// It has written, and writers are slowed down.
+    Slowed(Duration),
 }
 
 /// How a wait ended.
@@ -113,6 +117,7 @@ impl Connection {
             has_waker: false,
             profile: None,
             unrun: false,
+            slowed_after: ReplOffset(0),
         })
     }
 
@@ -136,6 +141,9 @@ impl Connection {
                 self.wait_for_unpause().await;
             }
             Event::Blocked => Box::pin(self.wait_for_keys()).await,
+            Event::Slowed(time) => {
+                self.wait(tokio::time::sleep(time)).await;
+            }
         }
         self.unrun = true;
         !client.is_killed()
@@ -336,6 +344,9 @@ impl Connection {
             if self.session.closing {
                 return Poll::Pending;
             }
+            if let Some(time) = self.slowed_for() {
+                return Poll::Ready(Event::Slowed(time));
+            }
             match with_scratch(|scratch| self.poll_read(context, scratch)) {
                 Poll::Pending => return Poll::Pending,
                 Poll::Ready(Err(_)) => return Poll::Ready(Event::Closed),
@@ -343,6 +354,17 @@ impl Connection {
                 Poll::Ready(Ok(None)) => {}
             }
         }
+    }
+
+    /// How long to wait before more is read, if it has written and writers are slowed down.
+    #[inline]
+    fn slowed_for(&mut self) -> Option<Duration> {
+        let micros = self.server.replication.write_delay.load(Ordering::Relaxed);
+        if micros == 0 || self.session.last_write == self.slowed_after {
+            return None;
+        }
+        self.slowed_after = self.session.last_write;
+        Some(Duration::from_micros(micros.into()))
     }
 
     /// Reads once and runs what came. `Ok(None)`: go on.

@@ -1,6 +1,5 @@
 //! Following a master: carries out what the replica's machine decides.
 
-use std::io::Write;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -13,10 +12,10 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::Replication;
 use super::apply::{Applier, ApplyError};
+use super::intake::Intake;
 use super::serve::Event;
 use super::{MasterAddress, peer};
 use crate::durability::Durability;
-use crate::durability::{loading, saving};
 use crate::net::dialer::Dialer;
 use crate::net::transport::Stream;
 
@@ -64,8 +63,8 @@ struct Follower {
     stream: Generation,
     applier: Applier,
     link: Option<MasterLink>,
-    /// The file that a snapshot comes into.
-    snapshot: Option<tempfile::NamedTempFile>,
+    /// Where a snapshot goes.
+    snapshot: Option<Intake>,
 }
 
 /// The connection to the master, which CLIENT LIST shows for as long as it lives.
@@ -94,6 +93,17 @@ impl Follower {
         // What is read now could not be applied.
         while !self.replication.log.lock().authority().applies(self.stream) {
             tokio::time::sleep(LOOK).await;
+        }
+        if self.cannot_keep_what_comes() {
+            if self.link.is_some() {
+                tracing::warn!("Leaving the master: what it sends cannot be written to the disk");
+                self.link = None;
+                self.snapshot = None;
+                return Input::Closed;
+            }
+            while self.cannot_keep_what_comes() {
+                tokio::time::sleep(LOOK).await;
+            }
         }
         let deadline = self.machine.lock().next_deadline();
         let now = crate::process::time::instant();
@@ -125,8 +135,19 @@ impl Follower {
         }
     }
 
+    /// Whether the disk takes nothing, and a replica is not to go on without (`replica-ignore-disk-write-errors`).
+    fn cannot_keep_what_comes(&self) -> bool {
+        let failed = Gate::MISCONF.union(Gate::AOF_FAILED);
+        self.replication.engine.settings.gate().intersects(failed)
+            && !self.replication.config.switch("replica-ignore-disk-write-errors")
+    }
+
     /// Hands `input` to the machine and does what it says; returns what came of that.
     async fn give(&mut self, input: Input) -> Vec<Input> {
+        if input == Input::Closed {
+            // Who loads it is told that no more comes.
+            self.snapshot = None;
+        }
         let mut actions = Vec::new();
         {
             let mut machine = self.machine.lock();
@@ -154,14 +175,15 @@ impl Follower {
             }
             Action::Send(bytes) => self.send(&bytes).await.into_iter().collect(),
             Action::BeginTransfer { position, len } => {
+                let expected = len;
                 let len = len.map_or("to EOF".to_owned(), |len| format!("{len} bytes"));
                 tracing::info!(
                     "MASTER <-> REPLICA sync: receiving {len} from master, as of {}",
                     position.offset
                 );
-                self.begin_transfer().into_iter().collect()
+                self.begin_transfer(position, expected).await.into_iter().collect()
             }
-            Action::Snapshot(bytes) => self.write_snapshot(&bytes).into_iter().collect(),
+            Action::Snapshot(bytes) => self.take_in(bytes).await.into_iter().collect(),
             Action::Load { position } => vec![self.load(position).await],
             Action::Resume { id } => {
                 self.resume(id);
@@ -205,22 +227,24 @@ impl Follower {
         Some(Input::Closed)
     }
 
-    fn begin_transfer(&mut self) -> Option<Input> {
-        match crate::process::places::temporary("temp-sync-", ".rdb") {
-            Ok(file) => {
-                self.snapshot = Some(file);
-                None
+    async fn begin_transfer(&mut self, position: Position, len: Option<u64>) -> Option<Input> {
+        match Intake::begin(&self.replication, &self.durability, position, len).await {
+            Ok(intake) => {
+                let replaces = intake.replaces();
+                self.snapshot = Some(intake);
+                if replaces {
+                    self.replication.tell(Event::HistoryReplaced);
+                }
+                replaces.then_some(Input::Replacing)
             }
-            Err(error) => self.give_up(&format!("Opening the temp file needed for the sync: {error}")),
+            Err(error) => self.give_up(&error),
         }
     }
 
-    fn write_snapshot(&mut self, bytes: &[u8]) -> Option<Input> {
-        let file = self.snapshot.as_mut()?;
-        match file.write_all(bytes) {
-            Ok(()) => None,
-            Err(error) => self.give_up(&format!("Write error writing the sync's temp file: {error}")),
-        }
+    async fn take_in(&mut self, bytes: Vec<u8>) -> Option<Input> {
+        let error = self.snapshot.as_mut()?.add(bytes).await.err()?;
+        self.give_up(&error);
+        Some(Input::LoadFailed)
     }
 
     fn give_up(&mut self, why: &str) -> Option<Input> {
@@ -232,14 +256,9 @@ impl Follower {
 
     /// Replaces the data by the snapshot, on a helper thread, and shows life to the master meanwhile.
     async fn load(&mut self, position: Position) -> Input {
-        let Some(file) = self.snapshot.take() else { return Input::LoadFailed };
+        let Some(intake) = self.snapshot.take() else { return Input::LoadFailed };
         self.replication.tell(Event::HistoryReplaced);
-        let (replication, durability) = (self.replication.clone(), self.durability.clone());
-        let turn = replication.loading.clone().lock_owned().await;
-        let mut loading = tokio::task::spawn_blocking(move || {
-            let _turn = turn;
-            replace(&replication, &durability, file, position)
-        });
+        let mut loading = intake.finish(&self.replication, &self.durability, position).await;
         loop {
             let wait =
                 self.machine.lock().next_deadline().map(|at| at.since(crate::process::time::instant()));
@@ -287,34 +306,4 @@ impl Follower {
             }
         }
     }
-}
-
-/// Loads the snapshot and takes over its position. Says whether that worked.
-fn replace(
-    replication: &Replication,
-    durability: &Durability,
-    file: tempfile::NamedTempFile,
-    position: Position,
-) -> bool {
-    let apply_turn = replication.applied.turn.lock();
-    tracing::info!("MASTER <-> REPLICA sync: Flushing old data, loading DB in memory");
-    // Until it is loaded, the data belongs to no history.
-    replication.log.close();
-    let loaded = loading::replace_by_file(durability, file.path(), false);
-    match &loaded {
-        Ok(loaded) => {
-            replication.log.adopt_loaded(position);
-            replication.applied.select(loaded.stream_db.unwrap_or(0));
-            replication.applied.forget_missing();
-            tracing::info!("MASTER <-> REPLICA sync: Finished with success, {} keys", loaded.keys);
-        }
-        Err(error) => tracing::warn!("Failed trying to load the MASTER synchronization DB: {error}"),
-    }
-    drop(apply_turn);
-    // Before anybody is served or applied: the file is the data.
-    if let Ok(loaded) = &loaded {
-        saving::keep_synchronised(durability, file, loaded.keys);
-    }
-    replication.engine.settings.set_gate(Gate::LOADING, false);
-    loaded.is_ok()
 }

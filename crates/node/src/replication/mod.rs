@@ -20,13 +20,14 @@ pub(crate) mod commit_point;
 mod empty;
 pub(crate) mod failover;
 mod follow;
+mod intake;
 mod peer;
 mod report;
 mod serve;
 mod shared_log;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
@@ -110,6 +111,8 @@ pub(crate) struct Replication {
     stream_turn: Mutex<()>,
     /// Who may copy what is here.
     pub(crate) copies: ArcSwap<Copies>,
+    /// How many microseconds whoever writes waits after a batch, for a replica that cannot keep up.
+    pub(crate) write_delay: AtomicU32,
     /// A master without its data, while it waits for another to be promoted.
     empty: Mutex<Option<EmptyMaster>>,
     events: mpsc::UnboundedSender<Event>,
@@ -135,6 +138,7 @@ impl Replication {
             stream_turn: Mutex::new(()),
             copies: ArcSwap::default(),
             empty: Mutex::default(),
+            write_delay: AtomicU32::new(0),
             events,
             inbox: Mutex::new(Some(inbox)),
             config,

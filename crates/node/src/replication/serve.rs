@@ -25,6 +25,8 @@ use crate::server::Server;
 
 /// How often pending bytes and gates are looked at.
 const LOOK_PERIOD: Duration = Duration::from_secs(1);
+/// How often the pending bytes are, while there are replicas: a limit can be passed within a second.
+const PENDING_PERIOD: Duration = Duration::from_millis(100);
 
 /// A connection that asked to be a replica.
 #[derive(Debug)]
@@ -101,7 +103,8 @@ async fn run(replication: Arc<Replication>, durability: Arc<Durability>, stoppin
     let (peers, transfers) = (HashMap::new(), HashMap::new());
     let mut serving =
         Serving { replication: replication.clone(), durability, peers, transfers, following: None };
-    let mut look = tokio::time::interval(LOOK_PERIOD);
+    let mut look = tokio::time::interval(PENDING_PERIOD);
+    look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let stopped = stopping.stopped();
     tokio::pin!(stopped);
     loop {
@@ -272,7 +275,7 @@ impl Serving {
         }
     }
 
-    /// Who is too far behind? Asked every second, and when somebody has passed the hard limit.
+    /// Who is too far behind? Asked all the time, and when somebody has passed the hard limit.
     fn look(&mut self) {
         let pending: Vec<(PeerId, u64)> = {
             let log = self.replication.log.lock();
@@ -281,6 +284,14 @@ impl Serving {
         };
         for (peer, bytes) in pending {
             self.give(Input::Pending { peer, bytes });
+        }
+        let replication = &self.replication;
+        let delay = replication.master.lock().write_delay(crate::process::time::instant());
+        let micros = u32::try_from(delay.as_micros()).unwrap_or(u32::MAX);
+        let before = replication.write_delay.swap(micros, Ordering::Relaxed);
+        if (before == 0) != (micros == 0) {
+            let what = if micros == 0 { "no longer slowed down" } else { "slowed down" };
+            tracing::warn!("Writers are {what} for a replica that cannot keep up");
         }
     }
 

@@ -16,6 +16,7 @@ mod limit;
 mod peer;
 #[cfg(test)]
 mod tests;
+mod throttle;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -29,6 +30,7 @@ use crate::psync::Profile;
 pub use limit::OutputLimit;
 use peer::Phase;
 pub use peer::{PeerState, Replica};
+use throttle::Throttle;
 
 /// One replica's connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -221,6 +223,7 @@ pub struct Master {
     next_ping: Instant,
     /// Since when there have been no replicas.
     alone_since: Option<Instant>,
+    throttle: Throttle,
 }
 
 impl Master {
@@ -236,6 +239,7 @@ impl Master {
             next_transfer: 0,
             next_look: now,
             alone_since: None,
+            throttle: Throttle::default(),
         }
     }
 
@@ -264,6 +268,12 @@ impl Master {
     pub fn good_replicas(&self, now: Instant) -> usize {
         let good = |peer: &&Replica| peer.is_online() && peer.lag(now) <= self.config.max_lag.as_secs();
         self.peers.values().filter(good).count()
+    }
+
+    /// How long whoever writes is to wait after each batch, so that a replica that was given up can keep up.
+    pub fn write_delay(&mut self, now: Instant) -> Duration {
+        let pending = self.peers.values().map(|peer| peer.pending).max().unwrap_or(0);
+        self.throttle.delay(now, pending, self.config.output_limit)
     }
 
     /// When to call with [`Input::Deadline`].
@@ -305,7 +315,14 @@ impl Master {
                 }
             }
             Input::Pending { peer, bytes } => self.on_pending(now, peer, bytes, out),
-            Input::Closed { peer } => self.forget(now, peer, out),
+            Input::Closed { peer } => {
+                // What it had still to read is gone: its connection found that first.
+                let limit = self.config.output_limit.hard;
+                if limit > 0 && self.peers.get(&peer).is_some_and(|peer| peer.pending > limit / 2) {
+                    self.throttle.on_given_up(now);
+                }
+                self.forget(now, peer, out);
+            }
             Input::Role { master } => {
                 self.master = master;
                 self.next_ping = now + self.config.ping_period;
@@ -447,7 +464,9 @@ impl Master {
     fn on_pending(&mut self, now: Instant, id: PeerId, bytes: u64, out: &mut Vec<Action>) {
         let limit = self.config.output_limit;
         let Some(peer) = self.peers.get_mut(&id) else { return };
+        peer.pending = bytes;
         if limit.exceeded(now, bytes, &mut peer.over_soft_since) {
+            self.throttle.on_given_up(now);
             self.close(now, id, CloseReason::TooFarBehind, out);
         }
     }

@@ -53,11 +53,21 @@ pub struct Replica {
     pub(super) phase: Phase,
     pub(super) last_heard: Instant,
     pub(super) over_soft_since: Option<Instant>,
+    /// Bytes that it has still to be sent, as last told.
+    pub(super) pending: u64,
 }
 
 impl Replica {
     pub(super) fn new(profile: Profile, phase: Phase, acknowledged: ReplOffset, now: Instant) -> Self {
-        Self { profile, acknowledged, synced: None, phase, last_heard: now, over_soft_since: None }
+        Self {
+            profile,
+            acknowledged,
+            synced: None,
+            phase,
+            last_heard: now,
+            over_soft_since: None,
+            pending: 0,
+        }
     }
 
     /// How far its synchronisation is.

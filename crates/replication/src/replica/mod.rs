@@ -72,6 +72,8 @@ pub enum Input {
     Closed,
     /// Bytes came.
     Received(Vec<u8>),
+    /// The snapshot begins to replace the data as it comes.
+    Replacing,
     /// The snapshot has replaced the data.
     Loaded,
     /// It could not be read.
@@ -305,6 +307,7 @@ impl Replica {
                 self.last_heard = now;
                 self.on_received(now, bytes, out);
             }
+            Input::Replacing => self.position = None,
             Input::Loaded => self.on_loaded(now, out),
             Input::LoadFailed => {
                 self.position = None;

@@ -1,0 +1,81 @@
+//! Replicas that cannot keep up: because too much is written, or because their disk takes nothing.
+
+use std::fs;
+
+use harness::{Node, Program, Value, eventually};
+
+fn pair(master_options: &str, replica_options: &str) -> (Node, Node) {
+    let program = Program::redoubt();
+    let master = Node::start(&program, &format!("--repl-diskless-sync-delay 0 {master_options}"));
+    let replica = Node::start(&program, &format!("--replicaof 127.0.0.1 {} {replica_options}", master.port));
+    wait_for_link(&replica);
+    (master, replica)
+}
+
+fn wait_for_link(replica: &Node) {
+    eventually("the link is up", || {
+        (replica.info("replication", "master_link_status")? == "up").then_some(())
+    });
+}
+
+/// Writes until the master's log says so.
+fn write_until(master: &Node, line: &str) {
+    let (mut connection, value) = (master.connect(), "x".repeat(50_000));
+    eventually(&format!("{line:?} is in the log"), || {
+        connection.call(&["SET", "key", &value]).expect_ok();
+        master.log().contains(line).then_some(())
+    });
+}
+
+/// The first time nobody waits for it; when it comes back, writers leave it the time that it needs.
+#[test]
+fn writers_are_slowed_down_for_a_replica_that_was_given_up() {
+    let (master, replica) = pair("--client-output-buffer-limit replica 16mb 0 0 --repl-backlog-size 1mb", "");
+    let delayed = "Writers are slowed down";
+    replica.freeze();
+    write_until(&master, "it is too far behind");
+    assert!(!master.log().contains(delayed));
+    replica.thaw();
+    wait_for_link(&replica);
+    replica.freeze();
+    write_until(&master, delayed);
+    let given_up = master.log().matches("it is too far behind").count();
+    assert_eq!(given_up, 1, "that is half of its limit");
+    replica.thaw();
+    eventually("it has caught up", || master.log().contains("Writers are no longer slowed").then_some(()));
+    assert_eq!(master.info("stats", "sync_full").as_deref(), Some("2"));
+}
+
+fn fail_to_save(node: &Node) {
+    fs::create_dir_all(node.folder().join("dump.rdb/in-the-way")).expect("a folder");
+    eventually("the save fails", || {
+        node.run("BGSAVE");
+        (node.info("persistence", "rdb_last_bgsave_status")? == "err").then_some(())
+    });
+}
+
+/// With `no` a replica takes nothing that it cannot keep, and goes on by itself when its disk is well again.
+#[test]
+fn a_replica_whose_disk_fails_waits_unless_it_is_to_ignore_that() {
+    let save = "--save 3600 1000000 --rdb-del-sync-files yes";
+    let (master, replica) = pair("", save);
+    let has = |value: &[u8]| replica.run("GET key") == Value::Bulk(value.to_vec());
+    let _ = fs::remove_file(replica.folder().join("dump.rdb"));
+    fail_to_save(&replica);
+    eventually("it leaves its master", || {
+        (replica.info("replication", "master_link_status")? == "down").then_some(())
+    });
+    master.run("SET key 1").expect_ok();
+    replica.run("CONFIG SET replica-ignore-disk-write-errors yes").expect_ok();
+    wait_for_link(&replica);
+    eventually("it goes on", || has(b"1").then_some(()));
+    replica.run("CONFIG SET replica-ignore-disk-write-errors no").expect_ok();
+    eventually("it leaves again", || {
+        (replica.info("replication", "master_link_status")? == "down").then_some(())
+    });
+    master.run("SET key 2").expect_ok();
+    fs::remove_dir_all(replica.folder().join("dump.rdb")).expect("it was made here");
+    replica.run("BGSAVE");
+    eventually("it goes on by itself", || has(b"2").then_some(()));
+    assert_eq!(master.info("stats", "sync_full").as_deref(), Some("1"), "from where it was");
+}
