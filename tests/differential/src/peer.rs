@@ -1,7 +1,5 @@
 //! Whom replies are compared with.
 
-use std::process::Command;
-
 use harness::Program;
 
 /// A server that is the reference for some tables.
@@ -28,13 +26,7 @@ impl Peer {
     pub fn program(self) -> Option<Program> {
         match self {
             Self::Redis => Some(Program::redis()),
-            Self::Valkey => {
-                let told = Command::new("valkey-server").arg("--version").output().ok()?;
-                let told = String::from_utf8_lossy(&told.stdout).into_owned();
-                let mut version = told.split_once("v=")?.1.split('.').map_while(|part| part.parse().ok());
-                let version: (u32, u32) = (version.next()?, version.next()?);
-                (version >= (9, 1)).then(|| Program::named("valkey-server".as_ref()))
-            }
+            Self::Valkey => Program::valkey(),
         }
     }
 }

@@ -44,6 +44,16 @@ impl Program {
         Self { binary: "redis-server".into(), is_redoubt: false }
     }
 
+    /// The real Valkey of this machine, if there is one of at least version 9.1.
+    #[must_use]
+    pub fn valkey() -> Option<Self> {
+        let told = Command::new("valkey-server").arg("--version").output().ok()?;
+        let told = String::from_utf8_lossy(&told.stdout).into_owned();
+        let mut version = told.split_once("v=")?.1.split('.').map_while(|part| part.parse().ok());
+        let version: (u32, u32) = (version.next()?, version.next()?);
+        (version >= (9, 1)).then(|| Self::named("valkey-server".as_ref()))
+    }
+
     /// Any binary. One whose name begins with `redoubt` is started by its `server` subcommand.
     #[must_use]
     pub fn named(binary: &Path) -> Self {

@@ -1,0 +1,279 @@
+//! Redis 7.0 and Valkey 9.1 as replica and as master of ours, and with files that were written here and there: data of
+//! every type, under load, through links that break and a promotion. Valkey is left out where it is not installed.
+
+use std::fs;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use harness::{Connection, Node, Program, Value, eventually};
+
+/// No delay of ours, DEBUG DIGEST everywhere, nothing saved by itself.
+const OPTIONS: &str = "--repl-diskless-sync-delay 0 --enable-debug-command yes --save ";
+
+/// The peers that are here.
+fn peers() -> Vec<Program> {
+    let valkey = Program::valkey();
+    if valkey.is_none() {
+        println!("valkey-server 9.1 is not here: only Redis is compared with");
+    }
+    std::iter::once(Program::redis()).chain(valkey).collect()
+}
+
+/// A few keys of every type, in each of its forms.
+const SMALL: &[&str] = &[
+    "SET number 12345",
+    "SET text hello",
+    "SET timed x PXAT 4102444800123",
+    "SETBIT bits 70000 1",
+    "RPUSH list a 1 -300 b",
+    "SADD integers 1 2 70000",
+    "SADD words a b 3",
+    "ZADD scores 1 a 2.5 b -inf c",
+    "HSET fields a 1 b two",
+    "GEOADD places 13.361389 38.115556 Palermo 15.087269 37.502669 Catania",
+    "PFADD counted a b c d e f g",
+    "XADD events 1-1 a 1 b 2",
+    "XADD events 2-1 a 3 b 4",
+    "XADD events 2-2 c 5",
+    "XGROUP CREATE events readers 0",
+    "XREADGROUP GROUP readers one COUNT 2 STREAMS events >",
+    "XACK events readers 1-1",
+    "XDEL events 2-2",
+];
+
+/// Writes data of every type.
+fn fill(node: &Node) {
+    let mut connection = node.connect();
+    for line in SMALL {
+        let reply = connection.run(line);
+        assert!(!matches!(reply, Value::Error(_)), "{line}: {reply:?}");
+    }
+    let function = "{function_name = 'f', callback = function() return 1 end, flags = {'no-writes'}}";
+    let library = format!("#!lua name=lib\nredis.register_function{function}");
+    assert_eq!(connection.call(&["FUNCTION", "LOAD", &library]).text(), "lib");
+    let long = "x".repeat(30_000);
+    connection.call(&["SET", "long", &long]).expect_ok();
+    for number in 0..700 {
+        let (name, number) = (format!("element:{number}"), number.to_string());
+        connection.call(&["RPUSH", "list:large", &name]);
+        connection.call(&["SADD", "set:large", &name]);
+        connection.call(&["SADD", "integers:large", &number]);
+        connection.call(&["ZADD", "zset:large", &number, &name]);
+        connection.call(&["HSET", "hash:large", &name, &number]);
+        connection.call(&["XADD", "stream:large", "*", "field", &name]);
+    }
+    connection.run("SELECT 3").expect_ok();
+    connection.run("SET elsewhere x").expect_ok();
+}
+
+/// What a client of every type does, until it is told to stop.
+fn write_until(stop: &AtomicBool, mut connection: Connection) -> u64 {
+    let mut rounds = 0;
+    while !stop.load(Ordering::Relaxed) {
+        let (round, name) = (rounds.to_string(), format!("load:{}", rounds % 97));
+        let requests: [&[&str]; 12] = [
+            &["SET", &format!("{name}:s"), &round, "EX", "100000"],
+            &["INCRBYFLOAT", &format!("{name}:f"), "0.1"],
+            &["APPEND", &format!("{name}:a"), &round],
+            &["LPUSH", &format!("{name}:l"), &round, &name],
+            &["RPOPLPUSH", &format!("{name}:l"), &format!("{name}:m")],
+            &["SADD", &format!("{name}:set"), &round],
+            &["SPOP", &format!("{name}:set")],
+            &["ZINCRBY", &format!("{name}:z"), "1.5", &round],
+            &["HSET", &format!("{name}:h"), &round, &name],
+            &["XADD", &format!("{name}:x"), "MAXLEN", "5", "*", "field", &round],
+            &["EVAL", "return redis.call('incr', KEYS[1])", "1", &format!("{name}:e")],
+            &["DEL", &format!("load:{}:h", (rounds + 50) % 97)],
+        ];
+        for request in requests {
+            let reply = connection.call(request);
+            assert!(!matches!(reply, Value::Error(_)), "{request:?}: {reply:?}");
+        }
+        rounds += 1;
+    }
+    rounds
+}
+
+fn counter(node: &Node, name: &str) -> u64 {
+    node.info("stats", name).and_then(|text| text.parse().ok()).unwrap_or_default()
+}
+
+fn follow(replica: &Node, master: &Node) {
+    replica.run(&format!("REPLICAOF 127.0.0.1 {}", master.port)).expect_ok();
+    wait_for_link(replica);
+}
+
+fn wait_for_link(replica: &Node) {
+    eventually(&format!("{} is linked", replica.port), || {
+        (replica.info("replication", "master_link_status")? == "up").then_some(())
+    });
+}
+
+fn same_data(one: &Node, other: &Node) {
+    let offset = |node: &Node| node.info("replication", "master_repl_offset");
+    eventually("both are as far", || (offset(one) == offset(other)).then_some(()));
+    same_digest(one, other);
+}
+
+/// The digest leaves out what groups of streams have pending, and functions.
+fn same_digest(one: &Node, other: &Node) {
+    for question in ["DBSIZE", "DEBUG DIGEST", "XPENDING events readers", "PEXPIRETIME timed", "FCALL f 0"] {
+        assert_eq!(one.run(question), other.run(question), "{question}");
+    }
+    let elsewhere = |node: &Node| {
+        let mut connection = node.connect();
+        connection.run("SELECT 3").expect_ok();
+        connection.run("GET elsewhere")
+    };
+    assert_eq!(elsewhere(one), elsewhere(other));
+}
+
+/// A replica is synchronised under load, loses its link three times and goes on from where it was, has everything, is
+/// promoted, and the old master goes on from where it was, too.
+fn replicates(master: &Program, replica: &Program) {
+    let (master, replica) = (Node::start(master, OPTIONS), Node::start(replica, OPTIONS));
+    fill(&master);
+    let stop = AtomicBool::new(false);
+    let rounds = std::thread::scope(|scope| {
+        let writer = scope.spawn(|| write_until(&stop, master.connect()));
+        let stopped = StopAtEnd(&stop);
+        follow(&replica, &master);
+        for times in 1..=3 {
+            master.run("CLIENT KILL TYPE replica");
+            eventually("it goes on from where it was", || {
+                (counter(&master, "sync_partial_ok") >= times).then_some(())
+            });
+            wait_for_link(&replica);
+        }
+        drop(stopped);
+        writer.join().expect("the writer does not fail")
+    });
+    println!("{rounds} rounds of writes");
+    assert!(rounds > 10);
+    same_data(&replica, &master);
+    assert_eq!(counter(&master, "sync_full"), 1);
+
+    replica.run("REPLICAOF NO ONE").expect_ok();
+    replica.run("SET promoted yes").expect_ok();
+    follow(&master, &replica);
+    same_data(&master, &replica);
+    assert_eq!((counter(&replica, "sync_full"), counter(&replica, "sync_partial_ok")), (0, 1));
+    assert_eq!(master.run("GET promoted").text(), "yes");
+}
+
+/// Ends the load also when the test fails.
+struct StopAtEnd<'a>(&'a AtomicBool);
+
+impl Drop for StopAtEnd<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn others_replicate_from_ours_under_load() {
+    peers().iter().for_each(|peer| replicates(&Program::redoubt(), peer));
+}
+
+#[test]
+fn ours_replicates_from_others_under_load() {
+    peers().iter().for_each(|peer| replicates(peer, &Program::redoubt()));
+}
+
+fn copy_folder(from: &Path, to: &Path) {
+    fs::create_dir_all(to).expect("a folder");
+    for file in fs::read_dir(from).expect("a folder").filter_map(Result::ok) {
+        fs::copy(file.path(), to.join(file.file_name())).expect("a file");
+    }
+}
+
+/// What one saves the other loads.
+fn loads_the_rdb_of(writer: &Program, reader: &Program) {
+    let written = Node::start(writer, OPTIONS);
+    fill(&written);
+    written.run("SAVE").expect_ok();
+    let mut loaded = Node::prepare(reader, OPTIONS);
+    fs::copy(written.folder().join("dump.rdb"), loaded.folder().join("dump.rdb")).expect("it was saved");
+    loaded.launch();
+    same_digest(&loaded, &written);
+}
+
+/// The same with an append-only file: its base has what was there when it was last rewritten, its increment the rest.
+fn loads_the_aof_of(writer: &Program, reader: &Program) {
+    let options = format!("--appendonly yes --appendfsync always {OPTIONS}");
+    let mut written = Node::start(writer, &options);
+    fill(&written);
+    written.run("BGREWRITEAOF");
+    eventually("it is rewritten", || {
+        let done = written.info("persistence", "aof_rewrite_in_progress")? == "0";
+        (done && written.info("persistence", "aof_rewrite_scheduled")? == "0").then_some(())
+    });
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let writer = scope.spawn(|| write_until(&stop, written.connect()));
+        let stopped = StopAtEnd(&stop);
+        eventually("there is something in the increment", || {
+            (written.run("EXISTS load:50:x") == Value::Int(1)).then_some(())
+        });
+        drop(stopped);
+        writer.join().expect("the writer does not fail")
+    });
+    let digest = written.run("DEBUG DIGEST");
+    written.kill();
+    let mut loaded = Node::prepare(reader, &options);
+    copy_folder(&written.folder().join("appendonlydir"), &loaded.folder().join("appendonlydir"));
+    loaded.launch();
+    eventually("it is loaded", || (loaded.info("persistence", "loading")? == "0").then_some(()));
+    assert_eq!(loaded.run("DEBUG DIGEST"), digest);
+    written.launch();
+    eventually("it is loaded", || (written.info("persistence", "loading")? == "0").then_some(()));
+    same_digest(&loaded, &written);
+}
+
+#[test]
+fn others_load_our_files() {
+    for peer in peers() {
+        loads_the_rdb_of(&Program::redoubt(), &peer);
+        loads_the_aof_of(&Program::redoubt(), &peer);
+    }
+}
+
+#[test]
+fn ours_loads_the_files_of_others() {
+    for peer in peers() {
+        loads_the_rdb_of(&peer, &Program::redoubt());
+        loads_the_aof_of(&peer, &Program::redoubt());
+    }
+}
+
+/// The digest of Valkey leaves out the times of fields: they are compared one by one, through a full synchronisation, the
+/// stream, and a file.
+#[test]
+fn times_of_fields_go_to_valkey_and_come_back() {
+    let (redoubt, Some(valkey)) = (Program::redoubt(), Program::valkey()) else {
+        return println!("valkey-server 9.1 is not here");
+    };
+    for (master, replica) in [(&redoubt, &valkey), (&valkey, &redoubt)] {
+        let (master, replica) = (Node::start(master, OPTIONS), Node::start(replica, OPTIONS));
+        let set = |key: &str| {
+            master.run(&format!("HSET {key} a 1 b 2 c 3"));
+            master.run(&format!("HPEXPIREAT {key} 4102444800123 FIELDS 2 a b"));
+            master.run(&format!("HPERSIST {key} FIELDS 1 b"));
+        };
+        set("before");
+        follow(&replica, &master);
+        set("after");
+        same_data_of_fields(&replica, &master);
+    }
+}
+
+fn same_data_of_fields(replica: &Node, master: &Node) {
+    let offset = |node: &Node| node.info("replication", "master_repl_offset");
+    eventually("both are as far", || (offset(replica) == offset(master)).then_some(()));
+    for key in ["before", "after"] {
+        let times = format!("HPEXPIRETIME {key} FIELDS 3 a b c");
+        let expected = [Value::Int(4_102_444_800_123), Value::Int(-1), Value::Int(-1)];
+        assert_eq!(replica.run(&times).items(), expected, "{key}");
+        assert_eq!(replica.run(&format!("HGET {key} c")).text(), "3");
+    }
+}
