@@ -13,6 +13,14 @@ const TEMP_PREFIX: &str = "temp-";
 /// Longer than any manifest.
 const MOST_BYTES: u64 = 16 << 20;
 
+/// Does something with a file. In tests it may fail, having done it or not.
+fn op<T>(work: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
+    #[cfg(test)]
+    return tests::faulty(work);
+    #[cfg(not(test))]
+    work()
+}
+
 /// Why the files cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum FilesError {
@@ -43,7 +51,11 @@ impl Files {
     /// Those that are there; `None` if there are none. What a version before Redis 7 left, one file beside the RDB, is
     /// taken in as base.
     pub(super) fn find(config: &Config) -> Result<Option<Self>, FilesError> {
-        let mut files = Self::none(config)?;
+        Self::none(config)?.found()
+    }
+
+    fn found(self) -> Result<Option<Self>, FilesError> {
+        let mut files = self;
         if !files.folder.is_dir() && !Path::new(&files.name).is_file() {
             return Ok(None);
         }
@@ -113,9 +125,9 @@ impl Files {
         let mut manifest = self.manifest.clone();
         let name = manifest.begin_increment(&self.name);
         // Left behind by who died before it was in the manifest.
-        let options = OpenOptions::new().create(true).write(true).truncate(true).open(self.path(&name));
-        drop(options?);
-        let file = OpenOptions::new().append(true).open(self.path(&name))?;
+        let mut options = OpenOptions::new();
+        drop(op(|| options.create(true).write(true).truncate(true).open(self.path(&name)))?);
+        let file = op(|| OpenOptions::new().append(true).open(self.path(&name)))?;
         let before = std::mem::replace(&mut self.manifest, manifest);
         if self.whole
             && let Err(error) = self.write_manifest()
@@ -137,7 +149,7 @@ impl Files {
         std::fs::create_dir_all(&self.folder)?;
         let mut builder = tempfile::Builder::new();
         builder.prefix(TEMP_PREFIX).suffix(".base").permissions(std::fs::Permissions::from_mode(0o666));
-        builder.tempfile_in(&self.folder)
+        op(|| builder.tempfile_in(&self.folder))
     }
 
     /// `file`, which is on the disk, is the base from now on; the increments from `first` on follow it.
@@ -148,7 +160,7 @@ impl Files {
         first: &str,
     ) -> io::Result<()> {
         let base = self.manifest.next_base(&self.name, rdb);
-        file.persist(self.path(&base.name))?;
+        op(|| Ok(file.persist(self.path(&base.name))?))?;
         let mut manifest = self.manifest.clone();
         manifest.replace_base(base, first);
         let before = std::mem::replace(&mut self.manifest, manifest);
@@ -166,7 +178,7 @@ impl Files {
             return Ok(());
         }
         let paths: Vec<PathBuf> = self.manifest.history.iter().map(|file| self.path(&file.name)).collect();
-        let gone = |path: &PathBuf| match std::fs::remove_file(path) {
+        let gone = |path: &PathBuf| match op(|| std::fs::remove_file(path)) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
                 tracing::warn!("{} is left behind: {error}", path.display());
                 false
@@ -183,15 +195,15 @@ impl Files {
     fn write_manifest(&self) -> io::Result<()> {
         let mut builder = tempfile::Builder::new();
         builder.prefix(TEMP_PREFIX).suffix(".manifest").permissions(std::fs::Permissions::from_mode(0o666));
-        let mut file = builder.tempfile_in(&self.folder)?;
-        file.write_all(self.manifest.text().as_bytes())?;
-        file.as_file().sync_all()?;
-        file.persist(self.manifest_path())?;
+        let mut file = op(|| builder.tempfile_in(&self.folder))?;
+        op(|| file.write_all(self.manifest.text().as_bytes()))?;
+        op(|| file.as_file().sync_all())?;
+        op(|| Ok(file.persist(self.manifest_path())?))?;
         self.sync_folder()
     }
 
     fn sync_folder(&self) -> io::Result<()> {
-        File::open(&self.folder)?.sync_all()
+        op(|| File::open(&self.folder)?.sync_all())
     }
 
     /// Removes what a server that was killed left half written.
@@ -204,3 +216,6 @@ impl Files {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
