@@ -239,7 +239,13 @@ impl Watched {
     /// Whether a ping of this client is answered with an error.
     #[inline]
     pub(crate) fn hides_from(&self, client: &Client) -> bool {
-        self.hidden.load(Ordering::Relaxed) && client.names.lock().name.starts_with(SENTINEL_NAME)
+        self.hidden.load(Ordering::Relaxed) && Self::is_sentinel(client)
+    }
+
+    /// Whether this client says by its name that it is a sentinel.
+    #[must_use]
+    pub fn is_sentinel(client: &Client) -> bool {
+        client.names.lock().name.starts_with(SENTINEL_NAME)
     }
 
     /// A message was published on the channel of sentinels.

@@ -75,7 +75,10 @@ async fn dispatch(connection: &mut Connection, command: NodeCommand, args: Args<
         NodeCommand::Migrate => return migrate::migrate(connection, args).await,
         NodeCommand::Psync => return replication::psync(connection, args),
         NodeCommand::Replconf => return replication::replconf(connection, args),
-        NodeCommand::Replicaof => return replication::replicaof(&server, args, &mut connection.reply()),
+        NodeCommand::Replicaof => {
+            let client = connection.session.client.clone();
+            return replication::replicaof(&server, &client, args, &mut connection.reply());
+        }
         NodeCommand::Role => return crate::replication::role(&server.replication, &mut connection.reply()),
         NodeCommand::Wait => return replication::wait(connection, args).await,
         NodeCommand::WaitAof => return replication::wait_aof(connection, args).await,

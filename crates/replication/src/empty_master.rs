@@ -13,7 +13,8 @@
 //! | --- | --- |
 //! | sentinels name another master | answers their pings; they will have it follow |
 //! | REPLICAOF | follows, and copies |
-//! | REPLICAOF NO ONE | serves the nothing: an operator's word |
+//! | REPLICAOF NO ONE from a sentinel | refuses: it cannot reach the others just now, and this one has nothing |
+//! | REPLICAOF NO ONE from anybody else | serves the nothing: an operator's word |
 //! | `stale-master-timeout` has passed | the same: nobody could be promoted |
 //!
 //! What must hold: before one of the last three nobody copies from it.
@@ -81,10 +82,11 @@ impl Keeping {
         Self { seen: replicas.map(|replicas| (now, replicas)) }
     }
 
-    /// What is to be kept at `now`. `replicas` are those of a master that sentinels watch, none for anybody else.
+    /// What is to be kept at `now`. `replicas` are those of a master that sentinels watch. From anybody else nothing is
+    /// learned: who follows another may start as a master again, if nobody wrote that into its configuration.
     pub fn look(&mut self, now: Instant, replicas: Option<Vec<Name>>, patience: Duration) -> Option<&[Name]> {
         match replicas {
-            None => self.seen = None,
+            None => self.seen.iter_mut().for_each(|(at, _)| *at = now),
             Some(replicas) if !replicas.is_empty() => self.seen = Some((now, replicas)),
             Some(_) => {}
         }
@@ -98,8 +100,10 @@ impl Keeping {
 pub struct EmptyMaster {
     followers: Followers,
     until: Instant,
-    /// Whom the sentinels named first.
-    first_named: Option<Name>,
+    /// Under which name, it seems, this server is known.
+    own: Option<Name>,
+    /// The newest epoch of whom a sentinel named, and whether that is another.
+    newest: u64,
     replaced: bool,
 }
 
@@ -107,22 +111,26 @@ impl EmptyMaster {
     /// Begins to wait, for `patience` at the longest.
     #[must_use]
     pub fn new(followers: Followers, now: Instant, patience: Duration) -> Self {
-        Self { followers, until: now + patience, first_named: None, replaced: false }
+        Self { followers, until: now + patience, own: None, newest: 0, replaced: false }
     }
 
     /// A sentinel greets, and names whom it holds for the master:
     /// `ip,port,runid,epoch,name,master ip,master port,master epoch`. Says whether it is news that this is another.
     /// `ports` are those of this server.
     ///
-    /// That it is another is sure if it is one of the replicas, if it is not who was named before, or if it has a port
-    /// that this server has not. An address alone says nothing: this server may be known by several.
+    /// That it is another is sure if it is one of the replicas, if it has a port that this server has not, or if somebody
+    /// else was named before who is neither. An address alone says nothing: this server may be known by several. A
+    /// sentinel that was away names whom it knew: only the newest epoch counts.
     pub fn on_hello(&mut self, payload: &[u8], ports: &[u16]) -> bool {
-        let Some(named) = named_in(payload) else { return false };
-        let first = self.first_named.get_or_insert_with(|| named.clone());
-        let other = *first != named || self.followers.replicas.contains(&named) || !ports.contains(&named.1);
-        let news = other && !self.replaced;
-        self.replaced |= other;
-        news
+        let Some((named, epoch)) = named_in(payload).filter(|(_, epoch)| *epoch >= self.newest) else {
+            return false;
+        };
+        self.newest = epoch;
+        let other = self.followers.replicas.contains(&named)
+            || !ports.contains(&named.1)
+            || *self.own.get_or_insert_with(|| named.clone()) != named;
+        let before = std::mem::replace(&mut self.replaced, other);
+        other && !before
     }
 
     /// Whether sentinels are to hold this server for down.
@@ -138,10 +146,11 @@ impl EmptyMaster {
     }
 }
 
-fn named_in(payload: &[u8]) -> Option<Name> {
+/// The master, and the epoch of that.
+fn named_in(payload: &[u8]) -> Option<(Name, u64)> {
     let words: Vec<&str> = std::str::from_utf8(payload).ok()?.split(',').collect();
-    let [_, _, _, _, _, host, port, _] = words.as_slice() else { return None };
-    Some(((*host).to_owned(), port.parse().ok()?))
+    let [_, _, _, _, _, host, port, epoch] = words.as_slice() else { return None };
+    Some((((*host).to_owned(), port.parse().ok()?), epoch.parse().ok()?))
 }
 
 #[cfg(test)]
@@ -164,7 +173,11 @@ mod tests {
     }
 
     fn hello(host: &str, port: u16) -> Vec<u8> {
-        format!("10.0.0.9,26379,{},3,mymaster,{host},{port},3", "a".repeat(40)).into_bytes()
+        hello_of(3, host, port)
+    }
+
+    fn hello_of(epoch: u64, host: &str, port: u16) -> Vec<u8> {
+        format!("10.0.0.9,26379,{},3,mymaster,{host},{port},{epoch}", "a".repeat(40)).into_bytes()
     }
 
     #[test]
@@ -192,9 +205,9 @@ mod tests {
         assert_eq!(keeping.look(at(61), none.clone(), PATIENCE), Some(&replicas[..]));
         assert_eq!(keeping.look(at(62), none.clone(), PATIENCE), None, "nobody is there to take over");
         assert_eq!(keeping.look(at(63), Some(replicas.clone()), PATIENCE), Some(&replicas[..]));
-        assert_eq!(keeping.look(at(64), None, PATIENCE), None, "it follows, or nobody watches");
-        assert_eq!(keeping.look(at(65), none, PATIENCE), None);
-        assert_eq!(keeping.look(at(65), Some(replicas), Duration::ZERO), None, "the rule is switched off");
+        assert_eq!(keeping.look(at(164), None, PATIENCE), Some(&replicas[..]), "it follows another now");
+        assert_eq!(keeping.look(at(165), none, PATIENCE), Some(&replicas[..]), "and leads again");
+        assert_eq!(keeping.look(at(166), Some(replicas), Duration::ZERO), None, "the rule is switched off");
     }
 
     /// The sentinels name this server until one of its replicas is the master; then it is to be made a replica.
@@ -226,9 +239,24 @@ mod tests {
     }
 
     #[test]
+    fn a_sentinel_that_was_away_names_whom_it_knew() {
+        let mut waiting = waiting(name("10.0.0.2", 7000));
+        waiting.on_hello(&hello_of(1, "10.0.0.2", 7000), &[7000]);
+        assert!(!waiting.is_down_to_sentinels(), "it may be so");
+        waiting.on_hello(&hello_of(2, "10.0.0.1", 7000), &[7000]);
+        assert!(waiting.is_down_to_sentinels(), "it was so once");
+        waiting.on_hello(&hello_of(1, "10.0.0.2", 7000), &[7000]);
+        assert!(waiting.is_down_to_sentinels());
+        assert!(waiting.on_hello(&hello_of(3, "10.0.0.2", 7000), &[7000]));
+        assert!(!waiting.is_down_to_sentinels());
+    }
+
+    #[test]
     fn what_is_no_greeting_says_nothing() {
         let mut waiting = waiting(name("10.0.0.2", 7001));
-        for payload in [&b""[..], b"\xff", b"1,2,3,4,5,6,7,8,9", b"1,2,3,4,5,6,port,8", b"a,b"] {
+        for payload in
+            [&b""[..], b"\xff", b"1,2,3,4,5,6,7,8,9", b"1,2,3,4,5,6,port,8", b"1,2,3,4,5,6,7,x", b"a,b"]
+        {
             assert!(!waiting.on_hello(payload, &[7000]), "{}", payload.escape_ascii());
         }
         assert!(waiting.is_down_to_sentinels());

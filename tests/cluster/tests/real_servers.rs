@@ -187,6 +187,23 @@ fn copy_folder(from: &Path, to: &Path) {
     }
 }
 
+/// Valkey asks for a second connection for the snapshot, and does without where the other does not know that.
+#[test]
+fn a_valkey_that_would_use_two_connections_does_with_one() {
+    let (redoubt, Some(valkey)) = (Program::redoubt(), Program::valkey()) else {
+        return println!("valkey-server 9.1 is not here");
+    };
+    let dual = format!("--dual-channel-replication-enabled yes {OPTIONS}");
+    for ours_is_master in [true, false] {
+        let (ours, theirs) = (Node::start(&redoubt, OPTIONS), Node::start(&valkey, &dual));
+        let (master, replica) = if ours_is_master { (&ours, &theirs) } else { (&theirs, &ours) };
+        fill(master);
+        follow(replica, master);
+        same_data(replica, master);
+        assert_eq!(counter(master, "sync_full"), 1);
+    }
+}
+
 /// What one saves the other loads.
 fn loads_the_rdb_of(writer: &Program, reader: &Program) {
     let written = Node::start(writer, OPTIONS);

@@ -32,6 +32,15 @@ fn states_of_the_node_refuse_what_they_must() {
         (Gate::OUT_OF_MEMORY, "get k", "$-1"),
         (Gate::CLUSTER_DOWN, "get k", "-CLUSTERDOWN The cluster is down"),
         (Gate::CLUSTER_DOWN, "ping", "+PONG"),
+        (
+            Gate::EMPTY_MASTER,
+            "get k",
+            "-MASTERDOWN This master started without its data and waits until a replica has taken its place.",
+        ),
+        (Gate::EMPTY_MASTER, "ping", "+PONG"),
+        (Gate::EMPTY_MASTER, "publish channel text", ":0"),
+        (Gate::ASYNC_LOADING, "get k", "$-1"),
+        (Gate::ASYNC_LOADING, "bgsave", "-LOADING Redis is loading the dataset in memory"),
     ];
     for (state, line, reply) in table {
         client.engine.settings.set_gate(state, true);
@@ -40,6 +49,23 @@ fn states_of_the_node_refuse_what_they_must() {
     }
     client.require(b"secret");
     client.table(&[("get k", "-NOAUTH Authentication required.")]);
+}
+
+/// Sentinels are to have a replica promoted; everybody else may ask whether the process lives.
+#[test]
+fn a_master_without_its_data_is_down_to_sentinels_alone() {
+    let mut client = Client::new();
+    client.engine.settings.set_gate(Gate::EMPTY_MASTER, true);
+    client.engine.settings.watched.hidden.store(true, Ordering::Relaxed);
+    let down =
+        "-EMPTYMASTER This master started without its data and waits until a replica has taken its place.";
+    client.table(&[("ping", "+PONG"), ("client setname sentinel-0123abcd-cmd", "+OK"), ("ping", down)]);
+    client.table(&[("publish __sentinel__:hello a,b", ":0")]);
+    assert!(client.engine.settings.watched.seen.load(Ordering::Relaxed));
+    let greeting = client.engine.settings.watched.greeting.swap(None);
+    assert_eq!(greeting.as_deref().map(Vec::as_slice), Some(&b"a,b"[..]));
+    client.engine.settings.watched.hidden.store(false, Ordering::Relaxed);
+    client.table(&[("ping", "+PONG")]);
 }
 
 /// A browser was made to talk to this port. What it sends later may be a command, so the link is at its end.

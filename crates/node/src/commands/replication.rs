@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use config::Config;
-use engine::Unblock;
+use engine::{Client, Gate, Unblock, Watched};
 use replication::{PsyncRequest, Replconf};
 use resp::{Args, Writer};
 
@@ -98,12 +98,17 @@ pub(super) fn replconf(connection: &mut Connection, args: Args<'_>) {
 }
 
 /// REPLICAOF host port, REPLICAOF NO ONE
-pub(super) fn replicaof(server: &Server, args: Args<'_>, reply: &mut Writer<'_>) {
+pub(super) fn replicaof(server: &Server, client: &Client, args: Args<'_>, reply: &mut Writer<'_>) {
     if server.engine.topology.is_some() {
         return reply.error("ERR REPLICAOF not allowed in cluster mode.");
     }
     let (host, port) = (&args[1], &args[2]);
     if host.eq_ignore_ascii_case(b"no") && port.eq_ignore_ascii_case(b"one") {
+        if Watched::is_sentinel(client) && server.engine.settings.gate().contains(Gate::EMPTY_MASTER) {
+            // It would be elected in the place of one that has data and cannot be reached just now.
+            return reply
+                .error("EMPTYMASTER This master started without its data and has nothing to lead with.");
+        }
         if server.replication.become_master() {
             tracing::info!("MASTER MODE enabled (user request)");
         }

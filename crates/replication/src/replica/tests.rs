@@ -210,6 +210,16 @@ fn a_broken_transfer_leaves_the_old_data_and_its_position() {
 }
 
 #[test]
+fn a_broken_transfer_that_had_begun_to_replace_the_data_leaves_no_position() {
+    let mut replica = Driven::introduced(config(), Some(at(1, 10)));
+    replica.receive(&format!("+FULLRESYNC {} 70\r\n$5\r\nab", id(2)));
+    assert_eq!(replica.give(Input::Replacing), []);
+    assert_eq!(replica.machine.position(), None);
+    replica.give(Input::Closed);
+    assert_eq!(replica.machine.position(), None);
+}
+
+#[test]
 fn a_snapshot_that_cannot_be_loaded_leaves_no_position() {
     let mut replica = Driven::introduced(config(), Some(at(1, 5)));
     replica.receive(&format!("+FULLRESYNC {} 70\r\n$1\r\nx", id(2)));
