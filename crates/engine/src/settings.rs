@@ -231,7 +231,7 @@ pub struct Watched {
     pub seen: AtomicBool,
     /// Their pings are answered with an error, while [`Gate::EMPTY_MASTER`] holds.
     pub hidden: AtomicBool,
-    /// The last greeting that came while [`Gate::EMPTY_MASTER`] held.
+    /// The last greeting that nobody has looked at.
     pub greeting: ArcSwapOption<Vec<u8>>,
 }
 
@@ -249,11 +249,9 @@ impl Watched {
     }
 
     /// A message was published on the channel of sentinels.
-    pub(crate) fn on_hello(&self, gate: Gate, message: &[u8]) {
+    pub(crate) fn on_hello(&self, message: &[u8]) {
         self.seen.store(true, Ordering::Relaxed);
-        if gate.contains(Gate::EMPTY_MASTER) {
-            self.greeting.store(Some(Arc::new(message.to_vec())));
-        }
+        self.greeting.store(Some(Arc::new(message.to_vec())));
     }
 }
 

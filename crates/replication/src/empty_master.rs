@@ -26,6 +26,7 @@ use clock::Instant;
 use crate::id::ReplId;
 
 const HISTORY: &str = "history";
+const OWN: &str = "master";
 const REPLICA: &str = "replica";
 
 /// A host and a port under which a server is known.
@@ -36,6 +37,8 @@ pub type Name = (String, u16);
 pub struct Followers {
     /// The history that they have of it.
     pub history: ReplId,
+    /// Under which name sentinels know this server, if they have named it.
+    pub own: Option<Name>,
     /// Where they are reached.
     pub replicas: Vec<Name>,
 }
@@ -45,6 +48,9 @@ impl Followers {
     #[must_use]
     pub fn text(&self) -> String {
         let mut text = format!("{HISTORY} {}\n", self.history);
+        if let Some((host, port)) = &self.own {
+            text += &format!("{OWN} {host} {port}\n");
+        }
         for (host, port) in &self.replicas {
             text += &format!("{REPLICA} {host} {port}\n");
         }
@@ -54,10 +60,13 @@ impl Followers {
     /// Reads it. What makes no sense is passed over: that there is a file says the most.
     #[must_use]
     pub fn parse(text: &str) -> Self {
-        let mut found = Self { history: ReplId::NONE, replicas: Vec::new() };
+        let mut found = Self { history: ReplId::NONE, own: None, replicas: Vec::new() };
         for line in text.lines() {
             match line.split_ascii_whitespace().collect::<Vec<_>>().as_slice() {
                 [HISTORY, id] => found.history = ReplId::parse(id.as_bytes()).unwrap_or(found.history),
+                [OWN, host, port] => {
+                    found.own = port.parse().ok().map(|port| ((*host).to_owned(), port));
+                }
                 [REPLICA, host, port] => {
                     found.replicas.extend(port.parse().ok().map(|port| ((*host).to_owned(), port)));
                 }
@@ -70,23 +79,45 @@ impl Followers {
 
 /// Whether a master keeps the file. It is forgotten once there has been no replica for as long as a master without data
 /// would wait for one.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct Keeping {
     seen: Option<(Instant, Vec<Name>)>,
+    /// Whom a sentinel named with the newest epoch, while this server was a master.
+    named: Option<(u64, Name)>,
 }
 
 impl Keeping {
     /// What the file said at the start.
     #[must_use]
     pub fn since_start(now: Instant, replicas: Option<Vec<Name>>) -> Self {
-        Self { seen: replicas.map(|replicas| (now, replicas)) }
+        Self { seen: replicas.map(|replicas| (now, replicas)), named: None }
+    }
+
+    /// A sentinel greets a master, and names whom it holds for that.
+    pub fn on_hello(&mut self, payload: &[u8]) {
+        if let Some((named, epoch)) = named_in(payload)
+            && self.named.as_ref().is_none_or(|(newest, _)| epoch >= *newest)
+        {
+            self.named = Some((epoch, named));
+        }
+    }
+
+    /// Under which name sentinels know this master.
+    #[must_use]
+    pub fn own(&self) -> Option<&Name> {
+        let replicas = self.seen.as_ref().map(|(_, replicas)| replicas);
+        let is_replica = |name: &&Name| replicas.is_some_and(|replicas| replicas.contains(name));
+        self.named.as_ref().map(|(_, name)| name).filter(|name| !is_replica(name))
     }
 
     /// What is to be kept at `now`. `replicas` are those of a master that sentinels watch. From anybody else nothing is
     /// learned: who follows another may start as a master again, if nobody wrote that into its configuration.
     pub fn look(&mut self, now: Instant, replicas: Option<Vec<Name>>, patience: Duration) -> Option<&[Name]> {
         match replicas {
-            None => self.seen.iter_mut().for_each(|(at, _)| *at = now),
+            None => {
+                self.named = None;
+                self.seen.iter_mut().for_each(|(at, _)| *at = now);
+            }
             Some(replicas) if !replicas.is_empty() => self.seen = Some((now, replicas)),
             Some(_) => {}
         }
@@ -100,8 +131,6 @@ impl Keeping {
 pub struct EmptyMaster {
     followers: Followers,
     until: Instant,
-    /// Under which name, it seems, this server is known.
-    own: Option<Name>,
     /// The newest epoch of whom a sentinel named, and whether that is another.
     newest: u64,
     replaced: bool,
@@ -111,16 +140,16 @@ impl EmptyMaster {
     /// Begins to wait, for `patience` at the longest.
     #[must_use]
     pub fn new(followers: Followers, now: Instant, patience: Duration) -> Self {
-        Self { followers, until: now + patience, own: None, newest: 0, replaced: false }
+        Self { followers, until: now + patience, newest: 0, replaced: false }
     }
 
     /// A sentinel greets, and names whom it holds for the master:
     /// `ip,port,runid,epoch,name,master ip,master port,master epoch`. Says whether it is news that this is another.
     /// `ports` are those of this server.
     ///
-    /// That it is another is sure if it is one of the replicas, if it has a port that this server has not, or if somebody
-    /// else was named before who is neither. An address alone says nothing: this server may be known by several. A
-    /// sentinel that was away names whom it knew: only the newest epoch counts.
+    /// That it is another is sure if it is one of the replicas, if it has a port that this server has not, or if it is not
+    /// who was named while this server was the master. An address alone says nothing: this server may be known by
+    /// several. A sentinel that was away names whom it knew: only the newest epoch counts.
     pub fn on_hello(&mut self, payload: &[u8], ports: &[u16]) -> bool {
         let Some((named, epoch)) = named_in(payload).filter(|(_, epoch)| *epoch >= self.newest) else {
             return false;
@@ -128,7 +157,7 @@ impl EmptyMaster {
         self.newest = epoch;
         let other = self.followers.replicas.contains(&named)
             || !ports.contains(&named.1)
-            || *self.own.get_or_insert_with(|| named.clone()) != named;
+            || self.followers.own.as_ref().is_some_and(|own| *own != named);
         let before = std::mem::replace(&mut self.replaced, other);
         other && !before
     }
@@ -168,7 +197,8 @@ mod tests {
     }
 
     fn waiting(replica: Name) -> EmptyMaster {
-        let followers = Followers { history: ReplId::from_random([7; 20]), replicas: vec![replica] };
+        let own = Some(name("10.0.0.1", 7000));
+        let followers = Followers { history: ReplId::from_random([7; 20]), own, replicas: vec![replica] };
         EmptyMaster::new(followers, at(0), PATIENCE)
     }
 
@@ -184,11 +214,12 @@ mod tests {
     fn what_is_kept_is_read_again_and_nonsense_is_passed_over() {
         let followers = Followers {
             history: ReplId::from_random([7; 20]),
+            own: Some(name("10.0.0.1", 6379)),
             replicas: vec![name("10.0.0.2", 6379), name("db2.example.org", 7000)],
         };
         assert_eq!(Followers::parse(&followers.text()), followers);
         let odd = Followers::parse("history none\nreplica a\nreplica b 99999\n\0\nreplica c 1\nwhat");
-        assert_eq!(odd, Followers { history: ReplId::NONE, replicas: vec![name("c", 1)] });
+        assert_eq!(odd, Followers { history: ReplId::NONE, own: None, replicas: vec![name("c", 1)] });
     }
 
     /// Only who is watched and followed keeps it, and a replica that is away for a moment is not forgotten.
@@ -233,6 +264,7 @@ mod tests {
         ];
         for (what, host, port, down) in table {
             let mut waiting = waiting(name("10.0.0.2", 7000));
+            waiting.followers.own = None;
             waiting.on_hello(&hello(host, port), &[7000]);
             assert_eq!(waiting.is_down_to_sentinels(), down, "{what}");
         }
@@ -249,6 +281,23 @@ mod tests {
         assert!(waiting.is_down_to_sentinels());
         assert!(waiting.on_hello(&hello_of(3, "10.0.0.2", 7000), &[7000]));
         assert!(!waiting.is_down_to_sentinels());
+    }
+
+    /// A master that was promoted a moment ago hears of its predecessor, too.
+    #[test]
+    fn a_master_knows_its_own_name_by_the_newest_epoch() {
+        let mut keeping = Keeping::since_start(at(0), None);
+        keeping.look(at(0), Some(vec![name("10.0.0.2", 7000)]), PATIENCE);
+        assert_eq!(keeping.own(), None);
+        for (epoch, host) in [(1, "10.0.0.9"), (2, "10.0.0.1"), (1, "10.0.0.9")] {
+            keeping.on_hello(&hello_of(epoch, host, 7000));
+        }
+        assert_eq!(keeping.own(), Some(&name("10.0.0.1", 7000)));
+        keeping.on_hello(&hello_of(3, "10.0.0.2", 7000));
+        assert_eq!(keeping.own(), None, "that is a replica of this one");
+        keeping.look(at(1), None, PATIENCE);
+        keeping.on_hello(&hello_of(1, "10.0.0.1", 7000));
+        assert_eq!(keeping.own(), Some(&name("10.0.0.1", 7000)), "another history");
     }
 
     #[test]

@@ -270,7 +270,7 @@ fn on_tick<P: Play>(play: &mut P, host: usize, life: u64) {
 impl<E: Debug> Stage<E> {
     /// An empty stage; `longest_latency` in milliseconds.
     pub(crate) fn new(plan: Plan, mut chance: Chance, longest_latency: u64, traced: bool) -> Self {
-        let data = Data::new(&mut chance, plan.machine);
+        let data = Data::new(&mut chance);
         Self {
             now: START,
             plan,

@@ -127,7 +127,7 @@ fn publish(context: &mut Context<'_>, sharded: bool) -> Result<(), CommandError>
         return Err(CommandError::text("ERR message is too long for the cluster bus"));
     }
     if channel == HELLO_CHANNEL {
-        engine.settings.watched.on_hello(engine.settings.gate(), message);
+        engine.settings.watched.on_hello(message);
     }
     let receivers = engine.pubsub.deliver(sharded, channel, message);
     if engine.topology.is_none() {

@@ -63,14 +63,14 @@ impl Replication {
         was
     }
 
-    fn look_while_empty(&self) {
+    fn look_while_empty(&self, greeting: Option<&[u8]>) {
         let watched = &self.engine.settings.watched;
         let mut empty = self.empty.lock();
         let Some(waiting) = empty.as_mut() else { return };
         let ports = ["port", "tls-port", "replica-announce-port"].map(|name| self.config.port(name));
         let ports: Vec<u16> = ports.into_iter().filter(|port| *port != 0).collect();
-        if let Some(greeting) = watched.greeting.swap(None)
-            && waiting.on_hello(&greeting, &ports)
+        if let Some(greeting) = greeting
+            && waiting.on_hello(greeting, &ports)
         {
             tracing::info!("Sentinels have another master: waiting to be told to follow it");
         }
@@ -107,14 +107,18 @@ pub(crate) async fn watch(replication: Arc<Replication>) {
     let mut keeping = Keeping::since_start(crate::process::time::instant(), replicas);
     for turn in 0_usize.. {
         ticks.tick().await;
-        replication.look_while_empty();
+        let greeting = replication.engine.settings.watched.greeting.swap(None);
+        let greeting = greeting.as_deref().map(Vec::as_slice);
+        replication.look_while_empty(greeting);
+        greeting.into_iter().for_each(|greeting| keeping.on_hello(greeting));
         if turn % TURNS_A_KEEP != 0 || replication.empty.lock().is_some() {
             continue;
         }
         let (now, patience) = (crate::process::time::instant(), patience(&replication.config));
         let replicas = keeping.look(now, replication.followers(kept.is_some()), patience).map(<[_]>::to_vec);
         let history = replication.log.lock().position().id;
-        let text = replicas.map(|replicas| Followers { history, replicas }.text());
+        let own = keeping.own().cloned();
+        let text = replicas.map(|replicas| Followers { history, own, replicas }.text());
         if text == kept {
             continue;
         }

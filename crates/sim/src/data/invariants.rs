@@ -1,8 +1,8 @@
 //! What must hold of data, one file each.
 
 use super::{Key, Store};
+use crate::Rule;
 use crate::invariant::Invariant;
-use crate::{Machine, Rule};
 use slot_routing::ReplOffset;
 
 mod no_erasure;
@@ -45,16 +45,12 @@ pub(super) struct Seen<'a> {
 /// One that looks at data, under its name.
 pub(super) type Named = (Rule, Box<dyn for<'a> Invariant<Seen<'a>> + Send>);
 
-/// What is asked of the data. A server without cluster mode does not know whether it had replicas: of those it is not
-/// asked that they give way to them.
-pub(super) fn all(machine: Machine) -> Vec<Named> {
-    let mut all: Vec<Named> = vec![
+/// What is asked of the data.
+pub(super) fn all() -> Vec<Named> {
+    vec![
         (Rule::SameData, Box::new(same_data::SameData::default())),
         (Rule::NoOverwrite, Box::new(no_overwrite::NoOverwrite::default())),
         (Rule::NoLoss, Box::new(no_loss::NoLoss::default())),
-    ];
-    if machine == Machine::Cluster {
-        all.push((Rule::NoErasure, Box::new(no_erasure::NoErasure::default())));
-    }
-    all
+        (Rule::NoErasure, Box::new(no_erasure::NoErasure::default())),
+    ]
 }

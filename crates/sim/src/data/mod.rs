@@ -24,7 +24,7 @@ use self::link::Link;
 pub(crate) use self::roles::Order;
 pub(crate) use self::store::{Key, Store};
 use crate::stage::Stage;
-use crate::{Chance, Machine, Plant};
+use crate::{Chance, Plant};
 
 mod following;
 mod invariants;
@@ -162,7 +162,7 @@ struct Settings {
 }
 
 impl Data {
-    pub(crate) fn new(chance: &mut Chance, machine: Machine) -> Self {
+    pub(crate) fn new(chance: &mut Chance) -> Self {
         let settings = Settings {
             backlog: chance.pick(&[0, 500, 3000, 1 << 20]),
             behind: chance.pick(&[4000, 1 << 20]),
@@ -171,7 +171,7 @@ impl Data {
             apply: chance.pick(&[300, 300, 10_000, 60_000]),
             writable_replicas: chance.percent(30),
         };
-        let invariants = invariants::all(machine);
+        let invariants = invariants::all();
         Self { stores: Vec::new(), links: BTreeMap::new(), linked: 0, writes: 0, settings, invariants }
     }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use clock::Instant;
 use gossip::Copies;
 use replication::master::{self, OutputLimit, PeerId};
-use replication::{Generation, Log, Master, Position};
+use replication::{Generation, Log, Master, Position, ReplId};
 use slot_routing::ReplOffset;
 
 use super::following::{Follower, Load, Piece};
@@ -219,6 +219,15 @@ impl Store {
 
     pub(crate) fn serve(&mut self, keys: BTreeSet<Key>) {
         self.gates.served = Some(keys);
+    }
+
+    pub(crate) fn serve_all(&mut self) {
+        self.gates.served = None;
+    }
+
+    /// The name of its history.
+    pub(crate) fn history(&self) -> ReplId {
+        self.position().id
     }
 
     pub(crate) fn served(&self) -> Option<&BTreeSet<Key>> {

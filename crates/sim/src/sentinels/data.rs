@@ -1,13 +1,21 @@
 //! What the servers do: requests answered, with what they change elsewhere, and data that moves.
 
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use gossip::Copies;
+use replication::{EmptyMaster, Followers};
 use resp::Protocol;
+use slot_routing::ReplOffset;
 
 use super::World;
-use super::server::{Effect, Standing, Upstream};
+use super::server::{Effect, PORT, Standing, Upstream};
 use super::stream::ToClient;
 use crate::Plant;
 use crate::data::{Key, Order};
 
+/// `stale-master-timeout`: longer than any TILT.
+const PATIENCE: Duration = Duration::from_secs(60);
 /// What is written to.
 const KEYS: Key = 6;
 
@@ -80,6 +88,7 @@ impl World {
     pub(super) fn follow(&mut self, host: usize, upstream: Upstream) {
         let master = upstream.as_ref().map(|(ip, _)| self.find(ip));
         self.server(host).upstream = upstream;
+        self.end_wait(host);
         match master {
             None => self.stage.order(host, Order::Lead),
             Some(Some(master)) => self.stage.order(host, Order::Follow(master)),
@@ -111,8 +120,67 @@ impl World {
         }
     }
 
+    /// A server has started: what a master without its data does then.
+    pub(super) fn wait_if_empty(&mut self, host: usize) {
+        let now = self.stage.now;
+        let store = &self.stage.data.stores[host];
+        let has_data = store.offset() > ReplOffset(0);
+        let planted = self.stage.plan.plant == Some(Plant::EmptyMasters);
+        let server = self.server(host);
+        let Some(followers) = server.followers.clone() else { return };
+        if server.upstream.is_some() || has_data || planted {
+            return;
+        }
+        server.empty = Some(EmptyMaster::new(followers, now, PATIENCE));
+        let store = &mut self.stage.data.stores[host];
+        store.copies = Copies::None;
+        store.serve(BTreeSet::new());
+        self.stage.note(|| format!("server {host} has lost its data and waits"));
+    }
+
+    fn end_wait(&mut self, host: usize) {
+        if self.server(host).empty.take().is_some() {
+            self.stage.note(|| format!("server {host} waits no longer"));
+            let store = &mut self.stage.data.stores[host];
+            store.copies = Copies::All;
+            store.serve_all();
+        }
+    }
+
+    /// Each server notes who follows it, and looks whether it has waited long enough.
+    fn keep_followers(&mut self) {
+        let now = self.stage.now;
+        for host in self.hosts_of(false).into_iter().filter(|&host| self.stage.runs(host)).collect::<Vec<_>>()
+        {
+            let replicas: Vec<_> =
+                self.standing(host).replicas.into_iter().map(|(ip, _)| (ip, PORT)).collect();
+            let history = self.stage.data.stores[host].history();
+            let server = self.server(host);
+            match &server.empty {
+                Some(empty) if empty.is_over(now) => {
+                    // It was down to the sentinels to the end, and by their rules nobody could be promoted.
+                    let forgiven = empty.is_down_to_sentinels();
+                    self.end_wait(host);
+                    for replica in self.hosts_of(false).into_iter().filter(|_| forgiven) {
+                        self.stage.forget_copy(replica, Some(host));
+                    }
+                }
+                Some(_) => {}
+                None => {
+                    let leads = server.upstream.is_none();
+                    let kept = server.keeping.look(now, leads.then_some(replicas), PATIENCE);
+                    if let Some(replicas) = kept.map(<[_]>::to_vec) {
+                        let own = server.keeping.own().cloned();
+                        server.followers = Some(Followers { history, own, replicas });
+                    }
+                }
+            }
+        }
+    }
+
     /// Clients write.
     pub(super) fn replicate(&mut self) {
+        self.keep_followers();
         if self.stage.is_written() {
             self.stage.clients_write(0..KEYS, 50_000);
         }

@@ -89,6 +89,7 @@ impl World {
                 let upstream = server.upstream.clone();
                 self.follow(host, upstream);
                 self.stage.settle_data(host);
+                self.wait_if_empty(host);
             }
             ProcessKind::Watcher(_) => self.start(host),
         }

@@ -1,7 +1,11 @@
 //! A simulated Redis server: what a sentinel sees and does of one.
 
 use clock::Instant;
+use replication::{EmptyMaster, Followers, Keeping};
 use resp::{Protocol, Writer};
+
+/// The port of every server.
+pub(super) const PORT: u16 = 6379;
 
 /// Whom a server replicates, as an address; none for a master.
 pub(super) type Upstream = Option<(String, u16)>;
@@ -13,6 +17,12 @@ pub(super) struct Server {
     pub(super) upstream: Upstream,
     /// As CONFIG REWRITE has it: what a restart begins with.
     saved: Upstream,
+    /// What it has on its disk of who follows it.
+    pub(super) followers: Option<Followers>,
+    /// What it makes of sentinels' greetings.
+    pub(super) keeping: Keeping,
+    /// It came back without its data, and waits for another to be promoted.
+    pub(super) empty: Option<EmptyMaster>,
 }
 
 /// How the replication of a server stands.
@@ -71,12 +81,21 @@ impl Told {
 impl Server {
     pub(super) fn new(host: &str, run_id: String, upstream: Upstream) -> Self {
         let saved = upstream.clone();
-        Self { host: host.to_owned(), run_id, upstream, saved }
+        Self {
+            host: host.to_owned(),
+            run_id,
+            upstream,
+            saved,
+            followers: None,
+            keeping: Keeping::default(),
+            empty: None,
+        }
     }
 
     pub(super) fn restart(&mut self, run_id: String) {
         self.run_id = run_id;
         self.upstream = self.saved.clone();
+        (self.empty, self.keeping) = (None, Keeping::default());
     }
 
     /// Answers one request.
@@ -93,6 +112,8 @@ impl Server {
             ["SUBSCRIBE", _] => Effect::Subscribe,
             ["PUBLISH", _, _] => Effect::Publish(request[2].clone()),
             ["CLIENT", "KILL", "TYPE", kind] => Effect::Kill { subscribed: *kind == "PUBSUB" },
+            // It has nothing to lead with.
+            ["REPLICAOF", "NO", "ONE"] if self.empty.is_some() => Effect::None,
             ["REPLICAOF", "NO", "ONE"] => Effect::Follow(None),
             ["REPLICAOF", _, port] => Effect::Follow(port.parse().ok().map(|port| (words[1].clone(), port))),
             ["FAILOVER", "TO", _, port, ..] => Effect::HandOver(words[2].clone(), port.parse().unwrap_or(0)),
@@ -102,7 +123,14 @@ impl Server {
             }
             _ => Effect::None,
         };
+        if let ["PUBLISH", _, _] = upper.as_slice() {
+            self.keeping.on_hello(&request[2]);
+            self.empty.iter_mut().for_each(|empty| _ = empty.on_hello(&request[2], &[PORT]));
+        }
         match upper.as_slice() {
+            ["PING"] if self.empty.as_ref().is_some_and(EmptyMaster::is_down_to_sentinels) => {
+                reply.error("EMPTYMASTER This master started without its data");
+            }
             ["PING"] => reply.simple("PONG"),
             ["INFO"] => reply.bulk(self.info(standing).as_bytes()),
             ["SUBSCRIBE", _] => {
