@@ -73,7 +73,7 @@ struct Host {
 
 enum ProcessKind {
     Watcher(Box<Watcher>),
-    Server(Server),
+    Server(Box<Server>),
 }
 
 /// A sentinel's process.
@@ -176,7 +176,7 @@ impl Play for World {
             .iter()
             .zip(&self.stage.data.stores)
             .filter_map(|(host, store)| match &host.kind {
-                ProcessKind::Server(server) => Some((server, store.is_in_sync())),
+                ProcessKind::Server(server) => Some((server.as_ref(), store.is_in_sync())),
                 ProcessKind::Watcher(_) => None,
             })
             .collect();
@@ -206,7 +206,7 @@ impl World {
             let ip = server_ip(number);
             let upstream = (number > 0).then(|| (server_ip(0), 6379));
             let server = Server::new(&ip, world.run_id(), upstream);
-            world.add_host(ip, ProcessKind::Server(server));
+            world.add_host(ip, ProcessKind::Server(Box::new(server)));
             if number > 0 {
                 world.stage.order(watchers + number, Order::Follow(watchers));
             }
