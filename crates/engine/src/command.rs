@@ -227,14 +227,8 @@ pub enum NodeCommand {
     Bgrewriteaof,
     /// BGSAVE
     Bgsave,
-    /// DEBUG CHANGE-REPL-ID
-    DebugChangeReplId,
-    /// DEBUG LOG
-    DebugLog,
-    /// DEBUG RELOAD
-    DebugReload,
-    /// DEBUG SLEEP
-    DebugSleep,
+    /// One of DEBUG.
+    Debug(DebugCommand),
     /// FAILOVER
     Failover,
     /// LASTSAVE
@@ -267,6 +261,45 @@ pub enum NodeCommand {
     Wait,
     /// WAITAOF
     WaitAof,
+}
+
+/// Those subcommands of DEBUG that are about the process, its files and its links.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DebugCommand {
+    /// DEBUG AOF-FLUSH-SLEEP
+    AofFlushSleep,
+    /// DEBUG CHANGE-REPL-ID
+    ChangeReplId,
+    /// DEBUG CLIENT-EVICTION
+    ClientEviction,
+    /// DEBUG CLOSE-CLUSTER-LINK-ON-PACKET-DROP
+    CloseLinkOnDrop,
+    /// DEBUG CLUSTERLINK
+    ClusterLink,
+    /// DEBUG CRASH-AND-RECOVER
+    CrashAndRecover,
+    /// DEBUG DISABLE-CLUSTER-RECONNECTION
+    DisableReconnection,
+    /// DEBUG DROP-CLUSTER-PACKET-FILTER
+    DropPackets,
+    /// DEBUG LOADAOF
+    LoadAof,
+    /// DEBUG LOG
+    Log,
+    /// DEBUG MALLCTL
+    Mallctl,
+    /// DEBUG MALLCTL-STR
+    MallctlStr,
+    /// DEBUG PAUSE-CRON
+    PauseCron,
+    /// DEBUG RELOAD
+    Reload,
+    /// DEBUG RESTART
+    Restart,
+    /// DEBUG SEGFAULT
+    Segfault,
+    /// DEBUG SLEEP
+    Sleep,
 }
 
 /// Those subcommands of ACL that need files or chance.

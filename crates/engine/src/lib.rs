@@ -50,8 +50,8 @@ pub use bin::Bin;
 pub use budget::Budget;
 pub use clients::{Client, ClientFlags, ClientKind, Clients, Link, Names, Unblock, Wake};
 pub use command::{
-    AclCommand, Categories, Channels, ClusterCommand, Command, Databases, Flags, Group, NodeCommand, Reach,
-    Run,
+    AclCommand, Categories, Channels, ClusterCommand, Command, Databases, DebugCommand, Flags, Group,
+    NodeCommand, Reach, Run,
 };
 pub use command_log::{CommandLog, CommandLogs};
 pub use commands::{CLIENT_HELP, answer_command, write_help};

@@ -19,9 +19,12 @@ pub enum PausePurpose {
     Failover,
     /// The server stops: what it acknowledges from now on would be lost.
     Shutdown,
+    /// The server stands still (DEBUG SLEEP).
+    Sleep,
 }
 
-const PURPOSES: [PausePurpose; 3] = [PausePurpose::Client, PausePurpose::Failover, PausePurpose::Shutdown];
+const PURPOSES: [PausePurpose; 4] =
+    [PausePurpose::Client, PausePurpose::Failover, PausePurpose::Shutdown, PausePurpose::Sleep];
 
 /// By [`PausePurpose`].
 type Held = [Option<Pause>; PURPOSES.len()];

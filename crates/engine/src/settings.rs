@@ -159,6 +159,10 @@ pub struct Settings {
     gate: AtomicU32,
     /// Active expiry on (DEBUG SET-ACTIVE-EXPIRE).
     pub active_expire: AtomicBool,
+    /// Whether scripts may call what is not for scripts (DEBUG SET-DISABLE-DENY-SCRIPTS).
+    pub scripts_call_all: AtomicBool,
+    /// Whether values and files with wrong checksums are taken (DEBUG SET-SKIP-CHECKSUM-VALIDATION).
+    pub skip_checksums: AtomicBool,
     /// `cluster-allow-reads-when-down`
     pub cluster_allow_reads_when_down: AtomicBool,
     /// Whether it is counted how long commands take, as a distribution.
@@ -260,6 +264,8 @@ impl Default for Settings {
         Self {
             gate: AtomicU32::new(0),
             active_expire: AtomicBool::new(true),
+            scripts_call_all: AtomicBool::new(false),
+            skip_checksums: AtomicBool::new(false),
             cluster_allow_reads_when_down: AtomicBool::new(false),
             latency_tracking: AtomicBool::new(true),
             cluster_allow_pubsubshard_when_down: AtomicBool::new(true),

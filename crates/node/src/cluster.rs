@@ -26,7 +26,7 @@ use rand_chacha::ChaCha8Rng;
 use slot_routing::Topology;
 use tokio::sync::{mpsc, oneshot};
 
-pub(crate) use driver::Driver;
+pub(crate) use driver::{Driver, Interference};
 pub(crate) use publish::settle;
 
 use config::Config;

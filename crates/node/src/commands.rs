@@ -3,12 +3,12 @@
 mod acl;
 mod cluster;
 mod config;
+mod debug;
 pub(crate) mod info;
 mod memory;
 mod migrate;
 mod replication;
 mod saving;
-mod server;
 mod transaction;
 
 use engine::{AclCommand, Flags, NodeCommand, Ran};
@@ -44,16 +44,8 @@ async fn dispatch(connection: &mut Connection, command: NodeCommand, args: Args<
             server.housekeeping.reset_totals();
             Ok(())
         }
-        NodeCommand::DebugChangeReplId => {
-            server.replication.change_id();
-            Ok(())
-        }
-        NodeCommand::DebugLog => {
-            tracing::warn!("DEBUG LOG: {}", String::from_utf8_lossy(&args[2]).escape_debug());
-            Ok(())
-        }
+        NodeCommand::Debug(command) => return debug::run(connection, command, args).await,
         NodeCommand::Failover => replication::failover(&server, args),
-        NodeCommand::DebugSleep => server::debug_sleep(args).await,
         NodeCommand::ConfigGet => return config::get(&server.config, args, &mut connection.reply()),
         NodeCommand::Acl(AclCommand::GenPass) => return acl::genpass(args, &mut connection.reply()),
         NodeCommand::Acl(AclCommand::Load) => acl::load(&server, &mut connection.session),
@@ -86,7 +78,6 @@ async fn dispatch(connection: &mut Connection, command: NodeCommand, args: Args<
         NodeCommand::Bgrewriteaof => return saving::bgrewriteaof(connection),
         NodeCommand::Bgsave => return saving::bgsave(connection, args),
         NodeCommand::Lastsave => return connection.reply().integer(server.durability.saving.last_save()),
-        NodeCommand::DebugReload => return saving::reload(connection, args).await,
         NodeCommand::Shutdown => return saving::shutdown(connection, args).await,
     };
     match outcome {

@@ -111,6 +111,15 @@ pub fn restore_functions(payload: &[u8], max_string: u64) -> Result<Vec<Vec<u8>>
     Ok(codes)
 }
 
+/// The payload with the checksum that it should have (DEBUG SET-SKIP-CHECKSUM-VALIDATION), if it is long enough to have one.
+#[must_use]
+pub fn with_right_checksum(payload: &[u8]) -> Option<Vec<u8>> {
+    let (covered, _) = payload.split_last_chunk::<CHECKSUM_LEN>()?;
+    let mut expected = Checksum::new();
+    expected.update(covered);
+    Some([covered, &expected.value().to_le_bytes()].concat())
+}
+
 /// The payload without its trailer, if that is right.
 fn verified(payload: &[u8]) -> Option<&[u8]> {
     let (covered, checksum) = payload.split_last_chunk::<CHECKSUM_LEN>()?;

@@ -23,7 +23,9 @@ mod error;
 mod rdb;
 mod value;
 
-pub use dump::{RestoreError, Restored, dump, dump_functions, restore, restore_functions};
+pub use dump::{
+    RestoreError, Restored, dump, dump_functions, restore, restore_functions, with_right_checksum,
+};
 pub use error::{RdbError, Reason};
 pub use rdb::{Entry, Info, Item, Limits, RdbLoader, RdbWriter, Used, Uses, WriteOptions};
 pub use value::ValueBuffer;

@@ -304,7 +304,10 @@ impl Reached<'_, '_> {
             return Err(denied("ERR Wrong number of args calling Redis command from script"));
         }
         let runs = matches!(command.run, Run::Here(_) | Run::MayBlock(_));
-        if command.flags.contains(Flags::NOSCRIPT) || !runs {
+        let settings = &self.context.engine.settings;
+        let for_scripts = !command.flags.contains(Flags::NOSCRIPT)
+            || settings.scripts_call_all.load(std::sync::atomic::Ordering::Relaxed);
+        if !for_scripts || !runs {
             return Err(denied("ERR This Redis command is not allowed from script"));
         }
         let (gate, flags) = (self.context.engine.settings.gate(), command.flags);

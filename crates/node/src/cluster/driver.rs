@@ -10,7 +10,7 @@ use anyhow::{Context as _, Result};
 use clock::Instant;
 use gossip::wire::{Packet, Publication};
 use gossip::{Action, Event, Gossip, Input, Level, LinkId, Source};
-use slot_routing::{ReplOffset, SlotSet};
+use slot_routing::{NodeId, ReplOffset, SlotSet};
 use tokio::sync::{mpsc, oneshot};
 
 use super::aside::{Aside, Done};
@@ -60,6 +60,26 @@ pub(crate) struct Driver {
     facts: gossip::Replication,
     /// The data differs from the master's, as the machine was last told: it does not stand for election.
     differs: bool,
+    pub(crate) interference: Interference,
+}
+
+/// What DEBUG does to the bus.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Interference {
+    /// Packets of this type that come are dropped; -2: all, -1: none.
+    pub(crate) dropped: i64,
+    /// A link on which one is dropped is closed.
+    pub(crate) closes: bool,
+    /// No links are made.
+    pub(crate) isolates: bool,
+}
+
+impl Interference {
+    const NONE: Self = Self { dropped: -1, closes: false, isolates: false };
+
+    fn drops(&self, packet: &Packet) -> bool {
+        self.dropped == -2 || self.dropped >= 0 && self.dropped == i64::from(packet.body.number())
+    }
 }
 
 /// Writes are held back for a manual failover.
@@ -109,6 +129,7 @@ impl Driver {
             unsaved: None,
             facts: gossip::Replication::default(),
             differs: false,
+            interference: Interference::NONE,
         })
     }
 
@@ -253,6 +274,9 @@ impl Driver {
                 self.links.close(link);
                 self.feed(Input::ConnectFailed { link, refused })
             }
+            LinkEvent::Packet { link, packet } if self.interference.drops(&packet) => {
+                if self.interference.closes { self.give_up(vec![link]) } else { Ok(()) }
+            }
             LinkEvent::Packet { link, packet } => self.feed(Input::Packet { link, packet }),
             LinkEvent::Closed { link } => {
                 self.links.close(link);
@@ -358,6 +382,8 @@ impl Driver {
 
     fn carry_out(&mut self, action: Action) {
         match action {
+            // The machine gives it up in time, and tries again.
+            Action::Connect { .. } if self.interference.isolates => {}
             Action::Connect { link, ip, port } => {
                 let patience = self.gossip.config().node_timeout;
                 let dialer = Dialer::for_links(&self.server.config, &self.server.door.tls, "tls-cluster");
@@ -447,6 +473,15 @@ impl Driver {
     /// How many links were closed because their peers did not read.
     pub(crate) fn overflown_links(&self) -> u64 {
         self.links.overflown
+    }
+
+    /// Closes those links to and from a node that `which` says (DEBUG CLUSTERLINK KILL); `false` without such a node.
+    pub(crate) fn kill_links(&mut self, node: NodeId, which: impl Fn(LinkId) -> bool) -> bool {
+        let reports = self.gossip.link_reports();
+        for report in reports.iter().filter(|report| report.node == node && which(report.link)) {
+            self.links.break_off(report.link);
+        }
+        self.gossip.topology().member(node).is_some()
     }
 
     /// How many bytes wait to be sent on a link.

@@ -130,6 +130,13 @@ impl Links {
         true
     }
 
+    /// Has a link end as if it had broken: the driver hears of it. With too much to hear already, it does not end.
+    pub(super) fn break_off(&mut self, link: LinkId) {
+        if self.events.try_send(LinkEvent::Closed { link }).is_ok() {
+            self.close(link);
+        }
+    }
+
     /// Lets go of a link; its tasks end.
     pub(super) fn close(&mut self, link: LinkId) {
         self.open.remove(&link);

@@ -1,4 +1,4 @@
-//! SAVE, BGSAVE, LASTSAVE, SHUTDOWN, DEBUG RELOAD.
+//! SAVE, BGSAVE, LASTSAVE, SHUTDOWN.
 
 use resp::{Args, Writer};
 
@@ -75,32 +75,5 @@ pub(super) async fn shutdown(connection: &mut Connection, args: Args<'_>) {
         Ok(true) => connection.reply().ok(),
         Ok(false) => {}
         Err(text) => connection.reply().error(text),
-    }
-}
-
-/// DEBUG RELOAD [NOSAVE]
-pub(super) async fn reload(connection: &mut Connection, args: Args<'_>) {
-    let server = connection.server.clone();
-    let protocol = connection.session.protocol;
-    let save_first = match args.get(2).map(<[u8]>::to_ascii_lowercase).as_deref() {
-        None => true,
-        Some(b"nosave") => false,
-        Some(_) => {
-            let text = "ERR DEBUG RELOAD only supports the MERGE, NOFLUSH and NOSAVE options.";
-            return Writer::new(connection.output(), protocol).error(text);
-        }
-    };
-    let outcome = tokio::task::spawn_blocking(move || {
-        saving::reload(&server.durability, &server.replication, save_first)
-    })
-    .await;
-    let mut reply = Writer::new(connection.output(), protocol);
-    match outcome {
-        Ok(Ok(())) => reply.ok(),
-        Ok(Err(error)) => {
-            tracing::warn!("DEBUG RELOAD: {error}");
-            reply.error("ERR Error trying to load the RDB dump, check server logs.");
-        }
-        Err(_) => reply.error("ERR Error trying to load the RDB dump, check server logs."),
     }
 }

@@ -203,6 +203,21 @@ pub(crate) fn replace_by_stream(
     outcome
 }
 
+/// Adds the data of a file to what there is; of keys that both have, the file's stay. Commands get LOADING as with
+/// [`replace_by_file`].
+pub(crate) fn add_file(
+    durability: &Durability,
+    path: &Path,
+    drop_expired: bool,
+) -> Result<Loaded, LoadError> {
+    let file = std::fs::File::open(path)?;
+    durability.saving.loading.begin(file.metadata()?.len());
+    durability.engine.settings.set_gate(Gate::LOADING, true);
+    let outcome = load(durability, file, drop_expired);
+    durability.engine.touch_all_watched();
+    outcome
+}
+
 /// Removes all data; commands get LOADING from now on.
 pub(crate) fn clear(durability: &Durability) {
     durability.engine.settings.set_gate(Gate::LOADING, true);
@@ -295,7 +310,9 @@ fn read(
     drop_expired: bool,
     lanes: &mut [Lane],
 ) -> Result<Loaded, LoadError> {
-    let limits = Limits { verify_checksum: durability.config.switch("rdbchecksum"), ..Limits::default() };
+    let unchecked = durability.engine.settings.skip_checksums.load(Ordering::Relaxed);
+    let verify_checksum = durability.config.switch("rdbchecksum") && !unchecked;
+    let limits = Limits { verify_checksum, ..Limits::default() };
     let mut loader = RdbLoader::new(input, limits)?;
     loader.set_limits(durability.engine.settings.limits());
     let databases = durability.engine.keyspace.databases();

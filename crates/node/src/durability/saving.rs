@@ -20,7 +20,7 @@ use persistence::Dialect;
 use slot_routing::{ReplOffset, Role};
 
 use crate::durability::append_only::position_of;
-use crate::durability::loading::{LoadError, Loaded, Loading, replace_by_file};
+use crate::durability::loading::{LoadError, Loaded, Loading, add_file, replace_by_file};
 use crate::durability::pace::Pace;
 use crate::durability::snapshot::{Form, cut, write_rdb};
 use crate::durability::{Durability, append_only};
@@ -480,17 +480,27 @@ fn will_be_replica(durability: &Durability) -> bool {
     of_cluster || !durability.config.text("replicaof").is_empty()
 }
 
+/// How DEBUG RELOAD goes about it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Reload {
+    /// The data is saved first.
+    pub(crate) save: bool,
+    /// What the file has is added to the data.
+    pub(crate) keeps: bool,
+}
+
 /// DEBUG RELOAD: saves, and loads what was saved. The history goes on.
 pub(crate) fn reload(
     durability: &Durability,
     replication: &Replication,
-    save_first: bool,
+    how: Reload,
 ) -> Result<(), SaveError> {
-    if save_first {
+    if how.save {
         save(durability)?;
     }
-    let name = durability.config.text("dbfilename");
-    let loaded = replace_by_file(durability, Path::new(&name), !replication.is_replica());
+    let (name, drop_expired) = (durability.config.text("dbfilename"), !replication.is_replica());
+    let load = if how.keeps { add_file } else { replace_by_file };
+    let loaded = load(durability, Path::new(&name), drop_expired);
     durability.engine.settings.set_gate(Gate::LOADING, false);
     loaded.map(|_| ()).map_err(|error: LoadError| SaveError::Failed(error.into()))
 }

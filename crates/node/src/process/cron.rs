@@ -47,6 +47,9 @@ pub(crate) async fn run(house: Arc<Housekeeping>, targets: Arc<LinkPool>) {
         turn += 1;
         house.engine.set_wall_clock(crate::process::time::nanos(), crate::process::time::unix_micros());
         tell_new_keys(&house.engine);
+        if house.cron_paused.load(Ordering::Relaxed) {
+            continue;
+        }
         house.door.listeners.watch_scripts(&house.engine);
         if turn % AGE_TURNS == 0 {
             age(&house.engine, turn / AGE_TURNS);
@@ -74,6 +77,13 @@ pub(crate) async fn run(house: Arc<Housekeeping>, targets: Arc<LinkPool>) {
     }
 }
 
+/// Has this thread stand still whenever DEBUG SLEEP says so. Never returns.
+pub(crate) async fn stand_still(house: Arc<Housekeeping>) {
+    loop {
+        house.standstill.next().await;
+    }
+}
+
 /// Gives back to the system what lies free, a little at a time. Never returns.
 pub(crate) async fn purge(engine: Arc<Engine>) {
     let mut ticks = interval(PURGE_PERIOD);
@@ -89,7 +99,7 @@ pub(crate) async fn purge(engine: Arc<Engine>) {
 pub(crate) async fn expire(house: Arc<Housekeeping>) {
     loop {
         let end = crate::process::time::instant() + EXPIRE_CYCLE;
-        let mut more = expire_for_a_stint(&house);
+        let mut more = !house.cron_paused.load(Ordering::Relaxed) && expire_for_a_stint(&house);
         while more && crate::process::time::instant() < end {
             std::thread::yield_now();
             more = expire_for_a_stint(&house);

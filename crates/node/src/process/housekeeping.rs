@@ -1,10 +1,13 @@
 //! What the server's own upkeep works with, and what it has noted.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::time::{Duration, Instant};
 
 use config::Config;
 use engine::Engine;
+use parking_lot::Mutex;
+use tokio::sync::Notify;
 
 use crate::net::door::Door;
 use crate::process::memory::Tracker;
@@ -22,6 +25,29 @@ pub(crate) struct ExpiryStats {
     pub(crate) capped: AtomicU64,
 }
 
+/// The control thread stands still, and with it the bus, the timers and who connects (DEBUG SLEEP).
+#[derive(Debug, Default)]
+pub(crate) struct Standstill {
+    until: Mutex<Option<Instant>>,
+    begun: Notify,
+}
+
+impl Standstill {
+    pub(crate) fn begin(&self, duration: Duration) {
+        *self.until.lock() = Instant::now().checked_add(duration);
+        self.begun.notify_one();
+    }
+
+    /// Returns when the next one is over. To be called on the thread that is to stand still.
+    pub(super) async fn next(&self) {
+        self.begun.notified().await;
+        let until = self.until.lock().take();
+        if let Some(until) = until {
+            std::thread::sleep(until.saturating_duration_since(Instant::now()));
+        }
+    }
+}
+
 /// The parts that are looked after, and the notes.
 #[derive(Debug)]
 pub(crate) struct Housekeeping {
@@ -34,6 +60,9 @@ pub(crate) struct Housekeeping {
     pub(crate) memory: Tracker,
     pub(super) baseline: Baseline,
     pub(super) oom_score: Score,
+    pub(crate) standstill: Standstill,
+    /// Nothing happens by itself (DEBUG PAUSE-CRON).
+    pub(crate) cron_paused: AtomicBool,
 }
 
 impl Housekeeping {
@@ -53,6 +82,8 @@ impl Housekeeping {
             memory: Tracker::default(),
             baseline: Baseline::default(),
             oom_score: Score::default(),
+            standstill: Standstill::default(),
+            cron_paused: AtomicBool::new(false),
         }
     }
 }

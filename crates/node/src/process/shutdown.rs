@@ -5,6 +5,8 @@
 //! is saved, if that is wanted; then the server stops, and those who wait get no answer. Until the save begins,
 //! SHUTDOWN ABORT makes everything as it was; so does a save that fails.
 
+use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -15,7 +17,7 @@ use tokio::sync::Notify;
 
 use crate::durability::saving::{self, AtEnd};
 use crate::process::daemon;
-use crate::server::Server;
+use crate::server::{Identity, Server};
 
 /// How to stop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,6 +27,18 @@ pub(crate) struct Plan {
     now: bool,
     /// Also when the data cannot be saved.
     force: bool,
+}
+
+/// This process becomes the same program with the same words (DEBUG RESTART), and keeps its number; returns only if that
+/// fails. Files and sockets are closed by the system.
+pub(crate) fn start_anew(identity: &Identity) -> std::io::Error {
+    let file = identity.config_file.as_deref().map(Path::new);
+    // The working directory may be another now.
+    let words = std::env::args_os().skip(1).map(|word| match file {
+        Some(file) if file.ends_with(&word) => file.as_os_str().to_owned(),
+        _ => word,
+    });
+    std::process::Command::new(&identity.executable).args(words).exec()
 }
 
 /// What SHUTDOWN asks for.

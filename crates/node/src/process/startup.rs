@@ -241,6 +241,7 @@ async fn control(
     tokio::spawn(cron::purge(server.engine.clone()));
     tokio::spawn(cron::expire(server.housekeeping.clone()));
     tokio::spawn(cron::empty_bin(server.engine.clone()));
+    tokio::spawn(cron::stand_still(server.housekeeping.clone()));
     let mut cluster = cluster.map(|prepared| cluster::Driver::new(server.clone(), prepared)).transpose()?;
     // Who connects before the data is loaded, and it is known whose it is, is answered LOADING.
     server.engine.settings.set_gate(Gate::LOADING, true);

@@ -76,7 +76,9 @@ pub(super) fn restore(context: &mut Context<'_>) -> Result<(), CommandError> {
     let longest = context.engine.settings.proto_max_bulk_len.load(Ordering::Relaxed) as u64;
     let mut buffer = ValueBuffer::new();
     let limits = context.engine.settings.limits();
-    let value = persistence::restore(payload, longest, limits, &mut buffer)
+    let unchecked = context.engine.settings.skip_checksums.load(Ordering::Relaxed);
+    let sealed = if unchecked { persistence::with_right_checksum(payload) } else { None };
+    let value = persistence::restore(sealed.as_deref().unwrap_or(payload), longest, limits, &mut buffer)
         .map_err(|error| CommandError::Text(error.to_string().into()))?;
     let expiry = match (ttl, options.absolute) {
         (0, _) => None,

@@ -6,8 +6,11 @@ use std::sync::atomic::Ordering;
 use keyspace::{Found, Packed, Value};
 use persistence::Dialect;
 
+mod inside;
+mod switches;
+
 use super::digest::Digest;
-use crate::command::{Command, Flags, Group, NodeCommand};
+use crate::command::{Command, DebugCommand, Flags, Group, NodeCommand};
 use crate::commands::generic::references;
 use crate::commands::help::reply_help;
 use crate::commands::rows::{LOOKS_SECOND, key};
@@ -27,33 +30,98 @@ const fn tool(name: &'static str, arity: i8, summary: &'static str) -> Command {
     Command::new(name, Group::Server, "1.0.0", arity, summary).flags(ADMIN)
 }
 
+/// One that the shell carries out.
+const fn shell(name: &'static str, arity: i8, command: DebugCommand, summary: &'static str) -> Command {
+    tool(name, arity, summary).node(NodeCommand::Debug(command))
+}
+
+/// One for a mechanism of Redis that is not here: a script that sets it goes on.
+const fn without_effect(name: &'static str, arity: i8) -> Command {
+    tool(name, arity, "Has no effect: what it is about in Redis is not here.").run(switches::accept)
+}
+
 const DEBUG: &[Command] = &[
+    shell("aof-flush-sleep", 3, DebugCommand::AofFlushSleep, "Has each write of the AOF wait before it."),
+    tool("assert", 2, "Ends the server as an assertion that fails would.").run(assert),
+    shell("change-repl-id", 2, DebugCommand::ChangeReplId, "Gives the replication history another name."),
+    shell("client-eviction", 2, DebugCommand::ClientEviction, "Tells how much clients of each size take."),
+    without_effect("client-enforce-reply-list", 3),
+    shell(
+        "close-cluster-link-on-packet-drop",
+        3,
+        DebugCommand::CloseLinkOnDrop,
+        "Has links closed on which a packet is dropped.",
+    ),
+    shell("clusterlink", 5, DebugCommand::ClusterLink, "Closes the links to a node, from it, or both."),
+    shell("crash-and-recover", -2, DebugCommand::CrashAndRecover, "Starts the server anew, saving nothing."),
+    without_effect("delay-rdb-client-free-second", 3),
+    without_effect("dict-resizing", 3),
     tool("digest", 2, "Returns a digest of all data.").run(digest).all_slots(),
     tool("digest-value", -2, "Returns digests of keys' values.")
         .keys(&[KeySpec::range(2, -1, 1, key::LOOK)])
         .run(digest_value),
-    tool("change-repl-id", 2, "Gives the replication history another name.")
-        .node(NodeCommand::DebugChangeReplId),
+    without_effect("disable-cluster-random-ping", 3),
+    shell(
+        "disable-cluster-reconnection",
+        3,
+        DebugCommand::DisableReconnection,
+        "Has no links made to other nodes.",
+    ),
+    shell(
+        "drop-cluster-packet-filter",
+        3,
+        DebugCommand::DropPackets,
+        "Drops packets of this type that come over the bus; -1: none, -2: all.",
+    ),
     tool("error", 3, "Replies with an error.").run(error),
+    without_effect("force-free-primary-async", 3),
+    without_effect("hashtable-can-abort-shrink", 3),
     tool("help", 2, "Lists the subcommands.").run(help),
+    tool("htstats", -3, "Tells how a database's keys lie in the slots.").run(inside::htstats).each_slot(),
+    tool("htstats-key", -3, "Tells how many elements a key's table has.")
+        .keys(LOOKS_SECOND)
+        .run(inside::htstats_key),
+    tool("leak", 3, "Keeps a copy of the text for ever.").run(switches::leak),
     tool("listpack", 3, "Tells how many elements a listpack has, and how many bytes DUMP makes of it.")
         .keys(LOOKS_SECOND)
         .run(listpack),
-    tool("log", 3, "Writes a line into the log.").node(NodeCommand::DebugLog),
+    shell("loadaof", 2, DebugCommand::LoadAof, "Brings the AOF to the disk and loads it from there."),
+    shell("log", 3, DebugCommand::Log, "Writes a line into the log."),
+    shell("mallctl", -3, DebugCommand::Mallctl, "Returns a number of the allocator's, or sets it."),
+    shell("mallctl-str", -3, DebugCommand::MallctlStr, "Returns a text of the allocator's."),
+    tool("oom", 2, "Ends the server as memory that is refused would.").run(oom),
     tool("panic", 2, "Ends the server as a bug in it would.").run(panic),
+    without_effect("pause-after-fork", 3),
+    shell("pause-cron", 3, DebugCommand::PauseCron, "Has nothing happen by itself, or again."),
     tool("protocol", 3, "Replies with a value of a type.").run(super::protocol::protocol),
-    tool("object", 3, "Returns facts about a key's value.").keys(LOOKS_SECOND).run(object),
+    tool("object", -3, "Returns facts about a key's value.").keys(LOOKS_SECOND).run(object),
     tool("populate", -3, "Makes many keys.").run(populate).each_slot(),
     tool("quicklist", -3, "Tells how many elements and bytes each node of a list has.")
         .keys(LOOKS_SECOND)
         .run(quicklist),
     tool("quicklist-packed-threshold", 3, "Refuses a size of list nodes that could not be.")
         .run(quicklist_packed_threshold),
+    shell("reload", -2, DebugCommand::Reload, "Saves the data to disk and loads it from there."),
+    without_effect("repl-pause", 3),
+    tool("replicate", -3, "Has replicas and the AOF get this command, which is not run here.")
+        .run(switches::replicate),
+    tool("replybuffer", 4, "Has no effect: replies lie in no buffers of a client's own.")
+        .run(switches::reply_buffer),
+    shell("restart", -2, DebugCommand::Restart, "Saves configuration and data and starts the server anew."),
+    tool("sdslen", 3, "Tells how long a key and its string are, and what they take.")
+        .keys(LOOKS_SECOND)
+        .run(inside::sdslen),
+    shell("segfault", 2, DebugCommand::Segfault, "Ends the server by SIGSEGV."),
     tool("set-active-expire", 3, "Switches active expiry on or off.").run(set_active_expire),
-    tool("reload", -2, "Saves the data to disk and loads it from there.").node(NodeCommand::DebugReload),
-    tool("sleep", 3, "Makes this connection wait for so many seconds.").node(NodeCommand::DebugSleep),
+    tool("set-disable-deny-scripts", 3, "Lets scripts call commands that are not for scripts.")
+        .run(switches::set_disable_deny_scripts),
+    tool("set-skip-checksum-validation", 3, "Has RESTORE and loads of RDBs take what has a wrong checksum.")
+        .run(switches::set_skip_checksum_validation),
+    shell("sleep", 3, DebugCommand::Sleep, "Has the server stand still for so many seconds."),
     tool("stringmatch-len", 4, "Says whether a text of so many letters a matches a pattern.")
         .run(stringmatch),
+    tool("stringmatch-test", 2, "Matches many patterns with many texts.").run(switches::stringmatch_test),
+    tool("structsize", 2, "Tells how large some structures are.").run(inside::structsize),
 ];
 
 fn digest(context: &mut Context<'_>) -> Result<(), CommandError> {
@@ -100,25 +168,46 @@ fn panic(context: &mut Context<'_>) -> Result<(), CommandError> {
     panic!("DEBUG PANIC was called at Unix time {}", context.now.secs())
 }
 
+fn assert(context: &mut Context<'_>) -> Result<(), CommandError> {
+    panic!("=== ASSERTION FAILED === DEBUG ASSERT was called at Unix time {}", context.now.secs())
+}
+
+fn oom(_context: &mut Context<'_>) -> Result<(), CommandError> {
+    let most = isize::MAX as usize;
+    std::alloc::handle_alloc_error(
+        std::alloc::Layout::from_size_align(most, 1).expect("a layout that may be"),
+    )
+}
+
 fn error(context: &mut Context<'_>) -> Result<(), CommandError> {
     Err(CommandError::Text(String::from_utf8_lossy(context.arg(2)).into_owned().into()))
 }
 
 /// Bytes around the value in what DUMP gives: the type before it, version and checksum behind it.
 const AROUND_DUMP: usize = 1 + 2 + 8;
+/// The clock of last uses has 24 bits of seconds in Redis.
+const LRU_CLOCK: i64 = (1 << 24) - 1;
 
+/// DEBUG OBJECT key [fast]: without what takes long to find out.
 fn object(context: &mut Context<'_>) -> Result<(), CommandError> {
+    let fast = context.args.get(3).is_some_and(|word| word.eq_ignore_ascii_case(b"fast"));
     let key = context.key(2);
     let place = context.peek(&key).ok_or(CommandError::NoSuchKey)?;
+    let (now, lfu) = (context.now, context.engine.settings.lfu());
     let (table, reply) = context.view_and_reply(&key);
     let value = table.value(place);
-    let length = persistence::dump(&value, Dialect::Redis, true).len() - AROUND_DUMP;
-    reply.simple(&format!(
-        "Value at:slot-{} refcount:{} encoding:{} serializedlength:{length}",
-        key.slot(),
-        references(&value),
-        value.encoding()
-    ));
+    let mut text =
+        format!("Value at:slot-{} refcount:{} encoding:{}", key.slot(), references(&value), value.encoding());
+    if !fast {
+        let length = persistence::dump(&value, Dialect::Redis, true).len() - AROUND_DUMP;
+        let _ = write!(text, " serializedlength:{length}");
+    }
+    if lfu.is_none() {
+        let idle = table.usage(place).idle_seconds(now);
+        let clock = (now.secs() - idle as i64) & LRU_CLOCK;
+        let _ = write!(text, " lru:{clock} lru_seconds_idle:{idle}");
+    }
+    reply.simple(&text);
     Ok(())
 }
 
@@ -254,16 +343,27 @@ fn help(context: &mut Context<'_>) -> Result<(), CommandError> {
     for tool in DEBUG.iter().filter(|tool| tool.name != "help") {
         let mut line = tool.name.to_ascii_uppercase();
         let arguments = match tool.name {
+            "aof-flush-sleep" => " <microsec>",
+            "clusterlink" => " KILL <to|from|all> <node-id>",
+            "crash-and-recover" | "restart" => " [<milliseconds>]",
             "digest-value" => " <key> [<key> ...]",
-            "error" => " <string>",
-            "listpack" => " <key>",
+            "drop-cluster-packet-filter" => " <packet-type>",
+            "error" | "leak" | "replicate" => " <string>",
+            "htstats" => " <dbid>",
+            "htstats-key" | "listpack" | "sdslen" => " <key>",
             "log" => " <message>",
+            "mallctl" | "mallctl-str" => " <key> [<val>]",
             "protocol" => " <type>",
-            "object" => " <key>",
+            "object" => " <key> [fast]",
             "populate" => " <count> [<prefix>] [<size>]",
             "quicklist" => " <key>",
             "quicklist-packed-threshold" => " <size>",
-            "set-active-expire" => " <0|1>",
+            "pause-cron"
+            | "set-active-expire"
+            | "set-disable-deny-scripts"
+            | "set-skip-checksum-validation" => " <0|1>",
+            "reload" => " [MERGE] [NOFLUSH] [NOSAVE]",
+            "replybuffer" => " PEAK-RESET-TIME|RESIZING <value>",
             "sleep" => " <seconds>",
             "stringmatch-len" => " <len> <pattern>",
             _ => "",
@@ -331,6 +431,21 @@ mod tests {
                 "debug jmap",
                 "-ERR unknown subcommand or wrong number of arguments for 'jmap'. Try DEBUG HELP.",
             ),
+            ("debug structsize", "+bits:64 robj:16 dictentry:24 sdshdr5:1 sdshdr8:3 sdshdr16:5 sdshdr32:9 sdshdr64:17"),
+            ("debug sdslen key:2", "+key_sds_len:5, key_sds_avail:0, key_zmalloc: 0, val_sds_len:7, val_sds_avail:0, val_zmalloc: 0"),
+            ("debug sdslen l", "-ERR Not an sds encoded string."),
+            ("debug htstats-key key:2", "-ERR The value stored at the specified key is not represented using an hash table"),
+            ("debug htstats 16", "-ERR Out of range database"),
+            ("debug htstats x", "-ERR value is not an integer or out of range"),
+            ("debug dict-resizing 0", "+OK"),
+            ("debug replybuffer resizing 1", "+OK"),
+            ("debug replybuffer peak-reset-time never", "+OK"),
+            (
+                "debug replybuffer x y",
+                "-ERR unknown subcommand or wrong number of arguments for 'replybuffer'. Try DEBUG HELP.",
+            ),
+            ("debug stringmatch-test", "+Apparently Redis did not crash: test passed"),
+            ("debug leak x", "+OK"),
             ("debug object nosuch", "-ERR no such key"),
             ("debug", "-ERR wrong number of arguments for 'debug' command"),
             (
@@ -343,9 +458,62 @@ mod tests {
             ),
         ]);
         let object = client.wire("debug object key:2");
-        assert!(object.contains(" encoding:embstr serializedlength:8\r\n"), "{object}");
+        assert!(object.contains(" encoding:embstr serializedlength:8 lru:"), "{object}");
+        assert!(!client.wire("debug object key:2 fast").contains("serializedlength"));
         assert!(!client.engine.settings.active_expire.load(std::sync::atomic::Ordering::Relaxed));
         assert!(client.wire("debug help").contains("+POPULATE <count> [<prefix>] [<size>]\r\n"));
+    }
+
+    #[test]
+    fn what_is_not_for_scripts_may_be_let_in() {
+        let mut client = Client::new();
+        let refused = "-ERR This Redis command is not allowed from script";
+        assert!(client.wire("eval \"return redis.call('save')\" 0").starts_with(refused));
+        let auth = "eval \"return redis.call('auth', 'x')\" 0";
+        assert!(client.wire(auth).starts_with(refused));
+        client.table(&[("debug set-disable-deny-scripts 1", "+OK")]);
+        assert!(client.wire(auth).starts_with("-ERR AUTH <password> called"));
+    }
+
+    #[test]
+    fn what_is_replicated_by_hand_is_logged_and_not_run() {
+        let mut client = Client::logged();
+        client.table(&[("debug replicate set k v", "+OK"), ("exists k", ":0")]);
+        assert_eq!(client.log(), ["0 set k v"]);
+    }
+
+    #[test]
+    fn a_wrong_checksum_can_be_passed_over() {
+        let mut client = Client::new();
+        client.table(&[("set k v", "+OK")]);
+        let resp::Value::Bulk(mut payload) = client.call(&["dump", "k"]) else { panic!("no payload") };
+        *payload.last_mut().expect("a checksum") ^= 1;
+        let restore =
+            |client: &mut Client| client.call_bytes(&[b"restore", b"r", b"0", &payload, b"replace"]);
+        assert!(matches!(restore(&mut client), resp::Value::Error(_)));
+        client.table(&[("debug set-skip-checksum-validation 1", "+OK")]);
+        assert_eq!(restore(&mut client), resp::Value::Simple("OK".to_owned()));
+        client.table(&[("get r", "$1|v"), ("debug set-skip-checksum-validation 0", "+OK")]);
+        assert!(matches!(restore(&mut client), resp::Value::Error(_)));
+    }
+
+    #[test]
+    fn how_keys_lie_in_the_slots() {
+        let mut client = Client::new();
+        client.table(&[("set {a}1 v", "+OK"), ("set {a}2 v ex 100", "+OK"), ("set b v", "+OK")]);
+        let text = client.wire("debug htstats 0");
+        for line in [
+            "[Dictionary HT]",
+            " table size: 16384",
+            " number of elements: 3",
+            " different slots: 2",
+            " max chain length: 2",
+            "   2: 1 (",
+            "[Expires HT]",
+            " number of elements: 1",
+        ] {
+            assert!(text.contains(line), "{line}: {text}");
+        }
     }
 
     #[test]

@@ -90,6 +90,7 @@ pub(super) fn clients(server: &Server, text: &mut Text) {
         Some(PausePurpose::Client) => "client_pause",
         Some(PausePurpose::Failover) => "failover_in_progress",
         Some(PausePurpose::Shutdown) => "shutdown_in_progress",
+        Some(PausePurpose::Sleep) => "debug_sleep",
         None => "none",
     };
     text.line("paused_reason", reason);

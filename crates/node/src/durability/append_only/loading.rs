@@ -10,7 +10,7 @@ use std::io::{self, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use engine::{Flow, Origin, Requests, Session, Worker};
+use engine::{Flow, Gate, Origin, Requests, Session, Worker};
 use persistence::aof::Place;
 use replication::{Position, ReplId};
 use resp::{Batch, Limits, Parser, ProtocolError};
@@ -61,6 +61,42 @@ struct Ran {
 /// Replaces all data by that of the append-only file, if there is one, and goes on with it; says what was loaded.
 pub(crate) fn load(durability: &Arc<Durability>, drop_expired: bool) -> Result<Option<Loaded>, AofError> {
     let Some(files) = Files::find(&durability.config)? else { return Ok(None) };
+    let (loaded, ran, db) = run_files(durability, &files, drop_expired)?;
+    durability.applied.select(db);
+    if let Some(position) = ran.position {
+        durability.log.adopt(position);
+    }
+    go_on(durability, files)?;
+    Ok(Some(loaded))
+}
+
+/// Brings what the log has into the file, and replaces all data by the file's (DEBUG LOADAOF). The history goes on:
+/// meanwhile nobody writes. `Ok(false)`: there is no such file, or it is just being rewritten.
+pub(crate) fn reload(durability: &Arc<Durability>, drop_expired: bool) -> Result<bool, AofError> {
+    let (shared, engine) = (&durability.append_only, &durability.engine);
+    if !shared.is_on() || shared.rewrites.lock().running.is_some() {
+        return Ok(false);
+    }
+    engine.settings.set_gate(Gate::LOADING, true);
+    engine.drain();
+    shared.stop();
+    durability.log.keep_open(true);
+    let outcome = Files::find(&durability.config).map_err(AofError::from).and_then(|files| {
+        let Some(files) = files else { return Ok(false) };
+        run_files(durability, &files, drop_expired)?;
+        go_on(durability, files).map(|()| true)
+    });
+    engine.touch_all_watched();
+    engine.settings.set_gate(Gate::LOADING, false);
+    outcome
+}
+
+/// Replaces all data by that of the files; says also which database the stream has selected at their end.
+fn run_files(
+    durability: &Durability,
+    files: &Files,
+    drop_expired: bool,
+) -> Result<(Loaded, Ran, u16), AofError> {
     let mut loaded = Loaded::default();
     let mut ran = Ran::default();
     clear(durability);
@@ -84,12 +120,7 @@ pub(crate) fn load(durability: &Arc<Durability>, drop_expired: bool) -> Result<O
         let truncates = is_last && durability.config.switch("aof-load-truncated");
         run_file(durability, &mut session, &Part { path: &path, begin, truncates }, &mut ran)?;
     }
-    durability.applied.select(session.db);
-    if let Some(position) = ran.position {
-        durability.log.adopt(position);
-    }
-    go_on(durability, files)?;
-    Ok(Some(loaded))
+    Ok((loaded, ran, session.db))
 }
 
 /// Follows the log from here on.

@@ -32,7 +32,7 @@ use crate::replication::commit_point::CommitPoint;
 use files::Files;
 use writer::Writer;
 
-pub(crate) use loading::{load, position_of};
+pub(crate) use loading::{load, position_of, reload};
 pub(crate) use rewriting::{finish, rewrite_in_background, rewrite_now, watch};
 
 /// How long somebody waits for the writer at a time before looking again whether it is still there.
@@ -113,6 +113,8 @@ pub(crate) struct AppendOnly {
     size_before: AtomicU64,
     base_size: AtomicU64,
     stopping: AtomicBool,
+    /// Microseconds that each write waits before it (DEBUG AOF-FLUSH-SLEEP).
+    pub(crate) flush_sleep: AtomicU64,
     /// The writer is to look what is wanted.
     asked: Notify,
 }
@@ -149,6 +151,7 @@ impl AppendOnly {
             size_before: AtomicU64::new(0),
             base_size: AtomicU64::new(0),
             stopping: AtomicBool::new(false),
+            flush_sleep: AtomicU64::new(0),
             asked: Notify::new(),
         })
     }

@@ -11,6 +11,7 @@
 use std::fs::File;
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use clock::Instant;
@@ -101,6 +102,10 @@ impl Writer {
         let runtime = runtime.expect("a thread that cannot get its event loop cannot write the file");
         runtime.block_on(async {
             loop {
+                let sleep = self.shared.flush_sleep.load(Ordering::Relaxed);
+                if sleep > 0 {
+                    tokio::time::sleep(Duration::from_micros(sleep)).await;
+                }
                 match self.round() {
                     Next::Now => {}
                     Next::Rest => tokio::time::sleep(REST).await,

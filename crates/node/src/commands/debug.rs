@@ -1,0 +1,268 @@
+//! DEBUG, as far as it is about the process, its files and its links.
+
+use std::fmt::Write as _;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use clock::Millis;
+use engine::{ClientKind, DebugCommand, PauseMode, PausePurpose};
+use gossip::LinkId;
+use resp::Args;
+use rustix::process::{Signal, getpid, kill_process};
+use slot_routing::NodeId;
+use tikv_jemalloc_ctl::{arenas, background_thread, epoch, max_background_threads, stats, version};
+
+use super::Outcome;
+use crate::cluster::Interference;
+use crate::durability::append_only;
+use crate::durability::saving::{self, AtEnd, Reload};
+use crate::net::connection::Connection;
+use crate::process::{shutdown, time};
+use crate::server::Server;
+
+/// How often a signal that ends the process is sent again: the first one may only take a handler away.
+const INSIST: Duration = Duration::from_millis(10);
+
+pub(super) async fn run(connection: &mut Connection, command: DebugCommand, args: Args<'_>) {
+    let server = connection.server.clone();
+    let outcome = match command {
+        DebugCommand::AofFlushSleep => {
+            let micros = resp::parse_i64(&args[2]).and_then(|micros| u64::try_from(micros).ok());
+            server.durability.append_only.flush_sleep.store(micros.unwrap_or(0), Ordering::Relaxed);
+            Ok(())
+        }
+        DebugCommand::ChangeReplId => {
+            server.replication.change_id();
+            Ok(())
+        }
+        DebugCommand::ClientEviction => return client_eviction(connection),
+        DebugCommand::ClusterLink => kill_links(&server, args).await,
+        DebugCommand::CloseLinkOnDrop | DebugCommand::DisableReconnection | DebugCommand::DropPackets => {
+            interfere(&server, command, args).await
+        }
+        DebugCommand::CrashAndRecover => restart(&server, args, false).await,
+        DebugCommand::Restart => restart(&server, args, true).await,
+        DebugCommand::LoadAof => load_aof(&server).await,
+        DebugCommand::Log => {
+            tracing::warn!("DEBUG LOG: {}", String::from_utf8_lossy(&args[2]).escape_debug());
+            Ok(())
+        }
+        DebugCommand::Mallctl => return mallctl(connection, args),
+        DebugCommand::MallctlStr => return mallctl_str(connection, args),
+        DebugCommand::PauseCron => {
+            server.housekeeping.cron_paused.store(&args[2] == b"1", Ordering::Relaxed);
+            Ok(())
+        }
+        DebugCommand::Reload => reload(&server, args).await,
+        DebugCommand::Segfault => segfault(),
+        DebugCommand::Sleep => sleep(&server, args).await,
+    };
+    match outcome {
+        Ok(()) => connection.reply().ok(),
+        Err(text) => connection.reply().error(&text),
+    }
+}
+
+/// DEBUG SLEEP seconds: for so long nobody is answered, neither clients nor, on the bus, other nodes.
+async fn sleep(server: &Server, args: Args<'_>) -> Outcome {
+    let seconds = args.get(2).and_then(|text| std::str::from_utf8(text).ok()?.parse::<f64>().ok());
+    let duration = Duration::try_from_secs_f64(seconds.unwrap_or(0.0)).unwrap_or_default();
+    if duration.is_zero() {
+        return Ok(());
+    }
+    let (pauses, settings) = (&server.engine.pauses, &server.engine.settings);
+    let millis = i64::try_from(duration.as_millis()).unwrap_or(i64::MAX);
+    let until = Millis(time::now().0.saturating_add(millis));
+    pauses.pause(settings, PausePurpose::Sleep, PauseMode::All, until);
+    server.housekeeping.standstill.begin(duration);
+    tokio::time::sleep(duration).await;
+    pauses.settle(settings, time::now());
+    Ok(())
+}
+
+/// DEBUG RELOAD [MERGE] [NOFLUSH] [NOSAVE]. Unlike in Redis a key that is in both places ends nothing without MERGE: the
+/// file's stays.
+async fn reload(server: &Arc<Server>, args: Args<'_>) -> Outcome {
+    let mut how = Reload { save: true, keeps: false };
+    for word in args.iter().skip(2) {
+        match word.to_ascii_lowercase().as_slice() {
+            b"nosave" => how.save = false,
+            b"noflush" => how.keeps = true,
+            b"merge" => {}
+            _ => {
+                return Err(
+                    "ERR DEBUG RELOAD only supports the MERGE, NOFLUSH and NOSAVE options.".to_owned()
+                );
+            }
+        }
+    }
+    let loading = server.clone();
+    let outcome =
+        tokio::task::spawn_blocking(move || saving::reload(&loading.durability, &loading.replication, how))
+            .await;
+    match outcome {
+        Ok(Ok(())) => return Ok(()),
+        Ok(Err(error)) => tracing::warn!("DEBUG RELOAD: {error}"),
+        Err(error) => tracing::warn!("DEBUG RELOAD: {error}"),
+    }
+    Err("ERR Error trying to load the RDB dump, check server logs.".to_owned())
+}
+
+/// DEBUG LOADAOF
+async fn load_aof(server: &Arc<Server>) -> Outcome {
+    let loading = server.clone();
+    let outcome = tokio::task::spawn_blocking(move || {
+        append_only::reload(&loading.durability, !loading.replication.is_replica())
+    })
+    .await;
+    match outcome {
+        Ok(Ok(true)) => return Ok(()),
+        Ok(Ok(false)) => tracing::warn!("DEBUG LOADAOF: the append only file is off, or is being rewritten"),
+        Ok(Err(error)) => tracing::warn!("DEBUG LOADAOF: {error}"),
+        Err(error) => tracing::warn!("DEBUG LOADAOF: {error}"),
+    }
+    Err("ERR Error trying to load the AOF files, check server logs.".to_owned())
+}
+
+/// DEBUG SEGFAULT: the process ends, and so does this connection.
+fn segfault() -> Outcome {
+    tracing::error!("Redoubt crashed by signal: 11, asked for by DEBUG SEGFAULT");
+    loop {
+        kill_process(getpid(), Signal::SEGV).map_err(|error| format!("ERR {error}"))?;
+        std::thread::sleep(INSIST);
+    }
+}
+
+/// DEBUG RESTART [milliseconds], which saves all, and DEBUG CRASH-AND-RECOVER [milliseconds], which saves nothing: this
+/// process becomes a new server.
+async fn restart(server: &Arc<Server>, args: Args<'_>, in_order: bool) -> Outcome {
+    let delay = match args.get(2) {
+        None => 0,
+        Some(word) => resp::parse_i64(word).unwrap_or(0).max(0).unsigned_abs(),
+    };
+    if in_order {
+        if server.identity.config_file.is_some() {
+            super::config::rewrite(server)?;
+        }
+        server.pauses.pause_for_shutdown();
+        let saving = server.clone();
+        let saved = tokio::task::spawn_blocking(move || {
+            saving.engine.drain();
+            saving::finish(&saving.durability, AtEnd::AsConfigured)
+        })
+        .await;
+        if !matches!(saved, Ok(Ok(()))) {
+            server.pauses.resume_after_shutdown();
+            return Err("ERR failed to restart the server. Check server logs.".to_owned());
+        }
+    }
+    std::thread::sleep(Duration::from_millis(delay));
+    tracing::warn!("The server starts anew, asked for by DEBUG");
+    let error = shutdown::start_anew(&server.identity);
+    tracing::warn!("The server did not start anew: {error}");
+    server.pauses.resume_after_shutdown();
+    Err("ERR failed to restart the server. Check server logs.".to_owned())
+}
+
+/// DEBUG CLUSTERLINK KILL to|from|all node-id
+async fn kill_links(server: &Server, args: Args<'_>) -> Outcome {
+    let Some(cluster) = server.cluster.get() else {
+        return Err("ERR Debug option only available for cluster mode enabled setup!".to_owned());
+    };
+    let which = args[3].to_ascii_lowercase();
+    if !args[2].eq_ignore_ascii_case(b"kill") || !matches!(which.as_slice(), b"to" | b"from" | b"all") {
+        return Err("ERR unknown subcommand or wrong number of arguments for 'clusterlink'. Try DEBUG HELP."
+            .to_owned());
+    }
+    let name = String::from_utf8_lossy(&args[4]).into_owned();
+    let unknown = format!("ERR Unknown node {name}");
+    let Ok(node) = name.parse::<NodeId>() else { return Err(unknown) };
+    let known = cluster.look(move |driver| {
+        driver.kill_links(node, |link| match link {
+            LinkId::Out(_) => which != b"from",
+            LinkId::In(_) => which != b"to",
+        })
+    });
+    if known.await.unwrap_or(false) { Ok(()) } else { Err(unknown) }
+}
+
+/// DEBUG DROP-CLUSTER-PACKET-FILTER and its kin; without a cluster there is nothing to interfere with.
+async fn interfere(server: &Server, command: DebugCommand, args: Args<'_>) -> Outcome {
+    let number = resp::parse_i64(&args[2]).ok_or("ERR value is not an integer or out of range")?;
+    let change = move |interference: &mut Interference| match command {
+        DebugCommand::CloseLinkOnDrop => interference.closes = number == 1,
+        DebugCommand::DisableReconnection => interference.isolates = number == 1,
+        _ => interference.dropped = number,
+    };
+    if let Some(cluster) = server.cluster.get() {
+        cluster.look(move |driver| change(&mut driver.interference)).await;
+    }
+    Ok(())
+}
+
+/// Clients are told of by what they take, in such powers of two, as in Redis.
+const LEAST_POWER: u32 = 15;
+const MOST_POWER: u32 = 33;
+
+/// DEBUG CLIENT-EVICTION
+fn client_eviction(connection: &mut Connection) {
+    let server = connection.server.clone();
+    if server.door.limits.clients_memory.load(Ordering::Relaxed) == 0 {
+        return connection.reply().error("ERR maxmemory-clients is disabled.");
+    }
+    let mut pools = [(0_usize, 0_usize); (MOST_POWER - LEAST_POWER + 1) as usize];
+    for client in server.engine.clients.all() {
+        if matches!(client.kind(), ClientKind::Normal | ClientKind::PubSub) {
+            let bytes = client.bytes();
+            let power = bytes.checked_ilog2().map_or(0, |power| power + 1);
+            let pool = &mut pools[(power.clamp(LEAST_POWER, MOST_POWER) - LEAST_POWER) as usize];
+            *pool = (pool.0 + bytes, pool.1 + 1);
+        }
+    }
+    let mut text = String::new();
+    for (power, (bytes, clients)) in (LEAST_POWER..).zip(pools) {
+        let least = if power == LEAST_POWER { 0 } else { 1_u64 << (power - 1) };
+        let range = if power == MOST_POWER {
+            format!("{least:>10}+            ")
+        } else {
+            format!("{least:>10} - {:>10}", (1_u64 << power) - 1)
+        };
+        let _ = writeln!(text, "bucket {range}: tot-mem: {bytes:>10}, clients: {clients}");
+    }
+    connection.reply().verbatim(b"txt", text.as_bytes());
+}
+
+/// DEBUG MALLCTL name [value]: those of jemalloc's numbers that have a safe way to them.
+fn mallctl(connection: &mut Connection, args: Args<'_>) {
+    let number = |read: Result<usize, _>| read.ok().and_then(|value: usize| i64::try_from(value).ok());
+    let value = args.get(3).map(resp::parse_i64);
+    let answer = match (&args[2], value) {
+        (b"arenas.narenas", None) => arenas::narenas::read().ok().map(i64::from),
+        (b"epoch", _) => epoch::advance().ok().and_then(|now| i64::try_from(now).ok()),
+        (b"background_thread", None) => background_thread::read().ok().map(i64::from),
+        (b"background_thread", Some(Some(on @ 0..=1))) => {
+            background_thread::update(on == 1).ok().map(i64::from)
+        }
+        (b"max_background_threads", None) => number(max_background_threads::read()),
+        (b"stats.active", None) => number(stats::active::read()),
+        (b"stats.allocated", None) => number(stats::allocated::read()),
+        (b"stats.mapped", None) => number(stats::mapped::read()),
+        (b"stats.metadata", None) => number(stats::metadata::read()),
+        (b"stats.resident", None) => number(stats::resident::read()),
+        (b"stats.retained", None) => number(stats::retained::read()),
+        _ => None,
+    };
+    match answer {
+        Some(answer) => connection.reply().integer(answer),
+        None => connection.reply().error("ERR No such file or directory"),
+    }
+}
+
+/// DEBUG MALLCTL-STR name
+fn mallctl_str(connection: &mut Connection, args: Args<'_>) {
+    match (&args[2], args.len(), version::read()) {
+        (b"version", 3, Ok(text)) => connection.reply().bulk(text.as_bytes()),
+        _ => connection.reply().error("ERR No such file or directory"),
+    }
+}

@@ -1,0 +1,157 @@
+//! DEBUG, as far as it is about the process: restarts and crashes, files that are loaded again, a server that stands
+//! still, links of the bus.
+
+use std::time::{Duration, Instant};
+
+use harness::{Cluster, Connection, Node, Program, Value, cluster_field, eventually};
+
+const OPTIONS: &str = "--save  --enable-debug-command yes";
+
+fn start(more: &str) -> Node {
+    Node::start(&Program::redoubt(), &format!("{OPTIONS} {more}"))
+}
+
+fn run_all(node: &Node, lines: &[&str]) {
+    let mut connection = node.connect();
+    for line in lines {
+        let reply = connection.run(line);
+        assert!(!matches!(reply, Value::Error(_)), "{line}: {reply:?}");
+    }
+}
+
+/// What is in the data and not in the file is gone, and what is in the file is back.
+#[test]
+fn the_append_only_file_is_loaded_again() {
+    let node = start("--appendonly yes");
+    run_all(&node, &["SET a 1", "RPUSH l x y", "SELECT 2", "SET b 2", "DEBUG POPULATE 10 unlogged"]);
+    node.run("DEBUG LOADAOF").expect_ok();
+    assert_eq!(node.run("GET a").text(), "1");
+    assert_eq!(node.run("LLEN l").int(), 2);
+    let mut other = node.connect();
+    other.run("SELECT 2").expect_ok();
+    assert_eq!((other.run("GET b").text(), other.run("DBSIZE").int()), ("2".to_owned(), 1));
+    // It is still written to, and by nobody twice.
+    run_all(&node, &["RPUSH l z", "DEBUG LOADAOF"]);
+    assert_eq!(node.run("LLEN l").int(), 3);
+    let without = start("");
+    assert!(without.run("DEBUG LOADAOF").is_error("ERR Error trying to load the AOF files"));
+}
+
+#[test]
+fn a_file_is_added_to_what_there_is() {
+    let node = start("");
+    run_all(&node, &["SET a saved", "SAVE", "SET a changed", "SET b new"]);
+    node.run("DEBUG RELOAD NOSAVE NOFLUSH MERGE").expect_ok();
+    assert_eq!((node.run("GET a").text(), node.run("GET b").text()), ("saved".to_owned(), "new".to_owned()));
+    node.run("DEBUG RELOAD NOSAVE").expect_ok();
+    assert_eq!(node.run("EXISTS a b").int(), 1);
+    let refused = node.run("DEBUG RELOAD FAST");
+    assert!(refused.is_error("ERR DEBUG RELOAD only supports the MERGE, NOFLUSH and NOSAVE options."));
+}
+
+/// A server that is told to sleep answers nobody, as one that hangs.
+#[test]
+fn who_sleeps_answers_nobody() {
+    let node = start("");
+    let mut sleeper = node.connect();
+    let mut other = node.connect();
+    sleeper.send(&["DEBUG", "SLEEP", "0.5"]).expect("it reads");
+    let begun = Instant::now();
+    eventually("the server stands still", || {
+        let asked = Instant::now();
+        other.run("PING");
+        (asked.elapsed() > Duration::from_millis(100)).then_some(())
+    });
+    sleeper.read().expect("an answer").expect_ok();
+    assert!(begun.elapsed() >= Duration::from_millis(450), "{:?}", begun.elapsed());
+    other.run("SET k v").expect_ok();
+}
+
+#[test]
+fn a_server_starts_anew_with_its_data_or_crashes_without() {
+    let node = start("--appendonly yes");
+    let run_id = |node: &Node| node.info("server", "run_id").expect("a name");
+    for (line, kept) in [("DEBUG RESTART", true), ("DEBUG CRASH-AND-RECOVER 10", true)] {
+        node.run("SET k v").expect_ok();
+        node.run("WAITAOF 1 0 5000");
+        let (before, pid) = (run_id(&node), node.pid());
+        let _ = node.connect().try_call(&line.split(' ').collect::<Vec<_>>());
+        eventually("another run", || {
+            let mut connection = node.try_connect().ok()?;
+            let info = connection.try_call(&["INFO", "server"]).ok()?.text();
+            let loads = connection.try_call(&["GET", "k"]).ok()?.is_error("LOADING");
+            (!loads && !info.contains(&before) && info.contains(&format!("process_id:{pid}"))).then_some(())
+        });
+        assert_eq!(node.run("EXISTS k").int() == 1, kept, "{line}");
+    }
+}
+
+#[test]
+fn crashes_end_the_process() {
+    for line in ["DEBUG SEGFAULT", "DEBUG ASSERT", "DEBUG OOM", "DEBUG PANIC"] {
+        let mut node = start("");
+        let _ = node.connect().try_call(&line.split(' ').collect::<Vec<_>>());
+        eventually("the process ends", || node.has_ended().then_some(()));
+        assert!(!node.ended().success(), "{line}");
+    }
+}
+
+#[test]
+fn the_allocator_and_the_clients_are_told_of() {
+    let node = start("--maxmemory-clients 100mb");
+    assert!(node.run("DEBUG MALLCTL arenas.narenas").int() > 0);
+    assert!(node.run("DEBUG MALLCTL nosuch").is_error("ERR No such file or directory"));
+    assert!(node.run("DEBUG MALLCTL-STR version").text().starts_with('5'));
+    let pools = node.run("DEBUG CLIENT-EVICTION").text();
+    assert_eq!(pools.lines().count(), 19, "{pools}");
+    assert!(pools.contains("clients: 1"), "{pools}");
+    let without = start("");
+    assert!(without.run("DEBUG CLIENT-EVICTION").is_error("ERR maxmemory-clients is disabled."));
+    assert!(without.run("DEBUG CLUSTERLINK KILL all abc").is_error("ERR Debug option only available"));
+    run_all(&node, &["DEBUG PAUSE-CRON 1", "DEBUG PAUSE-CRON 0", "DEBUG AOF-FLUSH-SLEEP 0"]);
+}
+
+/// A node that hears nothing on the bus takes the others for failed, and one whose links are closed makes them anew.
+#[test]
+fn links_of_the_bus_are_broken_on_purpose() {
+    let mut nodes: Vec<Node> =
+        (0..3).map(|_| Node::prepare(&Program::redoubt(), "--cluster-enabled yes")).collect();
+    for node in &mut nodes {
+        node.add_options("--save  --enable-debug-command yes --cluster-node-timeout 1000");
+        node.launch();
+    }
+    let cluster = Cluster::join(nodes, 3);
+    cluster.wait_until_ok();
+    let node = &cluster.nodes[0];
+    let field = |name: &str| cluster_field(&mut node.connect(), name);
+    let created = |node: &Node| format!("{:?}", node.run("CLUSTER LINKS"));
+    let before = created(node);
+    let other = cluster.id(1);
+    node.run(&format!("DEBUG CLUSTERLINK KILL all {other}")).expect_ok();
+    eventually("links are made anew", || {
+        let now = created(node);
+        (now != before && now.matches("create-time").count() == 4).then_some(())
+    });
+    assert!(node.run(&format!("DEBUG CLUSTERLINK KILL all {}", "0".repeat(40))).is_error("ERR Unknown node"));
+    node.run("DEBUG DROP-CLUSTER-PACKET-FILTER -2").expect_ok();
+    eventually("the others have failed", || (field("cluster_state")? == "fail").then_some(()));
+    node.run("DEBUG DROP-CLUSTER-PACKET-FILTER -1").expect_ok();
+    eventually("the others are back", || (field("cluster_state")? == "ok").then_some(()));
+}
+
+/// Scripts ask a client of this machine only, if only that may.
+#[test]
+fn local_lets_clients_of_this_machine() {
+    let node = Node::start(&Program::redoubt(), "--save  --enable-debug-command local");
+    let mut connection: Connection = node.connect();
+    for line in ["DEBUG JMAP", "DEBUG DICT-RESIZING 0", "DEBUG SET-DISABLE-DENY-SCRIPTS 1", "DEBUG LOG told"]
+    {
+        let reply = connection.run(line);
+        let unknown = "ERR unknown subcommand or wrong number of arguments for 'JMAP'. Try DEBUG HELP.";
+        assert!(
+            line == "DEBUG JMAP" && reply.is_error(unknown) || reply == Value::Simple("OK".into()),
+            "{reply:?}"
+        );
+    }
+    eventually("the log has it", || node.log().contains("DEBUG LOG: told").then_some(()));
+}
