@@ -229,6 +229,8 @@ pub enum NodeCommand {
     Bgsave,
     /// One of DEBUG.
     Debug(DebugCommand),
+    /// EVAL under a debugger
+    DebugScript,
     /// FAILOVER
     Failover,
     /// LASTSAVE

@@ -330,6 +330,11 @@ impl Engine {
         let flow = match entry.command.run {
             Run::Here(handler) => self.perform(pipeline, request, entry, done(handler), asked),
             Run::MayBlock(handler) => self.perform(pipeline, request, entry, handler, asked),
+            Run::Script(_)
+                if pipeline.context.session.debug_mode.is_some() && entry.command.name == "eval" =>
+            {
+                Flow::Node(NodeCommand::DebugScript)
+            }
             Run::Script(handler) => loop {
                 let flow = self.perform(pipeline, request, entry, handler, asked);
                 if !std::mem::take(&mut pipeline.again) {

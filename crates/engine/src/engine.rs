@@ -14,6 +14,7 @@ use crate::bin::Bin;
 use crate::budget::{Budget, Told};
 use crate::clients::Clients;
 use crate::command_log::CommandLogs;
+use crate::debugging::Staged;
 use crate::dispatch::Ready;
 use crate::effects::{EffectLog, Effects, NoLog};
 use crate::eviction::Evictor;
@@ -77,6 +78,8 @@ pub struct Engine {
     pub(crate) waits: Waits,
     /// What makes the threads' monotonic clock the wall clock, in microseconds.
     pub(crate) wall_base: AtomicI64,
+    /// Where keys come from, if this is what a debugged script works on.
+    pub(crate) staged: Option<Staged>,
     pub(crate) registry: &'static Registry,
     workers: Mutex<Vec<Arc<WorkerStats>>>,
 }
@@ -196,6 +199,7 @@ impl Engine {
             acl_log: Mutex::default(),
             // A new session knows of none yet.
             users_version: AtomicU64::new(1),
+            staged: None,
             registry,
             workers: Mutex::new(Vec::new()),
         }
@@ -225,6 +229,11 @@ impl Engine {
             running: 0,
             nanos,
         }
+    }
+
+    /// A thread has ended: what it counted is counted no more.
+    pub(crate) fn forget_worker(&self, worker: &Worker) {
+        self.workers.lock().retain(|stats| !Arc::ptr_eq(stats, &worker.stats));
     }
 
     /// Says that a worker's monotonic clock showed `nanos` when it was `micros` since the epoch. To be said

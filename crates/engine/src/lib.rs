@@ -13,6 +13,7 @@ mod clients;
 mod command;
 mod command_log;
 mod commands;
+mod debugging;
 mod dispatch;
 mod effects;
 mod engine;
@@ -55,6 +56,7 @@ pub use command::{
 };
 pub use command_log::{CommandLog, CommandLogs};
 pub use commands::{CLIENT_HELP, answer_command, write_help};
+pub use debugging::{DebugMode, DebuggedScript};
 pub use dispatch::context::Context;
 pub use dispatch::{Flow, Ran, Requests, Resumed};
 pub use effects::{EffectLog, NoLog};

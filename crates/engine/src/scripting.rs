@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use resp::Args;
-use scripting::{Interpreter, Library, Options, Script};
+use scripting::{Console, Interpreter, Library, Options, Script};
 
 use crate::engine::Engine;
 
@@ -79,6 +79,8 @@ pub(crate) struct Scripting {
     pub(crate) found: Option<Runnable>,
     /// Memory for the replies that scripts get.
     pub(crate) reply: Vec<u8>,
+    /// The next script runs under a debugger, which speaks there.
+    pub(crate) console: Option<Box<dyn Console + Send>>,
 }
 
 impl Scripting {

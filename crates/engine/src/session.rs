@@ -8,6 +8,7 @@ use resp::Protocol;
 use slot_routing::ReplOffset;
 
 use crate::clients::{Client, ClientFlags, Link};
+use crate::debugging::DebugMode;
 use crate::transaction::{Transaction, Watching};
 use crate::waiting::Waiter;
 
@@ -81,6 +82,8 @@ pub struct Session {
     pub(crate) replay: Vec<u8>,
     /// Nothing that it runs may wait: a transaction's commands that the shell runs.
     pub never_waits: bool,
+    /// The next EVAL runs under a debugger (SCRIPT DEBUG).
+    pub(crate) debug_mode: Option<DebugMode>,
     /// What it waits with, between [`crate::Flow::Blocked`] and [`crate::Engine::end_wait`].
     pub(crate) waiting: Option<Arc<Waiter>>,
     /// The next command is run again after a wait, and waits no longer than before: until then (`None` is for ever).
@@ -124,6 +127,7 @@ impl Session {
             tracks: false,
             replay: Vec::new(),
             never_waits: false,
+            debug_mode: None,
             waiting: None,
             resumes: None,
             client,

@@ -56,7 +56,7 @@ pub(crate) struct Client {
     pub(crate) worker: Worker,
     pub(crate) session: Session,
     pub(crate) now: Millis,
-    log: Kept,
+    pub(crate) log: Kept,
 }
 
 impl Client {

@@ -4,6 +4,7 @@ mod acl;
 mod cluster;
 mod config;
 mod debug;
+mod debugger;
 pub(crate) mod info;
 mod memory;
 mod migrate;
@@ -50,6 +51,7 @@ async fn dispatch(connection: &mut Connection, command: NodeCommand, args: Args<
         NodeCommand::Acl(AclCommand::GenPass) => return acl::genpass(args, &mut connection.reply()),
         NodeCommand::Acl(AclCommand::Load) => acl::load(&server, &mut connection.session),
         NodeCommand::Acl(AclCommand::Save) => acl::save(&server),
+        NodeCommand::DebugScript => return debugger::run(connection, args).await,
         NodeCommand::Exec => return transaction::exec(connection).await,
         NodeCommand::Info => return info::info(&server, args, &mut connection.reply()),
         NodeCommand::Cluster(command) => return cluster::run(connection, command, args).await,

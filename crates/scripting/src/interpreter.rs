@@ -16,6 +16,7 @@ use mlua::{Function, HookTriggers, IntoLua, Lua, LuaOptions, MultiValue, StdLib,
 use resp::{Args, Protocol, Request, Writer};
 
 use crate::cache::Scripts;
+use crate::debugger::{self, Console, Debugger};
 use crate::functions::{Compiled, Library};
 use crate::libraries::server::question;
 use crate::libraries::{JsonSettings, Raised, number_of};
@@ -174,6 +175,8 @@ pub struct Interpreter {
     watch: Rc<Watch>,
     /// Memory for the words of a command.
     request: RefCell<Request>,
+    /// While a script is debugged.
+    debugger: Option<Rc<Debugger>>,
 }
 
 fn internal(error: &mlua::Error) -> String {
@@ -239,6 +242,7 @@ impl Interpreter {
             spoken: Cell::new(Protocol::Resp2),
             watch,
             request: RefCell::default(),
+            debugger: None,
         })
     }
 
@@ -302,6 +306,51 @@ impl Interpreter {
             self.guarded(host, |this, host| this.run.call::<(bool, Value)>((host, &function)))
         });
         self.end(ran, &String::from_utf8_lossy(&script.sha))
+    }
+
+    /// Runs a script that has been compiled under a debugger, which ends with it.
+    ///
+    /// # Errors
+    /// As of [`Interpreter::run`].
+    pub fn debug(
+        &mut self,
+        script: &Script,
+        call: &Call<'_>,
+        host: &mut dyn Host,
+        console: Box<dyn Console>,
+    ) -> Result<Outcome, Failure> {
+        let failed =
+            |error: &mlua::Error| Failure::Error { text: format!("ERR {}", internal(error)), counted: false };
+        let (shown, leading) = debugger::prepare(script.body()).unzip();
+        let running = self.watch.running.clone();
+        let (environment, text) = (self.environment.clone(), &script.text);
+        let debugger = Debugger::new(text, environment, running, console, leading.unwrap_or_default());
+        let debugger = Rc::new(debugger);
+        let compiled = self.compile_debugged(shown.as_deref(), &debugger);
+        let plain = || self.compile_text(script.body(), &self.environment, debugger::SOURCE);
+        let function = compiled.map_or_else(plain, Ok).map_err(Failure::Syntax)?;
+        self.set_globals(call).map_err(|error| failed(&error))?;
+        self.begin(call.patience, false, call.command);
+        // Others are told that the server is busy: the user thinks for as long as he likes.
+        self.watch.running.set_busy(call.command.iter().map(<[u8]>::to_vec).collect());
+        (self.watch.busy)();
+        self.debugger = Some(debugger.clone());
+        let ran = debugged(&self.lua, &self.watch, &debugger).and_then(|()| {
+            self.guarded(host, |this, host| this.run.call::<(bool, Value)>((host, &function)))
+        });
+        self.debugger = None;
+        let outcome = self.end(ran, &String::from_utf8_lossy(&script.sha));
+        debugger.end();
+        install_hook(&self.lua, &self.watch).map_err(|error| failed(&error))?;
+        outcome
+    }
+
+    /// The script with calls that show what is in scope, if it can be had.
+    fn compile_debugged(&self, shown: Option<&[u8]>, debugger: &Rc<Debugger>) -> Option<Function> {
+        let maker = self.compile_text(shown?, &self.environment, debugger::SOURCE).ok()?;
+        let debugger = debugger.clone();
+        let hook = self.lua.create_function(move |lua, scope| debugger.on_scope(lua, scope)).ok()?;
+        maker.call(hook).ok()
     }
 
     fn set_globals(&self, call: &Call<'_>) -> mlua::Result<()> {
@@ -435,6 +484,9 @@ impl Interpreter {
                 return Err(mlua::Error::runtime("the script is stopped"));
             }
         };
+        if let Some(debugger) = &self.debugger {
+            debugger.on_call(request.args(), reply);
+        }
         match to_lua(lua, reply)? {
             Converted::Value(value) => Ok((value, Value::Nil)),
             Converted::Error(text) if raises => raise(text.to_vec(), true),
@@ -467,7 +519,16 @@ impl Interpreter {
                     None => complain(lua, "Invalid command passed to redis.acl_check_cmd()"),
                 };
             }
-            question::BREAKPOINT => return Ok((Value::Boolean(false), Value::Nil)),
+            question::BREAKPOINT => {
+                let debugger = self.debugger.as_ref();
+                debugger.inspect(|debugger| debugger.break_at_next());
+                return Ok((Value::Boolean(debugger.is_some()), Value::Nil));
+            }
+            question::DEBUG => {
+                if let Some(debugger) = &self.debugger {
+                    debugger.write(args);
+                }
+            }
             _ => {}
         }
         done
@@ -574,6 +635,22 @@ fn install_hook(lua: &Lua, watch: &Rc<Watch>) -> mlua::Result<()> {
 fn stop_now(lua: &Lua, watch: &Rc<Watch>) -> mlua::Result<()> {
     let watch = watch.clone();
     lua.set_global_hook(HookTriggers::new().every_nth_instruction(1), move |lua, _| look(lua, &watch))
+}
+
+/// Has Lua call the debugger at each line of the script.
+fn debugged(lua: &Lua, watch: &Rc<Watch>, debugger: &Rc<Debugger>) -> mlua::Result<()> {
+    let (watch, debugger) = (watch.clone(), debugger.clone());
+    let triggers = HookTriggers::new().every_line().every_nth_instruction(STEPS);
+    lua.set_global_hook(triggers, move |lua, debug| {
+        if debug.event() != mlua::debug::DebugEvent::Line {
+            return look(lua, &watch);
+        }
+        let line = debug.current_line().filter(|_| {
+            let source = debug.source().source;
+            source.is_some_and(|source| source == debugger::SOURCE)
+        });
+        line.map_or(Ok(()), |line| debugger.on_line(lua, line)).map(|()| VmState::Continue)
+    })
 }
 
 fn look(lua: &Lua, watch: &Rc<Watch>) -> mlua::Result<VmState> {

@@ -7,6 +7,7 @@
 
 mod answer;
 mod cache;
+mod debugger;
 mod functions;
 mod interpreter;
 mod libraries;
@@ -17,6 +18,7 @@ mod running;
 mod script;
 
 pub use cache::Scripts;
+pub use debugger::Console;
 pub use functions::{Function, FunctionError, Functions, Library, Restore};
 pub use interpreter::{Call, Failure, Host, Interpreter, Options, Outcome, Stop};
 pub use running::{Running, Verdict};

@@ -82,6 +82,20 @@ fn called_at(lua: &Lua) -> String {
     String::new()
 }
 
+/// The text of an error that ended a piece of Lua.
+pub(crate) fn complaint_text(error: &mlua::Error) -> String {
+    let mut cause = error;
+    while let mlua::Error::CallbackError { cause: inner, .. } = cause {
+        cause = inner;
+    }
+    let text = match cause {
+        mlua::Error::SyntaxError { message, .. } => message.clone(),
+        other => other.to_string(),
+    };
+    let text = text.strip_prefix("runtime error: ").unwrap_or(&text);
+    text.lines().next().unwrap_or_default().to_owned()
+}
+
 /// What a script sees of an error that comes from Rust.
 fn unwrap(lua: &Lua, error: Value) -> mlua::Result<Value> {
     let Value::Error(error) = error else { return Ok(error) };

@@ -21,6 +21,7 @@ use slot_routing::{Ownership, Slot};
 use super::slots::{Slots, handle};
 use super::{Context, Invocation, Ran};
 use crate::command::{Flags, Reach, Run};
+use crate::debugging::Staged;
 use crate::engine::Engine;
 use crate::error::CommandError;
 use crate::lookup::Registered;
@@ -186,6 +187,7 @@ impl<'a> Context<'a> {
         let patience = engine.settings.busy_reply_threshold.load(std::sync::atomic::Ordering::Relaxed);
         let call = Call { command: self.args, keys, patience: u64::try_from(patience).unwrap_or(0) };
         let nanos = self.worker.nanos;
+        let console = self.worker.scripting.console.take();
         let mut interpreter = self.worker.scripting.take(engine, nanos);
         let compiled = match what {
             Runnable::Script(script) => interpreter.compile(script, 1000),
@@ -207,7 +209,10 @@ impl<'a> Context<'a> {
             context: self,
         };
         let ran = compiled.and_then(|()| match what {
-            Runnable::Script(script) => interpreter.run(script, &call, &mut reached),
+            Runnable::Script(script) => match console {
+                Some(console) => interpreter.debug(script, &call, &mut reached, console),
+                None => interpreter.run(script, &call, &mut reached),
+            },
             Runnable::Function(library, place) => {
                 interpreter.run_function(library, &library.functions[*place].name, &call, &mut reached)
             }
@@ -293,6 +298,9 @@ impl Reached<'_, '_> {
         let entry = found.ok_or_else(|| denied("ERR Unknown Redis command called from script"))?;
         self.admit(entry, args)?;
         let slots = self.hold(entry, args)?;
+        if let Some(staged) = &engine.staged {
+            self.bring(staged, entry, args)?;
+        }
         self.check_cluster(entry, args, &slots)?;
         self.perform(entry, args, protocol, &slots)
     }
@@ -369,6 +377,21 @@ impl Reached<'_, '_> {
                 Ok(Slots::new())
             }
         }
+    }
+
+    /// Copies what a call of a debugged script is about, if it works on copies.
+    fn bring(&mut self, staged: &Staged, entry: &Registered, args: Args<'_>) -> Result<(), Denied> {
+        let context = &mut *self.context;
+        let (keyspace, slots) = (&context.engine.keyspace, &mut context.slots);
+        if !context.holds_all {
+            entry.command.visit_keys(args, &mut |index, _| staged.bring(keyspace, slots, &args[index]));
+        } else if !staged.bring_all(keyspace, slots) {
+            return Err(denied(
+                "ERR This command is about all keys, and there are too many for a debugger that works on copies. \
+                 SCRIPT DEBUG SYNC works on the data itself.",
+            ));
+        }
+        Ok(())
     }
 
     /// Locks slots that the script did not name.

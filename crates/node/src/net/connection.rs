@@ -5,6 +5,8 @@
 //! connection holds no buffer: reads go to the thread's scratch memory, and only what is left of an
 //! unfinished request is kept.
 
+mod dialogue;
+
 use std::future::poll_fn;
 use std::io;
 use std::pin::Pin;

@@ -54,6 +54,9 @@ fn run_text(context: &mut Context<'_>, read_only: bool) -> Result<Outcome, Comma
 }
 
 fn run_known(context: &mut Context<'_>, read_only: bool) -> Result<Outcome, CommandError> {
+    if context.session.debug_mode.is_some() {
+        return Err(CommandError::text("ERR Please use EVAL instead of EVALSHA for debugging"));
+    }
     // Before the number of keys, as in Redis: what is no hash names no script.
     if sha_of(context.arg(1)).is_none() {
         return Err(NO_SCRIPT);

@@ -4,6 +4,7 @@ use scripting::Verdict;
 
 use crate::commands::help::reply_help;
 use crate::context::Context;
+use crate::debugging::DebugMode;
 use crate::error::CommandError;
 use crate::scripting::sha_of;
 
@@ -74,14 +75,18 @@ pub(super) fn kill_one(context: &mut Context<'_>, function: bool) -> Result<(), 
 
 pub(super) fn debug(context: &mut Context<'_>) -> Result<(), CommandError> {
     let word = context.arg(2);
-    if context.args.len() == 3 && word.eq_ignore_ascii_case(b"no") {
-        context.reply.ok();
-        return Ok(());
+    let mode = match word.to_ascii_lowercase().as_slice() {
+        b"no" => None,
+        b"yes" => Some(DebugMode::Discarded),
+        b"sync" => Some(DebugMode::Kept),
+        _ => return Err(CommandError::text("ERR Use SCRIPT DEBUG YES/SYNC/NO")),
+    };
+    if !context.may_wait() {
+        return Err(CommandError::text("ERR SCRIPT DEBUG must be called outside a pipeline"));
     }
-    if context.args.len() == 3 && (word.eq_ignore_ascii_case(b"yes") || word.eq_ignore_ascii_case(b"sync")) {
-        return Err(CommandError::text("ERR The debugger of scripts is not there yet"));
-    }
-    Err(CommandError::text("ERR Use SCRIPT DEBUG YES/SYNC/NO"))
+    context.session.debug_mode = mode;
+    context.reply.ok();
+    Ok(())
 }
 
 pub(super) fn help(context: &mut Context<'_>) -> Result<(), CommandError> {

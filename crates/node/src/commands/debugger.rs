@@ -1,0 +1,88 @@
+//! EVAL after SCRIPT DEBUG: the script runs on a thread of its own, and this connection carries its debugger's words.
+
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::time::Duration;
+
+use engine::DebuggedScript;
+use resp::{Args, Request};
+use scripting::Console;
+use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
+
+use crate::net::connection::Connection;
+use crate::process::time;
+
+/// How often a debugger that waits for its user looks whether the script is to end.
+const LOOK: Duration = Duration::from_millis(100);
+
+type Words = Vec<Vec<u8>>;
+
+/// The two ends of a debugger on its way over a connection.
+#[derive(Debug)]
+struct Far {
+    words: UnboundedSender<Vec<u8>>,
+    commands: Receiver<Words>,
+}
+
+impl Console for Far {
+    fn send(&mut self, bytes: Vec<u8>) {
+        // Without a connection there is nobody to tell.
+        let _ = self.words.send(bytes);
+    }
+
+    fn receive(&mut self, stopped: &dyn Fn() -> bool) -> Option<Words> {
+        loop {
+            match self.commands.recv_timeout(LOOK) {
+                Ok(words) => return Some(words),
+                Err(RecvTimeoutError::Timeout) if !stopped() => {}
+                Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => return None,
+            }
+        }
+    }
+}
+
+pub(super) async fn run(connection: &mut Connection, args: Args<'_>) {
+    let (words, mut said) = unbounded_channel();
+    let (commands, received) = channel();
+    let far = Far { words: words.clone(), commands: received };
+    let script = DebuggedScript::new(&mut connection.session, Request::from(args), Box::new(far));
+    let engine = connection.server.engine.clone();
+    let thread = std::thread::Builder::new().name("debugger".to_owned()).spawn(move || {
+        let reply = script.run(&engine, time::now(), time::nanos);
+        // The client may have left.
+        let _ = words.send(reply);
+    });
+    // As in Redis, a connection that has debugged ends.
+    connection.session.closing = true;
+    if let Err(error) = thread {
+        return connection.reply().error(&format!("ERR no thread for the debugger: {error}"));
+    }
+    carry(connection, &mut said, commands).await;
+}
+
+/// Carries words and commands until the script has ended or the client leaves; then its debugger hears of that.
+async fn carry(
+    connection: &mut Connection,
+    said: &mut tokio::sync::mpsc::UnboundedReceiver<Vec<u8>>,
+    commands: Sender<Words>,
+) {
+    loop {
+        tokio::select! {
+            biased;
+            words = said.recv() => match words {
+                Some(bytes) => connection.output().extend_from_slice(&bytes),
+                // The script's thread has ended, and its reply was taken.
+                None => break,
+            },
+            request = connection.next_request() => {
+                let Ok(request) = request else { return };
+                let words = request.args().iter().map(<[u8]>::to_vec).collect();
+                if commands.send(words).is_err() {
+                    // It has ended meanwhile.
+                    continue;
+                }
+            }
+        }
+    }
+    // An error shows again when the connection ends.
+    let _ = connection.send_out().await;
+}

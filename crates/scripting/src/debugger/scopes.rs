@@ -1,0 +1,572 @@
+//! Shows a debugger the local variables of a script.
+//!
+//! Lua tells of them only through functions that are not safe to call. So a script that is debugged is changed first:
+//! in front of its statements, and behind each `local`, it gets a call that hands over a function which gives the
+//! values of all that is in scope there. Lines stay what they are; where a block ends whose locals were shown, Lua has one
+//! more instruction, so the debugger may stop there once more than in Redis. Where the text cannot be read, or has more than Lua
+//! could bear with those calls, it stays as it is, and locals are not shown.
+
+use std::collections::HashSet;
+
+/// The name by which a script calls what takes the functions.
+pub(super) const HOOK: &str = "__ldb";
+/// A function of Lua's reaches at most 60 variables outside of it: so many of the innermost function's are shown, and so
+/// many of those around it.
+const MOST_OWN: usize = 30;
+const MOST_OUTER: usize = 20;
+/// Statements and expressions within each other; Lua's own bound is 200.
+const MAX_DEPTH: usize = 180;
+
+/// A script that was changed.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Shown {
+    pub(super) text: Vec<u8>,
+    /// The lines that begin with such a call.
+    pub(super) leading: HashSet<usize>,
+}
+
+/// What is no Lua, or too much of it.
+#[derive(Debug)]
+pub(super) struct Unreadable;
+
+type Outcome<T = ()> = Result<T, Unreadable>;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Name,
+    Keyword,
+    Text,
+    Number,
+    Symbol,
+    End,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Token<'a> {
+    kind: Kind,
+    text: &'a [u8],
+    start: usize,
+    line: usize,
+    /// Nothing stands before it in its line.
+    first: bool,
+}
+
+const KEYWORDS: [&str; 21] = [
+    "and", "break", "do", "else", "elseif", "end", "false", "for", "function", "if", "in", "local", "nil",
+    "not", "or", "repeat", "return", "then", "true", "until", "while",
+];
+const BINARY: [&str; 15] =
+    ["+", "-", "*", "/", "^", "%", "..", "<", "<=", ">", ">=", "==", "~=", "and", "or"];
+
+/// Changes a script; its first line may lack what stands before it.
+pub(super) fn show(text: &[u8]) -> Outcome<Shown> {
+    let tokens = tokens(text)?;
+    let mut parser = Parser {
+        tokens,
+        at: 0,
+        depth: 0,
+        locals: vec![Vec::new()],
+        calls: Vec::new(),
+        leading: HashSet::new(),
+    };
+    parser.block()?;
+    if parser.now().kind != Kind::End {
+        return Err(Unreadable);
+    }
+    let mut changed = Vec::with_capacity(text.len() * 2);
+    let mut from = 0;
+    for (place, call) in &parser.calls {
+        changed.extend_from_slice(&text[from..*place]);
+        changed.extend_from_slice(call);
+        from = *place;
+    }
+    changed.extend_from_slice(&text[from..]);
+    Ok(Shown { text: changed, leading: parser.leading })
+}
+
+/// The end of `[[...]]`, `[=[...]=]` and so on that begins at `start`, if one does.
+fn long_bracket(text: &[u8], start: usize) -> Option<Outcome<usize>> {
+    let level = text[start + 1..].iter().take_while(|byte| **byte == b'=').count();
+    if text.get(start + 1 + level) != Some(&b'[') {
+        return None;
+    }
+    let mut close = vec![b'='; level + 2];
+    (close[0], close[level + 1]) = (b']', b']');
+    let body = start + level + 2;
+    let end = memchr::memmem::find(&text[body..], &close);
+    Some(end.map(|end| body + end + close.len()).ok_or(Unreadable))
+}
+
+/// The end of a text in quotes.
+fn quoted(text: &[u8], start: usize) -> Outcome<usize> {
+    let mut at = start + 1;
+    loop {
+        match text.get(at) {
+            None | Some(b'\n') => return Err(Unreadable),
+            Some(b'\\') => at += 2,
+            Some(byte) if *byte == text[start] => return Ok(at + 1),
+            Some(_) => at += 1,
+        }
+    }
+}
+
+/// The end of a comment that begins at `start`.
+fn comment(text: &[u8], start: usize) -> Outcome<usize> {
+    if text.get(start + 2) == Some(&b'[')
+        && let Some(end) = long_bracket(text, start + 2)
+    {
+        return end;
+    }
+    Ok(text[start..].iter().position(|byte| *byte == b'\n').map_or(text.len(), |end| start + end))
+}
+
+fn tokens(text: &[u8]) -> Outcome<Vec<Token<'_>>> {
+    let (mut tokens, mut at, mut line, mut first) = (Vec::new(), 0, 1, true);
+    while at < text.len() {
+        let byte = text[at];
+        let rest = &text[at..];
+        let (kind, end) = match byte {
+            b'\n' => {
+                (line, first, at) = (line + 1, true, at + 1);
+                continue;
+            }
+            _ if byte.is_ascii_whitespace() || byte == 0x0b => {
+                at += 1;
+                continue;
+            }
+            b'-' if rest.starts_with(b"--") => {
+                let end = comment(text, at)?;
+                line += text[at..end].iter().filter(|byte| **byte == b'\n').count();
+                at = end;
+                continue;
+            }
+            b'a'..=b'z' | b'A'..=b'Z' | b'_' => {
+                let len =
+                    rest.iter().take_while(|byte| byte.is_ascii_alphanumeric() || **byte == b'_').count();
+                let keyword = KEYWORDS.iter().any(|word| word.as_bytes() == &rest[..len]);
+                (if keyword { Kind::Keyword } else { Kind::Name }, at + len)
+            }
+            b'0'..=b'9' => (Kind::Number, at + number(rest)),
+            b'.' if rest.get(1).is_some_and(u8::is_ascii_digit) => (Kind::Number, at + number(rest)),
+            b'"' | b'\'' => (Kind::Text, quoted(text, at)?),
+            b'[' => match long_bracket(text, at) {
+                Some(end) => (Kind::Text, end?),
+                None => (Kind::Symbol, at + 1),
+            },
+            _ => {
+                let long = ["...", "..", "==", "~=", "<=", ">="]
+                    .iter()
+                    .find(|sign| rest.starts_with(sign.as_bytes()));
+                (Kind::Symbol, at + long.map_or(1, |sign| sign.len()))
+            }
+        };
+        tokens.push(Token { kind, text: &text[at..end], start: at, line, first });
+        line += text[at..end].iter().filter(|byte| **byte == b'\n').count();
+        (at, first) = (end, false);
+    }
+    tokens.push(Token { kind: Kind::End, text: b"", start: text.len(), line, first });
+    Ok(tokens)
+}
+
+/// How long a number is.
+fn number(text: &[u8]) -> usize {
+    let mut len = 0;
+    while let Some(&byte) = text.get(len) {
+        let sign = matches!(byte, b'+' | b'-') && matches!(text[len.saturating_sub(1)], b'e' | b'E');
+        if !(byte.is_ascii_alphanumeric() || byte == b'.' || byte == b'_' || sign) {
+            break;
+        }
+        len += 1;
+    }
+    len
+}
+
+struct Parser<'a> {
+    tokens: Vec<Token<'a>>,
+    at: usize,
+    depth: usize,
+    /// The names in scope, by the functions that they belong to, the innermost last.
+    locals: Vec<Vec<&'a [u8]>>,
+    /// The calls, and where in the text they go.
+    calls: Vec<(usize, Vec<u8>)>,
+    leading: HashSet<usize>,
+}
+
+impl<'a> Parser<'a> {
+    fn now(&self) -> Token<'a> {
+        self.tokens[self.at]
+    }
+
+    fn next(&mut self) -> Token<'a> {
+        let token = self.now();
+        self.at = (self.at + 1).min(self.tokens.len() - 1);
+        token
+    }
+
+    fn is(&self, word: &str) -> bool {
+        matches!(self.now().kind, Kind::Keyword | Kind::Symbol) && self.now().text == word.as_bytes()
+    }
+
+    fn skip(&mut self, word: &str) -> bool {
+        let is = self.is(word);
+        if is {
+            self.next();
+        }
+        is
+    }
+
+    fn expect(&mut self, word: &str) -> Outcome {
+        if self.skip(word) { Ok(()) } else { Err(Unreadable) }
+    }
+
+    fn name(&mut self) -> Outcome<&'a [u8]> {
+        if self.now().kind == Kind::Name { Ok(self.next().text) } else { Err(Unreadable) }
+    }
+
+    fn own(&mut self) -> &mut Vec<&'a [u8]> {
+        self.locals.last_mut().expect("the script's own are always there")
+    }
+
+    /// Has what is in scope shown before what lies at `place`.
+    fn call_at(&mut self, place: usize) {
+        let (own, outer) = self.locals.split_last().expect("the script's own are always there");
+        let own = &own[own.len().saturating_sub(MOST_OWN)..];
+        let outer: Vec<&[u8]> = outer.iter().flatten().copied().collect();
+        let outer = &outer[outer.len().saturating_sub(MOST_OUTER)..];
+        let mut call = format!(" {HOOK}(function()return {}", own.len()).into_bytes();
+        for name in own.iter().chain(outer) {
+            call.extend_from_slice(b",\"");
+            call.extend_from_slice(name);
+            call.extend_from_slice(b"\",");
+            call.extend_from_slice(name);
+        }
+        call.extend_from_slice(b" end); ");
+        self.calls.push((place, call));
+    }
+
+    fn block(&mut self) -> Outcome {
+        self.deeper(|this| {
+            let known = this.own().len();
+            let mut first = true;
+            loop {
+                let token = this.now();
+                let ends = token.kind == Kind::End
+                    || ["else", "elseif", "end", "until"].iter().any(|word| this.is(word));
+                if ends {
+                    break;
+                }
+                // What loops comes back to its line, and a function's code belongs to its last.
+                let loops = ["for", "while", "repeat", "function"].iter().any(|word| this.is(word));
+                let is_function = this.is("local") && this.tokens[this.at + 1].text == b"function";
+                let any = this.locals.iter().any(|names| !names.is_empty());
+                if first && any || !loops && !is_function {
+                    this.call_at(token.start);
+                    if token.first {
+                        this.leading.insert(token.line);
+                    }
+                }
+                first = false;
+                if this.statement()? {
+                    break;
+                }
+            }
+            this.own().truncate(known);
+            Ok(())
+        })
+    }
+
+    fn deeper<T>(&mut self, parse: impl FnOnce(&mut Self) -> Outcome<T>) -> Outcome<T> {
+        if self.depth >= MAX_DEPTH {
+            return Err(Unreadable);
+        }
+        self.depth += 1;
+        let outcome = parse(self);
+        self.depth -= 1;
+        outcome
+    }
+
+    /// Says whether it must be its block's last.
+    fn statement(&mut self) -> Outcome<bool> {
+        let token = self.next();
+        match (token.kind, token.text) {
+            (Kind::Keyword, b"if") => self.branches()?,
+            (Kind::Keyword, b"while") => {
+                self.expression()?;
+                self.expect("do")?;
+                self.block()?;
+                self.expect("end")?;
+            }
+            (Kind::Keyword, b"do") => {
+                self.block()?;
+                self.expect("end")?;
+            }
+            (Kind::Keyword, b"for") => self.for_loop()?,
+            (Kind::Keyword, b"repeat") => {
+                self.block()?;
+                self.expect("until")?;
+                self.expression()?;
+            }
+            (Kind::Keyword, b"function") => {
+                self.name()?;
+                let mut method = false;
+                while self.is(".") || self.is(":") {
+                    method = self.next().text == b":";
+                    self.name()?;
+                }
+                self.body(method)?;
+            }
+            (Kind::Keyword, b"local") => self.local()?,
+            (Kind::Keyword, b"return") => {
+                let ends = self.now().kind == Kind::End
+                    || ["else", "elseif", "end", "until", ";"].iter().any(|word| self.is(word));
+                if !ends {
+                    self.expressions()?;
+                }
+                self.skip(";");
+                return Ok(true);
+            }
+            (Kind::Keyword, b"break") => {
+                self.skip(";");
+                return Ok(true);
+            }
+            _ => {
+                self.at -= 1;
+                self.assignment_or_call()?;
+            }
+        }
+        self.skip(";");
+        Ok(false)
+    }
+
+    fn branches(&mut self) -> Outcome {
+        self.expression()?;
+        self.expect("then")?;
+        self.block()?;
+        loop {
+            if self.skip("elseif") {
+                self.expression()?;
+                self.expect("then")?;
+                self.block()?;
+            } else if self.skip("else") {
+                self.block()?;
+                return self.expect("end");
+            } else {
+                return self.expect("end");
+            }
+        }
+    }
+
+    fn for_loop(&mut self) -> Outcome {
+        let mut names = vec![self.name()?];
+        while self.skip(",") {
+            names.push(self.name()?);
+        }
+        if !self.skip("in") {
+            self.expect("=")?;
+        }
+        self.expressions()?;
+        self.expect("do")?;
+        let known = self.own().len();
+        self.own().extend(names);
+        self.block()?;
+        self.own().truncate(known);
+        self.expect("end")
+    }
+
+    fn local(&mut self) -> Outcome {
+        if self.skip("function") {
+            let name = self.name()?;
+            self.own().push(name);
+            return self.body(false);
+        }
+        let mut names = vec![self.name()?];
+        while self.skip(",") {
+            names.push(self.name()?);
+        }
+        if self.skip("=") {
+            self.expressions()?;
+        }
+        self.own().extend(names);
+        // Behind the statement: its last token is the one before this.
+        let last = self.tokens[self.at - 1];
+        self.call_at(last.start + last.text.len());
+        Ok(())
+    }
+
+    /// Parameters and body of a function.
+    fn body(&mut self, method: bool) -> Outcome {
+        self.expect("(")?;
+        let mut names: Vec<&[u8]> = if method { vec![b"self"] } else { Vec::new() };
+        if !self.is(")") {
+            loop {
+                if self.skip("...") {
+                    break;
+                }
+                names.push(self.name()?);
+                if !self.skip(",") {
+                    break;
+                }
+            }
+        }
+        self.expect(")")?;
+        self.locals.push(names);
+        let outcome = self.block();
+        self.locals.pop();
+        outcome?;
+        self.expect("end")
+    }
+
+    fn assignment_or_call(&mut self) -> Outcome {
+        self.primary()?;
+        while self.skip(",") {
+            self.primary()?;
+        }
+        if self.skip("=") { self.expressions() } else { Ok(()) }
+    }
+
+    fn expressions(&mut self) -> Outcome {
+        self.expression()?;
+        while self.skip(",") {
+            self.expression()?;
+        }
+        Ok(())
+    }
+
+    fn expression(&mut self) -> Outcome {
+        self.deeper(|this| {
+            loop {
+                while this.skip("not") || this.skip("-") || this.skip("#") {}
+                this.simple()?;
+                if !BINARY.iter().any(|sign| this.is(sign)) {
+                    return Ok(());
+                }
+                this.next();
+            }
+        })
+    }
+
+    fn simple(&mut self) -> Outcome {
+        let token = self.now();
+        match (token.kind, token.text) {
+            (Kind::Number | Kind::Text, _)
+            | (Kind::Keyword, b"nil" | b"true" | b"false")
+            | (Kind::Symbol, b"...") => {
+                self.next();
+                Ok(())
+            }
+            (Kind::Symbol, b"{") => self.table(),
+            (Kind::Keyword, b"function") => {
+                self.next();
+                self.body(false)
+            }
+            _ => self.primary(),
+        }
+    }
+
+    fn primary(&mut self) -> Outcome {
+        if self.skip("(") {
+            self.expression()?;
+            self.expect(")")?;
+        } else {
+            self.name()?;
+        }
+        loop {
+            if self.skip(".") {
+                self.name()?;
+            } else if self.skip("[") {
+                self.expression()?;
+                self.expect("]")?;
+            } else if self.skip(":") {
+                self.name()?;
+                self.arguments()?;
+            } else if self.is("(") || self.is("{") || self.now().kind == Kind::Text {
+                self.arguments()?;
+            } else {
+                return Ok(());
+            }
+        }
+    }
+
+    fn arguments(&mut self) -> Outcome {
+        if self.is("{") {
+            return self.table();
+        }
+        if self.now().kind == Kind::Text {
+            self.next();
+            return Ok(());
+        }
+        self.expect("(")?;
+        if !self.is(")") {
+            self.expressions()?;
+        }
+        self.expect(")")
+    }
+
+    fn table(&mut self) -> Outcome {
+        self.deeper(|this| {
+            this.expect("{")?;
+            while !this.is("}") {
+                if this.skip("[") {
+                    this.expression()?;
+                    this.expect("]")?;
+                    this.expect("=")?;
+                } else if this.now().kind == Kind::Name && this.tokens[this.at + 1].text == b"=" {
+                    this.at += 2;
+                }
+                this.expression()?;
+                if !this.skip(",") && !this.skip(";") {
+                    break;
+                }
+            }
+            this.expect("}")
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shown(text: &str) -> String {
+        String::from_utf8(show(text.as_bytes()).expect("it is Lua").text).expect("text")
+    }
+
+    #[test]
+    fn each_statement_shows_what_is_in_scope() {
+        assert_eq!(
+            shown("local a = 1\nreturn a"),
+            " __ldb(function()return 0 end); local a = 1 __ldb(function()return 1,\"a\",a end); \n \
+             __ldb(function()return 1,\"a\",a end); return a"
+        );
+        let nested = shown("local a\nlocal function f(x)\n return x + a\nend\nf(1)");
+        assert!(
+            nested.contains("\n  __ldb(function()return 1,\"x\",x,\"a\",a,\"f\",f end); return x + a"),
+            "{nested}"
+        );
+        assert!(nested.ends_with("__ldb(function()return 2,\"a\",a,\"f\",f end); f(1)"), "{nested}");
+        assert!(!nested.contains("__ldb(function()return 1,\"a\",a end); local function"), "{nested}");
+    }
+
+    #[test]
+    fn all_of_lua_is_read() {
+        for text in [
+            "if a then b() elseif c then d() else e() end",
+            "for i = 1, 2 do local x = i end for k, v in pairs(t) do k = v end",
+            "while x do x = nil break end repeat local y = f() until y == 'z' or not y",
+            "a.b['c'].d = {1, 2; [3] = 4, five = 5, f(), } x, y = y, x",
+            "local s = [[long\ntext]] .. [==[ ]] ]==] .. \"q\\\"uo\\\nte\" -- comment\n--[[ long\ncomment ]] f's' f{1} a:b(1)",
+            "function a.b:c(x, ...) return ... end local f = function() return end return 1e-5 .. 0x1F ^ -#t",
+            "(f or g)(1); ((x))()",
+            "",
+            "do end",
+        ] {
+            assert!(show(text.as_bytes()).is_ok(), "{text}");
+        }
+        for text in ["foo(", "local = 1", "x = 'open", "--[[ open", "[[", "end", "return return"] {
+            let outcome = show(text.as_bytes());
+            assert!(outcome.is_err(), "{text}: {outcome:?}");
+        }
+        assert!(show(&b"(".repeat(100_000)).is_err());
+        assert!(show(&b"do ".repeat(100_000)).is_err());
+    }
+}

@@ -1,0 +1,120 @@
+//! The debugger of scripts, by a real `redis-cli --ldb`: what a user sees is what Redis shows.
+
+use std::io::Write;
+use std::process::{Command, Stdio};
+
+use harness::{Node, Program, Value, eventually};
+
+const SCRIPT: &str = "-- a script
+local src = KEYS[1]
+local n = tonumber(ARGV[1])
+local function add(x, y)
+  local z = x + y
+  return z
+end
+redis.call('set', src, n)
+for i = 1, 3 do
+  n = add(n, i)
+  redis.debug('n is', n, {1,2,'x'}, {a=1})
+end
+redis.breakpoint()
+local t = {1, 2, {a='b', c=nil}, 1.5, true}
+redis.call('incrby', src, n)
+return {redis.call('get', src), n}
+";
+
+/// What redis-cli shows of debugging `script` with key `k` and argument 5, told these lines.
+fn debug(node: &Node, options: &[&str], script: &str, lines: &[&str]) -> String {
+    let file = node.folder().join("script.lua");
+    std::fs::write(&file, script).expect("the folder can be written to");
+    let port = node.address().rsplit(':').next().expect("a port").to_owned();
+    let mut cli = Command::new("redis-cli")
+        .args(["-p", &port])
+        .args(options)
+        .args(["--eval", file.to_str().expect("a path of text"), "k", ",", "5"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("redis-cli is there");
+    let mut input = cli.stdin.take().expect("its input is ours");
+    input.write_all(format!("{}\n", lines.join("\n")).as_bytes()).expect("it reads");
+    drop(input);
+    let output = cli.wait_with_output().expect("it ends");
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// One after another: what is told to `redis-cli`, how, and of which script.
+fn stories() -> Vec<(&'static str, &'static str, Vec<&'static str>)> {
+    let shown = "list/s/n/p/p src/p nosuch/p KEYS/p ARGV/b 5/b 99/b/c/p/p n/t/p z/b -5/b -5/b/b 10/b 6 x/b 0/c/maxlen 10/\
+                 maxlen/p t/maxlen 0/e 1 + 1/e return 'x'/e foo bar/e error('boom')/e local q = 5/r get foo/r set foo bar/\
+                 r nosuch/r get/r config get x/w/list 3 1/l 5/s/s/p t/x/c";
+    let types = "local l = redis.call('rpush', KEYS[1], 'a', 'b')\nlocal a = {}\na[1] = a\n\
+                 local s = string.rep('x', 400)\nlocal b = nil\nlocal n = 0.1\nreturn redis.pcall('get', KEYS[1])";
+    let loops = "local n = 0\nwhile n < 2 do\n  n = n + 1\nend\nlocal function f(a)\n  if a then\n    a = 1\n  end\nend\n\
+                 f(1)\nreturn 1";
+    vec![
+        ("--ldb", SCRIPT, shown.split('/').collect()),
+        ("--ldb-sync-mode", SCRIPT, vec!["c", "c"]),
+        ("--ldb", SCRIPT, vec!["s", "a"]),
+        ("--ldb", SCRIPT, vec!["s", "quit"]),
+        (
+            "--ldb",
+            types,
+            "s/s/s/s/s/s/p/p s/p b/r lrange k 0 -1/r type k/r llen k/r get k/s/s".split('/').collect(),
+        ),
+        ("--ldb", loops, vec!["s"; 12]),
+        ("--ldb", "local a = 1\nreturn nosuch.x", vec!["s", "s"]),
+        ("--ldb", "foo(", vec![]),
+    ]
+}
+
+#[test]
+fn a_user_sees_what_redis_shows() {
+    let (ours, redis) =
+        (Node::start(&Program::redoubt(), "--save "), Node::start(&Program::redis(), "--save "));
+    for (number, (option, script, lines)) in stories().into_iter().enumerate() {
+        for node in [&ours, &redis] {
+            node.run("DEL k foo");
+        }
+        let (our_text, text) =
+            (debug(&ours, &[option], script, &lines), debug(&redis, &[option], script, &lines));
+        assert!(text.contains("debugging session"), "{text}");
+        for (place, (our_line, line)) in our_text.lines().zip(text.lines()).enumerate() {
+            assert_eq!(our_line, line, "story {number}, line {place}:\n{our_text}\n--- and Redis:\n{text}");
+        }
+        assert_eq!(
+            our_text.lines().count(),
+            text.lines().count(),
+            "story {number}:\n{our_text}\n---\n{text}"
+        );
+        assert_eq!(ours.run("EXISTS k foo"), redis.run("EXISTS k foo"), "story {number}");
+    }
+}
+
+/// While a user thinks, others work on with the data; with SYNC they are told that the server is busy, and may end that.
+#[test]
+fn others_go_on_or_are_told_and_may_end_it() {
+    let node = Node::start(&Program::redoubt(), "--save  --busy-reply-threshold 100");
+    let begin = |mode: &str| {
+        let mut user = node.connect();
+        user.call(&["SCRIPT", "DEBUG", mode]).expect_ok();
+        let stopped = user.call(&["EVAL", "redis.call('get', KEYS[1])\nreturn 1", "1", "k"]);
+        assert_eq!(stopped.items().len(), 2, "{stopped:?}");
+        user
+    };
+    let mut user = begin("YES");
+    node.run("SET k 1").expect_ok();
+    let ended = user.call(&["continue"]);
+    assert_eq!(ended.items()[0].text(), "<endsession>");
+    assert_eq!(user.read().expect("a reply").int(), 1);
+    assert!(user.read().is_err(), "the connection ends");
+
+    let mut user = begin("SYNC");
+    let mut other = node.connect();
+    eventually("others are told", || other.run("GET k").is_error("BUSY").then_some(()));
+    other.run("SCRIPT KILL").expect_ok();
+    eventually("the script has ended", || {
+        (other.run("GET k") == Value::Bulk(b"1".to_vec().into())).then_some(())
+    });
+    assert!(user.read().is_ok());
+}
