@@ -53,7 +53,6 @@ const WITHOUT_EFFECT: &[&str] = &[
     "set-proc-title",
     "slot-migration-max-failover-repl-bytes",
     "socket-mark-id",
-    "tls-auto-reload-interval",
     "unixsocketgroup",
     "use-exit-on-panic",
     "watchdog-period",

@@ -41,6 +41,13 @@ pub struct Library {
 }
 
 impl Library {
+    /// What it takes, without what Lua made of it.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        let functions = self.functions.iter().map(|function| function.name.len() + size_of::<Function>());
+        size_of::<Self>() + self.name.len() + self.code.len() + functions.sum::<usize>()
+    }
+
     pub(crate) fn id(&self) -> u64 {
         self.id
     }

@@ -40,6 +40,9 @@ const SPARE: usize = 100;
 
 const PRELUDE: &str = include_str!("prelude.lua");
 
+/// What a script that was killed ends with.
+const KILLED: &str = "Script killed by user with SCRIPT KILL...";
+
 /// Why a script must end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stop {
@@ -148,6 +151,8 @@ struct Watch {
     patience: Cell<u64>,
     /// The script has to end, and why.
     stop: Cell<Option<Stop>>,
+    /// Where the script was when it was killed.
+    killed_at: RefCell<Option<String>>,
     /// What runs is the text of a library, which ends when patience does.
     loading: Cell<bool>,
     /// The command that runs it.
@@ -208,6 +213,7 @@ impl Interpreter {
             busy: options.busy,
             patience: Cell::new(0),
             stop: Cell::new(None),
+            killed_at: RefCell::default(),
             loading: Cell::new(false),
             command: RefCell::default(),
         });
@@ -444,6 +450,11 @@ impl Interpreter {
         }
         let result = match (stop, ran) {
             (Some(Stop::Again), _) => Err(Failure::Again),
+            (Some(Stop::Killed), Err(_)) => {
+                let place = self.watch.killed_at.take();
+                let place = place.map(|place| format!(" script: {name}, on {place}.")).unwrap_or_default();
+                Err(Failure::Error { text: format!("ERR {KILLED}{place}"), counted: false })
+            }
             (_, Ok((true, value))) => Ok(Outcome { value, spoken: self.spoken.get() }),
             (_, Ok((false, error))) => Err(describe(&error, name)),
             (_, Err(error)) => {
@@ -653,10 +664,27 @@ fn debugged(lua: &Lua, watch: &Rc<Watch>, debugger: &Rc<Debugger>) -> mlua::Resu
     })
 }
 
+/// Where in its own text the script is that runs.
+fn place_in_script(lua: &Lua) -> Option<String> {
+    for level in 0.. {
+        let found = lua.inspect_stack(level, |debug| {
+            let source = debug.source().source.filter(|source| source.starts_with("@user_"));
+            source.zip(debug.current_line()).map(|(source, line)| format!("{source}:{line}"))
+        });
+        match found {
+            None => break,
+            Some(None) => {}
+            Some(place) => return place,
+        }
+    }
+    None
+}
+
 fn look(lua: &Lua, watch: &Rc<Watch>) -> mlua::Result<VmState> {
     let running = &watch.running;
     if watch.stop.get().is_none() && running.is_stopped() {
         watch.stop.set(Some(Stop::Killed));
+        *watch.killed_at.borrow_mut() = place_in_script(lua);
         stop_now(lua, watch)?;
     }
     let patience = watch.patience.get();
@@ -667,7 +695,7 @@ fn look(lua: &Lua, watch: &Rc<Watch>) -> mlua::Result<VmState> {
         return Err(mlua::Error::runtime("FUNCTION LOAD timeout"));
     }
     if watch.stop.get().is_some() {
-        return Err(mlua::Error::runtime("Script killed by user with SCRIPT KILL."));
+        return Err(mlua::Error::runtime(KILLED));
     }
     if patience > 0 && !running.is_busy() && is_over() {
         running.set_busy(watch.command.borrow().args().iter().map(<[u8]>::to_vec).collect());

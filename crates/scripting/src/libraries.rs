@@ -25,6 +25,13 @@ pub(crate) const MAX_STRING: usize = 512 << 20;
 pub(crate) enum Complaint {
     /// What the script did wrong.
     Script(String),
+    /// An argument of this function is wrong.
+    Argument {
+        /// Counted from 1.
+        index: usize,
+        function: String,
+        what: String,
+    },
     /// Lua itself, for want of memory.
     Lua(mlua::Error),
 }
@@ -82,6 +89,22 @@ fn called_at(lua: &Lua) -> String {
     String::new()
 }
 
+/// Whether the function that runs was called as a method (`text:find()`), itself or by the prelude: then Lua does not
+/// count what it was called on.
+fn called_as_method(lua: &Lua) -> bool {
+    for level in 0.. {
+        let called = lua.inspect_stack(level, |debug| debug.names().name_what == Some("method"));
+        let by_prelude =
+            lua.inspect_stack(level + 1, |debug| debug.source().source.is_some_and(|it| it == "=prelude"));
+        match (called, by_prelude) {
+            (Some(true), _) => return true,
+            (Some(false), Some(true)) => {}
+            _ => return false,
+        }
+    }
+    false
+}
+
 /// The text of an error that ended a piece of Lua.
 pub(crate) fn complaint_text(error: &mlua::Error) -> String {
     let mut cause = error;
@@ -121,6 +144,15 @@ pub(crate) fn function<R: IntoLuaMulti>(
 ) -> mlua::Result<Function> {
     lua.create_function(move |lua, args: MultiValue| {
         f(lua, &Arguments { args }).map_err(|complaint| match complaint {
+            Complaint::Argument { index, function, what } => {
+                let index = index - usize::from(called_as_method(lua));
+                let text = match index {
+                    0 => format!("calling '{function}' on bad self"),
+                    _ => format!("bad argument #{index} to '{function}' ({what})"),
+                };
+                let text = format!("{}{text}", called_at(lua)).into_bytes();
+                mlua::Error::external(Raised { text, table: None })
+            }
             Complaint::Script(text) => {
                 let text = format!("{}{text}", called_at(lua)).into_bytes();
                 mlua::Error::external(Raised { text, table: None })
@@ -193,7 +225,7 @@ pub(crate) fn type_name(value: &Value) -> &'static str {
 
 /// The error of a C library about one of its arguments.
 pub(crate) fn bad(index: usize, function: &str, what: &str) -> Complaint {
-    Complaint::Script(format!("bad argument #{index} to '{function}' ({what})"))
+    Complaint::Argument { index, function: function.to_owned(), what: what.to_owned() }
 }
 
 /// What the prelude takes.

@@ -147,7 +147,8 @@ string_real.match_at = nil
 -- A function that is called for each match is called from here, so that its errors stay what they are.
 function string_real.gsub(text, pattern, with, most)
   if type(with) ~= "function" then
-    return substitute(text, pattern, with, most)
+    local made, count = substitute(text, pattern, with, most)
+    return made, count
   end
   local from, count, made, length = 0, 0, {}, #tostring(text or "")
   most = tonumber(most) or length + 1
@@ -184,8 +185,22 @@ function string_real.gsub(text, pattern, with, most)
   return concat(made), count
 end
 
+-- Asks what C would, so that errors are the script's and not the prelude's.
+local function expect(name, place, wanted, value, given)
+  local is = type(value)
+  local fits = is == wanted or wanted == "string" and is == "number" or wanted == "number" and tonumber(value)
+  if not fits or place > given then
+    is = place > given and "no value" or is
+    error("bad argument #" .. place .. " to '" .. name .. "' (" .. wanted .. " expected, got " .. is .. ")", 3)
+  end
+end
+
 -- What C would do for as long as the count says, whatever becomes of the script.
-function string_real.rep(text, count)
+function string_real.rep(...)
+  local text, count = ...
+  local given = select("#", ...)
+  expect("rep", 1, "string", text, given)
+  expect("rep", 2, "number", count, given)
   if type(text) == "string" and type(count) == "number" and #text * count > native.max_string then
     error("resulting string too large", 2)
   end
@@ -208,17 +223,30 @@ end
 -- More than so many elements are moved or compared by instructions of Lua's, which can be stopped.
 local MANY = 10000
 
-table_real.insert = writable(function(list, place, ...)
-  local length = type(list) == "table" and #list or 0
-  if select("#", ...) == 1 and type(place) == "number" and length - place > MANY then
+function table_real.insert(...)
+  local list, place, value = ...
+  local given = select("#", ...)
+  if type(list) ~= "table" then
+    expect("insert", 1, "table", list, given)
+  elseif frozen[list] then
+    error(READONLY, 0)
+  elseif given == 2 then
+    rawset(list, #list + 1, place)
+    return
+  elseif given ~= 3 then
+    error("wrong number of arguments to 'insert'", 2)
+  end
+  expect("insert", 2, "number", place, given)
+  local length = #list
+  if length - place > MANY then
     for index = length, place, -1 do
       list[index + 1] = list[index]
     end
-    list[place] = ...
+    list[place] = value
     return
   end
-  return insert(list, place, ...)
-end)
+  insert(list, place, value)
+end
 table_real.remove = writable(remove)
 table_real.sort = writable(function(list, before)
   if before == nil and type(list) == "table" and #list > MANY then
@@ -245,7 +273,11 @@ local base = {
   tonumber = tonumber,
   tostring = tostring,
   type = type,
-  unpack = function(list, first, last)
+  unpack = function(...)
+    local list, first, last = ...
+    if type(list) ~= "table" then
+      expect("unpack", 1, "table", list, select("#", ...))
+    end
     -- C would count with too few bits.
     local from, to = tonumber(first) or 1, tonumber(last) or type(list) == "table" and #list or 0
     if to - from >= MOST_UNPACKED then

@@ -171,7 +171,9 @@ impl Driver {
                 }
                 () = timer => self.on_timer()?,
             }
-            self.server.door.network.bus_links.store(self.links.len(), Ordering::Relaxed);
+            let network = &self.server.door.network;
+            network.bus_links.store(self.links.len(), Ordering::Relaxed);
+            network.bus_bytes.store(self.links.all_queued(), Ordering::Relaxed);
         }
     }
 

@@ -142,6 +142,11 @@ impl Links {
         self.open.remove(&link);
     }
 
+    /// How many bytes wait to be sent on all links.
+    pub(super) fn all_queued(&self) -> usize {
+        self.open.values().map(|open| open.queued.load(Ordering::Relaxed)).sum()
+    }
+
     /// How many bytes wait to be sent on a link.
     pub(super) fn queued(&self, link: LinkId) -> usize {
         self.open.get(&link).map_or(0, |open| open.queued.load(Ordering::Relaxed))

@@ -65,6 +65,7 @@ const SECTIONS: &[Section] = &[
     section("Errorstats", Shown::ByDefault, activity::errorstats),
     section("Latencystats", Shown::OnRequest, activity::latencystats),
     section("Cluster", Shown::ByDefault, process::cluster),
+    section("Scripting Engines", Shown::ByDefault, process::scripting_engines),
     section("Keyspace", Shown::ByDefault, data::keyspace),
 ];
 
@@ -95,6 +96,7 @@ fn is_wanted(wanted: &[String], section: &Section) -> bool {
             "everything" => true,
             "all" => section.shown != Shown::WithModules,
             "default" => by_default,
+            "scriptingengines" => section.name == "Scripting Engines",
             name => section.name.eq_ignore_ascii_case(name),
         })
 }
@@ -110,7 +112,7 @@ mod tests {
             let names = SECTIONS.iter().filter(|section| is_wanted(&wanted, section));
             names.map(|section| section.name).collect::<Vec<_>>().join(" ")
         };
-        let default = "Server Clients Memory Persistence Stats Replication CPU Errorstats Cluster Keyspace";
+        let default = "Server Clients Memory Persistence Stats Replication CPU Errorstats Cluster Scripting Engines Keyspace";
         assert_eq!(chosen(&[]), default);
         assert_eq!(chosen(&["default"]), default);
         assert_eq!(chosen(&["cpu", "nonsense", "server"]), "Server CPU");

@@ -60,6 +60,8 @@ pub(crate) struct NetworkStats {
     pub(crate) evicted_clients: AtomicU64,
     /// Links of the cluster bus, as its driver last counted them.
     pub(crate) bus_links: AtomicUsize,
+    /// Bytes that wait to be sent on them.
+    pub(crate) bus_bytes: AtomicUsize,
 }
 
 /// Bounds on what clients may make the server keep.

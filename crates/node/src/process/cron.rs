@@ -60,6 +60,10 @@ pub(crate) async fn run(house: Arc<Housekeeping>, targets: Arc<LinkPool>) {
             close_slow(&house.door.limits, &clients, crate::process::time::now());
             house.oom_score.settle(&house.config, house.replication.is_replica());
             targets.sweep(crate::process::time::instant());
+            let interval = u64::try_from(house.config.integer("tls-auto-reload-interval")).unwrap_or(0);
+            if interval > 0 && (turn / TURNS_A_SECOND) as u64 % interval == 0 {
+                house.door.tls.reload_changed(&house.config);
+            }
         }
         let now = crate::process::time::instant();
         house.engine.pauses.settle(&house.engine.settings, crate::process::time::now());
@@ -72,6 +76,7 @@ pub(crate) async fn run(house: Arc<Housekeeping>, targets: Arc<LinkPool>) {
             totals[Count::OutputBytes],
             replicated.input_bytes.load(Ordering::Relaxed),
             replicated.output_bytes.load(Ordering::Relaxed),
+            totals[Count::Reads],
         ];
         house.rates.sample(now, counts);
     }

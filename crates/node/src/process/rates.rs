@@ -16,9 +16,10 @@ pub(crate) enum Rate {
     OutputBytes,
     ReplicaInputBytes,
     ReplicaOutputBytes,
+    Reads,
 }
 
-const RATES: usize = 5;
+const RATES: usize = 6;
 
 /// The counters at one moment.
 type Sample = (Instant, [u64; RATES]);

@@ -104,6 +104,8 @@ fn replicas(replication: &Replication, text: &mut String) {
     let addresses = replication.addresses.lock();
     let machine = replication.master.lock();
     line(text, "connected_slaves", machine.peers().len());
+    // A replica gets its snapshot and what follows over one connection.
+    line(text, "replicas_waiting_psync", 0);
     if replication.config.integer("min-replicas-to-write") > 0
         && replication.config.integer("min-replicas-max-lag") > 0
     {

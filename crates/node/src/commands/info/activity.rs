@@ -83,6 +83,14 @@ fn clients(server: &Server, totals: &Totals, text: &mut Text) {
     let (reads, writes) = (totals[Count::Reads], totals[Count::Writes]);
     text.line("total_reads_processed", reads);
     text.line("total_writes_processed", writes);
+    // A turn of a worker's reads, runs what came, and writes.
+    text.line("eventloop_cycles", reads);
+    text.line(
+        "eventloop_duration_cmd_sum",
+        totals.commands.iter().map(|command| command.nanos).sum::<u64>() / 1000,
+    );
+    let turns = server.housekeeping.rates.per_second(Rate::Reads);
+    text.line("instantaneous_eventloop_cycles_per_sec", turns.round());
     // Every worker reads and writes for its own clients.
     let threaded = u64::from(server.config.integer("io-threads") > 1);
     text.line("io_threaded_reads_processed", reads * threaded);

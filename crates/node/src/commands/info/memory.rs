@@ -1,5 +1,7 @@
 //! INFO's section Memory.
 
+use std::sync::atomic::Ordering;
+
 use super::Text;
 use crate::process::memory::{Overhead, human, total_system, usage};
 use crate::server::Server;
@@ -34,7 +36,10 @@ pub(super) fn memory(server: &Server, text: &mut Text) {
     both("total_system_memory", total_system());
     let scripts = &server.engine.scripts;
     both("used_memory_lua", scripts.lua_bytes() as u64);
-    both("used_memory_scripts", scripts.bytes() as u64);
+    let functions: usize = scripts.functions.libraries().iter().map(|library| library.bytes()).sum();
+    // One state of Lua a thread runs scripts and functions.
+    both("used_memory_vm_total", scripts.lua_bytes() as u64);
+    both("used_memory_scripts", (scripts.bytes() + functions) as u64);
     both("maxmemory", u64::try_from(server.config.integer("maxmemory")).unwrap_or(0));
     text.line("maxmemory_policy", server.config.text("maxmemory-policy"));
     let mut compared = |name: &str, end: &str, a: usize, b: usize| {
@@ -52,7 +57,12 @@ pub(super) fn memory(server: &Server, text: &mut Text) {
     text.line("mem_total_replication_buffers", overhead.backlog + overhead.replicas);
     text.line("mem_clients_slaves", overhead.replicas);
     text.line("mem_clients_normal", overhead.clients);
+    text.line("mem_cluster_links", server.door.network.bus_bytes.load(Ordering::Relaxed));
+    // The file is written from the log itself.
+    text.line("mem_aof_buffer", 0);
     text.line("used_memory_vm_eval", scripts.lua_bytes());
+    text.line("used_memory_vm_functions", 0);
+    text.line("used_memory_functions", functions);
     text.line("used_memory_scripts_eval", scripts.bytes());
     text.line("number_of_cached_scripts", scripts.len());
     text.line("number_of_functions", scripts.functions.len());

@@ -122,3 +122,15 @@ fn cpu_seconds(path: &str) -> [f64; 4] {
 pub(super) fn cluster(server: &Server, text: &mut Text) {
     text.line("cluster_enabled", u8::from(server.engine.topology.is_some()));
 }
+
+/// Lua alone, which is built in.
+pub(super) fn scripting_engines(server: &Server, text: &mut Text) {
+    let used = server.engine.scripts.lua_bytes();
+    text.line("engines_count", 1);
+    text.line("engines_total_used_memory", used);
+    text.line("engines_total_memory_overhead", 0);
+    text.line(
+        "engine_0",
+        format!("name=LUA,module=built-in,abi_version=1,used_memory={used},memory_overhead=0"),
+    );
+}

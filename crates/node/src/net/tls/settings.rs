@@ -2,9 +2,11 @@
 //! connection goes on under those that it began with.
 
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use arc_swap::ArcSwapOption;
 use config::Config;
+use parking_lot::Mutex;
 use rustls::crypto::CryptoProvider;
 use rustls::server::{NoServerSessionStorage, ServerSessionMemoryCache, WebPkiClientVerifier};
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
@@ -26,6 +28,24 @@ pub(crate) enum Side {
 #[derive(Debug, Default)]
 pub(crate) struct Tls {
     current: ArcSwapOption<Current>,
+    /// When the files in use were last changed.
+    changed: Mutex<Vec<Option<SystemTime>>>,
+}
+
+/// The parameters that name files.
+const FILES: [&str; 6] = [
+    "tls-cert-file",
+    "tls-key-file",
+    "tls-client-cert-file",
+    "tls-client-key-file",
+    "tls-ca-cert-file",
+    "tls-ca-cert-dir",
+];
+
+/// When each of the files that the parameters name was last changed.
+fn times(config: &Config) -> Vec<Option<SystemTime>> {
+    let time = |name: &&str| std::fs::metadata(config.text(name)).and_then(|data| data.modified()).ok();
+    FILES.iter().map(time).collect()
 }
 
 #[derive(Debug)]
@@ -49,9 +69,22 @@ impl Tls {
     /// # Errors
     /// Why they cannot be used.
     pub(crate) fn load(&self, config: &Config) -> Result<(), String> {
+        *self.changed.lock() = times(config);
         let next = if Self::is_wanted(config) { Some(Arc::new(Current::read(config)?)) } else { None };
         self.current.store(next);
         Ok(())
+    }
+
+    /// Reads the files again if one of them was changed (`tls-auto-reload-interval`). Those that cannot be used change
+    /// nothing, and are tried again when one is changed again.
+    pub(crate) fn reload_changed(&self, config: &Config) {
+        if !Self::is_wanted(config) || *self.changed.lock() == times(config) {
+            return;
+        }
+        match self.load(config) {
+            Ok(()) => tracing::info!("The certificates were changed: they are read again"),
+            Err(reason) => tracing::warn!("The certificates were changed and cannot be used: {reason}"),
+        }
     }
 
     /// How to receive whoever comes in there.
