@@ -174,3 +174,86 @@ fn texts_are_compiled_while_garbage_is_collected() {
                   end return made";
     assert_eq!(run(&mut interpreter(), script), Ok(Value::Integer(300)));
 }
+
+/// A state serves for as long as its thread lives: whatever fails leaves nothing on Lua's stack.
+#[test]
+fn failures_leave_nothing_on_the_stack() {
+    let ways = [
+        "error('x')",
+        "return nosuch",
+        "foo(",
+        "return redis.call()",
+        "return ('x'):find({})",
+        "return unpack()",
+        "return {pcall(error, {err = 'x'})}",
+        "return cjson.decode('[1,')",
+        "return cjson.encode(cjson.nosuch)",
+        "local t = {} return t.x.y",
+        "return ('x'):rep(-1, {})",
+        "error({err = 'x'})",
+        "return coroutine and 1 or cjson.encoqe({1})",
+        "return struct.unpack('>I4', 'x')",
+        "return (function() end)().x",
+        "return 1",
+        "local a = 1 return a",
+        "local a = 1\nlocal b = redis.call('x')\nreturn {cjson.decode('[1,{\"a\":2}]'), cjson.encoqe({1,'x'})}",
+    ];
+    let mut worst = Vec::new();
+    for text in ways {
+        let mut interpreter = interpreter();
+        let failed = (0..9000).find(|_| {
+            let _ = run(&mut interpreter, text);
+            run(&mut interpreter, "return 1") != Ok(Value::Integer(1))
+        });
+        worst.extend(failed.map(|round| format!("{text} after {round}")));
+    }
+    assert!(worst.is_empty(), "{worst:?}");
+}
+
+thread_local! {
+    static STOPPED: std::cell::RefCell<Option<Arc<crate::Running>>> = const { std::cell::RefCell::new(None) };
+    static CLOCK: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
+}
+
+/// Scripts that are stopped, wherever they are, leave nothing either.
+#[test]
+fn stopped_scripts_leave_nothing_on_the_stack() {
+    let options = Options {
+        version: "7.4.0",
+        version_number: 0x0007_0400,
+        server_name: "redoubt",
+        deprecated_api: false,
+        nanos: || {
+            CLOCK.set(CLOCK.get() + 10_000_000);
+            CLOCK.get()
+        },
+        log: |_, _| {},
+        busy: || STOPPED.with_borrow(|running| running.iter().for_each(|running| running.stop_at_once())),
+    };
+    let ways = [
+        "while true do end",
+        "while true do pcall(function() while true do end end) end",
+        "local c = coroutine and coroutine.wrap(function() while true do end end) if c then c() end",
+        "local function f(n) return f(n + 1) end return f(1)",
+        "local function f(n) return 1 + f(n + 1) end return f(1)",
+        "while true do local t = {} table.sort({3, 2, 1}, function(a, b) while true do end end) end",
+        "return ('x'):rep(100):gsub('x', function() while true do end end)",
+        "return string.gsub(('a'):rep(60), ('a*'):rep(30)..'b', 'x')",
+    ];
+    let mut worst = Vec::new();
+    for text in ways {
+        let mut interpreter = Interpreter::new(&Scripts::default(), &options);
+        STOPPED.set(Some(interpreter.running().clone()));
+        let failed = (0..1000).find(|_| {
+            let script = Arc::new(Script::new(text.as_bytes()).expect("the first line is fine"));
+            interpreter.compile(&script, 0).expect("it is Lua");
+            let mut words = Request::new();
+            ["eval", text, "0"].iter().for_each(|word| words.push(word.as_bytes()));
+            let call = Call { command: words.args(), keys: 0, patience: 5 };
+            let _ = interpreter.run(&script, &call, &mut Nothing);
+            run(&mut interpreter, "return 1") != Ok(Value::Integer(1))
+        });
+        worst.extend(failed.map(|round| format!("{text} after {round}")));
+    }
+    assert!(worst.is_empty(), "{worst:?}");
+}

@@ -12,6 +12,7 @@ pub mod bus;
 pub mod rdb;
 pub mod requests;
 pub mod restore;
+pub mod scripts;
 #[path = "../../../crates/keyspace/tests/twin/main.rs"]
 mod twin_driver;
 

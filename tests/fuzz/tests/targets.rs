@@ -36,6 +36,11 @@ fn restore() {
 }
 
 #[test]
+fn scripts() {
+    check(fuzz::scripts::run, "seeds/scripts");
+}
+
+#[test]
 fn twin() {
     for_a_while(|random| {
         let bytes: Vec<u8> = (0..random.random_range(0..40_000)).map(|_| random.random()).collect();

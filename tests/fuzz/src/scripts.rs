@@ -1,0 +1,148 @@
+//! What a client sends as a script: whatever it is, it ends, its reply can be read, and it leaves nothing behind for the
+//! next one; under a debugger too.
+
+use std::cell::{Cell, RefCell};
+use std::sync::Arc;
+
+use resp::{Protocol, Request, Writer, parse_value};
+use scripting::{
+    Call, Console, Failure, Host, Interpreter, Options, Outcome, Running, Script, Scripts, Stop,
+};
+
+/// What every library has, by name and type.
+const WORLD: &str = "local names = {}\nfor _, at in ipairs({'_G', 'string', 'table', 'math', 'redis', 'cjson', 'bit', \
+                     'struct', 'cmsgpack'}) do\n  local library = at == '_G' and _G or _G[at]\n  for name, value in \
+                     pairs(library) do names[#names + 1] = at .. '.' .. name .. ':' .. type(value) end\nend\n\
+                     table.sort(names)\nreturn table.concat(names, ' ')";
+
+/// Replies that commands get, one after another.
+const REPLIES: [&[u8]; 6] =
+    [b"+OK\r\n", b":7\r\n", b"$3\r\na\0b\r\n", b"*2\r\n$-1\r\n*1\r\n:1\r\n", b"-ERR no\r\n", b"*0\r\n"];
+
+/// A debugger's user.
+const COMMANDS: [&str; 8] = ["step", "print", "trace", "step", "print a", "break 2", "eval 1", "step"];
+
+thread_local! {
+    /// Goes on whenever it is read, so that what runs on and on is stopped after some instructions.
+    static CLOCK: Cell<u64> = const { Cell::new(0) };
+    static RUNNING: RefCell<Option<Arc<Running>>> = const { RefCell::new(None) };
+    static STATE: RefCell<Option<(Interpreter, Vec<u8>)>> = const { RefCell::new(None) };
+}
+
+fn nanos() -> u64 {
+    CLOCK.set(CLOCK.get() + 1_000_000);
+    CLOCK.get()
+}
+
+fn stop() {
+    RUNNING.with_borrow(|running| running.iter().for_each(|running| running.stop_at_once()));
+}
+
+/// A server that answers anything.
+#[derive(Default)]
+struct Server {
+    calls: usize,
+}
+
+impl Host for Server {
+    fn call(&mut self, _request: &Request, _protocol: Protocol) -> Result<&[u8], Stop> {
+        self.calls += 1;
+        Ok(REPLIES[self.calls % REPLIES.len()])
+    }
+
+    fn set_replicated(&mut self, _replicated: bool) {}
+
+    fn may_run(&mut self, _request: &Request) -> Option<bool> {
+        Some(true)
+    }
+}
+
+/// A user who says the same things to every debugger and leaves in the end.
+#[derive(Debug, Default)]
+struct User {
+    said: usize,
+}
+
+impl Console for User {
+    fn send(&mut self, bytes: Vec<u8>) {
+        assert!(matches!(parse_value(&bytes), Ok(Some((_, len))) if len == bytes.len()), "an array of lines");
+    }
+
+    fn receive(&mut self, _stopped: &dyn Fn() -> bool) -> Option<Vec<Vec<u8>>> {
+        self.said += 1;
+        let line = COMMANDS.get(self.said % (COMMANDS.len() + 1))?;
+        (self.said < 100).then(|| line.split(' ').map(|word| word.as_bytes().to_vec()).collect())
+    }
+}
+
+/// A script's text.
+pub fn run(bytes: &[u8]) {
+    STATE.with_borrow_mut(|state| {
+        let (interpreter, world) = state.get_or_insert_with(|| {
+            let mut interpreter = interpreter();
+            let world = run_text(&mut interpreter, WORLD.as_bytes(), false).expect("it runs");
+            (interpreter, world)
+        });
+        // What came of it does not matter. A debugged script has a state of its own, which ends with it.
+        let _ = (run_text(interpreter, bytes, false), run_text(&mut self::interpreter(), bytes, true));
+        let after = run_text(interpreter, WORLD.as_bytes(), false);
+        assert!(after.as_ref() == Ok(&*world), "{} left behind {after:?}", bytes.escape_ascii());
+    });
+}
+
+fn interpreter() -> Interpreter {
+    let options = Options {
+        version: "7.2.4",
+        version_number: 0x0007_0204,
+        server_name: "redis",
+        deprecated_api: false,
+        nanos,
+        log: |_, _| {},
+        busy: stop,
+    };
+    Interpreter::new(&Scripts::default(), &options)
+}
+
+/// The reply, or the error.
+fn run_text(interpreter: &mut Interpreter, text: &[u8], debugged: bool) -> Result<Vec<u8>, String> {
+    RUNNING.set(Some(interpreter.running().clone()));
+    let script = Arc::new(Script::new(text).map_err(|error| error.to_string())?);
+    interpreter.compile(&script, 16).map_err(|failure| format!("{failure:?}"))?;
+    let mut request = Request::new();
+    for word in [&b"EVAL"[..], text, b"1", b"key", b"argument"] {
+        request.push(word);
+    }
+    let (call, mut server) = (Call { command: request.args(), keys: 1, patience: 5 }, Server::default());
+    let outcome = if debugged {
+        interpreter.debug(&script, &call, &mut server, Box::new(User::default()))
+    } else {
+        interpreter.run(&script, &call, &mut server)
+    };
+    match outcome {
+        Ok(outcome) => Ok(reply(&outcome)),
+        Err(Failure::Error { text, .. }) => {
+            assert!(!text.contains(['\r', '\n']), "an error is one line: {text:?}");
+            Err(text)
+        }
+        Err(failure) => Err(format!("{failure:?}")),
+    }
+}
+
+/// The reply in both versions, which must be whole.
+fn reply(outcome: &Outcome) -> Vec<u8> {
+    let written = [Protocol::Resp3, Protocol::Resp2].map(|protocol| {
+        let mut out = Vec::new();
+        outcome.write(&mut Writer::new(&mut out, protocol));
+        // What is deeper than a client would read is still well formed.
+        if !out.starts_with(b"*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n") {
+            assert!(
+                matches!(parse_value(&out), Ok(Some((_, len))) if len == out.len()),
+                "{:?}",
+                out.escape_ascii().to_string()
+            );
+        }
+        out
+    });
+    let [_, resp2] = written;
+    resp2
+}

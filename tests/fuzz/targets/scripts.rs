@@ -1,0 +1,4 @@
+//! Scripts.
+#![cfg_attr(fuzzing, no_main)]
+
+fuzz::target!(fuzz::scripts::run);
