@@ -113,8 +113,6 @@ fn others_go_on_or_are_told_and_may_end_it() {
     let mut other = node.connect();
     eventually("others are told", || other.run("GET k").is_error("BUSY").then_some(()));
     other.run("SCRIPT KILL").expect_ok();
-    eventually("the script has ended", || {
-        (other.run("GET k") == Value::Bulk(b"1".to_vec().into())).then_some(())
-    });
+    eventually("the script has ended", || (other.run("GET k") == Value::Bulk(b"1".to_vec())).then_some(()));
     assert!(user.read().is_ok());
 }

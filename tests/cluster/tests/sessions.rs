@@ -1,0 +1,123 @@
+//! Sessions among others: functions wherever data goes, clients that have not said who they are, many that come at once.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use harness::{Cluster, Connection, Node, Program, Value, eventually, redis_cli};
+
+const LIBRARY: &str = "#!lua name=own\nredis.register_function{function_name='twice', flags={'no-writes'}, \
+                       callback=function(keys, args) return tonumber(args[1]) * 2 end}";
+
+fn load_library(node: &Node) {
+    assert_eq!(node.connect().call(&["FUNCTION", "LOAD", LIBRARY]).text(), "own");
+}
+
+fn call(node: &Node) -> Option<i64> {
+    match node.try_connect().ok()?.try_call(&["FCALL", "twice", "0", "21"]).ok()? {
+        Value::Int(number) => Some(number),
+        _ => None,
+    }
+}
+
+#[test]
+fn functions_are_in_every_copy_of_the_data() {
+    let master = Node::start(&Program::redoubt(), "--save ");
+    load_library(&master);
+    // By a full synchronisation, and by the stream.
+    let replica = Node::start(&Program::redoubt(), "--save ");
+    replica
+        .run(&format!("REPLICAOF 127.0.0.1 {}", master.address().rsplit(':').next().expect("a port")))
+        .expect_ok();
+    eventually("the replica has the function", || (call(&replica)? == 42).then_some(()));
+    master.run("FUNCTION DELETE own").expect_ok();
+    eventually("it is deleted there, too", || {
+        replica.run("FCALL twice 0 21").is_error("ERR Function not found").then_some(())
+    });
+}
+
+#[test]
+fn functions_outlive_restarts() {
+    for (options, before) in [
+        ("--save 1000 1", "SAVE"),
+        ("--appendonly yes --save ", "WAITAOF 1 0 5000"),
+        ("--appendonly yes --save ", "BGREWRITEAOF"),
+    ] {
+        let mut node = Node::start(&Program::redoubt(), options);
+        load_library(&node);
+        node.run(before);
+        eventually("a rewrite has ended", || {
+            (node.info("persistence", "aof_rewrite_in_progress")? == "0"
+                && node.info("persistence", "aof_rewrite_scheduled")? == "0")
+                .then_some(())
+        });
+        node.run("WAITAOF 1 0 5000");
+        node.kill();
+        node.launch();
+        assert_eq!(call(&node), Some(42), "{options} {before}");
+    }
+}
+
+/// A node that joins by redis-cli gets the functions of those that are there.
+#[test]
+fn a_node_that_is_added_gets_the_functions() {
+    let nodes = (0..3).map(|_| Node::start_clustered(&Program::redoubt())).collect();
+    let cluster = Cluster::join(nodes, 3);
+    cluster.wait_until_ok();
+    cluster.nodes.iter().for_each(load_library);
+    let new = Node::start_clustered(&Program::redoubt());
+    let (address, first) = (new.address(), cluster.nodes[0].address());
+    redis_cli(&["--cluster", "add-node", &address, &first]).unwrap_or_else(|text| panic!("{text}"));
+    let list = new.run("FUNCTION LIST");
+    assert!(format!("{list:?}").contains("own"), "{list:?}");
+}
+
+/// Nobody who has not said who he is may send or be sent much.
+#[test]
+fn strangers_are_bounded() {
+    for program in [Program::redoubt(), Program::redis()] {
+        let node = Node::start(&program, "--save  --requirepass secret");
+        for (request, error) in [
+            ("*11\r\n", "ERR Protocol error: unauthenticated multibulk length"),
+            ("*2\r\n$4\r\nECHO\r\n$16385\r\n", "ERR Protocol error: unauthenticated bulk length"),
+        ] {
+            let mut stranger = node.connect();
+            stranger.send_raw(request.as_bytes()).expect("it reads");
+            let reply = stranger.read().expect("a reply");
+            assert!(reply.is_error(error), "{}: {reply:?}", program.name());
+            assert!(stranger.read().is_err(), "the connection ends");
+        }
+        let mut friend = node.connect();
+        friend.run("AUTH secret").expect_ok();
+        assert_eq!(friend.call(&["ECHO", &"x".repeat(20_000)]).text().len(), 20_000);
+    }
+}
+
+/// While thousands connect, those who are there are served as before, and all are let in.
+#[test]
+fn a_storm_of_connections_delays_nobody_who_is_there() {
+    const NEW: usize = 3000;
+    let node = Node::start(&Program::redoubt(), "--save  --maxclients 10000 --io-threads 1");
+    let mut there = node.connect();
+    there.run("SET k v").expect_ok();
+    let over = AtomicBool::new(false);
+    let (slowest, connections) = std::thread::scope(|scope| {
+        let storm = scope.spawn(|| {
+            let connections: Vec<Connection> = (0..NEW).filter_map(|_| node.try_connect().ok()).collect();
+            over.store(true, Ordering::Release);
+            connections
+        });
+        let mut slowest = Duration::ZERO;
+        while !over.load(Ordering::Acquire) {
+            let asked = Instant::now();
+            assert_eq!(there.run("GET k").text(), "v");
+            slowest = slowest.max(asked.elapsed());
+        }
+        (slowest, storm.join().expect("it connects"))
+    });
+    assert_eq!(connections.len(), NEW);
+    eventually("all are let in", || {
+        (node.info("clients", "connected_clients")?.parse::<usize>().ok()? > NEW).then_some(())
+    });
+    // On a quiet machine it is below a millisecond.
+    assert!(slowest < Duration::from_millis(500), "{slowest:?}");
+}

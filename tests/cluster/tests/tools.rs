@@ -1,0 +1,81 @@
+//! What `redis-cli` offers for looking at a server works on this one: --bigkeys, --memkeys, --hotkeys, --stat,
+//! --latency, and what MEMORY DOCTOR says.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
+
+use harness::{Node, Program};
+
+/// A server with keys of every kind, some of them used often.
+fn filled() -> (Node, String) {
+    let node =
+        Node::start(&Program::redoubt(), "--save  --maxmemory-policy allkeys-lfu --enable-debug-command yes");
+    let mut connection = node.connect();
+    connection.run("DEBUG POPULATE 1000 small 10").expect_ok();
+    connection.call(&["SET", "large", &"x".repeat(100_000)]).expect_ok();
+    for line in [
+        "RPUSH list a b c d",
+        "HSET hash f v g w",
+        "SADD set a b c",
+        "ZADD zset 1 a 2 b",
+        "XADD stream * f v",
+    ] {
+        connection.run(line);
+    }
+    for _ in 0..2000 {
+        connection.run("GET large");
+    }
+    let port = node.address().rsplit(':').next().expect("a port").to_owned();
+    (node, port)
+}
+
+fn cli(port: &str, options: &[&str]) -> String {
+    harness::redis_cli(&[&["-p", port], options].concat()).expect("it succeeds")
+}
+
+#[test]
+fn large_and_often_used_keys_are_found() {
+    let (_node, port) = filled();
+    let text = cli(&port, &["--bigkeys"]);
+    for line in [
+        "Sampled 1006 keys in the keyspace!",
+        "Biggest string found \"large\" has 100000 bytes",
+        "Biggest   list found \"list\" has 4 items",
+        "Biggest   hash found \"hash\" has 2 fields",
+        "Biggest    set found \"set\" has 3 members",
+        "Biggest   zset found \"zset\" has 2 members",
+        "Biggest stream found \"stream\" has 1 entries",
+    ] {
+        assert!(text.replace("'\"", "\"").replace("\"'", "\"").contains(line), "{line}:\n{text}");
+    }
+    let text = cli(&port, &["--memkeys"]);
+    assert!(text.contains("Biggest string found '\"large\"' has"), "{text}");
+    assert!(text.contains("Sampled 1006 keys in the keyspace!"), "{text}");
+    let text = cli(&port, &["--hotkeys"]);
+    let hottest = text.lines().find(|line| line.starts_with("hot key found with counter:"));
+    assert!(hottest.is_some_and(|line| line.ends_with("keyname: \"large\"")), "{text}");
+}
+
+#[test]
+fn figures_and_latency_are_shown_as_they_change() {
+    let (node, port) = filled();
+    let mut cli = Command::new("redis-cli")
+        .args(["-p", &port, "--stat", "-i", "0.05"])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("redis-cli is there");
+    let lines = BufReader::new(cli.stdout.take().expect("its output is ours")).lines();
+    let lines: Vec<String> = lines.take(6).map(|line| line.expect("text")).collect();
+    cli.kill().and_then(|()| cli.wait()).expect("it ends");
+    assert!(lines[1].starts_with("keys       mem      clients blocked requests"), "{lines:?}");
+    for line in &lines[2..] {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        assert!(words[0] == "1006" && words[1].ends_with(['K', 'M']) && words[2] == "1", "{lines:?}");
+    }
+    let text = self::cli(&port, &["--latency", "--raw", "-i", "1"]);
+    let numbers: Vec<f64> = text.split_whitespace().map(|word| word.parse().expect("a number")).collect();
+    assert!(numbers.len() == 4 && numbers[3] > 10.0, "least, most, mean and samples: {text}");
+    let advice = node.run("MEMORY DOCTOR").text();
+    assert!(advice.contains("Sam"), "{advice}");
+}
