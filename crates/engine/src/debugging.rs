@@ -206,14 +206,14 @@ mod tests {
     /// A user who says these lines one after another and leaves.
     #[derive(Debug)]
     struct User {
-        lines: std::vec::IntoIter<&'static str>,
+        lines: Vec<&'static str>,
         seen: std::sync::mpsc::Sender<String>,
     }
 
     impl User {
         fn saying(lines: &[&'static str]) -> (Box<Self>, Receiver<String>) {
             let (seen, heard) = channel();
-            (Box::new(Self { lines: lines.to_vec().into_iter(), seen }), heard)
+            (Box::new(Self { lines: lines.iter().rev().copied().collect(), seen }), heard)
         }
     }
 
@@ -223,7 +223,7 @@ mod tests {
         }
 
         fn receive(&mut self, _stopped: &dyn Fn() -> bool) -> Option<Vec<Vec<u8>>> {
-            Some(self.lines.next()?.split(' ').map(|word| word.as_bytes().to_vec()).collect())
+            Some(self.lines.pop()?.split(' ').map(|word| word.as_bytes().to_vec()).collect())
         }
     }
 

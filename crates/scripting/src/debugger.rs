@@ -192,8 +192,8 @@ impl Debugger {
         self.send();
     }
 
-    fn say(&self, line: String) {
-        self.lines.borrow_mut().push(line.replace(['\r', '\n'], " "));
+    fn say(&self, line: impl AsRef<str>) {
+        self.lines.borrow_mut().push(line.as_ref().replace(['\r', '\n'], " "));
     }
 
     fn say_short(&self, begin: &str, text: &str) {

@@ -314,7 +314,8 @@ impl Interpreter {
         self.end(ran, &String::from_utf8_lossy(&script.sha))
     }
 
-    /// Runs a script that has been compiled under a debugger, which ends with it.
+    /// Runs a script that has been compiled under a debugger, which ends with it. The state is for nothing else
+    /// afterwards: what a debugger does on Lua's stack may stay there.
     ///
     /// # Errors
     /// As of [`Interpreter::run`].

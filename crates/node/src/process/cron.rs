@@ -61,7 +61,7 @@ pub(crate) async fn run(house: Arc<Housekeeping>, targets: Arc<LinkPool>) {
             house.oom_score.settle(&house.config, house.replication.is_replica());
             targets.sweep(crate::process::time::instant());
             let interval = u64::try_from(house.config.integer("tls-auto-reload-interval")).unwrap_or(0);
-            if interval > 0 && (turn / TURNS_A_SECOND) as u64 % interval == 0 {
+            if interval > 0 && ((turn / TURNS_A_SECOND) as u64).is_multiple_of(interval) {
                 house.door.tls.reload_changed(&house.config);
             }
         }

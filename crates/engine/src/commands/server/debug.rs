@@ -408,6 +408,16 @@ mod tests {
             ("debug set-active-expire 0", "+OK"),
             ("debug error \"MY error\"", "-MY error"),
             ("debug stringmatch-len 100 a*a", ":1"),
+        ]);
+        assert!(!client.engine.settings.active_expire.load(std::sync::atomic::Ordering::Relaxed));
+        assert!(client.wire("debug help").contains("+POPULATE <count> [<prefix>] [<size>]\r\n"));
+    }
+
+    #[test]
+    fn what_lies_under_keys() {
+        let mut client = Client::new();
+        client.table(&[
+            ("debug populate 3", "+OK"),
             // Taken from Redis 7.0.15.
             ("rpush l a b c", ":3"),
             ("debug listpack l", "+elements:3 serializedlength:19"),
@@ -460,8 +470,6 @@ mod tests {
         let object = client.wire("debug object key:2");
         assert!(object.contains(" encoding:embstr serializedlength:8 lru:"), "{object}");
         assert!(!client.wire("debug object key:2 fast").contains("serializedlength"));
-        assert!(!client.engine.settings.active_expire.load(std::sync::atomic::Ordering::Relaxed));
-        assert!(client.wire("debug help").contains("+POPULATE <count> [<prefix>] [<size>]\r\n"));
     }
 
     #[test]

@@ -50,6 +50,12 @@ pub(super) fn memory(server: &Server, text: &mut Text) {
     compared("allocator_rss", "_bytes", usage.resident, usage.active);
     compared("rss_overhead", "_bytes", usage.rss, usage.resident);
     compared("mem_fragmentation", "_bytes", usage.rss, usage.used);
+    parts(server, &overhead, functions, text);
+}
+
+/// What takes memory beside the data.
+fn parts(server: &Server, overhead: &Overhead, functions: usize, text: &mut Text) {
+    let scripts = &server.engine.scripts;
     text.line("mem_not_counted_for_evict", overhead.replicas);
     text.line("mem_replication_backlog", overhead.backlog);
     // Replicas read from the one log.

@@ -57,7 +57,7 @@ impl Connection {
     fn take_request(&mut self) -> io::Result<Option<Request>> {
         let mut batch = Batch::default();
         let parsed = Parser::new().parse(&mut self.input, &mut batch, &Limits::default());
-        if batch.len() == 0 {
+        if batch.is_empty() {
             return match parsed.error {
                 Some(_) => Err(io::ErrorKind::InvalidData.into()),
                 None => Ok(None),
