@@ -188,7 +188,7 @@ impl Debugger {
 
     /// The script has ended: sends what was said, and that.
     pub(crate) fn end(&self) {
-        self.say("<endsession>".to_owned());
+        self.say("<endsession>");
         self.send();
     }
 
@@ -204,7 +204,7 @@ impl Debugger {
         let end = (0..=most).rev().find(|end| line.is_char_boundary(*end)).unwrap_or(0);
         self.say(format!("{} ...", &line[..end]));
         if !self.hinted.replace(true) {
-            self.say("<hint> The above reply was trimmed. Use 'maxlen 0' to disable trimming.".to_owned());
+            self.say("<hint> The above reply was trimmed. Use 'maxlen 0' to disable trimming.");
         }
     }
 
@@ -251,7 +251,7 @@ impl Debugger {
         let Some((command, rest)) = words.split_first() else { return Then::Stay };
         let command = command.to_ascii_lowercase();
         match (command.as_str(), rest) {
-            ("h" | "help", _) => HELP.lines().for_each(|line| self.say(line.to_owned())),
+            ("h" | "help", _) => HELP.lines().for_each(|line| self.say(line)),
             ("s" | "step" | "n" | "next", _) => {
                 self.step.set(true);
                 return Then::GoOn;
@@ -271,8 +271,7 @@ impl Debugger {
                 self.list(number(0).unwrap_or(0), number(1).unwrap_or(CONTEXT));
             }
             ("w" | "whole", _) => self.list(1, 1_000_000),
-            _ => self
-                .say("<error> Unknown Redis Lua debugger command or wrong number of arguments.".to_owned()),
+            _ => self.say("<error> Unknown Redis Lua debugger command or wrong number of arguments."),
         }
         Then::Stay
     }
@@ -315,7 +314,7 @@ impl Debugger {
         if words.is_empty() {
             let lines = self.breakpoints.borrow().clone();
             match lines.len() {
-                0 => self.say("No breakpoints set. Use 'b <line>' to add one.".to_owned()),
+                0 => self.say("No breakpoints set. Use 'b <line>' to add one."),
                 count => self.say(format!("{count} breakpoints set:")),
             }
             lines.iter().for_each(|line| self.say_source(*line));
@@ -325,7 +324,7 @@ impl Debugger {
                 Err(_) => self.say(format!("Invalid argument:'{word}'")),
                 Ok(0) => {
                     self.breakpoints.borrow_mut().clear();
-                    self.say("All breakpoints removed.".to_owned());
+                    self.say("All breakpoints removed.");
                 }
                 Ok(line) if line > 0 => self.add_breakpoint(line as usize),
                 Ok(line) => {
@@ -342,10 +341,10 @@ impl Debugger {
 
     fn add_breakpoint(&self, line: usize) {
         if self.breakpoints.borrow().len() >= MOST_BREAKPOINTS {
-            return self.say("Too many breakpoints set.".to_owned());
+            return self.say("Too many breakpoints set.");
         }
         if line > self.source.len() {
-            return self.say("Wrong line number.".to_owned());
+            return self.say("Wrong line number.");
         }
         self.breakpoints.borrow_mut().push(line);
         self.list(line as i64, 1);
@@ -420,7 +419,7 @@ impl Debugger {
             self.say_short(&format!("<value> {name} = "), &show::value(value));
         }
         if own == 0 {
-            self.say("No local variables in the current context.".to_owned());
+            self.say("No local variables in the current context.");
         }
     }
 
@@ -434,7 +433,7 @@ impl Debugger {
         }
         match self.environment.get::<Value>(name) {
             Ok(value) if matches!(name, "KEYS" | "ARGV") => self.say_short("<value> ", &show::value(&value)),
-            _ => self.say("No such variable.".to_owned()),
+            _ => self.say("No such variable."),
         }
     }
 }

@@ -30,7 +30,8 @@ fn keep_busy(connection: &mut Connection, other: &mut Connection, script: &str) 
 fn was_killed(connection: &mut Connection) {
     let reply = connection.read().expect("a reply");
     let Value::Error(text) = &reply else { panic!("{reply:?}") };
-    assert!(text.contains("Script killed by user with SCRIPT KILL"), "{text}");
+    assert!(text.starts_with("ERR Script killed by user with SCRIPT KILL... script: "), "{text}");
+    assert!(text.contains(", on @user_"), "where it was: {text}");
 }
 
 /// Whoever was connected before, and whoever comes now.

@@ -176,6 +176,26 @@ fn certificates_are_replaced_while_clients_stay() {
     cli.wait().expect("it ends");
 }
 
+/// Files that are written anew are read by themselves, and what cannot be used changes nothing.
+#[test]
+fn certificates_are_read_again_by_themselves() {
+    let authority = Authority::new("client");
+    let (certificate, expired) = (authority.path("server.crt"), authority.path("expired.crt"));
+    let (node, port) = authority.start("--tls-auth-clients no --tls-auto-reload-interval 1");
+    let serial = || node.info("server", "tls_server_cert_serial");
+    let (before, kept) = (serial(), fs::read(&certificate).expect("it is there"));
+    assert_eq!(authority.say(port, None, &["PING"]).as_deref(), Ok("PONG"));
+    fs::copy(expired, &certificate).expect("the folder can be written to");
+    eventually("the other is in use", || (serial() != before).then_some(()));
+    assert!(authority.say(port, None, &["PING"]).as_deref() != Ok("PONG"), "it has expired");
+    fs::write(&certificate, "no certificate").expect("the folder can be written to");
+    eventually("the log says so", || node.log().contains("were changed and cannot be used").then_some(()));
+    assert!(serial().is_some() && serial() != before);
+    fs::write(&certificate, kept).expect("the folder can be written to");
+    eventually("the first is back", || (serial() == before).then_some(()));
+    assert_eq!(authority.say(port, None, &["PING"]).as_deref(), Ok("PONG"));
+}
+
 /// A key that nobody can read without its password.
 #[test]
 fn a_key_may_be_encrypted() {
