@@ -181,12 +181,15 @@ fn program_of<'a>(place: usize, server: &'a Program, sentinels: &'a [Program]) -
 /// Starts a sentinel that watches this master.
 fn watch(node: &mut Node, master: &Node) {
     let file = node.folder().join("sentinel.conf");
-    let text = format!(
+    let mut text = format!(
         "# Watches one master.\nsentinel monitor {MASTER} {} {} 2\n\
          sentinel down-after-milliseconds {MASTER} 2000\nsentinel failover-timeout {MASTER} 20000\n",
         master.ip(),
         master.port
     );
+    if node.is_behind_relay() {
+        text += &format!("sentinel announce-ip 127.0.0.1\nsentinel announce-port {}\n", node.port);
+    }
     fs::write(&file, text).expect("the folder can be written to");
     node.set_configuration(&file);
     node.add_options("--sentinel");

@@ -15,23 +15,29 @@
 #![forbid(unsafe_code)]
 
 mod cluster;
+mod folders;
 mod group;
 mod network;
 mod node;
 mod place;
 mod ports;
 mod program;
+mod relay;
+mod slot_move;
 mod slots;
 mod wait;
 mod wire;
 
 pub use cluster::{Cluster, cluster_field, info_field, slot_owner};
+pub use folders::keep_folders_in;
 pub use group::{Group, MASTER, field_map, wait_for_event};
 pub use network::{Host, Network};
 pub use node::{Endpoint, Node};
 pub use place::{Local, Place};
 pub use ports::{PortClaim, claim_port, claim_ports};
 pub use program::{Program, redis_cli, run_to_end};
+pub use relay::{Kind, Relays};
+pub use slot_move::move_slot;
 pub use slots::{SLOTS, slot_of};
 pub use wait::{eventually, eventually_within, never_within};
 pub use wire::{Connection, Value};

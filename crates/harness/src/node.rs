@@ -11,6 +11,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
 use crate::program::redis_cli_on;
+use crate::relay::{Kind, Relay, Relays};
 use crate::{Connection, Host, PortClaim, Program, Value, claim_port, eventually, eventually_within};
 
 /// How much of a log is worth showing when a test fails.
@@ -47,6 +48,7 @@ pub struct Node {
     child: Option<Child>,
     folder: TempDir,
     host: Option<Host>,
+    relay: Option<Relay>,
     _claim: PortClaim,
 }
 
@@ -78,7 +80,7 @@ impl Node {
     #[must_use]
     pub fn prepare(program: &Program, options: &str) -> Self {
         let claim = claim_port();
-        let folder = tempfile::Builder::new().prefix("redoubt-node-").tempdir().expect("a temporary folder");
+        let folder = crate::folders::temporary("redoubt-node-");
         let mut options: Vec<String> = options.split_whitespace().map(str::to_owned).collect();
         options.extend(["--port".into(), claim.port.to_string(), "--bind".into(), "127.0.0.1".into()]);
         Self {
@@ -88,8 +90,22 @@ impl Node {
             child: None,
             folder,
             host: None,
+            relay: None,
             _claim: claim,
         }
+    }
+
+    /// The same behind a relay, as the server with this number. [`port`](Self::port) is the relay's.
+    ///
+    /// # Panics
+    /// If there is no room for a folder.
+    #[must_use]
+    pub fn prepare_behind(relays: &Relays, number: usize, kind: Kind, program: &Program) -> Self {
+        let mut node = Self::prepare(program, "");
+        let relay = relays.relay(number);
+        node.add_options(&relay.options(node.port, kind));
+        node.relay = Some(relay);
+        node
     }
 
     /// The same on a host of a network that the test made; it also listens there.
@@ -147,6 +163,9 @@ impl Node {
             .spawn()
             .unwrap_or_else(|error| panic!("{}: {error}", self.program.name()));
         self.child = Some(child);
+        if let Some(relay) = &mut self.relay {
+            relay.open(self.port);
+        }
     }
 
     /// A configuration file, which the other options override.
@@ -160,6 +179,11 @@ impl Node {
     /// Another option from the next start on.
     pub fn add_options(&mut self, options: &str) {
         self.options.extend(options.split_whitespace().map(str::to_owned));
+    }
+
+    /// Whether others reach it through a relay.
+    pub(crate) fn is_behind_relay(&self) -> bool {
+        self.relay.is_some()
     }
 
     /// Where the process runs: its log and data.
@@ -259,6 +283,14 @@ impl Node {
         let mut child = self.child.take().expect("the node runs");
         child.kill().expect("a child can be killed");
         child.wait().expect("a child can be waited for");
+        self.close_relay();
+    }
+
+    /// A dead server's port refuses connections.
+    fn close_relay(&mut self) {
+        if let Some(relay) = &mut self.relay {
+            relay.close();
+        }
     }
 
     /// SIGTERM, and how the process ended.
@@ -282,6 +314,7 @@ impl Node {
     pub fn ended(&mut self) -> ExitStatus {
         let status = self.wait_for_exit();
         self.child = None;
+        self.close_relay();
         status
     }
 

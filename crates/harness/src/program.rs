@@ -38,6 +38,15 @@ impl Program {
         Self { binary, is_redoubt: true }
     }
 
+    /// The one that asks, which is Redoubt.
+    ///
+    /// # Panics
+    /// If the system does not say which that is.
+    #[must_use]
+    pub fn this() -> Self {
+        Self { binary: std::env::current_exe().expect("a program knows its binary"), is_redoubt: true }
+    }
+
     /// The real Redis of this machine.
     #[must_use]
     pub fn redis() -> Self {

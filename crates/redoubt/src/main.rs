@@ -8,6 +8,7 @@ mod capacity;
 mod check;
 mod lock;
 mod rdb;
+mod testkit;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -78,6 +79,8 @@ enum Subcommands {
     Capacity(capacity::Question),
     /// Run a command while holding a lock.
     Lock(lock::Arguments),
+    /// Start throw-away servers for a test, and break them on request.
+    Testkit(testkit::Arguments),
 }
 
 /// Programs of Redis and Valkey that a subcommand stands for.
@@ -122,6 +125,7 @@ fn main() -> ExitCode {
         }
         Some(Subcommands::Capacity(question)) => finish(capacity::run(&question)),
         Some(Subcommands::Lock(arguments)) => lock::run(&arguments),
+        Some(Subcommands::Testkit(arguments)) => finish(testkit::run(arguments)),
         None if cli.version => {
             println!("Redoubt {} (speaks as Redis {REDIS_VERSION})", env!("CARGO_PKG_VERSION"));
             ExitCode::SUCCESS

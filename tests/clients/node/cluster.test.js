@@ -1,24 +1,13 @@
 // ioredis's cluster client over all slots, while a master is killed and later comes back.
 
 import assert from 'node:assert/strict';
-import { after, before, test } from 'node:test';
 import calculateSlot from 'cluster-key-slot';
 import Redis from 'ioredis';
-import { LocalCluster } from './local.js';
+import { patiently, story } from './local.js';
 
 const SLOTS = 16384;
 // Commands in flight at once.
 const BATCH = 512;
-
-let cluster;
-
-before(async () => {
-  cluster = await LocalCluster.start();
-});
-
-after(async () => {
-  await cluster?.stop();
-});
 
 function keyForEverySlot() {
   const keys = new Array(SLOTS);
@@ -33,8 +22,8 @@ function keyForEverySlot() {
   return keys;
 }
 
-function connect() {
-  const client = new Redis.Cluster(cluster.nodes(), {
+function connect(cluster) {
+  const client = new Redis.Cluster(cluster.servers, {
     clusterRetryStrategy: () => 50,
     retryDelayOnFailover: 50,
     retryDelayOnClusterDown: 50,
@@ -44,19 +33,6 @@ function connect() {
   // Nodes that are down are reported here; what matters is whether commands succeed.
   client.on('error', () => {});
   return client;
-}
-
-// Tries again for as long as a failover may take on a slow machine.
-async function patiently(action) {
-  const end = Date.now() + 60_000;
-  for (;;) {
-    try {
-      return await action();
-    } catch (error) {
-      if (Date.now() > end) throw error;
-      await new Promise((resolve) => setTimeout(resolve, 20));
-    }
-  }
 }
 
 async function inBatches(keys, action) {
@@ -71,8 +47,8 @@ const writeAll = (client, keys, value) =>
 const readAll = (client, keys, value) =>
   inBatches(keys, async (key) => assert.equal(await client.get(key), value, key));
 
-async function untilReplicated() {
-  for (const { host, port } of cluster.nodes()) {
+async function untilReplicated(cluster) {
+  for (const { host, port } of cluster.servers) {
     const node = new Redis(port, host);
     try {
       await patiently(async () => {
@@ -87,15 +63,15 @@ async function untilReplicated() {
   }
 }
 
-test('every slot through the loss of a master', { timeout: 240_000 }, async () => {
+story('ioredis: every slot through the loss of a master', ['cluster'], async (cluster) => {
   const keys = keyForEverySlot();
   const untouched = keys.filter((_, slot) => slot % 64 !== 0);
   const touched = keys.filter((_, slot) => slot % 64 === 0);
-  const client = connect();
-  const other = connect();
+  const client = connect(cluster);
+  const other = connect(cluster);
   try {
     await writeAll(client, keys, 'first');
-    await untilReplicated();
+    await untilReplicated(cluster);
 
     let over = false;
     let rounds = 0;
@@ -106,10 +82,10 @@ test('every slot through the loss of a master', { timeout: 240_000 }, async () =
       }
     })();
     try {
-      await cluster.script(['kill'], { NODE: String(cluster.base) });
+      await cluster.kill(0);
       await readAll(client, untouched, 'first');
       await writeAll(client, untouched, 'second');
-      await cluster.script(['restart'], { NODE: String(cluster.base) });
+      await cluster.restart(0);
       await readAll(client, untouched, 'second');
     } finally {
       over = true;
@@ -126,8 +102,8 @@ test('every slot through the loss of a master', { timeout: 240_000 }, async () =
   }
 });
 
-test('pipelines and multi-key commands', { timeout: 60_000 }, async () => {
-  const client = connect();
+story('ioredis: pipelines and multi-key commands', ['cluster'], async (cluster) => {
+  const client = connect(cluster);
   try {
     const pipeline = client.pipeline();
     for (let number = 0; number < 1000; number += 1) pipeline.set(`{pipe}${number}`, number);

@@ -1,26 +1,15 @@
 // ioredis's collections, streams and blocking commands in a cluster, while the master of their keys is killed.
 
 import assert from 'node:assert/strict';
-import { after, before, test } from 'node:test';
 import calculateSlot from 'cluster-key-slot';
 import Redis from 'ioredis';
-import { LocalCluster } from './local.js';
+import { eventually, patiently, story } from './local.js';
 
-let cluster;
-let key;
+// The first node serves the lowest slots.
+const key = Array.from({ length: 1000 }, (_, number) => `key:${number}`).find((name) => calculateSlot(name) < 5000);
 
-before(async () => {
-  cluster = await LocalCluster.start();
-  // The first node serves the lowest slots.
-  key = Array.from({ length: 1000 }, (_, number) => `key:${number}`).find((name) => calculateSlot(name) < 5000);
-});
-
-after(async () => {
-  await cluster?.stop();
-});
-
-function connect() {
-  const client = new Redis.Cluster(cluster.nodes(), {
+function connect(cluster) {
+  const client = new Redis.Cluster(cluster.servers, {
     clusterRetryStrategy: () => 50,
     retryDelayOnFailover: 50,
     retryDelayOnClusterDown: 50,
@@ -29,25 +18,6 @@ function connect() {
   });
   client.on('error', () => {});
   return client;
-}
-
-async function eventually(what, attempt) {
-  const end = Date.now() + 60_000;
-  for (;;) {
-    const failure = await attempt().then((done) => (done ? null : what), (error) => error);
-    if (failure === null) return;
-    assert.ok(Date.now() < end, `${what}: ${failure}`);
-    await new Promise((resolve) => setTimeout(resolve, 20));
-  }
-}
-
-async function patiently(action) {
-  let value;
-  await eventually('it is done', async () => {
-    value = await action();
-    return true;
-  });
-  return value;
 }
 
 async function fill(client, name) {
@@ -66,8 +36,8 @@ async function check(client, name) {
   assert.deepEqual(await client.xrange(name('stream'), '-', '+'), [['1-0', ['n', '1']]]);
 }
 
-test('consumers go on at the new master', { timeout: 240_000 }, async () => {
-  const [client, popper, reader] = [connect(), connect(), connect()];
+story('ioredis: consumers go on at the new master', ['cluster'], async (cluster) => {
+  const [client, popper, reader] = [connect(cluster), connect(cluster), connect(cluster)];
   const name = (suffix) => `{${key}}${suffix}`;
   const [popped, read] = [[], []];
   let over = false;
@@ -100,12 +70,12 @@ test('consumers go on at the new master', { timeout: 240_000 }, async () => {
     await give('before');
     await eventually('both consume', async () => popped.includes('before') && read.includes('before'));
     await eventually('the replica has it', async () => {
-      const master = new Redis(cluster.base, '127.0.0.1');
+      const master = new Redis(cluster.servers[0]);
       const count = await master.wait(1, 5000);
       master.disconnect();
       return count === 1;
     });
-    await cluster.script(['kill'], { NODE: String(cluster.base) });
+    await cluster.kill(0);
     await give('after');
     await eventually('both go on', async () => popped.includes('after') && read.includes('after'));
     await check(client, name);
@@ -117,8 +87,8 @@ test('consumers go on at the new master', { timeout: 240_000 }, async () => {
   }
 });
 
-test('what waits is served, and its time ends', { timeout: 60_000 }, async () => {
-  const [client, other] = [connect(), connect()];
+story('ioredis: what waits is served, and its time ends', ['cluster'], async (cluster) => {
+  const [client, other] = [connect(cluster), connect(cluster)];
   try {
     const list = `{${key}}waited`;
     const waiting = [client.blpop(list, 30), client.blmove(list, `{${key}}moved`, 'LEFT', 'RIGHT', 30)];

@@ -1,108 +1,135 @@
-// What the tests need running: started and stopped by the scripts that users have.
+// What the tests need running, by the test kit (docs/testkit.md), and stories that are told twice if need be.
 
-import { execFile } from 'node:child_process';
-import { existsSync, mkdtempSync, readFileSync, rmSync } from 'node:fs';
-import { createServer } from 'node:net';
-import { tmpdir } from 'node:os';
-import { join } from 'node:path';
+import assert from 'node:assert/strict';
+import { spawn } from 'node:child_process';
+import { createInterface } from 'node:readline';
+import { test } from 'node:test';
 import { fileURLToPath } from 'node:url';
-import { promisify } from 'node:util';
 
-const root = fileURLToPath(new URL('../../..', import.meta.url));
-const run = promisify(execFile);
+const binary = process.env.REDOUBT || fileURLToPath(new URL('../../../target/debug/redoubt', import.meta.url));
 
-// Six processes on six free ports, with their data in a folder that a variable of the scripts names.
-class Scripted {
-  static variable;
-  static upWords;
-  static downWords;
-
-  static async start() {
-    const place = new this();
-    place.parent = mkdtempSync(join(tmpdir(), 'redoubt-ioredis-'));
-    place.folder = join(place.parent, 'data');
-    place.base = await freeBase();
+// Servers of one test; they end with it, and with this process.
+export class Place {
+  static async start(kind, options = {}) {
+    const place = new Place();
+    place.process = spawn(binary, ['testkit'], { stdio: ['pipe', 'pipe', 'inherit'] });
+    place.waiting = [];
+    const lines = createInterface({ input: place.process.stdout });
+    lines.on('line', (line) => place.waiting.shift()?.(JSON.parse(line)));
+    lines.on('close', () => place.waiting.splice(0).forEach((tell) => tell({ error: 'the test kit is gone' })));
     try {
-      await place.script(this.upWords, { PORT: String(place.base) });
+      place.take(await place.ask('start', { kind, ...options }));
     } catch (error) {
-      await place.stop();
+      await place.end();
       throw error;
     }
     return place;
   }
 
-  // Runs a script with its arguments and gives what it printed; throws if it failed.
-  async script([name, ...words], variables = {}) {
-    const env = {
-      ...process.env,
-      REDOUBT: process.env.REDOUBT ?? join(root, 'target', 'debug', 'redoubt'),
-      [this.constructor.variable]: this.folder,
-      ...variables,
-    };
-    const { stdout } = await run(join(root, 'scripts', name), words, { env, timeout: 180_000 });
-    return stdout;
+  take(shown) {
+    const addresses = shown.nodes.map(({ host, port }) => ({ host, port }));
+    const servers = shown.kind === 'sentinel' ? addresses.length / 2 : addresses.length;
+    this.servers = addresses.slice(0, servers);
+    this.sentinels = addresses.slice(servers);
+    this.masterName = shown.master_name;
   }
 
-  async stop() {
-    if (existsSync(this.folder)) await this.script(this.constructor.downWords);
-    rmSync(this.parent, { recursive: true, force: true });
+  // One request, and what it is answered; `docs/testkit.md` has the list.
+  async ask(what, words = {}) {
+    const answered = new Promise((resolve) => this.waiting.push(resolve));
+    this.process.stdin.write(`${JSON.stringify({ do: what, ...words })}\n`);
+    const { ok, error } = await answered;
+    if (error !== undefined) throw new Error(error);
+    return ok;
   }
 
-  addresses(first, count) {
-    return Array.from({ length: count }, (_, index) => ({ host: '127.0.0.1', port: this.base + first + index }));
-  }
-}
-
-// Six nodes of `scripts/up`.
-export class LocalCluster extends Scripted {
-  static variable = 'CLUSTER_DIR';
-  static upWords = ['up'];
-  static downWords = ['down'];
-
-  nodes() {
-    return this.addresses(0, 6);
-  }
-}
-
-// A master, two replicas and three sentinels of `scripts/sentinel-group`.
-export class LocalGroup extends Scripted {
-  static variable = 'GROUP_DIR';
-  static upWords = ['sentinel-group', 'up'];
-  static downWords = ['sentinel-group', 'down'];
-
-  servers() {
-    return this.addresses(0, 3);
+  numberOf(port) {
+    return this.servers.findIndex((server) => server.port === port);
   }
 
-  sentinels() {
-    return this.addresses(3, 3);
+  // The server that the sentinels name.
+  async master() {
+    const { nodes } = await this.ask('show');
+    return nodes.find((node) => node.role === 'master').node;
   }
 
-  // SIGKILL; says nothing to anybody.
-  kill(port) {
-    process.kill(Number(readFileSync(join(this.folder, String(port), 'pid'), 'utf8')), 'SIGKILL');
+  kill(node) {
+    return this.ask('kill', { node });
   }
 
-  restart(port) {
-    return this.script(['sentinel-group', 'restart'], { NODE: String(port) });
+  restart(node) {
+    return this.ask('restart', { node });
+  }
+
+  untilReplaced(node) {
+    return this.ask('wait', { until: 'replaced', node, seconds: 60 });
+  }
+
+  untilWhole() {
+    return this.ask('wait', { until: 'whole', seconds: 60 });
+  }
+
+  async end() {
+    const ended = new Promise((resolve) => this.process.once('exit', resolve));
+    this.process.stdin.end();
+    if (this.process.exitCode === null) await ended;
   }
 }
 
-// The first of six ports in a row that are free, with the bus ports 10000 above them.
-async function freeBase() {
-  const bases = Array.from({ length: 160 }, (_, index) => 17000 + 6 * index);
-  const start = process.pid % bases.length;
-  for (const base of [...bases.slice(start), ...bases.slice(0, start)]) {
-    const ports = [0, 1, 2, 3, 4, 5].flatMap((index) => [base + index, base + index + 10000]);
-    if ((await Promise.all(ports.map(isFree))).every(Boolean)) return base;
-  }
-  throw new Error('no six free ports in a row');
-}
-
-function isFree(port) {
-  return new Promise((resolve) => {
-    const probe = createServer();
-    probe.once('error', () => resolve(false));
-    probe.listen(port, '127.0.0.1', () => probe.close(() => resolve(true)));
+// A test with servers of its own. A machine that others use may stand still for seconds: who fails once is tried again,
+// on new servers, and named.
+export function story(name, [kind, options], tell, timeout = 120_000) {
+  const once = async () => {
+    const place = await Place.start(kind, options);
+    try {
+      await tell(place);
+    } finally {
+      await place.end();
+    }
+  };
+  test(name, { timeout: 2 * timeout }, async () => {
+    try {
+      await within(timeout, once());
+    } catch (error) {
+      console.log(`RETRIED ${name}: ${error.stack}`);
+      await once();
+    }
   });
+}
+
+// Fails what takes longer.
+export async function within(milliseconds, promise) {
+  let timer;
+  const over = new Promise((_, reject) => {
+    timer = setTimeout(() => reject(new Error(`it took over ${milliseconds} ms`)), milliseconds);
+  });
+  try {
+    return await Promise.race([promise, over]);
+  } finally {
+    clearTimeout(timer);
+  }
+}
+
+export const pause = (milliseconds) => new Promise((resolve) => setTimeout(resolve, milliseconds));
+
+// Until `attempt` gives something, for as long as a failover may take on a slow machine.
+export async function eventually(what, attempt) {
+  const end = Date.now() + 60_000;
+  for (;;) {
+    let failure;
+    try {
+      const value = await attempt();
+      if (value) return value;
+    } catch (error) {
+      failure = error;
+    }
+    assert.ok(Date.now() < end, `${what}: ${failure}`);
+    await pause(20);
+  }
+}
+
+// What `action` gives once it does not fail.
+export async function patiently(action) {
+  const [value] = await eventually('it is done', async () => [await action()]);
+  return value;
 }

@@ -26,7 +26,7 @@ def key_for_every_slot():
 
 def connect(cluster, protocol=2):
     return RedisCluster(
-        startup_nodes=[ClusterNode("127.0.0.1", cluster.base + index) for index in range(6)],
+        startup_nodes=[ClusterNode(*address) for address in cluster.addresses],
         protocol=protocol,
         decode_responses=True,
         socket_timeout=10,
@@ -61,7 +61,7 @@ def test_every_slot_through_the_loss_of_a_master(cluster):
     write_all(client, keys, "first")
     for index in range(3):
         # What is on the replicas when the master dies must be there afterwards.
-        with redis.Redis(port=cluster.base + index) as master:
+        with redis.Redis(port=cluster.ports[index]) as master:
             wait_until_replicated(master)
 
     # Another client writes all the while.
@@ -83,10 +83,10 @@ def test_every_slot_through_the_loss_of_a_master(cluster):
     untouched = [key for slot, key in enumerate(keys) if slot % 64]
     writer.start()
     try:
-        cluster.script("kill", NODE=str(cluster.base))
+        cluster.kill(0)
         read_all(client, untouched, "first")
         write_all(client, untouched, "second")
-        cluster.script("restart", NODE=str(cluster.base))
+        cluster.restart(0)
         read_all(client, untouched, "second")
     finally:
         over.set()

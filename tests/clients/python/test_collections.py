@@ -62,7 +62,7 @@ def test_what_waits_is_served(cluster, key, protocol):
             told = []
             waiting = threading.Thread(target=lambda wait=wait, told=told: told.append(wait()))
             waiting.start()
-            master = redis.Redis(port=cluster.base)
+            master = redis.Redis(port=cluster.ports[0])
             eventually("it waits", lambda master=master: master.info("clients")["blocked_clients"] == 1)
             master.close()
             assert give() == 1
@@ -73,7 +73,7 @@ def test_what_waits_is_served(cluster, key, protocol):
 
 def test_consumers_go_on_at_the_new_master(cluster):
     # Not the first master: redis-py asks that one where the keys of XREADGROUP are, and no other if it died.
-    key, port = key_for_every_slot()[16383], cluster.base + 2
+    key, port = key_for_every_slot()[16383], cluster.ports[2]
     client = connect(cluster, protocol=3)
     fill(client, key)
     jobs, events = f"{{{key}}}jobs", f"{{{key}}}events"
@@ -104,7 +104,7 @@ def test_consumers_go_on_at_the_new_master(cluster):
         eventually("both consume", lambda: "before" in popped and "before" in read)
         with redis.Redis(port=port) as master:
             wait_until_replicated(master)
-        cluster.script("kill", NODE=str(port))
+        cluster.kill(2)
         patiently(client.rpush, jobs, "after")
         patiently(client.xadd, events, {"event": "after"})
         eventually("both go on", lambda: "after" in popped and "after" in read)

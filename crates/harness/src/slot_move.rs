@@ -1,0 +1,76 @@
+//! Moving a slot from master to master, as redis-cli does it.
+
+use std::io;
+use std::time::Duration;
+
+use crate::{Connection, Node, Value, slot_owner};
+
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Keys that one MIGRATE takes.
+const KEYS: &str = "100";
+
+/// Moves a slot with its keys to the master `target` among these nodes; those that do not run are left out.
+///
+/// # Errors
+/// Who did not do what it was told. The move then stays where it is.
+///
+/// # Panics
+/// If there is no such node.
+pub fn move_slot(nodes: &[Node], slot: u16, target: usize) -> Result<(), String> {
+    let running = || nodes.iter().filter(|node| node.is_running());
+    let owner = running().find_map(|node| slot_owner(&mut connect(node).ok()?, slot));
+    let owner = owner.ok_or_else(|| format!("nobody serves slot {slot}"))?;
+    let source =
+        running().find(|node| node.port == owner).ok_or_else(|| format!("{owner} is no node of ours"))?;
+    let target = &nodes[target];
+    if source.port == target.port {
+        return Ok(());
+    }
+    let (from, to) = (tell(source, &["CLUSTER", "MYID"])?.text(), tell(target, &["CLUSTER", "MYID"])?.text());
+    let number = slot.to_string();
+    tell(target, &["CLUSTER", "SETSLOT", &number, "IMPORTING", &from])?;
+    tell(source, &["CLUSTER", "SETSLOT", &number, "MIGRATING", &to])?;
+    loop {
+        let keys = tell(source, &["CLUSTER", "GETKEYSINSLOT", &number, KEYS])?;
+        if keys.items().is_empty() {
+            break;
+        }
+        let (ip, port) = (target.ip().to_string(), target.port.to_string());
+        let mut words =
+            ["MIGRATE", &ip, &port, "", "0", "5000", "KEYS"].map(|word| word.as_bytes().to_vec()).to_vec();
+        words.extend(keys.items().iter().map(bytes_of));
+        tell(source, &words)?;
+    }
+    // The new owner first, then the old one; then whoever else is a master.
+    tell(target, &["CLUSTER", "SETSLOT", &number, "NODE", &to])?;
+    tell(source, &["CLUSTER", "SETSLOT", &number, "NODE", &to])?;
+    for node in running().filter(|node| node.port != source.port && node.port != target.port) {
+        let Ok(role) = tell(node, &["ROLE"]) else { continue };
+        if role.items()[0].text() == "master" {
+            tell(node, &["CLUSTER", "SETSLOT", &number, "NODE", &to])?;
+        }
+    }
+    Ok(())
+}
+
+fn bytes_of(key: &Value) -> Vec<u8> {
+    match key {
+        Value::Bulk(bytes) => bytes.clone(),
+        other => other.text().into_bytes(),
+    }
+}
+
+fn connect(node: &Node) -> io::Result<Connection> {
+    let mut connection = node.try_connect()?;
+    connection.set_patience(PATIENCE);
+    Ok(connection)
+}
+
+fn tell<A: AsRef<[u8]>>(node: &Node, words: &[A]) -> Result<Value, String> {
+    let reply = connect(node).and_then(|mut connection| connection.try_call(words));
+    match reply {
+        Ok(Value::Error(text)) => Err(format!("{}: {text}", node.port)),
+        Ok(reply) => Ok(reply),
+        Err(error) => Err(format!("{}: {error}", node.port)),
+    }
+}

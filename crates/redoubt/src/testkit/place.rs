@@ -1,0 +1,273 @@
+//! What stands for a test: a server, a cluster or a group with sentinels.
+
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use harness::{Cluster, Connection, Group, MASTER, Node, Program, Relays, Value};
+
+use super::request::{Kind, Shown, ShownPlace, Start};
+
+/// How long a node may take to answer a question about itself.
+const PATIENCE: Duration = Duration::from_secs(2);
+const PAUSE: Duration = Duration::from_millis(20);
+const CLUSTER: &str = "--cluster-enabled yes --cluster-node-timeout 2000";
+/// More would be a mistake in a request.
+const MOST: usize = 100;
+
+pub(super) struct Place {
+    pub(super) name: String,
+    pub(super) kind: Kind,
+    /// Those with data first, then the sentinels.
+    pub(super) nodes: Vec<Node>,
+    pub(super) relays: Option<Relays>,
+    pub(super) frozen: BTreeSet<usize>,
+}
+
+impl Place {
+    pub(super) fn start(name: String, start: &Start) -> Result<Self> {
+        let count = start.masters.saturating_mul(start.replicas.saturating_add(1));
+        ensure!((1..=MOST).contains(&count), "a cluster has one to {MOST} nodes, not {count}");
+        let program = start.program.as_deref().map_or_else(Program::this, Program::named);
+        let relays = start.partitions.then(Relays::make).transpose().map_err(anyhow::Error::msg)?;
+        let prepare = |number: usize, kind: harness::Kind, options: &str| {
+            let mut node = match &relays {
+                Some(relays) => Node::prepare_behind(relays, number, kind, &program),
+                None => Node::prepare(&program, ""),
+            };
+            node.add_options("--save --repl-diskless-sync-delay 0");
+            node.add_options(options);
+            for option in &start.options {
+                node.add_options(option);
+            }
+            node
+        };
+        let nodes = match start.kind {
+            Kind::Server => {
+                let mut node = prepare(0, harness::Kind::Server, "");
+                node.launch();
+                vec![node]
+            }
+            Kind::Cluster => {
+                let clustered = |number| prepare(number, harness::Kind::Clustered, CLUSTER);
+                let mut nodes: Vec<Node> = (0..count).map(clustered).collect();
+                nodes.iter_mut().for_each(Node::launch);
+                Cluster::join(nodes, start.masters).nodes
+            }
+            Kind::Sentinel => {
+                let group = Group::assemble(|number| match (number < 3, &relays) {
+                    (true, _) => prepare(number, harness::Kind::Server, ""),
+                    (false, Some(relays)) => {
+                        Node::prepare_behind(relays, number, harness::Kind::Sentinel, &program)
+                    }
+                    (false, None) => Node::prepare(&program, ""),
+                });
+                group.hurry();
+                group.servers.into_iter().chain(group.sentinels).collect()
+            }
+        };
+        Ok(Self { name, kind: start.kind, nodes, relays, frozen: BTreeSet::new() })
+    }
+
+    /// How many of the nodes, the first ones, hold data.
+    pub(super) fn servers(&self) -> usize {
+        match self.kind {
+            Kind::Server | Kind::Cluster => self.nodes.len(),
+            Kind::Sentinel => self.nodes.len() / 2,
+        }
+    }
+
+    pub(super) fn node(&mut self, number: usize) -> Result<&mut Node> {
+        let count = self.nodes.len();
+        self.nodes
+            .get_mut(number)
+            .with_context(|| format!("there is no node {number}, only 0 to {}", count - 1))
+    }
+
+    /// Asks a node; an error if it does not answer, or with one.
+    pub(super) fn ask(&self, number: usize, line: &str) -> Result<Value> {
+        let node = self.nodes.get(number).with_context(|| format!("there is no node {number}"))?;
+        ensure!(node.is_running() && !self.frozen.contains(&number), "node {number} does not run");
+        let mut connection = connect(node)?;
+        match connection.try_call(&line.split(' ').collect::<Vec<_>>())? {
+            Value::Error(text) => bail!("node {number}: {text}"),
+            reply => Ok(reply),
+        }
+    }
+
+    /// The nodes that should answer.
+    pub(super) fn answering(&self) -> impl Iterator<Item = usize> + '_ {
+        (0..self.nodes.len())
+            .filter(|number| self.nodes[*number].is_running() && !self.frozen.contains(number))
+    }
+
+    pub(super) fn show(&self) -> ShownPlace {
+        let nodes = (0..self.nodes.len()).map(|number| self.show_node(number)).collect();
+        let master_name = (self.kind == Kind::Sentinel).then_some(MASTER);
+        ShownPlace { place: self.name.clone(), kind: self.kind, master_name, nodes }
+    }
+
+    fn show_node(&self, number: usize) -> Shown {
+        let node = &self.nodes[number];
+        let role = self.ask(number, "ROLE").ok();
+        let items = role.as_ref().map_or(&[][..], Value::items);
+        let word = items.first().map(Value::text);
+        let master = items.get(2).filter(|_| word.as_deref() == Some("slave"));
+        let master = master.and_then(|port| match port {
+            Value::Int(port) => self.nodes.iter().position(|node| i64::from(node.port) == *port),
+            _ => None,
+        });
+        Shown {
+            node: number,
+            role: word.map(|word| if word == "slave" { "replica".to_owned() } else { word }),
+            host: "127.0.0.1",
+            port: node.port,
+            pid: node.is_running().then(|| node.pid()),
+            frozen: self.frozen.contains(&number),
+            master,
+            slots: if self.kind == Kind::Cluster {
+                self.slots(number).unwrap_or_default()
+            } else {
+                Vec::new()
+            },
+            folder: node.folder().to_owned(),
+        }
+    }
+
+    /// The slots that a node says are its own.
+    fn slots(&self, number: usize) -> Result<Vec<(u16, u16)>> {
+        let nodes = self.ask(number, "CLUSTER NODES")?.text();
+        let line = nodes.lines().find(|line| line.contains("myself"));
+        let words = line.unwrap_or_default().split(' ').skip(8);
+        Ok(words.filter_map(range).collect())
+    }
+
+    /// Whether all that run agree and are in step; what is not, if not.
+    pub(super) fn wrong(&self) -> Result<()> {
+        match self.kind {
+            Kind::Server => self.ask(0, "PING").map(drop),
+            Kind::Cluster => self.wrong_in_cluster(),
+            Kind::Sentinel => self.wrong_in_group(),
+        }
+    }
+
+    fn wrong_in_cluster(&self) -> Result<()> {
+        let mut agreed = None;
+        for number in self.answering() {
+            let info = self.ask(number, "CLUSTER INFO")?.text();
+            ensure!(info.contains("cluster_state:ok"), "node {number} does not call the cluster ok");
+            let view = self.owners(number)?;
+            let first = agreed.get_or_insert_with(|| view.clone());
+            ensure!(*first == view, "node {number} sees other owners of slots");
+            self.linked(number)?;
+        }
+        Ok(())
+    }
+
+    fn wrong_in_group(&self) -> Result<()> {
+        let mut agreed = None;
+        for sentinel in self.answering().filter(|number| *number >= self.servers()) {
+            let port = self.master_port(sentinel)?;
+            let first = *agreed.get_or_insert(port);
+            ensure!(first == port, "the sentinels name {first} and {port}");
+            let master = harness::field_map(&self.ask(sentinel, &format!("SENTINEL MASTER {MASTER}"))?);
+            let busy = master.get("flags").is_some_and(|flags| flags.contains("failover"));
+            ensure!(!busy, "node {sentinel} is at a failover");
+        }
+        for server in self.answering().filter(|number| *number < self.servers()) {
+            let is_named = agreed == Some(self.nodes[server].port);
+            let role = self.ask(server, "ROLE")?.items()[0].text();
+            ensure!((role == "master") == is_named, "node {server} is a {role}");
+            self.linked(server)?;
+        }
+        Ok(())
+    }
+
+    /// Whether a replica has what its master has.
+    fn linked(&self, number: usize) -> Result<()> {
+        let role = self.ask(number, "ROLE")?;
+        let state = role.items().get(3).filter(|_| role.items()[0].text() == "slave").map(Value::text);
+        let up = state.as_deref().is_none_or(|state| state == "connected");
+        ensure!(up, "the replica {number} is not in step: {}", state.unwrap_or_default());
+        Ok(())
+    }
+
+    /// Where a sentinel sends clients.
+    pub(super) fn master_port(&self, sentinel: usize) -> Result<u16> {
+        let reply = self.ask(sentinel, &format!("SENTINEL GET-MASTER-ADDR-BY-NAME {MASTER}"))?;
+        Ok(reply.items()[1].text().parse()?)
+    }
+
+    /// Who serves which slots in a node's view: port, first and last.
+    fn owners(&self, number: usize) -> Result<Vec<(u16, u16, u16)>> {
+        let nodes = self.ask(number, "CLUSTER NODES")?.text();
+        let mut owners = Vec::new();
+        for line in nodes.lines() {
+            let words: Vec<&str> = line.split(' ').collect();
+            let [_, address, flags, ..] = words[..] else { continue };
+            if flags.contains("fail") {
+                continue;
+            }
+            let port = address.split('@').next().and_then(|address| address.rsplit(':').next());
+            let port: u16 = port.unwrap_or_default().parse()?;
+            let ranges = words.iter().skip(8).filter_map(|word| range(word));
+            owners.extend(ranges.map(|(first, last)| (first, last, port)));
+        }
+        owners.sort_unstable();
+        Ok(owners)
+    }
+
+    /// Whether everybody who should answer knows another that serves what this node served.
+    pub(super) fn replaced(&self, number: usize) -> Result<()> {
+        let old = self.nodes.get(number).with_context(|| format!("there is no node {number}"))?.port;
+        match self.kind {
+            Kind::Server => bail!("a single server has nobody to replace it"),
+            Kind::Cluster => {
+                for other in self.answering().filter(|other| *other != number) {
+                    let owners = self.owners(other)?;
+                    let covered: u32 =
+                        owners.iter().map(|(first, last, _)| u32::from(last - first) + 1).sum();
+                    let by_others = owners.iter().all(|(_, _, port)| *port != old);
+                    ensure!(by_others, "node {other} still takes {number} for the owner of its slots");
+                    ensure!(covered == u32::from(harness::SLOTS), "node {other} knows nobody for some slots");
+                }
+            }
+            Kind::Sentinel => {
+                for sentinel in self.answering().filter(|other| *other >= self.servers() && *other != number)
+                {
+                    let port = self.master_port(sentinel)?;
+                    ensure!(port != old, "node {sentinel} still sends clients to {number}");
+                    let server = self.nodes.iter().position(|node| node.port == port);
+                    let role = self.ask(server.context("an unknown server")?, "ROLE")?.items()[0].text();
+                    ensure!(role == "master", "the new master is still a {role}");
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Waits until `condition` holds; says what does not, when the time is over.
+pub(super) fn wait_until(seconds: f64, condition: impl Fn() -> Result<()>) -> Result<f64> {
+    let bound = Duration::try_from_secs_f64(seconds).context("a time to wait is a number of seconds")?;
+    let began = Instant::now();
+    loop {
+        match condition() {
+            Ok(()) => return Ok(began.elapsed().as_secs_f64()),
+            Err(error) if began.elapsed() > bound => return Err(error.context("waited in vain")),
+            Err(_) => std::thread::sleep(PAUSE),
+        }
+    }
+}
+
+fn connect(node: &Node) -> Result<Connection> {
+    let mut connection = node.try_connect()?;
+    connection.set_patience(PATIENCE);
+    Ok(connection)
+}
+
+/// A range of slots; what is on its way is in brackets, and also among the ranges.
+fn range(word: &str) -> Option<(u16, u16)> {
+    let (first, last) = word.split_once('-').unwrap_or((word, word));
+    Some((first.parse().ok()?, last.parse().ok()?))
+}
