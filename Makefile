@@ -1,6 +1,6 @@
 # Every target is a script; `make help` lists them. Variables given to make (NODE=7000) reach them by themselves;
 # nothing is exported here, since that would also pass on, as empty, what nobody named.
-.PHONY: help build bench-sentinel up up-sentinel down-sentinel status kill restart down test verify fmt memcheck fuzz soak bench bench-memory bench-snapshot bench-expiry bench-loading bench-aof bench-threads bench-eviction bench-instructions bench-failover bench-connections configuration-page chaos
+.PHONY: clients-page help build bench-sentinel up up-sentinel down-sentinel status kill restart down test verify fmt memcheck fuzz soak bench bench-memory bench-snapshot bench-expiry bench-loading bench-aof bench-threads bench-eviction bench-instructions bench-failover bench-connections configuration-page chaos
 .DEFAULT_GOAL := help
 
 help: ## Show this list
@@ -90,3 +90,6 @@ bench-sentinel: ## Time failovers under sentinels (RUNS=10; SERVERS=redoubt)
 
 bench-failover: ## Time from a master's death to the next accepted write (REDOUBT names another server)
 	@scripts/bench-failover
+
+clients-page: ## Run the client libraries' tests and write what they found to docs/clients.md
+	@scripts/clients-page

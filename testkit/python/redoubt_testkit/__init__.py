@@ -83,6 +83,7 @@ class Place:
         self.kind = shown["kind"]
         self.master_name = shown.get("master_name")
         self.ports = [node["port"] for node in shown["nodes"]]
+        self.tls_ports = [node["tls_port"] for node in shown["nodes"] if "tls_port" in node]
         self._sentinels = len(self.ports) // 2 if self.kind == "sentinel" else 0
         self._owns_kit = owns_kit
         self._ended = False

@@ -31,6 +31,7 @@ export class Place {
     const servers = shown.kind === 'sentinel' ? addresses.length / 2 : addresses.length;
     this.servers = addresses.slice(0, servers);
     this.sentinels = addresses.slice(servers);
+    this.tlsPorts = shown.nodes.map((node) => node.tls_port);
     this.masterName = shown.master_name;
   }
 

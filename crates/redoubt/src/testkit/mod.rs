@@ -46,6 +46,9 @@ pub(crate) struct Arguments {
     /// Have it be partitioned on request.
     #[arg(long)]
     partitions: bool,
+    /// Have every server speak TLS on a second port, with server.crt, server.key and ca.crt of this folder.
+    #[arg(long, value_name = "FOLDER")]
+    tls: Option<PathBuf>,
     /// Another server of redis-server's form.
     #[arg(long, value_name = "BINARY")]
     program: Option<PathBuf>,
@@ -76,8 +79,8 @@ pub(crate) fn run(arguments: Arguments) -> Result<()> {
 fn serve(arguments: Arguments) -> Result<()> {
     let mut kit = Kit::default();
     if let Some(kind) = arguments.kind {
-        let Arguments { masters, replicas, partitions, program, options, .. } = arguments;
-        let start = Start { kind, masters, replicas, options, program, partitions };
+        let Arguments { masters, replicas, partitions, tls, program, options, .. } = arguments;
+        let start = Start { kind, masters, replicas, options, program, partitions, tls };
         kit.answer(&Request { id: Value::Null, action: Action::Start(start) })?;
     }
     for line in std::io::stdin().lock().lines() {

@@ -1,10 +1,11 @@
 //! What stands for a test: a server, a cluster or a group with sentinels.
 
 use std::collections::BTreeSet;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use harness::{Cluster, Connection, Group, MASTER, Node, Program, Relays, Value};
+use harness::{Cluster, Connection, Group, MASTER, Node, PortClaim, Program, Relays, Value, claim_port};
 
 use super::request::{Kind, Shown, ShownPlace, Start};
 
@@ -22,6 +23,8 @@ pub(super) struct Place {
     pub(super) nodes: Vec<Node>,
     pub(super) relays: Option<Relays>,
     pub(super) frozen: BTreeSet<usize>,
+    /// The servers' ports for TLS, if they have any.
+    tls: Vec<PortClaim>,
 }
 
 impl Place {
@@ -30,6 +33,13 @@ impl Place {
         ensure!((1..=MOST).contains(&count), "a cluster has one to {MOST} nodes, not {count}");
         let program = start.program.as_deref().map_or_else(Program::this, Program::named);
         let relays = start.partitions.then(Relays::make).transpose().map_err(anyhow::Error::msg)?;
+        let servers = match start.kind {
+            Kind::Server => 1,
+            Kind::Cluster => count,
+            Kind::Sentinel => 3,
+        };
+        let tls: Vec<PortClaim> = start.tls.iter().flat_map(|_| (0..servers).map(|_| claim_port())).collect();
+        let certificates = start.tls.as_deref().map(tls_options).transpose()?;
         let prepare = |number: usize, kind: harness::Kind, options: &str| {
             let mut node = match &relays {
                 Some(relays) => Node::prepare_behind(relays, number, kind, &program),
@@ -37,6 +47,9 @@ impl Place {
             };
             node.add_options("--save --repl-diskless-sync-delay 0");
             node.add_options(options);
+            if let Some(certificates) = &certificates {
+                node.add_options(&format!("--tls-port {} {certificates}", tls[number].port));
+            }
             for option in &start.options {
                 node.add_options(option);
             }
@@ -66,7 +79,7 @@ impl Place {
                 group.servers.into_iter().chain(group.sentinels).collect()
             }
         };
-        Ok(Self { name, kind: start.kind, nodes, relays, frozen: BTreeSet::new() })
+        Ok(Self { name, kind: start.kind, nodes, relays, frozen: BTreeSet::new(), tls })
     }
 
     /// How many of the nodes, the first ones, hold data.
@@ -122,6 +135,7 @@ impl Place {
             role: word.map(|word| if word == "slave" { "replica".to_owned() } else { word }),
             host: "127.0.0.1",
             port: node.port,
+            tls_port: self.tls.get(number).map(|claim| claim.port),
             pid: node.is_running().then(|| node.pid()),
             frozen: self.frozen.contains(&number),
             master,
@@ -245,6 +259,22 @@ impl Place {
         }
         Ok(())
     }
+}
+
+/// What a server is told to speak TLS; its clients need no certificates.
+fn tls_options(folder: &Path) -> Result<String> {
+    let folder = folder.canonicalize().with_context(|| format!("{}", folder.display()))?;
+    let path = |name: &str| {
+        let path = folder.join(name).display().to_string();
+        ensure!(!path.contains(char::is_whitespace), "a path without blanks is needed, not {path}");
+        Ok(path)
+    };
+    Ok(format!(
+        "--tls-auth-clients no --tls-cert-file {} --tls-key-file {} --tls-ca-cert-file {}",
+        path("server.crt")?,
+        path("server.key")?,
+        path("ca.crt")?
+    ))
 }
 
 /// Waits until `condition` holds; says what does not, when the time is over.

@@ -78,6 +78,9 @@ pub(super) struct Start {
     /// Whether it can be partitioned: servers then reach each other through relays.
     #[serde(default)]
     pub(super) partitions: bool,
+    /// A folder with `server.crt`, `server.key` and `ca.crt`: every server then has a port for TLS as well.
+    #[serde(default)]
+    pub(super) tls: Option<PathBuf>,
 }
 
 fn three() -> usize {
@@ -200,6 +203,8 @@ pub(super) struct Shown {
     pub(super) role: Option<String>,
     pub(super) host: &'static str,
     pub(super) port: u16,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) tls_port: Option<u16>,
     pub(super) pid: Option<u32>,
     pub(super) frozen: bool,
     /// Of a replica: its master's number.

@@ -1,0 +1,101 @@
+// ioredis, in the words of features.test.js.
+
+import { createRequire } from 'node:module';
+import Redis from 'ioredis';
+
+const { version } = createRequire(import.meta.url)('ioredis/package.json');
+const again = () => 50;
+
+export const ioredis = {
+  name: `ioredis ${version}`,
+  protocols: [2],
+  caching: false,
+
+  async connect({ mode, place }, { ca, username, password, replicas, more } = {}) {
+    const tls = ca ? { tls: { ca } } : {};
+    const options = { username, password, retryStrategy: again, maxRetriesPerRequest: null, ...tls, ...more };
+    const at = ({ host, port }, number) => ({ host, port: ca ? place.tlsPorts[number] : port });
+    let client;
+    if (mode === 'standalone') client = new Redis({ ...options, ...at(place.servers[0], 0) });
+    if (mode === 'sentinel') {
+      const found = { sentinels: place.sentinels, name: place.masterName, sentinelRetryStrategy: again };
+      client = new Redis({ ...options, ...found, role: replicas ? 'slave' : 'master' });
+    }
+    if (mode === 'cluster') {
+      client = new Redis.Cluster(place.servers.map(at), {
+        clusterRetryStrategy: again,
+        retryDelayOnFailover: 50,
+        retryDelayOnClusterDown: 50,
+        maxRedirections: 400,
+        scaleReads: replicas ? 'slave' : 'master',
+        redisOptions: { username, password, connectTimeout: 5000, ...tls },
+        ...more,
+      });
+    }
+    // Who is down is told here; what matters is whether commands succeed.
+    client.on('error', () => {});
+    return client;
+  },
+
+  close(client) {
+    client.disconnect();
+  },
+
+  // One server, directly.
+  async tell({ host, port }, [name, ...words]) {
+    const client = new Redis({ host, port });
+    try {
+      return await client.call(name, ...words);
+    } finally {
+      client.disconnect();
+    }
+  },
+
+  async pipeline(client, pairs) {
+    const pipeline = client.pipeline();
+    for (const [key, value] of pairs) pipeline.set(key, value);
+    return (await pipeline.exec()).every(([error, reply]) => error === null && reply === 'OK');
+  },
+
+  // What is written at once goes in a pipeline to each node.
+  async spread(attempt, keys) {
+    const client = await attempt.connect({ more: { enableAutoPipelining: true } });
+    await Promise.all(keys.map((key) => client.set(key, key)));
+  },
+
+  async transaction(client, key) {
+    return (await client.multi().set(key, 1).incr(key).exec()).map(([, reply]) => reply);
+  },
+
+  script(client, source, key, argument) {
+    client.defineCommand('told', { numberOfKeys: 1, lua: source });
+    return client.told(key, argument);
+  },
+
+  async subscribe(attempt, channel, tell) {
+    const client = await attempt.connect();
+    client.on('message', (_, text) => tell(text));
+    await client.subscribe(channel);
+  },
+
+  async subscribeSharded(attempt, channel, tell) {
+    const more = attempt.mode === 'cluster' ? { shardedSubscribers: true } : {};
+    const client = await attempt.connect({ more });
+    client.on('smessage', (_, text) => tell(text));
+    await client.ssubscribe(channel);
+  },
+
+  publishSharded: (client, channel, text) => client.spublish(channel, text),
+
+  pop: async (client, key) => (await client.blpop(key, 10))[1],
+
+  push: (client, key, item) => client.rpush(key, item),
+
+  // In a cluster an iterator is one node's.
+  async scan({ mode }, client, match) {
+    const nodes = mode === 'cluster' ? client.nodes('master') : [client];
+    const keys = [];
+    for (const node of nodes) for await (const some of node.scanStream({ match, count: 10 })) keys.push(...some);
+    return keys;
+  },
+};
