@@ -29,7 +29,7 @@ pub(crate) struct Confirmed {
 }
 
 enum Source {
-    Standalone(Client),
+    Standalone(Box<Client>),
     Sentinel(Box<Mutex<SentinelClient>>),
     Cluster { client: Box<ClusterClient>, seeds: Vec<Client> },
 }
@@ -64,7 +64,7 @@ impl std::fmt::Debug for Link {
 impl Link {
     pub(crate) fn new(server: &Server, timeout: Duration) -> Result<Self, Error> {
         let source = match server {
-            Server::Standalone(node) => Source::Standalone(Client::open(node.clone())?),
+            Server::Standalone(node) => Source::Standalone(Box::new(Client::open(node.clone())?)),
             Server::Sentinel { sentinels, name, master } => {
                 let settings = SentinelNodeConnectionInfo::default()
                     .set_redis_connection_info(master.redis_settings().clone());
