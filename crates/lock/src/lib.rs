@@ -49,6 +49,7 @@
 
 mod acquire;
 mod claim;
+mod ear;
 mod error;
 mod guard;
 mod latch;
@@ -70,7 +71,7 @@ pub use error::{Error, Loss};
 pub use guard::Guard;
 pub use latch::Latch;
 pub use lock::Lock;
-pub use locks::Locks;
+pub use locks::{Locks, TIMEOUT};
 pub use multi::{MultiGuard, MultiLock};
 pub use options::Options;
 pub use read_write::ReadWriteLock;

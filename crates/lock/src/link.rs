@@ -7,14 +7,18 @@
 use std::future::Future;
 use std::time::Duration;
 
-use redis::aio::{MultiplexedConnection, PubSub};
-use redis::cluster::ClusterClient;
+use redis::aio::MultiplexedConnection;
+use redis::cluster::{ClusterClient, ClusterClientBuilder};
 use redis::cluster_async::ClusterConnection;
 use redis::cluster_routing::{Route, SingleNodeRoutingInfo, SlotAddr};
-use redis::sentinel::{SentinelClient, SentinelNodeConnectionInfo, SentinelServerType};
-use redis::{AsyncConnectionConfig, Client, ErrorKind, RedisError, RedisResult, ServerErrorKind, Value};
-use tokio::sync::Mutex;
+use redis::sentinel::{SentinelClient, SentinelClientBuilder, SentinelServerType};
+use redis::{
+    AsyncConnectionConfig, Client, ConnectionAddr, ConnectionInfo, ErrorKind, ProtocolVersion, RedisError,
+    RedisResult, ServerErrorKind, TlsCertificates, TlsMode, Value,
+};
+use tokio::sync::{Mutex, mpsc};
 
+use crate::ear::Ear;
 use crate::script::Call;
 use crate::{Error, Server};
 
@@ -31,7 +35,7 @@ pub(crate) struct Confirmed {
 enum Source {
     Standalone(Box<Client>),
     Sentinel(Box<Mutex<SentinelClient>>),
-    Cluster { client: Box<ClusterClient>, seeds: Vec<Client> },
+    Cluster { client: Box<ClusterClient>, nodes: Vec<ConnectionInfo>, certificates: Option<TlsCertificates> },
 }
 
 #[derive(Clone)]
@@ -62,26 +66,27 @@ impl std::fmt::Debug for Link {
 }
 
 impl Link {
-    pub(crate) fn new(server: &Server, timeout: Duration) -> Result<Self, Error> {
+    /// Certificates matter for servers that are spoken to over TLS.
+    pub(crate) fn new(
+        server: &Server,
+        certificates: Option<&TlsCertificates>,
+        timeout: Duration,
+    ) -> Result<Self, Error> {
         let source = match server {
-            Server::Standalone(node) => Source::Standalone(Box::new(Client::open(node.clone())?)),
+            Server::Standalone(node) => {
+                let client = match certificates.filter(|_| is_secured(node)) {
+                    Some(certificates) => Client::build_with_tls(node.clone(), certificates.clone())?,
+                    None => Client::open(node.clone())?,
+                };
+                Source::Standalone(Box::new(client))
+            }
             Server::Sentinel { sentinels, name, master } => {
-                let settings = SentinelNodeConnectionInfo::default()
-                    .set_redis_connection_info(master.redis_settings().clone());
-                let kind = SentinelServerType::Master;
-                let client = SentinelClient::build(sentinels.clone(), name.clone(), Some(settings), kind)?;
+                let client = sentinel_client(sentinels, name, master, certificates)?;
                 Source::Sentinel(Box::new(Mutex::new(client)))
             }
             Server::Cluster(nodes) => {
-                let client = ClusterClient::builder(nodes.clone())
-                    .connection_timeout(timeout)
-                    .response_timeout(timeout)
-                    .retries(3)
-                    .max_retry_wait(100)
-                    .build()?;
-                let seeds =
-                    nodes.iter().map(|node| Client::open(node.clone())).collect::<RedisResult<_>>()?;
-                Source::Cluster { client: Box::new(client), seeds }
+                let client = Box::new(cluster_builder(nodes, certificates, timeout).build()?);
+                Source::Cluster { client, nodes: nodes.clone(), certificates: certificates.cloned() }
             }
         };
         Ok(Self { source, timeout, slot: Mutex::default() })
@@ -111,16 +116,21 @@ impl Link {
     }
 
     /// A connection that hears messages.
-    pub(crate) async fn hear(&self, attempt: usize) -> RedisResult<PubSub> {
+    pub(crate) async fn hear(&self) -> RedisResult<Ear> {
         let connect = async {
             match &self.source {
-                Source::Standalone(client) => client.get_async_pubsub().await,
+                Source::Standalone(client) => client.get_async_pubsub().await.map(Ear::from),
                 Source::Sentinel(client) => {
                     let master = client.lock().await.async_get_client().await?;
-                    master.get_async_pubsub().await
+                    master.get_async_pubsub().await.map(Ear::from)
                 }
-                // The nodes pass messages on to each other.
-                Source::Cluster { seeds, .. } => seeds[attempt % seeds.len()].get_async_pubsub().await,
+                Source::Cluster { nodes, certificates, .. } => {
+                    let (pushes, heard) = mpsc::unbounded_channel();
+                    let builder = cluster_builder(nodes, certificates.as_ref(), self.timeout);
+                    let client = builder.use_protocol(ProtocolVersion::RESP3).push_sender(pushes).build()?;
+                    let connection = client.get_async_connection().await?;
+                    Ok(Ear::Cluster(Box::new(connection), heard))
+                }
             }
         };
         self.bounded(connect).await
@@ -220,6 +230,55 @@ impl Link {
             slot.live = None;
         }
     }
+}
+
+fn cluster_builder(
+    nodes: &[ConnectionInfo],
+    certificates: Option<&TlsCertificates>,
+    timeout: Duration,
+) -> ClusterClientBuilder {
+    let builder = ClusterClient::builder(nodes.to_vec())
+        .connection_timeout(timeout)
+        .response_timeout(timeout)
+        .retries(3)
+        .max_retry_wait(100);
+    match certificates {
+        Some(certificates) => builder.certs(certificates.clone()),
+        None => builder,
+    }
+}
+
+fn is_secured(node: &ConnectionInfo) -> bool {
+    matches!(node.addr(), ConnectionAddr::TcpTls { .. })
+}
+
+/// Sentinels and master are spoken to alike: all over TLS, or none.
+fn sentinel_client(
+    sentinels: &[ConnectionInfo],
+    name: &str,
+    master: &ConnectionInfo,
+    certificates: Option<&TlsCertificates>,
+) -> RedisResult<SentinelClient> {
+    let addresses = sentinels.iter().map(|sentinel| sentinel.addr().clone());
+    let mut builder = SentinelClientBuilder::new(addresses, name.to_owned(), SentinelServerType::Master)?;
+    let settings = master.redis_settings();
+    builder = builder.set_client_to_redis_db(settings.db());
+    if let Some(user) = settings.username() {
+        builder = builder.set_client_to_redis_username(user);
+    }
+    if let Some(password) = settings.password() {
+        builder = builder.set_client_to_redis_password(password);
+    }
+    if is_secured(master) {
+        builder = builder.set_client_to_redis_tls_mode(TlsMode::Secure);
+        if let Some(certificates) = certificates {
+            builder = builder
+                .set_client_to_redis_certificates(certificates.clone())
+                .set_client_to_sentinel_certificates(certificates.clone());
+        }
+        builder = builder.set_client_to_sentinel_tls_mode(TlsMode::Secure);
+    }
+    builder.build()
 }
 
 fn is_unknown_script(error: &RedisError) -> bool {

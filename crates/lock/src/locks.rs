@@ -4,6 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use redis::TlsCertificates;
+
 use crate::claim::{Background, Claim, Kind, Node};
 use crate::latch::Latch;
 use crate::link::Link;
@@ -12,7 +14,7 @@ use crate::wakeups::Wakeups;
 use crate::{Error, Guard, Lock, Options, ReadWriteLock, Semaphore, Server};
 
 /// For how long one request may take, unless said otherwise.
-const TIMEOUT: Duration = Duration::from_secs(1);
+pub const TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The locks on one server, one group that sentinels watch, or one cluster. Cheap to clone; all clones share two
 /// connections, and a third that hears who releases.
@@ -82,15 +84,33 @@ impl Locks {
     ///
     /// # Panics
     /// Outside a tokio runtime.
+    pub async fn on(server: &Server, timeout: Duration) -> Result<Self, Error> {
+        Self::secured(server, timeout, None).await
+    }
+
+    /// The same, for servers that are spoken to over TLS: what their certificates are checked against, if that is not
+    /// what the system trusts, and what a client shows them.
+    ///
+    /// # Errors
+    /// If the `redis` crate does not take the address or the certificates.
+    ///
+    /// # Panics
+    /// Outside a tokio runtime.
     // Asynchronous so that it is called where there is a runtime.
     #[allow(clippy::unused_async)]
-    pub async fn on(server: &Server, timeout: Duration) -> Result<Self, Error> {
-        let link = Arc::new(Link::new(server, timeout)?);
+    pub async fn secured(
+        server: &Server,
+        timeout: Duration,
+        certificates: Option<&TlsCertificates>,
+    ) -> Result<Self, Error> {
+        // Whoever uses this may have chosen another, which then holds.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let link = Arc::new(Link::new(server, certificates, timeout)?);
         let node = Node {
             address: format!("{server:?}"),
             wakeups: Wakeups::new(link.clone()),
             link,
-            confirming: Link::new(server, timeout)?,
+            confirming: Link::new(server, certificates, timeout)?,
             is_cluster: server.is_cluster(),
             background: Background::new(),
         };

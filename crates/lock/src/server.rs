@@ -7,7 +7,7 @@ use redis::{ConnectionInfo, IntoConnectionInfo};
 
 use crate::Error;
 
-/// The servers that an address names.
+/// The servers that an address names; with `rediss` instead of `redis` they are spoken to over TLS.
 ///
 /// ```
 /// use lock::Server;
@@ -18,6 +18,8 @@ use crate::Error;
 ///     "redis+sentinel://10.0.0.1:26379,10.0.0.2:26379/mymaster",
 ///     "redis+sentinel://user:password@10.0.0.1:26379/mymaster/2",
 ///     "redis+cluster://user:password@10.0.0.1:7000,10.0.0.2:7000",
+///     "rediss://10.0.0.1:6380",
+///     "rediss+cluster://10.0.0.1:7000,10.0.0.2:7000",
 ///     "unix:///run/redoubt.sock",
 /// ] {
 ///     address.parse::<Server>()?;
@@ -72,28 +74,36 @@ impl FromStr for Server {
     fn from_str(address: &str) -> Result<Self, Error> {
         let wrong = || Error::Address(address.to_owned());
         let one = |text: String| text.into_connection_info().map_err(|_| wrong());
-        if let Some(rest) = address.strip_prefix("redis+cluster://") {
-            let (credentials, rest) = split_credentials(rest);
-            let hosts = rest.trim_end_matches('/');
-            return Ok(Self::Cluster(each_host(hosts, |host| one(format!("redis://{credentials}{host}")))?));
+        let (scheme, rest) = address.split_once("://").ok_or_else(wrong)?;
+        let (scheme, kind) = scheme.split_once('+').unwrap_or((scheme, ""));
+        if !kind.is_empty() && !matches!(scheme, "redis" | "rediss") {
+            return Err(wrong());
         }
-        if let Some(rest) = address.strip_prefix("redis+sentinel://") {
-            let (credentials, rest) = split_credentials(rest);
-            let (hosts, path) = rest.split_once('/').ok_or_else(wrong)?;
-            let (name, database) = path.split_once('/').unwrap_or((path, "0"));
-            if name.is_empty() {
-                return Err(wrong());
+        let (credentials, hosts) = split_credentials(rest);
+        match kind {
+            "cluster" => {
+                let hosts = hosts.trim_end_matches('/');
+                Ok(Self::Cluster(each_host(hosts, |host| one(format!("{scheme}://{credentials}{host}")))?))
             }
-            let with_port = |host: &str| {
-                if has_port(host) { format!("redis://{host}") } else { format!("redis://{host}:26379") }
-            };
-            return Ok(Self::Sentinel {
-                sentinels: each_host(hosts, |host| one(with_port(host)))?,
-                name: name.to_owned(),
-                master: one(format!("redis://{credentials}localhost/{database}"))?,
-            });
+            "sentinel" => {
+                let (hosts, path) = hosts.split_once('/').ok_or_else(wrong)?;
+                let (name, database) = path.split_once('/').unwrap_or((path, "0"));
+                if name.is_empty() {
+                    return Err(wrong());
+                }
+                let with_port = |host: &str| {
+                    let port = if has_port(host) { "" } else { ":26379" };
+                    format!("{scheme}://{host}{port}")
+                };
+                Ok(Self::Sentinel {
+                    sentinels: each_host(hosts, |host| one(with_port(host)))?,
+                    name: name.to_owned(),
+                    master: one(format!("{scheme}://{credentials}localhost/{database}"))?,
+                })
+            }
+            "" => one(address.to_owned()).map(Self::Standalone),
+            _ => Err(wrong()),
         }
-        one(address.to_owned()).map(Self::Standalone)
     }
 }
 
@@ -125,6 +135,21 @@ mod tests {
         assert_eq!(shown("redis+cluster://u:p@a:1,b:2"), "redis+cluster://a:1,b:2");
         assert_eq!(shown("redis+sentinel://u:p@a,b:2/m/5"), "redis+sentinel://a:26379,b:2/m");
         assert_eq!(shown("redis+sentinel://[::1],[::1]:7/m"), "redis+sentinel://::1:26379,::1:7/m");
+    }
+
+    #[test]
+    fn rediss_is_tls_everywhere() {
+        let is_tls = |node: &ConnectionInfo| matches!(node.addr(), redis::ConnectionAddr::TcpTls { .. });
+        let Server::Standalone(node) = "rediss://u:p@a:1".parse().unwrap() else { panic!("another kind") };
+        assert!(is_tls(&node));
+        let Server::Cluster(nodes) = "rediss+cluster://a:1,b:2".parse().unwrap() else {
+            panic!("another kind")
+        };
+        assert!(nodes.iter().all(is_tls));
+        let Server::Sentinel { sentinels, master, .. } = "rediss+sentinel://a/m".parse().unwrap() else {
+            panic!("another kind")
+        };
+        assert!(sentinels.iter().chain([&master]).all(is_tls));
     }
 
     #[test]

@@ -8,11 +8,10 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
-use futures_util::StreamExt;
-use redis::aio::{PubSub, PubSubSink};
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, timeout};
 
+use crate::ear::Ear;
 use crate::link::Link;
 
 /// How often an idle connection is tried, since a dead peer says nothing.
@@ -121,8 +120,8 @@ impl Drop for Wakeups {
 }
 
 async fn hear(shared: Weak<Shared>, link: Arc<Link>) {
-    for attempt in 0.. {
-        if let Ok(connection) = link.hear(attempt).await
+    loop {
+        if let Ok(connection) = link.hear().await
             && !serve(&shared, connection).await
         {
             return;
@@ -135,23 +134,22 @@ async fn hear(shared: Weak<Shared>, link: Arc<Link>) {
 }
 
 /// Passes messages on until the connection ends. False if there is nobody left to hear any.
-async fn serve(shared: &Weak<Shared>, connection: PubSub) -> bool {
-    let (mut sink, mut messages) = connection.split();
+async fn serve(shared: &Weak<Shared>, mut ear: Ear) -> bool {
     let mut subscribed = HashSet::new();
     let mut ping_at = Instant::now() + PING_EVERY;
     loop {
         let Some(strong) = shared.upgrade() else { return false };
-        if timeout(PING_EVERY, follow(&strong, &mut subscribed, &mut sink)).await != Ok(true) {
+        if timeout(PING_EVERY, follow(&strong, &mut subscribed, &mut ear)).await != Ok(true) {
             return true;
         }
         tokio::select! {
-            message = messages.next() => match message {
-                Some(message) => strong.wake(message.get_channel_name()),
+            channel = ear.next(|channel| subscribed.contains(channel)) => match channel {
+                Some(channel) => strong.wake(&channel),
                 None => return true,
             },
             () = strong.changed.notified() => {}
             () = tokio::time::sleep_until(ping_at) => {
-                if !matches!(timeout(PING_EVERY, sink.ping::<redis::Value>()).await, Ok(Ok(_))) {
+                if !matches!(timeout(PING_EVERY, ear.ping()).await, Ok(Ok(()))) {
                     return true;
                 }
                 ping_at = Instant::now() + PING_EVERY;
@@ -161,7 +159,7 @@ async fn serve(shared: &Weak<Shared>, connection: PubSub) -> bool {
 }
 
 /// Subscribes to what is new and leaves what nobody waits for. False if the connection broke.
-async fn follow(shared: &Shared, subscribed: &mut HashSet<String>, sink: &mut PubSubSink) -> bool {
+async fn follow(shared: &Shared, subscribed: &mut HashSet<String>, ear: &mut Ear) -> bool {
     let (new, old) = shared.each(|channels| {
         channels.retain(|_, channel| channel.messages.receiver_count() > 0);
         let new: Vec<String> = channels.keys().filter(|name| !subscribed.contains(*name)).cloned().collect();
@@ -170,14 +168,14 @@ async fn follow(shared: &Shared, subscribed: &mut HashSet<String>, sink: &mut Pu
         (new, old)
     });
     for channel in new {
-        if sink.subscribe(&channel).await.is_err() {
+        if ear.subscribe(&channel).await.is_err() {
             return false;
         }
         shared.wake(&channel);
         subscribed.insert(channel);
     }
     for channel in old {
-        if sink.unsubscribe(&channel).await.is_err() {
+        if ear.unsubscribe(&channel).await.is_err() {
             return false;
         }
         subscribed.remove(&channel);

@@ -7,11 +7,13 @@
 use std::ffi::OsString;
 use std::io::IsTerminal;
 use std::os::unix::process::ExitStatusExt;
+use std::path::PathBuf;
 use std::process::{ExitCode, ExitStatus};
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
-use lock::{Error, Guard, Locks, Options};
+use lock::{Error, Guard, Locks, Options, Server, TIMEOUT};
+use redis::{ClientTlsConfig, TlsCertificates};
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use tokio::process::{Child, Command};
 use tokio::signal::unix::{SignalKind, signal};
@@ -58,9 +60,19 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = duration)]
     lease: Duration,
     /// Where: redis://[user:password@]host:port, redis+sentinel://host:port,.../name or redis+cluster://host:port,...;
-    /// REDOUBT_URL if it is not given, else redis://127.0.0.1:6379.
+    /// with rediss instead of redis over TLS; REDOUBT_URL if it is not given, else redis://127.0.0.1:6379.
     #[arg(long)]
     url: Option<String>,
+    /// For addresses that begin with rediss: the authorities that sign servers' certificates, as PEM; those that the
+    /// system trusts if it is not given.
+    #[arg(long, value_name = "FILE")]
+    cacert: Option<PathBuf>,
+    /// The certificate that is shown to servers, as PEM.
+    #[arg(long, value_name = "FILE", requires = "key_file")]
+    cert: Option<PathBuf>,
+    /// Its key, as PEM.
+    #[arg(long = "key", id = "key_file", value_name = "FILE", requires = "cert")]
+    key_file: Option<PathBuf>,
     /// The lock counts as held only once so many replicas have it.
     #[arg(long, default_value_t = 0)]
     replicas: usize,
@@ -147,9 +159,26 @@ async fn acquire(arguments: &Arguments) -> Result<Guard, Error> {
         .lease(arguments.lease)
         .replicas(arguments.replicas)
         .wait(arguments.wait.unwrap_or(Duration::MAX));
-    let locks = Locks::connect(url.as_deref().unwrap_or(URL)).await?.with(options);
+    let server: Server = url.as_deref().unwrap_or(URL).parse()?;
+    let certificates = certificates(arguments)?;
+    let locks = Locks::secured(&server, TIMEOUT, certificates.as_ref()).await?.with(options);
     let lock = if arguments.fair { locks.fair_lock(&arguments.key) } else { locks.lock(&arguments.key) };
     lock.acquire().await
+}
+
+fn certificates(arguments: &Arguments) -> Result<Option<TlsCertificates>, Error> {
+    let read = |file: &Option<PathBuf>| {
+        let bytes = file.as_ref().map(|file| {
+            std::fs::read(file).map_err(|error| Error::Address(format!("{}: {error}", file.display())))
+        });
+        bytes.transpose()
+    };
+    let (root_cert, cert, key) =
+        (read(&arguments.cacert)?, read(&arguments.cert)?, read(&arguments.key_file)?);
+    let client_tls =
+        cert.zip(key).map(|(client_cert, client_key)| ClientTlsConfig { client_cert, client_key });
+    let any = root_cert.is_some() || client_tls.is_some();
+    Ok(any.then_some(TlsCertificates { client_tls, root_cert }))
 }
 
 fn status_of(error: &Error) -> u8 {

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use harness::{Connection, Node, Program, Value};
+use harness::{Cluster, Connection, Node, Program, Value};
 use lock::{Locks, Loss, Options};
 
 const CHANNEL: &str = "redisson_lock__channel:{orders}";
@@ -88,4 +88,41 @@ async fn a_redisson_client_and_this_one_exclude_each_other() {
 #[tokio::test(flavor = "multi_thread")]
 async fn on_a_real_redis_too() {
     exclude_each_other(Program::redis()).await;
+}
+
+/// In a cluster of Redis 7 Redisson publishes to the channel's shard, and listens there.
+async fn wake_each_other_in_a_cluster(program: Program) {
+    let cluster = Cluster::start(&program, 1, 0);
+    let node = &cluster.nodes[0];
+    let locks = Locks::connect(&format!("redis+cluster://{}", node.address())).await.unwrap();
+    let lock = locks.lock("orders").with(Options::default().wait(Duration::from_secs(20)));
+    let mut they = node.connect();
+    assert_eq!(their_lock(&mut they), Value::NullBulk);
+    let waiting = tokio::spawn({
+        let lock = lock.clone();
+        async move { lock.acquire().await.unwrap() }
+    });
+    // Once we listen: their lease of half a minute is longer than we wait.
+    harness::eventually("we listen", || {
+        let listeners = they.run(&format!("PUBSUB SHARDNUMSUB {CHANNEL}"));
+        (listeners.items()[1] == Value::Int(1)).then_some(())
+    });
+    let unlock = THEIR_UNLOCK.replace("'publish'", "'spublish'");
+    assert_eq!(they.call(&["EVAL", &unlock, "2", "orders", CHANNEL, "0", "30000", THEM]), Value::Int(1));
+    let guard = waiting.await.unwrap();
+
+    let mut listener = node.connect();
+    listener.call(&["SSUBSCRIBE", CHANNEL]);
+    guard.release().await.unwrap();
+    assert_eq!(listener.read().unwrap().items()[2].text(), "0");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_redisson_client_and_this_one_wake_each_other_in_a_cluster() {
+    wake_each_other_in_a_cluster(Program::redoubt()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn in_a_cluster_of_real_redis_too() {
+    wake_each_other_in_a_cluster(Program::redis()).await;
 }

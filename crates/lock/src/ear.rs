@@ -1,0 +1,78 @@
+//! A connection that hears messages: of one server, or of a cluster.
+//!
+//! In a cluster whoever releases may publish to all nodes or to the channel's shard (Redisson does the latter from
+//! Redis 7.0 on), so both are heard. What ends a subscription, such as a slot that leaves, ends the connection: whoever
+//! hears then begins anew and wakes all, since messages may be missing.
+
+use futures_util::StreamExt;
+use redis::aio::{PubSub, PubSubSink, PubSubStream};
+use redis::cluster_async::ClusterConnection;
+use redis::{PushInfo, PushKind, RedisResult};
+use tokio::sync::mpsc::UnboundedReceiver;
+
+/// See the module.
+pub(crate) enum Ear {
+    Single(Box<PubSubSink>, Box<PubSubStream>),
+    Cluster(Box<ClusterConnection>, UnboundedReceiver<PushInfo>),
+}
+
+impl From<PubSub> for Ear {
+    fn from(connection: PubSub) -> Self {
+        let (sink, stream) = connection.split();
+        Self::Single(Box::new(sink), Box::new(stream))
+    }
+}
+
+impl Ear {
+    pub(crate) async fn subscribe(&mut self, channel: &str) -> RedisResult<()> {
+        match self {
+            Self::Single(sink, _) => sink.subscribe(channel).await,
+            Self::Cluster(connection, _) => {
+                connection.subscribe(channel).await?;
+                // Redis before 7.0 has no shard's channels, and so nobody publishes there.
+                match connection.ssubscribe(channel).await {
+                    Err(error) if !error.is_io_error() && !error.is_timeout() => Ok(()),
+                    outcome => outcome,
+                }
+            }
+        }
+    }
+
+    pub(crate) async fn unsubscribe(&mut self, channel: &str) -> RedisResult<()> {
+        match self {
+            Self::Single(sink, _) => sink.unsubscribe(channel).await,
+            Self::Cluster(connection, _) => {
+                connection.unsubscribe(channel).await?;
+                connection.sunsubscribe(channel).await
+            }
+        }
+    }
+
+    /// Whether whoever is to be heard answers.
+    pub(crate) async fn ping(&mut self) -> RedisResult<()> {
+        match self {
+            Self::Single(sink, _) => sink.ping::<redis::Value>().await.map(drop),
+            Self::Cluster(connection, _) => redis::cmd("PING").exec_async(&mut **connection).await,
+        }
+    }
+
+    /// The channel of the next message; nothing if the connection ended, or a subscription that `is_wanted` did.
+    pub(crate) async fn next(&mut self, is_wanted: impl Fn(&str) -> bool) -> Option<String> {
+        match self {
+            Self::Single(_, stream) => {
+                stream.next().await.map(|message| message.get_channel_name().to_owned())
+            }
+            Self::Cluster(_, pushes) => loop {
+                let push = pushes.recv().await?;
+                let channel =
+                    push.data.first().and_then(|name| redis::from_redis_value_ref::<String>(name).ok());
+                match push.kind {
+                    PushKind::Message | PushKind::SMessage => return channel,
+                    PushKind::Disconnection => return None,
+                    PushKind::SUnsubscribe if channel.as_deref().is_some_and(&is_wanted) => return None,
+                    _ => {}
+                }
+            },
+        }
+    }
+}
