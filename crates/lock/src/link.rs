@@ -260,7 +260,7 @@ fn sentinel_client(
     certificates: Option<&TlsCertificates>,
 ) -> RedisResult<SentinelClient> {
     let addresses = sentinels.iter().map(|sentinel| sentinel.addr().clone());
-    let mut builder = SentinelClientBuilder::new(addresses, name.to_owned(), SentinelServerType::Master)?;
+    let mut builder = SentinelClientBuilder::new(addresses, name, SentinelServerType::Master)?;
     let settings = master.redis_settings();
     builder = builder.set_client_to_redis_db(settings.db());
     if let Some(user) = settings.username() {

@@ -1,6 +1,9 @@
 //! `redoubt capacity`: what it predicts of Redis is what a Redis uses, and what it says of a server is what is in it.
 
-use harness::{Connection, Node, Program, run_to_end};
+use std::process::{Command, Stdio};
+
+use cluster_tests::fill;
+use harness::{Cluster, Connection, Node, Program, eventually, run_to_end};
 use serde_json::Value as Json;
 
 fn capacity(arguments: &[&str]) -> Json {
@@ -193,4 +196,56 @@ fn a_walk_counts_every_key_by_its_pattern_and_says_what_grew() {
     assert_eq!((&users["expiring"], &sessions["expiring"]), (&0.into(), &1000.into()));
     assert_eq!(users["encodings"]["hash, listpack"], 1000);
     assert!(!second["hot"].as_array().expect("hot keys").is_empty());
+}
+
+#[test]
+fn every_database_is_walked() {
+    let node = Node::start(&Program::redoubt(), "--save ");
+    let mut connection = node.connect();
+    connection.run("SET first 1").expect_ok();
+    connection.run("SELECT 7").expect_ok();
+    connection.run("SET second 1").expect_ok();
+    let url = format!("redis://{}", node.address());
+    let told = capacity(&["sample", "--from", &url, "--json", "--no-progress"]);
+    assert_eq!(told["keys"], 2);
+}
+
+/// A walk over a cluster is killed once it has one master behind it. The next goes on there, and counts every key once.
+#[test]
+fn a_walk_over_a_cluster_goes_on_where_it_was() {
+    let cluster = Cluster::start(&Program::redoubt(), 3, 0);
+    let keys = fill(&cluster, "session", 1500).len();
+    for key in ["{user}:1", "{user}:2"] {
+        let owner = cluster.wait_for_owner(harness::slot_of(key), |_| true);
+        cluster.on_port(owner).run(&format!("HSET {key} favourite-colour-of-the-house blue")).int();
+    }
+    let state = cluster.nodes[0].folder().join("walk.json");
+    let (url, state) = (format!("redis://{}", cluster.nodes[1].address()), state.to_str().expect("UTF-8"));
+    let walk = ["sample", "--from", &url, "--state", state, "--json", "--no-progress", "--rate"];
+    let program = Program::redoubt();
+    let mut command = Command::new(program.binary());
+    command.arg("capacity").args(walk).arg("400").stdout(Stdio::null());
+    let mut slow = command.spawn().expect("it starts");
+    let left = eventually("it has one master behind it", || {
+        let text = std::fs::read_to_string(state).ok()?;
+        let state: Json = serde_json::from_str(&text).ok()?;
+        Some(state["nodes"].as_array()?.len())
+    });
+    slow.kill().expect("a child can be killed");
+    slow.wait().expect("a child can be waited for");
+    assert!((1..3).contains(&left), "{left} masters were left");
+    let told = capacity(&[&walk[..], &["1000000"]].concat());
+    assert_eq!(told["keys"], keys + 2);
+    assert!(told["shards"]["one_more"].as_u64() < told["shards"]["now"].as_u64());
+    let what_ifs = |pattern: &str| {
+        let groups = told["groups"].as_array().expect("groups");
+        let group = groups.iter().find(|group| group["pattern"] == pattern).expect("the group");
+        group["what_ifs"].as_array().expect("what-ifs").clone()
+    };
+    assert!(what_ifs("session:*").iter().any(|one| one["change"].to_string().contains("hashes of 100")));
+    let names: Vec<Json> =
+        told["groups"].as_array().expect("groups").iter().map(|one| one["pattern"].clone()).collect();
+    let users = names.iter().find(|name| name.to_string().contains("user")).expect("the users");
+    let users = what_ifs(users.as_str().expect("a name"));
+    assert!(users.iter().any(|one| one["change"].to_string().contains("names of fields")), "{users:?}");
 }

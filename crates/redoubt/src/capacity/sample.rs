@@ -6,6 +6,7 @@
 
 mod groups;
 mod live;
+mod what_ifs;
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -87,6 +88,7 @@ impl State {
 /// It cannot be read to its end; a state file then has what was seen.
 pub(super) fn run(options: &Options) -> Result<()> {
     let mut state = State::read(options.state.as_deref())?;
+    state.groups.separator.clone_from(&options.separator);
     if options.from.contains("://") {
         live::walk(options, &mut state)?;
     } else {
@@ -121,6 +123,8 @@ fn file(options: &Options, state: &mut State) -> Result<()> {
                 bytes: key.size,
                 ttl: key.expiry.map(|expiry| expiry.0.saturating_sub(now).max(0) as u64),
                 frequency: None,
+                length: None,
+                field: None,
             },
         );
         Ok(())

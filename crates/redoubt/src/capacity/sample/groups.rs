@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use super::super::quantity::bytes;
+use super::what_ifs::{self, Means, WhatIf};
 use crate::rdb::prefixes::Prefixes;
 use crate::rdb::readable;
 
@@ -33,6 +34,10 @@ pub(super) struct Seen<'a> {
     pub(super) ttl: Option<u64>,
     /// Of OBJECT FREQ.
     pub(super) frequency: Option<u64>,
+    /// The length of a string.
+    pub(super) length: Option<u64>,
+    /// The length of one of a hash's field names.
+    pub(super) field: Option<u64>,
 }
 
 /// Keys of one pattern.
@@ -50,6 +55,35 @@ struct Group {
     encodings: BTreeMap<String, u64>,
     /// Values that are structures by less than a quarter more elements than would stay packed.
     just_past: u64,
+    #[serde(default)]
+    key_bytes: u64,
+    #[serde(default)]
+    strings: u64,
+    #[serde(default)]
+    string_bytes: u64,
+    #[serde(default)]
+    fields: u64,
+    #[serde(default)]
+    fields_seen: u64,
+    #[serde(default)]
+    field_bytes_seen: u64,
+}
+
+impl Group {
+    fn what_ifs(&self, pattern: &str, separator: &str) -> Vec<WhatIf> {
+        what_ifs::of(Means {
+            pattern,
+            separator,
+            keys: self.keys,
+            key_bytes: self.key_bytes,
+            string_bytes: self.string_bytes,
+            strings: self.strings,
+            fields: self.fields,
+            fields_seen: self.fields_seen,
+            field_bytes_seen: self.field_bytes_seen,
+            expiring: self.expiring,
+        })
+    }
 }
 
 /// A key that stands out.
@@ -66,6 +100,11 @@ pub(super) struct Groups {
     groups: BTreeMap<String, Group>,
     big: Vec<Standing>,
     hot: Vec<Standing>,
+    /// Masters that were walked.
+    #[serde(default)]
+    pub(super) masters: u64,
+    #[serde(default)]
+    pub(super) separator: String,
 }
 
 fn keep(list: &mut Vec<Standing>, by: u64, seen: &Seen<'_>) {
@@ -89,6 +128,16 @@ impl Groups {
         group.bytes += seen.bytes;
         group.largest = group.largest.max(seen.bytes);
         group.elements += seen.elements;
+        group.key_bytes += seen.key.len() as u64;
+        if let Some(length) = seen.length {
+            group.strings += 1;
+            group.string_bytes += length;
+        }
+        if let Some(field) = seen.field {
+            group.fields += seen.elements;
+            group.fields_seen += 1;
+            group.field_bytes_seen += field;
+        }
         *group.encodings.entry(format!("{}, {}", seen.kind, seen.encoding)).or_default() += 1;
         if let Some(ttl) = seen.ttl {
             group.expiring += 1;
@@ -111,6 +160,12 @@ impl Groups {
         self.groups.values().map(|group| group.keys).sum()
     }
 
+    /// Bytes of each master as they are, and with one master more, if it is a cluster.
+    fn shards(&self) -> Option<(u64, u64)> {
+        let total: u64 = self.groups.values().map(|group| group.bytes).sum();
+        (self.masters > 0).then(|| (total / self.masters, total / (self.masters + 1)))
+    }
+
     pub(super) fn sums(&self) -> Sums {
         self.groups.iter().map(|(name, group)| (name.clone(), (group.keys, group.bytes))).collect()
     }
@@ -127,6 +182,7 @@ impl Groups {
         let groups = self.biggest(top).into_iter().map(|(name, group)| {
             let mut object = serde_json::to_value(group).unwrap_or_default();
             object["pattern"] = name.as_str().into();
+            object["what_ifs"] = json!(group.what_ifs(name, &self.separator));
             object["mean"] = (group.bytes / group.keys.max(1)).into();
             if let Some((keys, bytes)) = before.and_then(|before| before.get(name)) {
                 object["before"] = json!({"keys": keys, "bytes": bytes});
@@ -137,6 +193,7 @@ impl Groups {
             "keys": self.keys(),
             "bytes": self.groups.values().map(|group| group.bytes).sum::<u64>(),
             "groups": groups.collect::<Vec<_>>(),
+            "shards": self.shards().map(|(now, then)| json!({"now": now, "one_more": then})),
             "big": &self.big[..top.min(self.big.len())],
             "hot": &self.hot[..top.min(self.hot.len())],
         })
@@ -168,10 +225,17 @@ impl Groups {
             if group.just_past > 0 {
                 writeln!(out, "{:>51}  {} just past what stays packed", "", group.just_past)?;
             }
+            for WhatIf { change, saves } in group.what_ifs(name, &self.separator) {
+                writeln!(out, "{:>51}  would save up to {}: {change}", "", bytes(saves as f64))?;
+            }
             if let Some((keys, was)) = before.and_then(|before| before.get(name)) {
                 let grown = group.bytes as f64 - *was as f64;
                 writeln!(out, "{:>51}  {keys} keys before, {grown:+.0} bytes since", "")?;
             }
+        }
+        if let Some((now, then)) = self.shards() {
+            let (now, then) = (bytes(now as f64), bytes(then as f64));
+            writeln!(out, "\n{now} a master, {then} with one master more")?;
         }
         for (title, list) in [("biggest keys, bytes", &self.big), ("hottest keys, OBJECT FREQ", &self.hot)] {
             if !list.is_empty() {
@@ -191,8 +255,20 @@ mod tests {
 
     fn add(groups: &mut Groups, key: &str, elements: u64, bytes: u64, ttl: Option<u64>) {
         let (kind, encoding) = ("hash", if elements > 512 { "hashtable" } else { "listpack" });
-        groups
-            .add(b":", &Seen { key: key.as_bytes(), kind, encoding, elements, bytes, ttl, frequency: None });
+        groups.add(
+            b":",
+            &Seen {
+                key: key.as_bytes(),
+                kind,
+                encoding,
+                elements,
+                bytes,
+                ttl,
+                frequency: None,
+                length: None,
+                field: None,
+            },
+        );
     }
 
     #[test]

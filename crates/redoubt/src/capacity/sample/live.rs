@@ -13,10 +13,14 @@ use super::{Options, State};
 const AT_ONCE: usize = 100;
 /// Keys between two writings of the state.
 const BETWEEN: u64 = 10_000;
+/// Stands before the number of a database among the names of nodes.
+const DATABASE: char = '#';
 
 pub(super) fn walk(options: &Options, state: &mut State) -> Result<()> {
     if state.nodes.is_empty() {
         state.nodes = nodes(&mut connect(&options.from, None)?)?.into_iter().map(|node| (node, 0)).collect();
+        let in_cluster = state.nodes.iter().filter(|(node, _)| !node.starts_with(DATABASE));
+        state.groups.masters = in_cluster.count() as u64;
     }
     let bar =
         if options.no_progress { ProgressBar::hidden() } else { ProgressBar::new(total(options, state)?) };
@@ -42,7 +46,7 @@ fn total(options: &Options, state: &State) -> Result<u64> {
     Ok(sum)
 }
 
-/// To the node at `address` (empty: the one of the URL), as the URL says otherwise.
+/// To the node at `address`, or to a database of the URL's (`#3`), as the URL says otherwise.
 fn connect(url: &str, address: Option<&str>) -> Result<Connection> {
     let mut info = url.into_connection_info().with_context(|| format!("{url} is no address"))?;
     if let Some((host, port)) = address.and_then(|address| address.rsplit_once(':')) {
@@ -51,16 +55,22 @@ fn connect(url: &str, address: Option<&str>) -> Result<Connection> {
         info = info.set_addr(ConnectionAddr::Tcp(host.to_owned(), port));
     }
     let connection = Client::open(info)?.get_connection_with_timeout(Duration::from_secs(10));
-    let connection = connection.with_context(|| format!("Cannot connect to {}", address.unwrap_or(url)))?;
+    let mut connection =
+        connection.with_context(|| format!("Cannot connect to {}", address.unwrap_or(url)))?;
     connection.set_read_timeout(Some(Duration::from_secs(30)))?;
+    if let Some(database) = address.and_then(|address| address.strip_prefix(DATABASE)) {
+        redis::cmd("SELECT").arg(database).exec(&mut connection)?;
+    }
     Ok(connection)
 }
 
-/// The masters of its cluster; of a server that is in none an empty name.
+/// The masters of its cluster; of a server that is in none, the databases that have keys.
 fn nodes(connection: &mut Connection) -> Result<Vec<String>> {
     let info: String = redis::cmd("INFO").arg("cluster").query(connection)?;
     if !info.contains("cluster_enabled:1") {
-        return Ok(vec![String::new()]);
+        let info: String = redis::cmd("INFO").arg("keyspace").query(connection)?;
+        let numbers = info.lines().filter_map(|line| line.strip_prefix("db")?.split(':').next());
+        return Ok(numbers.map(|number| format!("{DATABASE}{number}")).collect());
     }
     let text: String = redis::cmd("CLUSTER").arg("NODES").query(connection)?;
     let masters = text.lines().filter_map(|line| {
@@ -135,12 +145,14 @@ fn ask(
     for (key, kind) in keys.iter().zip(&kinds) {
         pipe.cmd("OBJECT").arg("ENCODING").arg(key);
         pipe.cmd(length_command(kind)).arg(key);
+        // Something short stands in for what has no fields.
+        pipe.cmd(if kind == "hash" { "HRANDFIELD" } else { "EXISTS" }).arg(key);
         if has_frequencies {
             pipe.cmd("OBJECT").arg("FREQ").arg(key);
         }
     }
     let more: Vec<Value> = pipe.query(connection)?;
-    let each = if has_frequencies { 3 } else { 2 };
+    let each = if has_frequencies { 4 } else { 3 };
     let number = |value: Option<&Value>| {
         if let Some(Value::Int(number)) = value { u64::try_from(*number).ok() } else { None }
     };
@@ -159,7 +171,13 @@ fn ask(
                 elements: if kind == "string" { 1 } else { number(more.get(index * each + 1)).unwrap_or(0) },
                 bytes,
                 ttl: number(answers.get(index * 3 + 2)),
-                frequency: if has_frequencies { number(more.get(index * each + 2)) } else { None },
+                frequency: if has_frequencies { number(more.get(index * each + 3)) } else { None },
+                length: number(more.get(index * each + 1)).filter(|_| kind == "string"),
+                field: if let Some(Value::BulkString(name)) = more.get(index * each + 2) {
+                    Some(name.len() as u64)
+                } else {
+                    None
+                },
             },
         );
     }
