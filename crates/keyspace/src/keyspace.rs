@@ -246,7 +246,15 @@ impl Keyspace {
     /// How many keys database `db` has in `slot`.
     #[must_use]
     pub fn len_in(&self, db: u16, slot: Slot) -> usize {
-        if db == 0 { self.slot_len(slot) } else { self.lock(slot).table_if(db).map_or(0, Table::len) }
+        if db == 0 {
+            return self.slot_len(slot);
+        }
+        if !self.has_others(slot) { 0 } else { self.lock(slot).table_if(db).map_or(0, Table::len) }
+    }
+
+    /// Whether databases other than 0 have keys in `slot`, as of the last unlock.
+    fn has_others(&self, slot: Slot) -> bool {
+        self.published.others[slot.index()].load(Ordering::Relaxed) > 0
     }
 
     /// How many keys database `db` has.
@@ -256,24 +264,34 @@ impl Keyspace {
     }
 
     /// By database: its keys, and those of them that expire. One slot is counted after another, so others may
-    /// write meanwhile.
+    /// write meanwhile. Only where databases other than 0 have keys is a slot locked.
     #[must_use]
     pub fn sizes(&self) -> Vec<(usize, usize)> {
         let mut sizes = vec![(0, 0); usize::from(self.databases())];
         for slot in Slot::all() {
-            for ((keys, volatile), (_, table)) in sizes.iter_mut().zip(self.lock(slot).tables()) {
-                *keys += table.len();
-                *volatile += table.volatile_len();
+            if self.has_others(slot) {
+                for ((keys, volatile), (_, table)) in sizes.iter_mut().zip(self.lock(slot).tables()) {
+                    *keys += table.len();
+                    *volatile += table.volatile_len();
+                }
+            } else {
+                sizes[0].0 += self.slot_len(slot);
+                sizes[0].1 += self.volatile_in_slot(slot);
             }
         }
         sizes
     }
 
-    /// Bytes of what finds the keys of database `db`. Looks at every slot.
+    /// By database: bytes of what finds its keys. Looks at every slot.
     #[must_use]
-    pub fn overhead_bytes(&self, db: u16) -> usize {
-        let of = |slot| self.lock(slot).table_if(db).map_or(0, Table::overhead_bytes);
-        Slot::all().map(of).sum()
+    pub fn overheads(&self) -> Vec<usize> {
+        let mut overheads = vec![0; usize::from(self.databases())];
+        for slot in Slot::all() {
+            for (bytes, (_, table)) in overheads.iter_mut().zip(self.lock(slot).tables()) {
+                *bytes += table.overhead_bytes();
+            }
+        }
+        overheads
     }
 
     /// Whether database `db` has no keys.

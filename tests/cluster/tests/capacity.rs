@@ -217,7 +217,7 @@ fn a_walk_over_a_cluster_goes_on_where_it_was() {
     let keys = fill(&cluster, "session", 1500).len();
     for key in ["{user}:1", "{user}:2"] {
         let owner = cluster.wait_for_owner(harness::slot_of(key), |_| true);
-        cluster.on_port(owner).run(&format!("HSET {key} favourite-colour-of-the-house blue")).int();
+        cluster.on_port(owner).run(&format!("HSET {key} favourite-colour-of-the-house blue"));
     }
     let state = cluster.nodes[0].folder().join("walk.json");
     let (url, state) = (format!("redis://{}", cluster.nodes[1].address()), state.to_str().expect("UTF-8"));

@@ -78,6 +78,7 @@ fn shortened(text: &str) -> String {
 pub struct Pair {
     ours: Node,
     theirs: Node,
+    digests: bool,
 }
 
 impl Pair {
@@ -87,7 +88,13 @@ impl Pair {
     /// If one does not start.
     #[must_use]
     pub fn start(ours: &Program, theirs: &Program) -> Self {
-        Self { ours: start(ours), theirs: start(theirs) }
+        Self { ours: start(ours), theirs: start(theirs), digests: true }
+    }
+
+    /// Compares replies only: the digest of Valkey does not tell whether a hash's field expires.
+    #[must_use]
+    pub fn without_digests(self) -> Self {
+        Self { digests: false, ..self }
     }
 
     /// Serialized values for RESTORE, made by the reference: integers of every width, short, long, compressed, hashes
@@ -137,6 +144,9 @@ impl Pair {
     #[must_use]
     pub fn compare(&self, protocol: Protocol, commands: &[Command]) -> Option<Difference> {
         self.compare_replies(protocol, commands).or_else(|| {
+            if !self.digests {
+                return None;
+            }
             let (ours, theirs) = (digest(&self.ours), digest(&self.theirs));
             (ours != theirs).then(|| {
                 let last = ["DEBUG", "DIGEST"].map(|word| word.as_bytes().to_vec()).to_vec();

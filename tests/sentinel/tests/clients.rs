@@ -12,8 +12,7 @@ fn the_redis_crate_follows_the_master() {
     group.hurry();
     let sentinels: Vec<String> =
         group.sentinels.iter().map(|node| format!("redis://{}", node.address())).collect();
-    let mut client =
-        SentinelClient::build(sentinels, MASTER.into(), None, SentinelServerType::Master).unwrap();
+    let mut client = SentinelClient::build(sentinels, MASTER, None, SentinelServerType::Master).unwrap();
     for round in 0..10 {
         let master = group.master();
         group.servers[master].kill();

@@ -58,10 +58,12 @@ fn figures(house: &Housekeeping, keyspace: &Keyspace) -> Vec<(String, Figure)> {
     let usage = usage();
     house.memory.note(usage.used);
     let (peak, overhead) = (house.memory.peak(), Overhead::of(house));
-    let keys: usize = (0..keyspace.databases()).map(|db| keyspace.len(db)).sum();
-    let databases: Vec<(u16, usize)> = (0..keyspace.databases())
-        .filter(|&db| !keyspace.is_empty(db))
-        .map(|db| (db, keyspace.overhead_bytes(db)))
+    let sizes = keyspace.sizes();
+    let keys: usize = sizes.iter().map(|(keys, _)| keys).sum();
+    let databases: Vec<(u16, usize)> = (0..)
+        .zip(sizes.iter().zip(keyspace.overheads()))
+        .filter(|(_, ((keys, _), _))| *keys > 0)
+        .map(|(db, (_, bytes))| (db, bytes))
         .collect();
     let total = overhead.total() + databases.iter().map(|(_, bytes)| bytes).sum::<usize>();
     let dataset = usage.used.saturating_sub(total);

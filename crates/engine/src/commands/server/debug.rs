@@ -126,17 +126,17 @@ const DEBUG: &[Command] = &[
 
 fn digest(context: &mut Context<'_>) -> Result<(), CommandError> {
     let mut digest = Digest::default();
-    for db in 0..context.engine.keyspace.databases() {
-        let mut any = false;
-        let engine = context.engine;
+    let engine = context.engine;
+    let mut used = vec![false; usize::from(engine.keyspace.databases())];
+    context.each_slot(|_, data| {
+        data.tables().for_each(|(db, table)| used[usize::from(db)] |= !table.is_empty());
+    });
+    for (db, _) in (0..).zip(used).filter(|(_, used)| *used) {
+        digest.mix_database(db);
         context.each_slot(|_, data| {
-            let table = data.table(db);
+            let Some(table) = data.table_if(db) else { return };
             let mut keys = Vec::new();
             table.scan(0, usize::MAX, &mut |item| keys.push((item.key.to_vec(), item.expiry.is_some())));
-            if !any && !keys.is_empty() {
-                any = true;
-                digest.mix_database(db);
-            }
             for (bytes, expires) in keys {
                 let key = engine.keyspace.key(&bytes);
                 if let Found::Live(place) | Found::Expired(place) = table.find(&key, clock::Millis(i64::MIN))

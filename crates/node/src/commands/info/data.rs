@@ -21,16 +21,8 @@ pub(super) fn replication(server: &Server, text: &mut Text) {
 
 pub(super) fn keyspace(server: &Server, text: &mut Text) {
     let keyspace = &server.engine.keyspace;
-    let databases = usize::from(keyspace.databases());
-    let mut counts = vec![(0usize, 0usize); databases];
-    for slot in Slot::all() {
-        for (db, table) in keyspace.lock(slot).tables() {
-            let (keys, volatile) = &mut counts[usize::from(db)];
-            *keys += table.len();
-            *volatile += table.volatile_len();
-        }
-    }
-    for (db, (keys, volatile)) in counts.into_iter().enumerate().filter(|(_, (keys, _))| *keys > 0) {
+    for (db, (keys, volatile)) in keyspace.sizes().into_iter().enumerate().filter(|(_, (keys, _))| *keys > 0)
+    {
         let ttl = if volatile == 0 { 0 } else { average_ttl(keyspace, db as u16) };
         text.line(&format!("db{db}"), format!("keys={keys},expires={volatile},avg_ttl={ttl}"));
     }
@@ -45,6 +37,9 @@ fn average_ttl(keyspace: &Keyspace, db: u16) -> i64 {
     for _ in 0..SLOT_COUNT {
         slot = (slot + SAMPLE_STEP) % SLOT_COUNT;
         let Some(number) = u16::try_from(slot).ok().and_then(Slot::new) else { continue };
+        if keyspace.volatile_in_slot(number) == 0 {
+            continue;
+        }
         let data = keyspace.lock(number);
         let Some(table) = data.table_if(db) else { continue };
         table.scan(0, SAMPLES_A_SLOT, &mut |item| {
