@@ -19,6 +19,8 @@ pub enum Kind {
     /// Members with scores.
     #[serde(alias = "sortedset", alias = "sorted-set")]
     Zset,
+    /// Entries with one field each.
+    Stream,
 }
 
 impl Kind {
@@ -31,6 +33,7 @@ impl Kind {
             Self::List => "list",
             Self::Set => "set",
             Self::Zset => "zset",
+            Self::Stream => "stream",
         }
     }
 }
@@ -50,7 +53,7 @@ pub struct Data {
     pub key_bytes: u64,
     /// The length of a field's name; unused in what has no fields.
     pub field_bytes: u64,
-    /// The length of a string, of a field's value, of an item of a list, of a member.
+    /// The length of a string, of a field's value, of an item of a list, of a member, of an entry's values.
     pub value_bytes: u64,
     /// The longest of the values, if one is longer than the others: it decides how a small value is kept.
     pub longest_bytes: Option<u64>,
@@ -61,11 +64,12 @@ pub struct Data {
 }
 
 impl Data {
-    /// What the client stores of one key: its name, its values, the names of its fields. Scores are not among it.
+    /// What the client stores of one key: its name, its values, the names of its fields. Scores are not among it, nor
+    /// what entries of a stream have in common: the name of their field.
     #[must_use]
     pub fn payload(&self) -> u64 {
         let element = match self.kind {
-            Kind::String | Kind::List | Kind::Set | Kind::Zset => self.value_bytes,
+            Kind::String | Kind::List | Kind::Set | Kind::Zset | Kind::Stream => self.value_bytes,
             Kind::Hash => self.field_bytes + self.value_bytes,
         };
         self.key_bytes + element * self.elements()

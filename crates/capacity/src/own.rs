@@ -9,7 +9,7 @@ use std::iter;
 use std::sync::{Mutex, PoisonError};
 
 use keyspace::{
-    Field, Found, Key, Keyspace, Kind as Stored, Limits, ListEnd, Packed, Place, Table, pool_taken,
+    Field, Found, Key, Keyspace, Kind as Stored, Limits, ListEnd, Packed, Place, StreamId, Table, pool_taken,
 };
 use slot_routing::SLOT_COUNT;
 
@@ -32,6 +32,11 @@ const ENTRY: f64 = 6.0;
 const ELEMENT: f64 = 4.0;
 const TIME: f64 = 6.0;
 const SCORE: f64 = 4.0;
+/// The flags, id and lengths of an entry of a stream.
+const STREAM_ENTRY: f64 = 8.0;
+/// When the first entry of a stream was added, in milliseconds of Unix time, and how far its entries are apart.
+const FIRST_MILLIS: u64 = 1_700_000_000_000;
+const MILLIS_APART: u64 = 10;
 /// A collection is a structure past these.
 const MOST_PACKED_ELEMENTS: u64 = 512;
 const MOST_PACKED_BYTES: u64 = 8 << 10;
@@ -104,6 +109,7 @@ fn store(table: &mut Table, key: &Key<'_>, data: &Data) {
         Kind::List => Stored::List,
         Kind::Set => Stored::Set,
         Kind::Zset => Stored::SortedSet,
+        Kind::Stream => Stored::Stream,
     };
     let mut place = table.insert(key, Packed::empty(kind), None);
     for first in (0..data.elements).step_by(AT_ONCE as usize) {
@@ -155,6 +161,17 @@ fn add(
             }
             place
         }
+        Kind::Stream => {
+            let name = text(0, data.field_bytes.max(1));
+            for (number, value) in numbers.zip(&values) {
+                let id = StreamId { millis: FIRST_MILLIS + number * MILLIS_APART, sequence: 0 };
+                // One by one, as they come: that is how pages fill.
+                let append =
+                    |stream: &mut keyspace::Stream| stream.append(id, &[&name, value], limits.stream);
+                place = table.edit_stream(place, key, append).0;
+            }
+            place
+        }
     }
 }
 
@@ -164,6 +181,7 @@ fn headers(data: &Data) -> f64 {
     let elements = data.elements() as f64;
     key + match data.kind {
         Kind::String => 0.0,
+        Kind::Stream => elements * STREAM_ENTRY,
         Kind::Zset if is_structure(data) => elements * (ELEMENT + SCORE),
         _ if is_structure(data) => elements * ELEMENT,
         Kind::Hash | Kind::List => elements * 2.0,

@@ -71,6 +71,7 @@ fn value(q: Quantum, data: &Data, version: Version) -> Parts {
         Kind::List => list(q, data, version >= Version::Eight),
         Kind::Set => set(q, data, version),
         Kind::Zset => zset(q, data),
+        Kind::Stream => stream(q, data),
     }
 }
 
@@ -98,7 +99,7 @@ pub(crate) fn is_packed(data: &Data, most: u64) -> bool {
 pub(crate) fn most_packed(kind: Kind) -> u64 {
     match kind {
         Kind::Hash => MOST_FIELDS,
-        Kind::Set | Kind::Zset | Kind::List | Kind::String => MOST_MEMBERS,
+        Kind::Set | Kind::Zset | Kind::List | Kind::String | Kind::Stream => MOST_MEMBERS,
     }
 }
 
@@ -226,4 +227,40 @@ fn zset(q: Quantum, data: &Data) -> Parts {
     let order = skiplist_node(q, 24, 0).times(n as f64);
     let heads = Parts { headers: (ROBJ + ZSET) as f64, ..Parts::default() };
     heads + dict(q, n, (n * q.class(ENTRY)) as f64, is_moving(n)) + order + each_value(data, |len| q.sds(len))
+}
+
+/// Entries in nodes of up to 4 KB or 100, found by a radix tree of their ids. The last node has its 4 KB from the
+/// beginning; it is cut to what it holds when the next is begun.
+pub(crate) fn stream(q: Quantum, data: &Data) -> Parts {
+    const NODE_BYTES: u64 = 4096;
+    const NODE_ENTRIES: u64 = 100;
+    const STREAM: u64 = 80;
+    const TREE: u64 = 24;
+    /// An id that no other begins like: its run of bytes, and where the node is told.
+    const PLACE: [u64; 2] = [32, 16];
+    /// Flags, both parts of the id less the node's, and the number of parts, each with its length behind; ids are
+    /// mostly less than eight seconds apart.
+    const ENTRY: u64 = 2 + 3 + 2 + 2;
+    /// What a node has before its entries: counts and a zero; the name of the field comes to it.
+    const HEAD: u64 = 7 + 2 + 2 + 2 + 2;
+    let head = HEAD + data.field_bytes + listpack_head(data.field_bytes);
+    let entry = ENTRY + listpack_head(data.value_bytes);
+    // A node is full when the next entry's own bytes would be too many.
+    let asked = data.field_bytes + data.value_bytes;
+    let fits = NODE_BYTES.saturating_sub(head + asked).div_ceil(entry + data.value_bytes).max(1);
+    let in_node = fits.min(NODE_ENTRIES);
+    let place = PLACE.into_iter().fold(Parts::default(), |sum, bytes| sum + q.index(bytes));
+    let node = |entries: u64| q.allocation(data.value_bytes * entries, entry * entries + head) + place;
+    let n = data.elements();
+    let last = match n % in_node {
+        0 => in_node,
+        rest => rest,
+    };
+    let reserved = NODE_BYTES.saturating_sub(node(last).total() as u64 - place.total() as u64);
+    q.allocation(0, ROBJ)
+        + q.allocation(0, STREAM)
+        + q.allocation(0, TREE)
+        + node(in_node).times(((n - last) / in_node) as f64)
+        + node(last)
+        + Parts { rounding: reserved as f64, ..Parts::default() }
 }

@@ -1,4 +1,4 @@
-//! Valkey 9: its own hash table and embedded keys and values; lists, listpacks and intsets are Redis's.
+//! Valkey 9: its own hash table and embedded keys and values; lists, listpacks, intsets and streams are Redis's.
 //!
 //! A table is a power of two of 64-byte buckets with seven places each; a full bucket gets another behind it. A key, its
 //! time and a short value lie in one allocation with their object; the field of a hash lies with its value, the member
@@ -8,7 +8,7 @@ use crate::allocator::Quantum;
 use crate::data::{Data, Kind, Parts};
 use crate::redis::{
     ROBJ, ZSET, each_value, is_packed, list, most_packed, packed_hash, packed_set, packed_zset, sds_head,
-    skiplist_node,
+    skiplist_node, stream,
 };
 
 const BUCKET: f64 = 64.0;
@@ -72,6 +72,7 @@ fn value(q: Quantum, data: &Data) -> Parts {
     let robj = q.allocation(0, ROBJ);
     match data.kind {
         Kind::List => list(q, data, true),
+        Kind::Stream => stream(q, data),
         Kind::Hash if is_packed(data, most_packed(Kind::Hash)) => packed_hash(q, data),
         Kind::Hash => robj + table(q, n) + each_value(data, |len| field(q, data.field_bytes, len)),
         Kind::Set => packed_set(q, data, true)

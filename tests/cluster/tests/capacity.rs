@@ -51,6 +51,15 @@ impl Row {
                     words.extend(["SADD", &key]);
                     names.iter().for_each(|name| words.push(name));
                 }
+                "stream" => {
+                    let ids: Vec<String> = (0..self.elements)
+                        .map(|entry| format!("{}-0", 1_700_000_000_000 + entry * 10))
+                        .collect();
+                    for id in &ids {
+                        connection.call(&["XADD", &key, id, "field-000000", &value]);
+                    }
+                    continue;
+                }
                 _ => {
                     words.extend(["ZADD", &key]);
                     scores.iter().zip(&names).for_each(|(score, name)| words.extend([score.as_str(), name]));
@@ -106,6 +115,9 @@ fn a_redis_uses_what_is_predicted() {
         row("set", 4000, 20, 10),
         row("zset", 20_000, 10, 12),
         row("zset", 500, 600, 17),
+        row("stream", 2000, 10, 30),
+        row("stream", 50, 3000, 75),
+        row("stream", 50, 3000, 10),
     ];
     for row in rows {
         let node = Node::start(&Program::redis(), "--save ");
@@ -143,6 +155,8 @@ fn a_node_uses_what_is_predicted() {
         row("set", 1000, 600, 14),
         row("zset", 50_000, 20, 20),
         row("zset", 1000, 600, 17),
+        row("stream", 40_000, 10, 30),
+        row("stream", 200, 3000, 75),
     ];
     let mut wrong = Vec::new();
     for row in rows {

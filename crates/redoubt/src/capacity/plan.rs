@@ -30,6 +30,7 @@ enum Type {
     List,
     Set,
     Zset,
+    Stream,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -51,8 +52,8 @@ pub(crate) struct Options {
     /// Their type.
     #[arg(long = "type", value_enum, default_value_t = Type::String)]
     kind: Type,
-    /// Fields, members or items of a key.
-    #[arg(long, alias = "elements", alias = "members", alias = "items")]
+    /// Fields, members, items or entries of a key.
+    #[arg(long, alias = "elements", alias = "members", alias = "items", alias = "entries")]
     fields: Option<u64>,
     /// The length of a key.
     #[arg(long)]
@@ -114,9 +115,10 @@ impl Options {
             Type::List => Kind::List,
             Type::Set => Kind::Set,
             Type::Zset => Kind::Zset,
+            Type::Stream => Kind::Stream,
         };
         if kind != Kind::String && self.fields.is_none_or(|fields| fields == 0) {
-            bail!("Say how many --fields, --members or --items a key has");
+            bail!("Say how many --fields, --members, --items or --entries a key has");
         }
         Ok(vec![Data {
             name: kind.name().to_owned(),
