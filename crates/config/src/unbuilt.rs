@@ -214,7 +214,7 @@ mod tests {
                     read(&path, text);
                 } else if !path.ends_with("parameters.rs") && !path.ends_with("unbuilt.rs") {
                     let file = std::fs::read_to_string(&path).unwrap();
-                    text.push_str(file.split("#[cfg(test)]").next().unwrap());
+                    text.push_str(file.split("#[cfg(test)]\nmod tests").next().unwrap());
                 }
             }
         }
