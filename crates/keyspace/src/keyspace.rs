@@ -253,7 +253,8 @@ impl Keyspace {
     }
 
     /// Whether databases other than 0 have keys in `slot`, as of the last unlock.
-    fn has_others(&self, slot: Slot) -> bool {
+    #[must_use]
+    pub fn has_others(&self, slot: Slot) -> bool {
         self.published.others[slot.index()].load(Ordering::Relaxed) > 0
     }
 

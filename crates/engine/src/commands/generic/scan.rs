@@ -14,13 +14,7 @@ const RANDOM_TRIES: usize = 100;
 const SLOT_BITS: u64 = 0x3fff;
 
 pub(super) fn dbsize(context: &mut Context<'_>) -> Result<(), CommandError> {
-    let db = context.session.db;
-    let mut keys = 0;
-    if db == 0 && !context.holds_all() {
-        keys = context.engine.keyspace.len(db);
-    } else {
-        context.each_slot(|_, data| keys += data.table_if(db).map_or(0, Table::len));
-    }
+    let keys: usize = Slot::all().map(|slot| context.slot_len(slot)).sum();
     context.reply.integer(keys as i64);
     Ok(())
 }
@@ -29,15 +23,19 @@ pub(super) fn keys(context: &mut Context<'_>) -> Result<(), CommandError> {
     let (pattern, db, now) = (context.arg(1), context.session.db, context.now);
     let all = pattern == b"*";
     let mut found = Found::default();
-    context.each_slot(|_, data| {
-        let Some(table) = data.table_if(db) else { return };
-        table.scan(0, usize::MAX, &mut |item| {
-            let alive = item.expiry.is_none_or(|at| at > now);
-            if alive && (all || glob::matches(pattern, item.key)) {
-                found.push(item.key);
-            }
+    for slot in Slot::all() {
+        if context.slot_len(slot) == 0 {
+            continue;
+        }
+        context.with_slot(slot, |data| {
+            data.view(db).scan(0, usize::MAX, &mut |item| {
+                let alive = item.expiry.is_none_or(|at| at > now);
+                if alive && (all || glob::matches(pattern, item.key)) {
+                    found.push(item.key);
+                }
+            });
         });
-    });
+    }
     found.reply(&mut context.reply);
     Ok(())
 }

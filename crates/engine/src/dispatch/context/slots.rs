@@ -50,8 +50,8 @@ impl<'a> Context<'a> {
     /// How many keys the client's database has in `slot`.
     pub fn slot_len(&mut self, slot: Slot) -> usize {
         let db = self.session.db;
-        if db == 0 && !self.holds_all {
-            return self.engine.keyspace.slot_len(slot);
+        if !self.holds_all && (db == 0 || !self.engine.keyspace.has_others(slot)) {
+            return self.engine.keyspace.len_in(db, slot);
         }
         self.with_slot(slot, |data| data.table_if(db).map_or(0, Table::len))
     }
