@@ -91,6 +91,8 @@ fn closeness(command: &Command) -> Closeness {
         ("KEYS" | "HKEYS" | "HVALS", _) => Closeness::Unordered,
         ("SMEMBERS" | "SINTER" | "SUNION" | "SDIFF" | "SPOP", _) => Closeness::Unordered,
         ("HGETALL", _) => Closeness::Pairs,
+        // A map that a script passes on.
+        ("EVAL" | "EVAL_RO", script) if script.contains("HGETALL") => Closeness::Pairs,
         ("HSCAN" | "ZSCAN", _) => Closeness::ScanPairs,
         ("HRANDFIELD" | "SRANDMEMBER", _) => Closeness::Count,
         ("CONFIG", "GET") => Closeness::Unordered,

@@ -42,9 +42,9 @@ impl<'a> Query<'a> {
                     limit = (context.integer(index + 1)?, context.integer(index + 2)?);
                     index += 2;
                 }
-                () if fixed.reversed.is_none() && is("rev") => reversed = Some(true),
-                () if fixed.by.is_none() && by.is_none() && is("bylex") => by = Some(By::Name),
-                () if fixed.by.is_none() && by.is_none() && is("byscore") => by = Some(By::Score),
+                () if reversed.is_none() && is("rev") => reversed = Some(true),
+                () if by.is_none() && is("bylex") => by = Some(By::Name),
+                () if by.is_none() && is("byscore") => by = Some(By::Score),
                 () => return Err(CommandError::Syntax),
             }
             index += 1;
@@ -204,6 +204,7 @@ mod tests {
             ("zrange z x 1 byscore", "-ERR min or max is not a float"),
             ("zrange z x [a bylex", "-ERR min or max not valid string range item"),
             ("zrangebyscore z 0 1 rev", "-ERR syntax error"),
+            ("zrange z 0 1 rev rev", "-ERR syntax error"),
             ("zrevrange z 0 1 byscore", "-ERR syntax error"),
             ("zrangestore d z 0 1 withscores", "-ERR syntax error"),
         ]);
