@@ -73,9 +73,7 @@ impl SlotData {
     fn tidy(&mut self, pages: usize) -> bool {
         let mut left = pages;
         for (_, table) in self.tables() {
-            while left > 0 && table.entries.is_untidy() && table.entries.tidy() {
-                left -= 1;
-            }
+            left = table.tidy(left);
         }
         left == 0
     }

@@ -292,6 +292,16 @@ impl Table {
         self.entries.overhead_bytes()
     }
 
+    /// Gets the dead bytes of up to `pages` pages back, if there are so many that it is worth it; gives what is left of
+    /// `pages`.
+    pub fn tidy(&mut self, pages: usize) -> usize {
+        let mut left = pages;
+        while left > 0 && self.entries.is_untidy() && self.entries.tidy() {
+            left -= 1;
+        }
+        left
+    }
+
     /// About how much dropping the table gives back, without a look at all of it.
     #[must_use]
     pub fn rough_bytes(&self) -> usize {

@@ -65,6 +65,10 @@ fn with_the_rule_switched_off_an_empty_master_serves_and_is_copied() {
     let mut cluster = with_replica([&program; 3], &program);
     fill(&cluster, "key", 300);
     cluster.wait_until_synchronised();
+    // The others would take a slow start for a death.
+    for node in &cluster.nodes {
+        node.run("CONFIG SET stale-master-timeout 0 cluster-refused-timeout 0").expect_ok();
+    }
     cluster.nodes[0].add_options("--stale-master-timeout 0 --cluster-refused-timeout 0");
     restart_empty(&mut cluster.nodes[0]);
     eventually("its replica has what it has", || {
