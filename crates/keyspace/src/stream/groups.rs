@@ -1,6 +1,6 @@
 //! Groups of consumers, and what was given to whom.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use clock::Millis;
 
@@ -15,6 +15,8 @@ pub struct Group {
     /// How many entries were read up to there, as far as that is known.
     pub read: Option<u64>,
     pub(super) pending: Tree<StreamId, Pending>,
+    /// What is pending by the time of its delivery, from when that is asked for.
+    by_time: OnceLock<Tree<(Millis, StreamId), ()>>,
     pub(super) consumers: Tree<Arc<[u8]>, Consumer>,
 }
 
@@ -82,6 +84,18 @@ impl Group {
         self.pending.iter_from(&from).map(|(id, pending)| (*id, pending))
     }
 
+    /// The entries that are pending, the longest pending first.
+    pub fn pending_by_time(&self) -> impl Iterator<Item = (Millis, StreamId)> {
+        let by_time = self.by_time.get_or_init(|| {
+            let mut by_time = Tree::default();
+            for (id, pending) in self.pending.iter() {
+                by_time.insert((pending.delivered, *id), ());
+            }
+            by_time
+        });
+        by_time.iter().map(|(entry, ())| *entry)
+    }
+
     /// The last that is pending.
     #[must_use]
     pub fn last_pending(&self) -> Option<StreamId> {
@@ -125,6 +139,12 @@ impl Group {
     pub fn assign(&mut self, id: StreamId, consumer: &Arc<[u8]>, delivered: Millis, count: u64) {
         let pending = Pending { consumer: consumer.clone(), delivered, count };
         let before = self.pending.insert(id, pending);
+        if let Some(by_time) = self.by_time.get_mut() {
+            if let Some(before) = &before {
+                by_time.remove(&(before.delivered, id));
+            }
+            by_time.insert((delivered, id), ());
+        }
         let moved = match before {
             Some(before) if before.consumer == *consumer => return,
             Some(before) => Some(before.consumer),
@@ -140,17 +160,25 @@ impl Group {
 
     /// An entry is done with; says whether it was pending.
     pub fn acknowledge(&mut self, id: StreamId) -> bool {
-        let Some(pending) = self.pending.remove(&id) else { return false };
+        let Some(pending) = self.take_pending(id) else { return false };
         if let Some(consumer) = self.consumers.get_mut(&*pending.consumer) {
             consumer.pending.remove(&id);
         }
         true
     }
 
+    fn take_pending(&mut self, id: StreamId) -> Option<Pending> {
+        let pending = self.pending.remove(&id)?;
+        if let Some(by_time) = self.by_time.get_mut() {
+            by_time.remove(&(pending.delivered, id));
+        }
+        Some(pending)
+    }
+
     /// Removes a consumer with all that is pending; says how much that was.
     pub fn remove_consumer(&mut self, name: &[u8]) -> Option<usize> {
         let consumer = self.consumers.remove(name)?;
-        consumer.pending.iter().for_each(|(id, ())| drop(self.pending.remove(id)));
+        consumer.pending.iter().for_each(|(id, ())| drop(self.take_pending(*id)));
         Some(consumer.pending.len())
     }
 
@@ -158,7 +186,12 @@ impl Group {
     pub(super) fn rough_bytes(&self) -> usize {
         const OF_PENDING: usize = 96;
         const OF_CONSUMER: usize = 128;
-        self.pending.len() * OF_PENDING + self.consumers.len() * OF_CONSUMER + size_of::<Self>()
+        const OF_TIME: usize = 24;
+        let times = self.by_time.get().map_or(0, Tree::len);
+        self.pending.len() * OF_PENDING
+            + times * OF_TIME
+            + self.consumers.len() * OF_CONSUMER
+            + size_of::<Self>()
     }
 }
 

@@ -79,6 +79,10 @@ fn model(stream: &Stream) -> Model {
         for (id, Pending { consumer, count, .. }) in group.pending_from(StreamId::MIN) {
             pending.insert(id, (consumer.to_vec(), *count));
         }
+        let mut by_time: Vec<_> =
+            group.pending_from(StreamId::MIN).map(|(id, pending)| (pending.delivered, id)).collect();
+        by_time.sort_unstable();
+        assert!(group.pending_by_time().eq(by_time));
         for (name, consumer) in group.consumers() {
             let own = pending.iter().filter(|(_, (owner, _))| **name == owner[..]).map(|(id, _)| *id);
             assert!(consumer.pending_from(StreamId::MIN).eq(own));
@@ -161,7 +165,9 @@ impl Run {
                     }
                     let group = stream.group_mut(b"g").expect("it is there");
                     group.create_consumer(&name, Millis(1));
-                    group.assign(id(number), &name, Millis(2), number);
+                    group.assign(id(number), &name, Millis(number as i64 * 7 % 11), number);
+                    // From now on it is kept, as long as the stream is not packed.
+                    assert_eq!(group.pending_by_time().count(), group.pending_len());
                 });
                 self.model.pending.insert(id(number), (name.to_vec(), number));
             }

@@ -4,8 +4,6 @@
 //! that is new both are 0. An entry that is no longer in the stream is done with, as with XAUTOCLAIM. From the
 //! documentation of Redis 8.4.
 
-use std::collections::BinaryHeap;
-
 use clock::Millis;
 use keyspace::{Entry, Group, Key, Pending, Place, Stream, StreamId};
 use resp::Writer;
@@ -57,24 +55,15 @@ pub(super) fn min_idle(context: &Context<'_>, index: usize) -> Result<i64, Comma
 pub(super) fn next_due(group: &Group, min_idle: i64, now: Millis) -> Millis {
     // What becomes pending from now on is overdue no earlier than this.
     let latest = now.0.saturating_add(min_idle.max(LOOK_AGAIN));
-    let due =
-        group.pending_from(StreamId::MIN).map(|(_, pending)| pending.delivered.0.saturating_add(min_idle));
-    Millis(due.fold(latest, i64::min).max(now.0.saturating_add(1)))
+    let longest = group.pending_by_time().next();
+    let due = longest.map_or(latest, |(delivered, _)| delivered.0.saturating_add(min_idle));
+    Millis(due.clamp(now.0.saturating_add(1), latest))
 }
 
 /// Those that have been pending for at least `min_idle`, so many at most, the longest pending first.
 fn overdue(group: &Group, now: Millis, (min_idle, most): (i64, usize)) -> Vec<(Millis, StreamId)> {
-    let mut longest = BinaryHeap::new();
-    for (id, pending) in group.pending_from(StreamId::MIN) {
-        if now.0.saturating_sub(pending.delivered.0) < min_idle {
-            continue;
-        }
-        longest.push((pending.delivered, id));
-        if longest.len() > most {
-            longest.pop();
-        }
-    }
-    longest.into_sorted_vec()
+    let is_overdue = |(delivered, _): &(Millis, StreamId)| now.0.saturating_sub(delivered.0) >= min_idle;
+    group.pending_by_time().take_while(is_overdue).take(most).collect()
 }
 
 /// Gives what is overdue to a consumer, and logs that.
