@@ -13,7 +13,7 @@ use clock::Millis;
 use crate::fields::{Field, Fields, FieldsPart, Of};
 use crate::kind::{Form, Kind};
 use crate::large::Large;
-use crate::packed::{self, Builder, Packed};
+use crate::packed::{self, Builder, Packed, Shape};
 use crate::value::Elements;
 
 /// The fields of a hash: each has a value and may expire.
@@ -40,15 +40,8 @@ impl Of for OfHash {
 /// removed: the caller decides what to do with them.
 #[derive(Debug, Clone, Copy)]
 pub struct HashRef<'a> {
-    pub(crate) shape: Shape<'a>,
-    /// Whether OBJECT ENCODING calls it `hashtable`.
-    pub(crate) named_table: bool,
-}
-
-#[derive(Debug, Clone, Copy)]
-pub(crate) enum Shape<'a> {
-    Packed(&'a [u8]),
-    Large(&'a Fields<OfHash>),
+    pub(crate) shape: Shape<'a, Fields<OfHash>>,
+    pub(crate) form: Form,
 }
 
 impl<'a> From<records::Record<'a>> for Field<'a> {
@@ -58,23 +51,10 @@ impl<'a> From<records::Record<'a>> for Field<'a> {
 }
 
 impl<'a> HashRef<'a> {
-    #[inline]
-    pub(crate) fn packed(bytes: &'a [u8], named_table: bool) -> Self {
-        Self { shape: Shape::Packed(bytes), named_table }
-    }
-
-    #[inline]
-    pub(crate) fn large(fields: &'a Fields<OfHash>, named_table: bool) -> Self {
-        Self { shape: Shape::Large(fields), named_table }
-    }
-
     /// How many fields there are.
     #[must_use]
     pub fn len(&self) -> usize {
-        match self.shape {
-            Shape::Packed(packed) => packed::count(packed),
-            Shape::Large(fields) => fields.len(),
-        }
+        self.shape.len()
     }
 
     /// Only a hash that was just made has no fields.
@@ -86,7 +66,7 @@ impl<'a> HashRef<'a> {
     /// The name that OBJECT ENCODING gives it.
     #[must_use]
     pub fn encoding(&self) -> &'static str {
-        if self.named_table { "hashtable" } else { "listpack" }
+        if self.form == Form::TableHash { "hashtable" } else { "listpack" }
     }
 
     /// The field of this name.
@@ -170,10 +150,4 @@ impl<'a> Packed<'a> {
         debug_assert_eq!(self.kind(), Kind::Hash);
         records::records(self.bytes()).map(Field::from)
     }
-}
-
-/// The form of a hash that is called so.
-#[inline]
-pub(crate) fn form(named_table: bool) -> Form {
-    if named_table { Form::TableHash } else { Form::ListpackHash }
 }

@@ -11,7 +11,7 @@ pub(crate) mod segments;
 mod tree;
 
 use crate::kind::{Form, Kind};
-use crate::packed::{self, Builder, COUNT, Packed};
+use crate::packed::{self, Builder, COUNT, Packed, Shape};
 use crate::value::Elements;
 pub use records::{ItemDigits, ListItem};
 use segments::{Segments, SegmentsPart};
@@ -28,15 +28,8 @@ pub enum ListEnd {
 /// A list as it is read, borrowed from its slot.
 #[derive(Debug, Clone, Copy)]
 pub struct ListRef<'a> {
-    pub(crate) shape: Shape<'a>,
-    /// Whether OBJECT ENCODING calls it `quicklist`.
-    pub(crate) named_quicklist: bool,
-}
-
-#[derive(Debug, Clone, Copy)]
-pub(crate) enum Shape<'a> {
-    Packed(&'a [u8]),
-    Large(&'a Segments),
+    pub(crate) shape: Shape<'a, Segments>,
+    pub(crate) form: Form,
 }
 
 /// Some elements that lie together, as a listpack has them.
@@ -56,24 +49,11 @@ impl<'a> ListRun<'a> {
 }
 
 impl<'a> ListRef<'a> {
-    #[inline]
-    pub(crate) fn packed(bytes: &'a [u8], named_quicklist: bool) -> Self {
-        Self { shape: Shape::Packed(bytes), named_quicklist }
-    }
-
-    #[inline]
-    pub(crate) fn large(segments: &'a Segments, named_quicklist: bool) -> Self {
-        Self { shape: Shape::Large(segments), named_quicklist }
-    }
-
     /// How many elements there are.
     #[must_use]
     #[inline]
     pub fn len(&self) -> usize {
-        match self.shape {
-            Shape::Packed(packed) => packed::count(packed),
-            Shape::Large(segments) => segments.size().len,
-        }
+        self.shape.len()
     }
 
     /// Only a list that was just emptied has no elements.
@@ -85,7 +65,7 @@ impl<'a> ListRef<'a> {
     /// The name that OBJECT ENCODING gives it.
     #[must_use]
     pub fn encoding(&self) -> &'static str {
-        if self.named_quicklist { "quicklist" } else { "listpack" }
+        if self.form == Form::QuicklistList { "quicklist" } else { "listpack" }
     }
 
     /// Bytes of the records.
@@ -215,10 +195,4 @@ impl<'a> Packed<'a> {
         debug_assert_eq!(self.kind(), Kind::List);
         records::items(&self.bytes()[COUNT..])
     }
-}
-
-/// The form of a list that is called so.
-#[inline]
-pub(crate) fn form(named_quicklist: bool) -> Form {
-    if named_quicklist { Form::QuicklistList } else { Form::ListpackList }
 }

@@ -5,6 +5,7 @@
 //! structure ([`crate::large`]). Whatever copies, moves, loads or renames a packed value knows no kinds.
 
 use crate::kind::{Bounds, Form, Kind, Limits, Naming};
+use crate::large::Collection;
 use crate::value::Value;
 
 /// Bytes of the number that a packed collection begins with.
@@ -24,6 +25,32 @@ pub(crate) fn elements_len(packed: &[u8]) -> u32 {
 
 pub(crate) fn set_count(packed: &mut [u8], count: usize) {
     packed[..COUNT].copy_from_slice(&(count as u16).to_le_bytes());
+}
+
+/// Where a collection's elements are that is read.
+#[derive(Debug)]
+pub(crate) enum Shape<'a, L> {
+    Packed(&'a [u8]),
+    Large(&'a L),
+}
+
+impl<L> Clone for Shape<'_, L> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<L> Copy for Shape<'_, L> {}
+
+impl<L: Collection> Shape<'_, L> {
+    /// How many elements there are.
+    #[inline]
+    pub(crate) fn len(&self) -> usize {
+        match self {
+            Self::Packed(packed) => count(packed),
+            Self::Large(large) => large.len(),
+        }
+    }
 }
 
 /// A value, or a part of a large one, that is to be stored.

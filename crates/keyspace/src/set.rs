@@ -11,7 +11,7 @@ mod new;
 use crate::fields::{Field, Fields, FieldsPart, Of, name_key};
 use crate::kind::{Form, Kind};
 use crate::large::Large;
-use crate::packed::{self, Builder, MOST_ELEMENTS, Packed};
+use crate::packed::{self, Builder, MOST_ELEMENTS, Packed, Shape};
 use crate::value::Elements;
 
 use members::Members;
@@ -42,34 +42,15 @@ impl Of for OfSet {
 /// A set as it is read, borrowed from its slot.
 #[derive(Debug, Clone, Copy)]
 pub struct SetRef<'a> {
-    pub(crate) shape: Shape<'a>,
+    pub(crate) shape: Shape<'a, Fields<OfSet>>,
     pub(crate) form: Form,
 }
 
-#[derive(Debug, Clone, Copy)]
-pub(crate) enum Shape<'a> {
-    Packed(&'a [u8]),
-    Large(&'a Fields<OfSet>),
-}
-
 impl<'a> SetRef<'a> {
-    #[inline]
-    pub(crate) fn packed(bytes: &'a [u8], form: Form) -> Self {
-        Self { shape: Shape::Packed(bytes), form }
-    }
-
-    #[inline]
-    pub(crate) fn large(fields: &'a Fields<OfSet>, form: Form) -> Self {
-        Self { shape: Shape::Large(fields), form }
-    }
-
     /// How many members there are.
     #[must_use]
     pub fn len(&self) -> usize {
-        match self.shape {
-            Shape::Packed(packed) => packed::count(packed),
-            Shape::Large(fields) => fields.len(),
-        }
+        self.shape.len()
     }
 
     /// Only a set that was just made has no members.

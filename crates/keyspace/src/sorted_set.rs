@@ -16,7 +16,7 @@ use crate::kind::{Form, Kind};
 use crate::large::{Large, SQUARE_OF_ELEMENTS};
 use crate::order::{Cut, Tree};
 use crate::outside::{Outside, Shape as OutsideShape, ShapeMut};
-use crate::packed::{self, Builder, Packed};
+use crate::packed::{self, Builder, Packed, Shape};
 use crate::score::{self, Kept};
 use crate::value::Elements;
 
@@ -137,35 +137,15 @@ impl<'a> From<records::Record<'a>> for Scored<'a> {
 /// A sorted set as it is read, borrowed from its slot.
 #[derive(Debug, Clone, Copy)]
 pub struct SortedSetRef<'a> {
-    pub(crate) shape: Shape<'a>,
-    /// Whether OBJECT ENCODING calls it `skiplist`.
-    pub(crate) named_skiplist: bool,
-}
-
-#[derive(Debug, Clone, Copy)]
-pub(crate) enum Shape<'a> {
-    Packed(&'a [u8]),
-    Large(&'a Fields<OfSortedSet>),
+    pub(crate) shape: Shape<'a, Fields<OfSortedSet>>,
+    pub(crate) form: Form,
 }
 
 impl<'a> SortedSetRef<'a> {
-    #[inline]
-    pub(crate) fn packed(bytes: &'a [u8], named_skiplist: bool) -> Self {
-        Self { shape: Shape::Packed(bytes), named_skiplist }
-    }
-
-    #[inline]
-    pub(crate) fn large(members: &'a Fields<OfSortedSet>, named_skiplist: bool) -> Self {
-        Self { shape: Shape::Large(members), named_skiplist }
-    }
-
     /// How many members there are.
     #[must_use]
     pub fn len(&self) -> usize {
-        match self.shape {
-            Shape::Packed(packed) => packed::count(packed),
-            Shape::Large(members) => members.len(),
-        }
+        self.shape.len()
     }
 
     /// Only a sorted set that was just made has no members.
@@ -177,7 +157,7 @@ impl<'a> SortedSetRef<'a> {
     /// The name that OBJECT ENCODING gives it.
     #[must_use]
     pub fn encoding(&self) -> &'static str {
-        if self.named_skiplist { "skiplist" } else { "listpack" }
+        if self.form == Form::SkiplistSortedSet { "skiplist" } else { "listpack" }
     }
 
     /// The score of this member.
@@ -349,10 +329,4 @@ impl<'a> Packed<'a> {
         debug_assert_eq!(self.kind(), Kind::SortedSet);
         records::records(self.bytes()).map(Scored::from)
     }
-}
-
-/// The form of a sorted set that is called so.
-#[inline]
-pub(crate) fn form(named_skiplist: bool) -> Form {
-    if named_skiplist { Form::SkiplistSortedSet } else { Form::ListpackSortedSet }
 }

@@ -29,6 +29,7 @@ pub use pieces::{Cursor, Piece, StreamPart, check_node, node_entries};
 
 use crate::kind::NodeBounds;
 use crate::outside::{Counted, note_shed};
+use crate::packed::Shape;
 use crate::tree::Tree;
 
 /// The id of an entry.
@@ -313,30 +314,16 @@ fn has_room(id: StreamId, bytes: &[u8], fields: &Fields<'_>, bounds: NodeBounds)
 /// A stream as it is read, borrowed from its slot.
 #[derive(Debug, Clone, Copy)]
 pub struct StreamRef<'a> {
-    shape: Shape<'a>,
-}
-
-#[derive(Debug, Clone, Copy)]
-enum Shape<'a> {
-    Packed(&'a [u8]),
-    Large(&'a Stream),
+    pub(crate) shape: Shape<'a, LargeStream>,
 }
 
 impl<'a> StreamRef<'a> {
-    pub(crate) fn packed(bytes: &'a [u8]) -> Self {
-        Self { shape: Shape::Packed(bytes) }
-    }
-
-    pub(crate) fn large(stream: &'a LargeStream) -> Self {
-        Self { shape: Shape::Large(stream.stream()) }
-    }
-
     /// What it says of itself.
     #[must_use]
     pub fn head(&self) -> Head {
         match self.shape {
             Shape::Packed(bytes) => packed::head(bytes),
-            Shape::Large(stream) => stream.head,
+            Shape::Large(large) => large.stream().head,
         }
     }
 
@@ -345,7 +332,7 @@ impl<'a> StreamRef<'a> {
     pub fn read(&self) -> Cow<'a, Stream> {
         match self.shape {
             Shape::Packed(bytes) => Cow::Owned(packed::unpack(bytes)),
-            Shape::Large(stream) => Cow::Borrowed(stream),
+            Shape::Large(large) => Cow::Borrowed(large.stream()),
         }
     }
 }

@@ -7,6 +7,7 @@ use crate::hash::HashRef;
 use crate::kind::{Form, Kind, Naming};
 use crate::large::Large;
 use crate::list::{ListPart, ListRef};
+use crate::packed::Shape;
 use crate::set::SetRef;
 use crate::sorted_set::{ScoredPart, SortedSetRef};
 use crate::stream::{StreamPart, StreamRef};
@@ -65,14 +66,17 @@ impl<'a> Value<'a> {
             Form::String => Self::String(Str { bytes, naming: Naming::ByContent }),
             Form::RawString => Self::String(Str { bytes, naming: Naming::Raw }),
             Form::SumString => Self::String(Str { bytes, naming: Naming::NeverInt }),
-            Form::ListpackList => Self::List(ListRef::packed(bytes, false)),
-            Form::QuicklistList => Self::List(ListRef::packed(bytes, true)),
-            Form::IntsetSet | Form::ListpackSet | Form::TableSet => Self::Set(SetRef::packed(bytes, form)),
-            Form::ListpackSortedSet => Self::SortedSet(SortedSetRef::packed(bytes, false)),
-            Form::SkiplistSortedSet => Self::SortedSet(SortedSetRef::packed(bytes, true)),
-            Form::ListpackHash => Self::Hash(HashRef::packed(bytes, false)),
-            Form::TableHash => Self::Hash(HashRef::packed(bytes, true)),
-            Form::Stream => Self::Stream(StreamRef::packed(bytes)),
+            Form::ListpackList | Form::QuicklistList => {
+                Self::List(ListRef { shape: Shape::Packed(bytes), form })
+            }
+            Form::IntsetSet | Form::ListpackSet | Form::TableSet => {
+                Self::Set(SetRef { shape: Shape::Packed(bytes), form })
+            }
+            Form::ListpackSortedSet | Form::SkiplistSortedSet => {
+                Self::SortedSet(SortedSetRef { shape: Shape::Packed(bytes), form })
+            }
+            Form::ListpackHash | Form::TableHash => Self::Hash(HashRef { shape: Shape::Packed(bytes), form }),
+            Form::Stream => Self::Stream(StreamRef { shape: Shape::Packed(bytes) }),
         }
     }
 
@@ -81,13 +85,11 @@ impl<'a> Value<'a> {
     pub(crate) fn outside(form: Form, large: &'a Large) -> Self {
         match large {
             Large::Bytes(bytes) => Self::flat(form, bytes),
-            Large::List(segments) => Self::List(ListRef::large(segments, form == Form::QuicklistList)),
-            Large::Set(fields) => Self::Set(SetRef::large(fields, form)),
-            Large::SortedSet(members) => {
-                Self::SortedSet(SortedSetRef::large(members, form == Form::SkiplistSortedSet))
-            }
-            Large::Hash(fields) => Self::Hash(HashRef::large(fields, form == Form::TableHash)),
-            Large::Stream(stream) => Self::Stream(StreamRef::large(stream)),
+            Large::List(large) => Self::List(ListRef { shape: Shape::Large(large), form }),
+            Large::Set(large) => Self::Set(SetRef { shape: Shape::Large(large), form }),
+            Large::SortedSet(large) => Self::SortedSet(SortedSetRef { shape: Shape::Large(large), form }),
+            Large::Hash(large) => Self::Hash(HashRef { shape: Shape::Large(large), form }),
+            Large::Stream(large) => Self::Stream(StreamRef { shape: Shape::Large(large) }),
         }
     }
 

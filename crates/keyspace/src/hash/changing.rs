@@ -3,13 +3,13 @@
 use clock::Millis;
 use smallvec::SmallVec;
 
-use super::{HashRef, OfHash, Shape, form, records};
+use super::{HashRef, OfHash, records};
 use crate::entries::{Found, Place, Splice};
 use crate::fields::{Field, Fields, name_key};
 use crate::key::Key;
 use crate::kind::Bounds;
 use crate::large::Large;
-use crate::packed;
+use crate::packed::{self, Shape};
 use crate::table::{Dropped, Table};
 
 impl Table {
@@ -40,7 +40,7 @@ impl Table {
         };
         let Some(record) = records::find(packed, name) else { return (place, false) };
         let (range, count) = (record.start..record.end, packed::count(packed) - 1);
-        let splice = Splice { range, with: &[], count, code: form(hash.named_table).code() };
+        let splice = Splice { range, with: &[], count, code: hash.form.code() };
         (self.entries.splice(place, key, &splice), true)
     }
 

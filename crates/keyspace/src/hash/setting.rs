@@ -5,13 +5,13 @@
 
 use smallvec::SmallVec;
 
-use super::{OfHash, Shape, form, records};
+use super::{OfHash, records};
 use crate::entries::{Place, Splice};
 use crate::fields::{Field, Fields, Replaced};
 use crate::key::Key;
-use crate::kind::Bounds;
+use crate::kind::{Bounds, Form};
 use crate::large::Large;
-use crate::packed::{self, MOST_BYTES, MOST_ELEMENTS};
+use crate::packed::{self, MOST_BYTES, MOST_ELEMENTS, Shape};
 use crate::table::Table;
 
 /// Whether a hash with so many fields and this one among them is past what is called a `listpack`.
@@ -48,7 +48,7 @@ impl Table {
         let Field { name, value, expiry } = field;
         let found = records::find(packed, name);
         let count = packed::count(packed) + usize::from(found.is_none());
-        let named_table = hash.named_table || passes(&field, count, bounds);
+        let form = if passes(&field, count, bounds) { Form::TableHash } else { hash.form };
         let replaced = found.map(|record| Replaced { expiry: record.expiry });
         let range = found.map_or(packed.len()..packed.len(), |record| record.start..record.end);
         let mut bytes = SmallVec::<[u8; 256]>::new();
@@ -57,7 +57,7 @@ impl Table {
             let place = self.make_hash_large(place, key);
             return self.set_in_large(place, key, field, bounds);
         }
-        let splice = Splice { range, with: &bytes, count, code: form(named_table).code() };
+        let splice = Splice { range, with: &bytes, count, code: form.code() };
         let place = self.entries.splice(place, key, &splice);
         if expiry.is_some() {
             self.note_parts_due(place, key);
@@ -73,11 +73,11 @@ impl Table {
         field: Field<'_>,
         bounds: Bounds,
     ) -> (Place, Option<Replaced>) {
-        let named_table = self.known_hash(place).named_table;
+        let form = self.known_hash(place).form;
         let Some(fields) = self.large_hash(place) else { return (place, None) };
         let replaced = fields.set(field.name, field.value, field.expiry);
-        if !named_table && passes(&field, fields.len(), bounds) {
-            self.entries.set_code(place, form(true).code());
+        if form != Form::TableHash && passes(&field, fields.len(), bounds) {
+            self.entries.set_code(place, Form::TableHash.code());
         }
         if field.expiry.is_some() {
             self.note_parts_due(place, key);
@@ -130,7 +130,7 @@ impl Table {
         let hash = self.known_hash(place);
         if let Shape::Packed(packed) = hash.shape {
             let (whole, mut timed) = (0..packed.len(), false);
-            let mut draft = Rewriting { bytes: packed.into(), named_table: hash.named_table, bounds };
+            let mut draft = Rewriting { bytes: packed.into(), form: hash.form, bounds };
             for field in fields.by_ref() {
                 let Some(replaced) = draft.set(&field) else {
                     too_much = Some(field);
@@ -139,7 +139,7 @@ impl Table {
                 timed |= field.expiry.is_some();
                 visit_replaced(replaced);
             }
-            let (count, code) = (packed::count(&draft.bytes), form(draft.named_table).code());
+            let (count, code) = (packed::count(&draft.bytes), draft.form.code());
             let splice = Splice { range: whole, with: &draft.bytes, count, code };
             place = self.entries.splice(place, key, &splice);
             if timed {
@@ -172,7 +172,8 @@ impl Table {
         let record = records::find(packed, name)
             .filter(|record| record.value.len() == value.len())
             .filter(|record| record.expiry.is_some() == expiry.is_some())?;
-        let named_table = hash.named_table || passes(&field, packed::count(packed), bounds);
+        let passes = passes(&field, packed::count(packed), bounds);
+        let form = if passes { Form::TableHash } else { hash.form };
         let replaced = Replaced { expiry: record.expiry };
         let (start, value_at) = (record.start, record.value_at);
         let place = self.entries.thaw(place, key);
@@ -182,7 +183,7 @@ impl Table {
             records::set_time(packed, start, expiry);
             self.note_parts_due(place, key);
         }
-        self.entries.set_code(place, form(named_table).code());
+        self.entries.set_code(place, form.code());
         Some((place, Some(replaced)))
     }
 
@@ -199,7 +200,7 @@ impl Table {
 /// A packed hash that is written anew.
 struct Rewriting {
     bytes: SmallVec<[u8; 1024]>,
-    named_table: bool,
+    form: Form,
     bounds: Bounds,
 }
 
@@ -219,7 +220,9 @@ impl Rewriting {
         self.bytes.drain(range);
         self.bytes.insert_from_slice(at, &bytes);
         packed::set_count(&mut self.bytes, count);
-        self.named_table |= passes(field, count, self.bounds);
+        if passes(field, count, self.bounds) {
+            self.form = Form::TableHash;
+        }
         Some(replaced)
     }
 }

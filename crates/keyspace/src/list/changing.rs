@@ -7,12 +7,12 @@
 use smallvec::SmallVec;
 
 use super::segments::Segments;
-use super::{ListEnd, ListItem, ListRef, Shape, form, records};
+use super::{ListEnd, ListItem, ListRef, records};
 use crate::entries::{Place, Splice};
 use crate::key::Key;
-use crate::kind::{Kind, ListLimit};
+use crate::kind::{Form, Kind, ListLimit};
 use crate::large::Large;
-use crate::packed::{Builder, COUNT, MOST_ELEMENTS};
+use crate::packed::{Builder, COUNT, MOST_ELEMENTS, Shape};
 use crate::table::{Dropped, Table};
 
 /// A list that grows past so many bytes becomes a large one.
@@ -63,7 +63,7 @@ impl Table {
         let list = list.packed();
         let place = self.insert(key, list, None);
         if limit.is_passed(raw, list.len()) {
-            self.entries.set_code(place, form(true).code());
+            self.entries.set_code(place, Form::QuicklistList.code());
         }
         place
     }
@@ -268,7 +268,7 @@ impl Table {
         if grows && (packed.len() - (end - start) + with.len() > MOST_PACKED || count > MOST_ELEMENTS) {
             return None;
         }
-        let code = form(list.named_quicklist).code();
+        let code = list.form.code();
         let splice = Splice { range: COUNT + start..COUNT + end, with, count, code };
         Some(self.entries.splice(place, key, &splice))
     }
@@ -284,16 +284,16 @@ impl Table {
     /// So many elements are to be added, with so many bytes in all: they decide how the list is called.
     fn name_larger(&mut self, place: Place, raw: usize, count: usize, limit: ListLimit) {
         let list = self.known_list(place);
-        if !list.named_quicklist && limit.is_passed(list.bytes() + raw, list.len() + count) {
-            self.entries.set_code(place, form(true).code());
+        if list.form == Form::ListpackList && limit.is_passed(list.bytes() + raw, list.len() + count) {
+            self.entries.set_code(place, Form::QuicklistList.code());
         }
     }
 
     /// The list has become smaller: that decides how it is called.
     fn name_smaller(&mut self, place: Place, limit: ListLimit) {
         let list = self.known_list(place);
-        if list.named_quicklist && limit.is_far(list.bytes(), list.len()) {
-            self.entries.set_code(place, form(false).code());
+        if list.form == Form::QuicklistList && limit.is_far(list.bytes(), list.len()) {
+            self.entries.set_code(place, Form::ListpackList.code());
         }
     }
 }

@@ -2,13 +2,13 @@
 
 use super::members::{Addition, Members};
 use super::new::{self, NewSet, Owned};
-use super::{OfSet, SetRef, Shape};
+use super::{OfSet, SetRef};
 use crate::entries::{Place, Splice};
 use crate::fields::Fields;
 use crate::key::Key;
 use crate::kind::SetBounds;
 use crate::large::Large;
-use crate::packed::{self, COUNT};
+use crate::packed::{self, COUNT, Shape};
 use crate::table::Table;
 
 impl Table {

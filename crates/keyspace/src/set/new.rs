@@ -1,12 +1,12 @@
 //! A set that is being made: of what a command sends, or of other sets.
 
 use super::members::{Addition, Members};
-use super::{OfSet, SetRef, Shape};
+use super::{OfSet, SetRef};
 use crate::entries::Loose;
 use crate::fields::Fields;
 use crate::kind::{Form, Kind, SetBounds};
 use crate::large::Large;
-use crate::packed::{self, About, COUNT, MOST_BYTES};
+use crate::packed::{self, About, COUNT, MOST_BYTES, Shape};
 use crate::table::Detached;
 
 /// A set that lies in no table yet. Its name follows the thresholds as if the members had come one by one.
@@ -86,7 +86,7 @@ impl NewSet {
     pub fn view(&self) -> SetRef<'_> {
         let shape = match &self.shape {
             Owned::Packed(bytes) => Shape::Packed(bytes),
-            Owned::Large(fields) => Shape::Large(fields),
+            Owned::Large(fields) => Shape::Large(&**fields),
         };
         SetRef { shape, form: self.form }
     }

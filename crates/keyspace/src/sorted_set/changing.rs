@@ -4,14 +4,14 @@ use std::ops::Range;
 
 use smallvec::SmallVec;
 
-use super::{LEAST_KEPT, OfSortedSet, Scored, Shape, SortedSetRef, form, records};
+use super::{LEAST_KEPT, OfSortedSet, Scored, SortedSetRef, records};
 use crate::entries::{Place, Splice};
 use crate::fields::{Fields, name_key};
 use crate::key::Key;
-use crate::kind::Bounds;
+use crate::kind::{Bounds, Form};
 use crate::large::Large;
 use crate::order::Cut;
-use crate::packed::{self, MOST_BYTES, MOST_ELEMENTS};
+use crate::packed::{self, MOST_BYTES, MOST_ELEMENTS, Shape};
 use crate::score::{self, Kept};
 use crate::table::Table;
 
@@ -62,12 +62,12 @@ impl Table {
                 let kept = Kept::new(new, before.map_or(LEAST_KEPT, <[u8]>::len));
                 let passes = name.len() > bounds.value
                     || members.len() + usize::from(found.is_none()) > bounds.entries;
-                let renamed = passes && !set.named_skiplist;
+                let renamed = passes && set.form != Form::SkiplistSortedSet;
                 if let Some(members) = self.large_sorted_set(place) {
                     members.put(&member, found, kept.bytes(), None);
                 }
                 if renamed {
-                    self.entries.set_code(place, form(true).code());
+                    self.entries.set_code(place, Form::SkiplistSortedSet.code());
                 }
                 place
             }
@@ -87,9 +87,10 @@ impl Table {
         let Shape::Packed(packed) = set.shape else { return place };
         let Scored { name, score } = member;
         let count = packed::count(packed) + usize::from(found.is_none());
-        let named_skiplist = set.named_skiplist || name.len() > bounds.value || count > bounds.entries;
+        let passes = name.len() > bounds.value || count > bounds.entries;
         // What is called a listpack keeps no sign of zero.
-        let score = if named_skiplist { score } else { score + 0.0 };
+        let form = if passes { Form::SkiplistSortedSet } else { set.form };
+        let score = if form == Form::SkiplistSortedSet { score } else { score + 0.0 };
         let mut record = SmallVec::<[u8; 256]>::new();
         records::push(&mut record, name, score);
         let old = found.as_ref().map_or(0, Range::len);
@@ -118,7 +119,7 @@ impl Table {
                 to..to
             }
         };
-        let splice = Splice { range, with: &with, count, code: form(named_skiplist).code() };
+        let splice = Splice { range, with: &with, count, code: form.code() };
         self.entries.splice(place, key, &splice)
     }
 
@@ -130,7 +131,7 @@ impl Table {
             Shape::Packed(packed) => {
                 let Some(record) = records::find(packed, name) else { return (place, None) };
                 let (range, count) = (record.start..record.end, packed::count(packed) - 1);
-                let (score, code) = (record.score, form(set.named_skiplist).code());
+                let (score, code) = (record.score, set.form.code());
                 (self.entries.splice(place, key, &Splice { range, with: &[], count, code }), Some(score))
             }
             Shape::Large(members) => {
@@ -168,7 +169,7 @@ impl Table {
                 told(record.into());
             }
             let Some((start, end)) = range else { return place };
-            let (count, code) = (packed::count(packed) - ranks.len(), form(set.named_skiplist).code());
+            let (count, code) = (packed::count(packed) - ranks.len(), set.form.code());
             return self.entries.splice(place, key, &Splice { range: start..end, with: &[], count, code });
         }
         let Some(members) = self.large_sorted_set(place) else { return place };

@@ -6,12 +6,12 @@
 use clock::Millis;
 
 use super::large::LargeStream;
-use super::{Cursor, Head, Piece, Shape, Stream, StreamId, StreamRef};
+use super::{Cursor, Head, Piece, Stream, StreamId, StreamRef};
 use crate::entries::{Place, Splice};
 use crate::key::Key;
 use crate::kind::{Form, Kind};
 use crate::large::Large;
-use crate::packed::{Builder, COUNT, Packed};
+use crate::packed::{Builder, COUNT, Packed, Shape};
 use crate::table::Table;
 
 /// A stream stays packed up to this many bytes: it is written anew with each entry.
