@@ -49,3 +49,22 @@ fn strings_of_the_greatest_length_are_answered_as_redis_does() {
 fn members_of_the_greatest_length_are_answered_as_redis_does() {
     answers_are_equal(include_str!("limits/members.txt"));
 }
+
+/// Each server holds twice as many, and sees all of them.
+#[test]
+#[ignore = "long: make soak"]
+fn a_set_of_ten_million_is_answered_as_redis_does() {
+    const AT_ONCE: usize = 10_000;
+    let member = |number: usize| format!("m{number}").into_bytes();
+    let mut all: Vec<Command> = (0..1000)
+        .map(|part| {
+            let members = (1..=AT_ONCE).map(|number| member(part * AT_ONCE + number));
+            [b"SADD".to_vec(), b"s".to_vec()].into_iter().chain(members).collect()
+        })
+        .collect();
+    all.extend(commands(include_str!("limits/ten_million.txt")));
+    let pair = Pair::start(&Program::redoubt(), &Program::redis());
+    if let Some(difference) = pair.compare(Protocol::V2, &all) {
+        panic!("{difference}");
+    }
+}
