@@ -147,6 +147,9 @@ pub struct Link {
 pub type Wake = Box<dyn Fn() + Send + Sync>;
 
 /// Numbers in the order of [`Client::unblock`]'s protocol; above them those of [`Unblock`].
+/// Bytes of a reply buffer of Redis.
+const REPLY_BUFFER: usize = 16 << 10;
+
 const NOT_BLOCKED: u8 = 0;
 const BLOCKED: u8 = 1;
 
@@ -435,6 +438,9 @@ impl Client {
         let command = registry.all().get(self.last_command.load(Ordering::Relaxed));
         let (input, output) =
             (self.input_bytes.load(Ordering::Relaxed), self.output_bytes.load(Ordering::Relaxed));
+        // As Redis has it: what does not fit into a client's buffer is in a list of further ones.
+        let (buffered, listed) = (output.min(REPLY_BUFFER), output.saturating_sub(REPLY_BUFFER));
+        let (nodes, events) = (listed.div_ceil(REPLY_BUFFER), if output > 0 { "rw" } else { "r" });
         let mut line = format!(
             "id={} addr={} laddr={} fd={} name=",
             self.id, self.link.address, self.link.local_address, self.link.descriptor
@@ -443,7 +449,7 @@ impl Client {
         line.extend_from_slice(&names.name);
         let middle = format!(
             " age={} idle={} flags={letters} capa={capa} db={} sub={} psub={} ssub={} multi={} watch={} qbuf={input} qbuf-free=0 \
-             argv-mem=0 multi-mem={} rbs={output} rbp={output} obl={output} oll=0 omem=0 tot-mem={} events=r \
+             argv-mem=0 multi-mem={} rbs={buffered} rbp={buffered} obl={buffered} oll={nodes} omem={listed} tot-mem={} events={events} \
              cmd={} user=",
             seconds(self.connected_at.0),
             seconds(self.last_active.load(Ordering::Relaxed)),

@@ -3,6 +3,7 @@
 import assert from 'node:assert/strict';
 import calculateSlot from 'cluster-key-slot';
 import Redis from 'ioredis';
+import { ioredis } from './ioredis.js';
 import { patiently, story } from './local.js';
 
 const SLOTS = 16384;
@@ -22,18 +23,7 @@ function keyForEverySlot() {
   return keys;
 }
 
-function connect(cluster) {
-  const client = new Redis.Cluster(cluster.servers, {
-    clusterRetryStrategy: () => 50,
-    retryDelayOnFailover: 50,
-    retryDelayOnClusterDown: 50,
-    maxRedirections: 400,
-    redisOptions: { connectTimeout: 5000 },
-  });
-  // Nodes that are down are reported here; what matters is whether commands succeed.
-  client.on('error', () => {});
-  return client;
-}
+const connect = (place) => ioredis.connect({ mode: 'cluster', place });
 
 async function inBatches(keys, action) {
   for (let at = 0; at < keys.length; at += BATCH) {
@@ -67,8 +57,8 @@ story('ioredis: every slot through the loss of a master', ['cluster'], async (cl
   const keys = keyForEverySlot();
   const untouched = keys.filter((_, slot) => slot % 64 !== 0);
   const touched = keys.filter((_, slot) => slot % 64 === 0);
-  const client = connect(cluster);
-  const other = connect(cluster);
+  const client = await connect(cluster);
+  const other = await connect(cluster);
   try {
     await writeAll(client, keys, 'first');
     await untilReplicated(cluster);
@@ -103,7 +93,7 @@ story('ioredis: every slot through the loss of a master', ['cluster'], async (cl
 });
 
 story('ioredis: pipelines and multi-key commands', ['cluster'], async (cluster) => {
-  const client = connect(cluster);
+  const client = await connect(cluster);
   try {
     const pipeline = client.pipeline();
     for (let number = 0; number < 1000; number += 1) pipeline.set(`{pipe}${number}`, number);

@@ -3,22 +3,13 @@
 import assert from 'node:assert/strict';
 import calculateSlot from 'cluster-key-slot';
 import Redis from 'ioredis';
+import { ioredis } from './ioredis.js';
 import { eventually, patiently, story } from './local.js';
 
 // The first node serves the lowest slots.
 const key = Array.from({ length: 1000 }, (_, number) => `key:${number}`).find((name) => calculateSlot(name) < 5000);
 
-function connect(cluster) {
-  const client = new Redis.Cluster(cluster.servers, {
-    clusterRetryStrategy: () => 50,
-    retryDelayOnFailover: 50,
-    retryDelayOnClusterDown: 50,
-    maxRedirections: 400,
-    redisOptions: { connectTimeout: 5000 },
-  });
-  client.on('error', () => {});
-  return client;
-}
+const connect = (place) => ioredis.connect({ mode: 'cluster', place });
 
 async function fill(client, name) {
   assert.equal(await client.rpush(name('list'), ...Array(200).keys()), 200);
@@ -37,7 +28,7 @@ async function check(client, name) {
 }
 
 story('ioredis: consumers go on at the new master', ['cluster'], async (cluster) => {
-  const [client, popper, reader] = [connect(cluster), connect(cluster), connect(cluster)];
+  const [client, popper, reader] = await Promise.all([connect(cluster), connect(cluster), connect(cluster)]);
   const name = (suffix) => `{${key}}${suffix}`;
   const [popped, read] = [[], []];
   let over = false;
@@ -88,7 +79,7 @@ story('ioredis: consumers go on at the new master', ['cluster'], async (cluster)
 });
 
 story('ioredis: what waits is served, and its time ends', ['cluster'], async (cluster) => {
-  const [client, other] = [connect(cluster), connect(cluster)];
+  const [client, other] = await Promise.all([connect(cluster), connect(cluster)]);
   try {
     const list = `{${key}}waited`;
     const waiting = [client.blpop(list, 30), client.blmove(list, `{${key}}moved`, 'LEFT', 'RIGHT', 30)];

@@ -12,6 +12,7 @@ from redis.cluster import ClusterNode, LoadBalancingStrategy, RedisCluster
 from redis.sentinel import Sentinel
 
 from conftest import ROOT
+from waiting import eventually
 
 MODES = {"standalone": "server", "sentinel": "sentinel", "cluster": "cluster"}
 
@@ -38,20 +39,6 @@ def protocol(request):
 def client(mode, protocol):
     with mode.connect(protocol=protocol) as client:
         yield client
-
-
-def eventually(what, attempt):
-    end = time.monotonic() + 60
-    while True:
-        failure = None
-        try:
-            value = attempt()
-            if value:
-                return value
-        except redis.exceptions.RedisError as error:
-            failure = error
-        assert time.monotonic() < end, f"{what}: {failure}"
-        time.sleep(0.02)
 
 
 class Mode:

@@ -1,27 +1,12 @@
 """redis-py's Sentinel through ten failovers."""
 
-import time
-
 import redis
 from redis.sentinel import Sentinel
 
+from waiting import eventually
+
 MASTER = "mymaster"
 FAILOVERS = 10
-
-
-def eventually(what, attempt):
-    """What `attempt` gives once it gives something, for as long as a failover may take on a slow machine."""
-    end = time.monotonic() + 60
-    while True:
-        failure = None
-        try:
-            value = attempt()
-            if value:
-                return value
-        except redis.exceptions.RedisError as error:
-            failure = error
-        assert time.monotonic() < end, f"{what}: {failure}"
-        time.sleep(0.02)
 
 
 def successor(sentinel, old):

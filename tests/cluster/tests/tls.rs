@@ -116,25 +116,31 @@ fn clients_speak_tls_and_need_a_certificate() {
     assert!(!answer.starts_with(b"+PONG"), "{answer:?}");
 }
 
-/// A pipeline that fills every buffer on its way, read slowly.
+/// A pipeline that fills every buffer on its way, read only then.
 #[test]
 fn nothing_is_lost_where_more_is_sent_than_the_socket_takes() {
+    const LEN: usize = 300_000;
+    const READS: usize = 200;
     let authority = Authority::new("client");
     let (_node, port) = authority.start("--tls-auth-clients no");
-    let mut cli = piped_cli(&["-p", &port.to_string(), "--tls", "--insecure"]);
-    let mut input = cli.stdin.take().expect("it is piped");
-    let writer = std::thread::spawn(move || {
-        writeln!(input, "SET k {}", "y".repeat(300_000)).expect("it reads");
-        for _ in 0..200 {
-            writeln!(input, "GET k").expect("it reads");
-        }
+    let address = format!("127.0.0.1:{port}");
+    let mut command = Command::new("openssl");
+    command.args(["s_client", "-quiet", "-connect", &address]).stderr(Stdio::null());
+    let mut client =
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("openssl is installed");
+    let mut input = client.stdin.take().expect("it is piped");
+    write!(input, "SETRANGE k {} y\r\n{}QUIT\r\n", LEN - 1, "GET k\r\n".repeat(READS)).expect("it reads");
+    eventually("the server has more to say than the socket takes", || {
+        let clients = authority.ask(port, "CLIENT LIST");
+        clients.lines().any(|line| !line.contains(" omem=0 ")).then_some(())
     });
-    std::thread::sleep(Duration::from_millis(300));
-    let mut printed = String::new();
-    cli.stdout.take().expect("it is piped").read_to_string(&mut printed).expect("text");
-    writer.join().expect("all is written");
-    cli.wait().expect("it ends");
-    assert_eq!(printed.lines().filter(|line| line.len() == 300_000).count(), 200);
+    let mut answer = Vec::new();
+    client.stdout.take().expect("it is piped").read_to_end(&mut answer).expect("it answers");
+    client.wait().expect("it ends");
+    let value = [&vec![0; LEN - 1][..], b"y"].concat();
+    let read = [format!("${LEN}\r\n").as_bytes(), &value, b"\r\n"].concat();
+    let expected = [format!(":{LEN}\r\n").as_bytes(), &read.repeat(READS), b"+OK\r\n"].concat();
+    assert!(answer == expected, "{} bytes of {}", answer.len(), expected.len());
 }
 
 #[test]
