@@ -17,6 +17,7 @@
 mod cluster;
 mod folders;
 mod group;
+mod impairment;
 mod network;
 mod node;
 mod place;
@@ -31,6 +32,7 @@ mod wire;
 pub use cluster::{Cluster, cluster_field, info_field, slot_owner};
 pub use folders::keep_folders_in;
 pub use group::{Group, MASTER, field_map, wait_for_event};
+pub use impairment::Impairment;
 pub use network::{Host, Network};
 pub use node::{Endpoint, Node};
 pub use place::{Local, Place};

@@ -3,21 +3,24 @@
 //! Each host is a namespace with one interface, whose other end is a port of a bridge in one more namespace, the
 //! hub; nothing of it touches the machine's own network. A host is cut off by moving its port to another bridge:
 //! what it sends is lost without a sign, as with a broken cable further on. One direction between two hosts is cut
-//! by giving the sender a wrong hardware address for the receiver.
+//! by giving the sender a wrong hardware address for the receiver. A host's line may also be a bad one
+//! ([`Impairment`]), whatever is cut.
 //!
 //! Namespaces outlive processes, so those whose test is gone are removed by the next test that makes some.
 
 use std::fs::File;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::fd::AsFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use crate::Connection;
+use crate::impairment::{Impairment, Line};
 
 const PREFIX: &str = "redoubt-test";
 /// Nobody's hardware address.
@@ -37,12 +40,17 @@ impl Host {
         ["ip", "netns", "exec", &self.namespace]
     }
 
+    /// Where its namespace is found.
+    pub(crate) fn path(&self) -> PathBuf {
+        path_of(&self.namespace)
+    }
+
     /// A connection to a server on this host, from the host itself: it stands however the network is cut.
     pub(crate) fn connect(&self, port: u16) -> std::io::Result<Connection> {
-        let namespace = File::open(Path::new("/run/netns").join(&self.namespace))?;
+        let namespace = self.path();
         // A namespace is entered by a thread, a socket belongs to where it was made.
         let connecting = thread::spawn(move || {
-            move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))?;
+            enter(&namespace)?;
             Connection::open(SocketAddr::from((Ipv4Addr::LOCALHOST, port)))
         });
         connecting.join().expect("a thread that only connects")
@@ -55,6 +63,16 @@ pub struct Network {
     hub: String,
     /// Its hosts.
     pub hosts: Vec<Host>,
+    ports: Mutex<Vec<Port>>,
+}
+
+/// Where a host is plugged in.
+#[derive(Debug, Default)]
+struct Port {
+    /// The number of the bridge.
+    side: u8,
+    /// What lies between its port and that bridge.
+    line: Option<Line>,
 }
 
 impl Network {
@@ -71,7 +89,7 @@ impl Network {
         let own = format!("{PREFIX}-{}-{}", std::process::id(), MADE.fetch_add(1, Ordering::Relaxed));
         let hub = format!("{own}-hub");
         ip(&["netns", "add", &hub])?;
-        let mut network = Self { hub, hosts: Vec::new() };
+        let mut network = Self { hub, hosts: Vec::new(), ports: Mutex::default() };
         for side in 0..=hosts {
             let bridge = bridge(side);
             network.in_hub(&["link", "add", &bridge, "type", "bridge"])?;
@@ -88,7 +106,8 @@ impl Network {
         ip(&["netns", "add", &namespace])?;
         let address = Ipv4Addr::new(10, 77, 0, number + 1);
         self.hosts.push(Host { namespace: namespace.clone(), ip: address.into() });
-        let port = port(number);
+        self.ports().push(Port::default());
+        let port = port(number.into());
         self.in_hub(&["link", "add", &port, "type", "veth", "peer", "eth0", "netns", &namespace])?;
         self.in_hub(&["link", "set", &port, "master", &bridge(0), "up"])?;
         let inside = |words: &[&str]| ip(&[&["-n", &namespace], words].concat());
@@ -121,6 +140,46 @@ impl Network {
         }
     }
 
+    /// Gives a host a bad line, until [`mend`](Self::mend). What is drawn comes from the seed.
+    ///
+    /// # Errors
+    /// Where the machine has no TAP devices.
+    ///
+    /// # Panics
+    /// If the host has one already, or the system does not do as it is told.
+    pub fn impair(&self, host: usize, impairment: Impairment, seed: u64) -> Result<(), String> {
+        let mut ports = self.ports();
+        let line = &mut ports[host].line;
+        assert!(line.is_none(), "the line of host {host} is bad already");
+        let (own, near, far) = (format!("line{host}"), format!("near{host}"), far(host));
+        let laid = Line::lay(path_of(&self.hub), [near.clone(), far.clone()], impairment, seed);
+        *line = Some(laid.map_err(|error| format!("this machine has no TAP devices: {error}"))?);
+        let side = bridge(ports[host].side);
+        let words: [&[&str]; 5] = [
+            &["link", "add", &own, "type", "bridge"],
+            &["link", "set", &own, "up"],
+            &["link", "set", &near, "master", &own, "up"],
+            &["link", "set", &far, "master", &side, "up"],
+            &["link", "set", &port(host), "master", &own],
+        ];
+        words.into_iter().try_for_each(|words| self.in_hub(words))
+    }
+
+    /// Gives a host a good line again; what was under way is lost.
+    ///
+    /// # Panics
+    /// If the system does not do as it is told.
+    pub fn mend(&self, host: usize) {
+        let mut ports = self.ports();
+        if ports[host].line.take().is_some() {
+            let words: [&[&str]; 2] = [
+                &["link", "set", &port(host), "master", &bridge(ports[host].side)],
+                &["link", "del", &format!("line{host}")],
+            ];
+            words.into_iter().for_each(|words| self.change(words));
+        }
+    }
+
     /// Everybody reaches everybody again.
     ///
     /// # Panics
@@ -133,8 +192,18 @@ impl Network {
     }
 
     fn plug(&self, host: usize, side: u8) {
-        let words = ["link", "set", &port(host as u8), "master", &bridge(side)];
-        self.in_hub(&words).expect("the test's own network can be changed");
+        let own = &mut self.ports()[host];
+        own.side = side;
+        let device = if own.line.is_some() { far(host) } else { port(host) };
+        self.change(&["link", "set", &device, "master", &bridge(side)]);
+    }
+
+    fn ports(&self) -> MutexGuard<'_, Vec<Port>> {
+        self.ports.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn change(&self, words: &[&str]) {
+        self.in_hub(words).expect("the test's own network can be changed");
     }
 
     fn on_host(&self, host: usize, words: &[&str]) {
@@ -158,8 +227,23 @@ impl Drop for Network {
 }
 
 /// A host's port in the hub.
-fn port(host: u8) -> String {
+fn port(host: usize) -> String {
     format!("port{host}")
+}
+
+/// The far end of its line, if that is a bad one.
+fn far(host: usize) -> String {
+    format!("far{host}")
+}
+
+fn path_of(namespace: &str) -> PathBuf {
+    Path::new("/run/netns").join(namespace)
+}
+
+/// Moves this thread into a network namespace.
+pub(crate) fn enter(namespace: &Path) -> std::io::Result<()> {
+    let namespace = File::open(namespace)?;
+    Ok(move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))?)
 }
 
 fn bridge(side: u8) -> String {

@@ -1,0 +1,113 @@
+use std::io::{Read, Write};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::Impairment;
+use crate::network::enter;
+use crate::{Host, Network};
+
+const PORT: u16 = 7;
+
+/// What a thread on this host makes.
+fn on<T: Send + 'static>(host: &Host, make: impl FnOnce(IpAddr) -> T + Send + 'static) -> T {
+    let (path, ip) = (host.path(), host.ip);
+    let making = thread::spawn(move || {
+        enter(&path).expect("a host of this test");
+        make(ip)
+    });
+    making.join().expect("no panic")
+}
+
+/// Two hosts, the first with this line, and a connection from the first to the second.
+fn connected(impairment: Impairment) -> Option<(Network, TcpStream, TcpStream)> {
+    let network = match Network::make(2) {
+        Ok(network) => network,
+        Err(reason) => {
+            eprintln!("left out: {reason}");
+            return None;
+        }
+    };
+    let listener = on(&network.hosts[1], |ip| TcpListener::bind((ip, PORT)).expect("a free port"));
+    let to = SocketAddr::from((network.hosts[1].ip, PORT));
+    let near = on(&network.hosts[0], move |_| TcpStream::connect(to).expect("both are well"));
+    let (far, _) = listener.accept().expect("it was connected");
+    near.set_nodelay(true).expect("a socket takes it");
+    far.set_nodelay(true).expect("a socket takes it");
+    network.impair(0, impairment, 1).expect("root has TAP devices");
+    Some((network, near, far))
+}
+
+/// How long a byte takes there and back.
+fn round_trip(near: &mut TcpStream, far: &mut TcpStream) -> Duration {
+    let (began, mut byte) = (Instant::now(), [1]);
+    near.write_all(&byte).expect("the other end is there");
+    far.read_exact(&mut byte).expect("it comes");
+    far.write_all(&byte).expect("the other end is there");
+    near.read_exact(&mut byte).expect("it comes back");
+    began.elapsed()
+}
+
+/// What the kernel of a host counted, by the name that netstat has for it.
+fn counted(host: &Host, name: &'static str) -> u64 {
+    on(host, move |_| {
+        let files = ["snmp", "netstat"].map(|file| {
+            std::fs::read_to_string(Path::new("/proc/thread-self/net").join(file)).expect("Linux has it")
+        });
+        let lines: Vec<&str> = files.iter().flat_map(|text| text.lines()).collect();
+        let values = lines.chunks_exact(2).flat_map(|pair| {
+            pair[0].split_whitespace().zip(pair[1].split_whitespace()).collect::<Vec<_>>()
+        });
+        let mut values = values.filter(|(found, _)| *found == name);
+        values.next().and_then(|(_, value)| value.parse().ok()).expect("the kernel counts it")
+    })
+}
+
+/// Sends so much from the second host to the first, and looks whether it comes whole and in order.
+fn carry(near: &mut TcpStream, far: &mut TcpStream, length: usize) {
+    let sent: Vec<u8> = (0..length).map(|at| (at / 7) as u8).collect();
+    let expected = sent.clone();
+    let mut far = far.try_clone().expect("a socket can be shared");
+    let sending = thread::spawn(move || far.write_all(&sent).expect("the other end is there"));
+    let mut came = vec![0; length];
+    near.read_exact(&mut came).expect("all of it comes");
+    sending.join().expect("no panic");
+    assert_eq!(came, expected);
+}
+
+#[test]
+fn a_line_that_delays_delays_both_ways_until_it_is_mended() {
+    let late = Impairment { delay: Duration::from_millis(40), ..Impairment::default() };
+    let Some((network, mut near, mut far)) = connected(late) else { return };
+    assert!(round_trip(&mut near, &mut far) >= Duration::from_millis(80));
+    network.mend(0);
+    crate::eventually("the line is good again", || {
+        (round_trip(&mut near, &mut far) < Duration::from_millis(40)).then_some(())
+    });
+}
+
+#[test]
+fn what_a_line_loses_is_sent_again_and_what_comes_twice_is_passed_over() {
+    let bad = Impairment { loss: 5, duplication: 30, jitter: Duration::from_millis(2), ..Impairment::default() };
+    let Some((network, mut near, mut far)) = connected(bad) else { return };
+    carry(&mut near, &mut far, 300_000);
+    // Neither end sees anything of it but time; their kernels do.
+    assert!(counted(&network.hosts[1], "RetransSegs") > 0, "packets were lost");
+    let twice = counted(&network.hosts[0], "TCPDSACKOldSent") + counted(&network.hosts[0], "TCPDSACKOfoSent");
+    assert!(twice > 0, "packets came twice");
+}
+
+#[test]
+fn a_bad_line_can_be_cut_and_is_still_bad_when_it_is_healed() {
+    let late = Impairment { delay: Duration::from_millis(30), ..Impairment::default() };
+    let Some((network, mut near, mut far)) = connected(late) else { return };
+    network.split(&[&[0]]);
+    near.set_read_timeout(Some(Duration::from_millis(300))).expect("a socket takes it");
+    far.write_all(&[1]).expect("the kernel takes it");
+    assert!(near.read(&mut [0]).is_err(), "nothing comes over a cut");
+    network.heal();
+    near.set_read_timeout(None).expect("a socket takes it");
+    near.read_exact(&mut [0]).expect("it comes when it is sent again");
+    assert!(round_trip(&mut near, &mut far) >= Duration::from_millis(60));
+}
