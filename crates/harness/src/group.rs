@@ -54,9 +54,13 @@ impl Group {
         let (ip, port) = (servers[0].ip(), servers[0].port);
         for (place, node) in servers.iter_mut().enumerate() {
             node.add_options("--repl-diskless-sync-delay 0");
-            if place > 0 {
-                node.add_options(&format!("--replicaof {ip} {port}"));
-            }
+            // Sentinels have a server write down whom it follows: a server without a file, or with an option for it,
+            // would follow who was the master at the beginning whenever it is started again.
+            let file = node.folder().join("server.conf");
+            let follows = if place > 0 { format!("replicaof {ip} {port}\n") } else { String::new() };
+            fs::write(&file, format!("# A server that sentinels watch.\n{follows}"))
+                .expect("the folder can be written to");
+            node.set_configuration(&file);
             node.launch();
         }
         eventually_within(BOUND, "both replicas are in sync", || {

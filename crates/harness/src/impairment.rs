@@ -150,7 +150,8 @@ impl Carrier {
 
     /// Until a frame comes or is due.
     fn rest(&self) {
-        let due = self.waiting.peek().map(|Reverse(frame)| frame.due.saturating_duration_since(Instant::now()));
+        let due =
+            self.waiting.peek().map(|Reverse(frame)| frame.due.saturating_duration_since(Instant::now()));
         let patience = due.unwrap_or(LOOK).min(LOOK);
         let patience = Timespec { tv_sec: 0, tv_nsec: patience.subsec_nanos().into() };
         let mut polled = self.taps.each_ref().map(|tap| PollFd::new(tap, PollFlags::IN));

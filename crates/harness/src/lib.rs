@@ -15,6 +15,8 @@
 #![forbid(unsafe_code)]
 
 mod cluster;
+mod disk;
+mod faketime;
 mod folders;
 mod group;
 mod impairment;

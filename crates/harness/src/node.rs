@@ -10,6 +10,8 @@ use std::time::Duration;
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
+use crate::disk::Disk;
+use crate::faketime::FakeTime;
 use crate::program::redis_cli_on;
 use crate::relay::{Kind, Relay, Relays};
 use crate::{Connection, Host, PortClaim, Program, Value, claim_port, eventually, eventually_within};
@@ -46,6 +48,9 @@ pub struct Node {
     program: Program,
     options: Vec<String>,
     child: Option<Child>,
+    /// Before the folder, over which it lies.
+    disk: Option<Disk>,
+    clock: Option<FakeTime>,
     folder: TempDir,
     host: Option<Host>,
     relay: Option<Relay>,
@@ -88,6 +93,8 @@ impl Node {
             program: program.clone(),
             options,
             child: None,
+            disk: None,
+            clock: None,
             folder,
             host: None,
             relay: None,
@@ -152,9 +159,11 @@ impl Node {
             .append(true)
             .open(self.folder().join("log"))
             .expect("the folder can be written to");
-        let child = self
-            .program
-            .command_on(self.host.as_ref())
+        let mut command = self.program.command_on(self.host.as_ref());
+        if let Some(clock) = &self.clock {
+            clock.rule(&mut command);
+        }
+        let child = command
             .args(&self.options)
             .current_dir(self.folder())
             .stdin(Stdio::null())
@@ -179,6 +188,51 @@ impl Node {
     /// Another option from the next start on.
     pub fn add_options(&mut self, options: &str) {
         self.options.extend(options.split_whitespace().map(str::to_owned));
+    }
+
+    /// Gives it a small disk, while its folder is empty.
+    ///
+    /// # Errors
+    /// If this machine does not permit that.
+    pub fn limit_disk(&mut self, bytes: u64) -> Result<(), String> {
+        self.disk = Some(Disk::mount(self.folder(), bytes)?);
+        Ok(())
+    }
+
+    /// Fills its disk, if that is a small one.
+    ///
+    /// # Panics
+    /// If that fails for another reason than that there is no more.
+    pub fn fill_disk(&self) {
+        if let Some(disk) = &self.disk {
+            disk.fill().expect("a disk can be filled");
+        }
+    }
+
+    /// There is room on its disk again.
+    pub fn free_disk(&self) {
+        if let Some(disk) = &self.disk {
+            disk.free();
+        }
+    }
+
+    /// Gives it a wall clock of its own, from its next start on.
+    ///
+    /// # Errors
+    /// If this machine has no libfaketime.
+    pub fn fake_clock(&mut self) -> Result<(), String> {
+        self.clock = Some(FakeTime::new()?);
+        Ok(())
+    }
+
+    /// Sets its own clock so many seconds ahead, or behind; it notices within a second.
+    ///
+    /// # Panics
+    /// If the clock's file cannot be written.
+    pub fn set_clock(&self, ahead: i64) {
+        if let Some(clock) = &self.clock {
+            clock.set(ahead);
+        }
     }
 
     /// Whether others reach it through a relay.

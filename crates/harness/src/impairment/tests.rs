@@ -56,9 +56,9 @@ fn counted(host: &Host, name: &'static str) -> u64 {
             std::fs::read_to_string(Path::new("/proc/thread-self/net").join(file)).expect("Linux has it")
         });
         let lines: Vec<&str> = files.iter().flat_map(|text| text.lines()).collect();
-        let values = lines.chunks_exact(2).flat_map(|pair| {
-            pair[0].split_whitespace().zip(pair[1].split_whitespace()).collect::<Vec<_>>()
-        });
+        let values = lines
+            .chunks_exact(2)
+            .flat_map(|pair| pair[0].split_whitespace().zip(pair[1].split_whitespace()).collect::<Vec<_>>());
         let mut values = values.filter(|(found, _)| *found == name);
         values.next().and_then(|(_, value)| value.parse().ok()).expect("the kernel counts it")
     })
@@ -89,7 +89,8 @@ fn a_line_that_delays_delays_both_ways_until_it_is_mended() {
 
 #[test]
 fn what_a_line_loses_is_sent_again_and_what_comes_twice_is_passed_over() {
-    let bad = Impairment { loss: 5, duplication: 30, jitter: Duration::from_millis(2), ..Impairment::default() };
+    let bad =
+        Impairment { loss: 5, duplication: 30, jitter: Duration::from_millis(2), ..Impairment::default() };
     let Some((network, mut near, mut far)) = connected(bad) else { return };
     carry(&mut near, &mut far, 300_000);
     // Neither end sees anything of it but time; their kernels do.

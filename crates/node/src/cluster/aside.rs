@@ -1,13 +1,14 @@
 //! Work that takes long, on threads of its own: the driver never waits for a disk, nor for the data.
 //!
 //! One thread writes `nodes.conf`, in the order in which that was asked for (of several that wait, the last alone:
-//! each is the whole file). Another goes through the data, one job after another: it deletes what is left of
+//! each is the whole file); on a full disk it goes on trying. Another goes through the data, one job after another: it deletes what is left of
 //! slots that others serve, deletes everything, or looks for keys in slots that are not this node's. What is
 //! decided stays in order: each job is numbered or says what it has done, and a slot that comes back while it
 //! is being left is left first ([`Aside::settle`]).
 
+use std::io::ErrorKind;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -21,6 +22,9 @@ use super::store::Store;
 
 /// How often it is looked whether a pause is over.
 const PAUSE_LOOK: Duration = Duration::from_millis(20);
+
+/// How often a file is tried again for which the disk has no room.
+const WAIT_FOR_ROOM: Duration = Duration::from_millis(250);
 
 /// What was done.
 #[derive(Debug)]
@@ -158,22 +162,43 @@ fn is_left(ownership: Ownership) -> bool {
 }
 
 fn write(mut store: Store, orders: &Receiver<Order>, done: &UnboundedSender<Done>) {
-    while let Ok(mut order) = orders.recv() {
-        while let Ok(newer) = orders.try_recv() {
-            order = Order { sync: order.sync || newer.sync, ..newer };
-        }
-        let outcome = store.write(&order.text, order.sync);
-        let failed = outcome.is_err();
-        match outcome {
-            Err(error) if done.is_closed() => tracing::warn!("can't update cluster config file: {error}"),
-            outcome => drop(done.send(Done::Written(order.number, outcome))),
-        }
-        if failed {
-            return;
+    let mut latest = orders.recv().ok();
+    while let Some(order) = latest.take() {
+        let (order, ended) = newest(order, orders);
+        match store.write(&order.text, order.sync) {
+            Err(error) if ended => tracing::warn!("can't update cluster config file: {error}"),
+            // What must be on disk before it is told waits until there is room; nothing is promised meanwhile.
+            Err(error) if is_full(&error) => {
+                tracing::warn!("can't update cluster config file: {error}; trying again");
+                let waited = orders.recv_timeout(WAIT_FOR_ROOM);
+                let sync = order.sync;
+                latest = Some(waited.map_or(order, |newer| Order { sync: sync || newer.sync, ..newer }));
+                continue;
+            }
+            Err(error) => {
+                drop(done.send(Done::Written(order.number, Err(error))));
+                return;
+            }
+            Ok(()) => drop(done.send(Done::Written(order.number, Ok(())))),
         }
         // The last one to close a file gives its blocks back, which can take longer than all of a write.
         store.close_replaced();
+        latest = orders.recv().ok();
     }
+}
+
+/// The last of the orders that wait, which is the whole file; and whether there will be no more.
+fn newest(mut order: Order, orders: &Receiver<Order>) -> (Order, bool) {
+    loop {
+        match orders.try_recv() {
+            Ok(newer) => order = Order { sync: order.sync || newer.sync, ..newer },
+            Err(why) => return (order, why == TryRecvError::Disconnected),
+        }
+    }
+}
+
+fn is_full(error: &std::io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded)
 }
 
 fn work(engine: &Engine, leaving: &Leaving, jobs: &Receiver<Job>, done: &UnboundedSender<Done>) {

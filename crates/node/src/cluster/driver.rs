@@ -252,9 +252,14 @@ impl Driver {
         }
     }
 
+    fn close(&mut self, link: LinkId) {
+        self.held.forget(link);
+        self.links.close(link);
+    }
+
     fn give_up(&mut self, links: Vec<LinkId>) -> Result<()> {
         for link in links {
-            self.links.close(link);
+            self.close(link);
             self.feed(Input::Closed { link })?;
         }
         Ok(())
@@ -273,7 +278,7 @@ impl Driver {
                 Ok(())
             }
             LinkEvent::ConnectFailed { link, refused } => {
-                self.links.close(link);
+                self.close(link);
                 self.feed(Input::ConnectFailed { link, refused })
             }
             LinkEvent::Packet { link, packet } if self.interference.drops(&packet) => {
@@ -281,7 +286,7 @@ impl Driver {
             }
             LinkEvent::Packet { link, packet } => self.feed(Input::Packet { link, packet }),
             LinkEvent::Closed { link } => {
-                self.links.close(link);
+                self.close(link);
                 self.feed(Input::Closed { link })
             }
         }
@@ -391,7 +396,7 @@ impl Driver {
                 let dialer = Dialer::for_links(&self.server.config, &self.server.door.tls, "tls-cluster");
                 self.links.connect(link, SocketAddr::new(ip, port), patience, dialer);
             }
-            Action::Close { link } => self.links.close(link),
+            Action::Close { link } => self.close(link),
             Action::Persist { text, .. } => {
                 let at = self.unsaved.take().map_or(self.now() + SAVE_LATER, |(_, at)| at);
                 self.unsaved = Some((text, at));

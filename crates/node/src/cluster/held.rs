@@ -73,6 +73,11 @@ impl<L: PartialEq + Copy, P, R> Held<L, P, R> {
         before < self.synced && self.synced <= number
     }
 
+    /// This link is closed: what waits for it is lost, as what was under way is.
+    pub(super) fn forget(&mut self, link: L) {
+        self.waiting.retain(|(_, what)| !matches!(what, Waiting::Packet(to, _) if *to == link));
+    }
+
     /// The next that need not wait any more.
     pub(super) fn next(&mut self) -> Option<Waiting<L, P, R>> {
         let (due, _) = self.waiting.front()?;
@@ -108,6 +113,17 @@ mod tests {
         assert_eq!(released(&mut held), [Waiting::Packet(1, "vote"), Waiting::Packet(1, "pong")]);
         assert!(!held.written(second), "as it was before");
         assert_eq!(held.packet(1, "ping", false), Some("ping"));
+    }
+
+    #[test]
+    fn what_waits_for_a_link_goes_with_it() {
+        let mut held = Held::new();
+        let first = held.order(true);
+        assert_eq!(held.packet(1, "vote", true), None);
+        assert_eq!(held.packet(2, "vote", true), None);
+        held.forget(1);
+        assert!(held.written(first));
+        assert_eq!(released(&mut held), [Waiting::Packet(2, "vote")]);
     }
 
     #[test]

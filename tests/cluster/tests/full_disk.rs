@@ -1,0 +1,71 @@
+//! A disk that is full, and has room again. Needs to be let mount a small tmpfs.
+
+use harness::{Node, Program, Value, eventually};
+
+const SIZE: u64 = 8 << 20;
+
+/// A server with an append-only file on a small disk; none, and the reason said, where none can be mounted.
+fn server(options: &str) -> Option<Node> {
+    let mut node = Node::prepare(&Program::redoubt(), &format!("--appendonly yes --save  {options}"));
+    if let Err(reason) = node.limit_disk(SIZE) {
+        eprintln!("left out: {reason}");
+        return None;
+    }
+    node.launch();
+    Some(node)
+}
+
+/// Writes until the server refuses; gives how often it said yes before.
+fn write_until_refused(node: &Node) -> i64 {
+    let mut connection = node.connect();
+    let mut count = 0;
+    eventually("the server refuses writes", || match connection.run("INCR counter") {
+        Value::Int(number) => {
+            count = number;
+            None
+        }
+        reply => {
+            assert!(reply.is_error("MISCONF Errors writing to the AOF file: No space left"), "{reply:?}");
+            Some(count)
+        }
+    })
+}
+
+#[test]
+fn writes_are_refused_while_the_disk_is_full_and_none_that_was_answered_is_lost() {
+    let Some(mut node) = server("") else { return };
+    node.fill_disk();
+    let count = write_until_refused(&node);
+    assert_eq!(node.run("GET counter").text(), count.to_string(), "reads are served");
+    node.free_disk();
+    let next = eventually("the server takes writes again by itself", || match node.run("INCR counter") {
+        Value::Int(number) => Some(number),
+        _ => None,
+    });
+    assert_eq!(next, count + 1, "what was refused was not done");
+    node.kill();
+    node.launch();
+    assert_eq!(node.run("GET counter").text(), next.to_string());
+}
+
+#[test]
+fn a_node_of_a_cluster_survives_a_full_disk_and_promises_nothing_meanwhile() {
+    let Some(mut node) = server("--cluster-enabled yes") else { return };
+    node.run("CLUSTER ADDSLOTSRANGE 0 16383").expect_ok();
+    node.fill_disk();
+    // The answer waits for the disk.
+    let mut patient = node.connect();
+    patient.send(&["CLUSTER", "BUMPEPOCH"]).expect("it listens");
+    eventually("it cannot write down what it knows", || {
+        node.log().contains("can't update cluster config file").then_some(())
+    });
+    assert_eq!(node.run("PING"), Value::Simple("PONG".into()));
+    node.free_disk();
+    let epoch = patient.read().expect("it is answered").text();
+    assert!(epoch.starts_with("BUMPED"), "{epoch}");
+    assert!(!node.has_ended());
+    node.kill();
+    node.launch();
+    let mine = harness::cluster_field(&mut node.connect(), "cluster_my_epoch");
+    assert_eq!(mine.as_deref(), epoch.strip_prefix("BUMPED "), "it was on disk before it was told");
+}
