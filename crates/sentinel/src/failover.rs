@@ -51,6 +51,8 @@ pub(crate) enum Cause {
     Operator,
     /// An operator wants it only if the master hands over.
     Coordinated,
+    /// The master has handed over, and no sentinel asked it to.
+    HandedOver,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -108,6 +110,7 @@ impl Master {
         if self.odown.is_some() && self.failover.is_none() && cx.now >= self.retry_at {
             self.start_failover(cx, Cause::Down);
         }
+        self.notice_successor(cx);
         self.ask_others(cx);
         self.advance(cx);
         if self.failover.is_none() && self.group.is_awake() {
@@ -176,10 +179,16 @@ impl Master {
     }
 
     fn while_electing(&mut self, cx: &mut Cx<'_>) {
-        let Some(failover) = &mut self.failover else { return };
+        let Some(failover) = &self.failover else { return };
         let limit = cx.shared.timing.election_timeout.min(self.settings.failover_timeout);
         let by_hand = failover.cause != Cause::Down;
-        if !by_hand && self.odown.is_none() {
+        let over = match failover.cause {
+            Cause::Down => self.odown.is_none(),
+            Cause::HandedOver => self.successor(cx).is_none(),
+            Cause::Operator | Cause::Coordinated => false,
+        };
+        let Some(failover) = &mut self.failover else { return };
+        if over {
             self.failover = None;
         } else if cx.now.since(failover.since) > limit {
             // The others are out of reach. Those who are down stay down: the group goes on trying.
@@ -197,8 +206,15 @@ impl Master {
             return;
         }
         let (epoch, since) = (failover.epoch, failover.since);
-        if let Some(addr) = self.promoted_by_predecessor(cx) {
-            self.note(cx, format!("{addr} was promoted by an earlier leader"));
+        let promoted = self.promoted_by_predecessor(cx);
+        let successor = self.successor(cx);
+        if promoted.is_none() && successor.is_none() && failover.cause == Cause::HandedOver {
+            self.abort(cx, "-failover-abort-no-good-slave");
+            return;
+        }
+        let why = if promoted.is_some() { "was promoted by an earlier leader" } else { "was handed over to" };
+        if let Some(addr) = promoted.or(successor) {
+            self.note(cx, format!("{addr} {why}"));
             let failover = self.failover.as_mut().expect("checked above");
             failover.target = Some(addr);
             self.confirm(cx);

@@ -15,6 +15,7 @@ use crate::addr::{Addr, RunId};
 use crate::event::Level;
 use crate::info::Role;
 use crate::instance::{Instance, Peer};
+use crate::lineage::Lineage;
 use crate::link::Pending;
 use crate::link::{Link, LinkKind};
 use crate::master::Master;
@@ -26,6 +27,7 @@ fn cause(
     now: Instant,
     instance: &Instance,
     is_master: bool,
+    ring: bool,
     link: &Link,
     settings: &MasterSettings,
     timing: &Timing,
@@ -34,7 +36,9 @@ fn cause(
         return Some(cause);
     }
     let odd = is_master && instance.role == Role::Replica;
-    if odd && now.since(instance.role_since) > settings.down_after + timing.info_period * 2 {
+    // Nothing gets better by waiting where nobody is a master.
+    let patience = if ring { timing.publish_period * 2 } else { timing.info_period * 2 };
+    if odd && now.since(instance.role_since) > settings.down_after + patience {
         return Some("calls itself a replica");
     }
     let rebooted = |since: Instant| now.since(since) <= settings.reboot_down_after;
@@ -82,7 +86,8 @@ impl Master {
         let now = cx.now;
         let instance = addr.map_or(&self.myself, |addr| &self.replicas[addr]);
         let link = cx.shared.links.at(instance.command);
-        let cause = cause(now, instance, addr.is_none(), link, &self.settings, &cx.shared.timing);
+        let ring = addr.is_none() && instance.role == Role::Replica && self.lineage(cx) == Lineage::Ring;
+        let cause = cause(now, instance, addr.is_none(), ring, link, &self.settings, &cx.shared.timing);
         let down = cause.is_some() || instance.sdown.is_some_and(|since| stays_down(since, link));
         let busy = link.busy;
         let was = instance.sdown.is_some();

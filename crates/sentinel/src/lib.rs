@@ -35,6 +35,7 @@ mod health;
 mod hello;
 mod info;
 mod instance;
+mod lineage;
 mod link;
 mod machine;
 mod master;

@@ -51,6 +51,8 @@ pub(crate) enum Pending {
     Ping,
     /// INFO, for this master's sake.
     Info(String),
+    /// ROLE, for this master's sake.
+    Role(String),
     /// SENTINEL IS-MASTER-DOWN-BY-ADDR about this master at this address, to this sentinel.
     Ask(String, Addr, RunId),
     /// Whether this sentinel speaks our protocol.

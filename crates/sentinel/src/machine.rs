@@ -428,6 +428,11 @@ impl Sentinel {
                     master.on_info(&mut cx, link, text);
                 }
             }
+            Pending::Role(name) => {
+                if let Some(master) = self.masters.get_mut(&name) {
+                    master.on_role(&mut cx, link, value);
+                }
+            }
             Pending::Ask(name, addr, run_id) => {
                 if let Some(master) = self.masters.get_mut(&name) {
                     master.on_answer(&mut cx, &addr, &run_id, value);

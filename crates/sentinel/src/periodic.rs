@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use clock::Instant;
+use resp::Value;
 
 use crate::addr::{Addr, RunId};
 use crate::event::Level;
@@ -84,7 +85,8 @@ impl Master {
     /// How often an instance is asked for INFO: the master, or the replica at this address.
     pub(crate) fn info_period(&self, cx: &Cx<'_>, replica: Option<(&Addr, &Instance)>) -> Duration {
         let calm = cx.shared.timing.info_period;
-        let troubled = self.myself.sdown.is_some() || self.failover.is_some();
+        let odd = self.myself.role == Role::Replica;
+        let troubled = odd || self.myself.sdown.is_some() || self.failover.is_some();
         let Some((addr, replica)) = replica else {
             return if troubled { INFO_TROUBLED.min(calm) } else { calm };
         };
@@ -179,6 +181,10 @@ impl Master {
         if !cx.send(link, Pending::Ignored, &[publish, HELLO_CHANNEL, &hello]) {
             return;
         }
+        if link == self.myself.command {
+            // INFO is long, and seldom asked for: this tells sooner that the master is none any more.
+            cx.send(link, Pending::Role(self.name.clone()), &[self.settings.command("ROLE")]);
+        }
         let mut data = std::iter::once(&mut self.myself).chain(self.replicas.values_mut());
         if let Some(instance) = data.find(|instance| instance.command == link) {
             instance.published = Some(cx.now);
@@ -192,6 +198,20 @@ impl Master {
         let data = std::iter::once(&mut self.myself).chain(self.replicas.values_mut());
         data.for_each(|instance| instance.published = None);
         self.peers.values_mut().for_each(|peer| peer.published = None);
+    }
+
+    /// The master said in a word what it is: if that is news, all tell of themselves.
+    pub(crate) fn on_role(&mut self, cx: &mut Cx<'_>, link: LinkId, value: &Value) {
+        let Value::Array(items) = value else { return };
+        let role = match items.first().and_then(Value::as_bytes) {
+            Some(b"master") => Role::Master,
+            Some(b"slave") => Role::Replica,
+            _ => return,
+        };
+        if link == self.myself.command && role != self.myself.role {
+            self.ask_info_over(cx, link);
+            self.ask_all_replicas(cx);
+        }
     }
 
     /// An instance told of itself.

@@ -19,7 +19,7 @@ use crate::shared::Cx;
 const AGAIN: Duration = Duration::from_secs(2);
 /// A promotion that was agreed on but has not become a switch for this long never will: its leader is
 /// gone, and the master is well.
-const UNFINISHED: Duration = Duration::from_secs(10);
+pub(crate) const UNFINISHED: Duration = Duration::from_secs(10);
 
 impl Master {
     /// Sets right what can be.
@@ -65,7 +65,7 @@ impl Master {
     }
 
     /// Whether a majority, this sentinel included, showed the same configuration lately.
-    fn is_confirmed_by_majority(&self, cx: &Cx<'_>) -> bool {
+    pub(crate) fn is_confirmed_by_majority(&self, cx: &Cx<'_>) -> bool {
         let recent = cx.shared.timing.publish_period * 2;
         let agree = self.peers.values().filter(|peer| {
             peer.config_epoch == Some(self.config_epoch) && cx.now.since(peer.last_hello) <= recent
@@ -74,7 +74,7 @@ impl Master {
     }
 
     /// Whether a leader got it agreed that this replica shall be the next master.
-    fn is_being_promoted(&self, addr: &Addr) -> bool {
+    pub(crate) fn is_being_promoted(&self, addr: &Addr) -> bool {
         Switch::decode(self.group.value()).is_some_and(|switch| {
             let to = switch.to.0 == addr.host && switch.to.1 == addr.port;
             to && !switch.done && switch.epoch > self.config_epoch

@@ -208,7 +208,7 @@ impl World {
         let routine = ["PING", "INFO", "PUBLISH"].into_iter().find(|word| *word == asked);
         self.routine.extend(routine.map(|word| (self.now, addr.clone(), word)));
         match asked {
-            "PING" | "INFO" | "CLIENT" if words.get(1) != Some(&"KILL") => {}
+            "PING" | "INFO" | "ROLE" | "CLIENT" if words.get(1) != Some(&"KILL") => {}
             "PUBLISH" => self.hellos.push(words[2].to_owned()),
             _ => self.sent.push((addr.clone(), words.join(" "))),
         }
@@ -218,6 +218,10 @@ impl World {
         let value = match (asked, &words[1..]) {
             ("PING", _) => Value::Simple("PONG".into()),
             ("INFO", _) => Value::Bulk(self.info(&addr).into_bytes()),
+            ("ROLE", _) => {
+                let word = if self.servers[&addr].master.is_some() { "slave" } else { "master" };
+                Value::Array(vec![Value::Bulk(word.as_bytes().to_vec())])
+            }
             ("REPLICAOF", ["NO", "ONE"]) => {
                 self.servers.get_mut(&addr)?.master = None;
                 Value::Simple("OK".into())

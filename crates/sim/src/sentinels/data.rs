@@ -74,7 +74,7 @@ impl World {
         reply
     }
 
-    fn hand_over(&mut self, host: usize, ip: &str, port: u16) {
+    pub(super) fn hand_over(&mut self, host: usize, ip: &str, port: u16) {
         let Some(to) = self.find(ip) else { return };
         if !self.stage.data.stores[to].is_in_sync() || !self.stage.runs(to) {
             return;

@@ -3,6 +3,7 @@
 use sentinel::{ClientId, Input};
 
 use super::disk::Disk;
+use super::server::PORT;
 use super::{Host, MASTER, ProcessKind, World, first_config, quorum};
 
 impl World {
@@ -99,8 +100,11 @@ impl World {
         self.stage.freeze(host, 200, 6000);
     }
 
-    /// An operator asks a sentinel for something.
+    /// An operator asks a sentinel for something, or the master itself to hand over.
     fn operate(&mut self) {
+        if self.stage.chance.percent(25) {
+            return self.hand_over_past_sentinels();
+        }
         let watchers = self.hosts_of(true);
         let watcher = self.stage.chance.pick(&watchers);
         let commands: [&[&str]; 5] = [
@@ -118,6 +122,19 @@ impl World {
         let args = command.iter().map(|word| word.as_bytes().to_vec()).collect();
         let protocol = resp::Protocol::Resp3;
         self.feed(watcher, Input::Command { client: ClientId(0), protocol, args });
+    }
+
+    /// FAILOVER at the master.
+    fn hand_over_past_sentinels(&mut self) {
+        let master = self.current_master();
+        let servers = self.hosts_of(false);
+        let to = self.stage.chance.pick(&servers);
+        let follows = self.server(to).upstream.as_ref().map(|(ip, _)| ip.clone());
+        if self.stage.runs(master) && follows.and_then(|ip| self.find(&ip)) == Some(master) {
+            self.stage.note(|| format!("operator at {master}: FAILOVER TO {to}"));
+            let ip = self.hosts[to].ip.clone();
+            self.hand_over(master, &ip, PORT);
+        }
     }
 
     /// Whether a sentinel knows as many as the quorum wants, as CKQUORUM tells. One that lost its disk and has

@@ -132,6 +132,10 @@ impl Server {
                 reply.error("EMPTYMASTER This master started without its data");
             }
             ["PING"] => reply.simple("PONG"),
+            ["ROLE"] => {
+                reply.array(1);
+                reply.bulk(if self.upstream.is_some() { b"slave" } else { b"master" });
+            }
             ["INFO"] => reply.bulk(self.info(standing).as_bytes()),
             ["SUBSCRIBE", _] => {
                 reply.array(3);

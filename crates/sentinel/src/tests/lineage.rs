@@ -1,0 +1,66 @@
+//! A master that hands over past its sentinels, and replicas that only say so.
+
+use super::world::{World, server};
+
+const SWITCHED: &str = "+switch-master mymaster 10.0.0.1 6379 10.0.0.2 6379";
+
+/// What FAILOVER at the server leaves behind.
+fn hand_over(world: &mut World, to: u8) {
+    let master_of = |number: u8| (number != to).then(|| server(to));
+    for number in 1..=3 {
+        world.servers.get_mut(&server(number)).unwrap().master = master_of(number);
+    }
+}
+
+#[test]
+fn a_master_that_handed_over_by_itself_is_followed_within_seconds() {
+    let mut world = World::new("");
+    world.pass(2000);
+    hand_over(&mut world, 2);
+    world.pass(5500);
+    assert!(world.has_event(SWITCHED), "{:?}", world.events);
+    assert!(!world.events.iter().any(|event| event.starts_with("+sdown")), "{:?}", world.events);
+    assert!(!world.sent_to(&server(2)).contains(&"REPLICAOF NO ONE"), "nobody is promoted once more");
+    assert!(world.sent_to(&server(2)).contains(&"CONFIG REWRITE"), "or a restart makes it a replica again");
+}
+
+#[test]
+fn a_master_that_was_handed_on_is_found_at_the_end() {
+    let mut world = World::new("");
+    world.pass(2000);
+    hand_over(&mut world, 3);
+    world.servers.get_mut(&server(3)).unwrap().master = Some(server(2));
+    world.servers.get_mut(&server(2)).unwrap().master = None;
+    world.pass(5500);
+    assert!(world.has_event(SWITCHED), "{:?}", world.events);
+}
+
+#[test]
+fn a_replica_that_calls_itself_a_master_is_no_successor() {
+    let mut world = World::new("");
+    world.pass(2000);
+    // The master is still one: it handed over to nobody.
+    world.servers.get_mut(&server(2)).unwrap().master = None;
+    world.pass(15_000);
+    assert!(!world.has_event(SWITCHED), "{:?}", world.events);
+    assert!(world.sent_to(&server(2)).contains(&"REPLICAOF 10.0.0.1 6379"), "it is made a replica again");
+}
+
+#[test]
+fn a_replica_that_the_master_is_not_in_step_with_is_no_successor() {
+    let mut world = World::new("");
+    world.pass(2000);
+    hand_over(&mut world, 2);
+    world.servers.get_mut(&server(1)).unwrap().synced = false;
+    world.pass(15_000);
+    assert!(!world.has_event(SWITCHED), "{:?}", world.events);
+}
+
+#[test]
+fn a_master_that_follows_a_stranger_is_given_its_time() {
+    let mut world = World::new("");
+    world.pass(2000);
+    world.servers.get_mut(&server(1)).unwrap().master = Some(server(9));
+    world.pass(15_000);
+    assert!(!world.events.iter().any(|event| event.starts_with("+sdown")), "{:?}", world.events);
+}
