@@ -1,9 +1,14 @@
 //! The servers under test.
 
+use std::cell::RefCell;
+use std::path::Path;
+
 use anyhow::Result;
 use clap::ValueEnum;
 use harness::{Cluster, Endpoint, Group, Network, Node, Program};
 use serde::Serialize;
+
+use crate::Fault;
 
 /// How servers find out that one is gone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ValueEnum)]
@@ -43,10 +48,13 @@ impl Mode {
 
 /// What a node of a cluster is started with.
 const CLUSTER: &str = "--cluster-enabled yes --cluster-node-timeout 1500 --appendonly yes --save \
-    --repl-diskless-sync-delay 0 --enable-debug-command yes";
+    --auto-aof-rewrite-min-size 4mb --repl-diskless-sync-delay 0 --enable-debug-command yes";
 /// What a server that sentinels watch is started with: it takes no writes when it has lost its replicas.
-const WATCHED: &str = "--appendonly yes --save --repl-diskless-sync-delay 0 --enable-debug-command yes \
+const WATCHED: &str = "--appendonly yes --save --auto-aof-rewrite-min-size 4mb --repl-diskless-sync-delay 0 --enable-debug-command yes \
     --min-replicas-to-write 1 --min-replicas-max-lag 2 --repl-ping-replica-period 1";
+
+/// What each node's disk holds where disks are filled: some of the log's rewrites, and little of the machine's memory.
+const DISK: u64 = 64 << 20;
 
 /// The servers, and the network between them where this machine allows one.
 #[derive(Debug)]
@@ -57,26 +65,37 @@ pub struct Deployment {
     pub nodes: Vec<Node>,
     /// The hosts, one for each node.
     pub network: Option<Network>,
+    /// What cannot be done on this machine.
+    impossible: Vec<Fault>,
 }
 
 impl Deployment {
-    /// Starts it. With `other`, the last server that begins as a replica is of that program.
+    /// Starts it, for these faults. With `other`, the last server that begins as a replica is of that program.
     ///
     /// # Errors
     /// If it cannot be started.
-    pub fn start(mode: Mode, program: &Program, other: Option<&Program>) -> Result<Self> {
-        let network = match Network::make(mode.nodes() as u8) {
-            Ok(network) => Some(network),
-            Err(reason) => {
-                eprintln!("Without cuts of the network: {reason}");
-                None
-            }
-        };
+    pub fn start(mode: Mode, program: &Program, other: Option<&Program>, faults: &[Fault]) -> Result<Self> {
+        let network = permitted("cuts of the network and bad lines", Network::make(mode.nodes() as u8));
+        let impossible = RefCell::new(Vec::new());
+        if network.is_none() {
+            let on_network = |fault: &&Fault| fault.cuts_network() || fault.impairs_line();
+            impossible.borrow_mut().extend(Fault::value_variants().iter().filter(on_network));
+        }
         let last = mode.servers() - 1;
         let program_of = |place: usize| if place == last { other.unwrap_or(program) } else { program };
-        let prepare = |place: usize, options: &str| match &network {
-            Some(network) => Node::prepare_on(&network.hosts[place], program_of(place), options),
-            None => Node::prepare(program_of(place), options),
+        let wants = |fault| faults.contains(&fault) && !impossible.borrow().contains(&fault);
+        let prepare = |place: usize, options: &str| {
+            let mut node = match &network {
+                Some(network) => Node::prepare_on(&network.hosts[place], program_of(place), options),
+                None => Node::prepare(program_of(place), options),
+            };
+            if wants(Fault::FullDisk) && permitted("full disks", node.limit_disk(DISK)).is_none() {
+                impossible.borrow_mut().push(Fault::FullDisk);
+            }
+            if wants(Fault::ClockJump) && permitted("jumps of the clock", node.fake_clock()).is_none() {
+                impossible.borrow_mut().push(Fault::ClockJump);
+            }
+            node
         };
         let nodes = match mode {
             Mode::Cluster => {
@@ -92,7 +111,27 @@ impl Deployment {
                 group.servers.into_iter().chain(group.sentinels).collect()
             }
         };
-        Ok(Self { mode, nodes, network })
+        let impossible = impossible.take();
+        Ok(Self { mode, nodes, network, impossible })
+    }
+
+    /// Whether this fault can be injected on this machine.
+    #[must_use]
+    pub fn can(&self, fault: Fault) -> bool {
+        !self.impossible.contains(&fault)
+    }
+
+    /// Copies what the nodes logged into a folder, by the numbers that the report has for them.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub fn keep_logs(&self, folder: &Path) -> Result<()> {
+        std::fs::create_dir_all(folder)?;
+        for (number, node) in self.nodes.iter().enumerate() {
+            let name = format!("node-{number}-{}.log", node.port);
+            std::fs::write(folder.join(name), node.log())?;
+        }
+        Ok(())
     }
 
     /// Where the nodes answer.
@@ -106,4 +145,9 @@ impl Deployment {
     pub fn on_port(&self, port: &str) -> Option<usize> {
         self.nodes.iter().position(|node| node.port.to_string() == port)
     }
+}
+
+/// What this machine permits; otherwise it is said what is left out.
+fn permitted<T>(what: &str, made: Result<T, String>) -> Option<T> {
+    made.inspect_err(|reason| eprintln!("Without {what}: {reason}")).ok()
 }

@@ -25,6 +25,16 @@ pub enum Fault {
     Bridge,
     /// What one host sends to the others is lost.
     OneWay,
+    /// What one host sends and gets comes late, and out of order.
+    Delay,
+    /// A part of what one host sends and gets is lost.
+    Loss,
+    /// Half of what one host sends and gets comes twice.
+    Duplication,
+    /// The disk of a node is full until the fault ends.
+    FullDisk,
+    /// The wall clock of a node jumps, forwards or backwards, and back when the fault ends.
+    ClockJump,
     /// CLUSTER FAILOVER.
     Failover,
     /// SENTINEL FAILOVER.
@@ -54,22 +64,43 @@ impl Fault {
             | Self::Halves
             | Self::Bridge
             | Self::OneWay
+            | Self::Delay
+            | Self::Loss
+            | Self::Duplication
+            | Self::FullDisk
+            | Self::ClockJump
             | Self::Configure => true,
         }
     }
 
-    /// Those to draw from where none are named. Under sentinels replicas copy a master that comes back with nothing, so
-    /// everything would be lost.
+    /// Those to draw from where none are named.
     #[must_use]
     pub fn usual(mode: Mode) -> Vec<Self> {
-        let all = Self::value_variants().iter().copied();
-        all.filter(|fault| fault.is_of(mode) && (*fault != Self::Wipe || mode == Mode::Cluster)).collect()
+        Self::value_variants().iter().copied().filter(|fault| fault.is_of(mode)).collect()
     }
 
-    /// Whether it needs hosts of their own.
+    /// Whether it cuts the network.
     #[must_use]
     pub fn cuts_network(self) -> bool {
         matches!(self, Self::Isolate | Self::Halves | Self::Bridge | Self::OneWay)
+    }
+
+    /// Whether it makes the line of a host a bad one.
+    #[must_use]
+    pub fn impairs_line(self) -> bool {
+        matches!(self, Self::Delay | Self::Loss | Self::Duplication)
+    }
+
+    /// Whether writes that were acknowledged may be lost by it, as asynchronous replication has it.
+    #[must_use]
+    pub fn may_lose(self) -> bool {
+        !self.is_planned() && !matches!(self, Self::FullDisk | Self::ClockJump)
+    }
+
+    /// Whether replicas may be behind because of it.
+    #[must_use]
+    pub fn holds_back(self) -> bool {
+        self.may_lose() || self == Self::FullDisk
     }
 
     /// Whether nothing acknowledged may be lost by it: an operator does it on purpose.

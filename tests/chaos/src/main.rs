@@ -31,10 +31,10 @@ struct Arguments {
     /// Another server among them, in the place of a replica.
     #[arg(long)]
     other: Option<PathBuf>,
-    /// The faults to draw from; all where none is named, but for wipe under sentinels.
+    /// The faults to draw from; all where none is named.
     #[arg(long, value_enum, value_delimiter = ',')]
     faults: Vec<Fault>,
-    /// Where the report goes.
+    /// Where the report goes; what the nodes logged is kept beside it if something is found.
     #[arg(long, default_value = "target/chaos.html")]
     report: PathBuf,
 }
@@ -50,6 +50,7 @@ fn main() -> Result<ExitCode> {
         lasting: Duration::from_secs(arguments.seconds),
         rounds: arguments.rounds,
         faults,
+        logs: Some(arguments.report.with_extension("logs")),
     };
     let verdict = run(&options)?;
     let report = chaos::report::html(&options, &verdict)?;

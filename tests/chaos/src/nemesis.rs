@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use harness::{Connection, Node, Value, info_field, slot_of, slot_owner};
+use harness::{Connection, Impairment, Node, Value, info_field, slot_of};
 
 use crate::timeline::Injected;
 use crate::{Deployment, Fault, History, Mode, Planned, Round, workload};
@@ -12,6 +12,8 @@ const BOUND: Duration = Duration::from_secs(20);
 /// After so long an operator comes.
 const UNAIDED: Duration = Duration::from_secs(4);
 const PAUSE: Duration = Duration::from_millis(5);
+/// By how many seconds a clock may jump.
+const JUMPS: [i64; 5] = [1, 5, 30, 600, 3600];
 
 /// Carries out a round: every fault begins and ends at its time; all have ended when it returns.
 pub(crate) fn carry_out(deployment: &mut Deployment, round: &Round, history: &History) -> Vec<Injected> {
@@ -63,6 +65,13 @@ fn inject(deployment: &mut Deployment, planned: &Planned) -> Vec<usize> {
             deployment.nodes[node].spawn();
         }
         Fault::Isolate | Fault::Halves | Fault::Bridge | Fault::OneWay => return cut(deployment, planned),
+        Fault::Delay | Fault::Loss | Fault::Duplication => impair(deployment, planned),
+        Fault::FullDisk => deployment.nodes[node].fill_disk(),
+        Fault::ClockJump => {
+            let seconds = JUMPS[planned.draw as usize % JUMPS.len()];
+            let back = planned.draw / 7 % 2 == 1;
+            deployment.nodes[node].set_clock(if back { -seconds } else { seconds });
+        }
         Fault::Failover => failover(deployment, node, ""),
         Fault::Force => failover(deployment, node, " FORCE"),
         Fault::Takeover => failover(deployment, node, " TAKEOVER"),
@@ -85,6 +94,13 @@ fn end(deployment: &mut Deployment, planned: &Planned) {
                 network.heal();
             }
         }
+        Fault::Delay | Fault::Loss | Fault::Duplication => {
+            if let Some(network) = &deployment.network {
+                network.mend(planned.node);
+            }
+        }
+        Fault::FullDisk => deployment.nodes[planned.node].free_disk(),
+        Fault::ClockJump => deployment.nodes[planned.node].set_clock(0),
         Fault::Wipe
         | Fault::Restart
         | Fault::Failover
@@ -129,6 +145,19 @@ fn cut(deployment: &Deployment, planned: &Planned) -> Vec<usize> {
     }
 }
 
+/// Makes the line of a host a bad one.
+fn impair(deployment: &Deployment, planned: &Planned) {
+    let Some(network) = &deployment.network else { return };
+    let draw = planned.draw;
+    let millis = |most: u64| Duration::from_millis(5 + draw % most);
+    let bad = match planned.fault {
+        Fault::Delay => Impairment { delay: millis(200), jitter: millis(100), ..Impairment::default() },
+        Fault::Loss => Impairment { loss: 5 + (draw % 30) as u32, ..Impairment::default() },
+        _ => Impairment { duplication: 50, jitter: millis(10), ..Impairment::default() },
+    };
+    network.impair(planned.node, bad, draw).expect("the run looked whether it can");
+}
+
 /// Tells a node to do something; whether it can is its own affair.
 fn tell(node: &Node, line: &str) -> Option<Value> {
     let mut connection = node.try_connect().ok()?;
@@ -137,8 +166,16 @@ fn tell(node: &Node, line: &str) -> Option<Value> {
 }
 
 fn is_replica(node: &Node) -> bool {
+    has_role(node, "slave")
+}
+
+fn is_master(node: &Node) -> bool {
+    has_role(node, "master")
+}
+
+fn has_role(node: &Node, wanted: &str) -> bool {
     let role = tell(node, "ROLE");
-    role.is_some_and(|role| matches!(role, Value::Array(items) if items[0].text() == "slave"))
+    role.is_some_and(|role| matches!(role, Value::Array(items) if items[0].text() == wanted))
 }
 
 /// A failover as an operator asks for it: of the replica in the shard of the node that was drawn.
@@ -153,44 +190,12 @@ fn failover(deployment: &Deployment, node: usize, how: &str) {
 fn move_slot(deployment: &Deployment, draw: u64) {
     let keys = workload::keys();
     let slot = slot_of(&keys[draw as usize % keys.len()]);
-    // A move that something disturbs is left where it is: healing is the servers' affair.
-    let _ = try_move(deployment, slot, draw);
-}
-
-fn try_move(deployment: &Deployment, slot: u16, draw: u64) -> Option<()> {
-    let view = deployment.nodes.iter().find_map(|node| node.try_connect().ok());
-    let mut view = view?;
-    view.set_patience(Duration::from_secs(1));
-    let source = deployment.on_port(&slot_owner(&mut view, slot)?.to_string())?;
-    let masters: Vec<usize> = (0..deployment.nodes.len())
-        .filter(|each| *each != source && !is_replica(&deployment.nodes[*each]))
-        .collect();
-    let target = *masters.get(draw as usize / 7 % masters.len().max(1))?;
-    let id = |node: usize| Some(tell(&deployment.nodes[node], "CLUSTER MYID")?.text());
-    let (from, to) = (id(source)?, id(target)?);
-    let ok = |node: usize, line: &str| {
-        tell(&deployment.nodes[node], line).filter(|reply| *reply == Value::Simple("OK".into()))
-    };
-    ok(target, &format!("CLUSTER SETSLOT {slot} IMPORTING {from}"))?;
-    ok(source, &format!("CLUSTER SETSLOT {slot} MIGRATING {to}"))?;
-    loop {
-        let keys = tell(&deployment.nodes[source], &format!("CLUSTER GETKEYSINSLOT {slot} 10"))?;
-        let Value::Array(keys) = keys else { return None };
-        if keys.is_empty() {
-            break;
-        }
-        let (ip, port) = (deployment.nodes[target].ip(), deployment.nodes[target].port);
-        let keys: Vec<String> = keys.iter().map(Value::text).collect();
-        let line = format!("MIGRATE {ip} {port}  0 1000 KEYS {}", keys.join(" "));
-        let moved = tell(&deployment.nodes[source], &line)?;
-        if matches!(moved, Value::Error(_)) {
-            return None;
-        }
+    let masters: Vec<usize> =
+        (0..deployment.nodes.len()).filter(|each| is_master(&deployment.nodes[*each])).collect();
+    if let Some(target) = masters.get(draw as usize / 7 % masters.len().max(1)) {
+        // A move that something disturbs is left where it is: healing is the servers' affair.
+        let _ = harness::move_slot(&deployment.nodes, slot, *target);
     }
-    for node in [target, source].into_iter().chain(masters.into_iter().filter(|each| *each != target)) {
-        ok(node, &format!("CLUSTER SETSLOT {slot} NODE {to}"))?;
-    }
-    Some(())
 }
 
 /// Settings that a running server takes, and that make it do some work at once.

@@ -1,6 +1,7 @@
 //! One run: servers, clients, faults, and what is found.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -46,6 +47,8 @@ pub struct Options {
     pub rounds: usize,
     /// The faults to draw from.
     pub faults: Vec<Fault>,
+    /// Where what the nodes logged is kept if something is found.
+    pub logs: Option<PathBuf>,
 }
 
 /// What came of it.
@@ -75,10 +78,11 @@ impl Verdict {
 /// # Panics
 /// If a client does.
 pub fn run(options: &Options) -> Result<Verdict> {
-    let mut deployment = Deployment::start(options.mode, &options.program, options.other.as_ref())?;
+    let mut deployment =
+        Deployment::start(options.mode, &options.program, options.other.as_ref(), &options.faults)?;
     let endpoints = deployment.endpoints();
     let mut faults = options.faults.clone();
-    faults.retain(|fault| deployment.network.is_some() || !fault.cuts_network());
+    faults.retain(|fault| deployment.can(*fault));
     let schedule = Schedule::new(options.seed, options.mode, &faults);
     let history = History::new();
     let mut timeline = Timeline { shards: options.mode.shards(), ..Timeline::default() };
@@ -129,7 +133,11 @@ pub fn run(options: &Options) -> Result<Verdict> {
             Findings { violated: 1, violations, ..Findings::default() }
         }
     };
-    Ok(Verdict { ops, timeline, findings })
+    let verdict = Verdict { ops, timeline, findings };
+    if let Some(folder) = options.logs.as_deref().filter(|_| !verdict.is_good()) {
+        deployment.keep_logs(folder)?;
+    }
+    Ok(verdict)
 }
 
 /// A client's life: one step of one workload after another.

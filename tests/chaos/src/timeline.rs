@@ -6,6 +6,9 @@ use serde::Serialize;
 
 use crate::{Fault, Op};
 
+/// So long after its clock was set a node goes by the old time.
+const CLOCK: Duration = Duration::from_millis(1500);
+
 /// A fault that happened.
 #[derive(Debug, Clone, Serialize)]
 pub struct Injected {
@@ -77,12 +80,14 @@ impl Timeline {
     }
 
     fn explains_by(&self, op: &Op, fault: &Injected, timeouts: Timeouts) -> bool {
-        if fault.fault.is_planned() || !self.touches_master(op.node, fault) {
+        if !fault.fault.may_lose() || !self.touches_master(op.node, fault) {
             return false;
         }
         let last = match fault.fault {
             Fault::Kill | Fault::Wipe | Fault::Freeze => fault.begin + timeouts.slack,
             Fault::Force | Fault::Takeover => fault.end + timeouts.slack,
+            // A line that loses packets, or holds them up, may be as good as cut at any moment.
+            bad if bad.impairs_line() => fault.end + timeouts.deposed + timeouts.slack,
             _ => fault.begin + timeouts.deposed + timeouts.slack,
         };
         let first = self.last_in_step(op.node, fault, timeouts).saturating_sub(timeouts.lag);
@@ -105,11 +110,23 @@ impl Timeline {
         for other in self.faults.iter().rev() {
             let disturbs = other.nodes.iter().any(|each| self.same_shard(*each, node));
             let overlaps = other.begin <= first && other.end + timeouts.deposed * 2 >= first;
-            if disturbs && overlaps && !other.fault.is_planned() {
+            if disturbs && overlaps && other.fault.holds_back() {
                 first = first.min(other.begin);
             }
         }
         first
+    }
+
+    /// Whether a clock of this node's shard was wrong at some moment between these: what has a time to live ends too
+    /// early then, or too late.
+    #[must_use]
+    pub fn is_clock_wrong(&self, node: usize, from: Duration, to: Duration) -> bool {
+        self.faults.iter().any(|fault| {
+            fault.fault == Fault::ClockJump
+                && fault.nodes.iter().any(|each| self.same_shard(*each, node))
+                && fault.begin <= to
+                && fault.end + CLOCK >= from
+        })
     }
 
     fn same_shard(&self, one: usize, other: usize) -> bool {
@@ -129,7 +146,7 @@ impl Timeline {
         let mut spans: Vec<(Duration, Duration)> = self
             .faults
             .iter()
-            .filter(|fault| !fault.fault.is_planned())
+            .filter(|fault| fault.fault.may_lose())
             .filter(|fault| fault.nodes.iter().any(|each| self.same_shard(*each, node)))
             .map(|fault| {
                 (fault.begin.saturating_sub(timeouts.lag), fault.end + timeouts.deposed * 2 + timeouts.slack)

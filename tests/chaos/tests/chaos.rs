@@ -14,6 +14,7 @@ fn short_run(mode: Mode, seed: u64) -> Verdict {
         lasting: Duration::from_secs(25),
         rounds: usize::MAX,
         faults: Fault::usual(mode),
+        logs: None,
     };
     let verdict = run(&options).expect("the servers start");
     let report = chaos::report::html(&options, &verdict).expect("a report of it");

@@ -1,4 +1,5 @@
-//! Locks: where nothing was disturbed, one holder at a time.
+//! Locks: where nothing was disturbed, one holder at a time. A lock is a key with a time to live, and that is measured by
+//! the wall clock: where one jumped, its lock may have ended early.
 
 use super::{Case, Findings, acknowledged};
 use crate::Op;
@@ -13,6 +14,9 @@ pub(super) fn check(case: &Case<'_>, findings: &mut Findings) {
     for pair in held.windows(2) {
         let [first, second] = pair else { continue };
         if first.key != second.key || second.completed >= release_of(case, first) {
+            continue;
+        }
+        if case.timeline.is_clock_wrong(first.node, first.invoked, second.completed) {
             continue;
         }
         // The second came in while the first held it: its lock was forgotten.

@@ -159,3 +159,45 @@ fn two_holders_of_a_lock_are_found() {
     let both = [acquire(1, 0), acquire(2, 5), release(1, 10), release(2, 20)];
     assert!(violated(&both, "lock", &[], &quiet));
 }
+
+#[test]
+fn a_full_disk_and_a_clock_that_jumps_explain_no_loss() {
+    for fault in [Fault::FullDisk, Fault::ClockJump] {
+        let timeline = failed_over(fault, 10_000, 12_000);
+        let findings = found(&[add("set", 1, 9_900)], "set", &[], &timeline);
+        assert_eq!(findings.violated, 1, "{fault:?}: {findings:?}");
+    }
+}
+
+#[test]
+fn a_bad_line_explains_a_loss_as_long_as_it_is_bad_and_no_longer() {
+    let timeline = failed_over(Fault::Loss, 10_000, 15_000);
+    let lost = |when: u64| found(&[add("set", 1, when)], "set", &[], &timeline).violated == 0;
+    assert!(lost(10_500) && lost(14_900), "each packet may be the one that was needed");
+    assert!(!lost(8_000) && !lost(19_000));
+}
+
+#[test]
+fn a_replica_whose_disk_is_full_is_behind_when_its_master_dies() {
+    let mut timeline = failed_over(Fault::Kill, 12_000, 13_000);
+    let lost = |timeline: &Timeline| found(&[add("set", 1, 10_000)], "set", &[], timeline).violated == 0;
+    assert!(!lost(&timeline));
+    let full = Injected { fault: Fault::FullDisk, nodes: vec![3], begin: at(9_500), end: at(12_500) };
+    timeline.faults.insert(0, full);
+    assert!(lost(&timeline));
+}
+
+#[test]
+fn a_lock_ends_early_only_where_a_clock_jumped() {
+    let take = |client: usize, when: u64| Op {
+        client,
+        written: Some(client as u64),
+        ..acknowledged_op("lock", "acquire", when, when + 1)
+    };
+    let give = Op { written: Some(1), ..acknowledged_op("lock", "release", 5_000, 5_001) };
+    let ops = [take(1, 1_000), take(2, 3_000), give];
+    let quiet = Timeline { shards: 3, ..Timeline::default() };
+    assert_eq!(found(&ops, "lock", &[], &quiet).violated, 1);
+    let jumped = failed_over(Fault::ClockJump, 2_000, 2_500);
+    assert_eq!(found(&ops, "lock", &[], &jumped).violated, 0);
+}

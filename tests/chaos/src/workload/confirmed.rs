@@ -1,5 +1,7 @@
 //! Writes that every replica has: SADD and WAIT in one go. Whoever is promoted has them.
 
+use harness::Value;
+
 use super::{Workload, numbers, op, some_key};
 use crate::{Client, Failure};
 
@@ -23,9 +25,10 @@ impl Workload for Confirmed {
             let add: &[&str] = &["SADD", &key, &text];
             let wanted = client.replicas();
             let replies = client.batch(&key, &[add, &["WAIT", &wanted.to_string(), PATIENCE]])?;
-            match super::number(&replies[1])? {
-                Some(replicas) if replicas >= wanted => Ok(None),
-                _ => Err(Failure::Unknown("not all replicas confirmed it".to_owned())),
+            match &replies[1] {
+                Value::Int(replicas) if *replicas >= wanted as i64 => Ok(None),
+                // Whatever WAIT says, the element was added.
+                other => Err(Failure::Unknown(format!("not all replicas confirmed it: {other:?}"))),
             }
         });
     }
