@@ -22,12 +22,11 @@ use crate::master::Master;
 use crate::settings::{MasterSettings, Timing};
 use crate::shared::Cx;
 
-/// Why an instance counts as down, if it does.
+/// Why an instance counts as down, if it does; a master with whom it follows.
 fn cause(
     now: Instant,
     instance: &Instance,
-    is_master: bool,
-    ring: bool,
+    lineage: Option<&Lineage>,
     link: &Link,
     settings: &MasterSettings,
     timing: &Timing,
@@ -35,9 +34,11 @@ fn cause(
     if let Some(cause) = link_cause(now, link, settings) {
         return Some(cause);
     }
+    let is_master = lineage.is_some();
     let odd = is_master && instance.role == Role::Replica;
     // Nothing gets better by waiting where nobody is a master.
-    let patience = if ring { timing.publish_period * 2 } else { timing.info_period * 2 };
+    let patience =
+        if lineage == Some(&Lineage::Ring) { timing.publish_period * 2 } else { timing.info_period * 2 };
     if odd && now.since(instance.role_since) > settings.down_after + patience {
         return Some("calls itself a replica");
     }
@@ -86,8 +87,8 @@ impl Master {
         let now = cx.now;
         let instance = addr.map_or(&self.myself, |addr| &self.replicas[addr]);
         let link = cx.shared.links.at(instance.command);
-        let ring = addr.is_none() && instance.role == Role::Replica && self.lineage(cx) == Lineage::Ring;
-        let cause = cause(now, instance, addr.is_none(), ring, link, &self.settings, &cx.shared.timing);
+        let lineage = addr.is_none().then(|| self.lineage(cx));
+        let cause = cause(now, instance, lineage.as_ref(), link, &self.settings, &cx.shared.timing);
         let down = cause.is_some() || instance.sdown.is_some_and(|since| stays_down(since, link));
         let busy = link.busy;
         let was = instance.sdown.is_some();

@@ -86,6 +86,10 @@ impl Timeline {
         let last = match fault.fault {
             Fault::Kill | Fault::Wipe | Fault::Freeze => fault.begin + timeouts.slack,
             Fault::Force | Fault::Takeover => fault.end + timeouts.slack,
+            // Under sentinels, a master that keeps one of its replicas on its side has enough to go on taking writes.
+            Fault::Halves | Fault::Bridge if self.shards == 1 => {
+                fault.end + timeouts.deposed + timeouts.slack
+            }
             // A line that loses packets, or holds them up, may be as good as cut at any moment.
             bad if bad.impairs_line() => fault.end + timeouts.deposed + timeouts.slack,
             _ => fault.begin + timeouts.deposed + timeouts.slack,

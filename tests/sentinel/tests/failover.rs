@@ -1,8 +1,9 @@
 //! Masters that die or freeze under Redoubt sentinels, and sentinels that die with them.
 
 use std::fs;
+use std::time::Duration;
 
-use harness::{Connection, Group, MASTER, Program, eventually, field_map, wait_for_event};
+use harness::{Connection, Group, MASTER, Program, eventually, eventually_within, field_map, wait_for_event};
 
 fn redoubt() -> [Program; 3] {
     std::array::from_fn(|_| Program::redoubt())
@@ -165,4 +166,17 @@ fn bad_input_disturbs_nobody() {
         let reply = sentinel.run(&format!("SENTINEL CKQUORUM {MASTER}"));
         reply.text().starts_with("OK 3 usable").then_some(())
     });
+}
+
+/// FAILOVER at the server itself: no sentinel asked for it, and clients are told where the master is within seconds.
+#[test]
+fn a_master_that_hands_over_past_its_sentinels_is_followed() {
+    let group = Group::start(&Program::redoubt(), &redoubt());
+    group.servers[0].run("FAILOVER").expect_ok();
+    eventually_within(Duration::from_secs(10), "the sentinels name its successor", || {
+        (0..3).all(|sentinel| group.master_port(sentinel) != group.servers[0].port).then_some(())
+    });
+    group.wait_until_whole();
+    let master = group.master();
+    assert_eq!(group.servers[master].info("replication", "role").as_deref(), Some("master"));
 }

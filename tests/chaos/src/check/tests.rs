@@ -201,3 +201,12 @@ fn a_lock_ends_early_only_where_a_clock_jumped() {
     let jumped = failed_over(Fault::ClockJump, 2_000, 2_500);
     assert_eq!(found(&ops, "lock", &[], &jumped).violated, 0);
 }
+
+#[test]
+fn under_sentinels_a_master_with_a_replica_on_its_side_cannot_know_that_it_is_deposed() {
+    let mut timeline = failed_over(Fault::Halves, 10_000, 18_000);
+    let lost = |timeline: &Timeline| found(&[add("set", 1, 16_000)], "set", &[], timeline).violated == 0;
+    assert!(!lost(&timeline), "in a cluster it has to reach the other masters");
+    timeline.shards = 1;
+    assert!(lost(&timeline));
+}
