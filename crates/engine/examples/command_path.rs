@@ -11,6 +11,18 @@ mod path;
 
 use path::{PIPELINE, Path, encoded};
 
+/// Four or five commands about one key, as locks have them.
+const LOCK: &str = "local owner = redis.call('hget', KEYS[1], ARGV[1])
+if not owner then
+  if redis.call('exists', KEYS[1]) == 1 then
+    return redis.call('pttl', KEYS[1])
+  end
+end
+redis.call('hincrby', KEYS[1], ARGV[1], 1)
+redis.call('pexpire', KEYS[1], ARGV[2])
+redis.call('hincrby', KEYS[1], ARGV[1], -1)
+return nil";
+
 /// Few enough that valgrind is soon done.
 const KEYS: usize = 20_000;
 
@@ -18,6 +30,11 @@ const KEYS: usize = 20_000;
 fn request(command: &str, n: usize) -> Vec<String> {
     let key = format!("key:{n:012}");
     let value = "v".repeat(32);
+    if command == "evalsha" {
+        let sha = String::from_utf8_lossy(&scripting::sha1_hex(LOCK.as_bytes())).into_owned();
+        let words = ["evalsha", &sha, "1", &format!("lock:{key}"), "owner:1", "30000"];
+        return words.map(str::to_owned).to_vec();
+    }
     let words: &[&str] = match command {
         "get" => &["get", &key],
         "set" => &["set", &key, &value],
@@ -44,9 +61,10 @@ fn main() {
     let mut path = Path::new();
     // Any order will do that is not the order of the slots.
     let mut order = (0..).map(|n: usize| n.wrapping_mul(7919) % keys);
+    path.run(&mut encoded(&["script", "load", LOCK]));
     for n in 0..keys {
         path.run(&mut encoded(&request("set", n)));
-        if command.starts_with('h') {
+        if command.starts_with('h') || command == "evalsha" {
             path.run(&mut encoded(&request(if command == "hget" { "hset" } else { &command }, n)));
         }
     }

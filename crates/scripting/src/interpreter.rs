@@ -12,7 +12,9 @@ use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use mlua::{Function, HookTriggers, IntoLua, Lua, LuaOptions, MultiValue, StdLib, Table, Value, VmState};
+use mlua::{
+    Either, Function, HookTriggers, IntoLua, Lua, LuaOptions, MultiValue, StdLib, Table, Value, VmState,
+};
 use resp::{Args, Protocol, Request, Writer};
 
 use crate::cache::Scripts;
@@ -166,13 +168,14 @@ pub struct Interpreter {
     run: Function,
     run_function: Function,
     environment: Table,
-    globals: Table,
     /// What comes first where a script asks its host something, and does not call a command.
     mark: Table,
     /// The prelude's functions that load libraries.
     pub(crate) library_world: Function,
     load_library: Function,
     compiled: HashMap<[u8; 40], (Arc<Script>, Function)>,
+    /// The one of them that was asked for last, which is mostly the next one too.
+    last: Option<(Arc<Script>, Function)>,
     pub(crate) libraries: HashMap<u64, Compiled>,
     json: JsonSettings,
     /// The version that the script speaks with the server.
@@ -236,13 +239,13 @@ impl Interpreter {
         Ok(Self {
             run: parts.raw_get("run")?,
             run_function: parts.raw_get("run_function")?,
-            globals: parts.raw_get("globals")?,
             library_world: parts.raw_get("library_world")?,
             load_library: parts.raw_get("load_library")?,
             environment,
             mark,
             lua,
             compiled: HashMap::new(),
+            last: None,
             libraries: HashMap::new(),
             json,
             spoken: Cell::new(Protocol::Resp2),
@@ -262,7 +265,9 @@ impl Interpreter {
     #[must_use]
     #[inline]
     pub fn known(&self, sha: &[u8; 40]) -> Option<Arc<Script>> {
-        self.compiled.get(sha).map(|(script, _)| script).filter(|script| script.is_live()).cloned()
+        let last = self.last.as_ref().filter(|(script, _)| script.sha == *sha);
+        let found = last.or_else(|| self.compiled.get(sha)).map(|(script, _)| script);
+        found.filter(|script| script.is_live()).cloned()
     }
 
     /// Compiles a script unless that was done before.
@@ -270,7 +275,11 @@ impl Interpreter {
     /// # Errors
     /// [`Failure::Syntax`]
     pub fn compile(&mut self, script: &Arc<Script>, cached: usize) -> Result<(), Failure> {
-        if self.compiled.contains_key(&script.sha) {
+        if self.last.as_ref().is_some_and(|(last, _)| last.sha == script.sha) {
+            return Ok(());
+        }
+        if let Some(known) = self.compiled.get(&script.sha) {
+            self.last = Some(known.clone());
             return Ok(());
         }
         let function =
@@ -278,7 +287,8 @@ impl Interpreter {
         if self.compiled.len() > cached + SPARE {
             self.compiled.retain(|_, (script, _)| script.is_live());
         }
-        self.compiled.insert(script.sha, (script.clone(), function));
+        self.compiled.insert(script.sha, (script.clone(), function.clone()));
+        self.last = Some((script.clone(), function));
         Ok(())
     }
 
@@ -304,14 +314,11 @@ impl Interpreter {
     /// # Panics
     /// If it was not compiled.
     pub fn run(&mut self, script: &Script, call: &Call<'_>, host: &mut dyn Host) -> Result<Outcome, Failure> {
-        let function = self.compiled.get(&script.sha).map(|(_, function)| function.clone());
-        let function = function.expect("a script is compiled before it runs");
-        let prepared = self.set_globals(call);
+        let last = self.last.as_ref().filter(|(last, _)| last.sha == script.sha);
+        let (_, function) = last.expect("a script is compiled before it runs");
         self.begin(call.patience, false, call.command);
-        let ran = prepared.and_then(|()| {
-            self.guarded(host, |this, host| this.run.call::<(bool, Value)>((host, &function)))
-        });
-        self.end(ran, &String::from_utf8_lossy(&script.sha))
+        let ran = self.run_under(host, function, call);
+        self.end(ran, &script.sha)
     }
 
     /// Runs a script that has been compiled under a debugger, which ends with it. The state is for nothing else
@@ -336,17 +343,15 @@ impl Interpreter {
         let compiled = self.compile_debugged(shown.as_deref(), &debugger);
         let plain = || self.compile_text(script.body(), &self.environment, debugger::SOURCE);
         let function = compiled.map_or_else(plain, Ok).map_err(Failure::Syntax)?;
-        self.set_globals(call).map_err(|error| failed(&error))?;
         self.begin(call.patience, false, call.command);
         // Others are told that the server is busy: the user thinks for as long as he likes.
         self.watch.running.set_busy(call.command.iter().map(<[u8]>::to_vec).collect());
         (self.watch.busy)();
         self.debugger = Some(debugger.clone());
-        let ran = debugged(&self.lua, &self.watch, &debugger).and_then(|()| {
-            self.guarded(host, |this, host| this.run.call::<(bool, Value)>((host, &function)))
-        });
+        let ran =
+            debugged(&self.lua, &self.watch, &debugger).and_then(|()| self.run_under(host, &function, call));
         self.debugger = None;
-        let outcome = self.end(ran, &String::from_utf8_lossy(&script.sha));
+        let outcome = self.end(ran, &script.sha);
         debugger.end();
         install_hook(&self.lua, &self.watch).map_err(|error| failed(&error))?;
         outcome
@@ -360,9 +365,15 @@ impl Interpreter {
         maker.call(hook).ok()
     }
 
-    fn set_globals(&self, call: &Call<'_>) -> mlua::Result<()> {
-        self.globals.raw_set("KEYS", list(&self.lua, call.keys())?)?;
-        self.globals.raw_set("ARGV", list(&self.lua, call.args())?)
+    /// Runs a script, which finds its keys and arguments among its globals.
+    fn run_under(
+        &self,
+        host: &mut dyn Host,
+        script: &Function,
+        call: &Call<'_>,
+    ) -> mlua::Result<(bool, Value)> {
+        let (keys, args) = (list(&self.lua, call.keys())?, list(&self.lua, call.args())?);
+        self.guarded(host, |this, host| this.run.call((host, script, &keys, &args)))
     }
 
     /// Runs a function of a library that has been compiled.
@@ -387,7 +398,7 @@ impl Interpreter {
             let (keys, args) = (list(&this.lua, call.keys())?, list(&this.lua, call.args())?);
             this.run_function.call::<(bool, Value)>((host, environment, function, keys, args))
         });
-        self.end(ran, name)
+        self.end(ran, name.as_bytes())
     }
 
     /// Runs the text of a library, which may take neither more memory than a script nor very long.
@@ -439,7 +450,7 @@ impl Interpreter {
         ran
     }
 
-    fn end(&mut self, ran: mlua::Result<(bool, Value)>, name: &str) -> Result<Outcome, Failure> {
+    fn end(&mut self, ran: mlua::Result<(bool, Value)>, name: &[u8]) -> Result<Outcome, Failure> {
         self.watch.running.end();
         let used = self.lua.used_memory();
         self.watch.running.note_memory(used);
@@ -452,12 +463,13 @@ impl Interpreter {
         let result = match (stop, ran) {
             (Some(Stop::Again), _) => Err(Failure::Again),
             (Some(Stop::Killed), Err(_)) => {
+                let name = String::from_utf8_lossy(name);
                 let place = self.watch.killed_at.take();
                 let place = place.map(|place| format!(" script: {name}, on {place}.")).unwrap_or_default();
                 Err(Failure::Error { text: format!("ERR {KILLED}{place}"), counted: false })
             }
             (_, Ok((true, value))) => Ok(Outcome { value, spoken: self.spoken.get() }),
-            (_, Ok((false, error))) => Err(describe(&error, name)),
+            (_, Ok((false, error))) => Err(describe(&error, &String::from_utf8_lossy(name))),
             (_, Err(error)) => {
                 Err(Failure::Error { text: format!("ERR {}", internal(&error)), counted: false })
             }
@@ -470,7 +482,7 @@ impl Interpreter {
     }
 
     /// Does what a script asks of its server: the first of `args` says what.
-    fn serve(&self, lua: &Lua, mut args: MultiValue, host: &mut dyn Host) -> mlua::Result<(Value, Value)> {
+    fn serve(&self, lua: &Lua, mut args: MultiValue, host: &mut dyn Host) -> mlua::Result<Answer> {
         let marked = matches!(args.front(), Some(Value::Table(table)) if *table == self.mark);
         let mut raises = true;
         if marked {
@@ -500,9 +512,9 @@ impl Interpreter {
             debugger.on_call(request.args(), reply);
         }
         match to_lua(lua, reply)? {
-            Converted::Value(value) => Ok((value, Value::Nil)),
+            Converted::Value(value) => Ok(Ok(value)),
             Converted::Error(text) if raises => raise(text.to_vec(), true),
-            Converted::Error(text) => Ok((Value::Nil, Value::Table(error_table(lua, text, true)?))),
+            Converted::Error(text) => Ok(Err(Value::Table(error_table(lua, text, true)?))),
         }
     }
 
@@ -513,9 +525,9 @@ impl Interpreter {
         operation: i64,
         args: &MultiValue,
         host: &mut dyn Host,
-    ) -> mlua::Result<(Value, Value)> {
+    ) -> mlua::Result<Answer> {
         let argument = args.front().and_then(number_of).unwrap_or(0.0) as i64;
-        let done = Ok((Value::Nil, Value::Nil));
+        let done = Ok(Ok(Value::Nil));
         match operation {
             question::SET_PROTOCOL => {
                 self.spoken.set(if argument == 3 { Protocol::Resp3 } else { Protocol::Resp2 });
@@ -527,14 +539,14 @@ impl Interpreter {
                     return complain(lua, complaint);
                 }
                 return match host.may_run(&request) {
-                    Some(may) => Ok((Value::Boolean(may), Value::Nil)),
+                    Some(may) => Ok(Ok(Value::Boolean(may))),
                     None => complain(lua, "Invalid command passed to redis.acl_check_cmd()"),
                 };
             }
             question::BREAKPOINT => {
                 let debugger = self.debugger.as_ref();
                 debugger.inspect(|debugger| debugger.break_at_next());
-                return Ok((Value::Boolean(debugger.is_some()), Value::Nil));
+                return Ok(Ok(Value::Boolean(debugger.is_some())));
             }
             question::DEBUG => {
                 if let Some(debugger) = &self.debugger {
@@ -552,6 +564,9 @@ impl Interpreter {
         self.lua.used_memory()
     }
 }
+
+/// What a script gets of its host: a value, or `nil` and what went wrong.
+type Answer = Result<Value, Value>;
 
 /// Below this, 17 digits are all that a whole number has.
 const ALL_DIGITS: u64 = 100_000_000_000_000_000;
@@ -578,21 +593,31 @@ fn words(args: &MultiValue, request: &mut Request) -> Result<(), &'static str> {
 }
 
 /// An error as a value that a script gets.
-fn failed(lua: &Lua, text: &[u8]) -> mlua::Result<(Value, Value)> {
-    Ok((Value::Nil, Value::Table(error_table(lua, text, false)?)))
+fn failed(lua: &Lua, text: &[u8]) -> mlua::Result<Answer> {
+    Ok(Err(Value::Table(error_table(lua, text, false)?)))
 }
 
 /// The text of an error that the prelude raises.
-fn complain(lua: &Lua, complaint: &str) -> mlua::Result<(Value, Value)> {
-    Ok((Value::Nil, complaint.into_lua(lua)?))
+fn complain(lua: &Lua, complaint: &str) -> mlua::Result<Answer> {
+    Ok(Err(complaint.into_lua(lua)?))
 }
 
 fn list(lua: &Lua, items: Args<'_>) -> mlua::Result<Table> {
-    let table = lua.create_table_with_capacity(items.len(), 0)?;
-    for (index, item) in items.iter().enumerate() {
-        table.raw_set(index + 1, lua.create_string(item)?)?;
+    lua.create_sequence_from(items.iter().map(text))
+}
+
+/// Bytes that Lua does not know yet.
+struct Bytes<'a>(&'a [u8]);
+
+impl IntoLua for Bytes<'_> {
+    fn into_lua(self, lua: &Lua) -> mlua::Result<Value> {
+        lua.create_string(self.0).map(Value::String)
     }
-    Ok(table)
+}
+
+/// A string of Lua's. What is UTF-8, as nearly everything, is pushed without a reference to it.
+fn text(bytes: &[u8]) -> Either<&str, Bytes<'_>> {
+    std::str::from_utf8(bytes).map_or(Either::Right(Bytes(bytes)), Either::Left)
 }
 
 /// What `debug.getinfo` says of a level of the stack, as far as the prelude asks.

@@ -623,8 +623,9 @@ local function handler(failure)
 end
 
 -- Runs a script with what belongs to it.
-local function run(host, script)
+local function run(host, script, keys, args)
   current, active, scripts_redis.call, depth = host, for_scripts, host, 0
+  scripts_real.KEYS, scripts_real.ARGV = keys, args
   return xpcall(script, handler)
 end
 
@@ -650,6 +651,5 @@ return {
   load_library = load_library,
   library_world = library_world,
   env = for_scripts,
-  globals = scripts_real,
   names = NAMES,
 }
