@@ -24,6 +24,13 @@ impl<'a> Key<'a> {
         self.slot
     }
 
+    /// These bytes as a key, if they are the same: nothing is computed again.
+    #[must_use]
+    #[inline]
+    pub fn again<'b>(&self, bytes: &'b [u8]) -> Option<Key<'b>> {
+        same(self.bytes, bytes).then_some(Key { bytes, slot: self.slot, hash: self.hash })
+    }
+
     /// Its hash within the slot.
     #[must_use]
     pub fn hash(&self) -> u64 {

@@ -13,7 +13,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use keyspace::LockedSlots;
+use keyspace::{Key, LockedSlots};
 use resp::{Args, Protocol, Request, Writer};
 use scripting::{Call, Failure, Host, Library, Script, ScriptFlags, Stop};
 use slot_routing::{Ownership, Slot};
@@ -57,6 +57,8 @@ fn denied(text: &'static str) -> Denied {
 struct Reached<'c, 'a> {
     context: &'c mut Context<'a>,
     what: &'c Runnable,
+    /// The first key that it names, which most calls of most scripts are about.
+    named: Option<Key<'a>>,
     /// It must not write.
     read_only: bool,
     flags: ScriptFlags,
@@ -71,6 +73,18 @@ struct Reached<'c, 'a> {
     /// In cluster mode: the slot of its keys.
     slot: Option<Slot>,
     running: Arc<scripting::Running>,
+}
+
+/// A key of a command, behind its place among the words.
+type Hashed<'w> = (usize, Key<'w>);
+
+/// A call whose slots are held.
+struct Locked<'w> {
+    entry: &'static Registered,
+    args: Args<'w>,
+    /// Its first key.
+    key: Option<Hashed<'w>>,
+    slots: &'w [Slot],
 }
 
 impl Engine {
@@ -198,6 +212,7 @@ impl<'a> Context<'a> {
         let flags = what.flags();
         let mut reached = Reached {
             what,
+            named: (keys > 0).then(|| self.key(3)),
             read_only: read_only || flags.no_writes,
             flags,
             reply: std::mem::take(&mut self.worker.scripting.reply),
@@ -296,12 +311,13 @@ impl Reached<'_, '_> {
         let found = engine.commands().lookup(args);
         let entry = found.ok_or_else(|| denied("ERR Unknown Redis command called from script"))?;
         self.admit(entry, args)?;
-        let slots = self.hold(entry, args)?;
+        let (slots, key) = self.hold(entry, args)?;
         if let Some(staged) = &engine.staged {
             self.bring(staged, entry, args)?;
         }
         self.check_cluster(entry, args, &slots)?;
-        self.perform(entry, args, protocol, &slots)
+        let call = Locked { entry, args, key, slots: &slots };
+        self.perform(&call, protocol)
     }
 
     /// Asks everything that may keep a call from running, but where its keys are. Where the client's rights are asked.
@@ -354,18 +370,27 @@ impl Reached<'_, '_> {
         self.context.engine.topology.is_none() && entry.command.names_keys_later(args)
     }
 
-    /// The slots that a call works on, locked; an empty list for one that goes through all of them.
-    fn hold(&mut self, entry: &Registered, args: Args<'_>) -> Result<Slots, Denied> {
+    /// The slots that a call works on, locked, and its first key; an empty list for one that goes through all slots.
+    fn hold<'w>(
+        &mut self,
+        entry: &Registered,
+        args: Args<'w>,
+    ) -> Result<(Slots, Option<Hashed<'w>>), Denied> {
         match entry.command.reach {
             Reach::Keys | Reach::Patterns if !self.names_keys_later(entry, args) => {
-                let slots = self.context.engine.slots_of(entry, args);
+                let (mut slots, mut first) = (Slots::new(), None);
+                entry.command.visit_keys(args, &mut |index, _| {
+                    let key = self.key_of(args.get(index).expect("a key is one of the words"));
+                    slots.push(key.slot());
+                    first.get_or_insert((index, key));
+                });
                 if !slots.iter().all(|slot| self.context.slots.has(*slot)) {
                     self.go_beyond(&slots)?;
                 }
-                Ok(slots)
+                Ok((slots, first))
             }
             // Its place in the log's order is the script's.
-            Reach::FirstArgument => Ok(Slots::new()),
+            Reach::FirstArgument => Ok((Slots::new(), None)),
             // A pattern may name a key of any slot.
             Reach::Keys | Reach::Patterns | Reach::EachSlot | Reach::AllSlots => {
                 if !self.context.holds_all {
@@ -373,9 +398,15 @@ impl Reached<'_, '_> {
                     self.go_beyond(&all)?;
                     self.context.holds_all = true;
                 }
-                Ok(Slots::new())
+                Ok((Slots::new(), None))
             }
         }
+    }
+
+    /// A word as a key.
+    fn key_of<'w>(&self, word: &'w [u8]) -> Key<'w> {
+        let named = self.named.and_then(|named| named.again(word));
+        named.unwrap_or_else(|| self.context.engine.keyspace.key(word))
     }
 
     /// Copies what a call of a debugged script is about, if it works on copies.
@@ -489,13 +520,8 @@ impl Reached<'_, '_> {
     }
 
     /// Runs the call under the slots that are held.
-    fn perform(
-        &mut self,
-        entry: &'static Registered,
-        args: Args<'_>,
-        protocol: Protocol,
-        slots: &[Slot],
-    ) -> Result<(), Denied> {
+    fn perform(&mut self, call: &Locked<'_>, protocol: Protocol) -> Result<(), Denied> {
+        let Locked { entry, args, slots, .. } = *call;
         let outer = &mut *self.context;
         let (engine, nanos, holds_all) = (outer.engine, outer.worker.nanos, outer.holds_all);
         if entry.command.flags.contains(Flags::WRITE) && !self.dirty {
@@ -516,7 +542,7 @@ impl Reached<'_, '_> {
             self.logged_db = db;
             context.worker.effects.select(db);
         }
-        context.begin(entry, args, None, holds_all);
+        context.begin(entry, args, call.key.as_ref(), holds_all);
         let begin = nanos();
         let outcome = match entry.command.run {
             Run::Here(handler) => handle(&mut context, entry.command, handler),
