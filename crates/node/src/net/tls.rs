@@ -25,7 +25,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ClientConnection, Connection, ServerConfig, ServerConnection};
-use tokio::io::{AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
 pub(crate) use settings::{Side, Tls};
@@ -50,14 +50,22 @@ pub(crate) struct TlsSocket {
     session: Connection,
 }
 
-/// A socket as rustls reads and writes one.
-struct Now<'a>(&'a TcpStream);
+/// A socket as rustls reads one. What would block wakes the task later; a read that found less than there was room for
+/// is known to have found all, so nobody asks the system again.
+struct Soon<'a, 'c>(&'a mut TcpStream, &'a mut Context<'c>);
 
-impl Read for Now<'_> {
+impl Read for Soon<'_, '_> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        self.0.try_read(buffer)
+        let mut buffer = ReadBuf::new(buffer);
+        match Pin::new(&mut *self.0).poll_read(self.1, &mut buffer) {
+            Poll::Ready(read) => read.map(|()| buffer.filled().len()),
+            Poll::Pending => Err(io::ErrorKind::WouldBlock.into()),
+        }
     }
 }
+
+/// A socket as rustls writes one.
+struct Now<'a>(&'a TcpStream);
 
 impl Write for Now<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
@@ -86,17 +94,24 @@ fn flush(tcp: &TcpStream, session: &mut Connection) -> io::Result<bool> {
     Ok(true)
 }
 
-/// Takes in what the socket has; says whether it is at its end.
-fn take_in(tcp: &TcpStream, session: &mut Connection) -> io::Result<bool> {
-    if session.read_tls(&mut Now(tcp))? == 0 {
-        return Ok(true);
+/// Takes in what the socket has, or will have; says whether it is at its end.
+fn poll_take_in(
+    tcp: &mut TcpStream,
+    session: &mut Connection,
+    context: &mut Context<'_>,
+) -> Poll<io::Result<bool>> {
+    match session.read_tls(&mut Soon(tcp, context)) {
+        Ok(0) => return Poll::Ready(Ok(true)),
+        Ok(_) => {}
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Poll::Pending,
+        Err(error) => return Poll::Ready(Err(error)),
     }
     session.process_new_packets().map_err(|error| {
         // The peer is told why if its socket takes that at once.
         let _ = flush(tcp, session);
         io::Error::new(io::ErrorKind::InvalidData, error)
     })?;
-    Ok(false)
+    Poll::Ready(Ok(false))
 }
 
 impl TlsStream {
@@ -129,7 +144,7 @@ impl TlsStream {
 
     /// Agrees on a session, if that has not happened yet.
     pub(crate) fn poll_handshake(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let (tcp, session) = (&self.tcp, self.session.get_mut());
+        let (tcp, session) = (&mut self.tcp, self.session.get_mut());
         loop {
             if !flush(tcp, session)? {
                 ready!(tcp.poll_write_ready(context))?;
@@ -138,13 +153,8 @@ impl TlsStream {
             if !session.is_handshaking() {
                 return Poll::Ready(Ok(()));
             }
-            match take_in(tcp, session) {
-                Ok(true) => return Poll::Ready(Err(io::ErrorKind::UnexpectedEof.into())),
-                Ok(false) => {}
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    ready!(tcp.poll_read_ready(context))?;
-                }
-                Err(error) => return Poll::Ready(Err(error)),
+            if ready!(poll_take_in(tcp, session, context))? {
+                return Poll::Ready(Err(io::ErrorKind::UnexpectedEof.into()));
             }
         }
     }
@@ -154,7 +164,7 @@ impl TlsStream {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        let (tcp, session) = (&self.tcp, self.session.get_mut());
+        let (tcp, session) = (&mut self.tcp, self.session.get_mut());
         loop {
             match session.reader().read(buffer.initialize_unfilled()) {
                 Ok(len) => {
@@ -170,13 +180,8 @@ impl TlsStream {
             if !flush(tcp, session)? && tcp.poll_write_ready(context)?.is_ready() {
                 continue;
             }
-            match take_in(tcp, session) {
-                Ok(true) => return Poll::Ready(Ok(())),
-                Ok(false) => {}
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    ready!(tcp.poll_read_ready(context))?;
-                }
-                Err(error) => return Poll::Ready(Err(error)),
+            if ready!(poll_take_in(tcp, session, context))? {
+                return Poll::Ready(Ok(()));
             }
         }
     }
