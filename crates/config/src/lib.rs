@@ -12,6 +12,7 @@ use parking_lot::RwLock;
 
 pub use file::{ConfigError, Source};
 pub use file::{is_file_argument, lines_of_arguments};
+pub use rewrite::Extent;
 pub use unbuilt::{notes, warnings};
 
 use parameters::{PARAMETERS, Parameter};

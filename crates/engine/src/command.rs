@@ -278,6 +278,8 @@ pub enum DebugCommand {
     CloseLinkOnDrop,
     /// DEBUG CLUSTERLINK
     ClusterLink,
+    /// DEBUG CONFIG-REWRITE-FORCE-ALL
+    ConfigRewriteForceAll,
     /// DEBUG CRASH-AND-RECOVER
     CrashAndRecover,
     /// DEBUG DISABLE-CLUSTER-RECONNECTION

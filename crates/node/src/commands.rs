@@ -40,7 +40,7 @@ async fn dispatch(connection: &mut Connection, command: NodeCommand, args: Args<
     let server = connection.server.clone();
     let outcome = match command {
         NodeCommand::ConfigSet => config::set(&server, args, connection.session.client.link.local).await,
-        NodeCommand::ConfigRewrite => config::rewrite(&server),
+        NodeCommand::ConfigRewrite => config::rewrite(&server, ::config::Extent::Changed),
         NodeCommand::ConfigResetStat => {
             server.housekeeping.reset_totals();
             Ok(())

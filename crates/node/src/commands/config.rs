@@ -7,7 +7,7 @@ use resp::{Args, Writer};
 
 use crate::process::settings;
 use crate::server::Server;
-use config::{Config, SetError};
+use config::{Config, Extent, SetError};
 
 /// CONFIG GET pattern [pattern ...]
 pub(crate) fn get(config: &Config, args: Args<'_>, reply: &mut Writer<'_>) {
@@ -56,12 +56,12 @@ pub(crate) async fn set(server: &Arc<Server>, args: Args<'_>, local: bool) -> Re
     })
 }
 
-/// CONFIG REWRITE
-pub(crate) fn rewrite(server: &Server) -> Result<(), String> {
+/// CONFIG REWRITE, and DEBUG CONFIG-REWRITE-FORCE-ALL
+pub(crate) fn rewrite(server: &Server, extent: Extent) -> Result<(), String> {
     let Some(path) = &server.identity.config_file else {
         return Err("ERR The server is running without a config file".to_owned());
     };
-    server.config.rewrite(Path::new(path), &users(server)).map_err(|error| {
+    server.config.rewrite(Path::new(path), &users(server), extent).map_err(|error| {
         tracing::warn!("CONFIG REWRITE failed: {error}");
         format!("ERR Rewriting config file: {error}")
     })?;

@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use clock::Millis;
+use config::Extent;
 use engine::{ClientKind, DebugCommand, PauseMode, PausePurpose};
 use gossip::LinkId;
 use resp::Args;
@@ -41,6 +42,8 @@ pub(super) async fn run(connection: &mut Connection, command: DebugCommand, args
         DebugCommand::CloseLinkOnDrop | DebugCommand::DisableReconnection | DebugCommand::DropPackets => {
             interfere(&server, command, args).await
         }
+        DebugCommand::ConfigRewriteForceAll => super::config::rewrite(&server, Extent::All)
+            .map_err(|_| "ERR CONFIG-REWRITE-FORCE-ALL failed".to_owned()),
         DebugCommand::CrashAndRecover => restart(&server, args, false).await,
         DebugCommand::Restart => restart(&server, args, true).await,
         DebugCommand::LoadAof => load_aof(&server).await,
@@ -143,7 +146,7 @@ async fn restart(server: &Arc<Server>, args: Args<'_>, in_order: bool) -> Outcom
     };
     if in_order {
         if server.identity.config_file.is_some() {
-            super::config::rewrite(server)?;
+            super::config::rewrite(server, Extent::Changed)?;
         }
         server.pauses.pause_for_shutdown();
         let saving = server.clone();

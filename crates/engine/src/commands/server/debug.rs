@@ -53,6 +53,12 @@ const DEBUG: &[Command] = &[
         "Has links closed on which a packet is dropped.",
     ),
     shell("clusterlink", 5, DebugCommand::ClusterLink, "Closes the links to a node, from it, or both."),
+    shell(
+        "config-rewrite-force-all",
+        2,
+        DebugCommand::ConfigRewriteForceAll,
+        "Rewrites the configuration file as CONFIG REWRITE does, with a line for every parameter.",
+    ),
     shell("crash-and-recover", -2, DebugCommand::CrashAndRecover, "Starts the server anew, saving nothing."),
     without_effect("delay-rdb-client-free-second", 3),
     without_effect("dict-resizing", 3),
