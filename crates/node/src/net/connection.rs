@@ -26,6 +26,7 @@ use crate::net::door::OutputLimit;
 use crate::net::output::{Mark, Output};
 use crate::net::seat;
 use crate::net::transport::{Socket, Stream};
+use crate::net::turns::Turns;
 use crate::net::worker::{Scratch, with_scratch};
 use crate::process::crash;
 use crate::replication::SessionProfile;
@@ -38,6 +39,9 @@ const MAX_READ: usize = 16 * 1024 * 1024;
 
 /// Bytes that may wait to be sent to a client that has not said who it is (Redis: as many).
 const MOST_FOR_STRANGERS: usize = 1024;
+
+/// A task, and the line of its thread.
+type SharedWaker = Mutex<Option<(Waker, Arc<Turns>)>>;
 
 /// A connection's socket and what belongs to it.
 #[derive(Debug)]
@@ -61,7 +65,7 @@ pub(crate) struct Connection {
     /// What was written and is not yet sent.
     pub(crate) output: Output,
     /// Wakes this connection's task; set when that first runs.
-    waker: Arc<Mutex<Option<Waker>>>,
+    waker: Arc<SharedWaker>,
     has_waker: bool,
     /// What it has said of itself by REPLCONF.
     pub(crate) profile: SessionProfile,
@@ -94,11 +98,11 @@ impl Connection {
     pub(crate) fn new(server: Arc<Server>, stream: Stream) -> io::Result<Self> {
         let link = stream.link()?;
         let authenticated = server.engine.is_open();
-        let waker = Arc::new(Mutex::<Option<Waker>>::default());
+        let waker = Arc::<SharedWaker>::default();
         let wake = waker.clone();
         let wake = move || {
-            if let Some(waker) = &*wake.lock() {
-                waker.wake_by_ref();
+            if let Some((waker, turns)) = &*wake.lock() {
+                turns.wake(waker);
             }
         };
         let client = server.engine.clients.connect(link, crate::process::time::now(), Box::new(wake));
@@ -162,7 +166,7 @@ impl Connection {
     /// Leaves this thread's event loop; the task that served it so far is woken to find that.
     pub(super) fn leave_event_loop(&mut self) -> io::Result<Socket> {
         self.has_waker = false;
-        if let Some(waker) = self.waker.lock().take() {
+        if let Some((waker, _)) = self.waker.lock().take() {
             waker.wake();
         }
         self.stream.detach()
@@ -317,7 +321,7 @@ impl Connection {
     pub(super) fn poll(&mut self, context: &mut Context<'_>) -> Poll<Event> {
         // A task's waker stays the same; others wake it to tell that they killed it.
         if !self.has_waker {
-            *self.waker.lock() = Some(context.waker().clone());
+            *self.waker.lock() = Some((context.waker().clone(), Turns::here()));
             self.has_waker = true;
         }
         // Before anything is read: who was told that this client is gone is not to see another of its writes.

@@ -10,4 +10,5 @@ pub(crate) mod pauses;
 pub(crate) mod seat;
 pub(crate) mod tls;
 pub(crate) mod transport;
+pub(crate) mod turns;
 pub(crate) mod worker;

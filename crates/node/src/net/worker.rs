@@ -21,6 +21,7 @@ use crate::net::door::Door;
 use crate::net::seat;
 use crate::net::tls::HANDSHAKE_TIMEOUT;
 use crate::net::transport::{Socket, Stream};
+use crate::net::turns::Turns;
 use crate::process::totals::Traffic;
 use crate::server::Server;
 
@@ -170,6 +171,7 @@ fn welcome(server: &Arc<Server>, arrival: Arrival) {
 
 /// Serves connections on the calling event loop.
 async fn accept(server: Arc<Server>, number: usize) {
+    tokio::spawn(Turns::here().give());
     let next = || {
         poll_fn(|context| {
             PLACE.with_borrow_mut(|place| match place {
