@@ -33,7 +33,6 @@ const WITHOUT_EFFECT: &[&str] = &[
     "cluster-slot-migration-log-max-len",
     "cluster-slot-stats-enabled",
     "debug-context",
-    "dual-channel-replication-enabled",
     "extended-redis-compatibility",
     "hash-seed",
     "hide-user-data-from-log",

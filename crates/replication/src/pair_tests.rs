@@ -52,6 +52,7 @@ impl MasterSide {
             diskless: true,
             diskless_delay: Duration::from_millis(200),
             diskless_max_replicas: 0,
+            dual_channel: false,
             backlog_ttl: Duration::from_secs(3600),
             max_lag: Duration::from_secs(10),
             output_limit: OutputLimit { hard: 1 << 20, soft: 0, soft_for: Duration::ZERO },
@@ -158,7 +159,7 @@ impl MasterSide {
                 if let Some(served) = &mut self.connection {
                     served.snapshot = Some(snapshot);
                 }
-                self.give(now, master::Input::Cut { transfer, position });
+                self.give(now, master::Input::Cut { transfer, position, db: None });
             }
             Action::FullResync { position, .. } => {
                 self.full += 1;
@@ -184,6 +185,7 @@ impl MasterSide {
             Action::Close { .. } => self.disconnect(now),
             Action::CloseLog => self.log.close(),
             Action::CancelSnapshot { .. } => {}
+            Action::EndOffset { .. } | Action::Release { .. } => panic!("nobody asked for two channels"),
         }
     }
 

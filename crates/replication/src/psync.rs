@@ -5,6 +5,8 @@ use std::fmt;
 use resp::{Args, parse_i64};
 use slot_routing::ReplOffset;
 
+use crate::master::PeerId;
+
 /// What a replica's side understands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Capabilities {
@@ -14,6 +16,8 @@ pub struct Capabilities {
     pub psync2: bool,
     /// A snapshot in Valkey's own format, which Valkey has since version 9.
     pub valkey_format: bool,
+    /// A full synchronisation whose snapshot comes over a connection of its own (`+DUALCHANNELSYNC`).
+    pub dual_channel: bool,
 }
 
 /// What a connection has said by REPLCONF.
@@ -27,6 +31,10 @@ pub struct Profile {
     pub capabilities: Capabilities,
     /// Wants the snapshot and nothing after it (`redis-cli --rdb`).
     pub rdb_only: bool,
+    /// Is the connection for the snapshot of a replica that gets the stream over another.
+    pub rdb_channel: bool,
+    /// The connection over which this replica's snapshot goes, if not this one.
+    pub snapshot_over: Option<PeerId>,
     /// Came by SYNC: gets no `+FULLRESYNC` line and sends no acknowledgements.
     pub sync: bool,
     /// How far its append-only file is on the disk, if it has one.
@@ -42,6 +50,9 @@ pub enum Replconf {
     Ack(ReplOffset),
     /// A master asks its replica to acknowledge. No answer but the acknowledgement.
     GetAck,
+    /// The snapshot of the replica that says so goes over this connection, if there is one: see
+    /// [`Master::awaits_main_channel`](crate::Master::awaits_main_channel).
+    SnapshotOver(PeerId),
 }
 
 /// A REPLCONF that is not understood. Displays as the client's error.
@@ -51,6 +62,10 @@ pub enum ReplconfError {
     Syntax,
     /// A number that is none.
     NotInteger,
+    /// A number that is neither 0 nor 1.
+    NoSwitch,
+    /// There is no such connection for a snapshot, or its replica has its stream already.
+    UnknownRdbClient(PeerId),
     /// An address beyond the bound.
     AddressTooLong,
     /// An option that is not known.
@@ -62,6 +77,8 @@ impl fmt::Display for ReplconfError {
         match self {
             Self::Syntax => f.write_str("ERR syntax error"),
             Self::NotInteger => f.write_str("ERR value is not an integer or out of range"),
+            Self::NoSwitch => f.write_str("ERR value is out of range, value must between 0 and 1"),
+            Self::UnknownRdbClient(PeerId(id)) => write!(f, "ERR Unrecognized RDB client id {id}"),
             Self::AddressTooLong => {
                 f.write_str("ERR REPLCONF ip-address provided by replica instance is too long: ")
             }
@@ -88,6 +105,7 @@ impl Profile {
         if args.len().is_multiple_of(2) {
             return Err(ReplconfError::Syntax);
         }
+        let mut asked = Replconf::Ok;
         for pair in (1..args.len()).step_by(2) {
             let (option, value) = (&args[pair], &args[pair + 1]);
             match option.to_ascii_lowercase().as_slice() {
@@ -103,7 +121,9 @@ impl Profile {
                     return number(value).map(|offset| Replconf::Ack(ReplOffset(offset)));
                 }
                 b"getack" => return Ok(Replconf::GetAck),
-                b"rdb-only" => self.rdb_only = number::<u8>(value)? == 1,
+                b"rdb-only" => self.rdb_only = switch(value)?,
+                b"rdb-channel" => self.rdb_channel = switch(value)?,
+                b"set-rdb-client-id" => asked = Replconf::SnapshotOver(PeerId(number(value)?)),
                 // Only Valkey's replicas say so, and ours.
                 b"version" => {
                     let major = value.split(|byte| *byte == b'.').next().and_then(parse_i64);
@@ -112,7 +132,7 @@ impl Profile {
                 _ => return Err(ReplconfError::Unrecognized(option.to_vec())),
             }
         }
-        Ok(Replconf::Ok)
+        Ok(asked)
     }
 
     /// Capabilities that are not known are those of a later version: passed over.
@@ -121,7 +141,17 @@ impl Profile {
             self.capabilities.eof = true;
         } else if name.eq_ignore_ascii_case(b"psync2") {
             self.capabilities.psync2 = true;
+        } else if name.eq_ignore_ascii_case(b"dual-channel") {
+            self.capabilities.dual_channel = true;
         }
+    }
+}
+
+fn switch(text: &[u8]) -> Result<bool, ReplconfError> {
+    match number::<i64>(text)? {
+        0 => Ok(false),
+        1 => Ok(true),
+        _ => Err(ReplconfError::NoSwitch),
     }
 }
 
@@ -177,10 +207,8 @@ mod tests {
         let expected = Profile {
             listening_port: 6380,
             ip_address: Some("10.0.0.1".into()),
-            capabilities: Capabilities { eof: true, psync2: true, valkey_format: false },
-            rdb_only: false,
-            sync: false,
-            synced: None,
+            capabilities: Capabilities { eof: true, psync2: true, ..Capabilities::default() },
+            ..Profile::default()
         };
         assert_eq!(profile, expected);
 
@@ -190,6 +218,10 @@ mod tests {
             ("REPLCONF GETACK *", Ok(Replconf::GetAck)),
             ("REPLCONF capa dual-channel version 9.1.0", Ok(Replconf::Ok)),
             ("REPLCONF rdb-only 1", Ok(Replconf::Ok)),
+            ("REPLCONF rdb-only 2", Err(ReplconfError::NoSwitch)),
+            ("REPLCONF rdb-channel x", Err(ReplconfError::NotInteger)),
+            ("REPLCONF set-rdb-client-id 7", Ok(Replconf::SnapshotOver(PeerId(7)))),
+            ("REPLCONF set-rdb-client-id x", Err(ReplconfError::NotInteger)),
             ("REPLCONF capa", Err(ReplconfError::Syntax)),
             ("REPLCONF listening-port 70000", Err(ReplconfError::NotInteger)),
             ("REPLCONF ACK -3", Err(ReplconfError::NotInteger)),
@@ -198,6 +230,16 @@ mod tests {
         for (line, expected) in table {
             assert_eq!(said(line).0, expected, "{line}");
         }
+    }
+
+    #[test]
+    fn a_replica_of_two_channels_says_so_on_each() {
+        let (_, main) = said("REPLCONF capa eof capa psync2 capa dual-channel");
+        assert!(main.capabilities.dual_channel && !main.rdb_channel);
+        let (_, rdb) = said("REPLCONF capa eof rdb-only 1 rdb-channel 1 listening-port 6380 version 9.1.2");
+        assert!(rdb.rdb_channel && rdb.rdb_only && rdb.capabilities.valkey_format);
+        let unknown = ReplconfError::UnknownRdbClient(PeerId(999));
+        assert_eq!(unknown.to_string(), "ERR Unrecognized RDB client id 999");
     }
 
     #[test]

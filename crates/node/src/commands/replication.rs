@@ -18,6 +18,8 @@ use crate::server::Server;
 pub(super) fn psync(connection: &mut Connection, args: Args<'_>) {
     let server = connection.server.clone();
     let protocol = connection.session.protocol;
+    // What a replica has that has fetched its snapshot here is ours.
+    let fetched = connection.profile.as_ref().is_some_and(|profile| profile.snapshot_over.is_some());
     let mut refuse = |text: &str| Writer::new(connection.output(), protocol).error(text);
     let request = match args.len() {
         1 => None,
@@ -31,8 +33,14 @@ pub(super) fn psync(connection: &mut Connection, args: Args<'_>) {
     {
         return refuse(text);
     }
-    if !server.replication.can_serve(request.as_ref()) {
+    if !server.replication.can_serve(request.as_ref().filter(|_| !fetched)) {
         return refuse("NOMASTERLINK Can't SYNC while not connected with my master");
+    }
+    let told = connection.profile.as_deref();
+    if let (Some(request), Some(profile)) = (&request, told)
+        && server.replication.sends_apart(request, profile)
+    {
+        return Writer::new(connection.output(), protocol).simple("DUALCHANNELSYNC");
     }
     let profile = connection.profile.take().map(|profile| *profile).unwrap_or_default();
     let id = connection.session.id;
@@ -86,13 +94,18 @@ pub(super) fn failover(server: &Arc<Server>, args: Args<'_>) -> Outcome {
 
 /// REPLCONF option value [option value ...]
 pub(super) fn replconf(connection: &mut Connection, args: Args<'_>) {
-    let outcome = connection.profile.get_or_insert_default().replconf(args);
+    let replication = connection.server.replication.clone();
+    let profile = connection.profile.get_or_insert_default();
+    let outcome = match profile.replconf(args) {
+        Ok(Replconf::SnapshotOver(rdb)) => replication.link_channels(profile, rdb).map(|()| Replconf::Ok),
+        outcome => outcome,
+    };
     let protocol = connection.session.protocol;
     let mut reply = Writer::new(connection.output(), protocol);
     match outcome {
         Ok(Replconf::Ok) => reply.ok(),
         // Only a replica says so, and only a master asks so; Redis answers neither.
-        Ok(Replconf::Ack(_) | Replconf::GetAck) => {}
+        Ok(Replconf::Ack(_) | Replconf::GetAck | Replconf::SnapshotOver(_)) => {}
         Err(error) => reply.error(&error.to_string()),
     }
 }

@@ -97,12 +97,13 @@ fn try_carry_out(durability: &Durability, replication: &Replication, mut order: 
         let position = log.position();
         let cursors: Vec<(PeerId, CursorId)> =
             order.receivers.iter().map(|(peer, _)| (*peer, log.add_cursor(position.offset))).collect();
-        (position, stream_db.unwrap_or(0), cursors)
+        (position, stream_db, cursors)
     })?;
     let pace = Pace::behind_commands(durability.engine.keyspace.used_bytes());
     tracing::info!("Starting a snapshot for {} replicas", order.receivers.len());
-    replication.tell(Event::Cut { transfer: order.transfer, position, cursors });
-    let form = Form { dialect: order.dialect, position: Some((position, stream_db)), aof_base: false };
+    replication.tell(Event::Cut { transfer: order.transfer, position, db: stream_db, cursors });
+    let position = Some((position, stream_db.unwrap_or(0)));
+    let form = Form { dialect: order.dialect, position, aof_base: false };
     if order.eof {
         let mark = random_id();
         order.send(format!("$EOF:{mark}\r\n").as_bytes())?;

@@ -34,7 +34,10 @@ use arc_swap::ArcSwap;
 use engine::{Engine, Gate};
 use gossip::Copies;
 use parking_lot::Mutex;
-use replication::{EmptyMaster, Master, Profile, PsyncRequest, ReplId, Replica, Waiters, master, replica};
+use replication::master::PeerId;
+use replication::{
+    EmptyMaster, Master, Profile, PsyncRequest, ReplId, ReplconfError, Replica, Waiters, master, replica,
+};
 use slot_routing::ReplOffset;
 use tokio::sync::{Notify, mpsc, oneshot};
 
@@ -239,6 +242,31 @@ impl Replication {
             Role::Master => true,
             Role::Replica { machine, .. } => machine.lock().link() == replica::LinkState::Connected,
         }
+    }
+
+    /// Whether a replica that asks this fetches its snapshot over a second connection; this one then stays a client's.
+    pub(crate) fn sends_apart(&self, asked: &PsyncRequest, profile: &Profile) -> bool {
+        if !self.master.lock().sends_apart(profile) {
+            return false;
+        }
+        let Err(refusal) = self.log.lock().resume(&asked.id, asked.first_byte) else { return false };
+        if refusal != replication::Refusal::NothingAsked {
+            self.stats.partial_refused.fetch_add(1, Ordering::Relaxed);
+        }
+        tracing::info!(
+            "A replica with port {} can take a full resync over two channels, and needs one: {refusal}",
+            profile.listening_port
+        );
+        true
+    }
+
+    /// Takes a connection for the one that gets the stream of the replica whose snapshot goes over `rdb`.
+    pub(crate) fn link_channels(&self, profile: &mut Profile, rdb: PeerId) -> Result<(), ReplconfError> {
+        if !self.master.lock().awaits_main_channel(rdb) {
+            return Err(ReplconfError::UnknownRdbClient(rdb));
+        }
+        profile.snapshot_over = Some(rdb);
+        Ok(())
     }
 
     /// Follows `master` from now on. Says whether that changes anything.
@@ -451,6 +479,7 @@ fn master_config(config: &Config) -> master::Config {
         timeout: seconds(config, "repl-timeout"),
         diskless: config.switch("repl-diskless-sync"),
         diskless_delay: seconds(config, "repl-diskless-sync-delay"),
+        dual_channel: config.switch("dual-channel-replication-enabled"),
         diskless_max_replicas: config.integer("repl-diskless-sync-max-replicas") as usize,
         backlog_ttl: seconds(config, "repl-backlog-ttl"),
         max_lag: seconds(config, "min-replicas-max-lag"),

@@ -104,8 +104,7 @@ fn replicas(replication: &Replication, text: &mut String) {
     let addresses = replication.addresses.lock();
     let machine = replication.master.lock();
     line(text, "connected_slaves", machine.peers().len());
-    // A replica gets its snapshot and what follows over one connection.
-    line(text, "replicas_waiting_psync", 0);
+    line(text, "replicas_waiting_psync", machine.waiting_for_psync());
     if replication.config.integer("min-replicas-to-write") > 0
         && replication.config.integer("min-replicas-max-lag") > 0
     {
@@ -114,12 +113,13 @@ fn replicas(replication: &Replication, text: &mut String) {
     for (number, (id, peer)) in machine.peers().enumerate() {
         let address = peer.profile.ip_address.as_ref().or(addresses.get(&id));
         let value = format!(
-            "ip={},port={},state={},offset={},lag={}",
+            "ip={},port={},state={},offset={},lag={},type={}",
             address.map_or("", String::as_str),
             peer.profile.listening_port,
             peer.state().name(),
             peer.acknowledged,
-            peer.lag(now)
+            peer.lag(now),
+            peer.channel()
         );
         line(text, &format!("slave{number}"), value);
     }

@@ -63,6 +63,8 @@ pub(crate) enum Event {
     Cut {
         transfer: TransferId,
         position: Position,
+        /// The database that the stream has selected there, if it does not select one at once.
+        db: Option<u16>,
         cursors: Vec<(PeerId, CursorId)>,
     },
     Sent {
@@ -170,7 +172,11 @@ impl Serving {
                 }
                 self.give(Input::Closed { peer });
             }
-            Event::Cut { transfer, position, cursors } => self.on_cut(transfer, position, cursors),
+            Event::Cut { transfer, position, db, cursors } => {
+                let peers = self.take_cursors(cursors);
+                self.give(Input::Cut { transfer, position, db });
+                self.send_snapshot(&peers);
+            }
             Event::Sent { peer } => self.give(Input::Sent { peer }),
             Event::TransferFailed { transfer } => {
                 self.transfers.remove(&transfer);
@@ -212,7 +218,8 @@ impl Serving {
         let (resume, cursor) = match &request {
             Some(request) => self.resume(request, &format!("{host}:{port}")),
             None => {
-                profile.sync = true;
+                // With a connection of its own for the snapshot it acknowledges over the other.
+                profile.sync = !profile.rdb_channel;
                 (None, None)
             }
         };
@@ -258,16 +265,24 @@ impl Serving {
         }
     }
 
-    fn on_cut(&mut self, transfer: TransferId, position: Position, cursors: Vec<(PeerId, CursorId)>) {
-        for (peer, cursor) in &cursors {
-            match self.peers.get_mut(peer) {
-                Some(peer) => peer.cursor = Some(*cursor),
-                None => self.replication.log.lock().remove_cursor(*cursor),
+    /// Those who are still there read the log from the cut on.
+    fn take_cursors(&mut self, cursors: Vec<(PeerId, CursorId)>) -> Vec<PeerId> {
+        let mut there = Vec::new();
+        for (id, cursor) in cursors {
+            match self.peers.get_mut(&id) {
+                Some(peer) => {
+                    peer.cursor = Some(cursor);
+                    there.push(id);
+                }
+                None => self.replication.log.lock().remove_cursor(cursor),
             }
         }
-        self.give(Input::Cut { transfer, position });
-        for (peer, _) in cursors {
-            if let Some(peer) = self.peers.get_mut(&peer)
+        there
+    }
+
+    fn send_snapshot(&mut self, peers: &[PeerId]) {
+        for peer in peers {
+            if let Some(peer) = self.peers.get_mut(peer)
                 && let Some(pieces) = peer.pieces.take()
             {
                 peer.send(Outgoing::Snapshot(pieces));
@@ -326,6 +341,19 @@ impl Serving {
                         peer.cursor.expect("who streams has a cursor since it joined or since the cut");
                     tracing::info!("Synchronization with replica {} succeeded", peer.address);
                     peer.send(Outgoing::Stream(cursor));
+                }
+            }
+            Action::EndOffset {
+                peer: id @ PeerId(client),
+                position: Position { id: history, offset },
+                db,
+            } => {
+                let db = db.map_or(-1, i32::from);
+                self.line(id, format!("$ENDOFF:{offset} {history} {db} {client}\r\n"));
+            }
+            Action::Release { peer } => {
+                if let Some(cursor) = self.peers.get_mut(&peer).and_then(|peer| peer.cursor.take()) {
+                    log.lock().remove_cursor(cursor);
                 }
             }
             Action::ShowLife { peer } => self.line(peer, "\n".to_owned()),

@@ -5,13 +5,15 @@
 //! `repl-diskless-sync-delay` so that more may join; who comes while a snapshot is being sent waits for
 //! the next, and so do those who read another format than the one who has waited longest. After the snapshot a replica streams from the cut: at once if the snapshot's length was told
 //! beforehand, otherwise when it acknowledges that it has loaded, since what follows the end mark in one
-//! packet would hide the mark from a Redis replica.
+//! packet would hide the mark from a Redis replica. One that has its snapshot sent over a connection of its own
+//! ([`dual`]) streams as soon as that is cut.
 //!
 //! The machine decides; the shell takes snapshots, moves bytes and keeps a cursor of the log for each.
 //!
 //! What must hold: of a replica only what it has acknowledged counts (WAIT, `min-replicas-to-write`); at
 //! most one snapshot is on its way at any time; every replica is closed at most once.
 
+mod dual;
 mod limit;
 mod peer;
 #[cfg(test)]
@@ -56,6 +58,8 @@ pub struct Config {
     pub diskless_delay: Duration,
     /// So many replicas that wait begin a transfer at once; 0 is no such number.
     pub diskless_max_replicas: usize,
+    /// `dual-channel-replication-enabled`.
+    pub dual_channel: bool,
     /// `repl-backlog-ttl`; zero keeps the backlog for ever.
     pub backlog_ttl: Duration,
     /// `min-replicas-max-lag`.
@@ -84,6 +88,8 @@ pub enum Input {
         transfer: TransferId,
         /// Where it was cut.
         position: Position,
+        /// The database that the stream has selected there, if it does not select one at once.
+        db: Option<u16>,
     },
     /// The snapshot has been sent to this replica.
     Sent {
@@ -172,6 +178,20 @@ pub enum Action {
         /// The first byte it gets.
         from: ReplOffset,
     },
+    /// Answer `$ENDOFF:offset id db peer`, then send the snapshot.
+    EndOffset {
+        /// The connection for the snapshot.
+        peer: PeerId,
+        /// Where the stream goes on, over the replica's other connection.
+        position: Position,
+        /// The database that the stream has selected there, if it does not select one at once.
+        db: Option<u16>,
+    },
+    /// Keep nothing of the log for this one: its other connection gets the stream.
+    Release {
+        /// The connection for the snapshot.
+        peer: PeerId,
+    },
     /// Send an empty line.
     ShowLife {
         /// The replica.
@@ -205,6 +225,9 @@ pub enum CloseReason {
     /// It was given a snapshot and wants no more.
     #[error("it has the snapshot that it came for")]
     Served,
+    /// It has two connections, and the other one is gone or never came.
+    #[error("its other connection was lost")]
+    OtherChannelLost,
     /// What it follows is another history now.
     #[error("this node's history was replaced")]
     HistoryReplaced,
@@ -300,7 +323,7 @@ impl Master {
         match input {
             Input::Deadline => self.on_deadline(now, out),
             Input::Joined { peer, profile, resume } => self.on_joined(now, peer, profile, resume, out),
-            Input::Cut { transfer, position } => self.on_cut(transfer, position, out),
+            Input::Cut { transfer, position, db } => self.on_cut(transfer, position, db, out),
             Input::Sent { peer } => self.on_sent(now, peer, out),
             Input::TransferFailed { transfer } => self.on_failed(now, transfer, out),
             Input::Acknowledged { peer, offset, synced } => {
@@ -349,6 +372,9 @@ impl Master {
             (self.next_look, self.next_ping) = (now + LOOK_PERIOD, now + self.config.ping_period);
         }
         self.alone_since = None;
+        if let Some(rdb) = profile.snapshot_over {
+            return self.on_main_channel(now, peer, profile, rdb, resume, out);
+        }
         let psync2 = profile.capabilities.psync2;
         let phase = match resume {
             Some(position) => {
@@ -374,10 +400,12 @@ impl Master {
         Some(if at_once { first } else { first + self.config.diskless_delay })
     }
 
-    /// Whether those who wait all understand a snapshot without a length.
+    /// Whether those who wait all understand a snapshot without a length, and it may have none. Who waits with a
+    /// connection of its own was promised that.
     fn diskless_for_waiting(&self) -> bool {
         let mut waiting = self.peers.values().filter(|peer| peer.waiting_since().is_some());
-        self.config.diskless && waiting.all(|peer| peer.profile.capabilities.eof)
+        let may = self.config.diskless || waiting.clone().any(|peer| peer.profile.rdb_channel);
+        may && waiting.all(|peer| peer.profile.capabilities.eof)
     }
 
     fn start_due_snapshot(&mut self, now: Instant, out: &mut Vec<Action>) {
@@ -403,13 +431,15 @@ impl Master {
         out.push(Action::Snapshot { transfer, peers, eof, valkey_format });
     }
 
-    fn on_cut(&mut self, transfer: TransferId, position: Position, out: &mut Vec<Action>) {
+    fn on_cut(&mut self, transfer: TransferId, position: Position, db: Option<u16>, out: &mut Vec<Action>) {
         for (id, peer) in &mut self.peers {
             if let Phase::Sending { transfer: of, cut, .. } = &mut peer.phase
                 && *of == transfer
             {
                 *cut = Some(position.offset);
-                if !peer.profile.sync {
+                if peer.profile.rdb_channel {
+                    out.push(Action::EndOffset { peer: *id, position, db });
+                } else if !peer.profile.sync {
                     out.push(Action::FullResync { peer: *id, position });
                 }
             }
@@ -420,8 +450,10 @@ impl Master {
         let Some(peer) = self.peers.get_mut(&id) else { return };
         let Phase::Sending { cut: Some(cut), eof, .. } = peer.phase else { return };
         peer.last_heard = now;
-        let served = peer.profile.rdb_only;
-        if served || (eof && !peer.profile.sync) {
+        let served = (peer.profile.rdb_only || peer.profile.rdb_channel) && !peer.lacks_main_channel();
+        if peer.lacks_main_channel() {
+            peer.phase = Phase::Fetched { since: now };
+        } else if served || (eof && !peer.profile.sync) {
             peer.phase = Phase::Loading { cut };
         } else {
             peer.phase = Phase::Online;
@@ -455,9 +487,13 @@ impl Master {
         let Some(peer) = self.peers.get_mut(&id) else { return };
         peer.last_heard = now;
         peer.acknowledged = peer.acknowledged.max(offset);
-        if let Phase::Loading { cut } = peer.phase {
-            peer.phase = Phase::Online;
-            out.push(Action::Stream { peer: id, from: cut });
+        match peer.phase {
+            Phase::Loading { cut } => {
+                peer.phase = Phase::Online;
+                out.push(Action::Stream { peer: id, from: cut });
+            }
+            Phase::Apart => peer.phase = Phase::Online,
+            Phase::Waiting { .. } | Phase::Sending { .. } | Phase::Fetched { .. } | Phase::Online => {}
         }
     }
 
@@ -490,16 +526,21 @@ impl Master {
 
     fn look(&mut self, now: Instant, out: &mut Vec<Action>) {
         let timeout = self.config.timeout;
-        let mut silent = Vec::new();
+        let (mut silent, mut unlinked) = (Vec::new(), Vec::new());
         for (id, peer) in &self.peers {
             if peer.expects_life() {
                 out.push(Action::ShowLife { peer: *id });
+            } else if peer.gives_up_main_channel(now) {
+                unlinked.push(*id);
             } else if peer.must_acknowledge() && now >= peer.last_heard + timeout {
                 silent.push(*id);
             }
         }
         for peer in silent {
             self.close(now, peer, CloseReason::Silent, out);
+        }
+        for peer in unlinked {
+            self.close(now, peer, CloseReason::OtherChannelLost, out);
         }
     }
 
@@ -511,15 +552,16 @@ impl Master {
     }
 
     fn forget(&mut self, now: Instant, peer: PeerId, out: &mut Vec<Action>) {
-        if self.peers.remove(&peer).is_none() {
-            return;
-        }
+        let Some(gone) = self.peers.remove(&peer) else { return };
         if let Some(transfer) = self.transfer
             && !self.peers.values().any(|peer| peer.is_in(transfer))
         {
             out.push(Action::CancelSnapshot { transfer });
         }
         self.end_transfer(now, out);
+        if let Some(other) = gone.needs() {
+            self.close(now, other, CloseReason::OtherChannelLost, out);
+        }
         if self.peers.is_empty() {
             self.alone_since = Some(now);
         }

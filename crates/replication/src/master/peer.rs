@@ -3,7 +3,8 @@
 use clock::Instant;
 use slot_routing::ReplOffset;
 
-use super::TransferId;
+use super::dual::MAIN_CHANNEL_PATIENCE;
+use super::{PeerId, TransferId};
 use crate::psync::Profile;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -14,6 +15,10 @@ pub(super) enum Phase {
     Sending { transfer: TransferId, cut: Option<ReplOffset>, eof: bool },
     /// It has the snapshot and has not said yet that it has loaded it.
     Loading { cut: ReplOffset },
+    /// The snapshot has gone over this connection; the one for the stream has not come.
+    Fetched { since: Instant },
+    /// It gets the stream, and has not said yet that it has loaded the snapshot that goes over another connection.
+    Apart,
     /// It gets the stream.
     Online,
 }
@@ -25,6 +30,8 @@ pub enum PeerState {
     WaitBgsave,
     /// Its snapshot is on the way.
     SendBulk,
+    /// It gets the stream while its snapshot is on the way over another connection.
+    BgTransfer,
     /// It gets the stream.
     Online,
 }
@@ -36,6 +43,7 @@ impl PeerState {
         match self {
             Self::WaitBgsave => "wait_bgsave",
             Self::SendBulk => "send_bulk",
+            Self::BgTransfer => "bg_transfer",
             Self::Online => "online",
         }
     }
@@ -55,6 +63,8 @@ pub struct Replica {
     pub(super) over_soft_since: Option<Instant>,
     /// Bytes that it has still to be sent, as last told.
     pub(super) pending: u64,
+    /// The connection that gets the stream, of one that gets the snapshot alone.
+    pub(super) main: Option<PeerId>,
 }
 
 impl Replica {
@@ -67,6 +77,7 @@ impl Replica {
             last_heard: now,
             over_soft_since: None,
             pending: 0,
+            main: None,
         }
     }
 
@@ -75,7 +86,8 @@ impl Replica {
     pub fn state(&self) -> PeerState {
         match self.phase {
             Phase::Waiting { .. } | Phase::Sending { cut: None, .. } => PeerState::WaitBgsave,
-            Phase::Sending { .. } | Phase::Loading { .. } => PeerState::SendBulk,
+            Phase::Sending { .. } | Phase::Loading { .. } | Phase::Fetched { .. } => PeerState::SendBulk,
+            Phase::Apart => PeerState::BgTransfer,
             Phase::Online => PeerState::Online,
         }
     }
@@ -84,6 +96,16 @@ impl Replica {
     #[must_use]
     pub fn is_online(&self) -> bool {
         self.phase == Phase::Online
+    }
+
+    /// What goes over this connection, as INFO names it.
+    #[must_use]
+    pub fn channel(&self) -> &'static str {
+        match self.phase {
+            _ if self.profile.rdb_channel => "rdb-channel",
+            Phase::Apart => "main-channel",
+            _ => "replica",
+        }
     }
 
     /// Whole seconds since it was last heard.
@@ -111,5 +133,24 @@ impl Replica {
     /// Whether it must show life by itself. Who takes a snapshot is seen to by the connection.
     pub(super) fn must_acknowledge(&self) -> bool {
         !self.profile.sync && matches!(self.phase, Phase::Online | Phase::Loading { .. })
+    }
+
+    /// Whether the snapshot goes over this connection, and the one for the stream has not come.
+    pub(super) fn lacks_main_channel(&self) -> bool {
+        self.profile.rdb_channel && self.main.is_none()
+    }
+
+    /// Whether the connection for the stream has not come for too long.
+    pub(super) fn gives_up_main_channel(&self, now: Instant) -> bool {
+        matches!(self.phase, Phase::Fetched { since } if now >= since + MAIN_CHANNEL_PATIENCE)
+    }
+
+    /// The other connection of this replica, if it is of no use without this one.
+    pub(super) fn needs(&self) -> Option<PeerId> {
+        match self.phase {
+            Phase::Sending { .. } => self.main,
+            Phase::Apart => self.profile.snapshot_over,
+            Phase::Waiting { .. } | Phase::Loading { .. } | Phase::Fetched { .. } | Phase::Online => None,
+        }
     }
 }

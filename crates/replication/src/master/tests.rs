@@ -8,6 +8,7 @@ fn config() -> Config {
         diskless: true,
         diskless_delay: Duration::from_secs(5),
         diskless_max_replicas: 0,
+        dual_channel: false,
         backlog_ttl: Duration::from_secs(3600),
         max_lag: Duration::from_secs(10),
         output_limit: OutputLimit { hard: 1000, soft: 0, soft_for: Duration::ZERO },
@@ -16,7 +17,7 @@ fn config() -> Config {
 
 fn modern() -> Profile {
     Profile {
-        capabilities: Capabilities { eof: true, psync2: true, valkey_format: false },
+        capabilities: Capabilities { eof: true, psync2: true, ..Capabilities::default() },
         ..Profile::default()
     }
 }
@@ -74,7 +75,7 @@ fn replicas_that_come_together_share_a_snapshot_and_stream_from_its_cut() {
     assert_eq!(actions, [snapshot, life(ONE), life(TWO)]);
 
     let full = |peer| Action::FullResync { peer, position: at(70) };
-    let cut = Input::Cut { transfer: FIRST, position: at(70) };
+    let cut = Input::Cut { transfer: FIRST, position: at(70), db: None };
     assert_eq!(master.give(5, cut), [full(ONE), full(TWO)]);
     assert_eq!(master.states(), ["send_bulk"; 2]);
     assert_eq!(master.give(6, Input::Sent { peer: ONE }), []);
@@ -92,7 +93,7 @@ fn who_comes_during_a_snapshot_waits_for_the_next() {
     let first = Action::Snapshot { transfer: FIRST, peers: vec![ONE], eof: true, valkey_format: false };
     assert_eq!(master.join(0, ONE, modern(), None), [first]);
     assert_eq!(master.join(0, TWO, modern(), None), []);
-    master.give(0, Input::Cut { transfer: FIRST, position: at(7) });
+    master.give(0, Input::Cut { transfer: FIRST, position: at(7), db: None });
     let second = Action::Snapshot { transfer: SECOND, peers: vec![TWO], eof: true, valkey_format: false };
     assert_eq!(master.give(1, Input::Sent { peer: ONE }), [second]);
 }
@@ -112,7 +113,7 @@ fn a_replica_that_cannot_find_an_end_mark_gets_the_length_and_streams_at_once() 
     let old = Profile::default();
     let snapshot = Action::Snapshot { transfer: FIRST, peers: vec![ONE], eof: false, valkey_format: false };
     assert_eq!(master.join(0, ONE, old, None), [snapshot]);
-    master.give(0, Input::Cut { transfer: FIRST, position: at(7) });
+    master.give(0, Input::Cut { transfer: FIRST, position: at(7), db: None });
     assert_eq!(master.give(1, Input::Sent { peer: ONE }), [stream(ONE, 7)]);
 }
 
@@ -120,10 +121,10 @@ fn a_replica_that_cannot_find_an_end_mark_gets_the_length_and_streams_at_once() 
 fn sync_gets_no_line_and_a_dump_is_closed_after_its_snapshot() {
     let mut master = Driven::new(Config { diskless: false, ..config() });
     master.join(0, ONE, Profile { sync: true, ..modern() }, None);
-    assert_eq!(master.give(0, Input::Cut { transfer: FIRST, position: at(7) }), []);
+    assert_eq!(master.give(0, Input::Cut { transfer: FIRST, position: at(7), db: None }), []);
     assert_eq!(master.give(1, Input::Sent { peer: ONE }), [stream(ONE, 7)]);
     master.join(1, TWO, Profile { rdb_only: true, ..modern() }, None);
-    master.give(1, Input::Cut { transfer: SECOND, position: at(8) });
+    master.give(1, Input::Cut { transfer: SECOND, position: at(8), db: None });
     let served = Action::Close { peer: TWO, reason: CloseReason::Served };
     assert_eq!(master.give(2, Input::Sent { peer: TWO }), [served]);
     // SYNC sends no acknowledgements, so its silence means nothing.
@@ -202,7 +203,7 @@ fn a_snapshot_that_fails_or_that_nobody_waits_for_makes_room_for_the_next() {
     assert_eq!(actions, [failed, cancelled, next]);
     let cancelled = Action::CancelSnapshot { transfer: SECOND };
     assert_eq!(master.give(2, Input::Closed { peer: TWO }), [cancelled]);
-    assert_eq!(master.give(2, Input::Cut { transfer: SECOND, position: at(1) }), [], "too late");
+    assert_eq!(master.give(2, Input::Cut { transfer: SECOND, position: at(1), db: None }), [], "too late");
 }
 
 #[test]
@@ -229,8 +230,153 @@ fn replicas_of_two_formats_get_a_snapshot_each() {
     let actions = master.give(5, Input::Deadline);
     let first = Action::Snapshot { transfer: FIRST, peers: vec![ONE, three], eof: true, valkey_format: true };
     assert_eq!(actions[0], first);
-    master.give(5, Input::Cut { transfer: FIRST, position: at(70) });
+    master.give(5, Input::Cut { transfer: FIRST, position: at(70), db: None });
     master.give(6, Input::Sent { peer: ONE });
     let second = Action::Snapshot { transfer: SECOND, peers: vec![TWO], eof: true, valkey_format: false };
     assert_eq!(master.give(7, Input::Sent { peer: three }), [second]);
+}
+
+mod two_channels {
+    use super::*;
+
+    const RDB: PeerId = ONE;
+    const MAIN: PeerId = TWO;
+
+    /// Master with a replica whose RDB channel waits since second 0.
+    fn with_rdb_channel() -> Driven {
+        let mut master = Driven::new(Config { dual_channel: true, ..config() });
+        assert_eq!(master.join(0, RDB, Profile { rdb_only: true, rdb_channel: true, ..modern() }, None), []);
+        master
+    }
+
+    /// The same, once the snapshot has been cut at 70.
+    fn with_cut() -> Driven {
+        let mut master = with_rdb_channel();
+        master.give(5, Input::Deadline);
+        let end = Action::EndOffset { peer: RDB, position: at(70), db: Some(3) };
+        assert_eq!(master.give(5, Input::Cut { transfer: FIRST, position: at(70), db: Some(3) }), [end]);
+        master
+    }
+
+    fn main_channel() -> Profile {
+        let capabilities = Capabilities { dual_channel: true, ..modern().capabilities };
+        Profile { capabilities, snapshot_over: Some(RDB), ..modern() }
+    }
+
+    fn streams() -> [Action; 3] {
+        let go_on = Action::Continue { peer: MAIN, id: Some(ReplId::NONE) };
+        [go_on, stream(MAIN, 70), Action::Release { peer: RDB }]
+    }
+
+    fn close(peer: PeerId, reason: CloseReason) -> Action {
+        Action::Close { peer, reason }
+    }
+
+    #[test]
+    fn are_offered_to_who_knows_them_if_both_switches_are_on() {
+        let capable = Profile { snapshot_over: None, ..main_channel() };
+        let offered = |dual_channel, diskless, profile: &Profile| {
+            Driven::new(Config { dual_channel, diskless, ..config() }).0.sends_apart(profile)
+        };
+        assert!(offered(true, true, &capable));
+        assert!(!offered(false, true, &capable));
+        assert!(!offered(true, false, &capable));
+        assert!(!offered(true, true, &modern()));
+        assert!(!offered(true, true, &main_channel()), "it has fetched a snapshot, and that did not help");
+    }
+
+    #[test]
+    fn bring_the_stream_while_the_snapshot_is_on_its_way() {
+        let mut master = with_rdb_channel();
+        assert!(!master.0.awaits_main_channel(RDB), "there is no place yet from which to ask for the stream");
+        assert_eq!(master.give(1, Input::Deadline), [Action::ShowLife { peer: RDB }]);
+
+        let mut master = with_cut();
+        assert!(master.0.awaits_main_channel(RDB));
+        assert!(!master.0.awaits_main_channel(MAIN));
+        assert_eq!(master.0.waiting_for_psync(), 1);
+        assert_eq!(master.join(6, MAIN, main_channel(), Some(70)), streams());
+        assert!(!master.0.awaits_main_channel(RDB), "one is enough");
+        assert_eq!(master.0.waiting_for_psync(), 0);
+        let channels: Vec<_> = master.0.peers().map(|(_, peer)| peer.channel()).collect();
+        assert_eq!(channels, ["rdb-channel", "main-channel"]);
+        assert_eq!(master.states(), ["send_bulk", "bg_transfer"]);
+
+        assert_eq!(master.give(7, Input::Sent { peer: RDB }), [close(RDB, CloseReason::Served)]);
+        assert_eq!(master.0.acknowledged(), [], "it has not loaded what comes before the stream");
+        assert!(!master.give(500, Input::Deadline).contains(&close(MAIN, CloseReason::Silent)), "it loads");
+        assert_eq!(master.acknowledge(501, MAIN, 90), []);
+        assert_eq!(master.states(), ["online"]);
+        assert_eq!(master.0.peers().next().map(|(_, peer)| peer.channel()), Some("replica"));
+        assert_eq!(master.0.acknowledged(), [ReplOffset(90)]);
+    }
+
+    #[test]
+    fn a_snapshot_that_was_sent_waits_for_the_main_channel_for_a_minute() {
+        let mut master = with_cut();
+        assert_eq!(master.give(6, Input::Sent { peer: RDB }), []);
+        assert_eq!(master.0.waiting_for_psync(), 1);
+        let mut late = streams().to_vec();
+        late.push(close(RDB, CloseReason::Served));
+        assert_eq!(master.join(65, MAIN, main_channel(), Some(70)), late);
+
+        let mut master = with_cut();
+        master.give(6, Input::Sent { peer: RDB });
+        assert!(!master.give(65, Input::Deadline).contains(&close(RDB, CloseReason::OtherChannelLost)));
+        assert!(master.give(66, Input::Deadline).contains(&close(RDB, CloseReason::OtherChannelLost)));
+        assert!(!master.0.awaits_main_channel(RDB));
+    }
+
+    #[test]
+    fn need_each_other_until_the_snapshot_has_been_sent() {
+        let cancelled = Action::CancelSnapshot { transfer: FIRST };
+        for (lost, other) in [(RDB, MAIN), (MAIN, RDB)] {
+            let mut master = with_cut();
+            master.join(6, MAIN, main_channel(), Some(70));
+            let actions = master.give(7, Input::Closed { peer: lost });
+            assert!(actions.contains(&close(other, CloseReason::OtherChannelLost)), "{actions:?}");
+            assert!(actions.contains(&cancelled), "{actions:?}");
+            assert_eq!(master.0.peers().len(), 0);
+        }
+        let mut master = with_cut();
+        master.join(6, MAIN, main_channel(), Some(70));
+        master.give(7, Input::TransferFailed { transfer: FIRST });
+        assert_eq!(master.0.peers().len(), 0);
+
+        let mut master = with_cut();
+        master.join(6, MAIN, main_channel(), Some(70));
+        master.give(7, Input::Sent { peer: RDB });
+        assert_eq!(master.give(7, Input::Closed { peer: RDB }), [], "it has done its part");
+        assert_eq!(master.states(), ["bg_transfer"]);
+    }
+
+    #[test]
+    fn a_main_channel_without_its_snapshot_or_its_place_in_the_log_is_closed() {
+        let mut master = Driven::new(Config { dual_channel: true, ..config() });
+        let lost = close(MAIN, CloseReason::OtherChannelLost);
+        assert_eq!(master.join(0, MAIN, main_channel(), Some(70)), [lost.clone()]);
+
+        let mut master = with_cut();
+        let actions = master.join(6, MAIN, main_channel(), None);
+        assert_eq!(actions[0], close(MAIN, CloseReason::TooFarBehind));
+        assert_eq!(master.0.peers().len(), 0, "the snapshot is of no use any more");
+
+        // One that names what belongs to another harms nobody.
+        let mut master = with_cut();
+        let three = PeerId(3);
+        master.join(6, MAIN, main_channel(), Some(70));
+        let lost = close(three, CloseReason::OtherChannelLost);
+        assert_eq!(master.join(7, three, main_channel(), Some(70)), [lost]);
+        assert_eq!(master.states(), ["send_bulk", "bg_transfer"]);
+    }
+
+    #[test]
+    fn share_a_snapshot_with_replicas_of_one() {
+        let mut master = with_rdb_channel();
+        master.0.set_config(Config { diskless: false, ..config() });
+        assert_eq!(master.join(1, MAIN, modern(), None), []);
+        let snapshot =
+            Action::Snapshot { transfer: FIRST, peers: vec![RDB, MAIN], eof: true, valkey_format: false };
+        assert_eq!(master.give(5, Input::Deadline)[0], snapshot, "promised when the switch was on");
+    }
 }

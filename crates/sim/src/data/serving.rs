@@ -120,7 +120,7 @@ impl<E: Debug> Stage<E> {
                         None => store.log.remove_cursor(cursor),
                     }
                 }
-                self.serve(host, Input::Cut { transfer, position });
+                self.serve(host, Input::Cut { transfer, position, db: None });
             }
             Message::Sent { peer } => self.serve(host, Input::Sent { peer }),
         }
@@ -211,6 +211,8 @@ impl<E: Debug> Stage<E> {
             }
             // It is made for nobody.
             Action::CancelSnapshot { .. } => {}
+            // Nobody here asks for two connections.
+            Action::EndOffset { .. } | Action::Release { .. } => {}
             Action::FullResync { peer, position } => {
                 let Position { id, offset } = position;
                 self.line(host, peer, format!("+FULLRESYNC {id} {offset}\r\n$EOF:{MARK}\r\n"));

@@ -255,6 +255,7 @@ fn master_config(behind: u64) -> master::Config {
         diskless: true,
         diskless_delay: Duration::from_millis(20),
         diskless_max_replicas: 0,
+        dual_channel: false,
         backlog_ttl: Duration::from_secs(3600),
         max_lag: Duration::from_secs(10),
         output_limit: OutputLimit { hard: behind, soft: 0, soft_for: Duration::ZERO },
