@@ -187,7 +187,7 @@ fn copy_folder(from: &Path, to: &Path) {
     }
 }
 
-/// Valkey asks for a second connection for the snapshot, and does without where the other does not know that.
+/// Valkey asks for a second connection for the snapshot, and does without where the other does not want that.
 #[test]
 fn a_valkey_that_would_use_two_connections_does_with_one() {
     let (redoubt, Some(valkey)) = (Program::redoubt(), Program::valkey()) else {

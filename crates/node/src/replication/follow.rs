@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use engine::{ClientFlags, Engine, Gate};
 use parking_lot::Mutex;
-use replication::replica::{Action, Input};
+use replication::replica::{Action, ChannelAction, ChannelInput, Input};
 use replication::{Generation, Position, Replica};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -16,7 +16,7 @@ use super::intake::Intake;
 use super::serve::Event;
 use super::{MasterAddress, peer};
 use crate::durability::Durability;
-use crate::net::dialer::Dialer;
+use crate::net::dialer::{DialError, Dialer};
 use crate::net::transport::Stream;
 
 /// How much of the master's stream is read at once.
@@ -44,8 +44,17 @@ pub(super) async fn run(
     let Ok(position) = replication.log.lock().follow(stream) else { return };
     machine.lock().start_from(position);
     let applier = Applier::new(replication.clone(), stream);
-    let mut follower =
-        Follower { replication, durability, master, machine, stream, applier, link: None, snapshot: None };
+    let mut follower = Follower {
+        replication,
+        durability,
+        master,
+        machine,
+        stream,
+        applier,
+        link: None,
+        rdb: None,
+        snapshot: None,
+    };
     let mut inputs = vec![Input::Deadline];
     loop {
         while let Some(input) = inputs.pop() {
@@ -63,6 +72,8 @@ struct Follower {
     stream: Generation,
     applier: Applier,
     link: Option<MasterLink>,
+    /// The second connection, over which a snapshot comes.
+    rdb: Option<MasterLink>,
     /// Where a snapshot goes.
     snapshot: Option<Intake>,
 }
@@ -78,6 +89,36 @@ impl MasterLink {
     fn new(engine: &Arc<Engine>, stream: Stream) -> std::io::Result<Self> {
         let seen = peer::register(engine, stream.link()?, ClientFlags::MASTER);
         Ok(Self { engine: engine.clone(), stream, seen })
+    }
+
+    /// Waits for what comes; `None` if nothing more will.
+    async fn read(&mut self) -> Option<Vec<u8>> {
+        let mut bytes = Vec::with_capacity(READ_SIZE);
+        tokio::select! {
+            read = self.stream.read_buf(&mut bytes) => match read {
+                Ok(0) | Err(_) => {
+                    tracing::warn!("Connection with master lost.");
+                    None
+                }
+                Ok(_) => Some(bytes),
+            },
+            () = self.seen.killed() => {
+                tracing::warn!("Connection with master closed by a client.");
+                None
+            }
+        }
+    }
+}
+
+/// Waits for what comes over a connection, if there is one and it is to be read; otherwise for ever.
+async fn read_from(link: &mut Option<MasterLink>, reads: bool) -> Option<Vec<u8>> {
+    match link {
+        Some(link) if reads => link.read().await,
+        Some(link) => {
+            link.seen.killed().await;
+            None
+        }
+        None => std::future::pending().await,
     }
 }
 
@@ -97,42 +138,56 @@ impl Follower {
         if self.cannot_keep_what_comes() {
             if self.link.is_some() {
                 tracing::warn!("Leaving the master: what it sends cannot be written to the disk");
-                self.link = None;
-                self.snapshot = None;
-                return Input::Closed;
+                return self.lose();
             }
             while self.cannot_keep_what_comes() {
                 tokio::time::sleep(LOOK).await;
             }
         }
-        let deadline = self.machine.lock().next_deadline();
+        let (deadline, reads) = {
+            let machine = self.machine.lock();
+            (machine.next_deadline(), machine.reads())
+        };
         let now = crate::process::time::instant();
         let wait = deadline.map_or(Duration::from_secs(1), |deadline| deadline.since(now));
-        let Some(MasterLink { stream, seen, .. }) = &mut self.link else {
-            tokio::time::sleep(wait).await;
-            return Input::Deadline;
-        };
-        let mut bytes = Vec::with_capacity(READ_SIZE);
         tokio::select! {
-            read = stream.read_buf(&mut bytes) => match read {
-                Ok(0) | Err(_) => {
-                    tracing::warn!("Connection with master lost.");
-                    self.link = None;
-                    Input::Closed
+            read = read_from(&mut self.link, reads) => self.on_read(read),
+            read = read_from(&mut self.rdb, true) => Input::RdbChannel(match read {
+                Some(bytes) => {
+                    self.count_input(&bytes);
+                    ChannelInput::Received(bytes)
                 }
-                Ok(len) => {
-                    let counted = &self.replication.stats.input_bytes;
-                    counted.fetch_add(len as u64, Ordering::Relaxed);
-                    Input::Received(bytes)
+                None => {
+                    self.rdb = None;
+                    ChannelInput::Closed
                 }
-            },
-            () = seen.killed() => {
-                tracing::warn!("Connection with master closed by a client.");
+            }),
+            () = tokio::time::sleep(wait) => Input::Deadline,
+        }
+    }
+
+    fn on_read(&mut self, read: Option<Vec<u8>>) -> Input {
+        match read {
+            Some(bytes) => {
+                self.count_input(&bytes);
+                Input::Received(bytes)
+            }
+            None => {
                 self.link = None;
                 Input::Closed
             }
-            () = tokio::time::sleep(wait) => Input::Deadline,
         }
+    }
+
+    fn count_input(&self, bytes: &[u8]) {
+        self.replication.stats.input_bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+    }
+
+    /// Lets go of the master.
+    fn lose(&mut self) -> Input {
+        (self.link, self.rdb) = (None, None);
+        self.snapshot = None;
+        Input::Closed
     }
 
     /// Whether the disk takes nothing, and a replica is not to go on without (`replica-ignore-disk-write-errors`).
@@ -149,10 +204,16 @@ impl Follower {
             self.snapshot = None;
         }
         let mut actions = Vec::new();
-        {
+        let held = {
             let mut machine = self.machine.lock();
             machine.note_synced(self.durability.append_only.synced());
             machine.handle(crate::process::time::instant(), input, &mut actions);
+            machine.held()
+        };
+        if held > 0 {
+            self.replication.stats.held_peak.fetch_max(held, Ordering::Relaxed);
+            // Much may be applied in a row; replicas are served by this thread, too.
+            tokio::task::yield_now().await;
         }
         let mut inputs = Vec::new();
         for action in actions {
@@ -169,9 +230,11 @@ impl Follower {
             Action::Connect => vec![self.connect().await],
             Action::Close(reason) => {
                 tracing::warn!("Leaving the master {}:{}: {reason}", self.master.host, self.master.port);
-                self.link = None;
-                self.snapshot = None;
+                self.lose();
                 vec![]
+            }
+            Action::RdbChannel(action) => {
+                self.act_on_rdb_channel(action).await.map(Input::RdbChannel).into_iter().collect()
             }
             Action::Send(bytes) => self.send(&bytes).await.into_iter().collect(),
             Action::BeginTransfer { position, len } => {
@@ -199,12 +262,7 @@ impl Follower {
 
     async fn connect(&mut self) -> Input {
         self.link = None;
-        let patience = Duration::from_secs(self.replication.config.integer("repl-timeout") as u64);
-        let address = (self.master.host.as_str(), self.master.port);
-        let replication = &self.replication;
-        let dialer = Dialer::for_links(&replication.config, &replication.tls, "tls-replication");
-        let dialed = dialer.dial(address, patience).await;
-        match dialed.and_then(|stream| Ok(MasterLink::new(&self.replication.engine, stream)?)) {
+        match self.dial().await {
             Ok(link) => {
                 self.applier.reconnected();
                 self.link = Some(link);
@@ -217,10 +275,49 @@ impl Follower {
         }
     }
 
+    async fn dial(&self) -> Result<MasterLink, DialError> {
+        let address = (self.master.host.as_str(), self.master.port);
+        let replication = &self.replication;
+        let dialer = Dialer::for_links(&replication.config, &replication.tls, "tls-replication");
+        let stream = dialer.dial(address, self.patience()).await?;
+        Ok(MasterLink::new(&replication.engine, stream)?)
+    }
+
+    fn patience(&self) -> Duration {
+        Duration::from_secs(self.replication.config.integer("repl-timeout") as u64)
+    }
+
+    async fn act_on_rdb_channel(&mut self, action: ChannelAction) -> Option<ChannelInput> {
+        match action {
+            ChannelAction::Connect => match self.dial().await {
+                Ok(link) => {
+                    tracing::info!("MASTER <-> REPLICA sync: the snapshot comes over a second connection");
+                    self.rdb = Some(link);
+                    Some(ChannelInput::Connected)
+                }
+                Err(error) => {
+                    tracing::warn!("No second connection to the master: {error}");
+                    Some(ChannelInput::Closed)
+                }
+            },
+            ChannelAction::Send(bytes) => {
+                let patience = self.patience();
+                let sent = write_all(&mut self.rdb.as_mut()?.stream, &bytes, patience).await;
+                if !sent {
+                    self.rdb = None;
+                }
+                (!sent).then_some(ChannelInput::Closed)
+            }
+            ChannelAction::Close => {
+                self.rdb = None;
+                None
+            }
+        }
+    }
+
     async fn send(&mut self, bytes: &[u8]) -> Option<Input> {
-        let stream = &mut self.link.as_mut()?.stream;
-        let patience = Duration::from_secs(self.replication.config.integer("repl-timeout") as u64);
-        if matches!(tokio::time::timeout(patience, stream.write_all(bytes)).await, Ok(Ok(()))) {
+        let patience = self.patience();
+        if write_all(&mut self.link.as_mut()?.stream, bytes, patience).await {
             return None;
         }
         self.link = None;
@@ -249,34 +346,49 @@ impl Follower {
 
     fn give_up(&mut self, why: &str) -> Option<Input> {
         tracing::warn!("{why}");
-        self.link = None;
-        self.snapshot = None;
-        Some(Input::Closed)
+        Some(self.lose())
     }
 
-    /// Replaces the data by the snapshot, on a helper thread, and shows life to the master meanwhile.
+    /// Replaces the data by the snapshot, on a helper thread, and shows life to the master meanwhile. The stream, if it
+    /// comes already, is held.
     async fn load(&mut self, position: Position) -> Input {
         let Some(intake) = self.snapshot.take() else { return Input::LoadFailed };
         self.replication.tell(Event::HistoryReplaced);
         let mut loading = intake.finish(&self.replication, &self.durability, position).await;
         loop {
-            let wait =
-                self.machine.lock().next_deadline().map(|at| at.since(crate::process::time::instant()));
+            let (wait, reads) = {
+                let machine = self.machine.lock();
+                let wait = machine.next_deadline().map(|at| at.since(crate::process::time::instant()));
+                (wait, machine.reads())
+            };
             tokio::select! {
                 loaded = &mut loading => {
                     self.applier.restarted();
                     return if loaded.unwrap_or(false) { Input::Loaded } else { Input::LoadFailed };
                 }
-                () = tokio::time::sleep(wait.unwrap_or(Duration::from_secs(1))) => {
-                    let mut actions = Vec::new();
-                    self.machine.lock().handle(crate::process::time::instant(), Input::Deadline, &mut actions);
-                    for action in actions {
-                        // A link that breaks now is noticed when it is read again.
-                        if let Action::Send(bytes) = action {
-                            let _ = self.send(&bytes).await;
-                        }
-                    }
+                read = read_from(&mut self.link, true), if reads => {
+                    let input = self.on_read(read);
+                    self.give_while_loading(input).await;
                 }
+                () = tokio::time::sleep(wait.unwrap_or(Duration::from_secs(1))) => {
+                    self.give_while_loading(Input::Deadline).await;
+                }
+            }
+        }
+    }
+
+    async fn give_while_loading(&mut self, input: Input) {
+        let mut actions = Vec::new();
+        let held = {
+            let mut machine = self.machine.lock();
+            machine.handle(crate::process::time::instant(), input, &mut actions);
+            machine.held()
+        };
+        self.replication.stats.held_peak.fetch_max(held, Ordering::Relaxed);
+        for action in actions {
+            // A link that breaks now is noticed when it is read again.
+            if let Action::Send(bytes) = action {
+                let _ = self.send(&bytes).await;
             }
         }
     }
@@ -306,4 +418,9 @@ impl Follower {
             }
         }
     }
+}
+
+/// Writes all of it within that time; says whether it could.
+async fn write_all(stream: &mut Stream, bytes: &[u8], patience: Duration) -> bool {
+    matches!(tokio::time::timeout(patience, stream.write_all(bytes)).await, Ok(Ok(())))
 }

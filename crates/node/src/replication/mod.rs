@@ -60,6 +60,8 @@ pub(crate) struct SyncStats {
     pub(crate) partial_refused: AtomicU64,
     /// What a master did and this node, its replica, could not.
     pub(crate) unexpected_errors: AtomicU64,
+    /// The most that was held of a master's stream while its snapshot was on its way.
+    pub(crate) held_peak: AtomicU64,
     /// Bytes that came from a master, and that went to replicas.
     pub(crate) input_bytes: AtomicU64,
     pub(crate) output_bytes: AtomicU64,
@@ -189,6 +191,14 @@ impl Replication {
 
     pub(crate) fn is_replica(&self) -> bool {
         matches!(&*self.role.lock(), Role::Replica { .. })
+    }
+
+    /// How much of the master's stream waits for a snapshot to be loaded.
+    pub(crate) fn held(&self) -> u64 {
+        match &*self.role.lock() {
+            Role::Master => 0,
+            Role::Replica { machine, .. } => machine.lock().held(),
+        }
     }
 
     /// Since when the link to the master has been down; `None` while it is up, and on a master.
@@ -503,6 +513,8 @@ fn replica_config(config: &Config) -> replica::Config {
         password: given("masterauth").map(String::into_bytes),
         timeout: seconds(config, "repl-timeout"),
         failover: false,
+        dual_channel: config.switch("dual-channel-replication-enabled"),
+        held_limit: u64::try_from(config.output_limit("slave").0).unwrap_or(0),
     }
 }
 

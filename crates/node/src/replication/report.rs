@@ -47,7 +47,7 @@ pub(crate) fn info(replication: &Replication, failover: &Failover, text: &mut St
             line(text, "role", "slave");
             line(text, "master_host", &master.host);
             line(text, "master_port", master.port);
-            link(&machine.lock(), offset, text);
+            link(&machine.lock(), offset, replication.stats.held_peak.load(Ordering::Relaxed), text);
             let unapplied = replication.unapplied();
             // Sentinels do not choose one whose priority is 0.
             let priority = if unapplied > 0 { 0 } else { replication.config.integer("replica-priority") };
@@ -75,7 +75,7 @@ pub(crate) fn info(replication: &Replication, failover: &Failover, text: &mut St
 }
 
 /// Of the link to the master.
-fn link(machine: &Replica, offset: u64, text: &mut String) {
+fn link(machine: &Replica, offset: u64, held_peak: u64, text: &mut String) {
     let now = crate::process::time::instant();
     let up = machine.link() == LinkState::Connected;
     let since_heard = now.since(machine.last_heard()).as_secs();
@@ -84,6 +84,8 @@ fn link(machine: &Replica, offset: u64, text: &mut String) {
     line(text, "master_sync_in_progress", u8::from(machine.link() == LinkState::Sync));
     line(text, "slave_read_repl_offset", offset);
     line(text, "slave_repl_offset", offset);
+    line(text, "replicas_repl_buffer_size", machine.held());
+    line(text, "replicas_repl_buffer_peak", held_peak);
     if let Some((len, received)) = machine.transfer() {
         let total = len.unwrap_or(0);
         let percent = if total == 0 { 0.0 } else { received as f64 / total as f64 * 100.0 };

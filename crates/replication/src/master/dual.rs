@@ -62,10 +62,10 @@ impl Master {
         now: Instant,
         peer: PeerId,
         profile: Profile,
-        rdb: PeerId,
         resume: Option<Position>,
         out: &mut Vec<Action>,
     ) {
+        let Some(rdb) = profile.snapshot_over else { return };
         let awaited = self.awaits_main_channel(rdb);
         let (true, Some(Position { id, offset })) = (awaited, resume) else {
             let reason = if awaited { CloseReason::TooFarBehind } else { CloseReason::OtherChannelLost };

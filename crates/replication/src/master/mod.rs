@@ -372,8 +372,8 @@ impl Master {
             (self.next_look, self.next_ping) = (now + LOOK_PERIOD, now + self.config.ping_period);
         }
         self.alone_since = None;
-        if let Some(rdb) = profile.snapshot_over {
-            return self.on_main_channel(now, peer, profile, rdb, resume, out);
+        if profile.snapshot_over.is_some() {
+            return self.on_main_channel(now, peer, profile, resume, out);
         }
         let psync2 = profile.capabilities.psync2;
         let phase = match resume {

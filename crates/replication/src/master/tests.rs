@@ -354,7 +354,7 @@ mod two_channels {
     fn a_main_channel_without_its_snapshot_or_its_place_in_the_log_is_closed() {
         let mut master = Driven::new(Config { dual_channel: true, ..config() });
         let lost = close(MAIN, CloseReason::OtherChannelLost);
-        assert_eq!(master.join(0, MAIN, main_channel(), Some(70)), [lost.clone()]);
+        assert_eq!(master.join(0, MAIN, main_channel(), Some(70)), [lost]);
 
         let mut master = with_cut();
         let actions = master.join(6, MAIN, main_channel(), None);

@@ -5,20 +5,18 @@
 //! | PING | `+PONG`; `-NOAUTH`, `-NOPERM`, `-ERR operation not permitted` (it wants AUTH first) |
 //! | AUTH | `+OK` |
 //! | REPLCONF, one for the port, one for the address if announced, two for what we can do | any |
-//! | PSYNC | `+FULLRESYNC id offset`; `+CONTINUE`; `+CONTINUE id` |
+//! | PSYNC | `+FULLRESYNC id offset`; `+CONTINUE`; `+CONTINUE id`; `+DUALCHANNELSYNC` to who said that it can do that |
 
-use memchr::memchr;
 use slot_routing::ReplOffset;
 
+use super::lines::Lines;
 use super::{Config, Reason};
 use crate::id::ReplId;
 use crate::log::Position;
 
 /// The version of Valkey whose snapshots are read. Without it a Valkey writes for the versions before 8, which have no
 /// hashes with fields that expire, and gives up when it meets one.
-const READS_AS_VALKEY: &[u8] = b"9.0.0";
-/// No answer's line is longer.
-const MAX_LINE: usize = 64 * 1024;
+pub(super) const READS_AS_VALKEY: &[u8] = b"9.0.0";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Waiting {
@@ -32,8 +30,7 @@ enum Waiting {
 #[derive(Debug)]
 pub(super) struct Handshake {
     waiting: Waiting,
-    /// A line whose end has not come yet.
-    partial: Vec<u8>,
+    lines: Lines,
     replconfs: u8,
 }
 
@@ -52,12 +49,14 @@ pub(super) enum Step {
         id: Option<ReplId>,
         rest: Vec<u8>,
     },
+    /// The snapshot is to be fetched over a second connection.
+    TwoChannels,
 }
 
 impl Handshake {
     pub(super) fn start(send: &mut Vec<u8>) -> Self {
         resp::encode_request(send, [&b"PING"[..]]);
-        Self { waiting: Waiting::Pong, partial: Vec::new(), replconfs: 0 }
+        Self { waiting: Waiting::Pong, lines: Lines::default(), replconfs: 0 }
     }
 
     /// Takes in what the master sent; appends to `send` what to send next.
@@ -69,25 +68,17 @@ impl Handshake {
         send: &mut Vec<u8>,
     ) -> Step {
         let mut bytes = bytes;
-        while let Some(end) = memchr(b'\n', bytes) {
-            self.partial.extend_from_slice(&bytes[..end]);
-            bytes = &bytes[end + 1..];
-            let line = std::mem::take(&mut self.partial);
-            let line = line.strip_suffix(b"\r").unwrap_or(&line);
-            // An empty line is a sign of life.
-            if line.is_empty() {
-                continue;
-            }
-            match self.on_line(line, config, position, send, bytes) {
+        loop {
+            let line = match self.lines.next(&mut bytes) {
+                Ok(Some(line)) => line,
+                Ok(None) => return Step::More,
+                Err(reason) => return Step::Failed(reason),
+            };
+            match self.on_line(&line, config, position, send, bytes) {
                 Step::More => {}
                 step => return step,
             }
         }
-        self.partial.extend_from_slice(bytes);
-        if self.partial.len() > MAX_LINE {
-            return Step::Failed(Reason::Nonsense("a line without end".into()));
-        }
-        Step::More
     }
 
     fn on_line(
@@ -118,17 +109,14 @@ impl Handshake {
                 ask(config, position, send);
                 Step::More
             }
+            Waiting::Psync if config.dual_channel && line == b"+DUALCHANNELSYNC" => Step::TwoChannels,
             Waiting::Psync => on_psync(line, position.is_some(), rest),
         }
     }
 
     fn introduce(&mut self, config: &Config, send: &mut Vec<u8>) {
         self.waiting = Waiting::Replconf(0);
-        if let Some(password) = &config.password {
-            match &config.user {
-                Some(user) => resp::encode_request(send, [&b"AUTH"[..], user, password]),
-                None => resp::encode_request(send, [&b"AUTH"[..], password]),
-            }
+        if authenticate(config, send) {
             self.waiting = Waiting::Auth;
         }
         let port = config.listening_port.to_string();
@@ -138,13 +126,25 @@ impl Handshake {
             resp::encode_request(send, [&b"REPLCONF"[..], b"ip-address", address.as_bytes()]);
             self.replconfs += 1;
         }
-        resp::encode_request(send, [&b"REPLCONF"[..], b"capa", b"eof", b"capa", b"psync2"]);
+        let words = [&b"REPLCONF"[..], b"capa", b"eof", b"capa", b"psync2", b"capa", b"dual-channel"];
+        let count = if config.dual_channel { words.len() } else { words.len() - 2 };
+        resp::encode_request(send, words[..count].iter().copied());
         // Says to a Valkey which snapshots are read; others may refuse it.
         resp::encode_request(send, [&b"REPLCONF"[..], b"version", READS_AS_VALKEY]);
         if self.waiting != Waiting::Auth {
             self.waiting = Waiting::Replconf(self.replconfs);
         }
     }
+}
+
+/// Signs in, if there is a password to do it with; says whether that is answered.
+pub(super) fn authenticate(config: &Config, send: &mut Vec<u8>) -> bool {
+    let Some(password) = &config.password else { return false };
+    match &config.user {
+        Some(user) => resp::encode_request(send, [&b"AUTH"[..], user, password]),
+        None => resp::encode_request(send, [&b"AUTH"[..], password]),
+    }
+    true
 }
 
 fn pong(line: &[u8]) -> bool {
@@ -179,12 +179,34 @@ fn on_psync(line: &[u8], has_position: bool, rest: &[u8]) -> Step {
                 _ => Step::Failed(nonsense(line)),
             }
         }
-        Some(b"+CONTINUE") if has_position => match words.next().map(ReplId::parse) {
-            None => Step::Continue { id: None, rest },
-            Some(Ok(id)) => Step::Continue { id: Some(id), rest },
-            Some(Err(_)) => Step::Failed(nonsense(line)),
+        _ if !has_position => Step::Failed(refused(line)),
+        _ => match resumed(line) {
+            Resumed::Yes { id } => Step::Continue { id, rest },
+            Resumed::Nonsense => Step::Failed(nonsense(line)),
+            Resumed::No => Step::Failed(refused(line)),
         },
-        _ => Step::Failed(refused(line)),
+    }
+}
+
+/// Whether the master goes on from where it was asked to.
+pub(super) enum Resumed {
+    Yes {
+        /// The name of the history from now on, if it is told.
+        id: Option<ReplId>,
+    },
+    No,
+    Nonsense,
+}
+
+pub(super) fn resumed(line: &[u8]) -> Resumed {
+    let mut words = line.split(|byte| *byte == b' ').filter(|word| !word.is_empty());
+    if words.next() != Some(b"+CONTINUE") {
+        return Resumed::No;
+    }
+    match words.next().map(ReplId::parse) {
+        None => Resumed::Yes { id: None },
+        Some(Ok(id)) => Resumed::Yes { id: Some(id) },
+        Some(Err(_)) => Resumed::Nonsense,
     }
 }
 

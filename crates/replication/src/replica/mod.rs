@@ -13,6 +13,9 @@
 //!
 //! Bytes come in as they were read and go out as they came: the stream is not copied.
 
+mod dual;
+mod held;
+mod lines;
 mod link;
 #[cfg(test)]
 mod tests;
@@ -25,6 +28,8 @@ use slot_routing::ReplOffset;
 
 use crate::id::ReplId;
 use crate::log::Position;
+use dual::Dual;
+use held::Held;
 use link::{Handshake, Step};
 use transfer::Transfer;
 
@@ -54,6 +59,11 @@ pub struct Config {
     pub timeout: Duration,
     /// The master is a replica of this node's and is asked to take its place (FAILOVER).
     pub failover: bool,
+    /// `dual-channel-replication-enabled`: a snapshot may come over a second connection, the stream at the same time.
+    pub dual_channel: bool,
+    /// How much of the stream may be held until the snapshot is loaded; zero is no limit. As in Valkey that is the hard
+    /// limit of `client-output-buffer-limit replica`.
+    pub held_limit: u64,
 }
 
 /// What happens to the machine. Everything but `Deadline` answers an action.
@@ -72,6 +82,8 @@ pub enum Input {
     Closed,
     /// Bytes came.
     Received(Vec<u8>),
+    /// Something happened to the second connection.
+    RdbChannel(ChannelInput),
     /// The snapshot begins to replace the data as it comes.
     Replacing,
     /// The snapshot has replaced the data.
@@ -89,15 +101,39 @@ pub enum Input {
     Garbage(String),
 }
 
+/// What happens to the second connection. `Connected` or `Closed` answers [`ChannelAction::Connect`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ChannelInput {
+    /// It stands.
+    Connected,
+    /// It could not be made, or is gone.
+    Closed,
+    /// Bytes came over it.
+    Received(Vec<u8>),
+}
+
+/// What the shell is to do with the second connection.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ChannelAction {
+    /// Make it, to the same master.
+    Connect,
+    /// Send bytes over it.
+    Send(Vec<u8>),
+    /// Close it.
+    Close,
+}
+
 /// What the shell is to do.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Action {
     /// Connect to the master.
     Connect,
-    /// Close the connection.
+    /// Close the connection, and the second one if there is one.
     Close(Reason),
     /// Send bytes.
     Send(Vec<u8>),
+    /// Do something with the second connection.
+    RdbChannel(ChannelAction),
     /// The master sends a snapshot of this position. The data stays until it is there whole.
     BeginTransfer {
         /// The position it is of.
@@ -108,7 +144,7 @@ pub enum Action {
     /// The next bytes of the snapshot.
     Snapshot(Vec<u8>),
     /// The snapshot is there whole: replace the data by it, take over its position, and report. Read
-    /// nothing from the master meanwhile.
+    /// from the master meanwhile what [`Replica::reads`] allows.
     Load {
         /// The position it is of.
         position: Position,
@@ -139,6 +175,9 @@ pub enum Reason {
     /// The snapshot could not be loaded.
     #[error("the snapshot could not be loaded")]
     LoadFailed,
+    /// The second connection is gone, or could not be made.
+    #[error("the connection for the snapshot was lost")]
+    RdbChannelLost,
 }
 
 /// What ROLE and INFO show of the link.
@@ -172,12 +211,36 @@ impl LinkState {
 
 #[derive(Debug)]
 enum State {
-    Idle { retry_at: Instant },
+    Idle {
+        retry_at: Instant,
+    },
     Connecting,
     Handshake(Handshake),
     Transfer(Transfer),
-    Loading { position: Position, rest: Vec<u8>, next_sign: Instant },
-    Streaming { next_ack: Instant, lasts_at: Instant },
+    Dual(Dual),
+    Loading {
+        position: Position,
+        held: Held,
+        next_sign: Instant,
+        stream: Meanwhile,
+    },
+    /// What is held is applied before anything more is read; if the link is `lost`, it is made again then.
+    Streaming {
+        next_ack: Instant,
+        lasts_at: Instant,
+        held: Held,
+        lost: bool,
+    },
+}
+
+/// What becomes of the stream while a snapshot is loaded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Meanwhile {
+    /// The master sends nothing before it hears that the snapshot is loaded.
+    NotRead,
+    Held,
+    /// The link broke. What came before counts.
+    Lost,
 }
 
 /// The machine. One follows one master; another master gets another machine, with this one's position.
@@ -243,7 +306,8 @@ impl Replica {
             State::Idle { .. } => LinkState::Connect,
             State::Connecting => LinkState::Connecting,
             State::Handshake(_) => LinkState::Handshake,
-            State::Transfer(_) | State::Loading { .. } => LinkState::Sync,
+            State::Dual(dual) if !dual.has_begun() => LinkState::Handshake,
+            State::Dual(_) | State::Transfer(_) | State::Loading { .. } => LinkState::Sync,
             State::Streaming { .. } => LinkState::Connected,
         }
     }
@@ -271,8 +335,38 @@ impl Replica {
     pub fn transfer(&self) -> Option<(Option<u64>, u64)> {
         match &self.state {
             State::Transfer(transfer) => Some((transfer.len(), self.received)),
+            State::Dual(dual) if dual.has_begun() => {
+                Some((dual.transfer().and_then(Transfer::len), self.received))
+            }
             State::Loading { .. } => Some((Some(self.received), self.received)),
             _ => None,
+        }
+    }
+
+    /// How many bytes of the stream wait for a snapshot to be loaded.
+    #[must_use]
+    pub fn held(&self) -> u64 {
+        match &self.state {
+            State::Dual(dual) => dual.held(),
+            State::Loading { held, .. } | State::Streaming { held, .. } => held.bytes(),
+            State::Idle { .. } | State::Connecting | State::Handshake(_) | State::Transfer(_) => 0,
+        }
+    }
+
+    /// Whether the connection to the master is to be read now. What is not read waits at the master.
+    #[must_use]
+    pub fn reads(&self) -> bool {
+        let limit = self.config.held_limit;
+        match &self.state {
+            State::Dual(_) | State::Loading { stream: Meanwhile::Held, .. } => {
+                limit == 0 || self.held() < limit
+            }
+            State::Loading { .. } => false,
+            State::Idle { .. }
+            | State::Connecting
+            | State::Handshake(_)
+            | State::Transfer(_)
+            | State::Streaming { .. } => true,
         }
     }
 
@@ -287,7 +381,7 @@ impl Replica {
         let silence = self.last_heard + self.config.timeout;
         Some(match &self.state {
             State::Idle { retry_at } => *retry_at,
-            State::Connecting | State::Handshake(_) | State::Transfer(_) => silence,
+            State::Connecting | State::Handshake(_) | State::Transfer(_) | State::Dual(_) => silence,
             // Nothing is read while loading, so nothing can be heard.
             State::Loading { next_sign, .. } => *next_sign,
             State::Streaming { next_ack, .. } => (*next_ack).min(silence),
@@ -302,7 +396,8 @@ impl Replica {
             Input::ConnectFailed { refused } => {
                 self.lose(now, if refused { REFUSED_RETRY } else { FAILED_RETRY });
             }
-            Input::Closed => self.on_closed(now),
+            Input::Closed => self.on_closed(now, out),
+            Input::RdbChannel(input) => self.on_rdb_channel(now, input, out),
             Input::Received(bytes) => {
                 self.last_heard = now;
                 self.on_received(now, bytes, out);
@@ -317,6 +412,7 @@ impl Replica {
             Input::Applied { bytes } => {
                 let position = self.position.as_mut().expect("only a stream is applied, and it has a place");
                 position.offset.0 += bytes;
+                self.apply_held(now, out);
             }
             Input::AckWanted => self.acknowledge(out),
             Input::Garbage(what) => {
@@ -346,7 +442,7 @@ impl Replica {
                 }
             }
             _ if silent => self.give_up(now, Reason::Silent, out),
-            State::Streaming { next_ack, lasts_at } => {
+            State::Streaming { next_ack, lasts_at, .. } => {
                 if now >= *lasts_at {
                     (self.full_in_a_row, self.spoiled) = (0, 0);
                 }
@@ -355,7 +451,7 @@ impl Replica {
                     self.acknowledge(out);
                 }
             }
-            State::Connecting | State::Handshake(_) | State::Transfer(_) => {}
+            State::Connecting | State::Handshake(_) | State::Transfer(_) | State::Dual(_) => {}
         }
     }
 
@@ -366,7 +462,15 @@ impl Replica {
         out.push(Action::Send(hello));
     }
 
-    fn on_closed(&mut self, now: Instant) {
+    fn on_closed(&mut self, now: Instant, out: &mut Vec<Action>) {
+        if let State::Loading { stream: stream @ Meanwhile::Held, .. } = &mut self.state {
+            // All that is needed up to here has come.
+            *stream = Meanwhile::Lost;
+            return;
+        }
+        if matches!(self.state, State::Dual(_)) {
+            out.push(Action::RdbChannel(ChannelAction::Close));
+        }
         let worked = matches!(self.state, State::Streaming { .. } | State::Loading { .. });
         self.lose(now, if worked { LOST_RETRY } else { FAILED_RETRY });
     }
@@ -377,7 +481,11 @@ impl Replica {
             State::Idle { .. } | State::Connecting => {}
             State::Handshake(_) => self.on_handshake(now, &bytes, out),
             State::Transfer(_) => self.on_transfer(now, bytes, out),
-            State::Loading { rest, .. } => rest.extend_from_slice(&bytes),
+            State::Loading { held, .. } => held.push(&bytes),
+            State::Dual(dual) => {
+                let outcome = dual.on_main_received(&bytes, out);
+                self.go_on_with_two(now, outcome, out);
+            }
             State::Streaming { .. } => out.push(Action::Stream(bytes)),
         }
     }
@@ -392,6 +500,7 @@ impl Replica {
         match step {
             Step::More => {}
             Step::Failed(reason) => self.give_up(now, reason, out),
+            Step::TwoChannels => self.state = State::Dual(Dual::start(out)),
             Step::Full { position, rest } => {
                 self.received = 0;
                 self.full_in_a_row += 1;
@@ -404,7 +513,9 @@ impl Replica {
                 let position = self.position.as_mut().expect("only who has a position asks to go on");
                 position.id = id.unwrap_or(position.id);
                 out.push(Action::Resume { id: position.id });
-                self.stream(now, rest, out);
+                let mut held = Held::default();
+                held.push(&rest);
+                self.stream(now, held, false, out);
             }
         }
     }
@@ -413,31 +524,77 @@ impl Replica {
         let State::Transfer(transfer) = &mut self.state else { return };
         let before = out.len();
         let outcome = transfer.advance(bytes, out);
-        for action in &out[before..] {
-            if let Action::Snapshot(bytes) = action {
-                self.received += bytes.len() as u64;
-            }
-        }
+        self.received += snapshot_bytes(&out[before..]);
         match outcome {
             Ok(None) => {}
             Ok(Some(rest)) => {
                 let position = transfer.position();
-                // From here on the data is neither the old nor yet the new.
-                self.position = None;
-                self.state = State::Loading { position, rest, next_sign: now + ACK_PERIOD };
-                out.push(Action::Load { position });
+                let mut held = Held::default();
+                held.push(&rest);
+                self.load(now, position, held, Meanwhile::NotRead, out);
             }
             Err(reason) => self.give_up(now, reason, out),
+        }
+    }
+
+    fn load(
+        &mut self,
+        now: Instant,
+        position: Position,
+        held: Held,
+        stream: Meanwhile,
+        out: &mut Vec<Action>,
+    ) {
+        // From here on the data is neither the old nor yet the new.
+        self.position = None;
+        self.state = State::Loading { position, held, next_sign: now + ACK_PERIOD, stream };
+        out.push(Action::Load { position });
+    }
+
+    fn on_rdb_channel(&mut self, now: Instant, input: ChannelInput, out: &mut Vec<Action>) {
+        // What a closed connection still had.
+        let State::Dual(dual) = &mut self.state else { return };
+        let outcome = match input {
+            ChannelInput::Connected => {
+                dual.on_rdb_connected(&self.config, out);
+                Ok(())
+            }
+            ChannelInput::Closed if dual.needs_rdb() => Err(Reason::RdbChannelLost),
+            ChannelInput::Closed => Ok(()),
+            ChannelInput::Received(bytes) => {
+                let (had_begun, before) = (dual.has_begun(), out.len());
+                let outcome = dual.on_rdb_received(bytes, out);
+                if !had_begun && dual.has_begun() {
+                    self.received = 0;
+                    self.full_in_a_row += 1;
+                }
+                self.received += snapshot_bytes(&out[before..]);
+                outcome
+            }
+        };
+        self.last_heard = now;
+        self.go_on_with_two(now, outcome, out);
+    }
+
+    fn go_on_with_two(&mut self, now: Instant, outcome: Result<(), Reason>, out: &mut Vec<Action>) {
+        let State::Dual(dual) = &mut self.state else { return };
+        match outcome {
+            Err(reason) => self.give_up(now, reason, out),
+            Ok(()) => {
+                if let Some((position, held)) = dual.whole() {
+                    self.load(now, position, held, Meanwhile::Held, out);
+                }
+            }
         }
     }
 
     fn on_loaded(&mut self, now: Instant, out: &mut Vec<Action>) {
         self.last_heard = now;
         match &mut self.state {
-            State::Loading { position, rest, .. } => {
+            State::Loading { position, held, stream, .. } => {
                 self.position = Some(*position);
-                let rest = std::mem::take(rest);
-                self.stream(now, rest, out);
+                let (held, lost) = (std::mem::take(held), *stream == Meanwhile::Lost);
+                self.stream(now, held, lost, out);
                 // The master sends the stream when it hears that the snapshot is loaded.
                 self.acknowledge(out);
             }
@@ -445,13 +602,29 @@ impl Replica {
         }
     }
 
-    fn stream(&mut self, now: Instant, rest: Vec<u8>, out: &mut Vec<Action>) {
-        self.state = State::Streaming { next_ack: now + ACK_PERIOD, lasts_at: now + LASTING };
+    fn stream(&mut self, now: Instant, held: Held, lost: bool, out: &mut Vec<Action>) {
+        let (next_ack, lasts_at) = (now + ACK_PERIOD, now + LASTING);
+        self.state = State::Streaming { next_ack, lasts_at, held, lost };
         self.was_up = true;
         self.down_since = None;
         out.push(Action::Up);
-        if !rest.is_empty() {
-            out.push(Action::Stream(rest));
+        self.apply_held(now, out);
+    }
+
+    /// Hands on the next piece of what is held: the one before has been applied. Meanwhile no deadline comes.
+    fn apply_held(&mut self, now: Instant, out: &mut Vec<Action>) {
+        let State::Streaming { next_ack, held, lost, .. } = &mut self.state else { return };
+        let lost = *lost;
+        match held.pop() {
+            Some(piece) => {
+                out.push(Action::Stream(piece));
+                if now >= *next_ack {
+                    *next_ack = now + ACK_PERIOD;
+                    self.acknowledge(out);
+                }
+            }
+            None if lost => self.lose(now, LOST_RETRY),
+            None => {}
         }
     }
 
@@ -485,4 +658,10 @@ impl Replica {
         self.state = State::Idle { retry_at: now + retry.max(least) };
         self.down_since.get_or_insert(now);
     }
+}
+
+/// How much of a snapshot these hand on.
+fn snapshot_bytes(actions: &[Action]) -> u64 {
+    let len = |action: &Action| if let Action::Snapshot(bytes) = action { bytes.len() as u64 } else { 0 };
+    actions.iter().map(len).sum()
 }

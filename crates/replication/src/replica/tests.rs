@@ -8,6 +8,8 @@ fn config() -> Config {
         password: None,
         timeout: Duration::from_secs(60),
         failover: false,
+        dual_channel: false,
+        held_limit: 0,
     }
 }
 
@@ -320,5 +322,236 @@ fn a_link_that_lasted_is_made_again_at_once_and_another_after_a_second() {
         replica.give(Input::Connected);
         replica.receive("+PONG\r\n");
         replica.receive("+OK\r\n+OK\r\n+OK\r\n");
+    }
+}
+
+mod two_channels {
+    use super::*;
+
+    fn config() -> Config {
+        Config { dual_channel: true, held_limit: 100, ..super::config() }
+    }
+
+    fn rdb(bytes: &str) -> Input {
+        Input::RdbChannel(ChannelInput::Received(bytes.as_bytes().to_vec()))
+    }
+
+    fn over_rdb(lines: &[&str]) -> Action {
+        let Action::Send(bytes) = send(lines) else { panic!("it is one") };
+        Action::RdbChannel(ChannelAction::Send(bytes))
+    }
+
+    const CLOSE_RDB: Action = Action::RdbChannel(ChannelAction::Close);
+    const MARK: &str = "0123456789012345678901234567890123456789";
+
+    /// Up to where the master has said where the snapshot was cut.
+    fn offered(config: Config) -> Driven {
+        let mut replica = Driven::introduced(config, None);
+        let connect = Action::RdbChannel(ChannelAction::Connect);
+        assert_eq!(replica.receive("+DUALCHANNELSYNC\r\n"), [connect]);
+        replica
+    }
+
+    fn fetching() -> Driven {
+        let mut replica = offered(config());
+        replica.give(Input::RdbChannel(ChannelInput::Connected));
+        replica.give(rdb("+OK\r\n"));
+        replica.give(rdb(&format!("\n$ENDOFF:70 {} -1 17\r\n", id(1))));
+        assert_eq!(replica.machine.link(), LinkState::Sync);
+        replica
+    }
+
+    /// The stream flows, and the snapshot is still on its way.
+    fn streaming() -> Driven {
+        let mut replica = fetching();
+        replica.receive("+OK\r\n");
+        replica.receive(&format!("+CONTINUE {}\r\n", id(1)));
+        replica
+    }
+
+    fn whole_snapshot() -> Input {
+        rdb(&format!("$EOF:{MARK}\r\nbody{MARK}"))
+    }
+
+    #[test]
+    fn are_offered_only_if_they_are_wanted() {
+        let mut replica = Driven::new(config(), None);
+        replica.give(Input::Deadline);
+        replica.give(Input::Connected);
+        let introduction = send(&[
+            "REPLCONF listening-port 6380",
+            "REPLCONF capa eof capa psync2 capa dual-channel",
+            "REPLCONF version 9.0.0",
+        ]);
+        assert_eq!(replica.receive("+PONG\r\n"), [introduction]);
+
+        let mut replica = Driven::introduced(super::config(), None);
+        let reason = Reason::Nonsense("+DUALCHANNELSYNC".into());
+        assert_eq!(replica.receive("+DUALCHANNELSYNC\r\n"), [Action::Close(reason)]);
+    }
+
+    #[test]
+    fn bring_the_snapshot_and_the_stream_at_the_same_time() {
+        let mut replica = offered(config());
+        replica.machine.set_config(Config { announce_ip: Some("10.0.0.1".into()), ..config() });
+        assert_eq!(replica.machine.link(), LinkState::Handshake);
+        let introduction = "REPLCONF capa eof rdb-only 1 rdb-channel 1 listening-port 6380 version 9.0.0 \
+                            ip-address 10.0.0.1";
+        let connected = Input::RdbChannel(ChannelInput::Connected);
+        assert_eq!(replica.give(connected), [over_rdb(&[introduction])]);
+        assert_eq!(replica.give(rdb("+OK\r\n")), [over_rdb(&["SYNC"])]);
+        assert_eq!(replica.give(rdb("\n\n")), []);
+        let end = format!("$ENDOFF:70 {} -1 17\r\n", id(1));
+        assert_eq!(replica.give(rdb(&end[..9])), []);
+        assert_eq!(replica.give(rdb(&end[9..])), [send(&["REPLCONF set-rdb-client-id 17"])]);
+        let position = at(1, 70);
+        let begun = [Action::BeginTransfer { position, len: None }, Action::Snapshot(b"bo".to_vec())];
+        let ask = send(&[&format!("PSYNC {} 71", id(1))]);
+        assert_eq!(replica.receive("+OK\r\n"), [ask]);
+        assert_eq!(replica.give(rdb(&format!("$EOF:{MARK}\r\n"))), begun[..1]);
+        assert_eq!(replica.receive(&format!("+CONTINUE {}\r\n*1\r\n", id(1))), []);
+        assert_eq!(replica.receive("held"), []);
+        assert_eq!(replica.machine.held(), 8);
+        assert_eq!(replica.machine.position(), None);
+
+        let load = [Action::Snapshot(b"body".to_vec()), CLOSE_RDB, Action::Load { position }];
+        assert_eq!(replica.give(rdb(&format!("body{MARK}"))), load);
+        assert_eq!(replica.give(Input::RdbChannel(ChannelInput::Closed)), [], "the master closed it, too");
+        assert_eq!(replica.receive(" more"), [], "it goes on while the snapshot is loaded");
+        let up = [Action::Up, Action::Stream(b"*1\r\nheld more".to_vec()), send(&["REPLCONF ACK 70"])];
+        assert_eq!(replica.give(Input::Loaded), up);
+        assert_eq!(replica.give(Input::Applied { bytes: 13 }), []);
+        assert_eq!(replica.machine.position(), Some(at(1, 83)));
+        assert_eq!(replica.receive("next"), [Action::Stream(b"next".to_vec())]);
+    }
+
+    #[test]
+    fn sign_in_over_both() {
+        let mut replica = Driven::new(Config { password: Some(b"pw".to_vec()), ..config() }, None);
+        replica.give(Input::Deadline);
+        replica.give(Input::Connected);
+        replica.receive("-NOAUTH\r\n");
+        replica.receive("+OK\r\n+OK\r\n+OK\r\n+OK\r\n");
+        replica.receive("+DUALCHANNELSYNC\r\n");
+        let introduction = "REPLCONF capa eof rdb-only 1 rdb-channel 1 listening-port 6380 version 9.0.0";
+        let connected = Input::RdbChannel(ChannelInput::Connected);
+        assert_eq!(replica.give(connected), [over_rdb(&["AUTH pw", introduction])]);
+        assert_eq!(replica.give(rdb("+OK\r\n")), []);
+        assert_eq!(replica.give(rdb("+OK\r\n")), [over_rdb(&["SYNC"])]);
+    }
+
+    #[test]
+    fn a_small_snapshot_may_be_here_before_the_stream() {
+        let mut replica = fetching();
+        let actions = replica.give(whole_snapshot());
+        assert!(
+            !actions.contains(&Action::Load { position: at(1, 70) }),
+            "there may be no stream to follow it"
+        );
+        replica.receive("+OK\r\n");
+        let load = [Action::Load { position: at(1, 70) }];
+        assert_eq!(replica.receive(&format!("+CONTINUE {}\r\n", id(1))), load);
+    }
+
+    #[test]
+    fn what_cannot_be_held_stays_with_the_master() {
+        let mut replica = streaming();
+        replica.receive(&"x".repeat(99));
+        assert!(replica.machine.reads());
+        replica.receive("xx");
+        assert!(!replica.machine.reads());
+        replica.give(whole_snapshot());
+        assert!(!replica.machine.reads(), "nor while it is loaded");
+        replica.give(Input::Loaded);
+        assert!(replica.machine.reads());
+    }
+
+    #[test]
+    fn much_that_was_held_is_applied_piece_by_piece_and_acknowledged_on_the_way() {
+        let mut replica = Driven { machine: streaming().machine, now: 0 };
+        replica.receive(&"x".repeat(150_000));
+        replica.give(whole_snapshot());
+        let mut pieces = Vec::new();
+        let mut next = replica.give(Input::Loaded);
+        while let Some(Action::Stream(piece)) = next.iter().find(|action| matches!(action, Action::Stream(_)))
+        {
+            pieces.push(piece.len());
+            let bytes = piece.len() as u64;
+            replica.now += 600;
+            next = replica.give(Input::Applied { bytes });
+        }
+        assert_eq!(pieces, [65_536, 65_536, 18_928]);
+        assert_eq!(replica.machine.held(), 0);
+        assert_eq!(replica.machine.position(), Some(at(1, 150_070)));
+    }
+
+    #[test]
+    fn losing_either_before_the_snapshot_is_here_ends_both_and_begins_anew() {
+        let lost = || Action::Close(Reason::RdbChannelLost);
+        let closed = || Input::RdbChannel(ChannelInput::Closed);
+        for mut replica in [offered(config()), fetching(), streaming()] {
+            assert_eq!(replica.give(closed()), [lost()]);
+            assert_eq!(replica.machine.link(), LinkState::Connect);
+            assert_eq!(replica.machine.held(), 0);
+            assert_eq!(replica.at(1000).give(Input::Deadline), [Action::Connect]);
+        }
+        for mut replica in [offered(config()), fetching(), streaming()] {
+            assert_eq!(replica.give(Input::Closed), [CLOSE_RDB]);
+            assert_eq!(replica.give(whole_snapshot()), [], "what was on its way is too late");
+            assert_eq!(replica.at(1000).give(Input::Deadline), [Action::Connect]);
+        }
+    }
+
+    #[test]
+    fn a_link_that_is_lost_while_the_snapshot_is_loaded_is_made_again_from_where_the_stream_ended() {
+        let mut replica = streaming();
+        replica.receive("twelve bytes");
+        replica.give(whole_snapshot());
+        assert_eq!(replica.give(Input::Closed), []);
+        assert!(!replica.machine.reads());
+        let up = [Action::Up, Action::Stream(b"twelve bytes".to_vec()), send(&["REPLCONF ACK 70"])];
+        assert_eq!(replica.give(Input::Loaded), up);
+        assert_eq!(replica.give(Input::Applied { bytes: 12 }), []);
+        assert_eq!(replica.machine.link(), LinkState::Connect);
+        assert_eq!(replica.at(20).give(Input::Deadline), [Action::Connect]);
+        replica.give(Input::Connected);
+        replica.receive("+PONG\r\n");
+        let ask = send(&[&format!("PSYNC {} 83", id(1))]);
+        assert_eq!(replica.receive("+OK\r\n+OK\r\n+OK\r\n"), [ask]);
+    }
+
+    #[test]
+    fn answers_that_make_no_sense_close_both() {
+        let history = id(1);
+        let over_rdb = [
+            "-ERR unknown command\r\n".to_owned(),
+            "+OK\r\n-LOADING\r\n".to_owned(),
+            "+OK\r\n$ENDOFF:x y z\r\n".to_owned(),
+            format!("+OK\r\n$ENDOFF:-1 {history} 0 1\r\n"),
+            format!("+OK\r\n$ENDOFF:1 {history} 0\r\n"),
+            format!("+OK\r\n$ENDOFF:1 {history} 0 1 2\r\n"),
+            format!("+OK\r\n$ENDOFF:1 {history} 0 x\r\n"),
+            format!("+OK\r\n$ENDOFF:1 {history} 0 1\r\n$x\r\n"),
+            "x".repeat(70_000),
+        ];
+        for bytes in over_rdb {
+            let mut replica = offered(config());
+            replica.give(Input::RdbChannel(ChannelInput::Connected));
+            let last = replica.give(rdb(&bytes)).pop();
+            assert!(matches!(last, Some(Action::Close(_))), "{last:?} on {bytes:?}");
+        }
+        for bytes in ["-ERR Unrecognized RDB client id 17\r\n", "+OK\r\n+FULLRESYNC\r\n", "+OK\r\n-ERR\r\n"] {
+            let last = fetching().receive(bytes).pop();
+            assert!(matches!(last, Some(Action::Close(_))), "{last:?} on {bytes:?}");
+        }
+        assert!(matches!(offered(config()).receive("+OK\r\n").pop(), Some(Action::Close(_))));
+    }
+
+    #[test]
+    fn silence_on_both_ends_it() {
+        let mut replica = fetching();
+        assert_eq!(replica.at(59_999).give(rdb("\n")), []);
+        assert_eq!(replica.at(60_001).give(Input::Deadline), []);
+        assert_eq!(replica.at(120_000).give(Input::Deadline), [Action::Close(Reason::Silent)]);
     }
 }

@@ -158,7 +158,8 @@ impl<E: Debug> Stage<E> {
                 }
                 self.note_data(host, |store| format!("goes on at {:?}", store.position()));
             }
-            Action::Up => {}
+            // Nobody here offers two connections.
+            Action::Up | Action::RdbChannel(_) => {}
             Action::Stream(bytes) => {
                 follower.input.extend(bytes);
                 self.take_piece(host);

@@ -83,5 +83,7 @@ fn replica_config() -> replica::Config {
         password: None,
         timeout: Duration::from_secs(4),
         failover: false,
+        dual_channel: false,
+        held_limit: 0,
     }
 }

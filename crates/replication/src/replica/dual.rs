@@ -1,0 +1,200 @@
+//! A full synchronisation over two connections, as Valkey has it since version 8: the master answers PSYNC by
+//! `+DUALCHANNELSYNC`, sends the snapshot over a second connection (the RDB channel) and the stream over the first
+//! (the main channel) at the same time. [`crate::master`] has the steps in order.
+//!
+//! What comes over the main channel is held until the snapshot is loaded, up to a bound: then the main channel is not
+//! read, and the master keeps the rest. If either connection is lost before the snapshot is here whole, both are given
+//! up, and all begins anew.
+
+use slot_routing::ReplOffset;
+
+use super::held::Held;
+use super::lines::Lines;
+use super::link::{READS_AS_VALKEY, Resumed, authenticate, nonsense, refused, resumed};
+use super::transfer::Transfer;
+use super::{Action, ChannelAction, Config, Reason};
+use crate::id::ReplId;
+use crate::log::Position;
+
+/// Where the connection for the snapshot stands.
+#[derive(Debug)]
+enum Rdb {
+    Connecting,
+    /// It waits for answers to so many requests, and asks SYNC after the last.
+    Introducing {
+        missing: u8,
+    },
+    /// It waits for `$ENDOFF`.
+    Asked,
+    Transfer(Transfer),
+    Whole,
+}
+
+/// Where the connection for the stream stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Main {
+    /// It is not known yet from where to ask.
+    Waiting,
+    /// It was told which snapshot it belongs to.
+    Linking,
+    /// PSYNC was asked.
+    Asking,
+    Streaming,
+}
+
+/// Both.
+#[derive(Debug)]
+pub(super) struct Dual {
+    rdb: Rdb,
+    main: Main,
+    rdb_lines: Lines,
+    main_lines: Lines,
+    /// What the snapshot is of, once that is known.
+    position: Option<Position>,
+    held: Held,
+}
+
+impl Dual {
+    pub(super) fn start(out: &mut Vec<Action>) -> Self {
+        out.push(Action::RdbChannel(ChannelAction::Connect));
+        Self {
+            rdb: Rdb::Connecting,
+            main: Main::Waiting,
+            rdb_lines: Lines::default(),
+            main_lines: Lines::default(),
+            position: None,
+            held: Held::default(),
+        }
+    }
+
+    /// The snapshot that is coming.
+    pub(super) fn transfer(&self) -> Option<&Transfer> {
+        if let Rdb::Transfer(transfer) = &self.rdb { Some(transfer) } else { None }
+    }
+
+    /// Whether the snapshot was begun.
+    pub(super) fn has_begun(&self) -> bool {
+        self.position.is_some()
+    }
+
+    pub(super) fn held(&self) -> u64 {
+        self.held.bytes()
+    }
+
+    /// Once the snapshot is here and the stream flows: what the snapshot is of, and what came of the stream.
+    pub(super) fn whole(&mut self) -> Option<(Position, Held)> {
+        let whole = matches!(self.rdb, Rdb::Whole) && self.main == Main::Streaming;
+        Some((self.position.filter(|_| whole)?, std::mem::take(&mut self.held)))
+    }
+
+    /// The RDB channel stands.
+    pub(super) fn on_rdb_connected(&mut self, config: &Config, out: &mut Vec<Action>) {
+        let mut hello = Vec::new();
+        let auth = authenticate(config, &mut hello);
+        let port = config.listening_port.to_string();
+        let words =
+            [&b"REPLCONF"[..], b"capa", b"eof", b"rdb-only", b"1", b"rdb-channel", b"1", b"listening-port"];
+        let mut words = words.to_vec();
+        words.extend([port.as_bytes(), b"version", READS_AS_VALKEY]);
+        if let Some(address) = &config.announce_ip {
+            words.extend([&b"ip-address"[..], address.as_bytes()]);
+        }
+        resp::encode_request(&mut hello, words);
+        self.rdb = Rdb::Introducing { missing: 1 + u8::from(auth) };
+        out.push(Action::RdbChannel(ChannelAction::Send(hello)));
+    }
+
+    /// Whether the RDB channel is still needed.
+    pub(super) fn needs_rdb(&self) -> bool {
+        !matches!(self.rdb, Rdb::Whole)
+    }
+
+    /// Takes in what came over the RDB channel.
+    pub(super) fn on_rdb_received(&mut self, bytes: Vec<u8>, out: &mut Vec<Action>) -> Result<(), Reason> {
+        let rest = match &self.rdb {
+            // What a closed connection still had.
+            Rdb::Connecting | Rdb::Whole => return Ok(()),
+            Rdb::Introducing { .. } | Rdb::Asked => match self.on_rdb_lines(&bytes, out)? {
+                Some(rest) => rest,
+                None => return Ok(()),
+            },
+            Rdb::Transfer(_) => bytes,
+        };
+        let Rdb::Transfer(transfer) = &mut self.rdb else { return Ok(()) };
+        if transfer.advance(rest, out)?.is_some() {
+            self.rdb = Rdb::Whole;
+            out.push(Action::RdbChannel(ChannelAction::Close));
+        }
+        Ok(())
+    }
+
+    /// Up to where the snapshot begins; gives what came of it.
+    fn on_rdb_lines(&mut self, mut bytes: &[u8], out: &mut Vec<Action>) -> Result<Option<Vec<u8>>, Reason> {
+        while let Some(line) = self.rdb_lines.next(&mut bytes)? {
+            match self.rdb {
+                Rdb::Introducing { missing } if line.first() == Some(&b'+') => {
+                    self.rdb =
+                        if missing > 1 { Rdb::Introducing { missing: missing - 1 } } else { Rdb::Asked };
+                    if missing == 1 {
+                        let mut sync = Vec::new();
+                        resp::encode_request(&mut sync, [&b"SYNC"[..]]);
+                        out.push(Action::RdbChannel(ChannelAction::Send(sync)));
+                    }
+                }
+                Rdb::Asked if line.starts_with(b"$ENDOFF:") => {
+                    let (position, client) = end_offset(&line).ok_or_else(|| nonsense(&line))?;
+                    self.position = Some(position);
+                    self.rdb = Rdb::Transfer(Transfer::new(position));
+                    self.main = Main::Linking;
+                    let mut link = Vec::new();
+                    resp::encode_request(&mut link, [&b"REPLCONF"[..], b"set-rdb-client-id", client]);
+                    out.push(Action::Send(link));
+                    return Ok(Some(bytes.to_vec()));
+                }
+                _ => return Err(refused(&line)),
+            }
+        }
+        Ok(None)
+    }
+
+    /// Takes in what came over the main channel.
+    pub(super) fn on_main_received(&mut self, bytes: &[u8], out: &mut Vec<Action>) -> Result<(), Reason> {
+        let mut bytes = bytes;
+        while self.main != Main::Streaming {
+            let Some(line) = self.main_lines.next(&mut bytes)? else { return Ok(()) };
+            let Some(position) = &mut self.position else { return Err(refused(&line)) };
+            match self.main {
+                Main::Linking if line.first() == Some(&b'+') => {
+                    self.main = Main::Asking;
+                    let mut ask = Vec::new();
+                    let first_byte = (position.offset.0 + 1).to_string();
+                    let words = [&b"PSYNC"[..], position.id.as_str().as_bytes(), first_byte.as_bytes()];
+                    resp::encode_request(&mut ask, words);
+                    out.push(Action::Send(ask));
+                }
+                Main::Asking => match resumed(&line) {
+                    Resumed::Yes { id } => {
+                        position.id = id.unwrap_or(position.id);
+                        self.main = Main::Streaming;
+                    }
+                    Resumed::Nonsense => return Err(nonsense(&line)),
+                    Resumed::No => return Err(refused(&line)),
+                },
+                Main::Waiting | Main::Linking | Main::Streaming => return Err(refused(&line)),
+            }
+        }
+        self.held.push(bytes);
+        Ok(())
+    }
+}
+
+/// `$ENDOFF:offset id db client`: what the snapshot is of, and the number of the connection that it comes over. Which
+/// database the stream has selected, the snapshot says, too.
+fn end_offset(line: &[u8]) -> Option<(Position, &[u8])> {
+    let mut words = line.strip_prefix(b"$ENDOFF:")?.split(|byte| *byte == b' ');
+    let offset = u64::try_from(resp::parse_i64(words.next()?)?).ok()?;
+    let id = ReplId::parse(words.next()?).ok()?;
+    let (_db, client) = (words.next()?, words.next()?);
+    u64::try_from(resp::parse_i64(client)?).ok()?;
+    words.next().is_none().then_some((Position { id, offset: ReplOffset(offset) }, client))
+}

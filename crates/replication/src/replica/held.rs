@@ -1,0 +1,61 @@
+//! The part of the master's stream that cannot be applied yet, since a snapshot is still on its way or being loaded.
+
+use std::collections::VecDeque;
+
+/// What one piece of it takes at most; each but the last is full, so that little memory is taken beside the bytes.
+const PIECE: usize = 64 * 1024;
+
+/// The stream, in pieces.
+#[derive(Debug, Default)]
+pub(super) struct Held {
+    pieces: VecDeque<Vec<u8>>,
+    bytes: u64,
+}
+
+impl Held {
+    /// Appends what came.
+    pub(super) fn push(&mut self, mut bytes: &[u8]) {
+        self.bytes += bytes.len() as u64;
+        while !bytes.is_empty() {
+            if self.pieces.back().is_none_or(|last| last.len() >= PIECE) {
+                self.pieces.push_back(Vec::new());
+            }
+            if let Some(last) = self.pieces.back_mut() {
+                let (now, later) = bytes.split_at(bytes.len().min(PIECE - last.len()));
+                last.extend_from_slice(now);
+                bytes = later;
+            }
+        }
+    }
+
+    /// Takes the next piece to be applied.
+    pub(super) fn pop(&mut self) -> Option<Vec<u8>> {
+        let piece = self.pieces.pop_front()?;
+        self.bytes -= piece.len() as u64;
+        Some(piece)
+    }
+
+    /// How much is held.
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gives_back_what_came_in_full_pieces() {
+        let mut held = Held::default();
+        let all: Vec<u8> = (0..300_000u32).map(|number| number as u8).collect();
+        for part in all.chunks(7777) {
+            held.push(part);
+        }
+        assert_eq!(held.bytes(), 300_000);
+        let pieces: Vec<Vec<u8>> = std::iter::from_fn(|| held.pop()).collect();
+        assert!(pieces[..pieces.len() - 1].iter().all(|piece| piece.len() == PIECE));
+        assert_eq!(pieces.concat(), all);
+        assert_eq!(held.bytes(), 0);
+    }
+}
