@@ -72,6 +72,8 @@ impl Gossip {
             FailoverMode::Graceful => {
                 self.log(ManualFailoverEvent::Accepted);
                 self.manual = Manual::Claiming { until, target: None, ready: false };
+                // The master listens to its own replicas alone, and may not have heard yet that we are one.
+                self.talk(master, Talk::Ping);
                 self.send(master, Body::ManualFailoverStart);
             }
             FailoverMode::Force => {

@@ -266,6 +266,20 @@ fn a_graceful_manual_failover_waits_for_the_stream() {
 }
 
 #[test]
+fn who_has_just_become_a_replica_may_ask_for_the_masters_place_at_once() {
+    let mut net = six(15);
+    net.kill(0);
+    net.until("a replica takes over", replaced);
+    net.restart(0);
+    // As soon as it is a replica that reaches its master.
+    while net.failover(0, FailoverMode::Graceful).is_err() {
+        net.run(Duration::from_micros(100));
+    }
+    let took = net.until("it is master again", |net| net.writer_of(0) == Some(0));
+    assert!(took < MS(300), "{took:?}");
+}
+
+#[test]
 fn a_manual_failover_that_does_not_get_there_ends_by_itself() {
     let mut net = six(12);
     net.hosts[0].offset = 500;
