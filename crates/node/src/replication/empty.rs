@@ -15,10 +15,8 @@ use tokio::time::{MissedTickBehavior, interval};
 use super::{MasterAddress, Replication};
 use crate::process::places;
 
-/// How often it is looked what sentinels said.
+/// How often it is looked who follows and what sentinels said. A new replica is noted before it has much to lose.
 const LOOK_PERIOD: Duration = Duration::from_millis(100);
-/// How often it is looked who follows.
-const TURNS_A_KEEP: usize = 10;
 
 impl Replication {
     /// After the start: a master that had replicas and has no key waits until one of them has taken its place.
@@ -105,13 +103,13 @@ pub(crate) async fn watch(replication: Arc<Replication>) {
     let mut kept = std::fs::read_to_string(path(&replication.config)).ok();
     let replicas = kept.as_deref().map(|text| Followers::parse(text).replicas);
     let mut keeping = Keeping::since_start(crate::process::time::instant(), replicas);
-    for turn in 0_usize.. {
+    loop {
         ticks.tick().await;
         let greeting = replication.engine.settings.watched.greeting.swap(None);
         let greeting = greeting.as_deref().map(Vec::as_slice);
         replication.look_while_empty(greeting);
         greeting.into_iter().for_each(|greeting| keeping.on_hello(greeting));
-        if turn % TURNS_A_KEEP != 0 || replication.empty.lock().is_some() {
+        if replication.empty.lock().is_some() {
             continue;
         }
         let (now, patience) = (crate::process::time::instant(), patience(&replication.config));

@@ -44,7 +44,7 @@ enum Command {
 /// A snapshot that is being loaded.
 pub(super) struct Load {
     stream: Generation,
-    position: Position,
+    pub(super) position: Position,
     held: Held,
 }
 

@@ -207,6 +207,11 @@ impl Store {
         online.filter_map(|(id, peer)| Some((self.peers.get(&id)?.host, peer.acknowledged)))
     }
 
+    /// Who follows, in step or not yet.
+    pub(crate) fn followers(&self) -> impl Iterator<Item = usize> + '_ {
+        self.master.peers().filter_map(|(id, _)| Some(self.peers.get(&id)?.host))
+    }
+
     /// Whether a write to `key` would be taken now.
     pub(crate) fn admits(&self, key: Key, now: Instant) -> bool {
         let Gates { replica, loading, served, paused } = &self.gates;
@@ -228,6 +233,11 @@ impl Store {
     /// The name of its history.
     pub(crate) fn history(&self) -> ReplId {
         self.position().id
+    }
+
+    /// The history of the snapshot that is being loaded.
+    pub(crate) fn loads(&self) -> Option<ReplId> {
+        self.load.as_ref().map(|load| load.position.id)
     }
 
     pub(crate) fn served(&self) -> Option<&BTreeSet<Key>> {

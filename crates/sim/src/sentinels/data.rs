@@ -152,8 +152,8 @@ impl World {
         let now = self.stage.now;
         for host in self.hosts_of(false).into_iter().filter(|&host| self.stage.runs(host)).collect::<Vec<_>>()
         {
-            let replicas: Vec<_> =
-                self.standing(host).replicas.into_iter().map(|(ip, _)| (ip, PORT)).collect();
+            let followers = self.stage.data.stores[host].followers();
+            let replicas: Vec<_> = followers.map(|replica| (self.hosts[replica].ip.clone(), PORT)).collect();
             let history = self.stage.data.stores[host].history();
             let server = self.server(host);
             match &server.empty {

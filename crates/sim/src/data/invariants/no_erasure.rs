@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use replication::ReplId;
 use slot_routing::ReplOffset;
 
 use super::{Seen, What};
@@ -16,8 +17,11 @@ pub(super) struct NoErasure {
     written: BTreeSet<usize>,
     /// Of each replica, the master that it has told last that it has some of it.
     copies: BTreeMap<usize, usize>,
-    /// Who has come back with nothing, and has not been another's replica since.
-    emptied: BTreeSet<usize>,
+    /// The history that each process has shown last.
+    histories: BTreeMap<usize, ReplId>,
+    /// Who has come back with nothing, and has not been another's replica since; and the history that it lost. A snapshot
+    /// of that may still be on its way.
+    emptied: BTreeMap<usize, ReplId>,
     /// Whom an operator has had forgotten: nobody waits for those.
     forgotten: BTreeSet<usize>,
 }
@@ -35,11 +39,13 @@ impl Invariant<Seen<'_>> for NoErasure {
             What::Restarted => {
                 self.copies.remove(&host);
                 self.written.remove(&host);
+                let lost = self.histories.remove(&host).unwrap_or(ReplId::NONE);
                 if seen.store.offset() == ReplOffset(0) {
-                    self.emptied.insert(host);
+                    self.emptied.insert(host, lost);
                 } else {
                     self.emptied.remove(&host);
                 }
+                return Ok(());
             }
             What::Demoted => {
                 self.emptied.remove(&host);
@@ -58,8 +64,12 @@ impl Invariant<Seen<'_>> for NoErasure {
                 let had_data = seen.store.offset() > ReplOffset(0);
                 let copied =
                     self.copies.remove(&host).filter(|_| had_data && !self.forgotten.contains(&host));
-                let master = seen.store.upstream().filter(|master| self.emptied.contains(master));
-                if let Some(master) = master.filter(|master| copied == Some(*master)) {
+                let master = seen.store.upstream().filter(|master| copied == Some(*master));
+                let emptied = |master: &usize| {
+                    let lost = self.emptied.get(master);
+                    lost.is_some_and(|lost| seen.store.loads() != Some(*lost))
+                };
+                if let Some(master) = master.filter(emptied) {
                     return Err(format!(
                         "host {host} gives up what it has of host {master}, which lost all that it had"
                     ));
@@ -70,6 +80,9 @@ impl Invariant<Seen<'_>> for NoErasure {
             | What::Applied
             | What::Dropped { .. }
             | What::Forgotten { .. } => {}
+        }
+        if !seen.store.gates.loading {
+            self.histories.insert(host, seen.store.history());
         }
         Ok(())
     }
