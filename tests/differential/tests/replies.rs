@@ -27,7 +27,7 @@ fn replies_are_equal(protocol: Protocol, peer: Peer) {
     let payloads = pair.payloads();
     let first = setting("DIFFERENTIAL_FIRST_SEED", 1);
     let mut found: BTreeMap<String, (u64, differential::Difference)> = BTreeMap::new();
-    for seed in first..first + setting("DIFFERENTIAL_SEEDS", 150) {
+    for seed in first..first + setting("DIFFERENTIAL_SEEDS", 335) {
         let commands = Generator::new(&grammar, &payloads, seed).sequence(LENGTH);
         let Some(difference) = pair.compare(protocol, &commands) else { continue };
         let Some(short) = pair.shrink(protocol, &difference) else { continue };

@@ -175,9 +175,9 @@ impl Table {
         let Some(members) = self.large_sorted_set(place) else { return place };
         let mut name = Vec::new();
         for _ in ranks.clone() {
-            // Those behind a removed one move up.
+            // Those behind a removed one move up; the one behind it is asked of memory for whoever takes the next.
             let (entries, mut next) = (&members.entries, None);
-            entries.order.visit(ranks.start..ranks.start + 1, false, &entries.names(), &mut |reference| {
+            entries.order.visit(ranks.start..ranks.start + 2, false, &entries.names(), &mut |reference| {
                 next = Some(Place(reference));
                 false
             });
