@@ -261,6 +261,29 @@ fn a_replica_follows_over_tls_and_a_stranger_does_not() {
     });
 }
 
+/// A snapshot and the stream beside it come over two connections, and both are of TLS.
+#[test]
+fn both_channels_of_a_synchronisation_are_of_tls() {
+    let authority = Authority::new("client");
+    let options = "--tls-replication yes --dual-channel-replication-enabled yes --repl-diskless-sync-delay 0";
+    let (master, port) = authority.start(options);
+    let script = "for i = 1, 2000 do redis.call('set', 'key:' .. i, 'value') end return redis.call('dbsize')";
+    assert_eq!(master.connect().call(&["EVAL", script, "0"]), Value::Int(2000));
+    master.run("CONFIG SET rdb-key-save-delay 1000").expect_ok();
+    let (replica, _) = authority.start(&format!("{options} --replicaof 127.0.0.1 {port}"));
+    eventually("the replica has two channels", || {
+        let replicas = [master.info("replication", "slave0")?, master.info("replication", "slave1")?];
+        let is_there = |kind: &&str| replicas.iter().any(|replica| replica.contains(*kind));
+        ["type=rdb-channel", "type=main-channel"].iter().all(is_there).then_some(())
+    });
+    master.run("SET meanwhile yes").expect_ok();
+    eventually("the replica has all", || {
+        let all = replica.run("DBSIZE").int() == 2001;
+        (all && replica.info("replication", "master_link_status")? == "up").then_some(())
+    });
+    assert_eq!(master.run("WAIT 1 10000").int(), 1);
+}
+
 /// Who begins and does not go on is not waited for for ever, and keeps nobody else out.
 #[test]
 fn half_a_handshake_ends_in_time() {
