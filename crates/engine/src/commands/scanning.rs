@@ -1,6 +1,7 @@
 //! What SCAN and its kin have in common: cursors, options, pages.
 
 use bitflags::bitflags;
+use keyspace::Typed;
 use resp::{Protocol, Writer};
 
 use crate::context::Context;
@@ -109,6 +110,24 @@ pub(super) fn reply_page(reply: &mut Writer<'_>, cursor: u64, found: &Found) {
     reply.array(2);
     reply.bulk(digits.format(cursor).as_bytes());
     found.reply(reply);
+}
+
+/// HSCAN, SSCAN and ZSCAN: key cursor [MATCH pattern] [COUNT count], and what word is `allowed` besides. `scan` passes
+/// over elements from the cursor on, which is a position in hash order, and gives the next one.
+pub(super) fn scan_elements<T: Typed>(
+    context: &mut Context<'_>,
+    allowed: Words,
+    scan: impl FnOnce(T::At<'_>, u64, &Options<'_>, &mut Found) -> Option<u64>,
+) -> Result<(), CommandError> {
+    let cursor = parse_cursor(context.arg(2))?;
+    let key = context.key(1);
+    let (mut next, mut page) = (None, Found::default());
+    if let Some(place) = context.read_typed::<T>(&key)? {
+        let options = Options::parse(context, 3, allowed)?;
+        next = scan(context.typed::<T>(&key, place)?, cursor, &options, &mut page);
+    }
+    reply_page(&mut context.reply, next.unwrap_or(0), &page);
+    Ok(())
 }
 
 #[cfg(test)]
