@@ -131,9 +131,31 @@ pub(crate) fn replace_by_file(
     drop_expired: bool,
 ) -> Result<Loaded, LoadError> {
     let file = std::fs::File::open(path)?;
-    durability.saving.loading.begin(file.metadata()?.len());
+    let len = file.metadata()?.len();
+    replace(durability, file, len, drop_expired, || true)
+}
+
+/// The same as [`replace_by_file`], of what comes over a connection.
+pub(crate) fn replace_by_stream(
+    durability: &Durability,
+    input: impl Read,
+    len: u64,
+    whole: impl FnOnce() -> bool,
+) -> Result<Loaded, LoadError> {
+    replace(durability, input, len, false, whole)
+}
+
+fn replace(
+    durability: &Durability,
+    input: impl Read,
+    len: u64,
+    drop_expired: bool,
+    whole: impl FnOnce() -> bool,
+) -> Result<Loaded, LoadError> {
+    durability.saving.loading.begin(len);
     clear(durability);
-    let outcome = load(durability, file, drop_expired);
+    let outcome = load(durability, input, drop_expired);
+    let outcome = outcome.and_then(|loaded| if whole() { Ok(loaded) } else { Err(LoadError::Incomplete) });
     if outcome.is_err() {
         // Half of a file is nobody's data.
         flush(&durability.engine);
@@ -183,24 +205,6 @@ fn exchange(engine: &Engine, aside: &Keyspace) {
     }
     // The tables are dropped here, with no slot locked.
     drop(taken);
-}
-
-/// The same as [`replace_by_file`], of what comes over a connection.
-pub(crate) fn replace_by_stream(
-    durability: &Durability,
-    input: impl Read,
-    len: u64,
-    whole: impl FnOnce() -> bool,
-) -> Result<Loaded, LoadError> {
-    durability.saving.loading.begin(len);
-    clear(durability);
-    let outcome = load(durability, input, false);
-    let outcome = outcome.and_then(|loaded| if whole() { Ok(loaded) } else { Err(LoadError::Incomplete) });
-    if outcome.is_err() {
-        flush(&durability.engine);
-    }
-    durability.engine.touch_all_watched();
-    outcome
 }
 
 /// Adds the data of a file to what there is; of keys that both have, the file's stay. Commands get LOADING as with

@@ -8,34 +8,18 @@ use crate::error::CommandError;
 
 /// GEOPOS key [member ...]
 pub(super) fn geopos(context: &mut Context<'_>) -> Result<(), CommandError> {
-    let (key, args) = (context.key(1), context.args);
-    let found = context.read_sorted_set(&key)?;
-    let (table, reply) = context.view_and_reply(&key);
-    let set = found.and_then(|place| table.sorted_set(place));
-    reply.array(args.len() - 2);
-    for name in (2..args.len()).filter_map(|index| args.get(index)) {
-        match set.and_then(|set| set.score(name)) {
-            Some(score) => reply_point(reply, Point::of_score(score)),
-            None => reply.null_array(),
-        }
-    }
-    Ok(())
+    context.reply_each_score(|reply, score| match score {
+        Some(score) => reply_point(reply, Point::of_score(score)),
+        None => reply.null_array(),
+    })
 }
 
 /// GEOHASH key [member ...]
 pub(super) fn geohash(context: &mut Context<'_>) -> Result<(), CommandError> {
-    let (key, args) = (context.key(1), context.args);
-    let found = context.read_sorted_set(&key)?;
-    let (table, reply) = context.view_and_reply(&key);
-    let set = found.and_then(|place| table.sorted_set(place));
-    reply.array(args.len() - 2);
-    for name in (2..args.len()).filter_map(|index| args.get(index)) {
-        match set.and_then(|set| set.score(name)) {
-            Some(score) => reply.bulk(&Point::of_score(score).geohash()),
-            None => reply.null(),
-        }
-    }
-    Ok(())
+    context.reply_each_score(|reply, score| match score {
+        Some(score) => reply.bulk(&Point::of_score(score).geohash()),
+        None => reply.null(),
+    })
 }
 
 /// GEODIST key member1 member2 [M | KM | FT | MI]

@@ -23,18 +23,10 @@ pub(super) fn zscore(context: &mut Context<'_>) -> Result<(), CommandError> {
 }
 
 pub(super) fn zmscore(context: &mut Context<'_>) -> Result<(), CommandError> {
-    let (key, args) = (context.key(1), context.args);
-    let found = context.read_sorted_set(&key)?;
-    let (table, reply) = context.view_and_reply(&key);
-    let set = found.and_then(|place| table.sorted_set(place));
-    reply.array(args.len() - 2);
-    for name in (2..args.len()).filter_map(|index| args.get(index)) {
-        match set.and_then(|set| set.score(name)) {
-            Some(score) => reply.double(score),
-            None => reply.null(),
-        }
-    }
-    Ok(())
+    context.reply_each_score(|reply, score| match score {
+        Some(score) => reply.double(score),
+        None => reply.null(),
+    })
 }
 
 /// ZCOUNT key min max

@@ -29,6 +29,22 @@ impl Context<'_> {
         self.view(key).sorted_set(place).expect("a sorted set was found there")
     }
 
+    /// For `key [member ...]`: an array of what `tell` makes of each member's score, if it is there.
+    pub(in crate::commands) fn reply_each_score(
+        &mut self,
+        tell: impl Fn(&mut Writer<'_>, Option<f64>),
+    ) -> Result<(), CommandError> {
+        let (key, args) = (self.key(1), self.args);
+        let found = self.read_sorted_set(&key)?;
+        let (table, reply) = self.view_and_reply(&key);
+        let set = found.and_then(|place| table.sorted_set(place));
+        reply.array(args.len() - 2);
+        for name in (2..args.len()).filter_map(|index| args.get(index)) {
+            tell(reply, set.and_then(|set| set.score(name)));
+        }
+        Ok(())
+    }
+
     /// Gives a member of the sorted set under `key`, which lies at `found` or is made, the score that `decide` chooses.
     pub(in crate::commands) fn update_member(
         &mut self,
