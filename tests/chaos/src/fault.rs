@@ -47,6 +47,9 @@ pub enum Fault {
     MoveSlot,
     /// A setting is changed that makes the server do more: another backlog, another number of threads' work.
     Configure,
+    /// The machine let processes wait. It is seen, and never drawn.
+    #[value(skip)]
+    Stall,
 }
 
 impl Fault {
@@ -69,7 +72,8 @@ impl Fault {
             | Self::Duplication
             | Self::FullDisk
             | Self::ClockJump
-            | Self::Configure => true,
+            | Self::Configure
+            | Self::Stall => true,
         }
     }
 

@@ -13,6 +13,7 @@ mod client;
 mod deployment;
 mod fault;
 mod history;
+mod machine;
 mod nemesis;
 mod observer;
 pub mod report;

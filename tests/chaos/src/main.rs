@@ -62,11 +62,18 @@ fn main() -> Result<ExitCode> {
         "seed {}: {} operations, {} faults in {} rounds, healed within {:.1} s, lost and explained: {:?}",
         options.seed,
         verdict.ops.len(),
-        timeline.faults.len(),
+        timeline.injected(),
         timeline.healings.len(),
         healed.as_secs_f64(),
         verdict.findings.explained
     );
+    let stalled = timeline.stalled();
+    if !stalled.is_zero() {
+        println!(
+            "The machine let processes wait for {:.1} s; what that explains counts as explained.",
+            stalled.as_secs_f64()
+        );
+    }
     for text in &verdict.findings.violations {
         println!("VIOLATION: {text}");
     }

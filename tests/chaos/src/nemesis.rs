@@ -81,6 +81,7 @@ fn inject(deployment: &mut Deployment, planned: &Planned) -> Vec<usize> {
         }
         Fault::MoveSlot => move_slot(deployment, planned.draw),
         Fault::Configure => configure(&deployment.nodes[node], planned.draw),
+        Fault::Stall => {}
     }
     vec![node]
 }
@@ -108,7 +109,8 @@ fn end(deployment: &mut Deployment, planned: &Planned) {
         | Fault::Force
         | Fault::Takeover
         | Fault::MoveSlot
-        | Fault::Configure => {}
+        | Fault::Configure
+        | Fault::Stall => {}
     }
 }
 

@@ -29,16 +29,6 @@ struct Column {
 /// If the template does not fit it.
 pub fn html(options: &Options, verdict: &Verdict) -> Result<String> {
     let columns = columns(&verdict.ops);
-    let mut errors: BTreeMap<(&str, String), usize> = BTreeMap::new();
-    for op in &verdict.ops {
-        if let Some(error) = &op.error {
-            // Addresses and the like differ each time.
-            let kind: Vec<&str> = error.split(' ').take(3).collect();
-            *errors.entry((op.workload, kind.join(" "))).or_default() += 1;
-        }
-    }
-    let errors: Vec<_> =
-        errors.into_iter().map(|((workload, error), count)| (workload, error, count)).collect();
     let mut environment = Environment::new();
     environment.add_filter("seconds", |moment: f64| format!("{moment:.1}"));
     environment.add_template("report.html", TEMPLATE)?;
@@ -75,19 +65,34 @@ pub fn html(options: &Options, verdict: &Verdict) -> Result<String> {
         seed => options.seed,
         good => verdict.is_good(),
         operations => verdict.ops.len(),
+        injected => verdict.timeline.injected(),
+        stalled => verdict.timeline.stalled().as_secs_f64(),
         nodes => options.mode.nodes(),
         most => columns.iter().map(|column| column.done).max().unwrap_or(1).max(1),
         slowest => columns.iter().map(|column| column.slowest).fold(1.0, f64::max),
         step => STEP.as_secs_f64(),
         findings => verdict.findings,
         columns,
-        errors,
+        errors => errors(&verdict.ops),
         length,
         faults,
         reigns,
         healings,
     })?;
     Ok(text)
+}
+
+/// What clients were told, by workload and the beginning of the text, and how often.
+fn errors(ops: &[Op]) -> Vec<(&str, String, usize)> {
+    let mut errors: BTreeMap<(&str, String), usize> = BTreeMap::new();
+    for op in ops {
+        if let Some(error) = &op.error {
+            // Addresses and the like differ each time.
+            let kind: Vec<&str> = error.split(' ').take(3).collect();
+            *errors.entry((op.workload, kind.join(" "))).or_default() += 1;
+        }
+    }
+    errors.into_iter().map(|((workload, error), count)| (workload, error, count)).collect()
 }
 
 fn columns(ops: &[Op]) -> Vec<Column> {

@@ -10,6 +10,7 @@ use anyhow::Result;
 use harness::{Endpoint, Program, Value};
 
 use crate::check::{self, Case, Findings};
+use crate::machine;
 use crate::nemesis::{carry_out, heal};
 use crate::observer::observe;
 use crate::timeline::Healing;
@@ -87,9 +88,10 @@ pub fn run(options: &Options) -> Result<Verdict> {
     let history = History::new();
     let mut timeline = Timeline { shards: options.mode.shards(), ..Timeline::default() };
     let (stop, enough) = (AtomicBool::new(false), AtomicBool::new(false));
-    let (seen, finals) = thread::scope(|scope| {
+    let (seen, stalls, finals) = thread::scope(|scope| {
         let servers = &endpoints[..options.mode.servers()];
         let observer = scope.spawn(|| observe(servers, &history, &stop));
+        let machine = scope.spawn(|| machine::watch(options.mode.nodes(), &history, &stop));
         let clients: Vec<_> = (0..CLIENTS)
             .map(|id| Client::new(id, options.seed, options.mode, &endpoints, &history))
             .map(|client| {
@@ -118,26 +120,31 @@ pub fn run(options: &Options) -> Result<Verdict> {
         }
         let finals = read_all(options, &endpoints, &history);
         stop.store(true, Ordering::Relaxed);
-        (observer.join().expect("an observer that only looks"), finals)
+        let stalls = machine.join().expect("an observer that only looks");
+        (observer.join().expect("an observer that only looks"), stalls, finals)
     });
+    timeline.faults.extend(stalls);
+    timeline.faults.sort_by_key(|injected| injected.end);
     timeline.reigns = seen.reigns;
     timeline.violations = seen.violations;
     timeline.violations.extend(unequal(&deployment));
     let ops = history.into_ops();
-    let findings = match finals {
-        Ok(finals) => {
-            check::check(&Case { ops: &ops, finals: &finals, timeline: &timeline, timeouts: TIMEOUTS })
-        }
-        Err(key) => {
-            let violations = vec![format!("in the end, {key} cannot be read")];
-            Findings { violated: 1, violations, ..Findings::default() }
-        }
-    };
+    let findings = judge(&ops, finals, &timeline);
     let verdict = Verdict { ops, timeline, findings };
     if let Some(folder) = options.logs.as_deref().filter(|_| !verdict.is_good()) {
         deployment.keep_logs(folder)?;
     }
     Ok(verdict)
+}
+
+fn judge(ops: &[Op], finals: Result<BTreeMap<&'static str, Final>, String>, timeline: &Timeline) -> Findings {
+    match finals {
+        Ok(finals) => check::check(&Case { ops, finals: &finals, timeline, timeouts: TIMEOUTS }),
+        Err(key) => {
+            let violations = vec![format!("in the end, {key} cannot be read")];
+            Findings { violated: 1, violations, ..Findings::default() }
+        }
+    }
 }
 
 /// A client's life: one step of one workload after another.

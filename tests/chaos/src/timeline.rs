@@ -71,6 +71,19 @@ pub struct Timeline {
 }
 
 impl Timeline {
+    /// How many faults were injected.
+    #[must_use]
+    pub fn injected(&self) -> usize {
+        self.faults.iter().filter(|injected| injected.fault != Fault::Stall).count()
+    }
+
+    /// For how long the machine itself let processes wait.
+    #[must_use]
+    pub fn stalled(&self) -> Duration {
+        let stalls = self.faults.iter().filter(|injected| injected.fault == Fault::Stall);
+        stalls.map(|stall| stall.end - stall.begin).sum()
+    }
+
     /// Whether asynchronous replication explains that this acknowledged write is not there: the node that acknowledged
     /// it was disturbed, the write came before the node could know that it is deposed, and another took its place or
     /// its data was destroyed.

@@ -85,6 +85,13 @@ fn a_deposed_master_that_goes_on_accepting_is_found() {
 }
 
 #[test]
+fn a_machine_that_stands_still_explains_what_a_cut_does() {
+    let timeline = failed_over(Fault::Stall, 10_000, 10_300);
+    assert!(!violated(&[add("set", 1, 10_350)], "set", &[], &timeline), "nobody could know yet");
+    assert!(violated(&[add("set", 1, 13_000)], "set", &[], &timeline), "it had to");
+}
+
+#[test]
 fn a_thawed_master_that_takes_writes_is_found() {
     let timeline = failed_over(Fault::Freeze, 10_000, 15_000);
     assert!(violated(&[add("set", 1, 15_010)], "set", &[], &timeline));
