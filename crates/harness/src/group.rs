@@ -1,4 +1,7 @@
 //! A master, its replicas and the sentinels that watch them, as processes.
+//!
+//! Sentinels tell one address of a server. So a group whose nodes speak TLS speaks nothing else among its members: it
+//! replicates, watches and sends clients to ports for TLS. The plain ports are there for the test's own questions.
 use std::fs;
 use std::time::{Duration, Instant};
 
@@ -44,14 +47,15 @@ impl Group {
         })
     }
 
-    /// The same from nodes that `prepare` makes: first the three servers, then the three sentinels.
+    /// The same from nodes that `prepare` makes: first the three servers, then the three sentinels. All speak TLS
+    /// ([`Node::speak_tls`]) or none.
     ///
     /// # Panics
     /// If that does not come about.
     #[must_use]
     pub fn assemble(prepare: impl Fn(usize) -> Node) -> Self {
         let mut servers: Vec<Node> = (0..SERVERS).map(&prepare).collect();
-        let (ip, port) = (servers[0].ip(), servers[0].port);
+        let (ip, port) = (servers[0].ip(), Self::port_of(&servers[0]));
         for (place, node) in servers.iter_mut().enumerate() {
             node.add_options("--repl-diskless-sync-delay 0");
             // Sentinels have a server write down whom it follows: a server without a file, or with an option for it,
@@ -61,6 +65,7 @@ impl Group {
             fs::write(&file, format!("# A server that sentinels watch.\n{follows}"))
                 .expect("the folder can be written to");
             node.set_configuration(&file);
+            keep_to_tls(node);
             node.launch();
         }
         eventually_within(BOUND, "both replicas are in sync", || {
@@ -88,6 +93,12 @@ impl Group {
             node.run("SENTINEL DEBUG publish-period 500").expect_ok();
             node.run(&format!("SENTINEL SET {MASTER} down-after-milliseconds 500")).expect_ok();
         }
+    }
+
+    /// Where a server's group knows it, and sends clients.
+    #[must_use]
+    pub fn port_of(server: &Node) -> u16 {
+        server.tls_port().unwrap_or(server.port)
     }
 
     fn wait_until_known(&self) {
@@ -123,7 +134,7 @@ impl Group {
         eventually_within(BOUND, "the sentinels agree", || {
             let port = self.master_port(running[0]);
             let agree = running.iter().all(|&sentinel| self.master_port(sentinel) == port);
-            self.servers.iter().position(|node| node.port == port).filter(|_| agree)
+            self.servers.iter().position(|node| Self::port_of(node) == port).filter(|_| agree)
         })
     }
 
@@ -142,7 +153,7 @@ impl Group {
         let successor = eventually_within(BOUND, "another server takes writes", || {
             running.iter().find_map(|&sentinel| {
                 let port = self.master_port(sentinel);
-                let server = self.servers.iter().position(|node| node.port == port)?;
+                let server = self.servers.iter().position(|node| Self::port_of(node) == port)?;
                 let node = &self.servers[server];
                 if server == old || !node.is_running() {
                     return None;
@@ -167,11 +178,12 @@ impl Group {
             let at_rest = |sentinel| flags(sentinel).is_some_and(|flags| !flags.contains("failover"));
             self.running().into_iter().all(at_rest).then_some(())
         });
-        let master = self.servers[self.master()].port.to_string();
-        for node in self.servers.iter().filter(|node| node.is_running() && node.port.to_string() != master) {
-            eventually_within(BOUND, &format!("{} follows {master}", node.port), || {
+        let master = &self.servers[self.master()];
+        let port = Self::port_of(master).to_string();
+        for node in self.servers.iter().filter(|node| node.is_running() && node.port != master.port) {
+            eventually_within(BOUND, &format!("{} follows {}", node.port, master.port), || {
                 let field = |name| node.info("replication", name);
-                let follows = field("master_port").is_some_and(|port| port == master);
+                let follows = field("master_port").is_some_and(|followed| followed == port);
                 (follows && field("master_link_status")? == "up").then_some(())
             });
         }
@@ -189,7 +201,7 @@ fn watch(node: &mut Node, master: &Node) {
         "# Watches one master.\nsentinel monitor {MASTER} {} {} 2\n\
          sentinel down-after-milliseconds {MASTER} 2000\nsentinel failover-timeout {MASTER} 20000\n",
         master.ip(),
-        master.port
+        Group::port_of(master)
     );
     if node.is_behind_relay() {
         text += &format!("sentinel announce-ip 127.0.0.1\nsentinel announce-port {}\n", node.port);
@@ -197,7 +209,15 @@ fn watch(node: &mut Node, master: &Node) {
     fs::write(&file, text).expect("the folder can be written to");
     node.set_configuration(&file);
     node.add_options("--sentinel");
+    keep_to_tls(node);
     node.launch();
+}
+
+/// A member that speaks TLS speaks it with the others.
+fn keep_to_tls(node: &mut Node) {
+    if node.tls_port().is_some() {
+        node.add_options("--tls-replication yes");
+    }
 }
 
 /// A reply of names and values, as a map.

@@ -55,6 +55,8 @@ pub struct Node {
     host: Option<Host>,
     relay: Option<Relay>,
     _claim: PortClaim,
+    /// Where it speaks TLS, if it does.
+    tls: Option<PortClaim>,
 }
 
 impl Node {
@@ -99,6 +101,7 @@ impl Node {
             host: None,
             relay: None,
             _claim: claim,
+            tls: None,
         }
     }
 
@@ -188,6 +191,28 @@ impl Node {
     /// Another option from the next start on.
     pub fn add_options(&mut self, options: &str) {
         self.options.extend(options.split_whitespace().map(str::to_owned));
+    }
+
+    /// Has it speak TLS on a second port from the next start on, with `server.crt`, `server.key` and `ca.crt` of this
+    /// folder. It asks clients for no certificates.
+    ///
+    /// # Panics
+    /// If there is no such folder, or its path is no text.
+    pub fn speak_tls(&mut self, certificates: &Path) {
+        let folder = certificates.canonicalize().expect("a folder with certificates");
+        let claim = claim_port();
+        self.add_options(&format!("--tls-port {} --tls-auth-clients no", claim.port));
+        for (option, file) in [("cert", "server.crt"), ("key", "server.key"), ("ca-cert", "ca.crt")] {
+            let path = folder.join(file).into_os_string().into_string().expect("a path of text");
+            self.options.extend([format!("--tls-{option}-file"), path]);
+        }
+        self.tls = Some(claim);
+    }
+
+    /// Its port for TLS, if it has one.
+    #[must_use]
+    pub fn tls_port(&self) -> Option<u16> {
+        self.tls.as_ref().map(|claim| claim.port)
     }
 
     /// Gives it a small disk, while its folder is empty.
