@@ -46,7 +46,8 @@ pub(crate) struct Arguments {
     /// Have it be partitioned on request.
     #[arg(long)]
     partitions: bool,
-    /// Have every server speak TLS on a second port, with server.crt, server.key and ca.crt of this folder.
+    /// Have every node speak TLS on a second port, with server.crt, server.key and ca.crt of this folder; a sentinel
+    /// group then replicates, watches and sends clients to those.
     #[arg(long, value_name = "FOLDER")]
     tls: Option<PathBuf>,
     /// Another server of redis-server's form.

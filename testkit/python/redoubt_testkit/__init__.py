@@ -97,12 +97,28 @@ class Place:
     @property
     def addresses(self):
         """(host, port) of every node with data."""
-        return [("127.0.0.1", port) for port in self.ports[: len(self.ports) - self._sentinels]]
+        return self._of_servers(self.ports)
+
+    @property
+    def tls_addresses(self):
+        """The same for TLS, if it was started with it."""
+        return self._of_servers(self.tls_ports)
 
     @property
     def sentinels(self):
         """(host, port) of every sentinel."""
-        return [("127.0.0.1", port) for port in self.ports[len(self.ports) - self._sentinels :]]
+        return self._of_sentinels(self.ports)
+
+    @property
+    def tls_sentinels(self):
+        """The same for TLS, if it was started with it."""
+        return self._of_sentinels(self.tls_ports)
+
+    def _of_servers(self, ports):
+        return [("127.0.0.1", port) for port in ports[: len(ports) - self._sentinels]]
+
+    def _of_sentinels(self, ports):
+        return [("127.0.0.1", port) for port in ports[len(ports) - self._sentinels :]]
 
     @property
     def url(self):
@@ -118,8 +134,8 @@ class Place:
         return self.ask("show")["nodes"]
 
     def number(self, port):
-        """The number of the node on this port."""
-        return self.ports.index(port)
+        """The number of the node on this port, of either kind."""
+        return self.ports.index(port) if port in self.ports else self.tls_ports.index(port)
 
     def master(self):
         """The number of the master that the sentinels name, or of the first one that there is."""

@@ -4,8 +4,9 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
-use harness::{Connection, Program, Value as Reply, eventually};
+use harness::{Connection, Program, Value as Reply, eventually, redis_cli, run_to_end};
 use serde_json::{Value, json};
+use tempfile::TempDir;
 
 struct Kit {
     child: Child,
@@ -126,6 +127,37 @@ fn a_partition_needs_no_privileges() {
     assert_eq!(run(&place, 0, "ROLE").items()[0].text(), "slave");
     let new = kit.done(&json!({"id": "again", "do": "failover"}));
     assert!(new["node"].is_u64());
+}
+
+/// A group that speaks TLS: whatever sentinels say of its servers is where they speak it, also after a failover.
+#[test]
+fn a_group_speaks_tls_throughout() {
+    let certificates = TempDir::new().expect("a folder");
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/make-certificates");
+    let (status, printed) = run_to_end(Command::new(script).arg(certificates.path()));
+    assert!(status.success(), "{printed}");
+    let folder = certificates.path().to_str().expect("a path of text");
+    let (mut kit, place) = Kit::start(&["sentinel", "--tls", folder]);
+    assert_eq!(roles(&place), ["master", "replica", "replica", "sentinel", "sentinel", "sentinel"]);
+    let tls_port = |node: &Value| node["tls_port"].as_u64().expect("a port for TLS");
+    let told = |place: &Value| {
+        let told = run(place, 3, "SENTINEL GET-MASTER-ADDR-BY-NAME mymaster").items()[1].text();
+        let nodes = place["nodes"].as_array().expect("nodes");
+        nodes.iter().position(|node| tls_port(node).to_string() == told)
+    };
+    assert_eq!(told(&place), Some(0));
+    let replicas = format!("{:?}", run(&place, 4, "SENTINEL REPLICAS mymaster"));
+    assert!((1..3).all(|node| replicas.contains(&tls_port(&place["nodes"][node]).to_string())), "{replicas}");
+    kit.done(&json!({"id": 1, "do": "kill", "node": 0}));
+    kit.done(&json!({"id": 2, "do": "wait", "until": "replaced", "node": 0, "seconds": 60}));
+    kit.done(&json!({"id": 3, "do": "restart", "node": 0}));
+    kit.done(&json!({"id": 4, "do": "wait", "until": "whole", "seconds": 60}));
+    let shown = kit.done(&json!({"id": 5, "do": "show"}));
+    let master = told(&shown).expect("a server");
+    assert_eq!(shown["nodes"][0]["master"], json!(master), "the dead one follows its successor");
+    let successor = tls_port(&shown["nodes"][master]).to_string();
+    let over_tls = ["-p", &successor, "--tls", "--cacert", &format!("{folder}/ca.crt"), "SET", "k", "v"];
+    assert_eq!(redis_cli(&over_tls).expect("it answers").trim(), "OK");
 }
 
 /// The test's process is killed, and the test kit's own with it: what it started ends all the same.

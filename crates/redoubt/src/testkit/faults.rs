@@ -115,11 +115,10 @@ impl Place {
                 let sentinel = self.answering().find(|number| *number >= self.servers());
                 let sentinel = sentinel.context("no sentinel runs")?;
                 let old = self.master_port(sentinel)?;
-                let old = self.nodes.iter().position(|node| node.port == old).context("an unknown master")?;
+                let old = self.on_port(old).context("an unknown master")?;
                 self.ask(sentinel, &format!("SENTINEL FAILOVER {MASTER}"))?;
                 wait_until(PATIENCE_SECONDS, || self.replaced(old))?;
-                let new = self.master_port(sentinel)?;
-                let new = self.nodes.iter().position(|node| node.port == new);
+                let new = self.on_port(self.master_port(sentinel)?);
                 done(new.context("an unknown master")?)
             }
         }

@@ -1,11 +1,10 @@
 //! What stands for a test: a server, a cluster or a group with sentinels.
 
 use std::collections::BTreeSet;
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use harness::{Cluster, Connection, Group, MASTER, Node, PortClaim, Program, Relays, Value, claim_port};
+use harness::{Cluster, Connection, Group, MASTER, Node, Program, Relays, Value};
 
 use super::request::{Kind, Shown, ShownPlace, Start};
 
@@ -23,8 +22,6 @@ pub(super) struct Place {
     pub(super) nodes: Vec<Node>,
     pub(super) relays: Option<Relays>,
     pub(super) frozen: BTreeSet<usize>,
-    /// The servers' ports for TLS, if they have any.
-    tls: Vec<PortClaim>,
 }
 
 impl Place {
@@ -33,23 +30,27 @@ impl Place {
         ensure!((1..=MOST).contains(&count), "a cluster has one to {MOST} nodes, not {count}");
         let program = start.program.as_deref().map_or_else(Program::this, Program::named);
         let relays = start.partitions.then(Relays::make).transpose().map_err(anyhow::Error::msg)?;
-        let servers = match start.kind {
-            Kind::Server => 1,
-            Kind::Cluster => count,
-            Kind::Sentinel => 3,
-        };
-        let tls: Vec<PortClaim> = start.tls.iter().flat_map(|_| (0..servers).map(|_| claim_port())).collect();
-        let certificates = start.tls.as_deref().map(tls_options).transpose()?;
-        let prepare = |number: usize, kind: harness::Kind, options: &str| {
+        if let Some(certificates) = &start.tls {
+            certificates.canonicalize().with_context(|| format!("{}", certificates.display()))?;
+            ensure!(
+                start.kind != Kind::Sentinel || !start.partitions,
+                "a group that speaks TLS cannot be partitioned: relays carry what goes to plain ports"
+            );
+        }
+        let prepare_any = |number: usize, kind: harness::Kind| {
             let mut node = match &relays {
                 Some(relays) => Node::prepare_behind(relays, number, kind, &program),
                 None => Node::prepare(&program, ""),
             };
+            if let Some(certificates) = &start.tls {
+                node.speak_tls(certificates);
+            }
+            node
+        };
+        let prepare = |number: usize, kind: harness::Kind, options: &str| {
+            let mut node = prepare_any(number, kind);
             node.add_options("--save --repl-diskless-sync-delay 0");
             node.add_options(options);
-            if let Some(certificates) = &certificates {
-                node.add_options(&format!("--tls-port {} {certificates}", tls[number].port));
-            }
             for option in &start.options {
                 node.add_options(option);
             }
@@ -68,18 +69,15 @@ impl Place {
                 Cluster::join(nodes, start.masters).nodes
             }
             Kind::Sentinel => {
-                let group = Group::assemble(|number| match (number < 3, &relays) {
-                    (true, _) => prepare(number, harness::Kind::Server, ""),
-                    (false, Some(relays)) => {
-                        Node::prepare_behind(relays, number, harness::Kind::Sentinel, &program)
-                    }
-                    (false, None) => Node::prepare(&program, ""),
+                let group = Group::assemble(|number| match number {
+                    0..3 => prepare(number, harness::Kind::Server, ""),
+                    _ => prepare_any(number, harness::Kind::Sentinel),
                 });
                 group.hurry();
                 group.servers.into_iter().chain(group.sentinels).collect()
             }
         };
-        Ok(Self { name, kind: start.kind, nodes, relays, frozen: BTreeSet::new(), tls })
+        Ok(Self { name, kind: start.kind, nodes, relays, frozen: BTreeSet::new() })
     }
 
     /// How many of the nodes, the first ones, hold data.
@@ -95,6 +93,20 @@ impl Place {
         self.nodes
             .get_mut(number)
             .with_context(|| format!("there is no node {number}, only 0 to {}", count - 1))
+    }
+
+    /// Where the other nodes know it.
+    fn port(&self, number: usize) -> u16 {
+        let node = &self.nodes[number];
+        match self.kind {
+            Kind::Server | Kind::Cluster => node.port,
+            Kind::Sentinel => Group::port_of(node),
+        }
+    }
+
+    /// Whom the others know at this port.
+    pub(super) fn on_port(&self, port: u16) -> Option<usize> {
+        (0..self.nodes.len()).find(|number| self.port(*number) == port)
     }
 
     /// Asks a node; an error if it does not answer, or with one.
@@ -127,7 +139,7 @@ impl Place {
         let word = items.first().map(Value::text);
         let master = items.get(2).filter(|_| word.as_deref() == Some("slave"));
         let master = master.and_then(|port| match port {
-            Value::Int(port) => self.nodes.iter().position(|node| i64::from(node.port) == *port),
+            Value::Int(port) => self.on_port(u16::try_from(*port).ok()?),
             _ => None,
         });
         Shown {
@@ -135,7 +147,7 @@ impl Place {
             role: word.map(|word| if word == "slave" { "replica".to_owned() } else { word }),
             host: "127.0.0.1",
             port: node.port,
-            tls_port: self.tls.get(number).map(|claim| claim.port),
+            tls_port: node.tls_port(),
             pid: node.is_running().then(|| node.pid()),
             frozen: self.frozen.contains(&number),
             master,
@@ -189,7 +201,7 @@ impl Place {
             ensure!(!busy, "node {sentinel} is at a failover");
         }
         for server in self.answering().filter(|number| *number < self.servers()) {
-            let is_named = agreed == Some(self.nodes[server].port);
+            let is_named = agreed == Some(self.port(server));
             let role = self.ask(server, "ROLE")?.items()[0].text();
             ensure!((role == "master") == is_named, "node {server} is a {role}");
             self.linked(server)?;
@@ -233,7 +245,8 @@ impl Place {
 
     /// Whether everybody who should answer knows another that serves what this node served.
     pub(super) fn replaced(&self, number: usize) -> Result<()> {
-        let old = self.nodes.get(number).with_context(|| format!("there is no node {number}"))?.port;
+        self.nodes.get(number).with_context(|| format!("there is no node {number}"))?;
+        let old = self.port(number);
         match self.kind {
             Kind::Server => bail!("a single server has nobody to replace it"),
             Kind::Cluster => {
@@ -251,30 +264,14 @@ impl Place {
                 {
                     let port = self.master_port(sentinel)?;
                     ensure!(port != old, "node {sentinel} still sends clients to {number}");
-                    let server = self.nodes.iter().position(|node| node.port == port);
-                    let role = self.ask(server.context("an unknown server")?, "ROLE")?.items()[0].text();
+                    let server = self.on_port(port).context("an unknown server")?;
+                    let role = self.ask(server, "ROLE")?.items()[0].text();
                     ensure!(role == "master", "the new master is still a {role}");
                 }
             }
         }
         Ok(())
     }
-}
-
-/// What a server is told to speak TLS; its clients need no certificates.
-fn tls_options(folder: &Path) -> Result<String> {
-    let folder = folder.canonicalize().with_context(|| format!("{}", folder.display()))?;
-    let path = |name: &str| {
-        let path = folder.join(name).display().to_string();
-        ensure!(!path.contains(char::is_whitespace), "a path without blanks is needed, not {path}");
-        Ok(path)
-    };
-    Ok(format!(
-        "--tls-auth-clients no --tls-cert-file {} --tls-key-file {} --tls-ca-cert-file {}",
-        path("server.crt")?,
-        path("server.key")?,
-        path("ca.crt")?
-    ))
 }
 
 /// Waits until `condition` holds; says what does not, when the time is over.

@@ -78,7 +78,8 @@ pub(super) struct Start {
     /// Whether it can be partitioned: servers then reach each other through relays.
     #[serde(default)]
     pub(super) partitions: bool,
-    /// A folder with `server.crt`, `server.key` and `ca.crt`: every server then has a port for TLS as well.
+    /// A folder with `server.crt`, `server.key` and `ca.crt`: every node then has a port for TLS as well, and the
+    /// members of a sentinel group speak nothing else with each other.
     #[serde(default)]
     pub(super) tls: Option<PathBuf>,
 }
