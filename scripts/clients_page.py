@@ -5,6 +5,8 @@ import pathlib
 import sys
 
 MODES = ["standalone", "sentinel", "cluster"]
+# What a mode is called while a master is killed in it.
+KILLED = ", master killed"
 FEATURES = [
     "pipelines",
     "cluster pipelines",
@@ -25,15 +27,32 @@ FEATURES = [
 HEAD = """# Client libraries
 
 What the tests in `tests/clients` found with each library, written by `make clients-page`. A number is the protocol with
-which a feature works: 2 for RESP2, 3 for RESP3. A letter leads to a reason below the table; an empty cell means that the
-library cannot speak that protocol at all, or that the feature means nothing in that mode.
+which a feature works: 2 for RESP2, 3 for RESP3. A letter leads to a reason below the tables; an empty cell means that
+the library cannot speak that protocol at all, or that the feature means nothing in that mode.
 
 - pipelines: a hundred writes at once, with one hash tag; cluster pipelines: two hundred over all slots
+- transactions: one whose watched key another client changes is not run; begun anew it is
 - client-side caching: a value that the library keeps is dropped when another client changes it
 - reading from replicas: what was written is read from a replica
 - reconnection: all connections are ended by the server, and the client goes on
-- failover: the master is killed, the client writes to its successor; then the dead one comes back as a replica
 - ACL: a user with a password and few rights
+- TLS: under sentinels the servers replicate, and are watched, over TLS too
+"""
+
+HEAD_OF_KILLED = """## With the master killed in the middle
+
+Each feature begins, and in its middle the master that has its keys gets SIGKILL; nobody starts it again before the
+feature has ended. An operation that fails is tried again, and nothing else is done for the client. All features run at
+the same time, so that all have the same death.
+
+- pipelines, transactions, scripts, ACL, TLS: begun or loaded before, and run at the successor; a transaction whose
+  watched key another client changes after the kill is not run
+- pub/sub: a subscription made before hears what is published after
+- client-side caching: a value kept before is dropped when another client changes it after
+- blocking: a client waits for an item while the master dies, and gets the one that its successor is given
+- scan iterators: one begun before goes on or fails; whichever ends without an error has found every key
+- reading from replicas: what is written after is read from a replica, though one is the master now
+- failover: what is written after is there; then the dead one comes back as a replica
 """
 
 
@@ -44,19 +63,28 @@ def main(folder):
             cell = json.loads(line)
             # A test that was tried again has two lines: the last one holds.
             cells[cell["client"], cell["mode"], cell["feature"], cell["protocol"]] = cell["result"]
-    clients = sorted({client for client, *_ in cells}, key=str.lower)
-    print(HEAD)
     reasons = []
+    print(HEAD)
+    table(cells, reasons)
+    print()
+    print(HEAD_OF_KILLED)
+    table(cells, reasons, KILLED)
+    print()
+    print("## Reasons")
+    print()
+    for number, reason in enumerate(reasons):
+        print(f"- {letter(number)}: {reason}")
+
+
+def table(cells, reasons, condition=""):
+    clients = sorted({client for client, *_ in cells}, key=str.lower)
     print("| feature | mode | " + " | ".join(clients) + " |")
     print("| --- | --- |" + " --- |" * len(clients))
     for feature in FEATURES:
         for mode in MODES:
-            row = [text(cells, client, mode, feature, reasons) for client in clients]
+            row = [text(cells, client, mode + condition, feature, reasons) for client in clients]
             if any(row):
                 print(f"| {feature} | {mode} | " + " | ".join(row) + " |")
-    print()
-    for number, reason in enumerate(reasons):
-        print(f"- {letter(number)}: {reason}")
 
 
 def text(cells, client, mode, feature, reasons):

@@ -2,9 +2,8 @@
 
 import assert from 'node:assert/strict';
 import calculateSlot from 'cluster-key-slot';
-import Redis from 'ioredis';
 import { ioredis } from './ioredis.js';
-import { patiently, story } from './local.js';
+import { patiently, story, untilReplicated } from './local.js';
 
 const SLOTS = 16384;
 // Commands in flight at once.
@@ -23,7 +22,7 @@ function keyForEverySlot() {
   return keys;
 }
 
-const connect = (place) => ioredis.connect({ mode: 'cluster', place });
+const connect = (place) => ioredis.connect({ mode: 'cluster', ...place });
 
 async function inBatches(keys, action) {
   for (let at = 0; at < keys.length; at += BATCH) {
@@ -37,22 +36,6 @@ const writeAll = (client, keys, value) =>
 const readAll = (client, keys, value) =>
   inBatches(keys, async (key) => assert.equal(await client.get(key), value, key));
 
-async function untilReplicated(cluster) {
-  for (const { host, port } of cluster.servers) {
-    const node = new Redis(port, host);
-    try {
-      await patiently(async () => {
-        const [role, offset, replicas] = await node.role();
-        if (role === 'master') {
-          assert.ok(replicas.every(([, , replicaOffset]) => Number(replicaOffset) >= offset));
-        }
-      });
-    } finally {
-      node.disconnect();
-    }
-  }
-}
-
 story('ioredis: every slot through the loss of a master', ['cluster'], async (cluster) => {
   const keys = keyForEverySlot();
   const untouched = keys.filter((_, slot) => slot % 64 !== 0);
@@ -61,7 +44,7 @@ story('ioredis: every slot through the loss of a master', ['cluster'], async (cl
   const other = await connect(cluster);
   try {
     await writeAll(client, keys, 'first');
-    await untilReplicated(cluster);
+    await untilReplicated(cluster.servers);
 
     let over = false;
     let rounds = 0;

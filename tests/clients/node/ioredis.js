@@ -10,19 +10,21 @@ export const ioredis = {
   name: `ioredis ${version}`,
   protocols: [2],
   caching: false,
+  // With Redis too: it connects again and says nothing of that.
+  forgetsWatches: 'fails with Redis too: a transaction runs although its watch was lost with the connection',
 
-  async connect({ mode, place }, { ca, username, password, replicas, more } = {}) {
+  async connect({ mode, servers, sentinels, masterName }, { ca, username, password, replicas, more } = {}) {
     const tls = ca ? { tls: { ca } } : {};
     const options = { username, password, retryStrategy: again, maxRetriesPerRequest: null, ...tls, ...more };
-    const at = ({ host, port }, number) => ({ host, port: ca ? place.tlsPorts[number] : port });
     let client;
-    if (mode === 'standalone') client = new Redis({ ...options, ...at(place.servers[0], 0) });
+    if (mode === 'standalone') client = new Redis({ ...options, ...servers[0] });
     if (mode === 'sentinel') {
-      const found = { sentinels: place.sentinels, name: place.masterName, sentinelRetryStrategy: again };
-      client = new Redis({ ...options, ...found, role: replicas ? 'slave' : 'master' });
+      const found = { sentinels, name: masterName, sentinelRetryStrategy: again };
+      const foundOverTls = ca ? { sentinelTLS: { ca }, enableTLSForSentinelMode: true } : {};
+      client = new Redis({ ...options, ...found, ...foundOverTls, role: replicas ? 'slave' : 'master' });
     }
     if (mode === 'cluster') {
-      client = new Redis.Cluster(place.servers.map(at), {
+      client = new Redis.Cluster(servers, {
         clusterRetryStrategy: again,
         retryDelayOnFailover: 50,
         retryDelayOnClusterDown: 50,
@@ -57,14 +59,17 @@ export const ioredis = {
     return (await pipeline.exec()).every(([error, reply]) => error === null && reply === 'OK');
   },
 
-  // What is written at once goes in a pipeline to each node.
-  async spread(attempt, keys) {
-    const client = await attempt.connect({ more: { enableAutoPipelining: true } });
-    await Promise.all(keys.map((key) => client.set(key, key)));
+  // What is written at once goes in a pipeline to each node. One that is refused for several slots does not have the
+  // client ask who serves them now, so it asks every second.
+  async spread(attempt) {
+    const client = await attempt.connect({ more: { enableAutoPipelining: true, slotsRefreshInterval: 1000 } });
+    return (keys) => Promise.all(keys.map((key) => client.set(key, key)));
   },
 
-  async transaction(client, key) {
-    return (await client.multi().set(key, 1).incr(key).exec()).map(([, reply]) => reply);
+  // A transaction that watches its key from now on, to be run.
+  async transaction(attempt, client, key) {
+    await client.watch(key);
+    return async () => (await client.multi().set(key, 1).incr(key).exec())?.map(([, reply]) => reply);
   },
 
   script(client, source, key, argument) {
@@ -92,10 +97,8 @@ export const ioredis = {
   push: (client, key, item) => client.rpush(key, item),
 
   // In a cluster an iterator is one node's.
-  async scan({ mode }, client, match) {
+  async *scan({ mode }, client, match) {
     const nodes = mode === 'cluster' ? client.nodes('master') : [client];
-    const keys = [];
-    for (const node of nodes) for await (const some of node.scanStream({ match, count: 10 })) keys.push(...some);
-    return keys;
+    for (const node of nodes) for await (const keys of node.scanStream({ match, count: 10 })) yield keys;
   },
 };

@@ -5,6 +5,7 @@ import { spawn } from 'node:child_process';
 import { createInterface } from 'node:readline';
 import { test } from 'node:test';
 import { fileURLToPath } from 'node:url';
+import Redis from 'ioredis';
 
 const binary = process.env.REDOUBT || fileURLToPath(new URL('../../../target/debug/redoubt', import.meta.url));
 
@@ -27,12 +28,14 @@ export class Place {
   }
 
   take(shown) {
-    const addresses = shown.nodes.map(({ host, port }) => ({ host, port }));
-    const servers = shown.kind === 'sentinel' ? addresses.length / 2 : addresses.length;
-    this.servers = addresses.slice(0, servers);
-    this.sentinels = addresses.slice(servers);
-    this.tlsPorts = shown.nodes.map((node) => node.tls_port);
-    this.masterName = shown.master_name;
+    const servers = shown.kind === 'sentinel' ? shown.nodes.length / 2 : shown.nodes.length;
+    const found = (kind) => {
+      const addresses = shown.nodes.map((node) => ({ host: node.host, port: node[kind] }));
+      return { servers: addresses.slice(0, servers), sentinels: addresses.slice(servers), masterName: shown.master_name };
+    };
+    Object.assign(this, found('port'));
+    // Where clients find it over TLS, if it was started with that.
+    this.overTls = found('tls_port');
   }
 
   // One request, and what it is answered; `docs/testkit.md` has the list.
@@ -48,10 +51,11 @@ export class Place {
     return this.servers.findIndex((server) => server.port === port);
   }
 
-  // The server that the sentinels name.
-  async master() {
+  // The server that the sentinels name, or that serves a slot.
+  async master(slot) {
     const { nodes } = await this.ask('show');
-    return nodes.find((node) => node.role === 'master').node;
+    const serves = ({ slots }) => slot === undefined || slots.some(([first, last]) => first <= slot && slot <= last);
+    return nodes.find((node) => node.role === 'master' && serves(node)).node;
   }
 
   kill(node) {
@@ -74,6 +78,23 @@ export class Place {
     const ended = new Promise((resolve) => this.process.once('exit', resolve));
     this.process.stdin.end();
     if (this.process.exitCode === null) await ended;
+  }
+}
+
+// Until the replicas of these servers have all that their masters have now.
+export async function untilReplicated(servers) {
+  for (const { host, port } of servers) {
+    const node = new Redis(port, host);
+    try {
+      const [role, wanted] = await patiently(() => node.role());
+      if (role !== 'master') continue;
+      await eventually('the replicas have it', async () => {
+        const [, , replicas] = await node.role();
+        return replicas.every(([, , offset]) => Number(offset) >= wanted);
+      });
+    } finally {
+      node.disconnect();
+    }
   }
 }
 

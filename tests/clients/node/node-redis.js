@@ -11,22 +11,21 @@ export const nodeRedis = {
   protocols: [2, 3],
   caching: true,
 
-  async connect({ mode, place, protocol }, { ca, username, password, replicas, cache } = {}) {
+  async connect({ mode, servers, sentinels, masterName, protocol }, { ca, username, password, replicas, cache } = {}) {
     const tls = ca ? { tls: true, ca } : {};
     const socket = { reconnectStrategy: () => 50, ...tls };
     const caching = cache ? { clientSideCache: CACHE } : {};
-    const at = ({ host, port }, number) => ({ host, port: ca ? place.tlsPorts[number] : port });
     let client;
     if (mode === 'standalone') {
-      const address = at(place.servers[0], 0);
-      client = createClient({ RESP: protocol, username, password, socket: { ...socket, ...address }, ...caching });
+      client = createClient({ RESP: protocol, username, password, socket: { ...socket, ...servers[0] }, ...caching });
     }
     if (mode === 'sentinel') {
       client = createSentinel({
-        name: place.masterName,
-        sentinelRootNodes: place.sentinels,
+        name: masterName,
+        sentinelRootNodes: sentinels,
         RESP: protocol,
         nodeClientOptions: { RESP: protocol, username, password, socket },
+        sentinelClientOptions: { socket: tls },
         replicaPoolSize: replicas ? 1 : 0,
         scanInterval: 500,
         ...caching,
@@ -34,7 +33,7 @@ export const nodeRedis = {
     }
     if (mode === 'cluster') {
       client = createCluster({
-        rootNodes: place.servers.map((server, number) => ({ socket: { ...at(server, number), ...tls } })),
+        rootNodes: servers.map((server) => ({ socket: { ...server, ...tls } })),
         RESP: protocol,
         defaults: { RESP: protocol, username, password, socket },
         useReplicas: Boolean(replicas),
@@ -58,12 +57,28 @@ export const nodeRedis = {
   },
 
   // What is written at once goes in a pipeline to each node.
-  async spread(attempt, keys) {
+  async spread(attempt) {
     const client = await attempt.connect();
-    await Promise.all(keys.map((key) => client.set(key, key)));
+    return (keys) => Promise.all(keys.map((key) => client.set(key, key)));
   },
 
-  transaction: (client, key) => client.multi().set(key, '1').incr(key).exec(),
+  // A transaction that watches its key from now on, to be run. It has a connection of its own while it does.
+  async transaction({ mode }, client, key) {
+    const own = {
+      standalone: () => client,
+      sentinel: () => client.acquire(),
+      cluster: () => client.getNodeClientForKey(key),
+    };
+    const connection = await own[mode]();
+    await connection.watch(key);
+    return async () => {
+      try {
+        return await connection.multi().set(key, '1').incr(key).exec();
+      } finally {
+        if (mode === 'sentinel') connection.release();
+      }
+    };
+  },
 
   script: (client, source, key, argument) => client.eval(source, { keys: [key], arguments: [argument] }),
 
@@ -84,10 +99,8 @@ export const nodeRedis = {
   push: (client, key, item) => client.rPush(key, item),
 
   // In a cluster an iterator is one node's.
-  async scan({ mode }, client, match) {
+  async *scan({ mode }, client, match) {
     const nodes = mode === 'cluster' ? await Promise.all(client.masters.map((node) => client.nodeClient(node))) : [client];
-    const keys = [];
-    for (const node of nodes) for await (const some of node.scanIterator({ MATCH: match, COUNT: 10 })) keys.push(...some);
-    return keys;
+    for (const node of nodes) for await (const keys of node.scanIterator({ MATCH: match, COUNT: 10 })) yield keys;
   },
 };

@@ -1,6 +1,5 @@
 """What the tests need running: the test kit's Python package starts it (testkit/python)."""
 
-import json
 import os
 import pathlib
 
@@ -33,29 +32,3 @@ def group(redoubt_sentinel):
 def client(server, request):
     with redis.Redis(port=server, protocol=request.param, decode_responses=True) as client:
         yield client
-
-
-def pytest_configure(config):
-    config.addinivalue_line("markers", "feature(name): a column of the table in docs/clients.md")
-
-
-@pytest.hookimpl(hookwrapper=True)
-def pytest_runtest_makereport(item, call):
-    """A line for scripts/clients-page, if it asks for one."""
-    outcome = yield
-    report = outcome.get_result()
-    feature, folder = item.get_closest_marker("feature"), os.environ.get("CLIENTS_TABLE")
-    if not (feature and folder) or report.when != "call" and not report.failed and not report.skipped:
-        return
-    result = {"passed": "yes", "failed": "failed"}.get(report.outcome)
-    if result is None:
-        result = report.longrepr[2].removeprefix("Skipped: ")
-    cell = {
-        "client": f"redis-py {redis.__version__}",
-        "mode": item.callspec.params["mode"],
-        "protocol": item.callspec.params["protocol"],
-        "feature": feature.args[0],
-        "result": result,
-    }
-    with open(pathlib.Path(folder) / "redis-py.jsonl", "a", encoding="utf-8") as out:
-        out.write(json.dumps(cell) + "\n")

@@ -7,6 +7,8 @@ import redis
 from redis.cluster import ClusterNode, RedisCluster
 from redis.crc import key_slot
 
+from waiting import wait_until_replicated
+
 SLOTS = 16384
 
 
@@ -61,8 +63,7 @@ def test_every_slot_through_the_loss_of_a_master(cluster):
     write_all(client, keys, "first")
     for index in range(3):
         # What is on the replicas when the master dies must be there afterwards.
-        with redis.Redis(port=cluster.ports[index]) as master:
-            wait_until_replicated(master)
+        wait_until_replicated(cluster.ports[index])
 
     # Another client writes all the while.
     over = threading.Event()
@@ -95,17 +96,6 @@ def test_every_slot_through_the_loss_of_a_master(cluster):
     assert rounds > 0
     read_all(client, keys[::64], f"round {rounds - 1}")
     assert client.dbsize(target_nodes=RedisCluster.PRIMARIES) == SLOTS
-
-
-def wait_until_replicated(master):
-    end = time.monotonic() + 30
-    while True:
-        info = master.info("replication")
-        offsets = [value["offset"] for name, value in info.items() if name.startswith("slave") and isinstance(value, dict)]
-        if offsets and all(offset >= info["master_repl_offset"] for offset in offsets):
-            return
-        assert time.monotonic() < end, info
-        time.sleep(0.05)
 
 
 def test_pipelines_scans_and_multi_key_commands(cluster):

@@ -1,20 +1,22 @@
-"""What redis-py offers, in every mode and both protocols; each test is a cell of the table in docs/clients.md."""
+"""What redis-py offers, in every mode and both protocols; each feature of each is a cell of the table in docs/clients.md."""
 
-import contextlib
+import json
+import os
+import pathlib
 import subprocess
 import threading
-import time
+import traceback
 
 import pytest
 import redis
-from redis.cache import CacheConfig
-from redis.cluster import ClusterNode, LoadBalancingStrategy, RedisCluster
-from redis.sentinel import Sentinel
 
 from conftest import ROOT
-from waiting import eventually
+from features import KILLED, PLAIN, Attempt
+from modes import MODES, Mode
+from waiting import wait_until_replicated
 
-MODES = {"standalone": "server", "sentinel": "sentinel", "cluster": "cluster"}
+# For all features together, on a slow machine.
+PATIENCE = 90
 
 
 @pytest.fixture(scope="module")
@@ -26,8 +28,8 @@ def certificates(tmp_path_factory):
 
 @pytest.fixture(scope="module", params=MODES)
 def mode(request, redoubt_kit, certificates):
-    with redoubt_kit.start(MODES[request.param], tls=str(certificates)) as place:
-        yield Mode(request.param, place, certificates)
+    with Mode(request.param, redoubt_kit, certificates) as mode:
+        yield mode
 
 
 @pytest.fixture(params=[2, 3], ids=["resp2", "resp3"])
@@ -35,200 +37,101 @@ def protocol(request):
     return request.param
 
 
-@pytest.fixture
-def client(mode, protocol):
-    with mode.connect(protocol=protocol) as client:
-        yield client
+def note(mode, protocol, feature, result):
+    """A line for scripts/clients-page, if it asks for one."""
+    folder = os.environ.get("CLIENTS_TABLE")
+    if not folder:
+        return
+    client = f"redis-py {redis.__version__}"
+    cell = {"client": client, "mode": mode, "protocol": protocol, "feature": feature, "result": result}
+    with open(pathlib.Path(folder) / "redis-py.jsonl", "a", encoding="utf-8") as out:
+        out.write(json.dumps(cell) + "\n")
 
 
-class Mode:
-    """How clients find their server."""
-
-    def __init__(self, name, place, certificates):
-        self.name, self.place, self.certificates = name, place, certificates
-
-    def connect(self, **options):
-        options = {"decode_responses": True, "socket_timeout": 10, **options}
-        if self.name == "standalone":
-            return redis.Redis(port=self.place.ports[0], **options)
-        if self.name == "sentinel":
-            return Sentinel(self.place.sentinels, socket_timeout=10).master_for(self.place.master_name, **options)
-        return RedisCluster(startup_nodes=[ClusterNode(*address) for address in self.place.addresses], **options)
-
-    def connect_tls(self, **options):
-        options.update(ssl=True, ssl_ca_certs=str(self.certificates / "ca.crt"), decode_responses=True)
-        if self.name == "standalone":
-            return redis.Redis(port=self.place.tls_ports[0], **options)
-        return RedisCluster(host="127.0.0.1", port=self.place.tls_ports[0], **options)
-
-    def on_servers(self, *words):
-        for host, port in self.place.addresses:
-            with redis.Redis(host=host, port=port) as server:
-                server.execute_command(*words)
+@pytest.mark.parametrize("feature", PLAIN)
+def test_a_feature(feature, mode, protocol):
+    result = "failed"
+    try:
+        with Attempt(mode, protocol) as attempt:
+            result = PLAIN[feature](attempt) or "yes"
+    finally:
+        note(mode.name, protocol, feature, result)
+    if result != "yes":
+        pytest.skip(result)
 
 
-def no(client_offers):
-    pytest.skip(f"not offered: {client_offers}")
-
-
-@pytest.mark.feature("pipelines")
-def test_pipelines(client):
-    pipeline = client.pipeline(transaction=False) if not isinstance(client, RedisCluster) else client.pipeline()
-    for number in range(100):
-        pipeline.set(f"{{pipe}}{number}", number)
-    assert all(pipeline.execute())
-    assert client.mget("{pipe}1", "{pipe}99") == ["1", "99"]
-
-
-@pytest.mark.feature("cluster pipelines")
-def test_a_pipeline_over_all_slots(client, mode):
-    if mode.name != "cluster":
+@pytest.mark.timeout(400)
+def test_every_feature_with_its_master_killed_in_the_middle(mode, protocol):
+    """The last one: all at the same time, so that one death is in the middle of each."""
+    if mode.name == "standalone":
         pytest.skip("not meant: one server")
-    pipeline = client.pipeline()
-    for number in range(200):
-        pipeline.set(f"spread{number}", number)
-    assert all(pipeline.execute())
-    assert client.mget_nonatomic([f"spread{number}" for number in range(200)]) == [str(n) for n in range(200)]
+    run = KilledRun(mode, protocol)
+    run.to_the_middle()
+    dead = [(place, mode.master_of_tag(place)) for place in mode.places]
+    try:
+        for place, master in dead:
+            wait_until_replicated(place.ports[master])
+            place.kill(master)
+        run.to_the_end()
+    finally:
+        run.bring_back(dead)
+    for feature, result in run.results.items():
+        result = "failed" if feature in run.failures else result
+        note(f"{mode.name}, master killed", protocol, feature, result)
+    assert not run.failures, "\n".join(f"{feature}: {failure}" for feature, failure in run.failures.items())
 
 
-@pytest.mark.feature("transactions")
-def test_transactions(client):
-    with client.pipeline(transaction=True) as pipe:
-        pipe.watch("{tx}a")
-        pipe.multi()
-        pipe.set("{tx}a", 1)
-        pipe.incr("{tx}a")
-        assert pipe.execute() in ([True, 2], ["OK", 2])
+class KilledRun:
+    """All features at once, each in a thread; they wait for each other in the middle."""
 
+    def __init__(self, mode, protocol):
+        self.mode, self.protocol = mode, protocol
+        self.results = dict.fromkeys(KILLED, "failed")
+        self.failures = {}
+        self._changed = threading.Condition()
+        self._on_the_way, self._in_the_middle = set(KILLED), set()
+        self._killed = threading.Event()
+        for feature in KILLED:
+            threading.Thread(target=self._attempt, args=[feature], daemon=True).start()
 
-@pytest.mark.feature("scripts")
-def test_scripts(client):
-    double = client.register_script("return redis.call('incrby', KEYS[1], ARGV[1] * 2)")
-    client.delete("doubled")
-    assert double(keys=["doubled"], args=[4]) == 8
-
-
-def next_message(read, kind):
-    end = time.monotonic() + 30
-    while time.monotonic() < end:
-        message = read()
-        if message and message["type"] == kind:
-            return message["data"]
-    raise AssertionError(f"no {kind} came")
-
-
-@pytest.mark.feature("pub/sub")
-def test_messages(client):
-    with client.pubsub() as subscription:
-        subscription.subscribe("news")
-        read = lambda: subscription.get_message(timeout=1)
-        next_message(read, "subscribe")
-        client.publish("news", "hi")
-        assert next_message(read, "message") == "hi"
-
-
-@pytest.mark.feature("sharded pub/sub")
-def test_messages_of_a_shard(client, mode):
-    with client.pubsub() as subscription:
-        subscription.ssubscribe("orders")
-        if mode.name == "cluster":
-            read = lambda: subscription.get_sharded_message(timeout=1)
-        else:
-            read = lambda: subscription.get_message(timeout=1)
-        next_message(read, "ssubscribe")
-        client.spublish("orders", "hi")
-        assert next_message(read, "smessage") == "hi"
-
-
-@pytest.mark.feature("client-side caching")
-def test_a_cached_value_is_dropped_when_another_client_changes_it(mode, protocol, client):
-    if protocol == 2:
-        no("only with RESP3")
-    client.set("cached", "old")
-    with contextlib.ExitStack() as stack:
+    def _attempt(self, feature):
         try:
-            caching = stack.enter_context(mode.connect(protocol=3, cache_config=CacheConfig()))
-            assert caching.get("cached") == "old"
-        except (redis.exceptions.ConnectionError, redis.exceptions.RedisClusterException) as error:
-            if "supported by Redis 7.4 or later" not in str(error):
-                raise
-            pytest.skip("refused by the client: the server calls itself Redis before 7.4")
-        client.set("cached", "new")
-        eventually("the new value is seen", lambda: caching.get("cached") == "new")
-        cache = caching.get_cache() if hasattr(caching, "get_cache") else None
-        assert cache is None or cache.size > 0
+            with Attempt(self.mode, self.protocol, kill=lambda: self._await_the_kill(feature)) as attempt:
+                self.results[feature] = KILLED[feature](attempt) or "yes"
+            assert self.results[feature] != "yes" or feature in self._in_the_middle, "it never came to its middle"
+        except BaseException:  # shown by the test itself
+            self.failures[feature] = traceback.format_exc()
+        with self._changed:
+            self._on_the_way.discard(feature)
+            self._in_the_middle.discard(feature)
+            self._changed.notify()
 
+    def _await_the_kill(self, feature):
+        with self._changed:
+            self._on_the_way.discard(feature)
+            self._in_the_middle.add(feature)
+            self._changed.notify()
+        assert self._killed.wait(2 * PATIENCE), "nobody killed the master"
 
-@pytest.mark.feature("blocking")
-def test_blocking(client, mode, protocol):
-    client.delete("jobs")
-    popped = []
-    with mode.connect(protocol=protocol) as other:
-        waiting = threading.Thread(target=lambda: popped.extend(other.blpop(["jobs"], 10)))
-        waiting.start()
-        client.rpush("jobs", "one")
-        waiting.join(20)
-    assert popped == ["jobs", "one"]
+    def to_the_middle(self):
+        """Until each feature waits there, or has ended without it."""
+        self._wait(self._on_the_way)
 
+    def to_the_end(self):
+        self._killed.set()
+        self._wait(self._in_the_middle)
 
-@pytest.mark.feature("scan iterators")
-def test_scan_iterators(client):
-    for number in range(100):
-        client.set(f"scanned{number}", number)
-    assert len(set(client.scan_iter(match="scanned*", count=10))) == 100
+    def _wait(self, those):
+        """Until there are none; who takes too long has failed, and is waited for no longer."""
+        with self._changed:
+            self._changed.wait_for(lambda: not those, PATIENCE)
+            self.failures.update(dict.fromkeys(those, f"still under way after {PATIENCE} s"))
 
-
-@pytest.mark.feature("reading from replicas")
-def test_reading_from_replicas(client, mode, protocol):
-    if mode.name == "standalone":
-        pytest.skip("not meant: one server")
-    client.set("replicated", "yes")
-    if mode.name == "sentinel":
-        sentinel = Sentinel(mode.place.sentinels, socket_timeout=10)
-        reader = sentinel.slave_for(mode.place.master_name, decode_responses=True, protocol=protocol)
-    else:
-        reader = mode.connect(protocol=protocol, load_balancing_strategy=LoadBalancingStrategy.RANDOM_REPLICA)
-    with contextlib.closing(reader):
-        for _ in range(10):
-            eventually("a replica has it", lambda: reader.get("replicated") == "yes")
-
-
-@pytest.mark.feature("ACL")
-def test_a_user_with_a_password(client, mode, protocol):
-    mode.on_servers("ACL", "SETUSER", "app", "on", ">secret", "~app:*", "&*", "+@all")
-    with mode.connect(protocol=protocol, username="app", password="secret") as app:
-        assert app.set("app:key", 1)
-        with pytest.raises(redis.exceptions.NoPermissionError):
-            app.set("other", 1)
-
-
-@pytest.mark.feature("TLS")
-def test_tls(mode, protocol):
-    if mode.name == "sentinel":
-        pytest.skip("not tested: the kit's sentinels watch without TLS")
-    with mode.connect_tls(protocol=protocol) as client:
-        for number in range(20):
-            assert client.set(f"tls{number}", number)
-
-
-@pytest.mark.feature("reconnection")
-def test_reconnection(client, mode):
-    assert client.set("kept", 1)
-    mode.on_servers("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
-    eventually("it is connected again", lambda: client.get("kept") == "1")
-
-
-@pytest.mark.feature("failover")
-def test_failover(client, mode):
-    """The last one: its master is killed, and comes back."""
-    if mode.name == "standalone":
-        pytest.skip("not meant: one server")
-    key = "key:0"  # in the first range of slots
-    place = mode.place
-    old = place.master() if mode.name == "sentinel" else next(n["node"] for n in place.nodes() if [0, 5460] in n["slots"])
-    assert client.set(key, "before")
-    place.kill(old)
-    eventually("the new master takes writes", lambda: client.set(key, "after"))
-    assert client.get(key) == "after"
-    place.restart(old)
-    place.wait_until_whole()
+    def bring_back(self, dead):
+        """The failover's own end: the dead are replicas of their successors."""
+        for place, master in dead:
+            if place.nodes()[master]["pid"] is None:
+                place.restart(master)
+            place.wait_until_whole()
+            if place.nodes()[master]["role"] != "replica":
+                self.failures["failover"] = "the dead one is no replica"

@@ -4,6 +4,9 @@ import time
 
 import redis
 
+# What an application catches and tries again.
+ERRORS = (redis.exceptions.RedisError, redis.exceptions.RedisClusterException)
+
 
 def eventually(what, attempt):
     """What `attempt` gives once it gives something, for as long as a failover may take on a slow machine."""
@@ -14,7 +17,20 @@ def eventually(what, attempt):
             value = attempt()
             if value:
                 return value
-        except redis.exceptions.RedisError as error:
+        except ERRORS as error:
             failure = error
-        assert time.monotonic() < end, f"{what}: {failure}"
+        assert time.monotonic() < end, f"{what}: {failure!r}"
         time.sleep(0.02)
+
+
+def wait_until_replicated(port):
+    """Until the replicas of the master on this port have all that it has now."""
+    with redis.Redis(port=port) as master:
+        wanted = master.info("replication")["master_repl_offset"]
+
+        def have_it():
+            info = master.info("replication")
+            replicas = [value for name, value in info.items() if name.startswith("slave") and isinstance(value, dict)]
+            return replicas and all(replica["offset"] >= wanted for replica in replicas)
+
+        eventually("the replicas have it", have_it)

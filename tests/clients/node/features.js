@@ -1,0 +1,254 @@
+// What client libraries offer: a function for each feature, the same for every library, mode, protocol and fate of the
+// master.
+//
+// Each awaits `attempt.middle()` once where it has begun and not ended. In a plain run nothing happens there; in the
+// other the master of its keys is dead when that returns. What a function returns, if anything, is why the feature
+// cannot be.
+
+import assert from 'node:assert/strict';
+import { ioredis } from './ioredis.js';
+import { eventually, within } from './local.js';
+
+// In the first range of slots: the hash tag of every key whose master is killed.
+export const TAG = '{key:0}';
+const key = (name) => TAG + name;
+// For one command, on a slow machine.
+const PATIENCE = 10_000;
+// Each at a node of a cluster that its library draws; among so many one is at any node.
+const MOST_SUBSCRIBERS = 60;
+
+// A library's attempt at a feature. `kill`, if given, resolves when the master is dead.
+export class Attempt {
+  constructor(library, mode, protocol, places, kill) {
+    Object.assign(this, { library, mode, protocol, places, kill });
+    this.open = [];
+  }
+
+  async connect({ tls, ...options } = {}) {
+    const { plain, secure, ca } = this.places;
+    const found = tls ? secure.overTls : plain;
+    const client = await this.library.connect({ ...this, ...found }, { ...options, ...(tls ? { ca } : {}) });
+    this.open.push(client);
+    return client;
+  }
+
+  async closeAll() {
+    for (const client of this.open.splice(0)) await this.library.close(client);
+  }
+
+  async middle() {
+    await this.kill?.();
+  }
+
+  // Does it; what fails since the master died is tried again, which is all that an application need do.
+  async done(what, action) {
+    if (this.kill) return eventually(what, () => within(PATIENCE, action()));
+    const value = await action();
+    assert.ok(value, what);
+    return value;
+  }
+
+  // What begins before the middle ends after it. If it fails, it is begun anew.
+  async across(begin, end) {
+    const begun = [await begin()];
+    await this.middle();
+    await this.done('what was begun ends', async () => end(begun.pop() ?? (await begin())));
+  }
+
+  // What each server says to this.
+  async onServers(...words) {
+    return Promise.all(this.places.plain.servers.map((server) => ioredis.tell(server, words)));
+  }
+}
+
+const isWritten = async (client, name, value) => (await client.set(name, value)) === 'OK';
+
+export const PLAIN = {
+  async pipelines(attempt) {
+    const client = await attempt.connect();
+    const pairs = (value) => [...Array(100).keys()].map((n) => [key(`pipe${n}`), value]);
+    assert.ok(await attempt.library.pipeline(client, pairs('before')));
+    await attempt.middle();
+    await attempt.done('a pipeline runs', () => attempt.library.pipeline(client, pairs('after')));
+    for (const n of [0, 99]) await attempt.done('it is written', async () => (await client.get(key(`pipe${n}`))) === 'after');
+  },
+
+  async 'cluster pipelines'(attempt) {
+    if (attempt.mode !== 'cluster') return 'not meant: one server';
+    const client = await attempt.connect();
+    const keys = [...Array(200).keys()].map((n) => `spread${n}`);
+    const spread = await attempt.library.spread(attempt);
+    const all = async () => (await spread(keys)).every((reply) => reply === 'OK');
+    assert.ok(await all());
+    await Promise.all(keys.map((name) => client.del(name)));
+    await attempt.middle();
+    await attempt.done('all is written', all);
+    for (const name of keys) await attempt.done('it is written', async () => (await client.get(name)) === name);
+  },
+
+  async transactions(attempt) {
+    const [client, other] = [await attempt.connect(), await attempt.connect()];
+    const name = key('tx');
+    await other.set(name, '0');
+    const run = await attempt.library.transaction(attempt, client, name);
+    await attempt.middle();
+    await attempt.done('another client changes what is watched', () => isWritten(other, name, '5'));
+    // It has no reply, or fails.
+    const ran = await within(PATIENCE, run()).catch(() => null);
+    if (ran && attempt.kill && attempt.library.forgetsWatches) return attempt.library.forgetsWatches;
+    assert.ok(!ran, `it ran: ${ran}`);
+    await attempt.done('nothing of it was done', async () => (await other.get(name)) === '5');
+    await attempt.done('begun anew it runs', async () => {
+      const again = await attempt.library.transaction(attempt, client, name);
+      assert.deepEqual(await again(), ['OK', 2]);
+      return true;
+    });
+  },
+
+  async scripts(attempt) {
+    const client = await attempt.connect();
+    const name = key('doubled');
+    const source = "return redis.call('incrby', KEYS[1], ARGV[1] * 2)";
+    const runs = async () => {
+      await client.set(name, '0');
+      return (await attempt.library.script(client, source, name, '4')) === 8;
+    };
+    assert.ok(await runs());
+    await attempt.middle();
+    await attempt.done('it runs', runs);
+  },
+
+  async 'pub/sub'(attempt) {
+    const client = await attempt.connect();
+    const channel = key('news');
+    const listen = (tell) => attempt.library.subscribe(attempt, channel, tell);
+    await heard(attempt, listen, (text) => client.publish(channel, text), ['PUBSUB', 'NUMSUB', channel]);
+  },
+
+  async 'sharded pub/sub'(attempt) {
+    const client = await attempt.connect();
+    const channel = key('orders');
+    const listen = (tell) => attempt.library.subscribeSharded(attempt, channel, tell);
+    const say = (text) => attempt.library.publishSharded(client, channel, text);
+    await heard(attempt, listen, say, ['PUBSUB', 'SHARDNUMSUB', channel]);
+  },
+
+  async 'client-side caching'(attempt) {
+    if (!attempt.library.caching) return 'not offered';
+    if (attempt.protocol === 2) return 'not offered: only with RESP3';
+    const [client, caching] = [await attempt.connect(), await attempt.connect({ cache: true })];
+    const name = key('cached');
+    await client.set(name, 'old');
+    assert.equal(await caching.get(name), 'old');
+    await attempt.middle();
+    await attempt.done('another client changes it', () => isWritten(client, name, 'new'));
+    await eventually('the new value is seen', () => within(PATIENCE, caching.get(name)).then((value) => value === 'new'));
+  },
+
+  async blocking(attempt) {
+    const [client, other] = [await attempt.connect(), await attempt.connect()];
+    const name = key('jobs');
+    await client.del(name);
+    const pop = () => attempt.library.pop(other, name);
+    const popped = attempt.kill ? eventually('an item is popped', pop) : pop();
+    await eventually('it waits', async () => {
+      return (await attempt.onServers('INFO', 'clients')).some((said) => !said.includes('blocked_clients:0'));
+    });
+    await attempt.middle();
+    await attempt.done('an item is pushed', () => attempt.library.push(client, name, 'one'));
+    assert.equal(await popped, 'one');
+  },
+
+  async 'scan iterators'(attempt) {
+    const client = await attempt.connect();
+    // Without the tag: over all masters.
+    const names = [...Array(100).keys()].map((n) => `scanned${n}`);
+    await Promise.all(names.map((name) => client.set(name, '1')));
+    const begin = async () => {
+      const iterator = attempt.library.scan(attempt, client, 'scanned*');
+      return { iterator, found: new Set((await iterator.next()).value) };
+    };
+    const end = async ({ iterator, found }) => {
+      for await (const keys of iterator) for (const name of keys) found.add(name);
+      return found;
+    };
+    let found;
+    await attempt.across(begin, async (begun) => (found = await end(begun)));
+    assert.deepEqual([...found].sort(), names.sort());
+  },
+
+  async 'reading from replicas'(attempt) {
+    if (attempt.mode === 'standalone') return 'not meant: one server';
+    const [client, reader] = [await attempt.connect(), await attempt.connect({ replicas: true })];
+    const name = key('replicated');
+    const isRead = async (value) => {
+      const get = () => within(PATIENCE, reader.get(name));
+      for (let round = 0; round < 10; round += 1) await eventually('a replica has it', async () => (await get()) === value);
+    };
+    await client.set(name, 'before');
+    await isRead('before');
+    await attempt.middle();
+    await attempt.done('it is written', () => isWritten(client, name, 'after'));
+    await isRead('after');
+  },
+
+  async ACL(attempt) {
+    await attempt.onServers('ACL', 'SETUSER', 'app', 'on', '>secret', `~${key('app:*')}`, '&*', '+@all');
+    const app = await attempt.connect({ username: 'app', password: 'secret' });
+    const isRefused = () => app.set(key('other'), '1').then(() => false, (error) => /NOPERM/.test(error.message));
+    assert.ok((await isWritten(app, key('app:1'), '1')) && (await isRefused()));
+    await attempt.middle();
+    await attempt.done('it may write what is its own', () => isWritten(app, key('app:1'), '2'));
+    await attempt.done('it may write nothing else', isRefused);
+  },
+
+  async TLS(attempt) {
+    const client = await attempt.connect({ tls: true });
+    // Over all masters, and one at the master that dies.
+    const names = [key('tls'), ...[...Array(20).keys()].map((n) => `tls${n}`)];
+    for (const name of names) assert.ok(await isWritten(client, name, 'before'));
+    await attempt.middle();
+    for (const name of names) await attempt.done('it is written', () => isWritten(client, name, 'after'));
+  },
+
+  async reconnection(attempt) {
+    const client = await attempt.connect();
+    await client.set(key('kept'), '1');
+    await attempt.onServers('CLIENT', 'KILL', 'TYPE', 'normal', 'SKIPME', 'yes');
+    await eventually('it is connected again', async () => (await client.get(key('kept'))) === '1');
+  },
+};
+
+// The run itself then has the dead one come back.
+async function failover(attempt) {
+  const client = await attempt.connect();
+  const name = key('kept');
+  assert.ok(await isWritten(client, name, 'before'));
+  await attempt.middle();
+  await attempt.done('the new master takes writes', () => isWritten(client, name, 'after'));
+  await attempt.done('it has them', async () => (await client.get(name)) === 'after');
+}
+
+// What is said is heard, by every subscriber. `ask` is answered with how many of them a server has.
+async function heard(attempt, listen, say, ask) {
+  const messages = [];
+  const isAtDoomed = async () => !attempt.kill || Number((await attempt.onServers(...ask))[attempt.places.doomed][1]) > 0;
+  do {
+    const number = messages.push(undefined) - 1;
+    await listen((text) => {
+      messages[number] = text;
+    });
+  } while (messages.length < MOST_SUBSCRIBERS && !(await isAtDoomed()));
+  const hear = (text) =>
+    eventually(`${text} is heard`, async () => {
+      await within(PATIENCE, Promise.resolve(say(text)));
+      return messages.every((message) => message === text);
+    });
+  await hear('before');
+  await attempt.middle();
+  await hear('after');
+}
+
+// Where the master dies everybody is disconnected, so that is no feature of its own; that the dead one comes back is.
+const { reconnection: _, ...others } = PLAIN;
+export const KILLED = { ...others, failover };

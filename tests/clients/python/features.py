@@ -1,0 +1,309 @@
+"""What redis-py offers: a function for each feature, the same for every mode, protocol and fate of the master.
+
+Each calls `attempt.middle()` once where it has begun and not ended. In a plain run nothing happens there; in the other
+the master of its keys is dead when that returns. What a function returns, if anything, is why the feature cannot be.
+"""
+
+import contextlib
+import threading
+import time
+
+import redis
+from redis.cache import CacheConfig
+from redis.cluster import RedisCluster
+
+from modes import TAG
+from waiting import ERRORS, eventually
+
+# Seconds: for whatever may be late on a slow machine, and for what is known not to come.
+PATIENCE, IN_VAIN = 60, 5
+
+
+class Attempt:
+    """A client's attempt at a feature. `kill`, if given, returns when the master is dead."""
+
+    def __init__(self, mode, protocol, kill=None):
+        self.mode, self.protocol, self._kill = mode, protocol, kill
+        self.kills = kill is not None
+        self._open = contextlib.ExitStack()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        # A connection to the dead may break once more when it is closed.
+        with contextlib.suppress(*ERRORS):
+            self._open.close()
+
+    def connect(self, **options):
+        return self._open.enter_context(contextlib.closing(self.mode.connect(protocol=self.protocol, **options)))
+
+    def middle(self):
+        if self.kills:
+            self._kill()
+
+    def done(self, what, action):
+        """Does it; what fails since the master died is tried again, which is all that an application need do."""
+        if self.kills:
+            return eventually(what, action)
+        value = action()
+        assert value, what
+        return value
+
+    def across(self, begin, end):
+        """What begins before the middle ends after it. If it fails, it is begun anew."""
+        begun = [begin()]
+        self.middle()
+        self.done("what was begun ends", lambda: end(begun.pop() if begun else begin()))
+
+
+def key(name):
+    return TAG + name
+
+
+def pipelines(attempt):
+    fill_and_read(attempt, [key(f"pipe{number}") for number in range(100)])
+
+
+def cluster_pipelines(attempt):
+    if attempt.mode.name != "cluster":
+        return "not meant: one server"
+    fill_and_read(attempt, [f"spread{number}" for number in range(200)])
+
+
+def fill_and_read(attempt, names):
+    client = attempt.connect()
+    in_cluster = isinstance(client, RedisCluster)
+    for name in names:
+        client.delete(name)
+
+    def begin():
+        pipeline = client.pipeline() if in_cluster else client.pipeline(transaction=False)
+        for name in names:
+            pipeline.set(name, name)
+        return pipeline
+
+    read = client.mget_nonatomic if in_cluster else client.mget
+    attempt.across(begin, lambda pipeline: all(pipeline.execute()))
+    attempt.done("all is written", lambda: read(names) == names)
+
+
+def transactions(attempt):
+    client, other, name = attempt.connect(), attempt.connect(), key("tx")
+    client.set(name, 0)
+
+    def begin():
+        transaction = client.pipeline(transaction=True)
+        transaction.watch(name)
+        transaction.multi()
+        transaction.set(name, 1)
+        transaction.incr(name)
+        return transaction
+
+    begun = begin()
+    attempt.middle()
+    attempt.done("another client changes what is watched", lambda: other.set(name, 5))
+    try:
+        ran = begun.execute()
+    except ERRORS as error:
+        ran = error
+    if attempt.kills and attempt.mode.name == "cluster" and not isinstance(ran, ERRORS):
+        return "fails with Redis too: a transaction runs although its watch was lost with the connection"
+    assert isinstance(ran, ERRORS if attempt.kills else redis.exceptions.WatchError), ran
+    attempt.done("nothing of it was done", lambda: other.get(name) == "5")
+    attempt.done("begun anew it runs", lambda: begin().execute() in ([True, 2], ["OK", 2]))
+
+
+def scripts(attempt):
+    client, name = attempt.connect(), key("doubled")
+    double = client.register_script("return redis.call('incrby', KEYS[1], ARGV[1] * 2)")
+
+    def run():
+        client.delete(name)
+        return double(keys=[name], args=[4]) == 8
+
+    assert run()
+    attempt.middle()
+    attempt.done("it runs", run)
+
+
+def messages(attempt):
+    client = attempt.connect()
+    with client.pubsub() as subscription:
+        channel = key("news")
+        subscription.subscribe(channel)
+        say = lambda text: client.publish(channel, text) is not None
+        is_lost = attempt.kills and attempt.mode.name == "cluster"
+        patience = IN_VAIN if is_lost else PATIENCE
+        heard = is_heard(attempt, say, lambda: subscription.get_message(timeout=1), "message", patience)
+        if is_lost and not heard:
+            return "fails with Redis too: a subscription stays with the node that died"
+        assert heard
+
+
+def messages_of_a_shard(attempt):
+    client = attempt.connect()
+    with client.pubsub() as subscription:
+        channel = key("orders")
+        subscription.ssubscribe(channel)
+        say = lambda text: client.spublish(channel, text) is not None
+        in_cluster = attempt.mode.name == "cluster"
+        read = subscription.get_sharded_message if in_cluster else subscription.get_message
+        assert is_heard(attempt, say, lambda: read(timeout=1), "smessage")
+
+
+def is_heard(attempt, say, read, kind, patience=PATIENCE):
+    """Whether what is said is heard: again and again until it is, while the master is replaced; else once."""
+
+    def hears(text):
+        message = read()
+        return message and message["type"] == kind and message["data"] == text
+
+    eventually("it is subscribed", lambda: (read() or {}).get("type", "").endswith("subscribe"))
+    say("before")
+    eventually("it is heard", lambda: hears("before"))
+    attempt.middle()
+    if not attempt.kills:
+        say("after")
+        return eventually("it is heard still", lambda: hears("after"))
+    # Somebody serves the channel again.
+    attempt.done("it is published", lambda: say("after"))
+    end = time.monotonic() + patience
+    while time.monotonic() < end:
+        with contextlib.suppress(*ERRORS):
+            say("after")
+            if hears("after"):
+                return True
+    return False
+
+
+def caching(attempt):
+    if attempt.protocol == 2:
+        return "not offered: only with RESP3"
+    client, name = attempt.connect(), key("cached")
+    client.set(name, "old")
+    try:
+        caching = attempt.connect(cache_config=CacheConfig())
+        assert caching.get(name) == "old"
+    except ERRORS as error:
+        if "supported by Redis 7.4 or later" not in str(error):
+            raise
+        return "refused by the client: the server calls itself Redis before 7.4"
+    attempt.middle()
+    attempt.done("another client changes it", lambda: client.set(name, "new"))
+    eventually("the new value is seen", lambda: caching.get(name) == "new")
+    cache = caching.get_cache() if hasattr(caching, "get_cache") else None
+    assert cache is None or cache.size > 0
+
+
+def blocking(attempt):
+    client, other, name = attempt.connect(), attempt.connect(), key("jobs")
+    client.delete(name)
+    popped = []
+
+    def pop():
+        popped.extend(attempt.done("an item is popped", lambda: other.blpop([name], 10)))
+
+    waiting = threading.Thread(target=pop, daemon=True)
+    waiting.start()
+    eventually("it waits", lambda: any(said["blocked_clients"] for said in attempt.mode.on_servers("INFO", "clients")))
+    attempt.middle()
+    attempt.done("an item is pushed", lambda: client.rpush(name, "one"))
+    waiting.join(60)
+    assert popped == [name, "one"]
+
+
+def scan_iterators(attempt):
+    client = attempt.connect()
+    # Without the tag: over all masters.
+    names = {f"scanned{number}" for number in range(100)}
+    for name in names:
+        client.set(name, 1)
+
+    def begin():
+        found = client.scan_iter(match="scanned*", count=10)
+        return [next(found)], found
+
+    def end(begun):
+        first, rest = begun
+        assert set(first) | set(rest) == names
+        return True
+
+    attempt.across(begin, end)
+
+
+def reading_from_replicas(attempt):
+    if attempt.mode.name == "standalone":
+        return "not meant: one server"
+    client, reader, name = attempt.connect(), attempt.connect(replicas=True), key("replicated")
+
+    def is_read(value):
+        for _ in range(10):
+            eventually(f"a replica has what was written {value}", lambda: reader.get(name) == value)
+
+    client.set(name, "before")
+    is_read("before")
+    attempt.middle()
+    attempt.done("it is written", lambda: client.set(name, "after"))
+    is_read("after")
+
+
+def acl(attempt):
+    attempt.mode.on_servers("ACL", "SETUSER", "app", "on", ">secret", f"~{key('app:*')}", "&*", "+@all")
+    app = attempt.connect(username="app", password="secret")
+
+    def is_refused():
+        try:
+            return not app.set(key("other"), 1)
+        except redis.exceptions.NoPermissionError:
+            return True
+
+    assert app.set(key("app:1"), 1) and is_refused()
+    attempt.middle()
+    attempt.done("it may write what is its own", lambda: app.set(key("app:1"), 2))
+    attempt.done("it may write nothing else", is_refused)
+
+
+def tls(attempt):
+    client = attempt.connect(tls=True)
+    # Over all masters, and one at the master that dies.
+    names = [key("tls"), *(f"tls{number}" for number in range(20))]
+    assert all(client.set(name, "before") for name in names)
+    attempt.middle()
+    for name in names:
+        attempt.done("it is written", lambda: client.set(name, "after"))
+
+
+def reconnection(attempt):
+    client = attempt.connect()
+    assert client.set(key("kept"), 1)
+    attempt.mode.on_servers("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+    eventually("it is connected again", lambda: client.get(key("kept")) == "1")
+
+
+def failover(attempt):
+    """The run itself then has the dead one come back."""
+    client, name = attempt.connect(), key("kept")
+    assert client.set(name, "before")
+    attempt.middle()
+    eventually("the new master takes writes", lambda: client.set(name, "after"))
+    assert client.get(name) == "after"
+
+
+PLAIN = {
+    "pipelines": pipelines,
+    "cluster pipelines": cluster_pipelines,
+    "transactions": transactions,
+    "scripts": scripts,
+    "pub/sub": messages,
+    "sharded pub/sub": messages_of_a_shard,
+    "client-side caching": caching,
+    "blocking": blocking,
+    "scan iterators": scan_iterators,
+    "reading from replicas": reading_from_replicas,
+    "reconnection": reconnection,
+    "ACL": acl,
+    "TLS": tls,
+}
+# Where the master dies everybody is disconnected, so that is no feature of its own; that the dead one comes back is.
+KILLED = {name: feature for name, feature in PLAIN.items() if name != "reconnection"} | {"failover": failover}
