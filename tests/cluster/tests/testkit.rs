@@ -89,9 +89,10 @@ fn is_clean(place: &Value) -> bool {
 fn a_cluster_is_broken_and_mended_on_request() {
     let (mut kit, place) = Kit::start(&["cluster"]);
     assert_eq!(roles(&place), ["master", "master", "master", "replica", "replica", "replica"]);
-    // Slot 5061.
-    run(&place, 0, "SET bar 1").expect_ok();
-    assert_eq!(run(&place, 0, "WAIT 1 20000").int(), 1);
+    // Slot 5061. WAIT waits for what its own connection wrote.
+    let mut master = Connection::open(("127.0.0.1", port(&place, 0))).expect("it listens");
+    master.run("SET bar 1").expect_ok();
+    assert_eq!(master.run("WAIT 1 20000").int(), 1);
 
     kit.done(&json!({"id": 1, "do": "kill", "node": 0}));
     let took = kit.done(&json!({"id": 2, "do": "wait", "until": "replaced", "node": 0, "seconds": 60}));
