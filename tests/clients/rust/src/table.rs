@@ -1,0 +1,46 @@
+//! The cells that a run writes.
+
+use std::fs::File;
+use std::io::Write;
+use std::path::PathBuf;
+
+use crate::{Feature, Outcome};
+
+/// The cells of one library.
+#[derive(Debug)]
+pub(crate) struct Table {
+    client: &'static str,
+    failed: Vec<String>,
+}
+
+impl Table {
+    pub(crate) fn new(client: &'static str) -> Self {
+        Self { client, failed: Vec::new() }
+    }
+
+    /// Writes a line for scripts/clients-page, if it asks for one.
+    pub(crate) fn note(&mut self, mode: &str, protocol: u8, feature: Feature, outcome: Outcome) {
+        let feature = feature.name();
+        let result = match outcome {
+            Ok(None) => "yes",
+            Ok(Some(why)) => why,
+            Err(error) => {
+                self.failed.push(format!("{mode}, RESP{protocol}, {feature}: {error}"));
+                "failed"
+            }
+        };
+        let Some(folder) = std::env::var_os("CLIENTS_TABLE") else { return };
+        let file = PathBuf::from(folder).join("rust.jsonl");
+        let mut file = File::options().create(true).append(true).open(file).expect("the folder is there");
+        let client = self.client;
+        let cell = format!(
+            "{{\"client\":\"{client}\",\"mode\":\"{mode}\",\"protocol\":{protocol},\"feature\":\"{feature}\",\"result\":\"{result}\"}}\n"
+        );
+        file.write_all(cell.as_bytes()).expect("the file can be written to");
+    }
+
+    /// Panics if something failed.
+    pub(crate) fn finish(self) {
+        assert!(self.failed.is_empty(), "{}: {:#?}", self.client, self.failed);
+    }
+}

@@ -1,0 +1,379 @@
+//! What fred offers, in every mode and both protocols; each feature is a cell of the table in docs/clients.md.
+
+mod connect;
+
+use std::collections::HashSet;
+use std::pin::Pin;
+use std::time::Instant;
+
+use client_tests::{
+    Attempt, Feature, Mode, Outcome, PATIENCE, PAUSE, check, key, tell_all, tell_of_tls_with_sentinels,
+};
+use fred::clients::SubscriberClient;
+use fred::interfaces::{
+    ClientLike, EventInterface, FredResult, KeysInterface, ListInterface, PubsubInterface, TrackingInterface,
+    TransactionInterface,
+};
+use fred::prelude::{Client, Error};
+use fred::types::Message;
+use fred::types::client::Invalidation;
+use fred::types::scan::{ScanResult, Scanner};
+use fred::types::scripts::Script;
+use futures_util::future::try_join;
+use futures_util::{Stream, TryStreamExt};
+use tokio::sync::broadcast::Receiver;
+use tokio::time::timeout;
+
+use crate::connect::{How, comes_to_have, connect, set, subscriber};
+
+const CLIENT: &str = "fred 10.1.0";
+const MISSES: &str =
+    "fails with Redis too: it goes on at the successor with the cursor of the dead one, and misses keys";
+const UNWATCHED: &str =
+    "fails with Redis too: the library connects anew by itself, and nothing is watched any more";
+
+async fn perform(attempt: &Attempt, feature: Feature) -> Outcome {
+    let tls = feature == Feature::Tls;
+    let client = &connect(attempt, &How { tls, ..How::default() }).await?;
+    let outcome = match feature {
+        Feature::Pipelines => pipelines(attempt, client).await,
+        Feature::ClusterPipelines => cluster_pipelines(attempt, client).await,
+        Feature::Transactions => transactions(attempt, client).await,
+        Feature::Scripts => scripts(attempt, client).await,
+        Feature::Messages => messages(attempt, client).await,
+        Feature::MessagesOfAShard => messages_of_a_shard(attempt, client).await,
+        Feature::Caching => caching(attempt, client).await,
+        Feature::Blocking => blocking(attempt, client).await,
+        Feature::ScanIterators => scan_iterators(attempt, client).await,
+        Feature::Replicas => replicas(attempt, client).await,
+        Feature::Reconnection => reconnection(attempt, client).await,
+        Feature::Failover => failover(attempt, client).await,
+        Feature::Acl => acl(attempt).await,
+        Feature::Tls => over_tls(attempt, client).await,
+    };
+    // Nothing is owed to one who leaves.
+    let _ = client.quit().await;
+    outcome
+}
+
+async fn pipelines(attempt: &Attempt, client: &Client) -> Outcome {
+    let keys: Vec<String> = (0..100).map(|number| key(&format!("pipe{number}"))).collect();
+    write_all(client, &keys, "before").await?;
+    attempt.middle().await;
+    attempt.retried(async || write_all(client, &keys, "after").await).await?;
+    comes_to_have(client, &keys[99], "after").await
+}
+
+async fn cluster_pipelines(attempt: &Attempt, client: &Client) -> Outcome {
+    if attempt.at.mode != Mode::Cluster {
+        return Ok(Some("not meant: one server"));
+    }
+    let keys: Vec<String> = (0..200).map(|number| format!("spread{number}")).collect();
+    write_all(client, &keys, "before").await?;
+    attempt.middle().await;
+    attempt.retried(async || write_all(client, &keys, "after").await).await?;
+    for key in &keys {
+        comes_to_have(client, key, "after").await?;
+    }
+    Ok(None)
+}
+
+async fn write_all(client: &Client, keys: &[String], value: &str) -> Result<(), Error> {
+    let pipeline = client.pipeline();
+    for key in keys {
+        let () = pipeline.set(key, value, None, None, false).await?;
+    }
+    let replies: Vec<String> = pipeline.all().await?;
+    assert_eq!(replies.len(), keys.len());
+    Ok(())
+}
+
+/// What is watched is changed by somebody else; then the same is tried again, and nobody disturbs it.
+async fn transactions(attempt: &Attempt, client: &Client) -> Outcome {
+    let key = &key("watched");
+    set(client, key, "old").await?;
+    let other = connect(attempt, &How::default()).await?;
+    client.watch(key).await?;
+    attempt.middle().await;
+    attempt.retried(async || set(&other, key, "changed").await).await?;
+    let read_and_replace = async {
+        let () = client.get(key).await?;
+        replace(client, key, "lost").await
+    };
+    let lost = match read_and_replace.await {
+        Ok(done) => done.is_some(),
+        Err(_) if attempt.is_after_kill() => false,
+        Err(error) => return Err(error.into()),
+    };
+    let watch_and_replace = async || {
+        client.watch(key).await?;
+        replace(client, key, "done").await
+    };
+    attempt.retried(watch_and_replace).await?;
+    comes_to_have(client, key, "done").await?;
+    check(attempt.is_after_kill() || !lost, "EXEC did what WATCH was to prevent")?;
+    Ok(lost.then_some(UNWATCHED))
+}
+
+async fn replace(client: &Client, key: &str, value: &str) -> Result<Option<Vec<String>>, Error> {
+    let transaction = client.multi();
+    let () = transaction.set(key, value, None, None, false).await?;
+    transaction.exec(true).await
+}
+
+async fn scripts(attempt: &Attempt, client: &Client) -> Outcome {
+    let script = Script::from_lua("redis.call('set', KEYS[1], ARGV[1]) return ARGV[1] * 2");
+    let call = async || script.evalsha_with_reload::<i64, _, _>(client, key("doubled"), 4).await;
+    check(call().await? == 8, "twice four")?;
+    attempt.middle().await;
+    check(attempt.retried(call).await? == 8, "twice four")?;
+    comes_to_have(client, &key("doubled"), "4").await
+}
+
+async fn messages(attempt: &Attempt, client: &Client) -> Outcome {
+    let channel = &key("news");
+    let subscriber = subscriber(attempt).await?;
+    subscriber.subscribe(channel).await?;
+    hear_all(attempt, &subscriber, async |text| client.publish(channel.clone(), text).await).await
+}
+
+async fn messages_of_a_shard(attempt: &Attempt, client: &Client) -> Outcome {
+    let channel = &key("orders");
+    let subscriber = subscriber(attempt).await?;
+    subscriber.ssubscribe(channel).await?;
+    hear_all(attempt, &subscriber, async |text| client.spublish(channel.clone(), text).await).await
+}
+
+async fn hear_all(
+    attempt: &Attempt,
+    subscriber: &SubscriberClient,
+    publish: impl AsyncFn(&'static str) -> FredResult<()>,
+) -> Outcome {
+    let mut heard = subscriber.message_rx();
+    hear(attempt, &mut heard, "before", &publish).await?;
+    attempt.middle().await;
+    hear(attempt, &mut heard, "after", &publish).await?;
+    subscriber.quit().await?;
+    Ok(None)
+}
+
+/// Has this published until it comes: a subscription is told of before the server has it.
+async fn hear(
+    attempt: &Attempt,
+    heard: &mut Receiver<Message>,
+    text: &'static str,
+    publish: &impl AsyncFn(&'static str) -> FredResult<()>,
+) -> Outcome {
+    loop {
+        attempt.retried(async || publish(text).await).await?;
+        if let Ok(message) = timeout(5 * PAUSE, heard.recv()).await
+            && message?.value.as_string().as_deref() == Some(text)
+        {
+            return Ok(None);
+        }
+    }
+}
+
+/// The library tells of what became invalid, and of a new connection, after which all is; what is kept is the caller's
+/// affair.
+async fn caching(attempt: &Attempt, client: &Client) -> Outcome {
+    if attempt.protocol == 2 {
+        return Ok(Some("not offered: only with RESP3"));
+    }
+    let key = &key("cached");
+    set(client, key, "old").await?;
+    let tracked = connect(attempt, &How::default()).await?;
+    let (mut invalid, mut connected) = (tracked.invalidation_rx(), tracked.reconnect_rx());
+    let track = async || tracked.start_tracking(None, false, false, false, false).await;
+    track().await?;
+    comes_to_have(&tracked, key, "old").await?;
+    attempt.middle().await;
+    if attempt.is_after_kill() {
+        timeout(PATIENCE, connected.recv()).await??;
+        attempt.retried(track).await?;
+        comes_to_have(&tracked, key, "old").await?;
+    }
+    attempt.retried(async || set(client, key, "new").await).await?;
+    is_told(&mut invalid, key).await?;
+    tracked.quit().await?;
+    Ok(None)
+}
+
+async fn is_told(invalid: &mut Receiver<Invalidation>, wanted: &str) -> Outcome {
+    loop {
+        let told = timeout(PATIENCE, invalid.recv()).await??;
+        if told.keys.iter().any(|key| key.as_str_lossy() == wanted) {
+            return Ok(None);
+        }
+    }
+}
+
+async fn blocking(attempt: &Attempt, client: &Client) -> Outcome {
+    let other = connect(attempt, &How { blocking: true, ..How::default() }).await?;
+    let key = &key("jobs");
+    let popping = attempt.retried(async || other.blpop::<(String, String), _>(key, 0.0).await);
+    let pushing = async {
+        attempt.one_is_blocked().await;
+        attempt.middle().await;
+        attempt.retried(async || client.rpush::<(), _, _>(key, "one").await).await
+    };
+    let ((_, item), ()) = try_join(popping, pushing).await?;
+    check(item == "one", "the item")?;
+    other.quit().await?;
+    Ok(None)
+}
+
+type Pages = Pin<Box<dyn Stream<Item = Result<ScanResult, Error>>>>;
+
+async fn scan_iterators(attempt: &Attempt, client: &Client) -> Outcome {
+    for number in 0..100 {
+        set(client, &key(&format!("scanned{number}")), "1").await?;
+    }
+    let mut pages = scan(attempt, client);
+    let first = pages.try_next().await?.ok_or("no page")?;
+    attempt.middle().await;
+    let mut found = keys_of(first);
+    let went_on = match timeout(PATIENCE, collect(pages)).await? {
+        Ok(rest) => {
+            found.extend(rest);
+            found.sort();
+            found.dedup();
+            true
+        }
+        Err(_) if attempt.is_after_kill() => false,
+        Err(error) => return Err(error.into()),
+    };
+    let anew = async || collect(scan(attempt, client)).await;
+    check(attempt.retried(anew).await?.len() == 100, "every key")?;
+    let misses = went_on && found.len() < 100;
+    check(attempt.is_after_kill() || !misses, "a key was missed")?;
+    Ok(misses.then_some(MISSES))
+}
+
+fn scan(attempt: &Attempt, client: &Client) -> Pages {
+    match attempt.at.mode {
+        Mode::Cluster => Box::pin(client.scan_cluster(key("scanned*"), Some(10), None)),
+        Mode::Standalone | Mode::Sentinel => Box::pin(client.scan(key("scanned*"), Some(10), None)),
+    }
+}
+
+async fn collect(mut pages: Pages) -> Result<HashSet<String>, Error> {
+    let mut found = HashSet::new();
+    while let Some(page) = pages.try_next().await? {
+        found.extend(keys_of(page));
+    }
+    Ok(found)
+}
+
+/// The next page is asked for.
+fn keys_of(mut page: ScanResult) -> Vec<String> {
+    let keys = page.take_results().unwrap_or_default();
+    page.next();
+    keys.iter().map(|key| key.as_str_lossy().into_owned()).collect()
+}
+
+async fn replicas(attempt: &Attempt, client: &Client) -> Outcome {
+    match attempt.at.mode {
+        Mode::Standalone => return Ok(Some("not meant: one server")),
+        Mode::Sentinel => return Ok(Some("not offered: replicas only in a cluster")),
+        Mode::Cluster => {}
+    }
+    let key = &key("replicated");
+    set(client, key, "before").await?;
+    for _ in 0..10 {
+        replica_comes_to_have(client, key, "before").await?;
+    }
+    attempt.middle().await;
+    attempt.retried(async || set(client, key, "after").await).await?;
+    for _ in 0..10 {
+        replica_comes_to_have(client, key, "after").await?;
+    }
+    Ok(None)
+}
+
+/// Servers tell of a replica once it has heard something from its master: a client may ask too early.
+async fn replica_comes_to_have(client: &Client, key: &str, wanted: &str) -> Outcome {
+    let began = Instant::now();
+    loop {
+        let value: Result<Option<String>, Error> = client.replicas().get(key).await;
+        if value.as_ref().is_ok_and(|value| value.as_deref() == Some(wanted)) {
+            return Ok(None);
+        }
+        check(began.elapsed() < PATIENCE, &format!("{key} is {value:?}"))?;
+        let _ = client.replicas().sync(true).await;
+        tokio::time::sleep(PAUSE).await;
+    }
+}
+
+async fn acl(attempt: &Attempt) -> Outcome {
+    attempt.at.on_servers(&format!("ACL SETUSER app on >secret ~{} &* +@all", key("app:*")));
+    let app = connect(attempt, &How { user: Some(("app", "secret")), ..How::default() }).await?;
+    set(&app, &key("app:key"), "1").await?;
+    attempt.middle().await;
+    attempt.retried(async || set(&app, &key("app:key"), "2").await).await?;
+    let refused = set(&app, &key("other"), "1").await;
+    check(
+        refused.is_err_and(|error| {
+            error.details().contains("NOPERM") || error.to_string().contains("permissions")
+        }),
+        "refused",
+    )?;
+    app.quit().await?;
+    Ok(None)
+}
+
+async fn over_tls(attempt: &Attempt, client: &Client) -> Outcome {
+    for number in 0..20 {
+        set(client, &format!("tls{number}"), "1").await?;
+    }
+    attempt.middle().await;
+    for number in 0..20 {
+        attempt.retried(async || set(client, &format!("tls{number}"), "2").await).await?;
+    }
+    comes_to_have(client, "tls19", "2").await
+}
+
+async fn reconnection(attempt: &Attempt, client: &Client) -> Outcome {
+    set(client, "kept", "1").await?;
+    attempt.at.on_servers("CLIENT KILL TYPE normal SKIPME yes");
+    comes_to_have(client, "kept", "1").await
+}
+
+async fn failover(attempt: &Attempt, client: &Client) -> Outcome {
+    let key = &key("kept");
+    set(client, key, "before").await?;
+    attempt.middle().await;
+    attempt.retried(async || set(client, key, "after").await).await?;
+    comes_to_have(client, key, "after").await
+}
+
+#[test]
+fn fred_with_one_server() {
+    tell_all(CLIENT, Mode::Standalone, 2, &perform);
+    tell_all(CLIENT, Mode::Standalone, 3, &perform);
+}
+
+#[test]
+fn fred_with_sentinels_and_resp2() {
+    tell_all(CLIENT, Mode::Sentinel, 2, &perform);
+}
+
+#[test]
+fn fred_with_sentinels_and_resp3() {
+    tell_all(CLIENT, Mode::Sentinel, 3, &perform);
+}
+
+#[test]
+fn fred_with_sentinels_over_tls() {
+    tell_of_tls_with_sentinels(CLIENT, &perform);
+}
+
+#[test]
+fn fred_in_a_cluster_with_resp2() {
+    tell_all(CLIENT, Mode::Cluster, 2, &perform);
+}
+
+#[test]
+fn fred_in_a_cluster_with_resp3() {
+    tell_all(CLIENT, Mode::Cluster, 3, &perform);
+}

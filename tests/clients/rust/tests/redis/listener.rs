@@ -1,0 +1,115 @@
+//! Who listens to a channel.
+
+use client_tests::{Attempt, Mode, PATIENCE, PAUSE};
+use futures_util::StreamExt;
+use redis::aio::PubSub;
+use redis::{PushInfo, PushKind, RedisResult, cmd};
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+use tokio::time::timeout;
+
+use crate::link::{How, Link, client, sentinel_client};
+
+/// A kind of channel.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Channels {
+    Common,
+    OfAShard,
+}
+
+impl Channels {
+    fn publish(self) -> &'static str {
+        match self {
+            Self::Common => "PUBLISH",
+            Self::OfAShard => "SPUBLISH",
+        }
+    }
+}
+
+/// Whether what was published came, or the connection's end, or nothing.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Heard {
+    Message,
+    End,
+    Silence,
+}
+
+pub(crate) struct Listener {
+    channels: Channels,
+    channel: String,
+    source: Source,
+}
+
+enum Source {
+    /// Messages are pushes of a connection for everything.
+    Pushes { link: Link, pushes: UnboundedReceiver<PushInfo> },
+    /// A connection for messages.
+    Stream(Box<PubSub>),
+}
+
+impl Listener {
+    pub(crate) async fn subscribe(attempt: &Attempt, channels: Channels, channel: &str) -> RedisResult<Self> {
+        let source = match attempt.protocol {
+            2 => {
+                let client = match attempt.at.mode {
+                    Mode::Sentinel => sentinel_client(attempt, &How::default())?.async_get_client().await?,
+                    Mode::Standalone | Mode::Cluster => client(attempt, &How::default())?,
+                };
+                let mut listener = client.get_async_pubsub().await?;
+                listener.subscribe(channel).await?;
+                Source::Stream(Box::new(listener))
+            }
+            _ => {
+                let (sender, pushes) = unbounded_channel();
+                let mut link = Link::new(attempt, How { pushes: Some(sender), ..How::default() }).await?;
+                match (&mut link, channels) {
+                    (Link::Standalone(connection), Channels::Common) => connection.subscribe(channel).await?,
+                    (Link::Cluster(connection), Channels::Common) => connection.subscribe(channel).await?,
+                    (Link::Sentinel(..), Channels::Common) => link.asked().await?.subscribe(channel).await?,
+                    (Link::Cluster(connection), Channels::OfAShard) => connection.ssubscribe(channel).await?,
+                    (_, Channels::OfAShard) => link.run(cmd("SSUBSCRIBE").arg(channel)).await?,
+                }
+                Source::Pushes { link, pushes }
+            }
+        };
+        Ok(Self { channels, channel: channel.to_owned(), source })
+    }
+
+    /// Has this published until it comes: after a kill who listens may need a while to be there again.
+    pub(crate) async fn hear(
+        &mut self,
+        attempt: &Attempt,
+        link: &mut Link,
+        text: &str,
+    ) -> Result<Heard, String> {
+        let publish = cmd(self.channels.publish()).arg(&self.channel).arg(text).take();
+        let wait = if attempt.is_after_kill() { 5 * PAUSE } else { PATIENCE };
+        for _ in 0..50 {
+            let () = attempt.retried(async || link.run(&publish).await).await?;
+            match timeout(wait, self.next()).await {
+                Ok(Some(heard)) if heard == text => return Ok(Heard::Message),
+                Ok(None) => return Ok(Heard::End),
+                // Nothing yet, or one that was published before.
+                Ok(Some(_)) | Err(_) => {}
+            }
+        }
+        Ok(Heard::Silence)
+    }
+
+    /// The next message; nothing once the connection has ended for good.
+    async fn next(&mut self) -> Option<String> {
+        match &mut self.source {
+            Source::Stream(stream) => stream.on_message().next().await?.get_payload().ok(),
+            Source::Pushes { link, pushes } => loop {
+                let push = pushes.recv().await?;
+                match push.kind {
+                    PushKind::Message | PushKind::SMessage => {
+                        return redis::from_redis_value(push.data.last()?.clone()).ok();
+                    }
+                    // The others connect again.
+                    PushKind::Disconnection if matches!(link, Link::Sentinel(..)) => return None,
+                    _ => {}
+                }
+            },
+        }
+    }
+}

@@ -1,0 +1,355 @@
+//! What the `redis` crate offers, in every mode and both protocols; each feature is a cell of the table in
+//! docs/clients.md.
+
+mod link;
+mod listener;
+
+use std::collections::HashSet;
+use std::error::Error;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use client_tests::{Attempt, Feature, Mode, Outcome, check, key, tell_all, tell_of_tls_with_sentinels};
+use futures_util::TryStreamExt;
+use futures_util::future::try_join;
+use redis::aio::ConnectionManager;
+use redis::cluster::{ClusterClient, ClusterConnection, cluster_pipe};
+use redis::{AsyncCommands, AsyncIter, PushKind, RedisResult, Script, cmd};
+use tokio::sync::mpsc::unbounded_channel;
+use tokio::time::timeout;
+
+use crate::link::{How, Link, cluster_client, sentinel_client};
+use crate::listener::{Channels, Heard, Listener};
+
+const CLIENT: &str = "redis (Rust) 1.8.1";
+const ENDED: &str = "the library tells that the connection ended, and leaves it to its user to make another";
+const SILENT: &str =
+    "fails with Redis too: the library does not subscribe at the successor until its user does";
+const BROKEN: &str = "fails with Redis too: the connection stays broken until its user makes another";
+const UNWATCHED: &str =
+    "fails with Redis too: the library connects anew by itself, and nothing is watched any more";
+
+/// How long it may take to go on with a server that is there.
+const SOON: Duration = Duration::from_secs(3);
+
+async fn perform(attempt: &Attempt, feature: Feature) -> Outcome {
+    // The crate leaves the choice of cryptography to whoever uses it.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let tls = feature == Feature::Tls;
+    let link = &mut Link::new(attempt, How { tls, ..How::default() }).await?;
+    match feature {
+        Feature::Pipelines => pipelines(attempt, link).await,
+        Feature::ClusterPipelines => cluster_pipelines(attempt, link).await,
+        Feature::Transactions => transactions(attempt, link).await,
+        Feature::Scripts => scripts(attempt, link).await,
+        Feature::Messages => messages(attempt, link, Channels::Common).await,
+        Feature::MessagesOfAShard => messages(attempt, link, Channels::OfAShard).await,
+        Feature::Caching => caching(attempt, link).await,
+        Feature::Blocking => blocking(attempt, link).await,
+        Feature::ScanIterators => scan_iterators(attempt, link).await,
+        Feature::Replicas => replicas(attempt, link).await,
+        Feature::Reconnection => reconnection(attempt, link).await,
+        Feature::Failover => failover(attempt, link).await,
+        Feature::Acl => acl(attempt).await,
+        Feature::Tls => over_tls(attempt, link).await,
+    }
+}
+
+async fn pipelines(attempt: &Attempt, link: &mut Link) -> Outcome {
+    hundred(link, "before").await?;
+    attempt.middle().await;
+    attempt.retried(async || hundred(link, "after").await).await?;
+    link.comes_to_have(&key("pipe99"), "after").await
+}
+
+async fn hundred(link: &mut Link, value: &str) -> RedisResult<()> {
+    let mut pipeline = redis::pipe();
+    for number in 0..100 {
+        pipeline.set(key(&format!("pipe{number}")), value);
+    }
+    let replies: Vec<String> = link.run_all(&pipeline).await?;
+    assert_eq!(replies.len(), 100);
+    Ok(())
+}
+
+/// With the blocking connection: a pipeline of the asynchronous one is of one slot.
+async fn cluster_pipelines(attempt: &Attempt, link: &mut Link) -> Outcome {
+    if attempt.at.mode != Mode::Cluster {
+        return Ok(Some("not meant: one server"));
+    }
+    let client = cluster_client(attempt, &How::default()).build()?;
+    let connection = connect(client.clone()).await?;
+    spread(&connection, "before").await?;
+    attempt.middle().await;
+    attempt.retried(async || link.set(&key("spread"), "after").await).await?;
+    let again = attempt.retried(async || spread(&connection, "after").await);
+    let goes_on = match timeout(SOON, again).await {
+        Ok(outcome) => outcome.map(|()| true)?,
+        Err(_) => false,
+    };
+    if !goes_on {
+        let connection = connect(client).await?;
+        spread(&connection, "after").await?;
+    }
+    for number in 0..200 {
+        link.comes_to_have(&format!("spread{number}"), "after").await?;
+    }
+    Ok((!goes_on).then_some(BROKEN))
+}
+
+type Shared = Arc<Mutex<ClusterConnection>>;
+
+async fn connect(client: ClusterClient) -> Result<Shared, Box<dyn Error + Send + Sync>> {
+    let connect = move || {
+        let connection = client.get_connection()?;
+        connection.set_read_timeout(Some(SOON))?;
+        RedisResult::Ok(Arc::new(Mutex::new(connection)))
+    };
+    Ok(tokio::task::spawn_blocking(connect).await??)
+}
+
+async fn spread(connection: &Shared, value: &'static str) -> RedisResult<()> {
+    let connection = Arc::clone(connection);
+    let write = move || two_hundred(&mut connection.lock().expect("nobody panicked"), value);
+    tokio::task::spawn_blocking(write).await.expect("it does not panic")
+}
+
+fn two_hundred(connection: &mut ClusterConnection, value: &str) -> RedisResult<()> {
+    let mut pipeline = cluster_pipe();
+    for number in 0..200 {
+        pipeline.set(format!("spread{number}"), value);
+    }
+    let replies: Vec<String> = pipeline.query(connection)?;
+    assert_eq!(replies.len(), 200);
+    Ok(())
+}
+
+/// What is watched is changed by somebody else; then the same is tried again, and nobody disturbs it.
+async fn transactions(attempt: &Attempt, link: &mut Link) -> Outcome {
+    let key = &key("watched");
+    link.set(key, "old").await?;
+    let mut other = Link::plain(attempt).await?;
+    let () = link.run(cmd("WATCH").arg(key)).await?;
+    attempt.middle().await;
+    attempt.retried(async || other.set(key, "changed").await).await?;
+    let lost = match replace(link, key, "lost").await {
+        Ok(done) => done.is_some(),
+        Err(_) if attempt.is_after_kill() => false,
+        Err(error) => return Err(error.into()),
+    };
+    let watch_and_replace = async || {
+        let () = link.run(cmd("WATCH").arg(key)).await?;
+        replace(link, key, "done").await
+    };
+    attempt.retried(watch_and_replace).await?;
+    link.comes_to_have(key, "done").await?;
+    check(attempt.is_after_kill() || !lost, "EXEC did what WATCH was to prevent")?;
+    // In a cluster it is left to chance whether EXEC goes where the library's old map says, and fails, or to the
+    // successor, which knows of no WATCH.
+    let left_to_chance = attempt.is_after_kill() && attempt.at.mode == Mode::Cluster;
+    Ok((lost || left_to_chance).then_some(UNWATCHED))
+}
+
+async fn replace(link: &mut Link, key: &str, value: &str) -> RedisResult<Option<(String,)>> {
+    let mut pipeline = redis::pipe();
+    pipeline.atomic().set(key, value);
+    link.run_all(&pipeline).await
+}
+
+async fn scripts(attempt: &Attempt, link: &mut Link) -> Outcome {
+    let script = Script::new("redis.call('set', KEYS[1], ARGV[1]) return ARGV[1] * 2");
+    let mut call = script.key(key("doubled"));
+    call.arg(4);
+    let doubled: i64 = link.invoke(&call).await?;
+    check(doubled == 8, "twice four")?;
+    attempt.middle().await;
+    let doubled: i64 = attempt.retried(async || link.invoke(&call).await).await?;
+    check(doubled == 8, "twice four")?;
+    link.comes_to_have(&key("doubled"), "4").await
+}
+
+async fn messages(attempt: &Attempt, link: &mut Link, channels: Channels) -> Outcome {
+    if attempt.protocol == 2 && channels == Channels::OfAShard {
+        return Ok(Some("not offered: only with RESP3"));
+    }
+    if attempt.protocol == 2 && attempt.at.mode == Mode::Cluster {
+        return Ok(Some("not offered: in a cluster only with RESP3"));
+    }
+    let channel = key("news");
+    let mut listener = Listener::subscribe(attempt, channels, &channel).await?;
+    check(listener.hear(attempt, link, "before").await? == Heard::Message, "nothing came")?;
+    attempt.middle().await;
+    let heard = listener.hear(attempt, link, "after").await?;
+    check(heard == Heard::Message || attempt.is_after_kill(), "nothing came")?;
+    let reason = match heard {
+        Heard::Message => return Ok(None),
+        Heard::End => ENDED,
+        Heard::Silence => SILENT,
+    };
+    let again = async || Listener::subscribe(attempt, channels, &channel).await;
+    let heard = attempt.retried(again).await?.hear(attempt, link, "again").await?;
+    check(heard == Heard::Message, &format!("{heard:?} after all"))?;
+    Ok(Some(reason))
+}
+
+async fn caching(attempt: &Attempt, link: &mut Link) -> Outcome {
+    if attempt.protocol == 2 {
+        return Ok(Some("not offered: only with RESP3"));
+    }
+    let key = &key("cached");
+    link.set(key, "old").await?;
+    let (sender, mut pushes) = unbounded_channel();
+    let how = How { cache: true, pushes: Some(sender), ..How::default() };
+    let mut caching = Link::new(attempt, how).await?;
+    caching.comes_to_have(key, "old").await?;
+    caching.comes_to_have(key, "old").await?;
+    check(caching.cache_hits() > 0, "nothing is cached")?;
+    attempt.middle().await;
+    attempt.retried(async || link.set(key, "new").await).await?;
+    let is_left = attempt.is_after_kill() && attempt.at.mode == Mode::Sentinel;
+    if is_left {
+        while pushes.recv().await.ok_or("no end is told")?.kind != PushKind::Disconnection {}
+        caching.leave();
+    }
+    caching.comes_to_have(key, "new").await?;
+    Ok(is_left.then_some(ENDED))
+}
+
+async fn blocking(attempt: &Attempt, link: &mut Link) -> Outcome {
+    let mut other = Link::new(attempt, How { blocking: true, ..How::default() }).await?;
+    let key = &key("jobs");
+    let pop = cmd("BLPOP").arg(key).arg(0).take();
+    let popping = attempt.retried(async || other.run::<(String, String)>(&pop).await);
+    let pushing = async {
+        attempt.one_is_blocked().await;
+        attempt.middle().await;
+        let push = cmd("RPUSH").arg(key).arg("one").take();
+        attempt.retried(async || link.run::<()>(&push).await).await
+    };
+    let ((_, item), ()) = try_join(popping, pushing).await?;
+    check(item == "one", "the item")?;
+    Ok(None)
+}
+
+async fn scan_iterators(attempt: &Attempt, link: &mut Link) -> Outcome {
+    if attempt.at.mode == Mode::Cluster {
+        return Ok(Some("not offered: an iterator over a whole cluster"));
+    }
+    for number in 0..100 {
+        link.set(&key(&format!("scanned{number}")), "1").await?;
+    }
+    let pattern = &key("scanned*");
+    let mut connection = scanner(attempt, link).await?;
+    let mut keys: AsyncIter<'_, String> = connection.scan_match(pattern).await?;
+    let first = keys.next_item().await.ok_or("no key")??;
+    attempt.middle().await;
+    match keys.try_collect::<HashSet<String>>().await {
+        Ok(mut found) => {
+            found.insert(first);
+            check(found.len() == 100, "every key")?;
+        }
+        Err(_) if attempt.is_after_kill() => {}
+        Err(error) => return Err(error.into()),
+    }
+    let anew = async || {
+        let mut connection = scanner(attempt, link).await?;
+        let keys: AsyncIter<'_, String> = connection.scan_match(pattern).await?;
+        keys.try_collect::<HashSet<String>>().await
+    };
+    check(attempt.retried(anew).await?.len() == 100, "every key")?;
+    Ok(None)
+}
+
+async fn scanner(attempt: &Attempt, link: &Link) -> RedisResult<ConnectionManager> {
+    match link {
+        Link::Standalone(connection) => Ok((**connection).clone()),
+        Link::Sentinel(..) | Link::Cluster(_) => {
+            let client = sentinel_client(attempt, &How::default())?.async_get_client().await?;
+            ConnectionManager::new(client).await
+        }
+    }
+}
+
+async fn replicas(attempt: &Attempt, link: &mut Link) -> Outcome {
+    if attempt.at.mode == Mode::Standalone {
+        return Ok(Some("not meant: one server"));
+    }
+    let key = &key("replicated");
+    link.set(key, "before").await?;
+    let mut reader = Link::new(attempt, How { replicas: true, ..How::default() }).await?;
+    for _ in 0..10 {
+        reader.comes_to_have(key, "before").await?;
+    }
+    attempt.middle().await;
+    attempt.retried(async || link.set(key, "after").await).await?;
+    for _ in 0..10 {
+        reader.comes_to_have(key, "after").await?;
+    }
+    Ok(None)
+}
+
+async fn acl(attempt: &Attempt) -> Outcome {
+    attempt.at.on_servers(&format!("ACL SETUSER app on >secret ~{} &* +@all", key("app:*")));
+    let mut app = Link::new(attempt, How { user: Some(("app", "secret")), ..How::default() }).await?;
+    app.set(&key("app:key"), "1").await?;
+    attempt.middle().await;
+    attempt.retried(async || app.set(&key("app:key"), "2").await).await?;
+    let refused = app.set(&key("other"), "1").await;
+    check(refused.is_err_and(|error| error.code() == Some("NOPERM")), "refused")?;
+    Ok(None)
+}
+
+async fn over_tls(attempt: &Attempt, link: &mut Link) -> Outcome {
+    for number in 0..20 {
+        link.set(&format!("tls{number}"), "1").await?;
+    }
+    attempt.middle().await;
+    for number in 0..20 {
+        attempt.retried(async || link.set(&format!("tls{number}"), "2").await).await?;
+    }
+    link.comes_to_have("tls19", "2").await
+}
+
+async fn reconnection(attempt: &Attempt, link: &mut Link) -> Outcome {
+    link.set("kept", "1").await?;
+    attempt.at.on_servers("CLIENT KILL TYPE normal SKIPME yes");
+    link.comes_to_have("kept", "1").await
+}
+
+async fn failover(attempt: &Attempt, link: &mut Link) -> Outcome {
+    link.set(&key("kept"), "before").await?;
+    attempt.middle().await;
+    attempt.retried(async || link.set(&key("kept"), "after").await).await?;
+    link.comes_to_have(&key("kept"), "after").await
+}
+
+#[test]
+fn the_redis_crate_with_one_server() {
+    tell_all(CLIENT, Mode::Standalone, 2, &perform);
+    tell_all(CLIENT, Mode::Standalone, 3, &perform);
+}
+
+#[test]
+fn the_redis_crate_with_sentinels_and_resp2() {
+    tell_all(CLIENT, Mode::Sentinel, 2, &perform);
+}
+
+#[test]
+fn the_redis_crate_with_sentinels_and_resp3() {
+    tell_all(CLIENT, Mode::Sentinel, 3, &perform);
+}
+
+#[test]
+fn the_redis_crate_with_sentinels_over_tls() {
+    tell_of_tls_with_sentinels(CLIENT, &perform);
+}
+
+#[test]
+fn the_redis_crate_in_a_cluster_with_resp2() {
+    tell_all(CLIENT, Mode::Cluster, 2, &perform);
+}
+
+#[test]
+fn the_redis_crate_in_a_cluster_with_resp3() {
+    tell_all(CLIENT, Mode::Cluster, 3, &perform);
+}
