@@ -34,7 +34,6 @@ const WITHOUT_EFFECT: &[&str] = &[
     "cluster-slot-stats-enabled",
     "debug-context",
     "extended-redis-compatibility",
-    "hash-seed",
     "hide-user-data-from-log",
     "locale-collate",
     "log-format",

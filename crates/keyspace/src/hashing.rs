@@ -18,6 +18,11 @@ pub(crate) fn seed(seed: u64) {
     SECRETS.get_or_init(|| RapidSecrets::seed(seed));
 }
 
+/// A seed that is the same wherever this text is.
+pub(crate) fn seed_of(text: &[u8]) -> u64 {
+    rapidhash_v3_seeded(text, &RapidSecrets::seed(0))
+}
+
 #[inline]
 pub(crate) fn of(bytes: &[u8]) -> u64 {
     rapidhash_v3_seeded(bytes, SECRETS.get_or_init(|| RapidSecrets::seed(0)))

@@ -48,6 +48,12 @@ pub struct Keyspace {
 }
 
 impl Keyspace {
+    /// The seed that servers have in common which are given the same text: a cursor of one goes on at another.
+    #[must_use]
+    pub fn seed_of(text: &[u8]) -> u64 {
+        hashing::seed_of(text)
+    }
+
     /// An empty keyspace of that many databases. `seed` makes the hashes unguessable; the first keyspace of
     /// a process chooses it for all.
     #[must_use]

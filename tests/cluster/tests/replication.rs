@@ -1,5 +1,6 @@
 //! Replication between standalone servers: ours, and a real Redis on either side.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use harness::{Node, Program, Value, eventually, never_within};
@@ -377,4 +378,32 @@ fn a_replica_that_cannot_follow_its_master_says_so_and_does_not_replace_it() {
     assert!(replica.log().contains("A master now, without"));
     follow(&replica, &master);
     assert_eq!(priority(&replica).as_deref(), Some("100"));
+}
+
+/// With one `hash-seed`, what a client has begun to look through at one server it looks through to the end at another.
+#[test]
+fn a_scan_that_began_at_the_master_ends_at_the_replica() {
+    let options = "--save --hash-seed ours";
+    let (master, replica) =
+        (Node::start(&Program::redoubt(), options), Node::start(&Program::redoubt(), options));
+    fill(&master, "key", 2000);
+    for number in 0..2000 {
+        assert_eq!(master.run(&format!("SADD set member:{number}")).int(), 1);
+    }
+    follow(&replica, &master);
+    wait_until_equal(&replica, &master, &[]);
+    for (scan, wanted) in [("SCAN", 2001), ("SSCAN set", 2000)] {
+        let (mut cursor, mut seen) = ("0".to_owned(), BTreeSet::new());
+        for call in 0.. {
+            let node = if call < 5 { &master } else { &replica };
+            let page = node.run(&format!("{scan} {cursor} COUNT 100"));
+            seen.extend(page.items()[1].items().iter().map(Value::text));
+            cursor = page.items()[0].text();
+            if cursor == "0" {
+                assert!(call > 5, "it ended before the replica was asked");
+                break;
+            }
+        }
+        assert_eq!(seen.len(), wanted, "{scan}");
+    }
 }

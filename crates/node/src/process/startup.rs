@@ -192,7 +192,11 @@ fn start(configured: Configured) -> Result<()> {
 fn new_keyspace(config: &Config) -> Result<Keyspace> {
     let clustered = config.switch("cluster-enabled");
     let databases = config.integer(if clustered { "cluster-databases" } else { "databases" });
-    Ok(Keyspace::new(random_u64()?, u16::try_from(databases).unwrap_or(u16::MAX)))
+    let seed = match config.text("hash-seed") {
+        text if text.is_empty() => random_u64()?,
+        text => Keyspace::seed_of(text.as_bytes()),
+    };
+    Ok(Keyspace::new(seed, u16::try_from(databases).unwrap_or(u16::MAX)))
 }
 
 /// Starts the threads, serves until the server is to stop, and ends them.
