@@ -9,7 +9,7 @@ import { eventually, patiently, story } from './local.js';
 // The first node serves the lowest slots.
 const key = Array.from({ length: 1000 }, (_, number) => `key:${number}`).find((name) => calculateSlot(name) < 5000);
 
-const connect = (place) => ioredis.connect({ mode: 'cluster', place });
+const connect = (place) => ioredis.connect({ mode: 'cluster', ...place });
 
 async function fill(client, name) {
   assert.equal(await client.rpush(name('list'), ...Array(200).keys()), 200);

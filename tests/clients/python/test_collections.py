@@ -7,7 +7,8 @@ import time
 import pytest
 import redis
 
-from test_cluster import connect, key_for_every_slot, patiently, wait_until_replicated
+from test_cluster import connect, key_for_every_slot, patiently
+from waiting import wait_until_replicated
 
 
 @pytest.fixture(name="key")
@@ -102,8 +103,7 @@ def test_consumers_go_on_at_the_new_master(cluster):
         consumer.start()
     try:
         eventually("both consume", lambda: "before" in popped and "before" in read)
-        with redis.Redis(port=port) as master:
-            wait_until_replicated(master)
+        wait_until_replicated(port)
         cluster.kill(2)
         patiently(client.rpush, jobs, "after")
         patiently(client.xadd, events, {"event": "after"})
