@@ -50,7 +50,7 @@ the same time, so that all have the same death.
 - pub/sub: a subscription made before hears what is published after
 - client-side caching: a value kept before is dropped when another client changes it after
 - blocking: a client waits for an item while the master dies, and gets the one that its successor is given
-- scan iterators: one begun before goes on or fails; whichever ends without an error has found every key
+- scan iterators: one begun before goes on and finds every key, or fails, and one begun anew finds every key
 - reading from replicas: what is written after is read from a replica, though one is the master now
 - failover: what is written after is there; then the dead one comes back as a replica
 """

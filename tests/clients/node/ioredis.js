@@ -10,8 +10,8 @@ export const ioredis = {
   name: `ioredis ${version}`,
   protocols: [2],
   caching: false,
-  // With Redis too: it connects again and says nothing of that.
-  forgetsWatches: 'fails with Redis too: a transaction runs although its watch was lost with the connection',
+  // Why a transaction runs that should not.
+  forgetsWatches: 'fails with Redis too: the library connects anew by itself, and nothing is watched any more',
 
   async connect({ mode, servers, sentinels, masterName }, { ca, username, password, replicas, more } = {}) {
     const tls = ca ? { tls: { ca } } : {};
