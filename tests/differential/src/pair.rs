@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::io;
+use std::time::Duration;
 
 use harness::{Connection, Node, Program, Value};
 
@@ -14,6 +15,8 @@ const OPTIONS: &str = "--save  --appendonly no --enable-debug-command yes --repl
 
 /// Commands in flight at once: few enough that neither side waits for the other to read.
 const BATCH: usize = 50;
+/// The largest data is digested in so long.
+const DIGESTED: Duration = Duration::from_secs(600);
 
 /// As many as both have by default.
 const DATABASES: usize = 16;
@@ -248,6 +251,8 @@ fn fresh(node: &Node, protocol: Protocol) -> Connection {
 /// them.
 fn digest(node: &Node) -> Value {
     let mut connection = node.connect();
+    // There may be a hundred million bytes to digest.
+    connection.set_patience(DIGESTED);
     for database in 0..DATABASES {
         connection.run(&format!("SELECT {database}")).expect_ok();
         connection.run("KEYS *");
