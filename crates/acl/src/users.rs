@@ -133,7 +133,9 @@ impl Users {
         for rule in merge_selectors(rules)? {
             let grammar = Grammar { catalogue: &self.catalogue, open_channels: self.open_channels };
             user.apply(grammar, &rule).map_err(|reason| LineError::Rule {
-                rule: String::from_utf8_lossy(&rule).into_owned(),
+                // Redis shows no more of it.
+                rule: String::from_utf8_lossy(rule.split(|byte| *byte == 0).next().unwrap_or_default())
+                    .into_owned(),
                 reason,
             })?;
         }

@@ -38,11 +38,14 @@ fn writes_are_refused_while_the_disk_is_full_and_none_that_was_answered_is_lost(
     let count = write_until_refused(&node);
     assert_eq!(node.run("GET counter").text(), count.to_string(), "reads are served");
     node.free_disk();
-    let next = eventually("the server takes writes again by itself", || match node.run("INCR counter") {
+    let mut client = node.connect();
+    let next = eventually("the server takes writes again by itself", || match client.run("INCR counter") {
         Value::Int(number) => Some(number),
         _ => None,
     });
     assert_eq!(next, count + 1, "what was refused was not done");
+    // What `everysec` promises of a write that was answered just before the kill.
+    assert_eq!(client.run("WAITAOF 1 0 20000").items()[0].int(), 1, "it is on disk");
     node.kill();
     node.launch();
     assert_eq!(node.run("GET counter").text(), next.to_string());

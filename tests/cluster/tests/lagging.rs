@@ -36,6 +36,8 @@ fn writers_are_slowed_down_for_a_replica_that_was_given_up() {
     write_until(&master, "it is too far behind");
     assert!(!master.log().contains(delayed));
     replica.thaw();
+    // Its link is up until it notices that the master has closed it.
+    eventually("it asks for everything", || (master.info("stats", "sync_full")? == "2").then_some(()));
     wait_for_link(&replica);
     replica.freeze();
     write_until(&master, delayed);

@@ -200,8 +200,9 @@ impl Pair {
                 let mut fewer = shortest.commands.clone();
                 fewer.drain(at..(at + chunk).min(fewer.len()));
                 match self.compare(protocol, &fewer) {
-                    Some(still) => shortest = still,
-                    None => at += chunk,
+                    // A difference of data comes with the question that shows it, also where that was left out.
+                    Some(still) if still.commands.len() < shortest.commands.len() => shortest = still,
+                    _ => at += chunk,
                 }
             }
             if chunk == 1 {

@@ -130,7 +130,7 @@ fn change(context: &mut Context<'_>, operations: &[Operation]) -> Result<(), Com
                 replies.push(Some(before));
                 continue;
             }
-            What::Set { value, overflow } => (width.fit(width.given(value), overflow), true),
+            What::Set { value, overflow } => (width.fit_given(value, overflow), true),
             What::Add { amount, overflow } => {
                 (width.fit(i128::from(before) + i128::from(amount), overflow), false)
             }
@@ -206,6 +206,10 @@ mod tests {
             ("bitfield b overflow fail set u8 0 -1 set u8 0 7", "*2|$-1|:255"),
             ("bitfield b overflow sat set i8 0 -129 set i8 0 128 get i8 0", "*3|:7|:-128|:127"),
             ("bitfield b overflow wrap set i8 0 128 get i8 0", "*2|:127|:-128"),
+            // As in Redis, whose distance to 127 overflows.
+            ("bitfield b overflow sat set i8 0 -9223372036854775680 get i8 0", "*2|:-128|:-128"),
+            ("bitfield b overflow sat set i8 0 -9223372036854775681 get i8 0", "*2|:-128|:127"),
+            ("bitfield b overflow sat set i8 0 -9223372036854775808 get i8 0", "*2|:127|:127"),
             ("bitfield b set i64 64 9223372036854775807", "*1|:0"),
             ("bitfield b incrby i64 64 1", "*1|:-9223372036854775808"),
             ("bitfield b overflow sat incrby i64 64 -1", "*1|:-9223372036854775808"),

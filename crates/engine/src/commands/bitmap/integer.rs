@@ -60,17 +60,28 @@ impl Width {
         bytes[first..end].copy_from_slice(&written.to_be_bytes()[..end - first]);
     }
 
-    /// A number that SET was given, as it is understood: of an unsigned width, without a sign.
-    pub(super) fn given(self, value: i64) -> i128 {
-        if self.signed { i128::from(value) } else { i128::from(value as u64) }
+    /// What SET stores for the number that it was given, if anything is: an unsigned width takes it without a sign.
+    pub(super) fn fit_given(self, given: i64, overflow: Overflow) -> Option<i64> {
+        if !self.signed {
+            return self.fit(i128::from(given as u64), overflow);
+        }
+        // Redis takes the distance to the greatest number in 64 bits. Where that overflows, it saturates upwards.
+        let (_, most) = self.bounds();
+        let far_below = self.bits < 64 && most - i128::from(given) > i128::from(i64::MAX);
+        let upwards = far_below && overflow == Overflow::Saturate;
+        self.fit(if upwards { most } else { i128::from(given) }, overflow)
+    }
+
+    fn bounds(self) -> (i128, i128) {
+        match self.signed {
+            true => (-1_i128 << (self.bits - 1), (1_i128 << (self.bits - 1)) - 1),
+            false => (0, (1_i128 << self.bits) - 1),
+        }
     }
 
     /// What is stored for `value`, if anything is.
     pub(super) fn fit(self, value: i128, overflow: Overflow) -> Option<i64> {
-        let (least, most) = match self.signed {
-            true => (-1_i128 << (self.bits - 1), (1_i128 << (self.bits - 1)) - 1),
-            false => (0, (1_i128 << self.bits) - 1),
-        };
+        let (least, most) = self.bounds();
         let shift = 128 - self.bits;
         match overflow {
             _ if (least..=most).contains(&value) => Some(value as i64),

@@ -110,7 +110,9 @@ pub(super) fn zadd(context: &mut Context<'_>) -> Result<(), CommandError> {
 
 /// ZINCRBY key increment member
 pub(super) fn zincrby(context: &mut Context<'_>) -> Result<(), CommandError> {
-    add(context, Options::INCR, 2)
+    // An option is understood as ZADD's, and then there is no pair left.
+    let (options, first) = Options::parse(context)?;
+    add(context, options | Options::INCR, first)
 }
 
 /// Adds the members whose scores and names stand from `first` on.
@@ -241,6 +243,8 @@ mod tests {
             ("zadd z 1 a x b", float),
             ("exists z", ":0"),
             ("zincrby z x a", float),
+            ("zincrby z nx a", "-ERR syntax error"),
+            ("zincrby z gt lt", "-ERR syntax error"),
             ("zadd z inf a -inf b", ":2"),
             ("zincrby z -inf a", "-ERR resulting score is not a number (NaN)"),
             ("zscore z a", "$3|inf"),
