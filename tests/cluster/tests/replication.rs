@@ -78,7 +78,8 @@ fn synchronises_and_streams(master: &Program, replica: &Program) {
     // What expires on the master goes on the replica, and only then.
     master.run("SET brief x PX 300").expect_ok();
     eventually("the key expires on both", || {
-        (master.run("EXISTS brief").int() == 0 && replica.run("EXISTS brief").int() == 0).then_some(())
+        (master.run("EXISTS brief") == Value::Int(0) && replica.run("EXISTS brief") == Value::Int(0))
+            .then_some(())
     });
     wait_until_equal(&replica, &master, &[]);
 }
@@ -211,13 +212,13 @@ fn a_replica_hides_what_expired_and_does_not_delete_it() {
     follow(&replica, &master);
     master.run("DEBUG SET-ACTIVE-EXPIRE 0").expect_ok();
     master.run("SET brief x PX 200").expect_ok();
-    eventually("the replica has the key", || (replica.run("DBSIZE").int() == 1).then_some(()));
+    eventually("the replica has the key", || (replica.run("DBSIZE") == Value::Int(1)).then_some(()));
     eventually("it is hidden", || (replica.run("GET brief") == Value::NullBulk).then_some(()));
     never_within(Duration::from_millis(500), "the replica deleted a key", || {
-        replica.run("DBSIZE").int() == 0
+        replica.run("DBSIZE") == Value::Int(0)
     });
     assert_eq!(master.run("GET brief"), Value::NullBulk, "the master deletes it on access");
-    eventually("so does the replica", || (replica.run("DBSIZE").int() == 0).then_some(()));
+    eventually("so does the replica", || (replica.run("DBSIZE") == Value::Int(0)).then_some(()));
 }
 
 /// What waits for a replica that reads nothing is bounded by its class's limit, and then the link is cut.

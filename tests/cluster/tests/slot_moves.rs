@@ -78,7 +78,7 @@ fn an_import_survives_the_failover_of_its_source() {
     begin_move(&cluster, &keys[..10]);
     // A key that both have redis-cli compares by DEBUG DIGEST-VALUE, which is not allowed by default.
     eventually("the source's replica has let go of them", || {
-        (cluster.nodes[3].run("DBSIZE").int() == 10).then_some(())
+        (cluster.nodes[3].run("DBSIZE") == Value::Int(10)).then_some(())
     });
     cluster.nodes[0].kill();
     cluster.wait_for_owner(SLOT, |port| port == cluster.nodes[3].port);
@@ -101,7 +101,7 @@ fn keys_that_a_dead_target_had_imported_are_found_at_its_successor() {
     let keys = fill_slot(&cluster, 20);
     begin_move(&cluster, &keys[..10]);
     eventually("the target's replica has the keys", || {
-        (cluster.nodes[4].run("DBSIZE").int() == 10).then_some(())
+        (cluster.nodes[4].run("DBSIZE") == Value::Int(10)).then_some(())
     });
     cluster.nodes[1].kill();
     cluster.wait_for_owner(8000, |port| port == cluster.nodes[4].port);
@@ -206,7 +206,9 @@ fn what_is_left_of_a_slot_that_was_taken_is_deleted_here_and_at_the_replica() {
     let taker = cluster.id(1);
     cluster.nodes[1].run(&format!("CLUSTER SETSLOT {SLOT} NODE {taker}")).expect_ok();
     for node in [0, 3] {
-        eventually("the keys are gone", || (cluster.nodes[node].run("DBSIZE").int() == 0).then_some(()));
+        eventually("the keys are gone", || {
+            (cluster.nodes[node].run("DBSIZE") == Value::Int(0)).then_some(())
+        });
     }
     assert_eq!(marks(&cluster.nodes[0]), Vec::<String>::new());
     cluster.wait_until_ok();

@@ -159,7 +159,9 @@ fn a_transaction_that_a_lost_link_cut_is_applied_whole_or_not_at_all() {
     assert_eq!(replica.run("EXISTS b").int(), 0);
     link.get_mut().write_all(b"+CONTINUE\r\n").expect("it reads");
     link.get_mut().write_all(&transaction).expect("it reads");
-    eventually("the replica has the transaction", || (replica.run("EXISTS c").int() == 1).then_some(()));
+    eventually("the replica has the transaction", || {
+        (replica.run("EXISTS c") == Value::Int(1)).then_some(())
+    });
     assert_eq!((replica.run("GET a").text(), replica.run("GET b").text()), ("2".into(), "2".into()));
     let offset = replica.info("replication", "slave_repl_offset").expect("the field");
     assert_eq!(offset, (before.len() + transaction.len()).to_string());

@@ -42,7 +42,8 @@ impl Filter {
                 None => bail!("There is no type '{name}'"),
             },
         };
-        Ok(Self { db, kind, pattern: pattern.map(|pattern| pattern.as_bytes().to_vec()) })
+        let pattern = pattern.filter(|pattern| *pattern != "*").map(|pattern| pattern.as_bytes().to_vec());
+        Ok(Self { db, kind, pattern })
     }
 
     fn takes(&self, entry: &Entry<'_>) -> bool {
