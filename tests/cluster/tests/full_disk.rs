@@ -32,7 +32,7 @@ fn write_until_refused(node: &Node) -> i64 {
 }
 
 #[test]
-fn writes_are_refused_while_the_disk_is_full_and_none_that_was_answered_is_lost() {
+fn writes_are_refused_while_the_disk_is_full_and_taken_again_and_kept_afterwards() {
     let Some(mut node) = server("") else { return };
     node.fill_disk();
     let count = write_until_refused(&node);
