@@ -39,13 +39,15 @@ def setting(name, default):
 
 
 def servers():
-    """Ours (REDOUBT names another binary), then the PEERS that are here."""
+    """Ours (REDOUBT names another binary), then the BESIDE that are here: on the path or brought by install-peers."""
     ours = os.environ.get("REDOUBT") or os.path.join(ROOT, "target/release/redoubt")
     if not os.environ.get("REDOUBT"):
         subprocess.run([os.path.join(ROOT, "scripts/build")], check=True, stdout=sys.stderr)
     found = [os.path.abspath(shutil.which(ours) or die(f"There is no server at {ours}."))]
-    for peer in (os.environ.get("PEERS") or "redis-server valkey-server").split():
-        path = shutil.which(peer)
+    cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    peers = os.environ.get("PEERS") or os.path.join(cache, "redoubt/peers")
+    for peer in (os.environ.get("BESIDE") or "redis-server valkey-server").split():
+        path = shutil.which(peer, path=peers) or shutil.which(peer)
         if path:
             found.append(path)
     return found

@@ -21,6 +21,11 @@ die() {
     exit 1
 }
 
+# Where the servers that tests and measurements compare with lie (scripts/install-peers).
+peers_folder() {
+    printf '%s\n' "${PEERS:-${XDG_CACHE_HOME:-$HOME/.cache}/redoubt/peers}"
+}
+
 # The first port: what the caller named, what the standing cluster has, or 7000.
 base_port() {
     local port=${PORT:-}

@@ -6,7 +6,7 @@ use std::process::{Command, ExitStatus, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::Host;
+use crate::{Host, permitted};
 
 /// A server binary with redis-server's command-line form.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -47,20 +47,28 @@ impl Program {
         Self { binary: std::env::current_exe().expect("a program knows its binary"), is_redoubt: true }
     }
 
-    /// The real Redis of this machine.
+    /// Redis 7.0, Debian's: what an older server on the other side of a wire understands.
     #[must_use]
     pub fn redis() -> Self {
         Self { binary: "redis-server".into(), is_redoubt: false }
     }
 
-    /// The real Valkey of this machine, if there is one of at least version 9.1.
+    /// Valkey of at least version 9.1, which is right about all it has. None, and a line about it, if it is not here.
+    ///
+    /// # Panics
+    /// As [`left_out`].
     #[must_use]
     pub fn valkey() -> Option<Self> {
-        let told = Command::new("valkey-server").arg("--version").output().ok()?;
-        let told = String::from_utf8_lossy(&told.stdout).into_owned();
-        let mut version = told.split_once("v=")?.1.split('.').map_while(|part| part.parse().ok());
-        let version: (u32, u32) = (version.next()?, version.next()?);
-        (version >= (9, 1)).then(|| Self::named("valkey-server".as_ref()))
+        permitted("comparisons with Valkey 9.1", peer("valkey-server", (9, 1)))
+    }
+
+    /// Redis of at least version 8, which is right about what only it has. None, and a line about it, if it is not here.
+    ///
+    /// # Panics
+    /// As [`left_out`].
+    #[must_use]
+    pub fn redis8() -> Option<Self> {
+        permitted("comparisons with Redis 8", peer("redis8-server", (8, 0)))
     }
 
     /// Any binary. One whose name begins with `redoubt` is started by its `server` subcommand.
@@ -100,6 +108,32 @@ impl Program {
     pub fn name(&self) -> String {
         self.binary.file_name().unwrap_or(self.binary.as_os_str()).to_string_lossy().into_owned()
     }
+}
+
+/// The server that `scripts/install-peers` brought, or that is on the path, of at least this version.
+fn peer(name: &str, least: (u32, u32)) -> Result<Program, String> {
+    let missing = || format!("there is no {name} (scripts/install-peers)");
+    let candidates = peers_folder().map(|folder| folder.join(name)).into_iter().chain([name.into()]);
+    let (binary, told) = candidates
+        .filter_map(|binary| Some((binary.clone(), Command::new(&binary).arg("--version").output().ok()?)))
+        .next()
+        .ok_or_else(missing)?;
+    let told = String::from_utf8_lossy(&told.stdout).into_owned();
+    let version = told.split_once("v=").map_or("", |(_, rest)| rest);
+    let mut parts = version.split('.').map_while(|part| part.parse().ok());
+    if (parts.next().unwrap_or(0), parts.next().unwrap_or(0)) < least {
+        return Err(format!("{name} is older than {}.{}: {}", least.0, least.1, told.trim()));
+    }
+    Ok(Program::named(&binary))
+}
+
+/// What `PEERS` names, or the folder of this user's cache.
+fn peers_folder() -> Option<PathBuf> {
+    let named = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    named("PEERS").or_else(|| {
+        let cache = named("XDG_CACHE_HOME").or_else(|| Some(named("HOME")?.join(".cache")))?;
+        Some(cache.join("redoubt/peers"))
+    })
 }
 
 /// A command, run on a host of a network that the test made, if there is one.

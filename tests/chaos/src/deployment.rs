@@ -5,7 +5,7 @@ use std::path::Path;
 
 use anyhow::Result;
 use clap::ValueEnum;
-use harness::{Cluster, Endpoint, Group, Network, Node, Program};
+use harness::{Cluster, Endpoint, Group, Network, Node, Program, permitted};
 use serde::Serialize;
 
 use crate::Fault;
@@ -145,9 +145,4 @@ impl Deployment {
     pub fn on_port(&self, port: &str) -> Option<usize> {
         self.nodes.iter().position(|node| node.port.to_string() == port)
     }
-}
-
-/// What this machine permits; otherwise it is said what is left out.
-fn permitted<T>(what: &str, made: Result<T, String>) -> Option<T> {
-    made.inspect_err(|reason| eprintln!("Without {what}: {reason}")).ok()
 }

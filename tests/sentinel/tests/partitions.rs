@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use harness::{Group, MASTER, Network, Program, eventually, field_map, never_within};
+use harness::{Group, MASTER, Network, Program, eventually, field_map, never_within, permitted};
 
 /// The hosts: servers, then sentinels.
 const MASTER_HOST: usize = 0;
@@ -14,13 +14,7 @@ const LONG: Duration = Duration::from_secs(3);
 
 /// A group on a network; none, and the reason said, where there can be no network.
 fn group() -> Option<(Group, Network)> {
-    let network = match Network::make(6) {
-        Ok(network) => network,
-        Err(reason) => {
-            eprintln!("left out: {reason}");
-            return None;
-        }
-    };
+    let network = permitted("hosts of a network", Network::make(6))?;
     let redoubt: [Program; 3] = std::array::from_fn(|_| Program::redoubt());
     let group = Group::start_on(&network, &Program::redoubt(), &redoubt);
     group.hurry();

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::Impairment;
 use crate::network::enter;
-use crate::{Host, Network};
+use crate::{Host, Network, permitted};
 
 const PORT: u16 = 7;
 
@@ -22,13 +22,7 @@ fn on<T: Send + 'static>(host: &Host, make: impl FnOnce(IpAddr) -> T + Send + 's
 
 /// Two hosts, the first with this line, and a connection from the first to the second.
 fn connected(impairment: Impairment) -> Option<(Network, TcpStream, TcpStream)> {
-    let network = match Network::make(2) {
-        Ok(network) => network,
-        Err(reason) => {
-            eprintln!("left out: {reason}");
-            return None;
-        }
-    };
+    let network = permitted("hosts of a network", Network::make(2))?;
     let listener = on(&network.hosts[1], |ip| TcpListener::bind((ip, PORT)).expect("a free port"));
     let to = SocketAddr::from((network.hosts[1].ip, PORT));
     let near = on(&network.hosts[0], move |_| TcpStream::connect(to).expect("both are well"));
