@@ -1,7 +1,8 @@
 //! Waiting until something is had.
 //!
 //! Ask; if somebody else has it, ask again once a message says that it was released, its lease ends, or some time has
-//! passed, whichever comes first. Servers that cannot be reached are asked again, too, until the wait is over. Whoever
+//! passed, whichever comes first. Servers that cannot be reached are asked again, too, until the wait is over; that is
+//! said once, since it may wait for ever. Whoever
 //! gives up, or is dropped while it waits, takes back what it may have got without hearing of it.
 
 use std::sync::Arc;
@@ -61,6 +62,7 @@ async fn attempt_until(pending: &mut Pending, options: &Options, wait: Duration)
     let patience = if wait.is_zero() { Duration::ZERO } else { options.patience };
     let mut subscription = None;
     let mut attempts = 0;
+    let mut told = false;
     loop {
         if attempts > 0 && pending.claim.nodes.len() > 1 {
             pending.claim = Arc::new(pending.claim.as_another(attempts));
@@ -92,6 +94,10 @@ async fn attempt_until(pending: &mut Pending, options: &Options, wait: Duration)
         let now = Instant::now();
         if deadline.is_some_and(|deadline| now >= deadline) {
             return Err(error);
+        }
+        if !told && matches!(error, Error::Connection(_) | Error::NotEnoughNodes { .. }) {
+            tracing::warn!("{}: {error}; asking again until it can be had", claim.names.lock);
+            told = true;
         }
         let until = deadline.map_or(now + pause, |deadline| deadline.min(now + pause));
         match (&mut subscription, &error, claim.nodes.as_slice()) {

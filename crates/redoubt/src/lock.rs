@@ -7,13 +7,14 @@
 use std::ffi::OsString;
 use std::io::IsTerminal;
 use std::os::unix::process::ExitStatusExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{ExitCode, ExitStatus};
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use lock::{Error, Guard, Locks, Options, Server, TIMEOUT};
 use redis::{ClientTlsConfig, TlsCertificates};
+use rustix::fs::{Access, access};
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use tokio::process::{Child, Command};
 use tokio::signal::unix::{SignalKind, signal};
@@ -25,7 +26,7 @@ const NO_SERVER: u8 = 69;
 /// As a shell says it.
 const CANNOT_RUN: u8 = 126;
 const NOT_FOUND: u8 = 127;
-/// The command was ended because the lock was lost.
+/// The lock was lost while the command ran.
 const LOST: u8 = 74;
 
 /// Where the locks are if nothing else is said.
@@ -47,8 +48,8 @@ enum OnLost {
 #[derive(Debug, Args)]
 #[command(
     after_help = "Exits as the command does (128 and the signal's number if one ended it), or with 75 if the \
-    lock was not free in time, 69 if no server could be reached, 74 if the command was ended because the lock was \
-    lost, 126 or 127 if it could not be started. The command finds its fencing token in REDOUBT_LOCK_TOKEN."
+    lock was not free in time, 69 if no server could be reached, 74 if the lock was lost while the command ran and \
+    the command did not fail by itself, 126 or 127 if it could not be started. The command finds its fencing token in REDOUBT_LOCK_TOKEN."
 )]
 pub(crate) struct Arguments {
     /// The lock.
@@ -107,6 +108,14 @@ fn duration(text: &str) -> Result<Duration, String> {
 
 /// Does it all.
 pub(crate) fn run(arguments: &Arguments) -> ExitCode {
+    // A lock tells of servers that it cannot reach.
+    tracing_subscriber::fmt()
+        .with_env_filter("lock=warn")
+        .with_writer(std::io::stderr)
+        .without_time()
+        .with_level(false)
+        .with_target(false)
+        .init();
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => return fail(CANNOT_RUN, &error),
@@ -120,6 +129,10 @@ fn fail(status: u8, why: &dyn std::fmt::Display) -> ExitCode {
 }
 
 async fn hold_and_run(arguments: &Arguments) -> ExitCode {
+    // Found out before anybody waits for the lock, or for this command to give it back.
+    if let Err((status, why)) = startable(Path::new(&arguments.command[0])) {
+        return fail(status, &format!("{}: {why}", arguments.command[0].display()));
+    }
     let guard = match acquire(arguments).await {
         Ok(guard) => guard,
         Err(error) => return fail(status_of(&error), &format!("{}: {error}", arguments.key)),
@@ -135,22 +148,40 @@ async fn hold_and_run(arguments: &Arguments) -> ExitCode {
         Ok(signals) => signals,
         Err(error) => return fail(CANNOT_RUN, &error),
     };
-    let outcome = match command.spawn() {
+    let (outcome, told) = match command.spawn() {
         Ok(child) => {
-            let mut running = Running { child, grouped, signals };
-            running.watch(&guard, arguments).await
+            let mut running = Running { child, grouped, signals, is_lost: false };
+            (running.watch(&guard, arguments).await, running.is_lost)
         }
         Err(error) => {
-            let status = if error.kind() == std::io::ErrorKind::NotFound { NOT_FOUND } else { CANNOT_RUN };
-            fail(status, &format!("{}: {error}", arguments.command[0].display()))
+            (fail(CANNOT_RUN, &format!("{}: {error}", arguments.command[0].display())), false)
         }
     };
-    match guard.release().await {
-        // Of a loss was told when it came.
-        Ok(()) | Err(Error::Lost(_)) => {}
-        Err(error) => eprintln!("redoubt lock: {}: {error}", arguments.key),
+    let Err(error) = guard.release().await else { return outcome };
+    if !told {
+        eprintln!("redoubt lock: {}: {error}", arguments.key);
     }
-    outcome
+    let lost = matches!(error, Error::Lost(_) | Error::NotHeld);
+    let is_failure = arguments.on_lost == OnLost::Kill && lost && outcome == ExitCode::SUCCESS;
+    if is_failure { ExitCode::from(LOST) } else { outcome }
+}
+
+/// Whether there is such a program; the status and the reason if not.
+fn startable(program: &Path) -> Result<(), (u8, &'static str)> {
+    let candidates: Vec<PathBuf> = if program.as_os_str().as_encoded_bytes().contains(&b'/') {
+        vec![program.to_owned()]
+    } else {
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        std::env::split_paths(&path).map(|folder| folder.join(program)).collect()
+    };
+    let runs = |file: &PathBuf| file.is_file() && access(file, Access::EXEC_OK).is_ok();
+    if candidates.iter().any(runs) {
+        Ok(())
+    } else if candidates.iter().any(|file| file.exists()) {
+        Err((CANNOT_RUN, "it cannot be executed"))
+    } else {
+        Err((NOT_FOUND, "there is no such command"))
+    }
 }
 
 async fn acquire(arguments: &Arguments) -> Result<Guard, Error> {
@@ -219,19 +250,20 @@ struct Running {
     child: Child,
     grouped: bool,
     signals: mpsc::UnboundedReceiver<Signal>,
+    /// It was said that the lock is lost.
+    is_lost: bool,
 }
 
 impl Running {
     /// Waits for the command's end, however it comes about.
     async fn watch(&mut self, guard: &Guard, arguments: &Arguments) -> ExitCode {
         let mut lost = std::pin::pin!(guard.lost());
-        let mut is_lost = false;
         loop {
             tokio::select! {
                 ended = self.child.wait() => return report(ended),
                 Some(signal) = self.signals.recv() => self.send(signal),
-                loss = &mut lost, if !is_lost => {
-                    is_lost = true;
+                loss = &mut lost, if !self.is_lost => {
+                    self.is_lost = true;
                     eprintln!("redoubt lock: {} is lost: {loss}", arguments.key);
                     match arguments.on_lost {
                         OnLost::Warn => {}

@@ -7,6 +7,7 @@
 mod capacity;
 mod check;
 mod lock;
+mod progress;
 mod rdb;
 mod testkit;
 

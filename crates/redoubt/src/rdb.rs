@@ -15,11 +15,12 @@ use std::path::PathBuf;
 
 use anyhow::{Context as _, Result};
 use clap::{Args, ValueEnum};
-use indicatif::{ProgressBar, ProgressStyle};
 
 use keys::{Filter, Reader};
 use listing::Listing;
 use report::Report;
+
+use crate::progress::{Unit, progress};
 
 /// In which form keys are shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -58,7 +59,7 @@ pub(crate) struct Options {
     /// Only keys that match this pattern, as of KEYS.
     #[arg(long = "match", value_name = "PATTERN")]
     pattern: Option<String>,
-    /// Show no bar.
+    /// Do not show how far it is.
     #[arg(long)]
     no_progress: bool,
 }
@@ -70,7 +71,7 @@ pub(crate) struct Options {
 pub(crate) fn run(options: &Options) -> Result<()> {
     let path = options.file.display();
     let file = File::open(&options.file).with_context(|| format!("Cannot open file {path}"))?;
-    let bar = progress(file.metadata()?.len(), options.no_progress);
+    let bar = progress(Unit::Bytes, file.metadata()?.len(), options.no_progress);
     let filter = Filter::new(options.db, options.kind.as_deref(), options.pattern.as_deref())?;
     let mut reader = Reader::new(bar.wrap_read(file), filter)?;
     let mut out = BufWriter::new(io::stdout().lock());
@@ -98,16 +99,6 @@ pub(crate) fn run(options: &Options) -> Result<()> {
 
 fn is_broken_pipe(error: &anyhow::Error) -> bool {
     error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
-}
-
-/// On the standard error, if that is a terminal.
-fn progress(len: u64, hidden: bool) -> ProgressBar {
-    if hidden {
-        return ProgressBar::hidden();
-    }
-    let style =
-        ProgressStyle::with_template("{bar:40} {bytes} of {total_bytes}, {bytes_per_sec}, {eta} left");
-    ProgressBar::new(len).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
 }
 
 /// A key as text: what is no UTF-8 or no printable letter is escaped as in redis-cli.

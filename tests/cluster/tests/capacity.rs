@@ -1,5 +1,6 @@
 //! `redoubt capacity`: what it predicts of Redis is what a Redis uses, and what it says of a server is what is in it.
 
+use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 
 use cluster_tests::fill;
@@ -228,6 +229,23 @@ fn every_database_is_walked() {
     let url = format!("redis://{}", node.address());
     let told = capacity(&["sample", "--from", &url, "--json", "--no-progress"]);
     assert_eq!(told["keys"], 2);
+}
+
+/// Into a file, or to a program, there is no bar: a long walk says all the same how far it is.
+#[test]
+fn a_walk_without_a_terminal_says_how_far_it_is() {
+    let node = Node::start(&Program::redoubt(), "--save ");
+    let script = "for i = 1, 2000 do redis.call('set', 'key:' .. i, 'value') end return 1";
+    assert_eq!(node.connect().call(&["EVAL", script, "0"]).int(), 1);
+    let url = format!("redis://{}", node.address());
+    let mut command = Command::new(Program::redoubt().binary());
+    command.args(["capacity", "sample", "--from", &url, "--rate", "100"]);
+    let mut walk = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("it starts");
+    let mut line = String::new();
+    BufReader::new(walk.stderr.take().expect("a pipe")).read_line(&mut line).expect("it goes on");
+    walk.kill().expect("a child can be killed");
+    walk.wait().expect("a child can be waited for");
+    assert!(line.contains(" of 2,000 keys, ") && line.ends_with(" left\n"), "{line}");
 }
 
 /// A walk over a cluster is killed once it has one master behind it. The next goes on there, and counts every key once.

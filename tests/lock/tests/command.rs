@@ -137,3 +137,44 @@ fn a_killed_holder_leaves_it_for_the_lease() {
     assert_eq!(status(&node, "--wait 20s", &["true"]), Some(0));
     assert!(began.elapsed() < Duration::from_secs(10));
 }
+
+/// A typo in a command is not found out only after an hour of waiting for the lock.
+#[test]
+fn a_command_that_is_not_there_is_told_before_the_lock_is_waited_for() {
+    let node = Node::start(&Program::redoubt(), "");
+    let mut holder = hold(&node, "", &["sleep", "600"]);
+    assert_eq!(status(&node, "", &["no-such-command"]), Some(127));
+    assert_eq!(status(&node, "", &["/etc/passwd"]), Some(126));
+    kill_process(Pid::from_child(&holder), Signal::TERM).unwrap();
+    holder.wait().unwrap();
+}
+
+/// Nobody answers at the address: whoever waits without an end reads why, and goes on once a server is there.
+#[test]
+fn who_waits_for_a_server_is_told() {
+    let mut node = Node::start(&Program::redoubt(), "");
+    node.kill();
+    let mut child = lock(&node, "", &["true"]).spawn().unwrap();
+    let said = first_line(child.stderr.as_mut().unwrap());
+    assert!(said.contains("l: ") && said.contains("refused") && said.contains("asking again"), "{said}");
+    node.launch();
+    let status = eventually("it ends", || child.try_wait().unwrap());
+    assert_eq!(status.code(), Some(0));
+}
+
+/// The command ends well before it is noticed that the lock is gone: what it did may have been done twice.
+#[test]
+fn a_loss_that_is_noticed_at_the_end_is_no_success() {
+    let node = Node::start(&Program::redoubt(), "");
+    let file = node.folder().join("go");
+    let script = format!("while ! [ -e {} ]; do sleep 0.05; done", file.display());
+    for (options, status) in [("--lease 600s", 74), ("--lease 600s --on-lost warn", 0)] {
+        let child = hold(&node, options, &["sh", "-c", &script]);
+        node.run("DEL l");
+        std::fs::write(&file, "").unwrap();
+        let (ended, said) = ended(child);
+        assert_eq!(ended.code(), Some(status), "{said}");
+        assert!(said.contains("redoubt lock: l: "), "{said}");
+        std::fs::remove_file(&file).unwrap();
+    }
+}

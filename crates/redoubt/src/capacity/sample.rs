@@ -40,7 +40,7 @@ pub(crate) struct Options {
     /// As JSON.
     #[arg(long)]
     json: bool,
-    /// Show no bar.
+    /// Do not show how far it is.
     #[arg(long)]
     no_progress: bool,
 }

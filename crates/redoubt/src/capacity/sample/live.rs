@@ -3,11 +3,12 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::ProgressBar;
 use redis::{Client, Connection, ConnectionAddr, IntoConnectionInfo, Value};
 
 use super::groups::Seen;
 use super::{Options, State};
+use crate::progress::{Unit, progress};
 
 /// Keys that are asked about in one round trip.
 const AT_ONCE: usize = 100;
@@ -22,10 +23,7 @@ pub(super) fn walk(options: &Options, state: &mut State) -> Result<()> {
         let in_cluster = state.nodes.iter().filter(|(node, _)| !node.starts_with(DATABASE));
         state.groups.masters = in_cluster.count() as u64;
     }
-    let bar =
-        if options.no_progress { ProgressBar::hidden() } else { ProgressBar::new(total(options, state)?) };
-    let style = ProgressStyle::with_template("{bar:40} {pos} of {len} keys, {eta} left");
-    bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+    let bar = progress(Unit::Keys, total(options, state)?, options.no_progress);
     bar.set_position(state.groups.keys());
     while let Some((address, _)) = state.nodes.last().cloned() {
         let mut connection = connect(&options.from, Some(&address))?;

@@ -1,0 +1,56 @@
+//! How far a long walk is, on the standard error: a bar at a terminal, elsewhere a line every few seconds.
+
+use std::io::{self, IsTerminal};
+use std::thread;
+use std::time::Duration;
+
+use indicatif::{HumanBytes, HumanCount, HumanDuration, ProgressBar, ProgressStyle};
+
+const BETWEEN_LINES: Duration = Duration::from_secs(5);
+
+/// What is counted.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Unit {
+    Bytes,
+    Keys,
+}
+
+impl Unit {
+    fn template(self) -> &'static str {
+        match self {
+            Self::Bytes => "{bar:40} {bytes} of {total_bytes}, {bytes_per_sec}, {eta} left",
+            Self::Keys => "{bar:40} {human_pos} of {human_len} keys, {eta} left",
+        }
+    }
+
+    fn line(self, bar: &ProgressBar) -> String {
+        let (done, all) = (bar.position(), bar.length().unwrap_or_default());
+        let left = HumanDuration(bar.eta());
+        match self {
+            Self::Bytes => format!("{} of {}, {left} left", HumanBytes(done), HumanBytes(all)),
+            Self::Keys => format!("{} of {} keys, {left} left", HumanCount(done), HumanCount(all)),
+        }
+    }
+}
+
+/// A bar of this length, shown unless it is `hidden`, until it is finished.
+pub(crate) fn progress(unit: Unit, length: u64, hidden: bool) -> ProgressBar {
+    if hidden {
+        return ProgressBar::hidden();
+    }
+    let style = ProgressStyle::with_template(unit.template());
+    let bar = ProgressBar::new(length).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+    if !io::stderr().is_terminal() {
+        let bar = bar.clone();
+        thread::spawn(move || {
+            loop {
+                thread::sleep(BETWEEN_LINES);
+                if bar.is_finished() {
+                    return;
+                }
+                eprintln!("{}", unit.line(&bar));
+            }
+        });
+    }
+    bar
+}
