@@ -27,6 +27,9 @@ use crate::stats::add;
 const MANY: usize = 2;
 /// How many keys are remembered that were not the best.
 const REMEMBERED: usize = 16;
+const SLOTS: usize = 16384;
+/// Slots whose keys are counted together.
+const BLOCK: usize = 128;
 /// Slots are chosen so often before it is asked again how many keys each has.
 const CHOICES: usize = 2048;
 /// So many rounds that find nothing mean that there is nothing.
@@ -98,28 +101,49 @@ pub(crate) struct Evictor {
     slots: Slots,
 }
 
-/// Slots, to be chosen by how many keys they have.
-#[derive(Debug, Default)]
+/// Slots, to be chosen by how many keys they have. What is remembered of them takes a kilobyte, since the smallest cache
+/// pays for it too.
+#[derive(Debug)]
 struct Slots {
-    /// How many keys the slots up to each have.
-    sums: Vec<u64>,
+    /// How many keys the blocks of slots up to each have.
+    sums: [u64; SLOTS / BLOCK],
     chosen: usize,
+}
+
+impl Default for Slots {
+    fn default() -> Self {
+        Self { sums: [0; SLOTS / BLOCK], chosen: 0 }
+    }
 }
 
 impl Slots {
     /// A slot with keys, those with many more often; `None` if none has any.
     fn choose(&mut self, keyspace: &Keyspace, volatile: bool, random: u64) -> Option<Slot> {
+        let keys_in = |number: usize| {
+            Slot::new(number as u16).map_or(0, |slot| keys_of(keyspace, slot, volatile) as u64)
+        };
         if self.chosen == 0 {
             let mut sum = 0;
-            self.sums.clear();
-            self.sums.extend(Slot::all().map(|slot| {
-                sum += keys_of(keyspace, slot, volatile) as u64;
-                sum
-            }));
+            for (block, sums) in self.sums.iter_mut().enumerate() {
+                sum += (block * BLOCK..(block + 1) * BLOCK).map(keys_in).sum::<u64>();
+                *sums = sum;
+            }
         }
-        self.chosen = (self.chosen + 1) % CHOICES;
+        // Where there are no keys, the next may be there a moment later: they are counted again then.
         let at = random.checked_rem(*self.sums.last()?)?;
-        Slot::new(self.sums.partition_point(|sum| *sum <= at) as u16)
+        self.chosen = (self.chosen + 1) % CHOICES;
+        let block = self.sums.partition_point(|sum| *sum <= at);
+        let mut left = at - block.checked_sub(1).map_or(0, |before| self.sums[before]);
+        let slots = block * BLOCK..(block + 1) * BLOCK;
+        // Keys may have gone since they were counted: then it is the block's last.
+        let last = slots.end - 1;
+        let found = slots.into_iter().find(|&number| {
+            let keys = keys_in(number);
+            let here = left < keys;
+            left = left.saturating_sub(keys);
+            here
+        });
+        Slot::new(found.unwrap_or(last) as u16)
     }
 }
 

@@ -74,7 +74,7 @@ const NO_PAGE: u32 = u32::MAX;
 
 /// A packed collection that is at most this long always lies in a page: outside it would cost as much beside its bytes
 /// as a page of its own.
-pub(crate) const ALWAYS_HERE: usize = 4 * Block::STEP - page::HEAD;
+pub(crate) const ALWAYS_HERE: usize = 8 * Block::STEP - page::HEAD;
 /// A longer one does if the store has this many times its bytes: it grows, and what it leaves behind when it moves on
 /// must be little beside the rest.
 const STORE_TO_ENTRY: usize = 8;
@@ -259,7 +259,8 @@ impl<V: Outside> Entries<V> {
 
     /// Bytes of what finds the entries: the index and the list of pages.
     pub(crate) fn overhead_bytes(&self) -> usize {
-        self.index.bytes() + self.pages.list_bytes()
+        let index = if self.len == 0 { 0 } else { self.index.bytes().max(size_of::<Index>()) };
+        index + self.pages.list_bytes()
     }
 
     /// About how much dropping all of it gives back, without a look at all of it.

@@ -1,16 +1,18 @@
 //! From a key's hash to its entry.
 //!
-//! An index is one [`segment::Segment`] of at most 16 buckets, or, for a table of more than about 170 keys,
-//! a directory of segments: its [`map::Map`] leads from the hash's first bits to the segment that covers it
+//! An index is a [`few::Few`] in the table itself for a handful of keys, then one [`segment::Segment`] of at most 16
+//! buckets, or, for a table of more than about 170 keys, a directory of segments: its [`map::Map`] leads from the hash's first bits to the segment that covers it
 //! (extendible hashing, Fagin et al. 1979, by the leading bits, so that hash order is kept). All work is on
 //! one segment of at most 176 entries and on a small part of the map at a time: no insert waits for a rehash
 //! of the table, however large.
 //!
 //! The index knows entries only by number (a reference) and asks its caller for their hashes.
 mod bucket;
+mod few;
 mod map;
 mod segment;
 
+use few::Few;
 use map::Map;
 use segment::{Room, Segment, Taken};
 
@@ -18,6 +20,9 @@ use crate::chunked::Chunked;
 use crate::hashing::POSITION;
 use crate::memory::prefetch;
 use crate::purge::A_PART;
+
+/// A segment that has become so small is no longer needed.
+const FEW_AGAIN: usize = few::MOST / 2;
 
 /// Gives the hashes of entries.
 pub(crate) trait Hashes {
@@ -35,13 +40,14 @@ fn hashes(of: &impl Hashes) -> impl FnMut(&[u32], &mut Taken) {
 
 #[derive(Debug)]
 pub(crate) enum Index {
+    Few(Few),
     One(Segment),
     Many(Box<Directory>),
 }
 
 impl Default for Index {
     fn default() -> Self {
-        Self::One(Segment::default())
+        Self::Few(Few::default())
     }
 }
 
@@ -75,7 +81,23 @@ const MOST_DEEP: u8 = 6;
 /// Two halves with fewer entries than this become one again.
 const JOIN_BELOW: usize = 80;
 
+/// The segment that takes the place of a few.
+fn segment_of(few: &Few, of: &impl Hashes) -> Segment {
+    let mut taken = Taken::new();
+    hashes(of)(few.references(), &mut taken);
+    let mut segment = Segment::default();
+    segment.take_in(&taken);
+    segment
+}
+
 impl Directory {
+    /// One that begins with this segment, which covers everything.
+    fn of(segment: Segment) -> Self {
+        let mut segments = Chunked::default();
+        segments.push(segment);
+        Self { map: Map::new(), segments, unused: Chunked::default(), depths: vec![1] }
+    }
+
     fn split(&mut self, hash: u64, of: &impl Hashes) {
         let number = self.map.number(hash);
         let depth = self.segments[number].depth();
@@ -129,22 +151,13 @@ impl Directory {
 }
 
 impl Index {
+    /// The segment that covers a hash, if there are segments.
     #[inline]
-    fn segment(&self, hash: u64) -> &Segment {
+    fn segment(&self, hash: u64) -> Option<&Segment> {
         match self {
-            Self::One(segment) => segment,
-            Self::Many(directory) => &directory.segments[directory.map.number(hash)],
-        }
-    }
-
-    #[inline]
-    fn segment_mut(&mut self, hash: u64) -> &mut Segment {
-        match self {
-            Self::One(segment) => segment,
-            Self::Many(directory) => {
-                let number = directory.map.number(hash);
-                &mut directory.segments[number]
-            }
+            Self::Few(_) => None,
+            Self::One(segment) => Some(segment),
+            Self::Many(directory) => Some(&directory.segments[directory.map.number(hash)]),
         }
     }
 
@@ -152,8 +165,9 @@ impl Index {
     /// may have to be fetched itself.
     #[inline]
     pub(crate) fn prefetch_segment(&self, hash: u64) {
-        if let Self::Many(_) = self {
-            let segment = std::slice::from_ref(self.segment(hash)).as_ptr_range();
+        if let Self::Many(directory) = self {
+            let segment = &directory.segments[directory.map.number(hash)];
+            let segment = std::slice::from_ref(segment).as_ptr_range();
             prefetch(segment.start);
             // It may lie on two lines.
             prefetch(segment.end.cast::<u8>().wrapping_sub(1));
@@ -163,72 +177,110 @@ impl Index {
     /// Asks the processor for the line in which a search for `hash` begins.
     #[inline]
     pub(crate) fn prefetch(&self, hash: u64) {
-        self.segment(hash).prefetch(hash);
+        if let Some(segment) = self.segment(hash) {
+            segment.prefetch(hash);
+        }
     }
 
     /// What a search for `hash` will most likely find. Only a hint.
     #[inline]
     pub(crate) fn likely(&self, hash: u64) -> Option<u32> {
-        self.segment(hash).likely(hash)
+        match self {
+            Self::Few(few) => few.likely(hash),
+            Self::One(segment) => segment.likely(hash),
+            Self::Many(directory) => directory.segments[directory.map.number(hash)].likely(hash),
+        }
     }
 
     /// The reference to an entry with this hash for which `is` says yes.
     #[inline]
     pub(crate) fn find(&self, hash: u64, is: impl FnMut(u32) -> bool) -> Option<u32> {
-        self.segment(hash).find(hash, is)
+        match self {
+            Self::Few(few) => few.find(hash, is),
+            Self::One(segment) => segment.find(hash, is),
+            Self::Many(directory) => directory.segments[directory.map.number(hash)].find(hash, is),
+        }
     }
 
     /// Makes room for so many entries in all: in one segment as far as it has it, in an empty index also in some more.
     pub(crate) fn reserve(&mut self, entries: usize, of: &impl Hashes) {
-        if let Self::One(segment) = self {
-            if segment.len() > 0 || entries <= segment::MOST_ENTRIES {
-                segment.reserve(entries, &mut hashes(of));
-                return;
-            }
-            let deep = (1..MOST_DEEP).find(|&depth| entries >> depth <= AT_FIRST).unwrap_or(MOST_DEEP);
-            let directory = self.directory();
-            for depth in 0..deep {
-                (0..1u64 << depth).for_each(|number| directory.split(number.rotate_right(depth.into()), of));
-            }
-            for number in 0..directory.segments.len() {
-                directory.segments[number as u32].reserve(entries >> deep, &mut hashes(of));
-            }
+        if entries <= few::MOST {
+            return;
         }
-    }
-
-    /// The segments behind their directory.
-    fn directory(&mut self) -> &mut Directory {
-        if let Self::One(segment) = self {
-            let mut segments = Chunked::default();
-            segments.push(std::mem::take(segment));
-            let (map, unused, depths) = (Map::new(), Chunked::default(), vec![1]);
-            *self = Self::Many(Box::new(Directory { map, segments, unused, depths }));
+        let mut segment = match self {
+            Self::Few(few) => segment_of(few, of),
+            Self::One(segment) => std::mem::take(segment),
+            Self::Many(_) => return,
+        };
+        if segment.len() > 0 || entries <= segment::MOST_ENTRIES {
+            segment.reserve(entries, &mut hashes(of));
+            *self = Self::One(segment);
+            return;
         }
-        let Self::Many(directory) = self else { unreachable!("made so above") };
-        directory
+        let deep = (1..MOST_DEEP).find(|&depth| entries >> depth <= AT_FIRST).unwrap_or(MOST_DEEP);
+        let mut directory = Directory::of(segment);
+        for depth in 0..deep {
+            (0..1u64 << depth).for_each(|number| directory.split(number.rotate_right(depth.into()), of));
+        }
+        for number in 0..directory.segments.len() {
+            directory.segments[number as u32].reserve(entries >> deep, &mut hashes(of));
+        }
+        *self = Self::Many(Box::new(directory));
     }
 
     pub(crate) fn add(&mut self, hash: u64, reference: u32, of: &impl Hashes) {
         loop {
-            match self.segment(hash).room() {
-                Room::Enough => break self.segment_mut(hash).add(hash, reference),
-                Room::Grow => self.segment_mut(hash).grow(&mut hashes(of)),
-                Room::Split => self.directory().split(hash, of),
+            match self {
+                Self::Few(few) if few.is_full() => *self = Self::One(segment_of(few, of)),
+                Self::Few(few) => return few.add(hash, reference),
+                Self::One(segment) => match segment.room() {
+                    Room::Enough => return segment.add(hash, reference),
+                    Room::Grow => segment.grow(&mut hashes(of)),
+                    Room::Split => {
+                        let mut directory = Directory::of(std::mem::take(segment));
+                        directory.split(hash, of);
+                        *self = Self::Many(Box::new(directory));
+                    }
+                },
+                Self::Many(directory) => {
+                    let number = directory.map.number(hash);
+                    let segment = &mut directory.segments[number];
+                    match segment.room() {
+                        Room::Enough => return segment.add(hash, reference),
+                        Room::Grow => segment.grow(&mut hashes(of)),
+                        Room::Split => directory.split(hash, of),
+                    }
+                }
             }
         }
     }
 
     /// Takes the reference of an entry with this hash out.
     pub(crate) fn remove(&mut self, hash: u64, reference: u32, of: &impl Hashes) {
-        let segment = self.segment_mut(hash);
-        segment.remove(hash, reference);
-        if segment.is_loose() {
-            segment.shrink(&mut hashes(of));
-            if let Self::Many(directory) = self {
-                while directory.join(hash, of) {}
-                if directory.map.segments() == 1 {
-                    let number = directory.map.number(0);
-                    *self = Self::One(std::mem::take(&mut directory.segments[number]));
+        match self {
+            Self::Few(few) => few.remove(hash, reference),
+            Self::One(segment) => {
+                segment.remove(hash, reference);
+                if segment.len() <= FEW_AGAIN {
+                    let mut few = Few::default();
+                    let taken = segment.all(&mut hashes(of));
+                    taken.into_iter().for_each(|(hash, reference)| few.add(hash, reference));
+                    *self = Self::Few(few);
+                } else if segment.is_loose() {
+                    segment.shrink(&mut hashes(of));
+                }
+            }
+            Self::Many(directory) => {
+                let number = directory.map.number(hash);
+                let segment = &mut directory.segments[number];
+                segment.remove(hash, reference);
+                if segment.is_loose() {
+                    segment.shrink(&mut hashes(of));
+                    while directory.join(hash, of) {}
+                    if directory.map.segments() == 1 {
+                        let number = directory.map.number(0);
+                        *self = Self::One(std::mem::take(&mut directory.segments[number]));
+                    }
                 }
             }
         }
@@ -236,13 +288,28 @@ impl Index {
 
     /// Exchanges the reference to an entry that was moved.
     pub(crate) fn redirect(&mut self, hash: u64, from: u32, to: u32) {
-        self.segment_mut(hash).redirect(hash, from, to);
+        match self {
+            Self::Few(few) => few.redirect(hash, from, to),
+            Self::One(segment) => segment.redirect(hash, from, to),
+            Self::Many(directory) => {
+                let number = directory.map.number(hash);
+                directory.segments[number].redirect(hash, from, to);
+            }
+        }
     }
 
     /// Visits the entries of one bucket, those of `position` and above; returns the position to go on from,
     /// or `None` at the end.
     pub(crate) fn visit(&self, position: u64, of: &impl Hashes, visit: impl FnMut(u32)) -> Option<u64> {
-        let segment = self.segment(position);
+        let segment = match self {
+            Self::Few(few) => {
+                let references = few.references().iter().copied();
+                references.filter(|&reference| of.hash(reference) & POSITION >= position).for_each(visit);
+                return None;
+            }
+            Self::One(segment) => segment,
+            Self::Many(directory) => &directory.segments[directory.map.number(position)],
+        };
         let depth = segment.depth();
         let start = if depth == 0 { 0 } else { position & !(u64::MAX >> depth) };
         match segment.visit_bucket(position & POSITION, |reference| of.hash(reference), visit) {
@@ -255,6 +322,10 @@ impl Index {
     /// Visits all entries, in any order, until `visit` says no; says whether it never did. Asks for no hashes.
     pub(crate) fn visit_all(&self, of: &impl Hashes, mut visit: impl FnMut(u32) -> bool) -> bool {
         match self {
+            Self::Few(few) => {
+                few.references().iter().for_each(|&reference| of.prefetch(reference));
+                few.references().iter().copied().all(visit)
+            }
             Self::One(segment) => segment.visit_all(of, &mut visit),
             Self::Many(directory) => {
                 directory.segments.iter().all(|segment| segment.visit_all(of, &mut visit))
@@ -268,6 +339,7 @@ impl Index {
         let found = (0..TRIES).find_map(|_| {
             let (position, place) = (mixed(&mut state), mixed(&mut state));
             match self {
+                Self::Few(few) => few.pick(place),
                 Self::One(segment) => segment.pick(segment.len_buckets(), place as u32),
                 Self::Many(directory) => directory.pick(position, place),
             }
@@ -277,6 +349,7 @@ impl Index {
 
     fn first(&self) -> Option<u32> {
         match self {
+            Self::Few(few) => few.references().first().copied(),
             Self::One(segment) => segment.any(),
             Self::Many(directory) => directory.segments.iter().find_map(Segment::any),
         }
@@ -284,6 +357,7 @@ impl Index {
 
     pub(crate) fn bytes(&self) -> usize {
         match self {
+            Self::Few(_) => 0,
             Self::One(segment) => segment.bytes(),
             Self::Many(directory) => {
                 let segments: usize = directory.segments.iter().map(Segment::bytes).sum();
@@ -298,6 +372,7 @@ impl Index {
     /// further parts.
     pub(crate) fn sink(&mut self, part: usize) -> bool {
         match self {
+            Self::Few(_) => false,
             Self::One(segment) => {
                 segment.sink();
                 false

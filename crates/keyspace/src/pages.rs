@@ -1,7 +1,7 @@
 //! The pages of one store of entries, and how an entry is referred to.
 //!
-//! A reference is the number of a page in the store's list and, in its low 13 bits, half the offset in the
-//! page: entries have even lengths. So a store holds 2^19 pages of at most 16 KB, 8 GB. Nobody is to come to that end:
+//! A reference is the number of a page in the store's list and, in its low 12 bits, half the offset in the
+//! page: entries have even lengths. So a store holds 2^20 pages of at most 8 KB, 8 GB. Nobody is to come to that end:
 //! from half of it on a store is called crowded, from three quarters on full ([`Crowding`]), and whoever serves clients
 //! refuses what would fill it.
 
@@ -17,7 +17,7 @@ use crate::outside::{Outside, Shape, Store};
 use crate::page;
 use crate::purge::A_PART;
 
-const OFFSET_BITS: u32 = 13;
+const OFFSET_BITS: u32 = 12;
 /// How much of a page is asked for ahead of its being read from begin to end.
 const PREFETCHED: usize = 512;
 const MOST_PAGES: usize = 1 << (32 - OFFSET_BITS);

@@ -153,9 +153,7 @@ async fn hold_and_run(arguments: &Arguments) -> ExitCode {
             let mut running = Running { child, grouped, signals, is_lost: false };
             (running.watch(&guard, arguments).await, running.is_lost)
         }
-        Err(error) => {
-            (fail(CANNOT_RUN, &format!("{}: {error}", arguments.command[0].display())), false)
-        }
+        Err(error) => (fail(CANNOT_RUN, &format!("{}: {error}", arguments.command[0].display())), false),
     };
     let Err(error) = guard.release().await else { return outcome };
     if !told {

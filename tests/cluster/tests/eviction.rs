@@ -148,3 +148,21 @@ fn clients_that_take_too_much_are_closed() {
     assert_eq!(number(&node, "stats", "evicted_clients"), 1);
     assert_eq!(control.run("PING"), Value::Simple("PONG".to_owned()));
 }
+
+/// Room for some thousand keys above what an empty server takes: what a thread remembers of slots alone was a quarter of
+/// it, so everything went and every write was refused.
+#[test]
+fn a_small_cache_refuses_nothing() {
+    let node = Node::start(&Program::redoubt(), "--save  --maxmemory-policy allkeys-lru");
+    let mut connection = node.connect();
+    // What the first commands of a server take stays.
+    fill(&mut connection, "before", 1000, "value");
+    for room in [200_000, 500_000] {
+        connection.run("FLUSHALL").expect_ok();
+        let limit = number(&node, "memory", "used_memory") + room;
+        connection.run(&format!("CONFIG SET maxmemory {limit}")).expect_ok();
+        assert_eq!(fill(&mut connection, "key", 30_000, "value"), 0, "refused with room for {room} bytes");
+        let kept = connection.run("DBSIZE").int() as u64;
+        assert!(kept >= room / 250, "{kept} keys in {room} bytes");
+    }
+}

@@ -219,15 +219,26 @@ impl Segment {
         self.fill(buckets, &taken);
     }
 
-    /// Takes all references out, with their hashes.
-    pub(super) fn empty(&mut self, hash_of: &mut dyn FnMut(&[u32], &mut Taken)) -> Taken {
+    /// All references with their hashes.
+    pub(super) fn all(&self, hash_of: &mut dyn FnMut(&[u32], &mut Taken)) -> Taken {
         let buckets = (0..self.buckets()).map(|number| self.bucket(number));
         let references: SmallVec<[u32; MOST_BUCKETS * PLACES]> =
             buckets.flat_map(Bucket::references).collect();
         let mut taken = Taken::new();
         hash_of(&references, &mut taken);
+        taken
+    }
+
+    /// The same, and takes them out.
+    pub(super) fn empty(&mut self, hash_of: &mut dyn FnMut(&[u32], &mut Taken)) -> Taken {
+        let taken = self.all(hash_of);
         self.len = 0;
         taken
+    }
+
+    /// Takes its first references.
+    pub(super) fn take_in(&mut self, references: &[(u64, u32)]) {
+        self.fill(buckets_for(references.len()), references);
     }
 
     /// Lays the references out in so many buckets.

@@ -2,7 +2,7 @@
 //!
 //! A [`Block`] is to the pool what a `Box<[u8]>` is to the allocator: the one owner of its bytes, given
 //! back when dropped. It is five bytes instead of sixteen, because a slot has many; a [`Line`], a block of
-//! one granule, is four.
+//! one length, is four.
 //!
 //! What must hold: a chunk, once mapped, is never unmapped or moved; the pool never hands out overlapping
 //! blocks; a `Block` or `Line` is made only from what the pool handed out, and is not copied.
@@ -28,7 +28,7 @@ fn start(granule: u32) -> NonNull<u8> {
     unsafe { NonNull::new_unchecked(chunk.add(granule * GRANULE)) }
 }
 
-/// A block of the pool: 128 bytes to 16 KB, in steps of 128.
+/// A block of the pool: 64 bytes to 8 KB, in steps of 64.
 #[derive(Debug)]
 pub(crate) struct Block {
     granules: NonZeroU8,
@@ -110,16 +110,17 @@ impl Drop for Block {
     }
 }
 
-/// A block of the smallest size: the number of its granule, plus one.
+/// A block of two lines of the processor: the number of its first granule, plus one.
 #[derive(Debug)]
 pub(crate) struct Line(NonZeroU32);
 
 impl Line {
-    pub(crate) const LEN: usize = GRANULE;
+    pub(crate) const LEN: usize = 128;
+    const GRANULES: usize = Self::LEN / GRANULE;
 
     /// A block with what its last owner left in it.
     pub(crate) fn new() -> Self {
-        Self::at(pool::take(1))
+        Self::at(pool::take(Self::GRANULES))
     }
 
     /// The line that the pool has just handed out there.
@@ -133,13 +134,13 @@ impl Line {
     }
 
     #[inline]
-    pub(crate) fn bytes(&self) -> &[u8; GRANULE] {
-        // SAFETY: as in `Block::bytes`; a granule is as long as the array.
+    pub(crate) fn bytes(&self) -> &[u8; Self::LEN] {
+        // SAFETY: as in `Block::bytes`; the line's granules are as long as the array.
         unsafe { start(self.granule()).cast().as_ref() }
     }
 
     #[inline]
-    pub(crate) fn bytes_mut(&mut self) -> &mut [u8; GRANULE] {
+    pub(crate) fn bytes_mut(&mut self) -> &mut [u8; Self::LEN] {
         // SAFETY: as in `bytes`, and the borrow is exclusive.
         unsafe { start(self.granule()).cast().as_mut() }
     }
@@ -152,7 +153,7 @@ impl Line {
 
     /// Moves the line to a lower chunk if the pool has room there.
     pub(crate) fn sink(&mut self) {
-        if let Some(granule) = pool::take_lower(self.granule(), 1) {
+        if let Some(granule) = pool::take_lower(self.granule(), Self::GRANULES) {
             let mut lower = Self::at(granule);
             *lower.bytes_mut() = *self.bytes();
             *self = lower;
@@ -162,7 +163,7 @@ impl Line {
 
 impl Drop for Line {
     fn drop(&mut self) {
-        pool::give_back(self.granule(), 1);
+        pool::give_back(self.granule(), Self::GRANULES);
     }
 }
 

@@ -1,6 +1,6 @@
 //! Which parts of the pool are taken.
 //!
-//! The pool grows by chunks of 2 MB. A block is any number of granules of 128 bytes, up to 16 KB, and comes from
+//! The pool grows by chunks of 2 MB. A block is any number of granules of 64 bytes, up to 8 KB, and comes from
 //! the chunks' free [`runs`](super::runs). What lies free in whole pages can be given back to the system
 //! ([`purge_pool`]).
 //!
@@ -19,13 +19,13 @@ use super::block;
 use super::runs::Runs;
 
 /// The smallest block.
-pub(super) const GRANULE: usize = 128;
+pub(super) const GRANULE: usize = 64;
 /// Granules of the largest block.
 pub(super) const MOST_GRANULES: usize = 128;
 pub(super) const CHUNK: usize = 2 << 20;
 pub(super) const CHUNK_GRANULES: usize = CHUNK / GRANULE;
-/// 2^31 granules: 256 GB.
-pub(super) const MAX_CHUNKS: usize = (1 << 31) / CHUNK_GRANULES;
+/// A granule's number, and one more, fit into 32 bits: 256 GB.
+pub(super) const MAX_CHUNKS: usize = u32::MAX as usize / CHUNK_GRANULES;
 const SYSTEM_PAGE: usize = 4096;
 /// What the system takes back, in granules.
 pub(super) const SYSTEM_PAGE_GRANULES: usize = SYSTEM_PAGE / GRANULE;

@@ -5,7 +5,7 @@
 //! leave behind as they grow in step is what the next ones need, and a block of three granules leaves no hole.
 //!
 //! Runs are not listed: a chunk has a bit for each granule, and says for each length in which of its 64 parts a run of
-//! that length begins. The run itself is looked for in the part's four words.
+//! that length begins. The run itself is looked for in the part's eight words.
 //!
 //! What must hold: no two blocks that are taken overlap. [`super::block`] relies on it.
 use super::bits::Bits;
@@ -101,8 +101,8 @@ impl Runs {
 
     /// Whether this page of the system is free.
     pub(super) fn is_page_free(&self, chunk: usize, page: usize) -> bool {
-        const { assert!(SYSTEM_PAGE_GRANULES == 32) };
-        (self.chunks[chunk].free[BEFORE + page / 2] >> (page % 2 * 32)) as u32 == u32::MAX
+        const { assert!(SYSTEM_PAGE_GRANULES == 64) };
+        self.chunks[chunk].free[BEFORE + page] == u64::MAX
     }
 
     /// Takes so many granules where they fit best; the chunk and the first of them.

@@ -39,7 +39,7 @@ fn blocks_of_all_sizes_keep_their_bytes() {
 #[test]
 fn what_is_given_back_joins_and_leaves() {
     let lines: Vec<Line> = (0..100_000).map(|_| Line::new()).collect();
-    assert!(pool_use().taken >= 100_000 * GRANULE);
+    assert!(pool_use().taken >= 100_000 * Line::LEN);
     drop(lines);
     let before = pool_use();
     assert!(purge_pool(0, 1) > 4_000_000, "what was freed in small blocks is given back in whole pages");
@@ -61,8 +61,8 @@ fn blocks_sink_while_that_helps() {
     purge_pool(0, 1);
     let PoolUse { taken, held: resident, .. } = pool_use();
     assert!(resident <= taken + CHUNK, "the upper half is given back: {resident} for {taken}");
-    // Every second granule is free now, which no larger block wants.
-    let lines: Vec<Line> = (0..20 * CHUNK_GRANULES).map(|_| Line::new()).collect();
+    // Every second line is free now, which no larger block wants.
+    let lines: Vec<Line> = (0..20 * CHUNK / Line::LEN).map(|_| Line::new()).collect();
     let lines: Vec<Line> =
         lines.into_iter().enumerate().filter_map(|(i, line)| (i % 2 == 0).then_some(line)).collect();
     assert!(begin_round());

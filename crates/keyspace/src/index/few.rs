@@ -1,0 +1,106 @@
+//! The index of a handful of entries: their tags and references, in the table itself.
+//!
+//! Most of a small server's slots have so few, and a line of the index for them would take more than the entries. They are
+//! in no order: whoever needs one asks for their hashes.
+
+use super::bucket::tag;
+
+/// So many lie here: together they take as many bytes as a segment.
+pub(super) const MOST: usize = 7;
+
+#[derive(Debug, Default)]
+pub(crate) struct Few {
+    references: [u32; MOST],
+    tags: [u8; MOST],
+    len: u8,
+}
+
+impl Few {
+    #[inline]
+    pub(super) fn len(&self) -> usize {
+        usize::from(self.len)
+    }
+
+    pub(super) fn is_full(&self) -> bool {
+        self.len() == MOST
+    }
+
+    #[inline]
+    pub(super) fn references(&self) -> &[u32] {
+        &self.references[..self.len()]
+    }
+
+    /// The references under the hash's tag, with their places.
+    #[inline]
+    fn tagged(&self, hash: u64) -> impl Iterator<Item = (usize, u32)> {
+        let tag = tag(hash);
+        let places = self.tags[..self.len()].iter().enumerate();
+        places.filter(move |&(_, &other)| other == tag).map(|(place, _)| (place, self.references[place]))
+    }
+
+    #[inline]
+    pub(super) fn likely(&self, hash: u64) -> Option<u32> {
+        self.tagged(hash).next().map(|(_, reference)| reference)
+    }
+
+    #[inline]
+    pub(super) fn find(&self, hash: u64, mut is: impl FnMut(u32) -> bool) -> Option<u32> {
+        self.tagged(hash).map(|(_, reference)| reference).find(|&reference| is(reference))
+    }
+
+    /// Adds a reference. There must be room.
+    pub(super) fn add(&mut self, hash: u64, reference: u32) {
+        self.references[self.len()] = reference;
+        self.tags[self.len()] = tag(hash);
+        self.len += 1;
+    }
+
+    fn place_of(&self, hash: u64, reference: u32) -> usize {
+        let found = self.tagged(hash).find(|&(_, other)| other == reference);
+        found.expect("what is alive is indexed").0
+    }
+
+    /// Takes a reference out.
+    pub(super) fn remove(&mut self, hash: u64, reference: u32) {
+        let place = self.place_of(hash, reference);
+        self.len -= 1;
+        self.references[place] = self.references[self.len()];
+        self.tags[place] = self.tags[self.len()];
+    }
+
+    /// Exchanges a reference for another to the same entry.
+    pub(super) fn redirect(&mut self, hash: u64, from: u32, to: u32) {
+        let place = self.place_of(hash, from);
+        self.references[place] = to;
+    }
+
+    /// One of them, each with the same chance.
+    pub(super) fn pick(&self, random: u64) -> Option<u32> {
+        let place = (u128::from(random) * u128::from(self.len)) >> 64;
+        self.references().get(place as usize).copied()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn references_are_found_by_tag_and_leave_no_gap() {
+        let mut few = Few::default();
+        for number in 0..MOST as u64 {
+            assert!(!few.is_full());
+            few.add(number % 3, number as u32 * 10);
+        }
+        assert!(few.is_full());
+        assert_eq!(few.find(2, |_| true), Some(20));
+        assert_eq!(few.find(2, |reference| reference == 50), Some(50));
+        few.remove(2, 20);
+        few.redirect(2, 50, 55);
+        assert_eq!((few.likely(2), few.find(2, |reference| reference == 20)), (Some(55), None));
+        assert_eq!(few.references().len(), MOST - 1);
+        let picked: std::collections::BTreeSet<_> =
+            (0..100u64).filter_map(|turn| few.pick(turn.wrapping_mul(u64::MAX / 100))).collect();
+        assert_eq!(picked.into_iter().collect::<Vec<_>>(), [0, 10, 30, 40, 55, 60]);
+    }
+}
