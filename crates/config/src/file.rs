@@ -3,6 +3,7 @@
 
 use std::fmt;
 use std::path::Path;
+use std::sync::atomic::Ordering;
 
 use resp::REDIS_VERSION;
 
@@ -82,7 +83,6 @@ impl Config {
     }
 
     fn load_lines(&self, text: &str, source: &Source, depth: usize) -> Result<(), ConfigError> {
-        let mut seen_save = false;
         for (number, line) in (1..).zip(text.lines()) {
             let fail = |reason: String| ConfigError {
                 source: source.clone(),
@@ -104,13 +104,18 @@ impl Config {
                         self.load_nested(&path, depth + 1)?;
                     }
                 }
-                // Each line adds to what this source said before; the first replaces the default.
-                "save" if values.len() > 1 => {
-                    let before = if seen_save { self.text("save") } else { String::new() };
-                    seen_save = true;
+                // Each line adds to those before it, in whichever source; the first replaces the default, and one with
+                // nothing in it those before it.
+                "save" if !values.is_empty() => {
+                    let is_first = !self.has_save_lines.swap(true, Ordering::Relaxed);
+                    let before = if is_first { String::new() } else { self.text("save") };
+                    let words = |text: &str| -> Vec<String> {
+                        text.split_ascii_whitespace().map(str::to_owned).collect()
+                    };
+                    let new = words(&values.join(" "));
                     let all =
-                        before.split_ascii_whitespace().map(str::to_owned).chain(values.iter().cloned());
-                    self.load_one(name, &all.collect::<Vec<_>>()).map_err(fail)?;
+                        if new.is_empty() { vec![String::new()] } else { [words(&before), new].concat() };
+                    self.load_one(name, &all).map_err(fail)?;
                 }
                 "rename-command" => {
                     let [from, to] = values else { return Err(fail(BAD_DIRECTIVE.to_owned())) };
@@ -210,6 +215,25 @@ mod tests {
         assert_eq!(config.text("bind"), "127.0.0.1 ::1");
         assert_eq!(config.text("save"), "900 1 60 10");
         assert_eq!(config.text("requirepass"), "a b");
+    }
+
+    /// As in Valkey, which reads the file and the command line as one text.
+    #[test]
+    fn save_points_add_up_over_all_sources_until_one_says_that_there_are_none() {
+        let table: [(&str, &[&str], &str); 5] = [
+            ("", &[], "3600 1 300 100 60 10000"),
+            ("save 900 1\nsave 900 5 60 2\n", &[], "900 1 900 5 60 2"),
+            ("save 900 1\n", &["--save", "5 1"], "900 1 5 1"),
+            ("save 900 1\n", &["--save", "", "--save", "7", "1"], "7 1"),
+            ("", &["--save", "900 1", "--save", "300 10 900 5"], "900 1 300 10 900 5"),
+        ];
+        for (text, arguments, expected) in table {
+            let config = Config::default();
+            config.load_text(text, &Source::File("x.conf".into())).unwrap();
+            let arguments: Vec<String> = arguments.iter().map(|word| (*word).to_owned()).collect();
+            config.load_text(&lines_of_arguments(&arguments), &Source::CommandLine).unwrap();
+            assert_eq!(config.text("save"), expected, "{text} {arguments:?}");
+        }
     }
 
     #[test]

@@ -8,6 +8,8 @@ mod parameters;
 mod rewrite;
 mod unbuilt;
 
+use std::sync::atomic::AtomicBool;
+
 use parking_lot::RwLock;
 
 pub use file::{ConfigError, Source};
@@ -26,6 +28,8 @@ pub struct Config {
     renames: RwLock<Vec<Rename>>,
     /// The lines `user`, in their order.
     users: RwLock<Vec<UserLine>>,
+    /// There was a line `save`, so the default no longer counts.
+    has_save_lines: AtomicBool,
 }
 
 /// A line `user`: a name, and what the user may do.
@@ -88,6 +92,7 @@ impl Default for Config {
             values: RwLock::new(defaults.clone()),
             defaults,
             renames: RwLock::default(),
+            has_save_lines: AtomicBool::new(false),
             users: RwLock::default(),
         }
     }

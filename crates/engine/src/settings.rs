@@ -217,6 +217,8 @@ pub struct Settings {
     notified: AtomicU32,
     /// Why the append-only file cannot be written, while [`Gate::AOF_FAILED`] holds.
     pub aof_error: ArcSwap<String>,
+    /// How often all data was deleted at once (FLUSHALL): a save of what there was is of no use then.
+    pub flushes: AtomicU64,
     /// The master's `host:port`, while [`Gate::REDIRECTS`] holds.
     pub redirect_to: ArcSwap<String>,
     /// What sentinels see of this server and say to it.
@@ -294,6 +296,7 @@ impl Default for Settings {
             lazy: AtomicU8::new(Lazy::all().bits()),
             notified: AtomicU32::new(0),
             aof_error: ArcSwap::default(),
+            flushes: AtomicU64::new(0),
             redirect_to: ArcSwap::default(),
             watched: Watched::default(),
         }

@@ -357,6 +357,31 @@ impl Log {
         Ok(())
     }
 
+    /// Appends to `out` the `len` bytes from `from` on, which some cursor keeps.
+    ///
+    /// # Errors
+    /// They are gone.
+    pub fn peek(&self, from: ReplOffset, len: usize, out: &mut Vec<u8>) -> Result<(), FellOff> {
+        let kept = self.kept.as_ref().filter(|kept| from.0 >= kept.start()).ok_or(FellOff)?;
+        let before = out.len();
+        if from <= self.end {
+            kept.read(from.0, len, out);
+        }
+        if out.len() - before == len { Ok(()) } else { Err(FellOff) }
+    }
+
+    /// Where a cursor stands; `None` if the history that it read was replaced.
+    #[must_use]
+    pub fn position_of(&self, cursor: CursorId) -> Option<ReplOffset> {
+        self.cursors.get(&cursor).copied()
+    }
+
+    /// Whether what comes after `at` is still kept.
+    #[must_use]
+    pub fn keeps(&self, at: ReplOffset) -> bool {
+        self.kept.as_ref().is_some_and(|kept| kept.start() <= at.0)
+    }
+
     /// Whether a cursor has fallen off since this was asked last: its owner may not notice by itself.
     pub fn take_fell_off(&mut self) -> bool {
         std::mem::take(&mut self.fell_off)

@@ -393,3 +393,69 @@ fn a_rewrite_that_finds_no_room_at_any_place_leaves_the_data() {
         assert_eq!(temporary.count(), 0, "{bytes}");
     }
 }
+
+/// What versions before Redis 7 left beside the folder: commands, or an RDB and commands behind it. Also where whoever
+/// took it in died before the file was moved, and where the folder was there already.
+#[test]
+fn an_old_single_file_is_taken_in_and_gone_on_with() {
+    let options = "--save  --appendonly yes --appendfsync always --auto-aof-rewrite-percentage 0";
+    let old = "*2\r\n$6\r\nSELECT\r\n$1\r\n3\r\n*3\r\n$3\r\nSET\r\n$1\r\na\r\n$1\r\n1\r\n";
+    let manifest = "file appendonly.aof seq 1 type b\n";
+    for program in [Some(Program::redoubt()), Program::valkey()].into_iter().flatten() {
+        for (has_folder, manifest) in [(false, None), (true, None), (true, Some(manifest))] {
+            let mut node = Node::prepare(&program, options);
+            fs::write(node.folder().join("appendonly.aof"), old).expect("it is written");
+            if has_folder {
+                fs::create_dir(folder(&node)).expect("a folder");
+            }
+            if let Some(manifest) = manifest {
+                fs::write(folder(&node).join("appendonly.aof.manifest"), manifest).expect("it is written");
+            }
+            node.launch();
+            // Killed with no base since, so what is there is the old file and an increment.
+            for expected in [2, 3] {
+                eventually("the data is loaded", || (!node.run("GET x").is_error("LOADING")).then_some(()));
+                let mut connection = node.connect();
+                connection.run("SELECT 3").expect_ok();
+                assert_eq!(connection.run("INCR a").int(), expected, "{has_folder} {manifest:?}");
+                node.kill();
+                node.launch();
+            }
+            assert!(!node.folder().join("appendonly.aof").exists());
+            assert!(node.log().contains("Successfully migrated an old-style AOF file (appendonly.aof)"));
+        }
+    }
+}
+
+/// An increment is lost, and another that is whole follows.
+#[test]
+fn increments_that_do_not_join_stop_the_start() {
+    let mut node = Node::start(&Program::redoubt(), "--save  --appendonly yes --appendfsync always");
+    node.run("SET a 1").expect_ok();
+    node.kill();
+    let manifest = folder(&node).join("appendonly.aof.manifest");
+    let increment = folder(&node).join(&names(&node)[1]);
+    let text = fs::read_to_string(&increment).expect("it is there");
+    let (_, last) = text.rsplit_once("#REPL:").expect("it says its place");
+    let (place, commands) = last.split_once("\r\n").expect("a line");
+    let (history, offset) = place.split_once(' ').expect("a history and an offset");
+    let end = offset.parse::<usize>().expect("a number") + commands.len();
+    let set = "*3\r\n$3\r\nSET\r\n$1\r\nb\r\n$1\r\n2\r\n";
+    for (skipped, starts) in [(0, true), (7, false)] {
+        let later = format!("#REPL:{history} {}\r\n{set}", end + skipped);
+        fs::write(folder(&node).join("later"), later).expect("it is written");
+        let named = fs::read_to_string(&manifest).expect("a manifest");
+        fs::write(&manifest, format!("{named}file later seq 77 type i\n")).expect("it is written");
+        node.spawn();
+        if starts {
+            eventually("the data is loaded", || {
+                (node.try_connect().ok()?.run("GET b") == Value::Bulk(b"2".to_vec())).then_some(())
+            });
+            node.kill();
+        } else {
+            assert!(!node.wait_for_exit().success());
+            assert!(node.log().contains("does not begin where"), "{}", node.log());
+        }
+        fs::write(&manifest, named).expect("it is written");
+    }
+}

@@ -17,6 +17,7 @@ const FLOORS: &[(&str, u8)] = &[
     ("gossip", 2),
     ("persistence", 2),
     ("replication", 2),
+    ("append-only", 3),
     ("engine", 3),
     ("sentinel", 3),
     ("node", 4),

@@ -5,6 +5,7 @@ use crate::layers::{dependencies, manifests};
 
 const PURE: &[&str] = &[
     "acl",
+    "append-only",
     "clock",
     "config",
     "glob",

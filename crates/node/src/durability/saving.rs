@@ -22,7 +22,7 @@ use slot_routing::{ReplOffset, Role};
 use crate::durability::append_only::position_of;
 use crate::durability::loading::{LoadError, Loaded, Loading, add_file, replace_by_file};
 use crate::durability::pace::Pace;
-use crate::durability::snapshot::{Form, cut, write_rdb};
+use crate::durability::snapshot::{Form, Progress, cut, write_rdb};
 use crate::durability::{Durability, append_only};
 use crate::process::places;
 use crate::replication::Replication;
@@ -53,8 +53,59 @@ enum SaveKind {
 #[derive(Debug)]
 struct Running {
     since: Instant,
-    cancelled: Arc<AtomicBool>,
+    wish: Wish,
     background: bool,
+}
+
+/// Whether a save is still wanted.
+#[derive(Debug, Clone)]
+struct Wish {
+    cancelled: Arc<AtomicBool>,
+    /// How often all data had been deleted when it began. A save in the background is not finished after that.
+    flushes: Option<u64>,
+}
+
+impl Wish {
+    fn is_called_off(&self, durability: &Durability) -> bool {
+        let flushes = durability.engine.settings.flushes.load(Ordering::Relaxed);
+        self.cancelled.load(Ordering::Relaxed) || self.flushes.is_some_and(|began| began != flushes)
+    }
+}
+
+/// Full synchronisations that are being sent: to users a save.
+#[derive(Debug, Default)]
+struct Transfers {
+    /// Since when there has been one, and how many there are.
+    under_way: Mutex<Option<(Instant, usize)>>,
+    written: AtomicU64,
+    wanted: AtomicU64,
+}
+
+/// Shows a full synchronisation as a save for as long as it lives.
+#[derive(Debug)]
+pub(crate) struct ShownTransfer<'a>(&'a Saving);
+
+impl ShownTransfer<'_> {
+    /// Counts the keys.
+    pub(crate) fn written(&self) -> &AtomicU64 {
+        &self.0.transfers.written
+    }
+}
+
+impl Drop for ShownTransfer<'_> {
+    fn drop(&mut self) {
+        // In the order in which INFO locks them.
+        let mut standing = self.0.standing.lock();
+        let mut under_way = self.0.transfers.under_way.lock();
+        match *under_way {
+            Some((since, 1)) => {
+                standing.last_took = Some(crate::process::time::instant().since(since));
+                *under_way = None;
+            }
+            Some((since, count)) => *under_way = Some((since, count - 1)),
+            None => {}
+        }
+    }
 }
 
 /// How saving stands.
@@ -83,6 +134,7 @@ pub(crate) struct Saving {
     ended: Condvar,
     /// Keys written by the save under way, and keys that it will write.
     progress: (AtomicU64, AtomicU64),
+    transfers: Transfers,
     /// The most that was kept at once for snapshots since the save under way began.
     kept_peak: AtomicUsize,
     /// How many snapshots were cut, and how many microseconds the last cut took with all slots held.
@@ -118,6 +170,7 @@ impl Saving {
             standing: Mutex::new(standing),
             ended: Condvar::new(),
             progress: (AtomicU64::new(0), AtomicU64::new(0)),
+            transfers: Transfers::default(),
             kept_peak: AtomicUsize::new(0),
             cuts: (AtomicU64::new(0), AtomicU64::new(0)),
             synchronised: AtomicU64::new(0),
@@ -139,11 +192,24 @@ impl Saving {
         (self.cuts.0.load(Ordering::Relaxed), self.cuts.1.load(Ordering::Relaxed))
     }
 
+    /// A full synchronisation of so many keys is being sent.
+    pub(crate) fn show_transfer(&self, keys: u64) -> ShownTransfer<'_> {
+        let mut under_way = self.transfers.under_way.lock();
+        let (since, count) = under_way.unwrap_or((crate::process::time::instant(), 0));
+        if count == 0 {
+            self.transfers.written.store(0, Ordering::Relaxed);
+            self.transfers.wanted.store(0, Ordering::Relaxed);
+        }
+        self.transfers.wanted.fetch_add(keys, Ordering::Relaxed);
+        *under_way = Some((since, count + 1));
+        ShownTransfer(self)
+    }
+
     /// Calls a background save off. Says whether there was one.
     pub(crate) fn cancel(&self) -> bool {
         match &self.standing.lock().running {
             Some(running) if running.background => {
-                running.cancelled.store(true, Ordering::Relaxed);
+                running.wish.cancelled.store(true, Ordering::Relaxed);
                 true
             }
             _ => false,
@@ -153,10 +219,10 @@ impl Saving {
 
 /// Saves in the background. Says whether it has begun.
 pub(crate) fn save_in_background(durability: &Arc<Durability>) -> Result<(), SaveError> {
-    let cancelled = begin(durability, SaveKind::Background)?;
+    let wish = begin(durability, SaveKind::Background)?;
     tracing::info!("Background saving started");
     let saver = durability.clone();
-    let work = move || match carry_out(&saver, &cancelled, SaveKind::Background) {
+    let work = move || match carry_out(&saver, &wish, SaveKind::Background) {
         Ok(()) => tracing::info!("Background saving terminated with success"),
         Err(error) => tracing::warn!("Background saving error: {error:#}"),
     };
@@ -173,26 +239,32 @@ pub(crate) fn save(durability: &Durability) -> Result<(), SaveError> {
 }
 
 fn save_as(durability: &Durability, kind: SaveKind) -> Result<(), SaveError> {
-    let cancelled = begin(durability, kind)?;
-    carry_out(durability, &cancelled, kind)?;
+    let wish = begin(durability, kind)?;
+    carry_out(durability, &wish, kind)?;
     Ok(())
 }
 
-fn begin(durability: &Durability, kind: SaveKind) -> Result<Arc<AtomicBool>, SaveError> {
+fn begin(durability: &Durability, kind: SaveKind) -> Result<Wish, SaveError> {
     let mut standing = durability.saving.standing.lock();
+    // One that is called off ends in a moment, and is nobody's hindrance.
+    let is_ending = |standing: &mut Standing| {
+        standing.running.as_ref().is_some_and(|running| running.wish.is_called_off(durability))
+    };
+    durability.saving.ended.wait_while(&mut standing, is_ending);
     if standing.running.is_some() {
         return Err(SaveError::Running);
     }
-    let cancelled = Arc::new(AtomicBool::new(false));
+    let background = kind == SaveKind::Background;
+    let flushes = background.then(|| durability.engine.settings.flushes.load(Ordering::Relaxed));
+    let wish = Wish { cancelled: Arc::default(), flushes };
     let since = crate::process::time::instant();
-    standing.running =
-        Some(Running { since, cancelled: cancelled.clone(), background: kind == SaveKind::Background });
+    standing.running = Some(Running { since, wish: wish.clone(), background });
     standing.last_try = Some(since);
-    Ok(cancelled)
+    Ok(wish)
 }
 
-fn carry_out(durability: &Durability, cancelled: &AtomicBool, kind: SaveKind) -> anyhow::Result<()> {
-    let outcome = write_file(durability, cancelled, kind);
+fn carry_out(durability: &Durability, wish: &Wish, kind: SaveKind) -> anyhow::Result<()> {
+    let outcome = write_file(durability, wish, kind);
     let mut standing = durability.saving.standing.lock();
     let running = standing.running.take();
     if let Some(running) = running.filter(|running| running.background) {
@@ -207,7 +279,7 @@ fn carry_out(durability: &Durability, cancelled: &AtomicBool, kind: SaveKind) ->
             standing.last_ok = true;
         }
         // Called off: the last save's outcome stands.
-        Err(_) if cancelled.load(Ordering::Relaxed) => {}
+        Err(_) if wish.is_called_off(durability) => {}
         Err(_) => standing.last_ok = false,
     }
     drop(standing);
@@ -217,7 +289,7 @@ fn carry_out(durability: &Durability, cancelled: &AtomicBool, kind: SaveKind) ->
 }
 
 /// Writes the file; returns the counter of changes at the cut.
-fn write_file(durability: &Durability, cancelled: &AtomicBool, kind: SaveKind) -> anyhow::Result<u64> {
+fn write_file(durability: &Durability, wish: &Wish, kind: SaveKind) -> anyhow::Result<u64> {
     let (state, (position, stream_db, changes)) = cut(durability, |log| {
         // The next effect names its database, so whoever resumes from the file need not know it.
         let stream_db = durability.applied.db_in(log);
@@ -243,15 +315,17 @@ fn write_file(durability: &Durability, cancelled: &AtomicBool, kind: SaveKind) -
     // A file system without locks has to do without.
     let _ = file.as_file().try_lock();
     let by_steps = durability.config.switch("rdb-save-incremental-fsync");
-    let mut out = Cancellable { file, cancelled, by_steps, unsynced: 0 };
+    let is_called_off = || wish.is_called_off(durability);
+    let mut out = Cancellable { file, is_called_off: &is_called_off, by_steps, unsynced: 0 };
     write_rdb(
         durability,
         state,
         &Form { dialect: Dialect::Redis, position: position.map(|at| (at, stream_db)), aof_base: false },
-        Some(written),
+        Progress { written: Some(written), is_called_off: &is_called_off },
         pace,
         &mut out,
     )?;
+    anyhow::ensure!(!is_called_off(), "called off");
     put_in_place(durability, out.file)?;
     tracing::info!("DB saved on disk");
     Ok(changes)
@@ -304,7 +378,7 @@ fn put_in_place(durability: &Durability, file: tempfile::NamedTempFile) -> anyho
 /// A file that takes no more once the save is called off.
 struct Cancellable<'a> {
     file: tempfile::NamedTempFile,
-    cancelled: &'a AtomicBool,
+    is_called_off: &'a dyn Fn() -> bool,
     /// Whether what was written is brought to the disk every few megabytes, not all of it at the end.
     by_steps: bool,
     /// Bytes that may not be on the disk yet.
@@ -313,7 +387,7 @@ struct Cancellable<'a> {
 
 impl Write for Cancellable<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        if self.cancelled.load(Ordering::Relaxed) {
+        if (self.is_called_off)() {
             return Err(io::Error::other("called off"));
         }
         let count = self.file.write(bytes)?;
@@ -370,8 +444,15 @@ pub(crate) fn update_gate(durability: &Durability) {
 /// Starts a background save whenever a save point is reached. Never returns.
 pub(crate) async fn watch(durability: Arc<Durability>) {
     let mut reported = crate::process::time::instant();
+    let mut flushes = durability.engine.settings.flushes.load(Ordering::Relaxed);
     loop {
         tokio::time::sleep(LOOK_PERIOD).await;
+        let before =
+            std::mem::replace(&mut flushes, durability.engine.settings.flushes.load(Ordering::Relaxed));
+        if flushes != before && !save_points(&durability.config).is_empty() {
+            // As in Redis, the file has no longer what was deleted.
+            report_failed_start(save_in_background(&durability));
+        }
         if durability.saving.standing.lock().running.is_some() {
             durability.saving.kept_peak.fetch_max(kept_bytes(), Ordering::Relaxed);
             if crate::process::time::instant().since(reported) >= TELL_PERIOD {
@@ -385,10 +466,14 @@ pub(crate) async fn watch(durability: Arc<Durability>) {
         }
         if let Some((period, needed)) = due(&durability) {
             tracing::info!("{needed} changes in {} seconds. Saving...", period.as_secs());
-            if let Err(error) = save_in_background(&durability) {
-                tracing::warn!("Can't save in background: {error}");
-            }
+            report_failed_start(save_in_background(&durability));
         }
+    }
+}
+
+fn report_failed_start(started: Result<(), SaveError>) {
+    if let Err(error) = started {
+        tracing::warn!("Can't save in background: {error}");
     }
 }
 
@@ -549,9 +634,14 @@ pub(crate) fn info(durability: &Durability, text: &mut String) {
     let gate = durability.engine.settings.gate();
     let (loading, beside) = (gate.contains(Gate::LOADING), gate.contains(Gate::ASYNC_LOADING));
     let running = standing.running.as_ref().filter(|running| running.background);
-    let current =
-        running.map(|running| crate::process::time::instant().since(running.since).as_secs() as i64);
+    let running = running.filter(|running| !running.wish.is_called_off(durability));
+    let transfers = &durability.saving.transfers;
+    let transfer =
+        (*transfers.under_way.lock()).map(|(since, _)| (since, &transfers.written, &transfers.wanted));
     let (written, wanted) = &durability.saving.progress;
+    let running = running.map(|running| (running.since, written, wanted)).or(transfer);
+    let current = running.map(|(since, ..)| crate::process::time::instant().since(since).as_secs() as i64);
+    let (written, wanted) = running.map_or((written, wanted), |(_, written, wanted)| (written, wanted));
     let progress = |counter: &AtomicU64| if running.is_some() { counter.load(Ordering::Relaxed) } else { 0 };
     let (written, wanted) = (progress(written), progress(wanted));
     let percent = if wanted == 0 { 0.0 } else { written as f64 / wanted as f64 * 100.0 };

@@ -6,6 +6,7 @@
 use std::io::{self, Seek, SeekFrom, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 use anyhow::Context as _;
 use keyspace::{Shown, Snapshot, SnapshotEntry};
@@ -23,6 +24,8 @@ use crate::replication::{Event, Replication, random_id};
 /// The size of a piece of the snapshot on its way, and how many may wait for one replica.
 const PIECE: usize = 64 * 1024;
 pub(crate) const PIECES_AHEAD: usize = 16;
+/// While it rests between keys, whether it is still wanted is looked at so often.
+const LOOK: Duration = Duration::from_millis(10);
 
 /// A part of what is sent for a snapshot; the end is said, so that a break is not taken for it.
 #[derive(Debug, Clone)]
@@ -99,19 +102,24 @@ fn try_carry_out(durability: &Durability, replication: &Replication, mut order: 
             order.receivers.iter().map(|(peer, _)| (*peer, log.add_cursor(position.offset))).collect();
         (position, stream_db, cursors)
     })?;
+    let keys = state.keys();
     let pace = Pace::behind_commands(durability.engine.keyspace.used_bytes());
     tracing::info!("Starting a snapshot for {} replicas", order.receivers.len());
     replication.tell(Event::Cut { transfer: order.transfer, position, db: stream_db, cursors });
     let position = Some((position, stream_db.unwrap_or(0)));
     let form = Form { dialect: order.dialect, position, aof_base: false };
+    let cancelled = order.cancelled.clone();
+    let shown = durability.saving.show_transfer(keys as u64);
+    let is_called_off = || cancelled.load(Ordering::Relaxed);
+    let progress = Progress { written: Some(shown.written()), is_called_off: &is_called_off };
     if order.eof {
         let mark = random_id();
         order.send(format!("$EOF:{mark}\r\n").as_bytes())?;
-        write_rdb(durability, state, &form, None, pace, &mut order)?;
+        write_rdb(durability, state, &form, progress, pace, &mut order)?;
         order.send(mark.as_str().as_bytes())?;
     } else {
         let mut file = tempfile::tempfile_in(".")?;
-        write_rdb(durability, state, &form, None, pace, &mut file)?;
+        write_rdb(durability, state, &form, progress, pace, &mut file)?;
         let len = file.stream_position()?;
         file.seek(SeekFrom::Start(0))?;
         order.send(format!("${len}\r\n").as_bytes())?;
@@ -160,12 +168,33 @@ pub(crate) struct Form {
     pub(crate) aof_base: bool,
 }
 
-/// Writes the snapshot as an RDB. `progress` counts the keys. No slot is held while anything is written.
+/// What is told of a walk through a snapshot while it lasts, and to it.
+#[derive(Clone, Copy)]
+pub(crate) struct Progress<'a> {
+    /// Keys that are written.
+    pub(crate) written: Option<&'a AtomicU64>,
+    /// Whether nobody wants it any more.
+    pub(crate) is_called_off: &'a dyn Fn() -> bool,
+}
+
+impl Progress<'_> {
+    /// Rests as [`delay`] does, for as long as it is wanted.
+    fn delay(&self, micros: i64, keys: u64) {
+        let mut left = rest(micros, keys);
+        while !left.is_zero() && !(self.is_called_off)() {
+            let now = left.min(LOOK);
+            std::thread::sleep(now);
+            left -= now;
+        }
+    }
+}
+
+/// Writes the snapshot as an RDB. No slot is held while anything is written.
 pub(crate) fn write_rdb(
     durability: &Durability,
     state: State,
     form: &Form,
-    progress: Option<&AtomicU64>,
+    progress: Progress<'_>,
     pace: Pace,
     out: &mut impl Write,
 ) -> io::Result<()> {
@@ -194,12 +223,13 @@ pub(crate) fn write_rdb(
 pub(crate) fn write_commands(
     durability: &Durability,
     state: State,
+    progress: Progress<'_>,
     pace: Pace,
     out: &mut impl Write,
 ) -> io::Result<()> {
     let mut writer = CommandWriter::new(out);
     state.libraries.iter().try_for_each(|library| writer.function(&library.code))?;
-    let mut walk = Walk { durability, progress: None, pace };
+    let mut walk = Walk { durability, progress, pace };
     walk.each(state.snapshot, &mut |entry| writer.entry(entry))?;
     writer.finish().map(drop)
 }
@@ -207,7 +237,7 @@ pub(crate) fn write_commands(
 /// Through a snapshot, slot by slot.
 struct Walk<'a> {
     durability: &'a Durability,
-    progress: Option<&'a AtomicU64>,
+    progress: Progress<'a>,
     pace: Pace,
 }
 
@@ -228,11 +258,14 @@ impl Walk<'_> {
                     }
                 });
                 outcome?;
-                if let Some(progress) = self.progress {
-                    progress.fetch_add(keys, Ordering::Relaxed);
+                if let Some(written) = self.progress.written {
+                    written.fetch_add(keys, Ordering::Relaxed);
                 }
                 if keys > 0 {
-                    delay(self.durability.config.integer("rdb-key-save-delay"), keys);
+                    self.progress.delay(self.durability.config.integer("rdb-key-save-delay"), keys);
+                }
+                if (self.progress.is_called_off)() {
+                    return Err(io::Error::other("called off"));
                 }
                 self.pace.step_back();
             }
@@ -243,15 +276,19 @@ impl Walk<'_> {
 
 /// Rests so many microseconds a key; below zero, one for so many keys.
 pub(crate) fn delay(micros: i64, keys: u64) {
-    let rest = match micros {
-        0 => return,
+    let rest = rest(micros, keys);
+    if !rest.is_zero() {
+        std::thread::sleep(rest);
+    }
+}
+
+fn rest(micros: i64, keys: u64) -> Duration {
+    Duration::from_micros(match micros {
+        0 => 0,
         1.. => keys.saturating_mul(micros.unsigned_abs()),
         // What is less than one is left out.
         _ => keys / micros.unsigned_abs(),
-    };
-    if rest > 0 {
-        std::thread::sleep(std::time::Duration::from_micros(rest));
-    }
+    })
 }
 
 /// What the file says of each key's use, as in Redis: what the policy evicts by.

@@ -8,7 +8,7 @@
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use config::Config;
@@ -16,7 +16,7 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use crate::durability::saving::{self, AtEnd};
-use crate::process::daemon;
+use crate::process::{daemon, time};
 use crate::server::{Identity, Server};
 
 /// How to stop.
@@ -54,7 +54,17 @@ pub(crate) struct Shutdown {
     under_way: Mutex<usize>,
     /// How many of them wait for replicas just now.
     waiting: AtomicUsize,
+    /// Until when, in milliseconds of the wall clock.
+    until: AtomicI64,
     aborted: Notify,
+}
+
+impl Shutdown {
+    /// For how many milliseconds one that waits for replicas will, at most; `None` while there is none.
+    pub(crate) fn waits_for(&self) -> Option<i64> {
+        let is_waiting = self.waiting.load(Ordering::Acquire) > 0;
+        is_waiting.then(|| (self.until.load(Ordering::Relaxed) - time::now().0).max(0))
+    }
 }
 
 /// A stop that is under way: writes wait for as long as there is one.
@@ -91,7 +101,9 @@ impl Drop for Stop<'_> {
 struct Waiting<'a>(&'a Shutdown);
 
 impl<'a> Waiting<'a> {
-    fn new(shutdown: &'a Shutdown) -> Self {
+    fn new(shutdown: &'a Shutdown, longest: Duration) -> Self {
+        let longest = i64::try_from(longest.as_millis()).unwrap_or(i64::MAX);
+        shutdown.until.store(time::now().0.saturating_add(longest), Ordering::Relaxed);
         shutdown.waiting.fetch_add(1, Ordering::AcqRel);
         Self(shutdown)
     }
@@ -184,7 +196,7 @@ async fn wait_for_replicas(server: &Arc<Server>) -> bool {
         return true;
     }
     let aborted = server.shutdown.aborted.notified();
-    let _waiting = Waiting::new(&server.shutdown);
+    let _waiting = Waiting::new(&server.shutdown, longest);
     let offset = server.replication.offset();
     let (mut in_sync, woken) = server.replication.wait_for(offset, replicas);
     let mut go_on = true;

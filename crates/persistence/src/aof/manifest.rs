@@ -113,24 +113,29 @@ impl Manifest {
         text
     }
 
-    /// Begins a new increment of the file that users call `filename`; returns its name.
-    pub fn begin_increment(&mut self, filename: &str) -> String {
+    /// A name for another increment of the file that users call `filename`. No other gets it, also if this one never
+    /// comes to be: a manifest that could not be written may be on the disk all the same, and name it.
+    pub fn reserve_increment(&mut self, filename: &str) -> NamedFile {
         self.increment_seq += 1;
-        let name = format!("{filename}.{}.incr.aof", self.increment_seq);
-        self.increments.push(NamedFile { name: name.clone(), seq: self.increment_seq });
-        name
+        let seq = self.increment_seq;
+        NamedFile { name: format!("{filename}.{seq}.incr.aof"), seq }
     }
 
-    /// The name of the next base.
-    #[must_use]
-    pub fn next_base(&self, filename: &str, rdb: bool) -> NamedFile {
-        let seq = self.base_seq + 1;
+    /// `file` is the last increment from now on.
+    pub fn append_increment(&mut self, file: NamedFile) {
+        self.increments.push(file);
+    }
+
+    /// A name for another base, reserved as that of an increment is.
+    pub fn reserve_base(&mut self, filename: &str, rdb: bool) -> NamedFile {
+        self.base_seq += 1;
+        let seq = self.base_seq;
         NamedFile { name: format!("{filename}.{seq}.base.{}", if rdb { "rdb" } else { "aof" }), seq }
     }
 
     /// `base` has everything up to where the increment `first` begins: what came before is history.
     pub fn replace_base(&mut self, base: NamedFile, first: &str) {
-        self.base_seq = base.seq;
+        self.base_seq = self.base_seq.max(base.seq);
         self.history.extend(self.base.replace(base));
         let kept =
             self.increments.iter().position(|file| file.name == first).unwrap_or(self.increments.len());
@@ -212,17 +217,28 @@ mod tests {
     #[test]
     fn a_rewrite_begins_an_increment_and_then_replaces_what_came_before() {
         let mut manifest = Manifest::default();
-        assert_eq!(manifest.begin_increment("a"), "a.1.incr.aof");
-        let second = manifest.begin_increment("a");
-        let base = manifest.next_base("a", true);
+        for name in ["a.1.incr.aof", "a.2.incr.aof"] {
+            let increment = manifest.reserve_increment("a");
+            assert_eq!(increment.name, name);
+            manifest.append_increment(increment);
+        }
+        let base = manifest.reserve_base("a", true);
         assert_eq!(base.name, "a.1.base.rdb");
-        manifest.replace_base(base, &second);
+        manifest.replace_base(base, "a.2.incr.aof");
         assert_eq!(
             manifest.text(),
             "file a.1.base.rdb seq 1 type b\nfile a.1.incr.aof seq 1 type h\nfile a.2.incr.aof seq 2 type i\n"
         );
         manifest.history.clear();
-        assert_eq!(Manifest::parse(&manifest.text()).unwrap().begin_increment("a"), "a.3.incr.aof");
+        let mut again = Manifest::parse(&manifest.text()).unwrap();
+        assert_eq!(again.reserve_increment("a").name, "a.3.incr.aof");
+        assert_eq!(
+            again.reserve_increment("a").name,
+            "a.4.incr.aof",
+            "the third is nobody's, and no other's"
+        );
+        assert_eq!(again.reserve_base("a", false).name, "a.2.base.aof");
+        assert_eq!(again.text(), manifest.text(), "a name that is reserved is not yet in it");
     }
 
     #[test]

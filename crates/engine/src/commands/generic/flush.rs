@@ -22,7 +22,9 @@ fn waits(args: Args<'_>, settings: &Settings) -> Result<bool, CommandError> {
 }
 
 pub(super) fn flushall(context: &mut Context<'_>) -> Result<(), CommandError> {
-    flush(context, None)
+    flush(context, None)?;
+    context.engine.settings.flushes.fetch_add(1, Ordering::Relaxed);
+    Ok(())
 }
 
 pub(super) fn flushdb(context: &mut Context<'_>) -> Result<(), CommandError> {

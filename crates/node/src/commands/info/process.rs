@@ -55,6 +55,9 @@ pub(super) fn server(server: &Server, text: &mut Text) {
         text.line(&format!("tls_{name}_serial"), serial);
         text.line(&format!("tls_{name}_expires_in_seconds"), left);
     }
+    if let Some(left) = server.shutdown.waits_for() {
+        text.line("shutdown_in_milliseconds", left);
+    }
     for (index, listener) in server.door.listener_lines().iter().enumerate() {
         text.line(&format!("listener{index}"), listener);
     }

@@ -11,12 +11,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use engine::{Flow, Gate, Origin, Requests, Session, Worker};
-use persistence::aof::Place;
+use persistence::aof::{Manifest, Place};
 use replication::{Position, ReplId};
 use resp::{Batch, Limits, Parser, ProtocolError};
 use slot_routing::ReplOffset;
 
-use super::files::{Files, FilesError};
+use super::StartAt;
+use super::folder::{FilesError, Folder};
 use crate::durability::Durability;
 use crate::durability::loading::{LoadError, Loaded, clear, replace_by_file};
 use crate::process::time;
@@ -26,6 +27,8 @@ use crate::replication::apply::begin_of_transaction;
 const PIECE: usize = 1 << 20;
 /// An annotation is no longer than this.
 const LONGEST_LINE: usize = 4096;
+/// Something is missing between two files, or there twice.
+const NOT_JOINED: &str = "what follows does not begin where what was before ends";
 
 /// Why the files were not loaded.
 #[derive(Debug, thiserror::Error)]
@@ -37,16 +40,16 @@ pub(crate) enum AofError {
     #[error("{}: {error}", file.display())]
     Io { file: PathBuf, error: io::Error },
     #[error(
-        "Bad file format reading the append only file {}, at offset {offset}: {reason}. Make a backup of it, then use \
-         redoubt check-aof --fix <filename.manifest>",
-        file.display()
+        "Bad file format reading the append only file {}: make a backup of your AOF file, then use redoubt check-aof \
+         --fix <filename.manifest> (at offset {offset}: {reason})",
+        name_of(file)
     )]
     Format { file: PathBuf, offset: u64, reason: String },
     #[error(
-        "Unexpected end of file reading the append only file {}, after offset {whole}. You can: 1) Make a backup of it, \
-         then use redoubt check-aof --fix <filename.manifest>. 2) Alternatively you can set the 'aof-load-truncated' \
-         configuration option to yes and restart the server.",
-        file.display()
+        "Unexpected end of file reading the append only file {}. You can: 1) Make a backup of your AOF file, then use \
+         redoubt check-aof --fix <filename.manifest>. 2) Alternatively you can set the 'aof-load-truncated' \
+         configuration option to yes and restart the server. (It is whole up to offset {whole}.)",
+        name_of(file)
     )]
     Truncated { file: PathBuf, whole: u64 },
 }
@@ -54,19 +57,37 @@ pub(crate) enum AofError {
 /// What was run.
 #[derive(Debug, Default)]
 struct Ran {
-    /// Where the stream stands.
+    /// Where the stream stands, as far as the files say.
     position: Option<Position>,
+    /// Where it stood at the beginning of the file. What stands there before the first annotation of a place may be no
+    /// part of the stream: on a replica, which database it has selected.
+    begin: Option<Position>,
+}
+
+impl Ran {
+    /// Takes note of where in the stream an annotation says that the file is. `false`: that is not where it must be.
+    fn take_place(&mut self, line: &[u8]) -> bool {
+        let Some(Place { history, offset }) = Place::of_annotation(line) else { return true };
+        let Ok(id) = ReplId::parse(history.as_bytes()) else { return true };
+        // A history goes on under another name from the same place on.
+        let follows = |at: Position| at.offset.0 == offset;
+        let known = self.position.into_iter().chain(self.begin.take());
+        let is_right = self.position.is_none() || known.into_iter().any(follows);
+        self.position = Some(Position { id, offset: ReplOffset(offset) });
+        is_right
+    }
 }
 
 /// Replaces all data by that of the append-only file, if there is one, and goes on with it; says what was loaded.
 pub(crate) fn load(durability: &Arc<Durability>, drop_expired: bool) -> Result<Option<Loaded>, AofError> {
-    let Some(files) = Files::find(&durability.config)? else { return Ok(None) };
-    let (loaded, ran, db) = run_files(durability, &files, drop_expired)?;
+    let folder = Folder::new(&durability.config).map_err(FilesError::from)?;
+    let Some(manifest) = folder.find()? else { return Ok(None) };
+    let (loaded, ran, db) = run_files(durability, &folder.to_load(&manifest), drop_expired)?;
     durability.applied.select(db);
     if let Some(position) = ran.position {
         durability.log.adopt(position);
     }
-    go_on(durability, files)?;
+    go_on(durability, folder, manifest, db)?;
     Ok(Some(loaded))
 }
 
@@ -74,68 +95,79 @@ pub(crate) fn load(durability: &Arc<Durability>, drop_expired: bool) -> Result<O
 /// meanwhile nobody writes. `Ok(false)`: there is no such file, or it is just being rewritten.
 pub(crate) fn reload(durability: &Arc<Durability>, drop_expired: bool) -> Result<bool, AofError> {
     let (shared, engine) = (&durability.append_only, &durability.engine);
-    if !shared.is_on() || shared.rewrites.lock().running.is_some() {
+    if !shared.is_on() || shared.state.lock().rewrites.is_running() {
         return Ok(false);
     }
     engine.settings.set_gate(Gate::LOADING, true);
     engine.drain();
     shared.stop();
     durability.log.keep_open(true);
-    let outcome = Files::find(&durability.config).map_err(AofError::from).and_then(|files| {
-        let Some(files) = files else { return Ok(false) };
-        run_files(durability, &files, drop_expired)?;
-        go_on(durability, files).map(|()| true)
-    });
+    let outcome = load_again(durability, drop_expired);
     engine.touch_all_watched();
     engine.settings.set_gate(Gate::LOADING, false);
     outcome
 }
 
+fn load_again(durability: &Arc<Durability>, drop_expired: bool) -> Result<bool, AofError> {
+    let folder = Folder::new(&durability.config).map_err(FilesError::from)?;
+    let Some(manifest) = folder.find()? else { return Ok(false) };
+    let (.., db) = run_files(durability, &folder.to_load(&manifest), drop_expired)?;
+    go_on(durability, folder, manifest, db).map(|()| true)
+}
+
 /// Replaces all data by that of the files; says also which database the stream has selected at their end.
 fn run_files(
     durability: &Durability,
-    files: &Files,
+    to_load: &[(PathBuf, bool)],
     drop_expired: bool,
 ) -> Result<(Loaded, Ran, u16), AofError> {
     let mut loaded = Loaded::default();
     let mut ran = Ran::default();
     clear(durability);
     let mut session = Session::new(0, Origin::Master, true);
-    let to_load = files.to_load();
-    let last = to_load.last().map(|(path, _)| path.clone());
+    let last = to_load.last().map(|(path, _)| path);
     for (path, is_base) in to_load {
+        let began = time::instant();
+        let told = |kind: &str| {
+            let took = time::instant().since(began).as_secs_f64();
+            tracing::info!("DB loaded from {kind} file {}: {took:.3} seconds", name_of(path));
+        };
         let in_file = |error| AofError::Io { file: path.clone(), error };
         let mut begin = 0;
-        if is_base && is_rdb(&path).map_err(in_file)? {
-            loaded = replace_by_file(durability, &path, drop_expired)
+        if *is_base && is_rdb(path).map_err(in_file)? {
+            tracing::info!("Reading RDB base file on AOF loading...");
+            loaded = replace_by_file(durability, path, drop_expired)
                 .map_err(|error| AofError::Base { file: path.clone(), error })?;
             ran.position = position_of(&loaded);
             begin = loaded.bytes;
             if path.metadata().map_err(in_file)?.len() <= begin {
                 session.db = loaded.stream_db.unwrap_or(0);
+                told("base");
                 continue;
             }
         }
-        let is_last = last.as_ref() == Some(&path);
+        let is_last = last == Some(path);
         let truncates = is_last && durability.config.switch("aof-load-truncated");
-        run_file(durability, &mut session, &Part { path: &path, begin, truncates }, &mut ran)?;
+        run_file(durability, &mut session, &Part { path, begin, truncates }, &mut ran)?;
+        told(if *is_base { "base" } else { "incr" });
     }
     Ok((loaded, ran, session.db))
 }
 
-/// Follows the log from here on.
-fn go_on(durability: &Arc<Durability>, files: Files) -> Result<(), AofError> {
+/// Follows the log from here on, where the stream has selected `db`.
+fn go_on(durability: &Arc<Durability>, folder: Folder, manifest: Manifest, db: u16) -> Result<(), AofError> {
     {
         let turn = durability.engine.keyspace.script_turn();
         let _all = keyspace::LockedSlots::all(&turn);
         let mut log = durability.log.lock();
         durability.log.open(&mut log);
     }
-    let file = files.last_increment().map_err(FilesError::from)?;
-    let fresh = file.is_none();
-    durability.append_only.start(files, file).map_err(FilesError::from)?;
-    durability.append_only.rewrites.lock().scheduled |= fresh;
-    Ok(())
+    let last = folder.last_increment(&manifest).map_err(FilesError::from)?;
+    if let Some(last) = manifest.increments.last() {
+        tracing::info!("Opening AOF incr file {} on server start", last.name);
+    }
+    let from = last.map_or(StartAt::Base { db }, StartAt::Increment);
+    Ok(durability.append_only.start(folder, manifest, from).map_err(FilesError::from)?)
 }
 
 /// Where the stream stood when an RDB was written.
@@ -143,6 +175,11 @@ pub(crate) fn position_of(loaded: &Loaded) -> Option<Position> {
     let id = ReplId::parse(loaded.repl_id.as_deref()?).ok()?;
     let offset = u64::try_from(loaded.repl_offset?).ok()?;
     Some(Position { id, offset: ReplOffset(offset) })
+}
+
+/// Without its folder.
+fn name_of(path: &Path) -> std::borrow::Cow<'_, str> {
+    path.file_name().unwrap_or_default().to_string_lossy()
 }
 
 fn is_rdb(path: &Path) -> io::Result<bool> {
@@ -172,18 +209,20 @@ fn run_file(
     file.seek(SeekFrom::Start(begin)).map_err(in_file)?;
     let len = file.metadata().map_err(in_file)?.len();
     let mut reader = Reader::new(durability, file, begin);
+    ran.begin = ran.position;
     let outcome = reader.run(session, ran);
     let whole = reader.whole;
     durability.engine.discard(session);
     match outcome {
         Ok(()) if whole == len => Ok(()),
         Ok(()) if truncates => {
-            tracing::warn!(
-                "!!! Warning: short read while loading the AOF file {}!!! Truncating the AOF at offset {whole}",
-                path.display()
-            );
+            let name = name_of(path);
+            tracing::warn!("!!! Warning: short read while loading the AOF file {name}!!!");
+            tracing::warn!("!!! Truncating the AOF {name} at offset {whole} !!!");
             let file = OpenOptions::new().write(true).open(path).map_err(in_file)?;
-            file.set_len(whole).and_then(|()| file.sync_all()).map_err(in_file)
+            file.set_len(whole).and_then(|()| file.sync_all()).map_err(in_file)?;
+            tracing::warn!("AOF {name} loaded anyway because aof-load-truncated is enabled");
+            Ok(())
         }
         Ok(()) => Err(AofError::Truncated { file: path.to_owned(), whole }),
         Err(Stop::Io(error)) => Err(in_file(error)),
@@ -265,7 +304,10 @@ impl<'a> Reader<'a> {
                 let rest = &self.input[done..];
                 match rest.iter().position(|byte| *byte == b'\n') {
                     Some(end) => {
-                        note_place(&rest[..=end], ran);
+                        if !ran.take_place(&rest[..=end]) {
+                            self.offset += done as u64;
+                            return Err(Stop::Format(NOT_JOINED.to_owned()));
+                        }
                         done += end + 1;
                         more = true;
                     }
@@ -313,15 +355,6 @@ impl<'a> Reader<'a> {
             next = if matches!(flow, Flow::Node(_) | Flow::Paused) { after + 1 } else { after };
         }
         Ok(())
-    }
-}
-
-/// An annotation may say where in the stream the file is.
-fn note_place(line: &[u8], ran: &mut Ran) {
-    if let Some(Place { history, offset }) = Place::of_annotation(line)
-        && let Ok(id) = ReplId::parse(history.as_bytes())
-    {
-        ran.position = Some(Position { id, offset: ReplOffset(offset) });
     }
 }
 

@@ -1,43 +1,54 @@
 //! Rewrites: another base, so that the increments before it are needed no more.
 
-use std::io::Write;
+use std::io::{self, Write};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use append_only::{AppendOnly as Machine, Growth, Input, RewriteId, RunningError, Standing};
 use engine::Gate;
 use persistence::Dialect;
-use replication::Mode;
+use persistence::aof::Manifest;
+use replication::{Log, Mode};
 
-use super::AppendOnly;
-use super::files::Files;
+use super::folder::Folder;
+use super::{AppendOnly, LOOK, StartAt, State, keep};
 use crate::durability::Durability;
 use crate::durability::pace::Pace;
-use crate::durability::snapshot::{Form, cut, write_commands, write_rdb};
+use crate::durability::snapshot::{Form, Progress, cut, write_commands, write_rdb};
 use crate::process::time;
 
 /// How often it is looked at whether a rewrite is due.
 const LOOK_PERIOD: Duration = Duration::from_millis(100);
-/// After a rewrite that failed, so long until the next by itself.
-const RETRY: Duration = Duration::from_secs(5);
 /// So many bytes are written before they are brought to the disk.
 const SYNC_STEP: usize = 4 << 20;
 
 /// Why no rewrite has begun.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum RewriteError {
-    #[error("Background append only file rewriting already in progress")]
-    Running,
+    #[error("{0}")]
+    Running(#[from] RunningError),
     #[error("{0:#}")]
     Failed(#[from] anyhow::Error),
+}
+
+/// A rewrite that is under way, and whether nobody wants it any more.
+#[derive(Debug, Clone)]
+struct Rewrite {
+    id: RewriteId,
+    called_off: Arc<AtomicBool>,
 }
 
 impl AppendOnly {
     /// Switches it on, with what the data is now as its base (CONFIG SET appendonly yes).
     pub(crate) fn switch_on(self: &Arc<Self>) -> anyhow::Result<()> {
+        // A base that is made while the file is off would go into a manifest that is this one's from now on.
+        self.call_off();
         // What there is of an older file counts until the new base does.
-        let files = Files::find(&self.config)?.map_or_else(|| Files::none(&self.config), Ok)?;
-        self.start(files, None)?;
-        self.rewrites.lock().scheduled = true;
+        let folder = Folder::new(&self.config)?;
+        let manifest = folder.find()?.unwrap_or_default();
+        self.start(folder, manifest, StartAt::Cut)?;
+        self.state.lock().rewrites.scheduled = true;
         Ok(())
     }
 
@@ -53,17 +64,103 @@ impl AppendOnly {
                 return false;
             }
         }
-        let size = self.size();
-        let rewrites = self.rewrites.lock();
-        let recently = |at| time::instant().since(at) < RETRY;
-        if rewrites.running.is_some() || (!rewrites.last_ok && rewrites.last_try.is_some_and(recently)) {
-            return false;
-        }
         let bytes = |name: &str| u64::try_from(self.config.integer(name)).unwrap_or(u64::MAX);
-        let percent = bytes("auto-aof-rewrite-percentage");
-        let growth =
-            size.saturating_sub(rewrites.size_after).saturating_mul(100) / rewrites.size_after.max(1);
-        rewrites.scheduled || percent > 0 && size > bytes("auto-aof-rewrite-min-size") && growth >= percent
+        let (percentage, min_size) =
+            (bytes("auto-aof-rewrite-percentage"), bytes("auto-aof-rewrite-min-size"));
+        let state = self.state.lock();
+        state.rewrites.is_due(time::instant(), Growth { size: state.size(), percentage, min_size })
+    }
+
+    fn begin_rewrite(&self) -> Result<Rewrite, RunningError> {
+        let mut state = self.state.lock();
+        let id = state.rewrites.begin(time::instant())?;
+        state.called_off = Arc::default();
+        Ok(Rewrite { id, called_off: state.called_off.clone() })
+    }
+
+    fn end_rewrite(&self, rewrite: &Rewrite, ok: bool) {
+        let mut log = self.log.lock();
+        let mut state = self.state.lock();
+        if !ok {
+            self.handle(&mut state, Input::RewriteFailed(rewrite.id));
+            keep(&mut log, &mut state);
+        }
+        let needed = state.machine.as_ref().is_some_and(|machine| machine.standing() != Standing::Whole);
+        state.rewrites.end(time::instant(), rewrite.id, ok, needed);
+    }
+
+    /// The snapshot is cut here, with everything held.
+    fn note_cut(&self, log: &mut Log, rewrite: &Rewrite, db: Option<u16>) -> anyhow::Result<()> {
+        let mut state = self.state.lock();
+        anyhow::ensure!(state.rewrites.is_live(rewrite.id), "it was called off");
+        self.follow(log, &mut state);
+        self.handle(&mut state, Input::Cut { rewrite: rewrite.id, at: log.position(), db });
+        keep(log, &mut state);
+        drop(state);
+        self.asked.notify_one();
+        Ok(())
+    }
+
+    /// Has the base put in place once the writer has begun the increment that follows it.
+    fn hand_over(&self, file: tempfile::NamedTempFile, rdb: bool, rewrite: &Rewrite) -> anyhow::Result<()> {
+        let mut state = self.state.lock();
+        anyhow::ensure!(state.rewrites.is_live(rewrite.id), "it was called off");
+        (state.ready, state.ended) = (Some((rewrite.id, file)), None);
+        self.handle(&mut state, Input::BaseReady { rewrite: rewrite.id, rdb });
+        self.asked.notify_one();
+        let history = loop {
+            if let Some((_, outcome)) = state.ended.take_if(|(ended, _)| *ended == rewrite.id) {
+                state.ready = None;
+                break outcome?;
+            }
+            let is_wanted = state.running && state.rewrites.is_live(rewrite.id);
+            anyhow::ensure!(is_wanted, "the file was switched off meanwhile");
+            self.moved.wait_for(&mut state, LOOK);
+        };
+        state.rewrites.size_after = state.size();
+        drop(state);
+        for name in &history {
+            tracing::info!("Removing the history file {name} in the background");
+        }
+        if Folder::new(&self.config)?.delete(&history) {
+            self.tell(Input::HistoryDeleted);
+            let forgets = |state: &State| {
+                state.machine.as_ref().is_some_and(|machine| machine.forgets_history() && is_well(machine))
+            };
+            let mut state = self.state.lock();
+            while state.running && forgets(&state) {
+                self.moved.wait_for(&mut state, LOOK);
+            }
+        }
+        Ok(())
+    }
+
+    /// Puts the base of a file that is off in place.
+    fn put_alone(
+        &self,
+        folder: &Folder,
+        file: tempfile::NamedTempFile,
+        rdb: bool,
+        rewrite: &Rewrite,
+    ) -> anyhow::Result<()> {
+        // Whoever switches it on waits until the manifest is the new one.
+        let state = self.state.lock();
+        anyhow::ensure!(state.rewrites.is_live(rewrite.id), "it was called off");
+        let mut manifest: Manifest = folder.find()?.unwrap_or_default();
+        let base = manifest.reserve_base(folder.name(), rdb);
+        manifest.replace_base(base.clone(), "");
+        folder.put_base(file, &base.name, &manifest.text())?;
+        drop(state);
+        folder.forget_history(manifest)?;
+        Ok(())
+    }
+
+    /// Tells the machine how long the log is.
+    fn look(&self) {
+        let mut log = self.log.lock();
+        let mut state = self.state.lock();
+        self.follow(&mut log, &mut state);
+        keep(&mut log, &mut state);
     }
 }
 
@@ -71,7 +168,7 @@ impl AppendOnly {
 pub(crate) async fn watch(durability: Arc<Durability>) {
     loop {
         tokio::time::sleep(LOOK_PERIOD).await;
-        durability.append_only.settle_replies();
+        durability.append_only.look();
         if durability.append_only.is_rewrite_due()
             && let Err(error) = rewrite_in_background(&durability)
         {
@@ -82,25 +179,28 @@ pub(crate) async fn watch(durability: Arc<Durability>) {
 
 /// BGREWRITEAOF. Where the file is off the base is written all the same, and is there when it is switched on by hand.
 pub(crate) fn rewrite_in_background(durability: &Arc<Durability>) -> Result<(), RewriteError> {
-    begin(&durability.append_only)?;
+    let rewrite = durability.append_only.begin_rewrite()?;
     tracing::info!("Background append only file rewriting started");
-    let work = durability.clone();
+    let (work, made) = (durability.clone(), rewrite.clone());
     let spawned = std::thread::Builder::new().name("aof-rewrite".to_owned()).spawn(move || {
-        match carry_out(&work) {
-            Ok(()) => tracing::info!("Background AOF rewrite finished successfully"),
+        match carry_out(&work, &made) {
+            Ok(()) => {
+                tracing::info!("Background AOF rewrite terminated with success");
+                tracing::info!("Background AOF rewrite finished successfully");
+            }
             Err(error) => tracing::warn!("Background AOF rewrite failed: {error:#}"),
         };
     });
     spawned.map(drop).map_err(|error| {
-        end(&durability.append_only, false);
+        durability.append_only.end_rewrite(&rewrite, false);
         RewriteError::Failed(error.into())
     })
 }
 
 /// Rewrites, and returns when that is done.
 pub(crate) fn rewrite_now(durability: &Durability) -> Result<(), RewriteError> {
-    begin(&durability.append_only)?;
-    Ok(carry_out(durability)?)
+    let rewrite = durability.append_only.begin_rewrite()?;
+    Ok(carry_out(durability, &rewrite)?)
 }
 
 /// Brings all data to the disk, when nothing is written any more: by another base, if what there is of the file is not
@@ -110,130 +210,74 @@ pub(crate) fn finish(durability: &Durability) -> Result<(), String> {
     while shared.is_on() && !shared.is_whole() {
         match rewrite_now(durability) {
             Ok(()) => {}
-            Err(RewriteError::Running) => std::thread::sleep(LOOK_PERIOD),
+            Err(RewriteError::Running(_)) => std::thread::sleep(LOOK_PERIOD),
             Err(error) => return Err(error.to_string()),
         }
     }
     shared.flush()
 }
 
-fn begin(shared: &AppendOnly) -> Result<(), RewriteError> {
-    let mut rewrites = shared.rewrites.lock();
-    if rewrites.running.is_some() {
-        return Err(RewriteError::Running);
-    }
-    rewrites.running = Some(time::instant());
-    rewrites.last_try = rewrites.running;
-    rewrites.scheduled = false;
-    Ok(())
-}
-
-fn carry_out(durability: &Durability) -> anyhow::Result<()> {
-    let outcome = rewrite(durability);
-    end(&durability.append_only, outcome.is_ok());
+fn carry_out(durability: &Durability, made: &Rewrite) -> anyhow::Result<()> {
+    let outcome = rewrite(durability, made);
+    durability.append_only.end_rewrite(made, outcome.is_ok());
     outcome
 }
 
-fn end(shared: &AppendOnly, ok: bool) {
-    let needed = !shared.is_whole();
-    let mut rewrites = shared.rewrites.lock();
-    rewrites.last_took = rewrites.running.take().map(|since| time::instant().since(since));
-    rewrites.last_ok = ok;
-    if ok {
-        rewrites.done += 1;
-        rewrites.failed_in_a_row = 0;
-    } else {
-        rewrites.failed_in_a_row += 1;
-        rewrites.scheduled |= needed;
-    }
-}
-
-fn rewrite(durability: &Durability) -> anyhow::Result<()> {
+fn rewrite(durability: &Durability, made: &Rewrite) -> anyhow::Result<()> {
     let shared = &durability.append_only;
     let on = shared.is_on();
-    let switches = shared.progress.lock().switches;
-    let (state, position) = cut(durability, |log| {
+    let (state, noted) = cut(durability, |log| {
         shared.log.open(log);
         let stream_db = durability.applied.db_in(log);
         if stream_db.is_none() {
             log.forget_db();
         }
         if on {
-            shared.switch_at_cut(log, stream_db);
+            shared.note_cut(log, made, stream_db)?;
         }
-        (log.position(), stream_db.unwrap_or(0))
+        anyhow::Ok((log.position(), stream_db.unwrap_or(0)))
     })?;
+    let position = noted?;
     let pace = Pace::behind_commands(durability.engine.keyspace.used_bytes());
-    let temporary = match &*shared.files.lock() {
-        Some(files) => files.temporary_base(),
-        None => Files::none(&durability.config)?.temporary_base(),
-    };
+    let folder = Folder::new(&durability.config)?;
     let by_steps = durability.config.switch("aof-rewrite-incremental-fsync");
-    let mut out = Steps { file: temporary?, unsynced: 0, by_steps };
-    let base = Base { rdb: durability.config.switch("aof-use-rdb-preamble"), switches };
-    if base.rdb {
+    let called_off = &*made.called_off;
+    let mut out = Steps { file: folder.temporary_base()?, called_off, unsynced: 0, by_steps };
+    let rdb = durability.config.switch("aof-use-rdb-preamble");
+    let is_called_off = || called_off.load(Ordering::Relaxed);
+    let progress = Progress { written: None, is_called_off: &is_called_off };
+    if rdb {
         let form = Form { dialect: Dialect::Redis, position: Some(position), aof_base: true };
-        write_rdb(durability, state, &form, None, pace, &mut out)?;
+        write_rdb(durability, state, &form, progress, pace, &mut out)?;
     } else {
-        write_commands(durability, state, pace, &mut out)?;
+        if durability.config.switch("aof-timestamp-enabled") {
+            write!(out, "#TS:{}\r\n", time::now().secs())?;
+        }
+        write_commands(durability, state, progress, pace, &mut out)?;
     }
     out.file.as_file().sync_all()?;
-    if on { shared.take_base(out.file, base) } else { put_alone(durability, out.file, base) }
+    if on { shared.hand_over(out.file, rdb, made) } else { shared.put_alone(&folder, out.file, rdb, made) }
 }
 
-/// A base that was written.
-#[derive(Debug, Clone, Copy)]
-struct Base {
-    /// Whether it is an RDB, or commands.
-    rdb: bool,
-    /// How many increments had been begun at its cut, before its own.
-    switches: u64,
+/// Whether the files follow the data, without an error.
+fn is_well(machine: &Machine) -> bool {
+    machine.standing() == Standing::Whole && machine.error().is_none()
 }
 
-/// The base of a file that is off.
-fn put_alone(durability: &Durability, file: tempfile::NamedTempFile, base: Base) -> anyhow::Result<()> {
-    let mut files = match Files::find(&durability.config)? {
-        Some(files) => files,
-        None => Files::none(&durability.config)?,
-    };
-    Ok(files.put_base(file, base.rdb, "")?)
-}
-
-impl AppendOnly {
-    /// Puts the base in place once the writer has begun the increment that follows it.
-    fn take_base(&self, file: tempfile::NamedTempFile, base: Base) -> anyhow::Result<()> {
-        let Base { rdb, switches } = base;
-        let mut progress = self.progress.lock();
-        while progress.switches == switches {
-            anyhow::ensure!(progress.running, "the file was switched off meanwhile");
-            self.moved.wait_for(&mut progress, LOOK_PERIOD);
-        }
-        anyhow::ensure!(
-            progress.switches == switches + 1 && !progress.lost,
-            "the data was replaced meanwhile"
-        );
-        let first = progress.current.clone();
-        drop(progress);
-        let mut files = self.files.lock();
-        let files = files.as_mut().ok_or_else(|| anyhow::anyhow!("the file was switched off meanwhile"))?;
-        files.put_base(file, rdb, &first)?;
-        let (base, all) = files.sizes();
-        self.base_size.store(base, std::sync::atomic::Ordering::Relaxed);
-        self.size_before.store(base, std::sync::atomic::Ordering::Relaxed);
-        self.rewrites.lock().size_after = all;
-        Ok(())
-    }
-}
-
-/// A file that is brought to the disk every few megabytes, not all of it at the end.
-struct Steps {
+/// A file that is brought to the disk every few megabytes, not all of it at the end, and takes no more once nobody wants
+/// it.
+struct Steps<'a> {
     file: tempfile::NamedTempFile,
+    called_off: &'a AtomicBool,
     unsynced: usize,
     by_steps: bool,
 }
 
-impl Write for Steps {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+impl Write for Steps<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if self.called_off.load(Ordering::Relaxed) {
+            return Err(io::Error::other("called off"));
+        }
         let count = self.file.write(bytes)?;
         self.unsynced += count;
         if self.by_steps && self.unsynced >= SYNC_STEP {
@@ -243,7 +287,7 @@ impl Write for Steps {
         Ok(count)
     }
 
-    fn flush(&mut self) -> std::io::Result<()> {
+    fn flush(&mut self) -> io::Result<()> {
         self.file.flush()
     }
 }

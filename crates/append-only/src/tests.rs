@@ -1,0 +1,659 @@
+//! The machine on a disk that fails, tears, and loses what was not synced.
+//!
+//! The log has one letter for each change, which follows from the data and the offset, so a loader can tell whether what
+//! it finds is the history, all of it from the base on, and once.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use persistence::aof::{Manifest, NamedFile, Place};
+use proptest::prelude::*;
+
+use super::*;
+use clock::Instant;
+use replication::ReplId;
+
+const NAME: &str = "a";
+
+/// How an operation ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Fate {
+    Works,
+    /// Nothing was done, or a part.
+    Early,
+    /// All was done, and nobody was told.
+    Late,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Event {
+    /// Clients write so much.
+    Append(u8),
+    /// An operation begins.
+    Start,
+    /// It ends.
+    Finish(Fate),
+    Rewrite,
+    BaseReady,
+    RewriteFails,
+    /// The log lets go of what was not written.
+    LetGo,
+    /// A full synchronisation.
+    Replace,
+    /// A promotion.
+    Rename,
+    Tick(u16),
+    Ask,
+}
+
+#[derive(Debug, Clone, Default)]
+struct File {
+    /// What a reader sees, and for each byte whether a sync would still write it.
+    seen: Vec<(u8, bool)>,
+    durable: Vec<u8>,
+}
+
+#[derive(Debug, Clone, Default)]
+struct Disk {
+    files: BTreeMap<String, File>,
+    /// What the manifest may be after the power is gone: the last that is known to be there, and those of attempts that
+    /// failed since.
+    manifests: Vec<Option<String>>,
+}
+
+/// Where a file of the history ends when it is loaded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Reached {
+    data: u64,
+    offset: u64,
+}
+
+struct World {
+    machine: AppendOnly,
+    disk: Disk,
+    /// What the data is, and under which names: by which data each name stands.
+    data: u64,
+    names: BTreeMap<String, u64>,
+    end: Position,
+    second: Option<Position>,
+    /// Offsets between two commands.
+    ends: BTreeSet<u64>,
+    /// From where on the log is kept.
+    kept: u64,
+    now: Instant,
+    rewrites: Rewrites,
+    /// The cut of the rewrite under way.
+    rewrite: Option<(RewriteId, Reached)>,
+    ready: Option<Reached>,
+    operation: Option<(Operation, Vec<u8>)>,
+    file: Option<String>,
+    acknowledged: Option<Reached>,
+    holds: bool,
+    seen: Vec<Effect>,
+}
+
+fn letter(data: u64, offset: u64) -> u8 {
+    let mixed = (offset ^ data.wrapping_mul(0x9e37_79b9)).wrapping_mul(0x2545_f491_4f6c_dd1d);
+    b'a' + ((mixed >> 40) % 26) as u8
+}
+
+fn id(number: u64) -> ReplId {
+    let mut bytes = [0; 20];
+    bytes[..8].copy_from_slice(&number.to_le_bytes());
+    ReplId::from_random(bytes)
+}
+
+impl Disk {
+    fn named(&self) -> BTreeSet<String> {
+        let texts = self.manifests.iter().flatten();
+        let manifests = texts.map(|text| Manifest::parse(text).expect("it is one"));
+        manifests
+            .flat_map(|manifest| manifest.files().map(|file| file.name.clone()).collect::<Vec<_>>())
+            .collect()
+    }
+
+    fn put_manifest(&mut self, text: &str, fate: Fate) {
+        match fate {
+            Fate::Works => self.manifests = vec![Some(text.to_owned())],
+            Fate::Early => {}
+            Fate::Late => self.manifests.push(Some(text.to_owned())),
+        }
+    }
+
+    fn create(&mut self, name: &str) {
+        let is_used = self.files.get(name).is_some_and(|file| !file.seen.is_empty());
+        assert!(!is_used, "{name} is made anew, and has something");
+        self.files.insert(name.to_owned(), File::default());
+    }
+
+    fn sync(&mut self, name: &str, fate: Fate) {
+        let File { seen, durable } = self.files.get_mut(name).expect("it is open");
+        for (at, (byte, dirty)) in seen.iter_mut().enumerate() {
+            if at >= durable.len() {
+                // What was forgotten is whatever the disk had there.
+                durable.push(0);
+            }
+            if std::mem::take(dirty) && fate != Fate::Early {
+                durable[at] = *byte;
+            }
+        }
+    }
+}
+
+impl World {
+    fn new(policy: Policy) -> Self {
+        let settings = Settings { policy, stamps: true, name: NAME.to_owned(), ..Settings::default() };
+        let now = Instant::from_millis(1000);
+        Self {
+            machine: AppendOnly::fresh(settings, Manifest::default(), now),
+            disk: Disk { manifests: vec![None], ..Disk::default() },
+            data: 0,
+            names: [(id(0).to_string(), 0)].into(),
+            end: Position { id: id(0), offset: ReplOffset(0) },
+            second: None,
+            ends: [0].into(),
+            kept: 0,
+            now,
+            rewrites: Rewrites::default(),
+            rewrite: None,
+            ready: None,
+            operation: None,
+            file: None,
+            acknowledged: None,
+            holds: false,
+            seen: Vec::new(),
+        }
+    }
+
+    fn here(&self) -> Reached {
+        Reached { data: self.data, offset: self.end.offset.0 }
+    }
+
+    fn tell(&mut self, input: Input) {
+        let mut out = Vec::new();
+        self.machine.handle(input, &mut out);
+        self.carry_out(out);
+    }
+
+    fn carry_out(&mut self, effects: Vec<Effect>) {
+        for effect in effects {
+            match &effect {
+                Effect::Publish(offset) => {
+                    if self.machine.standing() == Standing::Whole {
+                        let reached = Reached { data: self.data, offset: offset.0 };
+                        let before = self.acknowledged.filter(|before| before.data == self.data);
+                        self.acknowledged = before.max(Some(reached));
+                    }
+                }
+                Effect::Hold(holds) => self.holds = *holds,
+                Effect::Failing(_) => {}
+                Effect::Rewritten { rewrite, outcome } => {
+                    let ok = outcome.is_ok();
+                    if let Ok(history) = outcome {
+                        let named = self.disk.named();
+                        for name in history {
+                            assert!(!named.contains(name), "{name} counts and is deleted");
+                            self.disk.files.remove(name);
+                        }
+                        self.seen.push(effect.clone());
+                        self.machine.handle(Input::HistoryDeleted, &mut Vec::new());
+                    }
+                    self.rewrites.end(self.now, *rewrite, ok, true);
+                    self.rewrite = None;
+                    self.ready = None;
+                    continue;
+                }
+                Effect::BaseNeeded => {}
+            }
+            self.seen.push(effect);
+        }
+    }
+
+    fn log_end(&self) -> LogEnd {
+        LogEnd { end: self.end, second: self.second, wall: Millis(self.now.as_millis() as i64) }
+    }
+
+    fn play(&mut self, event: Event) {
+        match event {
+            Event::Append(len) => {
+                self.end.offset.0 += u64::from(len);
+                self.ends.insert(self.end.offset.0);
+                let held_back = self.machine.standing() == Standing::Whole;
+                assert!(!held_back || self.holds || self.machine.policy() != Policy::Always);
+            }
+            Event::Start => self.start(),
+            Event::Finish(fate) => self.finish(fate),
+            Event::Rewrite => {
+                if let Ok(rewrite) = self.rewrites.begin(self.now) {
+                    self.rewrite = Some((rewrite, self.here()));
+                    self.tell(Input::Cut { rewrite, at: self.end, db: Some(0) });
+                }
+            }
+            Event::BaseReady => {
+                if let Some((rewrite, cut)) = self.rewrite.filter(|_| self.ready.is_none()) {
+                    self.ready = Some(cut);
+                    self.tell(Input::BaseReady { rewrite, rdb: true });
+                }
+            }
+            Event::RewriteFails => {
+                if self.ready.is_none()
+                    && let Some((rewrite, _)) = self.rewrite.take()
+                {
+                    self.rewrites.end(self.now, rewrite, false, true);
+                    self.tell(Input::RewriteFailed(rewrite));
+                }
+            }
+            Event::LetGo => {
+                if self.machine.keeps_from().is_some_and(|from| from < self.end.offset) {
+                    self.kept = self.end.offset.0;
+                    self.tell(Input::FellOff(Lost::LetGo));
+                }
+            }
+            Event::Replace => {
+                self.data += 1;
+                let number = self.names.len() as u64;
+                self.names.insert(id(number).to_string(), self.data);
+                // Also an offset that the old history has.
+                self.end = Position { id: id(number), offset: ReplOffset(self.end.offset.0 / 2) };
+                self.second = None;
+                self.ends = [self.end.offset.0].into();
+                self.acknowledged = None;
+                self.tell(Input::FellOff(Lost::Replaced));
+            }
+            Event::Rename => {
+                let number = self.names.len() as u64;
+                self.names.insert(id(number).to_string(), self.data);
+                self.second = Some(self.end);
+                self.end.id = id(number);
+            }
+            Event::Tick(millis) => {
+                self.now += std::time::Duration::from_millis(u64::from(millis));
+                self.tell(Input::LogGrew(self.log_end()));
+            }
+            Event::Ask => {
+                self.tell(Input::LogGrew(self.log_end()));
+                self.tell(Input::Asked);
+            }
+        }
+        self.kept = self.machine.keeps_from().unwrap_or(self.end.offset).0;
+        self.check();
+    }
+
+    fn start(&mut self) {
+        if self.operation.is_some() {
+            return;
+        }
+        self.tell(Input::LogGrew(self.log_end()));
+        let Some(operation) = self.machine.next_operation(self.now) else { return };
+        let mut bytes = Vec::new();
+        if let Operation::Write { head, from, len } = &operation {
+            assert!(from.0 >= self.kept, "the log has let go of {from}");
+            assert!(from.0 + len <= self.end.offset.0);
+            bytes.clone_from(head);
+            bytes.extend((from.0..from.0 + len).map(|offset| letter(self.data, offset)));
+        }
+        self.operation = Some((operation, bytes));
+    }
+
+    fn finish(&mut self, fate: Fate) {
+        let Some((operation, bytes)) = self.operation.take() else { return };
+        self.do_with_files(&operation, &bytes, fate);
+        self.check();
+        let outcome = match fate {
+            Fate::Works => Ok(()),
+            Fate::Early | Fate::Late => Err(Failure::Io("injected".to_owned())),
+        };
+        let mut out = Vec::new();
+        self.machine.done(self.now, outcome, &mut out);
+        self.carry_out(out);
+    }
+
+    fn do_with_files(&mut self, operation: &Operation, bytes: &[u8], fate: Fate) {
+        let open = self.file.clone();
+        let open = || open.clone().expect("one is open");
+        match operation {
+            Operation::Write { .. } => {
+                let len = if fate == Fate::Early { bytes.len() / 2 } else { bytes.len() };
+                let file = self.disk.files.get_mut(&open()).expect("it is there");
+                file.seen.extend(bytes[..len].iter().map(|byte| (*byte, true)));
+            }
+            Operation::Sync => self.disk.sync(&open(), fate),
+            Operation::CutBack(len) => {
+                if fate != Fate::Early {
+                    let file = self.disk.files.get_mut(&open()).expect("it is there");
+                    file.seen.truncate(*len as usize);
+                    file.durable.truncate(*len as usize);
+                }
+            }
+            Operation::BeginIncrement { name, manifest } => {
+                self.disk.create(name);
+                if let Some(text) = manifest {
+                    self.disk.put_manifest(text, fate);
+                }
+                if fate == Fate::Works {
+                    self.file = Some(name.clone());
+                }
+            }
+            Operation::PutBase { name, manifest, .. } => {
+                assert!(!self.disk.named().contains(name), "{name} counts and is written over");
+                let cut = self.ready.expect("it is ready");
+                let text = format!("{} {}", cut.data, cut.offset).into_bytes();
+                let seen = text.iter().map(|byte| (*byte, false)).collect();
+                self.disk.files.insert(name.clone(), File { seen, durable: text });
+                self.disk.put_manifest(manifest, fate);
+            }
+            Operation::PutManifest(text) => self.disk.put_manifest(text, fate),
+        }
+    }
+
+    /// At any moment the process may be killed, or the power may go.
+    fn check(&self) {
+        for manifest in &self.disk.manifests {
+            for killed in [false, true] {
+                let reached = self.load(manifest.as_deref(), killed);
+                let wanted = self.acknowledged.filter(|_| self.machine.policy() == Policy::Always);
+                assert!(
+                    wanted.is_none_or(|wanted| reached.is_some_and(|reached| {
+                        reached.data == wanted.data && reached.offset >= wanted.offset
+                    })),
+                    "{wanted:?} was acknowledged, {reached:?} is there"
+                );
+                let synced = self.machine.synced().0;
+                let of_data = reached.filter(|reached| reached.data == self.data);
+                assert!(
+                    synced == 0 || of_data.is_some_and(|reached| reached.offset >= synced),
+                    "{synced} is synced"
+                );
+            }
+        }
+    }
+
+    /// What a server that starts now would find.
+    fn load(&self, manifest: Option<&str>, killed: bool) -> Option<Reached> {
+        let manifest = Manifest::parse(manifest?).expect("it is one");
+        let content = |name: &str| -> Vec<u8> {
+            let file = &self.disk.files.get(name).unwrap_or_else(|| panic!("{name} is named and not there"));
+            if killed { file.seen.iter().map(|(byte, _)| *byte).collect() } else { file.durable.clone() }
+        };
+        let base = String::from_utf8(content(&manifest.base.as_ref()?.name)).expect("a text");
+        let (data, offset) = base.split_once(' ').expect("two numbers");
+        let mut reached =
+            Reached { data: data.parse().expect("a number"), offset: offset.parse().expect("a number") };
+        let last = manifest.increments.last().map(|file| file.name.clone());
+        for file in &manifest.increments {
+            let is_last = last.as_ref() == Some(&file.name);
+            self.run(&mut reached, &content(&file.name), is_last);
+        }
+        Some(reached)
+    }
+
+    fn run(&self, reached: &mut Reached, bytes: &[u8], may_be_torn: bool) {
+        let mut rest = bytes;
+        while let [first, ..] = rest {
+            match first {
+                b'#' => {
+                    let Some(end) = rest.iter().position(|byte| *byte == b'\n') else { break };
+                    if let Some(place) = Place::of_annotation(&rest[..=end]) {
+                        assert_eq!(place.offset, reached.offset, "it follows from what was before");
+                        assert_eq!(self.names.get(&place.history), Some(&reached.data));
+                        let is_end = self.ends.contains(&reached.offset) || reached.data != self.data;
+                        assert!(is_end, "an annotation within a command");
+                    }
+                    rest = &rest[end + 1..];
+                }
+                b'*' => match rest.windows(3).position(|end| end == b"0\r\n") {
+                    Some(end) => rest = &rest[end + 3..],
+                    None => break,
+                },
+                b'a'..=b'z' => {
+                    assert_eq!(*first, letter(reached.data, reached.offset), "at {reached:?}");
+                    reached.offset += 1;
+                    rest = &rest[1..];
+                }
+                _ => break,
+            }
+        }
+        assert!(rest.is_empty() || may_be_torn, "torn, and something follows");
+    }
+
+    /// Everything works from now on: after another rewrite the files are whole.
+    fn heal(&mut self) {
+        for _ in 0..3 {
+            self.settle();
+            self.play(Event::BaseReady);
+            self.settle();
+            self.play(Event::Rewrite);
+        }
+        self.settle();
+        assert_eq!((self.machine.standing(), self.machine.error()), (Standing::Whole, None));
+        self.play(Event::Ask);
+        self.settle();
+        assert_eq!(self.machine.synced(), self.end.offset, "all of it in the end");
+        assert_eq!(self.load(self.disk.manifests[0].as_deref(), false), Some(self.here()));
+        assert!(self.disk.files.len() <= 6 + self.disk.named().len(), "{:?}", self.disk.files.keys());
+    }
+
+    fn settle(&mut self) {
+        for _ in 0..20 {
+            self.play(Event::Tick(1500));
+            self.play(Event::Start);
+            self.play(Event::Finish(Fate::Works));
+        }
+    }
+}
+
+/// Switched on, with a base and some writes.
+fn switched_on(policy: Policy) -> World {
+    let mut world = World::new(policy);
+    world.play(Event::Rewrite);
+    world.settle();
+    world.play(Event::BaseReady);
+    world.settle();
+    assert_eq!(world.machine.standing(), Standing::Whole);
+    world
+}
+
+/// Started with a base and nothing else, as an old file that was taken in.
+fn behind_a_base(policy: Policy) -> World {
+    let mut world = switched_on(policy);
+    world.play(Event::Append(20));
+    let name = "old".to_owned();
+    let text = format!("{} {}", world.data, world.end.offset).into_bytes();
+    let seen = text.iter().map(|byte| (*byte, false)).collect();
+    let mut manifest = Manifest::default();
+    manifest.replace_base(NamedFile { name: name.clone(), seq: 1 }, "");
+    world.disk =
+        Disk { files: [(name, File { seen, durable: text })].into(), manifests: vec![Some(manifest.text())] };
+    let settings = Settings { policy, name: NAME.to_owned(), ..Settings::default() };
+    world.machine = AppendOnly::resumed_behind_base(settings, manifest, world.log_end(), 0, world.now);
+    (world.file, world.acknowledged) = (None, None);
+    world.tell(Input::Configured(Settings { policy, name: NAME.to_owned(), ..Settings::default() }));
+    world
+}
+
+/// What is acknowledged is in an increment that the manifest names, from the first write on.
+#[test]
+fn behind_a_base_an_increment_is_begun_before_anything_is_acknowledged() {
+    let mut world = behind_a_base(Policy::Always);
+    assert!(world.holds);
+    world.play(Event::Append(3));
+    world.play(Event::Rewrite);
+    world.settle();
+    assert_eq!(world.machine.synced(), world.end.offset);
+    assert_eq!(world.load(world.disk.manifests[0].as_deref(), false), Some(world.here()));
+    assert_eq!(world.machine.manifest().increments.len(), 2, "the rewrite's comes behind it");
+}
+
+/// A rewrite cuts while the writer begins the increment of the one before, which has failed: what lies between the two
+/// cuts was acknowledged, and must be in that increment.
+#[test]
+fn a_cut_that_comes_while_an_increment_is_begun_waits_for_its_turn() {
+    let mut world = switched_on(Policy::Always);
+    world.play(Event::Append(5));
+    world.play(Event::Rewrite);
+    for _ in 0..10 {
+        world.play(Event::Start);
+        if matches!(world.operation, Some((Operation::BeginIncrement { .. }, _))) {
+            break;
+        }
+        world.play(Event::Finish(Fate::Works));
+    }
+    world.play(Event::RewriteFails);
+    world.play(Event::Append(7));
+    world.play(Event::Rewrite);
+    world.settle();
+    assert_eq!(world.machine.synced(), world.end.offset);
+    assert_eq!(world.load(world.disk.manifests[0].as_deref(), false), Some(world.here()));
+    assert_eq!(world.machine.manifest().increments.len(), 3);
+}
+
+/// One fails late: its manifest is on the disk, and nobody was told. The next must not give its base the same name, or the
+/// increment that the other's manifest names would follow twice.
+#[test]
+fn the_base_of_a_rewrite_that_failed_late_is_never_written_over() {
+    let mut world = World::new(Policy::Always);
+    world.play(Event::Rewrite);
+    world.settle();
+    world.play(Event::Append(50));
+    world.settle();
+    world.play(Event::BaseReady);
+    world.play(Event::Start);
+    assert!(matches!(world.operation, Some((Operation::PutBase { .. }, _))), "{:?}", world.operation);
+    world.play(Event::Finish(Fate::Late));
+    world.play(Event::Rewrite);
+    world.settle();
+    world.play(Event::BaseReady);
+    world.settle();
+    assert_eq!(
+        world.machine.manifest().text(),
+        "file a.2.base.rdb seq 2 type b\nfile a.2.incr.aof seq 2 type i\n"
+    );
+    world.heal();
+}
+
+#[test]
+fn before_its_first_base_nobody_waits_for_the_file_and_nothing_is_called_synced() {
+    let mut world = World::new(Policy::Always);
+    world.play(Event::Append(9));
+    world.play(Event::Rewrite);
+    world.settle();
+    assert!(!world.holds);
+    assert_eq!(world.machine.synced(), ReplOffset(0));
+    world.play(Event::BaseReady);
+    world.settle();
+    assert!(world.holds);
+    assert_eq!(world.machine.synced(), ReplOffset(9));
+}
+
+#[test]
+fn what_falls_off_the_log_is_not_acknowledged_before_another_base() {
+    let mut world = switched_on(Policy::Always);
+    world.play(Event::Append(9));
+    world.play(Event::LetGo);
+    assert_eq!(world.machine.standing(), Standing::Behind);
+    world.play(Event::Rewrite);
+    world.settle();
+    assert!(world.holds);
+    assert_ne!(world.seen.last(), Some(&Effect::Publish(ReplOffset(9))));
+    world.play(Event::BaseReady);
+    world.settle();
+    assert_eq!(
+        world.seen.iter().rfind(|effect| matches!(effect, Effect::Publish(_))),
+        Some(&Effect::Publish(ReplOffset(9)))
+    );
+}
+
+#[test]
+fn everysec_syncs_once_a_second_and_not_beside_a_rewrite_that_wants_the_disk() {
+    let mut world = switched_on(Policy::EverySecond);
+    let spares = Settings { spares_disk: true, name: NAME.to_owned(), ..Settings::default() };
+    world.tell(Input::Configured(spares));
+    world.play(Event::Append(1));
+    world.play(Event::Tick(10));
+    let next = |world: &mut World| {
+        world.play(Event::Start);
+        let operation = world.operation.as_ref().map(|(operation, _)| operation.clone());
+        world.play(Event::Finish(Fate::Works));
+        operation
+    };
+    assert!(matches!(next(&mut world), Some(Operation::Write { .. })));
+    assert_eq!(next(&mut world), Some(Operation::Sync), "the last was long ago");
+    world.play(Event::Append(1));
+    assert!(matches!(next(&mut world), Some(Operation::Write { .. })));
+    assert_eq!(next(&mut world), None);
+    assert!(world.machine.next_deadline(world.now).is_some());
+    world.play(Event::Tick(1000));
+    assert_eq!(next(&mut world), Some(Operation::Sync));
+    world.play(Event::Rewrite);
+    world.settle();
+    world.play(Event::Append(1));
+    world.play(Event::Tick(5000));
+    assert!(matches!(next(&mut world), Some(Operation::Write { .. })));
+    assert_eq!(next(&mut world), None, "the rewrite has the disk to itself");
+    world.play(Event::Ask);
+    assert_eq!(next(&mut world), Some(Operation::Sync), "whoever asks has it all the same");
+}
+
+#[test]
+fn an_increment_says_first_when_it_begins() {
+    let mut world = switched_on(Policy::Always);
+    world.play(Event::Append(1));
+    world.settle();
+    let name = &world.machine.manifest().increments[0].name;
+    let text = String::from_utf8(world.disk.files[name].durable.clone()).unwrap();
+    assert!(text.starts_with("#TS:"), "{text}");
+    assert_eq!(text.matches("#REPL:").count(), 1, "{text}");
+}
+
+#[test]
+fn a_rewrite_that_was_called_off_is_nobodys() {
+    let mut rewrites = Rewrites::default();
+    let now = Instant::from_millis(1);
+    let first = rewrites.begin(now).unwrap();
+    assert_eq!(rewrites.begin(now), Err(RunningError));
+    assert!(rewrites.call_off());
+    let second = rewrites.begin(now).unwrap();
+    rewrites.end(now, first, true, false);
+    assert!(rewrites.is_live(second) && rewrites.done == 0);
+    rewrites.end(now, second, false, true);
+    assert!(rewrites.scheduled && !rewrites.is_due(now, Growth { size: 0, percentage: 0, min_size: 0 }));
+    let later = now + std::time::Duration::from_secs(6);
+    assert!(rewrites.is_due(later, Growth { size: 0, percentage: 0, min_size: 0 }));
+}
+
+fn events() -> impl Strategy<Value = Vec<Event>> {
+    let fate = prop_oneof![4 => Just(Fate::Works), 1 => Just(Fate::Early), 1 => Just(Fate::Late)];
+    let event = prop_oneof![
+        12 => Just(Event::Start),
+        12 => fate.prop_map(Event::Finish),
+        5 => (1..9_u8).prop_map(Event::Append),
+        3 => Just(Event::Rewrite),
+        3 => Just(Event::BaseReady),
+        2 => Just(Event::RewriteFails),
+        3 => (1..2000_u16).prop_map(Event::Tick),
+        1 => Just(Event::LetGo),
+        1 => Just(Event::Replace),
+        1 => Just(Event::Rename),
+        1 => Just(Event::Ask),
+    ];
+    proptest::collection::vec(event, 1..150)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 3000, ..ProptestConfig::default() })]
+
+    #[test]
+    fn whatever_fails_what_was_acknowledged_is_recovered_and_nothing_is_there_twice(
+        events in events(), begins in 0..3_u8, everysec in any::<bool>(),
+    ) {
+        let policy = if everysec { Policy::EverySecond } else { Policy::Always };
+        let mut world = match begins {
+            0 => switched_on(policy),
+            1 => behind_a_base(policy),
+            _ => World::new(policy),
+        };
+        for event in events {
+            world.play(event);
+        }
+        world.heal();
+    }
+}

@@ -1,0 +1,58 @@
+//! What INFO says of the append-only file.
+
+use std::fmt::Write;
+use std::time::Duration;
+
+use append_only::Standing;
+
+use super::{AppendOnly, State};
+use crate::process::time;
+
+impl State {
+    /// Bytes of all files.
+    pub(super) fn size(&self) -> u64 {
+        self.size_before + self.machine.as_ref().map_or(0, append_only::AppendOnly::increment_bytes)
+    }
+}
+
+impl AppendOnly {
+    /// The lines of INFO's section Persistence.
+    pub(crate) fn info(&self, text: &mut String) {
+        let end = self.log.lock().position().offset;
+        let now = time::instant();
+        let ok = |ok: bool| if ok { "ok" } else { "err" }.to_owned();
+        let flag = |flag: bool| u8::from(flag).to_string();
+        let seconds = |took: Option<Duration>| took.map_or(-1, |took| took.as_secs() as i64).to_string();
+        let state = self.state.lock();
+        let (rewrites, machine) = (&state.rewrites, state.machine.as_ref());
+        let mut lines = vec![
+            ("aof_enabled", flag(machine.is_some())),
+            ("aof_rewrite_in_progress", flag(rewrites.is_running())),
+            ("aof_rewrite_scheduled", flag(rewrites.scheduled)),
+            ("aof_last_rewrite_time_sec", seconds(rewrites.last_took)),
+            ("aof_current_rewrite_time_sec", seconds(rewrites.running_for(now))),
+            ("aof_last_bgrewrite_status", ok(rewrites.last_ok)),
+            ("aof_rewrites", rewrites.done.to_string()),
+            ("aof_rewrites_consecutive_failures", rewrites.failed_in_a_row.to_string()),
+            ("aof_last_write_status", ok(machine.is_none_or(|machine| machine.error().is_none()))),
+            ("aof_last_cow_size", "0".to_owned()),
+        ];
+        if let Some(machine) = machine {
+            let written = machine.written().unwrap_or(end);
+            let waits = machine.standing() != Standing::Whole && rewrites.scheduled;
+            lines.extend([
+                ("aof_current_size", state.size().to_string()),
+                ("aof_base_size", state.base_size.to_string()),
+                ("aof_pending_rewrite", flag(waits)),
+                ("aof_buffer_length", end.0.saturating_sub(written.0).to_string()),
+                ("aof_pending_bio_fsync", "0".to_owned()),
+                ("aof_delayed_fsync", "0".to_owned()),
+            ]);
+        }
+        drop(state);
+        for (name, value) in lines {
+            // Writing to a String cannot fail.
+            let _ = write!(text, "{name}:{value}\r\n");
+        }
+    }
+}
