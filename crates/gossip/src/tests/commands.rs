@@ -3,7 +3,7 @@
 use slot_routing::{Epoch, Slot};
 
 use super::net::{Net, config};
-use crate::{Command, CommandError, FailoverMode, Reply, SlotChange};
+use crate::{Command, CommandError, FailoverMode, Reply, SET_SLOT_PATIENCE, SlotChange};
 
 fn slot(number: u16) -> Slot {
     Slot::new(number).unwrap()
@@ -15,7 +15,12 @@ fn refusals_have_the_texts_that_tools_know() {
     let id = |index: usize| net.id(index).to_string();
     let (me, other, replica, mine) = (id(0), id(1), id(3), 0);
     let nobody = "abc".to_owned();
-    let set = |number, change| Command::SetSlot { slot: slot(number), change, keys_in_slot: 3 };
+    let set = |number, change| Command::SetSlot {
+        slot: slot(number),
+        change,
+        keys_in_slot: 3,
+        patience: SET_SLOT_PATIENCE,
+    };
     let replicate = |node: &str| Command::Replicate { node: node.to_owned(), holds_keys: false };
     let forget = |node: &str| Command::Forget { node: node.to_owned() };
     use SlotChange::{Importing, Migrating, Node};

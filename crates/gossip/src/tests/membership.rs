@@ -5,7 +5,7 @@ use std::time::Duration;
 use slot_routing::{Epoch, Slot};
 
 use super::net::{Net, config};
-use crate::{Command, Config, Event, Reply, SlotChange};
+use crate::{Command, Config, Event, Reply, SET_SLOT_PATIENCE, SlotChange};
 
 const MS: fn(u64) -> Duration = Duration::from_millis;
 
@@ -82,7 +82,12 @@ fn masters_of_one_epoch_find_different_ones() {
 #[test]
 fn a_slot_given_to_a_lower_epoch_is_its_new_owners_in_all_eyes() {
     let mut net = Net::cluster(3, 3, &config(2000), 6);
-    let set = |change| Command::SetSlot { slot: Slot::new(0).unwrap(), change, keys_in_slot: 0 };
+    let set = |change| Command::SetSlot {
+        slot: Slot::new(0).unwrap(),
+        change,
+        keys_in_slot: 0,
+        patience: SET_SLOT_PATIENCE,
+    };
     // While node 1 hears of nothing, the others take new epochs.
     net.cut(&[1], &[0, 2]);
     for _ in 0..3 {
@@ -120,7 +125,7 @@ fn a_forgotten_node_stays_forgotten_by_all() {
 fn a_moved_slot_reaches_everybody_through_its_new_epoch() {
     let mut net = Net::cluster(3, 6, &config(2000), 6);
     let (slot, from, to) = (Slot::new(100).unwrap(), net.id(0).to_string(), net.id(1).to_string());
-    let set = |change| Command::SetSlot { slot, change, keys_in_slot: 0 };
+    let set = |change| Command::SetSlot { slot, change, keys_in_slot: 0, patience: SET_SLOT_PATIENCE };
     use crate::SlotChange::{Importing, Migrating, Node};
     net.command(1, set(Importing { from: from.clone() })).unwrap();
     net.command(0, set(Migrating { to: to.clone() })).unwrap();
@@ -141,7 +146,11 @@ fn the_master_that_gave_its_last_slot_follows_the_new_owner() {
     let (slot, to) = (Slot::new(5).unwrap(), net.id(1).to_string());
     let change = crate::SlotChange::Node(to);
     for index in [1, 0] {
-        net.command(index, Command::SetSlot { slot, change: change.clone(), keys_in_slot: 0 }).unwrap();
+        net.command(
+            index,
+            Command::SetSlot { slot, change: change.clone(), keys_in_slot: 0, patience: SET_SLOT_PATIENCE },
+        )
+        .unwrap();
     }
     net.until("the old owner follows", |net| net.hosts[0].copies == Some(net.id(1)));
 }

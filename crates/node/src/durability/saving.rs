@@ -247,7 +247,12 @@ fn write_file(durability: &Durability, cancelled: &AtomicBool, kind: SaveKind) -
     write_rdb(
         durability,
         state,
-        &Form { dialect: Dialect::Redis, position: position.map(|at| (at, stream_db)), aof_base: false },
+        &Form {
+            dialect: Dialect::Redis,
+            position: position.map(|at| (at, stream_db)),
+            aof_base: false,
+            slot_states: String::new(),
+        },
         Some(written),
         pace,
         &mut out,

@@ -172,7 +172,12 @@ fn rewrite(durability: &Durability) -> anyhow::Result<()> {
     let mut out = Steps { file: temporary?, unsynced: 0, by_steps };
     let base = Base { rdb: durability.config.switch("aof-use-rdb-preamble"), switches };
     if base.rdb {
-        let form = Form { dialect: Dialect::Redis, position: Some(position), aof_base: true };
+        let form = Form {
+            dialect: Dialect::Redis,
+            position: Some(position),
+            aof_base: true,
+            slot_states: String::new(),
+        };
         write_rdb(durability, state, &form, None, pace, &mut out)?;
     } else {
         write_commands(durability, state, pace, &mut out)?;
