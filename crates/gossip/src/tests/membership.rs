@@ -13,6 +13,18 @@ fn members(net: &Net, index: usize) -> usize {
     net.hosts[index].gossip.nodes().filter(|node| node.handshake.is_none()).count()
 }
 
+/// A favourite of tests: one node that takes all slots, and the test waits for the cluster to be ok.
+#[test]
+fn a_node_by_itself_serves_two_seconds_after_its_start() {
+    for waited in [0, 1, 3, 60] {
+        let mut net = Net::new(1, &config(15_000), 1);
+        net.run(Duration::from_secs(waited));
+        net.command(0, Command::AddSlots(Slot::all().collect())).unwrap();
+        let took = net.until("it serves", |net| net.hosts[0].gossip.is_serving());
+        assert!(took <= Duration::from_secs(2u64.saturating_sub(waited)), "{took:?} after {waited} s");
+    }
+}
+
 #[test]
 fn who_meets_one_meets_all() {
     let mut net = Net::new(5, &config(2000), 1);
