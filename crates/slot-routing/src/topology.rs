@@ -24,7 +24,43 @@ pub struct Endpoint {
     pub bus_port: u16,
 }
 
+/// What clients are told of where a node is (`cluster-preferred-endpoint-type`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[repr(u8)]
+pub enum EndpointKind {
+    /// Its address.
+    #[default]
+    Ip,
+    /// The name that it announces.
+    Hostname,
+    /// Nothing: it is where the client has reached this node, at another port.
+    Unknown,
+}
+
+impl EndpointKind {
+    /// What the parameter's value means.
+    #[must_use]
+    pub fn of_word(word: &str) -> Self {
+        match word {
+            "hostname" => Self::Hostname,
+            "unknown-endpoint" => Self::Unknown,
+            _ => Self::Ip,
+        }
+    }
+}
+
 impl Endpoint {
+    /// The host that MOVED and ASK name; `?` where a name is preferred and there is none.
+    #[must_use]
+    pub fn host(&self, kind: EndpointKind) -> &str {
+        match kind {
+            EndpointKind::Ip => &self.ip,
+            EndpointKind::Hostname if self.hostname.is_empty() => "?",
+            EndpointKind::Hostname => &self.hostname,
+            EndpointKind::Unknown => "",
+        }
+    }
+
     /// The port for clients like one that speaks TLS, or does not. A node may have only one of them.
     #[must_use]
     pub fn port_for(&self, tls: bool) -> u16 {
