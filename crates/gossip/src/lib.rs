@@ -56,5 +56,5 @@ pub use machine::Gossip;
 pub use node::{Address, Cause, Condition, Contact, Handshake, Link, Node, Role};
 pub use nodes_conf::ConfError;
 pub use report::LinkReport;
-pub use stats::Stats;
+pub use stats::{Stats, Traffic};
 pub use timeline::{Ballot, FailoverRecord, Suspicion, Timeline};

@@ -134,16 +134,25 @@ fn nodes_and_info_read_as_tools_expect() {
     assert!(master[5].parse::<i64>().unwrap() > 1_790_000_000_000);
     assert_eq!(master[6..], ["2", "connected", "5461-10921"]);
 
-    let info = net.hosts[3].gossip.info_text(0);
+    let traffic = crate::Traffic { bytes_sent: 7, published_bytes_received: 3, ..crate::Traffic::default() };
+    let info = net.hosts[3].gossip.info_text(&traffic);
     for line in [
         "cluster_state:ok",
         "cluster_slots_assigned:16384",
         "cluster_slots_ok:16384",
         "cluster_slots_pfail:0",
         "cluster_slots_fail:0",
+        "cluster_nodes_pfail:0",
+        "cluster_nodes_fail:0",
+        "cluster_voting_nodes_pfail:0",
+        "cluster_voting_nodes_fail:0",
         "cluster_known_nodes:6",
         "cluster_size:3",
         "cluster_my_epoch:1",
+        "cluster_stats_bytes_sent:7",
+        "cluster_stats_bytes_received:0",
+        "cluster_stats_pubsub_bytes_sent:0",
+        "cluster_stats_pubsub_bytes_received:3",
         "total_cluster_links_buffer_limit_exceeded:0",
     ] {
         assert!(info.contains(&format!("{line}\r\n")), "{line} in {info}");

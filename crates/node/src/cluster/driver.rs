@@ -513,9 +513,9 @@ impl Driver {
         }
     }
 
-    /// How many links were closed because their peers did not read.
-    pub(crate) fn overflown_links(&self) -> u64 {
-        self.links.overflown
+    /// What has gone over the links.
+    pub(crate) fn traffic(&self) -> gossip::Traffic {
+        self.links.traffic()
     }
 
     /// Closes those links to and from a node that `which` says (DEBUG CLUSTERLINK KILL); `false` without such a node.

@@ -42,7 +42,7 @@ async fn answer(
             reply.verbatim(b"txt", text.as_bytes());
         }
         ClusterCommand::Info => {
-            let text = cluster.look(|driver| driver.gossip.info_text(driver.overflown_links())).await?;
+            let text = cluster.look(|driver| driver.gossip.info_text(&driver.traffic())).await?;
             reply.verbatim(b"txt", text.as_bytes());
         }
         ClusterCommand::MyId => {
