@@ -8,6 +8,7 @@ use std::sync::atomic::{
 use arc_swap::{ArcSwap, ArcSwapOption};
 use bitflags::bitflags;
 use keyspace::{Bounds, LfuSettings, Limits, ListLimit, NodeBounds, SetBounds};
+use slot_routing::EndpointKind;
 
 use crate::clients::Client;
 use crate::eviction::{Order, POLICIES, Policy, patience};
@@ -219,6 +220,8 @@ pub struct Settings {
     pub aof_error: ArcSwap<String>,
     /// How often all data was deleted at once (FLUSHALL): a save of what there was is of no use then.
     pub flushes: AtomicU64,
+    /// `cluster-preferred-endpoint-type`.
+    endpoint: AtomicU8,
     /// The master's `host:port`, while [`Gate::REDIRECTS`] holds.
     pub redirect_to: ArcSwap<String>,
     /// What sentinels see of this server and say to it.
@@ -297,6 +300,7 @@ impl Default for Settings {
             notified: AtomicU32::new(0),
             aof_error: ArcSwap::default(),
             flushes: AtomicU64::new(0),
+            endpoint: AtomicU8::new(EndpointKind::Ip as u8),
             redirect_to: ArcSwap::default(),
             watched: Watched::default(),
         }
@@ -304,6 +308,19 @@ impl Default for Settings {
 }
 
 impl Settings {
+    /// What redirections name a node by.
+    #[must_use]
+    pub fn endpoint(&self) -> EndpointKind {
+        let kind = self.endpoint.load(Ordering::Relaxed);
+        let kinds = [EndpointKind::Ip, EndpointKind::Hostname, EndpointKind::Unknown];
+        kinds.into_iter().find(|each| *each as u8 == kind).unwrap_or_default()
+    }
+
+    /// Sets what redirections name a node by.
+    pub fn set_endpoint(&self, kind: EndpointKind) {
+        self.endpoint.store(kind as u8, Ordering::Relaxed);
+    }
+
     /// How keys count their uses, if they do.
     #[must_use]
     pub fn lfu(&self) -> Option<LfuSettings> {

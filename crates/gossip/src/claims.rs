@@ -60,6 +60,9 @@ impl Gossip {
             }
             if owner == Some(self.me) {
                 lost.insert(slot);
+            }
+            // Who replaces the head of our shard goes on with its moves.
+            if owner.is_some_and(|owner| !self.are_of_one_shard(owner, claimant)) {
                 self.migrating.remove(&slot);
             }
             from_head += usize::from(owner == Some(shard_head));

@@ -1,6 +1,7 @@
 //! What an operator may ask for (`CLUSTER ...`), and what it is answered.
 
 use std::net::IpAddr;
+use std::time::Duration;
 
 use slot_routing::{Epoch, NodeId, Slot};
 use thiserror::Error;
@@ -35,6 +36,8 @@ pub enum Command {
         change: SlotChange,
         /// How many keys this node holds of it.
         keys_in_slot: u64,
+        /// How long the replicas may take to have it.
+        patience: Duration,
     },
     /// REPLICATE.
     Replicate {
@@ -84,6 +87,36 @@ pub enum SlotChange {
     Node(String),
 }
 
+/// How long SETSLOT waits for the replicas, unless its words say otherwise (Valkey: the same).
+pub const SET_SLOT_PATIENCE: Duration = Duration::from_secs(2);
+
+impl SlotChange {
+    /// Reads what stands behind the slot in SETSLOT's words.
+    #[must_use]
+    pub fn parse(words: &[&str]) -> Option<Self> {
+        let (action, node) =
+            (words.first()?.to_ascii_lowercase(), words.get(1).map(|node| (*node).to_owned()));
+        match (action.as_str(), node) {
+            ("migrating", Some(to)) => Some(Self::Migrating { to }),
+            ("importing", Some(from)) => Some(Self::Importing { from }),
+            ("node", Some(node)) => Some(Self::Node(node)),
+            ("stable", _) => Some(Self::Stable),
+            _ => None,
+        }
+    }
+
+    /// The words that [`SlotChange::parse`] reads.
+    #[must_use]
+    pub fn words(&self) -> Vec<&str> {
+        match self {
+            Self::Migrating { to } => vec!["MIGRATING", to],
+            Self::Importing { from } => vec!["IMPORTING", from],
+            Self::Node(node) => vec!["NODE", node],
+            Self::Stable => vec!["STABLE"],
+        }
+    }
+}
+
 /// How much a manual failover waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FailoverMode {
@@ -130,6 +163,9 @@ pub enum CommandError {
     /// SETSLOT at a replica.
     #[error("Please use SETSLOT only with masters.")]
     SetSlotOnReplica,
+    /// SETSLOT that not all replicas have taken in time.
+    #[error("Not enough good replicas to write.")]
+    NoReplicas,
     /// The slot would go to a replica.
     #[error("Target node is not a master")]
     TargetNotMaster,

@@ -7,11 +7,12 @@
 //! tells of it; [`Input::Persisted`] ends that.
 
 use std::net::IpAddr;
+use std::time::Duration;
 
 use clock::Instant;
-use slot_routing::{NodeId, ReplOffset, SlotSet, Topology};
+use slot_routing::{NodeId, ReplOffset, Slot, SlotSet, Topology};
 
-use crate::commands::{Command, CommandError, Reply};
+use crate::commands::{Command, CommandError, Reply, SlotChange};
 use crate::config::Config;
 use crate::event::Event;
 use crate::wire::{Packet, Publication};
@@ -94,6 +95,25 @@ pub enum Input {
         /// What is asked for.
         command: Command,
     },
+    /// What became of an [`Action::TellReplicas`] that was to be confirmed.
+    ReplicasTold {
+        /// Its token.
+        token: u64,
+        /// Whether every replica that is connected has it, or there is none.
+        held: bool,
+        /// How many keys this node holds of the slot now.
+        keys_in_slot: u64,
+    },
+    /// The master's stream says what became of a slot. To be told before [`Input::Replication`] says that it is
+    /// processed.
+    SlotChanged {
+        /// The slot.
+        slot: Slot,
+        /// What became of it.
+        change: SlotChange,
+    },
+    /// The master's snapshot was loaded; these slots, and no others, were on the move in it.
+    MovesLoaded(Vec<(Slot, SlotChange)>),
     /// A client published; the other nodes are to hear it.
     Publish(Publication),
     /// The settings changed.
@@ -137,6 +157,15 @@ pub enum Source {
         /// When it broke.
         since: Instant,
     },
+}
+
+/// The replicas' word is waited for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Confirm {
+    /// Names the answer.
+    pub token: u64,
+    /// How long they may take.
+    pub patience: Duration,
 }
 
 /// Something to do.
@@ -192,6 +221,15 @@ pub enum Action {
     PauseWrites {
         /// When the pause ends by itself.
         until: Instant,
+    },
+    /// Say this to the replicas in the stream that they get.
+    TellReplicas {
+        /// The slot.
+        slot: Slot,
+        /// What becomes of it.
+        change: SlotChange,
+        /// Whether it is to be told when they have it ([`Input::ReplicasTold`]).
+        confirm: Option<Confirm>,
     },
     /// Always after the [`Action::Publish`] that says whose the writes are from now on.
     ResumeWrites,

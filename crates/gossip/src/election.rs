@@ -208,6 +208,7 @@ impl Gossip {
         for slot in self.slots.release_all(old).iter() {
             self.slots.assign(slot, self.me);
         }
+        self.drop_void_moves();
         self.timeline.replaced(old, self.me, epoch, self.wall);
         self.election.abandon();
         self.end_manual_failover();

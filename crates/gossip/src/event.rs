@@ -87,6 +87,13 @@ pub enum Event {
     },
     /// A slot was imported under this new epoch.
     ImportedEpoch(Epoch),
+    /// The master's stream names a node that is not known here.
+    SlotOfUnknown {
+        /// The slot.
+        slot: Slot,
+        /// The node, as the stream names it.
+        node: String,
+    },
     /// This node holds keys of a slot that is another's.
     KeysOfOther {
         /// The slot.
@@ -163,6 +170,12 @@ impl fmt::Display for Event {
             Self::Migrating { to } => write!(f, "Migrating to orphaned master {to}"),
             Self::ImportedEpoch(epoch) => {
                 write!(f, "configEpoch updated after importing slot: {epoch}")
+            }
+            Self::SlotOfUnknown { slot, node } => {
+                write!(
+                    f,
+                    "The master says of slot {slot} that {node} has to do with it, which is not known here"
+                )
             }
             Self::KeysOfOther { slot, owner } => write!(
                 f,

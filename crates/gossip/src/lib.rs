@@ -48,13 +48,13 @@ mod tests;
 mod timeline;
 pub mod wire;
 
-pub use commands::{Command, CommandError, FailoverMode, Reply, SlotChange};
+pub use commands::{Command, CommandError, FailoverMode, Reply, SET_SLOT_PATIENCE, SlotChange};
 pub use config::{Announce, Config};
-pub use contract::{Action, Copies, Input, LinkId, Replication, Source};
+pub use contract::{Action, Confirm, Copies, Input, LinkId, Replication, Source};
 pub use event::{Denial, ElectionEvent, Event, FailEnd, FailureEvent, Hindrance, Level, ManualFailoverEvent};
 pub use machine::Gossip;
 pub use node::{Address, Cause, Condition, Contact, Handshake, Link, Node, Role};
 pub use nodes_conf::ConfError;
 pub use report::LinkReport;
-pub use stats::Stats;
+pub use stats::{Stats, Traffic};
 pub use timeline::{Ballot, FailoverRecord, Suspicion, Timeline};

@@ -12,6 +12,7 @@ use rand::{Rng, RngExt};
 use rand_chacha::ChaCha8Rng;
 use slot_routing::{Epoch, NodeId, Slot, SlotSet, Topology};
 
+use crate::commands::{CommandError, Reply};
 use crate::config::Config;
 use crate::contract::{Action, Input, Replication};
 use crate::election::Election;
@@ -24,6 +25,7 @@ use crate::replica_migration::Orphans;
 use crate::resignation::Resignation;
 use crate::role::Following;
 use crate::service::Service;
+use crate::slot_moves::Orders;
 use crate::slots::SlotTable;
 use crate::stats::Stats;
 use crate::timeline::Timeline;
@@ -38,6 +40,7 @@ pub struct Gossip {
     pub(crate) slots: SlotTable,
     pub(crate) migrating: BTreeMap<Slot, NodeId>,
     pub(crate) importing: BTreeMap<Slot, NodeId>,
+    pub(crate) orders: Orders,
     pub(crate) current_epoch: Epoch,
     pub(crate) last_vote_epoch: Epoch,
     /// Forgotten nodes, and until when they stay so.
@@ -112,6 +115,7 @@ impl Gossip {
             slots: saved.slots,
             migrating: saved.migrating,
             importing: saved.importing,
+            orders: Orders::default(),
             current_epoch: saved.current_epoch,
             last_vote_epoch: saved.last_vote_epoch,
             blacklist: BTreeMap::new(),
@@ -174,9 +178,15 @@ impl Gossip {
             Input::Persisted => self.claim_unsaved = false,
             Input::KeysFound { slots, at_start } => self.on_keys_found(&slots, at_start),
             Input::Command { token, command } => {
-                let result = self.on_command(command);
-                self.out.push(Action::Reply { token, result });
+                if let Some(result) = self.on_command(token, command) {
+                    self.answer(token, result);
+                }
             }
+            Input::ReplicasTold { token, held, keys_in_slot } => {
+                self.on_replicas_told(token, held, keys_in_slot);
+            }
+            Input::SlotChanged { slot, change } => self.on_slot_changed(slot, &change),
+            Input::MovesLoaded(moves) => self.on_moves_loaded(&moves),
             Input::Publish(publication) => self.on_publish(&publication),
             Input::Configure(config) => {
                 self.config = *config;
@@ -224,6 +234,7 @@ impl Gossip {
 
     fn settle(&mut self) {
         self.follow_chains();
+        self.tell_replicas();
         self.update_service();
         self.reconcile_role();
         if std::mem::take(&mut self.todo.publish) {
@@ -264,6 +275,10 @@ impl Gossip {
 
     pub(crate) fn log(&mut self, event: impl Into<Event>) {
         self.out.push(Action::Log(event.into()));
+    }
+
+    pub(crate) fn answer(&mut self, token: u64, result: Result<Reply, CommandError>) {
+        self.out.push(Action::Reply { token, result });
     }
 
     /// This node itself.

@@ -2,16 +2,19 @@
 
 use slot_routing::{Epoch, NodeId, Slot, SlotSet};
 
-use crate::commands::{Command, CommandError, Reply, SlotChange, parse_name};
+use crate::commands::{Command, CommandError, Reply, parse_name};
+use crate::contract::Confirm;
 use crate::event::Event;
 use crate::machine::Gossip;
 use crate::node::{Address, Node, Role};
+use crate::slot_moves::Order;
 
-type Answer = Result<Reply, CommandError>;
+pub(crate) type Answer = Result<Reply, CommandError>;
 
 impl Gossip {
-    pub(crate) fn on_command(&mut self, command: Command) -> Answer {
-        match command {
+    /// The answer, unless that is for later: SETSLOT may have to wait for the replicas.
+    pub(crate) fn on_command(&mut self, token: u64, command: Command) -> Option<Answer> {
+        Some(match command {
             Command::Meet { ip, port, bus_port } => {
                 self.start_handshake(Address { ip: Some(ip), port, other_port: 0, bus_port }, true);
                 Ok(Reply::Ok)
@@ -19,7 +22,10 @@ impl Gossip {
             Command::AddSlots(slots) => self.cmd_add_slots(&slots),
             Command::DelSlots(slots) => self.cmd_del_slots(&slots),
             Command::FlushSlots { holds_keys } => self.cmd_flush_slots(holds_keys),
-            Command::SetSlot { slot, change, keys_in_slot } => self.cmd_set_slot(slot, &change, keys_in_slot),
+            Command::SetSlot { slot, change, keys_in_slot, patience } => {
+                return self
+                    .order(Order { confirm: Confirm { token, patience }, slot, change }, keys_in_slot);
+            }
             Command::Replicate { node, holds_keys } => self.cmd_replicate(&node, holds_keys),
             Command::Failover(mode) => self.cmd_failover(mode),
             Command::Forget { node } => self.cmd_forget(&node),
@@ -33,7 +39,7 @@ impl Gossip {
                 self.save_before_sending();
                 Ok(Reply::Ok)
             }
-        }
+        })
     }
 
     /// All or none of the slots.
@@ -68,67 +74,6 @@ impl Gossip {
         self.slots.release_all(self.me);
         self.migrating.clear();
         self.changed()
-    }
-
-    fn cmd_set_slot(&mut self, slot: Slot, change: &SlotChange, keys_in_slot: u64) -> Answer {
-        if !self.myself().is_master() {
-            return Err(CommandError::SetSlotOnReplica);
-        }
-        let mine = self.slots.owner(slot) == Some(self.me);
-        match change {
-            SlotChange::Migrating { .. } if !mine => return Err(CommandError::NotOwner(slot)),
-            SlotChange::Importing { .. } if mine => return Err(CommandError::AlreadyOwner(slot)),
-            SlotChange::Migrating { to } => {
-                let to = self.master_named(to, CommandError::DontKnowNode)?;
-                self.migrating.insert(slot, to);
-            }
-            SlotChange::Importing { from } => {
-                let from = self.master_named(from, CommandError::DontKnowNode)?;
-                self.importing.insert(slot, from);
-            }
-            SlotChange::Stable => {
-                self.importing.remove(&slot);
-                self.migrating.remove(&slot);
-            }
-            SlotChange::Node(to) => {
-                let to = self.master_named(to, CommandError::UnknownNode)?;
-                return self.give_slot(slot, to, keys_in_slot);
-            }
-        }
-        self.changed()
-    }
-
-    fn give_slot(&mut self, slot: Slot, to: NodeId, keys_in_slot: u64) -> Answer {
-        let owner = self.slots.owner(slot);
-        let was_mine = owner == Some(self.me);
-        if was_mine && to != self.me && keys_in_slot > 0 {
-            return Err(CommandError::HoldsKeys(slot));
-        }
-        if keys_in_slot == 0 || to != self.me {
-            self.migrating.remove(&slot);
-        }
-        self.slots.assign(slot, to);
-        self.changed()?;
-        let emptied = was_mine && to != self.me && self.slots.count(self.me) == 0;
-        if emptied && self.config.allow_replica_migration {
-            // A master without slots becomes a replica of whoever took the last one.
-            self.log(Event::SlotsLost { to });
-            self.become_replica_of(to);
-        }
-        let imported = to == self.me && self.importing.remove(&slot).is_some();
-        if imported || (to == self.me && owner.is_some_and(|owner| owner != self.me)) {
-            // A new epoch makes the others believe us over the old owner. Redis takes one only for an import;
-            // where that was forgotten in a power failure, the slot would fall back, and be nobody's when its
-            // old owner is told to give it.
-            if let Some(epoch) = self.bump_epoch() {
-                self.log(Event::ImportedEpoch(epoch));
-            }
-            // The old owner gives the slot away when it hears that it is ours: on disk first, or a power
-            // failure leaves it to nobody.
-            self.save_before_claiming();
-            self.broadcast_pong();
-        }
-        Ok(Reply::Ok)
     }
 
     fn cmd_replicate(&mut self, name: &str, holds_keys: bool) -> Answer {
@@ -218,7 +163,7 @@ impl Gossip {
         self.changed()
     }
 
-    fn changed(&mut self) -> Answer {
+    pub(crate) fn changed(&mut self) -> Answer {
         self.todo.save = true;
         self.todo.publish = true;
         Ok(Reply::Ok)
@@ -233,7 +178,11 @@ impl Gossip {
             .ok_or_else(|| CommandError::unknown(name))
     }
 
-    fn master_named(&self, name: &str, unknown: fn(String) -> CommandError) -> Result<NodeId, CommandError> {
+    pub(crate) fn master_named(
+        &self,
+        name: &str,
+        unknown: fn(String) -> CommandError,
+    ) -> Result<NodeId, CommandError> {
         let id = self.known_named(name).map_err(|_| unknown(name.to_owned()))?;
         if self.nodes[&id].is_master() { Ok(id) } else { Err(CommandError::TargetNotMaster) }
     }

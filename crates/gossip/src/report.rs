@@ -11,6 +11,7 @@ use crate::commands::CommandError;
 use crate::contract::LinkId;
 use crate::machine::Gossip;
 use crate::node::{Link, Node};
+use crate::stats::Traffic;
 use crate::wire::MessageKind;
 
 /// Runs of slots by their owner.
@@ -142,30 +143,50 @@ impl Gossip {
         if set.is_empty() { "noflags".to_owned() } else { set.join(",") }
     }
 
-    /// The text of CLUSTER INFO. The driver knows how many links it closed because their peers did not
-    /// read (`cluster-link-sendbuf-limit`).
+    /// The text of CLUSTER INFO.
     #[must_use]
-    pub fn info_text(&self, overflown_links: u64) -> String {
+    pub fn info_text(&self, traffic: &Traffic) -> String {
         let slots_of = |wanted: fn(&Node) -> bool| -> usize {
             let owners = self.slots.owners();
             owners.filter(|(id, _)| self.nodes.get(id).is_some_and(wanted)).map(|(_, count)| count).sum()
         };
+        let nodes = |wanted: fn(&Node) -> bool| self.nodes.values().filter(|node| wanted(node)).count();
+        let voters = |wanted: fn(&Node) -> bool| {
+            self.nodes.values().filter(|node| wanted(node) && self.is_voter(node.id)).count()
+        };
         let epoch = self.claimed_epoch(self.myself());
         let mut text = format!(
             "cluster_state:{}\r\ncluster_slots_assigned:{}\r\ncluster_slots_ok:{}\r\n\
-             cluster_slots_pfail:{}\r\ncluster_slots_fail:{}\r\ncluster_known_nodes:{}\r\n\
+             cluster_slots_pfail:{}\r\ncluster_slots_fail:{}\r\n\
+             cluster_nodes_pfail:{}\r\ncluster_nodes_fail:{}\r\n\
+             cluster_voting_nodes_pfail:{}\r\ncluster_voting_nodes_fail:{}\r\ncluster_known_nodes:{}\r\n\
              cluster_size:{}\r\ncluster_current_epoch:{}\r\ncluster_my_epoch:{epoch}\r\n",
             if self.service.serving { "ok" } else { "fail" },
             self.slots.assigned(),
             slots_of(Node::is_well),
             slots_of(Node::is_suspected),
             slots_of(Node::has_failed),
+            nodes(Node::is_suspected),
+            nodes(Node::has_failed),
+            voters(Node::is_suspected),
+            voters(Node::has_failed),
             self.nodes.len(),
             self.voters(),
             self.current_epoch,
         );
         self.write_messages(&mut text);
-        let _ = write!(text, "total_cluster_links_buffer_limit_exceeded:{overflown_links}\r\n");
+        let Traffic { bytes_sent, bytes_received, published_bytes_sent, published_bytes_received, .. } =
+            traffic;
+        // Nothing here speaks for modules: these two are there for those who look for them.
+        let _ = write!(
+            text,
+            "cluster_stats_bytes_sent:{bytes_sent}\r\ncluster_stats_bytes_received:{bytes_received}\r\n\
+             cluster_stats_pubsub_bytes_sent:{published_bytes_sent}\r\n\
+             cluster_stats_pubsub_bytes_received:{published_bytes_received}\r\n\
+             cluster_stats_module_bytes_sent:0\r\ncluster_stats_module_bytes_received:0\r\n\
+             total_cluster_links_buffer_limit_exceeded:{}\r\n",
+            traffic.overflown_links
+        );
         text
     }
 

@@ -58,9 +58,12 @@ impl Gossip {
 
     /// This node becomes a copy of `master`.
     pub(crate) fn become_replica_of(&mut self, master: NodeId) {
+        // Within a shard the moves go on: this node may take the place of its master some day.
+        if !self.are_of_one_shard(self.me, master) {
+            self.migrating.clear();
+            self.importing.clear();
+        }
         self.set_role(self.me, Role::Replica(Some(master)));
-        self.migrating.clear();
-        self.importing.clear();
         self.end_manual_failover();
         self.election.abandon();
     }

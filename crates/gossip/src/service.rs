@@ -97,7 +97,8 @@ impl Gossip {
 
     pub(crate) fn update_service(&mut self) {
         let majority = self.slots.owners().filter(|(id, _)| self.is_in_reach(*id)).count() >= self.quorum();
-        if !majority {
+        // Where nobody serves anything there is no minority to be in: a node that takes its first slots need not wait.
+        if !majority && self.voters() > 0 {
             let until = self.now + self.config.rejoin_delay();
             self.service.not_before = self.service.not_before.max(until);
             self.put_off_resignation();

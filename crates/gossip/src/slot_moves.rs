@@ -1,22 +1,274 @@
-//! Slots on their way from one master to another: the marks that SETSLOT sets, and how they keep up with what
+//! Slots on their way from one master to another: SETSLOT, the marks that it sets, and how they keep up with what
 //! happens to both ends meanwhile.
+//!
+//! A replica must know its master's marks. Promoted without them, it would serve the keys that have already left as
+//! missing, and take writes for them; and it would refuse what its master had imported. So a SETSLOT goes to the
+//! replicas first, in the stream that brings them the data ([`Action::TellReplicas`]), and is carried out, and
+//! answered, once they have it ([`Input::ReplicasTold`](crate::Input)), as in Valkey since version 8: whatever is
+//! moved afterwards stands behind it in the stream. A snapshot brings the marks along
+//! ([`Input::MovesLoaded`](crate::Input)), `nodes.conf` has a replica's as a master's. While writes are held back for
+//! a failover, nothing may be added to the stream: a SETSLOT waits until it is clear who is the master.
 //!
 //! A move is between shards: where one end is replaced by its replica, the mark names that one from then on. A
 //! slot that a node of another shard claims under a newer epoch while it is imported here was moved by
 //! somebody else: the import ends. (Redis leaves such a slot to SETSLOT alone. Its owner is a replica then,
 //! and the slot nobody's for ever in the importing node's eyes.)
 //!
-//! What a move that stopped half-way leaves behind are keys in slots that others serve: a replica that is
+//! What a move that stopped half-way leaves behind are keys in slots that others serve: a replica of Redis's that is
 //! promoted has the keys that its master imported and not the mark. So the shell looks for such keys
 //! ([`Input::KeysFound`](crate::Input)), and this node says so by marking the slot as imported: it then serves
 //! these keys to who was sent here, and `redis-cli --cluster fix` sees them and hands them over.
 
+use std::collections::VecDeque;
+
 use slot_routing::{NodeId, Slot, SlotSet};
 
+use crate::commands::{CommandError, Reply, SlotChange, parse_name};
+use crate::contract::{Action, Confirm};
 use crate::event::Event;
 use crate::machine::Gossip;
+use crate::manual_failover::Manual;
+use crate::operator::Answer;
+
+/// The SETSLOTs that are not answered yet, in the order in which they came and are carried out.
+#[derive(Debug, Default)]
+pub(crate) struct Orders(VecDeque<(Order, Step)>);
+
+/// A SETSLOT.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Order {
+    pub(crate) confirm: Confirm,
+    pub(crate) slot: Slot,
+    pub(crate) change: SlotChange,
+}
+
+/// How far a SETSLOT is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Step {
+    /// The replicas were not told yet.
+    New { keys_in_slot: u64 },
+    /// They were.
+    Told,
+    /// They have it, or not all of them have.
+    Confirmed { held: bool, keys_in_slot: u64 },
+}
 
 impl Gossip {
+    /// A SETSLOT has come. The answer, if it is there at once.
+    pub(crate) fn order(&mut self, order: Order, keys_in_slot: u64) -> Option<Answer> {
+        if let Err(refusal) = self.check_change(order.slot, &order.change, keys_in_slot) {
+            return Some(Err(refusal));
+        }
+        let alone = !self.nodes.values().any(|node| node.master() == Some(self.me));
+        if alone && self.orders.0.is_empty() {
+            return Some(self.set_slot(order.slot, &order.change, keys_in_slot));
+        }
+        self.orders.0.push_back((order, Step::New { keys_in_slot }));
+        None
+    }
+
+    /// Tells the replicas what they were not told yet, unless the stream must not grow.
+    pub(crate) fn tell_replicas(&mut self) {
+        if self.is_yielding() {
+            return;
+        }
+        let mut orders = std::mem::take(&mut self.orders.0);
+        orders.retain_mut(|(order, step)| {
+            let Step::New { keys_in_slot } = *step else { return true };
+            let Order { confirm, slot, change } = &*order;
+            // Who is the master may be another by now.
+            if let Err(refusal) = self.check_change(*slot, change, keys_in_slot) {
+                self.answer(confirm.token, Err(refusal));
+                return false;
+            }
+            *step = Step::Told;
+            let (slot, change, confirm) = (*slot, change.clone(), Some(*confirm));
+            self.out.push(Action::TellReplicas { slot, change, confirm });
+            true
+        });
+        self.orders.0 = orders;
+    }
+
+    fn is_yielding(&self) -> bool {
+        matches!(self.manual, Manual::Yielding { .. })
+    }
+
+    /// The replicas have it, or not all of them in time: carried out in the order in which they were told.
+    pub(crate) fn on_replicas_told(&mut self, token: u64, held: bool, keys_in_slot: u64) {
+        let step = self.orders.0.iter_mut().find(|(order, _)| order.confirm.token == token);
+        let Some((_, step)) = step else { return };
+        *step = Step::Confirmed { held, keys_in_slot };
+        while let Some((order, Step::Confirmed { held, keys_in_slot })) =
+            self.orders.0.pop_front_if(|(_, step)| matches!(step, Step::Confirmed { .. }))
+        {
+            let result = self.carry_out(&order, held, keys_in_slot);
+            self.answer(order.confirm.token, result);
+        }
+    }
+
+    fn carry_out(&mut self, order: &Order, held: bool, keys_in_slot: u64) -> Answer {
+        let Order { slot, change, .. } = order;
+        if !self.myself().is_master() {
+            // What the stream told stands in the history that this node follows now.
+            if held {
+                self.on_slot_changed(*slot, change);
+            }
+            return Err(CommandError::SetSlotOnReplica);
+        }
+        let result = match held {
+            true => self
+                .check_change(*slot, change, keys_in_slot)
+                .and_then(|()| self.set_slot(*slot, change, keys_in_slot)),
+            false => Err(CommandError::NoReplicas),
+        };
+        if result.is_err() {
+            self.restate(*slot);
+        }
+        result
+    }
+
+    /// Replicas may have a change that came to nothing: tells them how the slot stands.
+    fn restate(&mut self, slot: Slot) {
+        if self.is_yielding() {
+            return;
+        }
+        let name = |id: &NodeId| id.to_string();
+        let owner = self.slots.owner(slot).as_ref().map(name).map(SlotChange::Node);
+        let to = self.migrating.get(&slot).map(name).map(|to| SlotChange::Migrating { to });
+        let from = self.importing.get(&slot).map(name).map(|from| SlotChange::Importing { from });
+        for change in owner.into_iter().chain([SlotChange::Stable]).chain(to).chain(from) {
+            self.out.push(Action::TellReplicas { slot, change, confirm: None });
+        }
+    }
+
+    /// Whether SETSLOT may be carried out.
+    fn check_change(&self, slot: Slot, change: &SlotChange, keys_in_slot: u64) -> Result<(), CommandError> {
+        if !self.myself().is_master() {
+            return Err(CommandError::SetSlotOnReplica);
+        }
+        let mine = self.slots.owner(slot) == Some(self.me);
+        match change {
+            SlotChange::Migrating { .. } if !mine => Err(CommandError::NotOwner(slot)),
+            SlotChange::Importing { .. } if mine => Err(CommandError::AlreadyOwner(slot)),
+            SlotChange::Migrating { to: node } | SlotChange::Importing { from: node } => {
+                self.master_named(node, CommandError::DontKnowNode).map(drop)
+            }
+            SlotChange::Stable => Ok(()),
+            SlotChange::Node(to) => {
+                let to = self.master_named(to, CommandError::UnknownNode)?;
+                if mine && to != self.me && keys_in_slot > 0 {
+                    Err(CommandError::HoldsKeys(slot))
+                } else {
+                    Ok(())
+                }
+            }
+        }
+    }
+
+    /// Carries SETSLOT out, which may be.
+    fn set_slot(&mut self, slot: Slot, change: &SlotChange, keys_in_slot: u64) -> Answer {
+        match change {
+            SlotChange::Migrating { to } => {
+                let to = self.master_named(to, CommandError::DontKnowNode)?;
+                self.migrating.insert(slot, to);
+            }
+            SlotChange::Importing { from } => {
+                let from = self.master_named(from, CommandError::DontKnowNode)?;
+                self.importing.insert(slot, from);
+            }
+            SlotChange::Stable => self.unmark(slot),
+            SlotChange::Node(to) => {
+                let to = self.master_named(to, CommandError::UnknownNode)?;
+                return self.give_slot(slot, to, keys_in_slot);
+            }
+        }
+        self.changed()
+    }
+
+    fn give_slot(&mut self, slot: Slot, to: NodeId, keys_in_slot: u64) -> Answer {
+        let owner = self.slots.owner(slot);
+        let was_mine = owner == Some(self.me);
+        if keys_in_slot == 0 || to != self.me {
+            self.migrating.remove(&slot);
+        }
+        self.slots.assign(slot, to);
+        self.changed()?;
+        let emptied = was_mine && to != self.me && self.slots.count(self.me) == 0;
+        if emptied && self.config.allow_replica_migration {
+            // A master without slots becomes a replica of whoever took the last one.
+            self.log(Event::SlotsLost { to });
+            self.become_replica_of(to);
+        }
+        let imported = to == self.me && self.importing.remove(&slot).is_some();
+        if imported || (to == self.me && owner.is_some_and(|owner| owner != self.me)) {
+            // A new epoch makes the others believe us over the old owner. Redis takes one only for an import;
+            // where that was forgotten in a power failure, the slot would fall back, and be nobody's when its
+            // old owner is told to give it.
+            if let Some(epoch) = self.bump_epoch() {
+                self.log(Event::ImportedEpoch(epoch));
+            }
+            // The old owner gives the slot away when it hears that it is ours: on disk first, or a power
+            // failure leaves it to nobody.
+            self.save_before_claiming();
+            self.broadcast_pong();
+        }
+        Ok(Reply::Ok)
+    }
+
+    /// The master's stream, or this node's own from when it was the master, says what became of a slot.
+    pub(crate) fn on_slot_changed(&mut self, slot: Slot, change: &SlotChange) {
+        let known = |name: &String| parse_name(name).filter(|id| self.knows(*id));
+        match change {
+            SlotChange::Migrating { to: node }
+            | SlotChange::Importing { from: node }
+            | SlotChange::Node(node)
+                if known(node).is_none() =>
+            {
+                return self.log(Event::SlotOfUnknown { slot, node: node.clone() });
+            }
+            SlotChange::Migrating { to } => {
+                self.migrating.extend(known(to).map(|to| (slot, to)));
+            }
+            SlotChange::Importing { from } => self.importing.extend(known(from).map(|from| (slot, from))),
+            SlotChange::Stable => self.unmark(slot),
+            SlotChange::Node(owner) => {
+                let owner = known(owner);
+                self.migrating.remove(&slot);
+                if owner == self.myself().master() {
+                    self.importing.remove(&slot);
+                }
+                if let Some(owner) = owner {
+                    self.slots.assign(slot, owner);
+                }
+            }
+        }
+        self.todo.save = true;
+        self.todo.publish = true;
+    }
+
+    /// The data is a master's snapshot from now on, and so are the marks.
+    pub(crate) fn on_moves_loaded(&mut self, moves: &[(Slot, SlotChange)]) {
+        self.todo.publish |= !(self.migrating.is_empty() && self.importing.is_empty());
+        self.todo.save |= self.todo.publish;
+        self.migrating.clear();
+        self.importing.clear();
+        for (slot, change) in moves {
+            self.on_slot_changed(*slot, change);
+        }
+    }
+
+    fn unmark(&mut self, slot: Slot) {
+        self.importing.remove(&slot);
+        self.migrating.remove(&slot);
+    }
+
+    /// This node serves its shard's slots from now on: a slot leaves only where it is, and comes only where it is not.
+    pub(crate) fn drop_void_moves(&mut self) {
+        let (slots, me) = (&self.slots, self.me);
+        self.migrating.retain(|slot, _| slots.owner(*slot) == Some(me));
+        self.importing.retain(|slot, _| slots.owner(*slot) != Some(me));
+    }
+
     pub(crate) fn are_of_one_shard(&self, one: NodeId, other: NodeId) -> bool {
         let shard = |id| self.nodes.get(&id).map(|node| node.shard);
         shard(one).is_some() && shard(one) == shard(other)

@@ -2,6 +2,21 @@
 
 use crate::wire::{Body, MessageKind};
 
+/// What went over the links since the start, as the driver counts it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Traffic {
+    /// All bytes that were sent.
+    pub bytes_sent: u64,
+    /// All bytes that came.
+    pub bytes_received: u64,
+    /// Those that were sent of what clients published.
+    pub published_bytes_sent: u64,
+    /// Those that came of it.
+    pub published_bytes_received: u64,
+    /// How many links were closed because their peers did not read (`cluster-link-sendbuf-limit`).
+    pub overflown_links: u64,
+}
+
 /// Messages by type since the start.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Stats {

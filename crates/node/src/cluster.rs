@@ -23,7 +23,7 @@ use gossip::wire::Publication;
 use gossip::{Command, CommandError, Gossip, Reply};
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
-use slot_routing::Topology;
+use slot_routing::{Slot, Topology};
 use tokio::sync::{mpsc, oneshot};
 
 pub(crate) use driver::{Driver, Interference};
@@ -41,6 +41,12 @@ enum Ask {
         answer: oneshot::Sender<Answer>,
     },
     Look(Box<dyn FnOnce(&mut Driver) + Send>),
+    /// The replicas have what they were told of a slot, or not all of them in time.
+    ReplicasTold {
+        token: u64,
+        slot: Slot,
+        held: bool,
+    },
     /// The configuration changed.
     Configure,
     /// A client published.
@@ -69,6 +75,7 @@ impl std::fmt::Debug for Ask {
         f.write_str(match self {
             Self::Command { .. } => "Command",
             Self::Look(_) => "Look",
+            Self::ReplicasTold { .. } => "ReplicasTold",
             Self::Configure => "Configure",
             Self::Publish { .. } => "Publish",
         })
@@ -130,6 +137,11 @@ impl Cluster {
     /// The way for what clients publish.
     pub(crate) fn outbox(&self) -> bus::Outbox {
         bus::Outbox::new(self.asks.clone())
+    }
+
+    fn replicas_told(&self, token: u64, slot: Slot, held: bool) {
+        // While the server stops, nobody waits for it.
+        let _ = self.asks.send(Ask::ReplicasTold { token, slot, held });
     }
 
     /// Says that the configuration changed.

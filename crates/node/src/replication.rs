@@ -25,6 +25,7 @@ mod peer;
 mod report;
 mod serve;
 mod shared_log;
+mod slot_moves;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -51,6 +52,7 @@ pub(crate) use empty::watch as watch_followers;
 pub(crate) use report::{info, info_stats, role};
 pub(crate) use serve::{Event, Newcomer, spawn};
 pub(crate) use shared_log::{LogHandle, SharedLog};
+use slot_moves::SlotMoves;
 
 /// Counters that INFO shows.
 #[derive(Debug, Default)]
@@ -109,6 +111,7 @@ pub(crate) struct Replication {
     role: Mutex<Role>,
     waiting: Mutex<Waiting>,
     pub(crate) applied: Arc<AppliedStream>,
+    pub(crate) slot_moves: SlotMoves,
     /// Held while a snapshot of a master is being loaded.
     loading: Arc<tokio::sync::Mutex<()>>,
     /// Held while a piece of a stream is applied, and while that stream is exchanged for another or for none. Taken
@@ -139,6 +142,7 @@ impl Replication {
             role: Mutex::new(Role::Master),
             waiting: Mutex::default(),
             applied: Arc::default(),
+            slot_moves: SlotMoves::default(),
             loading: Arc::default(),
             stream_turn: Mutex::new(()),
             copies: ArcSwap::default(),
@@ -411,6 +415,15 @@ impl Replication {
         drop(waiting);
         self.log.ask_for_acknowledgements();
         (acknowledged, Some((token, woken)))
+    }
+
+    /// Waits until so many replicas have acknowledged `offset`; says whether they did in time.
+    pub(crate) async fn reaches(&self, offset: ReplOffset, needed: usize, patience: Duration) -> bool {
+        let (_, waiting) = self.wait_for(offset, needed);
+        let Some((token, woken)) = waiting else { return true };
+        let reached = tokio::time::timeout(patience, woken).await.is_ok();
+        self.stop_waiting(token, offset);
+        reached
     }
 
     /// The client waits no longer.

@@ -286,6 +286,16 @@ impl Master {
         self.peers.values().filter(|peer| peer.is_online()).map(|peer| peer.acknowledged).collect()
     }
 
+    /// How many replicas are to acknowledge what is said of slots on the move; `None` if it is not said, since there
+    /// is nobody who hears it or somebody who would take it for a mistake.
+    #[must_use]
+    pub fn readers_of_slot_moves(&self) -> Option<usize> {
+        let mut stay = self.peers.values().filter(|peer| !peer.profile.rdb_only);
+        let all_read = stay.clone().all(|peer| peer.profile.capabilities.slot_moves);
+        let online = stay.clone().filter(|peer| peer.is_online()).count();
+        (all_read && stay.next().is_some()).then_some(online)
+    }
+
     /// How many replicas get the stream and were heard within `min-replicas-max-lag`.
     #[must_use]
     pub fn good_replicas(&self, now: Instant) -> usize {

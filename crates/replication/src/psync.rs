@@ -16,6 +16,8 @@ pub struct Capabilities {
     pub psync2: bool,
     /// A snapshot in Valkey's own format, which Valkey has since version 9.
     pub valkey_format: bool,
+    /// SETSLOT in the stream, which Valkey has since version 8.
+    pub slot_moves: bool,
     /// A full synchronisation whose snapshot comes over a connection of its own (`+DUALCHANNELSYNC`).
     pub dual_channel: bool,
 }
@@ -93,6 +95,8 @@ impl std::error::Error for ReplconfError {}
 
 /// The first major version of Valkey with a snapshot format of its own.
 const FIRST_WITH_FORMAT: i64 = 9;
+/// The first whose replicas hear of slots that are on the move.
+const FIRST_WITH_SLOT_MOVES: i64 = 8;
 /// The longest host name, as everywhere.
 const MAX_ADDRESS: usize = 255;
 
@@ -128,6 +132,7 @@ impl Profile {
                 b"version" => {
                     let major = value.split(|byte| *byte == b'.').next().and_then(parse_i64);
                     self.capabilities.valkey_format = major.is_some_and(|major| major >= FIRST_WITH_FORMAT);
+                    self.capabilities.slot_moves = major.is_some_and(|major| major >= FIRST_WITH_SLOT_MOVES);
                 }
                 _ => return Err(ReplconfError::Unrecognized(option.to_vec())),
             }

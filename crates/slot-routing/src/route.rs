@@ -20,6 +20,10 @@ pub enum Ownership {
     Importing,
     /// Served by the master whose replica this node is.
     MyMasters,
+    /// Served by the master whose replica this node is, on its way to another node: keys that have left are there.
+    MyMastersMigrating,
+    /// Served by another node, on its way to the master whose replica this node is.
+    MyMastersImporting,
     /// Served by another node.
     Elsewhere,
     /// Served by nobody.
@@ -70,7 +74,13 @@ pub fn route(ownership: Ownership, access: Access) -> Verdict {
             }
         }
         Ownership::MyMasters if access.replica_read => Verdict::Serve,
-        Ownership::Importing | Ownership::MyMasters | Ownership::Elsewhere => Verdict::Moved,
+        Ownership::MyMastersMigrating if access.replica_read => route(Ownership::Migrating, access),
+        Ownership::MyMastersImporting if access.replica_read => route(Ownership::Importing, access),
+        Ownership::Importing
+        | Ownership::MyMasters
+        | Ownership::MyMastersMigrating
+        | Ownership::MyMastersImporting
+        | Ownership::Elsewhere => Verdict::Moved,
         Ownership::Unassigned => Verdict::Unserved,
     }
 }
@@ -101,7 +111,10 @@ mod tests {
 
     #[test]
     fn verdicts() {
-        use Ownership::{Elsewhere, Importing, Migrating, Mine, MyMasters, Unassigned};
+        use Ownership::{
+            Elsewhere, Importing, Migrating, Mine, MyMasters, MyMastersImporting, MyMastersMigrating,
+            Unassigned,
+        };
         use Verdict::{Ask, Moved, Serve, TryAgain, Unserved};
         // ownership, asking, replica read, keys, missing, verdict
         let table = [
@@ -117,6 +130,13 @@ mod tests {
             (Importing, true, false, 2, 1, TryAgain),
             (MyMasters, false, false, 1, 0, Moved),
             (MyMasters, false, true, 1, 1, Serve),
+            (MyMastersMigrating, false, true, 1, 0, Serve),
+            (MyMastersMigrating, false, true, 1, 1, Ask),
+            (MyMastersMigrating, false, true, 2, 1, TryAgain),
+            (MyMastersMigrating, true, false, 1, 0, Moved),
+            (MyMastersImporting, false, true, 1, 0, Moved),
+            (MyMastersImporting, true, true, 1, 0, Serve),
+            (MyMastersImporting, true, false, 1, 0, Moved),
             (Elsewhere, true, true, 1, 0, Moved),
             (Unassigned, true, true, 1, 0, Unserved),
         ];

@@ -24,7 +24,43 @@ pub struct Endpoint {
     pub bus_port: u16,
 }
 
+/// What clients are told of where a node is (`cluster-preferred-endpoint-type`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[repr(u8)]
+pub enum EndpointKind {
+    /// Its address.
+    #[default]
+    Ip,
+    /// The name that it announces.
+    Hostname,
+    /// Nothing: it is where the client has reached this node, at another port.
+    Unknown,
+}
+
+impl EndpointKind {
+    /// What the parameter's value means.
+    #[must_use]
+    pub fn of_word(word: &str) -> Self {
+        match word {
+            "hostname" => Self::Hostname,
+            "unknown-endpoint" => Self::Unknown,
+            _ => Self::Ip,
+        }
+    }
+}
+
 impl Endpoint {
+    /// The host that MOVED and ASK name; `?` where a name is preferred and there is none.
+    #[must_use]
+    pub fn host(&self, kind: EndpointKind) -> &str {
+        match kind {
+            EndpointKind::Ip => &self.ip,
+            EndpointKind::Hostname if self.hostname.is_empty() => "?",
+            EndpointKind::Hostname => &self.hostname,
+            EndpointKind::Unknown => "",
+        }
+    }
+
     /// The port for clients like one that speaks TLS, or does not. A node may have only one of them.
     #[must_use]
     pub fn port_for(&self, tls: bool) -> u16 {
@@ -125,12 +161,12 @@ impl Topology {
         self.owners[first.index()..=last.index()].fill(place);
     }
 
-    /// Marks a slot of ours as on its way to `target`.
+    /// Marks a slot of ours, or of our master's, as on its way to `target`.
     pub fn mark_migrating(&mut self, slot: Slot, target: NodeId) {
         self.migrating.insert(slot, target);
     }
 
-    /// Marks a slot as on its way here from `source`.
+    /// Marks a slot as on its way here, or to our master, from `source`.
     pub fn mark_importing(&mut self, slot: Slot, source: NodeId) {
         self.importing.insert(slot, source);
     }
@@ -159,13 +195,13 @@ impl Topology {
         self.members.get(usize::from(self.owners[slot.index()]))
     }
 
-    /// The slots that leave this node, and where to.
+    /// The slots that leave this node, or its master, and where to.
     #[must_use]
     pub fn migrating(&self) -> &BTreeMap<Slot, NodeId> {
         &self.migrating
     }
 
-    /// The slots that come to this node, and from where.
+    /// The slots that come to this node, or to its master, and from where.
     #[must_use]
     pub fn importing(&self) -> &BTreeMap<Slot, NodeId> {
         &self.importing
@@ -179,17 +215,24 @@ impl Topology {
     /// What this node is to `slot`.
     #[must_use]
     pub fn ownership(&self, slot: Slot) -> Ownership {
-        let owner = self.owners[slot.index()];
-        if owner == NOBODY {
-            if self.importing.contains_key(&slot) { Ownership::Importing } else { Ownership::Unassigned }
-        } else if owner == self.my_place {
-            if self.migrating.contains_key(&slot) { Ownership::Migrating } else { Ownership::Mine }
-        } else if Some(owner) == self.my_masters_place {
-            Ownership::MyMasters
-        } else if self.importing.contains_key(&slot) {
-            Ownership::Importing
-        } else {
-            Ownership::Elsewhere
+        let (leaves, comes) = (self.migrating.contains_key(&slot), self.importing.contains_key(&slot));
+        let replica = matches!(self.me().role, Role::Replica(_));
+        match self.settled_ownership(self.owners[slot.index()]) {
+            Ownership::Mine if leaves => Ownership::Migrating,
+            Ownership::MyMasters if leaves => Ownership::MyMastersMigrating,
+            Ownership::Elsewhere | Ownership::Unassigned if comes && replica => Ownership::MyMastersImporting,
+            Ownership::Elsewhere | Ownership::Unassigned if comes => Ownership::Importing,
+            settled => settled,
+        }
+    }
+
+    /// What this node is to the slots of an owner, if they stay where they are.
+    fn settled_ownership(&self, owner: u16) -> Ownership {
+        match owner {
+            NOBODY => Ownership::Unassigned,
+            owner if owner == self.my_place => Ownership::Mine,
+            owner if Some(owner) == self.my_masters_place => Ownership::MyMasters,
+            _ => Ownership::Elsewhere,
         }
     }
 
@@ -197,13 +240,8 @@ impl Topology {
     #[must_use]
     pub fn ownerships(&self) -> Vec<Ownership> {
         // Few slots are on the move; of the others the owner's place says it.
-        let settled = |&owner: &u16| match owner {
-            NOBODY => Ownership::Unassigned,
-            owner if owner == self.my_place => Ownership::Mine,
-            owner if Some(owner) == self.my_masters_place => Ownership::MyMasters,
-            _ => Ownership::Elsewhere,
-        };
-        let mut all: Vec<Ownership> = self.owners.iter().map(settled).collect();
+        let mut all: Vec<Ownership> =
+            self.owners.iter().map(|owner| self.settled_ownership(*owner)).collect();
         for slot in self.migrating.keys().chain(self.importing.keys()) {
             all[slot.index()] = self.ownership(*slot);
         }
@@ -246,14 +284,22 @@ mod tests {
         }
         master.mark_migrating(slot(1), id(2));
         master.mark_importing(slot(3), id(2));
+        replica.mark_importing(slot(1), id(1));
+        replica.mark_migrating(slot(3), id(1));
         let seen = |topology: &Topology| [0, 1, 2, 3, 4].map(|n| topology.ownership(slot(n)));
-        use Ownership::{Elsewhere, Importing, Migrating, Mine, MyMasters, Unassigned};
+        use Ownership::{
+            Elsewhere, Importing, Migrating, Mine, MyMasters, MyMastersImporting, MyMastersMigrating,
+            Unassigned,
+        };
         assert_eq!(seen(&master), [Mine, Migrating, Elsewhere, Importing, Unassigned]);
         for topology in [&master, &replica] {
             let each: Vec<Ownership> = Slot::all().map(|slot| topology.ownership(slot)).collect();
             assert_eq!(topology.ownerships(), each);
         }
-        assert_eq!(seen(&replica), [Elsewhere, Elsewhere, MyMasters, MyMasters, Unassigned]);
+        assert_eq!(
+            seen(&replica),
+            [Elsewhere, MyMastersImporting, MyMasters, MyMastersMigrating, Unassigned]
+        );
         assert_eq!(master.replicas_of(id(2)).map(|m| m.id).collect::<Vec<_>>(), [id(3)]);
     }
 }

@@ -38,6 +38,22 @@ fn a_key_elsewhere_is_redirected_and_keys_of_two_slots_are_refused() {
     assert_eq!(replica.call(&["GET", &keys[0]]), moved);
 }
 
+/// A client that came through a forwarded port can use no address that the nodes know: it is told the port alone.
+#[test]
+fn redirections_name_the_endpoint_that_is_preferred() {
+    let cluster = Cluster::start(&Program::redoubt(), 2, 0);
+    let key = &key_for_every_slot()[16000];
+    let (mut first, port) = (cluster.nodes[0].connect(), cluster.nodes[1].port);
+    for (kind, host) in [("ip", "127.0.0.1"), ("unknown-endpoint", ""), ("hostname", "?")] {
+        first.call(&["CONFIG", "SET", "cluster-preferred-endpoint-type", kind]).expect_ok();
+        assert_eq!(first.call(&["GET", key]), error(&format!("MOVED 16000 {host}:{port}")), "{kind}");
+    }
+    cluster.nodes[1].run("CONFIG SET cluster-announce-hostname two.example").expect_ok();
+    eventually("the other node hears of the name", || {
+        (first.call(&["GET", key]) == error(&format!("MOVED 16000 two.example:{port}"))).then_some(())
+    });
+}
+
 /// A slot on its way: what is gone is asked for at the target, what is half gone has to be tried again.
 #[test]
 fn a_slot_in_migration_asks_and_tries_again() {

@@ -71,6 +71,130 @@ fn marks(node: &Node) -> Vec<String> {
     line.split(' ').filter(|word| word.starts_with('[')).map(str::to_owned).collect()
 }
 
+/// Has a replica take its master's place as an operator does who wants nothing lost.
+fn fail_over(cluster: &Cluster, replica: usize, slot: u16) {
+    cluster.nodes[replica].run("CLUSTER FAILOVER").expect_ok();
+    cluster.wait_for_owner(slot, |port| port == cluster.nodes[replica].port);
+    cluster.wait_until_ok();
+}
+
+/// The story: half of a slot's keys have left when the source is failed over on purpose, then the target. The promoted
+/// source served what had left as missing and took writes for it, which the resumed move put over the true ones.
+/// Now both know of the move, as their masters did, also when they were restarted before; and so does who came later.
+#[test]
+fn a_move_goes_on_through_failovers_of_both_ends() {
+    let mut cluster = cluster();
+    let keys = fill_slot(&cluster, 20);
+    begin_move(&cluster, &keys[..10]);
+    let (leaves, comes) = (format!("[{SLOT}->-{}]", cluster.id(1)), format!("[{SLOT}-<-{}]", cluster.id(0)));
+    assert_eq!(marks(&cluster.nodes[3]), [leaves.clone()], "SETSLOT is answered when the replica has it");
+    assert_eq!(marks(&cluster.nodes[4]), [comes]);
+    // A replica restarts; another loses everything and gets a snapshot.
+    cluster.nodes[3].kill();
+    cluster.nodes[3].launch();
+    cluster.wait_until_synchronised();
+    assert_eq!(marks(&cluster.nodes[3]), [leaves], "nodes.conf has it");
+    fail_over(&cluster, 3, SLOT);
+    let mut source = cluster.nodes[3].connect();
+    let ask = format!("ASK {SLOT} {}", cluster.nodes[1].address());
+    assert_eq!(source.call(&["GET", &keys[0]]), Value::Error(ask.clone()), "a key that has left");
+    assert_eq!(source.call(&["INCR", &keys[0]]), Value::Error(ask), "and nobody writes it here");
+    assert_eq!(source.call(&["GET", &keys[10]]).text(), keys[10], "a key that has not");
+    // Who reads from replicas is told, too.
+    let mut reader = cluster.nodes[0].connect();
+    reader.call(&["READONLY"]).expect_ok();
+    let ask = format!("ASK {SLOT} {}", cluster.nodes[1].address());
+    eventually("the old source knows what has left", || {
+        (reader.call(&["GET", &keys[0]]) == Value::Error(ask.clone())).then_some(())
+    });
+    fail_over(&cluster, 4, 8000);
+    let mut target = cluster.nodes[4].connect();
+    target.call(&["ASKING"]).expect_ok();
+    assert_eq!(target.call(&["GET", &keys[0]]).text(), keys[0], "the promoted target still imports");
+    eventually("the source names the new target", || {
+        (marks(&cluster.nodes[3]) == [format!("[{SLOT}->-{}]", cluster.id(4))]).then_some(())
+    });
+    harness::move_slot(&cluster.nodes, SLOT, 4).unwrap();
+    cluster.wait_for_owner(SLOT, |port| port == cluster.nodes[4].port);
+    assert_eq!(missing(&cluster, &keys), Vec::<String>::new());
+    for node in &cluster.nodes {
+        eventually("nobody remembers the move", || marks(node).is_empty().then_some(()));
+    }
+}
+
+#[test]
+fn a_snapshot_brings_the_marks_to_a_replica_that_comes_in_the_middle_of_a_move() {
+    let mut cluster = cluster();
+    begin_move(&cluster, &[]);
+    cluster.nodes.push(Node::start_clustered(&Program::redoubt()));
+    cluster.nodes[6].run(&format!("CLUSTER MEET 127.0.0.1 {}", cluster.nodes[0].port)).expect_ok();
+    cluster.wait_until_known();
+    cluster.replicate(6, 0);
+    cluster.wait_until_synchronised();
+    eventually("it knows of the move", || {
+        (marks(&cluster.nodes[6]) == [format!("[{SLOT}->-{}]", cluster.id(1))]).then_some(())
+    });
+}
+
+/// A replica that does not answer keeps SETSLOT waiting, and then nothing has happened.
+#[test]
+fn a_setslot_that_a_replica_does_not_take_is_refused() {
+    let cluster = cluster();
+    let replica = &cluster.nodes[3];
+    replica.freeze();
+    let migrating = format!("CLUSTER SETSLOT {SLOT} MIGRATING {}", cluster.id(1));
+    let refused = cluster.nodes[0].run(&format!("{migrating} TIMEOUT 300"));
+    assert_eq!(refused, Value::Error("NOREPLICAS Not enough good replicas to write.".into()));
+    assert_eq!(marks(&cluster.nodes[0]), Vec::<String>::new());
+    replica.thaw();
+    cluster.wait_until_ok();
+    eventually("the move begins", || {
+        (cluster.nodes[0].run(&migrating) == Value::Simple("OK".into())).then_some(())
+    });
+    assert_eq!(marks(replica), [format!("[{SLOT}->-{}]", cluster.id(1))]);
+}
+
+/// Ours replicates a Valkey and the other way round: what either says of slots, both understand.
+#[test]
+fn replicas_of_the_other_kind_hear_of_moves() {
+    let Some(valkey) = Program::valkey() else { return };
+    for (masters, newcomer) in [(Program::redoubt(), &valkey), (valkey.clone(), &Program::redoubt())] {
+        let mut cluster = Cluster::join((0..2).map(|_| Node::start_clustered(&masters)).collect(), 2);
+        cluster.nodes.push(Node::start_clustered(newcomer));
+        cluster.nodes[2].run(&format!("CLUSTER MEET 127.0.0.1 {}", cluster.nodes[0].port)).expect_ok();
+        cluster.wait_until_known();
+        let migrating = |slot: u16| format!("CLUSTER SETSLOT {slot} MIGRATING {}", cluster.id(1));
+        cluster.nodes[0].run(&migrating(5)).expect_ok();
+        cluster.replicate(2, 0);
+        cluster.wait_until_synchronised();
+        let expected = |slot: u16| format!("[{slot}->-{}]", cluster.id(1));
+        eventually("the snapshot says what was on the move", || {
+            (marks(&cluster.nodes[2]) == [expected(5)]).then_some(())
+        });
+        cluster.nodes[0].run(&migrating(6)).expect_ok();
+        assert_eq!(marks(&cluster.nodes[2]), [expected(5), expected(6)]);
+        cluster.nodes[0].run("CLUSTER SETSLOT 5 STABLE").expect_ok();
+        assert_eq!(marks(&cluster.nodes[2]), [expected(6)]);
+        let link = cluster.nodes[2].info("replication", "master_link_status");
+        assert_eq!(link.as_deref(), Some("up"));
+    }
+}
+
+/// A replica of Redis 7.0's takes a SETSLOT of its master for a mistake: it is not told.
+#[test]
+fn an_older_replica_does_not_stand_in_the_way_of_a_move() {
+    let mut cluster = Cluster::join((0..2).map(|_| Node::start_clustered(&Program::redoubt())).collect(), 2);
+    cluster.nodes.push(Node::start_clustered(&Program::redis()));
+    cluster.nodes[2].run(&format!("CLUSTER MEET 127.0.0.1 {}", cluster.nodes[0].port)).expect_ok();
+    cluster.wait_until_known();
+    cluster.replicate(2, 0);
+    cluster.wait_until_synchronised();
+    begin_move(&cluster, &[]);
+    cluster.nodes[0].connect().call(&["SET", "{06S}", "1"]);
+    harness::move_slot(&cluster.nodes, SLOT, 1).unwrap();
+    assert!(!cluster.nodes[2].log().contains("CRITICAL"), "{}", cluster.nodes[2].log());
+}
+
 #[test]
 fn an_import_survives_the_failover_of_its_source() {
     let mut cluster = cluster();

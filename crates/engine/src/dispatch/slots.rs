@@ -246,8 +246,8 @@ impl Engine {
         let redirect = |ask: bool, target: Option<&Member>| match target {
             Some(target) => {
                 let endpoint = &target.endpoint;
-                let port = endpoint.port_for(tls);
-                Err(CommandError::Redirect { ask, slot, host: endpoint.ip.clone(), port })
+                let (host, port) = (endpoint.host(self.settings.endpoint()), endpoint.port_for(tls));
+                Err(CommandError::Redirect { ask, slot, host: host.to_owned(), port })
             }
             None => Err(CommandError::SlotNotServed),
         };

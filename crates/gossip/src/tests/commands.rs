@@ -3,7 +3,7 @@
 use slot_routing::{Epoch, Slot};
 
 use super::net::{Net, config};
-use crate::{Command, CommandError, FailoverMode, Reply, SlotChange};
+use crate::{Command, CommandError, FailoverMode, Reply, SET_SLOT_PATIENCE, SlotChange};
 
 fn slot(number: u16) -> Slot {
     Slot::new(number).unwrap()
@@ -15,7 +15,12 @@ fn refusals_have_the_texts_that_tools_know() {
     let id = |index: usize| net.id(index).to_string();
     let (me, other, replica, mine) = (id(0), id(1), id(3), 0);
     let nobody = "abc".to_owned();
-    let set = |number, change| Command::SetSlot { slot: slot(number), change, keys_in_slot: 3 };
+    let set = |number, change| Command::SetSlot {
+        slot: slot(number),
+        change,
+        keys_in_slot: 3,
+        patience: SET_SLOT_PATIENCE,
+    };
     let replicate = |node: &str| Command::Replicate { node: node.to_owned(), holds_keys: false };
     let forget = |node: &str| Command::Forget { node: node.to_owned() };
     use SlotChange::{Importing, Migrating, Node};
@@ -129,16 +134,25 @@ fn nodes_and_info_read_as_tools_expect() {
     assert!(master[5].parse::<i64>().unwrap() > 1_790_000_000_000);
     assert_eq!(master[6..], ["2", "connected", "5461-10921"]);
 
-    let info = net.hosts[3].gossip.info_text(0);
+    let traffic = crate::Traffic { bytes_sent: 7, published_bytes_received: 3, ..crate::Traffic::default() };
+    let info = net.hosts[3].gossip.info_text(&traffic);
     for line in [
         "cluster_state:ok",
         "cluster_slots_assigned:16384",
         "cluster_slots_ok:16384",
         "cluster_slots_pfail:0",
         "cluster_slots_fail:0",
+        "cluster_nodes_pfail:0",
+        "cluster_nodes_fail:0",
+        "cluster_voting_nodes_pfail:0",
+        "cluster_voting_nodes_fail:0",
         "cluster_known_nodes:6",
         "cluster_size:3",
         "cluster_my_epoch:1",
+        "cluster_stats_bytes_sent:7",
+        "cluster_stats_bytes_received:0",
+        "cluster_stats_pubsub_bytes_sent:0",
+        "cluster_stats_pubsub_bytes_received:3",
         "total_cluster_links_buffer_limit_exceeded:0",
     ] {
         assert!(info.contains(&format!("{line}\r\n")), "{line} in {info}");

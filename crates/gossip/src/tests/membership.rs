@@ -5,12 +5,24 @@ use std::time::Duration;
 use slot_routing::{Epoch, Slot};
 
 use super::net::{Net, config};
-use crate::{Command, Config, Event, Reply, SlotChange};
+use crate::{Command, Config, Event, Reply, SET_SLOT_PATIENCE, SlotChange};
 
 const MS: fn(u64) -> Duration = Duration::from_millis;
 
 fn members(net: &Net, index: usize) -> usize {
     net.hosts[index].gossip.nodes().filter(|node| node.handshake.is_none()).count()
+}
+
+/// A favourite of tests: one node that takes all slots, and the test waits for the cluster to be ok.
+#[test]
+fn a_node_by_itself_serves_two_seconds_after_its_start() {
+    for waited in [0, 1, 3, 60] {
+        let mut net = Net::new(1, &config(15_000), 1);
+        net.run(Duration::from_secs(waited));
+        net.command(0, Command::AddSlots(Slot::all().collect())).unwrap();
+        let took = net.until("it serves", |net| net.hosts[0].gossip.is_serving());
+        assert!(took <= Duration::from_secs(2u64.saturating_sub(waited)), "{took:?} after {waited} s");
+    }
 }
 
 #[test]
@@ -82,7 +94,12 @@ fn masters_of_one_epoch_find_different_ones() {
 #[test]
 fn a_slot_given_to_a_lower_epoch_is_its_new_owners_in_all_eyes() {
     let mut net = Net::cluster(3, 3, &config(2000), 6);
-    let set = |change| Command::SetSlot { slot: Slot::new(0).unwrap(), change, keys_in_slot: 0 };
+    let set = |change| Command::SetSlot {
+        slot: Slot::new(0).unwrap(),
+        change,
+        keys_in_slot: 0,
+        patience: SET_SLOT_PATIENCE,
+    };
     // While node 1 hears of nothing, the others take new epochs.
     net.cut(&[1], &[0, 2]);
     for _ in 0..3 {
@@ -120,7 +137,7 @@ fn a_forgotten_node_stays_forgotten_by_all() {
 fn a_moved_slot_reaches_everybody_through_its_new_epoch() {
     let mut net = Net::cluster(3, 6, &config(2000), 6);
     let (slot, from, to) = (Slot::new(100).unwrap(), net.id(0).to_string(), net.id(1).to_string());
-    let set = |change| Command::SetSlot { slot, change, keys_in_slot: 0 };
+    let set = |change| Command::SetSlot { slot, change, keys_in_slot: 0, patience: SET_SLOT_PATIENCE };
     use crate::SlotChange::{Importing, Migrating, Node};
     net.command(1, set(Importing { from: from.clone() })).unwrap();
     net.command(0, set(Migrating { to: to.clone() })).unwrap();
@@ -141,7 +158,11 @@ fn the_master_that_gave_its_last_slot_follows_the_new_owner() {
     let (slot, to) = (Slot::new(5).unwrap(), net.id(1).to_string());
     let change = crate::SlotChange::Node(to);
     for index in [1, 0] {
-        net.command(index, Command::SetSlot { slot, change: change.clone(), keys_in_slot: 0 }).unwrap();
+        net.command(
+            index,
+            Command::SetSlot { slot, change: change.clone(), keys_in_slot: 0, patience: SET_SLOT_PATIENCE },
+        )
+        .unwrap();
     }
     net.until("the old owner follows", |net| net.hosts[0].copies == Some(net.id(1)));
 }

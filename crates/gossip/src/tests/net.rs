@@ -11,8 +11,8 @@ use rand_chacha::ChaCha8Rng;
 use slot_routing::{NodeId, ReplOffset, SLOT_COUNT, Slot, Topology};
 
 use crate::{
-    Action, Announce, Command, CommandError, Config, Event, FailoverMode, Gossip, Input, LinkId, Node,
-    Replication, Reply, Source, wire,
+    Action, Announce, Command, CommandError, Config, Confirm, Event, FailoverMode, Gossip, Input, LinkId,
+    Node, Replication, Reply, SlotChange, Source, wire,
 };
 
 pub(super) const LATENCY: Duration = Duration::from_millis(1);
@@ -40,6 +40,8 @@ pub(super) struct Host {
     pub(super) offset: u64,
     pub(super) log: Vec<(Instant, Event)>,
     pub(super) dropped: usize,
+    /// How many keys it finds in a slot that it is to give away, once its replicas know.
+    pub(super) keys_in_slot: u64,
     /// Our link, the other host, its name for the link.
     links: BTreeMap<LinkId, (usize, LinkId)>,
     backlog: Vec<Input>,
@@ -162,7 +164,9 @@ impl Net {
     pub(super) fn command(&mut self, index: usize, command: Command) -> Result<Reply, CommandError> {
         let token = self.sequence;
         self.feed(index, Input::Command { token, command });
-        self.hosts[index].replies.remove(&token).expect("every command is answered at once")
+        // SETSLOT is answered when the replicas have it.
+        self.until("a command is answered", |net| net.hosts[index].replies.contains_key(&token));
+        self.hosts[index].replies.remove(&token).expect("it is there")
     }
 
     pub(super) fn failover(&mut self, index: usize, mode: FailoverMode) -> Result<Reply, CommandError> {
@@ -312,8 +316,28 @@ impl Net {
     }
 
     fn post(&mut self, index: usize, input: Input) {
+        self.post_in(LATENCY, index, input);
+    }
+
+    fn post_in(&mut self, time: Duration, index: usize, input: Input) {
         self.sequence += 1;
-        self.queue.insert((self.now + LATENCY, self.sequence), (index, input));
+        self.queue.insert((self.now + time, self.sequence), (index, input));
+    }
+
+    /// The stream is in step with everybody who runs; who stands still keeps the sender waiting.
+    fn tell_replicas(&mut self, index: usize, slot: Slot, change: &SlotChange, confirm: Option<Confirm>) {
+        let me = self.id(index);
+        let copies =
+            |other: &usize| self.hosts[*other].copies == Some(me) && self.hosts[*other].life != Life::Dead;
+        let replicas: Vec<usize> = (0..self.hosts.len()).filter(copies).collect();
+        for replica in &replicas {
+            self.post(*replica, Input::SlotChanged { slot, change: change.clone() });
+        }
+        if let Some(Confirm { token, patience }) = confirm {
+            let held = replicas.iter().all(|replica| self.hosts[*replica].life == Life::Running);
+            let input = Input::ReplicasTold { token, held, keys_in_slot: self.hosts[index].keys_in_slot };
+            self.post_in(if held { LATENCY * 2 } else { patience }, index, input);
+        }
     }
 
     fn carry_out(&mut self, index: usize, action: Action) {
@@ -353,6 +377,9 @@ impl Net {
                 self.hosts[index].paused = true;
                 let offset = ReplOffset(self.hosts[index].offset);
                 self.post(index, Input::WritesPaused { offset });
+            }
+            Action::TellReplicas { slot, change, confirm } => {
+                self.tell_replicas(index, slot, &change, confirm);
             }
             Action::ResumeWrites => {
                 let host = &mut self.hosts[index];
@@ -411,6 +438,7 @@ impl Host {
             offset: 0,
             log: Vec::new(),
             dropped: 0,
+            keys_in_slot: 0,
             links: BTreeMap::new(),
             backlog: Vec::new(),
             replies: BTreeMap::new(),

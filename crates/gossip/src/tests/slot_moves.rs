@@ -5,7 +5,7 @@ use std::time::Duration;
 use slot_routing::{NodeId, Slot, SlotSet};
 
 use super::net::{Net, config};
-use crate::{Command, Event, Input, SlotChange};
+use crate::{Command, CommandError, Event, FailoverMode, Input, SET_SLOT_PATIENCE, SlotChange};
 
 const SLOT: u16 = 0;
 
@@ -19,7 +19,11 @@ fn six(seed: u64) -> Net {
 }
 
 fn set_slot(net: &mut Net, index: usize, change: SlotChange) {
-    net.command(index, Command::SetSlot { slot: slot(), change, keys_in_slot: 0 }).unwrap();
+    net.command(
+        index,
+        Command::SetSlot { slot: slot(), change, keys_in_slot: 0, patience: SET_SLOT_PATIENCE },
+    )
+    .unwrap();
 }
 
 fn import(net: &mut Net, at: usize, from: usize) {
@@ -59,11 +63,147 @@ fn a_move_goes_on_to_the_master_that_replaced_its_target() {
     net.until("a replica takes over", |net| net.owner_of(0, 6000) == Some(4));
     let topology = net.hosts[0].gossip.topology();
     assert_eq!(topology.migrating().get(&slot()), Some(&net.id(4)), "{}", net.story());
-    // What the new master has of the slot it says, so that the move can be brought to its end.
+    assert_eq!(importing(&net, 4), Some(net.id(0)), "as its master had it");
+}
+
+#[test]
+fn a_promoted_replica_that_never_heard_of_an_import_says_which_keys_it_has() {
+    let mut net = six(1);
+    import(&mut net, 1, 0);
+    // A replica of Redis's takes no notice of what its master tells.
+    net.feed(4, Input::MovesLoaded(Vec::new()));
+    net.kill(1);
+    net.until("a replica takes over", |net| net.owner_of(0, 6000) == Some(4));
+    assert_eq!(importing(&net, 4), None);
     let slots = SlotSet::from_iter([slot()]);
     net.feed(4, Input::KeysFound { slots, at_start: false });
     assert_eq!(importing(&net, 4), Some(net.id(0)));
     assert!(net.hosts[4].logged(|event| matches!(event, Event::KeysOfOther { .. })));
+}
+
+/// Slot 0 goes from node 0 to node 1.
+fn begin_move(net: &mut Net) {
+    import(net, 1, 0);
+    let to = net.id(1).to_string();
+    set_slot(net, 0, SlotChange::Migrating { to });
+}
+
+fn migrating(net: &Net, index: usize) -> Option<NodeId> {
+    net.hosts[index].gossip.topology().migrating().get(&slot()).copied()
+}
+
+fn fail_over_to(net: &mut Net, replica: usize, slot: u16) {
+    net.failover(replica, FailoverMode::Graceful).unwrap();
+    net.until("a replica takes over", |net| net.writer_of(slot) == Some(replica));
+    net.until("all agree", Net::all_agree);
+}
+
+/// The story: a slot is on its way, its source is failed over on purpose. The promoted replica knew of no move: it
+/// served the keys that had left as missing, and took writes for them; the next MIGRATE put those over the true ones.
+#[test]
+fn both_ends_of_a_move_go_on_with_it_after_failovers() {
+    let mut net = six(4);
+    begin_move(&mut net);
+    assert_eq!(migrating(&net, 3), Some(net.id(1)), "the source's replica knows when SETSLOT is answered");
+    assert_eq!(importing(&net, 4), Some(net.id(0)), "and the target's");
+    net.failover(3, FailoverMode::Graceful).unwrap();
+    net.until("a replica takes over", |net| net.hosts[3].gossip.myself().is_master());
+    net.until("all agree", Net::all_agree);
+    assert_eq!(migrating(&net, 3), Some(net.id(1)), "{}", net.story());
+    assert_eq!(importing(&net, 1), Some(net.id(3)));
+    fail_over_to(&mut net, 4, 6000);
+    assert_eq!(importing(&net, 4), Some(net.id(3)), "{}", net.story());
+    assert_eq!(migrating(&net, 3), Some(net.id(4)));
+    // The old masters kept in step, and can take their places again.
+    fail_over_to(&mut net, 1, 6000);
+    net.failover(0, FailoverMode::Graceful).unwrap();
+    net.until("the source is the master again", |net| net.hosts[0].gossip.myself().is_master());
+    net.until("all agree", Net::all_agree);
+    assert_eq!((migrating(&net, 0), importing(&net, 1)), (Some(net.id(1)), Some(net.id(0))));
+    // The move comes to its end, and nobody remembers it.
+    let to = net.id(1).to_string();
+    set_slot(&mut net, 1, SlotChange::Node(to.clone()));
+    set_slot(&mut net, 0, SlotChange::Node(to));
+    net.until("all agree", |net| net.all_agree() && net.owner_of(5, SLOT) == Some(1));
+    for index in 0..6 {
+        assert_eq!((migrating(&net, index), importing(&net, index)), (None, None), "node {index}");
+    }
+}
+
+#[test]
+fn a_replica_remembers_the_move_over_a_restart() {
+    let mut net = six(5);
+    begin_move(&mut net);
+    for index in [3, 4] {
+        net.kill(index);
+        net.restart(index);
+    }
+    net.until("all agree", Net::all_agree);
+    assert_eq!((migrating(&net, 3), importing(&net, 4)), (Some(net.id(1)), Some(net.id(0))));
+    // Whoever copies another master has nothing to do with the moves of the old one.
+    let node = net.id(2).to_string();
+    net.command(3, Command::Replicate { node, holds_keys: false }).unwrap();
+    assert_eq!(migrating(&net, 3), None);
+}
+
+#[test]
+fn a_setslot_that_a_replica_does_not_take_comes_to_nothing() {
+    let mut net = six(6);
+    net.freeze(3);
+    let to = net.id(1).to_string();
+    let change = SlotChange::Migrating { to };
+    let set =
+        Command::SetSlot { slot: slot(), change, keys_in_slot: 0, patience: Duration::from_millis(300) };
+    assert_eq!(net.command(0, set), Err(CommandError::NoReplicas));
+    assert_eq!(migrating(&net, 0), None);
+    // It has heard of it meanwhile, and hears what became of it.
+    net.thaw(3);
+    net.run(Duration::from_millis(100));
+    assert_eq!(migrating(&net, 3), None, "{}", net.story());
+}
+
+#[test]
+fn a_slot_into_which_clients_write_meanwhile_is_not_given_away() {
+    let mut net = six(7);
+    net.hosts[0].keys_in_slot = 1;
+    let to = net.id(1).to_string();
+    let change = SlotChange::Node(to);
+    let set = Command::SetSlot { slot: slot(), change, keys_in_slot: 0, patience: SET_SLOT_PATIENCE };
+    assert_eq!(net.command(0, set), Err(CommandError::HoldsKeys(slot())));
+    net.run(Duration::from_secs(1));
+    assert_eq!(net.owner_of(0, SLOT), Some(0));
+    assert_eq!(net.owner_of(3, SLOT), Some(0), "what its replica was told is taken back");
+}
+
+/// The stream must not grow once the master has said where it ends.
+#[test]
+fn a_setslot_during_a_failover_waits_until_it_is_clear_who_is_the_master() {
+    let mut net = six(8);
+    net.failover(3, FailoverMode::Graceful).unwrap();
+    net.until("writes are held back", |net| net.hosts[0].paused);
+    let to = net.id(1).to_string();
+    let change = SlotChange::Migrating { to };
+    let set = Command::SetSlot { slot: slot(), change, keys_in_slot: 0, patience: SET_SLOT_PATIENCE };
+    assert_eq!(net.command(0, set.clone()), Err(CommandError::SetSlotOnReplica));
+    assert_eq!(migrating(&net, 3), None);
+    net.until("all agree", Net::all_agree);
+    net.command(3, set).unwrap();
+    assert_eq!(migrating(&net, 0), Some(net.id(1)));
+}
+
+#[test]
+fn a_snapshot_says_which_slots_are_on_the_move_and_which_are_not() {
+    let mut net = six(9);
+    begin_move(&mut net);
+    let (other, to) = (Slot::new(7).unwrap(), net.id(2));
+    let change = SlotChange::Migrating { to: to.to_string() };
+    net.feed(3, Input::MovesLoaded(vec![(other, change)]));
+    let topology = net.hosts[3].gossip.topology();
+    assert_eq!(topology.migrating().iter().collect::<Vec<_>>(), [(&other, &to)]);
+    let nobody = SlotChange::Node("f".repeat(40));
+    net.feed(3, Input::SlotChanged { slot: other, change: nobody });
+    assert!(net.hosts[3].logged(|event| matches!(event, Event::SlotOfUnknown { .. })));
+    assert_eq!(net.hosts[3].gossip.topology().migrating().len(), 1, "it stays as it was");
 }
 
 #[test]

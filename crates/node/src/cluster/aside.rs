@@ -157,7 +157,12 @@ impl Drop for Aside {
 fn is_left(ownership: Ownership) -> bool {
     match ownership {
         Ownership::Elsewhere | Ownership::Unassigned => true,
-        Ownership::Mine | Ownership::Migrating | Ownership::Importing | Ownership::MyMasters => false,
+        Ownership::Mine
+        | Ownership::Migrating
+        | Ownership::Importing
+        | Ownership::MyMasters
+        | Ownership::MyMastersMigrating
+        | Ownership::MyMastersImporting => false,
     }
 }
 

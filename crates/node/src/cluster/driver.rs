@@ -9,8 +9,8 @@ use std::time::Duration;
 use anyhow::{Context as _, Result};
 use clock::Instant;
 use gossip::wire::{Packet, Publication};
-use gossip::{Action, Event, Gossip, Input, Level, LinkId, Source};
-use slot_routing::{NodeId, ReplOffset, SlotSet};
+use gossip::{Action, Confirm, Event, Gossip, Input, Level, LinkId, SlotChange, Source};
+use slot_routing::{NodeId, ReplOffset, Slot, SlotSet};
 use tokio::sync::{mpsc, oneshot};
 
 use super::aside::{Aside, Done};
@@ -145,6 +145,7 @@ impl Driver {
     /// Runs until it is dropped, after [`Driver::start`]; ends with an error that the node must not live with.
     pub(crate) async fn run(mut self) -> Result<()> {
         self.aside.look_for_keys(true);
+        let moves = self.server.replication.clone();
         loop {
             let next = self.next_deadline().map(|at| {
                 let ahead = at.since(self.now());
@@ -169,6 +170,7 @@ impl Driver {
                     let done = done.expect("the driver holds a sender itself");
                     self.on_done(done)?;
                 }
+                () = moves.slot_moves.arrived.notified() => self.feed(Input::Deadline)?,
                 () = timer => self.on_timer()?,
             }
             let network = &self.server.door.network;
@@ -304,6 +306,13 @@ impl Driver {
                 drop(ticket);
                 self.feed(Input::Publish(publication))
             }
+            Ask::ReplicasTold { token, slot, held } => {
+                let keys = self.server.engine.keyspace.keys_in_slot(slot);
+                let keys_in_slot = u64::try_from(keys).unwrap_or(u64::MAX);
+                self.feed(Input::ReplicasTold { token, held, keys_in_slot })?;
+                self.server.replication.slot_moves.on_settled(token);
+                Ok(())
+            }
             Ask::Look(look) => {
                 look(self);
                 Ok(())
@@ -323,13 +332,22 @@ impl Driver {
         let mut actions = Vec::new();
         let (now, wall) = (self.now(), crate::process::time::now());
         self.last = now;
-        let asked_for = matches!(input, Input::Command { .. } | Input::Configure(_) | Input::Start);
+        // How far the stream is processed first: what it said comes with that or later.
+        let facts = self.standing(now);
+        let moves = self.server.replication.slot_moves.take();
+        let asked_for = !moves.is_empty()
+            || matches!(
+                input,
+                Input::Command { .. } | Input::Configure(_) | Input::Start | Input::ReplicasTold { .. }
+            );
         let differs = self.server.replication.unapplied() > 0;
         if differs != self.differs {
             self.differs = differs;
             self.gossip.handle(now, wall, Input::Configure(Box::new(self.options()?)), &mut actions);
         }
-        let facts = self.standing(now);
+        for heard in moves {
+            self.gossip.handle(now, wall, heard, &mut actions);
+        }
         if facts != self.facts {
             self.facts = facts;
             self.gossip.handle(now, wall, Input::Replication(facts), &mut actions);
@@ -417,6 +435,7 @@ impl Driver {
                 self.pause = Some(Pause { number: self.pauses, until });
                 self.aside.drain(self.pauses);
             }
+            Action::TellReplicas { slot, change, confirm } => self.tell_replicas(slot, &change, confirm),
             Action::ResumeWrites => self.resume_writes(),
             Action::WatchOffset(offset) => self.watched = offset,
             Action::Deliver(publication) => {
@@ -432,6 +451,23 @@ impl Driver {
                 unreachable!("sorted out by the caller")
             }
         }
+    }
+
+    /// Says to the replicas what becomes of a slot, and has the machine told once all that are connected have it.
+    fn tell_replicas(&self, slot: Slot, change: &SlotChange, confirm: Option<Confirm>) {
+        let replication = self.server.replication.clone();
+        let said = replication.say_slot_change(slot, change, confirm.map(|confirm| confirm.token));
+        let Some(Confirm { token, patience }) = confirm else { return };
+        let cluster = self.server.cluster.get().cloned();
+        tokio::spawn(async move {
+            let held = match said {
+                Some((offset, readers)) => replication.reaches(offset, readers, patience).await,
+                None => true,
+            };
+            if let Some(cluster) = cluster {
+                cluster.replicas_told(token, slot, held);
+            }
+        });
     }
 
     fn save(&mut self, text: String, sync: bool) {
@@ -477,9 +513,9 @@ impl Driver {
         }
     }
 
-    /// How many links were closed because their peers did not read.
-    pub(crate) fn overflown_links(&self) -> u64 {
-        self.links.overflown
+    /// What has gone over the links.
+    pub(crate) fn traffic(&self) -> gossip::Traffic {
+        self.links.traffic()
     }
 
     /// Closes those links to and from a node that `which` says (DEBUG CLUSTERLINK KILL); `false` without such a node.

@@ -6,11 +6,11 @@
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use gossip::LinkId;
-use gossip::wire::{self, Packet};
+use gossip::wire::{self, Body, Packet};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf};
 use tokio::sync::{Semaphore, mpsc};
 use tokio::task::AbortHandle;
@@ -42,8 +42,33 @@ pub(super) struct Links {
     open: BTreeMap<LinkId, Open>,
     events: mpsc::Sender<LinkEvent>,
     next_in: u64,
+    traffic: Arc<Traffic>,
+}
+
+/// What went over all links since the start.
+#[derive(Debug, Default)]
+struct Traffic {
+    sent: Counted,
+    received: Counted,
     /// How many links were closed because their peers did not read.
-    pub(super) overflown: u64,
+    overflown: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+struct Counted {
+    bytes: AtomicU64,
+    /// How many of them were of what clients published.
+    published: AtomicU64,
+}
+
+impl Counted {
+    fn count(&self, packet: &Packet, bytes: usize) {
+        let bytes = u64::try_from(bytes).unwrap_or(u64::MAX);
+        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+        if matches!(packet.body, Body::Publish(_)) {
+            self.published.fetch_add(bytes, Ordering::Relaxed);
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -69,7 +94,7 @@ impl Links {
     }
 
     pub(super) fn new(events: mpsc::Sender<LinkEvent>) -> Self {
-        Self { open: BTreeMap::new(), events, next_in: 0, overflown: 0 }
+        Self { open: BTreeMap::new(), events, next_in: 0, traffic: Arc::default() }
     }
 
     /// Starts to make a link.
@@ -110,7 +135,7 @@ impl Links {
         let (reading, writing) = tokio::io::split(stream);
         let (writer, packets) = mpsc::unbounded_channel();
         let queued = Arc::new(AtomicUsize::new(0));
-        let read = tokio::spawn(read(link, peer, reading, self.events.clone()));
+        let read = tokio::spawn(read(link, peer, reading, (self.events.clone(), self.traffic.clone())));
         let write = tokio::spawn(write(writing, packets, queued.clone()));
         let tasks = vec![read.abort_handle(), write.abort_handle()];
         self.open.insert(link, Open { writer: Some(writer), queued, tasks });
@@ -122,9 +147,10 @@ impl Links {
         let bytes = packet.encode();
         let waiting = queued.fetch_add(bytes.len(), Ordering::Relaxed) + bytes.len();
         if waiting > if limit == 0 { MOST_QUEUED } else { limit } {
-            self.overflown += 1;
+            self.traffic.overflown.fetch_add(1, Ordering::Relaxed);
             return false;
         }
+        self.traffic.sent.count(packet, bytes.len());
         // If the writer ended, the reader reports the end of the link.
         let _ = writer.send(bytes);
         true
@@ -140,6 +166,19 @@ impl Links {
     /// Lets go of a link; its tasks end.
     pub(super) fn close(&mut self, link: LinkId) {
         self.open.remove(&link);
+    }
+
+    /// What has gone over the links.
+    pub(super) fn traffic(&self) -> gossip::Traffic {
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let Traffic { sent, received, overflown } = &*self.traffic;
+        gossip::Traffic {
+            bytes_sent: read(&sent.bytes),
+            bytes_received: read(&received.bytes),
+            published_bytes_sent: read(&sent.published),
+            published_bytes_received: read(&received.published),
+            overflown_links: read(overflown),
+        }
     }
 
     /// How many bytes wait to be sent on all links.
@@ -192,9 +231,9 @@ async fn read(
     link: LinkId,
     peer: Option<SocketAddr>,
     mut stream: ReadHalf<Stream>,
-    events: mpsc::Sender<LinkEvent>,
+    (events, traffic): (mpsc::Sender<LinkEvent>, Arc<Traffic>),
 ) {
-    if let Err(reason) = read_packets(link, &mut stream, &events).await {
+    if let Err(reason) = read_packets(link, &mut stream, &events, &traffic).await {
         let peer = peer.map_or_else(|| "a peer".to_owned(), |peer| peer.to_string());
         tracing::warn!("Bad message on the cluster bus from {peer}: {reason}; the link is closed");
     }
@@ -206,12 +245,14 @@ async fn read_packets(
     link: LinkId,
     stream: &mut ReadHalf<Stream>,
     events: &mpsc::Sender<LinkEvent>,
+    traffic: &Traffic,
 ) -> Result<(), wire::DecodeError> {
     let mut buffer = Vec::new();
     loop {
         match wire::frame_len(&buffer)? {
             Some(length) if buffer.len() >= length => {
                 let packet = Box::new(wire::decode(&buffer[..length])?);
+                traffic.received.count(&packet, length);
                 buffer.drain(..length);
                 if events.send(LinkEvent::Packet { link, packet }).await.is_err() {
                     return Ok(());

@@ -4,7 +4,7 @@ mod parse;
 mod topology;
 
 use engine::ClusterCommand;
-use gossip::{Command, LinkId, Reply};
+use gossip::{Command, CommandError, LinkId, Reply};
 use resp::{Args, Writer};
 
 use crate::cluster::Cluster;
@@ -42,7 +42,7 @@ async fn answer(
             reply.verbatim(b"txt", text.as_bytes());
         }
         ClusterCommand::Info => {
-            let text = cluster.look(|driver| driver.gossip.info_text(driver.overflown_links())).await?;
+            let text = cluster.look(|driver| driver.gossip.info_text(&driver.traffic())).await?;
             reply.verbatim(b"txt", text.as_bytes());
         }
         ClusterCommand::MyId => {
@@ -90,6 +90,7 @@ async fn carry_out(cluster: &Cluster, command: Command, reply: &mut Writer<'_>) 
         Ok(Reply::Ok) => reply.ok(),
         Ok(Reply::Bumped(epoch)) => reply.simple(&format!("BUMPED {epoch}")),
         Ok(Reply::Still(epoch)) => reply.simple(&format!("STILL {epoch}")),
+        Err(error @ CommandError::NoReplicas) => reply.error(&format!("NOREPLICAS {error}")),
         Err(error) => reply.error(&format!("ERR {error}")),
     }
     Some(())

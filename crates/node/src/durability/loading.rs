@@ -56,6 +56,8 @@ pub(crate) struct Loaded {
     pub(crate) repl_offset: Option<i64>,
     /// The database that the stream had selected there.
     pub(crate) stream_db: Option<u16>,
+    /// The slots that were on the move at the master whose snapshot it is.
+    pub(crate) slot_states: Vec<u8>,
     /// Bytes up to its end; an old append-only file goes on behind that.
     pub(crate) bytes: u64,
     /// The texts of the libraries of functions.
@@ -71,6 +73,7 @@ impl Loaded {
             b"repl-stream-db" => {
                 self.stream_db = resp::parse_i64(value).and_then(|db| u16::try_from(db).ok());
             }
+            b"cluster-slot-states" => self.slot_states = value.to_vec(),
             _ => {}
         }
     }

@@ -320,7 +320,12 @@ fn write_file(durability: &Durability, wish: &Wish, kind: SaveKind) -> anyhow::R
     write_rdb(
         durability,
         state,
-        &Form { dialect: Dialect::Redis, position: position.map(|at| (at, stream_db)), aof_base: false },
+        &Form {
+            dialect: Dialect::Redis,
+            position: position.map(|at| (at, stream_db)),
+            aof_base: false,
+            slot_states: String::new(),
+        },
         Progress { written: Some(written), is_called_off: &is_called_off },
         pace,
         &mut out,

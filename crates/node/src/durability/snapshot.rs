@@ -107,7 +107,9 @@ fn try_carry_out(durability: &Durability, replication: &Replication, mut order: 
     tracing::info!("Starting a snapshot for {} replicas", order.receivers.len());
     replication.tell(Event::Cut { transfer: order.transfer, position, db: stream_db, cursors });
     let position = Some((position, stream_db.unwrap_or(0)));
-    let form = Form { dialect: order.dialect, position, aof_base: false };
+    // What is said of them after the cut, the stream says again.
+    let slot_states = replication.slot_moves.states(&durability.engine);
+    let form = Form { dialect: order.dialect, position, aof_base: false, slot_states };
     let cancelled = order.cancelled.clone();
     let shown = durability.saving.show_transfer(keys as u64);
     let is_called_off = || cancelled.load(Ordering::Relaxed);
@@ -159,13 +161,15 @@ impl Write for Order {
 }
 
 /// Who is to read an RDB, and what it says beside the data.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(crate) struct Form {
     pub(crate) dialect: Dialect,
     /// Where the replication stream stood at the cut, and the database that it had selected.
     pub(crate) position: Option<(Position, u16)>,
     /// Whether it is the base of an append-only file.
     pub(crate) aof_base: bool,
+    /// The slots that are on the move, for a replica.
+    pub(crate) slot_states: String,
 }
 
 /// What is told of a walk through a snapshot while it lasts, and to it.
@@ -209,8 +213,9 @@ pub(crate) fn write_rdb(
         .as_ref()
         .map(|(at, stream_db)| (at.id.as_str().as_bytes(), at.offset.0, u32::from(*stream_db)));
     let created = crate::process::time::now();
-    let aof_base = form.aof_base;
-    let info = Info { version: resp::REDIS_VERSION, created, used_memory: 0, replication, aof_base };
+    let (aof_base, slot_states) = (form.aof_base, form.slot_states.as_str());
+    let info =
+        Info { version: resp::REDIS_VERSION, created, used_memory: 0, replication, aof_base, slot_states };
     let mut writer = RdbWriter::new(out, options, &info)?;
     state.libraries.iter().try_for_each(|library| writer.function(&library.code))?;
     let sizes = &state.sizes;

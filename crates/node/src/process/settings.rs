@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 
 use engine::{Engine, Gate, Lazy, Settings};
 use keyspace::{Bounds, Limits, ListLimit, NodeBounds, SetBounds};
+use slot_routing::EndpointKind;
 
 use crate::net::listener::Ports;
 use crate::process::{cron, log, places};
@@ -41,6 +42,7 @@ fn apply_to_commands(config: &Config, settings: &Settings) {
     settings
         .cluster_allow_pubsubshard_when_down
         .store(config.switch("cluster-allow-pubsubshard-when-down"), Ordering::Relaxed);
+    settings.set_endpoint(EndpointKind::of_word(&config.text("cluster-preferred-endpoint-type")));
     let events = engine::Class::of_letters(&config.text("notify-keyspace-events"));
     settings.set_notified(events.unwrap_or_default());
     settings.busy_reply_threshold.store(config.integer("busy-reply-threshold"), Ordering::Relaxed);

@@ -239,6 +239,7 @@ fn load_file(
 fn settle(replication: &Replication, loaded: &Result<Loaded, LoadError>, position: Position) {
     match loaded {
         Ok(loaded) => {
+            replication.slot_moves.on_loaded(&loaded.slot_states);
             replication.log.adopt_loaded(position);
             replication.applied.select(loaded.stream_db.unwrap_or(0));
             replication.applied.forget_missing();

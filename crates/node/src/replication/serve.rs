@@ -357,7 +357,9 @@ impl Serving {
                 }
             }
             Action::ShowLife { peer } => self.line(peer, "\n".to_owned()),
-            Action::Ping => log.append_control(b"*1\r\n$4\r\nPING\r\n"),
+            Action::Ping => {
+                log.append_control(b"*1\r\n$4\r\nPING\r\n");
+            }
             Action::Close { peer, reason } => self.close(peer, reason),
             Action::CloseLog if log.is_kept_open() => {}
             Action::CloseLog => {

@@ -75,8 +75,8 @@ impl SharedLog {
     }
 
     /// [`Log::append_control`]
-    pub(super) fn append_control(&self, bytes: &[u8]) {
-        self.append_by(|log| log.append_control(bytes));
+    pub(super) fn append_control(&self, bytes: &[u8]) -> ReplOffset {
+        self.append_by(|log| log.append_control(bytes))
     }
 
     /// [`Log::append_stream`]

@@ -24,6 +24,7 @@ fn info() -> Info<'static> {
         used_memory: 1,
         replication,
         aof_base: false,
+        slot_states: "",
     }
 }
 

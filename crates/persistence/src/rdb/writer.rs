@@ -54,6 +54,9 @@ pub struct Info<'a> {
     pub replication: Option<(&'a [u8], u64, u32)>,
     /// Whether the file is the base of an AOF.
     pub aof_base: bool,
+    /// The slots that are on the move, for a replica, as Valkey has them since version 8: `slot>node,` for each that
+    /// leaves and `slot<node,` for each that comes.
+    pub slot_states: &'a str,
 }
 
 /// Writes an RDB: the header on creation, then databases and their entries, then the end.
@@ -94,6 +97,9 @@ impl<W: Write> RdbWriter<W> {
             writer.aux_number("repl-offset", offset as i64)?;
         }
         writer.aux_number("aof-base", i64::from(info.aof_base))?;
+        if !info.slot_states.is_empty() {
+            writer.aux("cluster-slot-states", info.slot_states.as_bytes())?;
+        }
         Ok(writer)
     }
 

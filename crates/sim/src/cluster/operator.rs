@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use clock::Instant;
-use gossip::{Command, CommandError, FailoverMode, Gossip, Input, Reply, SlotChange};
+use gossip::{Command, CommandError, FailoverMode, Gossip, Input, Reply, SET_SLOT_PATIENCE, SlotChange};
 use slot_routing::{NodeId, Slot};
 
 use super::formation::{BUS_PORT, PORT};
@@ -157,7 +157,8 @@ impl World {
             return;
         }
         let id = |host: usize| self.hosts[host].gossip.as_ref().map(|gossip| gossip.id().to_string());
-        let set_slot = |slot, change| Command::SetSlot { slot, change, keys_in_slot: 0 };
+        let set_slot =
+            |slot, change| Command::SetSlot { slot, change, keys_in_slot: 0, patience: SET_SLOT_PATIENCE };
         let (host, command, next) = match step {
             Step::Failover(host, mode) => (host, Some(Command::Failover(mode)), None),
             Step::Replicate { host, master } => {
@@ -245,7 +246,11 @@ impl World {
             }
             for slot in open {
                 let change = SlotChange::Stable;
-                self.ask(host, Command::SetSlot { slot, change, keys_in_slot: 0 }, None);
+                self.ask(
+                    host,
+                    Command::SetSlot { slot, change, keys_in_slot: 0, patience: SET_SLOT_PATIENCE },
+                    None,
+                );
             }
             if idle {
                 self.give_work(host);

@@ -1,9 +1,10 @@
 //! The words of CLUSTER commands that change something. An error is the whole text of the reply.
 
 use std::net::IpAddr;
+use std::time::Duration;
 
 use engine::ClusterCommand;
-use gossip::{Command, FailoverMode, SlotChange};
+use gossip::{Command, FailoverMode, SET_SLOT_PATIENCE, SlotChange};
 use keyspace::Keyspace;
 use slot_routing::{Epoch, Slot};
 
@@ -78,19 +79,28 @@ fn ranges(words: &[String], subcommand: &str) -> Result<Vec<Slot>, String> {
 
 fn set_slot(words: &[String], keyspace: &Keyspace) -> Result<Command, String> {
     let slot = slot(&words[2])?;
-    let action = words[3].to_ascii_lowercase();
-    let change = match (action.as_str(), words.get(4), words.len()) {
-        ("migrating", Some(node), 5) => SlotChange::Migrating { to: node.clone() },
-        ("importing", Some(node), 5) => SlotChange::Importing { from: node.clone() },
-        ("node", Some(node), 5) => SlotChange::Node(node.clone()),
-        ("stable", None, 4) => SlotChange::Stable,
-        _ => {
-            let text = "ERR Invalid CLUSTER SETSLOT action or number of arguments. Try CLUSTER HELP";
-            return Err(text.to_owned());
-        }
+    let said: Vec<&str> = words[3..].iter().map(String::as_str).collect();
+    let Some(change) = SlotChange::parse(&said) else {
+        let text = "ERR Invalid CLUSTER SETSLOT action or number of arguments. Try CLUSTER HELP";
+        return Err(text.to_owned());
     };
+    let patience = patience(&said[change.words().len()..])?;
     let keys_in_slot = u64::try_from(keyspace.keys_in_slot(slot)).unwrap_or(u64::MAX);
-    Ok(Command::SetSlot { slot, change, keys_in_slot })
+    Ok(Command::SetSlot { slot, change, keys_in_slot, patience })
+}
+
+/// TIMEOUT milliseconds; as in Valkey, other words are passed over, and 0 is as if nothing were said.
+fn patience(words: &[&str]) -> Result<Duration, String> {
+    let Some(at) = words.iter().position(|word| word.eq_ignore_ascii_case("timeout")) else {
+        return Ok(SET_SLOT_PATIENCE);
+    };
+    let word = words.get(at + 1).ok_or("ERR Missing timeout value")?;
+    let millis = integer(word).ok_or("ERR timeout is not an integer or out of range")?;
+    match u64::try_from(millis) {
+        Ok(0) => Ok(SET_SLOT_PATIENCE),
+        Ok(millis) => Ok(Duration::from_millis(millis)),
+        Err(_) => Err("ERR timeout is negative".to_owned()),
+    }
 }
 
 fn failover(words: &[String]) -> Result<Command, String> {
@@ -166,7 +176,14 @@ mod tests {
                 "ERR wrong number of arguments for 'cluster|delslotsrange' command".to_owned(),
             ),
             (C::SetSlot, "setslot 1 foo", set_slot.to_owned()),
-            (C::SetSlot, "setslot 1 stable extra", set_slot.to_owned()),
+            (C::SetSlot, "setslot 1 migrating", set_slot.to_owned()),
+            (C::SetSlot, "setslot 1 stable timeout", "ERR Missing timeout value".to_owned()),
+            (
+                C::SetSlot,
+                "setslot 1 stable timeout 1.5",
+                "ERR timeout is not an integer or out of range".to_owned(),
+            ),
+            (C::SetSlot, "setslot 1 node x timeout -1", "ERR timeout is negative".to_owned()),
             (C::SetSlot, "setslot 99999 stable", BAD_SLOT.to_owned()),
             (C::Failover, "failover foo", SYNTAX.to_owned()),
             (C::Failover, "FailOver force takeover", format!("{wrong} 'FailOver'. Try CLUSTER HELP.")),

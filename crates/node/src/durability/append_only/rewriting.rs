@@ -247,7 +247,12 @@ fn rewrite(durability: &Durability, made: &Rewrite) -> anyhow::Result<()> {
     let is_called_off = || called_off.load(Ordering::Relaxed);
     let progress = Progress { written: None, is_called_off: &is_called_off };
     if rdb {
-        let form = Form { dialect: Dialect::Redis, position: Some(position), aof_base: true };
+        let form = Form {
+            dialect: Dialect::Redis,
+            position: Some(position),
+            aof_base: true,
+            slot_states: String::new(),
+        };
         write_rdb(durability, state, &form, progress, pace, &mut out)?;
     } else {
         if durability.config.switch("aof-timestamp-enabled") {
