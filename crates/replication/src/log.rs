@@ -403,4 +403,11 @@ impl Log {
         }
         self.db = None;
     }
+
+    /// Goes on under a name of this node's own that no other history leads to: the data lacks what those who know the
+    /// old name have, and they cannot be told what.
+    pub fn part(&mut self, id: ReplId) {
+        self.rename(id);
+        self.second = None;
+    }
 }

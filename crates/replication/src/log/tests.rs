@@ -116,6 +116,15 @@ fn what_follows_a_new_name_is_read_by_nobody_who_knows_the_old_one() {
     assert_eq!(rest(&mut log, again), Err(FellOff));
 }
 
+#[test]
+fn who_parts_from_its_history_has_nobody_go_on() {
+    let mut log = open_log(1000);
+    log.append_control(b"old");
+    log.part(id(2));
+    assert_eq!(log.resume(id(1).as_str().as_bytes(), 4), Err(Refusal::OtherHistory));
+    assert_eq!(log.position(), Position { id: id(2), offset: ReplOffset(3) });
+}
+
 /// A master in database 3 hands its place over and is told its replicas' offset before a command that had begun has
 /// ended: that command is in the log, and it is the last.
 #[test]

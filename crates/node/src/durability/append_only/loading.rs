@@ -59,9 +59,9 @@ struct Ran {
 }
 
 /// Replaces all data by that of the append-only file, if there is one, and goes on with it; says what was loaded.
-pub(crate) fn load(durability: &Arc<Durability>, drop_expired: bool) -> Result<Option<Loaded>, AofError> {
+pub(crate) fn load(durability: &Arc<Durability>) -> Result<Option<Loaded>, AofError> {
     let Some(files) = Files::find(&durability.config)? else { return Ok(None) };
-    let (loaded, ran, db) = run_files(durability, &files, drop_expired)?;
+    let (loaded, ran, db) = run_files(durability, &files)?;
     durability.applied.select(db);
     if let Some(position) = ran.position {
         durability.log.adopt(position);
@@ -72,7 +72,7 @@ pub(crate) fn load(durability: &Arc<Durability>, drop_expired: bool) -> Result<O
 
 /// Brings what the log has into the file, and replaces all data by the file's (DEBUG LOADAOF). The history goes on:
 /// meanwhile nobody writes. `Ok(false)`: there is no such file, or it is just being rewritten.
-pub(crate) fn reload(durability: &Arc<Durability>, drop_expired: bool) -> Result<bool, AofError> {
+pub(crate) fn reload(durability: &Arc<Durability>) -> Result<bool, AofError> {
     let (shared, engine) = (&durability.append_only, &durability.engine);
     if !shared.is_on() || shared.rewrites.lock().running.is_some() {
         return Ok(false);
@@ -83,7 +83,7 @@ pub(crate) fn reload(durability: &Arc<Durability>, drop_expired: bool) -> Result
     durability.log.keep_open(true);
     let outcome = Files::find(&durability.config).map_err(AofError::from).and_then(|files| {
         let Some(files) = files else { return Ok(false) };
-        run_files(durability, &files, drop_expired)?;
+        run_files(durability, &files)?;
         go_on(durability, files).map(|()| true)
     });
     engine.touch_all_watched();
@@ -92,11 +92,7 @@ pub(crate) fn reload(durability: &Arc<Durability>, drop_expired: bool) -> Result
 }
 
 /// Replaces all data by that of the files; says also which database the stream has selected at their end.
-fn run_files(
-    durability: &Durability,
-    files: &Files,
-    drop_expired: bool,
-) -> Result<(Loaded, Ran, u16), AofError> {
+fn run_files(durability: &Durability, files: &Files) -> Result<(Loaded, Ran, u16), AofError> {
     let mut loaded = Loaded::default();
     let mut ran = Ran::default();
     clear(durability);
@@ -107,7 +103,8 @@ fn run_files(
         let in_file = |error| AofError::Io { file: path.clone(), error };
         let mut begin = 0;
         if is_base && is_rdb(&path).map_err(in_file)? {
-            loaded = replace_by_file(durability, &path, drop_expired)
+            // What follows may have given a key more time.
+            loaded = replace_by_file(durability, &path, false)
                 .map_err(|error| AofError::Base { file: path.clone(), error })?;
             ran.position = position_of(&loaded);
             begin = loaded.bytes;
