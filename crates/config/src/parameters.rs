@@ -78,7 +78,7 @@ pub(crate) const PARAMETERS: &[Parameter] = &[
     Parameter::new("aof-use-rdb-preamble", ParameterKind::Switch, "yes"),
     Parameter::new("appenddirname", ParameterKind::Text, "appendonlydir").immutable(),
     Parameter::new("appendfilename", ParameterKind::Text, "appendonly.aof").immutable(),
-    Parameter::new("appendfsync", ParameterKind::Choice(&["always", "everysec", "no"]), "everysec"),
+    Parameter::new("appendfsync", ParameterKind::Choice(&["everysec", "always", "no"]), "everysec"),
     Parameter::new("appendonly", ParameterKind::Switch, "no"),
     Parameter::new("auto-aof-rewrite-min-size", ParameterKind::Memory(0, i64::MAX), "67108864"),
     Parameter::new("auto-aof-rewrite-percentage", ParameterKind::Integer(0, i32::MAX as i64), "100"),
@@ -233,9 +233,9 @@ pub(crate) const PARAMETERS: &[Parameter] = &[
     ),
     Parameter::new("maxmemory-samples", ParameterKind::Integer(1, 64), "5"),
     Parameter::new("min-io-threads-avoid-copy-reply", ParameterKind::Integer(0, i64::MAX), "7").hidden(),
-    Parameter::new("min-replicas-max-lag", ParameterKind::Integer(0, i64::MAX), "10")
+    Parameter::new("min-replicas-max-lag", ParameterKind::Integer(0, 2_147_483_647), "10")
         .alias("min-slaves-max-lag"),
-    Parameter::new("min-replicas-to-write", ParameterKind::Integer(0, i64::MAX), "0")
+    Parameter::new("min-replicas-to-write", ParameterKind::Integer(0, 2_147_483_647), "0")
         .alias("min-slaves-to-write"),
     Parameter::new("min-string-size-avoid-copy-reply", ParameterKind::Integer(0, i64::MAX), "16384").hidden(),
     Parameter::new("min-string-size-avoid-copy-reply-threaded", ParameterKind::Integer(0, i64::MAX), "65536")

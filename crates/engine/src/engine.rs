@@ -290,16 +290,16 @@ impl Engine {
         }
     }
 
-    /// Tells the log, and whoever watches it, that a key is gone without a command: its time came, or it
-    /// lives elsewhere now. The caller holds its slot, and has asked under its lock whether this
+    /// Tells the log, by `deletion` (DEL or UNLINK), and whoever watches it, that a key is gone without a command: its
+    /// time came, or it lives elsewhere now. The caller holds its slot, and has asked under its lock whether this
     /// node may do that. Says where that ends in the log, if anybody reads it.
-    pub fn key_gone(&self, db: u16, slot: Slot, key: &[u8]) -> Option<ReplOffset> {
+    pub fn key_gone(&self, db: u16, slot: Slot, key: &[u8], deletion: &[u8]) -> Option<ReplOffset> {
         self.lost(db, slot, key);
         if !self.log.wanted() {
             return None;
         }
         let mut wire = Vec::with_capacity(key.len() + 32);
-        resp::encode_request(&mut wire, [&b"DEL"[..], key]);
+        resp::encode_request(&mut wire, [deletion, key]);
         Some(self.log.append(db, &wire))
     }
 }

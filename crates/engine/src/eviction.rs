@@ -303,7 +303,7 @@ impl Engine {
             return false;
         }
         let dropped = guard.table(db).evict(place, &hashed);
-        self.key_gone(db, slot, key);
+        self.key_gone(db, slot, key, self.settings.deletion(Lazy::EVICTION));
         self.notify(Class::EVICTED, "evicted", db, key);
         drop(guard);
         self.bin.discard(dropped, self.settings.is_lazy(Lazy::EVICTION));
@@ -424,7 +424,8 @@ mod tests {
             client.call(&["set", &format!("new{n}"), &value]);
         }
         let log = client.log();
-        let first = log[logged..].iter().position(|line| line.starts_with("0 DEL old")).expect("some went");
+        let first =
+            log[logged..].iter().position(|line| line.starts_with("0 UNLINK old")).expect("some went");
         assert!(
             log[logged + first + 1..].iter().any(|line| line.starts_with("0 set new")),
             "a write follows"

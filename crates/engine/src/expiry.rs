@@ -68,6 +68,7 @@ impl Engine {
         // Asked again under the lock: who pauses, or makes this a replica, waits for each slot once.
         let stopped = self.settings.gate().intersects(Gate::NOT_BY_ITSELF);
         let wanted = self.log.wanted();
+        let deletion = self.settings.deletion(Lazy::EXPIRE);
         for (db, table) in guard.tables().filter(|_| !stopped) {
             worker.effects.start(wanted);
             while dropped.len() < KEYS_PER_LOCK {
@@ -75,7 +76,7 @@ impl Engine {
                 dropped.push(value);
                 self.lost(db, slot, &key);
                 self.notify(Class::EXPIRED, "expired", db, &key);
-                worker.effects.push([&b"DEL"[..], &key]);
+                worker.effects.push([deletion, &key]);
             }
             // One event for all fields of a hash that go together.
             let mut hashes: SmallVec<[Vec<u8>; 1]> = SmallVec::new();
@@ -130,7 +131,7 @@ mod tests {
         client.now.0 += 1;
         assert!(!client.engine.expire_cycle(&mut client.worker, client.now, SECOND));
         client.table(&[("dbsize", ":2")]);
-        assert_eq!(client.log().last().map(String::as_str), Some("0 DEL a"));
+        assert_eq!(client.log().last().map(String::as_str), Some("0 UNLINK a"));
         assert_eq!(client.worker.stats.expired_keys.load(Ordering::Relaxed), 1);
     }
 

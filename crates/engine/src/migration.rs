@@ -124,7 +124,7 @@ impl Engine {
         let Found::Live(place) = table.find(&handle, now) else { return Ok(Release::Changed) };
         let dropped = table.remove(place, &handle);
         add(&worker.stats.changes, 1);
-        let end = self.key_gone(db, handle.slot(), key);
+        let end = self.key_gone(db, handle.slot(), key, b"DEL");
         drop(locked);
         self.bin.discard(dropped, true);
         Ok(Release::Gone(end))
@@ -168,7 +168,7 @@ impl Engine {
                 // Whatever the time: what is due goes, too.
                 if let Found::Live(place) = guard.table(db).find(&handle, Millis(i64::MIN)) {
                     dropped.push(guard.table(db).remove(place, &handle));
-                    self.key_gone(db, slot, key);
+                    self.key_gone(db, slot, key, b"DEL");
                 }
             }
             if !keys.is_empty() {

@@ -400,6 +400,13 @@ impl Settings {
         Lazy::from_bits_truncate(self.lazy.load(Ordering::Relaxed)).contains(reason)
     }
 
+    /// The command by which replicas and files are told that a key went for this reason: UNLINK where it is freed in
+    /// the background, so that it is there, too.
+    #[must_use]
+    pub fn deletion(&self, reason: Lazy) -> &'static [u8] {
+        if self.is_lazy(reason) { b"UNLINK" } else { b"DEL" }
+    }
+
     /// Says which values are freed in the background.
     pub fn set_lazy(&self, reasons: Lazy) {
         self.lazy.store(reasons.bits(), Ordering::Relaxed);

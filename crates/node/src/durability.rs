@@ -6,6 +6,7 @@
 
 pub(crate) mod append_only;
 pub(crate) mod lanes;
+pub(crate) mod left_out;
 pub(crate) mod loading;
 pub(crate) mod pace;
 pub(crate) mod saving;

@@ -46,6 +46,7 @@ use applied::AppliedStream;
 use commit_point::CommitPoint;
 use config::Config;
 
+use crate::durability::left_out::LeftOut;
 use crate::net::tls::Tls;
 
 pub(crate) use empty::watch as watch_followers;
@@ -165,10 +166,23 @@ impl Replication {
     }
 
     /// After the start: a replica asks its master to go on from where its file stood. A master takes a new name,
-    /// since what it wrote after the file may be lost; replicas that had nothing more than the file can go on.
-    pub(crate) fn settle_history(&self) {
+    /// since what it wrote after the file may be lost; replicas that had nothing more than the file can go on, and hear
+    /// of what it left out.
+    pub(crate) fn settle_history(&self, left_out: &LeftOut) {
         if !self.is_replica() {
             self.change_id();
+            self.tell_left_out(left_out);
+        }
+    }
+
+    /// Says in the log what a load left out. If that is more than the log keeps, nobody can go on from before.
+    pub(crate) fn tell_left_out(&self, left_out: &LeftOut) {
+        match left_out.commands() {
+            Some(commands) => commands.iter().for_each(|(db, commands)| self.log.append(*db, commands)),
+            None => {
+                self.log.lock().part(random_id());
+                self.tell(Event::HistoryReplaced);
+            }
         }
     }
 

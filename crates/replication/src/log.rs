@@ -418,12 +418,21 @@ impl Log {
     }
 
     /// Goes on under another identifier: after a partial resynchronisation the one that the promoted master took, or
-    /// one of our own if what follows may differ from what others know. The old one stays good up to here.
+    /// one of our own if what follows may differ from what others know. The old one stays good up to here: a replica
+    /// that reads on would count what follows under the old name, so every cursor but this node's own falls off.
     pub fn rename(&mut self, id: ReplId) {
         if id != self.id {
             self.second = Some(self.position());
             self.id = id;
+            self.cursors.retain(|cursor, _| self.own.contains(cursor));
         }
         self.db = None;
+    }
+
+    /// Goes on under a name of this node's own that no other history leads to: the data lacks what those who know the
+    /// old name have, and they cannot be told what.
+    pub fn part(&mut self, id: ReplId) {
+        self.rename(id);
+        self.second = None;
     }
 }

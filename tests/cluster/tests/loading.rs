@@ -3,7 +3,7 @@
 use std::fs::{self, File};
 use std::io::Write;
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use harness::{Node, Program, Value, eventually};
 
@@ -138,4 +138,27 @@ fn what_a_file_says_of_a_keys_use_is_taken_over() {
         assert!((195..=200).contains(&frequency), "{frequency}");
         assert!(node.run("OBJECT FREQ key").int() < 20);
     }
+}
+
+/// A key's time is in the base of the append-only file, and has come by the next start; what follows the base gave the key
+/// more.
+#[test]
+fn a_key_that_was_given_more_time_outlives_the_base_of_the_append_only_file() {
+    let mut node = Node::start(&Program::redoubt(), "--save  --appendonly yes --appendfsync always");
+    let until = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970") + Duration::from_secs(3);
+    for key in ["kept", "brief"] {
+        node.run(&format!("SET {key} v PXAT {}", until.as_millis())).expect_ok();
+    }
+    let rewrites = node.info("persistence", "aof_rewrites");
+    assert!(!node.run("BGREWRITEAOF").is_error("ERR"));
+    eventually("the base is made anew", || {
+        let running = node.info("persistence", "aof_rewrite_in_progress")? == "1";
+        (!running && node.info("persistence", "aof_rewrites") != rewrites).then_some(())
+    });
+    assert_eq!(node.run("PERSIST kept"), Value::Int(1));
+    node.kill();
+    eventually("the time has come", || (SystemTime::now() > UNIX_EPOCH + until).then_some(()));
+    node.launch();
+    assert_eq!(node.run("GET kept").text(), "v");
+    assert_eq!(node.run("GET brief"), Value::NullBulk);
 }

@@ -1,9 +1,12 @@
 //! Replication between standalone servers: ours, and a real Redis on either side.
 
 use std::collections::BTreeSet;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use harness::{Node, Program, Value, eventually, never_within};
+use rand::seq::SliceRandom;
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
 
 /// Writes this many keys and gives the last reply's place in the log.
 fn fill(master: &Node, prefix: &str, count: usize) {
@@ -407,4 +410,71 @@ fn a_scan_that_began_at_the_master_ends_at_the_replica() {
         }
         assert_eq!(seen.len(), wanted, "{scan}");
     }
+}
+
+/// How many full synchronisations there are when five servers get another master and other places in the chain three
+/// times, while the master is written to.
+fn full_synchronisations_of_a_changing_chain(seed: u64) -> u64 {
+    let mut chance = ChaCha8Rng::seed_from_u64(seed);
+    let nodes: Vec<Node> = (0..5).map(|_| Node::start(&Program::redoubt(), "--save ")).collect();
+    let mut order: Vec<usize> = (0..nodes.len()).collect();
+    for round in 0..4 {
+        order.shuffle(&mut chance);
+        let master = &nodes[order[0]];
+        master.run("REPLICAOF NO ONE").expect_ok();
+        for at in 1..order.len() {
+            let above = &nodes[order[chance.random_range(0..at)]];
+            let answer = nodes[order[at]].run(&format!("REPLICAOF 127.0.0.1 {}", above.port)).text();
+            assert!(answer.starts_with("OK"), "{answer}");
+            master.run("INCR early");
+        }
+        let keys = format!("round{round}");
+        fill(master, &keys, 300);
+        for at in &order[1..] {
+            wait_until_linked(&nodes[*at]);
+            wait_until_equal(&nodes[*at], master, &sample(&keys, 300));
+        }
+    }
+    let count = |node: &Node| node.info("stats", "sync_full").and_then(|count| count.parse::<u64>().ok());
+    nodes.iter().map(|node| count(node).expect("INFO counts them")).sum()
+}
+
+/// Each replica has everything once, and goes on from where it is ever after, whatever its place.
+#[test]
+fn a_chain_that_is_put_together_anew_needs_each_copy_once() {
+    for seed in 0..2 {
+        assert_eq!(full_synchronisations_of_a_changing_chain(seed), 4, "seed {seed}");
+    }
+}
+
+/// A master is stopped, the time of some keys comes meanwhile, and it starts again with its file: the replica goes on, and
+/// hears that those keys are gone.
+#[test]
+fn a_restarted_master_is_continued_and_says_what_expired_meanwhile() {
+    let mut master = Node::start(&Program::redoubt(), "--save  --enable-debug-command yes");
+    let replica = Node::start(&Program::redoubt(), "--save ");
+    follow(&replica, &master);
+    let until = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970") + Duration::from_secs(2);
+    for number in 0..100 {
+        master.run(&format!("SET brief:{number} x PXAT {}", until.as_millis())).expect_ok();
+        master.run(&format!("SET lasting:{number} x EX 1000")).expect_ok();
+    }
+    master.call_db(3, &format!("SET elsewhere x PXAT {}", until.as_millis()));
+    wait_until_equal(&replica, &master, &[]);
+    master.connect().send(&["SHUTDOWN", "SAVE"]).expect("it is read");
+    master.wait_for_exit();
+    eventually("the time has come", || (SystemTime::now() > UNIX_EPOCH + until).then_some(()));
+    master.launch();
+    wait_until_linked(&replica);
+    wait_until_equal(&replica, &master, &[]);
+    assert_eq!(master.info("persistence", "rdb_last_load_keys_expired").as_deref(), Some("101"));
+    assert_eq!(replica.run("DBSIZE"), Value::Int(100));
+    assert_eq!(replica.call_db(3, "DBSIZE"), Value::Int(0));
+    assert_eq!(master.info("stats", "sync_full").as_deref(), Some("0"), "it went on");
+    // The same of a file that is loaded again while the server runs.
+    master.run("DEBUG SET-ACTIVE-EXPIRE 0").expect_ok();
+    master.run("SET brief x PX 1").expect_ok();
+    master.run("DEBUG RELOAD").expect_ok();
+    wait_until_equal(&replica, &master, &[]);
+    assert_eq!(replica.run("DBSIZE"), Value::Int(100));
 }

@@ -254,7 +254,7 @@ fn nothing_expires_into_the_log_while_writes_are_paused() {
     assert_eq!(client.log().len(), 1);
     client.engine.pauses.unpause(&client.engine.settings, PausePurpose::Failover);
     client.table(&[("get k", "$-1")]);
-    assert_eq!(client.log().last().map(String::as_str), Some("0 DEL k"));
+    assert_eq!(client.log().last().map(String::as_str), Some("0 UNLINK k"));
 }
 
 /// The slot of commands in a row is held from one to the next; whatever else comes, it is free again before.
@@ -380,7 +380,10 @@ fn an_expired_key_goes_in_its_order() {
     client.wire("set {s}a 1 px 10");
     client.now.0 += 11;
     client.wire("set {s}b 1\nappend {s}a 2\nset {s}b 3");
-    assert_eq!(client.log().split_off(1), ["0 set {s}b 1", "0 DEL {s}a", "0 append {s}a 2", "0 set {s}b 3"]);
+    assert_eq!(
+        client.log().split_off(1),
+        ["0 set {s}b 1", "0 UNLINK {s}a", "0 append {s}a 2", "0 set {s}b 3"]
+    );
 }
 
 /// Threads write to the same keys, in batches that hold their slots until they are in the log: who runs the log from

@@ -18,7 +18,9 @@ pub(crate) fn get(config: &Config, args: Args<'_>, reply: &mut Writer<'_>) {
     let mut all = config.all();
     let hidden = |pattern: &[u8]| config.hidden(std::str::from_utf8(pattern).ok()?);
     all.extend(patterns.iter().filter_map(hidden));
-    let found: Vec<_> = all.iter().filter_map(|(name, value)| Some((*name, value, matched(name)?))).collect();
+    let mut found: Vec<_> =
+        all.iter().filter_map(|(name, value)| Some((*name, value, matched(name)?))).collect();
+    found.sort_by_key(|(name, ..)| *name);
     reply.map(found.len());
     for (name, value, pattern) in found {
         // A name that was given is given back in its own spelling.

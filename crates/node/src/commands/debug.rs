@@ -115,10 +115,7 @@ async fn reload(server: &Arc<Server>, args: Args<'_>) -> Outcome {
 /// DEBUG LOADAOF
 async fn load_aof(server: &Arc<Server>) -> Outcome {
     let loading = server.clone();
-    let outcome = tokio::task::spawn_blocking(move || {
-        append_only::reload(&loading.durability, !loading.replication.is_replica())
-    })
-    .await;
+    let outcome = tokio::task::spawn_blocking(move || append_only::reload(&loading.durability)).await;
     match outcome {
         Ok(Ok(true)) => return Ok(()),
         Ok(Ok(false)) => tracing::warn!("DEBUG LOADAOF: the append only file is off, or is being rewritten"),

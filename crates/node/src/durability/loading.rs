@@ -10,12 +10,13 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
 use clock::Millis;
-use engine::{Engine, Gate};
+use engine::{Engine, Gate, Lazy};
 use keyspace::{Keyspace, LockedSlots, Usage};
 use persistence::{Entry, Item, Limits, RdbError, RdbLoader, Reason};
 use slot_routing::{SLOT_COUNT, Slot};
 
 use super::lanes::{Faults, Lane, lane};
+use super::left_out::LeftOut;
 use super::snapshot::delay;
 use crate::durability::Durability;
 
@@ -51,6 +52,8 @@ pub(crate) struct Loaded {
     pub(crate) keys: u64,
     /// Keys that were past their time and left out.
     pub(crate) expired: u64,
+    /// What those who follow this node's history are to hear of them.
+    pub(crate) left_out: LeftOut,
     /// Where the replication stream stood when the file was written.
     pub(crate) repl_id: Option<Vec<u8>>,
     pub(crate) repl_offset: Option<i64>,
@@ -328,6 +331,8 @@ fn read(
     let progress = &durability.saving.loading;
     let key_delay = durability.config.integer("key-load-delay");
     let (mut looks, mut lane) = (Looks::default(), None);
+    let deletion = durability.engine.settings.deletion(Lazy::EXPIRE);
+    let kept = durability.log.lock().capacity();
     loop {
         let offset = loader.offset();
         looks.count_item(progress, offset, loaded.keys);
@@ -335,6 +340,9 @@ fn read(
         match item {
             Item::Entry(entry) if drop_expired && entry.expiry.is_some_and(|expiry| expiry <= now) => {
                 loaded.expired += 1;
+                if entry.db < databases {
+                    loaded.left_out.add(entry.db, entry.key, deletion, kept);
+                }
                 lane = None;
             }
             Item::Entry(entry) if entry.db >= databases => {

@@ -20,6 +20,7 @@ use persistence::Dialect;
 use slot_routing::{ReplOffset, Role};
 
 use crate::durability::append_only::position_of;
+use crate::durability::left_out::LeftOut;
 use crate::durability::loading::{LoadError, Loaded, Loading, add_file, replace_by_file};
 use crate::durability::pace::Pace;
 use crate::durability::snapshot::{Form, Progress, cut, write_rdb};
@@ -522,8 +523,8 @@ pub(crate) async fn load_at_start(durability: &Arc<Durability>) -> anyhow::Resul
 /// Says whether there was an append-only file.
 async fn load_append_only(durability: &Arc<Durability>) -> anyhow::Result<bool> {
     let began = crate::process::time::instant();
-    let (loader, as_replica) = (durability.clone(), will_be_replica(durability));
-    let loaded = tokio::task::spawn_blocking(move || append_only::load(&loader, !as_replica)).await?;
+    let loader = durability.clone();
+    let loaded = tokio::task::spawn_blocking(move || append_only::load(&loader)).await?;
     let Some(loaded) =
         loaded.map_err(|error| anyhow::anyhow!("Fatal error loading the AOF: {error} Exiting."))?
     else {
@@ -561,6 +562,11 @@ async fn load_file(durability: &Arc<Durability>) -> anyhow::Result<bool> {
     Ok(true)
 }
 
+/// What the load at the start left out, for the log to tell; the next who asks is told of nothing.
+pub(crate) fn take_left_out(durability: &Durability) -> LeftOut {
+    std::mem::take(&mut durability.saving.standing.lock().loaded.left_out)
+}
+
 /// Whether the configuration, or the cluster as this node last knew it, makes it a replica.
 fn will_be_replica(durability: &Durability) -> bool {
     let of_cluster = durability.engine.topology.as_ref().is_some_and(|topology| {
@@ -591,6 +597,9 @@ pub(crate) fn reload(
     let (name, drop_expired) = (durability.config.text("dbfilename"), !replication.is_replica());
     let load = if how.keeps { add_file } else { replace_by_file };
     let loaded = load(durability, Path::new(&name), drop_expired);
+    if let Ok(loaded) = &loaded {
+        replication.tell_left_out(&loaded.left_out);
+    }
     durability.engine.settings.set_gate(Gate::LOADING, false);
     loaded.map(|_| ()).map_err(|error: LoadError| SaveError::Failed(error.into()))
 }

@@ -263,7 +263,7 @@ async fn control(
     if let Some(cluster) = &mut cluster {
         cluster.start(found)?;
     }
-    server.replication.settle_history();
+    server.replication.settle_history(&saving::take_left_out(&server.durability));
     server.replication.wait_if_empty();
     server.engine.settings.set_gate(Gate::LOADING, false);
     drop(loads_later);

@@ -74,6 +74,11 @@ impl SharedLog {
         self.log.lock().close();
     }
 
+    /// [`Log::append`] of what no command did.
+    pub(super) fn append(&self, db: u16, commands: &[u8]) {
+        self.append_by(|log| log.append(db, commands));
+    }
+
     /// [`Log::append_control`]
     pub(super) fn append_control(&self, bytes: &[u8]) -> ReplOffset {
         self.append_by(|log| log.append_control(bytes))

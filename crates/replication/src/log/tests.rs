@@ -94,6 +94,37 @@ fn a_replica_takes_over_its_masters_history() {
     assert_eq!(log.resume(id(7).as_str().as_bytes(), 5001), Ok(ReplOffset(5000)));
 }
 
+/// A node in the middle of a chain goes on behind another master, whose first bytes arrive before the connection of its
+/// own replica has been closed: that one would count them under the old name, be past the point up to which the two
+/// histories are one, and need everything.
+#[test]
+fn what_follows_a_new_name_is_read_by_nobody_who_knows_the_old_one() {
+    let mut log = open_log(1000);
+    let stream = log.demote();
+    log.follow(stream).unwrap();
+    assert!(log.append_stream(stream, b"old"));
+    let (replica, file) = (log.add_cursor(ReplOffset(1)), log.add_own_cursor(ReplOffset(1)));
+    log.rename(id(2));
+    assert!(log.append_stream(stream, b"new"));
+    assert_eq!(rest(&mut log, replica), Err(FellOff));
+    assert_eq!(log.resume(id(1).as_str().as_bytes(), 2), Ok(ReplOffset(1)), "it comes back and goes on");
+    assert_eq!(rest(&mut log, file), Ok("ldnew".to_owned()), "this node's file is of both");
+    let again = log.add_cursor(ReplOffset(1));
+    log.rename(id(2));
+    assert_eq!(rest(&mut log, again), Ok("ldnew".to_owned()), "that name is known");
+    assert!(log.promote(id(3)));
+    assert_eq!(rest(&mut log, again), Err(FellOff));
+}
+
+#[test]
+fn who_parts_from_its_history_has_nobody_go_on() {
+    let mut log = open_log(1000);
+    log.append_control(b"old");
+    log.part(id(2));
+    assert_eq!(log.resume(id(1).as_str().as_bytes(), 4), Err(Refusal::OtherHistory));
+    assert_eq!(log.position(), Position { id: id(2), offset: ReplOffset(3) });
+}
+
 /// A master in database 3 hands its place over and is told its replicas' offset before a command that had begun has
 /// ended: that command is in the log, and it is the last.
 #[test]

@@ -8,6 +8,7 @@ use std::sync::atomic::Ordering;
 use crate::context::Context;
 use crate::error::CommandError;
 use crate::notifications::Class;
+use crate::settings::Lazy;
 
 pub(super) fn dump(context: &mut Context<'_>) -> Result<(), CommandError> {
     let key = context.key(1);
@@ -89,7 +90,7 @@ pub(super) fn restore(context: &mut Context<'_>) -> Result<(), CommandError> {
         if let Some(place) = found {
             context.delete(&key, place);
             context.notify(Class::GENERIC, "del", &key);
-            context.effect(&[b"DEL", key.bytes()]);
+            context.effect(&[context.engine.settings.deletion(Lazy::SERVER_DEL), key.bytes()]);
         }
         context.reply.ok();
         return Ok(());
@@ -158,7 +159,7 @@ mod tests {
         client.table(&[("exists k", ":0")]);
         let log = client.log();
         assert!(log[2].starts_with("0 restore t 1700000000100 ") && log[2].ends_with(" ABSTTL"), "{log:?}");
-        assert_eq!(log.last().map(String::as_str), Some("0 DEL k"));
+        assert_eq!(log.last().map(String::as_str), Some("0 UNLINK k"));
 
         let table: &[(&str, &[&str], &str)] = &[
             ("-1", &[], "ERR Invalid TTL value, must be >= 0"),

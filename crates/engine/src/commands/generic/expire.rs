@@ -103,7 +103,7 @@ mod tests {
                 "0 PEXPIREAT k 1700000000001",
                 "0 PEXPIREAT k 1800000000000",
                 "0 PERSIST k",
-                "0 DEL k",
+                "0 UNLINK k",
             ]
         );
     }

@@ -101,7 +101,7 @@ mod tests {
             ("copy c d", ""),
             ("copy c d db 1 replace", "copy_to@1 d"),
             ("move c 3", "move_from c, move_to@3 c"),
-            ("pexpireat d 1", "del d"),
+            ("pexpireat d 1", "expired d"),
             ("select 1", ""),
             ("expire d -1", "del@1 d"),
             ("select 0", ""),

@@ -130,6 +130,6 @@ mod tests {
             ("lrange {a}b 0 -1", "*1|$1|1"),
             ("ttl {a}b", ":-1"),
         ]);
-        assert_eq!(client.log().split_off(3), ["0 DEL {a}b", "0 lmove a {a}b left right"]);
+        assert_eq!(client.log().split_off(3), ["0 UNLINK {a}b", "0 lmove a {a}b left right"]);
     }
 }

@@ -8,6 +8,7 @@ use crate::context::Context;
 use crate::error::CommandError;
 use crate::notifications::Class;
 use crate::random::Random;
+use crate::settings::Lazy;
 
 /// A set that keeps less than one in so many of its members is made anew of those.
 const MOVE_BELOW: usize = 5;
@@ -79,7 +80,7 @@ fn pop_all(context: &mut Context<'_>, key: &Key<'_>, place: Place, len: usize) {
     context.notify(Class::SET, "spop", key);
     context.delete(key, place);
     context.notify(Class::GENERIC, "del", key);
-    context.effect(&[b"DEL", key.bytes()]);
+    context.effect(&[context.engine.settings.deletion(Lazy::SERVER_DEL), key.bytes()]);
 }
 
 fn pop_singly(context: &mut Context<'_>, key: &Key<'_>, mut place: Place, count: usize) -> Vec<Vec<u8>> {
@@ -143,7 +144,7 @@ mod tests {
                 assert!(left.is_disjoint(&popped) && left.union(&popped).eq(&all));
                 let log = client.log();
                 if left.is_empty() {
-                    assert_eq!(log[2..], ["0 DEL s"]);
+                    assert_eq!(log[2..], ["0 UNLINK s"]);
                     continue;
                 }
                 client.table(&[("pttl s", ":1000")]);
@@ -176,7 +177,7 @@ mod tests {
             ("spop s 9223372036854775807", "*1|$1|a"),
             ("exists s", ":0"),
         ]);
-        assert_eq!(client.log(), ["0 sadd s a", "0 SREM s a", "0 sadd s a", "0 DEL s"]);
+        assert_eq!(client.log(), ["0 sadd s a", "0 SREM s a", "0 sadd s a", "0 UNLINK s"]);
     }
 
     /// A set that is left with few members by one command is called by these again, as Redis does.

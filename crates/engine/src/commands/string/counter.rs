@@ -128,7 +128,7 @@ mod tests {
         client.table(&[("get n", "$-1")]);
         assert_eq!(
             client.log(),
-            ["0 SET n 1 PXAT 1700000000100", "0 incr n", "0 SET n 2.5 KEEPTTL", "0 DEL n"]
+            ["0 SET n 1 PXAT 1700000000100", "0 incr n", "0 SET n 2.5 KEEPTTL", "0 UNLINK n"]
         );
     }
 

@@ -174,7 +174,7 @@ mod tests {
         ]);
         assert_eq!(
             client.log(),
-            ["0 set k v", "0 PEXPIREAT k 1700000010000", "0 PERSIST k", "0 DEL k"],
+            ["0 set k v", "0 PEXPIREAT k 1700000010000", "0 PERSIST k", "0 UNLINK k"],
             "what is not deterministic is rewritten"
         );
     }

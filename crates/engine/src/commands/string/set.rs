@@ -55,8 +55,8 @@ pub(super) fn notify_set(context: &Context<'_>, key: &Key<'_>, expires: bool) {
     }
 }
 
-/// What goes into the log: relative times become absolute, and a comparison that came out true is left
-/// out, since not everybody who follows this log knows it. The rest says itself.
+/// What goes into the log: relative times become absolute, and what not everybody who follows this log knows is left out:
+/// a comparison that came out true, and GET. The rest says itself.
 fn log(
     context: &mut Context<'_>,
     key: &Key<'_>,
@@ -64,11 +64,11 @@ fn log(
     options: &Options<'_>,
     expiry: Option<Millis>,
 ) {
-    let compared = matches!(options.condition, Condition::Compared(_));
+    let anew = options.get || matches!(options.condition, Condition::Compared(_));
     match options.expiry {
         Expiry::At { .. } => log_expiring(context, key, value, expiry),
-        Expiry::Keep if compared => context.effect(&[b"SET", key.bytes(), value, b"KEEPTTL"]),
-        _ if compared => context.effect(&[b"SET", key.bytes(), value]),
+        Expiry::Keep if anew => context.effect(&[b"SET", key.bytes(), value, b"KEEPTTL"]),
+        _ if anew => context.effect(&[b"SET", key.bytes(), value]),
         _ => {}
     }
 }
@@ -194,6 +194,8 @@ mod tests {
             ("set k w nx", "$-1"),
             ("setex k 1 v", "+OK"),
             ("getset k w", "$1|v"),
+            ("set k v get", "$1|w"),
+            ("set k v xx get keepttl", "$1|v"),
         ]);
         assert_eq!(
             client.log(),
@@ -205,6 +207,8 @@ mod tests {
                 "0 SET k v PXAT 1700000000005",
                 "0 SET k v PXAT 1700000001000",
                 "0 SET k w",
+                "0 SET k v",
+                "0 SET k v KEEPTTL",
             ]
         );
     }
@@ -224,7 +228,7 @@ mod tests {
             ("getex k ex 10", "expire k"),
             ("getex k", ""),
             ("getex k persist", "persist k"),
-            ("getex k exat 1", "del k"),
+            ("getex k exat 1", "expired k"),
             ("append k x", "append k"),
             ("setrange k 3 y", "setrange k"),
             ("setrange k 0 \"\"", ""),

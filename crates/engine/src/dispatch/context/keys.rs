@@ -97,7 +97,7 @@ impl<'a> Context<'a> {
         if !hides {
             // In the order in which it happened: what earlier commands did to the slot comes first.
             self.append_effects(self.session.db);
-            self.engine.key_gone(db, key.slot(), key.bytes());
+            self.engine.key_gone(db, key.slot(), key.bytes(), settings.deletion(Lazy::EXPIRE));
             self.engine.notify(Class::EXPIRED, "expired", db, key.bytes());
             add(&self.worker.stats.expired_keys, 1);
         }
@@ -237,8 +237,9 @@ impl<'a> Context<'a> {
     pub fn expire_at(&mut self, key: &Key<'_>, place: Place, at: Millis) {
         if at <= self.now && self.deletes_expired() {
             self.delete(key, place);
-            self.notify(Class::GENERIC, "del", key);
-            self.effect(&[b"DEL", key.bytes()]);
+            self.notify(Class::EXPIRED, "expired", key);
+            add(&self.worker.stats.expired_keys, 1);
+            self.effect(&[self.engine.settings.deletion(Lazy::EXPIRE), key.bytes()]);
             return;
         }
         self.table(key).set_expiry(place, key, Some(at));

@@ -79,10 +79,10 @@ impl Ran {
 }
 
 /// Replaces all data by that of the append-only file, if there is one, and goes on with it; says what was loaded.
-pub(crate) fn load(durability: &Arc<Durability>, drop_expired: bool) -> Result<Option<Loaded>, AofError> {
+pub(crate) fn load(durability: &Arc<Durability>) -> Result<Option<Loaded>, AofError> {
     let folder = Folder::new(&durability.config).map_err(FilesError::from)?;
     let Some(manifest) = folder.find()? else { return Ok(None) };
-    let (loaded, ran, db) = run_files(durability, &folder.to_load(&manifest), drop_expired)?;
+    let (loaded, ran, db) = run_files(durability, &folder.to_load(&manifest))?;
     durability.applied.select(db);
     if let Some(position) = ran.position {
         durability.log.adopt(position);
@@ -93,7 +93,7 @@ pub(crate) fn load(durability: &Arc<Durability>, drop_expired: bool) -> Result<O
 
 /// Brings what the log has into the file, and replaces all data by the file's (DEBUG LOADAOF). The history goes on:
 /// meanwhile nobody writes. `Ok(false)`: there is no such file, or it is just being rewritten.
-pub(crate) fn reload(durability: &Arc<Durability>, drop_expired: bool) -> Result<bool, AofError> {
+pub(crate) fn reload(durability: &Arc<Durability>) -> Result<bool, AofError> {
     let (shared, engine) = (&durability.append_only, &durability.engine);
     if !shared.is_on() || shared.state.lock().rewrites.is_running() {
         return Ok(false);
@@ -102,16 +102,16 @@ pub(crate) fn reload(durability: &Arc<Durability>, drop_expired: bool) -> Result
     engine.drain();
     shared.stop();
     durability.log.keep_open(true);
-    let outcome = load_again(durability, drop_expired);
+    let outcome = load_again(durability);
     engine.touch_all_watched();
     engine.settings.set_gate(Gate::LOADING, false);
     outcome
 }
 
-fn load_again(durability: &Arc<Durability>, drop_expired: bool) -> Result<bool, AofError> {
+fn load_again(durability: &Arc<Durability>) -> Result<bool, AofError> {
     let folder = Folder::new(&durability.config).map_err(FilesError::from)?;
     let Some(manifest) = folder.find()? else { return Ok(false) };
-    let (.., db) = run_files(durability, &folder.to_load(&manifest), drop_expired)?;
+    let (.., db) = run_files(durability, &folder.to_load(&manifest))?;
     go_on(durability, folder, manifest, db).map(|()| true)
 }
 
@@ -119,7 +119,6 @@ fn load_again(durability: &Arc<Durability>, drop_expired: bool) -> Result<bool, 
 fn run_files(
     durability: &Durability,
     to_load: &[(PathBuf, bool)],
-    drop_expired: bool,
 ) -> Result<(Loaded, Ran, u16), AofError> {
     let mut loaded = Loaded::default();
     let mut ran = Ran::default();
@@ -136,7 +135,8 @@ fn run_files(
         let mut begin = 0;
         if *is_base && is_rdb(path).map_err(in_file)? {
             tracing::info!("Reading RDB base file on AOF loading...");
-            loaded = replace_by_file(durability, path, drop_expired)
+            // What follows may have given a key more time.
+            loaded = replace_by_file(durability, path, false)
                 .map_err(|error| AofError::Base { file: path.clone(), error })?;
             ran.position = position_of(&loaded);
             begin = loaded.bytes;

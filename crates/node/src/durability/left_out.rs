@@ -1,0 +1,57 @@
+//! Keys that a load left out since their time is past.
+//!
+//! The file belongs to a history that replicas of this node may know, with those keys: only a deletion in the log makes
+//! them go there too. It says so after the history got its new name, since nobody else has these bytes.
+
+/// What the log is to say of them.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub(crate) struct LeftOut {
+    /// Commands in wire form, by database in the order of the file.
+    runs: Vec<(u16, Vec<u8>)>,
+    bytes: u64,
+    too_many: bool,
+}
+
+impl LeftOut {
+    /// Takes note of a key that goes by `deletion` (DEL or UNLINK). What is beyond `most` bytes no log would keep.
+    pub(crate) fn add(&mut self, db: u16, key: &[u8], deletion: &[u8], most: u64) {
+        if self.too_many {
+            return;
+        }
+        if self.runs.last().is_none_or(|(of, _)| *of != db) {
+            self.runs.push((db, Vec::new()));
+        }
+        if let Some((_, run)) = self.runs.last_mut() {
+            let before = run.len();
+            resp::encode_request(run, [deletion, key]);
+            self.bytes += (run.len() - before) as u64;
+        }
+        if self.bytes > most {
+            (self.too_many, self.runs) = (true, Vec::new());
+        }
+    }
+
+    /// The commands; `None` if they are more than a log keeps.
+    pub(crate) fn commands(&self) -> Option<&[(u16, Vec<u8>)]> {
+        (!self.too_many).then_some(&self.runs)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_database_has_its_commands_and_too_many_are_none() {
+        let mut left_out = LeftOut::default();
+        for (db, key) in [(0, "a"), (0, "b"), (3, "c")] {
+            left_out.add(db, key.as_bytes(), b"DEL", 1000);
+        }
+        let del = |key| format!("*2\r\n$3\r\nDEL\r\n$1\r\n{key}\r\n");
+        let expected = [(0, (del("a") + &del("b")).into_bytes()), (3, del("c").into_bytes())];
+        assert_eq!(left_out.commands(), Some(&expected[..]));
+        left_out.add(3, &[b'k'; 2000], b"DEL", 1000);
+        left_out.add(3, b"d", b"DEL", 1000);
+        assert_eq!(left_out.commands(), None);
+    }
+}

@@ -1,0 +1,114 @@
+//! What goes to replicas and into the append-only file, word by word: the same commands here and on a Valkey, their
+//! effects read by a pretend replica and in the files. What differs by choice stands in the stories with its reason.
+
+#[path = "stream/effects.rs"]
+mod effects;
+#[path = "stream/story.rs"]
+mod story;
+
+use effects::{PretendReplica, Words, in_files};
+use harness::{Node, Program};
+use story::Story;
+
+const STORIES: &str = include_str!("stream/stories.txt");
+const OPTIONS: &str = "--save  --appendonly yes --appendfsync no --auto-aof-rewrite-percentage 0 --databases 16 \
+                       --repl-diskless-sync no --enable-debug-command yes --maxmemory-policy allkeys-random";
+
+/// The first effect of a story, and the one behind its last.
+fn mark(number: usize) -> [String; 3] {
+    ["SET".to_owned(), "mark".to_owned(), number.to_string()]
+}
+
+/// The effects of each story, and what of them is in the files.
+fn effects(program: &Program, stories: &[Story]) -> (Vec<Vec<Words>>, Vec<Vec<Words>>) {
+    let node = Node::start(program, OPTIONS);
+    let mut replica = PretendReplica::of(&node);
+    let mut streamed = Vec::new();
+    let mark_now = |number| {
+        let mut connection = node.connect();
+        for database in [1, 0] {
+            connection.run(&format!("SELECT {database}")).expect_ok();
+            connection.run("FLUSHDB").expect_ok();
+        }
+        connection.try_call(&mark(number)).expect("it answers").expect_ok();
+    };
+    let until = |replica: &mut PretendReplica, number| {
+        let mark = mark(number);
+        replica.until(&mark.each_ref().map(String::as_str))
+    };
+    for (number, story) in stories.iter().enumerate() {
+        mark_now(2 * number);
+        until(&mut replica, 2 * number);
+        story.run(&node);
+        node.connect().try_call(&mark(2 * number + 1)).expect("it answers").expect_ok();
+        streamed.push(until(&mut replica, 2 * number + 1).iter().map(plain).collect());
+    }
+    // All that was acknowledged is in the files once the server has ended.
+    let folder = node.folder().join("appendonlydir");
+    node.connect().send(&["SHUTDOWN", "NOSAVE"]).expect("it is read");
+    let mut node = node;
+    node.wait_for_exit();
+    let commands = in_files(&folder);
+    let mut filed = Vec::new();
+    for number in 0..stories.len() {
+        let at = |number| {
+            let mark = mark(number).to_vec();
+            commands.iter().position(|words| *words == mark).expect("each mark is in the files")
+        };
+        filed.push(commands[at(2 * number) + 1..at(2 * number + 1)].iter().map(plain).collect());
+    }
+    (streamed, filed)
+}
+
+/// Without what is another each time: times and ids of entries made by the clock.
+fn plain(words: &Words) -> Words {
+    let is_time = |word: &str| word.len() == 13 && word.bytes().all(|byte| byte.is_ascii_digit());
+    let word = |word: &String| match word.split_once('-') {
+        _ if is_time(word) => "(time)".to_owned(),
+        Some((time, _)) if is_time(time) => "(id)".to_owned(),
+        _ => word.clone(),
+    };
+    words.iter().map(word).collect()
+}
+
+/// Without the databases that are selected, and what is in the stream alone.
+fn filed(effects: &[Words]) -> Vec<Words> {
+    effects
+        .iter()
+        .filter(|words| !["SELECT", "PUBLISH", "SPUBLISH"].contains(&words[0].as_str()))
+        .cloned()
+        .collect()
+}
+
+fn shown(effects: &[Words]) -> String {
+    effects.iter().map(|words| format!("\n      {}", words.join(" "))).collect()
+}
+
+/// What is wrong with a story's effects, if anything.
+fn judge(story: &Story, here: &[Words], there: &[Words]) -> Option<String> {
+    let right = match story.reason {
+        Some(_) => here == story.here && there == story.there,
+        None => here == there,
+    };
+    (!right).then(|| format!("{}\n    here:{}\n    there:{}\n", story.text, shown(here), shown(there)))
+}
+
+#[test]
+fn effects_are_those_of_valkey() {
+    let Some(valkey) = Program::valkey() else { return };
+    let stories = Story::all(STORIES);
+    let (here, files_here) = effects(&Program::redoubt(), &stories);
+    let (there, files_there) = effects(&valkey, &stories);
+    let mut wrong = Vec::new();
+    for (number, story) in stories.iter().enumerate() {
+        wrong.extend(judge(story, &here[number], &there[number]));
+        let (ours, theirs) = (&files_here[number], &files_there[number]);
+        if filed(ours) != filed(&here[number]) {
+            wrong.push(format!("In our file:\n{}{}", story.text, shown(ours)));
+        }
+        if filed(theirs) != filed(&there[number]) {
+            wrong.push(format!("In Valkey's file:\n{}{}", story.text, shown(theirs)));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}

@@ -1,0 +1,103 @@
+//! Where effects are read: as a replica that keeps nothing, and in the files of an append-only folder.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::path::Path;
+use std::time::Duration;
+
+use harness::Node;
+
+/// A command, a word each.
+pub type Words = Vec<String>;
+
+/// How long the stream may be silent.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A connection that says that it is a replica.
+pub struct PretendReplica {
+    link: BufReader<TcpStream>,
+}
+
+impl PretendReplica {
+    /// Has a full synchronisation, and lets go of the snapshot.
+    pub fn of(node: &Node) -> Self {
+        let stream = TcpStream::connect(node.address()).expect("it listens");
+        stream.set_read_timeout(Some(PATIENCE)).expect("a timeout can be set");
+        let mut replica = Self { link: BufReader::new(stream) };
+        for line in ["REPLCONF listening-port 1", "REPLCONF capa psync2", "REPLCONF version 9.1.0"] {
+            replica.send(line);
+            assert_eq!(replica.line(), "+OK", "{line}");
+        }
+        replica.send("PSYNC ? -1");
+        let answer = replica.line();
+        assert!(answer.starts_with("+FULLRESYNC "), "{answer}");
+        let length = replica.line();
+        let length = length.strip_prefix('$').and_then(|length| length.parse().ok()).expect("a length");
+        let mut snapshot = vec![0; length];
+        replica.link.read_exact(&mut snapshot).expect("the snapshot comes");
+        replica
+    }
+
+    fn send(&mut self, line: &str) {
+        self.link.get_mut().write_all(format!("{line}\r\n").as_bytes()).expect("it is read");
+    }
+
+    /// The next line that is not a sign of life.
+    fn line(&mut self) -> String {
+        loop {
+            let mut line = String::new();
+            self.link.read_line(&mut line).expect("it answers");
+            if line != "\n" {
+                return line.trim_end().to_owned();
+            }
+        }
+    }
+
+    /// Reads what has come up to a command, which is left out, and so are those that are no effects.
+    pub fn until(&mut self, end: &[&str]) -> Vec<Words> {
+        let mut effects = Vec::new();
+        loop {
+            let words = command(&mut self.link).expect("the stream goes on");
+            if words == end {
+                return effects;
+            }
+            if !["PING", "REPLCONF"].contains(&words[0].as_str()) {
+                effects.push(words);
+            }
+        }
+    }
+}
+
+/// Reads one command; none at the end. Its name comes in capitals.
+fn command(from: &mut impl BufRead) -> Option<Words> {
+    let number = |from: &mut dyn BufRead, kind: char| -> Option<usize> {
+        let mut line = String::new();
+        from.read_line(&mut line).ok().filter(|read| *read > 0)?;
+        Some(line.trim_end().strip_prefix(kind).and_then(|text| text.parse().ok()).expect("RESP"))
+    };
+    let mut words = Words::new();
+    for _ in 0..number(from, '*')? {
+        let mut word = vec![0; number(from, '$').expect("a word") + 2];
+        from.read_exact(&mut word).expect("a whole word");
+        word.truncate(word.len() - 2);
+        words.push(String::from_utf8_lossy(&word).into_owned());
+    }
+    words[0] = words[0].to_uppercase();
+    Some(words)
+}
+
+/// All commands in the increments of an append-only folder, in their order.
+pub fn in_files(folder: &Path) -> Vec<Words> {
+    let files = std::fs::read_dir(folder).expect("the folder is there");
+    let mut files: Vec<_> = files.map(|file| file.expect("it can be listed").path()).collect();
+    files.retain(|file| file.to_string_lossy().ends_with(".incr.aof"));
+    files.sort();
+    let read = |file| BufReader::new(std::fs::File::open(file).expect("it can be read"));
+    files
+        .into_iter()
+        .flat_map(|file| {
+            let mut file = read(file);
+            std::iter::from_fn(move || command(&mut file)).collect::<Vec<_>>()
+        })
+        .collect()
+}

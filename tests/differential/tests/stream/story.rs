@@ -1,0 +1,105 @@
+//! Commands that are run on both sides, from a text.
+//!
+//! A paragraph is a story, its lines are commands; a word with blanks stands in double quotes. Some lines are more:
+//!
+//! | line | |
+//! | --- | --- |
+//! | `waits: BLPOP l 0` | a client of its own, which will be served; the story goes on once it waits |
+//! | `served` | the client that has waited longest has its reply |
+//! | `until 0: EXISTS k` | asked until the reply is that |
+//! | `here: SET k v`, `there: ...` | effects that differ: here, and in Valkey |
+//! | `because: ...` | why they do |
+//!
+//! A story without a reason has the same effects on both sides.
+
+use std::collections::VecDeque;
+
+use harness::{Connection, Node, Value, eventually};
+
+use crate::effects::Words;
+
+/// One paragraph.
+pub struct Story {
+    pub text: String,
+    steps: Vec<Step>,
+    pub here: Vec<Words>,
+    pub there: Vec<Words>,
+    pub reason: Option<String>,
+}
+
+enum Step {
+    Run(Words),
+    Waits(Words),
+    Served,
+    Until { reply: String, command: Words },
+}
+
+impl Story {
+    pub fn all(text: &str) -> Vec<Self> {
+        let paragraphs = text.split("\n\n").map(str::trim);
+        paragraphs.filter(|paragraph| !paragraph.is_empty()).map(Self::parse).collect()
+    }
+
+    fn parse(text: &str) -> Self {
+        let (mut steps, mut here, mut there, mut reason) = (Vec::new(), Vec::new(), Vec::new(), None);
+        for line in text.lines() {
+            match line.split_once(": ") {
+                Some(("waits", command)) => steps.push(Step::Waits(words(command))),
+                Some(("here", command)) => here.push(words(command)),
+                Some(("there", command)) => there.push(words(command)),
+                Some(("because", text)) => reason = Some(text.to_owned()),
+                Some((until, command)) if until.starts_with("until ") => {
+                    steps.push(Step::Until { reply: until[6..].to_owned(), command: words(command) });
+                }
+                _ if line == "served" => steps.push(Step::Served),
+                _ => steps.push(Step::Run(words(line))),
+            }
+        }
+        assert_eq!(reason.is_some(), here != there, "a difference has a reason: {text}");
+        Self { text: text.to_owned(), steps, here, there, reason }
+    }
+
+    /// Runs it on a server.
+    pub fn run(&self, node: &Node) {
+        let mut connection = node.connect();
+        let mut waiting: VecDeque<Connection> = VecDeque::new();
+        for step in &self.steps {
+            match step {
+                Step::Run(command) => {
+                    connection.try_call(command).expect("it answers");
+                }
+                Step::Waits(command) => {
+                    let mut client = node.connect();
+                    client.send(command).expect("it is read");
+                    waiting.push_back(client);
+                    let count = waiting.len().to_string();
+                    eventually("it waits", || {
+                        (node.info("clients", "blocked_clients")? == count).then_some(())
+                    });
+                }
+                Step::Served => {
+                    let mut client = waiting.pop_front().expect("somebody waits");
+                    client.read().expect("it is served");
+                }
+                Step::Until { reply, command } => eventually("the reply is that", || {
+                    let came = connection.try_call(command).expect("it answers");
+                    let came = if let Value::Int(number) = came { number.to_string() } else { came.text() };
+                    (came == *reply).then_some(())
+                }),
+            }
+        }
+    }
+}
+
+/// Words with blanks between them; `\n` in quotes is a new line.
+fn words(line: &str) -> Words {
+    let mut words = Words::new();
+    for (number, part) in line.split('"').enumerate() {
+        if number % 2 == 1 {
+            words.push(part.replace("\\n", "\n"));
+        } else {
+            words.extend(part.split_whitespace().map(str::to_owned));
+        }
+    }
+    words
+}
