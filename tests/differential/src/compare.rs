@@ -3,6 +3,7 @@
 use harness::Value;
 
 use crate::Command;
+use crate::way::called;
 
 /// How closely the replies to a command can be compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -80,6 +81,7 @@ impl Queue {
 }
 
 fn closeness(command: &Command) -> Closeness {
+    let command = called(command);
     let upper = |index: usize| {
         command.get(index).map(|word| String::from_utf8_lossy(word).to_uppercase()).unwrap_or_default()
     };

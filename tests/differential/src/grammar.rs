@@ -233,7 +233,6 @@ mod tests {
 
     #[test]
     fn the_table_can_be_read() {
-        assert!(Grammar::of(Peer::Redis).forms.len() > 50);
-        assert!(Grammar::of(Peer::Valkey).forms.len() > 20);
+        assert!(Grammar::of(Peer::Valkey).forms.len() > 300);
     }
 }
