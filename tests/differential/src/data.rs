@@ -69,7 +69,8 @@ impl Data {
         let count = fields.len().to_string();
         let mut times = command(&[b"HPEXPIRETIME", key, b"FIELDS", count.as_bytes()]);
         times.extend(fields);
-        self.answers_differ(theirs, &command(&[b"HGETALL", key])).or_else(|| self.answers_differ(theirs, &times))
+        self.answers_differ(theirs, &command(&[b"HGETALL", key]))
+            .or_else(|| self.answers_differ(theirs, &times))
     }
 
     fn answers_differ(&mut self, theirs: &mut Self, question: &Command) -> Option<(Command, Value, Value)> {

@@ -15,6 +15,7 @@ mod generate;
 mod grammar;
 mod pair;
 mod peer;
+mod waivers;
 mod way;
 
 pub use compare::same;
@@ -22,6 +23,7 @@ pub use generate::Generator;
 pub use grammar::Grammar;
 pub use pair::{Difference, Pair};
 pub use peer::Peer;
+pub use waivers::differences_page;
 pub use way::{Protocol, Way};
 
 /// A command: its name and arguments.

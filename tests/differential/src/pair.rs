@@ -51,9 +51,11 @@ impl Difference {
     #[must_use]
     pub fn kind(&self) -> String {
         let kind = |reply: &Option<Value>| match reply {
-            Some(Value::Error(text)) => {
-                text.split_whitespace().filter(|word| word.chars().all(char::is_alphabetic)).collect::<Vec<_>>().join(" ")
-            }
+            Some(Value::Error(text)) => text
+                .split_whitespace()
+                .filter(|word| word.chars().all(char::is_alphabetic))
+                .collect::<Vec<_>>()
+                .join(" "),
             Some(reply) => format!("{:?}", std::mem::discriminant(reply)),
             None => "closed".to_owned(),
         };

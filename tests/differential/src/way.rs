@@ -6,8 +6,8 @@ use crate::Command;
 const TOGETHER: usize = 6;
 /// Scripts that call the command that they are given, by the version of RESP in which its reply reaches them.
 const CALLERS: [(Protocol, &str); 2] = [
-    (Protocol::V2, "return redis.call(unpack(ARGV))"),
-    (Protocol::V3, "redis.setresp(3) return redis.call(unpack(ARGV))"),
+    (Protocol::V2, "return redis.pcall(unpack(ARGV))"),
+    (Protocol::V3, "redis.setresp(3) return redis.pcall(unpack(ARGV))"),
 ];
 
 /// The RESP version a sequence begins with.
