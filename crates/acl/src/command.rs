@@ -76,9 +76,9 @@ pub const HELP: &[&str] = &[
 ];
 
 /// What ACL LOAD and SAVE reply where there is no ACL file.
-pub const NO_FILE: &str = "ERR This Redis instance is not configured to use an ACL file. You may want to specify \
-                           users via the ACL SETUSER command and then issue a CONFIG REWRITE (assuming you have a \
-                           Redis configuration file set) in order to store users in the Redis configuration.";
+pub const NO_FILE: &str = "ERR This instance is not configured to use an ACL file. You may want to specify users \
+                           via the ACL SETUSER command and then issue a CONFIG REWRITE (assuming you have a \
+                           configuration file set) in order to store users in the configuration.";
 
 /// Answers `ACL subcommand ...`; `request` is the whole, and its number of words fits the subcommand's
 /// arity. What needs more than the users is the host's to answer: HELP, and GENPASS, LOAD and SAVE.
@@ -170,8 +170,9 @@ fn dryrun(users: &Users, host: &impl Host, user: &[u8], request: Args<'_>, reply
         let text = bytes.split(|byte| *byte == 0).next().unwrap_or_default();
         String::from_utf8_lossy(&text[..text.len().min(128)]).into_owned()
     };
+    let name = shown(user);
     let Some(user) = users.find(user) else {
-        return reply.error(&format!("ERR User '{}' not found", shown(user)));
+        return reply.error(&format!("ERR User '{name}' not found"));
     };
     let resolved = match host.resolve(request) {
         Ok(resolved) => resolved,
@@ -182,25 +183,25 @@ fn dryrun(users: &Users, host: &impl Host, user: &[u8], request: Args<'_>, reply
             return reply.error(&format!("ERR wrong number of arguments for '{name}' command"));
         }
     };
-    let text = match user.check(&resolved) {
+    let refused = match user.check(&resolved) {
         Ok(()) => return reply.ok(),
         Err(Denial::Command) => {
-            let name = resolved.command.map_or("", |id| users.catalogue().name(id));
-            format!("This user has no permissions to run the '{name}' command")
+            let command = resolved.command.map_or("", |id| users.catalogue().name(id));
+            format!("run the '{command}' command")
         }
         Err(Denial::Key(place)) => {
-            format!("This user has no permissions to access the '{}' key", shown(resolved.keys[place].name))
+            format!("access the '{}' key", String::from_utf8_lossy(resolved.keys[place].name))
         }
         Err(Denial::Channel(place)) => {
-            let channel = shown(resolved.channels[place].name);
-            format!("This user has no permissions to access the '{channel}' channel")
+            let channel = String::from_utf8_lossy(resolved.channels[place].name);
+            format!("access the '{channel}' channel")
         }
         Err(Denial::Database(Some(number))) => {
-            format!("This user has no permissions to access database {number}")
+            format!("access database {number}")
         }
-        Err(Denial::Database(None)) => "This user has no permissions to access all databases".to_owned(),
+        Err(Denial::Database(None)) => "access all databases".to_owned(),
     };
-    reply.bulk(text.as_bytes());
+    reply.bulk(format!("User {name} has no permissions to {refused}").as_bytes());
 }
 
 /// GENPASS: as many hexadecimal digits as hold that many bits. `random` fills bytes with what nobody can guess.

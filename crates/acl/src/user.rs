@@ -47,8 +47,6 @@ pub struct User {
     /// Any password will do.
     no_password: bool,
     passwords: Vec<Hashed>,
-    /// Whether what RESTORE gets from this user is looked at closely; as configured unless it says so.
-    sanitize: Option<bool>,
     first: Selector,
     more: Vec<Selector>,
 }
@@ -60,7 +58,6 @@ impl User {
             enabled: false,
             no_password: false,
             passwords: Vec::new(),
-            sanitize: None,
             first: Selector::new(open_channels),
             more: Vec::new(),
         }
@@ -92,10 +89,10 @@ impl User {
                 self.no_password = false;
                 self.passwords.clear();
             }
-            b"sanitize-payload" => self.sanitize = Some(true),
-            b"skip-sanitize-payload" => self.sanitize = Some(false),
+            // Redis 7's rules about RESTORE: payloads are always looked through.
+            b"sanitize-payload" | b"skip-sanitize-payload" => {}
             b"clearselectors" => self.more.clear(),
-            b"reset" => *self = Self { sanitize: Some(true), ..Self::new(grammar.open_channels) },
+            b"reset" => *self = Self::new(grammar.open_channels),
             _ => return self.apply_marked(grammar, rule),
         }
         Ok(())
@@ -214,11 +211,6 @@ impl User {
         let mut flags = vec![if self.enabled { "on" } else { "off" }];
         if self.no_password {
             flags.push("nopass");
-        }
-        match self.sanitize {
-            Some(true) => flags.push("sanitize-payload"),
-            Some(false) => flags.push("skip-sanitize-payload"),
-            None => {}
         }
         flags
     }

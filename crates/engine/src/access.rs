@@ -9,6 +9,7 @@
 //! command of EXEC, a script for each call. What is refused is noted ([`Engine::note_denial`]) where Redis does:
 //! not where somebody only asks (ACL DRYRUN, `redis.acl_check_cmd`).
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -21,9 +22,8 @@ use resp::{Args, Writer};
 
 use crate::clients::Client;
 use crate::command::{Categories, Channels, Databases, Flags};
-use crate::commands::actual_flags;
 use crate::engine::Engine;
-use crate::error::CommandError;
+use crate::error::{CommandError, quoted};
 use crate::keys::KeyFlags;
 use crate::lookup::{Registered, Registry};
 use crate::pubsub::ChannelKind;
@@ -40,42 +40,33 @@ pub struct Denied {
     pub denial: Denial,
     /// The command, key, channel or database.
     pub object: Vec<u8>,
+    /// The user's name.
+    pub user: Vec<u8>,
 }
 
 impl Denied {
+    /// What is not permitted, in words.
+    fn told(&self) -> Cow<'static, str> {
+        match self.denial {
+            Denial::Command => {
+                let (user, name) = (quoted(&self.user, usize::MAX), String::from_utf8_lossy(&self.object));
+                format!("User {user} has no permissions to run the '{name}' command").into()
+            }
+            Denial::Key(_) => "No permissions to access a key".into(),
+            Denial::Channel(_) => "No permissions to access a channel".into(),
+            Denial::Database(_) => "No permissions to access database".into(),
+        }
+    }
+
     /// What a client is told.
     #[must_use]
     pub fn error(&self) -> CommandError {
-        let text = match self.denial {
-            Denial::Command => {
-                let name = String::from_utf8_lossy(&self.object);
-                let text = format!("NOPERM this user has no permissions to run the '{name}' command");
-                return CommandError::Text(text.into());
-            }
-            Denial::Key(_) => {
-                "NOPERM this user has no permissions to access one of the keys used as arguments"
-            }
-            Denial::Channel(_) => {
-                "NOPERM this user has no permissions to access one of the channels used as arguments"
-            }
-            Denial::Database(_) => "NOPERM No permissions to access database",
-        };
-        CommandError::text(text)
+        CommandError::Text(format!("NOPERM {}", self.told()).into())
     }
 
     /// What a script gets in the place of a reply.
     pub(crate) fn error_in_script(&self) -> CommandError {
-        CommandError::text(match self.denial {
-            Denial::Command => "ERR The user executing the script can't run this command or subcommand",
-            Denial::Key(_) => {
-                "ERR The user executing the script can't access at least one of the keys mentioned in the command \
-                 arguments"
-            }
-            Denial::Channel(_) => {
-                "ERR The user executing the script can't publish to the channel mentioned in the command"
-            }
-            Denial::Database(_) => "ERR The user executing the script can't access the command's database",
-        })
+        CommandError::Text(format!("ERR ACL failure in script: {}", self.told()).into())
     }
 
     /// What EXEC replies in the place of a command that was queued under other rules.
@@ -83,10 +74,8 @@ impl Denied {
         let reason = match self.denial {
             Denial::Command => "no permission to execute the command or subcommand",
             Denial::Key(_) => "no permission to touch the specified keys",
-            Denial::Channel(_) => {
-                "no permission to access one of the channels used as arguments to the command"
-            }
-            Denial::Database(_) => "no permission to access the database",
+            Denial::Channel(_) => "no permission to access one of the channels used as arguments",
+            Denial::Database(_) => "no permission",
         };
         let text = format!(
             "NOPERM ACLs rules changed between the moment the transaction was accumulated and the EXEC call. This \
@@ -127,7 +116,7 @@ fn subject<'a>(entry: &Registered, args: Args<'a>, db: u16) -> Request<'a> {
         ..Request::default()
     };
     command.visit_keys(args, &mut |index, spec| {
-        let flags = actual_flags(spec, args);
+        let flags = command.key_flags(spec, args);
         let changes = KeyFlags::INSERT | KeyFlags::DELETE | KeyFlags::UPDATE;
         let need = Need { read: flags.contains(KeyFlags::ACCESS), write: flags.intersects(changes) };
         if let Some(name) = args.get(index).filter(|_| !flags.contains(KeyFlags::NOT_KEY)) {
@@ -209,7 +198,7 @@ impl Engine {
                 Denial::Database(Some(number)) => number.to_string().into_bytes(),
                 Denial::Database(None) => entry.full_name.clone().into_bytes(),
             };
-            Denied { denial, object }
+            Denied { denial, object, user: session.client.user.lock().clone() }
         })
     }
 

@@ -402,7 +402,12 @@ pub struct Command {
     pub reach: Reach,
     /// Its subcommands, if it is a container.
     pub subcommands: &'static [Command],
+    /// What a request does with a key of [`KeyFlags::VARIABLE_FLAGS`].
+    key_use: Option<KeyUse>,
 }
+
+/// What a request does with a key.
+pub(crate) type KeyUse = fn(Args<'_>) -> KeyFlags;
 
 impl Command {
     /// A row without keys, flags or handler; the other methods fill it in.
@@ -430,6 +435,7 @@ impl Command {
             run: Run::Container,
             reach: Reach::Keys,
             subcommands: &[],
+            key_use: None,
         }
     }
 
@@ -571,6 +577,21 @@ impl Command {
         self
     }
 
+    /// Does with its key what this function finds in a request.
+    #[must_use]
+    pub(crate) const fn key_use(mut self, key_use: KeyUse) -> Self {
+        self.key_use = Some(key_use);
+        self
+    }
+
+    /// What a request does with the keys that a spec finds in it.
+    pub(crate) fn key_flags(&self, spec: &KeySpec, args: Args<'_>) -> KeyFlags {
+        match self.key_use {
+            Some(key_use) if spec.flags.contains(KeyFlags::VARIABLE_FLAGS) => key_use(args),
+            _ => spec.flags.difference(KeyFlags::VARIABLE_FLAGS),
+        }
+    }
+
     /// Visits each key in `args`: its place, and what the command does with it. A spec that is called
     /// incomplete (MIGRATE's KEYS) takes the place of the others: they must be empty where it is used.
     pub fn visit_keys(&self, args: Args<'_>, visit: &mut impl FnMut(usize, &'static KeySpec)) {
@@ -620,6 +641,10 @@ impl Command {
             if self.flags.contains(flag) {
                 categories |= category;
             }
+        }
+        if self.group == Group::Scripting {
+            // What a script reads is asked for at each of its calls; that it only reads gives nobody the right to run it.
+            categories.remove(Categories::READ);
         }
         if !self.flags.contains(Flags::FAST) {
             categories |= Categories::SLOW;

@@ -31,7 +31,6 @@ mod transaction;
 
 pub use connection::CLIENT_HELP;
 pub use help::write_help;
-pub(crate) use server::actual_flags;
 pub use server::answer_command;
 
 use crate::command::Command;

@@ -59,6 +59,20 @@ impl LongDouble {
         Some(Self::Finite { negative, mantissa, exponent })
     }
 
+    /// A double near it: infinite where it is too large for one, and never zero unless it is.
+    pub(crate) fn to_double(self) -> f64 {
+        let (negative, magnitude) = match self {
+            Self::Infinite { negative } => (negative, f64::INFINITY),
+            Self::Finite { negative, mantissa, exponent } => {
+                // In two steps: the first alone may be out of range where the result is not.
+                let (first, second) = (exponent / 2, exponent - exponent / 2);
+                let magnitude = mantissa as f64 * 2f64.powi(first) * 2f64.powi(second);
+                (negative, if mantissa == 0 { 0.0 } else { magnitude.max(f64::MIN_POSITIVE) })
+            }
+        };
+        if negative { -magnitude } else { magnitude }
+    }
+
     pub(crate) fn is_finite(self) -> bool {
         matches!(self, Self::Finite { .. })
     }

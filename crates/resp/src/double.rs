@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// Reads a whole slice as C's `strtod` does: decimal or hexadecimal, `inf`, `infinity`; no space in front or behind.
+/// Reads a whole slice: a decimal number, `inf`, `infinity`; no space in front or behind.
 /// What is not zero and too small for a double, or finite and too large, is refused, and so is NaN.
 #[must_use]
 pub fn parse_double(text: &[u8]) -> Option<f64> {
@@ -13,7 +13,6 @@ pub fn parse_double(text: &[u8]) -> Option<f64> {
         _ => (1.0, text),
     };
     match magnitude.as_bytes() {
-        [b'0', b'x' | b'X', ..] => parse_hexadecimal(&magnitude[2..]).map(|value| sign * value),
         [b'+' | b'-', ..] => None,
         [b'i' | b'I', ..] => {
             let infinite = ["inf", "infinity"].iter().any(|word| magnitude.eq_ignore_ascii_case(word));
@@ -26,6 +25,23 @@ pub fn parse_double(text: &[u8]) -> Option<f64> {
             let fits = value.is_finite() && (value != 0.0 || is_zero);
             fits.then_some(sign * value)
         }
+    }
+}
+
+/// The same as C's `strtod` reads it, and Redis 7.0 with it: hexadecimal too, and space in front is passed over.
+#[must_use]
+pub fn parse_strtod(text: &[u8]) -> Option<f64> {
+    let text = text.trim_ascii_start();
+    let (sign, magnitude) = match text {
+        [b'-', rest @ ..] => (-1.0, rest),
+        [b'+', rest @ ..] => (1.0, rest),
+        rest => (1.0, rest),
+    };
+    match magnitude {
+        [b'0', b'x' | b'X', digits @ ..] => {
+            parse_hexadecimal(std::str::from_utf8(digits).ok()?).map(|value| sign * value)
+        }
+        _ => parse_double(text),
     }
 }
 
@@ -170,7 +186,21 @@ mod tests {
     }
 
     #[test]
-    fn doubles_are_read_as_in_c() {
+    fn a_redis_7_0_also_reads_hexadecimal_and_passes_space() {
+        let table: &[(&str, Option<f64>)] = &[
+            ("0x10", Some(16.0)),
+            (" -0x1.8p1", Some(-3.0)),
+            (" 1.5", Some(1.5)),
+            ("0x", None),
+            ("x", None),
+        ];
+        for (text, value) in table {
+            assert_eq!(parse_strtod(text.as_bytes()), *value, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn doubles_are_decimal() {
         let table: &[(&str, Option<f64>)] = &[
             ("1", Some(1.0)),
             ("+1.5", Some(1.5)),
@@ -180,8 +210,8 @@ mod tests {
             ("inf", Some(f64::INFINITY)),
             ("-Infinity", Some(f64::NEG_INFINITY)),
             ("+inf", Some(f64::INFINITY)),
-            ("0x10", Some(16.0)),
-            ("-0x1.8p1", Some(-3.0)),
+            ("0x10", None),
+            ("-0x1.8p1", None),
             ("0", Some(0.0)),
             ("0e999", Some(0.0)),
             ("nan", None),

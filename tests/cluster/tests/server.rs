@@ -30,7 +30,7 @@ fn the_version_is_where_tools_look_for_it() {
     for command in [&mut Command::new(link), &mut Program::redoubt().command()] {
         let (status, printed) = run_to_end(command.arg("--version"));
         assert!(status.success());
-        assert!(printed.contains(" v=7.2.4 "), "{printed}");
+        assert!(printed.contains(" v=7.4.0 "), "{printed}");
     }
     let (status, printed) = run_to_end(Command::new(Program::redoubt().binary()).arg("--version"));
     assert!(status.success());

@@ -199,7 +199,7 @@ mod tests {
 
     #[test]
     fn the_same_seed_makes_the_same_commands() {
-        let grammar = Grammar::of(crate::Peer::Redis);
+        let grammar = Grammar::of(crate::Peer::Valkey);
         let make = |seed| Generator::new(&grammar, &[], seed).sequence(300);
         assert_eq!(make(1), make(1));
         assert_ne!(make(1), make(2));

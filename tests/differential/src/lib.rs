@@ -10,16 +10,21 @@
 #![forbid(unsafe_code)]
 
 mod compare;
+mod data;
 mod generate;
 mod grammar;
 mod pair;
 mod peer;
+mod waivers;
+mod way;
 
 pub use compare::same;
 pub use generate::Generator;
 pub use grammar::Grammar;
-pub use pair::{Difference, Pair, Protocol};
+pub use pair::{Difference, Pair};
 pub use peer::Peer;
+pub use waivers::differences_page;
+pub use way::{Protocol, Way};
 
 /// A command: its name and arguments.
 pub type Command = Vec<Vec<u8>>;

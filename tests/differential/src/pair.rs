@@ -2,36 +2,22 @@
 
 use std::fmt;
 use std::io;
-use std::time::Duration;
 
 use harness::{Connection, Node, Program, Value};
 
 use crate::compare::Queue;
-use crate::{Command, show};
+use crate::data::Data;
+use crate::way::called;
+use crate::{Command, Protocol, show};
 
-/// Nothing is slow, however long it takes; the size of the backlog is Valkey's by default, ten times that of Redis.
+/// Nothing is slow, however long it takes; the size of the backlog is Valkey's by default, ten times that of Redis 7.0.
 const OPTIONS: &str = "--save  --appendonly no --enable-debug-command yes --repl-backlog-size 1mb \
                        --slowlog-log-slower-than -1";
 
 /// Commands in flight at once: few enough that neither side waits for the other to read.
 const BATCH: usize = 50;
-/// The largest data is digested in so long.
-const DIGESTED: Duration = Duration::from_secs(600);
-
-/// As many as both have by default.
-const DATABASES: usize = 16;
-
 /// How much of a reply a report shows.
 const LONGEST_SHOWN: usize = 400;
-
-/// The RESP version a sequence begins with.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Protocol {
-    /// RESP2.
-    V2,
-    /// RESP3.
-    V3,
-}
 
 /// The first reply of a sequence that is not the same.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -53,6 +39,28 @@ impl Difference {
     pub fn command(&self) -> &Command {
         self.commands.last().expect("a difference has a command")
     }
+
+    /// The name of that command, or of the one that a script calls for it.
+    #[must_use]
+    pub fn name(&self) -> String {
+        let name = called(self.command()).first().map(|word| String::from_utf8_lossy(word).to_uppercase());
+        name.unwrap_or_default()
+    }
+
+    /// Differences of one kind have one cause, most likely: the command, and the replies without their numbers and names.
+    #[must_use]
+    pub fn kind(&self) -> String {
+        let kind = |reply: &Option<Value>| match reply {
+            Some(Value::Error(text)) => text
+                .split_whitespace()
+                .filter(|word| word.chars().all(char::is_alphabetic))
+                .collect::<Vec<_>>()
+                .join(" "),
+            Some(reply) => format!("{:?}", std::mem::discriminant(reply)),
+            None => "closed".to_owned(),
+        };
+        format!("{} {} {}", self.name(), kind(&self.ours), kind(&self.theirs))
+    }
 }
 
 impl fmt::Display for Difference {
@@ -65,7 +73,7 @@ impl fmt::Display for Difference {
             None => "the link is closed".to_owned(),
         };
         writeln!(f, "    here   {}", show(&self.ours))?;
-        writeln!(f, "    Redis  {}", show(&self.theirs))
+        writeln!(f, "    there  {}", show(&self.theirs))
     }
 }
 
@@ -81,7 +89,6 @@ fn shortened(text: &str) -> String {
 pub struct Pair {
     ours: Node,
     theirs: Node,
-    digests: bool,
 }
 
 impl Pair {
@@ -91,13 +98,7 @@ impl Pair {
     /// If one does not start.
     #[must_use]
     pub fn start(ours: &Program, theirs: &Program) -> Self {
-        Self { ours: start(ours), theirs: start(theirs), digests: true }
-    }
-
-    /// Compares replies only: the digest of Valkey does not tell whether a hash's field expires.
-    #[must_use]
-    pub fn without_digests(self) -> Self {
-        Self { digests: false, ..self }
+        Self { ours: start(ours), theirs: start(theirs) }
     }
 
     /// Serialized values for RESTORE, made by the reference: integers of every width, short, long, compressed, hashes
@@ -139,67 +140,79 @@ impl Pair {
         payloads
     }
 
-    /// Runs the sequence on both, emptied first, and gives the first difference: of replies, or else of the data that
-    /// is there at the end.
+    /// Runs the sequence on both, emptied first, and gives what differs: replies, or else the data that is there at the
+    /// end. An error leaves no trace, so the sequence goes on behind one that has another text; behind any other
+    /// difference it ends.
     ///
     /// # Panics
     /// If a server cannot be reached at all.
     #[must_use]
-    pub fn compare(&self, protocol: Protocol, commands: &[Command]) -> Option<Difference> {
-        self.compare_replies(protocol, commands).or_else(|| {
-            if !self.digests {
-                return None;
-            }
-            let (ours, theirs) = (digest(&self.ours), digest(&self.theirs));
-            (ours != theirs).then(|| {
-                let last = ["DEBUG", "DIGEST"].map(|word| word.as_bytes().to_vec()).to_vec();
+    pub fn compare(&self, protocol: Protocol, commands: &[Command]) -> Vec<Difference> {
+        let (mut differences, ended) = self.compare_replies(protocol, commands);
+        if !ended {
+            let [mut ours, mut theirs] = [&self.ours, &self.theirs].map(Data::of);
+            differences.extend(ours.difference(&mut theirs).map(|(last, ours, theirs)| {
                 let commands = commands.iter().cloned().chain([last]).collect();
                 Difference { commands, ours: Some(ours), theirs: Some(theirs) }
-            })
-        })
+            }));
+        }
+        differences
     }
 
-    fn compare_replies(&self, protocol: Protocol, commands: &[Command]) -> Option<Difference> {
+    /// The replies that differ, and whether the sequence was ended by the last of them or by both servers.
+    fn compare_replies(&self, protocol: Protocol, commands: &[Command]) -> (Vec<Difference>, bool) {
         let mut ours = fresh(&self.ours, protocol);
         let mut theirs = fresh(&self.theirs, protocol);
         let mut queue = Queue::default();
+        let mut differences = Vec::new();
         for (number, batch) in commands.chunks(BATCH).enumerate() {
             // An error in sending shows as a missing reply.
             let _ = batch.iter().try_for_each(|command| ours.send(command));
             let _ = batch.iter().try_for_each(|command| theirs.send(command));
             for (index, command) in batch.iter().enumerate() {
                 let replies = (reply(&mut ours), reply(&mut theirs));
-                let equal = match &replies {
-                    (Some(ours), Some(theirs)) => queue.same(command, ours, theirs),
-                    (None, None) => return None,
-                    _ => false,
+                let (equal, both_failed) = match &replies {
+                    (Some(ours), Some(theirs)) => {
+                        let both_failed = matches!((ours, theirs), (Value::Error(_), Value::Error(_)));
+                        (queue.same(command, ours, theirs), both_failed)
+                    }
+                    (None, None) => return (differences, true),
+                    _ => (false, false),
                 };
-                if !equal {
+                if equal {
+                    continue;
+                }
+                let (here, there) = replies;
+                let commands = commands[..=number * BATCH + index].to_vec();
+                differences.push(Difference { commands, ours: here, theirs: there });
+                if !both_failed {
                     // What was sent runs to its end, so that nothing of it reaches the next sequence. Who is silent once
                     // has answered all: the difference may be in how many replies there are.
                     for side in [&mut ours, &mut theirs] {
                         let _ = (index + 1..batch.len()).try_for_each(|_| reply(side).map(drop));
                     }
-                    let (ours, theirs) = replies;
-                    let commands = commands[..=number * BATCH + index].to_vec();
-                    return Some(Difference { commands, ours, theirs });
+                    return (differences, true);
                 }
             }
         }
-        None
+        (differences, false)
     }
 
-    /// Drops commands for as long as some reply still differs. None if the difference does not come again.
+    /// Drops commands for as long as the same still differs. None if the difference does not come again.
     #[must_use]
     pub fn shrink(&self, protocol: Protocol, difference: &Difference) -> Option<Difference> {
-        let mut shortest = self.compare(protocol, &difference.commands)?;
+        let again = |commands: &[Command]| {
+            let found = self.compare(protocol, commands);
+            found.into_iter().find(|found| found.kind() == difference.kind())
+        };
+        let mut shortest = again(&difference.commands)?;
         let mut chunk = shortest.commands.len().div_ceil(2);
         loop {
             let mut at = 0;
             while at < shortest.commands.len() {
                 let mut fewer = shortest.commands.clone();
                 fewer.drain(at..(at + chunk).min(fewer.len()));
-                match self.compare(protocol, &fewer) {
+                match again(&fewer) {
                     // A difference of data comes with the question that shows it, also where that was left out.
                     Some(still) if still.commands.len() < shortest.commands.len() => shortest = still,
                     _ => at += chunk,
@@ -246,20 +259,6 @@ fn fresh(node: &Node, protocol: Protocol) -> Connection {
         connection.run("HELLO 3");
     }
     connection
-}
-
-/// What the data of all databases comes to. Keys whose time is past are asked for first: either server may still hold
-/// them.
-fn digest(node: &Node) -> Value {
-    let mut connection = node.connect();
-    // There may be a hundred million bytes to digest.
-    connection.set_patience(DIGESTED);
-    for database in 0..DATABASES {
-        connection.run(&format!("SELECT {database}")).expect_ok();
-        // Redis's KEYS passes over such a key and leaves it.
-        connection.run("SCAN 0 COUNT 100000000");
-    }
-    connection.run("DEBUG DIGEST")
 }
 
 fn reply(connection: &mut Connection) -> Option<Value> {

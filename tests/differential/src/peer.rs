@@ -5,28 +5,32 @@ use harness::Program;
 /// A server that is the reference for some tables.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Peer {
-    /// Redis 7.0, for what it has.
-    Redis,
-    /// Valkey 9.1 or later, for what is newer than that.
+    /// Valkey 9.1 or later, which is right about all it has.
     Valkey,
+    /// Redis 8 or later, for what only it has.
+    Redis8,
+    /// Redis 7.0, for the formats that one of its kind on the other side of a wire understands.
+    Redis,
 }
 
 impl Peer {
-    /// The one that the first line of a table names.
+    /// The one that the first line of a table names, or else Valkey.
     pub(crate) fn of_table(table: &str) -> Self {
         match table.lines().next().and_then(|line| line.strip_prefix("@ ")) {
-            None => Self::Redis,
-            Some("valkey-server") => Self::Valkey,
+            None => Self::Valkey,
+            Some("redis8-server") => Self::Redis8,
+            Some("redis-server") => Self::Redis,
             Some(other) => panic!("nobody is called {other}"),
         }
     }
 
-    /// Its program. Redis must be there; of Valkey, none if this machine has none, or an older one.
+    /// Its program; none, and a line about it, where this machine has none. Redis 7.0 must be there.
     #[must_use]
     pub fn program(self) -> Option<Program> {
         match self {
-            Self::Redis => Some(Program::redis()),
             Self::Valkey => Program::valkey(),
+            Self::Redis8 => Program::redis8(),
+            Self::Redis => Some(Program::redis()),
         }
     }
 }

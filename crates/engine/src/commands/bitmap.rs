@@ -27,6 +27,7 @@ pub(super) const COMMANDS: &[Command] = &[
         &[KeySpec::one(1, variable(key::CHANGE))],
         "Reads, sets and counts integers of any width within a string.",
     )
+    .key_use(field::key_use)
     .run(field::bitfield),
     bitmap("bitfield_ro", "6.0.0", -2, READ_FAST, READS, "Reads integers of any width within a string.")
         .run(field::bitfield_ro),
@@ -105,7 +106,7 @@ impl Unit {
         let len = self.of_bytes(bytes);
         let place = |index: i64| if index < 0 { (len + index).max(0) } else { index };
         let (first, last) = (place(start), place(end).min(len - 1));
-        if first > last || start < 0 && end < 0 && start > end {
+        if first > last {
             return 0..0;
         }
         let each = if self == Self::Byte { 8 } else { 1 };

@@ -15,13 +15,13 @@ family!(geo, Geo, GEO);
 
 const MAY_STORE: &[KeySpec] = &[
     KeySpec::one(1, key::READ),
-    KeySpec::behind("STORE", 6, key::STORE),
-    KeySpec::behind("STOREDIST", 6, key::STORE),
+    KeySpec::behind("STORE", 6, variable(key::STORE)),
+    KeySpec::behind("STOREDIST", 6, variable(key::STORE)),
 ];
 const MAY_STORE_BY_MEMBER: &[KeySpec] = &[
     KeySpec::one(1, key::READ),
-    KeySpec::behind("STORE", 5, key::STORE),
-    KeySpec::behind("STOREDIST", 5, key::STORE),
+    KeySpec::behind("STORE", 5, variable(key::STORE)),
+    KeySpec::behind("STOREDIST", 5, variable(key::STORE)),
 ];
 
 pub(super) const COMMANDS: &[Command] = &[

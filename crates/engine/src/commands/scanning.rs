@@ -1,11 +1,11 @@
 //! What SCAN and its kin have in common: cursors, options, pages.
 
 use bitflags::bitflags;
-use keyspace::Typed;
+use keyspace::{Kind, Typed};
 use resp::{Protocol, Writer};
 
 use crate::context::Context;
-use crate::error::CommandError;
+use crate::error::{CommandError, quoted};
 
 bitflags! {
     /// Which words a command takes besides MATCH and COUNT.
@@ -21,7 +21,7 @@ bitflags! {
 pub(super) struct Options<'a> {
     pattern: Option<&'a [u8]>,
     pub(super) count: usize,
-    pub(super) kind: Option<&'a [u8]>,
+    pub(super) kind: Option<Kind>,
     pub(super) values: bool,
 }
 
@@ -47,7 +47,7 @@ impl<'a> Options<'a> {
                 let count = context.integer(index)?;
                 options.count = usize::try_from(count).ok().filter(|c| *c > 0).ok_or(CommandError::Syntax)?;
             } else if allowed.contains(Words::TYPE) && word.eq_ignore_ascii_case(b"type") {
-                options.kind = Some(value);
+                options.kind = Some(named_kind(value)?);
             } else {
                 return Err(CommandError::Syntax);
             }
@@ -61,16 +61,27 @@ impl<'a> Options<'a> {
     }
 }
 
-/// A cursor as C's `strtoul` reads it: a sign is allowed, and a minus counts back from 2^64.
+/// The type that TYPE calls so.
+fn named_kind(name: &[u8]) -> Result<Kind, CommandError> {
+    let known = Kind::ALL.iter().find(|kind| name.eq_ignore_ascii_case(kind.name().as_bytes()));
+    let unknown = || format!("ERR unknown type name '{}'", quoted(name, name.len()));
+    known.copied().ok_or_else(|| CommandError::Text(unknown().into()))
+}
+
+/// A cursor as C's `strtoull` reads it: space in front and a sign are allowed, and behind space a minus counts back
+/// from 2^64. What is a negative number at once is none.
 pub(super) fn parse_cursor(text: &[u8]) -> Result<u64, CommandError> {
     let invalid = CommandError::text("ERR invalid cursor");
-    let (negative, digits) = match text {
+    if resp::parse_i64(text).is_some_and(|number| number < 0) {
+        return Err(invalid);
+    }
+    let (negative, digits) = match text.trim_ascii_start() {
         [b'-', digits @ ..] => (true, digits),
         [b'+', digits @ ..] => (false, digits),
         digits => (false, digits),
     };
     if digits.is_empty() {
-        return if text.is_empty() { Ok(0) } else { Err(invalid) };
+        return Err(invalid);
     }
     let value = digits.iter().try_fold(0u64, |value, byte| {
         let digit = char::from(*byte).to_digit(10)?;

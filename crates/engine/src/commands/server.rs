@@ -13,7 +13,6 @@ use crate::command::{Categories, Command, Flags, Group};
 use crate::context::Context;
 use crate::error::CommandError;
 
-pub(crate) use command::actual_flags;
 pub use command::answer_command;
 pub(super) use debug::COMMANDS as DEBUG;
 pub(super) use latency::COMMANDS as LATENCY;

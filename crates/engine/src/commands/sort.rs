@@ -14,9 +14,10 @@ use options::{By, Options};
 use super::rows::{GROW, READ, key};
 use crate::command::{Categories, Command, Group};
 use crate::context::Context;
-use crate::error::CommandError;
+use crate::error::{CommandError, until_nul};
 use crate::keys::{Begin, Find, KeySpec};
 use crate::notifications::Class;
+use crate::session::Origin;
 
 const NOT_A_NUMBER: CommandError =
     CommandError::text("ERR One or more scores can't be converted into double");
@@ -184,14 +185,17 @@ impl Weights {
             let weight = match options.by {
                 By::Pattern(pattern) => {
                     let text = pattern::value(context, pattern, element)?;
-                    let weight = text.as_deref().filter(|_| !options.alpha).map_or(Some(0.0), number);
+                    let weight = text
+                        .as_deref()
+                        .filter(|_| !options.alpha)
+                        .map_or(Some(0.0), |text| number(context, text));
                     if options.alpha {
                         weights.texts.push(text);
                     }
                     weight
                 }
                 By::Itself | By::Nothing if options.alpha => Some(0.0),
-                By::Itself | By::Nothing => number(element),
+                By::Itself | By::Nothing => number(context, element),
             };
             weights.numbers.push(weight.ok_or(NOT_A_NUMBER)?);
         }
@@ -216,17 +220,16 @@ impl Weights {
     }
 }
 
-/// A number as C's `strtod` reads it; nothing is 0.
-fn number(text: &[u8]) -> Option<f64> {
+/// A number, up to its first NUL. For a master of Redis 7.0 nothing is 0.
+fn number(context: &Context<'_>, text: &[u8]) -> Option<f64> {
     // Most are whole, and up to here each of these is a double.
     if let Some(whole) = resp::parse_i64(text).filter(|whole| whole.unsigned_abs() < 1 << 53) {
         return Some(whole as f64);
     }
-    let text = text.split(|byte| *byte == 0).next().unwrap_or_default();
-    if text.is_empty() {
-        return Some(0.0);
+    match (until_nul(text), context.session.origin) {
+        (b"", Origin::Master) => Some(0.0),
+        (text, _) => context.double_of(text),
     }
-    resp::parse_double(text.trim_ascii_start())
 }
 
 #[cfg(test)]

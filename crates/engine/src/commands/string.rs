@@ -167,6 +167,7 @@ pub(super) const COMMANDS: &[Command] = &[
         &[KeySpec::one(1, variable(key::CHANGE))],
         "Sets a key to a string, whatever it held.",
     )
+    .key_use(set::key_use)
     .run(set::set),
     string(
         "setex",

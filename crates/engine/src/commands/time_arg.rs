@@ -7,6 +7,7 @@ use clock::Millis;
 
 use crate::context::Context;
 use crate::error::{CommandError, quoted};
+use crate::long_double::LongDouble;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Unit {
@@ -51,7 +52,8 @@ pub(super) fn absolute(number: i64, unit: Unit, base: Base, now: Millis) -> Opti
 
 /// Until when a command waits that has argument `index` as its timeout: seconds and parts of them; `None` is for ever.
 pub(super) fn timeout(context: &Context<'_>, index: usize) -> Result<Option<Millis>, CommandError> {
-    let seconds = resp::parse_double(context.arg(index))
+    let seconds = LongDouble::parse(context.arg(index))
+        .map(LongDouble::to_double)
         .ok_or(CommandError::text("ERR timeout is not a float or out of range"))?;
     let millis = (seconds * 1000.0).ceil();
     if millis < 0.0 {

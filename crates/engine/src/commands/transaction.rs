@@ -29,19 +29,16 @@ pub(super) const COMMANDS: &[Command] = &[
         .flags(MARKS.union(Flags::AT_ONCE))
         .run(discard),
     row("multi", "1.2.0", 1, "Starts a transaction: what follows is queued.")
-        .flags(MARKS.union(Flags::NO_MULTI).union(Flags::AT_ONCE))
+        .flags(MARKS.union(Flags::NO_MULTI))
         .run(multi),
     row("unwatch", "2.2.0", 1, "Forgets what is watched.").flags(MARKS).run(unwatch),
     row("watch", "2.2.0", -2, "Makes EXEC run only if keys have not changed meanwhile.")
-        .flags(MARKS.union(Flags::NO_MULTI).union(Flags::AT_ONCE))
+        .flags(MARKS.union(Flags::NO_MULTI))
         .keys(LOOKS_AT_ALL)
         .run(watch),
 ];
 
 fn multi(context: &mut Context<'_>) -> Result<(), CommandError> {
-    if context.session.transaction.is_some() {
-        return Err(CommandError::text("ERR MULTI calls can not be nested"));
-    }
     context.session.transaction = Some(Box::new(Transaction::default()));
     context.session.client.set_flag(ClientFlags::MULTI, true);
     context.session.client.queued.store(0, Ordering::Relaxed);
@@ -59,9 +56,6 @@ fn discard(context: &mut Context<'_>) -> Result<(), CommandError> {
 }
 
 fn watch(context: &mut Context<'_>) -> Result<(), CommandError> {
-    if context.session.transaction.is_some() {
-        return Err(CommandError::text("ERR WATCH inside MULTI is not allowed"));
-    }
     let (db, engine, now) = (context.session.db, context.engine, context.now);
     for index in 1..context.args.len() {
         let key = context.key(index);
@@ -129,8 +123,6 @@ mod tests {
             ("exec", "-ERR EXEC without MULTI"),
             ("discard", "-ERR DISCARD without MULTI"),
             ("multi", "+OK"),
-            ("multi", "-ERR MULTI calls can not be nested"),
-            ("watch k", "-ERR WATCH inside MULTI is not allowed"),
             ("set k 1", "+QUEUED"),
             ("incr k", "+QUEUED"),
             ("lcs k k len idx", "+QUEUED"),
@@ -145,6 +137,10 @@ mod tests {
             ("get k", "+QUEUED"),
             ("exec", "*1|$1|2"),
             ("multi\nexec", "+OK|*0"),
+            ("multi\nmulti", "+OK|-ERR Command 'multi' not allowed inside a transaction"),
+            ("exec", "-EXECABORT Transaction discarded because of previous errors."),
+            ("multi\nwatch k", "+OK|-ERR Command 'watch' not allowed inside a transaction"),
+            ("exec", "-EXECABORT Transaction discarded because of previous errors."),
             ("multi", "+OK"),
             ("multi 0", "-ERR wrong number of arguments for 'multi' command"),
             ("exec", "-EXECABORT Transaction discarded because of previous errors."),

@@ -21,7 +21,7 @@ use crate::engine::{Engine, Worker};
 use crate::error::CommandError;
 use crate::lookup::Registered;
 use crate::notifications::Class;
-use crate::session::Session;
+use crate::session::{Origin, Session};
 use crate::stats::add;
 
 /// A command on its way: the client, the slots that are locked, its arguments, its reply and its effects.
@@ -146,6 +146,19 @@ impl<'a> Context<'a> {
     /// It is none, or out of range.
     pub fn integer(&self, index: usize) -> Result<i64, CommandError> {
         resp::parse_i64(self.arg(index)).ok_or(CommandError::NotInteger)
+    }
+
+    /// Argument `index` as a double.
+    pub(crate) fn double(&self, index: usize) -> Option<f64> {
+        self.double_of(self.arg(index))
+    }
+
+    /// `text` as a double. A master may be a Redis 7.0, which takes more for one than a client may say here.
+    pub(crate) fn double_of(&self, text: &[u8]) -> Option<f64> {
+        match self.session.origin {
+            Origin::Client => resp::parse_double(text),
+            Origin::Master => resp::parse_strtod(text),
+        }
     }
 
     /// Says that `key` has another value or another expiry than before.

@@ -67,7 +67,8 @@ impl Engine {
     ) -> Result<&'static Registered, CommandError> {
         let entry = admitted.entry;
         if entry.command.flags.contains(Flags::NO_MULTI) {
-            return Err(CommandError::text("ERR Command not allowed inside a transaction"));
+            let text = format!("ERR Command '{}' not allowed inside a transaction", entry.full_name);
+            return Err(CommandError::Text(text.into()));
         }
         if self.topology.is_some() && !entry.command.keys.is_empty() {
             let served = self.lock(pipeline, request, entry, asked);

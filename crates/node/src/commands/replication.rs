@@ -10,6 +10,7 @@ use resp::{Args, Writer};
 
 use super::Outcome;
 use crate::net::connection::{Connection, Waited};
+use crate::process::time;
 use crate::replication::failover;
 use crate::replication::{Event, MasterAddress, Newcomer, Replication};
 use crate::server::Server;
@@ -204,6 +205,10 @@ fn wait_arguments(
 fn wait_timeout(text: &[u8]) -> Result<Option<Duration>, &'static str> {
     let timeout = resp::parse_i64(text).ok_or("ERR timeout is not an integer or out of range")?;
     let timeout = u64::try_from(timeout).map_err(|_| "ERR timeout is negative")?;
+    let now = u64::try_from(time::now().0).unwrap_or(0);
+    if timeout > i64::MAX.unsigned_abs() - now {
+        return Err("ERR timeout is out of range");
+    }
     Ok((timeout > 0).then(|| Duration::from_millis(timeout)))
 }
 

@@ -40,6 +40,14 @@ impl Operation {
         ("ONE", Self::One),
     ];
 
+    /// Whether Redis 8 alone knows it: a replica of another kind is told what came of it.
+    fn is_only_redis(self) -> bool {
+        match self {
+            Self::And | Self::Or | Self::Xor | Self::Not => false,
+            Self::Diff | Self::Diff1 | Self::AndOr | Self::One => true,
+        }
+    }
+
     /// Reads a name, and whether it works on so many strings.
     fn parse(word: &[u8], strings: usize) -> Result<Self, CommandError> {
         let named = Self::NAMES.iter().find(|(name, _)| word.eq_ignore_ascii_case(name.as_bytes()));
@@ -148,9 +156,16 @@ pub(super) fn bitop(context: &mut Context<'_>) -> Result<(), CommandError> {
         fill(context, operation, &key, place, longest)?;
         context.modified(&key);
         context.notify(Class::STRING, "set", &key);
+        if operation.is_only_redis() {
+            let made = context.string(&key, place)?.bytes.to_vec();
+            context.effect(&[b"SET", key.bytes(), &made]);
+        }
     } else if let Some(place) = found {
         context.delete(&key, place);
         context.notify(Class::GENERIC, "del", &key);
+        if operation.is_only_redis() {
+            context.effect(&[b"DEL", key.bytes()]);
+        }
     }
     context.reply.integer(longest as i64);
     Ok(())

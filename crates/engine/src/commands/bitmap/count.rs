@@ -48,13 +48,8 @@ pub(super) fn getbit(context: &mut Context<'_>) -> Result<(), CommandError> {
     Ok(())
 }
 
-/// BITCOUNT key [start [end [BYTE | BIT]]]. What is said of a key that is not there need not make sense.
+/// BITCOUNT key [start [end [BYTE | BIT]]]
 pub(super) fn bitcount(context: &mut Context<'_>) -> Result<(), CommandError> {
-    let key = context.key(1);
-    let Some(place) = context.read_typed::<Str<'_>>(&key)? else {
-        context.reply.integer(0);
-        return Ok(());
-    };
     let words = context.args.len();
     if words > 5 {
         return Err(CommandError::Syntax);
@@ -62,8 +57,15 @@ pub(super) fn bitcount(context: &mut Context<'_>) -> Result<(), CommandError> {
     let start = if words > 2 { context.integer(2)? } else { 0 };
     let end = if words > 3 { context.integer(3)? } else { -1 };
     let unit = Unit::parse(context, 4)?;
+    let key = context.key(1);
+    let Some(place) = context.read_typed::<Str<'_>>(&key)? else {
+        context.reply.integer(0);
+        return Ok(());
+    };
     let bytes = context.string(&key, place)?.bytes;
-    let ones = count_in(bytes, &unit.bits(bytes.len(), start, end));
+    // Ends that are crossed mean nothing, also where both lie before the string.
+    let is_crossed = start < 0 && end < 0 && start > end;
+    let ones = if is_crossed { 0 } else { count_in(bytes, &unit.bits(bytes.len(), start, end)) };
     context.reply.integer(ones as i64);
     Ok(())
 }
@@ -143,12 +145,15 @@ mod tests {
             ("bitcount f 0 1 nosuch", "-ERR syntax error"),
             ("bitcount f 0 1 bit bit", "-ERR syntax error"),
             ("bitcount nosuch", ":0"),
-            ("bitcount nosuch x 1", ":0"),
+            ("bitcount nosuch x 1", not_integer),
+            ("bitcount nosuch 0 1 nosuch", "-ERR syntax error"),
+            ("bitcount f -90 -100", ":0"),
             ("set e \"\"", "+OK"),
             ("bitcount e", ":0"),
             ("bitcount e 0 -1 bit", ":0"),
             ("hset h a 1", ":1"),
-            ("bitcount h x 1", WRONG_TYPE),
+            ("bitcount h x 1", not_integer),
+            ("bitcount h 1 1", WRONG_TYPE),
         ]);
     }
 }

@@ -1,12 +1,14 @@
 //! BITFIELD.
 
 use keyspace::{Key, Naming, Packed, Place, Str};
+use resp::Args;
 use smallvec::SmallVec;
 
 use super::bit_offset;
 use super::integer::{Overflow, Width};
 use crate::context::Context;
 use crate::error::CommandError;
+use crate::keys::KeyFlags;
 use crate::notifications::Class;
 
 /// One operation on an integer of the string.
@@ -69,6 +71,20 @@ fn parse_overflow(word: &[u8]) -> Result<Overflow, CommandError> {
         () if word.eq_ignore_ascii_case(b"fail") => Ok(Overflow::Fail),
         () => Err(CommandError::text("ERR Invalid OVERFLOW type specified")),
     }
+}
+
+/// What BITFIELD does with its key: it only reads where all its operations do. Whatever else is said, it may write.
+pub(super) fn key_use(args: Args<'_>) -> KeyFlags {
+    let mut index = 2;
+    while let Some(word) = args.get(index) {
+        let behind = args.len() - 1 - index;
+        index += match () {
+            () if word.eq_ignore_ascii_case(b"get") && behind >= 2 => 3,
+            () if word.eq_ignore_ascii_case(b"overflow") && behind >= 1 => 2,
+            () => return KeyFlags::RW | KeyFlags::ACCESS | KeyFlags::UPDATE,
+        };
+    }
+    KeyFlags::RO | KeyFlags::ACCESS
 }
 
 pub(super) fn bitfield(context: &mut Context<'_>) -> Result<(), CommandError> {

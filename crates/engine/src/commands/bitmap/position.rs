@@ -14,12 +14,6 @@ pub(super) fn bitpos(context: &mut Context<'_>) -> Result<(), CommandError> {
         1 => true,
         _ => return Err(CommandError::text("ERR The bit argument must be 1 or 0.")),
     };
-    let key = context.key(1);
-    let Some(place) = context.read_typed::<Str<'_>>(&key)? else {
-        // A string of which nothing is known is nothing but zeros.
-        context.reply.integer(if bit { -1 } else { 0 });
-        return Ok(());
-    };
     let words = context.args.len();
     if words > 6 {
         return Err(CommandError::Syntax);
@@ -27,6 +21,12 @@ pub(super) fn bitpos(context: &mut Context<'_>) -> Result<(), CommandError> {
     let start = if words > 3 { context.integer(3)? } else { 0 };
     let unit = Unit::parse(context, 5)?;
     let end = if words > 4 { context.integer(4)? } else { -1 };
+    let key = context.key(1);
+    let Some(place) = context.read_typed::<Str<'_>>(&key)? else {
+        // A string of which nothing is known is nothing but zeros.
+        context.reply.integer(if bit { -1 } else { 0 });
+        return Ok(());
+    };
     let bytes = context.string(&key, place)?.bytes;
     let range = unit.bits(bytes.len(), start, end);
     let position = match find_in(bytes, &range, bit) {
@@ -60,7 +60,11 @@ mod tests {
             ("bitpos f 1 -1", ":41"),
             ("bitpos nosuch 1", ":-1"),
             ("bitpos nosuch 0", ":0"),
-            ("bitpos nosuch 0 x", ":0"),
+            ("bitpos nosuch 0 x", not_integer),
+            ("bitpos nosuch 0 0 1 nosuch", "-ERR syntax error"),
+            ("bitpos f 1 -10 -20", ":1"),
+            ("bitpos f 0 -10 -20", ":0"),
+            ("bitpos f 1 -1 -5", ":-1"),
             ("bitpos nosuch 2", "-ERR The bit argument must be 1 or 0."),
             ("bitpos f x", not_integer),
             ("bitpos f 1 x", not_integer),
@@ -69,7 +73,8 @@ mod tests {
             ("bitpos f 1 1 2 bit bit", "-ERR syntax error"),
             ("hset h a 1", ":1"),
             ("bitpos h x", not_integer),
-            ("bitpos h 1 x", "-WRONGTYPE Operation against a key holding the wrong kind of value"),
+            ("bitpos h 1 x", not_integer),
+            ("bitpos h 1 1", "-WRONGTYPE Operation against a key holding the wrong kind of value"),
         ]);
     }
 

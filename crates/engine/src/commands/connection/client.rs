@@ -259,7 +259,7 @@ mod tests {
         client.table(&[
             ("get k", "$-1"),
             ("set k v", "-READONLY You can't write against a read only replica."),
-            ("readonly", "-ERR This instance has cluster support disabled"),
+            ("asking", "-ERR This instance has cluster support disabled"),
             ("client capa", "-ERR wrong number of arguments for 'client|capa' command"),
             ("client capa nosuch", "+OK"),
             ("get k", "$-1"),

@@ -147,20 +147,13 @@ pub(super) fn asking(context: &mut Context<'_>) -> Result<(), CommandError> {
     Ok(())
 }
 
-/// Reads from a replica: also of use to a client that would else be redirected.
-fn check_readonly(context: &Context<'_>) -> Result<(), CommandError> {
-    if context.session.knows_redirect { Ok(()) } else { check_cluster(context) }
-}
-
 pub(super) fn readonly(context: &mut Context<'_>) -> Result<(), CommandError> {
-    check_readonly(context)?;
     context.session.set_readonly(true);
     context.reply.ok();
     Ok(())
 }
 
 pub(super) fn readwrite(context: &mut Context<'_>) -> Result<(), CommandError> {
-    check_readonly(context)?;
     context.session.set_readonly(false);
     context.reply.ok();
     Ok(())
@@ -170,7 +163,7 @@ pub(super) fn readwrite(context: &mut Context<'_>) -> Result<(), CommandError> {
 mod tests {
     use crate::testing::Client;
 
-    const RIGHT: &str = "*14|$6|server|$5|redis|$7|version|$5|7.2.4|$5|proto|:2|$2|id|:1|$4|mode|$10|standalone\
+    const RIGHT: &str = "*14|$6|server|$5|redis|$7|version|$5|7.4.0|$5|proto|:2|$2|id|:1|$4|mode|$10|standalone\
                          |$4|role|$6|master|$7|modules|*0";
 
     #[test]
@@ -242,8 +235,8 @@ mod tests {
                 "-ERR AUTH <password> called without any password configured for the default user. Are you \
                  sure your configuration is correct?",
             ),
-            ("readonly", disabled),
-            ("readwrite", disabled),
+            ("readonly", "+OK"),
+            ("readwrite", "+OK"),
             ("asking", disabled),
             ("ping", "+PONG"),
             ("ping hi", "$2|hi"),

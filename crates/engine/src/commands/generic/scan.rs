@@ -71,10 +71,8 @@ pub(super) fn randomkey(context: &mut Context<'_>) -> Result<(), CommandError> {
 pub(super) fn scan(context: &mut Context<'_>) -> Result<(), CommandError> {
     let cursor = parse_cursor(context.arg(1))?;
     let options = Options::parse(context, 2, Words::TYPE)?;
-    let wants = |item: &ScanItem<'_>| {
-        options.kind.is_none_or(|name| name.eq_ignore_ascii_case(item.kind.name().as_bytes()))
-            && options.matches(item.key)
-    };
+    let wants =
+        |item: &ScanItem<'_>| options.kind.is_none_or(|kind| kind == item.kind) && options.matches(item.key);
     let (db, now) = (context.session.db, context.now);
     let mut found = Found::default();
     let mut left = options.count;
@@ -146,7 +144,10 @@ mod tests {
     fn wrong_arguments() {
         Client::new().table(&[
             ("scan 0", "*2|$1|0|*0"),
-            ("scan -1", "*2|$1|0|*0"),
+            ("scan -1", "-ERR invalid cursor"),
+            ("scan \"\"", "-ERR invalid cursor"),
+            ("scan \" -1\"", "*2|$1|0|*0"),
+            ("scan 0 type nosuch", "-ERR unknown type name 'nosuch'"),
             ("scan x", "-ERR invalid cursor"),
             ("scan 18446744073709551616", "-ERR invalid cursor"),
             ("scan 0 match", "-ERR syntax error"),

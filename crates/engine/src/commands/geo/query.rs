@@ -6,9 +6,7 @@ use resp::{Protocol, Writer};
 use super::area::{Area, Polygon, Shape};
 use super::cell::Point;
 use crate::context::Context;
-use crate::error::CommandError;
-
-const NO_MEMBER: CommandError = CommandError::text("ERR could not decode requested zset member");
+use crate::error::{CommandError, quoted};
 
 /// A unit of length, in meters.
 pub(super) fn unit(word: &[u8]) -> Result<f64, CommandError> {
@@ -23,7 +21,7 @@ pub(super) fn unit(word: &[u8]) -> Result<f64, CommandError> {
 
 /// The point whose longitude and latitude stand from `index` on.
 pub(super) fn point(context: &Context<'_>, index: usize) -> Result<Point, CommandError> {
-    let degrees = |index| resp::parse_double(context.arg(index)).ok_or(CommandError::NotFloat);
+    let degrees = |index| context.double(index).ok_or(CommandError::NotFloat);
     let point = Point { longitude: degrees(index)?, latitude: degrees(index + 1)? };
     if point.is_valid() {
         return Ok(point);
@@ -227,7 +225,10 @@ impl<'k> Query<'k> {
     /// Where the member at `index` is.
     fn member(&self, context: &Context<'_>, index: usize) -> Result<Center, CommandError> {
         let Some((key, place)) = self.source else { return Ok(Center::Member(None)) };
-        let score = context.sorted_set(&key, place).score(context.arg(index)).ok_or(NO_MEMBER)?;
+        let name = context.arg(index);
+        let missing = || format!("ERR member {} does not exist", quoted(name, name.len()));
+        let score = context.sorted_set(&key, place).score(name);
+        let score = score.ok_or_else(|| CommandError::Text(missing().into()))?;
         Ok(Center::Member(Some(Point::of_score(score))))
     }
 
@@ -255,7 +256,7 @@ impl<'k> Query<'k> {
     }
 
     fn read_circle(&mut self, context: &Context<'_>, index: usize) -> Result<(), CommandError> {
-        let radius = resp::parse_double(context.arg(index));
+        let radius = context.double(index);
         let radius = radius.ok_or(CommandError::text("ERR need numeric radius"))?;
         if radius < 0.0 {
             return Err(CommandError::text("ERR radius cannot be negative"));
@@ -266,7 +267,7 @@ impl<'k> Query<'k> {
     }
 
     fn read_box(&mut self, context: &Context<'_>, index: usize) -> Result<(), CommandError> {
-        let length = |index, error| resp::parse_double(context.arg(index)).ok_or(CommandError::text(error));
+        let length = |index, error| context.double(index).ok_or(CommandError::text(error));
         let width = length(index, "ERR need numeric width")?;
         let height = length(index + 1, "ERR need numeric height")?;
         if width < 0.0 || height < 0.0 {

@@ -223,7 +223,7 @@ mod tests {
         client.table(&[
             ("geosearch s fromlonlat 15 37 asc withdist", "-ERR exactly one of BYRADIUS and BYBOX can be specified for geosearch"),
             ("geosearch s byradius 1 m asc withdist", "-ERR exactly one of FROMMEMBER or FROMLONLAT can be specified for geosearch"),
-            ("geosearch s frommember x byradius 1 m", "-ERR could not decode requested zset member"),
+            ("geosearch s frommember x byradius 1 m", "-ERR member x does not exist"),
             ("geosearch s fromlonlat 1 1 frommember x byradius 1 m", "-ERR syntax error"),
             ("geosearch s fromlonlat 1 1 byradius 1 m bybox 1 1 m", "-ERR syntax error"),
             ("geosearch s fromlonlat 1 1 byradius -1 m", "-ERR radius cannot be negative"),

@@ -6,6 +6,7 @@ use super::options::{between, index};
 use crate::context::Context;
 use crate::error::CommandError;
 use crate::notifications::Class;
+use crate::session::Origin;
 
 pub(super) fn lset(context: &mut Context<'_>) -> Result<(), CommandError> {
     let key = context.key(1);
@@ -56,6 +57,12 @@ pub(super) fn linsert(context: &mut Context<'_>) -> Result<(), CommandError> {
 /// LREM key count element
 pub(super) fn lrem(context: &mut Context<'_>) -> Result<(), CommandError> {
     let (key, count, element) = (context.key(1), context.integer(2)?, context.arg(3));
+    // A master of Redis 7.0 may say so.
+    if count == i64::MIN && context.session.origin == Origin::Client {
+        return Err(CommandError::text(
+            "ERR value is out of range, value must between -9223372036854775807 and 9223372036854775807",
+        ));
+    }
     let Some(place) = context.find_list(&key)? else {
         context.reply.integer(0);
         return Ok(());
@@ -169,7 +176,11 @@ mod tests {
             ("ltrim l 0 -1", "+OK"),
             ("ltrim l 1 -2", "+OK"),
             ("lrange l 0 -1", "*1|$1|a"),
-            ("lrem l -9223372036854775808 a", ":1"),
+            (
+                "lrem l -9223372036854775808 a",
+                "-ERR value is out of range, value must between -9223372036854775807 and 9223372036854775807",
+            ),
+            ("lrem l -9223372036854775807 a", ":1"),
             ("exists l", ":0"),
             ("rpush l 1 2 3", ":3"),
             ("ltrim l 2 1", "+OK"),
@@ -185,7 +196,7 @@ mod tests {
             "0 lrem l -2 a",
             "0 lrem l 0 7",
             "0 ltrim l 1 -2",
-            "0 lrem l -9223372036854775808 a",
+            "0 lrem l -9223372036854775807 a",
             "0 rpush l 1 2 3",
             "0 ltrim l 2 1",
             "0 set s 1",

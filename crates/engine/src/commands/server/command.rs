@@ -22,7 +22,7 @@ const FLAGS: &[(Flags, &str)] = &[
     (Flags::LOADING, "loading"),
     (Flags::STALE, "stale"),
     (Flags::SKIP_MONITOR, "skip_monitor"),
-    (Flags::SKIP_COMMANDLOG, "skip_slowlog"),
+    (Flags::SKIP_COMMANDLOG, "skip_commandlog"),
     (Flags::ASKING, "asking"),
     (Flags::FAST, "fast"),
     (Flags::NO_AUTH, "no_auth"),
@@ -263,7 +263,9 @@ fn keys_of<'a>(
     let request = args.from(2);
     let entry = registry.resolve(request);
     let command = match &entry {
-        Ok(entry) if !entry.command.keys.is_empty() => entry.command,
+        Ok(entry) if entry.command.keys.iter().any(|spec| !spec.flags.contains(KeyFlags::NOT_KEY)) => {
+            entry.command
+        }
         Ok(_) => return Err(CommandError::text("ERR The command has no key arguments")),
         Err(_) => return Err(CommandError::text("ERR Invalid command specified")),
     };
@@ -273,24 +275,12 @@ fn keys_of<'a>(
     let mut found = Vec::new();
     command.visit_keys(request, &mut |index, spec| {
         // Of the keys that were found, all is known.
-        found.push((index, actual_flags(spec, request).difference(KeyFlags::INCOMPLETE)));
+        found.push((index, command.key_flags(spec, request).difference(KeyFlags::INCOMPLETE)));
     });
     if found.is_empty() && !command.flags.contains(Flags::NO_MANDATORY_KEYS) {
         return Err(CommandError::text("ERR Invalid arguments specified for command"));
     }
     Ok((request, found))
-}
-
-/// What SET does with its key depends on whether it also returns what was there.
-pub(crate) fn actual_flags(spec: &KeySpec, request: Args<'_>) -> KeyFlags {
-    if !spec.flags.contains(KeyFlags::VARIABLE_FLAGS) {
-        return spec.flags;
-    }
-    if request.from(3).iter().any(|word| word.eq_ignore_ascii_case(b"get")) {
-        KeyFlags::RW | KeyFlags::ACCESS | KeyFlags::UPDATE
-    } else {
-        KeyFlags::OW | KeyFlags::UPDATE
-    }
 }
 
 fn getkeys(registry: &Registry, args: Args<'_>, reply: &mut Writer<'_>) -> Result<(), CommandError> {
@@ -369,7 +359,7 @@ mod tests {
     }
 
     fn client_hello() -> String {
-        "%7|$6|server|$5|redis|$7|version|$5|7.2.4|$5|proto|:3|$2|id|:1|$4|mode|$10|standalone|$4|role\
+        "%7|$6|server|$5|redis|$7|version|$5|7.4.0|$5|proto|:3|$2|id|:1|$4|mode|$10|standalone|$4|role\
          |$6|master|$7|modules|*0"
             .to_owned()
     }

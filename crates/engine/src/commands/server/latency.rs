@@ -26,9 +26,8 @@ pub(crate) const COMMANDS: &[Command] =
 const LATENCY: &[Command] = &[
     row("doctor", "2.8.13", 2, "Returns what the monitor has seen, in words.").run(doctor),
     row("graph", "2.8.13", 3, "Draws the samples of an event.").run(graph),
-    row("help", "2.8.13", 2, "Lists the subcommands.")
+    Command::new("help", Group::Server, "2.8.13", 2, "Lists the subcommands.")
         .flags(Flags::LOADING.union(Flags::STALE))
-        .tips(&[])
         .run(help),
     row("histogram", "7.0.0", -2, "Returns how long commands take, as distributions.").run(histogram),
     row("history", "2.8.13", 3, "Returns the samples of an event.").run(history),

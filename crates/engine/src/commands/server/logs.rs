@@ -18,6 +18,10 @@ const fn row(name: &'static str, since: &'static str, arity: i8, summary: &'stat
     Command::new(name, Group::Server, since, arity, summary).flags(ADMIN)
 }
 
+const fn help(since: &'static str) -> Command {
+    Command::new("help", Group::Server, since, 2, "Lists the subcommands.").flags(HELP)
+}
+
 pub(crate) const COMMANDS: &[Command] = &[
     Command::new("commandlog", Group::Server, "8.1.0", -2, "Tells which commands were slow or large.")
         .subcommands(COMMANDLOG),
@@ -27,14 +31,14 @@ pub(crate) const COMMANDS: &[Command] = &[
 
 const COMMANDLOG: &[Command] = &[
     row("get", "8.1.0", 4, "Returns entries of a log.").tips(GET_TIPS).run(commandlog_get),
-    row("help", "8.1.0", 2, "Lists the subcommands.").flags(HELP).run(commandlog_help),
+    help("8.1.0").run(commandlog_help),
     row("len", "8.1.0", 3, "Counts the entries of a log.").tips(LEN_TIPS).run(commandlog_len),
     row("reset", "8.1.0", 3, "Empties a log.").tips(RESET_TIPS).run(commandlog_reset),
 ];
 
 const SLOWLOG: &[Command] = &[
     row("get", "2.2.12", -2, "Returns entries of the log.").tips(GET_TIPS).run(slowlog_get),
-    row("help", "6.2.0", 2, "Lists the subcommands.").flags(HELP).run(slowlog_help),
+    help("6.2.0").run(slowlog_help),
     row("len", "2.2.12", 2, "Counts the entries of the log.").tips(LEN_TIPS).run(slowlog_len),
     row("reset", "2.2.12", 2, "Empties the log.").tips(RESET_TIPS).run(slowlog_reset),
 ];

@@ -120,7 +120,7 @@ fn add(context: &mut Context<'_>, options: Options, first: usize) -> Result<(), 
     let pairs = (first..context.args.len()).step_by(2);
     let scores: SmallVec<[f64; 8]> = pairs
         .clone()
-        .map(|index| resp::parse_double(context.arg(index)).ok_or(CommandError::NotFloat))
+        .map(|index| context.double(index).ok_or(CommandError::NotFloat))
         .collect::<Result<_, _>>()?;
     add_scored(context, options, pairs.map(|index| index + 1).zip(scores))
 }
@@ -250,8 +250,8 @@ mod tests {
             ("zscore z a", "$3|inf"),
             ("set s v", "+OK"),
             ("zadd s 1 a", "-WRONGTYPE Operation against a key holding the wrong kind of value"),
-            ("zadd z 0x10 hex -0 zero", ":2"),
-            ("zscore z hex", "$2|16"),
+            ("zadd z 0x10 hex", float),
+            ("zadd z -0 zero", ":1"),
             ("zscore z zero", "$1|0"),
         ]);
     }

@@ -43,12 +43,11 @@ pub(super) enum By {
 }
 
 impl ScoreEnd {
-    fn parse(text: &[u8]) -> Option<Self> {
+    fn parse(context: &Context<'_>, text: &[u8]) -> Option<Self> {
         let (text, excluded) = text.strip_prefix(b"(").map_or((text, false), |rest| (rest, true));
-        // Space in front is passed over, nothing is zero, and what is too large is infinite.
-        let text = text.trim_ascii_start();
+        // Nothing is zero, and what is too large is infinite.
         let lenient = || std::str::from_utf8(text).ok()?.parse().ok();
-        let score = if text.is_empty() { 0.0 } else { resp::parse_double(text).or_else(lenient)? };
+        let score = if text.is_empty() { 0.0 } else { context.double_of(text).or_else(lenient)? };
         (!score.is_nan()).then_some(Self { score, excluded })
     }
 
@@ -92,10 +91,12 @@ impl<'a> Bounds<'a> {
         let (low, high) = (context.arg(min), context.arg(max));
         match by {
             By::Rank => Ok(Self::Ranks(context.integer(min)?, context.integer(max)?)),
-            By::Score => match (ScoreEnd::parse(until_nul(low)), ScoreEnd::parse(until_nul(high))) {
-                (Some(low), Some(high)) => Ok(Self::Scores(low, high)),
-                _ => Err(CommandError::text("ERR min or max is not a float")),
-            },
+            By::Score => {
+                match (ScoreEnd::parse(context, until_nul(low)), ScoreEnd::parse(context, until_nul(high))) {
+                    (Some(low), Some(high)) => Ok(Self::Scores(low, high)),
+                    _ => Err(CommandError::text("ERR min or max is not a float")),
+                }
+            }
             By::Name => match (NameEnd::parse(low), NameEnd::parse(high)) {
                 (Some(low), Some(high)) => Ok(Self::Names(low, high)),
                 _ => Err(CommandError::text("ERR min or max not valid string range item")),

@@ -147,7 +147,7 @@ impl<'k> Query<'k> {
 
     fn read_weights(&mut self, context: &Context<'_>, from: usize) -> Result<(), CommandError> {
         for (index, input) in self.inputs.iter_mut().enumerate() {
-            let weight = resp::parse_double(context.arg(from + index));
+            let weight = context.double(from + index);
             input.weight = weight.ok_or(CommandError::text("ERR weight value is not a float"))?;
         }
         Ok(())

@@ -68,7 +68,8 @@ impl<'a> Query<'a> {
     /// The ranks of those that are asked for.
     fn ranks(&self, set: &SortedSetRef<'_>) -> Range<usize> {
         let ranks = self.bounds.ranks(set, self.reversed);
-        let (passed, wanted) = self.limit;
+        // Of ranks LIMIT says nothing, where it is borne at all.
+        let (passed, wanted) = if matches!(self.bounds, Bounds::Ranks(..)) { (0, -1) } else { self.limit };
         let passed = usize::try_from(passed).unwrap_or(usize::MAX).min(ranks.len());
         let wanted = usize::try_from(wanted).unwrap_or(usize::MAX).min(ranks.len() - passed);
         if self.reversed {
@@ -197,6 +198,8 @@ mod tests {
                 "-ERR syntax error, LIMIT is only supported in combination with either BYSCORE or BYLEX",
             ),
             ("zrange z 0 1 limit 0 -1", "*0"),
+            ("zadd few 1 a 2 b", ":2"),
+            ("zrange few 0 1 limit 1 -1", "*2|$1|a|$1|b"),
             (
                 "zrange z - + bylex withscores",
                 "-ERR syntax error, WITHSCORES not supported in combination with BYLEX",

@@ -40,7 +40,7 @@ pub(super) struct Claimed {
 impl Claimed {
     /// Says what was changed, and logs it.
     pub(super) fn log(&self, context: &mut Context<'_>, key: &Key<'_>, group: &[u8], consumer: &[u8]) {
-        if !self.taken.is_empty() || !self.gone.is_empty() {
+        if self.makes_consumer || !self.taken.is_empty() || !self.gone.is_empty() {
             context.modified(key);
         }
         if self.makes_consumer {
@@ -132,6 +132,8 @@ impl Claiming {
         let Some(group) = stream.group_mut(group) else { return claimed };
         group.last = group.last.max(self.last);
         claimed.last = group.last;
+        // Also if nothing comes of it: who claims is a consumer.
+        claimed.makes_consumer = group.create_consumer(consumer, now);
         let consumer = named(group, consumer);
         for (id, there) in self.ids.iter().zip(there) {
             let pending = group.pending(*id);
@@ -149,7 +151,6 @@ impl Claiming {
                 None => continue,
             };
             let count = self.count.unwrap_or_else(|| before.saturating_add(u64::from(!self.only_ids)));
-            claimed.makes_consumer |= group.create_consumer(&consumer, now);
             group.assign(*id, &consumer, self.delivered, count);
             let pending = Pending { consumer: consumer.clone(), delivered: self.delivered, count };
             claimed.taken.push((*id, pending));
@@ -237,13 +238,13 @@ impl Searching {
             }
         }
         let Some(group) = stream.group_mut(group) else { return (claimed, next) };
+        claimed.makes_consumer = group.create_consumer(consumer, now);
         let consumer: Arc<[u8]> = named(group, consumer);
         claimed.last = group.last;
         for id in &claimed.gone {
             group.acknowledge(*id);
         }
         for (id, count) in found {
-            claimed.makes_consumer |= group.create_consumer(&consumer, now);
             group.assign(id, &consumer, now, count);
             claimed.taken.push((id, Pending { consumer: consumer.clone(), delivered: now, count }));
         }

@@ -70,11 +70,38 @@ impl<'a> Context<'a> {
             stream.group_mut(group).is_some_and(|group| group.create_consumer(consumer, now))
         });
         if is_new {
-            self.modified(key);
-            self.notify(Class::STREAM, "xgroup-createconsumer", key);
-            self.effect(&[b"XGROUP", b"CREATECONSUMER", key.bytes(), group, consumer]);
+            self.made_consumer(key, group, consumer);
         }
         (place, is_new)
+    }
+
+    /// The same for a consumer that asks for something: it is seen now.
+    pub(super) fn see_consumer(
+        &mut self,
+        key: &Key<'_>,
+        place: Place,
+        group: &[u8],
+        consumer: &[u8],
+    ) -> Place {
+        let now = self.now;
+        let (place, is_new) = self.edit(key, place, |stream| {
+            let Some(group) = stream.group_mut(group) else { return false };
+            let is_new = group.create_consumer(consumer, now);
+            if let Some(consumer) = group.consumer_mut(consumer) {
+                consumer.seen = now;
+            }
+            is_new
+        });
+        if is_new {
+            self.made_consumer(key, group, consumer);
+        }
+        place
+    }
+
+    fn made_consumer(&mut self, key: &Key<'_>, group: &[u8], consumer: &[u8]) {
+        self.modified(key);
+        self.notify(Class::STREAM, "xgroup-createconsumer", key);
+        self.effect(&[b"XGROUP", b"CREATECONSUMER", key.bytes(), group, consumer]);
     }
 
     /// Logs that an entry is pending with a consumer.

@@ -91,7 +91,6 @@ pub(super) fn claim(
         for (delivered, id) in there {
             let Some(before) = group.pending(id).map(|pending| pending.count) else { continue };
             let count = before.saturating_add(1);
-            claimed.makes_consumer |= group.create_consumer(&consumer, now);
             group.assign(id, &consumer, now, count);
             claimed.taken.push((id, Pending { consumer: consumer.clone(), delivered: now, count }));
             overdue.push(Overdue { id, idle: now.0.saturating_sub(delivered.0), count: before });

@@ -1,17 +1,16 @@
 //! How far a group has come: how many entries it has read, and how many are left.
 //!
 //! Neither is counted entry by entry. A stream knows how many entries were ever added, a group how many it had read
-//! when that could be told; entries that were deleted in between make it untellable. Facts of Redis 7.0.
+//! when that could be told; entries that were deleted in between make it untellable. Facts of Valkey 9.1.
 
 use std::cmp::Ordering;
 
 use keyspace::{Group, Stream, StreamId};
 
-/// Whether an entry from this id on was deleted, and is not before all that are there.
+/// Whether an entry from this id on may have been deleted.
 fn has_gaps(stream: &Stream, from: StreamId) -> bool {
     let head = stream.head();
-    let deleted = head.len > 0 && head.max_deleted != StreamId::MIN && from <= head.max_deleted;
-    deleted && stream.first_id() <= head.max_deleted
+    head.len > 0 && head.max_deleted != StreamId::MIN && from <= head.max_deleted
 }
 
 /// How many entries were added up to this id, if that can be told.
@@ -22,6 +21,9 @@ pub(super) fn added_up_to(stream: &Stream, id: StreamId) -> Option<u64> {
     }
     if head.len == 0 && id <= head.last {
         return Some(head.added);
+    }
+    if id != StreamId::MIN && id < head.max_deleted {
+        return None;
     }
     match id.cmp(&head.last) {
         Ordering::Equal => return Some(head.added),
@@ -51,11 +53,27 @@ pub(super) fn lag(stream: &Stream, group: &Group) -> Option<i64> {
     Some(head.added.wrapping_sub(read) as i64)
 }
 
-/// How many entries a group has read when it comes to the entry `id`.
-pub(super) fn read_with(stream: &Stream, before: Option<u64>, id: StreamId) -> Option<u64> {
-    match before {
-        Some(read) if !has_gaps(stream, id) => Some(read.wrapping_add(1)),
-        before if stream.head().added == 0 => before,
-        _ => added_up_to(stream, id),
+/// How many entries a group has read, and which was the last of them.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Progress {
+    pub(super) last: StreamId,
+    pub(super) read: Option<u64>,
+}
+
+impl Progress {
+    pub(super) fn of(group: &Group) -> Self {
+        Self { last: group.last, read: group.read }
+    }
+
+    /// When it comes to the entry `id`.
+    pub(super) fn to(self, stream: &Stream, id: StreamId) -> Self {
+        let read = match self.read {
+            Some(read) if self.last >= stream.first_id() && !has_gaps(stream, self.last) => {
+                Some(read.wrapping_add(1))
+            }
+            read if stream.head().added == 0 => read,
+            _ => added_up_to(stream, id),
+        };
+        Self { last: id, read }
     }
 }

@@ -11,8 +11,9 @@ use resp::{Protocol, Request, Writer};
 use smallvec::SmallVec;
 
 use super::common::{no_group, reply_entry, reply_id};
+use super::id;
 use super::overdue::{self, Overdue};
-use super::{id, progress};
+use super::progress::Progress;
 use crate::context::Context;
 use crate::error::CommandError;
 use crate::waiting::{Outcome, Wait};
@@ -96,10 +97,11 @@ impl<'a> Reading<'a> {
     /// What is behind STREAMS: as many ids as keys.
     fn finish(mut self, of_group: bool) -> Result<Self, CommandError> {
         if !self.keys.len().is_multiple_of(2) {
-            // Of both commands, as Redis 7.0 has it.
-            return Err(CommandError::text(
-                "ERR Unbalanced XREAD list of streams: for each stream key an ID or '$' must be specified.",
-            ));
+            return Err(CommandError::text(if of_group {
+                "ERR Unbalanced 'xreadgroup' list of streams: for each stream key an ID or '>' must be specified."
+            } else {
+                "ERR Unbalanced 'xread' list of streams: for each stream key an ID or '$' must be specified."
+            }));
         }
         if of_group && self.reader.is_none() {
             return Err(CommandError::text("ERR Missing GROUP option for XREADGROUP"));
@@ -131,6 +133,18 @@ impl<'a> Reading<'a> {
                 }
                 (b"$", None) => {
                     From::Behind(place.map_or(StreamId::MIN, |place| context.stream(&key, place).head().last))
+                }
+                (b"+", Some(_)) => {
+                    return Err(CommandError::text(
+                        "ERR The + ID is meaningless in the context of XREADGROUP: you want to read the history of \
+                         this consumer by specifying a proper ID, or use the > ID to get new messages. The + ID would \
+                         just return an empty result set.",
+                    ));
+                }
+                // The last entry, unless it was deleted.
+                (b"+", None) => {
+                    let last = place.map(|place| context.stream(&key, place).head().last).unwrap_or_default();
+                    From::Behind(last.before().unwrap_or(StreamId::MIN))
                 }
                 (b">", None) => {
                     return Err(CommandError::text(
@@ -261,10 +275,11 @@ pub(super) fn xreadgroup(context: &mut Context<'_>) -> Result<Outcome, CommandEr
     let (start, mut streams) = (context.reply.len(), 0);
     for (key, place, from) in &found {
         let Some(place) = *place else { continue };
+        // Also if nothing comes of it: who asks is a consumer.
+        let place = context.see_consumer(key, place, reader.group, reader.consumer);
         let given = match from {
             From::New => give_out(context, key, place, &reader, reading.count),
             From::Behind(last) => {
-                let (place, _) = context.make_consumer(key, place, reader.group, reader.consumer);
                 give_again(context, key, place, &reader, (*last, reading.count));
                 true
             }
@@ -292,12 +307,12 @@ fn give_out(
     };
     let Some((ids, read)) = show_new(context, key, place, reader, most, &overdue) else { return false };
     let Some(last) = ids.last().copied() else { return !overdue.is_empty() };
-    let (place, _) = context.make_consumer(key, place, reader.group, reader.consumer);
     let (_, name) = context.edit(key, place, |stream| {
         let group = stream.group_mut(reader.group)?;
         let name = group.name_of(reader.consumer)?;
         if let Some(consumer) = group.consumer_mut(reader.consumer) {
-            (consumer.seen, consumer.active) = (now, Some(now));
+            // What is done at once is not given to anybody.
+            consumer.active = if reader.is_done_at_once { consumer.active } else { Some(now) };
         }
         (group.last, group.read) = (last, read);
         if !reader.is_done_at_once {
@@ -343,8 +358,8 @@ fn show_new(
             None => reply_entry(reply, entry),
         }
     }
-    let read = entries.iter().fold(group.read, |read, entry| progress::read_with(&stream, read, entry.id));
-    Some((entries.iter().map(|entry| entry.id).collect(), read))
+    let progress = entries.iter().fold(Progress::of(group), |before, entry| before.to(&stream, entry.id));
+    Some((entries.iter().map(|entry| entry.id).collect(), progress.read))
 }
 
 /// Gives a consumer its own entries behind an id once more.
@@ -383,10 +398,6 @@ fn give_again(
     drop(stream);
     let (_, (last, given)) = context.edit(key, place, |stream| {
         let Some(group) = stream.group_mut(reader.group) else { return (StreamId::MIN, Vec::new()) };
-        if let Some(consumer) = group.consumer_mut(reader.consumer) {
-            consumer.seen = now;
-            consumer.active = if there.is_empty() { consumer.active } else { Some(now) };
-        }
         let again = there.iter().filter_map(|id| Some((*id, group.pending(*id)?.clone())));
         let given: Vec<_> = again.collect();
         for (id, pending) in &given {

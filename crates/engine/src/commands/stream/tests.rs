@@ -111,6 +111,7 @@ fn a_group_gives_each_entry_to_one_consumer_and_the_log_says_to_whom() {
         "0 XGROUP CREATECONSUMER s g bob",
         "0 XGROUP SETID s g 2-0 ENTRIESREAD 2",
         "0 EXEC",
+        "0 XGROUP CREATECONSUMER s g carol",
         "0 XCLAIM s g alice 0 1-0 TIME 1700000000000 RETRYCOUNT 2 FORCE JUSTID LASTID 2-0",
         "0 XCLAIM s g bob 0 1-0 TIME 1700000000000 RETRYCOUNT 2 FORCE JUSTID LASTID 2-0",
         "0 xdel s 1",

@@ -39,12 +39,12 @@ pub(super) fn getdel(context: &mut Context<'_>) -> Result<(), CommandError> {
 pub(super) fn getex(context: &mut Context<'_>) -> Result<(), CommandError> {
     let options = Options::parse(context.args, 2, Words::GETEX)?;
     let key = context.key(1);
+    let at = options.expiry.at(context, "getex")?;
     let Some(place) = context.read(&key) else {
         context.reply.null();
         return Ok(());
     };
     context.string(&key, place)?;
-    let at = options.expiry.at(context, "getex")?;
     let (table, reply) = context.view_and_reply(&key);
     if let Value::String(string) = table.value(place) {
         reply.bulk(string.bytes);
@@ -156,7 +156,8 @@ mod tests {
         let mut client = Client::logged();
         client.table(&[
             ("getex k ex 10", "$-1"),
-            ("getex k ex abc", "$-1"),
+            ("getex k ex abc", "-ERR value is not an integer or out of range"),
+            ("getex k ex 0", "-ERR invalid expire time in 'getex' command"),
             ("set k v", "+OK"),
             ("getex k", "$1|v"),
             ("getex k ex abc", "-ERR value is not an integer or out of range"),

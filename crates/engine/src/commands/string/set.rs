@@ -2,13 +2,24 @@
 
 use clock::Millis;
 use keyspace::{Key, Packed};
+use resp::Args;
 
 use super::get::reply_string;
 use super::options::{Condition, Expiry, Options, Words};
 use crate::commands::time_arg::{Base, Unit, parse_expire};
 use crate::context::Context;
 use crate::error::CommandError;
+use crate::keys::KeyFlags;
 use crate::notifications::Class;
+
+/// What SET does with its key: with GET it also returns what was there.
+pub(super) fn key_use(args: Args<'_>) -> KeyFlags {
+    if args.from(3).iter().any(|word| word.eq_ignore_ascii_case(b"get")) {
+        KeyFlags::RW | KeyFlags::ACCESS | KeyFlags::UPDATE
+    } else {
+        KeyFlags::OW | KeyFlags::UPDATE
+    }
+}
 
 pub(super) fn set(context: &mut Context<'_>) -> Result<(), CommandError> {
     let (key, value) = (context.key(1), context.arg(2));

@@ -1,0 +1,95 @@
+//! What is left in a server when a sequence has run.
+//!
+//! DEBUG DIGEST tells whether two servers hold the same. It differs also where the data does not: whether it counts when a
+//! hash's field expires is each server's own. So where digests differ, each key is looked at.
+
+use std::time::Duration;
+
+use harness::{Connection, Node, Value};
+
+use crate::{Command, same};
+
+/// The largest data is digested in so long.
+const DIGESTED: Duration = Duration::from_secs(600);
+/// As many as all have by default.
+const DATABASES: usize = 16;
+
+/// The data of one server.
+pub(crate) struct Data {
+    connection: Connection,
+}
+
+impl Data {
+    pub(crate) fn of(node: &Node) -> Self {
+        let mut connection = node.connect();
+        // There may be a hundred million bytes to digest.
+        connection.set_patience(DIGESTED);
+        Self { connection }
+    }
+
+    /// A question that the two answer differently, and their answers.
+    pub(crate) fn difference(&mut self, theirs: &mut Self) -> Option<(Command, Value, Value)> {
+        if self.digest() == theirs.digest() {
+            return None;
+        }
+        (0..DATABASES).find_map(|database| self.difference_in(database, theirs))
+    }
+
+    /// Keys whose time is past are asked for first: a server may still hold them.
+    fn digest(&mut self) -> Value {
+        for database in 0..DATABASES {
+            self.connection.run(&format!("SELECT {database}")).expect_ok();
+            // KEYS passes over such a key and leaves it.
+            self.connection.run("SCAN 0 COUNT 100000000");
+        }
+        self.connection.run("DEBUG DIGEST")
+    }
+
+    fn difference_in(&mut self, database: usize, theirs: &mut Self) -> Option<(Command, Value, Value)> {
+        let select = format!("SELECT {database}");
+        self.connection.run(&select).expect_ok();
+        theirs.connection.run(&select).expect_ok();
+        if let Some(found) = self.answers_differ(theirs, &command(&[b"KEYS", b"*"])) {
+            return Some(found);
+        }
+        let mut keys: Vec<Vec<u8>> = bytes_of(&self.connection.run("KEYS *"));
+        keys.sort();
+        keys.iter().find_map(|key| {
+            let about_key: [&[&[u8]]; 2] = [&[b"TYPE", key], &[b"PEXPIRETIME", key]];
+            let first = about_key.iter().find_map(|words| self.answers_differ(theirs, &command(words)));
+            first.or_else(|| self.values_differ(theirs, key))
+        })
+    }
+
+    fn values_differ(&mut self, theirs: &mut Self, key: &[u8]) -> Option<(Command, Value, Value)> {
+        if ask(&mut self.connection, &command(&[b"TYPE", key])) != Value::Simple("hash".into()) {
+            return self.answers_differ(theirs, &command(&[b"DEBUG", b"DIGEST-VALUE", key]));
+        }
+        let fields = bytes_of(&ask(&mut self.connection, &command(&[b"HKEYS", key])));
+        let count = fields.len().to_string();
+        let mut times = command(&[b"HPEXPIRETIME", key, b"FIELDS", count.as_bytes()]);
+        times.extend(fields);
+        self.answers_differ(theirs, &command(&[b"HGETALL", key]))
+            .or_else(|| self.answers_differ(theirs, &times))
+    }
+
+    fn answers_differ(&mut self, theirs: &mut Self, question: &Command) -> Option<(Command, Value, Value)> {
+        let answers = [&mut self.connection, &mut theirs.connection].map(|side| ask(side, question));
+        let [ours, theirs] = answers;
+        (!same(question, &ours, &theirs)).then(|| (question.clone(), ours, theirs))
+    }
+}
+
+fn ask(connection: &mut Connection, question: &Command) -> Value {
+    connection.send(question).expect("the server takes commands");
+    connection.read().expect("a reply")
+}
+
+fn command(words: &[&[u8]]) -> Command {
+    words.iter().map(|word| word.to_vec()).collect()
+}
+
+fn bytes_of(list: &Value) -> Vec<Vec<u8>> {
+    let bytes = |item: &Value| if let Value::Bulk(bytes) = item { bytes.clone() } else { Vec::new() };
+    list.items().iter().map(bytes).collect()
+}

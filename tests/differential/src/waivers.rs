@@ -1,0 +1,89 @@
+//! What differs from Valkey by choice: data, of which docs/differences.md is made too.
+
+use std::fmt::Write as _;
+use std::sync::LazyLock;
+
+use harness::Value;
+
+const DATA: &str = include_str!("waivers.tsv");
+
+/// One difference.
+struct Waiver {
+    /// The command's first words.
+    words: Vec<&'static str>,
+    ours: &'static str,
+    theirs: &'static str,
+    reason: &'static str,
+}
+
+static ALL: LazyLock<Vec<Waiver>> = LazyLock::new(|| {
+    let lines = DATA.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
+    let waiver = |line: &'static str| {
+        let columns: Vec<&str> = line.split('\t').collect();
+        let [command, ours, theirs, reason] = columns[..] else { panic!("four columns: {line}") };
+        Waiver { words: command.split(' ').collect(), ours, theirs, reason }
+    };
+    lines.map(waiver).collect()
+});
+
+/// Whether two replies to a command may differ as they do.
+pub(crate) fn is_waived(command: &[Vec<u8>], ours: &Value, theirs: &Value) -> bool {
+    ALL.iter().any(|waiver| {
+        let begins = command.len() >= waiver.words.len()
+            && command
+                .iter()
+                .zip(&waiver.words)
+                .all(|(word, known)| word.eq_ignore_ascii_case(known.as_bytes()));
+        begins && is(ours, waiver.ours) && is(theirs, waiver.theirs)
+    })
+}
+
+/// Whether a reply is the one that is shown like this.
+fn is(reply: &Value, shown: &str) -> bool {
+    let reply = format!("{reply:?}");
+    match shown.strip_suffix('*') {
+        Some(beginning) => reply.starts_with(beginning),
+        None => reply == shown,
+    }
+}
+
+/// The page of the documents.
+#[must_use]
+pub fn differences_page() -> String {
+    let mut page =
+        "# Where replies differ from Valkey 9.1\n\nMade of the data by which the tester passes over them \
+                    (`tests/differential/src/waivers.tsv`): each is a choice. A star stands for any text.\n\n\
+                    | command | here | Valkey | why |\n| --- | --- | --- | --- |\n"
+            .to_owned();
+    for waiver in ALL.iter() {
+        let Waiver { words, ours, theirs, reason } = waiver;
+        let _ = writeln!(page, "| {} | `{ours}` | `{theirs}` | {reason} |", words.join(" "));
+    }
+    page
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_waiver_is_for_its_command_and_its_replies_alone() {
+        let command =
+            |line: &str| -> Vec<Vec<u8>> { line.split(' ').map(|word| word.as_bytes().to_vec()).collect() };
+        let (refused, done) = (Value::Error("ERR index out of range".into()), Value::Simple("OK".into()));
+        assert!(is_waived(&command("lset l 4294967296 x"), &refused, &done));
+        assert!(!is_waived(&command("lset l 4294967296 x"), &done, &refused));
+        assert!(!is_waived(&command("lindex l 4294967296"), &refused, &done));
+    }
+
+    #[test]
+    fn no_waiver_is_for_a_whole_command() {
+        for waiver in ALL.iter() {
+            assert!(
+                waiver.ours != "*" && waiver.theirs != "*",
+                "{:?} says nothing of its replies",
+                waiver.words
+            );
+        }
+    }
+}
