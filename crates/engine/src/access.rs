@@ -319,14 +319,15 @@ impl Engine {
         changed
     }
 
-    /// Answers those subcommands of ACL that need no more than the users and the log.
+    /// Answers those subcommands of ACL that need no more than the users and the log. Returns the clients that are to go
+    /// by other rules from now on ([`Engine::settle_revoked`]).
     pub(crate) fn answer_acl(
         &self,
         session: &mut Session,
         now: Millis,
         args: Args<'_>,
         reply: &mut Writer<'_>,
-    ) {
+    ) -> Vec<Arc<Client>> {
         let user = session.client.user.lock().clone();
         let asker = Asker { user: &user, now };
         let commands = Commands { registry: self.commands(), db: session.db };
@@ -338,30 +339,29 @@ impl Engine {
             }
             effect
         };
-        if effect != Effect::Nothing {
-            self.end_clients(Some(session));
-        }
+        if effect == Effect::Nothing { Vec::new() } else { self.end_clients(Some(session)) }
     }
 
     /// Closes the connections of users who are gone, and of those who listen to what they may no longer hear. That
-    /// of `own` is closed when it has its reply.
-    pub fn end_clients(&self, own: Option<&mut Session>) {
+    /// of `own` is closed when it has its reply. Returns the other clients, which may still be running what they may no
+    /// longer ([`Engine::settle_revoked`]).
+    #[must_use]
+    pub fn end_clients(&self, own: Option<&mut Session>) -> Vec<Arc<Client>> {
         let users = self.users.read();
         let is_to_go = |client: &Client| match users.find(&client.user.lock()) {
             None => true,
             Some(user) => hears_too_much(client, user),
         };
         let own_id = own.as_ref().map(|session| session.id);
-        for client in self.clients.all() {
-            if Some(client.id) != own_id && is_to_go(&client) {
-                client.kill();
-            }
-        }
+        let mut others = self.clients.all();
+        others.retain(|client| Some(client.id) != own_id);
+        others.iter().filter(|client| is_to_go(client)).for_each(|client| client.kill());
         if let Some(session) = own
             && is_to_go(&session.client)
         {
             session.closing = true;
         }
+        others
     }
 }
 

@@ -19,6 +19,7 @@ use resp::Protocol;
 
 use crate::lookup::Registry;
 use crate::pubsub::inbox::Inbox;
+use crate::revocation::Turns;
 use crate::stats::add;
 use crate::tracking::Tracking;
 
@@ -227,6 +228,8 @@ pub struct Client {
     /// It said that it knows what REDIRECT means.
     pub(crate) knows_redirect: AtomicBool,
     killed: AtomicBool,
+    /// Whether its requests run, for whoever takes something from it.
+    pub(crate) turns: Turns,
     blocked: AtomicU8,
     wake: Wake,
 }
@@ -267,6 +270,7 @@ impl Client {
             commands: AtomicU64::new(0),
             knows_redirect: AtomicBool::new(false),
             killed: AtomicBool::new(false),
+            turns: Turns::default(),
             blocked: AtomicU8::new(NOT_BLOCKED),
             wake,
         }
@@ -516,16 +520,17 @@ impl Clients {
         self.by_id.write().remove(&id);
     }
 
-    /// The client with this number.
+    /// The client with this number, unless it was killed.
     #[must_use]
     pub fn find(&self, id: u64) -> Option<Arc<Client>> {
-        self.by_id.read().get(&id).cloned()
+        self.by_id.read().get(&id).filter(|client| !client.is_killed()).cloned()
     }
 
-    /// Every connection, the oldest first.
+    /// Every connection, the oldest first. A killed one is gone for everybody else, though its own thread has not yet
+    /// found that.
     #[must_use]
     pub fn all(&self) -> Vec<Arc<Client>> {
-        self.by_id.read().values().cloned().collect()
+        self.by_id.read().values().filter(|client| !client.is_killed()).cloned().collect()
     }
 
     /// How many there are.

@@ -56,6 +56,8 @@ pub enum Flow {
     /// This request waits: until it is served ([`crate::Waiter::is_served`]) or something else ends that, then
     /// [`Engine::end_wait`] is to be called.
     Blocked,
+    /// The session's turn is over ([`Session::turn_ends`]): this request is the first of its next one.
+    TurnOver,
     /// The connection is to be closed after what has been written.
     Close,
 }
@@ -128,7 +130,7 @@ struct Part<'a> {
 
 impl Engine {
     /// Runs requests and appends their replies to `out`. Returns why it stopped and the number of the request that it
-    /// stopped at (`Node`, `Paused`, `Blocked`) or of the next.
+    /// stopped at (`Node`, `Paused`, `Blocked`, `TurnOver`) or of the next.
     pub fn run(
         &self,
         worker: &mut Worker,
@@ -137,10 +139,25 @@ impl Engine {
         requests: Requests<'_>,
         out: &mut Vec<u8>,
     ) -> (usize, Flow) {
+        session.begin_turn();
+        let ran = if self.may_go_on(session) {
+            self.run_batch(worker, session, now, requests, out)
+        } else {
+            (requests.from, Flow::Close)
+        };
+        session.end_turn();
+        ran
+    }
+
+    fn run_batch(
+        &self,
+        worker: &mut Worker,
+        session: &mut Session,
+        now: Millis,
+        requests: Requests<'_>,
+        out: &mut Vec<u8>,
+    ) -> (usize, Flow) {
         let Requests { buffer, batch, from } = requests;
-        if session.users_version != self.users_version() && !self.refresh_user(session) {
-            return (from, Flow::Close);
-        }
         let mut next = from;
         let mut last = None;
         while next < batch.len() {
@@ -148,6 +165,11 @@ impl Engine {
             let mut prepared: SmallVec<[Prepared<'_>; AHEAD]> = SmallVec::new();
             let reply = Writer::new(out, session.protocol).bounded(session.reply_limit);
             let mut pipeline = Pipeline::new(self, worker, session, now, reply);
+            if next > from && pipeline.is_turn_over() {
+                drop(pipeline);
+                publish(session, now, last);
+                return (next, Flow::TurnOver);
+            }
             self.prepare(&mut pipeline, batch.requests(next..end, buffer), &mut prepared);
             if buffer.len() > LONG {
                 pipeline.ahead.clear();
@@ -181,6 +203,13 @@ impl Engine {
         for (index, request) in prepared.iter().enumerate() {
             let number = first + index;
             pipeline.context.worker.running = number;
+            if self.settings.gate().contains(Gate::REVOKING) {
+                pipeline.release_all();
+                if !self.look_up_from_work(pipeline.context.session) {
+                    return Some((number, Flow::Close));
+                }
+                plain = pipeline.context.session.is_plain();
+            }
             let mut flow = self.step(pipeline, request, plain);
             // The slot stays locked if the next command is about it too.
             let same = |next: &Prepared<'_>| next.slot().is_some() && next.slot() == request.slot();
@@ -189,6 +218,9 @@ impl Engine {
             }
             if !plain || request.key.is_none() {
                 pipeline.context.drop_garbage();
+                if !pipeline.context.worker.revoked.is_empty() && !pipeline.settle_revoked() {
+                    return Some((number + 1, Flow::Close));
+                }
                 plain = pipeline.context.session.is_plain();
                 if !plain {
                     let Context { session, reply, .. } = &mut pipeline.context;
@@ -196,12 +228,19 @@ impl Engine {
                 }
             }
             match flow {
-                Flow::Done if !pipeline.context.reply.is_full() => {}
+                Flow::Done if !pipeline.context.reply.is_full() => {
+                    let is_last = index + 1 == prepared.len();
+                    if !is_last && pipeline.is_turn_over() {
+                        return Some((number + 1, Flow::TurnOver));
+                    }
+                }
                 Flow::Done => {
                     pipeline.context.session.client.overflow();
                     return Some((number + 1, Flow::Close));
                 }
-                Flow::Node(_) | Flow::Paused | Flow::Blocked => return Some((number, flow)),
+                Flow::Node(_) | Flow::Paused | Flow::Blocked | Flow::TurnOver => {
+                    return Some((number, flow));
+                }
                 Flow::Close => return Some((number + 1, flow)),
             }
         }

@@ -12,7 +12,7 @@ use slot_routing::{ReplOffset, Slot, Topology};
 
 use crate::bin::Bin;
 use crate::budget::{Budget, Told};
-use crate::clients::Clients;
+use crate::clients::{Client, Clients};
 use crate::command_log::CommandLogs;
 use crate::debugging::Staged;
 use crate::dispatch::Ready;
@@ -27,6 +27,7 @@ use crate::notifications::Absent;
 use crate::pause::Pauses;
 use crate::pubsub::PubSub;
 use crate::random::Random;
+use crate::revocation::Revocations;
 use crate::scripting::{ScriptHooks, Scripting};
 use crate::settings::{Gate, Settings};
 use crate::stats::WorkerStats;
@@ -67,6 +68,7 @@ pub struct Engine {
     pub acl_log: Mutex<acl::Log>,
     /// How often users have changed.
     pub(crate) users_version: AtomicU64,
+    pub(crate) revocations: Revocations,
     /// Scripts and functions, and what the threads' interpreters are at.
     pub scripts: Scripts,
     /// What scripts reach of the shell.
@@ -102,6 +104,8 @@ pub struct Worker {
     pub(crate) evictor: Evictor,
     /// Tables that a command emptied, until its slots are free again.
     pub(crate) garbage: Vec<Table>,
+    /// Clients that a command ended or whose rights it changed, until its slots are free again.
+    pub(crate) revoked: Vec<Arc<Client>>,
     /// What runs scripts.
     pub(crate) scripting: Scripting,
     /// The number, in its batch, of the request that runs or ran last.
@@ -199,6 +203,7 @@ impl Engine {
             acl_log: Mutex::default(),
             // A new session knows of none yet.
             users_version: AtomicU64::new(1),
+            revocations: Revocations::default(),
             staged: None,
             registry,
             workers: Mutex::new(Vec::new()),
@@ -225,6 +230,7 @@ impl Engine {
             told: Told::nothing(),
             evictor: Evictor::default(),
             garbage: Vec::new(),
+            revoked: Vec::new(),
             scripting: Scripting::default(),
             running: 0,
             nanos,

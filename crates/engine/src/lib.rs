@@ -32,6 +32,7 @@ mod notifications;
 mod pause;
 mod pubsub;
 mod random;
+mod revocation;
 mod scripting;
 mod session;
 mod settings;

@@ -68,6 +68,8 @@ pub struct Session {
     pub mute: Mute,
     /// With more bytes of replies than this the client is cut off, and no more are collected.
     pub reply_limit: usize,
+    /// When its turn on its worker ends, by the worker's clock: others are served before it goes on.
+    pub turn_ends: u64,
     /// Where this client's last write ends in the replication stream (WAIT).
     pub last_write: ReplOffset,
     /// The commands since MULTI, between MULTI and EXEC.
@@ -119,6 +121,7 @@ impl Session {
             closing: false,
             mute: Mute::default(),
             reply_limit: usize::MAX,
+            turn_ends: u64::MAX,
             last_write: ReplOffset(0),
             transaction: None,
             watching: Watching::default(),

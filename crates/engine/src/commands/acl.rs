@@ -49,7 +49,8 @@ const ACL: &[Command] = &[
 
 fn answer(context: &mut Context<'_>) -> Result<(), CommandError> {
     let engine = context.engine;
-    engine.answer_acl(context.session, context.now, context.args, &mut context.reply);
+    let others = engine.answer_acl(context.session, context.now, context.args, &mut context.reply);
+    context.worker.revoked.extend(others);
     if context.session.users_version != engine.users_version() && !engine.refresh_user(context.session) {
         context.session.closing = true;
     }

@@ -102,6 +102,26 @@ impl<'a> Pipeline<'a> {
         self.ahead.clear();
     }
 
+    /// Whether the session's turn was over when the last command that was counted ended.
+    #[inline(always)]
+    pub(super) fn is_turn_over(&self) -> bool {
+        self.clock >= self.context.session.turn_ends
+    }
+
+    /// Waits, with nothing locked, until clients that the command was about do nothing any more by what held before.
+    /// Says whether this one may go on itself.
+    #[cold]
+    pub(super) fn settle_revoked(&mut self) -> bool {
+        self.release_all();
+        let Context { engine, worker, session, .. } = &mut self.context;
+        let revoked = std::mem::take(&mut worker.revoked);
+        // Another may wait for this one meanwhile.
+        session.end_turn();
+        engine.settle_revoked(&revoked);
+        session.begin_turn();
+        engine.may_go_on(session)
+    }
+
     /// Replies with an error and counts it.
     pub(super) fn refuse(&mut self, error: &CommandError) {
         let text = error.to_string();

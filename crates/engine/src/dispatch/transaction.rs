@@ -14,7 +14,7 @@ use slot_routing::{Access, Ownership, Slot};
 use super::pipeline::Pipeline;
 use super::slots::handle;
 use super::{Admitted, Context, Flow, Invocation, Prepared, Ran};
-use crate::clients::ClientFlags;
+use crate::clients::{Client, ClientFlags};
 use crate::command::{Flags, NodeCommand, Run};
 use crate::engine::Engine;
 use crate::error::CommandError;
@@ -321,10 +321,15 @@ impl Engine {
     pub fn disconnect(&self, session: &mut Session) {
         self.discard(session);
         self.forget_wait(session);
-        self.pubsub.unsubscribe_all(&session.client);
-        self.tracking.stop(&session.client);
-        self.stop_monitor(&session.client);
+        self.stop_telling(&session.client);
         self.clients.disconnect(session.id);
+    }
+
+    /// A client is gone: it is told nothing any more.
+    pub(crate) fn stop_telling(&self, client: &Client) {
+        self.pubsub.unsubscribe_all(client);
+        self.tracking.stop(client);
+        self.stop_monitor(client);
     }
 }
 

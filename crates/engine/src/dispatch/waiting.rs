@@ -236,7 +236,7 @@ impl<'a> Round<'a> {
         context.slots = self.engine.keyspace.lock_many(&waiter.slots);
         // What let the change happen may hold no longer.
         let mine = context.slots.iter_mut().all(|data| data.ownership() == Ownership::Mine);
-        let may = mine && self.engine.settings.gate().difference(Gate::MONITORED).is_empty();
+        let may = mine && self.engine.settings.gate().difference(Gate::MONITORED | Gate::REVOKING).is_empty();
         *logged = self.engine.log.wanted();
         if !may {
             waiter.run_again();

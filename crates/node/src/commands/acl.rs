@@ -27,7 +27,8 @@ pub(super) fn load(server: &Server, session: &mut Session) -> Outcome {
         return Err(acl::NO_FILE.to_owned());
     }
     access::load_file(&server.engine, &path).map_err(|error| format!("ERR {error}"))?;
-    server.engine.end_clients(Some(session));
+    let others = server.engine.end_clients(Some(session));
+    server.engine.settle_revoked(&others);
     Ok(())
 }
 

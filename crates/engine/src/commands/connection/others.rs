@@ -64,6 +64,7 @@ pub(super) fn kill(context: &mut Context<'_>) -> Result<(), CommandError> {
             context.session.closing = true;
         } else {
             client.kill();
+            context.worker.revoked.push(client);
         }
     }
     match (old_form, killed) {
