@@ -30,26 +30,12 @@ pub struct LockedSlots<'k> {
 
 /// Slots that somebody else has locked, nearly always one.
 #[derive(Debug, Default)]
-struct Loan<'k> {
-    first: Option<Lent<'k>>,
-    more: Vec<Lent<'k>>,
-}
-
-impl<'k> Loan<'k> {
-    fn iter_mut(&mut self) -> impl Iterator<Item = &mut Lent<'k>> {
-        self.first.iter_mut().chain(&mut self.more)
-    }
-
-    fn iter(&self) -> impl Iterator<Item = &Lent<'k>> {
-        self.first.iter().chain(&self.more)
-    }
-}
-
-impl<'k> FromIterator<Lent<'k>> for Loan<'k> {
-    fn from_iter<I: IntoIterator<Item = Lent<'k>>>(lent: I) -> Self {
-        let mut lent = lent.into_iter();
-        Self { first: lent.next(), more: lent.collect() }
-    }
+enum Loan<'k> {
+    #[default]
+    None,
+    One(Lent<'k>),
+    /// In rising order.
+    Several(Vec<Lent<'k>>),
 }
 
 /// The data of a slot that somebody else has locked.
@@ -57,6 +43,50 @@ impl<'k> FromIterator<Lent<'k>> for Loan<'k> {
 struct Lent<'k> {
     slot: Slot,
     data: &'k mut SlotData,
+}
+
+/// Where `slot` is among what is in rising order: at its own number, if that is every slot.
+fn place_among<T>(rising: &[T], slot: Slot, slot_of: impl Fn(&T) -> Slot) -> Option<usize> {
+    let own = slot.index();
+    if rising.get(own).is_some_and(|there| slot_of(there) == slot) {
+        return Some(own);
+    }
+    rising.binary_search_by_key(&slot, slot_of).ok()
+}
+
+impl Loan<'_> {
+    fn is_none(&self) -> bool {
+        matches!(self, Self::None)
+    }
+
+    fn data(&self, slot: Slot) -> Option<&SlotData> {
+        match self {
+            Self::None => None,
+            Self::One(lent) => (lent.slot == slot).then_some(&*lent.data),
+            Self::Several(several) => {
+                place_among(several, slot, |lent| lent.slot).map(|place| &*several[place].data)
+            }
+        }
+    }
+
+    fn data_mut(&mut self, slot: Slot) -> Option<&mut SlotData> {
+        match self {
+            Self::None => None,
+            Self::One(lent) => (lent.slot == slot).then_some(&mut *lent.data),
+            Self::Several(several) => {
+                place_among(several, slot, |lent| lent.slot).map(|place| &mut *several[place].data)
+            }
+        }
+    }
+
+    fn iter_mut(&mut self) -> impl Iterator<Item = &mut SlotData> {
+        let lent = match self {
+            Self::None => &mut [],
+            Self::One(lent) => std::slice::from_mut(lent),
+            Self::Several(several) => &mut several[..],
+        };
+        lent.iter_mut().map(|lent| &mut *lent.data)
+    }
 }
 
 impl<'k> LockedSlots<'k> {
@@ -150,16 +180,15 @@ impl<'k> LockedSlots<'k> {
     /// Lends some of the locked slots to whoever works on them next: one that is not among them is left out.
     pub fn lend(&mut self, slots: &[Slot]) -> LockedSlots<'_> {
         let lent = match (&mut self.one, slots) {
-            (Some(guard), slots) => {
-                slots.contains(&guard.slot()).then(|| Lent::of(guard)).into_iter().collect()
-            }
-            (None, &[only]) => {
-                let place = self.several.binary_search_by_key(&only, SlotGuard::slot).ok();
-                place.map(|place| Lent::of(&mut self.several[place])).into_iter().collect()
-            }
+            (Some(guard), slots) if slots.contains(&guard.slot()) => Loan::One(Lent::of(guard)),
+            (Some(_), _) => Loan::None,
+            (None, &[only]) => match place_among(&self.several, only, SlotGuard::slot) {
+                Some(place) => Loan::One(Lent::of(&mut self.several[place])),
+                None => Loan::None,
+            },
             (None, slots) => {
                 let wanted = |guard: &&mut SlotGuard<'k>| slots.contains(&guard.slot());
-                self.several.iter_mut().filter(wanted).map(Lent::of).collect()
+                Loan::Several(self.several.iter_mut().filter(wanted).map(Lent::of).collect())
             }
         };
         LockedSlots { lent, ..LockedSlots::default() }
@@ -167,7 +196,10 @@ impl<'k> LockedSlots<'k> {
 
     /// Lends all of them.
     pub fn lend_all(&mut self) -> LockedSlots<'_> {
-        let lent = self.one.iter_mut().chain(&mut self.several).map(Lent::of).collect();
+        let lent = match &mut self.one {
+            Some(guard) => Loan::One(Lent::of(guard)),
+            None => Loan::Several(self.several.iter_mut().map(Lent::of).collect()),
+        };
         LockedSlots { lent, ..LockedSlots::default() }
     }
 
@@ -176,13 +208,13 @@ impl<'k> LockedSlots<'k> {
     pub fn release(&mut self) {
         self.one = None;
         self.several.clear();
-        self.lent = Loan::default();
+        self.lent = Loan::None;
     }
 
     /// Whether no slot is locked here.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.one.is_none() && self.several.is_empty() && self.lent.first.is_none()
+        self.one.is_none() && self.several.is_empty() && self.lent.is_none()
     }
 
     /// Makes `slot` the only one that is locked here, which it may have been before or, since it was touched,
@@ -240,22 +272,19 @@ impl<'k> LockedSlots<'k> {
     }
 
     fn place_among(several: &[SlotGuard<'k>], slot: Slot) -> usize {
-        several
-            .binary_search_by_key(&slot, SlotGuard::slot)
-            .expect("a command touches only the slots it locked")
+        place_among(several, slot, SlotGuard::slot).expect("a command touches only the slots it locked")
     }
 
     fn lent(&self, slot: Slot) -> &SlotData {
-        let lent = self.lent.iter().find(|lent| lent.slot == slot);
-        lent.expect("a command touches only the slots it locked").data
+        self.lent.data(slot).expect("a command touches only the slots it locked")
     }
 
     /// Whether `slot` is among the locked ones.
     #[must_use]
     pub fn has(&self, slot: Slot) -> bool {
         self.one.as_ref().is_some_and(|guard| guard.slot() == slot)
-            || self.several.binary_search_by_key(&slot, SlotGuard::slot).is_ok()
-            || self.lent.iter().any(|lent| lent.slot == slot)
+            || place_among(&self.several, slot, SlotGuard::slot).is_some()
+            || self.lent.data(slot).is_some()
     }
 
     /// The data of `slot`, which must be among the locked ones.
@@ -279,10 +308,7 @@ impl<'k> LockedSlots<'k> {
                 let place = Self::place_among(&self.several, slot);
                 &mut self.several[place]
             }
-            None => {
-                let lent = self.lent.iter_mut().find(|lent| lent.slot == slot);
-                lent.expect("a command touches only the slots it locked").data
-            }
+            None => self.lent.data_mut(slot).expect("a command touches only the slots it locked"),
         }
     }
 
@@ -297,8 +323,8 @@ impl<'k> LockedSlots<'k> {
 
     /// The locked slots in rising order.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut SlotData> {
-        let lent = self.lent.iter_mut().map(|lent| &mut *lent.data);
-        self.one.iter_mut().chain(&mut self.several).map(|guard| &mut **guard).chain(lent)
+        let own = self.one.iter_mut().chain(&mut self.several).map(|guard| &mut **guard);
+        own.chain(self.lent.iter_mut())
     }
 }
 
