@@ -46,3 +46,17 @@ fn rewrites_that_fail_in_a_row_lose_nothing_that_was_acknowledged() {
         assert_kept(&node, &acknowledged, &format!("round {round}, {failed} rewrites that failed"));
     }
 }
+
+/// What was to be the last of the file was brought to the disk; then the data could not be saved, and the server goes on.
+#[test]
+fn after_a_shutdown_that_could_not_save_the_file_is_still_written() {
+    let mut node = Node::start(&Program::redoubt(), ALWAYS);
+    node.run("DEBUG POPULATE 50000 key 100").expect_ok();
+    limit(&node, LIMIT);
+    assert!(node.run("SHUTDOWN SAVE").is_error("ERR Errors trying to SHUTDOWN"));
+    node.run("SET a 1").expect_ok();
+    node.kill();
+    node.launch();
+    eventually("the data is loaded", || (!node.run("GET x").is_error("LOADING")).then_some(()));
+    assert_eq!(node.run("GET a").text(), "1");
+}

@@ -228,12 +228,13 @@ impl AppendOnly {
         self.on.store(true, Ordering::Release);
         let writer = Writer::new(self.clone(), folder, file);
         let shared = self.clone();
-        std::thread::Builder::new().name("aof".to_owned()).spawn(move || {
+        let work = move || {
             writer.run();
             shared.state.lock().running = false;
             shared.moved.notify_all();
-        })?;
-        Ok(())
+        };
+        let spawned = std::thread::Builder::new().name("aof".to_owned()).spawn(work);
+        spawned.map(drop).inspect_err(|_| self.state.lock().running = false)
     }
 
     /// Stops following the log (`appendonly no`). What is written is brought to the disk. A rewrite that is under way is

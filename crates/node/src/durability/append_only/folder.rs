@@ -65,12 +65,17 @@ impl Folder {
     /// The files that are there; `None` if there are none. What a version before Redis 7 left, one file beside the
     /// folder, is taken in as base.
     pub(super) fn find(&self) -> Result<Option<Manifest>, FilesError> {
-        let old = Path::new(&self.name);
-        if !self.path.is_dir() && !old.is_file() {
+        if !self.path.is_dir() && !Path::new(&self.name).is_file() {
             return Ok(None);
         }
         std::fs::create_dir_all(&self.path)?;
         self.remove_temporary();
+        self.read()
+    }
+
+    /// The same of a folder that is there, and in which somebody may be writing a base.
+    pub(super) fn read(&self) -> Result<Option<Manifest>, FilesError> {
+        let old = Path::new(&self.name);
         let manifest = match File::open(self.manifest_path()) {
             Ok(file) if file.metadata()?.len() > MOST_BYTES => return Err(ManifestError::TooMany.into()),
             Ok(file) => {
@@ -279,12 +284,18 @@ impl Hands {
             },
             Operation::PutManifest(text) => self.folder.put_manifest(&text),
         };
-        done.map_err(|error| Failure::Io(error.to_string()))
+        done.map_err(|error| Failure::Io(text_of(&error)))
     }
 
     fn open(&mut self) -> io::Result<&mut File> {
         self.file.as_mut().ok_or_else(|| io::Error::other("no increment is open"))
     }
+}
+
+/// What the system says, as users of Redis read it: without its number, and without a path.
+fn text_of(error: &io::Error) -> String {
+    let text = error.to_string();
+    text.split(" (os error").next().unwrap_or_default().to_owned()
 }
 
 #[cfg(test)]

@@ -146,7 +146,7 @@ impl AppendOnly {
         // Whoever switches it on waits until the manifest is the new one.
         let state = self.state.lock();
         anyhow::ensure!(state.rewrites.is_live(rewrite.id), "it was called off");
-        let mut manifest: Manifest = folder.find()?.unwrap_or_default();
+        let mut manifest: Manifest = folder.read()?.unwrap_or_default();
         let base = manifest.reserve_base(folder.name(), rdb);
         manifest.replace_base(base.clone(), "");
         folder.put_base(file, &base.name, &manifest.text())?;
