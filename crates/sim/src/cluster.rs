@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use clock::{Instant, Millis};
 use gossip::wire::{Body, Header, Packet};
-use gossip::{Action, ElectionEvent, Gossip, Input, LinkId};
+use gossip::{Action, ElectionEvent, Gossip, Input, LinkId, SlotChange};
 use slot_routing::{NodeId, ReplOffset, Slot, Topology};
 
 use self::disk::Disk;
@@ -66,6 +66,20 @@ enum Event {
     Published {
         host: usize,
         life: u64,
+    },
+    /// A master's stream brings word of a slot on the move.
+    Told {
+        host: usize,
+        life: u64,
+        slot: Slot,
+        change: SlotChange,
+    },
+    /// The replicas have what they were told, or not in time.
+    ReplicasTold {
+        host: usize,
+        life: u64,
+        token: u64,
+        held: bool,
     },
     Operate(operator::Step),
     Die {
@@ -183,6 +197,16 @@ impl Play for World {
             Event::Published { host, life } => {
                 if self.stage.lives(host, life) {
                     self.on_published(host);
+                }
+            }
+            Event::Told { host, life, slot, change } => {
+                if self.stage.lives(host, life) {
+                    self.feed(host, Input::SlotChanged { slot, change });
+                }
+            }
+            Event::ReplicasTold { host, life, token, held } => {
+                if self.stage.lives(host, life) {
+                    self.feed(host, Input::ReplicasTold { token, held, keys_in_slot: 0 });
                 }
             }
             Event::Operate(step) => self.operate(step),
@@ -386,6 +410,9 @@ impl World {
                 self.follow(host, ip);
             }
             Action::PauseWrites { until } => self.pause(host, until),
+            Action::TellReplicas { slot, change, confirm } => {
+                self.tell_replicas(host, slot, &change, confirm);
+            }
             Action::ResumeWrites => self.stage.data.stores[host].pause(None),
             Action::WatchOffset(offset) => self.hosts[host].watched = offset,
             Action::DropSlots(slots) => self.drop_slots(host, &slots),

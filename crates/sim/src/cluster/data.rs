@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use gossip::{Input, Replication};
+use gossip::{Confirm, Input, Replication, SlotChange};
 use slot_routing::{Ownership, Slot, SlotSet, Topology};
 
 use super::{Event, World};
@@ -14,6 +14,33 @@ use crate::data::{Key, Order};
 const DRAINING: Duration = Duration::from_micros(500);
 
 impl World {
+    /// Says to the replicas that get the stream what becomes of a slot; who is not reached keeps the answer waiting.
+    pub(super) fn tell_replicas(
+        &mut self,
+        host: usize,
+        slot: Slot,
+        change: &SlotChange,
+        confirm: Option<Confirm>,
+    ) {
+        let replicas: Vec<usize> =
+            self.stage.data.stores[host].replicas().map(|(replica, _)| replica).collect();
+        let (mut held, mut slowest) = (true, Duration::ZERO);
+        for replica in replicas {
+            if !self.stage.runs(replica) || self.stage.is_apart(host, replica) {
+                held = false;
+                continue;
+            }
+            let (life, time) = (self.stage.processes[replica].life, self.stage.chance.millis(0, 30));
+            slowest = slowest.max(time);
+            self.stage.after(time, Event::Told { host: replica, life, slot, change: change.clone() });
+        }
+        if let Some(Confirm { token, patience }) = confirm {
+            let life = self.stage.processes[host].life;
+            let time = if held { slowest + Duration::from_millis(1) } else { patience };
+            self.stage.after(time, Event::ReplicasTold { host, life, token, held });
+        }
+    }
+
     /// Clients write, and it is looked at who takes writes.
     pub(super) fn replicate(&mut self) {
         if self.stage.is_written() {
