@@ -462,7 +462,7 @@ fn a_restarted_master_is_continued_and_says_what_expired_meanwhile() {
     master.call_db(3, &format!("SET elsewhere x PXAT {}", until.as_millis()));
     wait_until_equal(&replica, &master, &[]);
     master.connect().send(&["SHUTDOWN", "SAVE"]).expect("it is read");
-    master.wait_for_exit();
+    master.ended();
     eventually("the time has come", || (SystemTime::now() > UNIX_EPOCH + until).then_some(()));
     master.launch();
     wait_until_linked(&replica);
