@@ -71,8 +71,12 @@ impl PretendReplica {
 /// Reads one command; none at the end. Its name comes in capitals.
 fn command(from: &mut impl BufRead) -> Option<Words> {
     let number = |from: &mut dyn BufRead, kind: char| -> Option<usize> {
-        let mut line = String::new();
-        from.read_line(&mut line).ok().filter(|read| *read > 0)?;
+        let mut line = "#".to_owned();
+        // In a file there are notes between the commands.
+        while line.starts_with('#') {
+            line.clear();
+            from.read_line(&mut line).ok().filter(|read| *read > 0)?;
+        }
         Some(line.trim_end().strip_prefix(kind).and_then(|text| text.parse().ok()).expect("RESP"))
     };
     let mut words = Words::new();
