@@ -145,7 +145,7 @@ fn what_a_file_says_of_a_keys_use_is_taken_over() {
 #[test]
 fn a_key_that_was_given_more_time_outlives_the_base_of_the_append_only_file() {
     let mut node = Node::start(&Program::redoubt(), "--save  --appendonly yes --appendfsync always");
-    let until = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970") + Duration::from_secs(3);
+    let until = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970") + Duration::from_secs(10);
     for key in ["kept", "brief"] {
         node.run(&format!("SET {key} v PXAT {}", until.as_millis())).expect_ok();
     }

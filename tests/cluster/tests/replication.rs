@@ -454,7 +454,7 @@ fn a_restarted_master_is_continued_and_says_what_expired_meanwhile() {
     let mut master = Node::start(&Program::redoubt(), "--save  --enable-debug-command yes");
     let replica = Node::start(&Program::redoubt(), "--save ");
     follow(&replica, &master);
-    let until = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970") + Duration::from_secs(2);
+    let until = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970") + Duration::from_secs(10);
     for number in 0..100 {
         master.run(&format!("SET brief:{number} x PXAT {}", until.as_millis())).expect_ok();
         master.run(&format!("SET lasting:{number} x EX 1000")).expect_ok();
@@ -462,7 +462,7 @@ fn a_restarted_master_is_continued_and_says_what_expired_meanwhile() {
     master.call_db(3, &format!("SET elsewhere x PXAT {}", until.as_millis()));
     wait_until_equal(&replica, &master, &[]);
     master.connect().send(&["SHUTDOWN", "SAVE"]).expect("it is read");
-    master.wait_for_exit();
+    master.ended();
     eventually("the time has come", || (SystemTime::now() > UNIX_EPOCH + until).then_some(()));
     master.launch();
     wait_until_linked(&replica);

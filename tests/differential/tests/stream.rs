@@ -21,7 +21,7 @@ fn mark(number: usize) -> [String; 3] {
 
 /// The effects of each story, and what of them is in the files.
 fn effects(program: &Program, stories: &[Story]) -> (Vec<Vec<Words>>, Vec<Vec<Words>>) {
-    let node = Node::start(program, OPTIONS);
+    let mut node = Node::start(program, OPTIONS);
     let mut replica = PretendReplica::of(&node);
     let mut streamed = Vec::new();
     let mark_now = |number| {
@@ -46,8 +46,7 @@ fn effects(program: &Program, stories: &[Story]) -> (Vec<Vec<Words>>, Vec<Vec<Wo
     // All that was acknowledged is in the files once the server has ended.
     let folder = node.folder().join("appendonlydir");
     node.connect().send(&["SHUTDOWN", "NOSAVE"]).expect("it is read");
-    let mut node = node;
-    node.wait_for_exit();
+    node.ended();
     let commands = in_files(&folder);
     let mut filed = Vec::new();
     for number in 0..stories.len() {

@@ -8,19 +8,19 @@ use std::time::Duration;
 use harness::Node;
 
 /// A command, a word each.
-pub type Words = Vec<String>;
+pub(crate) type Words = Vec<String>;
 
 /// How long the stream may be silent.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A connection that says that it is a replica.
-pub struct PretendReplica {
+pub(crate) struct PretendReplica {
     link: BufReader<TcpStream>,
 }
 
 impl PretendReplica {
     /// Has a full synchronisation, and lets go of the snapshot.
-    pub fn of(node: &Node) -> Self {
+    pub(crate) fn of(node: &Node) -> Self {
         let stream = TcpStream::connect(node.address()).expect("it listens");
         stream.set_read_timeout(Some(PATIENCE)).expect("a timeout can be set");
         let mut replica = Self { link: BufReader::new(stream) };
@@ -54,7 +54,7 @@ impl PretendReplica {
     }
 
     /// Reads what has come up to a command, which is left out, and so are those that are no effects.
-    pub fn until(&mut self, end: &[&str]) -> Vec<Words> {
+    pub(crate) fn until(&mut self, end: &[&str]) -> Vec<Words> {
         let mut effects = Vec::new();
         loop {
             let words = command(&mut self.link).expect("the stream goes on");
@@ -71,8 +71,12 @@ impl PretendReplica {
 /// Reads one command; none at the end. Its name comes in capitals.
 fn command(from: &mut impl BufRead) -> Option<Words> {
     let number = |from: &mut dyn BufRead, kind: char| -> Option<usize> {
-        let mut line = String::new();
-        from.read_line(&mut line).ok().filter(|read| *read > 0)?;
+        let mut line = "#".to_owned();
+        // In a file there are notes between the commands.
+        while line.starts_with('#') {
+            line.clear();
+            from.read_line(&mut line).ok().filter(|read| *read > 0)?;
+        }
         Some(line.trim_end().strip_prefix(kind).and_then(|text| text.parse().ok()).expect("RESP"))
     };
     let mut words = Words::new();
@@ -87,7 +91,7 @@ fn command(from: &mut impl BufRead) -> Option<Words> {
 }
 
 /// All commands in the increments of an append-only folder, in their order.
-pub fn in_files(folder: &Path) -> Vec<Words> {
+pub(crate) fn in_files(folder: &Path) -> Vec<Words> {
     let files = std::fs::read_dir(folder).expect("the folder is there");
     let mut files: Vec<_> = files.map(|file| file.expect("it can be listed").path()).collect();
     files.retain(|file| file.to_string_lossy().ends_with(".incr.aof"));

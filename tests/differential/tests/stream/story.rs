@@ -19,12 +19,12 @@ use harness::{Connection, Node, Value, eventually};
 use crate::effects::Words;
 
 /// One paragraph.
-pub struct Story {
-    pub text: String,
+pub(crate) struct Story {
+    pub(crate) text: String,
     steps: Vec<Step>,
-    pub here: Vec<Words>,
-    pub there: Vec<Words>,
-    pub reason: Option<String>,
+    pub(crate) here: Vec<Words>,
+    pub(crate) there: Vec<Words>,
+    pub(crate) reason: Option<String>,
 }
 
 enum Step {
@@ -35,7 +35,7 @@ enum Step {
 }
 
 impl Story {
-    pub fn all(text: &str) -> Vec<Self> {
+    pub(crate) fn all(text: &str) -> Vec<Self> {
         let paragraphs = text.split("\n\n").map(str::trim);
         paragraphs.filter(|paragraph| !paragraph.is_empty()).map(Self::parse).collect()
     }
@@ -60,7 +60,7 @@ impl Story {
     }
 
     /// Runs it on a server.
-    pub fn run(&self, node: &Node) {
+    pub(crate) fn run(&self, node: &Node) {
         let mut connection = node.connect();
         let mut waiting: VecDeque<Connection> = VecDeque::new();
         for step in &self.steps {

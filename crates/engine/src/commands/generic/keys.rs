@@ -103,7 +103,7 @@ mod tests {
             ("move c 3", "move_from c, move_to@3 c"),
             ("pexpireat d 1", "expired d"),
             ("select 1", ""),
-            ("expire d -1", "del@1 d"),
+            ("expire d -1", "expired@1 d"),
             ("select 0", ""),
             ("set d 1", "set d"),
         ]);
