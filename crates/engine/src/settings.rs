@@ -221,6 +221,8 @@ pub struct Settings {
     pub aof_error: ArcSwap<String>,
     /// The master's `host:port`, while [`Gate::REDIRECTS`] holds.
     pub redirect_to: ArcSwap<String>,
+    /// Where this server stands, for clients that prefer those nearby.
+    pub availability_zone: ArcSwap<String>,
     /// What sentinels see of this server and say to it.
     pub watched: Watched,
 }
@@ -297,6 +299,7 @@ impl Default for Settings {
             notified: AtomicU32::new(0),
             aof_error: ArcSwap::default(),
             redirect_to: ArcSwap::default(),
+            availability_zone: ArcSwap::default(),
             watched: Watched::default(),
         }
     }
