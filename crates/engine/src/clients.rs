@@ -147,10 +147,10 @@ pub struct Link {
 /// Wakes a connection's task, so that it looks at its [`Client`].
 pub type Wake = Box<dyn Fn() + Send + Sync>;
 
-/// Numbers in the order of [`Client::unblock`]'s protocol; above them those of [`Unblock`].
 /// Bytes of a reply buffer of Redis.
 const REPLY_BUFFER: usize = 16 << 10;
 
+/// Numbers in the order of [`Client::unblock`]'s protocol; above them those of [`Unblock`].
 const NOT_BLOCKED: u8 = 0;
 const BLOCKED: u8 = 1;
 
@@ -215,13 +215,22 @@ pub struct Client {
     pub(crate) last_active: AtomicI64,
     /// Bytes that were read and not yet run; kept by the shell.
     pub input_bytes: AtomicUsize,
+    /// What memory is kept for further ones, and what is known of an unfinished request; kept by the shell.
+    pub spare_input_bytes: AtomicUsize,
+    /// For how long it has kept its worker at work, in nanoseconds; counted by the shell, on one thread.
+    work: AtomicU64,
+    /// The same when somebody last asked ([`Client::take_work`]).
+    told_work: AtomicU64,
+    /// What is kept of the keys that it watches, and of what it subscribes to.
+    pub(crate) watched_bytes: AtomicUsize,
+    pub(crate) subscription_bytes: AtomicUsize,
     /// Bytes that wait to be sent; kept by the shell.
     pub output_bytes: AtomicUsize,
     /// Since when they are more than the soft limit, in milliseconds of the wall clock, or 0; kept by the shell.
     pub over_soft_limit: AtomicI64,
     /// Bytes of the commands queued by MULTI.
     pub(crate) queued_bytes: AtomicUsize,
-    /// What came from it and was sent to it, in bytes, and the commands it has run; counted by the shell, on one thread.
+    /// What came from it and was sent to it, in bytes, and the commands it has run; counted on one thread at a time.
     net_input: AtomicU64,
     net_output: AtomicU64,
     commands: AtomicU64,
@@ -262,6 +271,11 @@ impl Client {
             last_command: AtomicUsize::new(usize::MAX),
             last_active: AtomicI64::new(now.0),
             input_bytes: AtomicUsize::new(0),
+            spare_input_bytes: AtomicUsize::new(0),
+            work: AtomicU64::new(0),
+            told_work: AtomicU64::new(0),
+            watched_bytes: AtomicUsize::new(0),
+            subscription_bytes: AtomicUsize::new(0),
             output_bytes: AtomicUsize::new(0),
             over_soft_limit: AtomicI64::new(0),
             queued_bytes: AtomicUsize::new(0),
@@ -331,9 +345,28 @@ impl Client {
         add(&self.net_output, bytes as u64);
     }
 
-    /// Counts commands that it has run.
-    pub fn count_commands(&self, commands: usize) {
-        add(&self.commands, commands as u64);
+    /// Counts a command that has run for it: also those of a transaction and of a script, and none that was refused.
+    #[inline(always)]
+    pub(crate) fn count_command(&self) {
+        add(&self.commands, 1);
+    }
+
+    /// What the commands queued by MULTI take.
+    #[must_use]
+    pub fn queued_bytes(&self) -> usize {
+        self.queued_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Counts time for which it has kept its worker at work.
+    #[inline]
+    pub fn count_work(&self, nanos: u64) {
+        add(&self.work, nanos);
+    }
+
+    /// For how many nanoseconds it has kept its worker at work since this was last asked. For one who asks.
+    pub fn take_work(&self) -> u64 {
+        let all = self.work.load(Ordering::Relaxed);
+        all.saturating_sub(self.told_work.swap(all, Ordering::Relaxed))
     }
 
     /// For how many milliseconds the client has sent nothing.
@@ -419,11 +452,18 @@ impl Client {
         Some(how)
     }
 
-    /// Bytes that the client takes: what is known of it, what came and was not run, what is queued, what was not
-    /// yet sent.
+    /// Bytes that the client takes: what is known of it, what came and was not run, what is queued, what it watches and
+    /// listens to, what was not yet sent.
     #[must_use]
     pub fn bytes(&self) -> usize {
-        let parts = [&self.input_bytes, &self.queued_bytes, &self.output_bytes];
+        let parts = [
+            &self.input_bytes,
+            &self.spare_input_bytes,
+            &self.queued_bytes,
+            &self.watched_bytes,
+            &self.subscription_bytes,
+            &self.output_bytes,
+        ];
         size_of::<Self>() + parts.iter().map(|part| part.load(Ordering::Relaxed)).sum::<usize>()
     }
 
@@ -452,7 +492,7 @@ impl Client {
         .into_bytes();
         line.extend_from_slice(&names.name);
         let middle = format!(
-            " age={} idle={} flags={letters} capa={capa} db={} sub={} psub={} ssub={} multi={} watch={} qbuf={input} qbuf-free=0 \
+            " age={} idle={} flags={letters} capa={capa} db={} sub={} psub={} ssub={} multi={} watch={} qbuf={input} qbuf-free={} \
              argv-mem=0 multi-mem={} rbs={buffered} rbp={buffered} obl={buffered} oll={nodes} omem={listed} tot-mem={} events={events} \
              cmd={} user=",
             seconds(self.connected_at.0),
@@ -463,6 +503,7 @@ impl Client {
             self.shard_channels.load(Ordering::Relaxed),
             self.queued.load(Ordering::Relaxed),
             self.watched.load(Ordering::Relaxed),
+            self.spare_input_bytes.load(Ordering::Relaxed),
             self.queued_bytes.load(Ordering::Relaxed),
             self.bytes(),
             command.map_or("NULL", |entry| entry.full_name.as_str()),
@@ -476,10 +517,11 @@ impl Client {
         line.extend_from_slice(&names.version);
         let total = |count: &AtomicU64| count.load(Ordering::Relaxed);
         let totals = format!(
-            " tot-net-in={} tot-net-out={} tot-cmds={}",
+            " tot-net-in={} tot-net-out={} tot-cmds={} tot-usec={}",
             total(&self.net_input),
             total(&self.net_output),
-            total(&self.commands)
+            total(&self.commands),
+            total(&self.work) / 1000
         );
         line.extend_from_slice(totals.as_bytes());
         line

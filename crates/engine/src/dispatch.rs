@@ -146,6 +146,7 @@ impl Engine {
             (requests.from, Flow::Close)
         };
         session.end_turn();
+        self.tell_of_changes();
         ran
     }
 
@@ -555,6 +556,7 @@ impl Engine {
         let command = &stats.commands[ran.entry.index];
         add(&command.calls, 1);
         add(&command.nanos, ran.nanos);
+        session.client.count_command();
         if self.settings.latency_tracking.load(Ordering::Relaxed) {
             command.times.count(ran.nanos);
         }

@@ -104,6 +104,8 @@ pub struct Worker {
     pub(crate) evictor: Evictor,
     /// Tables that a command emptied, until its slots are free again.
     pub(crate) garbage: Vec<Table>,
+    /// What a command pushed whose reply its client does not want.
+    pub(crate) pushes: Vec<u8>,
     /// Clients that a command ended or whose rights it changed, until its slots are free again.
     pub(crate) revoked: Vec<Arc<Client>>,
     /// What runs scripts.
@@ -230,6 +232,7 @@ impl Engine {
             told: Told::nothing(),
             evictor: Evictor::default(),
             garbage: Vec::new(),
+            pushes: Vec::new(),
             revoked: Vec::new(),
             scripting: Scripting::default(),
             running: 0,

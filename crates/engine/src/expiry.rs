@@ -44,6 +44,7 @@ impl Engine {
                 let more = self.expire_some(worker, slot, now);
                 // After every slot, however few of its keys were due: there may be many slots.
                 if (worker.nanos)() >= end {
+                    self.tell_of_changes();
                     self.expiry_cursor.0.store(slot.index() + usize::from(!more), Ordering::Relaxed);
                     return true;
                 }
@@ -52,6 +53,7 @@ impl Engine {
                 }
             }
         }
+        self.tell_of_changes();
         false
     }
 

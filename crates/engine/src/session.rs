@@ -155,6 +155,11 @@ impl Session {
         self.origin == Origin::Client && !self.never_waits
     }
 
+    /// Whether the reply to the command that runs now is not sent.
+    pub(crate) fn is_mute(&self) -> bool {
+        matches!(self.mute, Mute::This | Mute::Everything)
+    }
+
     /// What it waits with.
     #[must_use]
     pub fn waiter(&self) -> Option<Arc<Waiter>> {

@@ -226,6 +226,8 @@ pub struct Settings {
     endpoint: AtomicU8,
     /// The master's `host:port`, while [`Gate::REDIRECTS`] holds.
     pub redirect_to: ArcSwap<String>,
+    /// Where this server stands, for clients that prefer those nearby.
+    pub availability_zone: ArcSwap<String>,
     /// What sentinels see of this server and say to it.
     pub watched: Watched,
 }
@@ -304,6 +306,7 @@ impl Default for Settings {
             flushes: AtomicU64::new(0),
             endpoint: AtomicU8::new(EndpointKind::Ip as u8),
             redirect_to: ArcSwap::default(),
+            availability_zone: ArcSwap::default(),
             watched: Watched::default(),
         }
     }

@@ -6,16 +6,20 @@
 //! its prefixes, read or not, and nothing is noted. The message goes to the client itself (version 3 of
 //! the protocol) or, as if published, to another one that it named.
 //!
+//! In broadcasting mode what many commands change is told in one message: the keys wait until the batch ends that
+//! changed them ([`crate::Engine::tell_of_changes`]), each once.
+//!
 //! With no client that tracks, a write costs one load.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use parking_lot::{Mutex, RwLock};
 use resp::{Protocol, Writer};
 use slot_routing::Slot;
 
 use crate::clients::{Client, ClientFlags, Clients};
+use crate::engine::Engine;
 use crate::lookup::Registered;
 use crate::session::Session;
 
@@ -49,6 +53,9 @@ pub(crate) struct Tracking {
     pub(crate) caching: bool,
 }
 
+/// Keys, each with the client that changed it, if it was only one.
+type Pending = BTreeMap<Vec<u8>, Option<u64>>;
+
 /// The clients of one key.
 type Readers = BTreeSet<u64>;
 
@@ -61,6 +68,9 @@ pub struct TrackingTable {
     items: AtomicUsize,
     /// By prefix, those who want to hear of it.
     prefixes: RwLock<BTreeMap<Vec<u8>, BTreeSet<u64>>>,
+    /// Keys with any of them that have changed and of which nobody was told yet.
+    pending: Mutex<Pending>,
+    any_pending: AtomicBool,
     /// More keys than this are not noted: others are given up for them (`tracking-table-max-keys`).
     pub max_keys: AtomicUsize,
     /// A client for which more bytes than this wait is cut off; 0 is no limit.
@@ -75,6 +85,8 @@ impl Default for TrackingTable {
             keys: AtomicUsize::new(0),
             items: AtomicUsize::new(0),
             prefixes: RwLock::default(),
+            pending: Mutex::default(),
+            any_pending: AtomicBool::new(false),
             max_keys: AtomicUsize::new(1_000_000),
             output_limit: AtomicUsize::new(0),
         }
@@ -170,7 +182,7 @@ impl TrackingTable {
     pub(crate) fn changed(&self, clients: &Clients, slot: Slot, key: &[u8], by: Option<u64>) {
         if self.clients.load(Ordering::Relaxed) > 0 {
             self.tell_readers(clients, slot, key, by);
-            self.tell_listeners(clients, key, by);
+            self.note_change(key, by);
         }
     }
 
@@ -180,14 +192,46 @@ impl TrackingTable {
         self.keys.fetch_sub(1, Ordering::Relaxed);
         self.items.fetch_sub(readers.len(), Ordering::Relaxed);
         for id in readers {
-            self.tell(clients, id, false, Some(key), by);
+            self.tell(clients, id, false, &|protocol, own| {
+                let is_own = by.is_some() && by == own;
+                (!is_own).then(|| message(protocol, Some(&[key])))
+            });
         }
     }
 
+    /// Leaves a key to be told of to those who listen to its prefix.
     #[cold]
-    fn tell_listeners(&self, clients: &Clients, key: &[u8], by: Option<u64>) {
-        for (_, ids) in self.prefixes.read().iter().filter(|(prefix, _)| key.starts_with(prefix)) {
-            ids.iter().for_each(|id| self.tell(clients, *id, true, Some(key), by));
+    fn note_change(&self, key: &[u8], by: Option<u64>) {
+        if !self.prefixes.read().keys().any(|prefix| key.starts_with(prefix)) {
+            return;
+        }
+        let mut pending = self.pending.lock();
+        match pending.get_mut(key) {
+            Some(before) if *before != by => *before = None,
+            Some(_) => {}
+            None => drop(pending.insert(key.to_vec(), by)),
+        }
+        self.any_pending.store(true, Ordering::Release);
+    }
+
+    /// Tells of the keys that have changed since.
+    #[cold]
+    fn tell_listeners(&self, clients: &Clients) {
+        let pending = {
+            let mut pending = self.pending.lock();
+            self.any_pending.store(false, Ordering::Release);
+            std::mem::take(&mut *pending)
+        };
+        for (prefix, ids) in self.prefixes.read().iter() {
+            let with_prefix =
+                || pending.range(prefix.clone()..).take_while(|(key, _)| key.starts_with(prefix));
+            for id in ids {
+                self.tell(clients, *id, true, &|protocol, own| {
+                    let told = with_prefix().filter(|(_, by)| by.is_none() || **by != own);
+                    let keys: Vec<&[u8]> = told.map(|(key, _)| key.as_slice()).collect();
+                    (!keys.is_empty()).then(|| message(protocol, Some(&keys)))
+                });
+            }
         }
     }
 
@@ -201,38 +245,48 @@ impl TrackingTable {
             self.keys.fetch_sub(keys.len(), Ordering::Relaxed);
             self.items.fetch_sub(keys.values().map(BTreeSet::len).sum(), Ordering::Relaxed);
         }
+        self.pending.lock().clear();
         for client in clients.all() {
             let broadcast = client.flags().contains(ClientFlags::BROADCAST);
-            self.tell(clients, client.id, broadcast, None, None);
+            self.tell(clients, client.id, broadcast, &|protocol, _| Some(message(protocol, None)));
         }
     }
 
-    /// Tells one client, if it tracks in this way, of a key or, without one, of all.
-    fn tell(&self, clients: &Clients, id: u64, broadcast: bool, key: Option<&[u8]>, by: Option<u64>) {
+    /// Tells one client, if it tracks in this way, what `message` says for the version of the protocol. That is also told
+    /// whose own changes are left out: the client itself, if it does not want to hear of them.
+    fn tell(
+        &self,
+        clients: &Clients,
+        id: u64,
+        broadcast: bool,
+        message: &dyn Fn(Protocol, Option<u64>) -> Option<Vec<u8>>,
+    ) {
         let Some(client) = clients.find(id) else { return };
         let limit = self.output_limit.load(Ordering::Relaxed);
-        let redirect = match &*client.tracking.lock() {
+        let (redirect, own) = match &*client.tracking.lock() {
             Some(tracking) if (tracking.mode == Mode::Broadcast) == broadcast => {
-                if tracking.noloop && by == Some(id) {
-                    return;
-                }
-                tracking.redirect
+                (tracking.redirect, tracking.noloop.then_some(id))
             }
             _ => return,
         };
+        let push = |to: &Client, protocol| {
+            if let Some(message) = message(protocol, own) {
+                to.push_message(&message, limit);
+            }
+        };
         let Some(target) = redirect else {
             if client.protocol() == Protocol::Resp3 {
-                client.push_message(&message(Protocol::Resp3, key), limit);
+                push(&client, Protocol::Resp3);
             }
             return;
         };
         match clients.find(target) {
             Some(other) if other.protocol() == Protocol::Resp3 => {
-                other.push_message(&message(Protocol::Resp3, key), limit);
+                push(&other, Protocol::Resp3);
             }
             // Version 2 has no place for a message but among those that the client has subscribed to.
             Some(other) if other.flags().contains(ClientFlags::PUBSUB) => {
-                other.push_message(&message(Protocol::Resp2, key), limit);
+                push(&other, Protocol::Resp2);
             }
             Some(_) => {}
             None => {
@@ -246,6 +300,17 @@ impl TrackingTable {
                     client.push_message(&bytes, limit);
                 }
             }
+        }
+    }
+}
+
+impl Engine {
+    /// Tells those who listen to prefixes of the keys that have changed since. To be said at the end of whatever changes
+    /// keys, when their slots are free again.
+    #[inline]
+    pub fn tell_of_changes(&self) {
+        if self.tracking.any_pending.load(Ordering::Acquire) {
+            self.tracking.tell_listeners(&self.clients);
         }
     }
 }
@@ -279,8 +344,8 @@ impl Session {
     }
 }
 
-/// That a key has changed, or all.
-fn message(protocol: Protocol, key: Option<&[u8]>) -> Vec<u8> {
+/// That keys have changed, or all.
+fn message(protocol: Protocol, keys: Option<&[&[u8]]>) -> Vec<u8> {
     let mut bytes = Vec::new();
     let mut writer = Writer::new(&mut bytes, protocol);
     if protocol == Protocol::Resp3 {
@@ -291,10 +356,10 @@ fn message(protocol: Protocol, key: Option<&[u8]>) -> Vec<u8> {
         writer.bulk(b"message");
         writer.bulk(CHANNEL);
     }
-    match key {
-        Some(key) => {
-            writer.array(1);
-            writer.bulk(key);
+    match keys {
+        Some(keys) => {
+            writer.array(keys.len());
+            keys.iter().for_each(|key| writer.bulk(key));
         }
         None => writer.null_array(),
     }

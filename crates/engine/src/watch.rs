@@ -46,6 +46,13 @@ pub(crate) struct Watched {
     pub(crate) key: Vec<u8>,
 }
 
+impl Watched {
+    /// Roughly what is kept of it: in the session and beside the keys, each with its place there.
+    pub(crate) fn bytes(&self) -> usize {
+        2 * (self.key.len() + size_of::<Self>()) + size_of::<(u64, Dirty)>()
+    }
+}
+
 impl Watches {
     fn shard(&self, slot: Slot) -> &Shard {
         &self.shards[slot.index() % SHARDS]

@@ -12,7 +12,7 @@ mod inline;
 #[cfg(test)]
 mod tests;
 
-use memchr::memchr;
+use memchr::{memchr, memchr2};
 
 use crate::number::parse_i64;
 
@@ -33,11 +33,13 @@ pub struct Limits {
     pub authenticated: bool,
     /// Whether a line as people type it is a request, too.
     pub inline: bool,
+    /// How many requests are parsed at once.
+    pub requests: usize,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { max_bulk_len: 512 * 1024 * 1024, authenticated: true, inline: true }
+        Self { max_bulk_len: 512 * 1024 * 1024, authenticated: true, inline: true, requests: usize::MAX }
     }
 }
 
@@ -65,6 +67,8 @@ pub enum ProtocolError {
     InvalidBulkLength,
     /// A longer argument than a client that has not signed in may send.
     UnauthenticatedBulkLength,
+    /// A line or an argument that does not end where it says.
+    InvalidCrlf,
 }
 
 impl ProtocolError {
@@ -89,6 +93,7 @@ impl std::fmt::Display for ProtocolError {
             Self::ExpectedDollar(got) => write!(f, "expected '$', got '{}'", char::from(*got)),
             Self::InvalidBulkLength => f.write_str("invalid bulk length"),
             Self::UnauthenticatedBulkLength => f.write_str("unauthenticated bulk length"),
+            Self::InvalidCrlf => f.write_str("invalid CRLF in request"),
         }
     }
 }
@@ -334,12 +339,18 @@ impl Parser {
         Self::default()
     }
 
+    /// What it takes of the heap.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.spans.capacity() * size_of::<Span>()
+    }
+
     /// Appends every complete request in `buffer` to `batch`. The buffer must start where the last call
     /// left off (its `consumed` bytes taken out) and be below 4 GiB.
     pub fn parse(&mut self, buffer: &mut [u8], batch: &mut Batch, limits: &Limits) -> Parsed {
         debug_assert!(u32::try_from(buffer.len()).is_ok(), "the query buffer's limit is far below 4 GiB");
         let mut consumed = 0;
-        while consumed < buffer.len() {
+        while consumed < buffer.len() && batch.ends.len() < limits.requests {
             let first_span = batch.spans.len();
             let step = if self.missing.is_some() || buffer[consumed] == b'*' {
                 self.multibulk(buffer, consumed, &mut batch.spans, limits)
@@ -448,6 +459,9 @@ impl Cursor<'_> {
         if self.buffer.len() < start + length + 2 {
             return Ok(Step::NeedMore);
         }
+        if self.buffer[start + length..start + length + 2] != *b"\r\n" {
+            return Err(ProtocolError::InvalidCrlf);
+        }
         self.spans.push((start as u32, length as u32));
         self.position = start + length + 2;
         Ok(Step::Done)
@@ -467,7 +481,8 @@ pub fn split_words(line: &str) -> Option<Vec<String>> {
 /// Reads the line of words that starts at `start`, as people type them.
 fn inline(buffer: &mut [u8], start: usize, spans: &mut Vec<Span>) -> Result<(Step, usize), ProtocolError> {
     let line = &mut buffer[start..];
-    let Some(end) = memchr(b'\n', line) else {
+    // As there is no end of the line behind a null: what begins to speak another protocol (TLS) is told nothing.
+    let Some(end) = memchr2(b'\n', 0, line).filter(|end| line[*end] == b'\n') else {
         let too_big = line.len() > MAX_LINE;
         return if too_big { Err(ProtocolError::TooBigInlineRequest) } else { Ok((Step::NeedMore, start)) };
     };
@@ -485,23 +500,24 @@ fn short_line(buffer: &[u8], start: usize) -> Option<(usize, usize)> {
         return None;
     };
     let first = usize::from(first - b'0');
-    if second == b'\r' {
+    if second == b'\r' && third == b'\n' {
         return Some((first, start + 4));
     }
     let digit = |byte: u8| Some(usize::from(byte.wrapping_sub(b'0'))).filter(|digit| *digit < 10);
     let two = first * 10 + digit(second)?;
-    if third == b'\r' {
+    if third == b'\r' && fourth == b'\n' {
         return Some((two, start + 5));
     }
     let three = two * 10 + digit(third)?;
-    (fourth == b'\r').then_some((three, start + 6))
+    (fourth == b'\r' && buffer.get(start + 5) == Some(&b'\n')).then_some((three, start + 6))
 }
 
 /// Where the argument at `position` starts and how long it is, if its length is short and it is there whole.
 #[inline]
 fn short_bulk(buffer: &[u8], position: usize) -> Option<(usize, usize)> {
     let (length, start) = short_line(buffer, position)?;
-    (buffer[position] == b'$' && start + length + 2 <= buffer.len()).then_some((start, length))
+    let end = buffer.get(start + length..)?.first_chunk()?;
+    (buffer[position] == b'$' && end == b"\r\n").then_some((start, length))
 }
 
 /// Where the line begins that ends at `end` and says `number` behind `mark`, if there is such a line.
@@ -526,6 +542,7 @@ fn number(
 fn line(buffer: &[u8], start: usize, too_long: ProtocolError) -> Result<Option<&[u8]>, ProtocolError> {
     let rest = &buffer[start.min(buffer.len())..];
     match memchr(b'\r', rest) {
+        Some(end) if end + 1 < rest.len() && rest[end + 1] != b'\n' => Err(ProtocolError::InvalidCrlf),
         Some(end) if end + 1 < rest.len() => Ok(Some(&rest[..end])),
         None if rest.len() > MAX_LINE => Err(too_long),
         _ => Ok(None),

@@ -82,13 +82,15 @@ const PUBSUB: &[Command] = &[
 ];
 
 fn confirm(context: &mut Context<'_>, word: &[u8], name: Option<&[u8]>, count: usize) {
-    context.reply.push(3);
-    context.reply.bulk(word);
-    match name {
-        Some(name) => context.reply.bulk(name),
-        None => context.reply.null(),
-    }
-    context.reply.integer(count as i64);
+    context.announce(|reply| {
+        reply.push(3);
+        reply.bulk(word);
+        match name {
+            Some(name) => reply.bulk(name),
+            None => reply.null(),
+        }
+        reply.integer(count as i64);
+    });
 }
 
 fn subscribe(context: &mut Context<'_>, kind: ChannelKind) -> Result<(), CommandError> {
@@ -112,7 +114,7 @@ fn unsubscribe(context: &mut Context<'_>, kind: ChannelKind) -> Result<(), Comma
         // What came before belongs before; nothing comes after.
         let mut waiting = Vec::new();
         client.take_messages(&mut waiting);
-        context.reply.raw(&waiting);
+        context.announce(|reply| reply.raw(&waiting));
         confirm(context, kind.unsubscribed(), Some(name), count);
     }
     if names.is_empty() {

@@ -62,11 +62,11 @@ fn watch(context: &mut Context<'_>) -> Result<(), CommandError> {
         let was_expired = matches!(context.view(&key).find(&key, now), Found::Expired(_));
         let session = &mut *context.session;
         let first = session.watching.keys.is_empty();
-        let Entry::Vacant(entry) = session.watching.keys.entry(Watched { db, key: key.bytes().to_vec() })
-        else {
-            continue;
-        };
+        let watched = Watched { db, key: key.bytes().to_vec() };
+        let bytes = watched.bytes();
+        let Entry::Vacant(entry) = session.watching.keys.entry(watched) else { continue };
         entry.insert(was_expired);
+        session.client.watched_bytes.fetch_add(bytes, Ordering::Relaxed);
         if first {
             engine.watches.started();
         }

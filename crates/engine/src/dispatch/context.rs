@@ -253,6 +253,15 @@ impl<'a> Context<'a> {
         });
     }
 
+    /// Writes what is no reply, though it stands where one would: the client gets it also if it wants no replies.
+    pub(crate) fn announce(&mut self, write: impl FnOnce(&mut Writer<'_>)) {
+        if self.session.is_mute() {
+            write(&mut Writer::new(&mut self.worker.pushes, self.session.protocol));
+        } else {
+            write(&mut self.reply);
+        }
+    }
+
     /// A uniform random number.
     pub fn random(&mut self) -> u64 {
         self.worker.random.next()

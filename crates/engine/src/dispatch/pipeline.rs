@@ -129,12 +129,14 @@ impl<'a> Pipeline<'a> {
         self.context.reply.error(&text);
     }
 
-    /// Takes back a reply that began at `start` if the client does not want it (CLIENT REPLY).
+    /// Takes back a reply that began at `start` if the client does not want it (CLIENT REPLY). What was pushed is none.
     pub(super) fn keep_reply_from(&mut self, start: usize) {
-        let Context { session, reply, .. } = &mut self.context;
-        if matches!(session.mute, Mute::This | Mute::Everything) {
+        let Context { session, reply, worker, .. } = &mut self.context;
+        if session.is_mute() {
             reply.truncate(start);
         }
+        reply.raw(&worker.pushes);
+        worker.pushes.clear();
         if session.mute == Mute::This {
             session.mute = Mute::Nothing;
         }

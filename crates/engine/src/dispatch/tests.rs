@@ -438,3 +438,63 @@ fn the_log_of_many_threads_gives_the_same_data() {
         assert_eq!(replica.call(&["get", &key]), client.call(&["get", &key]), "{key}");
     }
 }
+
+/// However much came in one read, others of the thread are served when the turn is over.
+#[test]
+fn a_batch_stops_when_the_turn_is_over_and_goes_on_where_it_stopped() {
+    let mut client = Client::new();
+    let mut buffer = b"incr k\nget k\nnosuch\nincr k\n".to_vec();
+    let mut batch = Batch::default();
+    resp::Parser::new().parse(&mut buffer, &mut batch, &resp::Limits::default());
+    let mut out = Vec::new();
+    client.session.turn_ends = 0;
+    let (mut from, mut turns) = (0, 0);
+    let mut flow = Flow::TurnOver;
+    while flow == Flow::TurnOver {
+        let requests = Requests { buffer: &buffer, batch: &batch, from };
+        (from, flow) =
+            client.engine.run(&mut client.worker, &mut client.session, client.now, requests, &mut out);
+        turns += 1;
+    }
+    assert_eq!((from, flow), (4, Flow::Done));
+    // A refused command costs no time that a turn is measured by until the next stretch of the batch.
+    assert!((3..=4).contains(&turns), "{turns}");
+    let said = String::from_utf8_lossy(&out).replace("\r\n", "|");
+    let nosuch = "-ERR unknown command 'nosuch', with args beginning with: |";
+    assert_eq!(said, format!(":1|$1|1|{nosuch}:2|"));
+}
+
+/// What runs is counted for its client: what a transaction and a script do too, not what is refused.
+#[test]
+fn the_commands_of_a_client_are_those_that_ran() {
+    let mut client = Client::new();
+    let count = |client: &mut Client| -> u64 {
+        let line = client.wire("client info");
+        line.split("tot-cmds=").nth(1).and_then(|rest| rest.split(' ').next()?.parse().ok()).unwrap()
+    };
+    let mut before = count(&mut client);
+    for (lines, ran) in [
+        ("set k 1\nget k", 2),
+        ("nosuch\nget\nget a b", 0),
+        ("lpush k x", 1),
+        ("multi\nset k 2\nget k\nexec", 4),
+        ("eval \"redis.call('get','k') return redis.call('set','k',1)\" 0", 3),
+    ] {
+        client.wire(lines);
+        let now = count(&mut client);
+        assert_eq!(now - before, ran + 1, "{lines}");
+        before = now;
+    }
+}
+
+/// The story: a master sent DEBUG PANIC, and its replica, where nobody may, was gone.
+#[test]
+fn what_is_protected_is_so_for_a_master_too() {
+    let mut client = Client::new();
+    client.engine.settings.debug_command.set("no");
+    client.session = Session::new(1, crate::session::Origin::Master, true);
+    for line in ["debug panic", "debug object k", "debug flushall"] {
+        assert!(client.wire(line).starts_with("-ERR DEBUG command not allowed."), "{line}");
+    }
+    client.table(&[("set k v", "+OK"), ("get k", "$1|v")]);
+}

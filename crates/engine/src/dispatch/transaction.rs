@@ -285,6 +285,7 @@ impl Engine {
         }
         self.watches.stopped();
         session.client.watched.store(0, Ordering::Relaxed);
+        session.client.watched_bytes.store(0, Ordering::Relaxed);
         for watched in session.watching.take().keys() {
             self.watches.unwatch(watched, session.id);
         }

@@ -25,6 +25,12 @@ pub(crate) struct Inbox {
     monitors: bool,
 }
 
+/// Roughly what is kept of a subscription: the name here and in the table of names, each with its place, and the client
+/// there.
+fn bytes_of(name: &[u8]) -> usize {
+    2 * (name.len() + size_of::<Vec<u8>>()) + size_of::<(u64, std::sync::Arc<Client>)>()
+}
+
 impl Inbox {
     fn names(&mut self, kind: ChannelKind) -> &mut BTreeSet<Vec<u8>> {
         match kind {
@@ -45,7 +51,9 @@ impl Client {
         let mut inbox = self.inbox.lock();
         let inbox = inbox.get_or_insert_default();
         let first = inbox.has_no_names();
-        inbox.names(kind).insert(name.to_vec());
+        if inbox.names(kind).insert(name.to_vec()) {
+            self.subscription_bytes.fetch_add(bytes_of(name), Ordering::Relaxed);
+        }
         self.show(inbox);
         first
     }
@@ -54,7 +62,9 @@ impl Client {
     pub(super) fn unsubscribed_from(&self, kind: ChannelKind, name: &[u8]) -> bool {
         let mut inbox = self.inbox.lock();
         let Some(inbox) = inbox.as_mut() else { return false };
-        inbox.names(kind).remove(name);
+        if inbox.names(kind).remove(name) {
+            self.subscription_bytes.fetch_sub(bytes_of(name), Ordering::Relaxed);
+        }
         self.show(inbox);
         inbox.has_no_names()
     }

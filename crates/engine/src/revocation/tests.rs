@@ -114,8 +114,8 @@ fn a_killed_client_is_seen_by_nobody() {
     assert_eq!(victim.run("blpop list 0\n").0, Flow::Done, "a subscriber of version 2 may not");
     let id = victim.session.id;
     assert_eq!(operator.run("pubsub numsub c\n").1, "*2\r\n$1\r\nc\r\n:1\r\n");
-    let (_, said) =
-        operator.run(&format!("multi\nclient kill id {id}\nclient list id {id}\nexec\nclient kill id {id}\n"));
+    let (_, said) = operator
+        .run(&format!("multi\nclient kill id {id}\nclient list id {id}\nexec\nclient kill id {id}\n"));
     assert!(said.ends_with("*2\r\n:1\r\n$0\r\n\r\n:0\r\n"), "{said}");
     assert_eq!(operator.run("pubsub numsub c\n").1, "*2\r\n$1\r\nc\r\n:0\r\n");
     assert_eq!(victim.run("incr k\n"), (Flow::Close, String::new()));

@@ -24,7 +24,7 @@ pub(super) async fn exec(connection: &mut Connection) {
         let (ran, flow) = connection.run_in_engine(&wire, &batch, next);
         next = ran;
         match flow {
-            Flow::Done | Flow::Close => {}
+            Flow::Done | Flow::Close | Flow::TurnOver => {}
             Flow::Blocked => unreachable!("the session says that it never waits"),
             Flow::Paused => {
                 if let Waited::Gone = connection.wait_for_unpause().await {

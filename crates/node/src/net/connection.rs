@@ -6,6 +6,8 @@
 //! unfinished request is kept.
 
 mod dialogue;
+mod input;
+pub(super) mod turn;
 
 use std::future::poll_fn;
 use std::io;
@@ -21,6 +23,8 @@ use resp::{Batch, Limits, Parser, ProtocolError, Request, Writer, encode_request
 use slot_routing::ReplOffset;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
+use self::input::Input;
+use self::turn::{Turn, give_way};
 use crate::commands;
 use crate::net::door::OutputLimit;
 use crate::net::output::{Mark, Output};
@@ -36,6 +40,9 @@ use crate::server::Server;
 /// A request that is longer than this gets twice the room each time, up to so much more.
 const LONG_REQUEST: usize = 64 * 1024;
 const MAX_READ: usize = 16 * 1024 * 1024;
+
+/// So many requests are parsed at once: what a turn does not come to is parsed again in the next one.
+const MOST_PARSED: usize = 1024;
 
 /// Bytes that may wait to be sent to a client that has not said who it is (Redis: as many).
 const MOST_FOR_STRANGERS: usize = 1024;
@@ -61,7 +68,8 @@ pub(crate) struct Connection {
     stream: Stream,
     parser: Parser,
     /// What was read and is not yet parsed or not yet run.
-    input: Vec<u8>,
+    input: Input,
+    turn: Turn,
     /// What was written and is not yet sent.
     pub(crate) output: Output,
     /// Wakes this connection's task; set when that first runs.
@@ -117,7 +125,8 @@ impl Connection {
             session,
             stream,
             parser: Parser::new(),
-            input: Vec::new(),
+            input: Input::default(),
+            turn: Turn::default(),
             output: Output::default(),
             waker,
             has_waker: false,
@@ -137,6 +146,8 @@ impl Connection {
         let client = self.session.client.clone();
         match event {
             Event::Closed => return false,
+            // Somebody ended it between its request and this.
+            Event::Node(..) if client.is_killed() => return false,
             Event::Node(command, request) => tokio::select! {
                 biased;
                 // Boxed: what such a command keeps while it waits is not to be every idle connection's size.
@@ -233,7 +244,7 @@ impl Connection {
         let socket = self.stream.detach()?;
         self.session.closing = true;
         let unsent = self.output.take();
-        Ok(HandedOver { socket, address, input: std::mem::take(&mut self.input), unsent })
+        Ok(HandedOver { socket, address, input: self.input.take(), unsent })
     }
 
     /// Waits for `event` as long as the client stays. What was answered before is sent meanwhile. Who may be
@@ -301,8 +312,7 @@ impl Connection {
             Resumed::RunAgain(request) => {
                 let mut wire = Vec::new();
                 encode_request(&mut wire, request.args().iter());
-                wire.append(&mut self.input);
-                self.input = wire;
+                self.input.prepend(wire);
             }
         }
     }
@@ -332,12 +342,22 @@ impl Connection {
         let polled = self.poll_requests(context);
         let client = &self.session.client;
         client.input_bytes.store(self.input.len(), Ordering::Relaxed);
+        client
+            .spare_input_bytes
+            .store(self.input.capacity() - self.input.len() + self.parser.bytes(), Ordering::Relaxed);
         client.output_bytes.store(self.output.len(), Ordering::Relaxed);
+        match polled {
+            Poll::Pending => self.turn.end(),
+            Poll::Ready(_) => self.turn.lend(client),
+        }
         if client.is_killed() { Poll::Ready(Event::Closed) } else { polled }
     }
 
     fn poll_requests(&mut self, context: &mut Context<'_>) -> Poll<Event> {
         loop {
+            if self.turn.is_over(&mut self.session) {
+                return give_way(context);
+            }
             if std::mem::take(&mut self.unrun)
                 && !self.input.is_empty()
                 && let Some(event) = with_scratch(|scratch| self.run_kept(scratch))
@@ -349,6 +369,9 @@ impl Connection {
             }
             if self.session.closing {
                 return Poll::Pending;
+            }
+            if self.unrun {
+                continue;
             }
             if let Some(time) = self.slowed_for() {
                 return Poll::Ready(Event::Slowed(time));
@@ -379,8 +402,12 @@ impl Connection {
         context: &mut Context<'_>,
         scratch: &mut Scratch,
     ) -> Poll<io::Result<Option<Event>>> {
+        let Some(left) = self.input_left() else {
+            self.server.door.network.query_limit_disconnections.fetch_add(1, Ordering::Relaxed);
+            return Poll::Ready(Ok(Some(Event::Closed)));
+        };
         if self.input.len() > LONG_REQUEST {
-            return self.poll_read_on(context, scratch);
+            return self.poll_read_on(context, scratch, left);
         }
         // The scratch buffer is taken out while requests in it run, since running needs the scratch too.
         let mut read = std::mem::take(&mut scratch.read);
@@ -396,11 +423,11 @@ impl Connection {
                 self.session.client.count_input(len);
                 if self.input.is_empty() {
                     let (used, event) = self.run_requests(scratch, &mut read[..len]);
-                    self.input.extend_from_slice(&read[used..len]);
+                    self.input.extend(&read[used..len]);
                     Poll::Ready(Ok(event))
                 } else {
                     // An unfinished request takes what was sent of it and little more, however slowly it comes.
-                    self.input.extend_from_slice(&read[..len]);
+                    self.input.extend(&read[..len]);
                     Poll::Ready(Ok(self.run_kept(scratch)))
                 }
             }
@@ -409,26 +436,30 @@ impl Connection {
         outcome
     }
 
-    /// Reads more of a long request into the connection's own buffer.
+    /// How much more may be kept of what it sends, with the commands that it has queued; `None` if it is too much already
+    /// (`client-query-buffer-limit`).
+    fn input_left(&self) -> Option<usize> {
+        let kept = self.input.len() + self.session.client.queued_bytes();
+        self.server.door.limits.query_buffer.load(Ordering::Relaxed).checked_sub(kept)
+    }
+
+    /// Reads more of a long request into the connection's own buffer, `left` bytes of which are within its limit.
     fn poll_read_on(
         &mut self,
         context: &mut Context<'_>,
         scratch: &mut Scratch,
+        left: usize,
     ) -> Poll<io::Result<Option<Event>>> {
-        let limit = self.server.door.limits.query_buffer.load(Ordering::Relaxed);
-        if self.input.len() > limit {
-            self.server.door.network.query_limit_disconnections.fetch_add(1, Ordering::Relaxed);
-            return Poll::Ready(Ok(Some(Event::Closed)));
-        }
         // Twice as much each time, so that a large request is copied a few times only, and never more
         // than was really sent.
-        let room = self.input.len().min(MAX_READ);
-        let before = self.input.len();
-        self.input.resize(before + room, 0);
-        let mut buffer = ReadBuf::new(&mut self.input[before..]);
-        let polled = Pin::new(&mut self.stream).poll_read(context, &mut buffer);
-        let len = buffer.filled().len();
-        self.input.truncate(before + len);
+        let room = self.input.len().min(MAX_READ).min(left + 1);
+        let (stream, mut len) = (&mut self.stream, 0);
+        let polled = self.input.extend_by(room, |room| {
+            let mut buffer = ReadBuf::new(room);
+            let polled = Pin::new(stream).poll_read(context, &mut buffer);
+            len = buffer.filled().len();
+            (len, polled)
+        });
         match polled {
             Poll::Pending => Poll::Pending,
             Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
@@ -445,10 +476,7 @@ impl Connection {
     fn run_kept(&mut self, scratch: &mut Scratch) -> Option<Event> {
         let mut input = std::mem::take(&mut self.input);
         let (used, event) = self.run_requests(scratch, &mut input);
-        input.drain(..used);
-        if input.len() < input.capacity() / 4 {
-            input.shrink_to_fit();
-        }
+        input.consume(used);
         self.input = input;
         event
     }
@@ -461,6 +489,7 @@ impl Connection {
             max_bulk_len: settings.proto_max_bulk_len.load(Ordering::Relaxed),
             authenticated: self.session.authenticated,
             inline: true,
+            requests: MOST_PARSED,
         };
         scratch.batch.clear();
         let parsed = self.parser.parse(buffer, &mut scratch.batch, &limits);
@@ -486,18 +515,19 @@ impl Connection {
             let args = (running < scratch.batch.len()).then(|| scratch.batch.args(running, buffer));
             crash::end_in(&self.server, &self.session.client, args)
         };
-        let shell_has_one = matches!(flow, Flow::Node(_) | Flow::Blocked);
-        self.session.client.count_commands(ran + usize::from(shell_has_one));
-        let event = match flow {
+        // Requests that are done with, and what is to be done before the rest can run.
+        let stopped = match flow {
             Flow::Done | Flow::Close => None,
-            Flow::Paused => Some((ran, Event::Paused)),
-            Flow::Blocked => Some((ran + 1, Event::Blocked)),
+            Flow::TurnOver => Some((ran, None)),
+            Flow::Paused => Some((ran, Some(Event::Paused))),
+            Flow::Blocked => Some((ran + 1, Some(Event::Blocked))),
             Flow::Node(command) => {
                 let request = Request::from(scratch.batch.args(ran, buffer));
-                Some((ran + 1, Event::Node(command, request)))
+                Some((ran + 1, Some(Event::Node(command, request))))
             }
         };
-        if let (Some(error), None) = (parsed.error, &event) {
+        self.unrun = scratch.batch.len() == MOST_PARSED;
+        if let (Some(error), None) = (parsed.error, &stopped) {
             if error.is_unauthenticated() && self.session.authenticated {
                 // It has authenticated with what came before: the rest is read by what holds now.
                 self.parser = Parser::new();
@@ -510,12 +540,13 @@ impl Connection {
             None => self.send_now(&mut out, scratch),
             Some(mark) => self.keep(out, mark),
         }
-        match event {
+        match stopped {
             None => (parsed.consumed, None),
             Some((done, event)) => {
-                // What follows is parsed again when the shell is done.
+                // What follows is parsed again.
                 self.parser = Parser::new();
-                (scratch.batch.consumed(done), Some(event))
+                self.unrun = true;
+                (scratch.batch.consumed(done), event)
             }
         }
     }

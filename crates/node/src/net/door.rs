@@ -62,6 +62,30 @@ pub(crate) struct NetworkStats {
     pub(crate) bus_links: AtomicUsize,
     /// Bytes that wait to be sent on them.
     pub(crate) bus_bytes: AtomicUsize,
+    busiest: Mutex<Busiest>,
+}
+
+/// The client that kept its worker at work the most, when somebody last looked.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Busiest {
+    /// Its number, or 0 if there was none.
+    pub(crate) id: u64,
+    /// Of a thousand parts of the time.
+    pub(crate) permille: u64,
+}
+
+impl NetworkStats {
+    /// Looks which of the clients kept its worker at work the most for the last `nanos`.
+    pub(crate) fn look_for_busiest(&self, clients: &[Arc<Client>], nanos: u64) {
+        let works = clients.iter().map(|client| (client.take_work(), client.id));
+        let (work, id) = works.max().filter(|(work, _)| *work > 0).unwrap_or_default();
+        let permille = work.saturating_mul(1000) / nanos.max(1);
+        *self.busiest.lock() = Busiest { id, permille: permille.min(1000) };
+    }
+
+    pub(crate) fn busiest(&self) -> Busiest {
+        *self.busiest.lock()
+    }
 }
 
 /// Bounds on what clients may make the server keep.

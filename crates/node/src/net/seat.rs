@@ -15,6 +15,7 @@ use std::task::{Context, Poll, ready};
 
 use parking_lot::Mutex;
 
+use crate::net::connection::turn::count_work;
 use crate::net::connection::{Connection, Event};
 use crate::net::transport::Socket;
 
@@ -49,7 +50,8 @@ pub(crate) fn serve(connection: Box<Connection>) -> impl Future<Output = ()> + S
 /// The task of a connection that lies in `seat`.
 async fn occupy(id: u64, seat: Arc<Seat>) {
     while let Some((mut connection, event)) = poll_fn(|context| seat.poll(context)).await {
-        if !connection.attend(event).await {
+        let client = connection.session.client.clone();
+        if !count_work(&client, connection.attend(event)).await {
             connection.end();
             break;
         }

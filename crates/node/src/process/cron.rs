@@ -41,12 +41,13 @@ const EVICT_REST: Duration = Duration::from_micros(500);
 pub(crate) async fn run(house: Arc<Housekeeping>, targets: Arc<LinkPool>) {
     let mut ticks = interval(PERIOD);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut turn = 0;
+    let (mut turn, mut looked) = (0, crate::process::time::nanos());
     loop {
         ticks.tick().await;
         turn += 1;
         house.engine.set_wall_clock(crate::process::time::nanos(), crate::process::time::unix_micros());
         tell_new_keys(&house.engine);
+        house.engine.tell_of_changes();
         if house.cron_paused.load(Ordering::Relaxed) {
             continue;
         }
@@ -56,6 +57,9 @@ pub(crate) async fn run(house: Arc<Housekeeping>, targets: Arc<LinkPool>) {
         }
         if turn % TURNS_A_SECOND == 0 {
             let clients = house.engine.clients.all();
+            let now = crate::process::time::nanos();
+            house.door.network.look_for_busiest(&clients, now.saturating_sub(looked));
+            looked = now;
             close_idle(&house.config, &clients);
             close_slow(&house.door.limits, &clients, crate::process::time::now());
             house.oom_score.settle(&house.config, house.replication.is_replica());

@@ -75,6 +75,7 @@ fn apply_to_clients(config: &Config, server: &Server) {
     let open_channels = config.text("acl-pubsub-default") == "allchannels";
     engine.users.write().set_open_channels(open_channels);
     let limits = &server.door.limits;
+    server.engine.settings.availability_zone.store(std::sync::Arc::new(config.text("availability-zone")));
     limits.query_buffer.store(size(config, "client-query-buffer-limit"), Ordering::Relaxed);
     limits.clients.store(size(config, "maxclients"), Ordering::Relaxed);
     limits.clients_memory.store(clients_memory(config), Ordering::Relaxed);

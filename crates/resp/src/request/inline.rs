@@ -38,7 +38,8 @@ fn quoted(line: &mut [u8], read: usize, mut write: usize) -> Result<(usize, usiz
     let mut read = read + 1;
     loop {
         let Some(&byte) = line.get(read) else { return Err(ProtocolError::UnbalancedQuotes) };
-        let next = line.get(read + 1).copied();
+        // A backslash before the last quote of a line is one.
+        let next = line.get(read + 1).copied().filter(|_| line.len() > read + 2);
         let (value, taken) = match (byte, next) {
             (b'\\', Some(b'x')) if quote == b'"' => match hex_pair(line, read + 2) {
                 Some(value) => (value, 4),
@@ -47,9 +48,6 @@ fn quoted(line: &mut [u8], read: usize, mut write: usize) -> Result<(usize, usiz
             (b'\\', Some(next)) if quote == b'"' => (unescape(next), 2),
             (b'\\', Some(b'\'')) if quote == b'\'' => (b'\'', 2),
             _ if byte == quote => {
-                if next.is_some_and(|next| !is_space(next)) {
-                    return Err(ProtocolError::UnbalancedQuotes);
-                }
                 return Ok((read + 1, write));
             }
             _ => (byte, 1),

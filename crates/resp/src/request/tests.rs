@@ -51,6 +51,12 @@ fn inline_quoting() {
         (r#""" e"#, &[b"", b"e"]),
         (r#""\xzz""#, &[b"xzz"]),
         ("  a\tb  ", &[b"a", b"b"]),
+        (r#"a "b"c 'd'e"#, &[b"a", b"bc", b"de"]),
+        (r#""a"'b'"c" a"b'c"d"#, &[b"abc", b"ab'cd"]),
+        (r#"a "b\" 'c'"#, &[b"a", b"b\\", b"c"]),
+        // There is nothing behind the quote that a backslash before it could keep open.
+        (r#"a "b\""#, &[b"a", b"b\\"]),
+        (r"a 'b\'", &[b"a", b"b\\"]),
     ];
     for (line, expected) in table {
         let (found, parsed) = parse_all(format!("{line}\n").as_bytes());
@@ -71,7 +77,17 @@ fn what_cannot_be_understood_says_so() {
         ("*1\r\n$1000000000000\r\n".into(), InvalidBulkLength),
         ("*1\r\n$a\r\n".into(), InvalidBulkLength),
         ("set \"a\n".into(), UnbalancedQuotes),
-        ("set \"a\"b\n".into(), UnbalancedQuotes),
+        ("set \"a\\\" b\n".into(), UnbalancedQuotes),
+        ("set 'a\n".into(), UnbalancedQuotes),
+        ("set a\" b\n".into(), UnbalancedQuotes),
+        ("*2\r\n$4\r\nECHO\r\n$3\r\nabcXY".into(), InvalidCrlf),
+        ("*2\r\n$4\r\nECHO\r\n$3\r\nabc\n\n".into(), InvalidCrlf),
+        ("*2\r\n$4\r\nECHOxx".into(), InvalidCrlf),
+        (format!("*1\r\n$1000\r\n{}XX", "x".repeat(1000)), InvalidCrlf),
+        ("*1\rX$4\r\nPING\r\n".into(), InvalidCrlf),
+        ("*1\r\n$4\rXPING\r\n".into(), InvalidCrlf),
+        ("*1\r\n$12\rX".into(), InvalidCrlf),
+        ("*1\r\n$123\rX".into(), InvalidCrlf),
         (long.clone(), TooBigInlineRequest),
         (format!("*{long}"), TooBigCountString),
         (format!("*1\r\n${long}"), TooBigBulkCountString),
@@ -81,6 +97,27 @@ fn what_cannot_be_understood_says_so() {
         assert_eq!(found, [words(&["PING"])], "what came before is still served");
         assert_eq!(parsed.error, Some(error), "{}", &input[..input.len().min(30)]);
     }
+}
+
+/// A client that speaks TLS to the plain port hears nothing until it has sent too much.
+#[test]
+fn a_line_with_a_null_has_no_end() {
+    let (found, parsed) = parse_all(b"\x16\x03\x01\x00\x05\r\nPING\r\n");
+    assert_eq!((found.len(), parsed.consumed, parsed.error), (0, 0, None));
+    let (_, parsed) = parse_all(&[b"\x16\x03\x01\x00\r\n".as_slice(), &[b'x'; MAX_LINE]].concat());
+    assert_eq!(parsed.error, Some(ProtocolError::TooBigInlineRequest));
+}
+
+#[test]
+fn so_many_requests_are_parsed_at_once_and_the_rest_stays() {
+    let mut buffer = b"PING\r\n*1\r\n$4\r\nPING\r\nPING\r\n".to_vec();
+    let (mut batch, mut parser) = (Batch::default(), Parser::new());
+    let limits = Limits { requests: 2, ..Limits::default() };
+    assert_eq!(parser.parse(&mut buffer, &mut batch, &limits).consumed, 20);
+    assert_eq!(batch.len(), 2);
+    buffer.drain(..20);
+    batch.clear();
+    assert_eq!(parser.parse(&mut buffer, &mut batch, &limits).consumed, 6);
 }
 
 #[test]

@@ -21,7 +21,10 @@ enum Fact<'a> {
     Flags(ClientFlags),
     /// It has none of the letters.
     NoFlags,
-    KnowsRedirect,
+    /// It said that it can do all of these things.
+    Capable {
+        redirect: bool,
+    },
     Database(u16),
     /// Connected for at least so many seconds.
     Age(i64),
@@ -45,7 +48,7 @@ impl Fact<'_> {
             Self::Version(version) => client.names.lock().version == *version,
             Self::Flags(flags) => client.flags().contains(*flags),
             Self::NoFlags => !client.has_letter(),
-            Self::KnowsRedirect => client.knows_redirect(),
+            Self::Capable { redirect } => client.knows_redirect() || !redirect,
             Self::Database(db) => client.database() == *db,
             Self::Age(seconds) => now.0.saturating_sub(client.connected_at.0) / 1000 >= *seconds,
             Self::Idle(seconds) => client.idle(now) / 1000 >= *seconds,
@@ -85,7 +88,7 @@ impl<'a> Filter<'a> {
                     let fact = match name {
                         b"id" => parse_ids(context, value, &mut index)?,
                         b"maxage" | b"idle" if !fits => return Err(CommandError::Syntax),
-                        _ => parse_fact(context, name, value)?,
+                        _ => parse_fact(context, name, value, fits)?,
                     };
                     filter.facts.push((fact, fits));
                 }
@@ -102,11 +105,13 @@ impl<'a> Filter<'a> {
 
 /// A number, and all that follow it.
 fn parse_ids<'a>(context: &Context<'a>, first: &[u8], index: &mut usize) -> Result<Fact<'a>, CommandError> {
-    let id = |word: &[u8]| resp::parse_i64(word).and_then(|id| u64::try_from(id).ok()).filter(|id| *id > 0);
-    let mut ids = vec![id(first).ok_or(CommandError::text("ERR client-id should be greater than 0"))?];
-    while let Some(word) = context.args.get(*index).filter(|word| resp::parse_i64(word).is_some()) {
-        ids.push(id(word).ok_or(CommandError::text("ERR client-id should be greater than 0"))?);
-        *index += 1;
+    let mut ids = Vec::new();
+    let mut number = Some(resp::parse_i64(first).ok_or(CommandError::Syntax)?);
+    while let Some(id) = number {
+        let id = u64::try_from(id).ok().filter(|id| *id > 0);
+        ids.push(id.ok_or(CommandError::text("ERR client-id should be greater than 0"))?);
+        number = context.args.get(*index).and_then(resp::parse_i64);
+        *index += usize::from(number.is_some());
     }
     Ok(Fact::Ids(ids))
 }
@@ -118,7 +123,13 @@ pub(super) fn parse_kind(name: &[u8]) -> Result<ClientKind, CommandError> {
     })
 }
 
-fn parse_fact<'a>(context: &Context<'a>, name: &[u8], value: &'a [u8]) -> Result<Fact<'a>, CommandError> {
+/// `fits`: whether it is to be true.
+fn parse_fact<'a>(
+    context: &Context<'a>,
+    name: &[u8],
+    value: &'a [u8],
+    fits: bool,
+) -> Result<Fact<'a>, CommandError> {
     Ok(match name {
         b"type" => Fact::Kind(parse_kind(value)?),
         b"addr" => Fact::Address(value),
@@ -134,20 +145,20 @@ fn parse_fact<'a>(context: &Context<'a>, name: &[u8], value: &'a [u8]) -> Result
         b"name" => Fact::Name(value),
         b"lib-name" => Fact::Library(value),
         b"lib-ver" => Fact::Version(value),
-        b"flags" => parse_flags(value)?,
-        b"capa" if value == b"r" => Fact::KnowsRedirect,
+        b"flags" => parse_flags(value, fits)?,
         b"capa" => {
-            let text =
-                format!("ERR Unknown capa found in the provided filter: {}", quoted(value, value.len()));
-            return Err(CommandError::Text(text.into()));
+            check_letters("capa", value, fits, |letter| letter == b'r')?;
+            Fact::Capable { redirect: !value.is_empty() }
         }
         b"db" => {
-            let number = resp::parse_i64(value)
-                .ok_or(CommandError::text("ERR DB is not an integer or out of range"))?;
+            let name = if fits { "DB" } else { "NOT-DB" };
+            let number = resp::parse_i64(value).ok_or_else(|| {
+                CommandError::Text(format!("ERR {name} is not an integer or out of range").into())
+            })?;
             let databases = context.engine.keyspace.databases();
             let db = u16::try_from(number).ok().filter(|db| *db < databases).ok_or_else(|| {
                 let last = databases - 1;
-                CommandError::Text(format!("ERR DB number should be between 0 and {last}").into())
+                CommandError::Text(format!("ERR {name} number should be between 0 and {last}").into())
             })?;
             Fact::Database(db)
         }
@@ -166,15 +177,27 @@ fn parse_seconds(name: &str, value: &[u8]) -> Result<i64, CommandError> {
     }
 }
 
-/// Letters as CLIENT LIST shows them.
-fn parse_flags<'a>(letters: &[u8]) -> Result<Fact<'a>, CommandError> {
-    let known = |letter: &u8| *letter == b'N' || ClientFlags::of_letter(*letter).is_some();
-    let unknown: Vec<u8> = letters.iter().copied().filter(|letter| !known(letter)).collect();
-    if !unknown.is_empty() {
-        let text =
-            format!("ERR Unknown flags found in the provided filter: {}", quoted(&unknown, unknown.len()));
-        return Err(CommandError::Text(text.into()));
+fn check_letters(
+    what: &str,
+    letters: &[u8],
+    fits: bool,
+    known: impl Fn(u8) -> bool,
+) -> Result<(), CommandError> {
+    let unknown: Vec<u8> = letters.iter().copied().filter(|letter| !known(*letter)).collect();
+    if unknown.is_empty() {
+        return Ok(());
     }
+    let filter = if fits { "provided".to_owned() } else { format!("NOT-{}", what.to_ascii_uppercase()) };
+    let text =
+        format!("ERR Unknown {what} found in the {filter} filter: {}", quoted(&unknown, unknown.len()));
+    Err(CommandError::Text(text.into()))
+}
+
+/// Letters as CLIENT LIST shows them.
+fn parse_flags<'a>(letters: &[u8], fits: bool) -> Result<Fact<'a>, CommandError> {
+    check_letters("flags", letters, fits, |letter| {
+        letter == b'N' || ClientFlags::of_letter(letter).is_some()
+    })?;
     let flags: ClientFlags = letters.iter().filter_map(|letter| ClientFlags::of_letter(*letter)).collect();
     Ok(if flags.is_empty() { Fact::NoFlags } else { Fact::Flags(flags) })
 }

@@ -39,23 +39,25 @@ pub(super) fn hello(context: &mut Context<'_>) -> Result<(), CommandError> {
             return Err(CommandError::text("ERR Protocol version is not an integer or out of range"));
         }
     };
+    let (mut login, mut name) = (None, None);
     let mut index = 2;
     while let Some(word) = context.args.get(index) {
         let left = context.args.len() - index - 1;
         if word.eq_ignore_ascii_case(b"auth") && left >= 2 {
-            let named = (context.arg(index + 1), context.arg(index + 2));
-            context.publish();
-            context.engine.log_in(context.session, context.now, context.arg(0), named)?;
+            login = Some((context.arg(index + 1), context.arg(index + 2)));
             index += 3;
         } else if word.eq_ignore_ascii_case(b"setname") && left >= 1 {
-            // As in Redis at once, whatever comes of the rest.
-            let name = check_name(context.arg(index + 1))?;
-            context.session.client.names.lock().name = name.to_vec();
+            name = Some(context.arg(index + 1));
             index += 2;
         } else {
             let text = format!("ERR Syntax error in HELLO option '{}'", quoted(word, word.len()));
             return Err(CommandError::Text(text.into()));
         }
+    }
+    // What was said last holds.
+    if let Some(login) = login {
+        context.publish();
+        context.engine.log_in(context.session, context.now, context.arg(0), login)?;
     }
     if !context.session.authenticated {
         return Err(CommandError::text(
@@ -63,6 +65,9 @@ pub(super) fn hello(context: &mut Context<'_>) -> Result<(), CommandError> {
              AUTH <user> <pass> option can be used to authenticate the client and select the RESP protocol \
              version at the same time",
         ));
+    }
+    if let Some(name) = name {
+        context.session.client.names.lock().name = check_name(name)?.to_vec();
     }
     context.session.set_protocol(protocol);
     context.reply.set_protocol(protocol);
@@ -79,7 +84,8 @@ fn introduce(context: &mut Context<'_>) {
     };
     let (id, reply) = (context.session.id, &mut context.reply);
     let protocol = if reply.protocol() == Protocol::Resp3 { 3 } else { 2 };
-    reply.map(6 + usize::from(role.is_some()));
+    let zone = settings.availability_zone.load();
+    reply.map(6 + usize::from(role.is_some()) + usize::from(!zone.is_empty()));
     // Clients look for this name.
     reply.bulk(b"server");
     reply.bulk(b"redis");
@@ -97,6 +103,10 @@ fn introduce(context: &mut Context<'_>) {
     }
     reply.bulk(b"modules");
     reply.array(0);
+    if !zone.is_empty() {
+        reply.bulk(b"availability_zone");
+        reply.bulk(zone.as_bytes());
+    }
 }
 
 pub(super) fn quit(context: &mut Context<'_>) -> Result<(), CommandError> {
@@ -166,6 +176,16 @@ mod tests {
     const RIGHT: &str = "*14|$6|server|$5|redis|$7|version|$5|7.4.0|$5|proto|:2|$2|id|:1|$4|mode|$10|standalone\
                          |$4|role|$6|master|$7|modules|*0";
 
+    const WRONG: &str = "-WRONGPASS invalid username-password pair or user is disabled.";
+
+    #[test]
+    fn a_client_learns_where_its_server_stands() {
+        let mut client = Client::new();
+        client.engine.settings.availability_zone.store(std::sync::Arc::new("eu-1a".to_owned()));
+        let in_zone = format!("{}|$17|availability_zone|$5|eu-1a", RIGHT.replace("*14", "*16"));
+        client.table(&[("hello", &in_zone)]);
+    }
+
     #[test]
     fn hello_in_both_versions() {
         let mut client = Client::new();
@@ -181,6 +201,12 @@ mod tests {
             ("hello 4", "-NOPROTO unsupported protocol version"),
             ("hello x", "-ERR Protocol version is not an integer or out of range"),
             ("hello 2 auth default", "-ERR Syntax error in HELLO option 'auth'"),
+            ("hello 2 setname a setname b", RIGHT),
+            ("client getname", "$1|b"),
+            ("hello 2 setname c auth nobody x", WRONG),
+            ("hello 2 setname c auth default x setname", "-ERR Syntax error in HELLO option 'setname'"),
+            ("client getname", "$1|b"),
+            ("hello 2 auth nobody x auth default x", RIGHT),
             ("hello 2 setname", "-ERR Syntax error in HELLO option 'setname'"),
             ("hello 2 nosuch", "-ERR Syntax error in HELLO option 'nosuch'"),
             ("reset", "+RESET"),

@@ -1,52 +1,25 @@
 //! CLIENT, as far as it concerns other connections too.
 
-use std::sync::Arc;
-
 use clock::Millis;
-use resp::Args;
 
 use super::filter::Filter;
-use crate::clients::{Client, Unblock};
+use crate::clients::Unblock;
 use crate::context::Context;
 use crate::error::CommandError;
 use crate::pause::{PauseMode, PausePurpose};
 
 /// CLIENT LIST [filter value [filter value ...]]
 pub(super) fn list(context: &mut Context<'_>) -> Result<(), CommandError> {
-    let (args, me, now) = (context.args, context.session.id, context.now);
-    let is_id = args.get(2).is_some_and(|word| word.eq_ignore_ascii_case(b"id"));
-    let ids = args.from(args.len().min(3));
-    let chosen: Vec<Arc<Client>> = if is_id && ids.iter().all(|word| !is_filter(word)) {
-        // Alone they are taken as Redis takes them: in their order, and as often as they are named.
-        find(context, ids)?
-    } else {
-        let filter = Filter::parse(context, false)?;
-        context.engine.clients.all().into_iter().filter(|client| filter.wants(client, me, now)).collect()
-    };
+    let (me, now) = (context.session.id, context.now);
+    let filter = Filter::parse(context, false)?;
     context.publish();
     let mut text = Vec::new();
-    for client in chosen {
+    for client in context.engine.clients.all().into_iter().filter(|client| filter.wants(client, me, now)) {
         text.extend_from_slice(&client.describe(now, context.engine.registry));
         text.push(b'\n');
     }
     context.reply.verbatim(b"txt", &text);
     Ok(())
-}
-
-fn is_filter(word: &[u8]) -> bool {
-    word.first().is_some_and(u8::is_ascii_alphabetic) && word.len() > 1
-}
-
-fn find(context: &Context<'_>, ids: Args<'_>) -> Result<Vec<Arc<Client>>, CommandError> {
-    if ids.is_empty() {
-        return Err(CommandError::Syntax);
-    }
-    let mut chosen = Vec::new();
-    for word in ids.iter() {
-        let id = resp::parse_i64(word).ok_or(CommandError::text("ERR Invalid client ID"))?;
-        chosen.extend(u64::try_from(id).ok().and_then(|id| context.engine.clients.find(id)));
-    }
-    Ok(chosen)
 }
 
 /// CLIENT KILL address, or CLIENT KILL filter value [filter value ...]
@@ -156,7 +129,7 @@ mod tests {
         );
         assert!(
             list.contains(
-                " cmd=client|list user=default redir=-1 resp=2 lib-name= lib-ver= tot-net-in=0 tot-net-out=0 tot-cmds=0\n"
+                " cmd=client|list user=default redir=-1 resp=2 lib-name= lib-ver= tot-net-in=0 tot-net-out=0 tot-cmds=0 tot-usec=0\n"
             ),
             "{list}"
         );
@@ -164,11 +137,14 @@ mod tests {
             ("client list type master", "$0|"),
             ("client list id 7", "$0|"),
             ("client list type nosuch", "-ERR Unknown client type 'nosuch'"),
-            ("client list id x", "-ERR Invalid client ID"),
+            ("client list id x", "-ERR syntax error"),
+            ("client list id 1 x", "-ERR syntax error"),
+            ("client list id 0", "-ERR client-id should be greater than 0"),
+            ("client list id 1 -1", "-ERR client-id should be greater than 0"),
             ("client list id", "-ERR syntax error"),
             ("client list nosuch", "-ERR syntax error"),
         ]);
-        assert_eq!(client.wire("client list id 1 1").matches("id=1 ").count(), 2);
+        assert_eq!(client.wire("client list id 1 1").matches("id=1 ").count(), 1);
     }
 
     /// Each filter and its opposite: one of them is true of the only client.
@@ -212,7 +188,11 @@ mod tests {
         client.table(&[
             ("client list flags QxZ", "-ERR Unknown flags found in the provided filter: QZ"),
             ("client list capa x", "-ERR Unknown capa found in the provided filter: x"),
+            ("client list not-flags QxZ", "-ERR Unknown flags found in the NOT-FLAGS filter: QZ"),
+            ("client list not-capa x", "-ERR Unknown capa found in the NOT-CAPA filter: x"),
+            ("client list capa r capa rr", "$0|"),
             ("client list db 16", "-ERR DB number should be between 0 and 15"),
+            ("client list not-db 16", "-ERR NOT-DB number should be between 0 and 15"),
             ("client list db x", "-ERR DB is not an integer or out of range"),
             ("client list idle 0", "-ERR idle should be greater than 0"),
             ("client list maxage x", "-ERR maxage is not an integer or out of range"),

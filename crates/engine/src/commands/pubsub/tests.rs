@@ -136,3 +136,26 @@ fn shard_channels_end_when_their_slot_leaves() {
     assert_eq!(messages(&listener), "*3|$12|sunsubscribe|$4|{a}1|:2|*3|$12|sunsubscribe|$4|{a}2|:1|");
     client.table(&[("pubsub shardchannels", "*1|$1|b")]);
 }
+
+/// A push is no reply: who wants no replies gets it.
+#[test]
+fn who_wants_no_replies_hears_what_is_pushed() {
+    let mut client = Client::new();
+    client.wire("hello 3");
+    let on = "client reply on";
+    for (lines, heard) in [
+        ("subscribe a\npublish a x\nget k", ">3|$9|subscribe|$1|a|:1|>3|$7|message|$1|a|$1|x|"),
+        ("unsubscribe a\nunsubscribe\nsubscribe", ">3|$11|unsubscribe|$1|a|:0|>3|$11|unsubscribe|_|:0|"),
+        ("multi\nsubscribe b\nget k\nexec", ">3|$9|subscribe|$1|b|:1|"),
+        ("punsubscribe x\nunsubscribe b", ">3|$12|punsubscribe|$1|x|:1|>3|$11|unsubscribe|$1|b|:0|"),
+    ] {
+        let said = client.wire(&format!("client reply off\n{lines}\n{on}\nping")).replace("\r\n", "|");
+        assert_eq!(said, format!("{heard}+OK|+PONG|"), "{lines}");
+    }
+    let said = client.wire("client reply skip\nsubscribe a\nping").replace("\r\n", "|");
+    assert_eq!(said, ">3|$9|subscribe|$1|a|:1|+PONG|");
+    client.wire("unsubscribe\nhello 2");
+    let said =
+        client.wire("client reply off\nsubscribe a\nunsubscribe\nclient reply on").replace("\r\n", "|");
+    assert_eq!(said, "*3|$9|subscribe|$1|a|:1|*3|$11|unsubscribe|$1|a|:0|+OK|");
+}

@@ -73,6 +73,10 @@ pub(super) fn clients(server: &Server, text: &mut Text) {
     };
     text.line("client_recent_max_input_buffer", most(|client| &client.input_bytes));
     text.line("client_recent_max_output_buffer", most(|client| &client.output_bytes));
+    let busiest = server.door.network.busiest();
+    text.line("busiest_client_id", busiest.id);
+    let percent = format!("{}.{}", busiest.permille / 10, busiest.permille % 10);
+    text.line("busiest_client_worker_percent", percent);
     let blocked = clients.iter().filter(|client| client.flags().contains(ClientFlags::BLOCKED)).count();
     text.line("blocked_clients", blocked);
     text.line("tracking_clients", server.engine.tracking.clients());

@@ -49,7 +49,7 @@ impl Connection {
                 return Poll::Ready(Err(io::ErrorKind::UnexpectedEof.into()));
             }
             self.session.client.count_input(read.len());
-            self.input.extend_from_slice(read);
+            self.input.extend(read);
         }
     }
 
@@ -64,7 +64,7 @@ impl Connection {
             };
         }
         let request = Request::from(batch.args(0, &self.input));
-        self.input.drain(..batch.consumed(1));
+        self.input.consume(batch.consumed(1));
         Ok(Some(request))
     }
 }

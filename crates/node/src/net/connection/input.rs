@@ -1,0 +1,110 @@
+//! What a connection has read and not yet run.
+
+use std::ops::{Deref, DerefMut};
+
+/// Bytes whose beginning is done with piece by piece. It is given up when it is half of them, so that what stays is
+/// moved no more often than what goes.
+#[derive(Debug, Default)]
+pub(super) struct Input {
+    bytes: Vec<u8>,
+    done: usize,
+}
+
+impl Input {
+    /// The first `count` bytes are done with.
+    pub(super) fn consume(&mut self, count: usize) {
+        self.done += count;
+        if self.done * 2 < self.bytes.len() {
+            return;
+        }
+        self.bytes.drain(..self.done);
+        self.done = 0;
+        if self.bytes.len() < self.bytes.capacity() / 4 {
+            self.bytes.shrink_to_fit();
+        }
+    }
+
+    pub(super) fn extend(&mut self, bytes: &[u8]) {
+        self.bytes.extend_from_slice(bytes);
+    }
+
+    /// Makes room for so many bytes behind what there is, and lets `read` fill it; it says how many it has.
+    pub(super) fn extend_by<T>(&mut self, room: usize, read: impl FnOnce(&mut [u8]) -> (usize, T)) -> T {
+        let before = self.bytes.len();
+        self.bytes.resize(before + room, 0);
+        let (count, outcome) = read(&mut self.bytes[before..]);
+        self.bytes.truncate(before + count);
+        outcome
+    }
+
+    /// Puts bytes before what there is.
+    pub(super) fn prepend(&mut self, mut bytes: Vec<u8>) {
+        bytes.extend_from_slice(self);
+        *self = Self { bytes, done: 0 };
+    }
+
+    /// What is not done with.
+    pub(super) fn take(&mut self) -> Vec<u8> {
+        let mut all = std::mem::take(self);
+        all.bytes.drain(..all.done);
+        all.bytes
+    }
+
+    /// The memory that it takes.
+    pub(super) fn capacity(&self) -> usize {
+        self.bytes.capacity()
+    }
+}
+
+impl Deref for Input {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.bytes[self.done..]
+    }
+}
+
+impl DerefMut for Input {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        &mut self.bytes[self.done..]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_rest_is_what_is_not_done_with_however_it_is_cut() {
+        let all: Vec<u8> = (0..=255).cycle().take(10_000).collect();
+        let (mut input, mut read, mut done) = (Input::default(), 0, 0);
+        for step in [1, 7, 300, 2000, 13, 900].into_iter().cycle() {
+            let more = step.min(all.len() - read);
+            input.extend(&all[read..read + more]);
+            read += more;
+            let used = (step / 2 + 1).min(input.len());
+            input.consume(used);
+            done += used;
+            assert_eq!(&*input, &all[done..read]);
+            if done == all.len() {
+                break;
+            }
+        }
+        assert!(input.is_empty() && input.take().is_empty());
+    }
+
+    #[test]
+    fn what_is_put_before_comes_first() {
+        let mut input = Input::default();
+        input.extend(b"abcdef");
+        input.consume(2);
+        input.prepend(b"xy".to_vec());
+        assert_eq!(&*input, b"xycdef");
+        let filled = input.extend_by(10, |room| {
+            room[..2].copy_from_slice(b"gh");
+            (2, true)
+        });
+        assert!(filled);
+        assert_eq!(input.take(), b"xycdefgh");
+    }
+}
