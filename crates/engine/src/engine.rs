@@ -153,7 +153,8 @@ impl Engine {
             return Ok(());
         }
         let mut interpreter = Scripting::default().take(self, nanos);
-        let libraries = codes.iter().map(|code| interpreter.load_library(code)).collect::<Result<_, _>>()?;
+        let libraries =
+            codes.iter().map(|code| interpreter.load_library(code, false)).collect::<Result<_, _>>()?;
         self.scripts.functions.add_all(libraries, Restore::Flush)
     }
 

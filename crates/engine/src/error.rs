@@ -183,7 +183,7 @@ impl fmt::Display for CommandError {
             Self::ClusterDown => "CLUSTERDOWN The cluster is down",
             Self::ClusterDownReadsOnly => "CLUSTERDOWN The cluster is down and only accepts read commands",
             Self::Busy => {
-                "BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE."
+                "BUSY Valkey is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE."
             }
             Self::Loading => "LOADING Redis is loading the dataset in memory",
             Self::ReadOnlyReplica => "READONLY You can't write against a read only replica.",

@@ -89,7 +89,7 @@ impl Scripting {
         let deprecated_api = engine.settings.lua_deprecated_api.load(Ordering::Relaxed);
         let fits = deprecated_api == self.deprecated_api;
         self.deprecated_api = deprecated_api;
-        self.interpreter.take().filter(|_| fits).unwrap_or_else(|| {
+        let interpreter = self.interpreter.take().filter(|_| fits).unwrap_or_else(|| {
             let ScriptHooks { log, busy } = engine.script_hooks;
             Box::new(Interpreter::new(
                 &engine.scripts,
@@ -103,7 +103,9 @@ impl Scripting {
                     busy,
                 },
             ))
-        })
+        });
+        interpreter.bound_memory(engine.budget.limit());
+        interpreter
     }
 
     pub(crate) fn put_back(&mut self, interpreter: Box<Interpreter>) {

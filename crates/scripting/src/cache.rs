@@ -4,7 +4,7 @@
 //! A script that came by EVAL goes when [`MOST`] others were used after it; one that was loaded stays.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
@@ -26,6 +26,8 @@ pub struct Scripts {
     pub(crate) running: Mutex<Vec<Weak<Running>>>,
     /// The libraries.
     pub functions: Functions,
+    /// Whether the server stops, and which scripts end then.
+    pub(crate) server_stops: Arc<AtomicU8>,
 }
 
 #[derive(Debug, Default)]

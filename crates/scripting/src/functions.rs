@@ -4,15 +4,15 @@
 //! it is run. Each thread runs the text by itself before it first calls one of the functions: what a library keeps in
 //! variables of its own is each thread's.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use mlua::{Function as LuaFunction, Table, Value};
+use mlua::{Table, Value};
 use parking_lot::RwLock;
 
 use crate::answer::one_line;
-use crate::interpreter::Interpreter;
+use crate::interpreter::{Interpreter, error_text};
 use crate::script::{ScriptFlags, Shebang};
 
 /// One function of a library.
@@ -193,13 +193,6 @@ impl Functions {
     }
 }
 
-/// A library as one thread has compiled it.
-#[derive(Debug)]
-pub(crate) struct Compiled {
-    pub(crate) environment: Table,
-    pub(crate) functions: HashMap<String, LuaFunction>,
-}
-
 /// The name that a library's first line gives it, and where its text begins.
 fn metadata(code: &[u8]) -> Result<(String, &[u8]), FunctionError> {
     let invalid = || FunctionError::new("Invalid library metadata");
@@ -216,7 +209,7 @@ fn metadata(code: &[u8]) -> Result<(String, &[u8]), FunctionError> {
         }
     }
     let Some(name) = name else { return Err(FunctionError::new("Library name was not given")) };
-    if name.is_empty() || !name.iter().all(|byte| byte.is_ascii_alphanumeric() || *byte == b'_') {
+    if !is_name(name) {
         return Err(FunctionError::new(
             "Library names can only contain letters, numbers, or underscores(_) and must be at least one character \
              long",
@@ -230,19 +223,18 @@ fn metadata(code: &[u8]) -> Result<(String, &[u8]), FunctionError> {
 }
 
 impl Interpreter {
-    /// Runs a library's text to see what it is.
+    /// Runs a library's text to see what it is. `hurried`: for no longer than a client may have it run.
     ///
     /// # Errors
     /// It is none, or does not run.
-    pub fn load_library(&mut self, code: &[u8]) -> Result<Library, FunctionError> {
+    pub fn load_library(&mut self, code: &[u8], hurried: bool) -> Result<Library, FunctionError> {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let (name, _) = metadata(code)?;
-        let (functions, compiled) = self.run_library(code)?;
+        let id = NEXT.fetch_add(1, Ordering::Relaxed);
+        let functions = self.run_library(id, code, hurried)?;
         if functions.is_empty() {
             return Err(FunctionError::new("No functions registered"));
         }
-        let id = NEXT.fetch_add(1, Ordering::Relaxed);
-        self.libraries.insert(id, compiled);
         Ok(Library { id, name, code: code.into(), functions, roams: AtomicBool::new(false) })
     }
 
@@ -251,63 +243,87 @@ impl Interpreter {
     /// # Errors
     /// It does not run, though it did elsewhere: for want of memory.
     pub fn compile_library(&mut self, library: &Library, known: &Functions) -> Result<(), FunctionError> {
-        if self.libraries.contains_key(&library.id) {
+        if self.known_libraries.contains(&library.id) {
             return Ok(());
         }
-        let (_, compiled) = self.run_library(&library.code)?;
-        self.libraries.retain(|id, _| known.has(*id));
-        self.libraries.insert(library.id, compiled);
-        Ok(())
+        let libraries = &self.libraries;
+        for id in self.known_libraries.extract_if(|id| !known.has(*id)) {
+            libraries.raw_set(id, Value::Nil).map_err(|error| internal(&error))?;
+        }
+        self.run_library(library.id, &library.code, false).map(drop)
     }
 
-    fn run_library(&self, code: &[u8]) -> Result<(Vec<Function>, Compiled), FunctionError> {
+    /// Runs the text of the library that is to have this number, and keeps what it registers.
+    fn run_library(&mut self, id: u64, code: &[u8], hurried: bool) -> Result<Vec<Function>, FunctionError> {
         let (_, body) = metadata(code)?;
-        let (environment, registered) = self.register(body)?;
-        let functions = registered.iter().map(|(function, _)| function.clone()).collect();
-        let compiled = registered.into_iter().map(|(function, callback)| (function.name, callback)).collect();
-        Ok((functions, Compiled { environment, functions: compiled }))
-    }
-
-    fn register(&self, body: &[u8]) -> Result<(Table, Vec<(Function, LuaFunction)>), FunctionError> {
-        let internal = |error: mlua::Error| {
-            FunctionError::new(one_line(
-                error.to_string().lines().next().unwrap_or_default().as_bytes(),
-                true,
-            ))
-        };
-        let world: Table = self.library_world.call(()).map_err(internal)?;
-        let environment: Table = world.raw_get("env").map_err(internal)?;
+        let world: Table = self.library_world.call(()).map_err(|error| internal(&error))?;
+        let environment: Table = world.raw_get("env").map_err(|error| internal(&error))?;
         let chunk = self
             .compile_text(body, &environment, "@user_function")
             .map_err(|text| FunctionError::new(format!("Error compiling function: {text}")))?;
-        let (ok, result): (bool, Value) = self.run_loading(&world, &chunk).map_err(internal)?;
-        let Value::Table(table) = result else {
-            return Err(FunctionError::new("Error registering functions"));
+        let failed = |text: String| FunctionError::new(format!("Error registering functions: {text}"));
+        let registered = match self.run_loading(&world, &chunk, hurried).map_err(failed)? {
+            (true, Value::Table(registered)) => registered,
+            (false, Value::Table(error)) => return Err(failed(error_text(&error))),
+            (_, _) => return Err(FunctionError::new("Error registering functions")),
         };
-        if !ok {
-            let text = match table.raw_get("err") {
-                Ok(Value::String(text)) => one_line(&text.as_bytes(), true),
-                _ => "ERR unknown error".to_owned(),
-            };
-            return Err(FunctionError::new(format!("Error registering functions: {text}")));
+        let functions = describe_all(&registered)?;
+        self.keep_library(id, &world, &registered).map_err(|error| internal(&error))?;
+        Ok(functions)
+    }
+
+    /// Keeps the functions of a library by their names, and its globals.
+    fn keep_library(&mut self, id: u64, world: &Table, registered: &Table) -> mlua::Result<()> {
+        let by_name = self.empty_table()?;
+        for entry in registered.sequence_values::<Table>() {
+            let entry = entry?;
+            by_name.raw_set(entry.raw_get::<Value>("name")?, entry.raw_get::<Value>("callback")?)?;
         }
-        let each = table.sequence_values::<Table>().map(|entry| describe(&entry?));
-        let registered = each.collect::<mlua::Result<_>>().map_err(internal)?;
-        Ok((environment, registered))
+        world.raw_set("functions", by_name)?;
+        self.libraries.raw_set(id, world)?;
+        self.known_libraries.insert(id);
+        Ok(())
     }
 }
 
+fn internal(error: &mlua::Error) -> FunctionError {
+    FunctionError::new(one_line(error.to_string().lines().next().unwrap_or_default().as_bytes(), true))
+}
+
+/// What a library registered.
+fn describe_all(registered: &Table) -> Result<Vec<Function>, FunctionError> {
+    let mut functions: Vec<Function> = Vec::new();
+    let mut names = HashSet::new();
+    for entry in registered.sequence_values::<Table>() {
+        let entry = entry.map_err(|error| internal(&error))?;
+        let name: mlua::LuaString = entry.raw_get("name").map_err(|error| internal(&error))?;
+        let name = name.as_bytes();
+        if !is_name(&name) {
+            return Err(FunctionError::new(
+                "Function names can only contain letters, numbers, or underscores(_) and must be at least one \
+                 character long",
+            ));
+        }
+        let name = String::from_utf8_lossy(&name).into_owned();
+        if !names.insert(name.clone()) {
+            return Err(FunctionError::new("Function already exists in the library"));
+        }
+        functions.push(describe(name, &entry).map_err(|error| internal(&error))?);
+    }
+    Ok(functions)
+}
+
 /// What the prelude has noted of one function.
-fn describe(entry: &Table) -> mlua::Result<(Function, LuaFunction)> {
+fn describe(name: String, entry: &Table) -> mlua::Result<Function> {
     let mut flags = ScriptFlags { declared: true, ..ScriptFlags::default() };
     for flag in entry.raw_get::<Table>("flags")?.sequence_values::<mlua::LuaString>() {
         flags.set(&flag?.as_bytes());
     }
     let description: Option<mlua::LuaString> = entry.raw_get("description")?;
-    let function = Function {
-        name: entry.raw_get("name")?,
-        description: description.map(|text| text.as_bytes().to_vec()),
-        flags,
-    };
-    Ok((function, entry.raw_get("callback")?))
+    Ok(Function { name, description: description.map(|text| text.as_bytes().to_vec()), flags })
+}
+
+/// Whether a library or a function may be called so.
+fn is_name(name: &[u8]) -> bool {
+    !name.is_empty() && name.iter().all(|byte| byte.is_ascii_alphanumeric() || *byte == b'_')
 }

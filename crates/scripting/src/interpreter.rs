@@ -5,10 +5,10 @@
 //! the script fails at its next own allocation if that was too much.
 //!
 //! A hook runs every [`STEPS`] instructions and asks whether the script may go on. One that may not is ended by an
-//! error that comes again with every instruction, whatever the script catches.
+//! error that comes again with every instruction, and that no protected call of the script's catches.
 
 use std::cell::{Cell, RefCell};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -17,33 +17,36 @@ use mlua::{
 };
 use resp::{Args, Protocol, Request, Writer};
 
+use crate::answer::Answer;
 use crate::cache::Scripts;
 use crate::debugger::{self, Console, Debugger};
-use crate::functions::{Compiled, Library};
+use crate::functions::Library;
 use crate::libraries::server::question;
-use crate::libraries::{JsonSettings, Raised, number_of};
-use crate::number::format_g;
+use crate::libraries::{JsonSettings, Limits, Raised, number_of};
+use crate::number::{as_word, format_g};
 use crate::random::Random;
 use crate::reply::{Converted, error_table, to_lua};
 use crate::running::Running;
 use crate::script::Script;
 use crate::{answer, libraries};
 
-/// What the objects of one state may take together. A value of a key may be half of that.
+/// What the objects of one state may take together at most. A value of a key may be half of that.
 const MAX_MEMORY: usize = 1 << 30;
+/// And at least, however little a server may use: a script is to run, and a value of a key to be read.
+const LEAST_MEMORY: usize = 16 << 20;
 /// With more than that at the end of a script, all that is no longer used is freed at once.
 const MUCH_MEMORY: usize = 64 << 20;
 /// Instructions between two looks at the clock: some ten microseconds, or more if each copies a long string.
 const STEPS: u32 = 10_000;
-/// Milliseconds that the text of a library may take to register its functions, as in Redis.
+/// Milliseconds that the text of a library may take to register its functions if a client loads it, as in Valkey.
 const LOADING_PATIENCE: u64 = 500;
 /// So many compiled scripts are kept beyond those that are in the cache.
 const SPARE: usize = 100;
 
 const PRELUDE: &str = include_str!("prelude.lua");
 
-/// What a script that was killed ends with.
-const KILLED: &str = "Script killed by user with SCRIPT KILL...";
+/// What Lua is told when a script is ended from outside. Clients are told why.
+const ENDED: &str = "the script is stopped";
 
 /// Why a script must end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,6 +55,14 @@ pub enum Stop {
     Killed,
     /// What it asked for cannot be given to it as it runs now: it is to begin again.
     Again,
+}
+
+/// Why what runs is ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Ending {
+    Stopped(Stop),
+    /// A library's text took longer than it may.
+    Overdue,
 }
 
 /// What a script reaches of its server.
@@ -125,22 +136,12 @@ impl<'a> Call<'a> {
     }
 }
 
-/// What a script returned.
+/// What a script returned. It still counts as running until that is written ([`Interpreter::write`]).
 #[derive(Debug)]
+#[must_use = "the script runs until what it returned is written"]
 pub struct Outcome {
     value: Value,
     spoken: Protocol,
-}
-
-impl Outcome {
-    /// Writes it as a reply.
-    pub fn write(&self, reply: &mut Writer<'_>) {
-        let start = reply.len();
-        if let Err(error) = answer::write(&self.value, self.spoken, reply) {
-            reply.truncate(start);
-            reply.error(&format!("ERR {}", answer::one_line(error.to_string().as_bytes(), true)));
-        }
-    }
 }
 
 /// What the hook needs.
@@ -152,7 +153,7 @@ struct Watch {
     /// In nanoseconds; 0 is for ever.
     patience: Cell<u64>,
     /// The script has to end, and why.
-    stop: Cell<Option<Stop>>,
+    ending: Cell<Option<Ending>>,
     /// Where the script was when it was killed.
     killed_at: RefCell<Option<String>>,
     /// What runs is the text of a library, which ends when patience does.
@@ -173,10 +174,19 @@ pub struct Interpreter {
     /// The prelude's functions that load libraries.
     pub(crate) library_world: Function,
     load_library: Function,
-    compiled: HashMap<[u8; 40], (Arc<Script>, Function)>,
+    compiled: HashMap<[u8; 40], Arc<Script>>,
+    /// What Lua made of them, by their names. There can be more of them than there is room for references.
+    functions: Table,
     /// The one of them that was asked for last, which is mostly the next one too.
     last: Option<(Arc<Script>, Function)>,
-    pub(crate) libraries: HashMap<u64, Compiled>,
+    /// What Lua made of libraries, by their numbers.
+    pub(crate) libraries: Table,
+    pub(crate) known_libraries: HashSet<u64>,
+    limits: Limits,
+    /// What the state may take.
+    memory: Rc<Cell<usize>>,
+    /// What it took when all that it no longer used was freed last.
+    kept: usize,
     json: JsonSettings,
     /// The version that the script speaks with the server.
     spoken: Cell<Protocol>,
@@ -200,7 +210,7 @@ impl Interpreter {
     /// If the sandbox itself does not run.
     #[must_use]
     pub fn new(scripts: &Scripts, options: &Options) -> Self {
-        let running = Arc::new(Running::default());
+        let running = Arc::new(Running::of(&scripts.server_stops));
         let mut all = scripts.running.lock();
         all.retain(|other| other.strong_count() > 0);
         all.push(Arc::downgrade(&running));
@@ -215,15 +225,18 @@ impl Interpreter {
             nanos: options.nanos,
             busy: options.busy,
             patience: Cell::new(0),
-            stop: Cell::new(None),
+            ending: Cell::new(None),
             killed_at: RefCell::default(),
             loading: Cell::new(false),
             command: RefCell::default(),
         });
         let (watched, json) = (watch.clone(), JsonSettings::default());
         let look = lua.create_function(move |lua, ()| look(lua, &watched).map(drop))?;
-        let random = Rc::new(Random::new((options.nanos)()));
-        let native = libraries::natives(&lua, &random, &json, &look, options.log)?;
+        let (random, memory) = (Rc::new(Random::new((options.nanos)())), Rc::new(Cell::new(MAX_MEMORY)));
+        let limits = Limits { look, memory: memory.clone() };
+        let native = libraries::natives(&lua, &random, &json, &limits, options.log)?;
+        let watched = watch.clone();
+        native.set("ending", lua.create_function(move |_, ()| Ok(watched.ending.get().is_some()))?)?;
         native.set("version", options.version)?;
         native.set("version_number", options.version_number)?;
         native.set("server_name", options.server_name)?;
@@ -243,10 +256,15 @@ impl Interpreter {
             load_library: parts.raw_get("load_library")?,
             environment,
             mark,
-            lua,
             compiled: HashMap::new(),
+            functions: lua.create_table()?,
             last: None,
-            libraries: HashMap::new(),
+            libraries: lua.create_table()?,
+            known_libraries: HashSet::new(),
+            limits,
+            memory,
+            kept: 0,
+            lua,
             json,
             spoken: Cell::new(Protocol::Resp2),
             watch,
@@ -266,7 +284,7 @@ impl Interpreter {
     #[inline]
     pub fn known(&self, sha: &[u8; 40]) -> Option<Arc<Script>> {
         let last = self.last.as_ref().filter(|(script, _)| script.sha == *sha);
-        let found = last.or_else(|| self.compiled.get(sha)).map(|(script, _)| script);
+        let found = last.map(|(script, _)| script).or_else(|| self.compiled.get(sha));
         found.filter(|script| script.is_live()).cloned()
     }
 
@@ -278,16 +296,25 @@ impl Interpreter {
         if self.last.as_ref().is_some_and(|(last, _)| last.sha == script.sha) {
             return Ok(());
         }
+        let failed =
+            |error: mlua::Error| Failure::Error { text: format!("ERR {}", internal(&error)), counted: false };
         if let Some(known) = self.compiled.get(&script.sha) {
-            self.last = Some(known.clone());
+            let function = self.functions.raw_get(text(&script.sha)).map_err(failed)?;
+            self.last = Some((known.clone(), function));
             return Ok(());
         }
         let function =
             self.compile_text(script.body(), &self.environment, "@user_script").map_err(Failure::Syntax)?;
         if self.compiled.len() > cached + SPARE {
-            self.compiled.retain(|_, (script, _)| script.is_live());
+            let functions = &self.functions;
+            let forgotten = self.compiled.extract_if(|_, script| !script.is_live());
+            forgotten
+                .into_iter()
+                .try_for_each(|(sha, _)| functions.raw_set(text(&sha), Value::Nil))
+                .map_err(failed)?;
         }
-        self.compiled.insert(script.sha, (script.clone(), function.clone()));
+        self.functions.raw_set(text(&script.sha), &function).map_err(failed)?;
+        self.compiled.insert(script.sha, script.clone());
         self.last = Some((script.clone(), function));
         Ok(())
     }
@@ -318,7 +345,7 @@ impl Interpreter {
         let (_, function) = last.expect("a script is compiled before it runs");
         self.begin(call.patience, false, call.command);
         let ran = self.run_under(host, function, call);
-        self.end(ran, &script.sha)
+        self.end(ran)
     }
 
     /// Runs a script that has been compiled under a debugger, which ends with it. The state is for nothing else
@@ -351,7 +378,7 @@ impl Interpreter {
         let ran =
             debugged(&self.lua, &self.watch, &debugger).and_then(|()| self.run_under(host, &function, call));
         self.debugger = None;
-        let outcome = self.end(ran, &script.sha);
+        let outcome = self.end(ran);
         debugger.end();
         install_hook(&self.lua, &self.watch).map_err(|error| failed(&error))?;
         outcome
@@ -390,30 +417,60 @@ impl Interpreter {
         call: &Call<'_>,
         host: &mut dyn Host,
     ) -> Result<Outcome, Failure> {
-        let compiled = self.libraries.get(&library.id()).expect("a library is compiled before it runs");
-        let function = compiled.functions.get(name).expect("a library has the functions that it says");
-        let (function, environment) = (function.clone(), compiled.environment.clone());
+        let number = library.id();
         self.begin(call.patience, true, call.command);
         let ran = self.guarded(host, |this, host| {
+            let compiled: Table = this.libraries.raw_get(number)?;
+            let functions: Table = compiled.raw_get("functions")?;
+            let (function, environment): (Function, Table) =
+                (functions.raw_get(name)?, compiled.raw_get("env")?);
             let (keys, args) = (list(&this.lua, call.keys())?, list(&this.lua, call.args())?);
             this.run_function.call::<(bool, Value)>((host, environment, function, keys, args))
         });
-        self.end(ran, name.as_bytes())
+        self.end(ran)
     }
 
-    /// Runs the text of a library, which may take neither more memory than a script nor very long.
-    pub(crate) fn run_loading(&self, world: &Table, chunk: &Function) -> mlua::Result<(bool, Value)> {
-        self.begin(LOADING_PATIENCE, true, Args::default());
-        self.watch.loading.set(true);
-        self.lua.set_memory_limit(MAX_MEMORY)?;
-        let ran = self.load_library.call((world, chunk));
-        self.lua.set_memory_limit(0)?;
+    /// Runs the text of a library, which may take neither more memory than a script nor, if `hurried`, very long.
+    pub(crate) fn run_loading(
+        &self,
+        world: &Table,
+        chunk: &Function,
+        hurried: bool,
+    ) -> Result<(bool, Value), String> {
+        self.begin(if hurried { LOADING_PATIENCE } else { 0 }, true, Args::default());
+        self.watch.loading.set(hurried);
+        let ran = self.limited(|| self.load_library.call((world, chunk)));
         self.watch.loading.set(false);
         self.watch.running.end();
-        if self.watch.stop.take().is_some() {
-            install_hook(&self.lua, &self.watch)?;
+        match self.rest_from_ending() {
+            Some(Ending::Overdue) => Err("ERR FUNCTION LOAD timeout".to_owned()),
+            Some(Ending::Stopped(_)) => Err(format!("ERR {ENDED}")),
+            None => ran.map_err(|error| format!("ERR {}", internal(&error))),
         }
+    }
+
+    /// Runs `f` while Lua may take no more memory than it may.
+    fn limited<R>(&self, f: impl FnOnce() -> mlua::Result<R>) -> mlua::Result<R> {
+        self.lua.set_memory_limit(self.memory.get())?;
+        let ran = f();
+        self.lua.set_memory_limit(0)?;
         ran
+    }
+
+    /// After what ran has ended: why it had to, if so. The next one may run again.
+    fn rest_from_ending(&self) -> Option<Ending> {
+        let ending = self.watch.ending.take();
+        if ending.is_some() {
+            // The hook that ends a script asks at every instruction.
+            let _ = install_hook(&self.lua, &self.watch);
+        }
+        ending
+    }
+
+    /// Bounds what the state may take, by what the server may use as a whole, if that is bounded.
+    pub fn bound_memory(&self, limit: Option<usize>) {
+        let bound = limit.map_or(MAX_MEMORY, |limit| (limit / 2).clamp(LEAST_MEMORY, MAX_MEMORY));
+        self.memory.set(bound);
     }
 
     fn begin(&self, patience: u64, is_function: bool, command: Args<'_>) {
@@ -438,51 +495,74 @@ impl Interpreter {
                 let mut host = host.borrow_mut();
                 lua.set_memory_limit(0)?;
                 let result = self.serve(lua, args, &mut **host);
-                lua.set_memory_limit(MAX_MEMORY)?;
+                lua.set_memory_limit(self.memory.get())?;
                 result
             })?;
-            self.lua.set_memory_limit(MAX_MEMORY)?;
-            let ran = f(self, &function);
-            self.lua.set_memory_limit(0)?;
-            ran
+            self.limited(|| f(self, &function))
         });
         self.lua.set_memory_limit(0)?;
         ran
     }
 
-    fn end(&mut self, ran: mlua::Result<(bool, Value)>, name: &[u8]) -> Result<Outcome, Failure> {
-        self.watch.running.end();
-        let used = self.lua.used_memory();
-        self.watch.running.note_memory(used);
+    /// What came of a script. It goes on counting as running if it gave a value.
+    fn end(&mut self, ran: mlua::Result<(bool, Value)>) -> Result<Outcome, Failure> {
         *self.json.borrow_mut() = Default::default();
-        let stop = self.watch.stop.take();
-        if stop.is_some() {
-            // The hook that ends a script asks at every instruction.
-            let _ = install_hook(&self.lua, &self.watch);
-        }
-        let result = match (stop, ran) {
-            (Some(Stop::Again), _) => Err(Failure::Again),
-            (Some(Stop::Killed), Err(_)) => {
-                let name = String::from_utf8_lossy(name);
-                let place = self.watch.killed_at.take();
-                let place = place.map(|place| format!(" script: {name}, on {place}.")).unwrap_or_default();
-                Err(Failure::Error { text: format!("ERR {KILLED}{place}"), counted: false })
-            }
-            (_, Ok((true, value))) => Ok(Outcome { value, spoken: self.spoken.get() }),
-            (_, Ok((false, error))) => Err(describe(&error, &String::from_utf8_lossy(name))),
-            (_, Err(error)) => {
-                Err(Failure::Error { text: format!("ERR {}", internal(&error)), counted: false })
+        let failure = match (self.rest_from_ending(), ran) {
+            (Some(Ending::Stopped(Stop::Again)), _) => Failure::Again,
+            (None, Ok((true, value))) => return Ok(Outcome { value, spoken: self.spoken.get() }),
+            (Some(_), _) => self.killed(),
+            (None, Ok((false, error))) => describe(&error),
+            (None, Err(error)) => {
+                Failure::Error { text: format!("ERR {}", internal(&error)), counted: false }
             }
         };
-        if used > MUCH_MEMORY {
+        self.settle();
+        Err(failure)
+    }
+
+    fn killed(&self) -> Failure {
+        let by = if self.watch.running.is_function() { "FUNCTION" } else { "SCRIPT" };
+        let place = self.watch.killed_at.take();
+        let place = place.map(|place| format!(" script: on {place}.")).unwrap_or_default();
+        Failure::Error { text: format!("ERR Script killed by user with {by} KILL.{place}"), counted: false }
+    }
+
+    /// Writes what a script returned as a reply. With that, it has ended.
+    ///
+    /// # Errors
+    /// It was stopped, and nothing is written.
+    pub fn write(&mut self, outcome: &Outcome, reply: &mut Writer<'_>) -> Result<(), Failure> {
+        let start = reply.len();
+        let mut answer = Answer { spoken: outcome.spoken, reply, pace: self.limits.pace() };
+        let written = answer.write(&outcome.value, 0);
+        let stopped = self.rest_from_ending().is_some();
+        if let Err(complaint) = &written {
+            reply.truncate(start);
+            if !stopped {
+                reply.error(&format!("ERR {}", answer::one_line(complaint.to_string().as_bytes(), true)));
+            }
+        }
+        let ended = if stopped { Err(self.killed()) } else { Ok(()) };
+        self.settle();
+        ended
+    }
+
+    /// A script has ended.
+    fn settle(&mut self) {
+        self.watch.running.end();
+        self.watch.killed_at.take();
+        let used = self.lua.used_memory();
+        let much = MUCH_MEMORY.min(self.memory.get() / 4);
+        if used > much && used > 2 * self.kept {
             // Only what is still used is to be there when the next one begins.
             let _ = self.lua.gc_collect();
+            self.kept = self.lua.used_memory();
         }
-        result
+        self.watch.running.note_memory(self.lua.used_memory());
     }
 
     /// Does what a script asks of its server: the first of `args` says what.
-    fn serve(&self, lua: &Lua, mut args: MultiValue, host: &mut dyn Host) -> mlua::Result<Answer> {
+    fn serve(&self, lua: &Lua, mut args: MultiValue, host: &mut dyn Host) -> mlua::Result<Given> {
         let marked = matches!(args.front(), Some(Value::Table(table)) if *table == self.mark);
         let mut raises = true;
         if marked {
@@ -503,9 +583,9 @@ impl Interpreter {
         let reply = match host.call(&request, self.spoken.get()) {
             Ok(reply) => reply,
             Err(stop) => {
-                self.watch.stop.set(Some(stop));
+                self.watch.ending.set(Some(Ending::Stopped(stop)));
                 stop_now(lua, &self.watch)?;
-                return Err(mlua::Error::runtime("the script is stopped"));
+                return Err(mlua::Error::runtime(ENDED));
             }
         };
         if let Some(debugger) = &self.debugger {
@@ -525,7 +605,7 @@ impl Interpreter {
         operation: i64,
         args: &MultiValue,
         host: &mut dyn Host,
-    ) -> mlua::Result<Answer> {
+    ) -> mlua::Result<Given> {
         let argument = args.front().and_then(number_of).unwrap_or(0.0) as i64;
         let done = Ok(Ok(Value::Nil));
         match operation {
@@ -540,7 +620,7 @@ impl Interpreter {
                 }
                 return match host.may_run(&request) {
                     Some(may) => Ok(Ok(Value::Boolean(may))),
-                    None => complain(lua, "Invalid command passed to redis.acl_check_cmd()"),
+                    None => complain(lua, "Invalid command passed to server.acl_check_cmd()"),
                 };
             }
             question::BREAKPOINT => {
@@ -558,6 +638,10 @@ impl Interpreter {
         done
     }
 
+    pub(crate) fn empty_table(&self) -> mlua::Result<Table> {
+        self.lua.create_table()
+    }
+
     /// How much memory Lua holds.
     #[must_use]
     pub fn memory(&self) -> usize {
@@ -566,10 +650,10 @@ impl Interpreter {
 }
 
 /// What a script gets of its host: a value, or `nil` and what went wrong.
-type Answer = Result<Value, Value>;
+type Given = Result<Value, Value>;
 
-/// Below this, 17 digits are all that a whole number has.
-const ALL_DIGITS: u64 = 100_000_000_000_000_000;
+/// Below this, a whole number is what it is as a double.
+const EXACT: u64 = 1 << 53;
 
 /// The words of a command. A number is written so that nothing of it is lost.
 fn words(args: &MultiValue, request: &mut Request) -> Result<(), &'static str> {
@@ -578,27 +662,27 @@ fn words(args: &MultiValue, request: &mut Request) -> Result<(), &'static str> {
         match arg {
             Value::String(text) => request.push(&text.as_bytes()),
             // Nearly all numbers are whole and small.
-            Value::Integer(number) if number.unsigned_abs() < ALL_DIGITS => {
+            Value::Integer(number) if number.unsigned_abs() < EXACT => {
                 request.push(itoa::Buffer::new().format(*number).as_bytes());
             }
-            Value::Integer(number) => request.push(format_g(*number as f64, 17).as_bytes()),
-            Value::Number(number) => request.push(format_g(*number, 17).as_bytes()),
-            _ => return Err("Lua redis lib command arguments must be strings or integers"),
+            Value::Integer(number) => request.push(as_word(*number as f64).as_bytes()),
+            Value::Number(number) => request.push(as_word(*number).as_bytes()),
+            _ => return Err("Command arguments must be strings or integers"),
         }
     }
     if args.is_empty() {
-        return Err("Please specify at least one argument for this redis lib call");
+        return Err("Please specify at least one argument for this call");
     }
     Ok(())
 }
 
 /// An error as a value that a script gets.
-fn failed(lua: &Lua, text: &[u8]) -> mlua::Result<Answer> {
+fn failed(lua: &Lua, text: &[u8]) -> mlua::Result<Given> {
     Ok(Err(Value::Table(error_table(lua, text, false)?)))
 }
 
 /// The text of an error that the prelude raises.
-fn complain(lua: &Lua, complaint: &str) -> mlua::Result<Answer> {
+fn complain(lua: &Lua, complaint: &str) -> mlua::Result<Given> {
     Ok(Err(complaint.into_lua(lua)?))
 }
 
@@ -636,30 +720,38 @@ fn level_info(lua: &Lua, level: usize) -> mlua::Result<Option<Table>> {
 }
 
 /// What an error that ended a script is to its client.
-fn describe(error: &Value, name: &str) -> Failure {
+fn describe(error: &Value) -> Failure {
     let Value::Table(table) = error else {
         let text = match error {
             Value::String(text) => String::from_utf8_lossy(&text.as_bytes()).into_owned(),
             Value::Error(error) => internal(error),
             _ => "execution failure".to_owned(),
         };
-        return Failure::Error { text: format!("ERR Error running script {name}, {text}"), counted: false };
-    };
-    let text = match table.raw_get("err") {
-        Ok(Value::String(text)) => answer::one_line(&text.as_bytes(), true),
-        _ => "ERR unknown error".to_owned(),
+        return Failure::Error { text: format!("ERR {text}"), counted: false };
     };
     let counted = table.raw_get("ignore_error_stats_update").unwrap_or(false);
     let source: Option<mlua::LuaString> = table.raw_get("source").ok().flatten();
     let line: Option<i64> = table.raw_get("line").ok().flatten();
+    let text = error_text(table);
     let text = match (source, line) {
         (Some(source), Some(line)) => {
             let source = String::from_utf8_lossy(&source.as_bytes()).into_owned();
-            format!("{text} script: {name}, on {source}:{line}.")
+            format!("{text} script: on {source}:{line}.")
         }
         _ => text,
     };
     Failure::Error { text: answer::one_line(text.as_bytes(), true), counted }
+}
+
+/// The text of an error that is a table.
+pub(crate) fn error_text(table: &Table) -> String {
+    match table.raw_get("err") {
+        Ok(Value::String(text)) => answer::one_line(&text.as_bytes(), true),
+        Ok(number @ (Value::Integer(_) | Value::Number(_))) => {
+            format_g(number_of(&number).unwrap_or_default(), 14)
+        }
+        _ => "ERR unknown error".to_owned(),
+    }
 }
 
 /// Has Lua ask at times whether the script may go on.
@@ -708,20 +800,20 @@ fn place_in_script(lua: &Lua) -> Option<String> {
 
 fn look(lua: &Lua, watch: &Rc<Watch>) -> mlua::Result<VmState> {
     let running = &watch.running;
-    if watch.stop.get().is_none() && running.is_stopped() {
-        watch.stop.set(Some(Stop::Killed));
-        *watch.killed_at.borrow_mut() = place_in_script(lua);
-        stop_now(lua, watch)?;
-    }
     let patience = watch.patience.get();
     let is_over = || running.elapsed((watch.nanos)()) > patience;
-    if watch.loading.get() && watch.stop.get().is_none() && is_over() {
-        watch.stop.set(Some(Stop::Killed));
-        stop_now(lua, watch)?;
-        return Err(mlua::Error::runtime("FUNCTION LOAD timeout"));
+    let mut ending = watch.ending.get();
+    if ending.is_none() && (running.is_stopped() || running.is_in_the_way(watch.nanos)) {
+        ending = Some(Ending::Stopped(Stop::Killed));
+        *watch.killed_at.borrow_mut() = place_in_script(lua);
+    } else if ending.is_none() && watch.loading.get() && is_over() {
+        ending = Some(Ending::Overdue);
     }
-    if watch.stop.get().is_some() {
-        return Err(mlua::Error::runtime(KILLED));
+    if ending.is_some() {
+        if watch.ending.replace(ending).is_none() {
+            stop_now(lua, watch)?;
+        }
+        return Err(mlua::Error::runtime(ENDED));
     }
     if patience > 0 && !running.is_busy() && is_over() {
         running.set_busy(watch.command.borrow().args().iter().map(<[u8]>::to_vec).collect());

@@ -9,7 +9,9 @@ mod math;
 mod patterns;
 pub(crate) mod server;
 mod structs;
+pub(crate) mod walk;
 
+use std::cell::Cell;
 use std::rc::Rc;
 
 use mlua::{Function, IntoLuaMulti, Lua, MultiValue, Table, Value};
@@ -18,7 +20,53 @@ use crate::random::Random;
 pub(crate) use cjson::Shared as JsonSettings;
 
 /// The longest string that a function makes by itself.
-pub(crate) const MAX_STRING: usize = 512 << 20;
+const MAX_STRING: usize = 512 << 20;
+/// Steps between two looks at whether the script is to end: some hundred microseconds.
+const STEPS: usize = 10_000;
+/// So many bytes of a text take as long as one step.
+const BYTES_OF_A_STEP: usize = 64;
+
+/// What bounds a function that may have much to do.
+#[derive(Debug, Clone)]
+pub(crate) struct Limits {
+    /// Raises an error if the script is to end.
+    pub(crate) look: Function,
+    /// What the state of Lua may take.
+    pub(crate) memory: Rc<Cell<usize>>,
+}
+
+impl Limits {
+    /// The longest string that a function may make by itself.
+    pub(crate) fn longest(&self) -> usize {
+        self.memory.get().min(MAX_STRING)
+    }
+
+    pub(crate) fn pace(&self) -> Pace<'_> {
+        Pace { limits: self, steps: 0 }
+    }
+}
+
+/// How far a function is: it looks every so many steps whether it may go on.
+#[derive(Debug)]
+pub(crate) struct Pace<'a> {
+    limits: &'a Limits,
+    steps: usize,
+}
+
+impl Pace<'_> {
+    /// One element of `bytes` is done, and a result is this long.
+    pub(crate) fn step(&mut self, bytes: usize, made: usize) -> Returned<()> {
+        if made > self.limits.longest() {
+            return Err("resulting string too large".into());
+        }
+        self.steps += 1 + bytes / BYTES_OF_A_STEP;
+        if self.steps < STEPS {
+            return Ok(());
+        }
+        self.steps = 0;
+        Ok(self.limits.look.call::<()>(())?)
+    }
+}
 
 /// Why a library's function failed.
 #[derive(Debug)]
@@ -34,6 +82,18 @@ pub(crate) enum Complaint {
     },
     /// Lua itself, for want of memory.
     Lua(mlua::Error),
+}
+
+impl std::fmt::Display for Complaint {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Script(text) => f.write_str(text),
+            Self::Argument { index, function, what } => {
+                write!(f, "bad argument #{index} to '{function}' ({what})")
+            }
+            Self::Lua(error) => f.write_str(&complaint_text(error)),
+        }
+    }
 }
 
 impl From<mlua::Error> for Complaint {
@@ -233,25 +293,26 @@ pub(crate) fn natives(
     lua: &Lua,
     random: &Rc<Random>,
     json: &JsonSettings,
-    look: &Function,
+    limits: &Limits,
     log: fn(u8, &str),
 ) -> mlua::Result<Table> {
     let native = lua.create_table()?;
     native.set("bit", bit::library(lua)?)?;
     native.set("struct", structs::library(lua)?)?;
-    native.set("cmsgpack", cmsgpack::library(lua)?)?;
-    let own = json.clone();
+    native.set("cmsgpack", cmsgpack::library(lua, limits)?)?;
+    let (own, bounds) = (json.clone(), limits.clone());
     let new_json = move |lua: &Lua, shared: bool| {
         let settings = if shared { own.clone() } else { JsonSettings::default() };
-        cjson::library(lua, &settings)
+        cjson::library(lua, &settings, &bounds)
     };
     native.set("new_json", lua.create_function(new_json)?)?;
     native.set("math", math::library(lua, random)?)?;
     let string = lua.create_table()?;
-    patterns::add_to(&string, lua, look)?;
+    patterns::add_to(&string, lua, &limits.look)?;
     native.set("string", string)?;
-    native.set("look", look)?;
-    native.set("max_string", MAX_STRING)?;
+    native.set("look", &limits.look)?;
+    let bounds = limits.clone();
+    native.set("max_string", lua.create_function(move |_, ()| Ok(bounds.longest()))?)?;
     let is_flag = |_: &Lua, name: Value| {
         let mut flags = crate::script::ScriptFlags::default();
         Ok(matches!(&name, Value::String(name) if flags.set(&name.as_bytes())))

@@ -1,5 +1,7 @@
 //! Numbers as C's `printf` writes them.
 
+use resp::Double;
+
 /// `%.{precision}g`
 #[must_use]
 pub(crate) fn format_g(value: f64, precision: usize) -> String {
@@ -19,6 +21,16 @@ pub(crate) fn format_g(value: f64, precision: usize) -> String {
     }
     let decimals = (precision as i32 - 1 - exponent) as usize;
     without_zeros(&format!("{value:.decimals$}")).to_owned()
+}
+
+/// A number as a word of a command: the fewest digits that read back the same, as Valkey has it.
+#[must_use]
+pub(crate) fn as_word(value: f64) -> String {
+    if value.is_nan() {
+        return format_g(value, 17);
+    }
+    // Zero has no sign there.
+    Double(value + 0.0).to_string()
 }
 
 fn without_zeros(text: &str) -> &str {
@@ -57,6 +69,19 @@ mod tests {
         ];
         for (value, precision, text) in table {
             assert_eq!(format_g(*value, *precision), *text);
+        }
+        let words: &[(f64, &str)] = &[
+            (0.1, "0.1"),
+            (-0.0, "0"),
+            (1e17, "100000000000000000"),
+            (1e-5, "0.00001"),
+            (-1.234e-5, "-1.234e-5"),
+            (1.5e300, "1.5e+300"),
+            (f64::NEG_INFINITY, "-inf"),
+            (-f64::NAN, "-nan"),
+        ];
+        for (value, text) in words {
+            assert_eq!(as_word(*value), *text);
         }
         assert_eq!(to_integer(3.99), 3);
         assert_eq!(to_integer(-3.99), -3);

@@ -93,35 +93,25 @@ local redis = {
   LOG_VERBOSE = 1,
   LOG_NOTICE = 2,
   LOG_WARNING = 3,
-  REPL_NONE = 0,
-  REPL_AOF = 1,
-  REPL_SLAVE = 2,
-  REPL_REPLICA = 2,
-  REPL_ALL = 3,
   REDIS_VERSION = native.version,
   REDIS_VERSION_NUM = native.version_number,
   VALKEY_VERSION = native.version,
   VALKEY_VERSION_NUM = native.version_number,
   SERVER_NAME = native.server_name,
-  SERVER_VERSION = native.version,
-  SERVER_VERSION_NUM = native.version_number,
-  error_reply = error_reply,
-  status_reply = status_reply,
+  log = api.log,
 }
 
-for name, value in pairs(api.everywhere) do
-  redis[name] = value
-end
+-- What running code has beside that.
+local at_run = library(api.at_run)
+at_run.call, at_run.pcall = call, protected_call
+at_run.error_reply, at_run.status_reply = error_reply, status_reply
+at_run.REPL_NONE, at_run.REPL_AOF, at_run.REPL_ALL = 0, 1, 3
+at_run.REPL_SLAVE, at_run.REPL_REPLICA = 2, 2
 
-local scripts_only = {
-  call = call,
-  pcall = protected_call,
-  replicate_commands = function()
-    return true
-  end,
-}
-for name, value in pairs(api.scripts_only) do
-  scripts_only[name] = value
+-- What scripts have and functions do not.
+local scripts_only = library(api.scripts_only)
+function scripts_only.replicate_commands()
+  return true
 end
 
 -- Libraries.
@@ -195,13 +185,19 @@ local function expect(name, place, wanted, value, given)
   end
 end
 
+local function expect_value(name, place, given)
+  if place > given then
+    error("bad argument #" .. place .. " to '" .. name .. "' (value expected)", 3)
+  end
+end
+
 -- What C would do for as long as the count says, whatever becomes of the script.
 function string_real.rep(...)
   local text, count = ...
   local given = select("#", ...)
   expect("rep", 1, "string", text, given)
   expect("rep", 2, "number", count, given)
-  if type(text) == "string" and type(count) == "number" and #text * count > native.max_string then
+  if type(text) == "string" and type(count) == "number" and #text * count > native.max_string() then
     error("resulting string too large", 2)
   end
   if text == "" then
@@ -209,15 +205,6 @@ function string_real.rep(...)
   end
   native.look()
   return rep(text, count)
-end
-
-local function writable(change)
-  return function(list, ...)
-    if frozen[list] then
-      error(READONLY, 0)
-    end
-    return change(list, ...)
-  end
 end
 
 -- More than so many elements are moved or compared by instructions of Lua's, which can be stopped.
@@ -247,27 +234,49 @@ function table_real.insert(...)
   end
   insert(list, place, value)
 end
-table_real.remove = writable(remove)
-table_real.sort = writable(function(list, before)
-  if before == nil and type(list) == "table" and #list > MANY then
-    before = function(one, other)
+
+function table_real.remove(...)
+  local list, place = ...
+  local given = select("#", ...)
+  expect("remove", 1, "table", list, given)
+  if frozen[list] then
+    error(READONLY, 0)
+  end
+  if place ~= nil then
+    expect("remove", 2, "number", place, given)
+  end
+  return remove(...)
+end
+
+function table_real.sort(...)
+  local list, before = ...
+  expect("sort", 1, "table", list, select("#", ...))
+  if frozen[list] then
+    error(READONLY, 0)
+  elseif before ~= nil then
+    expect("sort", 2, "function", before, 2)
+  end
+  if #list > MANY then
+    local given = before
+    before = given and function(one, other)
+      return (given(one, other))
+    end or function(one, other)
       return one < other
     end
   end
   return sort(list, before)
-end)
+end
 
--- What fits on Lua's stack.
-local MOST_UNPACKED = 7000
+-- What fits on Lua's stack, and as much again on mlua's.
+local MOST_UNPACKED = 7900
 
 local base = {
   assert = assert,
   error = error,
   gcinfo = gcinfo,
   getmetatable = getmetatable,
-  ipairs = function(list)
-    return ipairs(frozen[list] and {} or list)
-  end,
+  -- What stands for a frozen table is empty.
+  ipairs = ipairs,
   rawequal = rawequal,
   select = select,
   tonumber = tonumber,
@@ -277,6 +286,11 @@ local base = {
     local list, first, last = ...
     if type(list) ~= "table" then
       expect("unpack", 1, "table", list, select("#", ...))
+    elseif first ~= nil then
+      expect("unpack", 2, "number", first, 2)
+    end
+    if last ~= nil then
+      expect("unpack", 3, "number", last, 3)
     end
     -- C would count with too few bits.
     local from, to = tonumber(first) or 1, tonumber(last) or type(list) == "table" and #list or 0
@@ -290,13 +304,24 @@ local base = {
 
 -- An error of the server's is its text to a script that catches it.
 -- How many protected calls are within each other: Lua's own bound for that is one that its debug build does not survive.
-local depth, MAX_DEPTH = 0, 100
+local depth, MAX_DEPTH = 0, 196
 
 local function descend()
   if depth >= MAX_DEPTH then
-    error("stack overflow", 3)
+    error("C stack overflow", 0)
   end
   depth = depth + 1
+end
+
+local ending = native.ending
+
+-- What a script catches of an error. It catches none that is to end it: the hook asks again only after so many
+-- instructions, which may all be ones that it catches, and a coroutine has a hook of its own.
+local function unwrap(failure)
+  if ending() then
+    error(failure, 0)
+  end
+  return type(failure) == "userdata" and native.unwrap(failure) or failure
 end
 
 local function caught(ok, ...)
@@ -304,24 +329,30 @@ local function caught(ok, ...)
   if ok then
     return true, ...
   end
-  local failure = ...
-  if type(failure) == "userdata" then
-    failure = native.unwrap(failure)
-  end
+  local failure = unwrap((...))
   if type(failure) == "table" and type(failure.err) == "string" then
     return false, failure.err
   end
   return false, failure
 end
 
-local function ascend(...)
+local function ascend(ok, ...)
   depth = depth - 1
-  return ...
+  if not ok then
+    unwrap((...))
+  end
+  return ok, ...
 end
 
-function base.xpcall(f, handle)
+function base.xpcall(...)
+  local f, handle = ...
+  expect_value("xpcall", 2, select("#", ...))
   descend()
   return ascend(xpcall(f, function(failure)
+    -- An error of the hook comes here with hooks switched off: nothing would end a handler of the script's.
+    if ending() then
+      return failure
+    end
     return handle(type(failure) == "userdata" and native.unwrap(failure) or failure)
   end))
 end
@@ -330,38 +361,61 @@ local function resumed(ok, ...)
   if ok then
     return true, ...
   end
-  local failure = ...
-  return false, type(failure) == "userdata" and native.unwrap(failure) or failure
+  return false, unwrap((...))
 end
 
 function base.pcall(...)
+  expect_value("pcall", 1, select("#", ...))
   descend()
   return caught(pcall(...))
 end
 
-function base.rawset(list, ...)
+function base.rawset(...)
+  local list, key = ...
+  local given = select("#", ...)
+  expect("rawset", 1, "table", list, given)
+  expect_value("rawset", 2, given)
+  expect_value("rawset", 3, given)
   if frozen[list] then
     error(READONLY, 0)
   end
-  return rawset(list, ...)
+  return rawset(...)
 end
 
-function base.rawget(list, key)
+function base.rawget(...)
+  local list, key = ...
+  local given = select("#", ...)
+  expect("rawget", 1, "table", list, given)
+  expect_value("rawget", 2, given)
   return rawget(frozen[list] or list, key)
 end
 
-function base.setmetatable(list, ...)
+function base.setmetatable(...)
+  local list, meta = ...
+  local given = select("#", ...)
+  expect("setmetatable", 1, "table", list, given)
   if frozen[list] then
     error(READONLY, 0)
+  elseif given < 2 or meta ~= nil and type(meta) ~= "table" then
+    error("bad argument #2 to 'setmetatable' (nil or table expected)", 2)
   end
-  return setmetatable(list, ...)
+  -- Lua's own refuses it where the metatable is protected, but says so of this line.
+  local done, refused = pcall(setmetatable, list, meta)
+  if not done then
+    error(refused, 2)
+  end
+  return list
 end
 
-function base.next(list, key)
+function base.next(...)
+  local list, key = ...
+  expect("next", 1, "table", list, select("#", ...))
   return next(frozen[list] or list, key)
 end
 
-function base.pairs(list)
+function base.pairs(...)
+  local list = ...
+  expect("pairs", 1, "table", list, select("#", ...))
   local real = frozen[list]
   if not real then
     return pairs(list)
@@ -374,11 +428,19 @@ function base.pairs(list)
   end
 end
 
+-- The options that do not hold beyond the script.
+local COLLECTOR = { collect = true, count = true, step = true }
+local COLLECTOR_OF_THE_SERVER = { stop = 0, restart = 0, setpause = 200, setstepmul = 200 }
+
 function base.collectgarbage(what, ...)
-  if what == nil or what == "collect" or what == "count" or what == "step" then
+  if what == nil or COLLECTOR[what] then
     return collect(what, ...)
   end
-  return 0
+  local standing = COLLECTOR_OF_THE_SERVER[what]
+  if not standing then
+    error("bad argument #1 to 'collectgarbage' (invalid option '" .. tostring(what) .. "')", 2)
+  end
+  return standing
 end
 
 -- Text only: made-up bytecode can do anything to this process.
@@ -401,20 +463,22 @@ function base.loadstring(text, name)
   return chunk, failure
 end
 
-function base.load(reader, name)
-  if type(reader) ~= "function" then
-    error("bad argument #1 to 'load' (function expected, got " .. type(reader) .. ")", 2)
+function base.load(...)
+  local reader, name = ...
+  expect("load", 1, "function", reader, select("#", ...))
+  local pieces, last = {}, nil
+  local function read()
+    repeat
+      last = reader()
+      pieces[#pieces + 1] = (type(last) == "string" or type(last) == "number") and last or nil
+    until type(last) ~= "string" and type(last) ~= "number" or last == ""
   end
-  local pieces = {}
-  while true do
-    local piece = reader()
-    if piece == nil or piece == "" then
-      break
-    end
-    if type(piece) ~= "string" then
-      return nil, "reader function must return a string"
-    end
-    pieces[#pieces + 1] = piece
+  -- An error of the reader's is one of the text.
+  local ok, failure = base.pcall(read)
+  if not ok then
+    return nil, failure
+  elseif last ~= nil and last ~= "" then
+    return nil, "reader function must return a string"
   end
   local text = concat(pieces)
   if byte(text) == 27 then
@@ -434,6 +498,9 @@ base.table = freeze(table_real)
 base.coroutine = freeze({
   create = coroutine.create,
   resume = function(...)
+    if type((...)) ~= "thread" then
+      error("bad argument #1 to 'resume' (coroutine expected)", 2)
+    end
     return resumed(coroutine_resume(...))
   end,
   running = coroutine.running,
@@ -468,14 +535,19 @@ local strict = {
   __metatable = false,
 }
 
--- The globals of scripts, or of functions.
-local function world(own)
-  local real = {}
+-- Globals without any, for scripts or for functions: what stands for them, and they themselves.
+local function world()
+  local real = setmetatable({}, strict)
+  return freeze(real), real
+end
+
+-- Gives globals what running code has: `own` beside what all have. Says what `redis` is there.
+local function furnish(proxy, real, own)
   for name, value in pairs(base) do
     real[name] = value
   end
-  local redis_real = {}
-  for name, value in pairs(redis) do
+  local redis_real = library(redis)
+  for name, value in pairs(at_run) do
     redis_real[name] = value
   end
   for name, value in pairs(own) do
@@ -483,8 +555,6 @@ local function world(own)
   end
   real.redis = freeze(redis_real)
   real.server = real.redis
-  setmetatable(real, strict)
-  local proxy = freeze(real)
   real._G = proxy
   if allow_deprecated then
     -- Only what is a script's own is shown and changed.
@@ -503,30 +573,22 @@ local function world(own)
       return setfenv(target, env)
     end
   end
-  return proxy, real, redis_real
+  return redis_real
 end
 
 -- What `redis` is in each library, by its environment.
 local redis_of = setmetatable({}, { __mode = "k" })
 
--- The globals of a library: while it is loaded, and when its functions are called.
+-- The globals of a library: while it is loaded it has no more than what it needs to say what it is.
 local function library_world()
   local registered, loading = {}, true
 
   local function register(name, callback, description, flags)
     if type(name) ~= "string" then
-      complain("first argument to redis.register_function must be a string")
+      complain("first argument to server.register_function must be a string")
     end
     if type(callback) ~= "function" then
-      complain("second argument to redis.register_function must be a function")
-    end
-    if not find(name, "^[%w_]+$") then
-      complain("Library names can only contain letters, numbers, or underscores(_) and must be at least one character long")
-    end
-    for _, known in ipairs(registered) do
-      if known.name:lower() == name:lower() then
-        complain("Function already exists in the library")
-      end
+      complain("second argument to server.register_function must be a function")
     end
     insert(registered, { name = name, callback = callback, description = description, flags = flags or {} })
   end
@@ -535,26 +597,26 @@ local function library_world()
     local name, callback, description, flags
     for key, value in pairs(options) do
       if key == "function_name" then
-        name = type(value) == "string" and value
-          or complain("function_name argument given to redis.register_function must be a string")
+        name = (type(value) == "string" or type(value) == "number") and tostring(value)
+          or complain("function_name argument given to server.register_function must be a string")
       elseif key == "description" then
         description = type(value) == "string" and value
-          or complain("description argument given to redis.register_function must be a string")
+          or complain("description argument given to server.register_function must be a string")
       elseif key == "callback" then
         callback = type(value) == "function" and value
-          or complain("callback argument given to redis.register_function must be a function")
+          or complain("callback argument given to server.register_function must be a function")
       elseif key == "flags" then
         flags = type(value) == "table" and value
-          or complain("flags argument to redis.register_function must be a table representing function flags")
+          or complain("flags argument to server.register_function must be a table representing function flags")
       else
-        complain("unknown argument given to redis.register_function")
+        complain("unknown argument given to server.register_function")
       end
     end
     if not name then
-      complain("redis.register_function must get a function name argument")
+      complain("server.register_function must get a function name argument")
     end
     if not callback then
-      complain("redis.register_function must get a callback argument")
+      complain("server.register_function must get a callback argument")
     end
     for _, flag in ipairs(flags or {}) do
       if not native.is_flag(flag) then
@@ -567,39 +629,35 @@ local function library_world()
   local function register_function(...)
     local count = select("#", ...)
     if not loading then
-      complain("redis.register_function can only be called on FUNCTION LOAD command")
+      complain("server.register_function can only be called on FUNCTION LOAD command")
     end
     if count < 1 or count > 2 then
-      complain("wrong number of arguments to redis.register_function")
+      complain("wrong number of arguments to server.register_function")
     end
     local first, second = ...
     if count == 1 then
       if type(first) ~= "table" then
-        complain("calling redis.register_function with a single argument is only applicable to Lua table (representing named arguments).")
+        complain("calling server.register_function with a single argument is only applicable to Lua table (representing named arguments).")
       end
       return register_named(first)
     end
     register(type(first) == "number" and tostring(first) or first, second)
   end
 
-  local env, real, redis_real = world(scripts_only)
-  redis_of[env] = redis_real
-  local at_run = real.redis
-  local at_load = {}
-  for name, value in pairs(redis) do
-    at_load[name] = value
-  end
+  local env, real = world()
+  local at_load = library(redis)
   at_load.register_function = register_function
-  setmetatable(at_load, strict)
-  real.redis = freeze(at_load)
+  real.redis = freeze(setmetatable(at_load, strict))
   real.server = real.redis
   local function loaded()
-    loading, real.redis, real.server = false, at_run, at_run
+    loading = false
+    redis_of[env] = furnish(env, real, {})
   end
   return { env = env, registered = registered, loaded = loaded }
 end
 
-local for_scripts, scripts_real, scripts_redis = world(scripts_only)
+local for_scripts, scripts_real = world()
+local scripts_redis = furnish(for_scripts, scripts_real, scripts_only)
 
 -- An error says where it happened: in the script, whatever it called.
 local function handler(failure)

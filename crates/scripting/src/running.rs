@@ -3,6 +3,7 @@
 //! A script asks now and then whether it may go on (a hook of Lua's, every so many instructions). Once it has run
 //! longer than the server has patience it is busy: others are told so, and may stop it.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
@@ -22,6 +23,12 @@ pub enum Verdict {
 
 const GO_ON: u8 = 0;
 const KILLED: u8 = 1;
+/// While the server stops: those end that have written nothing, or all.
+const UNWRITTEN: u8 = 1;
+const ALL: u8 = 2;
+
+/// Nanoseconds that a script may take while the server stops, if it may be ended.
+const PATIENCE_OF_A_STOP: u64 = 500_000_000;
 
 /// What one interpreter is at.
 #[derive(Debug, Default)]
@@ -36,9 +43,15 @@ pub struct Running {
     memory: AtomicUsize,
     /// The words of the command that runs it; written once it is busy.
     command: Mutex<Vec<Vec<u8>>>,
+    /// Whether the server stops, and which of them end then: told to all of them at once.
+    server_stops: Arc<AtomicU8>,
 }
 
 impl Running {
+    pub(crate) fn of(server_stops: &Arc<AtomicU8>) -> Self {
+        Self { server_stops: server_stops.clone(), ..Self::default() }
+    }
+
     /// A script or function begins.
     #[inline]
     pub(crate) fn begin(&self, nanos: u64, is_function: bool) {
@@ -83,6 +96,16 @@ impl Running {
     /// Whether somebody wants it to stop.
     pub(crate) fn is_stopped(&self) -> bool {
         self.stop.load(Ordering::Acquire) != GO_ON
+    }
+
+    /// Whether it keeps a server from stopping. `now`: the thread's clock, if that is to be asked.
+    pub(crate) fn is_in_the_way(&self, now: impl Fn() -> u64) -> bool {
+        let ended = match self.server_stops.load(Ordering::Acquire) {
+            UNWRITTEN => !self.is_dirty(),
+            ALL => true,
+            _ => false,
+        };
+        ended && self.elapsed(now()) > PATIENCE_OF_A_STOP
     }
 
     /// It has written, and can no longer be stopped.
@@ -142,9 +165,14 @@ impl crate::Scripts {
         order.into_iter().find(|verdict| verdicts.contains(verdict)).unwrap_or(Verdict::NotBusy)
     }
 
-    /// Stops whatever runs: the server ends without saving.
-    pub fn stop_all(&self) {
-        self.running().iter().for_each(|running| running.stop_at_once());
+    /// The server stops. No script runs for long any more, but one that has written, where that is to be `saved`.
+    pub fn begin_stop(&self, saved: bool) {
+        self.server_stops.store(if saved { UNWRITTEN } else { ALL }, Ordering::Release);
+    }
+
+    /// The server does not stop after all.
+    pub fn take_back_stop(&self) {
+        self.server_stops.store(GO_ON, Ordering::Release);
     }
 
     /// Whether any script is busy.

@@ -80,7 +80,7 @@ impl std::fmt::Display for ShebangError {
         match self {
             Self::Invalid => f.write_str("ERR Invalid script shebang"),
             Self::UnknownEngine(name) => {
-                write!(f, "ERR Unexpected engine in script shebang: {}", shown(name))
+                write!(f, "ERR Could not find scripting engine '{}'", shown(name))
             }
             Self::UnknownOption(name) => write!(f, "ERR Unknown lua shebang option: {}", shown(name)),
             Self::UnknownFlag(name) => write!(f, "ERR Unexpected flag in script shebang: {}", shown(name)),
@@ -141,8 +141,8 @@ impl Script {
         let mut flags = ScriptFlags::default();
         let mut body = 0;
         if let Some(shebang) = Shebang::parse(text)? {
-            if shebang.engine != b"#!lua" {
-                return Err(ShebangError::UnknownEngine(shebang.engine.to_vec()));
+            if !shebang.engine.eq_ignore_ascii_case(b"#!lua") {
+                return Err(ShebangError::UnknownEngine(shebang.engine[2..].to_vec()));
             }
             flags.declared = true;
             for option in shebang.options() {
@@ -215,7 +215,7 @@ mod tests {
         assert_eq!(some, Ok(vec!["no-writes", "no-cluster"]));
         let errors = [
             ("#!lua flags=no-writes", "ERR Invalid script shebang"),
-            ("#!luax\nreturn 1", "ERR Unexpected engine in script shebang: #!luax"),
+            ("#!luax\nreturn 1", "ERR Could not find scripting engine 'luax'"),
             ("#!lua x=1\nreturn 1", "ERR Unknown lua shebang option: x=1"),
             ("#!lua flags=foo\nreturn 1", "ERR Unexpected flag in script shebang: foo"),
         ];

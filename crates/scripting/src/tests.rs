@@ -35,6 +35,13 @@ fn interpreter() -> Interpreter {
     Interpreter::new(&Scripts::default(), &options)
 }
 
+fn shown(failure: Failure) -> String {
+    match failure {
+        Failure::Error { text, .. } => text,
+        failure => format!("{failure:?}"),
+    }
+}
+
 fn run(interpreter: &mut Interpreter, text: &str) -> Result<Value, String> {
     let script = Arc::new(Script::new(text.as_bytes()).expect("the first line is fine"));
     interpreter.compile(&script, 0).map_err(|error| format!("{error:?}"))?;
@@ -44,11 +51,10 @@ fn run(interpreter: &mut Interpreter, text: &str) -> Result<Value, String> {
     match interpreter.run(&script, &call, &mut Nothing) {
         Ok(outcome) => {
             let mut reply = Vec::new();
-            outcome.write(&mut Writer::new(&mut reply, Protocol::Resp2));
+            interpreter.write(&outcome, &mut Writer::new(&mut reply, Protocol::Resp2)).map_err(shown)?;
             Ok(parse_value(&reply).expect("it is RESP").expect("it is whole").0)
         }
-        Err(Failure::Error { text, .. }) => Err(text),
-        Err(failure) => Err(format!("{failure:?}")),
+        Err(failure) => Err(shown(failure)),
     }
 }
 
@@ -59,6 +65,18 @@ fn whatever_a_script_is_at_it_can_be_stopped() {
         "while true do end",
         "while true do pcall(function() while true do end end) end",
         "local c=coroutine.wrap(function() while true do end end) c()",
+        // A hook's error comes to xpcall's handler with hooks switched off.
+        "xpcall(function() while true do end end, function() while true do end end)",
+        "while true do xpcall(function() while true do end end, function() while true do end end) end",
+        // A coroutine keeps the hook that it was made with, which does not ask at every instruction.
+        "coroutine.wrap(function() while true do pcall(function() while true do end end) end end)()",
+        "while true do coroutine.resume(coroutine.create(function() while true do end end)) end",
+        // Tables that are in themselves twice: what is written doubles with each level.
+        "local t={} t[1]=t t[2]=t return t",
+        "local t={map={}} t.map.a=t t.map.b=t return t",
+        "local t={} t[1]=t t[2]=t while true do pcall(cjson.encode, t) end",
+        "local t={} for i=1,300 do t[i]=t end while true do pcall(cmsgpack.pack, t) end",
+        "local t={} for i=1,20000 do t[i]=i end while true do table.sort(t, rawequal) end",
         "return string.find(('a'):rep(60), ('.-'):rep(30)..'b')",
         "return string.match(('a'):rep(60), ('a*'):rep(30)..'b')",
         "return string.gsub(('a'):rep(60), ('a*'):rep(30)..'b', 'x')",
@@ -256,4 +274,61 @@ fn stopped_scripts_leave_nothing_on_the_stack() {
         worst.extend(failed.map(|round| format!("{text} after {round}")));
     }
     assert!(worst.is_empty(), "{worst:?}");
+}
+
+/// The story: whatever went through a table held a reference to each of its elements, of which there may be eight
+/// thousand. The same room was taken by each script that was compiled.
+#[test]
+fn tables_may_have_any_number_of_elements() {
+    let mut interpreter = interpreter();
+    let filled = |key: &str, value: &str, end: &str| {
+        format!("local t={{}} for i=1,20000 do t[{key}]={value} end return {end}")
+    };
+    let numbers = [
+        (filled("i", "{i}", "#cmsgpack.pack(t)"), 79_621),
+        (filled("'k'..i", "'s'..i", "#cmsgpack.pack(t)"), 257_791),
+        (filled("i", "{i}", "#cjson.encode(t)"), 148_895),
+        (filled("i", "'s'..i", "#cjson.decode(cjson.encode(t))"), 20_000),
+        (filled("i", "'s'..i", "#cmsgpack.unpack(cmsgpack.pack(t))"), 20_000),
+        ("local t={} for i=1,7900 do t[i]='k' end return select('#',unpack(t))".to_owned(), 7900),
+    ];
+    for (script, number) in numbers {
+        assert_eq!(run(&mut interpreter, &script), Ok(Value::Integer(number)), "{script}");
+    }
+    for element in ["{i}", "'s'..i", "{{{}}}"] {
+        let Ok(Value::Array(all)) = run(&mut interpreter, &filled("i", element, "t")) else {
+            panic!("{element}")
+        };
+        assert_eq!(all.len(), 20_000, "{element}");
+    }
+    let Ok(Value::Array(all)) = run(&mut interpreter, &filled("i", "'s'..i", "{map=t}")) else {
+        panic!("map")
+    };
+    assert_eq!(all.len(), 40_000);
+    for number in 0..9000 {
+        let text = format!("return {number}");
+        assert_eq!(run(&mut interpreter, &text), Ok(Value::Integer(number)));
+        let known = Scripts::default().add(Arc::new(Script::new(text.as_bytes()).expect("it is one")), true);
+        interpreter.compile(&known, 9000).expect("it is Lua");
+    }
+}
+
+/// The story: a server that may use 50 MB ran a script that took 1.8 GB.
+#[test]
+fn a_script_takes_no_more_than_half_of_what_the_server_may() {
+    let mut interpreter = interpreter();
+    interpreter.bound_memory(Some(50 << 20));
+    let greedy = [
+        "local t={} for i=1,1e7 do t[i]={i} end return #t",
+        "local s=('x'):rep(10000000) for i=1,8 do s=s..s end return #s",
+        "return #cjson.encode({('x'):rep(20000000), ('y'):rep(20000000)})",
+        "local s=('x'):rep(1000000) local t={} for i=1,100 do t[i]=s end return t",
+        "local s=('x'):rep(1000000) local t={} for i=1,100 do t[i]=s end return #cjson.encode(t)",
+    ];
+    for script in greedy {
+        let ended = run(&mut interpreter, script);
+        assert!(!matches!(ended, Ok(Value::Integer(_) | Value::Array(_))), "{script}");
+        assert!(interpreter.memory() < 30 << 20, "{} bytes after {script}", interpreter.memory());
+        assert_eq!(run(&mut interpreter, "return 1"), Ok(Value::Integer(1)), "after {script}");
+    }
 }

@@ -184,8 +184,10 @@ impl<'a> Context<'a> {
     /// What a library's text says it is.
     pub(crate) fn load_library(&mut self, code: &[u8]) -> Result<Library, CommandError> {
         let (engine, nanos) = (self.engine, self.worker.nanos);
+        // What was loaded elsewhere must be loaded here, however long it takes.
+        let hurried = self.session.origin == Origin::Client;
         let mut interpreter = self.worker.scripting.take(engine, nanos);
-        let library = interpreter.load_library(code);
+        let library = interpreter.load_library(code, hurried);
         self.worker.scripting.put_back(interpreter);
         library.map_err(|error| CommandError::Text(error.to_string().into()))
     }
@@ -243,11 +245,9 @@ impl<'a> Context<'a> {
         if logged_db != db && self.worker.effects.any {
             self.worker.effects.select(db);
         }
-        if let Ok(outcome) = &ran {
-            outcome.write(&mut self.reply);
-        }
+        let ended = ran.and_then(|outcome| interpreter.write(&outcome, &mut self.reply));
         self.worker.scripting.put_back(interpreter);
-        self.end_script(ran.map(drop), what)
+        self.end_script(ended, what)
     }
 
     fn end_script(&mut self, ran: Result<(), Failure>, what: &Runnable) -> Result<Outcome, CommandError> {
@@ -309,7 +309,7 @@ impl Reached<'_, '_> {
     fn run(&mut self, args: Args<'_>, protocol: Protocol) -> Result<(), Denied> {
         let engine = self.context.engine;
         let found = engine.commands().lookup(args);
-        let entry = found.ok_or_else(|| denied("ERR Unknown Redis command called from script"))?;
+        let entry = found.ok_or_else(|| denied("ERR Unknown command called from script"))?;
         self.admit(entry, args)?;
         let (slots, key) = self.hold(entry, args)?;
         if let Some(staged) = &engine.staged {
@@ -324,14 +324,14 @@ impl Reached<'_, '_> {
     fn admit(&mut self, entry: &'static Registered, args: Args<'_>) -> Result<(), Denied> {
         let command = entry.command;
         if !command.accepts(args.len()) || matches!(command.run, Run::Container) {
-            return Err(denied("ERR Wrong number of args calling Redis command from script"));
+            return Err(denied("ERR Wrong number of args calling command from script"));
         }
         let runs = matches!(command.run, Run::Here(_) | Run::MayBlock(_));
         let settings = &self.context.engine.settings;
         let for_scripts = !command.flags.contains(Flags::NOSCRIPT)
             || settings.scripts_call_all.load(std::sync::atomic::Ordering::Relaxed);
         if !for_scripts || !runs {
-            return Err(denied("ERR This Redis command is not allowed from script"));
+            return Err(denied("ERR This Valkey command is not allowed from script"));
         }
         let (gate, flags) = (self.context.engine.settings.gate(), command.flags);
         let from_client = self.context.session.origin == Origin::Client;

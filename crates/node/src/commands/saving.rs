@@ -64,7 +64,7 @@ pub(super) async fn shutdown(connection: &mut Connection, args: Args<'_>) {
         Some(Order::Abort) if shutdown::abort(&server.shutdown) => Ok(true),
         Some(Order::Abort) => Err("ERR No shutdown in progress."),
         Some(Order::Stop(plan)) if server.engine.scripts.any_busy() && !plan.is_without_saving() => {
-            Err("BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE.")
+            Err("BUSY Valkey is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE.")
         }
         Some(Order::Stop(plan)) => match shutdown::run(&server, plan).await {
             Ok(()) => Ok(false),

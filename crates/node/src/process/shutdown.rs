@@ -72,8 +72,9 @@ struct Stop<'a>(&'a Server);
 
 impl<'a> Stop<'a> {
     /// Returns when every write that was let in before has ended.
-    fn begin(server: &'a Server) -> Self {
+    fn begin(server: &'a Server, plan: Plan) -> Self {
         *server.shutdown.under_way.lock() += 1;
+        server.engine.scripts.begin_stop(!plan.is_without_saving());
         server.pauses.pause_for_shutdown();
         server.engine.drain();
         Self(server)
@@ -93,6 +94,7 @@ impl Drop for Stop<'_> {
         if *under_way == 0 {
             self.0.replication.log.lock().unseal();
             self.0.pauses.resume_after_shutdown();
+            self.0.engine.scripts.take_back_stop();
         }
     }
 }
@@ -165,11 +167,7 @@ impl Plan {
 
 /// Carries out a plan. When it is done the server stops.
 pub(crate) async fn run(server: &Arc<Server>, plan: Plan) -> Result<(), Refusal> {
-    if plan.at_end == AtEnd::NoSave && server.engine.scripts.any_busy() {
-        // Half of what a script did is not saved, and nobody waits for the other half.
-        server.engine.scripts.stop_all();
-    }
-    let stop = Stop::begin(server);
+    let stop = Stop::begin(server, plan);
     if !plan.now && !wait_for_replicas(server).await {
         tracing::warn!("Shutdown manually aborted.");
         return Err(Refusal::Aborted);

@@ -11,7 +11,7 @@ use std::rc::Rc;
 
 use mlua::{IntoLua, Lua, MultiValue, Table, Value};
 
-use super::{Arguments, Complaint, Returned, bad, function};
+use super::{Arguments, Complaint, Limits, Returned, bad, function};
 
 /// What is done with numbers that JSON does not have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -112,7 +112,7 @@ fn depth(
     })
 }
 
-pub(super) fn library(lua: &Lua, settings: &Shared) -> mlua::Result<Table> {
+pub(super) fn library(lua: &Lua, settings: &Shared, limits: &Limits) -> mlua::Result<Table> {
     let table = lua.create_table()?;
     table.set("_NAME", "cjson")?;
     table.set("_VERSION", "2.1.0")?;
@@ -130,18 +130,16 @@ pub(super) fn library(lua: &Lua, settings: &Shared) -> mlua::Result<Table> {
         "encode_number_precision",
         depth(lua, settings, "encode_number_precision", 14, |settings| &mut settings.precision)?,
     )?;
-    let shared = settings.clone();
+    let (shared, bounds) = (settings.clone(), limits.clone());
     let encode = move |lua: &Lua, args: &Arguments| -> Returned<mlua::LuaString> {
         exactly_one(args, "encode")?;
-        let mut out = Vec::new();
-        encode::encode(&mut out, args.value(1), &shared.borrow())?;
-        Ok(lua.create_string(out)?)
+        Ok(lua.create_string(encode::encode(args.value(1), &shared.borrow(), bounds.pace())?)?)
     };
     table.set("encode", function(lua, encode)?)?;
-    let shared = settings.clone();
+    let (shared, bounds) = (settings.clone(), limits.clone());
     let decode = move |lua: &Lua, args: &Arguments| -> Returned<Value> {
         exactly_one(args, "decode")?;
-        decode::decode(lua, &args.text(1, "decode")?, &shared.borrow())
+        decode::decode(lua, &args.text(1, "decode")?, &shared.borrow(), bounds.pace())
     };
     table.set("decode", function(lua, decode)?)?;
     add_switches(lua, &table, settings)?;

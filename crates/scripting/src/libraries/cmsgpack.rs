@@ -5,37 +5,71 @@
 
 use mlua::{Lua, MultiValue, Table, Value};
 
-use super::{Arguments, Complaint, MAX_STRING, Returned, function};
+use super::walk::walk;
+use super::{Arguments, Complaint, Limits, Pace, Returned, function, number_of};
 
 const MAX_NESTING: usize = 16;
 /// What is read may nest deeper, but not without end.
 const MAX_READ_NESTING: usize = 200;
 const MAX_RESULTS: usize = 7900;
 
-fn pack(lua: &Lua, args: &Arguments) -> Returned<mlua::LuaString> {
+fn pack(lua: &Lua, args: &Arguments, limits: &Limits) -> Returned<mlua::LuaString> {
     if args.len() == 0 {
         return Err("bad argument #0 to 'pack' (MessagePack pack needs input.)".into());
     }
-    let mut out = Vec::new();
+    let mut packer = Packer { out: Vec::new(), pace: limits.pace() };
     for index in 1..=args.len() {
-        write(&mut out, args.value(index), 0)?;
+        packer.write(args.value(index), 0)?;
     }
-    Ok(lua.create_string(out)?)
+    Ok(lua.create_string(packer.out)?)
 }
 
-fn write(out: &mut Vec<u8>, value: &Value, level: usize) -> Returned<()> {
-    if out.len() > MAX_STRING {
-        return Err("resulting string too large".into());
+struct Packer<'a> {
+    out: Vec<u8>,
+    pace: Pace<'a>,
+}
+
+impl Packer<'_> {
+    fn write(&mut self, value: &Value, level: usize) -> Returned<()> {
+        let out = &mut self.out;
+        match value {
+            Value::String(text) => write_text(out, &text.as_bytes()),
+            Value::Boolean(value) => out.push(if *value { 0xc3 } else { 0xc2 }),
+            Value::Integer(number) => write_integer(out, *number),
+            Value::Number(number) => write_number(out, *number),
+            Value::Table(table) if level < MAX_NESTING => self.write_table(table, level)?,
+            _ => out.push(0xc0),
+        }
+        self.pace.step(0, self.out.len())
     }
-    match value {
-        Value::String(text) => write_text(out, &text.as_bytes()),
-        Value::Boolean(value) => out.push(if *value { 0xc3 } else { 0xc2 }),
-        Value::Integer(number) => write_integer(out, *number),
-        Value::Number(number) => write_number(out, *number),
-        Value::Table(table) if level < MAX_NESTING => return write_table(out, table, level),
-        _ => out.push(0xc0),
+
+    fn write_table(&mut self, table: &Table, level: usize) -> Returned<()> {
+        let (mut len, mut last, mut is_array) = (0, 0.0, true);
+        walk(table, level, |key: Value, _: bool| {
+            len += 1;
+            is_array &= match number_of(&key).filter(|_| !matches!(key, Value::String(_))) {
+                Some(index) if index > 0.0 && index.fract() == 0.0 => {
+                    last = f64::max(last, index);
+                    true
+                }
+                _ => false,
+            };
+            self.pace.step(0, 0).map(|()| true)
+        })?;
+        if is_array && last == len as f64 {
+            write_len(&mut self.out, len, (0x90, 0xdc, 0xdd));
+            for index in 1..=len {
+                self.write(&table.raw_get(index)?, level + 1)?;
+            }
+            return Ok(());
+        }
+        write_len(&mut self.out, len, (0x80, 0xde, 0xdf));
+        walk(table, level, |key: Value, value: Value| {
+            self.write(&key, level + 1)?;
+            self.write(&value, level + 1).map(|()| true)
+        })?;
+        Ok(())
     }
-    Ok(())
 }
 
 fn write_text(out: &mut Vec<u8>, text: &[u8]) {
@@ -99,33 +133,6 @@ fn write_integer(out: &mut Vec<u8>, number: i64) {
     }
 }
 
-fn write_table(out: &mut Vec<u8>, table: &Table, level: usize) -> Returned<()> {
-    let pairs: Vec<(Value, Value)> = table.pairs().collect::<mlua::Result<_>>()?;
-    let index = |key: &Value| super::number_of(key).filter(|_| !matches!(key, Value::String(_)));
-    let mut last = 0.0;
-    let is_array = pairs.iter().all(|(key, _)| match index(key) {
-        Some(index) if index > 0.0 && index.fract() == 0.0 => {
-            last = f64::max(last, index);
-            true
-        }
-        _ => false,
-    });
-    let len = pairs.len();
-    if is_array && last == len as f64 {
-        write_len(out, len, (0x90, 0xdc, 0xdd));
-        for index in 1..=len {
-            write(out, &table.raw_get(index)?, level + 1)?;
-        }
-        return Ok(());
-    }
-    write_len(out, len, (0x80, 0xde, 0xdf));
-    for (key, value) in &pairs {
-        write(out, key, level + 1)?;
-        write(out, value, level + 1)?;
-    }
-    Ok(())
-}
-
 fn write_len(out: &mut Vec<u8>, len: usize, (short, medium, long): (u8, u8, u8)) {
     match len {
         0..=15 => out.push(short | len as u8),
@@ -143,6 +150,7 @@ fn write_len(out: &mut Vec<u8>, len: usize, (short, medium, long): (u8, u8, u8))
 struct Reader<'a> {
     data: &'a [u8],
     place: usize,
+    pace: Pace<'a>,
 }
 
 impl<'a> Reader<'a> {
@@ -166,6 +174,7 @@ impl<'a> Reader<'a> {
         if depth > MAX_READ_NESTING {
             return Err("Bad data format in input.".into());
         }
+        self.pace.step(0, 0)?;
         let kind = self.take(1)?[0];
         Ok(match kind {
             0x00..=0x7f => Value::Number(f64::from(kind)),
@@ -231,8 +240,16 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// `limit` values from `offset` on, and where the next begins if that is asked for.
-fn unpack_some(lua: &Lua, data: &[u8], limit: f64, offset: f64, tells: bool) -> Returned<MultiValue> {
+/// How much is to be read.
+struct Part {
+    limit: f64,
+    offset: f64,
+    /// Where the next value begins is asked for.
+    tells: bool,
+}
+
+fn unpack_some(lua: &Lua, data: &[u8], part: &Part, limits: &Limits) -> Returned<MultiValue> {
+    let Part { limit, offset, tells } = *part;
     if offset < 0.0 || limit < 0.0 {
         return Err(format!(
             "Invalid request to unpack with offset of {offset} and limit of {}.",
@@ -243,7 +260,8 @@ fn unpack_some(lua: &Lua, data: &[u8], limit: f64, offset: f64, tells: bool) -> 
     if offset > data.len() as f64 {
         return Err(format!("Start offset {offset} greater than input length {}.", data.len()).into());
     }
-    let (mut reader, mut results) = (Reader { data, place: offset as usize }, MultiValue::new());
+    let (mut reader, mut results) =
+        (Reader { data, place: offset as usize, pace: limits.pace() }, MultiValue::new());
     let most = if limit == 0.0 { f64::INFINITY } else { limit };
     while reader.place < data.len() && (results.len() as f64) < most {
         if results.len() > MAX_RESULTS {
@@ -258,24 +276,32 @@ fn unpack_some(lua: &Lua, data: &[u8], limit: f64, offset: f64, tells: bool) -> 
     Ok(results)
 }
 
-pub(super) fn library(lua: &Lua) -> mlua::Result<Table> {
+pub(super) fn library(lua: &Lua, limits: &Limits) -> mlua::Result<Table> {
     let table = lua.create_table()?;
     table.set("_NAME", "cmsgpack")?;
     table.set("_VERSION", "lua-cmsgpack 0.4.0")?;
     table.set("_COPYRIGHT", "Copyright (C) 2012, Salvatore Sanfilippo")?;
     table.set("_DESCRIPTION", "MessagePack C implementation for Lua")?;
-    table.set("pack", function(lua, pack)?)?;
-    let unpack = |lua: &Lua, args: &Arguments| unpack_some(lua, &args.text(1, "unpack")?, 0.0, 0.0, false);
+    let bounds = limits.clone();
+    table.set("pack", function(lua, move |lua, args| pack(lua, args, &bounds))?)?;
+    let bounds = limits.clone();
+    let unpack = move |lua: &Lua, args: &Arguments| {
+        let all = Part { limit: 0.0, offset: 0.0, tells: false };
+        unpack_some(lua, &args.text(1, "unpack")?, &all, &bounds)
+    };
     table.set("unpack", function(lua, unpack)?)?;
-    let unpack_one = |lua: &Lua, args: &Arguments| {
+    let bounds = limits.clone();
+    let unpack_one = move |lua: &Lua, args: &Arguments| {
         let offset = args.optional_number(2, "unpack_one", 0.0)?;
-        unpack_some(lua, &args.text(1, "unpack_one")?, 1.0, offset, true)
+        let one = Part { limit: 1.0, offset, tells: true };
+        unpack_some(lua, &args.text(1, "unpack_one")?, &one, &bounds)
     };
     table.set("unpack_one", function(lua, unpack_one)?)?;
-    let unpack_limit = |lua: &Lua, args: &Arguments| {
+    let bounds = limits.clone();
+    let unpack_limit = move |lua: &Lua, args: &Arguments| {
         let limit = args.number(2, "unpack_limit")?;
         let offset = args.optional_number(3, "unpack_limit", 0.0)?;
-        unpack_some(lua, &args.text(1, "unpack_limit")?, limit, offset, true)
+        unpack_some(lua, &args.text(1, "unpack_limit")?, &Part { limit, offset, tells: true }, &bounds)
     };
     table.set("unpack_limit", function(lua, unpack_limit)?)?;
     Ok(table)

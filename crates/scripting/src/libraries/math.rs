@@ -15,23 +15,25 @@ pub(super) fn library(lua: &Lua, random: &Rc<Random>) -> mlua::Result<Table> {
         "random",
         function(lua, move |_, args| -> Returned<f64> {
             let chance = state.next();
-            let integer = |index| args.number(index, "random").map(f64::trunc);
+            // As C has them: integers of 32 bits, of what does not fit the lower ones.
+            let integer = |index| args.number(index, "random").map(|number| to_integer(number) as i32);
             let empty = |index| bad(index, "random", "interval is empty");
             match args.len() {
                 0 => Ok(chance),
                 1 => {
                     let upper = integer(1)?;
-                    if upper < 1.0 {
+                    if upper < 1 {
                         return Err(empty(1));
                     }
-                    Ok((chance * upper).floor() + 1.0)
+                    Ok((chance * f64::from(upper)).floor() + 1.0)
                 }
                 2 => {
                     let (lower, upper) = (integer(1)?, integer(2)?);
                     if lower > upper {
                         return Err(empty(2));
                     }
-                    Ok((chance * (upper - lower + 1.0)).floor() + lower)
+                    let count = upper.wrapping_sub(lower).wrapping_add(1);
+                    Ok((chance * f64::from(count)).floor() + f64::from(lower))
                 }
                 _ => Err("wrong number of arguments".into()),
             }

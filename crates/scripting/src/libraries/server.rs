@@ -59,7 +59,7 @@ fn one(lua: &Lua, number: i64) -> mlua::Result<MultiValue> {
 
 fn set_protocol(lua: &Lua, current: &Function, args: &MultiValue) -> mlua::Result<()> {
     if args.len() != 1 {
-        return Err(complaint("redis.setresp() requires one argument."));
+        return Err(complaint("server.setresp() requires one argument."));
     }
     match whole(&args[0]) {
         Some(version @ (2 | 3)) => ask(lua, current, question::SET_PROTOCOL, one(lua, version)?).map(drop),
@@ -69,7 +69,7 @@ fn set_protocol(lua: &Lua, current: &Function, args: &MultiValue) -> mlua::Resul
 
 fn set_replication(lua: &Lua, current: &Function, args: &MultiValue) -> mlua::Result<()> {
     if args.len() != 1 {
-        return Err(complaint("redis.set_repl() requires two arguments."));
+        return Err(complaint("server.set_repl() requires one argument."));
     }
     match whole(&args[0]).unwrap_or(0) {
         flags @ 0..=3 => ask(lua, current, question::SET_REPLICATION, one(lua, flags)?).map(drop),
@@ -79,18 +79,18 @@ fn set_replication(lua: &Lua, current: &Function, args: &MultiValue) -> mlua::Re
 
 fn may_run(lua: &Lua, current: &Function, args: MultiValue) -> mlua::Result<Value> {
     if args.is_empty() {
-        return Err(complaint("Please specify at least one argument for this redis lib call"));
+        return Err(complaint("Please specify at least one argument for this call"));
     }
     ask(lua, current, question::MAY_RUN, args)
 }
 
 fn write_log(log: fn(u8, &str), args: &MultiValue) -> mlua::Result<()> {
     if args.len() < 2 {
-        return Err(complaint("redis.log() requires two arguments or more."));
+        return Err(complaint("server.log() requires two arguments or more."));
     }
     let level = whole(&args[0]).ok_or_else(|| complaint("First argument must be a number (log level)."))?;
     let level = u8::try_from(level).ok().filter(|level| *level <= 3);
-    let level = level.ok_or_else(|| complaint("Invalid debug level."))?;
+    let level = level.ok_or_else(|| complaint("Invalid log level."))?;
     let words: Vec<Vec<u8>> = args.iter().skip(1).filter_map(text_of).collect();
     log(level, &String::from_utf8_lossy(&words.join(&b' ')));
     Ok(())
@@ -105,24 +105,24 @@ fn sha1(lua: &Lua, args: &MultiValue) -> mlua::Result<Value> {
     lua.create_string(crate::script::sha1_hex(&text)).map(Value::String)
 }
 
-/// The functions, given `current`: see [`ask`]. `scripts_only` are not for the text of a library.
+/// The functions, given `current`: see [`ask`]. `log` is for the text of a library too; of the others, some are for
+/// scripts and not for functions.
 pub(super) fn library(lua: &Lua, current: &Function, log: fn(u8, &str)) -> mlua::Result<Table> {
-    let (everywhere, scripts_only) = (lua.create_table()?, lua.create_table()?);
+    let (at_run, scripts_only) = (lua.create_table()?, lua.create_table()?);
     let host = current.clone();
-    everywhere.set("setresp", lua.create_function(move |lua, args| set_protocol(lua, &host, &args))?)?;
-    everywhere.set("log", lua.create_function(move |_, args| write_log(log, &args))?)?;
-    everywhere.set("sha1hex", lua.create_function(|lua, args| sha1(lua, &args))?)?;
+    at_run.set("setresp", lua.create_function(move |lua, args| set_protocol(lua, &host, &args))?)?;
+    at_run.set("sha1hex", lua.create_function(|lua, args| sha1(lua, &args))?)?;
     let host = current.clone();
-    scripts_only
-        .set("set_repl", lua.create_function(move |lua, args| set_replication(lua, &host, &args))?)?;
+    at_run.set("set_repl", lua.create_function(move |lua, args| set_replication(lua, &host, &args))?)?;
     let host = current.clone();
-    scripts_only.set("acl_check_cmd", lua.create_function(move |lua, args| may_run(lua, &host, args))?)?;
+    at_run.set("acl_check_cmd", lua.create_function(move |lua, args| may_run(lua, &host, args))?)?;
     for (name, number) in [("breakpoint", question::BREAKPOINT), ("debug", question::DEBUG)] {
         let host = current.clone();
         scripts_only.set(name, lua.create_function(move |lua, args| ask(lua, &host, number, args))?)?;
     }
-    let both = lua.create_table()?;
-    both.set("everywhere", everywhere)?;
-    both.set("scripts_only", scripts_only)?;
-    Ok(both)
+    let all = lua.create_table()?;
+    all.set("log", lua.create_function(move |_, args| write_log(log, &args))?)?;
+    all.set("at_run", at_run)?;
+    all.set("scripts_only", scripts_only)?;
+    Ok(all)
 }

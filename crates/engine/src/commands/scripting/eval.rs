@@ -9,7 +9,7 @@ use crate::error::CommandError;
 use crate::scripting::{Runnable, sha_of};
 use crate::waiting::Outcome;
 
-const NO_SCRIPT: CommandError = CommandError::text("NOSCRIPT No matching script. Please use EVAL.");
+const NO_SCRIPT: CommandError = CommandError::text("NOSCRIPT No matching script.");
 
 pub(super) fn eval(context: &mut Context<'_>) -> Result<Outcome, CommandError> {
     run_text(context, false)

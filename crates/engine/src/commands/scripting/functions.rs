@@ -43,17 +43,23 @@ pub(super) fn delete(context: &mut Context<'_>) -> Result<(), CommandError> {
 }
 
 pub(super) fn flush(context: &mut Context<'_>) -> Result<(), CommandError> {
-    let fits = match context.args.get(2) {
-        None => true,
-        Some(word) => context.args.len() == 3 && is_flush_option(word),
-    };
-    if !fits {
+    if context.args.len() > 3 {
+        return Err(misused("flush"));
+    }
+    if context.args.get(2).is_some_and(|word| !is_flush_option(word)) {
         return Err(CommandError::text("ERR FUNCTION FLUSH only supports SYNC|ASYNC option"));
     }
     context.engine.scripts.functions.flush();
     context.changed(1);
     context.reply.ok();
     Ok(())
+}
+
+/// A subcommand with more words than it takes.
+fn misused(subcommand: &str) -> CommandError {
+    let text =
+        format!("ERR unknown subcommand or wrong number of arguments for '{subcommand}'. Try FUNCTION HELP.");
+    CommandError::Text(text.into())
 }
 
 /// LIST's options: a pattern of names, and whether the texts are shown.
@@ -158,6 +164,9 @@ pub(super) fn dump(context: &mut Context<'_>) -> Result<(), CommandError> {
 }
 
 pub(super) fn restore(context: &mut Context<'_>) -> Result<(), CommandError> {
+    if context.args.len() > 4 {
+        return Err(misused("restore"));
+    }
     let how = match context.args.get(3) {
         None => Restore::Append,
         Some(word) if word.eq_ignore_ascii_case(b"append") => Restore::Append,
@@ -169,9 +178,6 @@ pub(super) fn restore(context: &mut Context<'_>) -> Result<(), CommandError> {
             ));
         }
     };
-    if context.args.len() > 4 {
-        return Err(CommandError::WrongArity("function|restore".to_owned()));
-    }
     let longest = context.engine.settings.proto_max_bulk_len.load(Ordering::Relaxed);
     let codes = persistence::restore_functions(context.arg(2), u64::try_from(longest).unwrap_or(0))
         .map_err(|error| CommandError::Text(error.to_string().into()))?;

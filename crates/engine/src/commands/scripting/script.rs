@@ -65,9 +65,9 @@ pub(super) fn kill_one(context: &mut Context<'_>, function: bool) -> Result<(), 
         )),
         Verdict::OtherKind => {
             let script =
-                "BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE.";
+                "BUSY Valkey is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE.";
             let other =
-                "BUSY Redis is busy running a script. You can only call FUNCTION KILL or SHUTDOWN NOSAVE.";
+                "BUSY Valkey is busy running a script. You can only call FUNCTION KILL or SHUTDOWN NOSAVE.";
             Err(CommandError::text(if function { script } else { other }))
         }
     }

@@ -3,9 +3,10 @@
 use mlua::{Lua, Value};
 
 use super::{Complaint, Returned, Settings};
+use crate::libraries::Pace;
 
 /// A deeper one would need more of the stack than a thread has.
-const DEEPEST: usize = 4000;
+const DEEPEST: usize = 2000;
 
 /// A word of JSON.
 enum Token {
@@ -50,13 +51,14 @@ struct Parser<'a> {
     start: usize,
     depth: usize,
     settings: &'a Settings,
+    pace: Pace<'a>,
 }
 
-pub(super) fn decode(lua: &Lua, text: &[u8], settings: &Settings) -> Returned<Value> {
+pub(super) fn decode(lua: &Lua, text: &[u8], settings: &Settings, pace: Pace<'_>) -> Returned<Value> {
     if text.len() >= 2 && (text[0] == 0 || text[1] == 0) {
         return Err("JSON parser does not support UTF-16 or UTF-32".into());
     }
-    let mut parser = Parser { text, place: 0, start: 0, depth: 0, settings };
+    let mut parser = Parser { text, place: 0, start: 0, depth: 0, settings, pace };
     let first = parser.next();
     let value = parser.value(lua, first)?;
     match parser.next() {
@@ -85,7 +87,7 @@ impl Parser<'_> {
             b':' => Token::Colon,
             b',' => Token::Comma,
             b'"' => return self.text_token(),
-            b'-' | b'0'..=b'9' => return self.number_token(),
+            b'-' | b'+' | b'0'..=b'9' => return self.number_token(),
             0 => return Token::End,
             _ => return self.word_token(),
         };
@@ -113,9 +115,10 @@ impl Parser<'_> {
     /// A number as `strtod` reads it, which is more than JSON has.
     fn number_token(&mut self) -> Token {
         let rest = &self.text[self.place..];
-        let sign = usize::from(rest.first() == Some(&b'-'));
+        let signed = rest.first().copied().filter(|byte| matches!(byte, b'-' | b'+'));
+        let sign = usize::from(signed.is_some());
         let digits = &rest[sign..];
-        if !self.settings.decode_invalid && !is_strict(digits) {
+        if !self.settings.decode_invalid && (signed == Some(b'+') || !is_strict(digits)) {
             return Token::Wrong("invalid number");
         }
         let magnitude = if digits.len() > 2 && digits[..2].eq_ignore_ascii_case(b"0x") {
@@ -134,7 +137,7 @@ impl Parser<'_> {
             return Token::Wrong("invalid number");
         }
         self.place += sign + len;
-        Token::Number(if sign == 1 { -value } else { value })
+        Token::Number(if signed == Some(b'-') { -value } else { value })
     }
 
     fn text_token(&mut self) -> Token {
@@ -150,6 +153,10 @@ impl Parser<'_> {
                     self.place += 1;
                     return Token::Text(out);
                 }
+                0 => {
+                    self.start = self.place;
+                    return Token::Wrong("unexpected end of string");
+                }
                 b'\\' => match self.escape(&mut out) {
                     Ok(()) => {}
                     Err(what) => {
@@ -159,7 +166,8 @@ impl Parser<'_> {
                 },
                 _ => {
                     let rest = &self.text[self.place..];
-                    let len = rest.iter().position(|byte| matches!(byte, b'"' | b'\\')).unwrap_or(rest.len());
+                    let len =
+                        rest.iter().position(|byte| matches!(byte, b'"' | b'\\' | 0)).unwrap_or(rest.len());
                     out.extend_from_slice(&rest[..len]);
                     self.place += len;
                 }
@@ -193,6 +201,7 @@ impl Parser<'_> {
     }
 
     fn value(&mut self, lua: &Lua, token: Token) -> Returned<Value> {
+        self.pace.step(0, 0)?;
         Ok(match token {
             Token::Text(text) => Value::String(lua.create_string(text)?),
             Token::Number(number) => Value::Number(number),

@@ -1,135 +1,187 @@
 //! Values of Lua as JSON.
+//!
+//! One element of a table is held at a time: a reference to each would take a place of its own on a stack that has
+//! eight thousand.
 
 use mlua::{Table, Value};
 
 use super::{Complaint, Invalid, Returned, Settings};
-use crate::libraries::{MAX_STRING, type_name};
+use crate::libraries::walk::walk;
+use crate::libraries::{Pace, type_name};
 use crate::number::format_g;
 
 /// A deeper one would need more of the stack than a thread has.
-const DEEPEST: usize = 4000;
+const DEEPEST: usize = 2000;
+/// Below this a whole number has no more digits than are written of any.
+const SHORT: f64 = 1e14;
 
-pub(super) fn encode(out: &mut Vec<u8>, value: &Value, settings: &Settings) -> Returned<()> {
-    write(out, value, settings, 0)
+pub(super) fn encode(value: &Value, settings: &Settings, pace: Pace<'_>) -> Returned<Vec<u8>> {
+    let mut encoder = Encoder { out: Vec::new(), settings, pace };
+    encoder.write(value, 0)?;
+    Ok(encoder.out)
 }
 
 fn refuse(value: &Value, why: &str) -> Complaint {
     format!("Cannot serialise {}: {why}", type_name(value)).into()
 }
 
-fn write(out: &mut Vec<u8>, value: &Value, settings: &Settings, depth: usize) -> Returned<()> {
-    if out.len() > MAX_STRING {
-        return Err("resulting string too large".into());
-    }
-    match value {
-        Value::Nil => out.extend_from_slice(b"null"),
-        Value::LightUserData(pointer) if pointer.0.is_null() => out.extend_from_slice(b"null"),
-        Value::Boolean(value) => out.extend_from_slice(if *value { b"true" } else { b"false" }),
-        Value::Integer(number) => write_number(out, value, *number as f64, settings)?,
-        Value::Number(number) => write_number(out, value, *number, settings)?,
-        Value::String(text) => write_text(out, &text.as_bytes()),
-        Value::Table(table) => write_table(out, table, settings, depth + 1)?,
-        other => return Err(refuse(other, "type not supported")),
-    }
-    Ok(())
+struct Encoder<'a> {
+    out: Vec<u8>,
+    settings: &'a Settings,
+    pace: Pace<'a>,
 }
 
-fn write_number(out: &mut Vec<u8>, value: &Value, number: f64, settings: &Settings) -> Returned<()> {
-    if !number.is_finite() {
-        match settings.encode_invalid {
-            Invalid::Refused => return Err(refuse(value, "must not be NaN or Inf")),
-            Invalid::Null => {
-                out.extend_from_slice(b"null");
-                return Ok(());
-            }
-            Invalid::Written if number.is_nan() => {
-                out.extend_from_slice(b"nan");
-                return Ok(());
-            }
-            Invalid::Written => {}
+impl Encoder<'_> {
+    fn write(&mut self, value: &Value, depth: usize) -> Returned<()> {
+        match value {
+            Value::Nil => self.out.extend_from_slice(b"null"),
+            Value::LightUserData(pointer) if pointer.0.is_null() => self.out.extend_from_slice(b"null"),
+            Value::Boolean(value) => self.out.extend_from_slice(if *value { b"true" } else { b"false" }),
+            Value::Integer(number) => self.write_number(value, *number as f64)?,
+            Value::Number(number) => self.write_number(value, *number)?,
+            Value::String(text) => self.write_text(&text.as_bytes())?,
+            Value::Table(table) => self.write_table(table, depth + 1)?,
+            other => return Err(refuse(other, "type not supported")),
         }
+        self.pace.step(0, self.out.len())
     }
-    out.extend_from_slice(format_g(number, settings.precision).as_bytes());
-    Ok(())
-}
 
-fn write_text(out: &mut Vec<u8>, text: &[u8]) {
-    out.push(b'"');
-    for byte in text {
+    fn write_number(&mut self, value: &Value, number: f64) -> Returned<()> {
+        if !number.is_finite() {
+            match self.settings.encode_invalid {
+                Invalid::Refused => return Err(refuse(value, "must not be NaN or Inf")),
+                Invalid::Null => {
+                    self.out.extend_from_slice(b"null");
+                    return Ok(());
+                }
+                Invalid::Written if number.is_nan() => {
+                    self.out.extend_from_slice(b"nan");
+                    return Ok(());
+                }
+                Invalid::Written => {}
+            }
+        }
+        let whole = number as i64;
+        if self.settings.precision == 14
+            && number.abs() < SHORT
+            && (whole as f64).to_bits() == number.to_bits()
+        {
+            self.out.extend_from_slice(itoa::Buffer::new().format(whole).as_bytes());
+        } else {
+            self.out.extend_from_slice(format_g(number, self.settings.precision).as_bytes());
+        }
+        Ok(())
+    }
+
+    fn write_text(&mut self, text: &[u8]) -> Returned<()> {
+        self.out.push(b'"');
+        let mut rest = text;
+        while let Some(place) = rest.iter().position(|byte| ESCAPED[usize::from(*byte)]) {
+            self.out.extend_from_slice(&rest[..place]);
+            self.write_escaped(rest[place]);
+            rest = &rest[place + 1..];
+            self.pace.step(place, self.out.len())?;
+        }
+        self.out.extend_from_slice(rest);
+        self.out.push(b'"');
+        self.pace.step(rest.len(), self.out.len())
+    }
+
+    fn write_escaped(&mut self, byte: u8) {
         match byte {
-            b'"' => out.extend_from_slice(b"\\\""),
-            b'\\' => out.extend_from_slice(b"\\\\"),
-            b'/' => out.extend_from_slice(b"\\/"),
-            8 => out.extend_from_slice(b"\\b"),
-            9 => out.extend_from_slice(b"\\t"),
-            10 => out.extend_from_slice(b"\\n"),
-            12 => out.extend_from_slice(b"\\f"),
-            13 => out.extend_from_slice(b"\\r"),
-            0..32 | 127 => out.extend_from_slice(format!("\\u{byte:04x}").as_bytes()),
-            other => out.push(*other),
+            b'"' => self.out.extend_from_slice(b"\\\""),
+            b'\\' => self.out.extend_from_slice(b"\\\\"),
+            b'/' => self.out.extend_from_slice(b"\\/"),
+            8 => self.out.extend_from_slice(b"\\b"),
+            9 => self.out.extend_from_slice(b"\\t"),
+            10 => self.out.extend_from_slice(b"\\n"),
+            12 => self.out.extend_from_slice(b"\\f"),
+            13 => self.out.extend_from_slice(b"\\r"),
+            other => self.out.extend_from_slice(format!("\\u{other:04x}").as_bytes()),
         }
     }
-    out.push(b'"');
-}
 
-/// How long an array of these keys is, or `None` if they are an object's.
-fn array_len(table: &Table, settings: &Settings) -> Returned<Option<usize>> {
-    let (mut last, mut items) = (0.0, 0);
-    for pair in table.pairs::<Value, Value>() {
-        let key = match pair?.0 {
-            Value::Integer(key) => key as f64,
-            Value::Number(key) => key,
-            _ => return Ok(None),
-        };
-        if key.fract() != 0.0 || key < 1.0 {
+    /// How long an array of these keys is, or `None` if they are an object's.
+    fn array_len(&mut self, table: &Table, depth: usize) -> Returned<Option<usize>> {
+        let (mut last, mut items) = (0.0, 0);
+        let is_array = walk(table, depth, |key: Value, _: bool| {
+            let key = match key {
+                Value::Integer(key) => key as f64,
+                Value::Number(key) => key,
+                _ => return Ok(false),
+            };
+            last = f64::max(last, key);
+            items += 1;
+            self.pace.step(0, 0)?;
+            Ok(key.fract() == 0.0 && key >= 1.0)
+        })?;
+        if !is_array {
             return Ok(None);
         }
-        last = f64::max(last, key);
-        items += 1;
-    }
-    let (ratio, safe) = (settings.sparse_ratio, settings.sparse_safe);
-    if ratio > 0 && last > items as f64 * ratio as f64 && last > safe as f64 {
-        if !settings.sparse_converted {
-            return Err("Cannot serialise table: excessively sparse array".into());
-        }
-        return Ok(None);
-    }
-    Ok(Some(last as usize))
-}
-
-fn write_table(out: &mut Vec<u8>, table: &Table, settings: &Settings, depth: usize) -> Returned<()> {
-    if depth > settings.encode_depth.min(DEEPEST) {
-        return Err(format!("Cannot serialise, excessive nesting ({depth})").into());
-    }
-    if let Some(len @ 1..) = array_len(table, settings)? {
-        out.push(b'[');
-        for index in 1..=len {
-            if index > 1 {
-                out.push(b',');
+        let (ratio, safe) = (self.settings.sparse_ratio, self.settings.sparse_safe);
+        if ratio > 0 && last > items as f64 * ratio as f64 && last > safe as f64 {
+            if !self.settings.sparse_converted {
+                return Err("Cannot serialise table: excessively sparse array".into());
             }
-            write(out, &table.raw_get(index)?, settings, depth)?;
+            return Ok(None);
         }
-        out.push(b']');
-        return Ok(());
+        Ok(Some(last as usize))
     }
-    out.push(b'{');
-    for (number, pair) in table.pairs::<Value, Value>().enumerate() {
-        let (key, value) = pair?;
-        if number > 0 {
-            out.push(b',');
+
+    fn write_table(&mut self, table: &Table, depth: usize) -> Returned<()> {
+        if depth > self.settings.encode_depth.min(DEEPEST) {
+            return Err(format!("Cannot serialise, excessive nesting ({depth})").into());
         }
-        match &key {
-            Value::String(text) => write_text(out, &text.as_bytes()),
+        if let Some(len @ 1..) = self.array_len(table, depth)? {
+            self.out.push(b'[');
+            for index in 1..=len {
+                if index > 1 {
+                    self.out.push(b',');
+                }
+                self.write(&table.raw_get(index)?, depth)?;
+            }
+            self.out.push(b']');
+            return Ok(());
+        }
+        self.out.push(b'{');
+        let mut number = 0;
+        walk(table, depth, |key: Value, value: Value| {
+            if number > 0 {
+                self.out.push(b',');
+            }
+            number += 1;
+            self.write_pair(&key, &value, depth).map(|()| true)
+        })?;
+        self.out.push(b'}');
+        Ok(())
+    }
+
+    fn write_pair(&mut self, key: &Value, value: &Value, depth: usize) -> Returned<()> {
+        match key {
+            Value::String(text) => self.write_text(&text.as_bytes())?,
             Value::Integer(_) | Value::Number(_) => {
-                out.push(b'"');
-                write(out, &key, settings, depth)?;
-                out.push(b'"');
+                self.out.push(b'"');
+                self.write(key, depth)?;
+                self.out.push(b'"');
             }
             other => return Err(refuse(other, "table key must be a number or string")),
         }
-        out.push(b':');
-        write(out, &value, settings, depth)?;
+        self.out.push(b':');
+        self.write(value, depth)
     }
-    out.push(b'}');
-    Ok(())
 }
+
+/// What a text of JSON does not have as it is.
+const ESCAPED: [bool; 256] = {
+    let mut escaped = [false; 256];
+    let mut byte = 0;
+    while byte < 32 {
+        escaped[byte] = true;
+        byte += 1;
+    }
+    escaped[b'"' as usize] = true;
+    escaped[b'\\' as usize] = true;
+    escaped[b'/' as usize] = true;
+    escaped[127] = true;
+    escaped
+};
