@@ -9,9 +9,10 @@
 //! | `access` | users: their lines in the file, and what the engine leaves of ACL |
 //! | `center` | the loop, and the machine's actions |
 //! | `client` | a client, or another sentinel: who it is, what it subscribes to |
-//! | `commands` | the commands that need no machine: PING, SUBSCRIBE, INFO, ... |
+//! | `commands` | the commands that need no machine: PING, SUBSCRIBE, ... |
 //! | `connection` | sockets of clients and of other sentinels |
 //! | `files` | the configuration file, rewritten in one step, and the journal beside it |
+//! | `info` | INFO |
 //! | `links` | connections to masters, replicas and other sentinels |
 //! | `scripts` | the operator's scripts |
 
@@ -21,6 +22,7 @@ mod client;
 mod commands;
 mod connection;
 mod files;
+mod info;
 mod links;
 mod scripts;
 
