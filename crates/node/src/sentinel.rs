@@ -123,6 +123,7 @@ fn serve(config: Config, own: sentinel::Config, engine: engine::Engine, path: Pa
     log::set_role(b'X');
     let (version, pid, port) = (env!("CARGO_PKG_VERSION"), std::process::id(), own.global.port);
     tracing::info!("Redoubt {version} is starting as a sentinel, PID: {pid}, port {port}");
+    tracing::info!("Running mode=sentinel, port={port}.");
     crash::end_on_panic(None);
     startup::raise_file_limit(&config);
     let (files, groups) = Files::open(path)?;

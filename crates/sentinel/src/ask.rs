@@ -137,6 +137,9 @@ impl Master {
         self.learn_epoch(cx, hello.epoch);
         let switch = hello.config_epoch > self.config_epoch;
         if let Some(peer) = self.peers.get_mut(&hello.run_id) {
+            if cx.now.since(peer.last_hello) > cx.shared.timing.publish_period * 2 {
+                peer.steady_since = cx.now;
+            }
             peer.last_hello = cx.now;
             peer.config_epoch = Some(hello.config_epoch);
         }

@@ -119,6 +119,8 @@ pub(crate) struct Peer {
     pub(crate) link: Option<LinkId>,
     pub(crate) sdown: Option<Instant>,
     pub(crate) last_hello: Instant,
+    /// Since when its hellos have come without a gap. What was held back by a network is delivered at its end, and is old.
+    pub(crate) steady_since: Instant,
     /// The epoch of the configuration that its last hello showed.
     pub(crate) config_epoch: Option<u64>,
     pub(crate) published: Option<Instant>,
@@ -137,6 +139,7 @@ impl Peer {
             link: None,
             sdown: None,
             last_hello: cx.now,
+            steady_since: cx.now,
             config_epoch: None,
             published: None,
             asked: None,

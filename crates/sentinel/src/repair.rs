@@ -68,8 +68,11 @@ impl Master {
     /// Whether a majority, this sentinel included, showed the same configuration lately.
     pub(crate) fn is_confirmed_by_majority(&self, cx: &Cx<'_>) -> bool {
         let recent = cx.shared.timing.publish_period * 2;
+        let settled = cx.shared.timing.publish_period + Duration::from_millis(500);
         let agree = self.peers.values().filter(|peer| {
-            peer.config_epoch == Some(self.config_epoch) && cx.now.since(peer.last_hello) <= recent
+            peer.config_epoch == Some(self.config_epoch)
+                && cx.now.since(peer.last_hello) <= recent
+                && cx.now.since(peer.steady_since) > settled
         });
         agree.count() + 1 >= self.majority()
     }

@@ -165,7 +165,7 @@ fn a_failover_by_hand() {
 #[test]
 fn a_coordinated_failover() {
     compare(true, |group, _| {
-        group.sentinels[0].run(&format!("SENTINEL FAILOVER {MASTER} COORDINATED")).expect_ok()
+        group.sentinels[0].run(&format!("SENTINEL FAILOVER {MASTER} COORDINATED")).expect_ok();
     });
 }
 

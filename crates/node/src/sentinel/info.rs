@@ -52,11 +52,14 @@ impl Pace {
     }
 }
 
+/// Writes one section.
+type Section = fn(&Center, &mut Text);
+
 /// The sections that were asked for, all of them if none was.
 pub(super) fn text(center: &Center, asked: &[String]) -> String {
     let every = asked.is_empty()
         || asked.iter().any(|name| ["all", "default", "everything"].contains(&name.as_str()));
-    let sections: [(&str, fn(&Center, &mut Text)); 4] =
+    let sections: [(&str, Section); 4] =
         [("Server", server), ("Clients", clients), ("Stats", stats), ("CPU", |_, text| cpu_times(text))];
     let wanted = |title: &str| every || asked.iter().any(|asked| asked.eq_ignore_ascii_case(title));
     let mut shown: Vec<String> = Vec::new();
