@@ -91,6 +91,13 @@ pub enum Action {
         /// The term to ask for.
         term: Term,
     },
+    /// Another member gave this one its vote.
+    Granted {
+        /// Who votes.
+        from: PeerId,
+        /// For which term.
+        term: Term,
+    },
     /// Who leads has changed, as far as this member knows.
     Leader {
         /// The record that must be on disk before.
@@ -304,6 +311,12 @@ impl Group {
             message.mut_snapshot().mut_metadata().set_conf_state(conf_state);
         }
         let before = self.raw.raft.state;
+        let granted = kind == MessageType::MsgRequestVoteResponse
+            && !message.reject
+            && message.term == self.raw.raft.term;
+        if granted && let Some(from) = PeerId::new(from) {
+            out.push(Action::Granted { from, term: Term(message.term) });
+        }
         self.step(message);
         let raft = &self.raw.raft;
         let voted = kind == MessageType::MsgRequestVote && raft.vote == from;

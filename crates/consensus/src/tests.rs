@@ -70,7 +70,7 @@ impl Net {
                 Action::Committed { term, value, .. } => {
                     self.committed.entry(id).or_default().push((term, value));
                 }
-                Action::Leader { .. } | Action::Unknown { .. } => {}
+                Action::Leader { .. } | Action::Granted { .. } | Action::Unknown { .. } => {}
             }
         }
     }

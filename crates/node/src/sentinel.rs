@@ -9,9 +9,10 @@
 //! | `access` | users: their lines in the file, and what the engine leaves of ACL |
 //! | `center` | the loop, and the machine's actions |
 //! | `client` | a client, or another sentinel: who it is, what it subscribes to |
-//! | `commands` | the commands that need no machine: PING, SUBSCRIBE, INFO, ... |
+//! | `commands` | the commands that need no machine: PING, SUBSCRIBE, ... |
 //! | `connection` | sockets of clients and of other sentinels |
 //! | `files` | the configuration file, rewritten in one step, and the journal beside it |
+//! | `info` | INFO |
 //! | `links` | connections to masters, replicas and other sentinels |
 //! | `scripts` | the operator's scripts |
 
@@ -21,6 +22,7 @@ mod client;
 mod commands;
 mod connection;
 mod files;
+mod info;
 mod links;
 mod scripts;
 
@@ -121,6 +123,7 @@ fn serve(config: Config, own: sentinel::Config, engine: engine::Engine, path: Pa
     log::set_role(b'X');
     let (version, pid, port) = (env!("CARGO_PKG_VERSION"), std::process::id(), own.global.port);
     tracing::info!("Redoubt {version} is starting as a sentinel, PID: {pid}, port {port}");
+    tracing::info!("Running mode=sentinel, port={port}.");
     crash::end_on_panic(None);
     startup::raise_file_limit(&config);
     let (files, groups) = Files::open(path)?;

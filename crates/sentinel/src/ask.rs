@@ -75,9 +75,9 @@ impl Master {
         if leader != "*"
             && let Ok(epoch) = u64::try_from(*epoch)
         {
-            peer.vote = Some((leader.chars().take(40).collect(), epoch));
+            let from = peer.id();
+            self.take_vote(cx, run_id, (leader.chars().take(40).collect(), epoch));
             if RunId::parse(leader).as_ref() == Some(&cx.shared.me) {
-                let from = peer.id();
                 self.drive(cx, consensus::Input::Vote { from, term: Term(epoch) });
             }
         }
@@ -85,6 +85,15 @@ impl Master {
             self.count_votes(cx);
             self.act(cx);
         }
+    }
+
+    /// Another sentinel has told of its vote: whom, and in which epoch.
+    pub(crate) fn take_vote(&mut self, cx: &mut Cx<'_>, run_id: &RunId, vote: (String, u64)) {
+        let Some(peer) = self.peers.get_mut(run_id) else { return };
+        if peer.vote.as_ref().map(|(_, epoch)| *epoch) != Some(vote.1) {
+            cx.log(Level::Notice, format!("{run_id} voted for {} {}", vote.0, vote.1));
+        }
+        peer.vote = Some(vote);
     }
 
     /// Another sentinel asks, and with a run id wants the vote of `epoch`. Answers whether the master is
@@ -99,20 +108,20 @@ impl Master {
         let Some(run_id) = run_id else { return (down, None, 0, 0) };
         let mut wants = Vec::new();
         let (record, term, vote) = self.group.vote_for(cx.now, run_id.peer(), Term(epoch), &mut wants);
-        self.carry_out(cx, wants);
-        let vote = vote.and_then(|vote| self.run_id_of(cx, vote, run_id));
-        (down, vote, term.0, self.record(record))
+        self.carry_out(cx, wants, Some(run_id));
+        let after = self.record(record);
+        match vote.and_then(|vote| self.run_id_of(cx, vote, Some(run_id))) {
+            Some(leader) => (down, Some(leader), term.0, after),
+            // None in this epoch: the last one holds.
+            None => (down, self.leader.clone(), self.leader_epoch, after),
+        }
     }
 
-    /// A member's run id. The candidate may be one that is not known yet.
-    fn run_id_of(&self, cx: &Cx<'_>, id: PeerId, candidate: &RunId) -> Option<RunId> {
-        if id == cx.shared.my_peer() {
-            return Some(cx.shared.me.clone());
-        }
-        if id == candidate.peer() {
-            return Some(candidate.clone());
-        }
-        self.peer_of(id).map(|peer| peer.run_id.clone())
+    /// The run id of a member, of a candidate that is not known yet, or of whoever had the last vote.
+    pub(crate) fn run_id_of(&self, cx: &Cx<'_>, id: PeerId, candidate: Option<&RunId>) -> Option<RunId> {
+        let peers = self.peers.values().map(|peer| &peer.run_id);
+        let mut known = peers.chain([&cx.shared.me]).chain(candidate).chain(&self.leader);
+        known.find(|run_id| run_id.peer() == id).cloned()
     }
 
     /// A greeting from another sentinel that watches this master.
@@ -128,6 +137,9 @@ impl Master {
         self.learn_epoch(cx, hello.epoch);
         let switch = hello.config_epoch > self.config_epoch;
         if let Some(peer) = self.peers.get_mut(&hello.run_id) {
+            if cx.now.since(peer.last_hello) > cx.shared.timing.publish_period * 2 {
+                peer.steady_since = cx.now;
+            }
             peer.last_hello = cx.now;
             peer.config_epoch = Some(hello.config_epoch);
         }
@@ -152,20 +164,21 @@ impl Master {
         let peer = self.peers.get_mut(&hello.run_id).expect("it is known");
         peer.addr = hello.addr.clone();
         peer.relink(cx);
+        self.update_members(cx);
         cx.shared.agenda.soon(&self.name);
         let text = format!(" ip {} port {} for {}", hello.addr.host, hello.addr.port, hello.run_id);
         self.announce(cx, Level::Notice, "+sentinel-address-switch", &text);
         cx.changed();
     }
 
-    /// Somebody else sits at this address: whoever was known there is gone. It still counts as a
-    /// sentinel, until an operator says that it does not.
+    /// Somebody else sits at this address: whoever was known there has come back with another identity, and does not
+    /// count any more.
     fn vacate(&mut self, cx: &mut Cx<'_>, addr: &Addr) {
-        let at = |peer: &&mut Peer| cx.shared.same_addr(&peer.addr, addr);
-        let Some(run_id) = self.peers.values_mut().find(at).map(|peer| peer.run_id.clone()) else { return };
-        self.announce_peer(cx, Level::Warning, "+sentinel-invalid-addr", &self.peers[&run_id], "");
-        let peer = self.peers.get_mut(&run_id).expect("just found");
-        peer.addr.port = 0;
-        peer.relink(cx);
+        let at = |peer: &&Peer| cx.shared.same_addr(&peer.addr, addr);
+        let Some(run_id) = self.peers.values().find(at).map(|peer| peer.run_id.clone()) else { return };
+        self.announce_peer(cx, Level::Notice, "+sentinel-invalid-addr", &self.peers[&run_id], "");
+        self.peers.remove(&run_id);
+        cx.shared.links_changed = true;
+        cx.changed();
     }
 }

@@ -87,9 +87,9 @@ static SUBCOMMANDS: &[Subcommand] = subcommands! {
         "    Check if the current Sentinel configuration is able to reach the quorum",
         "    needed to failover a master and the majority needed to authorize the",
         "    failover. Names the Sentinels that are out of reach."];
-    "config" settings::config, ["CONFIG SET <param> <value>",
+    "config" settings::config, ["CONFIG SET <param> <value> [<param> <value> ...]",
         "    Set a global Sentinel configuration parameter.",
-        "CONFIG GET <param>",
+        "CONFIG GET <param> [<param> ...]",
         "    Get global Sentinel configuration parameter."];
     "debug" settings::debug, ["DEBUG [<param> <value> ...]",
         "    Show a list of configurable time parameters and their values (milliseconds).",

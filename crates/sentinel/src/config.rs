@@ -114,6 +114,9 @@ impl Config {
             // What is no port is for the shell to say, as of every directive of a server.
             self.global.port = port.parse().unwrap_or(self.global.port);
         }
+        if let (true, [_, level]) = (is_log_level(words), texts.as_slice()) {
+            self.global.log_level = level.to_ascii_lowercase();
+        }
         self.server.push(texts.into_iter().map(str::to_owned).collect());
         Ok(())
     }
@@ -207,6 +210,11 @@ impl Config {
     }
 }
 
+/// Whether a line says what goes to the log.
+fn is_log_level(words: &[Vec<u8>]) -> bool {
+    words.len() == 2 && words[0].eq_ignore_ascii_case(b"loglevel")
+}
+
 /// Names stand in hello messages (split at commas), events and lines of this file.
 pub(crate) fn is_name(name: &str) -> bool {
     !name.is_empty()
@@ -271,7 +279,10 @@ impl KnownMaster {
         if let Some(id) = id {
             let id = RunId::parse(id).ok_or("Wrong hostname or port for sentinel.")?;
             self.sentinels.retain(|(_, known)| *known != id);
-            self.sentinels.push((addr, id));
+            // Earlier versions kept those whose address another one had taken.
+            if addr.port != 0 {
+                self.sentinels.push((addr, id));
+            }
         } else if !self.replicas.contains(&addr) {
             self.replicas.push(addr);
         }
@@ -361,6 +372,11 @@ impl Config {
             if value != default {
                 lines.push(format!("sentinel {option} {}", if value { "yes" } else { "no" }));
             }
+        }
+        let written =
+            self.lines.iter().any(|line| split_line(line).is_some_and(|words| is_log_level(&words)));
+        if written || global.log_level_set {
+            lines.push(format!("loglevel {}", global.log_level));
         }
         for master in &self.masters {
             let (name, Addr { host, port }) = (quoted(&master.name), &master.addr);

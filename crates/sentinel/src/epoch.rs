@@ -3,6 +3,7 @@
 
 use consensus::{Action as Want, Change, Input, PeerId, RecordNumber, Term};
 
+use crate::addr::RunId;
 use crate::event::Level;
 use crate::hello::HELLO_CHANNEL;
 use crate::link::Pending;
@@ -19,11 +20,12 @@ impl Master {
     pub(crate) fn drive(&mut self, cx: &mut Cx<'_>, input: Input<'_>) {
         let mut wants = Vec::new();
         self.group.handle(cx.now, input, &mut wants);
-        self.carry_out(cx, wants);
+        self.carry_out(cx, wants, None);
     }
 
-    /// Carries out what the group wants after whatever was done to it.
-    pub(crate) fn carry_out(&mut self, cx: &mut Cx<'_>, wants: Vec<Want>) {
+    /// Carries out what the group wants after whatever was done to it. `candidate` is one that asked for a vote, and may
+    /// not be known otherwise.
+    pub(crate) fn carry_out(&mut self, cx: &mut Cx<'_>, wants: Vec<Want>, candidate: Option<&RunId>) {
         for want in wants {
             match want {
                 Want::Persist { number, record } => {
@@ -33,11 +35,16 @@ impl Master {
                     if self.synced.len() > REMEMBERED {
                         self.synced.pop_front();
                     }
-                    self.announce_ballots(cx, &record.changes);
+                    self.announce_ballots(cx, &record.changes, candidate);
                     cx.out.push(Action::Persist { number: number_here, record });
                 }
                 Want::Send { after, to, message } => self.send_to_peer(cx, after, to, message),
                 Want::AskVote { after, to, term } => self.ask_vote(cx, after, to, term),
+                Want::Granted { from, term } => {
+                    if let Some(run_id) = self.peer_of(from).map(|peer| peer.run_id.clone()) {
+                        self.take_vote(cx, &run_id, (cx.shared.me.to_string(), term.0));
+                    }
+                }
                 Want::Leader { term, leader, .. } => self.on_leader(cx, term, leader),
                 Want::Committed { value, .. } => {
                     if let Some(switch) = Switch::decode(&value) {
@@ -67,7 +74,7 @@ impl Master {
         let after = self.record(after);
         let Some(link) = self.peer_of(to).and_then(|peer| peer.link) else { return };
         let words = [b"SENTINEL".to_vec(), b"RAFT".to_vec(), self.name.clone().into_bytes(), message];
-        cx.send_after(after, link, Pending::Ignored, words.to_vec());
+        cx.send_after(after, link, Pending::Plain, words.to_vec());
     }
 
     /// Asks a Redis sentinel for its vote, in its protocol.
@@ -81,7 +88,7 @@ impl Master {
     }
 
     /// New terms and votes become events, as soon as they are on their way to the disk.
-    fn announce_ballots(&mut self, cx: &mut Cx<'_>, changes: &[Change]) {
+    fn announce_ballots(&mut self, cx: &mut Cx<'_>, changes: &[Change], candidate: Option<&RunId>) {
         for change in changes {
             let Change::Ballot { term, vote, .. } = *change else { continue };
             let before = std::mem::replace(&mut self.ballot, (term, vote));
@@ -90,11 +97,7 @@ impl Master {
                 continue;
             }
             let me = cx.shared.my_peer().number() == vote;
-            let run_id = if me {
-                Some(cx.shared.me.clone())
-            } else {
-                PeerId::new(vote).and_then(|id| self.peer_of(id)).map(|peer| peer.run_id.clone())
-            };
+            let run_id = PeerId::new(vote).and_then(|id| self.run_id_of(cx, id, candidate));
             if me {
                 self.announce(cx, Level::Warning, "+try-failover", "");
             }
@@ -128,7 +131,7 @@ impl Master {
         let mut hello = self.hello_of(cx, peer.addr.clone(), peer.run_id.clone());
         // Only that it exists is said in its name.
         (hello.epoch, hello.config_epoch) = (0, 0);
-        cx.send(link, Pending::Ignored, &["PUBLISH", HELLO_CHANNEL, &hello.to_string()]);
+        cx.send(link, Pending::Plain, &["PUBLISH", HELLO_CHANNEL, &hello.to_string()]);
     }
 
     /// A step for the flight recorder.

@@ -8,6 +8,8 @@
 pub enum Level {
     /// Only logged.
     Debug,
+    /// Published, and logged for those who want to know much.
+    Verbose,
     /// Logged and published.
     Notice,
     /// Logged, published, and given to the notification script.

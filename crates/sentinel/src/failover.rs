@@ -22,7 +22,7 @@ use crate::addr::Addr;
 use crate::event::Level;
 use crate::info::Role;
 use crate::instance::{Instance, Reconf};
-use crate::link::Pending;
+use crate::link::LinkId;
 use crate::machine::Action;
 use crate::master::Master;
 use crate::record::Switch;
@@ -36,9 +36,6 @@ const FRESH_WORD: Duration = Duration::from_millis(200);
 const RETRY: Duration = Duration::from_millis(250);
 /// A promotion that has not been answered is asked for again.
 const PROMOTE_AGAIN: Duration = Duration::from_secs(2);
-/// So long a master may take to hand over, when an operator wants to replace it anyway: it is asked before the promotion
-/// is asked for again.
-const HAND_OVER: Duration = Duration::from_millis(1500);
 /// A leader whose switch is committed stays awake this long, to bring it to those that were slow.
 const LINGER: Duration = Duration::from_secs(1);
 
@@ -76,6 +73,8 @@ pub(crate) struct Failover {
     pub(crate) target: Option<Addr>,
     /// The target is told to be a master, without the old one: it is down, or did not hand over.
     pub(crate) forced: bool,
+    /// Servers that have handed over or were handed over to, and have not been told yet to settle with it.
+    pub(crate) unsettled: Vec<LinkId>,
 }
 
 impl Failover {
@@ -93,6 +92,11 @@ impl Failover {
     /// The replica that is now the master, once that is agreed.
     pub(crate) fn switched_to(&self) -> Option<&Addr> {
         self.target.as_ref().filter(|_| self.phase == Phase::Reconf)
+    }
+
+    /// Whether the master was asked to hand over, and nothing has come of it yet.
+    fn hands_over(&self) -> bool {
+        matches!(self.phase, Phase::Promote { sent: Some(_) }) && !self.forced
     }
 
     /// The replica whose word the next step waits for.
@@ -120,9 +124,15 @@ impl Master {
     }
 
     pub(crate) fn start_failover(&mut self, cx: &mut Cx<'_>, cause: Cause) {
-        let (phase, since) = (Phase::Elect, cx.now);
-        self.failover =
-            Some(Failover { cause, phase, since, epoch: 0, target: None, forced: cause == Cause::Down });
+        self.failover = Some(Failover {
+            cause,
+            phase: Phase::Elect,
+            since: cx.now,
+            epoch: 0,
+            target: None,
+            forced: cause == Cause::Down,
+            unsettled: Vec::new(),
+        });
         let past = Term(cx.shared.epoch);
         self.drive(cx, Input::Wake { past });
     }
@@ -322,18 +332,19 @@ impl Master {
             self.abort(cx, "-failover-abort-slave-timeout");
             return;
         }
-        if sent.is_some_and(|at| cx.now.since(at) < PROMOTE_AGAIN) {
+        if !forced && self.odown.is_some() {
+            self.on_death_in_hand_over(cx, cause);
+            return;
+        }
+        if sent.is_some_and(|at| cx.now.since(at) < PROMOTE_AGAIN || cause == Cause::Coordinated) {
             return;
         }
         let link = replica.command;
-        if cause == Cause::Coordinated && sent.is_some() {
-            return;
-        }
         let handing_over = !forced && sent.is_none() && self.ask_to_hand_over(cx, &target);
         let done = handing_over
             || cause != Cause::Coordinated && {
                 self.failover.as_mut().expect("checked above").forced = true;
-                self.send_replicaof(cx, link, None)
+                self.send_slaveof(cx, &target, None)
             };
         if done {
             self.ask_info_over(cx, link);
@@ -341,6 +352,17 @@ impl Master {
                 self.announce_replica(cx, Level::Notice, "+failover-state-wait-promotion", &target, "");
             }
             self.failover.as_mut().expect("checked above").phase = Phase::Promote { sent: Some(cx.now) };
+        }
+    }
+
+    /// The master has died instead of handing over: an operator wanted it replaced anyway, or only so.
+    fn on_death_in_hand_over(&mut self, cx: &mut Cx<'_>, cause: Cause) {
+        self.note(cx, "the master is down and will not hand over".into());
+        if cause == Cause::Coordinated {
+            // The next failover is for its being down.
+            self.abort(cx, "-failover-abort-slave-timeout");
+        } else if let Some(failover) = &mut self.failover {
+            (failover.forced, failover.phase) = (true, Phase::Promote { sent: None });
         }
     }
 
@@ -365,16 +387,13 @@ impl Master {
         self.failures = 0;
         cx.switched();
         self.note(cx, format!("switch to {target} committed in epoch {epoch}"));
-        let by_master = !failover.forced;
-        if let Some(replica) = self.replicas.get_mut(&target) {
-            replica.promoted = true;
-            let link = replica.command;
-            // Whoever was promoted by its master has a file that makes it a replica again.
-            if by_master {
-                let words = [self.settings.command("CONFIG").as_bytes().to_vec(), b"REWRITE".to_vec()];
-                cx.send_after(0, link, Pending::Ignored, words.to_vec());
-            }
+        // Whoever was promoted by its master has a file that makes it a replica again.
+        let new = self.replicas.get(&target).map(|replica| replica.command).filter(|_| !failover.forced);
+        let old = new.map(|_| self.myself.command);
+        if let Some(failover) = &mut self.failover {
+            failover.unsettled = old.into_iter().chain(new).collect();
         }
+        self.settle(cx);
         self.announce_replica(cx, Level::Warning, "+promoted-slave", &target, "");
         if cx.shared.crash_after_promotion {
             cx.out.push(Action::Crash);
@@ -394,8 +413,12 @@ impl Master {
         }
         let late = cx.now.since(since) > self.settings.failover_timeout;
         let others: Vec<Addr> = self.replicas.keys().filter(|addr| **addr != target).cloned().collect();
-        let unfinished = |replica: &Instance| replica.sdown.is_none() && replica.reconf != Reconf::Done;
-        let open = others.iter().any(|addr| unfinished(&self.replicas[addr]));
+        let ended = |replica: &Instance| matches!(replica.reconf, Reconf::Done | Reconf::Refused);
+        let unfinished = |replica: &Instance| replica.sdown.is_none() && !ended(replica);
+        self.settle(cx);
+        let unsettled = |failover: &Failover| !failover.unsettled.is_empty() && self.myself.sdown.is_none();
+        let open = others.iter().any(|addr| unfinished(&self.replicas[addr]))
+            || self.failover.as_ref().is_some_and(unsettled);
         // Nobody can follow a master that is down: only once this failover has ended is it watched as the master, and
         // replaced.
         let lost = self.replicas.get(&target).is_some_and(|promoted| promoted.sdown.is_some());
@@ -406,8 +429,7 @@ impl Master {
         if late {
             self.announce(cx, Level::Warning, "+failover-end-for-timeout", "");
             for addr in &others {
-                let replica = &self.replicas[addr];
-                if replica.reconf != Reconf::Done && self.send_replicaof(cx, replica.command, Some(&target)) {
+                if !ended(&self.replicas[addr]) && self.send_slaveof(cx, addr, Some(&target)) {
                     self.announce_replica(cx, Level::Notice, "+slave-reconf-sent-be", addr, "");
                 }
             }
@@ -433,7 +455,7 @@ impl Master {
                 }
                 Reconf::None
                     if busy < self.settings.parallel_syncs as usize
-                        && self.send_replicaof(cx, replica.command, Some(target)) =>
+                        && self.send_slaveof(cx, addr, Some(target)) =>
                 {
                     self.announce_replica(cx, Level::Notice, "+slave-reconf-sent", addr, "");
                     self.set_reconf(cx.now, addr, Reconf::Sent);
@@ -445,7 +467,7 @@ impl Master {
         }
     }
 
-    fn set_reconf(&mut self, now: Instant, addr: &Addr, reconf: Reconf) {
+    pub(crate) fn set_reconf(&mut self, now: Instant, addr: &Addr, reconf: Reconf) {
         let replica = self.replicas.get_mut(addr).expect("a replica of this master");
         replica.reconf = reconf;
         replica.reconf_since = now;
@@ -470,25 +492,13 @@ impl Master {
         self.act(cx);
     }
 
-    /// The master would not hand over.
-    pub(crate) fn on_failover_refused(&mut self, cx: &mut Cx<'_>, text: &str) {
-        let promoting = |failover: &Failover| matches!(failover.phase, Phase::Promote { .. });
-        let Some(failover) = self.failover.as_mut().filter(|failover| promoting(failover)) else { return };
-        let only_so = failover.cause == Cause::Coordinated;
-        if !only_so {
-            failover.forced = true;
-            failover.phase = Phase::Promote { sent: None };
-        }
-        self.note(cx, format!("the master refused to hand over: {text}"));
-        if only_so {
-            self.abort(cx, "-failover-abort-slave-timeout");
-        }
-    }
-
     /// Gives up, to try again later if the master is still down.
-    fn abort(&mut self, cx: &mut Cx<'_>, event: &str) {
+    pub(crate) fn abort(&mut self, cx: &mut Cx<'_>, event: &str) {
         self.announce(cx, Level::Warning, event, "");
         cx.shared.recorder.end(cx.now, &self.name, event);
+        if self.failover.as_ref().is_some_and(Failover::hands_over) {
+            self.withdraw_hand_over(cx);
+        }
         let doubled = RETRY * 2u32.pow(self.failures.min(9));
         let chance = Duration::from_millis(cx.shared.rng.random_range(0..250));
         self.failures += 1;
@@ -496,56 +506,6 @@ impl Master {
         self.failover = None;
         // Another sentinel may see more.
         self.drive(cx, Input::Sleep);
-    }
-
-    /// Makes an instance a replica of `to`, or with none a master: in one transaction with what must
-    /// go with it. False if it cannot be reached now.
-    pub(crate) fn send_replicaof(
-        &self,
-        cx: &mut Cx<'_>,
-        link: crate::link::LinkId,
-        to: Option<&Addr>,
-    ) -> bool {
-        let name = |command: &str| self.settings.command(command).to_owned();
-        let renamed = self.settings.renamed.get("REPLICAOF").or_else(|| self.settings.renamed.get("SLAVEOF"));
-        let replicaof = renamed.cloned().unwrap_or_else(|| "REPLICAOF".into());
-        let (host, port) = match to {
-            Some(addr) => (cx.shared.shown(&addr.host).to_owned(), addr.port.to_string()),
-            None => ("NO".into(), "ONE".into()),
-        };
-        let (client, config) = (name("CLIENT"), name("CONFIG"));
-        let (multi, exec) = (name("MULTI"), name("EXEC"));
-        let after = self.synced.back().map_or(0, |(_, number)| *number);
-        let commands: [&[&str]; 6] = [
-            &[&multi],
-            &[&replicaof, &host, &port],
-            &[&config, "REWRITE"],
-            &[&client, "KILL", "TYPE", "normal"],
-            &[&client, "KILL", "TYPE", "pubsub"],
-            &[&exec],
-        ];
-        let state = cx.shared.links.at(link);
-        if !state.is_up() || state.pending.len() + commands.len() > crate::link::MAX_PENDING {
-            return false;
-        }
-        for command in commands {
-            let words = command.iter().map(|word| word.as_bytes().to_vec()).collect();
-            cx.send_after(after, link, Pending::Ignored, words);
-        }
-        true
-    }
-
-    /// Asks the master to hand over to `target`; says whether it can be asked.
-    fn ask_to_hand_over(&self, cx: &mut Cx<'_>, target: &Addr) -> bool {
-        let only_so = self.failover.as_ref().is_some_and(|failover| failover.cause == Cause::Coordinated);
-        let most = if only_so { Duration::MAX } else { HAND_OVER };
-        let (host, port) = (cx.shared.shown(&target.host).to_owned(), target.port.to_string());
-        let timeout = self.settings.failover_timeout.min(most).as_millis().to_string();
-        let command = self.settings.command("FAILOVER").to_owned();
-        let words = [command.as_str(), "TO", &host, &port, "TIMEOUT", &timeout];
-        let words = words.map(|word| word.as_bytes().to_vec()).to_vec();
-        let after = self.synced.back().map_or(0, |(_, number)| *number);
-        cx.send_after(after, self.myself.command, Pending::Failover(self.name.clone()), words)
     }
 }
 
@@ -558,6 +518,7 @@ fn candidate(cx: &Cx<'_>, replica: &Instance) -> Candidate {
         told: replica.info_at.map(|at| cx.now.since(at)),
         priority: replica.priority,
         orphaned_for: replica.master_link_down,
+        refused: replica.refused_lately(cx.now),
         offset: replica.offset,
         run_id: replica.run_id.clone(),
     }

@@ -3,7 +3,7 @@
 //! **Subjectively down** is who has owed a good answer to a ping for `down-after-milliseconds`, whose
 //! port refuses connections for `refused-after-milliseconds` after an established link broke (the host
 //! is there and the process is not), who says that it came back without its data, who should be a master and keeps calling itself a replica, or who
-//! came back as somebody else within `master-reboot-down-after-period`.
+//! came back as another process and takes longer than `master-reboot-down-after-period` to load its data.
 //!
 //! **Objectively down** is a master that `quorum` sentinels, this one included, hold for down.
 
@@ -42,8 +42,9 @@ fn cause(
     if odd && now.since(instance.role_since) > settings.down_after + patience {
         return Some("calls itself a replica");
     }
-    let rebooted = |since: Instant| now.since(since) <= settings.reboot_down_after;
-    (is_master && instance.rebooted.is_some_and(rebooted)).then_some("was restarted")
+    let loading = instance.loading_since(link);
+    let too_long = |since: Instant| now.since(since) > settings.reboot_down_after;
+    (is_master && loading.is_some_and(too_long)).then_some("takes too long to load its data")
 }
 
 fn link_cause(now: Instant, link: &Link, settings: &MasterSettings) -> Option<&'static str> {
@@ -119,7 +120,7 @@ impl Master {
             (true, true) if kill => {
                 instance.script_kill_sent = true;
                 let script = self.settings.command("SCRIPT").to_owned();
-                cx.send(command, Pending::Ignored, &[&script, "KILL"]);
+                cx.send(command, Pending::Plain, &[&script, "KILL"]);
             }
             _ => {}
         }

@@ -7,7 +7,8 @@ use consensus::PeerId;
 
 use crate::addr::{Addr, RunId};
 use crate::info::Role;
-use crate::link::{LinkId, LinkKind, Owner};
+use crate::link::{Link, LinkId, LinkKind, Owner};
+use crate::orders::REFUSAL_HOLDS;
 use crate::settings::MasterSettings;
 use crate::shared::Cx;
 
@@ -20,6 +21,8 @@ pub(crate) enum Reconf {
     /// It says so itself, and syncs.
     InProgress,
     Done,
+    /// It would not: later it is told once more, as one that follows somebody else.
+    Refused,
 }
 
 /// A master or a replica.
@@ -49,11 +52,12 @@ pub(crate) struct Instance {
     pub(crate) announced: bool,
     pub(crate) reconf: Reconf,
     pub(crate) reconf_since: Instant,
-    pub(crate) promoted: bool,
-    /// Since when a master with another run id has been in this one's place.
+    /// When another process was seen in this one's place, if that matters.
     pub(crate) rebooted: Option<Instant>,
     pub(crate) script_kill_sent: bool,
-    /// When a REPLICAOF was last sent to repair its configuration.
+    /// When it last refused to follow another, or to be a master.
+    pub(crate) refused: Option<Instant>,
+    /// When it was last told whom to follow, to repair its configuration.
     pub(crate) repaired: Option<Instant>,
 }
 
@@ -83,11 +87,21 @@ impl Instance {
             announced: true,
             reconf: Reconf::None,
             reconf_since: now,
-            promoted: false,
             rebooted: None,
             script_kill_sent: false,
+            refused: None,
             repaired: None,
         }
+    }
+
+    /// Whether it refused an order so lately that it would do so again.
+    pub(crate) fn refused_lately(&self, now: Instant) -> bool {
+        self.refused.is_some_and(|at| now.since(at) < REFUSAL_HOLDS)
+    }
+
+    /// Since when it has been loading after a restart.
+    pub(crate) fn loading_since(&self, link: &Link) -> Option<Instant> {
+        self.rebooted.filter(|at| link.last_ready < *at)
     }
 
     /// Whether it told of itself within `limit`.
@@ -100,11 +114,13 @@ impl Instance {
 #[derive(Debug, Clone)]
 pub(crate) struct Peer {
     pub(crate) run_id: RunId,
-    /// Port 0 if another sentinel is at its address now: it is gone, but still counts.
+    /// Port 0 if it said so: it cannot be reached.
     pub(crate) addr: Addr,
     pub(crate) link: Option<LinkId>,
     pub(crate) sdown: Option<Instant>,
     pub(crate) last_hello: Instant,
+    /// Since when its hellos have come without a gap. What was held back by a network is delivered at its end, and is old.
+    pub(crate) steady_since: Instant,
     /// The epoch of the configuration that its last hello showed.
     pub(crate) config_epoch: Option<u64>,
     pub(crate) published: Option<Instant>,
@@ -123,6 +139,7 @@ impl Peer {
             link: None,
             sdown: None,
             last_hello: cx.now,
+            steady_since: cx.now,
             config_epoch: None,
             published: None,
             asked: None,

@@ -14,6 +14,7 @@ use clock::Instant;
 use resp::Value;
 
 use crate::addr::{Addr, RunId};
+use crate::orders::Order;
 
 /// Requests that may wait for a reply at once; beyond that, nothing is sent.
 pub(crate) const MAX_PENDING: usize = 100;
@@ -46,8 +47,10 @@ pub(crate) enum Owner {
 /// What a reply on a command link answers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Pending {
-    /// Whatever it says.
-    Ignored,
+    /// Nothing more than is said of any.
+    Plain,
+    /// AUTH.
+    Auth,
     Ping,
     /// INFO, for this master's sake.
     Info(String),
@@ -57,8 +60,8 @@ pub(crate) enum Pending {
     Ask(String, Addr, RunId),
     /// Whether this sentinel speaks our protocol.
     Probe,
-    /// FAILOVER at this master.
-    Failover(String),
+    /// The end of a transaction that orders servers of this master.
+    Order(String, Order),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -89,12 +92,20 @@ pub(crate) struct Link {
     /// The last good answer, and the last answer at all, to a ping.
     pub(crate) last_good: Instant,
     pub(crate) last_pong: Instant,
+    /// The last PONG: it serves, and does not only load.
+    pub(crate) last_ready: Instant,
     /// The last message on a hello link.
     pub(crate) heard: Instant,
     /// A script holds the server up.
     pub(crate) busy: bool,
     /// A master of Redoubt that came back without its data says so until another is named.
     pub(crate) empty: bool,
+    /// The other end does not know this sentinel: it wants another password.
+    pub(crate) unknown: bool,
+    /// The last error that it answered with.
+    pub(crate) complaint: Option<String>,
+    /// What it refused and the log has: a line each.
+    pub(crate) refusals: BTreeSet<String>,
     /// Whether the sentinel at the other end has consensus groups; unknown until it has answered.
     pub(crate) native: Option<bool>,
 }
@@ -116,15 +127,24 @@ impl Link {
             last_ping: None,
             last_good: now,
             last_pong: now,
+            last_ready: now,
             heard: now,
             busy: false,
             empty: false,
+            unknown: false,
+            complaint: None,
+            refusals: BTreeSet::new(),
             native: None,
         }
     }
 
     pub(crate) fn is_up(&self) -> bool {
         matches!(self.state, State::Up { .. })
+    }
+
+    /// Whether it stands and the other end knows this sentinel.
+    pub(crate) fn is_known(&self) -> bool {
+        self.is_up() && !self.unknown
     }
 
     /// Since when this instance has owed a good answer, if it does.
@@ -151,6 +171,13 @@ impl Link {
         self.empty = false;
         self.heard = now;
         self.last_ping = None;
+    }
+
+    /// Has it sign in with these from the next time on.
+    pub(crate) fn sign_in_as(&mut self, user: &str, pass: &str) {
+        user.clone_into(&mut self.user);
+        pass.clone_into(&mut self.pass);
+        self.refusals.clear();
     }
 
     /// The link broke, or a connection attempt failed.
@@ -199,6 +226,9 @@ impl Link {
         };
         self.busy = matches!(reply, Value::Error(text) if text.starts_with("BUSY"));
         self.empty = matches!(reply, Value::Error(text) if text.starts_with("EMPTYMASTER"));
+        if matches!(reply, Value::Simple(text) if text == "PONG") {
+            self.last_ready = now;
+        }
         if good {
             self.last_good = now;
             self.waiting = None;

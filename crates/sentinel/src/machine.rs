@@ -161,6 +161,8 @@ pub enum Action {
         /// The program and its arguments.
         argv: Vec<String>,
     },
+    /// Keep only messages of this level and above in the log.
+    SetLogLevel(String),
     /// Kill a script that runs too long.
     KillScript(JobId),
     /// A simulated crash: stop at once.
@@ -232,6 +234,7 @@ impl Sentinel {
             agenda: Agenda::default(),
             timing: Timing::default(),
             tilt: None,
+            tilts: 0,
             scripts: Scripts::default(),
             recorder: crate::flight::Recorder::default(),
             unwritten: Some(now),
@@ -246,7 +249,7 @@ impl Sentinel {
         let me = sentinel.shared.me.to_string();
         let known = std::mem::take(&mut sentinel.config.masters);
         let mut cx = Cx { now, shared: &mut sentinel.shared, out };
-        cx.log(Level::Warning, format!("Sentinel ID is {me}"));
+        cx.log(Level::Notice, format!("Sentinel ID is {me}"));
         for known in known {
             let saved = journal.remove(&known.name).unwrap_or_default();
             let master = Master::new(&mut cx, &known, saved);
@@ -319,6 +322,7 @@ impl Sentinel {
         self.last_seen = now;
         let mut cx = Cx { now, shared: &mut self.shared, out };
         if step > cx.shared.timing.tilt_trigger {
+            cx.shared.tilts += u64::from(cx.shared.tilt.is_none());
             cx.shared.tilt = Some(now);
             cx.event(Level::Warning, "+tilt", "#tilt mode entered".into(), None);
         } else if cx.shared.tilt.is_some_and(|since| now.since(since) > cx.shared.timing.tilt_period) {
@@ -368,14 +372,14 @@ impl Sentinel {
         if !pass.is_empty() {
             let words = [b"AUTH".to_vec(), user.into_bytes(), pass.into_bytes()];
             let words = words.into_iter().filter(|word| !word.is_empty()).collect();
-            cx.send_after(0, link, Pending::Ignored, words);
+            cx.send_after(0, link, Pending::Auth, words);
         }
         let suffix = if kind == LinkKind::Command { "cmd" } else { "pubsub" };
         let name = format!("sentinel-{}-{suffix}", &cx.shared.me.as_str()[..8]);
-        cx.send(link, Pending::Ignored, &["CLIENT", "SETNAME", &name]);
+        cx.send(link, Pending::Plain, &["CLIENT", "SETNAME", &name]);
         match (kind, owner) {
             (LinkKind::Hello, _) => {
-                cx.send(link, Pending::Ignored, &["SUBSCRIBE", HELLO_CHANNEL]);
+                cx.send(link, Pending::Plain, &["SUBSCRIBE", HELLO_CHANNEL]);
             }
             (LinkKind::Command, Owner::Data) => {
                 cx.ping(link);
@@ -408,15 +412,24 @@ impl Sentinel {
             state.heard = now;
             if let Some(hello) = published(value).and_then(Hello::parse) {
                 self.on_hello(now, &hello, out);
+            } else {
+                cx.heed_refusal(link, value);
             }
             return;
         }
         let Some(pending) = state.pending.pop_front() else { return };
+        if let Pending::Ping = pending {
+            state.on_pong(now, value);
+        }
+        if !cx.heed_refusal(link, value) {
+            return;
+        }
         match pending {
-            Pending::Ignored => {}
-            Pending::Ping => state.on_pong(now, value),
+            Pending::Plain | Pending::Auth | Pending::Ping => {}
             Pending::Probe => {
-                state.native = Some(!matches!(value, Value::Error(_)));
+                if let Some(state) = cx.shared.links.find(link) {
+                    state.native = Some(!matches!(value, Value::Error(_)));
+                }
                 for master in self.masters.values_mut() {
                     if master.peers.values().any(|peer| peer.link == Some(link)) {
                         master.update_members(&mut cx);
@@ -438,9 +451,9 @@ impl Sentinel {
                     master.on_answer(&mut cx, &addr, &run_id, value);
                 }
             }
-            Pending::Failover(name) => {
-                if let (Some(master), Value::Error(text)) = (self.masters.get_mut(&name), value) {
-                    master.on_failover_refused(&mut cx, text);
+            Pending::Order(name, order) => {
+                if let Some(master) = self.masters.get_mut(&name) {
+                    master.on_order_answered(&mut cx, link, &order, value);
                 }
             }
         }

@@ -186,11 +186,21 @@ impl Master {
         for instance in std::iter::once(&self.myself).chain(self.replicas.values()) {
             for link in [instance.command, instance.hello] {
                 if let Some(state) = cx.shared.links.find(link) {
-                    state.user.clone_from(&self.settings.auth_user);
-                    state.pass.clone_from(&self.settings.auth_pass);
+                    state.sign_in_as(&self.settings.auth_user, &self.settings.auth_pass);
                 }
                 cx.reconnect(link);
             }
+        }
+    }
+
+    /// The same for the links to the other sentinels.
+    pub(crate) fn sign_in_at_peers_again(&self, cx: &mut Cx<'_>) {
+        let (user, pass) = (cx.shared.global.sentinel_user.clone(), cx.shared.global.sentinel_pass.clone());
+        for link in self.peers.values().filter_map(|peer| peer.link) {
+            if let Some(state) = cx.shared.links.find(link) {
+                state.sign_in_as(&user, &pass);
+            }
+            cx.reconnect(link);
         }
     }
 

@@ -92,7 +92,10 @@ impl Master {
         };
         let waited_for = self.failover.as_ref().and_then(Failover::waits_for) == Some(addr);
         let syncing = matches!(replica.reconf, Reconf::Sent | Reconf::InProgress);
-        let odd = replica.role == Role::Master || !replica.master_link_up;
+        // One that was out of reach during a switch still follows whom it followed.
+        let current = self.current_addr();
+        let astray = replica.master.as_ref().is_some_and(|master| !cx.shared.same_addr(master, current));
+        let odd = replica.role == Role::Master || !replica.master_link_up || astray;
         match () {
             () if waited_for || syncing => INFO_URGENT,
             () if troubled || odd => INFO_TROUBLED.min(calm),
@@ -178,7 +181,7 @@ impl Master {
         let port = if global.announce_port == 0 { global.port } else { global.announce_port };
         let hello = self.hello_of(cx, Addr { host, port }, cx.shared.me.clone()).to_string();
         let publish = if owner == Owner::Data { self.settings.command("PUBLISH") } else { "PUBLISH" };
-        if !cx.send(link, Pending::Ignored, &[publish, HELLO_CHANNEL, &hello]) {
+        if !cx.send(link, Pending::Plain, &[publish, HELLO_CHANNEL, &hello]) {
             return;
         }
         if link == self.myself.command {
@@ -272,9 +275,10 @@ impl Master {
             self.announce_at(cx, Level::Notice, "+reboot", addr, "");
         }
         if role != before {
-            let level = if addr.is_none() == (role == Role::Master) { Level::Debug } else { Level::Warning };
+            let as_it_should = addr.is_none() == (role == Role::Master);
+            let event = if as_it_should { "+role-change" } else { "-role-change" };
             let extra = format!(" new reported role is {}", role.word());
-            self.announce_at(cx, level, "+role-change", addr, &extra);
+            self.announce_at(cx, Level::Verbose, event, addr, &extra);
         }
     }
 

@@ -57,7 +57,7 @@ impl Master {
         quiet
             && well(&self.myself)
             && self.myself.role == Role::Master
-            && self.myself.rebooted.is_none_or(|at| cx.now.since(at) > self.settings.reboot_down_after)
+            && self.myself.loading_since(cx.shared.links.at(self.myself.command)).is_none()
             && self.replicas.values().all(|replica| well(replica) && follows(replica))
             && self.peers.values().all(|peer| {
                 peer.sdown.is_none() && peer.link.is_some_and(|link| cx.shared.links.at(link).is_up())

@@ -15,7 +15,7 @@ use crate::master::Master;
 use crate::record::Switch;
 use crate::shared::Cx;
 
-/// A REPLICAOF that shows no effect is repeated after this long.
+/// An order that shows no effect is repeated after this long.
 const AGAIN: Duration = Duration::from_secs(2);
 /// A promotion that was agreed on but has not become a switch for this long never will: its leader is
 /// gone, and the master is well.
@@ -40,6 +40,7 @@ impl Master {
             wrong
                 && cx.now.since(since) > settled
                 && replica.repaired.is_none_or(|at| cx.now.since(at) > AGAIN)
+                && !replica.refused_lately(cx.now)
                 && replica.info_at.is_some_and(|at| cx.now.since(at) < settled)
                 && self.well_for(cx, replica, settled)
                 && !(cx.now.since(since) < UNFINISHED && self.is_being_promoted(&replica.addr))
@@ -47,12 +48,12 @@ impl Master {
         let wrong: Vec<(Addr, Role)> = wrong.map(|replica| (replica.addr.clone(), replica.role)).collect();
         let to = self.myself.addr.clone();
         for (addr, role) in wrong {
-            let link = self.replicas[&addr].command;
-            if self.send_replicaof(cx, link, Some(&to)) {
+            if self.send_slaveof(cx, &addr, Some(&to)) {
                 let replica = self.replicas.get_mut(&addr).expect("just listed");
                 replica.repaired = Some(cx.now);
                 let event = if role == Role::Master { "+convert-to-slave" } else { "+fix-slave-config" };
                 self.announce_replica(cx, Level::Notice, event, &addr, "");
+                let link = self.replicas[&addr].command;
                 self.ask_info_over(cx, link);
             }
         }
@@ -67,8 +68,11 @@ impl Master {
     /// Whether a majority, this sentinel included, showed the same configuration lately.
     pub(crate) fn is_confirmed_by_majority(&self, cx: &Cx<'_>) -> bool {
         let recent = cx.shared.timing.publish_period * 2;
+        let settled = cx.shared.timing.publish_period + Duration::from_millis(500);
         let agree = self.peers.values().filter(|peer| {
-            peer.config_epoch == Some(self.config_epoch) && cx.now.since(peer.last_hello) <= recent
+            peer.config_epoch == Some(self.config_epoch)
+                && cx.now.since(peer.last_hello) <= recent
+                && cx.now.since(peer.steady_since) > settled
         });
         agree.count() + 1 >= self.majority()
     }

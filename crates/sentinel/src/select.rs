@@ -22,6 +22,8 @@ pub(crate) struct Candidate {
     pub(crate) priority: u32,
     /// How long it says to have been without its master.
     pub(crate) orphaned_for: Duration,
+    /// Lately it refused to be promoted.
+    pub(crate) refused: bool,
     pub(crate) offset: u64,
     pub(crate) run_id: String,
 }
@@ -38,6 +40,9 @@ pub(crate) struct Limits {
 pub(crate) fn unfit(candidate: &Candidate, limits: Limits) -> Option<&'static str> {
     if candidate.down {
         return Some("down");
+    }
+    if candidate.refused {
+        return Some("refused to be promoted");
     }
     if candidate.silent_for > limits.silent_for {
         return Some("silent");
@@ -83,6 +88,7 @@ mod tests {
                 told: words[3].parse().ok().map(Duration::from_secs),
                 priority: number(4) as u32,
                 orphaned_for: Duration::from_secs(number(5)),
+                refused: words[1] == "refuses",
                 offset: number(6),
                 run_id: words.get(7).unwrap_or(&"").to_string(),
             }
@@ -99,6 +105,7 @@ mod tests {
             ("1 up 0 0 100 0 50 b\n2 up 0 0 100 0 50 a", Some(2)),
             ("1 up 0 0 100 0 50\n2 up 0 0 100 0 50 z", Some(2)),
             // Who is not fit.
+            ("1 refuses 0 0 1 0 99 a\n2 up 0 0 100 0 1 b", Some(2)),
             ("1 down 0 0 1 0 99 a\n2 up 0 0 100 0 1 b", Some(2)),
             ("1 up 6 0 1 0 99 a", None),
             ("1 up 0 6 1 0 99 a", None),

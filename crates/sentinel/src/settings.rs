@@ -18,6 +18,10 @@ pub struct Global {
     pub announce_hostnames: bool,
     /// Whether SENTINEL SET may not change scripts.
     pub deny_scripts_reconfig: bool,
+    /// What goes to the log: `debug`, `verbose`, `notice`, `warning` or `nothing`.
+    pub log_level: String,
+    /// Whether that was set by SENTINEL CONFIG, and is to outlive the process.
+    pub log_level_set: bool,
     /// With what to sign in at other sentinels.
     pub sentinel_user: String,
     /// The password for that.
@@ -33,6 +37,8 @@ impl Default for Global {
             resolve_hostnames: false,
             announce_hostnames: false,
             deny_scripts_reconfig: true,
+            log_level: "notice".to_owned(),
+            log_level_set: false,
             sentinel_user: String::new(),
             sentinel_pass: String::new(),
         }

@@ -27,6 +27,8 @@ pub(crate) struct Shared {
     pub(crate) timing: Timing,
     /// Since when time has not been trusted.
     pub(crate) tilt: Option<Instant>,
+    /// How often that was so.
+    pub(crate) tilts: u64,
     pub(crate) scripts: Scripts,
     pub(crate) recorder: Recorder,
     /// Since when the configuration file is out of date.

@@ -1,6 +1,7 @@
 //! One sentinel, fed by hand. What many do together is the simulator's business (crate `sim`).
 
 mod lineage;
+mod orders;
 mod surface;
 mod world;
 
@@ -169,21 +170,28 @@ fn a_vote_is_given_once_an_epoch_and_waits_for_the_disk() {
 }
 
 #[test]
-fn sentinels_meet_by_hello_and_count_until_they_are_forgotten() {
+fn sentinels_meet_by_hello_and_count_until_they_are_replaced() {
     let mut bench = Bench::new();
     let out = bench.meet(PEER, 26380);
     let event = format!("+sentinel sentinel {PEER} 10.0.0.8 26380 @ mymaster 10.0.0.1 6379");
     assert_eq!(published(&out), [event]);
     assert_eq!(published(&bench.meet(PEER, 26380)), Vec::<String>::new());
-    // Another one at the same address: the first is gone, but still counts.
+    // It came back without its file, as another one at the same address: there is one, not two.
     let out = bench.meet(OTHER, 26380);
     assert!(published(&out)[0].starts_with(&format!("+sentinel-invalid-addr sentinel {PEER}")), "{out:?}");
+    assert_eq!(bench.sentinel.status("mymaster").unwrap().sentinels, 2);
+    bench.meet(PEER, 26381);
     bench.pass(1500);
     let (_, text) = bench.command("SENTINEL CKQUORUM mymaster");
     assert!(text.starts_with("-NOQUORUM 1 usable Sentinels."), "{text}");
-    assert!(text.contains(&format!("Out of reach: {PEER} at 10.0.0.8:0")), "{text}");
+    assert!(text.contains(&format!("{PEER} at 10.0.0.8:26381")), "{text}");
     assert_eq!(bench.sentinel.status("mymaster").unwrap().sentinels, 3);
     assert_eq!(bench.command(&format!("SENTINEL FORGET-PEER mymaster {PEER}")).1, "+OK\r\n");
+    assert_eq!(bench.sentinel.status("mymaster").unwrap().sentinels, 2);
+    // It moves to where another one was.
+    bench.meet(PEER, 26381);
+    assert_eq!(bench.sentinel.status("mymaster").unwrap().sentinels, 3);
+    bench.meet(PEER, 26380);
     assert_eq!(bench.sentinel.status("mymaster").unwrap().sentinels, 2);
 }
 

@@ -259,7 +259,7 @@ fn answer(
             let heard = listeners.filter(|listener| listener.send(message.clone()).is_ok()).count();
             reply.integer(heard as i64);
         }
-        [b"REPLICAOF", host, _port] => {
+        [b"SLAVEOF", host, _port] => {
             let host = std::str::from_utf8(host).expect("a sentinel names addresses");
             servers.get_mut(&ip).expect("it is one of them").master = host.parse().ok();
             reply.ok();

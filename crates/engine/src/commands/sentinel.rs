@@ -24,7 +24,7 @@ const fn own(name: &'static str, since: &'static str, arity: i8, summary: &'stat
 /// The sentinel's machine has a handler for each. Valkey's names stand beside Redis's.
 const SENTINEL: &[Command] = &[
     own("ckquorum", "2.8.4", 3, "Says whether enough sentinels are within reach to replace a master."),
-    own("config", "6.2.0", -3, "Returns or changes settings of this sentinel."),
+    own("config", "6.2.0", -4, "Returns or changes settings of this sentinel."),
     own("debug", "7.0.0", -2, "Returns or changes this sentinel's periods."),
     own("failover", "2.8.4", -3, "Replaces a master that need not have failed."),
     own("failovers", "1.0.0", -2, "Tells the latest failovers step by step."),

@@ -7,6 +7,8 @@ mod data;
 mod memory;
 mod process;
 
+pub(crate) use process::cpu_times;
+
 use std::fmt::{Display, Write};
 
 use resp::{Args, Writer};

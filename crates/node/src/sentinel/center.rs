@@ -9,7 +9,6 @@ use anyhow::{Result, anyhow};
 use clock::Instant;
 use consensus::{Record, Saved};
 use engine::{Engine, Gate, Origin, Session, Worker};
-use resp::REDIS_VERSION;
 use sentinel::{Action, ClientId, Input, JobId, Level, LinkId, Outcome, Sentinel};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc::{Receiver, Sender, channel};
@@ -22,6 +21,7 @@ use super::client::Client;
 use super::commands::{self, Answer};
 use super::connection::{self, Door};
 use super::files::Files;
+use super::info::{Pace, Traffic};
 use super::links::LinkHandle;
 use super::scripts;
 use crate::net::dialer::Dialer;
@@ -61,8 +61,10 @@ pub(super) struct Center {
     heard: Vec<oneshot::Sender<()>>,
     events: Sender<Event>,
     began: std::time::Instant,
-    commands: u64,
-    connections: u64,
+    pub(super) traffic: Arc<Traffic>,
+    pub(super) pace: Pace,
+    pub(super) commands: u64,
+    pub(super) connections: u64,
     ends: bool,
 }
 
@@ -81,7 +83,8 @@ pub(super) async fn run(
     ignore_hangups()?;
     let tls = Arc::new(Tls::default());
     tls.load(&config).map_err(|reason| anyhow!("Failed to configure TLS: {reason}"))?;
-    listen(&config, &tls, &engine, own.global.port, &events)?;
+    let traffic = Arc::new(Traffic::default());
+    listen(&config, &tls, own.global.port, (&engine, &traffic), &events)?;
     let mut own = own;
     if config.switch("tls-replication") && config.port("tls-port") != 0 {
         // Where the other sentinels come, who speak TLS too.
@@ -108,6 +111,8 @@ pub(super) async fn run(
         heard: Vec::new(),
         events,
         began,
+        traffic,
+        pace: Pace::new(began),
         commands: 0,
         connections: 0,
         ends: false,
@@ -128,8 +133,8 @@ pub(super) async fn run(
 fn listen(
     config: &Config,
     tls: &Arc<Tls>,
-    engine: &Arc<Engine>,
     port: u16,
+    (engine, traffic): (&Arc<Engine>, &Arc<Traffic>),
     events: &Sender<Event>,
 ) -> Result<()> {
     let door = Door {
@@ -137,6 +142,7 @@ fn listen(
         max_clients: usize::try_from(config.integer("maxclients")).unwrap_or(usize::MAX),
         options: Options::new(config),
         engine: engine.clone(),
+        traffic: traffic.clone(),
     };
     let ids = Arc::new(AtomicUsize::new(1));
     let backlog = i32::try_from(config.integer("tcp-backlog")).unwrap_or(i32::MAX);
@@ -159,7 +165,24 @@ fn time_since(began: std::time::Instant) -> Instant {
 }
 
 impl Center {
-    fn now(&self) -> Instant {
+    /// The machine.
+    pub(super) fn machine(&self) -> &Sentinel {
+        &self.sentinel
+    }
+
+    pub(super) fn config(&self) -> &Config {
+        &self.config
+    }
+
+    pub(super) fn config_path(&self) -> &std::path::Path {
+        self.files.config_path()
+    }
+
+    pub(super) fn uptime(&self) -> Duration {
+        self.began.elapsed()
+    }
+
+    pub(super) fn now(&self) -> Instant {
         time_since(self.began)
     }
 
@@ -204,6 +227,9 @@ impl Center {
                 _ = queue.recv_many(&mut batch, BATCH) => {}
                 () = tokio::time::sleep(wait) => {}
             }
+            let bytes =
+                [&self.traffic.input, &self.traffic.output].map(|count| count.load(Ordering::Relaxed));
+            self.pace.take(std::time::Instant::now(), [self.commands, bytes[0], bytes[1]]);
             let mut out = Vec::new();
             for event in batch.drain(..) {
                 self.take(event, &mut out);
@@ -446,6 +472,7 @@ impl Center {
                 }
             }
             Action::Reply { client, reply, .. } => {
+                self.traffic.errors.fetch_add(u64::from(reply.starts_with(b"-")), Ordering::Relaxed);
                 let gone = self.clients.get(&client.0).is_some_and(|client| !client.output.push(reply));
                 if gone {
                     self.clients.remove(&client.0);
@@ -456,7 +483,8 @@ impl Center {
             }
             Action::WriteConfig { text } => self.write_config(&text),
             Action::Log { level, text } => match level {
-                Level::Debug => tracing::debug!("{text}"),
+                Level::Debug => tracing::trace!("{text}"),
+                Level::Verbose => tracing::debug!("{text}"),
                 Level::Notice => tracing::info!("{text}"),
                 Level::Warning => tracing::warn!("{text}"),
             },
@@ -466,6 +494,7 @@ impl Center {
                 self.scripts.insert(job, scripts::run(job, &argv, self.events.clone()));
             }
             Action::KillScript(job) => self.kill_script(job),
+            Action::SetLogLevel(level) => crate::process::log::set_level(&level),
             Action::Crash => {
                 tracing::warn!("simulated failure: exiting");
                 self.ends = true;
@@ -476,7 +505,7 @@ impl Center {
     fn write_config(&mut self, text: &[u8]) {
         self.stood_still = true;
         match self.files.write_config(text) {
-            Ok(()) => tracing::debug!("Sentinel new configuration saved on disk"),
+            Ok(()) => tracing::info!("Sentinel new configuration saved on disk"),
             Err(error) => tracing::warn!(
                 "WARNING: Sentinel was not able to save the new configuration on disk!!!: {error}"
             ),
@@ -504,37 +533,6 @@ impl Center {
                 _ => tracing::warn!("Failed to resolve hostname '{host}'"),
             }
         });
-    }
-
-    /// INFO: the sections asked for, all of them if none is.
-    pub(super) fn info(&self, asked: &[String]) -> String {
-        let uptime = self.began.elapsed().as_secs();
-        let server = format!(
-            "# Server\r\nredis_version:{REDIS_VERSION}\r\nredoubt_version:{}\r\nredis_mode:sentinel\r\narch_bits:64\r\n\
-             process_id:{}\r\nrun_id:{}\r\ntcp_port:{}\r\nuptime_in_seconds:{uptime}\r\nuptime_in_days:{}\r\n\
-             config_file:{}\r\n",
-            env!("CARGO_PKG_VERSION"),
-            std::process::id(),
-            self.sentinel.my_id(),
-            self.sentinel.port(),
-            uptime / 86400,
-            self.files.config_path().display(),
-        );
-        let clients = format!(
-            "# Clients\r\nconnected_clients:{}\r\nmaxclients:{}\r\n",
-            self.clients.len() + 1,
-            self.config.integer("maxclients")
-        );
-        let stats = format!(
-            "# Stats\r\ntotal_connections_received:{}\r\ntotal_commands_processed:{}\r\n",
-            self.connections, self.commands
-        );
-        let sentinel = self.sentinel.info(self.now());
-        let sections = [("server", server), ("clients", clients), ("stats", stats), ("sentinel", sentinel)];
-        let every = asked.is_empty()
-            || asked.iter().any(|name| ["all", "default", "everything"].contains(&name.as_str()));
-        let shown = sections.into_iter().filter(|(name, _)| every || asked.iter().any(|asked| asked == name));
-        shown.map(|(_, text)| text).collect::<Vec<_>>().join("\r\n")
     }
 }
 

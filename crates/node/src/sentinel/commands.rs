@@ -181,7 +181,7 @@ fn command(call: &mut Call<'_>) {
 
 fn info(call: &mut Call<'_>) {
     let asked: Vec<String> = (1..call.args.len()).map(|at| call.word(at)).collect();
-    let text = call.center.info(&asked);
+    let text = super::info::text(call.center, &asked);
     call.reply().verbatim(b"txt", text.as_bytes());
 }
 

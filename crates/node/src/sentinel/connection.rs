@@ -11,6 +11,7 @@ use tokio::sync::mpsc::{Sender, UnboundedReceiver, UnboundedSender, unbounded_ch
 use tokio::sync::oneshot;
 
 use super::Event;
+use super::info::Traffic;
 use crate::net::tls::HANDSHAKE_TIMEOUT;
 use crate::net::transport::{Listener, Options, Stream};
 
@@ -33,20 +34,25 @@ pub(super) struct Opened {
 pub(super) struct Output {
     queue: UnboundedSender<Vec<u8>>,
     waiting: Arc<AtomicUsize>,
+    traffic: Arc<Traffic>,
 }
 
 impl Output {
     /// A way to a client, and its other end.
-    pub(super) fn channel() -> (Self, UnboundedReceiver<Vec<u8>>) {
+    pub(super) fn channel(traffic: Arc<Traffic>) -> (Self, UnboundedReceiver<Vec<u8>>) {
         let (queue, replies) = unbounded_channel();
-        (Self { queue, waiting: Arc::new(AtomicUsize::new(0)) }, replies)
+        (Self { queue, waiting: Arc::new(AtomicUsize::new(0)), traffic }, replies)
     }
 
     /// Queues bytes; empty ones end the connection when all before them are sent. False if the client
     /// takes too little of what it is sent, and is to be dropped.
     pub(super) fn push(&self, bytes: Vec<u8>) -> bool {
         let waiting = self.waiting.fetch_add(bytes.len(), Ordering::Relaxed) + bytes.len();
-        waiting <= MAX_OUTPUT && self.queue.send(bytes).is_ok()
+        if waiting > MAX_OUTPUT {
+            self.traffic.output_limit.fetch_add(1, Ordering::Relaxed);
+            return false;
+        }
+        self.queue.send(bytes).is_ok()
     }
 }
 
@@ -59,6 +65,7 @@ pub(super) struct Door {
     pub(super) options: Options,
     /// Has the users as they are now.
     pub(super) engine: Arc<Engine>,
+    pub(super) traffic: Arc<Traffic>,
 }
 
 impl Door {
@@ -87,6 +94,7 @@ pub(super) async fn accept(listener: Listener, door: Door, ids: Arc<AtomicUsize>
             None
         };
         if let Some(text) = refusal {
+            door.traffic.rejected.fetch_add(1, Ordering::Relaxed);
             // It is closed either way, and nobody waits for an agreement on TLS.
             if !matches!(stream, Stream::Tls(_)) {
                 stream.write_now(text.as_bytes());
@@ -97,7 +105,7 @@ pub(super) async fn accept(listener: Listener, door: Door, ids: Arc<AtomicUsize>
         let link = stream.set_options(door.options).and_then(|()| stream.link());
         let Ok(link) = link else { continue };
         let client = ids.fetch_add(1, Ordering::Relaxed) as u64;
-        let (output, replies) = Output::channel();
+        let (output, replies) = Output::channel(door.traffic.clone());
         let waiting = output.waiting.clone();
         let known = Arc::new(AtomicBool::new(door.engine.users.read().default_user().is_open()));
         let opened = Opened { client, link, output, known: known.clone() };
@@ -106,7 +114,8 @@ pub(super) async fn accept(listener: Listener, door: Door, ids: Arc<AtomicUsize>
         tokio::spawn(async move {
             let agreed = tokio::time::timeout(HANDSHAKE_TIMEOUT, stream.handshake()).await;
             if matches!(agreed, Ok(Ok(()))) && events.send(Event::ClientOpened(opened)).await.is_ok() {
-                converse(stream, client, || door.limits(&known), replies, &waiting, &events).await;
+                let talk = Talk { client, events: &events, waiting: &waiting, traffic: &door.traffic };
+                talk.converse(stream, || door.limits(&known), replies).await;
             }
             open.fetch_sub(1, Ordering::Relaxed);
             let _ = events.send(Event::ClientClosed { client }).await;
@@ -114,47 +123,62 @@ pub(super) async fn accept(listener: Listener, door: Door, ids: Arc<AtomicUsize>
     }
 }
 
-/// Reads requests and writes replies until either side ends.
-async fn converse(
-    mut stream: Stream,
+/// A conversation with a client.
+struct Talk<'a> {
     client: u64,
-    limits: impl Fn() -> Limits,
-    mut replies: UnboundedReceiver<Vec<u8>>,
-    waiting: &AtomicUsize,
-    events: &Sender<Event>,
-) {
-    let mut input = Input { client, ..Input::default() };
-    loop {
-        tokio::select! {
-            read = stream.read_buf(&mut input.bytes) => {
-                if !matches!(read, Ok(len) if len > 0) {
-                    return;
-                }
-                match input.hand_over(&limits, events).await {
-                    Ok(()) if input.bytes.len() <= MAX_REQUEST => {}
-                    Ok(()) | Err(Fault::Gone) => return,
-                    Err(Fault::Protocol(error)) => {
-                        // Behind the answers to what came before it.
-                        let mut bytes = Vec::new();
-                        while let Ok(more) = replies.try_recv() {
-                            bytes.extend(more);
+    events: &'a Sender<Event>,
+    waiting: &'a AtomicUsize,
+    traffic: &'a Traffic,
+}
+
+impl Talk<'_> {
+    /// Reads requests and writes replies until either side ends.
+    async fn converse(
+        self,
+        mut stream: Stream,
+        limits: impl Fn() -> Limits,
+        mut replies: UnboundedReceiver<Vec<u8>>,
+    ) {
+        let Self { client, events, waiting, traffic } = self;
+        let mut input = Input { client, ..Input::default() };
+        loop {
+            tokio::select! {
+                read = stream.read_buf(&mut input.bytes) => {
+                    let Ok(len @ 1..) = read else { return };
+                    traffic.input.fetch_add(len as u64, Ordering::Relaxed);
+                    traffic.reads.fetch_add(1, Ordering::Relaxed);
+                    match input.hand_over(&limits, events).await {
+                        Ok(()) if input.bytes.len() <= MAX_REQUEST => {}
+                        Ok(()) => {
+                            traffic.query_limit.fetch_add(1, Ordering::Relaxed);
+                            return;
                         }
-                        bytes.extend(format!("-ERR {error}\r\n").bytes());
-                        let _ = stream.write_all(&bytes).await;
-                        return;
+                        Err(Fault::Gone) => return,
+                        Err(Fault::Protocol(error)) => {
+                            // Behind the answers to what came before it.
+                            let mut bytes = Vec::new();
+                            while let Ok(more) = replies.try_recv() {
+                                bytes.extend(more);
+                            }
+                            bytes.extend(format!("-ERR {error}\r\n").bytes());
+                            let _ = stream.write_all(&bytes).await;
+                            return;
+                        }
                     }
                 }
-            }
-            reply = replies.recv() => {
-                let Some(mut bytes) = reply else { return };
-                let mut ends = bytes.is_empty();
-                while let Ok(more) = replies.try_recv() {
-                    ends |= more.is_empty();
-                    bytes.extend(more);
-                }
-                waiting.fetch_sub(bytes.len(), Ordering::Relaxed);
-                if stream.write_all(&bytes).await.is_err() || ends {
-                    return;
+                reply = replies.recv() => {
+                    let Some(mut bytes) = reply else { return };
+                    let mut ends = bytes.is_empty();
+                    while let Ok(more) = replies.try_recv() {
+                        ends |= more.is_empty();
+                        bytes.extend(more);
+                    }
+                    waiting.fetch_sub(bytes.len(), Ordering::Relaxed);
+                    traffic.output.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+                    traffic.writes.fetch_add(1, Ordering::Relaxed);
+                    if stream.write_all(&bytes).await.is_err() || ends {
+                        return;
+                    }
                 }
             }
         }
@@ -214,7 +238,13 @@ mod tests {
     fn the_door_goes_by_the_present_default_user() {
         let engine = Arc::new(Engine::of_sentinel(1));
         let options = Options { nodelay: true, keepalive: None };
-        let door = Door { protected: true, max_clients: 1, options, engine: engine.clone() };
+        let door = Door {
+            protected: true,
+            max_clients: 1,
+            options,
+            engine: engine.clone(),
+            traffic: Arc::default(),
+        };
         let (near, far) = (IpAddr::from([127, 0, 0, 1]), IpAddr::from([10, 0, 0, 1]));
         let (stranger, known) = (AtomicBool::new(false), AtomicBool::new(true));
         let look = || {

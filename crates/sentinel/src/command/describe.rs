@@ -63,7 +63,7 @@ fn data(fields: &mut Fields, now: Instant, instance: &Instance) {
 }
 
 fn disconnected(shared: &Shared, instance: &Instance) -> bool {
-    let up = |link: LinkId| shared.links.at(link).is_up();
+    let up = |link: LinkId| shared.links.at(link).is_known();
     !up(instance.command) || !up(instance.hello)
 }
 
@@ -76,16 +76,16 @@ pub(super) fn master(shared: &Shared, now: Instant, master: &Master) -> Fields {
     let (instance, settings) = (&master.myself, &master.settings);
     let link = shared.links.at(instance.command);
     let failover = master.failover.as_ref();
-    let rebooted = |at: Instant| now.since(at) <= settings.reboot_down_after;
     let flags = flags(&[
         ("s_down", instance.sdown.is_some()),
         ("o_down", master.odown.is_some()),
         ("master", true),
         ("disconnected", disconnected(shared, instance)),
         ("failover_in_progress", failover.is_some()),
-        ("force_failover", failover.is_some_and(|failover| failover.cause != Cause::Down)),
+        ("force_failover", failover.is_some_and(|failover| failover.cause == Cause::Operator)),
+        ("coordinated_failover", failover.is_some_and(|failover| failover.cause == Cause::Coordinated)),
         ("script_kill_sent", instance.script_kill_sent),
-        ("master_reboot", instance.rebooted.is_some_and(rebooted)),
+        ("master_reboot", instance.loading_since(link).is_some()),
     ]);
     let addr = master.current_addr();
     let mut fields =
@@ -117,11 +117,12 @@ pub(super) fn master(shared: &Shared, now: Instant, master: &Master) -> Fields {
 
 pub(super) fn replica(shared: &Shared, now: Instant, master: &Master, instance: &Instance) -> Fields {
     let link = shared.links.at(instance.command);
+    let target = master.failover.as_ref().and_then(|failover| failover.target.as_ref());
     let flags = flags(&[
         ("s_down", instance.sdown.is_some()),
         ("slave", true),
         ("disconnected", disconnected(shared, instance)),
-        ("promoted", instance.promoted),
+        ("promoted", target == Some(&instance.addr)),
         ("reconf_sent", instance.reconf == Reconf::Sent),
         ("reconf_inprog", instance.reconf == Reconf::InProgress),
         ("reconf_done", instance.reconf == Reconf::Done),
@@ -152,7 +153,7 @@ pub(super) fn peer(shared: &Shared, now: Instant, master: &Master, peer: &Peer, 
     let flags = flags(&[
         ("s_down", peer.sdown.is_some()),
         ("sentinel", true),
-        ("disconnected", link.is_none_or(|link| !link.is_up())),
+        ("disconnected", link.is_none_or(|link| !link.is_known())),
         ("master_down", peer.master_down.is_some()),
     ]);
     let ip = shared.shown(&peer.addr.host);
@@ -174,10 +175,11 @@ pub(super) fn info(sentinel: &Sentinel, now: Instant) -> String {
     let simulated = u8::from(shared.crash_after_election) + 2 * u8::from(shared.crash_after_promotion);
     let mut text = format!(
         "# Sentinel\r\nsentinel_masters:{}\r\nsentinel_tilt:{}\r\nsentinel_tilt_since_seconds:{tilt}\r\n\
-         sentinel_running_scripts:{}\r\nsentinel_scripts_queue_length:{}\r\n\
+         sentinel_total_tilt:{}\r\nsentinel_running_scripts:{}\r\nsentinel_scripts_queue_length:{}\r\n\
          sentinel_simulate_failure_flags:{simulated}\r\n",
         sentinel.masters.len(),
         u8::from(shared.tilt.is_some()),
+        shared.tilts,
         shared.scripts.running(),
         shared.scripts.jobs.len(),
     );

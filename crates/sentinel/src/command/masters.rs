@@ -26,7 +26,7 @@ pub(super) fn one(call: &mut Call<'_>) {
 pub(super) fn replicas(call: &mut Call<'_>) {
     list(call, |sentinel, now, master| {
         let shown = |replica| describe::replica(&sentinel.shared, now, master, replica);
-        master.replicas.values().map(shown).collect()
+        master.replicas.values().filter(|replica| replica.announced).map(shown).collect()
     });
 }
 

@@ -13,12 +13,18 @@ use crate::settings::MasterSettings;
 use crate::shared::Cx;
 
 pub(super) fn failover(call: &mut Call<'_>) {
-    let cause = match call.args.len() {
-        1 => Cause::Operator,
-        2 if call.text(1).eq_ignore_ascii_case("coordinated") => Cause::Coordinated,
-        // What Redis says, which knows no further word.
-        _ => {
-            call.reply.error("ERR wrong number of arguments for 'sentinel|failover' command");
+    if call.args.len() > 2 {
+        call.reply.error("ERR wrong number of arguments for 'sentinel|failover' command");
+        return;
+    }
+    if call.master(0).is_none() {
+        return;
+    }
+    let cause = match call.args.get(1) {
+        None => Cause::Operator,
+        Some(word) if word.eq_ignore_ascii_case(b"coordinated") => Cause::Coordinated,
+        Some(_) => {
+            call.reply.error("ERR Unknown failover option specified");
             return;
         }
     };
@@ -32,7 +38,7 @@ pub(super) fn failover(call: &mut Call<'_>) {
         return;
     }
     let name = master.name.clone();
-    cx.log(Level::Warning, format!("Executing user requested FAILOVER of '{name}'"));
+    cx.log(Level::Notice, format!("Executing user requested FAILOVER of '{name}'"));
     master.note(&mut cx, "requested by an operator".into());
     master.start_failover(&mut cx, cause);
     master.act(&mut cx);

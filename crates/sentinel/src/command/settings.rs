@@ -1,9 +1,11 @@
 //! Settings, of the sentinel and of each master.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::{Call, announce_set, write_now};
-use crate::machine::Sentinel;
+use crate::machine::{Action, Sentinel};
+use crate::settings::Global;
 use crate::shared::Cx;
 
 pub(super) fn myid(call: &mut Call<'_>) {
@@ -85,69 +87,118 @@ pub(super) fn debug(call: &mut Call<'_>) {
 
 pub(super) fn config(call: &mut Call<'_>) {
     match (call.text(0).to_ascii_lowercase().as_str(), call.args.len()) {
-        ("get", 2) => config_get(call),
-        ("set", 3) => config_set(call),
-        _ => call.reply.error("ERR Only SENTINEL CONFIG GET <option> / SET <option> <value> are supported."),
+        ("get", _) => config_get(call),
+        ("set", 3..) => config_set(call),
+        _ => call.reply.error(
+            "ERR Only SENTINEL CONFIG GET <param> [<param> <param> ...] / SET <param> <value> [<param> <value> ...] \
+             are supported.",
+        ),
     }
 }
 
 fn config_get(call: &mut Call<'_>) {
     let global = &call.sentinel.shared.global;
     let word = |flag| if flag { "yes" } else { "no" }.to_owned();
-    let all: [(&'static str, String); 6] = [
+    let all: [(&'static str, String); 7] = [
         ("resolve-hostnames", word(global.resolve_hostnames)),
         ("announce-hostnames", word(global.announce_hostnames)),
         ("announce-ip", global.announce_ip.clone().unwrap_or_default()),
         ("announce-port", global.announce_port.to_string()),
         ("sentinel-user", global.sentinel_user.clone()),
         ("sentinel-pass", global.sentinel_pass.clone()),
+        ("loglevel", global.log_level.clone()),
     ];
-    let pattern = call.args[1].to_ascii_lowercase();
-    let found: Vec<_> =
-        all.into_iter().filter(|(name, _)| glob::matches(&pattern, name.as_bytes())).collect();
+    let patterns: Vec<Vec<u8>> = call.args[1..].iter().map(|pattern| pattern.to_ascii_lowercase()).collect();
+    let mut found: Vec<(&'static str, String)> = Vec::new();
+    for pattern in &patterns {
+        let new = all.iter().filter(|(name, _)| glob::matches(pattern, name.as_bytes()));
+        let new: Vec<_> = new.filter(|one| !found.contains(one)).cloned().collect();
+        found.extend(new);
+    }
     call.fields(&found);
 }
 
+/// SENTINEL CONFIG SET: option and value in pairs, all of them or none.
 fn config_set(call: &mut Call<'_>) {
-    let (option, value) = (call.text(1).to_owned(), call.text(2).to_owned());
-    let global = &mut call.sentinel.shared.global;
-    let flag = match value.to_ascii_lowercase().as_str() {
-        "yes" => Some(true),
-        "no" => Some(false),
-        _ => None,
-    };
-    let good = match option.to_ascii_lowercase().as_str() {
-        "resolve-hostnames" => flag.map(|flag| global.resolve_hostnames = flag).is_some(),
-        "announce-hostnames" => flag.map(|flag| global.announce_hostnames = flag).is_some(),
-        "announce-ip" => {
-            let host = value.is_empty() || crate::addr::is_host(&value);
-            if host {
-                global.announce_ip = (!value.is_empty()).then(|| value.clone());
+    let mut global = call.sentinel.shared.global.clone();
+    let mut seen = BTreeSet::new();
+    for at in (1..call.args.len()).step_by(2) {
+        let option = call.text(at).to_owned();
+        let error = match () {
+            () if !GLOBALS.contains(&option.to_ascii_lowercase().as_str()) => {
+                format!("ERR Invalid argument '{option}' to SENTINEL CONFIG SET")
             }
-            host
-        }
-        "announce-port" => value.parse().map(|port| global.announce_port = port).is_ok(),
-        "sentinel-user" => {
-            global.sentinel_user.clone_from(&value);
-            true
-        }
-        "sentinel-pass" => {
-            global.sentinel_pass.clone_from(&value);
-            true
-        }
-        _ => {
-            call.reply.error(&format!("ERR Invalid argument '{option}' to SENTINEL CONFIG SET"));
-            return;
-        }
-    };
-    if !good {
-        call.reply.error(&format!("ERR Invalid value '{value}' to SENTINEL CONFIG SET '{option}'"));
+            () if at + 1 == call.args.len() => format!("ERR Missing argument '{option}' value"),
+            () if !seen.insert(option.to_ascii_lowercase()) => {
+                format!("ERR Duplicate argument '{option}' to SENTINEL CONFIG SET")
+            }
+            () if !set_global(&mut global, &option, call.text(at + 1)) => {
+                let value = call.text(at + 1);
+                format!("ERR Invalid value '{value}' to SENTINEL CONFIG SET '{option}'")
+            }
+            () => continue,
+        };
+        call.reply.error(&error);
         return;
+    }
+    let Sentinel { masters, shared, .. } = &mut *call.sentinel;
+    let before = std::mem::replace(&mut shared.global, global);
+    let mut cx = Cx { now: call.now, shared, out: call.out };
+    if seen.contains("loglevel") {
+        cx.out.push(Action::SetLogLevel(cx.shared.global.log_level.clone()));
+    }
+    let credentials = |global: &Global| (global.sentinel_user.clone(), global.sentinel_pass.clone());
+    if credentials(&before) != credentials(&cx.shared.global) {
+        for master in masters.values() {
+            master.sign_in_at_peers_again(&mut cx);
+        }
     }
     call.sentinel.look_at_all();
     write_now(call);
     call.reply.ok();
 }
+
+/// What SENTINEL CONFIG knows.
+const GLOBALS: [&str; 7] = [
+    "announce-hostnames",
+    "announce-ip",
+    "announce-port",
+    "loglevel",
+    "resolve-hostnames",
+    "sentinel-pass",
+    "sentinel-user",
+];
+
+/// Sets one of [`GLOBALS`]; whether its value is one.
+fn set_global(global: &mut Global, option: &str, value: &str) -> bool {
+    let flag = match value.to_ascii_lowercase().as_str() {
+        "yes" => Some(true),
+        "no" => Some(false),
+        _ => None,
+    };
+    let mut good = true;
+    match option.to_ascii_lowercase().as_str() {
+        "resolve-hostnames" => good = flag.map(|flag| global.resolve_hostnames = flag).is_some(),
+        "announce-hostnames" => good = flag.map(|flag| global.announce_hostnames = flag).is_some(),
+        "announce-ip" if value.is_empty() => global.announce_ip = None,
+        "announce-ip" => {
+            good = crate::addr::is_host(value);
+            global.announce_ip = Some(value.to_owned());
+        }
+        "announce-port" => good = value.parse().map(|port| global.announce_port = port).is_ok(),
+        "sentinel-user" => value.clone_into(&mut global.sentinel_user),
+        "sentinel-pass" => value.clone_into(&mut global.sentinel_pass),
+        "loglevel" => {
+            global.log_level = value.to_ascii_lowercase();
+            global.log_level_set = true;
+            good = LOG_LEVELS.contains(&global.log_level.as_str());
+        }
+        _ => good = false,
+    }
+    good
+}
+
+const LOG_LEVELS: [&str; 5] = ["debug", "verbose", "notice", "warning", "nothing"];
 
 impl Sentinel {
     /// The scripts that a SENTINEL SET would have called from now on, each with the place of its option in

@@ -19,12 +19,15 @@ const OWN: [&str; 9] = [
     "sentinel-pass",
 ];
 
-/// What a `sentinel` or `user` line is about: lines of the same identity replace each other. `None` for
+/// What a `sentinel`, `user` or `loglevel` line is about: lines of the same identity replace each other. `None` for
 /// other lines.
 pub(super) fn identity(line: &[u8]) -> Option<String> {
     let words = split_line(line)?;
     if words.len() > 1 && words[0].eq_ignore_ascii_case(b"user") {
         return Some(format!("user {}", quoted(&words[1])));
+    }
+    if super::is_log_level(&words) {
+        return Some("loglevel".to_owned());
     }
     if words.len() < 2 || !words[0].eq_ignore_ascii_case(b"sentinel") {
         return None;

@@ -20,7 +20,7 @@ fn a_master_that_handed_over_by_itself_is_followed_within_seconds() {
     world.pass(5500);
     assert!(world.has_event(SWITCHED), "{:?}", world.events);
     assert!(!world.events.iter().any(|event| event.starts_with("+sdown")), "{:?}", world.events);
-    assert!(!world.sent_to(&server(2)).contains(&"REPLICAOF NO ONE"), "nobody is promoted once more");
+    assert!(!world.sent_to(&server(2)).contains(&"SLAVEOF NO ONE"), "nobody is promoted once more");
     assert!(world.sent_to(&server(2)).contains(&"CONFIG REWRITE"), "or a restart makes it a replica again");
 }
 
@@ -43,7 +43,7 @@ fn a_replica_that_calls_itself_a_master_is_no_successor() {
     world.servers.get_mut(&server(2)).unwrap().master = None;
     world.pass(15_000);
     assert!(!world.has_event(SWITCHED), "{:?}", world.events);
-    assert!(world.sent_to(&server(2)).contains(&"REPLICAOF 10.0.0.1 6379"), "it is made a replica again");
+    assert!(world.sent_to(&server(2)).contains(&"SLAVEOF 10.0.0.1 6379"), "it is made a replica again");
 }
 
 #[test]

@@ -18,6 +18,12 @@ pub(super) struct Fake {
     pub(super) run_id: String,
     /// Whether a replica has its master's data.
     pub(super) synced: bool,
+    /// Answers LOADING to pings.
+    pub(super) loading: bool,
+    /// Commands, in capitals, that a sentinel's user has no right to.
+    pub(super) denies: BTreeSet<&'static str>,
+    /// What the commands since MULTI are answered with.
+    queued: Option<Vec<Value>>,
     /// Since when it has been without its master.
     pub(super) orphaned_since: Option<Instant>,
 }
@@ -34,6 +40,12 @@ pub(super) struct World {
     pub(super) refuses_failover: bool,
     /// Masters say that they hand over, and do not come to it.
     pub(super) ignores_failover: bool,
+    /// The link over which a hand-over is asked for breaks with it, once.
+    pub(super) breaks_after_failover: bool,
+    /// The password that servers want.
+    pub(super) password: Option<&'static str>,
+    /// Links that have signed in.
+    signed_in: BTreeSet<LinkId>,
     /// What was published: channel and payload.
     pub(super) events: Vec<String>,
     /// What was sent, and to whom, but for what is sent all the time.
@@ -45,6 +57,7 @@ pub(super) struct World {
     pub(super) killed_scripts: Vec<JobId>,
     pub(super) resolves: Vec<String>,
     pub(super) crashed: bool,
+    pub(super) log: Vec<String>,
 }
 
 pub(super) fn server(number: u8) -> Addr {
@@ -75,6 +88,9 @@ impl World {
             run_id: format!("{number:040x}"),
             synced: true,
             orphaned_since: None,
+            loading: false,
+            denies: BTreeSet::new(),
+            queued: None,
         };
         let mut world = Self {
             sentinel,
@@ -85,6 +101,9 @@ impl World {
             renamed: BTreeMap::new(),
             refuses_failover: false,
             ignores_failover: false,
+            breaks_after_failover: false,
+            password: None,
+            signed_in: BTreeSet::new(),
             events: Vec::new(),
             sent: Vec::new(),
             hellos: Vec::new(),
@@ -93,6 +112,7 @@ impl World {
             killed_scripts: Vec::new(),
             resolves: Vec::new(),
             crashed: false,
+            log: Vec::new(),
         };
         world.carry_out(out);
         world.pass(500);
@@ -165,6 +185,7 @@ impl World {
                 }
                 Action::Close(link) => {
                     self.up.remove(&link);
+                    self.signed_in.remove(&link);
                     None
                 }
                 Action::Send { link, request, .. } => self.answer(link, &request),
@@ -188,10 +209,14 @@ impl World {
                     self.crashed = true;
                     None
                 }
+                Action::Log { text, .. } => {
+                    self.log.push(text);
+                    None
+                }
                 Action::Persist { .. }
                 | Action::WriteConfig { .. }
-                | Action::Reply { .. }
-                | Action::Log { .. } => None,
+                | Action::SetLogLevel(_)
+                | Action::Reply { .. } => None,
             };
             if let Some(input) = input {
                 let mut more = Vec::new();
@@ -208,40 +233,97 @@ impl World {
         let routine = ["PING", "INFO", "PUBLISH"].into_iter().find(|word| *word == asked);
         self.routine.extend(routine.map(|word| (self.now, addr.clone(), word)));
         match asked {
-            "PING" | "INFO" | "ROLE" | "CLIENT" if words.get(1) != Some(&"KILL") => {}
+            "PING" | "INFO" | "ROLE" => {}
+            "CLIENT" if words[1] == "SETNAME" => {}
             "PUBLISH" => self.hellos.push(words[2].to_owned()),
             _ => self.sent.push((addr.clone(), words.join(" "))),
         }
         if kind == LinkKind::Hello || !self.up.contains(&link) || self.servers[&addr].frozen {
             return None;
         }
-        let value = match (asked, &words[1..]) {
+        if let Some(password) = self.password {
+            let value = match asked {
+                "AUTH" if words.last() == Some(&password) => {
+                    self.signed_in.insert(link);
+                    Value::Simple("OK".into())
+                }
+                "AUTH" => {
+                    Value::Error("WRONGPASS invalid username-password pair or user is disabled.".into())
+                }
+                _ => Value::Error("NOAUTH Authentication required.".into()),
+            };
+            if !self.signed_in.contains(&link) || asked == "AUTH" {
+                return Some(Input::Reply { link, value });
+            }
+        }
+        let value = self.run(&addr, asked, &words[1..])?;
+        if asked == "FAILOVER" && std::mem::take(&mut self.breaks_after_failover) {
+            self.up.remove(&link);
+            return Some(Input::Disconnected { link });
+        }
+        Some(Input::Reply { link, value: self.in_transaction(&addr, asked, value) })
+    }
+
+    /// What a command is answered with inside and outside of MULTI. Everybody's commands are run at once, and all in vain
+    /// if one is refused.
+    fn in_transaction(&mut self, addr: &Addr, asked: &str, value: Value) -> Value {
+        let server = self.servers.get_mut(addr).expect("it was asked");
+        match (asked, &mut server.queued) {
+            ("MULTI", queued) => *queued = Some(Vec::new()),
+            ("EXEC", queued) => {
+                let replies = queued.take().unwrap_or_default();
+                let denied =
+                    |reply: &Value| matches!(reply, Value::Error(text) if text.starts_with("NOPERM"));
+                if replies.iter().any(denied) {
+                    return Value::Error(
+                        "EXECABORT Transaction discarded because of previous errors.".into(),
+                    );
+                }
+                return Value::Array(replies);
+            }
+            (_, Some(queued)) => queued.push(value.clone()),
+            (_, None) => {}
+        }
+        value
+    }
+
+    fn run(&mut self, addr: &Addr, asked: &str, words: &[&str]) -> Option<Value> {
+        if self.servers[addr].denies.contains(asked) {
+            let name = asked.to_lowercase();
+            return Some(Value::Error(format!(
+                "NOPERM User watcher has no permissions to run the '{name}' command"
+            )));
+        }
+        let value = match (asked, words) {
+            ("PING", _) if self.servers[addr].loading => Value::Error("LOADING the dataset in memory".into()),
             ("PING", _) => Value::Simple("PONG".into()),
-            ("INFO", _) => Value::Bulk(self.info(&addr).into_bytes()),
+            ("INFO", _) => Value::Bulk(self.info(addr).into_bytes()),
             ("ROLE", _) => {
-                let word = if self.servers[&addr].master.is_some() { "slave" } else { "master" };
+                let word = if self.servers[addr].master.is_some() { "slave" } else { "master" };
                 Value::Array(vec![Value::Bulk(word.as_bytes().to_vec())])
             }
-            ("REPLICAOF", ["NO", "ONE"]) => {
-                self.servers.get_mut(&addr)?.master = None;
+            ("SLAVEOF", ["NO", "ONE"]) => {
+                self.servers.get_mut(addr)?.master = None;
                 Value::Simple("OK".into())
             }
-            ("REPLICAOF", [host, port]) => {
+            ("SLAVEOF", [host, port]) => {
                 let master = Addr::new(host, port.parse().unwrap());
-                self.servers.get_mut(&addr)?.master = Some(master);
+                self.servers.get_mut(addr)?.master = Some(master);
                 Value::Simple("OK".into())
             }
-            ("FAILOVER", _) if self.refuses_failover => Value::Error("NOPERM".into()),
+            ("FAILOVER", _) if self.refuses_failover => {
+                Value::Error("ERR FAILOVER target replica is not online.".into())
+            }
             ("FAILOVER", _) if self.ignores_failover => Value::Simple("OK".into()),
             ("FAILOVER", ["TO", host, port, ..]) => {
                 let to = Addr::new(host, port.parse().unwrap());
-                self.servers.get_mut(&addr)?.master = Some(to.clone());
+                self.servers.get_mut(addr)?.master = Some(to.clone());
                 self.servers.get_mut(&to)?.master = None;
                 Value::Simple("OK".into())
             }
             _ => Value::Simple("OK".into()),
         };
-        Some(Input::Reply { link, value })
+        Some(value)
     }
 
     fn info(&self, addr: &Addr) -> String {

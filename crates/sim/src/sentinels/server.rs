@@ -113,9 +113,9 @@ impl Server {
             ["PUBLISH", _, _] => Effect::Publish(request[2].clone()),
             ["CLIENT", "KILL", "TYPE", kind] => Effect::Kill { subscribed: *kind == "PUBSUB" },
             // It has nothing to lead with.
-            ["REPLICAOF", "NO", "ONE"] if self.empty.is_some() => Effect::None,
-            ["REPLICAOF", "NO", "ONE"] => Effect::Follow(None),
-            ["REPLICAOF", _, port] => Effect::Follow(port.parse().ok().map(|port| (words[1].clone(), port))),
+            ["SLAVEOF", "NO", "ONE"] if self.empty.is_some() => Effect::None,
+            ["SLAVEOF", "NO", "ONE"] => Effect::Follow(None),
+            ["SLAVEOF", _, port] => Effect::Follow(port.parse().ok().map(|port| (words[1].clone(), port))),
             ["FAILOVER", "TO", _, port, ..] => Effect::HandOver(words[2].clone(), port.parse().unwrap_or(0)),
             ["CONFIG", "REWRITE"] => {
                 self.saved = self.upstream.clone();
@@ -148,6 +148,8 @@ impl Server {
             // Replied to once what it runs has been done.
             ["EXEC"] => {}
             ["CLIENT", "SETNAME", _] | ["SCRIPT", "KILL"] | ["CONFIG", "REWRITE"] => reply.ok(),
+            // Its clients' writes are answered or lost, never held.
+            ["CLIENT", "PAUSE", ..] | ["CLIENT", "UNPAUSE"] | ["FAILOVER", "ABORT"] => reply.ok(),
             _ if effect != Effect::None => reply.ok(),
             _ => reply.error("ERR unknown command"),
         }

@@ -106,6 +106,11 @@ pub(super) fn clients(server: &Server, text: &mut Text) {
 }
 
 pub(super) fn cpu(_server: &Server, text: &mut Text) {
+    cpu_times(text);
+}
+
+/// What this process has used of the processor.
+pub(crate) fn cpu_times(text: &mut Text) {
     let process = cpu_seconds("/proc/self/stat");
     text.line("used_cpu_sys", format!("{:.6}", process[1]));
     text.line("used_cpu_user", format!("{:.6}", process[0]));

@@ -38,11 +38,13 @@ fn center(folder: &std::path::Path) -> (Center, UnboundedReceiver<Vec<u8>>) {
         heard: Vec::new(),
         events: channel(16).0,
         began,
+        traffic: Arc::default(),
+        pace: Pace::new(std::time::Instant::now()),
         commands: 0,
         connections: 0,
         ends: false,
     };
-    let (output, replies) = Output::channel();
+    let (output, replies) = Output::channel(Arc::default());
     let opened = Opened { client: 1, link: engine::Link::default(), output, known: Arc::new(true.into()) };
     center.take(Event::ClientOpened(opened), &mut Vec::new());
     (center, replies)

@@ -1,0 +1,234 @@
+//! INFO of a sentinel: the sections that Valkey's has, with the fields that exporters read.
+//!
+//! A sentinel keeps no data, so what counts keys is zero and stays so.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use engine::{PauseMode, PausePurpose};
+
+use super::center::Center;
+use crate::commands::info::{Text, cpu_times};
+
+/// What went over the connections of clients, and who was turned away.
+#[derive(Debug, Default)]
+pub(super) struct Traffic {
+    pub(super) input: AtomicU64,
+    pub(super) output: AtomicU64,
+    pub(super) reads: AtomicU64,
+    pub(super) writes: AtomicU64,
+    pub(super) rejected: AtomicU64,
+    pub(super) errors: AtomicU64,
+    /// Who sent too much at once, or took too little of what it was sent.
+    pub(super) query_limit: AtomicU64,
+    pub(super) output_limit: AtomicU64,
+}
+
+/// How fast commands, bytes in and bytes out have grown lately.
+#[derive(Debug)]
+pub(super) struct Pace {
+    since: Instant,
+    counts: [u64; 3],
+    per_second: [f64; 3],
+}
+
+impl Pace {
+    /// So long a rate is counted before it is shown.
+    const PERIOD: Duration = Duration::from_secs(1);
+
+    pub(super) fn new(now: Instant) -> Self {
+        Self { since: now, counts: [0; 3], per_second: [0.0; 3] }
+    }
+
+    /// Takes in how far the counts are; to be called at least as often as they are asked for.
+    pub(super) fn take(&mut self, now: Instant, counts: [u64; 3]) {
+        let passed = now.duration_since(self.since);
+        if passed < Self::PERIOD {
+            return;
+        }
+        let grown = std::array::from_fn(|at| counts[at].saturating_sub(self.counts[at]) as f64);
+        (self.since, self.counts) = (now, counts);
+        self.per_second = grown.map(|grown| grown / passed.as_secs_f64());
+    }
+}
+
+/// Writes one section.
+type Section = fn(&Center, &mut Text);
+
+/// The sections that were asked for, all of them if none was.
+pub(super) fn text(center: &Center, asked: &[String]) -> String {
+    let every = asked.is_empty()
+        || asked.iter().any(|name| ["all", "default", "everything"].contains(&name.as_str()));
+    let sections: [(&str, Section); 4] =
+        [("Server", server), ("Clients", clients), ("Stats", stats), ("CPU", |_, text| cpu_times(text))];
+    let wanted = |title: &str| every || asked.iter().any(|asked| asked.eq_ignore_ascii_case(title));
+    let mut shown: Vec<String> = Vec::new();
+    for (title, write) in sections.into_iter().filter(|(title, _)| wanted(title)) {
+        let mut text = Text::default();
+        write(center, &mut text);
+        shown.push(format!("# {title}\r\n{}", text.raw()));
+    }
+    if wanted("Sentinel") {
+        shown.push(center.machine().info(center.now()));
+    }
+    shown.join("\r\n")
+}
+
+fn server(center: &Center, text: &mut Text) {
+    let system = rustix::system::uname();
+    let part = |name: &std::ffi::CStr| name.to_string_lossy().into_owned();
+    let config = center.config();
+    let uptime = center.uptime().as_secs();
+    text.line("redis_version", resp::REDIS_VERSION);
+    text.line("server_name", "redoubt");
+    text.line("redoubt_version", env!("CARGO_PKG_VERSION"));
+    text.line("redis_git_sha1", "00000000");
+    text.line("redis_git_dirty", 0);
+    text.line("redis_build_id", 0);
+    text.line("redis_mode", "sentinel");
+    text.line("server_mode", "sentinel");
+    let (name, release, machine) = (part(system.sysname()), part(system.release()), part(system.machine()));
+    text.line("os", format!("{name} {release} {machine}"));
+    text.line("arch_bits", usize::BITS);
+    text.line("monotonic_clock", "quanta");
+    text.line("multiplexing_api", "epoll");
+    // As Redis says it of another compiler.
+    text.line("gcc_version", "0.0.0");
+    text.line("process_id", std::process::id());
+    text.line("process_supervised", config.text("supervised"));
+    text.line("run_id", center.machine().my_id());
+    text.line("tcp_port", center.machine().port());
+    text.line("server_time_usec", crate::process::time::unix_micros());
+    text.line("uptime_in_seconds", uptime);
+    text.line("uptime_in_days", uptime / 86400);
+    // What happens by itself happens when it is due; this is how often the rest is looked at.
+    text.line("hz", config.integer("hz"));
+    text.line("configured_hz", config.integer("hz"));
+    text.line("clients_hz", 1);
+    text.line("lru_clock", crate::process::time::now().secs() & 0xff_ffff);
+    let executable = std::env::current_exe().unwrap_or_default();
+    text.line("executable", executable.display());
+    text.line("config_file", center.config_path().display());
+    text.line("io_threads_active", 0);
+    text.line("availability_zone", config.text("availability-zone"));
+}
+
+fn clients(center: &Center, text: &mut Text) {
+    // The one that asks is not among them while it is served.
+    text.line("connected_clients", center.clients.len() + 1);
+    text.line("cluster_connections", 0);
+    text.line("maxclients", center.config().integer("maxclients"));
+    let known = center.engine.clients.all();
+    let largest = |sizes: &mut dyn Iterator<Item = usize>| sizes.max().unwrap_or(0);
+    let inputs = &mut known.iter().map(|client| client.input_bytes.load(Ordering::Relaxed));
+    text.line("client_recent_max_input_buffer", largest(inputs));
+    let outputs = &mut known.iter().map(|client| client.output_bytes.load(Ordering::Relaxed));
+    text.line("client_recent_max_output_buffer", largest(outputs));
+    text.line("blocked_clients", 0);
+    text.line("tracking_clients", center.engine.tracking.clients());
+    let subscribed = center.clients.values().filter(|client| client.subscriptions() > 0);
+    text.line("pubsub_clients", subscribed.count());
+    for name in ["watching_clients", "clients_in_timeout_table", "total_watched_keys", "total_blocking_keys"]
+    {
+        text.line(name, 0);
+    }
+    text.line("total_blocking_keys_on_nokey", 0);
+    let pauses = &center.engine.pauses;
+    let now = crate::process::time::now();
+    pauses.settle(&center.engine.settings, now);
+    let (actions, left) = match pauses.until() {
+        Some((PauseMode::All, until)) => ("all", until.0 - now.0),
+        Some((PauseMode::Writes, until)) => ("write", until.0 - now.0),
+        None => ("none", 0),
+    };
+    let reason = match pauses.purpose() {
+        Some(PausePurpose::Client) => "client_pause",
+        Some(PausePurpose::Failover | PausePurpose::Shutdown | PausePurpose::Sleep) | None => "none",
+    };
+    text.line("paused_reason", reason);
+    text.line("paused_actions", actions);
+    text.line("paused_timeout_milliseconds", left.max(0));
+}
+
+fn stats(center: &Center, text: &mut Text) {
+    let traffic = &*center.traffic;
+    let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+    let [commands, input, output] = center.pace.per_second;
+    let kilobytes = |bytes: f64| format!("{:.2}", bytes / 1024.0);
+    text.line("total_connections_received", center.connections);
+    text.line("total_commands_processed", center.commands);
+    text.line("instantaneous_ops_per_sec", commands.round());
+    text.line("total_net_input_bytes", count(&traffic.input));
+    text.line("total_net_output_bytes", count(&traffic.output));
+    text.line("total_net_repl_input_bytes", 0);
+    text.line("total_net_repl_output_bytes", 0);
+    text.line("instantaneous_input_kbps", kilobytes(input));
+    text.line("instantaneous_output_kbps", kilobytes(output));
+    text.line("instantaneous_input_repl_kbps", kilobytes(0.0));
+    text.line("instantaneous_output_repl_kbps", kilobytes(0.0));
+    text.line("rejected_connections", count(&traffic.rejected));
+    for name in KEYLESS {
+        text.line(name, 0);
+    }
+    text.line("expired_stale_perc", "0.00");
+    text.line("expired_keys_with_volatile_items_stale_perc", "0.00");
+    let channels = center.clients.values().flat_map(|client| &client.channels);
+    text.line("pubsub_channels", channels.collect::<std::collections::BTreeSet<_>>().len());
+    let patterns = center.clients.values().flat_map(|client| &client.patterns);
+    text.line("pubsub_patterns", patterns.collect::<std::collections::BTreeSet<_>>().len());
+    text.line("pubsubshard_channels", 0);
+    text.line("total_error_replies", count(&traffic.errors));
+    text.line("client_query_buffer_limit_disconnections", count(&traffic.query_limit));
+    text.line("client_output_buffer_limit_disconnections", count(&traffic.output_limit));
+    text.line("total_reads_processed", count(&traffic.reads));
+    text.line("total_writes_processed", count(&traffic.writes));
+    for (what, refused) in center.engine.acl_log.lock().refused() {
+        text.line(&format!("acl_access_denied_{what}"), refused);
+    }
+}
+
+/// What a server counts of its keys and replicas.
+const KEYLESS: [&str; 25] = [
+    "sync_full",
+    "sync_partial_ok",
+    "sync_partial_err",
+    "expired_keys",
+    "expired_fields",
+    "expired_time_cap_reached_count",
+    "expire_cycle_cpu_milliseconds",
+    "evicted_keys",
+    "evicted_clients",
+    "evicted_scripts",
+    "total_eviction_exceeded_time",
+    "current_eviction_exceeded_time",
+    "keyspace_hits",
+    "keyspace_misses",
+    "latest_fork_usec",
+    "total_forks",
+    "migrate_cached_sockets",
+    "slave_expires_tracked_keys",
+    "total_active_defrag_time",
+    "current_active_defrag_time",
+    "tracking_total_keys",
+    "tracking_total_items",
+    "tracking_total_prefixes",
+    "unexpected_error_replies",
+    "dump_payload_sanitizations",
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rate_is_what_was_counted_in_the_last_whole_period() {
+        let began = Instant::now();
+        let mut pace = Pace::new(began);
+        pace.take(began + Duration::from_millis(500), [50, 0, 0]);
+        assert_eq!(pace.per_second, [0.0; 3], "not long enough");
+        pace.take(began + Duration::from_secs(2), [100, 2048, 10]);
+        assert_eq!(pace.per_second, [50.0, 1024.0, 5.0]);
+        pace.take(began + Duration::from_secs(3), [100, 2048, 10]);
+        assert_eq!(pace.per_second, [0.0; 3]);
+    }
+}

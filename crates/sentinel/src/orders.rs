@@ -1,0 +1,205 @@
+//! What a sentinel orders servers to be: each order one transaction, and what they say to it.
+//!
+//! Orders use only commands that the documents of Redis and Valkey name for a sentinel's user. An order is refused
+//! as a whole, by a user's rights or by the state of the server; then it is over at once, and not when its time is:
+//! a promotion ends its failover, a replica that will not follow is left to [`Master::repair`].
+//!
+//! A hand-over pauses its master's writes for as long as it may take. So a client never hears that its master has
+//! become a replica: its write waits, and its connection ends when the new master is there.
+
+use std::time::Duration;
+
+use resp::Value;
+
+use crate::addr::Addr;
+use crate::event::Level;
+use crate::failover::{Cause, Phase};
+use crate::instance::Reconf;
+use crate::link::{LinkId, MAX_PENDING, Pending};
+use crate::master::Master;
+use crate::shared::Cx;
+
+/// So long a master may take to hand over, when an operator wants to replace it anyway: it is asked before the promotion
+/// is asked for again.
+const HAND_OVER: Duration = Duration::from_millis(1500);
+/// Who refused an order is not given another for this long, if there is a choice.
+pub(crate) const REFUSAL_HOLDS: Duration = Duration::from_secs(10);
+
+/// An order, as its answer is to be understood.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Order {
+    /// The replica at this address is to be a master, or another one's replica.
+    Follow(Addr),
+    /// The master is to hand over.
+    HandOver,
+}
+
+impl Order {
+    /// The place, in its transaction, of the command that it is about.
+    fn place(&self) -> usize {
+        match self {
+            Self::Follow(_) => 0,
+            Self::HandOver => 1,
+        }
+    }
+}
+
+impl Master {
+    /// Makes the replica at `addr` a replica of `to`, or with none a master: in one transaction with what must go with
+    /// it. False if it cannot be reached now.
+    pub(crate) fn send_slaveof(&self, cx: &mut Cx<'_>, addr: &Addr, to: Option<&Addr>) -> bool {
+        let Some(replica) = self.replicas.get(addr) else { return false };
+        // The right that the documents name is this one's.
+        let renamed = self.settings.renamed.get("SLAVEOF").or_else(|| self.settings.renamed.get("REPLICAOF"));
+        let slaveof = renamed.cloned().unwrap_or_else(|| "SLAVEOF".into());
+        let (host, port) = match to {
+            Some(addr) => (cx.shared.shown(&addr.host).to_owned(), addr.port.to_string()),
+            None => ("NO".into(), "ONE".into()),
+        };
+        let mut commands = vec![vec![slaveof, host, port]];
+        commands.extend(self.settlement());
+        self.transact(
+            cx,
+            replica.command,
+            commands,
+            Pending::Order(self.name.clone(), Order::Follow(addr.clone())),
+        )
+    }
+
+    /// What a server does once it has another role: writes it down, and has its clients ask who is who.
+    fn settlement(&self) -> [Vec<String>; 3] {
+        let (client, config) = (self.settings.command("CLIENT"), self.settings.command("CONFIG"));
+        let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect();
+        [
+            words(&[config, "REWRITE"]),
+            words(&[client, "KILL", "TYPE", "normal"]),
+            words(&[client, "KILL", "TYPE", "pubsub"]),
+        ]
+    }
+
+    /// Asks the master to hand over to `target`, and to hold its clients' writes meanwhile; says whether it can be
+    /// asked.
+    pub(crate) fn ask_to_hand_over(&self, cx: &mut Cx<'_>, target: &Addr) -> bool {
+        let only_so = self.failover.as_ref().is_some_and(|failover| failover.cause == Cause::Coordinated);
+        let most = if only_so { Duration::MAX } else { HAND_OVER };
+        let (host, port) = (cx.shared.shown(&target.host), target.port.to_string());
+        let timeout = self.settings.failover_timeout.min(most).as_millis().to_string();
+        let (client, failover) = (self.settings.command("CLIENT"), self.settings.command("FAILOVER"));
+        let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect();
+        let commands = vec![
+            words(&[client, "PAUSE", &timeout, "WRITE"]),
+            words(&[failover, "TO", host, &port, "TIMEOUT", &timeout]),
+        ];
+        self.transact(cx, self.myself.command, commands, Pending::Order(self.name.clone(), Order::HandOver))
+    }
+
+    /// Takes back what the master was asked to do, whether it has begun with it or not.
+    pub(crate) fn withdraw_hand_over(&self, cx: &mut Cx<'_>) {
+        let link = self.myself.command;
+        cx.send(link, Pending::Plain, &[self.settings.command("FAILOVER"), "ABORT"]);
+        self.resume_writes(cx);
+    }
+
+    fn resume_writes(&self, cx: &mut Cx<'_>) {
+        cx.send(self.myself.command, Pending::Plain, &[self.settings.command("CLIENT"), "UNPAUSE"]);
+    }
+
+    /// After a hand-over, has the old and the new master write down what they are and send their clients away: those
+    /// that could be reached. The failover keeps the others.
+    pub(crate) fn settle(&mut self, cx: &mut Cx<'_>) {
+        let Some(failover) = &mut self.failover else { return };
+        let asked = matches!(failover.cause, Cause::Operator | Cause::Coordinated);
+        let links = std::mem::take(&mut failover.unsettled);
+        let mut commands = self.settlement().to_vec();
+        if asked {
+            commands.push(vec![self.settings.command("CLIENT").to_owned(), "UNPAUSE".into()]);
+        }
+        let unreached = |link: &LinkId| !self.transact(cx, *link, commands.clone(), Pending::Plain);
+        let left: Vec<LinkId> = links.into_iter().filter(unreached).collect();
+        if let Some(failover) = &mut self.failover {
+            failover.unsettled = left;
+        }
+    }
+
+    /// Sends a transaction; `pending` says what its end is to be understood as. False if the link is down or has too
+    /// much to answer already.
+    fn transact(&self, cx: &mut Cx<'_>, link: LinkId, commands: Vec<Vec<String>>, pending: Pending) -> bool {
+        let Some(state) = cx.shared.links.find(link) else { return false };
+        if !state.is_up() || state.pending.len() + commands.len() + 2 > MAX_PENDING {
+            return false;
+        }
+        state.complaint = None;
+        let after = self.synced.back().map_or(0, |(_, number)| *number);
+        let alone = |command| vec![self.settings.command(command).to_owned()];
+        let begin = std::iter::once((alone("MULTI"), Pending::Plain));
+        let middle = commands.into_iter().map(|command| (command, Pending::Plain));
+        for (command, pending) in begin.chain(middle).chain([(alone("EXEC"), pending)]) {
+            let words = command.into_iter().map(String::into_bytes).collect();
+            cx.send_after(after, link, pending, words);
+        }
+        true
+    }
+
+    /// An order's transaction has ended.
+    pub(crate) fn on_order_answered(&mut self, cx: &mut Cx<'_>, link: LinkId, order: &Order, value: &Value) {
+        let complaint = cx.shared.links.find(link).and_then(|state| state.complaint.take());
+        let why = match value {
+            // Why it was not run was said of one of its commands.
+            Value::Error(text) => complaint.unwrap_or_else(|| text.clone()),
+            Value::Array(replies) => match replies.get(order.place()) {
+                Some(Value::Error(text)) => text.clone(),
+                _ => return,
+            },
+            _ => return,
+        };
+        match order {
+            Order::Follow(addr) => self.on_follow_refused(cx, addr, &why),
+            Order::HandOver => {
+                if matches!(value, Value::Array(_)) {
+                    self.resume_writes(cx);
+                }
+                self.on_hand_over_refused(cx, &why);
+            }
+        }
+        self.act(cx);
+    }
+
+    fn on_follow_refused(&mut self, cx: &mut Cx<'_>, addr: &Addr, why: &str) {
+        let Some(replica) = self.replicas.get_mut(addr) else { return };
+        replica.refused = Some(cx.now);
+        let reconf = replica.reconf;
+        cx.log(Level::Warning, format!("{addr} did not do what it was told to: {why}"));
+        let Some(failover) = &self.failover else { return };
+        let is_target = failover.target.as_ref() == Some(addr);
+        match failover.phase {
+            Phase::Promote { .. } if is_target => {
+                self.note(cx, format!("{addr} refused to be promoted: {why}"));
+                self.abort(cx, "-failover-abort-slave-timeout");
+            }
+            Phase::Reconf if reconf == Reconf::Sent => {
+                self.note(cx, format!("{addr} refused to follow: {why}"));
+                self.set_reconf(cx.now, addr, Reconf::Refused);
+            }
+            Phase::Elect
+            | Phase::Select
+            | Phase::Agree { .. }
+            | Phase::Promote { .. }
+            | Phase::Confirm
+            | Phase::Reconf => {}
+        }
+    }
+
+    fn on_hand_over_refused(&mut self, cx: &mut Cx<'_>, why: &str) {
+        let promoting =
+            matches!(self.failover.as_ref().map(|failover| failover.phase), Some(Phase::Promote { .. }));
+        let Some(failover) = self.failover.as_mut().filter(|_| promoting) else { return };
+        let only_so = failover.cause == Cause::Coordinated;
+        failover.phase = Phase::Promote { sent: None };
+        failover.forced |= !only_so;
+        cx.log(Level::Warning, format!("The master {} refused to hand over: {why}", self.myself.addr));
+        self.note(cx, format!("the master refused to hand over: {why}"));
+        if only_so {
+            self.abort(cx, "-failover-abort-slave-timeout");
+        }
+    }
+}

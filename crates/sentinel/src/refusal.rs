@@ -1,0 +1,93 @@
+//! What servers refuse a sentinel, said in its log once for each link: an operator must be able to tell a missing right
+//! or a wrong password from a master that is down.
+
+use std::time::Duration;
+
+use resp::Value;
+
+use crate::event::Level;
+use crate::link::{LinkId, LinkKind, State};
+use crate::shared::Cx;
+
+/// Who does not know this sentinel is asked again this often: its password may be changed, too.
+const SIGN_IN_AGAIN: Duration = Duration::from_secs(1);
+
+/// Lines for each link, whatever a server makes up.
+const MAX_LINES: usize = 32;
+
+impl Cx<'_> {
+    /// Takes note of an error that is about who this sentinel is, or what it may do. False if the link is of no use with
+    /// it, and was broken.
+    pub(crate) fn heed_refusal(&mut self, link: LinkId, value: &Value) -> bool {
+        let Some(state) = self.shared.links.find(link) else { return false };
+        let Value::Error(text) = value else {
+            // Only whoever is known is answered with anything else.
+            if std::mem::take(&mut state.unknown) {
+                state.refusals.clear();
+            }
+            return true;
+        };
+        let code = text.split(' ').next().unwrap_or_default();
+        if code != "EXECABORT" {
+            state.complaint.get_or_insert_with(|| text.clone());
+        }
+        let user = if state.user.is_empty() { "default" } else { &state.user };
+        // The other link to a server says the same, and one that was refused its password needs no second line.
+        let is_said = state.kind == LinkKind::Hello || (code == "NOAUTH" && !state.refusals.is_empty());
+        let line = match code {
+            "NOPERM" => {
+                let rule = missing_rule(text);
+                format!(
+                    "Permission denied by {}: the user '{user}' needs the rule {rule}. It says: {text}",
+                    state.addr
+                )
+            }
+            "WRONGPASS" | "NOAUTH" if !is_said => {
+                format!("Authentication of the user '{user}' failed at {}. It says: {text}", state.addr)
+            }
+            _ => String::new(),
+        };
+        if !line.is_empty() && state.refusals.len() < MAX_LINES && state.refusals.insert(line.clone()) {
+            self.log(Level::Warning, line);
+        }
+        if code == "NOAUTH" {
+            self.sign_in_later(link);
+        }
+        code != "NOAUTH"
+    }
+
+    /// Breaks a link whose other end does not know this sentinel, to try again.
+    fn sign_in_later(&mut self, link: LinkId) {
+        self.reconnect(link);
+        if let Some(state) = self.shared.links.find(link) {
+            state.unknown = true;
+            state.state = State::Down { retry: self.now + SIGN_IN_AGAIN };
+        }
+    }
+}
+
+/// The rule that would allow what a NOPERM error is about. It names the command, or says that it is about a channel.
+fn missing_rule(text: &str) -> String {
+    match text.split('\'').nth(1) {
+        Some(command) => format!("+{command}"),
+        None if text.contains("channel") => "allchannels".to_owned(),
+        None => "for what it asked for".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As Redis 7.0, Redis 8 and Valkey 9.1 say it.
+    #[test]
+    fn the_missing_rule_is_read_from_the_error() {
+        for (text, rule) in [
+            ("NOPERM this user has no permissions to run the 'slaveof' command", "+slaveof"),
+            ("NOPERM User watcher has no permissions to run the 'config|rewrite' command", "+config|rewrite"),
+            ("NOPERM No permissions to access a channel", "allchannels"),
+        ] {
+            assert_eq!(missing_rule(text), rule);
+        }
+    }
+}

@@ -1,0 +1,127 @@
+//! Sentinels as a user that has the rights which Redis's and Valkey's documents name for it, and no more.
+
+use std::time::Duration;
+
+use harness::{Group, MASTER, Node, Program, Value, eventually, eventually_within};
+
+const DOCUMENTED: &str = "+multi +slaveof +ping +exec +subscribe +config|rewrite +role +publish +info \
+    +client|setname +client|kill +script|kill";
+
+fn redoubt() -> [Program; 3] {
+    std::array::from_fn(|_| Program::redoubt())
+}
+
+/// A group whose sentinels have signed in at every server as a user with these rights.
+fn watched_as_user(server: &Program, rights: &str) -> Group {
+    let group = Group::start(server, &redoubt());
+    for node in &group.servers {
+        node.run(&format!("ACL SETUSER watcher on >secret allchannels {rights}")).expect_ok();
+    }
+    for node in &group.sentinels {
+        node.run(&format!("SENTINEL SET {MASTER} auth-user watcher auth-pass secret")).expect_ok();
+    }
+    for node in &group.servers {
+        eventually("every sentinel has signed in", || {
+            let list = node.run("CLIENT LIST").text();
+            (list.matches("user=watcher").count() == 2 * group.sentinels.len()).then_some(())
+        });
+    }
+    group
+}
+
+fn logs(group: &Group) -> String {
+    group.sentinels.iter().map(Node::log).collect()
+}
+
+/// The master dies, of whatever kind it is: another takes over, the third follows it, and nothing was denied.
+fn a_failover_needs_no_more_than_the_documents_say(server: &Program) {
+    let mut group = watched_as_user(server, DOCUMENTED);
+    let master = group.master();
+    group.servers[master].kill();
+    let (_, took) = group.wait_for_successor(master);
+    println!("{took:?}");
+    group.wait_until_whole();
+    assert!(!logs(&group).contains("NOPERM"), "{}", logs(&group));
+}
+
+#[test]
+fn of_a_redoubt_master() {
+    a_failover_needs_no_more_than_the_documents_say(&Program::redoubt());
+}
+
+#[test]
+fn of_a_redis_7_master() {
+    a_failover_needs_no_more_than_the_documents_say(&Program::redis());
+}
+
+#[test]
+fn of_a_redis_8_master() {
+    let Some(redis8) = Program::redis8() else { return };
+    a_failover_needs_no_more_than_the_documents_say(&redis8);
+}
+
+#[test]
+fn of_a_valkey_master() {
+    let Some(valkey) = Program::valkey() else { return };
+    a_failover_needs_no_more_than_the_documents_say(&valkey);
+}
+
+/// One right is missing everywhere: the log names it, and the failover comes about as soon as it is given.
+#[test]
+fn a_missing_right_is_said_and_given() {
+    let mut group = watched_as_user(&Program::redoubt(), &DOCUMENTED.replace("+slaveof ", ""));
+    let master = group.master();
+    group.servers[master].kill();
+    eventually("the log says what is missing", || {
+        logs(&group).contains("the user 'watcher' needs the rule +slaveof").then_some(())
+    });
+    eventually("the failover is not left standing", || {
+        logs(&group).contains("-failover-abort-slave-timeout").then_some(())
+    });
+    for node in group.servers.iter().filter(|node| node.is_running()) {
+        node.run("ACL SETUSER watcher +slaveof").expect_ok();
+    }
+    let (successor, _) = group.wait_for_successor(master);
+    assert_ne!(successor, master);
+}
+
+/// A master is handed over on purpose while a client writes: it hears answers, and then the end of its connection.
+/// Never an error, and what it was told is there.
+fn a_coordinated_failover_shows_its_clients_no_error(server: &Program) {
+    let group = Group::start(server, &redoubt());
+    let old = group.master();
+    let mut client = group.servers[old].connect();
+    client.set_patience(Duration::from_secs(30));
+    client.call(&["INCR", "counter"]);
+    let writer = std::thread::spawn(move || {
+        let mut told = 1;
+        while let Ok(reply) = client.try_call(&["INCR", "counter"]) {
+            let Value::Int(now) = reply else { return Err(reply) };
+            told = now;
+        }
+        Ok(told)
+    });
+    group.sentinels[0].run(&format!("SENTINEL FAILOVER {MASTER} COORDINATED")).expect_ok();
+    let told = writer.join().expect("it ends by itself").expect("no error is seen");
+    let successor = eventually_within(Duration::from_secs(20), "another is the master", || {
+        Some(group.master()).filter(|&master| master != old)
+    });
+    let kept: i64 = group.servers[successor].run("GET counter").text().parse().expect("a number");
+    assert!(kept >= told, "told {told}, kept {kept}");
+    group.wait_until_whole();
+    // Nobody is held back any more.
+    for node in &group.servers {
+        assert_eq!(node.info("clients", "paused_actions").as_deref(), Some("none"));
+    }
+}
+
+#[test]
+fn a_coordinated_failover_of_redoubt_shows_its_clients_no_error() {
+    a_coordinated_failover_shows_its_clients_no_error(&Program::redoubt());
+}
+
+#[test]
+fn a_coordinated_failover_of_valkey_shows_its_clients_no_error() {
+    let Some(valkey) = Program::valkey() else { return };
+    a_coordinated_failover_shows_its_clients_no_error(&valkey);
+}
