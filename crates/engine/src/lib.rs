@@ -35,6 +35,7 @@ mod random;
 mod scripting;
 mod session;
 mod settings;
+mod shell;
 mod stats;
 #[cfg(test)]
 mod testing;
@@ -52,12 +53,12 @@ pub use budget::Budget;
 pub use clients::{Client, ClientFlags, ClientKind, Clients, Link, Names, Unblock, Wake};
 pub use command::{
     AclCommand, Categories, Channels, ClusterCommand, Command, Databases, DebugCommand, Flags, Group,
-    NodeCommand, Reach, Run,
+    NodeCommand, Reach, Run, ShellCommand,
 };
 pub use command_log::{CommandLog, CommandLogs};
 pub use commands::{CLIENT_HELP, answer_command, write_help};
 pub use debugging::{DebugMode, DebuggedScript};
-pub use dispatch::context::Context;
+pub use dispatch::context::{Context, DatabaseSize};
 pub use dispatch::{Flow, Ran, Requests, Resumed};
 pub use effects::{EffectLog, NoLog};
 pub use engine::{Engine, Worker};
@@ -75,6 +76,7 @@ pub use pubsub::{Bus, PubSub};
 pub use scripting::ScriptHooks;
 pub use session::{Mute, Origin, Session};
 pub use settings::{Evicting, Gate, Lazy, Permission, Settings, Watched};
+pub use shell::Shell;
 pub use stats::{CommandStats, WorkerStats};
 pub use tracking::TrackingTable;
 pub use waiting::{Outcome, Wait, Waiter};

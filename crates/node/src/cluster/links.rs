@@ -42,8 +42,6 @@ pub(super) struct Links {
     open: BTreeMap<LinkId, Open>,
     events: mpsc::Sender<LinkEvent>,
     next_in: u64,
-    /// How many links were closed because their peers did not read.
-    pub(super) overflown: u64,
 }
 
 #[derive(Debug)]
@@ -69,7 +67,7 @@ impl Links {
     }
 
     pub(super) fn new(events: mpsc::Sender<LinkEvent>) -> Self {
-        Self { open: BTreeMap::new(), events, next_in: 0, overflown: 0 }
+        Self { open: BTreeMap::new(), events, next_in: 0 }
     }
 
     /// Starts to make a link.
@@ -122,7 +120,6 @@ impl Links {
         let bytes = packet.encode();
         let waiting = queued.fetch_add(bytes.len(), Ordering::Relaxed) + bytes.len();
         if waiting > if limit == 0 { MOST_QUEUED } else { limit } {
-            self.overflown += 1;
             return false;
         }
         // If the writer ended, the reader reports the end of the link.

@@ -8,6 +8,17 @@ use super::Context;
 use crate::error::CommandError;
 use crate::settings::Gate;
 
+/// What a database holds.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct DatabaseSize {
+    /// Its keys.
+    pub keys: usize,
+    /// Those of them that expire.
+    pub volatile: usize,
+    /// Bytes of what finds its keys.
+    pub overhead: usize,
+}
+
 impl<'a> Context<'a> {
     /// Visits every slot in rising order, each locked only while it is visited unless the command holds
     /// them all. Only for commands without keys.
@@ -54,6 +65,25 @@ impl<'a> Context<'a> {
             return self.engine.keyspace.len_in(db, slot);
         }
         self.with_slot(slot, |data| data.table_if(db).map_or(0, Table::len))
+    }
+
+    /// How large each database is. Only for commands without keys.
+    pub fn databases(&mut self) -> Vec<DatabaseSize> {
+        let mut sizes = vec![DatabaseSize::default(); usize::from(self.engine.keyspace.databases())];
+        for slot in Slot::all() {
+            let keyspace = &self.engine.keyspace;
+            if !self.holds_all && keyspace.keys_in_slot(slot) == 0 {
+                continue;
+            }
+            self.with_slot(slot, |data| {
+                for (size, (_, table)) in sizes.iter_mut().zip(data.tables()) {
+                    size.keys += table.len();
+                    size.volatile += table.volatile_len();
+                    size.overhead += table.overhead_bytes();
+                }
+            });
+        }
+        sizes
     }
 
     /// Drops what a command took out of the slots that it had locked.
