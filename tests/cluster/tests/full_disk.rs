@@ -63,12 +63,18 @@ fn a_script_writes_no_more_than_a_client_while_the_disk_is_full() {
         let text = format!("{reply:?}");
         assert!(text.contains("MISCONF Errors writing to the AOF file: No space left"), "{text}");
     };
-    for script in ["return redis.call('incr',KEYS[1])", "#!lua\nreturn redis.call('incr',KEYS[1])"] {
+    // One that says that it writes is refused before it begins, also where it would be queued.
+    let writes = "return redis.call('incr',KEYS[1])";
+    let declared = format!("#!lua\n{writes}");
+    for script in [writes, &declared] {
         refused(client.call(&["EVAL", script, "1", "kept"]));
-        client.run("MULTI").expect_ok();
-        client.call(&["EVAL", script, "1", "kept"]);
-        refused(client.run("EXEC"));
     }
+    client.run("MULTI").expect_ok();
+    client.call(&["EVAL", writes, "1", "kept"]);
+    refused(client.run("EXEC"));
+    client.run("MULTI").expect_ok();
+    refused(client.call(&["EVAL", &declared, "1", "kept"]));
+    client.run("DISCARD").expect_ok();
     let reads = "#!lua flags=no-writes\nreturn redis.call('get',KEYS[1])";
     assert_eq!(client.call(&["EVAL", reads, "1", "kept"]).text(), "1");
 }
