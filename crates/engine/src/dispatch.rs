@@ -116,7 +116,7 @@ impl Prepared<'_> {
 /// The slots of the requests that are prepared together, those that were locked ahead: by the request's number.
 type Ahead<'a> = SmallVec<[Option<Touched<'a>>; AHEAD]>;
 
-/// What became of a request under the locks of its slots.
+/// The outcome of a request under the locks of its slots.
 enum Performed<A> {
     /// It has ended, or waits, or is somebody else's.
     Flow(Flow),

@@ -58,7 +58,7 @@ pub use command::{
 pub use command_log::{CommandLog, CommandLogs};
 pub use commands::{CLIENT_HELP, answer_command, write_help};
 pub use debugging::{DebugMode, DebuggedScript};
-pub use dispatch::context::{Context, DatabaseSize};
+pub use dispatch::context::Context;
 pub use dispatch::{Flow, Ran, Requests, Resumed};
 pub use effects::{EffectLog, NoLog};
 pub use engine::{Engine, Worker};

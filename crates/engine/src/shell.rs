@@ -10,7 +10,7 @@ use crate::context::Context;
 use crate::error::CommandError;
 use crate::waiting::Outcome;
 
-/// What carries out the commands of the shell.
+/// Carries out the commands of the shell.
 pub trait Shell: Send + Sync + std::fmt::Debug {
     /// Carries `command` out and writes its reply, or hands it over.
     ///
@@ -18,6 +18,6 @@ pub trait Shell: Send + Sync + std::fmt::Debug {
     /// ([`Context::with_slot`]). Where the caller cannot wait ([`Context::may_wait`]), what is asked to wait (WAIT) does not.
     ///
     /// # Errors
-    /// What the client is told.
+    /// The client is told this.
     fn carry_out(&self, command: ShellCommand, context: &mut Context<'_>) -> Result<Outcome, CommandError>;
 }

@@ -36,7 +36,7 @@ const SHARDS: usize = 64;
 /// So many are looked at together.
 pub(crate) const AT_ONCE: usize = 64;
 
-/// What became of a command. `A` says that it is to begin again; most cannot.
+/// The outcome of a command. `A` says that it is to begin again; most cannot.
 #[derive(Debug)]
 pub enum Outcome<A = Infallible> {
     /// Its reply is written.

@@ -1,7 +1,7 @@
 //! May this command run? One question for whoever has it run: before any slot is looked at, and again under the locks
 //! of its slots.
 //!
-//! What holds for all commands just now is the gate. [`RULES`] say of each of its states which commands it keeps from
+//! The gate is what holds for all commands just now. [`RULES`] say of each of its states which commands it keeps from
 //! running, in the order in which Redis asks; [`admit`] turns them into what that means to each [`Caller`]. It is a
 //! function of what it is told, so that a test can walk every state, every caller and every command.
 
@@ -54,10 +54,10 @@ impl Caller {
     }
 }
 
-/// What must be known of a command to say whether it may run.
+/// The facts about a command that say whether it may run.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Need {
-    /// What it is; see [`Engine::nature`].
+    /// Its flags, as [`Engine::nature`] has them.
     pub(super) flags: Flags,
     /// It is about keys, or about channels that a cluster serves as such.
     pub(super) keys: bool,
@@ -83,7 +83,7 @@ impl Need {
     }
 }
 
-/// What becomes of a command.
+/// The answer to whether a command may run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Verdict {
     /// It runs.
@@ -219,7 +219,7 @@ impl Engine {
         Ok(())
     }
 
-    /// What `admit` is to know of a request.
+    /// The facts about a request.
     fn need(&self, worker: &Worker, session: &Session, entry: &Registered, request: &Prepared<'_>) -> Need {
         let queue = session.transaction.as_deref();
         let (flags, keys) = match (entry.command.run, queue) {
@@ -230,7 +230,7 @@ impl Engine {
         Need { is_queued, ..self.need_of(session, flags, keys) }
     }
 
-    /// What `admit` is to know of a command of this nature.
+    /// The facts about a command of this nature.
     pub(super) fn need_of(&self, session: &Session, flags: Flags, keys: bool) -> Need {
         let settings = &self.settings;
         // A shard's channels may be served by a cluster that is down.
@@ -250,7 +250,7 @@ impl Engine {
         }
     }
 
-    /// What a command is, and whether it is about keys. A script is what it says of itself, if it does.
+    /// A command's flags, and whether it is about keys. A script has those that it says of itself, if it does.
     pub(super) fn nature(&self, worker: &Worker, entry: &Registered, args: resp::Args<'_>) -> (Flags, bool) {
         let flags = match entry.command.run {
             Run::Script(_) => self.flags_of_script(worker, entry, args),
@@ -261,7 +261,7 @@ impl Engine {
         (flags, !entry.command.keys.is_empty())
     }
 
-    /// What EXEC is: what one command of the queue is (it writes, it needs memory), and what all of them are (they may run
+    /// The same of EXEC: it is what one command of the queue is (it writes, it needs memory), and what all of them are (they may run
     /// while the data is loaded or old).
     pub(super) fn nature_of_exec(&self, worker: &Worker, own: Flags, queue: &Transaction) -> (Flags, bool) {
         let of_all = Flags::LOADING | Flags::STALE;
@@ -324,7 +324,7 @@ impl Engine {
         found.map_or(CommandError::Loading, |(_, error)| error)
     }
 
-    /// What a client is told while a script, or a function, has kept the server for too long.
+    /// The error of clients while a script, or a function, has kept the server for too long.
     #[cold]
     pub(super) fn busy(&self) -> CommandError {
         match self.scripts.running().iter().any(|running| running.is_busy() && running.is_function()) {

@@ -7,8 +7,6 @@
 mod keys;
 mod slots;
 
-pub use slots::DatabaseSize;
-
 use std::cell::Cell;
 use std::sync::atomic::Ordering;
 

@@ -31,8 +31,8 @@ pub(super) struct Call<'a> {
     pub(super) holds_all: bool,
 }
 
-/// What a caller does with a script that needs more than it holds and has written nothing: only one that can give back
-/// everything has a way to say that it begins again.
+/// Whether a caller can begin again with a script that needs more than it holds and has written nothing: only one that can
+/// give back everything has a way to say so.
 pub(super) trait Restart {
     /// Says that the command is to begin again; a type without values where that cannot be.
     type Again;
@@ -59,7 +59,7 @@ impl Restart for Final {
     const AGAIN: Option<Infallible> = None;
 }
 
-/// What became of a command that is one of several.
+/// The outcome of a command that is one of several.
 pub(super) enum Part {
     /// Its reply is written, or its error.
     Replied,

@@ -94,7 +94,8 @@ struct Locked<'w> {
 }
 
 impl Engine {
-    /// What a command that runs a script is: what the script says of itself, if it does. It was not compiled yet, perhaps.
+    /// The flags of a command that runs a script: those that the script says of itself, if it does. It was not compiled
+    /// yet, perhaps.
     pub(super) fn flags_of_script(&self, worker: &Worker, entry: &Registered, args: Args<'_>) -> Flags {
         let own = entry.command.flags;
         let known = self.runnable(&worker.scripting, entry.command.name, args).map(|found| found.flags());
@@ -155,7 +156,7 @@ impl Engine {
 }
 
 impl<'a> Context<'a> {
-    /// What this command is to run, if that is known: found when its slots were locked, or looked for now where several
+    /// The script that this command is to run, if that is known: found when its slots were locked, or looked for now where several
     /// commands had theirs locked together.
     pub(crate) fn take_found(&mut self) -> Option<Runnable> {
         match self.caller {
@@ -373,7 +374,7 @@ impl Reached<'_, '_> {
         Ok(())
     }
 
-    /// What a script is told where a client would be told otherwise.
+    /// The error of a script, where a client would be told otherwise.
     fn refusal(&self, state: Gate, flags: Flags) -> CommandError {
         let error = self.context.engine.refusal(state, flags);
         match error {

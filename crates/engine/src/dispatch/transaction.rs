@@ -30,7 +30,7 @@ use crate::session::{Origin, Session};
 use crate::stats::add;
 use crate::transaction::{MAX_QUEUED_BYTES, Transaction, Unfinished};
 
-/// What EXEC holds while it runs.
+/// The locks of an EXEC while it runs.
 #[derive(Default)]
 struct Held<'a> {
     slots: LockedSlots<'a>,
@@ -40,7 +40,7 @@ struct Held<'a> {
     turn: Option<ScriptTurn<'a>>,
 }
 
-/// What became of a queue.
+/// The outcome of a queue.
 enum Queue {
     /// Every command has its reply.
     Answered,
@@ -185,7 +185,7 @@ impl Engine {
                 context.worker.effects.select(logged_db);
             }
             // The shell's own commands stay in their order.
-            let follows = waits && matches!(entry.command.run, Run::Shell(_) | Run::Node(_));
+            let follows = waits && is_shells(entry);
             if follows || waits && in_order {
                 places.push(None);
                 continue;
@@ -223,9 +223,18 @@ impl Engine {
         if self.is_denied(context, call.entry) {
             return None;
         }
-        context.show(call.entry, call.args, false);
+        // A command that may be handed over is shown when that is known: its turn may come later.
+        let is_shells = is_shells(call.entry);
+        if !is_shells {
+            context.show(call.entry, call.args, false);
+        }
         match self.execute_part(context, call) {
-            Part::Replied => None,
+            Part::Replied => {
+                if is_shells {
+                    context.show(call.entry, call.args, false);
+                }
+                None
+            }
             Part::Nothing(nothing) => {
                 nothing(&mut context.reply);
                 self.conclude(context, call, context.reply.len(), 0, None);
@@ -285,6 +294,9 @@ impl Engine {
         context.caller = Caller::Exec;
         context.worker.effects.start(self.logs_under(self.settings.gate()));
         let handed_over = self.run_queued(&mut context, call);
+        if handed_over.is_some() {
+            context.show(call.entry, call.args, false);
+        }
         context.seal_effects();
         context.append_effects(db);
         handed_over
@@ -314,7 +326,7 @@ impl Engine {
         let mut goes_beyond = false;
         for (entry, request) in &transaction.queue {
             // The shell locks by itself what it works on.
-            if !matches!(entry.command.run, Run::Shell(_) | Run::Node(_)) {
+            if !is_shells(entry) {
                 let of_one = self.slots_of(entry, request.args());
                 goes_beyond |= self.may_go_beyond(worker, entry, request.args(), &of_one);
                 slots.extend(of_one);
@@ -445,6 +457,11 @@ impl Engine {
         self.stop_monitor(&session.client);
         self.clients.disconnect(session.id);
     }
+}
+
+/// Whether the shell carries it out.
+fn is_shells(entry: &Registered) -> bool {
+    matches!(entry.command.run, Run::Shell(_) | Run::Node(_))
 }
 
 /// What EXEC replies if it is refused as a whole.

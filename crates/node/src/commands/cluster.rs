@@ -22,44 +22,58 @@ pub(super) fn at_once(
     context: &mut Context<'_>,
 ) -> Result<Outcome, CommandError> {
     let Some(cluster) = server.cluster.get() else { return Err(CommandError::text(DISABLED)) };
-    if context.may_wait() || !is_question(command) {
+    let Some(question) = Question::of(command).filter(|_| !context.may_wait()) else {
         return Ok(Outcome::HandOver(NodeCommand::Cluster(command)));
-    }
+    };
     let tls = context.session.client.link.tls;
-    read(server, &cluster.machine, command, context.args, tls, &mut context.reply)
+    read(server, &cluster.machine, question, context.args, tls, &mut context.reply)
         .map(|()| Outcome::Done)
         .map_err(|text| CommandError::Text(text.into()))
 }
 
 const DISABLED: &str = "ERR This instance has cluster support disabled";
 
-/// Whether the machine's own state answers it.
-fn is_question(command: ClusterCommand) -> bool {
-    match command {
-        ClusterCommand::CountFailureReports
-        | ClusterCommand::Info
-        | ClusterCommand::MyId
-        | ClusterCommand::MyShardId
-        | ClusterCommand::Nodes
-        | ClusterCommand::Replicas
-        | ClusterCommand::Shards
-        | ClusterCommand::Slots => true,
-        ClusterCommand::AddSlots
-        | ClusterCommand::AddSlotsRange
-        | ClusterCommand::BumpEpoch
-        | ClusterCommand::DelSlots
-        | ClusterCommand::DelSlotsRange
-        | ClusterCommand::Failover
-        | ClusterCommand::FlushSlots
-        | ClusterCommand::Forget
-        // Its figures are the driver's.
-        | ClusterCommand::Links
-        | ClusterCommand::Meet
-        | ClusterCommand::Replicate
-        | ClusterCommand::Reset
-        | ClusterCommand::SaveConfig
-        | ClusterCommand::SetConfigEpoch
-        | ClusterCommand::SetSlot => false,
+/// The commands that the machine's own state answers.
+#[derive(Debug, Clone, Copy)]
+enum Question {
+    CountFailureReports,
+    Info,
+    MyId,
+    MyShardId,
+    Nodes,
+    Replicas,
+    Shards,
+    Slots,
+}
+
+impl Question {
+    fn of(command: ClusterCommand) -> Option<Self> {
+        match command {
+            ClusterCommand::CountFailureReports => Some(Self::CountFailureReports),
+            ClusterCommand::Info => Some(Self::Info),
+            ClusterCommand::MyId => Some(Self::MyId),
+            ClusterCommand::MyShardId => Some(Self::MyShardId),
+            ClusterCommand::Nodes => Some(Self::Nodes),
+            ClusterCommand::Replicas => Some(Self::Replicas),
+            ClusterCommand::Shards => Some(Self::Shards),
+            ClusterCommand::Slots => Some(Self::Slots),
+            ClusterCommand::AddSlots
+            | ClusterCommand::AddSlotsRange
+            | ClusterCommand::BumpEpoch
+            | ClusterCommand::DelSlots
+            | ClusterCommand::DelSlotsRange
+            | ClusterCommand::Failover
+            | ClusterCommand::FlushSlots
+            | ClusterCommand::Forget
+            // Its figures are the driver's.
+            | ClusterCommand::Links
+            | ClusterCommand::Meet
+            | ClusterCommand::Replicate
+            | ClusterCommand::Reset
+            | ClusterCommand::SaveConfig
+            | ClusterCommand::SetConfigEpoch
+            | ClusterCommand::SetSlot => None,
+        }
     }
 }
 
@@ -85,9 +99,9 @@ async fn answer(
     tls: bool,
     reply: &mut Writer<'_>,
 ) -> Option<()> {
-    if is_question(command) {
+    if let Some(question) = Question::of(command) {
         cluster.settled().await?;
-        if let Err(text) = read(server, &cluster.machine, command, args, tls, reply) {
+        if let Err(text) = read(server, &cluster.machine, question, args, tls, reply) {
             reply.error(&text);
         }
         return Some(());
@@ -103,11 +117,11 @@ async fn answer(
     Some(())
 }
 
-/// What the machine says now.
+/// Replies what the machine says now.
 fn read(
     server: &Server,
     machine: &Machine,
-    command: ClusterCommand,
+    question: Question,
     args: Args<'_>,
     tls: bool,
     reply: &mut Writer<'_>,
@@ -116,26 +130,25 @@ fn read(
     let node = args.get(2).map(|word| String::from_utf8_lossy(word).into_owned()).unwrap_or_default();
     let preferred = || server.config.text("cluster-preferred-endpoint-type");
     let failed = |error: gossip::CommandError| format!("ERR {error}");
-    match command {
-        ClusterCommand::Nodes => reply.verbatim(b"txt", gossip.nodes_text().as_bytes()),
-        ClusterCommand::Info => {
+    match question {
+        Question::Nodes => reply.verbatim(b"txt", gossip.nodes_text().as_bytes()),
+        Question::Info => {
             let overflown = machine.overflown_links.load(Ordering::Relaxed);
             reply.verbatim(b"txt", gossip.info_text(overflown).as_bytes());
         }
-        ClusterCommand::MyId => reply.bulk(gossip.id().as_bytes()),
-        ClusterCommand::MyShardId => reply.bulk(gossip.shard().as_bytes()),
-        ClusterCommand::Slots => topology::slots(&preferred(), tls, &gossip.topology(), reply),
-        ClusterCommand::Shards => topology::shards(&preferred(), &gossip.topology(), reply),
-        ClusterCommand::Replicas => {
+        Question::MyId => reply.bulk(gossip.id().as_bytes()),
+        Question::MyShardId => reply.bulk(gossip.shard().as_bytes()),
+        Question::Slots => topology::slots(&preferred(), tls, &gossip.topology(), reply),
+        Question::Shards => topology::shards(&preferred(), &gossip.topology(), reply),
+        Question::Replicas => {
             let lines = gossip.replicas_text(&node).map_err(failed)?;
             reply.array(lines.len());
             lines.iter().for_each(|line| reply.bulk(line.as_bytes()));
         }
-        ClusterCommand::CountFailureReports => {
+        Question::CountFailureReports => {
             let count = gossip.failure_reports(&node).map_err(failed)?;
             reply.integer(i64::try_from(count).unwrap_or(i64::MAX));
         }
-        other => return Err(format!("ERR {other:?} is no question")),
     }
     Ok(())
 }

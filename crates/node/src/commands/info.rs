@@ -47,7 +47,7 @@ struct Section {
     write: Source,
 }
 
-/// What a section is written from.
+/// Where a section's lines are from.
 enum Source {
     /// The server.
     Server(fn(&Server, &mut Text)),

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use engine::{Context, DatabaseSize};
+use engine::Context;
 use keyspace::{Keyspace, pool_use};
 use resp::Writer;
 
@@ -37,8 +37,8 @@ impl From<usize> for Figure {
 
 /// MEMORY STATS
 pub(super) fn stats(house: &Housekeeping, context: &mut Context<'_>) {
-    let databases = context.databases();
-    let (figures, reply) = (figures(house, &databases), &mut context.reply);
+    let (sizes, overheads) = (context.database_sizes(), context.database_overheads());
+    let (figures, reply) = (figures(house, &sizes, &overheads), &mut context.reply);
     reply.map(figures.len());
     for (name, figure) in figures {
         reply.bulk(name.as_bytes());
@@ -57,17 +57,13 @@ pub(super) fn stats(house: &Housekeeping, context: &mut Context<'_>) {
     }
 }
 
-fn figures(house: &Housekeeping, databases: &[DatabaseSize]) -> Vec<(String, Figure)> {
+fn figures(house: &Housekeeping, sizes: &[(usize, usize)], overheads: &[usize]) -> Vec<(String, Figure)> {
     let usage = usage();
     house.memory.note(usage.used);
     let (peak, overhead) = (house.memory.peak(), Overhead::of(house));
-    let keys: usize = databases.iter().map(|database| database.keys).sum();
-    let databases: Vec<(usize, usize)> = databases
-        .iter()
-        .map(|database| database.overhead)
-        .enumerate()
-        .filter(|(db, _)| databases[*db].keys > 0)
-        .collect();
+    let keys: usize = sizes.iter().map(|(keys, _)| keys).sum();
+    let in_use = (0..).zip(sizes.iter().zip(overheads)).filter(|(_, ((keys, _), _))| *keys > 0);
+    let databases: Vec<(u16, usize)> = in_use.map(|(db, (_, bytes))| (db, *bytes)).collect();
     let total = overhead.total() + databases.iter().map(|(_, bytes)| bytes).sum::<usize>();
     let dataset = usage.used.saturating_sub(total);
     let mut figures: Vec<(String, Figure)> = Vec::new();

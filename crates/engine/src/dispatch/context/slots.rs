@@ -8,17 +8,6 @@ use super::Context;
 use crate::error::CommandError;
 use crate::settings::Gate;
 
-/// What a database holds.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct DatabaseSize {
-    /// Its keys.
-    pub keys: usize,
-    /// Those of them that expire.
-    pub volatile: usize,
-    /// Bytes of what finds its keys.
-    pub overhead: usize,
-}
-
 impl<'a> Context<'a> {
     /// Visits every slot in rising order, each locked only while it is visited unless the command holds
     /// them all. Only for commands without keys.
@@ -67,23 +56,33 @@ impl<'a> Context<'a> {
         self.with_slot(slot, |data| data.table_if(db).map_or(0, Table::len))
     }
 
-    /// How large each database is. Only for commands without keys.
-    pub fn databases(&mut self) -> Vec<DatabaseSize> {
-        let mut sizes = vec![DatabaseSize::default(); usize::from(self.engine.keyspace.databases())];
-        for slot in Slot::all() {
-            let keyspace = &self.engine.keyspace;
-            if !self.holds_all && keyspace.keys_in_slot(slot) == 0 {
-                continue;
+    /// By database: its keys, and those of them that expire. Only for commands without keys.
+    pub fn database_sizes(&mut self) -> Vec<(usize, usize)> {
+        if !self.holds_all {
+            return self.engine.keyspace.sizes();
+        }
+        let mut sizes = vec![(0, 0); usize::from(self.engine.keyspace.databases())];
+        for slot in self.slots.iter_mut() {
+            for ((keys, volatile), (_, table)) in sizes.iter_mut().zip(slot.tables()) {
+                *keys += table.len();
+                *volatile += table.volatile_len();
             }
-            self.with_slot(slot, |data| {
-                for (size, (_, table)) in sizes.iter_mut().zip(data.tables()) {
-                    size.keys += table.len();
-                    size.volatile += table.volatile_len();
-                    size.overhead += table.overhead_bytes();
-                }
-            });
         }
         sizes
+    }
+
+    /// By database: bytes of what finds its keys. Only for commands without keys.
+    pub fn database_overheads(&mut self) -> Vec<usize> {
+        if !self.holds_all {
+            return self.engine.keyspace.overheads();
+        }
+        let mut overheads = vec![0; usize::from(self.engine.keyspace.databases())];
+        for slot in self.slots.iter_mut() {
+            for (bytes, (_, table)) in overheads.iter_mut().zip(slot.tables()) {
+                *bytes += table.overhead_bytes();
+            }
+        }
+        overheads
     }
 
     /// Drops what a command took out of the slots that it had locked.

@@ -20,8 +20,8 @@ pub(super) fn replication(server: &Server, text: &mut Text) {
 }
 
 pub(super) fn keyspace(context: &mut Context<'_>, text: &mut Text) {
-    for (db, size) in context.databases().into_iter().enumerate().filter(|(_, size)| size.keys > 0) {
-        let (keys, volatile) = (size.keys, size.volatile);
+    let sizes = context.database_sizes();
+    for (db, (keys, volatile)) in sizes.into_iter().enumerate().filter(|(_, (keys, _))| *keys > 0) {
         let ttl = if volatile == 0 { 0 } else { average_ttl(context, db as u16) };
         text.line(&format!("db{db}"), format!("keys={keys},expires={volatile},avg_ttl={ttl}"));
     }
