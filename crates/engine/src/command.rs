@@ -13,6 +13,7 @@ use resp::Args;
 use crate::context::Context;
 use crate::error::CommandError;
 use crate::keys::{KeyFlags, KeySpec};
+use crate::scripting::ScriptCall;
 use crate::waiting::Outcome;
 
 bitflags! {
@@ -147,6 +148,9 @@ pub(crate) type Handler = fn(&mut Context<'_>) -> Result<(), CommandError>;
 /// The same for a command that may wait: says whether it does.
 pub(crate) type BlockingHandler = fn(&mut Context<'_>) -> Result<Outcome, CommandError>;
 
+/// Finds what a command is to run of scripts and functions.
+pub(crate) type ScriptHandler = fn(&mut Context<'_>) -> Result<ScriptCall, CommandError>;
+
 /// Who carries a command out.
 #[derive(Debug, Clone, Copy)]
 pub enum Run {
@@ -155,8 +159,10 @@ pub enum Run {
     /// The same, and it may wait for its keys. Of [`Flags::BLOCKING`].
     MayBlock(BlockingHandler),
     /// The engine, and it runs others: a script.
-    Script(BlockingHandler),
-    /// The shell: it needs I/O, time, or something that the engine does not know.
+    Script(ScriptHandler),
+    /// The shell, at once: it needs a file or something that the engine does not know.
+    Shell(ShellCommand),
+    /// The client's connection: it waits for more than keys.
     Node(NodeCommand),
     /// The engine: the commands that this client has queued.
     Exec,
@@ -206,37 +212,28 @@ pub enum Databases {
     AlsoBehind(&'static str),
 }
 
-/// The commands that the shell carries out.
+/// The commands that the shell carries out where the engine's own run, under whatever slots their caller holds
+/// ([`crate::Shell`]).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum NodeCommand {
+pub enum ShellCommand {
     /// One of ACL.
     Acl(AclCommand),
+    /// BGREWRITEAOF
+    Bgrewriteaof,
+    /// BGSAVE
+    Bgsave,
     /// One of CLUSTER.
     Cluster(ClusterCommand),
-    /// Run the requests of [`crate::Session::take_replay`] and reply with all their replies.
-    Exec,
     /// CONFIG GET
     ConfigGet,
     /// CONFIG RESET STAT
     ConfigResetStat,
     /// CONFIG REWRITE
     ConfigRewrite,
-    /// CONFIG SET
-    ConfigSet,
-    /// BGREWRITEAOF
-    Bgrewriteaof,
-    /// BGSAVE
-    Bgsave,
-    /// One of DEBUG.
-    Debug(DebugCommand),
-    /// EVAL under a debugger
-    DebugScript,
-    /// FAILOVER
-    Failover,
-    /// LASTSAVE
-    Lastsave,
     /// INFO
     Info,
+    /// LASTSAVE
+    Lastsave,
     /// MEMORY DOCTOR
     MemoryDoctor,
     /// MEMORY MALLOC-STATS
@@ -245,6 +242,31 @@ pub enum NodeCommand {
     MemoryPurge,
     /// MEMORY STATS
     MemoryStats,
+    /// ROLE
+    Role,
+    /// WAIT
+    Wait,
+    /// WAITAOF
+    WaitAof,
+}
+
+/// The commands that wait for more than keys: a client's connection carries them out, while it holds nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NodeCommand {
+    /// One of CLUSTER.
+    Cluster(ClusterCommand),
+    /// CONFIG SET
+    ConfigSet,
+    /// One of DEBUG.
+    Debug(DebugCommand),
+    /// EVAL under a debugger
+    DebugScript,
+    /// Carry out what is left of an EXEC, with [`crate::Engine::resume_exec`].
+    Exec,
+    /// FAILOVER
+    Failover,
+    /// MEMORY PURGE
+    MemoryPurge,
     /// MIGRATE
     Migrate,
     /// PSYNC and SYNC
@@ -253,8 +275,6 @@ pub enum NodeCommand {
     Replconf,
     /// REPLICAOF and SLAVEOF
     Replicaof,
-    /// ROLE
-    Role,
     /// SAVE
     Save,
     /// SHUTDOWN
@@ -548,7 +568,14 @@ impl Command {
         self
     }
 
-    /// Run by the shell.
+    /// Run by the shell, at once.
+    #[must_use]
+    pub const fn shell(mut self, command: ShellCommand) -> Self {
+        self.run = Run::Shell(command);
+        self
+    }
+
+    /// Run by the client's connection.
     #[must_use]
     pub const fn node(mut self, command: NodeCommand) -> Self {
         self.run = Run::Node(command);
@@ -565,7 +592,7 @@ impl Command {
 
     /// Run by the engine, and runs other commands.
     #[must_use]
-    pub const fn script(mut self, handler: BlockingHandler) -> Self {
+    pub const fn script(mut self, handler: ScriptHandler) -> Self {
         self.run = Run::Script(handler);
         self
     }

@@ -181,6 +181,7 @@ impl Engine {
         let keyspace = Keyspace::new(0, self.keyspace.databases());
         let mut engine = Self::with(self.registry, keyspace, None, Box::new(NoLog));
         engine.script_hooks = self.script_hooks;
+        engine.shell = self.shell.clone();
         engine.users_version.store(users_version, Ordering::Relaxed);
         let (from, to) = (&self.settings, &engine.settings);
         to.set_limits(&from.limits());

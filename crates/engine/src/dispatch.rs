@@ -8,14 +8,16 @@
 //! there on the way still holds. Whoever has slots locked ahead must not wait for another, so they are let go of
 //! before anything waits, and before a command that may take long.
 
-mod admission;
+pub(crate) mod admission;
 pub(crate) mod context;
+mod execution;
 mod pipeline;
 mod script;
 mod slots;
 mod transaction;
 mod waiting;
 
+use std::convert::Infallible;
 use std::sync::atomic::Ordering;
 
 use clock::Millis;
@@ -24,7 +26,7 @@ use resp::{Args, Batch, Writer};
 use slot_routing::Slot;
 use smallvec::SmallVec;
 
-use crate::command::{Flags, Handler, NodeCommand, Reach, Run};
+use crate::command::{Flags, NodeCommand, Reach, Run};
 use crate::engine::{Engine, Worker};
 use crate::error::CommandError;
 use crate::lookup::{Registered, Registry};
@@ -32,9 +34,11 @@ use crate::session::{Mute, Origin, Session};
 use crate::settings::Gate;
 use crate::stats::{WorkerStats, add};
 use crate::waiting::Outcome;
+use admission::is_cross_protocol;
 use context::Context;
+pub(crate) use execution::Again;
+use execution::{Call, Restartable, execute};
 use pipeline::Pipeline;
-use slots::handle;
 pub(crate) use waiting::Ready;
 pub use waiting::Resumed;
 
@@ -95,12 +99,6 @@ pub struct Ran<'a> {
     pub reply_len: usize,
 }
 
-/// A request that may run, or must be handed over or put off.
-struct Admitted {
-    entry: &'static Registered,
-    flow: Flow,
-}
-
 #[derive(Clone, Copy)]
 struct Prepared<'a> {
     /// Its number among those that are prepared together.
@@ -119,6 +117,14 @@ impl Prepared<'_> {
 
 /// The slots of the requests that are prepared together, those that were locked ahead: by the request's number.
 type Ahead<'a> = SmallVec<[Option<Touched<'a>>; AHEAD]>;
+
+/// The outcome of a request under the locks of its slots.
+enum Performed<A> {
+    /// It has ended, or waits, or is somebody else's.
+    Flow(Flow),
+    /// It begins again.
+    Again(A),
+}
 
 /// A part of a large value that a request is about.
 struct Part<'a> {
@@ -326,7 +332,9 @@ impl Engine {
             && let Some(handler) = entry.plain(request.args)
             && self.settings.gate().is_empty()
         {
-            return self.perform(pipeline, request, entry, done(handler), false);
+            let run = |context: &mut Context<'r>| handler(context).map(|()| Outcome::Done);
+            let Performed::Flow(flow) = self.perform::<Infallible>(pipeline, request, entry, run, false);
+            return flow;
         }
         pipeline.release_all();
         // What asks for silence (CLIENT REPLY) is not itself silenced.
@@ -360,92 +368,95 @@ impl Engine {
         pipeline.shown = false;
         // ASKING holds for one command.
         let asked = std::mem::take(&mut pipeline.context.session.asking);
-        let entry = match self.examine(pipeline, request, asked) {
-            Ok(entry) => entry,
-            Err(flow) => {
-                pipeline.context.session.forget_resumed(flow);
-                return flow;
-            }
-        };
-        let flow = match entry.command.run {
-            Run::Here(handler) => self.perform(pipeline, request, entry, done(handler), asked),
-            Run::MayBlock(handler) => self.perform(pipeline, request, entry, handler, asked),
-            Run::Script(_)
-                if pipeline.context.session.debug_mode.is_some() && entry.command.name == "eval" =>
-            {
-                Flow::Node(NodeCommand::DebugScript)
-            }
-            Run::Script(handler) => loop {
-                let flow = self.perform(pipeline, request, entry, handler, asked);
-                if !std::mem::take(&mut pipeline.again) {
-                    break flow;
-                }
-                pipeline.context.slots.release();
-            },
-            Run::Exec => {
-                let start = pipeline.context.reply.len();
-                pipeline.context.show(entry, request.args, false);
-                match self.exec(&mut pipeline.context, asked) {
-                    Ok(Flow::Done) => self.count(pipeline, entry, request.args, start),
-                    Ok(flow) => flow,
-                    Err(error) => self.fail(pipeline, entry, request.args, start, &error),
-                }
-            }
-            Run::Node(_) | Run::Container => {
-                unreachable!("the shell's commands and containers are sorted out on admission")
-            }
+        let flow = match self.examine(pipeline, request, asked) {
+            Ok(entry) => self.run_admitted(pipeline, request, entry, asked),
+            Err(flow) => flow,
         };
         pipeline.context.session.asking |= asked && flow == Flow::Paused;
         pipeline.context.session.forget_resumed(flow);
         flow
     }
 
-    /// Locks the command's slots, asks whether it may run on them, runs it, and appends its effects
-    /// before the slots are unlocked. A pause, another role, a load that began since the command was admitted stops
-    /// it here: who begins that need only see each slot free once to know that nothing more will happen.
-    #[inline]
-    fn perform<'r>(
+    /// Runs a request that may run, by whatever way its command does.
+    fn run_admitted<'r>(
         &'r self,
         pipeline: &mut Pipeline<'r>,
         request: &'r Prepared<'r>,
         entry: &'static Registered,
-        handler: impl FnOnce(&mut Context<'r>) -> Result<Outcome, CommandError>,
         asked: bool,
     ) -> Flow {
+        match entry.command.run {
+            Run::Script(_)
+                if pipeline.context.session.debug_mode.is_some() && entry.command.name == "eval" =>
+            {
+                Flow::Node(NodeCommand::DebugScript)
+            }
+            Run::Exec => {
+                let start = pipeline.context.reply.len();
+                let done = self.exec(&mut pipeline.context, asked);
+                // As in Redis, behind what it ran.
+                if done != Ok(Flow::Paused) {
+                    pipeline.context.show(entry, request.args, false);
+                }
+                match done {
+                    Ok(Flow::Done) => self.end(pipeline, request, entry, start, None),
+                    Ok(flow) => flow,
+                    Err(error) => self.end(pipeline, request, entry, start, Some(&error)),
+                }
+            }
+            Run::Here(_)
+            | Run::MayBlock(_)
+            | Run::Script(_)
+            | Run::Shell(_)
+            | Run::Node(_)
+            | Run::Container => loop {
+                let run = |context: &mut Context<'r>| context.invoke::<Restartable>(entry);
+                match self.perform(pipeline, request, entry, run, asked) {
+                    Performed::Flow(flow) => return flow,
+                    Performed::Again(Again) => pipeline.context.slots.release(),
+                }
+            },
+        }
+    }
+
+    /// Locks the command's slots, asks whether it may run on them, runs it, and appends its effects
+    /// before the slots are unlocked. A pause, another role, a load that began since the command was admitted stops
+    /// it here: who begins that need only see each slot free once to know that nothing more will happen.
+    #[inline]
+    fn perform<'r, A>(
+        &'r self,
+        pipeline: &mut Pipeline<'r>,
+        request: &'r Prepared<'r>,
+        entry: &'static Registered,
+        handler: impl FnOnce(&mut Context<'r>) -> Result<Outcome<A>, CommandError>,
+        asked: bool,
+    ) -> Performed<A> {
         let start = pipeline.context.reply.len();
         if !entry.command.flags.intersects(Flags::BRIEF.union(Flags::FAST)) {
             pipeline.ahead.clear();
             pipeline.settle();
         }
         if let Err(error) = self.lock(pipeline, request, entry, asked) {
-            return self.fail(pipeline, entry, request.args, start, &error);
+            return Performed::Flow(self.end(pipeline, request, entry, start, Some(&error)));
         }
         let gate = self.settings.gate();
-        let context = &mut pipeline.context;
-        let from_client = context.session.origin == Origin::Client;
+        let from_client = pipeline.context.session.origin == Origin::Client;
         if !gate.is_empty() && from_client {
-            if self.is_slot_held(gate, entry.command.flags, &mut context.slots) {
-                return Flow::Paused;
-            }
-            match self.pass_held(context.session, gate, entry.command.flags, !entry.command.keys.is_empty()) {
+            match self.ask_again(pipeline, request, entry, gate) {
                 Ok(Flow::Done) => {}
-                Ok(flow) => return flow,
-                Err(error) => return self.fail(pipeline, entry, request.args, start, &error),
-            }
-            if !std::mem::replace(&mut pipeline.shown, true) {
-                context.show(entry, request.args, false);
+                Ok(flow) => return Performed::Flow(flow),
+                Err(error) => {
+                    return Performed::Flow(self.end(pipeline, request, entry, start, Some(&error)));
+                }
             }
         }
+        let context = &mut pipeline.context;
         // Asked under the locks: the log is opened at a cut, while every slot is held.
         context.worker.effects.start(from_client && self.logs_under(gate));
         let holds_all = entry.command.reach == Reach::AllSlots;
-        context.begin(entry, request.args, request.key.as_ref(), holds_all);
-        let outcome = handle(context, entry.command, handler);
+        let call = Call { entry, args: request.args, key: request.key.as_ref(), holds_all };
+        let outcome = execute(context, call, handler);
         context.turn = None;
-        if context.session.tracks {
-            context.note_reads(entry.command);
-        }
-        context.worker.effects.end_command(request.args);
         if context.worker.effects.has_begun() {
             context.seal_effects();
             pipeline.changed |= context.worker.effects.pending() > 0;
@@ -455,57 +466,57 @@ impl Engine {
                 self.serve_waiters(&mut pipeline.context);
             }
         }
-        match outcome {
-            Ok(Outcome::Done) => self.count(pipeline, entry, request.args, start),
-            Ok(Outcome::Again) => {
-                pipeline.again = true;
-                Flow::Done
-            }
-            Ok(Outcome::Block(wait)) if pipeline.context.session.may_wait() => {
-                self.block(&mut pipeline.context, Invocation { entry, args: request.args, asked }, wait)
+        let error = match outcome {
+            Ok(Outcome::Done) => None,
+            Ok(Outcome::Again(again)) => return Performed::Again(again),
+            Ok(Outcome::HandOver(command)) => return Performed::Flow(Flow::Node(command)),
+            Ok(Outcome::Block(wait)) if pipeline.context.may_wait() => {
+                let call = Invocation { entry, args: request.args, asked };
+                return Performed::Flow(self.block(&mut pipeline.context, call, wait));
             }
             Ok(Outcome::Block(wait)) => {
                 (wait.nothing)(&mut pipeline.context.reply);
-                self.count(pipeline, entry, request.args, start)
+                None
             }
-            Err(error) => self.fail(pipeline, entry, request.args, start, &error),
-        }
+            Err(error) => Some(error),
+        };
+        Performed::Flow(self.end(pipeline, request, entry, start, error.as_ref()))
     }
 
-    /// Counts what a command cost whose reply began at `start`.
-    #[inline(always)]
-    fn count(
+    /// Asks about a client's command under the locks of its slots, and shows it to those who see all.
+    #[cold]
+    fn ask_again(
         &self,
         pipeline: &mut Pipeline<'_>,
+        request: &Prepared<'_>,
         entry: &'static Registered,
-        args: Args<'_>,
+        gate: Gate,
+    ) -> Result<Flow, CommandError> {
+        let context = &mut pipeline.context;
+        let nature = self.nature(context.worker, entry, request.args);
+        let flow = self.pass_locked(context.session, gate, nature, &mut context.slots)?;
+        if flow == Flow::Done && !std::mem::replace(&mut pipeline.shown, true) {
+            context.show(entry, request.args, false);
+        }
+        Ok(flow)
+    }
+
+    /// Ends a command whose reply began at `start`.
+    #[inline(always)]
+    fn end(
+        &self,
+        pipeline: &mut Pipeline<'_>,
+        request: &Prepared<'_>,
+        entry: &'static Registered,
         start: usize,
+        error: Option<&CommandError>,
     ) -> Flow {
         let end = (pipeline.context.worker.nanos)();
         let nanos = end.saturating_sub(pipeline.clock);
         pipeline.clock = end;
-        let ran = Ran { entry, args, nanos, reply_len: pipeline.context.reply.len().saturating_sub(start) };
-        self.account(&pipeline.context.worker.stats, pipeline.context.session, pipeline.context.now, &ran);
+        let call = Call { entry, args: request.args, key: None, holds_all: false };
+        self.conclude(&mut pipeline.context, call, start, nanos, error);
         Flow::Done
-    }
-
-    /// Counts a command that failed, and replies with its error.
-    #[cold]
-    fn fail(
-        &self,
-        pipeline: &mut Pipeline<'_>,
-        entry: &'static Registered,
-        args: Args<'_>,
-        start: usize,
-        error: &CommandError,
-    ) -> Flow {
-        let flow = self.count(pipeline, entry, args, start);
-        pipeline.context.reply.truncate(start);
-        let stats = &pipeline.context.worker.stats.commands[entry.index];
-        // A redirection is not the command's failure.
-        add(if error.is_refusal() { &stats.rejected } else { &stats.failed }, 1);
-        pipeline.refuse(error);
-        flow
     }
 
     /// Queues the request if its client said MULTI, or asks everything that may keep it from running here and
@@ -516,35 +527,28 @@ impl Engine {
         request: &'r Prepared<'r>,
         asked: bool,
     ) -> Result<&'static Registered, Flow> {
+        if is_cross_protocol(request) {
+            pipeline.context.session.closing = true;
+            return Err(Flow::Close);
+        }
         if pipeline.context.session.transaction.is_some()
             && let Some(queued) = self.queue(pipeline, request, asked)
         {
             match queued {
                 Ok(()) => pipeline.context.reply.simple("QUEUED"),
-                Err(error) => pipeline.refuse(&error),
+                Err(error) => pipeline.context.refuse(&error),
             }
             return Err(Flow::Done);
         }
-        match self.admit(pipeline.context.session, request, pipeline.context.now) {
-            Ok(Admitted { entry, flow: Flow::Done }) => Ok(entry),
-            Ok(Admitted { flow, entry }) => {
-                if matches!(flow, Flow::Node(_)) {
-                    pipeline.context.show(entry, request.args, false);
-                }
-                pipeline.context.session.asking = asked;
-                Err(flow)
-            }
-            // A browser made to talk to this port: its next line may be a command of somebody's choosing.
-            Err(CommandError::UnknownCommand { name, .. }) if is_http(&name) => {
-                pipeline.context.session.closing = true;
-                Err(Flow::Close)
-            }
+        match self.admit(&pipeline.context, request) {
+            Ok((entry, Flow::Done)) => Ok(entry),
+            Ok((_, flow)) => Err(flow),
             Err(error) => {
                 let error = self.refused_exec(pipeline.context.session, request, error);
                 if let Some(entry) = request.found {
                     add(&pipeline.context.worker.stats.commands[entry.index].rejected, 1);
                 }
-                pipeline.refuse(&error);
+                pipeline.context.refuse(&error);
                 Err(Flow::Done)
             }
         }
@@ -599,12 +603,6 @@ impl Session {
 #[cold]
 fn known_to_masters(session: &Session, args: Args<'_>) -> Option<&'static Registered> {
     Registry::the().lookup(args).filter(|_| session.origin == Origin::Master)
-}
-
-/// A handler that never waits.
-#[inline(always)]
-fn done<'r>(handler: Handler) -> impl FnOnce(&mut Context<'r>) -> Result<Outcome, CommandError> {
-    move |context| handler(context).map(|()| Outcome::Done)
 }
 
 /// The words by which Redis knows a cross-protocol request of HTTP.

@@ -1,7 +1,7 @@
 //! What every connection of a server shares, and what each thread needs to run commands.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
 
 use acl::Users;
 use arc_swap::ArcSwap;
@@ -30,6 +30,7 @@ use crate::random::Random;
 use crate::revocation::Revocations;
 use crate::scripting::{ScriptHooks, Scripting};
 use crate::settings::{Gate, Settings};
+use crate::shell::Shell;
 use crate::stats::WorkerStats;
 use crate::tracking::TrackingTable;
 use crate::waiting::Waits;
@@ -73,6 +74,8 @@ pub struct Engine {
     pub scripts: Scripts,
     /// What scripts reach of the shell.
     pub script_hooks: ScriptHooks,
+    /// What carries out the commands of the shell that need no waiting; nothing, in a test and in a sentinel.
+    pub(crate) shell: OnceLock<Weak<dyn Shell>>,
     pub(crate) expiry_cursor: ExpiryCursor,
     /// Who is shown every command.
     pub monitors: Monitors,
@@ -133,6 +136,17 @@ impl Engine {
     #[must_use]
     pub fn with_script_hooks(self, script_hooks: ScriptHooks) -> Self {
         Self { script_hooks, ..self }
+    }
+
+    /// From now on this carries out the commands of the shell that need no waiting. The first one stays.
+    pub fn set_shell(&self, shell: Weak<dyn Shell>) {
+        // A second one would be another server's.
+        let set = self.shell.set(shell);
+        debug_assert!(set.is_ok(), "an engine belongs to one server");
+    }
+
+    pub(crate) fn shell(&self) -> Option<Arc<dyn Shell>> {
+        self.shell.get().and_then(Weak::upgrade)
     }
 
     /// Says of all commands whether a script has kept the server busy for too long. To be asked at times, by a thread
@@ -197,6 +211,7 @@ impl Engine {
             tracking: TrackingTable::default(),
             scripts: Scripts::default(),
             script_hooks: ScriptHooks::default(),
+            shell: OnceLock::new(),
             expiry_cursor: ExpiryCursor::default(),
             monitors: Monitors::default(),
             watches: Watches::default(),

@@ -87,6 +87,8 @@ pub enum CommandError {
     Loading,
     /// A script has run for too long.
     Busy,
+    /// A function has run for too long.
+    BusyFunction,
     /// A write to a replica.
     ReadOnlyReplica,
     /// The link to the master is down, and old data is not to be served.
@@ -184,6 +186,9 @@ impl fmt::Display for CommandError {
             Self::ClusterDownReadsOnly => "CLUSTERDOWN The cluster is down and only accepts read commands",
             Self::Busy => {
                 "BUSY Valkey is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE."
+            }
+            Self::BusyFunction => {
+                "BUSY Redis is busy running a script. You can only call FUNCTION KILL or SHUTDOWN NOSAVE."
             }
             Self::Loading => "LOADING Redis is loading the dataset in memory",
             Self::ReadOnlyReplica => "READONLY You can't write against a read only replica.",

@@ -36,6 +36,7 @@ mod revocation;
 mod scripting;
 mod session;
 mod settings;
+mod shell;
 mod stats;
 #[cfg(test)]
 mod testing;
@@ -53,7 +54,7 @@ pub use budget::Budget;
 pub use clients::{Client, ClientFlags, ClientKind, Clients, Link, Names, Unblock, Wake};
 pub use command::{
     AclCommand, Categories, Channels, ClusterCommand, Command, Databases, DebugCommand, Flags, Group,
-    NodeCommand, Reach, Run,
+    NodeCommand, Reach, Run, ShellCommand,
 };
 pub use command_log::{CommandLog, CommandLogs};
 pub use commands::{CLIENT_HELP, answer_command, write_help};
@@ -76,6 +77,7 @@ pub use pubsub::{Bus, PubSub};
 pub use scripting::ScriptHooks;
 pub use session::{Mute, Origin, Session};
 pub use settings::{Evicting, Gate, Lazy, Permission, Settings, Watched};
+pub use shell::Shell;
 pub use stats::{CommandStats, WorkerStats};
 pub use tracking::TrackingTable;
 pub use waiting::{Outcome, Wait, Waiter};

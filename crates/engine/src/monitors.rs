@@ -179,7 +179,7 @@ mod tests {
         assert_eq!(shown(&monitor), [r#"[0 ] "multi""#]);
         let reply = client.wire("exec");
         assert_eq!(reply, "*2\r\n+OK\r\n-ERR MONITOR isn't allowed for DENY BLOCKING client\r\n");
-        assert_eq!(shown(&monitor), [r#"[0 ] "exec""#, r#"[0 ] "set" "a" "1""#]);
+        assert_eq!(shown(&monitor), [r#"[0 ] "set" "a" "1""#, r#"[0 ] "exec""#]);
         let script = "redis.call('set',KEYS[1],'2') redis.call('select',3) redis.pcall('get',1)";
         client.call(&["eval", script, "1", "a"]);
         let seen = shown(&monitor);

@@ -66,6 +66,16 @@ impl Runnable {
     }
 }
 
+/// A script on its way to be run.
+#[derive(Debug)]
+pub struct ScriptCall {
+    pub(crate) what: Runnable,
+    /// How many keys are named; the first is argument 3.
+    pub(crate) keys: usize,
+    /// The command must not write, whatever the script says.
+    pub(crate) read_only: bool,
+}
+
 /// One thread's scripts.
 #[derive(Debug, Default)]
 pub(crate) struct Scripting {

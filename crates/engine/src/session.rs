@@ -9,7 +9,7 @@ use slot_routing::ReplOffset;
 
 use crate::clients::{Client, ClientFlags, Link};
 use crate::debugging::DebugMode;
-use crate::transaction::{Transaction, Watching};
+use crate::transaction::{Transaction, Unfinished, Watching};
 use crate::waiting::Waiter;
 
 /// Where commands come from.
@@ -81,9 +81,8 @@ pub struct Session {
     pub(crate) imports: bool,
     /// What it reads is noted, to tell it when that changes.
     pub(crate) tracks: bool,
-    pub(crate) replay: Vec<u8>,
-    /// Nothing that it runs may wait: a transaction's commands that the shell runs.
-    pub never_waits: bool,
+    /// An EXEC that the shell has a part in, until that is done.
+    pub(crate) unfinished: Option<Box<Unfinished>>,
     /// The next EVAL runs under a debugger (SCRIPT DEBUG).
     pub(crate) debug_mode: Option<DebugMode>,
     /// What it waits with, between [`crate::Flow::Blocked`] and [`crate::Engine::end_wait`].
@@ -128,8 +127,7 @@ impl Session {
             subscriber: false,
             imports: false,
             tracks: false,
-            replay: Vec::new(),
-            never_waits: false,
+            unfinished: None,
             debug_mode: None,
             waiting: None,
             resumes: None,
@@ -137,22 +135,11 @@ impl Session {
         }
     }
 
-    /// The requests, in wire form, of a transaction that the shell must run.
-    #[must_use]
-    pub fn take_replay(&mut self) -> Vec<u8> {
-        std::mem::take(&mut self.replay)
-    }
-
     /// Appends the messages that the client has subscribed to and that wait.
     pub fn take_messages(&self, out: &mut Vec<u8>) {
         if self.subscriber {
             self.client.take_messages(out);
         }
-    }
-
-    /// Whether a command of its may wait: not in a master's stream, and not in a transaction.
-    pub(crate) fn may_wait(&self) -> bool {
-        self.origin == Origin::Client && !self.never_waits
     }
 
     /// Whether the reply to the command that runs now is not sent.

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use resp::{Args, Request};
 
-use crate::command::{Flags, Reach};
+use crate::command::{Reach, Run};
 use crate::lookup::Registered;
 use crate::watch::{Dirty, Watched};
 
@@ -30,29 +30,26 @@ impl Transaction {
         self.queue.push((entry, request));
     }
 
-    /// The flags of EXEC: what one command of the queue is (it writes, it needs memory), and what all of
-    /// them are (they may run while the data is loaded or old).
-    pub(crate) fn flags_of_exec(&self, own: Flags) -> Flags {
-        let of_all = Flags::LOADING | Flags::STALE;
-        self.queue.iter().fold(own, |flags, (entry, _)| {
-            let command = entry.command.flags;
-            ((flags | command) - of_all) | (flags & command & of_all)
-        })
-    }
-
-    /// Whether it needs all slots: a command in it goes through them.
-    pub(crate) fn holds_all(&self) -> bool {
+    /// Whether a command in it that is run by such goes through all slots.
+    pub(crate) fn walks(&self, by: impl Fn(Run) -> bool) -> bool {
         let through_them = |reach| matches!(reach, Reach::EachSlot | Reach::AllSlots);
-        self.queue.iter().any(|(entry, _)| through_them(entry.command.reach))
+        self.queue.iter().any(|(entry, _)| through_them(entry.command.reach) && by(entry.command.run))
     }
+}
 
-    /// Whether a command in it names keys while it runs.
-    pub(crate) fn names_keys_later(&self) -> bool {
-        self.queue.iter().any(|(entry, request)| entry.command.names_keys_later(request.args()))
-    }
+/// An EXEC of which some commands wait for more than keys: they are carried out when the others have run, and nothing is
+/// locked any more.
+#[derive(Debug)]
+pub(crate) struct Unfinished {
+    pub(crate) transaction: Box<Transaction>,
+    /// The replies, in the order of the queue, as far as they are there.
+    pub(crate) replies: Vec<Option<Vec<u8>>>,
+}
 
-    pub(crate) fn has_keys(&self) -> bool {
-        self.queue.iter().any(|(entry, _)| !entry.command.keys.is_empty())
+impl Unfinished {
+    /// The first command that has no reply yet.
+    pub(crate) fn next(&self) -> Option<usize> {
+        self.replies.iter().position(Option::is_none)
     }
 }
 

@@ -14,6 +14,7 @@
 //! change is missed. Queues are spread over shards by slot; in a shard in which nobody waits a change costs one load.
 
 use std::collections::BTreeMap;
+use std::convert::Infallible;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -26,6 +27,7 @@ use slot_routing::{ReplOffset, Slot};
 use smallvec::SmallVec;
 
 use crate::clients::{Client, Unblock};
+use crate::command::NodeCommand;
 use crate::dispatch::Invocation;
 use crate::lookup::Registered;
 use crate::session::{Origin, Session};
@@ -34,15 +36,28 @@ const SHARDS: usize = 64;
 /// So many are looked at together.
 pub(crate) const AT_ONCE: usize = 64;
 
-/// What became of a command that may wait.
+/// The outcome of a command. `A` says that it is to begin again; most cannot.
 #[derive(Debug)]
-pub enum Outcome {
+pub enum Outcome<A = Infallible> {
     /// Its reply is written.
     Done,
     /// It has nothing to reply yet, has written nothing and changed nothing.
     Block(Wait),
+    /// It has done nothing: it waits for more than keys, and its client's connection is to carry it out.
+    HandOver(NodeCommand),
     /// It has done nothing, and is to begin again with the script turn: it needs slots that it has not named.
-    Again,
+    Again(A),
+}
+
+impl Outcome {
+    /// The same, where a command might begin again.
+    pub(crate) fn widen<A>(self) -> Outcome<A> {
+        match self {
+            Self::Done => Outcome::Done,
+            Self::Block(wait) => Outcome::Block(wait),
+            Self::HandOver(command) => Outcome::HandOver(command),
+        }
+    }
 }
 
 /// What a command waits for.
@@ -95,6 +110,8 @@ pub struct Waiter {
     protocol: Protocol,
     /// The client had said ASKING.
     pub(crate) asked: bool,
+    /// As of which change of users it was found that the client may run this.
+    pub(crate) users_version: u64,
     client: Arc<Client>,
     /// Its reply, once it is served. Locked while its command is tried.
     pub(crate) served: Mutex<Option<Served>>,
@@ -239,6 +256,7 @@ impl Waits {
             db: session.db,
             protocol: session.protocol,
             asked: call.asked,
+            users_version: session.users_version,
             client: session.client.clone(),
             served: Mutex::new(None),
         });

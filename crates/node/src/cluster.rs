@@ -17,10 +17,12 @@ mod publish;
 mod store;
 
 use std::path::Path;
+use std::sync::Arc;
 
 use anyhow::{Context as _, Result, anyhow};
 use gossip::wire::Publication;
 use gossip::{Command, CommandError, Gossip, Reply};
+use parking_lot::Mutex;
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 use slot_routing::{Slot, Topology};
@@ -56,16 +58,26 @@ enum Ask {
     },
 }
 
+/// The machine, which the driver alone feeds, and what of it everybody may read. Locked for a step of the machine or for a
+/// look at it, and never while a slot or a disk is waited for: so it can be read under locks of slots.
+#[derive(Debug)]
+pub(crate) struct Machine {
+    pub(crate) gossip: Mutex<Gossip>,
+    /// What went over its links.
+    pub(crate) traffic: Arc<links::Traffic>,
+}
+
 /// The way to the driver, for every thread.
 #[derive(Debug, Clone)]
 pub(crate) struct Cluster {
     asks: mpsc::UnboundedSender<Ask>,
+    pub(crate) machine: Arc<Machine>,
 }
 
 /// The machine, before anything runs.
 #[derive(Debug)]
 pub(crate) struct Prepared {
-    gossip: Gossip,
+    machine: Arc<Machine>,
     store: Store,
     asks: mpsc::UnboundedReceiver<Ask>,
 }
@@ -99,7 +111,9 @@ pub(crate) fn prepare(config: &Config, seed: u64) -> Result<(Cluster, Prepared)>
         gossip
     };
     let (sender, asks) = mpsc::unbounded_channel();
-    Ok((Cluster { asks: sender }, Prepared { gossip, store, asks }))
+    let machine = Machine { gossip: Mutex::new(gossip), traffic: Arc::default() };
+    let machine = Arc::new(machine);
+    Ok((Cluster { asks: sender, machine: machine.clone() }, Prepared { machine, store, asks }))
 }
 
 fn corrupt(name: &str, error: &anyhow::Error) -> anyhow::Error {
@@ -108,7 +122,7 @@ fn corrupt(name: &str, error: &anyhow::Error) -> anyhow::Error {
 
 impl Prepared {
     pub(crate) fn topology(&self) -> Topology {
-        self.gossip.topology()
+        self.machine.gossip.lock().topology()
     }
 }
 
@@ -120,7 +134,12 @@ impl Cluster {
         answered.await.ok()
     }
 
-    /// Reads something of the machine. `None` while the server stops.
+    /// Returns when everything that was asked before has been done. `None` while the server stops.
+    pub(crate) async fn settled(&self) -> Option<()> {
+        self.look(|_| ()).await
+    }
+
+    /// Reads something of the driver. `None` while the server stops.
     pub(crate) async fn look<T: Send + 'static>(
         &self,
         look: impl FnOnce(&mut Driver) -> T + Send + 'static,

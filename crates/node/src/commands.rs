@@ -12,12 +12,15 @@ mod replication;
 mod saving;
 mod transaction;
 
-use engine::{AclCommand, Flags, NodeCommand, Ran};
+use engine::{
+    AclCommand, CommandError, Context, Flags, NodeCommand, Outcome as Done, Ran, Shell, ShellCommand,
+};
 use resp::{Args, Request};
 
 use crate::net::connection::Connection;
 use crate::net::output::Mark;
 use crate::net::worker::with_scratch;
+use crate::server::Server;
 
 pub(crate) use acl::genpass;
 pub(crate) use migrate::LinkPool;
@@ -40,31 +43,14 @@ async fn dispatch(connection: &mut Connection, command: NodeCommand, args: Args<
     let server = connection.server.clone();
     let outcome = match command {
         NodeCommand::ConfigSet => config::set(&server, args, connection.session.client.link.local).await,
-        NodeCommand::ConfigRewrite => config::rewrite(&server, ::config::Extent::Changed),
-        NodeCommand::ConfigResetStat => {
-            server.housekeeping.reset_totals();
-            Ok(())
-        }
         NodeCommand::Debug(command) => return debug::run(connection, command, args).await,
         NodeCommand::Failover => replication::failover(&server, args),
-        NodeCommand::ConfigGet => return config::get(&server.config, args, &mut connection.reply()),
-        NodeCommand::Acl(AclCommand::GenPass) => return acl::genpass(args, &mut connection.reply()),
-        NodeCommand::Acl(AclCommand::Load) => acl::load(&server, &mut connection.session),
-        NodeCommand::Acl(AclCommand::Save) => acl::save(&server),
         NodeCommand::DebugScript => return debugger::run(connection, args).await,
         NodeCommand::Exec => return transaction::exec(connection).await,
-        NodeCommand::Info => return info::info(&server, args, &mut connection.reply()),
         NodeCommand::Cluster(command) => return cluster::run(connection, command, args).await,
-        NodeCommand::MemoryDoctor => {
-            return memory::doctor(server.housekeeping.memory.peak(), &mut connection.reply());
-        }
-        NodeCommand::MemoryMallocStats => return memory::malloc_stats(&mut connection.reply()),
         NodeCommand::MemoryPurge => {
             memory::purge(server.engine.keyspace.clone()).await;
             Ok(())
-        }
-        NodeCommand::MemoryStats => {
-            return memory::stats(&server.housekeeping, &server.engine.keyspace, &mut connection.reply());
         }
         NodeCommand::Migrate => return migrate::migrate(connection, args).await,
         NodeCommand::Psync => return replication::psync(connection, args),
@@ -73,19 +59,79 @@ async fn dispatch(connection: &mut Connection, command: NodeCommand, args: Args<
             let client = connection.session.client.clone();
             return replication::replicaof(&server, &client, args, &mut connection.reply());
         }
-        NodeCommand::Role => return crate::replication::role(&server.replication, &mut connection.reply()),
         NodeCommand::Wait => return replication::wait(connection, args).await,
         NodeCommand::WaitAof => return replication::wait_aof(connection, args).await,
         NodeCommand::Save => return saving::save(connection).await,
-        NodeCommand::Bgrewriteaof => return saving::bgrewriteaof(connection),
-        NodeCommand::Bgsave => return saving::bgsave(connection, args),
-        NodeCommand::Lastsave => return connection.reply().integer(server.durability.saving.last_save()),
         NodeCommand::Shutdown => return saving::shutdown(connection, args).await,
     };
     match outcome {
         Ok(()) => connection.reply().ok(),
         Err(text) => connection.reply().error(&text),
     }
+}
+
+impl Shell for Server {
+    fn carry_out(&self, command: ShellCommand, context: &mut Context<'_>) -> Result<Done, CommandError> {
+        let (args, waits) = (context.args, context.may_wait());
+        let outcome = match command {
+            ShellCommand::Acl(AclCommand::Load) => acl::load(self, context.session),
+            ShellCommand::Acl(AclCommand::Save) => acl::save(self),
+            ShellCommand::ConfigRewrite => config::rewrite(self, ::config::Extent::Changed),
+            ShellCommand::ConfigResetStat => {
+                self.housekeeping.reset_totals();
+                Ok(())
+            }
+            ShellCommand::MemoryPurge if waits => return Ok(Done::HandOver(NodeCommand::MemoryPurge)),
+            ShellCommand::MemoryPurge => memory::purge_aside(self.engine.keyspace.clone()),
+            ShellCommand::Wait if waits => return Ok(Done::HandOver(NodeCommand::Wait)),
+            ShellCommand::WaitAof if waits => return Ok(Done::HandOver(NodeCommand::WaitAof)),
+            ShellCommand::Wait => return replied(replication::acknowledged(self, context)),
+            ShellCommand::WaitAof => return replied(replication::synced(self, context)),
+            ShellCommand::Cluster(command) => return cluster::at_once(self, command, context),
+            ShellCommand::Bgrewriteaof => return replied(saving::bgrewriteaof(self, &mut context.reply)),
+            ShellCommand::Bgsave => return replied(saving::bgsave(self, args, &mut context.reply)),
+            ShellCommand::Acl(AclCommand::GenPass) => return replied(acl::genpass(args, &mut context.reply)),
+            ShellCommand::ConfigGet => {
+                config::get(&self.config, args, &mut context.reply);
+                return Ok(Done::Done);
+            }
+            ShellCommand::Info => {
+                info::info(self, context);
+                return Ok(Done::Done);
+            }
+            ShellCommand::Lastsave => {
+                context.reply.integer(self.durability.saving.last_save());
+                return Ok(Done::Done);
+            }
+            ShellCommand::MemoryDoctor => {
+                memory::doctor(self.housekeeping.memory.peak(), &mut context.reply);
+                return Ok(Done::Done);
+            }
+            ShellCommand::MemoryMallocStats => {
+                memory::malloc_stats(&mut context.reply);
+                return Ok(Done::Done);
+            }
+            ShellCommand::MemoryStats => {
+                memory::stats(&self.housekeeping, context);
+                return Ok(Done::Done);
+            }
+            ShellCommand::Role => {
+                crate::replication::role(&self.replication, &mut context.reply);
+                return Ok(Done::Done);
+            }
+        };
+        outcome.map(|()| context.reply.ok()).map_err(failed)?;
+        Ok(Done::Done)
+    }
+}
+
+/// A command that has replied, or failed.
+fn replied(outcome: Outcome) -> Result<Done, CommandError> {
+    outcome.map(|()| Done::Done).map_err(failed)
+}
+
+fn failed(text: String) -> CommandError {
+    CommandError::Text(text.into())
 }
 
 /// Takes the command into the statistics, as the engine does for its own. The reply is what was written
@@ -106,5 +152,5 @@ fn count(connection: &mut Connection, args: Args<'_>, nanos: u64, mark: Mark) {
     });
 }
 
-/// What a failed command replies; `Ok` is replied as +OK.
+/// What a failed command replies; `Ok` is replied as +OK where nothing was.
 type Outcome = Result<(), String>;

@@ -116,7 +116,8 @@ pub(crate) struct Replication {
     /// Held while a snapshot of a master is being loaded.
     loading: Arc<tokio::sync::Mutex<()>>,
     /// Held while a piece of a stream is applied, and while that stream is exchanged for another or for none. Taken
-    /// after the apply turn, or without it.
+    /// after the apply turn, or without it, and before the role: whoever reads the role may hold slots, which the piece
+    /// waits for.
     stream_turn: Mutex<()>,
     /// Who may copy what is here.
     pub(crate) copies: ArcSwap<Copies>,
@@ -324,14 +325,12 @@ impl Replication {
     }
 
     fn follow(&self, master: MasterAddress, failover: bool) -> bool {
+        let _stream_turn = self.stream_turn.lock();
         let mut role = self.role.lock();
         if matches!(&*role, Role::Replica { master: current, .. } if *current == master) {
             return false;
         }
-        let stream = {
-            let _stream_turn = self.stream_turn.lock();
-            self.log.lock().demote()
-        };
+        let stream = self.log.lock().demote();
         let config = replica::Config { failover, ..replica_config(&self.config) };
         let machine = Arc::new(Mutex::new(Replica::new(config, None, crate::process::time::instant())));
         *role = Role::Replica { master: master.clone(), machine: machine.clone() };
@@ -345,14 +344,12 @@ impl Replication {
     /// under a new identifier, and those who followed the old master as far as this node has can go on here. Says
     /// whether that changes anything.
     pub(crate) fn become_master(&self) -> bool {
+        let _stream_turn = self.stream_turn.lock();
         let mut role = self.role.lock();
         if matches!(&*role, Role::Master) {
             return false;
         }
-        {
-            let _stream_turn = self.stream_turn.lock();
-            self.log.lock().promote(random_id());
-        }
+        self.log.lock().promote(random_id());
         let unapplied = self.applied.forget_missing();
         if unapplied > 0 {
             tracing::error!("== CRITICAL == A master now, without {unapplied} changes that its master made");

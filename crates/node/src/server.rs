@@ -1,6 +1,6 @@
 //! Where the parts of a server are put together.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 
 use engine::Engine;
 
@@ -66,7 +66,7 @@ impl Server {
         let failover = Failover::new(engine.clone(), config.clone(), replication.clone(), pauses.clone());
         let housekeeping =
             Housekeeping::new(engine.clone(), config.clone(), door.clone(), replication.clone());
-        Arc::new(Self {
+        let server = Arc::new(Self {
             housekeeping: Arc::new(housekeeping),
             durability: Arc::new(durability),
             door,
@@ -81,6 +81,9 @@ impl Server {
             cluster: OnceLock::new(),
             started: crate::process::time::now().secs(),
             stopping: Stopping::default(),
-        })
+        });
+        let shell: Weak<Self> = Arc::downgrade(&server);
+        server.engine.set_shell(shell);
+        server
     }
 }

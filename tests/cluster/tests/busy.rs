@@ -34,6 +34,23 @@ fn was_killed(connection: &mut Connection) {
     assert!(text.contains(" KILL. script: on @user_"), "where it was: {text}");
 }
 
+/// Everybody was told to use SCRIPT KILL, which does not end a function.
+#[test]
+fn a_function_that_runs_for_long_is_called_one() {
+    let node = server(1);
+    let (mut runs, mut other) = (node.connect(), node.connect());
+    let library = "#!lua name=l\nredis.register_function('spin', function() while true do end end)";
+    runs.call(&["FUNCTION", "LOAD", library]);
+    runs.send(&["FCALL", "spin", "0"]).expect("the node takes commands");
+    eventually("the server is busy", || is_busy(&mut other).then_some(()));
+    for line in ["GET k", "SCRIPT KILL"] {
+        let reply = format!("{:?}", other.run(line));
+        assert!(reply.contains("You can only call FUNCTION KILL or SHUTDOWN NOSAVE."), "{line}: {reply}");
+    }
+    other.run("FUNCTION KILL").expect_ok();
+    assert!(matches!(runs.read().expect("a reply"), Value::Error(_)));
+}
+
 /// Whoever was connected before, and whoever comes now.
 #[test]
 fn every_other_connection_is_told_and_any_can_stop_the_script() {

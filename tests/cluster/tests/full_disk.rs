@@ -51,6 +51,34 @@ fn writes_are_refused_while_the_disk_is_full_and_taken_again_and_kept_afterwards
     assert_eq!(node.run("GET counter").text(), next.to_string());
 }
 
+/// A script was let change what a client could not, and what it did was lost with the next kill.
+#[test]
+fn a_script_writes_no_more_than_a_client_while_the_disk_is_full() {
+    let Some(node) = server("") else { return };
+    node.run("SET kept 1").expect_ok();
+    node.fill_disk();
+    write_until_refused(&node);
+    let mut client = node.connect();
+    let refused = |reply: Value| {
+        let text = format!("{reply:?}");
+        assert!(text.contains("MISCONF Errors writing to the AOF file: No space left"), "{text}");
+    };
+    // One that says that it writes is refused before it begins, also where it would be queued.
+    let writes = "return redis.call('incr',KEYS[1])";
+    let declared = format!("#!lua\n{writes}");
+    for script in [writes, &declared] {
+        refused(client.call(&["EVAL", script, "1", "kept"]));
+    }
+    client.run("MULTI").expect_ok();
+    client.call(&["EVAL", writes, "1", "kept"]);
+    refused(client.run("EXEC"));
+    client.run("MULTI").expect_ok();
+    refused(client.call(&["EVAL", &declared, "1", "kept"]));
+    client.run("DISCARD").expect_ok();
+    let reads = "#!lua flags=no-writes\nreturn redis.call('get',KEYS[1])";
+    assert_eq!(client.call(&["EVAL", reads, "1", "kept"]).text(), "1");
+}
+
 #[test]
 fn a_node_of_a_cluster_survives_a_full_disk_and_promises_nothing_meanwhile() {
     let Some(mut node) = server("--cluster-enabled yes") else { return };

@@ -54,6 +54,144 @@ fn commands_of_the_shell_run_within_exec() {
     assert_eq!((replies.items().len(), replies.items()[0].int()), (2, 1));
 }
 
+/// Counts by WATCH, GET and EXEC until it has been told yes so often; gives how often.
+fn count(mut client: harness::Connection, times: usize) -> usize {
+    let mut told = 0;
+    while told < times {
+        client.run("WATCH counter").expect_ok();
+        let next = client.run("GET counter").text().parse::<i64>().expect("a number") + 1;
+        client.run("MULTI").expect_ok();
+        for line in ["ROLE", &format!("SET counter {next}"), "INFO keyspace", "CONFIG GET port", "LASTSAVE"] {
+            queue(&mut client, line);
+        }
+        match client.run("EXEC") {
+            Value::NullArray => {}
+            replies => {
+                assert_eq!(replies.items().len(), 5, "{replies:?}");
+                told += 1;
+            }
+        }
+    }
+    told
+}
+
+/// The slots were let go of for ROLE, and another client's write came between what was watched and what was written.
+#[test]
+fn who_counts_in_transactions_with_commands_of_the_shell_loses_nothing() {
+    let node = Node::start(&Program::redoubt(), "--save  --io-threads 4");
+    node.run("SET counter 0").expect_ok();
+    let clients: Vec<_> = (0..4)
+        .map(|_| {
+            let client = node.connect();
+            std::thread::spawn(move || count(client, 200))
+        })
+        .collect();
+    let told: usize = clients.into_iter().map(|client| client.join().expect("it counts")).sum();
+    assert_eq!(node.run("GET counter").text(), told.to_string());
+}
+
+/// What a transaction has done already is there for the commands of the shell behind it, in every database.
+#[test]
+fn commands_of_the_shell_see_what_their_transaction_did() {
+    let node = Node::start(&Program::redoubt(), "--save ");
+    let mut client = node.connect();
+    client.run("MULTI").expect_ok();
+    let lines = [
+        "SET a 1 EX 100",
+        "SELECT 3",
+        "MSET b 1 c 2",
+        "INFO keyspace",
+        "MEMORY STATS",
+        "CONFIG SET maxmemory-samples 7",
+        "CONFIG GET maxmemory-samples",
+        "WAIT 1 0",
+        "DEL c",
+        "DBSIZE",
+    ];
+    for line in lines {
+        queue(&mut client, line);
+    }
+    let replies = client.run("EXEC");
+    let [_, _, _, info, memory, set, get, wait, del, size] = replies.items() else { panic!("{replies:?}") };
+    let info = info.text();
+    assert!(info.contains("db0:keys=1,expires=1,avg_ttl="), "{info}");
+    assert!(info.contains("db3:keys=2,expires=0,avg_ttl=0"), "{info}");
+    assert!(memory.items().len() > 20, "{memory:?}");
+    set.expect_ok();
+    assert_eq!(get.items()[1].text(), "7", "in their order, though SET waits until the data is free");
+    assert_eq!((wait.int(), del.int(), size.int()), (0, 1, 1));
+}
+
+/// What a script may call is what has no flag against it, as in Valkey.
+#[test]
+fn a_script_calls_what_a_script_of_valkey_calls() {
+    let ours = Node::start(&Program::redoubt(), "--save ");
+    let theirs = Program::valkey().map(|valkey| Node::start(&valkey, "--save "));
+    let calls = [
+        "'wait','1','1000'",
+        "'waitaof','0','1','1000'",
+        "'waitaof','1','1','1000'",
+        "'wait','x','0'",
+        "'memory','purge'",
+        "'cluster','nodes'",
+        "'cluster','addslots','1'",
+    ];
+    for call in calls {
+        let script = format!("return redis.call({call})");
+        let mut connection = ours.connect();
+        let reply = connection.call(&["EVAL", &script, "0"]);
+        if let Some(theirs) = &theirs {
+            let expected = theirs.connect().call(&["EVAL", &script, "0"]);
+            let told = |reply: &Value| format!("{reply:?}").split(" script: ").next().map(str::to_owned);
+            assert_eq!(told(&reply), told(&expected), "{call}");
+        }
+    }
+    let mut connection = ours.connect();
+    let mut eval = |script: &str| connection.call(&["EVAL", script, "1", "k"]);
+    let info = eval("redis.call('set',KEYS[1],'v') return redis.call('info','keyspace')");
+    assert!(info.text().contains("db0:keys=1,expires=0"), "{info:?}");
+    assert!(eval("return redis.call('lastsave')").int() > 1_700_000_000);
+    assert!(eval("return redis.call('memory','stats')").items().len() > 20);
+    assert!(eval("return redis.call('memory','doctor')").text().contains("Sam"));
+    for call in ["'role'", "'config','get','port'", "'bgsave'", "'acl','genpass'", "'debug','sleep','0'"] {
+        let reply = eval(&format!("return redis.call({call})"));
+        assert!(format!("{reply:?}").contains("command is not allowed from script"), "{call}: {reply:?}");
+    }
+}
+
+/// `redis-cli --cluster fix` gives a slot away and takes it in one transaction.
+#[test]
+fn a_transaction_changes_and_reads_the_cluster() {
+    let node = Node::start_clustered(&Program::redoubt());
+    let mut client = node.connect();
+    client.run("MULTI").expect_ok();
+    for line in ["CLUSTER ADDSLOTS 1 2 3", "CLUSTER DELSLOTS 2", "CLUSTER ADDSLOTSRANGE 4 6", "CLUSTER SLOTS"]
+    {
+        queue(&mut client, line);
+    }
+    let replies = client.run("EXEC");
+    let [add, del, range, slots] = replies.items() else { panic!("{replies:?}") };
+    [add, del, range].into_iter().for_each(Value::expect_ok);
+    let first = |range: &Value| (range.items()[0].int(), range.items()[1].int());
+    assert_eq!(slots.items().iter().map(first).collect::<Vec<_>>(), [(1, 1), (3, 6)]);
+    // A script, and a transaction that holds a slot, hear what the node knows now.
+    client.run("CLUSTER DELSLOTS 1 3 4 5 6").expect_ok();
+    client.run("CLUSTER ADDSLOTSRANGE 0 16383").expect_ok();
+    eventually("the cluster serves", || (client.run("SET a 1") == Value::Simple("OK".into())).then_some(()));
+    client.run("MULTI").expect_ok();
+    for line in ["INCR a", "CLUSTER MYID", "CLUSTER NODES", "CLUSTER SHARDS", "CLUSTER LINKS", "GET a"] {
+        queue(&mut client, line);
+    }
+    let replies = client.run("EXEC");
+    let [incr, id, nodes, shards, links, get] = replies.items() else { panic!("{replies:?}") };
+    assert_eq!((incr.int(), get.text()), (2, "2".to_owned()));
+    assert!(nodes.text().contains(&id.text()), "{nodes:?}");
+    assert_eq!((shards.items().len(), links.items().len()), (1, 0));
+    let script = "return {redis.call('incr',KEYS[1]),redis.call('cluster','myid')}";
+    let said = client.call(&["EVAL", script, "1", "a"]);
+    assert_eq!((said.items()[0].int(), said.items()[1].text()), (3, id.text()));
+}
+
 #[test]
 fn in_a_cluster_a_transaction_lives_in_one_slot() {
     let cluster = Cluster::start(&Program::redoubt(), 3, 0);

@@ -48,7 +48,7 @@ fn commands_are_refused_by_name_subcommand_and_first_argument() {
         ("acl whoami", "$7|default"),
         ("ping", "+PONG"),
     ]);
-    assert_eq!(client.flow("config get port"), Flow::Node(crate::NodeCommand::ConfigGet));
+    assert_eq!(client.flow("config set port 1"), Flow::Node(crate::NodeCommand::ConfigSet));
 }
 
 #[test]

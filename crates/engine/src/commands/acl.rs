@@ -1,7 +1,7 @@
 //! ACL: users and what they may do. The rules are those of the `acl` crate; who may do what is asked in `access.rs`.
 
 use super::help::reply_help;
-use crate::command::{AclCommand, Command, Flags, Group, NodeCommand};
+use crate::command::{AclCommand, Command, Flags, Group, ShellCommand};
 use crate::context::Context;
 use crate::error::CommandError;
 
@@ -30,18 +30,18 @@ const ACL: &[Command] = &[
         .run(answer),
     row("genpass", "6.0.0", -2, "Makes up a password.")
         .flags(NOSCRIPT)
-        .node(NodeCommand::Acl(AclCommand::GenPass)),
+        .shell(ShellCommand::Acl(AclCommand::GenPass)),
     row("getuser", "6.0.0", 3, "Returns a user's rules.").flags(ADMIN).run(answer),
     row("help", "6.0.0", 2, "Lists the subcommands.").flags(ANYTIME).run(help),
     row("list", "6.0.0", 2, "Returns all users as lines of a configuration file.").flags(ADMIN).run(answer),
     row("load", "6.0.0", 2, "Reads the users from the ACL file.")
         .flags(ADMIN)
-        .node(NodeCommand::Acl(AclCommand::Load)),
+        .shell(ShellCommand::Acl(AclCommand::Load)),
     row("log", "6.0.0", -2, "Returns, or forgets, what was refused lately.").flags(ADMIN).run(answer),
     row("save", "6.0.0", 2, "Writes the users to the ACL file.")
         .flags(ADMIN)
         .tips(ALL_NODES)
-        .node(NodeCommand::Acl(AclCommand::Save)),
+        .shell(ShellCommand::Acl(AclCommand::Save)),
     row("setuser", "6.0.0", -3, "Makes a user, or changes one.").flags(ADMIN).tips(ALL_NODES).run(answer),
     row("users", "6.0.0", 2, "Returns the users' names.").flags(ADMIN).run(answer),
     row("whoami", "6.0.0", 2, "Returns this connection's user.").flags(NOSCRIPT).run(answer),

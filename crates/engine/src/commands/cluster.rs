@@ -4,7 +4,7 @@
 
 use slot_routing::Slot;
 
-use crate::command::{ClusterCommand as C, Command, Flags, Group, NodeCommand};
+use crate::command::{ClusterCommand as C, Command, Flags, Group, ShellCommand};
 use crate::commands::help::reply_help;
 use crate::context::Context;
 use crate::error::CommandError;
@@ -26,7 +26,7 @@ const fn row(
     command: C,
     summary: &'static str,
 ) -> Command {
-    Command::new(name, Group::Cluster, since, arity, summary).node(NodeCommand::Cluster(command))
+    Command::new(name, Group::Cluster, since, arity, summary).shell(ShellCommand::Cluster(command))
 }
 
 /// One whose reply depends on more than the data.

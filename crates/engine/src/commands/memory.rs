@@ -2,7 +2,7 @@
 
 use super::help::reply_help;
 use super::rows::LOOKS_SECOND;
-use crate::command::{Categories, Command, Flags, Group, NodeCommand};
+use crate::command::{Categories, Command, Flags, Group, ShellCommand};
 use crate::context::Context;
 use crate::error::CommandError;
 
@@ -16,21 +16,22 @@ const EVERY_SHARD: &[&str] =
 const MEMORY: &[Command] = &[
     Command::new("doctor", Group::Server, "4.0.0", 2, "Returns what may be wrong with the use of memory.")
         .tips(EVERY_SHARD)
-        .node(NodeCommand::MemoryDoctor),
+        .shell(ShellCommand::MemoryDoctor),
     Command::new("help", Group::Server, "4.0.0", 2, "Lists the subcommands.")
         .flags(Flags::LOADING.union(Flags::STALE))
         .run(help),
     Command::new("malloc-stats", Group::Server, "4.0.0", 2, "Returns the allocators' figures.")
         .flags(Flags::LOADING)
         .tips(EVERY_SHARD)
-        .node(NodeCommand::MemoryMallocStats),
+        .shell(ShellCommand::MemoryMallocStats),
     Command::new("purge", Group::Server, "4.0.0", 2, "Gives free memory back to the system.")
         .flags(Flags::LOADING)
         .tips(&["request_policy:all_shards", "response_policy:all_succeeded"])
-        .node(NodeCommand::MemoryPurge),
+        .shell(ShellCommand::MemoryPurge),
     Command::new("stats", Group::Server, "4.0.0", 2, "Returns what memory is used for.")
         .tips(EVERY_SHARD)
-        .node(NodeCommand::MemoryStats),
+        .shell(ShellCommand::MemoryStats)
+        .each_slot(),
     Command::new("usage", Group::Server, "4.0.0", -3, "Returns how many bytes a key takes.")
         .flags(Flags::READONLY)
         .category(Categories::READ)

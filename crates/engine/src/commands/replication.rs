@@ -1,6 +1,6 @@
 //! Rows of the commands of replication. The shell carries them all out.
 
-use crate::command::{Categories, Command, Flags, Group, NodeCommand};
+use crate::command::{Categories, Command, Flags, Group, NodeCommand, ShellCommand};
 
 const ADMIN: Flags = Flags::ADMIN.union(Flags::NOSCRIPT);
 const SYNC: Flags = ADMIN.union(Flags::NO_ASYNC_LOADING).union(Flags::NO_MULTI);
@@ -59,7 +59,7 @@ pub(super) const COMMANDS: &[Command] = &[
         .flags(Flags::NOSCRIPT.union(Flags::LOADING).union(Flags::STALE).union(Flags::FAST))
         .sentinel()
         .category(Categories::ADMIN.union(Categories::DANGEROUS))
-        .node(NodeCommand::Role),
+        .shell(ShellCommand::Role),
     Command::new(
         "wait",
         Group::Generic,
@@ -70,7 +70,7 @@ pub(super) const COMMANDS: &[Command] = &[
     .flags(Flags::BLOCKING)
     .category(Categories::CONNECTION)
     .tips(&["request_policy:all_shards", "response_policy:agg_min"])
-    .node(NodeCommand::Wait),
+    .shell(ShellCommand::Wait),
     Command::new(
         "waitaof",
         Group::Generic,
@@ -81,5 +81,5 @@ pub(super) const COMMANDS: &[Command] = &[
     .flags(Flags::BLOCKING)
     .category(Categories::CONNECTION)
     .tips(&["request_policy:all_shards", "response_policy:agg_min"])
-    .node(NodeCommand::WaitAof),
+    .shell(ShellCommand::WaitAof),
 ];

@@ -2,7 +2,7 @@
 
 use super::help::reply_help;
 use super::rows::{HELP, VARIES, key};
-use crate::command::{Categories, Command, Flags, Group, NodeCommand};
+use crate::command::{Categories, Command, Flags, Group, NodeCommand, ShellCommand};
 use crate::context::Context;
 use crate::error::CommandError;
 use crate::keys::{KeyFlags, KeySpec};
@@ -14,10 +14,10 @@ const SAVE: Flags = Flags::ADMIN.union(Flags::NOSCRIPT).union(Flags::NO_ASYNC_LO
 pub(super) const COMMANDS: &[Command] = &[
     Command::new("bgrewriteaof", Group::Server, "1.0.0", 1, "Writes another base of the append-only file.")
         .flags(SAVE)
-        .node(NodeCommand::Bgrewriteaof),
+        .shell(ShellCommand::Bgrewriteaof),
     Command::new("bgsave", Group::Server, "1.0.0", -1, "Saves the data to disk in the background.")
         .flags(SAVE)
-        .node(NodeCommand::Bgsave),
+        .shell(ShellCommand::Bgsave),
     Command::new("config", Group::Server, "2.0.0", -2, "Reads and changes the configuration.")
         .subcommands(CONFIG),
     Command::new("info", Group::Server, "1.0.0", -1, "Returns facts and statistics, section by section.")
@@ -25,12 +25,13 @@ pub(super) const COMMANDS: &[Command] = &[
         .sentinel()
         .category(Categories::DANGEROUS)
         .tips(&["nondeterministic_output", "request_policy:all_shards", "response_policy:special"])
-        .node(NodeCommand::Info),
+        .shell(ShellCommand::Info)
+        .each_slot(),
     Command::new("lastsave", Group::Server, "1.0.0", 1, "Returns when the data was last saved.")
         .flags(Flags::LOADING.union(Flags::STALE).union(Flags::FAST))
         .category(Categories::ADMIN.union(Categories::DANGEROUS))
         .tips(VARIES)
-        .node(NodeCommand::Lastsave),
+        .shell(ShellCommand::Lastsave),
     Command::new("save", Group::Server, "1.0.0", 1, "Saves the data to disk and waits for it.")
         .flags(SAVE.union(Flags::NO_MULTI))
         .node(NodeCommand::Save),
@@ -52,16 +53,16 @@ pub(super) const COMMANDS: &[Command] = &[
 const CONFIG: &[Command] = &[
     Command::new("get", Group::Server, "2.0.0", -3, "Returns the parameters that match a pattern.")
         .flags(ADMIN)
-        .node(NodeCommand::ConfigGet),
+        .shell(ShellCommand::ConfigGet),
     Command::new("help", Group::Server, "5.0.0", 2, "Lists the subcommands.").flags(HELP).run(config_help),
     Command::new("resetstat", Group::Server, "2.0.0", 2, "Starts the statistics of INFO anew.")
         .flags(ADMIN)
         .tips(&["request_policy:all_nodes", "response_policy:all_succeeded"])
-        .node(NodeCommand::ConfigResetStat),
+        .shell(ShellCommand::ConfigResetStat),
     Command::new("rewrite", Group::Server, "2.8.0", 2, "Writes the configuration in force into its file.")
         .flags(ADMIN)
         .tips(&["request_policy:all_nodes", "response_policy:all_succeeded"])
-        .node(NodeCommand::ConfigRewrite),
+        .shell(ShellCommand::ConfigRewrite),
     Command::new("set", Group::Server, "2.0.0", -4, "Changes parameters, all or none.")
         .flags(ADMIN)
         .tips(&["request_policy:all_nodes", "response_policy:all_succeeded"])

@@ -86,8 +86,6 @@ fn unwatch(context: &mut Context<'_>) -> Result<(), CommandError> {
 
 #[cfg(test)]
 mod tests {
-    use crate::command::NodeCommand;
-    use crate::dispatch::Flow;
     use crate::session::{Origin, Session};
     use crate::settings::Gate;
     use crate::testing::Client;
@@ -257,17 +255,5 @@ mod tests {
         client.table(&[("multi\nping\nexec", "+OK|+QUEUED|*1|+PONG"), ("watch k", "+OK")]);
         client.now.0 += 10;
         client.table(&[("multi\nping\nexec", "+OK|+QUEUED|*-1")]);
-    }
-
-    #[test]
-    fn the_shell_gets_what_it_must_run() {
-        let mut client = Client::new();
-        client.wire("multi\nset k v\nreplicaof no one\nget k");
-        assert_eq!(client.flow("exec"), Flow::Node(NodeCommand::Exec));
-        let replay = String::from_utf8(client.session.take_replay()).unwrap();
-        assert!(
-            replay.starts_with("*3\r\n$3\r\nset\r\n") && replay.ends_with("$3\r\nget\r\n$1\r\nk\r\n"),
-            "{replay}"
-        );
     }
 }

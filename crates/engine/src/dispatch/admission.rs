@@ -1,58 +1,207 @@
-//! May this command run at all, before any slot is looked at? In the order in which Redis asks.
+//! May this command run? One question for whoever has it run: before any slot is looked at, and again under the locks
+//! of its slots.
+//!
+//! The gate is what holds for all commands just now. [`RULES`] say of each of its states which commands it keeps from
+//! running, in the order in which Redis asks; [`admit`] turns them into what that means to each [`Caller`]. It is a
+//! function of what it is told, so that a test can walk every state, every caller and every command.
 
 use std::sync::atomic::Ordering;
 
+use keyspace::LockedSlots;
 use slot_routing::Topology;
 
-use clock::Millis;
-use keyspace::LockedSlots;
-
-use super::{Admitted, Flow, Prepared};
+use super::context::Context;
+use super::{Flow, Prepared, is_http};
+use crate::clients::ClientFlags;
 use crate::command::{Flags, Run};
-use crate::engine::Engine;
+use crate::engine::{Engine, Worker};
 use crate::error::CommandError;
 use crate::lookup::Registered;
 use crate::session::{Origin, Session};
 use crate::settings::Gate;
+use crate::transaction::Transaction;
+
+/// Whoever has a command run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Caller {
+    /// A client.
+    Client,
+    /// EXEC, which was asked about as a whole, as a client's command: its queue runs or does not.
+    Exec,
+    /// A script, on its way: a call that is refused is an error to it.
+    Script,
+    /// A client that waits, for which the command is run again.
+    Waiter,
+    /// The stream of this node's master, or a file: what was done there is done here.
+    Master,
+}
+
+impl Caller {
+    /// Whoever sends the commands of a session.
+    pub(crate) fn of(session: &Session) -> Self {
+        match session.origin {
+            Origin::Client => Self::Client,
+            Origin::Master => Self::Master,
+        }
+    }
+
+    /// The same, within EXEC or a script: what a master does is done, by whatever way.
+    pub(crate) fn within(self, session: &Session) -> Self {
+        match session.origin {
+            Origin::Client => self,
+            Origin::Master => Self::Master,
+        }
+    }
+}
+
+/// The facts about a command that say whether it may run.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Need {
+    /// Its flags, as [`Engine::nature`] has them.
+    pub(super) flags: Flags,
+    /// It is about keys, or about channels that a cluster serves as such.
+    pub(super) keys: bool,
+    /// Its keys say where it runs: this is a node of a cluster.
+    pub(super) is_routed: bool,
+    /// It is not run but queued, behind MULTI.
+    pub(super) is_queued: bool,
+    /// It belongs to a script that has written already.
+    pub(super) has_written: bool,
+    /// Its client would have it run at the master.
+    pub(super) follows_master: bool,
+    /// A cluster that is down takes reads.
+    pub(super) reads_when_down: bool,
+    /// Its slots are locked.
+    pub(super) is_locked: bool,
+    /// One of these is held ([`Gate::SLOTS_HELD`]).
+    pub(super) is_slot_held: bool,
+}
+
+impl Need {
+    fn writes(&self) -> bool {
+        self.flags.contains(Flags::WRITE) && !self.has_written
+    }
+}
+
+/// The answer to whether a command may run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Verdict {
+    /// It runs.
+    Run,
+    /// It waits until a pause ends.
+    Wait,
+    /// Its client runs it again, and is told why it does not run.
+    Again,
+    /// It is refused, because of this state.
+    Refuse(Gate),
+}
+
+/// A state of the node, and the commands that it keeps from running.
+struct Rule {
+    state: Gate,
+    concerns: fn(&Need) -> bool,
+    /// Whether they wait for it to end, instead of being refused.
+    waits: bool,
+    /// Whether a script is asked about its calls again, though it was let begin.
+    for_scripts: bool,
+}
+
+const fn refused(state: Gate, concerns: fn(&Need) -> bool) -> Rule {
+    Rule { state, concerns, waits: false, for_scripts: false }
+}
+
+impl Rule {
+    const fn waits(self) -> Self {
+        Self { waits: true, ..self }
+    }
+
+    const fn for_scripts(self) -> Self {
+        Self { for_scripts: true, ..self }
+    }
+}
+
+/// PING has an answer of its own on a master without its data.
+const EVEN_EMPTY: Flags = Flags::STALE.union(Flags::WHILE_LISTENING);
+
+const RULES: &[Rule] = &[
+    refused(Gate::ALL_PAUSED, |need| !need.is_queued).waits(),
+    refused(Gate::WRITES_PAUSED, |need| {
+        !need.is_queued && need.flags.intersects(Flags::WRITE | Flags::MAY_REPLICATE)
+    })
+    .waits(),
+    refused(Gate::SLOTS_HELD, |need| need.is_slot_held && need.flags.contains(Flags::WRITE)).waits(),
+    // A queue takes memory, whatever is in it.
+    refused(Gate::OUT_OF_MEMORY, |need| need.is_queued && !need.flags.contains(Flags::AT_ONCE)),
+    refused(Gate::REDIRECTS, |need| need.follows_master),
+    refused(Gate::CLUSTER_DOWN, |need| {
+        need.keys && (!need.reads_when_down || need.flags.contains(Flags::WRITE))
+    })
+    .for_scripts(),
+    refused(Gate::OUT_OF_MEMORY, |need| need.flags.contains(Flags::DENYOOM) && !need.has_written)
+        .for_scripts(),
+    refused(Gate::AOF_FAILED, Need::writes).for_scripts(),
+    refused(Gate::MISCONF, Need::writes).for_scripts(),
+    refused(Gate::NO_REPLICAS, Need::writes).for_scripts(),
+    // With cluster mode a key's slot says where its writes go: MOVED.
+    refused(Gate::READ_ONLY_REPLICA, |need| need.writes() && !need.is_routed).for_scripts(),
+    refused(Gate::MASTER_DOWN, |need| !need.flags.contains(Flags::STALE)).for_scripts(),
+    refused(Gate::EMPTY_MASTER, |need| !need.flags.intersects(EVEN_EMPTY)).for_scripts(),
+    refused(Gate::BUSY, |need| !need.flags.contains(Flags::ALLOW_BUSY)),
+    refused(Gate::ASYNC_LOADING, |need| need.flags.contains(Flags::NO_ASYNC_LOADING)),
+    refused(Gate::LOADING, |need| !need.flags.contains(Flags::LOADING)),
+    // The slot is still this node's, and its role is not: it gives its slots up, or has yet to take them.
+    refused(Gate::REPLICA, |need| need.is_locked && need.is_routed && need.flags.contains(Flags::WRITE)),
+];
+
+/// Whether a command may run while `gate` holds, for `caller`.
+pub(super) fn admit(gate: Gate, caller: Caller, need: &Need) -> Verdict {
+    let in_force = |rule: &&Rule| gate.contains(rule.state) && (rule.concerns)(need);
+    let of = |for_scripts: bool| RULES.iter().filter(|rule| rule.for_scripts || !for_scripts).find(in_force);
+    match caller {
+        Caller::Exec | Caller::Master => Verdict::Run,
+        Caller::Client => match of(false) {
+            None => Verdict::Run,
+            Some(rule) if rule.waits => Verdict::Wait,
+            Some(rule) => Verdict::Refuse(rule.state),
+        },
+        Caller::Script => of(true).map_or(Verdict::Run, |rule| Verdict::Refuse(rule.state)),
+        Caller::Waiter => of(false).map_or(Verdict::Run, |_| Verdict::Again),
+    }
+}
 
 impl Engine {
+    /// Whether a request may run at all, before any slot is looked at. In the order in which Redis asks.
     pub(super) fn admit(
         &self,
-        session: &Session,
+        context: &Context<'_>,
         request: &Prepared<'_>,
-        now: Millis,
-    ) -> Result<Admitted, CommandError> {
-        let entry = self.find_callable(session, request)?;
-        let command = entry.command;
-        if !session.authenticated && !command.flags.contains(Flags::NO_AUTH) {
+    ) -> Result<(&'static Registered, Flow), CommandError> {
+        let session = &*context.session;
+        let is_open = |entry: &Registered| entry.command.flags.contains(Flags::NO_AUTH);
+        if !session.authenticated && !request.found.is_some_and(is_open) {
             return Err(CommandError::NoAuth);
         }
-        self.check_access(session, entry, request.args, now)?;
-        // EXEC is what its queue is.
-        let (flags, keys) = match (command.run, &session.transaction) {
-            (Run::Exec, Some(transaction)) => {
-                (transaction.flags_of_exec(command.flags), transaction.has_keys())
-            }
-            _ => (command.flags, !command.keys.is_empty()),
-        };
+        let entry = self.find_callable(session, request)?;
+        self.check_access(session, entry, request.args, context.now)?;
         let mut gate = self.settings.gate();
         if gate.intersects(Gate::PAUSED) {
-            self.pauses.settle(&self.settings, now);
+            self.pauses.settle(&self.settings, context.now);
             gate = self.settings.gate();
         }
-        if !gate.is_empty() && session.origin == Origin::Client {
-            let queues = session.transaction.is_some() && !matches!(command.run, Run::Exec);
-            if paused(gate, flags) && !queues {
-                return Ok(Admitted { entry, flow: Flow::Paused });
+        let flow = match gate.is_empty() {
+            true => Flow::Done,
+            false => {
+                let need = self.need(context.worker, session, entry, request);
+                self.pass(gate, session, &need).map_err(|error| self.name_hole(error, entry, request))?
             }
-            // A queue takes memory, whatever is in it.
-            if gate.contains(Gate::OUT_OF_MEMORY) && queues && !flags.contains(Flags::AT_ONCE) {
-                return Err(CommandError::OutOfMemory);
-            }
-            self.check_gate(session, gate, flags, keys)
-                .map_err(|error| self.name_hole(error, entry, request))?;
-        }
-        if session.only_listens() && !command.flags.contains(Flags::WHILE_LISTENING) {
+        };
+        self.check_listener(session, entry)?;
+        Ok((entry, flow))
+    }
+
+    /// Whether a client that has become a listener may run this.
+    fn check_listener(&self, session: &Session, entry: &Registered) -> Result<(), CommandError> {
+        if session.only_listens() && !entry.command.flags.contains(Flags::WHILE_LISTENING) {
             let name = &entry.full_name;
             return Err(CommandError::Text(
                 format!(
@@ -62,11 +211,126 @@ impl Engine {
                 .into(),
             ));
         }
-        let flow = match command.run {
-            Run::Node(node) => Flow::Node(node),
-            Run::Here(_) | Run::MayBlock(_) | Run::Script(_) | Run::Exec | Run::Container => Flow::Done,
+        let touches = Flags::WRITE | Flags::MAY_REPLICATE | Flags::READONLY;
+        let monitors = session.client.flags().contains(ClientFlags::MONITOR);
+        if monitors && entry.command.flags.intersects(touches) {
+            return Err(CommandError::text("ERR Replica can't interact with the keyspace"));
+        }
+        Ok(())
+    }
+
+    /// The facts about a request.
+    fn need(&self, worker: &Worker, session: &Session, entry: &Registered, request: &Prepared<'_>) -> Need {
+        let queue = session.transaction.as_deref();
+        let (flags, keys) = match (entry.command.run, queue) {
+            (Run::Exec, Some(queue)) => self.nature_of_exec(worker, entry.command.flags, queue),
+            _ => self.nature(worker, entry, request.args),
         };
-        Ok(Admitted { entry, flow })
+        let is_queued = queue.is_some() && !matches!(entry.command.run, Run::Exec);
+        Need { is_queued, ..self.need_of(session, flags, keys) }
+    }
+
+    /// The facts about a command of this nature.
+    pub(super) fn need_of(&self, session: &Session, flags: Flags, keys: bool) -> Need {
+        let settings = &self.settings;
+        // A shard's channels may be served by a cluster that is down.
+        let exempt = flags.contains(Flags::PUBSUB)
+            && settings.cluster_allow_pubsubshard_when_down.load(Ordering::Relaxed);
+        let moves = flags.contains(Flags::WRITE) || flags.contains(Flags::READONLY) && !session.readonly;
+        Need {
+            flags,
+            keys: keys && !exempt,
+            is_routed: keys && self.topology.is_some(),
+            is_queued: false,
+            has_written: false,
+            follows_master: session.knows_redirect && moves,
+            reads_when_down: settings.cluster_allow_reads_when_down.load(Ordering::Relaxed),
+            is_locked: false,
+            is_slot_held: false,
+        }
+    }
+
+    /// A command's flags, and whether it is about keys. A script has those that it says of itself, if it does.
+    pub(super) fn nature(&self, worker: &Worker, entry: &Registered, args: resp::Args<'_>) -> (Flags, bool) {
+        let flags = match entry.command.run {
+            Run::Script(_) => self.flags_of_script(worker, entry, args),
+            Run::Here(_) | Run::MayBlock(_) | Run::Shell(_) | Run::Node(_) | Run::Exec | Run::Container => {
+                entry.command.flags
+            }
+        };
+        (flags, !entry.command.keys.is_empty())
+    }
+
+    /// The same of EXEC: it is what one command of the queue is (it writes, it needs memory), and what all of them are (they may run
+    /// while the data is loaded or old).
+    pub(super) fn nature_of_exec(&self, worker: &Worker, own: Flags, queue: &Transaction) -> (Flags, bool) {
+        let of_all = Flags::LOADING | Flags::STALE;
+        let all = queue.queue.iter().map(|(entry, request)| self.nature(worker, entry, request.args()));
+        all.fold((own, false), |(flags, keys), (more, has_keys)| {
+            (((flags | more) - of_all) | (flags & more & of_all), keys || has_keys)
+        })
+    }
+
+    /// Asks about a client's command: it runs (`Done`), waits, or is refused.
+    fn pass(&self, gate: Gate, session: &Session, need: &Need) -> Result<Flow, CommandError> {
+        match admit(gate, Caller::of(session), need) {
+            Verdict::Run => Ok(Flow::Done),
+            Verdict::Wait | Verdict::Again => Ok(Flow::Paused),
+            Verdict::Refuse(state) => Err(self.refusal(state, need.flags)),
+        }
+    }
+
+    /// Asks once more, now that the command holds its slots, whether what holds lets it run: `Paused` or an error if
+    /// not. Whoever changes what holds waits until each slot has been free, and relies on that.
+    #[cold]
+    pub(super) fn pass_locked(
+        &self,
+        session: &Session,
+        gate: Gate,
+        (flags, keys): (Flags, bool),
+        slots: &mut LockedSlots<'_>,
+    ) -> Result<Flow, CommandError> {
+        let need = self.need_of(session, flags, keys);
+        let is_slot_held = gate.contains(Gate::SLOTS_HELD) && slots.iter_mut().any(|slot| slot.is_held());
+        self.pass(gate, session, &Need { is_locked: true, is_slot_held, ..need })
+    }
+
+    /// Why a state of the node refuses a command.
+    pub(super) fn refusal(&self, state: Gate, flags: Flags) -> CommandError {
+        let settings = &self.settings;
+        let reasons = [
+            (Gate::REDIRECTS, CommandError::ToMaster(settings.redirect_to.load().to_string())),
+            (Gate::OUT_OF_MEMORY, CommandError::OutOfMemory),
+            (Gate::MISCONF, CommandError::MisConf),
+            (Gate::NO_REPLICAS, CommandError::NoReplicas),
+            (Gate::READ_ONLY_REPLICA | Gate::REPLICA, CommandError::ReadOnlyReplica),
+            (Gate::MASTER_DOWN, CommandError::MasterDown),
+            (Gate::EMPTY_MASTER, CommandError::EmptyMaster),
+            (Gate::BUSY, self.busy()),
+        ];
+        if state == Gate::AOF_FAILED {
+            return CommandError::AofFailed(settings.aof_error.load().to_string());
+        }
+        if state == Gate::CLUSTER_DOWN {
+            let reads = settings.cluster_allow_reads_when_down.load(Ordering::Relaxed);
+            let writes = flags.contains(Flags::WRITE);
+            return if reads && writes {
+                CommandError::ClusterDownReadsOnly
+            } else {
+                CommandError::ClusterDown
+            };
+        }
+        let found = reasons.into_iter().find(|(states, _)| states.contains(state));
+        found.map_or(CommandError::Loading, |(_, error)| error)
+    }
+
+    /// The error of clients while a script, or a function, has kept the server for too long.
+    #[cold]
+    pub(super) fn busy(&self) -> CommandError {
+        match self.scripts.running().iter().any(|running| running.is_busy() && running.is_function()) {
+            true => CommandError::BusyFunction,
+            false => CommandError::Busy,
+        }
     }
 
     /// The command that is meant, if there is one, it may have so many words, and the configuration lets this client
@@ -113,12 +377,6 @@ impl Engine {
         Err(CommandError::NotAllowed { command, option })
     }
 
-    /// Whether the command is about a shard's channels, and these are served by a cluster that is down.
-    fn serves_channels_when_down(&self, flags: Flags) -> bool {
-        flags.contains(Flags::PUBSUB)
-            && self.settings.cluster_allow_pubsubshard_when_down.load(Ordering::Relaxed)
-    }
-
     /// That nobody serves the slot says more than that the cluster is down for it.
     fn name_hole(&self, error: CommandError, entry: &Registered, request: &Prepared<'_>) -> CommandError {
         let down = matches!(error, CommandError::ClusterDown | CommandError::ClusterDownReadsOnly);
@@ -131,104 +389,17 @@ impl Engine {
         }
     }
 
-    /// Asks once more, now that the command holds its slots, whether what holds lets it run: `Paused` or an error if
-    /// not. Whoever changes what holds waits until each slot has been free, and relies on that.
-    #[cold]
-    pub(super) fn pass_held(
-        &self,
-        session: &Session,
-        gate: Gate,
-        flags: Flags,
-        keys: bool,
-    ) -> Result<Flow, CommandError> {
-        if paused(gate, flags) {
-            return Ok(Flow::Paused);
-        }
-        self.check_gate(session, gate, flags, keys)?;
-        // The slot is still this node's, and its role is not: it gives its slots up, or has yet to take them.
-        if gate.contains(Gate::REPLICA) && flags.contains(Flags::WRITE) && keys && self.topology.is_some() {
-            return Err(CommandError::ReadOnlyReplica);
-        }
-        Ok(Flow::Done)
-    }
-
     /// Whether what a client changes under `gate` is logged. What the gate was when the command passed it decides for
     /// the whole command: until its slots are free, nobody relies on another one.
     pub(super) fn logs_under(&self, gate: Gate) -> bool {
         !gate.contains(Gate::REPLICA) && self.log.wanted()
     }
-
-    /// Turns the states that hold into the error that Redis gives for this kind of command.
-    fn check_gate(
-        &self,
-        session: &Session,
-        gate: Gate,
-        flags: Flags,
-        keys: bool,
-    ) -> Result<(), CommandError> {
-        let writes = flags.contains(Flags::WRITE);
-        let moves = writes || flags.contains(Flags::READONLY) && !session.readonly;
-        if gate.contains(Gate::REDIRECTS) && session.knows_redirect && moves {
-            return Err(CommandError::ToMaster(self.settings.redirect_to.load().to_string()));
-        }
-        let keys = keys && !self.serves_channels_when_down(flags);
-        if gate.contains(Gate::CLUSTER_DOWN) && keys {
-            if !self.settings.cluster_allow_reads_when_down.load(Ordering::Relaxed) {
-                return Err(CommandError::ClusterDown);
-            }
-            if writes {
-                return Err(CommandError::ClusterDownReadsOnly);
-            }
-        }
-        if gate.contains(Gate::OUT_OF_MEMORY) && flags.contains(Flags::DENYOOM) {
-            return Err(CommandError::OutOfMemory);
-        }
-        if gate.contains(Gate::AOF_FAILED) && writes {
-            return Err(CommandError::AofFailed(self.settings.aof_error.load().to_string()));
-        }
-        if gate.contains(Gate::MISCONF) && writes {
-            return Err(CommandError::MisConf);
-        }
-        if gate.contains(Gate::NO_REPLICAS) && writes {
-            return Err(CommandError::NoReplicas);
-        }
-        // With cluster mode a key's slot says where its writes go: MOVED.
-        if gate.contains(Gate::READ_ONLY_REPLICA) && writes && (self.topology.is_none() || !keys) {
-            return Err(CommandError::ReadOnlyReplica);
-        }
-        if gate.contains(Gate::MASTER_DOWN) && !flags.contains(Flags::STALE) {
-            return Err(CommandError::MasterDown);
-        }
-        // PING has an answer of its own.
-        let anyway = Flags::STALE.union(Flags::WHILE_LISTENING);
-        if gate.contains(Gate::EMPTY_MASTER) && !flags.intersects(anyway) {
-            return Err(CommandError::EmptyMaster);
-        }
-        if gate.contains(Gate::BUSY) && !flags.contains(Flags::ALLOW_BUSY) {
-            return Err(CommandError::Busy);
-        }
-        if gate.contains(Gate::ASYNC_LOADING) && flags.contains(Flags::NO_ASYNC_LOADING) {
-            return Err(CommandError::Loading);
-        }
-        if gate.contains(Gate::LOADING) && !flags.contains(Flags::LOADING) {
-            return Err(CommandError::Loading);
-        }
-        Ok(())
-    }
 }
 
-impl Engine {
-    /// Whether a client's command waits because one of its slots, which it has locked, is held.
-    #[inline]
-    pub(super) fn is_slot_held(&self, gate: Gate, flags: Flags, slots: &mut LockedSlots<'_>) -> bool {
-        gate.contains(Gate::SLOTS_HELD)
-            && flags.contains(Flags::WRITE)
-            && slots.iter_mut().any(|slot| slot.is_held())
-    }
+/// A browser made to talk to this port: its next line may be a command of somebody's choosing.
+pub(super) fn is_cross_protocol(request: &Prepared<'_>) -> bool {
+    request.found.is_none() && request.args.get(0).is_some_and(is_http)
 }
 
-/// Whether such a command waits while `gate` holds.
-pub(super) fn paused(gate: Gate, flags: Flags) -> bool {
-    gate.contains(Gate::ALL_PAUSED)
-        || (gate.contains(Gate::WRITES_PAUSED) && flags.intersects(Flags::WRITE | Flags::MAY_REPLICATE))
-}
+#[cfg(test)]
+mod tests;

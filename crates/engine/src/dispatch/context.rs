@@ -16,6 +16,7 @@ use resp::{Args, Writer};
 use slot_routing::Slot;
 
 use super::Ready;
+use super::admission::Caller;
 use crate::command::{Command, Flags};
 use crate::engine::{Engine, Worker};
 use crate::error::CommandError;
@@ -51,12 +52,8 @@ pub struct Context<'a> {
     pub(in crate::dispatch) holds_all: bool,
     /// The right to wait for more slots, if the command has it.
     pub(in crate::dispatch) turn: Option<ScriptTurn<'a>>,
-    /// Whether the command may give back everything and begin again.
-    pub(in crate::dispatch) may_begin_again: bool,
-    /// Whether the command is one of several that are run together: none of them waits.
-    pub(in crate::dispatch) is_one_of_many: bool,
-    /// Whether a script calls the command.
-    pub(in crate::dispatch) is_called_by_script: bool,
+    /// Whoever has the command run.
+    pub(in crate::dispatch) caller: Caller,
     /// How a key is that is used now, unless it matters how often (LFU).
     used_now: Usage,
 }
@@ -76,6 +73,7 @@ impl<'a> Context<'a> {
         now: Millis,
         reply: Writer<'a>,
     ) -> Self {
+        let caller = Caller::of(session);
         Self {
             engine,
             session,
@@ -90,9 +88,7 @@ impl<'a> Context<'a> {
             next_key: Cell::new(0),
             holds_all: false,
             turn: None,
-            may_begin_again: true,
-            is_one_of_many: false,
-            is_called_by_script: false,
+            caller,
             used_now: Usage::lru(now),
         }
     }
@@ -281,14 +277,24 @@ impl<'a> Context<'a> {
         }
     }
 
-    /// Whether the command may wait for its keys.
+    /// Whether the command may wait: only a client's, that is not one of several.
     pub fn may_wait(&self) -> bool {
-        !self.is_one_of_many && self.session.may_wait()
+        match self.caller {
+            Caller::Client | Caller::Waiter => true,
+            Caller::Exec | Caller::Script | Caller::Master => false,
+        }
+    }
+
+    /// Replies with an error and counts it.
+    pub(in crate::dispatch) fn refuse(&mut self, error: &CommandError) {
+        let text = error.to_string();
+        self.worker.stats.count_error(&text);
+        self.reply.error(&text);
     }
 
     /// Whether a script calls the command: what it sees must not depend on how values lie in memory.
     pub fn is_called_by_script(&self) -> bool {
-        self.is_called_by_script
+        self.caller == Caller::Script
     }
 
     /// Whether the client may read every key there is by this command.

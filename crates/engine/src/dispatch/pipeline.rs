@@ -12,7 +12,6 @@ use smallvec::SmallVec;
 
 use super::{AHEAD, Ahead, Context, LONG};
 use crate::engine::{Engine, Worker};
-use crate::error::CommandError;
 use crate::session::{Mute, Session};
 
 /// Commands that run one after another.
@@ -27,8 +26,6 @@ pub(super) struct Pipeline<'a> {
     held: SmallVec<[SlotGuard<'a>; AHEAD]>,
     /// The slots that are locked for the command that runs, or has just run, are such slots.
     pub(super) changed: bool,
-    /// The command that has just run is to begin again.
-    pub(super) again: bool,
     /// The command was shown to those who see all of them.
     pub(super) shown: bool,
 }
@@ -48,7 +45,6 @@ impl<'a> Pipeline<'a> {
             clock,
             held: SmallVec::new(),
             changed: false,
-            again: false,
             shown: false,
         }
     }
@@ -120,13 +116,6 @@ impl<'a> Pipeline<'a> {
         engine.settle_revoked(&revoked);
         session.begin_turn();
         engine.may_go_on(session)
-    }
-
-    /// Replies with an error and counts it.
-    pub(super) fn refuse(&mut self, error: &CommandError) {
-        let text = error.to_string();
-        self.context.worker.stats.count_error(&text);
-        self.context.reply.error(&text);
     }
 
     /// Takes back a reply that began at `start` if the client does not want it (CLIENT REPLY). What was pushed is none.

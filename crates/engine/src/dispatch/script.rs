@@ -15,17 +15,19 @@ use std::time::Duration;
 
 use keyspace::{Key, LockedSlots};
 use resp::{Args, Protocol, Request, Writer};
-use scripting::{Call, Failure, Host, Library, Script, ScriptFlags, Stop};
+use scripting::{Failure, Host, Library, Script, ScriptFlags, Stop};
 use slot_routing::{Ownership, Slot};
 
-use super::slots::{Slots, handle};
-use super::{Context, Invocation, Ran};
+use super::admission::{Caller, Need, Verdict, admit};
+use super::execution::{Call, Part, Restart};
+use super::slots::Slots;
+use super::{Context, Invocation};
 use crate::command::{Flags, Reach, Run};
 use crate::debugging::Staged;
-use crate::engine::Engine;
+use crate::engine::{Engine, Worker};
 use crate::error::CommandError;
 use crate::lookup::Registered;
-use crate::scripting::Runnable;
+use crate::scripting::{Runnable, ScriptCall};
 use crate::session::Origin;
 use crate::settings::Gate;
 use crate::stats::add;
@@ -34,6 +36,8 @@ use crate::waiting::Outcome;
 /// For so many rounds a call waits for a slot that somebody holds, or for the script turn.
 const PATIENCE: u32 = 1000;
 const ROUND: Duration = Duration::from_micros(100);
+
+const NOT_FOR_SCRIPTS: CommandError = CommandError::text("ERR This Valkey command is not allowed from script");
 
 /// Why a call of a script did not run.
 enum Denied {
@@ -61,6 +65,8 @@ struct Reached<'c, 'a> {
     named: Option<Key<'a>>,
     /// It must not write.
     read_only: bool,
+    /// It can give back everything and begin again.
+    can_begin_again: bool,
     flags: ScriptFlags,
     /// The last reply it got.
     reply: Vec<u8>,
@@ -88,6 +94,36 @@ struct Locked<'w> {
 }
 
 impl Engine {
+    /// The flags of a command that runs a script: those that the script says of itself, if it does. It was not compiled
+    /// yet, perhaps.
+    pub(super) fn flags_of_script(&self, worker: &Worker, entry: &Registered, args: Args<'_>) -> Flags {
+        let own = entry.command.flags;
+        let known = self.runnable(&worker.scripting, entry.command.name, args).map(|found| found.flags());
+        let declared = known.or_else(|| {
+            let is_text = matches!(entry.command.name, "eval" | "eval_ro");
+            args.get(1).filter(|_| is_text).and_then(|text| Some(Script::new(text).ok()?.flags))
+        });
+        let said = Flags::STALE | Flags::DENYOOM | Flags::WRITE | Flags::MAY_REPLICATE;
+        match declared {
+            None => own,
+            Some(declared) if declared.declared => {
+                let mut flags = own - said;
+                flags.set(Flags::STALE, declared.allow_stale);
+                flags.set(Flags::WRITE, !declared.no_writes);
+                flags.set(Flags::DENYOOM, !declared.allow_oom && !declared.no_writes);
+                flags
+            }
+            // It may do anything, but read what is old.
+            Some(_) => own - Flags::STALE,
+        }
+    }
+
+    /// Whether a command runs a script that is known to touch keys that it does not name.
+    pub(super) fn is_known_to_roam(&self, worker: &Worker, entry: &Registered, args: Args<'_>) -> bool {
+        let found = self.runnable(&worker.scripting, entry.command.name, args);
+        found.is_some_and(|found| found.roams() || found.flags().allow_cross_slot)
+    }
+
     /// Locks the slots of the keys that a script names; all of it under the script turn if it is known to go beyond
     /// them.
     pub(super) fn lock_script<'r>(
@@ -120,48 +156,28 @@ impl Engine {
 }
 
 impl<'a> Context<'a> {
-    /// What this command is to run, if that was found when its slots were locked.
+    /// The script that this command is to run, if that is known: found when its slots were locked, or looked for now where several
+    /// commands had theirs locked together.
     pub(crate) fn take_found(&mut self) -> Option<Runnable> {
-        self.worker.scripting.found.take()
+        match self.caller {
+            Caller::Client | Caller::Master => self.worker.scripting.found.take(),
+            Caller::Exec | Caller::Script | Caller::Waiter => {
+                let name = self.engine.registry.all()[self.index].command.name;
+                self.engine.runnable(&self.worker.scripting, name, self.args)
+            }
+        }
     }
 
-    /// Asks what a script says of itself against what holds now.
+    /// Asks what a script says of itself against the command that runs it and the server. Whether it may run now was asked
+    /// before ([`super::admission`]).
     pub(crate) fn may_start(&self, flags: ScriptFlags, read_only: bool) -> Result<(), CommandError> {
-        let engine = self.engine;
         if read_only && flags.declared && !flags.no_writes {
             return Err(CommandError::text(
                 "ERR Can not execute a script with write flag using *_ro command.",
             ));
         }
-        if self.session.origin != Origin::Client {
-            return Ok(());
-        }
-        if flags.no_cluster && engine.topology.is_some() {
+        if self.session.origin == Origin::Client && flags.no_cluster && self.engine.topology.is_some() {
             return Err(CommandError::text("ERR Can not run script on cluster, 'no-cluster' flag is set."));
-        }
-        let gate = engine.settings.gate();
-        if gate.intersects(Gate::STALE) && !flags.allow_stale && flags.declared {
-            let empty = gate.contains(Gate::EMPTY_MASTER);
-            return Err(if empty { CommandError::EmptyMaster } else { CommandError::MasterDown });
-        }
-        if !flags.declared || flags.no_writes || read_only {
-            return Ok(());
-        }
-        let refusals = [
-            (
-                Gate::READ_ONLY_REPLICA,
-                CommandError::text("READONLY You can't write against a read only replica."),
-            ),
-            (Gate::MISCONF, CommandError::MisConf),
-            (Gate::NO_REPLICAS, CommandError::NoReplicas),
-        ];
-        if let Some((_, error)) = refusals.into_iter().find(|(state, _)| gate.contains(*state)) {
-            return Err(error);
-        }
-        if gate.contains(Gate::OUT_OF_MEMORY) && !flags.allow_oom {
-            let text =
-                "OOM allow-oom flag is not set on the script, can not run it when used memory > 'maxmemory'";
-            return Err(CommandError::text(text));
         }
         Ok(())
     }
@@ -193,15 +209,15 @@ impl<'a> Context<'a> {
     }
 
     /// Runs a script or a function whose first key is argument 3.
-    pub(crate) fn run_script(
+    pub(super) fn run_script<R: Restart>(
         &mut self,
-        what: &Runnable,
-        keys: usize,
-        read_only: bool,
-    ) -> Result<Outcome, CommandError> {
+        script: &ScriptCall,
+    ) -> Result<Outcome<R::Again>, CommandError> {
+        let ScriptCall { ref what, keys, read_only } = *script;
         let (engine, db) = (self.engine, self.session.db);
         let patience = engine.settings.busy_reply_threshold.load(std::sync::atomic::Ordering::Relaxed);
-        let call = Call { command: self.args, keys, patience: u64::try_from(patience).unwrap_or(0) };
+        let call =
+            scripting::Call { command: self.args, keys, patience: u64::try_from(patience).unwrap_or(0) };
         let nanos = self.worker.nanos;
         let console = self.worker.scripting.console.take();
         let mut interpreter = self.worker.scripting.take(engine, nanos);
@@ -216,6 +232,7 @@ impl<'a> Context<'a> {
             what,
             named: (keys > 0).then(|| self.key(3)),
             read_only: read_only || flags.no_writes,
+            can_begin_again: R::AGAIN.is_some(),
             flags,
             reply: std::mem::take(&mut self.worker.scripting.reply),
             dirty: false,
@@ -247,10 +264,14 @@ impl<'a> Context<'a> {
         }
         let ended = ran.and_then(|outcome| interpreter.write(&outcome, &mut self.reply));
         self.worker.scripting.put_back(interpreter);
-        self.end_script(ended, what)
+        self.end_script::<R>(ended, what)
     }
 
-    fn end_script(&mut self, ran: Result<(), Failure>, what: &Runnable) -> Result<Outcome, CommandError> {
+    fn end_script<R: Restart>(
+        &mut self,
+        ran: Result<(), Failure>,
+        what: &Runnable,
+    ) -> Result<Outcome<R::Again>, CommandError> {
         let engine = self.engine;
         if engine.settings.gate().contains(Gate::BUSY) && !engine.scripts.any_busy() {
             engine.settings.set_gate(Gate::BUSY, false);
@@ -259,7 +280,7 @@ impl<'a> Context<'a> {
             Ok(()) => Ok(Outcome::Done),
             Err(Failure::Again) => {
                 what.set_roams();
-                Ok(Outcome::Again)
+                R::AGAIN.map(Outcome::Again).ok_or_else(|| described(Failure::Again))
             }
             // The command that failed was counted.
             Err(Failure::Error { text, counted: true }) => {
@@ -326,43 +347,48 @@ impl Reached<'_, '_> {
         if !command.accepts(args.len()) || matches!(command.run, Run::Container) {
             return Err(denied("ERR Wrong number of args calling command from script"));
         }
-        let runs = matches!(command.run, Run::Here(_) | Run::MayBlock(_));
-        let settings = &self.context.engine.settings;
-        let for_scripts = !command.flags.contains(Flags::NOSCRIPT)
-            || settings.scripts_call_all.load(std::sync::atomic::Ordering::Relaxed);
-        if !for_scripts || !runs {
-            return Err(denied("ERR This Valkey command is not allowed from script"));
+        let (context, flags) = (&*self.context, command.flags);
+        let engine = context.engine;
+        let for_scripts = !flags.contains(Flags::NOSCRIPT)
+            || engine.settings.scripts_call_all.load(std::sync::atomic::Ordering::Relaxed);
+        if !for_scripts || matches!(command.run, Run::Script(_) | Run::Exec) {
+            return Err(NOT_FOR_SCRIPTS.into());
         }
-        let (gate, flags) = (self.context.engine.settings.gate(), command.flags);
-        let from_client = self.context.session.origin == Origin::Client;
-        if gate.intersects(Gate::STALE) && !flags.contains(Flags::STALE) && from_client {
-            return Err(denied("ERR Can not execute the command on a stale replica"));
+        let gate = engine.settings.gate();
+        if !gate.is_empty() {
+            let needs_memory = if self.flags.allow_oom { Flags::DENYOOM } else { Flags::empty() };
+            let need = engine.need_of(context.session, flags - needs_memory, !command.keys.is_empty());
+            // It is refused whatever its slot: the script was let begin here.
+            let need = Need { has_written: self.dirty, is_routed: false, ..need };
+            if let Verdict::Refuse(state) = admit(gate, Caller::Script.within(context.session), &need) {
+                return Err(Denied::Error(self.refusal(state, flags)));
+            }
         }
-        let context = &*self.context;
-        context.engine.permits(context.session, entry, args).map_err(|refused| {
-            context.engine.note_denial(context.session, context.now, "lua", &refused);
+        engine.permits(context.session, entry, args).map_err(|refused| {
+            engine.note_denial(context.session, context.now, "lua", &refused);
             Denied::Error(refused.error_in_script())
         })?;
         if self.read_only && flags.intersects(Flags::WRITE.union(Flags::MAY_REPLICATE)) {
             return Err(denied("ERR Write commands are not allowed from read-only scripts."));
         }
-        if !from_client || self.dirty {
-            return Ok(());
-        }
-        if flags.contains(Flags::WRITE) {
-            let refusals = [
-                (Gate::MISCONF, CommandError::MisConf),
-                (Gate::READ_ONLY_REPLICA, CommandError::ReadOnlyReplica),
-                (Gate::NO_REPLICAS, CommandError::NoReplicas),
-            ];
-            if let Some((_, error)) = refusals.into_iter().find(|(state, _)| gate.contains(*state)) {
-                return Err(Denied::Error(error));
-            }
-        }
-        if gate.contains(Gate::OUT_OF_MEMORY) && flags.contains(Flags::DENYOOM) && !self.flags.allow_oom {
-            return Err(Denied::Error(CommandError::OutOfMemory));
-        }
         Ok(())
+    }
+
+    /// The error of a script, where a client would be told otherwise.
+    fn refusal(&self, state: Gate, flags: Flags) -> CommandError {
+        let error = self.context.engine.refusal(state, flags);
+        match error {
+            CommandError::MasterDown | CommandError::EmptyMaster => {
+                CommandError::text("ERR Can not execute the command on a stale replica")
+            }
+            CommandError::ClusterDown => {
+                CommandError::text("ERR Script attempted to execute a command while the cluster is down")
+            }
+            CommandError::ClusterDownReadsOnly => CommandError::text(
+                "ERR Script attempted to execute a write command while the cluster is down and readonly",
+            ),
+            error => error,
+        }
     }
 
     /// Whether the call comes to keys that nobody knows beforehand. In a cluster they are in its keys' slot.
@@ -432,7 +458,7 @@ impl Reached<'_, '_> {
             self.what.set_roams();
             self.context.turn = Some(engine.keyspace.script_turn());
         }
-        if self.context.turn.is_none() && !self.dirty && self.context.may_begin_again {
+        if self.context.turn.is_none() && !self.dirty && self.can_begin_again {
             return Err(Denied::Stop(Stop::Again));
         }
         for slot in slots {
@@ -480,18 +506,6 @@ impl Reached<'_, '_> {
         else {
             return Ok(());
         };
-        let gate = engine.settings.gate();
-        if gate.contains(Gate::CLUSTER_DOWN) {
-            let reads = &engine.settings.cluster_allow_reads_when_down;
-            if !reads.load(std::sync::atomic::Ordering::Relaxed) {
-                return Err(denied("ERR Script attempted to execute a command while the cluster is down"));
-            }
-            if entry.command.flags.contains(Flags::WRITE) {
-                return Err(denied(
-                    "ERR Script attempted to execute a write command while the cluster is down and readonly",
-                ));
-            }
-        }
         let crosses = slots.iter().any(|slot| slot != first);
         let foreign = |context: &Context<'_>| {
             slots.iter().any(|slot| context.slots.slot(*slot).ownership() != Ownership::Mine)
@@ -523,7 +537,7 @@ impl Reached<'_, '_> {
     fn perform(&mut self, call: &Locked<'_>, protocol: Protocol) -> Result<(), Denied> {
         let Locked { entry, args, slots, .. } = *call;
         let outer = &mut *self.context;
-        let (engine, nanos, holds_all) = (outer.engine, outer.worker.nanos, outer.holds_all);
+        let (engine, holds_all) = (outer.engine, outer.holds_all);
         if entry.command.flags.contains(Flags::WRITE) && !self.dirty {
             self.dirty = true;
             self.running.set_dirty();
@@ -536,34 +550,21 @@ impl Reached<'_, '_> {
         };
         let reply = Writer::new(&mut self.reply, protocol);
         let mut context = Context::new(engine, outer.worker, outer.session, outer.now, reply);
-        (context.slots, context.is_called_by_script) = (lent, true);
+        (context.slots, context.caller) = (lent, Caller::Script);
         let db = context.session.db;
         if db != self.logged_db {
             self.logged_db = db;
             context.worker.effects.select(db);
         }
-        context.begin(entry, args, call.key.as_ref(), holds_all);
-        let begin = nanos();
-        let outcome = match entry.command.run {
-            Run::Here(handler) => handle(&mut context, entry.command, handler),
-            Run::MayBlock(handler) => {
-                handle(&mut context, entry.command, handler).map(|outcome| match outcome {
-                    Outcome::Done | Outcome::Again => {}
-                    Outcome::Block(wait) => (wait.nothing)(&mut context.reply),
-                })
+        let call = Call { entry, args, key: call.key.as_ref(), holds_all };
+        match engine.execute_part(&mut context, call) {
+            Part::Replied => Ok(()),
+            Part::Nothing(nothing) => {
+                nothing(&mut context.reply);
+                engine.conclude(&mut context, call, 0, 0, None);
+                Ok(())
             }
-            Run::Script(_) | Run::Node(_) | Run::Exec | Run::Container => Ok(()),
-        };
-        if context.session.tracks {
-            context.note_reads(entry.command);
+            Part::HandOver(_) => Err(NOT_FOR_SCRIPTS.into()),
         }
-        context.worker.effects.end_command(args);
-        let ran = Ran { entry, args, nanos: nanos().saturating_sub(begin), reply_len: context.reply.len() };
-        engine.account(&context.worker.stats, context.session, context.now, &ran);
-        if let Err(error) = outcome {
-            add(&context.worker.stats.commands[entry.index].failed, 1);
-            return Err(Denied::Error(error));
-        }
-        Ok(())
     }
 }

@@ -82,7 +82,7 @@ impl Engine {
                     pipeline.settle();
                     let patient = self.patience(pipeline.context.session);
                     if !pipeline.context.slots.wait_for(&self.keyspace, slot, &patient) {
-                        return Err(CommandError::Busy);
+                        return Err(self.busy());
                     }
                 }
                 Some(slot)
@@ -94,10 +94,13 @@ impl Engine {
                     pipeline.context.slots.release();
                     pipeline.context.turn = Some(self.turn_of(pipeline.context.session)?);
                 }
-                if matches!(entry.command.run, Run::Script(_)) {
-                    self.lock_script(&mut pipeline.context, entry, request.args)?
-                } else {
-                    self.lock_found(&mut pipeline.context, entry, request.args)?
+                match entry.command.run {
+                    Run::Script(_) => self.lock_script(&mut pipeline.context, entry, request.args)?,
+                    // The shell locks by itself what it works on.
+                    Run::Shell(_) | Run::Node(_) => None,
+                    Run::Here(_) | Run::MayBlock(_) | Run::Exec | Run::Container => {
+                        self.lock_found(&mut pipeline.context, entry, request.args)?
+                    }
                 }
             }
         };
@@ -145,7 +148,7 @@ impl Engine {
             return Err(CommandError::CrossSlot);
         }
         if !context.slots.lock_while(&self.keyspace, &slots, &self.patience(context.session)) {
-            return Err(CommandError::Busy);
+            return Err(self.busy());
         }
         if context.keys.len() > 1 {
             context.slots.touch(context.session.db, &context.keys);
@@ -180,18 +183,18 @@ impl Engine {
     ) -> Result<LockedSlots<'_>, CommandError> {
         let mut locked = LockedSlots::default();
         let free = locked.lock_while(&self.keyspace, slots, &self.patience(session));
-        free.then_some(locked).ok_or(CommandError::Busy)
+        free.then_some(locked).ok_or_else(|| self.busy())
     }
 
     /// Takes the script turn.
     pub(super) fn turn_of(&self, session: &Session) -> Result<ScriptTurn<'_>, CommandError> {
-        self.keyspace.script_turn_while(&self.patience(session)).ok_or(CommandError::Busy)
+        self.keyspace.script_turn_while(&self.patience(session)).ok_or_else(|| self.busy())
     }
 
     /// Locks every slot.
     pub(super) fn lock_all(&self, session: &Session) -> Result<LockedSlots<'_>, CommandError> {
         let turn = self.turn_of(session)?;
-        LockedSlots::all_while(&turn, &self.patience(session)).ok_or(CommandError::Busy)
+        LockedSlots::all_while(&turn, &self.patience(session)).ok_or_else(|| self.busy())
     }
 
     pub(super) fn slots_of(&self, entry: &Registered, args: Args<'_>) -> Slots {

@@ -147,11 +147,10 @@ fn between_admission_and_slot(client: &mut Client, line: &str, gate: Gate) -> (F
     let mut pipeline = Pipeline::new(engine, &mut client.worker, &mut client.session, client.now, reply);
     engine.prepare(&mut pipeline, batch.requests(0..1, &buffer), &mut prepared);
     let request = &prepared[0];
-    let admitted = engine.admit(pipeline.context.session, request, client.now).unwrap();
-    assert_eq!(admitted.flow, Flow::Done, "nothing holds yet");
+    let (entry, admitted) = engine.admit(&pipeline.context, request).unwrap();
+    assert_eq!(admitted, Flow::Done, "nothing holds yet");
     engine.settings.set_gate(gate, true);
-    let Run::Here(handler) = admitted.entry.command.run else { panic!("the engine's own command") };
-    let flow = engine.perform(&mut pipeline, request, admitted.entry, done(handler), false);
+    let flow = engine.run_admitted(&mut pipeline, request, entry, false);
     drop(pipeline);
     engine.settings.set_gate(gate, false);
     (flow, String::from_utf8(out).unwrap())

@@ -1,28 +1,60 @@
 //! MULTI and EXEC: commands are queued, then run together while all their slots are held.
 //!
-//! A queue of the engine's own commands runs at once, and what it changed is logged as one transaction.
-//! If the shell must carry out one of them (REPLICAOF, CONFIG SET), the queue is handed to the shell
-//! ([`crate::NodeCommand::Exec`]), which runs it one after another: such commands wait for other things,
-//! and nothing may wait while it holds slots.
+//! The queue runs at once, commands of the shell (INFO, ROLE) among it, and what it changed is logged as one transaction.
+//! A script in it may come to keys that it does not name, and cannot begin again, since others ran before it: so the script
+//! turn is taken beforehand where that may be.
+//!
+//! Some commands of the shell wait for other things (REPLICAOF, CONFIG SET, MIGRATE), and nothing may wait while it holds
+//! slots. If the queue needs slots, these, and commands of the shell behind them, are carried out when all others have run
+//! and the slots are free again; each reply stands in its place. If it needs none, all run in their order. Either way the client's connection does its part
+//! ([`NodeCommand::Exec`]) and comes back for the rest ([`Engine::resume_exec`]).
 
+use std::ops::Range;
 use std::sync::atomic::Ordering;
 
 use clock::Millis;
-use keyspace::{Found, LockedSlots};
+use keyspace::{Found, LockedSlots, ScriptTurn};
+use resp::{Args, Request, Writer};
 use slot_routing::{Access, Ownership, Slot};
 
+use super::admission::Caller;
+use super::execution::{Call, Part};
 use super::pipeline::Pipeline;
-use super::slots::handle;
-use super::{Admitted, Context, Flow, Invocation, Prepared, Ran};
+use super::{Context, Flow, Invocation, Prepared};
 use crate::clients::{Client, ClientFlags};
 use crate::command::{Flags, NodeCommand, Run};
-use crate::engine::Engine;
+use crate::engine::{Engine, Worker};
 use crate::error::CommandError;
 use crate::lookup::Registered;
 use crate::session::{Origin, Session};
 use crate::stats::add;
-use crate::transaction::{MAX_QUEUED_BYTES, Transaction};
-use crate::waiting::Outcome;
+use crate::transaction::{MAX_QUEUED_BYTES, Transaction, Unfinished};
+
+/// The locks of an EXEC while it runs.
+#[derive(Default)]
+struct Held<'a> {
+    slots: LockedSlots<'a>,
+    /// Whether these are all.
+    is_all: bool,
+    /// The right to wait for more slots, if a command of the queue may need them.
+    turn: Option<ScriptTurn<'a>>,
+}
+
+/// The outcome of a queue.
+enum Queue {
+    /// Every command has its reply.
+    Answered,
+    /// Together the replies are longer than the client may have.
+    TooLong,
+    /// Some are still to be made, and these are there, each in its place.
+    Unanswered(Vec<Option<Vec<u8>>>),
+}
+
+impl Held<'_> {
+    fn is_nothing(&self) -> bool {
+        self.slots.is_empty() && self.turn.is_none()
+    }
+}
 
 impl Engine {
     /// Queues a request of a session that said MULTI; `None` if it is one that runs at once.
@@ -35,8 +67,8 @@ impl Engine {
         if request.found.is_some_and(|entry| entry.command.flags.contains(Flags::AT_ONCE)) {
             return None;
         }
-        let admitted = self.admit(pipeline.context.session, request, pipeline.context.now);
-        let queued = admitted.and_then(|admitted| self.check_queued(pipeline, request, asked, &admitted));
+        let admitted = self.admit(&pipeline.context, request);
+        let queued = admitted.and_then(|(entry, _)| self.check_queued(pipeline, request, asked, entry));
         let session = &mut *pipeline.context.session;
         let transaction = session.transaction.as_mut()?;
         let result = match queued {
@@ -63,9 +95,8 @@ impl Engine {
         pipeline: &mut Pipeline<'r>,
         request: &'r Prepared<'r>,
         asked: bool,
-        admitted: &Admitted,
+        entry: &'static Registered,
     ) -> Result<&'static Registered, CommandError> {
-        let entry = admitted.entry;
         if entry.command.flags.contains(Flags::NO_MULTI) {
             let text = format!("ERR Command '{}' not allowed inside a transaction", entry.full_name);
             return Err(CommandError::Text(text.into()));
@@ -78,112 +109,93 @@ impl Engine {
         Ok(entry)
     }
 
-    /// Runs what was queued. Says whether the shell must do it instead.
+    /// Runs what was queued; what the shell is to do of it is left for it.
     pub(super) fn exec(&self, context: &mut Context<'_>, asked: bool) -> Result<Flow, CommandError> {
-        let Context { session, reply, now, .. } = context;
+        let Context { session, reply, now, worker, .. } = context;
         let transaction = session.transaction.take().ok_or(CommandError::text("ERR EXEC without MULTI"))?;
         if transaction.failed {
             session.leave_transaction();
             self.unwatch(session);
             return Err(CommandError::text("EXECABORT Transaction discarded because of previous errors."));
         }
-        let mut slots = self.lock_transaction(session, &transaction, asked, *now);
+        let mut held = self.lock_transaction(worker, session, &transaction, asked, *now);
         // As for any command: what holds may be another since this was admitted.
-        let flags = transaction.flags_of_exec(Flags::LOADING | Flags::STALE);
         let gate = self.settings.gate();
-        let passed = match (session.origin, &mut slots) {
-            (Origin::Client, Ok(slots)) => match self.is_slot_held(gate, flags, slots) {
-                true => Ok(Flow::Paused),
-                false => self.pass_held(session, gate, flags, transaction.has_keys()),
-            },
+        let passed = match (session.origin, &mut held) {
+            (Origin::Client, Ok(held)) if !gate.is_empty() => {
+                let nature = self.nature_of_exec(worker, Flags::LOADING | Flags::STALE, &transaction);
+                self.pass_locked(session, gate, nature, &mut held.slots)
+            }
             _ => Ok(Flow::Done),
         };
         if passed == Ok(Flow::Paused) {
-            drop(slots);
+            drop(held);
             session.transaction = Some(transaction);
             return Ok(Flow::Paused);
         }
         session.leave_transaction();
-        let slots = passed.map_err(aborted).and(slots).map(|mut slots| {
-            let changed = session.watching.is_dirty() || self.has_expired_watch(session, &mut slots, *now);
-            (!changed).then_some(slots)
+        let held = passed.map_err(aborted).and(held).map(|mut held| {
+            let changed =
+                session.watching.is_dirty() || self.has_expired_watch(session, &mut held.slots, *now);
+            (!changed).then_some(held)
         });
         self.unwatch(session);
-        let Some(slots) = slots? else {
+        let Some(held) = held? else {
             reply.null_array();
             return Ok(Flow::Done);
         };
-        if transaction.queue.iter().any(|(entry, _)| matches!(entry.command.run, Run::Node(_))) {
-            drop(slots);
-            for (_, request) in &transaction.queue {
-                resp::encode_request(&mut session.replay, request.args().iter());
-            }
-            return Ok(Flow::Node(NodeCommand::Exec));
-        }
-        reply.array(transaction.queue.len());
         let logged = context.session.origin == Origin::Client && self.logs_under(gate);
-        let is_whole = self.run_queue(context, &transaction, slots, logged);
+        let start = context.reply.len();
+        context.reply.array(transaction.queue.len());
+        let ran = self.run_queue(context, &transaction, held, logged);
         // HELLO among them holds for what follows, too.
         context.reply.set_protocol(context.session.protocol);
-        if is_whole {
-            return Ok(Flow::Done);
+        match ran {
+            Queue::Answered => Ok(Flow::Done),
+            Queue::TooLong => {
+                context.session.client.overflow();
+                Ok(Flow::Close)
+            }
+            Queue::Unanswered(replies) => {
+                context.reply.truncate(start);
+                context.session.unfinished = Some(Box::new(Unfinished { transaction, replies }));
+                Ok(Flow::Node(NodeCommand::Exec))
+            }
         }
-        context.session.client.overflow();
-        Ok(Flow::Close)
     }
 
-    /// Runs queued commands under slots that are held already, and logs what they did as one, if it is `logged`. Says
-    /// whether the client may have such a long reply.
+    /// Runs queued commands under what is held for them, and logs what they did as one, if it is `logged`.
     fn run_queue<'a>(
         &'a self,
         outer: &'a mut Context<'_>,
         transaction: &'a Transaction,
-        slots: LockedSlots<'a>,
+        held: Held<'a>,
         logged: bool,
-    ) -> bool {
+    ) -> Queue {
         let reply = outer.reply.reborrow();
         let mut context = Context::new(self, outer.worker, outer.session, outer.now, reply);
-        let holds_all = transaction.holds_all();
-        (context.slots, context.is_one_of_many) = (slots, true);
-        let (nanos, first_db) = (context.worker.nanos, context.session.db);
+        let (holds_all, in_order) = (held.is_all, held.is_nothing());
+        (context.slots, context.turn, context.caller) = (held.slots, held.turn, Caller::Exec);
+        let first_db = context.session.db;
         context.worker.effects.start(logged);
         let mut logged_db = first_db;
+        let (mut waits, mut places) = (false, Vec::<Option<Range<usize>>>::new());
         for (entry, request) in &transaction.queue {
             if context.session.db != logged_db {
                 logged_db = context.session.db;
                 context.worker.effects.select(logged_db);
             }
-            context.begin(entry, request.args(), None, holds_all);
-            let (start, begin) = (context.reply.len(), nanos());
-            if self.is_denied(&mut context, entry) {
+            // The shell's own commands stay in their order.
+            let follows = waits && is_shells(entry);
+            if follows || waits && in_order {
+                places.push(None);
                 continue;
             }
-            context.show(entry, request.args(), false);
-            let outcome = match entry.command.run {
-                Run::Here(handler) => handle(&mut context, entry.command, handler),
-                Run::MayBlock(handler) | Run::Script(handler) => handle(&mut context, entry.command, handler)
-                    .map(|outcome| match outcome {
-                        Outcome::Done | Outcome::Again => {}
-                        Outcome::Block(wait) => (wait.nothing)(&mut context.reply),
-                    }),
-                Run::Node(_) | Run::Exec | Run::Container => {
-                    unreachable!("the shell's commands make the shell run the queue")
-                }
-            };
-            if context.session.tracks {
-                context.note_reads(entry.command);
-            }
-            context.worker.effects.end_command(context.args);
-            let (nanos, reply_len) =
-                (nanos().saturating_sub(begin), context.reply.len().saturating_sub(start));
-            let ran = Ran { entry, args: context.args, nanos, reply_len };
-            self.account(&context.worker.stats, context.session, context.now, &ran);
-            if let Err(error) = outcome {
-                let text = error.to_string();
-                context.worker.stats.count_failure(entry.index, &text);
-                context.reply.truncate(start);
-                context.reply.error(&text);
-            }
+            let start = context.reply.len();
+            let call = Call { entry, args: request.args(), key: None, holds_all };
+            let answered = self.run_queued(&mut context, call).is_none();
+            places.push(answered.then(|| start..context.reply.len()));
+            waits |= !answered;
         }
         if logged_db != first_db && context.worker.effects.any {
             // The log goes on as if nothing had been selected in between.
@@ -191,11 +203,104 @@ impl Engine {
         }
         context.seal_effects();
         context.append_effects(first_db);
-        let is_full = context.reply.is_full();
+        let ran = match (waits, context.reply.is_full()) {
+            (_, true) => Queue::TooLong,
+            (false, false) => Queue::Answered,
+            (true, false) => {
+                let reply = context.reply.buffer();
+                let replies = places.into_iter().map(|place| place.map(|place| reply[place].to_vec()));
+                Queue::Unanswered(replies.collect())
+            }
+        };
         if !context.worker.ready.is_empty() {
             self.serve_waiters(&mut context);
         }
-        !is_full
+        ran
+    }
+
+    /// Runs one command of a queue; if the shell is to carry it out, and this was not yet, says so.
+    fn run_queued<'r>(&self, context: &mut Context<'r>, call: Call<'r>) -> Option<NodeCommand> {
+        context.begin(call.entry, call.args, None, call.holds_all);
+        if self.is_denied(context, call.entry) {
+            return None;
+        }
+        // A command that may be handed over is shown when that is known: its turn may come later.
+        let is_shells = is_shells(call.entry);
+        if !is_shells {
+            context.show(call.entry, call.args, false);
+        }
+        match self.execute_part(context, call) {
+            Part::Replied => {
+                if is_shells {
+                    context.show(call.entry, call.args, false);
+                }
+                None
+            }
+            Part::Nothing(nothing) => {
+                nothing(&mut context.reply);
+                self.conclude(context, call, context.reply.len(), 0, None);
+                None
+            }
+            Part::HandOver(command) if context.session.origin == Origin::Client => Some(command),
+            Part::HandOver(_) => {
+                context.refuse(&CommandError::text("ERR Command not allowed inside a transaction"));
+                None
+            }
+        }
+    }
+
+    /// Goes on with an EXEC that the shell has a part in. `reply` is that to the command that this gave last, if it gave
+    /// one. Gives the next that the shell is to carry out; when there is none any more, the whole reply is appended to
+    /// `out`.
+    pub fn resume_exec(
+        &self,
+        worker: &mut Worker,
+        session: &mut Session,
+        now: Millis,
+        reply: Option<Vec<u8>>,
+        out: &mut Vec<u8>,
+    ) -> Option<(NodeCommand, Request)> {
+        let mut unfinished = session.unfinished.take()?;
+        if let (Some(answered), Some(_)) = (unfinished.next(), &reply) {
+            unfinished.replies[answered] = reply;
+        }
+        while let Some(next) = unfinished.next() {
+            let (entry, request) = &unfinished.transaction.queue[next];
+            let mut reply = Vec::new();
+            let call = Call { entry, args: request.args(), key: None, holds_all: false };
+            if let Some(command) = self.run_unlocked(worker, session, now, call, &mut reply) {
+                let request = request.clone();
+                session.unfinished = Some(unfinished);
+                return Some((command, request));
+            }
+            unfinished.replies[next] = Some(reply);
+        }
+        let mut whole = Writer::new(out, session.protocol);
+        whole.array(unfinished.replies.len());
+        unfinished.replies.iter().flatten().for_each(|reply| whole.raw(reply));
+        None
+    }
+
+    /// Runs a command of a queue that needs no slots.
+    fn run_unlocked(
+        &self,
+        worker: &mut Worker,
+        session: &mut Session,
+        now: Millis,
+        call: Call<'_>,
+        reply: &mut Vec<u8>,
+    ) -> Option<NodeCommand> {
+        let (reply, db) = (Writer::new(reply, session.protocol), session.db);
+        let mut context = Context::new(self, worker, session, now, reply);
+        context.caller = Caller::Exec;
+        context.worker.effects.start(self.logs_under(self.settings.gate()));
+        let handed_over = self.run_queued(&mut context, call);
+        if handed_over.is_some() {
+            context.show(call.entry, call.args, false);
+        }
+        context.seal_effects();
+        context.append_effects(db);
+        handed_over
     }
 
     /// Replies to a queued command that its client may no longer run; says whether it is one.
@@ -210,45 +315,72 @@ impl Engine {
     }
 
     /// Locks everything that the queued commands touch and the session watches.
-    fn lock_transaction(
-        &self,
+    fn lock_transaction<'s>(
+        &'s self,
+        worker: &Worker,
         session: &Session,
         transaction: &Transaction,
         asked: bool,
         now: Millis,
-    ) -> Result<LockedSlots<'_>, CommandError> {
+    ) -> Result<Held<'s>, CommandError> {
         let mut slots: Vec<Slot> = Vec::new();
+        let mut goes_beyond = false;
         for (entry, request) in &transaction.queue {
-            slots.extend(self.slots_of(entry, request.args()));
+            // The shell locks by itself what it works on.
+            if !is_shells(entry) {
+                let of_one = self.slots_of(entry, request.args());
+                goes_beyond |= self.may_go_beyond(worker, entry, request.args(), &of_one);
+                slots.extend(of_one);
+            }
         }
         let routes = self.topology.is_some() && session.origin == Origin::Client;
         if routes && slots.iter().any(|slot| *slot != slots[0]) {
             return Err(CommandError::CrossSlot);
         }
         let routed = slots.first().copied();
-        let goes_beyond = self.topology.is_none() && transaction.names_keys_later();
-        let mut locked = if transaction.holds_all() || goes_beyond {
-            self.lock_all(session)?
+        let mut held = Held::default();
+        slots.extend(session.watching.keys.keys().map(|watched| Slot::of_key(&watched.key)));
+        let walks = transaction.walks(|run| matches!(run, Run::Shell(_)));
+        if transaction.walks(|run| !matches!(run, Run::Shell(_)))
+            || walks && (goes_beyond || !slots.is_empty())
+        {
+            held.slots = self.lock_all(session)?;
+            held.is_all = true;
+        } else if goes_beyond {
+            let turn = self.turn_of(session)?;
+            slots.iter().for_each(|slot| held.slots.add(&turn, *slot));
+            held.turn = Some(turn);
         } else {
-            slots.extend(session.watching.keys.keys().map(|watched| Slot::of_key(&watched.key)));
-            self.lock_these(session, &slots)?
-        };
+            held.slots = self.lock_these(session, &slots)?;
+        }
+        let locked = &mut held.slots;
         let (Some(topology), Some(slot), Origin::Client) = (&self.topology, routed, session.origin) else {
-            return Ok(locked);
+            return Ok(held);
         };
         let ownership = locked.slot(slot).ownership();
         if ownership != Ownership::Mine {
             let mut whole = Access { asking: asked, replica_read: true, keys: 0, missing: 0 };
             for (entry, request) in &transaction.queue {
                 let call = Invocation { entry, args: request.args(), asked };
-                let access = self.access(session, call, &mut locked, now);
+                let access = self.access(session, call, locked, now);
                 whole.replica_read &= access.replica_read || access.keys == 0;
                 whole.keys += access.keys;
                 whole.missing += access.missing;
             }
             self.check_route(&topology.load(), slot, ownership, whole, session.client.link.tls)?;
         }
-        Ok(locked)
+        Ok(held)
+    }
+
+    /// Whether a command may come to keys that nobody knows beforehand. In a cluster those of a script that names keys are
+    /// in their slot.
+    fn may_go_beyond(&self, worker: &Worker, entry: &Registered, args: Args<'_>, slots: &[Slot]) -> bool {
+        match (entry.command.run, &self.topology) {
+            (Run::Script(_), None) => true,
+            (Run::Script(_), Some(_)) => slots.is_empty() || self.is_known_to_roam(worker, entry, args),
+            (_, None) => entry.command.names_keys_later(args),
+            (_, Some(_)) => false,
+        }
     }
 
     /// Whether a watched key's time has come since.
@@ -332,6 +464,11 @@ impl Engine {
         self.tracking.stop(client);
         self.stop_monitor(client);
     }
+}
+
+/// Whether the shell carries it out.
+fn is_shells(entry: &Registered) -> bool {
+    matches!(entry.command.run, Run::Shell(_) | Run::Node(_))
 }
 
 /// What EXEC replies if it is refused as a whole.

@@ -8,14 +8,14 @@ use resp::{Request, Writer};
 use slot_routing::{Ownership, Slot};
 use smallvec::SmallVec;
 
-use super::slots::handle;
+use super::admission::{Caller, Verdict, admit};
+use super::execution::{Call, Part};
 use super::{Context, Flow, Invocation, Ran};
 use crate::clients::Unblock;
-use crate::command::Run;
 use crate::engine::{Engine, Worker};
 use crate::session::Session;
 use crate::settings::Gate;
-use crate::waiting::{AT_ONCE, Outcome, Served, Wait, Waiter};
+use crate::waiting::{AT_ONCE, Served, Wait, Waiter};
 
 /// What is to be done after a wait, besides to send what was replied.
 #[derive(Debug, PartialEq, Eq)]
@@ -215,11 +215,11 @@ impl<'a> Round<'a> {
         let (mut session, mut reply) = (first.waiter.stand_in(), Vec::new());
         let reply = Writer::new(&mut reply, session.protocol);
         let mut context = Context::new(self.engine, worker, &mut session, self.now, reply);
-        context.slots = slots;
+        (context.slots, context.caller) = (slots, Caller::Waiter);
         let mut logged = self.logged;
         for candidate in self.candidates {
             let (waiter, there) = (&*candidate.waiter, &mut is_there[candidate.ready]);
-            if (*there || waiter.wait.also_if_gone) && self.holds_slots(&mut context, waiter, &mut logged) {
+            if (*there || waiter.wait.also_if_gone) && self.may_serve(&mut context, waiter, &mut logged) {
                 context.worker.effects.start(logged);
                 *there = self.try_one(&mut context, waiter, &self.ready[candidate.ready]);
             }
@@ -227,21 +227,39 @@ impl<'a> Round<'a> {
         is_there
     }
 
-    /// Sees to it that all slots of a waiter's command are locked; says whether it may be served.
-    fn holds_slots(&self, context: &mut Context<'a>, waiter: &Waiter, logged: &mut bool) -> bool {
-        if waiter.slots.iter().all(|slot| context.slots.has(*slot)) {
-            return true;
+    /// Sees to it that all slots of a waiter's command are locked, and asks whether it may be served under them.
+    fn may_serve(&self, context: &mut Context<'a>, waiter: &Waiter, logged: &mut bool) -> bool {
+        if !waiter.slots.iter().all(|slot| context.slots.has(*slot)) {
+            context.slots.release();
+            context.slots = self.engine.keyspace.lock_many(&waiter.slots);
+            // What let the change happen may hold no longer.
+            *logged = self.engine.logs_under(self.engine.settings.gate());
+            if !context.slots.iter_mut().all(|data| data.ownership() == Ownership::Mine) {
+                waiter.run_again();
+                return false;
+            }
         }
-        context.slots.release();
-        context.slots = self.engine.keyspace.lock_many(&waiter.slots);
-        // What let the change happen may hold no longer.
-        let mine = context.slots.iter_mut().all(|data| data.ownership() == Ownership::Mine);
-        let may = mine && self.engine.settings.gate().difference(Gate::MONITORED | Gate::REVOKING).is_empty();
-        *logged = self.engine.log.wanted();
+        let may = self.is_admitted(context, waiter);
         if !may {
+            // Its connection is told why, as for any command.
             waiter.run_again();
         }
         may
+    }
+
+    /// Whether a waiter's command may run now, and its client still may run it.
+    fn is_admitted(&self, context: &Context<'_>, waiter: &Waiter) -> bool {
+        let (engine, entry, gate) = (self.engine, waiter.entry, self.engine.settings.gate());
+        let session = waiter.stand_in();
+        if !gate.is_empty() {
+            let (flags, keys) = engine.nature(context.worker, entry, waiter.request.args());
+            let need = engine.need_of(&session, flags, keys);
+            if admit(gate, Caller::Waiter, &need) != Verdict::Run {
+                return false;
+            }
+        }
+        waiter.users_version == engine.users_version()
+            || engine.permits(&session, entry, waiter.request.args()).is_ok()
     }
 
     /// Runs the command of a waiter if there is something for it; says whether the key is still there.
@@ -260,30 +278,19 @@ impl<'a> Round<'a> {
         if !waiter.is_waiting(served.as_ref()) {
             return true;
         }
-        let Run::MayBlock(handler) = waiter.entry.command.run else {
-            unreachable!("only such a command's handler can say that it waits")
-        };
-        let (args, begin) = (waiter.request.args(), context.nanos());
         *context.session = waiter.stand_in();
         context.reply.set_protocol(context.session.protocol);
-        context.begin(waiter.entry, args, None, false);
-        let outcome = handle(context, waiter.entry.command, handler);
-        context.worker.effects.end_command(args);
+        let call = Call { entry: waiter.entry, args: waiter.request.args(), key: None, holds_all: false };
+        let part = engine.execute_part(context, call);
         context.seal_effects();
         context.append_effects(waiter.db);
-        if let Ok(Outcome::Block(_)) = outcome {
-            context.reply.truncate(0);
-            return true;
+        match part {
+            Part::Replied => {}
+            Part::Nothing(_) | Part::HandOver(_) => {
+                context.reply.truncate(0);
+                return true;
+            }
         }
-        if let Err(error) = outcome {
-            let text = error.to_string();
-            context.worker.stats.count_failure(waiter.entry.index, &text);
-            context.reply.truncate(0);
-            context.reply.error(&text);
-        }
-        let nanos = context.nanos().saturating_sub(begin);
-        let ran = Ran { entry: waiter.entry, args, nanos, reply_len: context.reply.len() };
-        engine.account(&context.worker.stats, context.session, self.now, &ran);
         let reply = std::mem::take(context.reply.buffer());
         *served = Some(Served { reply, last_write: context.session.last_write });
         engine.waits.remove(waiter);

@@ -9,14 +9,14 @@ use std::time::Duration;
 use anyhow::{Context as _, Result};
 use clock::Instant;
 use gossip::wire::{Packet, Publication};
-use gossip::{Action, Confirm, Event, Gossip, Input, Level, LinkId, SlotChange, Source};
+use gossip::{Action, Confirm, Event, Input, Level, LinkId, SlotChange, Source};
 use slot_routing::{NodeId, ReplOffset, Slot, SlotSet};
 use tokio::sync::{mpsc, oneshot};
 
 use super::aside::{Aside, Done};
 use super::held::{Held, Waiting};
 use super::links::{self, LinkEvent, Links};
-use super::{Answer, Ask, Prepared, options, publish};
+use super::{Answer, Ask, Machine, Prepared, options, publish};
 use crate::net::dialer::Dialer;
 use crate::net::tls::Side;
 use crate::net::transport::Options;
@@ -34,7 +34,7 @@ const WATCH: Duration = Duration::from_millis(2);
 /// The machine and everything it moves.
 #[derive(Debug)]
 pub(crate) struct Driver {
-    pub(crate) gossip: Gossip,
+    machine: Arc<Machine>,
     server: Arc<Server>,
     aside: Aside,
     done: mpsc::UnboundedReceiver<Done>,
@@ -96,9 +96,9 @@ impl Driver {
         let (sender, events) = mpsc::channel(links::WAITING_EVENTS);
         let config = &server.config;
         let port = options::bus_port(config)?;
-        let Prepared { gossip, store, asks } = prepared;
+        let Prepared { machine, store, asks } = prepared;
         // A peer that vanished is not waited for long (Redis: twice the node timeout).
-        let keepalive = Some(2 * gossip.config().node_timeout);
+        let keepalive = Some(2 * machine.gossip.lock().config().node_timeout);
         for listener in crate::net::listener::open(&config.text("bind"), port, 511, "cluster")? {
             let options = Options { nodelay: true, keepalive };
             let listener = match config.switch("tls-cluster") {
@@ -109,12 +109,13 @@ impl Driver {
         }
         let (report, done) = mpsc::unbounded_channel();
         let now = crate::process::time::instant();
+        let links = Links::new(sender, machine.traffic.clone());
         Ok(Self {
-            gossip,
+            machine,
             aside: Aside::start(server.engine.clone(), store, report)?,
             server,
             done,
-            links: Links::new(sender),
+            links,
             events,
             asks,
             waiting: BTreeMap::new(),
@@ -187,7 +188,10 @@ impl Driver {
         let watch = self.watched.map(|_| self.now() + WATCH);
         let pause = self.pause.map(|pause| pause.until);
         let save = self.unsaved.as_ref().map(|(_, at)| *at);
-        [self.gossip.next_deadline(), watch, pause, save, Some(self.look_at)].into_iter().flatten().min()
+        [self.machine.gossip.lock().next_deadline(), watch, pause, save, Some(self.look_at)]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     fn on_timer(&mut self) -> Result<()> {
@@ -343,16 +347,17 @@ impl Driver {
         let differs = self.server.replication.unapplied() > 0;
         if differs != self.differs {
             self.differs = differs;
-            self.gossip.handle(now, wall, Input::Configure(Box::new(self.options()?)), &mut actions);
+            let configure = Input::Configure(Box::new(self.options()?));
+            self.machine.gossip.lock().handle(now, wall, configure, &mut actions);
         }
         for heard in moves {
-            self.gossip.handle(now, wall, heard, &mut actions);
+            self.machine.gossip.lock().handle(now, wall, heard, &mut actions);
         }
         if facts != self.facts {
             self.facts = facts;
-            self.gossip.handle(now, wall, Input::Replication(facts), &mut actions);
+            self.machine.gossip.lock().handle(now, wall, Input::Replication(facts), &mut actions);
         }
-        self.gossip.handle(now, wall, input, &mut actions);
+        self.machine.gossip.lock().handle(now, wall, input, &mut actions);
         let mut lost = SlotSet::new();
         let (mut given_up, mut replies, mut follow) = (Vec::new(), Vec::new(), None);
         let mut emptied = false;
@@ -410,7 +415,7 @@ impl Driver {
             // The machine gives it up in time, and tries again.
             Action::Connect { .. } if self.interference.isolates => {}
             Action::Connect { link, ip, port } => {
-                let patience = self.gossip.config().node_timeout;
+                let patience = self.machine.gossip.lock().config().node_timeout;
                 let dialer = Dialer::for_links(&self.server.config, &self.server.door.tls, "tls-cluster");
                 self.links.connect(link, SocketAddr::new(ip, port), patience, dialer);
             }
@@ -513,18 +518,18 @@ impl Driver {
         }
     }
 
-    /// What has gone over the links.
-    pub(crate) fn traffic(&self) -> gossip::Traffic {
-        self.links.traffic()
-    }
-
     /// Closes those links to and from a node that `which` says (DEBUG CLUSTERLINK KILL); `false` without such a node.
     pub(crate) fn kill_links(&mut self, node: NodeId, which: impl Fn(LinkId) -> bool) -> bool {
-        let reports = self.gossip.link_reports();
+        let reports = self.link_reports();
         for report in reports.iter().filter(|report| report.node == node && which(report.link)) {
             self.links.break_off(report.link);
         }
-        self.gossip.topology().member(node).is_some()
+        self.machine.gossip.lock().topology().member(node).is_some()
+    }
+
+    /// The links, as the machine knows them.
+    pub(crate) fn link_reports(&self) -> Vec<gossip::LinkReport> {
+        self.machine.gossip.lock().link_reports()
     }
 
     /// How many bytes wait to be sent on a link.

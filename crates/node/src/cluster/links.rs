@@ -47,7 +47,7 @@ pub(super) struct Links {
 
 /// What went over all links since the start.
 #[derive(Debug, Default)]
-struct Traffic {
+pub(crate) struct Traffic {
     sent: Counted,
     received: Counted,
     /// How many links were closed because their peers did not read.
@@ -59,6 +59,21 @@ struct Counted {
     bytes: AtomicU64,
     /// How many of them were of what clients published.
     published: AtomicU64,
+}
+
+impl Traffic {
+    /// What has gone over the links.
+    pub(crate) fn so_far(&self) -> gossip::Traffic {
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let Self { sent, received, overflown } = self;
+        gossip::Traffic {
+            bytes_sent: read(&sent.bytes),
+            bytes_received: read(&received.bytes),
+            published_bytes_sent: read(&sent.published),
+            published_bytes_received: read(&received.published),
+            overflown_links: read(overflown),
+        }
+    }
 }
 
 impl Counted {
@@ -93,8 +108,8 @@ impl Links {
         self.open.len()
     }
 
-    pub(super) fn new(events: mpsc::Sender<LinkEvent>) -> Self {
-        Self { open: BTreeMap::new(), events, next_in: 0, traffic: Arc::default() }
+    pub(super) fn new(events: mpsc::Sender<LinkEvent>, traffic: Arc<Traffic>) -> Self {
+        Self { open: BTreeMap::new(), events, next_in: 0, traffic }
     }
 
     /// Starts to make a link.
@@ -166,19 +181,6 @@ impl Links {
     /// Lets go of a link; its tasks end.
     pub(super) fn close(&mut self, link: LinkId) {
         self.open.remove(&link);
-    }
-
-    /// What has gone over the links.
-    pub(super) fn traffic(&self) -> gossip::Traffic {
-        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        let Traffic { sent, received, overflown } = &*self.traffic;
-        gossip::Traffic {
-            bytes_sent: read(&sent.bytes),
-            bytes_received: read(&received.bytes),
-            published_bytes_sent: read(&sent.published),
-            published_bytes_received: read(&received.published),
-            overflown_links: read(overflown),
-        }
     }
 
     /// How many bytes wait to be sent on all links.

@@ -8,16 +8,17 @@ use crate::process::access;
 use crate::server::Server;
 
 /// ACL GENPASS [bits]
-pub(crate) fn genpass(args: Args<'_>, reply: &mut Writer<'_>) {
+pub(crate) fn genpass(args: Args<'_>, reply: &mut Writer<'_>) -> Outcome {
     if args.len() > 3 {
         let name = String::from_utf8_lossy(args.get(1).unwrap_or_default());
         let wrong = "ERR unknown subcommand or wrong number of arguments for";
-        return reply.error(&format!("{wrong} '{name}'. Try ACL HELP."));
+        return Err(format!("{wrong} '{name}'. Try ACL HELP."));
     }
     let random = |bytes: &mut [u8]| {
         getrandom::fill(bytes).expect("a password cannot be made up without random numbers");
     };
     acl::genpass(args.get(2), random, reply);
+    Ok(())
 }
 
 /// ACL LOAD, from a connection with this session.

@@ -3,21 +3,84 @@
 mod parse;
 mod topology;
 
-use engine::ClusterCommand;
-use gossip::{Command, CommandError, LinkId, Reply};
+use engine::{ClusterCommand, CommandError, Context, NodeCommand, Outcome};
+use gossip::{Command, LinkId, Reply};
 use resp::{Args, Writer};
 
-use crate::cluster::Cluster;
+use crate::cluster::{Cluster, Machine};
 use crate::net::connection::Connection;
 use crate::server::Server;
+
+/// Answers a CLUSTER command by what the machine says. A client hears what holds once all that was asked before has been
+/// carried out, so its connection waits for that; a transaction or a script holds slots, and hears what the machine says
+/// now. Changes wait, too.
+pub(super) fn at_once(
+    server: &Server,
+    command: ClusterCommand,
+    context: &mut Context<'_>,
+) -> Result<Outcome, CommandError> {
+    let Some(cluster) = server.cluster.get() else { return Err(CommandError::text(DISABLED)) };
+    let Some(question) = Question::of(command).filter(|_| !context.may_wait()) else {
+        return Ok(Outcome::HandOver(NodeCommand::Cluster(command)));
+    };
+    let tls = context.session.client.link.tls;
+    read(server, &cluster.machine, question, context.args, tls, &mut context.reply)
+        .map(|()| Outcome::Done)
+        .map_err(|text| CommandError::Text(text.into()))
+}
+
+const DISABLED: &str = "ERR This instance has cluster support disabled";
+
+/// The commands that the machine's own state answers.
+#[derive(Debug, Clone, Copy)]
+enum Question {
+    CountFailureReports,
+    Info,
+    MyId,
+    MyShardId,
+    Nodes,
+    Replicas,
+    Shards,
+    Slots,
+}
+
+impl Question {
+    fn of(command: ClusterCommand) -> Option<Self> {
+        match command {
+            ClusterCommand::CountFailureReports => Some(Self::CountFailureReports),
+            ClusterCommand::Info => Some(Self::Info),
+            ClusterCommand::MyId => Some(Self::MyId),
+            ClusterCommand::MyShardId => Some(Self::MyShardId),
+            ClusterCommand::Nodes => Some(Self::Nodes),
+            ClusterCommand::Replicas => Some(Self::Replicas),
+            ClusterCommand::Shards => Some(Self::Shards),
+            ClusterCommand::Slots => Some(Self::Slots),
+            ClusterCommand::AddSlots
+            | ClusterCommand::AddSlotsRange
+            | ClusterCommand::BumpEpoch
+            | ClusterCommand::DelSlots
+            | ClusterCommand::DelSlotsRange
+            | ClusterCommand::Failover
+            | ClusterCommand::FlushSlots
+            | ClusterCommand::Forget
+            // Its figures are the driver's.
+            | ClusterCommand::Links
+            | ClusterCommand::Meet
+            | ClusterCommand::Replicate
+            | ClusterCommand::Reset
+            | ClusterCommand::SaveConfig
+            | ClusterCommand::SetConfigEpoch
+            | ClusterCommand::SetSlot => None,
+        }
+    }
+}
 
 /// Carries out a CLUSTER command and writes its reply.
 pub(crate) async fn run(connection: &mut Connection, command: ClusterCommand, args: Args<'_>) {
     let server = connection.server.clone();
     let (protocol, tls) = (connection.session.protocol, connection.session.client.link.tls);
     let Some(cluster) = server.cluster.get().cloned() else {
-        let mut reply = Writer::new(connection.output(), protocol);
-        return reply.error("ERR This instance has cluster support disabled");
+        return Writer::new(connection.output(), protocol).error(DISABLED);
     };
     let mut out = Vec::new();
     let mut reply = Writer::new(&mut out, protocol);
@@ -34,55 +97,55 @@ async fn answer(
     tls: bool,
     reply: &mut Writer<'_>,
 ) -> Option<()> {
+    if let Some(question) = Question::of(command) {
+        cluster.settled().await?;
+        if let Err(text) = read(server, &cluster.machine, question, args, tls, reply) {
+            reply.error(&text);
+        }
+        return Some(());
+    }
+    if command == ClusterCommand::Links {
+        return links(cluster, reply).await;
+    }
     let words: Vec<String> = args.iter().map(|word| String::from_utf8_lossy(word).into_owned()).collect();
-    let node = words.get(2).cloned().unwrap_or_default();
-    match command {
-        ClusterCommand::Nodes => {
-            let text = cluster.look(|driver| driver.gossip.nodes_text()).await?;
-            reply.verbatim(b"txt", text.as_bytes());
-        }
-        ClusterCommand::Info => {
-            let text = cluster.look(|driver| driver.gossip.info_text(&driver.traffic())).await?;
-            reply.verbatim(b"txt", text.as_bytes());
-        }
-        ClusterCommand::MyId => {
-            let id = cluster.look(|driver| driver.gossip.id()).await?;
-            reply.bulk(id.as_bytes());
-        }
-        ClusterCommand::MyShardId => {
-            let shard = cluster.look(|driver| driver.gossip.shard()).await?;
-            reply.bulk(shard.as_bytes());
-        }
-        ClusterCommand::Links => links(cluster, reply).await?,
-        ClusterCommand::Slots => {
-            let view = cluster.look(|driver| driver.gossip.topology()).await?;
-            topology::slots(&server.config.text("cluster-preferred-endpoint-type"), tls, &view, reply);
-        }
-        ClusterCommand::Shards => {
-            let view = cluster.look(|driver| driver.gossip.topology()).await?;
-            topology::shards(&server.config.text("cluster-preferred-endpoint-type"), &view, reply);
-        }
-        ClusterCommand::Replicas => {
-            match cluster.look(move |driver| driver.gossip.replicas_text(&node)).await? {
-                Ok(lines) => {
-                    reply.array(lines.len());
-                    lines.iter().for_each(|line| reply.bulk(line.as_bytes()));
-                }
-                Err(error) => reply.error(&format!("ERR {error}")),
-            }
-        }
-        ClusterCommand::CountFailureReports => {
-            match cluster.look(move |driver| driver.gossip.failure_reports(&node)).await? {
-                Ok(count) => reply.integer(i64::try_from(count).unwrap_or(i64::MAX)),
-                Err(error) => reply.error(&format!("ERR {error}")),
-            }
-        }
-        change => match parse::change(change, &words, &server.engine.keyspace) {
-            Ok(command) => carry_out(cluster, command, reply).await?,
-            Err(text) => reply.error(&text),
-        },
+    match parse::change(command, &words, &server.engine.keyspace) {
+        Ok(command) => carry_out(cluster, command, reply).await?,
+        Err(text) => reply.error(&text),
     }
     Some(())
+}
+
+/// Replies what the machine says now.
+fn read(
+    server: &Server,
+    machine: &Machine,
+    question: Question,
+    args: Args<'_>,
+    tls: bool,
+    reply: &mut Writer<'_>,
+) -> Result<(), String> {
+    let mut gossip = machine.gossip.lock();
+    let node = args.get(2).map(|word| String::from_utf8_lossy(word).into_owned()).unwrap_or_default();
+    let preferred = || server.config.text("cluster-preferred-endpoint-type");
+    let failed = |error: gossip::CommandError| format!("ERR {error}");
+    match question {
+        Question::Nodes => reply.verbatim(b"txt", gossip.nodes_text().as_bytes()),
+        Question::Info => reply.verbatim(b"txt", gossip.info_text(&machine.traffic.so_far()).as_bytes()),
+        Question::MyId => reply.bulk(gossip.id().as_bytes()),
+        Question::MyShardId => reply.bulk(gossip.shard().as_bytes()),
+        Question::Slots => topology::slots(&preferred(), tls, &gossip.topology(), reply),
+        Question::Shards => topology::shards(&preferred(), &gossip.topology(), reply),
+        Question::Replicas => {
+            let lines = gossip.replicas_text(&node).map_err(failed)?;
+            reply.array(lines.len());
+            lines.iter().for_each(|line| reply.bulk(line.as_bytes()));
+        }
+        Question::CountFailureReports => {
+            let count = gossip.failure_reports(&node).map_err(failed)?;
+            reply.integer(i64::try_from(count).unwrap_or(i64::MAX));
+        }
+    }
+    Ok(())
 }
 
 async fn carry_out(cluster: &Cluster, command: Command, reply: &mut Writer<'_>) -> Option<()> {
@@ -90,7 +153,7 @@ async fn carry_out(cluster: &Cluster, command: Command, reply: &mut Writer<'_>) 
         Ok(Reply::Ok) => reply.ok(),
         Ok(Reply::Bumped(epoch)) => reply.simple(&format!("BUMPED {epoch}")),
         Ok(Reply::Still(epoch)) => reply.simple(&format!("STILL {epoch}")),
-        Err(error @ CommandError::NoReplicas) => reply.error(&format!("NOREPLICAS {error}")),
+        Err(error @ gossip::CommandError::NoReplicas) => reply.error(&format!("NOREPLICAS {error}")),
         Err(error) => reply.error(&format!("ERR {error}")),
     }
     Some(())
@@ -100,7 +163,7 @@ async fn carry_out(cluster: &Cluster, command: Command, reply: &mut Writer<'_>) 
 async fn links(cluster: &Cluster, reply: &mut Writer<'_>) -> Option<()> {
     let links = cluster
         .look(|driver| {
-            let reports = driver.gossip.link_reports();
+            let reports = driver.link_reports();
             reports.into_iter().map(|report| (report, driver.queued(report.link))).collect::<Vec<_>>()
         })
         .await?;

@@ -11,7 +11,7 @@ pub(crate) use process::cpu_times;
 
 use std::fmt::{Display, Write};
 
-use resp::{Args, Writer};
+use engine::Context;
 
 use crate::server::Server;
 
@@ -46,11 +46,19 @@ enum Shown {
 struct Section {
     name: &'static str,
     shown: Shown,
-    write: fn(&Server, &mut Text),
+    write: Source,
+}
+
+/// Where a section's lines are from.
+enum Source {
+    /// The server.
+    Server(fn(&Server, &mut Text)),
+    /// The data, which whoever asks may hold locked.
+    Data(fn(&mut Context<'_>, &mut Text)),
 }
 
 const fn section(name: &'static str, shown: Shown, write: fn(&Server, &mut Text)) -> Section {
-    Section { name, shown, write }
+    Section { name, shown, write: Source::Server(write) }
 }
 
 /// In the order in which they are shown.
@@ -68,25 +76,30 @@ const SECTIONS: &[Section] = &[
     section("Latencystats", Shown::OnRequest, activity::latencystats),
     section("Cluster", Shown::ByDefault, process::cluster),
     section("Scripting Engines", Shown::ByDefault, process::scripting_engines),
-    section("Keyspace", Shown::ByDefault, data::keyspace),
+    Section { name: "Keyspace", shown: Shown::ByDefault, write: Source::Data(data::keyspace) },
 ];
 
 /// INFO [section ...]
-pub(crate) fn info(server: &Server, args: Args<'_>, reply: &mut Writer<'_>) {
-    let wanted: Vec<String> =
-        args.iter().skip(1).map(|word| String::from_utf8_lossy(word).to_lowercase()).collect();
-    reply.verbatim(b"txt", render(server, &wanted).as_bytes());
+pub(super) fn info(server: &Server, context: &mut Context<'_>) {
+    let words = context.args.iter().skip(1);
+    let wanted: Vec<String> = words.map(|word| String::from_utf8_lossy(word).to_lowercase()).collect();
+    let text = render(server, &wanted, Some(context));
+    context.reply.verbatim(b"txt", text.as_bytes());
 }
 
-/// The sections that these words name.
-pub(crate) fn render(server: &Server, wanted: &[String]) -> String {
+/// The sections that these words name; without a context none of the data.
+pub(crate) fn render(server: &Server, wanted: &[String], mut context: Option<&mut Context<'_>>) -> String {
     let mut text = Text::default();
     for section in SECTIONS.iter().filter(|section| is_wanted(wanted, section)) {
         if !text.0.is_empty() {
             text.0.push_str("\r\n");
         }
         let _ = write!(text.0, "# {}\r\n", section.name);
-        (section.write)(server, &mut text);
+        match (&section.write, &mut context) {
+            (Source::Server(write), _) => write(server, &mut text),
+            (Source::Data(write), Some(context)) => write(context, &mut text),
+            (Source::Data(_), None) => {}
+        }
     }
     text.0
 }

@@ -2,9 +2,11 @@
 
 use std::sync::Arc;
 
+use engine::Context;
 use keyspace::{Keyspace, pool_use};
 use resp::Writer;
 
+use super::Outcome;
 use crate::process::housekeeping::Housekeeping;
 use crate::process::memory::{Overhead, Usage, usage};
 
@@ -34,8 +36,9 @@ impl From<usize> for Figure {
 }
 
 /// MEMORY STATS
-pub(super) fn stats(house: &Housekeeping, keyspace: &Keyspace, reply: &mut Writer<'_>) {
-    let figures = figures(house, keyspace);
+pub(super) fn stats(house: &Housekeeping, context: &mut Context<'_>) {
+    let (sizes, overheads) = (context.database_sizes(), context.database_overheads());
+    let (figures, reply) = (figures(house, &sizes, &overheads), &mut context.reply);
     reply.map(figures.len());
     for (name, figure) in figures {
         reply.bulk(name.as_bytes());
@@ -54,17 +57,13 @@ pub(super) fn stats(house: &Housekeeping, keyspace: &Keyspace, reply: &mut Write
     }
 }
 
-fn figures(house: &Housekeeping, keyspace: &Keyspace) -> Vec<(String, Figure)> {
+fn figures(house: &Housekeeping, sizes: &[(usize, usize)], overheads: &[usize]) -> Vec<(String, Figure)> {
     let usage = usage();
     house.memory.note(usage.used);
     let (peak, overhead) = (house.memory.peak(), Overhead::of(house));
-    let sizes = keyspace.sizes();
     let keys: usize = sizes.iter().map(|(keys, _)| keys).sum();
-    let databases: Vec<(u16, usize)> = (0..)
-        .zip(sizes.iter().zip(keyspace.overheads()))
-        .filter(|(_, ((keys, _), _))| *keys > 0)
-        .map(|(db, (_, bytes))| (db, bytes))
-        .collect();
+    let in_use = (0..).zip(sizes.iter().zip(overheads)).filter(|(_, ((keys, _), _))| *keys > 0);
+    let databases: Vec<(u16, usize)> = in_use.map(|(db, (_, bytes))| (db, *bytes)).collect();
     let total = overhead.total() + databases.iter().map(|(_, bytes)| bytes).sum::<usize>();
     let dataset = usage.used.saturating_sub(total);
     let mut figures: Vec<(String, Figure)> = Vec::new();
@@ -156,6 +155,17 @@ pub(super) fn malloc_stats(reply: &mut Writer<'_>) {
         usage.resident - pool.held.min(usage.resident),
     );
     reply.verbatim(b"txt", text.as_bytes());
+}
+
+/// MEMORY PURGE where it cannot be waited for.
+pub(super) fn purge_aside(keyspace: Arc<Keyspace>) -> Outcome {
+    let steps = move || {
+        for step in 0..Keyspace::PURGE_STEPS {
+            keyspace.purge_step(step);
+        }
+    };
+    let begun = std::thread::Builder::new().name("purge".to_owned()).spawn(steps);
+    begun.map(drop).map_err(|error| format!("ERR {error}"))
 }
 
 /// MEMORY PURGE: what the cron does within half a minute, at once.

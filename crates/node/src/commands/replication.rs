@@ -4,9 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use config::Config;
-use engine::{Client, Gate, Unblock, Watched};
+use engine::{Client, Context, Gate, Unblock, Watched};
 use replication::{PsyncRequest, Replconf};
 use resp::{Args, Writer};
+use slot_routing::ReplOffset;
 
 use super::Outcome;
 use crate::net::connection::{Connection, Waited};
@@ -158,8 +159,7 @@ pub(super) async fn wait(connection: &mut Connection, args: Args<'_>) {
         Err(error) => return Writer::new(connection.output(), protocol).error(error),
     };
     let offset = connection.session.last_write;
-    let (count, woken) =
-        server.replication.wait_for(offset, if connection.session.never_waits { 0 } else { needed });
+    let (count, woken) = server.replication.wait_for(offset, needed);
     let Some((token, woken)) = woken else {
         return Writer::new(connection.output(), protocol).integer(count as i64);
     };
@@ -186,6 +186,30 @@ pub(super) async fn wait(connection: &mut Connection, args: Args<'_>) {
         Some(text) => connection.reply().error(text),
         None => connection.reply().integer(server.replication.acknowledged(offset) as i64),
     }
+}
+
+/// WAIT where nothing can wait: how many replicas there are that have the client's writes.
+pub(super) fn acknowledged(server: &Server, context: &mut Context<'_>) -> Outcome {
+    wait_arguments(&server.replication, context.args)?;
+    let count = server.replication.acknowledged(context.session.last_write);
+    context.reply.integer(count as i64);
+    Ok(())
+}
+
+/// WAITAOF where nothing can wait.
+pub(super) fn synced(server: &Server, context: &mut Context<'_>) -> Outcome {
+    wait_aof_arguments(server, context.args)?;
+    let (here, there) = synced_to(server, context.session.last_write);
+    context.reply.array(2);
+    context.reply.integer(here as i64);
+    context.reply.integer(there as i64);
+    Ok(())
+}
+
+/// Whether the log up to `offset` is on disk here, and at how many replicas.
+fn synced_to(server: &Server, offset: ReplOffset) -> (usize, usize) {
+    let here = server.durability.append_only.synced().is_some_and(|synced| synced >= offset);
+    (usize::from(here), server.replication.synced_at(offset))
 }
 
 /// How many replicas, and how long; no time is for ever.
@@ -221,13 +245,10 @@ pub(super) async fn wait_aof(connection: &mut Connection, args: Args<'_>) {
         Err(error) => return Writer::new(connection.output(), protocol).error(error),
     };
     let offset = connection.session.last_write;
-    let reached = || {
-        let here = server.durability.append_only.synced().is_some_and(|synced| synced >= offset);
-        (usize::from(here), server.replication.synced_at(offset))
-    };
+    let reached = || synced_to(&server, offset);
     let enough = |(here, there): (usize, usize)| here >= local && there >= replicas;
     let mut how = Unblock::Timeout;
-    if !enough(reached()) && !connection.session.never_waits {
+    if !enough(reached()) {
         server.replication.ask_for_acknowledgements();
         let wait = async {
             loop {

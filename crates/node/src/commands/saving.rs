@@ -2,10 +2,12 @@
 
 use resp::{Args, Writer};
 
+use super::Outcome;
 use crate::durability::append_only;
 use crate::durability::saving::{self, SaveError};
 use crate::net::connection::Connection;
 use crate::process::shutdown::{self, Order};
+use crate::server::Server;
 
 /// SAVE: this client waits, the others go on.
 pub(super) async fn save(connection: &mut Connection) {
@@ -25,35 +27,30 @@ pub(super) async fn save(connection: &mut Connection) {
 }
 
 /// BGSAVE [SCHEDULE | CANCEL]
-pub(super) fn bgsave(connection: &mut Connection, args: Args<'_>) {
-    let server = connection.server.clone();
-    let protocol = connection.session.protocol;
-    let mut reply = Writer::new(connection.output(), protocol);
+pub(super) fn bgsave(server: &Server, args: Args<'_>, reply: &mut Writer<'_>) -> Outcome {
     let option = args.get(1).map(<[u8]>::to_ascii_lowercase);
     match option.as_deref() {
         Some(b"cancel") if args.len() == 2 => {
-            if server.durability.saving.cancel() {
-                reply.simple("Background saving cancelled");
-            } else {
-                reply.error("ERR Background saving is currently not in progress or scheduled");
+            if !server.durability.saving.cancel() {
+                return Err("ERR Background saving is currently not in progress or scheduled".to_owned());
             }
+            reply.simple("Background saving cancelled");
         }
         // Only a rewrite of an AOF would have to be waited for.
-        None | Some(b"schedule") if args.len() <= 2 => match saving::save_in_background(&server.durability) {
-            Ok(()) => reply.simple("Background saving started"),
-            Err(error) => reply.error(&format!("ERR {error}")),
-        },
-        _ => reply.error("ERR syntax error"),
+        None | Some(b"schedule") if args.len() <= 2 => {
+            saving::save_in_background(&server.durability).map_err(|error| format!("ERR {error}"))?;
+            reply.simple("Background saving started");
+        }
+        _ => return Err("ERR syntax error".to_owned()),
     }
+    Ok(())
 }
 
 /// BGREWRITEAOF
-pub(super) fn bgrewriteaof(connection: &mut Connection) {
-    let started = append_only::rewrite_in_background(&connection.server.durability);
-    match started {
-        Ok(()) => connection.reply().simple("Background append only file rewriting started"),
-        Err(error) => connection.reply().error(&format!("ERR {error}")),
-    }
+pub(super) fn bgrewriteaof(server: &Server, reply: &mut Writer<'_>) -> Outcome {
+    append_only::rewrite_in_background(&server.durability).map_err(|error| format!("ERR {error}"))?;
+    reply.simple("Background append only file rewriting started");
+    Ok(())
 }
 
 /// SHUTDOWN [NOSAVE | SAVE] [NOW] [FORCE] [ABORT]: no reply if it is done; the connection just closes.

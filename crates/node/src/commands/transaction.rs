@@ -1,42 +1,23 @@
-//! EXEC of a queue that holds commands of the shell (REPLICAOF, CONFIG SET).
+//! EXEC of a queue of which some commands wait for more than keys (REPLICAOF, CONFIG SET).
 //!
-//! They run one after another as if the client had just sent them, since the shell's commands may wait
-//! and nothing may wait while it holds slots. A queue of the engine's own commands never comes here.
+//! The engine has run what needs slots, and holds none any more. It gives the commands that wait one after another, and
+//! runs those between them that need no slot.
 
-use engine::Flow;
-use resp::{Batch, Limits, Parser};
-
-use crate::net::connection::{Connection, Waited};
+use crate::net::connection::Connection;
+use crate::net::worker::with_scratch;
 
 pub(super) async fn exec(connection: &mut Connection) {
-    let mut wire = connection.session.take_replay();
-    let mut batch = Batch::default();
-    // Whatever was queued has been within the limits once.
-    let limits = Limits { max_bulk_len: i64::MAX, ..Limits::default() };
-    let parsed = Parser::new().parse(&mut wire, &mut batch, &limits);
-    assert_eq!((parsed.consumed, parsed.error), (wire.len(), None), "requests as the engine encoded them");
-    // CLIENT REPLY SKIP is about the whole.
-    let mute = std::mem::take(&mut connection.session.mute);
-    connection.session.never_waits = true;
-    connection.reply().array(batch.len());
-    let mut next = 0;
-    while next < batch.len() {
-        let (ran, flow) = connection.run_in_engine(&wire, &batch, next);
-        next = ran;
-        match flow {
-            Flow::Done | Flow::Close | Flow::TurnOver => {}
-            Flow::Blocked => unreachable!("the session says that it never waits"),
-            Flow::Paused => {
-                if let Waited::Gone = connection.wait_for_unpause().await {
-                    break;
-                }
-            }
-            Flow::Node(command) => {
-                Box::pin(super::run_counted(connection, command, batch.args(next, &wire))).await;
-                next += 1;
-            }
-        }
+    let mut reply = None;
+    loop {
+        let (engine, now) = (connection.server.engine.clone(), crate::process::time::now());
+        let next = with_scratch(|scratch| {
+            let (worker, session) = (&mut scratch.worker, &mut connection.session);
+            engine.resume_exec(worker, session, now, reply.take(), connection.output.buffer())
+        });
+        let Some((command, request)) = next else { return };
+        let mark = connection.output.mark();
+        Box::pin(super::run_counted(connection, command, request.args())).await;
+        reply = Some(connection.output.since(mark).to_vec());
+        connection.output.take_back(mark);
     }
-    connection.session.never_waits = false;
-    connection.session.mute = mute;
 }

@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use engine::{Client, ClientFlags, Flow, Mute, NodeCommand, Origin, Requests, Resumed, Session, Unblock};
 use parking_lot::Mutex;
-use resp::{Batch, Limits, Parser, ProtocolError, Request, Writer, encode_request};
+use resp::{Limits, Parser, ProtocolError, Request, Writer, encode_request};
 use slot_routing::ReplOffset;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
@@ -209,21 +209,6 @@ impl Connection {
         if point.is_required() && self.session.last_write > point.offset() {
             self.output.hold(from, self.session.last_write);
         }
-    }
-
-    /// Runs requests in the engine; the replies go to [`Connection::output`].
-    pub(crate) fn run_in_engine(&mut self, wire: &[u8], batch: &Batch, from: usize) -> (usize, Flow) {
-        self.session.reply_limit = self.reply_limit();
-        let (engine, now) = (&self.server.engine, crate::process::time::now());
-        with_scratch(|scratch| {
-            engine.run(
-                &mut scratch.worker,
-                &mut self.session,
-                now,
-                Requests { buffer: wire, batch, from },
-                self.output.buffer(),
-            )
-        })
     }
 
     /// The buffer that replies go to.

@@ -13,7 +13,9 @@ pub(super) fn acl(call: &mut Call<'_>) {
         return call.reply().error(acl::NO_FILE);
     }
     let request: Request = call.args.iter().collect();
-    crate::commands::genpass(request.args(), &mut call.reply());
+    if let Err(text) = crate::commands::genpass(request.args(), &mut call.reply()) {
+        call.reply().error(&text);
+    }
 }
 
 /// Users have changed: the file is to have them, and who listens to what it may no longer hear must go.

@@ -64,7 +64,7 @@ pub(super) fn answer(center: &mut Center, client: &mut Client, args: &[Vec<u8>])
         return Answer::Wait;
     }
     match entry.full_name.split('|').next().unwrap_or_default() {
-        "acl" if matches!(entry.command.run, Run::Node(_)) => access::acl(&mut call),
+        "acl" if matches!(entry.command.run, Run::Shell(_)) => access::acl(&mut call),
         "acl" | "auth" | "client" | "hello" => return run_by_engine(call.center, call.client, args),
         "command" => command(&mut call),
         "info" => info(&mut call),

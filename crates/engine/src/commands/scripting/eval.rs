@@ -1,4 +1,4 @@
-//! Running scripts and functions.
+//! Scripts and functions that are to run: which one is meant, and with how many keys.
 
 use std::sync::Arc;
 
@@ -6,32 +6,31 @@ use scripting::Script;
 
 use crate::context::Context;
 use crate::error::CommandError;
-use crate::scripting::{Runnable, sha_of};
-use crate::waiting::Outcome;
+use crate::scripting::{Runnable, ScriptCall, sha_of};
 
 const NO_SCRIPT: CommandError = CommandError::text("NOSCRIPT No matching script.");
 
-pub(super) fn eval(context: &mut Context<'_>) -> Result<Outcome, CommandError> {
+pub(super) fn eval(context: &mut Context<'_>) -> Result<ScriptCall, CommandError> {
     run_text(context, false)
 }
 
-pub(super) fn eval_ro(context: &mut Context<'_>) -> Result<Outcome, CommandError> {
+pub(super) fn eval_ro(context: &mut Context<'_>) -> Result<ScriptCall, CommandError> {
     run_text(context, true)
 }
 
-pub(super) fn evalsha(context: &mut Context<'_>) -> Result<Outcome, CommandError> {
+pub(super) fn evalsha(context: &mut Context<'_>) -> Result<ScriptCall, CommandError> {
     run_known(context, false)
 }
 
-pub(super) fn evalsha_ro(context: &mut Context<'_>) -> Result<Outcome, CommandError> {
+pub(super) fn evalsha_ro(context: &mut Context<'_>) -> Result<ScriptCall, CommandError> {
     run_known(context, true)
 }
 
-pub(super) fn fcall(context: &mut Context<'_>) -> Result<Outcome, CommandError> {
+pub(super) fn fcall(context: &mut Context<'_>) -> Result<ScriptCall, CommandError> {
     call(context, false)
 }
 
-pub(super) fn fcall_ro(context: &mut Context<'_>) -> Result<Outcome, CommandError> {
+pub(super) fn fcall_ro(context: &mut Context<'_>) -> Result<ScriptCall, CommandError> {
     call(context, true)
 }
 
@@ -44,16 +43,16 @@ fn count_keys(context: &Context<'_>, no_number: CommandError) -> Result<usize, C
     usize::try_from(count).map_err(|_| CommandError::text("ERR Number of keys can't be negative"))
 }
 
-fn run_text(context: &mut Context<'_>, read_only: bool) -> Result<Outcome, CommandError> {
+fn run_text(context: &mut Context<'_>, read_only: bool) -> Result<ScriptCall, CommandError> {
     let keys = count_keys(context, CommandError::NotInteger)?;
     let what = match context.take_found() {
         Some(found) => found,
         None => Runnable::Script(context.learn(context.arg(1), false)?),
     };
-    run(context, &what, keys, read_only)
+    start(context, what, keys, read_only)
 }
 
-fn run_known(context: &mut Context<'_>, read_only: bool) -> Result<Outcome, CommandError> {
+fn run_known(context: &mut Context<'_>, read_only: bool) -> Result<ScriptCall, CommandError> {
     if context.session.debug_mode.is_some() {
         return Err(CommandError::text("ERR Please use EVAL instead of EVALSHA for debugging"));
     }
@@ -69,30 +68,31 @@ fn run_known(context: &mut Context<'_>, read_only: bool) -> Result<Outcome, Comm
             Runnable::Script(script.ok_or(NO_SCRIPT)?)
         }
     };
-    run(context, &what, keys, read_only)
+    start(context, what, keys, read_only)
 }
 
-fn call(context: &mut Context<'_>, read_only: bool) -> Result<Outcome, CommandError> {
+fn call(context: &mut Context<'_>, read_only: bool) -> Result<ScriptCall, CommandError> {
     let found = context.take_found().or_else(|| {
         let (library, place) = context.engine.scripts.functions.find(context.arg(1))?;
         Some(Runnable::Function(library, place))
     });
     let what = found.ok_or(CommandError::text("ERR Function not found"))?;
     let keys = count_keys(context, CommandError::text("ERR Bad number of keys provided"))?;
-    run(context, &what, keys, read_only)
+    start(context, what, keys, read_only)
 }
 
-fn run(
-    context: &mut Context<'_>,
-    what: &Runnable,
+/// Sees whether the script may run at all.
+fn start(
+    context: &Context<'_>,
+    what: Runnable,
     keys: usize,
     read_only: bool,
-) -> Result<Outcome, CommandError> {
+) -> Result<ScriptCall, CommandError> {
     context.may_start(what.flags(), read_only)?;
-    if let Runnable::Script(script) = what {
+    if let Runnable::Script(script) = &what {
         script.touch(context.now.0 as u64);
     }
-    context.run_script(what, keys, read_only)
+    Ok(ScriptCall { what, keys, read_only })
 }
 
 impl Context<'_> {

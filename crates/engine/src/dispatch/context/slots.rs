@@ -56,6 +56,35 @@ impl<'a> Context<'a> {
         self.with_slot(slot, |data| data.table_if(db).map_or(0, Table::len))
     }
 
+    /// By database: its keys, and those of them that expire. Only for commands without keys.
+    pub fn database_sizes(&mut self) -> Vec<(usize, usize)> {
+        if !self.holds_all {
+            return self.engine.keyspace.sizes();
+        }
+        let mut sizes = vec![(0, 0); usize::from(self.engine.keyspace.databases())];
+        for slot in self.slots.iter_mut() {
+            for ((keys, volatile), (_, table)) in sizes.iter_mut().zip(slot.tables()) {
+                *keys += table.len();
+                *volatile += table.volatile_len();
+            }
+        }
+        sizes
+    }
+
+    /// By database: bytes of what finds its keys. Only for commands without keys.
+    pub fn database_overheads(&mut self) -> Vec<usize> {
+        if !self.holds_all {
+            return self.engine.keyspace.overheads();
+        }
+        let mut overheads = vec![0; usize::from(self.engine.keyspace.databases())];
+        for slot in self.slots.iter_mut() {
+            for (bytes, (_, table)) in overheads.iter_mut().zip(slot.tables()) {
+                *bytes += table.overhead_bytes();
+            }
+        }
+        overheads
+    }
+
     /// Drops what a command took out of the slots that it had locked.
     #[inline]
     pub(crate) fn drop_garbage(&mut self) {

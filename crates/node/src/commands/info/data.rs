@@ -1,6 +1,6 @@
 //! INFO about the data: the sections Persistence, Replication and Keyspace.
 
-use keyspace::Keyspace;
+use engine::Context;
 use slot_routing::{SLOT_COUNT, Slot};
 
 use super::Text;
@@ -19,17 +19,16 @@ pub(super) fn replication(server: &Server, text: &mut Text) {
     crate::replication::info(&server.replication, &server.failover, text.raw());
 }
 
-pub(super) fn keyspace(server: &Server, text: &mut Text) {
-    let keyspace = &server.engine.keyspace;
-    for (db, (keys, volatile)) in keyspace.sizes().into_iter().enumerate().filter(|(_, (keys, _))| *keys > 0)
-    {
-        let ttl = if volatile == 0 { 0 } else { average_ttl(keyspace, db as u16) };
+pub(super) fn keyspace(context: &mut Context<'_>, text: &mut Text) {
+    let sizes = context.database_sizes();
+    for (db, (keys, volatile)) in sizes.into_iter().enumerate().filter(|(_, (keys, _))| *keys > 0) {
+        let ttl = if volatile == 0 { 0 } else { average_ttl(context, db as u16) };
         text.line(&format!("db{db}"), format!("keys={keys},expires={volatile},avg_ttl={ttl}"));
     }
 }
 
 /// What keys that expire have left, in milliseconds, as the mean of a sample from slots all over.
-fn average_ttl(keyspace: &Keyspace, db: u16) -> i64 {
+fn average_ttl(context: &mut Context<'_>, db: u16) -> i64 {
     let now = crate::process::time::now();
     let (mut sum, mut sampled) = (0i128, 0usize);
     // A step that has no divisor in common with the number of slots visits them all.
@@ -37,16 +36,17 @@ fn average_ttl(keyspace: &Keyspace, db: u16) -> i64 {
     for _ in 0..SLOT_COUNT {
         slot = (slot + SAMPLE_STEP) % SLOT_COUNT;
         let Some(number) = u16::try_from(slot).ok().and_then(Slot::new) else { continue };
-        if keyspace.volatile_in_slot(number) == 0 {
+        if !context.holds_all() && context.engine.keyspace.volatile_in_slot(number) == 0 {
             continue;
         }
-        let data = keyspace.lock(number);
-        let Some(table) = data.table_if(db) else { continue };
-        table.scan(0, SAMPLES_A_SLOT, &mut |item| {
-            if let Some(at) = item.expiry.filter(|at| *at > now) {
-                sum += i128::from(at.0) - i128::from(now.0);
-                sampled += 1;
-            }
+        context.with_slot(number, |data| {
+            let Some(table) = data.table_if(db) else { return };
+            table.scan(0, SAMPLES_A_SLOT, &mut |item| {
+                if let Some(at) = item.expiry.filter(|at| *at > now) {
+                    sum += i128::from(at.0) - i128::from(now.0);
+                    sampled += 1;
+                }
+            });
         });
         if sampled >= SAMPLES {
             break;
