@@ -330,6 +330,10 @@ impl AppendOnly {
         if self.error.is_some() && now < self.retry_at {
             return None;
         }
+        // Seldom, and nothing that goes on without end must keep it waiting.
+        if let Some(put) = self.put_base().or_else(|| self.put_manifest()) {
+            return Some(put);
+        }
         // Once another may have begun, this one must end where it ends: whole, and on the disk.
         if let Some(open) = self.open.as_ref().filter(|_| self.beginning.is_none()) {
             let until = self.bound();
@@ -344,7 +348,7 @@ impl AppendOnly {
                 return Some((InFlight::Write(write), operation));
             }
         }
-        self.begin().or_else(|| self.put_base()).or_else(|| self.put_manifest())
+        self.begin()
     }
 
     /// Up to where the open increment goes, as far as is known.

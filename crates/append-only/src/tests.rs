@@ -593,6 +593,22 @@ fn everysec_syncs_once_a_second_and_not_beside_a_rewrite_that_wants_the_disk() {
     assert_eq!(next(&mut world), Some(Operation::Sync), "whoever asks has it all the same");
 }
 
+/// There is always something to write.
+#[test]
+fn a_base_is_put_in_place_while_clients_write_without_end() {
+    let mut world = switched_on(Policy::EverySecond);
+    world.play(Event::Rewrite);
+    world.settle();
+    world.play(Event::BaseReady);
+    for _ in 0..4 {
+        world.play(Event::Append(1));
+        world.play(Event::Start);
+        world.play(Event::Finish(Fate::Works));
+    }
+    assert_eq!(world.machine.manifest().increments.len(), 1);
+    assert!(world.machine.manifest().history.is_empty());
+}
+
 #[test]
 fn an_increment_says_first_when_it_begins() {
     let mut world = switched_on(Policy::Always);
