@@ -64,6 +64,33 @@ fn dripping_clients_cost_little_and_leave_nothing_behind() {
     });
 }
 
+/// A request that is longer than may be kept ends its connection before it runs, and so does a transaction that is.
+#[test]
+fn what_may_be_kept_of_a_request_is_bounded() {
+    for program in [Some(Program::redoubt()), Program::valkey()].into_iter().flatten() {
+        let node = Node::start(&program, "--save  --client-query-buffer-limit 1mb");
+        let mut operator = node.connect();
+        let set =
+            |length: usize| format!("*3\r\n$3\r\nSET\r\n$1\r\nk\r\n${length}\r\n{}\r\n", "x".repeat(length));
+        let fits = |wire: &str| {
+            let mut client = node.connect();
+            // The link breaks while much of it is on its way.
+            let _ = client.send_raw(wire.as_bytes());
+            client.read().is_ok_and(|reply| reply == harness::Value::Simple("OK".to_owned()))
+                && client.try_call(&["PING"]).is_ok()
+        };
+        assert!(fits(&set(900_000)), "{}", program.name());
+        for length in [1_100_000, 1_500_000, 2_000_000, 5_000_000] {
+            assert!(!fits(&set(length)), "{}: {length}", program.name());
+        }
+        assert_eq!(operator.run("STRLEN k"), harness::Value::Int(900_000));
+        let mut queues = node.connect();
+        queues.run("MULTI").expect_ok();
+        let _ = queues.send_raw(set(600_000).repeat(3).as_bytes());
+        assert!(queues.read_to_end().is_ok_and(|said| !said.ends_with(b"+QUEUED\r\n+QUEUED\r\n+QUEUED\r\n")));
+    }
+}
+
 /// An operator looks for who fills the memory: commands that wait for their EXEC are seen.
 #[test]
 fn what_a_transaction_queues_is_counted() {

@@ -122,6 +122,46 @@ fn a_save_does_not_make_everything_go() {
     assert!(after * 10 > before * 8, "of {before} keys {after} are left");
 }
 
+/// Hundreds of thousands of names for one command, in requests of a thousand.
+fn named(command: &str) -> Vec<u8> {
+    let mut wire = Vec::new();
+    for first in (0..300_000).step_by(1000) {
+        wire.extend_from_slice(format!("*1001\r\n${}\r\n{command}\r\n", command.len()).as_bytes());
+        for number in first..first + 1000 {
+            wire.extend_from_slice(format!("$30\r\nname-of-something-{number:012}\r\n").as_bytes());
+        }
+    }
+    wire
+}
+
+/// What a client watches and listens to is kept for it, and so is a request whose end has not come.
+#[test]
+fn clients_that_watch_listen_or_never_end_their_request_are_closed() {
+    let unfinished = format!("*2\r\n$4\r\nECHO\r\n$40000000\r\n{}", "x".repeat(30_000_000));
+    let requests = [
+        ("watches", named("WATCH")),
+        ("listens", named("SUBSCRIBE")),
+        ("does not end its request", unfinished.into_bytes()),
+    ];
+    for program in [Some(Program::redoubt()), Program::valkey()].into_iter().flatten() {
+        let node = Node::start(&program, "--save  --maxmemory-clients 20mb");
+        let mut bystander = node.connect();
+        for (closed, (does, wire)) in requests.iter().enumerate() {
+            let mut stream = std::net::TcpStream::connect(node.address()).expect("a connection");
+            let mut replies = stream.try_clone().expect("its other end");
+            std::thread::scope(|scope| {
+                scope.spawn(move || std::io::copy(&mut replies, &mut std::io::sink()));
+                // It is refused once the client is gone.
+                let _ = std::io::Write::write_all(&mut stream, wire);
+                eventually(&format!("{}: who {does} is closed", program.name()), || {
+                    (number(&node, "stats", "evicted_clients") > closed as u64).then_some(())
+                });
+            });
+            assert_eq!(bystander.run("PING"), Value::Simple("PONG".to_owned()));
+        }
+    }
+}
+
 /// The client that takes most is closed, unless it said that it must not be.
 #[test]
 fn clients_that_take_too_much_are_closed() {

@@ -442,3 +442,23 @@ fn what_is_missing_stops_the_start() {
         assert!(log.contains("Failed to configure TLS") && log.contains(reason), "{options}: {log}");
     }
 }
+
+/// A certificate as `openssl x509 -req` makes it without extensions is of the first version of X.509.
+#[test]
+fn a_certificate_of_the_first_version_serves() {
+    let authority = Authority::new("client");
+    let folder = authority.folder.path();
+    let openssl = |arguments: &str| {
+        let (status, printed) =
+            run_to_end(Command::new("openssl").args(arguments.split(' ')).current_dir(folder));
+        assert!(status.success(), "{printed}");
+    };
+    openssl("req -new -key server.key -subj /CN=old -out old.csr");
+    openssl("x509 -req -in old.csr -CA ca.crt -CAkey ca.key -CAcreateserial -days 30 -out server.crt");
+    for program in [Some(Program::redoubt()), Program::valkey()].into_iter().flatten() {
+        let claim = claim_port();
+        let options = format!("{} --tls-port {} --tls-auth-clients no", authority.options(), claim.port);
+        let _node = Node::start(&program, &options);
+        assert_eq!(authority.ask(claim.port, "PING"), "PONG", "{}", program.name());
+    }
+}

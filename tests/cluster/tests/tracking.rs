@@ -101,6 +101,31 @@ fn prefixes_are_heard_of_without_reading() {
     });
 }
 
+/// What comes in one read is told in one message, each key once and in order; of each prefix apart.
+#[test]
+fn what_many_commands_change_is_told_at_once() {
+    let servers = [Some(Program::redoubt()), Program::valkey()];
+    for program in servers.into_iter().flatten() {
+        let node = Node::start(&program, "--save ");
+        let (mut listener, mut writer) = (modern(&node), node.connect());
+        listener.run("CLIENT TRACKING ON BCAST PREFIX a PREFIX b NOLOOP").expect_ok();
+        writer.run("MSET a2 1 b1 1 c 1 a1 1").expect_ok();
+        assert_eq!(next(&mut listener), invalidation(&["a1", "a2"]));
+        assert_eq!(next(&mut listener), invalidation(&["b1"]));
+        writer.send_raw(b"SET a3 1\r\nDEL a1\r\nMULTI\r\nSET a2 1\r\nINCR a3\r\nEXEC\r\n").expect("sent");
+        assert_eq!(next(&mut listener), invalidation(&["a1", "a2", "a3"]), "{}", program.name());
+        // One's own changes are left out.
+        listener.send_raw(b"SET a1 1\r\nPING\r\n").expect("sent");
+        listener.read().expect("a reply").expect_ok();
+        assert_eq!(listener.read().expect("a reply"), Value::Simple("PONG".into()));
+        writer.run("SET a9 x PX 30").expect_ok();
+        assert_eq!(next(&mut listener), invalidation(&["a9"]));
+        assert_eq!(next(&mut listener), invalidation(&["a9"]), "its time is over");
+        writer.run("FLUSHALL").expect_ok();
+        assert_eq!(next(&mut listener), Value::Push(vec![Value::Bulk(b"invalidate".to_vec()), Value::Null]));
+    }
+}
+
 /// With version 2 another connection listens, as to a channel.
 #[test]
 fn another_connection_is_told() {

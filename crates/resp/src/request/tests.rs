@@ -53,7 +53,6 @@ fn inline_quoting() {
         ("  a\tb  ", &[b"a", b"b"]),
         (r#"a "b"c 'd'e"#, &[b"a", b"bc", b"de"]),
         (r#""a"'b'"c" a"b'c"d"#, &[b"abc", b"ab'cd"]),
-        (r#"a "b\" 'c'"#, &[b"a", b"b\\", b"c"]),
         // There is nothing behind the quote that a backslash before it could keep open.
         (r#"a "b\""#, &[b"a", b"b\\"]),
         (r"a 'b\'", &[b"a", b"b\\"]),

@@ -190,7 +190,7 @@ mod tests {
             ("client list capa x", "-ERR Unknown capa found in the provided filter: x"),
             ("client list not-flags QxZ", "-ERR Unknown flags found in the NOT-FLAGS filter: QZ"),
             ("client list not-capa x", "-ERR Unknown capa found in the NOT-CAPA filter: x"),
-            ("client list capa r capa rr", "$0|"),
+            ("client list capa r not-capa rr", "$0|"),
             ("client list db 16", "-ERR DB number should be between 0 and 15"),
             ("client list not-db 16", "-ERR NOT-DB number should be between 0 and 15"),
             ("client list db x", "-ERR DB is not an integer or out of range"),

@@ -88,7 +88,7 @@ mod tests {
             ("debug protocol true", "#t"),
             ("debug protocol bignum", "(1234567999999999999999999999999999999"),
         ]);
-        assert!(client.wire("debug protocol push").starts_with(">2\r\n"));
+        assert!(client.wire("debug protocol push").ends_with(">2\r\n$16\r\nserver-cpu-usage\r\n:42\r\n"));
         assert!(client.wire("debug protocol attrib").starts_with("|1\r\n"));
         assert!(client.wire("debug protocol x").starts_with("-ERR Wrong protocol type name."));
     }

@@ -5,7 +5,7 @@ use std::path::Path;
 use pkcs8::{EncryptedPrivateKeyInfo, SecretDocument};
 use rustls::RootCertStore;
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, SubjectPublicKeyInfoDer};
 use x509_parser::prelude::{FromDer, X509Certificate};
 
 /// A file of keys or certificates is no larger.
@@ -82,6 +82,12 @@ pub(super) fn roots(authorities: &[CertificateDer<'static>]) -> Result<RootCertS
         roots.add(certificate.clone()).map_err(|error| format!("a certificate of an authority: {error}"))?;
     }
     Ok(roots)
+}
+
+/// The public key of a certificate of any version, with its algorithm.
+pub(super) fn public_key<'c>(certificate: &'c CertificateDer<'_>) -> Option<SubjectPublicKeyInfoDer<'c>> {
+    let (_, parsed) = X509Certificate::from_der(certificate).ok()?;
+    Some(SubjectPublicKeyInfoDer::from(parsed.subject_pki.raw))
 }
 
 /// The name of whoever a certificate was given to.

@@ -9,6 +9,7 @@ use config::Config;
 use parking_lot::Mutex;
 use rustls::crypto::CryptoProvider;
 use rustls::server::{NoServerSessionStorage, ServerSessionMemoryCache, WebPkiClientVerifier};
+use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
 
 use super::certificates::{self, Facts};
@@ -162,6 +163,21 @@ impl Identity {
         Ok(Self { chain: certificates::chain(certificate)?, key: certificates::key(key, password)? })
     }
 
+    /// What is shown to the other side. It is not asked of which version the certificate is: rustls reads none of the
+    /// first, and it need not read its own.
+    fn certified(&self, provider: &CryptoProvider) -> Result<Arc<SingleCertAndKey>, rustls::Error> {
+        let key = provider.key_provider.load_private_key(self.key.clone_key())?;
+        let certified = CertifiedKey::new(self.chain.clone(), key);
+        let (owner, public) = (certified.end_entity_cert()?, certified.key.public_key());
+        match (certificates::public_key(owner), public) {
+            (Some(in_certificate), Some(public)) if in_certificate != public => {
+                Err(rustls::InconsistentKeys::KeyMismatch.into())
+            }
+            (None, _) => Err(rustls::CertificateError::BadEncoding.into()),
+            _ => Ok(Arc::new(SingleCertAndKey::from(certified))),
+        }
+    }
+
     fn facts(&self) -> Option<Facts> {
         certificates::facts(self.chain.first()?)
     }
@@ -194,9 +210,9 @@ fn receiving(
         }
         _ => builder.with_client_cert_verifier(verifier().build().map_err(|error| error.to_string())?),
     };
-    let mut receiving = builder
-        .with_single_cert(identity.chain.clone(), identity.key.clone_key())
-        .map_err(|error| format!("tls-cert-file and tls-key-file: {error}"))?;
+    let certified =
+        identity.certified(provider).map_err(|error| format!("tls-cert-file and tls-key-file: {error}"))?;
+    let mut receiving = builder.with_cert_resolver(certified);
     receiving.ignore_client_order = config.switch("tls-prefer-server-ciphers");
     if config.switch("tls-session-caching") {
         let size = usize::try_from(config.integer("tls-session-cache-size")).unwrap_or(usize::MAX);
@@ -223,12 +239,14 @@ fn dialling(
         roots: RootCertStore::clone(roots),
         algorithms: provider.signature_verification_algorithms,
     };
+    let certified = identity
+        .certified(provider)
+        .map_err(|error| format!("tls-client-cert-file and tls-client-key-file: {error}"))?;
     let dialling = ClientConfig::builder_with_provider(provider.clone())
         .with_protocol_versions(&versions)
         .map_err(|error| error.to_string())?
         .dangerous()
         .with_custom_certificate_verifier(Arc::new(verifier))
-        .with_client_auth_cert(identity.chain.clone(), identity.key.clone_key())
-        .map_err(|error| format!("tls-client-cert-file and tls-client-key-file: {error}"))?;
+        .with_client_cert_resolver(certified);
     Ok(Arc::new(dialling))
 }

@@ -1,0 +1,112 @@
+//! One client that sends without pause, and another that shares its worker: how long the other waits.
+
+use std::io::Write;
+use std::net::{Shutdown, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use harness::{Connection, Node, Program};
+
+/// Requests that a client sends again and again.
+struct Flood {
+    name: &'static str,
+    /// What it says first.
+    begins: &'static str,
+    request: &'static [u8],
+}
+
+const FLOODS: &[Flood] = &[
+    Flood { name: "lines", begins: "PING", request: b"INCR k\r\n" },
+    Flood { name: "requests", begins: "PING", request: b"*2\r\n$4\r\nINCR\r\n$1\r\nk\r\n" },
+    Flood { name: "refused", begins: "AUTH nobody x", request: b"*2\r\n$4\r\nINCR\r\n$1\r\nk\r\n" },
+    Flood { name: "queued", begins: "MULTI", request: b"DISCARD\r\nMULTI\r\nINCR k\r\n" },
+    Flood { name: "of the shell", begins: "PING", request: b"INFO\r\n" },
+    Flood { name: "unknown", begins: "PING", request: b"NOSUCH\r\n" },
+];
+
+fn start(program: &Program) -> Node {
+    let node = Node::start(program, "--save  --io-threads 1");
+    node.run("ACL SETUSER nobody on >x");
+    node
+}
+
+/// Sends the flood until told to stop, and reads what comes so that nobody is cut off.
+fn send_without_pause(node: &Node, flood: &Flood, over: &AtomicBool) {
+    let mut sender = TcpStream::connect(node.address()).expect("a connection");
+    let mut receiver = sender.try_clone().expect("its other end");
+    let batch = flood.request.repeat(200_000 / flood.request.len());
+    thread::scope(|scope| {
+        scope.spawn(move || std::io::copy(&mut receiver, &mut std::io::sink()));
+        let mut sent = sender.write_all(format!("{}\r\n", flood.begins).as_bytes());
+        while sent.is_ok() && !over.load(Ordering::Relaxed) {
+            sent = sender.write_all(&batch);
+        }
+        // Both halves: the receiver finds the end.
+        let _ = sender.shutdown(Shutdown::Both);
+    });
+}
+
+/// The longest time that somebody else waits for a reply meanwhile.
+fn longest_wait(node: &Node, flood: &Flood) -> Duration {
+    let over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| send_without_pause(node, flood, &over));
+        let mut bystander = node.connect();
+        bystander.run("SET b 1").expect_ok();
+        let (began, mut longest, mut asked) = (Instant::now(), Duration::ZERO, 0);
+        while began.elapsed() < Duration::from_secs(2) || asked < 20 {
+            let sent = Instant::now();
+            bystander.run("GET b");
+            longest = longest.max(sent.elapsed());
+            asked += 1;
+        }
+        over.store(true, Ordering::Relaxed);
+        longest
+    })
+}
+
+/// The story: GET of another waited up to half a second behind lines, for seconds behind requests, and longest behind
+/// those of a user who may do nothing, each of which is refused.
+#[test]
+fn who_sends_without_pause_does_not_keep_others_waiting() {
+    let node = start(&Program::redoubt());
+    let peer = Program::valkey().map(|program| start(&program));
+    for flood in FLOODS {
+        // What the machine did to one of three does not count.
+        let best = |node: &Node| (0..3).map(|_| longest_wait(node, flood)).min().expect("three");
+        let ours = best(&node);
+        let theirs = peer.as_ref().map(&best);
+        println!("{}: {ours:?}, theirs {theirs:?}", flood.name);
+        let allowed = theirs.unwrap_or_default().max(Duration::from_millis(60));
+        assert!(ours <= allowed, "{}: {ours:?}, theirs {theirs:?}", flood.name);
+    }
+}
+
+#[test]
+fn who_takes_a_workers_time_is_seen() {
+    let node = start(&Program::redoubt());
+    let over = AtomicBool::new(false);
+    let mut operator = node.connect();
+    thread::scope(|scope| {
+        scope.spawn(|| send_without_pause(&node, &FLOODS[0], &over));
+        let found = harness::eventually("the busiest client is named", || {
+            let id = node.info("clients", "busiest_client_id")?;
+            let share: f64 = node.info("clients", "busiest_client_worker_percent")?.parse().ok()?;
+            let line =
+                operator.run(&format!("CLIENT LIST ID {}", id.parse::<u64>().ok().filter(|id| *id > 0)?));
+            (share > 20.0 && line.text().contains("cmd=incr")).then_some(line.text())
+        });
+        over.store(true, Ordering::Relaxed);
+        let micros = found.split("tot-usec=").nth(1).and_then(|rest| rest.trim().parse::<u64>().ok());
+        assert!(micros.is_some_and(|micros| micros > 100_000), "{found}");
+        assert!(operator_time(&mut operator) < 100_000);
+    });
+}
+
+/// How long an operator who asked some questions kept the worker, in microseconds.
+fn operator_time(operator: &mut Connection) -> u64 {
+    let line = operator.run("CLIENT INFO").text();
+    let micros = line.split("tot-usec=").nth(1).and_then(|rest| rest.trim().parse().ok());
+    micros.expect("CLIENT INFO has it")
+}
