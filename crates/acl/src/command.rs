@@ -183,25 +183,25 @@ fn dryrun(users: &Users, host: &impl Host, user: &[u8], request: Args<'_>, reply
             return reply.error(&format!("ERR wrong number of arguments for '{name}' command"));
         }
     };
-    let refused = match user.check(&resolved) {
+    let mut refused = format!("User {name} has no permissions to ").into_bytes();
+    match user.check(&resolved) {
         Ok(()) => return reply.ok(),
         Err(Denial::Command) => {
             let command = resolved.command.map_or("", |id| users.catalogue().name(id));
-            format!("run the '{command}' command")
+            refused.extend(format!("run the '{command}' command").as_bytes());
         }
         Err(Denial::Key(place)) => {
-            format!("access the '{}' key", String::from_utf8_lossy(resolved.keys[place].name))
+            refused.extend([&b"access the '"[..], resolved.keys[place].name, b"' key"].concat());
         }
         Err(Denial::Channel(place)) => {
-            let channel = String::from_utf8_lossy(resolved.channels[place].name);
-            format!("access the '{channel}' channel")
+            refused.extend([&b"access the '"[..], resolved.channels[place].name, b"' channel"].concat());
         }
         Err(Denial::Database(Some(number))) => {
-            format!("access database {number}")
+            refused.extend(format!("access database {number}").as_bytes());
         }
-        Err(Denial::Database(None)) => "access all databases".to_owned(),
-    };
-    reply.bulk(format!("User {name} has no permissions to {refused}").as_bytes());
+        Err(Denial::Database(None)) => refused.extend(b"access all databases"),
+    }
+    reply.bulk(&refused);
 }
 
 /// GENPASS: as many hexadecimal digits as hold that many bits. `random` fills bytes with what nobody can guess.

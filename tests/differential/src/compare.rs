@@ -21,8 +21,6 @@ enum Closeness {
     ScanPairs,
     /// As many elements.
     Count,
-    /// A set may be called a listpack, as from Redis 7.2 on.
-    Encoding,
     /// Positive numbers may differ by this much: time passed between the two servers.
     Near(i64),
     /// Scores may be written in another way, as from Redis 7.2 on.
@@ -43,9 +41,6 @@ pub fn same(command: &Command, ours: &Value, theirs: &Value) -> bool {
             Closeness::Scan => same_scan(ours, theirs, sorted),
             Closeness::ScanPairs => same_scan(ours, theirs, paired),
             Closeness::Count => same_count(ours, theirs),
-            Closeness::Encoding => {
-                *ours == bulk("listpack") && [bulk("hashtable"), bulk("quicklist")].contains(theirs)
-            }
             Closeness::Near(most) => near(ours, theirs, most),
             Closeness::Scores => same_scores(ours, theirs),
             Closeness::Kind => same_kind(ours, theirs),
@@ -89,7 +84,6 @@ fn closeness(command: &Command) -> Closeness {
         // Against a time set by the same command a millisecond ago; PTTL shows what came of it.
         ("EXPIRE" | "PEXPIRE", _) if compares_times => Closeness::Kind,
         ("HEXPIRE" | "HPEXPIRE", _) if compares_times => Closeness::Count,
-        ("OBJECT", "ENCODING") => Closeness::Encoding,
         ("KEYS" | "HKEYS" | "HVALS", _) => Closeness::Unordered,
         ("SMEMBERS" | "SINTER" | "SUNION" | "SDIFF" | "SPOP", _) => Closeness::Unordered,
         ("HGETALL", _) => Closeness::Pairs,
@@ -116,10 +110,6 @@ fn closeness(command: &Command) -> Closeness {
         | ("COMMAND", "") => Closeness::Kind,
         _ => Closeness::Exact,
     }
-}
-
-fn bulk(text: &str) -> Value {
-    Value::Bulk(text.into())
 }
 
 /// Whether two times, or lists of them, are at most so far apart.
@@ -209,6 +199,10 @@ fn sorted(value: &Value) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn bulk(text: &str) -> Value {
+        Value::Bulk(text.into())
+    }
 
     fn command(line: &str) -> Command {
         line.split(' ').map(|word| word.as_bytes().to_vec()).collect()

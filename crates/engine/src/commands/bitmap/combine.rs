@@ -266,6 +266,19 @@ mod tests {
     }
 
     /// Longer than what is combined at a time, the destination among the sources, shorter than they are or longer.
+    /// The story: a replica of Valkey refuses BITOP ONE, and has other data from then on.
+    #[test]
+    fn what_only_redis_8_knows_is_logged_as_what_came_of_it() {
+        let mut client = Client::logged();
+        client.table(&[
+            ("mset a a b b", "+OK"),
+            ("bitop one d a b", ":1"),
+            ("bitop and e a b", ":1"),
+            ("bitop one d nosuch", ":0"),
+        ]);
+        assert_eq!(client.log()[1..], ["0 SET d \x03", "0 bitop and e a b", "0 DEL d"]);
+    }
+
     #[test]
     fn a_destination_may_be_a_source() {
         let mut client = Client::new();

@@ -87,6 +87,8 @@ pub(super) struct Change<'c, 'a> {
     timed: Vec<&'a [u8]>,
     untimed: Vec<&'a [u8]>,
     deleted: Vec<&'a [u8]>,
+    /// Those whose time had come.
+    expired: Vec<&'a [u8]>,
 }
 
 impl<'c, 'a> Change<'c, 'a> {
@@ -99,6 +101,7 @@ impl<'c, 'a> Change<'c, 'a> {
             timed: Vec::new(),
             untimed: Vec::new(),
             deleted: Vec::new(),
+            expired: Vec::new(),
         }
     }
 
@@ -106,7 +109,7 @@ impl<'c, 'a> Change<'c, 'a> {
     /// come deletes it, except on a replica: its master says when fields go.
     pub(super) fn expire(&mut self, name: &'a [u8], at: Millis) -> i64 {
         if at <= self.context.now && self.context.deletes_expired() {
-            self.delete(name);
+            self.run_out(name);
             return DELETED;
         }
         self.set(name, Some(at));
@@ -124,9 +127,19 @@ impl<'c, 'a> Change<'c, 'a> {
 
     /// Takes out a field that is there.
     pub(super) fn delete(&mut self, name: &'a [u8]) {
+        self.take_out(name);
+        self.deleted.push(name);
+    }
+
+    /// The same because its time has come.
+    pub(super) fn run_out(&mut self, name: &'a [u8]) {
+        self.take_out(name);
+        self.expired.push(name);
+    }
+
+    fn take_out(&mut self, name: &[u8]) {
         let place = self.place.expect("the field is there");
         self.place = Some(self.context.table(&self.key).hash_remove(place, &self.key, name).0);
-        self.deleted.push(name);
     }
 
     fn set(&mut self, name: &[u8], expiry: Option<Millis>) {
@@ -136,12 +149,14 @@ impl<'c, 'a> Change<'c, 'a> {
 
     /// Deletes the hash if no field is left, and tells the log.
     pub(super) fn finish(self) {
-        let Self { context, place, key, at, timed, untimed, deleted } = self;
-        if timed.is_empty() && untimed.is_empty() && deleted.is_empty() {
+        let Self { context, place, key, at, timed, untimed, mut deleted, expired } = self;
+        if timed.is_empty() && untimed.is_empty() && deleted.is_empty() && expired.is_empty() {
             return;
         }
         context.modified(&key);
-        for (names, event) in [(&timed, "hexpire"), (&untimed, "hpersist"), (&deleted, "hdel")] {
+        let events =
+            [(&timed, "hexpire"), (&untimed, "hpersist"), (&deleted, "hdel"), (&expired, "hexpired")];
+        for (names, event) in events {
             if !names.is_empty() {
                 context.notify(Class::HASH, event, &key);
             }
@@ -152,6 +167,7 @@ impl<'c, 'a> Change<'c, 'a> {
         let mut digits = itoa::Buffer::new();
         log(context, &[b"HPEXPIREAT", key.bytes(), digits.format(at.0).as_bytes()], &timed);
         log(context, &[b"HPERSIST", key.bytes()], &untimed);
+        deleted.extend(expired);
         if !deleted.is_empty() {
             let mut effect = vec![&b"HDEL"[..], key.bytes()];
             effect.extend(deleted);

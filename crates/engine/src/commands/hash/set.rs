@@ -179,18 +179,18 @@ mod tests {
             ("hexpire h 100 nx fields 1 a", ""),
             ("hpersist h fields 1 a", "hpersist h"),
             ("hpersist h fields 1 a", ""),
-            ("hexpireat h 1 fields 1 a", "hdel h"),
+            ("hexpireat h 1 fields 1 a", "hexpired h"),
             ("hgetex h ex 10 fields 1 b", "hexpire h"),
             ("hgetex h persist fields 1 b", "hpersist h"),
             ("hgetex h fields 1 b", ""),
-            ("hgetex h exat 1 fields 3 b c d", "hdel h, del h"),
+            ("hgetex h exat 1 fields 3 b c d", "hexpired h, del h"),
             ("hsetex h ex 10 fields 1 a 1", "hset h, hexpire h"),
             ("hsetex h keepttl fields 1 a 1", "hset h"),
             ("hsetex h fnx fields 1 a 1", ""),
-            ("hsetex h exat 1 fields 1 b 1", "hset h, hdel h"),
+            ("hsetex h exat 1 fields 1 a 1", "hset h, hexpire h, hexpired h, del h"),
+            ("hset h a 1", "hset h"),
             ("hgetdel h fields 1 x", ""),
             ("hgetdel h fields 1 a", "hdel h, del h"),
-            ("hsetex h exat 1 fields 1 b 1", "hset h, hdel h, del h"),
         ]);
     }
 }

@@ -79,10 +79,11 @@ pub(super) fn hsetex(context: &mut Context<'_>) -> Result<(), CommandError> {
             found = Some(context.set_field(&key, found, field).0);
         }
         context.notify(Class::HASH, "hset", &key);
+        context.notify(Class::HASH, "hexpire", &key);
         let mut change = Change::new(context, &key, found);
         for name in pairs.iter().step_by(2) {
             if change.context.field(&key, change.place, name).is_some() {
-                change.delete(name);
+                change.run_out(name);
             }
         }
         change.finish();

@@ -8,6 +8,7 @@ use super::trim::{Trimming, Words};
 use crate::context::Context;
 use crate::error::CommandError;
 use crate::notifications::Class;
+use crate::session::Origin;
 
 /// Redis refuses entries from this many bytes on.
 const TOO_LARGE: usize = 1 << 30;
@@ -165,6 +166,10 @@ pub(super) fn xsetid(context: &mut Context<'_>) -> Result<(), CommandError> {
     let place = context.find_stream(&key)?.ok_or(CommandError::NoSuchKey)?;
     let before = head(context, &key, place);
     let refusal = match () {
+        // A master of Redis 7.0 may say so.
+        () if last < before.max_deleted && context.session.origin == Origin::Client => {
+            Some("ERR The ID specified in XSETID is smaller than current max_deleted_entry_id")
+        }
         () if before.len > 0 && last < context.stream(&key, place).last_entry_id() => {
             Some("ERR The ID specified in XSETID is smaller than the target stream top item")
         }

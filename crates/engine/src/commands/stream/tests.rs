@@ -122,6 +122,37 @@ fn a_group_gives_each_entry_to_one_consumer_and_the_log_says_to_whom() {
     assert_eq!(client.log(), log);
 }
 
+/// The story: a client reads for a group, finds nothing, and is no consumer of it; XINFO GROUPS tells fewer than there are.
+#[test]
+fn who_is_given_nothing_is_a_consumer_too() {
+    Client::new().table(&[
+        ("xgroup create s g $ mkstream", "+OK"),
+        ("xclaim s g a 0 1-1", "*0"),
+        ("xautoclaim s g b 0 0", "*3|$3|0-0|*0|*0"),
+        ("xreadgroup group g c streams s >", "*-1"),
+        ("xgroup createconsumer s g a", ":0"),
+        ("xgroup createconsumer s g b", ":0"),
+        ("xgroup createconsumer s g c", ":0"),
+    ]);
+}
+
+#[test]
+fn the_last_entry_can_be_asked_for() {
+    Client::new().table(&[
+        ("xread streams s +", "*-1"),
+        ("xadd s 1 a 1", "$3|1-0"),
+        ("xadd s 2 a 2", "$3|2-0"),
+        ("xread count 5 streams s +", "*1|*2|$1|s|*1|*2|$3|2-0|*2|$1|a|$1|2"),
+        ("xgroup create s g 0", "+OK"),
+        (
+            "xreadgroup group g c streams s +",
+            "-ERR The + ID is meaningless in the context of XREADGROUP: you want to read the history of this consumer by \
+             specifying a proper ID, or use the > ID to get new messages. The + ID would just return an empty result \
+             set.",
+        ),
+    ]);
+}
+
 #[test]
 fn what_is_pending_for_long_is_claimed() {
     let mut client = Client::new();
@@ -162,9 +193,12 @@ fn groups_tell_how_far_they_are() {
         ("xgroup setid s g 0 entriesread 2", "+OK"),
         ("xinfo groups s", "*1|*12|$4|name|$1|g|$9|consumers|:0|$7|pending|:0|$17|last-delivered-id|$3|0-0|$12|entries-read|:2|$3|lag|:1"),
         ("xsetid s 9 entriesadded 7 maxdeletedid 4", "+OK"),
-        ("xsetid s 2", "-ERR The ID specified in XSETID is smaller than the target stream top item"),
-        ("xsetid s 3-1", "+OK"),
-        ("xinfo stream s", "*20|$6|length|:1|$15|radix-tree-keys|:1|$16|radix-tree-nodes|:2|$17|last-generated-id|$3|3-1|$20|max-deleted-entry-id|$3|4-0|$13|entries-added|:7|$23|recorded-first-entry-id|$3|3-0|$6|groups|:1|$11|first-entry|*2|$3|3-0|*2|$1|a|$1|1|$10|last-entry|*2|$3|3-0|*2|$1|a|$1|1"),
+        ("xsetid s 2", "-ERR The ID specified in XSETID is smaller than current max_deleted_entry_id"),
+        ("xadd s 9-1 a 1", "$3|9-1"),
+        ("xsetid s 8", "-ERR The ID specified in XSETID is smaller than the target stream top item"),
+        ("xdel s 9-1", ":1"),
+        ("xsetid s 9-1 entriesadded 7", "+OK"),
+        ("xinfo stream s", "*20|$6|length|:1|$15|radix-tree-keys|:1|$16|radix-tree-nodes|:2|$17|last-generated-id|$3|9-1|$20|max-deleted-entry-id|$3|9-1|$13|entries-added|:7|$23|recorded-first-entry-id|$3|3-0|$6|groups|:1|$11|first-entry|*2|$3|3-0|*2|$1|a|$1|1|$10|last-entry|*2|$3|3-0|*2|$1|a|$1|1"),
     ]);
 }
 

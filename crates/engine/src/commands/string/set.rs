@@ -45,16 +45,23 @@ pub(super) fn set(context: &mut Context<'_>) -> Result<(), CommandError> {
         }
         return Ok(());
     }
+    if !options.get {
+        context.reply.ok();
+    }
+    let expires = matches!(options.expiry, Expiry::At { .. });
+    if expires && expiry.is_some_and(|at| at <= context.now) && context.deletes_expired() {
+        // Nobody could see it: only what was there before goes.
+        if let Some(place) = found {
+            context.expire_now(&key, place);
+        }
+        return Ok(());
+    }
     if let (Expiry::Keep, Some(place)) = (options.expiry, found) {
         expiry = context.view(&key).expiry(place);
     }
     context.put(&key, found, Packed::string(value), expiry);
-    let expires = matches!(options.expiry, Expiry::At { .. });
     notify_set(context, &key, expires);
     log(context, &key, value, &options, expiry);
-    if !options.get {
-        context.reply.ok();
-    }
     Ok(())
 }
 
@@ -240,6 +247,11 @@ mod tests {
             ("getex k", ""),
             ("getex k persist", "persist k"),
             ("getex k exat 1", "expired k"),
+            ("set k v exat 1", ""),
+            ("set k v", "set k"),
+            ("set k v pxat 1", "expired k"),
+            ("set k v", "set k"),
+            ("pexpireat k 1", "expired k"),
             ("append k x", "append k"),
             ("setrange k 3 y", "setrange k"),
             ("setrange k 0 \"\"", ""),

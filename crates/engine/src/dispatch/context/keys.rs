@@ -236,10 +236,7 @@ impl<'a> Context<'a> {
     /// the key at once, except on a replica: its master says when keys go.
     pub fn expire_at(&mut self, key: &Key<'_>, place: Place, at: Millis) {
         if at <= self.now && self.deletes_expired() {
-            self.delete(key, place);
-            self.notify(Class::EXPIRED, "expired", key);
-            add(&self.worker.stats.expired_keys, 1);
-            self.effect(&[self.engine.settings.deletion(Lazy::EXPIRE), key.bytes()]);
+            self.expire_now(key, place);
             return;
         }
         self.table(key).set_expiry(place, key, Some(at));
@@ -247,6 +244,14 @@ impl<'a> Context<'a> {
         self.notify(Class::GENERIC, "expire", key);
         let mut digits = itoa::Buffer::new();
         self.effect(&[b"PEXPIREAT", key.bytes(), digits.format(at.0).as_bytes()]);
+    }
+
+    /// Deletes `key`, which lies at `place`, as one whose time has come, and logs that.
+    pub fn expire_now(&mut self, key: &Key<'_>, place: Place) {
+        self.delete(key, place);
+        self.notify(Class::EXPIRED, "expired", key);
+        add(&self.worker.stats.expired_keys, 1);
+        self.effect(&[self.engine.settings.deletion(Lazy::EXPIRE), key.bytes()]);
     }
 
     /// Makes `key`, which lies at `place`, stay, and logs that; says whether it would have expired.
