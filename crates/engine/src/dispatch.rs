@@ -399,9 +399,9 @@ impl Engine {
                     pipeline.context.show(entry, request.args, false);
                 }
                 match done {
-                    Ok(Flow::Done) => self.end(pipeline, request, entry, start, None),
+                    Ok(Flow::Done) => self.end(pipeline, entry, request.args, start),
                     Ok(flow) => flow,
-                    Err(error) => self.end(pipeline, request, entry, start, Some(&error)),
+                    Err(error) => self.fail(pipeline, entry, request.args, start, &error),
                 }
             }
             Run::Here(_)
@@ -437,7 +437,7 @@ impl Engine {
             pipeline.settle();
         }
         if let Err(error) = self.lock(pipeline, request, entry, asked) {
-            return Performed::Flow(self.end(pipeline, request, entry, start, Some(&error)));
+            return Performed::Flow(self.fail(pipeline, entry, request.args, start, &error));
         }
         let gate = self.settings.gate();
         let from_client = pipeline.context.session.origin == Origin::Client;
@@ -446,7 +446,7 @@ impl Engine {
                 Ok(Flow::Done) => {}
                 Ok(flow) => return Performed::Flow(flow),
                 Err(error) => {
-                    return Performed::Flow(self.end(pipeline, request, entry, start, Some(&error)));
+                    return Performed::Flow(self.fail(pipeline, entry, request.args, start, &error));
                 }
             }
         }
@@ -466,21 +466,32 @@ impl Engine {
                 self.serve_waiters(&mut pipeline.context);
             }
         }
-        let error = match outcome {
-            Ok(Outcome::Done) => None,
+        if matches!(outcome, Ok(Outcome::Done)) {
+            return Performed::Flow(self.end(pipeline, entry, request.args, start));
+        }
+        self.end_otherwise(pipeline, Invocation { entry, args: request.args, asked }, start, outcome)
+    }
+
+    /// Ends a command that has not just replied: it failed, waits, begins again, or is for its connection.
+    #[cold]
+    fn end_otherwise<'r, A>(
+        &'r self,
+        pipeline: &mut Pipeline<'r>,
+        call: Invocation<'_>,
+        start: usize,
+        outcome: Result<Outcome<A>, CommandError>,
+    ) -> Performed<A> {
+        match outcome {
             Ok(Outcome::Again(again)) => return Performed::Again(again),
             Ok(Outcome::HandOver(command)) => return Performed::Flow(Flow::Node(command)),
             Ok(Outcome::Block(wait)) if pipeline.context.may_wait() => {
-                let call = Invocation { entry, args: request.args, asked };
                 return Performed::Flow(self.block(&mut pipeline.context, call, wait));
             }
-            Ok(Outcome::Block(wait)) => {
-                (wait.nothing)(&mut pipeline.context.reply);
-                None
-            }
-            Err(error) => Some(error),
-        };
-        Performed::Flow(self.end(pipeline, request, entry, start, error.as_ref()))
+            Ok(Outcome::Block(wait)) => (wait.nothing)(&mut pipeline.context.reply),
+            Ok(Outcome::Done) => {}
+            Err(error) => return Performed::Flow(self.fail(pipeline, call.entry, call.args, start, &error)),
+        }
+        Performed::Flow(self.end(pipeline, call.entry, call.args, start))
     }
 
     /// Asks about a client's command under the locks of its slots, and shows it to those who see all.
@@ -506,17 +517,30 @@ impl Engine {
     fn end(
         &self,
         pipeline: &mut Pipeline<'_>,
-        request: &Prepared<'_>,
         entry: &'static Registered,
+        args: Args<'_>,
         start: usize,
-        error: Option<&CommandError>,
     ) -> Flow {
         let end = (pipeline.context.worker.nanos)();
         let nanos = end.saturating_sub(pipeline.clock);
         pipeline.clock = end;
-        let call = Call { entry, args: request.args, key: None, holds_all: false };
-        self.conclude(&mut pipeline.context, call, start, nanos, error);
+        self.count(&mut pipeline.context, (entry, args), start, nanos);
         Flow::Done
+    }
+
+    /// The same of one that failed.
+    #[cold]
+    fn fail(
+        &self,
+        pipeline: &mut Pipeline<'_>,
+        entry: &'static Registered,
+        args: Args<'_>,
+        start: usize,
+        error: &CommandError,
+    ) -> Flow {
+        let flow = self.end(pipeline, entry, args, start);
+        pipeline.context.fail(entry, start, error);
+        flow
     }
 
     /// Queues the request if its client said MULTI, or asks everything that may keep it from running here and

@@ -120,44 +120,43 @@ impl Engine {
     pub(super) fn execute_part<'r>(&self, context: &mut Context<'r>, call: Call<'r>) -> Part {
         let (start, begin) = (context.reply.len(), context.nanos());
         let outcome = execute(context, call, |context| context.invoke::<Final>(call.entry));
-        let error = match outcome {
-            Ok(Outcome::Done) => None,
+        match outcome {
             Ok(Outcome::HandOver(command)) => return Part::HandOver(command),
             Ok(Outcome::Block(wait)) => return Part::Nothing(wait.nothing),
-            Err(error) => Some(error),
-        };
+            Ok(Outcome::Done) | Err(_) => {}
+        }
         let nanos = context.nanos().saturating_sub(begin);
-        self.conclude(context, call, start, nanos, error.as_ref());
+        self.count(context, (call.entry, call.args), start, nanos);
+        if let Err(error) = outcome {
+            context.fail(call.entry, start, &error);
+        }
         Part::Replied
     }
 
-    /// Counts a command whose reply began at `start`, and replies with its error if it failed.
+    /// Counts a command whose reply began at `start`.
     #[inline(always)]
-    pub(super) fn conclude(
+    pub(super) fn count(
         &self,
         context: &mut Context<'_>,
-        call: Call<'_>,
+        (entry, args): (&'static Registered, Args<'_>),
         start: usize,
         nanos: u64,
-        error: Option<&CommandError>,
     ) {
-        let Call { entry, args, .. } = call;
         let ran = Ran { entry, args, nanos, reply_len: context.reply.len().saturating_sub(start) };
         self.account(&context.worker.stats, context.session, context.now, &ran);
-        if let Some(error) = error {
-            fail(context, entry, start, error);
-        }
     }
 }
 
-/// Replies with the error of a command whose reply began at `start`, and counts it.
-#[cold]
-fn fail(context: &mut Context<'_>, entry: &Registered, start: usize, error: &CommandError) {
-    context.reply.truncate(start);
-    let stats = &context.worker.stats.commands[entry.index];
-    // A redirection is not the command's failure.
-    add(if error.is_refusal() { &stats.rejected } else { &stats.failed }, 1);
-    context.refuse(error);
+impl Context<'_> {
+    /// Replies with the error of a command whose reply began at `start`, and counts it.
+    #[cold]
+    pub(super) fn fail(&mut self, entry: &Registered, start: usize, error: &CommandError) {
+        self.reply.truncate(start);
+        let stats = &self.worker.stats.commands[entry.index];
+        // A redirection is not the command's failure.
+        add(if error.is_refusal() { &stats.rejected } else { &stats.failed }, 1);
+        self.refuse(error);
+    }
 }
 
 #[cfg(test)]

@@ -561,7 +561,7 @@ impl Reached<'_, '_> {
             Part::Replied => Ok(()),
             Part::Nothing(nothing) => {
                 nothing(&mut context.reply);
-                engine.conclude(&mut context, call, 0, 0, None);
+                engine.count(&mut context, (entry, args), 0, 0);
                 Ok(())
             }
             Part::HandOver(_) => Err(NOT_FOR_SCRIPTS.into()),

@@ -238,7 +238,7 @@ impl Engine {
             }
             Part::Nothing(nothing) => {
                 nothing(&mut context.reply);
-                self.conclude(context, call, context.reply.len(), 0, None);
+                self.count(context, (call.entry, call.args), context.reply.len(), 0);
                 None
             }
             Part::HandOver(command) if context.session.origin == Origin::Client => Some(command),
