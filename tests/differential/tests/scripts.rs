@@ -395,7 +395,7 @@ fn commands(api: &str) -> Vec<Command> {
 #[test]
 fn scripts_do_what_they_do_on_valkey() {
     let Some(valkey) = Peer::Valkey.program() else { return };
-    let pair = Pair::start(&Program::redoubt(), &valkey).without_digests();
+    let pair = Pair::start(&Program::redoubt(), &valkey);
     let mut report = Vec::new();
     for protocol in [Protocol::V2, Protocol::V3] {
         let mut commands = commands("redis.");

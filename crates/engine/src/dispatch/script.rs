@@ -37,7 +37,8 @@ use crate::waiting::Outcome;
 const PATIENCE: u32 = 1000;
 const ROUND: Duration = Duration::from_micros(100);
 
-const NOT_FOR_SCRIPTS: CommandError = CommandError::text("ERR This Valkey command is not allowed from script");
+const NOT_FOR_SCRIPTS: CommandError =
+    CommandError::text("ERR This Valkey command is not allowed from script");
 
 /// Why a call of a script did not run.
 enum Denied {

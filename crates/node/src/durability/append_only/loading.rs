@@ -116,10 +116,7 @@ fn load_again(durability: &Arc<Durability>) -> Result<bool, AofError> {
 }
 
 /// Replaces all data by that of the files; says also which database the stream has selected at their end.
-fn run_files(
-    durability: &Durability,
-    to_load: &[(PathBuf, bool)],
-) -> Result<(Loaded, Ran, u16), AofError> {
+fn run_files(durability: &Durability, to_load: &[(PathBuf, bool)]) -> Result<(Loaded, Ran, u16), AofError> {
     let mut loaded = Loaded::default();
     let mut ran = Ran::default();
     clear(durability);
