@@ -311,7 +311,7 @@ mod tests {
     fn it_is_aborted_or_does_not_compile_or_its_user_leaves() {
         let (client, _, reply) = debug(Client::new(), "yes", SCRIPT, &["s", "a"]);
         assert!(reply.starts_with("-ERR script aborted for user request script: "), "{reply}");
-        assert!(reply.ends_with(", on @user_script:5.\r\n"), "{reply}");
+        assert!(reply.ends_with(" on @user_script:5.\r\n"), "{reply}");
         let (client, said, reply) = debug(client, "yes", "foo(", &[]);
         assert_eq!(said, "");
         assert!(reply.starts_with("*1\r\n+<endsession>\r\n-ERR Error compiling script"), "{reply}");

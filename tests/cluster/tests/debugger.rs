@@ -70,8 +70,8 @@ fn stories() -> Vec<(&'static str, &'static str, Vec<&'static str>)> {
 
 #[test]
 fn a_user_sees_what_redis_shows() {
-    let (ours, redis) =
-        (Node::start(&Program::redoubt(), "--save "), Node::start(&Program::redis(), "--save "));
+    let Some(valkey) = Program::valkey() else { return };
+    let (ours, redis) = (Node::start(&Program::redoubt(), "--save "), Node::start(&valkey, "--save "));
     for (number, (option, script, lines)) in stories().into_iter().enumerate() {
         for node in [&ours, &redis] {
             node.run("DEL k foo");

@@ -245,6 +245,7 @@ fn a_save_shows_how_far_it_is_and_can_be_called_off() {
     let node = Node::start(&Program::redoubt(), &format!("{OPTIONS} --save "));
     assert_eq!(node.run("BGSAVE CANCEL").text_of_error(), NOT_RUNNING);
     fill(&node, 300_000);
+    node.run("CONFIG SET rdb-key-save-delay 20").expect_ok();
     assert_eq!(node.run("BGSAVE SCHEDULE"), Value::Simple("Background saving started".into()));
     assert_eq!(node.run("BGSAVE").text_of_error(), "ERR Background save already in progress");
     eventually("the keys are counted at the cut", || {

@@ -166,7 +166,7 @@ fn a_change_holds_from_the_next_command_on() {
         ("auth v x\nset a 3", "+OK|+OK"),
     ]);
     change(&client, "v", "-@write");
-    client.table(&[("set a 4", &denied("set")), ("get a", "$1|3")]);
+    client.table(&[("set a 4", &denied("set").replace("User u", "User v")), ("get a", "$1|3")]);
     // Who is off stays logged in; who is deleted does not.
     change(&client, "v", "off");
     client.table(&[

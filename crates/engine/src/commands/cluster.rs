@@ -4,7 +4,7 @@
 
 use slot_routing::Slot;
 
-use crate::command::{ClusterCommand as C, Command, Flags, Group, ShellCommand};
+use crate::command::{ClusterCommand as C, Command, Flags, Group, NodeCommand, ShellCommand};
 use crate::commands::help::reply_help;
 use crate::context::Context;
 use crate::error::CommandError;
@@ -85,7 +85,9 @@ const CLUSTER: &[Command] = &[
         .flags(LOOK.union(Flags::NOSCRIPT)),
     row("saveconfig", "3.0.0", 2, C::SaveConfig, "Writes the cluster's file.").flags(CHANGE),
     row("set-config-epoch", "3.0.0", 3, C::SetConfigEpoch, "Sets the epoch of a new node.").flags(CHANGE),
+    // It waits, also where a master says it.
     row("setslot", "3.0.0", -4, C::SetSlot, "Begins, ends or undoes the move of a slot.")
+        .node(NodeCommand::Cluster(C::SetSlot))
         .flags(CHANGE.union(Flags::MAY_REPLICATE)),
     view("shards", "7.0.0", 2, C::Shards, "Lists the shards: their slots and nodes.").flags(QUERY),
     view("slaves", "3.0.0", 3, C::Replicas, "Lists the replicas of a master.").flags(LOOK),

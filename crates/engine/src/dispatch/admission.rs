@@ -292,7 +292,9 @@ impl Engine {
     ) -> Result<Flow, CommandError> {
         let need = self.need_of(session, flags, keys);
         let is_slot_held = gate.contains(Gate::SLOTS_HELD) && slots.iter_mut().any(|slot| slot.is_held());
-        self.pass(gate, session, &Need { is_locked: true, is_slot_held, ..need })
+        // What its connection carries out (MIGRATE) locks nothing here.
+        let is_locked = slots.iter_mut().next().is_some();
+        self.pass(gate, session, &Need { is_locked, is_slot_held, ..need })
     }
 
     /// Why a state of the node refuses a command.

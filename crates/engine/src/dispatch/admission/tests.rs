@@ -51,7 +51,8 @@ fn need(client: &Client, entry: &Registered) -> Need {
 #[test]
 fn every_state_says_of_every_command_what_becomes_of_it_for_every_caller() {
     let client = Client::new();
-    let mut states = Gate::all();
+    // Who is revoked is asked of each client by itself.
+    let mut states = Gate::all() - Gate::REVOKING;
     for line in STATES.lines().filter(|line| !line.trim().is_empty()) {
         let words: Vec<&str> = line.split_ascii_whitespace().collect();
         let [name, becomes, asks, classes @ ..] = words.as_slice() else { panic!("{line}") };
