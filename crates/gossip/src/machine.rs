@@ -12,7 +12,7 @@ use rand::{Rng, RngExt};
 use rand_chacha::ChaCha8Rng;
 use slot_routing::{Epoch, NodeId, Slot, SlotSet, Topology};
 
-use crate::commands::{CommandError, Reply};
+use crate::commands::{CommandError, Reply, SlotChange};
 use crate::config::Config;
 use crate::contract::{Action, Input, Replication};
 use crate::election::Election;
@@ -69,7 +69,7 @@ pub struct Gossip {
 }
 
 /// What is to be done when the input has been worked off.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Todo {
     /// `nodes.conf` is behind.
     pub(crate) save: bool,
@@ -81,6 +81,8 @@ pub(crate) struct Todo {
     pub(crate) publish: bool,
     /// Writes may go on; not before it is published who takes them.
     pub(crate) resume: bool,
+    /// To be said in the stream once it is published: who gets a snapshot in between has it from there, too.
+    pub(crate) tell: Vec<(Slot, SlotChange)>,
 }
 
 impl Gossip {
@@ -245,6 +247,9 @@ impl Gossip {
             }
         }
         let todo = std::mem::take(&mut self.todo);
+        for (slot, change) in todo.tell {
+            self.out.push(Action::TellReplicas { slot, change, confirm: None });
+        }
         if todo.resume {
             self.out.push(Action::ResumeWrites);
         }

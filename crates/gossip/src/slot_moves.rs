@@ -5,7 +5,8 @@
 //! missing, and take writes for them; and it would refuse what its master had imported. So a SETSLOT goes to the
 //! replicas first, in the stream that brings them the data ([`Action::TellReplicas`]), and is carried out, and
 //! answered, once they have it ([`Input::ReplicasTold`](crate::Input)), as in Valkey since version 8: whatever is
-//! moved afterwards stands behind it in the stream. A snapshot brings the marks along
+//! moved afterwards stands behind it in the stream. A master that knows of no replica waits for none, but says it all
+//! the same. A snapshot brings the marks along
 //! ([`Input::MovesLoaded`](crate::Input)), `nodes.conf` has a replica's as a master's. While writes are held back for
 //! a failover, nothing may be added to the stream: a SETSLOT waits until it is clear who is the master.
 //!
@@ -60,8 +61,13 @@ impl Gossip {
             return Some(Err(refusal));
         }
         let alone = !self.nodes.values().any(|node| node.master() == Some(self.me));
-        if alone && self.orders.0.is_empty() {
-            return Some(self.set_slot(order.slot, &order.change, keys_in_slot));
+        if alone && self.orders.0.is_empty() && !self.is_yielding() {
+            let result = self.set_slot(order.slot, &order.change, keys_in_slot);
+            if result.is_ok() {
+                // Somebody may get the stream of whom the bus knows nothing: who was forgotten, or is new.
+                self.todo.tell.push((order.slot, order.change));
+            }
+            return Some(result);
         }
         self.orders.0.push_back((order, Step::New { keys_in_slot }));
         None

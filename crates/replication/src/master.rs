@@ -287,13 +287,13 @@ impl Master {
     }
 
     /// How many replicas are to acknowledge what is said of slots on the move; `None` if it is not said, since there
-    /// is nobody who hears it or somebody who would take it for a mistake.
+    /// is somebody who would take it for a mistake. With nobody there it is said all the same: who was cut off for a
+    /// moment reads on where it was.
     #[must_use]
     pub fn readers_of_slot_moves(&self) -> Option<usize> {
         let mut stay = self.peers.values().filter(|peer| !peer.profile.rdb_only);
-        let all_read = stay.clone().all(|peer| peer.profile.capabilities.slot_moves);
         let online = stay.clone().filter(|peer| peer.is_online()).count();
-        (all_read && stay.next().is_some()).then_some(online)
+        stay.all(|peer| peer.profile.capabilities.slot_moves).then_some(online)
     }
 
     /// How many replicas get the stream and were heard within `min-replicas-max-lag`.

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use clock::{Instant, Millis};
 use gossip::wire::{Body, Header, Packet};
-use gossip::{Action, ElectionEvent, Gossip, Input, LinkId, SlotChange};
+use gossip::{Action, ElectionEvent, Gossip, Input, LinkId};
 use slot_routing::{NodeId, ReplOffset, Slot, Topology};
 
 use self::disk::Disk;
@@ -67,19 +67,11 @@ enum Event {
         host: usize,
         life: u64,
     },
-    /// A master's stream brings word of a slot on the move.
+    /// It is looked whether the replicas have what they were told of a slot.
     Told {
         host: usize,
         life: u64,
-        slot: Slot,
-        change: SlotChange,
-    },
-    /// The replicas have what they were told, or not in time.
-    ReplicasTold {
-        host: usize,
-        life: u64,
-        token: u64,
-        held: bool,
+        told: data::Told,
     },
     Operate(operator::Step),
     Die {
@@ -199,14 +191,9 @@ impl Play for World {
                     self.on_published(host);
                 }
             }
-            Event::Told { host, life, slot, change } => {
+            Event::Told { host, life, told } => {
                 if self.stage.lives(host, life) {
-                    self.feed(host, Input::SlotChanged { slot, change });
-                }
-            }
-            Event::ReplicasTold { host, life, token, held } => {
-                if self.stage.lives(host, life) {
-                    self.feed(host, Input::ReplicasTold { token, held, keys_in_slot: 0 });
+                    self.look_who_has_it(host, told);
                 }
             }
             Event::Operate(step) => self.operate(step),
@@ -354,6 +341,9 @@ impl World {
         let Some(gossip) = &mut host_now.gossip else { return };
         let wall = Millis(WALL + now.as_millis() as i64 + host_now.wall_skew);
         let mut out = Vec::new();
+        for heard in self.stage.data.stores[host].moves.take() {
+            gossip.handle(now + skew, wall, heard, &mut out);
+        }
         if let Some(facts) = news {
             gossip.handle(now + skew, wall, Input::Replication(facts), &mut out);
         }
@@ -416,7 +406,10 @@ impl World {
             Action::ResumeWrites => self.stage.data.stores[host].pause(None),
             Action::WatchOffset(offset) => self.hosts[host].watched = offset,
             Action::DropSlots(slots) => self.drop_slots(host, &slots),
-            Action::Reply { token, result } => self.on_answer(host, token, &result),
+            Action::Reply { token, result } => {
+                self.stage.data.stores[host].moves.settle(token);
+                self.on_answer(host, token, &result);
+            }
             Action::Log(told) => self.on_told(host, &told),
             // Nobody resets a node here, and nobody subscribes.
             Action::DropEverything | Action::Deliver(_) => {}

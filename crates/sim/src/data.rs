@@ -31,6 +31,7 @@ mod invariants;
 mod link;
 mod roles;
 mod serving;
+mod slot_moves;
 mod store;
 mod writes;
 

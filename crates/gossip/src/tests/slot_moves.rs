@@ -130,6 +130,22 @@ fn both_ends_of_a_move_go_on_with_it_after_failovers() {
     }
 }
 
+/// An operator had the master forget its replica, which copies on: it kept the mark of a move that was long over.
+#[test]
+fn a_replica_of_which_the_master_does_not_know_hears_of_moves_all_the_same() {
+    let mut net = six(5);
+    begin_move(&mut net);
+    let node = net.id(3).to_string();
+    net.command(0, Command::Forget { node }).unwrap();
+    set_slot(&mut net, 0, SlotChange::Stable);
+    net.run(Duration::from_millis(100));
+    assert_eq!(migrating(&net, 3), None, "{}", net.story());
+    let to = net.id(2).to_string();
+    set_slot(&mut net, 0, SlotChange::Migrating { to });
+    net.run(Duration::from_millis(100));
+    assert_eq!(migrating(&net, 3), Some(net.id(2)), "{}", net.story());
+}
+
 #[test]
 fn a_replica_remembers_the_move_over_a_restart() {
     let mut net = six(5);

@@ -191,6 +191,22 @@ fn a_replica_too_far_behind_is_closed() {
     assert_eq!(master.give(1, Input::Closed { peer: ONE }), [], "once is enough");
 }
 
+/// A replica that was cut off when a slot began to move read on afterwards, and had never heard of it.
+#[test]
+fn slot_moves_are_said_unless_somebody_takes_them_for_a_mistake() {
+    let mut master = Driven::new(config());
+    assert_eq!(master.0.readers_of_slot_moves(), Some(0), "who comes back reads it");
+    let mut reader = modern();
+    reader.capabilities.slot_moves = true;
+    master.join(0, ONE, reader, Some(10));
+    assert_eq!(master.0.readers_of_slot_moves(), Some(1));
+    master.join(0, TWO, modern(), Some(10));
+    assert_eq!(master.0.readers_of_slot_moves(), None);
+    master.give(0, Input::Closed { peer: TWO });
+    master.give(0, Input::Closed { peer: ONE });
+    assert_eq!(master.0.readers_of_slot_moves(), Some(0));
+}
+
 #[test]
 fn a_snapshot_that_fails_or_that_nobody_waits_for_makes_room_for_the_next() {
     let mut master = Driven::new(Config { diskless_delay: Duration::ZERO, ..config() });

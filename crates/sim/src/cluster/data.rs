@@ -4,17 +4,30 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::time::Duration;
 
+use clock::Instant;
 use gossip::{Confirm, Input, Replication, SlotChange};
-use slot_routing::{Ownership, Slot, SlotSet, Topology};
+use slot_routing::{Ownership, ReplOffset, Slot, SlotSet, Topology};
 
 use super::{Event, World};
 use crate::data::{Key, Order};
 
 /// How soon it is looked again whether what was under way has ended.
 const DRAINING: Duration = Duration::from_micros(500);
+/// How soon it is looked again who has acknowledged what was said of a slot.
+const ASKED_AGAIN: Duration = Duration::from_millis(2);
+
+/// What replicas were told of a slot, and what is waited for.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Told {
+    token: u64,
+    offset: ReplOffset,
+    /// So many are to acknowledge the offset.
+    readers: usize,
+    until: Instant,
+}
 
 impl World {
-    /// Says to the replicas that get the stream what becomes of a slot; who is not reached keeps the answer waiting.
+    /// Says to the replicas what becomes of a slot, and waits until all that are connected have it.
     pub(super) fn tell_replicas(
         &mut self,
         host: usize,
@@ -22,23 +35,26 @@ impl World {
         change: &SlotChange,
         confirm: Option<Confirm>,
     ) {
-        let replicas: Vec<usize> =
-            self.stage.data.stores[host].replicas().map(|(replica, _)| replica).collect();
-        let (mut held, mut slowest) = (true, Duration::ZERO);
-        for replica in replicas {
-            if !self.stage.runs(replica) || self.stage.is_apart(host, replica) {
-                held = false;
-                continue;
-            }
-            let (life, time) = (self.stage.processes[replica].life, self.stage.chance.millis(0, 30));
-            slowest = slowest.max(time);
-            self.stage.after(time, Event::Told { host: replica, life, slot, change: change.clone() });
-        }
+        let token = confirm.map(|confirm| confirm.token);
+        let said = self.stage.say_slot_change(host, slot, change, token);
         if let Some(Confirm { token, patience }) = confirm {
+            let (offset, readers) = said.unwrap_or((ReplOffset(0), 0));
+            let until = self.stage.now + patience;
             let life = self.stage.processes[host].life;
-            let time = if held { slowest + Duration::from_millis(1) } else { patience };
-            self.stage.after(time, Event::ReplicasTold { host, life, token, held });
+            let told = Told { token, offset, readers, until };
+            self.stage.after(Duration::ZERO, Event::Told { host, life, told });
         }
+    }
+
+    /// Whether the replicas have what they were told; once the time is up, not all of them have.
+    pub(super) fn look_who_has_it(&mut self, host: usize, told: Told) {
+        let has_it = |(_, acknowledged): &(usize, ReplOffset)| *acknowledged >= told.offset;
+        let held = self.stage.data.stores[host].replicas().filter(has_it).count() >= told.readers;
+        if self.stage.runs(host) && (held || self.stage.now >= told.until) {
+            return self.feed(host, Input::ReplicasTold { token: told.token, held, keys_in_slot: 0 });
+        }
+        let life = self.stage.processes[host].life;
+        self.stage.after(ASKED_AGAIN, Event::Told { host, life, told });
     }
 
     /// Clients write, and it is looked at who takes writes.
@@ -53,7 +69,8 @@ impl World {
                 continue;
             }
             let offset = self.stage.data.stores[host].offset();
-            if self.hosts[host].watched.is_some_and(|wanted| wanted <= offset) {
+            let heard = self.stage.data.stores[host].moves.has_heard();
+            if heard || self.hosts[host].watched.is_some_and(|wanted| wanted <= offset) {
                 self.feed(host, Input::Deadline);
             }
             self.check_reach(host);
@@ -79,6 +96,7 @@ impl World {
         let served: BTreeSet<Key> = self.samples.iter().filter(mine).map(|slot| slot.number()).collect();
         let before = self.stage.data.stores[host].served().cloned().unwrap_or_default();
         let was_serving = self.hosts[host].topology.as_ref().is_some_and(|before| before.serving);
+        self.stage.data.stores[host].moves.publish(&topology);
         self.hosts[host].topology = Some(topology);
         if was_serving {
             self.stage.data.stores[host].serve(before.union(&served).copied().collect());
@@ -96,7 +114,7 @@ impl World {
     }
 
     /// Writes wait from now on; those that are under way must end.
-    pub(super) fn pause(&mut self, host: usize, until: clock::Instant) {
+    pub(super) fn pause(&mut self, host: usize, until: Instant) {
         let until = until - self.stage.processes[host].skew;
         let store = &mut self.stage.data.stores[host];
         store.pause(Some(until));

@@ -281,10 +281,13 @@ impl World {
         }
     }
 
-    /// Moves that stopped in the middle. One that is given up while its next command is on its way would leave
+    /// A master's moves that stopped in the middle: what becomes of its replicas' marks follows from that. One that is given up while its next command is on its way would leave
     /// its slot to nobody: the target takes it without a new epoch, and the source gives it away.
     fn open_moves(&self, host: usize) -> Vec<Slot> {
         let Some(topology) = &self.hosts[host].topology else { return Vec::new() };
+        if self.is_replica(host) {
+            return Vec::new();
+        }
         let stopped =
             |slot: &Slot| !self.moves.iter().any(|(it, until)| it.slot == *slot && *until > self.stage.now);
         let settled = |slot: &Slot| self.owner_agreed(*slot);

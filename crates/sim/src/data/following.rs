@@ -3,12 +3,15 @@
 use std::collections::{BTreeSet, VecDeque};
 use std::fmt::Debug;
 
+use gossip::SlotChange;
 use replication::replica::{Action, Input, LinkState};
 use replication::{Generation, Position, Replica};
 use resp::{Batch, Limits, Parser};
+use slot_routing::Slot;
 
 use super::link::Item;
 use super::serving::Message;
+use super::slot_moves::SlotMoves;
 use super::store::Held;
 use super::{Event, Key, LOCKED, What};
 use crate::Plant;
@@ -39,6 +42,7 @@ pub(super) struct Piece {
 enum Command {
     Set(Key, u64),
     Del(Key),
+    SetSlot(Slot, SlotChange),
 }
 
 /// A snapshot that is being loaded.
@@ -46,6 +50,7 @@ pub(super) struct Load {
     stream: Generation,
     pub(super) position: Position,
     held: Held,
+    moves: Vec<(Slot, SlotChange)>,
 }
 
 impl Follower {
@@ -173,8 +178,8 @@ impl<E: Debug> Stage<E> {
         let store = &mut self.data.stores[host];
         let Some(follower) = &mut store.follower else { return };
         let text = String::from_utf8_lossy(&std::mem::take(&mut follower.snapshot)).into_owned();
-        let (stream, held) = (follower.stream, Held::parse(&text));
-        store.load = Some(Load { stream, position, held });
+        let (stream, held, moves) = (follower.stream, Held::parse(&text), SlotMoves::parse(&text));
+        store.load = Some(Load { stream, position, held, moves });
         store.log.close();
         store.gates.loading = true;
         store.own.clear();
@@ -187,8 +192,9 @@ impl<E: Debug> Stage<E> {
     pub(super) fn on_loaded(&mut self, host: usize) {
         let own = self.new_history();
         let store = &mut self.data.stores[host];
-        let Some(Load { stream, position, held }) = store.load.take() else { return };
+        let Some(Load { stream, position, held, moves }) = store.load.take() else { return };
         store.held = held;
+        store.moves.hear(gossip::Input::MovesLoaded(moves));
         store.log.adopt_loaded(position, own);
         store.gates.loading = false;
         let awaited = store
@@ -227,6 +233,13 @@ impl<E: Debug> Stage<E> {
                 (b"SET", Some(key), Some(write)) => commands.push_back(Command::Set(key as Key, write)),
                 (b"DEL", Some(key), None) => commands.push_back(Command::Del(key as Key)),
                 (b"REPLCONF", ..) => ack_wanted = true,
+                (b"CLUSTER", None, Some(slot)) => {
+                    let words: Vec<&str> =
+                        (3..args.len()).filter_map(|word| std::str::from_utf8(&args[word]).ok()).collect();
+                    let change = SlotChange::parse(&words).expect("a master's stream makes sense");
+                    let slot = Slot::new(slot as u16).expect("a master names a slot");
+                    commands.push_back(Command::SetSlot(slot, change));
+                }
                 _ => {}
             }
         }
@@ -249,13 +262,18 @@ impl<E: Debug> Stage<E> {
         for _ in 0..=self.chance.below(3) {
             let store = &mut self.data.stores[host];
             let Some(piece) = &mut store.piece else { return };
-            let Some(Command::Set(key, _) | Command::Del(key)) = piece.commands.front() else { break };
-            if store.running.values().any(|running| running.key == *key) {
+            let Some(command) = piece.commands.front() else { break };
+            if let Command::Set(key, _) | Command::Del(key) = command
+                && store.running.values().any(|running| running.key == *key)
+            {
                 return self.data_at(self.now + LOCKED, Event::Apply { at });
             }
             match piece.commands.pop_front() {
                 Some(Command::Set(key, write)) => store.held.set(key, write),
                 Some(Command::Del(key)) => drop(store.held.remove(key)),
+                Some(Command::SetSlot(slot, change)) => {
+                    store.moves.hear(gossip::Input::SlotChanged { slot, change });
+                }
                 None => {}
             }
             self.see(host, What::Applied);

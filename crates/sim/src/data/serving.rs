@@ -263,7 +263,7 @@ impl<E: Debug> Stage<E> {
         }
         let position = store.log.position();
         let cursors = peers.into_iter().map(|peer| (peer, store.log.add_cursor(position.offset))).collect();
-        let snapshot = store.held.text();
+        let snapshot = store.held.text() + &store.moves.text();
         self.see(host, What::Stands);
         self.tell(host, Message::Cut { transfer, position, cursors, snapshot });
     }

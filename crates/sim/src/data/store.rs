@@ -12,6 +12,7 @@ use slot_routing::ReplOffset;
 use super::following::{Follower, Load, Piece};
 use super::roles::Order;
 use super::serving::{Message, Peer};
+use super::slot_moves::SlotMoves;
 use crate::Chance;
 use crate::lane::Lane;
 
@@ -104,6 +105,7 @@ pub(crate) struct Store {
     pub(super) master: Master,
     pub(super) peers: BTreeMap<PeerId, Peer>,
     pub(super) inbox: Lane<Message>,
+    pub(crate) moves: SlotMoves,
     /// Who may copy it.
     pub(crate) copies: Copies,
     /// The file on disk, and where in a history it stands.
@@ -130,6 +132,7 @@ impl Store {
             master: Master::new(master_config(*behind), true, now),
             peers: BTreeMap::new(),
             inbox: Lane::default(),
+            moves: SlotMoves::default(),
             copies: Copies::All,
             saved: None,
             tick_at: None,

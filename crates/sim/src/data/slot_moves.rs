@@ -1,0 +1,109 @@
+//! Slots on the move, on their way from the machine of a master to those of its replicas: in the stream, in its turn
+//! among the writes, and in each snapshot.
+//!
+//! The node's own rules: what the stream says is put down here before its bytes are logged, so that the machine has it
+//! before it hears that the stream is processed so far; and a snapshot has what was said before its cut, also what the
+//! machine that said it has not carried out yet.
+
+use std::collections::BTreeMap;
+use std::fmt::Debug;
+
+use gossip::{Input, SlotChange};
+use slot_routing::{NodeId, ReplOffset, Slot, Topology};
+
+use crate::stage::Stage;
+
+/// What is on its way.
+#[derive(Debug, Default)]
+pub(crate) struct SlotMoves {
+    /// What a master said, for the machine of this process.
+    heard: Vec<Input>,
+    /// What this process's machine has said, and carries out once the replicas have it.
+    said: Vec<(u64, Slot, SlotChange)>,
+    /// The marks by which the process routes.
+    leaving: BTreeMap<Slot, NodeId>,
+    coming: BTreeMap<Slot, NodeId>,
+}
+
+impl SlotMoves {
+    /// What has come since it was last asked.
+    pub(crate) fn take(&mut self) -> Vec<Input> {
+        std::mem::take(&mut self.heard)
+    }
+
+    pub(crate) fn has_heard(&self) -> bool {
+        !self.heard.is_empty()
+    }
+
+    pub(super) fn hear(&mut self, input: Input) {
+        self.heard.push(input);
+    }
+
+    pub(crate) fn publish(&mut self, topology: &Topology) {
+        (self.leaving, self.coming) = (topology.migrating().clone(), topology.importing().clone());
+    }
+
+    /// The machine has carried out what it said, or will not.
+    pub(crate) fn settle(&mut self, token: u64) {
+        self.said.retain(|(other, ..)| *other != token);
+    }
+
+    /// As a snapshot has it.
+    pub(super) fn text(&self) -> String {
+        let (mut to, mut from) = (self.leaving.clone(), self.coming.clone());
+        for (_, slot, change) in &self.said {
+            match change {
+                SlotChange::Migrating { to: node } => to.extend(node.parse().map(|node| (*slot, node))),
+                SlotChange::Importing { from: node } => from.extend(node.parse().map(|node| (*slot, node))),
+                SlotChange::Stable | SlotChange::Node(_) => {
+                    to.remove(slot);
+                    from.remove(slot);
+                }
+            }
+        }
+        let to = to.iter().map(|(slot, node)| format!("{slot}>{node} "));
+        to.chain(from.iter().map(|(slot, node)| format!("{slot}<{node} "))).collect()
+    }
+
+    /// What [`SlotMoves::text`] put into a snapshot.
+    pub(super) fn parse(snapshot: &str) -> Vec<(Slot, SlotChange)> {
+        let one = |word: &str| {
+            let (slot, node) = word.split_once(['<', '>'])?;
+            let (slot, node) = (Slot::new(slot.parse().ok()?)?, node.to_owned());
+            let leaves = word.contains('>');
+            Some((
+                slot,
+                if leaves {
+                    SlotChange::Migrating { to: node }
+                } else {
+                    SlotChange::Importing { from: node }
+                },
+            ))
+        };
+        snapshot.split_whitespace().filter_map(one).collect()
+    }
+}
+
+impl<E: Debug> Stage<E> {
+    /// Says to the replicas of `host` what becomes of a slot. `None` if they are not told; otherwise what they are to
+    /// acknowledge, and how many are to.
+    pub(crate) fn say_slot_change(
+        &mut self,
+        host: usize,
+        slot: Slot,
+        change: &SlotChange,
+        token: Option<u64>,
+    ) -> Option<(ReplOffset, usize)> {
+        let store = &mut self.data.stores[host];
+        let readers = store.master.readers_of_slot_moves()?;
+        let number = slot.number().to_string();
+        let words = [&["CLUSTER", "SETSLOT", &number], change.words().as_slice()].concat();
+        let mut command = Vec::new();
+        resp::encode_request(&mut command, words.iter().map(|word| word.as_bytes()));
+        let offset = store.log.append_control(&command);
+        store.log.append_control(b"*3\r\n$8\r\nREPLCONF\r\n$6\r\nGETACK\r\n$1\r\n*\r\n");
+        store.moves.said.extend(token.map(|token| (token, slot, change.clone())));
+        self.log_grew(host);
+        Some((offset, readers))
+    }
+}
