@@ -1,10 +1,10 @@
 //! What scripts can call and what becomes of it, here and on a real Redis, one script after another.
 
-use differential::{Command, Pair, Peer, Protocol};
+use differential::{Command, Difference, Pair, Peer, Protocol};
 use harness::Program;
 
-/// The functions that are Lua's own here leave no place for their errors where a script ends with a call of one; with
-/// brackets around it, it does not. The functions of `redis`, values on their way in and out, errors, the sandbox, the libraries.
+/// The functions of `redis`, values on their way in and out, errors, the sandbox, the libraries. Left out: what a number
+/// of struct's becomes that fits into no number of C's, since C leaves it open.
 const SCRIPTS: &[&str] = &[
     r#"return redis.setresp(3)"#,
     r#"redis.setresp(3); return redis.call('hgetall','h')"#,
@@ -377,9 +377,27 @@ const SCRIPTS: &[&str] = &[
     r#"return (string.rep())"#,
     r#"return table.concat({1,2,3},'-',2,3)"#,
     r#"return table.concat({1,{},3})"#,
+    r#"return string.rep()"#,
+    r#"return unpack()"#,
+    r#"return redis.SERVER_NAME"#,
+    r#"return redis.VALKEY_VERSION"#,
+    r#"return redis.VALKEY_VERSION_NUM"#,
+    r#"return redis.REDIS_VERSION"#,
+    r#"return #{unpack({},1,7900)}"#,
+    r#"return #{unpack({},1,7997)}"#,
+    r#"return #{unpack({},1,8000)}"#,
+    r#"return struct.pack('i')"#,
+    r#"return struct.size('z')"#,
+    r#"return {struct.unpack('i1','\1\2\3\4',-1)}"#,
+    r#"return {struct.unpack('i1','\1\2\3\4',0)}"#,
+    r#"return {cmsgpack.unpack_limit('\1\2\3',0,0)}"#,
+    r#"return {cmsgpack.unpack_limit('\1\2\3',0)}"#,
+    r#"return {cmsgpack.unpack_limit('\1\2\3',0,1)}"#,
+    r#"return {cmsgpack.unpack_limit('\1\2\3',0,3)}"#,
+    r#"return {cmsgpack.unpack_limit('',0,0)}"#,
 ];
 
-/// What Redis 7.0 has under one name only, and what differs by intent: the version, and what is written to the log.
+/// The scripts, with `redis.` written as `api`, and the data that they find.
 fn commands(api: &str) -> Vec<Command> {
     let words = |words: &[&str]| words.iter().map(|word| word.as_bytes().to_vec()).collect::<Command>();
     let mut commands = vec![
@@ -392,55 +410,36 @@ fn commands(api: &str) -> Vec<Command> {
     commands
 }
 
-#[test]
-fn scripts_do_what_they_do_on_valkey() {
+/// Runs the scripts on both servers and tells all that differ, not only the first.
+fn compare(api: &str) {
     let Some(valkey) = Peer::Valkey.program() else { return };
     let pair = Pair::start(&Program::redoubt(), &valkey);
     let mut report = Vec::new();
     for protocol in [Protocol::V2, Protocol::V3] {
-        let mut commands = commands("redis.");
-        // All that differ are shown, not only the first.
+        let mut commands = commands(api);
         while let Some(difference) = pair.compare(protocol, &commands).into_iter().next() {
             let last = difference.commands.len() - 1;
             report.push(format!(
-                "{protocol:?} {}\n    here   {:?}\n    Valkey {:?}",
-                String::from_utf8_lossy(&commands[last][1]),
-                difference.ours,
-                difference.theirs
+                "{protocol:?}\n{}",
+                Difference { commands: vec![difference.command().clone()], ..difference }
             ));
+            // A difference of data comes behind all commands: nothing is left to take out.
+            if last >= commands.len() {
+                break;
+            }
             commands.remove(last);
         }
     }
     assert!(report.is_empty(), "scripts differ from Valkey:\n{}", report.join("\n"));
 }
 
-/// `server` is Valkey's name for the same. An error has no name of the script's there, so only its text up to that counts.
 #[test]
-fn the_server_api_is_that_of_valkey() {
-    let Some(valkey) = Peer::Valkey.program() else { return };
-    let pair = Pair::start(&Program::redoubt(), &valkey);
-    let values: Vec<Command> = commands("server.")
-        .into_iter()
-        .filter(|words| words.len() == 3 && words[1].starts_with(b"return server.") && is_value(&words[1]))
-        .collect();
-    assert!(values.len() > 20, "{}", values.len());
-    assert_eq!(pair.compare(Protocol::V2, &values), []);
+fn scripts_do_what_they_do_on_valkey() {
+    compare("redis.");
 }
 
-/// What gives no error.
-fn is_value(script: &[u8]) -> bool {
-    let text = String::from_utf8_lossy(script);
-    [
-        "LOG_",
-        "REPL_",
-        "sha1hex('')",
-        "error_reply",
-        "status_reply",
-        "setresp(3)",
-        "set_repl(0)",
-        "set_repl(3)",
-    ]
-    .iter()
-    .any(|part| text.contains(part))
-        || text.contains("acl_check_cmd('") && !text.contains("nosuch") && !text.contains("nil")
+/// `server` is Valkey's name for the same.
+#[test]
+fn the_server_api_is_that_of_valkey() {
+    compare("server.");
 }

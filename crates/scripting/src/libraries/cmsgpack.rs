@@ -262,8 +262,7 @@ fn unpack_some(lua: &Lua, data: &[u8], part: &Part, limits: &Limits) -> Returned
     }
     let (mut reader, mut results) =
         (Reader { data, place: offset as usize, pace: limits.pace() }, MultiValue::new());
-    let most = if limit == 0.0 { f64::INFINITY } else { limit };
-    while reader.place < data.len() && (results.len() as f64) < most {
+    while reader.place < data.len() && (results.len() as f64) < limit {
         if results.len() > MAX_RESULTS {
             return Err("too many return values at once; use unpack_one or unpack_limit instead.".into());
         }
@@ -286,7 +285,7 @@ pub(super) fn library(lua: &Lua, limits: &Limits) -> mlua::Result<Table> {
     table.set("pack", function(lua, move |lua, args| pack(lua, args, &bounds))?)?;
     let bounds = limits.clone();
     let unpack = move |lua: &Lua, args: &Arguments| {
-        let all = Part { limit: 0.0, offset: 0.0, tells: false };
+        let all = Part { limit: f64::INFINITY, offset: 0.0, tells: false };
         unpack_some(lua, &args.text(1, "unpack")?, &all, &bounds)
     };
     table.set("unpack", function(lua, unpack)?)?;
@@ -301,7 +300,12 @@ pub(super) fn library(lua: &Lua, limits: &Limits) -> mlua::Result<Table> {
     let unpack_limit = move |lua: &Lua, args: &Arguments| {
         let limit = args.number(2, "unpack_limit")?;
         let offset = args.optional_number(3, "unpack_limit", 0.0)?;
-        unpack_some(lua, &args.text(1, "unpack_limit")?, &Part { limit, offset, tells: true }, &bounds)
+        // Two zeros ask for all, as `unpack` does; from a later place on, none are as many as they say.
+        let part = match (limit, offset) {
+            (0.0, 0.0) => Part { limit: f64::INFINITY, offset, tells: false },
+            _ => Part { limit, offset, tells: true },
+        };
+        unpack_some(lua, &args.text(1, "unpack_limit")?, &part, &bounds)
     };
     table.set("unpack_limit", function(lua, unpack_limit)?)?;
     Ok(table)
