@@ -94,10 +94,11 @@ fn closeness(command: &Command) -> Closeness {
         }
         ("ZRANDMEMBER", _) => Closeness::Count,
         ("XINFO", "CONSUMERS") => Closeness::Near(60_000),
+        ("ZSCAN", _) => Closeness::Scan,
         (name, _) if name.starts_with('Z') => Closeness::Scores,
         ("HRANDFIELD" | "SRANDMEMBER", _) => Closeness::Count,
         ("CONFIG", "GET") => Closeness::Unordered,
-        ("SCAN" | "SSCAN" | "HSCAN" | "ZSCAN", _) => Closeness::Scan,
+        ("SCAN" | "SSCAN" | "HSCAN", _) => Closeness::Scan,
         ("TTL" | "EXPIRETIME" | "HTTL" | "HEXPIRETIME", _) => Closeness::Near(60),
         ("PTTL" | "PEXPIRETIME" | "HPTTL" | "HPEXPIRETIME", _) => Closeness::Near(60_000),
         // A random choice, the clock, an implementation's own figures, or a text that each version words anew;
@@ -246,6 +247,16 @@ mod tests {
             let refused = Value::Error("ERR MULTI calls can not be nested".into());
             assert!(queue.same(&command("multi"), &refused, &refused));
             assert_eq!(queue.same(&command("exec"), &ttl(99_990), &ttl(100_000)), equal, "{line}");
+        }
+    }
+
+    #[test]
+    fn members_that_a_scan_gives_come_in_any_order() {
+        let scan = |members: [&str; 2]| Value::Array(vec![bulk("0"), Value::Array(members.map(bulk).into())]);
+        let (ours, theirs) = (scan(["m", "1"]), scan(["1", "m"]));
+        for (line, equal) in [("ZSCAN z 0 NOSCORES", true), ("HSCAN h 0 NOVALUES", true), ("ZSCAN z 0", false)]
+        {
+            assert_eq!(same(&command(line), &ours, &theirs), equal, "{line}");
         }
     }
 

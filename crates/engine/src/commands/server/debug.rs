@@ -481,7 +481,7 @@ mod tests {
     #[test]
     fn what_is_not_for_scripts_may_be_let_in() {
         let mut client = Client::new();
-        let refused = "-ERR This Redis command is not allowed from script";
+        let refused = "-ERR This Valkey command is not allowed from script";
         assert!(client.wire("eval \"return redis.call('save')\" 0").starts_with(refused));
         let auth = "eval \"return redis.call('auth', 'x')\" 0";
         assert!(client.wire(auth).starts_with(refused));

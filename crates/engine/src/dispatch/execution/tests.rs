@@ -137,7 +137,7 @@ fn a_script_calls_commands_of_the_shell_that_do_not_wait() {
     let mut eval = |script: &str| client.call(&["eval", script, "1", "k"]);
     assert_eq!(eval("redis.call('set',KEYS[1],1) return redis.call('info')"), Value::Integer(1));
     assert_eq!(eval("return redis.pcall('lastsave').err"), Value::Bulk(b"ERR never".to_vec()));
-    let not_for_scripts = Value::Bulk(b"ERR This Redis command is not allowed from script".to_vec());
+    let not_for_scripts = Value::Bulk(b"ERR This Valkey command is not allowed from script".to_vec());
     for call in ["'role'", "'migrate','h','1','k','0','1'", "'wait','0','0'", "'exec'", "'config','get','a'"]
     {
         assert_eq!(eval(&format!("return redis.pcall({call}).err")), not_for_scripts, "{call}");
