@@ -53,7 +53,7 @@ fn fill(node: &Node) {
         "RPUSH list a 1 -300",
         "SADD integers 1 2 3",
         "SADD words a b",
-        "ZADD scores 1 a 2.5 b -inf c inf d 1e300 e",
+        "ZADD scores 1 a 2.5 b -inf c inf d 1e22 e",
         "HSET hash a 1 b 2",
         "PEXPIREAT hash 4102444800456",
         "XADD stream 1-1 a 1 b 2",

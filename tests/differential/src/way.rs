@@ -39,11 +39,20 @@ impl Way {
             Self::Transaction => {
                 let bracket = |word: &str| vec![word.as_bytes().to_vec()];
                 let together = |some: &[Command]| [&[bracket("MULTI")], some, &[bracket("EXEC")]].concat();
-                commands.chunks(TOGETHER).flat_map(together).collect()
+                let runs = commands.chunk_by(|one, next| !comes_last(one) && !comes_last(next));
+                runs.flat_map(|run| run.chunks(TOGETHER)).flat_map(together).collect()
             }
             Self::Script => commands.into_iter().map(|command| call(protocol, command)).collect(),
         }
     }
+}
+
+/// Whether this server carries a command out behind the rest of a transaction that holds keys, by choice: such a command
+/// has a transaction of its own here.
+fn comes_last(command: &Command) -> bool {
+    ["CONFIG", "MIGRATE"]
+        .iter()
+        .any(|name| command.first().is_some_and(|word| word.eq_ignore_ascii_case(name.as_bytes())))
 }
 
 fn call(protocol: Protocol, command: Command) -> Command {

@@ -58,6 +58,16 @@ fn denied(text: &'static str) -> Denied {
     Denied::Error(CommandError::text(text))
 }
 
+/// A subcommand that there is not is told of as to a client, but for those of DEBUG: it is one command in Valkey, and
+/// not for scripts.
+fn unknown_in_script(error: CommandError) -> Denied {
+    match error {
+        CommandError::UnknownCommand { .. } => denied("ERR Unknown command called from script"),
+        CommandError::UnknownSubcommand { container: "debug", .. } => NOT_FOR_SCRIPTS.into(),
+        error => Denied::Error(error),
+    }
+}
+
 /// What a script reaches of its server.
 struct Reached<'c, 'a> {
     context: &'c mut Context<'a>,
@@ -330,8 +340,7 @@ impl Host for Reached<'_, '_> {
 impl Reached<'_, '_> {
     fn run(&mut self, args: Args<'_>, protocol: Protocol) -> Result<(), Denied> {
         let engine = self.context.engine;
-        let found = engine.commands().lookup(args);
-        let entry = found.ok_or_else(|| denied("ERR Unknown command called from script"))?;
+        let entry = engine.commands().resolve(args).map_err(unknown_in_script)?;
         self.admit(entry, args)?;
         let (slots, key) = self.hold(entry, args)?;
         if let Some(staged) = &engine.staged {

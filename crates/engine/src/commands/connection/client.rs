@@ -55,15 +55,16 @@ pub(super) fn capa(context: &mut Context<'_>) -> Result<(), CommandError> {
 pub(super) fn setinfo(context: &mut Context<'_>) -> Result<(), CommandError> {
     let (what, text) = (context.arg(2), context.arg(3));
     let mut names = context.session.client.names.lock();
-    let (name, field) = match () {
-        () if what.eq_ignore_ascii_case(b"lib-name") => ("lib-name", &mut names.library),
-        () if what.eq_ignore_ascii_case(b"lib-ver") => ("lib-ver", &mut names.version),
+    let field = match () {
+        () if what.eq_ignore_ascii_case(b"lib-name") => &mut names.library,
+        () if what.eq_ignore_ascii_case(b"lib-ver") => &mut names.version,
         () => {
             let text = format!("ERR Unrecognized option '{}'", quoted(what, what.len()));
             return Err(CommandError::Text(text.into()));
         }
     };
     if !is_plain(text) {
+        let name = String::from_utf8_lossy(what);
         let text = format!("ERR {name} cannot contain spaces, newlines or special characters.");
         return Err(CommandError::Text(text.into()));
     }
@@ -299,6 +300,10 @@ mod tests {
             (
                 "client setinfo lib-ver \"a b\"",
                 "-ERR lib-ver cannot contain spaces, newlines or special characters.",
+            ),
+            (
+                "client setinfo Lib-Name \"a b\"",
+                "-ERR Lib-Name cannot contain spaces, newlines or special characters.",
             ),
             ("client setinfo nosuch x", "-ERR Unrecognized option 'nosuch'"),
             ("client no-evict on", "+OK"),

@@ -66,6 +66,8 @@ fn errors_say_where_they_happened() {
     let at = |text: &str| format!("-{text} {AT_1}");
     let table = [
         ("return redis.call('nosuch')", at("ERR Unknown command called from script")),
+        ("return redis.call('config','nosuch')", at("ERR unknown subcommand 'nosuch'. Try CONFIG HELP.")),
+        ("return redis.call('debug','nosuch')", at("ERR This Valkey command is not allowed from script")),
         ("return redis.call('get')", at("ERR Wrong number of args calling command from script")),
         ("return redis.call()", at("ERR Please specify at least one argument for this call")),
         ("return redis.call('get',{})", at("ERR Command arguments must be strings or integers")),
