@@ -408,7 +408,7 @@ mod tests {
 
     #[test]
     fn what_was_not_used_for_longest_goes_first_and_is_logged_before_what_needed_the_room() {
-        let mut client = limited("allkeys-lru", 330_000);
+        let mut client = limited("allkeys-lru", 260_000);
         let value = "v".repeat(200);
         for n in 0..1000 {
             client.call(&["set", &format!("old{n}"), &value]);

@@ -66,6 +66,13 @@ pub(crate) fn split(reference: u32) -> (usize, usize) {
     ((reference >> OFFSET_BITS) as usize, (reference & ((1 << OFFSET_BITS) - 1)) as usize * 2)
 }
 
+/// The length of a block for so many bytes: short ones by granules, others by pairs of them, as lines of the index are.
+/// So what one leaves in the pool as it grows fits another.
+pub(crate) fn whole(len: usize) -> usize {
+    const SHORT: usize = 4 * Block::STEP;
+    len.next_multiple_of(if len <= SHORT { Block::STEP } else { 2 * Block::STEP })
+}
+
 /// A store's pages by number. A number without a page may be given to a new one.
 #[derive(Debug, Default)]
 pub(crate) struct Pages {
@@ -206,7 +213,7 @@ impl Pages {
     /// Gives back what a page has free at its end.
     pub(crate) fn trim(&mut self, number: usize) {
         if let Some(Some(block)) = self.list.get_mut(number) {
-            block.truncate(page::end(block.bytes()).next_multiple_of(Block::STEP));
+            block.truncate(whole(page::end(block.bytes())).min(block.len()));
         }
     }
 

@@ -23,7 +23,7 @@ const LOOK_AT: usize = 32;
 
 /// The size of a page in which `len` bytes are used: sixteen steps to a power of two.
 fn page_size(len: usize) -> usize {
-    len.next_multiple_of(Block::STEP.max(len.next_power_of_two() / 16)).min(Block::LARGEST)
+    pages::whole(len).next_multiple_of(Block::STEP.max(len.next_power_of_two() / 16)).min(Block::LARGEST)
 }
 
 impl<V: Outside> Entries<V> {

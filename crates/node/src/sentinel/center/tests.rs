@@ -121,7 +121,7 @@ fn users_are_in_the_file_before_their_maker_is_answered() {
     assert!(again.users.read().admits(b"alice", b"p"));
     assert_eq!(talk(&mut center, &mut replies, "AUTH alice p"), "+OK");
     let refused = talk(&mut center, &mut replies, "SENTINEL SET mymaster quorum 1");
-    assert_eq!(refused, "-NOPERM this user has no permissions to run the 'sentinel|set' command");
+    assert_eq!(refused, "-NOPERM User alice has no permissions to run the 'sentinel|set' command");
     assert_eq!(talk(&mut center, &mut replies, "ACL DELUSER alice"), ":1");
     assert!(!fs::read_to_string(folder.path().join("sentinel.conf")).unwrap().contains("user alice"));
 }
