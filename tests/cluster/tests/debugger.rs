@@ -68,10 +68,17 @@ fn stories() -> Vec<(&'static str, &'static str, Vec<&'static str>)> {
     ]
 }
 
+/// The debugger shows values as Redis does, in quotes; errors of what a script calls have Valkey's words everywhere.
+const NEWER_WORDS: &[(&str, &str)] = &[
+    ("Unknown Redis command called from script", "Unknown command called from script"),
+    ("This Redis command is not allowed from script", "This Valkey command is not allowed from script"),
+    ("args calling Redis command from script", "args calling command from script"),
+];
+
 #[test]
 fn a_user_sees_what_redis_shows() {
-    let Some(valkey) = Program::valkey() else { return };
-    let (ours, redis) = (Node::start(&Program::redoubt(), "--save "), Node::start(&valkey, "--save "));
+    let (ours, redis) =
+        (Node::start(&Program::redoubt(), "--save "), Node::start(&Program::redis(), "--save "));
     for (number, (option, script, lines)) in stories().into_iter().enumerate() {
         for node in [&ours, &redis] {
             node.run("DEL k foo");
@@ -79,6 +86,7 @@ fn a_user_sees_what_redis_shows() {
         let (our_text, text) =
             (debug(&ours, &[option], script, &lines), debug(&redis, &[option], script, &lines));
         assert!(text.contains("debugging session"), "{text}");
+        let text = NEWER_WORDS.iter().fold(text, |text, (old, new)| text.replace(old, new));
         for (place, (our_line, line)) in our_text.lines().zip(text.lines()).enumerate() {
             assert_eq!(our_line, line, "story {number}, line {place}:\n{our_text}\n--- and Redis:\n{text}");
         }
