@@ -248,17 +248,7 @@ impl World {
                     self.tell(Input::FellOff(Lost::LetGo));
                 }
             }
-            Event::Replace => {
-                self.data += 1;
-                let number = self.names.len() as u64;
-                self.names.insert(id(number).to_string(), self.data);
-                // Also an offset that the old history has.
-                self.end = Position { id: id(number), offset: ReplOffset(self.end.offset.0 / 2) };
-                self.second = None;
-                self.ends = [self.end.offset.0].into();
-                self.acknowledged = None;
-                self.tell(Input::FellOff(Lost::Replaced));
-            }
+            Event::Replace => self.replace(),
             Event::Rename => {
                 let number = self.names.len() as u64;
                 self.names.insert(id(number).to_string(), self.data);
@@ -276,6 +266,19 @@ impl World {
         }
         self.kept = self.machine.keeps_from().unwrap_or(self.end.offset).0;
         self.check();
+    }
+
+    /// Other data takes the place of what there is.
+    fn replace(&mut self) {
+        self.data += 1;
+        let number = self.names.len() as u64;
+        self.names.insert(id(number).to_string(), self.data);
+        // Also an offset that the old history has.
+        self.end = Position { id: id(number), offset: ReplOffset(self.end.offset.0 / 2) };
+        self.second = None;
+        self.ends = [self.end.offset.0].into();
+        self.acknowledged = None;
+        self.tell(Input::FellOff(Lost::Replaced));
     }
 
     fn start(&mut self) {

@@ -130,7 +130,7 @@ fn run_text(interpreter: &mut Interpreter, text: &[u8], debugged: bool) -> Resul
 
 /// The reply, which must be whole: in one of the versions, since a script has ended when it is written.
 fn reply(interpreter: &mut Interpreter, outcome: &Outcome, text: &[u8]) -> Result<Vec<u8>, Failure> {
-    let protocol = if text.len() % 2 == 0 { Protocol::Resp3 } else { Protocol::Resp2 };
+    let protocol = if text.len().is_multiple_of(2) { Protocol::Resp3 } else { Protocol::Resp2 };
     let mut out = Vec::new();
     interpreter.write(outcome, &mut Writer::new(&mut out, protocol))?;
     // What is deeper than a client would read is still well formed.

@@ -9,18 +9,17 @@ fn slot(number: u16) -> Slot {
     Slot::new(number).unwrap()
 }
 
+fn set_slot_with_keys(number: u16, change: SlotChange) -> Command {
+    Command::SetSlot { slot: slot(number), change, keys_in_slot: 3, patience: SET_SLOT_PATIENCE }
+}
+
 #[test]
 fn refusals_have_the_texts_that_tools_know() {
     let mut net = Net::cluster(3, 6, &config(2000), 1);
     let id = |index: usize| net.id(index).to_string();
     let (me, other, replica, mine) = (id(0), id(1), id(3), 0);
     let nobody = "abc".to_owned();
-    let set = |number, change| Command::SetSlot {
-        slot: slot(number),
-        change,
-        keys_in_slot: 3,
-        patience: SET_SLOT_PATIENCE,
-    };
+    let set = set_slot_with_keys;
     let replicate = |node: &str| Command::Replicate { node: node.to_owned(), holds_keys: false };
     let forget = |node: &str| Command::Forget { node: node.to_owned() };
     use SlotChange::{Importing, Migrating, Node};

@@ -130,7 +130,7 @@ mod tests {
         let slot = |number| Slot::new(number).unwrap();
         let expected = [
             (slot(100), SlotChange::Migrating { to: to.clone() }),
-            (slot(16383), SlotChange::Importing { from: from.clone() }),
+            (slot(16383), SlotChange::Importing { from }),
         ];
         assert_eq!(parse(text.as_bytes()), expected);
         let odd = format!(",x>{to},16384>{to},7={to},\u{e9}>{to},5,\u{ff}<,100>{to}");
