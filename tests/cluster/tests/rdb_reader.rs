@@ -95,7 +95,7 @@ fn a_report_says_what_takes_the_memory_as_the_server_has_it() {
     let used = || node.info("memory", "used_memory").expect("it is shown").parse::<f64>().expect("a number");
     let before = used();
     let mut connection = node.connect();
-    for number in 0..60_000 {
+    for number in 0..160_000 {
         let (key, value) = (format!("session:{number:08}:data"), format!("{number:040}"));
         connection.send(&["SET", &key, &value]).expect("it is sent");
         connection.send(&["HSET", "all", &key, &value]).expect("it is sent");
@@ -114,7 +114,7 @@ fn a_report_says_what_takes_the_memory_as_the_server_has_it() {
     assert_eq!(report["biggest"][0]["key"], "all");
     let prefixes = report["prefixes"].as_array().expect("a list");
     let sessions = prefixes.iter().find(|prefix| prefix["name"] == "session:*:data").expect("its prefix");
-    assert_eq!(sessions["keys"], 60_000);
+    assert_eq!(sessions["keys"], 160_000);
     let (ok, said) = rdb(&file, &["--report", "--top", "3"]);
     assert!(ok && said.contains("session:*:data") && said.contains("biggest keys"), "{said}");
     let (ok, said) = rdb(&file, &["--report", "--format", "csv", "--type", "hash"]);
