@@ -397,9 +397,20 @@ impl Node {
         status
     }
 
-    /// SIGSTOP: the process is there and silent.
+    /// SIGSTOP: the process is there and silent, each of its threads.
+    ///
+    /// # Panics
+    /// If it goes on.
     pub fn freeze(&self) {
         self.signal(Signal::STOP);
+        eventually_within(Duration::from_secs(10), "the process stands still", || {
+            let threads = std::fs::read_dir(format!("/proc/{}/task", self.pid())).ok()?;
+            let stands = |thread: std::fs::DirEntry| {
+                let stat = std::fs::read_to_string(thread.path().join("stat")).unwrap_or_default();
+                stat.rsplit_once(") ").is_none_or(|(_, state)| state.starts_with('T'))
+            };
+            threads.filter_map(Result::ok).all(stands).then_some(())
+        });
     }
 
     /// SIGCONT.

@@ -174,9 +174,9 @@ impl Debugger {
             let error = String::from_utf8_lossy(error);
             let error = error.trim_end();
             let refused = [
-                "ERR Unknown Redis command",
+                "ERR Unknown command called",
                 "ERR Wrong number of args",
-                "ERR This Redis command is not allowed",
+                "ERR This Valkey command is not allowed",
             ];
             match error.strip_prefix("ERR ").filter(|_| refused.iter().any(|text| error.starts_with(text))) {
                 Some(text) => return self.say(format!("<error> {text}")),
