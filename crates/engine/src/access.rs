@@ -239,7 +239,10 @@ impl Engine {
     }
 
     /// Logs the session's client in; `object` is the word for it in ACL LOG.
-    pub(crate) fn log_in(
+    ///
+    /// # Errors
+    /// There is no such user, it may not log in, or that is not its password.
+    pub fn log_in(
         &self,
         session: &mut Session,
         now: Millis,
@@ -321,7 +324,7 @@ impl Engine {
 
     /// Answers those subcommands of ACL that need no more than the users and the log. Returns the clients that are to go
     /// by other rules from now on ([`Engine::settle_revoked`]).
-    pub(crate) fn answer_acl(
+    pub fn answer_acl(
         &self,
         session: &mut Session,
         now: Millis,
@@ -339,7 +342,11 @@ impl Engine {
             }
             effect
         };
-        if effect == Effect::Nothing { Vec::new() } else { self.end_clients(Some(session)) }
+        let others = if effect == Effect::Nothing { Vec::new() } else { self.end_clients(Some(session)) };
+        if session.users_version != self.users_version() && !self.refresh_user(session) {
+            session.closing = true;
+        }
+        others
     }
 
     /// Closes the connections of users who are gone, and of those who listen to what they may no longer hear. That
@@ -387,6 +394,3 @@ impl Session {
         self.unrestricted || self.user.as_ref().is_none_or(may)
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -64,7 +64,7 @@ bitflags! {
 
 impl ClientFlags {
     /// The flag that CLIENT LIST shows by this letter.
-    pub(crate) fn of_letter(letter: u8) -> Option<Self> {
+    pub fn of_letter(letter: u8) -> Option<Self> {
         LETTERS.iter().find(|(_, known)| *known == char::from(letter)).map(|(flag, _)| *flag)
     }
 }
@@ -102,7 +102,8 @@ pub enum ClientKind {
 }
 
 impl ClientKind {
-    pub(crate) fn parse(name: &[u8]) -> Option<Self> {
+    /// The kind of this name.
+    pub fn parse(name: &[u8]) -> Option<Self> {
         let kinds = [
             ("normal", Self::Normal),
             ("slave", Self::Replica),
@@ -209,7 +210,7 @@ pub struct Client {
     /// It was killed because too much waited to be sent to it.
     overflown: AtomicBool,
     /// How it tracks keys, if it does.
-    pub(crate) tracking: Mutex<Option<Tracking>>,
+    pub tracking: Mutex<Option<Tracking>>,
     /// Number of the last command, or `usize::MAX`.
     pub(crate) last_command: AtomicUsize,
     pub(crate) last_active: AtomicI64,
@@ -321,17 +322,17 @@ impl Client {
     }
 
     /// Whether CLIENT LIST shows any letter for it.
-    pub(crate) fn has_letter(&self) -> bool {
+    pub fn has_letter(&self) -> bool {
         LETTERS.iter().any(|(flag, _)| self.flags().contains(*flag))
     }
 
     /// Whether it said CLIENT CAPA REDIRECT.
-    pub(crate) fn knows_redirect(&self) -> bool {
+    pub fn knows_redirect(&self) -> bool {
         self.knows_redirect.load(Ordering::Relaxed)
     }
 
     /// The database that it has selected.
-    pub(crate) fn database(&self) -> u16 {
+    pub fn database(&self) -> u16 {
         self.db.load(Ordering::Relaxed)
     }
 
@@ -376,7 +377,7 @@ impl Client {
     }
 
     /// Who is told of changed keys in its place: -1 if it does not track, 0 if nobody is.
-    pub(crate) fn redirect(&self) -> i64 {
+    pub fn redirect(&self) -> i64 {
         match &*self.tracking.lock() {
             None => -1,
             Some(tracking) => tracking.redirect.map_or(0, |id| id as i64),

@@ -606,13 +606,13 @@ impl Command {
 
     /// Does with its key what this function finds in a request.
     #[must_use]
-    pub(crate) const fn key_use(mut self, key_use: KeyUse) -> Self {
+    pub const fn key_use(mut self, key_use: KeyUse) -> Self {
         self.key_use = Some(key_use);
         self
     }
 
     /// What a request does with the keys that a spec finds in it.
-    pub(crate) fn key_flags(&self, spec: &KeySpec, args: Args<'_>) -> KeyFlags {
+    pub fn key_flags(&self, spec: &KeySpec, args: Args<'_>) -> KeyFlags {
         match self.key_use {
             Some(key_use) if spec.flags.contains(KeyFlags::VARIABLE_FLAGS) => key_use(args),
             _ => spec.flags.difference(KeyFlags::VARIABLE_FLAGS),

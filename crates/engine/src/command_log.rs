@@ -36,7 +36,7 @@ pub struct CommandLogs {
 
 impl CommandLogs {
     /// The log that COMMANDLOG knows under that name.
-    pub(crate) fn named(&self, name: &[u8]) -> Option<&CommandLog> {
+    pub fn named(&self, name: &[u8]) -> Option<&CommandLog> {
         let logs = [
             ("slow", &self.slow),
             ("large-request", &self.large_request),
@@ -63,14 +63,19 @@ struct Kept {
 
 /// A command that was over the threshold.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Entry {
-    pub(crate) id: u64,
-    pub(crate) at: Millis,
+pub struct Entry {
+    /// Rises with each.
+    pub id: u64,
+    /// When it ran.
+    pub at: Millis,
     /// Microseconds or bytes.
-    pub(crate) measure: u64,
-    pub(crate) args: Vec<Vec<u8>>,
-    pub(crate) address: String,
-    pub(crate) name: Vec<u8>,
+    pub measure: u64,
+    /// Its words, shortened, without passwords.
+    pub args: Vec<Vec<u8>>,
+    /// Where its client is.
+    pub address: String,
+    /// The name that its client has given itself.
+    pub name: Vec<u8>,
 }
 
 impl Default for CommandLog {
@@ -109,15 +114,18 @@ impl CommandLog {
         kept.entries.truncate(self.max_len.load(Ordering::Relaxed));
     }
 
-    pub(crate) fn newest(&self, count: usize) -> Vec<Entry> {
+    /// At most so many entries, the newest first.
+    pub fn newest(&self, count: usize) -> Vec<Entry> {
         self.kept.lock().entries.iter().take(count).cloned().collect()
     }
 
-    pub(crate) fn len(&self) -> usize {
+    /// How many entries there are.
+    pub fn count(&self) -> usize {
         self.kept.lock().entries.len()
     }
 
-    pub(crate) fn reset(&self) {
+    /// Forgets all entries.
+    pub fn reset(&self) {
         self.kept.lock().entries.clear();
     }
 }

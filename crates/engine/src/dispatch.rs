@@ -29,7 +29,7 @@ use smallvec::SmallVec;
 use crate::command::{Flags, NodeCommand, Reach, Run};
 use crate::engine::{Engine, Worker};
 use crate::error::CommandError;
-use crate::lookup::{Registered, Registry};
+use crate::lookup::Registered;
 use crate::session::{Mute, Origin, Session};
 use crate::settings::Gate;
 use crate::stats::{WorkerStats, add};
@@ -265,7 +265,7 @@ impl Engine {
         let (mut keys, mut parts) = (0, false);
         prepared.extend(requests.enumerate().map(|(number, args)| {
             let found =
-                self.registry.lookup(args).or_else(|| known_to_masters(pipeline.context.session, args));
+                self.registry.lookup(args).or_else(|| self.known_to_masters(pipeline.context.session, args));
             parts |= found.is_some_and(|entry| entry.part.is_some());
             let place = found.and_then(|entry| entry.single_key);
             let key = place.and_then(|place| Some((place, self.keyspace.key(args.get(place)?))));
@@ -604,6 +604,14 @@ impl Engine {
     }
 }
 
+impl Engine {
+    /// A master says what it does of its own accord by the commands' own names, whatever clients call them here.
+    #[cold]
+    fn known_to_masters(&self, session: &Session, args: Args<'_>) -> Option<&'static Registered> {
+        self.own_names.lookup(args).filter(|_| session.origin == Origin::Master)
+    }
+}
+
 impl Session {
     /// What is run again after a wait has run, unless it waits for a pause to end.
     #[inline]
@@ -621,12 +629,6 @@ impl Session {
         self.take_messages(out);
         if self.closing && flow == Flow::Done { Flow::Close } else { flow }
     }
-}
-
-/// A master says what it does of its own accord by the commands' own names, whatever clients call them here.
-#[cold]
-fn known_to_masters(session: &Session, args: Args<'_>) -> Option<&'static Registered> {
-    Registry::the().lookup(args).filter(|_| session.origin == Origin::Master)
 }
 
 /// The words by which Redis knows a cross-protocol request of HTTP.

@@ -85,7 +85,10 @@ pub struct Engine {
     pub(crate) wall_base: AtomicI64,
     /// Where keys come from, if this is what a debugged script works on.
     pub(crate) staged: Option<Staged>,
+    /// The commands by the names that clients call them.
     pub(crate) registry: &'static Registry,
+    /// The commands by their own names, whatever clients call them.
+    pub(crate) own_names: &'static Registry,
     workers: Mutex<Vec<Arc<WorkerStats>>>,
 }
 
@@ -120,10 +123,45 @@ pub struct Worker {
 }
 
 impl Engine {
-    /// An engine over this data; with a topology in cluster mode.
+    /// An engine with these commands over this data; with a topology in cluster mode.
     #[must_use]
-    pub fn new(keyspace: Keyspace, topology: Option<Topology>, log: Box<dyn EffectLog>) -> Self {
-        Self::with(Registry::the(), keyspace, topology, log)
+    pub fn new(
+        registry: &'static Registry,
+        keyspace: Keyspace,
+        topology: Option<Topology>,
+        log: Box<dyn EffectLog>,
+    ) -> Self {
+        Self {
+            keyspace: Arc::new(keyspace),
+            settings: Settings::default(),
+            topology: topology.map(ArcSwap::from_pointee),
+            log,
+            clients: Clients::default(),
+            pauses: Pauses::default(),
+            bin: Bin::default(),
+            budget: Budget::default(),
+            logs: CommandLogs::default(),
+            latency: LatencyMonitor::default(),
+            pubsub: PubSub::default(),
+            tracking: TrackingTable::default(),
+            scripts: Scripts::default(),
+            script_hooks: ScriptHooks::default(),
+            shell: OnceLock::new(),
+            expiry_cursor: ExpiryCursor::default(),
+            monitors: Monitors::default(),
+            watches: Watches::default(),
+            waits: Waits::default(),
+            wall_base: AtomicI64::new(0),
+            users: RwLock::new(Users::new(registry.catalogue())),
+            acl_log: Mutex::default(),
+            // A new session knows of none yet.
+            users_version: AtomicU64::new(1),
+            revocations: Revocations::default(),
+            staged: None,
+            registry,
+            own_names: registry,
+            workers: Mutex::new(Vec::new()),
+        }
     }
 
     /// With commands by other names; see [`Registry::rename`].
@@ -181,51 +219,14 @@ impl Engine {
     /// What a sentinel's connections share: no data, and a sentinel's commands. Of these the engine runs
     /// what concerns only connections.
     #[must_use]
-    pub fn of_sentinel(seed: u64) -> Self {
-        Self::with(Registry::of_sentinel(), Keyspace::new(seed, 1), None, Box::new(NoLog))
+    pub fn of_sentinel(registry: &'static Registry, seed: u64) -> Self {
+        Self::new(registry, Keyspace::new(seed, 1), None, Box::new(NoLog))
     }
 
     /// Whether these are a sentinel's connections.
-    pub(crate) fn is_sentinel(&self) -> bool {
-        std::ptr::eq(self.registry, Registry::of_sentinel())
-    }
-
-    pub(crate) fn with(
-        registry: &'static Registry,
-        keyspace: Keyspace,
-        topology: Option<Topology>,
-        log: Box<dyn EffectLog>,
-    ) -> Self {
-        Self {
-            keyspace: Arc::new(keyspace),
-            settings: Settings::default(),
-            topology: topology.map(ArcSwap::from_pointee),
-            log,
-            clients: Clients::default(),
-            pauses: Pauses::default(),
-            bin: Bin::default(),
-            budget: Budget::default(),
-            logs: CommandLogs::default(),
-            latency: LatencyMonitor::default(),
-            pubsub: PubSub::default(),
-            tracking: TrackingTable::default(),
-            scripts: Scripts::default(),
-            script_hooks: ScriptHooks::default(),
-            shell: OnceLock::new(),
-            expiry_cursor: ExpiryCursor::default(),
-            monitors: Monitors::default(),
-            watches: Watches::default(),
-            waits: Waits::default(),
-            wall_base: AtomicI64::new(0),
-            users: RwLock::new(Users::new(registry.catalogue())),
-            acl_log: Mutex::default(),
-            // A new session knows of none yet.
-            users_version: AtomicU64::new(1),
-            revocations: Revocations::default(),
-            staged: None,
-            registry,
-            workers: Mutex::new(Vec::new()),
-        }
+    #[must_use]
+    pub fn is_sentinel(&self) -> bool {
+        self.registry.is_of_sentinel()
     }
 
     /// The state for one more thread that runs commands. `nanos` reads a monotonic clock.
@@ -269,7 +270,7 @@ impl Engine {
 
     /// Whether this is a node of a cluster as Redis has them, where nobody may name another database than 0
     /// (`cluster-databases` allows more).
-    pub(crate) fn is_cluster_of_one_database(&self) -> bool {
+    pub fn is_cluster_of_one_database(&self) -> bool {
         self.topology.is_some() && self.keyspace.databases() == 1
     }
 

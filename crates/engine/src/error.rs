@@ -210,12 +210,12 @@ impl fmt::Display for CommandError {
 impl std::error::Error for CommandError {}
 
 /// What a client sent, as an error shows it: at most so many bytes, and only up to a NUL.
-pub(crate) fn quoted(bytes: &[u8], most: usize) -> Cow<'_, str> {
+pub fn quoted(bytes: &[u8], most: usize) -> Cow<'_, str> {
     String::from_utf8_lossy(until_nul(&bytes[..bytes.len().min(most)]))
 }
 
 /// As Redis reads a text that it takes for a string of C.
-pub(crate) fn until_nul(bytes: &[u8]) -> &[u8] {
+pub fn until_nul(bytes: &[u8]) -> &[u8] {
     bytes.split(|byte| *byte == 0).next().unwrap_or_default()
 }
 

@@ -22,11 +22,11 @@ pub struct LatencyMonitor {
 
 /// What is known of one kind of event.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Event {
+pub struct Event {
     /// Seconds since the epoch, and milliseconds; the oldest first.
-    pub(crate) samples: VecDeque<(i64, u64)>,
+    pub samples: VecDeque<(i64, u64)>,
     /// The worst ever, in milliseconds.
-    pub(crate) max: u64,
+    pub max: u64,
 }
 
 impl Default for LatencyMonitor {
@@ -42,7 +42,8 @@ impl LatencyMonitor {
         self.threshold.store(nanos, Ordering::Relaxed);
     }
 
-    pub(crate) fn is_on(&self) -> bool {
+    /// Whether events are sampled.
+    pub fn is_on(&self) -> bool {
         self.threshold.load(Ordering::Relaxed) != u64::MAX
     }
 
@@ -69,11 +70,12 @@ impl LatencyMonitor {
     }
 
     /// Every event that happened.
-    pub(crate) fn events(&self) -> BTreeMap<&'static str, Event> {
+    pub fn events(&self) -> BTreeMap<&'static str, Event> {
         self.events.lock().clone()
     }
 
-    pub(crate) fn event(&self, name: &[u8]) -> Option<Event> {
+    /// What is known of the event of this name, in any case.
+    pub fn event(&self, name: &[u8]) -> Option<Event> {
         let events = self.events.lock();
         events
             .iter()
@@ -82,7 +84,7 @@ impl LatencyMonitor {
     }
 
     /// Forgets the named events, or all, and says how many there were.
-    pub(crate) fn reset(&self, names: &[&[u8]]) -> usize {
+    pub fn reset(&self, names: &[&[u8]]) -> usize {
         let mut events = self.events.lock();
         let before = events.len();
         events.retain(|known, _| {

@@ -1,12 +1,10 @@
 //! Finding a command by name, and numbering all commands for statistics.
 
 use std::ops::RangeInclusive;
-use std::sync::LazyLock;
 
 use resp::Args;
 
 use crate::command::{Command, Flags, Handler, Run};
-use crate::commands::{TABLE, sentinel};
 use crate::error::CommandError;
 
 /// A command of the table with what is derived from its row once.
@@ -21,7 +19,7 @@ pub struct Registered {
     /// `name`, or `container|sub`. Statistics, access control and COMMAND know it by this, whatever it is called.
     pub full_name: String,
     /// The place of its key, if it has one key at a fixed place.
-    pub(crate) single_key: Option<usize>,
+    pub single_key: Option<usize>,
     /// Where the name of a part of that key's value most likely stands: a hint for what to touch ahead.
     pub(crate) part: Option<usize>,
     /// What runs it, if that is the engine, and the configuration lets everybody run it.
@@ -32,10 +30,13 @@ pub struct Registered {
     subcommands: Vec<&'static Registered>,
 }
 
-/// All commands, by number and by name. The table is part of the program, so this is made once, and once more
-/// where `rename-command` gives some of them other names.
+/// All commands, by number and by name. Whoever makes an engine hands it in: the engine knows no command itself. The
+/// rows are part of the program, so this is made once, and once more where `rename-command` gives some of them other
+/// names.
 #[derive(Debug, Clone)]
 pub struct Registry {
+    /// The flags of those subcommands that are in it.
+    wanted: Flags,
     all: Vec<&'static Registered>,
     top: Vec<&'static Registered>,
     /// Open addressing over the commands' names, a power of two long.
@@ -60,21 +61,24 @@ impl std::fmt::Display for RenameError {
     }
 }
 
-static SERVER: LazyLock<Registry> =
-    LazyLock::new(|| Registry::build(TABLE.iter().flat_map(|family| family.iter()), Flags::empty()));
-static SENTINEL: LazyLock<Registry> = LazyLock::new(|| Registry::build(sentinel::rows(), Flags::SENTINEL));
-
 impl Registry {
-    /// The registry of a server's commands.
+    /// The registry of a server that has these rows, with all their subcommands.
     #[must_use]
-    pub fn the() -> &'static Self {
-        &SERVER
+    pub fn of_server(rows: impl IntoIterator<Item = &'static Command>) -> Self {
+        Self::build(rows, Flags::empty())
     }
 
-    /// The registry of a sentinel's commands.
+    /// The registry of a sentinel that has these rows, with those of their subcommands that a sentinel has
+    /// ([`Flags::SENTINEL`]).
     #[must_use]
-    pub fn of_sentinel() -> &'static Self {
-        &SENTINEL
+    pub fn of_sentinel(rows: impl IntoIterator<Item = &'static Command>) -> Self {
+        Self::build(rows, Flags::SENTINEL)
+    }
+
+    /// Whether these are a sentinel's commands.
+    #[must_use]
+    pub fn is_of_sentinel(&self) -> bool {
+        self.wanted.contains(Flags::SENTINEL)
     }
 
     /// The commands as access control sees them, with the same numbers.
@@ -85,11 +89,10 @@ impl Registry {
         )
     }
 
-    /// Of rows, with those of their subcommands that have the flags `wanted`.
-    pub(crate) fn build(rows: impl Iterator<Item = &'static Command>, wanted: Flags) -> Self {
-        let mut registry = Self { all: Vec::new(), top: Vec::new(), buckets: Vec::new() };
+    fn build(rows: impl IntoIterator<Item = &'static Command>, wanted: Flags) -> Self {
+        let mut registry = Self { wanted, all: Vec::new(), top: Vec::new(), buckets: Vec::new() };
         for command in rows {
-            let top = registry.register(command, None, wanted);
+            let top = registry.register(command, None);
             registry.top.push(top);
         }
         registry.fill_buckets();
@@ -130,12 +133,7 @@ impl Registry {
         Ok(())
     }
 
-    fn register(
-        &mut self,
-        command: &'static Command,
-        container: Option<&str>,
-        wanted: Flags,
-    ) -> &'static Registered {
+    fn register(&mut self, command: &'static Command, container: Option<&str>) -> &'static Registered {
         let full_name = match container {
             Some(container) => format!("{container}|{}", command.name),
             None => command.name.to_owned(),
@@ -152,6 +150,7 @@ impl Registry {
         let words = command.words();
         let name = Folded::of_command(command.name);
         let index = self.all.len();
+        let wanted = self.wanted;
         let children = command.subcommands.iter().filter(|child| child.flags.contains(wanted));
         // The container's number comes first, so its place is taken before its children's.
         let placeholder: &'static Registered = Box::leak(Box::new(Registered {
@@ -167,8 +166,7 @@ impl Registry {
             subcommands: Vec::new(),
         }));
         self.all.push(placeholder);
-        let subcommands: Vec<_> =
-            children.map(|child| self.register(child, Some(command.name), wanted)).collect();
+        let subcommands: Vec<_> = children.map(|child| self.register(child, Some(command.name))).collect();
         if subcommands.is_empty() {
             return placeholder;
         }
@@ -339,67 +337,5 @@ impl Registered {
     #[must_use]
     pub fn shown_subcommands(&self) -> &[&'static Registered] {
         if self.command.flags.contains(Flags::PROTECTED) { &[] } else { &self.subcommands }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::command::Reach;
-
-    #[test]
-    fn a_command_with_one_key_needs_its_slot_only() {
-        let registry = Registry::the();
-        let mut with_key = registry.all().iter().filter(|entry| entry.single_key.is_some());
-        assert!(with_key.all(|entry| entry.command.reach == Reach::Keys));
-    }
-
-    /// What the session of a batch is like is asked again only after commands without a key.
-    #[test]
-    fn no_command_with_one_key_changes_its_session() {
-        for entry in Registry::the().all().iter().filter(|entry| entry.single_key.is_some()) {
-            let of_session =
-                matches!(entry.command.group, crate::Group::Connection | crate::Group::Transactions);
-            assert!(!of_session, "{}", entry.full_name);
-        }
-    }
-
-    /// `rename-command`: a command is found by its new name alone, and is what it was in all else.
-    #[test]
-    fn a_renamed_command_has_one_name_and_a_disabled_one_none() {
-        let mut registry = Registry::the().clone();
-        let get = registry.find(b"get").unwrap();
-        registry.rename("GET", "Take-It").unwrap();
-        registry.rename("config", "").unwrap();
-        registry.rename("client", "kunde").unwrap();
-        assert_eq!(registry.rename("get", "x"), Err(RenameError::NoSuchCommand));
-        assert_eq!(registry.rename("client|list", "x"), Err(RenameError::NoSuchCommand));
-        assert_eq!(registry.clone().rename("hget", "SET"), Err(RenameError::NameTaken));
-        registry.rename("hget", "get").unwrap();
-
-        let found = registry.find(b"TAKE-IT").unwrap();
-        assert_eq!((found.index, found.full_name.as_str(), found.single_key), (get.index, "get", Some(1)));
-        assert!(std::ptr::eq(registry.all()[get.index], found));
-        assert_eq!(registry.find(b"get").unwrap().full_name, "hget");
-        assert!(registry.find(b"config").is_none() && registry.find(b"client").is_none());
-        assert_eq!(registry.find_full(b"kunde|list").unwrap().full_name, "client|list");
-        assert_eq!(registry.top().len(), Registry::the().top().len() - 1);
-        let request: resp::Request = ["kunde", "nosuch"].into_iter().collect();
-        let error = registry.resolve(request.args()).unwrap_err().to_string();
-        assert_eq!(error, "ERR unknown subcommand 'nosuch'. Try KUNDE HELP.");
-    }
-
-    #[test]
-    fn every_command_is_found_in_any_case_and_nothing_else_is() {
-        let registry = Registry::the();
-        for entry in registry.top() {
-            let name = entry.command.name;
-            assert_eq!(registry.find(name.as_bytes()).unwrap().index, entry.index, "{name}");
-            assert_eq!(registry.find(name.to_uppercase().as_bytes()).unwrap().index, entry.index, "{name}");
-            assert!(registry.find(&name.as_bytes()[1..]).is_none_or(|other| other.index != entry.index));
-        }
-        for name in [&b""[..], b"ge", b"gets", b"ge\0", b"get ", b"\xffet", b"GE\x14"] {
-            assert!(registry.find(name).is_none(), "{name:?}");
-        }
     }
 }

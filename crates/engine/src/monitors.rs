@@ -31,7 +31,7 @@ pub struct Monitors {
 
 impl Engine {
     /// MONITOR
-    pub(crate) fn start_monitor(&self, session: &mut Session) {
+    pub fn start_monitor(&self, session: &mut Session) {
         session.subscriber = true;
         session.client.set_flag(ClientFlags::MONITOR, true);
         session.client.keep_inbox_for_monitor(true);
@@ -120,95 +120,4 @@ fn quote(word: &[u8], line: &mut Vec<u8>) {
         }
     }
     line.push(b'"');
-}
-
-#[cfg(test)]
-mod tests {
-    use clock::Millis;
-
-    use super::*;
-    use crate::clients::Link;
-    use crate::testing::Client as Tester;
-
-    /// Another client, who is shown every command.
-    fn monitor(client: &Tester) -> Session {
-        let connect = || client.engine.clients.connect(Link::default(), Millis(0), Box::new(|| ()));
-        // The tester has the first number.
-        let (_, seen) = (connect(), connect());
-        let mut session = Session::of(seen, Origin::Client, true);
-        client.engine.start_monitor(&mut session);
-        session
-    }
-
-    /// What it was shown since it last looked, without the times.
-    fn shown(monitor: &Session) -> Vec<String> {
-        let mut seen = Vec::new();
-        monitor.take_messages(&mut seen);
-        let lines = String::from_utf8(seen).unwrap();
-        lines.lines().map(|line| line.split_once(' ').unwrap().1.to_owned()).collect()
-    }
-
-    #[test]
-    fn every_command_is_shown_but_those_of_administrators_and_no_password() {
-        let mut client = Tester::new();
-        let monitor = monitor(&client);
-        let table: &[(&str, &[&str])] = &[
-            ("set a \"x\\\"\\n\\x01\"", &[r#"[0 ] "set" "a" "x\"\n\x01""#]),
-            ("GET a", &[r#"[0 ] "GET" "a""#]),
-            ("set b 1\nget b", &[r#"[0 ] "set" "b" "1""#, r#"[0 ] "get" "b""#]),
-            ("auth secret", &[r#"[0 ] "auth" "(redacted)""#]),
-            ("slowlog get", &[]),
-            ("nosuch x", &[]),
-            ("get", &[]),
-            ("select 3", &[r#"[0 ] "select" "3""#]),
-            ("client id", &[r#"[3 ] "client" "id""#]),
-        ];
-        for (line, expected) in table {
-            client.wire(line);
-            assert_eq!(shown(&monitor), *expected, "{line}");
-        }
-    }
-
-    #[test]
-    fn transactions_and_scripts_are_shown_as_they_run() {
-        let mut client = Tester::new();
-        let monitor = monitor(&client);
-        for line in ["multi", "set a 1", "monitor"] {
-            client.wire(line);
-        }
-        assert_eq!(shown(&monitor), [r#"[0 ] "multi""#]);
-        let reply = client.wire("exec");
-        assert_eq!(reply, "*2\r\n+OK\r\n-ERR MONITOR isn't allowed for DENY BLOCKING client\r\n");
-        assert_eq!(shown(&monitor), [r#"[0 ] "set" "a" "1""#, r#"[0 ] "exec""#]);
-        let script = "redis.call('set',KEYS[1],'2') redis.call('select',3) redis.pcall('get',1)";
-        client.call(&["eval", script, "1", "a"]);
-        let seen = shown(&monitor);
-        assert!(seen[0].starts_with("[0 ] \"eval\" "), "{seen:?}");
-        let calls = [r#"[0 lua] "set" "a" "2""#, r#"[0 lua] "select" "3""#, r#"[3 lua] "get" "1""#];
-        assert_eq!(seen[1..], calls);
-    }
-
-    #[test]
-    fn nobody_is_shown_anything_once_the_last_has_left() {
-        let mut client = Tester::new();
-        let mut first = monitor(&client);
-        assert!(client.wire("monitor").starts_with("+OK\r\n"));
-        assert_eq!(client.engine.monitoring_clients(), 2);
-        assert!(client.wire("reset").ends_with("+RESET\r\n"));
-        assert!(client.engine.settings.gate().contains(Gate::MONITORED));
-        client.engine.disconnect(&mut first);
-        assert!(!client.engine.settings.gate().contains(Gate::MONITORED));
-        assert_eq!(client.wire("get a"), "$-1\r\n");
-    }
-
-    #[test]
-    fn who_does_not_read_is_cut_off() {
-        let mut client = Tester::new();
-        client.engine.monitors.output_limit.store(200, Ordering::Relaxed);
-        let monitor = monitor(&client);
-        for _ in 0..20 {
-            client.wire("get some-key");
-        }
-        assert!(monitor.client.is_overflown());
-    }
 }

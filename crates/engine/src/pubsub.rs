@@ -20,22 +20,28 @@ use resp::{Protocol, Writer};
 use slot_routing::Slot;
 
 use crate::clients::Client;
+use crate::engine::Engine;
+use crate::session::Session;
 
 /// How many locks a table of names has.
 const SHARDS: usize = 64;
 
 /// What a client subscribes to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum ChannelKind {
+pub enum ChannelKind {
+    /// A channel.
     Channel,
+    /// All channels that a pattern matches.
     Pattern,
+    /// A channel of the slot that its name hashes to.
     ShardChannel,
 }
 
 impl ChannelKind {
     pub(crate) const ALL: [Self; 3] = [Self::Channel, Self::Pattern, Self::ShardChannel];
 
-    pub(crate) fn subscribed(self) -> &'static [u8] {
+    /// The first word of a message that says that the client has subscribed.
+    pub fn subscribed(self) -> &'static [u8] {
         match self {
             Self::Channel => b"subscribe",
             Self::Pattern => b"psubscribe",
@@ -43,12 +49,22 @@ impl ChannelKind {
         }
     }
 
-    pub(crate) fn unsubscribed(self) -> &'static [u8] {
+    /// The first word of a message that says that it no longer has.
+    pub fn unsubscribed(self) -> &'static [u8] {
         match self {
             Self::Channel => b"unsubscribe",
             Self::Pattern => b"punsubscribe",
             Self::ShardChannel => b"sunsubscribe",
         }
+    }
+}
+
+impl Engine {
+    /// Makes the session's client hear what is published under this name; returns how many subscriptions of this kind's
+    /// reply it has now.
+    pub fn subscribe(&self, session: &mut Session, kind: ChannelKind, name: &[u8]) -> usize {
+        session.subscriber = true;
+        self.pubsub.subscribe(kind, name, &session.client)
     }
 }
 
@@ -135,11 +151,12 @@ impl PubSub {
     }
 
     /// Whether the other nodes of a cluster can be told this.
-    pub(crate) fn can_forward(&self, channel: &[u8], message: &[u8]) -> bool {
+    pub fn can_forward(&self, channel: &[u8], message: &[u8]) -> bool {
         self.bus.get().is_none_or(|bus| channel.len() + message.len() <= bus.longest())
     }
 
-    pub(crate) fn forward(&self, sharded: bool, channel: &[u8], message: &[u8]) {
+    /// Tells the other nodes of a cluster, if there are any.
+    pub fn forward(&self, sharded: bool, channel: &[u8], message: &[u8]) {
         if let Some(bus) = self.bus.get() {
             bus.publish(sharded, channel, message);
         }
@@ -162,7 +179,7 @@ impl PubSub {
     }
 
     /// The opposite of [`PubSub::subscribe`].
-    pub(crate) fn unsubscribe(&self, kind: ChannelKind, name: &[u8], client: &Client) -> usize {
+    pub fn unsubscribe(&self, kind: ChannelKind, name: &[u8], client: &Client) -> usize {
         let table = self.table(kind);
         let mut names = table.shard(name).write();
         let subscribers = names.get_mut(name);
@@ -258,7 +275,7 @@ impl PubSub {
     }
 
     /// The names of this kind that match, in order.
-    pub(crate) fn names(&self, kind: ChannelKind, pattern: Option<&[u8]>) -> Vec<Vec<u8>> {
+    pub fn names(&self, kind: ChannelKind, pattern: Option<&[u8]>) -> Vec<Vec<u8>> {
         let mut found: Vec<Vec<u8>> = Vec::new();
         for shard in &self.table(kind).shards {
             let names = shard.read();
@@ -269,7 +286,8 @@ impl PubSub {
         found
     }
 
-    pub(crate) fn subscribers(&self, kind: ChannelKind, name: &[u8]) -> usize {
+    /// How many clients have subscribed to this name.
+    pub fn subscribers(&self, kind: ChannelKind, name: &[u8]) -> usize {
         self.table(kind).shard(name).read().get(name).map_or(0, BTreeMap::len)
     }
 

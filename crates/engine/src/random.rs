@@ -3,15 +3,16 @@
 /// The SplitMix64 generator: a counter with a good mixer (Steele, Lea, Flood: "Fast splittable
 /// pseudorandom number generators", 2014).
 #[derive(Debug)]
-pub(crate) struct Random(u64);
+pub struct Random(u64);
 
 impl Random {
-    pub(crate) fn new(seed: u64) -> Self {
+    /// The numbers that follow from this seed.
+    pub fn new(seed: u64) -> Self {
         Self(seed)
     }
 
     /// A uniform random number.
-    pub(crate) fn next(&mut self) -> u64 {
+    pub fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.0;
         mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);

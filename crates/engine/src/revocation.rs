@@ -139,6 +139,3 @@ impl Engine {
         self.revocations.change(&self.settings, |revokers| *revokers -= 1);
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -34,7 +34,7 @@ impl Default for ScriptHooks {
 
 /// What a command is to run.
 #[derive(Debug, Clone)]
-pub(crate) enum Runnable {
+pub enum Runnable {
     /// A script.
     Script(Arc<Script>),
     /// The function at this place of a library.
@@ -58,7 +58,7 @@ impl Runnable {
     }
 
     /// What it says of itself.
-    pub(crate) fn flags(&self) -> scripting::ScriptFlags {
+    pub fn flags(&self) -> scripting::ScriptFlags {
         match self {
             Self::Script(script) => script.flags,
             Self::Function(library, place) => library.functions[*place].flags,
@@ -69,11 +69,12 @@ impl Runnable {
 /// A script on its way to be run.
 #[derive(Debug)]
 pub struct ScriptCall {
-    pub(crate) what: Runnable,
+    /// What is run.
+    pub what: Runnable,
     /// How many keys are named; the first is argument 3.
-    pub(crate) keys: usize,
+    pub keys: usize,
     /// The command must not write, whatever the script says.
-    pub(crate) read_only: bool,
+    pub read_only: bool,
 }
 
 /// One thread's scripts.
@@ -161,7 +162,7 @@ impl Engine {
 }
 
 /// A script's name as it is kept, in lower case.
-pub(crate) fn sha_of(word: &[u8]) -> Option<[u8; 40]> {
+pub fn sha_of(word: &[u8]) -> Option<[u8; 40]> {
     let sha: &[u8; 40] = word.try_into().ok()?;
     Some(sha.map(|digit| digit.to_ascii_lowercase()))
 }

@@ -163,7 +163,8 @@ impl Session {
 
     /// Whether it may do nothing but change its subscriptions: version 2 of the protocol cannot tell
     /// messages from replies.
-    pub(crate) fn only_listens(&self) -> bool {
+    #[must_use]
+    pub fn only_listens(&self) -> bool {
         self.subscriber
             && self.protocol == Protocol::Resp2
             && self.client.flags().contains(ClientFlags::PUBSUB)
@@ -172,6 +173,13 @@ impl Session {
     /// Whether what the client reads does not count as used (CLIENT NO-TOUCH).
     pub(crate) fn no_touch(&self) -> bool {
         self.client.flags().contains(ClientFlags::NO_TOUCH)
+    }
+
+    /// MULTI
+    pub fn begin_transaction(&mut self) {
+        self.transaction = Some(Box::default());
+        self.client.set_flag(ClientFlags::MULTI, true);
+        self.client.queued.store(0, Ordering::Relaxed);
     }
 
     /// Whether the client said MULTI and neither EXEC nor DISCARD since.
@@ -188,23 +196,43 @@ impl Session {
         client.db.store(self.db, Ordering::Relaxed);
     }
 
-    /// READONLY, READWRITE.
-    pub(crate) fn set_readonly(&mut self, readonly: bool) {
+    /// READONLY, READWRITE
+    pub fn set_readonly(&mut self, readonly: bool) {
         self.readonly = readonly;
         self.client.set_flag(ClientFlags::READONLY, readonly);
     }
 
-    pub(crate) fn set_no_evict(&mut self, on: bool) {
+    /// CLIENT NO-EVICT
+    pub fn set_no_evict(&mut self, on: bool) {
         self.client.set_flag(ClientFlags::NO_EVICT, on);
     }
 
-    pub(crate) fn set_no_touch(&mut self, on: bool) {
+    /// CLIENT NO-TOUCH
+    pub fn set_no_touch(&mut self, on: bool) {
         self.client.set_flag(ClientFlags::NO_TOUCH, on);
     }
 
-    pub(crate) fn set_imports(&mut self, on: bool) {
+    /// CLIENT IMPORT-SOURCE
+    pub fn set_imports(&mut self, on: bool) {
         self.imports = on;
         self.client.set_flag(ClientFlags::IMPORT_SOURCE, on);
+    }
+
+    /// CLIENT CAPA REDIRECT
+    pub fn set_knows_redirect(&mut self, knows: bool) {
+        self.knows_redirect = knows;
+        self.client.knows_redirect.store(knows, Ordering::Relaxed);
+    }
+
+    /// SCRIPT DEBUG
+    pub fn set_debug_mode(&mut self, mode: Option<DebugMode>) {
+        self.debug_mode = mode;
+    }
+
+    /// Whether the next EVAL runs under a debugger.
+    #[must_use]
+    pub fn is_debugging(&self) -> bool {
+        self.debug_mode.is_some()
     }
 
     /// Which version of the protocol the client speaks from now on.

@@ -233,7 +233,7 @@ pub struct Settings {
 }
 
 /// The channel on which sentinels greet.
-pub(crate) const HELLO_CHANNEL: &[u8] = b"__sentinel__:hello";
+const HELLO_CHANNEL: &[u8] = b"__sentinel__:hello";
 /// How the connections of sentinels, of whatever kind, are named.
 const SENTINEL_NAME: &[u8] = b"sentinel-";
 
@@ -251,7 +251,8 @@ pub struct Watched {
 impl Watched {
     /// Whether a ping of this client is answered with an error.
     #[inline]
-    pub(crate) fn hides_from(&self, client: &Client) -> bool {
+    #[must_use]
+    pub fn hides_from(&self, client: &Client) -> bool {
         self.hidden.load(Ordering::Relaxed) && Self::is_sentinel(client)
     }
 
@@ -261,8 +262,11 @@ impl Watched {
         client.names.lock().name.starts_with(SENTINEL_NAME)
     }
 
-    /// A message was published on the channel of sentinels.
-    pub(crate) fn on_hello(&self, message: &[u8]) {
+    /// A message was published: it may be a greeting of sentinels.
+    pub fn on_published(&self, channel: &[u8], message: &[u8]) {
+        if channel != HELLO_CHANNEL {
+            return;
+        }
         self.seen.store(true, Ordering::Relaxed);
         self.greeting.store(Some(Arc::new(message.to_vec())));
     }

@@ -29,7 +29,7 @@ const CHANNEL: &[u8] = b"__redis__:invalidate";
 
 /// Which of the keys that it reads a client is told of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Mode {
+pub enum Mode {
     /// All.
     Default,
     /// Those of commands after CLIENT CACHING YES.
@@ -42,15 +42,17 @@ pub(crate) enum Mode {
 
 /// How a client tracks.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Tracking {
-    pub(crate) mode: Mode,
+pub struct Tracking {
+    /// Of which keys it is told.
+    pub mode: Mode,
     /// It is not told of its own changes.
-    pub(crate) noloop: bool,
+    pub noloop: bool,
     /// Who is told in its place.
-    pub(crate) redirect: Option<u64>,
-    pub(crate) prefixes: BTreeSet<Vec<u8>>,
+    pub redirect: Option<u64>,
+    /// The prefixes of the keys that it is told of ([`Mode::Broadcast`]).
+    pub prefixes: BTreeSet<Vec<u8>>,
     /// CLIENT CACHING was said: the next command is an exception from the mode.
-    pub(crate) caching: bool,
+    pub caching: bool,
 }
 
 /// Keys, each with the client that changed it, if it was only one.
@@ -115,7 +117,7 @@ impl TrackingTable {
     }
 
     /// A client starts to track, or changes how.
-    pub(crate) fn start(&self, client: &Client, tracking: Tracking) {
+    fn start(&self, client: &Client, tracking: Tracking) {
         let mut prefixes = self.prefixes.write();
         for prefix in &tracking.prefixes {
             prefixes.entry(prefix.clone()).or_default().insert(client.id);
@@ -236,7 +238,7 @@ impl TrackingTable {
     }
 
     /// Everything may have changed: all who track are told to forget all.
-    pub(crate) fn all_changed(&self, clients: &Clients) {
+    pub fn all_changed(&self, clients: &Clients) {
         if self.clients() == 0 {
             return;
         }
@@ -312,6 +314,21 @@ impl Engine {
         if self.tracking.any_pending.load(Ordering::Acquire) {
             self.tracking.tell_listeners(&self.clients);
         }
+    }
+}
+
+impl Engine {
+    /// CLIENT TRACKING ON, for the first time or otherwise than before.
+    pub fn start_tracking(&self, session: &mut Session, tracking: Tracking) {
+        session.tracks = tracking.mode != Mode::Broadcast;
+        session.subscriber = true;
+        self.tracking.start(&session.client, tracking);
+    }
+
+    /// CLIENT TRACKING OFF
+    pub fn stop_tracking(&self, session: &mut Session) {
+        self.tracking.stop(&session.client);
+        session.tracks = false;
     }
 }
 

@@ -211,6 +211,12 @@ impl Waiter {
         self.client.unblock(Unblock::RunAgain);
     }
 
+    /// The command that waits, as it is run again.
+    #[must_use]
+    pub fn request(&self) -> &Request {
+        &self.request
+    }
+
     pub(crate) fn number(&self) -> u64 {
         self.number
     }

@@ -8,7 +8,7 @@ const DOCS: &str = "docs/keyspace.md";
 const SECTION: &str = "## How a kind is added";
 
 /// The crates that store, write and serve values.
-const CRATES: [&str; 4] = ["keyspace", "persistence", "engine", "node"];
+const CRATES: [&str; 5] = ["keyspace", "persistence", "engine", "commands", "node"];
 
 /// The kinds that have elements, and what their own files and folders are called.
 const KINDS: [(&str, &str); 5] =
@@ -86,7 +86,7 @@ mod tests {
     fn a_file_that_names_a_kind_is_listed_and_a_listed_file_names_one() {
         let list = docs("- `crates/keyspace/src/value.rs`: and `crates/keyspace/src/<kind>.rs`");
         let value = File::new("crates/keyspace/src/value.rs", "    Value::Hash(hash) => hash.len(),\n");
-        let own = File::new("crates/engine/src/commands/hash/get.rs", "Kind::Hash\n");
+        let own = File::new("crates/commands/src/hash/get.rs", "Kind::Hash\n");
         let other = File::new("crates/engine/src/engine.rs", "// Kind::Hash\nlet hash = Value::HashMap;\n");
         assert_eq!(check_kinds(&[list.clone(), value.clone(), own, other]), [""; 0]);
         for line in

@@ -20,9 +20,10 @@ const FLOORS: &[(&str, u8)] = &[
     ("append-only", 3),
     ("engine", 3),
     ("sentinel", 3),
-    ("node", 4),
-    ("redoubt", 5),
-    ("sim", 5),
+    ("commands", 4),
+    ("node", 5),
+    ("redoubt", 6),
+    ("sim", 6),
 ];
 
 /// Crates that stand beside the building: they use none of ours, and of ours only the binary and tests use them.

@@ -7,6 +7,7 @@ const PURE: &[&str] = &[
     "acl",
     "append-only",
     "clock",
+    "commands",
     "config",
     "glob",
     "consensus",

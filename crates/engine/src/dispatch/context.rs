@@ -8,6 +8,7 @@ mod keys;
 mod slots;
 
 use std::cell::Cell;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use clock::Millis;
@@ -17,6 +18,7 @@ use slot_routing::Slot;
 
 use super::Ready;
 use super::admission::Caller;
+use crate::clients::Client;
 use crate::command::{Command, Flags};
 use crate::engine::{Engine, Worker};
 use crate::error::CommandError;
@@ -145,12 +147,12 @@ impl<'a> Context<'a> {
     }
 
     /// Argument `index` as a double.
-    pub(crate) fn double(&self, index: usize) -> Option<f64> {
+    pub fn double(&self, index: usize) -> Option<f64> {
         self.double_of(self.arg(index))
     }
 
     /// `text` as a double. A master may be a Redis 7.0, which takes more for one than a client may say here.
-    pub(crate) fn double_of(&self, text: &[u8]) -> Option<f64> {
+    pub fn double_of(&self, text: &[u8]) -> Option<f64> {
         match self.session.origin {
             Origin::Client => resp::parse_double(text),
             Origin::Master => resp::parse_strtod(text),
@@ -249,8 +251,14 @@ impl<'a> Context<'a> {
         });
     }
 
+    /// These clients were ended, or go by other rules from now on: the caller hears of it once they do, when the
+    /// command's slots are free ([`Engine::settle_revoked`]).
+    pub fn revoke(&mut self, clients: impl IntoIterator<Item = Arc<Client>>) {
+        self.worker.revoked.extend(clients);
+    }
+
     /// Writes what is no reply, though it stands where one would: the client gets it also if it wants no replies.
-    pub(crate) fn announce(&mut self, write: impl FnOnce(&mut Writer<'_>)) {
+    pub fn announce(&mut self, write: impl FnOnce(&mut Writer<'_>)) {
         if self.session.is_mute() {
             write(&mut Writer::new(&mut self.worker.pushes, self.session.protocol));
         } else {
@@ -298,7 +306,8 @@ impl<'a> Context<'a> {
     }
 
     /// Whether the client may read every key there is by this command.
-    pub(crate) fn may_read_all_keys(&self) -> bool {
+    #[must_use]
+    pub fn may_read_all_keys(&self) -> bool {
         self.session.may_read_all_keys(self.engine.registry.all()[self.index], self.args)
     }
 
@@ -308,7 +317,7 @@ impl<'a> Context<'a> {
     }
 
     /// Shows other clients that this command is what the client is doing.
-    pub(crate) fn publish(&self) {
+    pub fn publish(&self) {
         self.session.publish(self.now, self.index);
     }
 }

@@ -158,6 +158,3 @@ impl Context<'_> {
         self.refuse(error);
     }
 }
-
-#[cfg(test)]
-mod tests;

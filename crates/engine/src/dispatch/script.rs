@@ -169,7 +169,7 @@ impl Engine {
 impl<'a> Context<'a> {
     /// The script that this command is to run, if that is known: found when its slots were locked, or looked for now where several
     /// commands had theirs locked together.
-    pub(crate) fn take_found(&mut self) -> Option<Runnable> {
+    pub fn take_found(&mut self) -> Option<Runnable> {
         match self.caller {
             Caller::Client | Caller::Master => self.worker.scripting.found.take(),
             Caller::Exec | Caller::Script | Caller::Waiter => {
@@ -181,7 +181,10 @@ impl<'a> Context<'a> {
 
     /// Asks what a script says of itself against the command that runs it and the server. Whether it may run now was asked
     /// before ([`super::admission`]).
-    pub(crate) fn may_start(&self, flags: ScriptFlags, read_only: bool) -> Result<(), CommandError> {
+    ///
+    /// # Errors
+    /// It may not.
+    pub fn may_start(&self, flags: ScriptFlags, read_only: bool) -> Result<(), CommandError> {
         if read_only && flags.declared && !flags.no_writes {
             return Err(CommandError::text(
                 "ERR Can not execute a script with write flag using *_ro command.",
@@ -194,7 +197,10 @@ impl<'a> Context<'a> {
     }
 
     /// Sees whether a script that nobody knows compiles.
-    pub(crate) fn compile_first(&mut self, script: &Arc<Script>) -> Result<(), CommandError> {
+    ///
+    /// # Errors
+    /// It does not.
+    pub fn compile_first(&mut self, script: &Arc<Script>) -> Result<(), CommandError> {
         let (engine, nanos) = (self.engine, self.worker.nanos);
         let mut interpreter = self.worker.scripting.take(engine, nanos);
         let compiled = interpreter.compile(script, engine.scripts.len());
@@ -203,13 +209,16 @@ impl<'a> Context<'a> {
     }
 
     /// Has this thread know a script by its text.
-    pub(crate) fn note_text(&mut self, text: &[u8], script: &Arc<Script>) {
+    pub fn note_text(&mut self, text: &[u8], script: &Arc<Script>) {
         let hash = self.engine.keyspace.hash_part(text);
         self.worker.scripting.note_text(hash, script.clone());
     }
 
     /// What a library's text says it is.
-    pub(crate) fn load_library(&mut self, code: &[u8]) -> Result<Library, CommandError> {
+    ///
+    /// # Errors
+    /// It is none, or does not say.
+    pub fn load_library(&mut self, code: &[u8]) -> Result<Library, CommandError> {
         let (engine, nanos) = (self.engine, self.worker.nanos);
         // What was loaded elsewhere must be loaded here, however long it takes.
         let hurried = self.session.origin == Origin::Client;

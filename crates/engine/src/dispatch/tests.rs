@@ -1,151 +1,126 @@
-use std::sync::atomic::Ordering;
+//! What can be seen only between the steps of the dispatcher, with a few commands of its own.
 
-use keyspace::LockedSlots;
+use std::sync::{Arc, LazyLock};
+
+use keyspace::{Keyspace, Packed, Str};
+use parking_lot::Mutex;
 use resp::Protocol;
+use slot_routing::{Endpoint, Epoch, Member, NodeId, ReplOffset, Role, Topology};
 
 use super::*;
+use crate::command::{Command, Group};
+use crate::effects::EffectLog;
+use crate::keys::{KeyFlags, KeySpec};
 use crate::lookup::Registry;
-use crate::pause::{PauseMode, PausePurpose};
 use crate::settings::Gate;
-use crate::testing::Client;
 
-#[test]
-fn a_pipeline_runs_in_order_and_refusals_do_not_stop_it() {
-    let mut client = Client::new();
-    client.table(&[
-        ("set k v\nget k\nnosuch a b\nget\nping", "+OK|$1|v|-ERR unknown command 'nosuch', with args beginning with: 'a' 'b' |-ERR wrong number of arguments for 'get' command|+PONG"),
-    ]);
-    let stats = &client.worker.stats.commands[Registry::the().find(b"get").unwrap().index];
-    assert_eq!(stats.calls.load(Ordering::Relaxed), 1);
-    assert_eq!(stats.rejected.load(Ordering::Relaxed), 1);
+const KEY: &[KeySpec] = &[KeySpec::one(1, KeyFlags::RW)];
+
+const fn row(name: &'static str, arity: i8, flags: Flags) -> Command {
+    Command::new(name, Group::Generic, "1.0.0", arity, "Is a command.").flags(flags)
 }
 
-#[test]
-fn states_of_the_node_refuse_what_they_must() {
-    let mut client = Client::new();
-    let table = [
-        (Gate::LOADING, "get k", "-LOADING Redis is loading the dataset in memory"),
-        (Gate::READ_ONLY_REPLICA, "set k v", "-READONLY You can't write against a read only replica."),
-        (Gate::READ_ONLY_REPLICA, "get k", "$-1"),
-        (Gate::NO_REPLICAS, "set k v", "-NOREPLICAS Not enough good replicas to write."),
-        (Gate::OUT_OF_MEMORY, "set k v", "-OOM command not allowed when used memory > 'maxmemory'."),
-        (Gate::OUT_OF_MEMORY, "get k", "$-1"),
-        (Gate::CLUSTER_DOWN, "get k", "-CLUSTERDOWN The cluster is down"),
-        (Gate::CLUSTER_DOWN, "ping", "+PONG"),
-        (
-            Gate::EMPTY_MASTER,
-            "get k",
-            "-MASTERDOWN This master started without its data and waits until a replica has taken its place.",
-        ),
-        (Gate::EMPTY_MASTER, "ping", "+PONG"),
-        (Gate::EMPTY_MASTER, "publish channel text", ":0"),
-        (Gate::ASYNC_LOADING, "get k", "$-1"),
-        (Gate::ASYNC_LOADING, "bgsave", "-LOADING Redis is loading the dataset in memory"),
-    ];
-    for (state, line, reply) in table {
-        client.engine.settings.set_gate(state, true);
-        client.table(&[(line, reply)]);
-        client.engine.settings.set_gate(state, false);
+const COMMANDS: &[Command] = &[
+    row("set", 3, Flags::WRITE.union(Flags::FAST)).keys(KEY).run(set),
+    row("get", 2, Flags::READONLY.union(Flags::FAST)).keys(KEY).run(get),
+    row("slow-get", 2, Flags::READONLY).keys(KEY).run(get),
+    row("flushall", 1, Flags::WRITE).all_slots().run(flushall),
+];
+
+fn registry() -> &'static Registry {
+    static REGISTRY: LazyLock<Registry> = LazyLock::new(|| Registry::of_server(COMMANDS));
+    &REGISTRY
+}
+
+fn set(context: &mut Context<'_>) -> Result<(), CommandError> {
+    let key = context.key(1);
+    let (found, value) = (context.find(&key), context.arg(2));
+    context.put(&key, found, Packed::string(value), None);
+    context.reply.ok();
+    Ok(())
+}
+
+fn get(context: &mut Context<'_>) -> Result<(), CommandError> {
+    let key = context.key(1);
+    match context.find_typed::<Str<'_>>(&key)? {
+        None => context.reply.null(),
+        Some(place) => {
+            let value = context.string(&key, place)?.bytes.to_vec();
+            context.reply.bulk(&value);
+        }
     }
-    client.require(b"secret");
-    client.table(&[("get k", "-NOAUTH Authentication required.")]);
+    Ok(())
 }
 
-/// Sentinels are to have a replica promoted; everybody else may ask whether the process lives.
-#[test]
-fn a_master_without_its_data_is_down_to_sentinels_alone() {
-    let mut client = Client::new();
-    client.engine.settings.set_gate(Gate::EMPTY_MASTER, true);
-    client.engine.settings.watched.hidden.store(true, Ordering::Relaxed);
-    let down =
-        "-EMPTYMASTER This master started without its data and waits until a replica has taken its place.";
-    client.table(&[("ping", "+PONG"), ("client setname sentinel-0123abcd-cmd", "+OK"), ("ping", down)]);
-    client.table(&[("publish __sentinel__:hello a,b", ":0")]);
-    assert!(client.engine.settings.watched.seen.load(Ordering::Relaxed));
-    let greeting = client.engine.settings.watched.greeting.swap(None);
-    assert_eq!(greeting.as_deref().map(Vec::as_slice), Some(&b"a,b"[..]));
-    client.engine.settings.watched.hidden.store(false, Ordering::Relaxed);
-    client.table(&[("ping", "+PONG")]);
+fn flushall(context: &mut Context<'_>) -> Result<(), CommandError> {
+    context.clear(None, true);
+    context.changed(1);
+    context.reply.ok();
+    Ok(())
 }
 
-/// A browser was made to talk to this port. What it sends later may be a command, so the link is at its end.
-#[test]
-fn a_request_of_http_closes_the_link() {
-    for line in ["POST / HTTP/1.1", "Host: localhost", "hOSt: a"] {
-        let mut client = Client::new();
-        assert_eq!(client.flow(line), Flow::Close, "{line}");
-        assert!(client.session.closing, "{line}");
+/// A log that keeps what it is told.
+#[derive(Debug, Default, Clone)]
+struct Kept(Arc<Mutex<Vec<u8>>>);
+
+impl EffectLog for Kept {
+    fn wanted(&self) -> bool {
+        true
+    }
+
+    fn append(&self, _db: u16, commands: &[u8]) -> ReplOffset {
+        let mut kept = self.0.lock();
+        kept.extend_from_slice(commands);
+        ReplOffset(kept.len() as u64)
     }
 }
 
-/// What comes next in the pipeline may have no key either: the slots are free all the same.
-#[test]
-fn a_flush_frees_while_all_slots_are_free() {
-    let mut client = Client::new();
-    for next in ["ping", "flushdb sync", "nosuch", "mset a 1 b 2"] {
-        client.table(&[("set k v", "+OK")]);
-        assert!(client.wire(&format!("flushall sync\n{next}")).starts_with("+OK\r\n"));
-        assert!(client.worker.garbage.is_empty());
+struct Client {
+    engine: Engine,
+    worker: Worker,
+    session: Session,
+    log: Kept,
+}
+
+impl Client {
+    /// A client of an empty server.
+    fn new(topology: Option<Topology>) -> Self {
+        let log = Kept::default();
+        let engine = Engine::new(registry(), Keyspace::new(1, 1), topology, Box::new(log.clone()));
+        let worker = engine.worker(|| 0);
+        Self { engine, worker, session: Session::new(1, Origin::Client, true), log }
+    }
+
+    fn is_logged(&self) -> bool {
+        !self.log.0.lock().is_empty()
+    }
+
+    fn say(&mut self, lines: &str) -> String {
+        let (buffer, batch) = parsed(lines);
+        let (worker, session, mut out) = (&mut self.worker, &mut self.session, Vec::new());
+        let requests = Requests { buffer: &buffer, batch: &batch, from: 0 };
+        self.engine.run(worker, session, NOW, requests, &mut out);
+        String::from_utf8(out).expect("text")
     }
 }
 
-/// However long a reply would be, or however many there are: no more is collected than the client may have waiting,
-/// and it goes no further.
-#[test]
-fn a_client_is_cut_off_while_its_reply_is_made() {
-    let value = "v".repeat(1000);
-    let pipeline = "get k\n".repeat(100) + "set after 1";
-    for text in
-        ["hrandfield h -1000000\nset after 1", "get large\nset after 1", &pipeline, "multi\nget large\nexec"]
-    {
-        let mut client = Client::new();
-        client.table(&[("hset h f v", ":1")]);
-        client.call(&["set", "k", &value]);
-        client.call(&["set", "large", &value.repeat(1000)]);
-        client.session.reply_limit = 50_000;
-        let mut buffer = format!("{text}\n").into_bytes();
-        let mut batch = Batch::default();
-        resp::Parser::new().parse(&mut buffer, &mut batch, &resp::Limits::default());
-        let mut out = Vec::new();
-        let (_, flow) = client.engine.run(
-            &mut client.worker,
-            &mut client.session,
-            client.now,
-            Requests { buffer: &buffer, batch: &batch, from: 0 },
-            &mut out,
-        );
-        assert_eq!(flow, Flow::Close, "{text}");
-        assert!(
-            client.session.client.is_overflown() && out.capacity() <= 51_000,
-            "{text}: {}",
-            out.capacity()
-        );
-        // Who is cut off runs nothing more; another looks.
-        client.session = Session::new(2, crate::session::Origin::Client, true);
-        client.table(&[("exists after", ":0")]);
-    }
-}
+const NOW: Millis = Millis(1_700_000_000_000);
 
-#[test]
-fn effects_reach_the_log_and_reads_do_not() {
-    let mut client = Client::logged();
-    client.wire("set k v\nget k");
-    assert_eq!(client.log(), ["0 set k v"]);
-    assert_eq!(client.session.last_write, slot_routing::ReplOffset(27));
-    assert_eq!(client.call(&["get", "k"]), resp::Value::Bulk(b"v".to_vec()));
+fn parsed(lines: &str) -> (Vec<u8>, Batch) {
+    let (mut buffer, mut batch) = (format!("{lines}\n").into_bytes(), Batch::default());
+    resp::Parser::new().parse(&mut buffer, &mut batch, &resp::Limits::default());
+    (buffer, batch)
 }
 
 /// Who pauses, demotes or loads takes what it needs once each slot has been free: whoever was let in before and comes
 /// to its slot after that must not write any more. Here the gate changes between the two.
 fn between_admission_and_slot(client: &mut Client, line: &str, gate: Gate) -> (Flow, String) {
-    let buffer = format!("{line}\n").into_bytes();
-    let mut batch = Batch::default();
-    resp::Parser::new().parse(&mut buffer.clone(), &mut batch, &resp::Limits::default());
+    let (buffer, batch) = parsed(line);
     let engine = &client.engine;
     let mut prepared = SmallVec::new();
     let mut out = Vec::new();
     let reply = Writer::new(&mut out, Protocol::Resp2);
-    let mut pipeline = Pipeline::new(engine, &mut client.worker, &mut client.session, client.now, reply);
+    let mut pipeline = Pipeline::new(engine, &mut client.worker, &mut client.session, NOW, reply);
     engine.prepare(&mut pipeline, batch.requests(0..1, &buffer), &mut prepared);
     let request = &prepared[0];
     let (entry, admitted) = engine.admit(&pipeline.context, request).unwrap();
@@ -159,16 +134,16 @@ fn between_admission_and_slot(client: &mut Client, line: &str, gate: Gate) -> (F
 
 #[test]
 fn a_command_admitted_before_a_pause_stops_at_its_slot() {
-    let mut client = Client::logged();
+    let mut client = Client::new(None);
     for (line, flow) in [("set k v", Flow::Paused), ("get k", Flow::Done), ("flushall", Flow::Paused)] {
         assert_eq!(between_admission_and_slot(&mut client, line, Gate::WRITES_PAUSED).0, flow, "{line}");
     }
-    assert_eq!(client.log(), Vec::<String>::new());
+    assert!(!client.is_logged());
 }
 
 #[test]
 fn a_command_admitted_on_a_master_is_refused_at_its_slot_on_a_replica_and_while_loading() {
-    let mut client = Client::logged();
+    let mut client = Client::new(None);
     let replica = Gate::REPLICA | Gate::READ_ONLY_REPLICA;
     let readonly = "-READONLY You can't write against a read only replica.\r\n";
     let table = [
@@ -182,107 +157,73 @@ fn a_command_admitted_on_a_master_is_refused_at_its_slot_on_a_replica_and_while_
         let outcome = between_admission_and_slot(&mut client, line, gate);
         assert_eq!(outcome, (Flow::Done, reply.to_owned()), "{line}");
     }
-    client.table(&[("dbsize", ":0")]);
-    assert_eq!(client.log(), Vec::<String>::new());
+    assert_eq!(client.engine.keyspace.len(0), 0);
+    assert!(!client.is_logged());
 }
 
-/// With `replica-read-only no` a replica takes writes. They are nobody else's: what is logged there is the master's
-/// stream, byte by byte.
+/// With `replica-read-only no` a replica takes writes. They are nobody else's.
 #[test]
-fn what_clients_write_on_a_replica_is_not_logged() {
-    let mut client = Client::logged();
-    client.table(&[("set gone v px 10", "+OK"), ("set k v", "+OK")]);
-    let before = client.log();
-    client.now.0 += 10;
-    assert_eq!(between_admission_and_slot(&mut client, "set k 2", Gate::REPLICA).1, "+OK\r\n");
-    client.engine.settings.set_gate(Gate::REPLICA, true);
-    client.table(&[
-        ("incr k", ":3"),
-        ("set gone w", "+OK"),
-        ("multi", "+OK"),
-        ("incr k", "+QUEUED"),
-        ("exec", "*1|:4"),
-        ("publish channel x", ":0"),
-        ("set brief x px 5", "+OK"),
-    ]);
-    client.now.0 += 5;
-    client.engine.expire_cycle(&mut client.worker, client.now, std::time::Duration::from_secs(1));
-    client.table(&[("get brief", "$-1"), ("flushall", "+OK"), ("dbsize", ":0")]);
-    assert_eq!(client.log(), before);
+fn a_write_that_comes_to_its_slot_on_a_replica_is_not_logged() {
+    let mut client = Client::new(None);
+    assert_eq!(between_admission_and_slot(&mut client, "set k v", Gate::REPLICA).1, "+OK\r\n");
+    assert_eq!(client.say("get k"), "$1\r\nv\r\n");
+    assert!(!client.is_logged());
+    client.say("set k w");
+    assert!(client.is_logged());
 }
 
 /// The topology is published slot by slot: while a node becomes a replica, or a master, a slot may be its own and the
 /// role not.
 #[test]
 fn a_slot_that_is_its_own_is_not_written_to_by_a_replica_of_a_cluster() {
-    let mut client = Client::clustered();
+    let me = NodeId::from_random([1; 20]);
+    let member = Member {
+        id: me,
+        shard: me,
+        endpoint: Endpoint::default(),
+        role: Role::Master,
+        config_epoch: Epoch(1),
+        offset: ReplOffset(0),
+        failed: false,
+        suspected: false,
+    };
+    let mut topology = Topology::new(me, Epoch(1), true, vec![member]);
+    topology.assign(Slot::all(), me);
+    let mut client = Client::new(Some(topology));
     for line in ["set k v", "get k"] {
         let (_, reply) = between_admission_and_slot(&mut client, line, Gate::REPLICA);
         assert_eq!(reply.starts_with("-READONLY"), line.starts_with("set"), "{line}: {reply}");
     }
-    client.engine.settings.set_gate(Gate::REPLICA, true);
-    client.wire("multi\nset k v");
-    assert!(client.wire("exec").starts_with("-EXECABORT"));
-    client.table(&[("get k", "$-1")]);
 }
 
 #[test]
 fn a_transaction_admitted_before_a_pause_stops_too_and_runs_after_it() {
-    let mut client = Client::logged();
-    client.wire("multi\nset k v\nget k");
+    let mut client = Client::new(None);
+    client.session.begin_transaction();
+    assert_eq!(client.say("set k v\nget k"), "+QUEUED\r\n+QUEUED\r\n");
     let engine = &client.engine;
-    engine.settings.set_gate(Gate::WRITES_PAUSED, true);
-    let mut out = Vec::new();
-    let reply = Writer::new(&mut out, client.session.protocol);
     let (worker, session) = (&mut client.worker, &mut client.session);
-    let flow = engine.exec(&mut Context::new(engine, worker, session, client.now, reply), false);
-    assert_eq!((flow, out.as_slice()), (Ok(Flow::Paused), &b""[..]));
-    assert_eq!(client.log(), Vec::<String>::new());
-    client.engine.settings.set_gate(Gate::WRITES_PAUSED, false);
-    client.table(&[("exec", "*2|+OK|$1|v")]);
-}
-
-/// Reading a key whose time has come deletes it, which is a write too.
-#[test]
-fn nothing_expires_into_the_log_while_writes_are_paused() {
-    let mut client = Client::logged();
-    client.wire("set k v px 10");
-    client.now.0 += 11;
-    let (engine, until) = (&client.engine, Millis(client.now.0 + 1000));
-    engine.pauses.pause(&engine.settings, PausePurpose::Failover, PauseMode::Writes, until);
-    client.table(&[("get k", "$-1")]);
-    assert_eq!(client.log().len(), 1);
-    client.engine.pauses.unpause(&client.engine.settings, PausePurpose::Failover);
-    client.table(&[("get k", "$-1")]);
-    assert_eq!(client.log().last().map(String::as_str), Some("0 UNLINK k"));
-}
-
-/// The slot of commands in a row is held from one to the next; whatever else comes, it is free again before.
-#[test]
-fn a_slot_that_is_held_for_the_next_command_is_let_go_of() {
-    for mut client in [Client::new(), Client::logged(), Client::clustered()] {
-        let several = "set k 1\nincr k\nget k\nmulti\nincr k\nget k\nexec\nincr k\nincr k x\nget k\nwatch k\n\
-                       mget k k\nget k\nlpos k\nget k\ndbsize\nget k\nflushall\nincr k\nincr {k}2\nget k\n\
-                       client reply skip\nget k\nget k";
-        let said = client.wire(several);
-        assert_eq!(said.lines().filter(|line| line.starts_with('-')).count(), 2, "{said}");
-        assert!(said.ends_with("$1\r\n1\r\n"), "{said}");
-        // All are free, or this would wait for ever.
-        drop(LockedSlots::all(&client.engine.keyspace.script_turn()));
+    for (gate, flow, replied) in
+        [(Gate::WRITES_PAUSED, Flow::Paused, ""), (Gate::empty(), Flow::Done, "*2\r\n+OK\r\n$1\r\nv\r\n")]
+    {
+        engine.settings.set_gate(gate, true);
+        let mut out = Vec::new();
+        let reply = Writer::new(&mut out, Protocol::Resp2);
+        let ran = engine.exec(&mut Context::new(engine, worker, session, NOW, reply), false);
+        engine.settings.set_gate(gate, false);
+        assert_eq!((ran, out.as_slice()), (Ok(flow), replied.as_bytes()));
     }
 }
 
 /// What is locked ahead for later commands of a batch is let go of before one that may take long.
 #[test]
 fn no_slot_is_locked_ahead_behind_a_command_that_may_take_long() {
-    let mut client = Client::new();
-    client.wire("mset a 1 b 2 c 3 d 4");
-    let buffer = b"get a\nset b 5\ngetrange c 0 1\nget d\n".to_vec();
-    let mut batch = Batch::default();
-    resp::Parser::new().parse(&mut buffer.clone(), &mut batch, &resp::Limits::default());
+    let mut client = Client::new(None);
+    client.say("set a 1\nset b 2\nset c 3\nset d 4");
+    let (buffer, batch) = parsed("get a\nset b 5\nslow-get c\nget d");
     let (engine, mut out, mut prepared) = (&client.engine, Vec::new(), SmallVec::new());
     let reply = Writer::new(&mut out, Protocol::Resp2);
-    let mut pipeline = Pipeline::new(engine, &mut client.worker, &mut client.session, client.now, reply);
+    let mut pipeline = Pipeline::new(engine, &mut client.worker, &mut client.session, NOW, reply);
     engine.prepare(&mut pipeline, batch.requests(0..4, &buffer), &mut prepared);
     let held = |pipeline: &Pipeline<'_>| pipeline.ahead.iter().filter(|touched| touched.is_some()).count();
     assert_eq!(held(&pipeline), 4);
@@ -292,209 +233,4 @@ fn no_slot_is_locked_ahead_behind_a_command_that_may_take_long() {
     }
     drop(pipeline);
     assert_eq!(out, b"$1\r\n1\r\n+OK\r\n$1\r\n3\r\n$1\r\n4\r\n");
-}
-
-/// Threads lock slots ahead that others wait for, and come upon slots that others locked ahead, in any order.
-#[test]
-fn batches_of_threads_that_want_the_same_slots_end_and_count_right() {
-    const THREADS: u64 = 4;
-    const BATCHES: u64 = 300;
-    const REQUESTS: u64 = 40;
-    let mut client = Client::new();
-    let engine = &client.engine;
-    std::thread::scope(|scope| {
-        for thread in 0..THREADS {
-            scope.spawn(move || {
-                let (mut worker, mut session) =
-                    (engine.worker(|| 0), Session::new(thread + 2, Origin::Client, true));
-                let mut random = crate::random::Random::new(thread);
-                for _ in 0..BATCHES {
-                    let mut lines = String::new();
-                    for _ in 0..REQUESTS {
-                        let random = random.next();
-                        let (one, other) = (random >> 8 & 7, random >> 16 & 7);
-                        lines += &match random & 7 {
-                            0 => format!("mget key:{one} key:{other}\n"),
-                            1 => format!("getrange key:{one} 0 -1\n"),
-                            2 => "dbsize\n".to_owned(),
-                            _ => format!("hincrby hash:{one} f 1\nincr key:{other}\n"),
-                        };
-                    }
-                    let mut buffer = lines.into_bytes();
-                    let mut batch = Batch::default();
-                    resp::Parser::new().parse(&mut buffer, &mut batch, &resp::Limits::default());
-                    let mut out = Vec::new();
-                    let ran = engine.run(
-                        &mut worker,
-                        &mut session,
-                        Millis(1),
-                        Requests { buffer: &buffer, batch: &batch, from: 0 },
-                        &mut out,
-                    );
-                    assert_eq!(ran, (batch.len(), Flow::Done));
-                }
-            });
-        }
-    });
-    for (command, made) in [("get key", "incr"), ("hget hash", "hincrby")] {
-        let entry = Registry::the().find(made.as_bytes()).unwrap();
-        let stats = client.engine.worker_stats();
-        let calls: u64 =
-            stats.iter().map(|worker| worker.commands[entry.index].calls.load(Ordering::Relaxed)).sum();
-        let field = if made == "incr" { "" } else { " f" };
-        let counted = (0..8).map(|number| {
-            let said = client.wire(&format!("{command}:{number}{field}"));
-            said.lines().nth(1).and_then(|count| count.parse::<u64>().ok()).unwrap_or(0)
-        });
-        assert_eq!(counted.sum::<u64>(), calls, "{made}");
-    }
-}
-
-/// One append for a batch, in the order in which its commands ran, and nothing of it is free before.
-#[test]
-fn a_batch_is_appended_together() {
-    let mut client = Client::logged();
-    client.wire("set a 1\nset b 2\nget a\nset a 3\nincr b\nhset h f v\nset a 4");
-    let all = ["set a 1", "set b 2", "set a 3", "incr b", "hset h f v", "set a 4"];
-    assert_eq!(client.log(), all.map(|line| format!("0 {line}")));
-    assert_eq!(client.appends(), 1);
-    drop(LockedSlots::all(&client.engine.keyspace.script_turn()));
-    // What may take long, has several keys or no key comes behind what was done before it.
-    for between in ["getrange a 0 1", "mget a b", "dbsize", "multi\nget a\nexec", "nosuch"] {
-        let before = client.appends();
-        client.wire(&format!("set x 1\nset y 2\n{between}\nset x 3"));
-        assert_eq!(client.appends(), before + 2, "{between}");
-    }
-    let before = client.appends();
-    client.wire("set a 1\nselect 1\nset a 2\nselect 0\nset a 3");
-    assert_eq!(client.appends(), before + 3);
-    assert_eq!(client.log().split_off(client.log().len() - 3), ["0 set a 1", "1 set a 2", "0 set a 3"]);
-    let end: usize = client.log_bytes();
-    assert_eq!(client.session.last_write, slot_routing::ReplOffset(end as u64));
-}
-
-/// A key that is found to have expired goes after what was done to its slot before, and before what is done then.
-#[test]
-fn an_expired_key_goes_in_its_order() {
-    let mut client = Client::logged();
-    client.wire("set {s}a 1 px 10");
-    client.now.0 += 11;
-    client.wire("set {s}b 1\nappend {s}a 2\nset {s}b 3");
-    assert_eq!(
-        client.log().split_off(1),
-        ["0 set {s}b 1", "0 UNLINK {s}a", "0 append {s}a 2", "0 set {s}b 3"]
-    );
-}
-
-/// Threads write to the same keys, in batches that hold their slots until they are in the log: who runs the log from
-/// its start has the same data.
-#[test]
-fn the_log_of_many_threads_gives_the_same_data() {
-    const THREADS: u64 = 4;
-    let mut client = Client::logged();
-    let engine = &client.engine;
-    std::thread::scope(|scope| {
-        for thread in 0..THREADS {
-            scope.spawn(move || {
-                let (mut worker, mut session) =
-                    (engine.worker(|| 0), Session::new(thread + 2, Origin::Client, true));
-                let mut random = crate::random::Random::new(thread);
-                for round in 0..200 {
-                    let mut lines = String::new();
-                    for _ in 0..40 {
-                        let random = random.next();
-                        let (one, other) = (random >> 8 & 7, random >> 16 & 7);
-                        lines += &match random & 15 {
-                            0 => format!("mset key:{one} {thread} key:{other} {round}\n"),
-                            1 => format!("getrange key:{one} 0 -1\n"),
-                            2 => format!("set key:{one} {thread}:{round}\n"),
-                            3 => format!("multi\nappend key:{one} {thread}\ndel key:{other}\nexec\n"),
-                            4 => format!("del key:{one}\n"),
-                            _ => format!("append key:{one} {thread}\nget key:{other}\n"),
-                        };
-                    }
-                    let mut buffer = lines.into_bytes();
-                    let mut batch = Batch::default();
-                    resp::Parser::new().parse(&mut buffer, &mut batch, &resp::Limits::default());
-                    let mut out = Vec::new();
-                    let ran = engine.run(
-                        &mut worker,
-                        &mut session,
-                        Millis(1),
-                        Requests { buffer: &buffer, batch: &batch, from: 0 },
-                        &mut out,
-                    );
-                    assert_eq!(ran, (batch.len(), Flow::Done));
-                }
-            });
-        }
-    });
-    let mut replica = Client::new();
-    for line in client.log() {
-        replica.call(&line.split(' ').skip(1).collect::<Vec<_>>());
-    }
-    for key in 0..8 {
-        let key = format!("key:{key}");
-        assert_eq!(replica.call(&["get", &key]), client.call(&["get", &key]), "{key}");
-    }
-}
-
-/// However much came in one read, others of the thread are served when the turn is over.
-#[test]
-fn a_batch_stops_when_the_turn_is_over_and_goes_on_where_it_stopped() {
-    let mut client = Client::new();
-    let mut buffer = b"incr k\nget k\nnosuch\nincr k\n".to_vec();
-    let mut batch = Batch::default();
-    resp::Parser::new().parse(&mut buffer, &mut batch, &resp::Limits::default());
-    let mut out = Vec::new();
-    client.session.turn_ends = 0;
-    let (mut from, mut turns) = (0, 0);
-    let mut flow = Flow::TurnOver;
-    while flow == Flow::TurnOver {
-        let requests = Requests { buffer: &buffer, batch: &batch, from };
-        (from, flow) =
-            client.engine.run(&mut client.worker, &mut client.session, client.now, requests, &mut out);
-        turns += 1;
-    }
-    assert_eq!((from, flow), (4, Flow::Done));
-    // A refused command costs no time that a turn is measured by until the next stretch of the batch.
-    assert!((3..=4).contains(&turns), "{turns}");
-    let said = String::from_utf8_lossy(&out).replace("\r\n", "|");
-    let nosuch = "-ERR unknown command 'nosuch', with args beginning with: |";
-    assert_eq!(said, format!(":1|$1|1|{nosuch}:2|"));
-}
-
-/// What runs is counted for its client: what a transaction and a script do too, not what is refused.
-#[test]
-fn the_commands_of_a_client_are_those_that_ran() {
-    let mut client = Client::new();
-    let count = |client: &mut Client| -> u64 {
-        let line = client.wire("client info");
-        line.split("tot-cmds=").nth(1).and_then(|rest| rest.split(' ').next()?.parse().ok()).unwrap()
-    };
-    let mut before = count(&mut client);
-    for (lines, ran) in [
-        ("set k 1\nget k", 2),
-        ("nosuch\nget\nget a b", 0),
-        ("lpush k x", 1),
-        ("multi\nset k 2\nget k\nexec", 4),
-        ("eval \"redis.call('get','k') return redis.call('set','k',1)\" 0", 3),
-    ] {
-        client.wire(lines);
-        let now = count(&mut client);
-        assert_eq!(now - before, ran + 1, "{lines}");
-        before = now;
-    }
-}
-
-/// The story: a master sent DEBUG PANIC, and its replica, where nobody may, was gone.
-#[test]
-fn what_is_protected_is_so_for_a_master_too() {
-    let mut client = Client::new();
-    client.engine.settings.debug_command.set("no");
-    client.session = Session::new(1, crate::session::Origin::Master, true);
-    for line in ["debug panic", "debug object k", "debug flushall"] {
-        assert!(client.wire(line).starts_with("-ERR DEBUG command not allowed."), "{line}");
-    }
-    client.table(&[("set k v", "+OK"), ("get k", "$1|v")]);
 }

@@ -9,12 +9,13 @@
 //! and the slots are free again; each reply stands in its place. If it needs none, all run in their order. Either way the client's connection does its part
 //! ([`NodeCommand::Exec`]) and comes back for the rest ([`Engine::resume_exec`]).
 
+use std::collections::btree_map::Entry;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 
 use clock::Millis;
-use keyspace::{Found, LockedSlots, ScriptTurn};
-use resp::{Args, Request, Writer};
+use keyspace::{Found, Key, LockedSlots, ScriptTurn};
+use resp::{Args, Protocol, Request, Writer};
 use slot_routing::{Access, Ownership, Slot};
 
 use super::admission::Caller;
@@ -26,9 +27,10 @@ use crate::command::{Flags, NodeCommand, Run};
 use crate::engine::{Engine, Worker};
 use crate::error::CommandError;
 use crate::lookup::Registered;
-use crate::session::{Origin, Session};
+use crate::session::{Mute, Origin, Session};
 use crate::stats::add;
 use crate::transaction::{MAX_QUEUED_BYTES, Transaction, Unfinished};
+use crate::watch::Watched;
 
 /// The locks of an EXEC while it runs.
 #[derive(Default)]
@@ -410,8 +412,26 @@ impl Engine {
         aborted(error)
     }
 
+    /// WATCH of one key, whose slot the caller holds; `was_expired`: it is past its time already, so that its going is no
+    /// change.
+    pub fn watch(&self, session: &mut Session, key: &Key<'_>, was_expired: bool) {
+        let watching = &mut session.watching;
+        let first = watching.keys.is_empty();
+        let watched = Watched { db: session.db, key: key.bytes().to_vec() };
+        let bytes = watched.bytes();
+        let Entry::Vacant(entry) = watching.keys.entry(watched) else { return };
+        entry.insert(was_expired);
+        session.client.watched_bytes.fetch_add(bytes, Ordering::Relaxed);
+        if first {
+            self.watches.started();
+        }
+        self.watches.watch(session.db, key, session.id, &watching.dirty);
+        let keys = u32::try_from(watching.keys.len()).unwrap_or(u32::MAX);
+        session.client.watched.store(keys, Ordering::Relaxed);
+    }
+
     /// UNWATCH
-    pub(crate) fn unwatch(&self, session: &mut Session) {
+    pub fn unwatch(&self, session: &mut Session) {
         if session.watching.keys.is_empty() {
             return;
         }
@@ -456,6 +476,26 @@ impl Engine {
         self.forget_wait(session);
         self.stop_telling(&session.client);
         self.clients.disconnect(session.id);
+    }
+
+    /// RESET: the connection is as it was when it was made. Messages that wait for it are appended to `out`.
+    pub fn reset(&self, session: &mut Session, out: &mut Vec<u8>) {
+        self.discard(session);
+        self.stop_telling(&session.client);
+        session.take_messages(out);
+        self.log_out(session);
+        session.subscriber = false;
+        session.tracks = false;
+        session.db = 0;
+        session.asking = false;
+        session.mute = Mute::Nothing;
+        session.set_readonly(false);
+        session.set_knows_redirect(false);
+        session.set_protocol(Protocol::Resp2);
+        session.set_no_evict(false);
+        session.set_no_touch(false);
+        session.set_imports(false);
+        session.client.names.lock().name.clear();
     }
 
     /// A client is gone: it is told nothing any more.

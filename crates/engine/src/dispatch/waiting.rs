@@ -299,6 +299,3 @@ impl<'a> Round<'a> {
         true
     }
 }
-
-#[cfg(test)]
-mod tests;

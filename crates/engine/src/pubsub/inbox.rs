@@ -79,7 +79,7 @@ impl Client {
 
     /// How many subscriptions the reply to one of this kind counts: shard channels for themselves, the
     /// other kinds together.
-    pub(crate) fn subscriptions_beside(&self, kind: ChannelKind) -> usize {
+    pub fn subscriptions_beside(&self, kind: ChannelKind) -> usize {
         let count = match kind {
             ChannelKind::ShardChannel => self.shard_channels.load(Ordering::Relaxed),
             _ => self.channels.load(Ordering::Relaxed) + self.patterns.load(Ordering::Relaxed),
@@ -87,7 +87,8 @@ impl Client {
         count as usize
     }
 
-    pub(crate) fn names_of(&self, kind: ChannelKind) -> Vec<Vec<u8>> {
+    /// The names of this kind that the client has subscribed to.
+    pub fn names_of(&self, kind: ChannelKind) -> Vec<Vec<u8>> {
         self.inbox.lock().as_mut().map_or_else(Vec::new, |inbox| inbox.names(kind).iter().cloned().collect())
     }
 

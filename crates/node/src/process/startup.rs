@@ -89,7 +89,7 @@ fn configure(arguments: &[String]) -> Result<Configured, ConfigError> {
     };
     config.load_text(&lines_of_arguments(options), &Source::CommandLine)?;
     let commands = commands(&config)?;
-    let users = users(&config, commands.unwrap_or(Registry::the()))?;
+    let users = users(&config, commands.unwrap_or(::commands::of_server()))?;
     Ok(Configured { config, file, stdin, commands, users })
 }
 
@@ -99,7 +99,7 @@ fn commands(config: &Config) -> Result<Option<&'static Registry>, ConfigError> {
     if renames.is_empty() {
         return Ok(None);
     }
-    let mut commands = Registry::the().clone();
+    let mut commands = ::commands::of_server().clone();
     for rename in renames {
         commands
             .rename(&rename.from, &rename.to)
@@ -152,7 +152,12 @@ fn start(configured: Configured) -> Result<()> {
     let cluster = if clustered { Some(cluster::prepare(&config, random_u64()?)?) } else { None };
     let topology = cluster.as_ref().map(|(_, prepared)| prepared.topology());
     let shared_log = SharedLog::new(config.integer("repl-backlog-size") as u64);
-    let engine = Engine::new(new_keyspace(&config)?, topology, Box::new(LogHandle(shared_log.clone())));
+    let engine = Engine::new(
+        ::commands::of_server(),
+        new_keyspace(&config)?,
+        topology,
+        Box::new(LogHandle(shared_log.clone())),
+    );
     let engine = engine.with_script_hooks(ScriptHooks { log: log_script, busy: worker::make_way });
     let engine = match commands {
         Some(commands) => engine.with_commands(commands),

@@ -93,7 +93,7 @@ impl Totals {
     /// The sums since the start.
     pub(crate) fn sum(engine: &Engine, door: &Door) -> Self {
         let mut totals = Self::default();
-        totals.commands.resize(engine::Registry::the().all().len(), CommandTotals::default());
+        totals.commands.resize(::commands::of_server().all().len(), CommandTotals::default());
         let mut add = |count: Count, value: &AtomicU64| {
             totals.counts[count as usize] += value.load(Ordering::Relaxed);
         };

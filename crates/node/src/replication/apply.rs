@@ -227,7 +227,8 @@ mod tests {
     fn a_reader_who_knows_its_own_changes_is_told_of_the_masters() {
         let config = Arc::new(Config::default());
         let log = SharedLog::new(1 << 20);
-        let engine = Engine::new(Keyspace::new(7, 1), None, Box::new(LogHandle(log.clone())));
+        let engine =
+            Engine::new(::commands::of_server(), Keyspace::new(7, 1), None, Box::new(LogHandle(log.clone())));
         let engine = Arc::new(engine);
         install_scratch(&engine, &Door::new(config.clone(), engine.clone()));
         let replication = Arc::new(Replication::new(engine.clone(), config, Arc::default(), log.clone()));

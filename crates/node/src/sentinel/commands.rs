@@ -1,6 +1,6 @@
 //! Commands that need no machine: who a client is, what it subscribes to, what this process is.
 
-use engine::{CommandError, Flags, Gate, Registered, Registry, Requests, Run};
+use engine::{CommandError, Flags, Gate, Registered, Requests, Run};
 use resp::{Batch, Limits, Parser, Protocol, Request, Writer, encode_request};
 
 use super::access;
@@ -90,7 +90,7 @@ fn admit(
     args: &[Vec<u8>],
 ) -> Result<&'static Registered, CommandError> {
     let request: Request = args.iter().collect();
-    let entry = Registry::of_sentinel().resolve(request.args())?;
+    let entry = ::commands::of_sentinel().resolve(request.args())?;
     if !entry.command.accepts(args.len()) {
         return Err(CommandError::WrongArity(entry.full_name.clone()));
     }
@@ -174,7 +174,7 @@ fn ping(call: &mut Call<'_>) {
 fn command(call: &mut Call<'_>) {
     let request: Request = call.args.iter().collect();
     let mut reply = Writer::new(call.out, call.client.session.protocol);
-    if let Err(error) = engine::answer_command(Registry::of_sentinel(), request.args(), &mut reply) {
+    if let Err(error) = ::commands::answer_command(::commands::of_sentinel(), request.args(), &mut reply) {
         reply.error(&error.to_string());
     }
 }
@@ -223,12 +223,10 @@ fn confirm(call: &mut Call<'_>, word: &[u8], name: Option<&[u8]>) {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-
     /// The rows that COMMAND shows of SENTINEL are those that the machine has.
     #[test]
     fn the_table_and_the_machine_have_the_same_subcommands() {
-        let container = Registry::of_sentinel().find(b"sentinel").unwrap();
+        let container = ::commands::of_sentinel().find(b"sentinel").unwrap();
         let shown: Vec<&str> = container.subcommands().iter().map(|entry| entry.command.name).collect();
         let mut own: Vec<&str> = sentinel::subcommands().collect();
         own.sort_unstable();

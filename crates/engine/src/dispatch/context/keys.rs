@@ -60,7 +60,7 @@ impl<'a> Context<'a> {
 
     /// The key at `place` is used; `before` is how it had been.
     #[inline(always)]
-    pub(crate) fn mark_used(&mut self, db: u16, key: &Key<'_>, place: Place, before: Usage) {
+    pub fn mark_used(&mut self, db: u16, key: &Key<'_>, place: Place, before: Usage) {
         let usage = match self.engine.settings.lfu() {
             None => self.used_now,
             Some(settings) => before.used_lfu(self.now, settings, self.worker.random.next() as u32),
@@ -268,7 +268,7 @@ impl<'a> Context<'a> {
     }
 
     /// Whether a key whose time has come is deleted here: not on a replica.
-    pub(crate) fn deletes_expired(&self) -> bool {
+    pub fn deletes_expired(&self) -> bool {
         let stays = Gate::REPLICA | Gate::IMPORTING;
         self.session.origin == Origin::Client && !self.engine.settings.gate().intersects(stays)
     }

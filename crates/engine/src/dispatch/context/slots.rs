@@ -38,7 +38,7 @@ impl<'a> Context<'a> {
     ///
     /// # Errors
     /// The command has no right to wait for it.
-    pub(crate) fn reach(&mut self, slot: Slot) -> Result<(), CommandError> {
+    pub fn reach(&mut self, slot: Slot) -> Result<(), CommandError> {
         if self.slots.has(slot) {
             return Ok(());
         }

@@ -113,7 +113,7 @@ fn stale_percent(server: &Server) -> f64 {
 
 pub(super) fn commandstats(server: &Server, text: &mut Text) {
     let totals = server.housekeeping.totals();
-    for (entry, command) in engine::Registry::the().all().iter().zip(&totals.commands) {
+    for (entry, command) in ::commands::of_server().all().iter().zip(&totals.commands) {
         if command.calls + command.rejected > 0 {
             let micros = command.nanos / 1000;
             let each =
@@ -141,7 +141,7 @@ pub(super) fn latencystats(server: &Server, text: &mut Text) {
     if percents.is_empty() || !server.config.switch("latency-tracking") {
         return;
     }
-    for entry in engine::Registry::the().all() {
+    for entry in ::commands::of_server().all() {
         let times = server.engine.latency_of(entry.index);
         if times.calls() == 0 {
             continue;

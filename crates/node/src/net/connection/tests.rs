@@ -32,7 +32,8 @@ impl Fixture {
             config.load(name, &words).unwrap();
         }
         let log = SharedLog::new(1 << 20);
-        let engine = Engine::new(Keyspace::new(7, 1), None, Box::new(LogHandle(log.clone())));
+        let engine =
+            Engine::new(::commands::of_server(), Keyspace::new(7, 1), None, Box::new(LogHandle(log.clone())));
         let server = Server::new(engine, config, Identity::default(), log.clone());
         settings::apply(&server);
         install_scratch(&server.engine, &server.door);

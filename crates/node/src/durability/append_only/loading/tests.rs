@@ -46,7 +46,8 @@ struct Fixture {
 impl Fixture {
     fn new() -> Self {
         let log = SharedLog::new(1 << 20);
-        let engine = Engine::new(Keyspace::new(7, 1), None, Box::new(LogHandle(log.clone())));
+        let engine =
+            Engine::new(::commands::of_server(), Keyspace::new(7, 1), None, Box::new(LogHandle(log.clone())));
         let server = Server::new(engine, Config::default(), Identity::default(), log);
         settings::apply(&server);
         Self { server, folder: tempfile::tempdir().unwrap() }

@@ -1,0 +1,176 @@
+//! Two workers beside one, in process and without sockets: GET and SET on uniform keys, SET of other sizes and DEL, INCR on one hot key, and SET
+//! again while a replica's log is open.
+//! Prints `workload threads by_the_clock by_the_processor` lines, in millions a second: what was done in the
+//! time that passed, which needs idle cores, and the sum of what each thread did in the time that it was on
+//! a processor, which does not (`scripts/bench-threads`).
+//!
+//! One worker and two take turns in short rounds, so that what else runs disturbs both alike.
+//!
+//! Usage: `threads KEYS SECONDS ROUNDS`, the seconds of a round
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Barrier};
+use std::time::{Duration, Instant};
+
+use clock::Millis;
+use engine::{EffectLog, Engine, Origin, Requests, Session};
+use keyspace::Keyspace;
+use parking_lot::Mutex;
+use replication::{Log, ReplId};
+use resp::{Batch, Limits, Parser, encode_request};
+use slot_routing::ReplOffset;
+
+const PIPELINE: usize = 16;
+/// Batches prepared for each thread, so that encoding is not measured.
+const PREPARED: usize = 4096;
+const NOW: Millis = Millis(1_700_000_000_000);
+
+/// The log as the server shares it, with a backlog of its usual size.
+#[derive(Debug)]
+struct Shared {
+    log: Mutex<Log>,
+    open: AtomicBool,
+}
+
+/// The engine's end of it.
+#[derive(Debug)]
+struct Handle(Arc<Shared>);
+
+impl EffectLog for Handle {
+    fn wanted(&self) -> bool {
+        self.0.open.load(Ordering::Acquire)
+    }
+
+    fn append(&self, db: u16, commands: &[u8]) -> ReplOffset {
+        self.0.log.lock().append(db, commands)
+    }
+}
+
+/// One thread's way to the engine.
+struct Client<'e> {
+    engine: &'e Engine,
+    worker: engine::Worker,
+    session: Session,
+    batch: Batch,
+    parser: Parser,
+    out: Vec<u8>,
+}
+
+impl<'e> Client<'e> {
+    fn new(engine: &'e Engine, id: u64) -> Self {
+        Self {
+            engine,
+            worker: engine.worker(|| 0),
+            session: Session::new(id, Origin::Client, true),
+            batch: Batch::default(),
+            parser: Parser::new(),
+            out: Vec::new(),
+        }
+    }
+
+    fn run(&mut self, buffer: &mut [u8]) {
+        self.batch.clear();
+        self.out.clear();
+        let parsed = self.parser.parse(buffer, &mut self.batch, &Limits::default());
+        assert_eq!(parsed.consumed, buffer.len());
+        let (worker, session) = (&mut self.worker, &mut self.session);
+        self.engine.run(
+            worker,
+            session,
+            NOW,
+            Requests { buffer, batch: &self.batch, from: 0 },
+            &mut self.out,
+        );
+        assert_ne!(self.out.first(), Some(&b'-'));
+    }
+}
+
+fn batch(workload: &str, keys: usize, random: &mut usize) -> Vec<u8> {
+    let mut wire = Vec::new();
+    for _ in 0..PIPELINE {
+        *random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let key = format!("key:{:012}", (*random >> 33) % keys);
+        match workload {
+            "GET" => encode_request(&mut wire, ["get", &key].map(str::as_bytes)),
+            // Pages and index lines are taken and given back all the time.
+            "sizes" if *random >> 20 & 3 == 0 => encode_request(&mut wire, ["del", &key].map(str::as_bytes)),
+            "sizes" => {
+                let value = "w".repeat(*random >> 22 & 511);
+                encode_request(&mut wire, ["set", &key, &value].map(str::as_bytes));
+            }
+            "SET" | "logged" => encode_request(&mut wire, ["set", &key, &"w".repeat(32)].map(str::as_bytes)),
+            _ => encode_request(&mut wire, ["incr", "hot"].map(str::as_bytes)),
+        }
+    }
+    wire
+}
+
+/// How long this thread has been on a processor.
+fn on_processor() -> Duration {
+    let said = std::fs::read_to_string("/proc/thread-self/schedstat").expect("Linux says");
+    let nanos = said.split(' ').next().and_then(|nanos| nanos.parse().ok()).expect("a number first");
+    Duration::from_nanos(nanos)
+}
+
+/// Millions of commands a second, by the clock and by the processor.
+fn measure(engine: &Engine, workload: &str, threads: usize, keys: usize, time: Duration) -> (f64, f64) {
+    let (stop, start) = (AtomicBool::new(false), Barrier::new(threads + 1));
+    std::thread::scope(|scope| {
+        let work = |id: usize| {
+            let (stop, start) = (&stop, &start);
+            scope.spawn(move || {
+                let mut client = Client::new(engine, id as u64 + 1);
+                let mut random = id + 1;
+                let mut prepared: Vec<_> =
+                    (0..PREPARED).map(|_| batch(workload, keys, &mut random)).collect();
+                start.wait();
+                let (mut done, began) = (0, on_processor());
+                while !stop.load(Ordering::Relaxed) {
+                    client.run(&mut prepared[done % PREPARED]);
+                    done += 1;
+                }
+                (done * PIPELINE, on_processor() - began)
+            })
+        };
+        let workers: Vec<_> = (0..threads).map(work).collect();
+        start.wait();
+        let began = Instant::now();
+        std::thread::sleep(time);
+        stop.store(true, Ordering::Relaxed);
+        let took = began.elapsed();
+        let rate = |done: usize, time: Duration| done as f64 / time.as_micros() as f64;
+        let done: Vec<_> = workers.into_iter().map(|worker| worker.join().expect("no panic")).collect();
+        let by_clock = rate(done.iter().map(|(done, _)| done).sum(), took);
+        (by_clock, done.iter().map(|&(done, time)| rate(done, time)).sum())
+    })
+}
+
+fn main() {
+    let mut numbers = std::env::args().skip(1).filter_map(|word| word.parse::<f64>().ok());
+    let (keys, seconds) = (numbers.next().unwrap_or(2e6) as usize, numbers.next().unwrap_or(0.5));
+    let rounds = numbers.next().unwrap_or(20.0) as usize;
+    let log = Log::new(ReplId::from_random([1; 20]), 1 << 20);
+    let log = Arc::new(Shared { log: Mutex::new(log), open: AtomicBool::new(false) });
+    let engine =
+        Engine::new(commands::of_server(), Keyspace::new(1, 16), None, Box::new(Handle(log.clone())));
+    let mut client = Client::new(&engine, 0);
+    for number in 0..keys {
+        let mut wire = Vec::new();
+        let words = ["set", &format!("key:{number:012}"), &"v".repeat(32)];
+        encode_request(&mut wire, words.map(str::as_bytes));
+        client.run(&mut wire);
+    }
+    for workload in ["GET", "SET", "sizes", "hot", "logged"] {
+        if workload == "logged" {
+            log.log.lock().open(ReplId::from_random([2; 20]));
+            log.open.store(true, Ordering::Release);
+        }
+        for _ in 0..rounds {
+            for threads in [1, 2] {
+                let time = Duration::from_secs_f64(seconds);
+                let (by_clock, by_processor) = measure(&engine, workload, threads, keys, time);
+                println!("{workload} {threads} {by_clock:.3} {by_processor:.3}");
+            }
+        }
+    }
+}

@@ -1,0 +1,59 @@
+//! ACL: users and what they may do. The rules are those of the `acl` crate; who may do what is asked in `access.rs`.
+
+use engine::{AclCommand, Command, CommandError, Context, Flags, Group, ShellCommand};
+
+use super::help::reply_help;
+
+const ANYTIME: Flags = Flags::LOADING.union(Flags::STALE);
+const NOSCRIPT: Flags = ANYTIME.union(Flags::NOSCRIPT);
+const ADMIN: Flags = NOSCRIPT.union(Flags::ADMIN);
+const ALL_NODES: &[&str] = &["request_policy:all_nodes", "response_policy:all_succeeded"];
+
+const fn row(name: &'static str, since: &'static str, arity: i8, summary: &'static str) -> Command {
+    Command::new(name, Group::Server, since, arity, summary).sentinel()
+}
+
+pub(super) const COMMANDS: &[Command] =
+    &[row("acl", "6.0.0", -2, "Looks at users and changes them.").subcommands(ACL)];
+
+const ACL: &[Command] = &[
+    row("cat", "6.0.0", -2, "Names the categories of commands, or the commands of one.")
+        .flags(NOSCRIPT)
+        .run(answer),
+    row("deluser", "6.0.0", -3, "Deletes users and closes their connections.")
+        .flags(ADMIN)
+        .tips(ALL_NODES)
+        .run(answer),
+    row("dryrun", "7.0.0", -4, "Says whether a user may run a command, and does not run it.")
+        .flags(ADMIN)
+        .run(answer),
+    row("genpass", "6.0.0", -2, "Makes up a password.")
+        .flags(NOSCRIPT)
+        .shell(ShellCommand::Acl(AclCommand::GenPass)),
+    row("getuser", "6.0.0", 3, "Returns a user's rules.").flags(ADMIN).run(answer),
+    row("help", "6.0.0", 2, "Lists the subcommands.").flags(ANYTIME).run(help),
+    row("list", "6.0.0", 2, "Returns all users as lines of a configuration file.").flags(ADMIN).run(answer),
+    row("load", "6.0.0", 2, "Reads the users from the ACL file.")
+        .flags(ADMIN)
+        .shell(ShellCommand::Acl(AclCommand::Load)),
+    row("log", "6.0.0", -2, "Returns, or forgets, what was refused lately.").flags(ADMIN).run(answer),
+    row("save", "6.0.0", 2, "Writes the users to the ACL file.")
+        .flags(ADMIN)
+        .tips(ALL_NODES)
+        .shell(ShellCommand::Acl(AclCommand::Save)),
+    row("setuser", "6.0.0", -3, "Makes a user, or changes one.").flags(ADMIN).tips(ALL_NODES).run(answer),
+    row("users", "6.0.0", 2, "Returns the users' names.").flags(ADMIN).run(answer),
+    row("whoami", "6.0.0", 2, "Returns this connection's user.").flags(NOSCRIPT).run(answer),
+];
+
+fn answer(context: &mut Context<'_>) -> Result<(), CommandError> {
+    let engine = context.engine;
+    let others = engine.answer_acl(context.session, context.now, context.args, &mut context.reply);
+    context.revoke(others);
+    Ok(())
+}
+
+fn help(context: &mut Context<'_>) -> Result<(), CommandError> {
+    reply_help(context, "ACL", acl::HELP);
+    Ok(())
+}

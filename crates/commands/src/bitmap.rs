@@ -1,0 +1,112 @@
+//! Strings as rows of bits, the first of which is the highest of the first byte.
+
+mod bits;
+mod combine;
+mod count;
+mod field;
+mod integer;
+mod position;
+
+use engine::{Command, CommandError, Context, Flags, KeySpec, Origin};
+
+use super::rows::*;
+
+family!(bitmap, Bitmap, BITMAP);
+
+pub(super) const COMMANDS: &[Command] = &[
+    bitmap("bitcount", "2.6.0", -2, READ, READS, "Counts the bits of a string that are set.")
+        .run(count::bitcount),
+    bitmap(
+        "bitfield",
+        "3.2.0",
+        -2,
+        GROW,
+        &[KeySpec::one(1, variable(key::CHANGE))],
+        "Reads, sets and counts integers of any width within a string.",
+    )
+    .key_use(field::key_use)
+    .run(field::bitfield),
+    bitmap("bitfield_ro", "6.0.0", -2, READ_FAST, READS, "Reads integers of any width within a string.")
+        .run(field::bitfield_ro),
+    bitmap(
+        "bitop",
+        "2.6.0",
+        -4,
+        GROW,
+        &[KeySpec::one(2, key::STORE), KeySpec::range(3, -1, 1, key::READ)],
+        "Combines strings bit by bit and stores what comes of it.",
+    )
+    .run(combine::bitop),
+    bitmap("bitpos", "2.8.7", -3, READ, READS, "Finds the first bit that is set, or is not.")
+        .run(position::bitpos),
+    bitmap("getbit", "2.2.0", 3, READ_FAST, READS, "Returns a bit of a string; behind its end all are 0.")
+        .run(count::getbit),
+    bitmap(
+        "setbit",
+        "2.2.0",
+        4,
+        GROW.union(Flags::BRIEF),
+        CHANGES,
+        "Sets or clears a bit of a string, which is made and grows as needed.",
+    )
+    .run(count::setbit),
+];
+
+/// Argument `index` as the number of a bit that a string may have. With a `width`, `#n` is that of the n-th integer
+/// of so many bits.
+fn bit_offset(context: &Context<'_>, index: usize, width: Option<u32>) -> Result<u64, CommandError> {
+    let text = context.arg(index);
+    let (text, times) = match (text.strip_prefix(b"#"), width) {
+        (Some(number), Some(width)) => (number, u64::from(width)),
+        _ => (text, 1),
+    };
+    let number = resp::parse_i64(text).and_then(|number| u64::try_from(number).ok());
+    let offset = number.and_then(|number| number.checked_mul(times));
+    let most = context.engine.settings.proto_max_bulk_len.load(std::sync::atomic::Ordering::Relaxed);
+    let fits = |offset: &u64| {
+        // No string is longer than memory can be, whoever asks.
+        let bytes = if context.session.origin == Origin::Master { isize::MAX as i64 } else { most };
+        offset / 8 < bytes.unsigned_abs()
+    };
+    offset.filter(fits).ok_or(CommandError::text("ERR bit offset is not an integer or out of range"))
+}
+
+/// The unit that a range of a string is given in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Unit {
+    Byte,
+    Bit,
+}
+
+impl Unit {
+    /// The word at argument `index`; bytes if there is none.
+    fn parse(context: &Context<'_>, index: usize) -> Result<Self, CommandError> {
+        match context.args.get(index) {
+            None => Ok(Self::Byte),
+            Some(word) if word.eq_ignore_ascii_case(b"byte") => Ok(Self::Byte),
+            Some(word) if word.eq_ignore_ascii_case(b"bit") => Ok(Self::Bit),
+            Some(_) => Err(CommandError::Syntax),
+        }
+    }
+
+    /// How many of it a string of `bytes` bytes has.
+    fn of_bytes(self, bytes: usize) -> i64 {
+        match self {
+            Self::Byte => bytes as i64,
+            Self::Bit => bytes as i64 * 8,
+        }
+    }
+
+    /// The bits from `start` to `end` in this unit, both inclusive and counted from the end where negative, of a
+    /// string of `bytes` bytes.
+    fn bits(self, bytes: usize, start: i64, end: i64) -> std::ops::Range<u64> {
+        let len = self.of_bytes(bytes);
+        let place = |index: i64| if index < 0 { (len + index).max(0) } else { index };
+        let (first, last) = (place(start), place(end).min(len - 1));
+        if first > last {
+            return 0..0;
+        }
+        let each = if self == Self::Byte { 8 } else { 1 };
+        first as u64 * each..(last as u64 + 1) * each
+    }
+}

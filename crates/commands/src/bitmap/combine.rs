@@ -1,0 +1,364 @@
+//! BITOP.
+
+use engine::{Class, CommandError, Context};
+use keyspace::{Key, Kind, Naming, Packed, Place};
+use smallvec::SmallVec;
+
+/// What becomes of the bits that stand in one place of all the strings.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Operation {
+    /// All are set.
+    And,
+    /// One is set.
+    Or,
+    /// An odd number is set.
+    Xor,
+    /// The only one is not set.
+    Not,
+    /// That of the first is set and no other.
+    Diff,
+    /// That of the first is not set and another is.
+    Diff1,
+    /// That of the first is set and another, too.
+    AndOr,
+    /// Exactly one is set.
+    One,
+}
+
+impl Operation {
+    const NAMES: [(&'static str, Self); 8] = [
+        ("AND", Self::And),
+        ("OR", Self::Or),
+        ("XOR", Self::Xor),
+        ("NOT", Self::Not),
+        ("DIFF", Self::Diff),
+        ("DIFF1", Self::Diff1),
+        ("ANDOR", Self::AndOr),
+        ("ONE", Self::One),
+    ];
+
+    /// Whether Redis 8 alone knows it: a replica of another kind is told what came of it.
+    fn is_only_redis(self) -> bool {
+        match self {
+            Self::And | Self::Or | Self::Xor | Self::Not => false,
+            Self::Diff | Self::Diff1 | Self::AndOr | Self::One => true,
+        }
+    }
+
+    /// Reads a name, and whether it works on so many strings.
+    fn parse(word: &[u8], strings: usize) -> Result<Self, CommandError> {
+        let named = Self::NAMES.iter().find(|(name, _)| word.eq_ignore_ascii_case(name.as_bytes()));
+        let &(name, operation) = named.ok_or(CommandError::Syntax)?;
+        match operation {
+            Self::Not if strings != 1 => {
+                Err(CommandError::text("ERR BITOP NOT must be called with a single source key."))
+            }
+            Self::Diff | Self::Diff1 | Self::AndOr if strings < 2 => {
+                let text = format!("ERR BITOP {name} must be called with at least two source keys.");
+                Err(CommandError::Text(text.into()))
+            }
+            _ => Ok(operation),
+        }
+    }
+}
+
+/// So many bytes are combined at a time: they stay in the first-level cache.
+const CHUNK: usize = 16 << 10;
+
+/// Applies `with` to each byte of `into` and its counterpart.
+#[inline(always)]
+fn each(into: &mut [u8], from: &[u8], with: impl Fn(u8, u8) -> u8) {
+    for (into, from) in into.iter_mut().zip(from) {
+        *into = with(*into, *from);
+    }
+}
+
+/// Combines parts of strings that begin at the same place, at most [`CHUNK`] bytes each. A part that ends before the
+/// others goes on with zeros.
+#[inline(always)]
+fn combine(operation: Operation, parts: &[&[u8]], into: &mut [u8]) {
+    let (first, others) = (parts[0], &parts[1..]);
+    let set = |into: &mut [u8], part: &[u8]| {
+        into[..part.len()].copy_from_slice(part);
+        into[part.len()..].fill(0);
+    };
+    match operation {
+        Operation::And => {
+            set(into, first);
+            for part in others {
+                each(into, part, |a, b| a & b);
+                into[part.len()..].fill(0);
+            }
+        }
+        Operation::Or | Operation::Xor => {
+            set(into, first);
+            for part in others {
+                match operation {
+                    Operation::Xor => each(into, part, |a, b| a ^ b),
+                    _ => each(into, part, |a, b| a | b),
+                }
+            }
+        }
+        Operation::Not => {
+            into.fill(0xff);
+            each(into, first, |_, b| !b);
+        }
+        Operation::Diff | Operation::Diff1 | Operation::AndOr => {
+            into.fill(0);
+            others.iter().for_each(|part| each(into, part, |a, b| a | b));
+            let behind = match operation {
+                Operation::Diff1 => {
+                    each(into, first, |others, first| others & !first);
+                    into.len()
+                }
+                Operation::Diff => {
+                    each(into, first, |others, first| first & !others);
+                    first.len()
+                }
+                _ => {
+                    each(into, first, |others, first| first & others);
+                    first.len()
+                }
+            };
+            into[behind..].fill(0);
+        }
+        Operation::One => {
+            let mut several = [0; CHUNK];
+            set(into, first);
+            for part in others {
+                for ((seen, several), new) in into.iter_mut().zip(&mut several).zip(*part) {
+                    *several |= *seen & new;
+                    *seen |= new;
+                }
+            }
+            each(into, &several, |seen, several| seen & !several);
+        }
+    }
+}
+
+/// BITOP operation destination key [key ...]
+pub(super) fn bitop(context: &mut Context<'_>) -> Result<(), CommandError> {
+    let operation = Operation::parse(context.arg(1), context.args.len() - 3)?;
+    let mut longest = 0;
+    for index in 3..context.args.len() {
+        let key = context.key(index);
+        if let Some(place) = context.read(&key) {
+            longest = longest.max(context.string(&key, place)?.bytes.len());
+        }
+    }
+    let key = context.key(2);
+    let found = context.find(&key);
+    if longest > 0 {
+        let place = make_room(context, &key, found, longest);
+        fill(context, operation, &key, place, longest)?;
+        context.modified(&key);
+        context.notify(Class::STRING, "set", &key);
+        if operation.is_only_redis() {
+            let made = context.string(&key, place)?.bytes.to_vec();
+            context.effect(&[b"SET", key.bytes(), &made]);
+        }
+    } else if let Some(place) = found {
+        context.delete(&key, place);
+        context.notify(Class::GENERIC, "del", &key);
+        if operation.is_only_redis() {
+            context.effect(&[b"DEL", key.bytes()]);
+        }
+    }
+    context.reply.integer(longest as i64);
+    Ok(())
+}
+
+/// Puts a string of `len` bytes under `key`, which was found at `found`. Where it may be one of the sources it keeps
+/// what it has, and zeros follow.
+fn make_room(context: &mut Context<'_>, key: &Key<'_>, found: Option<Place>, len: usize) -> Place {
+    let string = found.filter(|place| context.view(key).kind(*place) == Kind::String);
+    let place = match string {
+        Some(place) => context.table(key).set_expiry(place, key, None),
+        None => {
+            if let Some(other) = found {
+                let dropped = context.table(key).remove(other, key);
+                context.discard(dropped);
+            }
+            context.table(key).insert(key, Packed::string(b""), None)
+        }
+    };
+    context.table(key).edit_string(place, key, len, Naming::Raw).0
+}
+
+/// Fills the string of `len` bytes that is under `to` with what comes of the sources, a chunk at a time: of a source
+/// that is written over, what is still to be read is whole.
+fn fill(
+    context: &mut Context<'_>,
+    operation: Operation,
+    to: &Key<'_>,
+    place: Place,
+    len: usize,
+) -> Result<(), CommandError> {
+    // Looked for now: making room may have moved them.
+    let mut sources: SmallVec<[(Key<'_>, Option<Place>); 4]> = SmallVec::new();
+    for index in 3..context.args.len() {
+        let key = context.key(index);
+        sources.push((key, context.peek(&key)));
+    }
+    let mut chunk = [0; CHUNK];
+    for start in (0..len).step_by(CHUNK) {
+        let end = len.min(start + CHUNK);
+        let into = &mut chunk[..end - start];
+        let mut parts: SmallVec<[&[u8]; 4]> = SmallVec::new();
+        for (key, found) in &sources {
+            let bytes = match found {
+                Some(place) => context.string(key, *place)?.bytes,
+                None => b"",
+            };
+            parts.push(bytes.get(start..).map_or(b"", |rest| &rest[..rest.len().min(end - start)]));
+        }
+        keyspace::in_wide_vectors(|| combine(operation, &parts, into));
+        drop(parts);
+        let (_, bytes) = context.table(to).edit_string(place, to, len, Naming::Raw);
+        bytes[start..end].copy_from_slice(into);
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::{Operation, combine};
+    use crate::testing::Client;
+
+    #[test]
+    fn strings_are_combined() {
+        let mut client = Client::logged();
+        client.table(&[
+            ("mset f foobar ff \"\\x0f\\x0f\\x0f\"", "+OK"),
+            ("bitop and d f ff", ":6"),
+            ("get d", "$6|\u{6}\u{f}\u{f}\0\0\0"),
+            ("object encoding d", "$3|raw"),
+            ("bitop or d f ff nosuch", ":6"),
+            ("get d", "$6|ooobar"),
+            ("bitop xor d f f", ":6"),
+            ("get d", "$6|\0\0\0\0\0\0"),
+            ("bitop xor d f nosuch", ":6"),
+            ("get d", "$6|foobar"),
+            ("bitop not d ff", ":3"),
+            ("bitop not d d", ":3"),
+            ("get d", "$3|\u{f}\u{f}\u{f}"),
+            ("bitop Diff d f ff", ":6"),
+            ("get d", "$6|```bar"),
+            ("bitop diff1 d f ff", ":6"),
+            ("get d", "$6|\u{9}\0\0\0\0\0"),
+            ("bitop andor d f ff nosuch", ":6"),
+            ("get d", "$6|\u{6}\u{f}\u{f}\0\0\0"),
+            ("bitop one d f ff f", ":6"),
+            ("get d", "$6|\u{9}\0\0\0\0\0"),
+            ("expire d 100", ":1"),
+            ("bitop one d f", ":6"),
+            ("ttl d", ":-1"),
+            ("bitop not d nosuch", ":0"),
+            ("bitop not d nosuch", ":0"),
+            ("exists d", ":0"),
+        ]);
+        assert_eq!(client.log().last().map(String::as_str), Some("0 bitop not d nosuch"));
+    }
+
+    /// Longer than what is combined at a time, the destination among the sources, shorter than they are or longer.
+    /// The story: a replica of Valkey refuses BITOP ONE, and has other data from then on.
+    #[test]
+    fn what_only_redis_8_knows_is_logged_as_what_came_of_it() {
+        let mut client = Client::logged();
+        client.table(&[
+            ("mset a a b b", "+OK"),
+            ("bitop one d a b", ":1"),
+            ("bitop and e a b", ":1"),
+            ("bitop one d nosuch", ":0"),
+        ]);
+        assert_eq!(client.log()[1..], ["0 SET d \x03", "0 bitop and e a b", "0 DEL d"]);
+    }
+
+    #[test]
+    fn a_destination_may_be_a_source() {
+        let mut client = Client::new();
+        let text = |len: usize, step: usize| -> Vec<u8> { (0..len).map(|at| (at * step) as u8).collect() };
+        for (own, other) in [(100_000, 40_000), (40_000, 100_000), (10, 70_000), (70_000, 0)] {
+            let (a, b) = (text(own, 7), text(other, 13));
+            for (operation, with) in [("and", (|a, b| a & b) as fn(u8, u8) -> u8), ("xor", |a, b| a ^ b)] {
+                client.call_bytes(&[b"set", b"a", &a, b"ex", b"100"]);
+                client.call_bytes(&[b"set", b"{a}b", &b]);
+                client.call(&["bitop", operation, "a", "{a}b", "a"]);
+                let at = |bytes: &[u8], at: usize| bytes.get(at).copied().unwrap_or(0);
+                let expected: Vec<u8> =
+                    (0..own.max(other)).map(|place| with(at(&a, place), at(&b, place))).collect();
+                assert_eq!(client.call(&["get", "a"]).as_bytes(), Some(&expected[..]), "{operation}");
+                client.table(&[("ttl a", ":-1"), ("object encoding a", "$3|raw")]);
+            }
+        }
+    }
+
+    #[test]
+    fn operations_want_their_numbers_of_strings() {
+        let wrong_type = "-WRONGTYPE Operation against a key holding the wrong kind of value";
+        Client::new().table(&[
+            ("bitop not d a b", "-ERR BITOP NOT must be called with a single source key."),
+            ("bitop diff d a", "-ERR BITOP DIFF must be called with at least two source keys."),
+            ("bitop diff1 d a", "-ERR BITOP DIFF1 must be called with at least two source keys."),
+            ("bitop andor d a", "-ERR BITOP ANDOR must be called with at least two source keys."),
+            ("bitop nosuch d a", "-ERR syntax error"),
+            ("bitop and d", "-ERR wrong number of arguments for 'bitop' command"),
+            ("hset h a 1", ":1"),
+            ("bitop and d nosuch h", wrong_type),
+            ("set s 1", "+OK"),
+            ("bitop and h s", ":1"),
+            ("type h", "+string"),
+        ]);
+    }
+
+    #[test]
+    fn what_subscribers_hear_of() {
+        Client::new().events(&[
+            ("setbit a 1 1", "setbit a"),
+            ("setbit a 1 1", ""),
+            ("bitop not d a", "set d"),
+            ("bitop and d nosuch", "del d"),
+            ("bitop and d nosuch", ""),
+            ("bitfield a get u8 0", ""),
+            ("bitfield a set u8 0 1 incrby u8 0 1", "setbit a"),
+            ("bitfield a set u8 0 2", ""),
+            ("bitcount a", ""),
+        ]);
+    }
+
+    proptest! {
+        #[test]
+        fn each_byte_is_what_its_sources_come_to(
+            strings in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 0..20), 2..5),
+        ) {
+            let longest = strings.iter().map(Vec::len).max().unwrap_or(0);
+            let column = |at: usize| strings.iter().map(move |string| string.get(at).copied().unwrap_or(0));
+            for (name, operation) in Operation::NAMES {
+                let parts: Vec<&[u8]> = strings.iter().map(Vec::as_slice).collect();
+                let mut bytes = vec![0xaa; longest];
+                combine(operation, if name == "NOT" { &parts[..1] } else { &parts }, &mut bytes);
+                for (at, byte) in bytes.iter().enumerate() {
+                    let first = column(at).next().unwrap_or(0);
+                    let others = column(at).skip(1).fold(0, |seen, byte| seen | byte);
+                    let bits = |wanted: &dyn Fn(u32) -> bool| {
+                        let set = |bit: u32| column(at).filter(|byte| byte >> bit & 1 == 1).count() as u32;
+                        (0..8).fold(0_u8, |bits, bit| bits | u8::from(wanted(set(bit))) << bit)
+                    };
+                    let expected = match operation {
+                        Operation::And => bits(&|set| set as usize == strings.len()),
+                        Operation::Or => bits(&|set| set > 0),
+                        Operation::Xor => bits(&|set| set % 2 == 1),
+                        Operation::One => bits(&|set| set == 1),
+                        Operation::Not => !first,
+                        Operation::Diff => first & !others,
+                        Operation::Diff1 => others & !first,
+                        Operation::AndOr => first & others,
+                    };
+                    prop_assert_eq!(*byte, expected, "{} at {}", name, at);
+                }
+            }
+        }
+    }
+}

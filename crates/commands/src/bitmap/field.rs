@@ -1,0 +1,278 @@
+//! BITFIELD.
+
+use engine::{Class, CommandError, Context, KeyFlags};
+use keyspace::{Key, Naming, Packed, Place, Str};
+use resp::Args;
+use smallvec::SmallVec;
+
+use super::bit_offset;
+use super::integer::{Overflow, Width};
+
+/// One operation on an integer of the string.
+#[derive(Debug, Clone, Copy)]
+struct Operation {
+    what: What,
+    width: Width,
+    offset: u64,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum What {
+    Get,
+    Set { value: i64, overflow: Overflow },
+    Add { amount: i64, overflow: Overflow },
+}
+
+type Operations = SmallVec<[Operation; 4]>;
+
+/// Reads `GET type offset`, `SET type offset value`, `INCRBY type offset amount`, `OVERFLOW WRAP | SAT | FAIL`, which
+/// holds for what follows it.
+fn parse(context: &Context<'_>) -> Result<Operations, CommandError> {
+    let args = context.args;
+    let mut operations = Operations::new();
+    let mut overflow = Overflow::Wrap;
+    let mut index = 2;
+    while let Some(word) = args.get(index) {
+        let left = args.len() - index - 1;
+        let is =
+            |name: &str, arguments: usize| word.eq_ignore_ascii_case(name.as_bytes()) && left >= arguments;
+        if is("overflow", 1) {
+            overflow = parse_overflow(&args[index + 1])?;
+            index += 2;
+            continue;
+        }
+        let (get, set, add) = (is("get", 2), is("set", 3), is("incrby", 3));
+        if !get && !set && !add {
+            return Err(CommandError::Syntax);
+        }
+        let width = Width::parse(&args[index + 1]).ok_or(CommandError::text(
+            "ERR Invalid bitfield type. Use something like i16 u8. Note that u64 is not supported but i64 is.",
+        ))?;
+        let offset = bit_offset(context, index + 2, Some(width.bits))?;
+        let what = if get {
+            What::Get
+        } else {
+            let number = context.integer(index + 3)?;
+            if set { What::Set { value: number, overflow } } else { What::Add { amount: number, overflow } }
+        };
+        operations.push(Operation { what, width, offset });
+        index += if get { 3 } else { 4 };
+    }
+    Ok(operations)
+}
+
+fn parse_overflow(word: &[u8]) -> Result<Overflow, CommandError> {
+    match () {
+        () if word.eq_ignore_ascii_case(b"wrap") => Ok(Overflow::Wrap),
+        () if word.eq_ignore_ascii_case(b"sat") => Ok(Overflow::Saturate),
+        () if word.eq_ignore_ascii_case(b"fail") => Ok(Overflow::Fail),
+        () => Err(CommandError::text("ERR Invalid OVERFLOW type specified")),
+    }
+}
+
+/// What BITFIELD does with its key: it only reads where all its operations do. Whatever else is said, it may write.
+pub(super) fn key_use(args: Args<'_>) -> KeyFlags {
+    let mut index = 2;
+    while let Some(word) = args.get(index) {
+        let behind = args.len() - 1 - index;
+        index += match () {
+            () if word.eq_ignore_ascii_case(b"get") && behind >= 2 => 3,
+            () if word.eq_ignore_ascii_case(b"overflow") && behind >= 1 => 2,
+            () => return KeyFlags::RW | KeyFlags::ACCESS | KeyFlags::UPDATE,
+        };
+    }
+    KeyFlags::RO | KeyFlags::ACCESS
+}
+
+pub(super) fn bitfield(context: &mut Context<'_>) -> Result<(), CommandError> {
+    let operations = parse(context)?;
+    if operations.iter().all(|operation| matches!(operation.what, What::Get)) {
+        read(context, &operations)
+    } else {
+        change(context, &operations)
+    }
+}
+
+pub(super) fn bitfield_ro(context: &mut Context<'_>) -> Result<(), CommandError> {
+    let operations = parse(context)?;
+    if operations.iter().any(|operation| !matches!(operation.what, What::Get)) {
+        return Err(CommandError::text("ERR BITFIELD_RO only supports the GET subcommand"));
+    }
+    read(context, &operations)
+}
+
+fn read(context: &mut Context<'_>, operations: &[Operation]) -> Result<(), CommandError> {
+    let key = context.key(1);
+    let found = context.read_typed::<Str<'_>>(&key)?;
+    let (table, reply) = context.view_and_reply(&key);
+    let string = found.and_then(|place| table.typed::<Str<'_>>(place));
+    let bytes = string.map_or(&b""[..], |string| string.bytes);
+    reply.array(operations.len());
+    for operation in operations {
+        reply.integer(operation.width.read(bytes, operation.offset));
+    }
+    Ok(())
+}
+
+/// The string under the command's key, made as long as its operations need it.
+fn grown<'c>(context: &'c mut Context<'_>, key: &Key<'_>, found: Option<Place>, len: usize) -> &'c mut [u8] {
+    let place = match found {
+        Some(place) => place,
+        None => context.table(key).insert(key, Packed::string(b""), None),
+    };
+    context.table(key).edit_string(place, key, len, Naming::Raw).1
+}
+
+fn change(context: &mut Context<'_>, operations: &[Operation]) -> Result<(), CommandError> {
+    let key = context.key(1);
+    let found = context.find_typed::<Str<'_>>(&key)?;
+    let len = match found {
+        Some(place) => context.string(&key, place)?.bytes.len(),
+        None => 0,
+    };
+    let written = operations.iter().filter(|operation| !matches!(operation.what, What::Get));
+    let need = written.map(|operation| operation.width.end(operation.offset)).max().unwrap_or(0);
+    // A string that has grown has changed, even if nothing fits in what it has more.
+    let mut changed = need > len;
+    let mut replies: SmallVec<[Option<i64>; 4]> = SmallVec::new();
+    let bytes = grown(context, &key, found, len.max(need));
+    for &Operation { what, width, offset } in operations {
+        let before = width.read(bytes, offset);
+        let (after, shows_before) = match what {
+            What::Get => {
+                replies.push(Some(before));
+                continue;
+            }
+            What::Set { value, overflow } => (width.fit_given(value, overflow), true),
+            What::Add { amount, overflow } => {
+                (width.fit(i128::from(before) + i128::from(amount), overflow), false)
+            }
+        };
+        if let Some(after) = after {
+            width.write(bytes, offset, after);
+            changed |= after != before;
+        }
+        replies.push(after.map(|after| if shows_before { before } else { after }));
+    }
+    if changed {
+        context.modified(&key);
+        context.notify(Class::STRING, "setbit", &key);
+    }
+    context.reply.array(replies.len());
+    for value in replies {
+        match value {
+            Some(value) => context.reply.integer(value),
+            None => context.reply.null(),
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::testing::Client;
+
+    const TYPE: &str = "-ERR Invalid bitfield type. Use something like i16 u8. Note that u64 is not supported but \
+                        i64 is.";
+
+    #[test]
+    fn integers_are_read_and_set() {
+        let mut client = Client::logged();
+        client.table(&[
+            ("bitfield b", "*0"),
+            ("bitfield b overflow wrap", "*0"),
+            ("bitfield b get u8 0", "*1|:0"),
+            ("exists b", ":0"),
+            ("bitfield b set u8 0 255", "*1|:0"),
+            (
+                "bitfield b get u8 0 get i8 0 get u4 4 get i4 4 get u8 4 get u16 100",
+                "*6|:255|:-1|:15|:-1|:240|:0",
+            ),
+            ("bitfield b get u63 0 get i64 0", "*2|:9187343239835811840|:-72057594037927936"),
+            ("bitfield b get u8 #1 get u8 4294967295", "*2|:0|:0"),
+            ("bitfield_ro b get u8 0 overflow sat get u8 #1", "*2|:255|:0"),
+            ("bitfield_ro nosuch get u8 0", "*1|:0"),
+            ("bitfield b set u8 0 255", "*1|:255"),
+            ("bitfield b set u8 #0 1 get u8 #0 set i8 9 -3 get i8 9 incrby u5 13 40", "*5|:255|:1|:0|:-3|:2"),
+            ("set s 1", "+OK"),
+            ("bitfield s get u8 0", "*1|:49"),
+            ("object encoding s", "$3|int"),
+            ("bitfield s set u8 0 49", "*1|:49"),
+            ("object encoding s", "$3|raw"),
+        ]);
+        assert_eq!(
+            client.log(),
+            [
+                "0 bitfield b set u8 0 255",
+                "0 bitfield b set u8 #0 1 get u8 #0 set i8 9 -3 get i8 9 incrby u5 13 40",
+                "0 set s 1",
+            ]
+        );
+    }
+
+    #[test]
+    fn what_does_not_fit_goes_by_the_overflow_that_was_named_before() {
+        let mut client = Client::logged();
+        client.table(&[
+            ("bitfield b set u8 0 256", "*1|:0"),
+            ("bitfield b overflow sat set u8 0 256 set u8 0 -1", "*2|:0|:255"),
+            ("bitfield b overflow fail set u8 0 -1 set u8 0 7", "*2|$-1|:255"),
+            ("bitfield b overflow sat set i8 0 -129 set i8 0 128 get i8 0", "*3|:7|:-128|:127"),
+            ("bitfield b overflow wrap set i8 0 128 get i8 0", "*2|:127|:-128"),
+            // As in Redis, whose distance to 127 overflows.
+            ("bitfield b overflow sat set i8 0 -9223372036854775680 get i8 0", "*2|:-128|:-128"),
+            ("bitfield b overflow sat set i8 0 -9223372036854775681 get i8 0", "*2|:-128|:127"),
+            ("bitfield b overflow sat set i8 0 -9223372036854775808 get i8 0", "*2|:127|:127"),
+            ("bitfield b set i64 64 9223372036854775807", "*1|:0"),
+            ("bitfield b incrby i64 64 1", "*1|:-9223372036854775808"),
+            ("bitfield b overflow sat incrby i64 64 -1", "*1|:-9223372036854775808"),
+            ("bitfield b overflow fail incrby i64 64 -1", "*1|$-1"),
+            ("bitfield b set u63 64 9223372036854775807", "*1|:4611686018427387904"),
+            ("bitfield b incrby u63 64 1", "*1|:0"),
+            ("bitfield b overflow sat incrby u63 64 -1", "*1|:0"),
+            ("bitfield b set u63 64 -1", "*1|:0"),
+            ("bitfield b overflow sat incrby u63 64 9223372036854775807", "*1|:9223372036854775807"),
+            (
+                "bitfield b overflow sat incrby u8 100 200 incrby u8 100 200 overflow fail incrby u8 100 1",
+                "*3|:255|:255|$-1",
+            ),
+        ]);
+        let logged = client.log().len();
+        client.table(&[
+            ("bitfield b overflow fail incrby u2 0 10", "*1|$-1"),
+            ("bitfield new overflow fail incrby u2 100 10", "*1|$-1"),
+            ("strlen new", ":13"),
+        ]);
+        assert_eq!(client.log().len(), logged + 1, "a string that has grown is the same everywhere");
+    }
+
+    #[test]
+    fn wrong_arguments() {
+        let offset = "-ERR bit offset is not an integer or out of range";
+        let wrong_type = "-WRONGTYPE Operation against a key holding the wrong kind of value";
+        Client::new().table(&[
+            ("bitfield b get", "-ERR syntax error"),
+            ("bitfield b get u8", "-ERR syntax error"),
+            ("bitfield b set u8 0", "-ERR syntax error"),
+            ("bitfield b nosuch u8 0 1", "-ERR syntax error"),
+            ("bitfield b overflow", "-ERR syntax error"),
+            ("bitfield b overflow x", "-ERR Invalid OVERFLOW type specified"),
+            ("bitfield b get u64 0", TYPE),
+            ("bitfield b get i65 0", TYPE),
+            ("bitfield b get u8 x", offset),
+            ("bitfield b get u8 -1", offset),
+            ("bitfield b get u8 #-1", offset),
+            ("bitfield b get u8 #", offset),
+            ("bitfield b get u8 4294967296", offset),
+            ("bitfield b get u8 #536870912", offset),
+            ("bitfield b get u8 #9223372036854775807", offset),
+            ("bitfield b set u8 0 x", "-ERR value is not an integer or out of range"),
+            ("bitfield_ro b set u8 0 1", "-ERR BITFIELD_RO only supports the GET subcommand"),
+            ("hset h a 1", ":1"),
+            ("bitfield h", wrong_type),
+            ("bitfield h set u8 0 1", wrong_type),
+            ("bitfield_ro h get u8 0", wrong_type),
+            ("bitfield h set u8 0 x", "-ERR value is not an integer or out of range"),
+        ]);
+    }
+}

@@ -1,0 +1,265 @@
+//! Rows of CLUSTER, and of what clients of a cluster say about their next commands.
+//!
+//! What a slot holds is answered here; who serves what, and every change of that, is the shell's.
+
+use engine::{ClusterCommand as C, Command, CommandError, Context, Flags, Group, NodeCommand, ShellCommand};
+use slot_routing::Slot;
+
+use crate::help::reply_help;
+
+const QUERY: Flags = Flags::LOADING.union(Flags::STALE);
+const CHANGE: Flags = Flags::ADMIN.union(Flags::STALE).union(Flags::NO_ASYNC_LOADING);
+const LOOK: Flags = Flags::ADMIN.union(Flags::STALE);
+const NONDETERMINISTIC: &[&str] = &["nondeterministic_output"];
+
+pub(super) const COMMANDS: &[Command] =
+    &[Command::new("cluster", Group::Cluster, "3.0.0", -2, "Tells about the cluster and changes it.")
+        .subcommands(CLUSTER)];
+
+/// A subcommand that the shell carries out.
+const fn row(
+    name: &'static str,
+    since: &'static str,
+    arity: i8,
+    command: C,
+    summary: &'static str,
+) -> Command {
+    Command::new(name, Group::Cluster, since, arity, summary).shell(ShellCommand::Cluster(command))
+}
+
+/// One whose reply depends on more than the data.
+const fn view(
+    name: &'static str,
+    since: &'static str,
+    arity: i8,
+    command: C,
+    summary: &'static str,
+) -> Command {
+    row(name, since, arity, command, summary).tips(NONDETERMINISTIC)
+}
+
+const CLUSTER: &[Command] = &[
+    row("addslots", "3.0.0", -3, C::AddSlots, "Gives free slots to this node.").flags(CHANGE),
+    row("addslotsrange", "7.0.0", -4, C::AddSlotsRange, "Gives ranges of free slots to this node.")
+        .flags(CHANGE),
+    view("bumpepoch", "3.0.0", 2, C::BumpEpoch, "Gives this node's claims the highest epoch.").flags(CHANGE),
+    view(
+        "count-failure-reports",
+        "3.0.0",
+        3,
+        C::CountFailureReports,
+        "Counts who reports a node as failing.",
+    )
+    .flags(LOOK),
+    Command::new("countkeysinslot", Group::Cluster, "3.0.0", 3, "Counts a slot's keys.")
+        .flags(Flags::STALE)
+        .run(count_keys_in_slot)
+        .each_slot(),
+    row("delslots", "3.0.0", -3, C::DelSlots, "Takes slots from whoever serves them, as this node sees it.")
+        .flags(CHANGE),
+    row("delslotsrange", "7.0.0", -4, C::DelSlotsRange, "Takes ranges of slots from whoever serves them.")
+        .flags(CHANGE),
+    row("failover", "3.0.0", -2, C::Failover, "Makes this replica take its master's place.").flags(CHANGE),
+    row("flushslots", "3.0.0", 2, C::FlushSlots, "Takes all slots from this node.").flags(CHANGE),
+    row("forget", "3.0.0", 3, C::Forget, "Removes a node.").flags(CHANGE),
+    Command::new("getkeysinslot", Group::Cluster, "3.0.0", 4, "Names keys of a slot.")
+        .flags(Flags::STALE)
+        .tips(NONDETERMINISTIC)
+        .run(keys_in_slot)
+        .each_slot(),
+    Command::new("help", Group::Cluster, "5.0.0", 2, "Tells what CLUSTER can do.").flags(QUERY).run(help),
+    view("info", "3.0.0", 2, C::Info, "Returns facts about the cluster.").flags(QUERY),
+    Command::new("keyslot", Group::Cluster, "3.0.0", 3, "Tells which slot a key lies in.")
+        .flags(Flags::STALE)
+        .run(key_slot),
+    view("links", "7.0.0", 2, C::Links, "Lists the links to other nodes.").flags(Flags::STALE),
+    row("meet", "3.0.0", -4, C::Meet, "Makes a node known to this one.").flags(CHANGE),
+    row("myid", "3.0.0", 2, C::MyId, "Tells this node's name.").flags(QUERY),
+    view("myshardid", "7.2.0", 2, C::MyShardId, "Tells the name of this node's shard.").flags(QUERY),
+    view("nodes", "3.0.0", 2, C::Nodes, "Lists the nodes as this one sees them.").flags(QUERY),
+    view("replicas", "5.0.0", 3, C::Replicas, "Lists the replicas of a master.").flags(LOOK),
+    row("replicate", "3.0.0", -3, C::Replicate, "Makes this node a replica of a master.").flags(CHANGE),
+    row("reset", "3.0.0", -2, C::Reset, "Makes this node forget the cluster.")
+        .flags(LOOK.union(Flags::NOSCRIPT)),
+    row("saveconfig", "3.0.0", 2, C::SaveConfig, "Writes the cluster's file.").flags(CHANGE),
+    row("set-config-epoch", "3.0.0", 3, C::SetConfigEpoch, "Sets the epoch of a new node.").flags(CHANGE),
+    // It waits, also where a master says it.
+    row("setslot", "3.0.0", -4, C::SetSlot, "Begins, ends or undoes the move of a slot.")
+        .node(NodeCommand::Cluster(C::SetSlot))
+        .flags(CHANGE.union(Flags::MAY_REPLICATE)),
+    view("shards", "7.0.0", 2, C::Shards, "Lists the shards: their slots and nodes.").flags(QUERY),
+    view("slaves", "3.0.0", 3, C::Replicas, "Lists the replicas of a master.").flags(LOOK),
+    view("slots", "3.0.0", 2, C::Slots, "Lists ranges of slots with their nodes.").flags(QUERY),
+];
+
+const HELP: &[&str] = &[
+    "ADDSLOTS <slot> [<slot> ...]",
+    "    Assign slots to current node.",
+    "ADDSLOTSRANGE <start slot> <end slot> [<start slot> <end slot> ...]",
+    "    Assign slots which are between <start-slot> and <end-slot> to current node.",
+    "BUMPEPOCH",
+    "    Advance the cluster config epoch.",
+    "COUNT-FAILURE-REPORTS <node-id>",
+    "    Return number of failure reports for <node-id>.",
+    "COUNTKEYSINSLOT <slot>",
+    "    Return the number of keys in <slot>.",
+    "DELSLOTS <slot> [<slot> ...]",
+    "    Delete slots information from current node.",
+    "DELSLOTSRANGE <start slot> <end slot> [<start slot> <end slot> ...]",
+    "    Delete slots information which are between <start-slot> and <end-slot> from current node.",
+    "FAILOVER [FORCE|TAKEOVER]",
+    "    Promote current replica node to being a master.",
+    "FORGET <node-id>",
+    "    Remove a node from the cluster.",
+    "GETKEYSINSLOT <slot> <count>",
+    "    Return key names stored by current node in a slot.",
+    "FLUSHSLOTS",
+    "    Delete current node own slots information.",
+    "INFO",
+    "    Return information about the cluster.",
+    "KEYSLOT <key>",
+    "    Return the hash slot for <key>.",
+    "MEET <ip> <port> [<bus-port>]",
+    "    Connect nodes into a working cluster.",
+    "MYID",
+    "    Return the node id.",
+    "MYSHARDID",
+    "    Return the node's shard id.",
+    "NODES",
+    "    Return cluster configuration seen by node. Output format:",
+    "    <id> <ip:port> <flags> <master> <pings> <pongs> <epoch> <link> <slot> ...",
+    "REPLICATE <node-id>",
+    "    Configure current node as replica to <node-id>.",
+    "RESET [HARD|SOFT]",
+    "    Reset current node (default: soft).",
+    "SET-CONFIG-EPOCH <epoch>",
+    "    Set config epoch of current node.",
+    "SETSLOT <slot> (IMPORTING <node-id>|MIGRATING <node-id>|STABLE|NODE <node-id>)",
+    "    Set slot state.",
+    "REPLICAS <node-id>",
+    "    Return <node-id> replicas.",
+    "SAVECONFIG",
+    "    Force saving cluster configuration on disk.",
+    "SLOTS",
+    "    Return information about slots range mappings. Each range is made of:",
+    "    start, end, master and replicas IP addresses, ports and ids",
+    "SHARDS",
+    "    Return information about slot range mappings and the nodes associated with them.",
+    "LINKS",
+    "    Return information about all network links between this node and its peers.",
+    "    Output format is an array where each array element is a map containing attributes of a link",
+];
+
+fn clustered(context: &Context<'_>) -> Result<(), CommandError> {
+    match context.engine.topology {
+        Some(_) => Ok(()),
+        None => Err(CommandError::text("ERR This instance has cluster support disabled")),
+    }
+}
+
+fn help(context: &mut Context<'_>) -> Result<(), CommandError> {
+    clustered(context)?;
+    reply_help(context, "CLUSTER", HELP);
+    Ok(())
+}
+
+fn key_slot(context: &mut Context<'_>) -> Result<(), CommandError> {
+    let slot = Slot::of_key(context.arg(2));
+    context.reply.integer(i64::from(slot.number()));
+    Ok(())
+}
+
+fn slot_of(number: i64) -> Option<Slot> {
+    u16::try_from(number).ok().and_then(Slot::new)
+}
+
+fn count_keys_in_slot(context: &mut Context<'_>) -> Result<(), CommandError> {
+    clustered(context)?;
+    let slot = slot_of(context.integer(2)?).ok_or(CommandError::text("ERR Invalid slot"))?;
+    let count = context.slot_len(slot);
+    context.reply.integer(i64::try_from(count).unwrap_or(i64::MAX));
+    Ok(())
+}
+
+fn keys_in_slot(context: &mut Context<'_>) -> Result<(), CommandError> {
+    clustered(context)?;
+    let (slot, count) = (context.integer(2)?, context.integer(3)?);
+    let (Some(slot), Ok(count)) = (slot_of(slot), usize::try_from(count)) else {
+        return Err(CommandError::text("ERR Invalid slot or number of keys"));
+    };
+    let mut keys: Vec<Vec<u8>> = Vec::new();
+    let db = context.session.db;
+    if count > 0 {
+        context.with_slot(slot, |data| {
+            let Some(table) = data.table_if(db) else { return };
+            table.scan(0, count, &mut |item| {
+                if keys.len() < count {
+                    keys.push(item.key.to_vec());
+                }
+            });
+        });
+    }
+    context.reply.array(keys.len());
+    for key in keys {
+        context.reply.bulk(&key);
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::testing::Client;
+
+    #[test]
+    fn without_cluster_mode_there_is_nothing_to_tell() {
+        let disabled = "-ERR This instance has cluster support disabled";
+        Client::new().table(&[
+            ("asking", disabled),
+            ("cluster keyslot a", ":15495"),
+            ("cluster countkeysinslot 1", disabled),
+            ("cluster help", disabled),
+            ("cluster nosuch", "-ERR unknown subcommand 'nosuch'. Try CLUSTER HELP."),
+            ("cluster keyslot", "-ERR wrong number of arguments for 'cluster|keyslot' command"),
+        ]);
+    }
+
+    #[test]
+    fn where_there_are_several_databases_the_selected_one_is_counted() {
+        Client::clustered_with(3).table(&[
+            ("set foo{t} 1", "+OK"),
+            ("select 2", "+OK"),
+            ("mset bar{t} 1 baz{t} 2", "+OK"),
+            ("cluster countkeysinslot 15891", ":2"),
+            ("move bar{t} 1", ":1"),
+            ("cluster getkeysinslot 15891 10", "*1|$6|baz{t}"),
+            ("select 1", "+OK"),
+            ("cluster getkeysinslot 15891 10", "*1|$6|bar{t}"),
+            ("select 0", "+OK"),
+            ("cluster getkeysinslot 15891 10", "*1|$6|foo{t}"),
+            ("select 3", "-ERR DB index is out of range"),
+        ]);
+        Client::clustered().table(&[("select 1", "-ERR SELECT is not allowed in cluster mode")]);
+    }
+
+    #[test]
+    fn slots_are_counted_and_their_keys_named() {
+        Client::clustered().table(&[
+            ("asking", "+OK"),
+            ("readonly", "+OK"),
+            ("readwrite", "+OK"),
+            ("cluster keyslot foo", ":12182"),
+            ("mset foo{t} 1 bar{t} 2", "+OK"),
+            ("cluster keyslot {t}", ":15891"),
+            ("cluster countkeysinslot 15891", ":2"),
+            ("cluster countkeysinslot 1", ":0"),
+            ("cluster countkeysinslot 16384", "-ERR Invalid slot"),
+            ("cluster countkeysinslot x", "-ERR value is not an integer or out of range"),
+            ("cluster getkeysinslot 15891 0", "*0"),
+            ("cluster getkeysinslot 1 10", "*0"),
+            ("cluster getkeysinslot 1 -1", "-ERR Invalid slot or number of keys"),
+            ("cluster getkeysinslot 70000 1", "-ERR Invalid slot or number of keys"),
+            ("del foo{t}", ":1"),
+            ("cluster getkeysinslot 15891 10", "*1|$6|bar{t}"),
+        ]);
+    }
+}

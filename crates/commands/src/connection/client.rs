@@ -1,0 +1,328 @@
+//! CLIENT, as far as it concerns the client's own connection.
+
+use engine::{CommandError, Context, Gate, Mute, quoted};
+
+use crate::help::reply_help;
+
+/// A name that can stand in a line of CLIENT LIST.
+pub(super) fn check_name(name: &[u8]) -> Result<&[u8], CommandError> {
+    if is_plain(name) {
+        return Ok(name);
+    }
+    Err(CommandError::text("ERR Client names cannot contain spaces, newlines or special characters."))
+}
+
+fn is_plain(text: &[u8]) -> bool {
+    text.iter().all(u8::is_ascii_graphic)
+}
+
+pub(super) fn id(context: &mut Context<'_>) -> Result<(), CommandError> {
+    let id = context.session.id;
+    context.reply.integer(id as i64);
+    Ok(())
+}
+
+pub(super) fn getname(context: &mut Context<'_>) -> Result<(), CommandError> {
+    let names = context.session.client.names.lock();
+    if names.name.is_empty() {
+        context.reply.null();
+    } else {
+        context.reply.bulk(&names.name);
+    }
+    Ok(())
+}
+
+pub(super) fn setname(context: &mut Context<'_>) -> Result<(), CommandError> {
+    let name = check_name(context.arg(2))?;
+    context.session.client.names.lock().name = name.to_vec();
+    context.reply.ok();
+    Ok(())
+}
+
+/// CLIENT CAPA capability [capability ...]: what is not known is no error, for newer servers know more.
+pub(super) fn capa(context: &mut Context<'_>) -> Result<(), CommandError> {
+    let redirect = context.args.from(2).iter().any(|word| word.eq_ignore_ascii_case(b"redirect"));
+    if redirect {
+        context.session.set_knows_redirect(true);
+    }
+    context.reply.ok();
+    Ok(())
+}
+
+pub(super) fn setinfo(context: &mut Context<'_>) -> Result<(), CommandError> {
+    let (what, text) = (context.arg(2), context.arg(3));
+    let mut names = context.session.client.names.lock();
+    let field = match () {
+        () if what.eq_ignore_ascii_case(b"lib-name") => &mut names.library,
+        () if what.eq_ignore_ascii_case(b"lib-ver") => &mut names.version,
+        () => {
+            let text = format!("ERR Unrecognized option '{}'", quoted(what, what.len()));
+            return Err(CommandError::Text(text.into()));
+        }
+    };
+    if !is_plain(text) {
+        let name = String::from_utf8_lossy(what);
+        let text = format!("ERR {name} cannot contain spaces, newlines or special characters.");
+        return Err(CommandError::Text(text.into()));
+    }
+    *field = text.to_vec();
+    context.reply.ok();
+    Ok(())
+}
+
+pub(super) fn info(context: &mut Context<'_>) -> Result<(), CommandError> {
+    context.publish();
+    let mut line = context.session.client.describe(context.now, context.engine.commands());
+    line.push(b'\n');
+    context.reply.verbatim(b"txt", &line);
+    Ok(())
+}
+
+/// Whether the argument says ON.
+fn switch(context: &Context<'_>) -> Result<bool, CommandError> {
+    match context.arg(2) {
+        word if word.eq_ignore_ascii_case(b"on") => Ok(true),
+        word if word.eq_ignore_ascii_case(b"off") => Ok(false),
+        _ => Err(CommandError::Syntax),
+    }
+}
+
+pub(super) fn no_evict(context: &mut Context<'_>) -> Result<(), CommandError> {
+    let on = switch(context)?;
+    context.session.set_no_evict(on);
+    context.reply.ok();
+    Ok(())
+}
+
+/// CLIENT IMPORT-SOURCE ON|OFF
+pub(super) fn import_source(context: &mut Context<'_>) -> Result<(), CommandError> {
+    if !context.engine.settings.gate().contains(Gate::IMPORTING)
+        && !context.arg(2).eq_ignore_ascii_case(b"off")
+    {
+        return Err(CommandError::text("ERR Server is not in import mode"));
+    }
+    let on = switch(context)?;
+    context.session.set_imports(on);
+    context.reply.ok();
+    Ok(())
+}
+
+pub(super) fn no_touch(context: &mut Context<'_>) -> Result<(), CommandError> {
+    let on = switch(context)?;
+    context.session.set_no_touch(on);
+    context.reply.ok();
+    Ok(())
+}
+
+pub(super) fn reply(context: &mut Context<'_>) -> Result<(), CommandError> {
+    let word = context.arg(2);
+    if word.eq_ignore_ascii_case(b"on") {
+        context.session.mute = Mute::Nothing;
+        context.reply.ok();
+    } else if word.eq_ignore_ascii_case(b"off") {
+        context.session.mute = Mute::Everything;
+    } else if word.eq_ignore_ascii_case(b"skip") {
+        if context.session.mute != Mute::Everything {
+            context.session.mute = Mute::Next;
+        }
+    } else {
+        return Err(CommandError::Syntax);
+    }
+    Ok(())
+}
+
+pub(super) fn help(context: &mut Context<'_>) -> Result<(), CommandError> {
+    // A sentinel has fewer. A subcommand's name is the first word of the line that is not indented.
+    let commands = context.engine.commands();
+    let has = |name: &str| {
+        let name = format!("client|{}", name.to_ascii_lowercase());
+        commands.all().iter().any(|entry| entry.full_name == name)
+    };
+    let mut shown = true;
+    let mut lines = CLIENT_HELP.to_vec();
+    lines.retain(|line| {
+        if !line.starts_with(' ') {
+            shown = line.split(' ').next().is_some_and(has);
+        }
+        shown
+    });
+    reply_help(context, "CLIENT", &lines);
+    Ok(())
+}
+
+/// CLIENT HELP
+const CLIENT_HELP: &[&str] = &[
+    "CACHING (YES|NO)",
+    "    Makes the next command an exception in OPTIN or OPTOUT mode.",
+    "GETREDIR",
+    "    Returns who is told of changed keys in this connection's place.",
+    "GETNAME",
+    "    Returns the name of this connection.",
+    "ID",
+    "    Returns the number of this connection.",
+    "INFO",
+    "    Returns facts about this connection.",
+    "KILL <ip:port>",
+    "    Closes the connection from <ip:port>.",
+    "KILL <option> <value> [<option> <value> [...]]",
+    "    Closes connections. Options are:",
+    "    * ADDR (<ip:port>|<unixsocket>:0)",
+    "      Those from this address.",
+    "    * LADDR (<ip:port>|<unixsocket>:0)",
+    "      Those to this local address.",
+    "    * TYPE (NORMAL|MASTER|REPLICA|PUBSUB)",
+    "      Those of this kind.",
+    "    * USER <username>",
+    "      Those logged in as <username>.",
+    "    * ID <id>",
+    "      The one with this number.",
+    "    * SKIPME (YES|NO)",
+    "      Leave this connection alone (default: yes).",
+    "    and those of LIST, each also with NOT- before it.",
+    "LIST [options ...]",
+    "    Returns facts about connections. Options:",
+    "    * TYPE (NORMAL|MASTER|REPLICA|PUBSUB)",
+    "      Those of this kind.",
+    "    * ID <id> [<id> ...]",
+    "      Those with these numbers.",
+    "    * ADDR, LADDR, IP, USER, NAME, LIB-NAME, LIB-VER, FLAGS, CAPA, DB <value>",
+    "      Those of which this is true; with NOT- before it, the others.",
+    "    * MAXAGE, IDLE <seconds>",
+    "      Those that have been connected, or silent, for so long.",
+    "    * SKIPME (YES|NO)",
+    "      Leave this connection out (default: no).",
+    "NO-EVICT (ON|OFF)",
+    "    Protects this connection from being closed for memory.",
+    "CAPA <option> [<option> ...]",
+    "    Says what this client can do: redirect.",
+    "IMPORT-SOURCE (ON|OFF)",
+    "    Keys whose time has come are there for this connection, while the server is in import mode.",
+    "NO-TOUCH (ON|OFF)",
+    "    Reads of this connection leave no trace in how recently keys were used.",
+    "PAUSE <timeout> [WRITE|ALL]",
+    "    Makes all commands, or only writes, wait for <timeout> milliseconds.",
+    "REPLY (ON|OFF|SKIP)",
+    "    Says which replies this connection wants.",
+    "SETINFO <option> <value>",
+    "    Says which library the client uses. Options are:",
+    "    * LIB-NAME: the library's name.",
+    "    * LIB-VER: the library's version.",
+    "SETNAME <name>",
+    "    Gives this connection a name.",
+    "TRACKING (ON|OFF) [REDIRECT <id>] [BCAST] [PREFIX <prefix> [...]]",
+    "         [OPTIN] [OPTOUT] [NOLOOP]",
+    "    Tells this connection when keys change that it has read.",
+    "TRACKINGINFO",
+    "    Returns how this connection tracks keys.",
+    "UNBLOCK <clientid> [TIMEOUT|ERROR]",
+    "    Ends the wait of a blocked connection.",
+    "UNPAUSE",
+    "    Ends what PAUSE began.",
+];
+
+#[cfg(test)]
+mod tests {
+    use engine::Gate;
+
+    use crate::testing::Client;
+
+    #[test]
+    fn who_brings_data_from_elsewhere_finds_keys_whose_time_has_come() {
+        let mut client = Client::new();
+        client.table(&[
+            ("client import-source on", "-ERR Server is not in import mode"),
+            ("client import-source off", "+OK"),
+            ("set k v px 100", "+OK"),
+        ]);
+        client.engine.settings.set_gate(Gate::IMPORTING, true);
+        client.now.0 += 200;
+        client.table(&[
+            ("get k", "$-1"),
+            ("client import-source x", "-ERR syntax error"),
+            ("client import-source on", "+OK"),
+            ("get k", "$1|v"),
+            ("client import-source off", "+OK"),
+            ("get k", "$-1"),
+            ("dbsize", ":1"),
+        ]);
+        client.engine.settings.set_gate(Gate::IMPORTING, false);
+        client.table(&[("get k", "$-1"), ("dbsize", ":0")]);
+    }
+
+    #[test]
+    fn who_knows_redirect_is_sent_from_a_replica_to_its_master() {
+        let mut client = Client::new();
+        let settings = &client.engine.settings;
+        settings.redirect_to.store(std::sync::Arc::new("10.0.0.1:6379".to_owned()));
+        settings.set_gate(Gate::REDIRECTS | Gate::READ_ONLY_REPLICA, true);
+        client.table(&[
+            ("get k", "$-1"),
+            ("set k v", "-READONLY You can't write against a read only replica."),
+            ("asking", "-ERR This instance has cluster support disabled"),
+            ("client capa", "-ERR wrong number of arguments for 'client|capa' command"),
+            ("client capa nosuch", "+OK"),
+            ("get k", "$-1"),
+            ("client capa Nosuch REDIRECT", "+OK"),
+            ("get k", "-REDIRECT 10.0.0.1:6379"),
+            ("set k v", "-REDIRECT 10.0.0.1:6379"),
+            ("ping", "+PONG"),
+            ("multi", "+OK"),
+            ("get k", "-REDIRECT 10.0.0.1:6379"),
+            ("exec", "-EXECABORT Transaction discarded because of previous errors."),
+            ("readonly", "+OK"),
+            ("get k", "$-1"),
+            ("set k v", "-REDIRECT 10.0.0.1:6379"),
+            ("readwrite", "+OK"),
+            ("get k", "-REDIRECT 10.0.0.1:6379"),
+            ("reset", "+RESET"),
+            ("get k", "$-1"),
+        ]);
+    }
+
+    #[test]
+    fn names_and_libraries() {
+        let mut client = Client::new();
+        client.table(&[
+            ("client id", ":1"),
+            ("client getname", "$-1"),
+            ("client setname me", "+OK"),
+            ("client getname", "$2|me"),
+            (
+                "client setname \"a b\"",
+                "-ERR Client names cannot contain spaces, newlines or special characters.",
+            ),
+            ("client setname \"\"", "+OK"),
+            ("client getname", "$-1"),
+            ("client setinfo lib-name jedis", "+OK"),
+            ("client setinfo LIB-VER 5.1", "+OK"),
+            (
+                "client setinfo lib-ver \"a b\"",
+                "-ERR lib-ver cannot contain spaces, newlines or special characters.",
+            ),
+            (
+                "client setinfo Lib-Name \"a b\"",
+                "-ERR Lib-Name cannot contain spaces, newlines or special characters.",
+            ),
+            ("client setinfo nosuch x", "-ERR Unrecognized option 'nosuch'"),
+            ("client no-evict on", "+OK"),
+            ("client no-evict x", "-ERR syntax error"),
+            ("client no-touch on", "+OK"),
+            ("client nosuch", "-ERR unknown subcommand 'nosuch'. Try CLIENT HELP."),
+            ("client", "-ERR wrong number of arguments for 'client' command"),
+        ]);
+        let info = client.wire("client info");
+        assert!(info.contains(" flags=eT "), "{info}");
+        assert!(info.contains(" cmd=client|info "), "{info}");
+        assert!(info.contains(" lib-name=jedis lib-ver=5.1 tot-net-in="), "{info}");
+    }
+
+    #[test]
+    fn unwanted_replies_are_left_out() {
+        Client::new().table(&[
+            ("client reply skip\nping\nping", "+PONG"),
+            ("client reply off\nping\nget\nclient reply skip\nping", ""),
+            ("ping\nclient reply on\nping", "+OK|+PONG"),
+            ("client reply x", "-ERR syntax error"),
+        ]);
+    }
+}

@@ -1,0 +1,253 @@
+//! How a connection begins, and how it begins anew.
+
+use engine::{CommandError, Context, quoted};
+use resp::{Protocol, REDIS_VERSION};
+
+use super::client::check_name;
+
+/// AUTH [username] password
+pub(super) fn auth(context: &mut Context<'_>) -> Result<(), CommandError> {
+    let named = match context.args.len() {
+        2 if context.engine.users.read().default_user().has_no_password() => {
+            return Err(CommandError::text(
+                "ERR AUTH <password> called without any password configured for the default user. Are you \
+                 sure your configuration is correct?",
+            ));
+        }
+        2 => (acl::DEFAULT, context.arg(1)),
+        3 => (context.arg(1), context.arg(2)),
+        _ => return Err(CommandError::Syntax),
+    };
+    context.publish();
+    context.engine.log_in(context.session, context.now, context.arg(0), named)?;
+    context.reply.ok();
+    Ok(())
+}
+
+/// HELLO [version [AUTH username password] [SETNAME name]]
+pub(super) fn hello(context: &mut Context<'_>) -> Result<(), CommandError> {
+    let protocol = match context.args.get(1).map(resp::parse_i64) {
+        None => context.session.protocol,
+        Some(Some(2)) => Protocol::Resp2,
+        Some(Some(3)) => Protocol::Resp3,
+        Some(Some(_)) => return Err(CommandError::text("NOPROTO unsupported protocol version")),
+        Some(None) => {
+            return Err(CommandError::text("ERR Protocol version is not an integer or out of range"));
+        }
+    };
+    let (mut login, mut name) = (None, None);
+    let mut index = 2;
+    while let Some(word) = context.args.get(index) {
+        let left = context.args.len() - index - 1;
+        if word.eq_ignore_ascii_case(b"auth") && left >= 2 {
+            login = Some((context.arg(index + 1), context.arg(index + 2)));
+            index += 3;
+        } else if word.eq_ignore_ascii_case(b"setname") && left >= 1 {
+            name = Some(context.arg(index + 1));
+            index += 2;
+        } else {
+            let text = format!("ERR Syntax error in HELLO option '{}'", quoted(word, word.len()));
+            return Err(CommandError::Text(text.into()));
+        }
+    }
+    // What was said last holds.
+    if let Some(login) = login {
+        context.publish();
+        context.engine.log_in(context.session, context.now, context.arg(0), login)?;
+    }
+    if !context.session.authenticated {
+        return Err(CommandError::text(
+            "NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO <proto> \
+             AUTH <user> <pass> option can be used to authenticate the client and select the RESP protocol \
+             version at the same time",
+        ));
+    }
+    if let Some(name) = name {
+        context.session.client.names.lock().name = check_name(name)?.to_vec();
+    }
+    context.session.set_protocol(protocol);
+    context.reply.set_protocol(protocol);
+    introduce(context);
+    Ok(())
+}
+
+fn introduce(context: &mut Context<'_>) {
+    let settings = &context.engine.settings;
+    let (mode, role) = match (context.engine.is_sentinel(), &context.engine.topology) {
+        (true, _) => ("sentinel", None),
+        (false, Some(_)) => ("cluster", Some(settings.is_replica())),
+        (false, None) => ("standalone", Some(settings.is_replica())),
+    };
+    let (id, reply) = (context.session.id, &mut context.reply);
+    let protocol = if reply.protocol() == Protocol::Resp3 { 3 } else { 2 };
+    let zone = settings.availability_zone.load();
+    reply.map(6 + usize::from(role.is_some()) + usize::from(!zone.is_empty()));
+    // Clients look for this name.
+    reply.bulk(b"server");
+    reply.bulk(b"redis");
+    reply.bulk(b"version");
+    reply.bulk(REDIS_VERSION.as_bytes());
+    reply.bulk(b"proto");
+    reply.integer(protocol);
+    reply.bulk(b"id");
+    reply.integer(id as i64);
+    reply.bulk(b"mode");
+    reply.bulk(mode.as_bytes());
+    if let Some(is_replica) = role {
+        reply.bulk(b"role");
+        reply.bulk(if is_replica { b"replica" } else { b"master" });
+    }
+    reply.bulk(b"modules");
+    reply.array(0);
+    if !zone.is_empty() {
+        reply.bulk(b"availability_zone");
+        reply.bulk(zone.as_bytes());
+    }
+}
+
+pub(super) fn quit(context: &mut Context<'_>) -> Result<(), CommandError> {
+    context.session.closing = true;
+    context.reply.ok();
+    Ok(())
+}
+
+pub(super) fn reset(context: &mut Context<'_>) -> Result<(), CommandError> {
+    let mut waiting = Vec::new();
+    context.engine.reset(context.session, &mut waiting);
+    context.reply.raw(&waiting);
+    context.reply.set_protocol(Protocol::Resp2);
+    context.reply.simple("RESET");
+    Ok(())
+}
+
+fn check_cluster(context: &Context<'_>) -> Result<(), CommandError> {
+    match context.engine.topology {
+        Some(_) => Ok(()),
+        None => Err(CommandError::text("ERR This instance has cluster support disabled")),
+    }
+}
+
+pub(super) fn asking(context: &mut Context<'_>) -> Result<(), CommandError> {
+    check_cluster(context)?;
+    context.session.asking = true;
+    context.reply.ok();
+    Ok(())
+}
+
+pub(super) fn readonly(context: &mut Context<'_>) -> Result<(), CommandError> {
+    context.session.set_readonly(true);
+    context.reply.ok();
+    Ok(())
+}
+
+pub(super) fn readwrite(context: &mut Context<'_>) -> Result<(), CommandError> {
+    context.session.set_readonly(false);
+    context.reply.ok();
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::testing::Client;
+
+    const RIGHT: &str = "*14|$6|server|$5|redis|$7|version|$5|7.4.0|$5|proto|:2|$2|id|:1|$4|mode|$10|standalone\
+                         |$4|role|$6|master|$7|modules|*0";
+
+    const WRONG: &str = "-WRONGPASS invalid username-password pair or user is disabled.";
+
+    #[test]
+    fn a_client_learns_where_its_server_stands() {
+        let mut client = Client::new();
+        client.engine.settings.availability_zone.store(std::sync::Arc::new("eu-1a".to_owned()));
+        let in_zone = format!("{}|$17|availability_zone|$5|eu-1a", RIGHT.replace("*14", "*16"));
+        client.table(&[("hello", &in_zone)]);
+    }
+
+    #[test]
+    fn hello_in_both_versions() {
+        let mut client = Client::new();
+        let resp3 = RIGHT.replace("*14", "%7").replace(":2|", ":3|");
+        client.table(&[
+            ("hello", RIGHT),
+            ("hello 2", RIGHT),
+            ("hello 3 setname me", &resp3),
+            ("client getname", "$2|me"),
+            ("get nosuch", "_"),
+            ("hello", &resp3),
+            ("hello 2", RIGHT),
+            ("hello 4", "-NOPROTO unsupported protocol version"),
+            ("hello x", "-ERR Protocol version is not an integer or out of range"),
+            ("hello 2 auth default", "-ERR Syntax error in HELLO option 'auth'"),
+            ("hello 2 setname a setname b", RIGHT),
+            ("client getname", "$1|b"),
+            ("hello 2 setname c auth nobody x", WRONG),
+            ("hello 2 setname c auth default x setname", "-ERR Syntax error in HELLO option 'setname'"),
+            ("client getname", "$1|b"),
+            ("hello 2 auth nobody x auth default x", RIGHT),
+            ("hello 2 setname", "-ERR Syntax error in HELLO option 'setname'"),
+            ("hello 2 nosuch", "-ERR Syntax error in HELLO option 'nosuch'"),
+            ("reset", "+RESET"),
+            ("client getname", "$-1"),
+        ]);
+    }
+
+    #[test]
+    fn hello_within_a_transaction_holds_for_the_rest_of_the_pipeline() {
+        let mut client = Client::new();
+        client.table(&[("hello 3", &RIGHT.replace("*14", "%7").replace(":2|", ":3|"))]);
+        client.table(&[(
+            "multi\nget a\nhello 2\nget a\nexec\nget a\nmulti\nhello 3\nexec\nget a",
+            &format!(
+                "+OK|+QUEUED|+QUEUED|+QUEUED|*3|_|{RIGHT}|$-1|$-1|+OK|+QUEUED|*1|{}|_",
+                RIGHT.replace("*14", "%7").replace(":2|", ":3|")
+            ),
+        )]);
+    }
+
+    #[test]
+    fn a_password_is_asked_for() {
+        let mut client = Client::new();
+        client.require(b"secret");
+        let wrong = "-WRONGPASS invalid username-password pair or user is disabled.";
+        client.table(&[
+            ("get k", "-NOAUTH Authentication required."),
+            ("auth wrong", wrong),
+            ("auth secrets", wrong),
+            ("auth nobody secret", wrong),
+            ("auth a b c", "-ERR syntax error"),
+            ("get k", "-NOAUTH Authentication required."),
+            ("auth secret", "+OK"),
+            ("get k", "$-1"),
+            ("reset", "+RESET"),
+            ("get k", "-NOAUTH Authentication required."),
+            ("hello 2 auth default wrong", wrong),
+            ("hello 2 auth default secret", RIGHT),
+        ]);
+        client.table(&[("reset", "+RESET")]);
+        assert!(client.wire("hello 3").starts_with("-NOAUTH HELLO must be called with"));
+    }
+
+    #[test]
+    fn without_a_password_or_a_cluster() {
+        let disabled = "-ERR This instance has cluster support disabled";
+        Client::new().table(&[
+            ("auth default any", "+OK"),
+            ("auth nobody any", "-WRONGPASS invalid username-password pair or user is disabled."),
+            (
+                "auth any",
+                "-ERR AUTH <password> called without any password configured for the default user. Are you \
+                 sure your configuration is correct?",
+            ),
+            ("readonly", "+OK"),
+            ("readwrite", "+OK"),
+            ("asking", disabled),
+            ("ping", "+PONG"),
+            ("ping hi", "$2|hi"),
+            ("ping a b", "-ERR wrong number of arguments for 'ping' command"),
+            ("select 15", "+OK"),
+            ("select 16", "-ERR DB index is out of range"),
+            ("select x", "-ERR value is not an integer or out of range"),
+            ("quit", "+OK"),
+        ]);
+    }
+}

@@ -1,0 +1,262 @@
+//! CLIENT, as far as it concerns other connections too.
+
+use clock::Millis;
+use engine::{CommandError, Context, PauseMode, PausePurpose, Unblock};
+
+use super::filter::Filter;
+
+/// CLIENT LIST [filter value [filter value ...]]
+pub(super) fn list(context: &mut Context<'_>) -> Result<(), CommandError> {
+    let (me, now) = (context.session.id, context.now);
+    let filter = Filter::parse(context, false)?;
+    context.publish();
+    let mut text = Vec::new();
+    for client in context.engine.clients.all().into_iter().filter(|client| filter.wants(client, me, now)) {
+        text.extend_from_slice(&client.describe(now, context.engine.commands()));
+        text.push(b'\n');
+    }
+    context.reply.verbatim(b"txt", &text);
+    Ok(())
+}
+
+/// CLIENT KILL address, or CLIENT KILL filter value [filter value ...]
+pub(super) fn kill(context: &mut Context<'_>) -> Result<(), CommandError> {
+    let old_form = context.args.len() == 3;
+    let filter = if old_form { Filter::of_address(context.arg(2)) } else { Filter::parse(context, true)? };
+    let me = context.session.id;
+    let mut killed = 0;
+    for client in context.engine.clients.all() {
+        if !filter.wants(&client, me, context.now) {
+            continue;
+        }
+        killed += 1;
+        if client.id == me {
+            context.session.closing = true;
+        } else {
+            client.kill();
+            context.revoke([client]);
+        }
+    }
+    match (old_form, killed) {
+        (true, 0) => return Err(CommandError::text("ERR No such client")),
+        (true, _) => context.reply.ok(),
+        (false, killed) => context.reply.integer(killed),
+    }
+    Ok(())
+}
+
+/// CLIENT UNBLOCK id [TIMEOUT | ERROR]
+pub(super) fn unblock(context: &mut Context<'_>) -> Result<(), CommandError> {
+    let how = match context.args.get(3) {
+        None => Unblock::Timeout,
+        Some(word) if word.eq_ignore_ascii_case(b"timeout") => Unblock::Timeout,
+        Some(word) if word.eq_ignore_ascii_case(b"error") => Unblock::Error,
+        Some(_) => {
+            return Err(CommandError::text("ERR CLIENT UNBLOCK reason should be TIMEOUT or ERROR"));
+        }
+    };
+    let id = context.integer(2)?;
+    let client = u64::try_from(id).ok().and_then(|id| context.engine.clients.find(id));
+    let done = client.is_some_and(|client| client.unblock(how));
+    context.reply.integer(i64::from(done));
+    Ok(())
+}
+
+/// CLIENT PAUSE milliseconds [WRITE | ALL]
+pub(super) fn pause(context: &mut Context<'_>) -> Result<(), CommandError> {
+    let mode = match context.args.get(3) {
+        None => PauseMode::All,
+        Some(_) if context.args.len() > 4 => {
+            return Err(CommandError::text(
+                "ERR unknown subcommand or wrong number of arguments for 'pause'. Try CLIENT HELP.",
+            ));
+        }
+        Some(word) if word.eq_ignore_ascii_case(b"write") => PauseMode::Writes,
+        Some(word) if word.eq_ignore_ascii_case(b"all") => PauseMode::All,
+        Some(_) => return Err(CommandError::text("ERR CLIENT PAUSE mode must be WRITE or ALL")),
+    };
+    let millis = resp::parse_i64(context.arg(2));
+    let millis = millis.ok_or(CommandError::text("ERR timeout is not an integer or out of range"))?;
+    if millis < 0 {
+        return Err(CommandError::text("ERR timeout is negative"));
+    }
+    let until = context.now.0.checked_add(millis);
+    let until = until.ok_or(CommandError::text("ERR timeout is out of range"))?;
+    let engine = context.engine;
+    engine.pauses.pause(&engine.settings, PausePurpose::Client, mode, Millis(until));
+    context.reply.ok();
+    Ok(())
+}
+
+pub(super) fn unpause(context: &mut Context<'_>) -> Result<(), CommandError> {
+    let engine = context.engine;
+    engine.pauses.unpause(&engine.settings, PausePurpose::Client);
+    context.reply.ok();
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use clock::Millis;
+    use engine::{Link, Origin, Session, Unblock};
+
+    use crate::testing::Client;
+
+    /// A client that is registered as the first, and its address.
+    fn connected() -> Client {
+        let mut client = Client::new();
+        let link = Link { address: "127.0.0.1:1".to_owned(), ..Link::default() };
+        let shared = client.engine.clients.connect(link, client.now, Box::new(|| {}));
+        client.session = Session::of(shared, Origin::Client, true);
+        client
+    }
+
+    #[test]
+    fn connections_are_listed() {
+        let mut client = connected();
+        client.now = Millis(client.now.0 + 5000);
+        let list = client.wire("client list");
+        assert!(
+            list.contains("id=1 addr=127.0.0.1:1 laddr= fd=0 name= age=5 idle=0 flags=N capa= db=0 "),
+            "{list}"
+        );
+        assert!(
+            list.contains(
+                " cmd=client|list user=default redir=-1 resp=2 lib-name= lib-ver= tot-net-in=0 tot-net-out=0 tot-cmds=0 tot-usec=0\n"
+            ),
+            "{list}"
+        );
+        client.table(&[
+            ("client list type master", "$0|"),
+            ("client list id 7", "$0|"),
+            ("client list type nosuch", "-ERR Unknown client type 'nosuch'"),
+            ("client list id x", "-ERR syntax error"),
+            ("client list id 1 x", "-ERR syntax error"),
+            ("client list id 0", "-ERR client-id should be greater than 0"),
+            ("client list id 1 -1", "-ERR client-id should be greater than 0"),
+            ("client list id", "-ERR syntax error"),
+            ("client list nosuch", "-ERR syntax error"),
+        ]);
+        assert_eq!(client.wire("client list id 1 1").matches("id=1 ").count(), 1);
+    }
+
+    /// Each filter and its opposite: one of them is true of the only client.
+    #[test]
+    fn connections_are_chosen_by_filters() {
+        let mut client = connected();
+        client.now.0 += 5000;
+        client.table(&[
+            ("client setname me", "+OK"),
+            ("client setinfo lib-name jedis", "+OK"),
+            ("client setinfo lib-ver 5", "+OK"),
+            ("client no-touch on", "+OK"),
+            ("client capa redirect", "+OK"),
+            ("select 3", "+OK"),
+        ]);
+        let chosen = |client: &mut Client, line: &str| client.wire(line).contains("id=1 ");
+        for (fits, fails) in [
+            ("id 1 2", "id 2"),
+            ("type normal", "type pubsub"),
+            ("addr 127.0.0.1:1", "addr 127.0.0.1:2"),
+            ("ip 127.0.0.1", "ip 127.0.0.2"),
+            ("user default", "user u"),
+            ("name me", "name other"),
+            ("lib-name jedis", "lib-name lettuce"),
+            ("lib-ver 5", "lib-ver 6"),
+            ("flags T", "flags Tb"),
+            ("flags TT", "flags N"),
+            ("capa r", "not-capa r"),
+            ("db 3", "db 0"),
+            ("maxage 5", "maxage 6"),
+        ] {
+            client.engine.change_users(|users| users.set(b"u", &[])).unwrap();
+            assert!(chosen(&mut client, &format!("client list {fits} skipme no")), "{fits}");
+            assert!(!chosen(&mut client, &format!("client list {fails} skipme no")), "{fails}");
+            if !fits.starts_with("maxage") && !fails.starts_with("not") {
+                assert!(chosen(&mut client, &format!("client list not-{fails} skipme no")), "not {fails}");
+                assert!(!chosen(&mut client, &format!("client list not-{fits} skipme no")), "not {fits}");
+            }
+        }
+        assert!(client.wire("client list skipme yes").starts_with("$0"));
+        client.table(&[
+            ("client list flags QxZ", "-ERR Unknown flags found in the provided filter: QZ"),
+            ("client list capa x", "-ERR Unknown capa found in the provided filter: x"),
+            ("client list not-flags QxZ", "-ERR Unknown flags found in the NOT-FLAGS filter: QZ"),
+            ("client list not-capa x", "-ERR Unknown capa found in the NOT-CAPA filter: x"),
+            ("client list capa r not-capa rr", "$0|"),
+            ("client list db 16", "-ERR DB number should be between 0 and 15"),
+            ("client list not-db 16", "-ERR NOT-DB number should be between 0 and 15"),
+            ("client list db x", "-ERR DB is not an integer or out of range"),
+            ("client list idle 0", "-ERR idle should be greater than 0"),
+            ("client list maxage x", "-ERR maxage is not an integer or out of range"),
+            ("client list not-user nosuch", "-ERR No such user 'nosuch'"),
+            ("client list skipme x", "-ERR syntax error"),
+            ("client list flags", "-ERR syntax error"),
+            ("client kill id 2 3 db 3", ":0"),
+            ("client kill not-id 2 db 3 skipme no", ":1"),
+        ]);
+        assert!(client.session.closing);
+    }
+
+    #[test]
+    fn connections_are_killed_and_woken() {
+        let mut client = connected();
+        let woken = Arc::new(AtomicUsize::new(0));
+        let count = woken.clone();
+        let wake = Box::new(move || {
+            count.fetch_add(1, Ordering::Relaxed);
+        });
+        let link = Link { address: "10.0.0.1:2".to_owned(), ..Link::default() };
+        let other = client.engine.clients.connect(link, client.now, wake);
+        client.table(&[
+            ("client kill 10.0.0.1:3", "-ERR No such client"),
+            ("client kill id 0", "-ERR client-id should be greater than 0"),
+            ("client kill type nosuch", "-ERR Unknown client type 'nosuch'"),
+            ("client kill user nosuch", "-ERR No such user 'nosuch'"),
+            ("client kill skipme x", "-ERR syntax error"),
+            ("client kill id 1", ":0"),
+            ("client kill type pubsub", ":0"),
+        ]);
+        assert!(!other.is_killed());
+        client.table(&[("client kill addr 10.0.0.1:2 type normal", ":1")]);
+        assert!(other.is_killed());
+        assert_eq!(woken.load(Ordering::Relaxed), 1);
+        client.table(&[("client kill 127.0.0.1:1", "+OK")]);
+        assert!(client.session.closing);
+    }
+
+    #[test]
+    fn a_blocked_connection_is_unblocked() {
+        let mut client = connected();
+        let other = client.engine.clients.connect(Link::default(), client.now, Box::new(|| {}));
+        client.table(&[("client unblock 2", ":0")]);
+        other.set_blocked(true);
+        client.table(&[
+            ("client unblock 2 nosuch", "-ERR CLIENT UNBLOCK reason should be TIMEOUT or ERROR"),
+            ("client unblock x", "-ERR value is not an integer or out of range"),
+            ("client unblock 2 error", ":1"),
+            ("client unblock 9", ":0"),
+        ]);
+        assert_eq!(other.take_unblock(), Some(Unblock::Error));
+    }
+
+    #[test]
+    fn a_pause_holds_back_writes_until_its_end() {
+        let mut client = connected();
+        client.table(&[
+            ("client pause x", "-ERR timeout is not an integer or out of range"),
+            ("client pause -1", "-ERR timeout is negative"),
+            ("client pause 10 nosuch", "-ERR CLIENT PAUSE mode must be WRITE or ALL"),
+            ("client pause 10 write", "+OK"),
+            ("get k", "$-1"),
+        ]);
+        assert_eq!(client.flow("set k v"), engine::Flow::Paused);
+        client.now.0 += 10;
+        client.table(&[("set k v", "+OK"), ("client pause 10 write", "+OK"), ("client unpause", "+OK")]);
+        client.table(&[("set k v", "+OK"), ("client pause 10", "+OK")]);
+        assert_eq!(client.flow("get k"), engine::Flow::Paused);
+    }
+}

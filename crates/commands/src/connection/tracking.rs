@@ -1,0 +1,217 @@
+//! CLIENT TRACKING and what belongs to it.
+
+use std::collections::BTreeSet;
+
+use engine::{ClientFlags, CommandError, Context, Tracking, TrackingMode, quoted};
+
+/// What CLIENT TRACKING ON was given.
+#[derive(Default)]
+struct Options<'a> {
+    redirect: Option<u64>,
+    broadcast: bool,
+    optin: bool,
+    optout: bool,
+    noloop: bool,
+    prefixes: Vec<&'a [u8]>,
+}
+
+impl<'a> Options<'a> {
+    fn parse(context: &Context<'a>) -> Result<Self, CommandError> {
+        let mut options = Self::default();
+        let mut index = 3;
+        while let Some(word) = context.args.get(index) {
+            let is = |name: &str| word.eq_ignore_ascii_case(name.as_bytes());
+            let value = context.args.get(index + 1);
+            match value {
+                Some(value) if is("redirect") => {
+                    if options.redirect.is_some() {
+                        return Err(CommandError::text(
+                            "ERR A client can only redirect to a single other client",
+                        ));
+                    }
+                    options.redirect = Some(other_client(context, value)?);
+                    index += 1;
+                }
+                Some(value) if is("prefix") => {
+                    options.prefixes.push(value);
+                    index += 1;
+                }
+                _ if is("bcast") => options.broadcast = true,
+                _ if is("optin") => options.optin = true,
+                _ if is("optout") => options.optout = true,
+                _ if is("noloop") => options.noloop = true,
+                _ => return Err(CommandError::Syntax),
+            }
+            index += 1;
+        }
+        Ok(options)
+    }
+
+    /// Brings the options together with how the client tracks already.
+    fn check(&self, before: Option<&Tracking>) -> Result<TrackingMode, CommandError> {
+        if !self.prefixes.is_empty() && !self.broadcast {
+            return Err(CommandError::text("ERR PREFIX option requires BCAST mode to be enabled"));
+        }
+        if before.is_some_and(|before| (before.mode == TrackingMode::Broadcast) != self.broadcast) {
+            return Err(CommandError::text(
+                "ERR You can't switch BCAST mode on/off before disabling tracking for this client, and then \
+                 re-enabling it with a different mode.",
+            ));
+        }
+        if self.broadcast && (self.optin || self.optout) {
+            return Err(CommandError::text("ERR OPTIN and OPTOUT are not compatible with BCAST"));
+        }
+        if self.optin && self.optout {
+            return Err(CommandError::text("ERR You can't specify both OPTIN mode and OPTOUT mode"));
+        }
+        let mode = before.map(|before| before.mode);
+        if self.optin && mode == Some(TrackingMode::OptOut)
+            || self.optout && mode == Some(TrackingMode::OptIn)
+        {
+            return Err(CommandError::text(
+                "ERR You can't switch OPTIN/OPTOUT mode before disabling tracking for this client, and then \
+                 re-enabling it with a different mode.",
+            ));
+        }
+        self.check_prefixes(before)?;
+        Ok(match self {
+            Self { broadcast: true, .. } => TrackingMode::Broadcast,
+            Self { optin: true, .. } => TrackingMode::OptIn,
+            Self { optout: true, .. } => TrackingMode::OptOut,
+            // As it was: a client does not leave these modes before it stops.
+            _ => mode.unwrap_or(TrackingMode::Default),
+        })
+    }
+
+    fn check_prefixes(&self, before: Option<&Tracking>) -> Result<(), CommandError> {
+        let overlap = |a: &[u8], b: &[u8]| a.starts_with(b) || b.starts_with(a);
+        let refuse = |prefix: &[u8], other: &[u8], what: &str| {
+            let text = format!(
+                "ERR Prefix '{}' overlaps with {what} prefix '{}'. Prefixes for a single client must not overlap.",
+                quoted(prefix, prefix.len()),
+                quoted(other, other.len())
+            );
+            Err(CommandError::Text(text.into()))
+        };
+        for (index, prefix) in self.prefixes.iter().enumerate() {
+            let mut existing = before.into_iter().flat_map(|before| &before.prefixes);
+            if let Some(other) = existing.find(|other| overlap(prefix, other)) {
+                return refuse(prefix, other, "an existing");
+            }
+            if let Some(other) = self.prefixes[index + 1..].iter().find(|other| overlap(prefix, other)) {
+                return refuse(prefix, other, "another provided");
+            }
+        }
+        Ok(())
+    }
+}
+
+fn other_client(context: &Context<'_>, value: &[u8]) -> Result<u64, CommandError> {
+    let id = resp::parse_i64(value).ok_or(CommandError::NotInteger)?;
+    let id = u64::try_from(id).ok().filter(|id| context.engine.clients.find(*id).is_some());
+    id.ok_or(CommandError::text("ERR The client ID you want redirect to does not exist"))
+}
+
+/// CLIENT TRACKING ON | OFF [REDIRECT id] [PREFIX prefix ...] [BCAST] [OPTIN] [OPTOUT] [NOLOOP]
+pub(super) fn tracking(context: &mut Context<'_>) -> Result<(), CommandError> {
+    let options = Options::parse(context)?;
+    let client = context.session.client.clone();
+    match context.arg(2) {
+        word if word.eq_ignore_ascii_case(b"on") => {
+            let before = client.tracking.lock().clone();
+            let mode = options.check(before.as_ref())?;
+            let mut prefixes: BTreeSet<Vec<u8>> =
+                options.prefixes.iter().map(|prefix| prefix.to_vec()).collect();
+            prefixes.extend(before.iter().flat_map(|before| before.prefixes.iter().cloned()));
+            if mode == TrackingMode::Broadcast && prefixes.is_empty() {
+                prefixes.insert(Vec::new());
+            }
+            let caching = before.is_some_and(|before| before.caching);
+            let (noloop, redirect) = (options.noloop, options.redirect);
+            let tracking = Tracking { mode, noloop, redirect, prefixes, caching };
+            context.engine.start_tracking(context.session, tracking);
+        }
+        word if word.eq_ignore_ascii_case(b"off") => {
+            context.engine.stop_tracking(context.session);
+        }
+        _ => return Err(CommandError::Syntax),
+    }
+    context.reply.ok();
+    Ok(())
+}
+
+/// CLIENT CACHING YES | NO
+pub(super) fn caching(context: &mut Context<'_>) -> Result<(), CommandError> {
+    let client = context.session.client.clone();
+    let mut tracking = client.tracking.lock();
+    let Some(tracking) = &mut *tracking else {
+        return Err(CommandError::text(
+            "ERR CLIENT CACHING can be called only when the client is in tracking mode with OPTIN or OPTOUT \
+             mode enabled",
+        ));
+    };
+    match context.arg(2) {
+        word if word.eq_ignore_ascii_case(b"yes") && tracking.mode != TrackingMode::OptIn => {
+            return Err(CommandError::text(
+                "ERR CLIENT CACHING YES is only valid when tracking is enabled in OPTIN mode.",
+            ));
+        }
+        word if word.eq_ignore_ascii_case(b"no") && tracking.mode != TrackingMode::OptOut => {
+            return Err(CommandError::text(
+                "ERR CLIENT CACHING NO is only valid when tracking is enabled in OPTOUT mode.",
+            ));
+        }
+        word if word.eq_ignore_ascii_case(b"yes") || word.eq_ignore_ascii_case(b"no") => {
+            tracking.caching = true;
+        }
+        _ => return Err(CommandError::Syntax),
+    }
+    context.reply.ok();
+    Ok(())
+}
+
+/// CLIENT GETREDIR
+pub(super) fn getredir(context: &mut Context<'_>) -> Result<(), CommandError> {
+    let redirect = context.session.client.redirect();
+    context.reply.integer(redirect);
+    Ok(())
+}
+
+/// CLIENT TRACKINGINFO
+pub(super) fn trackinginfo(context: &mut Context<'_>) -> Result<(), CommandError> {
+    let client = context.session.client.clone();
+    let tracking = client.tracking.lock().clone();
+    let mut flags: Vec<&str> = Vec::new();
+    match &tracking {
+        None => flags.push("off"),
+        Some(tracking) => {
+            flags.push("on");
+            match (tracking.mode, tracking.caching) {
+                (TrackingMode::Broadcast, _) => flags.push("bcast"),
+                (TrackingMode::OptIn, false) => flags.push("optin"),
+                (TrackingMode::OptIn, true) => flags.extend(["optin", "caching-yes"]),
+                (TrackingMode::OptOut, false) => flags.push("optout"),
+                (TrackingMode::OptOut, true) => flags.extend(["optout", "caching-no"]),
+                (TrackingMode::Default, _) => {}
+            }
+            if tracking.noloop {
+                flags.push("noloop");
+            }
+            if client.flags().contains(ClientFlags::BROKEN_REDIRECT) {
+                flags.push("broken_redirect");
+            }
+        }
+    }
+    let prefixes = tracking.map(|tracking| tracking.prefixes).unwrap_or_default();
+    let reply = &mut context.reply;
+    reply.map(3);
+    reply.bulk(b"flags");
+    reply.set(flags.len());
+    flags.iter().for_each(|flag| reply.bulk(flag.as_bytes()));
+    reply.bulk(b"redirect");
+    reply.integer(client.redirect());
+    reply.bulk(b"prefixes");
+    reply.array(prefixes.len());
+    prefixes.iter().for_each(|prefix| reply.bulk(prefix));
+    Ok(())
+}

@@ -1,0 +1,184 @@
+//! What COMMAND DOCS tells beyond a command's row: its cost, its history, its arguments.
+//!
+//! They lie in text files beside this one, a file for each group, since hints in redis-cli and in clients
+//! read them and nothing here does. A command begins at the left edge; indented by two, what is known of
+//! it; an argument is a line (its name, its type, then `key=` the number of its key spec, `token=`,
+//! `since=`, `deprecated=`, and flags), the arguments within it are indented below:
+//!
+//! ```text
+//! set
+//!   complexity O(1)
+//!   history 6.0.0 KEEPTTL.
+//!   arguments
+//!     key key key=0
+//!     condition oneof optional since=2.6.12
+//!       nx pure-token token=NX
+//! ```
+//!
+//! Names, types, tokens and versions are those of Redis 7.0 and Valkey 9; prose is ours. The files are part
+//! of the program: a line that cannot be read is a bug, and a test reads them all.
+
+use std::collections::BTreeMap;
+use std::iter::Peekable;
+use std::sync::LazyLock;
+
+const FILES: &[&str] = &[
+    include_str!("facts/bitmap.txt"),
+    include_str!("facts/cluster.txt"),
+    include_str!("facts/connection.txt"),
+    include_str!("facts/generic.txt"),
+    include_str!("facts/geo.txt"),
+    include_str!("facts/hash.txt"),
+    include_str!("facts/list.txt"),
+    include_str!("facts/hyperloglog.txt"),
+    include_str!("facts/pubsub.txt"),
+    include_str!("facts/scripting.txt"),
+    include_str!("facts/sentinel.txt"),
+    include_str!("facts/server.txt"),
+    include_str!("facts/set.txt"),
+    include_str!("facts/sorted_set.txt"),
+    include_str!("facts/stream.txt"),
+    include_str!("facts/string.txt"),
+    include_str!("facts/transactions.txt"),
+];
+
+/// What is known of one command.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Facts {
+    pub(crate) complexity: Option<&'static str>,
+    /// Versions, and what came with them.
+    pub(crate) history: Vec<(&'static str, &'static str)>,
+    pub(crate) doc_flags: Vec<&'static str>,
+    pub(crate) deprecated_since: Option<&'static str>,
+    pub(crate) replaced_by: Option<&'static str>,
+    pub(crate) arguments: Vec<Argument>,
+}
+
+/// An argument, or several that belong together.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Argument {
+    pub(crate) name: &'static str,
+    pub(crate) kind: &'static str,
+    /// Which of the command's key specs finds it.
+    pub(crate) key_spec: Option<i64>,
+    pub(crate) token: Option<&'static str>,
+    pub(crate) since: Option<&'static str>,
+    pub(crate) deprecated_since: Option<&'static str>,
+    pub(crate) flags: Vec<&'static str>,
+    pub(crate) arguments: Vec<Argument>,
+}
+
+static ALL: LazyLock<BTreeMap<&'static str, Facts>> = LazyLock::new(|| {
+    let mut all = BTreeMap::new();
+    FILES.iter().for_each(|text| read(text, &mut all));
+    all
+});
+
+/// What is known of the command with this full name.
+pub(crate) fn of(full_name: &str) -> Option<&'static Facts> {
+    ALL.get(full_name)
+}
+
+/// A line without its indentation, and how deep it is indented.
+type Line = (usize, &'static str);
+
+fn read(text: &'static str, all: &mut BTreeMap<&'static str, Facts>) {
+    let depth = |line: &str| (line.len() - line.trim_start().len()) / 2;
+    let mut lines = text.lines().map(|line| (depth(line), line.trim_start())).peekable();
+    while let Some((_, name)) = lines.next() {
+        let mut facts = Facts::default();
+        while let Some((_, line)) = lines.next_if(|(depth, _)| *depth == 1) {
+            let (what, rest) = line.split_once(' ').unwrap_or((line, ""));
+            match what {
+                "complexity" => facts.complexity = Some(rest),
+                "history" => facts.history.push(rest.split_once(' ').expect("a version and a text")),
+                "doc_flags" => facts.doc_flags = rest.split(' ').collect(),
+                "deprecated_since" => facts.deprecated_since = Some(rest),
+                "replaced_by" => facts.replaced_by = Some(rest),
+                "arguments" => facts.arguments = read_arguments(&mut lines, 2),
+                _ => panic!("{name}: what is '{what}'?"),
+            }
+        }
+        assert!(all.insert(name, facts).is_none(), "{name} is there twice");
+    }
+}
+
+fn read_arguments(lines: &mut Peekable<impl Iterator<Item = Line>>, depth: usize) -> Vec<Argument> {
+    let mut arguments = Vec::new();
+    while let Some((_, line)) = lines.next_if(|(found, _)| *found == depth) {
+        let mut argument = read_argument(line);
+        argument.arguments = read_arguments(lines, depth + 1);
+        arguments.push(argument);
+    }
+    arguments
+}
+
+fn read_argument(line: &'static str) -> Argument {
+    let mut words = line.split(' ');
+    let mut argument = Argument {
+        name: words.next().unwrap_or_default(),
+        kind: words.next().expect("an argument has a type"),
+        ..Argument::default()
+    };
+    for word in words {
+        match word.split_once('=') {
+            Some(("key", number)) => argument.key_spec = Some(number.parse().expect("a number")),
+            Some(("token", token)) => argument.token = Some(token),
+            Some(("since", version)) => argument.since = Some(version),
+            Some(("deprecated", version)) => argument.deprecated_since = Some(version),
+            Some(_) => panic!("{line}: what is '{word}'?"),
+            None => argument.flags.push(word),
+        }
+    }
+    argument
+}
+
+#[cfg(test)]
+mod tests {
+    use engine::Registered;
+
+    use super::*;
+
+    fn visit<'a>(arguments: &'a [Argument], see: &mut impl FnMut(&'a Argument)) {
+        for argument in arguments {
+            see(argument);
+            visit(&argument.arguments, see);
+        }
+    }
+
+    fn shown() -> impl Iterator<Item = &'static Registered> {
+        crate::of_server().shown().chain(crate::of_sentinel().shown())
+    }
+
+    #[test]
+    fn every_command_has_its_facts_and_no_others_are_there() {
+        for entry in shown() {
+            assert!(of(&entry.full_name).is_some(), "{}: no facts", entry.full_name);
+        }
+        for name in ALL.keys() {
+            assert!(shown().any(|entry| entry.full_name == *name), "{name}: no command");
+        }
+    }
+
+    #[test]
+    fn arguments_are_of_known_types_and_their_keys_have_specs() {
+        let kinds =
+            ["block", "double", "integer", "key", "oneof", "pattern", "pure-token", "string", "unix-time"];
+        let flags = ["optional", "multiple", "multiple_token"];
+        for entry in shown() {
+            let facts = of(&entry.full_name).unwrap();
+            visit(&facts.arguments, &mut |argument| {
+                let place = format!("{}: {}", entry.full_name, argument.name);
+                assert!(kinds.contains(&argument.kind), "{place}");
+                assert!(argument.flags.iter().all(|flag| flags.contains(flag)), "{place}");
+                assert_eq!(
+                    argument.arguments.is_empty(),
+                    !["block", "oneof"].contains(&argument.kind),
+                    "{place}"
+                );
+                let spec = argument.key_spec.map(|spec| usize::try_from(spec).unwrap());
+                assert!(spec.is_none_or(|spec| spec < entry.command.keys.len()), "{place}");
+            });
+        }
+    }
+}

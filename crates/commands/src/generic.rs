@@ -1,0 +1,207 @@
+//! Commands on keys of any type.
+
+mod dump;
+mod expire;
+mod flush;
+mod keys;
+mod object;
+mod rename;
+mod scan;
+mod ttl;
+
+pub(super) use object::references;
+
+use engine::{Categories, Command, Databases, Flags, Group, KeySpec};
+
+use super::rows::*;
+
+family!(generic, Generic, KEYSPACE);
+family!(server, Server, KEYSPACE);
+
+const EVERY_SHARD: &[&str] = &["request_policy:all_shards", "response_policy:all_succeeded"];
+const COUNTED_BY_SHARDS: &[&str] = &["request_policy:multi_shard", "response_policy:agg_sum"];
+
+pub(super) const COMMANDS: &[Command] = &[
+    generic(
+        "copy",
+        "6.2.0",
+        -3,
+        GROW,
+        &[KeySpec::one(1, key::READ), KeySpec::one(2, key::STORE)],
+        "Copies a key's value to another key.",
+    )
+    .databases(Databases::AlsoBehind("db"))
+    .run(rename::copy),
+    server("dbsize", "1.0.0", 1, READ_FAST, &[], "Returns the number of keys in the database.")
+        .tips(&["request_policy:all_shards", "response_policy:agg_sum"])
+        .run(scan::dbsize)
+        .each_slot(),
+    generic("del", "1.0.0", -2, WRITE, REMOVES_ALL, "Deletes keys.").tips(COUNTED_BY_SHARDS).run(keys::del),
+    generic("dump", "2.6.0", 2, READ, READS, "Returns a serialized form of a key's value.")
+        .tips(VARIES)
+        .run(dump::dump),
+    generic("exists", "1.0.0", -2, READ_FAST, LOOKS_AT_ALL, "Counts how many of the keys are there.")
+        .tips(COUNTED_BY_SHARDS)
+        .run(keys::exists),
+    generic("expire", "1.0.0", -3, WRITE_FAST, UPDATES, "Makes a key expire after some seconds.")
+        .run(expire::expire),
+    generic("expireat", "1.2.0", -3, WRITE_FAST, UPDATES, "Makes a key expire at a Unix time in seconds.")
+        .run(expire::expireat),
+    generic(
+        "expiretime",
+        "7.0.0",
+        2,
+        READ_FAST,
+        READS,
+        "Returns the Unix time in seconds at which a key expires.",
+    )
+    .run(ttl::expiretime),
+    server("flushall", "1.0.0", -1, WRITE.union(Flags::ALL_DBS), &[], "Deletes all keys of all databases.")
+        .category(Categories::DANGEROUS)
+        .tips(EVERY_SHARD)
+        .run(flush::flushall)
+        .all_slots(),
+    server("flushdb", "1.0.0", -1, WRITE, &[], "Deletes all keys of the database.")
+        .category(Categories::DANGEROUS)
+        .tips(EVERY_SHARD)
+        .run(flush::flushdb)
+        .all_slots(),
+    generic("keys", "1.0.0", 2, READ, &[], "Returns all key names that match a pattern.")
+        .category(Categories::DANGEROUS)
+        .tips(&["request_policy:all_shards", "nondeterministic_output_order"])
+        .run(scan::keys)
+        .each_slot(),
+    generic("move", "1.0.0", 3, WRITE_FAST, CHANGES, "Moves a key to another database.")
+        .databases(Databases::Also(2))
+        .run(rename::move_key),
+    generic("persist", "2.2.0", 2, WRITE_FAST, UPDATES, "Makes a key stay that would have expired.")
+        .run(expire::persist),
+    generic("pexpire", "2.6.0", -3, WRITE_FAST, UPDATES, "Makes a key expire after some milliseconds.")
+        .run(expire::pexpire),
+    generic(
+        "pexpireat",
+        "2.6.0",
+        -3,
+        WRITE_FAST,
+        UPDATES,
+        "Makes a key expire at a Unix time in milliseconds.",
+    )
+    .run(expire::pexpireat),
+    generic(
+        "pexpiretime",
+        "7.0.0",
+        2,
+        READ_FAST,
+        READS,
+        "Returns the Unix time in milliseconds at which a key expires.",
+    )
+    .run(ttl::pexpiretime),
+    generic("pttl", "2.6.0", 2, READ_FAST, READS, "Returns for how many milliseconds a key will stay.")
+        .tips(VARIES)
+        .run(ttl::pttl),
+    generic(
+        "randomkey",
+        "1.0.0",
+        1,
+        READ.union(Flags::TOUCHES_ARBITRARY_KEYS),
+        &[],
+        "Returns the name of a random key.",
+    )
+    .tips(&["request_policy:all_shards", "response_policy:special", "nondeterministic_output"])
+    .run(scan::randomkey)
+    .each_slot(),
+    generic(
+        "rename",
+        "1.0.0",
+        3,
+        WRITE,
+        &[KeySpec::one(1, key::TAKE), KeySpec::one(2, key::STORE)],
+        "Gives a key another name, whatever had that name.",
+    )
+    .run(rename::rename),
+    generic(
+        "renamenx",
+        "1.0.0",
+        3,
+        WRITE_FAST,
+        &[KeySpec::one(1, key::TAKE), KeySpec::one(2, key::CREATE)],
+        "Gives a key another name, if no key has it.",
+    )
+    .run(rename::renamenx),
+    generic("restore", "2.6.0", -4, GROW, STORES, "Makes a key from the serialized form of a value.")
+        .category(Categories::DANGEROUS)
+        .run(dump::restore),
+    server(
+        "restore-asking",
+        "3.0.0",
+        -4,
+        GROW.union(Flags::ASKING),
+        STORES,
+        "RESTORE as nodes of a cluster send it for a slot on the move.",
+    )
+    .category(Categories::DANGEROUS)
+    .run(dump::restore),
+    generic(
+        "scan",
+        "2.8.0",
+        -2,
+        READ.union(Flags::TOUCHES_ARBITRARY_KEYS),
+        &[],
+        "Returns some key names and a cursor for the next ones.",
+    )
+    .tips(&["nondeterministic_output", "request_policy:special", "response_policy:special"])
+    .run(scan::scan)
+    .each_slot(),
+    server("swapdb", "4.0.0", 3, WRITE_FAST, &[], "Exchanges two databases.")
+        .category(Categories::DANGEROUS)
+        .databases(Databases::Only(&[1, 2]))
+        .run(flush::swapdb)
+        .all_slots(),
+    generic(
+        "touch",
+        "3.2.1",
+        -2,
+        READ_FAST,
+        LOOKS_AT_ALL,
+        "Counts how many of the keys are there and marks them as used.",
+    )
+    .tips(COUNTED_BY_SHARDS)
+    .run(keys::touch),
+    generic("ttl", "1.0.0", 2, READ_FAST, READS, "Returns for how many seconds a key will stay.")
+        .tips(VARIES)
+        .run(ttl::ttl),
+    generic("type", "1.0.0", 2, READ_FAST, LOOKS, "Returns the type of a key's value.").run(keys::type_of),
+    generic("unlink", "4.0.0", -2, WRITE_FAST, REMOVES_ALL, "Deletes keys; large values are freed later.")
+        .tips(COUNTED_BY_SHARDS)
+        .run(keys::del),
+    Command::new("object", Group::Generic, "2.2.3", -2, "Looks inside keys.").subcommands(OBJECT),
+];
+const OBJECT: &[Command] = &[
+    generic("encoding", "2.2.3", 3, READ, LOOKS_SECOND, "Returns how a key's value is kept in memory.")
+        .tips(VARIES)
+        .run(object::object_encoding),
+    generic(
+        "freq",
+        "4.0.0",
+        3,
+        READ,
+        LOOKS_SECOND,
+        "Returns how often a key has been used, on a logarithmic scale.",
+    )
+    .tips(VARIES)
+    .run(object::freq),
+    generic("help", "6.2.0", 2, HELP, &[], "Lists the subcommands.").run(object::help),
+    generic(
+        "idletime",
+        "2.2.3",
+        3,
+        READ,
+        LOOKS_SECOND,
+        "Returns for how many seconds a key has not been used.",
+    )
+    .tips(VARIES)
+    .run(object::idletime),
+    generic("refcount", "2.2.3", 3, READ, LOOKS_SECOND, "Returns how many references a key's value has.")
+        .tips(VARIES)
+        .run(object::refcount),
+];

@@ -1,0 +1,189 @@
+//! Values in serialized form.
+
+use clock::Millis;
+use engine::{Class, CommandError, Context, Lazy};
+use keyspace::Usage;
+use persistence::{Dialect, Restored, ValueBuffer};
+use std::sync::atomic::Ordering;
+
+pub(super) fn dump(context: &mut Context<'_>) -> Result<(), CommandError> {
+    let key = context.key(1);
+    let found = context.read(&key);
+    let (table, reply) = context.view_and_reply(&key);
+    match found {
+        Some(place) => reply.bulk(&persistence::dump(&table.value(place), Dialect::Redis, true)),
+        None => reply.null(),
+    }
+    Ok(())
+}
+
+#[derive(Default)]
+struct Options {
+    replace: bool,
+    absolute: bool,
+    idle: Option<i64>,
+    frequency: Option<i64>,
+}
+
+impl Options {
+    fn parse(context: &Context<'_>) -> Result<Self, CommandError> {
+        let mut options = Self::default();
+        let mut index = 4;
+        while let Some(word) = context.args.get(index) {
+            let more = index + 1 < context.args.len();
+            if word.eq_ignore_ascii_case(b"replace") {
+                options.replace = true;
+            } else if word.eq_ignore_ascii_case(b"absttl") {
+                options.absolute = true;
+            } else if word.eq_ignore_ascii_case(b"idletime") && more && options.frequency.is_none() {
+                index += 1;
+                let idle = context.integer(index)?;
+                if idle < 0 {
+                    return Err(CommandError::text("ERR Invalid IDLETIME value, must be >= 0"));
+                }
+                options.idle = Some(idle);
+            } else if word.eq_ignore_ascii_case(b"freq") && more && options.idle.is_none() {
+                index += 1;
+                let frequency = context.integer(index)?;
+                if !(0..=255).contains(&frequency) {
+                    return Err(CommandError::text("ERR Invalid FREQ value, must be >= 0 and <= 255"));
+                }
+                options.frequency = Some(frequency);
+            } else {
+                return Err(CommandError::Syntax);
+            }
+            index += 1;
+        }
+        Ok(options)
+    }
+}
+
+/// RESTORE key ttl payload [REPLACE] [ABSTTL] [IDLETIME seconds] [FREQ frequency]
+pub(super) fn restore(context: &mut Context<'_>) -> Result<(), CommandError> {
+    let options = Options::parse(context)?;
+    let (key, payload) = (context.key(1), context.arg(3));
+    let found = context.find(&key);
+    if found.is_some() && !options.replace {
+        return Err(CommandError::text("BUSYKEY Target key name already exists."));
+    }
+    let ttl = context.integer(2)?;
+    if ttl < 0 {
+        return Err(CommandError::text("ERR Invalid TTL value, must be >= 0"));
+    }
+    let longest = context.engine.settings.proto_max_bulk_len.load(Ordering::Relaxed) as u64;
+    let mut buffer = ValueBuffer::new();
+    let limits = context.engine.settings.limits();
+    let unchecked = context.engine.settings.skip_checksums.load(Ordering::Relaxed);
+    let sealed = if unchecked { persistence::with_right_checksum(payload) } else { None };
+    let value = persistence::restore(sealed.as_deref().unwrap_or(payload), longest, limits, &mut buffer)
+        .map_err(|error| CommandError::Text(error.to_string().into()))?;
+    let expiry = match (ttl, options.absolute) {
+        (0, _) => None,
+        (at, true) => Some(Millis(at)),
+        (ttl, false) => Some(Millis(context.now.0.saturating_add(ttl))),
+    };
+    if expiry.is_some_and(|at| at <= context.now) && context.deletes_expired() {
+        if let Some(place) = found {
+            context.delete(&key, place);
+            context.notify(Class::GENERIC, "del", &key);
+            context.effect(&[context.engine.settings.deletion(Lazy::SERVER_DEL), key.bytes()]);
+        }
+        context.reply.ok();
+        return Ok(());
+    }
+    match value {
+        Restored::Whole(value) => context.put(&key, found, value, expiry),
+        Restored::Large(hash) => context.put_made(&key, found, hash, expiry),
+    }
+    context.notify(Class::GENERIC, "restore", &key);
+    let (now, lfu) = (context.now, context.engine.settings.lfu().is_some());
+    let usage = match (lfu, options.idle, options.frequency) {
+        (false, Some(idle), _) => Some(Usage::idle(now, idle.unsigned_abs())),
+        (true, _, Some(counter)) => Some(Usage::frequent(now, counter as u8)),
+        _ => None,
+    };
+    if let Some((usage, place)) = usage.zip(context.peek(&key)) {
+        context.table(&key).set_usage(place, usage);
+    }
+    log(context, payload, expiry, &options);
+    context.reply.ok();
+    Ok(())
+}
+
+/// A time to live that counts from now is of no use later: it is logged as absolute.
+fn log(context: &mut Context<'_>, payload: &[u8], expiry: Option<Millis>, options: &Options) {
+    let Some(at) = expiry.filter(|_| !options.absolute) else { return };
+    let (name, key) = (context.arg(0), context.arg(1));
+    let mut digits = itoa::Buffer::new();
+    let at = digits.format(at.0).as_bytes();
+    if options.replace {
+        context.effect(&[name, key, at, payload, b"ABSTTL", b"REPLACE"]);
+    } else {
+        context.effect(&[name, key, at, payload, b"ABSTTL"]);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use resp::Value;
+
+    use crate::testing::Client;
+
+    fn restore(client: &mut Client, key: &str, ttl: &str, payload: &[u8], more: &[&str]) -> Value {
+        let mut words = vec![&b"restore"[..], key.as_bytes(), ttl.as_bytes(), payload];
+        words.extend(more.iter().map(|word| word.as_bytes()));
+        client.call_bytes(&words)
+    }
+
+    #[test]
+    fn what_was_dumped_is_restored() {
+        let mut client = Client::logged();
+        client.table(&[("set k hello", "+OK"), ("dump nosuch", "$-1")]);
+        let Value::Bulk(payload) = client.call(&["dump", "k"]) else { panic!("no payload") };
+        let ok = Value::Simple("OK".to_owned());
+        let error = |text: &str| Value::Error(text.to_owned());
+        let busy = error("BUSYKEY Target key name already exists.");
+        assert_eq!(restore(&mut client, "k", "0", &payload, &[]), busy);
+        assert_eq!(restore(&mut client, "k", "0", &payload, &["replace"]), ok);
+        assert_eq!(restore(&mut client, "t", "100", &payload, &[]), ok);
+        assert_eq!(restore(&mut client, "a", "1800000000000", &payload, &["absttl"]), ok);
+        client.table(&[("get t", "$5|hello"), ("pttl t", ":100"), ("pexpiretime a", ":1800000000000")]);
+        assert_eq!(restore(&mut client, "i", "0", &payload, &["idletime", "77"]), ok);
+        client.table(&[("object idletime i", ":77")]);
+        // A time that has come: the key goes.
+        assert_eq!(restore(&mut client, "k", "1", &payload, &["absttl", "replace"]), ok);
+        client.table(&[("exists k", ":0")]);
+        let log = client.log();
+        assert!(log[2].starts_with("0 restore t 1700000000100 ") && log[2].ends_with(" ABSTTL"), "{log:?}");
+        assert_eq!(log.last().map(String::as_str), Some("0 UNLINK k"));
+
+        let table: &[(&str, &[&str], &str)] = &[
+            ("-1", &[], "ERR Invalid TTL value, must be >= 0"),
+            ("x", &[], "ERR value is not an integer or out of range"),
+            ("0", &["nosuch"], "ERR syntax error"),
+            ("0", &["idletime"], "ERR syntax error"),
+            ("0", &["idletime", "-1"], "ERR Invalid IDLETIME value, must be >= 0"),
+            ("0", &["freq", "256"], "ERR Invalid FREQ value, must be >= 0 and <= 255"),
+            ("0", &["freq", "1", "idletime", "1"], "ERR syntax error"),
+        ];
+        for (ttl, more, text) in table {
+            assert_eq!(restore(&mut client, "new", ttl, &payload, more), error(text), "{ttl} {more:?}");
+        }
+        let broken = error("ERR DUMP payload version or checksum are wrong");
+        assert_eq!(restore(&mut client, "new", "0", &payload[..payload.len() - 1], &[]), broken);
+    }
+
+    #[test]
+    fn what_subscribers_hear_of() {
+        let mut client = Client::new();
+        client.table(&[("set k v", "+OK")]);
+        let Value::Bulk(payload) = client.call(&["dump", "k"]) else { panic!("no payload") };
+        let payload: String = payload.iter().map(|byte| format!("\\x{byte:02x}")).collect();
+        client.events(&[
+            (&format!("restore r 0 \"{payload}\""), "restore r"),
+            (&format!("restore r 0 \"{payload}\""), ""),
+            (&format!("restore r 1 \"{payload}\" absttl replace"), "del r"),
+            (&format!("restore r 1 \"{payload}\" absttl"), ""),
+        ]);
+    }
+}

@@ -1,0 +1,121 @@
+//! When keys go: EXPIRE and its kin.
+
+use engine::{CommandError, Context};
+
+use crate::time_arg::{Base, Unit, When, absolute};
+
+fn change(context: &mut Context<'_>, unit: Unit, base: Base, name: &'static str) -> Result<(), CommandError> {
+    let when = When::parse(context, 3..context.args.len())?;
+    let number = context.integer(2)?;
+    let at = absolute(number, unit, base, context.now).ok_or(CommandError::InvalidExpire(name))?;
+    let key = context.key(1);
+    let mut done = false;
+    if let Some(place) = context.find(&key)
+        && when.allows(context.view(&key).expiry(place), at)
+    {
+        context.expire_at(&key, place, at);
+        done = true;
+    }
+    context.reply.integer(i64::from(done));
+    Ok(())
+}
+
+pub(super) fn expire(context: &mut Context<'_>) -> Result<(), CommandError> {
+    change(context, Unit::Seconds, Base::Now, "expire")
+}
+
+pub(super) fn pexpire(context: &mut Context<'_>) -> Result<(), CommandError> {
+    change(context, Unit::Millis, Base::Now, "pexpire")
+}
+
+pub(super) fn expireat(context: &mut Context<'_>) -> Result<(), CommandError> {
+    change(context, Unit::Seconds, Base::Epoch, "expireat")
+}
+
+pub(super) fn pexpireat(context: &mut Context<'_>) -> Result<(), CommandError> {
+    change(context, Unit::Millis, Base::Epoch, "pexpireat")
+}
+
+pub(super) fn persist(context: &mut Context<'_>) -> Result<(), CommandError> {
+    let key = context.key(1);
+    let found = context.find(&key);
+    let done = found.is_some_and(|place| context.persist(&key, place));
+    context.reply.integer(i64::from(done));
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use engine::Gate;
+
+    use crate::testing::Client;
+
+    #[test]
+    fn times_and_conditions() {
+        let both = "-ERR NX and XX, GT or LT options at the same time are not compatible";
+        Client::new().table(&[
+            ("set k v", "+OK"),
+            ("expire k 10 xx", ":0"),
+            ("expire k 10 gt", ":0"),
+            ("expire k 10 nx", ":1"),
+            ("expire k 10 nx", ":0"),
+            ("expire k 20 gt", ":1"),
+            ("expire k 10 gt", ":0"),
+            ("expire k 10 lt", ":1"),
+            ("expire k 20 lt", ":0"),
+            ("expire k 20 xx gt", ":1"),
+            ("ttl k", ":20"),
+            ("persist k", ":1"),
+            ("persist k", ":0"),
+            ("persist nosuch", ":0"),
+            ("expire k 10 lt", ":1"),
+            ("expire nosuch 10", ":0"),
+            ("expire k x", "-ERR value is not an integer or out of range"),
+            ("expire k 10 nx xx", both),
+            ("expire k 10 nx lt", both),
+            ("expire k 10 gt lt", "-ERR GT and LT options at the same time are not compatible"),
+            ("expire k 10 nosuch", "-ERR Unsupported option nosuch"),
+            ("expire k 9223372036854775807", "-ERR invalid expire time in 'expire' command"),
+            ("pexpire k 9223372036854775807", "-ERR invalid expire time in 'pexpire' command"),
+            ("expireat k 9223372036854776", "-ERR invalid expire time in 'expireat' command"),
+            ("pexpireat k 9223372036854775807", ":1"),
+            ("expire k -1 gt", ":0"),
+            ("expire k -1", ":1"),
+            ("exists k", ":0"),
+        ]);
+    }
+
+    #[test]
+    fn the_log_gets_absolute_times_and_deletions() {
+        let mut client = Client::logged();
+        client.table(&[
+            ("set k v", "+OK"),
+            ("expire k 1", ":1"),
+            ("pexpire k 1", ":1"),
+            ("expireat k 1800000000", ":1"),
+            ("persist k", ":1"),
+            ("pexpireat k 1", ":1"),
+        ]);
+        assert_eq!(
+            client.log(),
+            [
+                "0 set k v",
+                "0 PEXPIREAT k 1700000001000",
+                "0 PEXPIREAT k 1700000000001",
+                "0 PEXPIREAT k 1800000000000",
+                "0 PERSIST k",
+                "0 UNLINK k",
+            ]
+        );
+    }
+
+    #[test]
+    fn a_replica_hides_what_its_master_has_not_deleted_yet() {
+        let mut client = Client::logged();
+        client.table(&[("set k v px 10", "+OK")]);
+        client.engine.settings.set_gate(Gate::REPLICA, true);
+        client.now.0 += 10;
+        client.table(&[("get k", "$-1"), ("ttl k", ":-2"), ("exists k", ":0"), ("dbsize", ":1")]);
+        assert_eq!(client.log(), ["0 SET k v PXAT 1700000000010"]);
+    }
+}

@@ -1,0 +1,122 @@
+//! Whole databases at once. These hold every slot.
+
+use std::sync::atomic::Ordering;
+
+use engine::{CommandError, Context, Settings};
+use resp::Args;
+
+use crate::connection::database;
+
+/// FLUSHALL and FLUSHDB take ASYNC or SYNC: whether the client itself waits until the memory is given back.
+/// Nobody else does, for that is after the slots are free again. Without a word it is as
+/// `lazyfree-lazy-user-flush` has it.
+fn waits(args: Args<'_>, settings: &Settings) -> Result<bool, CommandError> {
+    match args.get(1) {
+        None => Ok(!settings.flush_async.load(Ordering::Relaxed)),
+        Some(word) if args.len() == 2 && word.eq_ignore_ascii_case(b"async") => Ok(false),
+        Some(word) if args.len() == 2 && word.eq_ignore_ascii_case(b"sync") => Ok(true),
+        Some(_) => Err(CommandError::Syntax),
+    }
+}
+
+pub(super) fn flushall(context: &mut Context<'_>) -> Result<(), CommandError> {
+    flush(context, None)?;
+    context.engine.settings.flushes.fetch_add(1, Ordering::Relaxed);
+    Ok(())
+}
+
+pub(super) fn flushdb(context: &mut Context<'_>) -> Result<(), CommandError> {
+    let db = context.session.db;
+    flush(context, Some(db))
+}
+
+/// Empties one database, or all.
+fn flush(context: &mut Context<'_>, only: Option<u16>) -> Result<(), CommandError> {
+    let wait = waits(context.args, &context.engine.settings)?;
+    let removed = context.clear(only, wait);
+    context.engine.tracking.all_changed(&context.engine.clients);
+    // Logged even if there was nothing: a replica may have something.
+    context.changed((removed as u64).max(1));
+    context.reply.ok();
+    Ok(())
+}
+
+pub(super) fn swapdb(context: &mut Context<'_>) -> Result<(), CommandError> {
+    if context.engine.topology.is_some() {
+        return Err(CommandError::text("ERR SWAPDB is not allowed in cluster mode"));
+    }
+    let number = |index, text| context.integer(index).map_err(|_| CommandError::text(text));
+    let first = number(1, "ERR invalid first DB index")?;
+    let second = number(2, "ERR invalid second DB index")?;
+    let (first, second) = (database(context, first)?, database(context, second)?);
+    context.swap(first, second);
+    context.engine.tracking.all_changed(&context.engine.clients);
+    context.changed(1);
+    context.reply.ok();
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::Ordering;
+
+    use crate::testing::Client;
+
+    /// Who gives the memory back shows in what waits in the bin, which the shell has emptied elsewhere.
+    #[test]
+    fn without_a_word_the_setting_says_who_gives_the_memory_back() {
+        let mut client = Client::new();
+        for (flush, lazy, elsewhere) in [
+            ("flushall", true, true),
+            ("flushall", false, false),
+            ("flushdb", false, false),
+            ("flushall async", false, true),
+            ("flushdb sync", true, false),
+        ] {
+            client.engine.settings.flush_async.store(lazy, Ordering::Relaxed);
+            for key in 0..20_000 {
+                client.wire(&format!("set {key} v"));
+            }
+            client.table(&[(flush, "+OK"), ("dbsize", ":0")]);
+            assert_eq!(client.engine.bin.pending() > 0, elsewhere, "{flush}, {lazy}");
+            client.engine.bin.empty();
+        }
+    }
+
+    #[test]
+    fn databases_are_emptied_and_exchanged() {
+        let mut client = Client::logged();
+        client.table(&[
+            ("mset a 1 b 2", "+OK"),
+            ("select 1", "+OK"),
+            ("set a 3", "+OK"),
+            ("swapdb 0 1", "+OK"),
+            ("mget a b", "*2|$1|1|$1|2"),
+            ("swapdb 1 1", "+OK"),
+            ("swapdb x 1", "-ERR invalid first DB index"),
+            ("swapdb 1 x", "-ERR invalid second DB index"),
+            ("swapdb 1 99", "-ERR DB index is out of range"),
+            ("flushdb nosuch", "-ERR syntax error"),
+            ("flushdb sync async", "-ERR syntax error"),
+            ("flushdb", "+OK"),
+            ("dbsize", ":0"),
+            ("select 0", "+OK"),
+            ("dbsize", ":1"),
+            ("flushall async", "+OK"),
+            ("dbsize", ":0"),
+            ("flushall", "+OK"),
+        ]);
+        assert_eq!(
+            client.log(),
+            [
+                "0 mset a 1 b 2",
+                "1 set a 3",
+                "1 swapdb 0 1",
+                "1 swapdb 1 1",
+                "1 flushdb",
+                "0 flushall async",
+                "0 flushall"
+            ]
+        );
+    }
+}

@@ -1,0 +1,108 @@
+//! Is it there, what is it, away with it.
+
+use engine::{Class, CommandError, Context};
+use keyspace::{Key, Place};
+
+/// DEL and UNLINK.
+pub(super) fn del(context: &mut Context<'_>) -> Result<(), CommandError> {
+    let mut deleted = 0;
+    for index in 1..context.args.len() {
+        let key = context.key(index);
+        if let Some(place) = context.find(&key) {
+            context.delete(&key, place);
+            context.notify(Class::GENERIC, "del", &key);
+            deleted += 1;
+        }
+    }
+    context.reply.integer(deleted);
+    Ok(())
+}
+
+/// A key named twice counts twice.
+pub(super) fn exists(context: &mut Context<'_>) -> Result<(), CommandError> {
+    count(context, |context, key| context.glance(key))
+}
+
+/// EXISTS that uses the keys, whoever asks.
+pub(super) fn touch(context: &mut Context<'_>) -> Result<(), CommandError> {
+    count(context, |context, key| {
+        let found = context.glance(key);
+        if let Some(place) = found {
+            let before = context.view(key).usage(place);
+            context.mark_used(context.session.db, key, place, before);
+        }
+        found
+    })
+}
+
+fn count(
+    context: &mut Context<'_>,
+    mut look: impl FnMut(&mut Context<'_>, &Key<'_>) -> Option<Place>,
+) -> Result<(), CommandError> {
+    let mut there = 0;
+    for index in 1..context.args.len() {
+        let key = context.key(index);
+        there += i64::from(look(context, &key).is_some());
+    }
+    context.reply.integer(there);
+    Ok(())
+}
+
+pub(super) fn type_of(context: &mut Context<'_>) -> Result<(), CommandError> {
+    let key = context.key(1);
+    let found = context.glance(&key);
+    let name = found.map_or("none", |place| context.view(&key).value(place).kind().name());
+    context.reply.simple(name);
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::testing::Client;
+
+    #[test]
+    fn keys_are_counted_named_and_deleted() {
+        let mut client = Client::logged();
+        client.table(&[
+            ("mset a 1 b 2", "+OK"),
+            ("exists a b a nosuch", ":3"),
+            ("touch a nosuch", ":1"),
+            ("type a", "+string"),
+            ("type nosuch", "+none"),
+            ("del a nosuch a", ":1"),
+            ("unlink b", ":1"),
+            ("unlink b", ":0"),
+            ("exists a b", ":0"),
+            ("del", "-ERR wrong number of arguments for 'del' command"),
+        ]);
+        assert_eq!(client.log(), ["0 mset a 1 b 2", "0 del a nosuch a", "0 unlink b"]);
+    }
+
+    #[test]
+    fn what_subscribers_hear_of() {
+        Client::new().events(&[
+            ("mset a 1 b 2", "set a, set b"),
+            ("del a nosuch a b", "del a, del b"),
+            ("set a 1", "set a"),
+            ("unlink a", "del a"),
+            ("set a 1", "set a"),
+            ("expire a 100", "expire a"),
+            ("expire a 100 nx", ""),
+            ("persist a", "persist a"),
+            ("persist a", ""),
+            ("touch a", ""),
+            ("rename a b", "rename_from a, rename_to b"),
+            ("rename b b", ""),
+            ("renamenx b c", "rename_from b, rename_to c"),
+            ("copy c d", "copy_to d"),
+            ("copy c d", ""),
+            ("copy c d db 1 replace", "copy_to@1 d"),
+            ("move c 3", "move_from c, move_to@3 c"),
+            ("pexpireat d 1", "expired d"),
+            ("select 1", ""),
+            ("expire d -1", "expired@1 d"),
+            ("select 0", ""),
+            ("set d 1", "set d"),
+        ]);
+    }
+}

@@ -1,0 +1,161 @@
+//! OBJECT: how a value is kept, in the words that Redis users know.
+
+use engine::{CommandError, Context};
+use keyspace::Value;
+
+use crate::help::reply_help;
+
+/// Integers below this are shared by all keys that hold them; Redis shows that as the largest count.
+const SHARED_INTEGERS: std::ops::Range<i64> = 0..10_000;
+
+/// The count that OBJECT REFCOUNT gives: no value has two owners here, but users know that of Redis.
+pub(crate) fn references(value: &Value<'_>) -> i64 {
+    let shared = |number| SHARED_INTEGERS.contains(&number);
+    match value {
+        Value::String(string) if string.integer().is_some_and(shared) => i64::from(i32::MAX),
+        _ => 1,
+    }
+}
+
+pub(super) fn object_encoding(context: &mut Context<'_>) -> Result<(), CommandError> {
+    let key = context.key(2);
+    let found = context.peek(&key);
+    let (table, reply) = context.view_and_reply(&key);
+    match found {
+        Some(place) => reply.bulk(table.value(place).encoding().as_bytes()),
+        None => reply.null(),
+    }
+    Ok(())
+}
+
+pub(super) fn refcount(context: &mut Context<'_>) -> Result<(), CommandError> {
+    let key = context.key(2);
+    let found = context.peek(&key);
+    let (table, reply) = context.view_and_reply(&key);
+    match found {
+        Some(place) => reply.integer(references(&table.value(place))),
+        None => reply.null(),
+    }
+    Ok(())
+}
+
+pub(super) fn freq(context: &mut Context<'_>) -> Result<(), CommandError> {
+    let key = context.key(2);
+    let (found, now, lfu) = (context.peek(&key), context.now, context.engine.settings.lfu());
+    let (table, reply) = context.view_and_reply(&key);
+    match (found, lfu) {
+        (None, _) => reply.null(),
+        (Some(place), Some(settings)) => {
+            reply.integer(i64::from(table.usage(place).frequency(now, settings)));
+        }
+        (Some(_), None) => {
+            return Err(CommandError::text(
+                "ERR An LFU maxmemory policy is not selected, access frequency not tracked. Please note that \
+                 when switching between policies at runtime LRU and LFU data will take some time to adjust.",
+            ));
+        }
+    }
+    Ok(())
+}
+
+pub(super) fn idletime(context: &mut Context<'_>) -> Result<(), CommandError> {
+    let key = context.key(2);
+    let (found, now, lfu) = (context.peek(&key), context.now, context.engine.settings.lfu());
+    let (table, reply) = context.view_and_reply(&key);
+    match (found, lfu) {
+        (None, _) => reply.null(),
+        (Some(place), None) => reply.integer(table.usage(place).idle_seconds(now) as i64),
+        (Some(_), Some(_)) => {
+            return Err(CommandError::text(
+                "ERR An LFU maxmemory policy is selected, idle time not tracked. Please note that when \
+                 switching between policies at runtime LRU and LFU data will take some time to adjust.",
+            ));
+        }
+    }
+    Ok(())
+}
+
+pub(super) fn help(context: &mut Context<'_>) -> Result<(), CommandError> {
+    reply_help(
+        context,
+        "OBJECT",
+        &[
+            "ENCODING <key>",
+            "    Returns how the value of <key> is kept in memory.",
+            "FREQ <key>",
+            "    Returns how often <key> has been used, on a logarithmic scale.",
+            "IDLETIME <key>",
+            "    Returns for how many seconds <key> has not been used.",
+            "REFCOUNT <key>",
+            "    Returns how many references the value of <key> has.",
+        ],
+    );
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use keyspace::Usage;
+
+    use crate::testing::Client;
+
+    #[test]
+    fn encodings_have_the_names_that_users_know() {
+        let long = "x".repeat(45);
+        let mut client = Client::new();
+        client.table(&[
+            (&format!("mset int 12345 embstr abc raw {long} small 7"), "+OK"),
+            ("append appended 1", ":1"),
+            ("append appended 2", ":2"),
+            ("object encoding int", "$3|int"),
+            ("object encoding embstr", "$6|embstr"),
+            ("object encoding raw", "$3|raw"),
+            ("object encoding appended", "$3|raw"),
+            ("object encoding nosuch", "$-1"),
+            ("object refcount int", ":1"),
+            ("object refcount small", ":2147483647"),
+            ("object refcount nosuch", "$-1"),
+            ("object freq nosuch", "$-1"),
+            ("object nosuch a", "-ERR unknown subcommand 'nosuch'. Try OBJECT HELP."),
+            ("object encoding", "-ERR wrong number of arguments for 'object|encoding' command"),
+        ]);
+        assert!(client.wire("object freq int").starts_with("-ERR An LFU maxmemory policy is not selected"));
+        assert!(client.wire("object help").starts_with("*11\r\n+OBJECT <subcommand> "));
+    }
+
+    #[test]
+    fn keys_remember_when_or_how_often_they_were_used() {
+        let mut client = Client::new();
+        Usage::lru(client.now).set_of_new();
+        client.table(&[("set a 1", "+OK"), ("object idletime a", ":0"), ("object idletime nosuch", "$-1")]);
+        client.now.0 += 90_000;
+        client.table(&[
+            ("exists a", ":1"),
+            ("ttl a", ":-1"),
+            ("type a", "+string"),
+            ("object encoding a", "$3|int"),
+            ("memory usage nosuch", "$-1"),
+            ("object idletime a", ":90"),
+            ("client no-touch on", "+OK"),
+            ("get a", "$1|1"),
+            ("object idletime a", ":90"),
+            ("touch a", ":1"),
+            ("object idletime a", ":0"),
+            ("client no-touch off", "+OK"),
+        ]);
+        Usage::lfu(client.now).set_of_new();
+        client.engine.settings.count_uses.store(true, std::sync::atomic::Ordering::Relaxed);
+        assert!(
+            client.wire("object idletime a").starts_with("-ERR An LFU maxmemory policy is selected, idle")
+        );
+        client.table(&[("set b 1", "+OK"), ("get b", "$1|1")]);
+        client.table(&[("object freq nosuch", "$-1")]);
+        for _ in 0..200 {
+            client.call(&["get", "b"]);
+        }
+        let resp::Value::Integer(often) = client.call(&["object", "freq", "b"]) else { panic!("no number") };
+        assert!((8..30).contains(&often), "{often}");
+        client.now.0 += 5 * 60_000;
+        client.table(&[("object freq b", &format!(":{}", often - 5))]);
+    }
+}

@@ -1,0 +1,234 @@
+//! Values that get another name, another database, or a twin.
+
+use engine::{Class, CommandError, Context};
+use keyspace::{Key, Place};
+
+use crate::connection::database;
+
+const SAME: CommandError = CommandError::text("ERR source and destination objects are the same");
+
+pub(super) fn rename(context: &mut Context<'_>) -> Result<(), CommandError> {
+    rename_key(context, true)?;
+    context.reply.ok();
+    Ok(())
+}
+
+pub(super) fn renamenx(context: &mut Context<'_>) -> Result<(), CommandError> {
+    let renamed = rename_key(context, false)?;
+    context.reply.integer(i64::from(renamed));
+    Ok(())
+}
+
+/// Says whether the key has another name now.
+fn rename_key(context: &mut Context<'_>, replace: bool) -> Result<bool, CommandError> {
+    let (from, to) = (context.key(1), context.key(2));
+    context.find(&from).ok_or(CommandError::NoSuchKey)?;
+    if from.bytes() == to.bytes() || !replace && context.find(&to).is_some() {
+        return Ok(false);
+    }
+    let db = context.session.db;
+    carry(context, &from, db, &to);
+    context.notify(Class::GENERIC, "rename_from", &from);
+    context.notify(Class::GENERIC, "rename_to", &to);
+    Ok(true)
+}
+
+/// Puts a value itself, with its expiry, under a key of database `db`, whatever was there. However large it
+/// is, this takes no time.
+fn carry(context: &mut Context<'_>, from: &Key<'_>, db: u16, to: &Key<'_>) {
+    if let Some(there) = context.find_in(db, to) {
+        let dropped = context.slots.slot_mut(to.slot()).table(db).remove(there, to);
+        context.discard(dropped);
+    }
+    // Looked for now: the two may share a table, and the other one's removal may have moved it.
+    let place = context.find(from).expect("the caller has seen it");
+    let table = context.table(from);
+    let expiry = table.expiry(place);
+    let value = table.detach(place, from);
+    context.slots.slot_mut(to.slot()).table(db).attach(to, value, expiry);
+    context.modified(from);
+    context.modified_in(db, to);
+}
+
+/// Puts a copy of a value, with its expiry, under a key of database `db`.
+fn transfer(
+    context: &mut Context<'_>,
+    from: &Key<'_>,
+    place: Place,
+    db: u16,
+    to: &Key<'_>,
+    there: Option<Place>,
+) {
+    let table = context.view(from);
+    let (expiry, value) = (table.expiry(place), table.copy(place));
+    context.put_made_in(db, to, there, value, expiry);
+}
+
+pub(super) fn move_key(context: &mut Context<'_>) -> Result<(), CommandError> {
+    if context.engine.is_cluster_of_one_database() {
+        return Err(CommandError::text("ERR MOVE is not allowed in cluster mode"));
+    }
+    let key = context.key(1);
+    let to = database(context, context.integer(2)?)?;
+    if to == context.session.db {
+        return Err(SAME);
+    }
+    let moved = match context.find(&key) {
+        Some(_) if context.find_in(to, &key).is_none() => {
+            carry(context, &key, to, &key);
+            context.notify(Class::GENERIC, "move_from", &key);
+            context.notify_in(to, Class::GENERIC, "move_to", &key);
+            true
+        }
+        _ => false,
+    };
+    context.reply.integer(i64::from(moved));
+    Ok(())
+}
+
+/// COPY source destination [DB number] [REPLACE]
+pub(super) fn copy(context: &mut Context<'_>) -> Result<(), CommandError> {
+    let (from, to) = (context.key(1), context.key(2));
+    let (mut db, mut replace) = (context.session.db, false);
+    let mut index = 3;
+    while let Some(word) = context.args.get(index) {
+        if word.eq_ignore_ascii_case(b"replace") {
+            replace = true;
+        } else if word.eq_ignore_ascii_case(b"db") && index + 1 < context.args.len() {
+            index += 1;
+            let number = context.integer(index)?;
+            if context.engine.is_cluster_of_one_database() && number != 0 {
+                return Err(CommandError::text(
+                    "ERR Copying to another database is not allowed in cluster mode",
+                ));
+            }
+            db = database(context, number)?;
+        } else {
+            return Err(CommandError::Syntax);
+        }
+        index += 1;
+    }
+    if db == context.session.db && from.bytes() == to.bytes() {
+        return Err(SAME);
+    }
+    let there = context.find_in(db, &to);
+    let copied = match context.find(&from) {
+        Some(place) if there.is_none() || replace => {
+            // Looking for the source may have deleted it, expired, and the two may share a table.
+            let there = there.and_then(|_| context.find_in(db, &to));
+            transfer(context, &from, place, db, &to, there);
+            context.notify_in(db, Class::GENERIC, "copy_to", &to);
+            true
+        }
+        _ => false,
+    };
+    context.reply.integer(i64::from(copied));
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::testing::Client;
+
+    #[test]
+    fn keys_get_other_names() {
+        let mut client = Client::logged();
+        client.table(&[
+            ("set a 1 px 1000", "+OK"),
+            ("rename nosuch b", "-ERR no such key"),
+            ("rename nosuch nosuch", "-ERR no such key"),
+            ("rename a a", "+OK"),
+            ("renamenx a a", ":0"),
+            ("set {a}2 2", "+OK"),
+            ("rename a {a}2", "+OK"),
+            ("pttl {a}2", ":1000"),
+            ("exists a", ":0"),
+            ("set b 1", "+OK"),
+            ("renamenx {a}2 b", ":0"),
+            ("renamenx {a}2 c", ":1"),
+            ("mget b c {a}2", "*3|$1|1|$1|1|$-1"),
+        ]);
+        assert_eq!(client.log()[1..], ["0 set {a}2 2", "0 rename a {a}2", "0 set b 1", "0 renamenx {a}2 c"]);
+    }
+
+    #[test]
+    fn an_expired_key_of_the_other_name_is_no_obstacle() {
+        let mut client = Client::new();
+        client.table(&[("set {k}a 1", "+OK"), ("set {k}b 2 px 1", "+OK")]);
+        client.now.0 += 1;
+        client.table(&[("renamenx {k}a {k}b", ":1"), ("get {k}b", "$1|1"), ("copy {k}b {k}a", ":1")]);
+    }
+
+    #[test]
+    fn values_are_copied() {
+        let same = "-ERR source and destination objects are the same";
+        Client::new().table(&[
+            ("set a 1 px 1000", "+OK"),
+            ("copy a b", ":1"),
+            ("pttl b", ":1000"),
+            ("copy a b", ":0"),
+            ("set b 2", "+OK"),
+            ("copy a b replace", ":1"),
+            ("get b", "$1|1"),
+            ("copy nosuch b replace", ":0"),
+            ("get b", "$1|1"),
+            ("copy a a", same),
+            ("copy a a db 0", same),
+            ("copy a a db 1", ":1"),
+            ("copy a a db 1", ":0"),
+            ("copy a a db 99", "-ERR DB index is out of range"),
+            ("copy a a db x", "-ERR value is not an integer or out of range"),
+            ("copy a b nosuch", "-ERR syntax error"),
+            ("copy a b db", "-ERR syntax error"),
+            ("select 1", "+OK"),
+            ("get a", "$1|1"),
+        ]);
+    }
+
+    #[test]
+    fn keys_move_to_other_databases() {
+        Client::new().table(&[
+            ("set a 1 px 1000", "+OK"),
+            ("move a 0", "-ERR source and destination objects are the same"),
+            ("move a 99", "-ERR DB index is out of range"),
+            ("move a x", "-ERR value is not an integer or out of range"),
+            ("move nosuch 1", ":0"),
+            ("move a 1", ":1"),
+            ("exists a", ":0"),
+            ("set a 2", "+OK"),
+            ("move a 1", ":0"),
+            ("select 1", "+OK"),
+            ("get a", "$1|1"),
+            ("pttl a", ":1000"),
+        ]);
+    }
+
+    #[test]
+    fn hashes_of_any_size_keep_everything() {
+        for fields in [1, 40, 3000] {
+            let mut client = Client::new();
+            for field in 0..fields {
+                client.call(&["hset", "{h}1", &format!("f{field}"), &format!("value {field}")]);
+            }
+            client.table(&[("pexpire {h}1 5000", ":1"), ("copy {h}1 other", ":1"), ("set {h}2 x", "+OK")]);
+            let digest = client.wire("debug digest-value {h}1");
+            client.table(&[("rename {h}1 {h}2", "+OK"), ("exists {h}1", ":0"), ("pttl {h}2", ":5000")]);
+            assert_eq!(client.wire("debug digest-value {h}2"), digest);
+            assert_eq!(client.wire("debug digest-value other"), digest);
+            client.table(&[("renamenx {h}2 b", ":1"), ("move b 3", ":1"), ("exists b", ":0")]);
+            client.table(&[("select 3", "+OK"), ("pttl b", ":5000")]);
+            assert_eq!(client.wire("debug digest-value b"), digest);
+            client.table(&[("unlink b", ":1"), ("dbsize", ":0")]);
+        }
+    }
+
+    #[test]
+    fn a_replica_that_takes_writes_has_one_value_under_a_name() {
+        let mut client = Client::new();
+        client.table(&[("set a 1 px 10", "+OK"), ("set b 2", "+OK")]);
+        client.now.0 += 10;
+        client.engine.settings.set_gate(engine::Gate::REPLICA, true);
+        client.table(&[("get a", "$-1"), ("dbsize", ":2"), ("rename b a", "+OK"), ("dbsize", ":1")]);
+        client.table(&[("get a", "$1|2")]);
+    }
+}

@@ -1,0 +1,229 @@
+//! Walking over all keys: one slot at a time, so that nobody waits for the walk.
+
+use engine::{CommandError, Context};
+use keyspace::{ScanItem, Table};
+use slot_routing::Slot;
+
+use crate::scanning::{Found, Options, Words, parse_cursor, reply_page};
+
+/// Keys of a slot that are hidden behind expired ones are found after that many tries, or not at all.
+const RANDOM_TRIES: usize = 100;
+/// The bits of a cursor that name the slot. The position in a slot is one in hash order; its own low
+/// bits do not matter ([`Table::scan`]), so both share one word.
+const SLOT_BITS: u64 = 0x3fff;
+
+pub(super) fn dbsize(context: &mut Context<'_>) -> Result<(), CommandError> {
+    let keys: usize = Slot::all().map(|slot| context.slot_len(slot)).sum();
+    context.reply.integer(keys as i64);
+    Ok(())
+}
+
+pub(super) fn keys(context: &mut Context<'_>) -> Result<(), CommandError> {
+    let (pattern, db, now) = (context.arg(1), context.session.db, context.now);
+    let all = pattern == b"*";
+    let mut found = Found::default();
+    for slot in Slot::all() {
+        if context.slot_len(slot) == 0 {
+            continue;
+        }
+        context.with_slot(slot, |data| {
+            data.view(db).scan(0, usize::MAX, &mut |item| {
+                let alive = item.expiry.is_none_or(|at| at > now);
+                if alive && (all || glob::matches(pattern, item.key)) {
+                    found.push(item.key);
+                }
+            });
+        });
+    }
+    found.reply(&mut context.reply);
+    Ok(())
+}
+
+pub(super) fn randomkey(context: &mut Context<'_>) -> Result<(), CommandError> {
+    let (db, now) = (context.session.db, context.now);
+    for _ in 0..RANDOM_TRIES {
+        let total: usize = Slot::all().map(|slot| context.slot_len(slot)).sum();
+        let Some(left) = context.random().checked_rem(total as u64) else { break };
+        let mut left = left as usize;
+        let chosen = Slot::all().find(|&slot| {
+            let len = context.slot_len(slot);
+            let here = left < len;
+            left = left.saturating_sub(len);
+            here
+        });
+        // Keys may have gone in between.
+        let Some(slot) = chosen else { continue };
+        let random = context.random();
+        let key = context.with_slot(slot, |data| {
+            let item = data.table(db).random(random)?;
+            item.expiry.is_none_or(|at| at > now).then(|| item.key.to_vec())
+        });
+        if let Some(key) = key {
+            context.reply.bulk(&key);
+            return Ok(());
+        }
+    }
+    context.reply.null();
+    Ok(())
+}
+
+pub(super) fn scan(context: &mut Context<'_>) -> Result<(), CommandError> {
+    let cursor = parse_cursor(context.arg(1))?;
+    let options = Options::parse(context, 2, Words::TYPE)?;
+    let wants =
+        |item: &ScanItem<'_>| options.kind.is_none_or(|kind| kind == item.kind) && options.matches(item.key);
+    let (db, now) = (context.session.db, context.now);
+    let mut found = Found::default();
+    let mut left = options.count;
+    let mut position = cursor & !SLOT_BITS;
+    let first = (cursor & SLOT_BITS) as usize;
+    let mut next = 0;
+    for slot in Slot::all().skip(first) {
+        if position == 0 && context.slot_len(slot) == 0 {
+            continue;
+        }
+        if left == 0 {
+            next = position | u64::from(slot.number());
+            break;
+        }
+        let mut visited = 0;
+        let mut visit = |item: ScanItem<'_>| {
+            visited += 1;
+            if item.expiry.is_none_or(|at| at > now) && wants(&item) {
+                found.push(item.key);
+            }
+        };
+        let count = left.max(1);
+        let went_on = context.with_slot(slot, |data| scan_slot(data.table(db), position, count, &mut visit));
+        if let Some(position) = went_on {
+            next = position | u64::from(slot.number());
+            break;
+        }
+        position = 0;
+        left = left.saturating_sub(visited);
+    }
+    reply_page(&mut context.reply, next, &found);
+    Ok(())
+}
+
+/// Scans a slot until its end or until the position has moved on by what a cursor can say.
+fn scan_slot(table: &Table, from: u64, count: usize, visit: &mut dyn FnMut(ScanItem<'_>)) -> Option<u64> {
+    let mut count = count;
+    loop {
+        let next = table.scan(from, count, visit)? & !SLOT_BITS;
+        if next != from {
+            return Some(next);
+        }
+        // Keys whose hashes differ in the lowest bits only: all of them in one go.
+        count = count.saturating_mul(2);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use proptest::prelude::*;
+    use resp::Value;
+
+    use crate::testing::Client;
+
+    fn text(value: &Value) -> String {
+        String::from_utf8_lossy(value.as_bytes().expect("text")).into_owned()
+    }
+
+    /// One call; the next cursor and the keys.
+    fn scan(client: &mut Client, words: &[&str]) -> (String, Vec<String>) {
+        let reply = client.call(words);
+        let [cursor, keys] = reply.as_array().expect("two") else { panic!("{reply:?}") };
+        (text(cursor), keys.as_array().expect("keys").iter().map(text).collect())
+    }
+
+    #[test]
+    fn wrong_arguments() {
+        Client::new().table(&[
+            ("scan 0", "*2|$1|0|*0"),
+            ("scan -1", "-ERR invalid cursor"),
+            ("scan \"\"", "-ERR invalid cursor"),
+            ("scan \" -1\"", "*2|$1|0|*0"),
+            ("scan 0 type nosuch", "-ERR unknown type name 'nosuch'"),
+            ("scan x", "-ERR invalid cursor"),
+            ("scan 18446744073709551616", "-ERR invalid cursor"),
+            ("scan 0 match", "-ERR syntax error"),
+            ("scan 0 nosuch 1", "-ERR syntax error"),
+            ("scan 0 count 0", "-ERR syntax error"),
+            ("scan 0 count x", "-ERR value is not an integer or out of range"),
+            ("dbsize", ":0"),
+            ("randomkey", "$-1"),
+            ("keys *", "*0"),
+        ]);
+    }
+
+    #[test]
+    fn patterns_types_and_databases_choose() {
+        let mut client = Client::new();
+        client.table(&[
+            ("mset one 1 two 2 three 3", "+OK"),
+            ("set gone 4 px 1", "+OK"),
+            ("select 1", "+OK"),
+            ("set other 1", "+OK"),
+            ("randomkey", "$5|other"),
+            ("select 0", "+OK"),
+        ]);
+        client.now.0 += 1;
+        client.table(&[
+            ("keys on?", "*1|$3|one"),
+            ("keys other", "*0"),
+            ("keys gone", "*0"),
+            ("scan 0 match on* count 100", "*2|$1|0|*1|$3|one"),
+            ("scan 0 type hash count 100", "*2|$1|0|*0"),
+            ("scan 0 match tw* type STRING count 100", "*2|$1|0|*1|$3|two"),
+            ("dbsize", ":4"),
+        ]);
+        let random = text(&client.call(&["randomkey"]));
+        assert!(["one", "two", "three"].contains(&random.as_str()), "{random}");
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(32))]
+
+        /// What stays from the first call to the last is returned, whatever comes and goes meanwhile,
+        /// spread over slots or all in one.
+        #[test]
+        fn a_scan_misses_nothing_that_stays(
+            stay in 1usize..200,
+            others in 0usize..200,
+            count in 1usize..50,
+            one_slot in any::<bool>(),
+            seed in any::<u64>(),
+        ) {
+            let mut client = Client::new();
+            let tag = if one_slot { "{tag}" } else { "" };
+            let stays: BTreeSet<String> = (0..stay).map(|n| format!("stay{tag}{n}")).collect();
+            for key in &stays {
+                client.call(&["set", key, "v"]);
+            }
+            let (mut cursor, mut seen, mut calls, mut random) = ("0".to_owned(), BTreeSet::new(), 0, seed);
+            loop {
+                let (next, keys) = scan(&mut client, &["scan", &cursor, "count", &count.to_string()]);
+                seen.extend(keys);
+                if next == "0" {
+                    break;
+                }
+                cursor = next;
+                calls += 1;
+                prop_assert!(calls < 20_000, "the scan goes on and on");
+                for _ in 0..others.min(20) {
+                    random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                    let other = format!("other{tag}{}", (random >> 33) as usize % others);
+                    if random >> 32 & 1 == 1 {
+                        client.call(&["set", &other, "v"]);
+                    } else {
+                        client.call(&["del", &other]);
+                    }
+                }
+            }
+            prop_assert!(stays.is_subset(&seen));
+        }
+    }
+}

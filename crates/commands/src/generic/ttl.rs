@@ -1,0 +1,112 @@
+//! How long keys stay.
+
+use clock::Millis;
+use engine::{CommandError, Context};
+
+/// No such key.
+const MISSING: i64 = -2;
+/// A key that stays.
+const STAYS: i64 = -1;
+
+fn reply(context: &mut Context<'_>, show: impl Fn(Millis, Millis) -> i64) -> Result<(), CommandError> {
+    let key = context.key(1);
+    let shown = match context.glance(&key) {
+        None => MISSING,
+        Some(place) => match context.view(&key).expiry(place) {
+            None => STAYS,
+            Some(at) => show(at, context.now),
+        },
+    };
+    context.reply.integer(shown);
+    Ok(())
+}
+
+fn left(at: Millis, now: Millis) -> i64 {
+    at.0.saturating_sub(now.0).max(0)
+}
+
+/// To the nearest second, as Redis rounds.
+fn rounded(millis: i64) -> i64 {
+    (millis / 1000) + i64::from(millis % 1000 >= 500)
+}
+
+pub(super) fn ttl(context: &mut Context<'_>) -> Result<(), CommandError> {
+    reply(context, |at, now| rounded(left(at, now)))
+}
+
+pub(super) fn pttl(context: &mut Context<'_>) -> Result<(), CommandError> {
+    reply(context, left)
+}
+
+pub(super) fn expiretime(context: &mut Context<'_>) -> Result<(), CommandError> {
+    reply(context, |at, _| rounded(at.0))
+}
+
+pub(super) fn pexpiretime(context: &mut Context<'_>) -> Result<(), CommandError> {
+    reply(context, |at, _| at.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::testing::Client;
+
+    #[test]
+    fn a_time_that_48_bits_do_not_hold_is_told_as_it_was_given() {
+        let mut client = Client::new();
+        let far = i64::MAX;
+        client.table(&[
+            ("set k v", "+OK"),
+            (&format!("pexpireat k {far}"), ":1"),
+            ("pexpiretime k", ":9223372036854775807"),
+            ("pttl k", ":9223370336854775807"),
+            ("ttl k", ":9223370336854776"),
+            ("expiretime k", ":9223372036854776"),
+            ("pexpireat k 9223372036854775806 gt", ":0"),
+            ("pexpireat k 9223372036854775806 lt", ":1"),
+            ("append k w", ":2"),
+            ("rename k l", "+OK"),
+            ("copy l k", ":1"),
+            ("pexpiretime k", ":9223372036854775806"),
+            ("pexpire k 1500", ":1"),
+            ("pttl k", ":1500"),
+            ("pexpireat k 140737488355328", ":1"),
+            ("pexpiretime k", ":140737488355328"),
+            ("persist k", ":1"),
+            ("ttl k", ":-1"),
+            ("get k", "$2|vw"),
+            ("expireat l 9223372036854775", ":1"),
+            ("pexpiretime l", ":9223372036854775000"),
+            ("hset h f v", ":1"),
+            ("pexpireat h 9000000000000000000", ":1"),
+            ("hset h f longer g v", ":1"),
+            ("pexpiretime h", ":9000000000000000000"),
+            ("set k v pxat 9000000000000000000", "+OK"),
+            ("getex k pxat 9000000000000000001", "$1|v"),
+            ("set k w keepttl", "+OK"),
+            ("pexpiretime k", ":9000000000000000001"),
+            ("incrby k 1", "-ERR value is not an integer or out of range"),
+        ]);
+    }
+
+    #[test]
+    fn times_are_told_in_both_units() {
+        Client::new().table(&[
+            ("mset k v stays v", "+OK"),
+            ("pexpire k 1499", ":1"),
+            ("ttl k", ":1"),
+            ("pttl k", ":1499"),
+            ("pexpire k 1500", ":1"),
+            ("ttl k", ":2"),
+            ("expiretime k", ":1700000002"),
+            ("pexpiretime k", ":1700000001500"),
+            ("ttl stays", ":-1"),
+            ("pttl stays", ":-1"),
+            ("expiretime stays", ":-1"),
+            ("pexpiretime stays", ":-1"),
+            ("ttl nosuch", ":-2"),
+            ("pttl nosuch", ":-2"),
+            ("expiretime nosuch", ":-2"),
+            ("pexpiretime nosuch", ":-2"),
+        ]);
+    }
+}

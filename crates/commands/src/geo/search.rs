@@ -1,0 +1,240 @@
+//! Places within an area, sent or stored.
+
+use engine::{CommandError, Context};
+use keyspace::{Between, Scored};
+
+use super::cell::Point;
+use super::query::{Form, Query, Sort, reply_distance, reply_point};
+use crate::sorted_set::members::SortedSetAccess;
+
+/// A place that was found.
+struct Found {
+    name: Vec<u8>,
+    score: f64,
+    point: Point,
+    /// From the middle, in meters.
+    distance: f64,
+}
+
+/// GEORADIUS key longitude latitude radius unit, and words
+pub(super) fn georadius(context: &mut Context<'_>) -> Result<(), CommandError> {
+    search(context, Form::Point, true)
+}
+
+pub(super) fn georadius_ro(context: &mut Context<'_>) -> Result<(), CommandError> {
+    search(context, Form::Point, false)
+}
+
+/// GEORADIUSBYMEMBER key member radius unit, and words
+pub(super) fn georadiusbymember(context: &mut Context<'_>) -> Result<(), CommandError> {
+    search(context, Form::Member, true)
+}
+
+pub(super) fn georadiusbymember_ro(context: &mut Context<'_>) -> Result<(), CommandError> {
+    search(context, Form::Member, false)
+}
+
+/// GEOSEARCH key FROMMEMBER member | FROMLONLAT longitude latitude, BYRADIUS radius unit | BYBOX width height unit, and
+/// words; or key BYPOLYGON vertices longitude latitude ..., and words
+pub(super) fn geosearch(context: &mut Context<'_>) -> Result<(), CommandError> {
+    search(context, Form::Search, false)
+}
+
+/// GEOSEARCHSTORE destination source, the rest as of GEOSEARCH
+pub(super) fn geosearchstore(context: &mut Context<'_>) -> Result<(), CommandError> {
+    search(context, Form::Store, false)
+}
+
+fn search(context: &mut Context<'_>, form: Form, may_store: bool) -> Result<(), CommandError> {
+    let query = Query::parse(context, form, may_store)?;
+    let mut found = find(context, &query);
+    match query.sort {
+        Sort::None => {}
+        Sort::Nearest => found.sort_by(|one, other| one.distance.total_cmp(&other.distance)),
+        Sort::Farthest => found.sort_by(|one, other| other.distance.total_cmp(&one.distance)),
+    }
+    if query.count > 0 {
+        found.truncate(query.count);
+    }
+    match query.store {
+        Some(target) => store(context, &query, form, target, &found),
+        None => reply(context, &query, &found),
+    }
+    Ok(())
+}
+
+/// Those within the area, cell by cell.
+fn find(context: &Context<'_>, query: &Query<'_>) -> Vec<Found> {
+    let mut found = Vec::new();
+    let (Some((key, place)), Some(area)) = (query.source, query.area()) else { return found };
+    let set = context.sorted_set(&key, place);
+    let enough = if query.any { query.count } else { usize::MAX };
+    for cell in area.cells() {
+        if found.len() >= enough {
+            break;
+        }
+        let (low, high) = cell.scores();
+        let start = set.count_before(Between::BeforeScore(low));
+        set.visit(start..set.len(), false, &mut |Scored { name, score }| {
+            if score >= high {
+                return false;
+            }
+            let point = Point::of_score(score);
+            if let Some(distance) = area.distance_within(point) {
+                found.push(Found { name: name.to_vec(), score, point, distance });
+            }
+            found.len() < enough
+        });
+    }
+    found
+}
+
+fn reply(context: &mut Context<'_>, query: &Query<'_>, found: &[Found]) {
+    let reply = &mut context.reply;
+    let parts = [query.distances, query.scores, query.points].into_iter().filter(|wanted| *wanted).count();
+    reply.array(found.len());
+    for Found { name, score, point, distance } in found {
+        if parts > 0 {
+            reply.array(1 + parts);
+        }
+        reply.bulk(name);
+        if query.distances {
+            reply_distance(reply, distance / query.meters);
+        }
+        if query.scores {
+            reply.integer(*score as i64);
+        }
+        if query.points {
+            reply_point(reply, *point);
+        }
+        if reply.is_full() {
+            break;
+        }
+    }
+}
+
+fn store(context: &mut Context<'_>, query: &Query<'_>, form: Form, target: usize, found: &[Found]) {
+    let score = |found: &Found| {
+        if query.stores_distances { found.distance / query.meters } else { found.score }
+    };
+    let mut members: Vec<_> =
+        found.iter().map(|found| Scored { name: &found.name, score: score(found) }).collect();
+    members.sort_by(|one, other| one.score.total_cmp(&other.score).then_with(|| one.name.cmp(other.name)));
+    let target = context.key(target);
+    let event = if form == Form::Store { "geosearchstore" } else { "georadiusstore" };
+    context.store_members(&target, members.iter().copied(), event);
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::testing::Client;
+
+    fn sicily() -> Client {
+        let mut client = Client::logged();
+        client.table(&[
+            ("geoadd s 13.361389 38.115556 Palermo 15.087269 37.502669 Catania", ":2"),
+            ("geoadd s 12.758489 38.788135 edge1 17.241510 38.788135 edge2", ":2"),
+        ]);
+        client
+    }
+
+    #[test]
+    fn places_within_circles_and_boxes() {
+        let mut client = sicily();
+        client.table(&[
+            ("geosearch s fromlonlat 15 37 byradius 200 km asc", "*2|$7|Catania|$7|Palermo"),
+            ("geosearch s fromlonlat 15 37 byradius 200 km desc count 1", "*1|$7|Palermo"),
+            (
+                "geosearch s fromlonlat 15 37 bybox 400 400 km asc withdist",
+                "*4|*2|$7|Catania|$7|56.4413|*2|$7|Palermo|$8|190.4424|*2|$5|edge2|$8|279.7403|*2|$5|edge1|$8|279.7405",
+            ),
+            ("geosearch s frommember Palermo byradius 1 m", "*1|$7|Palermo"),
+            (
+                "georadius s 15 37 200 km withcoord withhash count 1",
+                "*1|*3|$7|Catania|:3479447370796909|*2|$20|15.08726745843887329|$20|37.50266842333162032",
+            ),
+            ("georadiusbymember s Palermo 200 km asc", "*3|$7|Palermo|$5|edge1|$7|Catania"),
+            ("georadius_ro s 15 37 10 km", "*0"),
+            ("geosearch nosuch frommember x byradius 1 m", "*0"),
+            ("georadiusbymember nosuch x 1 m", "*0"),
+        ]);
+    }
+
+    #[test]
+    fn places_within_polygons() {
+        const TRIANGLE: &str = "bypolygon 3 12 37 15 42 18 37";
+        let mut client = sicily();
+        let searches = |words: &str| format!("geosearch s {TRIANGLE} {words}");
+        client.table(&[
+            (&*searches("asc"), "*2|$7|Catania|$7|Palermo"),
+            (&*searches("desc count 1 withdist"), "*1|*2|$7|Palermo|$11|156569.3217"),
+            (&*searches(TRIANGLE), "*2|$7|Palermo|$7|Catania"),
+            (&*searches("byradius 1 m"), "-ERR syntax error"),
+            (&*searches("fromlonlat 1 1"), "-ERR syntax error"),
+            ("geosearch s byradius 1 m bypolygon 3 12 37 15 42 18 37", "-ERR syntax error"),
+            ("geosearch s frommember Palermo bypolygon 3 12 37 15 42 18 37", "-ERR syntax error"),
+            ("geosearch s bypolygon 4 12 37 15 42 18 37 15 38", "*1|$7|Palermo"),
+            ("geosearch s bypolygon 2 12 37 15 42", "-ERR GEOSEARCH BYPOLYGON must have at least 3 vertices"),
+            (
+                "geosearch s bypolygon 3 12 37 15 42 18",
+                "-ERR GEOSEARCH BYPOLYGON must have at least 3 vertices",
+            ),
+            (
+                "geosearch s bypolygon -1 12 37 15 42 18",
+                "-ERR GEOSEARCH BYPOLYGON must have at least 3 vertices",
+            ),
+            (
+                "geosearch s bypolygon 2147483647 12 37 15 42",
+                "-ERR GEOSEARCH BYPOLYGON must have at least 3 vertices",
+            ),
+            ("geosearch s bypolygon 2147483648 12 37 15 42", "-ERR invalid number of vertices"),
+            ("geosearch s bypolygon x 12 37 15 42 18 37", "-ERR invalid number of vertices"),
+            ("geosearch s bypolygon 3 12 37 15 42 18 x", "-ERR value is not a valid float"),
+            (
+                "geosearch s bypolygon 3 12 37 15 42 18 99",
+                "-ERR invalid longitude,latitude pair 18.000000,99.000000",
+            ),
+            ("geosearch nosuch bypolygon 3 12 37 15 42 18 37", "*0"),
+            ("geosearchstore d s bypolygon 3 12 37 15 42 18 37", ":2"),
+            ("zrange d 0 -1", "*2|$7|Palermo|$7|Catania"),
+        ]);
+    }
+
+    #[test]
+    fn what_is_found_is_stored() {
+        let mut client = sicily();
+        client.table(&[
+            ("geosearchstore d s fromlonlat 15 37 byradius 200 km", ":2"),
+            ("zrange d 0 -1", "*2|$7|Palermo|$7|Catania"),
+            ("geosearchstore d s fromlonlat 15 37 byradius 200 km storedist", ":2"),
+            ("zrange d 0 -1", "*2|$7|Catania|$7|Palermo"),
+            ("georadius s 15 37 200 km store e count 1", ":1"),
+            ("zrange e 0 -1", "*1|$7|Catania"),
+            ("georadius s 15 37 1 km storedist e", ":0"),
+            ("exists e", ":0"),
+            ("geosearchstore d nosuch fromlonlat 15 37 byradius 200 km", ":0"),
+            ("exists d", ":0"),
+        ]);
+    }
+
+    #[test]
+    fn wrong_words_are_refused() {
+        let mut client = sicily();
+        client.table(&[
+            ("geosearch s fromlonlat 15 37 asc withdist", "-ERR exactly one of BYRADIUS and BYBOX can be specified for geosearch"),
+            ("geosearch s byradius 1 m asc withdist", "-ERR exactly one of FROMMEMBER or FROMLONLAT can be specified for geosearch"),
+            ("geosearch s frommember x byradius 1 m", "-ERR member x does not exist"),
+            ("geosearch s fromlonlat 1 1 frommember x byradius 1 m", "-ERR syntax error"),
+            ("geosearch s fromlonlat 1 1 byradius 1 m bybox 1 1 m", "-ERR syntax error"),
+            ("geosearch s fromlonlat 1 1 byradius -1 m", "-ERR radius cannot be negative"),
+            ("geosearch s fromlonlat 1 1 byradius x m", "-ERR need numeric radius"),
+            ("geosearch s fromlonlat 1 1 bybox 1 -1 m", "-ERR height or width cannot be negative"),
+            ("geosearch s fromlonlat 1 1 byradius 1 m any", "-ERR the ANY argument requires COUNT argument"),
+            ("geosearch s fromlonlat 1 1 byradius 1 m count 0", "-ERR COUNT must be > 0"),
+            ("georadius s 1 1 1 m store d withdist", "-ERR STORE option in GEORADIUS is not compatible with WITHDIST, WITHHASH and WITHCOORD options"),
+            ("geosearchstore d s fromlonlat 1 1 byradius 1 m withdist", "-ERR GEOSEARCHSTORE is not compatible with WITHDIST, WITHHASH and WITHCOORD options"),
+            ("georadius_ro s 1 1 1 m store d", "-ERR syntax error"),
+            ("georadius s 200 1 1 m", "-ERR invalid longitude,latitude pair 200.000000,1.000000"),
+        ]);
+    }
+}

@@ -1,0 +1,157 @@
+//! Hashes.
+//!
+//! A field whose time has come is nobody's: it is treated as missing, and it goes by a cycle of active expiry
+//! or when a command writes where it was. What a command logs must not depend on whether the field is still
+//! there: a command that decides by it (HSETNX, HINCRBY) is logged as what came of it.
+
+mod expire;
+pub(super) mod fields;
+mod get;
+mod number;
+mod options;
+mod random;
+mod scan;
+mod set;
+mod timed;
+
+use engine::Command;
+
+use super::rows::*;
+
+family!(hash, Hash, HASH, names_part);
+
+pub(super) const COMMANDS: &[Command] = &[
+    hash(
+        "hdel",
+        "2.0.0",
+        -3,
+        WRITE_FAST,
+        DELETES,
+        "Deletes fields of a hash, and the hash with its last field.",
+    )
+    .run(set::hdel),
+    hash("hexists", "2.0.0", 3, READ_FAST, LOOKS, "Says whether a hash has a field.").run(get::hexists),
+    hash("hexpire", "9.0.0", -6, WRITE_FAST, UPDATES, "Makes fields of a hash expire after some seconds.")
+        .run(expire::hexpire),
+    hash(
+        "hexpireat",
+        "9.0.0",
+        -6,
+        WRITE_FAST,
+        UPDATES,
+        "Makes fields of a hash expire at a Unix time in seconds.",
+    )
+    .run(expire::hexpireat),
+    hash(
+        "hexpiretime",
+        "9.0.0",
+        -5,
+        READ_FAST,
+        READS,
+        "Returns the Unix times in seconds at which fields of a hash expire.",
+    )
+    .run(expire::hexpiretime),
+    hash("hget", "2.0.0", 3, READ_FAST, READS, "Returns the value of a field of a hash.").run(get::hget),
+    hash("hgetall", "2.0.0", 2, READ, READS, "Returns all fields of a hash and their values.")
+        .tips(ANY_ORDER)
+        .run(get::hgetall),
+    hash(
+        "hgetdel",
+        "9.1.0",
+        -5,
+        WRITE_FAST,
+        TAKES,
+        "Returns the values of fields of a hash and deletes them.",
+    )
+    .run(timed::hgetdel),
+    hash(
+        "hgetex",
+        "9.0.0",
+        -5,
+        WRITE_FAST,
+        CHANGES,
+        "Returns the values of fields of a hash and changes when they expire.",
+    )
+    .run(timed::hgetex),
+    hash("hincrby", "2.0.0", 4, GROW_FAST, CHANGES, "Adds a number to the integer in a field of a hash.")
+        .run(number::hincrby),
+    hash(
+        "hincrbyfloat",
+        "2.6.0",
+        4,
+        GROW_FAST,
+        CHANGES,
+        "Adds a number to the floating point number in a field of a hash.",
+    )
+    .run(number::hincrbyfloat),
+    hash("hkeys", "2.0.0", 2, READ, READS, "Returns the names of all fields of a hash.")
+        .tips(ANY_ORDER)
+        .run(get::hkeys),
+    hash("hlen", "2.0.0", 2, READ_FAST, LOOKS, "Returns the number of fields of a hash.").run(get::hlen),
+    hash("hmget", "2.0.0", -3, READ_FAST, READS, "Returns the values of several fields of a hash.")
+        .run(get::hmget),
+    hash("hmset", "2.0.0", -4, GROW_FAST, UPDATES, "Sets several fields of a hash; the old name of HSET.")
+        .run(set::hmset),
+    hash(
+        "hpersist",
+        "9.0.0",
+        -5,
+        WRITE_FAST,
+        UPDATES,
+        "Makes fields of a hash stay that would have expired.",
+    )
+    .run(expire::hpersist),
+    hash(
+        "hpexpire",
+        "9.0.0",
+        -6,
+        WRITE_FAST,
+        UPDATES,
+        "Makes fields of a hash expire after some milliseconds.",
+    )
+    .run(expire::hpexpire),
+    hash(
+        "hpexpireat",
+        "9.0.0",
+        -6,
+        WRITE_FAST,
+        UPDATES,
+        "Makes fields of a hash expire at a Unix time in milliseconds.",
+    )
+    .run(expire::hpexpireat),
+    hash(
+        "hpexpiretime",
+        "9.0.0",
+        -5,
+        READ_FAST,
+        READS,
+        "Returns the Unix times in milliseconds at which fields of a hash expire.",
+    )
+    .run(expire::hpexpiretime),
+    hash(
+        "hpttl",
+        "9.0.0",
+        -5,
+        READ_FAST,
+        READS,
+        "Returns for how many milliseconds fields of a hash will stay.",
+    )
+    .run(expire::hpttl),
+    hash("hrandfield", "6.2.0", -2, READ, READS, "Returns random fields of a hash.")
+        .tips(VARIES)
+        .run(random::hrandfield),
+    hash("hscan", "2.8.0", -3, READ, READS, "Returns some fields of a hash and a cursor for more.")
+        .tips(VARIES)
+        .run(scan::hscan),
+    hash("hset", "2.0.0", -4, GROW_FAST, UPDATES, "Sets fields of a hash, which is made if it is not there.")
+        .run(set::hset),
+    hash("hsetex", "9.0.0", -6, GROW_FAST, INSERTS, "Sets fields of a hash that expire together.")
+        .run(timed::hsetex),
+    hash("hsetnx", "2.0.0", 4, GROW_FAST, INSERTS, "Sets a field of a hash, if the field is not there.")
+        .run(set::hsetnx),
+    hash("hstrlen", "3.2.0", 3, READ_FAST, LOOKS, "Returns the length of the value of a field of a hash.")
+        .run(get::hstrlen),
+    hash("httl", "9.0.0", -5, READ_FAST, READS, "Returns for how many seconds fields of a hash will stay.")
+        .run(expire::httl),
+    hash("hvals", "2.0.0", 2, READ, READS, "Returns all values of a hash.").tips(ANY_ORDER).run(get::hvals),
+];

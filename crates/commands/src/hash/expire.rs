@@ -1,0 +1,399 @@
+//! When fields go: HEXPIRE and its kin.
+
+use clock::Millis;
+use engine::{Class, CommandError, Context};
+use keyspace::{Key, Place};
+
+use super::fields::HashAccess;
+use super::options::{fields_at, fields_at_once, fields_word, parse_time};
+use crate::time_arg::{Base, Unit, When};
+
+/// What became of a field, as the replies say it.
+const MISSING: i64 = -2;
+const NO_TIME: i64 = -1;
+const REFUSED: i64 = 0;
+const DONE: i64 = 1;
+const DELETED: i64 = 2;
+
+/// HEXPIRE key seconds [NX | XX | GT | LT] FIELDS numfields field [field ...]
+fn change(context: &mut Context<'_>, unit: Unit, base: Base, name: &'static str) -> Result<(), CommandError> {
+    let word = fields_word(context.args, 3);
+    let when = When::parse(context, 3..word.unwrap_or(3))?;
+    let names = fields_at(context, word, 1)?;
+    let at = parse_time(context, 2, unit, base, name)?;
+    let (key, now) = (context.key(1), context.fields_now());
+    let found = context.find_hash(&key)?;
+    context.reply.array(names.len());
+    let mut change = Change::new(context, &key, found);
+    for name in names.iter() {
+        let became = match change.context.field(&key, change.place, name) {
+            Some(expiry) if expiry.is_none_or(|expiry| expiry > now) => {
+                if when.allows(expiry, at) {
+                    change.expire(name, at)
+                } else {
+                    REFUSED
+                }
+            }
+            _ => MISSING,
+        };
+        change.context.reply.integer(became);
+    }
+    change.finish();
+    Ok(())
+}
+
+pub(super) fn hexpire(context: &mut Context<'_>) -> Result<(), CommandError> {
+    change(context, Unit::Seconds, Base::Now, "hexpire")
+}
+
+pub(super) fn hpexpire(context: &mut Context<'_>) -> Result<(), CommandError> {
+    change(context, Unit::Millis, Base::Now, "hpexpire")
+}
+
+pub(super) fn hexpireat(context: &mut Context<'_>) -> Result<(), CommandError> {
+    change(context, Unit::Seconds, Base::Epoch, "hexpireat")
+}
+
+pub(super) fn hpexpireat(context: &mut Context<'_>) -> Result<(), CommandError> {
+    change(context, Unit::Millis, Base::Epoch, "hpexpireat")
+}
+
+/// HPERSIST key FIELDS numfields field [field ...]
+pub(super) fn hpersist(context: &mut Context<'_>) -> Result<(), CommandError> {
+    let names = fields_at_once(context)?;
+    let (key, now) = (context.key(1), context.fields_now());
+    let found = context.find_hash(&key)?;
+    context.reply.array(names.len());
+    let mut change = Change::new(context, &key, found);
+    for name in names.iter() {
+        let became = match change.context.field(&key, change.place, name) {
+            Some(None) => NO_TIME,
+            Some(Some(expiry)) if expiry > now => change.persist(name),
+            _ => MISSING,
+        };
+        change.context.reply.integer(became);
+    }
+    change.finish();
+    Ok(())
+}
+
+/// Times and removals of fields of one hash on their way, and what of them the log is to be told.
+pub(super) struct Change<'c, 'a> {
+    pub(super) context: &'c mut Context<'a>,
+    pub(super) place: Option<Place>,
+    key: Key<'a>,
+    at: Millis,
+    timed: Vec<&'a [u8]>,
+    untimed: Vec<&'a [u8]>,
+    deleted: Vec<&'a [u8]>,
+    /// Those whose time had come.
+    expired: Vec<&'a [u8]>,
+}
+
+impl<'c, 'a> Change<'c, 'a> {
+    pub(super) fn new(context: &'c mut Context<'a>, key: &Key<'a>, found: Option<Place>) -> Self {
+        Self {
+            context,
+            place: found,
+            key: *key,
+            at: Millis(0),
+            timed: Vec::new(),
+            untimed: Vec::new(),
+            deleted: Vec::new(),
+            expired: Vec::new(),
+        }
+    }
+
+    /// Makes a field that is there expire at `at`, the same for all fields of this change. A time that has
+    /// come deletes it, except on a replica: its master says when fields go.
+    pub(super) fn expire(&mut self, name: &'a [u8], at: Millis) -> i64 {
+        if at <= self.context.now && self.context.deletes_expired() {
+            self.run_out(name);
+            return DELETED;
+        }
+        self.set(name, Some(at));
+        self.at = at;
+        self.timed.push(name);
+        DONE
+    }
+
+    /// Makes a field that has a time stay.
+    pub(super) fn persist(&mut self, name: &'a [u8]) -> i64 {
+        self.set(name, None);
+        self.untimed.push(name);
+        DONE
+    }
+
+    /// Takes out a field that is there.
+    pub(super) fn delete(&mut self, name: &'a [u8]) {
+        self.take_out(name);
+        self.deleted.push(name);
+    }
+
+    /// The same because its time has come.
+    pub(super) fn run_out(&mut self, name: &'a [u8]) {
+        self.take_out(name);
+        self.expired.push(name);
+    }
+
+    fn take_out(&mut self, name: &[u8]) {
+        let place = self.place.expect("the field is there");
+        self.place = Some(self.context.table(&self.key).hash_remove(place, &self.key, name).0);
+    }
+
+    fn set(&mut self, name: &[u8], expiry: Option<Millis>) {
+        let place = self.place.expect("the field is there");
+        self.place = Some(self.context.table(&self.key).hash_set_expiry(place, &self.key, name, expiry).0);
+    }
+
+    /// Deletes the hash if no field is left, and tells the log.
+    pub(super) fn finish(self) {
+        let Self { context, place, key, at, timed, untimed, mut deleted, expired } = self;
+        if timed.is_empty() && untimed.is_empty() && deleted.is_empty() && expired.is_empty() {
+            return;
+        }
+        context.modified(&key);
+        let events =
+            [(&timed, "hexpire"), (&untimed, "hpersist"), (&deleted, "hdel"), (&expired, "hexpired")];
+        for (names, event) in events {
+            if !names.is_empty() {
+                context.notify(Class::HASH, event, &key);
+            }
+        }
+        if let Some(place) = place {
+            context.drop_if_empty(&key, place);
+        }
+        let mut digits = itoa::Buffer::new();
+        log(context, &[b"HPEXPIREAT", key.bytes(), digits.format(at.0).as_bytes()], &timed);
+        log(context, &[b"HPERSIST", key.bytes()], &untimed);
+        deleted.extend(expired);
+        if !deleted.is_empty() {
+            let mut effect = vec![&b"HDEL"[..], key.bytes()];
+            effect.extend(deleted);
+            context.effect(&effect);
+        }
+    }
+}
+
+/// Logs a command on these fields, unless there are none.
+fn log(context: &mut Context<'_>, command: &[&[u8]], names: &[&[u8]]) {
+    if !names.is_empty() {
+        let mut digits = itoa::Buffer::new();
+        let mut effect = command.to_vec();
+        effect.extend([&b"FIELDS"[..], digits.format(names.len()).as_bytes()]);
+        effect.extend(names);
+        context.effect(&effect);
+    }
+}
+
+/// HTTL key FIELDS numfields field [field ...]: replies with what `show` makes of each field's time.
+fn read(context: &mut Context<'_>, show: fn(Millis, Millis) -> i64) -> Result<(), CommandError> {
+    let names = fields_at_once(context).map_err(|error| match error {
+        CommandError::NotInteger => error,
+        // Alone among its kin.
+        _ => CommandError::Syntax,
+    })?;
+    let (key, now) = (context.key(1), context.now);
+    let found = context.read_hash(&key)?;
+    context.reply.array(names.len());
+    for name in names.iter() {
+        let shown = match context.field(&key, found, name) {
+            Some(None) => NO_TIME,
+            Some(Some(expiry)) if expiry > now => show(expiry, now),
+            _ => MISSING,
+        };
+        context.reply.integer(shown);
+    }
+    Ok(())
+}
+
+/// Rounded, as TTL shows it.
+pub(super) fn httl(context: &mut Context<'_>) -> Result<(), CommandError> {
+    read(context, |expiry, now| (expiry.0 - now.0 + 500) / 1000)
+}
+
+pub(super) fn hpttl(context: &mut Context<'_>) -> Result<(), CommandError> {
+    read(context, |expiry, now| expiry.0 - now.0)
+}
+
+pub(super) fn hexpiretime(context: &mut Context<'_>) -> Result<(), CommandError> {
+    read(context, |expiry, _| (expiry.0 + 500) / 1000)
+}
+
+pub(super) fn hpexpiretime(context: &mut Context<'_>) -> Result<(), CommandError> {
+    read(context, |expiry, _| expiry.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::Ordering;
+    use std::time::Duration;
+
+    use engine::{Gate, Origin};
+
+    use crate::testing::Client;
+
+    #[test]
+    fn fields_get_times_and_lose_them() {
+        let numfields = "-ERR numfields should be greater than 0 and match the provided number of fields";
+        Client::new().table(&[
+            ("hset h a 1 b 2 c 3", ":3"),
+            ("hexpire h 10 fields 2 a x", "*2|:1|:-2"),
+            ("httl h fields 3 a b x", "*3|:10|:-1|:-2"),
+            ("hpttl h fields 1 a", "*1|:10000"),
+            ("hexpiretime h fields 1 a", "*1|:1700000010"),
+            ("hpexpiretime h fields 1 a", "*1|:1700000010000"),
+            ("hpexpire h 5000 nx fields 2 a b", "*2|:0|:1"),
+            ("hpexpire h 6000 gt fields 3 a b c", "*3|:0|:1|:0"),
+            ("hpexpire h 5000 lt fields 3 a b c", "*3|:1|:1|:1"),
+            ("hexpireat h 1800000000 xx fields 1 a", "*1|:1"),
+            ("hpexpireat h 1800000000001 fields 1 b", "*1|:1"),
+            ("hpexpiretime h fields 2 a b", "*2|:1800000000000|:1800000000001"),
+            ("hpersist h fields 3 a a x", "*3|:1|:-1|:-2"),
+            ("httl nosuch fields 1 a", "*1|:-2"),
+            ("hexpire nosuch 10 fields 2 a b", "*2|:-2|:-2"),
+            ("hpersist nosuch fields 1 a", "*1|:-2"),
+            ("hexpire h 0 fields 2 a b", "*2|:2|:2"),
+            ("hexpireat h 1 fields 1 c", "*1|:2"),
+            ("exists h", ":0"),
+            ("hexpire h -1 fields 1 a", "-ERR invalid expire time in 'hexpire' command"),
+            ("hexpire h 9223372036854775807 fields 1 a", "-ERR invalid expire time in 'hexpire' command"),
+            ("hset h a 1", ":1"),
+            ("hpexpireat h 70368744177664 fields 1 a", "-ERR invalid expire time in 'hpexpireat' command"),
+            ("hexpireat h 70368744178 fields 1 a", "-ERR invalid expire time in 'hexpireat' command"),
+            ("hpexpireat h 70368744177663 fields 1 a", "*1|:1"),
+            ("hpexpiretime h fields 1 a", "*1|:70368744177663"),
+            ("hexpire h x fields 1 a", "-ERR value is not an integer or out of range"),
+            ("hexpire h 10 nosuch fields 1 a", "-ERR Unsupported option nosuch"),
+            (
+                "hexpire h 10 nx gt fields 1 a",
+                "-ERR NX and XX, GT or LT options at the same time are not compatible",
+            ),
+            ("hexpire h 10 fields 0 a", numfields),
+            ("hexpire h 10 fields 2 a", numfields),
+            ("hexpire h 10 fields 1 a b", numfields),
+            ("hexpire h 10 nx xx a b", numfields),
+            ("httl h fields x a", "-ERR value is not an integer or out of range"),
+            ("httl h a 1 fields", "-ERR syntax error"),
+            ("httl h fields 2 a", "-ERR syntax error"),
+            ("hpersist h fields 2 a", numfields),
+            ("hpersist h field 1 a", "-ERR syntax error"),
+            ("hexpire h 10 fields 1", "-ERR wrong number of arguments for 'hexpire' command"),
+        ]);
+    }
+
+    #[test]
+    fn setting_a_field_makes_it_stay_and_counting_does_not() {
+        let mut client = Client::logged();
+        client.table(&[
+            ("hset h a 1 b 2 c 3", ":3"),
+            ("hpexpire h 100 fields 3 a b c", "*3|:1|:1|:1"),
+            ("hset h a 2", ":0"),
+            ("hincrby h b 1", ":3"),
+            ("hincrbyfloat h c 0.5", "$3|3.5"),
+            ("hpttl h fields 3 a b c", "*3|:-1|:100|:100"),
+        ]);
+        assert_eq!(
+            client.log()[1..],
+            [
+                "0 HPEXPIREAT h 1700000000100 FIELDS 3 a b c",
+                "0 hset h a 2",
+                "0 hincrby h b 1",
+                "0 MULTI",
+                "0 HSET h c 3.5",
+                "0 HPEXPIREAT h 1700000000100 FIELDS 1 c",
+                "0 EXEC",
+            ]
+        );
+    }
+
+    /// Two hashes, small and large, whose field `a` has expired and is still there, and whose `b` has not.
+    fn half_expired(client: &mut Client, key: &str, fields: usize) {
+        for field in 0..fields {
+            client.call(&["hset", key, &format!("f{field}"), "v"]);
+        }
+        client.table(&[
+            (&format!("hset {key} a 1 b 2"), ":2"),
+            (&format!("hpexpire {key} 10 fields 1 a"), "*1|:1"),
+            (&format!("hpexpire {key} 100 fields 1 b"), "*1|:1"),
+        ]);
+        client.now.0 += 10;
+    }
+
+    #[test]
+    fn an_expired_field_is_nobodys() {
+        for fields in [0, 1000] {
+            let mut client = Client::new();
+            half_expired(&mut client, "h", fields);
+            client.table(&[
+                ("hget h a", "$-1"),
+                ("hmget h a b", "*2|$-1|$1|2"),
+                ("hexists h a", ":0"),
+                ("hstrlen h a", ":0"),
+                ("hlen h", &format!(":{}", fields + 1)),
+                ("httl h fields 1 a", "*1|:-2"),
+                ("hexpire h 10 fields 1 a", "*1|:-2"),
+                ("hpersist h fields 1 a", "*1|:-2"),
+                ("hgetdel h fields 1 a", "*1|$-1"),
+                ("hscan h 0 match a count 5000", "*2|$1|0|*0"),
+                ("hdel h a", ":0"),
+            ]);
+            let shown = client.call(&["hrandfield", "h", "5000"]);
+            assert_eq!(shown.as_array().map(<[_]>::len), Some(fields + 1));
+            half_expired(&mut client, "g", fields);
+            client.table(&[("hsetnx g a 5", ":1"), ("hget g a", "$1|5"), ("httl g fields 1 a", "*1|:-1")]);
+            half_expired(&mut client, "i", fields);
+            client.table(&[("hincrby i a 5", ":5"), ("hset i a 6", ":0"), ("httl i fields 1 a", "*1|:-1")]);
+            half_expired(&mut client, "j", fields);
+            client.table(&[("hsetex j fxx fields 1 a 5", ":0"), ("hset j a 1", ":1")]);
+        }
+    }
+
+    #[test]
+    fn what_is_logged_does_not_depend_on_whether_an_expired_field_is_still_there() {
+        let mut client = Client::logged();
+        half_expired(&mut client, "h", 0);
+        client.table(&[("hsetnx h a 5", ":1")]);
+        half_expired(&mut client, "g", 0);
+        client.table(&[("hincrby g a 5", ":5")]);
+        half_expired(&mut client, "i", 0);
+        client.table(&[("hsetex i keepttl fields 2 a 5 b 6", ":1"), ("hpttl i fields 2 a b", "*2|:-1|:90")]);
+        let log = client.log();
+        assert!(
+            log.contains(&"0 HSET h a 5".to_owned()) && log.contains(&"0 HSET g a 5".to_owned()),
+            "{log:?}"
+        );
+        let end: Vec<&str> = log[log.len() - 4..].iter().map(String::as_str).collect();
+        assert_eq!(end, ["0 MULTI", "0 HSET i a 5 b 6", "0 HPEXPIREAT i 1700000000120 FIELDS 1 b", "0 EXEC"]);
+    }
+
+    #[test]
+    fn fields_go_at_their_time_and_their_hash_with_the_last() {
+        for fields in [0, 1000] {
+            let mut client = Client::logged();
+            half_expired(&mut client, "h", fields);
+            let second = Duration::from_secs(1);
+            client.engine.expire_cycle(&mut client.worker, client.now, second);
+            assert_eq!(client.log().last().map(String::as_str), Some("0 HDEL h a"));
+            client.table(&[("object encoding h", if fields > 0 { "$9|hashtable" } else { "$8|listpack" })]);
+            client.now.0 += 90;
+            client.engine.expire_cycle(&mut client.worker, client.now, second);
+            assert_eq!(client.log().last().map(String::as_str), Some("0 HDEL h b"));
+            client.table(&[("exists h", if fields > 0 { ":1" } else { ":0" })]);
+            assert_eq!(client.worker.stats.expired_fields.load(Ordering::Relaxed), 2);
+        }
+    }
+
+    #[test]
+    fn a_replica_hides_and_does_what_its_master_says() {
+        let mut client = Client::logged();
+        half_expired(&mut client, "h", 0);
+        client.engine.settings.set_gate(Gate::REPLICA, true);
+        client.engine.expire_cycle(&mut client.worker, client.now, Duration::from_secs(1));
+        client.table(&[("hget h a", "$-1"), ("hlen h", ":1")]);
+        client.session = engine::Session::new(2, Origin::Master, true);
+        // As its master saw it, the field was there.
+        client.table(&[("hincrby h a 1", ":2"), ("hpexpireat h 1 FIELDS 1 b", "*1|:1"), ("hlen h", ":2")]);
+        client.table(&[("hdel h a b", ":2"), ("exists h", ":0")]);
+    }
+}

@@ -1,0 +1,215 @@
+//! Reading fields.
+
+use engine::{CommandError, Context};
+use keyspace::Field;
+use resp::Writer;
+
+use super::fields::HashAccess;
+
+/// Shows `reply` the field that argument 2 names, if it is there.
+fn with_field(
+    context: &mut Context<'_>,
+    reply: impl FnOnce(&mut Writer<'_>, Option<Field<'_>>),
+) -> Result<(), CommandError> {
+    let (key, name, now) = (context.key(1), context.arg(2), context.fields_now());
+    let found = context.read_hash(&key)?;
+    let (table, out) = context.view_and_reply(&key);
+    let field = found.and_then(|place| table.hash(place)?.get(name));
+    reply(out, field.filter(|field| field.lives_at(now)));
+    Ok(())
+}
+
+pub(super) fn hget(context: &mut Context<'_>) -> Result<(), CommandError> {
+    with_field(context, |reply, field| match field {
+        Some(field) => reply.bulk(field.value),
+        None => reply.null(),
+    })
+}
+
+pub(super) fn hexists(context: &mut Context<'_>) -> Result<(), CommandError> {
+    with_field(context, |reply, field| reply.integer(i64::from(field.is_some())))
+}
+
+pub(super) fn hstrlen(context: &mut Context<'_>) -> Result<(), CommandError> {
+    with_field(context, |reply, field| reply.integer(field.map_or(0, |field| field.value.len() as i64)))
+}
+
+pub(super) fn hmget(context: &mut Context<'_>) -> Result<(), CommandError> {
+    let (key, now, names) = (context.key(1), context.fields_now(), context.args.from(2));
+    let found = context.read_hash(&key)?;
+    let (table, reply) = context.view_and_reply(&key);
+    let hash = found.and_then(|place| table.hash(place));
+    reply.array(names.len());
+    for name in names.iter() {
+        match hash.and_then(|hash| hash.get(name)).filter(|field| field.lives_at(now)) {
+            Some(field) => reply.bulk(field.value),
+            None => reply.null(),
+        }
+    }
+    Ok(())
+}
+
+pub(super) fn hlen(context: &mut Context<'_>) -> Result<(), CommandError> {
+    let (key, now) = (context.key(1), context.fields_now());
+    let len = context.read_hash(&key)?.map_or(0, |place| context.hash(&key, place).len_at(now));
+    context.reply.integer(len as i64);
+    Ok(())
+}
+
+/// Replies with all fields: `head` begins the reply with their number, `each` adds one.
+fn reply_all(
+    context: &mut Context<'_>,
+    head: fn(&mut Writer<'_>, usize),
+    each: fn(&mut Writer<'_>, Field<'_>),
+) -> Result<(), CommandError> {
+    let (key, now) = (context.key(1), context.fields_now());
+    let found = context.read_hash(&key)?;
+    let (table, reply) = context.view_and_reply(&key);
+    let Some(hash) = found.and_then(|place| table.hash(place)) else {
+        head(reply, 0);
+        return Ok(());
+    };
+    head(reply, hash.len_at(now));
+    hash.for_each(&mut |field| {
+        if field.lives_at(now) {
+            each(reply, field);
+        }
+    });
+    Ok(())
+}
+
+pub(super) fn hgetall(context: &mut Context<'_>) -> Result<(), CommandError> {
+    reply_all(
+        context,
+        |reply, len| reply.map(len),
+        |reply, field| {
+            reply.bulk(field.name);
+            reply.bulk(field.value);
+        },
+    )
+}
+
+pub(super) fn hkeys(context: &mut Context<'_>) -> Result<(), CommandError> {
+    reply_all(context, |reply, len| reply.array(len), |reply, field| reply.bulk(field.name))
+}
+
+pub(super) fn hvals(context: &mut Context<'_>) -> Result<(), CommandError> {
+    reply_all(context, |reply, len| reply.array(len), |reply, field| reply.bulk(field.value))
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::testing::Client;
+
+    const WRONG_TYPE: &str = "-WRONGTYPE Operation against a key holding the wrong kind of value";
+
+    #[test]
+    fn fields_are_read_one_by_one() {
+        Client::new().table(&[
+            ("hset h a 1 b two", ":2"),
+            ("hget h a", "$1|1"),
+            ("hget h c", "$-1"),
+            ("hget nosuch a", "$-1"),
+            ("hmget h b c a b", "*4|$3|two|$-1|$1|1|$3|two"),
+            ("hmget nosuch a b", "*2|$-1|$-1"),
+            ("hexists h a", ":1"),
+            ("hexists h c", ":0"),
+            ("hexists nosuch a", ":0"),
+            ("hstrlen h b", ":3"),
+            ("hstrlen h c", ":0"),
+            ("hstrlen nosuch a", ":0"),
+            ("hlen h", ":2"),
+            ("hlen nosuch", ":0"),
+            ("hget h", "-ERR wrong number of arguments for 'hget' command"),
+            ("hmget h", "-ERR wrong number of arguments for 'hmget' command"),
+        ]);
+    }
+
+    #[test]
+    fn all_fields_in_both_versions_of_the_protocol() {
+        let mut client = Client::new();
+        client.table(&[
+            ("hset h a 1 b two", ":2"),
+            ("hgetall h", "*4|$1|a|$1|1|$1|b|$3|two"),
+            ("hgetall nosuch", "*0"),
+            ("hkeys h", "*2|$1|a|$1|b"),
+            ("hvals h", "*2|$1|1|$3|two"),
+            ("hkeys nosuch", "*0"),
+        ]);
+        client.wire("hello 3");
+        client.table(&[
+            ("hgetall h", "%2|$1|a|$1|1|$1|b|$3|two"),
+            ("hgetall nosuch", "%0"),
+            ("hvals h", "*2|$1|1|$3|two"),
+            ("hget nosuch a", "_"),
+        ]);
+    }
+
+    #[test]
+    fn other_types_are_refused_and_refuse_hashes() {
+        let mut client = Client::new();
+        client.table(&[("set s 1", "+OK"), ("hset h f 1", ":1")]);
+        for line in [
+            "hget s f",
+            "hmget s f",
+            "hgetall s",
+            "hkeys s",
+            "hvals s",
+            "hlen s",
+            "hstrlen s f",
+            "hexists s f",
+            "hset s f 1",
+            "hmset s f 1",
+            "hsetnx s f 1",
+            "hdel s f",
+            "hincrby s f 1",
+            "hincrbyfloat s f 1",
+            "hrandfield s",
+            "hscan s 0",
+            "get h",
+            "append h x",
+            "strlen h",
+            "getset h 1",
+            "incr h",
+            "setrange h 0 x",
+            "getrange h 0 1",
+            "getdel h",
+            "getex h",
+            "incrbyfloat h 1",
+            "set h x get",
+        ] {
+            client.table(&[(line, WRONG_TYPE)]);
+        }
+        client.table(&[
+            ("mget h s", "*2|$-1|$1|1"),
+            ("type h", "+hash"),
+            ("set h 1", "+OK"),
+            ("get h", "$1|1"),
+        ]);
+    }
+
+    #[test]
+    fn the_encoding_follows_the_thresholds() {
+        let mut client = Client::new();
+        client.table(&[("hset h a 1", ":1"), ("object encoding h", "$8|listpack")]);
+        client.call(&["hset", "h", "b", &"x".repeat(65)]);
+        client.table(&[("object encoding h", "$9|hashtable"), ("hdel h b", ":1")]);
+        client.table(&[("object encoding h", "$9|hashtable")]);
+        for field in 0..513 {
+            client.call(&["hset", "many", &format!("f{field}"), "v"]);
+            let expected = if field < 512 { "$8|listpack" } else { "$9|hashtable" };
+            client.table(&[("object encoding many", expected)]);
+        }
+        let hash = keyspace::Bounds { entries: 2, value: 3 };
+        let limits = keyspace::Limits { hash, ..Default::default() };
+        client.engine.settings.set_limits(&limits);
+        client.table(&[
+            ("hset small a 1 b 2", ":2"),
+            ("object encoding small", "$8|listpack"),
+            ("hset small c 1", ":1"),
+            ("object encoding small", "$9|hashtable"),
+            ("hset long abcd 1", ":1"),
+            ("object encoding long", "$9|hashtable"),
+        ]);
+    }
+}

@@ -1,0 +1,144 @@
+//! Fields that are numbers. A field keeps the time at which it expires.
+
+use clock::Millis;
+use engine::{Class, CommandError, Context};
+use keyspace::{Field, Key, Place};
+
+use super::fields::HashAccess;
+use super::set::log_set;
+use crate::long_double::LongDouble;
+
+pub(super) fn hincrby(context: &mut Context<'_>) -> Result<(), CommandError> {
+    let amount = context.integer(3)?;
+    let (key, name) = (context.key(1), context.arg(2));
+    let (found, before) = before(context, &key, name)?;
+    let number = match &before {
+        Before::Live { value, .. } => {
+            resp::parse_i64(value).ok_or(CommandError::text("ERR hash value is not an integer"))?
+        }
+        Before::Missing | Before::Hidden => 0,
+    };
+    let sum = number.checked_add(amount).ok_or(CommandError::Overflow)?;
+    let mut digits = itoa::Buffer::new();
+    let value = digits.format(sum).as_bytes();
+    let hidden = matches!(before, Before::Hidden);
+    let expiry = before.expiry();
+    context.set_field(&key, found, Field { name, value, expiry });
+    context.modified(&key);
+    context.notify(Class::HASH, "hincrby", &key);
+    if hidden {
+        log_set(context, &key, name, value);
+    }
+    context.reply.integer(sum);
+    Ok(())
+}
+
+pub(super) fn hincrbyfloat(context: &mut Context<'_>) -> Result<(), CommandError> {
+    let amount = LongDouble::parse(context.arg(3)).ok_or(CommandError::NotFloat)?;
+    if !amount.is_finite() {
+        return Err(CommandError::text("ERR value is NaN or Infinity"));
+    }
+    let (key, name) = (context.key(1), context.arg(2));
+    let (found, before) = before(context, &key, name)?;
+    let number = match &before {
+        Before::Live { value, .. } => {
+            LongDouble::parse(value).ok_or(CommandError::text("ERR hash value is not a float"))?
+        }
+        Before::Missing | Before::Hidden => LongDouble::ZERO,
+    };
+    let sum = number.add(amount).ok_or(CommandError::NaNOrInfinity)?.to_string();
+    let expiry = before.expiry();
+    context.set_field(&key, found, Field { name, value: sum.as_bytes(), expiry });
+    context.modified(&key);
+    context.notify(Class::HASH, "hincrbyfloat", &key);
+    // Another machine's floating point must not have a say.
+    log_result(context, &key, name, sum.as_bytes(), expiry);
+    context.reply.bulk(sum.as_bytes());
+    Ok(())
+}
+
+/// A field before it is counted up.
+enum Before {
+    Missing,
+    /// It is there, but its time has come.
+    Hidden,
+    Live {
+        value: smallvec::SmallVec<[u8; 32]>,
+        expiry: Option<Millis>,
+    },
+}
+
+impl Before {
+    fn expiry(&self) -> Option<Millis> {
+        match self {
+            Self::Live { expiry, .. } => *expiry,
+            Self::Missing | Self::Hidden => None,
+        }
+    }
+}
+
+fn before(
+    context: &mut Context<'_>,
+    key: &Key<'_>,
+    name: &[u8],
+) -> Result<(Option<Place>, Before), CommandError> {
+    let now = context.fields_now();
+    let found = context.find_hash(key)?;
+    let before = match found.and_then(|place| context.hash(key, place).get(name)) {
+        None => Before::Missing,
+        Some(field) if !field.lives_at(now) => Before::Hidden,
+        Some(field) => Before::Live { value: field.value.into(), expiry: field.expiry },
+    };
+    Ok((found, before))
+}
+
+fn log_result(context: &mut Context<'_>, key: &Key<'_>, name: &[u8], value: &[u8], expiry: Option<Millis>) {
+    log_set(context, key, name, value);
+    if let Some(at) = expiry {
+        // HSET makes the field stay.
+        let mut digits = itoa::Buffer::new();
+        let at = digits.format(at.0).as_bytes();
+        context.effect(&[b"HPEXPIREAT", key.bytes(), at, b"FIELDS", b"1", name]);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::testing::Client;
+
+    #[test]
+    fn integers_are_counted() {
+        Client::new().table(&[
+            ("hset h s v", ":1"),
+            ("hincrby h s 1", "-ERR hash value is not an integer"),
+            ("hincrby h n x", "-ERR value is not an integer or out of range"),
+            ("hincrby h n 5", ":5"),
+            ("hincrby h n -6", ":-1"),
+            ("hincrby h n 9223372036854775807", ":9223372036854775806"),
+            ("hincrby h n 2", "-ERR increment or decrement would overflow"),
+            ("hset h sp \" 1\" e \"\"", ":2"),
+            ("hincrby h sp 1", "-ERR hash value is not an integer"),
+            ("hincrby h e 1", "-ERR hash value is not an integer"),
+            ("hincrby new n 3", ":3"),
+            ("hgetall new", "*2|$1|n|$1|3"),
+        ]);
+    }
+
+    #[test]
+    fn floats_are_counted_as_long_doubles() {
+        let mut client = Client::logged();
+        client.table(&[
+            ("hset h s v i inf x nan", ":3"),
+            ("hincrbyfloat h s 1.5", "-ERR hash value is not a float"),
+            ("hincrbyfloat h n inf", "-ERR value is NaN or Infinity"),
+            ("hincrbyfloat h s -inf", "-ERR value is NaN or Infinity"),
+            ("hincrbyfloat h n nan", "-ERR value is not a valid float"),
+            ("hincrbyfloat h n x", "-ERR value is not a valid float"),
+            ("hincrbyfloat h i 1", "-ERR increment would produce NaN or Infinity"),
+            ("hincrbyfloat h n 10.5", "$4|10.5"),
+            ("hincrbyfloat h n 0.1", "$4|10.6"),
+            ("hincrbyfloat h n -10.6", "$1|0"),
+        ]);
+        assert_eq!(client.log()[1..], ["0 HSET h n 10.5", "0 HSET h n 10.6", "0 HSET h n 0"]);
+    }
+}

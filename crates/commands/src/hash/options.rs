@@ -1,0 +1,152 @@
+//! What the commands with `FIELDS` have in common: the fields, the expiry, the conditions.
+
+use bitflags::bitflags;
+use clock::Millis;
+use engine::{CommandError, Context};
+use resp::Args;
+
+use crate::time_arg::{Base, Unit, absolute, time_word};
+
+const NUMFIELDS: CommandError =
+    CommandError::text("ERR numfields should be greater than 0 and match the provided number of fields");
+
+/// The fields of a command that has FIELDS at argument 2 and no other words.
+pub(super) fn fields_at_once<'a>(context: &Context<'a>) -> Result<Args<'a>, CommandError> {
+    if !context.arg(2).eq_ignore_ascii_case(b"fields") {
+        return Err(CommandError::Syntax);
+    }
+    fields_at(context, Some(2), 1)
+}
+
+/// The place of the word FIELDS, looked for from argument `from` on.
+pub(super) fn fields_word(args: Args<'_>, from: usize) -> Option<usize> {
+    (from..args.len()).find(|&index| args[index].eq_ignore_ascii_case(b"fields"))
+}
+
+/// The fields behind FIELDS, which stands at `word`: `width` arguments each, as many as the number behind the
+/// word says, and nothing after them.
+pub(super) fn fields_at<'a>(
+    context: &Context<'a>,
+    word: Option<usize>,
+    width: usize,
+) -> Result<Args<'a>, CommandError> {
+    let word = word.filter(|word| word + 1 < context.args.len()).ok_or(NUMFIELDS)?;
+    let count = context.integer(word + 1)?;
+    let rest = context.args.from(word + 2);
+    match usize::try_from(count) {
+        Ok(count) if count > 0 && count.checked_mul(width) == Some(rest.len()) => Ok(rest),
+        _ => Err(NUMFIELDS),
+    }
+}
+
+/// The latest time at which a field may expire, Redis's limit: 46 bits of milliseconds, the year 4199.
+const LATEST: Millis = Millis((1 << 46) - 1);
+
+/// A time at which fields are to expire. It may have passed: then they go at once.
+pub(super) fn parse_time(
+    context: &Context<'_>,
+    index: usize,
+    unit: Unit,
+    base: Base,
+    name: &'static str,
+) -> Result<Millis, CommandError> {
+    let number = context.integer(index)?;
+    let invalid = CommandError::InvalidExpire(name);
+    if number < 0 {
+        return Err(invalid);
+    }
+    absolute(number, unit, base, context.now).filter(|&at| at <= LATEST).ok_or(invalid)
+}
+
+bitflags! {
+    /// Which words a command takes besides EX, PX, EXAT and PXAT.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub(super) struct Words: u8 {
+        const KEEPTTL = 1;
+        const PERSIST = 1 << 1;
+        /// NX, XX: whether the key is there. FNX, FXX: whether none, or all, of the fields are.
+        const CONDITIONS = 1 << 2;
+    }
+}
+
+/// What becomes of a field's time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) enum Expiry {
+    #[default]
+    Unsaid,
+    Keep,
+    Persist,
+    At(Millis),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Options {
+    expiry: Expiry,
+    /// Where the time stands, and in what it is counted.
+    time: Option<(usize, Unit, Base)>,
+    /// The key must be there, or must not.
+    pub(super) key: Option<bool>,
+    /// All fields must be there, or none must.
+    pub(super) fields: Option<bool>,
+}
+
+impl Options {
+    /// Reads the words from argument 2 up to FIELDS, the fields behind it, `width` arguments each, and last a time, so
+    /// that of several faults the same is told as by Valkey.
+    pub(super) fn parse<'a>(
+        context: &Context<'a>,
+        allowed: Words,
+        width: usize,
+    ) -> Result<(Self, Args<'a>), CommandError> {
+        let mut options = Self::default();
+        let mut index = 2;
+        while let Some(word) = context.args.get(index) {
+            let is = |name: &str, words: Words| {
+                allowed.contains(words) && word.eq_ignore_ascii_case(name.as_bytes())
+            };
+            match () {
+                () if word.eq_ignore_ascii_case(b"fields") => {
+                    let fields = fields_at(context, Some(index), width)?;
+                    return Ok((options, fields));
+                }
+                () if is("nx", Words::CONDITIONS) => set_once(&mut options.key, false)?,
+                () if is("xx", Words::CONDITIONS) => set_once(&mut options.key, true)?,
+                () if is("fnx", Words::CONDITIONS) => set_once(&mut options.fields, false)?,
+                () if is("fxx", Words::CONDITIONS) => set_once(&mut options.fields, true)?,
+                () => {
+                    if options.time.is_some() || options.expiry != Expiry::Unsaid {
+                        return Err(CommandError::Syntax);
+                    }
+                    match () {
+                        () if is("keepttl", Words::KEEPTTL) => options.expiry = Expiry::Keep,
+                        () if is("persist", Words::PERSIST) => options.expiry = Expiry::Persist,
+                        () => {
+                            let (unit, base) = time_word(word).ok_or(CommandError::Syntax)?;
+                            index += 1;
+                            context.args.get(index).ok_or(CommandError::Syntax)?;
+                            options.time = Some((index, unit, base));
+                        }
+                    }
+                }
+            }
+            index += 1;
+        }
+        Err(NUMFIELDS)
+    }
+
+    /// What becomes of the fields' times. Asked once the key is what is wanted: only then is a time that makes no sense an
+    /// error, as in Valkey.
+    pub(super) fn expiry(&self, context: &Context<'_>, name: &'static str) -> Result<Expiry, CommandError> {
+        match self.time {
+            Some((index, unit, base)) => Ok(Expiry::At(parse_time(context, index, unit, base, name)?)),
+            None => Ok(self.expiry),
+        }
+    }
+}
+
+fn set_once(condition: &mut Option<bool>, to: bool) -> Result<(), CommandError> {
+    match condition.replace(to) {
+        None => Ok(()),
+        Some(_) => Err(CommandError::Syntax),
+    }
+}

@@ -1,0 +1,211 @@
+//! HRANDFIELD.
+
+use clock::Millis;
+use engine::{CommandError, Context, Random};
+use keyspace::{Field, HashRef};
+use resp::{Protocol, Writer};
+
+use super::fields::HashAccess;
+use crate::sampling::{self, OUT_OF_RANGE, Out, Pool, longest_reply, parse_count};
+
+/// The fields that have not expired.
+struct Live<'a> {
+    hash: HashRef<'a>,
+    now: Millis,
+    len: usize,
+}
+
+impl<'a> Live<'a> {
+    fn new(hash: HashRef<'a>, now: Millis) -> Self {
+        Self { hash, now, len: hash.len_at(now) }
+    }
+}
+
+impl<'a> Pool for Live<'a> {
+    type Element = Field<'a>;
+    type Name = &'a [u8];
+
+    fn name(field: &Field<'a>) -> &'a [u8] {
+        field.name
+    }
+
+    fn len(&self) -> usize {
+        self.hash.len()
+    }
+
+    fn live_len(&self) -> usize {
+        self.len
+    }
+
+    fn random(&self, random: u64) -> Option<Field<'a>> {
+        self.hash.random(random).filter(|field| field.lives_at(self.now))
+    }
+
+    fn for_each(&self, visit: &mut dyn FnMut(Field<'a>)) {
+        self.hash.for_each(&mut |field| {
+            if field.lives_at(self.now) {
+                visit(field);
+            }
+        });
+    }
+}
+
+/// HRANDFIELD key [count [WITHVALUES]]
+pub(super) fn hrandfield(context: &mut Context<'_>) -> Result<(), CommandError> {
+    if context.args.len() == 2 {
+        return one(context);
+    }
+    let (count, values) = options(context)?;
+    let (key, now) = (context.key(1), context.fields_now());
+    let found = context.read_hash(&key)?;
+    let (mut random, most) = (Random::new(context.random()), longest_reply(context));
+    let (table, reply) = context.view_and_reply(&key);
+    let live = found.and_then(|place| table.hash(place)).map(|hash| Live::new(hash, now));
+    let out = match values {
+        true => Out::new(reply, most, begin_pairs, push_pair),
+        false => Out::new(
+            reply,
+            most,
+            |reply, count| reply.array(count),
+            |reply, field: Field<'_>| reply.bulk(field.name),
+        ),
+    };
+    sampling::choose(live, count, &mut random, out)
+}
+
+/// How many are wanted (fewer than 0: the same one may come twice), and whether with their values.
+fn options(context: &Context<'_>) -> Result<(i64, bool), CommandError> {
+    let count = parse_count(context)?;
+    let values = match context.args.get(3) {
+        None => false,
+        Some(word) if context.args.len() == 4 && word.eq_ignore_ascii_case(b"withvalues") => true,
+        Some(_) => return Err(CommandError::Syntax),
+    };
+    if values && !(-i64::MAX / 2..=i64::MAX / 2).contains(&count) {
+        return Err(OUT_OF_RANGE);
+    }
+    Ok((count, values))
+}
+
+fn one(context: &mut Context<'_>) -> Result<(), CommandError> {
+    let (key, now) = (context.key(1), context.fields_now());
+    let found = context.read_hash(&key)?;
+    let mut random = Random::new(context.random());
+    let (table, reply) = context.view_and_reply(&key);
+    let live = found.and_then(|place| table.hash(place)).map(|hash| Live::new(hash, now));
+    match live.and_then(|live| sampling::any(&live, &mut random)) {
+        Some(field) => reply.bulk(field.name),
+        None => reply.null(),
+    }
+    Ok(())
+}
+
+/// So many pairs follow: in the newer version of the protocol each is an array of its own.
+fn begin_pairs(reply: &mut Writer<'_>, count: usize) {
+    reply.array(if reply.protocol() == Protocol::Resp2 { count * 2 } else { count });
+}
+
+fn push_pair(reply: &mut Writer<'_>, field: Field<'_>) {
+    if reply.protocol() == Protocol::Resp3 {
+        reply.array(2);
+    }
+    reply.bulk(field.name);
+    reply.bulk(field.value);
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::sync::atomic::Ordering;
+
+    use resp::Value;
+
+    use crate::testing::Client;
+
+    fn filled(fields: usize) -> Client {
+        let mut client = Client::new();
+        for field in 0..fields {
+            client.call(&["hset", "h", &format!("f{field}"), &format!("v{field}")]);
+        }
+        client
+    }
+
+    fn names(client: &mut Client, count: &str) -> Vec<String> {
+        let reply = client.call(&["hrandfield", "h", count]);
+        let names = reply.as_array().expect("a list").iter();
+        names.map(|name| String::from_utf8(name.as_bytes().expect("a name").to_vec()).unwrap()).collect()
+    }
+
+    #[test]
+    fn as_many_as_were_asked_for() {
+        for fields in [1, 7, 100, 3000] {
+            let mut client = filled(fields);
+            for count in [1, 2, 5, 30, 900, 3000, 5000] {
+                let chosen = names(&mut client, &count.to_string());
+                let different: BTreeSet<&String> = chosen.iter().collect();
+                assert_eq!((chosen.len(), different.len()), (count.min(fields), count.min(fields)));
+                assert_eq!(names(&mut client, &format!("-{count}")).len(), count);
+            }
+        }
+    }
+
+    /// The same field may come as often as a bulk string has bytes for, and then the client is told.
+    #[test]
+    fn a_reply_without_a_limit_ends_somewhere() {
+        let mut client = filled(7);
+        client.engine.settings.proto_max_bulk_len.store(10_000, Ordering::Relaxed);
+        assert_eq!(names(&mut client, "-1000").len(), 1000);
+        for count in ["-1500", "-100000"] {
+            let reply = client.call(&["hrandfield", "h", count]);
+            assert_eq!(reply, Value::Error("ERR value is out of range".to_owned()), "{count}");
+        }
+    }
+
+    #[test]
+    fn each_field_gets_its_turn() {
+        for fields in [5, 600] {
+            let mut client = filled(fields);
+            let mut seen = BTreeSet::new();
+            for _ in 0..fields * 12 {
+                let Value::Bulk(name) = client.call(&["hrandfield", "h"]) else { panic!("a name") };
+                seen.insert(name);
+            }
+            assert!(seen.len() * 10 > fields * 9, "{} of {fields}", seen.len());
+        }
+    }
+
+    #[test]
+    fn shapes_and_errors() {
+        let range = "-ERR value is out of range";
+        let mut client = Client::new();
+        client.table(&[
+            ("hset h a 1", ":1"),
+            ("hrandfield h", "$1|a"),
+            ("hrandfield h 2 withvalues", "*2|$1|a|$1|1"),
+            ("hrandfield h -2 WITHVALUES", "*4|$1|a|$1|1|$1|a|$1|1"),
+            ("hrandfield h 0", "*0"),
+            ("hrandfield nosuch", "$-1"),
+            ("hrandfield nosuch 3", "*0"),
+            ("hrandfield h x", "-ERR value is not an integer or out of range"),
+            ("hrandfield h 1 nosuch", "-ERR syntax error"),
+            ("hrandfield h 1 withvalues 2", "-ERR syntax error"),
+            ("hrandfield h 9223372036854775807", "*1|$1|a"),
+            ("hrandfield h 9223372036854775807 withvalues", range),
+            ("hrandfield h -9223372036854775807 withvalues", range),
+            ("hrandfield h -9223372036854775807", range),
+            ("hrandfield nosuch -9223372036854775807", "*0"),
+            ("hrandfield h -4611686018427387903 withvalues", range),
+            (
+                "hrandfield h -9223372036854775808",
+                "-ERR value is out of range, value must between -9223372036854775807 and 9223372036854775807",
+            ),
+            ("hrandfield h 9223372036854775808", "-ERR value is not an integer or out of range"),
+        ]);
+        client.wire("hello 3");
+        client.table(&[
+            ("hrandfield h 1 withvalues", "*1|*2|$1|a|$1|1"),
+            ("hrandfield h 1", "*1|$1|a"),
+            ("hrandfield nosuch", "_"),
+        ]);
+    }
+}

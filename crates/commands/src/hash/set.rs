@@ -1,0 +1,195 @@
+//! Setting and deleting fields.
+
+use engine::{Class, CommandError, Context};
+use keyspace::{Field, Key};
+
+use super::fields::HashAccess;
+
+pub(super) fn hset(context: &mut Context<'_>) -> Result<(), CommandError> {
+    let new = set_pairs(context, "hset")?;
+    context.reply.integer(new);
+    Ok(())
+}
+
+pub(super) fn hmset(context: &mut Context<'_>) -> Result<(), CommandError> {
+    set_pairs(context, "hmset")?;
+    context.reply.ok();
+    Ok(())
+}
+
+/// Sets each field to the value behind it; says how many of them were not there.
+fn set_pairs(context: &mut Context<'_>, name: &'static str) -> Result<i64, CommandError> {
+    if !context.args.len().is_multiple_of(2) {
+        return Err(CommandError::WrongArity(name.to_owned()));
+    }
+    let (key, now) = (context.key(1), context.fields_now());
+    let found = context.find_hash(&key)?;
+    let args = context.args;
+    let word = |index| args.get(index).expect("words up to the last, which come in pairs");
+    let pairs = (2..args.len()).step_by(2);
+    let fields = pairs.map(|index| Field { name: word(index), value: word(index + 1), expiry: None });
+    let mut new = 0;
+    context.set_fields(&key, found, fields, |replaced| {
+        let hidden = replaced.and_then(|replaced| replaced.expiry).is_some_and(|expiry| expiry <= now);
+        new += i64::from(replaced.is_none() || hidden);
+    });
+    context.modified(&key);
+    context.notify(Class::HASH, "hset", &key);
+    Ok(new)
+}
+
+pub(super) fn hsetnx(context: &mut Context<'_>) -> Result<(), CommandError> {
+    let (key, now) = (context.key(1), context.fields_now());
+    let (name, value) = (context.arg(2), context.arg(3));
+    let found = context.find_hash(&key)?;
+    let there = found.and_then(|place| context.hash(&key, place).get(name));
+    if there.is_some_and(|field| field.lives_at(now)) {
+        context.reply.integer(0);
+        return Ok(());
+    }
+    let hidden = there.is_some();
+    context.set_field(&key, found, Field { name, value, expiry: None });
+    context.modified(&key);
+    context.notify(Class::HASH, "hset", &key);
+    if hidden {
+        log_set(context, &key, name, value);
+    }
+    context.reply.integer(1);
+    Ok(())
+}
+
+/// Logs a field as set to this, whatever it was.
+pub(super) fn log_set(context: &mut Context<'_>, key: &Key<'_>, name: &[u8], value: &[u8]) {
+    context.effect(&[b"HSET", key.bytes(), name, value]);
+}
+
+pub(super) fn hdel(context: &mut Context<'_>) -> Result<(), CommandError> {
+    let (key, now) = (context.key(1), context.fields_now());
+    let Some(mut place) = context.find_hash(&key)? else {
+        context.reply.integer(0);
+        return Ok(());
+    };
+    let (mut deleted, mut removed) = (0, false);
+    for index in 2..context.args.len() {
+        let name = context.arg(index);
+        let Some(field) = context.hash(&key, place).get(name) else { continue };
+        // What has expired goes too, but nobody had it.
+        deleted += i64::from(field.lives_at(now));
+        removed = true;
+        place = context.table(&key).hash_remove(place, &key, name).0;
+        if context.hash(&key, place).is_empty() {
+            break;
+        }
+    }
+    if removed {
+        context.modified(&key);
+        context.notify(Class::HASH, "hdel", &key);
+        context.drop_if_empty(&key, place);
+    }
+    context.reply.integer(deleted);
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::testing::Client;
+
+    #[test]
+    fn fields_come_and_go() {
+        let mut client = Client::logged();
+        client.table(&[
+            ("hset h a 1 b 2", ":2"),
+            ("hset h a 3 c 4 c 5", ":1"),
+            ("hmset h d 6", "+OK"),
+            ("hsetnx h d 7", ":0"),
+            ("hsetnx h e 7", ":1"),
+            ("hgetall h", "*10|$1|a|$1|3|$1|b|$1|2|$1|c|$1|5|$1|d|$1|6|$1|e|$1|7"),
+            ("hdel h a nosuch b a", ":2"),
+            ("hdel h nosuch", ":0"),
+            ("hdel nosuch a", ":0"),
+            ("hdel h c d e f", ":3"),
+            ("exists h", ":0"),
+            ("hsetnx h a 1", ":1"),
+            ("hset h a", "-ERR wrong number of arguments for 'hset' command"),
+            ("hset h a 1 b", "-ERR wrong number of arguments for 'hset' command"),
+            ("hmset h a 1 b", "-ERR wrong number of arguments for 'hmset' command"),
+            ("hsetnx h a 1 b", "-ERR wrong number of arguments for 'hsetnx' command"),
+        ]);
+        assert_eq!(
+            client.log(),
+            [
+                "0 hset h a 1 b 2",
+                "0 hset h a 3 c 4 c 5",
+                "0 hmset h d 6",
+                "0 hsetnx h e 7",
+                "0 hdel h a nosuch b a",
+                "0 hdel h c d e f",
+                "0 hsetnx h a 1",
+            ]
+        );
+    }
+
+    #[test]
+    fn a_hash_keeps_its_time_to_live() {
+        let mut client = Client::new();
+        client.table(&[
+            ("hset h a 1", ":1"),
+            ("pexpire h 100", ":1"),
+            ("hset h b 2", ":1"),
+            ("hincrby h a 1", ":2"),
+            ("pttl h", ":100"),
+        ]);
+        client.now.0 += 100;
+        client.table(&[("hget h a", "$-1"), ("hset h a 1", ":1"), ("pttl h", ":-1"), ("hlen h", ":1")]);
+    }
+
+    #[test]
+    fn a_hash_may_be_of_any_size() {
+        let mut client = Client::new();
+        for size in [1usize, 100, 5000] {
+            let names: Vec<String> = (0..size).map(|n| format!("field:{n}")).collect();
+            let mut words = vec!["hset", "h"];
+            words.extend(names.iter().flat_map(|name| [name.as_str(), "value"]));
+            client.call(&words);
+            assert_eq!(client.call(&["hlen", "h"]), resp::Value::Integer(size as i64));
+            assert_eq!(client.call(&["hget", "h", "field:0"]).as_bytes(), Some(&b"value"[..]));
+            words = vec!["hdel", "h"];
+            words.extend(names.iter().map(String::as_str));
+            assert_eq!(client.call(&words), resp::Value::Integer(size as i64));
+            client.table(&[("exists h", ":0")]);
+        }
+    }
+
+    #[test]
+    fn what_subscribers_hear_of() {
+        Client::new().events(&[
+            ("hset h a 1 b 2", "hset h"),
+            ("hset h a 1", "hset h"),
+            ("hmset h a 2", "hset h"),
+            ("hsetnx h a 1", ""),
+            ("hsetnx h c 1", "hset h"),
+            ("hincrby h n 1", "hincrby h"),
+            ("hincrbyfloat h n 1.5", "hincrbyfloat h"),
+            ("hdel h nosuch", ""),
+            ("hdel h n", "hdel h"),
+            ("hdel h a b c", "hdel h, del h"),
+            ("hset h a 1 b 2 c 3 d 4", "hset h"),
+            ("hexpire h 100 fields 4 a b c d", "hexpire h"),
+            ("hexpire h 100 nx fields 1 a", ""),
+            ("hpersist h fields 1 a", "hpersist h"),
+            ("hpersist h fields 1 a", ""),
+            ("hexpireat h 1 fields 1 a", "hexpired h"),
+            ("hgetex h ex 10 fields 1 b", "hexpire h"),
+            ("hgetex h persist fields 1 b", "hpersist h"),
+            ("hgetex h fields 1 b", ""),
+            ("hgetex h exat 1 fields 3 b c d", "hexpired h, del h"),
+            ("hsetex h ex 10 fields 1 a 1", "hset h, hexpire h"),
+            ("hsetex h keepttl fields 1 a 1", "hset h"),
+            ("hsetex h fnx fields 1 a 1", ""),
+            ("hsetex h exat 1 fields 1 a 1", "hset h, hexpire h, hexpired h, del h"),
+            ("hset h a 1", "hset h"),
+            ("hgetdel h fields 1 x", ""),
+            ("hgetdel h fields 1 a", "hdel h, del h"),
+        ]);
+    }
+}

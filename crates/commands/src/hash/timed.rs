@@ -1,0 +1,214 @@
+//! Reading or setting fields together with a change to their times: HGETDEL, HGETEX, HSETEX.
+
+use engine::{Class, CommandError, Context};
+use keyspace::Field;
+use resp::Args;
+
+use super::expire::Change;
+use super::fields::HashAccess;
+use super::options::{Expiry, Options, Words, fields_at_once};
+
+/// HGETDEL key FIELDS numfields field [field ...]
+pub(super) fn hgetdel(context: &mut Context<'_>) -> Result<(), CommandError> {
+    let names = fields_at_once(context)?;
+    let key = context.key(1);
+    let found = context.find_hash(&key)?;
+    context.reply.array(names.len());
+    let mut change = Change::new(context, &key, found);
+    for name in names.iter() {
+        if change.context.reply_field(&key, change.place, name).is_some() {
+            change.delete(name);
+        }
+    }
+    change.finish();
+    Ok(())
+}
+
+/// HGETEX key [EX s | PX ms | EXAT s | PXAT ms | PERSIST] FIELDS numfields field [field ...]
+pub(super) fn hgetex(context: &mut Context<'_>) -> Result<(), CommandError> {
+    let (options, names) = Options::parse(context, Words::PERSIST, 1)?;
+    let key = context.key(1);
+    let found = context.find_hash(&key)?;
+    let wanted = options.expiry(context, "hgetex")?;
+    context.reply.array(names.len());
+    let mut change = Change::new(context, &key, found);
+    for name in names.iter() {
+        let Some(expiry) = change.context.reply_field(&key, change.place, name) else { continue };
+        match wanted {
+            Expiry::At(at) => {
+                change.expire(name, at);
+            }
+            Expiry::Persist if expiry.is_some() => {
+                change.persist(name);
+            }
+            _ => {}
+        }
+    }
+    change.finish();
+    Ok(())
+}
+
+/// HSETEX key [NX | XX] [FNX | FXX] [EX s | PX ms | EXAT s | PXAT ms | KEEPTTL] FIELDS numfields field value
+/// [field value ...]
+pub(super) fn hsetex(context: &mut Context<'_>) -> Result<(), CommandError> {
+    let (options, pairs) = Options::parse(context, Words::KEEPTTL | Words::CONDITIONS, 2)?;
+    let (key, now) = (context.key(1), context.fields_now());
+    let mut found = context.find_hash(&key)?;
+    let lives = |context: &mut Context<'_>, name| {
+        context.field(&key, found, name).is_some_and(|expiry| expiry.is_none_or(|expiry| expiry > now))
+    };
+    let key_fits = options.key.is_none_or(|wanted| found.is_some() == wanted);
+    let wanted = if key_fits { options.expiry(context, "hsetex")? } else { Expiry::Unsaid };
+    let met = key_fits
+        && options
+            .fields
+            .is_none_or(|wanted| pairs.iter().step_by(2).all(|name| lives(context, name) == wanted));
+    if !met {
+        context.reply.integer(0);
+        return Ok(());
+    }
+    context.reply.integer(1);
+    if let Expiry::At(at) = wanted
+        && at <= context.now
+        && context.deletes_expired()
+    {
+        // Set and gone at once.
+        for index in (0..pairs.len()).step_by(2) {
+            let field = Field { name: &pairs[index], value: &pairs[index + 1], expiry: None };
+            found = Some(context.set_field(&key, found, field).0);
+        }
+        context.notify(Class::HASH, "hset", &key);
+        context.notify(Class::HASH, "hexpire", &key);
+        let mut change = Change::new(context, &key, found);
+        for name in pairs.iter().step_by(2) {
+            if change.context.field(&key, change.place, name).is_some() {
+                change.run_out(name);
+            }
+        }
+        change.finish();
+        return Ok(());
+    }
+    for index in (0..pairs.len()).step_by(2) {
+        let (name, value) = (&pairs[index], &pairs[index + 1]);
+        let expiry = match wanted {
+            Expiry::At(at) => Some(at),
+            Expiry::Keep => context.field(&key, found, name).flatten().filter(|&expiry| expiry > now),
+            Expiry::Unsaid | Expiry::Persist => None,
+        };
+        found = Some(context.set_field(&key, found, Field { name, value, expiry }).0);
+    }
+    context.modified(&key);
+    context.notify(Class::HASH, "hset", &key);
+    if matches!(wanted, Expiry::At(_)) {
+        context.notify(Class::HASH, "hexpire", &key);
+    }
+    log_set(context, wanted, &pairs);
+    Ok(())
+}
+
+/// What came of HSETEX, without its conditions. A time that was kept is said, for whether the field was still
+/// there must not matter.
+fn log_set(context: &mut Context<'_>, expiry: Expiry, pairs: &Args<'_>) {
+    let key = context.key(1);
+    let mut digits = itoa::Buffer::new();
+    let mut effect: Vec<&[u8]> = Vec::with_capacity(pairs.len() + 6);
+    if let Expiry::At(at) = expiry {
+        let mut count = itoa::Buffer::new();
+        effect.extend([&b"HSETEX"[..], key.bytes(), b"PXAT", digits.format(at.0).as_bytes(), b"FIELDS"]);
+        effect.push(count.format(pairs.len() / 2).as_bytes());
+        effect.extend(pairs.iter());
+        context.effect(&effect);
+        return;
+    }
+    effect.extend([&b"HSET"[..], key.bytes()]);
+    effect.extend(pairs.iter());
+    context.effect(&effect);
+    if expiry == Expiry::Keep {
+        let found = context.find(&key);
+        for name in pairs.iter().step_by(2) {
+            let Some(at) = context.field(&key, found, name).flatten() else { continue };
+            let at = digits.format(at.0).as_bytes();
+            context.effect(&[b"HPEXPIREAT", key.bytes(), at, b"FIELDS", b"1", name]);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::testing::Client;
+
+    #[test]
+    fn fields_are_read_and_deleted() {
+        let mut client = Client::logged();
+        client.table(&[
+            ("hset h a 1 b 2 c 3", ":3"),
+            ("hgetdel h fields 3 a x a", "*3|$1|1|$-1|$-1"),
+            ("hgetdel nosuch fields 1 a", "*1|$-1"),
+            ("hgetdel h fields 2 b c", "*2|$1|2|$1|3"),
+            ("exists h", ":0"),
+            ("set s 1", "+OK"),
+            ("hgetdel s fields 1 a", "-WRONGTYPE Operation against a key holding the wrong kind of value"),
+            (
+                "hgetdel h fields 2 a",
+                "-ERR numfields should be greater than 0 and match the provided number of fields",
+            ),
+        ]);
+        assert_eq!(client.log()[1..3], ["0 HDEL h a", "0 HDEL h b c"]);
+    }
+
+    #[test]
+    fn fields_are_read_and_get_a_time() {
+        let mut client = Client::logged();
+        client.table(&[
+            ("hset h a 1 b 2", ":2"),
+            ("hgetex h px 100 fields 2 a x", "*2|$1|1|$-1"),
+            ("hpttl h fields 2 a b", "*2|:100|:-1"),
+            ("hgetex h fields 1 a", "*1|$1|1"),
+            ("hgetex h persist fields 2 a b", "*2|$1|1|$1|2"),
+            ("hpttl h fields 1 a", "*1|:-1"),
+            ("hgetex h exat 1 fields 1 b", "*1|$1|2"),
+            ("hexists h b", ":0"),
+            ("hgetex h ex 1 px 1 fields 1 a", "-ERR syntax error"),
+            ("hgetex h keepttl fields 1 a", "-ERR syntax error"),
+            ("hgetex h ex -1 fields 1 a", "-ERR invalid expire time in 'hgetex' command"),
+            ("hgetex h ex x fields 1 a", "-ERR value is not an integer or out of range"),
+        ]);
+        assert_eq!(
+            client.log()[1..],
+            ["0 HPEXPIREAT h 1700000000100 FIELDS 1 a", "0 HPERSIST h FIELDS 1 a", "0 HDEL h b"]
+        );
+    }
+
+    #[test]
+    fn fields_are_set_with_a_time_and_on_conditions() {
+        let mut client = Client::logged();
+        client.table(&[
+            ("hsetex h xx fields 1 a 1", ":0"),
+            ("hsetex h fxx fields 1 a 1", ":0"),
+            ("exists h", ":0"),
+            ("hsetex h nx fnx px 100 fields 2 a 1 b 2", ":1"),
+            ("hsetex h nx fields 1 a 1", ":0"),
+            ("hsetex h fnx fields 2 a 1 c 1", ":0"),
+            ("hsetex h fxx fields 2 a 1 c 1", ":0"),
+            ("hsetex h xx fxx keepttl fields 2 a 3 b 4", ":1"),
+            ("hpttl h fields 2 a b", "*2|:100|:100"),
+            ("hsetex h fields 1 a 5", ":1"),
+            ("hpttl h fields 2 a b", "*2|:-1|:100"),
+            ("hsetex h ex 0 fields 1 a 6", ":1"),
+            ("hgetall h", "*2|$1|b|$1|4"),
+            ("hsetex h fnx fxx fields 1 a 6", "-ERR syntax error"),
+            ("hsetex h ex 1 keepttl fields 1 a 6", "-ERR syntax error"),
+            ("hsetex h ex -1 fields 1 a 6", "-ERR invalid expire time in 'hsetex' command"),
+            (
+                "hsetex h fields 2 a 6 b",
+                "-ERR numfields should be greater than 0 and match the provided number of fields",
+            ),
+        ]);
+        let log = client.log();
+        assert_eq!(log[0], "0 HSETEX h PXAT 1700000000100 FIELDS 2 a 1 b 2");
+        assert_eq!(log[1], "0 MULTI");
+        assert_eq!(log[2], "0 HSET h a 3 b 4");
+        assert_eq!(log[3], "0 HPEXPIREAT h 1700000000100 FIELDS 1 a");
+        assert_eq!(log[6..], ["0 HSET h a 5", "0 HDEL h a"]);
+    }
+}

@@ -1,0 +1,220 @@
+//! Strings that count what is different ([`crate::sketch`]).
+
+mod debug;
+
+use std::sync::atomic::Ordering;
+
+use engine::{Class, Command, CommandError, Context, Flags, Gate, KeyFlags, KeySpec, Origin};
+use keyspace::{Key, Naming, Packed, Place, Str};
+use smallvec::SmallVec;
+
+use super::rows::*;
+use crate::sketch::{self, Observation, Registers, Sketch, Unusable};
+
+family!(hyperloglog, Hyperloglog, HYPERLOGLOG);
+
+/// They are read, and may keep a number that was computed.
+const COUNTS: KeyFlags = KeyFlags::RW.union(KeyFlags::ACCESS);
+const MERGES: &[KeySpec] =
+    &[KeySpec::one(1, COUNTS.union(KeyFlags::INSERT)), KeySpec::range(2, -1, 1, key::READ)];
+
+pub(super) const COMMANDS: &[Command] = &[
+    hyperloglog("pfadd", "2.8.9", -2, GROW_FAST, INSERTS, "Notes in a HyperLogLog that elements were seen.")
+        .run(pfadd),
+    hyperloglog(
+        "pfcount",
+        "2.8.9",
+        -2,
+        READ.union(Flags::MAY_REPLICATE),
+        &[KeySpec::range(1, -1, 1, COUNTS)],
+        "Returns how many different elements HyperLogLogs have seen together, about.",
+    )
+    .run(pfcount),
+    hyperloglog(
+        "pfdebug",
+        "2.8.9",
+        3,
+        GROW.union(Flags::ADMIN),
+        &[KeySpec::one(2, COUNTS)],
+        "Looks inside a HyperLogLog.",
+    )
+    .run(debug::pfdebug),
+    hyperloglog(
+        "pfmerge",
+        "2.8.9",
+        -2,
+        GROW,
+        MERGES,
+        "Makes a HyperLogLog of what several have seen together.",
+    )
+    .run(pfmerge),
+    hyperloglog("pfselftest", "2.8.9", 1, Flags::ADMIN, &[], "Tests whether HyperLogLogs count right.")
+        .run(debug::pfselftest),
+];
+
+impl From<Unusable> for CommandError {
+    fn from(unusable: Unusable) -> Self {
+        Self::text(match unusable {
+            Unusable::NotASketch => "WRONGTYPE Key is not a valid HyperLogLog string value.",
+            Unusable::Corrupt => "INVALIDOBJ Corrupted HLL object detected",
+        })
+    }
+}
+
+/// The sketch under `key`, which lies at `place`.
+fn sketch<'c>(context: &'c Context<'_>, key: &Key<'_>, place: Place) -> Result<Sketch<'c>, CommandError> {
+    Ok(Sketch::of(context.string(key, place)?.bytes)?)
+}
+
+/// Puts a sketch under `key`; one that was there keeps its time to live.
+fn store(context: &mut Context<'_>, key: &Key<'_>, found: Option<Place>, bytes: &[u8]) {
+    match found {
+        None => context.put(key, None, Packed::named_string(bytes, Naming::Raw), None),
+        Some(place) => {
+            let (_, into) = context.table(key).edit_string(place, key, bytes.len(), Naming::Raw);
+            into.copy_from_slice(bytes);
+            context.modified(key);
+        }
+    }
+}
+
+/// How many bytes a sparse sketch may have.
+fn most_sparse(context: &Context<'_>) -> usize {
+    context.engine.settings.hll_sparse_bytes.load(Ordering::Relaxed)
+}
+
+/// PFADD key [element ...]
+fn pfadd(context: &mut Context<'_>) -> Result<(), CommandError> {
+    let key = context.key(1);
+    let found = context.find_typed::<Str<'_>>(&key)?;
+    let seen: SmallVec<[Observation; 8]> = context.args.from(2).iter().map(Observation::of).collect();
+    let changed = match found {
+        Some(place) if sketch(context, &key, place)?.is_dense() => {
+            let dense = sketch(context, &key, place)?;
+            let changes = seen.iter().any(|seen| dense.is_dense_and_lacks(*seen));
+            if changes {
+                let len = context.string(&key, place)?.bytes.len();
+                let (_, bytes) = context.table(&key).edit_string(place, &key, len, Naming::Raw);
+                for seen in &seen {
+                    sketch::observe_dense(bytes, *seen);
+                }
+                context.modified(&key);
+            }
+            changes
+        }
+        found => observe_sparse(context, &key, found, &seen)?,
+    };
+    if changed {
+        context.notify(Class::STRING, "pfadd", &key);
+    }
+    context.reply.integer(i64::from(changed));
+    Ok(())
+}
+
+/// Changes a sketch that is sparse, or not there, and says whether it has changed.
+fn observe_sparse(
+    context: &mut Context<'_>,
+    key: &Key<'_>,
+    found: Option<Place>,
+    seen: &[Observation],
+) -> Result<bool, CommandError> {
+    let mut bytes = match found {
+        Some(place) => context.string(key, place)?.bytes.to_vec(),
+        None => sketch::empty(),
+    };
+    let most = most_sparse(context);
+    let mut changed = found.is_none();
+    for seen in seen {
+        changed |= sketch::observe(&mut bytes, *seen, most)?;
+    }
+    match found {
+        _ if changed => {
+            sketch::set_stale(&mut bytes);
+            store(context, key, found, &bytes);
+        }
+        // It is called as if it had been edited.
+        Some(place) => {
+            let _ = context.table(key).edit_string(place, key, bytes.len(), Naming::Raw);
+        }
+        None => {}
+    }
+    Ok(changed)
+}
+
+/// PFCOUNT key [key ...]. Of a single key the number is kept in it.
+fn pfcount(context: &mut Context<'_>) -> Result<(), CommandError> {
+    if context.args.len() > 2 {
+        let (registers, _) = merged(context)?;
+        context.reply.integer(registers.estimate() as i64);
+        return Ok(());
+    }
+    let key = context.key(1);
+    let Some(place) = context.read_typed::<Str<'_>>(&key)? else {
+        context.reply.integer(0);
+        return Ok(());
+    };
+    let sketch = sketch(context, &key, place)?;
+    let number = match sketch.cached() {
+        Some(number) => number,
+        None => {
+            let number = sketch.estimate()?;
+            keep(context, &key, place, number);
+            number
+        }
+    };
+    context.reply.integer(number as i64);
+    Ok(())
+}
+
+/// Keeps an estimate in its sketch, where a command that is said to read may write.
+fn keep(context: &mut Context<'_>, key: &Key<'_>, place: Place, number: u64) {
+    let stopped = Gate::NOT_BY_ITSELF.union(Gate::SLOTS_HELD);
+    if context.session.origin == Origin::Client && context.engine.settings.gate().intersects(stopped) {
+        return;
+    }
+    let len = context.view(key).typed::<Str<'_>>(place).map_or(0, |string| string.bytes.len());
+    let (_, bytes) = context.table(key).edit_string(place, key, len, Naming::Raw);
+    sketch::set_cached(bytes, number);
+    context.modified(key);
+}
+
+/// What the sketches from argument 1 on have seen together, and whether one of them is dense.
+fn merged(context: &mut Context<'_>) -> Result<(Registers, bool), CommandError> {
+    let (mut registers, mut dense) = (Registers::default(), false);
+    for index in 1..context.args.len() {
+        let key = context.key(index);
+        let Some(place) = context.read_typed::<Str<'_>>(&key)? else { continue };
+        let sketch = sketch(context, &key, place)?;
+        dense |= sketch.is_dense();
+        registers.merge(sketch)?;
+    }
+    Ok((registers, dense))
+}
+
+/// PFMERGE destination [source ...]
+fn pfmerge(context: &mut Context<'_>) -> Result<(), CommandError> {
+    let (registers, dense) = merged(context)?;
+    let key = context.key(1);
+    let found = context.find(&key);
+    let mut bytes = match found {
+        Some(place) => context.string(&key, place)?.bytes.to_vec(),
+        None => sketch::empty(),
+    };
+    if dense {
+        sketch::make_dense(&mut bytes)?;
+        sketch::set_registers(&mut bytes, &registers);
+    } else {
+        let most = most_sparse(context);
+        for seen in registers.observations() {
+            sketch::observe(&mut bytes, seen, most)?;
+        }
+    }
+    sketch::set_stale(&mut bytes);
+    store(context, &key, found, &bytes);
+    context.notify(Class::STRING, "pfadd", &key);
+    context.reply.ok();
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,91 @@
+//! The commands, a file for each family: its rows of the table first, then the handlers.
+//!
+//! The engine runs them and knows none: it is handed a [`Registry`], which [`of_server`] and [`of_sentinel`] make of the
+//! rows. A handler works with a [`Context`](engine::Context) alone. It reads its arguments there, finds and changes keys,
+//! says what it changed, and writes one reply, or fails with nothing changed.
+#![forbid(unsafe_code)]
+
+mod acl;
+mod bitmap;
+mod cluster;
+mod connection;
+mod facts;
+mod generic;
+mod geo;
+mod hash;
+mod help;
+mod hyperloglog;
+mod list;
+mod long_double;
+mod memory;
+mod pubsub;
+mod replication;
+mod rows;
+mod sampling;
+mod scanning;
+mod scripting;
+mod sentinel;
+mod server;
+mod set;
+mod shell;
+mod sketch;
+mod sort;
+mod sorted_set;
+mod stream;
+mod string;
+#[cfg(test)]
+mod testing;
+#[cfg(test)]
+mod tests;
+mod time_arg;
+mod transaction;
+
+pub use server::answer_command;
+
+use std::sync::LazyLock;
+
+use engine::{Command, Registry};
+
+static SERVER: LazyLock<Registry> = LazyLock::new(|| Registry::of_server(TABLE.iter().copied().flatten()));
+static SENTINEL: LazyLock<Registry> = LazyLock::new(|| Registry::of_sentinel(sentinel::rows()));
+
+/// A server's commands.
+#[must_use]
+pub fn of_server() -> &'static Registry {
+    &SERVER
+}
+
+/// A sentinel's commands.
+#[must_use]
+pub fn of_sentinel() -> &'static Registry {
+    &SENTINEL
+}
+
+/// Every family's rows.
+const TABLE: &[&[Command]] = &[
+    acl::COMMANDS,
+    bitmap::COMMANDS,
+    cluster::COMMANDS,
+    connection::COMMANDS,
+    generic::COMMANDS,
+    memory::COMMANDS,
+    list::COMMANDS,
+    sorted_set::COMMANDS,
+    geo::COMMANDS,
+    hash::COMMANDS,
+    hyperloglog::COMMANDS,
+    pubsub::COMMANDS,
+    replication::COMMANDS,
+    scripting::COMMANDS,
+    server::COMMANDS,
+    server::DEBUG,
+    server::LATENCY,
+    server::LOGS,
+    server::MODULE,
+    set::COMMANDS,
+    shell::COMMANDS,
+    sort::COMMANDS,
+    stream::COMMANDS,
+    string::COMMANDS,
+    transaction::COMMANDS,
+];

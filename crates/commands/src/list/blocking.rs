@@ -1,0 +1,159 @@
+//! Waiting for elements of lists.
+//!
+//! Each is logged as the command that does the same without waiting: at another time it would wait, or take something
+//! else.
+
+use engine::{CommandError, Context, Outcome, Wait};
+use keyspace::{Kind, ListEnd};
+
+use super::elements::ListAccess;
+use super::elements::{pop_command, reply_item};
+use super::moving::move_one;
+use super::options::{Mpop, end};
+use crate::time_arg::timeout;
+
+pub(super) fn blpop(context: &mut Context<'_>) -> Result<Outcome, CommandError> {
+    pop(context, ListEnd::Head)
+}
+
+pub(super) fn brpop(context: &mut Context<'_>) -> Result<Outcome, CommandError> {
+    pop(context, ListEnd::Tail)
+}
+
+/// BLPOP key [key ...] timeout
+fn pop(context: &mut Context<'_>, end: ListEnd) -> Result<Outcome, CommandError> {
+    let keys = 1..context.args.len() - 1;
+    let until = timeout(context, keys.end)?;
+    for index in keys.clone() {
+        let key = context.key(index);
+        let Some(place) = context.find_list(&key)? else { continue };
+        let (table, reply) = context.view_and_reply(&key);
+        let list = table.list(place).expect("a list was found there");
+        let index = if end == ListEnd::Head { 0 } else { list.len() - 1 };
+        reply.array(2);
+        reply.bulk(key.bytes());
+        reply_item(reply, list.get(index).expect("no list is empty"));
+        context.pop(&key, place, end, 1);
+        context.effect(&[pop_command(end), key.bytes()]);
+        return Ok(Outcome::Done);
+    }
+    Ok(Outcome::Block(Wait::new(keys, Kind::List, until, |reply| reply.null_array())))
+}
+
+/// BLMPOP timeout numkeys key [key ...] LEFT | RIGHT [COUNT count]
+pub(super) fn blmpop(context: &mut Context<'_>) -> Result<Outcome, CommandError> {
+    let options = Mpop::parse(context, 2)?;
+    let until = timeout(context, 1)?;
+    if super::ends::pop_first(context, &options)? {
+        return Ok(Outcome::Done);
+    }
+    let keys = options.keys;
+    Ok(Outcome::Block(Wait::new(keys, Kind::List, until, |reply| reply.null_array())))
+}
+
+/// BLMOVE source destination LEFT | RIGHT LEFT | RIGHT timeout
+pub(super) fn blmove(context: &mut Context<'_>) -> Result<Outcome, CommandError> {
+    let (from, to) = (context.arg(3), context.arg(4));
+    let ends = (end(from)?, end(to)?);
+    move_or_wait(context, ends, 5, &[b"LMOVE", context.arg(1), context.arg(2), from, to])
+}
+
+/// BRPOPLPUSH source destination timeout
+pub(super) fn brpoplpush(context: &mut Context<'_>) -> Result<Outcome, CommandError> {
+    let ends = (ListEnd::Tail, ListEnd::Head);
+    move_or_wait(context, ends, 3, &[b"RPOPLPUSH", context.arg(1), context.arg(2)])
+}
+
+fn move_or_wait(
+    context: &mut Context<'_>,
+    ends: (ListEnd, ListEnd),
+    timeout_at: usize,
+    logged: &[&[u8]],
+) -> Result<Outcome, CommandError> {
+    let until = timeout(context, timeout_at)?;
+    if move_one(context, ends)? {
+        context.effect(logged);
+        return Ok(Outcome::Done);
+    }
+    if !context.may_wait() {
+        // Where it cannot wait it is answered as LMOVE; who has waited in vain is told by an array.
+        context.reply.null();
+        return Ok(Outcome::Done);
+    }
+    let nothing = |reply: &mut resp::Writer<'_>| reply.null_array();
+    Ok(Outcome::Block(Wait::new(1..2, Kind::List, until, nothing)))
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::testing::Client;
+
+    #[test]
+    fn what_is_there_is_taken_at_once() {
+        let mut client = Client::logged();
+        client.table(&[
+            ("rpush b 1 2 3 4 5 6", ":6"),
+            ("blpop a b c 0", "*2|$1|b|$1|1"),
+            ("brpop a b c 0.5", "*2|$1|b|$1|6"),
+            ("blmpop 0 2 a b right count 2", "*2|$1|b|*2|$1|5|$1|4"),
+            ("blmove b c left right 0", "$1|2"),
+            ("brpoplpush b c 0", "$1|3"),
+            ("lrange c 0 -1", "*2|$1|3|$1|2"),
+            ("exists b", ":0"),
+        ]);
+        assert_eq!(
+            client.log(),
+            [
+                "0 rpush b 1 2 3 4 5 6",
+                "0 LPOP b",
+                "0 RPOP b",
+                "0 RPOP b 2",
+                "0 LMOVE b c left right",
+                "0 RPOPLPUSH b c",
+            ]
+        );
+    }
+
+    #[test]
+    fn within_a_transaction_nobody_waits() {
+        let mut client = Client::new();
+        client.table(&[
+            ("multi", "+OK"),
+            ("blpop a 0", "+QUEUED"),
+            ("blmpop 0 1 a left", "+QUEUED"),
+            ("blmove a b left right 0", "+QUEUED"),
+            ("brpoplpush a b 0", "+QUEUED"),
+            ("exec", "*4|*-1|*-1|$-1|$-1"),
+        ]);
+    }
+
+    #[test]
+    fn times_that_are_none_and_other_mistakes() {
+        const NEGATIVE: &str = "-ERR timeout is negative";
+        const NONE: &str = "-ERR timeout is not a float or out of range";
+        const RANGE: &str = "-ERR timeout is out of range";
+        const WRONG: &str = "-WRONGTYPE Operation against a key holding the wrong kind of value";
+        let mut client = Client::new();
+        client.table(&[
+            ("set s x", "+OK"),
+            ("rpush l x", ":1"),
+            ("blpop a -1", NEGATIVE),
+            ("blpop a x", NONE),
+            ("blpop a nan", NONE),
+            ("blpop a inf", RANGE),
+            ("blpop a 1e100", RANGE),
+            ("blpop a 9223372036854775", RANGE),
+            ("blpop s 0", WRONG),
+            ("blpop a s l 0", WRONG),
+            ("blmove l s left left 0", WRONG),
+            ("blmove s l left left 0", WRONG),
+            ("blmove a b left middle 0", "-ERR syntax error"),
+            ("blmove a b left left x", NONE),
+            ("brpoplpush a b -1", NEGATIVE),
+            ("blmpop -1 1 a left", NEGATIVE),
+            ("blmpop -1 1 a left count x", "-ERR count should be greater than 0"),
+            ("blmpop 0 0 a left", "-ERR numkeys should be greater than 0"),
+            ("lrange l 0 -1", "*1|$1|x"),
+        ]);
+    }
+}

@@ -1,0 +1,269 @@
+//! Changing elements of lists where they are.
+
+use engine::{Class, CommandError, Context, Origin};
+use keyspace::{Key, ListEnd, ListItem, Place};
+
+use super::elements::ListAccess;
+use super::options::{between, index};
+
+pub(super) fn lset(context: &mut Context<'_>) -> Result<(), CommandError> {
+    let key = context.key(1);
+    let Some(place) = context.find_list(&key)? else { return Err(CommandError::NoSuchKey) };
+    let (wanted, element) = (context.integer(2)?, context.arg(3));
+    let Some(index) = index(wanted, context.list(&key, place).len()) else {
+        return Err(CommandError::OutOfRange);
+    };
+    let limit = context.engine.settings.list_limit();
+    context.table(&key).list_set(place, &key, index, element, limit);
+    context.modified(&key);
+    context.notify(Class::LIST, "lset", &key);
+    context.reply.ok();
+    Ok(())
+}
+
+/// LINSERT key BEFORE | AFTER pivot element
+pub(super) fn linsert(context: &mut Context<'_>) -> Result<(), CommandError> {
+    let key = context.key(1);
+    let (word, element) = (context.arg(2), context.arg(4));
+    let behind = match () {
+        () if word.eq_ignore_ascii_case(b"before") => 0,
+        () if word.eq_ignore_ascii_case(b"after") => 1,
+        () => return Err(CommandError::Syntax),
+    };
+    let Some(place) = context.find_list(&key)? else {
+        context.reply.integer(0);
+        return Ok(());
+    };
+    let (list, pivot) = (context.list(&key, place), ListItem::from(context.arg(3)));
+    let (mut at, len) = (0, list.len());
+    list.visit_from(0, &mut |item| {
+        at += usize::from(item != pivot);
+        item != pivot
+    });
+    if at == len {
+        context.reply.integer(-1);
+        return Ok(());
+    }
+    let limit = context.engine.settings.list_limit();
+    context.table(&key).list_insert(place, &key, at + behind, element, limit);
+    context.modified(&key);
+    context.notify(Class::LIST, "linsert", &key);
+    context.reply.integer(len as i64 + 1);
+    Ok(())
+}
+
+/// LREM key count element
+pub(super) fn lrem(context: &mut Context<'_>) -> Result<(), CommandError> {
+    let (key, count, element) = (context.key(1), context.integer(2)?, context.arg(3));
+    // A master of Redis 7.0 may say so.
+    if count == i64::MIN && context.session.origin == Origin::Client {
+        return Err(CommandError::text(
+            "ERR value is out of range, value must between -9223372036854775807 and 9223372036854775807",
+        ));
+    }
+    let Some(place) = context.find_list(&key)? else {
+        context.reply.integer(0);
+        return Ok(());
+    };
+    let most = match usize::try_from(count.unsigned_abs()) {
+        Ok(0) | Err(_) => usize::MAX,
+        Ok(most) => most,
+    };
+    let limit = context.engine.settings.list_limit();
+    let (place, removed) = context.table(&key).list_remove(place, &key, element, (count < 0, most), limit);
+    if removed > 0 {
+        after_removal(context, &key, place, "lrem");
+    }
+    context.reply.integer(removed as i64);
+    Ok(())
+}
+
+pub(super) fn ltrim(context: &mut Context<'_>) -> Result<(), CommandError> {
+    let (key, start, stop) = (context.key(1), context.integer(2)?, context.integer(3)?);
+    if let Some(mut place) = context.find_list(&key)? {
+        let len = context.list(&key, place).len();
+        let kept = between(start, stop, len);
+        if kept.is_empty() {
+            context.delete(&key, place);
+            context.notify(Class::LIST, "ltrim", &key);
+            context.notify(Class::GENERIC, "del", &key);
+        } else {
+            if kept.end < len {
+                place = context.take(&key, place, ListEnd::Tail, len - kept.end);
+            }
+            if kept.start > 0 {
+                context.take(&key, place, ListEnd::Head, kept.start);
+            }
+            if kept.len() < len {
+                context.modified(&key);
+            }
+            context.notify(Class::LIST, "ltrim", &key);
+        }
+    }
+    context.reply.ok();
+    Ok(())
+}
+
+/// Elements were taken out of the list at `place`; with the last of them goes the key.
+fn after_removal(context: &mut Context<'_>, key: &Key<'_>, place: Place, event: &str) {
+    let is_empty = context.list(key, place).is_empty();
+    if is_empty {
+        context.delete(key, place);
+    } else {
+        context.modified(key);
+    }
+    context.notify(Class::LIST, event, key);
+    if is_empty {
+        context.notify(Class::GENERIC, "del", key);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::testing::Client;
+
+    const WRONG: &str = "-WRONGTYPE Operation against a key holding the wrong kind of value";
+
+    #[test]
+    fn elements_are_set_and_put_between() {
+        let mut client = Client::logged();
+        client.table(&[
+            ("lset l 0 a", "-ERR no such key"),
+            ("linsert l before a b", ":0"),
+            ("rpush l a b c", ":3"),
+            ("lset l 0 1", "+OK"),
+            ("lset l -1 3", "+OK"),
+            ("lset l 3 4", "-ERR index out of range"),
+            ("lset l -4 4", "-ERR index out of range"),
+            ("lset l x 4", "-ERR value is not an integer or out of range"),
+            ("linsert l before 1 0", ":4"),
+            ("linsert l AFTER 3 4", ":5"),
+            ("linsert l after b 2", ":6"),
+            ("linsert l before nosuch 2", ":-1"),
+            ("linsert l at b 2", "-ERR syntax error"),
+            ("lrange l 0 -1", "*6|$1|0|$1|1|$1|b|$1|2|$1|3|$1|4"),
+            ("set s 1", "+OK"),
+            ("lset s x 1", WRONG),
+            ("linsert s before a b", WRONG),
+        ]);
+        let logged = [
+            "0 rpush l a b c",
+            "0 lset l 0 1",
+            "0 lset l -1 3",
+            "0 linsert l before 1 0",
+            "0 linsert l AFTER 3 4",
+            "0 linsert l after b 2",
+            "0 set s 1",
+        ];
+        assert_eq!(client.log(), logged);
+    }
+
+    #[test]
+    fn elements_are_taken_out_by_their_value_and_their_place() {
+        let mut client = Client::logged();
+        client.table(&[
+            ("lrem l 0 a", ":0"),
+            ("ltrim l 0 1", "+OK"),
+            ("rpush l a b a c a 7 a", ":7"),
+            ("lrem l 1 a", ":1"),
+            ("lrem l -2 a", ":2"),
+            ("lrange l 0 -1", "*4|$1|b|$1|a|$1|c|$1|7"),
+            ("lrem l 0 nosuch", ":0"),
+            ("lrem l 0 7", ":1"),
+            ("lrem l x 7", "-ERR value is not an integer or out of range"),
+            ("ltrim l 0 -1", "+OK"),
+            ("ltrim l 1 -2", "+OK"),
+            ("lrange l 0 -1", "*1|$1|a"),
+            (
+                "lrem l -9223372036854775808 a",
+                "-ERR value is out of range, value must between -9223372036854775807 and 9223372036854775807",
+            ),
+            ("lrem l -9223372036854775807 a", ":1"),
+            ("exists l", ":0"),
+            ("rpush l 1 2 3", ":3"),
+            ("ltrim l 2 1", "+OK"),
+            ("exists l", ":0"),
+            ("set s 1", "+OK"),
+            ("lrem s 0 1", WRONG),
+            ("ltrim s 0 1", WRONG),
+            ("ltrim s x 1", "-ERR value is not an integer or out of range"),
+        ]);
+        let logged = [
+            "0 rpush l a b a c a 7 a",
+            "0 lrem l 1 a",
+            "0 lrem l -2 a",
+            "0 lrem l 0 7",
+            "0 ltrim l 1 -2",
+            "0 lrem l -9223372036854775807 a",
+            "0 rpush l 1 2 3",
+            "0 ltrim l 2 1",
+            "0 set s 1",
+        ];
+        assert_eq!(client.log(), logged);
+    }
+
+    /// What OBJECT ENCODING says follows `list-max-listpack-size`, up and down.
+    #[test]
+    fn a_list_is_called_by_its_size() {
+        let mut client = Client::new();
+        let element = "x".repeat(100);
+        let push: Vec<&str> = ["rpush", "l"].into_iter().chain([element.as_str(); 79]).collect();
+        client.call(&push);
+        client.table(&[("object encoding l", "$8|listpack")]);
+        client.call(&["rpush", "l", &element]);
+        client.table(&[("object encoding l", "$9|quicklist"), ("ltrim l 0 39", "+OK")]);
+        client.table(&[("object encoding l", "$9|quicklist"), ("lpop l", &format!("$100|{element}"))]);
+        client.table(&[("object encoding l", "$8|listpack")]);
+        client
+            .engine
+            .settings
+            .set_limits(&keyspace::Limits { list: keyspace::ListLimit(4), ..keyspace::Limits::default() });
+        client.table(&[
+            ("rpush few 1 2 3 4", ":4"),
+            ("object encoding few", "$8|listpack"),
+            ("rpush few 5", ":5"),
+            ("object encoding few", "$9|quicklist"),
+            ("lpop few 2", "*2|$1|1|$1|2"),
+            ("object encoding few", "$9|quicklist"),
+            ("rpop few", "$1|5"),
+            ("object encoding few", "$8|listpack"),
+            ("type few", "+list"),
+        ]);
+    }
+
+    /// All that is done to lists of any size, beside a vector.
+    #[test]
+    fn a_list_may_be_of_any_size() {
+        let mut client = Client::new();
+        for (size, length) in [(1usize, 1usize), (100, 3), (5000, 20), (60, 5000)] {
+            let mut twin: Vec<String> = (0..size).map(|n| format!("{n}{}", "x".repeat(length))).collect();
+            let words: Vec<&str> =
+                ["rpush", "l"].into_iter().chain(twin.iter().map(String::as_str)).collect();
+            client.call(&words);
+            let middle = size / 2;
+            client.call(&["lset", "l", &middle.to_string(), "pivot"]);
+            twin[middle] = "pivot".to_owned();
+            client.call(&["linsert", "l", "before", "pivot", "5"]);
+            twin.insert(middle, "5".to_owned());
+            client.call(&["lpush", "l", "first", "5"]);
+            twin.splice(0..0, ["5".to_owned(), "first".to_owned()]);
+            let all = client.call(&["lrange", "l", "0", "-1"]);
+            let all: Vec<&[u8]> = all.as_array().unwrap().iter().map(|v| v.as_bytes().unwrap()).collect();
+            assert!(all.into_iter().eq(twin.iter().map(String::as_bytes)));
+            assert_eq!(client.call(&["lrem", "l", "0", "5"]), resp::Value::Integer(2));
+            twin.retain(|element| element != "5");
+            for index in [0, middle, twin.len() - 1] {
+                let found = client.call(&["lindex", "l", &index.to_string()]);
+                assert_eq!(found.as_bytes(), Some(twin[index].as_bytes()));
+            }
+            let digest = client.call(&["debug", "digest-value", "l"]);
+            client.call(&["copy", "l", "copied"]);
+            assert_eq!(client.call(&["debug", "digest-value", "copied"]), digest);
+            assert_eq!(client.call(&["ltrim", "l", "1", "-2"]), resp::Value::Simple("OK".into()));
+            let left = twin.len().saturating_sub(2);
+            assert_eq!(client.call(&["llen", "l"]), resp::Value::Integer(left as i64));
+            assert_eq!(client.call(&["llen", "copied"]), resp::Value::Integer(twin.len() as i64));
+            client.call(&["del", "l", "copied"]);
+        }
+    }
+}

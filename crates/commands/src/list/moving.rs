@@ -1,0 +1,134 @@
+//! Moving elements between lists.
+
+use engine::{Class, CommandError, Context};
+use keyspace::{ItemDigits, Key, ListEnd, Place};
+use smallvec::SmallVec;
+
+use super::elements::ListAccess;
+use super::elements::{popped, pushed, reply_item};
+use super::options::end;
+
+pub(super) fn lmove(context: &mut Context<'_>) -> Result<(), CommandError> {
+    let ends = (end(context.arg(3))?, end(context.arg(4))?);
+    if !move_one(context, ends)? {
+        context.reply.null();
+    }
+    Ok(())
+}
+
+pub(super) fn rpoplpush(context: &mut Context<'_>) -> Result<(), CommandError> {
+    if !move_one(context, (ListEnd::Tail, ListEnd::Head))? {
+        context.reply.null();
+    }
+    Ok(())
+}
+
+/// Moves an element from an end of the list under the first key to an end of that under the second, and replies with
+/// it; says whether there was one.
+pub(super) fn move_one(
+    context: &mut Context<'_>,
+    (from, to): (ListEnd, ListEnd),
+) -> Result<bool, CommandError> {
+    let (source, target) = (context.key(1), context.key(2));
+    let Some(place) = context.find_list(&source)? else { return Ok(false) };
+    context.find_list(&target)?;
+    let list = context.list(&source, place);
+    let index = if from == ListEnd::Head { 0 } else { list.len() - 1 };
+    let item = list.get(index).expect("no list is empty");
+    let element: SmallVec<[u8; 256]> = item.bytes(&mut ItemDigits::default()).into();
+    reply_item(&mut context.reply, element[..].into());
+    if source.bytes() == target.bytes() {
+        turn(context, &source, place, (from, to), &element);
+        return Ok(true);
+    }
+    // Looking for the target may have deleted it, expired; storing there moves what lies in one table with it.
+    let limit = context.engine.settings.list_limit();
+    let there = context.peek(&target);
+    let table = context.table(&target);
+    let elements = std::iter::once(&element[..]);
+    match there {
+        None => table.list_create(&target, to, elements, limit),
+        Some(there) => table.list_push(there, &target, to, elements, limit),
+    };
+    context.modified(&target);
+    context.notify(Class::LIST, pushed(to), &target);
+    if let Some(place) = context.peek(&source) {
+        context.pop(&source, place, from, 1);
+    }
+    Ok(true)
+}
+
+/// Moves an element of a list to an end of the same.
+fn turn(
+    context: &mut Context<'_>,
+    key: &Key<'_>,
+    place: Place,
+    (from, to): (ListEnd, ListEnd),
+    element: &[u8],
+) {
+    let limit = context.engine.settings.list_limit();
+    let place = context.take(key, place, from, 1);
+    context.table(key).list_push(place, key, to, std::iter::once(element), limit);
+    context.modified(key);
+    context.notify(Class::LIST, pushed(to), key);
+    context.notify(Class::LIST, popped(from), key);
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::testing::Client;
+
+    #[test]
+    fn elements_go_from_list_to_list() {
+        let mut client = Client::logged();
+        client.table(&[
+            ("lmove a b left right", "$-1"),
+            ("rpoplpush a b", "$-1"),
+            ("rpush a 1 2 3", ":3"),
+            ("lmove a b left right", "$1|1"),
+            ("lmove a b right left", "$1|3"),
+            ("rpoplpush b c", "$1|1"),
+            ("lmove a a LEFT RIGHT", "$1|2"),
+            ("lmove a c left left", "$1|2"),
+            ("exists a", ":0"),
+            ("lrange c 0 -1", "*2|$1|2|$1|1"),
+            ("rpoplpush c c", "$1|1"),
+            ("lrange c 0 -1", "*2|$1|1|$1|2"),
+            ("lmove c c left left", "$1|1"),
+            ("lrange c 0 -1", "*2|$1|1|$1|2"),
+            ("set s x", "+OK"),
+            ("lmove s a left left", "-WRONGTYPE Operation against a key holding the wrong kind of value"),
+            ("lmove c s left left", "-WRONGTYPE Operation against a key holding the wrong kind of value"),
+            ("lmove nosuch s left left", "$-1"),
+            ("lmove c b up left", "-ERR syntax error"),
+            ("llen c", ":2"),
+        ]);
+        assert_eq!(
+            client.log(),
+            [
+                "0 rpush a 1 2 3",
+                "0 lmove a b left right",
+                "0 lmove a b right left",
+                "0 rpoplpush b c",
+                "0 lmove a a LEFT RIGHT",
+                "0 lmove a c left left",
+                "0 rpoplpush c c",
+                "0 lmove c c left left",
+                "0 set s x",
+            ]
+        );
+    }
+
+    #[test]
+    fn a_target_that_has_expired_is_made_anew() {
+        let mut client = Client::logged();
+        client.table(&[("rpush a 1 2", ":2"), ("rpush {a}b x", ":1"), ("pexpire {a}b 10", ":1")]);
+        client.now.0 += 10;
+        client.table(&[
+            ("lmove a {a}b left right", "$1|1"),
+            ("lrange {a}b 0 -1", "*1|$1|1"),
+            ("ttl {a}b", ":-1"),
+        ]);
+        assert_eq!(client.log().split_off(3), ["0 UNLINK {a}b", "0 lmove a {a}b left right"]);
+    }
+}

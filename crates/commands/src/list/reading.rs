@@ -1,0 +1,223 @@
+//! Reading lists.
+
+use engine::{CommandError, Context};
+use keyspace::{ListItem, ListRef};
+
+use super::elements::ListAccess;
+use super::elements::reply_item;
+use super::options::{between, index};
+
+pub(super) fn llen(context: &mut Context<'_>) -> Result<(), CommandError> {
+    let key = context.key(1);
+    let len = context.read_list(&key)?.map_or(0, |place| context.list(&key, place).len());
+    context.reply.integer(len as i64);
+    Ok(())
+}
+
+pub(super) fn lindex(context: &mut Context<'_>) -> Result<(), CommandError> {
+    let key = context.key(1);
+    let Some(place) = context.read_list(&key)? else {
+        context.reply.null();
+        return Ok(());
+    };
+    let wanted = context.integer(2)?;
+    let (table, reply) = context.view_and_reply(&key);
+    let list = table.list(place).expect("a list was found there");
+    match index(wanted, list.len()).and_then(|index| list.get(index)) {
+        Some(item) => reply_item(reply, item),
+        None => reply.null(),
+    }
+    Ok(())
+}
+
+pub(super) fn lrange(context: &mut Context<'_>) -> Result<(), CommandError> {
+    let key = context.key(1);
+    let (start, stop) = (context.integer(2)?, context.integer(3)?);
+    let found = context.read_list(&key)?;
+    let (table, reply) = context.view_and_reply(&key);
+    let Some(list) = found.and_then(|place| table.list(place)) else {
+        reply.array(0);
+        return Ok(());
+    };
+    let elements = between(start, stop, list.len());
+    reply.array(elements.len());
+    let mut left = elements.len();
+    if left > 0 {
+        list.visit_from(elements.start, &mut |item| {
+            reply_item(reply, item);
+            left -= 1;
+            left > 0
+        });
+    }
+    Ok(())
+}
+
+/// What LPOS is asked for.
+struct Search<'a> {
+    element: ListItem<'a>,
+    /// How many that are equal are passed by.
+    passed: u64,
+    from_tail: bool,
+    /// How many are wanted; `None` is the first, and not in an array.
+    count: Option<usize>,
+    /// So many elements are looked at.
+    most: usize,
+}
+
+impl<'a> Search<'a> {
+    fn parse(context: &Context<'a>) -> Result<Self, CommandError> {
+        let mut search = Self {
+            element: context.arg(2).into(),
+            passed: 0,
+            from_tail: false,
+            count: None,
+            most: usize::MAX,
+        };
+        let natural = |index: usize, text: &'static str| {
+            let number = resp::parse_i64(context.arg(index)).and_then(|number| usize::try_from(number).ok());
+            number.ok_or(CommandError::text(text))
+        };
+        // All means the same as none here.
+        let or_all = |number: usize| if number == 0 { usize::MAX } else { number };
+        let mut at = 3;
+        while at < context.args.len() {
+            let (word, value) = (context.arg(at), at + 1);
+            let has_value = value < context.args.len();
+            match () {
+                () if has_value && word.eq_ignore_ascii_case(b"rank") => {
+                    let rank = rank(context, value)?;
+                    (search.from_tail, search.passed) = (rank < 0, rank.unsigned_abs() - 1);
+                }
+                () if has_value && word.eq_ignore_ascii_case(b"count") => {
+                    search.count = Some(or_all(natural(value, "ERR COUNT can't be negative")?));
+                }
+                () if has_value && word.eq_ignore_ascii_case(b"maxlen") => {
+                    search.most = or_all(natural(value, "ERR MAXLEN can't be negative")?);
+                }
+                () => return Err(CommandError::Syntax),
+            }
+            at += 2;
+        }
+        Ok(search)
+    }
+
+    /// The indexes of what is found.
+    fn run(&self, list: ListRef<'_>) -> Vec<usize> {
+        let (mut found, mut looked, mut passed) = (Vec::new(), 0, 0);
+        let (last, most, count) = (list.len() - 1, self.most.min(list.len()), self.count.unwrap_or(1));
+        let mut visit = |item: ListItem<'_>| {
+            if item == self.element {
+                if passed == self.passed {
+                    found.push(if self.from_tail { last - looked } else { looked });
+                } else {
+                    passed += 1;
+                }
+            }
+            looked += 1;
+            looked < most && found.len() < count
+        };
+        if self.from_tail {
+            list.visit_back_from(last, &mut visit);
+        } else {
+            list.visit_from(0, &mut visit);
+        }
+        found
+    }
+}
+
+fn rank(context: &Context<'_>, index: usize) -> Result<i64, CommandError> {
+    match context.integer(index)? {
+        0 => Err(CommandError::text(
+            "ERR RANK can't be zero: use 1 to start from the first match, 2 from the second ... or use \
+             negative to start from the end of the list",
+        )),
+        i64::MIN => Err(CommandError::text(
+            "ERR value is out of range, value must between -9223372036854775807 and 9223372036854775807",
+        )),
+        rank => Ok(rank),
+    }
+}
+
+/// LPOS key element [RANK rank] [COUNT count] [MAXLEN len]
+pub(super) fn lpos(context: &mut Context<'_>) -> Result<(), CommandError> {
+    let key = context.key(1);
+    let search = Search::parse(context)?;
+    let found = context.read_list(&key)?;
+    let found = found.map_or(Vec::new(), |place| search.run(context.list(&key, place)));
+    let reply = &mut context.reply;
+    match (search.count, found.first()) {
+        (None, None) => reply.null(),
+        (None, Some(index)) => reply.integer(*index as i64),
+        (Some(_), _) => {
+            reply.array(found.len());
+            found.iter().for_each(|index| reply.integer(*index as i64));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::testing::Client;
+
+    #[test]
+    fn elements_are_found_by_their_index() {
+        let mut client = Client::new();
+        client.table(&[
+            ("rpush l a 2 c", ":3"),
+            ("llen l", ":3"),
+            ("llen nosuch", ":0"),
+            ("lindex l 0", "$1|a"),
+            ("lindex l -2", "$1|2"),
+            ("lindex l 3", "$-1"),
+            ("lindex l -4", "$-1"),
+            ("lindex l -9223372036854775808", "$-1"),
+            ("lindex l x", "-ERR value is not an integer or out of range"),
+            ("lindex nosuch x", "$-1"),
+            ("lrange l 0 -1", "*3|$1|a|$1|2|$1|c"),
+            ("lrange l 1 1", "*1|$1|2"),
+            ("lrange l -100 100", "*3|$1|a|$1|2|$1|c"),
+            ("lrange l -9223372036854775808 9223372036854775807", "*3|$1|a|$1|2|$1|c"),
+            ("lrange l 2 1", "*0"),
+            ("lrange l 3 9", "*0"),
+            ("lrange l 0 -4", "*0"),
+            ("lrange nosuch 0 1", "*0"),
+            ("lrange nosuch 0 x", "-ERR value is not an integer or out of range"),
+            ("set s 1", "+OK"),
+            ("llen s", "-WRONGTYPE Operation against a key holding the wrong kind of value"),
+            ("lindex s x", "-WRONGTYPE Operation against a key holding the wrong kind of value"),
+            ("lrange s 0 1", "-WRONGTYPE Operation against a key holding the wrong kind of value"),
+        ]);
+    }
+
+    #[test]
+    fn elements_are_found_by_their_value() {
+        let mut client = Client::new();
+        client.table(&[
+            ("rpush l a b c 1 2 3 c c 07", ":9"),
+            ("lpos l c", ":2"),
+            ("lpos l c rank 2", ":6"),
+            ("lpos l c rank -1", ":7"),
+            ("lpos l c rank 4", "$-1"),
+            ("lpos l 2", ":4"),
+            ("lpos l 7", "$-1"),
+            ("lpos l 07", ":8"),
+            ("lpos l c count 0", "*3|:2|:6|:7"),
+            ("lpos l c count 2 rank -1", "*2|:7|:6"),
+            ("lpos l c count 0 rank 2", "*2|:6|:7"),
+            ("lpos l c count 0 maxlen 7", "*2|:2|:6"),
+            ("lpos l c count 0 rank -1 maxlen 2", "*1|:7"),
+            ("lpos l c maxlen 2", "$-1"),
+            ("lpos l c maxlen 0", ":2"),
+            ("lpos nosuch c", "$-1"),
+            ("lpos nosuch c count 1", "*0"),
+            ("lpos l c count", "-ERR syntax error"),
+            ("lpos l c some 1", "-ERR syntax error"),
+            ("lpos l c count -1", "-ERR COUNT can't be negative"),
+            ("lpos l c maxlen x", "-ERR MAXLEN can't be negative"),
+            ("lpos l c rank x", "-ERR value is not an integer or out of range"),
+        ]);
+        assert!(client.wire("lpos l c rank 0").starts_with("-ERR RANK can't be zero"));
+        assert!(client.wire("lpos l c rank -9223372036854775808").starts_with("-ERR value is out of range"));
+    }
+}

@@ -1,0 +1,191 @@
+//! Publishing and subscribing. Who hears what is in `pubsub.rs`.
+
+use engine::{
+    ChannelKind, Channels, Command, CommandError, Context, Flags, Group, KeyFlags, KeySpec, Origin,
+};
+
+use super::help::reply_help;
+
+const LISTEN: Flags = Flags::PUBSUB
+    .union(Flags::NOSCRIPT)
+    .union(Flags::LOADING)
+    .union(Flags::STALE)
+    .union(Flags::WHILE_LISTENING);
+const SPEAK: Flags =
+    Flags::PUBSUB.union(Flags::LOADING).union(Flags::STALE).union(Flags::FAST).union(Flags::MAY_REPLICATE);
+const LOOK: Flags = Flags::PUBSUB.union(Flags::LOADING).union(Flags::STALE);
+
+const fn row(name: &'static str, since: &'static str, arity: i8, summary: &'static str) -> Command {
+    Command::new(name, Group::Pubsub, since, arity, summary)
+}
+
+pub(super) const COMMANDS: &[Command] = &[
+    row("psubscribe", "2.0.0", -2, "Listens to all channels that match patterns.")
+        .flags(LISTEN)
+        .sentinel()
+        .channels(Channels::Patterns)
+        .run(|context| subscribe(context, ChannelKind::Pattern)),
+    row("publish", "2.0.0", 3, "Sends a message to a channel.")
+        .flags(SPEAK)
+        .sentinel()
+        .channels(Channels::First)
+        .run(|context| publish(context, false))
+        .first_argument(),
+    row("pubsub", "2.8.0", -2, "Looks at channels and who listens.").subcommands(PUBSUB),
+    row("punsubscribe", "2.0.0", -1, "Stops listening to channels that match patterns.")
+        .flags(LISTEN)
+        .sentinel()
+        .run(|context| unsubscribe(context, ChannelKind::Pattern)),
+    row("spublish", "7.0.0", 3, "Sends a message to a channel of a shard.")
+        .flags(SPEAK)
+        .keys(&[KeySpec::one(1, KeyFlags::NOT_KEY)])
+        .channels(Channels::First)
+        .run(|context| publish(context, true)),
+    row("ssubscribe", "7.0.0", -2, "Listens to channels of a shard.")
+        .flags(LISTEN)
+        .keys(&[KeySpec::range(1, -1, 1, KeyFlags::NOT_KEY)])
+        .channels(Channels::All)
+        .run(|context| subscribe(context, ChannelKind::ShardChannel)),
+    row("subscribe", "2.0.0", -2, "Listens to channels.")
+        .flags(LISTEN)
+        .sentinel()
+        .channels(Channels::All)
+        .run(|context| subscribe(context, ChannelKind::Channel)),
+    row("sunsubscribe", "7.0.0", -1, "Stops listening to channels of a shard.")
+        .flags(LISTEN)
+        .keys(&[KeySpec::range(1, -1, 1, KeyFlags::NOT_KEY)])
+        .run(|context| unsubscribe(context, ChannelKind::ShardChannel)),
+    row("unsubscribe", "2.0.0", -1, "Stops listening to channels.")
+        .flags(LISTEN)
+        .sentinel()
+        .run(|context| unsubscribe(context, ChannelKind::Channel)),
+];
+
+const PUBSUB: &[Command] = &[
+    row("channels", "2.8.0", -2, "Names the channels that somebody listens to.")
+        .flags(LOOK)
+        .run(|context| channels(context, ChannelKind::Channel)),
+    row("help", "6.2.0", 2, "Lists the subcommands.").flags(Flags::LOADING.union(Flags::STALE)).run(help),
+    row("numpat", "2.8.0", 2, "Counts the patterns that somebody listens to.").flags(LOOK).run(numpat),
+    row("numsub", "2.8.0", -2, "Counts who listens to channels.")
+        .flags(LOOK)
+        .run(|context| numsub(context, ChannelKind::Channel)),
+    row("shardchannels", "7.0.0", -2, "Names the channels of shards that somebody listens to.")
+        .flags(LOOK)
+        .run(|context| channels(context, ChannelKind::ShardChannel)),
+    row("shardnumsub", "7.0.0", -2, "Counts who listens to channels of shards.")
+        .flags(LOOK)
+        .run(|context| numsub(context, ChannelKind::ShardChannel)),
+];
+
+fn confirm(context: &mut Context<'_>, word: &[u8], name: Option<&[u8]>, count: usize) {
+    context.announce(|reply| {
+        reply.push(3);
+        reply.bulk(word);
+        match name {
+            Some(name) => reply.bulk(name),
+            None => reply.null(),
+        }
+        reply.integer(count as i64);
+    });
+}
+
+fn subscribe(context: &mut Context<'_>, kind: ChannelKind) -> Result<(), CommandError> {
+    for index in 1..context.args.len() {
+        let name = context.arg(index);
+        let count = context.engine.subscribe(context.session, kind, name);
+        confirm(context, kind.subscribed(), Some(name), count);
+    }
+    Ok(())
+}
+
+fn unsubscribe(context: &mut Context<'_>, kind: ChannelKind) -> Result<(), CommandError> {
+    let client = context.session.client.clone();
+    let names = match context.args.len() {
+        1 => client.names_of(kind),
+        _ => context.args.iter().skip(1).map(<[u8]>::to_vec).collect(),
+    };
+    for name in &names {
+        let count = context.engine.pubsub.unsubscribe(kind, name, &client);
+        // What came before belongs before; nothing comes after.
+        let mut waiting = Vec::new();
+        context.session.take_messages(&mut waiting);
+        context.announce(|reply| reply.raw(&waiting));
+        confirm(context, kind.unsubscribed(), Some(name), count);
+    }
+    if names.is_empty() {
+        confirm(context, kind.unsubscribed(), None, client.subscriptions_beside(kind));
+    }
+    Ok(())
+}
+
+fn publish(context: &mut Context<'_>, sharded: bool) -> Result<(), CommandError> {
+    let (channel, message, engine) = (context.arg(1), context.arg(2), context.engine);
+    if context.session.origin == Origin::Client && !engine.pubsub.can_forward(channel, message) {
+        return Err(CommandError::text("ERR message is too long for the cluster bus"));
+    }
+    engine.settings.watched.on_published(channel, message);
+    let receivers = engine.pubsub.deliver(sharded, channel, message);
+    if engine.topology.is_none() {
+        context.replicate();
+    } else if context.session.origin == Origin::Client {
+        engine.pubsub.forward(sharded, channel, message);
+    }
+    context.reply.integer(receivers as i64);
+    Ok(())
+}
+
+fn channels(context: &mut Context<'_>, kind: ChannelKind) -> Result<(), CommandError> {
+    if context.args.len() > 3 {
+        return Err(CommandError::Text(
+            format!(
+                "ERR unknown subcommand or wrong number of arguments for '{}'. Try PUBSUB HELP.",
+                engine::quoted(context.arg(1), 128)
+            )
+            .into(),
+        ));
+    }
+    let names = context.engine.pubsub.names(kind, context.args.get(2));
+    context.reply.array(names.len());
+    names.iter().for_each(|name| context.reply.bulk(name));
+    Ok(())
+}
+
+fn numsub(context: &mut Context<'_>, kind: ChannelKind) -> Result<(), CommandError> {
+    context.reply.array((context.args.len() - 2) * 2);
+    for index in 2..context.args.len() {
+        let name = context.arg(index);
+        context.reply.bulk(name);
+        context.reply.integer(context.engine.pubsub.subscribers(kind, name) as i64);
+    }
+    Ok(())
+}
+
+fn numpat(context: &mut Context<'_>) -> Result<(), CommandError> {
+    context.reply.integer(context.engine.pubsub.patterns() as i64);
+    Ok(())
+}
+
+fn help(context: &mut Context<'_>) -> Result<(), CommandError> {
+    reply_help(
+        context,
+        "PUBSUB",
+        &[
+            "CHANNELS [<pattern>]",
+            "    Return the currently active channels matching a <pattern> (default: '*').",
+            "NUMPAT",
+            "    Return number of subscriptions to patterns.",
+            "NUMSUB [<channel> ...]",
+            "    Return the number of subscribers for the specified channels, excluding",
+            "    pattern subscriptions(default: no channels).",
+            "SHARDCHANNELS [<pattern>]",
+            "    Return the currently active shard level channels matching a <pattern> (default: '*').",
+            "SHARDNUMSUB [<shardchannel> ...]",
+            "    Return the number of subscribers for the specified shard level channel(s)",
+        ],
+    );
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,85 @@
+//! Rows of the commands of replication. The shell carries them all out.
+
+use engine::{Categories, Command, Flags, Group, NodeCommand, ShellCommand};
+
+const ADMIN: Flags = Flags::ADMIN.union(Flags::NOSCRIPT);
+const SYNC: Flags = ADMIN.union(Flags::NO_ASYNC_LOADING).union(Flags::NO_MULTI);
+const FOLLOW: Flags = ADMIN.union(Flags::NO_ASYNC_LOADING).union(Flags::STALE);
+
+pub(super) const COMMANDS: &[Command] = &[
+    Command::new("failover", Group::Replication, "6.2.0", -1, "Hands this master's place to a replica.")
+        .flags(ADMIN.union(Flags::STALE))
+        .node(NodeCommand::Failover),
+    Command::new(
+        "psync",
+        Group::Replication,
+        "2.8.0",
+        -3,
+        "Makes the connection a replica's; used between servers.",
+    )
+    .flags(SYNC)
+    .node(NodeCommand::Psync),
+    Command::new(
+        "sync",
+        Group::Replication,
+        "1.0.0",
+        1,
+        "Makes the connection an old replica's; used between servers.",
+    )
+    .flags(SYNC)
+    .node(NodeCommand::Psync),
+    Command::new(
+        "replconf",
+        Group::Replication,
+        "3.0.0",
+        -1,
+        "Tells a master of its replica; used between servers.",
+    )
+    .flags(ADMIN.union(Flags::LOADING).union(Flags::STALE).union(Flags::ALLOW_BUSY))
+    .node(NodeCommand::Replconf),
+    Command::new(
+        "replicaof",
+        Group::Replication,
+        "5.0.0",
+        3,
+        "Makes the server a replica of another, or a master.",
+    )
+    .flags(FOLLOW)
+    .node(NodeCommand::Replicaof),
+    Command::new(
+        "slaveof",
+        Group::Replication,
+        "1.0.0",
+        3,
+        "Makes the server a replica of another, or a master.",
+    )
+    .flags(FOLLOW)
+    .node(NodeCommand::Replicaof),
+    Command::new("role", Group::Replication, "2.8.12", 1, "Returns what the server is in replication.")
+        .flags(Flags::NOSCRIPT.union(Flags::LOADING).union(Flags::STALE).union(Flags::FAST))
+        .sentinel()
+        .category(Categories::ADMIN.union(Categories::DANGEROUS))
+        .shell(ShellCommand::Role),
+    Command::new(
+        "wait",
+        Group::Generic,
+        "3.0.0",
+        3,
+        "Waits until so many replicas have the connection's writes.",
+    )
+    .flags(Flags::BLOCKING)
+    .category(Categories::CONNECTION)
+    .tips(&["request_policy:all_shards", "response_policy:agg_min"])
+    .shell(ShellCommand::Wait),
+    Command::new(
+        "waitaof",
+        Group::Generic,
+        "7.2.0",
+        4,
+        "Waits until the connection's writes are on disk, here and at so many replicas.",
+    )
+    .flags(Flags::BLOCKING)
+    .category(Categories::CONNECTION)
+    .tips(&["request_policy:all_shards", "response_policy:agg_min"])
+    .shell(ShellCommand::WaitAof),
+];

@@ -1,0 +1,224 @@
+//! What SCAN and its kin have in common: cursors, options, pages.
+
+use bitflags::bitflags;
+use engine::{CommandError, Context, quoted};
+use keyspace::{Kind, Typed};
+use resp::{Protocol, Writer};
+
+bitflags! {
+    /// Which words a command takes besides MATCH and COUNT.
+    #[derive(Debug, Clone, Copy)]
+    pub(super) struct Words: u8 {
+        const TYPE = 1;
+        const NOVALUES = 1 << 1;
+        const NOSCORES = 1 << 2;
+    }
+}
+
+/// What was asked for besides the cursor.
+pub(super) struct Options<'a> {
+    pattern: Option<&'a [u8]>,
+    pub(super) count: usize,
+    pub(super) kind: Option<Kind>,
+    pub(super) values: bool,
+}
+
+impl<'a> Options<'a> {
+    /// Reads the arguments from number `from` on.
+    pub(super) fn parse(context: &Context<'a>, from: usize, allowed: Words) -> Result<Self, CommandError> {
+        let mut options = Self { pattern: None, count: 10, kind: None, values: true };
+        let mut index = from;
+        while let Some(word) = context.args.get(index) {
+            index += 1;
+            if allowed.contains(Words::NOVALUES) && word.eq_ignore_ascii_case(b"novalues") {
+                options.values = false;
+                continue;
+            }
+            if allowed.contains(Words::NOSCORES) && word.eq_ignore_ascii_case(b"noscores") {
+                options.values = false;
+                continue;
+            }
+            let value = context.args.get(index).ok_or(CommandError::Syntax)?;
+            if word.eq_ignore_ascii_case(b"match") {
+                options.pattern = Some(value).filter(|pattern| pattern != b"*");
+            } else if word.eq_ignore_ascii_case(b"count") {
+                let count = context.integer(index)?;
+                options.count = usize::try_from(count).ok().filter(|c| *c > 0).ok_or(CommandError::Syntax)?;
+            } else if allowed.contains(Words::TYPE) && word.eq_ignore_ascii_case(b"type") {
+                options.kind = Some(named_kind(value)?);
+            } else {
+                return Err(CommandError::Syntax);
+            }
+            index += 1;
+        }
+        Ok(options)
+    }
+
+    pub(super) fn matches(&self, name: &[u8]) -> bool {
+        self.pattern.is_none_or(|pattern| glob::matches(pattern, name))
+    }
+}
+
+/// The type that TYPE calls so.
+fn named_kind(name: &[u8]) -> Result<Kind, CommandError> {
+    let known = Kind::ALL.iter().find(|kind| name.eq_ignore_ascii_case(kind.name().as_bytes()));
+    let unknown = || format!("ERR unknown type name '{}'", quoted(name, name.len()));
+    known.copied().ok_or_else(|| CommandError::Text(unknown().into()))
+}
+
+/// A cursor as C's `strtoull` reads it: space in front and a sign are allowed, and behind space a minus counts back
+/// from 2^64. What is a negative number at once is none.
+pub(super) fn parse_cursor(text: &[u8]) -> Result<u64, CommandError> {
+    let invalid = CommandError::text("ERR invalid cursor");
+    if resp::parse_i64(text).is_some_and(|number| number < 0) {
+        return Err(invalid);
+    }
+    let (negative, digits) = match text.trim_ascii_start() {
+        [b'-', digits @ ..] => (true, digits),
+        [b'+', digits @ ..] => (false, digits),
+        digits => (false, digits),
+    };
+    if digits.is_empty() {
+        return Err(invalid);
+    }
+    let value = digits.iter().try_fold(0u64, |value, byte| {
+        let digit = char::from(*byte).to_digit(10)?;
+        value.checked_mul(10)?.checked_add(u64::from(digit))
+    });
+    let value = value.ok_or(invalid)?;
+    Ok(if negative { value.wrapping_neg() } else { value })
+}
+
+/// Bulk strings collected before it is known how many there will be.
+#[derive(Default)]
+pub(super) struct Found {
+    wire: Vec<u8>,
+    count: usize,
+}
+
+impl Found {
+    pub(super) fn push(&mut self, bytes: &[u8]) {
+        Writer::new(&mut self.wire, Protocol::Resp2).bulk(bytes);
+        self.count += 1;
+    }
+
+    pub(super) fn reply(&self, reply: &mut Writer<'_>) {
+        reply.array(self.count);
+        reply.raw(&self.wire);
+    }
+
+    pub(super) fn reply_set(&self, reply: &mut Writer<'_>) {
+        reply.set(self.count);
+        reply.raw(&self.wire);
+    }
+}
+
+/// Replies with a cursor and what was found.
+pub(super) fn reply_page(reply: &mut Writer<'_>, cursor: u64, found: &Found) {
+    let mut digits = itoa::Buffer::new();
+    reply.array(2);
+    reply.bulk(digits.format(cursor).as_bytes());
+    found.reply(reply);
+}
+
+/// HSCAN, SSCAN and ZSCAN: key cursor [MATCH pattern] [COUNT count], and what word is `allowed` besides. `scan` passes
+/// over elements from the cursor on, which is a position in hash order, and gives the next one.
+pub(super) fn scan_elements<T: Typed>(
+    context: &mut Context<'_>,
+    allowed: Words,
+    scan: impl FnOnce(T::At<'_>, u64, &Options<'_>, &mut Found) -> Option<u64>,
+) -> Result<(), CommandError> {
+    let cursor = parse_cursor(context.arg(2))?;
+    let key = context.key(1);
+    let (mut next, mut page) = (None, Found::default());
+    if let Some(place) = context.read_typed::<T>(&key)? {
+        let options = Options::parse(context, 3, allowed)?;
+        next = scan(context.typed::<T>(&key, place)?, cursor, &options, &mut page);
+    }
+    reply_page(&mut context.reply, next.unwrap_or(0), &page);
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use proptest::prelude::*;
+
+    use crate::testing::Client;
+
+    /// How elements of a collection are passed over, added and taken out: the words before and behind the element's name.
+    struct Family {
+        scan: &'static str,
+        add: [&'static str; 2],
+        remove: &'static str,
+        /// Words of a reply for an element.
+        width: usize,
+    }
+
+    const FAMILIES: &[Family] = &[
+        Family { scan: "sscan", add: ["sadd c", ""], remove: "srem c", width: 1 },
+        Family { scan: "zscan", add: ["zadd c 1", ""], remove: "zrem c", width: 2 },
+        Family { scan: "hscan", add: ["hset c", "v"], remove: "hdel c", width: 2 },
+    ];
+
+    fn run(client: &mut Client, words: &str) {
+        client.call(&words.split_whitespace().collect::<Vec<_>>());
+    }
+
+    /// One call; the next cursor and the elements.
+    fn scan(client: &mut Client, family: &Family, cursor: &str, count: usize) -> (String, Vec<String>) {
+        let reply = client.call(&[family.scan, "c", cursor, "count", &count.to_string()]);
+        let text =
+            |value: &resp::Value| String::from_utf8_lossy(value.as_bytes().expect("text")).into_owned();
+        let [next, found] = reply.as_array().expect("two") else { panic!("{reply:?}") };
+        (
+            text(next),
+            found.as_array().expect("a page").chunks(family.width).map(|words| text(&words[0])).collect(),
+        )
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(16))]
+
+        /// What stays from the first call to the last is returned, while the collection grows to many times its size
+        /// or shrinks to that, small or large.
+        #[test]
+        fn a_scan_of_a_collection_misses_nothing_that_stays(
+            stay in 1usize..300,
+            others in 0usize..4000,
+            count in 5usize..100,
+            grows in any::<bool>(),
+            family in 0..FAMILIES.len(),
+        ) {
+            let (family, mut client) = (&FAMILIES[family], Client::new());
+            let add = |client: &mut Client, name: &str| {
+                run(client, &format!("{} {name} {}", family.add[0], family.add[1]));
+            };
+            let stays: BTreeSet<String> = (0..stay).map(|n| format!("stay{n}")).collect();
+            stays.iter().for_each(|name| add(&mut client, name));
+            let mut left: Vec<String> = (0..others).map(|n| format!("other{n}")).collect();
+            if !grows {
+                left.iter().for_each(|name| add(&mut client, name));
+            }
+            let (mut cursor, mut seen, mut calls) = ("0".to_owned(), BTreeSet::new(), 0);
+            loop {
+                let (next, found) = scan(&mut client, family, &cursor, count);
+                seen.extend(found);
+                if next == "0" {
+                    break;
+                }
+                cursor = next;
+                calls += 1;
+                prop_assert!(calls < 10_000, "the scan goes on and on");
+                for name in left.split_off(left.len().saturating_sub(200)) {
+                    match grows {
+                        true => add(&mut client, &name),
+                        false => run(&mut client, &format!("{} {name}", family.remove)),
+                    }
+                }
+            }
+            prop_assert!(stays.is_subset(&seen));
+        }
+    }
+}

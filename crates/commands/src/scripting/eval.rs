@@ -1,0 +1,106 @@
+//! Scripts and functions that are to run: which one is meant, and with how many keys.
+
+use std::sync::Arc;
+
+use engine::{CommandError, Context, Runnable, ScriptCall, sha_of};
+use scripting::Script;
+
+const NO_SCRIPT: CommandError = CommandError::text("NOSCRIPT No matching script.");
+
+pub(super) fn eval(context: &mut Context<'_>) -> Result<ScriptCall, CommandError> {
+    run_text(context, false)
+}
+
+pub(super) fn eval_ro(context: &mut Context<'_>) -> Result<ScriptCall, CommandError> {
+    run_text(context, true)
+}
+
+pub(super) fn evalsha(context: &mut Context<'_>) -> Result<ScriptCall, CommandError> {
+    run_known(context, false)
+}
+
+pub(super) fn evalsha_ro(context: &mut Context<'_>) -> Result<ScriptCall, CommandError> {
+    run_known(context, true)
+}
+
+pub(super) fn fcall(context: &mut Context<'_>) -> Result<ScriptCall, CommandError> {
+    call(context, false)
+}
+
+pub(super) fn fcall_ro(context: &mut Context<'_>) -> Result<ScriptCall, CommandError> {
+    call(context, true)
+}
+
+/// How many keys the command says it has.
+fn count_keys(context: &Context<'_>, no_number: CommandError) -> Result<usize, CommandError> {
+    let count = context.integer(2).map_err(|_| no_number)?;
+    if count > context.args.len() as i64 - 3 {
+        return Err(CommandError::text("ERR Number of keys can't be greater than number of args"));
+    }
+    usize::try_from(count).map_err(|_| CommandError::text("ERR Number of keys can't be negative"))
+}
+
+fn run_text(context: &mut Context<'_>, read_only: bool) -> Result<ScriptCall, CommandError> {
+    let keys = count_keys(context, CommandError::NotInteger)?;
+    let what = match context.take_found() {
+        Some(found) => found,
+        None => Runnable::Script(learn(context, context.arg(1), false)?),
+    };
+    start(context, what, keys, read_only)
+}
+
+fn run_known(context: &mut Context<'_>, read_only: bool) -> Result<ScriptCall, CommandError> {
+    if context.session.is_debugging() {
+        return Err(CommandError::text("ERR Please use EVAL instead of EVALSHA for debugging"));
+    }
+    // Before the number of keys, as in Redis: what is no hash names no script.
+    if sha_of(context.arg(1)).is_none() {
+        return Err(NO_SCRIPT);
+    }
+    let keys = count_keys(context, CommandError::NotInteger)?;
+    let what = match context.take_found() {
+        Some(found) => found,
+        None => {
+            let script = sha_of(context.arg(1)).and_then(|sha| context.engine.scripts.find(&sha));
+            Runnable::Script(script.ok_or(NO_SCRIPT)?)
+        }
+    };
+    start(context, what, keys, read_only)
+}
+
+fn call(context: &mut Context<'_>, read_only: bool) -> Result<ScriptCall, CommandError> {
+    let found = context.take_found().or_else(|| {
+        let (library, place) = context.engine.scripts.functions.find(context.arg(1))?;
+        Some(Runnable::Function(library, place))
+    });
+    let what = found.ok_or(CommandError::text("ERR Function not found"))?;
+    let keys = count_keys(context, CommandError::text("ERR Bad number of keys provided"))?;
+    start(context, what, keys, read_only)
+}
+
+/// Sees whether the script may run at all.
+fn start(
+    context: &Context<'_>,
+    what: Runnable,
+    keys: usize,
+    read_only: bool,
+) -> Result<ScriptCall, CommandError> {
+    context.may_start(what.flags(), read_only)?;
+    if let Runnable::Script(script) = &what {
+        script.touch(context.now.0 as u64);
+    }
+    Ok(ScriptCall { what, keys, read_only })
+}
+
+/// The script of this text, which is compiled here and known to all afterwards.
+pub(super) fn learn(context: &mut Context<'_>, text: &[u8], keep: bool) -> Result<Arc<Script>, CommandError> {
+    let script = Script::new(text).map_err(|error| CommandError::Text(error.to_string().into()))?;
+    let script = match context.engine.scripts.find(&script.sha) {
+        Some(known) => known,
+        None => Arc::new(script),
+    };
+    context.compile_first(&script)?;
+    let script = context.engine.scripts.add(script, keep);
+    context.note_text(text, &script);
+    Ok(script)
+}

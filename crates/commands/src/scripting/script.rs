@@ -1,0 +1,112 @@
+//! SCRIPT: the cache of scripts.
+
+use engine::{CommandError, Context, DebugMode, sha_of};
+use scripting::Verdict;
+
+use super::eval::learn;
+use crate::help::reply_help;
+
+pub(super) fn load(context: &mut Context<'_>) -> Result<(), CommandError> {
+    let script = learn(context, context.arg(2), true)?;
+    context.reply.bulk(&script.sha);
+    Ok(())
+}
+
+pub(super) fn exists(context: &mut Context<'_>) -> Result<(), CommandError> {
+    context.reply.array(context.args.len() - 2);
+    for index in 2..context.args.len() {
+        let known = sha_of(context.arg(index)).is_some_and(|sha| context.engine.scripts.find(&sha).is_some());
+        context.reply.integer(i64::from(known));
+    }
+    Ok(())
+}
+
+pub(super) fn show(context: &mut Context<'_>) -> Result<(), CommandError> {
+    let script = sha_of(context.arg(2)).and_then(|sha| context.engine.scripts.find(&sha));
+    let script = script.ok_or(CommandError::text("NOSCRIPT No matching script."))?;
+    context.reply.bulk(&script.text);
+    Ok(())
+}
+
+pub(super) fn flush(context: &mut Context<'_>) -> Result<(), CommandError> {
+    let fits = match context.args.get(2) {
+        None => context.args.len() == 2,
+        Some(word) => context.args.len() == 3 && is_flush_option(word),
+    };
+    if !fits {
+        return Err(CommandError::text("ERR SCRIPT FLUSH only support SYNC|ASYNC option"));
+    }
+    context.engine.scripts.flush();
+    context.reply.ok();
+    Ok(())
+}
+
+pub(super) fn is_flush_option(word: &[u8]) -> bool {
+    word.eq_ignore_ascii_case(b"sync") || word.eq_ignore_ascii_case(b"async")
+}
+
+pub(super) fn kill(context: &mut Context<'_>) -> Result<(), CommandError> {
+    kill_one(context, false)
+}
+
+/// Stops scripts, or functions.
+pub(super) fn kill_one(context: &mut Context<'_>, function: bool) -> Result<(), CommandError> {
+    match context.engine.scripts.kill(function) {
+        Verdict::Stopped => {
+            context.reply.ok();
+            Ok(())
+        }
+        Verdict::NotBusy => Err(CommandError::text("NOTBUSY No scripts in execution right now.")),
+        Verdict::Unkillable => Err(CommandError::text(
+            "UNKILLABLE Sorry the script already executed write commands against the dataset. You can either wait \
+             the script termination or kill the server in a hard way using the SHUTDOWN NOSAVE command.",
+        )),
+        Verdict::OtherKind => {
+            let script =
+                "BUSY Valkey is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE.";
+            let other =
+                "BUSY Valkey is busy running a script. You can only call FUNCTION KILL or SHUTDOWN NOSAVE.";
+            Err(CommandError::text(if function { script } else { other }))
+        }
+    }
+}
+
+pub(super) fn debug(context: &mut Context<'_>) -> Result<(), CommandError> {
+    let word = context.arg(2);
+    let mode = match word.to_ascii_lowercase().as_slice() {
+        b"no" => None,
+        b"yes" => Some(DebugMode::Discarded),
+        b"sync" => Some(DebugMode::Kept),
+        _ => return Err(CommandError::text("ERR Use SCRIPT DEBUG YES/SYNC/NO")),
+    };
+    if !context.may_wait() {
+        return Err(CommandError::text("ERR SCRIPT DEBUG must be called outside a pipeline"));
+    }
+    context.session.set_debug_mode(mode);
+    context.reply.ok();
+    Ok(())
+}
+
+pub(super) fn help(context: &mut Context<'_>) -> Result<(), CommandError> {
+    reply_help(
+        context,
+        "SCRIPT",
+        &[
+            "DEBUG (YES|SYNC|NO)",
+            "    Set the debug mode for subsequent scripts executed.",
+            "EXISTS <sha1> [<sha1> ...]",
+            "    Return information about the existence of the scripts in the script cache.",
+            "FLUSH [ASYNC|SYNC]",
+            "    Flush the Lua scripts cache. Very dangerous on replicas.",
+            "    When called without the optional mode argument, the behavior is determined by the",
+            "    lazyfree-lazy-user-flush configuration directive. Valid modes are:",
+            "    * ASYNC: Asynchronously flush the scripts cache.",
+            "    * SYNC: Synchronously flush the scripts cache.",
+            "KILL",
+            "    Kill the currently executing Lua script.",
+            "LOAD <script>",
+            "    Load a script into the scripts cache without executing it.",
+        ],
+    );
+    Ok(())
+}

@@ -1,0 +1,112 @@
+//! Commands about the server itself that need nothing but the engine.
+
+mod command;
+mod debug;
+mod digest;
+mod docs;
+mod latency;
+mod logs;
+mod module;
+mod protocol;
+
+use engine::{Categories, Command, CommandError, Context, Flags, Group};
+
+pub use command::answer_command;
+pub(super) use debug::COMMANDS as DEBUG;
+pub(super) use latency::COMMANDS as LATENCY;
+pub(super) use logs::COMMANDS as LOGS;
+pub(super) use module::COMMANDS as MODULE;
+
+/// COMMAND, for servers and sentinels.
+const ANYTIME: Flags = Flags::LOADING.union(Flags::STALE).union(Flags::SENTINEL);
+
+pub(super) const COMMANDS: &[Command] = &[
+    Command::new("command", Group::Server, "2.8.13", -1, "Returns facts about all commands.")
+        .flags(ANYTIME)
+        .category(Categories::CONNECTION)
+        .tips(&["nondeterministic_output_order"])
+        .run(command::command)
+        .subcommands(COMMAND),
+    Command::new("lolwut", Group::Server, "5.0.0", -1, "Shows the version, with a drawing.")
+        .flags(Flags::READONLY.union(Flags::FAST))
+        .run(lolwut),
+    Command::new("monitor", Group::Server, "1.0.0", 1, "Shows this connection every command.")
+        .flags(Flags::ADMIN.union(Flags::NOSCRIPT).union(Flags::LOADING).union(Flags::STALE))
+        .run(monitor),
+    Command::new("time", Group::Server, "2.6.0", 1, "Returns the server's time.")
+        .flags(Flags::LOADING.union(Flags::STALE).union(Flags::FAST))
+        .tips(&["nondeterministic_output"])
+        .run(time),
+];
+const COMMAND: &[Command] = &[
+    Command::new("count", Group::Server, "2.8.13", 2, "Returns the number of commands.")
+        .flags(ANYTIME)
+        .category(Categories::CONNECTION)
+        .run(command::command),
+    Command::new("docs", Group::Server, "7.0.0", -2, "Returns what commands are for.")
+        .flags(ANYTIME)
+        .category(Categories::CONNECTION)
+        .tips(&["nondeterministic_output_order"])
+        .run(command::command),
+    Command::new("getkeys", Group::Server, "2.8.13", -3, "Returns the keys of a request.")
+        .flags(ANYTIME)
+        .category(Categories::CONNECTION)
+        .run(command::command),
+    Command::new(
+        "getkeysandflags",
+        Group::Server,
+        "7.0.0",
+        -3,
+        "Returns the keys of a request and what it does with them.",
+    )
+    .flags(ANYTIME)
+    .category(Categories::CONNECTION)
+    .run(command::command),
+    Command::new("help", Group::Server, "5.0.0", 2, "Lists the subcommands.")
+        .flags(ANYTIME)
+        .category(Categories::CONNECTION)
+        .run(command::command),
+    Command::new("info", Group::Server, "2.8.13", -2, "Returns facts about some commands.")
+        .flags(ANYTIME)
+        .category(Categories::CONNECTION)
+        .tips(&["nondeterministic_output_order"])
+        .run(command::command),
+    Command::new("list", Group::Server, "7.0.0", -2, "Returns the names of commands.")
+        .flags(ANYTIME)
+        .category(Categories::CONNECTION)
+        .tips(&["nondeterministic_output_order"])
+        .run(command::command),
+];
+
+/// MONITOR
+fn monitor(context: &mut Context<'_>) -> Result<(), CommandError> {
+    if !context.may_wait() {
+        return Err(CommandError::text("ERR MONITOR isn't allowed for DENY BLOCKING client"));
+    }
+    context.engine.start_monitor(context.session);
+    context.reply.ok();
+    Ok(())
+}
+
+/// The wall clock, to the microsecond.
+fn time(context: &mut Context<'_>) -> Result<(), CommandError> {
+    let micros = context.wall_micros();
+    context.reply.array(2);
+    context.reply.bulk_integer(micros.div_euclid(1_000_000));
+    context.reply.bulk_integer(micros.rem_euclid(1_000_000));
+    Ok(())
+}
+
+/// A small fortress for whoever asks.
+const DRAWING: &str = "\n    |>        |>\n  _ _ _      _ _ _\n |_|_|_|_  _|_|_|_|\n |  _  |_||_|  _  |\n\
+                       \x20|_|_|_|_||_|_|_|_|\n\nRedoubt ver. ";
+
+/// LOLWUT [VERSION number [...]]
+fn lolwut(context: &mut Context<'_>) -> Result<(), CommandError> {
+    if context.args.get(1).is_some_and(|word| word.eq_ignore_ascii_case(b"version")) && context.args.len() > 2
+    {
+        context.integer(2)?;
+    }
+    context.reply.verbatim(b"txt", format!("{DRAWING}{}\n", env!("CARGO_PKG_VERSION")).as_bytes());
+    Ok(())
+}

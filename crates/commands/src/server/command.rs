@@ -1,0 +1,407 @@
+//! COMMAND: the table tells about itself.
+
+use engine::{
+    Begin, Categories, CommandError, Context, Find, Flags, KeyFlags, KeySpec, Registered, Registry,
+};
+use resp::{Args, Writer};
+
+use super::docs::docs;
+use crate::help::write_help;
+
+/// The flags that users see, in Redis's words.
+const FLAGS: &[(Flags, &str)] = &[
+    (Flags::WRITE, "write"),
+    (Flags::READONLY, "readonly"),
+    (Flags::DENYOOM, "denyoom"),
+    (Flags::ADMIN, "admin"),
+    (Flags::PUBSUB, "pubsub"),
+    (Flags::NOSCRIPT, "noscript"),
+    (Flags::BLOCKING, "blocking"),
+    (Flags::LOADING, "loading"),
+    (Flags::STALE, "stale"),
+    (Flags::SKIP_MONITOR, "skip_monitor"),
+    (Flags::SKIP_COMMANDLOG, "skip_commandlog"),
+    (Flags::ASKING, "asking"),
+    (Flags::FAST, "fast"),
+    (Flags::NO_AUTH, "no_auth"),
+    (Flags::NO_MANDATORY_KEYS, "no_mandatory_keys"),
+    (Flags::NO_ASYNC_LOADING, "no_async_loading"),
+    (Flags::NO_MULTI, "no_multi"),
+    (Flags::ALLOW_BUSY, "allow_busy"),
+];
+
+const KEY_FLAGS: &[(KeyFlags, &str)] = &[
+    (KeyFlags::RO, "RO"),
+    (KeyFlags::RW, "RW"),
+    (KeyFlags::OW, "OW"),
+    (KeyFlags::RM, "RM"),
+    (KeyFlags::ACCESS, "access"),
+    (KeyFlags::UPDATE, "update"),
+    (KeyFlags::INSERT, "insert"),
+    (KeyFlags::DELETE, "delete"),
+    (KeyFlags::NOT_KEY, "not_key"),
+    (KeyFlags::INCOMPLETE, "incomplete"),
+    (KeyFlags::VARIABLE_FLAGS, "variable_flags"),
+];
+
+/// COMMAND and its subcommands.
+pub(super) fn command(context: &mut Context<'_>) -> Result<(), CommandError> {
+    answer_command(context.engine.commands(), context.args, &mut context.reply)
+}
+
+/// Answers COMMAND, or a subcommand of it that exists and has as many words as it takes, about the
+/// commands of this registry.
+///
+/// # Errors
+/// What to reply to words that make no sense.
+pub fn answer_command(
+    registry: &Registry,
+    args: Args<'_>,
+    reply: &mut Writer<'_>,
+) -> Result<(), CommandError> {
+    let subcommand = args.get(1).map(<[u8]>::to_ascii_lowercase);
+    match subcommand.as_deref() {
+        None => all(registry, reply),
+        Some(b"count") => reply.integer(registry.top().len() as i64),
+        Some(b"docs") => docs(registry, args, reply),
+        Some(b"getkeys") => return getkeys(registry, args, reply),
+        Some(b"getkeysandflags") => return getkeys_and_flags(registry, args, reply),
+        Some(b"info") => info(registry, args, reply),
+        Some(b"list") => return list(registry, args, reply),
+        _ => write_help(reply, "COMMAND", HELP),
+    }
+    Ok(())
+}
+
+fn all(registry: &Registry, reply: &mut Writer<'_>) {
+    reply.array(registry.top().len());
+    for entry in registry.top() {
+        describe(reply, entry);
+    }
+}
+
+fn info(registry: &Registry, args: Args<'_>, reply: &mut Writer<'_>) {
+    if args.len() == 2 {
+        return all(registry, reply);
+    }
+    reply.array(args.len() - 2);
+    for name in args.from(2).iter() {
+        match registry.find_shown(name) {
+            Some(entry) => describe(reply, entry),
+            None => reply.null(),
+        }
+    }
+}
+
+/// The names of those flags of `table` for which `has` is true, as a set.
+fn names<F: Copy>(
+    reply: &mut Writer<'_>,
+    table: &[(F, &'static str)],
+    prefix: &str,
+    has: impl Fn(F) -> bool,
+    more: &[&str],
+) {
+    let held =
+        || table.iter().filter(|(flag, _)| has(*flag)).map(|(_, name)| *name).chain(more.iter().copied());
+    reply.set(held().count());
+    for name in held() {
+        reply.simple(&format!("{prefix}{name}"));
+    }
+}
+
+fn describe(reply: &mut Writer<'_>, entry: &Registered) {
+    let command = entry.command;
+    let range = LegacyRange::of(command.keys);
+    reply.array(10);
+    reply.bulk(entry.full_name.as_bytes());
+    reply.integer(command.arity.into());
+    let movable: &[&str] = if range.movable { &["movablekeys"] } else { &[] };
+    names(reply, FLAGS, "", |flag| command.flags.contains(flag), movable);
+    reply.integer(range.first);
+    reply.integer(range.last);
+    reply.integer(range.step);
+    let categories = command.categories();
+    names(reply, Categories::NAMED, "@", |category| categories.contains(category), &[]);
+    reply.set(command.tips.len());
+    for tip in command.tips {
+        reply.bulk(tip.as_bytes());
+    }
+    reply.set(command.keys.len());
+    for spec in command.keys {
+        describe_spec(reply, spec);
+    }
+    let subcommands = entry.shown_subcommands();
+    reply.array(subcommands.len());
+    for entry in subcommands {
+        describe(reply, entry);
+    }
+}
+
+/// The keys as the first versions of COMMAND told them: first, last (negative from the end), step.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct LegacyRange {
+    first: i64,
+    last: i64,
+    step: i64,
+    /// There are keys that this cannot say.
+    movable: bool,
+}
+
+impl LegacyRange {
+    fn of(specs: &[KeySpec]) -> Self {
+        let mut range = Self::default();
+        for spec in specs {
+            let (Begin::Index(begin), Find::Range { last, step, .. }) = (spec.begin, spec.find) else {
+                range.movable = true;
+                continue;
+            };
+            let begin = i64::from(begin);
+            let last = if last >= 0 { begin + i64::from(last) } else { i64::from(last) };
+            if range.first == 0 {
+                range = Self { first: begin, last, step: step.into(), ..range };
+            } else if range.last == begin - 1 {
+                range.last = last;
+            }
+        }
+        range
+    }
+}
+
+fn describe_spec(reply: &mut Writer<'_>, spec: &KeySpec) {
+    reply.map(3);
+    reply.bulk(b"flags");
+    names(reply, KEY_FLAGS, "", |flag| spec.flags.contains(flag), &[]);
+    reply.bulk(b"begin_search");
+    let is_unknown = matches!(spec.begin, Begin::Option { .. } | Begin::Unknown);
+    match spec.begin {
+        Begin::Option { .. } | Begin::Unknown => typed(reply, "unknown", 0),
+        Begin::Index(index) => {
+            typed(reply, "index", 1);
+            number(reply, "index", index.into());
+        }
+        Begin::Keyword { word, from } => {
+            typed(reply, "keyword", 2);
+            reply.bulk(b"keyword");
+            reply.bulk(word.as_bytes());
+            number(reply, "startfrom", from.into());
+        }
+    }
+    reply.bulk(b"find_keys");
+    if is_unknown {
+        return typed(reply, "unknown", 0);
+    }
+    match spec.find {
+        Find::Range { last, step, limit } => {
+            typed(reply, "range", 3);
+            number(reply, "lastkey", last.into());
+            number(reply, "keystep", step.into());
+            number(reply, "limit", limit.into());
+        }
+        Find::KeyNum { count_at, first, step } => {
+            typed(reply, "keynum", 3);
+            number(reply, "keynumidx", count_at.into());
+            number(reply, "firstkey", first.into());
+            number(reply, "keystep", step.into());
+        }
+    }
+}
+
+/// Starts a part of a key spec: its type, then `fields` pairs.
+fn typed(reply: &mut Writer<'_>, kind: &str, fields: usize) {
+    reply.map(2);
+    reply.bulk(b"type");
+    reply.bulk(kind.as_bytes());
+    reply.bulk(b"spec");
+    reply.map(fields);
+}
+
+fn number(reply: &mut Writer<'_>, name: &str, value: i64) {
+    reply.bulk(name.as_bytes());
+    reply.integer(value);
+}
+
+/// COMMAND LIST [FILTERBY MODULE name | ACLCAT category | PATTERN pattern]
+fn list(registry: &Registry, args: Args<'_>, reply: &mut Writer<'_>) -> Result<(), CommandError> {
+    let wanted: Box<dyn Fn(&Registered) -> bool> = match (args.len(), args.get(2), args.get(3), args.get(4)) {
+        (2, ..) => Box::new(|_| true),
+        (5, Some(word), Some(kind), Some(value)) if word.eq_ignore_ascii_case(b"filterby") => {
+            if kind.eq_ignore_ascii_case(b"module") {
+                Box::new(|_| false)
+            } else if kind.eq_ignore_ascii_case(b"aclcat") {
+                let category = Categories::named(value);
+                Box::new(move |entry| {
+                    category.is_some_and(|category| entry.command.categories().contains(category))
+                })
+            } else if kind.eq_ignore_ascii_case(b"pattern") {
+                let pattern = value.to_ascii_lowercase();
+                Box::new(move |entry| glob::matches(&pattern, entry.full_name.as_bytes()))
+            } else {
+                return Err(CommandError::Syntax);
+            }
+        }
+        _ => return Err(CommandError::Syntax),
+    };
+    let names: Vec<_> = registry.shown().filter(|entry| wanted(entry)).collect();
+    reply.array(names.len());
+    for entry in names {
+        reply.bulk(entry.full_name.as_bytes());
+    }
+    Ok(())
+}
+
+/// The request that follows in the arguments, with the keys in it and what becomes of them.
+fn keys_of<'a>(
+    registry: &Registry,
+    args: Args<'a>,
+) -> Result<(Args<'a>, Vec<(usize, KeyFlags)>), CommandError> {
+    let request = args.from(2);
+    let entry = registry.resolve(request);
+    let command = match &entry {
+        Ok(entry) if entry.command.keys.iter().any(|spec| !spec.flags.contains(KeyFlags::NOT_KEY)) => {
+            entry.command
+        }
+        Ok(_) => return Err(CommandError::text("ERR The command has no key arguments")),
+        Err(_) => return Err(CommandError::text("ERR Invalid command specified")),
+    };
+    if !command.accepts(request.len()) {
+        return Err(CommandError::text("ERR Invalid number of arguments specified for command"));
+    }
+    let mut found = Vec::new();
+    command.visit_keys(request, &mut |index, spec| {
+        // Of the keys that were found, all is known.
+        found.push((index, command.key_flags(spec, request).difference(KeyFlags::INCOMPLETE)));
+    });
+    if found.is_empty() && !command.flags.contains(Flags::NO_MANDATORY_KEYS) {
+        return Err(CommandError::text("ERR Invalid arguments specified for command"));
+    }
+    Ok((request, found))
+}
+
+fn getkeys(registry: &Registry, args: Args<'_>, reply: &mut Writer<'_>) -> Result<(), CommandError> {
+    let (request, keys) = keys_of(registry, args)?;
+    reply.array(keys.len());
+    for (index, _) in keys {
+        reply.bulk(&request[index]);
+    }
+    Ok(())
+}
+
+fn getkeys_and_flags(
+    registry: &Registry,
+    args: Args<'_>,
+    reply: &mut Writer<'_>,
+) -> Result<(), CommandError> {
+    let (request, keys) = keys_of(registry, args)?;
+    reply.array(keys.len());
+    for (index, flags) in keys {
+        reply.array(2);
+        reply.bulk(&request[index]);
+        names(reply, KEY_FLAGS, "", |flag| flags.contains(flag), &[]);
+    }
+    Ok(())
+}
+
+const HELP: &[&str] = &[
+    "(no subcommand)",
+    "    Returns facts about all commands.",
+    "COUNT",
+    "    Returns the number of commands.",
+    "LIST [FILTERBY (MODULE <name>|ACLCAT <category>|PATTERN <pattern>)]",
+    "    Returns the names of commands.",
+    "INFO [<command-name> ...]",
+    "    Returns facts about some commands, or all.",
+    "DOCS [<command-name> ...]",
+    "    Returns what some commands are for, or all.",
+    "GETKEYS <full-command>",
+    "    Returns the keys of a request.",
+    "GETKEYSANDFLAGS <full-command>",
+    "    Returns the keys of a request and what it does with them.",
+];
+
+#[cfg(test)]
+mod tests {
+
+    use crate::testing::Client;
+
+    /// GET and LCS as Redis 7.0.15 describes them, with this server's key flags.
+    const GET: &str = "*10|$3|get|:2|*2|+readonly|+fast|:1|:1|:1|*3|+@read|+@string|+@fast|*0|*1|*6|$5|flags|*2\
+                       |+RO|+access|$12|begin_search|*4|$4|type|$5|index|$4|spec|*2|$5|index|:1|$9|find_keys\
+                       |*4|$4|type|$5|range|$4|spec|*6|$7|lastkey|:0|$7|keystep|:1|$5|limit|:0|*0";
+
+    #[test]
+    fn commands_describe_themselves() {
+        let mut client = Client::new();
+        client.table(&[
+            ("command info get nosuch", &format!("*2|{GET}|$-1")),
+            ("command info get|x", "*1|$-1"),
+            ("command info debug|digest debug|nosuch", "*2|$-1|$-1"),
+            ("command docs debug|digest", "*0"),
+            ("command count", &format!(":{}", crate::of_server().top().len())),
+            ("command foo", "-ERR unknown subcommand 'foo'. Try COMMAND HELP."),
+            ("command docs nosuch", "*0"),
+        ]);
+        assert!(client.wire("command info lcs").contains(":1\r\n:2\r\n:1\r\n"), "the keys' old form");
+        assert!(client.wire("command info rename").contains(":1\r\n:2\r\n:1\r\n"));
+        assert!(client.wire("command info msetex").contains("+movablekeys\r\n:0\r\n:0\r\n:0\r\n"));
+        let resp3 = GET.replace("*2|+RO", "~2|+RO").replace("*2|+read", "~2|+read").replace("*3|", "~3|");
+        let resp3 = resp3.replace("*6", "%3").replace("*4|", "%2|").replace("*2|$5", "%1|$5");
+        // Tips and keys are sets; subcommands are a list, also where there are none.
+        let resp3 = resp3.replacen("*0", "~0", 1).replace("*1|%3", "~1|%3");
+        client.table(&[("hello 3", &client_hello())]);
+        client.table(&[("command info get", &format!("*1|{resp3}"))]);
+        let whole = client.wire("command");
+        assert!(whole.starts_with(&format!("*{}\r\n*10\r\n", crate::of_server().top().len())));
+    }
+
+    fn client_hello() -> String {
+        "%7|$6|server|$5|redis|$7|version|$5|7.4.0|$5|proto|:3|$2|id|:1|$4|mode|$10|standalone|$4|role\
+         |$6|master|$7|modules|*0"
+            .to_owned()
+    }
+
+    #[test]
+    fn requests_are_searched_for_keys() {
+        Client::new().table(&[
+            ("command getkeys mset a 1 b 2", "*2|$1|a|$1|b"),
+            ("command getkeys object encoding k", "*1|$1|k"),
+            ("command getkeysandflags set k v", "*1|*2|$1|k|*2|+OW|+update"),
+            ("command getkeysandflags set k v get", "*1|*2|$1|k|*3|+RW|+access|+update"),
+            ("command getkeys nosuch a", "-ERR Invalid command specified"),
+            ("command getkeys ping a", "-ERR The command has no key arguments"),
+            ("command getkeys get a b", "-ERR Invalid number of arguments specified for command"),
+            ("command getkeys migrate h 1 k 0 10", "*1|$1|k"),
+            ("command getkeys migrate h 1 \"\" 0 10", "*1|$0|"),
+            ("command getkeys migrate h 1 \"\" 0 10 keys a b", "*2|$1|a|$1|b"),
+            ("command getkeys migrate h 1 k 0 10 keys a b", "-ERR Invalid arguments specified for command"),
+            ("command getkeys msetex 9 a b", "-ERR Invalid arguments specified for command"),
+        ]);
+    }
+
+    #[test]
+    fn names_are_listed_by_filters() {
+        let mut client = Client::new();
+        client.table(&[
+            ("command list filterby pattern incr*", "*3|$4|incr|$6|incrby|$11|incrbyfloat"),
+            ("command list filterby aclcat nosuch", "*0"),
+            ("command list filterby module nosuch", "*0"),
+            ("command list filterby nosuch x", "-ERR syntax error"),
+            ("command list nosuch", "-ERR syntax error"),
+        ]);
+        assert!(client.wire("command list filterby aclcat string").contains("incrbyfloat"));
+        let all = client.wire("command list");
+        assert!(all.starts_with(&format!("*{}\r\n", crate::of_server().shown().count())));
+        assert!(all.contains("\r\nconfig|get\r\n") && !all.contains("debug|"), "DEBUG is one command");
+    }
+
+    #[test]
+    fn the_table_contradicts_itself_nowhere() {
+        for entry in crate::of_server().all() {
+            let command = entry.command;
+            assert_eq!(command.name, command.name.to_ascii_lowercase());
+            assert!(command.arity != 0, "{}", entry.full_name);
+            assert!(!command.summary.is_empty() && command.summary.ends_with('.'), "{}", entry.full_name);
+            let found = crate::of_server().find_full(entry.full_name.as_bytes()).expect("found by its name");
+            assert_eq!(found.index, entry.index);
+        }
+    }
+}

@@ -1,0 +1,544 @@
+//! DEBUG: tools for those who test the server.
+
+use std::fmt::Write as _;
+use std::sync::atomic::Ordering;
+
+use keyspace::{Found, Packed, Value};
+use persistence::Dialect;
+
+mod inside;
+mod switches;
+
+use engine::{Command, CommandError, Context, DebugCommand, Flags, Group, KeySpec, NodeCommand, until_nul};
+
+use super::digest::Digest;
+use crate::generic::references;
+use crate::help::reply_help;
+use crate::rows::{LOOKS_SECOND, key};
+
+const ADMIN: Flags =
+    Flags::ADMIN.union(Flags::NOSCRIPT).union(Flags::LOADING).union(Flags::STALE).union(Flags::PROTECTED);
+
+pub(crate) const COMMANDS: &[Command] =
+    &[Command::new("debug", Group::Server, "1.0.0", -2, "Tools for those who test the server.")
+        .flags(ADMIN)
+        .subcommands(DEBUG)];
+
+const fn tool(name: &'static str, arity: i8, summary: &'static str) -> Command {
+    Command::new(name, Group::Server, "1.0.0", arity, summary).flags(ADMIN)
+}
+
+/// One that the shell carries out.
+const fn shell(name: &'static str, arity: i8, command: DebugCommand, summary: &'static str) -> Command {
+    tool(name, arity, summary).node(NodeCommand::Debug(command))
+}
+
+/// One for a mechanism of Redis that is not here: a script that sets it goes on.
+const fn without_effect(name: &'static str, arity: i8) -> Command {
+    tool(name, arity, "Has no effect: what it is about in Redis is not here.").run(switches::accept)
+}
+
+const DEBUG: &[Command] = &[
+    shell("aof-flush-sleep", 3, DebugCommand::AofFlushSleep, "Has each write of the AOF wait before it."),
+    tool("assert", 2, "Ends the server as an assertion that fails would.").run(assert),
+    shell("change-repl-id", 2, DebugCommand::ChangeReplId, "Gives the replication history another name."),
+    shell("client-eviction", 2, DebugCommand::ClientEviction, "Tells how much clients of each size take."),
+    without_effect("client-enforce-reply-list", 3),
+    shell(
+        "close-cluster-link-on-packet-drop",
+        3,
+        DebugCommand::CloseLinkOnDrop,
+        "Has links closed on which a packet is dropped.",
+    ),
+    shell("clusterlink", 5, DebugCommand::ClusterLink, "Closes the links to a node, from it, or both."),
+    shell(
+        "config-rewrite-force-all",
+        2,
+        DebugCommand::ConfigRewriteForceAll,
+        "Rewrites the configuration file as CONFIG REWRITE does, with a line for every parameter.",
+    ),
+    shell("crash-and-recover", -2, DebugCommand::CrashAndRecover, "Starts the server anew, saving nothing."),
+    without_effect("delay-rdb-client-free-second", 3),
+    without_effect("dict-resizing", 3),
+    tool("digest", 2, "Returns a digest of all data.").run(digest).all_slots(),
+    tool("digest-value", -2, "Returns digests of keys' values.")
+        .keys(&[KeySpec::range(2, -1, 1, key::LOOK)])
+        .run(digest_value),
+    without_effect("disable-cluster-random-ping", 3),
+    shell(
+        "disable-cluster-reconnection",
+        3,
+        DebugCommand::DisableReconnection,
+        "Has no links made to other nodes.",
+    ),
+    shell(
+        "drop-cluster-packet-filter",
+        3,
+        DebugCommand::DropPackets,
+        "Drops packets of this type that come over the bus; -1: none, -2: all.",
+    ),
+    tool("error", 3, "Replies with an error.").run(error),
+    without_effect("force-free-primary-async", 3),
+    without_effect("hashtable-can-abort-shrink", 3),
+    tool("help", 2, "Lists the subcommands.").run(help),
+    tool("htstats", -3, "Tells how a database's keys lie in the slots.").run(inside::htstats).each_slot(),
+    tool("htstats-key", -3, "Tells how many elements a key's table has.")
+        .keys(LOOKS_SECOND)
+        .run(inside::htstats_key),
+    tool("leak", 3, "Keeps a copy of the text for ever.").run(switches::leak),
+    tool("listpack", 3, "Tells how many elements a listpack has, and how many bytes DUMP makes of it.")
+        .keys(LOOKS_SECOND)
+        .run(listpack),
+    shell("loadaof", 2, DebugCommand::LoadAof, "Brings the AOF to the disk and loads it from there."),
+    shell("log", 3, DebugCommand::Log, "Writes a line into the log."),
+    shell("mallctl", -3, DebugCommand::Mallctl, "Returns a number of the allocator's, or sets it."),
+    shell("mallctl-str", -3, DebugCommand::MallctlStr, "Returns a text of the allocator's."),
+    tool("oom", 2, "Ends the server as memory that is refused would.").run(oom),
+    tool("panic", 2, "Ends the server as a bug in it would.").run(panic),
+    without_effect("pause-after-fork", 3),
+    shell("pause-cron", 3, DebugCommand::PauseCron, "Has nothing happen by itself, or again."),
+    tool("protocol", 3, "Replies with a value of a type.").run(super::protocol::protocol),
+    tool("object", -3, "Returns facts about a key's value.").keys(LOOKS_SECOND).run(object),
+    tool("populate", -3, "Makes many keys.").run(populate).each_slot(),
+    tool("quicklist", -3, "Tells how many elements and bytes each node of a list has.")
+        .keys(LOOKS_SECOND)
+        .run(quicklist),
+    tool("quicklist-packed-threshold", 3, "Refuses a size of list nodes that could not be.")
+        .run(quicklist_packed_threshold),
+    shell("reload", -2, DebugCommand::Reload, "Saves the data to disk and loads it from there."),
+    without_effect("repl-pause", 3),
+    tool("replicate", -3, "Has replicas and the AOF get this command, which is not run here.")
+        .run(switches::replicate),
+    tool("replybuffer", 4, "Has no effect: replies lie in no buffers of a client's own.")
+        .run(switches::reply_buffer),
+    shell("restart", -2, DebugCommand::Restart, "Saves configuration and data and starts the server anew."),
+    tool("sdslen", 3, "Tells how long a key and its string are, and what they take.")
+        .keys(LOOKS_SECOND)
+        .run(inside::sdslen),
+    shell("segfault", 2, DebugCommand::Segfault, "Ends the server by SIGSEGV."),
+    tool("set-active-expire", 3, "Switches active expiry on or off.").run(set_active_expire),
+    tool("set-disable-deny-scripts", 3, "Lets scripts call commands that are not for scripts.")
+        .run(switches::set_disable_deny_scripts),
+    tool("set-skip-checksum-validation", 3, "Has RESTORE and loads of RDBs take what has a wrong checksum.")
+        .run(switches::set_skip_checksum_validation),
+    shell("sleep", 3, DebugCommand::Sleep, "Has the server stand still for so many seconds."),
+    tool("stringmatch-len", 4, "Says whether a text of so many letters a matches a pattern.")
+        .run(stringmatch),
+    tool("stringmatch-test", 2, "Matches many patterns with many texts.").run(switches::stringmatch_test),
+    tool("structsize", 2, "Tells how large some structures are.").run(inside::structsize),
+];
+
+fn digest(context: &mut Context<'_>) -> Result<(), CommandError> {
+    let mut digest = Digest::default();
+    let engine = context.engine;
+    let mut used = vec![false; usize::from(engine.keyspace.databases())];
+    context.each_slot(|_, data| {
+        data.tables().for_each(|(db, table)| used[usize::from(db)] |= !table.is_empty());
+    });
+    for (db, _) in (0..).zip(used).filter(|(_, used)| *used) {
+        digest.mix_database(db);
+        context.each_slot(|_, data| {
+            let Some(table) = data.table_if(db) else { return };
+            let mut keys = Vec::new();
+            table.scan(0, usize::MAX, &mut |item| keys.push((item.key.to_vec(), item.expiry.is_some())));
+            for (bytes, expires) in keys {
+                let key = engine.keyspace.key(&bytes);
+                if let Found::Live(place) | Found::Expired(place) = table.find(&key, clock::Millis(i64::MIN))
+                {
+                    digest.xor_key(&bytes, &table.value(place), expires);
+                }
+            }
+        });
+    }
+    context.reply.simple(&digest.to_string());
+    Ok(())
+}
+
+fn digest_value(context: &mut Context<'_>) -> Result<(), CommandError> {
+    context.reply.array(context.args.len() - 2);
+    for index in 2..context.args.len() {
+        let key = context.key(index);
+        let mut digest = Digest::default();
+        if let Some(place) = context.peek(&key) {
+            let table = context.table(&key);
+            digest.mix_value(&table.value(place), table.expiry(place).is_some());
+        }
+        context.reply.simple(&digest.to_string());
+    }
+    Ok(())
+}
+
+fn panic(context: &mut Context<'_>) -> Result<(), CommandError> {
+    panic!("DEBUG PANIC was called at Unix time {}", context.now.secs())
+}
+
+fn assert(context: &mut Context<'_>) -> Result<(), CommandError> {
+    panic!("=== ASSERTION FAILED === DEBUG ASSERT was called at Unix time {}", context.now.secs())
+}
+
+fn oom(_context: &mut Context<'_>) -> Result<(), CommandError> {
+    let most = isize::MAX as usize;
+    std::alloc::handle_alloc_error(
+        std::alloc::Layout::from_size_align(most, 1).expect("a layout that may be"),
+    )
+}
+
+fn error(context: &mut Context<'_>) -> Result<(), CommandError> {
+    Err(CommandError::Text(String::from_utf8_lossy(context.arg(2)).into_owned().into()))
+}
+
+/// Bytes around the value in what DUMP gives: the type before it, version and checksum behind it.
+const AROUND_DUMP: usize = 1 + 2 + 8;
+/// The clock of last uses has 24 bits of seconds in Redis.
+const LRU_CLOCK: i64 = (1 << 24) - 1;
+
+/// DEBUG OBJECT key [fast]: without what takes long to find out.
+fn object(context: &mut Context<'_>) -> Result<(), CommandError> {
+    let fast = context.args.get(3).is_some_and(|word| word.eq_ignore_ascii_case(b"fast"));
+    let key = context.key(2);
+    let place = context.peek(&key).ok_or(CommandError::NoSuchKey)?;
+    let (now, lfu) = (context.now, context.engine.settings.lfu());
+    let (table, reply) = context.view_and_reply(&key);
+    let value = table.value(place);
+    let mut text =
+        format!("Value at:slot-{} refcount:{} encoding:{}", key.slot(), references(&value), value.encoding());
+    if !fast {
+        let length = persistence::dump(&value, Dialect::Redis, true).len() - AROUND_DUMP;
+        let _ = write!(text, " serializedlength:{length}");
+    }
+    if lfu.is_none() {
+        let idle = table.usage(place).idle_seconds(now);
+        let clock = (now.secs() - idle as i64) & LRU_CLOCK;
+        let _ = write!(text, " lru:{clock} lru_seconds_idle:{idle}");
+    }
+    reply.simple(&text);
+    Ok(())
+}
+
+/// Redis writes such a name into a buffer of this length, and cuts off what is longer.
+const MAX_POPULATED_NAME: usize = 127;
+
+/// DEBUG POPULATE count [prefix] [size]. As in Redis, these keys are not logged, and a key that is there
+/// stays as it is.
+fn populate(context: &mut Context<'_>) -> Result<(), CommandError> {
+    let out_of_range = CommandError::text("ERR value is out of range, must be positive");
+    let positive = |index| {
+        let number = resp::parse_i64(context.arg(index)).filter(|number| *number >= 0);
+        number.ok_or(out_of_range.clone())
+    };
+    let count = positive(2)?;
+    let prefix = until_nul(context.args.get(3).unwrap_or(b"key")).to_vec();
+    let size = if context.args.len() > 4 { Some(positive(4)? as usize) } else { None };
+    let most = context.engine.settings.proto_max_bulk_len.load(Ordering::Relaxed);
+    if context.args.len() > 5 || size.is_some_and(|size| size as u64 > most as u64) {
+        return Err(CommandError::Syntax);
+    }
+    let (db, engine) = (context.session.db, context.engine);
+    for number in 0..count {
+        let mut name = prefix.clone();
+        name.extend_from_slice(format!(":{number}").as_bytes());
+        name.truncate(MAX_POPULATED_NAME);
+        let mut value = format!("value:{number}").into_bytes();
+        if let Some(size) = size {
+            value.resize(size, 0);
+        }
+        let key = engine.keyspace.key(&name);
+        context.with_slot(key.slot(), |data| {
+            let table = data.table(db);
+            if table.find(&key, clock::Millis(i64::MIN)) == Found::Missing {
+                table.insert(&key, Packed::string(&value), None);
+            }
+        });
+    }
+    context.reply.ok();
+    Ok(())
+}
+
+fn set_active_expire(context: &mut Context<'_>) -> Result<(), CommandError> {
+    let on = context.arg(2) == b"1";
+    context.engine.settings.active_expire.store(on, Ordering::Relaxed);
+    context.reply.ok();
+    Ok(())
+}
+
+fn stringmatch(context: &mut Context<'_>) -> Result<(), CommandError> {
+    let len = usize::try_from(context.integer(2)?).map_err(|_| CommandError::OutOfRange)?;
+    let most = context.engine.settings.proto_max_bulk_len.load(Ordering::Relaxed);
+    if len as u64 > most as u64 {
+        return Err(CommandError::OutOfRange);
+    }
+    let matches = glob::matches(context.arg(3), &vec![b'a'; len]);
+    context.reply.integer(i64::from(matches));
+    Ok(())
+}
+
+fn listpack(context: &mut Context<'_>) -> Result<(), CommandError> {
+    const OTHER: CommandError = CommandError::text("ERR Not a listpack encoded object.");
+    let key = context.key(2);
+    let place = context.peek(&key).ok_or(CommandError::NoSuchKey)?;
+    let (table, reply) = context.view_and_reply(&key);
+    let value = table.value(place);
+    if value.encoding() != "listpack" {
+        return Err(OTHER);
+    }
+    let bytes = persistence::dump(&value, Dialect::Redis, false).len() - AROUND_DUMP;
+    let len = match value {
+        Value::List(list) => list.len(),
+        Value::Set(set) => set.len(),
+        Value::SortedSet(set) => set.len(),
+        Value::Hash(hash) => hash.len(),
+        Value::String(_) | Value::Stream(_) => return Err(OTHER),
+    };
+    reply.simple(&format!("elements:{len} serializedlength:{bytes}"));
+    Ok(())
+}
+
+fn quicklist(context: &mut Context<'_>) -> Result<(), CommandError> {
+    let key = context.key(2);
+    let place = context.peek(&key).ok_or(CommandError::NoSuchKey)?;
+    let (table, reply) = context.view_and_reply(&key);
+    let list = match table.value(place) {
+        Value::List(list) if list.encoding() == "quicklist" => list,
+        _ => return Err(CommandError::text("ERR Not a quicklist encoded object.")),
+    };
+    let mut text = format!("nodes:{} elements:{}", list.runs(), list.len());
+    list.for_each_run(&mut |run| {
+        let _ = write!(text, " {}/{}", run.len, run.entries.len());
+    });
+    reply.simple(&text);
+    Ok(())
+}
+
+/// DEBUG QUICKLIST-PACKED-THRESHOLD size: from which size on an element of a list has a node to itself.
+/// Lists whose nodes it could concern are not there; a size that could not be is still an error.
+fn quicklist_packed_threshold(context: &mut Context<'_>) -> Result<(), CommandError> {
+    // What Redis leaves below four gigabytes for a node's own fields.
+    const MOST: u64 = (4 << 30) - (1 << 20);
+    match memory_size(context.arg(2)) {
+        Some(size) if size <= MOST => {
+            context.reply.ok();
+            Ok(())
+        }
+        _ => {
+            Err(CommandError::text("ERR argument must be a memory value bigger than 1 and smaller than 4gb"))
+        }
+    }
+}
+
+/// Reads `10`, `1k` (1000), `1kb` (1024), ..., in any case; without digits it is zero, as in Redis.
+fn memory_size(word: &[u8]) -> Option<u64> {
+    let digits = word.iter().position(|byte| !byte.is_ascii_digit()).unwrap_or(word.len());
+    let unit: u64 = match word[digits..].to_ascii_lowercase().as_slice() {
+        b"" | b"b" => 1,
+        b"k" => 1000,
+        b"kb" => 1 << 10,
+        b"m" => 1_000_000,
+        b"mb" => 1 << 20,
+        b"g" => 1_000_000_000,
+        b"gb" => 1 << 30,
+        _ => return None,
+    };
+    let number = std::str::from_utf8(&word[..digits]).ok()?;
+    if number.is_empty() { Some(0) } else { number.parse::<u64>().ok()?.checked_mul(unit) }
+}
+
+fn help(context: &mut Context<'_>) -> Result<(), CommandError> {
+    let mut lines = Vec::new();
+    for tool in DEBUG.iter().filter(|tool| tool.name != "help") {
+        let mut line = tool.name.to_ascii_uppercase();
+        let arguments = match tool.name {
+            "aof-flush-sleep" => " <microsec>",
+            "clusterlink" => " KILL <to|from|all> <node-id>",
+            "crash-and-recover" | "restart" => " [<milliseconds>]",
+            "digest-value" => " <key> [<key> ...]",
+            "drop-cluster-packet-filter" => " <packet-type>",
+            "error" | "leak" | "replicate" => " <string>",
+            "htstats" => " <dbid>",
+            "htstats-key" | "listpack" | "sdslen" => " <key>",
+            "log" => " <message>",
+            "mallctl" | "mallctl-str" => " <key> [<val>]",
+            "protocol" => " <type>",
+            "object" => " <key> [fast]",
+            "populate" => " <count> [<prefix>] [<size>]",
+            "quicklist" => " <key>",
+            "quicklist-packed-threshold" => " <size>",
+            "pause-cron"
+            | "set-active-expire"
+            | "set-disable-deny-scripts"
+            | "set-skip-checksum-validation" => " <0|1>",
+            "reload" => " [MERGE] [NOFLUSH] [NOSAVE]",
+            "replybuffer" => " PEAK-RESET-TIME|RESIZING <value>",
+            "sleep" => " <seconds>",
+            "stringmatch-len" => " <len> <pattern>",
+            _ => "",
+        };
+        let _ = line.write_str(arguments);
+        lines.push(line);
+        lines.push(format!("    {}", tool.summary));
+    }
+    reply_help(context, "DEBUG", &lines.iter().map(String::as_str).collect::<Vec<_>>());
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::testing::Client;
+
+    #[test]
+    fn digests_are_those_of_a_real_redis() {
+        // Taken from Redis 7.0.15.
+        Client::new().table(&[
+            ("debug digest", "+0000000000000000000000000000000000000000"),
+            ("set s1 abc", "+OK"),
+            ("debug digest", "+cea86c50d4d57c7151acf9e239ca3f454112355b"),
+            (
+                "debug digest-value s1 nosuch",
+                "*2|+21ffcd2d36aebffca02995acb412bcb827d4c1db|+0000000000000000000000000000000000000000",
+            ),
+        ]);
+    }
+
+    #[test]
+    fn tools() {
+        let mut client = Client::new();
+        client.table(&[
+            ("debug populate 3", "+OK"),
+            ("dbsize", ":3"),
+            ("get key:2", "$7|value:2"),
+            ("debug populate 2 x 3", "+OK"),
+            ("get x:1", "$3|val"),
+            ("debug populate -1", "-ERR value is out of range, must be positive"),
+            ("debug populate x", "-ERR value is out of range, must be positive"),
+            ("debug set-active-expire 0", "+OK"),
+            ("debug error \"MY error\"", "-MY error"),
+            ("debug stringmatch-len 100 a*a", ":1"),
+        ]);
+        assert!(!client.engine.settings.active_expire.load(std::sync::atomic::Ordering::Relaxed));
+        assert!(client.wire("debug help").contains("+POPULATE <count> [<prefix>] [<size>]\r\n"));
+    }
+
+    #[test]
+    fn what_lies_under_keys() {
+        let mut client = Client::new();
+        client.table(&[
+            ("debug populate 3", "+OK"),
+            // Taken from Redis 7.0.15.
+            ("rpush l a b c", ":3"),
+            ("debug listpack l", "+elements:3 serializedlength:19"),
+            ("debug quicklist l", "-ERR Not a quicklist encoded object."),
+            ("debug listpack key:2", "-ERR Not a listpack encoded object."),
+            ("debug listpack nosuch", "-ERR no such key"),
+            ("debug quicklist-packed-threshold 100b", "+OK"),
+            ("debug quicklist-packed-threshold 0", "+OK"),
+            ("debug quicklist-packed-threshold k", "+OK"),
+            ("debug quicklist-packed-threshold 4G", "+OK"),
+            ("debug quicklist-packed-threshold 4293918720", "+OK"),
+            (
+                "debug quicklist-packed-threshold 4293918721",
+                "-ERR argument must be a memory value bigger than 1 and smaller than 4gb",
+            ),
+            (
+                "debug quicklist-packed-threshold 1.5",
+                "-ERR argument must be a memory value bigger than 1 and smaller than 4gb",
+            ),
+            (
+                "debug jmap",
+                "-ERR unknown subcommand or wrong number of arguments for 'jmap'. Try DEBUG HELP.",
+            ),
+            ("debug structsize", "+bits:64 robj:16 dictentry:24 sdshdr5:1 sdshdr8:3 sdshdr16:5 sdshdr32:9 sdshdr64:17"),
+            ("debug sdslen key:2", "+key_sds_len:5, key_sds_avail:0, key_zmalloc: 0, val_sds_len:7, val_sds_avail:0, val_zmalloc: 0"),
+            ("debug sdslen l", "-ERR Not an sds encoded string."),
+            ("debug htstats-key key:2", "-ERR The value stored at the specified key is not represented using an hash table"),
+            ("debug htstats 16", "-ERR Out of range database"),
+            ("debug htstats x", "-ERR value is not an integer or out of range"),
+            ("debug dict-resizing 0", "+OK"),
+            ("debug replybuffer resizing 1", "+OK"),
+            ("debug replybuffer peak-reset-time never", "+OK"),
+            (
+                "debug replybuffer x y",
+                "-ERR unknown subcommand or wrong number of arguments for 'replybuffer'. Try DEBUG HELP.",
+            ),
+            ("debug stringmatch-test", "+Apparently Redis did not crash: test passed"),
+            ("debug leak x", "+OK"),
+            ("debug object nosuch", "-ERR no such key"),
+            ("debug", "-ERR wrong number of arguments for 'debug' command"),
+            (
+                "debug nosuch",
+                "-ERR unknown subcommand or wrong number of arguments for 'nosuch'. Try DEBUG HELP.",
+            ),
+            (
+                "debug object",
+                "-ERR unknown subcommand or wrong number of arguments for 'object'. Try DEBUG HELP.",
+            ),
+        ]);
+        let object = client.wire("debug object key:2");
+        assert!(object.contains(" encoding:embstr serializedlength:8 lru:"), "{object}");
+        assert!(!client.wire("debug object key:2 fast").contains("serializedlength"));
+    }
+
+    #[test]
+    fn what_is_not_for_scripts_may_be_let_in() {
+        let mut client = Client::new();
+        let refused = "-ERR This Valkey command is not allowed from script";
+        assert!(client.wire("eval \"return redis.call('save')\" 0").starts_with(refused));
+        let auth = "eval \"return redis.call('auth', 'x')\" 0";
+        assert!(client.wire(auth).starts_with(refused));
+        client.table(&[("debug set-disable-deny-scripts 1", "+OK")]);
+        assert!(client.wire(auth).starts_with("-ERR AUTH <password> called"));
+    }
+
+    #[test]
+    fn what_is_replicated_by_hand_is_logged_and_not_run() {
+        let mut client = Client::logged();
+        client.table(&[("debug replicate set k v", "+OK"), ("exists k", ":0")]);
+        assert_eq!(client.log(), ["0 set k v"]);
+    }
+
+    #[test]
+    fn a_wrong_checksum_can_be_passed_over() {
+        let mut client = Client::new();
+        client.table(&[("set k v", "+OK")]);
+        let resp::Value::Bulk(mut payload) = client.call(&["dump", "k"]) else { panic!("no payload") };
+        *payload.last_mut().expect("a checksum") ^= 1;
+        let restore =
+            |client: &mut Client| client.call_bytes(&[b"restore", b"r", b"0", &payload, b"replace"]);
+        assert!(matches!(restore(&mut client), resp::Value::Error(_)));
+        client.table(&[("debug set-skip-checksum-validation 1", "+OK")]);
+        assert_eq!(restore(&mut client), resp::Value::Simple("OK".to_owned()));
+        client.table(&[("get r", "$1|v"), ("debug set-skip-checksum-validation 0", "+OK")]);
+        assert!(matches!(restore(&mut client), resp::Value::Error(_)));
+    }
+
+    #[test]
+    fn how_keys_lie_in_the_slots() {
+        let mut client = Client::new();
+        client.table(&[("set {a}1 v", "+OK"), ("set {a}2 v ex 100", "+OK"), ("set b v", "+OK")]);
+        let text = client.wire("debug htstats 0");
+        for line in [
+            "[Dictionary HT]",
+            " table size: 16384",
+            " number of elements: 3",
+            " different slots: 2",
+            " max chain length: 2",
+            "   2: 1 (",
+            "[Expires HT]",
+            " number of elements: 1",
+        ] {
+            assert!(text.contains(line), "{line}: {text}");
+        }
+    }
+
+    #[test]
+    fn time_and_a_drawing() {
+        let mut client = Client::new();
+        client.now.0 += 123;
+        client.table(&[
+            ("time", "*2|$10|1700000000|$6|123000"),
+            ("lolwut version x", "-ERR value is not an integer or out of range"),
+        ]);
+        assert!(client.wire("lolwut").contains("Redoubt ver. "));
+        // The test's monotonic clock stands still at 0.
+        client.engine.set_wall_clock(0, 1_700_000_000_000_042);
+        client.table(&[("time", "*2|$10|1700000000|$2|42")]);
+    }
+}

@@ -1,0 +1,122 @@
+//! DEBUG's views of how data lies in memory.
+
+use std::fmt::Write as _;
+
+use engine::{CommandError, Context};
+use keyspace::Value;
+
+/// Lengths that are told of, as in Redis.
+const LENGTHS: usize = 50;
+
+/// How many of a database's keys each slot has.
+struct Chains {
+    by_length: [u64; LENGTHS],
+    elements: u64,
+    longest: u64,
+}
+
+impl Chains {
+    fn new() -> Self {
+        Self { by_length: [0; LENGTHS], elements: 0, longest: 0 }
+    }
+
+    fn add(&mut self, length: usize) {
+        self.by_length[length.min(LENGTHS - 1)] += 1;
+        self.elements += length as u64;
+        self.longest = self.longest.max(length as u64);
+    }
+
+    /// In the form that Redis tells of its hash tables: a slot is a bucket.
+    fn describe(&self, text: &mut String) {
+        text.push_str("Hash table 0 stats (main hash table):\n");
+        if self.elements == 0 {
+            text.push_str("No stats available for empty dictionaries\n");
+            return;
+        }
+        let buckets: u64 = self.by_length.iter().sum();
+        let used = buckets - self.by_length[0];
+        let average = self.elements as f64 / used as f64;
+        let _ = write!(
+            text,
+            " table size: {buckets}\n number of elements: {}\n different slots: {used}\n max chain length: {}\n \
+             avg chain length (counted): {average:.2}\n avg chain length (computed): {average:.2}\n Chain length \
+             distribution:\n",
+            self.elements, self.longest
+        );
+        for (length, &count) in self.by_length.iter().enumerate().filter(|(_, count)| **count > 0) {
+            let more = if length == LENGTHS - 1 { ">= " } else { "" };
+            let percent = count as f64 * 100.0 / buckets as f64;
+            let _ = writeln!(text, "   {more}{length}: {count} ({percent:.2}%)");
+        }
+    }
+}
+
+/// DEBUG HTSTATS dbid: what Redis tells of a database's hash table is told of its slots, which are ours.
+pub(super) fn htstats(context: &mut Context<'_>) -> Result<(), CommandError> {
+    let db = context.integer(2)?;
+    let db = u16::try_from(db).ok().filter(|db| *db < context.engine.keyspace.databases());
+    let db = db.ok_or(CommandError::text("ERR Out of range database"))?;
+    let (mut keys, mut volatile) = (Chains::new(), Chains::new());
+    context.each_slot(|_, data| {
+        let table = data.table_if(db);
+        keys.add(table.map_or(0, |table| table.len()));
+        volatile.add(table.map_or(0, |table| table.volatile_len()));
+    });
+    let mut text = "[Dictionary HT]\n".to_owned();
+    keys.describe(&mut text);
+    text.push_str("[Expires HT]\n");
+    volatile.describe(&mut text);
+    context.reply.verbatim(b"txt", text.as_bytes());
+    Ok(())
+}
+
+pub(super) fn htstats_key(context: &mut Context<'_>) -> Result<(), CommandError> {
+    let key = context.key(2);
+    let place = context.peek(&key).ok_or(CommandError::NoSuchKey)?;
+    let (table, reply) = context.view_and_reply(&key);
+    let value = table.value(place);
+    let named = matches!(value.encoding(), "hashtable" | "skiplist");
+    let len = match value {
+        Value::Set(set) if named => set.len(),
+        Value::SortedSet(set) if named => set.len(),
+        Value::Hash(hash) if named => hash.len(),
+        _ => {
+            return Err(CommandError::text(
+                "ERR The value stored at the specified key is not represented using an hash table",
+            ));
+        }
+    };
+    let bytes = table.entry_bytes(place);
+    let text = format!(
+        "Hash table 0 stats (main hash table):\n table size: {len}\n number of elements: {len}\n bytes: {bytes}\n"
+    );
+    reply.verbatim(b"txt", text.as_bytes());
+    Ok(())
+}
+
+/// DEBUG SDSLEN key: a key and its string lie in one entry, which has no room to spare and no allocations of its own;
+/// what is outside of pages is an allocation.
+pub(super) fn sdslen(context: &mut Context<'_>) -> Result<(), CommandError> {
+    let key = context.key(2);
+    let place = context.peek(&key).ok_or(CommandError::NoSuchKey)?;
+    let (table, reply) = context.view_and_reply(&key);
+    let Value::String(string) = table.value(place) else {
+        return Err(CommandError::text("ERR Not an sds encoded string."));
+    };
+    let len = string.bytes.len();
+    let outside = if len > table.entry_bytes(place) { len } else { 0 };
+    reply.simple(&format!(
+        "key_sds_len:{}, key_sds_avail:0, key_zmalloc: 0, val_sds_len:{len}, val_sds_avail:0, val_zmalloc: {outside}",
+        key.bytes().len()
+    ));
+    Ok(())
+}
+
+/// DEBUG STRUCTSIZE: those of Redis, which some scripts reckon with.
+pub(super) fn structsize(context: &mut Context<'_>) -> Result<(), CommandError> {
+    let bits = usize::BITS;
+    context.reply.simple(&format!(
+        "bits:{bits} robj:16 dictentry:24 sdshdr5:1 sdshdr8:3 sdshdr16:5 sdshdr32:9 sdshdr64:17"
+    ));
+    Ok(())
+}

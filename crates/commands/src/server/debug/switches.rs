@@ -1,0 +1,71 @@
+//! DEBUG's switches, and what it does once.
+
+use std::sync::atomic::Ordering;
+
+use engine::{CommandError, Context};
+
+/// What the switch is about is not here.
+pub(super) fn accept(context: &mut Context<'_>) -> Result<(), CommandError> {
+    context.reply.ok();
+    Ok(())
+}
+
+/// DEBUG REPLYBUFFER PEAK-RESET-TIME time | RESIZING 0|1
+pub(super) fn reply_buffer(context: &mut Context<'_>) -> Result<(), CommandError> {
+    let word = context.arg(2);
+    if !word.eq_ignore_ascii_case(b"peak-reset-time") && !word.eq_ignore_ascii_case(b"resizing") {
+        return Err(CommandError::text(
+            "ERR unknown subcommand or wrong number of arguments for 'replybuffer'. Try DEBUG HELP.",
+        ));
+    }
+    accept(context)
+}
+
+pub(super) fn set_disable_deny_scripts(context: &mut Context<'_>) -> Result<(), CommandError> {
+    let on = context.arg(2) == b"1";
+    context.engine.settings.scripts_call_all.store(on, Ordering::Relaxed);
+    accept(context)
+}
+
+pub(super) fn set_skip_checksum_validation(context: &mut Context<'_>) -> Result<(), CommandError> {
+    let on = context.arg(2) == b"1";
+    context.engine.settings.skip_checksums.store(on, Ordering::Relaxed);
+    accept(context)
+}
+
+/// DEBUG REPLICATE word [word ...]: a command for those who follow the log, and for nobody else.
+pub(super) fn replicate(context: &mut Context<'_>) -> Result<(), CommandError> {
+    let words: Vec<&[u8]> = context.args.iter().skip(2).collect();
+    context.effect(&words);
+    accept(context)
+}
+
+/// DEBUG LEAK text
+pub(super) fn leak(context: &mut Context<'_>) -> Result<(), CommandError> {
+    Box::leak(Box::<[u8]>::from(context.arg(2)));
+    accept(context)
+}
+
+/// So many patterns are matched with as many texts.
+const ROUNDS: u64 = 100_000;
+
+/// DEBUG STRINGMATCH-TEST: no pattern may end the server or take long.
+pub(super) fn stringmatch_test(context: &mut Context<'_>) -> Result<(), CommandError> {
+    const LETTERS: &[u8] = b"*?[]^-\\ab\0\xff";
+    let mut state = 0x9e37_79b9_7f4a_7c15_u64 ^ context.now.0 as u64;
+    let mut next = |most: usize| {
+        // Knuth's generator: any will do here.
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) as usize % most
+    };
+    let (mut pattern, mut text) = (Vec::new(), Vec::new());
+    for _ in 0..ROUNDS {
+        pattern.clear();
+        text.clear();
+        (0..next(16)).for_each(|_| pattern.push(LETTERS[next(LETTERS.len())]));
+        (0..next(16)).for_each(|_| text.push(LETTERS[next(LETTERS.len())]));
+        let _ = std::hint::black_box(glob::matches(&pattern, &text));
+    }
+    context.reply.simple("Apparently Redis did not crash: test passed");
+    Ok(())
+}

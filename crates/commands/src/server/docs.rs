@@ -1,0 +1,129 @@
+//! COMMAND DOCS: what commands are for.
+
+use engine::{Registered, Registry};
+use resp::{Args, Writer};
+
+use crate::facts::{self, Argument, Facts};
+
+pub(super) fn docs(registry: &Registry, args: Args<'_>, reply: &mut Writer<'_>) {
+    let chosen: Vec<_> = if args.len() == 2 {
+        registry.top().to_vec()
+    } else {
+        // What does not exist is left out.
+        args.from(2).iter().filter_map(|name| registry.find_shown(name)).collect()
+    };
+    reply_docs(reply, &chosen);
+}
+
+fn reply_docs(reply: &mut Writer<'_>, entries: &[&'static Registered]) {
+    reply.map(entries.len());
+    for entry in entries {
+        reply.bulk(entry.full_name.as_bytes());
+        reply_one(reply, entry);
+    }
+}
+
+fn reply_one(reply: &mut Writer<'_>, entry: &'static Registered) {
+    let (command, subcommands) = (entry.command, entry.shown_subcommands());
+    let unknown = Facts::default();
+    let facts = facts::of(&entry.full_name).unwrap_or(&unknown);
+    let texts = [
+        ("summary", Some(command.summary)),
+        ("since", Some(command.since)),
+        ("group", Some(command.group.name())),
+        ("complexity", facts.complexity),
+        ("deprecated_since", facts.deprecated_since),
+        ("replaced_by", facts.replaced_by),
+    ];
+    let lists = [
+        facts.doc_flags.is_empty(),
+        facts.history.is_empty(),
+        facts.arguments.is_empty(),
+        subcommands.is_empty(),
+    ];
+    reply.map(given(&texts).count() + lists.into_iter().filter(|empty| !empty).count());
+    reply_texts(reply, &texts);
+    if !facts.doc_flags.is_empty() {
+        reply_flags(reply, b"doc_flags", &facts.doc_flags);
+    }
+    if !facts.history.is_empty() {
+        reply.bulk(b"history");
+        reply.set(facts.history.len());
+        for (version, text) in &facts.history {
+            reply.array(2);
+            reply.bulk(version.as_bytes());
+            reply.bulk(text.as_bytes());
+        }
+    }
+    if !facts.arguments.is_empty() {
+        reply.bulk(b"arguments");
+        reply_arguments(reply, &facts.arguments);
+    }
+    if !subcommands.is_empty() {
+        reply.bulk(b"subcommands");
+        reply_docs(reply, subcommands);
+    }
+}
+
+fn reply_arguments(reply: &mut Writer<'_>, arguments: &[Argument]) {
+    reply.array(arguments.len());
+    for argument in arguments {
+        let named = [("name", Some(argument.name)), ("type", Some(argument.kind))];
+        let texts = [
+            ("token", argument.token),
+            ("since", argument.since),
+            ("deprecated_since", argument.deprecated_since),
+        ];
+        let more = [argument.key_spec.is_some(), !argument.flags.is_empty(), !argument.arguments.is_empty()];
+        reply.map(2 + given(&texts).count() + more.into_iter().filter(|there| *there).count());
+        reply_texts(reply, &named);
+        if let Some(spec) = argument.key_spec {
+            reply.bulk(b"key_spec_index");
+            reply.integer(spec);
+        }
+        reply_texts(reply, &texts);
+        if !argument.flags.is_empty() {
+            reply_flags(reply, b"flags", &argument.flags);
+        }
+        if !argument.arguments.is_empty() {
+            reply.bulk(b"arguments");
+            reply_arguments(reply, &argument.arguments);
+        }
+    }
+}
+
+type Text = (&'static str, Option<&'static str>);
+
+fn given(texts: &[Text]) -> impl Iterator<Item = (&'static str, &'static str)> {
+    texts.iter().filter_map(|(name, text)| Some((*name, (*text)?)))
+}
+
+fn reply_texts(reply: &mut Writer<'_>, texts: &[Text]) {
+    for (name, text) in given(texts) {
+        reply.bulk(name.as_bytes());
+        reply.bulk(text.as_bytes());
+    }
+}
+
+fn reply_flags(reply: &mut Writer<'_>, name: &[u8], flags: &[&str]) {
+    reply.bulk(name);
+    reply.set(flags.len());
+    flags.iter().for_each(|flag| reply.simple(flag));
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::testing::Client;
+
+    #[test]
+    fn documents_nest_like_the_commands() {
+        let mut client = Client::new();
+        client.table(&[(
+            "command docs get nosuch",
+            "*2|$3|get|*10|$7|summary|$34|Returns the string value of a key.|$5|since|$5|1.0.0|$5|group|$6|string\
+             |$10|complexity|$4|O(1)|$9|arguments|*1|*6|$4|name|$3|key|$4|type|$3|key|$14|key_spec_index|:0",
+        )]);
+        let object = client.wire("command docs object");
+        assert!(object.contains("$11\r\nsubcommands\r\n*") && object.contains("object|encoding"), "{object}");
+    }
+}

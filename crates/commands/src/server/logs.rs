@@ -1,0 +1,203 @@
+//! SLOWLOG and COMMANDLOG: the commands that took long or were large.
+
+use engine::{Command, CommandError, CommandLog, Context, Flags, Group, quoted};
+
+use crate::help::reply_help;
+
+const ADMIN: Flags = Flags::ADMIN.union(Flags::LOADING).union(Flags::STALE);
+const HELP: Flags = Flags::LOADING.union(Flags::STALE);
+const GET_TIPS: &[&str] = &["request_policy:all_nodes", "nondeterministic_output"];
+const LEN_TIPS: &[&str] = &["request_policy:all_nodes", "response_policy:agg_sum", "nondeterministic_output"];
+const RESET_TIPS: &[&str] = &["request_policy:all_nodes", "response_policy:all_succeeded"];
+/// Entries of SLOWLOG GET without a number.
+const DEFAULT_COUNT: usize = 10;
+
+const fn row(name: &'static str, since: &'static str, arity: i8, summary: &'static str) -> Command {
+    Command::new(name, Group::Server, since, arity, summary).flags(ADMIN)
+}
+
+const fn help(since: &'static str) -> Command {
+    Command::new("help", Group::Server, since, 2, "Lists the subcommands.").flags(HELP)
+}
+
+pub(crate) const COMMANDS: &[Command] = &[
+    Command::new("commandlog", Group::Server, "8.1.0", -2, "Tells which commands were slow or large.")
+        .subcommands(COMMANDLOG),
+    Command::new("slowlog", Group::Server, "2.2.12", -2, "Tells which commands were slow.")
+        .subcommands(SLOWLOG),
+];
+
+const COMMANDLOG: &[Command] = &[
+    row("get", "8.1.0", 4, "Returns entries of a log.").tips(GET_TIPS).run(commandlog_get),
+    help("8.1.0").run(commandlog_help),
+    row("len", "8.1.0", 3, "Counts the entries of a log.").tips(LEN_TIPS).run(commandlog_len),
+    row("reset", "8.1.0", 3, "Empties a log.").tips(RESET_TIPS).run(commandlog_reset),
+];
+
+const SLOWLOG: &[Command] = &[
+    row("get", "2.2.12", -2, "Returns entries of the log.").tips(GET_TIPS).run(slowlog_get),
+    help("6.2.0").run(slowlog_help),
+    row("len", "2.2.12", 2, "Counts the entries of the log.").tips(LEN_TIPS).run(slowlog_len),
+    row("reset", "2.2.12", 2, "Empties the log.").tips(RESET_TIPS).run(slowlog_reset),
+];
+
+/// How many entries an argument asks for; -1 is all.
+fn count(argument: &[u8]) -> Result<usize, CommandError> {
+    let count = resp::parse_i64(argument).filter(|count| *count >= -1);
+    let count = count.ok_or(CommandError::text("ERR count should be greater than or equal to -1"))?;
+    Ok(usize::try_from(count).unwrap_or(usize::MAX))
+}
+
+fn reply_entries(context: &mut Context<'_>, log: &CommandLog, count: usize) {
+    let entries = log.newest(count);
+    let reply = &mut context.reply;
+    reply.array(entries.len());
+    for entry in entries {
+        reply.array(6);
+        reply.integer(entry.id as i64);
+        reply.integer(entry.at.secs());
+        reply.integer(i64::try_from(entry.measure).unwrap_or(i64::MAX));
+        reply.array(entry.args.len());
+        entry.args.iter().for_each(|arg| reply.bulk(arg));
+        reply.bulk(entry.address.as_bytes());
+        reply.bulk(&entry.name);
+    }
+}
+
+fn slowlog_get(context: &mut Context<'_>) -> Result<(), CommandError> {
+    let count = match context.args.len() {
+        2 => DEFAULT_COUNT,
+        3 => count(context.arg(2))?,
+        _ => {
+            let word = quoted(context.arg(1), usize::MAX);
+            let text = format!(
+                "ERR unknown subcommand or wrong number of arguments for '{word}'. Try SLOWLOG HELP."
+            );
+            return Err(CommandError::Text(text.into()));
+        }
+    };
+    reply_entries(context, &context.engine.logs.slow, count);
+    Ok(())
+}
+
+fn slowlog_len(context: &mut Context<'_>) -> Result<(), CommandError> {
+    context.reply.integer(context.engine.logs.slow.count() as i64);
+    Ok(())
+}
+
+fn slowlog_reset(context: &mut Context<'_>) -> Result<(), CommandError> {
+    context.engine.logs.slow.reset();
+    context.reply.ok();
+    Ok(())
+}
+
+/// The log that an argument names.
+fn named<'a>(context: &Context<'a>, index: usize) -> Result<&'a CommandLog, CommandError> {
+    let log = context.engine.logs.named(context.arg(index));
+    log.ok_or(CommandError::text("ERR type should be one of the following: slow, large-request, large-reply"))
+}
+
+/// COMMANDLOG GET count type
+fn commandlog_get(context: &mut Context<'_>) -> Result<(), CommandError> {
+    let (count, log) = (count(context.arg(2))?, named(context, 3)?);
+    reply_entries(context, log, count);
+    Ok(())
+}
+
+fn commandlog_len(context: &mut Context<'_>) -> Result<(), CommandError> {
+    let len = named(context, 2)?.count();
+    context.reply.integer(len as i64);
+    Ok(())
+}
+
+fn commandlog_reset(context: &mut Context<'_>) -> Result<(), CommandError> {
+    named(context, 2)?.reset();
+    context.reply.ok();
+    Ok(())
+}
+
+fn slowlog_help(context: &mut Context<'_>) -> Result<(), CommandError> {
+    reply_help(
+        context,
+        "SLOWLOG",
+        &[
+            "GET [<count>]",
+            "    Return top <count> entries from the slowlog (default: 10, -1 mean all).",
+            "    Entries are made of:",
+            "    id, timestamp, time in microseconds, arguments array, client IP and port,",
+            "    client name",
+            "LEN",
+            "    Return the length of the slowlog.",
+            "RESET",
+            "    Reset the slowlog.",
+        ],
+    );
+    Ok(())
+}
+
+fn commandlog_help(context: &mut Context<'_>) -> Result<(), CommandError> {
+    reply_help(
+        context,
+        "COMMANDLOG",
+        &[
+            "GET <count> <type>",
+            "    Returns the newest <count> entries of a log (-1: all). Entries are made of:",
+            "    id, timestamp, microseconds or bytes, arguments, client address, client name.",
+            "    Types are slow, large-request and large-reply.",
+            "LEN <type>",
+            "    Returns how many entries a log has.",
+            "RESET <type>",
+            "    Empties a log.",
+        ],
+    );
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::testing::Client;
+
+    #[test]
+    fn slow_and_large_commands_are_kept() {
+        let mut client = Client::new();
+        client.table(&[
+            ("set before 1", "+OK"),
+            ("slowlog len", ":0"),
+            ("slowlog get", "*0"),
+            ("slowlog get -2", "-ERR count should be greater than or equal to -1"),
+            ("slowlog get x", "-ERR count should be greater than or equal to -1"),
+            (
+                "slowlog get 1 2",
+                "-ERR unknown subcommand or wrong number of arguments for 'get'. Try SLOWLOG HELP.",
+            ),
+        ]);
+        client.engine.logs.slow.configure(0, 2);
+        client.table(&[
+            ("set k v", "+OK"),
+            ("get k", "$1|v"),
+            ("get nosuch", "$-1"),
+            ("slowlog get 1", "*1|*6|:2|:1700000000|:0|*2|$3|get|$6|nosuch|$0||$0|"),
+            ("slowlog len", ":2"),
+            ("commandlog len slow", ":2"),
+        ]);
+        client.engine.logs.slow.configure(-1, 2);
+        client.engine.logs.large_request.configure(100, 10);
+        client.engine.logs.large_reply.configure(100, 10);
+        let long = "x".repeat(120);
+        let shown = format!("*1|*6|:0|:1700000000|:129|*3|$3|set|$1|k|$120|{long}|$0||$0|",);
+        client.table(&[
+            ("slowlog reset", "+OK"),
+            ("slowlog len", ":0"),
+            (&format!("set k {long}"), "+OK"),
+            ("get k", &format!("$120|{long}")),
+            ("commandlog len large-request", ":1"),
+            ("commandlog len large-reply", ":1"),
+            ("commandlog get -1 large-request", &shown.replace(":129", ":126")),
+            ("commandlog reset large-reply", "+OK"),
+            (
+                "commandlog len nosuch",
+                "-ERR type should be one of the following: slow, large-request, large-reply",
+            ),
+        ]);
+    }
+}

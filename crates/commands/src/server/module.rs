@@ -1,0 +1,90 @@
+//! MODULE. There are none, and none can be loaded: what asks is told so.
+
+use engine::{Command, CommandError, Context, Flags, Group};
+
+use crate::help::reply_help;
+
+const ADMIN: Flags = Flags::ADMIN.union(Flags::NOSCRIPT);
+const LOAD: Flags = ADMIN.union(Flags::NO_ASYNC_LOADING).union(Flags::PROTECTED);
+
+const fn row(name: &'static str, since: &'static str, arity: i8, summary: &'static str) -> Command {
+    Command::new(name, Group::Server, since, arity, summary)
+}
+
+pub(crate) const COMMANDS: &[Command] =
+    &[row("module", "4.0.0", -2, "Tells which modules there are: none.").subcommands(MODULE)];
+
+const MODULE: &[Command] = &[
+    row("help", "5.0.0", 2, "Lists the subcommands.").flags(Flags::LOADING.union(Flags::STALE)).run(help),
+    row("list", "4.0.0", 2, "Lists the modules.")
+        .flags(ADMIN)
+        .tips(&["nondeterministic_output_order"])
+        .run(list),
+    row("load", "4.0.0", -3, "Refuses to load a module.").flags(LOAD).run(load),
+    row("loadex", "7.0.0", -3, "Refuses to load a module.").flags(LOAD).run(load),
+    row("unload", "4.0.0", 3, "Finds no module to unload.").flags(LOAD).run(unload),
+];
+
+fn list(context: &mut Context<'_>) -> Result<(), CommandError> {
+    context.reply.array(0);
+    Ok(())
+}
+
+fn load(_context: &mut Context<'_>) -> Result<(), CommandError> {
+    Err(CommandError::text("ERR Error loading the extension: this server does not support modules."))
+}
+
+fn unload(_context: &mut Context<'_>) -> Result<(), CommandError> {
+    Err(CommandError::text("ERR Error unloading module: no such module with that name"))
+}
+
+fn help(context: &mut Context<'_>) -> Result<(), CommandError> {
+    reply_help(
+        context,
+        "MODULE",
+        &[
+            "LIST",
+            "    Return a list of loaded modules.",
+            "LOAD <path> [<arg> ...]",
+            "    Load a module library from <path>, passing to it any optional arguments.",
+            "LOADEX <path> [[CONFIG NAME VALUE] [CONFIG NAME VALUE]] [ARGS ...]",
+            "    Load a module library from <path>, while passing it module configurations and optional \
+             arguments.",
+            "UNLOAD <name>",
+            "    Unload a module.",
+        ],
+    );
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::testing::Client;
+
+    #[test]
+    fn protected_commands_need_leave() {
+        let mut client = Client::new();
+        let words = "command not allowed. If the";
+        for (line, name) in [("module load x", "MODULE"), ("module unload x", "MODULE")] {
+            let reply = client.wire(line);
+            assert!(
+                reply.starts_with(&format!("-ERR {name} {words} enable-module-command option")),
+                "{reply}"
+            );
+        }
+        let settings = &client.engine.settings;
+        settings.module_command.set("yes");
+        // This client is not on the server's machine.
+        settings.debug_command.set("local");
+        for line in ["debug populate 1", "debug nosuch", "debug object"] {
+            let reply = client.wire(line);
+            assert!(reply.starts_with(&format!("-ERR DEBUG {words} enable-debug-command option")), "{reply}");
+        }
+        client.table(&[
+            ("module list", "*0"),
+            ("module load x", "-ERR Error loading the extension: this server does not support modules."),
+            ("module unload x", "-ERR Error unloading module: no such module with that name"),
+            ("debug", "-ERR wrong number of arguments for 'debug' command"),
+        ]);
+    }
+}

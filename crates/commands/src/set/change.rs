@@ -1,0 +1,265 @@
+//! Members that come, go and move.
+
+use engine::{Class, CommandError, Context};
+use keyspace::{Key, Kind, Packed, Place, SetRef};
+
+/// Deletes the set at `place` if no member is left, and tells of that.
+pub(super) fn drop_if_no_members(context: &mut Context<'_>, key: &Key<'_>, place: Place) {
+    if context.view(key).set(place).is_some_and(|set| set.is_empty()) {
+        let dropped = context.table(key).remove(place, key);
+        context.discard(dropped);
+        context.notify(Class::GENERIC, "del", key);
+    }
+}
+
+/// The members that the command names, from argument `from` on, are in the set under `key`, which lies at `found`
+/// or is made. Says how many of them were not.
+fn add_members(context: &mut Context<'_>, key: &Key<'_>, found: Option<Place>, from: usize) -> usize {
+    let (bounds, args) = (context.engine.settings.set_bounds(), context.args);
+    let members = (from..args.len()).map(|index| &args[index]);
+    let table = context.table(key);
+    let place = found.unwrap_or_else(|| table.insert(key, Packed::empty(Kind::Set), None));
+    table.set_add_all(place, key, members, bounds).1
+}
+
+pub(super) fn sadd(context: &mut Context<'_>) -> Result<(), CommandError> {
+    let key = context.key(1);
+    let found = context.find_typed::<SetRef<'_>>(&key)?;
+    let added = add_members(context, &key, found, 2);
+    if added > 0 {
+        context.modified(&key);
+        context.notify(Class::SET, "sadd", &key);
+    }
+    context.reply.integer(added as i64);
+    Ok(())
+}
+
+pub(super) fn srem(context: &mut Context<'_>) -> Result<(), CommandError> {
+    let key = context.key(1);
+    let Some(mut place) = context.find_typed::<SetRef<'_>>(&key)? else {
+        context.reply.integer(0);
+        return Ok(());
+    };
+    let (args, mut removed) = (context.args, 0);
+    for index in 2..args.len() {
+        let table = context.table(&key);
+        let (set, found) = table.set_remove(place, &key, &args[index]);
+        place = set;
+        removed += i64::from(found);
+        if found && table.set(place).is_some_and(|set| set.is_empty()) {
+            break;
+        }
+    }
+    if removed > 0 {
+        context.modified(&key);
+        context.notify(Class::SET, "srem", &key);
+        drop_if_no_members(context, &key, place);
+    }
+    context.reply.integer(removed);
+    Ok(())
+}
+
+/// SMOVE source destination member
+pub(super) fn smove(context: &mut Context<'_>) -> Result<(), CommandError> {
+    let (from, to, member) = (context.key(1), context.key(2), context.arg(3));
+    let moved = move_member(context, &from, &to, member)?;
+    context.reply.integer(i64::from(moved));
+    Ok(())
+}
+
+fn move_member(
+    context: &mut Context<'_>,
+    from: &Key<'_>,
+    to: &Key<'_>,
+    member: &[u8],
+) -> Result<bool, CommandError> {
+    if context.find_typed::<SetRef<'_>>(from)?.is_none() {
+        return Ok(false);
+    }
+    context.find_typed::<SetRef<'_>>(to)?;
+    // Looked for now: the two may share a table, and the other one may have gone, expired.
+    let source = context.find(from).expect("it was found above");
+    if from.bytes() == to.bytes() {
+        return Ok(context.typed::<SetRef<'_>>(from, source)?.contains(member));
+    }
+    let (source, removed) = context.table(from).set_remove(source, from, member);
+    if !removed {
+        return Ok(false);
+    }
+    context.modified(from);
+    context.notify(Class::SET, "srem", from);
+    drop_if_no_members(context, from, source);
+    let target = context.find(to);
+    if add_members(context, to, target, 3) > 0 {
+        context.modified(to);
+        context.notify(Class::SET, "sadd", to);
+    }
+    Ok(true)
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::testing::Client;
+
+    #[test]
+    fn members_come_and_go() {
+        let mut client = Client::logged();
+        client.table(&[
+            ("sadd s a b", ":2"),
+            ("sadd s a c c", ":1"),
+            ("sadd s a", ":0"),
+            ("scard s", ":3"),
+            ("srem s a nosuch b a", ":2"),
+            ("srem s nosuch", ":0"),
+            ("srem nosuch a", ":0"),
+            ("srem s c d", ":1"),
+            ("exists s", ":0"),
+            ("sadd s", "-ERR wrong number of arguments for 'sadd' command"),
+            ("srem s", "-ERR wrong number of arguments for 'srem' command"),
+        ]);
+        assert_eq!(client.log(), ["0 sadd s a b", "0 sadd s a c c", "0 srem s a nosuch b a", "0 srem s c d"]);
+    }
+
+    #[test]
+    fn a_member_moves() {
+        let mut client = Client::logged();
+        client.table(&[
+            ("sadd a x y", ":2"),
+            ("smove a b x", ":1"),
+            ("smove a b x", ":0"),
+            ("smove nosuch b x", ":0"),
+            ("smembers b", "*1|$1|x"),
+            ("smove a a y", ":1"),
+            ("smove a a z", ":0"),
+            ("sadd b y", ":1"),
+            ("smove a b y", ":1"),
+            ("exists a", ":0"),
+            ("scard b", ":2"),
+            ("set s 1", "+OK"),
+            ("smove nosuch s x", ":0"),
+            ("smove b s x", "-WRONGTYPE Operation against a key holding the wrong kind of value"),
+            ("smove s b x", "-WRONGTYPE Operation against a key holding the wrong kind of value"),
+        ]);
+        let log = ["0 sadd a x y", "0 smove a b x", "0 sadd b y", "0 smove a b y", "0 set s 1"];
+        assert_eq!(client.log(), log);
+    }
+
+    /// The story: a set moves a member into another of the same slot that has expired, and whose removal moves the
+    /// first.
+    #[test]
+    fn an_expired_target_goes_before_a_member_moves() {
+        let mut client = Client::new();
+        for round in 0..50 {
+            for number in 0..20 {
+                client.call(&["sadd", &format!("{{t}}{number}"), &format!("member {round}")]);
+            }
+            client.call(&["sadd", "{t}target", "old"]);
+            client.call(&["pexpire", "{t}target", "5"]);
+            client.now.0 += 10;
+            client.table(&[("sadd {t}source new other", ":2"), ("smove {t}source {t}target new", ":1")]);
+            client.table(&[("smembers {t}target", "*1|$3|new"), ("del {t}source {t}target", ":2")]);
+        }
+    }
+
+    #[test]
+    fn a_set_keeps_its_time_to_live() {
+        let mut client = Client::new();
+        client.table(&[("sadd s a", ":1"), ("pexpire s 100", ":1"), ("sadd s b", ":1"), ("pttl s", ":100")]);
+        client.now.0 += 100;
+        client.table(&[("smembers s", "*0"), ("sadd s a", ":1"), ("pttl s", ":-1"), ("scard s", ":1")]);
+    }
+
+    #[test]
+    fn a_set_may_be_of_any_size_and_its_members_too() {
+        let mut client = Client::new();
+        for size in [1usize, 100, 600, 5000] {
+            for prefix in ["member:", ""] {
+                let names: Vec<String> = (0..size).map(|n| format!("{prefix}{n}")).collect();
+                let words = |name| [name, "s"].into_iter().chain(names.iter().map(String::as_str));
+                client.call(&words("sadd").collect::<Vec<_>>());
+                assert_eq!(client.call(&["scard", "s"]), resp::Value::Integer(size as i64));
+                assert_eq!(client.call(&["sismember", "s", &names[size / 2]]), resp::Value::Integer(1));
+                assert_eq!(
+                    client.call(&words("srem").collect::<Vec<_>>()),
+                    resp::Value::Integer(size as i64)
+                );
+                client.table(&[("exists s", ":0")]);
+            }
+        }
+        let long = "x".repeat(1 << 20);
+        for _ in 0..2 {
+            client.call(&["sadd", "s", &long, "short", ""]);
+            assert_eq!(client.call(&["sismember", "s", &long]), resp::Value::Integer(1));
+            client.table(&[("sismember s \"\"", ":1"), ("scard s", ":3")]);
+        }
+        assert_eq!(client.call(&["srem", "s", &long]), resp::Value::Integer(1));
+        client.table(&[("scard s", ":2")]);
+    }
+
+    #[test]
+    fn the_encoding_follows_the_thresholds() {
+        let mut client = Client::new();
+        let names = ["$6|intset", "$8|listpack", "$9|hashtable"];
+        client.table(&[
+            ("sadd s 1 2 3", ":3"),
+            ("object encoding s", names[0]),
+            ("sadd s a", ":1"),
+            ("object encoding s", names[1]),
+            ("srem s a", ":1"),
+            ("object encoding s", names[1]),
+        ]);
+        client.call(&["sadd", "s", &"x".repeat(65)]);
+        client.table(&[("object encoding s", names[2]), ("sadd t a", ":1"), ("sadd i 1", ":1")]);
+        for number in 0..513 {
+            client.call(&["sadd", "many", &number.to_string()]);
+            client.call(&["sadd", "strings", &format!("m{number}")]);
+            client.table(&[
+                ("object encoding many", names[if number < 512 { 0 } else { 2 }]),
+                ("object encoding strings", names[if number < 128 { 1 } else { 2 }]),
+            ]);
+        }
+        // As many as may come, whether or not they are new.
+        client.wire(&format!("sadd t{}", " a".repeat(129)));
+        client.wire(&format!("sadd i{}", " 1".repeat(513)));
+        client.table(&[("object encoding t", names[2]), ("object encoding i", names[2])]);
+        let listpack = keyspace::Bounds { entries: 3, value: 5 };
+        let set = keyspace::SetBounds { intset: 2, listpack };
+        client.engine.settings.set_limits(&keyspace::Limits { set, ..Default::default() });
+        client.table(&[
+            ("sadd a 1 2", ":2"),
+            ("object encoding a", names[0]),
+            ("sadd a 3", ":1"),
+            ("object encoding a", names[2]),
+            ("sadd b 100000 x", ":2"),
+            ("object encoding b", names[2]),
+            ("sadd c 10000 x", ":2"),
+            ("object encoding c", names[1]),
+            ("sadd c y z", ":2"),
+            ("object encoding c", names[2]),
+        ]);
+    }
+
+    #[test]
+    fn what_happens_is_published() {
+        let mut client = Client::new();
+        client.events(&[
+            ("sadd s a b", "sadd s"),
+            ("sadd s a", ""),
+            ("srem s a x", "srem s"),
+            ("smove s t b", "srem s, del s, sadd t"),
+            ("srem t b", "srem t, del t"),
+            ("sadd s 1 2 3 4 5", "sadd s"),
+            ("sadd t 3 4", "sadd t"),
+            ("spop s 0", ""),
+            ("spop t", "spop t"),
+            ("spop t", "spop t, del t"),
+            ("spop s 2", "spop s"),
+            ("sinterstore t s s", "sinterstore t"),
+            ("sunionstore t s", "sunionstore t"),
+            ("sdiffstore t s", "sdiffstore t"),
+            ("sdiffstore t s s", "del t"),
+            ("sdiffstore t s s", ""),
+            ("spop s 10", "spop s, del s"),
+        ]);
+    }
+}

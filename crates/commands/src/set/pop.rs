@@ -1,0 +1,191 @@
+//! SPOP.
+//!
+//! Logged as the members that went, or as the key if all did.
+
+use engine::{Class, CommandError, Context, Lazy, Random};
+use keyspace::{Key, NewSet, Place, SetRef};
+
+use super::change::drop_if_no_members;
+
+/// A set that keeps less than one in so many of its members is made anew of those.
+const MOVE_BELOW: usize = 5;
+/// Members in one command of the log.
+const LOGGED_TOGETHER: usize = 1024;
+
+/// SPOP key [count]
+pub(super) fn spop(context: &mut Context<'_>) -> Result<(), CommandError> {
+    match context.args.len() {
+        2 => pop_one(context),
+        3 => pop_many(context),
+        _ => Err(CommandError::Syntax),
+    }
+}
+
+fn pop_one(context: &mut Context<'_>) -> Result<(), CommandError> {
+    let key = context.key(1);
+    let Some(place) = context.find_typed::<SetRef<'_>>(&key)? else {
+        context.reply.null();
+        return Ok(());
+    };
+    let (random, mut member) = (context.random(), Vec::new());
+    let place = context.table(&key).set_pop(place, &key, random, &mut member);
+    context.modified(&key);
+    context.notify(Class::SET, "spop", &key);
+    context.effect(&[b"SREM", key.bytes(), &member]);
+    drop_if_no_members(context, &key, place);
+    context.reply.bulk(&member);
+    Ok(())
+}
+
+fn pop_many(context: &mut Context<'_>) -> Result<(), CommandError> {
+    const NOT_POSITIVE: CommandError = CommandError::text("ERR value is out of range, must be positive");
+    let count = context.integer(2).ok().and_then(|count| usize::try_from(count).ok()).ok_or(NOT_POSITIVE)?;
+    let key = context.key(1);
+    let found = context.find_typed::<SetRef<'_>>(&key)?;
+    let Some(place) = found.filter(|_| count > 0) else {
+        context.reply.set(0);
+        return Ok(());
+    };
+    let len = context.typed::<SetRef<'_>>(&key, place)?.len();
+    if count >= len {
+        pop_all(context, &key, place, len);
+        return Ok(());
+    }
+    let popped = if (len - count).saturating_mul(MOVE_BELOW) > count {
+        pop_singly(context, &key, place, count)
+    } else {
+        keep_few(context, &key, place, len - count)
+    };
+    context.notify(Class::SET, "spop", &key);
+    context.reply.set(count);
+    for members in popped.chunks(LOGGED_TOGETHER) {
+        let mut effect = vec![&b"SREM"[..], key.bytes()];
+        effect.extend(members.iter().map(Vec::as_slice));
+        context.effect(&effect);
+        members.iter().for_each(|member| context.reply.bulk(member));
+    }
+    Ok(())
+}
+
+/// Replies with all members and deletes the key.
+fn pop_all(context: &mut Context<'_>, key: &Key<'_>, place: Place, len: usize) {
+    let (table, reply) = context.view_and_reply(key);
+    reply.set(len);
+    if let Some(set) = table.set(place) {
+        set.for_each(&mut |member| reply.bulk(&member));
+    }
+    context.notify(Class::SET, "spop", key);
+    context.delete(key, place);
+    context.notify(Class::GENERIC, "del", key);
+    context.effect(&[context.engine.settings.deletion(Lazy::SERVER_DEL), key.bytes()]);
+}
+
+fn pop_singly(context: &mut Context<'_>, key: &Key<'_>, mut place: Place, count: usize) -> Vec<Vec<u8>> {
+    let mut popped = Vec::with_capacity(count);
+    for _ in 0..count {
+        let (random, mut member) = (context.random(), Vec::new());
+        place = context.table(key).set_pop(place, key, random, &mut member);
+        popped.push(member);
+    }
+    context.modified(key);
+    popped
+}
+
+/// Makes the set anew of `kept` members, on one walk: each has the chance to be among those still to be kept, of those
+/// that are still to come.
+fn keep_few(context: &mut Context<'_>, key: &Key<'_>, place: Place, kept: usize) -> Vec<Vec<u8>> {
+    let mut random = Random::new(context.random());
+    let (mut new, mut popped) = (NewSet::new(context.engine.settings.set_bounds()), Vec::new());
+    let table = context.view(key);
+    let expiry = table.expiry(place);
+    if let Some(set) = table.set(place) {
+        let (mut left, mut missing) = (set.len() as u64, kept as u64);
+        set.for_each(&mut |member| {
+            if missing > 0 && random.next() % left < missing {
+                new.add(&member);
+                missing -= 1;
+            } else {
+                popped.push(member.to_vec());
+            }
+            left -= 1;
+        });
+    }
+    context.put_made(key, Some(place), new.into_value(), expiry);
+    popped
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use crate::testing::Client;
+
+    /// Whatever count is asked for of whatever set: so many go, the others stay, and the log has what went.
+    #[test]
+    fn members_are_taken_out_by_chance() {
+        for (size, prefix) in [(1, ""), (20, ""), (20, "m"), (3000, ""), (3000, "m")] {
+            for count in [1, 2, 15, 19, 20, 500, 1500, 2950] {
+                let mut client = Client::logged();
+                let all: BTreeSet<String> = (0..size).map(|number| format!("{prefix}{number}")).collect();
+                let words = ["sadd", "s"].into_iter().chain(all.iter().map(String::as_str));
+                client.call(&words.collect::<Vec<_>>());
+                client.table(&[("pexpire s 1000", ":1")]);
+                let reply = client.call(&["spop", "s", &count.to_string()]);
+                let text = |value: &resp::Value| {
+                    String::from_utf8(value.as_bytes().expect("a member").to_vec()).unwrap()
+                };
+                let popped: BTreeSet<String> = reply.as_array().expect("a list").iter().map(text).collect();
+                assert_eq!(popped.len(), count.min(size));
+                let left = client.call(&["smembers", "s"]);
+                let left: BTreeSet<String> = left.as_array().expect("a list").iter().map(text).collect();
+                assert!(left.is_disjoint(&popped) && left.union(&popped).eq(&all));
+                let log = client.log();
+                if left.is_empty() {
+                    assert_eq!(log[2..], ["0 UNLINK s"]);
+                    continue;
+                }
+                client.table(&[("pttl s", ":1000")]);
+                // Several commands in one transaction, if there are many.
+                let logged = log[2..].iter().filter(|line| !["0 MULTI", "0 EXEC"].contains(&line.as_str()));
+                let logged = logged.flat_map(|line| {
+                    line.strip_prefix("0 SREM s ").expect("members that went").split(' ').map(str::to_owned)
+                });
+                assert_eq!(logged.collect::<BTreeSet<_>>(), popped);
+            }
+        }
+    }
+
+    #[test]
+    fn shapes_and_errors() {
+        let range = "-ERR value is out of range, must be positive";
+        let mut client = Client::logged();
+        client.table(&[
+            ("sadd s a", ":1"),
+            ("spop s x", range),
+            ("spop s -1", range),
+            ("spop nosuch -1", range),
+            ("spop s 1 2", "-ERR syntax error"),
+            ("spop s 0", "*0"),
+            ("spop nosuch", "$-1"),
+            ("spop nosuch 2", "*0"),
+            ("spop s", "$1|a"),
+            ("exists s", ":0"),
+            ("sadd s a", ":1"),
+            ("spop s 9223372036854775807", "*1|$1|a"),
+            ("exists s", ":0"),
+        ]);
+        assert_eq!(client.log(), ["0 sadd s a", "0 SREM s a", "0 sadd s a", "0 UNLINK s"]);
+    }
+
+    /// A set that is left with few members by one command is called by these again, as Redis does.
+    #[test]
+    fn what_is_left_of_many_is_called_by_its_members() {
+        let mut client = Client::new();
+        for number in 0..600 {
+            client.call(&["sadd", "s", &number.to_string()]);
+        }
+        client.table(&[("object encoding s", "$9|hashtable")]);
+        client.call(&["spop", "s", "590"]);
+        client.table(&[("object encoding s", "$6|intset"), ("scard s", ":10")]);
+    }
+}

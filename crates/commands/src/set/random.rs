@@ -1,0 +1,106 @@
+//! SRANDMEMBER.
+
+use engine::{CommandError, Context, Random};
+use keyspace::{Member, SetRef};
+
+use crate::sampling::{self, Out, Pool, longest_reply, parse_count};
+
+impl<'a> Pool for SetRef<'a> {
+    type Element = Member<'a>;
+    type Name = Member<'a>;
+
+    fn name(member: &Member<'a>) -> Member<'a> {
+        *member
+    }
+
+    fn len(&self) -> usize {
+        SetRef::len(self)
+    }
+
+    fn live_len(&self) -> usize {
+        SetRef::len(self)
+    }
+
+    fn random(&self, random: u64) -> Option<Member<'a>> {
+        SetRef::random(self, random)
+    }
+
+    fn for_each(&self, visit: &mut dyn FnMut(Member<'a>)) {
+        SetRef::for_each(self, visit);
+    }
+}
+
+/// SRANDMEMBER key [count]
+pub(super) fn srandmember(context: &mut Context<'_>) -> Result<(), CommandError> {
+    let count = match context.args.len() {
+        2 => None,
+        3 => Some(parse_count(context)?),
+        _ => return Err(CommandError::Syntax),
+    };
+    let key = context.key(1);
+    let found = context.read_typed::<SetRef<'_>>(&key)?;
+    let (mut random, most) = (Random::new(context.random()), longest_reply(context));
+    let (table, reply) = context.view_and_reply(&key);
+    let set = found.and_then(|place| table.set(place));
+    if let Some(count) = count {
+        let out = Out::new(
+            reply,
+            most,
+            |reply, count| reply.array(count),
+            |reply, member: Member<'_>| reply.bulk(&member),
+        );
+        return sampling::choose(set, count, &mut random, out);
+    }
+    match set.and_then(|set| set.random(random.next())) {
+        Some(member) => reply.bulk(&member),
+        None => reply.null(),
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use crate::testing::Client;
+
+    fn members(client: &mut Client, words: &[&str]) -> Vec<Vec<u8>> {
+        let reply = client.call(words);
+        let members = reply.as_array().expect("a list").iter();
+        members.map(|member| member.as_bytes().expect("a member").to_vec()).collect()
+    }
+
+    #[test]
+    fn as_many_as_were_asked_for() {
+        for (size, prefix) in [(1, ""), (7, "m"), (100, ""), (3000, ""), (3000, "m")] {
+            let mut client = Client::new();
+            for number in 0..size {
+                client.call(&["sadd", "s", &format!("{prefix}{number}")]);
+            }
+            for count in [1, 2, 5, 30, 900, 3000, 5000] {
+                let chosen = members(&mut client, &["srandmember", "s", &count.to_string()]);
+                let different: BTreeSet<_> = chosen.iter().collect();
+                assert_eq!((chosen.len(), different.len()), (count.min(size), count.min(size)));
+                let repeated = members(&mut client, &["srandmember", "s", &format!("-{count}")]);
+                assert_eq!(repeated.len(), count);
+            }
+        }
+    }
+
+    #[test]
+    fn shapes_and_errors() {
+        Client::new().table(&[
+            ("sadd s a", ":1"),
+            ("srandmember s", "$1|a"),
+            ("srandmember s 2", "*1|$1|a"),
+            ("srandmember s -2", "*2|$1|a|$1|a"),
+            ("srandmember s 0", "*0"),
+            ("srandmember nosuch", "$-1"),
+            ("srandmember nosuch 3", "*0"),
+            ("srandmember s x", "-ERR value is not an integer or out of range"),
+            ("srandmember s 1 2", "-ERR syntax error"),
+            ("srandmember s -9223372036854775807", "-ERR value is out of range"),
+            ("scard s", ":1"),
+        ]);
+    }
+}

@@ -1,0 +1,49 @@
+//! The sets that a command reads together.
+
+use engine::{CommandError, Context};
+use keyspace::{Found, Key, LockedSlots, Place, SetRef};
+use smallvec::SmallVec;
+
+/// Keys of sets and where these lie.
+pub(super) struct Sources<'a> {
+    keys: SmallVec<[(Key<'a>, Option<Place>); 4]>,
+}
+
+/// The sets; those that are not there have no members.
+pub(super) type Sets<'s> = SmallVec<[Option<SetRef<'s>>; 4]>;
+
+impl<'a> Sources<'a> {
+    /// Finds the sets under these arguments.
+    pub(super) fn read(
+        context: &mut Context<'a>,
+        arguments: impl Iterator<Item = usize>,
+    ) -> Result<Self, CommandError> {
+        let mut keys = SmallVec::new();
+        for index in arguments {
+            let key = context.key(index);
+            keys.push((key, context.read_typed::<SetRef<'_>>(&key)?));
+        }
+        let mut sources = Self { keys };
+        if sources.keys.iter().any(|(_, place)| place.is_none()) {
+            sources.find_again(context);
+        }
+        Ok(sources)
+    }
+
+    /// What is missing may have been there, expired, and its removal may have moved others of its table.
+    fn find_again(&mut self, context: &Context<'a>) {
+        for (key, place) in &mut self.keys {
+            if place.is_some() {
+                *place = match context.view(key).find(key, context.now) {
+                    Found::Live(place) | Found::Expired(place) => Some(place),
+                    Found::Missing => None,
+                };
+            }
+        }
+    }
+
+    pub(super) fn sets<'s>(&self, slots: &'s LockedSlots<'_>, db: u16) -> Sets<'s> {
+        let set = |(key, place): &(Key<'_>, Option<Place>)| slots.slot(key.slot()).view(db).set((*place)?);
+        self.keys.iter().map(set).collect()
+    }
+}

@@ -1,0 +1,88 @@
+//! Rows of the commands that the shell carries out: configuration, the process.
+
+use engine::{
+    Categories, Command, CommandError, Context, Flags, Group, KeyFlags, KeySpec, NodeCommand, ShellCommand,
+};
+
+use super::help::reply_help;
+use super::rows::{HELP, VARIES, key};
+
+const ADMIN: Flags = Flags::ADMIN.union(Flags::NOSCRIPT).union(Flags::LOADING).union(Flags::STALE);
+
+const SAVE: Flags = Flags::ADMIN.union(Flags::NOSCRIPT).union(Flags::NO_ASYNC_LOADING);
+
+pub(super) const COMMANDS: &[Command] = &[
+    Command::new("bgrewriteaof", Group::Server, "1.0.0", 1, "Writes another base of the append-only file.")
+        .flags(SAVE)
+        .shell(ShellCommand::Bgrewriteaof),
+    Command::new("bgsave", Group::Server, "1.0.0", -1, "Saves the data to disk in the background.")
+        .flags(SAVE)
+        .shell(ShellCommand::Bgsave),
+    Command::new("config", Group::Server, "2.0.0", -2, "Reads and changes the configuration.")
+        .subcommands(CONFIG),
+    Command::new("info", Group::Server, "1.0.0", -1, "Returns facts and statistics, section by section.")
+        .flags(Flags::LOADING.union(Flags::STALE))
+        .sentinel()
+        .category(Categories::DANGEROUS)
+        .tips(&["nondeterministic_output", "request_policy:all_shards", "response_policy:special"])
+        .shell(ShellCommand::Info)
+        .each_slot(),
+    Command::new("lastsave", Group::Server, "1.0.0", 1, "Returns when the data was last saved.")
+        .flags(Flags::LOADING.union(Flags::STALE).union(Flags::FAST))
+        .category(Categories::ADMIN.union(Categories::DANGEROUS))
+        .tips(VARIES)
+        .shell(ShellCommand::Lastsave),
+    Command::new("save", Group::Server, "1.0.0", 1, "Saves the data to disk and waits for it.")
+        .flags(SAVE.union(Flags::NO_MULTI))
+        .node(NodeCommand::Save),
+    Command::new("migrate", Group::Generic, "2.6.0", -6, "Moves keys to another server.")
+        .flags(Flags::WRITE)
+        .category(Categories::KEYSPACE.union(Categories::DANGEROUS))
+        .keys(&[
+            KeySpec::one(3, key::TAKE),
+            KeySpec::all_behind("KEYS", -2, 0, key::TAKE.union(KeyFlags::INCOMPLETE)),
+        ])
+        .tips(VARIES)
+        .node(NodeCommand::Migrate),
+    Command::new("shutdown", Group::Server, "1.0.0", -1, "Saves if asked to, and stops the server.")
+        .flags(ADMIN.union(Flags::NO_MULTI).union(Flags::ALLOW_BUSY))
+        .sentinel()
+        .node(NodeCommand::Shutdown),
+];
+
+const CONFIG: &[Command] = &[
+    Command::new("get", Group::Server, "2.0.0", -3, "Returns the parameters that match a pattern.")
+        .flags(ADMIN)
+        .shell(ShellCommand::ConfigGet),
+    Command::new("help", Group::Server, "5.0.0", 2, "Lists the subcommands.").flags(HELP).run(config_help),
+    Command::new("resetstat", Group::Server, "2.0.0", 2, "Starts the statistics of INFO anew.")
+        .flags(ADMIN)
+        .tips(&["request_policy:all_nodes", "response_policy:all_succeeded"])
+        .shell(ShellCommand::ConfigResetStat),
+    Command::new("rewrite", Group::Server, "2.8.0", 2, "Writes the configuration in force into its file.")
+        .flags(ADMIN)
+        .tips(&["request_policy:all_nodes", "response_policy:all_succeeded"])
+        .shell(ShellCommand::ConfigRewrite),
+    Command::new("set", Group::Server, "2.0.0", -4, "Changes parameters, all or none.")
+        .flags(ADMIN)
+        .tips(&["request_policy:all_nodes", "response_policy:all_succeeded"])
+        .node(NodeCommand::ConfigSet),
+];
+
+fn config_help(context: &mut Context<'_>) -> Result<(), CommandError> {
+    reply_help(
+        context,
+        "CONFIG",
+        &[
+            "GET <pattern>",
+            "    Return parameters matching the glob-like <pattern> and their values.",
+            "SET <directive> <value>",
+            "    Set the configuration <directive> to <value>.",
+            "RESETSTAT",
+            "    Reset statistics reported by the INFO command.",
+            "REWRITE",
+            "    Rewrite the configuration file.",
+        ],
+    );
+    Ok(())
+}

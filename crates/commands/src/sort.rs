@@ -1,0 +1,233 @@
+//! SORT and SORT_RO: the elements of a value in another order, or other keys' values by their names.
+//!
+//! What is named by a pattern is known only while the command runs: in a cluster a pattern must name keys of one slot,
+//! elsewhere the command holds the script turn and locks slots as it comes to them ([`Context::reach`]).
+mod elements;
+mod options;
+mod pattern;
+
+use std::cmp::Ordering;
+
+use elements::{Bytes, Stored};
+use engine::{
+    Begin, Categories, Class, Command, CommandError, Context, Find, Group, KeySpec, Origin, until_nul,
+};
+use options::{By, Options};
+
+use super::rows::{GROW, READ, key};
+
+const NOT_A_NUMBER: CommandError =
+    CommandError::text("ERR One or more scores can't be converted into double");
+
+/// Keys that BY and GET name are not known beforehand.
+const NAMED_LATER: KeySpec =
+    KeySpec { begin: Begin::Unknown, find: Find::Range { last: 0, step: 1, limit: 0 }, flags: key::READ };
+const STORED: KeySpec = KeySpec {
+    begin: Begin::Option { word: "store", from: 2, others: &[("by", 1), ("get", 1), ("limit", 2)] },
+    find: Find::Range { last: 0, step: 1, limit: 0 },
+    flags: key::STORE,
+};
+
+const CATEGORIES: Categories =
+    Categories::DANGEROUS.union(Categories::LIST).union(Categories::SET).union(Categories::SORTEDSET);
+
+pub(super) const COMMANDS: &[Command] = &[
+    Command::new("sort", Group::Generic, "1.0.0", -2, "Sorts the elements of a list, a set or a sorted set.")
+        .flags(GROW)
+        .category(CATEGORIES)
+        .keys(&[KeySpec::one(1, key::READ), NAMED_LATER, STORED])
+        .run(sort)
+        .patterns(),
+    Command::new(
+        "sort_ro",
+        Group::Generic,
+        "7.0.0",
+        -2,
+        "Sorts the elements of a list, a set or a sorted set, and stores nothing.",
+    )
+    .flags(READ)
+    .category(CATEGORIES)
+    .keys(&[KeySpec::one(1, key::READ), NAMED_LATER])
+    .run(sort_ro)
+    .patterns(),
+];
+
+fn sort(context: &mut Context<'_>) -> Result<(), CommandError> {
+    run(context, true)
+}
+
+fn sort_ro(context: &mut Context<'_>) -> Result<(), CommandError> {
+    run(context, false)
+}
+
+/// SORT key [BY pattern] [LIMIT offset count] [GET pattern ...] [ASC | DESC] [ALPHA] [STORE destination]
+fn run(context: &mut Context<'_>, stores: bool) -> Result<(), CommandError> {
+    let mut options = Options::parse(context, stores)?;
+    let all = load(context, &mut options)?;
+    let sorted = if matches!(options.by, By::Nothing) { all } else { sorted(context, &options, all)? };
+    match options.store {
+        None => reply(context, &options, &sorted),
+        Some(index) => store(context, &options, &sorted, index),
+    }
+}
+
+fn reply(context: &mut Context<'_>, options: &Options<'_>, sorted: &[Bytes]) -> Result<(), CommandError> {
+    let width = options.get.len().max(1);
+    context.reply.array(sorted.len() * width);
+    for element in sorted {
+        if options.get.is_empty() {
+            context.reply.bulk(element);
+        }
+        for pattern in &options.get {
+            match pattern::value(context, pattern, element)? {
+                Some(value) => context.reply.bulk(&value),
+                None => context.reply.null(),
+            }
+        }
+        if context.reply.is_full() {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// Puts a list of it under the key that argument `index` names, or deletes that if there is nothing. A value that is
+/// not there is an empty element.
+fn store(
+    context: &mut Context<'_>,
+    options: &Options<'_>,
+    sorted: &[Bytes],
+    index: usize,
+) -> Result<(), CommandError> {
+    let (mut made, width) = (Stored::new(), options.get.len().max(1));
+    for element in sorted {
+        if options.get.is_empty() {
+            made.push(element);
+        }
+        for pattern in &options.get {
+            made.push(&pattern::value(context, pattern, element)?.unwrap_or_default());
+        }
+    }
+    let (key, len) = (context.key(index), sorted.len() * width);
+    let found = context.find(&key);
+    if len > 0 {
+        let list = made.named_by(&context.engine.settings.limits());
+        context.put(&key, found, list.packed(), None);
+        context.notify(Class::LIST, "sortstore", &key);
+        // Each element counts, as for other servers.
+        context.changed(len as u64 - 1);
+    } else if let Some(place) = found {
+        context.delete(&key, place);
+        context.notify(Class::GENERIC, "del", &key);
+    }
+    context.reply.integer(len as i64);
+    Ok(())
+}
+
+/// The elements; if they are not to be sorted, only those that are asked for.
+fn load(context: &mut Context<'_>, options: &mut Options<'_>) -> Result<Vec<Bytes>, CommandError> {
+    let key = context.key(1);
+    let Some(place) = context.read(&key) else { return Ok(Vec::new()) };
+    let value = context.view(&key).value(place);
+    let (len, is_ordered) = elements::count(&value).ok_or(CommandError::WrongType)?;
+    let must_be_same = options.store.is_some() || context.is_called_by_script();
+    if matches!(options.by, By::Nothing) && !is_ordered && must_be_same {
+        // What a set's members are stored as, and what a script sees, is the same wherever it is run.
+        options.by = By::Itself;
+        options.alpha = true;
+    }
+    if matches!(options.by, By::Nothing) {
+        return Ok(elements::load(&value, options.range(len), options.descending));
+    }
+    let mut all = elements::load(&value, 0..len, false);
+    if !is_ordered && options.keeps_ties() {
+        all.sort_unstable();
+    }
+    Ok(all)
+}
+
+/// What elements are sorted by.
+struct Weights {
+    /// What each weighs; where they are sorted by texts, nothing.
+    numbers: Vec<f64>,
+    /// Texts of other keys. Elements that are texts themselves need none.
+    texts: Vec<Option<Bytes>>,
+}
+
+/// An element that is moved about: what it weighs, and which one it was among those that were loaded.
+type Light = (f64, u32);
+
+/// The elements that are asked for, in the order that is.
+fn sorted(
+    context: &mut Context<'_>,
+    options: &Options<'_>,
+    mut all: Vec<Bytes>,
+) -> Result<Vec<Bytes>, CommandError> {
+    let range = options.range(all.len());
+    let weights = Weights::of(context, options, &all)?;
+    let mut light: Vec<Light> = weights.numbers.iter().copied().zip(0..).collect();
+    let order = |a: &Light, b: &Light| weights.compare(options, &all, a, b);
+    if range.end < light.len() && !range.is_empty() {
+        light.select_nth_unstable_by(range.end - 1, order);
+        light.truncate(range.end);
+    }
+    light.sort_unstable_by(order);
+    Ok(light[range].iter().map(|&(_, number)| std::mem::take(&mut all[number as usize])).collect())
+}
+
+impl Weights {
+    fn of(context: &mut Context<'_>, options: &Options<'_>, all: &[Bytes]) -> Result<Self, CommandError> {
+        let mut weights = Self { numbers: Vec::with_capacity(all.len()), texts: Vec::new() };
+        for element in all {
+            let weight = match options.by {
+                By::Pattern(pattern) => {
+                    let text = pattern::value(context, pattern, element)?;
+                    let weight = text
+                        .as_deref()
+                        .filter(|_| !options.alpha)
+                        .map_or(Some(0.0), |text| number(context, text));
+                    if options.alpha {
+                        weights.texts.push(text);
+                    }
+                    weight
+                }
+                By::Itself | By::Nothing if options.alpha => Some(0.0),
+                By::Itself | By::Nothing => number(context, element),
+            };
+            weights.numbers.push(weight.ok_or(NOT_A_NUMBER)?);
+        }
+        Ok(weights)
+    }
+
+    /// By weight. What weighs the same stays in its order if its weights are other keys' texts, and is in its own order
+    /// otherwise.
+    fn compare(&self, options: &Options<'_>, all: &[Bytes], a: &Light, b: &Light) -> Ordering {
+        let by_weight = a.0.partial_cmp(&b.0).unwrap_or(Ordering::Equal);
+        let (one, other) = (a.1 as usize, b.1 as usize);
+        let by_text = || {
+            if options.keeps_ties() {
+                self.texts[one].cmp(&self.texts[other])
+            } else {
+                all[one].cmp(&all[other])
+            }
+        };
+        let order = by_weight.then_with(by_text);
+        let order = if options.descending { order.reverse() } else { order };
+        order.then(one.cmp(&other))
+    }
+}
+
+/// A number, up to its first NUL. For a master of Redis 7.0 nothing is 0.
+fn number(context: &Context<'_>, text: &[u8]) -> Option<f64> {
+    // Most are whole, and up to here each of these is a double.
+    if let Some(whole) = resp::parse_i64(text).filter(|whole| whole.unsigned_abs() < 1 << 53) {
+        return Some(whole as f64);
+    }
+    match (until_nul(text), context.session.origin) {
+        (b"", Origin::Master) => Some(0.0),
+        (text, _) => context.double_of(text),
+    }
+}
+
+#[cfg(test)]
+mod tests;

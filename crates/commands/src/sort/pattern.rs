@@ -1,0 +1,32 @@
+//! Values of other keys, which a pattern names: `weight_*` is a string, `object_*->field` a field of a hash, `#` the
+//! element itself.
+
+use engine::{CommandError, Context};
+use slot_routing::Slot;
+
+use super::elements::{self, Bytes};
+use crate::hash::fields::HashAccess;
+
+/// The value that the pattern names for this element, if there is one.
+pub(super) fn value(
+    context: &mut Context<'_>,
+    pattern: &[u8],
+    element: &[u8],
+) -> Result<Option<Bytes>, CommandError> {
+    if pattern == b"#" {
+        return Ok(Some(element.into()));
+    }
+    let Some(star) = pattern.iter().position(|byte| *byte == b'*') else { return Ok(None) };
+    let behind = &pattern[star + 1..];
+    let arrow = behind.windows(2).position(|two| two == b"->").filter(|at| at + 2 < behind.len());
+    let (postfix, field) = match arrow {
+        Some(at) => (&behind[..at], Some(&behind[at + 2..])),
+        None => (behind, None),
+    };
+    let name = [&pattern[..star], element, postfix].concat();
+    context.reach(Slot::of_key(&name))?;
+    let key = context.engine.keyspace.key(&name);
+    let Some(place) = context.read(&key) else { return Ok(None) };
+    let now = context.fields_now();
+    Ok(elements::text(&context.view(&key).value(place), field, now))
+}

@@ -1,0 +1,326 @@
+//! Sorted sets.
+
+pub(super) mod add;
+mod bounds;
+mod combine;
+mod look;
+pub(super) mod members;
+mod pop;
+mod random;
+mod range;
+mod remove;
+mod scan;
+
+use engine::{Command, KeySpec};
+
+use super::rows::*;
+
+family!(sorted_set, SortedSet, SORTEDSET);
+
+const STORES_COUNTED: &[KeySpec] = &[KeySpec::one(1, key::STORE), KeySpec::counted(2, key::READ)];
+
+pub(super) const COMMANDS: &[Command] = &[
+    sorted_set(
+        "bzmpop",
+        "7.0.0",
+        -5,
+        WRITE,
+        TAKES_FROM_COUNTED_SECOND,
+        "Takes members with the lowest or highest scores out of the first sorted set that has any, or waits.",
+    )
+    .may_block(pop::bzmpop),
+    sorted_set(
+        "bzpopmax",
+        "5.0.0",
+        -3,
+        WRITE_FAST,
+        TAKES_FROM_ANY,
+        "Takes the member with the highest score out of the first sorted set that has any, or waits.",
+    )
+    .may_block(pop::bzpopmax),
+    sorted_set(
+        "bzpopmin",
+        "5.0.0",
+        -3,
+        WRITE_FAST,
+        TAKES_FROM_ANY,
+        "Takes the member with the lowest score out of the first sorted set that has any, or waits.",
+    )
+    .may_block(pop::bzpopmin),
+    sorted_set(
+        "zadd",
+        "1.2.0",
+        -4,
+        GROW_FAST,
+        UPDATES,
+        "Adds members to a sorted set, or gives them other scores.",
+    )
+    .names_part_at(2)
+    .run(add::zadd),
+    sorted_set("zcard", "1.2.0", 2, READ_FAST, LOOKS, "Returns the number of members of a sorted set.")
+        .run(look::zcard),
+    sorted_set(
+        "zcount",
+        "2.0.0",
+        4,
+        READ_FAST,
+        READS,
+        "Counts the members of a sorted set with scores in a range.",
+    )
+    .run(look::zcount),
+    sorted_set(
+        "zdiff",
+        "6.2.0",
+        -3,
+        READ,
+        READS_COUNTED,
+        "Returns the members of a sorted set that are in none of the others.",
+    )
+    .run(combine::zdiff),
+    sorted_set(
+        "zdiffstore",
+        "6.2.0",
+        -4,
+        GROW,
+        STORES_COUNTED,
+        "Stores the members of a sorted set that are in none of the others.",
+    )
+    .run(combine::zdiffstore),
+    sorted_set(
+        "zincrby",
+        "1.2.0",
+        4,
+        GROW_FAST,
+        CHANGES,
+        "Adds a number to the score of a member of a sorted set.",
+    )
+    .names_part_at(2)
+    .run(add::zincrby),
+    sorted_set(
+        "zinter",
+        "6.2.0",
+        -3,
+        READ,
+        READS_COUNTED,
+        "Returns the members that several sorted sets have in common.",
+    )
+    .run(combine::zinter),
+    sorted_set(
+        "zintercard",
+        "7.0.0",
+        -3,
+        READ,
+        READS_COUNTED,
+        "Counts the members that several sorted sets have in common.",
+    )
+    .run(combine::zintercard),
+    sorted_set(
+        "zinterstore",
+        "2.0.0",
+        -4,
+        GROW,
+        STORES_COUNTED,
+        "Stores the members that several sorted sets have in common.",
+    )
+    .run(combine::zinterstore),
+    sorted_set(
+        "zlexcount",
+        "2.8.9",
+        4,
+        READ_FAST,
+        READS,
+        "Counts the members of a sorted set in a range of names.",
+    )
+    .run(look::zlexcount),
+    sorted_set(
+        "zmpop",
+        "7.0.0",
+        -4,
+        WRITE,
+        TAKES_FROM_COUNTED,
+        "Takes members with the lowest or highest scores out of the first sorted set that has any.",
+    )
+    .run(pop::zmpop),
+    sorted_set(
+        "zmscore",
+        "6.2.0",
+        -3,
+        READ_FAST,
+        READS,
+        "Returns the scores of several members of a sorted set.",
+    )
+    .names_part()
+    .run(look::zmscore),
+    sorted_set(
+        "zpopmax",
+        "5.0.0",
+        -2,
+        WRITE_FAST,
+        TAKES,
+        "Takes the members with the highest scores out of a sorted set.",
+    )
+    .run(pop::zpopmax),
+    sorted_set(
+        "zpopmin",
+        "5.0.0",
+        -2,
+        WRITE_FAST,
+        TAKES,
+        "Takes the members with the lowest scores out of a sorted set.",
+    )
+    .run(pop::zpopmin),
+    sorted_set("zrandmember", "6.2.0", -2, READ, READS, "Returns random members of a sorted set.")
+        .tips(VARIES)
+        .run(random::zrandmember),
+    sorted_set(
+        "zrange",
+        "1.2.0",
+        -4,
+        READ,
+        READS,
+        "Returns the members of a sorted set in a range of ranks, scores or names.",
+    )
+    .run(range::zrange),
+    sorted_set(
+        "zrangebylex",
+        "2.8.9",
+        -4,
+        READ,
+        READS,
+        "Returns the members of a sorted set in a range of names.",
+    )
+    .run(range::zrangebylex),
+    sorted_set(
+        "zrangebyscore",
+        "1.0.5",
+        -4,
+        READ,
+        READS,
+        "Returns the members of a sorted set with scores in a range.",
+    )
+    .run(range::zrangebyscore),
+    sorted_set(
+        "zrangestore",
+        "6.2.0",
+        -5,
+        GROW,
+        STORES_ONE,
+        "Stores the members of a sorted set in a range under another key.",
+    )
+    .run(range::zrangestore),
+    sorted_set(
+        "zrank",
+        "2.0.0",
+        -3,
+        READ_FAST,
+        READS,
+        "Returns how many members of a sorted set stand before one.",
+    )
+    .names_part()
+    .run(look::zrank),
+    sorted_set(
+        "zrem",
+        "1.2.0",
+        -3,
+        WRITE_FAST,
+        DELETES,
+        "Removes members of a sorted set, and the sorted set with its last member.",
+    )
+    .names_part()
+    .run(remove::zrem),
+    sorted_set(
+        "zremrangebylex",
+        "2.8.9",
+        4,
+        WRITE,
+        DELETES,
+        "Removes the members of a sorted set in a range of names.",
+    )
+    .run(remove::zremrangebylex),
+    sorted_set(
+        "zremrangebyrank",
+        "2.0.0",
+        4,
+        WRITE,
+        DELETES,
+        "Removes the members of a sorted set in a range of ranks.",
+    )
+    .run(remove::zremrangebyrank),
+    sorted_set(
+        "zremrangebyscore",
+        "1.2.0",
+        4,
+        WRITE,
+        DELETES,
+        "Removes the members of a sorted set with scores in a range.",
+    )
+    .run(remove::zremrangebyscore),
+    sorted_set(
+        "zrevrange",
+        "1.2.0",
+        -4,
+        READ,
+        READS,
+        "Returns the members of a sorted set in a range of ranks counted from the last.",
+    )
+    .run(range::zrevrange),
+    sorted_set(
+        "zrevrangebylex",
+        "2.8.9",
+        -4,
+        READ,
+        READS,
+        "Returns the members of a sorted set in a range of names, the last first.",
+    )
+    .run(range::zrevrangebylex),
+    sorted_set(
+        "zrevrangebyscore",
+        "2.2.0",
+        -4,
+        READ,
+        READS,
+        "Returns the members of a sorted set with scores in a range, the highest first.",
+    )
+    .run(range::zrevrangebyscore),
+    sorted_set(
+        "zrevrank",
+        "2.0.0",
+        -3,
+        READ_FAST,
+        READS,
+        "Returns how many members of a sorted set stand behind one.",
+    )
+    .names_part()
+    .run(look::zrevrank),
+    sorted_set(
+        "zscan",
+        "2.8.0",
+        -3,
+        READ,
+        READS,
+        "Returns some members of a sorted set with their scores and a cursor for more.",
+    )
+    .tips(VARIES)
+    .run(scan::zscan),
+    sorted_set("zscore", "1.2.0", 3, READ_FAST, READS, "Returns the score of a member of a sorted set.")
+        .names_part()
+        .run(look::zscore),
+    sorted_set(
+        "zunion",
+        "6.2.0",
+        -3,
+        READ,
+        READS_COUNTED,
+        "Returns the members of several sorted sets, their scores added up.",
+    )
+    .run(combine::zunion),
+    sorted_set(
+        "zunionstore",
+        "2.0.0",
+        -4,
+        GROW,
+        STORES_COUNTED,
+        "Stores the members of several sorted sets, their scores added up.",
+    )
+    .run(combine::zunionstore),
+];

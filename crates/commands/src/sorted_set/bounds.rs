@@ -1,0 +1,120 @@
+//! Ranges of ranks, scores and names, as clients write them.
+
+use std::ops::Range;
+
+use engine::{CommandError, Context, until_nul};
+use keyspace::{Between, SortedSetRef};
+
+/// One end of a range of scores.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct ScoreEnd {
+    score: f64,
+    excluded: bool,
+}
+
+/// One end of a range of names.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum NameEnd<'a> {
+    /// Before all names.
+    Lowest,
+    Included(&'a [u8]),
+    Excluded(&'a [u8]),
+    /// Behind all names.
+    Highest,
+}
+
+/// Which members are meant.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Bounds<'a> {
+    /// Counted from the end where negative.
+    Ranks(i64, i64),
+    Scores(ScoreEnd, ScoreEnd),
+    Names(NameEnd<'a>, NameEnd<'a>),
+}
+
+/// What the ends of a range are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum By {
+    Rank,
+    Score,
+    Name,
+}
+
+impl ScoreEnd {
+    fn parse(context: &Context<'_>, text: &[u8]) -> Option<Self> {
+        let (text, excluded) = text.strip_prefix(b"(").map_or((text, false), |rest| (rest, true));
+        // Nothing is zero, and what is too large is infinite.
+        let lenient = || std::str::from_utf8(text).ok()?.parse().ok();
+        let score = if text.is_empty() { 0.0 } else { context.double_of(text).or_else(lenient)? };
+        (!score.is_nan()).then_some(Self { score, excluded })
+    }
+
+    fn at(self, is_start: bool) -> Between<'static> {
+        if self.excluded == is_start {
+            Between::AfterScore(self.score)
+        } else {
+            Between::BeforeScore(self.score)
+        }
+    }
+}
+
+impl<'a> NameEnd<'a> {
+    fn parse(text: &'a [u8]) -> Option<Self> {
+        match text {
+            b"-" => Some(Self::Lowest),
+            b"+" => Some(Self::Highest),
+            [b'[', name @ ..] => Some(Self::Included(name)),
+            [b'(', name @ ..] => Some(Self::Excluded(name)),
+            _ => None,
+        }
+    }
+
+    fn rank(self, set: &SortedSetRef<'_>, is_start: bool) -> usize {
+        match (self, is_start) {
+            (Self::Lowest, _) => 0,
+            (Self::Highest, _) => set.len(),
+            (Self::Included(name), true) | (Self::Excluded(name), false) => {
+                set.count_before(Between::BeforeName(name))
+            }
+            (Self::Included(name), false) | (Self::Excluded(name), true) => {
+                set.count_before(Between::AfterName(name))
+            }
+        }
+    }
+}
+
+impl<'a> Bounds<'a> {
+    /// Reads the arguments `min` and `max` as the ends.
+    pub(super) fn parse(context: &Context<'a>, by: By, min: usize, max: usize) -> Result<Self, CommandError> {
+        let (low, high) = (context.arg(min), context.arg(max));
+        match by {
+            By::Rank => Ok(Self::Ranks(context.integer(min)?, context.integer(max)?)),
+            By::Score => {
+                match (ScoreEnd::parse(context, until_nul(low)), ScoreEnd::parse(context, until_nul(high))) {
+                    (Some(low), Some(high)) => Ok(Self::Scores(low, high)),
+                    _ => Err(CommandError::text("ERR min or max is not a float")),
+                }
+            }
+            By::Name => match (NameEnd::parse(low), NameEnd::parse(high)) {
+                (Some(low), Some(high)) => Ok(Self::Names(low, high)),
+                _ => Err(CommandError::text("ERR min or max not valid string range item")),
+            },
+        }
+    }
+
+    /// The ranks of those that are meant; if `reversed`, ranks that the client said count from the last.
+    pub(super) fn ranks(&self, set: &SortedSetRef<'_>, reversed: bool) -> Range<usize> {
+        let len = set.len();
+        let ranks = match *self {
+            Self::Ranks(start, end) => {
+                let place = |rank: i64| if rank < 0 { rank.saturating_add(len as i64) } else { rank };
+                let start = place(start).clamp(0, len as i64) as usize;
+                let end = place(end).saturating_add(1).clamp(0, len as i64) as usize;
+                if reversed { len - end..len - start } else { start..end }
+            }
+            Self::Scores(low, high) => set.count_before(low.at(true))..set.count_before(high.at(false)),
+            Self::Names(low, high) => low.rank(set, true)..high.rank(set, false),
+        };
+        if ranks.is_empty() { 0..0 } else { ranks }
+    }
+}

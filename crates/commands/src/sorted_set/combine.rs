@@ -1,0 +1,531 @@
+//! Unions, intersections and differences of sorted sets. Sets count as sorted sets whose members have the score 1.
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+
+use engine::{CommandError, Context};
+use keyspace::{Key, Keyspace, LockedSlots, Member, Place, Scored, Value};
+use smallvec::SmallVec;
+
+use super::members::Form;
+use super::members::SortedSetAccess;
+
+/// What is made of several sorted sets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Operation {
+    Union,
+    Intersection,
+    Difference,
+}
+
+impl Operation {
+    fn event(self) -> &'static str {
+        match self {
+            Self::Union => "zunionstore",
+            Self::Intersection => "zinterstore",
+            Self::Difference => "zdiffstore",
+        }
+    }
+}
+
+/// How the scores of one member become one.
+#[derive(Debug, Clone, Copy)]
+enum Aggregate {
+    Sum,
+    Min,
+    Max,
+}
+
+impl Aggregate {
+    fn of(self, one: f64, other: f64) -> f64 {
+        match self {
+            // The sum of the two infinities is no number.
+            Self::Sum => number(one + other),
+            Self::Min => one.min(other),
+            Self::Max => one.max(other),
+        }
+    }
+}
+
+/// What is no number counts as zero.
+fn number(score: f64) -> f64 {
+    if score.is_nan() { 0.0 } else { score }
+}
+
+/// Which command it is, and where its number of keys stands.
+#[derive(Clone, Copy)]
+struct Plan {
+    operation: Operation,
+    name: &'static str,
+    numkeys_at: usize,
+    /// Only a number is wanted.
+    counts: bool,
+}
+
+/// One of the sorted sets, if it is there.
+struct Input<'k> {
+    key: Key<'k>,
+    place: Option<Place>,
+    weight: f64,
+}
+
+/// The sorted sets and what is to be done with them.
+struct Query<'k> {
+    inputs: Vec<Input<'k>>,
+    aggregate: Aggregate,
+    scores: bool,
+    /// How far is counted; 0 is without end.
+    limit: usize,
+}
+
+/// A member's name, which most often lies in its set as it is.
+type Name<'c> = Cow<'c, [u8]>;
+
+/// Members and their scores.
+type Members<'c> = Vec<(f64, Name<'c>)>;
+
+/// So many members at a time are looked for in other sorted sets.
+const AT_ONCE: usize = 64;
+
+/// One of the sorted sets as it is read.
+#[derive(Clone, Copy)]
+struct Source<'c> {
+    value: Option<Value<'c>>,
+    weight: f64,
+}
+
+impl<'k> Query<'k> {
+    fn parse(context: &mut Context<'k>, plan: Plan) -> Result<Self, CommandError> {
+        let Plan { operation, name, numkeys_at, counts } = plan;
+        let numkeys = context.integer(numkeys_at)?;
+        if numkeys < 1 {
+            return Err(CommandError::Text(
+                format!("ERR at least 1 input key is needed for '{name}' command").into(),
+            ));
+        }
+        let first = numkeys_at + 1;
+        let left = context.args.len() - first;
+        let Some(count) = usize::try_from(numkeys).ok().filter(|count| *count <= left) else {
+            return Err(CommandError::Syntax);
+        };
+        let mut inputs = Vec::new();
+        for index in first..first + count {
+            let key = context.key(index);
+            let place = context.read(&key);
+            if let Some(place) = place {
+                check(&context.view(&key).value(place))?;
+            }
+            inputs.push(Input { key, place, weight: 1.0 });
+        }
+        let mut query = Self { inputs, aggregate: Aggregate::Sum, scores: false, limit: 0 };
+        let mut index = first + count;
+        while let Some(word) = context.args.get(index) {
+            let is = |name: &str| word.eq_ignore_ascii_case(name.as_bytes());
+            let left = context.args.len() - index;
+            let weighed = operation != Operation::Difference && !counts;
+            match () {
+                () if weighed && left > count && is("weights") => {
+                    query.read_weights(context, index + 1)?;
+                    index += count;
+                }
+                () if weighed && left >= 2 && is("aggregate") => {
+                    query.aggregate = aggregate(context.arg(index + 1))?;
+                    index += 1;
+                }
+                () if numkeys_at == 1 && !counts && is("withscores") => query.scores = true,
+                () if counts && left >= 2 && is("limit") => {
+                    let limit = context.integer(index + 1).ok().and_then(|limit| usize::try_from(limit).ok());
+                    query.limit = limit.ok_or(CommandError::text("ERR LIMIT can't be negative"))?;
+                    index += 1;
+                }
+                () => return Err(CommandError::Syntax),
+            }
+            index += 1;
+        }
+        Ok(query)
+    }
+
+    fn read_weights(&mut self, context: &Context<'_>, from: usize) -> Result<(), CommandError> {
+        for (index, input) in self.inputs.iter_mut().enumerate() {
+            let weight = context.double(from + index);
+            input.weight = weight.ok_or(CommandError::text("ERR weight value is not a float"))?;
+        }
+        Ok(())
+    }
+
+    /// The sorted sets in their order, or those with the fewest members first.
+    fn sources<'c>(&self, slots: &'c LockedSlots<'_>, db: u16, fewest_first: bool) -> Vec<Source<'c>> {
+        let view = |key: &Key<'_>| slots.slot(key.slot()).view(db);
+        let value = |input: &Input<'_>| input.place.map(|place| view(&input.key).value(place));
+        let source = |input| Source { value: value(input), weight: input.weight };
+        let mut sources: Vec<_> = self.inputs.iter().map(source).collect();
+        if fewest_first {
+            sources.sort_by_key(Source::len);
+        }
+        sources
+    }
+
+    /// What comes of it, in order.
+    fn run<'c>(
+        &self,
+        keyspace: &Keyspace,
+        slots: &'c LockedSlots<'_>,
+        db: u16,
+        operation: Operation,
+    ) -> Members<'c> {
+        let sources = self.sources(slots, db, operation != Operation::Difference);
+        let mut members = match operation {
+            Operation::Union => self.union(&sources),
+            Operation::Intersection => {
+                let mut members = Members::new();
+                self.intersect(keyspace, &sources, &mut |name, score| {
+                    members.push((score, name));
+                    true
+                });
+                members
+            }
+            Operation::Difference => difference(keyspace, &sources),
+        };
+        members.sort_unstable_by(|one, other| {
+            one.0.partial_cmp(&other.0).expect("no score is NaN").then_with(|| one.1.cmp(&other.1))
+        });
+        members
+    }
+
+    fn union<'c>(&self, sources: &[Source<'c>]) -> Members<'c> {
+        let mut members = HashMap::<Name<'c>, f64>::new();
+        for source in sources {
+            source.visit(&mut |name, score| {
+                let score = number(score * source.weight);
+                match members.get_mut(&*name) {
+                    Some(before) => *before = self.aggregate.of(*before, score),
+                    None => {
+                        members.insert(name, score);
+                    }
+                }
+                true
+            });
+        }
+        members.into_iter().map(|(name, score)| (score, name)).collect()
+    }
+
+    /// Visits the members that all have, until `visit` says no. The first source has the fewest.
+    fn intersect<'c>(
+        &self,
+        keyspace: &Keyspace,
+        sources: &[Source<'c>],
+        visit: &mut dyn FnMut(Name<'c>, f64) -> bool,
+    ) {
+        let [first, others @ ..] = sources else { return };
+        look_for_each(keyspace, first, others, &mut |name, hash, score| {
+            let mut sum = number(score * first.weight);
+            for other in others {
+                let Some(score) = other.score(&name, hash) else { return true };
+                sum = self.aggregate.of(sum, score * other.weight);
+            }
+            visit(name, sum)
+        });
+    }
+}
+
+fn difference<'c>(keyspace: &Keyspace, sources: &[Source<'c>]) -> Members<'c> {
+    let mut members = Members::new();
+    let [first, others @ ..] = sources else { return members };
+    look_for_each(keyspace, first, others, &mut |name, hash, score| {
+        if others.iter().all(|other| other.score(&name, hash).is_none()) {
+            members.push((score, name));
+        }
+        true
+    });
+    members
+}
+
+/// Visits members with their hashes and scores until `visit` says no, after the processor was asked for what looking for
+/// them in the others needs.
+fn look_for_each<'c>(
+    keyspace: &Keyspace,
+    source: &Source<'c>,
+    others: &[Source<'_>],
+    visit: &mut dyn FnMut(Name<'c>, u64, f64) -> bool,
+) {
+    let mut some = SmallVec::<[(Name<'c>, u64, f64); AT_ONCE]>::new();
+    let mut look = |some: &mut SmallVec<[(Name<'c>, u64, f64); AT_ONCE]>| {
+        others.iter().for_each(|other| other.touch(some.iter().map(|(_, hash, _)| *hash)));
+        some.drain(..).all(|(name, hash, score)| visit(name, hash, score))
+    };
+    let mut goes_on = true;
+    source.visit(&mut |name, score| {
+        let hash = keyspace.hash_part(&name);
+        some.push((name, hash, score));
+        goes_on = some.len() < AT_ONCE || look(&mut some);
+        goes_on
+    });
+    if goes_on {
+        look(&mut some);
+    }
+}
+
+/// Whether a value can be combined.
+fn check(value: &Value<'_>) -> Result<(), CommandError> {
+    match value {
+        Value::Set(_) | Value::SortedSet(_) => Ok(()),
+        Value::String(_) | Value::List(_) | Value::Hash(_) | Value::Stream(_) => Err(CommandError::WrongType),
+    }
+}
+
+impl<'c> Source<'c> {
+    fn len(&self) -> usize {
+        match self.value {
+            Some(Value::Set(set)) => set.len(),
+            Some(Value::SortedSet(set)) => set.len(),
+            _ => 0,
+        }
+    }
+
+    fn touch(&self, hashes: impl Iterator<Item = u64> + Clone) {
+        match self.value {
+            Some(Value::Set(set)) => set.touch(hashes),
+            Some(Value::SortedSet(set)) => set.touch(hashes),
+            _ => {}
+        }
+    }
+
+    fn score(&self, name: &[u8], hash: u64) -> Option<f64> {
+        match self.value? {
+            Value::Set(set) => set.contains_hashed(name, hash).then_some(1.0),
+            Value::SortedSet(set) => set.score_hashed(name, hash),
+            _ => None,
+        }
+    }
+
+    /// Visits members and their scores until `visit` says no.
+    fn visit(&self, visit: &mut dyn FnMut(Name<'c>, f64) -> bool) {
+        match self.value {
+            Some(Value::Set(set)) => {
+                set.visit(&mut |member| match member {
+                    Member::Bytes(name) => visit(Cow::Borrowed(name), 1.0),
+                    Member::Integer(_) => visit(Cow::Owned(member.to_vec()), 1.0),
+                });
+            }
+            Some(Value::SortedSet(set)) => {
+                set.visit(0..set.len(), false, &mut |member| visit(Cow::Borrowed(member.name), member.score));
+            }
+            _ => {}
+        }
+    }
+}
+
+fn aggregate(word: &[u8]) -> Result<Aggregate, CommandError> {
+    match () {
+        () if word.eq_ignore_ascii_case(b"sum") => Ok(Aggregate::Sum),
+        () if word.eq_ignore_ascii_case(b"min") => Ok(Aggregate::Min),
+        () if word.eq_ignore_ascii_case(b"max") => Ok(Aggregate::Max),
+        () => Err(CommandError::Syntax),
+    }
+}
+
+/// ZUNION numkeys key [key ...] [WEIGHTS weight [weight ...]] [AGGREGATE SUM | MIN | MAX] [WITHSCORES]
+pub(super) fn zunion(context: &mut Context<'_>) -> Result<(), CommandError> {
+    reply(context, Operation::Union, "zunion")
+}
+
+/// ZINTER numkeys key [key ...] [WEIGHTS weight [weight ...]] [AGGREGATE SUM | MIN | MAX] [WITHSCORES]
+pub(super) fn zinter(context: &mut Context<'_>) -> Result<(), CommandError> {
+    reply(context, Operation::Intersection, "zinter")
+}
+
+/// ZDIFF numkeys key [key ...] [WITHSCORES]
+pub(super) fn zdiff(context: &mut Context<'_>) -> Result<(), CommandError> {
+    reply(context, Operation::Difference, "zdiff")
+}
+
+/// ZUNIONSTORE destination numkeys key [key ...] [WEIGHTS weight [weight ...]] [AGGREGATE SUM | MIN | MAX]
+pub(super) fn zunionstore(context: &mut Context<'_>) -> Result<(), CommandError> {
+    store(context, Operation::Union, "zunionstore")
+}
+
+/// ZINTERSTORE destination numkeys key [key ...] [WEIGHTS weight [weight ...]] [AGGREGATE SUM | MIN | MAX]
+pub(super) fn zinterstore(context: &mut Context<'_>) -> Result<(), CommandError> {
+    store(context, Operation::Intersection, "zinterstore")
+}
+
+/// ZDIFFSTORE destination numkeys key [key ...]
+pub(super) fn zdiffstore(context: &mut Context<'_>) -> Result<(), CommandError> {
+    store(context, Operation::Difference, "zdiffstore")
+}
+
+/// ZINTERCARD numkeys key [key ...] [LIMIT limit]
+pub(super) fn zintercard(context: &mut Context<'_>) -> Result<(), CommandError> {
+    let operation = Operation::Intersection;
+    let plan = Plan { operation, name: "zintercard", numkeys_at: 1, counts: true };
+    let query = Query::parse(context, plan)?;
+    let sources = query.sources(&context.slots, context.session.db, true);
+    let mut count = 0;
+    query.intersect(&context.engine.keyspace, &sources, &mut |_, _| {
+        count += 1;
+        count != query.limit
+    });
+    context.reply.integer(count as i64);
+    Ok(())
+}
+
+fn reply(context: &mut Context<'_>, operation: Operation, name: &'static str) -> Result<(), CommandError> {
+    let query = Query::parse(context, Plan { operation, name, numkeys_at: 1, counts: false })?;
+    let form = Form::of(&context.reply, query.scores);
+    let members = query.run(&context.engine.keyspace, &context.slots, context.session.db, operation);
+    form.begin(&mut context.reply, members.len());
+    for (score, name) in &members {
+        form.push(&mut context.reply, &Scored { name, score: *score });
+        if context.reply.is_full() {
+            break;
+        }
+    }
+    Ok(())
+}
+
+fn store(context: &mut Context<'_>, operation: Operation, name: &'static str) -> Result<(), CommandError> {
+    let query = Query::parse(context, Plan { operation, name, numkeys_at: 2, counts: false })?;
+    let members = query.run(&context.engine.keyspace, &context.slots, context.session.db, operation);
+    let count = members.len();
+    let built = context.build_members(members.iter().map(|(score, name)| Scored { name, score: *score }));
+    context.put_members(&context.key(1), &built, count, operation.event());
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use resp::Value;
+
+    use crate::testing::Client;
+
+    type Twin = BTreeMap<String, i64>;
+
+    /// Names and scores as they stand in a reply.
+    fn scored(reply: &Value) -> Vec<(i64, String)> {
+        let text = |value: &Value| String::from_utf8(value.as_bytes().expect("text").to_vec()).unwrap();
+        let all = reply.as_array().expect("a list");
+        all.chunks(2).map(|pair| (text(&pair[1]).parse().unwrap(), text(&pair[0]))).collect()
+    }
+
+    /// The story: sorted sets and sets, packed, large, and so large that members are asked for ahead. What is stored is
+    /// looked at, emptied one by one and filled again, so that its index has grown and shrunk.
+    #[test]
+    fn what_comes_of_many_members() {
+        let mut client = Client::new();
+        let mut twins: Vec<Twin> = Vec::new();
+        for (number, (size, step)) in
+            [(10, 1), (400, 3), (6000, 2), (2000, 1), (300, 4)].into_iter().enumerate()
+        {
+            let key = number.to_string();
+            let is_set = number == 4;
+            let score = |n: i64| if is_set { 1 } else { n * 7919 % 1009 };
+            let twin: Twin = (0..size).map(|n| (format!("{}", n * step), score(n))).collect();
+            for (name, score) in &twin {
+                let score = score.to_string();
+                let words = if is_set { vec!["sadd", &key, name] } else { vec!["zadd", &key, &score, name] };
+                client.call(&words);
+            }
+            twins.push(twin);
+        }
+        for choice in 0..25 {
+            let (one, other) = (&twins[choice / 5], &twins[choice % 5]);
+            let (mut inter, mut union, mut diff) = (Twin::new(), other.clone(), Twin::new());
+            for (name, score) in one {
+                *union.entry(name.clone()).or_default() += score;
+                match other.get(name) {
+                    Some(more) => drop(inter.insert(name.clone(), score + more)),
+                    None => drop(diff.insert(name.clone(), *score)),
+                }
+            }
+            let keys = [(choice / 5).to_string(), (choice % 5).to_string()];
+            for (name, twin) in [("zinter", inter), ("zunion", union), ("zdiff", diff)] {
+                let mut expected: Vec<_> = twin.iter().map(|(name, score)| (*score, name.clone())).collect();
+                expected.sort_unstable();
+                let reply = client.call(&[name, "2", &keys[0], &keys[1], "withscores"]);
+                assert_eq!(scored(&reply), expected, "{name} {keys:?}");
+                let stored = client.call(&[&format!("{name}store"), "d", "2", &keys[0], &keys[1]]);
+                assert_eq!(stored, Value::Integer(expected.len() as i64));
+                let reply = client.call(&["zrange", "d", "0", "-1", "withscores"]);
+                assert_eq!(scored(&reply), expected, "{name}store {keys:?}");
+                for (_, name) in &expected {
+                    assert_eq!(client.call(&["zrem", "d", name]), Value::Integer(1));
+                }
+                assert_eq!(client.call(&["exists", "d"]), Value::Integer(0));
+            }
+        }
+    }
+
+    #[test]
+    fn sorted_sets_are_combined() {
+        let mut client = Client::logged();
+        client.table(&[
+            ("zadd {k}a 1 x 2 y 3 z", ":3"),
+            ("zadd {k}b 10 y 20 z 30 w", ":3"),
+            ("zunion 2 {k}a {k}b withscores", "*8|$1|x|$1|1|$1|y|$2|12|$1|z|$2|23|$1|w|$2|30"),
+            ("zunion 3 {k}a {k}b {k}nosuch", "*4|$1|x|$1|y|$1|z|$1|w"),
+            ("zinter 2 {k}a {k}b withscores", "*4|$1|y|$2|12|$1|z|$2|23"),
+            ("zinter 2 {k}a {k}b weights 2 0.5 withscores", "*4|$1|y|$1|9|$1|z|$2|16"),
+            ("zinter 2 {k}a {k}b aggregate max withscores", "*4|$1|y|$2|10|$1|z|$2|20"),
+            ("zunion 2 {k}a {k}b aggregate MIN withscores", "*8|$1|x|$1|1|$1|y|$1|2|$1|z|$1|3|$1|w|$2|30"),
+            ("zinter 2 {k}a {k}nosuch", "*0"),
+            ("zdiff 2 {k}a {k}b withscores", "*2|$1|x|$1|1"),
+            ("zdiff 1 {k}nosuch", "*0"),
+            ("zintercard 2 {k}a {k}b", ":2"),
+            ("zintercard 2 {k}a {k}b limit 1", ":1"),
+            ("zintercard 2 {k}a {k}b limit 0", ":2"),
+            ("zunionstore {k}d 2 {k}a {k}b", ":4"),
+            ("zscore {k}d y", "$2|12"),
+            ("zinterstore {k}d 2 {k}a {k}b", ":2"),
+            ("zdiffstore {k}d 2 {k}a {k}b", ":1"),
+            ("zdiffstore {k}d 2 {k}a {k}a", ":0"),
+            ("exists {k}d", ":0"),
+            ("zadd {k}i inf x -inf y", ":2"),
+            ("zadd {k}j -inf x 0 y", ":2"),
+            ("zunion 2 {k}i {k}j withscores", "*4|$1|y|$4|-inf|$1|x|$1|0"),
+            ("sadd {k}s x y new", ":3"),
+            ("zunion 2 {k}a {k}s withscores", "*8|$3|new|$1|1|$1|x|$1|2|$1|y|$1|3|$1|z|$1|3"),
+            ("zinter 2 {k}s {k}a weights 5 1 withscores", "*4|$1|x|$1|6|$1|y|$1|7"),
+            ("zdiff 2 {k}s {k}a withscores", "*2|$3|new|$1|1"),
+            ("zintercard 2 {k}s {k}a limit 1", ":1"),
+            ("zunion 1 {k}i weights 0 withscores", "*4|$1|x|$1|0|$1|y|$1|0"),
+        ]);
+        assert_eq!(
+            client.log()[2..],
+            [
+                "0 zunionstore {k}d 2 {k}a {k}b",
+                "0 zinterstore {k}d 2 {k}a {k}b",
+                "0 zdiffstore {k}d 2 {k}a {k}b",
+                "0 zdiffstore {k}d 2 {k}a {k}a",
+                "0 zadd {k}i inf x -inf y",
+                "0 zadd {k}j -inf x 0 y",
+                "0 sadd {k}s x y new",
+            ]
+        );
+        client.wire("hello 3");
+        client.table(&[("zinter 2 {k}a {k}b withscores", "*2|*2|$1|y|,12|*2|$1|z|,23")]);
+    }
+
+    #[test]
+    fn wrong_words_are_refused() {
+        let syntax = "-ERR syntax error";
+        Client::new().table(&[
+            ("zunion 0 a", "-ERR at least 1 input key is needed for 'zunion' command"),
+            ("zunionstore d 0 a", "-ERR at least 1 input key is needed for 'zunionstore' command"),
+            ("zunion x a", "-ERR value is not an integer or out of range"),
+            ("zunion 2 a", syntax),
+            ("zunion 1 a weights", syntax),
+            ("zunion 1 a weights x", "-ERR weight value is not a float"),
+            ("zunion 1 a aggregate avg", syntax),
+            ("zdiff 1 a weights 1", syntax),
+            ("zunionstore d 1 a withscores", syntax),
+            ("zintercard 1 a weights 1", syntax),
+            ("zintercard 1 a limit -1", "-ERR LIMIT can't be negative"),
+            ("zintercard 1 a limit x", "-ERR LIMIT can't be negative"),
+            ("zinter 1 a limit 1", syntax),
+            ("set s v", "+OK"),
+            ("zunion 1 s", "-WRONGTYPE Operation against a key holding the wrong kind of value"),
+        ]);
+    }
+}

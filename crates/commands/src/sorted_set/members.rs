@@ -1,0 +1,169 @@
+//! What every sorted set command does: find the sorted set, change it, end it with its last member.
+
+use engine::{Class, CommandError, Context};
+use keyspace::{Builder, Key, Kind, Packed, Place, Scored, SortedSetRef};
+use resp::{Protocol, Writer};
+
+/// The sorted sets of a command.
+pub(crate) trait SortedSetAccess {
+    /// Where the sorted set under `key` lies, for a command that changes it.
+    fn find_sorted_set(&mut self, key: &Key<'_>) -> Result<Option<Place>, CommandError>;
+
+    /// The same for a command that reads: counts a hit or a miss.
+    fn read_sorted_set(&mut self, key: &Key<'_>) -> Result<Option<Place>, CommandError>;
+
+    /// The sorted set at `place`, which [`Context::find_sorted_set`] or [`Context::read_sorted_set`] gave.
+    fn sorted_set(&self, key: &Key<'_>, place: Place) -> SortedSetRef<'_>;
+
+    /// For `key [member ...]`: an array of what `tell` makes of each member's score, if it is there.
+    fn reply_each_score(&mut self, tell: impl Fn(&mut Writer<'_>, Option<f64>)) -> Result<(), CommandError>;
+
+    /// Gives a member of the sorted set under `key`, which lies at `found` or is made, the score that `decide` chooses.
+    fn update_member(
+        &mut self,
+        key: &Key<'_>,
+        found: Option<Place>,
+        name: &[u8],
+        decide: impl FnOnce(Option<f64>) -> Option<f64>,
+    ) -> Place;
+
+    /// Members went from the sorted set at `place`: says so, and deletes it if none is left.
+    fn members_gone(&mut self, key: &Key<'_>, place: Place, event: &str);
+
+    /// Puts a sorted set of these members, which are in order, in the place of what is under `key`, or deletes that if
+    /// there are none. Replies with their number.
+    fn store_members<'m>(
+        &mut self,
+        key: &Key<'_>,
+        members: impl ExactSizeIterator<Item = Scored<'m>> + Clone,
+        event: &str,
+    );
+
+    /// A sorted set of these members, which are in order.
+    fn build_members<'m>(&self, members: impl ExactSizeIterator<Item = Scored<'m>> + Clone) -> Builder;
+
+    /// [`Context::store_members`] of a sorted set that was built.
+    fn put_members(&mut self, key: &Key<'_>, built: &Builder, count: usize, event: &str);
+}
+
+impl SortedSetAccess for Context<'_> {
+    fn find_sorted_set(&mut self, key: &Key<'_>) -> Result<Option<Place>, CommandError> {
+        self.find_typed::<SortedSetRef<'_>>(key)
+    }
+
+    fn read_sorted_set(&mut self, key: &Key<'_>) -> Result<Option<Place>, CommandError> {
+        self.read_typed::<SortedSetRef<'_>>(key)
+    }
+
+    fn sorted_set(&self, key: &Key<'_>, place: Place) -> SortedSetRef<'_> {
+        self.view(key).sorted_set(place).expect("a sorted set was found there")
+    }
+
+    fn reply_each_score(&mut self, tell: impl Fn(&mut Writer<'_>, Option<f64>)) -> Result<(), CommandError> {
+        let (key, args) = (self.key(1), self.args);
+        let found = self.read_sorted_set(&key)?;
+        let (table, reply) = self.view_and_reply(&key);
+        let set = found.and_then(|place| table.sorted_set(place));
+        reply.array(args.len() - 2);
+        for name in (2..args.len()).filter_map(|index| args.get(index)) {
+            tell(reply, set.and_then(|set| set.score(name)));
+        }
+        Ok(())
+    }
+
+    fn update_member(
+        &mut self,
+        key: &Key<'_>,
+        found: Option<Place>,
+        name: &[u8],
+        decide: impl FnOnce(Option<f64>) -> Option<f64>,
+    ) -> Place {
+        let bounds = self.engine.settings.sorted_set_bounds.load();
+        let table = self.table(key);
+        let place = found.unwrap_or_else(|| table.insert(key, Packed::empty(Kind::SortedSet), None));
+        table.sorted_set_update(place, key, name, bounds, decide)
+    }
+
+    fn members_gone(&mut self, key: &Key<'_>, place: Place, event: &str) {
+        let emptied = self.sorted_set(key, place).is_empty();
+        if emptied {
+            let dropped = self.table(key).remove(place, key);
+            self.discard(dropped);
+        }
+        self.modified(key);
+        self.notify(Class::SORTED_SET, event, key);
+        if emptied {
+            self.notify(Class::GENERIC, "del", key);
+        }
+    }
+
+    fn store_members<'m>(
+        &mut self,
+        key: &Key<'_>,
+        members: impl ExactSizeIterator<Item = Scored<'m>> + Clone,
+        event: &str,
+    ) {
+        let (count, built) = (members.len(), self.build_members(members));
+        self.put_members(key, &built, count, event);
+    }
+
+    fn build_members<'m>(&self, members: impl ExactSizeIterator<Item = Scored<'m>> + Clone) -> Builder {
+        let mut builder = Builder::new(Kind::SortedSet);
+        let limits = self.engine.settings.limits();
+        let longest = members.clone().map(|member| member.name.len()).max().unwrap_or(0);
+        let is_small = members.len() <= limits.sorted_set.entries && longest <= limits.sorted_set.value;
+        // What is called a listpack keeps no sign of zero.
+        let kept = |score| if is_small { score + 0.0 } else { score };
+        members.for_each(|member| builder.push_scored(member.name, kept(member.score)));
+        builder.name_by(&limits);
+        builder
+    }
+
+    fn put_members(&mut self, key: &Key<'_>, built: &Builder, count: usize, event: &str) {
+        let found = self.find(key);
+        if count > 0 {
+            self.put(key, found, built.packed(), None);
+            self.notify(Class::SORTED_SET, event, key);
+        } else if let Some(place) = found {
+            self.delete(key, place);
+            self.notify(Class::GENERIC, "del", key);
+        }
+        self.reply.integer(count as i64);
+    }
+}
+
+/// How members are put into a reply.
+#[derive(Clone, Copy)]
+pub(crate) struct Form {
+    /// Whether each has its score beside it.
+    pub(crate) scores: bool,
+    /// Whether a member and its score are an array of their own.
+    nested: bool,
+}
+
+impl Form {
+    /// As commands reply that list members: in version 3 a member and its score are an array.
+    pub(crate) fn of(reply: &Writer<'_>, scores: bool) -> Self {
+        Self { scores, nested: scores && reply.protocol() == Protocol::Resp3 }
+    }
+
+    /// With scores, in arrays of their own if `nested`.
+    pub(super) fn pairs(nested: bool) -> Self {
+        Self { scores: true, nested }
+    }
+
+    /// Begins a list of so many members.
+    pub(crate) fn begin(self, reply: &mut Writer<'_>, members: usize) {
+        reply.array(if self.scores && !self.nested { members * 2 } else { members });
+    }
+
+    pub(crate) fn push(self, reply: &mut Writer<'_>, member: &Scored<'_>) {
+        if self.nested {
+            reply.array(2);
+        }
+        reply.bulk(member.name);
+        if self.scores {
+            reply.double(member.score);
+        }
+    }
+}

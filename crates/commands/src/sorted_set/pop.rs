@@ -1,0 +1,259 @@
+//! Members that are taken from an end, and waited for.
+//!
+//! What takes from the first of several keys, and what waits, is logged as ZPOPMIN or ZPOPMAX of the key.
+
+use std::ops::Range;
+
+use engine::{CommandError, Context, Outcome, Wait};
+use keyspace::{Key, Kind, Place};
+use resp::Protocol;
+
+use super::members::Form;
+use super::members::SortedSetAccess;
+use crate::time_arg::timeout;
+
+/// From which end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum End {
+    Min,
+    Max,
+}
+
+impl End {
+    fn parse(word: &[u8]) -> Result<Self, CommandError> {
+        match () {
+            () if word.eq_ignore_ascii_case(b"min") => Ok(Self::Min),
+            () if word.eq_ignore_ascii_case(b"max") => Ok(Self::Max),
+            () => Err(CommandError::Syntax),
+        }
+    }
+
+    fn event(self) -> &'static str {
+        if self == Self::Min { "zpopmin" } else { "zpopmax" }
+    }
+
+    fn command(self) -> &'static [u8] {
+        if self == Self::Min { b"ZPOPMIN" } else { b"ZPOPMAX" }
+    }
+}
+
+pub(super) fn zpopmin(context: &mut Context<'_>) -> Result<(), CommandError> {
+    pop(context, End::Min)
+}
+
+pub(super) fn zpopmax(context: &mut Context<'_>) -> Result<(), CommandError> {
+    pop(context, End::Max)
+}
+
+/// ZPOPMIN key [count]
+fn pop(context: &mut Context<'_>, end: End) -> Result<(), CommandError> {
+    let count = match context.args.len() {
+        2 => None,
+        3 => {
+            let out_of_range = CommandError::text("ERR value is out of range, must be positive");
+            Some(usize::try_from(context.integer(2).unwrap_or(-1)).map_err(|_| out_of_range)?)
+        }
+        _ => return Err(CommandError::Syntax),
+    };
+    let key = context.key(1);
+    let form = Form::pairs(count.is_some() && context.reply.protocol() == Protocol::Resp3);
+    match context.find_sorted_set(&key)? {
+        Some(place) if count != Some(0) => {
+            take(context, &key, place, end, count.unwrap_or(1), form);
+        }
+        _ => form.begin(&mut context.reply, 0),
+    }
+    Ok(())
+}
+
+/// Takes up to so many members and replies with them; says how many there were.
+fn take(context: &mut Context<'_>, key: &Key<'_>, place: Place, end: End, count: usize, form: Form) -> usize {
+    let len = context.sorted_set(key, place).len();
+    let count = count.min(len);
+    form.begin(&mut context.reply, count);
+    let ranks = if end == End::Min { 0..count } else { len - count..len };
+    let set = context.view(key).sorted_set(place).expect("a sorted set was found there");
+    let mut taken = Vec::new();
+    set.visit(ranks.clone(), end == End::Max, &mut |member| {
+        form.push(&mut resp::Writer::new(&mut taken, context.reply.protocol()), &member);
+        true
+    });
+    context.reply.raw(&taken);
+    let place = context.table(key).sorted_set_remove_ranks(place, key, ranks, &mut |_| ());
+    context.members_gone(key, place, end.event());
+    context.changed(count as u64 - 1);
+    count
+}
+
+/// What ZMPOP is told: which keys, from which end, and how many.
+struct Mpop {
+    keys: Range<usize>,
+    end: End,
+    count: usize,
+}
+
+impl Mpop {
+    /// Reads `numkeys key [key ...] MIN | MAX [COUNT count]` from argument `from` on.
+    fn parse(context: &Context<'_>, from: usize) -> Result<Self, CommandError> {
+        let positive = |index, error| {
+            let number =
+                context.args.get(index).and_then(resp::parse_i64).and_then(|n| usize::try_from(n).ok());
+            number.filter(|number| *number > 0).ok_or(CommandError::text(error))
+        };
+        let numkeys = positive(from, "ERR numkeys should be greater than 0")?;
+        let keys = from + 1..(from + 1).saturating_add(numkeys);
+        let end = End::parse(context.args.get(keys.end).ok_or(CommandError::Syntax)?)?;
+        let (mut count, mut index) = (None, keys.end + 1);
+        while let Some(word) = context.args.get(index) {
+            if count.is_some() || !word.eq_ignore_ascii_case(b"count") || index + 1 == context.args.len() {
+                return Err(CommandError::Syntax);
+            }
+            count = Some(positive(index + 1, "ERR count should be greater than 0")?);
+            index += 2;
+        }
+        Ok(Self { keys, end, count: count.unwrap_or(1) })
+    }
+}
+
+/// ZMPOP numkeys key [key ...] MIN | MAX [COUNT count]
+pub(super) fn zmpop(context: &mut Context<'_>) -> Result<(), CommandError> {
+    let options = Mpop::parse(context, 1)?;
+    if !take_first(context, &options)? {
+        context.reply.null_array();
+    }
+    Ok(())
+}
+
+/// Takes from the first key that has members; says whether one has.
+fn take_first(context: &mut Context<'_>, options: &Mpop) -> Result<bool, CommandError> {
+    for index in options.keys.clone() {
+        let key = context.key(index);
+        let Some(place) = context.find_sorted_set(&key)? else { continue };
+        context.reply.array(2);
+        context.reply.bulk(key.bytes());
+        let taken = take(context, &key, place, options.end, options.count, Form::pairs(true));
+        let mut digits = itoa::Buffer::new();
+        context.effect(&[options.end.command(), key.bytes(), digits.format(taken).as_bytes()]);
+        return Ok(true);
+    }
+    Ok(false)
+}
+
+/// BZMPOP timeout numkeys key [key ...] MIN | MAX [COUNT count]
+pub(super) fn bzmpop(context: &mut Context<'_>) -> Result<Outcome, CommandError> {
+    let until = timeout(context, 1)?;
+    let options = Mpop::parse(context, 2)?;
+    if take_first(context, &options)? {
+        return Ok(Outcome::Done);
+    }
+    let nothing = |reply: &mut resp::Writer<'_>| reply.null_array();
+    Ok(Outcome::Block(Wait::new(options.keys, Kind::SortedSet, until, nothing)))
+}
+
+pub(super) fn bzpopmin(context: &mut Context<'_>) -> Result<Outcome, CommandError> {
+    pop_or_wait(context, End::Min)
+}
+
+pub(super) fn bzpopmax(context: &mut Context<'_>) -> Result<Outcome, CommandError> {
+    pop_or_wait(context, End::Max)
+}
+
+/// BZPOPMIN key [key ...] timeout
+fn pop_or_wait(context: &mut Context<'_>, end: End) -> Result<Outcome, CommandError> {
+    let keys = 1..context.args.len() - 1;
+    let until = timeout(context, keys.end)?;
+    for index in keys.clone() {
+        let key = context.key(index);
+        let Some(place) = context.find_sorted_set(&key)? else { continue };
+        let set = context.sorted_set(&key, place);
+        let rank = if end == End::Min { 0 } else { set.len() - 1 };
+        let (table, reply) = context.view_and_reply(&key);
+        let member = table.sorted_set(place).and_then(|set| set.at(rank)).expect("no sorted set is empty");
+        reply.array(3);
+        reply.bulk(key.bytes());
+        reply.bulk(member.name);
+        reply.double(member.score);
+        let place = context.table(&key).sorted_set_remove_ranks(place, &key, rank..rank + 1, &mut |_| ());
+        context.members_gone(&key, place, end.event());
+        context.effect(&[end.command(), key.bytes()]);
+        return Ok(Outcome::Done);
+    }
+    let nothing = |reply: &mut resp::Writer<'_>| reply.null_array();
+    Ok(Outcome::Block(Wait::new(keys, Kind::SortedSet, until, nothing)))
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::testing::Client;
+
+    #[test]
+    fn members_are_taken_from_either_end() {
+        let mut client = Client::logged();
+        client.table(&[
+            ("zadd z 1 a 2 b 3 c 4 d 5 e 6 f 7 g 8 h 9 i 10 j", ":10"),
+            ("zpopmin z", "*2|$1|a|$1|1"),
+            ("zpopmax z 2", "*4|$1|j|$2|10|$1|i|$1|9"),
+            ("zpopmin z 0", "*0"),
+            ("zpopmin nosuch", "*0"),
+            ("zpopmin z -1", "-ERR value is out of range, must be positive"),
+            ("zpopmin z 1 2", "-ERR syntax error"),
+            ("zmpop 2 nosuch z min", "*2|$1|z|*1|*2|$1|b|$1|2"),
+            ("zmpop 1 z max count 2", "*2|$1|z|*2|*2|$1|h|$1|8|*2|$1|g|$1|7"),
+            ("zmpop 1 nosuch max", "*-1"),
+            ("bzpopmin nosuch z 0", "*3|$1|z|$1|c|$1|3"),
+            ("bzpopmax z 0.1", "*3|$1|z|$1|f|$1|6"),
+            ("bzmpop 0 1 z max count 9", "*2|$1|z|*2|*2|$1|e|$1|5|*2|$1|d|$1|4"),
+            ("exists z", ":0"),
+        ]);
+        assert_eq!(
+            client.log(),
+            [
+                "0 zadd z 1 a 2 b 3 c 4 d 5 e 6 f 7 g 8 h 9 i 10 j",
+                "0 zpopmin z",
+                "0 zpopmax z 2",
+                "0 ZPOPMIN z 1",
+                "0 ZPOPMAX z 2",
+                "0 ZPOPMIN z",
+                "0 ZPOPMAX z",
+                "0 ZPOPMAX z 2",
+            ]
+        );
+        client.wire("hello 3");
+        client.table(&[
+            ("zadd z 1 a 2 b 3 c", ":3"),
+            ("zpopmin z", "*2|$1|a|,1"),
+            ("zpopmin z 1", "*1|*2|$1|b|,2"),
+            ("zpopmin z 0", "*0"),
+            ("zmpop 1 nosuch min", "_"),
+        ]);
+    }
+
+    #[test]
+    fn wrong_words_are_refused() {
+        let keys = "-ERR numkeys should be greater than 0";
+        let count = "-ERR count should be greater than 0";
+        Client::new().table(&[
+            ("zmpop 0 z min", keys),
+            ("zmpop x z min", keys),
+            ("zmpop 2 z min", "-ERR syntax error"),
+            ("zmpop 1 z middle", "-ERR syntax error"),
+            ("zmpop 1 z min count", "-ERR syntax error"),
+            ("zmpop 1 z min count 0", count),
+            ("zmpop 1 z min count 1 count 1", "-ERR syntax error"),
+            ("bzmpop x 1 z min", "-ERR timeout is not a float or out of range"),
+            ("bzpopmin z -1", "-ERR timeout is negative"),
+            ("set s v", "+OK"),
+            ("bzpopmin s 0", "-WRONGTYPE Operation against a key holding the wrong kind of value"),
+        ]);
+    }
+
+    #[test]
+    fn within_a_transaction_nobody_waits() {
+        Client::new().table(&[
+            ("multi", "+OK"),
+            ("bzpopmin a 0", "+QUEUED"),
+            ("bzmpop 0 1 a min", "+QUEUED"),
+            ("exec", "*2|*-1|*-1"),
+        ]);
+    }
+}

@@ -1,0 +1,189 @@
+//! ZRANDMEMBER.
+//!
+//! Whatever the count, nothing is kept but some ranks and the reply itself, which ends where the client's limit or, if
+//! the same member may come twice, that of a bulk string ends.
+
+use std::collections::BTreeSet;
+use std::sync::atomic::Ordering;
+
+use engine::{CommandError, Context, Random};
+use keyspace::SortedSetRef;
+use resp::Writer;
+
+use super::members::Form;
+use super::members::SortedSetAccess;
+
+/// While this many times as many members are there as are asked for, ranks are chosen by trying; else a walk over all
+/// members is as cheap.
+const TRY_BELOW: usize = 3;
+/// No member takes fewer bytes of a reply.
+const LEAST_MEMBER: usize = b"$0\r\n\r\n".len();
+
+const OUT_OF_RANGE: CommandError = CommandError::text("ERR value is out of range");
+
+/// ZRANDMEMBER key [count [WITHSCORES]]
+pub(super) fn zrandmember(context: &mut Context<'_>) -> Result<(), CommandError> {
+    if context.args.len() == 2 {
+        return one(context);
+    }
+    let (count, scores) = options(context)?;
+    let key = context.key(1);
+    let found = context.read_sorted_set(&key)?;
+    let mut random = Random::new(context.random());
+    let most = context.engine.settings.proto_max_bulk_len.load(Ordering::Relaxed);
+    let most = usize::try_from(most).unwrap_or(usize::MAX);
+    let (table, reply) = context.view_and_reply(&key);
+    let form = Form::of(reply, scores);
+    let Some(set) = found.and_then(|place| table.sorted_set(place)).filter(|_| count != 0) else {
+        form.begin(reply, 0);
+        return Ok(());
+    };
+    let wanted = usize::try_from(count.unsigned_abs()).unwrap_or(usize::MAX);
+    if count < 0 {
+        return repeated(&set, wanted, &mut random, form, reply, most);
+    }
+    distinct(&set, wanted.min(set.len()), &mut random, form, reply);
+    Ok(())
+}
+
+/// How many are wanted (fewer than 0: the same one may come twice), and whether with their scores.
+fn options(context: &Context<'_>) -> Result<(i64, bool), CommandError> {
+    let count = context.integer(2)?;
+    if count == i64::MIN {
+        return Err(CommandError::text(
+            "ERR value is out of range, value must between -9223372036854775807 and 9223372036854775807",
+        ));
+    }
+    let scores = match context.args.get(3) {
+        None => false,
+        Some(word) if context.args.len() == 4 && word.eq_ignore_ascii_case(b"withscores") => true,
+        Some(_) => return Err(CommandError::Syntax),
+    };
+    if scores && !(-i64::MAX / 2..=i64::MAX / 2).contains(&count) {
+        return Err(OUT_OF_RANGE);
+    }
+    Ok((count, scores))
+}
+
+fn any(set: &SortedSetRef<'_>, random: &mut Random) -> usize {
+    (random.next() % set.len() as u64) as usize
+}
+
+fn one(context: &mut Context<'_>) -> Result<(), CommandError> {
+    let key = context.key(1);
+    let found = context.read_sorted_set(&key)?;
+    let mut random = Random::new(context.random());
+    let (table, reply) = context.view_and_reply(&key);
+    let set = found.and_then(|place| table.sorted_set(place));
+    match set.and_then(|set| set.at(any(&set, &mut random))) {
+        Some(member) => reply.bulk(member.name),
+        None => reply.null(),
+    }
+    Ok(())
+}
+
+/// `wanted` members, each chosen anew.
+fn repeated(
+    set: &SortedSetRef<'_>,
+    wanted: usize,
+    random: &mut Random,
+    form: Form,
+    reply: &mut Writer<'_>,
+    most: usize,
+) -> Result<(), CommandError> {
+    if wanted.saturating_mul(LEAST_MEMBER) > most {
+        return Err(OUT_OF_RANGE);
+    }
+    let start = reply.len();
+    form.begin(reply, wanted);
+    for _ in 0..wanted {
+        if let Some(member) = set.at(any(set, random)) {
+            form.push(reply, &member);
+        }
+        if reply.is_full() {
+            break;
+        }
+        if reply.len() - start > most {
+            return Err(OUT_OF_RANGE);
+        }
+    }
+    Ok(())
+}
+
+/// `wanted` different members.
+fn distinct(set: &SortedSetRef<'_>, wanted: usize, random: &mut Random, form: Form, reply: &mut Writer<'_>) {
+    form.begin(reply, wanted);
+    if wanted.saturating_mul(TRY_BELOW) < set.len() {
+        let mut chosen = BTreeSet::new();
+        while chosen.len() < wanted {
+            let rank = any(set, random);
+            if chosen.insert(rank)
+                && let Some(member) = set.at(rank)
+            {
+                form.push(reply, &member);
+            }
+        }
+        return;
+    }
+    // Each has the chance to be among those still wanted, of those that are still to come.
+    let (mut left, mut missing) = (set.len() as u64, wanted as u64);
+    set.visit(0..set.len(), false, &mut |member| {
+        if random.next() % left < missing {
+            form.push(reply, &member);
+            missing -= 1;
+        }
+        left -= 1;
+        missing > 0 && !reply.is_full()
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use crate::testing::Client;
+
+    fn names(client: &mut Client, count: &str) -> Vec<String> {
+        let reply = client.call(&["zrandmember", "z", count]);
+        let names = reply.as_array().expect("a list").iter();
+        names.map(|name| String::from_utf8(name.as_bytes().expect("a name").to_vec()).unwrap()).collect()
+    }
+
+    #[test]
+    fn as_many_as_were_asked_for() {
+        for members in [1, 7, 100, 3000] {
+            let mut client = Client::new();
+            for member in 0..members {
+                client.call(&["zadd", "z", &member.to_string(), &format!("m{member}")]);
+            }
+            for count in [1, 2, 5, 30, 900, 3000, 5000] {
+                let chosen = names(&mut client, &count.to_string());
+                let different: BTreeSet<&String> = chosen.iter().collect();
+                assert_eq!((chosen.len(), different.len()), (count.min(members), count.min(members)));
+                assert_eq!(names(&mut client, &format!("-{count}")).len(), count);
+            }
+        }
+    }
+
+    #[test]
+    fn shapes_and_errors() {
+        let range = "-ERR value is out of range";
+        let mut client = Client::new();
+        client.table(&[
+            ("zadd z 1 a", ":1"),
+            ("zrandmember z", "$1|a"),
+            ("zrandmember z 2 withscores", "*2|$1|a|$1|1"),
+            ("zrandmember z -2 WITHSCORES", "*4|$1|a|$1|1|$1|a|$1|1"),
+            ("zrandmember z 0", "*0"),
+            ("zrandmember nosuch", "$-1"),
+            ("zrandmember nosuch 3", "*0"),
+            ("zrandmember z x", "-ERR value is not an integer or out of range"),
+            ("zrandmember z 1 nosuch", "-ERR syntax error"),
+            ("zrandmember z 1 withscores 2", "-ERR syntax error"),
+            ("zrandmember z 9223372036854775807 withscores", range),
+            ("zrandmember z -9223372036854775807", range),
+        ]);
+        client.wire("hello 3");
+        client.table(&[("zrandmember z 1 withscores", "*1|*2|$1|a|,1"), ("zrandmember nosuch", "_")]);
+    }
+}

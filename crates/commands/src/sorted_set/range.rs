@@ -1,0 +1,244 @@
+//! Members in a range, sent or stored.
+
+use std::ops::Range;
+
+use engine::{CommandError, Context};
+use keyspace::{Scored, SortedSetRef};
+
+use super::bounds::{Bounds, By};
+use super::members::Form;
+use super::members::SortedSetAccess;
+
+/// What a name of a command fixes; the others are chosen by words.
+#[derive(Clone, Copy)]
+struct Fixed {
+    /// Where the key stands; behind it the ends of the range.
+    key: usize,
+    by: Option<By>,
+    reversed: Option<bool>,
+    stores: bool,
+}
+
+const REPLIES: Fixed = Fixed { key: 1, by: None, reversed: None, stores: false };
+
+/// What is asked for.
+struct Query<'a> {
+    bounds: Bounds<'a>,
+    reversed: bool,
+    scores: bool,
+    /// How many are passed over, and how many wanted at most; all where negative.
+    limit: (i64, i64),
+}
+
+impl<'a> Query<'a> {
+    fn parse(context: &Context<'a>, fixed: Fixed) -> Result<Self, CommandError> {
+        let Fixed { key, mut by, mut reversed, stores } = fixed;
+        let (mut scores, mut limit, mut index) = (false, (0, -1), key + 3);
+        while let Some(word) = context.args.get(index) {
+            let is = |name: &str| word.eq_ignore_ascii_case(name.as_bytes());
+            match () {
+                () if !stores && is("withscores") => scores = true,
+                () if is("limit") && index + 2 < context.args.len() => {
+                    limit = (context.integer(index + 1)?, context.integer(index + 2)?);
+                    index += 2;
+                }
+                () if reversed.is_none() && is("rev") => reversed = Some(true),
+                () if by.is_none() && is("bylex") => by = Some(By::Name),
+                () if by.is_none() && is("byscore") => by = Some(By::Score),
+                () => return Err(CommandError::Syntax),
+            }
+            index += 1;
+        }
+        let (by, reversed) = (by.unwrap_or(By::Rank), reversed.unwrap_or(false));
+        if limit.1 != -1 && by == By::Rank {
+            return Err(CommandError::text(
+                "ERR syntax error, LIMIT is only supported in combination with either BYSCORE or BYLEX",
+            ));
+        }
+        if scores && by == By::Name {
+            return Err(CommandError::text(
+                "ERR syntax error, WITHSCORES not supported in combination with BYLEX",
+            ));
+        }
+        let swapped = reversed && by != By::Rank;
+        let (min, max) = if swapped { (key + 2, key + 1) } else { (key + 1, key + 2) };
+        Ok(Self { bounds: Bounds::parse(context, by, min, max)?, reversed, scores, limit })
+    }
+
+    /// The ranks of those that are asked for.
+    fn ranks(&self, set: &SortedSetRef<'_>) -> Range<usize> {
+        let ranks = self.bounds.ranks(set, self.reversed);
+        // Of ranks LIMIT says nothing, where it is borne at all.
+        let (passed, wanted) = if matches!(self.bounds, Bounds::Ranks(..)) { (0, -1) } else { self.limit };
+        let passed = usize::try_from(passed).unwrap_or(usize::MAX).min(ranks.len());
+        let wanted = usize::try_from(wanted).unwrap_or(usize::MAX).min(ranks.len() - passed);
+        if self.reversed {
+            ranks.end - passed - wanted..ranks.end - passed
+        } else {
+            ranks.start + passed..ranks.start + passed + wanted
+        }
+    }
+}
+
+/// ZRANGE key start stop [BYSCORE | BYLEX] [REV] [LIMIT offset count] [WITHSCORES]
+pub(super) fn zrange(context: &mut Context<'_>) -> Result<(), CommandError> {
+    reply(context, REPLIES)
+}
+
+/// ZREVRANGE key start stop [WITHSCORES]
+pub(super) fn zrevrange(context: &mut Context<'_>) -> Result<(), CommandError> {
+    reply(context, Fixed { by: Some(By::Rank), reversed: Some(true), ..REPLIES })
+}
+
+/// ZRANGEBYSCORE key min max [WITHSCORES] [LIMIT offset count]
+pub(super) fn zrangebyscore(context: &mut Context<'_>) -> Result<(), CommandError> {
+    reply(context, Fixed { by: Some(By::Score), reversed: Some(false), ..REPLIES })
+}
+
+/// ZREVRANGEBYSCORE key max min [WITHSCORES] [LIMIT offset count]
+pub(super) fn zrevrangebyscore(context: &mut Context<'_>) -> Result<(), CommandError> {
+    reply(context, Fixed { by: Some(By::Score), reversed: Some(true), ..REPLIES })
+}
+
+/// ZRANGEBYLEX key min max [LIMIT offset count]
+pub(super) fn zrangebylex(context: &mut Context<'_>) -> Result<(), CommandError> {
+    reply(context, Fixed { by: Some(By::Name), reversed: Some(false), ..REPLIES })
+}
+
+/// ZREVRANGEBYLEX key max min [LIMIT offset count]
+pub(super) fn zrevrangebylex(context: &mut Context<'_>) -> Result<(), CommandError> {
+    reply(context, Fixed { by: Some(By::Name), reversed: Some(true), ..REPLIES })
+}
+
+fn reply(context: &mut Context<'_>, fixed: Fixed) -> Result<(), CommandError> {
+    let query = Query::parse(context, fixed)?;
+    let key = context.key(fixed.key);
+    let found = context.read_sorted_set(&key)?;
+    let (table, reply) = context.view_and_reply(&key);
+    let form = Form::of(reply, query.scores);
+    let Some(set) = found.and_then(|place| table.sorted_set(place)) else {
+        form.begin(reply, 0);
+        return Ok(());
+    };
+    let ranks = query.ranks(&set);
+    form.begin(reply, ranks.len());
+    set.visit(ranks, query.reversed, &mut |member| {
+        form.push(reply, &member);
+        !reply.is_full()
+    });
+    Ok(())
+}
+
+/// ZRANGESTORE destination source min max [BYSCORE | BYLEX] [REV] [LIMIT offset count]
+pub(super) fn zrangestore(context: &mut Context<'_>) -> Result<(), CommandError> {
+    let fixed = Fixed { key: 2, stores: true, ..REPLIES };
+    let query = Query::parse(context, fixed)?;
+    let (target, source) = (context.key(1), context.key(2));
+    let mut members = Vec::new();
+    if let Some(place) = context.read_sorted_set(&source)? {
+        let set = context.sorted_set(&source, place);
+        set.visit(query.ranks(&set), false, &mut |member| {
+            members.push((member.name.to_vec(), member.score));
+            true
+        });
+    }
+    let members = members.iter().map(|(name, score)| Scored { name, score: *score });
+    context.store_members(&target, members, "zrangestore");
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::testing::Client;
+
+    #[test]
+    fn ranges_of_ranks_scores_and_names() {
+        let mut client = Client::new();
+        client.table(&[
+            ("zadd z 1 a 2 b 2 c 3.5 d", ":4"),
+            ("zrange z 0 -1", "*4|$1|a|$1|b|$1|c|$1|d"),
+            ("zrange z -2 5 withscores", "*4|$1|c|$1|2|$1|d|$3|3.5"),
+            ("zrange z 2 1", "*0"),
+            ("zrange z 4 9", "*0"),
+            ("zrange z 0 0 rev", "*1|$1|d"),
+            ("zrevrange z 1 2", "*2|$1|c|$1|b"),
+            ("zrange nosuch 0 -1", "*0"),
+            ("zrange z (1 +inf byscore", "*3|$1|b|$1|c|$1|d"),
+            ("zrange z +inf (1 byscore rev limit 1 1", "*1|$1|c"),
+            ("zrangebyscore z 2 2 withscores", "*4|$1|b|$1|2|$1|c|$1|2"),
+            ("zrangebyscore z -inf inf limit 1 2", "*2|$1|b|$1|c"),
+            ("zrangebyscore z -inf inf limit 1 -1", "*3|$1|b|$1|c|$1|d"),
+            ("zrangebyscore z -inf inf limit -1 2", "*0"),
+            ("zrangebyscore z -inf inf limit 9 2", "*0"),
+            ("zrevrangebyscore z inf 2 limit 0 2", "*2|$1|d|$1|c"),
+            ("zadd l 0 a 0 b 0 c 0 d", ":4"),
+            ("zrangebylex l [b (d", "*2|$1|b|$1|c"),
+            ("zrevrangebylex l (d [b limit 0 1", "*1|$1|c"),
+            ("zrange l - + bylex limit 1 2", "*2|$1|b|$1|c"),
+            ("zrange l + - bylex rev", "*4|$1|d|$1|c|$1|b|$1|a"),
+        ]);
+        client.wire("hello 3");
+        client.table(&[
+            ("zrange z 0 1 withscores", "*2|*2|$1|a|,1|*2|$1|b|,2"),
+            ("zrangebyscore z 3 4 withscores", "*1|*2|$1|d|,3.5"),
+            ("zrange nosuch 0 1 withscores", "*0"),
+        ]);
+    }
+
+    #[test]
+    fn wrong_ranges_are_refused() {
+        let integer = "-ERR value is not an integer or out of range";
+        Client::new().table(&[
+            ("zrange z 0 x", integer),
+            ("zrange z 0 1 bla", "-ERR syntax error"),
+            ("zrange z 0 1 limit 0", "-ERR syntax error"),
+            ("zrange z 0 1 byscore limit x 1", integer),
+            (
+                "zrange z 0 1 limit 0 1",
+                "-ERR syntax error, LIMIT is only supported in combination with either BYSCORE or BYLEX",
+            ),
+            ("zrange z 0 1 limit 0 -1", "*0"),
+            ("zadd few 1 a 2 b", ":2"),
+            ("zrange few 0 1 limit 1 -1", "*2|$1|a|$1|b"),
+            (
+                "zrange z - + bylex withscores",
+                "-ERR syntax error, WITHSCORES not supported in combination with BYLEX",
+            ),
+            ("zrange z x 1 byscore", "-ERR min or max is not a float"),
+            ("zrange z x [a bylex", "-ERR min or max not valid string range item"),
+            ("zrangebyscore z 0 1 rev", "-ERR syntax error"),
+            ("zrange z 0 1 rev rev", "-ERR syntax error"),
+            ("zrevrange z 0 1 byscore", "-ERR syntax error"),
+            ("zrangestore d z 0 1 withscores", "-ERR syntax error"),
+        ]);
+    }
+
+    #[test]
+    fn a_range_is_stored() {
+        let mut client = Client::logged();
+        client.table(&[
+            ("zadd z 1 a 2 b 3 c", ":3"),
+            ("set d v", "+OK"),
+            ("zrangestore d z (1 +inf byscore", ":2"),
+            ("zrange d 0 -1 withscores", "*4|$1|b|$1|2|$1|c|$1|3"),
+            ("zrangestore d z 0 0 rev", ":1"),
+            ("zrange d 0 -1", "*1|$1|c"),
+            ("zrangestore d z 5 6", ":0"),
+            ("exists d", ":0"),
+            ("zrangestore d nosuch 0 -1", ":0"),
+            ("zrangestore z z 0 0", ":1"),
+            ("zcard z", ":1"),
+        ]);
+        assert_eq!(
+            client.log(),
+            [
+                "0 zadd z 1 a 2 b 3 c",
+                "0 set d v",
+                "0 zrangestore d z (1 +inf byscore",
+                "0 zrangestore d z 0 0 rev",
+                "0 zrangestore d z 5 6",
+                "0 zrangestore z z 0 0",
+            ]
+        );
+    }
+}

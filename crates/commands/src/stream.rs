@@ -1,0 +1,132 @@
+//! Streams, and groups of consumers that share them.
+//!
+//! What a command did is logged as it came out: an entry with its id, a trim by its result, what a group gave to whom
+//! and when as XCLAIM. So a replica has the same stream, down to who has read what.
+
+mod add;
+mod claim;
+mod common;
+mod group;
+mod id;
+mod info;
+mod overdue;
+mod pending;
+mod progress;
+mod range;
+mod read;
+#[cfg(test)]
+mod tests;
+mod trim;
+
+use engine::{Command, Group, KeySpec};
+
+use super::rows::*;
+
+family!(stream, Stream, STREAM);
+
+/// The first half of what is behind STREAMS.
+const READS_STREAMS: &[KeySpec] = &[KeySpec::all_behind("STREAMS", 1, 2, key::READ)];
+const READS_STREAMS_OF_GROUP: &[KeySpec] = &[KeySpec::all_behind("STREAMS", 4, 2, key::READ)];
+
+/// A command that has only subcommands.
+const fn container(name: &'static str, summary: &'static str, subcommands: &'static [Command]) -> Command {
+    Command::new(name, Group::Stream, "5.0.0", -2, summary).subcommands(subcommands)
+}
+
+pub(super) const COMMANDS: &[Command] = &[
+    stream(
+        "xack",
+        "5.0.0",
+        -4,
+        WRITE_FAST,
+        UPDATES,
+        "Says that entries of a stream were dealt with by a group.",
+    )
+    .run(pending::xack),
+    stream(
+        "xadd",
+        "5.0.0",
+        -5,
+        GROW_FAST,
+        UPDATES,
+        "Adds an entry to a stream, which is made if it is not there.",
+    )
+    .tips(VARIES)
+    .run(add::xadd),
+    stream(
+        "xautoclaim",
+        "6.2.0",
+        -6,
+        WRITE_FAST,
+        DELETES,
+        "Gives a consumer pending entries of a group that nobody dealt with for some time.",
+    )
+    .tips(VARIES)
+    .run(claim::xautoclaim),
+    stream("xclaim", "5.0.0", -6, WRITE_FAST, UPDATES, "Gives a consumer pending entries of a group.")
+        .tips(VARIES)
+        .run(claim::xclaim),
+    stream("xdel", "5.0.0", -3, WRITE_FAST, DELETES, "Deletes entries of a stream.").run(range::xdel),
+    container("xgroup", "Makes, changes and removes groups of consumers.", GROUP),
+    container("xinfo", "Describes a stream, its groups and their consumers.", INFO),
+    stream("xlen", "5.0.0", 2, READ_FAST, LOOKS, "Returns the number of entries of a stream.")
+        .run(range::xlen),
+    stream("xpending", "5.0.0", -3, READ, READS, "Tells which entries are pending in a group.")
+        .tips(VARIES)
+        .run(pending::xpending),
+    stream("xrange", "5.0.0", -4, READ, READS, "Returns the entries of a stream between two ids.")
+        .run(range::xrange),
+    stream(
+        "xread",
+        "5.0.0",
+        -4,
+        READ,
+        READS_STREAMS,
+        "Returns the entries of streams behind some ids, or waits until there are any.",
+    )
+    .may_block(read::xread),
+    stream(
+        "xreadgroup",
+        "5.0.0",
+        -7,
+        WRITE,
+        READS_STREAMS_OF_GROUP,
+        "Returns entries of streams that a group has not given to anybody, or a consumer's own.",
+    )
+    .may_block(read::xreadgroup),
+    stream(
+        "xrevrange",
+        "5.0.0",
+        -4,
+        READ,
+        READS,
+        "Returns the entries of a stream between two ids, from the last to the first.",
+    )
+    .run(range::xrevrange),
+    stream("xsetid", "5.0.0", -3, GROW_FAST, UPDATES, "Sets the id that a stream gave last.")
+        .run(add::xsetid),
+    stream("xtrim", "5.0.0", -4, WRITE, DELETES, "Deletes the first entries of a stream.")
+        .tips(VARIES)
+        .run(trim::xtrim),
+];
+
+const GROUP: &[Command] = &[
+    stream("create", "5.0.0", -5, GROW, INSERTS_SECOND, "Makes a group.").run(group::create),
+    stream("createconsumer", "6.2.0", 5, GROW, INSERTS_SECOND, "Makes a consumer of a group.")
+        .run(group::create_consumer),
+    stream("delconsumer", "5.0.0", 5, WRITE, DELETES_SECOND, "Removes a consumer of a group.")
+        .run(group::delete_consumer),
+    stream("destroy", "5.0.0", 4, WRITE, DELETES_SECOND, "Removes a group.").run(group::destroy),
+    stream("help", "5.0.0", 2, HELP, &[], "Tells what the subcommands do.").run(group::help),
+    stream("setid", "5.0.0", -5, WRITE, UPDATES_SECOND, "Sets the id that a group gave out last.")
+        .run(group::set_id),
+];
+
+const INFO: &[Command] = &[
+    stream("consumers", "5.0.0", 4, READ, READS_SECOND, "Describes the consumers of a group.")
+        .tips(VARIES)
+        .run(info::consumers),
+    stream("groups", "5.0.0", 3, READ, READS_SECOND, "Describes the groups of a stream.").run(info::groups),
+    stream("help", "5.0.0", 2, HELP, &[], "Tells what the subcommands do.").run(info::help),
+    stream("stream", "5.0.0", -3, READ, READS_SECOND, "Describes a stream.").run(info::stream),
+];

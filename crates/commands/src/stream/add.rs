@@ -1,0 +1,188 @@
+//! XADD and XSETID.
+
+use engine::{Class, CommandError, Context, Origin};
+use keyspace::{Head, Key, StreamId};
+use smallvec::SmallVec;
+
+use super::common::StreamAccess;
+use super::id::{self, Wanted};
+use super::trim::{Trimming, Words};
+
+/// Redis refuses entries from this many bytes on.
+const TOO_LARGE: usize = 1 << 30;
+
+/// What is to be added, besides the fields.
+struct Adding {
+    wanted: Wanted,
+    trimming: Option<Trimming>,
+    makes_stream: bool,
+    /// Where the fields stand.
+    fields: usize,
+}
+
+impl Adding {
+    fn parse(context: &Context<'_>) -> Result<Self, CommandError> {
+        let (mut words, mut makes_stream, mut index) = (Words::default(), true, 2);
+        let wanted = loop {
+            let Some(word) = context.args.get(index) else {
+                // There was no id.
+                words.finish(context)?;
+                return Err(CommandError::WrongArity("xadd".to_owned()));
+            };
+            if word.eq_ignore_ascii_case(b"nomkstream") {
+                makes_stream = false;
+                index += 1;
+            } else if let Some(next) = words.read(context, index)? {
+                index = next;
+            } else {
+                break id::wanted(word)?;
+            }
+        };
+        let (trimming, fields) = (words.finish(context)?, index + 1);
+        let count = context.args.len() - fields;
+        if count < 2 || !count.is_multiple_of(2) {
+            return Err(CommandError::WrongArity("xadd".to_owned()));
+        }
+        if wanted == Wanted::Exactly(StreamId::MIN) {
+            return Err(CommandError::text("ERR The ID specified in XADD must be greater than 0-0"));
+        }
+        Ok(Self { wanted, trimming, makes_stream, fields })
+    }
+
+    /// The id that the entry gets.
+    fn id(&self, last: StreamId, now: clock::Millis) -> Result<StreamId, CommandError> {
+        const EXHAUSTED: CommandError =
+            CommandError::text("ERR The stream has exhausted the last possible ID, unable to add more items");
+        const NOT_ABOVE: CommandError = CommandError::text(
+            "ERR The ID specified in XADD is equal or smaller than the target stream top item",
+        );
+        let next = last.next().ok_or(EXHAUSTED)?;
+        let id = match self.wanted {
+            Wanted::Next => {
+                let by_clock = StreamId { millis: u64::try_from(now.0).unwrap_or(0), sequence: 0 };
+                if by_clock.millis > last.millis { by_clock } else { next }
+            }
+            Wanted::NextIn(millis) if millis == last.millis => {
+                if next.millis != millis {
+                    return Err(NOT_ABOVE);
+                }
+                next
+            }
+            Wanted::NextIn(millis) => StreamId { millis, sequence: 0 },
+            Wanted::Exactly(id) => id,
+        };
+        if id <= last { Err(NOT_ABOVE) } else { Ok(id) }
+    }
+}
+
+pub(super) fn xadd(context: &mut Context<'_>) -> Result<(), CommandError> {
+    let (key, adding) = (context.key(1), Adding::parse(context)?);
+    let found = context.find_stream(&key)?;
+    if found.is_none() && !adding.makes_stream {
+        context.reply.null();
+        return Ok(());
+    }
+    let words: SmallVec<[&[u8]; 16]> = context.args.from(adding.fields).iter().collect();
+    let last = found.map_or(StreamId::MIN, |place| head(context, &key, place).last);
+    let id = adding.id(last, context.now)?;
+    if words.iter().map(|word| word.len()).sum::<usize>() > TOO_LARGE {
+        return Err(CommandError::text("ERR Elements are too large to be stored"));
+    }
+    let bounds = context.engine.settings.node_bounds();
+    let place = found.unwrap_or_else(|| context.make_stream(&key));
+    let (_, trimmed) = context.edit(&key, place, |stream| {
+        stream.append(id, &words, bounds);
+        adding.trimming.map(|trimming| {
+            let (cut, gone) = trimming.run(stream);
+            let words = (!trimming.is_exact()).then(|| trimming.as_it_was(stream.head(), stream.first_id()));
+            (cut, gone, words)
+        })
+    });
+    context.modified(&key);
+    context.notify(Class::STREAM, "xadd", &key);
+    let mut exactly = None;
+    if let Some((cut, gone, words)) = trimmed {
+        exactly = words;
+        context.discard_of_stream(gone);
+        if cut > 0 {
+            context.notify(Class::STREAM, "xtrim", &key);
+        }
+    }
+    let text = id::text(id);
+    if exactly.is_some() || !matches!(adding.wanted, Wanted::Exactly(_)) {
+        log(context, &key, &adding, &text, exactly.as_ref());
+    }
+    context.reply.bulk(&text);
+    Ok(())
+}
+
+fn head(context: &Context<'_>, key: &Key<'_>, place: keyspace::Place) -> Head {
+    context.view(key).stream(place).map(|stream| stream.head()).unwrap_or_default()
+}
+
+/// Logs an entry with the id that it got, and what of the others stayed.
+fn log(
+    context: &mut Context<'_>,
+    key: &Key<'_>,
+    adding: &Adding,
+    id: &[u8],
+    exactly: Option<&(&'static [u8], Vec<u8>)>,
+) {
+    let args = context.args;
+    let mut words: SmallVec<[&[u8]; 24]> = smallvec::smallvec![&b"XADD"[..], key.bytes()];
+    match exactly {
+        Some((word, value)) => words.extend([*word, b"=", value]),
+        // What is said of trimming is exact already. The id is the last word before the fields.
+        None => words.extend(args.from(2).iter().take(adding.fields - 3)),
+    }
+    words.push(id);
+    words.extend(args.from(adding.fields).iter());
+    context.effect(&words);
+}
+
+pub(super) fn xsetid(context: &mut Context<'_>) -> Result<(), CommandError> {
+    let (key, last) = (context.key(1), id::exact(context.arg(2))?);
+    let (mut added, mut max_deleted, mut index) = (None, StreamId::MIN, 3);
+    while index < context.args.len() {
+        let word = context.arg(index);
+        let has_value = index + 1 < context.args.len();
+        if word.eq_ignore_ascii_case(b"entriesadded") && has_value {
+            let number = u64::try_from(context.integer(index + 1)?);
+            added = Some(number.map_err(|_| CommandError::text("ERR entries_added must be positive"))?);
+        } else if word.eq_ignore_ascii_case(b"maxdeletedid") && has_value {
+            max_deleted = id::exact(context.arg(index + 1))?;
+            if last < max_deleted {
+                return Err(CommandError::text(
+                    "ERR The ID specified in XSETID is smaller than the provided max_deleted_entry_id",
+                ));
+            }
+        } else {
+            return Err(CommandError::Syntax);
+        }
+        index += 2;
+    }
+    let place = context.find_stream(&key)?.ok_or(CommandError::NoSuchKey)?;
+    let before = head(context, &key, place);
+    let refusal = match () {
+        // A master of Redis 7.0 may say so.
+        () if last < before.max_deleted && context.session.origin == Origin::Client => {
+            Some("ERR The ID specified in XSETID is smaller than current max_deleted_entry_id")
+        }
+        () if before.len > 0 && last < context.stream(&key, place).last_entry_id() => {
+            Some("ERR The ID specified in XSETID is smaller than the target stream top item")
+        }
+        () if before.len > 0 && added.is_some_and(|added| added < before.len) => {
+            Some("ERR The entries_added specified in XSETID is smaller than the target stream length")
+        }
+        () => None,
+    };
+    if let Some(text) = refusal {
+        return Err(CommandError::text(text));
+    }
+    let max_deleted = if max_deleted == StreamId::MIN { before.max_deleted } else { max_deleted };
+    context.edit(&key, place, |stream| stream.set_head(last, added.unwrap_or(before.added), max_deleted));
+    context.modified(&key);
+    context.notify(Class::STREAM, "xsetid", &key);
+    context.reply.ok();
+    Ok(())
+}

@@ -1,0 +1,272 @@
+//! XCLAIM and XAUTOCLAIM: pending entries go to another consumer.
+
+use std::sync::Arc;
+
+use clock::Millis;
+use engine::{Class, CommandError, Context};
+use keyspace::{Key, Pending, Place, Stream, StreamId};
+use resp::Writer;
+use smallvec::SmallVec;
+
+use super::common::StreamAccess;
+use super::common::{named, no_group, reply_entry, reply_id};
+use super::id;
+
+/// The stream and the group, which must be there.
+fn find(context: &mut Context<'_>, key: &Key<'_>, group: &[u8]) -> Result<Place, CommandError> {
+    let found = context.find_stream(key)?;
+    let place = found.filter(|place| context.stream(key, *place).group(group).is_some());
+    place.ok_or_else(|| no_group(key.bytes(), group, ""))
+}
+
+/// An integer with an error of its own.
+fn number(context: &Context<'_>, index: usize, error: &'static str) -> Result<i64, CommandError> {
+    context.integer(index).map_err(|_| CommandError::text(error))
+}
+
+/// What became of entries that were claimed.
+#[derive(Default)]
+pub(super) struct Claimed {
+    pub(super) taken: Vec<(StreamId, Pending)>,
+    /// Those that were pending and are no longer in the stream.
+    pub(super) gone: Vec<StreamId>,
+    /// What the group gave out last, then.
+    pub(super) last: StreamId,
+    /// The consumer was made for them.
+    pub(super) makes_consumer: bool,
+}
+
+impl Claimed {
+    /// Says what was changed, and logs it.
+    pub(super) fn log(&self, context: &mut Context<'_>, key: &Key<'_>, group: &[u8], consumer: &[u8]) {
+        if self.makes_consumer || !self.taken.is_empty() || !self.gone.is_empty() {
+            context.modified(key);
+        }
+        if self.makes_consumer {
+            context.notify(Class::STREAM, "xgroup-createconsumer", key);
+            context.effect(&[b"XGROUP", b"CREATECONSUMER", key.bytes(), group, consumer]);
+        }
+        for id in &self.gone {
+            context.effect(&[b"XACK", key.bytes(), group, &id::text(*id)]);
+        }
+        for (id, pending) in &self.taken {
+            context.log_pending(key, (group, self.last), *id, pending);
+        }
+    }
+
+    fn reply(&self, reply: &mut Writer<'_>, stream: &Stream, only_ids: bool) {
+        reply.array(self.taken.len());
+        for (id, _) in &self.taken {
+            match stream.get(*id).filter(|_| !only_ids) {
+                Some(entry) => reply_entry(reply, &entry),
+                None => reply_id(reply, *id),
+            }
+        }
+    }
+}
+
+/// The words of XCLAIM.
+struct Claiming {
+    idle: i64,
+    ids: SmallVec<[StreamId; 8]>,
+    delivered: Millis,
+    count: Option<u64>,
+    force: bool,
+    only_ids: bool,
+    last: StreamId,
+}
+
+impl Claiming {
+    fn parse(context: &Context<'_>) -> Result<Self, CommandError> {
+        let idle = number(context, 4, "ERR Invalid min-idle-time argument for XCLAIM")?.max(0);
+        let ids: SmallVec<[StreamId; 8]> =
+            context.args.from(5).iter().map_while(|word| id::exact(word).ok()).collect();
+        let (now, mut delivered, mut index) = (context.now, None, 5 + ids.len());
+        let mut claiming = Self {
+            idle,
+            ids,
+            delivered: now,
+            count: None,
+            force: false,
+            only_ids: false,
+            last: StreamId::MIN,
+        };
+        while let Some(word) = context.args.get(index) {
+            let behind = context.args.len() - 1 - index;
+            let is = |name: &[u8], least: usize| word.eq_ignore_ascii_case(name) && behind >= least;
+            index += 1;
+            if is(b"force", 0) {
+                claiming.force = true;
+                continue;
+            }
+            if is(b"justid", 0) {
+                claiming.only_ids = true;
+                continue;
+            }
+            if is(b"idle", 1) {
+                let idle = number(context, index, "ERR Invalid IDLE option argument for XCLAIM")?;
+                delivered = Some(now.0.wrapping_sub(idle));
+            } else if is(b"time", 1) {
+                delivered = Some(number(context, index, "ERR Invalid TIME option argument for XCLAIM")?);
+            } else if is(b"retrycount", 1) {
+                let count = number(context, index, "ERR Invalid RETRYCOUNT option argument for XCLAIM")?;
+                claiming.count = u64::try_from(count).ok();
+            } else if is(b"lastid", 1) {
+                claiming.last = id::exact(context.arg(index))?;
+            } else {
+                let word = engine::quoted(word, usize::MAX);
+                return Err(CommandError::Text(format!("ERR Unrecognized XCLAIM option '{word}'").into()));
+            }
+            index += 1;
+        }
+        // A time that cannot be is taken for now: clients' clocks are not the server's.
+        let sound = delivered.filter(|delivered| (0..=now.0).contains(delivered));
+        claiming.delivered = sound.map_or(now, Millis);
+        Ok(claiming)
+    }
+
+    fn run(&self, stream: &mut Stream, group: &[u8], consumer: &[u8], now: Millis) -> Claimed {
+        let mut claimed = Claimed::default();
+        let there: SmallVec<[bool; 8]> = self.ids.iter().map(|id| stream.get(*id).is_some()).collect();
+        let Some(group) = stream.group_mut(group) else { return claimed };
+        group.last = group.last.max(self.last);
+        claimed.last = group.last;
+        // Also if nothing comes of it: who claims is a consumer.
+        claimed.makes_consumer = group.create_consumer(consumer, now);
+        let consumer = named(group, consumer);
+        for (id, there) in self.ids.iter().zip(there) {
+            let pending = group.pending(*id);
+            if !there {
+                if pending.is_some() {
+                    group.acknowledge(*id);
+                    claimed.gone.push(*id);
+                }
+                continue;
+            }
+            let before = match pending {
+                Some(pending) if now.0.saturating_sub(pending.delivered.0) < self.idle => continue,
+                Some(pending) => pending.count,
+                None if self.force => 1,
+                None => continue,
+            };
+            let count = self.count.unwrap_or_else(|| before.saturating_add(u64::from(!self.only_ids)));
+            group.assign(*id, &consumer, self.delivered, count);
+            let pending = Pending { consumer: consumer.clone(), delivered: self.delivered, count };
+            claimed.taken.push((*id, pending));
+        }
+        if let Some(consumer) = group.consumer_mut(&consumer) {
+            consumer.seen = now;
+            consumer.active = if claimed.taken.is_empty() { consumer.active } else { Some(now) };
+        }
+        claimed
+    }
+}
+
+pub(super) fn xclaim(context: &mut Context<'_>) -> Result<(), CommandError> {
+    let (key, group, consumer, now) = (context.key(1), context.arg(2), context.arg(3), context.now);
+    let place = find(context, &key, group)?;
+    let claiming = Claiming::parse(context)?;
+    let before = context.stream(&key, place).group(group).map_or(StreamId::MIN, |group| group.last);
+    let (place, claimed) = context.edit(&key, place, |stream| claiming.run(stream, group, consumer, now));
+    claimed.log(context, &key, group, consumer);
+    if claimed.taken.is_empty() && claimed.last > before {
+        context.modified(&key);
+        let stream = context.stream(&key, place).into_owned();
+        stream.group(group).into_iter().for_each(|found| context.log_group(&key, group, found));
+    }
+    let (stream, reply) = context.stream_and_reply(&key, place);
+    claimed.reply(reply, &stream, claiming.only_ids);
+    Ok(())
+}
+
+/// So many pending entries are looked at for each that is asked for.
+const LOOKED_AT: usize = 10;
+const COUNT: i64 = 100;
+/// What Redis takes for a count.
+const MOST: i64 = i64::MAX / 16;
+
+/// The words of XAUTOCLAIM.
+struct Searching {
+    idle: i64,
+    from: StreamId,
+    count: usize,
+    only_ids: bool,
+}
+
+impl Searching {
+    fn parse(context: &Context<'_>) -> Result<Self, CommandError> {
+        const TOO_FEW: CommandError = CommandError::text("ERR COUNT must be > 0");
+        let idle = number(context, 4, "ERR Invalid min-idle-time argument for XAUTOCLAIM")?.max(0);
+        let from = id::first(context.arg(5))?;
+        let (mut count, mut only_ids, mut index) = (COUNT, false, 6);
+        while let Some(word) = context.args.get(index) {
+            if word.eq_ignore_ascii_case(b"count") && index + 1 < context.args.len() {
+                let number = context.integer(index + 1).ok().filter(|count| (1..=MOST).contains(count));
+                count = number.ok_or(TOO_FEW)?;
+                index += 2;
+            } else if word.eq_ignore_ascii_case(b"justid") {
+                only_ids = true;
+                index += 1;
+            } else {
+                return Err(CommandError::Syntax);
+            }
+        }
+        Ok(Self { idle, from, count: usize::try_from(count).unwrap_or(usize::MAX), only_ids })
+    }
+
+    /// Claims what it finds; says where to go on.
+    fn run(&self, stream: &mut Stream, group: &[u8], consumer: &[u8], now: Millis) -> (Claimed, StreamId) {
+        let (mut claimed, mut left) = (Claimed::default(), self.count);
+        let (mut found, mut next): (Vec<(StreamId, u64)>, _) = (Vec::new(), StreamId::MIN);
+        if let Some(group) = stream.group(group) {
+            let mut tries = self.count.saturating_mul(LOOKED_AT);
+            for (id, pending) in group.pending_from(self.from) {
+                if tries == 0 || left == 0 {
+                    next = id;
+                    break;
+                }
+                tries -= 1;
+                if stream.get(id).is_none() {
+                    claimed.gone.push(id);
+                } else if now.0.saturating_sub(pending.delivered.0) >= self.idle {
+                    found.push((id, pending.count.saturating_add(u64::from(!self.only_ids))));
+                } else {
+                    continue;
+                }
+                left -= 1;
+            }
+        }
+        let Some(group) = stream.group_mut(group) else { return (claimed, next) };
+        claimed.makes_consumer = group.create_consumer(consumer, now);
+        let consumer: Arc<[u8]> = named(group, consumer);
+        claimed.last = group.last;
+        for id in &claimed.gone {
+            group.acknowledge(*id);
+        }
+        for (id, count) in found {
+            group.assign(id, &consumer, now, count);
+            claimed.taken.push((id, Pending { consumer: consumer.clone(), delivered: now, count }));
+        }
+        if let Some(consumer) = group.consumer_mut(&consumer) {
+            consumer.seen = now;
+            consumer.active = if claimed.taken.is_empty() { consumer.active } else { Some(now) };
+        }
+        (claimed, next)
+    }
+}
+
+pub(super) fn xautoclaim(context: &mut Context<'_>) -> Result<(), CommandError> {
+    let (key, group, consumer, now) = (context.key(1), context.arg(2), context.arg(3), context.now);
+    let searching = Searching::parse(context)?;
+    let place = find(context, &key, group)?;
+    let (place, (claimed, next)) =
+        context.edit(&key, place, |stream| searching.run(stream, group, consumer, now));
+    claimed.log(context, &key, group, consumer);
+    let (stream, reply) = context.stream_and_reply(&key, place);
+    reply.array(3);
+    reply_id(reply, next);
+    claimed.reply(reply, &stream, searching.only_ids);
+    reply.array(claimed.gone.len());
+    claimed.gone.iter().for_each(|id| reply_id(reply, *id));
+    Ok(())
+}

@@ -1,0 +1,196 @@
+//! What every stream command does: find the stream and its groups, show entries, log what a group gave to whom.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use engine::{Class, CommandError, Context, until_nul};
+use keyspace::{Entry, Group, Key, Kind, Packed, Pending, Place, Stream, StreamId, StreamRef};
+use resp::Writer;
+
+use super::id;
+
+/// The streams of a command.
+pub(crate) trait StreamAccess<'a> {
+    /// Where the stream under `key` lies, for a command that changes it.
+    fn find_stream(&mut self, key: &Key<'_>) -> Result<Option<Place>, CommandError>;
+
+    /// The same for a command that reads: counts a hit or a miss.
+    fn read_stream(&mut self, key: &Key<'_>) -> Result<Option<Place>, CommandError>;
+
+    /// The stream at `place`, which one of these gave.
+    fn stream(&self, key: &Key<'_>, place: Place) -> Cow<'_, Stream>;
+
+    /// The same together with the reply.
+    fn stream_and_reply(&mut self, key: &Key<'_>, place: Place) -> (Cow<'_, Stream>, &mut Writer<'a>);
+
+    /// Changes the stream at `place`.
+    fn edit<R>(&mut self, key: &Key<'_>, place: Place, edit: impl FnOnce(&mut Stream) -> R) -> (Place, R);
+
+    /// Makes an empty stream under `key`.
+    fn make_stream(&mut self, key: &Key<'_>) -> Place;
+
+    /// Lets go of what was taken out of a stream.
+    fn discard_of_stream(&self, gone: Stream);
+
+    /// Makes a consumer of a group that is there, unless the consumer is, and logs that; says whether it was not there.
+    fn make_consumer(&mut self, key: &Key<'_>, place: Place, group: &[u8], consumer: &[u8]) -> (Place, bool);
+
+    /// The same for a consumer that asks for something: it is seen now.
+    fn see_consumer(&mut self, key: &Key<'_>, place: Place, group: &[u8], consumer: &[u8]) -> Place;
+
+    fn made_consumer(&mut self, key: &Key<'_>, group: &[u8], consumer: &[u8]);
+
+    /// Logs that an entry is pending with a consumer.
+    fn log_pending(&mut self, key: &Key<'_>, group: (&[u8], StreamId), id: StreamId, pending: &Pending);
+
+    /// Logs up to where a group has read.
+    fn log_group(&mut self, key: &Key<'_>, name: &[u8], group: &Group);
+}
+
+impl<'a> StreamAccess<'a> for Context<'a> {
+    fn find_stream(&mut self, key: &Key<'_>) -> Result<Option<Place>, CommandError> {
+        self.find_typed::<StreamRef<'_>>(key)
+    }
+
+    fn read_stream(&mut self, key: &Key<'_>) -> Result<Option<Place>, CommandError> {
+        self.read_typed::<StreamRef<'_>>(key)
+    }
+
+    fn stream(&self, key: &Key<'_>, place: Place) -> Cow<'_, Stream> {
+        self.view(key).stream(place).expect("a stream was found there").read()
+    }
+
+    fn stream_and_reply(&mut self, key: &Key<'_>, place: Place) -> (Cow<'_, Stream>, &mut Writer<'a>) {
+        let (table, reply) = self.view_and_reply(key);
+        (table.stream(place).expect("a stream was found there").read(), reply)
+    }
+
+    fn edit<R>(&mut self, key: &Key<'_>, place: Place, edit: impl FnOnce(&mut Stream) -> R) -> (Place, R) {
+        self.table(key).edit_stream(place, key, edit)
+    }
+
+    fn make_stream(&mut self, key: &Key<'_>) -> Place {
+        self.table(key).insert(key, Packed::empty(Kind::Stream), None)
+    }
+
+    fn discard_of_stream(&self, gone: Stream) {
+        self.discard(gone.into_dropped());
+    }
+
+    fn make_consumer(&mut self, key: &Key<'_>, place: Place, group: &[u8], consumer: &[u8]) -> (Place, bool) {
+        let now = self.now;
+        let (place, is_new) = self.edit(key, place, |stream| {
+            stream.group_mut(group).is_some_and(|group| group.create_consumer(consumer, now))
+        });
+        if is_new {
+            self.made_consumer(key, group, consumer);
+        }
+        (place, is_new)
+    }
+
+    fn see_consumer(&mut self, key: &Key<'_>, place: Place, group: &[u8], consumer: &[u8]) -> Place {
+        let now = self.now;
+        let (place, is_new) = self.edit(key, place, |stream| {
+            let Some(group) = stream.group_mut(group) else { return false };
+            let is_new = group.create_consumer(consumer, now);
+            if let Some(consumer) = group.consumer_mut(consumer) {
+                consumer.seen = now;
+            }
+            is_new
+        });
+        if is_new {
+            self.made_consumer(key, group, consumer);
+        }
+        place
+    }
+
+    fn made_consumer(&mut self, key: &Key<'_>, group: &[u8], consumer: &[u8]) {
+        self.modified(key);
+        self.notify(Class::STREAM, "xgroup-createconsumer", key);
+        self.effect(&[b"XGROUP", b"CREATECONSUMER", key.bytes(), group, consumer]);
+    }
+
+    fn log_pending(&mut self, key: &Key<'_>, group: (&[u8], StreamId), id: StreamId, pending: &Pending) {
+        let (mut time, mut count) = (itoa::Buffer::new(), itoa::Buffer::new());
+        self.effect(&[
+            b"XCLAIM",
+            key.bytes(),
+            group.0,
+            &pending.consumer,
+            b"0",
+            &id::text(id),
+            b"TIME",
+            time.format(pending.delivered.0).as_bytes(),
+            b"RETRYCOUNT",
+            count.format(pending.count).as_bytes(),
+            b"FORCE",
+            b"JUSTID",
+            b"LASTID",
+            &id::text(group.1),
+        ]);
+    }
+
+    fn log_group(&mut self, key: &Key<'_>, name: &[u8], group: &Group) {
+        let read = group.read.map_or_else(|| "-1".to_owned(), |read| read.to_string());
+        let last = id::text(group.last);
+        self.effect(&[b"XGROUP", b"SETID", key.bytes(), name, &last, b"ENTRIESREAD", read.as_bytes()]);
+    }
+}
+
+/// A consumer as it is named in a group.
+pub(super) fn named(group: &Group, consumer: &[u8]) -> Arc<[u8]> {
+    group.name_of(consumer).unwrap_or_else(|| consumer.into())
+}
+
+/// An error that names a key and a group.
+pub(super) fn no_group(key: &[u8], group: &[u8], more: &str) -> CommandError {
+    let (key, group) = (String::from_utf8_lossy(until_nul(key)), String::from_utf8_lossy(until_nul(group)));
+    CommandError::Text(format!("NOGROUP No such key '{key}' or consumer group '{group}'{more}").into())
+}
+
+/// The same where the key is there.
+pub(super) fn no_such_group(key: &[u8], group: &[u8]) -> CommandError {
+    let (key, group) = (String::from_utf8_lossy(until_nul(key)), String::from_utf8_lossy(until_nul(group)));
+    CommandError::Text(format!("NOGROUP No such consumer group '{group}' for key name '{key}'").into())
+}
+
+/// Words of a subcommand that it does not take.
+pub(super) fn unknown_words(container: &str, subcommand: &[u8]) -> CommandError {
+    let name = engine::quoted(subcommand, 128);
+    let text =
+        format!("ERR unknown subcommand or wrong number of arguments for '{name}'. Try {container} HELP.");
+    CommandError::Text(text.into())
+}
+
+/// Replies with an id.
+pub(super) fn reply_id(reply: &mut Writer<'_>, id: StreamId) {
+    reply.bulk(&id::text(id));
+}
+
+/// Replies with an entry: its id, then names and values.
+pub(super) fn reply_entry(reply: &mut Writer<'_>, entry: &Entry<'_>) {
+    reply.array(2);
+    reply_id(reply, entry.id);
+    reply_fields(reply, entry);
+}
+
+/// Replies with the names and values of an entry.
+pub(super) fn reply_fields(reply: &mut Writer<'_>, entry: &Entry<'_>) {
+    reply.array(2 * entry.len());
+    entry.for_each(&mut |name, value| {
+        reply.bulk(name);
+        reply.bulk(value);
+    });
+}
+
+/// Replies with entries, all if `count` is 0.
+pub(super) fn reply_entries<'e>(
+    reply: &mut Writer<'_>,
+    entries: impl Iterator<Item = Entry<'e>>,
+    count: usize,
+) {
+    let most = if count == 0 { usize::MAX } else { count };
+    let entries: Vec<_> = entries.take(most).collect();
+    reply.array(entries.len());
+    entries.iter().for_each(|entry| reply_entry(reply, entry));
+}

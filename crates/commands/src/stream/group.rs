@@ -1,0 +1,165 @@
+//! XGROUP.
+
+use engine::{Class, CommandError, Context};
+use keyspace::{Group, Key, Place, StreamId};
+
+use super::common::StreamAccess;
+use super::common::{no_such_group, unknown_words};
+use super::id;
+use crate::help::reply_help;
+
+const NO_KEY: CommandError = CommandError::text(
+    "ERR The XGROUP subcommand requires the key to exist. Note that for CREATE you may want to use the MKSTREAM \
+     option to create an empty stream automatically.",
+);
+
+/// The words behind the id.
+#[derive(Default)]
+struct Words {
+    makes_stream: bool,
+    read: Option<u64>,
+}
+
+impl Words {
+    fn parse(context: &Context<'_>, may_make: bool) -> Result<Self, CommandError> {
+        let (mut words, mut index) = (Self::default(), 5);
+        while let Some(word) = context.args.get(index) {
+            if may_make && word.eq_ignore_ascii_case(b"mkstream") {
+                words.makes_stream = true;
+                index += 1;
+            } else if word.eq_ignore_ascii_case(b"entriesread") && index + 1 < context.args.len() {
+                words.read = match context.integer(index + 1)? {
+                    -1 => None,
+                    read => Some(u64::try_from(read).map_err(|_| {
+                        CommandError::text("ERR value for ENTRIESREAD must be positive or -1")
+                    })?),
+                };
+                index += 2;
+            } else {
+                return Err(unknown_words("XGROUP", context.arg(1)));
+            }
+        }
+        Ok(words)
+    }
+}
+
+/// The id at argument 4, `$` for the last of the stream.
+fn last_id(
+    context: &Context<'_>,
+    key: &Key<'_>,
+    found: Option<Place>,
+    read: fn(&[u8]) -> Result<StreamId, CommandError>,
+) -> Result<StreamId, CommandError> {
+    match (context.arg(4), found) {
+        (b"$", None) => Ok(StreamId::MIN),
+        (b"$", Some(place)) => Ok(context.stream(key, place).head().last),
+        (word, _) => read(word),
+    }
+}
+
+/// The stream and, if it is asked for, its group, which must be there.
+fn find(context: &mut Context<'_>, key: &Key<'_>, needs_group: bool) -> Result<Place, CommandError> {
+    let place = context.find_stream(key)?.ok_or(NO_KEY)?;
+    if needs_group && context.stream(key, place).group(context.arg(3)).is_none() {
+        return Err(no_such_group(key.bytes(), context.arg(3)));
+    }
+    Ok(place)
+}
+
+pub(super) fn create(context: &mut Context<'_>) -> Result<(), CommandError> {
+    let (key, name, words) = (context.key(2), context.arg(3), Words::parse(context, true)?);
+    let found = context.find_stream(&key)?;
+    if found.is_none() && !words.makes_stream {
+        return Err(NO_KEY);
+    }
+    if context.args.len() > 8 {
+        return Err(unknown_words("XGROUP", context.arg(1)));
+    }
+    let last = last_id(context, &key, found, id::exact)?;
+    if found.is_some_and(|place| context.stream(&key, place).group(name).is_some()) {
+        return Err(CommandError::text("BUSYGROUP Consumer Group name already exists"));
+    }
+    let place = found.unwrap_or_else(|| context.make_stream(&key));
+    context.edit(&key, place, |stream| stream.insert_group(name, Group::new(last, words.read)));
+    context.modified(&key);
+    context.notify(Class::STREAM, "xgroup-create", &key);
+    context.reply.ok();
+    Ok(())
+}
+
+pub(super) fn set_id(context: &mut Context<'_>) -> Result<(), CommandError> {
+    let (key, name, words) = (context.key(2), context.arg(3), Words::parse(context, false)?);
+    let place = find(context, &key, true)?;
+    if context.args.len() > 7 {
+        return Err(unknown_words("XGROUP", context.arg(1)));
+    }
+    let last = last_id(context, &key, Some(place), id::any)?;
+    context.edit(&key, place, |stream| {
+        if let Some(group) = stream.group_mut(name) {
+            (group.last, group.read) = (last, words.read);
+        }
+    });
+    context.modified(&key);
+    context.notify(Class::STREAM, "xgroup-setid", &key);
+    context.reply.ok();
+    Ok(())
+}
+
+pub(super) fn destroy(context: &mut Context<'_>) -> Result<(), CommandError> {
+    let (key, name) = (context.key(2), context.arg(3));
+    let place = find(context, &key, false)?;
+    let there = context.stream(&key, place).group(name).is_some();
+    if there {
+        let (_, gone) = context.edit(&key, place, |stream| stream.remove_group(name));
+        gone.into_iter().for_each(|gone| context.discard_of_stream(gone));
+        // Those who wait for the group hear of it.
+        context.modified(&key);
+        context.notify(Class::STREAM, "xgroup-destroy", &key);
+    }
+    context.reply.integer(i64::from(there));
+    Ok(())
+}
+
+pub(super) fn create_consumer(context: &mut Context<'_>) -> Result<(), CommandError> {
+    let (key, name, consumer) = (context.key(2), context.arg(3), context.arg(4));
+    let place = find(context, &key, true)?;
+    let (_, is_new) = context.make_consumer(&key, place, name, consumer);
+    context.reply.integer(i64::from(is_new));
+    Ok(())
+}
+
+pub(super) fn delete_consumer(context: &mut Context<'_>) -> Result<(), CommandError> {
+    let (key, name, consumer) = (context.key(2), context.arg(3), context.arg(4));
+    let place = find(context, &key, true)?;
+    let (_, pending) = context.edit(&key, place, |stream| stream.group_mut(name)?.remove_consumer(consumer));
+    if pending.is_some() {
+        context.modified(&key);
+        context.notify(Class::STREAM, "xgroup-delconsumer", &key);
+    }
+    context.reply.integer(pending.unwrap_or(0) as i64);
+    Ok(())
+}
+
+pub(super) fn help(context: &mut Context<'_>) -> Result<(), CommandError> {
+    reply_help(
+        context,
+        "XGROUP",
+        &[
+            "CREATE <key> <groupname> <id|$> [option]",
+            "    Makes a group that has given out what is not behind the id. Options are:",
+            "    * MKSTREAM",
+            "      Makes an empty stream if the key is not there.",
+            "    * ENTRIESREAD entries_read",
+            "      Sets how many entries the group has read (for the server's own use).",
+            "CREATECONSUMER <key> <groupname> <consumer>",
+            "    Makes a consumer of a group.",
+            "DELCONSUMER <key> <groupname> <consumer>",
+            "    Removes a consumer of a group.",
+            "DESTROY <key> <groupname>",
+            "    Removes a group.",
+            "SETID <key> <groupname> <id|$> [ENTRIESREAD entries_read]",
+            "    Sets the id that a group gave out last, and how many entries it has read.",
+        ],
+    );
+    Ok(())
+}

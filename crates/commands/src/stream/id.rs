@@ -1,0 +1,131 @@
+//! Ids of entries as clients write them.
+
+use engine::CommandError;
+use keyspace::StreamId;
+use smallvec::SmallVec;
+
+const INVALID: CommandError =
+    CommandError::text("ERR Invalid stream ID specified as stream command argument");
+/// Nobody writes longer ones.
+const LONGEST: usize = 127;
+
+/// An id as text.
+pub(super) fn text(id: StreamId) -> SmallVec<[u8; 48]> {
+    let (mut text, mut digits) = (SmallVec::new(), itoa::Buffer::new());
+    text.extend_from_slice(digits.format(id.millis).as_bytes());
+    text.push(b'-');
+    text.extend_from_slice(digits.format(id.sequence).as_bytes());
+    text
+}
+
+/// A number as C's strtoull takes it.
+fn number(text: &[u8]) -> Option<u64> {
+    let text = text.trim_ascii_start();
+    let digits = text.strip_prefix(b"+").unwrap_or(text);
+    if digits.is_empty() || !digits.iter().all(u8::is_ascii_digit) {
+        return None;
+    }
+    std::str::from_utf8(digits).ok()?.parse().ok()
+}
+
+/// Reads `milliseconds-sequence`, or only the first with `missing` for the second.
+fn parse(word: &[u8], missing: u64) -> Option<StreamId> {
+    if word.len() > LONGEST {
+        return None;
+    }
+    let mut parts = word.splitn(2, |byte| *byte == b'-');
+    let millis = number(parts.next()?)?;
+    let sequence = parts.next().map_or(Some(missing), number)?;
+    Some(StreamId { millis, sequence })
+}
+
+/// An id; one without a sequence is that of the first entry of its millisecond.
+pub(super) fn exact(word: &[u8]) -> Result<StreamId, CommandError> {
+    parse(word, 0).ok_or(INVALID)
+}
+
+/// The same, or `-` and `+` for the lowest and the highest.
+pub(super) fn any(word: &[u8]) -> Result<StreamId, CommandError> {
+    match word {
+        b"-" => Ok(StreamId::MIN),
+        b"+" => Ok(StreamId::MAX),
+        _ => exact(word),
+    }
+}
+
+/// The id of an entry that is to be added.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Wanted {
+    /// The next one, by the clock.
+    Next,
+    /// The next one of this millisecond.
+    NextIn(u64),
+    /// This one.
+    Exactly(StreamId),
+}
+
+pub(super) fn wanted(word: &[u8]) -> Result<Wanted, CommandError> {
+    match word.strip_suffix(b"-*") {
+        _ if word == b"*" => Ok(Wanted::Next),
+        Some(millis) if word.len() <= LONGEST => number(millis).map(Wanted::NextIn).ok_or(INVALID),
+        _ => exact(word).map(Wanted::Exactly),
+    }
+}
+
+/// The ends of a row of ids: `-` and `+` for the lowest and the highest, `(` before one that is left out.
+fn end(word: &[u8], missing: u64) -> Result<(StreamId, bool), CommandError> {
+    match word {
+        b"-" => Ok((StreamId::MIN, false)),
+        b"+" => Ok((StreamId::MAX, false)),
+        [b'(', rest @ ..] if !rest.is_empty() => Ok((parse(rest, missing).ok_or(INVALID)?, true)),
+        _ => Ok((parse(word, missing).ok_or(INVALID)?, false)),
+    }
+}
+
+/// Where a row of ids begins.
+pub(super) fn first(word: &[u8]) -> Result<StreamId, CommandError> {
+    let (id, is_left_out) = end(word, 0)?;
+    let first = if is_left_out { id.next() } else { Some(id) };
+    first.ok_or(CommandError::text("ERR invalid start ID for the interval"))
+}
+
+/// Where it ends.
+pub(super) fn last(word: &[u8]) -> Result<StreamId, CommandError> {
+    let (id, is_left_out) = end(word, u64::MAX)?;
+    let last = if is_left_out { id.before() } else { Some(id) };
+    last.ok_or(CommandError::text("ERR invalid end ID for the interval"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_are_read_as_redis_reads_them() {
+        let id = |millis, sequence| Some(StreamId { millis, sequence });
+        for (word, expected) in [
+            ("1-2", id(1, 2)),
+            ("7", id(7, 0)),
+            ("007-08", id(7, 8)),
+            ("18446744073709551615-18446744073709551615", id(u64::MAX, u64::MAX)),
+            ("18446744073709551616", None),
+            ("-", None),
+            ("+", None),
+            ("1-", None),
+            ("-1", None),
+            ("1-2-3", None),
+            ("1-*", None),
+            ("", None),
+            ("a", None),
+        ] {
+            assert_eq!(exact(word.as_bytes()).ok(), expected, "{word}");
+        }
+        assert_eq!(wanted(b"5-*"), Ok(Wanted::NextIn(5)));
+        assert_eq!(wanted(b"*"), Ok(Wanted::Next));
+        assert!(wanted(b"-*").is_err() && wanted(b"*-1").is_err());
+        assert_eq!(first(b"(1-18446744073709551615").ok(), id(2, 0));
+        assert_eq!(last(b"(1").ok(), id(1, u64::MAX - 1));
+        assert_eq!(last(b"(1-0").ok(), id(0, u64::MAX));
+        assert!(last(b"(0-0").is_err() && first(b"(+").is_err() && first(b"(").is_err());
+    }
+}

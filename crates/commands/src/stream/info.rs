@@ -1,0 +1,183 @@
+//! XINFO.
+
+use clock::Millis;
+use engine::{CommandError, Context};
+use keyspace::{Consumer, Entry, Group, Stream, StreamId};
+use resp::Writer;
+
+use super::common::StreamAccess;
+use super::common::{no_such_group, reply_entries, reply_entry, reply_id, unknown_words};
+use super::progress;
+use crate::help::reply_help;
+
+/// How many entries, and pending ones, XINFO STREAM FULL shows of each.
+const COUNT: usize = 10;
+
+/// How many are shown at most; 0 is all.
+fn most(count: usize) -> usize {
+    if count == 0 { usize::MAX } else { count }
+}
+
+pub(super) fn stream(context: &mut Context<'_>) -> Result<(), CommandError> {
+    let key = context.key(2);
+    let place = context.read_stream(&key)?.ok_or(CommandError::NoSuchKey)?;
+    let args = context.args;
+    let is = |index: usize, word: &[u8]| args.get(index).is_some_and(|arg| arg.eq_ignore_ascii_case(word));
+    let full = match args.len() {
+        3 => None,
+        4 if is(3, b"full") => Some(COUNT),
+        6 if is(3, b"full") && is(4, b"count") => Some(usize::try_from(context.integer(5)?).unwrap_or(COUNT)),
+        _ => return Err(unknown_words("XINFO", context.arg(1))),
+    };
+    let (stream, reply) = context.stream_and_reply(&key, place);
+    reply.map(if full.is_some() { 9 } else { 10 });
+    let head = stream.head();
+    reply_number(reply, "length", head.len);
+    reply_number(reply, "radix-tree-keys", stream.node_count() as u64);
+    reply_number(reply, "radix-tree-nodes", stream.node_count() as u64 + 1);
+    for (name, id) in [("last-generated-id", head.last), ("max-deleted-entry-id", head.max_deleted)] {
+        reply.bulk(name.as_bytes());
+        reply_id(reply, id);
+    }
+    reply_number(reply, "entries-added", head.added);
+    reply.bulk(b"recorded-first-entry-id");
+    reply_id(reply, stream.first_id());
+    match full {
+        None => reply_ends(reply, &stream),
+        Some(count) => reply_all(reply, &stream, count),
+    }
+    Ok(())
+}
+
+fn reply_number(reply: &mut Writer<'_>, name: &str, value: u64) {
+    reply.bulk(name.as_bytes());
+    reply.integer(value as i64);
+}
+
+fn reply_ends(reply: &mut Writer<'_>, stream: &Stream) {
+    reply_number(reply, "groups", stream.group_count() as u64);
+    let mut end = |name: &str, entry: Option<Entry<'_>>| {
+        reply.bulk(name.as_bytes());
+        match entry {
+            Some(entry) => reply_entry(reply, &entry),
+            None => reply.null(),
+        }
+    };
+    end("first-entry", stream.range(StreamId::MIN, StreamId::MAX).next());
+    end("last-entry", stream.backward(StreamId::MIN, StreamId::MAX).next());
+}
+
+fn reply_all(reply: &mut Writer<'_>, stream: &Stream, count: usize) {
+    reply.bulk(b"entries");
+    reply_entries(reply, stream.range(StreamId::MIN, StreamId::MAX), count);
+    reply.bulk(b"groups");
+    reply.array(stream.group_count());
+    for (name, group) in stream.groups() {
+        reply.map(7);
+        reply.bulk(b"name");
+        reply.bulk(name);
+        reply_progress(reply, stream, group);
+        reply_number(reply, "pel-count", group.pending_len() as u64);
+        reply.bulk(b"pending");
+        reply.array(group.pending_len().min(most(count)));
+        for (id, pending) in group.pending_from(StreamId::MIN).take(most(count)) {
+            reply.array(4);
+            reply_id(reply, id);
+            reply.bulk(&pending.consumer);
+            reply.integer(pending.delivered.0);
+            reply.integer(pending.count as i64);
+        }
+        reply.bulk(b"consumers");
+        reply.array(group.consumer_count());
+        for (name, consumer) in group.consumers() {
+            reply_consumer(reply, (name, consumer), group, count);
+        }
+    }
+}
+
+fn reply_consumer(reply: &mut Writer<'_>, (name, consumer): (&[u8], &Consumer), group: &Group, count: usize) {
+    reply.map(5);
+    reply.bulk(b"name");
+    reply.bulk(name);
+    reply.bulk(b"seen-time");
+    reply.integer(consumer.seen.0);
+    reply.bulk(b"active-time");
+    reply.integer(consumer.active.map_or(-1, |active| active.0));
+    reply_number(reply, "pel-count", consumer.pending_len() as u64);
+    reply.bulk(b"pending");
+    reply.array(consumer.pending_len().min(most(count)));
+    for id in consumer.pending_from(StreamId::MIN).take(most(count)) {
+        let pending = group.pending(id);
+        reply.array(3);
+        reply_id(reply, id);
+        reply.integer(pending.map_or(0, |pending| pending.delivered.0));
+        reply.integer(pending.map_or(0, |pending| pending.count as i64));
+    }
+}
+
+/// How far a group has come.
+fn reply_progress(reply: &mut Writer<'_>, stream: &Stream, group: &Group) {
+    reply.bulk(b"last-delivered-id");
+    reply_id(reply, group.last);
+    let mut known = |name: &str, value: Option<i64>| {
+        reply.bulk(name.as_bytes());
+        match value {
+            Some(value) => reply.integer(value),
+            None => reply.null(),
+        }
+    };
+    known("entries-read", group.read.map(|read| read as i64));
+    known("lag", progress::lag(stream, group));
+}
+
+pub(super) fn groups(context: &mut Context<'_>) -> Result<(), CommandError> {
+    let key = context.key(2);
+    let place = context.read_stream(&key)?.ok_or(CommandError::NoSuchKey)?;
+    let (stream, reply) = context.stream_and_reply(&key, place);
+    reply.array(stream.group_count());
+    for (name, group) in stream.groups() {
+        reply.map(6);
+        reply.bulk(b"name");
+        reply.bulk(name);
+        reply_number(reply, "consumers", group.consumer_count() as u64);
+        reply_number(reply, "pending", group.pending_len() as u64);
+        reply_progress(reply, &stream, group);
+    }
+    Ok(())
+}
+
+pub(super) fn consumers(context: &mut Context<'_>) -> Result<(), CommandError> {
+    let (key, name, now) = (context.key(2), context.arg(3), context.now);
+    let place = context.read_stream(&key)?.ok_or(CommandError::NoSuchKey)?;
+    let (stream, reply) = context.stream_and_reply(&key, place);
+    let Some(group) = stream.group(name) else { return Err(no_such_group(key.bytes(), name)) };
+    reply.array(group.consumer_count());
+    let since = |time: Millis| now.0.saturating_sub(time.0).max(0);
+    for (name, consumer) in group.consumers() {
+        reply.map(4);
+        reply.bulk(b"name");
+        reply.bulk(name);
+        reply_number(reply, "pending", consumer.pending_len() as u64);
+        reply.bulk(b"idle");
+        reply.integer(since(consumer.seen));
+        reply.bulk(b"inactive");
+        reply.integer(consumer.active.map_or(-1, since));
+    }
+    Ok(())
+}
+
+pub(super) fn help(context: &mut Context<'_>) -> Result<(), CommandError> {
+    reply_help(
+        context,
+        "XINFO",
+        &[
+            "CONSUMERS <key> <groupname>",
+            "    Describes the consumers of a group.",
+            "GROUPS <key>",
+            "    Describes the groups of a stream.",
+            "STREAM <key> [FULL [COUNT <count>]",
+            "    Describes a stream.",
+        ],
+    );
+    Ok(())
+}

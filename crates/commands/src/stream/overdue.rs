@@ -1,0 +1,106 @@
+//! XREADGROUP's CLAIM: what has been pending for long goes to whoever reads next, the longest pending first.
+//!
+//! Each entry of such a reply also tells for how long it was pending and how often it had been given out; of an entry
+//! that is new both are 0. An entry that is no longer in the stream is done with, as with XAUTOCLAIM. From the
+//! documentation of Redis 8.4.
+
+use clock::Millis;
+use engine::{CommandError, Context};
+use keyspace::{Entry, Group, Key, Pending, Place, Stream, StreamId};
+use resp::Writer;
+
+use super::claim::Claimed;
+use super::common::StreamAccess;
+use super::common::{named, reply_fields, reply_id};
+
+/// Who waits looks again this late where it cannot be told when something is overdue.
+const LOOK_AGAIN: i64 = 100;
+
+/// An entry that was claimed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Overdue {
+    id: StreamId,
+    /// For how long it was pending, in milliseconds.
+    idle: i64,
+    /// How often it had been given out.
+    count: u64,
+}
+
+impl Overdue {
+    pub(super) fn reply(&self, reply: &mut Writer<'_>, stream: &Stream) {
+        if let Some(entry) = stream.get(self.id) {
+            reply_with_times(reply, &entry, self.idle, self.count);
+        }
+    }
+}
+
+/// Replies with an entry that a reader who claims gets.
+pub(super) fn reply_with_times(reply: &mut Writer<'_>, entry: &Entry<'_>, idle: i64, count: u64) {
+    reply.array(4);
+    reply_id(reply, entry.id);
+    reply_fields(reply, entry);
+    reply.integer(idle);
+    reply.integer(i64::try_from(count).unwrap_or(i64::MAX));
+}
+
+/// The argument of CLAIM.
+pub(super) fn min_idle(context: &Context<'_>, index: usize) -> Result<i64, CommandError> {
+    const NO_NUMBER: CommandError = CommandError::text("ERR min-idle-time is not an integer or out of range");
+    const NEGATIVE: CommandError = CommandError::text("ERR min-idle-time must be a positive integer");
+    let min_idle = context.integer(index).map_err(|_| NO_NUMBER)?;
+    if min_idle < 0 { Err(NEGATIVE) } else { Ok(min_idle) }
+}
+
+/// When the next entry of a group may be overdue, if none is now.
+pub(super) fn next_due(group: &Group, min_idle: i64, now: Millis) -> Millis {
+    // What becomes pending from now on is overdue no earlier than this.
+    let latest = now.0.saturating_add(min_idle.max(LOOK_AGAIN));
+    let longest = group.pending_by_time().next();
+    let due = longest.map_or(latest, |(delivered, _)| delivered.0.saturating_add(min_idle));
+    Millis(due.clamp(now.0.saturating_add(1), latest))
+}
+
+/// Those that have been pending for at least `min_idle`, so many at most, the longest pending first.
+fn overdue(group: &Group, now: Millis, (min_idle, most): (i64, usize)) -> Vec<(Millis, StreamId)> {
+    let is_overdue = |(delivered, _): &(Millis, StreamId)| now.0.saturating_sub(delivered.0) >= min_idle;
+    group.pending_by_time().take_while(is_overdue).take(most).collect()
+}
+
+/// Gives what is overdue to a consumer, and logs that.
+pub(super) fn claim(
+    context: &mut Context<'_>,
+    key: &Key<'_>,
+    place: Place,
+    (name, consumer): (&[u8], &[u8]),
+    wanted: (i64, usize),
+) -> (Place, Vec<Overdue>) {
+    let now = context.now;
+    let stream = context.stream(key, place);
+    let found = stream.group(name).map_or_else(Vec::new, |group| overdue(group, now, wanted));
+    let (there, gone): (Vec<_>, Vec<_>) = found.into_iter().partition(|(_, id)| stream.get(*id).is_some());
+    drop(stream);
+    if there.is_empty() && gone.is_empty() {
+        return (place, Vec::new());
+    }
+    let (place, (claimed, overdue)) = context.edit(key, place, |stream| {
+        let (mut claimed, mut overdue) = (Claimed::default(), Vec::new());
+        let Some(group) = stream.group_mut(name) else { return (claimed, overdue) };
+        claimed.last = group.last;
+        claimed.gone = gone.into_iter().map(|(_, id)| id).filter(|id| group.acknowledge(*id)).collect();
+        let consumer = named(group, consumer);
+        for (delivered, id) in there {
+            let Some(before) = group.pending(id).map(|pending| pending.count) else { continue };
+            let count = before.saturating_add(1);
+            group.assign(id, &consumer, now, count);
+            claimed.taken.push((id, Pending { consumer: consumer.clone(), delivered: now, count }));
+            overdue.push(Overdue { id, idle: now.0.saturating_sub(delivered.0), count: before });
+        }
+        if let Some(consumer) = group.consumer_mut(&consumer) {
+            consumer.seen = now;
+            consumer.active = if overdue.is_empty() { consumer.active } else { Some(now) };
+        }
+        (claimed, overdue)
+    });
+    claimed.log(context, key, name, consumer);
+    (place, overdue)
+}

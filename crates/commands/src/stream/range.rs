@@ -1,0 +1,78 @@
+//! XLEN, XRANGE, XREVRANGE, XDEL.
+
+use engine::{Class, CommandError, Context};
+use keyspace::StreamId;
+use smallvec::SmallVec;
+
+use super::common::StreamAccess;
+use super::common::reply_entries;
+use super::id;
+
+pub(super) fn xlen(context: &mut Context<'_>) -> Result<(), CommandError> {
+    let key = context.key(1);
+    let found = context.read_stream(&key)?;
+    let stream = found.and_then(|place| context.view(&key).stream(place));
+    let len = stream.map_or(0, |stream| stream.head().len);
+    context.reply.integer(len as i64);
+    Ok(())
+}
+
+pub(super) fn xrange(context: &mut Context<'_>) -> Result<(), CommandError> {
+    range(context, 2, 3, false)
+}
+
+pub(super) fn xrevrange(context: &mut Context<'_>) -> Result<(), CommandError> {
+    range(context, 3, 2, true)
+}
+
+/// Replies with the entries between the ids at arguments `first` and `last`.
+fn range(context: &mut Context<'_>, first: usize, last: usize, backward: bool) -> Result<(), CommandError> {
+    let key = context.key(1);
+    let (from, to) = (id::first(context.arg(first))?, id::last(context.arg(last))?);
+    let (mut count, mut index) = (None, 4);
+    while index < context.args.len() {
+        if !context.arg(index).eq_ignore_ascii_case(b"count") || index + 1 == context.args.len() {
+            return Err(CommandError::Syntax);
+        }
+        count = Some(usize::try_from(context.integer(index + 1)?).unwrap_or(0));
+        index += 2;
+    }
+    let Some(place) = context.read_stream(&key)? else {
+        context.reply.array(0);
+        return Ok(());
+    };
+    if count == Some(0) {
+        context.reply.null_array();
+        return Ok(());
+    }
+    let (stream, reply) = context.stream_and_reply(&key, place);
+    let count = count.unwrap_or(0);
+    if backward {
+        reply_entries(reply, stream.backward(from, to), count);
+    } else {
+        reply_entries(reply, stream.range(from, to), count);
+    }
+    Ok(())
+}
+
+/// The ids from argument `from` on.
+pub(super) fn ids(context: &Context<'_>, from: usize) -> Result<SmallVec<[StreamId; 8]>, CommandError> {
+    context.args.from(from).iter().map(id::exact).collect()
+}
+
+pub(super) fn xdel(context: &mut Context<'_>) -> Result<(), CommandError> {
+    let key = context.key(1);
+    let Some(place) = context.find_stream(&key)? else {
+        context.reply.integer(0);
+        return Ok(());
+    };
+    let ids = ids(context, 2)?;
+    let (_, deleted) =
+        context.edit(&key, place, |stream| ids.iter().filter(|id| stream.delete(**id)).count());
+    if deleted > 0 {
+        context.modified(&key);
+        context.notify(Class::STREAM, "xdel", &key);
+    }
+    context.reply.integer(deleted as i64);
+    Ok(())
+}

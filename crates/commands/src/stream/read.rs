@@ -1,0 +1,414 @@
+//! XREAD and XREADGROUP.
+//!
+//! XREADGROUP with `>` gives out what its group has not given to anybody (with CLAIM, before that, what has been pending
+//! with others for long: [`super::overdue`]), with another id a consumer's own entries once more. What was given out is logged as XCLAIM of each entry and, behind them, up to where the group has read.
+
+use std::ops::Range;
+
+use clock::Millis;
+use engine::{CommandError, Context, Outcome, Wait};
+use keyspace::{Entry, Group, Key, Kind, Pending, Place, StreamId};
+use resp::{Protocol, Request, Writer};
+use smallvec::SmallVec;
+
+use super::common::StreamAccess;
+use super::common::{no_group, reply_entry, reply_id};
+use super::id;
+use super::overdue::{self, Overdue};
+use super::progress::Progress;
+
+/// Whose the entries are to be.
+#[derive(Debug, Clone, Copy)]
+struct Reader<'a> {
+    group: &'a [u8],
+    consumer: &'a [u8],
+    /// Nothing is pending afterwards.
+    is_done_at_once: bool,
+    /// For so many milliseconds an entry is pending before it is claimed, if any is to be.
+    claims: Option<i64>,
+}
+
+/// What a command says.
+struct Reading<'a> {
+    reader: Option<Reader<'a>>,
+    /// 0 is all.
+    count: usize,
+    /// Whether it waits, and until when.
+    waits: Option<Option<Millis>>,
+    /// Where it is said for how long.
+    block: usize,
+    keys: Range<usize>,
+}
+
+/// From where on a stream is read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum From {
+    Behind(StreamId),
+    /// What the group has not given out.
+    New,
+}
+
+impl<'a> Reading<'a> {
+    fn parse(context: &Context<'a>, of_group: bool) -> Result<Self, CommandError> {
+        let args = context.args;
+        let (mut group, mut is_done_at_once, mut claims) = (None, false, None);
+        let (mut count, mut waits, mut block, mut index) = (0, None, 0, 1);
+        while let Some(word) = args.get(index) {
+            let behind = args.len() - 1 - index;
+            let is = |name: &[u8], least: usize| word.eq_ignore_ascii_case(name) && behind >= least;
+            if is(b"block", 1) {
+                waits = Some(block_millis(context, index + 1)?);
+                block = index + 1;
+                index += 2;
+            } else if is(b"count", 1) {
+                count = usize::try_from(context.integer(index + 1)?).unwrap_or(0);
+                index += 2;
+            } else if is(b"streams", 1) {
+                let reader =
+                    group.map(|(group, consumer)| Reader { group, consumer, is_done_at_once, claims });
+                return Self { reader, count, waits, block, keys: index + 1..args.len() }.finish(of_group);
+            } else if is(b"claim", 1) && of_group {
+                claims = Some(overdue::min_idle(context, index + 1)?);
+                index += 2;
+            } else if is(b"group", 2) {
+                if !of_group {
+                    return Err(CommandError::text(
+                        "ERR The GROUP option is only supported by XREADGROUP. You called XREAD instead.",
+                    ));
+                }
+                group = Some((context.arg(index + 1), context.arg(index + 2)));
+                index += 3;
+            } else if is(b"noack", 0) {
+                if !of_group {
+                    return Err(CommandError::text(
+                        "ERR The NOACK option is only supported by XREADGROUP. You called XREAD instead.",
+                    ));
+                }
+                is_done_at_once = true;
+                index += 1;
+            } else {
+                return Err(CommandError::Syntax);
+            }
+        }
+        Err(CommandError::Syntax)
+    }
+
+    /// What is behind STREAMS: as many ids as keys.
+    fn finish(mut self, of_group: bool) -> Result<Self, CommandError> {
+        if !self.keys.len().is_multiple_of(2) {
+            return Err(CommandError::text(if of_group {
+                "ERR Unbalanced 'xreadgroup' list of streams: for each stream key an ID or '>' must be specified."
+            } else {
+                "ERR Unbalanced 'xread' list of streams: for each stream key an ID or '$' must be specified."
+            }));
+        }
+        if of_group && self.reader.is_none() {
+            return Err(CommandError::text("ERR Missing GROUP option for XREADGROUP"));
+        }
+        self.keys.end -= self.keys.len() / 2;
+        Ok(self)
+    }
+
+    /// The keys, where they lie, and from where on each is read.
+    fn resolve(&self, context: &mut Context<'a>) -> Result<Found<'a>, CommandError> {
+        let mut found = Found::new();
+        for index in self.keys.clone() {
+            let (key, word) = (context.key(index), context.arg(index + self.keys.len()));
+            let place = context.read_stream(&key)?;
+            if let Some(reader) = &self.reader {
+                let there =
+                    place.is_some_and(|place| context.stream(&key, place).group(reader.group).is_some());
+                if !there {
+                    return Err(no_group(key.bytes(), reader.group, " in XREADGROUP with GROUP option"));
+                }
+            }
+            let from = match (word, self.reader) {
+                (b"$", Some(_)) => {
+                    return Err(CommandError::text(
+                        "ERR The $ ID is meaningless in the context of XREADGROUP: you want to read the history of \
+                         this consumer by specifying a proper ID, or use the > ID to get new messages. The $ ID would \
+                         just return an empty result set.",
+                    ));
+                }
+                (b"$", None) => {
+                    From::Behind(place.map_or(StreamId::MIN, |place| context.stream(&key, place).head().last))
+                }
+                (b"+", Some(_)) => {
+                    return Err(CommandError::text(
+                        "ERR The + ID is meaningless in the context of XREADGROUP: you want to read the history of \
+                         this consumer by specifying a proper ID, or use the > ID to get new messages. The + ID would \
+                         just return an empty result set.",
+                    ));
+                }
+                // The last entry, unless it was deleted.
+                (b"+", None) => {
+                    let last = place.map(|place| context.stream(&key, place).head().last).unwrap_or_default();
+                    From::Behind(last.before().unwrap_or(StreamId::MIN))
+                }
+                (b">", None) => {
+                    return Err(CommandError::text(
+                        "ERR The > ID can be specified only when calling XREADGROUP using the GROUP <group> <consumer> \
+                         option.",
+                    ));
+                }
+                (b">", Some(_)) => From::New,
+                (word, reader) => match id::exact(word)? {
+                    // Redis has no other word for what is new within.
+                    StreamId::MAX if reader.is_some() => From::New,
+                    id => From::Behind(id),
+                },
+            };
+            found.push((key, place, from));
+        }
+        Ok(found)
+    }
+
+    /// What became of it: the reply begins at `start` if there was something, in so many streams.
+    fn outcome(&self, context: &mut Context<'a>, start: usize, streams: usize, found: &Found<'a>) -> Outcome {
+        if streams > 0 {
+            finish_reply(&mut context.reply, start, streams);
+            return Outcome::Done;
+        }
+        let Some(until) = self.waits else {
+            context.reply.null_array();
+            return Outcome::Done;
+        };
+        let early = self.reader.and_then(|reader| reader.overdue_at(context, found));
+        let early = early.filter(|early| until.is_none_or(|until| *early < until));
+        let left = until.zip(early).map(|(until, early)| until.0.saturating_sub(early.0).to_string());
+        // What was behind all entries when the client came is behind fewer when the command is run again; and what is
+        // left of its time then is less.
+        let resolved =
+            |index: usize| match index.checked_sub(self.keys.end).and_then(|place| found.get(place)) {
+                Some((_, _, From::Behind(id))) => id::text(*id),
+                _ => match &left {
+                    Some(left) if index == self.block => left.as_bytes().into(),
+                    _ => context.arg(index).into(),
+                },
+            };
+        let request: Request = (0..context.args.len()).map(resolved).collect();
+        Outcome::Block(Wait {
+            keys: self.keys.clone(),
+            kind: Kind::Stream,
+            until: early.or(until),
+            tries_at_end: early.is_some(),
+            nothing: |reply| reply.null_array(),
+            resolved: Some(request),
+            also_if_gone: self.reader.is_some(),
+        })
+    }
+}
+
+/// Until when a client waits that says this; 0 is for ever.
+fn block_millis(context: &Context<'_>, index: usize) -> Result<Option<Millis>, CommandError> {
+    const NO_NUMBER: CommandError = CommandError::text("ERR timeout is not an integer or out of range");
+    let timeout = context.integer(index).map_err(|_| NO_NUMBER)?;
+    match timeout {
+        ..0 => Err(CommandError::text("ERR timeout is negative")),
+        0 => Ok(None),
+        _ => match context.now.0.checked_add(timeout) {
+            Some(until) => Ok(Some(Millis(until))),
+            None => Err(CommandError::text("ERR timeout is out of range")),
+        },
+    }
+}
+
+impl Reader<'_> {
+    /// When something may be claimed that cannot be now.
+    fn overdue_at(&self, context: &Context<'_>, found: &Found<'_>) -> Option<Millis> {
+        let min_idle = self.claims?;
+        let new = found.iter().filter(|(_, _, from)| *from == From::New);
+        let streams = new.filter_map(|(key, place, _)| Some(context.stream(key, (*place)?)));
+        let due = streams
+            .filter_map(|stream| Some(overdue::next_due(stream.group(self.group)?, min_idle, context.now)));
+        due.min()
+    }
+}
+
+/// Keys, where they lie, and from where on each is read.
+type Found<'a> = SmallVec<[(Key<'a>, Option<Place>, From); 2]>;
+
+/// Puts what a reply begins with before what was written of it from `start` on.
+fn finish_reply(reply: &mut Writer<'_>, start: usize, streams: usize) {
+    let body = reply.buffer().split_off(start);
+    match reply.protocol() {
+        Protocol::Resp2 => reply.array(streams),
+        Protocol::Resp3 => reply.map(streams),
+    }
+    reply.raw(&body);
+}
+
+/// Begins the reply for one stream.
+fn begin_stream(reply: &mut Writer<'_>, key: &Key<'_>) {
+    if reply.protocol() == Protocol::Resp2 {
+        reply.array(2);
+    }
+    reply.bulk(key.bytes());
+}
+
+pub(super) fn xread(context: &mut Context<'_>) -> Result<Outcome, CommandError> {
+    let reading = Reading::parse(context, false)?;
+    let found = reading.resolve(context)?;
+    let (start, mut streams) = (context.reply.len(), 0);
+    for (key, place, from) in &found {
+        let (Some(place), From::Behind(last)) = (place, from) else { continue };
+        let head = context.view(key).stream(*place).map(|stream| stream.head()).unwrap_or_default();
+        let (true, Some(first)) = (head.len > 0 && head.last > *last, last.next()) else { continue };
+        let (stream, reply) = context.stream_and_reply(key, *place);
+        let most = if reading.count == 0 { usize::MAX } else { reading.count };
+        let entries: SmallVec<[Entry<'_>; 16]> = stream.range(first, StreamId::MAX).take(most).collect();
+        if !entries.is_empty() {
+            begin_stream(reply, key);
+            reply.array(entries.len());
+            entries.iter().for_each(|entry| reply_entry(reply, entry));
+            streams += 1;
+        }
+    }
+    Ok(reading.outcome(context, start, streams, &found))
+}
+
+pub(super) fn xreadgroup(context: &mut Context<'_>) -> Result<Outcome, CommandError> {
+    let reading = Reading::parse(context, true)?;
+    let found = reading.resolve(context)?;
+    let Some(reader) = reading.reader else { return Err(CommandError::Syntax) };
+    let (start, mut streams) = (context.reply.len(), 0);
+    for (key, place, from) in &found {
+        let Some(place) = *place else { continue };
+        // Also if nothing comes of it: who asks is a consumer.
+        let place = context.see_consumer(key, place, reader.group, reader.consumer);
+        let given = match from {
+            From::New => give_out(context, key, place, &reader, reading.count),
+            From::Behind(last) => {
+                give_again(context, key, place, &reader, (*last, reading.count));
+                true
+            }
+        };
+        streams += usize::from(given);
+    }
+    Ok(reading.outcome(context, start, streams, &found))
+}
+
+/// Gives out entries that are overdue, and those that the group has given to nobody; says whether there were any.
+fn give_out(
+    context: &mut Context<'_>,
+    key: &Key<'_>,
+    place: Place,
+    reader: &Reader<'_>,
+    count: usize,
+) -> bool {
+    let now = context.now;
+    let most = if count == 0 { usize::MAX } else { count };
+    let (place, overdue) = match reader.claims {
+        Some(min_idle) => {
+            overdue::claim(context, key, place, (reader.group, reader.consumer), (min_idle, most))
+        }
+        None => (place, Vec::new()),
+    };
+    let Some((ids, read)) = show_new(context, key, place, reader, most, &overdue) else { return false };
+    let Some(last) = ids.last().copied() else { return !overdue.is_empty() };
+    let (_, name) = context.edit(key, place, |stream| {
+        let group = stream.group_mut(reader.group)?;
+        let name = group.name_of(reader.consumer)?;
+        if let Some(consumer) = group.consumer_mut(reader.consumer) {
+            // What is done at once is not given to anybody.
+            consumer.active = if reader.is_done_at_once { consumer.active } else { Some(now) };
+        }
+        (group.last, group.read) = (last, read);
+        if !reader.is_done_at_once {
+            ids.iter().for_each(|id| group.assign(*id, &name, now, 1));
+        }
+        Some(name)
+    });
+    let Some(consumer) = name else { return false };
+    context.modified(key);
+    if !reader.is_done_at_once {
+        let pending = Pending { consumer, delivered: now, count: 1 };
+        ids.iter().for_each(|id| context.log_pending(key, (reader.group, *id), *id, &pending));
+    }
+    context.log_group(key, reader.group, &Group::new(last, read));
+    true
+}
+
+/// Replies with entries that were overdue and those that the group has given to nobody, if there are any. Gives the ids
+/// of the latter, and how many entries the group has read with them.
+fn show_new(
+    context: &mut Context<'_>,
+    key: &Key<'_>,
+    place: Place,
+    reader: &Reader<'_>,
+    most: usize,
+    overdue: &[Overdue],
+) -> Option<(SmallVec<[StreamId; 16]>, Option<u64>)> {
+    let (stream, reply) = context.stream_and_reply(key, place);
+    let group = stream.group(reader.group)?;
+    let most = most.saturating_sub(overdue.len());
+    let entries: SmallVec<[Entry<'_>; 16]> = match group.last.next() {
+        Some(first) if stream.head().len > 0 => stream.range(first, StreamId::MAX).take(most).collect(),
+        _ => SmallVec::new(),
+    };
+    if !entries.is_empty() || !overdue.is_empty() {
+        begin_stream(reply, key);
+        reply.array(overdue.len() + entries.len());
+        overdue.iter().for_each(|claimed| claimed.reply(reply, &stream));
+    }
+    for entry in &entries {
+        match reader.claims {
+            Some(_) => overdue::reply_with_times(reply, entry, 0, 0),
+            None => reply_entry(reply, entry),
+        }
+    }
+    let progress = entries.iter().fold(Progress::of(group), |before, entry| before.to(&stream, entry.id));
+    Some((entries.iter().map(|entry| entry.id).collect(), progress.read))
+}
+
+/// Gives a consumer its own entries behind an id once more.
+fn give_again(
+    context: &mut Context<'_>,
+    key: &Key<'_>,
+    place: Place,
+    reader: &Reader<'_>,
+    (last, count): (StreamId, usize),
+) {
+    let now = context.now;
+    let most = if count == 0 { usize::MAX } else { count };
+    let (table, reply) = context.view_and_reply(key);
+    let stream = table.stream(place).expect("a stream was found there").read();
+    let own = stream.group(reader.group).and_then(|group| group.consumer(reader.consumer));
+    let ids: Vec<StreamId> = match (own, last.next()) {
+        (Some(consumer), Some(first)) => consumer.pending_from(first).take(most).collect(),
+        _ => Vec::new(),
+    };
+    begin_stream(reply, key);
+    reply.array(ids.len());
+    let mut there = Vec::new();
+    for id in ids {
+        match stream.get(id) {
+            Some(entry) => {
+                reply_entry(reply, &entry);
+                there.push(id);
+            }
+            None => {
+                reply.array(2);
+                reply_id(reply, id);
+                reply.null_array();
+            }
+        }
+    }
+    drop(stream);
+    let (_, (last, given)) = context.edit(key, place, |stream| {
+        let Some(group) = stream.group_mut(reader.group) else { return (StreamId::MIN, Vec::new()) };
+        let again = there.iter().filter_map(|id| Some((*id, group.pending(*id)?.clone())));
+        let given: Vec<_> = again.collect();
+        for (id, pending) in &given {
+            group.assign(*id, &pending.consumer, now, pending.count.saturating_add(1));
+        }
+        (group.last, given)
+    });
+    if !given.is_empty() {
+        context.changed(given.len() as u64);
+    }
+    for (id, pending) in given {
+        let count = pending.count.saturating_add(1);
+        context.log_pending(key, (reader.group, last), id, &Pending { delivered: now, count, ..pending });
+    }
+}

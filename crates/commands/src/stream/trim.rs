@@ -1,0 +1,153 @@
+//! Which entries are cut off at the begin of a stream: XTRIM, and XADD's words.
+
+use engine::{Class, CommandError, Context, Origin};
+use keyspace::{Exactness, Head, Stream, StreamId, Trim};
+
+use super::common::StreamAccess;
+use super::id;
+
+/// How many entries go at most where only whole nodes do, unless it is said: a hundred nodes, within reason.
+const NODES: u64 = 100;
+const MOST_WITHOUT_BOUND: u64 = 10_000;
+const MOST: u64 = 1_000_000;
+
+/// What a command says of trimming.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Words {
+    trim: Option<Trim>,
+    is_about: bool,
+    limit: Option<u64>,
+}
+
+/// An amount, which is not below zero.
+fn amount(context: &Context<'_>, index: usize, negative: &'static str) -> Result<u64, CommandError> {
+    u64::try_from(context.integer(index)?).map_err(|_| CommandError::text(negative))
+}
+
+impl Words {
+    /// Reads a word and what belongs to it from argument `index` on; says where the next stands, or `None` if it is no
+    /// word about trimming.
+    pub(super) fn read(
+        &mut self,
+        context: &Context<'_>,
+        index: usize,
+    ) -> Result<Option<usize>, CommandError> {
+        const TWICE: CommandError = CommandError::text(
+            "ERR syntax error, MAXLEN and MINID options at the same time are not compatible",
+        );
+        let (args, is) = (context.args, |word: &[u8]| context.arg(index).eq_ignore_ascii_case(word));
+        let behind = args.len() - 1 - index;
+        if behind == 0 {
+            return Ok(None);
+        }
+        let is_len = is(b"maxlen");
+        if is_len || is(b"minid") {
+            if self.trim.is_some() {
+                return Err(TWICE);
+            }
+            let sign =
+                Some(context.arg(index + 1)).filter(|sign| behind >= 2 && matches!(*sign, b"~" | b"="));
+            self.is_about = sign == Some(b"~");
+            let at = index + 1 + usize::from(sign.is_some());
+            self.trim = Some(if is_len {
+                Trim::MaxLen(amount(context, at, "ERR The MAXLEN argument must be >= 0.")?)
+            } else {
+                Trim::MinId(id::exact(context.arg(at))?)
+            });
+            return Ok(Some(at + 1));
+        }
+        if is(b"limit") {
+            self.limit = Some(amount(context, index + 1, "ERR The LIMIT argument must be >= 0.")?);
+            return Ok(Some(index + 2));
+        }
+        Ok(None)
+    }
+
+    /// What they say together.
+    pub(super) fn finish(self, context: &Context<'_>) -> Result<Option<Trimming>, CommandError> {
+        const WITHOUT: CommandError = CommandError::text(
+            "ERR syntax error, LIMIT cannot be used without specifying a trimming strategy",
+        );
+        const EXACT: CommandError =
+            CommandError::text("ERR syntax error, LIMIT cannot be used without the special ~ option");
+        let Some(trim) = self.trim else {
+            return if self.limit.is_some_and(|limit| limit > 0) { Err(WITHOUT) } else { Ok(None) };
+        };
+        let exactness = match (self.is_about, self.limit) {
+            (is_about, _) if context.session.origin == Origin::Master => {
+                if is_about {
+                    Exactness::Nodes(0)
+                } else {
+                    Exactness::Exact
+                }
+            }
+            (false, Some(_)) => return Err(EXACT),
+            (false, None) => Exactness::Exact,
+            (true, Some(limit)) => Exactness::Nodes(limit),
+            (true, None) => {
+                let most = context.engine.settings.node_bounds().entries as u64;
+                let most = most.saturating_mul(NODES).min(MOST);
+                Exactness::Nodes(if most == 0 { MOST_WITHOUT_BOUND } else { most })
+            }
+        };
+        Ok(Some(Trimming { trim, exactness }))
+    }
+}
+
+/// What is to be cut off.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Trimming {
+    trim: Trim,
+    exactness: Exactness,
+}
+
+impl Trimming {
+    pub(super) fn is_exact(&self) -> bool {
+        self.exactness == Exactness::Exact
+    }
+
+    /// Cuts it off; says how many entries, and gives what is to be dropped.
+    pub(super) fn run(&self, stream: &mut Stream) -> (u64, Stream) {
+        stream.trim(self.trim, self.exactness)
+    }
+
+    /// Words that cut off the same exactly, from a stream that is now like this.
+    pub(super) fn as_it_was(&self, head: Head, first: StreamId) -> (&'static [u8], Vec<u8>) {
+        match self.trim {
+            Trim::MaxLen(_) => (b"MAXLEN", head.len.to_string().into_bytes()),
+            Trim::MinId(_) => {
+                let first = if head.len == 0 { StreamId::MAX } else { first };
+                (b"MINID", id::text(first).to_vec())
+            }
+        }
+    }
+}
+
+pub(super) fn xtrim(context: &mut Context<'_>) -> Result<(), CommandError> {
+    const NO_STRATEGY: CommandError =
+        CommandError::text("ERR syntax error, XTRIM must be called with a trimming strategy");
+    let (key, mut words, mut index) = (context.key(1), Words::default(), 2);
+    while index < context.args.len() {
+        index = words.read(context, index)?.ok_or(CommandError::Syntax)?;
+    }
+    let trimming = words.finish(context)?.ok_or(NO_STRATEGY)?;
+    let Some(place) = context.find_stream(&key)? else {
+        context.reply.integer(0);
+        return Ok(());
+    };
+    let (_, (cut, gone, head, first)) = context.edit(&key, place, |stream| {
+        let (cut, gone) = trimming.run(stream);
+        (cut, gone, stream.head(), stream.first_id())
+    });
+    context.discard_of_stream(gone);
+    if cut > 0 {
+        context.modified(&key);
+        context.notify(Class::STREAM, "xtrim", &key);
+        if !trimming.is_exact() {
+            let (word, value) = trimming.as_it_was(head, first);
+            context.effect(&[b"XTRIM", key.bytes(), word, b"=", &value]);
+        }
+    }
+    context.reply.integer(cut as i64);
+    Ok(())
+}

@@ -1,0 +1,194 @@
+//! Strings.
+
+mod counter;
+mod get;
+mod lcs;
+mod multi;
+mod options;
+mod range;
+mod set;
+
+use engine::{Begin, Command, Find, Flags, KeySpec};
+
+use super::rows::*;
+
+family!(string, String, STRING);
+
+const SET_BY_SHARDS: &[&str] = &["request_policy:multi_shard", "response_policy:all_succeeded"];
+
+pub(super) const COMMANDS: &[Command] = &[
+    string(
+        "append",
+        "2.0.0",
+        3,
+        GROW_FAST,
+        INSERTS,
+        "Adds text to the end of a string; a missing key counts as empty.",
+    )
+    .run(range::append),
+    string(
+        "decr",
+        "1.0.0",
+        2,
+        GROW_FAST,
+        CHANGES,
+        "Takes one from the integer at a key; a missing key counts as 0.",
+    )
+    .run(counter::decr),
+    string(
+        "decrby",
+        "1.0.0",
+        3,
+        GROW_FAST,
+        CHANGES,
+        "Takes a number from the integer at a key; a missing key counts as 0.",
+    )
+    .run(counter::decrby),
+    string(
+        "delex",
+        "8.4.0",
+        -2,
+        WRITE_FAST,
+        &[KeySpec::one(1, variable(key::DELETE))],
+        "Deletes a key if its string is, or is not, as said.",
+    )
+    .run(get::delex),
+    string(
+        "delifeq",
+        "9.0.0",
+        3,
+        WRITE_FAST,
+        &[KeySpec::one(1, key::REMOVE)],
+        "Deletes a key if its string equals the given one.",
+    )
+    .run(get::delifeq),
+    string("digest", "8.4.0", 2, READ_FAST, READS, "Returns the digest of a string.").run(get::digest_of),
+    string("get", "1.0.0", 2, READ_FAST, READS, "Returns the string value of a key.").run(get::get),
+    string("getdel", "6.2.0", 2, WRITE_FAST, TAKES, "Returns the string value of a key and deletes the key.")
+        .run(get::getdel),
+    string(
+        "getex",
+        "6.2.0",
+        -2,
+        WRITE_FAST,
+        CHANGES,
+        "Returns the string value of a key and changes when it expires.",
+    )
+    .run(get::getex),
+    string("getrange", "2.4.0", 4, READ, READS, "Returns a part of a string.").run(range::getrange),
+    string("getset", "1.0.0", 3, GROW_FAST, CHANGES, "Sets a key to a string and returns what it held.")
+        .run(set::getset),
+    string(
+        "incr",
+        "1.0.0",
+        2,
+        GROW_FAST,
+        CHANGES,
+        "Adds one to the integer at a key; a missing key counts as 0.",
+    )
+    .run(counter::incr),
+    string(
+        "incrby",
+        "1.0.0",
+        3,
+        GROW_FAST,
+        CHANGES,
+        "Adds a number to the integer at a key; a missing key counts as 0.",
+    )
+    .run(counter::incrby),
+    string(
+        "incrbyfloat",
+        "2.6.0",
+        3,
+        GROW_FAST,
+        CHANGES,
+        "Adds a number to the floating point number at a key.",
+    )
+    .run(counter::incrbyfloat),
+    string(
+        "lcs",
+        "7.0.0",
+        -3,
+        READ,
+        &[KeySpec::range(1, 1, 1, key::READ)],
+        "Finds the longest common subsequence of two strings.",
+    )
+    .run(lcs::lcs),
+    string("mget", "1.0.0", -2, READ_FAST, READS_ALL, "Returns the string values of several keys.")
+        .tips(&["request_policy:multi_shard"])
+        .run(multi::mget),
+    string(
+        "mset",
+        "1.0.1",
+        -3,
+        GROW,
+        &[KeySpec::range(1, -1, 2, key::STORE)],
+        "Sets several keys to strings at once.",
+    )
+    .tips(SET_BY_SHARDS)
+    .run(multi::mset),
+    string(
+        "msetex",
+        "9.1.0",
+        -4,
+        GROW,
+        &[KeySpec {
+            begin: Begin::Index(1),
+            find: Find::KeyNum { count_at: 0, first: 1, step: 2 },
+            flags: key::STORE,
+        }],
+        "Sets several keys to strings that expire together.",
+    )
+    .tips(SET_BY_SHARDS)
+    .run(multi::msetex),
+    string(
+        "msetnx",
+        "1.0.1",
+        -3,
+        GROW,
+        &[KeySpec::range(1, -1, 2, key::CREATE)],
+        "Sets several keys to strings, if none of them is there.",
+    )
+    .run(multi::msetnx),
+    string(
+        "psetex",
+        "2.6.0",
+        4,
+        GROW.union(Flags::BRIEF),
+        STORES,
+        "Sets a key to a string that expires after some milliseconds.",
+    )
+    .run(set::psetex),
+    string(
+        "set",
+        "1.0.0",
+        -3,
+        GROW.union(Flags::BRIEF),
+        &[KeySpec::one(1, variable(key::CHANGE))],
+        "Sets a key to a string, whatever it held.",
+    )
+    .key_use(set::key_use)
+    .run(set::set),
+    string(
+        "setex",
+        "2.0.0",
+        4,
+        GROW.union(Flags::BRIEF),
+        STORES,
+        "Sets a key to a string that expires after some seconds.",
+    )
+    .run(set::setex),
+    string(
+        "setnx",
+        "1.0.0",
+        3,
+        GROW_FAST,
+        &[KeySpec::one(1, key::CREATE)],
+        "Sets a key to a string, if the key is not there.",
+    )
+    .run(set::setnx),
+    string("setrange", "2.2.0", 4, GROW, UPDATES, "Overwrites a part of a string.").run(range::setrange),
+    string("strlen", "2.2.0", 2, READ_FAST, LOOKS, "Returns the length of a string.").run(get::strlen),
+    string("substr", "1.0.0", 4, READ, READS, "Returns a part of a string; the old name of GETRANGE.")
+        .run(range::getrange),
+];

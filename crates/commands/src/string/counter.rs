@@ -1,0 +1,149 @@
+//! Strings that are numbers.
+
+use engine::{Class, CommandError, Context};
+use keyspace::{Naming, Packed, Place};
+
+use crate::long_double::LongDouble;
+
+pub(super) fn incr(context: &mut Context<'_>) -> Result<(), CommandError> {
+    add(context, 1)
+}
+
+pub(super) fn decr(context: &mut Context<'_>) -> Result<(), CommandError> {
+    add(context, -1)
+}
+
+pub(super) fn incrby(context: &mut Context<'_>) -> Result<(), CommandError> {
+    let amount = context.integer(2)?;
+    add(context, amount)
+}
+
+pub(super) fn decrby(context: &mut Context<'_>) -> Result<(), CommandError> {
+    let amount = context.integer(2)?;
+    let amount = amount.checked_neg().ok_or(CommandError::text("ERR decrement would overflow"))?;
+    add(context, amount)
+}
+
+fn add(context: &mut Context<'_>, amount: i64) -> Result<(), CommandError> {
+    let key = context.key(1);
+    let found = context.find(&key);
+    // An error that is not made need not be dropped.
+    let before = match found {
+        Some(place) => {
+            let Some(before) = resp::parse_i64(context.string(&key, place)?.bytes) else {
+                return Err(CommandError::NotInteger);
+            };
+            before
+        }
+        None => 0,
+    };
+    let Some(sum) = before.checked_add(amount) else { return Err(CommandError::Overflow) };
+    let mut digits = itoa::Buffer::new();
+    put_number(context, found, digits.format(sum).as_bytes(), Naming::ByContent);
+    context.notify(Class::STRING, "incrby", &key);
+    context.reply.integer(sum);
+    Ok(())
+}
+
+pub(super) fn incrbyfloat(context: &mut Context<'_>) -> Result<(), CommandError> {
+    let key = context.key(1);
+    let found = context.find(&key);
+    let before = match found {
+        Some(place) => LongDouble::parse(context.string(&key, place)?.bytes).ok_or(CommandError::NotFloat)?,
+        None => LongDouble::ZERO,
+    };
+    let amount = LongDouble::parse(context.arg(2)).ok_or(CommandError::NotFloat)?;
+    let sum = before.add(amount).ok_or(CommandError::NaNOrInfinity)?;
+    let text = sum.to_string();
+    put_number(context, found, text.as_bytes(), Naming::NeverInt);
+    context.notify(Class::STRING, "incrbyfloat", &key);
+    // Another machine's floating point must not have a say.
+    context.effect(&[b"SET", key.bytes(), text.as_bytes(), b"KEEPTTL"]);
+    context.reply.bulk(text.as_bytes());
+    Ok(())
+}
+
+/// Stores a number under argument 1; the key keeps its time to live.
+fn put_number(context: &mut Context<'_>, found: Option<Place>, digits: &[u8], naming: Naming) {
+    let key = context.key(1);
+    let expiry = found.and_then(|place| context.view(&key).expiry(place));
+    context.put(&key, found, Packed::named_string(digits, naming), expiry);
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::testing::Client;
+
+    #[test]
+    fn integers_are_counted() {
+        let not_integer = "-ERR value is not an integer or out of range";
+        Client::new().table(&[
+            ("incr n", ":1"),
+            ("incrby n 41", ":42"),
+            ("decr n", ":41"),
+            ("decrby n 42", ":-1"),
+            ("get n", "$2|-1"),
+            ("incrby n 1.5", not_integer),
+            ("set n 9223372036854775807", "+OK"),
+            ("incr n", "-ERR increment or decrement would overflow"),
+            ("decrby n -1", "-ERR increment or decrement would overflow"),
+            ("decrby n -9223372036854775808", "-ERR decrement would overflow"),
+            ("set n \" 1\"", "+OK"),
+            ("incr n", not_integer),
+            ("set n \"\"", "+OK"),
+            ("incr n", not_integer),
+            ("set n 01", "+OK"),
+            ("incr n", not_integer),
+        ]);
+    }
+
+    #[test]
+    fn a_whole_sum_of_floats_is_not_called_an_integer() {
+        Client::new().table(&[
+            ("incrbyfloat f 3", "$1|3"),
+            ("object encoding f", "$6|embstr"),
+            ("object refcount f", ":1"),
+            ("expire f 1000", ":1"),
+            ("copy f g", ":1"),
+            ("rename g h", "+OK"),
+            ("object encoding h", "$6|embstr"),
+            ("incrbyfloat h 1e50", "$51|100000000000000000003583830118858923890798487404544"),
+            ("object encoding h", "$3|raw"),
+            ("append f 5", ":2"),
+            ("object encoding f", "$3|raw"),
+            ("incrbyfloat f -30", "$1|5"),
+            ("object encoding f", "$6|embstr"),
+            ("incr f", ":6"),
+            ("object encoding f", "$3|int"),
+        ]);
+    }
+
+    #[test]
+    fn counting_keeps_the_time_to_live() {
+        let mut client = Client::logged();
+        client.table(&[("set n 1 px 100", "+OK"), ("incr n", ":2"), ("incrbyfloat n 0.5", "$3|2.5")]);
+        client.now.0 += 100;
+        client.table(&[("get n", "$-1")]);
+        assert_eq!(
+            client.log(),
+            ["0 SET n 1 PXAT 1700000000100", "0 incr n", "0 SET n 2.5 KEEPTTL", "0 UNLINK n"]
+        );
+    }
+
+    #[test]
+    fn floats_are_counted_as_long_doubles() {
+        Client::new().table(&[
+            ("incrbyfloat f 10.50", "$4|10.5"),
+            ("incrbyfloat f 0.1", "$4|10.6"),
+            ("incrbyfloat f -5", "$3|5.6"),
+            ("set f 5.0e3", "+OK"),
+            ("incrbyfloat f 2.0e2", "$4|5200"),
+            ("incrbyfloat f x", "-ERR value is not a valid float"),
+            ("incrbyfloat f \" 1\"", "-ERR value is not a valid float"),
+            ("incrbyfloat f nan", "-ERR value is not a valid float"),
+            ("incrbyfloat f inf", "-ERR increment would produce NaN or Infinity"),
+            ("set f x", "+OK"),
+            ("incrbyfloat f 1", "-ERR value is not a valid float"),
+        ]);
+    }
+}

@@ -1,0 +1,205 @@
+//! LCS: the longest common subsequence of two strings, by the table of all prefixes.
+//!
+//! `table[i][j]` is the length for the first `i` bytes of one string and the first `j` of the other.
+//! Walking back from the last cell gives the sequence itself, or the ranges in which both agree.
+
+use std::sync::atomic::Ordering;
+
+use engine::{CommandError, Context};
+
+#[derive(Default)]
+struct Options {
+    idx: bool,
+    len: bool,
+    with_match_len: bool,
+    min_match_len: i64,
+}
+
+impl Options {
+    fn parse(context: &Context<'_>) -> Result<Self, CommandError> {
+        let mut options = Self::default();
+        let mut index = 3;
+        while let Some(word) = context.args.get(index) {
+            if word.eq_ignore_ascii_case(b"idx") {
+                options.idx = true;
+            } else if word.eq_ignore_ascii_case(b"len") {
+                options.len = true;
+            } else if word.eq_ignore_ascii_case(b"withmatchlen") {
+                options.with_match_len = true;
+            } else if word.eq_ignore_ascii_case(b"minmatchlen") && index + 1 < context.args.len() {
+                index += 1;
+                options.min_match_len = context.integer(index)?.max(0);
+            } else {
+                return Err(CommandError::Syntax);
+            }
+            index += 1;
+        }
+        if options.idx && options.len {
+            return Err(CommandError::text(
+                "ERR If you want both the length and indexes, please just use IDX.",
+            ));
+        }
+        Ok(options)
+    }
+}
+
+pub(super) fn lcs(context: &mut Context<'_>) -> Result<(), CommandError> {
+    let a = text(context, 1)?;
+    let b = text(context, 2)?;
+    let options = Options::parse(context)?;
+    let cells = (a.len() as u64 + 1).checked_mul(b.len() as u64 + 1);
+    let most = context.engine.settings.proto_max_bulk_len.load(Ordering::Relaxed) as u64;
+    if cells.and_then(|cells| cells.checked_mul(4)).is_none_or(|bytes| bytes > most) {
+        return Err(CommandError::text(
+            "ERR Insufficient memory, transient memory for LCS exceeds proto-max-bulk-len",
+        ));
+    }
+    let table = Prefixes::new(&a, &b);
+    if options.idx {
+        reply_ranges(context, &table, &options);
+    } else if options.len {
+        context.reply.integer(i64::from(table.total()));
+    } else {
+        context.reply.bulk(&table.sequence());
+    }
+    Ok(())
+}
+
+/// The string under argument `index`; a missing key is the empty string.
+fn text(context: &mut Context<'_>, index: usize) -> Result<Vec<u8>, CommandError> {
+    let key = context.key(index);
+    let Some(place) = context.read(&key) else { return Ok(Vec::new()) };
+    let string = context.string(&key, place);
+    let string =
+        string.map_err(|_| CommandError::text("ERR The specified keys must contain string values"))?;
+    Ok(string.bytes.to_vec())
+}
+
+/// A stretch in which both strings agree: where it begins in each, and how long it is.
+#[derive(Clone, Copy)]
+struct Match {
+    a: usize,
+    b: usize,
+    len: usize,
+}
+
+struct Prefixes<'a> {
+    a: &'a [u8],
+    b: &'a [u8],
+    cells: Vec<u32>,
+}
+
+impl<'a> Prefixes<'a> {
+    fn new(a: &'a [u8], b: &'a [u8]) -> Self {
+        let width = b.len() + 1;
+        let mut cells = vec![0u32; (a.len() + 1) * width];
+        for (i, x) in a.iter().enumerate() {
+            for (j, y) in b.iter().enumerate() {
+                cells[(i + 1) * width + j + 1] = if x == y {
+                    cells[i * width + j] + 1
+                } else {
+                    cells[i * width + j + 1].max(cells[(i + 1) * width + j])
+                };
+            }
+        }
+        Self { a, b, cells }
+    }
+
+    fn at(&self, i: usize, j: usize) -> u32 {
+        self.cells[i * (self.b.len() + 1) + j]
+    }
+
+    fn total(&self) -> u32 {
+        self.at(self.a.len(), self.b.len())
+    }
+
+    /// Walks back from the end and visits each pair of equal bytes of the sequence, the last one first.
+    fn walk_back(&self, mut visit: impl FnMut(usize, usize)) {
+        let (mut i, mut j) = (self.a.len(), self.b.len());
+        while i > 0 && j > 0 {
+            if self.a[i - 1] == self.b[j - 1] {
+                i -= 1;
+                j -= 1;
+                visit(i, j);
+            } else if self.at(i - 1, j) > self.at(i, j - 1) {
+                i -= 1;
+            } else {
+                j -= 1;
+            }
+        }
+    }
+
+    fn sequence(&self) -> Vec<u8> {
+        let mut sequence = Vec::with_capacity(self.total() as usize);
+        self.walk_back(|i, _| sequence.push(self.a[i]));
+        sequence.reverse();
+        sequence
+    }
+
+    /// The stretches, the last one first.
+    fn matches(&self) -> Vec<Match> {
+        let mut matches: Vec<Match> = Vec::new();
+        self.walk_back(|i, j| match matches.last_mut() {
+            Some(last) if last.a == i + 1 && last.b == j + 1 => {
+                *last = Match { a: i, b: j, len: last.len + 1 };
+            }
+            _ => matches.push(Match { a: i, b: j, len: 1 }),
+        });
+        matches
+    }
+}
+
+fn reply_ranges(context: &mut Context<'_>, table: &Prefixes<'_>, options: &Options) {
+    let mut matches = table.matches();
+    matches.retain(|found| found.len as i64 >= options.min_match_len);
+    let reply = &mut context.reply;
+    reply.map(2);
+    reply.bulk(b"matches");
+    reply.array(matches.len());
+    for found in matches {
+        reply.array(if options.with_match_len { 3 } else { 2 });
+        for start in [found.a, found.b] {
+            reply.array(2);
+            reply.integer(start as i64);
+            reply.integer((start + found.len - 1) as i64);
+        }
+        if options.with_match_len {
+            reply.integer(found.len as i64);
+        }
+    }
+    reply.bulk(b"len");
+    reply.integer(i64::from(table.total()));
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::Ordering;
+
+    use crate::testing::Client;
+
+    #[test]
+    fn sequences_lengths_and_ranges() {
+        let mut client = Client::new();
+        client.table(&[
+            ("mset a ohmytext b mynewtext", "+OK"),
+            ("lcs a b", "$6|mytext"),
+            ("lcs a b len", ":6"),
+            ("lcs a b idx", "*4|$7|matches|*2|*2|*2|:4|:7|*2|:5|:8|*2|*2|:2|:3|*2|:0|:1|$3|len|:6"),
+            ("lcs a b idx minmatchlen 4 withmatchlen", "*4|$7|matches|*1|*3|*2|:4|:7|*2|:5|:8|:4|$3|len|:6"),
+            ("lcs a nosuch", "$0|"),
+            ("lcs a nosuch idx", "*4|$7|matches|*0|$3|len|:0"),
+            ("lcs a b idx len", "-ERR If you want both the length and indexes, please just use IDX."),
+            ("lcs a b nosuch", "-ERR syntax error"),
+            ("lcs a b minmatchlen", "-ERR syntax error"),
+            ("lcs a b minmatchlen x", "-ERR value is not an integer or out of range"),
+            ("lcs a", "-ERR wrong number of arguments for 'lcs' command"),
+        ]);
+        client.session.protocol = resp::Protocol::Resp3;
+        client.table(&[("lcs a nosuch idx", "%2|$7|matches|*0|$3|len|:0")]);
+        client.engine.settings.proto_max_bulk_len.store(64, Ordering::Relaxed);
+        client.table(&[(
+            "lcs a b",
+            "-ERR Insufficient memory, transient memory for LCS exceeds proto-max-bulk-len",
+        )]);
+    }
+}

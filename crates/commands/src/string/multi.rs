@@ -1,0 +1,135 @@
+//! Several strings at once.
+
+use engine::{CommandError, Context};
+use keyspace::{Packed, Str};
+use resp::Args;
+
+use super::options::{Condition, Expiry, Options, Words};
+use super::set::{log_expiring, notify_set, store};
+
+pub(super) fn mget(context: &mut Context<'_>) -> Result<(), CommandError> {
+    context.reply.array(context.args.len() - 1);
+    for index in 1..context.args.len() {
+        let key = context.key(index);
+        let found = context.read(&key);
+        let (table, reply) = context.view_and_reply(&key);
+        match found.and_then(|place| table.typed::<Str<'_>>(place)) {
+            Some(string) => reply.bulk(string.bytes),
+            None => reply.null(),
+        }
+    }
+    Ok(())
+}
+
+/// The places of the keys in `key value [key value ...]` from argument 1 on.
+fn pairs(args: Args<'_>, name: &str) -> Result<impl Iterator<Item = usize> + use<>, CommandError> {
+    if args.len().is_multiple_of(2) {
+        return Err(CommandError::WrongArity(name.to_owned()));
+    }
+    Ok((1..args.len()).step_by(2))
+}
+
+pub(super) fn mset(context: &mut Context<'_>) -> Result<(), CommandError> {
+    for index in pairs(context.args, "mset")? {
+        let (key, value) = (context.key(index), context.arg(index + 1));
+        store(context, &key, value, None);
+    }
+    context.reply.ok();
+    Ok(())
+}
+
+pub(super) fn msetnx(context: &mut Context<'_>) -> Result<(), CommandError> {
+    for index in pairs(context.args, "msetnx")? {
+        let key = context.key(index);
+        if context.find(&key).is_some() {
+            context.reply.integer(0);
+            return Ok(());
+        }
+    }
+    for index in pairs(context.args, "msetnx")? {
+        // A key may be named twice; its last value stays.
+        let (key, value) = (context.key(index), context.arg(index + 1));
+        store(context, &key, value, None);
+    }
+    context.reply.integer(1);
+    Ok(())
+}
+
+/// MSETEX numkeys key value [key value ...] [NX | XX] [EX s | PX ms | EXAT s | PXAT ms | KEEPTTL]
+pub(super) fn msetex(context: &mut Context<'_>) -> Result<(), CommandError> {
+    let count = resp::parse_i64(context.arg(1)).filter(|count| (1..=i64::from(i32::MAX)).contains(count));
+    let count = count.ok_or(CommandError::text("ERR invalid numkeys value or out of range"))? as usize;
+    if context.args.len() < 2 + count * 2 {
+        return Err(CommandError::Syntax);
+    }
+    let options = Options::parse(context.args, 2 + count * 2, Words::MSETEX)?;
+    let at = options.expiry.at(context, "msetex")?;
+    let places = || (0..count).map(|pair| 2 + pair * 2);
+    for index in places() {
+        let key = context.key(index);
+        let there = context.find(&key).is_some();
+        if there && options.condition == Condition::Missing
+            || !there && options.condition == Condition::Present
+        {
+            context.reply.integer(0);
+            return Ok(());
+        }
+    }
+    for index in places() {
+        let (key, value) = (context.key(index), context.arg(index + 1));
+        let found = context.find(&key);
+        let kept = found.filter(|_| options.expiry == Expiry::Keep);
+        let expiry = at.or(kept.and_then(|place| context.view(&key).expiry(place)));
+        context.put(&key, found, Packed::string(value), expiry);
+        notify_set(context, &key, at.is_some());
+        log_expiring(context, &key, value, expiry);
+    }
+    context.reply.integer(1);
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::testing::Client;
+
+    #[test]
+    fn several_strings_at_once() {
+        Client::new().table(&[
+            ("mset a 1 b 2", "+OK"),
+            ("mget a nosuch b a", "*4|$1|1|$-1|$1|2|$1|1"),
+            ("mset a 1 b", "-ERR wrong number of arguments for 'mset' command"),
+            ("msetnx a 5 c 3", ":0"),
+            ("mget a c", "*2|$1|1|$-1"),
+            ("msetnx c 3 c 4", ":1"),
+            ("get c", "$1|4"),
+            ("msetnx c 3 c", "-ERR wrong number of arguments for 'msetnx' command"),
+        ]);
+    }
+
+    #[test]
+    fn msetex_sets_all_or_none() {
+        let mut client = Client::logged();
+        client.table(&[
+            ("msetex 2 a 1 b 2 ex 10 nx", ":1"),
+            ("msetex 2 a 5 c 6 nx", ":0"),
+            ("msetex 2 a 5 c 6 xx", ":0"),
+            ("msetex 1 a 5 keepttl", ":1"),
+            ("mget a b c", "*3|$1|5|$1|2|$-1"),
+            ("msetex 0 a 5", "-ERR invalid numkeys value or out of range"),
+            ("msetex x a 5", "-ERR invalid numkeys value or out of range"),
+            ("msetex 2 a 5 b", "-ERR syntax error"),
+            ("msetex 1 a 5 get", "-ERR syntax error"),
+            ("msetex 1 a 5 ex 0", "-ERR invalid expire time in 'msetex' command"),
+        ]);
+        assert_eq!(
+            client.log(),
+            [
+                "0 MULTI",
+                "0 SET a 1 PXAT 1700000010000",
+                "0 SET b 2 PXAT 1700000010000",
+                "0 EXEC",
+                "0 SET a 5 PXAT 1700000010000",
+            ]
+        );
+    }
+}

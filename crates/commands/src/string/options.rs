@@ -1,0 +1,188 @@
+//! The words after a value: conditions and expiries, as SET, GETEX and MSETEX take them.
+
+use bitflags::bitflags;
+use clock::Millis;
+use engine::{CommandError, Context};
+use resp::Args;
+
+use crate::time_arg::{Base, Unit, parse_expire, time_word};
+
+bitflags! {
+    /// Which words a command takes besides EX, PX, EXAT and PXAT.
+    #[derive(Debug, Clone, Copy)]
+    pub(super) struct Words: u8 {
+        const NX_XX = 1;
+        /// IFEQ, IFNE, IFDEQ, IFDNE
+        const COMPARE = 1 << 1;
+        const GET = 1 << 2;
+        const KEEPTTL = 1 << 3;
+        const PERSIST = 1 << 4;
+
+        const SET = Self::NX_XX.bits() | Self::COMPARE.bits() | Self::GET.bits() | Self::KEEPTTL.bits();
+        const GETEX = Self::PERSIST.bits();
+        const MSETEX = Self::NX_XX.bits() | Self::KEEPTTL.bits();
+    }
+}
+
+/// When to set a key at all.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) enum Condition<'a> {
+    #[default]
+    Always,
+    /// NX
+    Missing,
+    /// XX
+    Present,
+    /// IFEQ and its kin.
+    Compared(Comparison<'a>),
+}
+
+/// What a string must be, or must not be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Comparison<'a> {
+    with: With<'a>,
+    /// Whether it must be that; a key that is not there is not.
+    equal: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum With<'a> {
+    Value(&'a [u8]),
+    Digest(u64),
+}
+
+/// How many hexadecimal digits a string's digest has.
+const DIGEST_DIGITS: usize = 16;
+
+/// A string's digest as Redis has it: XXH3 in 64 bits, without a seed.
+pub(super) fn digest(bytes: &[u8]) -> u64 {
+    xxhash_rust::xxh3::xxh3_64(bytes)
+}
+
+fn parse_digest(text: &[u8]) -> Result<u64, CommandError> {
+    let hexadecimal = text.len() == DIGEST_DIGITS && text.iter().all(u8::is_ascii_hexdigit);
+    let digits = std::str::from_utf8(text).ok().filter(|_| hexadecimal);
+    let digest = digits.and_then(|digits| u64::from_str_radix(digits, 16).ok());
+    digest.ok_or(CommandError::text("ERR must be exactly 16 hexadecimal characters"))
+}
+
+impl<'a> Comparison<'a> {
+    /// Whether a word begins a comparison.
+    pub(super) fn is_word(word: &[u8]) -> bool {
+        [&b"ifeq"[..], b"ifne", b"ifdeq", b"ifdne"].iter().any(|known| word.eq_ignore_ascii_case(known))
+    }
+
+    /// Reads such a word and what stands behind it.
+    pub(super) fn parse(word: &[u8], value: &'a [u8]) -> Result<Self, CommandError> {
+        let is = |name: &str| word.eq_ignore_ascii_case(name.as_bytes());
+        let with =
+            if is("ifeq") || is("ifne") { With::Value(value) } else { With::Digest(parse_digest(value)?) };
+        Ok(Self { with, equal: is("ifeq") || is("ifdeq") })
+    }
+
+    /// Whether it comes out true for a key that holds this, if it is there.
+    pub(super) fn holds(self, found: Option<&[u8]>) -> bool {
+        let is_that = found.is_some_and(|bytes| match self.with {
+            With::Value(value) => bytes == value,
+            With::Digest(expected) => digest(bytes) == expected,
+        });
+        is_that == self.equal
+    }
+}
+
+/// What becomes of a key's time to live.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) enum Expiry<'a> {
+    /// Nothing was said: a key that is set loses it, one that is read keeps it.
+    #[default]
+    Unsaid,
+    Keep,
+    Persist,
+    /// EX, PX, EXAT or PXAT with its number, not yet read.
+    At {
+        number: &'a [u8],
+        unit: Unit,
+        base: Base,
+    },
+}
+
+impl Expiry<'_> {
+    /// The time that was asked for, if one was.
+    pub(super) fn at(
+        &self,
+        context: &Context<'_>,
+        command: &'static str,
+    ) -> Result<Option<Millis>, CommandError> {
+        match *self {
+            Self::At { number, unit, base } => {
+                parse_expire(number, unit, base, context.now, command).map(Some)
+            }
+            _ => Ok(None),
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Options<'a> {
+    pub(super) condition: Condition<'a>,
+    pub(super) expiry: Expiry<'a>,
+    /// GET: reply with what the key held.
+    pub(super) get: bool,
+}
+
+impl<'a> Options<'a> {
+    /// Reads the arguments from number `from` on.
+    pub(super) fn parse(args: Args<'a>, from: usize, allowed: Words) -> Result<Self, CommandError> {
+        let mut options = Self::default();
+        let mut index = from;
+        while let Some(word) = args.get(index) {
+            let is = |name: &str, words: Words| {
+                allowed.contains(words) && word.eq_ignore_ascii_case(name.as_bytes())
+            };
+            let condition = match () {
+                () if is("nx", Words::NX_XX) => Some(Condition::Missing),
+                () if is("xx", Words::NX_XX) => Some(Condition::Present),
+                () if allowed.contains(Words::COMPARE) && Comparison::is_word(word) => {
+                    index += 1;
+                    let value = args.get(index).ok_or(CommandError::Syntax)?;
+                    Some(Condition::Compared(Comparison::parse(word, value)?))
+                }
+                () => None,
+            };
+            if let Some(condition) = condition {
+                // Saying the same once more is allowed; another condition, or a second comparison, is not.
+                let repeated = options.condition == condition && !matches!(condition, Condition::Compared(_));
+                if options.condition != Condition::Always && !repeated {
+                    return Err(CommandError::Syntax);
+                }
+                options.condition = condition;
+            } else if is("get", Words::GET) {
+                options.get = true;
+            } else {
+                let expiry = if is("keepttl", Words::KEEPTTL) {
+                    Expiry::Keep
+                } else if is("persist", Words::PERSIST) {
+                    Expiry::Persist
+                } else {
+                    let (unit, base) = time_word(word).ok_or(CommandError::Syntax)?;
+                    index += 1;
+                    Expiry::At { number: args.get(index).ok_or(CommandError::Syntax)?, unit, base }
+                };
+                options.expiry = merge(options.expiry, expiry)?;
+            }
+            index += 1;
+        }
+        Ok(options)
+    }
+}
+
+/// The same word may stand twice, the last one counting; two different ones contradict each other.
+fn merge<'a>(before: Expiry<'a>, now: Expiry<'a>) -> Result<Expiry<'a>, CommandError> {
+    let kind = |expiry: Expiry<'_>| match expiry {
+        Expiry::At { unit, base, .. } => Some((unit, base)),
+        _ => None,
+    };
+    let alike =
+        before == Expiry::Unsaid || before == now || (kind(before).is_some() && kind(before) == kind(now));
+    if alike { Ok(now) } else { Err(CommandError::Syntax) }
+}

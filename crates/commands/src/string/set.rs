@@ -1,0 +1,270 @@
+//! Setting one key to a string.
+
+use clock::Millis;
+use engine::{Class, CommandError, Context, KeyFlags};
+use keyspace::{Key, Packed};
+use resp::Args;
+
+use super::get::reply_string;
+use super::options::{Condition, Expiry, Options, Words};
+use crate::time_arg::{Base, Unit, parse_expire};
+
+/// What SET does with its key: with GET it also returns what was there.
+pub(super) fn key_use(args: Args<'_>) -> KeyFlags {
+    if args.from(3).iter().any(|word| word.eq_ignore_ascii_case(b"get")) {
+        KeyFlags::RW | KeyFlags::ACCESS | KeyFlags::UPDATE
+    } else {
+        KeyFlags::OW | KeyFlags::UPDATE
+    }
+}
+
+pub(super) fn set(context: &mut Context<'_>) -> Result<(), CommandError> {
+    let (key, value) = (context.key(1), context.arg(2));
+    if context.args.len() == 3 {
+        store(context, &key, value, None);
+        context.reply.ok();
+        return Ok(());
+    }
+    let options = Options::parse(context.args, 3, Words::SET)?;
+    let mut expiry = options.expiry.at(context, "set")?;
+    let found = if options.get { reply_string(context, &key)? } else { context.find(&key) };
+    let wanted = match (options.condition, found) {
+        (Condition::Always, _) | (Condition::Missing, None) | (Condition::Present, Some(_)) => true,
+        (Condition::Compared(comparison), Some(place)) => {
+            comparison.holds(Some(context.string(&key, place)?.bytes))
+        }
+        (Condition::Compared(comparison), None) => comparison.holds(None),
+        _ => false,
+    };
+    if !wanted {
+        if !options.get {
+            context.reply.null();
+        }
+        return Ok(());
+    }
+    if !options.get {
+        context.reply.ok();
+    }
+    let expires = matches!(options.expiry, Expiry::At { .. });
+    if expires && expiry.is_some_and(|at| at <= context.now) && context.deletes_expired() {
+        // Nobody could see it: only what was there before goes.
+        if let Some(place) = found {
+            context.expire_now(&key, place);
+        }
+        return Ok(());
+    }
+    if let (Expiry::Keep, Some(place)) = (options.expiry, found) {
+        expiry = context.view(&key).expiry(place);
+    }
+    context.put(&key, found, Packed::string(value), expiry);
+    notify_set(context, &key, expires);
+    log(context, &key, value, &options, expiry);
+    Ok(())
+}
+
+/// Tells who subscribes that the key was set, and that it was made to expire.
+pub(super) fn notify_set(context: &Context<'_>, key: &Key<'_>, expires: bool) {
+    context.notify(Class::STRING, "set", key);
+    if expires {
+        context.notify(Class::GENERIC, "expire", key);
+    }
+}
+
+/// What goes into the log: relative times become absolute, and what not everybody who follows this log knows is left out:
+/// a comparison that came out true, and GET. The rest says itself.
+fn log(
+    context: &mut Context<'_>,
+    key: &Key<'_>,
+    value: &[u8],
+    options: &Options<'_>,
+    expiry: Option<Millis>,
+) {
+    let anew = options.get || matches!(options.condition, Condition::Compared(_));
+    match options.expiry {
+        Expiry::At { .. } => log_expiring(context, key, value, expiry),
+        Expiry::Keep if anew => context.effect(&[b"SET", key.bytes(), value, b"KEEPTTL"]),
+        _ if anew => context.effect(&[b"SET", key.bytes(), value]),
+        _ => {}
+    }
+}
+
+pub(super) fn log_expiring(context: &mut Context<'_>, key: &Key<'_>, value: &[u8], expiry: Option<Millis>) {
+    let mut digits = itoa::Buffer::new();
+    match expiry {
+        Some(at) => {
+            context.effect(&[b"SET", key.bytes(), value, b"PXAT", digits.format(at.0).as_bytes()]);
+        }
+        None => context.effect(&[b"SET", key.bytes(), value]),
+    }
+}
+
+pub(super) fn setnx(context: &mut Context<'_>) -> Result<(), CommandError> {
+    let (key, value) = (context.key(1), context.arg(2));
+    let missing = context.find(&key).is_none();
+    if missing {
+        context.put(&key, None, Packed::string(value), None);
+        notify_set(context, &key, false);
+    }
+    context.reply.integer(i64::from(missing));
+    Ok(())
+}
+
+pub(super) fn setex(context: &mut Context<'_>) -> Result<(), CommandError> {
+    set_expiring(context, Unit::Seconds, "setex")
+}
+
+pub(super) fn psetex(context: &mut Context<'_>) -> Result<(), CommandError> {
+    set_expiring(context, Unit::Millis, "psetex")
+}
+
+fn set_expiring(context: &mut Context<'_>, unit: Unit, name: &'static str) -> Result<(), CommandError> {
+    let (key, value) = (context.key(1), context.arg(3));
+    let expiry = Some(parse_expire(context.arg(2), unit, Base::Now, context.now, name)?);
+    store(context, &key, value, expiry);
+    log_expiring(context, &key, value, expiry);
+    context.reply.ok();
+    Ok(())
+}
+
+pub(super) fn getset(context: &mut Context<'_>) -> Result<(), CommandError> {
+    let (key, value) = (context.key(1), context.arg(2));
+    let found = reply_string(context, &key)?;
+    context.put(&key, found, Packed::string(value), None);
+    notify_set(context, &key, false);
+    context.effect(&[b"SET", key.bytes(), value]);
+    Ok(())
+}
+
+/// Puts a string under `key`, whatever it held, and tells who subscribes.
+pub(super) fn store(context: &mut Context<'_>, key: &Key<'_>, value: &[u8], expiry: Option<Millis>) {
+    let found = context.find(key);
+    context.put(key, found, Packed::string(value), expiry);
+    notify_set(context, key, expiry.is_some());
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::testing::Client;
+
+    #[test]
+    fn set_with_its_options() {
+        Client::new().table(&[
+            ("set k v", "+OK"),
+            ("set k w nx", "$-1"),
+            ("set k w nx get", "$1|v"),
+            ("set k w xx", "+OK"),
+            ("set x w xx", "$-1"),
+            ("set x w xx get", "$-1"),
+            ("set k v get", "$1|w"),
+            ("set k w ifeq x", "$-1"),
+            ("set k w ifeq v", "+OK"),
+            ("set k v ifeq w get", "$1|w"),
+            ("set nokey v ifeq w", "$-1"),
+            ("set k v nx xx", "-ERR syntax error"),
+            ("set k v nx nx", "$-1"),
+            ("set k v ifeq v ifeq v", "-ERR syntax error"),
+            ("set k v nx ifeq v", "-ERR syntax error"),
+            ("set k v ifeq", "-ERR syntax error"),
+            ("set k v ex 10 px 10", "-ERR syntax error"),
+            ("set k v ex 10 ex 20", "+OK"),
+            ("set k v ex 10 exat 20", "-ERR syntax error"),
+            ("set k v keepttl ex 10", "-ERR syntax error"),
+            ("set k v persist", "-ERR syntax error"),
+            ("set k v ex", "-ERR syntax error"),
+            ("set k v nosuch", "-ERR syntax error"),
+            ("set k v ex 1.5", "-ERR value is not an integer or out of range"),
+            ("set k v ex 0", "-ERR invalid expire time in 'set' command"),
+            ("set k v exat -1", "-ERR invalid expire time in 'set' command"),
+            ("set k v ex 9223372036854776", "-ERR invalid expire time in 'set' command"),
+            ("set k v px 9223372036854775807", "-ERR invalid expire time in 'set' command"),
+            ("set k", "-ERR wrong number of arguments for 'set' command"),
+        ]);
+    }
+
+    #[test]
+    fn older_forms() {
+        Client::new().table(&[
+            ("setnx k v", ":1"),
+            ("setnx k w", ":0"),
+            ("getset k w", "$1|v"),
+            ("getset n w", "$-1"),
+            ("setex k 10 v", "+OK"),
+            ("psetex k 10 v", "+OK"),
+            ("setex k 0 v", "-ERR invalid expire time in 'setex' command"),
+            ("psetex k -1 v", "-ERR invalid expire time in 'psetex' command"),
+            ("setex k x v", "-ERR value is not an integer or out of range"),
+            ("get k", "$1|v"),
+        ]);
+    }
+
+    #[test]
+    fn the_log_gets_what_gives_the_same_everywhere() {
+        let mut client = Client::logged();
+        client.table(&[
+            ("set k v ex 1", "+OK"),
+            ("set k w keepttl", "+OK"),
+            ("set k v ifeq w keepttl", "+OK"),
+            ("set k w ifeq v", "+OK"),
+            ("set k v ifeq w px 5", "+OK"),
+            ("set k w nx", "$-1"),
+            ("setex k 1 v", "+OK"),
+            ("getset k w", "$1|v"),
+            ("set k v get", "$1|w"),
+            ("set k v xx get keepttl", "$1|v"),
+        ]);
+        assert_eq!(
+            client.log(),
+            [
+                "0 SET k v PXAT 1700000001000",
+                "0 set k w keepttl",
+                "0 SET k v KEEPTTL",
+                "0 SET k w",
+                "0 SET k v PXAT 1700000000005",
+                "0 SET k v PXAT 1700000001000",
+                "0 SET k w",
+                "0 SET k v",
+                "0 SET k v KEEPTTL",
+            ]
+        );
+    }
+
+    #[test]
+    fn what_subscribers_hear_of() {
+        Client::new().events(&[
+            ("set k v", "set k"),
+            ("set k v ex 10", "set k, expire k"),
+            ("set k v nx", ""),
+            ("set k v keepttl", "set k"),
+            ("setnx k v", ""),
+            ("setnx n v", "set n"),
+            ("setex k 10 v", "set k, expire k"),
+            ("psetex k 10 v", "set k, expire k"),
+            ("getset k w", "set k"),
+            ("getex k ex 10", "expire k"),
+            ("getex k", ""),
+            ("getex k persist", "persist k"),
+            ("getex k exat 1", "expired k"),
+            ("set k v exat 1", ""),
+            ("set k v", "set k"),
+            ("set k v pxat 1", "expired k"),
+            ("set k v", "set k"),
+            ("pexpireat k 1", "expired k"),
+            ("append k x", "append k"),
+            ("setrange k 3 y", "setrange k"),
+            ("setrange k 0 \"\"", ""),
+            ("getdel k", "del k"),
+            ("incr k", "incrby k"),
+            ("decrby k 3", "incrby k"),
+            ("incrbyfloat k 1.5", "incrbyfloat k"),
+            ("mset a 1 b 2", "set a, set b"),
+            ("msetnx a 1 c 2", ""),
+            ("msetnx c 1 d 2", "set c, set d"),
+            ("msetex 2 a 1 b 2 ex 10", "set a, expire a, set b, expire b"),
+            ("msetex 1 a 1 keepttl", "set a"),
+            ("msetex 2 a 1 b 2 nx", ""),
+            ("delifeq a 2", ""),
+            ("delifeq a 1", "del a"),
+            ("get b", ""),
+        ]);
+    }
+}

@@ -1,0 +1,292 @@
+//! Who may do what, as tables.
+
+use engine::{ChannelKind, Flow, Origin, Session};
+
+use crate::testing::Client;
+
+const KEY: &str = "-NOPERM No permissions to access a key";
+const CHANNEL: &str = "-NOPERM No permissions to access a channel";
+const DATABASE: &str = "-NOPERM No permissions to access database";
+
+fn denied(name: &str) -> String {
+    format!("-NOPERM User u has no permissions to run the '{name}' command")
+}
+
+/// A client that is logged in as a user with these rules.
+fn user(rules: &str) -> Client {
+    let mut client = Client::new();
+    client.table(&[(&format!("acl setuser u on nopass {rules}"), "+OK"), ("auth u x", "+OK")]);
+    client
+}
+
+/// Changes users as another client would.
+fn change(client: &Client, name: &str, rules: &str) {
+    let rules: Vec<&[u8]> = rules.split(' ').map(str::as_bytes).collect();
+    client.engine.change_users(|users| users.set(name.as_bytes(), &rules)).unwrap();
+}
+
+#[test]
+fn commands_are_refused_by_name_subcommand_and_first_argument() {
+    let mut client = user("~* &* +get +acl|whoami +config|get +select|1 +@hash -hdel");
+    client.table(&[
+        ("get k", "$-1"),
+        ("set k v", &denied("set")),
+        ("set", "-ERR wrong number of arguments for 'set' command"),
+        ("nosuch", "-ERR unknown command 'nosuch', with args beginning with: "),
+        ("acl whoami", "$1|u"),
+        ("acl list", &denied("acl|list")),
+        ("config set a b", &denied("config|set")),
+        ("select 1", "+OK"),
+        ("select 2", &denied("select")),
+        ("hset h f v", ":1"),
+        ("hdel h f", &denied("hdel")),
+        ("ping", &denied("ping")),
+        ("get a\nset b c\nget d", &format!("$-1|{}|$-1", denied("set"))),
+        ("auth nobody x", "-WRONGPASS invalid username-password pair or user is disabled."),
+        ("get k", "$-1"),
+        ("reset", "+RESET"),
+        ("acl whoami", "$7|default"),
+        ("ping", "+PONG"),
+    ]);
+    assert_eq!(client.flow("config set port 1"), Flow::Node(engine::NodeCommand::ConfigSet));
+}
+
+#[test]
+fn keys_are_open_to_reading_to_writing_or_to_both() {
+    let mut client = user("+@all ~b:* %R~r:* %W~w:* (+get ~s:*)");
+    client.table(&[
+        ("mget b:1 r:1", "*2|$-1|$-1"),
+        ("mget b:1 w:1", KEY),
+        ("set w:1 v", "+OK"),
+        ("set w:1 v get", KEY),
+        ("set r:1 v", KEY),
+        ("get s:1", "$-1"),
+        ("set s:1 v", KEY),
+        ("exists r:1 w:1 b:1", ":1"),
+        ("exists other", KEY),
+        ("copy r:1 w:1", ":0"),
+        ("copy w:1 r:1", KEY),
+        ("append w:1 x", ":2"),
+        ("getdel w:1", KEY),
+        ("dbsize", ":1"),
+        ("object help x", "-ERR wrong number of arguments for 'object|help' command"),
+    ]);
+}
+
+#[test]
+fn channels_are_heard_as_they_were_opened() {
+    let mut client = user("+@all ~* resetchannels &news:* &exact");
+    client.table(&[
+        ("publish news:a x", ":0"),
+        ("publish other x", CHANNEL),
+        ("spublish news:a x", ":0"),
+        ("spublish other x", CHANNEL),
+        ("psubscribe news:a*", CHANNEL),
+        ("psubscribe news:*", "*3|$10|psubscribe|$6|news:*|:1"),
+        ("subscribe exact other", CHANNEL),
+        ("ssubscribe exact", "*3|$10|ssubscribe|$5|exact|:1"),
+        ("subscribe exact", "*3|$9|subscribe|$5|exact|:2"),
+        ("unsubscribe other", "*3|$11|unsubscribe|$5|other|:2"),
+    ]);
+}
+
+#[test]
+fn databases_may_be_closed() {
+    let mut client = user("+@all ~* &* db=1,2");
+    client.table(&[
+        ("get a", DATABASE),
+        ("ping", "+PONG"),
+        ("publish c x", ":0"),
+        ("select 3", DATABASE),
+        ("dbsize", DATABASE),
+        ("object help", DATABASE),
+        ("select 1", "+OK"),
+        ("set a 1", "+OK"),
+        ("move a 2", ":1"),
+        ("move a 3", DATABASE),
+        ("swapdb 1 2", "+OK"),
+        ("swapdb 0 1", DATABASE),
+        ("copy a b", ":1"),
+        ("copy a b db 0", DATABASE),
+        ("flushdb", "+OK"),
+        ("flushall", DATABASE),
+    ]);
+    let refused: Vec<_> = client.engine.acl_log.lock().refused().filter(|(_, count)| *count > 0).collect();
+    assert_eq!(refused, [("db", 8)]);
+}
+
+#[test]
+fn a_queue_is_checked_when_it_is_filled_and_when_it_runs() {
+    let mut client = user("+@all ~* &*");
+    client.table(&[("multi\nset a 1\nget a\nping", "+OK|+QUEUED|+QUEUED|+QUEUED")]);
+    change(&client, "u", "-set");
+    client.table(&[(
+        "exec",
+        "*3|-NOPERM ACLs rules changed between the moment the transaction was accumulated and the EXEC call. \
+         This command is no longer allowed for the following reason: no permission to execute the command or \
+         subcommand|$-1|+PONG",
+    )]);
+    let aborted = "-EXECABORT Transaction discarded because of previous errors.";
+    client.table(&[
+        ("multi", "+OK"),
+        ("set a 1", &denied("set")),
+        ("ping", "+QUEUED"),
+        ("exec", aborted),
+        ("multi", "+OK"),
+    ]);
+    change(&client, "u", "-exec");
+    client.table(&[(
+        "exec",
+        "-EXECABORT Transaction discarded because of: NOPERM User u has no permissions to run the 'exec' \
+         command",
+    )]);
+    change(&client, "u", "+@all");
+    // A command of the queue may itself take rights away.
+    client.table(&[(
+        "multi\nacl setuser u -get\nget a\nexec",
+        &format!("+OK|+QUEUED|+QUEUED|*2|+OK|{EXEC_GET}"),
+    )]);
+}
+
+const EXEC_GET: &str = "-NOPERM ACLs rules changed between the moment the transaction was accumulated and the EXEC \
+                        call. This command is no longer allowed for the following reason: no permission to execute \
+                        the command or subcommand";
+
+#[test]
+fn a_change_holds_from_the_next_command_on() {
+    let mut client = Client::new();
+    client.table(&[
+        // Within one pipeline, of the client's own rules.
+        (
+            "set a 1\nacl setuser default -set\nset a 2\nget a",
+            &format!("+OK|+OK|{}|$1|1", denied("set").replace("User u", "User default")),
+        ),
+        ("acl setuser default +set\nset a 2", "+OK|+OK"),
+        ("acl setuser v on nopass ~* +@all &*", "+OK"),
+        ("auth v x\nset a 3", "+OK|+OK"),
+    ]);
+    change(&client, "v", "-@write");
+    client.table(&[("set a 4", &denied("set").replace("User u", "User v")), ("get a", "$1|3")]);
+    // Who is off stays logged in; who is deleted does not.
+    change(&client, "v", "off");
+    client.table(&[
+        ("get a", "$1|3"),
+        ("auth v x", "-WRONGPASS invalid username-password pair or user is disabled."),
+    ]);
+    client.table(&[("acl deluser v\nget a", ":1")]);
+    assert!(client.session.closing);
+}
+
+#[test]
+fn the_log_tells_who_was_refused_what_and_where() {
+    let mut client = user("+get +multi ~a");
+    client.table(&[("get b", KEY), ("get b", KEY), ("multi\nset a 1", &format!("+OK|{}", denied("set")))]);
+    change(&client, "u", "+@all");
+    client.table(&[
+        ("discard", "+OK"),
+        ("hello 2 auth u2 x", "-WRONGPASS invalid username-password pair or user is disabled."),
+    ]);
+    let log = client.wire("acl log").replace("\r\n", "|");
+    for expected in [
+        "|:1|$6|reason|$4|auth|$7|context|$8|toplevel|$6|object|$5|hello|$8|username|$2|u2|",
+        "|:1|$6|reason|$7|command|$7|context|$5|multi|$6|object|$3|set|$8|username|$1|u|",
+        "|:2|$6|reason|$3|key|$7|context|$8|toplevel|$6|object|$1|b|$8|username|$1|u|",
+        " cmd=set user=u ",
+    ] {
+        assert!(log.contains(expected), "{expected} in {log}");
+    }
+    client.table(&[("acl log reset", "+OK"), ("acl log", "*0")]);
+}
+
+/// A script may do no more than who runs it.
+#[test]
+fn a_script_has_the_rights_of_its_client() {
+    let mut client = user("+@all -set ~x resetchannels");
+    let run = |client: &mut Client, body: &str| client.call(&["eval", body, "0"]);
+    for (body, error) in [
+        ("return redis.pcall('set', 'x', '1')", "User u has no permissions to run the 'set' command"),
+        ("return redis.pcall('get', 'y')", "No permissions to access a key"),
+        ("return redis.pcall('publish', 'c', 'm')", "No permissions to access a channel"),
+    ] {
+        let reply = format!("{:?}", run(&mut client, body));
+        assert!(reply.contains(&format!("ERR ACL failure in script: {error}")), "{body}: {reply}");
+    }
+    change(&client, "u", "+@all");
+    let log = client.wire("acl log").replace("\r\n", "|");
+    assert!(log.contains("|$7|context|$3|lua|$6|object|$1|y|"), "{log}");
+    assert_eq!(log.matches("|lua|").count(), 3, "{log}");
+}
+
+/// Where nobody may come in without a name, a new client can say only who it is.
+#[test]
+fn a_stranger_can_only_log_in() {
+    let mut client = Client::new();
+    change(&client, "u", "on >p ~* +@all");
+    client.require(b"secret");
+    client.table(&[
+        ("get a", "-NOAUTH Authentication required."),
+        ("acl whoami", "-NOAUTH Authentication required."),
+        ("auth u q", "-WRONGPASS invalid username-password pair or user is disabled."),
+        ("auth u p", "+OK"),
+        ("acl whoami", "$1|u"),
+        ("auth secret", "+OK"),
+        ("acl whoami", "$7|default"),
+        ("reset", "+RESET"),
+        ("acl whoami", "-NOAUTH Authentication required."),
+    ]);
+    change(&client, "default", "nopass");
+    client.table(&[("acl whoami", "$7|default")]);
+}
+
+#[test]
+fn who_listens_to_what_is_closed_now_must_go() {
+    let mut client = Client::new();
+    change(&client, "u", "on nopass +@all ~* &a &b");
+    let connect = || client.engine.clients.connect(engine::Link::default(), client.now, Box::new(|| {}));
+    let (_, other) = (connect(), connect());
+    *other.user.lock() = b"u".to_vec();
+    client.engine.subscribe(
+        &mut Session::of(other.clone(), Origin::Client, true),
+        ChannelKind::Channel,
+        b"a",
+    );
+    client.table(&[("acl setuser u -get", "+OK")]);
+    assert!(!other.is_killed());
+    client.table(&[("acl setuser u resetchannels &b", "+OK")]);
+    assert!(other.is_killed());
+}
+
+/// Every word of the dispatcher about rights is for clients: a master's stream is not asked.
+#[test]
+fn a_master_may_do_everything() {
+    let mut client = Client::new();
+    change(&client, "default", "off -@all resetkeys");
+    client.session = Session::new(1, Origin::Master, true);
+    client.table(&[("set k v", "+OK")]);
+}
+
+/// The story: a user who may only write to a key reads it by BITFIELD, since GET among a command's words was taken for
+/// SET's.
+#[test]
+fn bitfield_reads_only_what_may_be_read() {
+    let mut client = user("+bitfield ~nosuch %W~w %R~r");
+    client.table(&[
+        ("bitfield w get u8 0", KEY),
+        ("bitfield w set u8 0 1", KEY),
+        ("bitfield r get u8 0", "*1|:0"),
+        ("bitfield r overflow sat get u8 0", "*1|:0"),
+        ("bitfield r set u8 0 1", KEY),
+        ("bitfield r incrby u8 0 1", KEY),
+    ]);
+}
+
+/// Who may only read may run no script: what it calls may be anything.
+#[test]
+fn scripts_are_in_no_category_but_their_own() {
+    let mut client = user("+@read ~*");
+    client.table(&[
+        ("get k", "$-1"),
+        ("eval_ro \"return 1\" 0", &denied("eval_ro")),
+        ("fcall_ro f 0", &denied("fcall_ro")),
+    ]);
+}

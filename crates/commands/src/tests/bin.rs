@@ -1,0 +1,86 @@
+//! Large values that are dropped in the background.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use engine::Lazy;
+
+use crate::testing::Client;
+
+#[test]
+fn a_large_value_waits_and_a_small_one_does_not() {
+    let mut client = Client::new();
+    let value = "v".repeat(100);
+    for field in 0..2000 {
+        client.call(&["hset", "h", &format!("f{field}"), &value]);
+    }
+    client.table(&[("hset small f v", ":1"), ("del small", ":1")]);
+    assert_eq!(client.engine.bin.pending(), 0);
+    client.table(&[("rename h other", "+OK"), ("del h", ":0")]);
+    assert_eq!(client.engine.bin.pending(), 0, "a rename drops nothing");
+    client.table(&[("set other v", "+OK")]);
+    assert_eq!((client.engine.bin.pending(), client.engine.bin.freed()), (1, 0));
+    client.engine.bin.empty();
+    assert_eq!((client.engine.bin.pending(), client.engine.bin.freed()), (0, 1));
+}
+
+#[test]
+fn the_bin_is_emptied_as_soon_as_something_lies_in_it() {
+    let mut client = Client::new();
+    let rung = Arc::new(AtomicUsize::new(0));
+    let counter = rung.clone();
+    client.engine.bin.call_when_filled(move || {
+        counter.fetch_add(1, Ordering::Relaxed);
+    });
+    let value = "v".repeat(1 << 20);
+    for rings in 1..4 {
+        (0..4).for_each(|_| drop(client.call(&["set", "k", &value])));
+        assert_eq!(rung.load(Ordering::Relaxed), rings);
+        client.engine.bin.empty();
+    }
+}
+
+/// Each reason that a value goes for has a parameter of its own.
+#[test]
+fn who_drops_a_large_value_is_said_by_reason() {
+    let value = "v".repeat(100_000);
+    for (reason, commands) in [
+        (Lazy::USER_DEL, "del k"),
+        (Lazy::SERVER_DEL, "set k other"),
+        (Lazy::SERVER_DEL, "rename other k"),
+        (Lazy::EXPIRE, "get k"),
+    ] {
+        for (reasons, pending) in [(Lazy::all() - reason, 0), (reason, 1)] {
+            let mut client = Client::new();
+            client.engine.settings.set_lazy(reasons);
+            client.call(&["set", "k", &value, "px", "100"]);
+            client.call(&["set", "other", "v"]);
+            client.now.0 += if reason == Lazy::EXPIRE { 200 } else { 0 };
+            client.wire(commands);
+            assert_eq!(client.engine.bin.pending(), pending, "{commands}, {reasons:?}");
+        }
+    }
+    let mut client = Client::new();
+    client.engine.settings.set_lazy(Lazy::empty());
+    client.call(&["set", "k", &value]);
+    client.wire("unlink k");
+    assert_eq!(client.engine.bin.pending(), 1, "UNLINK says what it wants");
+    assert!(client.engine.bin.pending_bytes() >= value.len());
+    client.engine.bin.empty();
+    assert_eq!(client.engine.bin.pending_bytes(), 0);
+}
+
+#[test]
+fn a_flush_leaves_much_to_the_bin_unless_the_client_waits() {
+    let mut client = Client::new();
+    let value = "v".repeat(1000);
+    for (flush, waiting) in [("flushall", 2000), ("flushdb async", 2000), ("flushall sync", 0)] {
+        (0..2000).for_each(|key| drop(client.call(&["set", &format!("k{key}"), &value])));
+        client.table(&[("dbsize", ":2000"), (flush, "+OK"), ("dbsize", ":0"), ("get k1", "$-1")]);
+        assert_eq!(client.engine.bin.pending(), waiting, "{flush}");
+        client.engine.bin.empty();
+    }
+    assert_eq!((client.engine.bin.pending(), client.engine.bin.freed()), (0, 4000));
+    client.table(&[("set k v", "+OK"), ("flushall", "+OK")]);
+    assert_eq!(client.engine.bin.pending(), 0, "what is little is dropped at once");
+}

@@ -1,0 +1,267 @@
+//! The same command for every caller: told as the stories of what went wrong when each had its own copy of the way.
+
+use std::sync::{Arc, Weak};
+
+use engine::{
+    CommandError, Context, Flow, Gate, NodeCommand, Origin, Outcome, PauseMode, PausePurpose, Session, Shell,
+    ShellCommand, Unblock,
+};
+use keyspace::LockedSlots;
+use resp::Value;
+
+use crate::testing::Client;
+
+/// A shell that answers INFO and ROLE, and whose other commands wait.
+#[derive(Debug)]
+struct Quick;
+
+impl Shell for Quick {
+    fn carry_out(&self, command: ShellCommand, context: &mut Context<'_>) -> Result<Outcome, CommandError> {
+        match command {
+            ShellCommand::Info => {
+                let mut keys = 0;
+                context.each_slot(|_, data| keys += data.table_if(0).map_or(0, |table| table.len()));
+                context.reply.integer(keys as i64);
+                Ok(Outcome::Done)
+            }
+            ShellCommand::Role => {
+                context.reply.simple("master");
+                Ok(Outcome::Done)
+            }
+            ShellCommand::Lastsave => Err(CommandError::text("ERR never")),
+            _ => Ok(Outcome::HandOver(NodeCommand::Wait)),
+        }
+    }
+}
+
+fn with_shell(client: &Client) -> Arc<dyn Shell> {
+    let shell: Arc<dyn Shell> = Arc::new(Quick);
+    let weak: Weak<dyn Shell> = Arc::downgrade(&shell);
+    client.engine.set_shell(weak);
+    shell
+}
+
+/// Carries out what is left of an EXEC, each with this reply; gives the whole reply.
+fn finish(client: &mut Client, said: &str, carried_out: &mut Vec<NodeCommand>) -> String {
+    let (mut out, mut reply) = (Vec::new(), None);
+    loop {
+        let (engine, worker, session) = (&client.engine, &mut client.worker, &mut client.session);
+        let Some((command, _)) = engine.resume_exec(worker, session, client.now, reply, &mut out) else {
+            break;
+        };
+        // Nothing is locked while the shell waits.
+        drop(LockedSlots::all(&engine.keyspace.script_turn()));
+        carried_out.push(command);
+        reply = Some(said.as_bytes().to_vec());
+    }
+    String::from_utf8(out).expect("text").replace("\r\n", "|")
+}
+
+/// The reply was an array of two with one element in it, and the script never ran: it asked to begin again, and nobody
+/// heard.
+#[test]
+fn a_script_in_a_transaction_reaches_keys_that_it_does_not_name() {
+    for mut client in [Client::logged(), Client::clustered()] {
+        client.wire("set other{t} there");
+        let script = "redis.call('append','more{t}','x') return redis.call('get','other{t}')";
+        for _ in 0..2 {
+            client.wire("multi\nset a{t} 1");
+            client.call(&["eval", script, "0"]);
+            client.call(&[
+                "eval",
+                "return redis.call('get',KEYS[1])..redis.call('get','other{t}')",
+                "1",
+                "a{t}",
+            ]);
+            client.wire("get a{t}");
+            client.table(&[("exec", "*4|+OK|$5|there|$6|1there|$1|1")]);
+        }
+        client.table(&[("get more{t}", "$2|xx")]);
+        drop(LockedSlots::all(&client.engine.keyspace.script_turn()));
+    }
+}
+
+/// WATCH was asked, the slots were let go of, and the queue run one by one: others' writes came between.
+#[test]
+fn a_transaction_with_commands_of_the_shell_is_one() {
+    let mut client = Client::logged();
+    let _shell = with_shell(&client);
+    client.table(&[
+        ("set k 1", "+OK"),
+        ("info", ":1"),
+        ("watch k", "+OK"),
+        ("multi", "+OK"),
+        ("role", "+QUEUED"),
+        ("incr k", "+QUEUED"),
+        ("info", "+QUEUED"),
+        ("set l 1", "+QUEUED"),
+        ("info", "+QUEUED"),
+        ("lastsave", "+QUEUED"),
+        ("exec", "*6|+master|:2|:1|+OK|:2|-ERR never"),
+    ]);
+    assert_eq!(client.log(), ["0 set k 1", "0 MULTI", "0 incr k", "0 set l 1", "0 EXEC"]);
+}
+
+/// What waits for a disk or another node does so when the slots are free; the replies stand in their places.
+#[test]
+fn what_must_wait_is_carried_out_when_the_rest_of_the_transaction_has_run() {
+    let mut client = Client::logged();
+    let _shell = with_shell(&client);
+    client.wire("multi\nset k v\nreplicaof no one\nget k\nconfig set a b\nrole");
+    assert_eq!(client.flow("exec"), Flow::Node(NodeCommand::Exec));
+    assert_eq!(client.log(), ["0 set k v"]);
+    let mut carried_out = Vec::new();
+    let reply = finish(&mut client, "+DONE\r\n", &mut carried_out);
+    assert_eq!(reply, "*5|+OK|+DONE|$1|v|+DONE|+master|");
+    assert_eq!(carried_out, [NodeCommand::Replicaof, NodeCommand::ConfigSet]);
+    // Without a slot to hold, all run in their order: here the role is another by then.
+    client.wire("multi\nrole\nreplicaof no one\necho a\nrole\nselect 3\nconfig set a b");
+    assert_eq!(client.flow("exec"), Flow::Node(NodeCommand::Exec));
+    assert_eq!(client.session.db, 0, "that comes behind what waits");
+    let reply = finish(&mut client, "+DONE\r\n", &mut carried_out);
+    assert_eq!(reply, "*6|+master|+DONE|$1|a|+master|+OK|+DONE|");
+    assert_eq!((client.session.db, carried_out.len()), (3, 4));
+}
+
+/// A server without that part of the shell, or a command that waits: the script hears that it is not for scripts.
+#[test]
+fn a_script_calls_commands_of_the_shell_that_do_not_wait() {
+    let mut client = Client::logged();
+    let _shell = with_shell(&client);
+    let mut eval = |script: &str| client.call(&["eval", script, "1", "k"]);
+    assert_eq!(eval("redis.call('set',KEYS[1],1) return redis.call('info')"), Value::Integer(1));
+    assert_eq!(eval("return redis.pcall('lastsave').err"), Value::Bulk(b"ERR never".to_vec()));
+    let not_for_scripts = Value::Bulk(b"ERR This Valkey command is not allowed from script".to_vec());
+    for call in ["'role'", "'migrate','h','1','k','0','1'", "'wait','0','0'", "'exec'", "'config','get','a'"]
+    {
+        assert_eq!(eval(&format!("return redis.pcall({call}).err")), not_for_scripts, "{call}");
+    }
+}
+
+/// On a full disk SET answered MISCONF, and a script's SET changed the data.
+#[test]
+fn a_scripts_write_is_refused_where_a_clients_is() {
+    let states = [
+        (Gate::AOF_FAILED, "MISCONF Errors writing to the AOF file: No space left on device"),
+        (Gate::MISCONF, "MISCONF Redis is configured to save RDB snapshots"),
+        (Gate::NO_REPLICAS, "NOREPLICAS Not enough good replicas to write."),
+        (Gate::READ_ONLY_REPLICA, "READONLY You can't write against a read only replica."),
+        (Gate::OUT_OF_MEMORY, "OOM command not allowed when used memory > 'maxmemory'."),
+    ];
+    let mut client = Client::logged();
+    client.engine.settings.aof_error.store(Arc::new("No space left on device".to_owned()));
+    client.wire("function load \"#!lua name=l\\nredis.register_function('f', function(k) return redis.call('set',k[1],'v') end)\"");
+    for (state, text) in states {
+        client.engine.settings.set_gate(state, true);
+        let error = |reply: Value| match reply {
+            Value::Error(error) => error,
+            reply => panic!("{state:?}: {reply:?}"),
+        };
+        let script = "return redis.call('set',KEYS[1],'v')";
+        assert!(error(client.call(&["eval", script, "1", "k"])).starts_with(text), "{state:?}");
+        let declared = format!("#!lua\n{script}");
+        assert!(error(client.call(&["eval", &declared, "1", "k"])).starts_with(text), "{state:?}");
+        assert!(error(client.call(&["fcall", "f", "1", "k"])).starts_with(text), "{state:?}");
+        client.engine.settings.set_gate(state, false);
+        client.wire("multi");
+        client.call(&["eval", script, "1", "k"]);
+        client.engine.settings.set_gate(state, true);
+        let replies = client.call(&["exec"]);
+        let [Value::Error(error)] = replies.as_array().expect("it is let in") else { panic!("{replies:?}") };
+        assert!(error.starts_with(text), "{state:?}: {error}");
+        client.engine.settings.set_gate(state, false);
+    }
+    client.table(&[("exists k", ":0")]);
+}
+
+/// CLIENT PAUSE WRITE held EVAL and FCALL of what declares that it does not write.
+#[test]
+fn what_a_script_says_of_itself_counts_as_a_commands_flags_do() {
+    let mut client = Client::logged();
+    let library = "#!lua name=l\nredis.register_function{function_name='reads', \
+                   callback=function(k) return redis.call('get',k[1]) end, flags={'no-writes'}}\n\
+                   redis.register_function('writes', function(k) return 1 end)";
+    client.call(&["function", "load", library]);
+    let script = "#!lua flags=no-writes\nreturn redis.call('get',KEYS[1])";
+    client.call(&["script", "load", script]);
+    let sha = client.call(&["script", "load", "#!lua flags=no-writes\nreturn 7"]);
+    let sha = String::from_utf8(sha.as_bytes().expect("a name").to_vec()).expect("text");
+    let until = clock::Millis(client.now.0 + 1000);
+    let engine = &client.engine;
+    engine.pauses.pause(&engine.settings, PausePurpose::Client, PauseMode::Writes, until);
+    assert_eq!(client.call(&["eval", script, "1", "k"]), Value::Null);
+    // Its text was not seen before.
+    assert_eq!(client.call(&["eval", "#!lua flags=no-writes\nreturn 5", "0"]), Value::Integer(5));
+    assert_eq!(client.call(&["evalsha", &sha, "0"]), Value::Integer(7));
+    assert_eq!(client.call(&["fcall", "reads", "1", "k"]), Value::Null);
+    assert_eq!(client.flow("fcall writes 1 k"), Flow::Paused);
+    assert_eq!(client.flow("eval \"return 1\" 0"), Flow::Paused);
+    assert_eq!(client.flow("eval \"#!lua\\nreturn 1\" 0"), Flow::Paused);
+    client.wire("multi\nfcall reads 1 k");
+    client.table(&[("exec", "*1|$-1")]);
+    client.wire("multi\nfcall writes 1 k");
+    assert_eq!(client.flow("exec"), Flow::Paused);
+    client.wire("discard");
+    client.engine.pauses.unpause(&client.engine.settings, PausePurpose::Client);
+    // Memory, and old data.
+    client.engine.settings.set_gate(Gate::OUT_OF_MEMORY, true);
+    assert_eq!(client.call(&["fcall", "reads", "1", "k"]), Value::Null);
+    assert_eq!(client.call(&["eval", "#!lua flags=allow-oom\nreturn 1", "0"]), Value::Integer(1));
+    assert!(matches!(client.call(&["fcall", "writes", "1", "k"]), Value::Error(_)));
+    client.engine.settings.set_gate(Gate::OUT_OF_MEMORY, false);
+    client.engine.settings.set_gate(Gate::MASTER_DOWN, true);
+    assert_eq!(client.call(&["eval", "#!lua flags=allow-stale\nreturn 1", "0"]), Value::Integer(1));
+    for script in ["#!lua\nreturn 1", "return 1"] {
+        assert!(matches!(client.call(&["eval", script, "0"]), Value::Error(_)), "{script}");
+    }
+}
+
+/// A client that was blocked lost its rights, and was served all the same.
+#[test]
+fn a_client_that_waits_and_loses_its_rights_is_not_served() {
+    let waits = [
+        "blpop k 0",
+        "bzpopmin k 0",
+        "xread block 0 streams k 0",
+        "xreadgroup group g c block 0 streams s >",
+    ];
+    let gives = ["rpush k v", "zadd k 1 v", "xadd k * f v", "xadd s * f v"];
+    for (wait, give) in waits.into_iter().zip(gives) {
+        let mut client = Client::logged();
+        client.wire("acl setuser blocked on nopass ~* +@all\nxgroup create s g $ mkstream");
+        let connect = || client.engine.clients.connect(Default::default(), client.now, Box::new(|| ()));
+        let mut waiter = Session::of(connect(), Origin::Client, true);
+        std::mem::swap(&mut client.session, &mut waiter);
+        client.table(&[("auth blocked any", "+OK")]);
+        assert_eq!(client.flow(wait), Flow::Blocked, "{wait}");
+        std::mem::swap(&mut client.session, &mut waiter);
+        // A change that leaves its rights is none to it.
+        client.wire("acl setuser another");
+        let lost = "acl setuser blocked -@all";
+        client.table(&[(lost, "+OK")]);
+        let before = client.wire("debug digest-value k s");
+        client.wire(give);
+        assert_ne!(client.wire("debug digest-value k s"), before, "{wait}: what was given is there");
+        assert!(!waiter.waiter().expect("it waits").is_served(), "{wait}");
+        assert_eq!(waiter.client.take_unblock(), Some(Unblock::RunAgain), "{wait}");
+        let mut out = Vec::new();
+        let (engine, worker) = (&client.engine, &mut client.worker);
+        engine.end_wait(worker, &mut waiter, client.now, Unblock::RunAgain, &mut out);
+        std::mem::swap(&mut client.session, &mut waiter);
+        assert!(client.wire(wait).starts_with("-NOPERM"), "{wait}");
+    }
+}
+
+/// A user's rights may change and leave this client's as they are.
+#[test]
+fn a_client_that_waits_is_served_when_others_rights_have_changed() {
+    let mut client = Client::logged();
+    let connect = || client.engine.clients.connect(Default::default(), client.now, Box::new(|| ()));
+    let mut waiter = Session::of(connect(), Origin::Client, true);
+    std::mem::swap(&mut client.session, &mut waiter);
+    assert_eq!(client.flow("blpop k 0"), Flow::Blocked);
+    std::mem::swap(&mut client.session, &mut waiter);
+    client.wire("acl setuser another on nopass +@all");
+    client.table(&[("rpush k v", ":1"), ("exists k", ":0")]);
+    assert!(waiter.waiter().expect("it waits").is_served());
+}

@@ -1,0 +1,134 @@
+//! A server that may use no more memory than it does.
+
+use engine::Gate;
+use keyspace::Usage;
+use resp::Value;
+
+use crate::testing::Client;
+
+const OOM: &str = "-OOM command not allowed when used memory > 'maxmemory'.";
+
+/// A server that may use so many bytes more than it does, with this policy.
+fn limited(policy: &str, room: usize) -> Client {
+    let client = Client::logged();
+    client.engine.settings.set_evicting(policy, 5, 100, true);
+    client.engine.limit_memory(keyspace::pool_taken() + room);
+    client
+}
+
+/// How many of so many keys are there that `prefix` begins.
+fn left(client: &mut Client, prefix: &str, count: usize) -> usize {
+    (0..count).filter(|n| client.call(&["exists", &format!("{prefix}{n}")]) == Value::Integer(1)).count()
+}
+
+#[test]
+fn without_a_policy_what_needs_memory_is_refused_at_once() {
+    let mut client = limited("noeviction", 2000);
+    let value = "v".repeat(3000);
+    client.table(&[
+        (&format!("set a {value}"), "+OK"),
+        ("set b 1", OOM),
+        ("get b", "$-1"),
+        ("multi", "+OK"),
+        ("get a", OOM),
+        ("exec", "-EXECABORT Transaction discarded because of previous errors."),
+        ("multi", "+OK"),
+        ("discard", "+OK"),
+        ("del a", ":1"),
+        ("set b 1", "+OK"),
+    ]);
+    // What was queued when there was room.
+    client.table(&[("multi", "+OK"), ("set c 1", "+QUEUED")]);
+    client.engine.limit_memory(1);
+    client.table(&[(
+        "exec",
+        "-EXECABORT Transaction discarded because of: OOM command not allowed when used memory > 'maxmemory'.",
+    )]);
+    client.engine.limit_memory(0);
+    client.table(&[("set c 1", "+OK")]);
+}
+
+#[test]
+fn what_was_not_used_for_longest_goes_first_and_is_logged_before_what_needed_the_room() {
+    let mut client = limited("allkeys-lru", 260_000);
+    let value = "v".repeat(200);
+    for n in 0..1000 {
+        client.call(&["set", &format!("old{n}"), &value]);
+    }
+    assert_eq!(client.worker.stats.evicted_keys.load(std::sync::atomic::Ordering::Relaxed), 0);
+    client.now.0 += 10_000;
+    Usage::lru(client.now).set_of_new();
+    for n in 0..500 {
+        client.call(&["get", &format!("old{n}")]);
+    }
+    let logged = client.log().len();
+    for n in 0..1000 {
+        client.call(&["set", &format!("new{n}"), &value]);
+    }
+    let log = client.log();
+    let first = log[logged..].iter().position(|line| line.starts_with("0 UNLINK old")).expect("some went");
+    assert!(log[logged + first + 1..].iter().any(|line| line.starts_with("0 set new")), "a write follows");
+    let (used, unused) = (left(&mut client, "old", 500), left(&mut client, "old", 1000));
+    let gone = client.worker.stats.evicted_keys.load(std::sync::atomic::Ordering::Relaxed) as usize;
+    let new = left(&mut client, "new", 1000);
+    assert_eq!(unused + new + gone, 2000);
+    // All that was not used went first.
+    assert!(unused - used < 20, "{used} used and {} unused keys are left", unused - used);
+    assert!(used > 150, "{used}");
+}
+
+#[test]
+fn only_what_expires_goes_where_the_policy_says_so() {
+    for policy in ["volatile-lru", "volatile-lfu", "volatile-random", "volatile-ttl"] {
+        let mut client = limited(policy, 500_000);
+        let value = "v".repeat(200);
+        for n in 0..700 {
+            client.call(&["set", &format!("stays{n}"), &value]);
+            client.call(&["set", &format!("{{few}}stays{n}"), "v"]);
+        }
+        for n in 0..300 {
+            let ttl = (1000 + n).to_string();
+            client.call(&["set", &format!("{{few}}goes{n}"), &value, "ex", &ttl]);
+        }
+        let oom = (0..2000)
+            .find(|n| client.call(&["set", &format!("more{n}"), &value]) != Value::Simple("OK".into()));
+        assert!(oom.is_some(), "{policy}: at last there is nothing to evict");
+        assert_eq!(left(&mut client, "{few}goes", 300), 0, "{policy}");
+        assert_eq!(left(&mut client, "stays", 700) + left(&mut client, "{few}stays", 700), 1400, "{policy}");
+    }
+}
+
+#[test]
+fn what_expires_first_goes_first() {
+    let mut client = limited("volatile-ttl", 200_000);
+    let value = "v".repeat(200);
+    for n in 0..1000 {
+        client.call(&["set", &format!("k{n}"), &value, "ex", &(10_000 + n).to_string()]);
+    }
+    let gone = 1000 - left(&mut client, "k", 1000);
+    let first_gone = gone - left(&mut client, "k", gone);
+    assert!(gone > 100, "{gone}");
+    assert!(first_gone * 10 > gone * 6, "of {gone} that went {first_gone} are among the first");
+}
+
+#[test]
+fn other_databases_are_evicted_from_and_who_listens_hears_of_it() {
+    let mut client = limited("allkeys-random", 100_000);
+    let value = "v".repeat(200);
+    client.table(&[("select 3", "+OK")]);
+    let events = client.heard_of(|client| {
+        (0..1000).for_each(|n| drop(client.call(&["set", &format!("k{n}"), &value])));
+    });
+    assert!(events.contains("evicted@3 k"), "{events}");
+    assert!(left(&mut client, "k", 1000) < 500);
+}
+
+#[test]
+fn a_replica_leaves_it_to_its_master() {
+    let mut client = limited("allkeys-random", 0);
+    client.engine.settings.set_gate(Gate::REPLICA, true);
+    (0..100).for_each(|n| drop(client.call(&["set", &format!("k{n}"), "v"])));
+    client.engine.settings.set_gate(Gate::REPLICA, false);
+    client.engine.limit_memory(0);
+    assert_eq!(left(&mut client, "k", 100), 100);
+}

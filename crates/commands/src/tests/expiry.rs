@@ -1,0 +1,95 @@
+//! Keys and fields whose time has come.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use engine::Gate;
+
+use crate::testing::Client;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+#[test]
+fn keys_go_at_their_time_and_the_log_is_told() {
+    let mut client = Client::logged();
+    client.table(&[("set a 1 px 10", "+OK"), ("set b 2 px 20", "+OK"), ("set c 3", "+OK")]);
+    client.now.0 += 9;
+    assert!(!client.engine.expire_cycle(&mut client.worker, client.now, SECOND));
+    client.table(&[("dbsize", ":3")]);
+    client.now.0 += 1;
+    assert!(!client.engine.expire_cycle(&mut client.worker, client.now, SECOND));
+    client.table(&[("dbsize", ":2")]);
+    assert_eq!(client.log().last().map(String::as_str), Some("0 UNLINK a"));
+    assert_eq!(client.worker.stats.expired_keys.load(Ordering::Relaxed), 1);
+}
+
+#[test]
+fn a_replica_and_a_server_told_not_to_leave_them() {
+    let mut client = Client::logged();
+    client.table(&[("set a 1 px 10", "+OK")]);
+    client.now.0 += 10;
+    client.engine.settings.active_expire.store(false, Ordering::Relaxed);
+    client.engine.expire_cycle(&mut client.worker, client.now, SECOND);
+    client.engine.settings.active_expire.store(true, Ordering::Relaxed);
+    client.engine.settings.set_gate(Gate::REPLICA, true);
+    client.engine.expire_cycle(&mut client.worker, client.now, SECOND);
+    client.table(&[("dbsize", ":1")]);
+}
+
+#[test]
+fn who_listens_hears_of_keys_and_fields_that_go() {
+    let mut client = Client::new();
+    client.table(&[
+        ("set a 1 px 10", "+OK"),
+        ("hset h f v g v x v", ":3"),
+        ("hpexpire h 10 fields 2 f g", "*2|:1|:1"),
+        ("hset one f v", ":1"),
+        ("hpexpire one 10 fields 1 f", "*1|:1"),
+    ]);
+    client.now.0 += 10;
+    let events = client.heard_of(|client| {
+        assert!(!client.engine.expire_cycle(&mut client.worker, client.now, SECOND));
+    });
+    let mut events: Vec<&str> = events.split(", ").collect();
+    events.sort_unstable();
+    assert_eq!(events, ["del one", "expired a", "hexpired h", "hexpired one"]);
+}
+
+/// A clock that moves by a millisecond whenever it is read.
+fn ticking() -> u64 {
+    static NANOS: AtomicU64 = AtomicU64::new(0);
+    NANOS.fetch_add(1_000_000, Ordering::Relaxed)
+}
+
+#[test]
+fn a_cycle_stops_at_its_budget_and_the_next_goes_on() {
+    let mut client = Client::new();
+    client.worker = client.engine.worker(ticking);
+    for key in 0..1000 {
+        client.call(&["set", &format!("{{same}}{key}"), "v", "px", "10"]);
+        client.call(&["set", &format!("other{key}"), "v", "px", "10"]);
+    }
+    client.now.0 += 10;
+    let mut cycles = 1;
+    while client.engine.expire_cycle(&mut client.worker, client.now, Duration::from_millis(3)) {
+        cycles += 1;
+        assert!(cycles < 1000);
+    }
+    assert!(cycles > 5, "{cycles}");
+    client.table(&[("dbsize", ":0")]);
+}
+
+#[test]
+fn many_slots_with_few_keys_each_do_not_outlast_a_budget() {
+    let mut client = Client::new();
+    client.worker = client.engine.worker(ticking);
+    for key in 0..1000 {
+        client.call(&["set", &format!("{key}"), "v", "px", "10"]);
+    }
+    client.now.0 += 10;
+    let left = |client: &mut Client| client.engine.keyspace.len(0);
+    assert!(client.engine.expire_cycle(&mut client.worker, client.now, Duration::from_millis(3)));
+    assert!(left(&mut client) > 900, "some milliseconds, a slot each");
+    while client.engine.expire_cycle(&mut client.worker, client.now, Duration::from_millis(100)) {}
+    assert_eq!(left(&mut client), 0);
+}

@@ -1,0 +1,64 @@
+//! Slots that hold as many small values as they can.
+
+use crate::testing::Client;
+
+const FULL: &str = "-OOM command not allowed when a slot holds as many small values as it can";
+
+/// The story: gigabytes of small values come into one slot. Its pages have numbers of nineteen bits, and whoever
+/// asked for one more found an assertion, not an error.
+#[test]
+fn a_slot_that_is_full_refuses_what_would_fill_it_and_lets_clients_delete() {
+    keyspace::bound_pages(64);
+    let mut client = Client::new();
+    let value = "v".repeat(200);
+    let ok = resp::Value::Simple("OK".to_owned());
+    let stored = (0..100_000).find(|n| client.call(&["set", &format!("{{a}}{n}"), &value]) != ok);
+    let stored = stored.expect("it is full at some time");
+    assert!(stored > 100, "{stored}");
+    client.table(&[
+        ("set {a}more x", FULL),
+        ("hset {a}hash f v", FULL),
+        ("append {a}1 x", FULL),
+        ("get {a}nosuch", "$-1"),
+        ("set {other}1 x", "+OK"),
+        ("multi", "+OK"),
+        ("set {a}more x", "+QUEUED"),
+        ("exec", &format!("*1|{FULL}")),
+    ]);
+    // What is not refused so early comes to its end too: nothing that a client says brings the server down.
+    for n in 0..stored {
+        client.call(&["pexpire", &format!("{{a}}{n}"), "1000000"]);
+    }
+    for n in 0..20_000 {
+        client.call(&["set", "{b}source", &value]);
+        client.call(&["rename", "{b}source", &format!("{{a}}moved{n}")]);
+    }
+    client.table(&[("rename {other}1 {a}x", FULL), ("persist {a}1", FULL), ("hset {a}hash f v", FULL)]);
+    for n in 0..stored {
+        client.call(&["del", &format!("{{a}}{n}")]);
+    }
+    for n in 0..20_000 {
+        client.call(&["unlink", &format!("{{a}}moved{n}")]);
+    }
+    client.table(&[("set {a}more x", "+OK"), ("get {a}more", "$1|x")]);
+}
+
+#[test]
+fn a_large_hash_that_is_full_takes_no_more_fields() {
+    keyspace::bound_pages(64);
+    let mut client = Client::new();
+    let value = "v".repeat(200);
+    let new = resp::Value::Integer(1);
+    let set = |client: &mut Client, n: usize| client.call(&["hset", "h", &format!("field:{n}"), &value]);
+    let stored = (0..100_000).find(|n| set(&mut client, *n) != new).expect("it is full at some time");
+    assert!(stored > 600, "{stored} fields, so that it is a large one");
+    client.table(&[
+        ("hset h more x", FULL),
+        ("set {h}other x", "+OK"),
+        ("hget h field:1", &format!("$200|{value}")),
+    ]);
+    for n in 0..stored {
+        client.call(&["hdel", "h", &format!("field:{n}")]);
+    }
+    client.table(&[("exists h", ":0"), ("hset h more x", ":1")]);
+}

@@ -1,0 +1,58 @@
+//! Commands by their names.
+
+use engine::{Group, Reach, RenameError};
+
+#[test]
+fn a_command_with_one_key_needs_its_slot_only() {
+    let registry = crate::of_server();
+    let mut with_key = registry.all().iter().filter(|entry| entry.single_key.is_some());
+    assert!(with_key.all(|entry| entry.command.reach == Reach::Keys));
+}
+
+/// What the session of a batch is like is asked again only after commands without a key.
+#[test]
+fn no_command_with_one_key_changes_its_session() {
+    for entry in crate::of_server().all().iter().filter(|entry| entry.single_key.is_some()) {
+        let of_session = matches!(entry.command.group, Group::Connection | Group::Transactions);
+        assert!(!of_session, "{}", entry.full_name);
+    }
+}
+
+/// `rename-command`: a command is found by its new name alone, and is what it was in all else.
+#[test]
+fn a_renamed_command_has_one_name_and_a_disabled_one_none() {
+    let mut registry = crate::of_server().clone();
+    let get = registry.find(b"get").unwrap();
+    registry.rename("GET", "Take-It").unwrap();
+    registry.rename("config", "").unwrap();
+    registry.rename("client", "kunde").unwrap();
+    assert_eq!(registry.rename("get", "x"), Err(RenameError::NoSuchCommand));
+    assert_eq!(registry.rename("client|list", "x"), Err(RenameError::NoSuchCommand));
+    assert_eq!(registry.clone().rename("hget", "SET"), Err(RenameError::NameTaken));
+    registry.rename("hget", "get").unwrap();
+
+    let found = registry.find(b"TAKE-IT").unwrap();
+    assert_eq!((found.index, found.full_name.as_str(), found.single_key), (get.index, "get", Some(1)));
+    assert!(std::ptr::eq(registry.all()[get.index], found));
+    assert_eq!(registry.find(b"get").unwrap().full_name, "hget");
+    assert!(registry.find(b"config").is_none() && registry.find(b"client").is_none());
+    assert_eq!(registry.find_full(b"kunde|list").unwrap().full_name, "client|list");
+    assert_eq!(registry.top().len(), crate::of_server().top().len() - 1);
+    let request: resp::Request = ["kunde", "nosuch"].into_iter().collect();
+    let error = registry.resolve(request.args()).unwrap_err().to_string();
+    assert_eq!(error, "ERR unknown subcommand 'nosuch'. Try KUNDE HELP.");
+}
+
+#[test]
+fn every_command_is_found_in_any_case_and_nothing_else_is() {
+    let registry = crate::of_server();
+    for entry in registry.top() {
+        let name = entry.command.name;
+        assert_eq!(registry.find(name.as_bytes()).unwrap().index, entry.index, "{name}");
+        assert_eq!(registry.find(name.to_uppercase().as_bytes()).unwrap().index, entry.index, "{name}");
+        assert!(registry.find(&name.as_bytes()[1..]).is_none_or(|other| other.index != entry.index));
+    }
+    for name in [&b""[..], b"ge", b"gets", b"ge\0", b"get ", b"\xffet", b"GE\x14"] {
+        assert!(registry.find(name).is_none(), "{name:?}");
+    }
+}

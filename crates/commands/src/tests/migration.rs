@@ -1,0 +1,98 @@
+//! Slots that move to another node.
+
+use engine::{CapturedKey, CommandError, Flow, Gate, Left, Release};
+use persistence::Dialect;
+use slot_routing::{Ownership, ReplOffset, Slot};
+
+use crate::testing::Client;
+
+#[test]
+fn while_a_slot_is_held_its_writes_wait_and_nothing_else_does() {
+    let mut client = Client::new();
+    let slot = Slot::of_key(b"{t}");
+    client.table(&[("set a{t} 1", "+OK"), ("set other 1", "+OK")]);
+    assert!(client.engine.hold_slot(slot) && client.engine.hold_slot(slot));
+    client.table(&[("get a{t}", "$1|1"), ("set other 2", "+OK")]);
+    client.table(&[("multi\nget a{t}\nexec", "+OK|+QUEUED|*1|$1|1")]);
+    for write in ["incr a{t}", "flushall", "mset other 3 a{t} 3"] {
+        assert_eq!(client.flow(write), Flow::Paused, "{write}");
+    }
+    client.table(&[("multi\nset a{t} 3", "+OK|+QUEUED")]);
+    assert_eq!(client.flow("exec"), Flow::Paused);
+    client.table(&[("discard", "+OK")]);
+    client.engine.free_slot(slot);
+    assert_eq!(client.flow("incr a{t}"), Flow::Paused);
+    client.engine.free_slot(slot);
+    assert!(client.engine.settings.gate().is_empty());
+    client.table(&[("incr a{t}", ":2")]);
+}
+
+#[test]
+fn what_is_left_of_a_slot_goes_from_all_databases_and_is_logged() {
+    let mut client = Client::clustered();
+    let slot = Slot::of_key(b"{t}");
+    for number in 0..200 {
+        client.table(&[(&format!("set {number}{{t}} v px 1"), "+OK")]);
+    }
+    client.now.0 += 5000;
+    assert_eq!(client.engine.leave_slot(slot), Left::Nothing, "it is served here");
+    client.engine.keyspace.lock(slot).set_ownership(Ownership::Elsewhere);
+    client.engine.settings.set_gate(Gate::WRITES_PAUSED, true);
+    assert_eq!(client.engine.leave_slot(slot), Left::Paused);
+    client.engine.settings.set_gate(Gate::WRITES_PAUSED, false);
+    let rounds = std::iter::repeat_with(|| client.engine.leave_slot(slot))
+        .take_while(|left| *left == Left::Some)
+        .count();
+    assert!(rounds >= 3, "{rounds}");
+    assert_eq!(client.engine.keyspace.keys_in_slot(slot), 0);
+}
+
+#[test]
+fn a_key_is_released_as_it_was_captured_and_not_otherwise() {
+    let mut client = Client::logged();
+    client.table(&[("set k v px 5000", "+OK")]);
+    let now = client.now;
+    let release = |client: &Client, captured: &CapturedKey| {
+        client.engine.release(&client.worker, 0, b"k", now, captured)
+    };
+    let captured = client.engine.capture(0, b"k", now, Dialect::Redis).unwrap();
+    assert_eq!(captured.expiry.unwrap().0, now.0 + 5000);
+    client.table(&[("append k w", ":2")]);
+    assert_eq!(release(&client, &captured), Ok(Release::Changed));
+    let captured = client.engine.capture(0, b"k", now, Dialect::Redis).unwrap();
+    client.table(&[("pexpire k 6000", ":1")]);
+    assert_eq!(release(&client, &captured), Ok(Release::Changed), "its time counts too");
+    let captured = client.engine.capture(0, b"k", now, Dialect::Redis).unwrap();
+    client.engine.settings.set_gate(Gate::WRITES_PAUSED, true);
+    assert_eq!(release(&client, &captured), Ok(Release::Paused));
+    client.engine.settings.set_gate(Gate::WRITES_PAUSED, false);
+    client.engine.settings.set_gate(Gate::READ_ONLY_REPLICA, true);
+    assert_eq!(release(&client, &captured), Err(CommandError::ReadOnlyReplica));
+    client.engine.settings.set_gate(Gate::READ_ONLY_REPLICA, false);
+    let Ok(Release::Gone(Some(end))) = release(&client, &captured) else { panic!("it is as captured") };
+    assert!(end > client.session.last_write && end > ReplOffset(0));
+    assert_eq!(release(&client, &captured), Ok(Release::Changed));
+    client.table(&[("exists k", ":0")]);
+    assert_eq!(client.log().last().map(String::as_str), Some("0 DEL k"));
+    assert_eq!(client.engine.capture(0, b"k", now, Dialect::Redis), None);
+}
+
+#[test]
+fn only_slots_of_ours_or_on_the_move_are_left() {
+    let client = Client::clustered();
+    let keys = |names: &[&str]| names.iter().map(|name| name.as_bytes().to_vec()).collect::<Vec<_>>();
+    assert_eq!(client.engine.may_migrate(&keys(&["a{t}", "b{t}"])), Ok(()));
+    assert_eq!(client.engine.may_migrate(&keys(&["a", "b"])), Err(CommandError::CrossSlot));
+    let slot = Slot::of_key(b"a");
+    let table = [
+        (Ownership::Migrating, Ok(())),
+        (Ownership::Importing, Ok(())),
+        (Ownership::Unassigned, Err(CommandError::SlotNotServed)),
+    ];
+    for (ownership, verdict) in table {
+        client.engine.keyspace.lock(slot).set_ownership(ownership);
+        assert_eq!(client.engine.may_migrate(&keys(&["a"])), verdict);
+    }
+    client.engine.keyspace.lock(slot).set_ownership(Ownership::MyMasters);
+    assert!(matches!(client.engine.may_migrate(&keys(&["a"])), Err(CommandError::Redirect { .. })));
+}

@@ -1,0 +1,35 @@
+//! Events of keys.
+
+use engine::Class;
+
+use crate::testing::Client;
+
+#[test]
+fn keys_that_are_new_or_were_missed_are_told_to_who_asks_for_that() {
+    let mut client = Client::new();
+    client.events(&[("get a", ""), ("set a 1", "set a")]);
+    client.engine.settings.set_notified(Class::NEW | Class::MISS);
+    client.events(&[
+        ("get a", ""),
+        ("get b", "keymiss b"),
+        ("mget b a c", "keymiss b, keymiss c"),
+        ("set a 2", "set a"),
+        ("set b 1", "new b, set b"),
+        ("mset a 3 c 1 d 1", "set a, new c, set c, new d, set d"),
+        ("hset h f v", "new h, hset h"),
+        ("rename h i", "new i, rename_from h, rename_to i"),
+        ("copy i j db 2", "new@2 j, copy_to@2 j"),
+        ("object encoding nosuch", ""),
+        ("ttl nosuch", "keymiss nosuch"),
+    ]);
+}
+
+#[test]
+fn keys_whose_time_came_are_told_when_they_go() {
+    let mut client = Client::new();
+    client.table(&[("set a 1 px 10", "+OK"), ("set b 1 px 10", "+OK"), ("set c 1 px 10", "+OK")]);
+    client.now.0 += 10;
+    client.events(&[("get a", "expired a"), ("set b 2", "expired b, set b"), ("get b", "")]);
+    client.engine.settings.set_notified(Class::KEYEVENT | Class::EXPIRED | Class::MISS);
+    client.events(&[("get c", "expired c, keymiss c")]);
+}

@@ -1,0 +1,532 @@
+//! Waiting, with commands of its own: a key holds a number of things, TAKE waits for one of the first key that has
+//! any, PASS moves one from a key to another.
+
+use std::collections::VecDeque;
+use std::sync::LazyLock;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use clock::Millis;
+use engine::{
+    ClientFlags, Command, CommandError, Context, Engine, Flags, Flow, Group, KeyFlags, KeySpec, Link, Origin,
+    Outcome, Registry, Requests, Resumed, Session, Unblock, Wait, Worker,
+};
+use keyspace::{Keyspace, Kind, Packed};
+use proptest::prelude::*;
+use resp::{Batch, Limits, Parser};
+use slot_routing::{Ownership, Slot};
+
+use crate::TABLE;
+use crate::testing::Kept;
+
+const COMMANDS: &[Command] = &[
+    Command::new("take", Group::Generic, "1.0.0", -3, "Takes one thing, or waits for it.")
+        .flags(Flags::WRITE)
+        .keys(&[KeySpec::range(1, -2, 1, KeyFlags::RW)])
+        .may_block(take),
+    Command::new("pass", Group::Generic, "1.0.0", 4, "Moves one thing, or waits for it.")
+        .flags(Flags::WRITE)
+        .keys(&[KeySpec::range(1, 2, 1, KeyFlags::RW)])
+        .may_block(pass),
+];
+
+fn registry() -> &'static Registry {
+    static REGISTRY: LazyLock<Registry> =
+        LazyLock::new(|| Registry::of_server(TABLE.iter().copied().chain([COMMANDS]).flatten()));
+    &REGISTRY
+}
+
+/// Takes one thing from a key.
+fn take_from(context: &mut Context<'_>, index: usize) -> Result<bool, CommandError> {
+    let key = context.key(index);
+    let Some(place) = context.find(&key) else { return Ok(false) };
+    let count = resp::parse_i64(context.string(&key, place)?.bytes).ok_or(CommandError::NotInteger)?;
+    put(context, index, count - 1);
+    Ok(true)
+}
+
+fn put(context: &mut Context<'_>, index: usize, count: i64) {
+    let key = context.key(index);
+    let found = context.find(&key);
+    match (count, found) {
+        (0, None) => {}
+        (0, Some(place)) => {
+            context.delete(&key, place);
+            context.effect(&[b"DEL", key.bytes()]);
+        }
+        _ => {
+            let digits = count.to_string();
+            context.put(&key, found, Packed::string(digits.as_bytes()), None);
+            context.effect(&[b"SET", key.bytes(), digits.as_bytes()]);
+        }
+    }
+}
+
+fn wait(context: &Context<'_>, keys: std::ops::Range<usize>) -> Result<Outcome, CommandError> {
+    let seconds = context.integer(context.args.len() - 1)?;
+    let until = (seconds > 0).then(|| Millis(context.now.0 + seconds * 1000));
+    Ok(Outcome::Block(Wait::new(keys, Kind::String, until, |reply| reply.null_array())))
+}
+
+/// TAKE key [key ...] seconds
+fn take(context: &mut Context<'_>) -> Result<Outcome, CommandError> {
+    let keys = 1..context.args.len() - 1;
+    for index in keys.clone() {
+        if take_from(context, index)? {
+            let key = context.arg(index);
+            context.reply.bulk(key);
+            return Ok(Outcome::Done);
+        }
+    }
+    wait(context, keys)
+}
+
+/// PASS from to seconds
+fn pass(context: &mut Context<'_>) -> Result<Outcome, CommandError> {
+    if !take_from(context, 1)? {
+        return wait(context, 1..2);
+    }
+    let key = context.key(2);
+    let before = match context.find(&key) {
+        Some(place) => resp::parse_i64(context.string(&key, place)?.bytes).ok_or(CommandError::NotInteger)?,
+        None => 0,
+    };
+    put(context, 2, before + 1);
+    context.reply.ok();
+    Ok(Outcome::Done)
+}
+
+/// A server with some clients.
+struct Server {
+    engine: Engine,
+    worker: Worker,
+    sessions: Vec<Session>,
+    now: Millis,
+    log: Kept,
+}
+
+impl Server {
+    fn new(clients: usize) -> Self {
+        let log = Kept::default();
+        let engine = Engine::new(registry(), Keyspace::new(1, 4), None, Box::new(log.clone()));
+        let worker = engine.worker(|| 0);
+        let connect = || engine.clients.connect(Link::default(), Millis(0), Box::new(|| {}));
+        let sessions = (0..clients).map(|_| Session::of(connect(), Origin::Client, true)).collect();
+        Self { engine, worker, sessions, now: Millis(1_000_000), log }
+    }
+
+    fn run(&mut self, client: usize, text: &str) -> (Flow, String) {
+        let mut buffer = format!("{text}\n").into_bytes();
+        let (mut batch, mut out) = (Batch::default(), Vec::new());
+        Parser::new().parse(&mut buffer, &mut batch, &Limits::default());
+        let (worker, session) = (&mut self.worker, &mut self.sessions[client]);
+        let (_, flow) = self.engine.run(
+            worker,
+            session,
+            self.now,
+            Requests { buffer: &buffer, batch: &batch, from: 0 },
+            &mut out,
+        );
+        (flow, String::from_utf8(out).unwrap().replace("\r\n", "|"))
+    }
+
+    /// Runs something that does not wait.
+    fn ask(&mut self, client: usize, text: &str) -> String {
+        let (flow, said) = self.run(client, text);
+        assert_eq!(flow, Flow::Done, "{text}");
+        said
+    }
+
+    fn block(&mut self, client: usize, text: &str) {
+        assert_eq!(self.run(client, text), (Flow::Blocked, String::new()), "{text}");
+        assert!(self.sessions[client].client.flags().contains(ClientFlags::BLOCKED));
+    }
+
+    fn is_served(&self, client: usize) -> bool {
+        self.sessions[client].waiter().is_some_and(|waiter| waiter.is_served())
+    }
+
+    /// What a client that waited has been given, if it has.
+    fn served(&mut self, client: usize) -> Option<String> {
+        self.is_served(client).then(|| self.end(client, Unblock::Timeout).1)
+    }
+
+    fn end(&mut self, client: usize, how: Unblock) -> (Resumed, String) {
+        let (session, mut out) = (&mut self.sessions[client], Vec::new());
+        let resumed = self.engine.end_wait(&mut self.worker, session, self.now, how, &mut out);
+        assert!(!self.sessions[client].client.flags().contains(ClientFlags::BLOCKED));
+        (resumed, String::from_utf8(out).unwrap().replace("\r\n", "|"))
+    }
+
+    fn who_is_served(&mut self) -> Vec<usize> {
+        (0..self.sessions.len()).filter(|client| self.served(*client).is_some()).collect()
+    }
+}
+
+/// Nothing of waiting is left behind.
+impl Drop for Server {
+    fn drop(&mut self) {
+        for session in &mut self.sessions {
+            self.engine.disconnect(session);
+        }
+        if !std::thread::panicking() {
+            assert_eq!(self.engine.awaited_keys(), 0);
+        }
+    }
+}
+
+#[test]
+fn the_longest_waiting_is_served_first_and_the_rest_keep_their_places() {
+    let mut server = Server::new(5);
+    for client in [3, 1, 2] {
+        server.block(client, "take k 0");
+    }
+    assert_eq!(server.ask(0, "set k 2\nget k"), "+OK|$-1|", "before the next command of who gave");
+    assert_eq!(server.served(3).as_deref(), Some("$1|k|"));
+    assert_eq!(server.served(1).as_deref(), Some("$1|k|"));
+    assert_eq!(server.served(2), None);
+    server.block(3, "take k 0");
+    server.ask(0, "set k 1");
+    assert_eq!(server.who_is_served(), [2], "who came back stands behind");
+    server.ask(0, "set k 5");
+    assert_eq!((server.who_is_served(), server.ask(0, "get k")), (vec![3], "$1|4|".to_owned()));
+}
+
+#[test]
+fn what_was_changed_and_what_was_taken_are_logged_in_this_order() {
+    let mut server = Server::new(3);
+    server.block(1, "take k 0");
+    server.block(2, "take k 0");
+    server.ask(0, "set k 2");
+    assert_eq!(server.log.lines(), ["0 set k 2", "0 SET k 1", "0 DEL k"]);
+    server.served(1);
+    server.served(2);
+    let (first, second) = (server.sessions[1].last_write, server.sessions[2].last_write);
+    assert!(first < second, "each knows where its own ends, for WAIT");
+    let calls = registry().find(b"take").map(|entry| &server.worker.stats.commands[entry.index].calls);
+    assert_eq!(calls.unwrap().load(Ordering::Relaxed), 2);
+}
+
+#[test]
+fn a_transaction_serves_after_its_end_and_does_not_wait_itself() {
+    let mut server = Server::new(2);
+    server.block(1, "take k l 0");
+    assert_eq!(server.ask(0, "multi\nset k 1\ndel k\nexec"), "+OK|+QUEUED|+QUEUED|*2|+OK|:1|");
+    assert_eq!(server.served(1), None, "it was gone again");
+    server.ask(0, "multi\nset l 1\nset k 1\nexec");
+    assert_eq!(server.served(1).as_deref(), Some("$1|k|"), "its own order of keys counts");
+    assert_eq!(
+        server.ask(0, "multi\ntake x 0\nset k 1\ntake k 0\nexec"),
+        "+OK|+QUEUED|+QUEUED|+QUEUED|*3|*-1|+OK|$1|k|"
+    );
+    let last = server.log.lines().split_off(server.log.lines().len() - 4);
+    assert_eq!(last, ["0 MULTI", "0 set k 1", "0 DEL k", "0 EXEC"]);
+}
+
+#[test]
+fn what_one_is_given_may_be_what_another_waits_for() {
+    let mut server = Server::new(4);
+    server.block(1, "take c 0");
+    server.block(2, "pass b c 0");
+    server.block(3, "pass a b 0");
+    server.ask(0, "set a 1");
+    assert_eq!(server.who_is_served(), [1, 2, 3]);
+    assert_eq!(server.ask(0, "dbsize"), ":0|");
+}
+
+#[test]
+fn only_what_fits_is_given() {
+    let mut server = Server::new(3);
+    server.block(1, "take k 0");
+    server.ask(0, "hset k f 1");
+    assert_eq!(server.served(1), None, "a value of another kind is not what it waits for");
+    server.ask(0, "del k\nselect 1\nset k 1");
+    assert_eq!(server.served(1), None, "nor is a key of another database");
+    server.ask(0, "swapdb 0 1");
+    assert_eq!(server.served(1).as_deref(), Some("$1|k|"));
+    server.ask(0, "select 0");
+    server.block(2, "pass from to 0");
+    server.ask(0, "hset to f 1\nset from 1");
+    assert!(server.served(2).unwrap().starts_with("-WRONGTYPE"), "an error is an answer");
+    server.block(1, "take r 0");
+    server.ask(0, "set other 1\nrename other r");
+    assert_eq!(server.served(1).as_deref(), Some("$1|r|"));
+}
+
+#[test]
+fn time_unblock_and_a_change_of_role_end_a_wait() {
+    let mut server = Server::new(2);
+    server.block(1, "take k 3");
+    assert_eq!(server.sessions[1].waiter().unwrap().until(), Some(Millis(1_003_000)));
+    assert_eq!(server.end(1, Unblock::Timeout), (Resumed::Replied, "*-1|".to_owned()));
+    server.block(1, "take k 0");
+    let id = server.sessions[1].client.id;
+    assert_eq!(server.ask(0, &format!("client unblock {id} error\nset k 1\nget k")), ":1|+OK|$1|1|");
+    assert_eq!(server.served(1), None, "who is unblocked is served no more");
+    let how = server.sessions[1].client.take_unblock().unwrap();
+    assert_eq!(server.end(1, how).1, "-UNBLOCKED client unblocked via CLIENT UNBLOCK|");
+    server.block(1, "take x 0");
+    server.engine.unblock_all();
+    let how = server.sessions[1].client.take_unblock().unwrap();
+    let said = server.end(1, how).1;
+    assert!(said.starts_with("-UNBLOCKED force unblock from blocking operation, instance state"), "{said}");
+    assert!(server.sessions[1].closing);
+}
+
+#[test]
+fn who_has_left_is_given_nothing() {
+    let mut server = Server::new(3);
+    server.block(1, "take k 0");
+    server.block(2, "take k 0");
+    server.sessions[1].client.kill();
+    server.ask(0, "set k 1");
+    assert_eq!(server.served(2).as_deref(), Some("$1|k|"));
+    server.block(2, "take k 0");
+    let Server { engine, sessions, .. } = &mut server;
+    engine.disconnect(&mut sessions[2]);
+    assert_eq!(server.ask(0, "set k 1\nget k"), "+OK|$1|1|");
+}
+
+#[test]
+fn a_slot_that_leaves_sends_its_waiters_to_ask_again() {
+    let mut server = Server::new(3);
+    server.block(1, "take k 0");
+    server.block(2, "take other 0");
+    let slot = Slot::of_key(b"k");
+    for stays in [Ownership::Migrating, Ownership::Importing, Ownership::Mine] {
+        server.engine.set_ownership(slot, stays);
+        assert_eq!(server.sessions[1].client.take_unblock(), None);
+    }
+    server.engine.set_ownership(slot, Ownership::Elsewhere);
+    let how = server.sessions[1].client.take_unblock().unwrap();
+    let (Resumed::RunAgain(request), said) = server.end(1, how) else { panic!("{how:?}") };
+    assert_eq!(
+        (request.args().iter().collect::<Vec<_>>(), said.as_str()),
+        (vec![&b"take"[..], b"k", b"0"], "")
+    );
+    assert_eq!(server.sessions[2].client.take_unblock(), None);
+    server.engine.retry_waiters();
+    assert_eq!(server.sessions[2].client.take_unblock(), Some(Unblock::RunAgain));
+}
+
+/// So many wait for one key that they are not looked at together.
+#[test]
+fn thousands_are_served_in_their_order() {
+    const CLIENTS: usize = 3000;
+    let mut server = Server::new(CLIENTS);
+    (1..CLIENTS).for_each(|client| server.block(client, "take k 0"));
+    server.ask(0, "set k 1000");
+    assert_eq!(server.who_is_served(), (1..=1000).collect::<Vec<_>>());
+    server.ask(0, "set k 999\nset k 1001");
+    assert_eq!(server.who_is_served(), (1001..=2999).collect::<Vec<_>>());
+    assert_eq!(server.ask(0, "get k"), "$1|1|");
+}
+
+const NO_GROUP: &str = "-NOGROUP No such key 's' or consumer group 'g' in XREADGROUP with GROUP option|";
+const READ_GROUP: &str = "xreadgroup group g alice block 0 streams s >";
+
+/// So many wait for a group that they are not looked at together, and as many for the same key who are not concerned.
+#[test]
+fn all_who_wait_for_a_group_hear_that_its_stream_is_gone() {
+    for line in ["del s", "rename s t", "set s 1", "flushall", "xgroup destroy s g", "swapdb 0 1"] {
+        let mut server = Server::new(401);
+        (1..=200).for_each(|client| server.block(client, "take s 0"));
+        server.ask(0, "xgroup create s g $ mkstream");
+        (201..=400).for_each(|client| server.block(client, READ_GROUP));
+        server.ask(0, line);
+        for client in 201..=400 {
+            let said = server.served(client).unwrap_or_else(|| panic!("{line}: {client}"));
+            assert!(said == NO_GROUP || said.starts_with("-WRONGTYPE"), "{line}: {said}");
+        }
+    }
+}
+
+#[test]
+fn who_waits_for_a_group_asks_again_when_the_stream_goes_by_itself() {
+    let expire = |server: &mut Server| {
+        server.engine.expire_cycle(&mut server.worker, server.now, Duration::from_secs(1));
+    };
+    let evict = |server: &mut Server| {
+        server.engine.settings.set_evicting("allkeys-random", 5, 10, true);
+        server.engine.limit_memory(1);
+        server.engine.make_room(&mut server.worker, server.now);
+        server.engine.limit_memory(0);
+    };
+    let ways: [fn(&mut Server); 3] = [expire, |server| drop(server.ask(0, "get s")), evict];
+    for goes in ways {
+        let mut server = Server::new(3);
+        server.block(2, "take s 0");
+        server.ask(0, "xgroup create s g $ mkstream\npexpire s 10");
+        server.block(1, READ_GROUP);
+        server.now.0 += 10;
+        goes(&mut server);
+        assert_eq!(server.sessions[1].client.take_unblock(), Some(Unblock::RunAgain));
+        assert_eq!(server.sessions[2].client.take_unblock(), None, "it goes on waiting for the key to come");
+        let (Resumed::RunAgain(_), said) = server.end(1, Unblock::RunAgain) else { panic!("it asks again") };
+        assert_eq!((said, server.ask(1, READ_GROUP)), (String::new(), NO_GROUP.to_owned()));
+    }
+}
+
+#[test]
+fn what_is_run_again_waits_no_longer_than_before() {
+    let mut server = Server::new(1);
+    server.block(0, "take k 3");
+    server.now.0 += 2000;
+    let (Resumed::RunAgain(_), _) = server.end(0, Unblock::RunAgain) else { panic!("it asks again") };
+    server.block(0, "take k 3");
+    assert_eq!(server.sessions[0].waiter().unwrap().until(), Some(Millis(1_003_000)));
+    server.end(0, Unblock::RunAgain);
+    server.ask(0, "set k 1\ntake k 3");
+    server.block(0, "take k 3");
+    assert_eq!(server.sessions[0].waiter().unwrap().until(), Some(Millis(1_005_000)), "another command");
+}
+
+/// Several workers give and take the same keys: nothing is lost, nothing is given twice, everybody comes to an end.
+#[test]
+fn whatever_threads_give_is_taken_once() {
+    const THREADS: usize = 4;
+    const ROUNDS: usize = 500;
+    let server = Server::new(0);
+    let engine = &server.engine;
+    let run = |worker: &mut Worker, session: &mut Session, text: &str| {
+        let (mut buffer, mut batch, mut out) =
+            (format!("{text}\n").into_bytes(), Batch::default(), Vec::new());
+        Parser::new().parse(&mut buffer, &mut batch, &Limits::default());
+        engine
+            .run(worker, session, Millis(1), Requests { buffer: &buffer, batch: &batch, from: 0 }, &mut out)
+            .1
+    };
+    std::thread::scope(|scope| {
+        for number in 0..THREADS {
+            scope.spawn(move || {
+                let mut worker = engine.worker(|| 0);
+                let client = engine.clients.connect(Link::default(), Millis(0), Box::new(|| {}));
+                let mut session = Session::of(client, Origin::Client, true);
+                let mut random = engine::Random::new(number as u64);
+                for _ in 0..ROUNDS {
+                    let (a, b) = (random.next() % 3, random.next() % 3);
+                    let text = match number % 2 {
+                        0 => format!("incr k{a}\nincr k{b}"),
+                        _ if random.next() & 1 == 0 => format!("take k{a} k{b} 0"),
+                        _ => format!("take k{a} 0"),
+                    };
+                    let flow = run(&mut worker, &mut session, &text);
+                    while flow == Flow::Blocked && !session.waiter().is_some_and(|waiter| waiter.is_served())
+                    {
+                        std::thread::yield_now();
+                    }
+                    let how = Unblock::Timeout;
+                    engine.end_wait(&mut worker, &mut session, Millis(1), how, &mut Vec::new());
+                }
+                engine.disconnect(&mut session);
+            });
+        }
+    });
+    // Two threads gave two things a round, two took one each.
+    let mut left = 0;
+    for key in ["k0", "k1", "k2"] {
+        let key = engine.keyspace.key(key.as_bytes());
+        let guard = engine.keyspace.lock(key.slot());
+        let table = guard.view(0);
+        if let keyspace::Found::Live(place) = table.find(&key, Millis(1))
+            && let keyspace::Value::String(value) = table.value(place)
+        {
+            left += resp::parse_i64(value.bytes).unwrap();
+        }
+    }
+    assert_eq!(left, (THREADS / 2 * ROUNDS) as i64);
+}
+
+/// What waiting is, told plainly: who waits stands in one row; after each command, key by key in the order in which
+/// they were changed, the first in the row who wants that key takes from the first of its keys that has something.
+#[derive(Default)]
+struct Model {
+    things: [i64; KEYS],
+    row: VecDeque<(usize, Vec<usize>)>,
+}
+
+const KEYS: usize = 3;
+const CLIENTS: usize = 6;
+
+impl Model {
+    fn take(&mut self, keys: &[usize]) -> Option<usize> {
+        let key = *keys.iter().find(|key| self.things[**key] > 0)?;
+        self.things[key] -= 1;
+        Some(key)
+    }
+
+    /// Who is served with what.
+    fn give(&mut self, keys: &[usize], count: i64) -> Vec<(usize, usize)> {
+        keys.iter().for_each(|key| self.things[*key] = count);
+        let mut served = Vec::new();
+        for key in keys {
+            while self.things[*key] > 0
+                && let Some(place) = self.row.iter().position(|(_, wanted)| wanted.contains(key))
+            {
+                let (client, wanted) = self.row.remove(place).unwrap();
+                served.push((client, self.take(&wanted).unwrap()));
+            }
+        }
+        served
+    }
+}
+
+#[derive(Debug, Clone)]
+enum Step {
+    Give(Vec<usize>, i64),
+    Take(usize, Vec<usize>),
+    End(usize),
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let keys = || proptest::collection::vec(0..KEYS, 1..=KEYS);
+    let step = prop_oneof![
+        (keys(), 1..4_i64).prop_map(|(keys, count)| Step::Give(keys, count)),
+        (1..CLIENTS, keys()).prop_map(|(client, keys)| Step::Take(client, keys)),
+        (1..CLIENTS, keys()).prop_map(|(client, keys)| Step::Take(client, keys)),
+        (1..CLIENTS).prop_map(Step::End),
+    ];
+    proptest::collection::vec(step, 1..60)
+}
+
+proptest! {
+    #[test]
+    fn it_is_as_the_model_says(steps in steps()) {
+        let mut server = Server::new(CLIENTS);
+        let mut model = Model::default();
+        let mut waits = [false; CLIENTS];
+        for step in steps {
+            match step {
+                Step::Give(mut keys, count) => {
+                    let mut seen = Vec::new();
+                    keys.retain(|key| !seen.contains(key) && { seen.push(*key); true });
+                    let pairs: Vec<_> = keys.iter().map(|key| format!("k{key} {count}")).collect();
+                    server.ask(0, &format!("mset {}", pairs.join(" ")));
+                    for (client, key) in model.give(&keys, count) {
+                        waits[client] = false;
+                        prop_assert_eq!(server.served(client), Some(format!("$2|k{key}|")));
+                    }
+                }
+                Step::Take(client, keys) if !waits[client] => {
+                    let names: Vec<_> = keys.iter().map(|key| format!("k{key}")).collect();
+                    let (flow, said) = server.run(client, &format!("take {} 0", names.join(" ")));
+                    match model.take(&keys) {
+                        Some(key) => prop_assert_eq!((flow, said), (Flow::Done, format!("$2|k{key}|"))),
+                        None => {
+                            prop_assert_eq!(flow, Flow::Blocked);
+                            waits[client] = true;
+                            model.row.push_back((client, keys));
+                        }
+                    }
+                }
+                Step::End(client) if waits[client] => {
+                    waits[client] = false;
+                    model.row.retain(|(other, _)| *other != client);
+                    prop_assert_eq!(server.end(client, Unblock::Timeout).1, "*-1|");
+                }
+                Step::Take(..) | Step::End(_) => {}
+            }
+            prop_assert_eq!(server.who_is_served(), Vec::<usize>::new());
+        }
+    }
+}

@@ -1,0 +1,131 @@
+//! Times as clients write them.
+
+use std::ops::Range;
+
+use bitflags::bitflags;
+use clock::Millis;
+use engine::{CommandError, Context, quoted};
+
+use crate::long_double::LongDouble;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Unit {
+    Seconds,
+    Millis,
+}
+
+/// What a time counts from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Base {
+    Now,
+    Epoch,
+}
+
+/// An expiry as SET and its kin take it: it must lie after the epoch and fit in milliseconds.
+pub(super) fn parse_expire(
+    number: &[u8],
+    unit: Unit,
+    base: Base,
+    now: Millis,
+    command: &'static str,
+) -> Result<Millis, CommandError> {
+    let number = resp::parse_i64(number).ok_or(CommandError::NotInteger)?;
+    let invalid = CommandError::InvalidExpire(command);
+    if number <= 0 {
+        return Err(invalid);
+    }
+    absolute(number, unit, base, now).ok_or(invalid)
+}
+
+/// The time `number` units after its base, if milliseconds can say it.
+pub(super) fn absolute(number: i64, unit: Unit, base: Base, now: Millis) -> Option<Millis> {
+    let millis = match unit {
+        Unit::Seconds => number.checked_mul(1000)?,
+        Unit::Millis => number,
+    };
+    match base {
+        Base::Now => now.0.checked_add(millis).map(Millis),
+        Base::Epoch => Some(Millis(millis)),
+    }
+}
+
+/// Until when a command waits that has argument `index` as its timeout: seconds and parts of them; `None` is for ever.
+pub(super) fn timeout(context: &Context<'_>, index: usize) -> Result<Option<Millis>, CommandError> {
+    let seconds = LongDouble::parse(context.arg(index))
+        .map(LongDouble::to_double)
+        .ok_or(CommandError::text("ERR timeout is not a float or out of range"))?;
+    let millis = (seconds * 1000.0).ceil();
+    if millis < 0.0 {
+        return Err(CommandError::text("ERR timeout is negative"));
+    }
+    // What is beyond the largest integer becomes it, and no time follows that.
+    match millis as i64 {
+        0 => Ok(None),
+        millis => match context.now.0.checked_add(millis) {
+            Some(until) => Ok(Some(Millis(until))),
+            None => Err(CommandError::text("ERR timeout is out of range")),
+        },
+    }
+}
+
+/// EX, PX, EXAT, PXAT.
+pub(super) fn time_word(word: &[u8]) -> Option<(Unit, Base)> {
+    match () {
+        () if word.eq_ignore_ascii_case(b"ex") => Some((Unit::Seconds, Base::Now)),
+        () if word.eq_ignore_ascii_case(b"px") => Some((Unit::Millis, Base::Now)),
+        () if word.eq_ignore_ascii_case(b"exat") => Some((Unit::Seconds, Base::Epoch)),
+        () if word.eq_ignore_ascii_case(b"pxat") => Some((Unit::Millis, Base::Epoch)),
+        () => None,
+    }
+}
+
+bitflags! {
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub(super) struct When: u8 {
+        /// Only if the key or field does not expire yet.
+        const NX = 1;
+        /// Only if it does.
+        const XX = 1 << 1;
+        /// Only if it then expires later.
+        const GT = 1 << 2;
+        /// Only if it then expires earlier.
+        const LT = 1 << 3;
+    }
+}
+
+impl When {
+    /// Reads the words at these arguments.
+    pub(super) fn parse(context: &Context<'_>, words: Range<usize>) -> Result<Self, CommandError> {
+        let mut when = Self::empty();
+        for word in words.filter_map(|index| context.args.get(index)) {
+            when |= match () {
+                () if word.eq_ignore_ascii_case(b"nx") => Self::NX,
+                () if word.eq_ignore_ascii_case(b"xx") => Self::XX,
+                () if word.eq_ignore_ascii_case(b"gt") => Self::GT,
+                () if word.eq_ignore_ascii_case(b"lt") => Self::LT,
+                () => {
+                    let text = format!("ERR Unsupported option {}", quoted(word, word.len()));
+                    return Err(CommandError::Text(text.into()));
+                }
+            };
+        }
+        if when.contains(Self::NX) && when != Self::NX {
+            return Err(CommandError::text(
+                "ERR NX and XX, GT or LT options at the same time are not compatible",
+            ));
+        }
+        if when.contains(Self::GT | Self::LT) {
+            return Err(CommandError::text("ERR GT and LT options at the same time are not compatible"));
+        }
+        Ok(when)
+    }
+
+    /// Whether an expiry `before` may become `after`. No expiry counts as the latest of all.
+    pub(super) fn allows(self, before: Option<Millis>, after: Millis) -> bool {
+        let refused = self.contains(Self::NX) && before.is_some()
+            || self.contains(Self::XX) && before.is_none()
+            || self.contains(Self::GT) && before.is_none_or(|before| after <= before)
+            || self.contains(Self::LT) && before.is_some_and(|before| after >= before);
+        !refused
+    }
+}

@@ -1,0 +1,237 @@
+//! Transactions. What EXEC does is in `dispatch/transaction.rs`.
+
+use engine::{Categories, Command, CommandError, Context, Flags, Group};
+use keyspace::Found;
+
+use super::rows::LOOKS_AT_ALL;
+
+const ANYTIME: Flags = Flags::NOSCRIPT.union(Flags::LOADING).union(Flags::STALE);
+/// What all but EXEC have in common.
+const MARKS: Flags = ANYTIME.union(Flags::FAST).union(Flags::ALLOW_BUSY);
+
+const fn row(name: &'static str, since: &'static str, arity: i8, summary: &'static str) -> Command {
+    Command::new(name, Group::Transactions, since, arity, summary).category(Categories::TRANSACTION)
+}
+
+pub(super) const COMMANDS: &[Command] = &[
+    row("exec", "1.2.0", 1, "Runs what was queued since MULTI.")
+        .flags(ANYTIME.union(Flags::SKIP_COMMANDLOG).union(Flags::AT_ONCE))
+        .exec(),
+    row("discard", "2.0.0", 1, "Forgets what was queued since MULTI.")
+        .flags(MARKS.union(Flags::AT_ONCE))
+        .run(discard),
+    row("multi", "1.2.0", 1, "Starts a transaction: what follows is queued.")
+        .flags(MARKS.union(Flags::NO_MULTI))
+        .run(multi),
+    row("unwatch", "2.2.0", 1, "Forgets what is watched.").flags(MARKS).run(unwatch),
+    row("watch", "2.2.0", -2, "Makes EXEC run only if keys have not changed meanwhile.")
+        .flags(MARKS.union(Flags::NO_MULTI))
+        .keys(LOOKS_AT_ALL)
+        .run(watch),
+];
+
+fn multi(context: &mut Context<'_>) -> Result<(), CommandError> {
+    context.session.begin_transaction();
+    context.reply.ok();
+    Ok(())
+}
+
+fn discard(context: &mut Context<'_>) -> Result<(), CommandError> {
+    if !context.session.in_transaction() {
+        return Err(CommandError::text("ERR DISCARD without MULTI"));
+    }
+    context.engine.discard(context.session);
+    context.reply.ok();
+    Ok(())
+}
+
+fn watch(context: &mut Context<'_>) -> Result<(), CommandError> {
+    let (engine, now) = (context.engine, context.now);
+    for index in 1..context.args.len() {
+        let key = context.key(index);
+        let was_expired = matches!(context.view(&key).find(&key, now), Found::Expired(_));
+        engine.watch(context.session, &key, was_expired);
+    }
+    context.reply.ok();
+    Ok(())
+}
+
+fn unwatch(context: &mut Context<'_>) -> Result<(), CommandError> {
+    context.engine.unwatch(context.session);
+    context.reply.ok();
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use engine::{Gate, Origin, Session};
+
+    use crate::testing::Client;
+
+    /// All slots are held while WATCH notes its keys: sixteen times as many take about sixteen times as long, where
+    /// looking through all of them for each would take 256 times.
+    #[test]
+    fn many_keys_are_watched_as_fast_as_few() {
+        let mut client = Client::new();
+        let mut time = |keys: usize| {
+            let names: Vec<String> = (0..keys).map(|key| format!("key:{key}")).collect();
+            let mut words = vec!["watch"];
+            words.extend(names.iter().map(String::as_str));
+            let start = std::time::Instant::now();
+            client.call(&words);
+            let taken = start.elapsed();
+            assert_eq!(client.engine.watched_keys(), keys);
+            client.call(&["unwatch"]);
+            assert_eq!((client.engine.watched_keys(), client.engine.watching_clients()), (0, 0));
+            taken
+        };
+        time(5000);
+        // The best of several: a machine that is busy makes some slow.
+        let mut best = |keys| (0..5).map(|_| time(keys)).min().expect("several");
+        let (few, many) = (best(5000), best(80_000));
+        assert!(many < few * 100, "{few:?}, then {many:?}");
+    }
+
+    #[test]
+    fn a_queue_runs_at_exec() {
+        let mut client = Client::logged();
+        client.table(&[
+            ("exec", "-ERR EXEC without MULTI"),
+            ("discard", "-ERR DISCARD without MULTI"),
+            ("multi", "+OK"),
+            ("set k 1", "+QUEUED"),
+            ("incr k", "+QUEUED"),
+            ("lcs k k len idx", "+QUEUED"),
+            ("set e v ex 1", "+QUEUED"),
+            ("dbsize", "+QUEUED"),
+            ("exec", "*5|+OK|:2|-ERR If you want both the length and indexes, please just use IDX.|+OK|:2"),
+            ("multi", "+OK"),
+            ("set k 9", "+QUEUED"),
+            ("discard", "+OK"),
+            ("get k", "$1|2"),
+            ("multi", "+OK"),
+            ("get k", "+QUEUED"),
+            ("exec", "*1|$1|2"),
+            ("multi\nexec", "+OK|*0"),
+            ("multi\nmulti", "+OK|-ERR Command 'multi' not allowed inside a transaction"),
+            ("exec", "-EXECABORT Transaction discarded because of previous errors."),
+            ("multi\nwatch k", "+OK|-ERR Command 'watch' not allowed inside a transaction"),
+            ("exec", "-EXECABORT Transaction discarded because of previous errors."),
+            ("multi", "+OK"),
+            ("multi 0", "-ERR wrong number of arguments for 'multi' command"),
+            ("exec", "-EXECABORT Transaction discarded because of previous errors."),
+            ("multi", "+OK"),
+            ("watch", "-ERR wrong number of arguments for 'watch' command"),
+            ("exec", "-EXECABORT Transaction discarded because of previous errors."),
+        ]);
+        assert_eq!(
+            client.log(),
+            ["0 MULTI", "0 set k 1", "0 incr k", "0 SET e v PXAT 1700000001000", "0 EXEC"]
+        );
+    }
+
+    #[test]
+    fn a_refused_command_aborts() {
+        let mut client = Client::new();
+        let abort = "-EXECABORT Transaction discarded because of previous errors.";
+        client.table(&[
+            ("multi", "+OK"),
+            ("set k", "-ERR wrong number of arguments for 'set' command"),
+            ("set k v", "+QUEUED"),
+            ("exec", abort),
+            ("multi", "+OK"),
+            ("nosuch", "-ERR unknown command 'nosuch', with args beginning with: "),
+            ("exec", abort),
+            ("multi", "+OK"),
+            (
+                "exec x",
+                "-EXECABORT Transaction discarded because of: wrong number of arguments for 'exec' command",
+            ),
+            ("exec", "-ERR EXEC without MULTI"),
+            ("multi", "+OK"),
+            ("debug set-active-expire 1", "+QUEUED"),
+            ("slowlog reset", "+QUEUED"),
+            ("discard", "+OK"),
+            ("get k", "$-1"),
+            ("multi", "+OK"),
+            ("set k v", "+QUEUED"),
+        ]);
+        client.engine.settings.set_gate(Gate::READ_ONLY_REPLICA, true);
+        client.table(&[
+            (
+                "exec",
+                "-EXECABORT Transaction discarded because of: READONLY You can't write against a read only replica.",
+            ),
+            ("exec", "-ERR EXEC without MULTI"),
+        ]);
+    }
+
+    /// A sentinel tells a replica whose master is gone by a transaction whom to follow.
+    #[test]
+    fn what_may_run_while_the_data_is_old_may_run_in_a_transaction() {
+        let mut client = Client::new();
+        client.engine.settings.set_gate(Gate::MASTER_DOWN, true);
+        client.table(&[("multi\nclient getname", "+OK|+QUEUED"), ("exec", "*1|$-1")]);
+        let down = "MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.";
+        client.table(&[
+            ("multi\nclient getname", "+OK|+QUEUED"),
+            ("get k", &format!("-{down}")),
+            ("exec", "-EXECABORT Transaction discarded because of previous errors."),
+        ]);
+    }
+
+    #[test]
+    fn databases_can_change_within() {
+        let mut client = Client::logged();
+        client.table(&[
+            ("multi\nset a 1\nselect 1\nset a 2\nexec", "+OK|+QUEUED|+QUEUED|+QUEUED|*3|+OK|+OK|+OK"),
+            ("get a", "$1|2"),
+        ]);
+        assert_eq!(client.log(), ["0 MULTI", "0 set a 1", "0 SELECT 1", "0 set a 2", "0 SELECT 0", "0 EXEC"]);
+    }
+
+    /// Runs a line as another client of the same server.
+    fn other(client: &mut Client, line: &str) {
+        let mut session = Session::new(7, Origin::Client, true);
+        std::mem::swap(&mut session, &mut client.session);
+        client.wire(line);
+        std::mem::swap(&mut session, &mut client.session);
+    }
+
+    #[test]
+    fn a_watched_key_that_changes_stops_exec() {
+        // (watched, what another client does, whether EXEC still runs)
+        let table = [
+            ("k", "get k", true),
+            ("k", "set k 2", false),
+            ("k", "set other 2", true),
+            ("k", "del k", false),
+            ("nosuch", "del nosuch", true),
+            ("k", "expire k 100", false),
+            ("k", "flushall", false),
+            ("nosuch", "flushall", true),
+            ("k", "swapdb 0 1", false),
+            ("k", "rename k l", false),
+            ("l", "rename k l", false),
+            ("k", "append k x", false),
+            ("k", "set k 1 nx", true),
+        ];
+        for (key, change, runs) in table {
+            let mut client = Client::new();
+            client.wire(&format!("set k 1\nwatch {key}"));
+            other(&mut client, change);
+            client.table(&[("multi\nping", "+OK|+QUEUED"), ("exec", if runs { "*1|+PONG" } else { "*-1" })]);
+            client.table(&[("multi\nping", "+OK|+QUEUED"), ("exec", "*1|+PONG")]);
+        }
+    }
+
+    #[test]
+    fn what_is_watched_ends_with_unwatch_and_with_expiry() {
+        let mut client = Client::new();
+        client.wire("set k 1 px 10\nwatch k\nunwatch");
+        other(&mut client, "set k 2 px 10");
+        client.table(&[("multi\nping\nexec", "+OK|+QUEUED|*1|+PONG"), ("watch k", "+OK")]);
+        client.now.0 += 10;
+        client.table(&[("multi\nping\nexec", "+OK|+QUEUED|*-1")]);
+    }
+}
