@@ -88,7 +88,7 @@ impl<'r, 'w, E> Out<'r, 'w, E> {
 
 /// An element chosen by chance, unless nearly all of them have expired.
 pub(super) fn any<P: Pool>(pool: &P, random: &mut Random) -> Option<P::Element> {
-    (0..TRIES).find_map(|_| pool.random(random.next()))
+    (0..TRIES).find_map(|_| pool.random(random.number()))
 }
 
 /// Replies with `count` elements, or with as many different ones as there are.
@@ -148,7 +148,7 @@ fn distinct<P: Pool>(pool: &P, wanted: usize, random: &mut Random, out: &mut Out
     }
     let mut chosen = BTreeSet::new();
     for _ in 0..wanted.saturating_mul(TRIES) {
-        let Some(element) = pool.random(random.next()) else { break };
+        let Some(element) = pool.random(random.number()) else { break };
         if chosen.len() < wanted && chosen.insert(P::name(&element)) {
             out.push(element);
         }
@@ -171,7 +171,7 @@ fn sample<P: Pool>(pool: &P, wanted: usize, random: &mut Random, out: &mut Out<'
     let (mut left, mut missing) = (pool.live_len() as u64, wanted as u64);
     pool.for_each(&mut |element| {
         if missing > 0 {
-            if random.next() % left < missing {
+            if random.number() % left < missing {
                 out.push(element);
                 missing -= 1;
             }

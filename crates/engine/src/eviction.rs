@@ -249,7 +249,7 @@ impl Engine {
     ) -> bool {
         let mut seen = 0;
         while seen < samples {
-            let random = worker.random.next();
+            let random = worker.random.number();
             let Some(slot) = evictor.slots.choose(&self.keyspace, policy.volatile, random) else {
                 return !evictor.candidates.is_empty();
             };
@@ -324,7 +324,7 @@ fn sample(
 ) {
     let keys = if volatile { table.volatile_len() } else { table.len() };
     let randoms: SmallVec<[u64; 8]> =
-        (0..count.min(keys.div_ceil(MANY))).map(|_| worker.random.next()).collect();
+        (0..count.min(keys.div_ceil(MANY))).map(|_| worker.random.number()).collect();
     if !volatile {
         table.sample(&randoms, &mut visit);
         return;

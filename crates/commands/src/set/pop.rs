@@ -101,7 +101,7 @@ fn keep_few(context: &mut Context<'_>, key: &Key<'_>, place: Place, kept: usize)
     if let Some(set) = table.set(place) {
         let (mut left, mut missing) = (set.len() as u64, kept as u64);
         set.for_each(&mut |member| {
-            if missing > 0 && random.next() % left < missing {
+            if missing > 0 && random.number() % left < missing {
                 new.add(&member);
                 missing -= 1;
             } else {

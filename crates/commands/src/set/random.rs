@@ -51,7 +51,7 @@ pub(super) fn srandmember(context: &mut Context<'_>) -> Result<(), CommandError>
         );
         return sampling::choose(set, count, &mut random, out);
     }
-    match set.and_then(|set| set.random(random.next())) {
+    match set.and_then(|set| set.random(random.number())) {
         Some(member) => reply.bulk(&member),
         None => reply.null(),
     }

@@ -66,7 +66,7 @@ fn options(context: &Context<'_>) -> Result<(i64, bool), CommandError> {
 }
 
 fn any(set: &SortedSetRef<'_>, random: &mut Random) -> usize {
-    (random.next() % set.len() as u64) as usize
+    (random.number() % set.len() as u64) as usize
 }
 
 fn one(context: &mut Context<'_>) -> Result<(), CommandError> {
@@ -128,7 +128,7 @@ fn distinct(set: &SortedSetRef<'_>, wanted: usize, random: &mut Random, form: Fo
     // Each has the chance to be among those still wanted, of those that are still to come.
     let (mut left, mut missing) = (set.len() as u64, wanted as u64);
     set.visit(0..set.len(), false, &mut |member| {
-        if random.next() % left < missing {
+        if random.number() % left < missing {
             form.push(reply, &member);
             missing -= 1;
         }

@@ -218,7 +218,7 @@ fn batches_of_threads_that_want_the_same_slots_end_and_count_right() {
                 for _ in 0..BATCHES {
                     let mut lines = String::new();
                     for _ in 0..REQUESTS {
-                        let random = random.next();
+                        let random = random.number();
                         let (one, other) = (random >> 8 & 7, random >> 16 & 7);
                         lines += &match random & 7 {
                             0 => format!("mget key:{one} key:{other}\n"),
@@ -309,7 +309,7 @@ fn the_log_of_many_threads_gives_the_same_data() {
                 for round in 0..200 {
                     let mut lines = String::new();
                     for _ in 0..40 {
-                        let random = random.next();
+                        let random = random.number();
                         let (one, other) = (random >> 8 & 7, random >> 16 & 7);
                         lines += &match random & 15 {
                             0 => format!("mset key:{one} {thread} key:{other} {round}\n"),

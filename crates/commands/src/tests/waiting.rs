@@ -404,10 +404,10 @@ fn whatever_threads_give_is_taken_once() {
                 let mut session = Session::of(client, Origin::Client, true);
                 let mut random = engine::Random::new(number as u64);
                 for _ in 0..ROUNDS {
-                    let (a, b) = (random.next() % 3, random.next() % 3);
+                    let (a, b) = (random.number() % 3, random.number() % 3);
                     let text = match number % 2 {
                         0 => format!("incr k{a}\nincr k{b}"),
-                        _ if random.next() & 1 == 0 => format!("take k{a} k{b} 0"),
+                        _ if random.number() & 1 == 0 => format!("take k{a} k{b} 0"),
                         _ => format!("take k{a} 0"),
                     };
                     let flow = run(&mut worker, &mut session, &text);

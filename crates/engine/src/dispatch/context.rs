@@ -268,7 +268,7 @@ impl<'a> Context<'a> {
 
     /// A uniform random number.
     pub fn random(&mut self) -> u64 {
-        self.worker.random.next()
+        self.worker.random.number()
     }
 
     /// The worker's monotonic clock, in nanoseconds.

@@ -63,7 +63,7 @@ impl<'a> Context<'a> {
     pub fn mark_used(&mut self, db: u16, key: &Key<'_>, place: Place, before: Usage) {
         let usage = match self.engine.settings.lfu() {
             None => self.used_now,
-            Some(settings) => before.used_lfu(self.now, settings, self.worker.random.next() as u32),
+            Some(settings) => before.used_lfu(self.now, settings, self.worker.random.number() as u32),
         };
         if usage != before {
             self.slots.slot_mut(key.slot()).table(db).set_usage(place, usage);
