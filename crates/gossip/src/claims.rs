@@ -93,7 +93,7 @@ impl Gossip {
     }
 
     /// If the header claims what somebody serves under a higher epoch, tells its sender.
-    fn correct(&mut self, sender: NodeId, header: &Header) {
+    pub(crate) fn correct(&mut self, sender: NodeId, header: &Header) {
         let newer = |slot: Slot| {
             let owner = self.nodes.get(&self.slots.claimant(slot)?)?;
             (owner.id != sender && owner.config_epoch > header.config_epoch).then_some(owner.id)

@@ -2,15 +2,18 @@
 //!
 //! The candidate side: when our master is FAIL (or a manual failover is ready), wait the election delay
 //! in which the FAIL spreads and the replicas tell each other their offsets, plus a delay per better
-//! replica; then take a new epoch, save it, and ask every master for its vote. A majority of the masters
+//! replica; then take a new epoch, save it, and ask every master for its vote. Whoever has not given it is asked
+//! again from time to time: it may have had no link with us, or not have heard yet that our master failed, that we
+//! are a replica, or that our master gave a slot away. If somebody took a newer epoch meanwhile, nobody votes in
+//! ours any more, and we ask in a new one. A majority of the masters
 //! with slots makes us the new owner of our master's slots under that epoch: of those when we asked, and of
 //! those when the votes are counted. (Redis looks at the latter only. Two masters that were replaced while
 //! we ask are briefly replicas whose slots are nobody's here; with their two votes a candidate would pass
 //! three that are left, and another candidate be elected by those in the same epoch.)
 //!
 //! The voter side: one vote per epoch, saved before it leaves; none for a replica whose master is not
-//! FAIL here (unless forced), none about the same master within twice the node timeout, none for a claim
-//! that a newer one has outdated.
+//! FAIL here (unless forced), none about the same master within twice the node timeout but for the same replica, none
+//! for a claim that a newer one has outdated. Whoever has our vote gets it again when it asks again.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -24,6 +27,10 @@ use crate::machine::Gossip;
 use crate::node::{Node, Role, has_data};
 use crate::timeline::Ballot;
 use crate::wire::{Body, Header, MessageFlags, Packet};
+
+/// How soon those are asked again who have not voted, and by how much later at most: of two candidates that put each
+/// other's epochs out of date, one is then alone for long enough.
+const REPEAT: Duration = Duration::from_millis(100);
 
 /// The candidacy, if there is one, and what was last said about why there is none.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -43,6 +50,8 @@ pub(crate) struct Candidacy {
     /// The epoch that we asked under, once we did, and how many votes made a majority then.
     epoch: Option<Epoch>,
     quorum: usize,
+    /// When to ask those again who have not voted.
+    repeat_at: Instant,
     votes: BTreeSet<NodeId>,
     expired: bool,
 }
@@ -106,6 +115,15 @@ impl Gossip {
             self.log(ElectionEvent::CannotStand(Hindrance::NotConfirmed { votes, needed }));
             self.log(ElectionEvent::Expired(epoch));
             self.election.candidacy.as_mut().expect("read above").expired = true;
+        } else if self.now >= candidacy.repeat_at {
+            if self.current_epoch > epoch {
+                self.ask_for_votes(master);
+            } else {
+                self.plan_to_ask_again();
+                for voter in self.linked() {
+                    self.ask_for_vote_again(voter);
+                }
+            }
         }
     }
 
@@ -122,8 +140,16 @@ impl Gossip {
         let at = self.now + delay;
         self.election.hindered = false;
         let votes = BTreeSet::new();
-        self.election.candidacy =
-            Some(Candidacy { at, rank, manual, epoch: None, quorum: 0, votes, expired: false });
+        self.election.candidacy = Some(Candidacy {
+            at,
+            rank,
+            manual,
+            epoch: None,
+            quorum: 0,
+            repeat_at: at,
+            votes,
+            expired: false,
+        });
         let offset = self.replication.offset.0;
         let scheduled = self.wall;
         self.timeline.open(master).ballot(Ballot { scheduled, rank, offset, asked: None, votes: Vec::new() });
@@ -167,15 +193,42 @@ impl Gossip {
         self.save_before_sending();
         let candidacy = self.election.candidacy.as_mut().expect("the caller has it");
         (candidacy.epoch, candidacy.quorum) = (Some(epoch), quorum);
+        candidacy.votes.clear();
         let manual = candidacy.manual;
         let wall = self.wall;
-        self.update_ballot(master, |ballot| ballot.asked = Some((epoch, wall)));
+        self.update_ballot(master, |ballot| (ballot.asked, ballot.votes) = (Some((epoch, wall)), Vec::new()));
         self.log(ElectionEvent::Started(epoch));
+        self.plan_to_ask_again();
+        let request = self.vote_request(manual);
+        self.broadcast(&request);
+    }
+
+    fn vote_request(&mut self, manual: bool) -> Packet {
         let mut header = self.header();
         if manual {
             header.message_flags |= MessageFlags::FORCE_ACK;
         }
-        self.broadcast(&Packet { header, body: Body::AuthRequest });
+        Packet { header, body: Body::AuthRequest }
+    }
+
+    fn plan_to_ask_again(&mut self) {
+        let chance = Duration::from_micros(self.random_below(REPEAT.as_micros() as u64));
+        if let Some(candidacy) = &mut self.election.candidacy {
+            candidacy.repeat_at = self.now + REPEAT + chance;
+        }
+    }
+
+    /// Asks `voter` once more, if we have asked, and it has not voted and may.
+    pub(crate) fn ask_for_vote_again(&mut self, voter: NodeId) {
+        let Some(candidacy) = &self.election.candidacy else { return };
+        // In an epoch that is over nobody would vote: soon all are asked in a new one.
+        let open = !candidacy.expired && candidacy.epoch == Some(self.current_epoch);
+        if open && !candidacy.votes.contains(&voter) && self.is_voter(voter) {
+            let request = self.vote_request(candidacy.manual);
+            // The first writing may not have ended.
+            self.save_before_sending();
+            self.send_packet(voter, request);
+        }
     }
 
     pub(crate) fn on_auth_ack(&mut self, header: &Header) {
@@ -218,19 +271,21 @@ impl Gossip {
         self.broadcast_pong();
     }
 
-    /// When a candidacy that did not succeed makes room for the next. Voters do not vote about the same
-    /// master for twice the node timeout, so after a split vote there is no use in hurry (Redis: twice
-    /// the vote timeout); if nobody voted at all, nothing stands in the way sooner.
+    /// When a candidacy that did not succeed makes room for the next. Voters do not vote for another replica of the
+    /// same master for twice the node timeout, so after a split vote there is no use in hurry (Redis: twice
+    /// the vote timeout); if nobody voted at all, or an operator wants us alone, nothing stands in the way sooner.
     fn retry_at(&self, candidacy: &Candidacy) -> Instant {
         let wait = self.config.auth_timeout();
-        candidacy.at + if candidacy.votes.is_empty() { wait } else { wait * 2 }
+        candidacy.at + if candidacy.manual || candidacy.votes.is_empty() { wait } else { wait * 2 }
     }
 
     pub(crate) fn election_deadline(&self) -> Option<Instant> {
         let candidacy = self.election.candidacy.as_ref()?;
         Some(match candidacy.epoch {
             None => candidacy.at,
-            Some(_) if !candidacy.expired => candidacy.at + self.config.auth_timeout(),
+            Some(_) if !candidacy.expired => {
+                candidacy.repeat_at.min(candidacy.at + self.config.auth_timeout())
+            }
             Some(_) => self.retry_at(candidacy),
         })
     }
@@ -264,13 +319,23 @@ impl Gossip {
         }
         let (candidate, epoch) = (header.sender, header.current_epoch);
         match self.judge_candidate(header) {
-            Err(why) => self.log(ElectionEvent::VoteDenied { candidate, epoch, why }),
+            Err(why) => {
+                self.log(ElectionEvent::VoteDenied { candidate, epoch, why });
+                if matches!(why, Denial::StaleSlot { .. }) {
+                    // It asks again, and knows then.
+                    self.correct(candidate, header);
+                }
+            }
             Ok(master) => {
-                self.last_vote_epoch = self.current_epoch;
-                self.nodes.get_mut(&master).expect("judged").voted_at = Some(self.now);
+                let again = self.last_vote_epoch == epoch;
+                if !again {
+                    (self.last_vote_epoch, self.last_vote) = (epoch, Some(candidate));
+                    self.nodes.get_mut(&master).expect("judged").voted = Some((candidate, self.now));
+                    self.timeline.voted(master, candidate, epoch, self.wall);
+                    self.log(ElectionEvent::VoteGranted { candidate, epoch });
+                }
+                // Also when it is given again: the first writing may not have ended.
                 self.save_before_sending();
-                self.timeline.voted(master, candidate, epoch, self.wall);
-                self.log(ElectionEvent::VoteGranted { candidate, epoch });
                 self.send(candidate, Body::AuthAck);
             }
         }
@@ -281,20 +346,24 @@ impl Gossip {
         if header.current_epoch < self.current_epoch {
             return Err(Denial::OldEpoch { current: self.current_epoch });
         }
-        if self.last_vote_epoch == self.current_epoch {
+        if self.last_vote_epoch == self.current_epoch && self.last_vote != Some(header.sender) {
             return Err(Denial::AlreadyVoted);
         }
-        let candidate = &self.nodes[&header.sender];
-        if candidate.is_master() {
+        let candidate = header.sender;
+        // Who serves slots was elected before this came. Else we may not have heard yet that it is a replica.
+        if header.replica_of.is_none() || self.is_voter(candidate) {
             return Err(Denial::NotAReplica);
         }
-        let master = candidate.master().and_then(|id| self.nodes.get(&id)).ok_or(Denial::MasterUnknown)?;
+        let master = header.replica_of.and_then(|id| self.nodes.get(&id)).ok_or(Denial::MasterUnknown)?;
         let forced = header.message_flags.has(MessageFlags::FORCE_ACK);
         if !master.has_failed() && !forced && !self.yields_to(header) {
             return Err(Denial::MasterIsUp);
         }
         let pause = self.config.node_timeout * 2;
-        if let Some(voted) = master.voted_at.filter(|voted| self.now < *voted + pause) {
+        if let Some((other, voted)) = master.voted
+            && other != candidate
+            && self.now < voted + pause
+        {
             return Err(Denial::VotedForMasterRecently { wait: (voted + pause).since(self.now) });
         }
         let outdated = |slot: &Slot| {

@@ -43,6 +43,8 @@ pub struct Gossip {
     pub(crate) orders: Orders,
     pub(crate) current_epoch: Epoch,
     pub(crate) last_vote_epoch: Epoch,
+    /// Whose that vote is, if it was given since this process runs.
+    pub(crate) last_vote: Option<NodeId>,
     /// Forgotten nodes, and until when they stay so.
     pub(crate) blacklist: BTreeMap<NodeId, Instant>,
     pub(crate) links: Links,
@@ -120,6 +122,7 @@ impl Gossip {
             orders: Orders::default(),
             current_epoch: saved.current_epoch,
             last_vote_epoch: saved.last_vote_epoch,
+            last_vote: None,
             blacklist: BTreeMap::new(),
             links: Links::default(),
             service: Service::default(),

@@ -72,7 +72,7 @@ impl Gossip {
             FailoverMode::Graceful => {
                 self.log(ManualFailoverEvent::Accepted);
                 self.manual = Manual::Claiming { until, target: None, ready: false };
-                // The master listens to its own replicas alone, and may not have heard yet that we are one.
+                // A Redis listens to its own replicas alone, and may not have heard yet that we are one.
                 self.talk(master, Talk::Ping);
                 self.send(master, Body::ManualFailoverStart);
             }
@@ -90,9 +90,19 @@ impl Gossip {
         Ok(Reply::Ok)
     }
 
-    /// One of our replicas wants our place.
-    pub(crate) fn on_manual_failover_start(&mut self, replica: NodeId) {
-        if self.nodes[&replica].master() != Some(self.me) {
+    /// A link to `id` is there again: what was sent over the last one may be lost.
+    pub(crate) fn ask_to_yield_again(&mut self, id: NodeId) {
+        let unheard = matches!(self.manual, Manual::Claiming { target: None, ready: false, .. });
+        if unheard && self.myself().master() == Some(id) {
+            self.send(id, Body::ManualFailoverStart);
+        }
+    }
+
+    /// One of our replicas wants our place. What it is it says itself: what we knew may be older, or have come with a
+    /// message that was overtaken.
+    pub(crate) fn on_manual_failover_start(&mut self, header: &Header) {
+        let replica = header.sender;
+        if header.replica_of != Some(self.me) {
             return;
         }
         self.end_manual_failover();

@@ -52,8 +52,8 @@ pub struct Node {
     pub reports: BTreeMap<NodeId, Instant>,
     /// It said itself that it has failed, when it last did: it came back with less data than its replicas have.
     pub(crate) resigned: bool,
-    /// When we last voted for a replica of this master.
-    pub voted_at: Option<Instant>,
+    /// For which of this master's replicas we last voted, and when.
+    pub voted: Option<(NodeId, Instant)>,
 }
 
 /// Where a node is reached.
@@ -214,7 +214,7 @@ impl Node {
             contact: Contact::default(),
             reports: BTreeMap::new(),
             resigned: false,
-            voted_at: None,
+            voted: None,
         }
     }
 

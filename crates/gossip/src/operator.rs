@@ -88,7 +88,6 @@ impl Gossip {
             return Err(CommandError::ReplicateNotEmpty);
         }
         self.become_replica_of(target);
-        self.broadcast_pong();
         self.changed()
     }
 
@@ -145,6 +144,7 @@ impl Gossip {
         self.nodes.insert(self.me, node);
         self.current_epoch = Epoch(0);
         self.last_vote_epoch = Epoch(0);
+        self.last_vote = None;
         self.blacklist.clear();
         self.log(Event::NewIdentity(self.me));
     }

@@ -41,7 +41,7 @@ impl Gossip {
             Body::Fail(about) if known => self.on_fail(header.sender, about),
             Body::AuthRequest if known => self.on_auth_request(&header),
             Body::AuthAck if known => self.on_auth_ack(&header),
-            Body::ManualFailoverStart if known => self.on_manual_failover_start(header.sender),
+            Body::ManualFailoverStart if known => self.on_manual_failover_start(&header),
             Body::Update(update) if known => self.on_update(&update),
             _ => {}
         }

@@ -88,7 +88,6 @@ impl Gossip {
         if let Some(orphan) = self.orphan_for_us(master, &working) {
             self.log(Event::Migrating { to: orphan });
             self.become_replica_of(orphan);
-            self.broadcast_pong();
         }
     }
 

@@ -44,7 +44,7 @@ impl Gossip {
             // A replica owns nothing, and what we voted about its place is settled: if it is elected and fails
             // again at once, its replicas need not wait.
             self.slots.release_all(id);
-            self.nodes.get_mut(&id).expect("indexed above").voted_at = None;
+            self.nodes.get_mut(&id).expect("indexed above").voted = None;
             if let Role::Replica(Some(master)) = role
                 && master != self.me
                 && self.are_of_one_shard(id, master)
@@ -66,6 +66,8 @@ impl Gossip {
         self.set_role(self.me, Role::Replica(Some(master)));
         self.end_manual_failover();
         self.election.abandon();
+        // Nobody votes for a replica that it holds for a master.
+        self.broadcast_pong();
     }
 
     /// A master whose copy we are has become a copy itself: go to the root.

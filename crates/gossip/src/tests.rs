@@ -1,6 +1,7 @@
 //! Machines against machines: a small network with a virtual clock.
 
 mod commands;
+mod elections;
 mod failover;
 mod membership;
 mod net;

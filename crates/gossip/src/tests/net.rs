@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
 use clock::{Instant, Millis};
-use rand::SeedableRng;
+use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use slot_routing::{NodeId, ReplOffset, SLOT_COUNT, Slot, Topology};
 
@@ -60,6 +60,11 @@ pub(super) struct Net {
     cut: BTreeSet<(usize, usize)>,
     /// Links of hosts that swallow what is sent over them; nobody is told.
     mute: BTreeSet<(usize, LinkId)>,
+    /// By so much a message may be later than another; on one link they come in order all the same.
+    pub(super) jitter: Duration,
+    chance: ChaCha8Rng,
+    /// When the last message on a link comes.
+    last: BTreeMap<(usize, LinkId), Instant>,
     seed: u64,
 }
 
@@ -78,6 +83,9 @@ impl Net {
             sequence: 0,
             cut: BTreeSet::new(),
             mute: BTreeSet::new(),
+            jitter: Duration::ZERO,
+            chance: ChaCha8Rng::seed_from_u64(seed),
+            last: BTreeMap::new(),
             seed,
         };
         for index in 0..hosts {
@@ -218,6 +226,17 @@ impl Net {
         }
     }
 
+    /// The present link from `one` to `other` breaks, and both see it.
+    pub(super) fn drop_link(&mut self, one: usize, other: usize) {
+        let link = self.hosts[one].gossip.node(self.id(other)).and_then(|node| node.link.id());
+        let link = link.expect("there is a link");
+        if let Some((peer, theirs)) = self.hosts[one].links.remove(&link) {
+            self.hosts[peer].links.remove(&theirs);
+            self.post(peer, Input::Closed { link: theirs });
+            self.post(one, Input::Closed { link });
+        }
+    }
+
     /// Nothing gets through between `one` and `other` any more; nobody is told.
     pub(super) fn cut(&mut self, one: &[usize], other: &[usize]) {
         for &a in one {
@@ -319,6 +338,12 @@ impl Net {
         self.post_in(LATENCY, index, input);
     }
 
+    fn latency(&mut self) -> Duration {
+        let most = self.jitter.as_micros() as u64;
+        let added = if most == 0 { 0 } else { self.chance.random_range(0..most) };
+        LATENCY + Duration::from_micros(added)
+    }
+
     fn post_in(&mut self, time: Duration, index: usize, input: Input) {
         self.sequence += 1;
         self.queue.insert((self.now + time, self.sequence), (index, input));
@@ -358,7 +383,10 @@ impl Net {
                 {
                     let packet = Box::new(wire::decode(&bytes).expect("what encodes, decodes"));
                     assert_eq!(wire::frame_len(&bytes), Ok(Some(bytes.len())));
-                    self.post(peer, Input::Packet { link: theirs, packet });
+                    let (link, latency) = ((peer, theirs), self.latency());
+                    let at = self.last.get(&link).map_or(self.now, |last| *last).max(self.now + latency);
+                    self.last.insert(link, at);
+                    self.post_in(at.since(self.now), peer, Input::Packet { link: theirs, packet });
                 }
             }
             Action::Persist { text, sync } => {

@@ -1,0 +1,132 @@
+//! Candidates that cannot have every vote at once: voters out of reach, or behind with the news.
+
+use std::time::Duration;
+
+use slot_routing::Slot;
+
+use super::net::{Net, config};
+use crate::{Command, ElectionEvent, Event, FailoverMode, Reply, SET_SLOT_PATIENCE, SlotChange};
+
+const MS: fn(u64) -> Duration = Duration::from_millis;
+
+fn six(seed: u64) -> Net {
+    Net::cluster(3, 6, &config(2000), seed)
+}
+
+fn elections(net: &Net, index: usize) -> usize {
+    let started = |(_, event): &&(_, Event)| matches!(event, Event::Election(ElectionEvent::Started(_)));
+    net.hosts[index].log.iter().filter(started).count()
+}
+
+/// Everybody serves and names the same owner of each slot; not everybody need know yet what node 0 is to them.
+fn owners_agree(net: &Net) -> bool {
+    (0..6).all(|host| {
+        let same = |slot: u16| net.owner_of(host, slot) == net.owner_of(0, slot);
+        net.hosts[host].gossip.is_serving() && (0..16_384).step_by(64).all(same)
+    })
+}
+
+fn move_slot(net: &mut Net, slot: u16, from: usize, to: usize) {
+    let slot = Slot::new(slot).unwrap();
+    let name = |net: &Net, index: usize| net.id(index).to_string();
+    let (source, target) = (name(net, from), name(net, to));
+    let mut set = |index: usize, change: SlotChange| {
+        let patience = SET_SLOT_PATIENCE;
+        net.command(index, Command::SetSlot { slot, change, keys_in_slot: 0, patience }).unwrap();
+    };
+    set(to, SlotChange::Importing { from: source });
+    set(from, SlotChange::Migrating { to: target.clone() });
+    for index in [to, from] {
+        set(index, SlotChange::Node(target.clone()));
+    }
+}
+
+/// The story: a master dies, its replica takes over, it comes back as a replica, a slot moves, and the operator gives
+/// it its place back. Here somebody had not heard yet that it is a replica, there one of the new owner of the slot; each
+/// denied its vote, nobody was asked again before the operator's time was over, and nothing came of it.
+#[test]
+fn a_failover_on_request_comes_about_while_news_are_still_on_their_way() {
+    for (jitter, seed) in
+        [20, 100, 300].into_iter().flat_map(|jitter| (0..40).map(move |seed| (jitter, seed)))
+    {
+        let mut net = six(seed);
+        net.jitter = MS(jitter);
+        net.kill(0);
+        net.until("a replica takes over", |net| net.writer_of(0) == Some(3));
+        net.restart(0);
+        net.until("it is back", |net| owners_agree(net) && net.hosts[0].copies == Some(net.id(3)));
+        move_slot(&mut net, 5061, 3, 1);
+        assert_eq!(net.failover(0, FailoverMode::Graceful), Ok(Reply::Ok));
+        let took = net.until("it is the master again", |net| net.writer_of(0) == Some(0));
+        assert!(took < MS(500 + 8 * jitter), "jitter {jitter}, seed {seed}: {took:?}\n{}", net.story());
+        net.until("all agree", Net::all_agree);
+    }
+}
+
+/// Whoever could not be reached is asked in the same epoch as soon as there is a link.
+#[test]
+fn voters_that_come_into_reach_are_asked_then() {
+    for seed in 0..10 {
+        let mut net = six(seed);
+        for voter in [1, 2] {
+            net.drop_link(3, voter);
+        }
+        net.cut(&[3], &[1, 2]);
+        net.failover(3, FailoverMode::Graceful).unwrap();
+        net.run(MS(700));
+        assert!(!net.hosts[3].gossip.myself().is_master(), "one of two votes");
+        net.heal();
+        net.until("the replica is master", |net| net.writer_of(0) == Some(3));
+        assert_eq!(elections(&net, 3), 1, "{}", net.story());
+        assert!(net.hosts[1].gossip.myself().is_master());
+    }
+}
+
+/// Votes that were lost with a link are given again: to whoever has them, and in the epoch that they were for.
+#[test]
+fn votes_that_were_lost_are_given_again() {
+    for seed in 0..10 {
+        let mut net = six(seed);
+        net.run(MS(seed * 29));
+        for voter in [1, 2] {
+            net.mute(voter, 3);
+        }
+        net.kill(0);
+        // A link that swallows everything is made anew after the node timeout.
+        let took = net.until("the replica takes over", |net| net.writer_of(0) == Some(3));
+        assert!(took > MS(500) && took < MS(2600), "seed {seed}: {took:?}\n{}", net.story());
+        assert_eq!(elections(&net, 3), 1, "{}", net.story());
+    }
+}
+
+/// An operator's request that is lost with the link to the master is sent over the next one.
+#[test]
+fn a_master_that_never_heard_of_the_request_is_asked_again() {
+    let mut net = six(1);
+    net.cut(&[3], &[0]);
+    net.failover(3, FailoverMode::Graceful).unwrap();
+    net.run(MS(50));
+    net.drop_link(3, 0);
+    net.heal();
+    let took = net.until("the replica is master", |net| net.writer_of(0) == Some(3));
+    assert!(took < MS(1500), "{took:?}\n{}", net.story());
+}
+
+/// While votes are asked for, two slots move under newer epochs: nobody votes in the older one any more.
+#[test]
+fn who_is_overtaken_by_an_epoch_asks_in_a_newer_one() {
+    for seed in 0..10 {
+        let mut net = six(seed);
+        net.cut(&[3], &[1, 2]);
+        net.failover(3, FailoverMode::Graceful).unwrap();
+        net.run(MS(50));
+        for node in [2, 1] {
+            net.command(node, Command::BumpEpoch).unwrap();
+        }
+        net.run(MS(50));
+        net.heal();
+        let took = net.until("the replica is master", |net| net.writer_of(0) == Some(3));
+        assert!(took < MS(2500), "seed {seed}: {took:?}\n{}", net.story());
+        net.until("all agree", Net::all_agree);
+    }
+}
