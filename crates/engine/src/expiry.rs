@@ -35,7 +35,7 @@ impl Engine {
             return false;
         }
         let end = (worker.nanos)().saturating_add(u64::try_from(budget.as_nanos()).unwrap_or(u64::MAX));
-        let mut due: Vec<Slot> = self.keyspace.due_slots(now).collect();
+        let mut due = self.keyspace.due_slots(now);
         let start = self.expiry_cursor.0.load(Ordering::Relaxed);
         let first = due.partition_point(|slot| slot.index() < start);
         due.rotate_left(first);

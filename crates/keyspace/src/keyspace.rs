@@ -1,6 +1,6 @@
 //! All slots and their locks.
 
-use std::sync::atomic::{AtomicI64, AtomicU32, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use clock::Millis;
@@ -13,7 +13,8 @@ use crate::key::Key;
 use crate::locked::LockedSlots;
 use crate::memory::{FullChunk, prefetch};
 use crate::page;
-use crate::slot::{Published, SlotData, SlotGuard};
+use crate::published::Published;
+use crate::slot::{SlotData, SlotGuard};
 use crate::snapshot::Cuts;
 use crate::table::Table;
 use crate::touched::Touched;
@@ -61,12 +62,7 @@ impl Keyspace {
         hashing::seed(seed);
         Self {
             slots: FullChunk::default(),
-            published: Published {
-                keys: Slot::all().map(|_| AtomicU32::new(0)).collect(),
-                others: Slot::all().map(|_| AtomicU32::new(0)).collect(),
-                volatile: Slot::all().map(|_| AtomicU32::new(0)).collect(),
-                due: Slot::all().map(|_| AtomicI64::new(page::NEVER.0)).collect(),
-            },
+            published: Published::default(),
             cuts: Cuts::default(),
             turn: Mutex::new(()),
             databases,
@@ -307,9 +303,26 @@ impl Keyspace {
         self.len(db) == 0
     }
 
-    /// The slots that may hold a key whose time has come. Reads no lock.
-    pub fn due_slots(&self, now: Millis) -> impl Iterator<Item = Slot> + '_ {
-        Slot::all().filter(move |slot| self.published.due[slot.index()].load(Ordering::Relaxed) <= now.0)
+    /// The slots that may hold a key whose time has come. Reads no lock, and looks at no slot before something can be due.
+    #[must_use]
+    pub fn due_slots(&self, now: Millis) -> Vec<Slot> {
+        if self.published.next_due() > now { Vec::new() } else { self.published.due_slots(now) }
+    }
+
+    /// No key's time comes before this; `None` if no key has one. It may be earlier than the first until
+    /// [`Keyspace::due_slots`] has looked.
+    #[must_use]
+    pub fn next_due(&self) -> Option<Millis> {
+        Some(self.published.next_due()).filter(|next| *next != page::NEVER)
+    }
+
+    /// Has `ring` called, from then on, whenever a key got a time before [`Keyspace::next_due`], with its slot locked.
+    /// Once.
+    ///
+    /// # Panics
+    /// If it was called before.
+    pub fn call_when_due_sooner(&self, ring: impl Fn() + Send + Sync + 'static) {
+        self.published.call_when_due_sooner(Box::new(ring));
     }
 }
 

@@ -26,6 +26,7 @@ mod outside;
 mod packed;
 mod page;
 mod pages;
+mod published;
 mod purge;
 mod score;
 mod set;

@@ -1,7 +1,6 @@
 //! What one slot holds.
 
 use std::sync::LazyLock;
-use std::sync::atomic::{AtomicI64, AtomicU32, Ordering};
 
 use clock::Millis;
 use parking_lot::MutexGuard;
@@ -15,6 +14,7 @@ use crate::large::Large;
 use crate::outside::Record;
 use crate::page;
 use crate::pages::Crowding;
+use crate::published::{Published, Summary};
 use crate::table::Table;
 use crate::touched::Likely;
 use crate::usage::Usage;
@@ -217,32 +217,6 @@ pub struct Taken {
     pub table: Option<Table>,
 }
 
-/// What of a slot can be read without its lock.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Summary {
-    /// Keys of database 0.
-    keys: u32,
-    /// Keys of the other databases.
-    others: u32,
-    /// Keys of all databases that expire.
-    volatile: u32,
-    /// The least time at which something may be due.
-    due: Millis,
-}
-
-/// What of a slot can be read without its lock, as of the last unlock.
-#[derive(Debug)]
-pub(crate) struct Published {
-    /// Keys of database 0.
-    pub(crate) keys: Box<[AtomicU32]>,
-    /// Keys of the other databases.
-    pub(crate) others: Box<[AtomicU32]>,
-    /// Keys of all databases that expire.
-    pub(crate) volatile: Box<[AtomicU32]>,
-    /// When something may be due, in milliseconds.
-    pub(crate) due: Box<[AtomicI64]>,
-}
-
 /// A locked slot. Counts are published when it is unlocked.
 #[derive(Debug)]
 pub struct SlotGuard<'k> {
@@ -282,14 +256,7 @@ impl SlotGuard<'_> {
         let Some(last_published) = self.last_published else { return };
         let summary = self.data.summary();
         if summary != last_published {
-            let index = self.slot.index();
-            self.published.keys[index].store(summary.keys, Ordering::Relaxed);
-            self.published.due[index].store(summary.due.0, Ordering::Relaxed);
-            let rare = (summary.others, summary.volatile);
-            if rare != (last_published.others, last_published.volatile) {
-                self.published.others[index].store(summary.others, Ordering::Relaxed);
-                self.published.volatile[index].store(summary.volatile, Ordering::Relaxed);
-            }
+            self.published.publish(self.slot, summary, last_published);
         }
     }
 }

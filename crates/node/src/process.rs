@@ -9,6 +9,7 @@ pub(crate) mod log;
 pub(crate) mod memory;
 pub(crate) mod oom;
 pub(crate) mod places;
+pub(crate) mod pulse;
 pub(crate) mod rates;
 pub(crate) mod settings;
 pub(crate) mod shutdown;

@@ -47,7 +47,9 @@ use commit_point::CommitPoint;
 use config::Config;
 
 use crate::durability::left_out::LeftOut;
+use crate::net::door::Door;
 use crate::net::tls::Tls;
+use crate::process::pulse::Pulse;
 
 pub(crate) use empty::watch as watch_followers;
 pub(crate) use report::{info, info_stats, role};
@@ -101,6 +103,8 @@ pub(crate) struct Replication {
     engine: Arc<Engine>,
     config: Arc<Config>,
     tls: Arc<Tls>,
+    /// Beats sooner when a stream comes.
+    pulse: Arc<Pulse>,
     pub(crate) log: Arc<SharedLog>,
     pub(crate) commit_point: Arc<CommitPoint>,
     pub(crate) stats: SyncStats,
@@ -130,11 +134,13 @@ pub(crate) struct Replication {
 }
 
 impl Replication {
-    pub(crate) fn new(engine: Arc<Engine>, config: Arc<Config>, tls: Arc<Tls>, log: Arc<SharedLog>) -> Self {
+    pub(crate) fn new(engine: Arc<Engine>, config: Arc<Config>, door: &Door, log: Arc<SharedLog>) -> Self {
+        let (tls, pulse) = (door.tls.clone(), door.pulse.clone());
         let (events, inbox) = mpsc::unbounded_channel();
         Self {
             engine,
             tls,
+            pulse,
             log,
             commit_point: Arc::default(),
             stats: SyncStats::default(),

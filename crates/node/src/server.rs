@@ -53,8 +53,7 @@ impl Server {
     pub(crate) fn new(engine: Engine, config: Config, identity: Identity, log: Arc<SharedLog>) -> Arc<Self> {
         let (engine, config) = (Arc::new(engine), Arc::new(config));
         let door = Arc::new(Door::new(config.clone(), engine.clone()));
-        let replication =
-            Arc::new(Replication::new(engine.clone(), config.clone(), door.tls.clone(), log.clone()));
+        let replication = Arc::new(Replication::new(engine.clone(), config.clone(), &door, log.clone()));
         let durability = Durability::new(
             engine.clone(),
             config.clone(),

@@ -394,7 +394,7 @@ impl Driver {
 
     fn expire(&mut self) {
         self.now = Millis(self.now.0 + self.random(500) as i64);
-        let slots: Vec<Slot> = self.keyspace.due_slots(self.now).collect();
+        let slots = self.keyspace.due_slots(self.now);
         let mut key = Vec::new();
         for slot in slots {
             for db in 0..DATABASES {

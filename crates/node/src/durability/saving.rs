@@ -26,10 +26,9 @@ use crate::durability::pace::Pace;
 use crate::durability::snapshot::{Form, Progress, cut, write_rdb};
 use crate::durability::{Durability, append_only};
 use crate::process::places;
+use crate::process::pulse::Pulse;
 use crate::replication::Replication;
 
-/// How often save points are looked at.
-const LOOK_PERIOD: Duration = Duration::from_millis(100);
 /// A save that takes long says how far it is this often.
 const TELL_PERIOD: Duration = Duration::from_secs(5);
 /// Names of files that are being written.
@@ -448,11 +447,11 @@ pub(crate) fn update_gate(durability: &Durability) {
 }
 
 /// Starts a background save whenever a save point is reached. Never returns.
-pub(crate) async fn watch(durability: Arc<Durability>) {
+pub(crate) async fn watch(durability: Arc<Durability>, pulse: Arc<Pulse>) {
     let mut reported = crate::process::time::instant();
     let mut flushes = durability.engine.settings.flushes.load(Ordering::Relaxed);
     loop {
-        tokio::time::sleep(LOOK_PERIOD).await;
+        pulse.beat().await;
         let before =
             std::mem::replace(&mut flushes, durability.engine.settings.flushes.load(Ordering::Relaxed));
         if flushes != before && !save_points(&durability.config).is_empty() {

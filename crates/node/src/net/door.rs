@@ -10,6 +10,7 @@ use parking_lot::Mutex;
 
 use crate::net::listener::Listeners;
 use crate::net::tls::Tls;
+use crate::process::pulse::Pulse;
 use crate::process::totals::Traffic;
 
 /// What is shared by the sockets that listen and the connections that came in by them.
@@ -24,6 +25,7 @@ pub(crate) struct Door {
     /// How many clients are connected.
     pub(crate) connected: AtomicUsize,
     pub(crate) listeners: Listeners,
+    pub(crate) pulse: Arc<Pulse>,
     /// Every thread's counters.
     pub(crate) traffic: Mutex<Vec<Arc<Traffic>>>,
 }
@@ -38,13 +40,14 @@ impl Door {
             network: NetworkStats::default(),
             connected: AtomicUsize::new(0),
             listeners: Listeners::default(),
+            pulse: Arc::default(),
             traffic: Mutex::default(),
         }
     }
 
     /// Counters for one more thread that serves connections.
     pub(crate) fn new_traffic(&self) -> Arc<Traffic> {
-        let traffic = Arc::new(Traffic::default());
+        let traffic = Arc::new(Traffic::new(self.pulse.clone()));
         self.traffic.lock().push(traffic.clone());
         traffic
     }

@@ -28,7 +28,7 @@ use crate::server::Server;
 /// Bytes read at once; also what one idle connection does not cost, since threads share it.
 const READ_SIZE: usize = 64 * 1024;
 
-/// How often the thread that stands by looks whether its guests can go back.
+/// How often the thread that stands by looks whether its guests, if it has any, can go back.
 const GUESTS_STAY: Duration = Duration::from_millis(100);
 
 /// What the connections of one thread take turns in using.
@@ -187,7 +187,7 @@ async fn accept(server: Arc<Server>, number: usize) {
                 Some(arrival) => welcome(&server, arrival),
                 None => return,
             },
-            () = tokio::time::sleep(GUESTS_STAY), if listeners.is_standby(number) => {
+            () = tokio::time::sleep(GUESTS_STAY), if listeners.is_standby(number) && seat::any_taken() => {
                 if !listeners.any_stuck() {
                     for (turn, (connection, socket)) in seat::vacate().into_iter().enumerate() {
                         listeners.hand_over(turn, Arrival::Moved(connection, socket));

@@ -1,22 +1,23 @@
-//! What happens by itself: the control thread does it every tenth of a second.
+//! What happens by itself: the control thread does it at each beat of the server's pulse ([`Pulse`]), or when its time has
+//! come.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use clock::Millis;
 use config::Config;
-use engine::{Client, ClientFlags, ClientKind, Engine, Room};
-use keyspace::{Usage, pool_taken};
+use engine::{Client, ClientFlags, ClientKind, Engine, Gate, Room, WorkerStats};
+use keyspace::{Keyspace, Usage, pool_taken};
 use tokio::sync::Notify;
-use tokio::time::{MissedTickBehavior, interval};
 
 use crate::commands::LinkPool;
 use crate::net::door::Limits;
 use crate::net::worker::with_scratch;
 use crate::process::housekeeping::Housekeeping;
-use crate::process::memory;
+use crate::process::rates::RATES;
 use crate::process::totals::{Count, Totals};
+use crate::process::{memory, pulse, time};
 
 /// Keys are looked for whose time has come: twice in a turn of `hz`, and at least this often.
 const EXPIRE_PERIOD: Duration = Duration::from_millis(50);
@@ -25,13 +26,17 @@ const EXPIRE_PERIOD: Duration = Duration::from_millis(50);
 const EXPIRE_STINT: Duration = Duration::from_micros(500);
 const EXPIRE_CYCLE: Duration = Duration::from_millis(4);
 const EXPIRE_REST: Duration = Duration::from_millis(1);
-/// Clients are looked at every so many turns.
-pub(crate) const TURNS_A_SECOND: usize = 10;
-const PERIOD: Duration = Duration::from_millis(100);
-/// Memory is tidied and given back this often, everywhere within 13 seconds.
-const PURGE_PERIOD: Duration = Duration::from_millis(25);
-/// Every so many turns a share of the keys is aged: all of them within 41 minutes.
-const AGE_TURNS: usize = 12;
+/// Clients are looked at this often, and a share of the keys is aged: all of them within 35 minutes.
+const SECOND: Duration = Duration::from_secs(1);
+/// The steps of a purge at one beat: memory is tidied and given back everywhere within 13 seconds.
+const PURGE_STEPS: usize = 4;
+/// After a step that took more nanoseconds others of the thread come first.
+const LONG_STEP: u64 = 100_000;
+/// So many rounds go by without a change before memory is left as it is: one tidies what the last change left, the next gives
+/// back what that freed.
+const CALM_ROUNDS: usize = 2;
+/// After so many beats at which nothing had come the server is at rest.
+const QUIET_BEATS: usize = 3;
 /// Memory is looked at this often while it has a limit.
 const MEMORY_PERIOD: Duration = Duration::from_millis(10);
 /// The time left to what else this thread does while keys are evicted.
@@ -39,51 +44,97 @@ const EVICT_REST: Duration = Duration::from_micros(500);
 
 /// Runs until the server stops.
 pub(crate) async fn run(house: Arc<Housekeeping>, targets: Arc<LinkPool>) {
-    let mut ticks = interval(PERIOD);
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let (mut turn, mut looked) = (0, crate::process::time::nanos());
+    let pulse = house.door.pulse.clone();
+    let (mut looked, mut seconds, mut quiet) = (time::instant(), 0, 0);
+    let mut counts = Activity::default();
     loop {
-        ticks.tick().await;
-        turn += 1;
-        house.engine.set_wall_clock(crate::process::time::nanos(), crate::process::time::unix_micros());
+        let last = tokio::time::Instant::now();
+        if quiet >= QUIET_BEATS && may_rest(&house) {
+            pulse.next_at_rest(last, || Activity::of(&house) == counts).await;
+        } else {
+            pulse.next(last).await;
+        }
+        house.engine.set_wall_clock(time::nanos(), time::unix_micros());
         tell_new_keys(&house.engine);
         house.engine.tell_of_changes();
         if house.cron_paused.load(Ordering::Relaxed) {
             continue;
         }
         house.door.listeners.watch_scripts(&house.engine);
-        if turn % AGE_TURNS == 0 {
-            age(&house.engine, turn / AGE_TURNS);
+        let (now, clients) = (time::instant(), house.engine.clients.all());
+        let since = now.since(looked);
+        if since + pulse::PERIOD / 2 >= SECOND {
+            (looked, seconds) = (now, seconds + 1);
+            each_second(&house, &clients, since, seconds);
+            targets.sweep(now);
         }
-        if turn % TURNS_A_SECOND == 0 {
-            let clients = house.engine.clients.all();
-            let now = crate::process::time::nanos();
-            house.door.network.look_for_busiest(&clients, now.saturating_sub(looked));
-            looked = now;
-            close_idle(&house.config, &clients);
-            close_slow(&house.door.limits, &clients, crate::process::time::now());
-            house.oom_score.settle(&house.config, house.replication.is_replica());
-            targets.sweep(crate::process::time::instant());
-            let interval = u64::try_from(house.config.integer("tls-auto-reload-interval")).unwrap_or(0);
-            if interval > 0 && ((turn / TURNS_A_SECOND) as u64).is_multiple_of(interval) {
-                house.door.tls.reload_changed(&house.config);
-            }
-        }
-        let now = crate::process::time::instant();
-        house.engine.pauses.settle(&house.engine.settings, crate::process::time::now());
-        count_replicas(&house.engine, &house.engine.clients.all());
-        let totals = Totals::sum(&house.engine, &house.door);
-        let replicated = &house.replication.stats;
-        let counts = [
-            totals[Count::Commands],
-            totals[Count::InputBytes],
-            totals[Count::OutputBytes],
-            replicated.input_bytes.load(Ordering::Relaxed),
-            replicated.output_bytes.load(Ordering::Relaxed),
-            totals[Count::Reads],
-        ];
-        house.rates.sample(now, counts);
+        house.engine.pauses.settle(&house.engine.settings, time::now());
+        count_replicas(&house.engine, &clients);
+        let before = std::mem::replace(&mut counts, Activity::of(&house));
+        quiet = if counts == before { quiet + 1 } else { 0 };
+        house.is_quiet.store(quiet > 0, Ordering::Relaxed);
+        house.rates.sample(now, counts.rates);
     }
+}
+
+/// Looks after the clients and whatever else need not be seen to at each beat; `seconds` counts the calls, and the last was
+/// `since` ago.
+fn each_second(house: &Housekeeping, clients: &[Arc<Client>], since: Duration, seconds: usize) {
+    age(&house.engine, seconds);
+    house.door.network.look_for_busiest(clients, u64::try_from(since.as_nanos()).unwrap_or(u64::MAX));
+    close_idle(&house.config, clients);
+    close_slow(&house.door.limits, clients, time::now());
+    house.oom_score.settle(&house.config, house.replication.is_replica());
+    let interval = u64::try_from(house.config.integer("tls-auto-reload-interval")).unwrap_or(0);
+    if interval > 0 && (seconds as u64).is_multiple_of(interval) {
+        house.door.tls.reload_changed(&house.config);
+    }
+}
+
+/// Whether nothing has an end that is to be seen at a beat.
+fn may_rest(house: &Housekeeping) -> bool {
+    let pauses = house.engine.pauses.settle(&house.engine.settings, time::now());
+    let busy = house.engine.settings.gate().contains(Gate::BUSY) || house.door.listeners.any_stuck();
+    pauses.is_none() && !busy && house.is_purged.load(Ordering::Relaxed)
+}
+
+/// How much has come and been done so far.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+struct Activity {
+    rates: [u64; RATES],
+    changes: u64,
+    taken: usize,
+}
+
+impl Activity {
+    fn of(house: &Housekeeping) -> Self {
+        let workers = house.engine.worker_stats();
+        let traffic = Totals::of_traffic(&house.door);
+        let replicated = &house.replication.stats;
+        let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        Self {
+            rates: [
+                workers.iter().map(|worker| worker.calls()).sum(),
+                traffic[Count::InputBytes],
+                traffic[Count::OutputBytes],
+                load(&replicated.input_bytes),
+                load(&replicated.output_bytes),
+                traffic[Count::Reads],
+            ],
+            changes: changes(house),
+            taken: pool_taken(),
+        }
+    }
+}
+
+/// What has changed of the data, or may have.
+fn changes(house: &Housekeeping) -> u64 {
+    let of_worker = |worker: &WorkerStats| {
+        let counters = [&worker.changes, &worker.expired_keys, &worker.expired_fields, &worker.evicted_keys];
+        counters.into_iter().map(|counter| counter.load(Ordering::Relaxed)).sum::<u64>()
+    };
+    let by_commands: u64 = house.engine.worker_stats().iter().map(|worker| of_worker(worker)).sum();
+    by_commands + house.replication.stats.input_bytes.load(Ordering::Relaxed)
 }
 
 /// Has this thread stand still whenever DEBUG SLEEP says so. Never returns.
@@ -93,36 +144,79 @@ pub(crate) async fn stand_still(house: Arc<Housekeeping>) {
     }
 }
 
-/// Gives back to the system what lies free, a little at a time. Never returns.
-pub(crate) async fn purge(engine: Arc<Engine>) {
-    let mut ticks = interval(PURGE_PERIOD);
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    for step in 0.. {
-        ticks.tick().await;
-        engine.keyspace.purge_step(step);
+/// Gives back to the system what lies free, a little at a time, until two rounds have gone by in which nothing changed. Never
+/// returns.
+pub(crate) async fn purge(house: Arc<Housekeeping>) {
+    let keyspace = &house.engine.keyspace;
+    let data = || (changes(&house), pool_taken());
+    // What has no keys yet has nothing to give back.
+    let (mut step, mut calm, mut seen) = (0, CALM_ROUNDS, data());
+    loop {
+        house.door.pulse.beat().await;
+        let is_purged = calm >= CALM_ROUNDS && data() == seen;
+        house.is_purged.store(is_purged, Ordering::Relaxed);
+        if is_purged {
+            continue;
+        }
+        for _ in 0..PURGE_STEPS {
+            let begun = time::nanos();
+            keyspace.purge_step(step);
+            step = (step + 1) % Keyspace::PURGE_STEPS;
+            if time::nanos().saturating_sub(begun) > LONG_STEP {
+                tokio::task::yield_now().await;
+            }
+        }
+        if step == 0 {
+            let before = std::mem::replace(&mut seen, data());
+            calm = if seen == before { calm + 1 } else { 0 };
+        }
     }
 }
 
 /// Deletes keys whose time has come. However many keys are due, no cycle is longer than a few milliseconds, and those
 /// who answer commands do not wait for its end; what is left is gone on with at once.
 pub(crate) async fn expire(house: Arc<Housekeeping>) {
+    let sooner = Arc::new(Notify::new());
+    let ring = sooner.clone();
+    house.engine.keyspace.call_when_due_sooner(move || ring.notify_one());
     loop {
-        let end = crate::process::time::instant() + EXPIRE_CYCLE;
+        let end = time::instant() + EXPIRE_CYCLE;
         let mut more = !house.cron_paused.load(Ordering::Relaxed) && expire_for_a_stint(&house);
-        while more && crate::process::time::instant() < end {
+        while more && time::instant() < end {
             std::thread::yield_now();
             more = expire_for_a_stint(&house);
         }
         house.expiry.capped.fetch_add(u64::from(more), Ordering::Relaxed);
-        tokio::time::sleep(if more { EXPIRE_REST } else { expire_period(house.config.integer("hz")) }).await;
+        let rest = if more { EXPIRE_REST } else { expire_period(house.config.integer("hz")) };
+        until_due(&house, &sooner, tokio::time::Instant::now() + rest).await;
+    }
+}
+
+/// Returns when a key's time has come, but not before `earliest`.
+async fn until_due(house: &Housekeeping, sooner: &Notify, earliest: tokio::time::Instant) {
+    loop {
+        let left = house.engine.keyspace.next_due().map(|due| due.0.saturating_sub(time::now().0).max(0));
+        let due = async {
+            match left {
+                Some(left) => {
+                    let at = tokio::time::Instant::now() + Duration::from_millis(left.unsigned_abs());
+                    tokio::time::sleep_until(at.max(earliest)).await;
+                }
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            () = due => return,
+            () = sooner.notified() => {}
+        }
     }
 }
 
 /// Says whether there is more.
 fn expire_for_a_stint(house: &Housekeeping) -> bool {
-    let (begun, now) = (crate::process::time::nanos(), crate::process::time::now());
+    let (begun, now) = (time::nanos(), time::now());
     let more = with_scratch(|scratch| house.engine.expire_cycle(&mut scratch.worker, now, EXPIRE_STINT));
-    let nanos = crate::process::time::nanos().saturating_sub(begun);
+    let nanos = time::nanos().saturating_sub(begun);
     house.expiry.nanos.fetch_add(nanos, Ordering::Relaxed);
     house.engine.latency.sample("expire-cycle", now, nanos);
     more
@@ -150,14 +244,14 @@ pub(crate) async fn empty_bin(engine: Arc<Engine>) {
 
 /// Says what a key that is made from now on has as its age or its count of uses.
 pub(crate) fn tell_new_keys(engine: &Engine) {
-    let now = crate::process::time::now();
+    let now = time::now();
     let usage = if engine.settings.lfu().is_some() { Usage::lfu(now) } else { Usage::lru(now) };
     usage.set_of_new();
 }
 
 /// Brings the ages of a share of the keys up to date, before their clocks come round.
 fn age(engine: &Engine, step: usize) {
-    let (now, lfu) = (crate::process::time::now(), engine.settings.lfu());
+    let (now, lfu) = (time::now(), engine.settings.lfu());
     engine.keyspace.age_step(step, &mut |usage| match lfu {
         None => usage.aged_lru(now),
         Some(settings) => usage.aged_lfu(now, settings),
@@ -170,7 +264,7 @@ fn close_idle(config: &Config, clients: &[Arc<Client>]) {
     if limit == 0 {
         return;
     }
-    let now = crate::process::time::now();
+    let now = time::now();
     for client in clients {
         let exempt = client.kind() != ClientKind::Normal || client.flags().contains(ClientFlags::BLOCKED);
         if !exempt && client.idle(now) > limit {
@@ -194,13 +288,19 @@ fn close_slow(limits: &Limits, clients: &[Arc<Client>], now: Millis) {
 /// Watches the memory in use: its peak, and its limits.
 pub(crate) async fn watch_memory(house: Arc<Housekeeping>) {
     loop {
-        check_memory(&house);
+        // What nobody asked for changes little, and it takes the allocator some time to tell.
+        if house.engine.budget.is_limited() || !house.is_quiet.load(Ordering::Relaxed) {
+            check_memory(&house);
+        }
         let evicts = house.engine.budget.is_limited() && make_room(&house);
         evict_clients(&house);
         let clients = house.door.limits.clients_memory.load(Ordering::Relaxed);
         let limited = house.engine.budget.is_limited() || clients > 0;
-        let period = if limited { MEMORY_PERIOD } else { PERIOD };
-        tokio::time::sleep(if evicts { EVICT_REST } else { period }).await;
+        match (evicts, limited && !house.door.pulse.is_at_rest()) {
+            (true, _) => tokio::time::sleep(EVICT_REST).await,
+            (false, true) => tokio::time::sleep(MEMORY_PERIOD).await,
+            (false, false) => house.door.pulse.beat().await,
+        }
     }
 }
 
@@ -220,7 +320,7 @@ fn count_replicas(engine: &Engine, clients: &[Arc<Client>]) {
 
 /// Evicts keys for a moment, if more memory is in use than may be; says whether there are more to go.
 fn make_room(house: &Housekeeping) -> bool {
-    let now = crate::process::time::now();
+    let now = time::now();
     with_scratch(|scratch| house.engine.make_room(&mut scratch.worker, now)) == Room::Evicting
 }
 

@@ -61,6 +61,10 @@ pub(crate) struct Housekeeping {
     pub(super) baseline: Baseline,
     pub(super) oom_score: Score,
     pub(crate) standstill: Standstill,
+    /// Nothing came between the last two beats.
+    pub(super) is_quiet: AtomicBool,
+    /// What lies free has been given back.
+    pub(super) is_purged: AtomicBool,
     /// Nothing happens by itself (DEBUG PAUSE-CRON).
     pub(crate) cron_paused: AtomicBool,
 }
@@ -83,6 +87,8 @@ impl Housekeeping {
             baseline: Baseline::default(),
             oom_score: Score::default(),
             standstill: Standstill::default(),
+            is_quiet: AtomicBool::new(false),
+            is_purged: AtomicBool::new(false),
             cron_paused: AtomicBool::new(false),
         }
     }

@@ -1,12 +1,13 @@
 //! How much happens in a second, as the mean of the last samples.
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
 use clock::Instant;
 use parking_lot::Mutex;
 
-/// How many samples the mean is taken over: at ten a second, one and a half seconds.
-const SAMPLES: usize = 16;
+/// The mean is taken over about so long: 16 samples at ten a second.
+const WINDOW: Duration = Duration::from_millis(1600);
 
 /// What rates are known of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -19,7 +20,7 @@ pub(crate) enum Rate {
     Reads,
 }
 
-const RATES: usize = 6;
+pub(crate) const RATES: usize = 6;
 
 /// The counters at one moment.
 type Sample = (Instant, [u64; RATES]);
@@ -37,7 +38,8 @@ impl Rates {
             samples.clear();
         }
         samples.push_back((now, counters));
-        if samples.len() > SAMPLES {
+        // A server at rest takes one a second: the last but one stays, however old it is.
+        while samples.len() > 2 && now.since(samples[0].0) > WINDOW {
             samples.pop_front();
         }
     }

@@ -247,7 +247,7 @@ async fn control(
     server.door.listeners.settle(workers.collect());
     tokio::spawn(cron::run(server.housekeeping.clone(), server.migration_targets.clone()));
     tokio::spawn(cron::watch_memory(server.housekeeping.clone()));
-    tokio::spawn(cron::purge(server.engine.clone()));
+    tokio::spawn(cron::purge(server.housekeeping.clone()));
     tokio::spawn(cron::expire(server.housekeeping.clone()));
     tokio::spawn(cron::empty_bin(server.engine.clone()));
     tokio::spawn(cron::stand_still(server.housekeeping.clone()));
@@ -272,8 +272,8 @@ async fn control(
     server.replication.wait_if_empty();
     server.engine.settings.set_gate(Gate::LOADING, false);
     drop(loads_later);
-    tokio::spawn(saving::watch(server.durability.clone()));
-    tokio::spawn(append_only::watch(server.durability.clone()));
+    tokio::spawn(saving::watch(server.durability.clone(), server.door.pulse.clone()));
+    tokio::spawn(append_only::watch(server.durability.clone(), server.door.pulse.clone()));
     tokio::spawn(replication::watch_followers(server.replication.clone()));
     if server.config.port("port") != 0 {
         tracing::info!("Ready to accept connections tcp");

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::ops::Index;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use engine::Engine;
@@ -12,10 +13,12 @@ use parking_lot::Mutex;
 
 use crate::net::door::Door;
 use crate::process::housekeeping::Housekeeping;
+use crate::process::pulse::Pulse;
 
 /// What one thread moved through its sockets. Written by that thread only.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Traffic {
+    pulse: Arc<Pulse>,
     input: AtomicU64,
     output: AtomicU64,
     reads: AtomicU64,
@@ -23,7 +26,19 @@ pub(crate) struct Traffic {
 }
 
 impl Traffic {
+    /// Counters of a server with that pulse.
+    pub(crate) fn new(pulse: Arc<Pulse>) -> Self {
+        Self {
+            pulse,
+            input: AtomicU64::default(),
+            output: AtomicU64::default(),
+            reads: AtomicU64::default(),
+            writes: AtomicU64::default(),
+        }
+    }
+
     pub(crate) fn count_read(&self, bytes: usize) {
+        self.pulse.stir();
         add(&self.reads, 1);
         add(&self.input, bytes as u64);
     }
@@ -92,7 +107,7 @@ impl Index<Count> for Totals {
 impl Totals {
     /// The sums since the start.
     pub(crate) fn sum(engine: &Engine, door: &Door) -> Self {
-        let mut totals = Self::default();
+        let mut totals = Self::of_traffic(door);
         totals.commands.resize(::commands::of_server().all().len(), CommandTotals::default());
         let mut add = |count: Count, value: &AtomicU64| {
             totals.counts[count as usize] += value.load(Ordering::Relaxed);
@@ -105,12 +120,6 @@ impl Totals {
             add(Count::ExpiredFields, &worker.expired_fields);
             add(Count::EvictedKeys, &worker.evicted_keys);
             add(Count::ErrorReplies, &worker.error_replies);
-        }
-        for traffic in door.traffic.lock().iter() {
-            add(Count::InputBytes, &traffic.input);
-            add(Count::OutputBytes, &traffic.output);
-            add(Count::Reads, &traffic.reads);
-            add(Count::Writes, &traffic.writes);
         }
         let network = &door.network;
         add(Count::Connections, &network.connections_received);
@@ -130,6 +139,23 @@ impl Totals {
             *totals.errors.entry(code).or_default() += count;
         }
         totals.counts[Count::Commands as usize] = totals.commands.iter().map(|command| command.calls).sum();
+        totals
+    }
+
+    /// What went through the clients' sockets, and nothing else.
+    pub(crate) fn of_traffic(door: &Door) -> Self {
+        let mut totals = Self::default();
+        for traffic in door.traffic.lock().iter() {
+            let counters = [
+                (Count::InputBytes, &traffic.input),
+                (Count::OutputBytes, &traffic.output),
+                (Count::Reads, &traffic.reads),
+                (Count::Writes, &traffic.writes),
+            ];
+            for (count, value) in counters {
+                totals.counts[count as usize] += value.load(Ordering::Relaxed);
+            }
+        }
         totals
     }
 

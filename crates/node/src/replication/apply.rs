@@ -230,8 +230,9 @@ mod tests {
         let engine =
             Engine::new(::commands::of_server(), Keyspace::new(7, 1), None, Box::new(LogHandle(log.clone())));
         let engine = Arc::new(engine);
-        install_scratch(&engine, &Door::new(config.clone(), engine.clone()));
-        let replication = Arc::new(Replication::new(engine.clone(), config, Arc::default(), log.clone()));
+        let door = Door::new(config.clone(), engine.clone());
+        install_scratch(&engine, &door);
+        let replication = Arc::new(Replication::new(engine.clone(), config, &door, log.clone()));
         let client = engine.clients.connect(Link::default(), Millis(1), Box::new(|| {}));
         let mut reader = Session::of(client, Origin::Client, true);
         for line in ["HELLO 3", "CLIENT TRACKING ON NOLOOP", "GET k"] {

@@ -10,13 +10,9 @@ use std::time::Duration;
 use config::Config;
 use gossip::Copies;
 use replication::{EmptyMaster, Followers, Keeping};
-use tokio::time::{MissedTickBehavior, interval};
 
 use super::{MasterAddress, Replication};
 use crate::process::places;
-
-/// How often it is looked who follows and what sentinels said. A new replica is noted before it has much to lose.
-const LOOK_PERIOD: Duration = Duration::from_millis(100);
 
 impl Replication {
     /// After the start: a master that had replicas and has no key waits until one of them has taken its place.
@@ -96,15 +92,14 @@ impl Replication {
     }
 }
 
-/// Runs until the server stops.
+/// Looks at every beat who follows and what sentinels said: a new replica is noted before it has much to lose. Runs until the
+/// server stops.
 pub(crate) async fn watch(replication: Arc<Replication>) {
-    let mut ticks = interval(LOOK_PERIOD);
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut kept = std::fs::read_to_string(path(&replication.config)).ok();
     let replicas = kept.as_deref().map(|text| Followers::parse(text).replicas);
     let mut keeping = Keeping::since_start(crate::process::time::instant(), replicas);
     loop {
-        ticks.tick().await;
+        replication.pulse.beat().await;
         let greeting = replication.engine.settings.watched.greeting.swap(None);
         let greeting = greeting.as_deref().map(Vec::as_slice);
         replication.look_while_empty(greeting);

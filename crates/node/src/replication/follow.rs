@@ -181,6 +181,7 @@ impl Follower {
 
     fn count_input(&self, bytes: &[u8]) {
         self.replication.stats.input_bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+        self.replication.pulse.stir();
     }
 
     /// Lets go of the master.

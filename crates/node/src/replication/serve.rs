@@ -16,7 +16,7 @@ use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 
 use super::peer::{self, Outgoing};
-use super::{MasterAddress, Replication, follow};
+use super::{MasterAddress, Replication, SharedLog, follow};
 use crate::durability::Durability;
 use crate::durability::snapshot::{self, Order, PIECES_AHEAD, Piece};
 use crate::net::transport::Socket;
@@ -25,7 +25,7 @@ use crate::server::Server;
 
 /// How often pending bytes and gates are looked at.
 const LOOK_PERIOD: Duration = Duration::from_secs(1);
-/// How often the pending bytes are, while there are replicas: a limit can be passed within a second.
+/// How often the pending bytes are, while a replica is behind: a limit can be passed within a second.
 const PENDING_PERIOD: Duration = Duration::from_millis(100);
 
 /// A connection that asked to be a replica.
@@ -103,10 +103,9 @@ async fn run(replication: Arc<Replication>, durability: Arc<Durability>, stoppin
     let inbox = replication.inbox.lock().take();
     let mut inbox = inbox.expect("there is one replication thread");
     let (peers, transfers) = (HashMap::new(), HashMap::new());
+    let looked = Looked { at: tokio::time::Instant::now(), all_had: None };
     let mut serving =
-        Serving { replication: replication.clone(), durability, peers, transfers, following: None };
-    let mut look = tokio::time::interval(PENDING_PERIOD);
-    look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        Serving { replication: replication.clone(), durability, peers, transfers, following: None, looked };
     let stopped = stopping.stopped();
     tokio::pin!(stopped);
     loop {
@@ -122,7 +121,7 @@ async fn run(replication: Arc<Replication>, durability: Arc<Durability>, stoppin
                 }
             }
             () = tokio::time::sleep(wait) => serving.give(Input::Deadline),
-            _ = look.tick() => serving.look(),
+            () = serving.looked.next(&replication.log), if serving.is_watching() => serving.look(),
             () = replication.log.cursor_fell_off() => serving.look(),
             () = &mut stopped => return,
         }
@@ -151,6 +150,24 @@ struct Serving {
     /// The snapshots on their way, to call them off.
     transfers: HashMap<TransferId, Arc<AtomicBool>>,
     following: Option<AbortHandle>,
+    looked: Looked,
+}
+
+/// The last look at how far behind the replicas are.
+struct Looked {
+    at: tokio::time::Instant,
+    /// The log's end, if they all had everything.
+    all_had: Option<ReplOffset>,
+}
+
+impl Looked {
+    /// Returns when the next is due. While all have everything nothing changes but by the log.
+    async fn next(&self, log: &SharedLog) {
+        if let Some(end) = self.all_had {
+            log.when_grown(|| (log.lock().position().offset != end).then_some(())).await;
+        }
+        tokio::time::sleep_until(self.at + PENDING_PERIOD).await;
+    }
 }
 
 impl Serving {
@@ -233,6 +250,7 @@ impl Serving {
         let client = seen.client.id;
         let task = tokio::spawn(peer::run(self.replication.clone(), peer, seen, stream, input, sends));
         let task = task.abort_handle();
+        self.looked.all_had = None;
         self.peers.insert(
             peer,
             Peer { address: format!("{host}:{port}"), client, orders, task, cursor, pieces: None },
@@ -267,6 +285,7 @@ impl Serving {
 
     /// Those who are still there read the log from the cut on.
     fn take_cursors(&mut self, cursors: Vec<(PeerId, CursorId)>) -> Vec<PeerId> {
+        self.looked.all_had = None;
         let mut there = Vec::new();
         for (id, cursor) in cursors {
             match self.peers.get_mut(&id) {
@@ -290,13 +309,19 @@ impl Serving {
         }
     }
 
-    /// Who is too far behind? Asked all the time, and when somebody has passed the hard limit.
+    /// Whether there is anybody to look at, or a delay that is to end.
+    fn is_watching(&self) -> bool {
+        !self.peers.is_empty() || self.replication.write_delay.load(Ordering::Relaxed) > 0
+    }
+
+    /// Who is too far behind? Asked while somebody is, and when somebody has passed the hard limit.
     fn look(&mut self) {
-        let pending: Vec<(PeerId, u64)> = {
+        let (pending, end): (Vec<(PeerId, u64)>, _) = {
             let log = self.replication.log.lock();
             let pending = |(id, peer): (&PeerId, &Peer)| Some((*id, log.pending(peer.cursor?).ok()?));
-            self.peers.iter().filter_map(pending).collect()
+            (self.peers.iter().filter_map(pending).collect(), log.position().offset)
         };
+        let all_have = pending.len() == self.peers.len() && pending.iter().all(|(_, bytes)| *bytes == 0);
         for (peer, bytes) in pending {
             self.give(Input::Pending { peer, bytes });
         }
@@ -304,6 +329,8 @@ impl Serving {
         let delay = replication.master.lock().write_delay(crate::process::time::instant());
         let micros = u32::try_from(delay.as_micros()).unwrap_or(u32::MAX);
         let before = replication.write_delay.swap(micros, Ordering::Relaxed);
+        let all_had = Some(end).filter(|_| all_have && micros == 0);
+        self.looked = Looked { at: tokio::time::Instant::now(), all_had };
         if (before == 0) != (micros == 0) {
             let what = if micros == 0 { "no longer slowed down" } else { "slowed down" };
             tracing::warn!("Writers are {what} for a replica that cannot keep up");

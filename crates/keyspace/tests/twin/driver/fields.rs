@@ -150,7 +150,7 @@ impl Driver {
     }
 
     pub(super) fn expire_fields(&mut self) {
-        let slots: Vec<Slot> = self.keyspace.due_slots(self.now).collect();
+        let slots = self.keyspace.due_slots(self.now);
         let (mut key, mut name) = (Vec::new(), Vec::new());
         for slot in slots {
             for db in 0..DATABASES {

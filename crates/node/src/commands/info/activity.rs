@@ -108,7 +108,7 @@ fn clients(server: &Server, totals: &Totals, text: &mut Text) {
 /// How many of a hundred slots have keys whose time has come. After a cycle of active expiry that came to
 /// its end, none has.
 fn stale_percent(server: &Server) -> f64 {
-    server.engine.keyspace.due_slots(crate::process::time::now()).count() as f64 * 100.0 / SLOT_COUNT as f64
+    server.engine.keyspace.due_slots(crate::process::time::now()).len() as f64 * 100.0 / SLOT_COUNT as f64
 }
 
 pub(super) fn commandstats(server: &Server, text: &mut Text) {

@@ -3,7 +3,6 @@
 use std::io::{self, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
 use append_only::{AppendOnly as Machine, Growth, Input, RewriteId, RunningError, Standing};
 use engine::Gate;
@@ -16,10 +15,9 @@ use super::{AppendOnly, LOOK, StartAt, State, keep};
 use crate::durability::Durability;
 use crate::durability::pace::Pace;
 use crate::durability::snapshot::{Form, Progress, cut, write_commands, write_rdb};
+use crate::process::pulse::Pulse;
 use crate::process::time;
 
-/// How often it is looked at whether a rewrite is due.
-const LOOK_PERIOD: Duration = Duration::from_millis(100);
 /// So many bytes are written before they are brought to the disk.
 const SYNC_STEP: usize = 4 << 20;
 
@@ -165,9 +163,9 @@ impl AppendOnly {
 }
 
 /// Begins a rewrite whenever one is due. Never returns.
-pub(crate) async fn watch(durability: Arc<Durability>) {
+pub(crate) async fn watch(durability: Arc<Durability>, pulse: Arc<Pulse>) {
     loop {
-        tokio::time::sleep(LOOK_PERIOD).await;
+        pulse.beat().await;
         durability.append_only.look();
         if durability.append_only.is_rewrite_due()
             && let Err(error) = rewrite_in_background(&durability)
@@ -210,7 +208,7 @@ pub(crate) fn finish(durability: &Durability) -> Result<(), String> {
     while shared.is_on() && !shared.is_whole() {
         match rewrite_now(durability) {
             Ok(()) => {}
-            Err(RewriteError::Running(_)) => std::thread::sleep(LOOK_PERIOD),
+            Err(RewriteError::Running(_)) => std::thread::sleep(LOOK),
             Err(error) => return Err(error.to_string()),
         }
     }

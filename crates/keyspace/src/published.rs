@@ -1,0 +1,185 @@
+//! What of the slots can be read without their locks: how much they hold, and when something in them is due.
+//!
+//! A locked slot publishes when it is unlocked, and only what changed. Beside what each slot says stands the earliest
+//! time of all, so whoever expires keys sleeps until then and need not ask 16384 slots. It is a lower bound: a slot whose
+//! time became earlier lowers it, one whose time became later leaves it, and who looks at all slots sets it anew.
+//!
+//! No time may be missed by a look that crosses with a slot's publishing. The slot writes its own time, then reads the
+//! bound; the look writes the bound, then reads the slots' times; a fence in either lies between. So one of them sees what the
+//! other wrote, and both only ever lower the bound.
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicI64, AtomicU32, Ordering, fence};
+
+use clock::Millis;
+use slot_routing::Slot;
+
+use crate::page;
+
+/// What one slot says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Summary {
+    /// Keys of database 0.
+    pub(crate) keys: u32,
+    /// Keys of the other databases.
+    pub(crate) others: u32,
+    /// Keys of all databases that expire.
+    pub(crate) volatile: u32,
+    /// The least time at which something may be due.
+    pub(crate) due: Millis,
+}
+
+/// What all slots said when they were last unlocked, by slot.
+pub(crate) struct Published {
+    /// Keys of database 0.
+    pub(crate) keys: Box<[AtomicU32]>,
+    /// Keys of the other databases.
+    pub(crate) others: Box<[AtomicU32]>,
+    /// Keys of all databases that expire.
+    pub(crate) volatile: Box<[AtomicU32]>,
+    /// When something may be due, in milliseconds.
+    due: Box<[AtomicI64]>,
+    /// No slot's time is before this.
+    next_due: AtomicI64,
+    ring: OnceLock<Box<dyn Fn() + Send + Sync>>,
+}
+
+impl Default for Published {
+    fn default() -> Self {
+        let counts = || Slot::all().map(|_| AtomicU32::new(0)).collect();
+        Self {
+            keys: counts(),
+            others: counts(),
+            volatile: counts(),
+            due: Slot::all().map(|_| AtomicI64::new(page::NEVER.0)).collect(),
+            next_due: AtomicI64::new(page::NEVER.0),
+            ring: OnceLock::new(),
+        }
+    }
+}
+
+impl std::fmt::Debug for Published {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Published").field("next_due", &self.next_due).finish_non_exhaustive()
+    }
+}
+
+impl Published {
+    /// Writes what is not as it was, so that neither this core nor another has to fetch the lines for nothing.
+    #[inline]
+    pub(crate) fn publish(&self, slot: Slot, new: Summary, old: Summary) {
+        let index = slot.index();
+        self.keys[index].store(new.keys, Ordering::Relaxed);
+        self.due[index].store(new.due.0, Ordering::Relaxed);
+        if (new.others, new.volatile) != (old.others, old.volatile) {
+            self.others[index].store(new.others, Ordering::Relaxed);
+            self.volatile[index].store(new.volatile, Ordering::Relaxed);
+        }
+        if new.due < old.due {
+            self.on_due_sooner(new.due);
+        }
+    }
+
+    #[inline(never)]
+    fn on_due_sooner(&self, due: Millis) {
+        fence(Ordering::SeqCst);
+        if due.0 >= self.next_due.load(Ordering::Relaxed) {
+            return;
+        }
+        let before = self.next_due.fetch_min(due.0, Ordering::Relaxed);
+        if due.0 < before
+            && let Some(ring) = self.ring.get()
+        {
+            ring();
+        }
+    }
+
+    pub(crate) fn next_due(&self) -> Millis {
+        Millis(self.next_due.load(Ordering::Relaxed))
+    }
+
+    /// Asks every slot. Those that are due count for the next time, too: they may not be served.
+    pub(crate) fn due_slots(&self, now: Millis) -> Vec<Slot> {
+        self.next_due.store(page::NEVER.0, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+        let (mut due, mut next) = (Vec::new(), page::NEVER.0);
+        for slot in Slot::all() {
+            let at = self.due[slot.index()].load(Ordering::Relaxed);
+            next = next.min(at);
+            if at <= now.0 {
+                due.push(slot);
+            }
+        }
+        self.next_due.fetch_min(next, Ordering::Relaxed);
+        due
+    }
+
+    pub(crate) fn call_when_due_sooner(&self, ring: Box<dyn Fn() + Send + Sync>) {
+        assert!(self.ring.set(ring).is_ok(), "one shell expires keys");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::AtomicUsize;
+
+    use super::*;
+
+    const EMPTY: Summary = Summary { keys: 0, others: 0, volatile: 0, due: page::NEVER };
+
+    fn due(millis: i64) -> Summary {
+        Summary { keys: 1, volatile: 1, due: Millis(millis), ..EMPTY }
+    }
+
+    #[test]
+    fn the_first_time_of_all_is_known_and_an_earlier_one_rings() {
+        let (published, rung) = (Published::default(), Arc::new(AtomicUsize::new(0)));
+        let counter = rung.clone();
+        published.call_when_due_sooner(Box::new(move || {
+            counter.fetch_add(1, Ordering::Relaxed);
+        }));
+        let slot = |number| Slot::new(number).unwrap();
+        assert_eq!(published.next_due(), page::NEVER);
+        published.publish(slot(7), due(50), EMPTY);
+        published.publish(slot(8), due(60), EMPTY);
+        assert_eq!((published.next_due(), rung.load(Ordering::Relaxed)), (Millis(50), 1));
+        published.publish(slot(9), due(40), EMPTY);
+        assert_eq!((published.next_due(), rung.load(Ordering::Relaxed)), (Millis(40), 2));
+        // Later again: the bound stays until somebody looks.
+        published.publish(slot(9), due(70), due(40));
+        assert_eq!(published.next_due(), Millis(40));
+        assert_eq!(published.due_slots(Millis(55)), [slot(7)]);
+        assert_eq!(published.next_due(), Millis(50));
+        published.publish(slot(7), EMPTY, due(50));
+        assert_eq!(published.due_slots(Millis(55)), []);
+        assert_eq!((published.next_due(), rung.load(Ordering::Relaxed)), (Millis(60), 2));
+    }
+
+    /// However looks and new times cross, no slot's time is before the bound once both are over.
+    #[test]
+    fn no_time_is_missed_by_a_look_that_crosses_with_it() {
+        const TIMES: i64 = 20_000;
+        let published = Published::default();
+        std::thread::scope(|scope| {
+            let looks = scope.spawn(|| {
+                while published.keys[0].load(Ordering::Acquire) == 0 {
+                    published.due_slots(Millis(0));
+                }
+            });
+            let mut before = EMPTY;
+            for time in (1..=TIMES).rev() {
+                let next = Summary { keys: 0, volatile: 1, due: Millis(time), ..EMPTY };
+                published.publish(Slot::new(3).unwrap(), next, before);
+                before = next;
+                if time % 100 == 0 {
+                    published.publish(Slot::new(3).unwrap(), EMPTY, before);
+                    before = EMPTY;
+                }
+            }
+            published.keys[0].store(1, Ordering::Release);
+            looks.join().unwrap();
+        });
+        assert_eq!(published.next_due(), Millis(1));
+    }
+}

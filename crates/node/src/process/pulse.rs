@@ -1,0 +1,114 @@
+//! The beat at which a server looks after itself.
+//!
+//! Whatever has to look around now and then ([`crate::process::cron`], save points, rewrites, who follows) does it at the
+//! same beats, ten a second, so the control thread is woken once for all of them. A server that nobody has asked for
+//! anything lately is at rest: it beats once a second, and at once when something comes. An idle node among dozens costs
+//! next to nothing so.
+//!
+//! Whoever takes something in says so ([`Pulse::stir`]): one load, unless the server is at rest. A word that crosses with
+//! the beginning of a rest can be missed; then the beat is a second late, once.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio::time::{Instant, sleep_until, timeout};
+
+/// The time between two beats.
+pub(crate) const PERIOD: Duration = Duration::from_millis(100);
+/// The same while the server is at rest.
+const AT_REST: Duration = Duration::from_secs(1);
+
+/// One server's beat.
+#[derive(Debug, Default)]
+pub(crate) struct Pulse {
+    at_rest: AtomicBool,
+    stirred: Notify,
+    beats: Notify,
+}
+
+impl Pulse {
+    /// Something has come that there may be work after.
+    #[inline]
+    pub(crate) fn stir(&self) {
+        if self.at_rest.load(Ordering::Relaxed) {
+            self.wake();
+        }
+    }
+
+    #[cold]
+    fn wake(&self) {
+        if self.at_rest.swap(false, Ordering::AcqRel) {
+            self.stirred.notify_one();
+        }
+    }
+
+    /// Whether nothing has come for long.
+    pub(crate) fn is_at_rest(&self) -> bool {
+        self.at_rest.load(Ordering::Relaxed)
+    }
+
+    /// Returns at the next beat. Who does not wait when it comes waits for the one after it.
+    pub(crate) async fn beat(&self) {
+        self.beats.notified().await;
+    }
+
+    /// Waits for the time of the next beat, the last of which was at `last`, and lets go who waits for it.
+    pub(super) async fn next(&self, last: Instant) {
+        sleep_until(last + PERIOD).await;
+        self.beats.notify_waiters();
+    }
+
+    /// The same while there is nothing to do: `is_quiet` is asked once whoever takes something in would stir.
+    pub(super) async fn next_at_rest(&self, last: Instant, is_quiet: impl FnOnce() -> bool) {
+        self.at_rest.store(true, Ordering::SeqCst);
+        if is_quiet() {
+            // A word of an earlier rest may still be there: a beat too many.
+            let _ = timeout(AT_REST, self.stirred.notified()).await;
+            self.at_rest.store(false, Ordering::Relaxed);
+            self.beats.notify_waiters();
+        } else {
+            self.at_rest.store(false, Ordering::Relaxed);
+            self.next(last).await;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_server_at_rest_beats_seldom_and_at_once_when_something_comes() {
+        let (pulse, begun) = (Arc::new(Pulse::default()), Instant::now());
+        let waits = tokio::spawn({
+            let pulse = pulse.clone();
+            async move { pulse.beat().await }
+        });
+        let client = pulse.clone();
+        let asks = tokio::spawn(async move {
+            while !client.is_at_rest() {
+                tokio::task::yield_now().await;
+            }
+            client.stir();
+        });
+        pulse.next_at_rest(begun, || true).await;
+        assert!(begun.elapsed() < AT_REST && !pulse.is_at_rest());
+        asks.await.unwrap();
+        waits.await.unwrap();
+
+        let begun = Instant::now();
+        pulse.next_at_rest(begun, || true).await;
+        assert!(begun.elapsed() >= AT_REST, "{:?}", begun.elapsed());
+    }
+
+    #[tokio::test]
+    async fn what_comes_before_the_rest_begins_keeps_it_from_beginning() {
+        let (pulse, begun) = (Pulse::default(), Instant::now());
+        pulse.next_at_rest(begun, || false).await;
+        assert!((PERIOD..AT_REST).contains(&begun.elapsed()), "{:?}", begun.elapsed());
+        assert!(!pulse.is_at_rest());
+    }
+}
