@@ -12,6 +12,7 @@ const FLOORS: &[(&str, u8)] = &[
     ("config", 1),
     ("keyspace", 1),
     ("scripting", 1),
+    ("judge", 1),
     ("capacity", 2),
     ("consensus", 2),
     ("gossip", 2),
@@ -22,6 +23,7 @@ const FLOORS: &[(&str, u8)] = &[
     ("sentinel", 3),
     ("node", 4),
     ("redoubt", 5),
+    ("redoubt-test", 5),
     ("sim", 5),
 ];
 
