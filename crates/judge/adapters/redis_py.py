@@ -3,9 +3,10 @@
 import json
 import sys
 import threading
+import time
 
 import redis
-from redis.cluster import ClusterNode, RedisCluster
+from redis.cluster import ClusterNode, LoadBalancingStrategy, RedisCluster
 from redis.sentinel import Sentinel
 
 OUT = threading.Lock()
@@ -34,7 +35,9 @@ class Adapter:
         }
         self.mode = request["mode"]
         if self.mode == "cluster":
-            self.client = RedisCluster(startup_nodes=[ClusterNode(*node) for node in nodes], **options)
+            nodes = [ClusterNode(*node) for node in nodes]
+            balancing = LoadBalancingStrategy.ROUND_ROBIN_REPLICAS if request["replicas"] else None
+            self.client = RedisCluster(startup_nodes=nodes, load_balancing_strategy=balancing, **options)
         else:
             sentinel = Sentinel(nodes, sentinel_kwargs=options, **options)
             self.client = sentinel.master_for(request["master"], **options)
@@ -69,6 +72,7 @@ class Adapter:
                 else:
                     message = pubsub.get_message(timeout=0.1)
             except redis.RedisError:
+                time.sleep(0.1)
                 continue
             if message and message["type"].endswith("subscribe"):
                 done.set()

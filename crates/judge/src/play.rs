@@ -10,7 +10,7 @@ use crate::adapter::{Adapter, NoAnswer};
 use crate::log::{Entry, Happened};
 use crate::names::filled;
 use crate::protocol::{Connect, Library, Mode, Outcome, Request};
-use crate::scenario::{Act, Scenario, Wants};
+use crate::scenario::{Act, Errors, Scenario, Wants};
 use crate::sockets::Sockets;
 use crate::stage::{Executed, MASTER_NAME, Refusal, shown};
 
@@ -45,6 +45,19 @@ pub struct Played {
     pub attempts: Vec<Attempt>,
     /// For messages: whether it came.
     pub heard: bool,
+}
+
+impl Played {
+    /// Whether it ended as it was to end, so that the next step means what it says.
+    fn is_as_wanted(&self) -> bool {
+        let outcome = self.attempts.last().map(|attempt| &attempt.outcome);
+        match (&self.act, outcome, self.wants.errors) {
+            (Act::Hears { .. }, None, _) => self.heard,
+            (_, Some(Err(_)), _) | (_, Some(Ok(Outcome::Error(_))), Errors::Wrong) => false,
+            (_, Some(Ok(Outcome::Unsupported(_))), _) => false,
+            (_, Some(Ok(_)) | None, _) => true,
+        }
+    }
 }
 
 /// A scenario as it was played.
@@ -88,9 +101,10 @@ pub fn play(scenario: &Scenario, command: &[String], seed: u64) -> Result<Run> {
     if player.connect(&scenario) {
         for step in &scenario.steps {
             let played = player.step(&step.act, &step.wants);
-            let ended = played.attempts.iter().any(|attempt| attempt.outcome.is_err());
+            let goes_on = played.is_as_wanted();
             player.run.steps.push(played);
-            if ended {
+            // What comes after a step that failed is told wrongly by what it builds on.
+            if !goes_on {
                 break;
             }
         }
@@ -143,6 +157,7 @@ impl Player<'_> {
             mode: scenario.mode,
             nodes,
             master: (scenario.mode == Mode::Sentinel).then(|| MASTER_NAME.to_owned()),
+            replicas: scenario.replicas,
             protocol: scenario.protocol,
             timeout_ms: scenario.timeout_ms,
         });

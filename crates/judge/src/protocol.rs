@@ -73,6 +73,8 @@ pub struct Connect {
     /// Under sentinels: the master's name.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub master: Option<String>,
+    /// Whether it reads from replicas.
+    pub replicas: bool,
     /// 2 or 3.
     pub protocol: u8,
     /// How long the client may wait for a connection or a reply.
@@ -166,13 +168,14 @@ mod tests {
             mode: Mode::Cluster,
             nodes: vec!["127.0.0.1:1".to_owned()],
             master: None,
+            replicas: false,
             protocol: 2,
             timeout_ms: 9,
         };
         let told: Value = serde_json::from_str(&line(1, &Request::Connect(connect))).unwrap();
         assert_eq!(
             told,
-            json!({"id": 1, "do": "connect", "mode": "cluster", "nodes": ["127.0.0.1:1"], "protocol": 2, "timeout_ms": 9})
+            json!({"id": 1, "do": "connect", "mode": "cluster", "nodes": ["127.0.0.1:1"], "protocol": 2, "replicas": false, "timeout_ms": 9})
         );
     }
 

@@ -29,6 +29,9 @@ pub struct Scenario {
     /// The protocol that the client is to speak.
     #[serde(default = "two")]
     pub protocol: u8,
+    /// Whether the client is to read from replicas.
+    #[serde(default)]
+    pub replicas: bool,
     /// How long the client may wait for a connection or a reply.
     #[serde(default = "second")]
     pub timeout_ms: u64,
@@ -285,6 +288,9 @@ pub enum Event {
         node: String,
         /// What.
         what: Tells,
+        /// After so long.
+        #[serde(default)]
+        after_ms: u64,
     },
 }
 
@@ -444,10 +450,10 @@ impl Event {
     #[must_use]
     pub fn after_ms(&self) -> u64 {
         match self {
-            Self::Net { after_ms, .. } | Self::Promote { after_ms, .. } | Self::Move { after_ms, .. } => {
-                *after_ms
-            }
-            Self::Tells { .. } => 0,
+            Self::Net { after_ms, .. }
+            | Self::Promote { after_ms, .. }
+            | Self::Move { after_ms, .. }
+            | Self::Tells { after_ms, .. } => *after_ms,
         }
     }
 }

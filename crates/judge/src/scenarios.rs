@@ -13,7 +13,52 @@ macro_rules! files {
     };
 }
 
-const FILES: &[(&str, &str)] = files!["moved-once",];
+const FILES: &[(&str, &str)] = files![
+    "ask-once",
+    "ask-then-gone",
+    "clusterdown",
+    "dead-node-at-start",
+    "half-open-node-at-start",
+    "idle-connection-ends",
+    "loading",
+    "map-empty-at-start",
+    "map-empty-later",
+    "map-hostnames",
+    "map-null-host",
+    "map-of-an-older-epoch",
+    "map-with-holes",
+    "master-dies",
+    "master-hangs",
+    "master-is-demoted",
+    "moved-in-circle",
+    "moved-once",
+    "moved-to-absent",
+    "node-moves-to-another-address",
+    "pipeline-is-cut",
+    "pipeline-over-a-moved-slot",
+    "pushes-between-replies",
+    "replica-masterdown",
+    "replies-in-pieces",
+    "reply-cut",
+    "reply-is-late",
+    "reply-is-slow",
+    "reply-lost",
+    "reply-never-comes",
+    "sentinel-first-is-dead",
+    "sentinel-first-is-silent",
+    "sentinel-is-stale",
+    "sentinel-knows-nobody",
+    "sentinel-master-dies",
+    "sentinel-master-is-demoted",
+    "shard-is-added",
+    "sharded-subscribers-master-dies",
+    "sharded-subscribers-slot-moves",
+    "subscribers-connection-ends",
+    "subscribers-node-dies",
+    "transaction-is-cut",
+    "transaction-over-a-moved-slot",
+    "tryagain",
+];
 
 /// All that come along, theme by theme.
 ///

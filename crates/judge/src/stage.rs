@@ -297,7 +297,7 @@ impl Stage {
                 let Some(to) = self.node(to) else { return Vec::new() };
                 self.move_slot(ms, slot_of(key), to)
             }
-            Event::Tells { node, what } => {
+            Event::Tells { node, what, .. } => {
                 if let Some(node) = self.node(node) {
                     self.nodes[node].tells = *what;
                 }

@@ -111,11 +111,8 @@ impl Stage {
             "readwrite" => connection.readonly = false,
             "multi" if connection.queue.is_some() => return error("ERR MULTI calls can not be nested"),
             "multi" => connection.queue = Some((Vec::new(), false)),
-            "discard" => {
-                if connection.queue.take().is_none() {
-                    return error("ERR DISCARD without MULTI");
-                }
-            }
+            "discard" if connection.queue.is_none() => return error("ERR DISCARD without MULTI"),
+            "discard" => connection.queue = None,
             "exec" => return self.exec(ms, id),
             "ping" if connection.protocol == Protocol::Resp2 && !connection.channels.is_empty() => {
                 return Value::Array(vec![bulk("pong"), bulk("")]);

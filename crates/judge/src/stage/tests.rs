@@ -93,7 +93,7 @@ fn a_rule_begins_late_and_ends_after_its_time() {
 fn a_promoted_replica_has_its_masters_slots_but_for_those_who_know_no_better() {
     let mut client = Client::new();
     let (b, r) = (client.open("b"), client.open("r"));
-    let event = Event::Tells { node: "b".to_owned(), what: Tells::Beginning };
+    let event = Event::Tells { node: "b".to_owned(), what: Tells::Beginning, after_ms: 0 };
     client.stage.handle_event(1, &event);
     client.stage.handle_event(1, &Event::Promote { node: "r".to_owned(), after_ms: 0 });
     assert_eq!(client.ask(r, "SET bar 1"), "+OK\r\n");
